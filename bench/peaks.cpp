@@ -1,0 +1,98 @@
+#include "peaks.h"
+
+#include "core/cpu_features.h"
+
+#include <algorithm>
+#include <ctime>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace smla::bench {
+
+namespace {
+
+// Best of several runs of `body`, which does `flops` floating-point operations.
+template <class Body>
+double best_gflops(double flops, const Body& body) {
+    const auto now = [] {  // processor time: other load does not count
+        timespec time;
+        clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+        return double(time.tv_sec) * 1e9 + double(time.tv_nsec);
+    };
+    double best = 0;
+    for (int run = 0; run < 25; ++run) {
+        const double start = now();
+        body();
+        best = std::max(best, flops / (now() - start));
+    }
+    return best;
+}
+
+#if defined(__x86_64__)
+constexpr int kSteps = 50000, kChains = 20, kChains256 = 12;
+
+// Independent chains, enough to hide the latency (four to six cycles, two a cycle). The sums are named one by
+// one: a compiler keeps an array of them in memory.
+#define SMLA_CHAINS_12(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+#define SMLA_CHAINS_20(X) SMLA_CHAINS_12(X) X(12) X(13) X(14) X(15) X(16) X(17) X(18) X(19)
+
+__attribute__((target("avx512f,avx512bf16"))) void dot_chains() {
+    const __m512i ones = _mm512_set1_epi32(0x3f803f80);
+#define SMLA_SUM(i) __m512 a##i = _mm512_setzero_ps();
+#define SMLA_STEP(i) asm volatile("vdpbf16ps %1, %1, %0" : "+v"(a##i) : "v"(ones));
+    SMLA_CHAINS_20(SMLA_SUM)
+    for (int step = 0; step < kSteps; ++step) {
+        SMLA_CHAINS_20(SMLA_STEP)
+    }
+#undef SMLA_STEP
+}
+
+__attribute__((target("avx512f"))) void fma512_chains() {
+    const __m512 one = _mm512_set1_ps(1.f);
+#define SMLA_STEP(i) asm volatile("vfmadd231ps %1, %1, %0" : "+v"(a##i) : "v"(one));
+    SMLA_CHAINS_20(SMLA_SUM)
+    for (int step = 0; step < kSteps; ++step) {
+        SMLA_CHAINS_20(SMLA_STEP)
+    }
+#undef SMLA_SUM
+}
+
+__attribute__((target("avx2,fma"))) void fma256_chains() {
+    const __m256 one = _mm256_set1_ps(1.f);
+#define SMLA_SUM(i) __m256 a##i = _mm256_setzero_ps();
+    SMLA_CHAINS_12(SMLA_SUM)
+    for (int step = 0; step < kSteps; ++step) {
+        SMLA_CHAINS_12(SMLA_STEP)
+    }
+#undef SMLA_STEP
+#undef SMLA_SUM
+}
+#endif
+
+}  // namespace
+
+double fma_f32_peak() {
+#if defined(__x86_64__)
+    if (best_isa() >= SMLA_ISA_AVX512) return best_gflops(2.0 * 16 * kChains * kSteps, fma512_chains);
+    if (best_isa() >= SMLA_ISA_AVX2) return best_gflops(2.0 * 8 * kChains256 * kSteps, fma256_chains);
+#endif
+    return 0;
+}
+
+double fma_f32_peak_256() {
+#if defined(__x86_64__)
+    if (best_isa() >= SMLA_ISA_AVX2) return best_gflops(2.0 * 8 * kChains256 * kSteps, fma256_chains);
+#endif
+    return 0;
+}
+
+double dot_bf16_peak() {
+#if defined(__x86_64__)
+    if (best_isa() >= SMLA_ISA_AVX512_BF16) return best_gflops(4.0 * 16 * kChains * kSteps, dot_chains);
+#endif
+    return 0;
+}
+
+}  // namespace smla::bench

@@ -1,0 +1,28 @@
+# What the distribution provides. Header-only packages serve every architecture; compiled ones exist for the
+# host only, so a cross build takes fmt header-only and compiles GoogleTest from libgtest-dev's sources.
+find_package(Threads REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+
+if(SMLA_TOOLS)
+    find_package(CLI11 REQUIRED)
+    if(CMAKE_CROSSCOMPILING)
+        add_library(fmt::fmt INTERFACE IMPORTED GLOBAL)
+        target_compile_definitions(fmt::fmt INTERFACE FMT_HEADER_ONLY)
+    else()
+        find_package(fmt REQUIRED)
+    endif()
+endif()
+
+if(SMLA_TESTS AND CMAKE_CROSSCOMPILING)
+    set(BUILD_GMOCK OFF)
+    set(INSTALL_GTEST OFF)
+    add_subdirectory(/usr/src/googletest ${PROJECT_BINARY_DIR}/googletest EXCLUDE_FROM_ALL)
+    foreach(name gtest gtest_main)
+        target_compile_options(${name} PRIVATE -w)  # not our warnings
+        if(NOT TARGET GTest::${name})
+            add_library(GTest::${name} ALIAS ${name})
+        endif()
+    endforeach()
+elseif(SMLA_TESTS)
+    find_package(GTest REQUIRED)
+endif()

@@ -1,0 +1,53 @@
+/* Sparse attention from C: one token, one head, three listed rows of which one is a hole. Checks the result
+ * itself. */
+#include <smla/smla.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static int failed(const char* call) {
+    fprintf(stderr, "%s: %s\n", call, smla_last_error());
+    return 1;
+}
+
+int main(void) {
+    /* [README.begin] */
+    float keys[2][4] = {{1, 0, 2, 0}, {0, 3, 0, 1}}; /* a cache: one page of two rows */
+    float q[4] = {0.5f, 0.25f, -0.5f, 1}, out[4], lse;
+    int32_t rows[3] = {1, -1, 0}; /* the token's list; a negative row is a hole and is skipped */
+    smla_attend_args args = {
+        .struct_size = sizeof args,
+        .softmax_scale = 0.5,
+        .q = {.data = q, .dtype = SMLA_F32, .ndim = 3, .shape = {1, 1, 4}, .stride_elems = {4, 4, 1}},
+        .primary.cache = {.data = keys, .format = SMLA_ROW_F32, .width = 4, .page_tokens = 2, .pages = 1},
+        .primary.rows = {.data = rows, .dtype = SMLA_I32, .ndim = 2, .shape = {1, 3}, .stride_elems = {3, 1}},
+        .out = {.data = out, .dtype = SMLA_F32, .ndim = 3, .shape = {1, 1, 4}, .stride_elems = {4, 4, 1}},
+        .lse = {.data = &lse, .dtype = SMLA_F32, .ndim = 2, .shape = {1, 1}, .stride_elems = {1, 1}},
+    };
+    smla_context_args create = {.struct_size = sizeof create, .version = SMLA_VERSION};
+    smla_context* context;
+    if (smla_context_create(&create, &context) != SMLA_OK) return failed("smla_context_create");
+    smla_workspace scratch = {0}; /* yours: its size follows from the shapes */
+    if (smla_workspace_size(context, SMLA_STAGE_ATTEND, &args, 0, &scratch.bytes) != SMLA_OK)
+        return failed("smla_workspace_size");
+    scratch.bytes = (scratch.bytes + 63) / 64 * 64;
+    scratch.data = aligned_alloc(64, scratch.bytes);
+    smla_workspace_init(context, scratch, NULL);
+    if (smla_attend(context, &args, scratch, NULL) != SMLA_OK) return failed("smla_attend");
+    /* [README.end] */
+
+    int wrong = 0;
+    const double e0 = exp(0.5 * (0.5 * 1 - 0.5 * 2)), e1 = exp(0.5 * (0.25 * 3 + 1));
+    for (int d = 0; d < 4; ++d) {
+        const double wanted = (e0 * keys[0][d] + e1 * keys[1][d]) / (e0 + e1);
+        /* f32: a handful of roundings of values below 3 */
+        if (!(fabs(out[d] - wanted) < 3 * 16 * 0x1p-24)) wrong = 1;
+    }
+    if (!(fabs(lse - log(e0 + e1)) < 1e-6)) wrong = 1;
+    printf("out %.6f %.6f %.6f %.6f, lse %.6f: %s\n", out[0], out[1], out[2], out[3], lse,
+           wrong ? "WRONG" : "ok");
+    free(scratch.data);
+    smla_context_destroy(context);
+    return wrong;
+}

@@ -1,0 +1,65 @@
+// Any text as a config.json: either one Error that names it, or a config whose every question has a sane
+// answer.
+#include "fuzz.h"
+#include "json_mutator.h"
+#include "model/config.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace {
+
+using smla::AttentionConfig;
+using smla::LayerKind;
+
+void check_rope(const AttentionConfig& config, int64_t layer) {
+    const std::vector<double> table = smla::rope_frequencies(config.common.rope_dim, config.rope(layer));
+    FUZZ_ASSERT(int64_t(table.size()) * 2 == config.common.rope_dim);
+    for (const double frequency : table) FUZZ_ASSERT(frequency > 0 && frequency <= 1);
+}
+
+void check_layer(const AttentionConfig& config, int64_t layer) {
+    const LayerKind kind = config.layer_kind(layer);
+    const int64_t source = config.index_source_layer(layer);
+    const bool selects =
+        kind == LayerKind::dsa || kind == LayerKind::dsa_shared || kind == LayerKind::compressed_sparse;
+    FUZZ_ASSERT(selects == (source >= 0) && source <= layer);
+    FUZZ_ASSERT(!selects || config.layer_kind(source) != LayerKind::dsa_shared);
+    FUZZ_ASSERT(!selects || config.indexer.has_value());
+    FUZZ_ASSERT(config.dsa.has_value() == (kind == LayerKind::dsa || kind == LayerKind::dsa_shared));
+    FUZZ_ASSERT((config.compress_ratio(layer) == 4) == (kind == LayerKind::compressed_sparse));
+    check_rope(config, layer);
+}
+
+void check_config(const AttentionConfig& config) {
+    FUZZ_ASSERT(config.dsa.has_value() != config.hybrid.has_value());
+    FUZZ_ASSERT(config.softmax_scale() > 0 && std::isfinite(config.softmax_scale()));
+    FUZZ_ASSERT(config.common.rope_dim % 2 == 0 && config.common.rope_dim <= config.qk_head_dim());
+    FUZZ_ASSERT(!config.hybrid || config.common.heads % config.hybrid->o_groups == 0);
+    FUZZ_ASSERT(!config.indexer || config.indexer->weight_factor() > 0);
+    const int64_t layers = config.common.layers + config.common.mtp_layers;
+    for (int64_t layer = 0; layer < std::min<int64_t>(std::max<int64_t>(layers, 1), 100); ++layer)
+        check_layer(config, layer);
+}
+
+}  // namespace
+
+extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
+
+extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
+    std::string text(reinterpret_cast<char*>(data), size);
+    if (seed % 4 == 0 || !smla::fuzz::JsonMutator(seed).mutate(text) || text.size() > max_size)
+        return LLVMFuzzerMutate(data, size, max_size);
+    std::memcpy(data, text.data(), text.size());
+    return text.size();
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    try {
+        check_config(smla::parse_config({reinterpret_cast<const char*>(data), size}, "f"));
+    } catch (const smla::Error& error) {
+        FUZZ_ASSERT(error.status == SMLA_DATA_ERROR && error.field.compare(0, 1, "f") == 0);
+        FUZZ_ASSERT(!error.got.empty() && !error.wanted.empty());
+    }
+    return 0;
+}

@@ -1,0 +1,193 @@
+// smla/hpp/context.hpp: contexts, workspaces and the stage calls.
+#ifndef SMLA_HPP_CONTEXT_HPP
+#define SMLA_HPP_CONTEXT_HPP
+
+#include <smla/context.h>
+#include <smla/stages.h>
+#include <smla/hpp/error.hpp>
+#include <smla/hpp/stages.hpp>
+
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <string>
+
+namespace smla {
+inline namespace v0 {
+
+// Scratch memory that grows to what calls need. Serves one call at a time. With a budget, stages that can
+// loop within it do.
+class Workspace {
+public:
+    Workspace(std::shared_ptr<smla_context> context, size_t budget)
+        : context_(std::move(context)), budget_(budget) {}
+    Workspace(Workspace&& other) noexcept
+        : context_(std::move(other.context_)),
+          budget_(other.budget_),
+          memory_(std::move(other.memory_)),
+          bytes_(std::exchange(other.bytes_, 0)) {}
+    Workspace& operator=(Workspace&& other) noexcept {
+        context_ = std::move(other.context_);
+        budget_ = other.budget_;
+        memory_ = std::move(other.memory_);
+        bytes_ = std::exchange(other.bytes_, 0);
+        return *this;
+    }
+
+    // At least this many bytes from now on. Addresses change when it grows; the error word does not.
+    void reserve(size_t bytes) {
+        bytes = (bytes < header ? header : bytes + alignment - 1) / alignment * alignment;
+        if (bytes <= bytes_) return;
+        Memory grown(static_cast<char*>(::operator new(bytes, std::align_val_t(alignment))));
+        check(smla_workspace_init(context_.get(), {grown.get(), bytes}, nullptr));
+        if (memory_) std::memcpy(grown.get(), memory_.get(), header);
+        memory_ = std::move(grown);
+        bytes_ = bytes;
+    }
+
+    // The counters of a call that broke off may be left as they were (INVALID_ARGUMENT and UNSUPPORTED start
+    // nothing).
+    void reset() {
+        if (memory_) check(smla_workspace_init(context_.get(), get(), nullptr));
+    }
+
+    smla_workspace get() const { return {memory_.get(), bytes_}; }
+    size_t bytes() const { return bytes_; }
+    size_t budget() const { return budget_; }
+
+private:
+    static constexpr size_t alignment = 64, header = 4096;
+    struct Free {
+        void operator()(char* memory) const { ::operator delete(memory, std::align_val_t(alignment)); }
+    };
+    using Memory = std::unique_ptr<char, Free>;
+
+    std::shared_ptr<smla_context> context_;
+    size_t budget_;
+    Memory memory_;
+    size_t bytes_ = 0;
+};
+
+// The engine that runs calls, and its threads. Any thread may call.
+//
+// Every stage is a member with three forms:
+//   context.attend(args);                     a workspace of the context's own: such calls take turns
+//   context.attend(args, workspace);          the caller's smla::Workspace, grown where it is too small
+//   context.attend(args, raw, stream);        the caller's memory
+//   (context.workspace_size<SMLA_STAGE_ATTEND>(args)):
+//                                             nothing is allocated or asked for
+class Context {
+public:
+    explicit Context(smla_context_args args = {}) {
+        args = detail::sized(args);
+        if (args.version == 0) args.version = SMLA_VERSION;
+        smla_context* raw = nullptr;
+        check(smla_context_create(&args, &raw));
+        handle_.reset(raw, smla_context_destroy);
+        own_ = std::make_unique<Own>(handle_);
+    }
+    Context(Context&&) noexcept = default;
+    Context& operator=(Context&&) noexcept = default;
+
+    smla_context* get() const { return handle_.get(); }
+    // Layers keep their context alive by it.
+    const std::shared_ptr<smla_context>& shared() const { return handle_; }
+    std::string description() const { return smla_context_description(get()); }
+    Workspace workspace(size_t budget = 0) const { return Workspace(handle_, budget); }
+
+    template <smla_stage S>
+    size_t workspace_size(StageArgs<S> args, size_t budget = 0) const {
+        args = detail::sized(args);
+        size_t bytes = 0;
+        check(smla_workspace_size(get(), S, &args, budget, &bytes));
+        return bytes;
+    }
+
+    // JSON: every kernel of the stage in order of preference, why each will not run these arguments, which
+    // one does.
+    template <smla_stage S>
+    std::string explain(StageArgs<S> args) const {
+        args = detail::sized(args);
+        size_t bytes = 0;
+        check(smla_explain_stage(get(), S, &args, nullptr, &bytes));
+        std::string text(bytes, '\0');
+        check(smla_explain_stage(get(), S, &args, text.data(), &bytes));
+        text.resize(bytes - 1);
+        return text;
+    }
+
+    // Scans what a hot call takes on trust (rows, lengths, tables, slots): throws SMLA_DATA_ERROR at the
+    // first bad value.
+    template <smla_stage S>
+    void check_data(StageArgs<S> args) const {
+        args = detail::sized(args);
+        check(smla_check_stage(get(), S, &args));
+    }
+
+    // The first bad value that calls in this workspace met, and forgets it. Contexts with check_indices.
+    std::optional<smla_error_word> read_error(smla_workspace workspace, smla_stream stream = nullptr) const {
+        smla_error_word word{};
+        check(smla_read_error(get(), workspace, stream, &word));
+        if (word.kind == SMLA_BAD_NONE) return std::nullopt;
+        return word;
+    }
+    std::optional<smla_error_word> read_error(const Workspace& workspace) const {
+        return workspace.bytes() ? read_error(workspace.get()) : std::nullopt;
+    }
+    std::optional<smla_error_word> read_error() const {
+        Own& own = lock_target();
+        const std::lock_guard lock(own.turn);
+        return read_error(own.workspace);
+    }
+
+#define SMLA_HPP_CALL(name, stage, args_type)                                                 \
+    void name(const args_type& args) const { run_own<stage>(smla_##name, args); }             \
+    void name(const args_type& args, Workspace& workspace) const {                            \
+        run<stage>(smla_##name, args, workspace);                                             \
+    }                                                                                         \
+    void name(args_type args, smla_workspace workspace, smla_stream stream = nullptr) const { \
+        args = detail::sized(args);                                                           \
+        check(smla_##name(get(), &args, workspace, stream));                                  \
+    }
+    SMLA_HPP_STAGES(SMLA_HPP_CALL)
+#undef SMLA_HPP_CALL
+
+private:
+    struct Own {
+        explicit Own(std::shared_ptr<smla_context> context) : workspace(std::move(context), 0) {}
+        std::mutex turn;
+        Workspace workspace;
+    };
+
+    Own& lock_target() const {
+        if (!own_) throw Error(SMLA_INVALID_ARGUMENT, "context", "moved from", "a context");
+        return *own_;
+    }
+
+    template <smla_stage S, class Call>
+    void run(Call call, StageArgs<S> args, Workspace& workspace) const {
+        args = detail::sized(args);
+        workspace.reserve(workspace_size<S>(args, workspace.budget()));
+        const smla_status status = call(get(), &args, workspace.get(), nullptr);
+        if (status == SMLA_OK) return;
+        Error error = Error::last(status);
+        if (status != SMLA_INVALID_ARGUMENT && status != SMLA_UNSUPPORTED) workspace.reset();
+        throw error;
+    }
+    template <smla_stage S, class Call>
+    void run_own(Call call, const StageArgs<S>& args) const {
+        Own& own = lock_target();
+        const std::lock_guard lock(own.turn);
+        run<S>(call, args, own.workspace);
+    }
+
+    std::shared_ptr<smla_context> handle_;
+    std::unique_ptr<Own> own_;
+};
+
+}  // namespace v0
+}  // namespace smla
+
+#endif  // SMLA_HPP_CONTEXT_HPP

@@ -1,0 +1,145 @@
+// smla/hpp/tensor.hpp: tensors and caches from C++ memory, and typed views of what the library returns.
+#ifndef SMLA_HPP_TENSOR_HPP
+#define SMLA_HPP_TENSOR_HPP
+
+#include <smla/formats.h>
+#include <smla/types.h>
+#include <smla/hpp/error.hpp>
+
+#include <initializer_list>
+#include <iterator>
+#include <span>
+#include <string>
+#include <type_traits>
+
+namespace smla {
+inline namespace v0 {
+
+using Shape = std::initializer_list<int64_t>;
+
+// The dtype of a C++ type. bf16, f16 and the 8- and 4-bit types have none: name their dtype.
+template <class T>
+inline constexpr smla_dtype dtype_of = 0;
+template <>
+inline constexpr smla_dtype dtype_of<double> = SMLA_F64;
+template <>
+inline constexpr smla_dtype dtype_of<float> = SMLA_F32;
+template <>
+inline constexpr smla_dtype dtype_of<uint8_t> = SMLA_U8;
+template <>
+inline constexpr smla_dtype dtype_of<int32_t> = SMLA_I32;
+template <>
+inline constexpr smla_dtype dtype_of<int64_t> = SMLA_I64;
+
+template <class T>
+concept Element = dtype_of<std::remove_cv_t<T>>
+!= 0;
+
+// Memory that outlives the expression it stands in: a variable, or a view of one.
+template <class Memory>
+concept Borrowed =
+    std::is_lvalue_reference_v<Memory> || std::ranges::enable_borrowed_range<std::remove_cvref_t<Memory>>;
+
+// A dense tensor over the caller's memory. Inputs may be const: the library writes to outputs only.
+inline smla_tensor tensor(const void* data, smla_dtype dtype, Shape shape) {
+    if (shape.size() > SMLA_MAX_NDIM)
+        throw Error(SMLA_INVALID_ARGUMENT, "tensor.shape", std::to_string(shape.size()) + " dimensions",
+                    "at most " + std::to_string(SMLA_MAX_NDIM));
+    smla_tensor out{};
+    out.data = const_cast<void*>(data);
+    out.dtype = dtype;
+    out.device_type = SMLA_CPU;
+    for (const int64_t extent : shape) out.shape[out.ndim++] = extent;
+    int64_t stride = 1;
+    for (int32_t i = out.ndim - 1; i >= 0; --i) {
+        out.stride_elems[i] = stride;
+        stride *= out.shape[i];
+    }
+    return out;
+}
+
+template <Element T>
+smla_tensor tensor(T* data, Shape shape) {
+    return tensor(static_cast<const void*>(data), dtype_of<std::remove_cv_t<T>>, shape);
+}
+
+// From a vector, array or span that holds exactly the elements of the shape; without a shape, [size].
+template <class Memory>
+requires Borrowed<Memory&&> && Element<std::remove_pointer_t<decltype(std::data(std::declval<Memory&>()))>>
+    smla_tensor tensor(Memory&& memory, Shape shape) {
+    int64_t elements = 1;
+    for (const int64_t extent : shape) elements *= extent;
+    if (elements != int64_t(std::size(memory)))
+        throw Error(SMLA_INVALID_ARGUMENT, "tensor.shape", std::to_string(elements) + " elements",
+                    std::to_string(std::size(memory)) + ", those of the memory");
+    return tensor(std::data(memory), shape);
+}
+template <class Memory>
+requires Borrowed<Memory&&> && Element<std::remove_pointer_t<decltype(std::data(std::declval<Memory&>()))>>
+    smla_tensor tensor(Memory&& memory) {
+    return tensor(std::data(memory), {int64_t(std::size(memory))});
+}
+
+// A packed cache over the caller's memory. width 0: the format's own (row_* and state_* must give it).
+inline smla_cache cache(const void* data, smla_format format, int64_t pages, int32_t page_tokens,
+                        int32_t width = 0) {
+    smla_cache out{};
+    out.data = const_cast<void*>(data);
+    out.format = format;
+    out.device_type = SMLA_CPU;
+    out.width = width;
+    out.page_tokens = page_tokens;
+    out.pages = pages;
+    return out;
+}
+
+// Bytes that a cache of this description spans; its data pointer is not looked at.
+inline size_t cache_bytes(const smla_cache& cache) {
+    size_t bytes = 0;
+    check(smla_cache_bytes(&cache, &bytes));
+    return bytes;
+}
+
+// A dense [n] or [n,columns] tensor of the host as C++ values.
+template <Element T>
+class View {
+public:
+    View() = default;  // absent: empty
+    View(const char* name, const smla_tensor& from) {
+        if (from.ndim == 0) return;
+        require(name, "dtype", from.dtype == dtype_of<std::remove_cv_t<T>>, from.dtype,
+                dtype_of<std::remove_cv_t<T>>);
+        require(name, "device_type", from.device_type == SMLA_CPU, from.device_type, SMLA_CPU);
+        require(name, "ndim", from.ndim <= 2, from.ndim, 2);
+        data_ = static_cast<T*>(from.data);
+        rows_ = from.shape[0];
+        columns_ = from.ndim == 2 ? from.shape[1] : 1;
+        const int64_t stride = from.stride_elems[0], last = from.ndim == 2 ? from.stride_elems[1] : 1;
+        require(name, "stride_elems[0]", stride == columns_ || rows_ <= 1, stride, columns_);
+        require(name, "stride_elems[1]", last == 1 || columns_ <= 1, last, 1);
+    }
+
+    int64_t rows() const { return rows_; }
+    int64_t columns() const { return columns_; }
+    bool empty() const { return rows_ * columns_ == 0; }
+    std::span<T> values() const { return {data_, size_t(rows_ * columns_)}; }
+    std::span<T> row(int64_t i) const { return {data_ + i * columns_, size_t(columns_)}; }
+    T& operator[](int64_t i) const { return data_[i]; }  // of all values
+    T* begin() const { return data_; }
+    T* end() const { return data_ + rows_ * columns_; }
+
+private:
+    static void require(const char* name, const char* what, bool holds, int64_t got, int64_t wanted) {
+        if (!holds)
+            throw Error(SMLA_INVALID_ARGUMENT, std::string(name) + "." + what, std::to_string(got),
+                        std::to_string(wanted));
+    }
+
+    T* data_ = nullptr;
+    int64_t rows_ = 0, columns_ = 0;
+};
+
+}  // namespace v0
+}  // namespace smla
+
+#endif  // SMLA_HPP_TENSOR_HPP

@@ -1,0 +1,29 @@
+// smla/smla.hpp: the C ABI for C++20. Header-only: handles that free themselves, errors that are thrown,
+// tensors from C++ memory. Argument structs are those of the C headers; struct_size and version are filled
+// in.
+//
+//   smla::Context   engine and threads; every stage is a member, context.attend(args)
+//   smla::Workspace scratch memory that grows
+//   smla::Plan      what a step's kernels need to know of its batch, with typed views of the fields
+//   smla::Layer     an attention layer of a checkpoint
+//   smla::Session   a layer with its caches
+//   smla::Error     thrown by all: code, field, got, wanted
+//   smla::tensor, smla::cache, smla::View  memory in and out
+//
+// Handles move and do not copy. A layer keeps its context alive, and a session its layer. A handle that was
+// moved from refuses calls with an Error.
+//
+// The names stand in the inline namespace v0 of the ABI's major version: their symbols differ from those of
+// another version, and from the library's own.
+#ifndef SMLA_SMLA_HPP
+#define SMLA_SMLA_HPP
+
+#include <smla/smla.h>
+#include <smla/hpp/context.hpp>
+#include <smla/hpp/error.hpp>
+#include <smla/hpp/layer.hpp>
+#include <smla/hpp/plan.hpp>
+#include <smla/hpp/stages.hpp>
+#include <smla/hpp/tensor.hpp>
+
+#endif  // SMLA_SMLA_HPP

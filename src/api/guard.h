@@ -1,0 +1,75 @@
+// The edge of the C ABI: exceptions become a status and the thread's last error.
+#pragma once
+
+#include "core/status.h"
+#include "engines/context.h"
+#include "plan/plan.h"
+
+#include <smla/stages.h>
+
+#include <smla/types.h>
+
+#include <cstring>
+#include <new>
+
+struct smla_context {
+    smla::Context context;
+};
+
+struct smla_plan {
+    smla::Plan plan;
+};
+
+namespace smla::api {
+
+void clear_error();
+smla_status record_error(smla_status status, const std::string& field, const std::string& got,
+                         const std::string& wanted);
+
+template <class Body>
+smla_status guard(Body&& body) {
+    try {
+        clear_error();
+        body();
+        return SMLA_OK;
+    } catch (const Error& error) {
+        return record_error(error.status, error.field, error.got, error.wanted);
+    } catch (const std::bad_alloc&) {
+        return record_error(SMLA_OUT_OF_MEMORY, "memory", "std::bad_alloc", "host memory");
+    } catch (const std::exception& error) {
+        return record_error(SMLA_INTERNAL, "smla", error.what(), "no exception: please report it");
+    }
+}
+
+inline Context& checked(smla_context* context) {
+    SMLA_CHECK(context, "context", "null", "a context");
+    return context->context;
+}
+
+// The caller's struct, grown to this library's size: fields it does not know are zero. A larger one is
+// accepted if all that this library does not know is zero.
+template <class Args>
+Args read_args(const Args* args) {
+    SMLA_CHECK(args, "args", "null", "the arguments");
+    const size_t given = args->struct_size;
+    SMLA_CHECK(given >= sizeof(uint32_t) * 2 && given <= (size_t(1) << 16), "args.struct_size", given,
+               sizeof(Args));
+    const char* bytes = reinterpret_cast<const char*>(args);
+    for (size_t i = sizeof(Args); i < given; ++i)
+        SMLA_CHECK(bytes[i] == 0, "args.struct_size",
+                   text(given, " with a field that this library does not know"), sizeof(Args));
+    Args out{};
+    std::memcpy(&out, bytes, given < sizeof(Args) ? given : sizeof(Args));
+    return out;
+}
+
+inline Workspace read_workspace(const smla_workspace& workspace) {
+    SMLA_CHECK(workspace.data || workspace.bytes == 0, "workspace.data", "null",
+               text(workspace.bytes, " bytes"));
+    SMLA_CHECK(reinterpret_cast<uintptr_t>(workspace.data) % kCacheLine == 0, "workspace.data",
+               text("address % 64 = ", reinterpret_cast<uintptr_t>(workspace.data) % kCacheLine),
+               "aligned to 64 bytes");
+    return {workspace.data, workspace.bytes};
+}
+
+}  // namespace smla::api

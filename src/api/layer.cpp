@@ -1,0 +1,236 @@
+#include "api/guard.h"
+#include "layers/session.h"
+
+#include <smla/layer.h>
+
+using namespace smla;
+
+struct smla_layer {
+    smla_context* context;
+    std::unique_ptr<Layer> layer;
+};
+
+struct smla_session {
+    Session session;
+
+    smla_session(Context& context, const Layer& layer, const SessionOptions& options)
+        : session(context, layer, options) {}
+};
+
+namespace {
+
+template <class Handle>
+Handle& handle(Handle* pointer, const char* name) {
+    SMLA_CHECK(pointer, name, "null", text("a ", name));
+    return *pointer;
+}
+
+static_assert(int(LayerKind::dsa) == SMLA_LAYER_DSA && int(LayerKind::dsa_shared) == SMLA_LAYER_DSA_SHARED &&
+              int(LayerKind::sliding) == SMLA_LAYER_SLIDING &&
+              int(LayerKind::compressed_sparse) == SMLA_LAYER_COMPRESSED_SPARSE &&
+              int(LayerKind::heavily_compressed) == SMLA_LAYER_HEAVILY_COMPRESSED);
+
+LayerPrecision read_precision(const smla_layer_args& args, smla_engine engine) {
+    LayerPrecision out;
+    SMLA_CHECK(args.activations == 0 || args.activations == SMLA_F32 || args.activations == SMLA_F64,
+               "args.activations", args.activations, "0 (f32), f32 or f64");
+    if (args.activations == SMLA_F64) {
+        SMLA_CHECK(engine == SMLA_ENGINE_REFERENCE, "args.activations", "f64",
+                   "f32: f64 is for the reference engine");
+        SMLA_CHECK(args.queries == 0 || args.queries == SMLA_F64, "args.queries", dtype_name(args.queries),
+                   "f64 with f64");
+        out.activations = out.queries = SMLA_F64;
+        return out;
+    }
+    SMLA_CHECK(args.queries == 0 || args.queries == SMLA_F32 || args.queries == SMLA_BF16, "args.queries",
+               args.queries, "0 (f32), f32 or bf16");
+    if (args.queries) out.queries = args.queries;
+    return out;
+}
+
+CacheGroup read_group(const smla_layer_cache& given, const Tensor& slots) {
+    return {given.cache, given.block_table, slots};
+}
+
+LayerStep read_step(const smla_layer& on, const smla_layer_step& step) {
+    const AttentionConfig& config = on.layer->config();
+    const PlanFields& fields = handle(step.plan, "plan").plan.fields();
+    check_tensor("step.hidden", step.hidden, kFloats, {kAny, config.common.hidden_size});
+    check_rows("step.hidden", step.hidden);
+    const int64_t tokens = step.hidden.shape[0], planned = fields.position.shape[0];
+    SMLA_CHECK(tokens == planned, "step.hidden.shape[0]", tokens, text(planned, ", the tokens of the plan"));
+    check_tensor("step.out", step.out, kFloats, {tokens, config.common.hidden_size});
+    check_rows("step.out", step.out);
+    if (config.layer_kind(on.layer->layer_index()) == LayerKind::dsa_shared)
+        check_tensor("step.forced_topk", step.forced_topk, kInt32, {tokens, kAny});
+    else check_optional("step.forced_topk", step.forced_topk, kInt32, {tokens, kAny});
+    if (config.indexer) check_optional("step.topk", step.topk, kInt32, {tokens, config.indexer->topk});
+    SMLA_CHECK(step.max_columns >= 0, "step.max_columns", step.max_columns, "0 or more");
+
+    const PlanMaxima& maxima = step.plan->plan.maxima();
+    const int64_t ratio = std::max<int64_t>(config.compress_ratio(on.layer->layer_index()), 1);
+    LayerStep out{};
+    out.hidden = step.hidden;
+    out.out = step.out;
+    out.batch = {fields.request_of_token, fields.position, fields.rope_position, fields.visible_tokens,
+                 step.max_columns ? step.max_columns : maxima.max_seq_len / ratio};
+    out.caches = {.kv = read_group(step.primary, fields.primary_slot),
+                  .index = read_group(step.index, fields.index_slot),
+                  .window = read_group(step.window, fields.window_slot),
+                  .entries = read_group(step.compressed, fields.compressed_slot),
+                  .state = read_group(step.state, fields.state_slot),
+                  .index_entries = read_group(step.index, fields.index_slot),
+                  .index_state = read_group(step.index_state, fields.index_state_slot)};
+    out.window_rows = fields.window_rows;
+    out.window_lengths = fields.window_len;
+    out.visible_entries = fields.visible_entries;
+    out.entry_rows = fields.entry_rows;
+    out.entry_lengths = fields.entry_len;
+    out.forced_topk = step.forced_topk;
+    out.topk = step.topk;
+    return out;
+}
+
+SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
+    SessionOptions out;
+    const bool f64 = layer.precision().activations == SMLA_F64;
+    out.caches.kv = args.kv_format ? args.kv_format : f64 ? SMLA_ROW_F64 : SMLA_ROW_F32;
+    SMLA_CHECK(find_format(out.caches.kv), "args.kv_format", args.kv_format, "a record format");
+    const bool plain = format_bit(out.caches.kv) & kRowFormats;
+    out.caches.index = args.index_format ? args.index_format : plain ? out.caches.kv : SMLA_INDEX_FP8_132;
+    SMLA_CHECK(find_format(out.caches.index), "args.index_format", args.index_format, "a record format");
+    if (args.page_tokens) out.caches.page_tokens = args.page_tokens;
+    if (args.max_requests) out.max_requests = args.max_requests;
+    if (args.max_tokens) out.max_tokens = args.max_tokens;
+    if (args.max_step_tokens) out.max_step_tokens = args.max_step_tokens;
+    if (args.kv_scale != 0) out.caches.kv_scale = args.kv_scale;
+    out.stage_budget = args.stage_budget;
+    return out;
+}
+
+}  // namespace
+
+extern "C" {
+
+smla_status smla_layer_open(smla_context* context, const smla_layer_args* args, smla_layer** out) {
+    return api::guard([&] {
+        SMLA_CHECK(out, "out", "null", "where the layer goes");
+        *out = nullptr;
+        const smla_layer_args copy = api::read_args(args);
+        SMLA_CHECK(copy.checkpoint, "args.checkpoint", "null", "a path");
+        const LayerPrecision precision = read_precision(copy, api::checked(context).engine());
+        const AttentionConfig config = load_config(copy.config ? copy.config : copy.checkpoint);
+        *out = new smla_layer{context,
+                              open_layer(Checkpoint::open(copy.checkpoint), config, copy.layer, precision)};
+    });
+}
+
+void smla_layer_close(smla_layer* layer) { delete layer; }
+
+smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_info* info) {
+    return api::guard([&] {
+        SMLA_CHECK(info && info->struct_size >= sizeof(smla_layer_info), "info.struct_size",
+                   info ? info->struct_size : 0u, sizeof(smla_layer_info));
+        const Layer& at = *handle(layer, "layer").layer;
+        const AttentionConfig& config = at.config();
+        const LayerKind kind = config.layer_kind(at.layer_index());
+        const bool indexer = kind == LayerKind::dsa || kind == LayerKind::compressed_sparse;
+        int32_t groups = 0, width = 0;
+        for (const CacheNeed& need : cache_needs(config, at.layer_index(), {})) {
+            groups |= need.group;
+            if (need.group == SMLA_PLAN_PRIMARY || need.group == SMLA_PLAN_WINDOW) width = need.width;
+        }
+        *info = {info->struct_size,
+                 int32_t(kind),
+                 int32_t(config.common.hidden_size),
+                 int32_t(config.common.heads),
+                 width,
+                 indexer ? int32_t(config.indexer->head_dim) : 0,
+                 indexer ? int32_t(config.indexer->topk) : 0,
+                 config.hybrid ? int32_t(config.hybrid->window) : 0,
+                 int32_t(config.compress_ratio(at.layer_index())),
+                 groups};
+    });
+}
+
+smla_status smla_layer_workspace_size(const smla_layer* layer, const smla_layer_step* step,
+                                      size_t stage_budget, size_t* bytes) {
+    return api::guard([&] {
+        const smla_layer& on = handle(layer, "layer");
+        SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
+        *bytes = layer_workspace(*on.layer, on.context->context.env({}), read_step(on, api::read_args(step)),
+                                 stage_budget, nullptr);
+    });
+}
+
+smla_status smla_layer_forward(const smla_layer* layer, const smla_layer_step* step, size_t stage_budget,
+                               smla_workspace workspace, smla_stream) {
+    return api::guard([&] {
+        const smla_layer& on = handle(layer, "layer");
+        run_layer(*on.layer, on.context->context.env({}), read_step(on, api::read_args(step)),
+                  api::read_workspace(workspace), stage_budget, nullptr, nullptr);
+    });
+}
+
+smla_status smla_session_create(const smla_layer* layer, const smla_session_args* args, smla_session** out) {
+    return api::guard([&] {
+        SMLA_CHECK(out, "out", "null", "where the session goes");
+        *out = nullptr;
+        const smla_layer& on = handle(layer, "layer");
+        const SessionOptions options = read_options(api::read_args(args), *on.layer);
+        *out = new smla_session(on.context->context, *on.layer, options);
+    });
+}
+
+void smla_session_destroy(smla_session* session) { delete session; }
+
+smla_status smla_session_forward(smla_session* session, const smla_session_step* step) {
+    return api::guard([&] {
+        Session& on = handle(session, "session").session;
+        const smla_session_step copy = api::read_args(step);
+        SMLA_CHECK(copy.request_count >= 0, "step.request_count", copy.request_count, "0 or more");
+        SMLA_CHECK(copy.requests || copy.request_count == 0, "step.requests", "null",
+                   text(copy.request_count, " requests"));
+        std::vector<StepRequest> requests;
+        for (int32_t i = 0; i < copy.request_count; ++i)
+            requests.push_back({copy.requests[i].request, copy.requests[i].tokens});
+        Session::Step inner;
+        inner.requests = requests;
+        inner.hidden = copy.hidden;
+        inner.out = copy.out;
+        inner.rope_positions = copy.rope_positions;
+        inner.forced_topk = copy.forced_topk;
+        on.forward(inner);
+    });
+}
+
+smla_status smla_session_topk(const smla_session* session, smla_tensor* out) {
+    return api::guard([&] {
+        SMLA_CHECK(out, "out", "null", "where the tensor goes");
+        *out = handle(session, "session").session.topk();
+    });
+}
+
+smla_status smla_session_length(const smla_session* session, int32_t request, int32_t* tokens) {
+    return api::guard([&] {
+        const Session& on = handle(session, "session").session;
+        SMLA_CHECK(tokens, "tokens", "null", "where the length goes");
+        SMLA_CHECK(request >= 0 && request < on.options().max_requests, "request", request,
+                   text("0 to ", on.options().max_requests - 1));
+        *tokens = on.length(request);
+    });
+}
+
+smla_status smla_session_end_request(smla_session* session, int32_t request) {
+    return api::guard([&] { handle(session, "session").session.end_request(request); });
+}
+
+smla_status smla_session_bytes(const smla_session* session, size_t* cache_bytes, size_t* workspace_bytes) {
+    return api::guard([&] {
+        const Session& on = handle(session, "session").session;
+        if (cache_bytes) *cache_bytes = on.cache_bytes();
+        if (workspace_bytes) *workspace_bytes = on.workspace_bytes();
+    });
+}
+
+}  // extern "C"

@@ -1,0 +1,140 @@
+#include "api/guard.h"
+#include "core/shapes_only.h"
+#include "engines/run.h"
+#include "ops/check_data.h"
+
+#include <smla/stages.h>
+
+#include <nlohmann/json.hpp>
+
+using namespace smla;
+
+namespace {
+
+// Stages are numbered alike in the C header and in the X-list.
+#define SMLA_SAME(name, number) static_assert(int(Stage::name) == number);
+SMLA_SAME(norm, SMLA_STAGE_NORM)
+SMLA_SAME(quant_index_q, SMLA_STAGE_QUANT_INDEX_Q)
+SMLA_SAME(compress, SMLA_STAGE_COMPRESS)
+SMLA_SAME(score, SMLA_STAGE_SCORE)
+SMLA_SAME(attend, SMLA_STAGE_ATTEND)
+SMLA_SAME(out_project, SMLA_STAGE_OUT_PROJECT)
+#undef SMLA_SAME
+static_assert(kStageCount == SMLA_STAGE_COUNT);
+
+void check_stage(smla_stage stage) {
+    SMLA_CHECK(stage >= 0 && stage < SMLA_STAGE_COUNT, "stage", stage, text("0 to ", SMLA_STAGE_COUNT - 1));
+}
+
+template <Stage S>
+smla_status call(smla_context* context, const ArgsOf<S>* args, smla_workspace workspace) {
+    return api::guard([&] {
+        run_stage<S>(api::read_args(args), api::checked(context).env(api::read_workspace(workspace)));
+    });
+}
+
+// Arguments that are right except that there may be no memory yet.
+template <Stage S>
+ArgsOf<S> described(const void* args) {
+    const ArgsOf<S> copy = api::read_args(static_cast<const ArgsOf<S>*>(args));
+    const ExpectDevice device(SMLA_CPU, 0);
+    const ShapesOnly no_memory;
+    OpOf<S>::check(copy);
+    return copy;
+}
+
+template <Stage S>
+std::string explanation(const Context& context, const void* args) {
+    nlohmann::json rows = nlohmann::json::array();
+    bool chosen = false;
+    for (const Verdict& verdict : explain_stage<S>(described<S>(args), context.env({}))) {
+        rows.push_back({{"kernel", verdict.kernel},
+                        {"refusal", verdict.refusal},
+                        {"chosen", verdict.refusal.empty() && !chosen}});
+        chosen = chosen || verdict.refusal.empty();
+    }
+    return nlohmann::json{{"stage", stage_name(S)}, {"runs_on", context.description()}, {"candidates", rows}}
+        .dump();
+}
+
+}  // namespace
+
+extern "C" {
+
+smla_status smla_workspace_size(smla_context* context, smla_stage stage, const void* args, size_t budget,
+                                size_t* bytes) {
+    return api::guard([&] {
+        const Context& on = api::checked(context);
+        check_stage(stage);
+        SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
+        switch (Stage(stage)) {
+#define SMLA_CASE(name, args_type)                                                               \
+    case Stage::name:                                                                            \
+        *bytes = stage_workspace<Stage::name>(described<Stage::name>(args), on.env({}), budget); \
+        break;
+            SMLA_STAGES(SMLA_CASE)
+#undef SMLA_CASE
+        }
+    });
+}
+
+smla_status smla_workspace_init(smla_context* context, smla_workspace workspace, smla_stream) {
+    return api::guard([&] {
+        api::checked(context);
+        const Workspace memory = api::read_workspace(workspace);
+        if (memory.data)
+            std::memset(memory.data, 0, memory.bytes < kWorkspaceHeader ? memory.bytes : kWorkspaceHeader);
+    });
+}
+
+smla_status smla_explain_stage(smla_context* context, smla_stage stage, const void* args, char* buffer,
+                               size_t* bytes) {
+    return api::guard([&] {
+        const Context& on = api::checked(context);
+        check_stage(stage);
+        SMLA_CHECK(bytes, "bytes", "null", "the size of the buffer");
+        std::string json;
+        switch (Stage(stage)) {
+#define SMLA_CASE(name, args_type)                 \
+    case Stage::name:                              \
+        json = explanation<Stage::name>(on, args); \
+        break;
+            SMLA_STAGES(SMLA_CASE)
+#undef SMLA_CASE
+        }
+        const size_t room = *bytes;
+        *bytes = json.size() + 1;
+        if (!buffer) return;
+        SMLA_CHECK(room >= json.size() + 1, "bytes", room, text("at least ", json.size() + 1));
+        std::memcpy(buffer, json.c_str(), json.size() + 1);
+    });
+}
+
+smla_status smla_check_stage(smla_context* context, smla_stage stage, const void* args) {
+    return api::guard([&] {
+        api::checked(context);
+        check_stage(stage);
+        const ExpectDevice device(SMLA_CPU, 0);
+        switch (Stage(stage)) {
+#define SMLA_CASE(name, args_type)                                                  \
+    case Stage::name: {                                                             \
+        const args_type copy = api::read_args(static_cast<const args_type*>(args)); \
+        OpOf<Stage::name>::check(copy);                                             \
+        check_data(copy);                                                           \
+        break;                                                                      \
+    }
+            SMLA_STAGES(SMLA_CASE)
+#undef SMLA_CASE
+        }
+    });
+}
+
+#define SMLA_CALL(name, args_type)                                                                  \
+    smla_status smla_##name(smla_context* context, const args_type* args, smla_workspace workspace, \
+                            smla_stream) {                                                          \
+        return call<Stage::name>(context, args, workspace);                                         \
+    }
+SMLA_STAGES(SMLA_CALL)
+#undef SMLA_CALL
+
+}  // extern "C"

@@ -1,0 +1,85 @@
+// The inner step, once for every layer and attention backend: from rotated queries and new keys to attention
+// output.
+//   dsa:    write_kv, write_index, quant_index_q, score_select, map, absorb, attend, up_project
+//   hybrid: write_kv (window), save_state, compress, quant_index_q, score_select, map, attend, inverse_rope
+// Everything cached is written before anything is read, so a token may attend to itself.
+#pragma once
+
+#include "backends/runner.h"
+#include "formats/format.h"
+
+namespace smla {
+
+// A cache with the step's view of it.
+struct CacheGroup {
+    smla_cache cache{};    // format NONE: the layer has none
+    Tensor block_table{};  // [R,MB] i32
+    Tensor slots{};        // [T] i64: row that each token writes
+};
+
+// What the plan says of the step's T tokens.
+struct StepBatch {
+    Tensor request_of_token{};  // [T] i32
+    Tensor position{};          // [T] i32: order in the request (causality, window, compression)
+    Tensor rope_position{};     // [T] i32: what RoPE follows
+    Tensor visible_tokens{};    // [T] i32: position + 1, 0 for padding
+    int64_t max_columns = 0;    // host bound of the columns any token may score
+};
+
+// Queries and keys of an indexer; absent q: no indexer.
+struct IndexInput {
+    Tensor q{};  // [T,Hi,D], rotated
+    Tensor w{};  // [T,Hi], unscaled
+    double factor = 0;
+    double amax_floor = 0;
+    bool hadamard = false;
+    int64_t topk = 0;
+};
+
+struct DsaStep {
+    Tensor q{};            // [T,H,nope + rope], not yet rotated
+    Tensor frequencies{};  // [rope / 2] f64
+    Tensor latent{};       // [T,L] normed
+    Tensor k_rope{};       // [T,R] rotated
+    Tensor index_k{};      // [T,D] normed and rotated; absent: shared layer
+    IndexInput index;
+    Tensor w_uk{}, w_uv{};              // [H,L,nope] and [H,v,L] views of kv_b_proj
+    Tensor forced_topk{};               // [T,k] i32: attend to these positions instead of the indexer's
+    smla_dtype query_dtype = SMLA_F32;  // of absorbed queries: bf16 selects bf16 arithmetic
+    double softmax_scale = 0;
+    CacheGroup kv, index_cache;
+    Tensor topk{};  // [T,k] i32 out: positions selected, for later shared layers; absent: scratch
+    Tensor out{};   // [T,H,v]
+};
+void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step);
+
+// One compressor: projected rows of the step's tokens, and where its state and entries live.
+struct CompressInput {
+    Tensor kv{}, score{};  // [T, coff * D]
+    Tensor ape{};          // [ratio, coff * D]
+    Tensor norm_weight{};  // [D]
+    CacheGroup state;
+    CacheGroup entries;  // slots: the row of the entry that a token closes, else a hole
+    bool hadamard = false;
+};
+
+struct HybridStep {
+    int32_t ratio = 0;     // 0: window only; 4: with indexer; else all visible entries
+    Tensor q{};            // [T,H,D] rotated
+    Tensor kv{};           // [T,D] rotated
+    Tensor frequencies{};  // [n] f64
+    double eps = 0;
+    CompressInput main, indexer;
+    IndexInput index;
+    Tensor forced_topk{};  // [T,k] i32: attend to these entries instead of the indexer's (ratio 4)
+    double softmax_scale = 0;
+    Tensor sink{};  // [H]
+    CacheGroup window;
+    Tensor window_rows{}, window_lengths{};  // [T,W], [T] i32
+    Tensor visible_entries{};                // [T] i32
+    Tensor entry_rows{}, entry_lengths{};    // [T,E], [T] i32: all visible entries (ratio not 4)
+    Tensor out{};                            // [T,H,D], de-rotated
+};
+void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step);
+
+}  // namespace smla

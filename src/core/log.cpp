@@ -1,0 +1,40 @@
+#include "core/log.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+
+namespace smla {
+
+namespace {
+std::mutex mutex;
+smla_log_function callback = nullptr;
+void* callback_user = nullptr;
+
+int environment_level() {
+    static const int level = [] {
+        const char* value = std::getenv("SMLA_LOG");
+        return value && *value ? std::atoi(value) : -1;
+    }();
+    return level;
+}
+}  // namespace
+
+bool log_enabled(LogLevel level) {
+    std::lock_guard lock(mutex);
+    return callback || environment_level() >= int(level);
+}
+
+void log_line(LogLevel level, const std::string& line) {
+    std::lock_guard lock(mutex);
+    if (callback) callback(callback_user, int(level), line.c_str());
+    else if (environment_level() >= int(level)) std::fprintf(stderr, "smla: %s\n", line.c_str());
+}
+
+void set_log(smla_log_function function, void* user) {
+    std::lock_guard lock(mutex);
+    callback = function;
+    callback_user = user;
+}
+
+}  // namespace smla

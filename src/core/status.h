@@ -1,0 +1,47 @@
+// One error idiom: library code throws Error through SMLA_CHECK or fail(); only src/api catches, and turns it
+// into a status and the thread's last error.
+#pragma once
+
+#include <smla/types.h>
+
+#include <exception>
+#include <string>
+#include <utility>
+
+namespace smla {
+
+class Error : public std::exception {
+public:
+    Error(smla_status status, std::string field, std::string got, std::string wanted);
+    const char* what() const noexcept override { return message_.c_str(); }
+
+    smla_status status;
+    std::string field, got, wanted;
+
+private:
+    std::string message_;
+};
+
+[[noreturn]] inline void fail(smla_status status, std::string field, std::string got, std::string wanted) {
+    throw Error(status, std::move(field), std::move(got), std::move(wanted));
+}
+
+// One line of text from numbers and strings.
+inline std::string text(std::string value) { return value; }
+inline std::string text(const char* value) { return value ? value : "null"; }
+std::string text(double value);
+template <class Number>
+requires std::is_integral_v<Number> std::string text(Number value) { return std::to_string(value); }
+template <class First, class Second, class... Rest>
+std::string text(const First& first, const Second& second, const Rest&... rest) {
+    return text(first) + text(second, rest...);
+}
+
+}  // namespace smla
+
+// `got` is evaluated only when the condition fails.
+#define SMLA_CHECK(condition, field, got, wanted)                                                  \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            ::smla::fail(SMLA_INVALID_ARGUMENT, (field), ::smla::text(got), ::smla::text(wanted)); \
+    } while (0)

@@ -1,0 +1,255 @@
+#include "core/tensor.h"
+
+#include "core/e4m3_table.h"
+#include "core/shapes_only.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace smla {
+
+namespace {
+struct DtypeInfo {
+    const char* name;
+    int bits;
+};
+constexpr DtypeInfo kDtypes[] = {{"none", 0}, {"f64", 64}, {"f32", 32}, {"bf16", 16},
+                                 {"f16", 16}, {"e4m3", 8}, {"e2m1", 4}, {"e8m0", 8},
+                                 {"u8", 8},   {"i32", 32}, {"i64", 64}};
+constexpr int kDtypeCount = int(sizeof kDtypes / sizeof kDtypes[0]);
+constexpr int64_t kMaxElements = int64_t(1) << 48;  // strides times shapes stay far from overflow
+
+std::string shape_text(const int64_t* shape, int ndim) {
+    std::string out = "[";
+    for (int i = 0; i < ndim; ++i) {
+        if (i) out += ',';
+        out += shape[i] == kAny ? std::string("any") : std::to_string(shape[i]);
+    }
+    return out + "]";
+}
+
+std::string dtype_list(uint32_t allowed) {
+    std::string out;
+    for (int d = 1; d < kDtypeCount; ++d)
+        if (allowed & dtype_bit(d)) out += (out.empty() ? "" : ", ") + std::string(kDtypes[d].name);
+    return out;
+}
+
+void check_extent(const char* field, const Tensor& tensor) {
+    int64_t elements = 1;
+    for (int i = 0; i < tensor.ndim; ++i) {
+        const auto name = [&] { return text(field, ".shape[", i, "]"); };
+        SMLA_CHECK(tensor.shape[i] >= 0, name(), tensor.shape[i], "0 or more");
+        SMLA_CHECK(tensor.shape[i] == 0 || elements <= kMaxElements / tensor.shape[i], name(),
+                   tensor.shape[i], "at most 2^48 elements in all");
+        elements *= tensor.shape[i];
+        const int64_t stride = tensor.stride_elems[i];
+        SMLA_CHECK(stride >= 0 && (tensor.shape[i] <= 1 || stride <= kMaxElements / tensor.shape[i]),
+                   text(field, ".stride_elems[", i, "]"), stride,
+                   "0 or more, spanning at most 2^48 elements");
+    }
+    SMLA_CHECK(tensor.data || elements == 0 || shapes_only(), text(field, ".data"), "null",
+               text("memory of ", describe(tensor)));
+    const auto alignment = uintptr_t(std::max(dtype_bits(tensor.dtype) / 8, 1));
+    SMLA_CHECK(reinterpret_cast<uintptr_t>(tensor.data) % alignment == 0, text(field, ".data"),
+               text("address % ", alignment, " = ", reinterpret_cast<uintptr_t>(tensor.data) % alignment),
+               text("aligned to its elements of ", alignment, " bytes"));
+}
+}  // namespace
+
+namespace {
+struct Expected {
+    bool set = false;
+    smla_device_type type = SMLA_CPU;
+    int32_t index = 0;
+};
+thread_local Expected expected;
+
+std::string device_name(smla_device_type type, int32_t index) {
+    if (type == SMLA_CPU) return "cpu";
+    return type == SMLA_CUDA ? text("cuda:", index) : text("device type ", type);
+}
+}  // namespace
+
+namespace {
+thread_local bool only_shapes = false;
+}
+
+ShapesOnly::ShapesOnly() { only_shapes = true; }
+ShapesOnly::~ShapesOnly() { only_shapes = false; }
+bool shapes_only() { return only_shapes; }
+
+ExpectDevice::ExpectDevice(smla_device_type type, int32_t index) { expected = {true, type, index}; }
+ExpectDevice::~ExpectDevice() { expected.set = false; }
+
+void check_device(const char* field, smla_device_type type, int32_t index) {
+    if (!expected.set) return;
+    SMLA_CHECK(type == expected.type && (type == SMLA_CPU || index == expected.index), text(field, ".device"),
+               device_name(type, index),
+               text(device_name(expected.type, expected.index), ", the context's device"));
+}
+
+const char* dtype_name(smla_dtype dtype) {
+    return dtype > 0 && dtype < kDtypeCount ? kDtypes[dtype].name : "unknown";
+}
+int dtype_bits(smla_dtype dtype) { return dtype > 0 && dtype < kDtypeCount ? kDtypes[dtype].bits : 0; }
+
+std::string describe(const Tensor& tensor) {
+    if (!present(tensor)) return "absent";
+    const int ndim = tensor.ndim < 0 ? 0 : tensor.ndim > SMLA_MAX_NDIM ? SMLA_MAX_NDIM : tensor.ndim;
+    return text(dtype_name(tensor.dtype), shape_text(tensor.shape, ndim),
+                tensor.device_type == SMLA_CPU ? " on cpu" : " on cuda");
+}
+
+int64_t element_count(const Tensor& tensor) {
+    if (!present(tensor)) return 0;
+    int64_t n = 1;
+    for (int i = 0; i < tensor.ndim; ++i) n *= tensor.shape[i];
+    return n;
+}
+
+void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed,
+                  std::initializer_list<int64_t> shape) {
+    const int ndim = int(shape.size());
+    // text is made on failure only: checks of hot calls allocate nothing
+    const auto wanted = [&] { return text(dtype_list(allowed), " ", shape_text(shape.begin(), ndim)); };
+    SMLA_CHECK(tensor.ndim >= 0 && tensor.ndim <= SMLA_MAX_NDIM, text(field, ".ndim"), tensor.ndim, wanted());
+    SMLA_CHECK(present(tensor), field, "absent", wanted());
+    SMLA_CHECK(
+        tensor.dtype > 0 && tensor.dtype < kDtypeCount && (allowed & dtype_bit(tensor.dtype)),
+        text(field, ".dtype"),
+        tensor.dtype > 0 && tensor.dtype < kDtypeCount ? text(dtype_name(tensor.dtype)) : text(tensor.dtype),
+        wanted());
+    bool same = tensor.ndim == ndim;
+    for (int i = 0; same && i < ndim; ++i)
+        same = shape.begin()[i] == kAny || shape.begin()[i] == tensor.shape[i];
+    SMLA_CHECK(same, text(field, ".shape"), shape_text(tensor.shape, tensor.ndim), wanted());
+    check_device(field, tensor.device_type, tensor.device_index);
+    check_extent(field, tensor);
+}
+
+bool check_optional(const char* field, const Tensor& tensor, uint32_t allowed,
+                    std::initializer_list<int64_t> shape) {
+    if (tensor.ndim == 0) return false;
+    check_tensor(field, tensor, allowed, shape);
+    return true;
+}
+
+void check_rows(const char* field, const Tensor& tensor) {
+    const int last = tensor.ndim - 1;
+    SMLA_CHECK(last < 0 || tensor.shape[last] <= 1 || tensor.stride_elems[last] == 1,
+               text(field, ".stride_elems[", last, "]"), tensor.stride_elems[last], "1");
+}
+
+Tensor make_tensor(void* data, smla_dtype dtype, std::initializer_list<int64_t> shape) {
+    Tensor tensor{};
+    tensor.data = data;
+    tensor.dtype = dtype;
+    tensor.ndim = int32_t(shape.size());
+    int64_t stride = 1;
+    for (int i = tensor.ndim - 1; i >= 0; --i) {
+        tensor.shape[i] = shape.begin()[i];
+        tensor.stride_elems[i] = stride;
+        stride *= tensor.shape[i];
+    }
+    return tensor;
+}
+
+Tensor slice(const Tensor& tensor, int dim, int64_t begin, int64_t end) {
+    Tensor out = tensor;
+    out.shape[dim] = end - begin;
+    if (out.data)
+        out.data =
+            static_cast<char*>(out.data) + begin * tensor.stride_elems[dim] * dtype_bits(tensor.dtype) / 8;
+    return out;
+}
+
+Tensor reshape_rows(const Tensor& tensor, std::initializer_list<int64_t> inner) {
+    Tensor out = tensor;
+    out.ndim = 1 + int32_t(inner.size());
+    int64_t stride = 1;
+    for (int i = out.ndim - 1; i > 0; --i) {
+        out.shape[i] = inner.begin()[i - 1];
+        out.stride_elems[i] = stride;
+        stride *= out.shape[i];
+    }
+    return out;
+}
+
+Tensor reshape(const Tensor& tensor, std::initializer_list<int64_t> shape) {
+    Tensor out = make_tensor(tensor.data, tensor.dtype, shape);
+    out.device_type = tensor.device_type;
+    out.device_index = tensor.device_index;
+    return out;
+}
+
+Tensor transposed(const Tensor& tensor) {
+    Tensor out = tensor;
+    const int last = tensor.ndim - 1;
+    std::swap(out.shape[last], out.shape[last - 1]);
+    std::swap(out.stride_elems[last], out.stride_elems[last - 1]);
+    return out;
+}
+
+char* address(const Tensor& tensor, int64_t i, int64_t j, int64_t k) {
+    int64_t at = i * tensor.stride_elems[0];
+    if (tensor.ndim > 1) at += j * tensor.stride_elems[1];
+    if (tensor.ndim > 2) at += k * tensor.stride_elems[2];
+    if (!tensor.data) return nullptr;  // no elements: rows of width 0 still have numbers
+    return static_cast<char*>(tensor.data) + at * dtype_bits(tensor.dtype) / 8;
+}
+
+template <class Real>
+void load_row(const Tensor& tensor, const char* row, int64_t n, Real* out) {
+    const int64_t step = tensor.stride_elems[tensor.ndim - 1];
+    const auto each = [&]<class Stored>(Stored, auto convert) {
+        const Stored* in = reinterpret_cast<const Stored*>(row);
+        if (step == 1 || n == 1) {
+            for (int64_t i = 0; i < n; ++i) out[i] = Real(convert(in[i]));
+        } else {
+            for (int64_t i = 0; i < n; ++i) out[i] = Real(convert(in[i * step]));
+        }
+    };
+    switch (tensor.dtype) {
+        case SMLA_F64: return each(double{}, [](double v) { return v; });
+        case SMLA_F32: return each(float{}, [](float v) { return v; });
+        case SMLA_BF16: return each(uint16_t{}, [](uint16_t v) { return bf16_to_f32(v); });
+        case SMLA_F16: return each(uint16_t{}, [](uint16_t v) { return f16_to_f32(v); });
+        case SMLA_E4M3: return each(uint8_t{}, [](uint8_t v) { return kE4m3Values[v]; });
+        case SMLA_E8M0: return each(uint8_t{}, [](uint8_t v) { return e8m0_to_f32(v); });
+        case SMLA_E2M1:
+            for (int64_t i = 0; i < n; ++i)
+                out[i] = Real(e2m1_to_f32(uint8_t(row[i / 2]) >> (4 * (i & 1)) & 15));
+            return;
+        default: fail(SMLA_INTERNAL, "load_row", dtype_name(tensor.dtype), "a floating dtype");
+    }
+}
+
+template <class Real>
+void store_row(const Tensor& tensor, char* row, int64_t n, const Real* in) {
+    const int64_t step = tensor.stride_elems[tensor.ndim - 1];
+    const auto each = [&]<class Stored>(Stored, auto convert) {
+        Stored* out = reinterpret_cast<Stored*>(row);
+        for (int64_t i = 0; i < n; ++i) out[i * step] = Stored(convert(in[i]));
+    };
+    switch (tensor.dtype) {
+        case SMLA_F64: return each(double{}, [](Real v) { return v; });
+        case SMLA_F32: return each(float{}, [](Real v) { return float(v); });
+        case SMLA_BF16: return each(uint16_t{}, [](Real v) { return f32_to_bf16(float(v)); });
+        case SMLA_F16: return each(uint16_t{}, [](Real v) { return f32_to_f16(float(v)); });
+        default: fail(SMLA_INTERNAL, "store_row", dtype_name(tensor.dtype), "f64, f32, bf16 or f16");
+    }
+}
+
+template void load_row<float>(const Tensor&, const char*, int64_t, float*);
+template void load_row<double>(const Tensor&, const char*, int64_t, double*);
+template void store_row<float>(const Tensor&, char*, int64_t, const float*);
+template void store_row<double>(const Tensor&, char*, int64_t, const double*);
+
+int64_t load_int(const Tensor& tensor, int64_t i, int64_t j) {
+    const char* at = address(tensor, i, j);
+    if (tensor.dtype == SMLA_I64) return *reinterpret_cast<const int64_t*>(at);
+    return *reinterpret_cast<const int32_t*>(at);
+}
+
+}  // namespace smla

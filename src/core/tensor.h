@@ -1,0 +1,88 @@
+// Tensors: checks that name the field, and rows read and written in the arithmetic of a stage.
+#pragma once
+
+#include "core/numbers.h"
+#include "core/status.h"
+
+#include <smla/types.h>
+
+#include <initializer_list>
+#include <string>
+
+namespace smla {
+
+using Tensor = smla_tensor;
+
+// dtypes as a set, so that a check can list them
+constexpr uint32_t dtype_bit(smla_dtype dtype) { return 1u << dtype; }
+template <class... Dtypes>
+constexpr uint32_t dtypes(Dtypes... each) {
+    return (dtype_bit(each) | ...);
+}
+constexpr uint32_t kFloats = dtypes(SMLA_F64, SMLA_F32, SMLA_BF16, SMLA_F16);
+constexpr uint32_t kFloat32Or64 = dtypes(SMLA_F64, SMLA_F32);
+constexpr uint32_t kInts = dtypes(SMLA_I32, SMLA_I64);
+constexpr uint32_t kInt32 = dtypes(SMLA_I32);
+
+const char* dtype_name(smla_dtype dtype);
+int dtype_bits(smla_dtype dtype);
+std::string describe(const Tensor& tensor);  // "bf16[2,16,576] on cpu"
+inline bool present(const Tensor& tensor) { return tensor.ndim != 0; }
+int64_t element_count(const Tensor& tensor);
+
+// While one is alive, the checks of this thread refuse tensors and caches that lie on another device.
+class ExpectDevice {
+public:
+    ExpectDevice(smla_device_type type, int32_t index);
+    ~ExpectDevice();
+    ExpectDevice(const ExpectDevice&) = delete;
+    ExpectDevice& operator=(const ExpectDevice&) = delete;
+};
+void check_device(const char* field, smla_device_type type, int32_t index);
+
+constexpr int64_t kAny = -1;  // a dimension that a check leaves open
+
+// Throws unless the tensor has one of the dtypes, this shape, sane strides and memory. Sizes are checked for
+// overflow.
+void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed,
+                  std::initializer_list<int64_t> shape);
+// The same for an optional tensor; returns whether it is there.
+bool check_optional(const char* field, const Tensor& tensor, uint32_t allowed,
+                    std::initializer_list<int64_t> shape);
+// The innermost dimension is contiguous (kernels read rows).
+void check_rows(const char* field, const Tensor& tensor);
+
+Tensor make_tensor(void* data, smla_dtype dtype,
+                   std::initializer_list<int64_t> shape);  // contiguous, on the host
+inline Tensor make_tensor(const void* data, smla_dtype dtype, std::initializer_list<int64_t> shape) {
+    return make_tensor(const_cast<void*>(data), dtype, shape);
+}
+// tensor[begin:end] along dimension `dim`
+Tensor slice(const Tensor& tensor, int dim, int64_t begin, int64_t end);
+
+// The same elements in another shape: dimension 0 keeps its stride, all below it must be contiguous.
+Tensor reshape_rows(const Tensor& tensor, std::initializer_list<int64_t> inner);
+// A contiguous tensor in another shape.
+Tensor reshape(const Tensor& tensor, std::initializer_list<int64_t> shape);
+// The last two dimensions exchanged.
+Tensor transposed(const Tensor& tensor);
+
+// Address of the first element of row [i] or [i,j] or [i,j,k].
+char* address(const Tensor& tensor, int64_t i, int64_t j = 0, int64_t k = 0);
+
+// n values of one row, along the last dimension whatever its stride, converted to Real = float or double.
+template <class Real>
+void load_row(const Tensor& tensor, const char* row, int64_t n, Real* out);
+// The same from Real, rounded once. Integers and fp8 are not stored this way.
+template <class Real>
+void store_row(const Tensor& tensor, char* row, int64_t n, const Real* in);
+
+template <class Real>
+Real load_one(const Tensor& tensor, int64_t i, int64_t j = 0, int64_t k = 0) {
+    Real value;
+    load_row(tensor, address(tensor, i, j, k), 1, &value);
+    return value;
+}
+int64_t load_int(const Tensor& tensor, int64_t i, int64_t j = 0);  // i32 or i64
+
+}  // namespace smla

@@ -1,0 +1,118 @@
+#include "engines/context.h"
+
+#include "core/cpu_features.h"
+#include "core/log.h"
+#include "engines/run.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace smla {
+
+namespace {
+
+smla_isa choose_isa(smla_isa asked) {
+    const smla_isa best = best_isa();
+    if (asked == SMLA_ISA_AUTO) {
+        const char* named = std::getenv("SMLA_ISA");
+        if (!named || !*named || std::strcmp(named, "auto") == 0) return best;
+        asked = isa_from_name(named);
+        SMLA_CHECK(asked != SMLA_ISA_AUTO, "SMLA_ISA", named, "scalar, avx2, avx512 or avx512_bf16");
+    }
+    SMLA_CHECK(asked >= SMLA_ISA_SCALAR && asked <= SMLA_ISA_AVX512_BF16, "args.isa", asked, "0 to 4");
+    if (asked > best)
+        fail(SMLA_UNSUPPORTED, "args.isa", isa_name(asked),
+             text("at most ", isa_name(best), ", what this machine has"));
+    return asked;
+}
+
+// "attend=NAME,score=NAME"
+void parse_demands(std::string_view list, Env& env) {
+    while (!list.empty()) {
+        const size_t comma = list.find(',');
+        const std::string_view item = list.substr(0, comma);
+        list = comma == std::string_view::npos ? std::string_view() : list.substr(comma + 1);
+        const size_t equal = item.find('=');
+        const std::string_view stage = item.substr(0, equal);
+        int index = 0;
+        while (index < kStageCount && kStageNames[index] != stage) ++index;
+        SMLA_CHECK(equal != std::string_view::npos && index < kStageCount, "args.kernel", std::string(item),
+                   "stage=kernel, with a stage of the pipeline");
+        const std::string kernel(item.substr(equal + 1));
+        std::string known;
+        for (const std::string& name : kernel_names(Stage(index), env.engine)) {
+            if (name == kernel) env.demanded[size_t(index)] = kernel;
+            known += (known.empty() ? "" : ", ") + name;
+        }
+        SMLA_CHECK(!env.demanded[size_t(index)].empty(), "args.kernel", std::string(item),
+                   text("one of ", known));
+    }
+}
+
+void* default_allocate(void*, size_t bytes, size_t alignment) {
+    return std::aligned_alloc(alignment, round_up(bytes, alignment));
+}
+void default_free(void*, void* memory) { std::free(memory); }
+
+}  // namespace
+
+Context::Context(const smla_context_args& args) {
+    SMLA_CHECK(args.engine >= SMLA_ENGINE_AUTO && args.engine <= SMLA_ENGINE_CPU, "args.engine", args.engine,
+               "auto (0), reference (1) or cpu (2)");
+    SMLA_CHECK(args.threads >= 0 && args.threads <= 4096, "args.threads", args.threads,
+               "0 (all cores) to 4096");
+    SMLA_CHECK(args.batch_invariant == 0 || args.batch_invariant == 1, "args.batch_invariant",
+               args.batch_invariant, "0 or 1");
+    SMLA_CHECK(args.check_indices == 0 || args.check_indices == 1, "args.check_indices", args.check_indices,
+               "0 or 1");
+    const bool custom = args.allocator.alloc || args.allocator.free;
+    SMLA_CHECK(!custom || (args.allocator.alloc && args.allocator.free), "args.allocator",
+               "one function of two", "both or neither");
+    allocator_ = custom ? args.allocator : smla_allocator{default_allocate, default_free, nullptr};
+
+    env_.engine = args.engine == SMLA_ENGINE_AUTO ? SMLA_ENGINE_CPU : args.engine;
+    env_.isa = choose_isa(args.isa);
+    env_.batch_invariant = args.batch_invariant != 0;
+    env_.check_indices = args.check_indices != 0;
+    if (args.kernel) parse_demands(args.kernel, env_);
+    if (env_.engine == SMLA_ENGINE_REFERENCE) {
+        pool_ = std::make_unique<ThreadPool>(1);
+        description_ = "reference, 1 thread";
+    } else {
+        pool_ = args.parallel_for
+                    ? std::make_unique<ThreadPool>(args.parallel_for, args.parallel_for_pool, args.threads)
+                    : std::make_unique<ThreadPool>(args.threads);
+        description_ = text("cpu ", isa_name(env_.isa), ", ", pool_->threads(),
+                            pool_->threads() == 1 ? " thread" : " threads");
+    }
+    env_.pool = pool_.get();
+    log_line(LogLevel::info, text("context: ", description_));
+}
+
+Env Context::env(Workspace workspace) const {
+    Env out = env_;
+    out.workspace = workspace;
+    return out;
+}
+
+void* Context::allocate(size_t bytes) {
+    void* memory = allocator_.alloc(allocator_.user, bytes ? bytes : kCacheLine, kCacheLine);
+    if (!memory) fail(SMLA_OUT_OF_MEMORY, "allocator", text("null for ", bytes, " bytes"), "memory");
+    return memory;
+}
+
+void Context::release(void* memory) {
+    if (memory) allocator_.free(allocator_.user, memory);
+}
+
+Workspace OwnedWorkspace::at_least(size_t bytes) {
+    if (bytes <= memory_.bytes) return memory_;
+    context_.release(memory_.data);
+    memory_ = {};
+    void* fresh = context_.allocate(bytes);
+    memory_ = {fresh, bytes};
+    std::memset(fresh, 0, kWorkspaceHeader < bytes ? kWorkspaceHeader : bytes);
+    return memory_;
+}
+
+}  // namespace smla

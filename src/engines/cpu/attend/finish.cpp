@@ -1,0 +1,87 @@
+// The end of attend: splits joined in their order, the sink, the division, lse and max_logits.
+#include "engines/cpu/attend/worker.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numbers>
+
+namespace smla::cpu_attend {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct HeadSums {
+    double peak = -kInfinity;  // natural log
+    double total = 0;          // of exp(logit - peak), NaN if a logit is
+    int count = 0;             // parts that saw a key
+    const float* parts[kMaxSplits];
+    float weights[kMaxSplits];
+};
+
+double sink_factor(double sink, double peak, double total) {
+    if (sink == kInfinity) return 0;
+    const double above = std::max(0., sink - peak);
+    return std::exp(-above) / (total * std::exp(-above) + std::exp(sink - peak - above));
+}
+
+void join(const Plan& plan, const Partial* parts, int head, HeadSums& sums) {
+    for (int s = 0; s < plan.splits; ++s)
+        if (*parts[s].count > 0)
+            sums.peak = std::max(sums.peak, double(parts[s].peak[head]) * std::numbers::ln2);
+    const double shift = std::max(sums.peak, -std::numeric_limits<double>::max());
+    for (int s = 0; s < plan.splits; ++s) {
+        if (*parts[s].count == 0) continue;
+        const double weight =
+            plan.splits == 1 ? 1. : std::exp(double(parts[s].peak[head]) * std::numbers::ln2 - shift);
+        sums.total += weight * double(parts[s].sum[head]);
+        sums.parts[sums.count] = parts[s].out + int64_t(head) * plan.micro.value_tile;
+        sums.weights[sums.count++] = float(weight);
+    }
+    // keys whose logits are all -inf have no softmax
+    if (sums.peak == -kInfinity) sums.total = std::numeric_limits<double>::quiet_NaN();
+}
+
+void store_stats(const smla_attend_args& args, int64_t token, int head, const HeadSums& sums) {
+    const double unit = args.lse_base == SMLA_LSE_LOG2 ? std::numbers::log2e : 1.;
+    float lse = -std::numeric_limits<float>::infinity(), peak = lse;
+    if (sums.count > 0) {
+        lse = float((sums.peak + std::log(sums.total)) * unit);
+        peak = std::isnan(sums.total) && std::isfinite(sums.peak) ? std::numeric_limits<float>::quiet_NaN()
+                                                                  : float(sums.peak);
+    }
+    if (present(args.lse)) *reinterpret_cast<float*>(address(args.lse, token, head)) = lse;
+    if (present(args.max_logits)) *reinterpret_cast<float*>(address(args.max_logits, token, head)) = peak;
+}
+
+}  // namespace
+
+void finish_heads(const Call& call, int64_t token, const Chunk& chunk, int first, int last,
+                  const Partial* parts, float* row) {
+    const Plan& plan = call.plan;
+    const smla_attend_args& args = call.args;
+    const int padded = plan.value_tiles * plan.micro.value_tile;
+    for (int h = first; h < last; ++h) {
+        const int head = chunk.first_head + h;
+        HeadSums sums;
+        join(plan, parts, h, sums);
+        if (sums.count == 0) {
+            std::fill_n(row, padded, 0.f);
+        } else {
+            const double factor = present(args.sink)
+                                      ? sink_factor(load_one<double>(args.sink, head), sums.peak, sums.total)
+                                      : 1 / sums.total;
+            for (int s = 0; s < sums.count; ++s) sums.weights[s] = float(double(sums.weights[s]) * factor);
+            plan.micro.finish(
+                {sums.parts, sums.weights, plan.tile_stride(chunk.heads), sums.count, plan.value_tiles, row});
+        }
+        char* out = address(args.out, token, head);
+        if (plan.value_width % plan.micro.lanes == 0)
+            plan.micro.narrow(row, plan.value_width, args.out.dtype, out);
+        else store_row(args.out, out, plan.value_width, row);
+        store_stats(args, token, head, sums);
+    }
+}
+
+}  // namespace smla::cpu_attend

@@ -1,0 +1,145 @@
+// The microkernels of attend as the driver sees them: plain structs and one table per instruction set and
+// arithmetic. An operand is made of 4-byte words: one f32, or two bf16 that a dot instruction multiplies at
+// once. Scores put heads in the lanes and broadcast key words, values put dims in the lanes and broadcast
+// weight words, so that no reduction over lanes happens anywhere and keys are never transposed. No code here:
+// files of different instruction sets include it.
+#pragma once
+
+#include <smla/stages_attend.h>
+
+#include <cstdint>
+
+namespace smla::cpu_attend {
+
+// Keys of a block: 64 to 128 measure alike, more overflows L2. The last block of a list takes up to
+// kLastKeys, because each block costs a pass over the accumulators. Both are multiples of every key tile (4,
+// 6, 8, 12, 16).
+constexpr int kBlockKeys = 96, kLastKeys = 144;
+// Keys lie one line further apart than they are long: rows of 512 f32 would all start in the same few cache
+// sets.
+constexpr int kRowPadding = 16;
+constexpr int kWidest = 576;  // of the kernels with a fixed distance between keys
+constexpr int kMaxTiles = 4;  // tile scales per key in exact mode
+
+struct KeyAddress {
+    const char* row;
+    const char* scales;  // formats that keep them apart from the row
+};
+
+// The keys that come next, fetched line by line while scores are computed: in one burst they would stall the
+// loads of the product.
+struct Prefetch {
+    const KeyAddress* next = nullptr;
+    const KeyAddress* end = nullptr;
+    int row_bytes = 0;
+    int at = 0;        // bytes of *next that are on their way
+    int per_step = 0;  // lines per kPrefetchSteps steps
+};
+constexpr int kPrefetchSteps = 8;
+
+// What becomes of the scales of fp8 values.
+enum class Scaling {
+    words,     // multiplied into the words: f32, or rounded to bf16
+    exponent,  // powers of two, added to the exponents of bf16 words: exact
+    product    // left to the products: the words hold the codes' values
+};
+
+// Some keys of one source into words.
+struct DecodeArgs {
+    const KeyAddress* keys;
+    int count;
+    int padded;     // keys [count,padded) become zeros: padding reaches the products with weight 0
+    int width;      // Dqk
+    int row_lines;  // cache lines of a row, to fetch ahead
+    int value_tiles;
+    bool rounded;  // values rounded to bf16
+    float scale;   // per-tensor formats
+    Scaling scaling;
+    int64_t row_words;
+    uint32_t* keys_out;    // [padded][row_words]
+    uint32_t* values_out;  // paired arithmetic: [Dv / tile][kLastKeys / 2][tile], two keys in a word
+    float* tile_scales;    // paired arithmetic: [kMaxTiles][kLastKeys], if the scaling is `product`
+};
+
+struct Decoder {
+    // False: the scaling is `exponent` and a scale is no power of two; nothing useful was written.
+    bool (*rows)(const DecodeArgs&);  // null: only through the format's own decoder
+    bool scaled;                      // offers `exponent` and `product`; else only `words`
+};
+
+// scores[key][lane] (+)= scale[key] * sum over steps [begin,end) of q[step][lane] . keys[key][step]
+struct ScoreArgs {
+    const uint32_t* q;  // [steps][lanes of the head group]
+    const uint32_t* keys;
+    float* scores;
+    const float* scales;  // null: 1
+    Prefetch* prefetch;
+    int64_t row_words, score_stride;
+    int begin, end;
+    int keys_padded;
+    bool accumulate;
+};
+
+// Online softmax of one block for one head group: peaks and sums move on, scores become weights.
+struct SoftmaxArgs {
+    float* scores;  // [keys][score_stride]
+    uint32_t*
+        weights;  // [max(tiles,1)][kLastKeys / values per word][weight_stride]; plain arithmetic: the scores
+    const float* tile_scales;   // [tiles][kLastKeys]
+    float *peak, *sum, *alpha;  // per head; peak in base-2 units, alpha = what earlier values weigh now
+    int64_t score_stride, weight_stride;
+    float factor;  // softmax scale * log2 e
+    int keys, tiles, vectors;
+    bool first;  // nothing came before
+};
+
+enum class Carry {
+    none,
+    keep,
+    rescale
+};  // what becomes of the values so far: there are none, unchanged, times alpha
+
+// out[head][dim] = carry + sum over steps of weights[step][head] * values[step][dim], one tile of dims
+struct ValueArgs {
+    const uint32_t* values;   // [steps][value_stride]
+    const uint32_t* weights;  // [steps][weight_stride]
+    const float* alpha;
+    float* out;  // [heads][tile]
+    int64_t value_stride, weight_stride;
+    int steps, heads;
+    Carry carry;
+};
+
+// One head's result: out[d] = sum_i weight[i] * part[i][d], from dim tiles to a row of the output's type.
+struct FinishArgs {
+    const float* const* parts;  // each [tiles][tile_stride], this head's lanes first
+    const float* weights;
+    int64_t tile_stride;
+    int part_count, tiles;
+    float* row;  // scratch [tiles * tile]: values in order
+};
+
+struct Micro {
+    int lanes;                           // heads per vector
+    int values_per_word;                 // 1: f32, 2: bf16 pairs
+    int group_vectors;                   // vectors of heads that a score kernel takes at most
+    int value_tile;                      // dims per tile of the value kernel
+    int row_words;                       // between keys; 0: any
+    void (*score[4])(const ScoreArgs&);  // by vectors - 1
+    int key_tile[4];                     // keys_padded is a multiple
+    // For at most lanes / 2 heads, with two lanes each; null: none. Its q is [steps / 2][head][2].
+    void (*score_few)(const ScoreArgs&);
+    int key_tile_few;
+    void (*fetch)(Prefetch&, int lines);
+    bool (*softmax)(const SoftmaxArgs&);  // false: every alpha is 1
+    void (*values)(const ValueArgs&);
+    void (*finish)(const FinishArgs&);
+    void (*narrow)(const float* row, int n, smla_dtype dtype, char* out);
+    // words[lane * stride + step] to out[step * out_stride + lane], for one vector of lanes
+    void (*transpose)(const uint32_t* words, int stride, int steps, uint32_t* out, int64_t out_stride);
+    Decoder (*decoder)(smla_format format, int width);
+};
+
+extern const Micro kScalarF32, kAvx2F32, kAvx512F32, kAvx512Bf16;
+
+}  // namespace smla::cpu_attend

@@ -1,0 +1,20 @@
+// attend in f32 on AVX2: 12 of 16 registers accumulate.
+#include "engines/cpu/attend/decode_f32.h"
+#include "engines/cpu/attend/lanes_avx2.h"
+#include "engines/cpu/attend/table_of_micro.h"
+
+namespace smla::cpu_attend {
+
+namespace {
+constexpr Micro make() {
+    Micro micro = micro_of<Avx2F32>(DecodeF32<Avx2F32>::decoder);
+    micro.group_vectors = 2;
+    set_score<Avx2F32, 1, 12>(micro);
+    set_score<Avx2F32, 2, 6>(micro);
+    return micro;
+}
+}  // namespace
+
+constexpr Micro kAvx2F32 = make();
+
+}  // namespace smla::cpu_attend

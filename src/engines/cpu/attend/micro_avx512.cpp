@@ -1,0 +1,25 @@
+// attend in f32 on AVX-512: 24 of 32 registers accumulate.
+#include "engines/cpu/attend/decode_f32.h"
+#include "engines/cpu/attend/lanes_avx512.h"
+#include "engines/cpu/attend/table_of_micro.h"
+
+namespace smla::cpu_attend {
+
+namespace {
+constexpr Micro make() {
+    Micro micro = micro_of<Avx512F32>(DecodeF32<Avx512F32>::decoder);
+    micro.group_vectors = 4;
+    micro.transpose = transpose_avx512;
+    set_score<Avx512F32, 1, 16>(micro);
+    set_score<Avx512F32, 2, 12>(micro);
+    set_score<Avx512F32, 3, 8>(micro);
+    set_score<Avx512F32, 4, 6>(micro);
+    micro.score_few = score_keys<Avx512F32, 1, 16, 2>;
+    micro.key_tile_few = 16;
+    return micro;
+}
+}  // namespace
+
+constexpr Micro kAvx512F32 = make();
+
+}  // namespace smla::cpu_attend

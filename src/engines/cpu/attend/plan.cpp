@@ -1,0 +1,123 @@
+#include "engines/cpu/attend/plan.h"
+
+#include <algorithm>
+
+namespace smla::cpu_attend {
+
+namespace {
+
+constexpr int kChunkHeads = 128;  // their accumulators (256 KiB), queries and keys share a 1 MiB L2
+constexpr int kMinChunkHeads =
+    32;  // below, decoding the keys again for each chunk costs more than it spreads
+constexpr int64_t kMinSplitRows = 256;
+constexpr double kMergeCost = 0.02;       // measured: two halves merged against one pass
+constexpr int kMaxPartialsPerThread = 4;  // with more units than that, tokens alone balance the threads
+
+int most_splits(int64_t rows, int threads) {
+    return int(std::clamp<int64_t>(rows / kMinSplitRows, 1, std::min(threads, kMaxSplits)));
+}
+
+// Time of the slowest thread, in units of one thread working through everything.
+double makespan(int64_t units, int64_t pieces_per_token, int threads) {
+    return double(ceil_div(units, threads)) / double(pieces_per_token);
+}
+
+}  // namespace
+
+Plan::Plan(const smla_attend_args& args, const Micro& micro, const Env& env, size_t budget)
+    : micro(micro),
+      tokens(args.q.shape[0]),
+      rows(max_rows_per_token(args)),
+      heads(int(args.q.shape[1])),
+      width(int(args.q.shape[2])),
+      value_width(int(args.out.shape[2])) {
+    steps = int(ceil_div(width, micro.values_per_word));
+    value_tiles = int(ceil_div(value_width, micro.value_tile));
+    row_words = micro.row_words ? micro.row_words
+                                : kRowPadding + int64_t(round_up(size_t(width), size_t(micro.value_tile)));
+    vectors = int(ceil_div(heads, micro.lanes));
+    few_heads = micro.score_few && heads * 2 <= micro.lanes && steps % 2 == 0;
+    cut(env, budget);
+}
+
+void Plan::cut(const Env& env, size_t budget) {
+    const int threads = env.threads();
+    const int base = int(ceil_div(heads, kChunkHeads));
+    const int most_chunks = std::max(base, heads / kMinChunkHeads);
+    const int split_limit = env.batch_invariant ? 1 : most_splits(rows, threads);
+    const int64_t partial_limit = int64_t(kMaxPartialsPerThread) * threads;
+    chunks = base;
+    splits = 1;
+    double best = makespan(tokens * base, base, threads);
+    for (int s = 2; s <= split_limit && tokens * base * s <= partial_limit; ++s) {
+        const double time = makespan(tokens * base * s, int64_t(base) * s, threads) * (1 + kMergeCost);
+        if (time < 0.999 * best) best = time, splits = s;
+    }
+    while (tokens * chunks * splits < threads && chunks < most_chunks) ++chunks;
+    chunk_vectors = 0;
+    for (int i = 0; i < chunks; ++i) chunk_vectors = std::max(chunk_vectors, chunk(i).vectors);
+
+    // Room for every smaller call: fewer tokens may be cut finer, into at most twice as many units as
+    // threads.
+    const int64_t finest = tokens * most_chunks * split_limit;
+    workers = int(std::clamp<int64_t>(finest, 1, threads));
+    partials = split_limit > 1 ? std::clamp<int64_t>(finest, workers, partial_limit) : workers;
+    if (budget == 0 || workspace() <= budget) return;
+    splits = 1;
+    for (partials = workers; workers > 1 && workspace() > budget; partials = --workers) {
+    }
+}
+
+Chunk Plan::chunk(int index) const {
+    const int begin = vectors * index / chunks, end = vectors * (index + 1) / chunks;
+    const int first = begin * micro.lanes;
+    return {begin, end - begin, first, std::min(heads, end * micro.lanes) - first};
+}
+
+Scratch carve_scratch(Arena& arena, const Plan& plan) {
+    const Micro& micro = plan.micro;
+    const bool paired = micro.values_per_word == 2;
+    const size_t lanes = size_t(plan.chunk_vectors * micro.lanes),
+                 group = size_t(micro.group_vectors * micro.lanes), steps = size_t(plan.steps);
+    Scratch s{};
+    s.rows = arena.take<int32_t>(size_t(plan.rows));
+    s.q = arena.take<uint32_t>(steps * lanes);
+    s.staging = arena.take<uint32_t>(steps * size_t(micro.lanes + 1));
+    s.keys = arena.take<uint32_t>(size_t(kLastKeys * plan.row_words));
+    s.scores = arena.take<float>(kLastKeys * (paired ? std::min(group, lanes) : lanes));
+    s.weights = reinterpret_cast<uint32_t*>(s.scores);
+    if (paired) {
+        s.values = arena.take<uint32_t>(size_t(plan.value_tiles * (kLastKeys / 2) * micro.value_tile));
+        s.weights = arena.take<uint32_t>(kMaxTiles * (kLastKeys / 2) * lanes);
+        s.tile_scales = arena.take<float>(kMaxTiles * kLastKeys);
+    }
+    s.alpha = arena.take<float>(lanes);
+    s.addresses = arena.take<KeyAddress>(2 * kLastKeys);
+    s.row = arena.take<float>(size_t(plan.value_tiles * micro.value_tile));
+    return s;
+}
+
+Partial carve_partial(Arena& arena, const Plan& plan) {
+    const size_t lanes = size_t(plan.chunk_vectors * plan.micro.lanes);
+    Partial p{};
+    p.count = arena.take<int64_t>(1);
+    p.peak = arena.take<float>(lanes);
+    p.sum = arena.take<float>(lanes);
+    p.out = arena.take<float>(size_t(plan.value_tiles * plan.micro.value_tile) * lanes);
+    return p;
+}
+
+size_t Plan::workspace() const {
+    // the largest chunk that any smaller call may get
+    Plan widest = *this;
+    const int base = int(ceil_div(heads, kChunkHeads));
+    widest.chunk_vectors = int(ceil_div(vectors, base));
+    Arena one;
+    carve_scratch(one, widest);
+    Arena partial;
+    carve_partial(partial, widest);
+    return kWorkspaceHeader + size_t(workers) * (one.used() - kWorkspaceHeader) +
+           size_t(partials) * (partial.used() - kWorkspaceHeader);
+}
+
+}  // namespace smla::cpu_attend

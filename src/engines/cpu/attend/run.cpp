@@ -1,0 +1,79 @@
+#include "engines/cpu/attend/run.h"
+
+#include "engines/cpu/attend/worker.h"
+
+#include <atomic>
+#include <numbers>
+#include <vector>
+
+namespace smla::cpu_attend {
+
+namespace {
+
+// Calls body(i, worker) for every i; `workers` bodies at most at once, each with its own scratch.
+template <class Body>
+void for_each(const Env& env, int workers, int64_t count, const Body& body) {
+    if (!env.pool || workers == 1) {
+        for (int64_t i = 0; i < count; ++i) body(i, 0);
+        return;
+    }
+    std::atomic<int64_t> next{0};
+    env.pool->run(workers, [&](int64_t worker, int) {
+        for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) body(i, int(worker));
+    });
+}
+
+constexpr int kFinishHeads = 16;  // of a task of the last step, when splits are joined
+
+struct Unit {
+    int64_t token;
+    int chunk, split;
+    Unit(const Plan& plan, int64_t index)
+        : token(index / (plan.chunks * plan.splits)),
+          chunk(int(index / plan.splits % plan.chunks)),
+          split(int(index % plan.splits)) {}
+};
+
+void join_splits(const Call& call, const Env& env, const std::vector<Scratch>& scratch,
+                 const std::vector<Partial>& partials) {
+    const Plan& plan = call.plan;
+    const int64_t pieces = ceil_div(plan.chunk_vectors * plan.micro.lanes, kFinishHeads);
+    for_each(env, plan.workers, plan.tokens * plan.chunks * pieces, [&](int64_t i, int worker) {
+        const int64_t unit = i / pieces * plan.splits;
+        const Chunk chunk = plan.chunk(Unit(plan, unit).chunk);
+        const int first = std::min(int(i % pieces) * kFinishHeads, chunk.heads);
+        finish_heads(call, Unit(plan, unit).token, chunk, first, std::min(first + kFinishHeads, chunk.heads),
+                     partials.data() + unit, scratch[size_t(worker)].row);
+    });
+}
+
+}  // namespace
+
+void run(const smla_attend_args& args, const Micro& micro, const Env& env) {
+    const Plan plan(args, micro, env, env.workspace.bytes);
+    if (plan.tokens == 0) return;
+    std::vector<Source> sources;
+    for (const smla_attend_source* source : {&args.primary, &args.extra})
+        if (source->cache.format != SMLA_FORMAT_NONE) sources.emplace_back(args, *source, micro);
+    const float factor = float(softmax_scale(args) * query_scale(args) * std::numbers::log2e);
+    const Call call{args, plan, sources.data(), int(sources.size()), factor};
+
+    Arena arena(env.workspace);
+    std::vector<Scratch> scratch;
+    for (int i = 0; i < plan.workers; ++i) scratch.push_back(carve_scratch(arena, plan));
+    std::vector<Partial> partials;
+    const int64_t accumulators = plan.splits > 1 ? plan.units() : plan.workers;
+    for (int64_t i = 0; i < accumulators; ++i) partials.push_back(carve_partial(arena, plan));
+
+    for_each(env, plan.workers, plan.units(), [&](int64_t i, int w) {
+        const Unit unit(plan, i);
+        const Partial& partial = partials[size_t(plan.splits > 1 ? i : w)];
+        Worker(call, scratch[size_t(w)]).run(unit.token, unit.chunk, unit.split, partial);
+        if (plan.splits > 1) return;
+        const Chunk chunk = plan.chunk(unit.chunk);
+        finish_heads(call, unit.token, chunk, 0, chunk.heads, &partial, scratch[size_t(w)].row);
+    });
+    if (plan.splits > 1) join_splits(call, env, scratch, partials);
+}
+
+}  // namespace smla::cpu_attend

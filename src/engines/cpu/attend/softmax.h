@@ -1,0 +1,113 @@
+// The online softmax of one block of keys, heads in the lanes, and the last step of a head. Written once for
+// every instruction set, like products.h.
+#pragma once
+
+#include "engines/cpu/attend/products.h"
+
+namespace smla::cpu_attend {
+
+// 2^x for x <= 0 (or NaN): x = n + f, |f| <= 1/2, a minimax polynomial with 2^0 exactly 1; relative
+// error 1.9e-7 (measured over f), below it 2^-160 counts as zero. A NaN stays one.
+template <class Isa>
+SMLA_INLINE typename Isa::Vec exp2_below(typename Isa::Vec x) {
+    x = Isa::max(Isa::broadcast(-160.f), x);  // the order keeps a NaN
+    const auto n = Isa::round(x);
+    const auto f = Isa::sub(x, n);
+    auto p = Isa::broadcast(0.0013264727f);
+    p = Isa::fma(p, f, Isa::broadcast(0.009671513f));
+    p = Isa::fma(p, f, Isa::broadcast(0.055507336f));
+    p = Isa::fma(p, f, Isa::broadcast(0.24022242f));
+    p = Isa::fma(p, f, Isa::broadcast(0.693147f));
+    p = Isa::fma(p, f, Isa::broadcast(1.f));
+    return Isa::scale_by_power(p, n);
+}
+
+// Weights of one vector of heads in the words of the value product.
+template <class Isa>
+SMLA_INLINE void store_weights(const SoftmaxArgs& args, int key, int lane, typename Isa::Vec even,
+                               typename Isa::Vec odd) {
+    if constexpr (Isa::values_per_word == 1) {
+        Isa::store(args.scores + key * args.score_stride + lane, even);
+    } else {
+        const int64_t step = key / 2;
+        if (args.tiles == 0) Isa::store_pair(args.weights + step * args.weight_stride + lane, even, odd);
+        for (int t = 0; t < args.tiles; ++t) {
+            const float* scales = args.tile_scales + t * kLastKeys + key;
+            Isa::store_pair(args.weights + (t * (kLastKeys / 2) + step) * args.weight_stride + lane,
+                            Isa::mul(even, Isa::broadcast(scales[0])),
+                            Isa::mul(odd, Isa::broadcast(scales[1])));
+        }
+    }
+}
+
+template <class Isa>
+bool softmax_block(const SoftmaxArgs& args) {
+    using Vec = typename Isa::Vec;
+    const Vec factor = Isa::broadcast(args.factor);
+    const Vec lowest = Isa::broadcast(-3.4028235e38f);  // instead of a peak of -inf: -inf - -inf is NaN
+    bool rescale = false;
+    for (int vector = 0; vector < args.vectors; ++vector) {
+        const int lane = vector * Isa::lanes;
+        const float* scores = args.scores + lane;
+        const auto score = [&](int key)
+                               SMLA_LAMBDA_INLINE { return Isa::load(scores + key * args.score_stride); };
+        Vec largest = score(0), largest_odd = largest;
+        int key = 1;
+        for (; key + 2 <= args.keys; key += 2) {
+            largest = Isa::max(score(key), largest);
+            largest_odd = Isa::max(score(key + 1), largest_odd);
+        }
+        if (key < args.keys) largest = Isa::max(score(key), largest);
+        largest = Isa::mul(Isa::max(largest, largest_odd), factor);
+
+        Vec sum = Isa::zero();
+        if (!args.first) {
+            const Vec before = Isa::load(args.peak + lane);
+            largest = Isa::max(largest, before);
+            const Vec alpha = exp2_below<Isa>(Isa::sub(before, Isa::max(largest, lowest)));
+            Isa::store(args.alpha + lane, alpha);
+            rescale |= !Isa::all_one(alpha);
+            sum = Isa::mul(Isa::load(args.sum + lane), alpha);
+        }
+        Isa::store(args.peak + lane, largest);
+        largest = Isa::max(largest, lowest);
+        // one rounding for factor * score - peak, so that an error of a large peak is common to all keys
+        const auto weight = [&](int k) SMLA_LAMBDA_INLINE {
+            return exp2_below<Isa>(Isa::fms(score(k), factor, largest));
+        };
+        Vec sum_odd = Isa::zero();
+        for (key = 0; key + 2 <= args.keys; key += 2) {
+            const Vec even = weight(key), odd = weight(key + 1);
+            sum = Isa::add(sum, even);
+            sum_odd = Isa::add(sum_odd, odd);
+            store_weights<Isa>(args, key, lane, even, odd);
+            if constexpr (Isa::values_per_word == 1) store_weights<Isa>(args, key + 1, lane, odd, odd);
+        }
+        if (key < args.keys) {
+            const Vec even = weight(key);
+            sum = Isa::add(sum, even);
+            store_weights<Isa>(args, key, lane, even, Isa::zero());
+        }
+        Isa::store(args.sum + lane, Isa::add(sum, sum_odd));
+    }
+    return rescale;
+}
+
+template <class Isa>
+void finish_head(const FinishArgs& args) {
+    constexpr int tile = Isa::value_vectors * Isa::lanes;
+    for (int t = 0; t < args.tiles; ++t)
+        for (int v = 0; v < Isa::value_vectors; v += Isa::order_vectors) {
+            typename Isa::Vec sums[Isa::order_vectors];
+            for (int i = 0; i < Isa::order_vectors; ++i) {
+                const int64_t at = t * args.tile_stride + (v + i) * Isa::lanes;
+                sums[i] = Isa::mul(Isa::broadcast(args.weights[0]), Isa::load(args.parts[0] + at));
+                for (int part = 1; part < args.part_count; ++part)
+                    sums[i] = Isa::fma(Isa::broadcast(args.weights[part]), Isa::load(args.parts[part] + at),
+                                       sums[i]);
+            }
+            Isa::store_ordered(args.row + t * tile + v * Isa::lanes, sums);
+        }
+}
+
+}  // namespace smla::cpu_attend

@@ -1,0 +1,51 @@
+// Fills the table of one instruction set from its traits.
+#pragma once
+
+#include "engines/cpu/attend/softmax.h"
+
+namespace smla::cpu_attend {
+
+// One row of f32 into the output type; n is a multiple of the lanes except in scalar code.
+template <class Isa>
+void narrow_row(const float* row, int n, smla_dtype dtype, char* out) {
+    int i = 0;
+    for (; i + Isa::lanes <= n; i += Isa::lanes) {
+        const auto v = Isa::load(row + i);
+        if (dtype == SMLA_F32) Isa::store(reinterpret_cast<float*>(out) + i, v);
+        else if (dtype == SMLA_BF16) Isa::store_bf16(out + 2 * i, v);
+        else Isa::store_f16(out + 2 * i, v);
+    }
+}
+
+template <class Isa>
+void transpose_words(const uint32_t* words, int stride, int steps, uint32_t* out, int64_t out_stride) {
+    for (int step = 0; step < steps; ++step)
+        for (int lane = 0; lane < Isa::lanes; ++lane)
+            out[step * out_stride + lane] = words[int64_t(lane) * stride + step];
+}
+
+template <class Isa, int V, int N>
+constexpr void set_score(Micro& micro) {
+    static_assert(kLastKeys % N == 0);
+    micro.score[V - 1] = score_keys<Isa, V, N>;
+    micro.key_tile[V - 1] = N;
+}
+
+template <class Isa>
+constexpr Micro micro_of(Decoder (*decoder)(smla_format, int)) {
+    Micro micro{};
+    micro.lanes = Isa::lanes;
+    micro.values_per_word = Isa::values_per_word;
+    micro.value_tile = Isa::value_vectors * Isa::lanes;
+    micro.row_words = Isa::row_words;
+    micro.fetch = fetch_lines<Isa>;
+    micro.softmax = softmax_block<Isa>;
+    micro.values = value_tile<Isa>;
+    micro.finish = finish_head<Isa>;
+    micro.narrow = narrow_row<Isa>;
+    micro.transpose = transpose_words<Isa>;
+    micro.decoder = decoder;
+    return micro;
+}
+
+}  // namespace smla::cpu_attend

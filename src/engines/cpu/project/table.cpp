@@ -1,0 +1,163 @@
+// project, absorb, up_project, out_project on a CPU. Weights stay in their stored dtype; bf16 and f16 ones
+// are widened block by block into scratch, so that a layer holds them once.
+#include "engines/cpu/generic.h"
+#include "linear/cblas.h"
+#include "ops/ops.h"
+
+namespace smla {
+
+namespace {
+
+using Args = smla_project_args;
+
+constexpr int64_t kBlockElements = 1 << 18;  // of a widened weight block: 1 MiB of f32, about one core's L2
+
+bool widened(const Args& args) { return args.w.dtype != SMLA_F32; }
+int64_t block_rows(const Args& args) {
+    if (!widened(args)) return args.w.shape[1];
+    return std::clamp<int64_t>(kBlockElements / std::max<int64_t>(args.w.shape[2], 1), 1,
+                               std::max<int64_t>(args.w.shape[1], 1));
+}
+
+struct Scratch {
+    float *x, *w, *out;
+};
+
+Scratch carve(Arena& arena, const Args& args, int threads) {
+    const size_t tokens = size_t(args.x.shape[0]), inner = size_t(args.x.shape[2]),
+                 block = size_t(block_rows(args));
+    const size_t workers = args.x.shape[1] > 1 ? size_t(threads) : 1;
+    Scratch s{};
+    if (args.x.dtype != SMLA_F32) s.x = arena.take<float>(workers * tokens * inner);
+    if (widened(args)) s.w = arena.take<float>(workers * block * inner);
+    if (args.out.dtype != SMLA_F32) s.out = arena.take<float>(workers * tokens * block);
+    return s;
+}
+
+// One group's rows of the weight [first, first + rows), as B of a row-major product.
+struct Operand {
+    const float* data;
+    int64_t lead;
+    bool transposed;  // [rows, inner]; else [inner, rows]
+};
+
+Operand weight_block(const Args& args, int64_t g, int64_t first, int64_t rows, float* scratch) {
+    const int64_t inner = args.w.shape[2], outer_stride = args.w.stride_elems[1],
+                  inner_stride = args.w.stride_elems[2];
+    const char* at = address(args.w, g, first);
+    const bool transposed = inner_stride == 1 || inner <= 1;
+    if (!widened(args)) {
+        const int64_t lead = transposed ? outer_stride : inner_stride;
+        return {reinterpret_cast<const float*>(at), std::max(lead, transposed ? inner : rows), transposed};
+    }
+    if (transposed) {
+        for (int64_t n = 0; n < rows; ++n)
+            load_row(args.w, address(args.w, g, first + n), inner, scratch + n * inner);
+        return {scratch, inner, true};
+    }
+    Tensor across = args.w;  // the outer dimension is the contiguous one: read along it
+    across.stride_elems[2] = outer_stride;
+    for (int64_t k = 0; k < inner; ++k)
+        load_row(across, address(args.w, g, first, k), rows, scratch + k * rows);
+    return {scratch, rows, false};
+}
+
+void multiply_group(const Args& args, int64_t g, const Scratch& s, int64_t worker) {
+    const int64_t tokens = args.x.shape[0], inner = args.x.shape[2], outer = args.w.shape[1],
+                  block = block_rows(args);
+    const float* x = reinterpret_cast<const float*>(address(args.x, 0, g));
+    int64_t x_lead = args.x.stride_elems[0];
+    if (s.x) {
+        float* rows = s.x + worker * tokens * inner;
+        for (int64_t t = 0; t < tokens; ++t) load_row(args.x, address(args.x, t, g), inner, rows + t * inner);
+        x = rows;
+        x_lead = inner;
+    }
+    for (int64_t first = 0; first < outer; first += block) {
+        const int64_t rows = std::min(block, outer - first);
+        const Operand w = weight_block(args, g, first, rows, s.w ? s.w + worker * block * inner : nullptr);
+        float* out = s.out ? s.out + worker * tokens * block
+                           : reinterpret_cast<float*>(address(args.out, 0, g, first));
+        const int64_t out_lead = s.out ? rows : std::max(args.out.stride_elems[0], rows);
+        constexpr int row_major = 101, no_transpose = 111, transpose = 112;
+        cblas().sgemm(row_major, no_transpose, w.transposed ? transpose : no_transpose, int(tokens),
+                      int(rows), int(inner), 1.f, x, int(std::max(x_lead, inner)), w.data, int(w.lead), 0.f,
+                      out, int(out_lead));
+        if (s.out)
+            for (int64_t t = 0; t < tokens; ++t)
+                store_row(args.out, address(args.out, t, g, first), rows, out + t * rows);
+    }
+}
+
+std::string refuse_cblas(const Args& args, const Env&) {
+    if (!cblas().sgemm) return "no CBLAS library was found at run time";
+    for (const Tensor* tensor : {&args.x, &args.w, &args.out})
+        if (tensor->dtype == SMLA_F64) return "f64 tensors: for the loops";
+    constexpr int64_t limit = int64_t(1) << 31;  // CBLAS counts in int
+    for (const Tensor* tensor : {&args.x, &args.w, &args.out})
+        for (int i = 0; i < 3; ++i)
+            if (tensor->shape[i] >= limit || tensor->stride_elems[i] >= limit)
+                return "a dimension or stride of 2^31 or more";
+    return "";
+}
+
+size_t workspace_cblas(const Args& args, const Env& env, size_t) {
+    Arena arena;
+    carve(arena, args, env.threads());
+    return arena.used();
+}
+
+void run_cblas(const Args& args, const Env& env) {
+    const int64_t groups = args.x.shape[1];
+    if (args.x.shape[0] == 0 || args.w.shape[1] == 0) return;
+    Arena arena(env.workspace);
+    const Scratch s = carve(arena, args, env.threads());
+    if (groups == 1 || !env.pool) {
+        for (int64_t g = 0; g < groups; ++g) multiply_group(args, g, s, 0);
+    } else {
+        env.pool->run(groups, [&](int64_t g, int worker) { multiply_group(args, g, s, worker); });
+    }
+}
+
+// The fall-back: the op's loops, split over rows of the weight so that one token uses every thread too.
+void run_loops(const Args& args, const Env& env) {
+    const int64_t outer = args.w.shape[1],
+                  parts = env.pool ? std::clamp<int64_t>(outer / 16, 1, 8 * env.threads()) : 1;
+    const auto part = [&](int64_t i, int) {
+        Args piece = args;
+        piece.w = slice(args.w, 1, outer * i / parts, outer * (i + 1) / parts);
+        piece.out = slice(args.out, 2, outer * i / parts, outer * (i + 1) / parts);
+        ProjectOp::reference(piece, 0, args.x.shape[0]);
+    };
+    if (env.pool) env.pool->run(parts, part);
+    else part(0, 0);
+}
+
+constexpr Candidate<Args> kTable[] = {
+    {.name = "cpu_cblas", .refuse = refuse_cblas, .workspace = workspace_cblas, .run = run_cblas},
+    {.name = "cpu_loops",
+     .refuse = [](const Args&, const Env&) { return std::string(); },
+     .workspace = [](const Args&, const Env&, size_t) { return kWorkspaceHeader; },
+     .run = run_loops},
+};
+
+}  // namespace
+
+template <>
+std::span<const Candidate<Args>> cpu_candidates<Stage::project>() {
+    return kTable;
+}
+template <>
+std::span<const Candidate<Args>> cpu_candidates<Stage::absorb>() {
+    return kTable;
+}
+template <>
+std::span<const Candidate<Args>> cpu_candidates<Stage::up_project>() {
+    return kTable;
+}
+template <>
+std::span<const Candidate<Args>> cpu_candidates<Stage::out_project>() {
+    return kTable;
+}
+
+}  // namespace smla

@@ -1,0 +1,85 @@
+// What a score kernel of one instruction set provides. The driver (tiles.h) hands it one query row and one
+// tile of keys at a time; lanes are heads, so that no product is ever summed across lanes before the heads
+// are.
+//
+// Operands are rows of 32-bit words: one f32, or two bf16 of neighbouring channels. Queries are packed
+// [head block][word][lane], keys [key][word]. The logit of a (query row, key) pair is one fixed sequence of
+// operations whatever tile, thread, page or batch it is computed in.
+#pragma once
+
+#include <smla/context.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace smla {
+
+constexpr int kScoreTile = 48;  // keys decoded at once: with the packed query of 64 heads they fit a 48 KB L1
+
+enum class ValueBytes { e4m3, e2m1, bf16, f32 };
+
+// One row of values as the cache or the caller holds it.
+struct ValueRow {
+    const uint8_t* values;
+    const uint8_t* scales;  // e2m1: one e8m0 per 32 values. Keys of e4m3: one f32, which multiplies the logit
+};
+
+struct TileQuery {
+    const uint32_t* packed;  // see above; heads padded with zeros to a multiple of `lanes`
+    const float* w;          // [heads], padded likewise
+    int heads, words;        // words per row in use
+    int stride;              // words between keys
+};
+
+// Work for other tiles that a kernel does between its products, where execution units and cache ports are
+// idle.
+struct TilesAhead {
+    // The next tile, to decode into `out` while this one is scored: a kernel may leave it to the driver. n 0:
+    // none.
+    ValueBytes kind = ValueBytes::f32;
+    const ValueRow* rows = nullptr;
+    int n = 0, width = 0;
+    uint32_t* out = nullptr;
+    // The tile after that: its rows of `fetch_bytes` are asked for now. Pages lie anywhere, and without it
+    // their first lines cost as much as the arithmetic.
+    const ValueRow* fetch = nullptr;
+    int fetch_rows = 0, fetch_bytes = 0;
+};
+
+// Fetches rows [first, first + n) of the tile after next.
+[[gnu::always_inline]] inline void fetch_ahead(const TilesAhead& ahead, int first, int n) {
+    const int last = first + n < ahead.fetch_rows ? first + n : ahead.fetch_rows;
+    for (int j = first; j < last; ++j) {
+        __builtin_prefetch(ahead.fetch[j].scales, 0, 2);
+        for (int byte = 0; byte < ahead.fetch_bytes; byte += 64)
+            __builtin_prefetch(ahead.fetch[j].values + byte, 0, 2);
+    }
+}
+
+struct ScoreKernel {
+    const char* name;
+    smla_isa isa;
+    int lanes;           // heads are padded to a multiple of it
+    bool bf16_operands;  // else f32
+
+    // rows [n,width] -> out [n][stride] words, zero past width
+    void (*decode)(ValueBytes kind, const ValueRow* rows, int n, int width, int stride, uint32_t* out);
+    // decoded rows of `heads` heads -> packed
+    void (*pack)(const uint32_t* decoded, int heads, int words, int stride, uint32_t* packed);
+    // logits[j] = scales[j] * sum_h w[h] * relu(q[h] . keys[j]) for j < n, rounded up to a whole tile:
+    // `keys`, `scales` and `logits` have kScoreTile rows, `sums` kScoreTile * lanes values of scratch.
+    // Returns whether it has decoded the next tile.
+    bool (*score)(const TileQuery& query, const uint32_t* keys, const float* scales, int n,
+                  const TilesAhead& ahead, float* sums, float* logits);
+
+    int words(int width) const { return bf16_operands ? (width + 1) / 2 : width; }
+    int stride(int width) const { return (words(width) + 15) / 16 * 16; }  // whole cache lines
+    int padded_heads(int heads) const { return (heads + lanes - 1) / lanes * lanes; }
+};
+
+extern const ScoreKernel kScoreScalar;
+#if defined(__x86_64__)
+extern const ScoreKernel kScoreAvx2, kScoreAvx512, kScoreAvx512Bf16;
+#endif
+
+}  // namespace smla

@@ -1,0 +1,69 @@
+#include "engines/cpu/score/run.h"
+
+#include "core/cpu_features.h"
+#include "engines/cpu/score/tiles.h"
+
+#include <cstring>
+#include <vector>
+
+namespace smla {
+
+namespace {
+
+// Columns per task: some 50 microseconds of work for one row of 64 heads.
+constexpr int64_t kChunk = 32 * kScoreTile;
+
+void fill_outside(const smla_score_args& args, int64_t token, ColumnWindow window, int64_t begin,
+                  int64_t end) {
+    float* logits = reinterpret_cast<float*>(address(args.logits, token));
+    const float lowest = -std::numeric_limits<float>::infinity();
+    if (begin < window.begin) std::fill(logits + begin, logits + std::min(end, window.begin), lowest);
+    if (end > window.end) std::fill(logits + std::max(begin, window.end), logits + end, lowest);
+}
+
+}  // namespace
+
+std::string refuse_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env) {
+    if (env.isa < kernel.isa) return text("needs ", isa_name(kernel.isa), ", runs on ", isa_name(env.isa));
+    if (args.q.dtype == SMLA_F64) return "f64 queries: the generic kernel computes in double";
+    if (!kernel.bf16_operands) return {};
+    if (args.q.dtype == SMLA_F32) return "f32 queries do not fit bf16 operands";
+    if (args.keys.format == SMLA_ROW_F32) return "row_f32 keys do not fit bf16 operands";
+    return {};
+}
+
+size_t score_workspace(const ScoreKernel& kernel, const smla_score_args& args, const Env& env,
+                       size_t budget) {
+    const int heads = int(args.q.shape[1]), width = int(args.q.shape[2]);
+    const int rows = score_block_rows(kernel, args.q.shape[0], heads, width, env.threads(), budget);
+    return kWorkspaceHeader + size_t(env.threads()) * score_scratch_bytes(kernel, rows, heads, width);
+}
+
+void run_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env) {
+    const int64_t tokens = args.q.shape[0], columns = args.logits.shape[1];
+    const int heads = int(args.q.shape[1]), width = int(args.q.shape[2]), threads = env.threads();
+    const int rows = score_block_rows(kernel, tokens, heads, width, threads, env.workspace.bytes);
+    Arena arena(env.workspace);
+    std::vector<ScoreScratch> scratch(static_cast<size_t>(threads));
+    for (ScoreScratch& each : scratch) {
+        each.take(arena, kernel, rows, heads, width);
+        each.reset(rows);
+    }
+    const ScoreTiles tiles(args, kernel, columns);
+    const int64_t chunks = ceil_div(columns, kChunk);
+    const auto body = [&](int64_t task, int worker) {
+        const int64_t first = task / chunks * rows, last = std::min(first + rows, tokens);
+        const int64_t begin = task % chunks * kChunk, end = std::min(begin + kChunk, columns);
+        if (args.fill)
+            for (int64_t t = first; t < last; ++t) fill_outside(args, t, tiles.window(t), begin, end);
+        tiles.run(scratch[size_t(worker)], first, last, begin, end,
+                  [&](int64_t t, int64_t j, int n, const float* logits) {
+                      std::memcpy(address(args.logits, t, j), logits, size_t(n) * sizeof(float));
+                  });
+    };
+    const int64_t tasks = ceil_div(tokens, rows) * chunks;
+    if (env.pool) return env.pool->run(tasks, body);
+    for (int64_t task = 0; task < tasks; ++task) body(task, 0);
+}
+
+}  // namespace smla

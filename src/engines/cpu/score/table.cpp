@@ -1,0 +1,50 @@
+// The score kernels of the cpu engine, best first.
+#include "engines/cpu/generic.h"
+#include "engines/cpu/score/run.h"
+#include "ops/score/score.h"
+
+namespace smla {
+
+namespace {
+
+template <const ScoreKernel& Kernel>
+Candidate<smla_score_args> tiled() {
+    using Args = smla_score_args;
+    return {.name = Kernel.name,
+            .refuse = [](const Args& args, const Env& env) { return refuse_score(Kernel, args, env); },
+            .workspace = [](const Args& args, const Env& env,
+                            size_t budget) { return score_workspace(Kernel, args, env, budget); },
+            .run = [](const Args& args, const Env& env) { run_score(Kernel, args, env); }};
+}
+
+constexpr const ScoreKernel* kKernels[] = {
+#if defined(__x86_64__)
+    &kScoreAvx512Bf16, &kScoreAvx512, &kScoreAvx2,
+#endif
+    &kScoreScalar};
+
+}  // namespace
+
+const ScoreKernel* chosen_score_kernel(const smla_score_args& args, const Env& env) {
+    const std::string& demanded = env.demanded[size_t(Stage::score)];
+    for (const ScoreKernel* kernel : kKernels)
+        if ((demanded.empty() || demanded == kernel->name) && refuse_score(*kernel, args, env).empty())
+            return kernel;
+    return nullptr;
+}
+
+template <>
+std::span<const Candidate<smla_score_args>> cpu_candidates<Stage::score>() {
+    static const Candidate<smla_score_args> rows[] = {
+#if defined(__x86_64__)
+        tiled<kScoreAvx512Bf16>(),
+        tiled<kScoreAvx512>(),
+        tiled<kScoreAvx2>(),
+#endif
+        tiled<kScoreScalar>(),
+        cpu_generic<ScoreOp>("cpu_generic")
+    };
+    return rows;
+}
+
+}  // namespace smla

@@ -1,0 +1,148 @@
+// Scores blocks of query rows against tiles of keys: a tile is decoded once for all rows of a block that
+// share a request. A logit depends on its query row and key alone, so any cutting into blocks, tiles and
+// threads gives the same bits.
+#pragma once
+
+#include "core/workspace.h"
+#include "engines/cpu/score/key_spans.h"
+
+#include <limits>
+
+namespace smla {
+
+constexpr int kMaxBlockRows = 16;  // by then decoding a tile is under 1 % of its scoring
+
+// One worker's buffers.
+struct ScoreScratch {
+    uint32_t* queries;     // [block rows][packed words]
+    float* weights;        // [block rows][padded heads]
+    int64_t* packed;       // [block rows]: which token each row of `queries` holds, -1 for none
+    uint32_t* query_rows;  // [heads][stride]: a query before packing
+    uint32_t* keys[2];     // [kScoreTile][stride]: the tile being scored and the next one
+    float* sums;           // [kScoreTile][lanes]
+    float* logits;         // [kScoreTile]
+
+    // Sizes only, if the arena has no memory.
+    void take(Arena& arena, const ScoreKernel& kernel, int block_rows, int heads, int width);
+    void reset(int block_rows) { std::fill(packed, packed + block_rows, -1); }
+};
+size_t score_scratch_bytes(const ScoreKernel& kernel, int block_rows, int heads, int width);
+// Query rows per block: what keeps the packed queries in a 512 KB cache, and `threads` workers within the
+// budget.
+int score_block_rows(const ScoreKernel& kernel, int64_t tokens, int heads, int width, int threads,
+                     size_t budget);
+
+// Three tiles in a row: one is scored, the next is decoded, the one after is fetched from memory.
+class Pipeline {
+public:
+    KeyTile& tile(int i) { return tiles_[(first_ + i) % 3]; }  // 0: being scored
+
+    void advance() {
+        first_ = (first_ + 1) % 3;
+        decoded[buffer] = false;
+        buffer ^= 1;
+        fetched = false;
+    }
+
+    int buffer = 0;        // which of the scratch's `keys` belongs to tile 0; the other one to tile 1
+    bool decoded[2] = {};  // by buffer
+    bool fetched = false;  // tile 2
+
+private:
+    KeyTile tiles_[3];
+    int first_ = 0;
+};
+
+class ScoreTiles {
+public:
+    // `columns`: N, to which windows are clamped.
+    ScoreTiles(const smla_score_args& args, const ScoreKernel& kernel, int64_t columns)
+        : args_(args),
+          kernel_(kernel),
+          spans_(args),
+          columns_(columns),
+          heads_(int(args.q.shape[1])),
+          width_(int(args.q.shape[2])),
+          words_(kernel.words(width_)),
+          stride_(kernel.stride(width_)) {}
+
+    ColumnWindow window(int64_t token) const {
+        return clamp_window(args_.starts, args_.ends, token, columns_);
+    }
+
+    // Calls emit(token, column, n, logits) for every column of [begin, end) in the window of each token of
+    // [first, last), at most block_rows of them, columns ascending.
+    template <class Emit>
+    void run(ScoreScratch& scratch, int64_t first, int64_t last, int64_t begin, int64_t end,
+             const Emit& emit) const {
+        for (int64_t from = first; from < last;) {
+            const int64_t request = spans_.request(from);
+            int64_t to = from + 1;
+            while (to < last && spans_.request(to) == request) ++to;
+            run_request(scratch, request, first, from, to, begin, end, emit);
+            from = to;
+        }
+    }
+
+private:
+    template <class Emit>
+    void run_request(ScoreScratch& scratch, int64_t request, int64_t first, int64_t from, int64_t to,
+                     int64_t begin, int64_t end, const Emit& emit) const {
+        ColumnWindow windows[kMaxBlockRows], hull{end, begin};
+        for (int64_t t = from; t < to; ++t) {
+            ColumnWindow& own = windows[t - from] = window(t);
+            own = {std::max(own.begin, begin), std::min(own.end, end)};
+            if (own.begin < own.end) hull = {std::min(hull.begin, own.begin), std::max(hull.end, own.end)};
+        }
+        Pipeline line;
+        int64_t column = hull.begin;
+        const auto locate_next = [&] {
+            const ColumnWindow columns = next_tile(windows, to - from, column, hull.end);
+            column = columns.end;
+            spans_.locate(request, columns, line.tile(2));
+        };
+        for (int i = 0; i < 3; ++i) {
+            line.advance();
+            locate_next();
+        }
+        for (; line.tile(0).n() > 0; line.advance(), locate_next()) {
+            const KeyTile& tile = begin_tile(scratch, line);
+            for (int64_t t = from; t < to; ++t) {
+                const ColumnWindow part = clip(windows[t - from], tile.columns.begin, tile.columns.end);
+                if (part.begin >= part.end) continue;
+                score(scratch, int(t - first), t, line);
+                emit(t, part.begin, int(part.end - part.begin),
+                     scratch.logits + (part.begin - tile.columns.begin));
+            }
+        }
+    }
+    // The next columns at or after `from` that a window asks for, at most a tile of them; empty at the end.
+    // Between windows that lie apart nothing is asked for, and nothing read.
+    static ColumnWindow next_tile(const ColumnWindow* windows, int64_t n, int64_t from, int64_t end) {
+        for (; from < end; from += kScoreTile) {
+            ColumnWindow wanted{from + kScoreTile, from};
+            for (int64_t i = 0; i < n; ++i) {
+                const ColumnWindow part = clip(windows[i], from, from + kScoreTile);
+                if (part.begin < part.end)
+                    wanted = {std::min(wanted.begin, part.begin), std::max(wanted.end, part.end)};
+            }
+            if (wanted.begin < wanted.end) return wanted;
+        }
+        return {end, end};
+    }
+    static ColumnWindow clip(ColumnWindow window, int64_t begin, int64_t end) {
+        return {std::max(window.begin, begin), std::min(window.end, end)};
+    }
+
+    KeyTile& begin_tile(ScoreScratch& scratch, Pipeline& line) const;
+    void score(ScoreScratch& scratch, int slot, int64_t token, Pipeline& line) const;
+    void pack(ScoreScratch& scratch, int slot, int64_t token) const;
+
+    const smla_score_args& args_;
+    const ScoreKernel& kernel_;
+    KeySpans spans_;
+    int64_t columns_;
+    int heads_, width_, words_, stride_;
+};
+
+}  // namespace smla

@@ -1,0 +1,200 @@
+#include "engines/cpu/score_select/run.h"
+
+#include "engines/cpu/score/run.h"
+#include "engines/cpu/score/tiles.h"
+#include "engines/cpu/select/run.h"
+#include "engines/cpu/select/top_k.h"
+#include "ops/select/select.h"
+
+#include <cstring>
+#include <vector>
+
+namespace smla {
+
+namespace {
+
+// Few rows: their columns are cut into slices too, each with its own k best, merged at the end. Several
+// slices per thread even out windows of different lengths; none is shorter than this.
+constexpr int64_t kLeastSlice = 2048, kSlicesPerThread = 4;
+
+struct Kernels {
+    const ScoreKernel* score;
+    const SelectKernel* select;
+
+    Kernels(const smla_score_select_args& args, const Env& env)
+        : score(chosen_score_kernel(args.score, env)), select(chosen_select_kernel(args.select, env)) {}
+};
+
+// How a call is cut: a function of shapes, threads and budget. Results do not depend on it.
+struct Plan {
+    int heads, width, threads, rows;
+    int64_t tokens, columns, k, capacity, slices;
+
+    Plan(const ScoreKernel& kernel, const smla_score_select_args& args, const Env& env, size_t budget)
+        : heads(int(args.score.q.shape[1])),
+          width(int(args.score.q.shape[2])),
+          threads(env.threads()),
+          rows(score_block_rows(kernel, args.score.q.shape[0], heads, width, threads, 0)),
+          tokens(args.score.q.shape[0]),
+          columns(args.columns),
+          k(args.select.indices.shape[1]),
+          capacity(TopK::capacity(k, columns, 0)),
+          slices(1) {
+        const int64_t wanted = ceil_div(kSlicesPerThread * threads, std::max<int64_t>(1, blocks()));
+        if (threads > 1 && blocks() < 2 * threads)
+            slices = std::clamp<int64_t>(columns / kLeastSlice, 1, wanted);
+        const int64_t least = TopK::capacity(k, columns, 1);
+        while (budget != 0 && bytes(kernel) > budget) {
+            if (slices > 1) slices /= 2;
+            else if (rows > 1) rows /= 2;
+            else if (capacity > least) capacity = std::max(least, capacity * 3 / 4);
+            else break;
+        }
+    }
+    int64_t blocks() const { return ceil_div(tokens, rows); }
+    int64_t kept() const { return slices > 1 ? tokens * slices : 0; }  // (row, slice) results
+    size_t bytes(const ScoreKernel& kernel) const;
+};
+
+struct Scratch {
+    ScoreScratch score;
+    std::vector<TopK> tops;  // one per row of the block
+
+    void take(Arena& arena, const ScoreKernel& kernel, const Plan& plan) {
+        score.take(arena, kernel, plan.rows, plan.heads, plan.width);
+        tops.resize(size_t(plan.rows));
+        for (TopK& top : tops) top.take(arena, plan.capacity);
+    }
+};
+
+// What each slice kept of each row, until they are merged.
+struct Slices {
+    float* values;     // [T,slices,k]
+    int32_t* columns;  // [T,slices,k]
+    int64_t* counts;   // [T,slices]
+
+    void take(Arena& arena, const Plan& plan) {
+        values = arena.take<float>(size_t(plan.kept() * plan.k));
+        columns = arena.take<int32_t>(size_t(plan.kept() * plan.k));
+        counts = arena.take<int64_t>(size_t(plan.kept()));
+    }
+};
+
+size_t Plan::bytes(const ScoreKernel& kernel) const {
+    Arena arena;
+    Slices().take(arena, *this);
+    const size_t before = arena.used();
+    Scratch().take(arena, kernel, *this);
+    return before + size_t(threads) * (arena.used() - before);
+}
+
+class Stream {
+public:
+    Stream(const smla_score_select_args& args, const Env& env, const Kernels& kernels)
+        : args_(args),
+          plan_(*kernels.score, args, env, env.workspace.bytes),
+          select_(*kernels.select),
+          tiles_(args.score, *kernels.score, args.columns),
+          scratch_(static_cast<size_t>(plan_.threads)) {
+        Arena arena(env.workspace);
+        slices_.take(arena, plan_);
+        for (Scratch& each : scratch_) {
+            each.take(arena, *kernels.score, plan_);
+            each.score.reset(plan_.rows);
+        }
+    }
+
+    void run(ThreadPool* pool) {
+        parallel(pool, plan_.blocks() * plan_.slices, [&](int64_t task, int worker) {
+            run_slice(scratch_[size_t(worker)], task / plan_.slices, task % plan_.slices);
+        });
+        if (plan_.slices == 1) return;
+        parallel(pool, plan_.tokens,
+                 [&](int64_t t, int worker) { merge(scratch_[size_t(worker)].tops[0], t); });
+    }
+
+private:
+    template <class Body>
+    static void parallel(ThreadPool* pool, int64_t tasks, const Body& body) {
+        if (pool) return pool->run(tasks, body);
+        for (int64_t task = 0; task < tasks; ++task) body(task, 0);
+    }
+
+    void run_slice(Scratch& scratch, int64_t block, int64_t slice) {
+        const int64_t first = block * plan_.rows, last = std::min(first + plan_.rows, plan_.tokens);
+        ColumnWindow hull{plan_.columns, 0};
+        for (int64_t t = first; t < last; ++t) {
+            scratch.tops[size_t(t - first)].start(select_, plan_.k);
+            const ColumnWindow window = tiles_.window(t);
+            if (window.begin < window.end)
+                hull = {std::min(hull.begin, window.begin), std::max(hull.end, window.end)};
+        }
+        if (hull.begin < hull.end) {
+            const int64_t length = hull.end - hull.begin;
+            const int64_t begin = hull.begin + length * slice / plan_.slices;
+            const int64_t end = hull.begin + length * (slice + 1) / plan_.slices;
+            tiles_.run(scratch.score, first, last, begin, end,
+                       [&](int64_t t, int64_t j, int n, const float* logits) {
+                           scratch.tops[size_t(t - first)].push(logits, n, int32_t(j));
+                       });
+        }
+        for (int64_t t = first; t < last; ++t) {
+            TopK& top = scratch.tops[size_t(t - first)];
+            top.finish();
+            if (plan_.slices == 1) store(t, top);
+            else keep(t, slice, top);
+        }
+    }
+
+    void keep(int64_t t, int64_t slice, const TopK& top) {
+        const int64_t at = t * plan_.slices + slice;
+        slices_.counts[at] = top.count();
+        std::memcpy(slices_.values + at * plan_.k, top.values(), size_t(top.count()) * sizeof(float));
+        std::memcpy(slices_.columns + at * plan_.k, top.columns(), size_t(top.count()) * sizeof(int32_t));
+    }
+
+    void merge(TopK& top, int64_t t) {
+        top.start(select_, plan_.k);
+        for (int64_t at = t * plan_.slices; at < (t + 1) * plan_.slices; ++at)
+            top.push(slices_.values + at * plan_.k, slices_.columns + at * plan_.k, slices_.counts[at]);
+        top.finish();
+        store(t, top);
+    }
+
+    void store(int64_t t, const TopK& top) const {
+        const int64_t base = args_.select.relative ? tiles_.window(t).begin : 0;
+        store_selection(args_.select, t, top.columns(), top.values(), top.count(), base);
+    }
+
+    const smla_score_select_args& args_;
+    Plan plan_;
+    const SelectKernel& select_;
+    ScoreTiles tiles_;
+    std::vector<Scratch> scratch_;
+    Slices slices_{};
+};
+
+}  // namespace
+
+std::string refuse_streamed(const smla_score_select_args& args, const Env& env) {
+    const Kernels kernels(args, env);
+    if (!kernels.score) return "no tiled score kernel runs these arguments";
+    if (!kernels.select) return "no threshold select kernel runs these arguments";
+    return {};
+}
+
+size_t streamed_workspace(const smla_score_select_args& args, const Env& env, size_t budget) {
+    const Kernels kernels(args, env);
+    return Plan(*kernels.score, args, env, budget).bytes(*kernels.score);
+}
+
+void run_streamed(const smla_score_select_args& args, const Env& env) {
+    if (args.select.indices.shape[1] == 0) {  // nothing to score for
+        for (int64_t t = 0; t < args.score.q.shape[0]; ++t)
+            store_selection<float>(args.select, t, nullptr, nullptr, 0, 0);
+        return;
+    }
+    Stream(args, env, Kernels(args, env)).run(env.pool);
+}
+
+}  // namespace smla

@@ -1,0 +1,13 @@
+// score and select in one pass: logits leave a tile only as candidates of their row, so scratch does not grow
+// with N.
+#pragma once
+
+#include "engines/candidate.h"
+
+namespace smla {
+
+std::string refuse_streamed(const smla_score_select_args& args, const Env& env);
+size_t streamed_workspace(const smla_score_select_args& args, const Env& env, size_t budget);
+void run_streamed(const smla_score_select_args& args, const Env& env);
+
+}  // namespace smla

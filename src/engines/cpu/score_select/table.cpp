@@ -1,0 +1,18 @@
+// The score_select kernels of the cpu engine, best first.
+#include "engines/cpu/generic.h"
+#include "engines/cpu/score_select/run.h"
+#include "ops/score_select/score_select.h"
+
+namespace smla {
+
+template <>
+std::span<const Candidate<smla_score_select_args>> cpu_candidates<Stage::score_select>() {
+    static constexpr Candidate<smla_score_select_args> rows[] = {{.name = "cpu_streamed",
+                                                                  .refuse = refuse_streamed,
+                                                                  .workspace = streamed_workspace,
+                                                                  .run = run_streamed},
+                                                                 cpu_generic<ScoreSelectOp>("cpu_generic")};
+    return rows;
+}
+
+}  // namespace smla

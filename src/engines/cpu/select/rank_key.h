@@ -1,0 +1,27 @@
+// The order of select as integers: a better score has a larger key, -0 and +0 share one, and NaN is below
+// -inf.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+namespace smla {
+
+constexpr int32_t kNanKey = std::numeric_limits<int32_t>::min();
+
+inline int32_t rank_key(float value) {
+    if (std::isnan(value)) return kNanKey;
+    const int32_t bits = std::bit_cast<int32_t>(value + 0.f);  // -0 + 0 is +0
+    return bits ^ ((bits >> 31) & 0x7fffffff);                 // negative floats count downwards
+}
+
+// The least float whose key is above `key`; NaN, which nothing reaches, above +inf.
+inline float floor_above(int32_t key) {
+    if (key == kNanKey) return -std::numeric_limits<float>::infinity();
+    const int32_t next = key + 1;
+    return std::bit_cast<float>(next ^ ((next >> 31) & 0x7fffffff));
+}
+
+}  // namespace smla

@@ -1,0 +1,172 @@
+#include "engines/cpu/select/run.h"
+
+#include "core/cpu_features.h"
+#include "engines/cpu/select/rank_key.h"
+#include "engines/cpu/select/top_k.h"
+#include "ops/score/score.h"
+#include "ops/select/select.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace smla {
+
+namespace {
+
+constexpr int64_t kChunk = 2048;     // 16-bit scores widened at once
+constexpr int64_t kSample = 4096;    // of the long rows
+constexpr int64_t kShortRow = 8192;  // not worth a sample
+
+struct Listed {  // one column of a list with ids
+    int32_t key, id, column;
+};
+
+struct Scratch {
+    TopK top;
+    float* chunk;
+    Listed* list;
+
+    void take(Arena& arena, const smla_select_args& args, int64_t capacity) {
+        chunk = arena.take<float>(args.scores.dtype == SMLA_F32 ? 0 : kChunk);
+        if (present(args.ids)) {
+            list = arena.take<Listed>(size_t(args.scores.shape[1]));
+            chunk = arena.take<float>(kChunk);
+        } else {
+            top.take(arena, capacity);
+        }
+    }
+    static size_t bytes(const smla_select_args& args, int64_t capacity) {
+        Arena arena;
+        Scratch().take(arena, args, capacity);
+        return arena.used() - kWorkspaceHeader;
+    }
+};
+
+int64_t capacity_of(const smla_select_args& args, const Env& env, size_t budget) {
+    if (present(args.ids)) return 0;
+    const int64_t k = args.indices.shape[1], n = args.scores.shape[1];
+    const size_t fixed = Scratch::bytes(args, 0) - TopK::bytes(0), threads = size_t(env.threads());
+    const size_t share = budget > kWorkspaceHeader ? (budget - kWorkspaceHeader) / threads : 1;
+    return TopK::capacity(k, n, budget == 0 ? 0 : share > fixed ? share - fixed : 1);
+}
+
+class Rows {
+public:
+    Rows(const SelectKernel& kernel, const smla_select_args& args)
+        : kernel_(kernel), args_(args), k_(args.indices.shape[1]), columns_(args.scores.shape[1]) {}
+
+    void select(Scratch& scratch, int64_t t) const {
+        const ColumnWindow window = clamp_window(args_.starts, args_.ends, t, columns_);
+        if (k_ == 0) return store_selection<float>(args_, t, nullptr, nullptr, 0, 0);
+        if (present(args_.ids)) return select_listed(scratch, t, window);
+        TopK& top = scratch.top;
+        const float floor = sampled_floor(scratch, t, window);
+        top.start(kernel_, k_, floor);
+        if (std::isnan(floor)) top.start(kernel_, k_);
+        push(scratch, t, window);
+        if (!top.finish()) {  // the sample promised too much: without it, then
+            top.start(kernel_, k_);
+            push(scratch, t, window);
+            top.finish();
+        }
+        store_selection(args_, t, top.columns(), top.values(), top.count(),
+                        args_.relative ? window.begin : 0);
+    }
+
+private:
+    // `n` scores from column `begin`, as f32: in place, or widened into the chunk.
+    const float* load(float* chunk, int64_t t, int64_t begin, int64_t n) const {
+        const char* row = address(args_.scores, t, begin);
+        if (args_.scores.dtype == SMLA_F32) return reinterpret_cast<const float*>(row);
+        load_row(args_.scores, row, n, chunk);
+        return chunk;
+    }
+
+    void push(Scratch& scratch, int64_t t, ColumnWindow window) const {
+        const int64_t step = args_.scores.dtype == SMLA_F32 ? window.end - window.begin : kChunk;
+        for (int64_t j = window.begin; j < window.end; j += step) {
+            const int64_t n = std::min(step, window.end - j);
+            scratch.top.push(load(scratch.chunk, t, j, n), n, int32_t(j));
+        }
+    }
+
+    // A floor that a little more than k scores of the row probably reach, from evenly spaced vectors of it;
+    // NaN: none.
+    float sampled_floor(Scratch& scratch, int64_t t, ColumnWindow window) const {
+        const int64_t length = window.end - window.begin;
+        if (length < kShortRow || 4 * k_ > length || scratch.top.room() < kSample) return NAN;
+        const int64_t blocks = std::min(kSample, length / 16) / kFilterSlack;
+        const int64_t sampled = blocks * kFilterSlack;
+        float* sample = scratch.top.spare_values();
+        for (int64_t b = 0; b < blocks; ++b) {
+            const float* from = load(scratch.chunk, t, window.begin + b * length / blocks, kFilterSlack);
+            std::copy(from, from + kFilterSlack, sample + b * kFilterSlack);
+        }
+        // The k-th best is expected at rank k * sampled / length; three standard deviations more for luck.
+        const double expected = double(k_) * double(sampled) / double(length);
+        const int64_t rank = int64_t(expected + 3 * std::sqrt(expected) + 4);
+        int32_t* keys = scratch.top.spare_keys();
+        kernel_.keys(sample, sampled, keys);
+        const int32_t key = kth_key(kernel_, keys, sampled, std::min(rank, sampled));
+        return key <= kNanKey + 1 ? NAN : floor_above(key - 1);
+    }
+
+    void select_listed(Scratch& scratch, int64_t t, ColumnWindow window) const {
+        Listed* list = scratch.list;
+        int64_t n = 0;
+        const auto* ids = reinterpret_cast<const int32_t*>(address(args_.ids, t));
+        for (int64_t from = window.begin; from < window.end; from += kChunk) {
+            const int64_t some = std::min(kChunk, window.end - from);
+            const float* scores = load(scratch.chunk, t, from, some);
+            for (int64_t j = 0; j < some; ++j)
+                if (ids[from + j] >= 0) list[n++] = {rank_key(scores[j]), ids[from + j], int32_t(from + j)};
+        }
+        const int64_t count = std::min(n, k_);
+        std::nth_element(list, list + count, list + n, [](const Listed& a, const Listed& b) {
+            return a.key != b.key ? a.key > b.key : a.id != b.id ? a.id < b.id : a.column < b.column;
+        });
+        std::sort(list, list + count, [](const Listed& a, const Listed& b) {
+            return a.id != b.id ? a.id < b.id : a.key != b.key ? a.key > b.key : a.column < b.column;
+        });
+        store_selection<float>(args_, t, nullptr, nullptr, 0, 0);
+        auto* indices = reinterpret_cast<int32_t*>(address(args_.indices, t));
+        for (int64_t i = 0; i < count; ++i) {
+            indices[i] = list[i].id;
+            if (!present(args_.selected)) continue;
+            const float* score = load(scratch.chunk, t, list[i].column, 1);
+            store_row(args_.selected, address(args_.selected, t, i), 1, score);
+        }
+        if (present(args_.counts)) *reinterpret_cast<int32_t*>(address(args_.counts, t)) = int32_t(count);
+    }
+
+    const SelectKernel& kernel_;
+    const smla_select_args& args_;
+    int64_t k_, columns_;
+};
+
+}  // namespace
+
+std::string refuse_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env) {
+    if (env.isa < kernel.isa) return text("needs ", isa_name(kernel.isa), ", runs on ", isa_name(env.isa));
+    if (args.scores.dtype == SMLA_F64) return "f64 scores: the generic kernel compares in double";
+    return {};
+}
+
+size_t select_workspace(const SelectKernel&, const smla_select_args& args, const Env& env, size_t budget) {
+    return kWorkspaceHeader + size_t(env.threads()) * Scratch::bytes(args, capacity_of(args, env, budget));
+}
+
+void run_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env) {
+    const int64_t capacity = capacity_of(args, env, env.workspace.bytes);
+    Arena arena(env.workspace);
+    std::vector<Scratch> scratch(size_t(env.threads()));
+    for (Scratch& each : scratch) each.take(arena, args, capacity);
+    const Rows rows(kernel, args);
+    const int64_t tokens = args.scores.shape[0];
+    if (env.pool)
+        return env.pool->run(tokens, [&](int64_t t, int worker) { rows.select(scratch[size_t(worker)], t); });
+    for (int64_t t = 0; t < tokens; ++t) rows.select(scratch[0], t);
+}
+
+}  // namespace smla

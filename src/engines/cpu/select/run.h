@@ -1,0 +1,18 @@
+// The candidates of select, and the choice among them that score_select shares.
+#pragma once
+
+#include "engines/candidate.h"
+#include "engines/cpu/select/kernel.h"
+
+namespace smla {
+
+std::string refuse_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env);
+// The kernel that the select stage would run: the one demanded, else the first that can; null: the generic
+// loops.
+const SelectKernel* chosen_select_kernel(const smla_select_args& args, const Env& env);
+
+size_t select_workspace(const SelectKernel& kernel, const smla_select_args& args, const Env& env,
+                        size_t budget);
+void run_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env);
+
+}  // namespace smla

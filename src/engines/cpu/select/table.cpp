@@ -1,0 +1,49 @@
+// The select kernels of the cpu engine, best first.
+#include "engines/cpu/generic.h"
+#include "engines/cpu/select/run.h"
+#include "ops/select/select.h"
+
+namespace smla {
+
+namespace {
+
+template <const SelectKernel& Kernel>
+Candidate<smla_select_args> threshold() {
+    using Args = smla_select_args;
+    return {.name = Kernel.name,
+            .refuse = [](const Args& args, const Env& env) { return refuse_select(Kernel, args, env); },
+            .workspace = [](const Args& args, const Env& env,
+                            size_t budget) { return select_workspace(Kernel, args, env, budget); },
+            .run = [](const Args& args, const Env& env) { run_select(Kernel, args, env); }};
+}
+
+constexpr const SelectKernel* kKernels[] = {
+#if defined(__x86_64__)
+    &kSelectAvx512, &kSelectAvx2,
+#endif
+    &kSelectScalar};
+
+}  // namespace
+
+const SelectKernel* chosen_select_kernel(const smla_select_args& args, const Env& env) {
+    const std::string& demanded = env.demanded[size_t(Stage::select)];
+    for (const SelectKernel* kernel : kKernels)
+        if ((demanded.empty() || demanded == kernel->name) && refuse_select(*kernel, args, env).empty())
+            return kernel;
+    return nullptr;
+}
+
+template <>
+std::span<const Candidate<smla_select_args>> cpu_candidates<Stage::select>() {
+    static const Candidate<smla_select_args> rows[] = {
+#if defined(__x86_64__)
+        threshold<kSelectAvx512>(),
+        threshold<kSelectAvx2>(),
+#endif
+        threshold<kSelectScalar>(),
+        cpu_generic<SelectOp>("cpu_generic")
+    };
+    return rows;
+}
+
+}  // namespace smla

@@ -1,0 +1,90 @@
+#include "engines/run.h"
+
+#include "engines/error_word.h"
+#include "ops/check_data.h"
+
+#include <algorithm>
+
+namespace smla {
+
+namespace {
+
+template <Stage S>
+std::span<const Candidate<ArgsOf<S>>> candidates(const Env& env) {
+    return env.engine == SMLA_ENGINE_REFERENCE ? reference_candidates<S>() : cpu_candidates<S>();
+}
+
+template <Stage S>
+const Candidate<ArgsOf<S>>& choose(const ArgsOf<S>& args, const Env& env) {
+    const std::string& demanded = env.demanded[size_t(S)];
+    std::string reasons;
+    for (const auto& candidate : candidates<S>(env)) {
+        if (!demanded.empty() && demanded != candidate.name) continue;
+        const std::string refusal = candidate.refuse(args, env);
+        if (refusal.empty()) return candidate;
+        reasons += (reasons.empty() ? "" : "; ") + std::string(candidate.name) + ": " + refusal;
+    }
+    if (reasons.empty()) reasons = text("no kernel named ", demanded);
+    fail(SMLA_UNSUPPORTED, std::string(stage_name(S)), reasons, "a kernel that can run these arguments");
+}
+
+}  // namespace
+
+template <Stage S>
+const char* run_stage(const ArgsOf<S>& args, const Env& env) {
+    const ExpectDevice device(SMLA_CPU, 0);
+    OpOf<S>::check(args);
+    const auto& kernel = choose<S>(args, env);
+    const size_t needed = kernel.workspace(args, env, env.workspace.bytes);
+    if (needed > env.workspace.bytes && needed > kWorkspaceHeader)
+        fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(env.workspace.bytes),
+             text("at least ", needed));
+    if constexpr (HasIndices<ArgsOf<S>>)
+        if (env.check_indices) record_error(env.workspace, S, find_bad_value(args));
+    kernel.run(args, env);
+    return kernel.name;
+}
+
+template <Stage S>
+size_t stage_workspace(const ArgsOf<S>& args, const Env& env, size_t budget) {
+    size_t bytes = kWorkspaceHeader;
+    const std::string& demanded = env.demanded[size_t(S)];
+    for (const auto& candidate : candidates<S>(env)) {
+        if (!demanded.empty() && demanded != candidate.name) continue;
+        if (candidate.refuse(args, env).empty())
+            bytes = std::max(bytes, candidate.workspace(args, env, budget));
+    }
+    return bytes;
+}
+
+template <Stage S>
+std::vector<Verdict> explain_stage(const ArgsOf<S>& args, const Env& env) {
+    std::vector<Verdict> out;
+    for (const auto& candidate : candidates<S>(env))
+        out.push_back({candidate.name, candidate.refuse(args, env)});
+    return out;
+}
+
+std::vector<std::string> kernel_names(Stage stage, smla_engine engine) {
+    Env env;
+    env.engine = engine;
+    std::vector<std::string> out;
+    switch (stage) {
+#define SMLA_NAMES(stage_id, args)                                                                       \
+    case Stage::stage_id:                                                                                \
+        for (const auto& candidate : candidates<Stage::stage_id>(env)) out.emplace_back(candidate.name); \
+        break;
+        SMLA_STAGES(SMLA_NAMES)
+#undef SMLA_NAMES
+    }
+    return out;
+}
+
+#define SMLA_INSTANTIATE(name, args)                                               \
+    template const char* run_stage<Stage::name>(const args&, const Env&);          \
+    template size_t stage_workspace<Stage::name>(const args&, const Env&, size_t); \
+    template std::vector<Verdict> explain_stage<Stage::name>(const args&, const Env&);
+SMLA_STAGES(SMLA_INSTANTIATE)
+#undef SMLA_INSTANTIATE
+
+}  // namespace smla

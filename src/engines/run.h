@@ -1,0 +1,26 @@
+// Runs a stage: checks the arguments, takes the first candidate of the engine that can, or the one demanded
+// by name.
+#pragma once
+
+#include "engines/candidate.h"
+#include "ops/ops.h"
+
+namespace smla {
+
+// Throws Error: the arguments are wrong, nothing can run them, or the workspace is too small.
+// Returns the name of the kernel that ran.
+template <Stage S>
+const char* run_stage(const ArgsOf<S>& args, const Env& env);
+
+// Scratch that any candidate the shapes can reach may need; data pointers are not looked at.
+template <Stage S>
+size_t stage_workspace(const ArgsOf<S>& args, const Env& env, size_t budget);
+
+// Every candidate in order of preference, with its refusal.
+template <Stage S>
+std::vector<Verdict> explain_stage(const ArgsOf<S>& args, const Env& env);
+
+// Names only, for `list` and for checking a demand.
+std::vector<std::string> kernel_names(Stage stage, smla_engine engine);
+
+}  // namespace smla

@@ -1,0 +1,146 @@
+#include "formats/format.h"
+
+#include "core/shapes_only.h"
+
+#include <cstring>
+#include <limits>
+#include <string_view>
+
+namespace smla {
+
+namespace {
+constexpr const Format* kFormats[] = {
+    &kRowF64,  &kRowF32,  &kRowBf16,      &kFp8_656,       &kFp8_576,  &kFp8_584,
+    &kFp8_512, &kFp8_528, &kIndexFp8_132, &kIndexMxfp4_68, &kStateF32, &kStateF64,
+};
+
+struct Alias {
+    std::string_view name;
+    const Format* format;
+};
+constexpr Alias kAliases[] = {
+    {"bf16_576", &kRowBf16}, {"bf16_512", &kRowBf16}, {"bf16", &kRowBf16}, {"f32", &kRowF32}};
+
+std::string format_list(uint32_t allowed) {
+    std::string out;
+    for (const Format* format : kFormats)
+        if (allowed & format_bit(format->id)) out += (out.empty() ? "" : ", ") + std::string(format->name);
+    return out;
+}
+
+constexpr int64_t kMaxBytes = int64_t(1) << 56;
+}  // namespace
+
+std::span<const Format* const> all_formats() { return kFormats; }
+
+const Format* find_format(smla_format id) {
+    for (const Format* format : kFormats)
+        if (format->id == id) return format;
+    return nullptr;
+}
+
+const Format* find_format(std::string_view name) {
+    for (const Format* format : kFormats)
+        if (name == format->name) return format;
+    for (const Alias& alias : kAliases)
+        if (name == alias.name) return alias.format;
+    return nullptr;
+}
+
+static int32_t resolved_width(const Format& format, const smla_cache& cache) {
+    return format.width ? format.width : cache.width;
+}
+
+size_t packed_page_bytes(const smla_cache& cache) {
+    const Format& format = *find_format(cache.format);
+    const int32_t width = resolved_width(format, cache);
+    if (cache.row_stride_bytes) return size_t(cache.row_stride_bytes) * size_t(cache.page_tokens);
+    return format.page_bytes(width, cache.page_tokens);
+}
+
+size_t cache_bytes(const smla_cache& cache) {
+    if (cache.pages == 0) return 0;
+    const size_t page = packed_page_bytes(cache);
+    const size_t stride = cache.page_stride_bytes ? size_t(cache.page_stride_bytes) : page;
+    return size_t(cache.pages - 1) * stride + page;
+}
+
+static void check_strides(const char* field, const smla_cache& cache, const Format& format, int32_t width) {
+    const int64_t record = int64_t(format.record_bytes(width));
+    if (format.packing == Packing::page)
+        SMLA_CHECK(cache.row_stride_bytes == 0, text(field, ".row_stride_bytes"), cache.row_stride_bytes,
+                   text("0: ", format.name, " packs whole pages"));
+    else
+        SMLA_CHECK(cache.row_stride_bytes == 0 ||
+                       (cache.row_stride_bytes >= record && cache.row_stride_bytes % format.alignment == 0 &&
+                        cache.row_stride_bytes < (int64_t(1) << 31)),
+                   text(field, ".row_stride_bytes"), cache.row_stride_bytes,
+                   text("0, or at least ", record, " and a multiple of ", format.alignment));
+    const int64_t page = int64_t(packed_page_bytes(cache));
+    SMLA_CHECK(cache.page_stride_bytes == 0 ||
+                   (cache.page_stride_bytes >= page && cache.page_stride_bytes % format.alignment == 0 &&
+                    cache.page_stride_bytes < kMaxBytes),
+               text(field, ".page_stride_bytes"), cache.page_stride_bytes,
+               text("0, or at least ", page, " and a multiple of ", format.alignment));
+    const int64_t stride = cache.page_stride_bytes ? cache.page_stride_bytes : page;
+    SMLA_CHECK(cache.pages == 0 || stride <= kMaxBytes / cache.pages, text(field, ".pages"), cache.pages,
+               "pages * page stride below 2^56");
+}
+
+// No scale is an error, never 1: a null one taken as 1 costs accuracy as the output grows (TRT-LLM #16916).
+static void check_scale(const char* field, const smla_cache& cache, const Format& format) {
+    if (cache.scale_device && cache.device_type != SMLA_CPU) return;  // only its kernels can read it
+    const float scale = cache.scale_device ? *cache.scale_device : cache.scale;
+    SMLA_CHECK(scale > 0 && scale < std::numeric_limits<float>::infinity(),
+               text(field, cache.scale_device ? ".scale_device" : ".scale"), double(scale),
+               text("a finite number above 0: ", format.name, " has one scale"));
+}
+
+void check_cache(const char* field, const smla_cache& cache, uint32_t allowed) {
+    const Format* format = find_format(cache.format);
+    SMLA_CHECK(format && (allowed & format_bit(cache.format)), text(field, ".format"),
+               format ? text(format->name) : text(cache.format), format_list(allowed));
+    if (format->width)
+        SMLA_CHECK(cache.width == 0 || cache.width == format->width, text(field, ".width"), cache.width,
+                   text("0 or ", format->width, " for ", format->name));
+    else
+        SMLA_CHECK(
+            cache.width >= 1 && cache.width <= format->max_width && cache.width % format->width_multiple == 0,
+            text(field, ".width"), cache.width,
+            text(format->width_multiple, " to ", format->max_width, " for ", format->name,
+                 format->width_multiple == 2 ? ", even: two halves" : ""));
+    check_device(field, cache.device_type, cache.device_index);
+    SMLA_CHECK(cache.page_tokens >= 1, text(field, ".page_tokens"), cache.page_tokens, "1 or more");
+    SMLA_CHECK(cache.page_rows == 0 || cache.page_rows >= cache.page_tokens, text(field, ".page_rows"),
+               cache.page_rows, text("0, or at least page_tokens (", cache.page_tokens, ")"));
+    SMLA_CHECK(cache.pages >= 0, text(field, ".pages"), cache.pages, "0 or more");
+    const int64_t page_rows = cache.page_rows ? cache.page_rows : cache.page_tokens;
+    constexpr int64_t kMaxRows = int64_t(1) << 31;
+    SMLA_CHECK(cache.pages - 1 <= kMaxRows / page_rows &&
+                   (cache.pages - 1) * page_rows + cache.page_tokens <= kMaxRows,
+               text(field, ".pages"), cache.pages, "rows that fit in int32");
+    SMLA_CHECK(cache.reserved == 0, text(field, ".reserved"), cache.reserved, "0");
+    if (format->scale == ScaleKind::per_tensor) check_scale(field, cache, *format);
+    const int32_t width = resolved_width(*format, cache);
+    check_strides(field, cache, *format, width);
+    SMLA_CHECK(cache.data || cache.pages == 0 || shapes_only(), text(field, ".data"), "null",
+               text(cache_bytes(cache), " bytes"));
+    SMLA_CHECK(reinterpret_cast<uintptr_t>(cache.data) % format->alignment == 0, text(field, ".data"),
+               text("address % ", format->alignment, " = ",
+                    reinterpret_cast<uintptr_t>(cache.data) % format->alignment),
+               text("aligned to ", format->alignment, " bytes"));
+}
+
+CacheView::CacheView(const smla_cache& cache)
+    : format(find_format(cache.format)), data(static_cast<char*>(cache.data)) {
+    width = resolved_width(*format, cache);
+    page_tokens = cache.page_tokens;
+    page_rows = cache.page_rows ? cache.page_rows : cache.page_tokens;
+    pages = cache.pages;
+    capacity = pages == 0 ? 0 : (pages - 1) * page_rows + page_tokens;
+    page_stride = cache.page_stride_bytes ? cache.page_stride_bytes : int64_t(packed_page_bytes(cache));
+    row_stride = cache.row_stride_bytes ? cache.row_stride_bytes : int64_t(format->record_bytes(width));
+    scale = cache.scale_device && cache.device_type == SMLA_CPU ? *cache.scale_device : cache.scale;
+}
+
+}  // namespace smla

@@ -1,0 +1,95 @@
+// A record format: the bytes of one cached token and how a page packs them. layouts.h has every byte offset,
+// one file per format its page rule, encode and decode; nothing else knows a byte. format.cpp lists them all.
+#pragma once
+
+#include "core/tensor.h"
+#include "core/workspace.h"
+
+#include <smla/types.h>
+
+#include <span>
+
+namespace smla {
+
+// Where one token lives. Row-packed formats use page + offset * row_stride, page-packed ones page_tokens too.
+struct RecordAt {
+    char* page;
+    int64_t offset;  // token in its page
+    int64_t page_tokens;
+    int64_t row_stride;  // bytes; row-packed formats
+    int32_t width;
+    float scale;  // per-tensor formats
+
+    char* row() const { return page + offset * row_stride; }
+};
+
+enum class Packing { row, page };
+enum class ScaleKind { none, per_tensor, f32_tile, e8m0_tile };
+
+struct Format {
+    smla_format id;
+    const char* name;
+    int32_t width;  // 0: the cache says, 1..max_width
+    int32_t max_width;
+    int32_t width_multiple;
+    Packing packing;
+    ScaleKind scale;
+    uint32_t alignment;                     // of data, page stride and row stride, in bytes
+    size_t (*record_bytes)(int32_t width);  // per token, without page padding
+    size_t (*page_bytes)(int32_t width, int64_t page_tokens);  // packed page stride
+    // Values are in the order of the dequantised row. encode rounds as the format's writer rule says.
+    void (*encode_f32)(const RecordAt&, const float* values);
+    void (*encode_f64)(const RecordAt&, const double* values);
+    void (*decode_f32)(const RecordAt&, float* values);
+    void (*decode_f64)(const RecordAt&, double* values);
+};
+
+std::span<const Format* const> all_formats();
+const Format* find_format(smla_format id);  // null if unknown
+const Format* find_format(
+    std::string_view name);  // also the aliases: bf16_576, bf16_512, fp8_ds_mla is ambiguous
+constexpr uint32_t format_bit(smla_format id) { return 1u << id; }
+template <class... Ids>
+constexpr uint32_t formats(Ids... each) {
+    return (format_bit(each) | ...);
+}
+constexpr uint32_t kRowFormats = formats(SMLA_ROW_F64, SMLA_ROW_F32, SMLA_ROW_BF16);
+constexpr uint32_t kKvFormats =
+    kRowFormats | formats(SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584, SMLA_FP8_512, SMLA_FP8_528);
+constexpr uint32_t kIndexFormats = kRowFormats | formats(SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68);
+constexpr uint32_t kStateFormats = formats(SMLA_STATE_F32, SMLA_STATE_F64);
+
+// Throws unless the cache is of an allowed format with sane pages, strides, scale and memory.
+void check_cache(const char* field, const smla_cache& cache, uint32_t allowed);
+size_t packed_page_bytes(const smla_cache& cache);  // what page_stride_bytes = 0 stands for
+size_t cache_bytes(const smla_cache& cache);        // from the first page to the end of the last
+
+// A checked cache, resolved: defaults filled in, the scale read.
+struct CacheView {
+    explicit CacheView(const smla_cache& cache);
+
+    const Format* format;
+    char* data;
+    int32_t width;
+    int64_t page_tokens, page_rows, pages, capacity;
+    int64_t page_stride, row_stride;  // bytes
+    float scale;                      // of a host cache; a device's scale is read by its kernels
+
+    bool hole(int64_t row) const { return row < 0 || row >= capacity || row % page_rows >= page_tokens; }
+    RecordAt at(int64_t row) const {  // row is not a hole
+        const int64_t page = row / page_rows;
+        return {data + page * page_stride, row - page * page_rows, page_tokens, row_stride, width, scale};
+    }
+    void decode(int64_t row, float* values) const { format->decode_f32(at(row), values); }
+    void decode(int64_t row, double* values) const { format->decode_f64(at(row), values); }
+    void encode(int64_t row, const float* values) const { format->encode_f32(at(row), values); }
+    void encode(int64_t row, const double* values) const { format->encode_f64(at(row), values); }
+};
+
+// One definition per format file.
+extern const Format kRowF64, kRowF32, kRowBf16;
+extern const Format kFp8_656, kFp8_576, kFp8_584, kFp8_512, kFp8_528;
+extern const Format kIndexFp8_132, kIndexMxfp4_68;
+extern const Format kStateF32, kStateF64;
+
+}  // namespace smla

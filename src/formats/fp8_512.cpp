@@ -1,0 +1,8 @@
+// fp8_512 (V4 contiguous caches): 448 + 64 rope values, all e4m3.
+#include "formats/per_tensor_fp8.h"
+
+namespace smla {
+
+constexpr Format kFp8_512 = PerTensorFp8Format<layout::Fp8_512>::make(SMLA_FP8_512, "fp8_512");
+
+}  // namespace smla

@@ -1,0 +1,8 @@
+// fp8_528 (NoPE models): fp8_656 without the rope part.
+#include "formats/latent_fp8.h"
+
+namespace smla {
+
+constexpr Format kFp8_528 = LatentFp8Format<layout::Fp8_528>::make(SMLA_FP8_528, "fp8_528");
+
+}  // namespace smla

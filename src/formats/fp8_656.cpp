@@ -1,0 +1,8 @@
+// fp8_656 (fp8_ds_mla of V3.2 and GLM): 512 e4m3, 4 f32 scales, 64 bf16 rope.
+#include "formats/latent_fp8.h"
+
+namespace smla {
+
+constexpr Format kFp8_656 = LatentFp8Format<layout::Fp8_656>::make(SMLA_FP8_656, "fp8_656");
+
+}  // namespace smla

@@ -1,0 +1,80 @@
+// Where each format keeps its bytes: the only place that knows an offset. The encoders and decoders of this
+// folder and the specialised kernels of the engines read it; a kernel is written for a layout type, not for
+// numbers.
+//   record    bytes per token in all, without page padding
+//   *_at      byte offset in the row (row-packed) or in the page (page-packed: functions of page_tokens and
+//   the token)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace smla::layout {
+
+// fp8_656 (V3.2) and fp8_528 (no rope): 512 e4m3 | 4 f32 scales, one per 128 codes | Rope bf16, not scaled.
+template <int Rope>
+struct LatentFp8 {
+    static constexpr int codes = 512, tile = 128, tiles = codes / tile, rope = Rope, width = codes + rope;
+    static constexpr int scales_at = codes, rope_at = scales_at + 4 * tiles;
+    static constexpr int record = rope_at + 2 * rope;
+};
+using Fp8_656 = LatentFp8<64>;
+using Fp8_528 = LatentFp8<0>;
+static_assert(Fp8_656::width == 576 && Fp8_656::record == 656 && Fp8_656::rope_at == 528);
+static_assert(Fp8_528::width == 512 && Fp8_528::record == 528);
+
+// fp8_576 and fp8_512: one e4m3 per value, one scale for the cache.
+template <int Width>
+struct PerTensorFp8 {
+    static constexpr int width = Width, record = Width;
+};
+using Fp8_576 = PerTensorFp8<576>;
+using Fp8_512 = PerTensorFp8<512>;
+
+// fp8_584 (V4): all rows of the page (448 e4m3 | 64 bf16 rope), then for each token 7 E8M0 scales, one per 64
+// codes, and a zero byte, so that a reader may load the 8 at once. A token's bytes are not contiguous.
+struct Fp8_584 {
+    static constexpr int codes = 448, tile = 64, tiles = codes / tile, rope = 64, width = codes + rope;
+    static constexpr int rope_at = codes;         // in the token's row
+    static constexpr int row = codes + 2 * rope;  // bytes of a row
+    static constexpr int scales = tiles + 1;      // bytes of scales per token, the last one is the zero
+    static constexpr int record = row + scales;
+    static constexpr int page_multiple = row;  // packed pages are padded to whole rows
+    static constexpr int64_t row_at(int64_t token) { return token * row; }
+    static constexpr int64_t scales_at(int64_t page_tokens, int64_t token) {
+        return page_tokens * row + token * scales;
+    }
+    static constexpr int64_t page_bytes(int64_t page_tokens) {
+        return (page_tokens * record + page_multiple - 1) / page_multiple * page_multiple;
+    }
+};
+static_assert(Fp8_584::width == 512 && Fp8_584::row == 576 && Fp8_584::record == 584);
+static_assert(Fp8_584::page_bytes(64) == 37440 && Fp8_584::page_bytes(2) == 1728);
+
+// index_fp8_132: all rows of the page (128 e4m3), then one f32 scale per token.
+struct IndexFp8_132 {
+    static constexpr int width = 128, row = width, record = row + 4;
+    static constexpr int64_t row_at(int64_t token) { return token * row; }
+    static constexpr int64_t scale_at(int64_t page_tokens, int64_t token) {
+        return page_tokens * row + token * 4;
+    }
+    static constexpr int64_t page_bytes(int64_t page_tokens) { return page_tokens * record; }
+};
+static_assert(IndexFp8_132::record == 132 && IndexFp8_132::page_bytes(64) == 8448);
+
+// index_mxfp4_68: all rows of the page (64 B: two e2m1 per byte, the even channel in the low nibble), then
+// for each token 4 E8M0 scales, one per 32 channels.
+struct IndexMxfp4_68 {
+    static constexpr int width = 128, tile = 32, tiles = width / tile, row = width / 2, record = row + tiles;
+    static constexpr int64_t row_at(int64_t token) { return token * row; }
+    static constexpr int64_t scales_at(int64_t page_tokens, int64_t token) {
+        return page_tokens * row + token * tiles;
+    }
+    static constexpr int64_t page_bytes(int64_t page_tokens) { return page_tokens * record; }
+};
+static_assert(IndexMxfp4_68::record == 68 && IndexMxfp4_68::page_bytes(64) == 4352);
+
+// state_f32 and state_f64, `width` values: kv [width/2], then score + ape [width/2].
+constexpr int64_t state_score_at(int64_t width) { return width / 2; }  // in values
+
+}  // namespace smla::layout

@@ -1,0 +1,95 @@
+#include "layers/cache_layout.h"
+
+#include <algorithm>
+
+namespace smla {
+
+namespace {
+
+int64_t kv_width(const AttentionConfig& config) {
+    return config.hybrid ? config.hybrid->head_dim : config.dsa->kv_lora_rank + config.common.rope_dim;
+}
+
+// Does a format of a fixed layout describe these dimensions? The rope part of a record has a fixed place.
+std::string why_not(const AttentionConfig& config, smla_format id, bool index) {
+    const Format& format = *find_format(id);
+    if (format.width == 0) return "";
+    const int64_t width = index ? config.indexer->head_dim : kv_width(config), rope = config.common.rope_dim;
+    if (format.width != width)
+        return text(format.name, " holds ", format.width, " values; the layer's are ", width);
+    if (id == SMLA_FP8_656 && (config.hybrid || rope != 64))
+        return "fp8_656 is 512 latent and 64 rope values of V3.2 and GLM";
+    if (id == SMLA_FP8_584 && (!config.hybrid || rope != 64))
+        return "fp8_584 is 448 plain and 64 rope values of V4";
+    if (id == SMLA_FP8_528 && config.hybrid) return "fp8_528 is for latent caches without rope";
+    return "";
+}
+
+void add(std::vector<CacheNeed>& needs, const AttentionConfig& config, bool index, CacheNeed need) {
+    const bool state = format_bit(need.format) & kStateFormats;
+    const std::string reason = state ? "" : why_not(config, need.format, index);
+    if (!reason.empty())
+        fail(SMLA_UNSUPPORTED, index ? "index_format" : "kv_format", find_format(need.format)->name, reason);
+    needs.push_back(need);
+}
+
+}  // namespace
+
+int64_t CacheNeed::pages(int64_t tokens, int64_t step_tokens) const {
+    const int64_t whole = ceil_div(std::max<int64_t>(rows(tokens), 1), page_rows);
+    if (!resident) return whole;
+    return std::min(whole, ceil_div(resident + step_tokens, page_rows) + 1);
+}
+
+size_t CacheNeed::page_bytes() const { return find_format(format)->page_bytes(width, page_rows); }
+
+double CacheNeed::bytes_per_token() const {
+    return resident ? 0.0 : double(page_bytes()) / double(page_rows) / double(tokens_per_row);
+}
+
+std::vector<CacheNeed> cache_needs(const AttentionConfig& config, int layer, const CacheChoice& choice) {
+    std::vector<CacheNeed> needs;
+    const int32_t width = int32_t(kv_width(config)), page = choice.page_tokens;
+    const int32_t index_width = config.indexer ? int32_t(config.indexer->head_dim) : 0;
+    const LayerKind kind = config.layer_kind(layer);
+    if (!config.hybrid) {
+        add(needs, config, false, {SMLA_PLAN_PRIMARY, "kv", choice.kv, width, page, 1, 0});
+        if (kind == LayerKind::dsa)
+            add(needs, config, true, {SMLA_PLAN_INDEX, "index", choice.index, index_width, page, 1, 0});
+        return needs;
+    }
+    const int64_t ratio = config.compress_ratio(layer);
+    add(needs, config, false,
+        {SMLA_PLAN_WINDOW, "window", choice.kv, width, page, 1, config.hybrid->window - 1});
+    if (ratio == 0) return needs;
+    const smla_format state = choice.f64 ? SMLA_STATE_F64 : SMLA_STATE_F32;
+    const int32_t overlap = ratio == 4 ? 2 : 1, state_page = ratio == 4 ? 4 : 8;
+    const int32_t entry_page = int32_t(std::max<int64_t>(1, 4 * int64_t(page) / ratio));
+    add(needs, config, false, {SMLA_PLAN_COMPRESSED, "compressed", choice.kv, width, entry_page, ratio, 0});
+    add(needs, config, false,
+        {SMLA_PLAN_STATE, "state", state, 2 * overlap * width, state_page, 1, overlap * ratio - 1});
+    if (ratio != 4) return needs;
+    add(needs, config, true, {SMLA_PLAN_INDEX, "index", choice.index, index_width, entry_page, ratio, 0});
+    add(needs, config, true,
+        {SMLA_PLAN_INDEX_STATE, "index_state", state, 2 * overlap * index_width, state_page, 1,
+         overlap * ratio - 1});
+    return needs;
+}
+
+std::vector<smla_format> kv_formats_for(const AttentionConfig& config) {
+    std::vector<smla_format> out;
+    for (const smla_format id :
+         {SMLA_FP8_656, SMLA_FP8_584, SMLA_FP8_576, SMLA_FP8_512, SMLA_ROW_BF16, SMLA_ROW_F32})
+        if (why_not(config, id, false).empty()) out.push_back(id);
+    return out;
+}
+
+std::vector<smla_format> index_formats_for(const AttentionConfig& config) {
+    std::vector<smla_format> out;
+    if (!config.indexer) return out;
+    for (const smla_format id : {SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68, SMLA_ROW_BF16, SMLA_ROW_F32})
+        if (why_not(config, id, true).empty()) out.push_back(id);
+    return out;
+}
+
+}  // namespace smla

@@ -1,0 +1,146 @@
+// DeepSeek-V3.2 and GLM-5.x: multi-head latent attention over the keys that a small indexer picks.
+#include "layers/layer.h"
+
+namespace smla {
+
+namespace {
+
+class DsaLayer final : public Layer {
+public:
+    DsaLayer(const Checkpoint& checkpoint, const AttentionConfig& config, int layer, LayerPrecision precision)
+        : Layer(config, layer, precision),
+          weights_(load_dsa_weights(checkpoint, config, layer, weight_options(precision))) {
+        frequencies_ = rope_frequencies(config.common.rope_dim, config.rope(layer));
+        scale_ = config.softmax_scale();
+    }
+
+    void forward(Runner& run, const LayerStep& step) const override;
+    Tensor input_norm() const override { return weights_.input_norm.view; }
+
+private:
+    struct Query {
+        Tensor latent;  // [T,1,q_lora] normed
+        Tensor heads;   // [T,H,nope + rope]
+    };
+    Query project_query(Runner& run, const Tensor& hidden) const;
+    void project_keys(Runner& run, const Tensor& hidden, const StepBatch& batch, DsaStep& inner) const;
+    void project_index(Runner& run, const Tensor& hidden, const Query& query, const StepBatch& batch,
+                       DsaStep& inner) const;
+    Tensor frequencies() const {
+        return make_tensor(frequencies_.data(), SMLA_F64, {int64_t(frequencies_.size())});
+    }
+
+    DsaWeights weights_;
+    std::vector<double> frequencies_;
+    double scale_;
+};
+
+DsaLayer::Query DsaLayer::project_query(Runner& run, const Tensor& hidden) const {
+    const int64_t tokens = hidden.shape[0], rank = config_.common.q_lora_rank, heads = config_.common.heads;
+    const smla_dtype dtype = precision_.activations;
+    Query query{run.activation(dtype, {tokens, 1, rank}),
+                run.activation(dtype, {tokens, heads, config_.qk_head_dim()})};
+    run.run<Stage::project>({.x = reshape_rows(hidden, {1, config_.common.hidden_size}),
+                             .w = as_matrix(weights_.q_a),
+                             .out = query.latent});
+    run.run<Stage::norm>({.eps = config_.common.latent_norm_eps,
+                          .x = query.latent,
+                          .weight = weights_.q_norm.view,
+                          .out = query.latent});
+    run.tap("qr", query.latent);
+    const Tensor flat = reshape_rows(query.heads, {1, heads * config_.qk_head_dim()});
+    run.run<Stage::project>({.x = query.latent, .w = as_matrix(weights_.q_b), .out = flat});
+    return query;
+}
+
+void DsaLayer::project_keys(Runner& run, const Tensor& hidden, const StepBatch& batch, DsaStep& inner) const {
+    const int64_t tokens = hidden.shape[0], rank = config_.dsa->kv_lora_rank, rope = config_.common.rope_dim;
+    const Tensor both = run.activation(precision_.activations, {tokens, 1, rank + rope});
+    run.run<Stage::project>({.x = reshape_rows(hidden, {1, config_.common.hidden_size}),
+                             .w = as_matrix(weights_.kv_a),
+                             .out = both});
+    const Tensor latent = slice(both, 2, 0, rank);
+    run.run<Stage::norm>(
+        {.eps = config_.common.latent_norm_eps, .x = latent, .weight = weights_.kv_norm.view, .out = latent});
+    run.run<Stage::rope>(
+        {.first = int32_t(rank), .x = both, .positions = batch.rope_position, .frequencies = frequencies()});
+    inner.latent = reshape_rows(latent, {rank});
+    inner.k_rope = reshape_rows(slice(both, 2, rank, rank + rope), {rope});
+    run.tap("latent", inner.latent);
+    run.tap("kpe", inner.k_rope);
+}
+
+void DsaLayer::project_index(Runner& run, const Tensor& hidden, const Query& query, const StepBatch& batch,
+                             DsaStep& inner) const {
+    const IndexerConfig& index = *config_.indexer;
+    const int64_t tokens = hidden.shape[0], heads = index.heads, width = index.head_dim;
+    const smla_dtype dtype = precision_.activations;
+    const Tensor q = run.activation(dtype, {tokens, heads, width}),
+                 k = run.activation(dtype, {tokens, 1, width});
+    const Tensor w = run.activation(dtype, {tokens, 1, heads});
+    const Tensor flat = reshape_rows(q, {1, heads * width});
+    run.run<Stage::project>({.x = query.latent, .w = as_matrix(weights_.indexer->q_b), .out = flat});
+    run.run<Stage::project>({.x = reshape_rows(hidden, {1, config_.common.hidden_size}),
+                             .w = as_matrix(weights_.indexer->k),
+                             .out = k});
+    run.run<Stage::norm>({.kind = SMLA_NORM_LAYER,
+                          .eps = index.key_norm_eps,
+                          .x = k,
+                          .weight = weights_.indexer->k_norm.view,
+                          .bias = weights_.indexer->k_norm_bias.view,
+                          .out = k});
+    for (const Tensor& x : {q, k})
+        run.run<Stage::rope>({.style = index.rope_style,
+                              .x = x,
+                              .positions = batch.rope_position,
+                              .frequencies = frequencies()});
+    run.run<Stage::project>({.x = reshape_rows(hidden, {1, config_.common.hidden_size}),
+                             .w = as_matrix(weights_.indexer->head_weights),
+                             .out = w});
+    run.tap("index_q", q);
+    run.tap("index_k", k);
+
+    inner.index_k = reshape_rows(k, {width});
+    inner.index.q = q;
+    inner.index.w = reshape_rows(w, {heads});
+    inner.index.factor = index.weight_factor();
+    inner.index.amax_floor = 1e-10;  // V3.2's query quantiser; V4 uses 1e-4
+    inner.index.topk = index.topk;
+}
+
+void DsaLayer::forward(Runner& run, const LayerStep& step) const {
+    const int64_t heads = config_.common.heads, value = config_.dsa->v_head_dim;
+    DsaStep inner{};
+    const Query query = project_query(run, step.hidden);
+    project_keys(run, step.hidden, step.batch, inner);
+    if (weights_.indexer) project_index(run, step.hidden, query, step.batch, inner);
+
+    inner.w_uk = transposed(weights_.key_up(config_));  // [H,L,nope]
+    inner.w_uv = weights_.value_up(config_);            // [H,v,L]
+
+    inner.q = query.heads;
+    inner.frequencies = frequencies();
+    inner.query_dtype = precision_.queries;
+    inner.softmax_scale = scale_;
+    inner.kv = step.caches.kv;
+    inner.index_cache = step.caches.index;
+    inner.forced_topk = step.forced_topk;
+    inner.topk = step.topk;
+    inner.out = run.activation(precision_.activations, {step.hidden.shape[0], heads, value});
+    run_dsa_step(run, step.batch, inner);
+    run.tap("core_out", inner.out);
+
+    const Tensor flat = reshape_rows(inner.out, {1, heads * value});
+    run.run<Stage::out_project>({.x = flat,
+                                 .w = as_matrix(weights_.out),
+                                 .out = reshape_rows(step.out, {1, config_.common.hidden_size})});
+}
+
+}  // namespace
+
+std::unique_ptr<Layer> make_dsa_layer(const Checkpoint& checkpoint, const AttentionConfig& config, int layer,
+                                      LayerPrecision precision) {
+    return std::make_unique<DsaLayer>(checkpoint, config, layer, precision);
+}
+
+}  // namespace smla

@@ -1,0 +1,152 @@
+// DeepSeek-V4: one key = value vector per token, a local window, a pooled history (ratio 4 picked by an
+// indexer, any other ratio whole), attention sinks, and a grouped output projection.
+#include "layers/layer.h"
+
+namespace smla {
+
+namespace {
+
+class HybridLayer final : public Layer {
+public:
+    HybridLayer(const Checkpoint& checkpoint, const AttentionConfig& config, int layer,
+                LayerPrecision precision)
+        : Layer(config, layer, precision),
+          weights_(load_hybrid_weights(checkpoint, config, layer, weight_options(precision))) {
+        ratio_ = int32_t(config.compress_ratio(layer));
+        frequencies_ = rope_frequencies(config.common.rope_dim, config.rope(layer));
+        scale_ = config.softmax_scale();
+    }
+
+    void forward(Runner& run, const LayerStep& step) const override;
+    Tensor input_norm() const override { return weights_.input_norm.view; }
+
+private:
+    Tensor project(Runner& run, const Tensor& x, const HostTensor& w) const;  // [T,1,K] -> [T,1,N]
+    void norm(Runner& run, const Tensor& x, const Tensor& weight) const;      // in place
+    void rotate_tail(Runner& run, const Tensor& x, const StepBatch& batch, const Tensor& out) const;
+    Tensor project_query(Runner& run, const Tensor& latent, const StepBatch& batch) const;
+    CompressInput compressor(Runner& run, const Tensor& x, const CompressorWeights& weights,
+                             const CacheGroup& state, const CacheGroup& entries) const;
+    IndexInput index(Runner& run, const Tensor& x, const Tensor& latent, const StepBatch& batch) const;
+    void project_out(Runner& run, const Tensor& core, const Tensor& out) const;
+    Tensor frequencies() const {
+        return make_tensor(frequencies_.data(), SMLA_F64, {int64_t(frequencies_.size())});
+    }
+
+    HybridWeights weights_;
+    int32_t ratio_;
+    std::vector<double> frequencies_;
+    double scale_;
+};
+
+Tensor HybridLayer::project(Runner& run, const Tensor& x, const HostTensor& w) const {
+    const Tensor out = run.activation(precision_.activations, {x.shape[0], 1, w.view.shape[0]});
+    run.run<Stage::project>({.x = x, .w = as_matrix(w), .out = out});
+    return out;
+}
+
+void HybridLayer::norm(Runner& run, const Tensor& x, const Tensor& weight) const {
+    run.run<Stage::norm>({.eps = config_.common.rms_norm_eps, .x = x, .weight = weight, .out = x});
+}
+
+void HybridLayer::rotate_tail(Runner& run, const Tensor& x, const StepBatch& batch, const Tensor& out) const {
+    run.run<Stage::rope>({.first = int32_t(x.shape[2] - 2 * int64_t(frequencies_.size())),
+                          .x = x,
+                          .positions = batch.rope_position,
+                          .frequencies = frequencies(),
+                          .out = out});
+}
+
+Tensor HybridLayer::project_query(Runner& run, const Tensor& latent, const StepBatch& batch) const {
+    const int64_t tokens = latent.shape[0], heads = config_.common.heads, width = config_.hybrid->head_dim;
+    Tensor q = reshape_rows(project(run, latent, weights_.q_b), {heads, width});
+    norm(run, q, {});  // per head, without a weight
+    const bool same = precision_.queries == precision_.activations;
+    const Tensor rotated = same ? Tensor{} : run.activation(precision_.queries, {tokens, heads, width});
+    rotate_tail(run, q, batch, rotated);
+    run.tap("q_rot", same ? q : rotated);
+    return same ? q : rotated;
+}
+
+CompressInput HybridLayer::compressor(Runner& run, const Tensor& x, const CompressorWeights& weights,
+                                      const CacheGroup& state, const CacheGroup& entries) const {
+    const int64_t channels = weights.kv.view.shape[0];
+    return {.kv = reshape_rows(project(run, x, weights.kv), {channels}),
+            .score = reshape_rows(project(run, x, weights.gate), {channels}),
+            .ape = weights.ape.view,
+            .norm_weight = weights.norm.view,
+            .state = state,
+            .entries = entries};
+}
+
+IndexInput HybridLayer::index(Runner& run, const Tensor& x, const Tensor& latent,
+                              const StepBatch& batch) const {
+    const int64_t heads = config_.indexer->heads, width = config_.indexer->head_dim;
+    const Tensor q = reshape_rows(project(run, latent, weights_.indexer->q_b), {heads, width});
+    rotate_tail(run, q, batch, {});
+    run.tap("index_q", q);
+    return {.q = q,
+            .w = reshape_rows(project(run, x, weights_.indexer->head_weights), {heads}),
+            .factor = config_.indexer->weight_factor(),
+            .amax_floor = 1e-4,
+            .topk = config_.indexer->topk};
+}
+
+void HybridLayer::project_out(Runner& run, const Tensor& core, const Tensor& out) const {
+    const int64_t tokens = core.shape[0], groups = config_.hybrid->o_groups,
+                  rank = config_.hybrid->o_lora_rank;
+    const int64_t inner = config_.common.heads * config_.hybrid->head_dim / groups;
+    const Tensor lora = run.activation(precision_.activations, {tokens, groups, rank});
+    run.run<Stage::out_project>(
+        {.x = reshape_rows(core, {groups, inner}), .w = weights_.out_a_groups(config_), .out = lora});
+    run.tap("o_lora", lora);
+    run.run<Stage::out_project>({.x = reshape_rows(lora, {1, groups * rank}),
+                                 .w = as_matrix(weights_.out_b),
+                                 .out = reshape_rows(out, {1, config_.common.hidden_size})});
+}
+
+void HybridLayer::forward(Runner& run, const LayerStep& step) const {
+    const int64_t tokens = step.hidden.shape[0], width = config_.hybrid->head_dim;
+    const Tensor x = reshape_rows(step.hidden, {1, config_.common.hidden_size});
+    const Tensor latent = project(run, x, weights_.q_a);
+    norm(run, latent, weights_.q_norm.view);
+    run.tap("qr", latent);
+    const Tensor kv = project(run, x, weights_.kv);
+    norm(run, kv, weights_.kv_norm.view);
+    rotate_tail(run, kv, step.batch, {});
+    run.tap("kv_window", kv);
+
+    HybridStep inner{};
+    inner.ratio = ratio_;
+    inner.q = project_query(run, latent, step.batch);
+    inner.kv = reshape_rows(kv, {width});
+    inner.frequencies = frequencies();
+    inner.eps = config_.common.rms_norm_eps;
+    inner.softmax_scale = scale_;
+    inner.sink = weights_.sink.view;
+    inner.window = step.caches.window;
+    inner.window_rows = step.window_rows;
+    inner.window_lengths = step.window_lengths;
+    inner.visible_entries = step.visible_entries;
+    inner.entry_rows = step.entry_rows;
+    inner.entry_lengths = step.entry_lengths;
+    if (ratio_) inner.main = compressor(run, x, *weights_.compressor, step.caches.state, step.caches.entries);
+    if (ratio_ == 4) {
+        inner.indexer = compressor(run, x, weights_.indexer->compressor, step.caches.index_state,
+                                   step.caches.index_entries);
+        inner.index = index(run, x, latent, step.batch);
+    }
+    inner.forced_topk = step.forced_topk;
+    inner.out = run.activation(precision_.activations, {tokens, config_.common.heads, width});
+    run_hybrid_step(run, step.batch, inner);
+    project_out(run, inner.out, step.out);
+}
+
+}  // namespace
+
+std::unique_ptr<Layer> make_hybrid_layer(const Checkpoint& checkpoint, const AttentionConfig& config,
+                                         int layer, LayerPrecision precision) {
+    return std::make_unique<HybridLayer>(checkpoint, config, layer, precision);
+}
+
+}  // namespace smla

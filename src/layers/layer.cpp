@@ -1,0 +1,26 @@
+#include "layers/layer.h"
+
+namespace smla {
+
+std::unique_ptr<Layer> open_layer(const Checkpoint& checkpoint, const AttentionConfig& config, int layer,
+                                  LayerPrecision precision) {
+    return config.hybrid ? make_hybrid_layer(checkpoint, config, layer, precision)
+                         : make_dsa_layer(checkpoint, config, layer, precision);
+}
+
+size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step, size_t stage_budget,
+                       const Tap* tap) {
+    Runner sizing(env, stage_budget, tap);
+    layer.forward(sizing, step);
+    return sizing.total_bytes();
+}
+
+void run_layer(const Layer& layer, const Env& env, const LayerStep& step, Workspace workspace,
+               size_t stage_budget, StageRecords* records, const Tap* tap) {
+    Runner sizing(env, stage_budget, tap);
+    layer.forward(sizing, step);
+    Runner run(env, sizing, workspace, records);
+    layer.forward(run, step);
+}
+
+}  // namespace smla

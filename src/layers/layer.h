@@ -1,0 +1,81 @@
+// A layer: a complete attention block, hidden states in, hidden states out. It projects, runs the inner step,
+// and projects back; it calls no attention stage itself. Weights come from a checkpoint, caches and metadata
+// from the caller.
+#pragma once
+
+#include "backends/step.h"
+#include "model/config.h"
+#include "model/weights.h"
+
+#include <memory>
+
+namespace smla {
+
+// The caches that a layer reads and writes; format NONE where its kind has none.
+struct LayerCaches {
+    CacheGroup kv, index;                                           // V3.2, GLM
+    CacheGroup window, entries, state, index_entries, index_state;  // V4
+};
+
+// Everything that changes from step to step.
+struct LayerStep {
+    Tensor hidden{};  // [T,hidden] any float
+    Tensor out{};     // [T,hidden] any float
+    StepBatch batch;
+    LayerCaches caches;
+    Tensor window_rows{}, window_lengths{};  // V4: [T,W], [T] i32
+    Tensor visible_entries{};                // V4: [T] i32
+    Tensor entry_rows{}, entry_lengths{};    // V4, all visible entries: [T,E], [T] i32
+    // [T,k] i32, ascending, -1 last: attend to these positions (V4: entries). GLM-5.2's shared layers need
+    // the selection of the layer they follow; for others it replaces their own.
+    Tensor forced_topk{};
+    Tensor topk{};  // optional out [T,k] i32: for the layers that follow this one
+};
+
+struct LayerPrecision {
+    smla_dtype activations = SMLA_F32;  // f64: reference engine
+    smla_dtype queries = SMLA_F32;      // what attend gets: bf16 selects bf16 arithmetic
+    std::string weight_prefix;          // before every tensor name of the checkpoint
+};
+
+class Layer {
+public:
+    virtual ~Layer() = default;
+    virtual void forward(Runner& run, const LayerStep& step) const = 0;
+    virtual Tensor input_norm()
+        const = 0;  // [hidden], of the norm before the block; absent if the checkpoint has none
+
+    const AttentionConfig& config() const { return config_; }
+    int layer_index() const { return layer_; }
+    const LayerPrecision& precision() const { return precision_; }
+
+protected:
+    Layer(const AttentionConfig& config, int layer, LayerPrecision precision)
+        : config_(config), layer_(layer), precision_(precision) {}
+
+    AttentionConfig config_;
+    int layer_;
+    LayerPrecision precision_;
+};
+
+inline WeightOptions weight_options(const LayerPrecision& precision) {
+    return {.matrices = precision.activations, .prefix = precision.weight_prefix};
+}
+inline Tensor as_matrix(const HostTensor& weight) {  // [N,K] as [1,N,K]
+    return reshape(weight.view, {1, weight.view.shape[0], weight.view.shape[1]});
+}
+
+// Reads the weights of one layer; throws one error that lists every missing or misshapen tensor.
+std::unique_ptr<Layer> open_layer(const Checkpoint& checkpoint, const AttentionConfig& config, int layer,
+                                  LayerPrecision precision);
+std::unique_ptr<Layer> make_dsa_layer(const Checkpoint&, const AttentionConfig&, int layer, LayerPrecision);
+std::unique_ptr<Layer> make_hybrid_layer(const Checkpoint&, const AttentionConfig&, int layer,
+                                         LayerPrecision);
+
+// Bytes of workspace that forward() needs for these shapes, and the run itself.
+size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step, size_t stage_budget,
+                       const Tap* tap);
+void run_layer(const Layer& layer, const Env& env, const LayerStep& step, Workspace workspace,
+               size_t stage_budget, StageRecords* records, const Tap* tap);
+
+}  // namespace smla

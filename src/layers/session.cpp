@@ -1,0 +1,246 @@
+#include "layers/session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+namespace smla {
+
+Session::Session(Context& context, const Layer& layer, const SessionOptions& options)
+    : context_(context), layer_(layer), options_(options), workspace_(context) {
+    SMLA_CHECK(options.max_requests >= 1, "max_requests", options.max_requests, "1 or more");
+    SMLA_CHECK(options.max_tokens >= 1, "max_tokens", options.max_tokens, "1 or more");
+    SMLA_CHECK(options.max_step_tokens >= 1, "max_step_tokens", options.max_step_tokens, "1 or more");
+    SMLA_CHECK(options.caches.page_tokens >= 1, "page_tokens", options.caches.page_tokens, "1 or more");
+    options_.caches.f64 = layer.precision().activations == SMLA_F64;
+    needs_ = cache_needs(layer.config(), layer.layer_index(), options_.caches);
+    std::mt19937_64 random(options.page_seed);
+    groups_.reserve(needs_.size());
+    for (const CacheNeed& need : needs_) create_group(need, random);
+    lengths_.assign(size_t(options.max_requests), 0);
+    query_start_loc_.resize(size_t(options.max_requests) + 1);
+    seq_lens_.resize(size_t(options.max_requests));
+    if (layer.config().indexer)
+        topk_.resize(size_t(options.max_step_tokens) * size_t(layer.config().indexer->topk));
+
+    const AttentionConfig& config = layer.config();
+    const int64_t ratio = config.compress_ratio(layer.layer_index());
+    PlanMaxima maxima{};
+    maxima.struct_size = sizeof maxima;
+    for (const CacheNeed& need : needs_) maxima.groups |= need.group;
+    maxima.max_tokens = options.max_step_tokens;
+    maxima.max_requests = options.max_requests;
+    maxima.max_seq_len = options.max_tokens;
+    maxima.window = config.hybrid ? int32_t(config.hybrid->window) : 0;
+    maxima.ratio = int32_t(ratio);
+    maxima.list_entries = ratio != 0 && ratio != 4;
+    plan_ = std::make_unique<Plan>(maxima);
+
+    // size the workspace for the largest step, so that no forward allocates
+    Step largest;
+    largest.hidden = make_tensor(static_cast<void*>(nullptr), SMLA_F32,
+                                 {options.max_step_tokens, config.common.hidden_size});
+    if (layer.precision().activations == SMLA_F64) largest.hidden.dtype = SMLA_F64;
+    largest.out = largest.hidden;
+    if (config.layer_kind(layer.layer_index()) == LayerKind::dsa_shared)
+        largest.forced_topk = make_tensor(static_cast<void*>(nullptr), SMLA_I32,
+                                          {options.max_step_tokens, config.indexer->topk});
+    workspace_bytes_ =
+        layer_workspace(layer, context.env({}), layer_step(largest), options.stage_budget, nullptr);
+    workspace_.at_least(workspace_bytes_);
+}
+
+Session::~Session() {
+    for (Group& group : groups_) context_.release(group.cache.data);
+}
+
+void Session::create_group(const CacheNeed& need, std::mt19937_64& random) {
+    Group group;
+    group.need = need;
+    group.columns = ceil_div(std::max<int64_t>(need.rows(options_.max_tokens), 1), need.page_rows);
+    const int64_t pages = need.pages(options_.max_tokens, options_.max_step_tokens) * options_.max_requests;
+    smla_cache& cache = group.cache;
+    cache.format = need.format;
+    cache.width = find_format(need.format)->width ? 0 : need.width;
+    cache.page_tokens = need.page_rows;
+    cache.pages = pages;
+    cache.scale = find_format(need.format)->scale == ScaleKind::per_tensor ? options_.caches.kv_scale : 0.f;
+    cache.data = context_.allocate(size_t(pages) * need.page_bytes());
+    std::memset(cache.data, 0, size_t(pages) * need.page_bytes());
+    group.free_pages.resize(size_t(pages));
+    std::iota(group.free_pages.begin(), group.free_pages.end(), 0);
+    std::shuffle(group.free_pages.begin(), group.free_pages.end(), random);
+    group.pages.resize(size_t(options_.max_requests));
+    group.table.resize(size_t(options_.max_requests) * size_t(group.columns));
+    groups_.push_back(std::move(group));
+}
+
+// Pages for what the step adds; pages that no later token can see go back.
+void Session::fit_pages(Group& group, const StepRequest& request) {
+    std::vector<int32_t>& pages = group.pages[size_t(request.request)];
+    const int64_t before = lengths_[size_t(request.request)], page = group.need.page_rows;
+    if (group.need.resident) {
+        const int64_t first_seen = std::max<int64_t>(0, before - group.need.resident);
+        for (size_t i = 0; i < pages.size() && int64_t(i + 1) * page <= first_seen; ++i) {
+            if (pages[i] >= 0) group.free_pages.push_back(pages[i]);
+            pages[i] = -1;
+        }
+    }
+    const int64_t needed = ceil_div(group.need.rows(before + request.tokens), page);
+    while (int64_t(pages.size()) < needed) {
+        if (group.free_pages.empty())
+            fail(SMLA_INTERNAL, text("cache ", group.need.name), "no free page", "one for every row");
+        pages.push_back(group.free_pages.back());
+        group.free_pages.pop_back();
+    }
+}
+
+void Session::end_request(int32_t request) {
+    SMLA_CHECK(request >= 0 && request < options_.max_requests, "request", request,
+               text("0 to ", options_.max_requests - 1));
+    for (Group& group : groups_) {
+        for (const int32_t page : group.pages[size_t(request)])
+            if (page >= 0) group.free_pages.push_back(page);
+        group.pages[size_t(request)].clear();
+    }
+    lengths_[size_t(request)] = 0;
+}
+
+int64_t Session::step_tokens(const Step& step) const {
+    int64_t tokens = 0;
+    for (const StepRequest& request : step.requests) tokens += request.tokens;
+    return tokens;
+}
+
+void Session::check(const Step& step) const {
+    SMLA_CHECK(int64_t(step.requests.size()) <= options_.max_requests, "requests", step.requests.size(),
+               text("at most ", options_.max_requests));
+    std::vector<bool> seen(size_t(options_.max_requests));
+    for (size_t i = 0; i < step.requests.size(); ++i) {
+        const StepRequest& request = step.requests[i];
+        SMLA_CHECK(request.request >= 0 && request.request < options_.max_requests,
+                   text("requests[", i, "].request"), request.request,
+                   text("0 to ", options_.max_requests - 1));
+        SMLA_CHECK(!seen[size_t(request.request)], text("requests[", i, "].request"),
+                   text(request.request, ", twice"), "each request once");
+        seen[size_t(request.request)] = true;
+        const int64_t length = int64_t(lengths_[size_t(request.request)]) + request.tokens;
+        SMLA_CHECK(request.tokens >= 0 && length <= options_.max_tokens, text("requests[", i, "].tokens"),
+                   request.tokens,
+                   text("0 to ", options_.max_tokens - lengths_[size_t(request.request)],
+                        ", what the caches still hold"));
+    }
+    const int64_t tokens = step_tokens(step), hidden = layer_.config().common.hidden_size;
+    SMLA_CHECK(tokens <= options_.max_step_tokens, "requests", text(tokens, " tokens"),
+               text("at most ", options_.max_step_tokens));
+    check_tensor("hidden", step.hidden, kFloats, {tokens, hidden});
+    check_rows("hidden", step.hidden);
+    check_tensor("out", step.out, kFloats, {tokens, hidden});
+    check_rows("out", step.out);
+    check_optional("rope_positions", step.rope_positions, kInts, {tokens});
+    const bool shared = layer_.config().layer_kind(layer_.layer_index()) == LayerKind::dsa_shared;
+    if (shared) check_tensor("forced_topk", step.forced_topk, kInt32, {tokens, kAny});
+    else check_optional("forced_topk", step.forced_topk, kInt32, {tokens, kAny});
+}
+
+void Session::build_plan(const Step& step) {
+    const int64_t requests = int64_t(step.requests.size());
+    PlanBatch batch{};
+    batch.struct_size = sizeof batch;
+    query_start_loc_[0] = 0;
+    for (int64_t r = 0; r < requests; ++r) {
+        const StepRequest& request = step.requests[size_t(r)];
+        query_start_loc_[size_t(r) + 1] = query_start_loc_[size_t(r)] + request.tokens;
+        seq_lens_[size_t(r)] = lengths_[size_t(request.request)] + request.tokens;
+    }
+    batch.query_start_loc = make_tensor(query_start_loc_.data(), SMLA_I32, {requests + 1});
+    batch.seq_lens = make_tensor(seq_lens_.data(), SMLA_I32, {requests});
+    batch.rope_positions = step.rope_positions;
+    for (Group& group : groups_) {
+        for (int64_t r = 0; r < requests; ++r) {
+            fit_pages(group, step.requests[size_t(r)]);
+            const std::vector<int32_t>& pages = group.pages[size_t(step.requests[size_t(r)].request)];
+            int32_t* row = group.table.data() + r * group.columns;
+            std::copy(pages.begin(), pages.end(), row);
+            std::fill(row + pages.size(), row + group.columns, -1);
+        }
+        PlanGroup view{};
+        view.block_table = make_tensor(group.table.data(), SMLA_I32, {requests, group.columns});
+        view.page_tokens = group.need.page_rows;
+        switch (group.need.group) {
+            case SMLA_PLAN_PRIMARY: batch.primary = view; break;
+            case SMLA_PLAN_WINDOW: batch.window = view; break;
+            case SMLA_PLAN_COMPRESSED: batch.compressed = view; break;
+            case SMLA_PLAN_INDEX: batch.index = view; break;
+            case SMLA_PLAN_STATE: batch.state = view; break;
+            case SMLA_PLAN_INDEX_STATE: batch.index_state = view; break;
+        }
+    }
+    plan_->build(batch);
+}
+
+CacheGroup Session::cache_group(int32_t bit, const Tensor& slots) const {
+    for (const Group& group : groups_)
+        if (group.need.group == bit)
+            return {group.cache,
+                    make_tensor(group.table.data(), SMLA_I32, {options_.max_requests, group.columns}), slots};
+    return {};
+}
+
+LayerStep Session::layer_step(const Step& step) const {
+    const int64_t tokens = step.hidden.shape[0];
+    const PlanFields& fields = plan_->fields();
+    const auto cut = [&](const Tensor& field) { return present(field) ? slice(field, 0, 0, tokens) : field; };
+    LayerStep out{};
+    out.hidden = step.hidden;
+    out.out = step.out;
+    const int64_t ratio = std::max<int64_t>(layer_.config().compress_ratio(layer_.layer_index()), 1);
+    out.batch = {cut(fields.request_of_token), cut(fields.position), cut(fields.rope_position),
+                 cut(fields.visible_tokens), options_.max_tokens / ratio};
+    out.caches = {.kv = cache_group(SMLA_PLAN_PRIMARY, cut(fields.primary_slot)),
+                  .index = cache_group(SMLA_PLAN_INDEX, cut(fields.index_slot)),
+                  .window = cache_group(SMLA_PLAN_WINDOW, cut(fields.window_slot)),
+                  .entries = cache_group(SMLA_PLAN_COMPRESSED, cut(fields.compressed_slot)),
+                  .state = cache_group(SMLA_PLAN_STATE, cut(fields.state_slot)),
+                  .index_entries = cache_group(SMLA_PLAN_INDEX, cut(fields.index_slot)),
+                  .index_state = cache_group(SMLA_PLAN_INDEX_STATE, cut(fields.index_state_slot))};
+    out.window_rows = cut(fields.window_rows);
+    out.window_lengths = cut(fields.window_len);
+    out.visible_entries = cut(fields.visible_entries);
+    out.entry_rows = cut(fields.entry_rows);
+    out.entry_lengths = cut(fields.entry_len);
+    out.forced_topk = step.forced_topk;
+    if (layer_.config().layer_kind(layer_.layer_index()) == LayerKind::dsa)
+        out.topk = make_tensor(topk_.data(), SMLA_I32, {tokens, layer_.config().indexer->topk});
+    return out;
+}
+
+void Session::forward(const Step& step) {
+    check(step);
+    build_plan(step);
+    LayerStep inner = layer_step(step);
+    int64_t longest = 1;  // columns that any token of this step can score
+    for (size_t r = 0; r < step.requests.size(); ++r) longest = std::max<int64_t>(longest, seq_lens_[r]);
+    inner.batch.max_columns = std::min(inner.batch.max_columns, longest);
+    const Env env = context_.env({});
+    size_t bytes = workspace_bytes_;
+    if (step.tap)
+        bytes =
+            layer_workspace(layer_, env, inner, options_.stage_budget, step.tap);  // looking costs scratch
+    run_layer(layer_, env, inner, workspace_.at_least(bytes), options_.stage_budget, &records, step.tap);
+    for (const StepRequest& request : step.requests) lengths_[size_t(request.request)] += request.tokens;
+    last_tokens_ = step.hidden.shape[0];
+}
+
+Tensor Session::topk() const {
+    if (topk_.empty() || layer_.config().layer_kind(layer_.layer_index()) != LayerKind::dsa) return {};
+    return make_tensor(topk_.data(), SMLA_I32, {last_tokens_, layer_.config().indexer->topk});
+}
+
+size_t Session::cache_bytes() const {
+    size_t bytes = 0;
+    for (const Group& group : groups_) bytes += smla::cache_bytes(group.cache);
+    return bytes;
+}
+
+}  // namespace smla

@@ -1,0 +1,91 @@
+// A session: one layer with caches of its own for a number of requests. It hands out pages, builds the plan
+// of each step and runs the layer; for tools, examples and bindings. An inference engine brings its own
+// caches and calls the layer.
+#pragma once
+
+#include "layers/cache_layout.h"
+#include "layers/layer.h"
+#include "plan/plan.h"
+
+#include <random>
+#include <span>
+
+namespace smla {
+
+struct SessionOptions {
+    CacheChoice caches;
+    int32_t max_requests = 1;
+    int32_t max_tokens = 4096;      // per request, prompt and decoded tokens
+    int32_t max_step_tokens = 512;  // of all requests in one step
+    size_t stage_budget = 0;        // bytes of scratch a stage may use; 0: as much as pays
+    uint64_t page_seed = 1;  // pages are handed out in a shuffled order: nothing may rely on neighbours
+};
+
+struct StepRequest {
+    int32_t request;  // 0 <= request < max_requests
+    int32_t tokens;   // query tokens of this step, 0 or more
+};
+
+class Session {
+public:
+    Session(Context& context, const Layer& layer, const SessionOptions& options);
+    ~Session();
+    Session(const Session&) = delete;
+    Session& operator=(const Session&) = delete;
+
+    struct Step {
+        std::span<const StepRequest> requests;
+        Tensor hidden{};          // [T,hidden], the requests' tokens one after the other
+        Tensor out{};             // [T,hidden]
+        Tensor rope_positions{};  // [T] i32 or i64, optional: the order in the request
+        Tensor forced_topk{};     // [T,k] i32: see LayerStep; shared layers need it
+        const Tap* tap = nullptr;
+    };
+    void forward(const Step& step);
+
+    // Selected positions of the last step, [T,k] i32: for the layers that share them. Absent without an
+    // indexer.
+    Tensor topk() const;
+    int32_t length(int32_t request) const { return lengths_[size_t(request)]; }
+    void end_request(int32_t request);  // frees its pages
+
+    const Layer& layer() const { return layer_; }
+    const SessionOptions& options() const { return options_; }
+    const std::vector<CacheNeed>& needs() const { return needs_; }
+    size_t cache_bytes() const;
+    size_t workspace_bytes() const { return workspace_bytes_; }
+    StageRecords records{};  // of all steps so far
+
+private:
+    // Pages of one cache group: a pool, and the pages of each request.
+    struct Group {
+        CacheNeed need{};
+        smla_cache cache{};
+        std::vector<int32_t> free_pages;
+        std::vector<std::vector<int32_t>> pages;  // by request; -1: given back, no longer visible
+        std::vector<int32_t> table;               // [R,MB] of this step
+        int64_t columns = 0;
+    };
+
+    void create_group(const CacheNeed& need, std::mt19937_64& random);
+    void fit_pages(Group& group, const StepRequest& request);
+    void check(const Step& step) const;
+    void build_plan(const Step& step);
+    LayerStep layer_step(const Step& step) const;
+    CacheGroup cache_group(int32_t bit, const Tensor& slots) const;
+    int64_t step_tokens(const Step& step) const;
+
+    Context& context_;
+    const Layer& layer_;
+    SessionOptions options_;
+    std::vector<CacheNeed> needs_;
+    std::vector<Group> groups_;
+    std::vector<int32_t> lengths_;
+    std::unique_ptr<Plan> plan_;
+    std::vector<int32_t> query_start_loc_, seq_lens_, topk_;
+    int64_t last_tokens_ = 0;
+    OwnedWorkspace workspace_;
+    size_t workspace_bytes_ = 0;
+};
+
+}  // namespace smla

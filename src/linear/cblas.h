@@ -1,0 +1,21 @@
+// The host's CBLAS, loaded at run time: SMLA_CBLAS names a library, else the usual ones are tried.
+// Projections are not what this project is for, so they go through it; without one, callers use their own
+// loops.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace smla {
+
+struct Cblas {
+    // Row-major C[m,n] = A[m,k] * op(B); B is [n,k] with leading dimension ldb if transposed, else [k,n].
+    using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
+                           const float* a, int lda, const float* b, int ldb, float beta, float* c, int ldc);
+    Sgemm sgemm = nullptr;
+    std::string library;  // what was loaded; empty: none
+};
+
+const Cblas& cblas();
+
+}  // namespace smla

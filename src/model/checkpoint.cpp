@@ -1,0 +1,129 @@
+#include "model/checkpoint.h"
+
+#include "model/findings.h"
+#include "model/json.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+
+namespace smla {
+
+namespace fs = std::filesystem;
+
+namespace {
+constexpr const char* kWholeFile = "model.safetensors";
+constexpr const char* kIndexFile = "model.safetensors.index.json";
+constexpr const char* kSuffix = ".safetensors";
+constexpr size_t kMaxIndexBytes = 100000000;
+}  // namespace
+
+struct Checkpoint::State {
+    struct Shard {
+        std::string path;  // empty: given as a file
+        std::optional<SafetensorsFile> file;
+    };
+    std::string name;
+    std::mutex mutex;  // guards opening shards
+    std::vector<Shard> shards;
+    std::map<std::string, size_t> shard_of;
+
+    const SafetensorsFile& opened(size_t shard) {
+        std::lock_guard lock(mutex);
+        Shard& at = shards[shard];
+        if (!at.file) at.file = SafetensorsFile::open(at.path);
+        return *at.file;
+    }
+
+    void add_file(SafetensorsFile file) {
+        for (const std::string& tensor : file.names()) {
+            const auto placed = shard_of.emplace(tensor, shards.size());
+            if (!placed.second)
+                fail(SMLA_DATA_ERROR, name + ": tensor " + printable(tensor),
+                     text("in ", shards[placed.first->second].file->name(), " and in ", file.name()),
+                     "one file");
+        }
+        shards.push_back({"", std::move(file)});
+    }
+
+    void add_index(const fs::path& folder) {
+        const Json json = parse_json(read_text_file((folder / kIndexFile).string(), kMaxIndexBytes),
+                                     kIndexFile, {8, 4000000});
+        const auto found = json.is_object() ? json.find("weight_map") : json.end();
+        if (!json.is_object() || found == json.end() || !found->is_object())
+            fail(SMLA_DATA_ERROR, text(kIndexFile, ": weight_map"),
+                 json.is_object() && found != json.end() ? json_text(*found) : "absent",
+                 "an object: file of each tensor");
+        std::map<std::string, size_t> known;
+        for (const auto& item : found->items()) {
+            const std::string field = text(kIndexFile, ": weight_map.", printable(item.key()));
+            if (!item.value().is_string())
+                fail(SMLA_DATA_ERROR, field, json_text(item.value()), "the name of a file");
+            const std::string& file = item.value().get_ref<const std::string&>();
+            // A plain name only: an index must not reach outside its folder.
+            if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos ||
+                file.find('\0') != std::string::npos)
+                fail(SMLA_DATA_ERROR, field, json_text(item.value()),
+                     "the name of a file in the same folder");
+            const auto shard = known.emplace(file, shards.size());
+            if (shard.second) shards.push_back({(folder / file).string(), std::nullopt});
+            shard_of[item.key()] = shard.first->second;
+        }
+    }
+
+    void add_folder(const fs::path& folder) {
+        std::error_code error;
+        if (fs::exists(folder / kWholeFile, error))
+            return add_file(SafetensorsFile::open((folder / kWholeFile).string()));
+        if (fs::exists(folder / kIndexFile, error)) return add_index(folder);
+        std::vector<std::string> files;
+        for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+            if (it->path().extension() == kSuffix) files.push_back(it->path().string());
+        if (error) fail(SMLA_IO_ERROR, folder.string(), error.message(), "a readable folder");
+        if (files.empty())
+            fail(SMLA_IO_ERROR, folder.string(), "no such file",
+                 text(kWholeFile, ", ", kIndexFile, " or *", kSuffix));
+        std::sort(files.begin(), files.end());
+        for (const std::string& file : files) add_file(SafetensorsFile::open(file));
+    }
+};
+
+Checkpoint Checkpoint::open(const std::string& path) {
+    Checkpoint out;
+    out.state_ = std::make_shared<State>();
+    const fs::path at(path);
+    out.state_->name = at.filename().empty() ? at.parent_path().filename().string() : at.filename().string();
+    std::error_code error;
+    if (fs::is_directory(at, error)) out.state_->add_folder(at);
+    else out.state_->add_file(SafetensorsFile::open(path));
+    return out;
+}
+
+Checkpoint Checkpoint::from_file(SafetensorsFile file) {
+    Checkpoint out;
+    out.state_ = std::make_shared<State>();
+    out.state_->name = file.name();
+    out.state_->add_file(std::move(file));
+    return out;
+}
+
+const std::string& Checkpoint::name() const { return state_->name; }
+
+bool Checkpoint::has(const std::string& tensor) const { return state_->shard_of.count(tensor) != 0; }
+
+std::vector<std::string> Checkpoint::names() const {
+    std::vector<std::string> out;
+    for (const auto& each : state_->shard_of) out.push_back(each.first);
+    return out;
+}
+
+HostTensor Checkpoint::tensor(const std::string& tensor) const {
+    const auto found = state_->shard_of.find(tensor);
+    if (found == state_->shard_of.end())
+        fail(SMLA_DATA_ERROR, state_->name + ": tensor " + printable(tensor), "absent",
+             text("one of the checkpoint's ", state_->shard_of.size(), " tensors"));
+    return state_->opened(found->second).tensor(tensor);
+}
+
+}  // namespace smla

@@ -1,0 +1,181 @@
+#include "model/config.h"
+
+#include "core/status.h"
+#include "model/config_parts.h"
+#include "model/mapped_file.h"
+
+#include <cmath>
+#include <filesystem>
+
+namespace smla {
+
+namespace {
+
+constexpr size_t kMaxConfigBytes = 16 << 20;
+constexpr double kMinEps = 1e-30, kMaxEps = 1;
+
+struct KnownModel {
+    std::string_view type;
+    ModelFamily family;
+    bool latent_eps_is_rms_eps;
+};
+// GLM-5.x: config says rms_norm_eps 1e-5; vLLM and SGLang use it in the latent norms as well, transformers
+// uses 1e-6. DeepSeek: 1e-6 everywhere. `latent_norm_eps` overrides both.
+constexpr KnownModel kModels[] = {{"deepseek_v32", ModelFamily::dsa, false},
+                                  {"glm_moe_dsa", ModelFamily::dsa, true},
+                                  {"deepseek_v4", ModelFamily::hybrid, false}};
+
+const KnownModel* read_model_type(const ObjectReader& reader) {
+    std::string known;
+    for (const KnownModel& each : kModels) known += (known.empty() ? "" : ", ") + std::string(each.type);
+    const std::optional<std::string> type = reader.string("model_type");
+    if (type)
+        for (const KnownModel& each : kModels)
+            if (each.type == *type) return &each;
+    if (type) reader.add("model_type", in_quotes(*type), text("one of ", known));
+    else if (!reader.has("model_type")) reader.add("model_type", "absent", text("one of ", known));
+    return nullptr;
+}
+
+void read_common(const ObjectReader& reader, const KnownModel& model, CommonConfig& common) {
+    common.model_type = model.type;
+    common.family = model.family;
+    common.hidden_size = reader.integer("hidden_size", 1, kMaxHidden);
+    common.layers = reader.integer("num_hidden_layers", 1, kMaxLayers, 0);
+    common.mtp_layers = reader.integer("num_nextn_predict_layers", 0, kMaxLayers, 0);
+    common.heads = reader.integer("num_attention_heads", 1, kMaxHeads);
+    common.q_lora_rank = reader.integer("q_lora_rank", 1, kMaxRank);
+    common.rms_norm_eps = reader.number("rms_norm_eps", kMinEps, kMaxEps, 1e-6);
+    const double latent = model.latent_eps_is_rms_eps ? common.rms_norm_eps : 1e-6;
+    common.latent_norm_eps = reader.number("latent_norm_eps", kMinEps, kMaxEps, latent);
+    if (reader.boolean("attention_bias", false))
+        reader.add("attention_bias", "true", "false: projections without bias");
+}
+
+void read_quantization(const ObjectReader& reader, CommonConfig& common) {
+    const std::optional<ObjectReader> quantization = reader.object("quantization_config");
+    if (!quantization) return;
+    const std::string method = quantization->string("quant_method").value_or("fp8");
+    if (method != "fp8")
+        quantization->add("quant_method", in_quotes(method), "fp8 (or no quantization_config)");
+    const Json* block = quantization->list("weight_block_size");
+    if (!block) return;
+    if (block->size() != 2)
+        return quantization->add("weight_block_size", json_text(*block), "a list of 2: rows and columns");
+    common.weight_block_rows = quantization->integer_of((*block)[0], "weight_block_size[0]", 1, kMaxRank);
+    common.weight_block_columns = quantization->integer_of((*block)[1], "weight_block_size[1]", 1, kMaxRank);
+}
+
+void read_mhc(const ObjectReader& reader, AttentionConfig& config) {
+    if (!reader.has("hc_mult")) return;
+    MhcConfig mhc;
+    mhc.streams = reader.integer("hc_mult", 1, 64);
+    mhc.sinkhorn_iterations = reader.integer("hc_sinkhorn_iters", 1, 1000);
+    mhc.eps = reader.number("hc_eps", kMinEps, kMaxEps);
+    config.mhc = mhc;
+}
+
+void check_layer(const CommonConfig& common, int64_t layer) {
+    const int64_t count = common.layers == 0 ? kMaxLayers : common.layers + common.mtp_layers;
+    SMLA_CHECK(layer >= 0 && layer < count, "layer", layer, text("0 to ", count - 1));
+}
+
+}  // namespace
+
+const Json* read_layer_list(const ObjectReader& reader, const char* name) {
+    const Json* list = reader.list(name);
+    if (!list || list->size() <= size_t(kMaxLayers)) return list;
+    reader.add(name, text(list->size(), " layers"), text("at most ", kMaxLayers));
+    return nullptr;
+}
+
+const char* layer_kind_name(LayerKind kind) {
+    switch (kind) {
+        case LayerKind::dsa: return "dsa";
+        case LayerKind::dsa_shared: return "dsa_shared";
+        case LayerKind::sliding: return "sliding";
+        case LayerKind::compressed_sparse: return "compressed_sparse";
+        case LayerKind::heavily_compressed: return "heavily_compressed";
+    }
+    return "unknown";
+}
+
+double IndexerConfig::weight_factor() const {
+    return 1 / std::sqrt(double(heads)) / std::sqrt(double(head_dim));
+}
+
+int64_t AttentionConfig::compress_ratio(int64_t layer) const {
+    check_layer(common, layer);
+    if (!hybrid) return 0;
+    if (hybrid->uniform_ratio) return *hybrid->uniform_ratio;
+    return layer < int64_t(hybrid->compress_ratios.size()) ? hybrid->compress_ratios[size_t(layer)] : 0;
+}
+
+LayerKind AttentionConfig::layer_kind(int64_t layer) const {
+    check_layer(common, layer);
+    if (hybrid) {
+        const int64_t ratio = compress_ratio(layer);
+        return ratio == 0   ? LayerKind::sliding
+               : ratio == 4 ? LayerKind::compressed_sparse
+                            : LayerKind::heavily_compressed;
+    }
+    if (layer < int64_t(dsa->has_indexer.size()))
+        return dsa->has_indexer[size_t(layer)] ? LayerKind::dsa : LayerKind::dsa_shared;
+    if (!dsa->has_indexer.empty()) return LayerKind::dsa;  // MTP layers stand alone
+    const int64_t since = std::max<int64_t>(layer - dsa->index_offset + 1, 0);
+    return since % dsa->index_frequency == 0 ? LayerKind::dsa : LayerKind::dsa_shared;
+}
+
+int64_t AttentionConfig::index_source_layer(int64_t layer) const {
+    const LayerKind kind = layer_kind(layer);
+    if (kind == LayerKind::sliding || kind == LayerKind::heavily_compressed) return -1;
+    while (layer_kind(layer) == LayerKind::dsa_shared) --layer;
+    return layer;
+}
+
+const RopeParameters& AttentionConfig::rope(int64_t layer) const {
+    if (dsa) {
+        check_layer(common, layer);
+        return dsa->rope;
+    }
+    return compress_ratio(layer) == 0 ? hybrid->rope : hybrid->compress_rope;
+}
+
+int64_t AttentionConfig::qk_head_dim() const {
+    return dsa ? dsa->qk_nope_head_dim + common.rope_dim : hybrid->head_dim;
+}
+
+double AttentionConfig::softmax_scale() const {
+    return dsa ? attention_scale(qk_head_dim(), dsa->rope) : attention_scale(qk_head_dim(), {});
+}
+
+AttentionConfig parse_config(std::string_view json, const std::string& source) {
+    const Json object = parse_json(json, source);
+    if (!object.is_object()) fail(SMLA_DATA_ERROR, source, json_text(object), "an object");
+    Findings findings(source);
+    const ObjectReader reader(object, findings);
+    AttentionConfig config;
+    if (const KnownModel* model = read_model_type(reader)) {
+        read_common(reader, *model, config.common);
+        if (model->family == ModelFamily::dsa) read_dsa(reader, config);
+        else read_hybrid(reader, config);
+        read_quantization(reader, config.common);
+        read_mhc(reader, config);
+        if (findings.empty() && config.dsa) check_ramp(reader, config.common.rope_dim, config.dsa->rope);
+        if (findings.empty() && config.hybrid) {
+            check_ramp(reader, config.common.rope_dim, config.hybrid->rope);
+            check_ramp(reader, config.common.rope_dim, config.hybrid->compress_rope);
+        }
+    }
+    findings.throw_if_any();
+    return config;
+}
+
+AttentionConfig load_config(const std::string& path) {
+    std::error_code error;
+    const std::filesystem::path at(path);
+    const std::filesystem::path file = std::filesystem::is_directory(at, error) ? at / "config.json" : at;
+    return parse_config(read_text_file(file.string(), kMaxConfigBytes), file.filename().string());
+}
+
+}  // namespace smla

@@ -1,0 +1,97 @@
+// What an attention layer needs to know of a model, read from a Hugging Face config.json.
+#pragma once
+
+#include "model/rope_tables.h"
+
+#include <smla/stages_linear.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace smla {
+
+enum class ModelFamily {
+    dsa,    // deepseek_v32, glm_moe_dsa: latent attention over keys that an indexer selects
+    hybrid  // deepseek_v4: sliding window and compressed entries in one softmax
+};
+
+enum class LayerKind {
+    dsa,                // with an indexer of its own
+    dsa_shared,         // attends to the selection of an earlier layer
+    sliding,            // window only
+    compressed_sparse,  // window and selected entries, one per 4 tokens
+    heavily_compressed  // window and all entries
+};
+const char* layer_kind_name(LayerKind kind);
+
+struct CommonConfig {
+    std::string model_type;
+    ModelFamily family = ModelFamily::dsa;
+    int64_t hidden_size = 0;
+    int64_t layers = 0;      // of the main stack; 0: the config does not tell, any layer is accepted
+    int64_t mtp_layers = 0;  // multi-token prediction: layers numbered after the main stack
+    int64_t heads = 0;
+    int64_t q_lora_rank = 0;
+    int64_t rope_dim = 0;  // rotated channels, of main attention and of the indexer
+    double rms_norm_eps = 0;
+    double latent_norm_eps = 0;                                   // of the norms of the q and kv latents
+    int64_t weight_block_rows = 128, weight_block_columns = 128;  // of fp8 weight scales
+};
+
+struct IndexerConfig {
+    int64_t heads = 0, head_dim = 0, topk = 0;
+    smla_rope_style rope_style = SMLA_ROPE_INTERLEAVED;
+    double key_norm_eps = 1e-6;    // of the DSA key's LayerNorm; in no config, 1e-6 in all published models
+    double weight_factor() const;  // heads^-0.5 head_dim^-0.5
+};
+
+struct DsaConfig {
+    int64_t kv_lora_rank = 0, qk_nope_head_dim = 0, v_head_dim = 0;
+    RopeParameters rope;
+    std::vector<bool> has_indexer;  // per layer; where it ends, the rule of frequency and offset
+    int64_t index_frequency = 1, index_offset = 2;
+};
+
+struct HybridConfig {
+    int64_t head_dim = 0, window = 0, o_groups = 0, o_lora_rank = 0;
+    RopeParameters rope;                   // of layers without compression
+    RopeParameters compress_rope;          // of layers with it
+    std::vector<int64_t> compress_ratios;  // per layer: 0 none
+    std::optional<int64_t> uniform_ratio;  // the config gives one ratio for all layers
+};
+
+struct MhcConfig {
+    int64_t streams = 0, sinkhorn_iterations = 0;
+    double eps = 0;
+};
+
+// Exactly one of dsa and hybrid is there, as common.family says.
+struct AttentionConfig {
+    CommonConfig common;
+    std::optional<IndexerConfig> indexer;  // a hybrid model may have none
+    std::optional<DsaConfig> dsa;
+    std::optional<HybridConfig> hybrid;
+    std::optional<MhcConfig> mhc;
+
+    // All throw SMLA_INVALID_ARGUMENT for a layer that the model does not have.
+    LayerKind layer_kind(int64_t layer) const;
+    int64_t compress_ratio(int64_t layer) const;  // 0: none
+    // The layer whose selection this layer attends to: itself, or for a shared layer the nearest before it
+    // that has an indexer; -1: no selection.
+    int64_t index_source_layer(int64_t layer) const;
+    const RopeParameters& rope(int64_t layer) const;
+
+    int64_t qk_head_dim() const;
+    double softmax_scale() const;
+};
+
+// `source` stands for the file in errors. Everything that is wrong is reported in one error.
+AttentionConfig parse_config(std::string_view json, const std::string& source);
+
+// `path`: a config.json or the folder it lies in.
+AttentionConfig load_config(const std::string& path);
+
+}  // namespace smla

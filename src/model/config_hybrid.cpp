@@ -1,0 +1,148 @@
+#include "model/config_parts.h"
+
+#include <cmath>
+
+namespace smla {
+
+namespace {
+
+constexpr int64_t kSparseRatio = 4;  // overlap and indexer come with this ratio
+constexpr int64_t kMaxRatio = 4096;
+
+int64_t read_ratio(const ObjectReader& reader, const Json& value, const std::string& name) {
+    const int64_t ratio = reader.integer_of(value, name, 0, kMaxRatio);
+    if (ratio == 1) reader.add(name, "1", "0 (no compression), 4 (sparse) or 2 and more (heavy)");
+    return ratio;
+}
+
+// transformers: layer_types names each layer, compress_rates gives the ratio of a name
+void read_layer_types(const ObjectReader& reader, const Json& types, HybridConfig& hybrid) {
+    int64_t sparse = kSparseRatio, heavy = 128;
+    if (const std::optional<ObjectReader> rates = reader.object("compress_rates")) {
+        sparse = rates->integer("compressed_sparse_attention", kSparseRatio, kSparseRatio, kSparseRatio);
+        heavy = rates->integer("heavily_compressed_attention", 2, kMaxRatio, 128);
+        if (heavy == kSparseRatio)
+            rates->add("heavily_compressed_attention", text(heavy),
+                       "another ratio than 4, the sparse layers' own");
+    }
+    for (size_t i = 0; i < types.size(); ++i) {
+        const Json& type = types[i];
+        int64_t ratio = 0;
+        if (is_string(type, "compressed_sparse_attention")) ratio = sparse;
+        else if (is_string(type, "heavily_compressed_attention")) ratio = heavy;
+        else if (!is_string(type, "sliding_attention"))
+            reader.add(text("layer_types[", i, "]"), json_text(type),
+                       "sliding_attention, compressed_sparse_attention or heavily_compressed_attention");
+        hybrid.compress_ratios.push_back(ratio);
+    }
+}
+
+void read_ratios(const ObjectReader& reader, CommonConfig& common, HybridConfig& hybrid) {
+    const char* name = "compress_ratios";
+    if (const Json* ratios = read_layer_list(reader, name)) {
+        for (size_t i = 0; i < ratios->size(); ++i)
+            hybrid.compress_ratios.push_back(read_ratio(reader, (*ratios)[i], text(name, "[", i, "]")));
+    } else if (const Json* types = read_layer_list(reader, "layer_types")) {
+        name = "layer_types";
+        read_layer_types(reader, *types, hybrid);
+    } else if (const Json* ratio = reader.find("compress_ratio")) {
+        hybrid.uniform_ratio = read_ratio(reader, *ratio, "compress_ratio");
+        return;
+    } else {
+        reader.add(name, "absent", "the ratio of each layer (or layer_types)");
+        return;
+    }
+    const int64_t given = int64_t(hybrid.compress_ratios.size());
+    if (common.layers == 0) common.layers = given;
+    if (given < common.layers)
+        reader.add(name, text(given, " layers"), text("num_hidden_layers, ", common.layers));
+    common.mtp_layers =
+        std::max(common.mtp_layers, given - common.layers);  // the list goes on over the MTP layers
+}
+
+// qk_rope_head_dim, or a fraction of head_dim in any of the places transformers has put it
+int64_t read_rope_dim(const ObjectReader& reader, int64_t head_dim) {
+    int64_t dim = 0;
+    if (reader.has("qk_rope_head_dim")) {
+        dim = reader.integer("qk_rope_head_dim", 2, kMaxHeadDim);
+    } else {
+        std::optional<ObjectReader> at = reader;
+        if (!reader.has("partial_rotary_factor")) at = reader.object("rope_parameters");
+        if (at && !at->has("partial_rotary_factor")) at = at->object("main");
+        if (!at || !at->has("partial_rotary_factor")) {
+            reader.add("qk_rope_head_dim", "absent",
+                       text("an integer from 2 to ", kMaxHeadDim, ", or partial_rotary_factor"));
+            return 2;
+        }
+        const double exact = at->number("partial_rotary_factor", 1e-3, 1) * double(head_dim);
+        dim = std::llround(exact);
+        if (std::fabs(exact - double(dim)) > 1e-6 || dim < 2) {
+            at->add("partial_rotary_factor", text(exact / double(head_dim)),
+                    text("a whole number of head_dim's ", head_dim, " channels"));
+            return 2;
+        }
+    }
+    if ((dim % 2 != 0 || dim > head_dim) && reader.good({"qk_rope_head_dim", "head_dim"}))
+        reader.add("qk_rope_head_dim", text(dim), text("an even number up to head_dim, ", head_dim));
+    return dim;
+}
+
+void read_ropes(const ObjectReader& reader, HybridConfig& hybrid) {
+    hybrid.rope.theta = reader.number("rope_theta", kMinTheta, kMaxTheta, 10000);
+    const std::optional<ObjectReader> nested = reader.object("rope_parameters");
+    const std::optional<ObjectReader> main = nested ? nested->object("main") : std::nullopt;
+    const std::optional<ObjectReader> compress = nested ? nested->object("compress") : std::nullopt;
+    if (!reader.has("rope_theta") && !(nested && nested->has("rope_theta")) &&
+        !(main && main->has("rope_theta")))
+        reader.add("rope_theta", "absent", "a number, here or in rope_parameters");
+    const bool flat_theta = reader.has("compress_rope_theta") || !compress || !compress->has("rope_theta");
+    if (flat_theta) hybrid.compress_rope.theta = reader.number("compress_rope_theta", kMinTheta, kMaxTheta);
+    if (nested) {
+        hybrid.rope.theta = nested->number("rope_theta", kMinTheta, kMaxTheta, hybrid.rope.theta);
+        if (main) read_rope(*main, false, hybrid.rope);
+        if (compress) read_rope(*compress, false, hybrid.compress_rope);
+    }
+    // The flat object is the scaling of the compressing layers only; its theta is theirs as well, not the
+    // main one.
+    if (!compress)
+        for (const char* name : {"rope_scaling", "rope_parameters"})
+            if (const std::optional<ObjectReader> flat = reader.object(name)) {
+                const double theta = hybrid.compress_rope.theta;
+                read_rope(*flat, false, hybrid.compress_rope);
+                hybrid.compress_rope.theta = theta;
+            }
+}
+
+bool has_ratio(const HybridConfig& hybrid, int64_t ratio) {
+    if (hybrid.uniform_ratio) return *hybrid.uniform_ratio == ratio;
+    for (const int64_t each : hybrid.compress_ratios)
+        if (each == ratio) return true;
+    return false;
+}
+
+}  // namespace
+
+void read_hybrid(const ObjectReader& reader, AttentionConfig& config) {
+    HybridConfig hybrid;
+    hybrid.head_dim = reader.integer("head_dim", 2, kMaxHeadDim);
+    hybrid.window =
+        reader.integer(reader.has("sliding_window") ? "sliding_window" : "window_size", 1, kMaxTopk);
+    hybrid.o_groups = reader.integer("o_groups", 1, kMaxHeads);
+    hybrid.o_lora_rank = reader.integer("o_lora_rank", 1, kMaxRank);
+    if (config.common.heads % hybrid.o_groups != 0 && reader.good({"num_attention_heads", "o_groups"}))
+        reader.add("o_groups", text(hybrid.o_groups),
+                   text("a divisor of num_attention_heads, ", config.common.heads));
+    config.common.rope_dim = read_rope_dim(reader, hybrid.head_dim);
+    read_ropes(reader, hybrid);
+    read_ratios(reader, config.common, hybrid);
+    if (has_ratio(hybrid, kSparseRatio) || reader.has("index_topk")) {
+        config.indexer = read_indexer(reader);
+        if (config.indexer->head_dim < config.common.rope_dim &&
+            reader.good({"index_head_dim", "qk_rope_head_dim"}))
+            reader.add("index_head_dim", text(config.indexer->head_dim),
+                       text("at least qk_rope_head_dim, ", config.common.rope_dim));
+    }
+    config.hybrid = hybrid;
+}
+
+}  // namespace smla

@@ -1,0 +1,57 @@
+#include "model/config_parts.h"
+
+namespace smla {
+
+namespace {
+
+// transformers scales the softmax by mscale_all_dim and cos/sin by the ratio of both magnitudes; every
+// published model has both equal (ratio 1). Other models are refused rather than computed slightly wrong.
+double read_magnitude(const ObjectReader& reader) {
+    const double all = reader.number("mscale_all_dim", 0, 1000);
+    const double mscale = reader.number("mscale", 0, 1000);
+    if (mscale != all && reader.good({"mscale", "mscale_all_dim"}))
+        reader.add("mscale", text(mscale),
+                   text("the value of mscale_all_dim, ", all, ": rotated channels stay unscaled"));
+    return all;
+}
+
+Yarn read_yarn(const ObjectReader& reader, bool dsa) {
+    Yarn yarn;
+    yarn.factor = reader.number("factor", 1, 1e6);
+    yarn.original_positions = reader.number("original_max_position_embeddings", 1, 1e12);
+    yarn.beta_fast = reader.number("beta_fast", 1e-6, 1e6, 32);
+    yarn.beta_slow = reader.number("beta_slow", 1e-6, 1e6, 1);
+    yarn.truncate = reader.boolean("truncate", true);
+    if (yarn.beta_fast < yarn.beta_slow && reader.good({"beta_fast", "beta_slow"}))
+        reader.add("beta_fast", text(yarn.beta_fast), text("at least beta_slow, ", yarn.beta_slow));
+    if (dsa) yarn.mscale = read_magnitude(reader);
+    // V4 has no magnitude: transformers and vLLM pin the factor to 1, whatever the mscale members say.
+    const double factor = reader.number("attention_factor", 0, 1000, 1);
+    if (factor != 1 && reader.good({"attention_factor"}))
+        reader.add("attention_factor", text(factor), "1: rotated channels stay unscaled");
+    return yarn;
+}
+
+}  // namespace
+
+void read_rope(const ObjectReader& reader, bool dsa, RopeParameters& rope) {
+    rope.theta = reader.number("rope_theta", kMinTheta, kMaxTheta, rope.theta);
+    const char* member = reader.has("rope_type") ? "rope_type" : "type";
+    const std::string type = reader.string(member).value_or("default");
+    if (type == "yarn") {
+        rope.yarn = read_yarn(reader, dsa);
+    } else if (type != "default") {
+        reader.add(member, in_quotes(type), "default or yarn");
+    }
+}
+
+void check_ramp(const ObjectReader& reader, int64_t rope_dim, const RopeParameters& rope) {
+    if (!rope.yarn) return;
+    const YarnRamp ramp = yarn_ramp(rope_dim, rope.theta, *rope.yarn);
+    if (!(ramp.low <= ramp.high))
+        reader.add("original_max_position_embeddings", text(rope.yarn->original_positions),
+                   text("a ramp within the ", rope_dim, " rotated channels, not from ", ramp.low, " to ",
+                        ramp.high));
+}
+
+}  // namespace smla

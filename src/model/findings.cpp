@@ -1,0 +1,54 @@
+#include "model/findings.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace smla {
+
+namespace {
+constexpr size_t kLongestText = 160;
+constexpr size_t kMostFindings =
+    128;  // more than the tensors of a layer; a hostile file could cause millions
+}  // namespace
+
+std::string printable(std::string_view raw) {
+    std::string out;
+    for (const char c : raw) {
+        if (out.size() >= kLongestText) return out + "...";
+        if (c >= 0x20 && c < 0x7f) {
+            out += c;
+        } else {
+            char hex[8];
+            std::snprintf(hex, sizeof hex, "\\x%02x", unsigned(static_cast<unsigned char>(c)));
+            out += hex;
+        }
+    }
+    return out;
+}
+
+void Findings::add(std::string field, std::string got, std::string wanted) {
+    if (list_.size() < kMostFindings) list_.push_back({std::move(field), std::move(got), std::move(wanted)});
+}
+
+std::string in_quotes(std::string_view raw) { return text("\"", printable(raw), "\""); }
+
+bool Findings::has(const std::string& field) const {
+    return std::any_of(list_.begin(), list_.end(), [&](const Finding& each) { return each.field == field; });
+}
+
+void Findings::throw_if_any() const {
+    if (list_.empty()) return;
+    if (list_.size() == 1)
+        fail(SMLA_DATA_ERROR, source_ + ": " + list_[0].field, list_[0].got, list_[0].wanted);
+    std::string fields, got, wanted;
+    for (const Finding& each : list_) {
+        const char* comma = fields.empty() ? "" : ", ";
+        const char* semicolon = fields.empty() ? "" : "; ";
+        fields += comma + each.field;
+        got += semicolon + each.field + " " + each.got;
+        wanted += semicolon + each.field + " " + each.wanted;
+    }
+    fail(SMLA_DATA_ERROR, source_ + ": " + fields, got, wanted);
+}
+
+}  // namespace smla

@@ -1,0 +1,29 @@
+// Strict JSON for files of unknown origin: no duplicate keys, bounded depth and size, valid UTF-8, nothing
+// after the value. Errors are smla::Error with the source's name.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace smla {
+
+using Json = nlohmann::json;
+
+struct JsonLimits {
+    size_t depth = 32;
+    int64_t values =
+        1000000;  // numbers, strings, lists and objects in all: bounds the memory (about 64 B each)
+};
+
+// `source` is the field of an error, e.g. "config.json".
+Json parse_json(std::string_view text, const std::string& source, JsonLimits limits = {});
+
+bool is_string(const Json& value, std::string_view wanted);
+
+// Short text of a value for an error: "12", "\"yarn\"", "a list".
+std::string json_text(const Json& value);
+
+}  // namespace smla

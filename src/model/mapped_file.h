@@ -1,0 +1,24 @@
+// A file mapped read-only. The mapping lives as long as anybody holds it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+namespace smla {
+
+struct Bytes {
+    std::shared_ptr<const void> memory;  // owner
+    const char* data = nullptr;
+    size_t size = 0;
+};
+
+// Throws SMLA_IO_ERROR naming the path. A file that is shortened by somebody while it is mapped ends the
+// process with SIGBUS when the lost part is read, as with every mmap reader: replace checkpoints by rename,
+// never in place.
+Bytes map_file(const std::string& path);
+
+// The whole content of a small file (JSON); at most `limit` bytes.
+std::string read_text_file(const std::string& path, size_t limit);
+
+}  // namespace smla

@@ -1,0 +1,63 @@
+// Safetensors files: 8 bytes of header length (little endian), a JSON header, then the tensors' bytes without
+// holes. The reader trusts nothing; every error names the file, the tensor and the member that is wrong.
+#pragma once
+
+#include "core/tensor.h"
+#include "model/mapped_file.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace smla {
+
+// A tensor on the host together with what keeps its memory alive: a mapped file or a copy.
+struct HostTensor {
+    Tensor view{};
+    std::shared_ptr<const void> memory;
+};
+
+constexpr size_t kMaxSafetensorsHeader = 100000000;  // limit of the official reader
+
+class SafetensorsFile {
+public:
+    static SafetensorsFile open(const std::string& path);
+    // `name` stands for the file in errors.
+    static SafetensorsFile from_bytes(Bytes bytes, std::string name);
+
+    const std::string& name() const { return name_; }
+    bool has(const std::string& tensor) const { return entries_.count(tensor) != 0; }
+    std::vector<std::string> names() const;  // sorted
+    const std::map<std::string, std::string>& metadata() const { return metadata_; }
+
+    // F64, F32, F16, BF16, F8_E4M3, F8_E8M0, I32, I64, U8, I8 (as u8 bits); others are refused here, not at
+    // open(). A view into the file, or a copy if its bytes are not aligned. A scalar is [1].
+    HostTensor tensor(const std::string& tensor) const;
+
+private:
+    friend class SafetensorsHeader;
+    struct Entry {
+        std::string dtype;  // as spelt in the file
+        std::vector<int64_t> shape;
+        uint64_t begin = 0, end = 0;  // within the data
+    };
+    std::string name_;
+    Bytes bytes_;
+    const char* data_ = nullptr;  // first byte after the header
+    std::map<std::string, Entry> entries_;
+    std::map<std::string, std::string> metadata_;
+};
+
+struct NamedTensor {
+    std::string name;
+    Tensor tensor;  // on the host, any strides; no e2m1
+};
+
+// Written to a temporary name in the same folder, synced, then renamed: `path` holds either its old content
+// or all of the new. The widest dtypes come first, so that every tensor is aligned.
+void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+                       const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace smla

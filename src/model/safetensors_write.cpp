@@ -1,0 +1,171 @@
+#include "model/findings.h"
+#include "model/json.h"
+#include "model/safetensors.h"
+#include "model/safetensors_dtypes.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <set>
+
+namespace smla {
+
+namespace {
+
+// A file under a temporary name; it is removed unless it reached its final one.
+class PendingFile {
+public:
+    explicit PendingFile(const std::string& path) : path_(path) {
+        static std::atomic<uint64_t> counter{0};
+        temporary_ = path + text(".", ::getpid(), ".", counter.fetch_add(1), ".tmp");
+        fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd_ < 0) give_up("a file that can be created");
+    }
+    ~PendingFile() {
+        if (fd_ >= 0) ::close(fd_);
+        if (!done_) ::unlink(temporary_.c_str());
+    }
+    PendingFile(const PendingFile&) = delete;
+    PendingFile& operator=(const PendingFile&) = delete;
+
+    void write(const char* data, size_t size) {
+        while (size > 0) {
+            const ssize_t n = ::write(fd_, data, size);
+            if (n < 0 && errno == EINTR) continue;
+            if (n <= 0) give_up("space for all of the file");
+            data += n;
+            size -= size_t(n);
+        }
+    }
+
+    void commit() {
+        if (::fsync(fd_) != 0) give_up("data on the disk");
+        const int closed = ::close(fd_);
+        fd_ = -1;
+        if (closed != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0)
+            give_up("a file that can be put in place");
+        done_ = true;
+        // The new name must outlive a power cut too; not every file system can sync a folder, and the file is
+        // whole.
+        const size_t slash = path_.find_last_of('/');
+        const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
+        const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd >= 0) {
+            ::fsync(fd);
+            ::close(fd);
+        }
+    }
+
+private:
+    [[noreturn]] void give_up(const char* wanted) const {
+        fail(SMLA_IO_ERROR, path_, std::strerror(errno), wanted);
+    }
+
+    std::string path_, temporary_;
+    int fd_ = -1;
+    bool done_ = false;
+};
+
+const SafetensorsDtype& dtype_of(const NamedTensor& each) {
+    const std::string field = text("tensor ", printable(each.name));
+    SMLA_CHECK(each.tensor.device_type == SMLA_CPU, field + ": device", "another device",
+               "memory of the host");
+    const SafetensorsDtype* dtype = find_safetensors_dtype(each.tensor.dtype);
+    SMLA_CHECK(dtype, field + ": dtype", dtype_name(each.tensor.dtype), "any dtype but e2m1");
+    return *dtype;
+}
+
+void check_tensors(const std::vector<NamedTensor>& tensors) {
+    std::set<std::string> names;
+    for (const NamedTensor& each : tensors) {
+        const std::string field = text("tensor ", printable(each.name));
+        SMLA_CHECK(each.name != "__metadata__", field, "the name of the metadata", "another name");
+        SMLA_CHECK(names.insert(each.name).second, field, "the name twice", "names that differ");
+        SMLA_CHECK(each.tensor.ndim >= 1 && each.tensor.ndim <= SMLA_MAX_NDIM, field + ": ndim",
+                   each.tensor.ndim, "1 to 4");
+        const SafetensorsDtype& dtype = dtype_of(each);
+        constexpr int64_t any[SMLA_MAX_NDIM] = {kAny, kAny, kAny, kAny};
+        const uint32_t allowed = dtype_bit(dtype.dtype);
+        switch (each.tensor.ndim) {
+            case 1: check_tensor(field.c_str(), each.tensor, allowed, {any[0]}); break;
+            case 2: check_tensor(field.c_str(), each.tensor, allowed, {any[0], any[1]}); break;
+            case 3: check_tensor(field.c_str(), each.tensor, allowed, {any[0], any[1], any[2]}); break;
+            default:
+                check_tensor(field.c_str(), each.tensor, allowed, {any[0], any[1], any[2], any[3]});
+                break;
+        }
+    }
+}
+
+std::string make_header(const std::vector<const NamedTensor*>& order,
+                        const std::map<std::string, std::string>& metadata) {
+    Json json = Json::object();
+    if (!metadata.empty()) json["__metadata__"] = metadata;
+    uint64_t at = 0;
+    for (const NamedTensor* each : order) {
+        const SafetensorsDtype& dtype = dtype_of(*each);
+        const uint64_t end = at + uint64_t(element_count(each->tensor)) * uint64_t(dtype.bytes);
+        const int64_t* shape = each->tensor.shape;
+        json[each->name] = {{"dtype", dtype.name},
+                            {"shape", std::vector<int64_t>(shape, shape + each->tensor.ndim)},
+                            {"data_offsets", {at, end}}};
+        at = end;
+    }
+    std::string header;
+    try {
+        header = json.dump();
+    } catch (const Json::exception& error) {  // dump() refuses bytes that are not UTF-8
+        fail(SMLA_INVALID_ARGUMENT, "tensor or metadata name", printable(error.what()), "UTF-8");
+    }
+    header.append((8 - header.size() % 8) % 8, ' ');  // the data starts aligned
+    SMLA_CHECK(header.size() <= kMaxSafetensorsHeader, "tensors", text(header.size(), " bytes of header"),
+               text("at most ", kMaxSafetensorsHeader));
+    return header;
+}
+
+void write_data(PendingFile& file, const Tensor& tensor, int bytes) {
+    if (element_count(tensor) == 0) return;
+    const int last = tensor.ndim - 1;
+    const int64_t n = tensor.shape[last], rows = element_count(tensor) / n, step = tensor.stride_elems[last];
+    std::vector<char> packed(size_t(step == 1 ? 0 : n * bytes));
+    int64_t index[SMLA_MAX_NDIM] = {};
+    for (int64_t row = 0; row < rows; ++row) {
+        int64_t at = 0;
+        for (int d = 0; d < last; ++d) at += index[d] * tensor.stride_elems[d];
+        const char* from = static_cast<const char*>(tensor.data) + at * bytes;
+        if (step != 1) {
+            for (int64_t i = 0; i < n; ++i)
+                std::memcpy(packed.data() + i * bytes, from + i * step * bytes, size_t(bytes));
+            from = packed.data();
+        }
+        file.write(from, size_t(n * bytes));
+        for (int d = last - 1; d >= 0 && ++index[d] == tensor.shape[d]; --d) index[d] = 0;
+    }
+}
+
+}  // namespace
+
+void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+                       const std::map<std::string, std::string>& metadata) {
+    check_tensors(tensors);
+    std::vector<const NamedTensor*> order;
+    for (const NamedTensor& each : tensors) order.push_back(&each);
+    std::sort(order.begin(), order.end(), [](const NamedTensor* a, const NamedTensor* b) {
+        const int x = dtype_of(*a).bytes, y = dtype_of(*b).bytes;
+        return x != y ? x > y : a->name < b->name;
+    });
+    const std::string header = make_header(order, metadata);
+    char length[8];
+    for (int i = 0; i < 8; ++i) length[i] = char(uint64_t(header.size()) >> (8 * i) & 255);
+
+    PendingFile file(path);
+    file.write(length, sizeof length);
+    file.write(header.data(), header.size());
+    for (const NamedTensor* each : order) write_data(file, each->tensor, dtype_of(*each).bytes);
+    file.commit();
+}
+
+}  // namespace smla

@@ -1,0 +1,151 @@
+#include "model/weight_reader.h"
+
+#include <cmath>
+
+namespace smla {
+
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+
+std::string shape_text(std::initializer_list<int64_t> shape) {
+    std::string out;
+    for (const int64_t n : shape) out += (out.empty() ? "[" : ", ") + std::to_string(n);
+    return out + "]";
+}
+
+bool same_shape(const Tensor& tensor, std::initializer_list<int64_t> shape) {
+    if (tensor.ndim != int(shape.size())) return false;
+    for (int i = 0; i < tensor.ndim; ++i)
+        if (tensor.shape[i] != shape.begin()[i]) return false;
+    return true;
+}
+
+bool is_float(smla_dtype dtype) { return (kFloats & dtype_bit(dtype)) != 0; }
+
+}  // namespace
+
+WeightReader::WeightReader(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
+                           const WeightOptions& options)
+    : checkpoint_(checkpoint),
+      options_(options),
+      block_{config.common.weight_block_rows, config.common.weight_block_columns},
+      vectors_(options.matrices == SMLA_F64 ? SMLA_F64 : SMLA_F32),
+      findings_(text(checkpoint.name(), ": layer ", layer)) {
+    SMLA_CHECK(options.matrices == SMLA_F32 || options.matrices == SMLA_F64 || options.matrices == SMLA_BF16,
+               "options.matrices", options.matrices, "f32 (2), bf16 (3) or f64 (1)");
+}
+
+HostTensor WeightReader::find(const std::vector<std::string>& names, std::initializer_list<int64_t> shape,
+                              std::string& name) {
+    name = names[0];
+    for (const std::string& each : names)
+        if (has(each)) {
+            name = each;
+            break;
+        }
+    const std::string field = text("tensor ", printable(options_.prefix + name));
+    if (!has(name)) {
+        findings_.add(field, "absent", shape_text(shape));
+        return {};
+    }
+    HostTensor stored;
+    try {
+        stored = checkpoint_.tensor(options_.prefix + name);
+    } catch (const Error& error) {
+        if (error.status != SMLA_DATA_ERROR) throw;
+        findings_.add(text("tensor ", printable(options_.prefix + name)), error.got, error.wanted);
+        return {};
+    }
+    if (!same_shape(stored.view, shape)) {
+        findings_.add(field, describe(stored.view), shape_text(shape));
+        return {};
+    }
+    return stored;
+}
+
+HostTensor WeightReader::plain(const std::vector<std::string>& names, std::initializer_list<int64_t> shape,
+                               smla_dtype dtype) {
+    std::string name;
+    const HostTensor stored = find(names, shape, name);
+    if (!present(stored.view)) return {};
+    if (!is_float(stored.view.dtype)) {
+        findings_.add(text("tensor ", printable(options_.prefix + name), ": dtype"),
+                      dtype_name(stored.view.dtype), "f32, bf16, f16 or f64");
+        return {};
+    }
+    return findings_.empty() ? convert_weight(stored, dtype) : stored;
+}
+
+HostTensor WeightReader::vector(const std::vector<std::string>& names, int64_t n) {
+    return plain(names, {n}, vectors_);
+}
+
+HostTensor WeightReader::table(const std::vector<std::string>& names, int64_t rows, int64_t columns) {
+    return plain(names, {rows, columns}, vectors_);
+}
+
+HostTensor WeightReader::optional_vector(const std::vector<std::string>& names, int64_t n) {
+    for (const std::string& each : names)
+        if (has(each)) return vector({each}, n);
+    return {};
+}
+
+std::string WeightReader::scale_name(const std::string& name) const {
+    if (name.size() < kWeight.size() ||
+        name.compare(name.size() - kWeight.size(), kWeight.size(), kWeight) != 0)
+        return {};
+    const std::string base = name.substr(0, name.size() - kWeight.size());
+    for (const char* suffix : {".weight_scale_inv", ".scale"})
+        if (has(base + suffix)) return base + suffix;
+    return {};
+}
+
+HostTensor WeightReader::quantised(const HostTensor& codes, const std::string& name) {
+    const BlockSize shape = scale_shape(codes.view, block_);
+    const std::string scale = scale_name(name);
+    if (scale.empty()) {
+        findings_.add(
+            text("tensor ", printable(options_.prefix + name)), "e4m3 without a scale",
+            text("its scale as .weight_scale_inv or .scale, ", shape_text({shape.rows, shape.columns})));
+        return {};
+    }
+    std::string unused;
+    const HostTensor factors = find({scale}, {shape.rows, shape.columns}, unused);
+    if (!present(factors.view)) return {};
+    const std::string field = text("tensor ", printable(options_.prefix + scale));
+    if (!is_float(factors.view.dtype) && factors.view.dtype != SMLA_E8M0) {
+        findings_.add(field + ": dtype", dtype_name(factors.view.dtype), "f32 or e8m0");
+        return {};
+    }
+    for (int64_t r = 0; r < shape.rows; ++r) {
+        for (int64_t c = 0; c < shape.columns; ++c) {
+            const float value = load_one<float>(factors.view, r, c);
+            if (std::isfinite(value) && value >= 0) continue;
+            findings_.add(text(field, "[", r, ", ", c, "]"), text(value), "a finite factor, 0 or more");
+            return {};
+        }
+    }
+    return findings_.empty() ? dequantise(codes.view, factors.view, block_, options_.matrices) : codes;
+}
+
+HostTensor WeightReader::matrix(const std::vector<std::string>& names, int64_t rows, int64_t columns) {
+    std::string name;
+    const HostTensor stored = find(names, {rows, columns}, name);
+    if (!present(stored.view)) return {};
+    if (stored.view.dtype == SMLA_E4M3) return quantised(stored, name);
+    const std::string field = text("tensor ", printable(options_.prefix + name), ": dtype");
+    if (!is_float(stored.view.dtype)) {
+        findings_.add(field, dtype_name(stored.view.dtype), "f32, bf16, f16, f64, or e4m3 with block scales");
+        return {};
+    }
+    const std::string scale = scale_name(name);
+    if (!scale.empty()) {
+        findings_.add(field, text(dtype_name(stored.view.dtype), " with a scale, ", printable(scale)),
+                      "e4m3 codes, or no scale");
+        return {};
+    }
+    return findings_.empty() ? convert_weight(stored, options_.matrices) : stored;
+}
+
+}  // namespace smla

@@ -1,0 +1,45 @@
+// Reads the tensors of one layer under one spelling of their names, collecting what is wrong.
+#pragma once
+
+#include "model/dequantise.h"
+#include "model/findings.h"
+#include "model/weights.h"
+
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+namespace smla {
+
+class WeightReader {
+public:
+    WeightReader(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
+                 const WeightOptions& options);
+
+    // The first of `names` (each relative to `prefix`) that the checkpoint has; if none, the first is
+    // reported.
+    HostTensor matrix(const std::vector<std::string>& names, int64_t rows, int64_t columns);
+    HostTensor vector(const std::vector<std::string>& names, int64_t n);  // [n] in f32 or f64
+    HostTensor table(const std::vector<std::string>& names, int64_t rows,
+                     int64_t columns);  // the same, [rows,columns]
+    HostTensor optional_vector(const std::vector<std::string>& names, int64_t n);
+
+    bool has(const std::string& name) const { return checkpoint_.has(options_.prefix + name); }
+    void throw_if_any() const { findings_.throw_if_any(); }
+
+private:
+    HostTensor find(const std::vector<std::string>& names, std::initializer_list<int64_t> shape,
+                    std::string& name);
+    HostTensor plain(const std::vector<std::string>& names, std::initializer_list<int64_t> shape,
+                     smla_dtype dtype);
+    HostTensor quantised(const HostTensor& codes, const std::string& name);
+    std::string scale_name(const std::string& name) const;
+
+    const Checkpoint& checkpoint_;
+    const WeightOptions& options_;
+    BlockSize block_;
+    smla_dtype vectors_;
+    Findings findings_;
+};
+
+}  // namespace smla

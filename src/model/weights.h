@@ -1,0 +1,88 @@
+// The weights of one attention layer, by name from a checkpoint. Each is held once: as a view of the mapped
+// file where it is stored as wanted, else as one converted copy.
+#pragma once
+
+#include "model/checkpoint.h"
+#include "model/config.h"
+
+#include <optional>
+#include <string>
+
+namespace smla {
+
+struct WeightOptions {
+    // of matrices: f32, bf16 or f64. Vectors, ape, sinks and hyper-connections are f32 (f64 with f64).
+    smla_dtype matrices = SMLA_F32;
+    std::string prefix;  // before every name of the checkpoint
+};
+
+// Shapes: Q q_lora_rank, L kv_lora_rank, N qk_nope_head_dim, R rope_dim, V v_head_dim, X hidden_size, H
+// heads, Hi and D index heads and width. Matrices are [out,in].
+struct DsaIndexerWeights {
+    HostTensor q_b;           // [Hi*D,Q]
+    HostTensor k;             // [D,X]
+    HostTensor k_norm;        // [D]
+    HostTensor k_norm_bias;   // [D]
+    HostTensor head_weights;  // [Hi,X]
+};
+
+struct DsaWeights {
+    HostTensor input_norm;  // [X], of the block around; absent (ndim 0) if the checkpoint has none
+    HostTensor q_a;         // [Q,X]
+    HostTensor q_norm;      // [Q]
+    HostTensor q_b;         // [H*(N+R),Q]
+    HostTensor kv_a;        // [L+R,X]
+    HostTensor kv_norm;     // [L]
+    HostTensor kv_b;        // [H*(N+V),L]: of each head first N rows for keys, then V for values
+    HostTensor out;         // [X,H*V]
+    std::optional<DsaIndexerWeights> indexer;  // absent in a layer that shares another's selection
+
+    Tensor key_up(const AttentionConfig& config) const;    // [H,N,L] of kv_b
+    Tensor value_up(const AttentionConfig& config) const;  // [H,V,L] of kv_b
+};
+
+// C head_dim of the entries; the channels of kv, gate and ape double where windows overlap (ratio 4).
+struct CompressorWeights {
+    HostTensor kv, gate;  // [C or 2C,X]
+    HostTensor ape;       // [ratio,C or 2C]
+    HostTensor norm;      // [C]
+};
+
+struct HybridIndexerWeights {
+    HostTensor q_b;           // [Hi*D,Q]
+    HostTensor head_weights;  // [Hi,X]
+    CompressorWeights compressor;
+};
+
+struct HybridWeights {
+    HostTensor input_norm;  // [X], as above
+    HostTensor q_a;         // [Q,X]
+    HostTensor q_norm;      // [Q]
+    HostTensor q_b;         // [H*C,Q]
+    HostTensor kv;          // [C,X]
+    HostTensor kv_norm;     // [C]
+    HostTensor sink;        // [H]
+    HostTensor out_a;       // [G*O,H/G*C], G o_groups, O o_lora_rank
+    HostTensor out_b;       // [X,G*O]
+    std::optional<CompressorWeights> compressor;
+    std::optional<HybridIndexerWeights> indexer;
+
+    Tensor out_a_groups(const AttentionConfig& config) const;  // [G,O,H/G*C]
+};
+
+struct MhcWeights {    // n streams
+    HostTensor fn;     // [2n+n*n,n*X]
+    HostTensor base;   // [2n+n*n]
+    HostTensor scale;  // [3]
+};
+
+// All throw SMLA_DATA_ERROR that lists every tensor that is absent or has another shape or dtype. Names are
+// those of the published checkpoints; V4 also those of transformers. With or without the leading "model.".
+DsaWeights load_dsa_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
+                            const WeightOptions& options = {});
+HybridWeights load_hybrid_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
+                                  const WeightOptions& options = {});
+MhcWeights load_mhc_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
+                            const WeightOptions& options = {});
+
+}  // namespace smla

@@ -1,0 +1,70 @@
+#include "model/weight_reader.h"
+
+namespace smla {
+
+namespace {
+
+DsaIndexerWeights read_indexer_weights(WeightReader& reader, const std::string& prefix,
+                                       const AttentionConfig& config) {
+    const CommonConfig& common = config.common;
+    const IndexerConfig& indexer = *config.indexer;
+    DsaIndexerWeights out;
+    out.q_b = reader.matrix({prefix + "wq_b.weight"}, indexer.heads * indexer.head_dim, common.q_lora_rank);
+    out.k = reader.matrix({prefix + "wk.weight"}, indexer.head_dim, common.hidden_size);
+    out.k_norm = reader.vector({prefix + "k_norm.weight"}, indexer.head_dim);
+    out.k_norm_bias = reader.vector({prefix + "k_norm.bias"}, indexer.head_dim);
+    out.head_weights = reader.matrix({prefix + "weights_proj.weight"}, indexer.heads, common.hidden_size);
+    return out;
+}
+
+// rows [first, first + n) of every head of kv_b
+Tensor head_rows(const HostTensor& kv_b, const AttentionConfig& config, int64_t first, int64_t n) {
+    const DsaConfig& dsa = *config.dsa;
+    const int64_t per_head = dsa.qk_nope_head_dim + dsa.v_head_dim;
+    const Tensor heads =
+        make_tensor(kv_b.view.data, kv_b.view.dtype, {config.common.heads, per_head, dsa.kv_lora_rank});
+    return slice(heads, 1, first, first + n);
+}
+
+}  // namespace
+
+Tensor DsaWeights::key_up(const AttentionConfig& config) const {
+    return head_rows(kv_b, config, 0, config.dsa->qk_nope_head_dim);
+}
+
+Tensor DsaWeights::value_up(const AttentionConfig& config) const {
+    return head_rows(kv_b, config, config.dsa->qk_nope_head_dim, config.dsa->v_head_dim);
+}
+
+DsaWeights load_dsa_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
+                            const WeightOptions& options) {
+    SMLA_CHECK(config.dsa, "config.model_type", config.common.model_type, "deepseek_v32 or glm_moe_dsa");
+    const LayerKind kind = config.layer_kind(layer);
+    const CommonConfig& common = config.common;
+    const DsaConfig& dsa = *config.dsa;
+    const int64_t heads = common.heads;
+    WeightReader reader(checkpoint, config, layer, options);
+
+    const std::string without = text("layers.", layer, ".");
+    const bool bare = reader.has(without + "self_attn.q_a_proj.weight");
+    const std::string block = bare ? without : text("model.", without);
+    const std::string prefix = block + "self_attn.";
+
+    DsaWeights out;
+    out.input_norm = reader.optional_vector({block + "input_layernorm.weight"}, common.hidden_size);
+    out.q_a = reader.matrix({prefix + "q_a_proj.weight"}, common.q_lora_rank, common.hidden_size);
+    out.q_norm = reader.vector({prefix + "q_a_layernorm.weight"}, common.q_lora_rank);
+    out.q_b = reader.matrix({prefix + "q_b_proj.weight"}, heads * config.qk_head_dim(), common.q_lora_rank);
+    out.kv_a = reader.matrix({prefix + "kv_a_proj_with_mqa.weight"}, dsa.kv_lora_rank + common.rope_dim,
+                             common.hidden_size);
+    out.kv_norm = reader.vector({prefix + "kv_a_layernorm.weight"}, dsa.kv_lora_rank);
+    // Whole: a head's rows (448 in GLM) need not be a multiple of the scale blocks.
+    out.kv_b = reader.matrix({prefix + "kv_b_proj.weight"}, heads * (dsa.qk_nope_head_dim + dsa.v_head_dim),
+                             dsa.kv_lora_rank);
+    out.out = reader.matrix({prefix + "o_proj.weight"}, common.hidden_size, heads * dsa.v_head_dim);
+    if (kind == LayerKind::dsa) out.indexer = read_indexer_weights(reader, prefix + "indexer.", config);
+    reader.throw_if_any();
+    return out;
+}
+
+}  // namespace smla

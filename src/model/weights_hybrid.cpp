@@ -1,0 +1,122 @@
+#include "model/weight_reader.h"
+
+namespace smla {
+
+namespace {
+
+// One of the two spellings of a V4 checkpoint: DeepSeek's own or that of transformers.
+struct Spelling {
+    std::string block, attention;
+    bool original;
+
+    // the names of one tensor; transformers has moved some, so it may have several
+    std::vector<std::string> names(const std::string& own,
+                                   std::initializer_list<const char*> transformers) const {
+        if (original) return {attention + own};
+        std::vector<std::string> out;
+        for (const char* each : transformers) out.push_back(attention + each);
+        return out;
+    }
+};
+
+Spelling find_spelling(const WeightReader& reader, const AttentionConfig& config, int64_t layer) {
+    const int64_t layers = config.common.layers;
+    const bool mtp = layers > 0 && layer >= layers;
+    const std::string own = mtp ? text("mtp.", layer - layers, ".") : text("layers.", layer, ".");
+    const std::string transformers = text("layers.", layer, ".");
+    for (const char* lead : {"", "model."})
+        if (reader.has(text(lead, own, "attn.wq_a.weight")))
+            return {lead + own, text(lead, own, "attn."), true};
+    for (const char* lead : {"model.", ""})
+        if (reader.has(text(lead, transformers, "self_attn.q_a_proj.weight")))
+            return {lead + transformers, text(lead, transformers, "self_attn."), false};
+    return {own, text(own, "attn."), true};  // everything will be reported under its published name
+}
+
+CompressorWeights read_compressor(WeightReader& reader, const Spelling& spelling, bool indexer, int64_t ratio,
+                                  int64_t head_dim, int64_t hidden) {
+    const std::string own = indexer ? "indexer.compressor." : "compressor.";
+    const std::string theirs = indexer ? "compressor.indexer." : "compressor.";
+    const auto names = [&](const char* own_name, const char* their_name) {
+        return spelling.names(own + own_name, {(theirs + their_name).c_str()});
+    };
+    const int64_t width = ratio == 4 ? 2 * head_dim : head_dim;  // overlapping windows: one half for each
+    CompressorWeights out;
+    out.kv = reader.matrix(names("wkv.weight", "kv_proj.weight"), width, hidden);
+    out.gate = reader.matrix(names("wgate.weight", "gate_proj.weight"), width, hidden);
+    out.ape = reader.table(names("ape", "position_bias"), ratio, width);
+    out.norm = reader.vector(names("norm.weight", "kv_norm.weight"), head_dim);
+    return out;
+}
+
+HybridIndexerWeights read_indexer_weights(WeightReader& reader, const Spelling& spelling,
+                                          const AttentionConfig& config, int64_t ratio) {
+    const CommonConfig& common = config.common;
+    const IndexerConfig& indexer = *config.indexer;
+    HybridIndexerWeights out;
+    out.q_b = reader.matrix(spelling.names("indexer.wq_b.weight", {"compressor.indexer.q_b_proj.weight"}),
+                            indexer.heads * indexer.head_dim, common.q_lora_rank);
+    out.head_weights = reader.matrix(
+        spelling.names("indexer.weights_proj.weight", {"compressor.indexer.scorer.weights_proj.weight",
+                                                       "compressor.indexer.weights_proj.weight"}),
+        indexer.heads, common.hidden_size);
+    out.compressor = read_compressor(reader, spelling, true, ratio, indexer.head_dim, common.hidden_size);
+    return out;
+}
+
+}  // namespace
+
+Tensor HybridWeights::out_a_groups(const AttentionConfig& config) const {
+    const HybridConfig& hybrid = *config.hybrid;
+    return make_tensor(
+        out_a.view.data, out_a.view.dtype,
+        {hybrid.o_groups, hybrid.o_lora_rank, config.common.heads / hybrid.o_groups * hybrid.head_dim});
+}
+
+HybridWeights load_hybrid_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
+                                  const WeightOptions& options) {
+    SMLA_CHECK(config.hybrid, "config.model_type", config.common.model_type, "deepseek_v4");
+    const CommonConfig& common = config.common;
+    const HybridConfig& hybrid = *config.hybrid;
+    const int64_t ratio = config.compress_ratio(layer), heads = common.heads, hidden = common.hidden_size;
+    const int64_t out_rows = hybrid.o_groups * hybrid.o_lora_rank;
+    WeightReader reader(checkpoint, config, layer, options);
+    const Spelling at = find_spelling(reader, config, layer);
+
+    HybridWeights out;
+    out.input_norm = reader.optional_vector(
+        {at.block + (at.original ? "attn_norm.weight" : "input_layernorm.weight")}, hidden);
+    out.q_a = reader.matrix(at.names("wq_a.weight", {"q_a_proj.weight"}), common.q_lora_rank, hidden);
+    out.q_norm = reader.vector(at.names("q_norm.weight", {"q_a_norm.weight"}), common.q_lora_rank);
+    out.q_b = reader.matrix(at.names("wq_b.weight", {"q_b_proj.weight"}), heads * hybrid.head_dim,
+                            common.q_lora_rank);
+    out.kv = reader.matrix(at.names("wkv.weight", {"kv_proj.weight"}), hybrid.head_dim, hidden);
+    out.kv_norm = reader.vector(at.names("kv_norm.weight", {"kv_norm.weight"}), hybrid.head_dim);
+    out.sink = reader.vector(at.names("attn_sink", {"sinks"}), heads);
+    out.out_a = reader.matrix(at.names("wo_a.weight", {"o_a_proj.weight"}), out_rows,
+                              heads / hybrid.o_groups * hybrid.head_dim);
+    out.out_b = reader.matrix(at.names("wo_b.weight", {"o_b_proj.weight"}), hidden, out_rows);
+    if (ratio > 0) out.compressor = read_compressor(reader, at, false, ratio, hybrid.head_dim, hidden);
+    if (config.layer_kind(layer) == LayerKind::compressed_sparse)
+        out.indexer = read_indexer_weights(reader, at, config, ratio);
+    reader.throw_if_any();
+    return out;
+}
+
+MhcWeights load_mhc_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
+                            const WeightOptions& options) {
+    SMLA_CHECK(config.mhc, "config.hc_mult", "absent", "a model with hyper-connections");
+    (void)config.layer_kind(layer);
+    const int64_t streams = config.mhc->streams, mixes = 2 * streams + streams * streams;
+    WeightReader reader(checkpoint, config, layer, options);
+    const Spelling at = find_spelling(reader, config, layer);
+    const std::string prefix = at.block + (at.original ? "hc_attn_" : "attn_hc.");
+    MhcWeights out;
+    out.fn = reader.table({prefix + "fn"}, mixes, streams * config.common.hidden_size);
+    out.base = reader.vector({prefix + "base"}, mixes);
+    out.scale = reader.vector({prefix + "scale"}, 3);
+    reader.throw_if_any();
+    return out;
+}
+
+}  // namespace smla

@@ -1,0 +1,28 @@
+// attend: what it means (reference.cpp) and what it accepts. See include/smla/stages_attend.h.
+#pragma once
+
+#include "formats/format.h"
+
+#include <smla/stages_attend.h>
+
+namespace smla {
+
+constexpr int kMaxHeads = 256;
+
+struct AttendOp {
+    using Args = smla_attend_args;
+    static void check(const Args& args);
+    static int64_t tasks(const Args& args) { return args.q.shape[0]; }  // tokens
+    static void reference(const Args& args, int64_t begin, int64_t end);
+};
+
+int64_t max_rows_per_token(const smla_attend_args& args);  // K of both lists
+double softmax_scale(const smla_attend_args& args);
+double query_scale(const smla_attend_args& args);  // 1 unless q is e4m3
+bool rounds_keys(const smla_attend_args& args,
+                 const CacheView& cache);  // precision `rounded` on an fp8 format
+
+// Compacts rows[t, 0:length] of one source; returns how many valid rows were written.
+int64_t valid_rows(const smla_attend_source& source, const CacheView& cache, int64_t token, int32_t* rows);
+
+}  // namespace smla

@@ -1,0 +1,44 @@
+// The scan behind smla_check_stage and contexts with check_indices: what hot calls treat as a hole, reported
+// instead. -1 is the mark of a hole and no error. A stage without indices has no overload.
+#pragma once
+
+#include "core/status.h"
+
+#include <smla/stages.h>
+
+#include <optional>
+
+namespace smla {
+
+struct BadValue {
+    smla_bad_kind kind;
+    int64_t token, column, value;  // as in smla_error_word
+    std::string field, wanted;     // the same for people
+};
+using FoundValue = std::optional<BadValue>;  // the first bad value of a call, if any
+
+FoundValue find_bad_value(const smla_attend_args& args);
+FoundValue find_bad_value(const smla_score_args& args);
+FoundValue find_bad_value(const smla_select_args& args);
+FoundValue find_bad_value(const smla_score_select_args& args);
+FoundValue find_bad_value(const smla_write_args& args);
+FoundValue find_bad_value(const smla_save_state_args& args);
+FoundValue find_bad_value(const smla_compress_args& args);
+FoundValue find_bad_value(const smla_gather_args& args);
+FoundValue find_bad_value(const smla_copy_pages_args& args);
+FoundValue find_bad_value(const smla_map_args& args);
+
+template <class Args>
+concept HasIndices = requires(const Args& args) {
+    find_bad_value(args);
+};
+
+// Throws the first bad value as SMLA_DATA_ERROR.
+template <class Args>
+void check_data(const Args& args) {
+    if constexpr (HasIndices<Args>)
+        if (const FoundValue bad = find_bad_value(args))
+            fail(SMLA_DATA_ERROR, bad->field, text(bad->value), bad->wanted);
+}
+
+}  // namespace smla

@@ -1,0 +1,20 @@
+// compress: what it means (reference.cpp) and what it accepts. See include/smla/stages_cache.h.
+#pragma once
+
+#include "formats/format.h"
+
+#include <smla/stages_cache.h>
+
+namespace smla {
+
+struct CompressOp {
+    using Args = smla_compress_args;
+    static void check(const Args& args);
+    static int64_t tasks(const Args& args) { return args.slots.shape[0]; }  // tokens with a slot
+    static void reference(const Args& args, int64_t begin, int64_t end);
+};
+
+// coff: ratio 4 pools two windows (its own and the one before), any other ratio its own only.
+constexpr int64_t overlap(int64_t ratio) { return ratio == 4 ? 2 : 1; }
+
+}  // namespace smla

@@ -1,0 +1,75 @@
+// The specification of gather: for each row of out, the request whose range holds it, and that request's
+// cached token.
+#include "formats/layouts.h"
+#include "ops/gather/gather.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace smla {
+
+namespace {
+
+constexpr int64_t kHole = -1;
+
+// Row of the cache that holds a request's token; a hole if the block table does not reach it or names no
+// page.
+int64_t cached_row(const smla_gather_args& args, const CacheView& cache, int64_t request, int64_t token) {
+    if (token < 0 || token / cache.page_tokens >= args.block_table.shape[1]) return kHole;
+    const int64_t page = load_int(args.block_table, request, token / cache.page_tokens);
+    if (page < 0 || page >= cache.pages) return kHole;
+    return page * cache.page_rows + token % cache.page_tokens;
+}
+
+template <class Real>
+struct DequantisedRow {
+    std::vector<Real> values;
+
+    explicit DequantisedRow(int64_t width) : values(size_t(width)) {}
+    void copy(const smla_gather_args& args, const CacheView& cache, int64_t row, int64_t out_row) {
+        if (row == kHole) std::fill(values.begin(), values.end(), Real(0));
+        else cache.decode(row, values.data());
+        store_row(args.out, address(args.out, out_row), int64_t(values.size()), values.data());
+    }
+};
+
+struct RawRow {
+    using Layout = layout::IndexFp8_132;
+
+    explicit RawRow(int64_t) {}
+    void copy(const smla_gather_args& args, const CacheView& cache, int64_t row, int64_t out_row) {
+        char* codes = address(args.out, out_row);
+        char* scale = address(args.scales, out_row);
+        if (row == kHole) {
+            std::memset(codes, 0, Layout::width);
+            std::memset(scale, 0, sizeof(float));
+            return;
+        }
+        const RecordAt at = cache.at(row);
+        std::memcpy(codes, at.page + Layout::row_at(at.offset), Layout::width);
+        std::memcpy(scale, at.page + Layout::scale_at(at.page_tokens, at.offset), sizeof(float));
+    }
+};
+
+template <class Row>
+void gather_rows(const smla_gather_args& args, int64_t begin, int64_t end) {
+    const CacheView cache(args.cache);
+    Row row(cache.width);
+    for (int64_t r = 0; r < args.block_table.shape[0]; ++r) {
+        const int64_t first = load_int(args.cu, r), last = load_int(args.cu, r + 1);
+        const int64_t start = present(args.starts) ? load_int(args.starts, r) : 0;
+        for (int64_t i = std::max(first, begin); i < std::min(last, end); ++i)
+            row.copy(args, cache, cached_row(args, cache, r, start + i - first), i);
+    }
+}
+
+}  // namespace
+
+void GatherOp::reference(const Args& args, int64_t begin, int64_t end) {
+    if (args.raw) gather_rows<RawRow>(args, begin, end);
+    else if (args.out.dtype == SMLA_F64) gather_rows<DequantisedRow<double>>(args, begin, end);
+    else gather_rows<DequantisedRow<float>>(args, begin, end);
+}
+
+}  // namespace smla

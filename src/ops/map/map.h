@@ -1,0 +1,22 @@
+// map: what it means (reference.cpp) and what it accepts. See include/smla/stages_cache.h.
+#pragma once
+
+#include "formats/format.h"
+
+#include <smla/stages_cache.h>
+
+namespace smla {
+
+struct MapOp {
+    using Args = smla_map_args;
+    static void check(const Args& args);
+    static int64_t tasks(const Args& args) { return args.positions.shape[0]; }  // tokens
+    static void reference(const Args& args, int64_t begin, int64_t end);
+};
+
+// The row of a request's token through its block table; -1: no such request, column or block. The table is
+// checked, and one look-up serves map, compress and the plan's definition.
+int32_t map_position(const Tensor& block_table, int64_t request, int64_t position, int64_t page_tokens,
+                     int64_t page_rows);
+
+}  // namespace smla

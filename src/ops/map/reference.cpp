@@ -1,0 +1,51 @@
+#include "ops/map/map.h"
+
+#include <limits>
+
+namespace smla {
+
+void MapOp::check(const Args& args) {
+    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
+    SMLA_CHECK(args.page_tokens >= 1, "args.page_tokens", args.page_tokens, "1 or more");
+    SMLA_CHECK(args.page_rows == 0 || args.page_rows >= args.page_tokens, "args.page_rows", args.page_rows,
+               text("0, or at least page_tokens (", args.page_tokens, ")"));
+    check_tensor("args.positions", args.positions, kInt32, {kAny, kAny});
+    const int64_t tokens = args.positions.shape[0], columns = args.positions.shape[1];
+    check_tensor("args.request_of_token", args.request_of_token, kInt32, {tokens});
+    check_tensor("args.block_table", args.block_table, kInt32, {kAny, kAny});
+    check_tensor("args.rows", args.rows, kInt32, {tokens, columns});
+    // In place every element is read before it is written; other overlaps would read what was already mapped.
+    if (args.rows.data && args.rows.data == args.positions.data)
+        for (int i = 0; i < 2; ++i)
+            SMLA_CHECK(args.rows.shape[i] <= 1 || args.rows.stride_elems[i] == args.positions.stride_elems[i],
+                       text("args.rows.stride_elems[", i, "]"), args.rows.stride_elems[i],
+                       text(args.positions.stride_elems[i], ", as positions: both are the same memory"));
+    check_optional("args.counts", args.counts, kInt32, {tokens});
+}
+
+int32_t map_position(const Tensor& block_table, int64_t request, int64_t position, int64_t page_tokens,
+                     int64_t page_rows) {
+    if (position < 0 || request < 0 || request >= block_table.shape[0]) return -1;
+    const int64_t column = position / page_tokens;
+    if (column >= block_table.shape[1]) return -1;
+    const int64_t block = load_int(block_table, request, column);
+    const int64_t row = block * page_rows + position % page_tokens;
+    return block < 0 || row > std::numeric_limits<int32_t>::max() ? -1 : int32_t(row);
+}
+
+void MapOp::reference(const Args& args, int64_t begin, int64_t end) {
+    const int64_t page_rows = args.page_rows ? args.page_rows : args.page_tokens;
+    for (int64_t t = begin; t < end; ++t) {
+        const int64_t request = load_int(args.request_of_token, t);
+        int32_t count = 0;
+        for (int64_t j = 0; j < args.positions.shape[1]; ++j) {
+            const int32_t row = map_position(args.block_table, request, load_int(args.positions, t, j),
+                                             args.page_tokens, page_rows);
+            *reinterpret_cast<int32_t*>(address(args.rows, t, j)) = row;
+            count += row >= 0;
+        }
+        if (present(args.counts)) *reinterpret_cast<int32_t*>(address(args.counts, t)) = count;
+    }
+}
+
+}  // namespace smla

@@ -1,0 +1,52 @@
+#include "ops/norm/norm.h"
+
+#include <cmath>
+#include <vector>
+
+namespace smla {
+
+void NormOp::check(const Args& args) {
+    SMLA_CHECK(args.kind == SMLA_NORM_RMS || args.kind == SMLA_NORM_LAYER, "args.kind", args.kind,
+               "rms (0) or layer (1)");
+    SMLA_CHECK(args.eps > 0 && std::isfinite(args.eps), "args.eps", args.eps, "a finite number above 0");
+    check_tensor("args.x", args.x, kFloats, {kAny, kAny, kAny});
+    const int64_t tokens = args.x.shape[0], groups = args.x.shape[1], width = args.x.shape[2];
+    check_optional("args.weight", args.weight, kFloats, {width});
+    if (check_optional("args.bias", args.bias, kFloats, {width}))
+        SMLA_CHECK(args.kind == SMLA_NORM_LAYER, "args.bias", "present", "absent for rms");
+    check_tensor("args.out", args.out, kFloats, {tokens, groups, width});
+}
+
+namespace {
+
+template <class Real>
+void norm_tokens(const smla_norm_args& args, int64_t begin, int64_t end) {
+    const int64_t width = args.x.shape[2];
+    std::vector<Real> row(static_cast<size_t>(width)), weight(size_t(width), Real(1)),
+        bias(size_t(width), Real(0));
+    if (present(args.weight)) load_row(args.weight, address(args.weight, 0), width, weight.data());
+    if (present(args.bias)) load_row(args.bias, address(args.bias, 0), width, bias.data());
+    for (int64_t t = begin; t < end; ++t) {
+        for (int64_t g = 0; g < args.x.shape[1]; ++g) {
+            load_row(args.x, address(args.x, t, g), width, row.data());
+            Real mean = 0, square = 0;
+            if (args.kind == SMLA_NORM_LAYER) {
+                for (const Real v : row) mean += v;
+                mean /= Real(width);
+            }
+            for (const Real v : row) square += (v - mean) * (v - mean);
+            const Real factor = Real(1) / std::sqrt(square / Real(width) + Real(args.eps));
+            for (size_t d = 0; d < row.size(); ++d) row[d] = (row[d] - mean) * factor * weight[d] + bias[d];
+            store_row(args.out, address(args.out, t, g), width, row.data());
+        }
+    }
+}
+
+}  // namespace
+
+void NormOp::reference(const Args& args, int64_t begin, int64_t end) {
+    if (args.out.dtype == SMLA_F64) norm_tokens<double>(args, begin, end);
+    else norm_tokens<float>(args, begin, end);
+}
+
+}  // namespace smla

@@ -1,0 +1,17 @@
+// project: what it means (reference.cpp) and what it accepts. See include/smla/stages_linear.h.
+#pragma once
+
+#include "formats/format.h"
+
+#include <smla/stages_linear.h>
+
+namespace smla {
+
+struct ProjectOp {
+    using Args = smla_project_args;
+    static void check(const Args& args);
+    static int64_t tasks(const Args& args) { return args.x.shape[0]; }  // tokens
+    static void reference(const Args& args, int64_t begin, int64_t end);
+};
+
+}  // namespace smla

@@ -1,0 +1,22 @@
+// quant_index_q: what it means (reference.cpp) and what it accepts. See include/smla/stages_index.h.
+#pragma once
+
+#include "formats/format.h"
+
+#include <smla/stages_index.h>
+
+namespace smla {
+
+struct QuantIndexQOp {
+    using Args = smla_quant_index_q_args;
+    static void check(const Args& args);
+    static int64_t tasks(const Args& args) { return args.q.shape[0]; }  // tokens
+    static void reference(const Args& args, int64_t begin, int64_t end);
+};
+
+constexpr int64_t kQueryScaleGroup = 32;  // e2m1 values that share one e8m0 scale
+
+// Rows of e2m1 must begin at a byte.
+void check_even_strides(const char* field, const Tensor& tensor);
+
+}  // namespace smla

@@ -1,0 +1,93 @@
+// The specification of quant_index_q: plain loops, one (token, head) row at a time, in float or double.
+#include "core/hadamard.h"
+#include "ops/quant_index_q/quant_index_q.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace smla {
+
+namespace {
+
+constexpr double kE4m3Max = 448, kE2m1Max = 6;
+constexpr double kDefaultFloor = 1e-4;
+// The smallest amax of an e2m1 group: its scale is 2^-126, the smallest normal float.
+constexpr double kE2m1Floor = 6 * 0x1p-126;
+
+// 2^ceil(log2(value)) within 2^-127..2^127, for value > 0 (inf gives 2^127); log2 itself is not exact at
+// powers of two.
+template <class Real>
+uint8_t scale_code(Real value) {
+    if constexpr (sizeof(Real) == 4) return ceil_e8m0(value);
+    int exponent;
+    if (!std::isfinite(value)) return 254;
+    const Real mantissa =
+        std::frexp(value, &exponent);  // value = mantissa * 2^exponent, mantissa in [0.5, 1)
+    const int code = (mantissa == Real(0.5) ? exponent - 1 : exponent) + 127;
+    return uint8_t(std::clamp(code, 0, 254));
+}
+
+template <class Real>
+Real largest(const Real* row, int64_t n) {  // NaN does not count: its code is a NaN whatever the scale
+    Real amax = 0;
+    for (int64_t d = 0; d < n; ++d) amax = std::fmax(amax, std::fabs(row[d]));
+    return amax;
+}
+
+template <class Real>
+Real quantize_e4m3(const Real* row, int64_t width, double floor, uint8_t* codes) {
+    const Real amax = std::max(largest(row, width), Real(floor > 0 ? floor : kDefaultFloor));
+    const Real scale = Real(e8m0_to_f32(scale_code(amax / Real(kE4m3Max))));
+    for (int64_t d = 0; d < width; ++d) codes[d] = f32_to_e4m3(float(row[d] / scale));
+    return scale;
+}
+
+template <class Real>
+void quantize_e2m1(const Real* row, int64_t width, uint8_t* bytes, uint8_t* scales) {
+    for (int64_t group = 0; group < width / kQueryScaleGroup; ++group) {
+        const Real* in = row + group * kQueryScaleGroup;
+        const Real amax = std::max(largest(in, kQueryScaleGroup), Real(kE2m1Floor));
+        const uint8_t code = scale_code(amax / Real(kE2m1Max));
+        const Real scale = Real(e8m0_to_f32(code));
+        uint8_t* out = bytes + group * kQueryScaleGroup / 2;
+        bool nan = false;
+        for (int64_t d = 0; d < kQueryScaleGroup; d += 2) {
+            nan = nan || std::isnan(in[d]) || std::isnan(in[d + 1]);
+            out[d / 2] =
+                uint8_t(f32_to_e2m1(float(in[d] / scale)) | f32_to_e2m1(float(in[d + 1] / scale)) << 4);
+        }
+        scales[group] = nan ? 255 : code;  // e2m1 has no NaN: the group's scale carries it
+    }
+}
+
+template <class Real>
+void quantize_tokens(const smla_quant_index_q_args& args, int64_t begin, int64_t end) {
+    const int64_t heads = args.q.shape[1], width = args.q.shape[2];
+    std::vector<Real> row(static_cast<size_t>(width));
+    for (int64_t t = begin; t < end; ++t) {
+        for (int64_t h = 0; h < heads; ++h) {
+            load_row(args.q, address(args.q, t, h), width, row.data());
+            if (args.hadamard) hadamard(row.data(), width);
+            char* out = address(args.q_out, t, h);
+            Real scale = 1;
+            if (args.q_out.dtype == SMLA_E4M3)
+                scale = quantize_e4m3(row.data(), width, args.amax_floor, reinterpret_cast<uint8_t*>(out));
+            else if (args.q_out.dtype == SMLA_E2M1)
+                quantize_e2m1(row.data(), width, reinterpret_cast<uint8_t*>(out),
+                              reinterpret_cast<uint8_t*>(address(args.scales, t, h)));
+            else store_row(args.q_out, out, width, row.data());
+            const Real w = load_one<Real>(args.w, t, h) * Real(args.factor) * scale;
+            store_row(args.w_out, address(args.w_out, t, h), 1, &w);
+        }
+    }
+}
+
+}  // namespace
+
+void QuantIndexQOp::reference(const Args& args, int64_t begin, int64_t end) {
+    if (args.q.dtype == SMLA_F64) quantize_tokens<double>(args, begin, end);
+    else quantize_tokens<float>(args, begin, end);
+}
+
+}  // namespace smla

@@ -1,0 +1,59 @@
+#include "ops/rope/rope.h"
+#include "ops/rope/rotate.h"
+
+namespace smla {
+
+void RopeOp::check(const Args& args) {
+    SMLA_CHECK(args.style == SMLA_ROPE_INTERLEAVED || args.style == SMLA_ROPE_HALF, "args.style", args.style,
+               "interleaved (0) or half (1)");
+    SMLA_CHECK(args.inverse == 0 || args.inverse == 1, "args.inverse", args.inverse, "0 or 1");
+    check_tensor("args.x", args.x, kFloats, {kAny, kAny, kAny});
+    check_rows("args.x", args.x);
+    check_tensor("args.positions", args.positions, kInts, {args.x.shape[0]});
+    check_tensor("args.frequencies", args.frequencies, dtype_bit(SMLA_F64), {kAny});
+    check_rows("args.frequencies", args.frequencies);
+    const int64_t rotated = 2 * args.frequencies.shape[0];
+    SMLA_CHECK(
+        args.first >= 0 && args.first + rotated <= args.x.shape[2], "args.first", args.first,
+        text("0 to ", args.x.shape[2] - rotated, ": ", rotated, " of ", args.x.shape[2], " channels rotate"));
+    if (!check_optional("args.out", args.out, kFloats, {args.x.shape[0], args.x.shape[1], kAny})) return;
+    check_rows("args.out", args.out);
+    SMLA_CHECK(args.out.shape[2] == rotated || args.out.shape[2] == args.x.shape[2], "args.out.shape[2]",
+               args.out.shape[2],
+               text(rotated, " (the rotated channels) or ", args.x.shape[2], " (whole rows)"));
+}
+
+namespace {
+
+template <class Real>
+void rotate_tokens(const smla_rope_args& args, int64_t begin, int64_t end) {
+    const int64_t pairs = args.frequencies.shape[0], width = args.x.shape[2];
+    const auto* frequencies = static_cast<const double*>(args.frequencies.data);
+    const bool elsewhere = present(args.out), whole = elsewhere && args.out.shape[2] == width;
+    // channels read of each row, and where the rotated ones stand among them
+    const int64_t skip = whole ? 0 : args.first, count = whole ? width : 2 * pairs, first = args.first - skip;
+    const int64_t skip_bytes = skip * dtype_bits(args.x.dtype) / 8;
+    Rotation<Real> rotation;
+    std::vector<Real> row(static_cast<size_t>(count));
+    for (int64_t t = begin; t < end; ++t) {
+        rotation.set(frequencies, pairs, load_int(args.positions, t), args.inverse != 0);
+        for (int64_t g = 0; g < args.x.shape[1]; ++g) {
+            char* at = address(args.x, t, g) + skip_bytes;
+            load_row(args.x, at, count, row.data());
+            if (args.style == SMLA_ROPE_HALF) rotation.half(row.data() + first);
+            else rotation.interleaved(row.data() + first);
+            if (elsewhere) store_row(args.out, address(args.out, t, g), count, row.data());
+            else store_row(args.x, at, count, row.data());
+        }
+    }
+}
+
+}  // namespace
+
+void RopeOp::reference(const Args& args, int64_t begin, int64_t end) {
+    const smla_dtype result = present(args.out) ? args.out.dtype : args.x.dtype;
+    if (result == SMLA_F64) rotate_tokens<double>(args, begin, end);
+    else rotate_tokens<float>(args, begin, end);
+}
+
+}  // namespace smla

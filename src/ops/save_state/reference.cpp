@@ -1,0 +1,51 @@
+#include "ops/save_state/save_state.h"
+
+#include <vector>
+
+namespace smla {
+
+void SaveStateOp::check(const Args& args) {
+    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
+    check_cache("args.state", args.state, kStateFormats);
+    const bool f64 = args.state.format == SMLA_STATE_F64;
+    const uint32_t inputs = f64 ? kFloats : kFloats & ~dtype_bit(SMLA_F64);
+    check_tensor("args.kv", args.kv, inputs, {kAny, kAny});
+    const int64_t tokens = args.kv.shape[0], width = args.kv.shape[1];
+    check_tensor("args.score", args.score, inputs, {tokens, width});
+    check_tensor("args.ape", args.ape, f64 ? kFloat32Or64 : dtype_bit(SMLA_F32), {kAny, width});
+    SMLA_CHECK(args.ape.shape[0] >= 1, "args.ape.shape[0]", args.ape.shape[0], "the ratio, 1 or more");
+    check_tensor("args.positions", args.positions, kInts, {tokens});
+    check_tensor("args.slots", args.slots, kInts, {kAny});
+    SMLA_CHECK(args.slots.shape[0] <= tokens, "args.slots.shape[0]", args.slots.shape[0],
+               text("at most ", tokens, ", the tokens of kv"));
+    SMLA_CHECK(args.state.width == 2 * width, "args.state.width", args.state.width,
+               text(2 * width, ": kv and score of ", width, " channels each"));
+}
+
+namespace {
+
+template <class Real>
+void save_tokens(const smla_save_state_args& args, int64_t begin, int64_t end) {
+    const CacheView state(args.state);
+    const int64_t width = args.kv.shape[1], ratio = args.ape.shape[0];
+    std::vector<Real> row(size_t(2 * width)), ape(static_cast<size_t>(width));
+    Real* const score = row.data() + width;
+    for (int64_t t = begin; t < end; ++t) {
+        const int64_t slot = load_int(args.slots, t), position = load_int(args.positions, t);
+        if (state.hole(slot) || position < 0) continue;
+        load_row(args.kv, address(args.kv, t), width, row.data());
+        load_row(args.score, address(args.score, t), width, score);
+        load_row(args.ape, address(args.ape, position % ratio), width, ape.data());
+        for (int64_t d = 0; d < width; ++d) score[d] += ape[size_t(d)];
+        state.encode(slot, row.data());
+    }
+}
+
+}  // namespace
+
+void SaveStateOp::reference(const Args& args, int64_t begin, int64_t end) {
+    if (args.state.format == SMLA_STATE_F64) save_tokens<double>(args, begin, end);
+    else save_tokens<float>(args, begin, end);
+}
+
+}  // namespace smla

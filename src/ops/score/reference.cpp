@@ -1,0 +1,88 @@
+// The specification of score: plain loops, one token at a time, in float or double.
+#include "ops/quant_index_q/quant_index_q.h"
+#include "ops/score/score.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+namespace smla {
+
+template <class Real>
+void load_index_query(const smla_score_args& args, int64_t token, int64_t head, Real* row) {
+    const int64_t width = args.q.shape[2];
+    load_row(args.q, address(args.q, token, head), width, row);
+    if (args.q.dtype != SMLA_E2M1) return;
+    const auto* scales = reinterpret_cast<const uint8_t*>(address(args.q_scales, token, head));
+    for (int64_t d = 0; d < width; ++d) row[d] *= Real(e8m0_to_f32(scales[d / kQueryScaleGroup]));
+}
+template void load_index_query<float>(const smla_score_args&, int64_t, int64_t, float*);
+template void load_index_query<double>(const smla_score_args&, int64_t, int64_t, double*);
+
+namespace {
+
+template <class Real>
+Real relu(Real x) {  // NaN stays NaN
+    return x <= 0 ? Real(0) : x;
+}
+
+template <class Real>
+struct Query {
+    std::vector<Real> q, w;  // [H,D], [H]
+
+    Query(const smla_score_args& args, int64_t token) {
+        const int64_t heads = args.q.shape[1], width = args.q.shape[2];
+        q.resize(size_t(heads * width));
+        w.resize(size_t(heads));
+        for (int64_t h = 0; h < heads; ++h) load_index_query(args, token, h, q.data() + h * width);
+        load_row(args.w, address(args.w, token), heads, w.data());
+    }
+
+    // Products are summed over d ascending, heads over h ascending; the scale of the key comes last.
+    Real logit(const std::vector<Real>& key, Real scale) const {
+        const size_t width = key.size();
+        Real sum = 0;
+        for (size_t h = 0; h < w.size(); ++h) {
+            Real dot = 0;
+            for (size_t d = 0; d < width; ++d) dot += q[h * width + d] * key[d];
+            sum += w[h] * relu(dot);
+        }
+        return sum * scale;
+    }
+};
+
+template <class Real>
+void score_tokens(const smla_score_args& args, int64_t begin, int64_t end) {
+    const CacheView keys(args.keys);
+    const int64_t columns = args.logits.shape[1];
+    const Real infinity = std::numeric_limits<Real>::infinity();
+    KeyColumns rows(args, keys);
+    std::vector<Real> key(static_cast<size_t>(keys.width));
+    for (int64_t t = begin; t < end; ++t) {
+        const ColumnWindow window = clamp_window(args.starts, args.ends, t, columns);
+        Real* logits = reinterpret_cast<Real*>(address(args.logits, t));
+        if (args.fill) {
+            std::fill(logits, logits + window.begin, -infinity);
+            std::fill(logits + window.end, logits + columns, -infinity);
+        }
+        if (window.begin == window.end) continue;
+        const Query<Real> query(args, t);
+        rows.set_token(t);
+        for (int64_t j = window.begin; j < window.end; ++j) {
+            const int64_t row = rows.row(j);
+            logits[j] = -infinity;
+            if (row < 0) continue;
+            const Real scale = load_key(keys, row, key.data());
+            logits[j] = query.logit(key, scale);
+        }
+    }
+}
+
+}  // namespace
+
+void ScoreOp::reference(const Args& args, int64_t begin, int64_t end) {
+    if (args.q.dtype == SMLA_F64) score_tokens<double>(args, begin, end);
+    else score_tokens<float>(args, begin, end);
+}
+
+}  // namespace smla

@@ -1,0 +1,78 @@
+// score: what it means (reference.cpp) and what it accepts. See include/smla/stages_index.h.
+#pragma once
+
+#include "formats/format.h"
+
+#include <smla/stages_index.h>
+
+#include <algorithm>
+
+namespace smla {
+
+constexpr int kMaxIndexHeads = 256;
+
+struct ScoreOp {
+    using Args = smla_score_args;
+    static void check(const Args& args);
+    static int64_t tasks(const Args& args) { return args.q.shape[0]; }  // tokens
+    static void reference(const Args& args, int64_t begin, int64_t end);
+};
+
+// Everything but `logits`, which score_select does without.
+void check_score_inputs(const smla_score_args& args);
+
+// Columns [begin, end) of one token; empty: begin == end.
+struct ColumnWindow {
+    int64_t begin = 0, end = 0;
+};
+inline ColumnWindow clamp_window(const Tensor& starts, const Tensor& ends, int64_t token, int64_t columns) {
+    ColumnWindow window{0, columns};
+    if (present(starts)) window.begin = std::clamp<int64_t>(load_int(starts, token), 0, columns);
+    if (present(ends)) window.end = std::clamp<int64_t>(load_int(ends, token), 0, columns);
+    window.end = std::max(window.begin, window.end);
+    return window;
+}
+
+// Which cache row holds column j of a token. The block table is read only for the columns asked for.
+class KeyColumns {
+public:
+    KeyColumns(const smla_score_args& args, const CacheView& keys)
+        : keys_(keys), blocks_(present(args.block_table) ? args.block_table.shape[1] : 0), args_(args) {}
+
+    void set_token(int64_t token) {
+        if (!paged()) return;
+        const int64_t request = load_int(args_.request_of_token, token);
+        known_ = request >= 0 && request < args_.block_table.shape[0];
+        request_ = known_ ? request : 0;
+    }
+    // -1 for a hole: a request or block id out of range, or a column past the table or the cache.
+    int64_t row(int64_t column) const {
+        int64_t row = column;
+        if (paged()) {
+            const int64_t block = column / keys_.page_tokens;
+            if (!known_ || block >= blocks_) return -1;
+            const int64_t page = load_int(args_.block_table, request_, block);
+            if (page < 0 || page >= keys_.pages) return -1;
+            row = page * keys_.page_rows + column % keys_.page_tokens;
+        }
+        return keys_.hole(row) ? -1 : row;
+    }
+    bool paged() const { return present(args_.block_table); }
+
+private:
+    const CacheView& keys_;
+    int64_t blocks_, request_ = 0;
+    bool known_ = true;
+    const smla_score_args& args_;
+};
+
+// The key as it enters the dot product, and the scale that multiplies the logit last (1 where a format has
+// none).
+float load_key(const CacheView& keys, int64_t row, float* codes);
+double load_key(const CacheView& keys, int64_t row, double* codes);
+
+// One row of q, dequantised by q_scales where they are (exact: their scales are powers of two).
+template <class Real>
+void load_index_query(const smla_score_args& args, int64_t token, int64_t head, Real* row);
+
+}  // namespace smla

@@ -1,0 +1,81 @@
+// score_select: what it accepts, and its specification, the two stages one after the other for each token.
+#include "ops/score_select/score_select.h"
+
+#include "ops/score/score.h"
+#include "ops/select/select.h"
+
+#include <vector>
+
+namespace smla {
+
+namespace {
+// The check of one of the two stages: what it calls args.q is args.score.q here.
+template <class Check>
+void check_part(const char* part, const Check& check) {
+    try {
+        check();
+    } catch (const Error& error) {
+        fail(error.status, part + error.field.substr(sizeof "args" - 1), error.got, error.wanted);
+    }
+}
+}  // namespace
+
+void ScoreSelectOp::check(const Args& args) {
+    SMLA_CHECK(args.columns >= 0, "args.columns", args.columns, "0 or more");
+    check_part("args.score", [&] { check_score_inputs(args.score); });
+    SMLA_CHECK(!present(args.score.logits), "args.score.logits", "present",
+               "absent: logits are never stored whole");
+    const struct {
+        const char* field;
+        const Tensor& tensor;
+    } absent[] = {{"args.select.scores", args.select.scores},
+                  {"args.select.ids", args.select.ids},
+                  {"args.select.starts", args.select.starts},
+                  {"args.select.ends", args.select.ends}};
+    for (const auto& each : absent)
+        SMLA_CHECK(!present(each.tensor), each.field, "present",
+                   "absent: the scores and windows are those of args.score");
+    check_part("args.select", [&] {
+        check_select_outputs(args.select, args.score.q.shape[0], args.score.q.dtype == SMLA_F64);
+    });
+}
+
+namespace {
+Tensor tokens_of(const Tensor& tensor, int64_t begin, int64_t end) {
+    return present(tensor) ? slice(tensor, 0, begin, end) : tensor;
+}
+}  // namespace
+
+smla_score_args score_part(const smla_score_select_args& args, int64_t begin, int64_t end,
+                           const Tensor& logits) {
+    smla_score_args score = args.score;
+    score.fill = 0;
+    for (Tensor* tensor :
+         {&score.q, &score.q_scales, &score.w, &score.request_of_token, &score.starts, &score.ends})
+        *tensor = tokens_of(*tensor, begin, end);
+    score.logits = logits;
+    return score;
+}
+
+smla_select_args select_part(const smla_score_select_args& args, int64_t begin, int64_t end,
+                             const Tensor& logits) {
+    smla_select_args select = args.select;
+    for (Tensor* tensor : {&select.indices, &select.selected, &select.counts})
+        *tensor = tokens_of(*tensor, begin, end);
+    select.scores = logits;
+    select.starts = tokens_of(args.score.starts, begin, end);
+    select.ends = tokens_of(args.score.ends, begin, end);
+    return select;
+}
+
+void ScoreSelectOp::reference(const Args& args, int64_t begin, int64_t end) {
+    const smla_dtype dtype = args.score.q.dtype == SMLA_F64 ? SMLA_F64 : SMLA_F32;
+    std::vector<double> memory(static_cast<size_t>(args.columns));  // large enough for either
+    const Tensor logits = make_tensor(memory.data(), dtype, {1, args.columns});
+    for (int64_t t = begin; t < end; ++t) {
+        ScoreOp::reference(score_part(args, t, t + 1, logits), 0, 1);
+        SelectOp::reference(select_part(args, t, t + 1, logits), 0, 1);
+    }
+}
+
+}  // namespace smla

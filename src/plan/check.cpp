@@ -1,0 +1,158 @@
+#include "core/workspace.h"
+#include "plan/plan.h"
+
+#include <limits>
+
+namespace smla {
+
+namespace {
+
+constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+
+// What each group's tensors are called in refusals, and where it stands.
+struct GroupSpec {
+    int32_t bit;
+    PlanGroup PlanBatch::*member;
+    const char *name, *table, *slots, *page_tokens, *page_rows;
+};
+#define SMLA_PLAN_GROUP(bit, name)                                                                     \
+    {                                                                                                  \
+        bit, &PlanBatch::name, "batch." #name, "batch." #name ".block_table", "batch." #name ".slots", \
+            "batch." #name ".page_tokens", "batch." #name ".page_rows"                                 \
+    }
+constexpr GroupSpec kGroups[] = {
+    SMLA_PLAN_GROUP(SMLA_PLAN_PRIMARY, primary),       SMLA_PLAN_GROUP(SMLA_PLAN_WINDOW, window),
+    SMLA_PLAN_GROUP(SMLA_PLAN_COMPRESSED, compressed), SMLA_PLAN_GROUP(SMLA_PLAN_INDEX, index),
+    SMLA_PLAN_GROUP(SMLA_PLAN_STATE, state),           SMLA_PLAN_GROUP(SMLA_PLAN_INDEX_STATE, index_state),
+};
+#undef SMLA_PLAN_GROUP
+
+bool holds_entries(const PlanMaxima& maxima, const GroupSpec& group) {
+    return group.bit == SMLA_PLAN_COMPRESSED || (group.bit == SMLA_PLAN_INDEX && index_holds_entries(maxima));
+}
+
+void check_flag(const char* field, int32_t value) {
+    SMLA_CHECK(value == 0 || value == 1, field, value, "0 or 1");
+}
+
+void check_amount(const char* field, int32_t value, int32_t least) {
+    SMLA_CHECK(value >= least, field, value, text(least, " or more"));
+}
+
+void check_lengths(const PlanMaxima& maxima, const PlanBatch& batch, BatchSize& size) {
+    const auto* starts = static_cast<const int32_t*>(batch.query_start_loc.data);
+    const auto* lengths = static_cast<const int32_t*>(batch.seq_lens.data);
+    SMLA_CHECK(starts[0] == 0, "batch.query_start_loc[0]", starts[0], "0");
+    int64_t keys = 0;
+    for (int64_t r = 0; r < size.requests; ++r) {
+        const int64_t begin = starts[r], end = starts[r + 1], length = lengths[r];
+        SMLA_CHECK(end >= begin, text("batch.query_start_loc[", r + 1, "]"), end,
+                   text(begin, " or more: ascending"));
+        SMLA_CHECK(length >= 0, text("batch.seq_lens[", r, "]"), length, "0 or more");
+        SMLA_CHECK(length >= end - begin, text("batch.seq_lens[", r, "]"), length,
+                   text("at least the request's ", end - begin, " query tokens"));
+        SMLA_CHECK(length <= maxima.max_seq_len, text("batch.seq_lens[", r, "]"), length,
+                   text("at most max_seq_len (", maxima.max_seq_len, ")"));
+        keys += length;
+        if (length > size.longest) size.longest = length;
+    }
+    // gathered keys are numbered in i32
+    if (maxima.groups & SMLA_PLAN_INDEX)
+        SMLA_CHECK(keys / (index_holds_entries(maxima) ? maxima.ratio : 1) <= kMaxInt, "batch.seq_lens",
+                   text(keys, " tokens in all"), "index keys that fit in int32");
+}
+
+void check_table(const PlanMaxima& maxima, const PlanBatch& batch, const GroupSpec& spec,
+                 const BatchSize& size) {
+    const PlanGroup& group = batch.*spec.member;
+    check_tensor(spec.table, group.block_table, kInt32, {size.requests, kAny});
+    check_rows(spec.table, group.block_table);
+    const int64_t rows = size.longest / (holds_entries(maxima, spec) ? maxima.ratio : 1);
+    const int64_t columns = ceil_div(rows, group.page_tokens);
+    SMLA_CHECK(group.block_table.shape[1] >= columns, text(spec.table, ".shape[1]"),
+               group.block_table.shape[1],
+               text(columns, " or more: the longest request has ", size.longest, " tokens"));
+}
+
+void check_group(const PlanMaxima& maxima, const PlanBatch& batch, const GroupSpec& spec,
+                 const BatchSize& size) {
+    const PlanGroup& group = batch.*spec.member;
+    if (!(maxima.groups & spec.bit)) {
+        const bool absent =
+            !present(group.block_table) && !present(group.slots) && !group.page_tokens && !group.page_rows;
+        SMLA_CHECK(absent, spec.name, "given", "zero: the plan was created without this group");
+        return;
+    }
+    SMLA_CHECK(group.page_tokens >= 1, spec.page_tokens, group.page_tokens, "1 or more");
+    SMLA_CHECK(group.page_rows == 0 || group.page_rows >= group.page_tokens, spec.page_rows, group.page_rows,
+               text("0, or at least page_tokens (", group.page_tokens, ")"));
+    const bool entries = holds_entries(maxima, spec), slots = present(group.slots);
+    SMLA_CHECK(!entries || !slots, spec.slots, describe(group.slots),
+               "absent: slots of entries are looked up");
+    if (slots) {
+        check_tensor(spec.slots, group.slots, kInts, {kAny});
+        SMLA_CHECK(group.slots.shape[0] >= size.query_tokens, text(spec.slots, ".shape[0]"),
+                   group.slots.shape[0], text(size.query_tokens, " query tokens or more"));
+    }
+    if (!slots || spec.bit == SMLA_PLAN_WINDOW || present(group.block_table))
+        check_table(maxima, batch, spec, size);
+}
+
+}  // namespace
+
+void check_plan(const PlanMaxima& maxima) {
+    SMLA_CHECK(maxima.groups > 0 && maxima.groups <= kPlanGroups, "args.groups", maxima.groups,
+               text("SMLA_PLAN_* bits, 1 to ", kPlanGroups));
+    check_amount("args.max_tokens", maxima.max_tokens, 1);
+    check_amount("args.max_requests", maxima.max_requests, 1);
+    check_amount("args.max_seq_len", maxima.max_seq_len, 1);
+    check_amount("args.speculative_tokens", maxima.speculative_tokens, 0);
+    check_flag("args.uniform_decodes", maxima.uniform_decodes);
+    check_flag("args.list_entries", maxima.list_entries);
+    check_flag("args.batch_invariant", maxima.batch_invariant);
+    check_amount("args.topk", maxima.topk, 0);
+    check_amount("args.heads", maxima.heads, 0);
+    check_amount("args.workers", maxima.workers, 0);
+    const bool window = maxima.groups & SMLA_PLAN_WINDOW, entries = maxima.groups & SMLA_PLAN_COMPRESSED;
+    SMLA_CHECK(window ? maxima.window >= 1 : maxima.window == 0, "args.window", maxima.window,
+               window ? "1 or more tokens" : "0: there is no window group");
+    SMLA_CHECK(entries ? maxima.ratio >= 1 : maxima.ratio == 0, "args.ratio", maxima.ratio,
+               entries ? "1 or more tokens per entry" : "0: there is no compressed group");
+    SMLA_CHECK(entries || !maxima.list_entries, "args.list_entries", maxima.list_entries,
+               "0: there is no compressed group");
+    const bool given = maxima.allocator.alloc || maxima.allocator.free;
+    SMLA_CHECK(!given || (maxima.allocator.alloc && maxima.allocator.free), "args.allocator", "one function",
+               "both alloc and free, or neither");
+    constexpr int64_t kMaxElements = int64_t(1) << 44;
+    SMLA_CHECK(maxima.window <= kMaxElements / maxima.max_tokens, "args.window", maxima.window,
+               "max_tokens * window below 2^44");
+    SMLA_CHECK(!maxima.list_entries || entry_columns(maxima) <= kMaxElements / maxima.max_tokens,
+               "args.max_seq_len", maxima.max_seq_len, "max_tokens * max_seq_len / ratio below 2^44");
+}
+
+BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch) {
+    BatchSize size;
+    check_tensor("batch.seq_lens", batch.seq_lens, kInt32, {kAny});
+    size.requests = batch.seq_lens.shape[0];
+    SMLA_CHECK(size.requests <= maxima.max_requests, "batch.seq_lens.shape[0]", size.requests,
+               text("at most max_requests (", maxima.max_requests, ")"));
+    check_tensor("batch.query_start_loc", batch.query_start_loc, kInt32, {size.requests + 1});
+    check_rows("batch.seq_lens", batch.seq_lens);
+    check_rows("batch.query_start_loc", batch.query_start_loc);
+    size.query_tokens = load_int(batch.query_start_loc, size.requests);
+    SMLA_CHECK(size.query_tokens >= 0 && size.query_tokens <= maxima.max_tokens,
+               text("batch.query_start_loc[", size.requests, "]"), size.query_tokens,
+               text("0 to max_tokens (", maxima.max_tokens, ")"));
+    check_lengths(maxima, batch, size);
+    size.tokens = batch.tokens ? batch.tokens : size.query_tokens;
+    SMLA_CHECK(
+        size.tokens >= size.query_tokens && size.tokens <= maxima.max_tokens, "batch.tokens", batch.tokens,
+        text("0, or the ", size.query_tokens, " query tokens to max_tokens (", maxima.max_tokens, ")"));
+    if (check_optional("batch.rope_positions", batch.rope_positions, kInts, {kAny}))
+        SMLA_CHECK(batch.rope_positions.shape[0] >= size.query_tokens, "batch.rope_positions.shape[0]",
+                   batch.rope_positions.shape[0], text(size.query_tokens, " query tokens or more"));
+    for (const GroupSpec& spec : kGroups) check_group(maxima, batch, spec, size);
+    return size;
+}
+
+}  // namespace smla

@@ -1,0 +1,62 @@
+#include "plan/fields.h"
+
+#include "core/workspace.h"
+
+#include <algorithm>
+
+namespace smla {
+
+int32_t plan_features(const PlanMaxima& maxima) {
+    int32_t features = maxima.groups;
+    if (maxima.list_entries) features |= kPlanListsEntries;
+    if (maxima.heads && maxima.workers) features |= kPlanSchedules;
+    return features;
+}
+
+bool index_holds_entries(const PlanMaxima& maxima) { return maxima.groups & SMLA_PLAN_COMPRESSED; }
+
+int64_t entry_columns(const PlanMaxima& maxima) {
+    constexpr int64_t kColumns =
+        128;  // as DeepSeek-V4's servers size their rows, so that kernels see whole tiles
+    return maxima.ratio ? int64_t(round_up(size_t(ceil_div(maxima.max_seq_len, maxima.ratio)), kColumns)) : 0;
+}
+
+Tensor largest_field(const FieldSpec& spec, const PlanMaxima& maxima) {
+    if (spec.feature && !(plan_features(maxima) & spec.feature)) return {};
+    const auto shaped = [&](std::initializer_list<int64_t> shape) {
+        return make_tensor(static_cast<void*>(nullptr), spec.dtype, shape);
+    };
+    const int64_t tokens = maxima.max_tokens;
+    switch (spec.shape) {
+        case FieldShape::tokens_window: return shaped({tokens, maxima.window});
+        case FieldShape::tokens_entries: return shaped({tokens, entry_columns(maxima)});
+        case FieldShape::requests_plus_1: return shaped({int64_t(maxima.max_requests) + 1});
+        case FieldShape::four: return shaped({4});
+        case FieldShape::two: return shaped({2});
+        case FieldShape::tokens: break;
+    }
+    return shaped({tokens});
+}
+
+namespace {
+template <class Stored>
+void fill(const Tensor& field, int64_t begin, int64_t end, int32_t value) {
+    const int64_t width = field.ndim > 1 ? field.shape[1] : 1;
+    Stored* data = static_cast<Stored*>(field.data);
+    std::fill(data + begin * width, data + end * width, Stored(value));
+}
+}  // namespace
+
+void pad_field(const FieldSpec& spec, const Tensor& field, int64_t begin, int64_t end) {
+    if (!per_token(spec.shape)) {
+        begin = 0;
+        end = field.shape[0];
+    }
+    switch (dtype_bits(spec.dtype)) {
+        case 8: return fill<uint8_t>(field, begin, end, spec.padding);
+        case 32: return fill<int32_t>(field, begin, end, spec.padding);
+        default: return fill<int64_t>(field, begin, end, spec.padding);
+    }
+}
+
+}  // namespace smla

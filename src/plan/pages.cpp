@@ -1,0 +1,71 @@
+#include "plan/pages.h"
+
+#include "ops/map/map.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace smla {
+
+namespace {
+
+constexpr int64_t kMaxRow = std::numeric_limits<int32_t>::max();
+
+// Rows of whole pages of a compile-time size, for the two-entry pages of ratio 128: one look-up for two rows
+// leaves no room for branches. False if a block's rows pass int32, which the loop does not tell.
+template <int PageTokens>
+bool list_whole_pages(const int32_t* table, int64_t pages, uint32_t page_rows, int32_t last_block,
+                      int32_t* rows) {
+    int32_t beyond = 0;
+    for (int64_t p = 0; p < pages; ++p) {
+        const int32_t block = table[p];
+        const uint32_t base = uint32_t(block) * page_rows;
+        beyond |= block > last_block;
+        for (int i = 0; i < PageTokens; ++i)
+            rows[p * PageTokens + i] = block < 0 ? -1 : int32_t(base + uint32_t(i));
+    }
+    return beyond == 0;
+}
+
+}  // namespace
+
+void list_rows(const int32_t* table, PageRule pages, int64_t first, int64_t n, int32_t* rows) {
+    int64_t page = first / pages.page_tokens, offset = first % pages.page_tokens, done = 0;
+    if (pages.page_tokens == 2 && offset == 0) {
+        const int32_t last_block = int32_t((kMaxRow - 1) / pages.page_rows);
+        if (list_whole_pages<2>(table + page, n / 2, uint32_t(pages.page_rows), last_block, rows)) {
+            done = n / 2 * 2;
+            page += n / 2;
+        }
+    }
+    while (done < n) {
+        const int64_t run = std::min(n - done, pages.page_tokens - offset);
+        const int64_t block = table[page++], base = block * pages.page_rows + offset;
+        int32_t* const out = rows + done;
+        if (block >= 0 && base + run - 1 <= kMaxRow) {
+            for (int32_t i = 0; i < int32_t(run); ++i) out[i] = int32_t(base) + i;
+        } else {
+            for (int64_t i = 0; i < run; ++i)
+                out[i] = block < 0 || base + i > kMaxRow ? -1 : int32_t(base + i);
+        }
+        done += run;
+        offset = 0;
+    }
+}
+
+void slots_from_table(const Tensor& query_start_loc, const Tensor& seq_lens, const Tensor& block_table,
+                      PageRule pages, const Tensor& slots) {
+    const int64_t requests = seq_lens.shape[0], tokens = slots.shape[0];
+    const auto store = [&](int64_t t, int64_t slot) {
+        *reinterpret_cast<int64_t*>(address(slots, t)) = slot;
+    };
+    int64_t t = 0;
+    for (int64_t r = 0; r < requests; ++r) {
+        const int64_t end = load_int(query_start_loc, r + 1), length = load_int(seq_lens, r);
+        for (; t < end && t < tokens; ++t)
+            store(t, map_position(block_table, r, length - (end - t), pages.page_tokens, pages.page_rows));
+    }
+    for (; t < tokens; ++t) store(t, -1);
+}
+
+}  // namespace smla

@@ -1,0 +1,154 @@
+// smla capacity against the published sizes of the models, worked by hand from their layers.
+#include "cli/run_tool.h"
+#include "model/configs.h"
+
+#include <gtest/gtest.h>
+
+namespace smla::test {
+
+namespace {
+
+nlohmann::json capacity(const std::string& config, std::vector<std::string> words = {}) {
+    const TemporaryFile file(config);
+    words.insert(words.begin(), {"capacity", "--model", file.path()});
+    return json_of(words);
+}
+
+double total(const nlohmann::json& found, const char* key) { return found["totals"][key]; }
+
+const std::vector<std::string> kBf16{"--kv-format", "bf16", "--index-format", "bf16"};
+
+TEST(CliCapacity, BytesPerToken) {
+    EXPECT_EQ(total(capacity(kV32), "bytes_per_token"), 61 * (656 + 132));  // 48068
+    EXPECT_EQ(total(capacity(kV32, kBf16), "bytes_per_token"), 61 * (1152 + 256));
+    EXPECT_EQ(total(capacity(kGlm5), "bytes_per_token"), 78 * (656 + 132));  // 61464
+    EXPECT_EQ(total(capacity(kGlm5, kBf16), "bytes_per_token"), 109824);
+    // 21 of 78 layers have index keys
+    EXPECT_EQ(total(capacity(kGlm52), "bytes_per_token"), 78 * 656 + 21 * 132);  // 53940
+    EXPECT_EQ(total(capacity(kGlm52, kBf16), "bytes_per_token"), 95232);
+    // 21 layers of ratio 4 with index keys, 20 of ratio 128
+    EXPECT_EQ(total(capacity(v4_flash()), "bytes_per_token"),
+              21 * (584 + 132) / 4.0 + 20 * 584 / 128.0);  // 3850
+    EXPECT_EQ(total(capacity(v4_flash(), {"--index-format", "index_mxfp4_68"}), "bytes_per_token"),
+              21 * (584 + 68) / 4.0 + 20 * 584 / 128.0);  // 3514
+    EXPECT_EQ(total(capacity(v4_flash(), kBf16), "bytes_per_token"),
+              21 * (1024 + 256) / 4.0 + 20 * 8);  // 6880
+    EXPECT_EQ(total(capacity(v4_pro()), "bytes_per_token"),
+              30 * (584 + 132) / 4.0 + 31 * 584 / 128.0);  // 5511
+}
+
+TEST(CliCapacity, FixedPartOfARequest) {
+    EXPECT_EQ(total(capacity(kV32), "fixed_bytes_per_request"), 0);
+    // a window of 128 in every layer; state rows of kv and score in f32: 8 of 2 x 1024 and of 2 x 256 values
+    // at ratio 4, 128 of 2 x 512 at ratio 128
+    EXPECT_EQ(total(capacity(v4_flash()), "fixed_bytes_per_request"),
+              43 * 128 * 584 + 21 * (65536 + 16384) + 20 * 524288);
+    EXPECT_EQ(total(capacity(v4_pro()), "fixed_bytes_per_request"),
+              61 * 128 * 584 + 30 * (65536 + 16384) + 31 * 524288);
+}
+
+TEST(CliCapacity, WholeRequestsAndPages) {
+    const auto v32 = capacity(kV32, {"--context", "131072", "--memory", "80"});
+    EXPECT_EQ(total(v32, "bytes_per_request"), 131072.0 * 48068);  // 5.87 GiB
+    EXPECT_EQ(total(v32, "paged_bytes_per_request"), 131072.0 * 48068);
+    EXPECT_EQ(total(v32, "requests_that_fit"), 13);
+    // one token more: one page of 64 more in each cache
+    const auto odd = capacity(kV32, {"--context", "131073"});
+    EXPECT_EQ(total(odd, "bytes_per_request"), 131073.0 * 48068);
+    EXPECT_EQ(total(odd, "paged_bytes_per_request"), (131072.0 + 64) * 48068);
+    const auto pages = capacity(kV32, {"--context", "100", "--page-tokens", "256", "--batch", "3"});
+    EXPECT_EQ(total(pages, "paged_bytes_per_request"), 256.0 * 48068);
+    EXPECT_EQ(total(pages, "batch_bytes"), 3 * 256.0 * 48068);
+    EXPECT_TRUE(pages["totals"]["requests_that_fit"].is_null());
+    EXPECT_EQ(total(capacity(kV32, {"--memory", "5.8"}), "requests_that_fit"), 0);
+    EXPECT_NEAR(total(capacity(v4_flash()), "bytes_per_request") / (1 << 30), 0.484, 0.001);
+    EXPECT_NEAR(total(capacity(kGlm52, {"--context", "1048576"}), "bytes_per_request") / (1 << 30), 52.7,
+                0.05);
+}
+
+TEST(CliCapacity, SharedLayersHaveNoIndexCache) {
+    const auto found = capacity(kGlm52);
+    int shared = 0, index = 0;
+    for (const auto& row : found["caches"]) {
+        if (row["cache"] == "index") {
+            EXPECT_EQ(row["layer_kind"], "dsa");
+            EXPECT_EQ(row["layers"], 21);
+            ++index;
+        }
+        if (row["layer_kind"] == "dsa_shared") {
+            EXPECT_EQ(row["layers"], 57);
+            ++shared;
+        }
+    }
+    EXPECT_EQ(shared, 1);
+    EXPECT_EQ(index, 1);
+}
+
+TEST(CliCapacity, MtpLayersOnlyWhenAskedFor) {
+    const auto without = capacity(kV32), with = capacity(kV32, {"--mtp"});
+    EXPECT_NE(without["note"].get<std::string>().find("1 MTP layer not counted"), std::string::npos);
+    EXPECT_EQ(total(with, "bytes_per_token"), 62 * (656 + 132));
+    EXPECT_EQ(total(with, "layers"), 62);
+    EXPECT_EQ(total(capacity(kV32, {"--layers", "2"}), "bytes_per_token"), 2 * 788);
+}
+
+nlohmann::json flops_of(const nlohmann::json& found, const std::string& kind) {
+    for (const auto& row : found["flops"])
+        if (row["layer_kind"] == kind) return row;
+    ADD_FAILURE() << kind << found;
+    return {};
+}
+
+TEST(CliCapacity, FlopsOfV32) {
+    const auto row = flops_of(capacity(kV32, {"--context", "131072"}), "dsa");
+    EXPECT_EQ(row["attend"], 2.0 * 128 * 2048 * (576 + 512));  // 0.57 G
+    EXPECT_EQ(row["score"], 2.0 * 64 * 128 * 131072);          // 2.15 G
+    EXPECT_EQ(row["keys_attended"], 2048);
+    // two for each weight of the checkpoint's tensors
+    const double weights = 1536. * 7168 + 24576. * 1536 + 576. * 7168 + 32768. * 512 + 7168. * 16384 +
+                           8192. * 1536 + 128. * 7168 + 64. * 7168;
+    EXPECT_EQ(row["project"].get<double>() + row["absorb"].get<double>() + row["up_project"].get<double>() +
+                  row["out_project"].get<double>(),
+              2 * weights);
+    EXPECT_EQ(row["all_layers"], 61 * row["layer"].get<double>());
+    const auto early = flops_of(capacity(kV32, {"--context", "1000"}), "dsa");
+    EXPECT_EQ(early["keys_attended"], 1000);
+    EXPECT_EQ(early["keys_scored"], 1000);
+}
+
+TEST(CliCapacity, FlopsOfV4Flash) {
+    const auto found = capacity(v4_flash(), {"--context", "131072"});
+    const auto sliding = flops_of(found, "sliding"), sparse = flops_of(found, "compressed_sparse"),
+               heavy = flops_of(found, "heavily_compressed 128");
+    EXPECT_EQ(sliding["attend"], 2.0 * 64 * 1024 * 128);
+    EXPECT_EQ(sparse["attend"], 2.0 * 64 * 1024 * (128 + 512));  // 0.084 G
+    EXPECT_EQ(sparse["score"], 2.0 * 64 * 128 * 32768);          // 0.54 G
+    EXPECT_EQ(heavy["attend"], 2.0 * 64 * 1024 * (128 + 1024));  // 0.15 G
+    EXPECT_EQ(heavy["score"], 0);
+    const double base = 1024. * 4096 + 32768. * 1024 + 512. * 4096;
+    EXPECT_EQ(sliding["project"], 2 * base);
+    EXPECT_EQ(sparse["project"], 2 * (base + 2 * 1024. * 4096 + 8192. * 1024 + 64. * 4096 + 2 * 256. * 4096));
+    EXPECT_EQ(heavy["project"], 2 * (base + 2 * 512. * 4096));
+    EXPECT_EQ(sliding["out_project"], 2 * (8192. * 4096 + 4096. * 8192));
+}
+
+TEST(CliCapacity, Errors) {
+    const TemporaryFile v32(kV32), broken("{\"model_type\": \"deepseek_v32\", \"hidden_size\": -1"),
+        other("{\"model_type\": \"llama\"}");
+    const auto missing = error_of({"capacity", "--model", "/no/such/config.json"}, 2);
+    EXPECT_EQ(missing["field"], "/no/such/config.json");
+    EXPECT_EQ(error_of({"capacity"}, 2)["status"], "invalid argument");
+    EXPECT_EQ(error_of({"capacity", "--model", broken.path()}, 2)["status"], "data error");
+    EXPECT_NE(error_of({"capacity", "--model", other.path()}, 2)["got"].get<std::string>().find("llama"),
+              std::string::npos);
+    EXPECT_EQ(error_of({"capacity", "--model", v32.path(), "--kv-format", "fp8_584"}, 3)["field"],
+              "kv_format");
+    EXPECT_EQ(error_of({"capacity", "--model", v32.path(), "--kv-format", "fp8_655"}, 2)["field"],
+              "--kv-format");
+    EXPECT_EQ(error_of({"capacity", "--model", v32.path(), "--memory", "-1"}, 2)["field"], "--memory");
+    EXPECT_EQ(error_of({"capacity", "--model", v32.path(), "--context", "0"}, 2)["field"], "--context");
+}
+
+}  // namespace
+
+}  // namespace smla::test

@@ -1,0 +1,151 @@
+// Help, versions, errors, exit codes, streams: what holds for every subcommand.
+#include "cli/run_tool.h"
+
+#include <gtest/gtest.h>
+#include <smla/types.h>
+
+#include <algorithm>
+#include <sstream>
+
+namespace smla::test {
+
+namespace {
+
+using testing::Test;
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(CliFrame, HelpListsEverySubcommandOnStdout) {
+    const Finished run = run_tool({"--help"});
+    EXPECT_EQ(run.code, 0);
+    EXPECT_EQ(run.err, "");
+    const std::vector<std::string> names = subcommands();
+    for (const char* name : {"doctor", "list", "explain", "capacity", "bench", "run", "verify", "example"})
+        EXPECT_TRUE(std::count(names.begin(), names.end(), name)) << name << " in " << run.out;
+    EXPECT_TRUE(has(run.out, "Exit codes: 0 ok, 1 "));
+}
+
+TEST(CliFrame, EverySubcommandHasHelpWithExamplesAndJson) {
+    for (const std::string& name : subcommands()) {
+        const Finished run = run_tool({name, "--help"});
+        EXPECT_EQ(run.code, 0) << name;
+        EXPECT_EQ(run.err, "") << name;
+        EXPECT_TRUE(has(run.out, "Usage: smla " + name)) << run.out;
+        EXPECT_TRUE(has(run.out, "--json")) << run.out;
+        EXPECT_TRUE(has(run.out, "Examples:\n  smla " + name)) << run.out;
+    }
+}
+
+TEST(CliFrame, ExamplesOfTheHelpUseOptionsThatExist) {
+    for (const std::string& name : subcommands()) {
+        const std::string own = run_tool({name, "--help"}).out;
+        std::istringstream lines(own.substr(own.find("Examples:")));
+        std::string help;  // of the subcommand that the example calls
+        for (std::string line, word; std::getline(lines, line);) {
+            std::istringstream words(line);
+            if (line.rfind("  smla ", 0) == 0) {
+                words >> word >> word;
+                help = run_tool({word, "--help"}).out;
+            }
+            while (words >> word) {
+                if (word.rfind("--", 0) != 0) continue;
+                EXPECT_LT(help.find("  " + word), help.find("Examples:")) << line;
+            }
+        }
+    }
+}
+
+TEST(CliFrame, Version) {
+    const Finished run = run_tool({"--version"});
+    EXPECT_EQ(run.code, 0);
+    EXPECT_EQ(run.out, "smla " + std::to_string(SMLA_VERSION_MAJOR) + "." +
+                           std::to_string(SMLA_VERSION_MINOR) + "." + std::to_string(SMLA_VERSION_PATCH) +
+                           "\n");
+}
+
+TEST(CliFrame, NoSubcommandIsAUsageError) {
+    const Finished run = run_tool({});
+    EXPECT_EQ(run.code, 2);
+    EXPECT_EQ(run.out, "");
+    EXPECT_TRUE(has(run.err, "Subcommands:"));
+    EXPECT_EQ(error_of({}, 2)["field"], "subcommand");
+}
+
+TEST(CliFrame, UnknownWordsAreAnsweredWithTheNearest) {
+    const auto subcommand = error_of({"capactiy"}, 2);
+    EXPECT_EQ(subcommand["got"], "capactiy");
+    EXPECT_TRUE(has(subcommand["wanted"], "did you mean capacity?")) << subcommand;
+    const auto option = error_of({"capacity", "--model", "x", "--contxt=5"}, 2);
+    EXPECT_EQ(option["field"], "option");
+    EXPECT_EQ(option["got"], "--contxt");
+    EXPECT_TRUE(has(option["wanted"], "did you mean --context?")) << option;
+    const auto far = error_of({"list", "--qqqqqqqqq"}, 2);
+    EXPECT_FALSE(has(far["wanted"], "did you mean")) << far;
+}
+
+TEST(CliFrame, UnknownOptionOfEverySubcommandExitsWithTwo) {
+    for (const std::string& name : subcommands()) {
+        const Finished run = run_tool({name, "--engin", "cpu", "--no-such-option"});
+        EXPECT_EQ(run.code, 2) << name;
+        EXPECT_EQ(run.out, "") << name;
+        EXPECT_TRUE(has(run.err, "smla: error: ")) << run.err;
+    }
+}
+
+TEST(CliFrame, WrongValuesNameOptionGotAndWanted) {
+    const auto threads = error_of({"doctor", "--threads", "many"}, 2);
+    EXPECT_EQ(threads["field"], "--threads");
+    EXPECT_EQ(threads["got"], "many");
+    EXPECT_EQ(threads["wanted"], "a whole number, 0 to 4096");
+    for (const char* bad : {"-1", "4097", "1.5", "0x10", "99999999999999999999"})
+        EXPECT_EQ(error_of({"doctor", "--threads", bad}, 2)["got"], bad);
+    const auto isa = error_of({"doctor", "--isa", "avx513"}, 2);
+    EXPECT_EQ(isa["field"], "--isa");
+    EXPECT_TRUE(has(isa["wanted"], "did you mean avx512?")) << isa;
+    EXPECT_EQ(error_of({"doctor", "--engine", "gpu"}, 2)["field"], "--engine");
+    EXPECT_EQ(error_of({"doctor", "--kernel", "attend=nothing"}, 2)["field"], "args.kernel");
+    EXPECT_EQ(error_of({"list", "nothing"}, 2)["got"], "nothing");
+}
+
+TEST(CliFrame, EnvironmentStandsForOptions) {
+    const auto run = [](const char* variable) {
+        return run_tool({"doctor", "--no-self-test", "--json"}, {.environment = {variable}});
+    };
+    const Finished scalar = run("SMLA_ISA=scalar");
+    EXPECT_TRUE(has(scalar.out, "cpu scalar")) << scalar.out;
+    EXPECT_TRUE(has(run("SMLA_ENGINE=reference").out, "reference, 1 thread"));
+    EXPECT_TRUE(has(run("SMLA_THREADS=1").out, ", 1 thread"));
+    EXPECT_EQ(run("SMLA_ISA=avx9").code, 2);
+    EXPECT_EQ(run("SMLA_THREADS=x").code, 2);
+    EXPECT_EQ(run("SMLA_KERNEL=attend=none").code, 2);
+    EXPECT_TRUE(has(run("SMLA_CBLAS=").out, "\"cblas\": null"));
+}
+
+TEST(CliFrame, OptionsAreStrongerThanTheEnvironment) {
+    const Finished run = run_tool({"doctor", "--no-self-test", "--engine", "cpu", "--isa", "scalar"},
+                                  {.environment = {"SMLA_ENGINE=reference", "SMLA_ISA=avx2"}});
+    EXPECT_TRUE(has(run.out, "cpu scalar")) << run.out << run.err;
+}
+
+TEST(CliFrame, ColourAndProgressOnATerminalOnly) {
+    const std::vector<std::string> words{"doctor", "--isa", "scalar"};
+    const Finished piped = run_tool(words), terminal = run_tool(words, {.terminal = true});
+    EXPECT_EQ(piped.err, "");
+    EXPECT_FALSE(has(piped.out, "\033"));
+    EXPECT_TRUE(has(terminal.out, "\033[32mPASS\033[0m")) << terminal.out;
+    EXPECT_TRUE(has(terminal.err, "100 %")) << terminal.err;
+    const Finished plain = run_tool(words, {.environment = {"NO_COLOR=1"}, .terminal = true});
+    EXPECT_FALSE(has(plain.out, "\033"));
+    const Finished empty = run_tool(words, {.environment = {"NO_COLOR="}, .terminal = true});
+    EXPECT_TRUE(has(empty.out, "\033"));
+}
+
+TEST(CliFrame, UnwritableStdoutIsAnError) {
+    const Finished run = run_tool({"list"}, {.stdout_file = "/dev/full"});
+    EXPECT_EQ(run.code, 4);
+    EXPECT_TRUE(has(run.err, "stdout cannot be written")) << run.err;
+}
+
+}  // namespace
+
+}  // namespace smla::test

@@ -1,0 +1,193 @@
+// smla list, smla explain and smla doctor agree with each other.
+#include "cli/run_tool.h"
+#include "model/configs.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace smla::test {
+
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+std::vector<std::string> available_isas() {
+    std::vector<std::string> names;
+    for (const auto& isa : json_of({"list", "isas"}, "isas"))
+        if (isa["available"]) names.push_back(isa["name"]);
+    return names;
+}
+
+std::vector<std::string> kernels_of(const std::string& stage) {
+    for (const auto& row : json_of({"list", "kernels"}, "kernels"))
+        if (row["stage"] == stage) return row["cpu"];
+    ADD_FAILURE() << stage;
+    return {};
+}
+
+TEST(CliList, EverySectionAloneIsThatSectionOfAll) {
+    const auto all = json_of({"list"});
+    for (const char* part : {"engines", "isas", "formats", "kernels"}) {
+        const auto one = json_of({"list", part});
+        EXPECT_EQ(one.size(), 2u) << part;  // and the version
+        EXPECT_EQ(one[part], all[part]);
+        EXPECT_FALSE(all[part].empty()) << part;
+    }
+}
+
+TEST(CliList, FormatsAreThoseOfTheModels) {
+    // bytes per token and of a packed page of 64, from the records' published layouts
+    const std::map<std::string, std::pair<int, int>> known = {
+        {"fp8_656", {656, 64 * 656}}, {"fp8_576", {576, 64 * 576}},       {"fp8_512", {512, 64 * 512}},
+        {"fp8_528", {528, 64 * 528}}, {"index_fp8_132", {132, 64 * 132}}, {"index_mxfp4_68", {68, 64 * 68}},
+        {"fp8_584", {584, 37440}}};  // whole pages are multiples of 576
+    size_t seen = 0;
+    for (const auto& row : json_of({"list", "formats"}, "formats")) {
+        const auto found = known.find(row["name"]);
+        if (found == known.end()) continue;
+        EXPECT_EQ(row["bytes_per_token"], found->second.first) << row;
+        EXPECT_EQ(row["page_64_bytes"], found->second.second) << row;
+        ++seen;
+    }
+    EXPECT_EQ(seen, known.size());
+}
+
+TEST(CliList, WeakestIsaIsAlwaysThereAndOneIsChosen) {
+    const std::vector<std::string> names = available_isas();
+    ASSERT_FALSE(names.empty());
+    EXPECT_EQ(names.front(), "scalar");
+    int chosen = 0;
+    for (const auto& isa : json_of({"list", "isas"}, "isas")) chosen += isa["chosen"].get<bool>();
+    EXPECT_EQ(chosen, 1);
+}
+
+TEST(CliExplain, EveryStageListsItsKernelsInOrder) {
+    for (const auto& row : json_of({"list", "kernels"}, "kernels")) {
+        const std::string stage = row["stage"];
+        const auto call = json_of({"explain", "--stage", stage});
+        EXPECT_EQ(call["stage"], stage);
+        std::vector<std::string> names;
+        std::string first_able;
+        for (const auto& candidate : call["candidates"]) {
+            names.push_back(candidate["kernel"]);
+            if (first_able.empty() && candidate["can_run"]) first_able = names.back();
+            EXPECT_EQ(candidate["chosen"].get<bool>(), candidate["reason"] == "") << candidate;
+            EXPECT_EQ(candidate["chosen"].get<bool>(), candidate["kernel"] == call["kernel"]) << candidate;
+        }
+        EXPECT_EQ(names, row["cpu"].get<std::vector<std::string>>());
+        EXPECT_EQ(call["kernel"], first_able) << stage;
+    }
+}
+
+TEST(CliExplain, WeakerInstructionSetsTakeOtherKernels) {
+    for (const std::string& isa : available_isas()) {
+        const auto call = json_of({"explain", "--stage", "attend", "--isa", isa, "--queries", "f32"});
+        const std::string kernel = call["kernel"];
+        EXPECT_EQ(kernel.find("bf16"), std::string::npos) << kernel;  // f32 queries keep f32 arithmetic
+        if (isa == "scalar") {
+            EXPECT_EQ(kernel.find("avx"), std::string::npos) << kernel;
+            for (const auto& candidate : call["candidates"])
+                EXPECT_EQ(candidate["can_run"].get<bool>() && has(candidate["kernel"], "avx"), false)
+                    << candidate;
+        }
+    }
+}
+
+TEST(CliExplain, DemandedKernelIsTakenOrNothing) {
+    const std::string last = kernels_of("attend").back();
+    const auto call = json_of({"explain", "--stage", "attend", "--kernel", "attend=" + last});
+    EXPECT_EQ(call["kernel"], last);
+    for (const std::string& name : kernels_of("attend")) {
+        const Finished run =
+            run_tool({"explain", "--stage", "attend", "--width", "40", "--value-width", "24", "--kv-format",
+                      "row_f32", "--queries", "f32", "--kernel", "attend=" + name, "--json"});
+        const bool generic = name == last;
+        EXPECT_EQ(run.code, generic ? 0 : 3) << name << run.out << run.err;
+        EXPECT_EQ(nlohmann::json::parse(run.out)["kernel"].is_null(), !generic) << name;
+    }
+}
+
+TEST(CliExplain, ModelStepsAreWhatTheLayerRuns) {
+    const TemporaryFile v32(kV32), flash(v4_flash()), glm(kGlm52);
+    const auto stages = [](const nlohmann::json& layer) {
+        std::string names;
+        for (const auto& call : layer["stages"])
+            names += (names.empty() ? "" : " ") + call["stage"].get<std::string>();
+        return names;
+    };
+    const auto layers = json_of({"explain", "--model", v32.path()})["layers"];
+    ASSERT_EQ(layers.size(), 1u);
+    EXPECT_EQ(stages(layers[0]),
+              "write_kv write_index quant_index_q score_select map absorb rope attend up_project");
+    const auto hybrid = json_of({"explain", "--model", flash.path()})["layers"];
+    ASSERT_EQ(hybrid.size(), 3u);
+    EXPECT_EQ(hybrid[0]["layer_kind"], "sliding");
+    EXPECT_EQ(stages(hybrid[0]), "write_kv attend inverse_rope");
+    EXPECT_EQ(stages(hybrid[2]), "write_kv save_state compress attend inverse_rope");
+    const auto shared = json_of({"explain", "--model", glm.path(), "--layer", "3"})["layers"];
+    EXPECT_EQ(stages(shared[0]), "write_kv map absorb rope attend up_project");  // no indexer of its own
+}
+
+TEST(CliExplain, SensibleErrors) {
+    const TemporaryFile v32(kV32);
+    EXPECT_EQ(error_of({"explain"}, 2)["field"], "--model, --stage");
+    EXPECT_EQ(error_of({"explain", "--model", v32.path(), "--stage", "attend"}, 2)["got"], "both");
+    EXPECT_EQ(error_of({"explain", "--stage", "atend"}, 2)["field"], "--stage");
+    EXPECT_EQ(error_of({"explain", "--stage", "attend", "--width", "512"}, 2)["field"],
+              "args.primary.cache.width");
+    EXPECT_EQ(error_of({"explain", "--stage", "attend", "--heads", "257"}, 2)["field"], "args.q.shape[1]");
+    EXPECT_EQ(error_of({"explain", "--model", v32.path(), "--layer", "62"}, 2)["field"], "layer");
+    EXPECT_EQ(error_of({"explain", "--model", v32.path(), "--kv-format", "fp8_584"}, 3)["field"],
+              "kv_format");
+    EXPECT_EQ(error_of({"explain", "--stage", "attend", "--queries", "i32"}, 2)["field"], "--queries");
+}
+
+TEST(CliDoctor, PassesOnEveryInstructionSetAndTheReference) {
+    std::vector<std::vector<std::string>> contexts{{"--engine", "reference"}, {"--threads", "1"}};
+    for (const std::string& isa : available_isas()) contexts.push_back({"--isa", isa});
+    for (std::vector<std::string> words : contexts) {
+        words.insert(words.begin(), "doctor");
+        const auto found = json_of(words);
+        EXPECT_TRUE(found["passed"]) << found;
+        std::map<std::string, int> stages;
+        for (const auto& test : found["self_test"]) {
+            EXPECT_TRUE(test["passed"]) << test;
+            EXPECT_FALSE(test["skipped"]) << test;
+            EXPECT_LE(test["error"], test["limit"]) << test;
+            stages[test["stage"]] += 1;
+        }
+        for (const char* stage : {"attend", "score", "select", "score_select", "merge", "project"})
+            EXPECT_GE(stages[stage], 1) << stage;
+        EXPECT_GE(found["cores"], 1);
+        EXPECT_NE(found["cpu"], "");
+    }
+}
+
+TEST(CliDoctor, DemandedKernelRunsWhereItCanAndIsSkippedElsewhere) {
+    const std::string first = kernels_of("attend").front();
+    const Finished run = run_tool({"doctor", "--kernel", "attend=" + first, "--json"});
+    const auto found = nlohmann::json::parse(run.out);
+    EXPECT_EQ(run.code, 0) << run.out;
+    int ran = 0, skipped = 0;
+    for (const auto& test : found["self_test"]) {
+        if (test["stage"] != "attend") continue;
+        skipped += test["skipped"].get<bool>();
+        if (!test["skipped"]) {
+            EXPECT_EQ(test["kernel"], first);
+            ++ran;
+        }
+    }
+    EXPECT_GT(skipped, 0);
+    EXPECT_EQ(ran > 0, available_isas().back() == "avx512_bf16");
+}
+
+TEST(CliDoctor, LooksWithoutTesting) {
+    const auto found = json_of({"doctor", "--no-self-test"});
+    EXPECT_FALSE(found.contains("self_test"));
+    EXPECT_GT(found["memory_bytes"], 0);
+}
+
+}  // namespace
+
+}  // namespace smla::test

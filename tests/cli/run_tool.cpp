@@ -1,0 +1,129 @@
+#include "cli/run_tool.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <thread>
+
+namespace smla::test {
+
+namespace {
+
+struct Channel {
+    int read = -1, write = -1;
+};
+
+Channel make_channel(bool terminal) {
+    if (!terminal) {
+        int ends[2];
+        if (pipe2(ends, O_CLOEXEC) != 0) std::abort();
+        return {ends[0], ends[1]};
+    }
+    const int leader = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (leader < 0 || grantpt(leader) != 0 || unlockpt(leader) != 0) std::abort();
+    return {leader, open(ptsname(leader), O_RDWR | O_NOCTTY | O_CLOEXEC)};
+}
+
+std::string drain(int from) {
+    std::string out;
+    char buffer[4096];
+    for (ssize_t n; (n = read(from, buffer, sizeof buffer)) > 0;) out.append(buffer, size_t(n));
+    close(from);
+    return out;
+}
+
+}  // namespace
+
+Finished run_tool(const std::vector<std::string>& arguments, const RunOptions& options) {
+    std::vector<std::string> words{SMLA_TOOL};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<std::string> environment{"TERM=xterm", "PATH=/usr/bin:/bin"};
+    environment.insert(environment.end(), options.environment.begin(), options.environment.end());
+    std::vector<char*> argv, envp;
+    for (std::string& word : words) argv.push_back(word.data());
+    for (std::string& word : environment) envp.push_back(word.data());
+    argv.push_back(nullptr);
+    envp.push_back(nullptr);
+
+    const Channel out = make_channel(options.terminal), err = make_channel(options.terminal);
+    const pid_t child = fork();
+    if (child == 0) {
+        const int file =
+            options.stdout_file.empty() ? out.write : open(options.stdout_file.c_str(), O_WRONLY | O_CLOEXEC);
+        dup2(file, STDOUT_FILENO);
+        dup2(err.write, STDERR_FILENO);
+        execve(argv[0], argv.data(), envp.data());
+        _exit(127);
+    }
+    close(out.write);
+    close(err.write);
+    Finished finished;
+    std::thread errors([&] { finished.err = drain(err.read); });
+    finished.out = drain(out.read);
+    errors.join();
+    int status = 0;
+    waitpid(child, &status, 0);
+    if (WIFEXITED(status)) finished.code = WEXITSTATUS(status);
+    return finished;
+}
+
+nlohmann::json json_of(std::vector<std::string> arguments) {
+    arguments.push_back("--json");
+    const Finished run = run_tool(arguments);
+    EXPECT_EQ(run.code, 0) << run.out << run.err;
+    EXPECT_EQ(run.err, "");
+    const auto document = nlohmann::json::parse(run.out, nullptr, false);
+    EXPECT_FALSE(document.is_discarded()) << run.out;
+    return document;
+}
+
+nlohmann::json json_of(const std::vector<std::string>& arguments, const char* member) {
+    const nlohmann::json document = json_of(arguments);
+    EXPECT_TRUE(document.contains(member)) << member << " in " << document;
+    return document.value(member, nlohmann::json());
+}
+
+nlohmann::json error_of(std::vector<std::string> arguments, int code) {
+    arguments.push_back("--json");
+    const Finished run = run_tool(arguments);
+    EXPECT_EQ(run.code, code) << run.out << run.err;
+    EXPECT_EQ(run.err.rfind("smla: error: ", 0), 0u) << run.err;
+    const auto document = nlohmann::json::parse(run.out, nullptr, false);
+    EXPECT_TRUE(document.is_object() && document.contains("error")) << run.out;
+    if (!document.is_object() || !document.contains("error")) return nlohmann::json::object();
+    const nlohmann::json error = document["error"];
+    EXPECT_EQ(error.value("exit_code", -1), code);
+    for (const char* key : {"status", "field", "got", "wanted", "message"})
+        EXPECT_NE(error.value(key, ""), "") << key << " in " << run.out;
+    EXPECT_NE(run.err.find(error.value("message", "?")), std::string::npos);
+    return error;
+}
+
+std::vector<std::string> subcommands() {
+    std::istringstream help(run_tool({"--help"}).out);
+    std::vector<std::string> names;
+    bool inside = false;
+    for (std::string line; std::getline(help, line);) {
+        if (line.empty()) inside = false;
+        if (inside && line.rfind("   ", 0) != 0) names.push_back(line.substr(2, line.find(' ', 2) - 2));
+        if (line == "Subcommands:") inside = true;
+    }
+    return names;
+}
+
+TemporaryFile::TemporaryFile(const std::string& text) {
+    path_ = testing::TempDir() + "smla_cli_XXXXXX";
+    const int file = mkstemp(path_.data());
+    if (file < 0) std::abort();
+    close(file);
+    std::ofstream(path_) << text;
+}
+
+TemporaryFile::~TemporaryFile() { unlink(path_.c_str()); }
+
+}  // namespace smla::test

@@ -1,0 +1,42 @@
+// Runs the built tool as a process.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
+
+namespace smla::test {
+
+struct Finished {
+    int code = -1;  // exit code; -1: killed by a signal
+    std::string out, err;
+};
+
+struct RunOptions {
+    std::vector<std::string> environment;  // "NAME=value", added to a small fixed one
+    bool terminal = false;                 // stdout and stderr are pseudo terminals
+    std::string stdout_file;               // stdout goes there instead
+};
+Finished run_tool(const std::vector<std::string>& arguments, const RunOptions& options = {});
+
+// stdout of a run that must succeed quietly, as the one JSON document that it must be.
+nlohmann::json json_of(std::vector<std::string> arguments);
+nlohmann::json json_of(const std::vector<std::string>& arguments, const char* member);
+// The error object of a run that must fail with this exit code.
+nlohmann::json error_of(std::vector<std::string> arguments, int code);
+
+std::vector<std::string> subcommands();  // as the help lists them
+
+// A file that lives as long as the test.
+class TemporaryFile {
+public:
+    explicit TemporaryFile(const std::string& text);
+    ~TemporaryFile();
+    const std::string& path() const { return path_; }
+
+private:
+    std::string path_;
+};
+
+}  // namespace smla::test

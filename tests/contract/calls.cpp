@@ -1,0 +1,43 @@
+#include "calls.h"
+
+#include "core/tensor.h"
+
+namespace contract {
+
+size_t Call::workspace(smla_context* context, size_t budget) const {
+    size_t bytes = 0;
+    EXPECT_TRUE(succeeded(smla_workspace_size(context, stage, args(), budget, &bytes))) << name;
+    return bytes;
+}
+
+void Call::slice_tokens(int64_t begin, int64_t end) {
+    for (TensorField& field : tensors)
+        if (field.token_dim() >= 0 && field.tensor->ndim > 0)
+            *field.tensor = smla::slice(*field.tensor, field.token_dim(),
+                                        std::min(begin, field.tensor->shape[field.token_dim()]),
+                                        std::min(end, field.tensor->shape[field.token_dim()]));
+}
+
+void Call::stride_tokens(int64_t first, int64_t step) {
+    slice_tokens(first, tokens);
+    for (TensorField& field : tensors)
+        if (const int dim = field.token_dim(); dim >= 0 && field.tensor->ndim > 0) {
+            field.tensor->shape[dim] = (field.tensor->shape[dim] + step - 1) / step;
+            field.tensor->stride_elems[dim] *= step;
+        }
+}
+
+std::vector<NamedMaker> all_calls() {
+    std::vector<NamedMaker> out;
+    for (const auto& list : {linear_calls(), cache_calls(), index_calls(), attend_calls()})
+        out.insert(out.end(), list.begin(), list.end());
+    return out;
+}
+
+void run_exactly(const Call& call, smla_context* context, size_t budget) {
+    const Scratch scratch(context, call.workspace(context, budget));
+    ASSERT_TRUE(succeeded(call.run(context, scratch.get()))) << call.name;
+    ASSERT_TRUE(scratch.clean()) << call.name;
+}
+
+}  // namespace contract

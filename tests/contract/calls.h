@@ -1,0 +1,141 @@
+// A valid call of every stage, with a list of its fields: what is true of all stages is tested on all of
+// them, and what is wrong with a field is tested on every field.
+#pragma once
+
+#include "engines.h"
+#include "memory.h"
+
+#include <cstring>
+#include <memory>
+
+namespace contract {
+
+// What a check leaves open in a tensor, and what a call does with it.
+enum Traits : uint32_t {
+    kInput = 0,
+    kOutput = 1,
+    kInPlace = 2,  // read, then written
+    kOptional = 4,
+    kFree0 = 8,  // dimension 0 is not tied to another field
+    kFree1 = 16,
+    kFree2 = 32,
+    kNoTokens = 64,       // dimension 0 does not count tokens
+    kTokens1 = 128,       // dimension 1 does
+    kFollowsDtype = 256,  // decides which fields there are: another one may be blamed for a wrong dtype
+};
+
+struct TensorField {
+    std::string name;
+    smla_tensor* tensor;
+    uint32_t traits;
+    int token_dim() const { return traits & kNoTokens ? -1 : traits & kTokens1 ? 1 : 0; }
+    bool is_free(int dim) const { return (traits >> (3 + dim) & 1) != 0; }
+};
+struct CacheField {
+    std::string name;
+    smla_cache* cache;
+};
+struct ChoiceField {  // an enum or a flag; reserved: 0 to 0
+    std::string name;
+    int32_t* value;
+    int32_t low, high;
+};
+struct PositiveField {  // a finite number above 0
+    std::string name;
+    double* value;
+};
+
+class Call {
+public:
+    Call(std::string name, smla_stage stage)
+        : memory(uint32_t(stage) + 1), name(std::move(name)), stage(stage) {}
+    virtual ~Call() = default;
+
+    smla_status run(smla_context* context, smla_workspace workspace) const {
+        return run_with(context, args(), workspace);
+    }
+    virtual smla_status run_with(smla_context* context, const void* args, smla_workspace workspace) const = 0;
+    virtual const void* args() const = 0;
+    virtual uint32_t* struct_size() = 0;
+    size_t workspace(smla_context* context, size_t budget = 0) const;
+    // Only tokens [begin, end) of the call.
+    void slice_tokens(int64_t begin, int64_t end);
+    // Tokens first, first + step, first + 2 * step and so on.
+    void stride_tokens(int64_t first, int64_t step);
+
+    Memory memory;
+    std::string name;
+    smla_stage stage;
+    int64_t tokens = 0;
+    std::vector<TensorField> tensors;
+    std::vector<CacheField> caches;
+    std::vector<ChoiceField> choices;
+    std::vector<PositiveField> positives;
+    bool has_tokens = true;     // cut into tokens, each on its own
+    bool through_blas = false;  // sums as the BLAS library pleases
+};
+
+template <class Args>
+class CallOf : public Call {
+public:
+    using Function = smla_status (*)(smla_context*, const Args*, smla_workspace, smla_stream);
+    CallOf(std::string name, smla_stage stage, Function function)
+        : Call(std::move(name), stage), function_(function) {
+        std::memset(&with, 0, sizeof with);
+        with.struct_size = sizeof with;
+    }
+    smla_status run_with(smla_context* context, const void* args, smla_workspace workspace) const override {
+        return function_(context, static_cast<const Args*>(args), workspace, nullptr);
+    }
+    const void* args() const override { return &with; }
+    uint32_t* struct_size() override { return &with.struct_size; }
+
+    // A new tensor of the call, with poison between its rows.
+    smla_tensor& add(const char* field, smla_tensor& tensor, smla_dtype dtype,
+                     std::initializer_list<int64_t> shape, uint32_t traits = kInput, int64_t gap = 8,
+                     int64_t step = 1) {
+        tensor = memory.tensor(dtype, shape, gap, step);
+        tensors.push_back({field, &tensor, traits});
+        if (traits & (kOutput | kInPlace)) memory.allow(tensor);
+        return tensor;
+    }
+    smla_tensor& add_normal(const char* field, smla_tensor& tensor, smla_dtype dtype,
+                            std::initializer_list<int64_t> shape, uint32_t traits = kInput, int64_t gap = 8,
+                            int64_t step = 1) {
+        fill_normal(add(field, tensor, dtype, shape, traits, gap, step), memory.rng);
+        return tensor;
+    }
+    smla_cache& add_cache(const char* field, smla_cache& cache, const CacheShape& shape) {
+        cache = memory.cache(shape);
+        caches.push_back({field, &cache});
+        return cache;
+    }
+
+    Args with;
+
+private:
+    Function function_;
+};
+
+using Maker = std::unique_ptr<Call> (*)(int64_t tokens);
+struct NamedMaker {
+    const char* name;
+    Maker make;
+};
+std::vector<NamedMaker> linear_calls();
+std::vector<NamedMaker> cache_calls();
+std::vector<NamedMaker> index_calls();
+std::vector<NamedMaker> attend_calls();
+std::vector<NamedMaker> all_calls();
+inline std::unique_ptr<Call> make(const NamedMaker& maker, int64_t tokens = 5) {
+    std::unique_ptr<Call> call = maker.make(tokens);
+    call->name = maker.name;
+    call->tokens = tokens;
+    call->memory.remember();
+    return call;
+}
+
+// Runs it in a workspace of exactly the size it asked for; the counters are zero afterwards.
+void run_exactly(const Call& call, smla_context* context, size_t budget = 0);
+
+}  // namespace contract

@@ -1,0 +1,111 @@
+#include "calls.h"
+
+#include <cmath>
+
+namespace contract {
+
+namespace {
+
+// Lists with holes of every kind, lengths below and above K, and look-alikes past them that name poison.
+template <class Args>
+void add_source(CallOf<Args>& call, const std::string& name, smla_attend_source& source,
+                const CacheShape& shape, int64_t tokens, int64_t width) {
+    call.add_cache((name + ".cache").c_str(), source.cache, shape);
+    constexpr int64_t holes[] = {-1, INT32_MIN, INT32_MAX, 2147480000};
+    const int64_t rows = capacity(source.cache), poison = rows - 1;
+    call.add((name + ".rows").c_str(), source.rows, SMLA_I32, {tokens, width}, kFree1, 8, 2);
+    call.add((name + ".lengths").c_str(), source.lengths, SMLA_I32, {tokens}, kOptional, 0, 2);
+    std::uniform_int_distribution<int64_t> pick(0, rows - 2);
+    for (int64_t t = 0; t < tokens; ++t) {
+        const int64_t length = t % 4 == 1 ? width + 9 : t % 4 == 3 ? width / 2 : width;
+        set_int(source.lengths, t, 0, length);
+        for (int64_t j = 0; j < width; ++j) {
+            const int64_t row = pick(call.memory.rng);
+            const bool hole = (t + j) % 7 == 3 || !is_row(source.cache, row);
+            set_int(source.rows, t, j, j >= length ? poison : hole ? holes[j % 4] : row);
+        }
+    }
+    for (int64_t row = 0; row < poison; ++row)
+        if (is_row(source.cache, row)) write_normal(source.cache, row, call.memory.rng);
+}
+
+struct Kind {
+    smla_format primary = SMLA_FP8_656, extra = SMLA_FORMAT_NONE;
+    smla_dtype q = SMLA_BF16, out = SMLA_BF16;
+    int64_t heads = 6, width = 576, value_width = 512, rows = 40;
+};
+
+std::unique_ptr<Call> attend(int64_t tokens, const Kind& kind) {
+    auto call = std::make_unique<CallOf<smla_attend_args>>("", SMLA_STAGE_ATTEND, smla_attend);
+    auto& a = call->with;
+    a.softmax_scale = 1 / std::sqrt(double(kind.width));
+    a.q_scale = kind.q == SMLA_E4M3 ? 0.5 : 0;
+    call->add_normal("args.q", a.q, kind.q, {tokens, kind.heads, kind.width});
+    add_source(*call, "args.primary", a.primary, {kind.primary, int32_t(kind.width), 8, 0, 5}, tokens,
+               kind.rows);
+    if (kind.extra)
+        add_source(*call, "args.extra", a.extra, {kind.extra, int32_t(kind.width), 2, 3, 20}, tokens,
+                   kind.rows / 2);
+    call->add_normal("args.sink", a.sink, SMLA_F32, {kind.heads}, kNoTokens | kOptional, 0, 2);
+    call->add("args.out", a.out, kind.out, {tokens, kind.heads, kind.value_width}, kOutput | kFree2);
+    call->add("args.lse", a.lse, SMLA_F32, {tokens, kind.heads}, kOutput | kOptional, 8, 2);
+    call->add("args.max_logits", a.max_logits, SMLA_F32, {tokens, kind.heads}, kOutput | kOptional);
+    call->choices = {{"args.precision", &a.precision, 0, 2},
+                     {"args.lse_base", &a.lse_base, 0, 1},
+                     {"args.reserved", &a.reserved, 0, 0}};
+    call->positives = {{"args.softmax_scale", &a.softmax_scale}};
+    if (kind.q == SMLA_E4M3) call->positives.push_back({"args.q_scale", &a.q_scale});
+    return call;
+}
+
+std::unique_ptr<Call> attend_656(int64_t tokens) { return attend(tokens, {}); }
+std::unique_ptr<Call> attend_v4(int64_t tokens) {
+    return attend(tokens, {.primary = SMLA_FP8_584, .extra = SMLA_FP8_584, .width = 512});
+}
+std::unique_ptr<Call> attend_f32_rows(int64_t tokens) {
+    return attend(tokens,
+                  {.primary = SMLA_ROW_F32, .q = SMLA_F32, .out = SMLA_F32, .width = 40, .value_width = 33});
+}
+std::unique_ptr<Call> attend_fp8_q(int64_t tokens) {
+    return attend(tokens, {.primary = SMLA_FP8_512, .q = SMLA_E4M3, .width = 512});
+}
+
+std::unique_ptr<Call> merge(int64_t tokens) {
+    auto call = std::make_unique<CallOf<smla_merge_args>>("", SMLA_STAGE_MERGE, smla_merge);
+    auto& a = call->with;
+    constexpr int64_t parts = 3, heads = 5, width = 33;
+    call->add("args.partials", a.partials, SMLA_BF16, {parts, tokens, heads, width},
+              kTokens1 | kFree0 | kFree1);
+    call->add_normal("args.lse", a.lse, SMLA_F32, {parts, tokens, heads}, kTokens1, 8, 2);
+    for (int64_t i = 0; i < parts; ++i)
+        for (int64_t t = 0; t < tokens; ++t)
+            for (int64_t h = 0; h < heads; ++h) {
+                if ((i + t + h) % 3 == 1 || t == 2) {  // an empty part: its numbers are poison
+                    set(a.lse, i, t, h, -INFINITY);
+                    continue;
+                }
+                smla_tensor row = a.partials;
+                row.ndim = 1;
+                row.shape[0] = width;
+                row.stride_elems[0] = a.partials.stride_elems[3];
+                row.data = static_cast<uint16_t*>(a.partials.data) + i * a.partials.stride_elems[0] +
+                           t * a.partials.stride_elems[1] + h * a.partials.stride_elems[2];
+                fill_normal(row, call->memory.rng);
+            }
+    call->add_normal("args.sink", a.sink, SMLA_F32, {heads}, kNoTokens | kOptional, 0, 2);
+    call->add("args.out", a.out, SMLA_F16, {tokens, heads, width}, kOutput);
+    call->add("args.lse_out", a.lse_out, SMLA_F32, {tokens, heads}, kOutput | kOptional);
+    call->choices = {{"args.lse_base", &a.lse_base, 0, 1}};
+    return call;
+}
+
+}  // namespace
+
+std::vector<NamedMaker> attend_calls() {
+    return {
+        {"attend_656", attend_656},     {"attend_v4", attend_v4}, {"attend_f32_rows", attend_f32_rows},
+        {"attend_fp8_q", attend_fp8_q}, {"merge", merge},
+    };
+}
+
+}  // namespace contract

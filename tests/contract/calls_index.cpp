@@ -1,0 +1,115 @@
+#include "calls.h"
+
+namespace contract {
+
+namespace {
+
+constexpr int64_t kHeads = 4, kWidth = 128, kColumns = 70, kPage = 16;
+
+template <smla_dtype Out>
+std::unique_ptr<Call> quant_index_q(int64_t tokens) {
+    auto call =
+        std::make_unique<CallOf<smla_quant_index_q_args>>("", SMLA_STAGE_QUANT_INDEX_Q, smla_quant_index_q);
+    auto& a = call->with;
+    a.hadamard = 1;
+    a.factor = 0.044;
+    call->add_normal("args.q", a.q, SMLA_BF16, {tokens, kHeads, kWidth});
+    call->add_normal("args.w", a.w, SMLA_F32, {tokens, kHeads}, kInput, 8, 2);
+    call->add("args.q_out", a.q_out, Out, {tokens, kHeads, kWidth}, kOutput);
+    if (Out == SMLA_E2M1)
+        call->add("args.scales", a.scales, SMLA_E8M0, {tokens, kHeads, kWidth / 32}, kOutput);
+    call->add("args.w_out", a.w_out, SMLA_F32, {tokens, kHeads}, kOutput, 8, 3);
+    call->choices = {{"args.hadamard", &a.hadamard, 0, 1}};
+    call->positives = {{"args.factor", &a.factor}};
+    return call;
+}
+
+// The inputs of score: windows of all kinds, a request that does not exist, and pages that nobody names.
+template <class Args>
+void add_score(CallOf<Args>& call, smla_score_args& a, const std::string& prefix, int64_t tokens,
+               bool paged) {
+    const auto name = [&](const char* field) { return prefix + field; };
+    const smla_dtype q = paged ? SMLA_E4M3 : SMLA_BF16;
+    call.add_normal(name(".q").c_str(), a.q, q, {tokens, kHeads, kWidth});
+    call.add_normal(name(".w").c_str(), a.w, SMLA_F32, {tokens, kHeads}, kInput, 8, 2);
+    const int64_t pages = paged ? 12 : 5;
+    call.add_cache(name(".keys").c_str(), a.keys,
+                   {paged ? SMLA_INDEX_FP8_132 : SMLA_ROW_BF16, kWidth, kPage, 0, pages});
+    if (paged) {
+        fill_int(call.add(name(".block_table").c_str(), a.block_table, SMLA_I32, {2, 5},
+                          kFree0 | kFree1 | kNoTokens | kOptional),
+                 [](int64_t r, int64_t b) { return 2 * b + r + 1; });
+        fill_int(call.add(name(".request_of_token").c_str(), a.request_of_token, SMLA_I32, {tokens}),
+                 [](int64_t t, int64_t) { return t % 4 == 3 ? 9 : t % 2; });
+    }
+    fill_int(call.add(name(".starts").c_str(), a.starts, SMLA_I32, {tokens}, kOptional, 0, 2),
+             [](int64_t t, int64_t) { return t % 3 == 0 ? INT32_MIN : 3 * t % 40; });
+    fill_int(call.add(name(".ends").c_str(), a.ends, SMLA_I32, {tokens}),
+             [](int64_t t, int64_t) { return t % 5 == 2 ? -7 : 20 + 9 * t % 45; });
+    for (int64_t page = paged ? 1 : 0; page < (paged ? 11 : 5); ++page)
+        for (int64_t i = 0; i < kPage; ++i) write_normal(a.keys, page * kPage + i, call.memory.rng);
+    call.choices.push_back({name(".fill"), &a.fill, 0, 1});
+}
+
+template <bool Paged>
+std::unique_ptr<Call> score(int64_t tokens) {
+    auto call = std::make_unique<CallOf<smla_score_args>>("", SMLA_STAGE_SCORE, smla_score);
+    auto& a = call->with;
+    add_score(*call, a, "args", tokens, Paged);
+    a.fill = Paged;
+    call->add("args.logits", a.logits, SMLA_F32, {tokens, kColumns}, kOutput | kFree1);
+    return call;
+}
+
+template <bool Ids>
+std::unique_ptr<Call> select(int64_t tokens) {
+    auto call = std::make_unique<CallOf<smla_select_args>>("", SMLA_STAGE_SELECT, smla_select);
+    auto& a = call->with;
+    a.relative = !Ids;
+    call->add_normal("args.scores", a.scores, SMLA_F32, {tokens, kColumns}, kFree1);
+    for (int64_t t = 0; t < tokens; ++t)  // ties
+        for (int64_t j = 0; j < kColumns; j += 3) set(a.scores, t, j, 0, double(j % 2));
+    if (Ids)
+        fill_int(call->add("args.ids", a.ids, SMLA_I32, {tokens, kColumns}, kOptional),
+                 [](int64_t t, int64_t j) { return j % 9 == 4 ? -1 : 1000 * t + 13 * (kColumns - j); });
+    fill_int(call->add("args.starts", a.starts, SMLA_I32, {tokens}, kOptional, 0, 2),
+             [](int64_t t, int64_t) { return t % 3 == 0 ? INT32_MIN : 3 * t % 40; });
+    fill_int(call->add("args.ends", a.ends, SMLA_I32, {tokens}, kOptional),
+             [](int64_t t, int64_t) { return t % 5 == 2 ? INT32_MAX : 20 + 9 * t % 45; });
+    call->add("args.indices", a.indices, SMLA_I32, {tokens, 24}, kOutput | kFree1);
+    call->add("args.selected", a.selected, SMLA_F32, {tokens, 24}, kOutput | kOptional);
+    call->add("args.counts", a.counts, SMLA_I32, {tokens}, kOutput | kOptional, 0, 2);
+    call->choices = {{"args.relative", &a.relative, 0, Ids ? 0 : 1}};
+    return call;
+}
+
+std::unique_ptr<Call> score_select(int64_t tokens) {
+    auto call =
+        std::make_unique<CallOf<smla_score_select_args>>("", SMLA_STAGE_SCORE_SELECT, smla_score_select);
+    auto& a = call->with;
+    a.columns = kColumns;
+    add_score(*call, a.score, "args.score", tokens, true);
+    call->add("args.select.indices", a.select.indices, SMLA_I32, {tokens, 24}, kOutput | kFree1);
+    call->add("args.select.selected", a.select.selected, SMLA_F32, {tokens, 24}, kOutput | kOptional);
+    call->add("args.select.counts", a.select.counts, SMLA_I32, {tokens}, kOutput | kOptional, 0, 2);
+    call->choices.push_back({"args.select.relative", &a.select.relative, 0, 1});
+    call->choices.push_back({"args.columns", &a.columns, 0, INT32_MAX});
+    return call;
+}
+
+}  // namespace
+
+std::vector<NamedMaker> index_calls() {
+    return {
+        {"quant_index_q_e4m3", quant_index_q<SMLA_E4M3>},
+        {"quant_index_q_e2m1", quant_index_q<SMLA_E2M1>},
+        {"quant_index_q_bf16", quant_index_q<SMLA_BF16>},
+        {"score_paged", score<true>},
+        {"score_ragged", score<false>},
+        {"select", select<false>},
+        {"select_ids", select<true>},
+        {"score_select", score_select},
+    };
+}
+
+}  // namespace contract

@@ -1,0 +1,182 @@
+// Line 9, the data: what hot calls take for holes is reported by smla_check_stage, and noted in the error
+// word by contexts with check_indices.
+#include "calls.h"
+
+#include <string>
+
+namespace contract {
+namespace {
+
+struct Bad {
+    const char* call;
+    const char* tensor;
+    int64_t i, j;  // j -1: one dimension
+    int64_t value;
+    smla_bad_kind kind;
+    const char* field = nullptr;  // null: tensor[i,j]
+    std::string name() const {
+        if (field) return field;
+        return std::string(tensor) + "[" + std::to_string(i) + (j < 0 ? "" : "," + std::to_string(j)) + "]";
+    }
+};
+
+// Caches of attend calls have 5 pages of 8 tokens: 40 rows. Extra ones 20 pages of 2 tokens, 3 rows apart.
+const Bad kBad[] = {
+    {"attend_656", "args.primary.rows", 2, 5, 40, SMLA_BAD_ROW},
+    {"attend_656", "args.primary.rows", 4, 15, INT32_MAX, SMLA_BAD_ROW},
+    {"attend_656", "args.primary.rows", 0, 0, -2, SMLA_BAD_ROW},
+    {"attend_656", "args.primary.lengths", 1, -1, 41, SMLA_BAD_LENGTH},
+    {"attend_656", "args.primary.lengths", 1, -1, -1, SMLA_BAD_LENGTH},
+    {"attend_v4", "args.extra.rows", 1, 3, 2, SMLA_BAD_EXTRA_ROW},  // between two pages
+    {"attend_v4", "args.extra.lengths", 3, -1, 21, SMLA_BAD_EXTRA_LENGTH},
+    {"write_kv_656", "args.slots", 1, -1, 45, SMLA_BAD_SLOT},
+    {"write_kv_584", "args.slots", 3, -1, -7, SMLA_BAD_SLOT},
+    {"write_index_132", "args.slots", 0, -1, INT64_MAX, SMLA_BAD_SLOT},
+    {"save_state", "args.slots", 2, -1, 36, SMLA_BAD_SLOT},
+    {"save_state", "args.positions", 2, -1, -1, SMLA_BAD_POSITION},
+    {"compress_4", "args.slots", 2, -1, INT64_MIN, SMLA_BAD_SLOT},
+    {"compress_4", "args.positions", 4, -1, -3, SMLA_BAD_POSITION},
+    {"compress_4", "args.request_of_token", 1, -1, 2, SMLA_BAD_REQUEST},
+    {"compress_4", "args.state_table", 0, 0, 9, SMLA_BAD_BLOCK},
+    {"compress_4", "args.positions", 1, -1, 4095, SMLA_BAD_TABLE_WIDTH, "args.state_table.shape[1]"},
+    {"gather", "args.cu", 1, -1, 9, SMLA_BAD_CU},
+    {"gather", "args.cu", 0, -1, -1, SMLA_BAD_CU},
+    {"gather", "args.starts", 1, -1, -1, SMLA_BAD_START},
+    {"gather", "args.starts", 1, -1, 1000, SMLA_BAD_TABLE_WIDTH, "args.block_table.shape[1]"},
+    {"gather_raw", "args.block_table", 0, 0, 8, SMLA_BAD_BLOCK},
+    {"copy_pages", "args.pairs", 3, 0, 6, SMLA_BAD_PAGE},
+    {"copy_pages", "args.pairs", 1, 1, -1, SMLA_BAD_PAGE},
+    {"score_paged", "args.starts", 2, -1, -1, SMLA_BAD_START},
+    {"score_paged", "args.ends", 2, -1, 71, SMLA_BAD_END},
+    {"score_paged", "args.request_of_token", 1, -1, -1, SMLA_BAD_REQUEST},
+    {"score_paged", "args.block_table", 0, 0, 12, SMLA_BAD_BLOCK},
+    {"score_ragged", "args.ends", 4, -1, -1, SMLA_BAD_END},
+    {"select", "args.ends", 4, -1, 71, SMLA_BAD_END},
+    {"score_select", "args.score.ends", 4, -1, 71, SMLA_BAD_END},
+    {"score_select", "args.score.block_table", 0, 0, -1, SMLA_BAD_BLOCK},
+    {"map", "args.positions", 4, 8, 24, SMLA_BAD_POSITION},
+    {"map", "args.positions", 1, 2, -2, SMLA_BAD_POSITION},
+    {"map", "args.request_of_token", 2, -1, 2, SMLA_BAD_REQUEST},
+    {"map", "args.block_table", 0, 0, INT32_MAX, SMLA_BAD_BLOCK},
+};
+
+smla_tensor& tensor_of(Call& call, const std::string& name) {
+    for (TensorField& field : call.tensors)
+        if (field.name == name) return *field.tensor;
+    ADD_FAILURE() << call.name << " has no " << name;
+    return *call.tensors.front().tensor;
+}
+
+// Every index in its range: nothing to report.
+void tame(Call& call) {
+    for (const TensorField& field : call.tensors) {
+        const std::string last = field.name.substr(field.name.rfind('.') + 1);
+        const smla_tensor& tensor = *field.tensor;
+        if (last == "slots") fill_int(tensor, [](int64_t t, int64_t) { return t; });
+        else if (last == "rows" && !(field.traits & kOutput))
+            fill_int(tensor, [](int64_t, int64_t) { return 0; });
+        else if (last == "lengths") fill_int(tensor, [](int64_t t, int64_t) { return 20 - t; });
+        else if (last == "request_of_token" || last == "pairs" || last == "starts")
+            fill_int(tensor, [](int64_t, int64_t) { return 0; });
+        else if (last == "ends") fill_int(tensor, [](int64_t, int64_t) { return 5; });
+        else if (last == "positions" && tensor.ndim == 2)
+            fill_int(tensor, [](int64_t, int64_t j) { return j - 1; });
+    }
+    call.memory.remember();
+}
+
+std::unique_ptr<Call> tame_call(const std::string& name) {
+    for (const NamedMaker& maker : all_calls())
+        if (name == maker.name) {
+            std::unique_ptr<Call> call = make(maker);
+            tame(*call);
+            return call;
+        }
+    ADD_FAILURE() << "no call " << name;
+    return nullptr;
+}
+
+TEST(Contract, L9g_CheckStageReportsTheFirstBadValueByNameAndTokenAndNothingElse) {
+    const Context context(engines().back());
+    for (const NamedMaker& maker : all_calls()) {
+        const std::unique_ptr<Call> call = tame_call(maker.name);
+        EXPECT_TRUE(succeeded(smla_check_stage(context, call->stage, call->args()))) << maker.name;
+    }
+    for (const Bad& bad : kBad) {
+        const std::unique_ptr<Call> call = tame_call(bad.call);
+        set_int(tensor_of(*call, bad.tensor), bad.i, std::max<int64_t>(bad.j, 0), bad.value);
+        call->memory.remember();
+        EXPECT_TRUE(
+            refused(smla_check_stage(context, call->stage, call->args()), SMLA_DATA_ERROR, bad.name()))
+            << bad.call;
+        if (!bad.field) {
+            EXPECT_EQ(last_error().got, std::to_string(bad.value));
+        }
+        EXPECT_TRUE(call->memory.nothing_changed());
+    }
+}
+
+TEST(Contract, L9h_ContextsWithCheckIndicesNoteTheFirstBadValueAndRunOn) {
+    for (const Engine& engine : engines()) {
+        const Context plain(engine), checking(engine, {.check_indices = 1});
+        for (const Bad& bad : kBad) {
+            SCOPED_TRACE(std::string(bad.call) + " " + bad.name() + " on " + engine.name);
+            const std::unique_ptr<Call> call = tame_call(bad.call);
+            set_int(tensor_of(*call, bad.tensor), bad.i, std::max<int64_t>(bad.j, 0), bad.value);
+            call->memory.remember();
+            run_exactly(*call, plain);
+            const std::vector<uint8_t> image = call->memory.image();
+            call->memory.reset();
+
+            const Scratch scratch(checking, call->workspace(checking));
+            ASSERT_TRUE(succeeded(call->run(checking, scratch.get())));
+            EXPECT_TRUE(call->memory.image() == image) << "the call runs as if nobody looked";
+            smla_error_word word{};
+            ASSERT_TRUE(succeeded(smla_read_error(checking, scratch.get(), nullptr, &word)));
+            EXPECT_EQ(word.kind, bad.kind);
+            EXPECT_EQ(word.stage, call->stage);
+            if (!bad.field) {
+                EXPECT_EQ(word.token, bad.i);
+                EXPECT_EQ(word.column, bad.j);
+                EXPECT_EQ(word.value, bad.value);
+            }
+            EXPECT_TRUE(scratch.clean()) << "reading empties the word";
+            ASSERT_TRUE(succeeded(smla_read_error(checking, scratch.get(), nullptr, &word)));
+            EXPECT_EQ(word.kind, SMLA_BAD_NONE);
+        }
+    }
+}
+
+TEST(Contract, L9i_TheErrorWordKeepsTheFirstFindingUntilItIsRead) {
+    const Context context(engines().back(), {.check_indices = 1});
+    const std::unique_ptr<Call> first = tame_call("write_kv_656"), second = tame_call("attend_656");
+    const Scratch scratch(context, std::max(first->workspace(context), second->workspace(context)));
+    smla_error_word word{};
+    ASSERT_TRUE(succeeded(first->run(context, scratch.get())));  // nothing to find
+    EXPECT_TRUE(scratch.clean());
+    set_int(tensor_of(*first, "args.slots"), 3, 0, 1234567);
+    set_int(tensor_of(*second, "args.primary.rows"), 1, 2, 999);
+    ASSERT_TRUE(succeeded(first->run(context, scratch.get())));
+    ASSERT_TRUE(succeeded(second->run(context, scratch.get())));
+    ASSERT_TRUE(succeeded(smla_read_error(context, scratch.get(), nullptr, &word)));
+    EXPECT_EQ(word.kind, SMLA_BAD_SLOT);
+    EXPECT_EQ(word.stage, SMLA_STAGE_WRITE_KV);
+    EXPECT_EQ(word.token, 3);
+    EXPECT_EQ(word.value, 1234567);
+    ASSERT_TRUE(succeeded(second->run(context, scratch.get())));
+    ASSERT_TRUE(succeeded(smla_read_error(context, scratch.get(), nullptr, &word)));
+    EXPECT_EQ(word.kind, SMLA_BAD_ROW);
+    EXPECT_EQ(word.column, 2);
+
+    // Without room for the word, or without a place to put it, the call says so.
+    EXPECT_TRUE(refused(first->run(context, {}), SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes"));
+    EXPECT_TRUE(
+        refused(smla_read_error(context, {}, nullptr, &word), SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes"));
+    EXPECT_TRUE(
+        refused(smla_read_error(context, scratch.get(), nullptr, nullptr), SMLA_INVALID_ARGUMENT, "out"));
+    const std::unique_ptr<Call> norm = tame_call("norm_rms");  // has no indices
+    EXPECT_TRUE(succeeded(norm->run(context, {})));
+}
+
+}  // namespace
+}  // namespace contract

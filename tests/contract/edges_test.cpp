@@ -1,0 +1,137 @@
+// What lines 1, 2, 5 and 9 say of memory that nobody may touch, and of the integers that name rows.
+#include "attention.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace contract {
+namespace {
+
+// `bytes` that end where a page begins that cannot be read or written.
+class BeforeAWall {
+public:
+    explicit BeforeAWall(size_t bytes) : page_(size_t(sysconf(_SC_PAGESIZE))) {
+        mapped_ = (bytes + page_ - 1) / page_ * page_ + page_;
+        base_ = static_cast<char*>(
+            mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+        EXPECT_NE(base_, MAP_FAILED);
+        EXPECT_EQ(mprotect(base_ + mapped_ - page_, page_, PROT_NONE), 0);
+        data_ = base_ + mapped_ - page_ - bytes;
+    }
+    ~BeforeAWall() { munmap(base_, mapped_); }
+    BeforeAWall(const BeforeAWall&) = delete;
+    BeforeAWall& operator=(const BeforeAWall&) = delete;
+    void* data() const { return data_; }
+
+private:
+    size_t page_, mapped_;
+    char *base_, *data_;
+};
+
+smla_tensor packed(const smla_tensor& tensor, void* data) {  // the same shape without gaps
+    smla_tensor out = tensor;
+    out.data = data;
+    int64_t stride = 1;
+    for (int d = out.ndim - 1; d >= 0; --d) out.stride_elems[d] = stride, stride *= out.shape[d];
+    return out;
+}
+
+TEST(Contract, L2d_EntriesPastALengthMayBeUnreadableMemory) {
+    constexpr int64_t rows = 100, length = 67;
+    Attention problem({.tokens = 1, .heads = 20, .rows = rows});
+    problem.add_lengths();
+    set_int(problem.with.primary.lengths, 0, 0, length);
+    problem.fill_listed();
+    const BeforeAWall list(length * sizeof(int32_t));
+    smla_tensor short_list = packed(problem.with.primary.rows, list.data());
+    for (int64_t j = 0; j < length; ++j) set_int(short_list, 0, j, get_int(problem.with.primary.rows, 0, j));
+    const Truth truth = truth_of(problem.with);
+    problem.with.primary.rows = short_list;
+    for (const Engine& engine : engines()) {
+        const Context context(engine, {.threads = 1});
+        run_exactly(problem, context);
+        EXPECT_TRUE(agrees(engine, problem.with, truth));
+    }
+}
+
+// Caches whose last record ends at the wall: nobody reads or writes past a record (vllm#57134 read past 512).
+TEST(Contract, L5c_NothingIsReadBehindACacheOrATensor) {
+    for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_528, SMLA_FP8_512, SMLA_FP8_584, SMLA_ROW_F32}) {
+        Attention problem({.tokens = 2, .heads = 3, .width = 512, .rows = 33, .format = format, .pages = 3});
+        problem.list(1, 32, capacity(problem.with.primary.cache) - 1);
+        problem.list(0, 0, capacity(problem.with.primary.cache) - 1);
+        problem.fill_listed();
+        const Truth truth = truth_of(problem.with);
+        smla_attend_args& a = problem.with;
+        const size_t page = size_t(a.primary.cache.page_stride_bytes) - 128;  // without the gap
+        const BeforeAWall cache(2 * (page + 128) + page), q(2 * 3 * 512 * 2), rows(2 * 33 * sizeof(int32_t)),
+            out(2 * 3 * 512 * sizeof(float));
+        std::memcpy(cache.data(), a.primary.cache.data, 2 * (page + 128) + page);
+        const smla_tensor walled_q = packed(a.q, q.data()), walled_rows = packed(a.primary.rows, rows.data());
+        for (int64_t t = 0; t < 2; ++t) {
+            for (int64_t j = 0; j < 33; ++j) set_int(walled_rows, t, j, get_int(a.primary.rows, t, j));
+            for (int64_t h = 0; h < 3; ++h)
+                for (int64_t d = 0; d < 512; ++d) set(walled_q, t, h, d, get(a.q, t, h, d));
+        }
+        a.q = walled_q, a.primary.rows = walled_rows, a.primary.cache.data = cache.data();
+        a.out = packed(a.out, out.data());
+        for (const Engine& engine : engines()) {
+            const Context context(engine, {.threads = 1});
+            run_exactly(problem, context);
+            EXPECT_TRUE(agrees(engine, a, truth)) << format;
+        }
+    }
+}
+
+TEST(Contract, L1f_SlotsAndPositionsOf32And64BitsMeanTheSame) {
+    for (const NamedMaker& maker : all_calls())
+        for (const Engine* engine : {&engines().front(), &engines().back()}) {
+            const std::unique_ptr<Call> call = make(maker, 8);
+            const Context context(*engine);
+            run_exactly(*call, context);
+            const std::vector<uint8_t> image = call->memory.image();
+            call->memory.reset();
+            std::vector<std::vector<int64_t>> wide;
+            std::vector<std::vector<int32_t>> narrow;
+            for (TensorField& field : call->tensors) {
+                const bool both =
+                    field.name == "args.slots" || (field.name == "args.positions" && field.tensor->ndim == 1);
+                if (!both) continue;
+                smla_tensor& tensor = *field.tensor;
+                wide.emplace_back(), narrow.emplace_back();
+                for (int64_t i = 0; i < tensor.shape[0]; ++i) {
+                    wide.back().push_back(get_int(tensor, i));
+                    narrow.back().push_back(int32_t(get_int(tensor, i)));
+                }
+                const bool to_wide = tensor.dtype == SMLA_I32;
+                tensor.data = to_wide ? static_cast<void*>(wide.back().data()) : narrow.back().data();
+                tensor.dtype = to_wide ? SMLA_I64 : SMLA_I32;
+                tensor.stride_elems[0] = 1;
+            }
+            run_exactly(*call, context);
+            EXPECT_TRUE(call->memory.image() == image) << maker.name << " on " << engine->name;
+        }
+}
+
+// Slots as large as only 64 bits hold, whose low 32 bits look like a row, are holes.
+TEST(Contract, L10b_SlotsThatDoNotFit32BitsWriteNothing) {
+    for (const NamedMaker& maker : cache_calls()) {
+        const std::unique_ptr<Call> call = make(maker, 8);
+        bool slots = false;
+        for (const TensorField& field : call->tensors)
+            if (field.name == "args.slots" && field.tensor->dtype == SMLA_I64) {
+                slots = true;
+                fill_int(*field.tensor, [](int64_t t, int64_t) { return (int64_t(t + 1) << 32) + t; });
+            }
+        if (!slots) continue;
+        call->memory.remember();
+        for (const Engine& engine : engines()) {
+            const Context context(engine);
+            run_exactly(*call, context);
+            EXPECT_TRUE(call->memory.nothing_changed()) << maker.name << " on " << engine.name;
+        }
+    }
+}
+
+}  // namespace
+}  // namespace contract

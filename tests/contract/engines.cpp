@@ -1,0 +1,99 @@
+#include "engines.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace contract {
+
+namespace {
+
+constexpr const char* kIsaNames[] = {"auto", "scalar", "avx2", "avx512", "avx512_bf16"};
+constexpr size_t kGuard = 256;
+
+smla_status create(const Engine& engine, const Options& options, smla_context** out) {
+    smla_context_args args{};
+    args.struct_size = sizeof args;
+    args.version = SMLA_VERSION;
+    args.engine = engine.engine;
+    args.isa = engine.isa;
+    args.threads = options.threads;
+    args.batch_invariant = options.batch_invariant;
+    args.check_indices = options.check_indices;
+    args.kernel = options.kernel;
+    return smla_context_create(&args, out);
+}
+
+std::vector<Engine> list_engines() {
+    std::vector<Engine> out{{"reference", SMLA_ENGINE_REFERENCE, SMLA_ISA_AUTO}};
+    const char* named = std::getenv("SMLA_ISA");
+    if (named && *named && std::strcmp(named, "auto") != 0) {
+        out.push_back({std::string("cpu_") + named, SMLA_ENGINE_CPU, SMLA_ISA_AUTO});
+        return out;
+    }
+    for (smla_isa isa = SMLA_ISA_SCALAR; isa <= SMLA_ISA_AVX512_BF16; ++isa) {
+        const Engine engine{std::string("cpu_") + kIsaNames[isa], SMLA_ENGINE_CPU, isa};
+        smla_context* context = nullptr;
+        const smla_status status = create(engine, {}, &context);
+        smla_context_destroy(context);
+        if (status == SMLA_OK) out.push_back(engine);
+    }
+    return out;
+}
+
+}  // namespace
+
+const std::vector<Engine>& engines() {
+    static const std::vector<Engine> list = list_engines();
+    return list;
+}
+
+Context::Context(const Engine& engine, const Options& options) {
+    EXPECT_TRUE(succeeded(create(engine, options, &context_)));
+}
+
+smla_error last_error() {
+    smla_error out;
+    smla_last_error_info(&out);
+    return out;
+}
+
+testing::AssertionResult succeeded(smla_status status) {
+    if (status == SMLA_OK) return testing::AssertionSuccess();
+    return testing::AssertionFailure() << smla_last_error();
+}
+
+testing::AssertionResult refused(smla_status status, smla_status wanted, const std::string& field) {
+    if (status == SMLA_OK) return testing::AssertionFailure() << "accepted; " << field << " is wrong";
+    const smla_error error = last_error();
+    const std::string message = error.message, got_field = error.field;
+    if (status != wanted || error.status != wanted)
+        return testing::AssertionFailure() << "status " << smla_status_name(status) << ": " << message;
+    if (got_field != field)
+        return testing::AssertionFailure() << "not the field " << field << ": " << message;
+    if (!*error.got || !*error.wanted || message.find(got_field) == std::string::npos ||
+        message.find(error.wanted) == std::string::npos || message.find(error.got) == std::string::npos)
+        return testing::AssertionFailure() << "the text does not say all: " << message;
+    return testing::AssertionSuccess();
+}
+
+Scratch::Scratch(smla_context* context, size_t bytes, uint8_t dirt) : memory_(bytes + 2 * kGuard, dirt) {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(memory_.data());
+    workspace_ = {memory_.data() + (64 - address % 64), bytes};
+    std::memset(workspace_.data, 0xFF, bytes);
+    EXPECT_TRUE(succeeded(smla_workspace_init(context, workspace_, nullptr)));
+    std::memset(data() + std::min(bytes, kHeader), dirt, bytes - std::min(bytes, kHeader));
+}
+
+testing::AssertionResult Scratch::clean() const {
+    const size_t header = std::min(workspace_.bytes, kHeader);
+    for (size_t i = 0; i < header; ++i)
+        if (data()[i] != 0) return testing::AssertionFailure() << "counter byte " << i << " is not zero";
+    const uint8_t dirt = memory_.front();
+    for (const uint8_t* at = data() + workspace_.bytes; at < memory_.data() + memory_.size(); ++at)
+        if (*at != dirt)
+            return testing::AssertionFailure() << "written past the workspace of " << workspace_.bytes;
+    return testing::AssertionSuccess();
+}
+
+}  // namespace contract

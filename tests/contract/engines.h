@@ -1,0 +1,62 @@
+// The engines that a line of the contract is held on, driven through the C ABI alone.
+#pragma once
+
+#include <smla/smla.h>
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace contract {
+
+struct Engine {
+    std::string name;
+    smla_engine engine;
+    smla_isa isa;
+};
+// reference, then cpu on every instruction set of the machine, or on SMLA_ISA alone where that is set.
+const std::vector<Engine>& engines();
+
+struct Options {
+    int32_t threads = 2;
+    int32_t batch_invariant = 0;
+    int32_t check_indices = 0;
+    const char* kernel = nullptr;
+};
+
+class Context {
+public:
+    explicit Context(const Engine& engine, const Options& options = {});
+    ~Context() { smla_context_destroy(context_); }
+    Context(const Context&) = delete;
+    Context& operator=(const Context&) = delete;
+    operator smla_context*() const { return context_; }
+
+private:
+    smla_context* context_ = nullptr;
+};
+
+smla_error last_error();
+testing::AssertionResult succeeded(smla_status status);  // with the library's text
+// A refusal: the status, a field that names `field`, and texts of what it got and wants.
+testing::AssertionResult refused(smla_status status, smla_status wanted, const std::string& field);
+
+// A workspace of exactly so many bytes between guards: counters zeroed by the library, all else dirty.
+class Scratch {
+public:
+    Scratch(smla_context* context, size_t bytes, uint8_t dirt = 0xFF);
+    smla_workspace get() const { return workspace_; }
+    uint8_t* data() const { return static_cast<uint8_t*>(workspace_.data); }
+    // The counters are zero again and nothing was written past the end.
+    testing::AssertionResult clean() const;
+
+private:
+    std::vector<uint8_t> memory_;
+    smla_workspace workspace_{};
+};
+
+constexpr size_t kHeader = 4096;  // counters and error word
+
+}  // namespace contract

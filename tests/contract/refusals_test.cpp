@@ -1,0 +1,217 @@
+// Line 9: every field of every stage that is wrong is refused by its name, before anything is written.
+#include "calls.h"
+
+#include "formats/format.h"
+
+#include <cmath>
+#include <limits>
+
+namespace contract {
+namespace {
+
+const Engine& cpu() { return engines().back(); }
+
+// One call on one engine, with a workspace that is large enough for it.
+struct Bench {
+    Bench(const NamedMaker& maker, const Engine& engine)
+        : call(make(maker)), context(engine), scratch(context, call->workspace(context)) {}
+
+    void expect_refused(const std::string& field, smla_status status = SMLA_INVALID_ARGUMENT) {
+        EXPECT_TRUE(refused(call->run(context, scratch.get()), status, field)) << call->name;
+        EXPECT_TRUE(call->memory.nothing_changed()) << call->name << " " << field;
+        EXPECT_TRUE(scratch.clean()) << call->name << " " << field;
+    }
+    // Some change of a tensor makes another field look wrong: any field of the call will do.
+    void expect_refused_somewhere(const std::string& what) {
+        const smla_status status = call->run(context, scratch.get());
+        EXPECT_EQ(status, SMLA_INVALID_ARGUMENT) << call->name << " " << what << ": " << smla_last_error();
+        EXPECT_EQ(std::string(last_error().field).rfind("args.", 0), 0u) << smla_last_error();
+        EXPECT_TRUE(call->memory.nothing_changed()) << call->name << " " << what;
+    }
+
+    std::unique_ptr<Call> call;
+    const Context context;
+    const Scratch scratch;
+};
+
+template <class Body>
+void on_every_call(const Body& body) {
+    for (const NamedMaker& maker : all_calls())
+        for (const Engine* engine : {&engines().front(), &cpu()}) {
+            Bench bench(maker, *engine);
+            SCOPED_TRACE(bench.call->name + " on " + engine->name);
+            body(bench);
+        }
+}
+
+// Puts a value where it does not belong for as long as one lives.
+template <class T>
+class With {
+public:
+    With(T& place, T value) : place_(place), before_(place) { place = value; }
+    ~With() { place_ = before_; }
+    With(const With&) = delete;
+    With& operator=(const With&) = delete;
+
+private:
+    T& place_;
+    const T before_;
+};
+
+TEST(Contract, L9a_EveryWrongTensorIsRefusedByName) {
+    on_every_call([](Bench& bench) {
+        for (TensorField& field : bench.call->tensors) {
+            smla_tensor& tensor = *field.tensor;
+            for (const smla_dtype dtype :
+                 {-1, 0, 99, int(SMLA_U8), int(tensor.dtype >= SMLA_I32 ? SMLA_F32 : SMLA_I32)}) {
+                const With<smla_dtype> wrong(tensor.dtype, dtype);
+                if (field.traits & kFollowsDtype) bench.expect_refused_somewhere(field.name + ".dtype");
+                else bench.expect_refused(field.name + ".dtype");
+            }
+            for (const int32_t ndim : {-1, SMLA_MAX_NDIM + 1, INT32_MAX}) {
+                const With<int32_t> wrong(tensor.ndim, ndim);
+                bench.expect_refused(field.name + ".ndim");
+            }
+            {
+                const With<int32_t> wrong(tensor.ndim, tensor.ndim == 1 ? 2 : tensor.ndim - 1);
+                bench.expect_refused(field.name + ".shape");
+            }
+            if (!(field.traits & kOptional)) {
+                const With<int32_t> absent(tensor.ndim, 0);
+                bench.expect_refused(field.name);
+            }
+            {
+                const With<void*> null(tensor.data, nullptr);
+                bench.expect_refused(field.name + ".data");
+            }
+            for (const int32_t device : {int(SMLA_CUDA), 7, -1}) {
+                const With<smla_device_type> elsewhere(tensor.device_type, device);
+                bench.expect_refused(field.name + ".device");
+            }
+        }
+    });
+}
+
+TEST(Contract, L9b_EveryWrongShapeAndStrideIsRefused) {
+    on_every_call([](Bench& bench) {
+        for (TensorField& field : bench.call->tensors)
+            for (int d = 0; d < field.tensor->ndim; ++d) {
+                int64_t& shape = field.tensor->shape[d];
+                int64_t& stride = field.tensor->stride_elems[d];
+                const std::string at = "[" + std::to_string(d) + "]";
+                for (const int64_t size : {int64_t(-1), INT64_MIN, INT64_MAX}) {
+                    const With<int64_t> wrong(shape, size);
+                    bench.expect_refused_somewhere(field.name + ".shape" + at);
+                }
+                if (!field.is_free(d)) {
+                    const With<int64_t> wrong(shape, shape + 1);
+                    bench.expect_refused_somewhere(field.name + ".shape" + at);
+                }
+                for (const int64_t size : {int64_t(-1), INT64_MIN, INT64_MAX}) {
+                    const With<int64_t> wrong(stride, size);
+                    bench.expect_refused_somewhere(field.name + ".stride_elems" + at);
+                    EXPECT_EQ(std::string(last_error().field).rfind(field.name + ".stride_elems", 0), 0u)
+                        << smla_last_error();
+                }
+            }
+    });
+}
+
+TEST(Contract, L9c_EveryWrongCacheIsRefusedByName) {
+    on_every_call([](Bench& bench) {
+        for (CacheField& field : bench.call->caches) {
+            smla_cache& cache = *field.cache;
+            const smla::Format& format = *smla::find_format(cache.format);
+            const auto refuse = [&](auto& place, auto value, const char* name) {
+                using T = std::remove_reference_t<decltype(place)>;
+                const With<T> wrong(place, T(value));
+                bench.expect_refused(field.name + name);
+            };
+            for (const smla_format id : {-1, 99, 31, 32}) refuse(cache.format, id, ".format");
+            if (field.name != "args.primary.cache" && field.name != "args.extra.cache")
+                refuse(cache.format, SMLA_FORMAT_NONE, ".format");
+            if (cache.width) refuse(cache.width, 0, ".width");
+            for (const int32_t width : {-1, 1 << 20}) refuse(cache.width, width, ".width");
+            for (const int32_t tokens : {0, -1, INT32_MIN}) refuse(cache.page_tokens, tokens, ".page_tokens");
+            for (const int32_t rows : {1, -1}) refuse(cache.page_rows, rows, ".page_rows");
+            for (const int64_t pages : {int64_t(-1), INT64_MIN, INT64_MAX, int64_t(1) << 31})
+                refuse(cache.pages, pages, ".pages");
+            const int64_t packed = cache.page_stride_bytes - 128;
+            for (const int64_t bytes : {int64_t(-1), int64_t(1), packed - 1, INT64_MAX})
+                refuse(cache.page_stride_bytes, bytes, ".page_stride_bytes");
+            for (const int64_t bytes : {int64_t(-1), int64_t(1), INT64_MAX})
+                refuse(cache.row_stride_bytes, bytes, ".row_stride_bytes");
+            refuse(cache.reserved, 1, ".reserved");
+            refuse(cache.data, nullptr, ".data");
+            if (format.alignment > 1) refuse(cache.data, static_cast<char*>(cache.data) + 1, ".data");
+            refuse(cache.device_type, SMLA_CUDA, ".device");
+            if (format.scale == smla::ScaleKind::per_tensor)
+                for (const float scale : {0.f, -1.f, NAN, INFINITY}) refuse(cache.scale, scale, ".scale");
+        }
+    });
+}
+
+TEST(Contract, L9d_EveryUnknownChoiceReservedFieldAndImpossibleNumberIsRefusedByName) {
+    on_every_call([](Bench& bench) {
+        for (ChoiceField& field : bench.call->choices)
+            for (const int64_t value :
+                 {int64_t(field.low) - 1, int64_t(field.high) + 1, int64_t(INT32_MIN)}) {
+                if (value > INT32_MAX || value >= field.low) continue;
+                const With<int32_t> wrong(*field.value, int32_t(value));
+                bench.expect_refused(field.name);
+            }
+        for (ChoiceField& field : bench.call->choices)
+            if (field.high < INT32_MAX)
+                for (const int32_t value : {field.high + 1, INT32_MAX}) {
+                    const With<int32_t> wrong(*field.value, value);
+                    bench.expect_refused(field.name);
+                }
+        for (PositiveField& field : bench.call->positives)
+            for (const double value : {0., -1., double(NAN), double(INFINITY)}) {
+                const With<double> wrong(*field.value, value);
+                bench.expect_refused(field.name);
+            }
+    });
+}
+
+TEST(Contract, L9e_StructSizesContextsAndWorkspacesAreChecked) {
+    on_every_call([](Bench& bench) {
+        uint32_t& size = *bench.call->struct_size();
+        for (const uint32_t wrong_size : {0u, 3u, 4u, 65537u, UINT32_MAX}) {
+            const With<uint32_t> wrong(size, wrong_size);
+            bench.expect_refused("args.struct_size");
+        }
+        Call& call = *bench.call;
+        std::vector<char> larger(size + 64, 0);  // of a newer header
+        std::memcpy(larger.data(), call.args(), size);
+        const uint32_t grown = size + 64;
+        std::memcpy(larger.data(), &grown, sizeof grown);
+        larger[grown - 1] = 1;
+        EXPECT_TRUE(refused(call.run_with(bench.context, larger.data(), bench.scratch.get()),
+                            SMLA_INVALID_ARGUMENT, "args.struct_size"));
+        EXPECT_TRUE(refused(call.run_with(bench.context, nullptr, bench.scratch.get()), SMLA_INVALID_ARGUMENT,
+                            "args"));
+        EXPECT_TRUE(refused(call.run(nullptr, bench.scratch.get()), SMLA_INVALID_ARGUMENT, "context"));
+        smla_workspace workspace = bench.scratch.get();
+        workspace.data = bench.scratch.data() + 8;
+        EXPECT_TRUE(refused(call.run(bench.context, workspace), SMLA_INVALID_ARGUMENT, "workspace.data"));
+        workspace.data = nullptr;
+        EXPECT_TRUE(refused(call.run(bench.context, workspace), SMLA_INVALID_ARGUMENT, "workspace.data"));
+        EXPECT_TRUE(call.memory.nothing_changed());
+        larger[grown - 1] = 0;  // what this library does not know is zero: it runs
+        EXPECT_TRUE(succeeded(call.run_with(bench.context, larger.data(), bench.scratch.get())));
+        EXPECT_FALSE(call.memory.nothing_changed());
+    });
+}
+
+TEST(Contract, L9f_AKernelThatCannotRunTheCallIsNeverTried) {
+    Bench bench(attend_calls().front(), cpu());
+    const Context demanding(cpu(), {.kernel = "attend=cpu_scalar_f32_512"});  // the call is 576 wide
+    EXPECT_TRUE(refused(bench.call->run(demanding, bench.scratch.get()), SMLA_UNSUPPORTED, "attend"));
+    EXPECT_TRUE(bench.call->memory.nothing_changed());
+    const Context able(cpu(), {.kernel = "attend=cpu_scalar_f32_576"});
+    EXPECT_TRUE(succeeded(bench.call->run(able, bench.scratch.get())));
+}
+
+}  // namespace
+}  // namespace contract

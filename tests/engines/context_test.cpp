@@ -1,0 +1,183 @@
+#include "engines/context.h"
+
+#include "core/cpu_features.h"
+#include "engines/run.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+namespace smla {
+namespace {
+
+smla_context_args cpu_args() {
+    smla_context_args args{};
+    args.struct_size = sizeof args;
+    args.version = SMLA_VERSION;
+    args.engine = SMLA_ENGINE_CPU;
+    args.threads = 2;
+    return args;
+}
+
+// Sets SMLA_ISA (null: removes it) and puts the old value back.
+class IsaVariable {
+public:
+    explicit IsaVariable(const char* value) {
+        if (const char* old = std::getenv("SMLA_ISA")) old_ = old;
+        if (value) setenv("SMLA_ISA", value, 1);
+        else unsetenv("SMLA_ISA");
+    }
+    ~IsaVariable() {
+        if (old_.empty()) unsetenv("SMLA_ISA");
+        else setenv("SMLA_ISA", old_.c_str(), 1);
+    }
+    IsaVariable(const IsaVariable&) = delete;
+    IsaVariable& operator=(const IsaVariable&) = delete;
+
+private:
+    std::string old_;
+};
+
+void expect_refused(const smla_context_args& args, smla_status status, const char* field) {
+    try {
+        const Context context(args);
+        ADD_FAILURE() << "accepted; " << field << " is wrong";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.status, status) << error.what();
+        EXPECT_EQ(error.field, field) << error.what();
+    }
+}
+
+TEST(Context, EnvironmentForcesEachInstructionSetOfTheMachine) {
+    for (smla_isa isa = SMLA_ISA_SCALAR; isa <= best_isa(); ++isa) {
+        const IsaVariable forced(isa_name(isa));
+        const Context context(cpu_args());
+        EXPECT_EQ(context.env({}).isa, isa);
+        EXPECT_EQ(context.description(), std::string("cpu ") + isa_name(isa) + ", 2 threads");
+    }
+    for (const char* open : {static_cast<const char*>(nullptr), "", "auto"}) {
+        const IsaVariable forced(open);
+        EXPECT_EQ(Context(cpu_args()).env({}).isa, best_isa());
+    }
+}
+
+TEST(Context, ArgumentsWinOverTheEnvironment) {
+    smla_context_args args = cpu_args();
+    args.isa = SMLA_ISA_SCALAR;
+    const IsaVariable forced(isa_name(best_isa()));
+    EXPECT_EQ(Context(args).env({}).isa, SMLA_ISA_SCALAR);
+}
+
+TEST(Context, UnknownOrMissingInstructionSetsAreRefused) {
+    {
+        const IsaVariable forced("avx9000");
+        expect_refused(cpu_args(), SMLA_INVALID_ARGUMENT, "SMLA_ISA");
+    }
+    smla_context_args args = cpu_args();
+    for (const smla_isa isa : {-1, SMLA_ISA_AVX512_BF16 + 1}) {
+        args.isa = isa;
+        expect_refused(args, SMLA_INVALID_ARGUMENT, "args.isa");
+    }
+    for (smla_isa isa = best_isa() + 1; isa <= SMLA_ISA_AVX512_BF16; ++isa) {
+        args.isa = isa;
+        expect_refused(args, SMLA_UNSUPPORTED, "args.isa");
+    }
+}
+
+TEST(Context, WrongArgumentsAreRefusedByName) {
+    smla_context_args args = cpu_args();
+    args.engine = 3;
+    expect_refused(args, SMLA_INVALID_ARGUMENT, "args.engine");
+    args = cpu_args();
+    args.threads = -1;
+    expect_refused(args, SMLA_INVALID_ARGUMENT, "args.threads");
+    args = cpu_args();
+    args.batch_invariant = 2;
+    expect_refused(args, SMLA_INVALID_ARGUMENT, "args.batch_invariant");
+    args = cpu_args();
+    args.allocator.free = [](void*, void*) {};
+    expect_refused(args, SMLA_INVALID_ARGUMENT, "args.allocator");
+}
+
+TEST(Context, EveryKernelOfTheTablesCanBeDemandedByName) {
+    int demanded = 0;
+    for (int stage = 0; stage < kStageCount; ++stage)
+        for (const std::string& kernel : kernel_names(Stage(stage), SMLA_ENGINE_CPU)) {
+            const std::string text = std::string(kStageNames[stage]) + "=" + kernel;
+            smla_context_args args = cpu_args();
+            args.kernel = text.c_str();
+            const Env env = Context(args).env({});
+            for (int other = 0; other < kStageCount; ++other)
+                EXPECT_EQ(env.demanded[size_t(other)], other == stage ? kernel : "") << text;
+            ++demanded;
+        }
+    EXPECT_GE(demanded, kStageCount);
+}
+
+TEST(Context, UnknownDemandsAreRefused) {
+    for (const char* text : {"attend", "attend=", "=cpu_generic", "attend=no_such_kernel",
+                             "nothing=cpu_generic", "norm=cpu_generic,attend=no_such_kernel"}) {
+        smla_context_args args = cpu_args();
+        args.kernel = text;
+        SCOPED_TRACE(text);
+        expect_refused(args, SMLA_INVALID_ARGUMENT, "args.kernel");
+    }
+}
+
+// An allocator that counts, and refuses above a limit.
+struct Counted {
+    int live = 0;
+    size_t limit = size_t(1) << 20;
+};
+void* counted_alloc(void* user, size_t bytes, size_t alignment) {
+    auto* counted = static_cast<Counted*>(user);
+    if (bytes > counted->limit) return nullptr;
+    void* memory = std::aligned_alloc(alignment, round_up(bytes, alignment));
+    std::memset(memory, 0xFF, bytes);
+    ++counted->live;
+    return memory;
+}
+void counted_free(void* user, void* memory) {
+    --static_cast<Counted*>(user)->live;
+    std::free(memory);
+}
+
+TEST(Context, MemoryComesFromTheCallersAllocatorAndGoesBack) {
+    Counted counted;
+    smla_context_args args = cpu_args();
+    args.allocator = {counted_alloc, counted_free, &counted};
+    Context context(args);
+    {
+        OwnedWorkspace workspace(context);
+        const Workspace small = workspace.at_least(kWorkspaceHeader);
+        EXPECT_EQ(small.bytes, kWorkspaceHeader);
+        EXPECT_EQ(workspace.at_least(64).data, small.data) << "what is large enough stays";
+        const Workspace large = workspace.at_least(100000);
+        EXPECT_GE(large.bytes, 100000u);
+        EXPECT_EQ(reinterpret_cast<uintptr_t>(large.data) % kCacheLine, 0u);
+        for (size_t i = 0; i < kWorkspaceHeader; ++i)
+            ASSERT_EQ(static_cast<const char*>(large.data)[i], 0) << "counters start at zero, byte " << i;
+        EXPECT_EQ(counted.live, 1);
+        try {
+            workspace.at_least(counted.limit + 1);
+            ADD_FAILURE() << "no memory, no error";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.status, SMLA_OUT_OF_MEMORY);
+        }
+        EXPECT_GE(workspace.at_least(4096).bytes, 4096u) << "serves on after a failure";
+    }
+    EXPECT_EQ(counted.live, 0);
+}
+
+TEST(Context, TheReferenceEngineSaysSo) {
+    smla_context_args args = cpu_args();
+    args.engine = SMLA_ENGINE_REFERENCE;
+    const Context context(args);
+    EXPECT_EQ(context.engine(), SMLA_ENGINE_REFERENCE);
+    EXPECT_EQ(context.description(), "reference, 1 thread");
+}
+
+}  // namespace
+}  // namespace smla

@@ -1,0 +1,193 @@
+// Layers and sessions through smla.hpp against golden files of transformers.
+#include "golden.h"
+
+#include <smla/smla.hpp>
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <optional>
+
+namespace {
+
+using golden::Case;
+using golden::Folder;
+
+// The golden files' own tolerance for f32, against the output in f64: max |a - b| / rms(b).
+constexpr double kTolerance = 5e-5;
+
+double deviation(const std::vector<float>& y, const std::vector<double>& expected, size_t begin = 0) {
+    double worst = 0, square = 0;
+    for (const double value : expected) square += value * value;
+    for (size_t i = 0; i < y.size(); ++i) {
+        const double difference = std::fabs(double(y[i]) - expected[begin + i]);
+        worst = std::isnan(difference) ? INFINITY : std::fmax(worst, difference);
+    }
+    return worst / std::sqrt(square / double(expected.size()));
+}
+
+class HppSession : public testing::Test {
+protected:
+    void open(const std::string& name) {
+        golden_.emplace(name);
+        golden_->write_checkpoint(folder_.path);
+        hidden_ = golden_->values<float>("in.hidden");
+        expected_ = golden_->values<double>("ref.y");
+        out_.assign(hidden_.size(), NAN);
+    }
+    smla::Layer layer() const {  // outlives the context object that opened it
+        smla_context_args args{};
+        args.threads = 2;
+        return smla::Layer(smla::Context(args), folder_.path.string(), golden_->layer());
+    }
+    smla_tensor rows(std::vector<float>& memory, int64_t begin, int64_t count) const {
+        const int64_t width = golden_->hidden_size();
+        return smla::tensor(&memory[size_t(begin * width)], {count, width});
+    }
+
+    Folder folder_;
+    std::optional<Case> golden_;
+    std::vector<float> hidden_, out_;
+    std::vector<double> expected_;
+};
+
+TEST_F(HppSession, v32_in_chunks_gives_the_golden_output_and_selection) {
+    open("D2");
+    const smla::Layer layer = this->layer();
+    const smla_layer_info info = layer.info();
+    EXPECT_EQ(info.kind, SMLA_LAYER_DSA);
+    EXPECT_EQ(info.hidden_size, golden_->hidden_size());
+    EXPECT_EQ(info.heads, 4);
+    EXPECT_EQ(info.kv_width, 24 + 8);
+    EXPECT_EQ(info.topk, 6);
+
+    smla::Session session(layer);
+    const std::vector<int32_t> topk = golden_->values<int32_t>("mid.topk");
+    for (int64_t t = 0; t < golden_->tokens(); t += 7) {
+        const int64_t n = std::min<int64_t>(7, golden_->tokens() - t);
+        session.forward(rows(hidden_, t, n), rows(out_, t, n));
+        ASSERT_EQ(session.length(), t + n);
+        const smla::View<const int32_t> selected = session.topk();
+        ASSERT_EQ(selected.rows(), n);
+        ASSERT_EQ(selected.columns(), 6);
+        for (int64_t i = 0; i < n * 6; ++i)
+            EXPECT_EQ(selected[i], topk[size_t(t * 6 + i)]) << "from token " << t;
+    }
+    EXPECT_LE(deviation(out_, expected_), kTolerance);
+    EXPECT_GT(session.cache_bytes(), 0u);
+    EXPECT_GT(session.workspace_bytes(), 0u);
+}
+
+TEST_F(HppSession, v4_with_two_requests_of_one_text) {
+    open("V3_S40");
+    const smla::Layer layer = this->layer();
+    EXPECT_EQ(layer.info().kind, SMLA_LAYER_COMPRESSED_SPARSE);
+    EXPECT_EQ(layer.info().ratio, 4);
+    smla_session_args args{};
+    args.max_requests = 2;
+    args.max_tokens = 64;
+    args.page_tokens = 16;
+    smla::Session session(layer, args);
+
+    const int64_t tokens = golden_->tokens(), half = tokens / 2;
+    session.forward(rows(hidden_, 0, half), rows(out_, 0, half), 1);
+    EXPECT_EQ(session.length(1), half);
+    EXPECT_EQ(session.length(0), 0);
+    // One step: the rest of request 1, and all of request 0.
+    std::vector<float> both(hidden_.begin() + half * golden_->hidden_size(), hidden_.end());
+    both.insert(both.end(), hidden_.begin(), hidden_.end());
+    std::vector<float> y(both.size(), NAN);
+    const smla_step_request requests[] = {{1, int32_t(tokens - half)}, {0, int32_t(tokens)}};
+    session.forward(requests, rows(both, 0, 2 * tokens - half), rows(y, 0, 2 * tokens - half));
+    const auto middle = y.begin() + (tokens - half) * golden_->hidden_size();
+    std::copy(y.begin(), middle, out_.begin() + half * golden_->hidden_size());
+    EXPECT_LE(deviation(out_, expected_), kTolerance);
+    EXPECT_LE(deviation({middle, y.end()}, expected_), kTolerance);
+
+    session.end_request(1);
+    EXPECT_EQ(session.length(1), 0);
+    EXPECT_EQ(session.length(0), tokens);
+}
+
+TEST_F(HppSession, moves) {
+    open("V1_S9");
+    smla::Layer first = layer();
+    smla::Layer second = std::move(first);
+    EXPECT_THROW(first.info(), smla::Error);  // NOLINT: moved from
+    EXPECT_EQ(second.info().kind, SMLA_LAYER_SLIDING);
+    std::optional<smla::Session> session(std::in_place, second);
+    session->forward(rows(hidden_, 0, 4), rows(out_, 0, 4));
+    smla::Session moved = std::move(*session);
+    EXPECT_THROW(session->length(), smla::Error);
+    session.reset();
+    second = layer();  // the session still holds the layer that it was made with
+    moved.forward(rows(hidden_, 4, 5), rows(out_, 4, 5));
+    EXPECT_EQ(moved.length(), 9);
+    EXPECT_LE(deviation(out_, expected_), kTolerance);
+    EXPECT_TRUE(moved.topk().empty());  // no indexer
+}
+
+TEST_F(HppSession, errors) {
+    open("V1_S9");
+    const smla::Context context;
+    try {
+        const smla::Layer layer(context, (folder_.path / "nowhere").string(), 0);
+        FAIL() << "opened";
+    } catch (const smla::Error& error) {
+        EXPECT_EQ(error.code, SMLA_IO_ERROR) << error.what();
+        EXPECT_NE(error.field.find("nowhere"), std::string::npos) << error.what();
+    }
+    const smla::Layer layer = this->layer();
+    smla::Session session(layer);
+    EXPECT_THROW(session.length(5), smla::Error);
+    EXPECT_THROW(session.forward(rows(hidden_, 0, 4), rows(out_, 0, 5)), smla::Error);
+    EXPECT_EQ(session.length(), 0);
+    smla_session_args args{};
+    args.kv_format = 99;
+    EXPECT_THROW(smla::Session(layer, args), smla::Error);
+}
+
+// The same layer as an inference engine would run it: own plan, own caches.
+TEST_F(HppSession, layer_over_the_callers_caches) {
+    open("D2");
+    const smla::Context context;
+    const smla::Layer layer(context, folder_.path.string(), golden_->layer());
+    const smla_layer_info info = layer.info();
+    ASSERT_EQ(info.plan_groups, SMLA_PLAN_PRIMARY | SMLA_PLAN_INDEX);
+
+    const int32_t tokens = int32_t(golden_->tokens()), page_tokens = 8, pages = 5;
+    smla_plan_args maxima{};
+    maxima.groups = info.plan_groups;
+    maxima.max_tokens = maxima.max_seq_len = tokens;
+    maxima.max_requests = 1;
+    maxima.topk = info.topk;
+    smla::Plan plan(maxima);
+    std::vector<int32_t> starts{0, tokens}, lengths{tokens}, table{3, 0, 4, 1, 2};
+    smla_plan_batch batch{};
+    batch.query_start_loc = smla::tensor(starts);
+    batch.seq_lens = smla::tensor(lengths);
+    batch.primary = batch.index = {smla::tensor(table, {1, pages}), {}, page_tokens, 0};
+    plan.build(batch);
+
+    smla_layer_step step{};
+    step.plan = plan.get();
+    step.hidden = rows(hidden_, 0, tokens);
+    step.out = rows(out_, 0, tokens);
+    step.primary.cache = smla::cache(nullptr, SMLA_ROW_F32, pages, page_tokens, info.kv_width);
+    step.index.cache = smla::cache(nullptr, SMLA_ROW_F32, pages, page_tokens, info.index_width);
+    std::vector<float> kv(smla::cache_bytes(step.primary.cache) / sizeof(float), NAN), keys(kv.size(), NAN);
+    step.primary.cache.data = kv.data();
+    step.index.cache.data = keys.data();
+    step.primary.block_table = step.index.block_table = smla::tensor(table, {1, pages});
+    smla::Workspace workspace = context.workspace();
+    layer.forward(step, workspace);
+    EXPECT_LE(deviation(out_, expected_), kTolerance);
+    EXPECT_GE(workspace.bytes(), layer.workspace_size(step));
+
+    const std::vector<float> first = std::exchange(out_, std::vector<float>(out_.size(), NAN));
+    step.out = rows(out_, 0, tokens);
+    layer.forward(step, workspace.get());
+    EXPECT_EQ(out_, first);
+}
+
+}  // namespace

@@ -1,0 +1,128 @@
+// Tensors, caches and views.
+#include <smla/smla.hpp>
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <vector>
+
+namespace {
+
+static_assert(smla::dtype_of<float> == SMLA_F32 && smla::dtype_of<int64_t> == SMLA_I64);
+static_assert(smla::Element<const double> && !smla::Element<uint16_t> && !smla::Element<char>);
+
+template <class Memory>
+concept MakesTensor = requires(Memory&& memory) {
+    smla::tensor(static_cast<Memory&&>(memory), {1});
+};
+// A tensor of a temporary vector would dangle; a view of other memory may be a temporary.
+static_assert(MakesTensor<std::vector<float>&> && MakesTensor<const std::vector<float>&>);
+static_assert(!MakesTensor<std::vector<float>> && MakesTensor<std::span<float>>);
+static_assert(!MakesTensor<std::vector<uint16_t>&>);  // bf16 or f16? The dtype has to be named
+
+template <class Body>
+smla::Error refusal(Body&& body) {
+    try {
+        body();
+    } catch (const smla::Error& error) {
+        return error;
+    }
+    ADD_FAILURE() << "nothing was refused";
+    return smla::Error(SMLA_OK, "", "", "");
+}
+
+TEST(HppTensor, dense_strides_for_every_rank) {
+    std::vector<float> memory(24);
+    const smla_tensor four = smla::tensor(memory, {1, 2, 3, 4});
+    EXPECT_EQ(four.data, memory.data());
+    EXPECT_EQ(four.dtype, SMLA_F32);
+    EXPECT_EQ(four.device_type, SMLA_CPU);
+    ASSERT_EQ(four.ndim, 4);
+    const int64_t shape[] = {1, 2, 3, 4}, strides[] = {24, 12, 4, 1};
+    for (int i = 0; i < 4; ++i) {
+        EXPECT_EQ(four.shape[i], shape[i]);
+        EXPECT_EQ(four.stride_elems[i], strides[i]);
+    }
+    const smla_tensor one = smla::tensor(memory);
+    EXPECT_EQ(one.ndim, 1);
+    EXPECT_EQ(one.shape[0], 24);
+    EXPECT_EQ(one.stride_elems[0], 1);
+    EXPECT_EQ(one.shape[1], 0);
+}
+
+TEST(HppTensor, dtype_follows_the_element_or_is_named) {
+    std::vector<int32_t> i32(2);
+    const std::array<double, 2> f64{};
+    uint8_t u8[2] = {};
+    std::vector<uint16_t> bf16(2);
+    EXPECT_EQ(smla::tensor(i32).dtype, SMLA_I32);
+    EXPECT_EQ(smla::tensor(f64).dtype, SMLA_F64);
+    EXPECT_EQ(smla::tensor(u8).dtype, SMLA_U8);
+    EXPECT_EQ(smla::tensor(i32.data(), {1, 2}).dtype, SMLA_I32);
+    EXPECT_EQ(smla::tensor(bf16.data(), SMLA_BF16, {1, 2}).dtype, SMLA_BF16);
+}
+
+TEST(HppTensor, a_shape_of_other_size_than_the_memory_is_refused) {
+    std::vector<float> memory(12);
+    const smla::Error error = refusal([&] { smla::tensor(memory, {3, 5}); });
+    EXPECT_EQ(error.code, SMLA_INVALID_ARGUMENT);
+    EXPECT_EQ(error.field, "tensor.shape");
+    EXPECT_NE(error.got.find("15"), std::string::npos);
+    EXPECT_NE(error.wanted.find("12"), std::string::npos);
+    EXPECT_EQ(refusal([&] { smla::tensor(memory, {3, 3}); }).field, "tensor.shape");
+    EXPECT_EQ(refusal([&] { smla::tensor(memory.data(), {1, 1, 1, 1, 12}); }).field, "tensor.shape");
+    EXPECT_NO_THROW(smla::tensor(std::span(memory).first(6), {2, 3}));
+}
+
+TEST(HppTensor, bytes_of_caches) {
+    // 656 bytes a record; page-packed fp8_584 pads its page to whole rows of 576 bytes: 64 * 584 = 37376 ->
+    // 37440.
+    EXPECT_EQ(smla::cache_bytes(smla::cache(nullptr, SMLA_FP8_656, 3, 64)), 3u * 64 * 656);
+    EXPECT_EQ(smla::cache_bytes(smla::cache(nullptr, SMLA_FP8_584, 2, 64)), 2u * 37440);
+    EXPECT_EQ(smla::cache_bytes(smla::cache(nullptr, SMLA_ROW_BF16, 5, 16, 576)), 5u * 16 * 1152);
+    EXPECT_EQ(smla::cache_bytes(smla::cache(nullptr, SMLA_FP8_576, 1, 64)),
+              64u * 576);  // its scale is not asked for
+    EXPECT_EQ(smla::cache_bytes(smla::cache(nullptr, SMLA_ROW_F32, 0, 16, 4)), 0u);
+    smla_cache strided = smla::cache(nullptr, SMLA_ROW_F32, 2, 4, 8);
+    strided.page_stride_bytes = 1024;
+    EXPECT_EQ(smla::cache_bytes(strided), 1024u + 4 * 8 * 4);
+
+    EXPECT_EQ(refusal([] { smla::cache_bytes(smla::cache(nullptr, SMLA_ROW_F32, 1, 16)); }).field,
+              "cache.width");
+    EXPECT_EQ(refusal([] { smla::cache_bytes(smla::cache(nullptr, 99, 1, 16)); }).field, "cache.format");
+    EXPECT_EQ(smla_cache_bytes(nullptr, nullptr), SMLA_INVALID_ARGUMENT);
+    smla_cache fine = smla::cache(nullptr, SMLA_FP8_656, 1, 1);
+    EXPECT_EQ(smla_cache_bytes(&fine, nullptr), SMLA_INVALID_ARGUMENT);
+}
+
+TEST(HppView, rows_and_values) {
+    std::vector<int32_t> memory{1, 2, 3, 4, 5, 6};
+    const smla::View<int32_t> view("x", smla::tensor(memory, {2, 3}));
+    EXPECT_EQ(view.rows(), 2);
+    EXPECT_EQ(view.columns(), 3);
+    EXPECT_EQ(view.row(1)[0], 4);
+    EXPECT_EQ(view[5], 6);
+    EXPECT_EQ(std::vector<int32_t>(view.begin(), view.end()), memory);
+    view[0] = 7;
+    EXPECT_EQ(memory[0], 7);
+    EXPECT_TRUE(smla::View<int32_t>("absent", smla_tensor{}).empty());
+    EXPECT_TRUE(smla::View<int32_t>().values().empty());
+}
+
+TEST(HppView, what_is_not_a_dense_array_of_the_type_is_refused) {
+    std::vector<int32_t> memory(12);
+    smla_tensor tensor = smla::tensor(memory, {3, 4});
+    EXPECT_EQ(refusal([&] { smla::View<int64_t>("x", tensor); }).field, "x.dtype");
+    EXPECT_EQ(refusal([&] { smla::View<int32_t>("x", smla::tensor(memory, {1, 3, 4})); }).field, "x.ndim");
+    smla_tensor spread = tensor;
+    spread.shape[1] = 2;
+    EXPECT_EQ(refusal([&] { smla::View<int32_t>("x", spread); }).field, "x.stride_elems[0]");
+    smla_tensor crossed = tensor;
+    crossed.shape[0] = 1, crossed.stride_elems[1] = 3;
+    EXPECT_EQ(refusal([&] { smla::View<int32_t>("x", crossed); }).field, "x.stride_elems[1]");
+    smla_tensor elsewhere = tensor;
+    elsewhere.device_type = SMLA_CUDA;
+    EXPECT_EQ(refusal([&] { smla::View<int32_t>("x", elsewhere); }).field, "x.device_type");
+}
+
+}  // namespace

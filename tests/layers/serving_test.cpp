@@ -1,0 +1,165 @@
+// Requests that come and go in one session: batches, chunks, preemption, shared pages of different requests.
+#include "fixture.h"
+
+namespace smla::layers_test {
+namespace {
+
+constexpr double kF32 = 5e-5;  // max over rms, as the golden files allow f32
+
+std::unique_ptr<Layer> open(const golden::Golden& golden, size_t layer = 0) {
+    LayerPrecision precision;
+    precision.weight_prefix = golden::kWeightPrefix;
+    return open_layer(golden.weights, golden.layers[layer].config, golden.layers[layer].index, precision);
+}
+
+SessionOptions small_pages(int32_t requests, int32_t tokens) {
+    SessionOptions options;
+    options.max_requests = requests;
+    options.max_tokens = tokens;
+    options.max_step_tokens = requests * tokens;
+    options.caches.page_tokens = 4;
+    return options;
+}
+
+// Three sequences of different length with the same weights, in steps that mix prefill, extends and decode.
+TEST(Serving, VariableLengthsInOneBatch) {
+    std::vector<golden::Golden> goldens{load("D5_var0"), load("D5_var1"), load("D5_var2")};
+    std::vector<Feed> feeds(goldens.begin(), goldens.end());
+    Context context = make_context();
+    const auto layer = open(goldens[0]);
+    Session session(context, *layer, small_pages(3, 33));
+    step(session, {&feeds[1], &feeds[0]}, {1, 0}, {20, 3});
+    step(session, {&feeds[0], &feeds[2], &feeds[1]}, {0, 2, 1}, {1, 17, 1});
+    step(session, {&feeds[0], &feeds[1], &feeds[2]}, {0, 1, 2}, {3, 12, 1});
+    for (size_t i = 0; i < feeds.size(); ++i) {
+        EXPECT_EQ(int64_t(feeds[i].y.size()), feeds[i].tokens * feeds[i].width);
+        EXPECT_LE(error_of(feeds[i]), kF32) << goldens[i].name;
+    }
+}
+
+// A request that is preempted gives its pages to others, and is computed again from its beginning.
+TEST(Serving, PreemptedRequestsStartAgain) {
+    for (const char* name : {"D2", "V5_csa", "V5_hca", "V5_sliding"}) {
+        const golden::Golden golden = load(name);
+        Context context = make_context();
+        const auto layer = open(golden);
+        Session session(context, *layer, small_pages(2, 40));
+        Feed first(golden), second(golden), again(golden);
+        step(session, {&first}, {0}, {25});
+        step(session, {&first, &second}, {0, 1}, {1, 30});
+        session.end_request(0);
+        step(session, {&second}, {1}, {1});
+        step(session, {&again, &second}, {0, 1}, {40, 9});
+        EXPECT_LE(error_of(first), kF32) << name;
+        EXPECT_LE(error_of(second), kF32) << name;
+        EXPECT_LE(error_of(again), kF32) << name;
+        EXPECT_EQ(session.length(0), 40);
+    }
+}
+
+// The window and the compressor's state live in few pages however long the request grows.
+TEST(Serving, ResidentCachesStaySmall) {
+    const golden::Golden golden = load("V5_csa");
+    Context context = make_context();
+    const auto layer = open(golden);
+    SessionOptions options = small_pages(1, 40);
+    options.max_step_tokens = 2;
+    Session session(context, *layer, options);
+    Feed feed(golden);
+    for (int i = 0; i < 20; ++i) step(session, {&feed}, {0}, {2});
+    EXPECT_LE(error_of(feed), kF32);
+    for (const CacheNeed& need : session.needs()) {
+        if (need.resident) {
+            EXPECT_LT(need.pages(1 << 20, 2) * need.page_rows, 32) << need.name;
+        }
+    }
+}
+
+// Scratch bounded to almost nothing gives the same bits.
+TEST(Serving, ScratchBudgetDoesNotChangeResults) {
+    const golden::Golden golden = load("D2");
+    Context context = make_context();
+    const auto layer = open(golden);
+    SessionOptions options = small_pages(1, 40);
+    Session large(context, *layer, options);
+    options.stage_budget = 1;
+    Session small(context, *layer, options);
+    Feed a(golden), b(golden);
+    step(large, {&a}, {0}, {40});
+    step(small, {&b}, {0}, {40});
+    EXPECT_EQ(golden::compare(a.y, b.y).max, 0);
+    EXPECT_LE(small.workspace_bytes(), large.workspace_bytes());
+}
+
+TEST(Serving, SharedLayerNeedsASelection) {
+    const golden::Golden golden = load("G2");
+    Context context = make_context();
+    const auto layer = open(golden, 1);
+    Session session(context, *layer, small_pages(1, 40));
+    Feed feed(golden, 1);
+    try {
+        step(session, {&feed}, {0}, {40});
+        FAIL() << "accepted";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.field, "forced_topk");
+    }
+    EXPECT_EQ(session.length(0), 0);
+}
+
+TEST(Serving, RefusalsNameTheFieldAndChangeNothing) {
+    const golden::Golden golden = load("D2");
+    Context context = make_context();
+    const auto layer = open(golden);
+    Session session(context, *layer, small_pages(2, 40));
+    Feed feed(golden);
+    const auto refused = [&](std::vector<int32_t> requests, std::vector<int32_t> pieces) {
+        std::vector<StepRequest> list;
+        int64_t tokens = 0;
+        for (size_t i = 0; i < requests.size(); ++i) {
+            list.push_back({requests[i], pieces[i]});
+            tokens += std::max(pieces[i], 0);
+        }
+        std::vector<float> hidden(size_t(std::max<int64_t>(tokens, 1) * feed.width)), out(hidden.size());
+        Session::Step call;
+        call.requests = list;
+        call.hidden = make_tensor(hidden.data(), SMLA_F32, {tokens, feed.width});
+        call.out = make_tensor(out.data(), SMLA_F32, {tokens, feed.width});
+        try {
+            session.forward(call);
+        } catch (const Error& error) {
+            return error.field;
+        }
+        return std::string("accepted");
+    };
+    EXPECT_EQ(refused({2}, {1}), "requests[0].request");
+    EXPECT_EQ(refused({-1}, {1}), "requests[0].request");
+    EXPECT_EQ(refused({0, 0}, {1, 1}), "requests[1].request");
+    EXPECT_EQ(refused({0}, {41}), "requests[0].tokens");
+    EXPECT_EQ(refused({0}, {-1}), "requests[0].tokens");
+    EXPECT_EQ(refused({0, 1, 1}, {1, 1, 1}), "requests");
+    EXPECT_EQ(refused({0, 1}, {0, 0}), "accepted");  // nothing to do is no error
+    EXPECT_EQ(session.length(0), 0);
+    step(session, {&feed}, {0}, {40});
+    EXPECT_LE(error_of(feed), kF32);
+}
+
+// Threads do not change bits.
+TEST(Serving, SameBitsOnAnyNumberOfThreads) {
+    for (const char* name : {"D2", "V3_S40"}) {
+        const golden::Golden golden = load(name);
+        std::vector<std::vector<double>> y;
+        for (const int32_t threads : {1, 2, 3}) {
+            Context context = make_context(SMLA_ENGINE_CPU, threads);
+            const auto layer = open(golden);
+            Session session(context, *layer, small_pages(1, 40));
+            Feed feed(golden);
+            step(session, {&feed}, {0}, {40});
+            y.push_back(feed.y);
+        }
+        EXPECT_EQ(golden::compare(y[1], y[0]).max, 0) << name;
+        EXPECT_EQ(golden::compare(y[2], y[0]).max, 0) << name;
+    }
+}
+
+}  // namespace
+}  // namespace smla::layers_test

@@ -1,0 +1,376 @@
+#include "model/config.h"
+
+#include "configs.h"
+#include "files.h"
+#include "model/json.h"
+
+#include <cmath>
+
+namespace smla {
+namespace {
+
+using test::error_of;
+using test::expect_error;
+
+std::string with(const std::string& json, const std::string& member, const std::string& value) {
+    Json object = Json::parse(json);
+    if (value.empty()) object.erase(member);
+    else object[member] = Json::parse(value);
+    return object.dump();
+}
+
+AttentionConfig parse(const std::string& json) { return parse_config(json, "config.json"); }
+
+void bad(const std::string& json, const std::string& member, const std::string& got,
+         const std::string& wanted = "") {
+    expect_error([&] { parse(json); }, SMLA_DATA_ERROR, "config.json: " + member, got, wanted);
+}
+
+TEST(Config, DeepseekV32) {
+    const AttentionConfig config = parse(test::kV32);
+    EXPECT_EQ(config.common.model_type, "deepseek_v32");
+    EXPECT_EQ(config.common.family, ModelFamily::dsa);
+    EXPECT_EQ(config.common.hidden_size, 7168);
+    EXPECT_EQ(config.common.layers, 61);
+    EXPECT_EQ(config.common.mtp_layers, 1);
+    EXPECT_EQ(config.common.heads, 128);
+    EXPECT_EQ(config.common.q_lora_rank, 1536);
+    EXPECT_EQ(config.common.rope_dim, 64);
+    EXPECT_EQ(config.common.latent_norm_eps, 1e-6);
+    EXPECT_EQ(config.dsa->kv_lora_rank, 512);
+    EXPECT_EQ(config.dsa->qk_nope_head_dim, 128);
+    EXPECT_EQ(config.dsa->v_head_dim, 128);
+    EXPECT_EQ(config.indexer->heads, 64);
+    EXPECT_EQ(config.indexer->topk, 2048);
+    EXPECT_EQ(config.indexer->rope_style, SMLA_ROPE_HALF);
+    EXPECT_EQ(config.indexer->key_norm_eps, 1e-6);
+    EXPECT_NEAR(config.indexer->weight_factor(), 0.0110485435, 1e-10);
+    EXPECT_NEAR(config.softmax_scale(), 0.1352337789, 5e-11);
+    EXPECT_EQ(config.qk_head_dim(), 192);
+    EXPECT_FALSE(config.hybrid.has_value());
+    EXPECT_FALSE(config.mhc.has_value());
+    for (const int64_t layer : {0, 30, 60, 61}) {
+        EXPECT_EQ(config.layer_kind(layer), LayerKind::dsa);
+        EXPECT_EQ(config.index_source_layer(layer), layer);
+    }
+    expect_error([&] { config.layer_kind(62); }, SMLA_INVALID_ARGUMENT, "layer", "62", "0 to 61");
+    expect_error([&] { config.rope(-1); }, SMLA_INVALID_ARGUMENT, "layer", "-1");
+}
+
+TEST(Config, Glm5) {
+    const AttentionConfig config = parse(test::kGlm5);
+    EXPECT_EQ(config.indexer->rope_style, SMLA_ROPE_INTERLEAVED);
+    EXPECT_EQ(config.dsa->rope.theta, 1e6);
+    EXPECT_FALSE(config.dsa->rope.yarn.has_value());
+    EXPECT_EQ(config.softmax_scale(), 0.0625);
+    EXPECT_NEAR(config.indexer->weight_factor(), 0.015625, 1e-17);
+    EXPECT_EQ(config.common.latent_norm_eps, 1e-5);
+    EXPECT_EQ(parse(with(test::kGlm5, "latent_norm_eps", "1e-6")).common.latent_norm_eps, 1e-6);
+    EXPECT_EQ(config.layer_kind(77), LayerKind::dsa);
+    // absent: NeoX halves, as vLLM and SGLang decide
+    EXPECT_EQ(parse(with(test::kGlm5, "indexer_rope_interleave", "")).indexer->rope_style, SMLA_ROPE_HALF);
+}
+
+TEST(Config, DeepseekLatentEpsIsNotRmsNormEps) {
+    EXPECT_EQ(parse(with(test::kV32, "rms_norm_eps", "1e-5")).common.latent_norm_eps, 1e-6);
+}
+
+TEST(Config, Glm52SharesSelections) {
+    const AttentionConfig config = parse(test::kGlm52);
+    EXPECT_EQ(config.dsa->rope.theta, 8e6);
+    int full = 0;
+    for (int64_t layer = 0; layer < 78; ++layer) {
+        const bool expected = layer <= 2 || layer % 4 == 2;  // 0, 1, 2, 6, 10, ..., 74
+        EXPECT_EQ(config.layer_kind(layer) == LayerKind::dsa, expected) << layer;
+        full += expected;
+    }
+    EXPECT_EQ(full, 21);
+    EXPECT_EQ(config.index_source_layer(2), 2);
+    EXPECT_EQ(config.index_source_layer(5), 2);
+    EXPECT_EQ(config.index_source_layer(6), 6);
+    EXPECT_EQ(config.index_source_layer(77), 74);
+}
+
+TEST(Config, IndexSharingInItsThreeSpellings) {
+    const std::string base = with(test::kGlm5, "num_hidden_layers", "4");
+    const std::string types = with(base, "indexer_types", R"(["full", "shared", "shared", "full"])");
+    const std::string pattern = with(base, "index_topk_pattern", "\"FSSF\"");
+    for (const std::string& json : {types, pattern}) {
+        const AttentionConfig config = parse(json);
+        EXPECT_EQ(config.index_source_layer(2), 0);
+        EXPECT_EQ(config.index_source_layer(3), 3);
+        EXPECT_EQ(config.layer_kind(1), LayerKind::dsa_shared);
+        EXPECT_EQ(config.layer_kind(4), LayerKind::dsa);  // the MTP layer
+    }
+    // the list wins over the rule
+    EXPECT_EQ(parse(with(types, "index_topk_freq", "1")).layer_kind(1), LayerKind::dsa_shared);
+    bad(with(base, "indexer_types", R"(["full", "half", "full", "full"])"), "indexer_types[1]", "\"half\"");
+    bad(with(base, "indexer_types", R"(["full", "shared"])"), "indexer_types", "2 layers",
+        "num_hidden_layers, 4");
+    bad(with(base, "indexer_types", R"(["shared", "full", "full", "full"])"), "indexer_types",
+        "layer 0 shared");
+    bad(with(base, "index_topk_pattern", "\"FX\\u0001F\""), "index_topk_pattern[1], index_topk_pattern[2]",
+        "index_topk_pattern[1] X; index_topk_pattern[2] \\x01");
+    bad(with(base, "index_topk_pattern", "3"), "index_topk_pattern", "3", "a string");
+}
+
+TEST(Config, DeepseekV4Flash) {
+    const AttentionConfig config = parse(test::v4_flash());
+    EXPECT_EQ(config.common.family, ModelFamily::hybrid);
+    EXPECT_EQ(config.hybrid->head_dim, 512);
+    EXPECT_EQ(config.hybrid->window, 128);
+    EXPECT_EQ(config.hybrid->o_groups, 8);
+    EXPECT_EQ(config.hybrid->o_lora_rank, 1024);
+    EXPECT_EQ(config.indexer->topk, 512);
+    EXPECT_EQ(config.indexer->rope_style, SMLA_ROPE_INTERLEAVED);
+    EXPECT_NEAR(config.softmax_scale(), 0.0441941738, 5e-11);
+    EXPECT_EQ(config.mhc->streams, 4);
+    EXPECT_EQ(config.mhc->sinkhorn_iterations, 20);
+    EXPECT_EQ(config.mhc->eps, 1e-6);
+    int kinds[3] = {};
+    for (int64_t layer = 0; layer < 43; ++layer) {
+        const LayerKind kind = config.layer_kind(layer);
+        ++kinds[kind == LayerKind::sliding ? 0 : kind == LayerKind::compressed_sparse ? 1 : 2];
+        EXPECT_EQ(config.index_source_layer(layer), kind == LayerKind::compressed_sparse ? layer : -1);
+    }
+    EXPECT_EQ(kinds[0], 2);
+    EXPECT_EQ(kinds[1], 21);
+    EXPECT_EQ(kinds[2], 20);
+    EXPECT_EQ(config.layer_kind(43), LayerKind::sliding);  // MTP
+    EXPECT_THROW(config.layer_kind(44), Error);
+    EXPECT_EQ(config.compress_ratio(3), 128);
+    EXPECT_EQ(config.rope(0).theta, 1e4);
+    EXPECT_FALSE(config.rope(0).yarn.has_value());
+    EXPECT_EQ(config.rope(2).theta, 1.6e5);
+    EXPECT_EQ(config.rope(3).yarn->factor, 16);
+    EXPECT_EQ(config.rope(43).theta, 1e4);
+}
+
+TEST(Config, DeepseekV4Pro) {
+    const AttentionConfig config = parse(test::v4_pro());
+    int sparse = 0, heavy = 0;
+    for (int64_t layer = 0; layer < 61; ++layer) {
+        sparse += config.compress_ratio(layer) == 4;
+        heavy += config.compress_ratio(layer) == 128;
+    }
+    EXPECT_EQ(sparse, 30);
+    EXPECT_EQ(heavy, 31);
+    EXPECT_EQ(config.indexer->topk, 1024);
+}
+
+// The nested spelling of transformers says the same as the native one.
+TEST(Config, V4AsTransformersWritesIt) {
+    const std::string json = R"({"model_type": "deepseek_v4", "hidden_size": 64, "num_attention_heads": 4,
+      "q_lora_rank": 32, "index_n_heads": 8, "index_head_dim": 16, "index_topk": 3, "rms_norm_eps": 1e-06,
+      "num_hidden_layers": 3, "head_dim": 32, "partial_rotary_factor": 0.25, "o_groups": 2, "o_lora_rank": 16,
+      "sliding_window": 8, "compress_rates": {"compressed_sparse_attention": 4,
+      "heavily_compressed_attention": 8},
+      "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+      "hc_mult": 2, "hc_eps": 1e-06, "hc_sinkhorn_iters": 20,
+      "rope_parameters": {"main": {"rope_type": "default", "rope_theta": 20000.0},
+        "compress": {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 256,
+        "beta_fast": 32.0,
+          "beta_slow": 1.0, "rope_theta": 170000.0, "attention_factor": 1.0}, "rope_theta": 10000.0}})";
+    const AttentionConfig config = parse(json);
+    EXPECT_EQ(config.common.rope_dim, 8);
+    EXPECT_EQ(config.rope(0).theta, 20000);
+    EXPECT_FALSE(config.rope(0).yarn.has_value());
+    EXPECT_EQ(config.rope(1).theta, 170000);
+    EXPECT_EQ(config.rope(2).yarn->original_positions, 256);
+    EXPECT_EQ(config.compress_ratio(2), 8);
+    EXPECT_EQ(config.layer_kind(1), LayerKind::compressed_sparse);
+    EXPECT_EQ(config.mhc->streams, 2);
+    // the fraction may stand inside rope_parameters instead
+    Json moved = Json::parse(json);
+    moved.erase("partial_rotary_factor");
+    moved["rope_parameters"]["main"]["partial_rotary_factor"] = 0.25;
+    EXPECT_EQ(parse(moved.dump()).common.rope_dim, 8);
+    moved["rope_parameters"]["main"]["partial_rotary_factor"] = 0.2;
+    bad(moved.dump(), "rope_parameters.main.partial_rotary_factor", "0.2",
+        "a whole number of head_dim's 32 channels");
+    moved["rope_parameters"]["main"].erase("partial_rotary_factor");
+    bad(moved.dump(), "qk_rope_head_dim", "absent");
+
+    bad(with(json, "layer_types", R"(["sliding_attention", "full_attention", "sliding_attention"])"),
+        "layer_types[1]", "\"full_attention\"");
+    bad(with(json, "layer_types", R"(["sliding_attention"])"), "layer_types", "1 layers",
+        "num_hidden_layers, 3");
+    bad(with(json, "compress_rates", R"({"compressed_sparse_attention": 8})"),
+        "compress_rates.compressed_sparse_attention", "8");
+    bad(with(json, "compress_rates", R"({"heavily_compressed_attention": 4})"),
+        "compress_rates.heavily_compressed_attention", "4");
+}
+
+TEST(Config, V4WithOneRatioForAllLayers) {
+    for (const char* ratio : {"0", "4", "8"}) {
+        std::string json = with(test::v4_flash(), "compress_ratios", "");
+        json = with(with(json, "num_hidden_layers", ""), "compress_ratio", ratio);
+        const AttentionConfig config = parse(json);
+        EXPECT_EQ(config.compress_ratio(0), std::stoi(ratio));
+        EXPECT_EQ(config.compress_ratio(77), std::stoi(ratio));  // the number of layers is not told
+        EXPECT_EQ(config.rope(5).theta, std::stoi(ratio) == 0 ? 1e4 : 1.6e5);
+    }
+    bad(with(test::v4_flash(), "compress_ratios", ""), "compress_ratios", "absent");
+}
+
+// One flat object: its theta is that of the layers without compression, its scaling that of those with it.
+TEST(Config, V4WithFlatRopeParameters) {
+    Json json = Json::parse(test::v4_flash());
+    json["rope_parameters"] = json["rope_scaling"];
+    json["rope_parameters"]["rope_theta"] = 30000;
+    json.erase("rope_scaling");
+    json.erase("rope_theta");
+    const AttentionConfig config = parse(json.dump());
+    EXPECT_EQ(config.rope(0).theta, 3e4);
+    EXPECT_FALSE(config.rope(0).yarn.has_value());
+    EXPECT_EQ(config.rope(2).theta, 1.6e5);
+    EXPECT_EQ(config.rope(2).yarn->factor, 16);
+}
+
+TEST(Config, V4NativeNames) {
+    std::string json = with(test::v4_flash(), "sliding_window", "");
+    EXPECT_EQ(parse(with(json, "window_size", "64")).hybrid->window, 64);
+    bad(json, "window_size", "absent", "an integer from 1 to 1048576");
+}
+
+TEST(Config, V4Ratios) {
+    const std::string base = with(test::v4_flash(), "num_hidden_layers", "3");
+    bad(with(base, "compress_ratios", "[0, 1, 4]"), "compress_ratios[1]", "1",
+        "0 (no compression), 4 (sparse) or 2 and more (heavy)");
+    bad(with(base, "compress_ratios", "[0, 4]"), "compress_ratios", "2 layers", "num_hidden_layers, 3");
+    bad(with(base, "compress_ratios", "[0, -4, 4.0]"), "compress_ratios[1], compress_ratios[2]",
+        "compress_ratios[1] -4; compress_ratios[2] 4.0");
+    bad(with(base, "compress_ratios", "4"), "compress_ratios, compress_ratios",
+        "compress_ratios 4; compress_ratios absent");
+}
+
+TEST(Config, AModelWithoutSparseLayersNeedsNoIndexer) {
+    std::string json = with(with(test::v4_flash(), "num_hidden_layers", "2"), "compress_ratios", "[0, 128]");
+    for (const char* name : {"index_topk", "index_n_heads", "index_head_dim"}) json = with(json, name, "");
+    EXPECT_FALSE(parse(json).indexer.has_value());
+    bad(with(json, "compress_ratios", "[0, 4]"), "index_n_heads, index_head_dim, index_topk",
+        "index_n_heads absent; index_head_dim absent; index_topk absent");
+}
+
+TEST(Config, ModelTypes) {
+    bad(R"({"model_type": "deepseek_v41"})", "model_type", "\"deepseek_v41\"",
+        "one of deepseek_v32, glm_moe_dsa, deepseek_v4");
+    bad("{}", "model_type", "absent");
+    bad(R"({"model_type": 7})", "model_type", "7", "a string");
+    expect_error([] { parse("[]"); }, SMLA_DATA_ERROR, "config.json", "a list of 0", "an object");
+    EXPECT_EQ(error_of([] { parse("{"); }).wanted, "valid JSON");
+    expect_error([] { parse(R"({"model_type": "deepseek_v4", "model_type": "deepseek_v32"})"); },
+                 SMLA_DATA_ERROR, "config.json", "the key \"model_type\" twice");
+}
+
+TEST(Config, EveryFaultIsToldAtOnce) {
+    std::string json = with(test::kV32, "hidden_size", "0");
+    json = with(json, "kv_lora_rank", "");
+    json = with(json, "index_topk", "\"many\"");
+    json = with(json, "attention_bias", "true");
+    json = with(json, "rms_norm_eps", "-1e-6");
+    const Error error = error_of([&] { parse(json); });
+    EXPECT_EQ(error.field,
+              "config.json: hidden_size, rms_norm_eps, attention_bias, kv_lora_rank, index_topk");
+    EXPECT_EQ(
+        error.got,
+        "hidden_size 0; rms_norm_eps -1e-06; attention_bias true; kv_lora_rank absent; index_topk \"many\"");
+    EXPECT_NE(error.wanted.find("kv_lora_rank an integer from 1 to 1024"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("hidden_size 0"), std::string::npos);
+}
+
+// Each required member of each model: absent, and of a wrong type.
+TEST(Config, RequiredMembers) {
+    const char* const common[] = {"hidden_size",   "num_attention_heads", "q_lora_rank",
+                                  "index_n_heads", "index_head_dim",      "index_topk"};
+    const char* const dsa[] = {"kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"};
+    const char* const hybrid[] = {"head_dim", "o_groups", "o_lora_rank", "compress_rope_theta"};
+    const auto check = [](const std::string& base, const char* member) {
+        SCOPED_TRACE(member);
+        bad(with(base, member, ""), member, "absent");
+        bad(with(base, member, "null"), member, "absent");
+        bad(with(base, member, "\"64\""), member, "\"64\"");
+        bad(with(base, member, "-64"), member, "-64");
+        bad(with(base, member, "[64]"), member, "a list of 1");
+    };
+    for (const char* member : common) {
+        check(test::kV32, member);
+        check(test::kGlm5, member);
+        check(test::v4_pro(), member);
+    }
+    for (const char* member : dsa) check(test::kV32, member);
+    for (const char* member : hybrid) check(test::v4_flash(), member);
+    bad(with(test::kV32, "rope_theta", ""), "rope_theta", "absent");
+    bad(with(test::v4_flash(), "rope_theta", ""), "rope_theta", "absent");
+    bad(with(test::v4_flash(), "hc_eps", ""), "hc_eps", "absent");
+}
+
+TEST(Config, AbsurdSizes) {
+    for (const char* member : {"hidden_size", "num_attention_heads", "q_lora_rank", "kv_lora_rank",
+                               "v_head_dim", "index_n_heads", "index_topk", "num_hidden_layers"}) {
+        bad(with(test::kV32, member, "4611686018427387904"), member, "4611686018427387904");
+        bad(with(test::kV32, member, "18446744073709551615"), member, "18446744073709551615");
+        bad(with(test::kV32, member, "1.5"), member, "1.5");
+    }
+    bad(with(test::kV32, "kv_lora_rank", "1000"), "kv_lora_rank", "1000",
+        "at most 1024 together with qk_rope_head_dim, 64");
+    bad(with(test::kV32, "qk_rope_head_dim", "63"), "qk_rope_head_dim", "63");
+    bad(with(test::kV32, "index_head_dim", "32"), "index_head_dim", "32", "at least qk_rope_head_dim, 64");
+    bad(with(test::v4_flash(), "o_groups", "7"), "o_groups", "7", "a divisor of num_attention_heads, 64");
+    bad(with(test::v4_flash(), "qk_rope_head_dim", "514"), "qk_rope_head_dim", "514");
+    bad(with(test::kGlm5, "rope_interleave", "false"), "rope_interleave", "false");
+    bad(with(test::kGlm5, "rope_interleave", "1"), "rope_interleave", "1", "true or false");
+}
+
+TEST(Config, Rope) {
+    const auto scaling = [](const char* member, const std::string& value) {
+        Json json = Json::parse(test::kV32);
+        if (value.empty()) json["rope_scaling"].erase(member);
+        else json["rope_scaling"][member] = Json::parse(value);
+        return json.dump();
+    };
+    bad(scaling("type", "\"linear\""), "rope_scaling.type", "\"linear\"", "default or yarn");
+    bad(scaling("rope_type", "\"llama3\""), "rope_scaling.rope_type", "\"llama3\"", "default or yarn");
+    bad(scaling("factor", ""), "rope_scaling.factor", "absent");
+    bad(scaling("factor", "0.5"), "rope_scaling.factor", "0.5", "a number from 1 to 1000000");
+    bad(scaling("mscale", ""), "rope_scaling.mscale", "absent");
+    bad(scaling("mscale", "0.5"), "rope_scaling.mscale", "0.5",
+        "the value of mscale_all_dim, 1: rotated channels stay unscaled");
+    bad(scaling("attention_factor", "1.2"), "rope_scaling.attention_factor", "1.2");
+    bad(scaling("beta_slow", "64"), "rope_scaling.beta_fast", "32", "at least beta_slow, 64");
+    bad(scaling("original_max_position_embeddings", "1"), "original_max_position_embeddings", "1");
+    bad(with(test::kV32, "rope_scaling", "[]"), "rope_scaling", "a list of 0", "an object");
+    bad(with(test::kV32, "rope_theta", "1"), "rope_theta", "1", "a number from 2 to 1e+12");
+    EXPECT_EQ(parse(scaling("rope_theta", "5e5")).dsa->rope.theta, 5e5);  // nested wins, as in transformers 5
+    EXPECT_FALSE(parse(with(test::kV32, "rope_scaling", "null")).dsa->rope.yarn.has_value());
+    EXPECT_NEAR(parse(with(test::kV32, "rope_scaling", "null")).softmax_scale(), 1 / std::sqrt(192.0), 1e-16);
+}
+
+TEST(Config, Quantization) {
+    EXPECT_EQ(parse(test::kV32).common.weight_block_rows, 128);
+    const AttentionConfig config =
+        parse(with(test::kV32, "quantization_config", R"({"weight_block_size": [64, 32]})"));
+    EXPECT_EQ(config.common.weight_block_rows, 64);
+    EXPECT_EQ(config.common.weight_block_columns, 32);
+    bad(with(test::kV32, "quantization_config", R"({"quant_method": "gptq"})"),
+        "quantization_config.quant_method", "\"gptq\"");
+    bad(with(test::kV32, "quantization_config", R"({"weight_block_size": [128]})"),
+        "quantization_config.weight_block_size", "a list of 1");
+    bad(with(test::kV32, "quantization_config", R"({"weight_block_size": [0, 128]})"),
+        "quantization_config.weight_block_size[0]", "0");
+}
+
+TEST(Config, Load) {
+    test::Folder folder;
+    folder.write("config.json", test::kV32);
+    EXPECT_EQ(load_config(folder.path()).common.heads, 128);
+    EXPECT_EQ(load_config(folder.path("config.json")).common.heads, 128);
+    folder.write("other.json", "{}");
+    expect_error([&] { load_config(folder.path("other.json")); }, SMLA_DATA_ERROR, "other.json: model_type",
+                 "absent");
+    expect_error([&] { load_config(folder.path("none.json")); }, SMLA_IO_ERROR, folder.path("none.json"),
+                 "No such file or directory");
+}
+
+}  // namespace
+}  // namespace smla

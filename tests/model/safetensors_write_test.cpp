@@ -1,0 +1,142 @@
+#include "files.h"
+
+#include <sys/resource.h>
+#include <csignal>
+
+namespace smla {
+namespace {
+
+using test::expect_error;
+using test::Folder;
+
+TEST(SafetensorsWrite, WhatIsWrittenIsRead) {
+    Folder folder;
+    const std::string path = folder.path("out.safetensors");
+    std::vector<uint8_t> codes = {1, 2, 3};
+    std::vector<uint16_t> halves = {0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0};
+    std::vector<double> doubles = {1, 2, 3, 4};
+    std::vector<int32_t> ints = {-1, 5};
+    write_safetensors(path,
+                      {{"codes", make_tensor(codes.data(), SMLA_E4M3, {3})},
+                       {"halves", make_tensor(halves.data(), SMLA_BF16, {2, 3})},
+                       {"ints", make_tensor(ints.data(), SMLA_I32, {2, 1})},
+                       {"none", make_tensor(static_cast<const void*>(nullptr), SMLA_F32, {0, 7})},
+                       {"doubles", make_tensor(doubles.data(), SMLA_F64, {1, 2, 2})}},
+                      {{"made by", "a test"}});
+    const std::string content = folder.read("out.safetensors");
+    EXPECT_EQ((8 + static_cast<unsigned char>(content[0]) + 256 * static_cast<unsigned char>(content[1])) % 8,
+              0);
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    EXPECT_EQ(file.metadata().at("made by"), "a test");
+    EXPECT_EQ(file.names().size(), 5u);
+    EXPECT_EQ(std::memcmp(file.tensor("codes").view.data, codes.data(), 3), 0);
+    EXPECT_EQ(std::memcmp(file.tensor("halves").view.data, halves.data(), 12), 0);
+    EXPECT_EQ(std::memcmp(file.tensor("ints").view.data, ints.data(), 8), 0);
+    EXPECT_EQ(std::memcmp(file.tensor("doubles").view.data, doubles.data(), 32), 0);
+    EXPECT_EQ(file.tensor("codes").view.dtype, SMLA_E4M3);
+    EXPECT_EQ(file.tensor("doubles").view.ndim, 3);
+    EXPECT_EQ(file.tensor("none").view.shape[1], 7);
+    EXPECT_EQ(folder.count(), 1u);  // nothing temporary stays
+    // the widest dtypes come first, so every tensor is aligned and served in place: all share the mapping
+    for (const char* name : {"halves", "ints", "doubles"})
+        EXPECT_EQ(file.tensor(name).memory, file.tensor("codes").memory) << name;
+}
+
+TEST(SafetensorsWrite, StridedTensorsAreMadeContiguous) {
+    Folder folder;
+    std::vector<float> values(24);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = float(i);
+    Tensor transposed = make_tensor(values.data(), SMLA_F32, {2, 3, 4});
+    std::swap(transposed.shape[0], transposed.shape[2]);
+    std::swap(transposed.stride_elems[0], transposed.stride_elems[2]);
+    const Tensor cut = slice(make_tensor(values.data(), SMLA_F32, {2, 3, 4}), 1, 1, 3);
+    write_safetensors(folder.path("a"), {{"transposed", transposed}, {"cut", cut}});
+    const SafetensorsFile file = SafetensorsFile::open(folder.path("a"));
+    for (const char* name : {"transposed", "cut"}) {
+        const Tensor& source = name[0] == 't' ? transposed : cut;
+        const HostTensor read = file.tensor(name);
+        for (int64_t i = 0; i < source.shape[0]; ++i)
+            for (int64_t j = 0; j < source.shape[1]; ++j)
+                for (int64_t k = 0; k < source.shape[2]; ++k)
+                    EXPECT_EQ(load_one<float>(read.view, i, j, k), load_one<float>(source, i, j, k)) << name;
+    }
+}
+
+TEST(SafetensorsWrite, Refusals) {
+    Folder folder;
+    const std::string path = folder.path("x");
+    float value = 1;
+    const Tensor one = make_tensor(&value, SMLA_F32, {1});
+    Tensor cuda = one;
+    cuda.device_type = SMLA_CUDA;
+    expect_error(
+        [&] {
+            write_safetensors(path, {{"a", one}, {"a", one}});
+        },
+        SMLA_INVALID_ARGUMENT, "tensor a", "the name twice");
+    expect_error(
+        [&] {
+            write_safetensors(path, {{"__metadata__", one}});
+        },
+        SMLA_INVALID_ARGUMENT, "tensor __metadata__", "the name of the metadata");
+    expect_error(
+        [&] {
+            write_safetensors(path, {{"a", cuda}});
+        },
+        SMLA_INVALID_ARGUMENT, "tensor a: device", "another device");
+    expect_error(
+        [&] {
+            write_safetensors(path, {{"a", make_tensor(&value, SMLA_E2M1, {8})}});
+        },
+        SMLA_INVALID_ARGUMENT, "tensor a: dtype", "e2m1");
+    expect_error(
+        [&] {
+            write_safetensors(path, {{"a", Tensor{}}});
+        },
+        SMLA_INVALID_ARGUMENT, "tensor a: ndim", "0");
+    EXPECT_EQ(test::error_of([&] { write_safetensors(path, {{"a\xff", one}}); }).wanted, "UTF-8");
+    EXPECT_EQ(test::error_of([&] {
+                  write_safetensors(path, {{"a", one}}, {{"k", "\xc0"}});
+              }).wanted,
+              "UTF-8");
+    const Error nowhere = test::error_of([&] { write_safetensors(folder.path("no/x"), {{"a", one}}); });
+    EXPECT_EQ(nowhere.status, SMLA_IO_ERROR);
+    EXPECT_EQ(nowhere.field, folder.path("no/x"));
+    EXPECT_EQ(folder.count(), 0u);
+}
+
+// The disk is full half-way: the old file stays as it was, and nothing else is left.
+TEST(SafetensorsWrite, AFailureLeavesTheOldFile) {
+    Folder folder;
+    const std::string path = folder.path("weights.safetensors");
+    std::vector<float> values(4096, 3.f);
+    write_safetensors(path, {{"a", make_tensor(values.data(), SMLA_F32, {2})}});
+    const std::string before = folder.read("weights.safetensors");
+
+    rlimit old{};
+    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+    const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit small{4096, old.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const Error error = test::error_of([&] {
+        write_safetensors(path, {{"a", make_tensor(values.data(), SMLA_F32, {int64_t(values.size())})}});
+    });
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+    std::signal(SIGXFSZ, old_handler);
+
+    EXPECT_EQ(error.status, SMLA_IO_ERROR) << error.what();
+    EXPECT_EQ(error.field, path);
+    EXPECT_EQ(folder.read("weights.safetensors"), before);
+    EXPECT_EQ(folder.count(), 1u);
+}
+
+TEST(SafetensorsWrite, ReplacesAFile) {
+    Folder folder;
+    float value = 1;
+    folder.write("a", "something old");
+    write_safetensors(folder.path("a"), {{"v", make_tensor(&value, SMLA_F32, {1})}});
+    EXPECT_EQ(load_one<float>(SafetensorsFile::open(folder.path("a")).tensor("v").view, 0), 1.f);
+}
+
+}  // namespace
+}  // namespace smla

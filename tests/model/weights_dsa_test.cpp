@@ -1,0 +1,203 @@
+#include "core/workspace.h"
+#include "model/weights.h"
+#include "store.h"
+
+#include <cmath>
+
+namespace smla {
+namespace {
+
+using test::error_of;
+using test::expect_error;
+using test::expect_same;
+using test::Store;
+
+AttentionConfig dsa_config() {
+    return parse_config(R"({"model_type": "glm_moe_dsa", "hidden_size": 24, "num_hidden_layers": 4,
+      "num_attention_heads": 3, "q_lora_rank": 10, "kv_lora_rank": 12, "qk_nope_head_dim": 5,
+      "qk_rope_head_dim": 4,
+      "v_head_dim": 6, "index_n_heads": 2, "index_head_dim": 8, "index_topk": 3, "rope_theta": 10000,
+      "indexer_types": ["full", "shared", "full", "full"],
+      "quantization_config": {"quant_method": "fp8", "weight_block_size": [8, 4]}})",
+                        "config.json");
+}
+
+struct Shape {
+    const char* name;
+    std::vector<int64_t> shape;
+};
+const std::vector<Shape> kDsaMatrices = {{"q_a_proj.weight", {10, 24}},
+                                         {"q_b_proj.weight", {27, 10}},
+                                         {"kv_a_proj_with_mqa.weight", {16, 24}},
+                                         {"kv_b_proj.weight", {33, 12}},
+                                         {"o_proj.weight", {24, 18}}};
+const std::vector<Shape> kDsaVectors = {{"q_a_layernorm.weight", {10}}, {"kv_a_layernorm.weight", {12}}};
+const std::vector<Shape> kDsaIndexer = {{"indexer.wq_b.weight", {16, 10}},
+                                        {"indexer.wk.weight", {8, 24}},
+                                        {"indexer.k_norm.weight", {8}},
+                                        {"indexer.k_norm.bias", {8}},
+                                        {"indexer.weights_proj.weight", {2, 24}}};
+
+Store dsa_store(const std::string& prefix, smla_dtype dtype) {
+    Store store;
+    for (const std::vector<Shape>* list : {&kDsaMatrices, &kDsaVectors, &kDsaIndexer})
+        for (const Shape& each : *list) store.add(prefix + each.name, dtype, each.shape);
+    return store;
+}
+
+TEST(DsaWeights, EveryTensorUnderItsName) {
+    for (const smla_dtype stored : {SMLA_BF16, SMLA_F32, SMLA_F16}) {
+        for (const smla_dtype wanted : {SMLA_F32, SMLA_F64}) {
+            const std::string prefix = "model.layers.2.self_attn.";
+            const Store store = dsa_store(prefix, stored);
+            const DsaWeights w = load_dsa_weights(store.open(), dsa_config(), 2, {wanted, ""});
+            const std::pair<const HostTensor*, const char*> expected[] = {
+                {&w.q_a, "q_a_proj.weight"},
+                {&w.q_norm, "q_a_layernorm.weight"},
+                {&w.q_b, "q_b_proj.weight"},
+                {&w.kv_a, "kv_a_proj_with_mqa.weight"},
+                {&w.kv_norm, "kv_a_layernorm.weight"},
+                {&w.kv_b, "kv_b_proj.weight"},
+                {&w.out, "o_proj.weight"},
+                {&w.indexer->q_b, "indexer.wq_b.weight"},
+                {&w.indexer->k, "indexer.wk.weight"},
+                {&w.indexer->k_norm, "indexer.k_norm.weight"},
+                {&w.indexer->k_norm_bias, "indexer.k_norm.bias"},
+                {&w.indexer->head_weights, "indexer.weights_proj.weight"}};
+            for (const auto& each : expected) {
+                SCOPED_TRACE(each.second);
+                EXPECT_EQ(each.first->view.dtype, wanted);
+                expect_same(*each.first, store.tensor(prefix + each.second));
+            }
+            EXPECT_EQ(w.input_norm.view.ndim, 0);
+        }
+    }
+}
+
+TEST(DsaWeights, Views) {
+    const DsaWeights w =
+        load_dsa_weights(dsa_store("model.layers.0.self_attn.", SMLA_BF16).open(), dsa_config(), 0);
+    const Tensor keys = w.key_up(dsa_config()), values = w.value_up(dsa_config());
+    EXPECT_EQ(keys.shape[1], 5);
+    EXPECT_EQ(values.shape[1], 6);
+    for (int64_t head = 0; head < 3; ++head)
+        for (int64_t l = 0; l < 12; ++l) {
+            for (int64_t n = 0; n < 5; ++n)
+                EXPECT_EQ(load_one<float>(slice(keys, 2, l, l + 1), head, n),
+                          load_one<float>(w.kv_b.view, head * 11 + n, l));
+            for (int64_t n = 0; n < 6; ++n)
+                EXPECT_EQ(load_one<float>(slice(values, 2, l, l + 1), head, n),
+                          load_one<float>(w.kv_b.view, head * 11 + 5 + n, l));
+        }
+}
+
+TEST(DsaWeights, HeldOnceWhereStoredAsWanted) {
+    const Checkpoint bf16 = dsa_store("model.layers.0.self_attn.", SMLA_BF16).open();
+    const Checkpoint f32 = dsa_store("model.layers.0.self_attn.", SMLA_F32).open();
+    EXPECT_EQ(load_dsa_weights(bf16, dsa_config(), 0, {SMLA_BF16, ""}).q_a.view.data,
+              bf16.tensor("model.layers.0.self_attn.q_a_proj.weight").view.data);
+    EXPECT_EQ(load_dsa_weights(f32, dsa_config(), 0).kv_norm.view.data,
+              f32.tensor("model.layers.0.self_attn.kv_a_layernorm.weight").view.data);
+    EXPECT_EQ(load_dsa_weights(bf16, dsa_config(), 0, {SMLA_BF16, ""}).kv_norm.view.dtype, SMLA_F32);
+}
+
+TEST(DsaWeights, SharedLayerHasNoIndexer) {
+    Store store = dsa_store("model.layers.1.self_attn.", SMLA_BF16);
+    for (const Shape& each : kDsaIndexer) store.remove("model.layers.1.self_attn." + std::string(each.name));
+    EXPECT_FALSE(load_dsa_weights(store.open(), dsa_config(), 1).indexer.has_value());
+}
+
+TEST(DsaWeights, PrefixesAndInputNorm) {
+    Store bare = dsa_store("layers.0.self_attn.", SMLA_BF16);
+    bare.add("layers.0.input_layernorm.weight", SMLA_F32, {24});
+    expect_same(load_dsa_weights(bare.open(), dsa_config(), 0).input_norm,
+                bare.tensor("layers.0.input_layernorm.weight"));
+    const Store prefixed = dsa_store("w.model.layers.0.self_attn.", SMLA_BF16);
+    EXPECT_NO_THROW(load_dsa_weights(prefixed.open(), dsa_config(), 0, {SMLA_F32, "w."}));
+    EXPECT_THROW(load_dsa_weights(prefixed.open(), dsa_config(), 0), Error);
+}
+
+TEST(DsaWeights, Fp8InBlocks) {
+    const std::string prefix = "model.layers.0.self_attn.";
+    Store store = dsa_store(prefix, SMLA_BF16);
+    for (const Shape& each : kDsaMatrices) {
+        const std::string name = prefix + each.name;
+        store.remove(name);
+        store.add(name, SMLA_E4M3, each.shape);
+        store.add(name.substr(0, name.size() - 6) + "weight_scale_inv", SMLA_F32,
+                  {ceil_div(each.shape[0], 8), ceil_div(each.shape[1], 4)});
+    }
+    const DsaWeights w = load_dsa_weights(store.open(), dsa_config(), 0, {SMLA_F64, ""});
+    const Tensor codes = store.tensor(prefix + "kv_b_proj.weight");
+    const Tensor scales = store.tensor(prefix + "kv_b_proj.weight_scale_inv");
+    for (int64_t r = 0; r < 33; ++r)
+        for (int64_t c = 0; c < 12; ++c)
+            EXPECT_EQ(load_one<double>(w.kv_b.view, r, c),
+                      load_one<double>(codes, r, c) * load_one<double>(scales, r / 8, c / 4));
+
+    // what can be wrong with scales
+    const auto error = [&](auto change) {
+        Store broken = store;
+        change(broken);
+        return error_of([&] { load_dsa_weights(broken.open(), dsa_config(), 0); });
+    };
+    const std::string scale = prefix + "q_a_proj.weight_scale_inv",
+                      at = "c.safetensors: layer 0: tensor " + prefix;
+    const Error absent = error([&](Store& s) { s.remove(scale); });
+    EXPECT_EQ(absent.field, at + "q_a_proj.weight");
+    EXPECT_EQ(absent.got, "e4m3 without a scale");
+    EXPECT_EQ(absent.wanted, "its scale as .weight_scale_inv or .scale, [2, 6]");
+    const Error shape = error([&](Store& s) { s.add(scale, SMLA_F32, {1, 6}); });
+    EXPECT_EQ(shape.field, at + "q_a_proj.weight_scale_inv");
+    EXPECT_EQ(shape.wanted, "[2, 6]");
+    const Error dtype = error([&](Store& s) { s.add(scale, SMLA_I32, {2, 6}); });
+    EXPECT_EQ(dtype.field, at + "q_a_proj.weight_scale_inv: dtype");
+    for (const float value : {NAN, INFINITY, -1.f}) {
+        const Error bad = error([&](Store& s) {
+            s.add(scale, SMLA_F32, {2, 6});
+            static_cast<float*>(s.tensor(scale).data)[8] = value;
+        });
+        EXPECT_EQ(bad.field, at + "q_a_proj.weight_scale_inv[1, 2]");
+    }
+    // a scale beside a matrix that is not e4m3: one of the two is wrong
+    const Error leftover = error([&](Store& s) { s.add(prefix + "q_a_proj.weight", SMLA_BF16, {10, 24}); });
+    EXPECT_EQ(leftover.field, at + "q_a_proj.weight: dtype");
+}
+
+TEST(DsaWeights, AllThatIsWrongIsListed) {
+    const std::string prefix = "model.layers.0.self_attn.";
+    Store store = dsa_store(prefix, SMLA_BF16);
+    store.remove(prefix + "q_b_proj.weight");
+    store.remove(prefix + "indexer.k_norm.bias");
+    store.add(prefix + "o_proj.weight", SMLA_BF16, {18, 24});
+    store.add(prefix + "kv_a_layernorm.weight", SMLA_I32, {12});
+    const Error error = error_of([&] { load_dsa_weights(store.open(), dsa_config(), 0); });
+    EXPECT_EQ(error.status, SMLA_DATA_ERROR);
+    const std::string t = "tensor " + prefix;
+    EXPECT_EQ(error.field, "c.safetensors: layer 0: " + t + "q_b_proj.weight, " + t +
+                               "kv_a_layernorm.weight: dtype, " + t + "o_proj.weight, " + t +
+                               "indexer.k_norm.bias");
+    EXPECT_NE(error.got.find(t + "q_b_proj.weight absent; "), std::string::npos) << error.got;
+    EXPECT_NE(error.got.find(t + "o_proj.weight bf16[18,24] on cpu"), std::string::npos) << error.got;
+    EXPECT_NE(error.wanted.find(t + "o_proj.weight [24, 18]"), std::string::npos) << error.wanted;
+    // each tensor alone
+    for (const std::vector<Shape>* list : {&kDsaMatrices, &kDsaVectors, &kDsaIndexer})
+        for (const Shape& each : *list) {
+            Store one = dsa_store(prefix, SMLA_BF16);
+            one.remove(prefix + each.name);
+            expect_error([&] { load_dsa_weights(one.open(), dsa_config(), 0); }, SMLA_DATA_ERROR,
+                         "c.safetensors: layer 0: " + t + each.name, "absent");
+        }
+    expect_error(
+        [&] {
+            load_dsa_weights(store.open(), dsa_config(), 0, {SMLA_E4M3, ""});
+        },
+        SMLA_INVALID_ARGUMENT, "options.matrices", "5");
+    expect_error([&] { load_hybrid_weights(store.open(), dsa_config(), 0); }, SMLA_INVALID_ARGUMENT,
+                 "config.model_type", "glm_moe_dsa", "deepseek_v4");
+    expect_error([&] { load_dsa_weights(store.open(), dsa_config(), 9); }, SMLA_INVALID_ARGUMENT, "layer",
+                 "9");
+}
+
+}  // namespace
+}  // namespace smla

@@ -1,0 +1,43 @@
+// How far two tensors are apart, measured as the golden files do.
+#pragma once
+
+#include "golden/run.h"
+
+namespace smla::golden {
+
+struct Difference {
+    double max = 0;  // max |a - b| / rms(b), over finite b; infinity where one is finite and the other is not
+    double l2 = 0;   // ||a - b|| / ||b||
+    double cosine = 1;
+};
+Difference compare(const std::vector<double>& a, const std::vector<double>& b);
+
+struct Checked {
+    std::string tensor;
+    double error = 0, tolerance = 0;
+    std::string measure;                              // "max", "l2", "cosine", "set", "overlap"
+    bool pass() const { return error <= tolerance; }  // NaN fails
+};
+
+// Every intermediate of the file that the layer showed, and the selection.
+std::vector<Checked> check_intermediates(const Golden& golden, size_t layer, const LayerResult& result,
+                                         double tolerance);
+// y against ref.y (or out.y): `f64`, `f32` or with bf16 inside.
+enum class Arithmetic { f64, f32, bf16 };
+std::vector<Checked> check_y(const Golden& golden, size_t layer, const LayerResult& result,
+                             Arithmetic arithmetic);
+
+// Share of the file's selected positions that the layer selected too.
+double topk_overlap(const Golden& golden, size_t layer, const LayerResult& result);
+
+// attend again in double on the same cache and rows: max over rms, and L2.
+Difference recheck_attend(const smla_attend_args& args);
+
+// The L2 error that rounding every cached value to e4m3 must leave in the output of this attend, from error
+// analysis. Rounding to 3 mantissa bits moves a normal value by 2.36 % (rms of a uniform error of +-1/16 over
+// [1,2), 1/16/sqrt(3), over the rms of the values, sqrt(7/3)). The values of V carry that error straight to
+// the output. Through the keys, a logit moves by 2.36 % of sqrt(sum_d (scale q_d k_d)^2) =: n, and with it
+// the weight of its row: a share of n times 2.36 % more. The two are independent: 2.36 % * sqrt(1 + n^2).
+double predicted_e4m3_error(const smla_attend_args& args);
+
+}  // namespace smla::golden

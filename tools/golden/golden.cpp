@@ -1,0 +1,133 @@
+#include "golden/golden.h"
+
+#include "model/json.h"
+
+#include <filesystem>
+
+namespace smla::golden {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+template <class T>
+T member(const Json& json, const std::string& file, const char* name, T fallback, bool required) {
+    const auto found = json.find(name);
+    if (found == json.end() || found->is_null()) {
+        if (required)
+            fail(SMLA_DATA_ERROR, text(file, ": ", name), "absent", "a member of a golden file's JSON");
+        return fallback;
+    }
+    try {
+        return found->get<T>();
+    } catch (const Json::exception&) {
+        fail(SMLA_DATA_ERROR, text(file, ": ", name), json_text(*found), "another type");
+    }
+}
+
+// The config as a checkpoint would spell it: the case's, the layer's own members, and what names the model.
+Json layer_config(const Json& meta, const Json& layer, const Json& layers, const std::string& file) {
+    Json config = member<Json>(meta, file, "config", {}, true);
+    if (!config.is_object()) fail(SMLA_DATA_ERROR, file + ": config", json_text(config), "an object");
+    if (layer.contains("config") && layer["config"].is_object()) config.update(layer["config"]);
+    config["model_type"] = member<std::string>(meta, file, "model_type", "", true);
+    std::vector<std::string> types;
+    bool shared = false;
+    for (const Json& each : layers) {
+        const size_t index = size_t(member<int>(each, file, "layer_idx", 0, true));
+        SMLA_CHECK(index < 10000, file + ": layers.layer_idx", index, "below 10000");
+        if (types.size() <= index) types.resize(index + 1, "full");
+        types[index] = member<std::string>(each, file, "indexer", "full", false);
+        shared = shared || types[index] == "shared";
+    }
+    if (shared && !config.contains("indexer_types")) {
+        const int64_t all = member<int64_t>(config, file, "num_hidden_layers", int64_t(types.size()), false);
+        if (all > int64_t(types.size()) && all < 10000) types.resize(size_t(all), "full");
+        config["indexer_types"] = types;
+    }
+    return config;
+}
+
+Tolerance read_tolerance(const Json& meta, const std::string& file) {
+    Tolerance out;
+    const Json json = member<Json>(meta, file, "tolerance", Json::object(), false);
+    out.f64_y = member(json, file, "fp64_vs_ref.y", out.f64_y, false);
+    out.f32_intermediate = member(json, file, "fp32_mid", out.f32_intermediate, false);
+    out.f32_y = member(json, file, "fp32_y", out.f32_y, false);
+    out.bf16_l2 = member(json, file, "bf16_y_L2", out.bf16_l2, false);
+    out.bf16_max = member(json, file, "bf16_y_max", out.bf16_max, false);
+    out.bf16_cosine = member(json, file, "bf16_y_cosine", out.bf16_cosine, false);
+    return out;
+}
+
+void check_chunks(const Golden& golden, const std::string& file) {
+    for (const auto& plan : golden.chunk_plans) {
+        int64_t sum = 0;
+        for (const int32_t tokens : plan) {
+            SMLA_CHECK(tokens > 0, file + ": chunk_plans", tokens, "1 or more tokens a step");
+            sum += tokens;
+        }
+        SMLA_CHECK(sum == golden.tokens, file + ": chunk_plans", sum, text(golden.tokens, " tokens in all"));
+    }
+}
+
+}  // namespace
+
+std::vector<double> Golden::values(const std::string& tensor) const {
+    const HostTensor host = file.tensor(tensor);
+    std::vector<double> out(static_cast<size_t>(element_count(host.view)));
+    const Tensor flat = reshape(host.view, {int64_t(out.size())});
+    if (flat.dtype == SMLA_I32 || flat.dtype == SMLA_I64)
+        for (size_t i = 0; i < out.size(); ++i) out[i] = double(load_int(flat, int64_t(i)));
+    else if (!out.empty()) load_row(flat, address(flat, 0), int64_t(out.size()), out.data());
+    return out;
+}
+
+std::vector<int64_t> Golden::shape(const std::string& tensor) const {
+    const Tensor view = file.tensor(tensor).view;
+    return {view.shape, view.shape + view.ndim};
+}
+
+Golden load_golden(const std::string& path) {
+    const std::string suffix = ".safetensors";
+    SMLA_CHECK(
+        path.size() > suffix.size() && path.compare(path.size() - suffix.size(), suffix.size(), suffix) == 0,
+        "--golden", path, "a .safetensors file with a .json beside it");
+    const std::string json_path = path.substr(0, path.size() - suffix.size()) + ".json";
+    const std::string file = fs::path(json_path).filename().string();
+    const Json meta = parse_json(read_text_file(json_path, 1 << 24), file, {64, 1000000});
+    if (!meta.is_object()) fail(SMLA_DATA_ERROR, file, json_text(meta), "an object");
+
+    SafetensorsFile tensors = SafetensorsFile::open(path);
+    Golden out{.file = tensors, .weights = Checkpoint::from_file(tensors)};
+    out.name = fs::path(path).stem().string();
+    out.batch = member<int64_t>(meta, file, "batch", 1, false);
+    out.tokens = member<int64_t>(meta, file, "seq_len", 0, true);
+    SMLA_CHECK(out.batch >= 1 && out.batch <= 4096, file + ": batch", out.batch, "1 to 4096");
+    SMLA_CHECK(out.tokens >= 1 && out.tokens <= (1 << 24), file + ": seq_len", out.tokens, "1 to 2^24");
+    out.chunk_plans = member(meta, file, "chunk_plans", out.chunk_plans, false);
+    out.page_sizes = member(meta, file, "suggested_page_sizes", out.page_sizes, false);
+    out.tolerance = read_tolerance(meta, file);
+    check_chunks(out, file);
+    const Json layers = member<Json>(meta, file, "layers", {}, true);
+    SMLA_CHECK(layers.is_array() && !layers.empty(), file + ": layers", json_text(layers),
+               "a list of layers");
+    for (const Json& layer : layers) {
+        GoldenLayer each;
+        each.index = member<int>(layer, file, "layer_idx", 0, true);
+        each.suffix = member<std::string>(layer, file, "suffix", "", false);
+        each.config_json = layer_config(meta, layer, layers, file).dump(2);
+        each.config = parse_config(each.config_json, file + ": config");
+        const std::string hidden = "in.hidden" + each.suffix;
+        if (!out.file.has(hidden))
+            fail(SMLA_DATA_ERROR, out.file.name() + ": tensor " + hidden, "absent", "the layer's input");
+        const std::vector<int64_t> wanted{out.batch, out.tokens, each.config.common.hidden_size};
+        SMLA_CHECK(out.shape(hidden) == wanted, out.file.name() + ": tensor " + hidden,
+                   describe(out.file.tensor(hidden).view),
+                   text("[", wanted[0], ",", wanted[1], ",", wanted[2], "]"));
+        out.layers.push_back(std::move(each));
+    }
+    return out;
+}
+
+}  // namespace smla::golden

@@ -1,0 +1,48 @@
+// A golden file: <case>.safetensors with weights (w.*), inputs (in.*), intermediates (mid.*, rows.*) and
+// outputs (out.*, ref.*) of an attention layer, and <case>.json with its config and tolerances. Layout:
+// tests/goldens/README.md.
+#pragma once
+
+#include "model/checkpoint.h"
+#include "model/config.h"
+
+#include <string>
+#include <vector>
+
+namespace smla::golden {
+
+constexpr const char* kWeightPrefix = "w.";
+
+struct GoldenLayer {
+    int index = 0;            // layer number in the checkpoint
+    std::string suffix;       // of this layer's tensors in the file
+    std::string config_json;  // as a checkpoint's config.json
+    AttentionConfig config;
+};
+
+struct Tolerance {
+    double f64_y = 1e-10;                          // max |a - b| / rms(b) against ref.y
+    double f32_intermediate = 2e-5, f32_y = 5e-5;  // the same, in f32
+    double bf16_l2 = 1.5e-2, bf16_max = 1e-1, bf16_cosine = 0.9999;
+};
+
+struct Golden {
+    std::string name;
+    int64_t batch = 0, tokens = 0;  // sequences, tokens of each
+    std::vector<GoldenLayer> layers;
+    std::vector<std::vector<int32_t>> chunk_plans;  // tokens of each step
+    std::vector<int32_t> page_sizes;
+    Tolerance tolerance;
+    SafetensorsFile file;
+    Checkpoint weights;
+
+    bool has(const std::string& tensor) const { return file.has(tensor); }
+    // Row-major values as double; integers too.
+    std::vector<double> values(const std::string& tensor) const;
+    std::vector<int64_t> shape(const std::string& tensor) const;
+};
+
+// `path`: the .safetensors file. Throws an Error that names the file and the member.
+Golden load_golden(const std::string& path);
+
+}  // namespace smla::golden

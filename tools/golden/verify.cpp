@@ -1,0 +1,269 @@
+#include "golden/verify.h"
+
+#include "core/cpu_features.h"
+
+#include <cmath>
+
+namespace smla::golden {
+
+namespace {
+
+// Quantised caches, with the file's own selection: an engine against the reference on the same cache bytes
+// and rows, in f32 arithmetic and in bf16; and the reference on that cache against the file, where the error
+// that the format must leave is predicted (predicted_e4m3_error) and a tenth more allowed. fp8 and fp4
+// index keys may flip a few picks.
+constexpr double kSameCacheF32 = 5e-5, kSameCacheBf16L2 = 1e-2, kOverPrediction = 1.1;
+constexpr double kOverlapFp8 = 0.97, kOverlapFp4 = 0.85;
+constexpr double kChunkedY = 2e-5;  // chunks against the whole, in f32
+
+std::string format_name(smla_format id) { return find_format(id)->name; }
+
+class Verifier {
+public:
+    Verifier(const Golden& golden, const VerifyOptions& options, const Report& report)
+        : golden_(golden), options_(options), report_(report) {}
+
+    void run() {
+        if (wants(SMLA_ENGINE_REFERENCE)) {
+            reference_f64();
+            plain(SMLA_ENGINE_REFERENCE, SMLA_ROW_F32);
+            plain(SMLA_ENGINE_REFERENCE, SMLA_ROW_BF16);
+        }
+        if (wants(SMLA_ENGINE_CPU)) {
+            plain(SMLA_ENGINE_CPU, SMLA_ROW_F32);
+            plain(SMLA_ENGINE_CPU, SMLA_ROW_BF16);
+            chunked();
+        }
+        for (const smla_format id : {SMLA_FP8_656, SMLA_FP8_584, SMLA_FP8_576, SMLA_FP8_512, SMLA_FP8_528})
+            records(id);
+        for (const smla_format id : {SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68}) index_keys(id);
+    }
+
+private:
+    bool wants(smla_engine engine) const {
+        return options_.engine == SMLA_ENGINE_AUTO || options_.engine == engine;
+    }
+
+    Context context(smla_engine engine) const {
+        smla_context_args args{};
+        args.struct_size = sizeof args;
+        args.version = SMLA_VERSION;
+        args.engine = engine;
+        args.threads = options_.threads;
+        if (engine == SMLA_ENGINE_CPU) args.isa = options_.isa;
+        if (engine == SMLA_ENGINE_CPU && !options_.kernel.empty()) args.kernel = options_.kernel.c_str();
+        return Context(args);
+    }
+
+    Combination combination(const Context& on, const RunOptions& run, std::string how) const {
+        Combination out;
+        out.golden = golden_.name;
+        out.engine = on.engine() == SMLA_ENGINE_REFERENCE
+                         ? text("reference ", run.precision.activations == SMLA_F64 ? "f64" : "f32")
+                         : on.description().substr(0, on.description().find(','));
+        out.kv_format = format_name(run.caches.kv);
+        out.index_format = golden_.layers[0].config.indexer ? format_name(run.caches.index) : "";
+        out.how = std::move(how);
+        return out;
+    }
+
+    RunOptions run_options(smla_format kv, smla_format index) const {
+        RunOptions run;
+        run.caches.kv = kv;
+        run.caches.index = index;
+        if (!golden_.page_sizes.empty()) run.caches.page_tokens = golden_.page_sizes[0];
+        return run;
+    }
+
+    static void note_kernel(Combination& combination, const std::vector<LayerResult>& results) {
+        const char* kernel = results[0].records[size_t(Stage::attend)].kernel;
+        combination.kernel = kernel ? kernel : "";
+    }
+    static void append(std::vector<Checked>& to, const std::vector<Checked>& from) {
+        to.insert(to.end(), from.begin(), from.end());
+    }
+
+    template <class Body>
+    void attempt(smla_engine engine, const RunOptions& run, const std::string& how, Body&& body) {
+        Context on = context(engine);
+        Combination out = combination(on, run, how);
+        try {
+            body(on, out);
+        } catch (const Error& error) {
+            if (error.status != SMLA_UNSUPPORTED) throw;
+            out.skipped = error.wanted + " (" + error.got + ")";
+        }
+        report_(out);
+    }
+
+    void reference_f64() {
+        RunOptions run = run_options(SMLA_ROW_F64, SMLA_ROW_F64);
+        run.precision.activations = run.precision.queries = SMLA_F64;
+        attempt(SMLA_ENGINE_REFERENCE, run, "whole", [&](Context& on, Combination& out) {
+            const auto results = run_golden(on, golden_, run);
+            note_kernel(out, results);
+            for (size_t i = 0; i < results.size(); ++i) {
+                append(out.checked, check_y(golden_, i, results[i], Arithmetic::f64));
+                append(out.checked,
+                       check_intermediates(golden_, i, results[i], golden_.tolerance.f32_intermediate));
+            }
+        });
+    }
+
+    // row_f32: everything in f32. row_bf16: cache and queries in bf16, as models are served.
+    void plain(smla_engine engine, smla_format format) {
+        RunOptions run = run_options(format, format);
+        const bool bf16 = format == SMLA_ROW_BF16;
+        if (bf16) run.precision.queries = SMLA_BF16;
+        attempt(engine, run, "whole", [&](Context& on, Combination& out) {
+            const auto results = run_golden(on, golden_, run);
+            note_kernel(out, results);
+            for (size_t i = 0; i < results.size(); ++i) {
+                append(out.checked,
+                       check_y(golden_, i, results[i], bf16 ? Arithmetic::bf16 : Arithmetic::f32));
+                if (!bf16)
+                    append(out.checked,
+                           check_intermediates(golden_, i, results[i], golden_.tolerance.f32_intermediate));
+            }
+        });
+    }
+
+    void chunked() {
+        const RunOptions whole_run = run_options(SMLA_ROW_F32, SMLA_ROW_F32);
+        for (size_t plan = 0; plan < golden_.chunk_plans.size(); ++plan) {
+            RunOptions run = whole_run;
+            run.chunks = golden_.chunk_plans[plan];
+            run.page_seed = 2 + plan;
+            if (!golden_.page_sizes.empty())
+                run.caches.page_tokens = golden_.page_sizes[plan % golden_.page_sizes.size()];
+            std::string how = "chunks";
+            for (size_t i = 0; i < run.chunks.size() && i < 4; ++i) how += text(i ? "," : " ", run.chunks[i]);
+            if (run.chunks.size() > 4) how += ",...";
+            attempt(SMLA_ENGINE_CPU, run, how, [&](Context& on, Combination& out) {
+                const auto whole = run_golden(on, golden_, whole_run), results = run_golden(on, golden_, run);
+                note_kernel(out, results);
+                for (size_t i = 0; i < results.size(); ++i) {
+                    const std::string suffix = golden_.layers[i].suffix;
+                    append(out.checked, check_y(golden_, i, results[i], Arithmetic::f32));
+                    out.checked.push_back(
+                        {"y of the whole" + suffix, compare(results[i].y, whole[i].y).max, kChunkedY, "max"});
+                    if (results[i].seen.count("topk"))
+                        out.checked.push_back(
+                            {"topk of the whole" + suffix,
+                             compare(results[i].seen.at("topk").values, whole[i].seen.at("topk").values).max,
+                             0, "set"});
+                }
+            });
+        }
+    }
+
+    // Queries that fit the arithmetic: f32 ones for the f32 kernels, bf16 ones for the bf16 kernels.
+    // One row for a format that the layer's dimensions do not have.
+    bool fits(smla_format kv, smla_format index) {
+        const RunOptions run = run_options(kv, index);
+        try {
+            for (const GoldenLayer& layer : golden_.layers)
+                cache_needs(layer.config, layer.index, run.caches);
+        } catch (const Error& error) {
+            if (error.status != SMLA_UNSUPPORTED) throw;
+            Combination out;
+            out.golden = golden_.name;
+            out.engine = "any";
+            out.kv_format = format_name(kv);
+            out.index_format = golden_.layers[0].config.indexer ? format_name(index) : "";
+            out.skipped = error.wanted;
+            report_(out);
+            return false;
+        }
+        return true;
+    }
+
+    void records(smla_format format) {
+        if (!fits(format, SMLA_ROW_F32)) return;
+        RunOptions run = run_options(format, SMLA_ROW_F32);
+        run.force_topk = true;
+        run.intermediates = false;
+        if (wants(SMLA_ENGINE_CPU)) {
+            for (const smla_dtype queries : {SMLA_F32, SMLA_BF16}) {
+                run.precision.queries = queries;
+                same_cache(run, queries == SMLA_BF16);
+            }
+        }
+        if (!wants(SMLA_ENGINE_REFERENCE)) return;
+        run.precision.activations = run.precision.queries = SMLA_F64;
+        run.caches.index = SMLA_ROW_F64;
+        attempt(SMLA_ENGINE_REFERENCE, run, "forced topk", [&](Context& on, Combination& out) {
+            std::vector<double> predicted;
+            RunOptions watched = run;
+            watched.on_attend = [&](const smla_attend_args& args) {
+                predicted.push_back(predicted_e4m3_error(args));
+            };
+            const auto results = run_golden(on, golden_, watched);
+            note_kernel(out, results);
+            for (size_t i = 0; i < results.size(); ++i) {
+                Checked y = check_y(golden_, i, results[i], Arithmetic::bf16)[0];
+                y.tolerance = kOverPrediction * predicted[i];
+                out.checked.push_back(y);
+            }
+        });
+    }
+
+    void same_cache(RunOptions run, bool bf16) {
+        attempt(SMLA_ENGINE_CPU, run, bf16 ? "same cache, bf16 queries" : "same cache, f32 queries",
+                [&](Context& on, Combination& out) {
+                    Checked core{"attend", 0, bf16 ? kSameCacheBf16L2 : kSameCacheF32, bf16 ? "l2" : "max"};
+                    run.on_attend = [&](const smla_attend_args& args) {
+                        const Difference d = recheck_attend(args);
+                        core.error = std::max(core.error, bf16 ? d.l2 : d.max);
+                    };
+                    note_kernel(out, run_golden(on, golden_, run));
+                    out.checked.push_back(core);
+                });
+    }
+
+    void index_keys(smla_format format) {
+        if (!golden_.layers[0].config.indexer || !golden_.has("mid.topk") || !wants(SMLA_ENGINE_CPU)) return;
+        if (!fits(SMLA_ROW_F32, format)) return;
+        const RunOptions run = run_options(SMLA_ROW_F32, format);
+        attempt(SMLA_ENGINE_CPU, run, "own topk", [&](Context& on, Combination& out) {
+            const auto results = run_golden(on, golden_, run);
+            note_kernel(out, results);
+            const double limit = format == SMLA_INDEX_FP8_132 ? kOverlapFp8 : kOverlapFp4;
+            for (size_t i = 0; i < results.size(); ++i)
+                if (results[i].seen.count("topk"))
+                    out.checked.push_back({"mid.topk" + golden_.layers[i].suffix,
+                                           1 - topk_overlap(golden_, i, results[i]), 1 - limit,
+                                           "1 - overlap"});
+        });
+    }
+
+    const Golden& golden_;
+    const VerifyOptions& options_;
+    const Report& report_;
+};
+
+double severity(const Checked& check) {
+    if (std::isnan(check.error)) return INFINITY;
+    return check.tolerance > 0 ? check.error / check.tolerance : check.error > 0 ? INFINITY : 0;
+}
+
+}  // namespace
+
+bool Combination::pass() const {
+    bool good = !checked.empty();
+    for (const Checked& check : checked) good = good && check.pass();
+    return good;
+}
+
+const Checked* Combination::worst() const {
+    const Checked* out = nullptr;
+    for (const Checked& check : checked)
+        if (!out || severity(check) > severity(*out)) out = &check;
+    return out;
+}
+
+void verify_golden(const Golden& golden, const VerifyOptions& options, const Report& report) {
+    Verifier(golden, options, report).run();
+}
+
+}  // namespace smla::golden

@@ -1,0 +1,76 @@
+// Measuring: repeats, medians, the machine's peak.
+#pragma once
+
+#include "bench_cases.h"
+#include "engines/context.h"
+
+#include <functional>
+
+namespace smla::cli {
+
+struct BenchOptions {
+    bool quick = false;
+    double seconds = 0.3;  // of repeats per case, at least five of them
+};
+
+struct Measured {
+    std::string stage, name, kernel;
+    bool part = false;   // of the whole above it
+    double seconds = 0;  // median of one call
+    int repeats = 0;
+    double flops = 0, bytes = 0;  // of one call; 0: not a figure for this stage
+    double peak_flops = 0;        // per second, of the threads used; 0: unknown
+    double error = 0;             // against double, on a sample
+};
+
+double median_of(std::vector<double> values);
+
+// Times calls: wall time, or with one thread its processor time, which other load does not touch.
+class Stopwatch {
+public:
+    Stopwatch(const BenchOptions& options, bool processor) : options_(options), processor_(processor) {}
+    // Median of body(i), i counting up from 0, which is not timed. Sets `repeats`.
+    double median(const std::function<void(int64_t)>& body, int* repeats) const;
+    const char* clock() const { return processor_ ? "processor time" : "wall time"; }
+
+private:
+    double now() const;
+    const BenchOptions& options_;
+    bool processor_;
+};
+
+// Floating-point operations per second that the context's threads can do at best in these operands'
+// arithmetic, measured now.
+struct Peaks {
+    double bf16_dot = 0, f32_fma = 0;
+    double of(smla_isa isa, smla_dtype queries) const;
+};
+Peaks measure_peaks(Context& context);
+
+class Bench {
+public:
+    Bench(Context& context, const BenchOptions& options);
+    const Peaks& peaks() const { return peaks_; }
+    const Stopwatch& stopwatch() const { return stopwatch_; }
+
+    Measured attend(const AttendCase& test);
+    Measured score(const ScoreCase& test);
+    Measured select(const SelectCase& test);
+    Measured score_select(const FusedCase& test);
+    // The whole inner step of one decoded token: first the total, then its stages.
+    std::vector<Measured> decode(const DecodeCase& test);
+
+private:
+    const smla_cache& pool(const ListShape& list, int64_t width, int which);
+    smla_isa isa() const { return context_.env({}).isa; }
+
+    Context& context_;
+    BenchOptions options_;
+    Stopwatch stopwatch_;
+    Peaks peaks_;
+    OwnedWorkspace workspace_;
+    Memory pools_;
+    std::vector<smla_cache> filled_;
+};
+
+}  // namespace smla::cli

@@ -1,0 +1,190 @@
+// smla capacity: bytes and arithmetic per token and per request of a model, and how many requests fit.
+#include "common.h"
+#include "model_info.h"
+#include "subcommands.h"
+
+#include <cmath>
+
+namespace smla::cli {
+
+namespace {
+
+struct Options {
+    std::string model, kv_format = "auto", index_format = "auto";
+    int64_t context = 131072, batch = 1, step_tokens = 1, layers = 0;
+    int32_t page_tokens = 64;
+    double memory_gib = 0;
+    bool mtp = false;
+};
+
+struct Totals {
+    double bytes_per_token = 0, paged_bytes_per_token = 0;
+    double fixed = 0;              // live rows of windows and states, per request
+    double per_request = 0;        // bytes_per_token of `context` tokens and the fixed part
+    double paged_per_request = 0;  // the same in whole pages: what has to be allocated
+};
+
+Table cache_table(const AttentionConfig& config, const std::vector<LayerClass>& classes,
+                  const CacheChoice& choice, const Options& options, Totals& totals) {
+    Table table({{"layer_kind", "layers of kind"},
+                 {"layers", "layers"},
+                 {"cache", "cache"},
+                 {"format", "format"},
+                 {"width", "width"},
+                 {"page_rows", "rows/page"},
+                 {"tokens_per_row", "tokens/row"},
+                 {"bytes_per_token", "B/token"},
+                 {"paged_bytes_per_token", "in pages"},
+                 {"fixed_bytes_per_request", "fixed B/request", show_bytes},
+                 {"all_layers_bytes_per_token", "all layers B/token"},
+                 {"all_layers_fixed_bytes", "fixed", show_bytes}});
+    for (const LayerClass& each : classes)
+        for (const CacheNeed& need : cache_needs(config, int(each.first), choice)) {
+            const double record = double(find_format(need.format)->record_bytes(need.width)),
+                         count = double(each.count);
+            const double per_token = need.resident ? 0 : record / double(need.tokens_per_row);
+            const double fixed = need.resident ? record * double(need.resident + 1) : 0;
+            const double pages =
+                double(need.pages(options.context, options.step_tokens)) * double(need.page_bytes());
+            totals.bytes_per_token += per_token * count;
+            totals.paged_bytes_per_token += need.bytes_per_token() * count;
+            totals.fixed += fixed * count;
+            totals.per_request +=
+                count * (need.resident ? fixed : record * double(need.rows(options.context)));
+            totals.paged_per_request += count * pages;
+            table.row({each.name(), each.count, need.name, find_format(need.format)->name, need.width,
+                       need.page_rows, need.tokens_per_row, per_token, need.bytes_per_token(), fixed,
+                       per_token * count, fixed * count});
+        }
+    return table;
+}
+
+Table flops_table(const AttentionConfig& config, const std::vector<LayerClass>& classes, int64_t context,
+                  double& all) {
+    Table table({{"layer_kind", "layers of kind"},
+                 {"layers", "layers"},
+                 {"keys_scored", "keys scored"},
+                 {"keys_attended", "attended"},
+                 {"project", "project", show_count},
+                 {"absorb", "absorb", show_count},
+                 {"score", "score", show_count},
+                 {"attend", "attend", show_count},
+                 {"up_project", "up_project", show_count},
+                 {"out_project", "out_project", show_count},
+                 {"layer", "a layer", show_count},
+                 {"all_layers", "all", show_count}});
+    all = 0;
+    for (const LayerClass& each : classes) {
+        const TokenKeys keys = token_keys(config, each, context);
+        const TokenFlops flops = token_flops(config, each, context);
+        const double sum = flops.total() * double(each.count);
+        all += sum;
+        table.row({each.name(), each.count, keys.scored, keys.attended, flops.project, flops.absorb,
+                   flops.score, flops.attend, flops.up_project, flops.out_project, flops.total(), sum});
+    }
+    return table;
+}
+
+std::string mtp_note(const AttentionConfig& config, const Options& options) {
+    if (config.common.mtp_layers == 0) return "";
+    return text(config.common.mtp_layers, " MTP ", config.common.mtp_layers == 1 ? "layer" : "layers",
+                options.mtp ? " counted" : " not counted (--mtp counts)");
+}
+
+std::string totals_text(const Document& totals, const Options& options) {
+    const auto bytes = [&](const char* key) { return bytes_text(totals[key].get<double>()); };
+    const auto line = [](const std::string& name, const std::string& value) {
+        return fmt::format("{:<34}{}\n", name, value);
+    };
+    std::string out =
+        line("bytes per token", number_text(totals["bytes_per_token"].get<double>()) + " (in pages " +
+                                    number_text(totals["paged_bytes_per_token"].get<double>()) + ")");
+    out += line("fixed bytes per request", bytes("fixed_bytes_per_request"));
+    out += line(text("a request of ", options.context, " tokens"),
+                bytes("bytes_per_request") + " (in pages " + bytes("paged_bytes_per_request") + ")");
+    if (options.batch > 1) out += line(text(options.batch, " requests, in pages"), bytes("batch_bytes"));
+    out += line("FLOPs of a token at that context", count_text(totals["flops_per_token"].get<double>()));
+    if (!totals["requests_that_fit"].is_null())
+        out += line(fmt::format("requests in {:g} GiB", options.memory_gib),
+                    text(totals["requests_that_fit"].get<int64_t>()));
+    return out;
+}
+
+int capacity(const Tool& tool, const Options& options) {
+    const AttentionConfig config = load_config(options.model);
+    const int64_t main = options.layers ? options.layers : config.common.layers;
+    SMLA_CHECK(main > 0, "config.json: num_hidden_layers", "absent", "the number of layers, or --layers");
+    const int64_t layers = main + (options.mtp && !options.layers ? config.common.mtp_layers : 0);
+    const CacheChoice choice =
+        choose_caches(config, options.kv_format, options.index_format, options.page_tokens);
+    const std::vector<LayerClass> classes = layer_classes(config, layers);
+
+    Totals totals;
+    double flops = 0;
+    const Table caches = cache_table(config, classes, choice, options, totals);
+    const Table arithmetic = flops_table(config, classes, options.context, flops);
+    const double memory = options.memory_gib * 1024 * 1024 * 1024;
+    const Document sum{
+        {"layers", layers},
+        {"bytes_per_token", totals.bytes_per_token},
+        {"paged_bytes_per_token", totals.paged_bytes_per_token},
+        {"fixed_bytes_per_request", totals.fixed},
+        {"bytes_per_request", totals.per_request},
+        {"paged_bytes_per_request", totals.paged_per_request},
+        {"batch_bytes", totals.paged_per_request * double(options.batch)},
+        {"requests_that_fit",
+         memory > 0 ? Document(int64_t(std::floor(memory / totals.paged_per_request))) : Document()},
+        {"flops_per_token", flops}};
+    const std::string note = mtp_note(config, options);
+    if (tool.json()) {
+        tool.print(Document{{"model_type", config.common.model_type},
+                            {"context", options.context},
+                            {"batch", options.batch},
+                            {"page_tokens", options.page_tokens},
+                            {"note", note},
+                            {"caches", caches.json()},
+                            {"flops", arithmetic.json()},
+                            {"totals", sum}});
+        return kOk;
+    }
+    tool.print(text(config.common.model_type, ", ", layers, " layers", note.empty() ? "" : "; ", note, "\n\n",
+                    "Caches, for one layer and for all of the kind\n", caches.text(), "\n",
+                    "FLOPs of one token at a context of ", options.context, "\n", arithmetic.text(), "\n",
+                    totals_text(sum, options)));
+    return kOk;
+}
+
+}  // namespace
+
+void add_capacity(CLI::App& app, Tool& tool) {
+    const auto options = std::make_shared<Options>();
+    CLI::App* command = tool.command(
+        app, "capacity", "Bytes and FLOPs per token and per request of a model; how many requests fit",
+        "  smla capacity --model DeepSeek-V3.2/config.json --context 131072 --memory 80\n"
+        "  smla capacity --model GLM-5.2/ --kv-format bf16 --index-format bf16 --json");
+    command->add_option("--model", options->model, "A config.json, or the folder it lies in")->required();
+    command->add_option("--context", options->context, "Tokens of a request")
+        ->check(whole_number(1, int64_t(1) << 31))
+        ->capture_default_str();
+    command->add_option("--batch", options->batch, "Requests")
+        ->check(whole_number(1, int64_t(1) << 31))
+        ->capture_default_str();
+    command->add_option("--kv-format", options->kv_format, "auto, or a KV format of smla list formats")
+        ->capture_default_str();
+    command->add_option("--index-format", options->index_format, "auto, or an index format")
+        ->capture_default_str();
+    command->add_option("--page-tokens", options->page_tokens, "Tokens per KV page")
+        ->check(whole_number(1, 1 << 20))
+        ->capture_default_str();
+    command->add_option("--step-tokens", options->step_tokens, "Most tokens of a request in one step")
+        ->check(whole_number(1, 1 << 24))
+        ->capture_default_str();
+    command->add_option("--memory", options->memory_gib, "GiB for caches: how many requests fit")
+        ->check(positive_number());
+    command->add_option("--layers", options->layers, "Layers, instead of the config's number")
+        ->check(whole_number(1, 100000));
+    command->add_flag("--mtp", options->mtp, "Count the multi-token-prediction layers too");
+    tool.action(command, [&tool, options] { return capacity(tool, *options); });
+}
+
+}  // namespace smla::cli

@@ -1,0 +1,22 @@
+// --engine, --isa, --threads, --kernel, --batch-invariant: where a subcommand computes.
+#pragma once
+
+#include "engines/context.h"
+
+#include <CLI/CLI.hpp>
+
+#include <string>
+
+namespace smla::cli {
+
+struct ContextOptions {
+    std::string engine = "auto", isa = "auto", kernel;
+    int threads = 0;
+    bool batch_invariant = false;
+
+    void add(CLI::App& command);
+    smla_context_args args() const;  // points into this object
+    Context create() const;
+};
+
+}  // namespace smla::cli

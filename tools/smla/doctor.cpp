@@ -1,0 +1,115 @@
+// smla doctor: what this machine has, what runs on it, and whether it computes right.
+#include "common.h"
+#include "core/cpu_features.h"
+#include "linear/cblas.h"
+#include "machine.h"
+#include "self_test.h"
+#include "subcommands.h"
+
+#include <cstdlib>
+
+namespace smla::cli {
+
+namespace {
+
+struct Options {
+    ContextOptions context;
+    bool no_self_test = false;
+};
+
+Document facts(const Context& context) {
+    const std::string blas = cblas().library;
+    const char* named = std::getenv("SMLA_CBLAS");
+    return {{"version", version_text()},
+            {"build", text(compiler(), ", ", build_type())},
+            {"cuda", false},
+            {"cpu", cpu_model()},
+            {"cores", usable_cores()},
+            {"best_isa", isa_name(best_isa())},
+            {"context", context.description()},
+            {"memory_bytes", memory_total()},
+            {"memory_available_bytes", memory_available()},
+            {"huge_pages", huge_pages()},
+            {"cblas", blas.empty() ? Document() : Document(blas)},
+            {"cblas_asked_for", named ? Document(named) : Document()}};
+}
+
+std::string describe(const Document& facts) {
+    const auto line = [](const char* name, const std::string& value) {
+        return fmt::format("{:<14}{}\n", name, value);
+    };
+    const std::string blas =
+        facts["cblas"].is_null()
+            ? "none found: projections use smla's own loops, slower (SMLA_CBLAS names one)"
+            : facts["cblas"].get<std::string>();
+    const std::string pages = facts["huge_pages"].get<std::string>();
+    return line("version", facts["version"].get<std::string>()) +
+           line("build", facts["build"].get<std::string>() + ", without CUDA engines") +
+           line("cpu", facts["cpu"].get<std::string>()) +
+           line("cores", text(facts["cores"].get<int>(), " that this process may use")) +
+           line("isa", text("best here ", facts["best_isa"].get<std::string>())) +
+           line("context", facts["context"].get<std::string>()) +
+           line("memory", bytes_text(facts["memory_bytes"].get<double>()) + ", " +
+                              bytes_text(facts["memory_available_bytes"].get<double>()) + " free") +
+           line("huge pages", pages == "never" ? "never: gathers from large caches are slower" : pages) +
+           line("cblas", blas);
+}
+
+Table results_table(const std::vector<SelfTestResult>& results) {
+    const auto small = [](const Document& cell) { return fmt::format("{:.1e}", cell.get<double>()); };
+    Table table({{"stage", "stage"},
+                 {"problem", "problem"},
+                 {"kernel", "kernel"},
+                 {"error", "error", small},
+                 {"limit", "limit", small},
+                 {"passed", "", nullptr},
+                 {"skipped", "", nullptr},
+                 {"failure", "", nullptr},
+                 {"result", "result"}});
+    for (const SelfTestResult& each : results) {
+        const std::string result = each.skipped    ? paint(Colour::yellow, "SKIP")
+                                   : each.passed() ? paint(Colour::green, "PASS")
+                                                   : paint(Colour::red, "FAIL");
+        table.row({each.stage, each.problem, each.kernel, each.error, each.limit, each.passed(), each.skipped,
+                   each.failure, each.failure.empty() ? result : result + " " + each.failure});
+    }
+    return table;
+}
+
+int doctor(const Tool& tool, const Options& options) {
+    Context context = options.context.create();
+    Document document = facts(context);
+    std::string out = describe(document);
+    bool passed = true;
+    if (!options.no_self_test) {
+        std::vector<SelfTestResult> results;
+        {
+            Progress progress(self_test_count());
+            results = self_test(context, [&](const std::string& stage) { progress.advance(1, stage); });
+        }
+        for (const SelfTestResult& each : results) passed = passed && each.passed();
+        const Table table = results_table(results);
+        Document rows = table.json();
+        for (Document& row : rows) row.erase("result");
+        document["self_test"] = rows;
+        document["passed"] = passed;
+        out +=
+            "\nSelf-test: relative error against the same in double (select: wrong indices)\n" + table.text();
+    }
+    if (tool.json()) tool.print(document);
+    else tool.print(out);
+    return passed ? kOk : kFailedCheck;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Tool& tool) {
+    const auto options = std::make_shared<Options>();
+    CLI::App* command = tool.command(app, "doctor", "What this machine has, what runs on it, and a self-test",
+                                     "  smla doctor\n  smla doctor --isa avx2\n  smla doctor --json");
+    command->add_flag("--no-self-test", options->no_self_test, "Only look");
+    options->context.add(*command);
+    tool.action(command, [&tool, options] { return doctor(tool, *options); });
+}
+
+}  // namespace smla::cli

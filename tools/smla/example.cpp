@@ -1,0 +1,94 @@
+// smla example: unpacks a golden file into a checkpoint folder of the Hugging Face layout, with input and
+// expected output.
+#include "common.h"
+#include "golden/golden.h"
+#include "subcommands.h"
+
+#include <filesystem>
+#include <fstream>
+
+namespace smla::cli {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Options {
+    std::string golden, out;
+    int layer = 0;
+};
+
+void write_text(const fs::path& path, const std::string& content) {
+    const fs::path temporary = path.string() + ".tmp";
+    std::ofstream file(temporary, std::ios::binary);
+    file << content;
+    file.close();
+    if (!file) fail(SMLA_IO_ERROR, temporary.string(), "cannot be written", "a writable folder");
+    fs::rename(temporary, path);
+}
+
+// Tensors `from` of the file under the names `to`; memory must outlive the write.
+struct Picked {
+    std::vector<HostTensor> memory;
+    std::vector<NamedTensor> tensors;
+
+    void add(const golden::Golden& golden, const std::string& from, const std::string& to) {
+        memory.push_back(golden.file.tensor(from));
+        tensors.push_back({to, memory.back().view});
+    }
+};
+
+int example(const Tool& tool, const Options& options) {
+    const golden::Golden golden = golden::load_golden(options.golden);
+    SMLA_CHECK(options.layer >= 0 && size_t(options.layer) < golden.layers.size(), "--layer", options.layer,
+               text("0 to ", golden.layers.size() - 1, ", a layer of the file"));
+    const golden::GoldenLayer& layer = golden.layers[size_t(options.layer)];
+    const fs::path folder(options.out);
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) fail(SMLA_IO_ERROR, options.out, error.message(), "a folder that can be made");
+
+    Picked weights, input, expected;
+    const std::string prefix = golden::kWeightPrefix;
+    for (const std::string& name : golden.file.names())
+        if (name.compare(0, prefix.size(), prefix) == 0)
+            weights.add(golden, name, name.substr(prefix.size()));
+    input.add(golden, "in.hidden" + layer.suffix, "hidden");
+    if (golden.has("in.position_ids")) input.add(golden, "in.position_ids", "position_ids");
+    const std::string y =
+        golden.has("ref.y" + layer.suffix) ? "ref.y" + layer.suffix : "out.y" + layer.suffix;
+    expected.add(golden, y, "y");
+    if (golden.has("mid.topk" + layer.suffix)) expected.add(golden, "mid.topk" + layer.suffix, "topk");
+
+    const std::map<std::string, std::string> about{{"case", golden.name},
+                                                   {"layer", std::to_string(layer.index)}};
+    write_text(folder / "config.json", layer.config_json + "\n");
+    write_safetensors((folder / "model.safetensors").string(), weights.tensors, {{"format", "pt"}});
+    write_safetensors((folder / "hidden.safetensors").string(), input.tensors, about);
+    write_safetensors((folder / "expected.safetensors").string(), expected.tensors, about);
+    const std::string command =
+        fmt::format("smla run {0} --layer {1} --hidden {0}/hidden.safetensors --out y.safetensors",
+                    options.out, layer.index);
+    if (tool.json())
+        tool.print(Document{
+            {"folder", options.out}, {"case", golden.name}, {"layer", layer.index}, {"try", command}});
+    else
+        tool.print(fmt::format("{}: layer {} of {}\n  {}\n", options.out, layer.index, golden.name, command));
+    return kOk;
+}
+
+}  // namespace
+
+void add_example(CLI::App& app, Tool& tool) {
+    const auto options = std::make_shared<Options>();
+    CLI::App* command = tool.command(app, "example", "Unpack a golden file into a checkpoint folder to run",
+                                     "  smla example --golden tests/goldens/D6.safetensors --out v32\n  smla "
+                                     "run v32 --hidden v32/hidden.safetensors --out y.safetensors");
+    command->add_option("--golden", options->golden, "The golden file")->required();
+    command->add_option("--out", options->out, "The folder to make")->required();
+    command->add_option("--layer", options->layer, "Which of the file's layers, counted from 0")
+        ->capture_default_str();
+    tool.action(command, [&tool, options] { return example(tool, *options); });
+}
+
+}  // namespace smla::cli

@@ -1,0 +1,82 @@
+#include "model_info.h"
+
+#include "names.h"
+
+#include <algorithm>
+
+namespace smla::cli {
+
+std::string LayerClass::name() const {
+    const std::string kind_name = layer_kind_name(kind);
+    return kind == LayerKind::heavily_compressed ? text(kind_name, " ", ratio) : kind_name;
+}
+
+std::vector<LayerClass> layer_classes(const AttentionConfig& config, int64_t layers) {
+    std::vector<LayerClass> out;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+        const LayerKind kind = config.layer_kind(layer);
+        const int64_t ratio = config.compress_ratio(layer);
+        const auto same = std::find_if(out.begin(), out.end(), [&](const LayerClass& each) {
+            return each.kind == kind && each.ratio == ratio;
+        });
+        if (same != out.end()) same->count += 1;
+        else out.push_back({kind, ratio, layer, 1});
+    }
+    return out;
+}
+
+CacheChoice choose_caches(const AttentionConfig& config, const std::string& kv_format,
+                          const std::string& index_format, int32_t page_tokens) {
+    CacheChoice choice;
+    choice.page_tokens = page_tokens;
+    choice.kv = kv_format == "auto" ? kv_formats_for(config).front() : parse_format("--kv-format", kv_format);
+    if (index_format != "auto") choice.index = parse_format("--index-format", index_format);
+    else if (config.indexer) choice.index = index_formats_for(config).front();
+    return choice;
+}
+
+TokenKeys token_keys(const AttentionConfig& config, const LayerClass& layers, int64_t context) {
+    const int64_t topk = config.indexer ? config.indexer->topk : 0;
+    if (!config.hybrid) return {layers.kind == LayerKind::dsa ? context : 0, std::min(context, topk)};
+    const int64_t window = std::min(context, config.hybrid->window);
+    if (layers.ratio == 0) return {0, window};
+    const int64_t entries = context / layers.ratio;
+    if (layers.kind == LayerKind::compressed_sparse) return {entries, window + std::min(entries, topk)};
+    return {0, window + entries};
+}
+
+TokenFlops token_flops(const AttentionConfig& config, const LayerClass& layers, int64_t context) {
+    const CommonConfig& common = config.common;
+    const TokenKeys keys = token_keys(config, layers, context);
+    const double hidden = double(common.hidden_size), heads = double(common.heads),
+                 q_rank = double(common.q_lora_rank);
+    const bool has_indexer = layers.kind == LayerKind::dsa || layers.kind == LayerKind::compressed_sparse;
+    const double index_heads = has_indexer ? double(config.indexer->heads) : 0;
+    const double index_width = has_indexer ? double(config.indexer->head_dim) : 0;
+    TokenFlops out;
+    out.project = 2 * (q_rank * hidden + heads * double(config.qk_head_dim()) * q_rank);
+    out.project += 2 * index_heads * (index_width * q_rank + hidden);  // index queries, head weights
+    out.score = 2 * index_heads * index_width * double(keys.scored);
+    if (config.dsa) {
+        const double latent = double(config.dsa->kv_lora_rank), rope = double(common.rope_dim),
+                     value = double(config.dsa->v_head_dim);
+        out.project += 2 * ((latent + rope) * hidden + index_width * hidden);
+        out.absorb = 2 * heads * double(config.dsa->qk_nope_head_dim) * latent;
+        out.attend = 2 * heads * (2 * latent + rope) * double(keys.attended);
+        out.up_project = 2 * heads * value * latent;
+        out.out_project = 2 * heads * value * hidden;
+        return out;
+    }
+    const HybridConfig& hybrid = *config.hybrid;
+    const double width = double(hybrid.head_dim), groups = double(hybrid.o_groups),
+                 rank = double(hybrid.o_lora_rank);
+    const double overlap =
+        layers.ratio == 4 ? 2 : 1;  // channels of the compressor double where windows overlap
+    out.project += 2 * width * hidden;
+    if (layers.ratio) out.project += 2 * 2 * overlap * (width + index_width) * hidden;
+    out.attend = 2 * heads * 2 * width * double(keys.attended);
+    out.out_project = 2 * (heads * width * rank + groups * rank * hidden);
+    return out;
+}
+
+}  // namespace smla::cli

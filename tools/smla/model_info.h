@@ -1,0 +1,38 @@
+// What capacity and explain need of a model: its kinds of layers, and the arithmetic of one.
+#pragma once
+
+#include "layers/cache_layout.h"
+#include "model/config.h"
+
+#include <string>
+#include <vector>
+
+namespace smla::cli {
+
+// Layers that are alike.
+struct LayerClass {
+    LayerKind kind;
+    int64_t ratio;  // tokens per compressed entry; 0: none
+    int64_t first;  // the first of them
+    int64_t count;
+    std::string name() const;  // "dsa_shared", "heavily_compressed 128"
+};
+std::vector<LayerClass> layer_classes(const AttentionConfig& config, int64_t layers);
+
+// "auto" stands for the first of the formats that serve a model of these dimensions.
+CacheChoice choose_caches(const AttentionConfig& config, const std::string& kv_format,
+                          const std::string& index_format, int32_t page_tokens);
+
+// Floating-point operations of one query token (2 per multiply-add) whose request has `context` tokens,
+// itself included. Norms, rotations, softmax, relu and sums are left out: together below 2 % of these.
+struct TokenFlops {
+    double project = 0, absorb = 0, score = 0, attend = 0, up_project = 0, out_project = 0;
+    double total() const { return project + absorb + score + attend + up_project + out_project; }
+};
+struct TokenKeys {
+    int64_t scored = 0, attended = 0;
+};
+TokenKeys token_keys(const AttentionConfig& config, const LayerClass& layers, int64_t context);
+TokenFlops token_flops(const AttentionConfig& config, const LayerClass& layers, int64_t context);
+
+}  // namespace smla::cli

@@ -1,0 +1,31 @@
+// The inner step of a model's layer, described: all shapes, no memory (explain), or random memory (bench).
+#pragma once
+
+#include "backends/step.h"
+#include "layers/cache_layout.h"
+#include "problems.h"
+
+namespace smla::cli {
+
+struct StepShape {
+    int64_t requests = 1, tokens = 1;  // query tokens of each request
+    int64_t context = 131072;          // tokens of each request, the step's included
+    CacheChoice caches;
+    smla_dtype queries = SMLA_BF16;  // of attend
+    smla_dtype weights = SMLA_BF16;
+};
+
+struct ModelStep {
+    bool hybrid = false;
+    StepBatch batch;
+    DsaStep dsa;
+    HybridStep hybrid_step;
+
+    void run(Runner& runner) const;
+};
+
+ModelStep model_step(const AttentionConfig& config, int layer, const StepShape& shape);
+// Random queries, keys, weights and caches; every request's pages shuffled.
+void fill(ModelStep& step, const StepShape& shape, Memory& memory, ThreadPool& pool, uint64_t seed);
+
+}  // namespace smla::cli

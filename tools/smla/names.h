@@ -1,0 +1,33 @@
+// Names on the command line: parsed with errors that say what there is, and what was probably meant.
+#pragma once
+
+#include "core/stage.h"
+
+#include <smla/context.h>
+
+#include <CLI/CLI.hpp>
+
+#include <string>
+#include <vector>
+
+namespace smla::cli {
+
+std::string version_text();  // "smla 0.1.0"
+
+// The candidate that `word` is probably a misspelling of; empty: none is near.
+std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
+std::string joined(const std::vector<std::string>& words, const char* separator = ", ");
+
+// Index of `value` in `names`, else an error that names the option.
+int parse_choice(const std::string& option, const std::string& value, const std::vector<std::string>& names);
+
+smla_format parse_format(const std::string& option, const std::string& name);  // aliases too
+smla_dtype parse_dtype(const std::string& option, const std::string& name, uint32_t allowed);
+Stage parse_stage(const std::string& option, const std::string& name);
+
+// Checks an option's value: a whole number within [low, high].
+CLI::Validator whole_number(int64_t low, int64_t high);
+// A number above 0.
+CLI::Validator positive_number();
+
+}  // namespace smla::cli

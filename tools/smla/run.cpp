@@ -1,0 +1,260 @@
+// smla run: one attention layer of a checkpoint on hidden states from a file.
+#include "common.h"
+#include "layer_files.h"
+#include "sequences.h"
+#include "subcommands.h"
+
+#include <cmath>
+
+namespace smla::cli {
+
+namespace {
+
+struct Options {
+    std::string checkpoint, hidden, hidden_name, out, expected, topk, save_topk;
+    int layer = -1;
+    std::string kv_format = "row_f32", index_format = "auto", queries = "auto";
+    std::vector<int> chunks{512};
+    int decode = 0, page_tokens = 64;
+    double tolerance = 0, scratch_mib = 0;
+    bool f64 = false;
+    ContextOptions context;
+};
+
+struct Job {
+    AttentionConfig config;
+    LayerInput input;
+    HostTensor topk;
+    int layer = 0;
+    SessionOptions session;
+    LayerPrecision precision;
+    Schedule schedule;
+};
+
+// Index keys follow the KV cache: plain with a plain one, fp8 with a quantised one.
+smla_format index_format(const Options& options, const Job& job, smla_format kv) {
+    if (options.index_format != "auto") return parse_format("--index-format", options.index_format);
+    if (format_bit(kv) & kRowFormats) return kv;
+    return job.config.indexer ? index_formats_for(job.config)[0] : SMLA_ROW_BF16;
+}
+
+void choose_precision(const Options& options, Job& job) {
+    CacheChoice& caches = job.session.caches;
+    caches.kv = options.f64 ? SMLA_ROW_F64 : parse_format("--kv-format", options.kv_format);
+    caches.index = index_format(options, job, caches.kv);
+    caches.page_tokens = options.page_tokens;
+    if (options.f64) {
+        SMLA_CHECK(options.context.engine == "reference", "--f64", options.context.engine,
+                   "--engine reference");
+        job.precision.activations = job.precision.queries = SMLA_F64;
+        return;
+    }
+    if (options.queries == "auto") job.precision.queries = caches.kv == SMLA_ROW_F32 ? SMLA_F32 : SMLA_BF16;
+    else job.precision.queries = parse_dtype("--queries", options.queries, dtypes(SMLA_F32, SMLA_BF16));
+}
+
+Job prepare(const Options& options) {
+    Job job;
+    job.config = load_config(options.checkpoint);
+    job.input = read_input(options.hidden, options.hidden_name, job.config.common.hidden_size);
+    job.layer = options.layer >= 0 ? options.layer : job.input.layer.value_or(0);
+    choose_precision(options, job);
+    job.schedule.chunks.assign(options.chunks.begin(), options.chunks.end());
+    for (int32_t& chunk : job.schedule.chunks) chunk = int32_t(std::min<int64_t>(chunk, job.input.tokens));
+    job.schedule.decode_tokens = options.decode;
+    job.schedule.keep_selected = !options.save_topk.empty();
+    job.session.max_requests = int32_t(job.input.batch);
+    job.session.max_tokens = int32_t(job.input.tokens);
+    job.session.max_step_tokens = largest_step(job.schedule, size_t(job.input.batch));
+    job.session.stage_budget = size_t(options.scratch_mib * (1 << 20));
+    if (!options.topk.empty()) job.topk = read_rows(options.topk, "topk", job.input.batch, job.input.tokens);
+    return job;
+}
+
+Tensor row_of(const Tensor& tensor, int64_t b) {  // [B,S,...] -> [S,...] of sequence b
+    Tensor out = tensor;
+    out.data = address(tensor, b);
+    for (int i = 1; i < tensor.ndim; ++i) {
+        out.shape[i - 1] = tensor.shape[i];
+        out.stride_elems[i - 1] = tensor.stride_elems[i];
+    }
+    out.ndim = tensor.ndim - 1;
+    return out;
+}
+
+struct Deviation {
+    double max = 0, l2 = 0;
+};
+
+// max |a - b| / rms(b), and the ratio of norms.
+Deviation deviation(const Tensor& y, const Tensor& expected) {
+    double worst = 0, square = 0, error = 0;
+    std::vector<double> a(size_t(y.shape[2])), b(a.size());
+    for (int64_t i = 0; i < y.shape[0]; ++i)
+        for (int64_t t = 0; t < y.shape[1]; ++t) {
+            load_row(y, address(y, i, t), y.shape[2], a.data());
+            load_row(expected, address(expected, i, t), y.shape[2], b.data());
+            for (size_t d = 0; d < a.size(); ++d) {
+                const double difference = std::fabs(a[d] - b[d]);
+                worst = std::isnan(difference) ? INFINITY : std::max(worst, difference);
+                square += b[d] * b[d];
+                error += difference * difference;
+            }
+        }
+    const double rms = std::sqrt(square / double(element_count(y)));
+    return {worst / (rms > 0 ? rms : 1), std::sqrt(error) / (square > 0 ? std::sqrt(square) : 1)};
+}
+
+Document stages_json(const StageRecords& records) {
+    Document out = Document::array();
+    for (int i = 0; i < kStageCount; ++i)
+        if (records[size_t(i)].calls)
+            out.push_back({{"stage", kStageNames[i]},
+                           {"kernel", records[size_t(i)].kernel},
+                           {"calls", records[size_t(i)].calls},
+                           {"seconds", records[size_t(i)].seconds}});
+    return out;
+}
+
+void save_selection(const Options& options, const Job& job, const std::vector<Sequence>& sequences) {
+    std::vector<int32_t> all;
+    for (const Sequence& sequence : sequences)
+        all.insert(all.end(), sequence.selected.begin(), sequence.selected.end());
+    SMLA_CHECK(!all.empty(), "--save-topk", layer_kind_name(job.config.layer_kind(job.layer)),
+               "a layer with an indexer of its own");
+    const int64_t k = int64_t(all.size()) / (job.input.batch * job.input.tokens);
+    write_safetensors(options.save_topk,
+                      {{"topk", make_tensor(all.data(), SMLA_I32, {job.input.batch, job.input.tokens, k})}});
+}
+
+int report(const Tool& tool, const Options& options, const Job& job, const Session& session,
+           const Context& context, const Tensor& y, double seconds) {
+    const int64_t tokens = job.input.batch * job.input.tokens;
+    Document out{{"layer", job.layer},
+                 {"kind", layer_kind_name(job.config.layer_kind(job.layer))},
+                 {"runs_on", context.description()},
+                 {"kv_format", find_format(job.session.caches.kv)->name},
+                 {"index_format",
+                  job.config.indexer ? Document(find_format(job.session.caches.index)->name) : Document()},
+                 {"tokens", tokens},
+                 {"seconds", seconds},
+                 {"tokens_per_second", double(tokens) / seconds},
+                 {"cache_bytes", session.cache_bytes()},
+                 {"workspace_bytes", session.workspace_bytes()},
+                 {"stages", stages_json(session.records)},
+                 {"out", options.out}};
+    std::string summary =
+        fmt::format("layer {} ({}), {}: {} tokens in {}, {} tokens/s, written to {}\n", job.layer,
+                    layer_kind_name(job.config.layer_kind(job.layer)), context.description(), tokens,
+                    seconds_text(seconds), number_text(double(tokens) / seconds), options.out);
+    bool pass = true;
+    if (!options.expected.empty()) {
+        const HostTensor expected = read_rows(options.expected, "y", job.input.batch, job.input.tokens);
+        SMLA_CHECK(expected.view.shape[2] == y.shape[2], options.expected + ": tensor y",
+                   describe(expected.view), describe(y));
+        const Deviation d = deviation(y, expected.view);
+        // as the golden files: max over rms for f32, norm ratios where bf16 or fp8 take part
+        const bool f32 = job.precision.queries != SMLA_BF16 && job.session.caches.kv == SMLA_ROW_F32;
+        const double limit = options.tolerance > 0                             ? options.tolerance
+                             : options.f64                                     ? 1e-10
+                             : f32                                             ? 5e-5
+                             : format_bit(job.session.caches.kv) & kRowFormats ? 1.5e-2
+                                                                               : 3e-2;
+        const double error = options.f64 || f32 ? d.max : d.l2;
+        pass = error <= limit;
+        out["expected"] = {{"max_over_rms", d.max}, {"l2", d.l2}, {"tolerance", limit}, {"pass", pass}};
+        summary += fmt::format("against {}: max/rms {:.2g}, L2 {:.2g}, tolerance {:.2g}: {}\n",
+                               options.expected, d.max, d.l2, limit,
+                               pass ? paint(Colour::green, "agrees") : paint(Colour::red, "DIFFERS"));
+    }
+    if (tool.json()) tool.print(out);
+    else tool.print(summary);
+    return pass ? kOk : kFailedCheck;
+}
+
+int run(const Tool& tool, const Options& options) {
+    Context context = options.context.create();
+    Job job = prepare(options);
+    const auto layer = open_layer(Checkpoint::open(options.checkpoint), job.config, job.layer, job.precision);
+    Session session(context, *layer, job.session);
+    const smla_dtype dtype = options.f64 ? SMLA_F64 : SMLA_F32;
+    const int64_t width = job.config.common.hidden_size;
+    std::vector<char> memory(size_t(job.input.batch * job.input.tokens * width) * size_t(dtype_bits(dtype)) /
+                             8);
+    const Tensor y = make_tensor(memory.data(), dtype, {job.input.batch, job.input.tokens, width});
+    std::vector<Sequence> sequences;
+    for (int64_t b = 0; b < job.input.batch; ++b) {
+        Sequence sequence{.hidden = row_of(job.input.hidden.view, b)};
+        sequence.out = row_of(y, b);
+        if (present(job.input.positions.view)) sequence.positions = row_of(job.input.positions.view, b);
+        if (present(job.topk.view)) sequence.topk = row_of(job.topk.view, b);
+        sequences.push_back(std::move(sequence));
+    }
+    Progress progress(job.input.batch * job.input.tokens);
+    const double seconds =
+        run_sequences(session, sequences, job.schedule, [&](int64_t n) { progress.advance(n, "tokens"); });
+    write_safetensors(options.out, {{"y", y}}, {{"layer", std::to_string(job.layer)}});
+    if (!options.save_topk.empty()) save_selection(options, job, sequences);
+    return report(tool, options, job, session, context, y, seconds);
+}
+
+void add_options(CLI::App& command, Options& o) {
+    command.add_option("checkpoint", o.checkpoint, "Folder with config.json and model.safetensors")
+        ->required();
+    command
+        .add_option("--hidden", o.hidden,
+                    "Input: safetensors with hidden [S,X] or [B,S,X], optionally position_ids")
+        ->required();
+    command.add_option("--hidden-name", o.hidden_name,
+                       "Name of the input tensor, if not hidden or hidden_states");
+    command.add_option("--out", o.out, "Output: safetensors with y, f32")->required();
+    command.add_option("--layer", o.layer, "Layer number (default: the input file's metadata, else 0)");
+    command.add_option("--kv-format", o.kv_format, "Record format of the KV cache (smla list formats)")
+        ->capture_default_str();
+    command.add_option("--index-format", o.index_format, "Record format of index keys")
+        ->capture_default_str();
+    command
+        .add_option("--queries", o.queries,
+                    "f32 or bf16: what attention multiplies with; auto: f32 for row_f32")
+        ->capture_default_str();
+    command
+        .add_option("--chunk", o.chunks, "Tokens of each request's steps, one or a list; the last repeats")
+        ->delimiter(',')
+        ->check(whole_number(1, 1 << 20))
+        ->capture_default_str();
+    command.add_option("--decode", o.decode, "The last N tokens go one by one")
+        ->check(whole_number(0, 1 << 30))
+        ->capture_default_str();
+    command.add_option("--page-tokens", o.page_tokens, "Tokens in a page of the cache")
+        ->check(whole_number(1, 1 << 20))
+        ->capture_default_str();
+    command
+        .add_option("--scratch-mib", o.scratch_mib, "Bound on a stage's scratch memory; 0: as much as pays")
+        ->capture_default_str();
+    command.add_option(
+        "--topk", o.topk,
+        "Selection to attend to: safetensors with topk [S,k] or [B,S,k] (shared layers need it)");
+    command.add_option("--save-topk", o.save_topk,
+                       "Write the selection of this layer, for layers that share it");
+    command.add_option("--expected", o.expected,
+                       "Compare with tensor y of this file; exit code 1 if it differs");
+    command.add_option("--tolerance", o.tolerance, "For --expected; 0: by precision and format")
+        ->capture_default_str();
+    command.add_flag("--f64", o.f64, "Everything in double: needs --engine reference");
+    o.context.add(command);
+}
+
+}  // namespace
+
+void add_run(CLI::App& app, Tool& tool) {
+    const auto options = std::make_shared<Options>();
+    CLI::App* command =
+        tool.command(app, "run", "Run an attention layer of a checkpoint on hidden states",
+                     "  smla run model/ --layer 3 --hidden x.safetensors --out y.safetensors\n"
+                     "  smla run model/ --layer 3 --hidden x.safetensors --out y.safetensors --kv-format "
+                     "fp8_656 --chunk 256");
+    add_options(*command, *options);
+    tool.action(command, [&tool, options] { return run(tool, *options); });
+}
+
+}  // namespace smla::cli

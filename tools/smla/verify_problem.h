@@ -1,0 +1,108 @@
+// One call of a stage on random and hostile data, and what must come of it: computed once with the reference
+// in double, compared with what every kernel makes of it.
+#pragma once
+
+#include "engines/context.h"
+#include "engines/run.h"
+#include "verify_memory.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace smla::cli {
+
+// Sums of n terms in f32: each rounding is at most u = 2^-24 of a partial sum, and their signs do not depend
+// on each other, so that together they grow as u * sqrt(n) * sum |terms| (Higham and Mary 2019), in whatever
+// order terms are added. Twice that is allowed.
+constexpr double kF32 = 0x1p-24;
+double sum_error(int64_t terms);
+// Largest relative error of rounding to a type, and its smallest step.
+double rounding(smla_dtype dtype);
+double smallest_step(smla_dtype dtype);
+
+// What is compared, and the worst of it as a share of what is allowed: above 1 is a miss.
+class Comparison {
+public:
+    // Element by element; NaN must meet NaN, an infinity itself. The bound of element i, in order.
+    void close(const char* name, const Tensor& got, const std::vector<double>& want,
+               const std::function<double(size_t)>& bound);
+    // Rows of the last dimension in the L2 norm; a row with NaN or infinities element by element.
+    void rows_close(const char* name, const Tensor& got, const std::vector<double>& want,
+                    const std::function<double(size_t)>& bound_of_row);
+    // The same numbers, but for the sign of a zero.
+    void equal(const char* name, const Tensor& got, const std::vector<double>& want);
+    void equal_bytes(const char* name, const std::vector<uint8_t>& got, const std::vector<uint8_t>& want);
+    void check(bool holds, const std::string& what);  // a miss unless it holds
+    void note(double error, double bound, const std::string& what);
+
+    double worst = 0;
+    std::string what;  // of the worst
+};
+
+class Problem {
+public:
+    explicit Problem(uint64_t seed) : random(seed), memory(seed ^ 0x5bd1e995) {}
+    virtual ~Problem() = default;
+    virtual std::vector<Verdict> kernels(const Env& env) const = 0;
+    // Runs a kernel in poisoned scratch of exactly the size that it asks for within `budget`; what it must
+    // not have written is looked at too.
+    virtual void run(Context& context, const std::string& kernel, size_t budget, Comparison& out) = 0;
+    virtual void compare(const std::string& kernel, Comparison& out) const = 0;
+
+    Random random;
+    HostileMemory memory;
+    std::string description;  // of its shape
+};
+
+template <Stage S>
+class ProblemOf : public Problem {
+public:
+    explicit ProblemOf(uint64_t seed) : Problem(seed) { args.struct_size = sizeof args; }
+    std::vector<Verdict> kernels(const Env& env) const override { return explain_stage<S>(args, env); }
+    void run(Context& context, const std::string& kernel, size_t budget, Comparison& out) override;
+
+    ArgsOf<S> args{};
+};
+
+// Memory for a kernel: the header zeroed, the rest and what lies around it poison.
+class Scratch {
+public:
+    explicit Scratch(size_t bytes);
+    Workspace get() const;
+    std::string complaint() const;  // a counter left, a write outside; empty: none
+
+private:
+    size_t bytes_;
+    mutable std::vector<uint8_t> memory_;
+};
+
+template <Stage S>
+size_t workspace_of(const std::string& kernel, const ArgsOf<S>& args, const Env& env, size_t budget) {
+    const auto table = env.engine == SMLA_ENGINE_REFERENCE ? reference_candidates<S>() : cpu_candidates<S>();
+    for (const auto& candidate : table)
+        if (kernel == candidate.name) return candidate.workspace(args, env, budget);
+    fail(SMLA_INTERNAL, "verify", kernel, "a kernel of the table");
+}
+
+template <Stage S>
+void ProblemOf<S>::run(Context& context, const std::string& kernel, size_t budget, Comparison& out) {
+    Env env = context.env({});
+    env.demanded[size_t(S)] = kernel;
+    const Scratch scratch(workspace_of<S>(kernel, args, env, budget));
+    env.workspace = scratch.get();
+    const std::string ran = run_stage<S>(args, env);
+    out.check(ran == kernel, text("ran ", ran));
+    const std::string complaint = scratch.complaint(), wrote = memory.forbidden_write();
+    out.check(complaint.empty(), complaint);
+    out.check(wrote.empty(), wrote);
+}
+
+// A problem of the stage, from a seed; the first ones by `index` are those that specialised kernels are for.
+std::unique_ptr<Problem> make_problem(Stage stage, uint64_t seed, int64_t index);
+using MakeProblem = std::unique_ptr<Problem>(Stage stage, uint64_t seed, int64_t index);
+MakeProblem make_write, make_save_state, make_gather, make_copy_pages, make_map, make_score,
+    make_score_select, make_select, make_attend, make_merge;
+
+}  // namespace smla::cli
