@@ -87,14 +87,18 @@ SMLA_API smla_status smla_plan_build(smla_plan* plan, const smla_plan_batch* bat
  *   window_len        [T] i32
  *   visible_entries   [T] i32         (position + 1) / ratio
  *   compressed_slot   [T] i64         row of the entry that the token closes, -1: none
- *   entry_rows        [T,E] i32       rows of all visible entries, then -1. E: those of max_seq_len, rounded
- * up to a multiple of 128 entry_len         [T] i32 index_slot        [T] i64         row of the token's
- * index key, or of the index entry that it closes score_start       [T] i32         first column to score
- * through the index table (paged): 0 score_end         [T] i32         one past the last ragged_cu [R+1] i32
- * where prefill requests' keys begin if gathered one behind the other; decodes take none ragged_start [T] i32
- * the prefill tokens' columns of the gathered keys ragged_end        [T] i32 schedule          [2] i32 splits
- * per decode token, rows per split (a multiple of 64): from the maxima alone. Split s takes list columns [s *
- * rows, (s + 1) * rows) */
+ *   entry_rows        [T,E] i32       rows of all visible entries, then -1. E: those of max_seq_len,
+ *                                     rounded up to a multiple of 128
+ *   entry_len         [T] i32
+ *   index_slot        [T] i64         row of the token's index key, or of the index entry that it closes
+ *   score_start       [T] i32         first column to score through the index table (paged): 0
+ *   score_end         [T] i32         one past the last
+ *   ragged_cu         [R+1] i32       where prefill requests' keys begin if gathered one behind the other;
+ *                                     decodes take none
+ *   ragged_start      [T] i32         the prefill tokens' columns of the gathered keys
+ *   ragged_end        [T] i32
+ *   schedule          [2] i32         splits per decode token, rows per split (a multiple of 64): from the
+ *                                     maxima alone. Split s takes list columns [s * rows, (s + 1) * rows) */
 SMLA_API smla_status smla_plan_field(const smla_plan* plan, const char* name, smla_tensor* out);
 /* Names of the fields that this plan has; they live as long as the plan. */
 SMLA_API smla_status smla_plan_fields(const smla_plan* plan, const char* const** names, int32_t* count);

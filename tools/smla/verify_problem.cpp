@@ -123,9 +123,18 @@ std::string Scratch::complaint() const {
 std::unique_ptr<Problem> make_problem(Stage stage, uint64_t seed, int64_t index) {
     const auto maker = [&]() -> MakeProblem* {
         switch (stage) {
+            case Stage::norm: return make_norm;
+            case Stage::rope:
+            case Stage::inverse_rope: return make_rope;
+            case Stage::project:
+            case Stage::absorb:
+            case Stage::up_project:
+            case Stage::out_project: return make_project;
+            case Stage::quant_index_q: return make_quant_index_q;
             case Stage::write_kv:
             case Stage::write_index: return make_write;
             case Stage::save_state: return make_save_state;
+            case Stage::compress: return make_compress;
             case Stage::gather: return make_gather;
             case Stage::copy_pages: return make_copy_pages;
             case Stage::map: return make_map;
@@ -134,10 +143,10 @@ std::unique_ptr<Problem> make_problem(Stage stage, uint64_t seed, int64_t index)
             case Stage::score_select: return make_score_select;
             case Stage::attend: return make_attend;
             case Stage::merge: return make_merge;
-            default: return nullptr;
         }
+        fail(SMLA_INTERNAL, "verify", std::to_string(int(stage)), "a stage");
     }();
-    return maker ? maker(stage, seed, index) : nullptr;
+    return maker(stage, seed, index);
 }
 
 }  // namespace smla::cli

@@ -102,7 +102,8 @@ void ProblemOf<S>::run(Context& context, const std::string& kernel, size_t budge
 // A problem of the stage, from a seed; the first ones by `index` are those that specialised kernels are for.
 std::unique_ptr<Problem> make_problem(Stage stage, uint64_t seed, int64_t index);
 using MakeProblem = std::unique_ptr<Problem>(Stage stage, uint64_t seed, int64_t index);
-MakeProblem make_write, make_save_state, make_gather, make_copy_pages, make_map, make_score,
-    make_score_select, make_select, make_attend, make_merge;
+MakeProblem make_norm, make_rope, make_project, make_quant_index_q, make_write, make_save_state,
+    make_compress, make_gather, make_copy_pages, make_map, make_score, make_select, make_score_select,
+    make_attend, make_merge;
 
 }  // namespace smla::cli
