@@ -3,6 +3,7 @@
 #include "core/cpu_features.h"
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 
 #if defined(__x86_64__)
@@ -13,21 +14,22 @@ namespace smla::bench {
 
 namespace {
 
-// Best of several runs of `body`, which does `flops` floating-point operations.
+// Median of several runs of `body`, which does `flops` floating-point operations.
 template <class Body>
-double best_gflops(double flops, const Body& body) {
+double median_gflops(double flops, const Body& body) {
     const auto now = [] {  // processor time: other load does not count
         timespec time;
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
         return double(time.tv_sec) * 1e9 + double(time.tv_nsec);
     };
-    double best = 0;
-    for (int run = 0; run < 25; ++run) {
+    std::array<double, 25> rates;
+    for (double& rate : rates) {
         const double start = now();
         body();
-        best = std::max(best, flops / (now() - start));
+        rate = flops / (now() - start);
     }
-    return best;
+    std::nth_element(rates.begin(), rates.begin() + rates.size() / 2, rates.end());
+    return rates[rates.size() / 2];
 }
 
 #if defined(__x86_64__)
@@ -75,22 +77,22 @@ __attribute__((target("avx2,fma"))) void fma256_chains() {
 
 double fma_f32_peak() {
 #if defined(__x86_64__)
-    if (best_isa() >= SMLA_ISA_AVX512) return best_gflops(2.0 * 16 * kChains * kSteps, fma512_chains);
-    if (best_isa() >= SMLA_ISA_AVX2) return best_gflops(2.0 * 8 * kChains256 * kSteps, fma256_chains);
+    if (best_isa() >= SMLA_ISA_AVX512) return median_gflops(2.0 * 16 * kChains * kSteps, fma512_chains);
+    if (best_isa() >= SMLA_ISA_AVX2) return median_gflops(2.0 * 8 * kChains256 * kSteps, fma256_chains);
 #endif
     return 0;
 }
 
 double fma_f32_peak_256() {
 #if defined(__x86_64__)
-    if (best_isa() >= SMLA_ISA_AVX2) return best_gflops(2.0 * 8 * kChains256 * kSteps, fma256_chains);
+    if (best_isa() >= SMLA_ISA_AVX2) return median_gflops(2.0 * 8 * kChains256 * kSteps, fma256_chains);
 #endif
     return 0;
 }
 
 double dot_bf16_peak() {
 #if defined(__x86_64__)
-    if (best_isa() >= SMLA_ISA_AVX512_BF16) return best_gflops(4.0 * 16 * kChains * kSteps, dot_chains);
+    if (best_isa() >= SMLA_ISA_AVX512_BF16) return median_gflops(4.0 * 16 * kChains * kSteps, dot_chains);
 #endif
     return 0;
 }

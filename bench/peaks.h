@@ -1,5 +1,5 @@
-// What one core of this machine can do at best, measured in registers: the yardstick of the kernel
-// benchmarks.
+// What one core of this machine does in registers alone: the yardstick of the kernel benchmarks. A median, as
+// theirs are: clocks move by several per cent within a second.
 #pragma once
 
 namespace smla::bench {

@@ -1,6 +1,7 @@
 // Clocks, huge pages and a cache of random rows, for benchmarks.
 #pragma once
 
+#include "core/huge_pages.h"
 #include "formats/format.h"
 
 #include <cstdlib>
@@ -9,8 +10,6 @@
 #include <memory>
 #include <random>
 #include <vector>
-
-#include <sys/mman.h>
 
 namespace smla::bench {
 
@@ -26,17 +25,14 @@ inline double now_ms(bool processor_time) {
 // Memory in huge pages, as a serving process keeps its cache: with small ones each row costs a page walk.
 class HugePages {
 public:
-    explicit HugePages(size_t bytes)
-        : bytes_(round_up(bytes, size_t(2) << 20)), data_(std::aligned_alloc(size_t(2) << 20, bytes_)) {
-        madvise(data_, bytes_, MADV_HUGEPAGE);
-        std::memset(data_, 0, bytes_);
+    explicit HugePages(size_t bytes) : data_(allocate_block(bytes, kHugePage)) {
+        std::memset(data_, 0, bytes);
     }
     ~HugePages() { std::free(data_); }
     HugePages(const HugePages&) = delete;
     void* data() const { return data_; }
 
 private:
-    size_t bytes_;
     void* data_;
 };
 

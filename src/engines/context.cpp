@@ -1,6 +1,7 @@
 #include "engines/context.h"
 
 #include "core/cpu_features.h"
+#include "core/huge_pages.h"
 #include "core/log.h"
 #include "engines/run.h"
 
@@ -49,9 +50,7 @@ void parse_demands(std::string_view list, Env& env) {
     }
 }
 
-void* default_allocate(void*, size_t bytes, size_t alignment) {
-    return std::aligned_alloc(alignment, round_up(bytes, alignment));
-}
+void* default_allocate(void*, size_t bytes, size_t alignment) { return allocate_block(bytes, alignment); }
 void default_free(void*, void* memory) { std::free(memory); }
 
 }  // namespace

@@ -96,6 +96,13 @@ const smla_cache& Bench::pool(const ListShape& list, int64_t width, int which) {
     return filled_.back();
 }
 
+// The peak of just before and just after: clocks drift over the minutes of a whole table.
+void Bench::time(Measured& out, smla_dtype queries, const std::function<void(int64_t)>& body) {
+    const double before = measure_peaks(context_).of(isa(), queries);
+    out.seconds = stopwatch_.median(body, &out.repeats);
+    out.peak_flops = (before + measure_peaks(context_).of(isa(), queries)) / 2;
+}
+
 Measured Bench::attend(const AttendCase& test) {
     AttendShape shape = test.shape;
     const int64_t tokens = shape.tokens, variants = std::max<int64_t>(1, kVariants / tokens);
@@ -121,9 +128,7 @@ Measured Bench::attend(const AttendCase& test) {
     };
     const Env env = context_.env(workspace_for<Stage::attend>(workspace_, call(0), context_));
     Measured out{.stage = "attend", .name = test.name, .flops = test.flops(), .bytes = test.bytes()};
-    out.seconds = stopwatch_.median([&](int64_t i) { out.kernel = run_stage<Stage::attend>(call(i), env); },
-                                    &out.repeats);
-    out.peak_flops = peaks_.of(isa(), args.q.dtype);
+    time(out, args.q.dtype, [&](int64_t i) { out.kernel = run_stage<Stage::attend>(call(i), env); });
     out.error = attend_error(call(0), 0, 2);
     return out;
 }
@@ -135,9 +140,7 @@ Measured Bench::score(const ScoreCase& test) {
     filler.fill(args);
     const Env env = context_.env(workspace_for<Stage::score>(workspace_, args, context_));
     Measured out{.stage = "score", .name = test.name, .flops = test.flops(), .bytes = test.bytes()};
-    out.seconds =
-        stopwatch_.median([&](int64_t) { out.kernel = run_stage<Stage::score>(args, env); }, &out.repeats);
-    out.peak_flops = peaks_.of(isa(), args.q.dtype);
+    time(out, args.q.dtype, [&](int64_t) { out.kernel = run_stage<Stage::score>(args, env); });
     const int64_t sample = std::min<int64_t>(256, test.shape.columns);
     out.error = score_error(args, 0, test.shape.columns - sample, sample);
     return out;
@@ -171,9 +174,7 @@ Measured Bench::score_select(const FusedCase& test) {
     const Env env = context_.env(workspace_for<Stage::score_select>(workspace_, args, context_));
     const ScoreCase work{test.name, test.score};
     Measured out{.stage = "score_select", .name = test.name, .flops = work.flops(), .bytes = work.bytes()};
-    out.seconds = stopwatch_.median([&](int64_t) { out.kernel = run_stage<Stage::score_select>(args, env); },
-                                    &out.repeats);
-    out.peak_flops = peaks_.of(isa(), args.score.q.dtype);
+    time(out, args.score.q.dtype, [&](int64_t) { out.kernel = run_stage<Stage::score_select>(args, env); });
     out.error = test.score.columns <= 16384 ? selection_error(args, 0) : 0;
     return out;
 }

@@ -39,7 +39,7 @@ private:
     bool processor_;
 };
 
-// Floating-point operations per second that the context's threads can do at best in these operands'
+// Floating-point operations per second that the context's threads do in registers alone in these operands'
 // arithmetic, measured now.
 struct Peaks {
     double bf16_dot = 0, f32_fma = 0;
@@ -61,6 +61,8 @@ public:
     std::vector<Measured> decode(const DecodeCase& test);
 
 private:
+    // Sets the median time of body(i) and what the machine could do meanwhile in such operands.
+    void time(Measured& out, smla_dtype queries, const std::function<void(int64_t)>& body);
     const smla_cache& pool(const ListShape& list, int64_t width, int which);
     smla_isa isa() const { return context_.env({}).isa; }
 

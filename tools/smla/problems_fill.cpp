@@ -1,9 +1,7 @@
+#include "core/huge_pages.h"
 #include "problems.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -38,14 +36,10 @@ struct Random {
 void Memory::Free::operator()(void* data) const { std::free(data); }
 
 void* Memory::take(size_t bytes) {
-    constexpr size_t huge = size_t(2) << 20;
-    const size_t alignment = bytes >= huge ? huge : kCacheLine;
-    const size_t rounded = round_up(std::max<size_t>(bytes, 1), alignment);
-    void* data = std::aligned_alloc(alignment, rounded);
+    void* data = allocate_block(std::max<size_t>(bytes, 1), kCacheLine);
     if (!data) throw std::bad_alloc();
     blocks_.emplace_back(data);
-    if (bytes >= huge) madvise(data, rounded, MADV_HUGEPAGE);
-    std::memset(data, 0, rounded);
+    std::memset(data, 0, bytes);
     return data;
 }
 
