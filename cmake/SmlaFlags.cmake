@@ -1,9 +1,10 @@
 # Warnings, sanitizers and instruction sets for everything of this project.
 add_library(smla_flags INTERFACE)
 # -Wno-restrict: g++ 12 reports string concatenation by mistake (GCC bug 105651)
-target_compile_options(smla_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
-target_compile_options(smla_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers
-                                            $<$<BOOL:${SMLA_WERROR}>:-Werror>)
+target_compile_options(smla_flags INTERFACE
+    $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-restrict>
+    $<$<COMPILE_LANGUAGE:C,CXX>:-Wall -Wextra -Wno-missing-field-initializers>
+    $<$<AND:$<BOOL:${SMLA_WERROR}>,$<COMPILE_LANGUAGE:C,CXX>>:-Werror>)
 # Fused multiply-adds only where a kernel asks for them: every build of the reference gives the same bits.
 target_compile_options(smla_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
 set(SMLA_SANITIZE "" CACHE STRING "Sanitizers: address,undefined or thread")

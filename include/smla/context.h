@@ -14,7 +14,8 @@ enum {
     SMLA_ENGINE_AUTO = 0,
     SMLA_ENGINE_REFERENCE =
         1, /* plain loops in the arithmetic of the tensors: f64 where they are f64, else f32 */
-    SMLA_ENGINE_CPU = 2
+    SMLA_ENGINE_CPU = 2,
+    SMLA_ENGINE_CUDA_MMA = 3 /* any NVIDIA GPU since Ampere */
 };
 
 /* Instruction sets of the cpu engine, weakest first. AUTO takes the best that the machine has. */
@@ -49,6 +50,7 @@ typedef struct smla_context_args {
     void* parallel_for_pool;
     int32_t check_indices; /* 1: calls scan their indices and note the first bad value for smla_read_error.
                               Slower; calls with indices then need the first 4 KiB of a workspace */
+    int32_t device_index;     /* of CUDA engines: tensors and workspaces of calls lie there */
 } smla_context_args;
 
 typedef struct smla_context smla_context;

@@ -2,6 +2,7 @@
 #include "core/shapes_only.h"
 #include "engines/run.h"
 #include "ops/check_data.h"
+#include "ops/tensors_of.h"
 
 #include <smla/stages.h>
 
@@ -27,27 +28,42 @@ void check_stage(smla_stage stage) {
 }
 
 template <Stage S>
-smla_status call(smla_context* context, const ArgsOf<S>* args, smla_workspace workspace) {
+smla_status call(smla_context* context, const ArgsOf<S>* args, smla_workspace workspace, smla_stream stream) {
     return api::guard([&] {
-        run_stage<S>(api::read_args(args), api::checked(context).env(api::read_workspace(workspace)));
+        run_stage<S>(api::read_args(args), api::checked(context).env(api::read_workspace(workspace), stream));
     });
 }
 
 // Arguments that are right except that there may be no memory yet.
 template <Stage S>
-ArgsOf<S> described(const void* args) {
+ArgsOf<S> described(const Context& context, const void* args) {
     const ArgsOf<S> copy = api::read_args(static_cast<const ArgsOf<S>*>(args));
-    const ExpectDevice device(SMLA_CPU, 0);
+    const ExpectDevice expected(context.device().type(), context.device().index());
     const ShapesOnly no_memory;
     OpOf<S>::check(copy);
     return copy;
+}
+
+// The scan runs on the host: a device's integers are brought there first.
+template <class Args>
+void check_values(Device& device, Args& args) {
+    std::vector<std::unique_ptr<char[]>> memory;
+    if (device.type() != SMLA_CPU)
+        visit(
+            args,
+            [&](Tensor& tensor) {
+                if (present(tensor) && (kInts & dtype_bit(tensor.dtype)))
+                    tensor = fetch(device, tensor, nullptr, memory.emplace_back());
+            },
+            [](smla_cache&) {});
+    check_data(args);
 }
 
 template <Stage S>
 std::string explanation(const Context& context, const void* args) {
     nlohmann::json rows = nlohmann::json::array();
     bool chosen = false;
-    for (const Verdict& verdict : explain_stage<S>(described<S>(args), context.env({}))) {
+    for (const Verdict& verdict : explain_stage<S>(described<S>(context, args), context.env({}))) {
         rows.push_back({{"kernel", verdict.kernel},
                         {"refusal", verdict.refusal},
                         {"chosen", verdict.refusal.empty() && !chosen}});
@@ -68,9 +84,9 @@ smla_status smla_workspace_size(smla_context* context, smla_stage stage, const v
         check_stage(stage);
         SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
         switch (Stage(stage)) {
-#define SMLA_CASE(name, args_type)                                                               \
-    case Stage::name:                                                                            \
-        *bytes = stage_workspace<Stage::name>(described<Stage::name>(args), on.env({}), budget); \
+#define SMLA_CASE(name, args_type)                                                                   \
+    case Stage::name:                                                                                \
+        *bytes = stage_workspace<Stage::name>(described<Stage::name>(on, args), on.env({}), budget); \
         break;
             SMLA_STAGES(SMLA_CASE)
 #undef SMLA_CASE
@@ -78,13 +94,8 @@ smla_status smla_workspace_size(smla_context* context, smla_stage stage, const v
     });
 }
 
-smla_status smla_workspace_init(smla_context* context, smla_workspace workspace, smla_stream) {
-    return api::guard([&] {
-        api::checked(context);
-        const Workspace memory = api::read_workspace(workspace);
-        if (memory.data)
-            std::memset(memory.data, 0, memory.bytes < kWorkspaceHeader ? memory.bytes : kWorkspaceHeader);
-    });
+smla_status smla_workspace_init(smla_context* context, smla_workspace workspace, smla_stream stream) {
+    return api::guard([&] { api::checked(context).init_workspace(api::read_workspace(workspace), stream); });
 }
 
 smla_status smla_explain_stage(smla_context* context, smla_stage stage, const void* args, char* buffer,
@@ -112,16 +123,16 @@ smla_status smla_explain_stage(smla_context* context, smla_stage stage, const vo
 
 smla_status smla_check_stage(smla_context* context, smla_stage stage, const void* args) {
     return api::guard([&] {
-        api::checked(context);
+        const Context& on = api::checked(context);
         check_stage(stage);
-        const ExpectDevice device(SMLA_CPU, 0);
+        const ExpectDevice expected(on.device().type(), on.device().index());
         switch (Stage(stage)) {
-#define SMLA_CASE(name, args_type)                                                  \
-    case Stage::name: {                                                             \
-        const args_type copy = api::read_args(static_cast<const args_type*>(args)); \
-        OpOf<Stage::name>::check(copy);                                             \
-        check_data(copy);                                                           \
-        break;                                                                      \
+#define SMLA_CASE(name, args_type)                                            \
+    case Stage::name: {                                                       \
+        args_type copy = api::read_args(static_cast<const args_type*>(args)); \
+        OpOf<Stage::name>::check(copy);                                       \
+        check_values(on.device(), copy);                                      \
+        break;                                                                \
     }
             SMLA_STAGES(SMLA_CASE)
 #undef SMLA_CASE
@@ -131,8 +142,8 @@ smla_status smla_check_stage(smla_context* context, smla_stage stage, const void
 
 #define SMLA_CALL(name, args_type)                                                                  \
     smla_status smla_##name(smla_context* context, const args_type* args, smla_workspace workspace, \
-                            smla_stream) {                                                          \
-        return call<Stage::name>(context, args, workspace);                                         \
+                            smla_stream stream) {                                                   \
+        return call<Stage::name>(context, args, workspace, stream);                                 \
     }
 SMLA_STAGES(SMLA_CALL)
 #undef SMLA_CALL

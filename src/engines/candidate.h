@@ -2,6 +2,7 @@
 // order of the table is the preference; dispatch, explain, the support matrix and the tests all read it.
 #pragma once
 
+#include "core/device.h"
 #include "core/stage.h"
 #include "core/thread_pool.h"
 #include "core/workspace.h"
@@ -22,6 +23,8 @@ struct Env {
     bool batch_invariant = false;
     bool check_indices = false;
     ThreadPool* pool = nullptr;
+    Device* device = &host_device();
+    smla_stream stream = nullptr;  // of a CUDA device
     Workspace workspace;
     std::array<std::string, kStageCount> demanded;  // kernel names by stage; empty: any
 
@@ -55,6 +58,11 @@ template <Stage S>
 std::span<const Candidate<ArgsOf<S>>> cpu_candidates();
 template <Stage S>
 std::span<const Candidate<ArgsOf<S>>> reference_candidates();
+template <Stage S>
+std::span<const Candidate<ArgsOf<S>>> cuda_mma_candidates();
+
+// A GPU of this machine; throws where there is none, or none that this build has code for.
+std::unique_ptr<Device> open_cuda_device(int32_t index);
 
 struct Verdict {
     std::string kernel;

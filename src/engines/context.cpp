@@ -5,6 +5,7 @@
 #include "core/log.h"
 #include "engines/run.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -56,8 +57,8 @@ void default_free(void*, void* memory) { std::free(memory); }
 }  // namespace
 
 Context::Context(const smla_context_args& args) {
-    SMLA_CHECK(args.engine >= SMLA_ENGINE_AUTO && args.engine <= SMLA_ENGINE_CPU, "args.engine", args.engine,
-               "auto (0), reference (1) or cpu (2)");
+    SMLA_CHECK(args.engine >= SMLA_ENGINE_AUTO && args.engine <= SMLA_ENGINE_CUDA_MMA, "args.engine",
+               args.engine, "auto (0), reference (1), cpu (2) or cuda_mma (3)");
     SMLA_CHECK(args.threads >= 0 && args.threads <= 4096, "args.threads", args.threads,
                "0 (all cores) to 4096");
     SMLA_CHECK(args.batch_invariant == 0 || args.batch_invariant == 1, "args.batch_invariant",
@@ -73,8 +74,15 @@ Context::Context(const smla_context_args& args) {
     env_.isa = choose_isa(args.isa);
     env_.batch_invariant = args.batch_invariant != 0;
     env_.check_indices = args.check_indices != 0;
+    SMLA_CHECK(args.device_index >= 0, "args.device_index", args.device_index, "0 or more");
     if (args.kernel) parse_demands(args.kernel, env_);
-    if (env_.engine == SMLA_ENGINE_REFERENCE) {
+    if (env_.engine == SMLA_ENGINE_CUDA_MMA) {
+        SMLA_CHECK(!args.check_indices, "args.check_indices", 1, "0: a GPU call does not scan on the host");
+        gpu_ = open_cuda_device(args.device_index);
+        env_.device = gpu_.get();
+        pool_ = std::make_unique<ThreadPool>(1);
+        description_ = text("cuda_mma ", gpu_->facts().name, ", sm_", gpu_->facts().capability);
+    } else if (env_.engine == SMLA_ENGINE_REFERENCE) {
         pool_ = std::make_unique<ThreadPool>(1);
         description_ = "reference, 1 thread";
     } else {
@@ -88,9 +96,10 @@ Context::Context(const smla_context_args& args) {
     log_line(LogLevel::info, text("context: ", description_));
 }
 
-Env Context::env(Workspace workspace) const {
+Env Context::env(Workspace workspace, smla_stream stream) const {
     Env out = env_;
     out.workspace = workspace;
+    out.stream = stream;
     return out;
 }
 
@@ -104,13 +113,23 @@ void Context::release(void* memory) {
     if (memory) allocator_.free(allocator_.user, memory);
 }
 
+void Context::init_workspace(Workspace workspace, smla_stream stream) const {
+    if (workspace.data) device().fill(workspace.data, 0, std::min(workspace.bytes, kWorkspaceHeader), stream);
+}
+
+void OwnedWorkspace::release() {
+    if (context_.device().type() == SMLA_CPU) context_.release(memory_.data);
+    else context_.device().release(memory_.data);
+    memory_ = {};
+}
+
 Workspace OwnedWorkspace::at_least(size_t bytes) {
     if (bytes <= memory_.bytes) return memory_;
-    context_.release(memory_.data);
-    memory_ = {};
-    void* fresh = context_.allocate(bytes);
+    release();
+    Device& device = context_.device();
+    void* fresh = device.type() == SMLA_CPU ? context_.allocate(bytes) : device.allocate(bytes);
     memory_ = {fresh, bytes};
-    std::memset(fresh, 0, kWorkspaceHeader < bytes ? kWorkspaceHeader : bytes);
+    context_.init_workspace(memory_, nullptr);
     return memory_;
 }
 

@@ -12,34 +12,39 @@ public:
     // SMLA_ISA names the instruction set where the arguments leave it open.
     explicit Context(const smla_context_args& args);
 
-    // The environment of one call.
-    Env env(Workspace workspace) const;
+    // The environment of one call; the stream is a CUDA device's.
+    Env env(Workspace workspace, smla_stream stream = nullptr) const;
     const std::string& description() const { return description_; }
     smla_engine engine() const { return env_.engine; }
     ThreadPool& pool() { return *pool_; }
+    Device& device() const { return *env_.device; }
+    // Zeroes the counters and the error word.
+    void init_workspace(Workspace workspace, smla_stream stream) const;
 
-    // Memory of handles; throws when there is none.
+    // Host memory of handles; throws when there is none.
     void* allocate(size_t bytes);
     void release(void* memory);
 
 private:
     Env env_;
     smla_allocator allocator_{};
+    std::unique_ptr<Device> gpu_;
     std::unique_ptr<ThreadPool> pool_;
     std::string description_;
 };
 
-// Scratch that lives as long as its owner and grows when a larger one is asked for: for create calls, tools
-// and tests.
+// Scratch on the context's device that lives as long as its owner and grows when a larger one is asked for:
+// for create calls, tools and tests.
 class OwnedWorkspace {
 public:
     explicit OwnedWorkspace(Context& context) : context_(context) {}
-    ~OwnedWorkspace() { context_.release(memory_.data); }
+    ~OwnedWorkspace() { release(); }
     OwnedWorkspace(const OwnedWorkspace&) = delete;
     OwnedWorkspace& operator=(const OwnedWorkspace&) = delete;
     Workspace at_least(size_t bytes);
 
 private:
+    void release();
     Context& context_;
     Workspace memory_;
 };

@@ -23,11 +23,12 @@ void record_error(const Workspace& workspace, Stage stage, const FoundValue& fou
     std::memcpy(word, &held, sizeof held);
 }
 
-smla_error_word take_error(const Workspace& workspace) {
+smla_error_word take_error(Device& device, const Workspace& workspace, smla_stream stream) {
     char* word = word_of(workspace);
     smla_error_word out;
-    std::memcpy(&out, word, sizeof out);
-    std::memset(word, 0, sizeof out);
+    device.download(&out, word, sizeof out, stream);
+    device.fill(word, 0, sizeof out, stream);
+    device.wait(stream);
     return out;
 }
 

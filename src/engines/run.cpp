@@ -11,7 +11,11 @@ namespace {
 
 template <Stage S>
 std::span<const Candidate<ArgsOf<S>>> candidates(const Env& env) {
-    return env.engine == SMLA_ENGINE_REFERENCE ? reference_candidates<S>() : cpu_candidates<S>();
+    switch (env.engine) {
+        case SMLA_ENGINE_REFERENCE: return reference_candidates<S>();
+        case SMLA_ENGINE_CUDA_MMA: return cuda_mma_candidates<S>();
+        default: return cpu_candidates<S>();
+    }
 }
 
 template <Stage S>
@@ -32,7 +36,7 @@ const Candidate<ArgsOf<S>>& choose(const ArgsOf<S>& args, const Env& env) {
 
 template <Stage S>
 const char* run_stage(const ArgsOf<S>& args, const Env& env) {
-    const ExpectDevice device(SMLA_CPU, 0);
+    const ExpectDevice expected(env.device->type(), env.device->index());
     OpOf<S>::check(args);
     const auto& kernel = choose<S>(args, env);
     const size_t needed = kernel.workspace(args, env, env.workspace.bytes);
@@ -41,6 +45,7 @@ const char* run_stage(const ArgsOf<S>& args, const Env& env) {
              text("at least ", needed));
     if constexpr (HasIndices<ArgsOf<S>>)
         if (env.check_indices) record_error(env.workspace, S, find_bad_value(args));
+    Device::Scope scope(*env.device);
     kernel.run(args, env);
     return kernel.name;
 }

@@ -3,14 +3,12 @@
 
 #include "core/e4m3_table.h"
 #include "core/numbers.h"
+#include "formats/scale_rules.h"
 
 #include <cmath>
 #include <cstring>
 
 namespace smla::fp8 {
-
-constexpr float kMax = 448.f;    // largest e4m3
-constexpr float kFloor = 1e-4f;  // of amax or of the scale, as each format's rule says
 
 // Largest magnitude that is not NaN: a NaN keeps its own code and leaves the scale of its neighbours alone.
 // On the bits, because integer maxima vectorise and those of floats do not.

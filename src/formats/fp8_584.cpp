@@ -19,7 +19,7 @@ void encode(const RecordAt& at, const Real* values) {
     uint8_t* scales = fp8::bytes(at.page + Layout::scales_at(at.page_tokens, at.offset));
     for (int t = 0; t < Layout::tiles; ++t) {
         const Real* tile = values + t * Layout::tile;
-        scales[t] = ceil_e8m0(std::max(fp8::amax(tile, Layout::tile), fp8::kFloor) / fp8::kMax);
+        scales[t] = scale_rule::e8m0(fp8::amax(tile, Layout::tile));
         fp8::encode(tile, Layout::tile, e8m0_to_f32(scales[t]), fp8::bytes(row) + t * Layout::tile);
     }
     scales[Layout::tiles] = 0;

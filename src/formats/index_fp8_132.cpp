@@ -14,8 +14,7 @@ size_t page_bytes(int32_t, int64_t page_tokens) { return size_t(Layout::page_byt
 
 template <class Real>
 void encode(const RecordAt& at, const Real* values) {
-    const float scale =
-        ceil_power_of_two(std::max(fp8::amax(values, Layout::width), fp8::kFloor) / fp8::kMax);
+    const float scale = e8m0_to_f32(scale_rule::e8m0(fp8::amax(values, Layout::width)));
     fp8::encode(values, Layout::width, scale, fp8::bytes(at.page + Layout::row_at(at.offset)));
     fp8::store_f32(at.page + Layout::scale_at(at.page_tokens, at.offset), scale);
 }

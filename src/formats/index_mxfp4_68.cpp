@@ -9,8 +9,6 @@ namespace smla {
 
 namespace {
 using Layout = layout::IndexMxfp4_68;
-constexpr float kMax = 6.f;  // largest e2m1
-constexpr float kFloor = 6 * 0x1p-126f;
 constexpr uint8_t kNanScale = 255;
 
 size_t record_bytes(int32_t) { return Layout::record; }
@@ -20,7 +18,7 @@ template <class Real>
 uint8_t block_scale(const Real* values) {
     for (int i = 0; i < Layout::tile; ++i)
         if (std::isnan(values[i])) return kNanScale;
-    return ceil_e8m0(std::max(fp8::amax(values, Layout::tile), kFloor) / kMax);
+    return scale_rule::mxfp4(fp8::amax(values, Layout::tile));
 }
 
 template <class Real>

@@ -22,8 +22,7 @@ struct LatentFp8Format {
         char* row = at.row();
         for (int t = 0; t < Layout::tiles; ++t) {
             const Real* tile = values + t * Layout::tile;
-            const float scale =
-                ceil_power_of_two(std::max(fp8::amax(tile, Layout::tile) / fp8::kMax, fp8::kFloor));
+            const float scale = scale_rule::latent(fp8::amax(tile, Layout::tile));
             fp8::encode(tile, Layout::tile, scale, fp8::bytes(row) + t * Layout::tile);
             fp8::store_f32(row + Layout::scales_at + 4 * t, scale);
         }

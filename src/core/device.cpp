@@ -1,0 +1,80 @@
+#include "core/device.h"
+
+#include "core/huge_pages.h"
+#include "core/tensor.h"
+#include "core/workspace.h"
+
+#include <cstring>
+
+namespace smla {
+
+namespace {
+
+class HostDevice final : public Device {
+public:
+    smla_device_type type() const override { return SMLA_CPU; }
+    int32_t index() const override { return 0; }
+    const DeviceFacts& facts() const override { return facts_; }
+    void* allocate(size_t bytes) override {
+        void* memory = allocate_block(bytes ? bytes : 1, kCacheLine);
+        if (!memory) fail(SMLA_OUT_OF_MEMORY, "memory", text("none for ", bytes, " bytes"), "memory");
+        return memory;
+    }
+    void release(void* memory) noexcept override { std::free(memory); }
+    void upload(void* to, const void* from, size_t bytes, smla_stream) override {
+        if (bytes) std::memcpy(to, from, bytes);
+    }
+    void download(void* to, const void* from, size_t bytes, smla_stream) override {
+        if (bytes) std::memcpy(to, from, bytes);
+    }
+    void fill(void* to, int byte, size_t bytes, smla_stream) override {
+        if (bytes) std::memset(to, byte, bytes);
+    }
+    void wait(smla_stream) override {}
+
+private:
+    int enter() override { return 0; }
+    void leave(int) noexcept override {}
+    DeviceFacts facts_;
+};
+
+// Bytes from the first element to the last, whatever the strides.
+size_t span_bytes(const Tensor& tensor) {
+    if (element_count(tensor) == 0) return 0;
+    int64_t last = 0;
+    for (int d = 0; d < tensor.ndim; ++d) last += (tensor.shape[d] - 1) * tensor.stride_elems[d];
+    return (size_t(last + 1) * size_t(dtype_bits(tensor.dtype)) + 7) / 8;
+}
+
+}  // namespace
+
+Device& host_device() {
+    static HostDevice device;
+    return device;
+}
+
+PlacedTensor place(Device& device, const Tensor& host) {
+    PlacedTensor out{host, nullptr};
+    if (device.type() == SMLA_CPU || !present(host)) return out;
+    const size_t bytes = span_bytes(host);
+    out.memory = std::make_shared<DeviceBuffer>(device, bytes);
+    device.upload(out.memory->data(), host.data, bytes, nullptr);
+    out.view.data = out.memory->data();
+    out.view.device_type = device.type();
+    out.view.device_index = device.index();
+    return out;
+}
+
+Tensor fetch(Device& device, const Tensor& tensor, smla_stream stream, std::unique_ptr<char[]>& memory) {
+    const size_t bytes = span_bytes(tensor);
+    memory = std::make_unique<char[]>(bytes ? bytes : 1);
+    device.download(memory.get(), tensor.data, bytes, stream);
+    device.wait(stream);
+    Tensor out = tensor;  // the same strides: what lies between came along
+    out.data = memory.get();
+    out.device_type = SMLA_CPU;
+    out.device_index = 0;
+    return out;
+}
+
+}  // namespace smla

@@ -1,0 +1,96 @@
+// Where an engine's memory lies: this machine's own, or a GPU's. Engines that run on a GPU bring their
+// Device; what owns memory (layers, sessions, plans) goes through it.
+#pragma once
+
+#include <smla/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace smla {
+
+// What a GPU's kernels and their schedules depend on; zeros on a CPU.
+struct DeviceFacts {
+    int capability = 0;  // 10 * major + minor: 90 for an H200
+    int multiprocessors = 0;
+    size_t shared_bytes = 0;  // most that one block may have
+    size_t memory_bytes = 0, l2_bytes = 0;
+    std::string name;
+};
+
+class Device {
+public:
+    virtual ~Device() = default;
+    virtual smla_device_type type() const = 0;
+    virtual int32_t index() const = 0;
+    virtual const DeviceFacts& facts() const = 0;
+
+    virtual void* allocate(size_t bytes) = 0;  // aligned to 256 bytes; throws when there is none
+    virtual void release(void* memory) noexcept = 0;
+    // In the order of the stream. Host memory may be reused when the call returns.
+    virtual void upload(void* to, const void* from, size_t bytes, smla_stream stream) = 0;
+    virtual void download(void* to, const void* from, size_t bytes, smla_stream stream) = 0;
+    virtual void fill(void* to, int byte, size_t bytes, smla_stream stream) = 0;
+    virtual void wait(smla_stream stream) = 0;
+
+    // Makes the device current for this thread's calls while it lives.
+    class Scope {
+    public:
+        explicit Scope(Device& device) : device_(device), before_(device.enter()) {}
+        ~Scope() { device_.leave(before_); }
+        Scope(const Scope&) = delete;
+        Scope& operator=(const Scope&) = delete;
+
+    private:
+        Device& device_;
+        int before_;
+    };
+
+private:
+    virtual int enter() = 0;
+    virtual void leave(int before) noexcept = 0;
+};
+
+Device& host_device();
+
+// Memory of a device that frees itself.
+class DeviceBuffer {
+public:
+    DeviceBuffer() = default;
+    DeviceBuffer(Device& device, size_t bytes)
+        : device_(&device), data_(device.allocate(bytes)), bytes_(bytes) {}
+    ~DeviceBuffer() { reset(); }
+    DeviceBuffer(DeviceBuffer&& other) noexcept { *this = static_cast<DeviceBuffer&&>(other); }
+    DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+        reset();
+        device_ = other.device_, data_ = other.data_, bytes_ = other.bytes_;
+        other.data_ = nullptr, other.bytes_ = 0;
+        return *this;
+    }
+    void* data() const { return data_; }
+    size_t bytes() const { return bytes_; }
+
+private:
+    void reset() {
+        if (data_) device_->release(data_);
+        data_ = nullptr;
+    }
+    Device* device_ = nullptr;
+    void* data_ = nullptr;
+    size_t bytes_ = 0;
+};
+
+// A copy of a host tensor in a device's memory, strides and all, and what owns it. On the host: the tensor
+// itself.
+struct PlacedTensor {
+    smla_tensor view{};
+    std::shared_ptr<DeviceBuffer> memory;
+};
+PlacedTensor place(Device& device, const smla_tensor& host);
+// A device's tensor in the host's memory, once the stream is done; `memory` owns it.
+smla_tensor fetch(Device& device, const smla_tensor& tensor, smla_stream stream,
+                  std::unique_ptr<char[]>& memory);
+
+}  // namespace smla

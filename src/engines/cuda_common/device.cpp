@@ -1,0 +1,117 @@
+// A GPU: its facts, its memory, and whether this build has code for it.
+#include "core/device.h"
+
+#include "engines/candidate.h"
+#include "engines/cuda_common/check.h"
+
+#include <algorithm>
+
+namespace smla {
+
+namespace {
+
+constexpr int kBuilt[] = {SMLA_CUDA_ARCHITECTURES};
+
+// Machine code runs on its own architecture and on later minor versions of the same major one.
+bool has_code_for(int capability) {
+    return std::any_of(std::begin(kBuilt), std::end(kBuilt),
+                       [&](int built) { return built / 10 == capability / 10 && built <= capability; });
+}
+
+std::string built_list() {
+    std::string out;
+    for (const int built : kBuilt) out += text(out.empty() ? "sm_" : ", sm_", built);
+    return out;
+}
+
+int attribute(cudaDeviceAttr which, int index) {
+    int value = 0;
+    SMLA_CUDA_CALL(cudaDeviceGetAttribute(&value, which, index));
+    return value;
+}
+
+class CudaDevice final : public Device {
+public:
+    explicit CudaDevice(int index) : index_(index) {
+        cudaDeviceProp properties;
+        SMLA_CUDA_CALL(cudaGetDeviceProperties(&properties, index));
+        facts_.capability = 10 * properties.major + properties.minor;
+        facts_.multiprocessors = properties.multiProcessorCount;
+        facts_.shared_bytes = size_t(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
+        facts_.memory_bytes = properties.totalGlobalMem;
+        facts_.l2_bytes = size_t(properties.l2CacheSize);
+        facts_.name = properties.name;
+        const char* pretend = std::getenv("SMLA_PRETEND_CAPABILITY");  // for the test of the refusal below
+        const int capability = pretend && *pretend ? std::atoi(pretend) : facts_.capability;
+        if (!has_code_for(capability))
+            fail(SMLA_UNSUPPORTED, "args.device_index", text(facts_.name, ", sm_", capability),
+                 text("a GPU that this build has code for: ", built_list(),
+                      " and later minor versions of each"));
+    }
+    smla_device_type type() const override { return SMLA_CUDA; }
+    int32_t index() const override { return index_; }
+    const DeviceFacts& facts() const override { return facts_; }
+
+    void* allocate(size_t bytes) override {
+        Scope scope(*this);
+        void* memory = nullptr;
+        SMLA_CUDA_CALL(cudaMalloc(&memory, bytes ? bytes : 1));
+        return memory;
+    }
+    void release(void* memory) noexcept override {
+        if (memory) cudaFree(memory);
+    }
+    void upload(void* to, const void* from, size_t bytes, smla_stream stream) override {
+        copy(to, from, bytes, cudaMemcpyHostToDevice, stream);
+    }
+    void download(void* to, const void* from, size_t bytes, smla_stream stream) override {
+        copy(to, from, bytes, cudaMemcpyDeviceToHost, stream);
+    }
+    void fill(void* to, int byte, size_t bytes, smla_stream stream) override {
+        Scope scope(*this);
+        if (bytes) SMLA_CUDA_CALL(cudaMemsetAsync(to, byte, bytes, stream_of(stream)));
+    }
+    void wait(smla_stream stream) override {
+        Scope scope(*this);
+        SMLA_CUDA_CALL(cudaStreamSynchronize(stream_of(stream)));
+    }
+
+private:
+    // The host's memory may be pageable and gone when the call returns.
+    void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, smla_stream stream) {
+        Scope scope(*this);
+        if (bytes == 0) return;
+        SMLA_CUDA_CALL(cudaMemcpyAsync(to, from, bytes, kind, stream_of(stream)));
+        SMLA_CUDA_CALL(cudaStreamSynchronize(stream_of(stream)));
+    }
+    int enter() override {
+        int before = 0;
+        SMLA_CUDA_CALL(cudaGetDevice(&before));
+        if (before != index_) SMLA_CUDA_CALL(cudaSetDevice(index_));
+        return before;
+    }
+    void leave(int before) noexcept override {
+        if (before != index_) cudaSetDevice(before);
+    }
+
+    int index_;
+    DeviceFacts facts_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_cuda_device(int32_t index) {
+    int count = 0;
+    const cudaError_t result = cudaGetDeviceCount(&count);
+    if (result != cudaSuccess || count == 0) {
+        cudaGetLastError();
+        fail(SMLA_UNSUPPORTED, "args.engine",
+             text("cuda_mma, but the CUDA driver says: ",
+                  result == cudaSuccess ? "no device" : cudaGetErrorString(result)),
+             "an NVIDIA GPU and its driver");
+    }
+    SMLA_CHECK(index < count, "args.device_index", index, text("below ", count, ", the number of GPUs"));
+    return std::make_unique<CudaDevice>(index);
+}
+
+}  // namespace smla

@@ -1,0 +1,29 @@
+// Launching: one place that checks every launch, and the refusals that kernels share.
+#pragma once
+
+#include "engines/candidate.h"
+#include "engines/cuda_common/check.h"
+
+#include <cstdint>
+
+namespace smla::cuda {
+
+// Blocks of a grid's x dimension; its limit is 2^31 - 1.
+inline unsigned grid_of(int64_t blocks) {
+    if (blocks > INT32_MAX)
+        fail(SMLA_UNSUPPORTED, "args", text(blocks, " blocks of a grid"), "at most 2^31 - 1");
+    return unsigned(blocks);
+}
+
+template <class... Params, class... Given>
+void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, const Env& env,
+            const Given&... given) {
+    if (blocks == 0) return;
+    if (shared_bytes > 48 * 1024)
+        SMLA_CUDA_CALL(
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)));
+    kernel<<<grid_of(blocks), threads, shared_bytes, stream_of(env.stream)>>>(given...);
+    SMLA_CUDA_CALL(cudaGetLastError());
+}
+
+}  // namespace smla::cuda

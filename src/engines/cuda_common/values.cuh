@@ -1,0 +1,85 @@
+// Tensor elements on the device, whatever their dtype and strides: for generic kernels and for edges of
+// specialised ones. Tensors travel by value, as kernel parameters.
+#pragma once
+
+#include "core/numbers.h"
+
+#include <smla/types.h>
+
+namespace smla::cuda {
+
+using Tensor = smla_tensor;
+
+__device__ inline bool present(const Tensor& tensor) { return tensor.ndim != 0; }
+
+__device__ inline int64_t element(const Tensor& t, int64_t i, int64_t j = 0, int64_t k = 0, int64_t l = 0) {
+    return i * t.stride_elems[0] + j * t.stride_elems[1] + k * t.stride_elems[2] + l * t.stride_elems[3];
+}
+
+__device__ inline float load_value(const Tensor& t, int64_t at) {
+    const auto* bytes = static_cast<const uint8_t*>(t.data);
+    switch (t.dtype) {
+        case SMLA_F64: return float(static_cast<const double*>(t.data)[at]);
+        case SMLA_F32: return static_cast<const float*>(t.data)[at];
+        case SMLA_BF16: return bf16_to_f32(static_cast<const uint16_t*>(t.data)[at]);
+        case SMLA_F16: return f16_to_f32(static_cast<const uint16_t*>(t.data)[at]);
+        case SMLA_E4M3: return e4m3_to_f32(bytes[at]);
+        case SMLA_E8M0: return e8m0_to_f32(bytes[at]);
+        case SMLA_E2M1: return e2m1_to_f32(uint8_t(bytes[at / 2] >> (4 * (at & 1)) & 15));
+        default: return 0;
+    }
+}
+
+// Rounded once; f32, bf16 and f16.
+__device__ inline void store_value(const Tensor& t, int64_t at, float value) {
+    switch (t.dtype) {
+        case SMLA_F32: static_cast<float*>(t.data)[at] = value; break;
+        case SMLA_BF16: static_cast<uint16_t*>(t.data)[at] = f32_to_bf16(value); break;
+        case SMLA_F16: static_cast<uint16_t*>(t.data)[at] = f32_to_f16(value); break;
+        default: break;
+    }
+}
+
+__device__ inline int64_t load_int(const Tensor& t, int64_t i, int64_t j = 0) {
+    const int64_t at = element(t, i, j);
+    return t.dtype == SMLA_I64 ? static_cast<const int64_t*>(t.data)[at]
+                               : static_cast<const int32_t*>(t.data)[at];
+}
+
+// The row of a request's position through its block table, -1 where there is none: map's rule, for kernels
+// that look rows up themselves.
+__device__ inline int64_t table_row(const Tensor& table, int64_t request, int64_t position,
+                                    int64_t page_tokens, int64_t page_rows) {
+    if (position < 0 || request < 0 || request >= table.shape[0]) return -1;
+    const int64_t block = position / page_tokens;
+    if (block >= table.shape[1]) return -1;
+    const int64_t page = load_int(table, request, block);
+    const int64_t row = page * page_rows + position % page_tokens;
+    return page < 0 || row > INT32_MAX ? -1 : row;
+}
+
+// Sums and maxima over a warp, the same in every lane; over a block through `scratch` [warps], the same in
+// every thread. Their order is fixed: the same inputs give the same bits.
+__device__ inline float warp_sum(float value) {
+    for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(~0u, value, step);
+    return value;
+}
+__device__ inline float warp_max(float value) {
+    for (int step = 16; step > 0; step /= 2) value = fmaxf(value, __shfl_xor_sync(~0u, value, step));
+    return value;
+}
+__device__ inline float block_gather(float warp_value, float* scratch, float neutral) {
+    __syncthreads();  // scratch may still be read
+    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = warp_value;
+    __syncthreads();
+    const int lane = threadIdx.x % 32, warps = (blockDim.x + 31) / 32;
+    return lane < warps ? scratch[lane] : neutral;
+}
+__device__ inline float block_sum(float value, float* scratch) {
+    return warp_sum(block_gather(warp_sum(value), scratch, 0.f));
+}
+__device__ inline float block_max(float value, float* scratch) {
+    return warp_max(block_gather(warp_max(value), scratch, -INFINITY));
+}
+
+}  // namespace smla::cuda

@@ -1,0 +1,18 @@
+// Stands in for the CUDA engines in a build without them.
+#include "engines/candidate.h"
+
+namespace smla {
+
+std::unique_ptr<Device> open_cuda_device(int32_t) {
+    fail(SMLA_UNSUPPORTED, "args.engine", "cuda_mma", "a build with the CUDA engines: cmake --preset cuda");
+}
+
+#define SMLA_NO_KERNELS(name, args)                                       \
+    template <>                                                           \
+    std::span<const Candidate<args>> cuda_mma_candidates<Stage::name>() { \
+        return {};                                                        \
+    }
+SMLA_STAGES(SMLA_NO_KERNELS)
+#undef SMLA_NO_KERNELS
+
+}  // namespace smla
