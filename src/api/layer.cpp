@@ -121,7 +121,8 @@ smla_status smla_layer_open(smla_context* context, const smla_layer_args* args, 
         const LayerPrecision precision = read_precision(copy, api::checked(context).engine());
         const AttentionConfig config = load_config(copy.config ? copy.config : copy.checkpoint);
         *out = new smla_layer{context,
-                              open_layer(Checkpoint::open(copy.checkpoint), config, copy.layer, precision)};
+                              open_layer(Checkpoint::open(copy.checkpoint), config, copy.layer, precision,
+                                         context->context.device())};
     });
 }
 
@@ -164,10 +165,10 @@ smla_status smla_layer_workspace_size(const smla_layer* layer, const smla_layer_
 }
 
 smla_status smla_layer_forward(const smla_layer* layer, const smla_layer_step* step, size_t stage_budget,
-                               smla_workspace workspace, smla_stream) {
+                               smla_workspace workspace, smla_stream stream) {
     return api::guard([&] {
         const smla_layer& on = handle(layer, "layer");
-        run_layer(*on.layer, on.context->context.env({}), read_step(on, api::read_args(step)),
+        run_layer(*on.layer, on.context->context.env({}, stream), read_step(on, api::read_args(step)),
                   api::read_workspace(workspace), stage_budget, nullptr, nullptr);
     });
 }

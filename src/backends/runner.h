@@ -53,6 +53,8 @@ public:
             stride *= shape[i];
         }
         out.data = take(size_t(stride) * size_t(dtype_bits(dtype)) / 8);
+        out.device_type = env_.device->type();
+        out.device_index = env_.device->index();
         return out;
     }
 
@@ -68,7 +70,7 @@ public:
         const auto start = std::chrono::steady_clock::now();
         const char* kernel = run_stage<S>(args, env_);
         if constexpr (S == Stage::attend)
-            if (tap_ && tap_->attend) tap_->attend(args);
+            if (tap_ && tap_->attend) show_attend(args);
         if (!records_) return;
         StageRecord& record = (*records_)[size_t(S)];
         record.kernel = kernel;
@@ -76,14 +78,13 @@ public:
         record.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     }
 
-    // Data that the host fills in (not during the sizing pass).
-    void tap(const char* name, const Tensor& tensor) const {
-        if (!sizing_ && tapped()) tap_->tensor(name, tensor);
-    }
+    // Not during the sizing pass. What lies on a GPU is copied to the host first.
+    void tap(const char* name, const Tensor& tensor) const;
     bool tapped() const { return tap_ && tap_->tensor; }
 
 private:
     void* take(size_t bytes);
+    void show_attend(smla_attend_args args) const;
 
     Env env_;
     size_t budget_ = 0, stage_bytes_ = 0, activation_bytes_ = 0;

@@ -38,14 +38,6 @@ private:
     DeviceFacts facts_;
 };
 
-// Bytes from the first element to the last, whatever the strides.
-size_t span_bytes(const Tensor& tensor) {
-    if (element_count(tensor) == 0) return 0;
-    int64_t last = 0;
-    for (int d = 0; d < tensor.ndim; ++d) last += (tensor.shape[d] - 1) * tensor.stride_elems[d];
-    return (size_t(last + 1) * size_t(dtype_bits(tensor.dtype)) + 7) / 8;
-}
-
 }  // namespace
 
 Device& host_device() {

@@ -108,6 +108,13 @@ int64_t element_count(const Tensor& tensor) {
     return n;
 }
 
+size_t span_bytes(const Tensor& tensor) {
+    if (element_count(tensor) == 0) return 0;
+    int64_t last = 0;
+    for (int d = 0; d < tensor.ndim; ++d) last += (tensor.shape[d] - 1) * tensor.stride_elems[d];
+    return (size_t(last + 1) * size_t(dtype_bits(tensor.dtype)) + 7) / 8;
+}
+
 void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed,
                   std::initializer_list<int64_t> shape) {
     const int ndim = int(shape.size());

@@ -29,6 +29,8 @@ int dtype_bits(smla_dtype dtype);
 std::string describe(const Tensor& tensor);  // "bf16[2,16,576] on cpu"
 inline bool present(const Tensor& tensor) { return tensor.ndim != 0; }
 int64_t element_count(const Tensor& tensor);
+size_t span_bytes(
+    const Tensor& tensor);  // from the first element to the end of the last, whatever the strides
 
 // While one is alive, the checks of this thread refuse tensors and caches that lie on another device.
 class ExpectDevice {

@@ -104,31 +104,27 @@ Env Context::env(Workspace workspace, smla_stream stream) const {
 }
 
 void* Context::allocate(size_t bytes) {
+    if (device().type() != SMLA_CPU) return device().allocate(bytes);
     void* memory = allocator_.alloc(allocator_.user, bytes ? bytes : kCacheLine, kCacheLine);
     if (!memory) fail(SMLA_OUT_OF_MEMORY, "allocator", text("null for ", bytes, " bytes"), "memory");
     return memory;
 }
 
 void Context::release(void* memory) {
-    if (memory) allocator_.free(allocator_.user, memory);
+    if (!memory) return;
+    if (device().type() != SMLA_CPU) device().release(memory);
+    else allocator_.free(allocator_.user, memory);
 }
 
 void Context::init_workspace(Workspace workspace, smla_stream stream) const {
     if (workspace.data) device().fill(workspace.data, 0, std::min(workspace.bytes, kWorkspaceHeader), stream);
 }
 
-void OwnedWorkspace::release() {
-    if (context_.device().type() == SMLA_CPU) context_.release(memory_.data);
-    else context_.device().release(memory_.data);
-    memory_ = {};
-}
-
 Workspace OwnedWorkspace::at_least(size_t bytes) {
     if (bytes <= memory_.bytes) return memory_;
-    release();
-    Device& device = context_.device();
-    void* fresh = device.type() == SMLA_CPU ? context_.allocate(bytes) : device.allocate(bytes);
-    memory_ = {fresh, bytes};
+    context_.release(memory_.data);
+    memory_ = {};
+    memory_ = {context_.allocate(bytes), bytes};
     context_.init_workspace(memory_, nullptr);
     return memory_;
 }

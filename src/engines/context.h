@@ -21,7 +21,7 @@ public:
     // Zeroes the counters and the error word.
     void init_workspace(Workspace workspace, smla_stream stream) const;
 
-    // Host memory of handles; throws when there is none.
+    // Memory of handles on the device (on a CPU from the allocator); throws when there is none.
     void* allocate(size_t bytes);
     void release(void* memory);
 
@@ -38,13 +38,12 @@ private:
 class OwnedWorkspace {
 public:
     explicit OwnedWorkspace(Context& context) : context_(context) {}
-    ~OwnedWorkspace() { release(); }
+    ~OwnedWorkspace() { context_.release(memory_.data); }
     OwnedWorkspace(const OwnedWorkspace&) = delete;
     OwnedWorkspace& operator=(const OwnedWorkspace&) = delete;
     Workspace at_least(size_t bytes);
 
 private:
-    void release();
     Context& context_;
     Workspace memory_;
 };

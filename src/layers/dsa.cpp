@@ -7,10 +7,11 @@ namespace {
 
 class DsaLayer final : public Layer {
 public:
-    DsaLayer(const Checkpoint& checkpoint, const AttentionConfig& config, int layer, LayerPrecision precision)
+    DsaLayer(const Checkpoint& checkpoint, const AttentionConfig& config, int layer, LayerPrecision precision,
+             Device& device)
         : Layer(config, layer, precision),
           weights_(load_dsa_weights(checkpoint, config, layer, weight_options(precision))) {
-        frequencies_ = rope_frequencies(config.common.rope_dim, config.rope(layer));
+        place(weights_, device);
         scale_ = config.softmax_scale();
     }
 
@@ -26,12 +27,8 @@ private:
     void project_keys(Runner& run, const Tensor& hidden, const StepBatch& batch, DsaStep& inner) const;
     void project_index(Runner& run, const Tensor& hidden, const Query& query, const StepBatch& batch,
                        DsaStep& inner) const;
-    Tensor frequencies() const {
-        return make_tensor(frequencies_.data(), SMLA_F64, {int64_t(frequencies_.size())});
-    }
 
     DsaWeights weights_;
-    std::vector<double> frequencies_;
     double scale_;
 };
 
@@ -139,8 +136,8 @@ void DsaLayer::forward(Runner& run, const LayerStep& step) const {
 }  // namespace
 
 std::unique_ptr<Layer> make_dsa_layer(const Checkpoint& checkpoint, const AttentionConfig& config, int layer,
-                                      LayerPrecision precision) {
-    return std::make_unique<DsaLayer>(checkpoint, config, layer, precision);
+                                      LayerPrecision precision, Device& device) {
+    return std::make_unique<DsaLayer>(checkpoint, config, layer, precision, device);
 }
 
 }  // namespace smla

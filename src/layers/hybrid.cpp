@@ -9,11 +9,11 @@ namespace {
 class HybridLayer final : public Layer {
 public:
     HybridLayer(const Checkpoint& checkpoint, const AttentionConfig& config, int layer,
-                LayerPrecision precision)
+                LayerPrecision precision, Device& device)
         : Layer(config, layer, precision),
           weights_(load_hybrid_weights(checkpoint, config, layer, weight_options(precision))) {
         ratio_ = int32_t(config.compress_ratio(layer));
-        frequencies_ = rope_frequencies(config.common.rope_dim, config.rope(layer));
+        place(weights_, device);
         scale_ = config.softmax_scale();
     }
 
@@ -29,13 +29,9 @@ private:
                              const CacheGroup& state, const CacheGroup& entries) const;
     IndexInput index(Runner& run, const Tensor& x, const Tensor& latent, const StepBatch& batch) const;
     void project_out(Runner& run, const Tensor& core, const Tensor& out) const;
-    Tensor frequencies() const {
-        return make_tensor(frequencies_.data(), SMLA_F64, {int64_t(frequencies_.size())});
-    }
 
     HybridWeights weights_;
     int32_t ratio_;
-    std::vector<double> frequencies_;
     double scale_;
 };
 
@@ -50,7 +46,7 @@ void HybridLayer::norm(Runner& run, const Tensor& x, const Tensor& weight) const
 }
 
 void HybridLayer::rotate_tail(Runner& run, const Tensor& x, const StepBatch& batch, const Tensor& out) const {
-    run.run<Stage::rope>({.first = int32_t(x.shape[2] - 2 * int64_t(frequencies_.size())),
+    run.run<Stage::rope>({.first = int32_t(x.shape[2] - 2 * frequencies().shape[0]),
                           .x = x,
                           .positions = batch.rope_position,
                           .frequencies = frequencies(),
@@ -145,8 +141,8 @@ void HybridLayer::forward(Runner& run, const LayerStep& step) const {
 }  // namespace
 
 std::unique_ptr<Layer> make_hybrid_layer(const Checkpoint& checkpoint, const AttentionConfig& config,
-                                         int layer, LayerPrecision precision) {
-    return std::make_unique<HybridLayer>(checkpoint, config, layer, precision);
+                                         int layer, LayerPrecision precision, Device& device) {
+    return std::make_unique<HybridLayer>(checkpoint, config, layer, precision, device);
 }
 
 }  // namespace smla

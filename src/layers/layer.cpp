@@ -3,9 +3,9 @@
 namespace smla {
 
 std::unique_ptr<Layer> open_layer(const Checkpoint& checkpoint, const AttentionConfig& config, int layer,
-                                  LayerPrecision precision) {
-    return config.hybrid ? make_hybrid_layer(checkpoint, config, layer, precision)
-                         : make_dsa_layer(checkpoint, config, layer, precision);
+                                  LayerPrecision precision, Device& device) {
+    return config.hybrid ? make_hybrid_layer(checkpoint, config, layer, precision, device)
+                         : make_dsa_layer(checkpoint, config, layer, precision, device);
 }
 
 size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step, size_t stage_budget,

@@ -42,8 +42,8 @@ class Layer {
 public:
     virtual ~Layer() = default;
     virtual void forward(Runner& run, const LayerStep& step) const = 0;
-    virtual Tensor input_norm()
-        const = 0;  // [hidden], of the norm before the block; absent if the checkpoint has none
+    // [hidden] on the host, of the norm before the block; absent if the checkpoint has none
+    virtual Tensor input_norm() const = 0;
 
     const AttentionConfig& config() const { return config_; }
     int layer_index() const { return layer_; }
@@ -53,9 +53,28 @@ protected:
     Layer(const AttentionConfig& config, int layer, LayerPrecision precision)
         : config_(config), layer_(layer), precision_(precision) {}
 
+    // On the device from now on: the weights that forward() reads, and RoPE's frequencies.
+    template <class Weights>
+    void place(Weights& weights, Device& device) {
+        each_tensor(weights, [&](HostTensor& tensor) { place(tensor, device); });
+        frequencies_ = rope_frequencies(config_.common.rope_dim, config_.rope(layer_));
+        placed_frequencies_.view = make_tensor(frequencies_.data(), SMLA_F64, {int64_t(frequencies_.size())});
+        place(placed_frequencies_, device);
+    }
+    const Tensor& frequencies() const { return placed_frequencies_.view; }
+
     AttentionConfig config_;
     int layer_;
     LayerPrecision precision_;
+
+private:
+    static void place(HostTensor& tensor, Device& device) {
+        const PlacedTensor placed = smla::place(device, tensor.view);
+        tensor.view = placed.view;
+        if (placed.memory) tensor.memory = placed.memory;
+    }
+    std::vector<double> frequencies_;
+    HostTensor placed_frequencies_;
 };
 
 inline WeightOptions weight_options(const LayerPrecision& precision) {
@@ -65,12 +84,14 @@ inline Tensor as_matrix(const HostTensor& weight) {  // [N,K] as [1,N,K]
     return reshape(weight.view, {1, weight.view.shape[0], weight.view.shape[1]});
 }
 
-// Reads the weights of one layer; throws one error that lists every missing or misshapen tensor.
+// Reads the weights of one layer onto a device; throws one error that lists every missing or misshapen
+// tensor.
 std::unique_ptr<Layer> open_layer(const Checkpoint& checkpoint, const AttentionConfig& config, int layer,
-                                  LayerPrecision precision);
-std::unique_ptr<Layer> make_dsa_layer(const Checkpoint&, const AttentionConfig&, int layer, LayerPrecision);
-std::unique_ptr<Layer> make_hybrid_layer(const Checkpoint&, const AttentionConfig&, int layer,
-                                         LayerPrecision);
+                                  LayerPrecision precision, Device& device = host_device());
+std::unique_ptr<Layer> make_dsa_layer(const Checkpoint&, const AttentionConfig&, int layer, LayerPrecision,
+                                      Device&);
+std::unique_ptr<Layer> make_hybrid_layer(const Checkpoint&, const AttentionConfig&, int layer, LayerPrecision,
+                                         Device&);
 
 // Bytes of workspace that forward() needs for these shapes, and the run itself.
 size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step, size_t stage_budget,

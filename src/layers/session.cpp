@@ -7,7 +7,7 @@
 namespace smla {
 
 Session::Session(Context& context, const Layer& layer, const SessionOptions& options)
-    : context_(context), layer_(layer), options_(options), workspace_(context) {
+    : context_(context), layer_(layer), options_(options), staging_(context), workspace_(context) {
     SMLA_CHECK(options.max_requests >= 1, "max_requests", options.max_requests, "1 or more");
     SMLA_CHECK(options.max_tokens >= 1, "max_tokens", options.max_tokens, "1 or more");
     SMLA_CHECK(options.max_step_tokens >= 1, "max_step_tokens", options.max_step_tokens, "1 or more");
@@ -48,6 +48,19 @@ Session::Session(Context& context, const Layer& layer, const SessionOptions& opt
     workspace_bytes_ =
         layer_workspace(layer, context.env({}), layer_step(largest), options.stage_budget, nullptr);
     workspace_.at_least(workspace_bytes_);
+    reserve_staging(largest);
+}
+
+// Everything that a step brings from the host, at its largest.
+void Session::reserve_staging(const Step& largest) {
+    const auto room = [](const Tensor& tensor) {
+        return present(tensor) ? round_up(span_bytes(tensor), Staging::kAlignment) : 0;
+    };
+    size_t bytes = 2 * room(largest.hidden) + 2 * room(host_topk(options_.max_step_tokens));
+    for (const FieldSpec& spec : kPlanFieldSpecs) bytes += room(largest_field(spec, plan_->maxima()));
+    for (const Group& group : groups_)
+        bytes += round_up(group.table.size() * sizeof(int32_t), Staging::kAlignment);
+    staging_.reserve(bytes);
 }
 
 Session::~Session() {
@@ -66,7 +79,9 @@ void Session::create_group(const CacheNeed& need, std::mt19937_64& random) {
     cache.pages = pages;
     cache.scale = find_format(need.format)->scale == ScaleKind::per_tensor ? options_.caches.kv_scale : 0.f;
     cache.data = context_.allocate(size_t(pages) * need.page_bytes());
-    std::memset(cache.data, 0, size_t(pages) * need.page_bytes());
+    cache.device_type = context_.device().type();
+    cache.device_index = context_.device().index();
+    context_.device().fill(cache.data, 0, size_t(pages) * need.page_bytes(), nullptr);
     group.free_pages.resize(size_t(pages));
     std::iota(group.free_pages.begin(), group.free_pages.end(), 0);
     std::shuffle(group.free_pages.begin(), group.free_pages.end(), random);
@@ -179,21 +194,26 @@ void Session::build_plan(const Step& step) {
     plan_->build(batch);
 }
 
-CacheGroup Session::cache_group(int32_t bit, const Tensor& slots) const {
+CacheGroup Session::cache_group(int32_t bit, const Tensor& slots) {
     for (const Group& group : groups_)
-        if (group.need.group == bit)
-            return {group.cache,
-                    make_tensor(group.table.data(), SMLA_I32, {options_.max_requests, group.columns}), slots};
+        if (group.need.group == bit) {
+            const Tensor table =
+                make_tensor(group.table.data(), SMLA_I32, {options_.max_requests, group.columns});
+            return {group.cache, staging_.put(table), slots};
+        }
     return {};
 }
 
-LayerStep Session::layer_step(const Step& step) const {
+LayerStep Session::layer_step(const Step& step) {
     const int64_t tokens = step.hidden.shape[0];
     const PlanFields& fields = plan_->fields();
-    const auto cut = [&](const Tensor& field) { return present(field) ? slice(field, 0, 0, tokens) : field; };
+    const auto cut = [&](const Tensor& field) {
+        return present(field) ? staging_.put(slice(field, 0, 0, tokens)) : field;
+    };
+    staging_.begin_step();
     LayerStep out{};
-    out.hidden = step.hidden;
-    out.out = step.out;
+    out.hidden = staging_.put(step.hidden);
+    out.out = staging_.room(step.out);
     const int64_t ratio = std::max<int64_t>(layer_.config().compress_ratio(layer_.layer_index()), 1);
     out.batch = {cut(fields.request_of_token), cut(fields.position), cut(fields.rope_position),
                  cut(fields.visible_tokens), options_.max_tokens / ratio};
@@ -209,9 +229,8 @@ LayerStep Session::layer_step(const Step& step) const {
     out.visible_entries = cut(fields.visible_entries);
     out.entry_rows = cut(fields.entry_rows);
     out.entry_lengths = cut(fields.entry_len);
-    out.forced_topk = step.forced_topk;
-    if (layer_.config().layer_kind(layer_.layer_index()) == LayerKind::dsa)
-        out.topk = make_tensor(topk_.data(), SMLA_I32, {tokens, layer_.config().indexer->topk});
+    out.forced_topk = staging_.put(step.forced_topk);
+    out.topk = staging_.room(host_topk(tokens));
     return out;
 }
 
@@ -228,13 +247,17 @@ void Session::forward(const Step& step) {
         bytes =
             layer_workspace(layer_, env, inner, options_.stage_budget, step.tap);  // looking costs scratch
     run_layer(layer_, env, inner, workspace_.at_least(bytes), options_.stage_budget, &records, step.tap);
+    staging_.get(inner.out, step.out);
+    if (present(inner.topk)) staging_.get(inner.topk, host_topk(inner.topk.shape[0]));
     for (const StepRequest& request : step.requests) lengths_[size_t(request.request)] += request.tokens;
     last_tokens_ = step.hidden.shape[0];
 }
 
-Tensor Session::topk() const {
-    if (topk_.empty() || layer_.config().layer_kind(layer_.layer_index()) != LayerKind::dsa) return {};
-    return make_tensor(topk_.data(), SMLA_I32, {last_tokens_, layer_.config().indexer->topk});
+Tensor Session::topk() const { return host_topk(last_tokens_); }
+
+Tensor Session::host_topk(int64_t tokens) const {
+    if (layer_.config().layer_kind(layer_.layer_index()) != LayerKind::dsa) return {};
+    return make_tensor(topk_.data(), SMLA_I32, {tokens, layer_.config().indexer->topk});
 }
 
 size_t Session::cache_bytes() const {

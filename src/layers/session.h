@@ -5,6 +5,7 @@
 
 #include "layers/cache_layout.h"
 #include "layers/layer.h"
+#include "layers/staging.h"
 #include "plan/plan.h"
 
 #include <random>
@@ -35,6 +36,7 @@ public:
 
     struct Step {
         std::span<const StepRequest> requests;
+        // on the host, or on the context's device
         Tensor hidden{};          // [T,hidden], the requests' tokens one after the other
         Tensor out{};             // [T,hidden]
         Tensor rope_positions{};  // [T] i32 or i64, optional: the order in the request
@@ -43,8 +45,8 @@ public:
     };
     void forward(const Step& step);
 
-    // Selected positions of the last step, [T,k] i32: for the layers that share them. Absent without an
-    // indexer.
+    // Selected positions of the last step, [T,k] i32 on the host: for the layers that share them. Absent
+    // without an indexer.
     Tensor topk() const;
     int32_t length(int32_t request) const { return lengths_[size_t(request)]; }
     void end_request(int32_t request);  // frees its pages
@@ -71,8 +73,10 @@ private:
     void fit_pages(Group& group, const StepRequest& request);
     void check(const Step& step) const;
     void build_plan(const Step& step);
-    LayerStep layer_step(const Step& step) const;
-    CacheGroup cache_group(int32_t bit, const Tensor& slots) const;
+    LayerStep layer_step(const Step& step);
+    CacheGroup cache_group(int32_t bit, const Tensor& slots);
+    void reserve_staging(const Step& largest);
+    Tensor host_topk(int64_t tokens) const;
     int64_t step_tokens(const Step& step) const;
 
     Context& context_;
@@ -84,6 +88,7 @@ private:
     std::unique_ptr<Plan> plan_;
     std::vector<int32_t> query_start_loc_, seq_lens_, topk_;
     int64_t last_tokens_ = 0;
+    Staging staging_;
     OwnedWorkspace workspace_;
     size_t workspace_bytes_ = 0;
 };

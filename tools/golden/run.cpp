@@ -88,7 +88,7 @@ std::vector<Running> open_layers(Context& context, const Golden& golden, const R
     precision.weight_prefix = kWeightPrefix;
     for (const GoldenLayer& each : golden.layers) {
         Running running{.golden = each};
-        running.layer = open_layer(golden.weights, each.config, each.index, precision);
+        running.layer = open_layer(golden.weights, each.config, each.index, precision, context.device());
         SessionOptions session;
         session.caches = options.caches;
         session.max_requests = int32_t(golden.batch);

@@ -179,7 +179,8 @@ DemoResult run_demo(Context& context, const DemoModel& model, const DemoFormat& 
     const bool f32 = format.kv == SMLA_ROW_F32;
     LayerPrecision precision;
     precision.queries = f32 ? SMLA_F32 : SMLA_BF16;
-    const auto layer = open_layer(Checkpoint::open(model.folder), model.config, model.layer, precision);
+    const auto layer =
+        open_layer(Checkpoint::open(model.folder), model.config, model.layer, precision, context.device());
     Schedule schedule{
         .chunks = {kDemoChunk}, .decode_tokens = kDemoDecode, .stagger = 1, .keep_selected = true};
     SessionOptions options;

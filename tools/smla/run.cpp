@@ -175,7 +175,8 @@ int report(const Tool& tool, const Options& options, const Job& job, const Sessi
 int run(const Tool& tool, const Options& options) {
     Context context = options.context.create();
     Job job = prepare(options);
-    const auto layer = open_layer(Checkpoint::open(options.checkpoint), job.config, job.layer, job.precision);
+    const auto layer = open_layer(Checkpoint::open(options.checkpoint), job.config, job.layer, job.precision,
+                                  context.device());
     Session session(context, *layer, job.session);
     const smla_dtype dtype = options.f64 ? SMLA_F64 : SMLA_F32;
     const int64_t width = job.config.common.hidden_size;

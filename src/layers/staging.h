@@ -1,0 +1,39 @@
+// Where a session's host tensors lie while a layer on a GPU reads them; on a CPU they stay where they are.
+#pragma once
+
+#include "core/tensor.h"
+#include "core/workspace.h"
+#include "engines/context.h"
+
+#include <vector>
+
+namespace smla {
+
+class Staging {
+public:
+    explicit Staging(Context& context) : context_(context) {}
+    ~Staging() { context_.release(memory_); }
+    Staging(const Staging&) = delete;
+    Staging& operator=(const Staging&) = delete;
+
+    // Room of every later step; until then tensors stay on the host, as in a pass that only sizes.
+    void reserve(size_t bytes);
+    void begin_step();                // what the step before put is gone
+    Tensor put(const Tensor& host);   // a copy on the device; what lies there already as it is
+    Tensor room(const Tensor& host);  // the same shape, not copied: for results
+    void get(const Tensor& placed,
+             const Tensor& host);  // rows [i] of results back; nothing if they are the same
+
+    static constexpr size_t kAlignment = 256;  // of what put() and room() give
+
+private:
+    bool stays(const Tensor& tensor) const {
+        return !memory_ || !present(tensor) || tensor.device_type == context_.device().type();
+    }
+    Context& context_;
+    void* memory_ = nullptr;
+    size_t bytes_ = 0, used_ = 0;
+    std::vector<DeviceBuffer> more_;  // of a step with tensors wider than were reserved
+};
+
+}  // namespace smla
