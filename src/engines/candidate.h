@@ -61,6 +61,15 @@ std::span<const Candidate<ArgsOf<S>>> reference_candidates();
 template <Stage S>
 std::span<const Candidate<ArgsOf<S>>> cuda_mma_candidates();
 
+template <Stage S>
+std::span<const Candidate<ArgsOf<S>>> candidates(const Env& env) {
+    switch (env.engine) {
+        case SMLA_ENGINE_REFERENCE: return reference_candidates<S>();
+        case SMLA_ENGINE_CUDA_MMA: return cuda_mma_candidates<S>();
+        default: return cpu_candidates<S>();
+    }
+}
+
 // A GPU of this machine; throws where there is none, or none that this build has code for.
 std::unique_ptr<Device> open_cuda_device(int32_t index);
 

@@ -10,15 +10,6 @@ namespace smla {
 namespace {
 
 template <Stage S>
-std::span<const Candidate<ArgsOf<S>>> candidates(const Env& env) {
-    switch (env.engine) {
-        case SMLA_ENGINE_REFERENCE: return reference_candidates<S>();
-        case SMLA_ENGINE_CUDA_MMA: return cuda_mma_candidates<S>();
-        default: return cpu_candidates<S>();
-    }
-}
-
-template <Stage S>
 const Candidate<ArgsOf<S>>& choose(const ArgsOf<S>& args, const Env& env) {
     const std::string& demanded = env.demanded[size_t(S)];
     std::string reasons;
@@ -68,6 +59,28 @@ std::vector<Verdict> explain_stage(const ArgsOf<S>& args, const Env& env) {
     for (const auto& candidate : candidates<S>(env))
         out.push_back({candidate.name, candidate.refuse(args, env)});
     return out;
+}
+
+namespace {
+constexpr const char* kEngineNames[] = {"auto", "reference", "cpu", "cuda_mma"};
+}
+
+std::span<const char* const> engine_names() { return kEngineNames; }
+const char* engine_name(smla_engine engine) { return kEngineNames[engine]; }
+smla_engine engine_from_name(std::string_view name) {
+    for (size_t i = 0; i < std::size(kEngineNames); ++i)
+        if (name == kEngineNames[i]) return smla_engine(i);
+    return SMLA_ENGINE_AUTO;
+}
+
+std::string why_no_engine(smla_engine engine) {
+    if (engine != SMLA_ENGINE_CUDA_MMA) return "";
+    try {
+        open_cuda_device(0);
+        return "";
+    } catch (const Error& error) {
+        return error.got + "; wanted " + error.wanted;
+    }
 }
 
 std::vector<std::string> kernel_names(Stage stage, smla_engine engine) {

@@ -20,6 +20,12 @@ size_t stage_workspace(const ArgsOf<S>& args, const Env& env, size_t budget);
 template <Stage S>
 std::vector<Verdict> explain_stage(const ArgsOf<S>& args, const Env& env);
 
+const char* engine_name(smla_engine engine);
+smla_engine engine_from_name(std::string_view name);  // AUTO if unknown
+std::span<const char* const> engine_names();          // "auto" first
+// Whether a context of this engine can be made here; why not, else empty.
+std::string why_no_engine(smla_engine engine);
+
 // Names only, for `list` and for checking a demand.
 std::vector<std::string> kernel_names(Stage stage, smla_engine engine);
 

@@ -21,7 +21,12 @@ std::string format_name(smla_format id) { return find_format(id)->name; }
 class Verifier {
 public:
     Verifier(const Golden& golden, const VerifyOptions& options, const Report& report)
-        : golden_(golden), options_(options), report_(report) {}
+        : golden_(golden), options_(options), report_(report) {
+        if (wants(SMLA_ENGINE_CPU)) fast_.push_back(SMLA_ENGINE_CPU);
+        const bool named = options.engine == SMLA_ENGINE_CUDA_MMA;
+        if (named || (wants(SMLA_ENGINE_CUDA_MMA) && why_no_engine(SMLA_ENGINE_CUDA_MMA).empty()))
+            fast_.push_back(SMLA_ENGINE_CUDA_MMA);
+    }
 
     void run() {
         if (wants(SMLA_ENGINE_REFERENCE)) {
@@ -29,10 +34,10 @@ public:
             plain(SMLA_ENGINE_REFERENCE, SMLA_ROW_F32);
             plain(SMLA_ENGINE_REFERENCE, SMLA_ROW_BF16);
         }
-        if (wants(SMLA_ENGINE_CPU)) {
-            plain(SMLA_ENGINE_CPU, SMLA_ROW_F32);
-            plain(SMLA_ENGINE_CPU, SMLA_ROW_BF16);
-            chunked();
+        for (const smla_engine engine : fast_) {
+            plain(engine, SMLA_ROW_F32);
+            plain(engine, SMLA_ROW_BF16);
+            chunked(engine);
         }
         for (const smla_format id : {SMLA_FP8_656, SMLA_FP8_584, SMLA_FP8_576, SMLA_FP8_512, SMLA_FP8_528})
             records(id);
@@ -51,7 +56,9 @@ private:
         args.engine = engine;
         args.threads = options_.threads;
         if (engine == SMLA_ENGINE_CPU) args.isa = options_.isa;
-        if (engine == SMLA_ENGINE_CPU && !options_.kernel.empty()) args.kernel = options_.kernel.c_str();
+        args.device_index = options_.device;
+        if (engine != SMLA_ENGINE_REFERENCE && !options_.kernel.empty())
+            args.kernel = options_.kernel.c_str();
         return Context(args);
     }
 
@@ -128,7 +135,7 @@ private:
         });
     }
 
-    void chunked() {
+    void chunked(smla_engine engine) {
         const RunOptions whole_run = run_options(SMLA_ROW_F32, SMLA_ROW_F32);
         for (size_t plan = 0; plan < golden_.chunk_plans.size(); ++plan) {
             RunOptions run = whole_run;
@@ -139,7 +146,7 @@ private:
             std::string how = "chunks";
             for (size_t i = 0; i < run.chunks.size() && i < 4; ++i) how += text(i ? "," : " ", run.chunks[i]);
             if (run.chunks.size() > 4) how += ",...";
-            attempt(SMLA_ENGINE_CPU, run, how, [&](Context& on, Combination& out) {
+            attempt(engine, run, how, [&](Context& on, Combination& out) {
                 const auto whole = run_golden(on, golden_, whole_run), results = run_golden(on, golden_, run);
                 note_kernel(out, results);
                 for (size_t i = 0; i < results.size(); ++i) {
@@ -183,12 +190,11 @@ private:
         RunOptions run = run_options(format, SMLA_ROW_F32);
         run.force_topk = true;
         run.intermediates = false;
-        if (wants(SMLA_ENGINE_CPU)) {
+        for (const smla_engine engine : fast_)
             for (const smla_dtype queries : {SMLA_F32, SMLA_BF16}) {
                 run.precision.queries = queries;
-                same_cache(run, queries == SMLA_BF16);
+                same_cache(engine, run, queries == SMLA_BF16);
             }
-        }
         if (!wants(SMLA_ENGINE_REFERENCE)) return;
         run.precision.activations = run.precision.queries = SMLA_F64;
         run.caches.index = SMLA_ROW_F64;
@@ -208,8 +214,8 @@ private:
         });
     }
 
-    void same_cache(RunOptions run, bool bf16) {
-        attempt(SMLA_ENGINE_CPU, run, bf16 ? "same cache, bf16 queries" : "same cache, f32 queries",
+    void same_cache(smla_engine engine, RunOptions run, bool bf16) {
+        attempt(engine, run, bf16 ? "same cache, bf16 queries" : "same cache, f32 queries",
                 [&](Context& on, Combination& out) {
                     Checked core{"attend", 0, bf16 ? kSameCacheBf16L2 : kSameCacheF32, bf16 ? "l2" : "max"};
                     run.on_attend = [&](const smla_attend_args& args) {
@@ -222,10 +228,14 @@ private:
     }
 
     void index_keys(smla_format format) {
-        if (!golden_.layers[0].config.indexer || !golden_.has("mid.topk") || !wants(SMLA_ENGINE_CPU)) return;
+        if (!golden_.layers[0].config.indexer || !golden_.has("mid.topk") || fast_.empty()) return;
         if (!fits(SMLA_ROW_F32, format)) return;
+        for (const smla_engine engine : fast_) own_topk(engine, format);
+    }
+
+    void own_topk(smla_engine engine, smla_format format) {
         const RunOptions run = run_options(SMLA_ROW_F32, format);
-        attempt(SMLA_ENGINE_CPU, run, "own topk", [&](Context& on, Combination& out) {
+        attempt(engine, run, "own topk", [&](Context& on, Combination& out) {
             const auto results = run_golden(on, golden_, run);
             note_kernel(out, results);
             const double limit = format == SMLA_INDEX_FP8_132 ? kOverlapFp8 : kOverlapFp4;
@@ -240,6 +250,7 @@ private:
     const Golden& golden_;
     const VerifyOptions& options_;
     const Report& report_;
+    std::vector<smla_engine> fast_;  // all but the reference
 };
 
 double severity(const Checked& check) {

@@ -8,7 +8,8 @@
 namespace smla::golden {
 
 struct VerifyOptions {
-    smla_engine engine = SMLA_ENGINE_AUTO;  // AUTO: all
+    smla_engine engine = SMLA_ENGINE_AUTO;  // AUTO: all that this machine has
+    int32_t device = 0;                     // which GPU
     smla_isa isa = SMLA_ISA_AUTO;
     int32_t threads = 0;
     std::string kernel;  // demanded by name

@@ -1,19 +1,24 @@
 #include "context_options.h"
 
 #include "core/cpu_features.h"
+#include "engines/run.h"
 #include "names.h"
 
 namespace smla::cli {
 
 void ContextOptions::add(CLI::App& command) {
     constexpr const char* group = "Where it runs";
-    command.add_option("--engine", engine, "auto, reference or cpu")
+    command.add_option("--engine", engine, "auto, reference, cpu or cuda_mma")
         ->envname("SMLA_ENGINE")
         ->capture_default_str()
         ->group(group);
     command
         .add_option("--isa", isa, "Instruction set of the cpu engine (default: SMLA_ISA, else the best here)")
         ->type_name("auto|scalar|avx2|avx512|avx512_bf16")
+        ->group(group);
+    command.add_option("--device", device, "Which GPU, for cuda_mma")
+        ->check(whole_number(0, 1023))
+        ->capture_default_str()
         ->group(group);
     command.add_option("--threads", threads, "0: one per core that this process may use")
         ->envname("SMLA_THREADS")
@@ -33,7 +38,8 @@ smla_context_args ContextOptions::args() const {
     smla_context_args args{};
     args.struct_size = sizeof args;
     args.version = SMLA_VERSION;
-    args.engine = parse_choice("--engine", engine, {"auto", "reference", "cpu"});
+    args.engine = parse_choice("--engine", engine, {engine_names().begin(), engine_names().end()});
+    args.device_index = device;
     std::vector<std::string> names{"auto"};
     for (smla_isa each = SMLA_ISA_SCALAR; each <= SMLA_ISA_AVX512_BF16; ++each)
         names.emplace_back(isa_name(each));

@@ -1,4 +1,4 @@
-// --engine, --isa, --threads, --kernel, --batch-invariant: where a subcommand computes.
+// --engine, --device, --isa, --threads, --kernel, --batch-invariant: where a subcommand computes.
 #pragma once
 
 #include "engines/context.h"
@@ -11,7 +11,7 @@ namespace smla::cli {
 
 struct ContextOptions {
     std::string engine = "auto", isa = "auto", kernel;
-    int threads = 0;
+    int device = 0, threads = 0;
     bool batch_invariant = false;
 
     void add(CLI::App& command);

@@ -1,6 +1,7 @@
 // smla doctor: what this machine has, what runs on it, and whether it computes right.
 #include "common.h"
 #include "core/cpu_features.h"
+#include "engines/run.h"
 #include "linear/cblas.h"
 #include "machine.h"
 #include "self_test.h"
@@ -17,12 +18,41 @@ struct Options {
     bool no_self_test = false;
 };
 
+// The GPUs that the CUDA engine runs on; or why there is none.
+Document gpu_facts() {
+    const std::string why = why_no_engine(SMLA_ENGINE_CUDA_MMA);
+    if (!why.empty()) return {{"why_none", why}};
+    Document devices = Document::array();
+    try {
+        for (int32_t index = 0;; ++index) {
+            const auto device = open_cuda_device(index);
+            const DeviceFacts& gpu = device->facts();
+            devices.push_back({{"name", gpu.name},
+                               {"capability", gpu.capability},
+                               {"multiprocessors", gpu.multiprocessors},
+                               {"memory_bytes", gpu.memory_bytes}});
+        }
+    } catch (const Error&) {  // no more of them
+    }
+    return {{"devices", devices}};
+}
+
+std::string gpu_text(const Document& gpu) {
+    if (gpu.contains("why_none")) return "none: " + gpu["why_none"].get<std::string>();
+    std::string out;
+    for (const Document& each : gpu["devices"])
+        out += text(out.empty() ? "" : "; ", each["name"].get<std::string>(), ", sm_",
+                    each["capability"].get<int>(), ", ", each["multiprocessors"].get<int>(),
+                    " multiprocessors, ", bytes_text(each["memory_bytes"].get<double>()));
+    return out;
+}
+
 Document facts(const Context& context) {
     const std::string blas = cblas().library;
     const char* named = std::getenv("SMLA_CBLAS");
     return {{"version", version_text()},
             {"build", text(compiler(), ", ", build_type())},
-            {"cuda", false},
+            {"gpu", gpu_facts()},
             {"cpu", cpu_model()},
             {"cores", usable_cores()},
             {"best_isa", isa_name(best_isa())},
@@ -44,7 +74,7 @@ std::string describe(const Document& facts) {
             : facts["cblas"].get<std::string>();
     const std::string pages = facts["huge_pages"].get<std::string>();
     return line("version", facts["version"].get<std::string>()) +
-           line("build", facts["build"].get<std::string>() + ", without CUDA engines") +
+           line("build", facts["build"].get<std::string>()) + line("gpu", gpu_text(facts["gpu"])) +
            line("cpu", facts["cpu"].get<std::string>()) +
            line("cores", text(facts["cores"].get<int>(), " that this process may use")) +
            line("isa", text("best here ", facts["best_isa"].get<std::string>())) +

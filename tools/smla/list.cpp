@@ -18,6 +18,8 @@ Table engines() {
     table.row({"reference", true, "plain loops on one thread, the specification; f64 too"});
     table.row(
         {"cpu", true, text("instruction set ", isa_name(best_isa()), ", ", usable_cores(), " threads")});
+    const std::string why = why_no_engine(SMLA_ENGINE_CUDA_MMA);
+    table.row({"cuda_mma", why.empty(), why.empty() ? "any NVIDIA GPU since Ampere" : why});
     return table;
 }
 
@@ -69,9 +71,11 @@ Table formats_table() {
 }
 
 Table kernels() {
-    Table table({{"stage", "stage"}, {"cpu", "cpu, best first"}, {"reference", ""}});
+    Table table(
+        {{"stage", "stage"}, {"cpu", "cpu, best first"}, {"cuda_mma", "cuda_mma"}, {"reference", ""}});
     for (int stage = 0; stage < kStageCount; ++stage)
         table.row({kStageNames[stage], Document(kernel_names(Stage(stage), SMLA_ENGINE_CPU)),
+                   Document(kernel_names(Stage(stage), SMLA_ENGINE_CUDA_MMA)),
                    Document(kernel_names(Stage(stage), SMLA_ENGINE_REFERENCE))});
     return table;
 }

@@ -2,6 +2,7 @@
 
 #include "engines/run.h"
 #include "oracle.h"
+#include "placed.h"
 #include "problems.h"
 
 #include <limits>
@@ -30,8 +31,12 @@ struct Test {
 template <Stage S>
 std::string run_on(Context& context, const ArgsOf<S>& args) {
     OwnedWorkspace workspace(context);
-    const size_t bytes = stage_workspace<S>(args, context.env({}), 0);
-    return run_stage<S>(args, context.env(workspace.at_least(bytes)));
+    const Placed<ArgsOf<S>> placed(context.device(), args);
+    const size_t bytes = stage_workspace<S>(placed.args, context.env({}), 0);
+    std::string kernel = run_stage<S>(placed.args, context.env(workspace.at_least(bytes)));
+    context.device().wait(nullptr);
+    placed.copy_back();
+    return kernel;
 }
 
 std::string attend(Context& context, AttendShape shape, double* error) {

@@ -66,6 +66,7 @@ int verify_files(const Tool& tool, const Options& options) {
     verify.engine = args.engine;
     verify.isa = args.isa;
     verify.threads = args.threads;
+    verify.device = args.device_index;
     verify.kernel = options.context.kernel;
     Document rows = Document::array();
     int64_t ran = 0, skipped = 0, failed = 0;

@@ -99,22 +99,22 @@ void Comparison::equal_bytes(const char* name, const std::vector<uint8_t>& got,
         if (got[i] != want[i]) return check(false, text(name, ": byte ", i, got_want(got[i], want[i])));
 }
 
-Scratch::Scratch(size_t bytes) : bytes_(bytes), memory_(bytes + 2 * kGuard + 64, kPoison) {
-    std::memset(get().data, 0, std::min(bytes, kWorkspaceHeader));
+Scratch::Scratch(Device& device, size_t bytes)
+    : device_(device), bytes_(bytes), memory_(device, bytes + 2 * kGuard) {
+    device.fill(memory_.data(), kPoison, memory_.bytes(), nullptr);
+    device.fill(get().data, 0, std::min(bytes, kWorkspaceHeader), nullptr);
 }
 
-Workspace Scratch::get() const {
-    const size_t address = reinterpret_cast<uintptr_t>(memory_.data()) + kGuard;
-    return {memory_.data() + kGuard + (64 - address % 64) % 64, bytes_};
-}
+Workspace Scratch::get() const { return {static_cast<char*>(memory_.data()) + kGuard, bytes_}; }
 
 std::string Scratch::complaint() const {
-    const auto* data = static_cast<const uint8_t*>(get().data);
+    std::vector<uint8_t> all(memory_.bytes());
+    device_.download(all.data(), memory_.data(), all.size(), nullptr);
+    const uint8_t *first = all.data(), *data = first + kGuard, *last = first + all.size();
     const size_t header = std::min(bytes_, kWorkspaceHeader);
     if (std::any_of(data, data + header, [](uint8_t byte) { return byte != 0; }))
         return "left a counter of the workspace that is not zero";
     const auto poison = [](uint8_t byte) { return byte == kPoison; };
-    const uint8_t *first = memory_.data(), *last = first + memory_.size();
     if (!std::all_of(first, data, poison) || !std::all_of(data + bytes_, last, poison))
         return text("wrote outside its workspace of ", bytes_, " bytes");
     return "";

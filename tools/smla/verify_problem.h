@@ -4,6 +4,7 @@
 
 #include "engines/context.h"
 #include "engines/run.h"
+#include "placed.h"
 #include "verify_memory.h"
 
 #include <functional>
@@ -66,33 +67,47 @@ public:
     ArgsOf<S> args{};
 };
 
-// Memory for a kernel: the header zeroed, the rest and what lies around it poison.
+// Memory for a kernel on its device: the header zeroed, the rest and what lies around it poison.
 class Scratch {
 public:
-    explicit Scratch(size_t bytes);
+    Scratch(Device& device, size_t bytes);
     Workspace get() const;
     std::string complaint() const;  // a counter left, a write outside; empty: none
 
 private:
+    Device& device_;
     size_t bytes_;
-    mutable std::vector<uint8_t> memory_;
+    DeviceBuffer memory_;
 };
 
 template <Stage S>
 size_t workspace_of(const std::string& kernel, const ArgsOf<S>& args, const Env& env, size_t budget) {
-    const auto table = env.engine == SMLA_ENGINE_REFERENCE ? reference_candidates<S>() : cpu_candidates<S>();
-    for (const auto& candidate : table)
+    for (const auto& candidate : candidates<S>(env))
         if (kernel == candidate.name) return candidate.workspace(args, env, budget);
     fail(SMLA_INTERNAL, "verify", kernel, "a kernel of the table");
+}
+
+// Host arguments on the engine's device, in poisoned scratch, whatever kernel takes them; results come back.
+template <Stage S>
+void run_placed(const ArgsOf<S>& args, Env env) {
+    const Placed<ArgsOf<S>> placed(*env.device, args);
+    const Scratch scratch(*env.device, stage_workspace<S>(args, env, 0));
+    env.workspace = scratch.get();
+    run_stage<S>(placed.args, env);
+    env.device->wait(nullptr);
+    placed.copy_back();
 }
 
 template <Stage S>
 void ProblemOf<S>::run(Context& context, const std::string& kernel, size_t budget, Comparison& out) {
     Env env = context.env({});
     env.demanded[size_t(S)] = kernel;
-    const Scratch scratch(workspace_of<S>(kernel, args, env, budget));
+    const Placed<ArgsOf<S>> placed(context.device(), args);
+    const Scratch scratch(context.device(), workspace_of<S>(kernel, args, env, budget));
     env.workspace = scratch.get();
-    const std::string ran = run_stage<S>(args, env);
+    const std::string ran = run_stage<S>(placed.args, env);
+    context.device().wait(nullptr);
+    placed.copy_back();
     out.check(ran == kernel, text("ran ", ran));
     const std::string complaint = scratch.complaint(), wrote = memory.forbidden_write();
     out.check(complaint.empty(), complaint);

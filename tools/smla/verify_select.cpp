@@ -203,11 +203,8 @@ void ScoreSelectProblem::compare_with_pair(Context& context, const std::string& 
     // the generic kernel is the generic pair
     const std::vector<std::string> names = kernel_names(Stage::score, env.engine);
     if (kernel == names.back()) env.demanded[size_t(Stage::score)] = kernel;
-    const Scratch scratch(std::max(stage_workspace<Stage::score>(score, env, 0),
-                                   stage_workspace<Stage::select>(select, env, 0)));
-    env.workspace = scratch.get();
-    run_stage<Stage::score>(score, env);
-    run_stage<Stage::select>(select, env);
+    run_placed<Stage::score>(score, env);
+    run_placed<Stage::select>(select, env);
     const auto bits = [](const Tensor& tensor, int64_t t, int64_t i) {
         uint32_t out;
         std::memcpy(&out, address(tensor, t, i), sizeof out);

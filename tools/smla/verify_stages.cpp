@@ -51,7 +51,9 @@ public:
         if (args_.engine != SMLA_ENGINE_AUTO) return {args_.engine};
         // a kernel demanded by name is one of the cpu engine's: the reference has one for each stage
         if (args_.kernel) return {SMLA_ENGINE_CPU};
-        return {SMLA_ENGINE_REFERENCE, SMLA_ENGINE_CPU};
+        std::vector<smla_engine> out{SMLA_ENGINE_REFERENCE, SMLA_ENGINE_CPU};
+        if (why_no_engine(SMLA_ENGINE_CUDA_MMA).empty()) out.push_back(SMLA_ENGINE_CUDA_MMA);
+        return out;
     }
     Setting draw(Random& random, int64_t index) const {
         Setting out{args_.isa, args_.threads, args_.batch_invariant};
@@ -188,8 +190,6 @@ private:
     std::vector<Stage> stages_;
     std::vector<Row> rows_;
 };
-
-const char* engine_name(smla_engine engine) { return engine == SMLA_ENGINE_REFERENCE ? "reference" : "cpu"; }
 
 Document row_json(const Row& row) {
     Document out{{"stage", stage_name(row.stage)},

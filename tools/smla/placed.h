@@ -1,0 +1,64 @@
+// A call's arguments on a device: copies of every tensor and cache of the host, one copy for what shares
+// memory, and back again. On a CPU the arguments themselves.
+#pragma once
+
+#include "core/device.h"
+#include "formats/format.h"
+#include "ops/tensors_of.h"
+
+#include <algorithm>
+#include <map>
+#include <type_traits>
+#include <vector>
+
+namespace smla::cli {
+
+// Blocks of host memory and their copies.
+class PlacedMemory {
+public:
+    explicit PlacedMemory(Device& device) : device_(device) {}
+    void take(Tensor& tensor);
+    void take(smla_cache& cache);
+    void take(const float*& scalar);
+    void copy_back() const;
+
+private:
+    struct Block {
+        size_t bytes = 0;
+        DeviceBuffer memory;
+    };
+    void* copy_of(const void* host, size_t bytes);
+
+    Device& device_;
+    std::map<const void*, Block> blocks_;
+};
+
+template <class Args>
+class Placed {
+public:
+    Placed(Device& device, const Args& host) : args(host), memory_(device) {
+        if (device.type() == SMLA_CPU) return;
+        // the longest tensor first: views that begin where another does share its copy
+        std::vector<Tensor*> tensors;
+        std::vector<smla_cache*> caches;
+        visit(
+            args, [&](Tensor& each) { tensors.push_back(&each); },
+            [&](smla_cache& each) { caches.push_back(&each); });
+        std::stable_sort(tensors.begin(), tensors.end(),
+                         [](const Tensor* a, const Tensor* b) { return span_bytes(*a) > span_bytes(*b); });
+        for (Tensor* each : tensors) memory_.take(*each);
+        for (smla_cache* each : caches) memory_.take(*each);
+        if constexpr (std::is_same_v<Args, smla_attend_args>) {
+            memory_.take(args.softmax_scale_device);
+            memory_.take(args.q_scale_device);
+        }
+    }
+    void copy_back() const { memory_.copy_back(); }
+
+    Args args;
+
+private:
+    PlacedMemory memory_;
+};
+
+}  // namespace smla::cli
