@@ -1,11 +1,14 @@
 # What the distribution provides. Header-only packages serve every architecture; compiled ones exist for the
-# host only, so a cross build takes fmt header-only and compiles GoogleTest from libgtest-dev's sources.
+# host only, so a cross build (and one to be carried elsewhere) takes fmt header-only and compiles GoogleTest from libgtest-dev's sources.
 find_package(Threads REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
+if(SMLA_PORTABLE)
+    add_link_options(-static-libstdc++ -static-libgcc -s)
+endif()
 
 if(SMLA_TOOLS)
     find_package(CLI11 REQUIRED)
-    if(CMAKE_CROSSCOMPILING)
+    if(CMAKE_CROSSCOMPILING OR SMLA_PORTABLE)
         add_library(fmt::fmt INTERFACE IMPORTED GLOBAL)
         target_compile_definitions(fmt::fmt INTERFACE FMT_HEADER_ONLY)
     else()

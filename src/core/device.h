@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -34,6 +35,9 @@ public:
     virtual void download(void* to, const void* from, size_t bytes, smla_stream stream) = 0;
     virtual void fill(void* to, int byte, size_t bytes, smla_stream stream) = 0;
     virtual void wait(smla_stream stream) = 0;
+    // Seconds from the first to the last piece of work that `body` queues, as the device's own clock has it;
+    // waits.
+    virtual double seconds_of(smla_stream stream, const std::function<void()>& body) = 0;
 
     // Makes the device current for this thread's calls while it lives.
     class Scope {

@@ -15,6 +15,8 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
     ModelStep step = model_step(test.config, test.layer, shape);
     Memory memory;
     fill(step, shape, memory, context_.pool(), 30);
+    PlacedMemory placed(context_.device());
+    place(step, placed);
 
     const Env env = context_.env({});
     Runner sizing(env, 0, nullptr);
@@ -24,13 +26,17 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
     Memory queries;
     std::vector<Tensor> variants(8, step.hybrid ? step.hybrid_step.index.q : step.dsa.index.q);
     Filler filler(queries, context_.pool(), 31);
-    for (Tensor& each : variants) filler.values(each);
+    for (Tensor& each : variants) {
+        each.device_type = SMLA_CPU;
+        filler.values(each);
+        placed.take(each);
+    }
 
     Measured total{.stage = "decode", .name = test.name};
     StageRecords last{};
     std::array<std::vector<double>, kStageCount> seconds;
     // wall time: a CBLAS library has threads of its own
-    total.seconds = Stopwatch(options_, false)
+    total.seconds = Stopwatch(options_, context_, Stopwatch::Clock::wall)
                         .median(
                             [&](int64_t i) {
                                 StageRecords records{};

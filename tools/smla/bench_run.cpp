@@ -3,6 +3,7 @@
 #include "engines/run.h"
 #include "oracle.h"
 #include "peaks.h"
+#include "placed.h"
 
 #include <algorithm>
 #include <ctime>
@@ -33,6 +34,24 @@ double Stopwatch::now() const {
     return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
 }
 
+Stopwatch::Stopwatch(const BenchOptions& options, Context& context, Clock clock)
+    : options_(options),
+      device_(context.device()),
+      gpu_(context.device().type() != SMLA_CPU),
+      processor_(!gpu_ && clock == Clock::processor && context.pool().threads() == 1) {
+    if (gpu_) flush_ = DeviceBuffer(device_, 4 * device_.facts().l2_bytes);
+}
+
+double Stopwatch::once(const std::function<void(int64_t)>& body, int64_t i) const {
+    if (gpu_) {
+        device_.fill(flush_.data(), int(i & 1), flush_.bytes(), nullptr);
+        return device_.seconds_of(nullptr, [&] { body(i); });
+    }
+    const double start = now();
+    body(i);
+    return now() - start;
+}
+
 double median_of(std::vector<double> values) {
     const auto middle = values.begin() + int64_t(values.size() / 2);
     std::nth_element(values.begin(), middle, values.end());
@@ -44,10 +63,8 @@ double Stopwatch::median(const std::function<void(int64_t)>& body, int* repeats)
     std::vector<double> times;
     double spent = 0;
     body(0);  // warms up
-    for (int64_t i = 1; times.size() < 5 || (spent < limit && times.size() < 1000); ++i) {
-        const double start = now();
-        body(i);
-        times.push_back(now() - start);
+    for (int64_t i = 1; times.size() < (gpu_ ? 30 : 5) || (spent < limit && times.size() < 1000); ++i) {
+        times.push_back(once(body, i));
         spent += times.back();
     }
     *repeats = int(times.size());
@@ -78,7 +95,7 @@ double Peaks::of(smla_isa isa, smla_dtype queries) const {
 Bench::Bench(Context& context, const BenchOptions& options)
     : context_(context),
       options_(options),
-      stopwatch_(options_, context.pool().threads() == 1),
+      stopwatch_(options_, context),
       peaks_(measure_peaks(context)),
       workspace_(context) {}
 
@@ -121,15 +138,17 @@ Measured Bench::attend(const AttendCase& test) {
     }
     memory.back(args.out);
     args.lse = {};
+    const Placed placed(context_.device(), args);
     const auto call = [&](int64_t i) {
-        smla_attend_args one = args;
+        smla_attend_args one = placed.args;
         take_tokens(i % variants * tokens, tokens, &one.q, &one.primary.rows, &one.extra.rows, &one.out);
         return one;
     };
     const Env env = context_.env(workspace_for<Stage::attend>(workspace_, call(0), context_));
     Measured out{.stage = "attend", .name = test.name, .flops = test.flops(), .bytes = test.bytes()};
     time(out, args.q.dtype, [&](int64_t i) { out.kernel = run_stage<Stage::attend>(call(i), env); });
-    out.error = attend_error(call(0), 0, 2);
+    placed.copy_back();
+    out.error = attend_error(args, 0, 2);
     return out;
 }
 
@@ -138,9 +157,11 @@ Measured Bench::score(const ScoreCase& test) {
     Filler filler(memory, context_.pool(), kSeed);
     smla_score_args args = score_args(test.shape);
     filler.fill(args);
-    const Env env = context_.env(workspace_for<Stage::score>(workspace_, args, context_));
+    const Placed placed(context_.device(), args);
+    const Env env = context_.env(workspace_for<Stage::score>(workspace_, placed.args, context_));
     Measured out{.stage = "score", .name = test.name, .flops = test.flops(), .bytes = test.bytes()};
-    time(out, args.q.dtype, [&](int64_t) { out.kernel = run_stage<Stage::score>(args, env); });
+    time(out, args.q.dtype, [&](int64_t) { out.kernel = run_stage<Stage::score>(placed.args, env); });
+    placed.copy_back();
     const int64_t sample = std::min<int64_t>(256, test.shape.columns);
     out.error = score_error(args, 0, test.shape.columns - sample, sample);
     return out;
@@ -153,8 +174,9 @@ Measured Bench::select(const SelectCase& test) {
     Filler filler(memory, context_.pool(), kSeed);
     smla_select_args args = select_args(shape);
     filler.fill(args);
+    const Placed placed(context_.device(), args);
     const auto call = [&](int64_t i) {
-        smla_select_args one = args;
+        smla_select_args one = placed.args;
         take_tokens(i % kVariants * test.shape.tokens, test.shape.tokens, &one.scores, &one.indices);
         return one;
     };
@@ -162,7 +184,8 @@ Measured Bench::select(const SelectCase& test) {
     Measured out{.stage = "select", .name = test.name, .bytes = test.bytes()};
     out.seconds = stopwatch_.median([&](int64_t i) { out.kernel = run_stage<Stage::select>(call(i), env); },
                                     &out.repeats);
-    out.error = double(wrong_indices(call(0), 0));
+    placed.copy_back();
+    out.error = double(wrong_indices(args, 0));
     return out;
 }
 
@@ -171,10 +194,13 @@ Measured Bench::score_select(const FusedCase& test) {
     Filler filler(memory, context_.pool(), kSeed);
     smla_score_select_args args = score_select_args(test.score, test.topk);
     filler.fill(args);
-    const Env env = context_.env(workspace_for<Stage::score_select>(workspace_, args, context_));
+    const Placed placed(context_.device(), args);
+    const Env env = context_.env(workspace_for<Stage::score_select>(workspace_, placed.args, context_));
     const ScoreCase work{test.name, test.score};
     Measured out{.stage = "score_select", .name = test.name, .flops = work.flops(), .bytes = work.bytes()};
-    time(out, args.score.q.dtype, [&](int64_t) { out.kernel = run_stage<Stage::score_select>(args, env); });
+    time(out, args.score.q.dtype,
+         [&](int64_t) { out.kernel = run_stage<Stage::score_select>(placed.args, env); });
+    placed.copy_back();
     out.error = test.score.columns <= 16384 ? selection_error(args, 0) : 0;
     return out;
 }

@@ -25,18 +25,24 @@ struct Measured {
 
 double median_of(std::vector<double> values);
 
-// Times calls: wall time, or with one thread its processor time, which other load does not touch.
+// Times calls: wall time; with one thread its processor time, which other load does not touch; on a GPU the
+// time of its kernels, after a write that leaves nothing of the inputs in L2.
 class Stopwatch {
 public:
-    Stopwatch(const BenchOptions& options, bool processor) : options_(options), processor_(processor) {}
+    enum class Clock { processor, wall };
+    Stopwatch(const BenchOptions& options, Context& context, Clock clock = Clock::processor);
     // Median of body(i), i counting up from 0, which is not timed. Sets `repeats`.
     double median(const std::function<void(int64_t)>& body, int* repeats) const;
-    const char* clock() const { return processor_ ? "processor time" : "wall time"; }
+    const char* clock() const { return gpu_ ? "GPU time" : processor_ ? "processor time" : "wall time"; }
 
 private:
     double now() const;
+    double once(const std::function<void(int64_t)>& body, int64_t i) const;
+
     const BenchOptions& options_;
-    bool processor_;
+    Device& device_;
+    bool gpu_, processor_;
+    DeviceBuffer flush_;
 };
 
 // Floating-point operations per second that the context's threads do in registers alone in these operands'

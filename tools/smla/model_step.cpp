@@ -134,4 +134,34 @@ ModelStep model_step(const AttentionConfig& config, int layer, const StepShape& 
     return Builder(config, layer, shape).build();
 }
 
+void place(ModelStep& step, PlacedMemory& memory) {
+    const auto group = [&](CacheGroup& each) {
+        memory.take(each.cache);
+        memory.take(each.block_table);
+        memory.take(each.slots);
+    };
+    const auto tensors = [&](std::initializer_list<Tensor*> all) {
+        for (Tensor* each : all) memory.take(*each);
+    };
+    const auto compressor = [&](CompressInput& each) {
+        tensors({&each.kv, &each.score, &each.ape, &each.norm_weight});
+        group(each.state);
+        group(each.entries);
+    };
+    StepBatch& batch = step.batch;
+    tensors({&batch.request_of_token, &batch.position, &batch.rope_position, &batch.visible_tokens});
+    DsaStep& dsa = step.dsa;
+    tensors({&dsa.q, &dsa.frequencies, &dsa.latent, &dsa.k_rope, &dsa.index_k, &dsa.index.q, &dsa.index.w,
+             &dsa.w_uk, &dsa.w_uv, &dsa.forced_topk, &dsa.topk, &dsa.out});
+    group(dsa.kv);
+    group(dsa.index_cache);
+    HybridStep& hybrid = step.hybrid_step;
+    tensors({&hybrid.q, &hybrid.kv, &hybrid.frequencies, &hybrid.index.q, &hybrid.index.w,
+             &hybrid.forced_topk, &hybrid.sink, &hybrid.window_rows, &hybrid.window_lengths,
+             &hybrid.visible_entries, &hybrid.entry_rows, &hybrid.entry_lengths, &hybrid.out});
+    compressor(hybrid.main);
+    compressor(hybrid.indexer);
+    group(hybrid.window);
+}
+
 }  // namespace smla::cli

@@ -3,6 +3,7 @@
 
 #include "backends/step.h"
 #include "layers/cache_layout.h"
+#include "placed.h"
 #include "problems.h"
 
 namespace smla::cli {
@@ -25,6 +26,8 @@ struct ModelStep {
 };
 
 ModelStep model_step(const AttentionConfig& config, int layer, const StepShape& shape);
+// Everything that the step reads and writes, on a device from now on.
+void place(ModelStep& step, PlacedMemory& memory);
 // Random queries, keys, weights and caches; every request's pages shuffled.
 void fill(ModelStep& step, const StepShape& shape, Memory& memory, ThreadPool& pool, uint64_t seed);
 

@@ -13,14 +13,14 @@ void* PlacedMemory::copy_of(const void* host, size_t bytes) {
 }
 
 void PlacedMemory::take(Tensor& tensor) {
-    if (!present(tensor)) return;
+    if (!present(tensor) || device_.type() == SMLA_CPU) return;
     tensor.data = tensor.data ? copy_of(tensor.data, span_bytes(tensor)) : nullptr;
     tensor.device_type = device_.type();
     tensor.device_index = device_.index();
 }
 
 void PlacedMemory::take(smla_cache& cache) {
-    if (cache.format == SMLA_FORMAT_NONE) return;
+    if (cache.format == SMLA_FORMAT_NONE || device_.type() == SMLA_CPU) return;
     if (cache.data) cache.data = copy_of(cache.data, cache_bytes(cache));
     take(cache.scale_device);
     cache.device_type = device_.type();

@@ -76,6 +76,20 @@ public:
         SMLA_CUDA_CALL(cudaStreamSynchronize(stream_of(stream)));
     }
 
+    double seconds_of(smla_stream stream, const std::function<void()>& body) override {
+        Scope scope(*this);
+        cudaEvent_t events[2];
+        for (cudaEvent_t& event : events) SMLA_CUDA_CALL(cudaEventCreate(&event));
+        SMLA_CUDA_CALL(cudaEventRecord(events[0], stream_of(stream)));
+        body();
+        SMLA_CUDA_CALL(cudaEventRecord(events[1], stream_of(stream)));
+        SMLA_CUDA_CALL(cudaEventSynchronize(events[1]));
+        float milliseconds = 0;
+        SMLA_CUDA_CALL(cudaEventElapsedTime(&milliseconds, events[0], events[1]));
+        for (cudaEvent_t& event : events) cudaEventDestroy(event);
+        return milliseconds * 1e-3;
+    }
+
 private:
     // The host's memory may be pageable and gone when the call returns.
     void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, smla_stream stream) {
