@@ -1,6 +1,6 @@
 # The CUDA engines: machine code for each architecture, no PTX, so that a GPU this build was not made for is
-# refused by name instead of run through the driver's compiler. A GPU of the same major version takes the lower
-# minor's code: 86 runs 80's, 103 runs 100's, 121 runs 120's.
+# refused by name instead of run through the driver's compiler. A GPU of the same major version takes the
+# lower minor's code: 86 runs 80's, 103 runs 100's, 121 runs 120's.
 set(SMLA_CUDA_ARCHITECTURES "80;89;90;100;120" CACHE STRING "Compute capabilities to compile for")
 list(TRANSFORM SMLA_CUDA_ARCHITECTURES APPEND "-real" OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
 if(SMLA_CCACHE)
@@ -12,7 +12,7 @@ set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 
 # --expt-relaxed-constexpr: layouts and number formats are constexpr functions that host and device share.
-# -Xptxas=-v: the compiler's report of registers, spills and shared memory, which scripts/ci/kernel_report reads.
+# -Xptxas=-v: the compiler's report of registers, spills and shared memory.
 target_compile_options(smla_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo -Xptxas=-v -Xcompiler=-Wall,-Wextra>)
 list(JOIN SMLA_CUDA_ARCHITECTURES "," architectures)

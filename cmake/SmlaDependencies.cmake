@@ -1,5 +1,6 @@
 # What the distribution provides. Header-only packages serve every architecture; compiled ones exist for the
-# host only, so a cross build (and one to be carried elsewhere) takes fmt header-only and compiles GoogleTest from libgtest-dev's sources.
+# host only, so a cross build takes fmt header-only (as does one to be carried elsewhere) and compiles
+# GoogleTest from libgtest-dev's sources.
 find_package(Threads REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 if(SMLA_PORTABLE)

@@ -50,7 +50,7 @@ typedef struct smla_context_args {
     void* parallel_for_pool;
     int32_t check_indices; /* 1: calls scan their indices and note the first bad value for smla_read_error.
                               Slower; calls with indices then need the first 4 KiB of a workspace */
-    int32_t device_index;     /* of CUDA engines: tensors and workspaces of calls lie there */
+    int32_t device_index;  /* of CUDA engines: tensors and workspaces of calls lie there */
 } smla_context_args;
 
 typedef struct smla_context smla_context;

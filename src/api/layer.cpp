@@ -120,9 +120,8 @@ smla_status smla_layer_open(smla_context* context, const smla_layer_args* args, 
         SMLA_CHECK(copy.checkpoint, "args.checkpoint", "null", "a path");
         const LayerPrecision precision = read_precision(copy, api::checked(context).engine());
         const AttentionConfig config = load_config(copy.config ? copy.config : copy.checkpoint);
-        *out = new smla_layer{context,
-                              open_layer(Checkpoint::open(copy.checkpoint), config, copy.layer, precision,
-                                         context->context.device())};
+        *out = new smla_layer{context, open_layer(Checkpoint::open(copy.checkpoint), config, copy.layer,
+                                                  precision, context->context.device())};
     });
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 
 #if defined(__linux__)
@@ -13,15 +14,20 @@ namespace smla {
 
 constexpr size_t kHugePage = size_t(2) << 20;
 
+inline void ask_for_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] size_t bytes) {
+#if defined(__linux__)
+    if (memory && bytes >= kHugePage && uintptr_t(memory) % kHugePage == 0)
+        madvise(memory, bytes / kHugePage * kHugePage, MADV_HUGEPAGE);
+#endif
+}
+
 // To be freed with std::free; null: no memory.
 inline void* allocate_block(size_t bytes, size_t alignment) {
     const bool large = bytes >= kHugePage / 2;
     if (large && alignment < kHugePage) alignment = kHugePage;
     const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
     void* memory = std::aligned_alloc(alignment, rounded);
-#if defined(__linux__)
-    if (memory && large) madvise(memory, rounded, MADV_HUGEPAGE);
-#endif
+    if (large) ask_for_huge_pages(memory, rounded);
     return memory;
 }
 

@@ -13,13 +13,13 @@ constexpr float kE2m1Floor = 6 * 0x1p-126f;  // of amax: a scale of 2^-126, the 
 // not std::max: its references need an address, which constants have on no device
 SMLA_HOST_DEVICE inline float at_least(float value, float floor) { return value < floor ? floor : value; }
 
-// fp8_656, fp8_528: the floor after the division
+// The floor after the division: fp8_656 and fp8_528.
 SMLA_HOST_DEVICE inline float latent(float amax) {
     return ceil_power_of_two(at_least(amax / kE4m3Max, kFloor));
 }
-// fp8_584 and index_fp8_132: before it
+// The floor before it: fp8_584 and index_fp8_132.
 SMLA_HOST_DEVICE inline uint8_t e8m0(float amax) { return ceil_e8m0(at_least(amax, kFloor) / kE4m3Max); }
-// index_mxfp4_68
+// Blocks of e2m1: index_mxfp4_68.
 SMLA_HOST_DEVICE inline uint8_t mxfp4(float amax) { return ceil_e8m0(at_least(amax, kE2m1Floor) / kE2m1Max); }
 
 }  // namespace smla::scale_rule

@@ -88,8 +88,16 @@ TEST(Context, UnknownOrMissingInstructionSetsAreRefused) {
 
 TEST(Context, WrongArgumentsAreRefusedByName) {
     smla_context_args args = cpu_args();
-    args.engine = 3;
+    args.engine = 99;
     expect_refused(args, SMLA_INVALID_ARGUMENT, "args.engine");
+    args = cpu_args();
+    args.device_index = -1;
+    expect_refused(args, SMLA_INVALID_ARGUMENT, "args.device_index");
+    if (!why_no_engine(SMLA_ENGINE_CUDA_MMA).empty()) {
+        args = cpu_args();
+        args.engine = SMLA_ENGINE_CUDA_MMA;
+        expect_refused(args, SMLA_UNSUPPORTED, "args.engine");
+    }
     args = cpu_args();
     args.threads = -1;
     expect_refused(args, SMLA_INVALID_ARGUMENT, "args.threads");

@@ -1,9 +1,9 @@
 #include "bench_run.h"
 
+#include "engines/placed.h"
 #include "engines/run.h"
 #include "oracle.h"
 #include "peaks.h"
-#include "placed.h"
 
 #include <algorithm>
 #include <ctime>

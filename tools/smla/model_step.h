@@ -2,8 +2,8 @@
 #pragma once
 
 #include "backends/step.h"
+#include "engines/placed.h"
 #include "layers/cache_layout.h"
-#include "placed.h"
 #include "problems.h"
 
 namespace smla::cli {

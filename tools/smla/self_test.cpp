@@ -1,8 +1,8 @@
 #include "self_test.h"
 
+#include "engines/placed.h"
 #include "engines/run.h"
 #include "oracle.h"
-#include "placed.h"
 #include "problems.h"
 
 #include <limits>

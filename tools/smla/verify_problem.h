@@ -3,8 +3,8 @@
 #pragma once
 
 #include "engines/context.h"
+#include "engines/placed.h"
 #include "engines/run.h"
-#include "placed.h"
 #include "verify_memory.h"
 
 #include <functional>

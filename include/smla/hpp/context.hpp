@@ -15,10 +15,6 @@
 #include <optional>
 #include <string>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
 namespace smla {
 inline namespace v0 {
 
@@ -50,9 +46,6 @@ public:
         Memory grown(
             static_cast<char*>(std::aligned_alloc(bytes % huge_page ? alignment : huge_page, bytes)));
         if (!grown) throw std::bad_alloc();
-#if defined(__linux__)  // with small pages attend's scratch costs it about 1 %
-        if (bytes % huge_page == 0) madvise(grown.get(), bytes, MADV_HUGEPAGE);
-#endif
         check(smla_workspace_init(context_.get(), {grown.get(), bytes}, nullptr));
         if (memory_) std::memcpy(grown.get(), memory_.get(), header);
         memory_ = std::move(grown);

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace smla::cli {
+namespace smla {
 
 // Blocks of host memory and their copies.
 class PlacedMemory {
@@ -61,4 +61,4 @@ private:
     PlacedMemory memory_;
 };
 
-}  // namespace smla::cli
+}  // namespace smla

@@ -1,6 +1,6 @@
-#include "placed.h"
+#include "engines/placed.h"
 
-namespace smla::cli {
+namespace smla {
 
 void* PlacedMemory::copy_of(const void* host, size_t bytes) {
     Block& block = blocks_[host];
@@ -36,4 +36,4 @@ void PlacedMemory::copy_back() const {
         device_.download(const_cast<void*>(host), block.memory.data(), block.bytes, nullptr);
 }
 
-}  // namespace smla::cli
+}  // namespace smla
