@@ -52,6 +52,8 @@ enum {
  * largest shapes. */
 SMLA_API smla_status smla_workspace_size(smla_context* context, smla_stage stage, const void* args,
                                          size_t budget, size_t* bytes);
+/* Zeroes the counters, once before the first call and after an error. Host memory aligned to 2 MiB is asked
+ * for in huge pages. */
 SMLA_API smla_status smla_workspace_init(smla_context* context, smla_workspace workspace, smla_stream stream);
 
 /* Why this kernel, and why not the others: JSON text into buffer[*bytes]; *bytes becomes the length with its

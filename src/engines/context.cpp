@@ -117,7 +117,8 @@ void Context::release(void* memory) {
 }
 
 void Context::init_workspace(Workspace workspace, smla_stream stream) const {
-    if (workspace.data) device().fill(workspace.data, 0, std::min(workspace.bytes, kWorkspaceHeader), stream);
+    if (device().type() == SMLA_CPU) ask_for_huge_pages(workspace.data, workspace.bytes);
+    device().fill(workspace.data, 0, std::min(workspace.bytes, kWorkspaceHeader), stream);
 }
 
 Workspace OwnedWorkspace::at_least(size_t bytes) {

@@ -8,6 +8,20 @@
 
 namespace smla::cli {
 
+namespace {
+
+double flops_of(Stage stage, const TokenFlops& flops) {
+    switch (stage) {
+        case Stage::absorb: return flops.absorb;
+        case Stage::score_select: return flops.score;
+        case Stage::attend: return flops.attend;
+        case Stage::up_project: return flops.up_project;
+        default: return 0.0;
+    }
+}
+
+}  // namespace
+
 std::vector<Measured> Bench::decode(const DecodeCase& test) {
     StepShape shape;
     shape.context = test.context;
@@ -61,15 +75,6 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
     const LayerClass layer{test.config.layer_kind(test.layer), test.config.compress_ratio(test.layer),
                            test.layer, 1};
     const TokenFlops flops = token_flops(test.config, layer, test.context);
-    const auto flops_of = [&](Stage stage) {
-        switch (stage) {
-            case Stage::absorb: return flops.absorb;
-            case Stage::score_select: return flops.score;
-            case Stage::attend: return flops.attend;
-            case Stage::up_project: return flops.up_project;
-            default: return 0.0;
-        }
-    };
     std::vector<Measured> out;
     for (int stage = 0; stage < kStageCount; ++stage) {
         const StageRecord& record = last[size_t(stage)];
@@ -80,7 +85,7 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
                       .part = true};
         each.seconds = median_of(seconds[size_t(stage)]);
         each.repeats = total.repeats;
-        each.flops = flops_of(Stage(stage));
+        each.flops = flops_of(Stage(stage), flops);
         const bool bf16 = stage == int(Stage::attend) || stage == int(Stage::score_select);
         each.peak_flops = each.flops > 0 ? peaks_.of(isa(), bf16 ? SMLA_BF16 : SMLA_F32) : 0;
         each.error = std::numeric_limits<double>::quiet_NaN();
