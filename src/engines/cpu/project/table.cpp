@@ -1,8 +1,7 @@
 // project, absorb, up_project, out_project on a CPU. Weights stay in their stored dtype; bf16 and f16 ones
 // are widened block by block into scratch, so that a layer holds them once.
-#include "engines/cpu/generic.h"
+#include "engines/cpu/project/table.h"
 #include "linear/cblas.h"
-#include "ops/ops.h"
 
 namespace smla {
 
@@ -133,7 +132,11 @@ void run_loops(const Args& args, const Env& env) {
     else part(0, 0);
 }
 
-constexpr Candidate<Args> kTable[] = {
+const Candidate<Args> kTable[] = {
+#if defined(__x86_64__)
+    cpu_project::kFewTokens512,
+    cpu_project::kFewTokens256,
+#endif
     {.name = "cpu_cblas", .refuse = refuse_cblas, .workspace = workspace_cblas, .run = run_cblas},
     {.name = "cpu_loops",
      .refuse = [](const Args&, const Env&) { return std::string(); },

@@ -1,0 +1,96 @@
+// The driver of the few-token kernels: x in f32 once, then groups and blocks of outputs over the threads.
+#include "engines/cpu/project/table.h"
+
+#if defined(__x86_64__)
+
+#include "engines/cpu/project/few_tokens.h"
+
+#include <algorithm>
+
+namespace smla::cpu_project {
+
+namespace {
+
+constexpr int64_t kBlock = 256;  // outputs that a thread takes at once: 64 to 300 KB of weights
+
+struct Scratch {
+    float *x, *out;
+};
+Scratch carve(Arena& arena, const Args& args) {
+    Scratch s{};
+    s.x = arena.take<float>(size_t(args.x.shape[0] * args.x.shape[1] * args.x.shape[2]));
+    if (args.out.dtype != SMLA_F32)
+        s.out = arena.take<float>(size_t(args.x.shape[0] * args.w.shape[0] * args.w.shape[1]));
+    return s;
+}
+
+std::string refuse(const Args& args, smla_isa needed, const Env& env) {
+    if (env.isa < needed) return "needs a stronger instruction set";
+    if (args.x.shape[0] > kMostTokens)
+        return text(args.x.shape[0], " tokens: more than ", kMostTokens, " pay for BLAS");
+    if (args.w.dtype != SMLA_F32 && args.w.dtype != SMLA_BF16)
+        return text(dtype_name(args.w.dtype), " weights");
+    for (const Tensor* each : {&args.x, &args.out})
+        if (each->dtype == SMLA_F64) return "f64 tensors: for the loops";
+    return "";
+}
+
+void run(const Args& args, const Env& env, const FewKernels& kernels) {
+    const int64_t tokens = args.x.shape[0], groups = args.w.shape[0], outer = args.w.shape[1],
+                  inner = args.x.shape[2];
+    if (tokens == 0 || outer == 0 || groups == 0) return;
+    Arena arena(env.workspace);
+    const Scratch s = carve(arena, args);
+    const int64_t blocks = ceil_div(outer, kBlock);
+    for (int64_t g = 0; g < groups; ++g)
+        for (int64_t t = 0; t < tokens; ++t)
+            load_row(args.x, address(args.x, t, g), inner, s.x + (g * tokens + t) * inner);
+    const auto unit = [&](int64_t i, int) {
+        const int64_t g = i / blocks, first = i % blocks * kBlock, rows = std::min(kBlock, outer - first);
+        const bool along_inner = args.w.stride_elems[2] == 1 || inner == 1;
+        const FewArgs few{.x = s.x + g * tokens * inner,
+                          .w = address(args.w, g, first),
+                          .out = s.out ? s.out + g * tokens * outer + first
+                                       : reinterpret_cast<float*>(address(args.out, 0, g, first)),
+                          .x_stride = inner,
+                          .w_stride = args.w.stride_elems[along_inner ? 1 : 2],
+                          .out_stride = s.out ? outer : args.out.stride_elems[0],
+                          .inner = inner,
+                          .rows = rows,
+                          .tokens = int(tokens),
+                          .bf16 = args.w.dtype == SMLA_BF16,
+                          .along_inner = along_inner};
+        kernels.run[tokens - 1](few);
+        if (s.out)
+            for (int64_t t = 0; t < tokens; ++t)
+                store_row(args.out, address(args.out, t, g, first), rows, few.out + t * outer);
+    };
+    if (env.pool) env.pool->run(groups * blocks, unit);
+    else
+        for (int64_t i = 0; i < groups * blocks; ++i) unit(i, 0);
+}
+
+size_t workspace(const Args& args, const Env&, size_t) {
+    Args most = args;  // monotone: as if every call had the most tokens these kernels take
+    most.x.shape[0] = std::min<int64_t>(args.x.shape[0], kMostTokens);
+    Arena arena;
+    carve(arena, most);
+    return arena.used();
+}
+
+}  // namespace
+
+constexpr Candidate<Args> kFewTokens512 = {
+    .name = "cpu_avx512_few",
+    .refuse = [](const Args& args, const Env& env) { return refuse(args, SMLA_ISA_AVX512, env); },
+    .workspace = workspace,
+    .run = [](const Args& args, const Env& env) { run(args, env, kFewAvx512); }};
+constexpr Candidate<Args> kFewTokens256 = {
+    .name = "cpu_avx2_few",
+    .refuse = [](const Args& args, const Env& env) { return refuse(args, SMLA_ISA_AVX2, env); },
+    .workspace = workspace,
+    .run = [](const Args& args, const Env& env) { run(args, env, kFewAvx2); }};
+
+}  // namespace smla::cpu_project
+
+#endif
