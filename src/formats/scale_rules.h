@@ -10,7 +10,7 @@
 namespace smla::scale_rule {
 
 constexpr double kE4m3Max = 448, kE2m1Max = 6;
-constexpr double kFloor = 1e-4;               // of amax or of the scale, as each rule says
+constexpr double kFloor = 1e-4;              // of amax or of the scale, as each rule says
 constexpr double kE2m1Floor = 6 * 0x1p-126;  // of amax: a scale of 2^-126, the smallest normal float
 
 // not std::max: its references need an address, which constants have on no device

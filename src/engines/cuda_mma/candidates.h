@@ -1,6 +1,7 @@
 // What the tables of the smaller stages have in common: one generic kernel, no scratch, refusals in words.
 #pragma once
 
+#include "core/tensor.h"
 #include "engines/candidate.h"
 #include "ops/tensors_of.h"
 
@@ -18,7 +19,8 @@ std::string refuse_f64(const Args& args) {
     [[maybe_unused]] const void* frequencies = nullptr;
     if constexpr (requires { copy.frequencies; }) frequencies = &copy.frequencies;
     visit(
-        copy, [&](const Tensor& t) { found = found || (present(t) && t.dtype == SMLA_F64 && &t != frequencies); },
+        copy,
+        [&](const Tensor& t) { found = found || (present(t) && t.dtype == SMLA_F64 && &t != frequencies); },
         [&](const smla_cache& cache) {
             found = found || cache.format == SMLA_ROW_F64 || cache.format == SMLA_STATE_F64;
         });

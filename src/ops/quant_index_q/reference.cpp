@@ -19,8 +19,7 @@ Real largest(const Real* row, int64_t n) {  // NaN does not count: its code is a
 
 template <class Real>
 Real quantize_e4m3(const Real* row, int64_t width, double floor, uint8_t* codes) {
-    const uint8_t code =
-        scale_rule::e8m0(largest(row, width), Real(floor > 0 ? floor : scale_rule::kFloor));
+    const uint8_t code = scale_rule::e8m0(largest(row, width), Real(floor > 0 ? floor : scale_rule::kFloor));
     const Real scale = Real(e8m0_to_f32(code));
     for (int64_t d = 0; d < width; ++d) codes[d] = f32_to_e4m3(float(row[d] / scale));
     return scale;

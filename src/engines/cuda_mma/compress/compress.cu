@@ -5,11 +5,11 @@
 // passes twice over the window, for the peak and for the sums, in the order of the reference; neighbouring
 // threads read neighbouring channels. Where rows lie is looked up once by one thread per row, for up to
 // kRows rows at a time. Then the row lies in shared memory: norm and rope by the block, encoding by one warp.
-// Bound by latency: 2 * coff * ratio reads per channel in a row, of which the second half comes from cache; few
-// tokens of a step close a group of 128.
+// Bound by latency: 2 * coff * ratio reads per channel in a row, of which the second half comes from cache;
+// few tokens of a step close a group of 128.
 //
-// Shared memory: offsets of rows [kRows] i64, sums of warps, then the entry [D] f32. Every part is written and
-// read on two sides of a __syncthreads.
+// Shared memory: offsets of rows [kRows] i64, sums of warps, then the entry [D] f32. Every part is written
+// and read on two sides of a __syncthreads.
 #include "core/tensor.h"
 #include "engines/cuda_common/hadamard.cuh"
 #include "engines/cuda_common/launch.cuh"
@@ -49,8 +49,8 @@ __device__ void find_rows(const CompressParams& p, const Window& window, int64_t
     __syncthreads();
 }
 
-// Calls use(kv, score) of channel d for each row that exists, oldest first. `found` holds the first rows where
-// the window fits, else they are looked up as they come: so every thread of the block must take part.
+// Calls use(kv, score) of channel d for each row that exists, oldest first. `found` holds the first rows
+// where the window fits, else they are looked up as they come: so every thread of the block must take part.
 template <class Use>
 __device__ void each_row(const CompressParams& p, const Window& window, const char** found, int d, Use use) {
     const int64_t width = p.cache.width, overlapped = overlap(p.ratio) * width;

@@ -25,8 +25,8 @@ constexpr int kThreads = 128;
 struct RopeParams {
     Tensor x, positions, frequencies, out;  // out is x where the rotation is in place
     int64_t pairs, first;
-    int64_t skip;         // channel of x that is channel 0 of out
-    int64_t count;        // channels of out that are written
+    int64_t skip;   // channel of x that is channel 0 of out
+    int64_t count;  // channels of out that are written
     int64_t block_groups;
     bool half, inverse;
 };

@@ -15,8 +15,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__global__ void __launch_bounds__(kThreads)
-    save_state_kernel(DeviceCache state, Tensor kv, Tensor score, Tensor ape, Tensor positions, Tensor slots) {
+__global__ void __launch_bounds__(kThreads) save_state_kernel(DeviceCache state, Tensor kv, Tensor score,
+                                                              Tensor ape, Tensor positions, Tensor slots) {
     const int64_t token = blockIdx.x;
     const int64_t slot = load_int(slots, token), position = load_int(positions, token);
     if (state.hole(slot) || position < 0) return;
