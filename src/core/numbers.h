@@ -84,8 +84,10 @@ SMLA_HOST_DEVICE inline uint8_t ceil_e8m0(float value) {
 SMLA_HOST_DEVICE inline float ceil_power_of_two(float value) { return e8m0_to_f32(ceil_e8m0(value)); }
 
 SMLA_HOST_DEVICE inline float e2m1_to_f32(uint8_t code) {
-    constexpr float magnitudes[8] = {0.f, 0.5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f};
-    return code & 8 ? -magnitudes[code & 7] : magnitudes[code & 7];
+    // no table: a GPU would keep it in local memory
+    const uint32_t steps = code & 7u;  // 0, 0.5, then 1, 1.5, 2, 3, 4, 6: a float's exponent and first bit
+    const float magnitude = steps < 2 ? 0.5f * float(steps) : std::bit_cast<float>((steps + 252) << 22);
+    return code & 8 ? -magnitude : magnitude;
 }
 
 // Saturates to +-6; ties go to the even code: as values, 0.25 -> 0, 0.75 -> 1, 1.25 -> 1, 1.75 -> 2, 2.5 ->

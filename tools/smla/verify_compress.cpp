@@ -73,7 +73,9 @@ public:
         for (const Entry& entry : entries_) {
             const int64_t slot = load_int(args.slots, entry.token);
             cache.decode(slot, got.data());
+            if (args.hadamard) compare_rotated(entry, got, out);
             if (!present(args.entries)) {
+                if (args.hadamard) continue;
                 if (cache.format->scale != ScaleKind::none) continue;
                 const smla_dtype type = args.cache.format == SMLA_ROW_BF16 ? SMLA_BF16 : SMLA_F32;
                 for (size_t d = 0; d < got.size(); ++d)
@@ -96,6 +98,27 @@ public:
     }
 
 private:
+    // Rotated back, the cached row is the entry but for roundings, of which the rotation keeps the L2 norm. A
+    // value errs by half a step of its format's grid, whose scale is at most twice the smallest that fits the
+    // tile's largest magnitude M: e4m3 max(|x| / 16, M / 448 / 2^9), e2m1 max(|x| / 4, M / 12).
+    void compare_rotated(const Entry& entry, std::vector<double> got, Comparison& out) const {
+        std::vector<double> rotated = entry.want;
+        hadamard(rotated.data(), width_);
+        hadamard(got.data(), width_);
+        double norm = 0, bound = 0, error = 0, largest = 1e-4;
+        for (size_t d = 0; d < got.size(); ++d) {
+            norm += entry.want[d] * entry.want[d];
+            bound += entry.bound[d] * entry.bound[d];
+            error += (got[d] - entry.want[d]) * (got[d] - entry.want[d]);
+            largest = std::max(largest, std::fabs(rotated[d]));
+        }
+        const double step = largest * std::sqrt(double(width_));
+        double rounded = rounding(args.cache.format == SMLA_ROW_F32 ? SMLA_F32 : SMLA_BF16) * std::sqrt(norm);
+        if (args.cache.format == SMLA_INDEX_FP8_132) rounded += std::sqrt(norm) / 16 + step / 448 / 512;
+        if (args.cache.format == SMLA_INDEX_MXFP4_68) rounded += std::sqrt(norm) / 4 + step / 12;
+        out.note(std::sqrt(error), std::sqrt(bound) + rounded + 2 * sum_error(width_) * std::sqrt(norm),
+                 text("entry of token ", entry.token, ", rotated back"));
+    }
     void note(const Entry& entry, size_t d, double got, double more, Comparison& out) const {
         out.note(
             std::fabs(got - entry.want[d]), entry.bound[d] + more,

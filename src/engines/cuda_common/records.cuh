@@ -99,8 +99,11 @@ __device__ inline float warp_amax(const float* values, int n) {
     return warp_max(largest);  // fmaxf passes over NaN, as the formats' rule does
 }
 
+// value / scale with the sign of a NaN kept, as the hosts' division does: the GPU's gives one NaN for all.
+__device__ inline float scaled(float value, float scale) { return isnan(value) ? value : value / scale; }
+
 __device__ inline void warp_e4m3(const float* values, int n, float scale, char* out) {
-    for (int i = int(threadIdx.x % 32); i < n; i += 32) out[i] = char(f32_to_e4m3(values[i] / scale));
+    for (int i = int(threadIdx.x % 32); i < n; i += 32) out[i] = char(f32_to_e4m3(scaled(values[i], scale)));
 }
 __device__ inline void warp_bf16(const float* values, int n, char* out) {
     for (int i = int(threadIdx.x % 32); i < n; i += 32)
@@ -152,8 +155,8 @@ __device__ inline void warp_encode_68(const float* values, char* page, int64_t p
         const float scale = e8m0_to_f32(code);
         const int lane = int(threadIdx.x % 32), pair = t * L::tile + 2 * lane;
         if (lane < L::tile / 2)
-            codes[pair / 2] =
-                char(f32_to_e2m1(values[pair] / scale) | f32_to_e2m1(values[pair + 1] / scale) << 4);
+            codes[pair / 2] = char(f32_to_e2m1(scaled(values[pair], scale)) |
+                                   f32_to_e2m1(scaled(values[pair + 1], scale)) << 4);
         if (lane == 0) scales[t] = char(code);
     }
 }

@@ -1,32 +1,14 @@
 // The specification of quant_index_q: plain loops, one (token, head) row at a time, in float or double.
 #include "core/hadamard.h"
+#include "formats/scale_rules.h"
 #include "ops/quant_index_q/quant_index_q.h"
 
-#include <algorithm>
 #include <cmath>
 #include <vector>
 
 namespace smla {
 
 namespace {
-
-constexpr double kE4m3Max = 448, kE2m1Max = 6;
-constexpr double kDefaultFloor = 1e-4;
-// The smallest amax of an e2m1 group: its scale is 2^-126, the smallest normal float.
-constexpr double kE2m1Floor = 6 * 0x1p-126;
-
-// 2^ceil(log2(value)) within 2^-127..2^127, for value > 0 (inf gives 2^127); log2 itself is not exact at
-// powers of two.
-template <class Real>
-uint8_t scale_code(Real value) {
-    if constexpr (sizeof(Real) == 4) return ceil_e8m0(value);
-    int exponent;
-    if (!std::isfinite(value)) return 254;
-    const Real mantissa =
-        std::frexp(value, &exponent);  // value = mantissa * 2^exponent, mantissa in [0.5, 1)
-    const int code = (mantissa == Real(0.5) ? exponent - 1 : exponent) + 127;
-    return uint8_t(std::clamp(code, 0, 254));
-}
 
 template <class Real>
 Real largest(const Real* row, int64_t n) {  // NaN does not count: its code is a NaN whatever the scale
@@ -37,8 +19,8 @@ Real largest(const Real* row, int64_t n) {  // NaN does not count: its code is a
 
 template <class Real>
 Real quantize_e4m3(const Real* row, int64_t width, double floor, uint8_t* codes) {
-    const Real amax = std::max(largest(row, width), Real(floor > 0 ? floor : kDefaultFloor));
-    const Real scale = Real(e8m0_to_f32(scale_code(amax / Real(kE4m3Max))));
+    const uint8_t code = scale_rule::e8m0(largest(row, width), Real(floor > 0 ? floor : scale_rule::kFloor));
+    const Real scale = Real(e8m0_to_f32(code));
     for (int64_t d = 0; d < width; ++d) codes[d] = f32_to_e4m3(float(row[d] / scale));
     return scale;
 }
@@ -47,8 +29,7 @@ template <class Real>
 void quantize_e2m1(const Real* row, int64_t width, uint8_t* bytes, uint8_t* scales) {
     for (int64_t group = 0; group < width / kQueryScaleGroup; ++group) {
         const Real* in = row + group * kQueryScaleGroup;
-        const Real amax = std::max(largest(in, kQueryScaleGroup), Real(kE2m1Floor));
-        const uint8_t code = scale_code(amax / Real(kE2m1Max));
+        const uint8_t code = scale_rule::mxfp4(largest(in, kQueryScaleGroup));
         const Real scale = Real(e8m0_to_f32(code));
         uint8_t* out = bytes + group * kQueryScaleGroup / 2;
         bool nan = false;

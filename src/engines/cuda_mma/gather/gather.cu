@@ -1,0 +1,88 @@
+// gather: row i of out becomes a cached token of the request whose range of `cu` holds i, dequantised or raw.
+//
+// A warp takes a row of out, four to a block: its lanes look for the request, 32 ranges at a time (the last
+// one that holds the row counts), then copy neighbouring values. Bound by memory for long requests; each row
+// costs one search of R / 32 steps through cached prefix sums.
+#include "core/tensor.h"
+#include "engines/cuda_common/launch.cuh"
+#include "engines/cuda_common/records.cuh"
+#include "engines/cuda_mma/gather/gather.h"
+
+namespace smla {
+
+namespace cuda {
+
+namespace {
+
+constexpr int kWarps = 4;
+
+struct GatherParams {
+    DeviceCache cache;
+    int64_t pages;
+    Tensor table, starts, cu, out, scales;
+    bool raw;
+};
+
+__device__ int find_request(const Tensor& cu, int64_t requests, int64_t out_row) {
+    int last = -1;
+    for (int64_t r = threadIdx.x % 32; r < requests; r += 32)
+        if (load_int(cu, r) <= out_row && out_row < load_int(cu, r + 1)) last = int(r);
+    return __reduce_max_sync(~0u, last);
+}
+
+// Row of the cache that holds a request's token, -1 if the table does not reach it or names no page.
+__device__ int64_t cached_row(const GatherParams& p, int64_t request, int64_t token) {
+    if (token < 0 || token / p.cache.page_tokens >= p.table.shape[1]) return -1;
+    const int64_t page = load_int(p.table, request, token / p.cache.page_tokens);
+    if (page < 0 || page >= p.pages) return -1;
+    return page * p.cache.page_rows + token % p.cache.page_tokens;
+}
+
+__device__ void copy_raw(const GatherParams& p, int64_t row, int64_t out_row) {
+    using L = layout::IndexFp8_132;
+    const int lane = int(threadIdx.x % 32);
+    auto* const codes = static_cast<uint8_t*>(p.out.data) + element(p.out, out_row);
+    auto* const scale = static_cast<float*>(p.scales.data) + element(p.scales, out_row);
+    if (row < 0) {
+        for (int d = lane; d < L::width; d += 32) codes[d] = 0;
+        if (lane == 0) *scale = 0;
+        return;
+    }
+    const char* const page = p.cache.page(row);
+    const int64_t token = row % p.cache.page_rows;
+    const char* const from = page + L::row_at(token);
+    for (int d = lane; d < L::width; d += 32) codes[d] = uint8_t(from[d]);
+    if (lane == 0) *scale = f32_at(page + L::scale_at(p.cache.page_tokens, token));
+}
+
+__global__ void __launch_bounds__(32 * kWarps) gather_kernel(const __grid_constant__ GatherParams p) {
+    const int64_t out_row = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
+    if (out_row >= p.out.shape[0]) return;
+    const int request = find_request(p.cu, p.table.shape[0], out_row);
+    if (request < 0) return;
+    const int64_t start = present(p.starts) ? load_int(p.starts, request) : 0;
+    const int64_t row = cached_row(p, request, start + out_row - load_int(p.cu, request));
+    if (p.raw) return copy_raw(p, row, out_row);
+    for (int d = int(threadIdx.x % 32); d < p.cache.width; d += 32)
+        store_value(p.out, element(p.out, out_row, d), row < 0 ? 0.f : p.cache.value(row, d));
+}
+
+}  // namespace
+
+}  // namespace cuda
+
+void run_cuda_gather(const smla_gather_args& args, const Env& env) {
+    cuda::GatherParams p{};
+    p.cache = cuda::DeviceCache(args.cache);
+    p.pages = args.cache.pages;
+    p.table = args.block_table;
+    p.starts = args.starts;
+    p.cu = args.cu;
+    p.out = args.out;
+    p.scales = args.scales;
+    p.raw = args.raw != 0;
+    cuda::launch(cuda::gather_kernel, ceil_div(args.out.shape[0], cuda::kWarps), 32 * cuda::kWarps, 0, env,
+                 p);
+}
+
+}  // namespace smla

@@ -1,0 +1,176 @@
+#include "linear/cublaslt.h"
+
+#include "core/status.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+namespace smla {
+
+namespace {
+
+bool resolve(void* library, CublasLt& out) {
+    bool all = true;
+    const auto symbol = [&](auto& function, const char* name) {
+        function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+        all = all && function;
+    };
+    symbol(out.create, "cublasLtCreate");
+    symbol(out.matmul, "cublasLtMatmul");
+    symbol(out.operation_create, "cublasLtMatmulDescCreate");
+    symbol(out.operation_destroy, "cublasLtMatmulDescDestroy");
+    symbol(out.operation_set, "cublasLtMatmulDescSetAttribute");
+    symbol(out.layout_create, "cublasLtMatrixLayoutCreate");
+    symbol(out.layout_destroy, "cublasLtMatrixLayoutDestroy");
+    symbol(out.layout_set, "cublasLtMatrixLayoutSetAttribute");
+    symbol(out.preference_create, "cublasLtMatmulPreferenceCreate");
+    symbol(out.preference_destroy, "cublasLtMatmulPreferenceDestroy");
+    symbol(out.preference_set, "cublasLtMatmulPreferenceSetAttribute");
+    symbol(out.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+    return all;
+}
+
+CublasLt load() {
+    const char* named = std::getenv("SMLA_CUBLASLT");
+    CublasLt out{};
+    const auto attempt = [&](const char* name) {
+        void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        if (library && resolve(library, out)) out.library = name;
+        return !out.library.empty();
+    };
+    if (named) {
+        if (*named) attempt(named);  // empty: none, on purpose
+        return out;
+    }
+    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"})
+        if (attempt(name)) break;
+    return out;
+}
+
+// Values of the interface.
+constexpr int kCompute32F = 68;                                     // no tf32
+constexpr int kTransposeA = 3;                                      // cublasLtMatmulDescAttributes_t
+constexpr int kBatchCount = 5, kBatchOffset = 6;                    // cublasLtMatrixLayoutAttribute_t
+constexpr int kMaxWorkspace = 1, kReductions = 3, kAlignmentA = 5;  // cublasLtMatmulPreferenceAttributes_t
+constexpr int kNoTranspose = 0, kTranspose = 1;                     // cublasOperation_t
+// Parts of a sum meet in f32, in the workspace: sums in the output's type or in place are not for us.
+constexpr uint32_t kReduceInComputeType = 2;
+
+// The first call that fails ends the chain.
+class Calls {
+public:
+    template <class Function, class... Given>
+    Calls& call(const char* name, Function function, const Given&... given) {
+        if (!failure_.empty()) return *this;
+        const int status = function(given...);
+        if (status != 0) failure_ = text("cuBLASLt: ", name, " returned status ", status);
+        return *this;
+    }
+    const std::string& failure() const { return failure_; }
+
+private:
+    std::string failure_;
+};
+
+}  // namespace
+
+const CublasLt& cublaslt() {
+    static const CublasLt library = load();
+    return library;
+}
+
+LtProduct::LtProduct(void* handle, const LtShape& shape) : handle_(handle) {
+    refusal_ = handle ? describe(shape) : "cuBLASLt gave no handle";
+    if (refusal_.empty()) refusal_ = choose(shape);
+}
+
+LtProduct::~LtProduct() {
+    const CublasLt& lt = cublaslt();
+    if (preference_) lt.preference_destroy(preference_);
+    for (void* layout : {a_, b_, d_})
+        if (layout) lt.layout_destroy(layout);
+    if (operation_) lt.operation_destroy(operation_);
+}
+
+std::string LtProduct::describe(const LtShape& s) {
+    const CublasLt& lt = cublaslt();
+    const int32_t op = s.transposed ? kTranspose : kNoTranspose, batch = int32_t(s.batch);
+    const int64_t rows = s.transposed ? s.k : s.m, columns = s.transposed ? s.m : s.k;
+    Calls calls;
+    calls.call("cublasLtMatmulDescCreate", lt.operation_create, &operation_, kCompute32F, int(LtType::f32))
+        .call("cublasLtMatrixLayoutCreate", lt.layout_create, &a_, int(s.type), rows, columns, s.lead_a)
+        .call("cublasLtMatrixLayoutCreate", lt.layout_create, &b_, int(s.type), s.k, s.n, s.lead_b)
+        .call("cublasLtMatrixLayoutCreate", lt.layout_create, &d_, int(s.out_type), s.m, s.n, s.lead_d);
+    if (!calls.failure().empty()) return calls.failure();
+    calls.call("cublasLtMatmulDescSetAttribute", lt.operation_set, operation_, kTransposeA, &op, sizeof op);
+    const struct {
+        void* layout;
+        const int64_t* step;
+    } operands[] = {{a_, &s.step_a}, {b_, &s.step_b}, {d_, &s.step_d}};
+    for (const auto& operand : operands)
+        calls
+            .call("cublasLtMatrixLayoutSetAttribute", lt.layout_set, operand.layout, kBatchCount, &batch,
+                  sizeof batch)
+            .call("cublasLtMatrixLayoutSetAttribute", lt.layout_set, operand.layout, kBatchOffset,
+                  operand.step, sizeof *operand.step);
+    return calls.failure();
+}
+
+std::string LtProduct::choose(const LtShape& s) {
+    const CublasLt& lt = cublaslt();
+    Calls calls;
+    calls.call("cublasLtMatmulPreferenceCreate", lt.preference_create, &preference_);
+    if (!calls.failure().empty()) return calls.failure();
+    const auto set = [&](int attribute, const auto& value) {
+        calls.call("cublasLtMatmulPreferenceSetAttribute", lt.preference_set, preference_, attribute, &value,
+                   sizeof value);
+    };
+    set(kMaxWorkspace, uint64_t(s.workspace));
+    set(kReductions, kReduceInComputeType);
+    const uint32_t alignments[] = {uint32_t(s.align_a), uint32_t(s.align_b), uint32_t(s.align_d),
+                                   uint32_t(s.align_d)};  // A, B, C, D
+    for (int i = 0; i < 4; ++i) set(kAlignmentA + i, alignments[i]);
+    if (!calls.failure().empty()) return calls.failure();
+    int count = 0;
+    const int status = lt.heuristic(handle_, operation_, a_, b_, d_, d_, preference_, 1, &algorithm_, &count);
+    if (status != 0 || count < 1 || algorithm_.status != 0)
+        return text("cuBLASLt has no algorithm for this product (status ", status, ")");
+    return "";
+}
+
+void LtProduct::run(const void* a, const void* b, void* d, void* workspace, void* stream) const {
+    const float one = 1, zero = 0;
+    const int status = cublaslt().matmul(handle_, operation_, &one, a, a_, b, b_, &zero, d, d_, d, d_,
+                                         algorithm_.opaque, workspace, algorithm_.workspace_bytes, stream);
+    if (status != 0) fail(SMLA_DEVICE_ERROR, "cublasLtMatmul", text("status ", status), "success");
+}
+
+std::shared_ptr<const LtProduct> LtProducts::find(const LtShape& shape) {
+    const std::lock_guard lock(mutex_);
+    const auto found = products_.find(shape);
+    return found == products_.end() ? nullptr : found->second;
+}
+
+std::shared_ptr<const LtProduct> LtProducts::make(const LtShape& shape) {
+    const std::lock_guard lock(mutex_);
+    const auto found = products_.find(shape);
+    if (found != products_.end()) return found->second;
+    if (!handle_ && cublaslt().create(&handle_) != 0) {
+        handle_ = nullptr;  // not kept: there may be memory for one later
+        return std::make_shared<const LtProduct>(handle_, shape);
+    }
+    constexpr size_t kMost = 4096;  // of about 1 KB; steps of ever other sizes would pile them up
+    if (products_.size() >= kMost) products_.clear();
+    return products_[shape] = std::make_shared<const LtProduct>(handle_, shape);
+}
+
+LtProducts& lt_products(int32_t device_index) {
+    // Never destroyed: when static objects go, the driver may be gone already.
+    static auto& all = *new std::map<int32_t, LtProducts>();
+    static std::mutex mutex;
+    const std::lock_guard lock(mutex);
+    return all[device_index];
+}
+
+}  // namespace smla
