@@ -1,0 +1,149 @@
+// score_select on the portable GPU engine: the score and select kernels of this engine, one after the other on
+// parts of the problem whose logits fit the workspace. Tokens are cut first: whole rows need no merging. Where
+// one row alone is too long, columns are cut too, and the k best of the columns before go into the next part.
+#include "engines/cuda_mma/score/run.h"
+#include "engines/cuda_mma/select/run.h"
+#include "ops/score_select/score_select.h"
+
+#include <algorithm>
+
+namespace smla {
+
+namespace cuda {
+
+namespace {
+
+using Args = smla_score_select_args;
+
+// What pays without a budget: beyond it logits leave the L2 cache before they are selected.
+constexpr size_t kPays = size_t(64) << 20;
+constexpr int64_t kFewTokens = 64, kLongPart = 32768, kLeastPart = 1024;
+
+struct Scratch {
+    float* logits;        // [tokens, columns] of a part
+    float* scores[2];     // [tokens,k] kept, in turn
+    int32_t* columns[2];  // [tokens,k]
+    char* select;
+};
+
+// How a call is cut: a function of shapes, device and budget. Results do not depend on it.
+struct Plan {
+    int64_t tokens, columns, k, part_tokens, part_columns;
+    bool sampled;
+
+    Plan(const Args& args, const Env& env, size_t budget)
+        : tokens(args.score.q.shape[0]),
+          columns(args.columns),
+          k(args.select.indices.shape[1]),
+          part_tokens(std::max<int64_t>(tokens, 1)),
+          part_columns(std::max<int64_t>(columns, 1)),
+          sampled(refuse_sampled(columns, k).empty()) {
+        const auto halve = [](int64_t n) { return round_up(size_t(ceil_div(n, 2)), 4); };
+        const size_t most = budget == 0 ? kPays : std::min(budget, kPays);
+        while (part_tokens > kFewTokens && bytes(env) > most) part_tokens = int64_t(halve(size_t(part_tokens)));
+        if (budget == 0) return;
+        while (bytes(env) > budget) {
+            if (part_columns > kLongPart) part_columns = int64_t(halve(part_columns));
+            else if (part_tokens > 1) part_tokens = ceil_div(part_tokens, 2);
+            else if (part_columns > kLeastPart) part_columns = int64_t(halve(part_columns));
+            else break;
+        }
+    }
+    Scratch take(Arena& arena, const Env& env) const {
+        Scratch out;
+        const size_t kept = part_columns < columns ? size_t(part_tokens * k) : 0;
+        out.logits = arena.take<float>(size_t(part_tokens * part_columns));
+        for (int i = 0; i < 2; ++i) {
+            out.scores[i] = arena.take<float>(kept);
+            out.columns[i] = arena.take<int32_t>(kept);
+        }
+        out.select = arena.take<char>(sampled ? sampled_scratch(part_tokens, columns, env) : 0);
+        return out;
+    }
+    size_t bytes(const Env& env) const {
+        Arena arena;
+        take(arena, env);
+        return arena.used();
+    }
+};
+
+std::string refuse(const Args& args, const Env& env) {
+    if (!chosen_score_kernel(args.score, env)) return "no score kernel of this engine runs these arguments";
+    return {};
+}
+
+class Parts {
+public:
+    Parts(const Args& args, const Env& env) : args_(args), env_(env), plan_(args, env, env.workspace.bytes) {
+        Arena arena(env.workspace);
+        scratch_ = plan_.take(arena, env);
+    }
+    void run() const {
+        for (int64_t token = 0; token < plan_.tokens; token += plan_.part_tokens)
+            run_tokens(token, std::min(token + plan_.part_tokens, plan_.tokens));
+    }
+
+private:
+    void run_tokens(int64_t first, int64_t last) const {
+        const smla_score_args score = score_part(args_, first, last, {});
+        const SelectOutput final = select_output(select_part(args_, first, last, {}));
+        int turn = 0;
+        int64_t begin = 0;
+        do {
+            const int64_t end = std::min(begin + plan_.part_columns, plan_.columns);
+            if (plan_.k > 0) {
+                const ScorePart part{plan_.columns, begin, end, scratch_.logits, plan_.part_columns};
+                chosen_score_kernel(args_.score, env_)->run(score, part, env_);
+            }
+            SelectInput input{.scores = scratch_.logits,
+                              .stride = plan_.part_columns,
+                              .dtype = SMLA_F32,
+                              .tokens = last - first,
+                              .starts = score.starts,
+                              .ends = score.ends,
+                              .columns = plan_.columns,
+                              .begin = begin,
+                              .end = end};
+            if (begin > 0) {
+                input.kept_scores = scratch_.scores[turn];
+                input.kept_columns = scratch_.columns[turn];
+            }
+            turn ^= 1;
+            select(input, end == plan_.columns ? final : kept(turn));
+            begin = end;
+        } while (begin < plan_.columns);
+    }
+    SelectOutput kept(int turn) const {
+        return {.indices = scratch_.columns[turn],
+                .index_stride = plan_.k,
+                .selected = scratch_.scores[turn],
+                .selected_stride = plan_.k,
+                .k = plan_.k};
+    }
+    void select(const SelectInput& input, const SelectOutput& output) const {
+        if (plan_.sampled) run_select_sampled(input, output, scratch_.select, env_);
+        else run_select_exact(input, output, env_);
+    }
+
+    const Args& args_;
+    const Env& env_;
+    Plan plan_;
+    Scratch scratch_{};
+};
+
+}  // namespace
+
+}  // namespace cuda
+
+template <>
+std::span<const Candidate<smla_score_select_args>> cuda_mma_candidates<Stage::score_select>() {
+    static constexpr Candidate<smla_score_select_args> rows[] = {
+        {.name = "cuda_mma_generic",
+         .refuse = cuda::refuse,
+         .workspace = [](const cuda::Args& args, const Env& env,
+                         size_t budget) { return cuda::Plan(args, env, budget).bytes(env); },
+         .run = [](const cuda::Args& args, const Env& env) { cuda::Parts(args, env).run(); }}};
+    return rows;
+}
+
+}  // namespace smla
