@@ -1,0 +1,89 @@
+// attend's arguments as kernels take them, by value, and what its kernels share: holes, scales, the last steps
+// of a softmax.
+#pragma once
+
+#include "engines/cuda_common/records.cuh"
+#include "ops/attend/attend.h"
+
+namespace smla::cuda_attend {
+
+using cuda::DeviceCache;
+
+struct Source {
+    Source() = default;
+    explicit Source(const smla_attend_source& source) : cache(source.cache) {
+        if (source.cache.format == SMLA_FORMAT_NONE) return;
+        rows = source.rows;
+        lengths = source.lengths;
+        listed = source.rows.shape[1];
+    }
+    __device__ int64_t length(int64_t token) const {
+        if (!cuda::present(lengths)) return listed;
+        const int64_t length = cuda::load_int(lengths, token);
+        return length < 0 ? 0 : length < listed ? length : listed;
+    }
+
+    DeviceCache cache;
+    Tensor rows{}, lengths{};
+    int64_t listed = 0;  // K
+};
+
+struct Arguments {
+    explicit Arguments(const smla_attend_args& args)
+        : q(args.q),
+          sink(args.sink),
+          out(args.out),
+          lse(args.lse),
+          max_logits(args.max_logits),
+          softmax_scale(float(args.softmax_scale)),
+          q_scale(args.q.dtype == SMLA_E4M3 ? float(args.q_scale) : 1.f),
+          softmax_scale_device(args.softmax_scale_device),
+          q_scale_device(args.q.dtype == SMLA_E4M3 ? args.q_scale_device : nullptr),
+          log2(args.lse_base == SMLA_LSE_LOG2),
+          exact(args.precision == SMLA_PRECISION_EXACT) {
+        sources[0] = Source(args.primary);
+        sources[1] = Source(args.extra);
+    }
+    __device__ float scale() const {
+        return (softmax_scale_device ? *softmax_scale_device : softmax_scale) *
+               (q_scale_device ? *q_scale_device : q_scale);
+    }
+
+    Tensor q, sink, out, lse, max_logits;
+    Source sources[2];
+    float softmax_scale, q_scale;
+    const float *softmax_scale_device, *q_scale_device;
+    bool log2, exact;
+};
+
+// What a head's sums come to once all of its keys are in.
+struct Totals {
+    float factor;  // out = factor * sum_j exp(logit_j - peak) v_j
+    float lse;     // natural log, without the sink
+};
+// sum = sum_j exp(logit_j - peak) over at least one key; peak -inf: no finite logit, hence NaN.
+__device__ inline Totals finish(float peak, float sum, float sink) {
+    if (peak == -INFINITY) return {NAN, NAN};
+    // exp(sink - peak) joins the denominator; a sink above the peak scales both sides down instead
+    const float above = fmaxf(0.f, sink - peak);
+    const float factor = expf(-above) / (sum * expf(-above) + expf(sink - peak - above));
+    return {sink == INFINITY ? 0.f : factor, peak + logf(sum)};
+}
+
+constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
+
+__device__ inline void store_statistics(const Arguments& args, int64_t t, int64_t h, float lse, float peak) {
+    if (cuda::present(args.lse))
+        cuda::store_value(args.lse, cuda::element(args.lse, t, h), args.log2 ? lse * kLog2E : lse);
+    if (cuda::present(args.max_logits))
+        cuda::store_value(args.max_logits, cuda::element(args.max_logits, t, h), peak);
+}
+
+__device__ inline float sink_of(const Arguments& args, int64_t h) {  // f32 or f64
+    if (!cuda::present(args.sink)) return -INFINITY;
+    const int64_t at = cuda::element(args.sink, h);
+    return args.sink.dtype == SMLA_F64 ? float(static_cast<const double*>(args.sink.data)[at])
+                                       : static_cast<const float*>(args.sink.data)[at];
+}
+
+}  // namespace smla::cuda_attend

@@ -1,0 +1,121 @@
+// attend for every shape, format and dtype but f64, in f32 arithmetic.
+//
+// Maths: the specification's (ops/attend/reference.cpp), with a running maximum instead of a second pass.
+// Tile:  one block of 4 warps per token and head; 32 listed rows at a time: each warp takes the dot products of
+//        8 of them, then each thread sums its own channels over the 32.
+// Shared: q [Dqk], the weights and rows of the 32 keys, scratch: under 5 KB.
+// Why:   correctness on any dimensions; each row is decoded value by value, twice for every head.
+#include "engines/cuda_common/launch.cuh"
+#include "engines/cuda_mma/attend/arguments.cuh"
+#include "engines/cuda_mma/attend/run.h"
+
+namespace smla::cuda_attend {
+
+namespace {
+
+constexpr int kThreads = 128, kWarps = kThreads / 32, kKeys = 32, kMaxWidth = 1024;
+constexpr int kChannels = kMaxWidth / kThreads;  // per thread, at most
+
+struct Shared {
+    float q[kMaxWidth];
+    float weights[kKeys];  // logits, then exp(logit - peak)
+    int rows[kKeys];       // -1: a hole
+};
+
+struct Running {
+    float peak = -INFINITY, sum = 0, out[kChannels] = {};
+    bool any = false;  // key so far
+};
+
+__device__ float key_value(const Source& source, bool round, int64_t row, int d) {
+    const float value = source.cache.value(row, d);
+    return round ? round_to_bf16(value) : value;
+}
+
+__device__ bool rounds(const Arguments& args, const Source& source) {
+    const smla_format format = source.cache.format;
+    return !args.exact && format != SMLA_ROW_F32 && format != SMLA_ROW_BF16;
+}
+
+// Logits of up to 32 listed rows into shared memory, -1 where the list names none.
+__device__ void take_logits(const Source& source, bool round, int64_t t, int64_t begin, int64_t length,
+                            int width, float scale, Shared& shared) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int j = warp; j < kKeys; j += kWarps) {
+        const int64_t row = begin + j < length ? cuda::load_int(source.rows, t, begin + j) : -1;
+        const bool hole = source.cache.hole(row);
+        float dot = 0;
+        for (int d = lane; d < width && !hole; d += 32)
+            dot += shared.q[d] * key_value(source, round, row, d);
+        dot = cuda::warp_sum(dot);
+        if (lane != 0) continue;
+        shared.rows[j] = hole ? -1 : int(row);
+        shared.weights[j] = scale * dot;
+    }
+}
+
+__device__ void add_keys(const Source& source, bool round, int value_width, Shared& shared,
+                         Running& running) {
+    float peak = running.peak;
+    bool any = false;
+    for (int j = 0; j < kKeys; ++j) {
+        if (shared.rows[j] < 0) continue;
+        const float logit = shared.weights[j];
+        if (!(logit <= peak) && peak == peak) peak = logit;  // a NaN stays the peak
+        any = true;
+    }
+    if (!any) return;
+    running.any = true;
+    const float base = peak == -INFINITY ? 0.f : peak;  // weights of -inf logits are 0 then
+    const float shrink = running.peak == -INFINITY ? 0.f : expf(running.peak - base);
+    running.peak = peak;
+    running.sum *= shrink;
+    for (float& out : running.out) out *= shrink;
+    for (int j = 0; j < kKeys; ++j) {
+        const int row = shared.rows[j];
+        if (row < 0) continue;
+        const float weight = expf(shared.weights[j] - base);
+        running.sum += weight;
+        for (int i = 0; i < kChannels; ++i) {
+            const int d = int(threadIdx.x) + i * kThreads;
+            if (d < value_width) running.out[i] += weight * key_value(source, round, row, d);
+        }
+    }
+}
+
+__global__ void __launch_bounds__(kThreads) attend_generic(const __grid_constant__ Arguments args) {
+    __shared__ Shared shared;
+    const int64_t heads = args.q.shape[1], t = blockIdx.x / heads, h = blockIdx.x % heads;
+    const int width = int(args.q.shape[2]), value_width = int(args.out.shape[2]);
+    for (int d = threadIdx.x; d < width; d += kThreads)
+        shared.q[d] = cuda::load_value(args.q, cuda::element(args.q, t, h, d));
+    const float scale = args.scale();
+    Running running;
+    for (const Source& source : args.sources) {
+        if (source.cache.format == SMLA_FORMAT_NONE) continue;
+        const int64_t length = source.length(t);
+        const bool round = rounds(args, source);
+        for (int64_t begin = 0; begin < length; begin += kKeys) {
+            __syncthreads();
+            take_logits(source, round, t, begin, length, width, scale, shared);
+            __syncthreads();
+            add_keys(source, round, value_width, shared, running);
+        }
+    }
+    Totals totals = {0.f, -INFINITY};
+    if (running.any) totals = finish(running.peak, running.sum, sink_of(args, h));
+    for (int i = 0; i < kChannels; ++i) {
+        const int d = int(threadIdx.x) + i * kThreads;
+        if (d < value_width)
+            cuda::store_value(args.out, cuda::element(args.out, t, h, d), running.out[i] * totals.factor);
+    }
+    if (threadIdx.x == 0) store_statistics(args, t, h, totals.lse, running.peak);
+}
+
+}  // namespace
+
+void run_generic(const smla_attend_args& args, const Env& env) {
+    cuda::launch(attend_generic, args.q.shape[0] * args.q.shape[1], kThreads, 0, env, Arguments(args));
+}
+
+}  // namespace smla::cuda_attend

@@ -1,0 +1,52 @@
+// How attend's work is cut for a GPU: heads per block, and how many blocks share one token's listed rows. From
+// shapes, device and mode only.
+#pragma once
+
+#include "engines/candidate.h"
+
+namespace smla::cuda_attend {
+
+constexpr int kValueWidth = 512;
+constexpr int kKeys = 32;        // listed rows that a block takes at a time
+constexpr int kMaxSplits = 128;  // blocks that share a token's rows
+constexpr int kFewHeads = 16, kManyHeads = 64;
+
+// What a split knows of a head besides its sums.
+struct alignas(16) PartStatistics {
+    float peak2;    // the sums are of exp2(logit2 - peak2), logit2 in powers of two; -inf: no finite logit
+    float sum;      // of the weights
+    float largest;  // product q . k, unscaled; -inf: none
+    float any;      // 1: the split had keys
+};
+
+// Scratch of the splits: sums [T,splits,H,512], statistics [T,splits,H].
+struct Parts {
+    float* sums = nullptr;
+    PartStatistics* statistics = nullptr;
+};
+
+struct Schedule {
+    int heads = kFewHeads;  // per block
+    int64_t tokens = 0, all_heads = 1;
+    int splits = 1;
+    bool coded = false;  // fp8 records, not bf16 rows
+
+    int64_t head_tiles() const { return ceil_div(all_heads, heads); }
+    int64_t blocks() const { return tokens * head_tiles() * splits; }
+    Parts carve(Arena& arena) const {
+        if (splits == 1) return {};
+        const size_t parts = size_t(tokens * splits * all_heads);
+        return {.sums = arena.take<float>(parts * kValueWidth),
+                .statistics = arena.take<PartStatistics>(parts)};
+    }
+    size_t workspace() const {
+        Arena arena;
+        carve(arena);
+        return arena.used();
+    }
+};
+
+size_t shared_bytes(int heads, int width, bool coded);  // of one block of the mma kernel
+Schedule schedule(const smla_attend_args& args, const Env& env, size_t budget);
+
+}  // namespace smla::cuda_attend
