@@ -21,8 +21,7 @@ DsaIndexerWeights read_indexer_weights(WeightReader& reader, const std::string& 
 Tensor head_rows(const HostTensor& kv_b, const AttentionConfig& config, int64_t first, int64_t n) {
     const DsaConfig& dsa = *config.dsa;
     const int64_t per_head = dsa.qk_nope_head_dim + dsa.v_head_dim;
-    const Tensor heads =
-        make_tensor(kv_b.view.data, kv_b.view.dtype, {config.common.heads, per_head, dsa.kv_lora_rank});
+    const Tensor heads = reshape(kv_b.view, {config.common.heads, per_head, dsa.kv_lora_rank});
     return slice(heads, 1, first, first + n);
 }
 

@@ -68,9 +68,8 @@ HybridIndexerWeights read_indexer_weights(WeightReader& reader, const Spelling& 
 
 Tensor HybridWeights::out_a_groups(const AttentionConfig& config) const {
     const HybridConfig& hybrid = *config.hybrid;
-    return make_tensor(
-        out_a.view.data, out_a.view.dtype,
-        {hybrid.o_groups, hybrid.o_lora_rank, config.common.heads / hybrid.o_groups * hybrid.head_dim});
+    return reshape(out_a.view, {hybrid.o_groups, hybrid.o_lora_rank,
+                                config.common.heads / hybrid.o_groups * hybrid.head_dim});
 }
 
 HybridWeights load_hybrid_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,

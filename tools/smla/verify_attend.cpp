@@ -35,7 +35,13 @@ public:
         make_source("extra", args.extra, extra_);
         make_rest();
         memory.remember();
-        expect();
+        q_ = Doubles(args.q);
+        sink_ = Doubles(args.sink);
+        AttendOp::check(args);
+        for (const smla_precision each : {SMLA_PRECISION_EXACT, SMLA_PRECISION_ROUNDED})
+            if (args.precision == SMLA_PRECISION_DEFAULT || args.precision == each)
+                expected_.emplace(each, reference(each));
+        for (int64_t t = 0; t < tokens_; ++t) facts_.push_back(facts(t));
     }
 
     void compare(const std::string& kernel, Comparison& out) const override;
@@ -46,14 +52,19 @@ private:
     void fill_rows(smla_attend_source& source);
     void fill_record(const CacheView& cache, int64_t row);
     void make_rest();
-    void expect();
+    struct Expected {
+        Doubles out, lse, max_logits;
+    };
+    Expected reference(smla_precision precision) const;
+    const Expected& expected(const std::string& kernel) const;
     TokenFacts facts(int64_t token) const;
 
     int64_t tokens_ = 1, heads_ = 1, width_ = 1, value_width_ = 1, listed_ = 0;
     smla_format primary_ = SMLA_FORMAT_NONE, extra_ = SMLA_FORMAT_NONE;
     float scale_override_ = 0, q_scale_override_ = 0, cache_scale_[2] = {};
     double query_spread_ = 1;
-    Doubles q_, sink_, out_, lse_, max_logits_;
+    Doubles q_, sink_;
+    std::map<smla_precision, Expected> expected_;
     std::vector<TokenFacts> facts_;
 };
 
@@ -215,25 +226,29 @@ TokenFacts AttendProblem::facts(int64_t token) const {
     return out;
 }
 
-void AttendProblem::expect() {
-    q_ = Doubles(args.q);
-    sink_ = Doubles(args.sink);
-    out_ = Doubles::like(args.out);
-    lse_ = Doubles::like(make_tensor(&args, SMLA_F64, {tokens_, heads_}));
-    max_logits_ = Doubles::like(lse_.tensor());
+AttendProblem::Expected AttendProblem::reference(smla_precision precision) const {
+    Expected out{Doubles::like(args.out), Doubles::like(make_tensor(&args, SMLA_F64, {tokens_, heads_})),
+                 Doubles::like(make_tensor(&args, SMLA_F64, {tokens_, heads_}))};
     smla_attend_args exact = args;
+    exact.precision = precision;
     exact.softmax_scale = softmax_scale(args) * query_scale(args);
     exact.softmax_scale_device = exact.q_scale_device = nullptr;
     exact.lse_base = SMLA_LSE_LN;
     exact.q = q_.tensor();
     exact.sink = sink_.tensor();
-    exact.out = out_.tensor();
-    exact.lse = lse_.tensor();
-    exact.max_logits = max_logits_.tensor();
-    AttendOp::check(args);
+    exact.out = out.out.tensor();
+    exact.lse = out.lse.tensor();
+    exact.max_logits = out.max_logits.tensor();
     AttendOp::check(exact);
     AttendOp::reference(exact, 0, tokens_);
-    for (int64_t t = 0; t < tokens_; ++t) facts_.push_back(facts(t));
+    return out;
+}
+
+// What the default precision means is the engine's choice: rounded on a GPU.
+const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel) const {
+    if (args.precision != SMLA_PRECISION_DEFAULT) return expected_.at(args.precision);
+    const bool gpu = kernel.rfind("cuda", 0) == 0;
+    return expected_.at(gpu ? SMLA_PRECISION_ROUNDED : SMLA_PRECISION_EXACT);
 }
 
 // How far f32 and bf16 arithmetic may be off. One head of one token: logits l_j, weights p_j of sum 1 - sink,
@@ -247,10 +262,12 @@ void AttendProblem::expect() {
 //            |out|. The products are summed in f32. Then one rounding to the type of out.
 // p_max = exp(max - lse) comes from the reference itself.
 void AttendProblem::compare(const std::string& kernel, Comparison& out) const {
-    const bool bf16 = kernel.find("bf16") != std::string::npos;
+    const bool bf16 =
+        kernel.find("bf16") != std::string::npos || kernel.find("mma_attend") != std::string::npos;
+    const auto& [want, want_lse, want_max] = expected(kernel);
     const double scale = softmax_scale(args) * query_scale(args);
-    const size_t n = lse_.values.size();
-    std::vector<double> logit(n), bound(n), lse(lse_.values), lse_bound(n);
+    const size_t n = want_lse.values.size();
+    std::vector<double> logit(n), bound(n), lse(want_lse.values), lse_bound(n);
     const double unit = args.lse_base == SMLA_LSE_LOG2 ? 1.4426950408889634 : 1;
     for (size_t i = 0; i < n; ++i) {
         const TokenFacts& token = facts_[i / size_t(heads_)];
@@ -258,29 +275,30 @@ void AttendProblem::compare(const std::string& kernel, Comparison& out) const {
         for (size_t d = i * size_t(width_); d < (i + 1) * size_t(width_); ++d)
             query += q_.values[d] * q_.values[d];
         for (size_t d = i * size_t(value_width_); d < (i + 1) * size_t(value_width_); ++d)
-            result += out_.values[d] * out_.values[d];
+            result += want.values[d] * want.values[d];
         const double largest = scale * std::sqrt(query) * token.key;
         logit[i] = (sum_error(width_) + 2 * kF32) * largest;
         const double sink = present(args.sink) ? sink_.values[i % size_t(heads_)] : -kInfinity;
-        const double whole = log_add(lse_.values[i], sink);
+        const double whole = log_add(want_lse.values[i], sink);
         const double exponent = std::isfinite(sink) ? std::fabs(sink) : 0;
-        const double weight = logit[i] + 0x1p-22 + kF32 * (largest + exponent + std::fabs(lse_.values[i])) +
+        const double weight = logit[i] + 0x1p-22 +
+                              kF32 * (largest + exponent + std::fabs(want_lse.values[i])) +
                               (bf16 ? 0x1p-8 : 0);
         const double share =
-            std::min(1., double(token.same) * std::exp(max_logits_.values[i] - lse_.values[i]));
-        const double scaled = std::exp(lse_.values[i] - whole);
+            std::min(1., double(token.same) * std::exp(want_max.values[i] - want_lse.values[i]));
+        const double scaled = std::exp(want_lse.values[i] - whole);
         bound[i] = weight * (2 * std::sqrt(share) * token.value * scaled + std::sqrt(result)) +
                    sum_error(listed_) * std::sqrt(share) * token.value * scaled +
                    rounding(args.out.dtype) * std::sqrt(result) +
                    smallest_step(args.out.dtype) * std::sqrt(double(value_width_));
         lse[i] *= unit;
-        lse_bound[i] = unit * (logit[i] + 0x1p-21 + 4 * kF32 * std::fabs(lse_.values[i]));
+        lse_bound[i] = unit * (logit[i] + 0x1p-21 + 4 * kF32 * std::fabs(want_lse.values[i]));
     }
-    out.rows_close("out", args.out, out_.values, [&](size_t row) { return bound[row]; });
+    out.rows_close("out", args.out, want.values, [&](size_t row) { return bound[row]; });
     if (present(args.lse)) out.close("lse", args.lse, lse, [&](size_t i) { return lse_bound[i]; });
     if (present(args.max_logits))
-        out.close("max_logits", args.max_logits, max_logits_.values,
-                  [&](size_t i) { return logit[i] + kF32 * std::fabs(max_logits_.values[i]); });
+        out.close("max_logits", args.max_logits, want_max.values,
+                  [&](size_t i) { return logit[i] + kF32 * std::fabs(want_max.values[i]); });
 }
 
 }  // namespace

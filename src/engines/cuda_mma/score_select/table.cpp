@@ -138,7 +138,7 @@ private:
 template <>
 std::span<const Candidate<smla_score_select_args>> cuda_mma_candidates<Stage::score_select>() {
     static constexpr Candidate<smla_score_select_args> rows[] = {
-        {.name = "cuda_mma_generic",
+        {.name = "cuda_mma_streamed",
          .refuse = cuda::refuse,
          .workspace = [](const cuda::Args& args, const Env& env,
                          size_t budget) { return cuda::Plan(args, env, budget).bytes(env); },
