@@ -16,7 +16,12 @@ struct Source {
         rows = source.rows;
         lengths = source.lengths;
         listed = source.rows.shape[1];
+        while ((int64_t(1) << shift) < cache.page_rows) ++shift;
+        const uint64_t rest = (uint64_t(1) << shift) - uint64_t(cache.page_rows);
+        multiplier = uint32_t((rest << 32) / uint64_t(cache.page_rows) + 1);
     }
+    // row / page_rows for row < 2^31: division by an invariant integer (Granlund and Montgomery 1994, figure 4.1)
+    __device__ uint32_t page_of(uint32_t row) const { return (__umulhi(row, multiplier) + row) >> shift; }
     __device__ int64_t length(int64_t token) const {
         if (!cuda::present(lengths)) return listed;
         const int64_t length = cuda::load_int(lengths, token);
@@ -26,6 +31,7 @@ struct Source {
     DeviceCache cache;
     Tensor rows{}, lengths{};
     int64_t listed = 0;  // K
+    uint32_t multiplier = 1, shift = 0;
 };
 
 struct Arguments {

@@ -49,8 +49,8 @@ public:
             ++at_;
             ahead_ = load(args);
             keys.token = -1;
-            if (keys.extra) place(args.sources[1].cache, row, keys);
-            else place(args.sources[0].cache, row, keys);
+            if (keys.extra) place(args.sources[1], row, keys);
+            else place(args.sources[0], row, keys);
             keys.mask = __ballot_sync(~0u, keys.token >= 0);
             if (keys.mask) break;
         }
@@ -68,9 +68,10 @@ private:
     __device__ int row(const Tensor& rows, int j) const {
         return static_cast<const int32_t*>(rows.data)[cuda::element(rows, token_, j)];
     }
-    static __device__ void place(const DeviceCache& cache, int row, Keys& keys) {
+    static __device__ void place(const Source& source, int row, Keys& keys) {
+        const DeviceCache& cache = source.cache;
         if (row < 0 || row >= cache.capacity) return;
-        const uint32_t page = uint32_t(row) / uint32_t(cache.page_rows);
+        const uint32_t page = source.page_of(uint32_t(row));
         const uint32_t token = uint32_t(row) - page * uint32_t(cache.page_rows);
         keys.page_at = page * cache.page_stride;
         if (token < uint32_t(cache.page_tokens)) keys.token = int(token);
@@ -100,7 +101,7 @@ struct Filler {
             const uint32_t to = buffer + uint32_t(r * T::row + ((piece() ^ (r & 7)) << 4));
 #pragma unroll
             for (int c = 0; c < T::row; c += 128)
-                cuda::cp_async_16(to + uint32_t(c), token < 0 ? cache.data : from + c, token >= 0);
+                cuda::cp_async_16(to + uint32_t(c), from + c, token >= 0);  // a hole's address is not used
         }
     }
 
@@ -116,15 +117,15 @@ struct Filler {
             const int token = __shfl_sync(~0u, keys.token, r);
             const int64_t page_at = __shfl_sync(~0u, keys.page_at, r);
             const char* const page = cache.data + page_at;
-            const char* from = token < 0 ? cache.data : page + token * stride + 16 * piece();
+            const char* from = page + token * stride + 16 * piece();  // a hole's is not used
             const uint32_t to = raw + uint32_t(r * kRawRow + 16 * piece());
 #pragma unroll
             for (int c = 0; c < kRawRow / 16; c += 8)
                 if (piece() + c < pieces)
-                    cuda::cp_async_16(to + uint32_t(16 * c), token < 0 ? from : from + 16 * c, token >= 0);
+                    cuda::cp_async_16(to + uint32_t(16 * c), from + 16 * c, token >= 0);
             if (v4 && piece() == 0)
                 cuda::cp_async_8(raw + uint32_t(r * kRawRow + layout::Fp8_584::row),
-                                 token < 0 ? from : page + layout::Fp8_584::scales_at(cache.page_tokens, token),
+                                 page + layout::Fp8_584::scales_at(cache.page_tokens, token),
                                  token >= 0);
         }
     }
@@ -133,42 +134,52 @@ struct Filler {
     static __device__ void decode(const Arguments& args, bool extra, const char* raw, char* buffer) {
         const DeviceCache& cache = args.sources[extra].cache;
         const smla_format format = cache.format;
-        const int pieces = codes_of(format) / 16;
         const bool plain = format == SMLA_FP8_576 || format == SMLA_FP8_512;
         const float tensor_scale = plain ? cache.tensor_scale() : 0.f;
-        constexpr int kUnroll = T::many ? 1 : 2;  // more spills  // more spills
 #pragma unroll 1
         for (int i = 0; i < T::rows_per_thread; ++i) {
             const int r = row_of(i);
-            const char* const from = raw + r * kRawRow;
+            const char* const from = raw + r * kRawRow + 16 * piece();
             char* const to = buffer + r * T::row;
-#pragma unroll kUnroll
-            for (int c = 0; c < T::width / 16; c += 8) {
-                const int p = piece() + c;
-                if (p >= pieces) continue;
-                const float scale = plain ? tensor_scale : scale_of(format, from, p);
-                decode_piece(*reinterpret_cast<const uint4*>(from + 16 * p), scale, to, r & 7, p);
-            }
-            if (plain || format == SMLA_FP8_528) continue;
-            const int rope_at = format == SMLA_FP8_584 ? layout::Fp8_584::rope_at : layout::Fp8_656::rope_at;
-            *reinterpret_cast<uint4*>(to + 32 * pieces + ((piece() ^ (r & 7)) << 4)) =
-                *reinterpret_cast<const uint4*>(from + rope_at + 16 * piece());
+            uint4 codes[4];
+#pragma unroll
+            for (int c = 0; c < 4; ++c) codes[c] = *reinterpret_cast<const uint4*>(from + 128 * c);
+            float scales[4] = {tensor_scale, tensor_scale, tensor_scale, tensor_scale};
+            if (!plain) load_scales(format, raw + r * kRawRow, scales);
+            const bool v4 = format == SMLA_FP8_584;  // its last 64 values are rope
+#pragma unroll
+            for (int c = 0; c < 4; ++c)
+                if (c < 3 || !v4 || piece() < 4) decode_piece(codes[c], scales[c], to, r & 7, piece() + 8 * c);
+            if (format == SMLA_FP8_576 && piece() < 4)
+                decode_piece(*reinterpret_cast<const uint4*>(from + 512), tensor_scale, to, r & 7, piece() + 32);
+            if (!v4 && format != SMLA_FP8_656) continue;
+            const int rope_at = v4 ? layout::Fp8_584::rope_at : layout::Fp8_656::rope_at;
+            const int column = v4 ? layout::Fp8_584::codes : layout::Fp8_656::codes;
+            *reinterpret_cast<uint4*>(to + 2 * column + ((piece() ^ (r & 7)) << 4)) =
+                *reinterpret_cast<const uint4*>(from + rope_at);
         }
     }
 
 private:
-    static __device__ int codes_of(smla_format format) {
-        return format == SMLA_FP8_584 ? layout::Fp8_584::codes : format == SMLA_FP8_576 ? 576 : 512;
-    }
     static __device__ int record_bytes(smla_format format) {
         return format == SMLA_FP8_656   ? layout::Fp8_656::record
                : format == SMLA_FP8_528 ? layout::Fp8_528::record
                : format == SMLA_FP8_512 ? layout::Fp8_512::record
                                         : 576;
     }
-    static __device__ float scale_of(smla_format format, const char* record, int p) {
-        if (format == SMLA_FP8_584) return e8m0_to_f32(uint8_t(record[layout::Fp8_584::row + p / 4]));
-        return *reinterpret_cast<const float*>(record + layout::Fp8_656::scales_at + 4 * (p / 8));
+    // Of this thread's four pieces.
+    static __device__ void load_scales(smla_format format, const char* record, float (&scales)[4]) {
+        if (format == SMLA_FP8_584) {
+            const uint2 bytes = *reinterpret_cast<const uint2*>(record + layout::Fp8_584::row);
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                const uint32_t pair = (c < 2 ? bytes.x : bytes.y) >> (16 * (c & 1));
+                scales[c] = e8m0_to_f32(uint8_t(piece() < 4 ? pair : pair >> 8));
+            }
+            return;
+        }
+        const float4 all = *reinterpret_cast<const float4*>(record + layout::Fp8_656::scales_at);
+        scales[0] = all.x, scales[1] = all.y, scales[2] = all.z, scales[3] = all.w;
     }
     // 16 codes become pieces 2p and 2p + 1 of a row. Lanes take turns with the two, so that the stores of 8
     // lanes meet 8 different places.

@@ -32,27 +32,38 @@ struct Cut {
     Parts parts;
 };
 
-// The queries of a group as left operands: step s of part p holds columns 16 * (Parts * s + p).
+// The queries of a group as left operands: step s of part p holds columns 16 * (Parts * s + p). All loads are
+// under way before the first is needed.
+template <class T, class Load>
+__device__ void load_queries(const Arguments& args, int t, int head, uint32_t (&q)[T::k_steps][4],
+                             const Load& load) {
+    const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % T::parts;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const int h = head + lane / 4 + 8 * r;
+        const bool real = h < args.q.shape[1];
+        const int64_t at = cuda::element(args.q, t, real ? h : 0) + 16 * part + 2 * (lane % 4);
+#pragma unroll
+        for (int s = 0; s < T::k_steps; ++s)
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                q[s][r + 2 * i] = real ? load(at + 16 * T::parts * s + 8 * i) : 0u;
+    }
+}
 template <class T>
 __device__ void load_queries(const Arguments& args, int t, int head, uint32_t (&q)[T::k_steps][4]) {
-    const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % T::parts;
-    const bool codes = args.q.dtype == SMLA_E4M3;
-#pragma unroll
-    for (int s = 0; s < T::k_steps; ++s)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int h = head + lane / 4 + 8 * (i & 1);
-            const int column = 16 * (T::parts * s + part) + 2 * (lane % 4) + 8 * (i >> 1);
-            q[s][i] = 0;
-            if (h >= args.q.shape[1]) continue;
-            const int64_t at = cuda::element(args.q, t, h) + column;
-            if (!codes) {
-                q[s][i] = *reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(args.q.data) + at);
-            } else {
-                const auto* const code = static_cast<const uint8_t*>(args.q.data) + at;
-                q[s][i] = cuda::pack_bf16(e4m3_to_f32(code[0]), e4m3_to_f32(code[1]));
-            }
-        }
+    if (args.q.dtype == SMLA_BF16) {
+        const auto* const values = static_cast<const uint16_t*>(args.q.data);
+        load_queries<T>(args, t, head, q,
+                        [&](int64_t at) { return *reinterpret_cast<const uint32_t*>(values + at); });
+        return;
+    }
+    const auto* const codes = static_cast<const uint8_t*>(args.q.data);
+    load_queries<T>(args, t, head, q, [&](int64_t at) {
+        uint32_t pair, unused;
+        cuda::e4m3_to_f16(codes[at] | uint32_t(codes[at + 1]) << 8, pair, unused);
+        return cuda::pack_bf16(cuda::f16_low(pair), cuda::f16_high(pair));
+    });
 }
 
 // This warp's share of the products of its 16 heads with 32 keys.

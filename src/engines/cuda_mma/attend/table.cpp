@@ -22,7 +22,8 @@ std::string refuse_source(const char* name, const smla_attend_source& source, co
     if (view.format->scale != ScaleKind::none && view.format->scale != ScaleKind::e8m0_tile &&
         args.precision == SMLA_PRECISION_EXACT)
         return "rounds code * scale to bf16, asked for exact";
-    if (!aligned(view.data, kPiece) || view.page_stride % kPiece || view.row_stride % kPiece)
+    if (!aligned(view.data, kPiece) || view.page_stride % kPiece ||
+        (view.format->packing == Packing::row && view.row_stride % kPiece))
         return text(name, " pages and rows must be aligned to ", kPiece, " bytes");
     if (source.rows.shape[1] > INT32_MAX - kKeys) return text(name, " lists more than 2^31 rows");
     return "";
