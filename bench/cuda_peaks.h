@@ -1,0 +1,9 @@
+// What a GPU can do at most, measured.
+#pragma once
+
+namespace smla::bench {
+
+double mma_peak_tflops();   // mma.sync bf16 from registers alone
+double copy_peak_gbytes();  // device copy of 4 GB, read and written bytes per second
+
+}  // namespace smla::bench

@@ -1,0 +1,58 @@
+// Single instructions of arithmetic that the language has no operator for.
+#pragma once
+
+#include <cstdint>
+
+namespace smla::cuda {
+
+// 2^x to 2 ulp; results below 2^-126 are 0.
+__device__ inline float exp2_fast(float x) {
+    float out;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(out) : "f"(x));
+    return out;
+}
+// NaN if either is.
+__device__ inline float max_nan(float a, float b) {
+    float out;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
+    return out;
+}
+
+// The four e4m3 codes of a word as two pairs of f16, exactly; NaN stays NaN.
+__device__ inline void e4m3_to_f16(uint32_t codes, uint32_t& low, uint32_t& high) {
+#if __CUDA_ARCH__ >= 890
+    asm("{.reg .b16 a, b;\n"
+        "mov.b32 {a, b}, %2;\n"
+        "cvt.rn.f16x2.e4m3x2 %0, a;\n"
+        "cvt.rn.f16x2.e4m3x2 %1, b;}"
+        : "=r"(low), "=r"(high)
+        : "r"(codes));
+#else
+    // The bits of a code, put where f16 has its own, are the value times 2^-8; NaN codes become 1.875.
+    const auto place = [](uint32_t pair) {
+        uint32_t out = (pair & 0x80008000u) | ((pair & 0x7f007f00u) >> 1);
+        asm("mul.f16x2 %0, %0, %1;" : "+r"(out) : "r"(0x5c005c00u));  // 256, 256
+        return out;
+    };
+    low = place(__byte_perm(codes, 0, 0x1404));
+    high = place(__byte_perm(codes, 0, 0x3424));
+    const uint32_t nans = ((codes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
+    if (nans) {
+        low |= (nans & 0x80u ? 0x7fffu : 0u) | (nans & 0x8000u ? 0x7fff0000u : 0u);
+        high |= (nans & 0x800000u ? 0x7fffu : 0u) | (nans & 0x80000000u ? 0x7fff0000u : 0u);
+    }
+#endif
+}
+
+__device__ inline float f16_low(uint32_t pair) {
+    float out;
+    asm("{.reg .b16 a, b;\n mov.b32 {a, b}, %1;\n cvt.f32.f16 %0, a;}" : "=f"(out) : "r"(pair));
+    return out;
+}
+__device__ inline float f16_high(uint32_t pair) {
+    float out;
+    asm("{.reg .b16 a, b;\n mov.b32 {a, b}, %1;\n cvt.f32.f16 %0, b;}" : "=f"(out) : "r"(pair));
+    return out;
+}
+
+}  // namespace smla::cuda
