@@ -7,8 +7,8 @@
 // no barrier, no bank conflict.
 #pragma once
 
-#include "engines/cuda_common/ptx/convert.cuh"
 #include "engines/cuda_common/ptx/cp_async.cuh"
+#include "engines/cuda_common/ptx/half.cuh"
 #include "engines/cuda_mma/score/columns.cuh"
 
 namespace smla::cuda {
@@ -16,6 +16,12 @@ namespace smla::cuda {
 constexpr int kTileKeys = 32, kTileWidth = 128, kSteps = kTileWidth / 16;
 
 using KeyOperand = uint32_t[2][kSteps][4];  // of two groups of 16 keys
+
+// The words of rows that lie at no better multiple.
+__device__ inline void cp_async_4(uint32_t to, const void* from, bool valid) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0)
+                 : "memory");
+}
 
 // One format each: bytes of 16 values, where a row lies, what a lane keeps of the key it looked up (`Scale`), how
 // a chunk becomes 16-bit pairs, and the factor that a logit gets last.
@@ -35,8 +41,7 @@ struct KeyRow<SMLA_INDEX_FP8_132> {
 
     template <Half Type>
     static __device__ void pair(const uint32_t (&words)[4], int step, uint32_t, uint32_t& low, uint32_t& high) {
-        low = e4m3_pair<Type>(words[step] & 0xffffu);
-        high = e4m3_pair<Type>(words[step] >> 16);
+        e4m3_pairs<Type>(words[step], low, high);
     }
     static __device__ uint32_t group_scale(Scale, int) { return 0; }
 };
@@ -153,9 +158,15 @@ public:
 private:
     __device__ char* slot(int i) const { return slots_ + i * 32 * Row::piece; }
     __device__ static void copy(char* to, const char* from, bool valid, bool wide) {
-        if (wide) return cp_async<Row::piece>(to, from, valid);
+        const uint32_t shared = shared_address(to);
+        if (!wide) {
 #pragma unroll
-        for (int at = 0; at < Row::piece; at += 4) cp_async<4>(to + at, from + at, valid);
+            for (int at = 0; at < Row::piece; at += 4) cp_async_4(shared + at, from + at, valid);
+        } else if constexpr (Row::piece == 16) {
+            cp_async_16(shared, from, valid);
+        } else {
+            cp_async_8(shared, from, valid);
+        }
     }
     __device__ static void load(const char* from, uint32_t* words) {
         if constexpr (Row::piece == 16) {

@@ -62,8 +62,10 @@ __device__ uint4 query_chunk(const ScoreTile& task, int64_t token, int head, int
     if (task.q.dtype == SMLA_E4M3) {
         uint32_t codes[2];
         load_bytes<8>(bytes + at, task.wide_queries, codes);
-        return {e4m3_pair<Type>(codes[0] & 0xffffu), e4m3_pair<Type>(codes[0] >> 16),
-                e4m3_pair<Type>(codes[1] & 0xffffu), e4m3_pair<Type>(codes[1] >> 16)};
+        uint4 out;
+        e4m3_pairs<Type>(codes[0], out.x, out.y);
+        e4m3_pairs<Type>(codes[1], out.z, out.w);
+        return out;
     }
     if (task.q.dtype == SMLA_BF16) {
         uint32_t words[4];
@@ -127,11 +129,11 @@ __device__ void multiply(const uint4* queries, const KeyOperand& a, Bank& bank) 
 #pragma unroll
         for (int keys = 0; keys < 2; ++keys)
 #pragma unroll
-            for (int n = 0; n < 2; ++n) mma_16816<Type>(bank[keys][n], a[keys][2 * part], b[n].x, b[n].y);
+            for (int n = 0; n < 2; ++n) mma_half<Type>(bank[keys][n], a[keys][2 * part], b[n].x, b[n].y);
 #pragma unroll
         for (int keys = 0; keys < 2; ++keys)
 #pragma unroll
-            for (int n = 0; n < 2; ++n) mma_16816<Type>(bank[keys][n], a[keys][2 * part + 1], b[n].z, b[n].w);
+            for (int n = 0; n < 2; ++n) mma_half<Type>(bank[keys][n], a[keys][2 * part + 1], b[n].z, b[n].w);
     }
 }
 
@@ -171,9 +173,7 @@ public:
 private:
     __device__ float relu(float x, int head) const {
         if constexpr (Type == Half::f16) return x + fabsf(x);
-        float y;
-        asm("max.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
-        return head < task_.heads ? y : 0.f;  // infinite keys make NaN of padded heads
+        return head < task_.heads ? max_nan(x, 0.f) : 0.f;  // infinite keys make NaN of padded heads
     }
 
     // Lane 4 g + t ends with the sum of key g + 8 t; all keys are summed in one order.

@@ -23,29 +23,27 @@ struct Scratch {
     float* logits;        // [tokens, columns] of a part
     float* scores[2];     // [tokens,k] kept, in turn
     int32_t* columns[2];  // [tokens,k]
-    char* select;
+    char* select;         // null: rows are not split
 };
 
 // How a call is cut: a function of shapes, device and budget. Results do not depend on it.
 struct Plan {
     int64_t tokens, columns, k, part_tokens, part_columns;
-    bool sampled;
 
     Plan(const Args& args, const Env& env, size_t budget)
         : tokens(args.score.q.shape[0]),
           columns(args.columns),
           k(args.select.indices.shape[1]),
           part_tokens(std::max<int64_t>(tokens, 1)),
-          part_columns(std::max<int64_t>(columns, 1)),
-          sampled(refuse_sampled(columns, k).empty()) {
-        const auto halve = [](int64_t n) { return round_up(size_t(ceil_div(n, 2)), 4); };
+          part_columns(std::max<int64_t>(columns, 1)) {
+        const auto halve = [](int64_t n) { return int64_t(round_up(size_t(n + 1) / 2, 4)); };
         const size_t most = budget == 0 ? kPays : std::min(budget, kPays);
-        while (part_tokens > kFewTokens && bytes(env) > most) part_tokens = int64_t(halve(size_t(part_tokens)));
+        while (part_tokens > kFewTokens && bytes(env) > most) part_tokens = halve(part_tokens);
         if (budget == 0) return;
         while (bytes(env) > budget) {
-            if (part_columns > kLongPart) part_columns = int64_t(halve(part_columns));
+            if (part_columns > kLongPart) part_columns = halve(part_columns);
             else if (part_tokens > 1) part_tokens = ceil_div(part_tokens, 2);
-            else if (part_columns > kLeastPart) part_columns = int64_t(halve(part_columns));
+            else if (part_columns > kLeastPart) part_columns = halve(part_columns);
             else break;
         }
     }
@@ -57,9 +55,11 @@ struct Plan {
             out.scores[i] = arena.take<float>(kept);
             out.columns[i] = arena.take<int32_t>(kept);
         }
-        out.select = arena.take<char>(sampled ? sampled_scratch(part_tokens, columns, env) : 0);
+        const size_t select = sampled() ? sampled_scratch(part_tokens, part_columns, env) : 0;
+        out.select = select ? arena.take<char>(select) : nullptr;
         return out;
     }
+    bool sampled() const { return refuse_sampled(part_columns, k).empty(); }
     size_t bytes(const Env& env) const {
         Arena arena;
         take(arena, env);
@@ -121,7 +121,7 @@ private:
                 .k = plan_.k};
     }
     void select(const SelectInput& input, const SelectOutput& output) const {
-        if (plan_.sampled) run_select_sampled(input, output, scratch_.select, env_);
+        if (plan_.sampled()) run_select_sampled(input, output, scratch_.select, env_);
         else run_select_exact(input, output, env_);
     }
 

@@ -264,7 +264,7 @@ void run_select_sampled(const SelectInput& input, const SelectOutput& output, vo
         .input = input,
         .output = output,
         .windows = Windows(input.starts, input.ends, input.columns, input.begin, input.end),
-        .parts = parts_of(input.tokens, input.columns, env),
+        .parts = scratch ? parts_of(input.tokens, input.end - input.begin, env) : 1,
         .scratch = static_cast<Candidates*>(scratch),
         .counters = static_cast<uint32_t*>(env.workspace.data)};
     const auto kernel = input.dtype == SMLA_F32 ? select_sampled<float> : select_sampled<uint16_t>;

@@ -54,7 +54,9 @@ Candidate<smla_select_args> sampled() {
                 return kWorkspaceHeader + sampled_scratch(args.scores.shape[0], args.scores.shape[1], env);
             },
             .run = [](const Args& args, const Env& env) {
-                run_select_sampled(select_input(args), select_output(args), beyond_header(env), env);
+                const bool split = sampled_scratch(args.scores.shape[0], args.scores.shape[1], env) > 0;
+                run_select_sampled(select_input(args), select_output(args), split ? beyond_header(env) : nullptr,
+                                   env);
             }};
 }
 

@@ -1,0 +1,265 @@
+// The indexer's stages on a GPU: checks against the host, then times. usage: cuda_index [check|time]
+//
+// A time is the median of 30 runs, each after a 256 MB memset that flushes the L2 cache, by CUDA events around
+// the call.
+#include "cuda_fill.h"
+#include "cuda_index_run.h"
+#include "cuda_peaks.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+
+namespace smla::bench {
+
+namespace {
+
+struct Ceilings {
+    double tflops = mma_peak_tflops(), gbytes = copy_peak_gbytes();
+};
+
+class Timer {
+public:
+    Timer() {
+        SMLA_CUDA_CALL(cudaMalloc(&flush_, kFlush));
+        for (cudaEvent_t* event : {&begin_, &end_}) SMLA_CUDA_CALL(cudaEventCreate(event));
+    }
+    ~Timer() {
+        cudaFree(flush_);
+        cudaEventDestroy(begin_);
+        cudaEventDestroy(end_);
+    }
+    template <class Work>
+    double median_us(const Work& work) {
+        std::vector<float> times;
+        double total = 0;
+        for (int i = 0; i < 31 && (i < 9 || total < 400); ++i) {
+            SMLA_CUDA_CALL(cudaMemsetAsync(flush_, i, kFlush));
+            SMLA_CUDA_CALL(cudaEventRecord(begin_));
+            work();
+            SMLA_CUDA_CALL(cudaEventRecord(end_));
+            SMLA_CUDA_CALL(cudaEventSynchronize(end_));
+            float ms = 0;
+            SMLA_CUDA_CALL(cudaEventElapsedTime(&ms, begin_, end_));
+            if (i > 0) times.push_back(ms * 1e3f);  // the first one loads the kernel
+            total += ms;
+        }
+        std::nth_element(times.begin(), times.begin() + int64_t(times.size() / 2), times.end());
+        return times[times.size() / 2];
+    }
+
+private:
+    static constexpr size_t kFlush = size_t(256) << 20;
+    void* flush_ = nullptr;
+    cudaEvent_t begin_, end_;
+};
+
+struct Bench {
+    Gpu& gpu;
+    Report& report;
+    Ceilings ceilings;
+    Timer timer;
+
+    // flop, bytes: what the stage must do at least
+    void print(const std::string& what, const char* kernel, double us, double flop, double bytes) const {
+        const double tflops = flop / us * 1e-6, gbytes = bytes / us * 1e-3;
+        std::printf("%-44s %-24s %9.1f us %7.1f TFLOP/s %3.0f%% %7.0f GB/s %3.0f%%\n", what.c_str(), kernel, us, tflops,
+                    100 * tflops / ceilings.tflops, gbytes, 100 * gbytes / ceilings.gbytes);
+        std::fflush(stdout);
+    }
+};
+
+struct ScoreShape {
+    const char* name;
+    int64_t tokens, columns, heads = 64;
+    int64_t requests = 1;  // paged if next_n > 0
+    int64_t next_n = 0;
+    smla_format format = SMLA_INDEX_FP8_132;
+    smla_dtype q = SMLA_E4M3;
+    bool causal = false;
+};
+
+smla_score_args make_score(Gpu& gpu, const ScoreShape& shape, uint32_t seed) {
+    smla_score_args args{};
+    args.struct_size = sizeof args;
+    const int64_t count = shape.tokens * shape.heads * 128;
+    args.q = Gpu::tensor(gpu.allocate<char>(size_t(count * 2)), shape.q, {shape.tokens, shape.heads, 128});
+    fill_normal(args.q.data, shape.q, count, shape.q == SMLA_E4M3 ? 20.f : 1.f, seed);
+    if (shape.q == SMLA_E2M1) {
+        args.q_scales = Gpu::tensor(gpu.allocate<char>(size_t(count / 32)), SMLA_E8M0, {shape.tokens, shape.heads, 4});
+        fill_normal(args.q_scales.data, SMLA_E8M0, count / 32, 1, seed);
+    }
+    args.w = Gpu::tensor(gpu.allocate<float>(size_t(shape.tokens * shape.heads)), SMLA_F32, {shape.tokens, shape.heads});
+    fill_normal(args.w.data, SMLA_F32, shape.tokens * shape.heads, 0.01f, seed + 1);
+    smla_cache& keys = args.keys;
+    const int64_t blocks = ceil_div(shape.columns, 64);
+    keys.format = shape.format;
+    keys.device_type = SMLA_CUDA;
+    keys.width = 128;
+    keys.page_tokens = 64;
+    keys.pages = shape.requests * blocks;
+    keys.data = gpu.allocate<char>(cache_bytes(keys));
+    fill_keys(keys, seed + 2);
+    std::vector<int32_t> ends, requests, table;
+    for (int64_t t = 0; t < shape.tokens; ++t) {
+        const int64_t end = shape.causal ? shape.columns - shape.tokens + t + 1 : shape.columns;
+        ends.push_back(int32_t(end));
+        requests.push_back(int32_t(t * shape.requests / shape.tokens));
+    }
+    for (int64_t i = 0; i < keys.pages; ++i) table.push_back(int32_t(i * 7919 % keys.pages));
+    args.ends = Gpu::tensor(gpu.upload(ends), SMLA_I32, {shape.tokens});
+    if (shape.next_n) {
+        args.block_table = Gpu::tensor(gpu.upload(table), SMLA_I32, {shape.requests, blocks});
+        args.request_of_token = Gpu::tensor(gpu.upload(requests), SMLA_I32, {shape.tokens});
+    }
+    args.logits = Gpu::tensor(gpu.allocate<float>(size_t(shape.tokens * shape.columns)), SMLA_F32,
+                              {shape.tokens, shape.columns});
+    return args;
+}
+
+// The last columns of some tokens against the generic kernel, which shares no arithmetic with the others.
+void spot_check(Bench& bench, const ScoreShape& shape, const smla_score_args& args) {
+    const int64_t tokens = std::min<int64_t>(shape.tokens, 4), columns = shape.columns, from = columns - 64;
+    smla_score_args last = args;
+    for (Tensor* t : {&last.q, &last.q_scales, &last.w, &last.request_of_token, &last.ends})
+        if (t->ndim) *t = slice(*t, 0, shape.tokens - tokens, shape.tokens);
+    const std::vector<int32_t> begin(static_cast<size_t>(tokens), int32_t(from));
+    last.starts = Gpu::tensor(bench.gpu.upload(begin), SMLA_I32, {tokens});
+    last.logits = Gpu::tensor(bench.gpu.allocate<float>(size_t(tokens * columns)), SMLA_F32, {tokens, columns});
+    bench.gpu.run<Stage::score>("cuda_mma_generic", last);
+    double difference = 0, largest = 0;
+    for (int64_t t = 0; t < tokens; ++t) {
+        const auto got = bench.gpu.download(static_cast<float*>(args.logits.data) +
+                                                (shape.tokens - tokens + t) * columns + from, 64);
+        const auto want = bench.gpu.download(static_cast<float*>(last.logits.data) + t * columns + from, 64);
+        for (int64_t j = 0; j < (shape.causal ? 64 - tokens : 64); ++j) {
+            difference = std::max(difference, std::fabs(double(got[size_t(j)]) - want[size_t(j)]));
+            largest = std::max(largest, std::fabs(double(want[size_t(j)])));
+        }
+    }
+    bench.report.check(difference <= 1e-5 * largest && largest > 0,
+                       text(shape.name, ": off by ", difference, " of ", largest));
+}
+
+void time_score(Bench& bench, const ScoreShape& shape) {
+    const smla_score_args args = make_score(bench.gpu, shape, 11);
+    const char* name = "cuda_mma_score_tile";
+    const auto& kernel = bench.gpu.prepare<Stage::score>(name, args);
+    const double us = bench.timer.median_us([&] { kernel.run(args, bench.gpu.env()); });
+    double pairs = double(shape.tokens) * double(shape.columns);
+    if (shape.causal) pairs -= 0.5 * double(shape.tokens) * double(shape.tokens);
+    const double bytes = double(cache_bytes(args.keys)) + double(shape.tokens * shape.heads * 132) + 4 * pairs;
+    bench.print(shape.name, name, us, 2 * double(shape.heads) * 128 * pairs, bytes);
+    spot_check(bench, shape, args);
+    bench.gpu.clear();
+}
+
+void time_select(Bench& bench, const char* what, int64_t rows, int64_t columns, smla_dtype dtype = SMLA_F32,
+                 bool integers = false) {
+    constexpr int64_t k = 2048;
+    smla_select_args args{};
+    args.struct_size = sizeof args;
+    args.scores = Gpu::tensor(bench.gpu.allocate<char>(size_t(rows * columns * dtype_bits(dtype) / 8)), dtype,
+                              {rows, columns});
+    fill_normal(args.scores.data, dtype, rows * columns, 1, 5);
+    if (integers) fill_i32(static_cast<int32_t*>(args.scores.data), rows * columns, 0x3f800000, 1 << 20, 7 << 20);
+    std::vector<int32_t> want;
+    for (const char* name : {"cuda_mma_generic", "cuda_mma_select_sampled"}) {
+        args.indices = Gpu::tensor(bench.gpu.allocate<int32_t>(size_t(rows * k)), SMLA_I32, {rows, k});
+        if (bench.gpu.refuses<Stage::select>(name, args)) continue;
+        const auto& kernel = bench.gpu.prepare<Stage::select>(name, args);
+        const double us = bench.timer.median_us([&] { kernel.run(args, bench.gpu.env()); });
+        bench.print(text(what, " ", rows, " x ", columns, " ", dtype_name(dtype)), name, us, 0,
+                    double(rows * columns * dtype_bits(dtype) / 8) + 4. * double(rows * k));
+        const auto got = bench.gpu.download(static_cast<int32_t*>(args.indices.data), size_t(rows * k));
+        if (want.empty()) want = got;
+        else bench.report.check(got == want, text(name, " ", rows, " x ", columns, ": not what the other kernel selects"));
+    }
+    bench.gpu.clear();
+}
+
+void time_score_select(Bench& bench, const ScoreShape& shape, size_t budget) {
+    smla_score_select_args args{};
+    args.struct_size = sizeof args;
+    args.columns = int32_t(shape.columns);
+    args.score = make_score(bench.gpu, shape, 17);
+    args.score.logits = {};
+    args.select.indices = Gpu::tensor(bench.gpu.allocate<int32_t>(size_t(shape.tokens * 2048)), SMLA_I32,
+                                      {shape.tokens, 2048});
+    const char* name = "cuda_mma_generic";
+    const auto& kernel = bench.gpu.prepare<Stage::score_select>(name, args, budget);
+    const double us = bench.timer.median_us([&] { kernel.run(args, bench.gpu.env()); });
+    const double pairs = double(shape.tokens) * double(shape.columns);
+    bench.print(text(shape.name, " in ", bench.gpu.env().workspace.bytes >> 20, " MB"), name, us,
+                2 * double(shape.heads) * 128 * pairs, double(cache_bytes(args.score.keys)));
+    bench.gpu.clear();
+}
+
+void time_all(Gpu& gpu, Report& report) {
+    Bench bench{gpu, report, {}, {}};
+    std::printf("%s: mma.sync %.0f TFLOP/s, copy %.0f GB/s\n", gpu.device().facts().name.c_str(), bench.ceilings.tflops,
+                bench.ceilings.gbytes);
+    const ScoreShape scores[] = {
+        {.name = "score 2048 x 8192", .tokens = 2048, .columns = 8192},
+        {.name = "score 2048 x 65536", .tokens = 2048, .columns = 65536},
+        {.name = "score 2048 x 65536 H 32", .tokens = 2048, .columns = 65536, .heads = 32},
+        {.name = "score 8192 x 8192 causal", .tokens = 8192, .columns = 8192, .causal = true},
+        {.name = "score 2048 x 65536 mxfp4, q e2m1", .tokens = 2048, .columns = 65536, .format = SMLA_INDEX_MXFP4_68,
+         .q = SMLA_E2M1},
+        {.name = "score 2048 x 65536 bf16, q bf16", .tokens = 2048, .columns = 65536, .format = SMLA_ROW_BF16,
+         .q = SMLA_BF16},
+        {.name = "paged score 256 x 8192", .tokens = 256, .columns = 8192, .requests = 256, .next_n = 1},
+        {.name = "paged score 256 x 8192 next_n 2", .tokens = 512, .columns = 8192, .requests = 256, .next_n = 2},
+        {.name = "paged score 256 x 65536", .tokens = 256, .columns = 65536, .requests = 256, .next_n = 1},
+        {.name = "paged score 1 x 131072", .tokens = 1, .columns = 131072, .requests = 1, .next_n = 1},
+        {.name = "paged score 256 x 8192 mxfp4", .tokens = 256, .columns = 8192, .requests = 256, .next_n = 1,
+         .format = SMLA_INDEX_MXFP4_68, .q = SMLA_E2M1},
+    };
+    for (const ScoreShape& shape : scores) time_score(bench, shape);
+    time_select(bench, "select", 64, 131072);
+    time_select(bench, "select", 2048, 65536);
+    time_select(bench, "select", 1, 131072);
+    time_select(bench, "select", 256, 65536);
+    time_select(bench, "select", 2048, 8192);
+    time_select(bench, "select", 2048, 65536, SMLA_BF16);
+    time_select(bench, "select of 7 values,", 2048, 65536, SMLA_F32, true);
+    time_select(bench, "select", 4, 1 << 20);
+    time_score_select(bench, {.name = "score_select 2048 x 65536", .tokens = 2048, .columns = 65536}, 0);
+    time_score_select(bench, {.name = "score_select 2048 x 65536", .tokens = 2048, .columns = 65536}, 16 << 20);
+    time_score_select(
+        bench, {.name = "score_select 64 x 131072", .tokens = 64, .columns = 131072, .requests = 64, .next_n = 1}, 0);
+}
+
+int run(const std::string& what) {
+    Gpu gpu;
+    Report report;
+    const auto start = std::chrono::steady_clock::now();
+    const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+    if (what != "time") {
+        check_score(gpu, report);
+        std::printf("score: %d checks, %d wrong, error at most %.3f of the bound, %.1f s\n", report.checks,
+                    report.failures, report.worst, seconds());
+        check_select(gpu, report);
+        std::printf("select: %d checks, %d wrong, %.1f s\n", report.checks, report.failures, seconds());
+        check_score_select(gpu, report);
+        std::printf("score_select: %d checks, %d wrong, %.1f s\n", report.checks, report.failures, seconds());
+        std::fflush(stdout);
+    }
+    if (what != "check") time_all(gpu, report);
+    std::printf("%d checks, %d wrong, %.1f s\n", report.checks, report.failures, seconds());
+    return report.failures ? 1 : 0;
+}
+
+}  // namespace
+
+}  // namespace smla::bench
+
+int main(int argc, char** argv) {
+    try {
+        return smla::bench::run(argc > 1 ? argv[1] : "");
+    } catch (const smla::Error& error) {
+        std::printf("%s: got %s, wants %s\n", error.field.c_str(), error.got.c_str(), error.wanted.c_str());
+        return 1;
+    }
+}
