@@ -114,7 +114,9 @@ TEST(CudaProject, ScratchGrowsWithTokensAndKeepsBudgets) {
                 EXPECT_LE(route.scratch(), full.scratch());
                 EXPECT_EQ(route.scratch() % kLtAlignment, 0u);
                 const size_t needed = kWorkspaceHeader + kLtAlignment + route.scratch();
-                if (route.pass_tokens > 1 && route.x_bytes + route.sum_bytes) EXPECT_LE(needed, budget);
+                if (route.pass_tokens > 1 && route.x_bytes + route.sum_bytes) {
+                    EXPECT_LE(needed, budget);
+                }
                 const LtRoute again = lt_route(args, needed);  // a run with the memory that was asked for
                 EXPECT_EQ(again.pass_tokens, route.pass_tokens);
                 EXPECT_EQ(again.lt_bytes, route.lt_bytes);
@@ -187,8 +189,9 @@ TEST(CudaProject, TheLibraryComesFirstAndTheLoopsTakeTheRest) {
             const smla_project_args args = product(x, w, SMLA_BF16, 3, 2, 8, 8);
             EXPECT_EQ(table[1].refuse(args, env), "");
             EXPECT_EQ(table[1].workspace(args, env, 0), kWorkspaceHeader);
-            if (cublaslt().library.empty() && lt_route(args, 0).refusal.empty())
+            if (cublaslt().library.empty() && lt_route(args, 0).refusal.empty()) {
                 EXPECT_EQ(table[0].refuse(args, env), "no cuBLASLt library was found at run time");
+            }
         }
     EXPECT_NE(table[1].refuse(product(SMLA_F64, SMLA_F64, SMLA_F64, 3, 2, 8, 8), env), "");
 }
