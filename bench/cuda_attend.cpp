@@ -194,6 +194,20 @@ TEST(CudaAttend, HolesLengthsSinkTwoSources) {
         }
 }
 
+// Most tiles of 32 rows hold no row at all, in one source or both.
+TEST(CudaAttend, EmptyTiles) {
+    uint32_t seed = 50;
+    for (const int heads : {16, 64})
+        for (const double primary : {0.9, 0.98, 0.9995})
+            for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_584}) {
+                SourceSpec first = hostile(format, 1000), second = hostile(format, 500);
+                first.holes = primary;
+                second.holes = primary > 0.95 ? 0.5 : 0.99;
+                check_all_ways({.tokens = 5, .heads = heads, .width = 512, .primary = first, .extra = second,
+                                .precision = SMLA_PRECISION_ROUNDED, .seed = ++seed});
+            }
+}
+
 TEST(CudaAttend, GenericTakesAnything) {
     uint32_t seed = 100;
     for (const smla_dtype q : {SMLA_F32, SMLA_BF16, SMLA_F16, SMLA_E4M3})

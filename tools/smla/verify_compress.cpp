@@ -37,6 +37,7 @@ public:
         args.ratio = int32_t(random.pick<int64_t>({4, 4, 128, 1, 3}));
         if (format_bit(format) & kIndexFormats && is_power_of_two(width_)) args.hadamard = random.chance(0.5);
         args.eps = random.pick({1e-6, 1e-3});
+        score_shift_ = random.pick({0.f, 0.f, 300.f, -300.f});
         coff_ = args.ratio == 4 ? 2 : 1;
         args.cache = memory.cache({format, width_, random.between(1, 4), int32_t(random.log_between(1, 40))});
         const int64_t span = random.log_between(args.ratio, 4 * args.ratio + 20),  // positions of a request
@@ -169,6 +170,7 @@ private:
         state.decode(row, values.data());
         if (!std::isnan(values[0])) return;
         for (float& v : values) v = float(2 * random.normal());
+        for (size_t d = values.size() / 2; d < values.size(); ++d) values[d] += score_shift_;
         state.encode(row, values.data());
     }
 
@@ -262,6 +264,7 @@ private:
     }
 
     int64_t width_ = 0, coff_ = 1;
+    float score_shift_ = 0;  // of all scores: exponentials without the peak taken off would overflow
     std::vector<Entry> entries_;
 };
 

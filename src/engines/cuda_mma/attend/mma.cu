@@ -156,11 +156,14 @@ __device__ void shrink_sums(Sums<T>& sums, const float (&shrink)[T::m_tiles][2])
         for (int i = 0; i < 8 * T::n_steps; ++i) sums[m][i / 8][i / 4 % 2][i % 4] *= shrink[m][i / 2 % 2];
 }
 
-// O += weights V for this warp's columns: 16 * (4 * group of 64 + warp % 4).
-template <class T>
-__device__ void add_values(Sums<T>& sums, const uint32_t (&own)[2][4], uint32_t weights, uint32_t buffer) {
+// O += weights V for this warp's columns: 16 * (4 * group of 64 + warp % 4). `between` is called once with -1,
+// then with 0 to 7, for work that hides behind the products.
+template <class T, class Between>
+__device__ void add_values(Sums<T>& sums, const uint32_t (&own)[2][4], uint32_t weights, uint32_t buffer,
+                           const Between& between) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int piece = 2 * (warp % 4) + (lane >> 4);
+    between(-1);
     const uint32_t values =
         buffer + uint32_t((lane & 15) * T::row + ((piece ^ (lane & 7)) << 4) + (warp / 4) * 128);
 #pragma unroll
@@ -182,14 +185,17 @@ __device__ void add_values(Sums<T>& sums, const uint32_t (&own)[2][4], uint32_t 
                 cuda::mma_bf16(sums[m][n][0], a[m], b[0], b[1]);
                 cuda::mma_bf16(sums[m][n][1], a[m], b[2], b[3]);
             }
+            constexpr int kEvery = 2 * T::n_steps / 8;
+            const int step = k * T::n_steps + n;
+            if (step % kEvery == 0) between(step / kEvery);
         }
     }
 }
 
 // One tile: products, weights, values.
-template <class T>
+template <class T, class Between>
 __device__ void attend_tile(const uint32_t (&q)[T::k_steps][4], Softmax& softmax, Sums<T>& sums, char* shared,
-                            int buffer, uint32_t mask, float unit) {
+                            int buffer, uint32_t mask, float unit, const Between& between) {
     const uint32_t base = cuda::shared_address(shared);
     const uint32_t keys = base + uint32_t(buffer * T::keys_bytes);
     float s[4][4];
@@ -218,7 +224,7 @@ __device__ void attend_tile(const uint32_t (&q)[T::k_steps][4], Softmax& softmax
         all[0][0] = shrink[0], all[0][1] = shrink[1];
     }
     shrink_sums<T>(sums, all);
-    add_values<T>(sums, own, base + T::weights_at, keys);
+    add_values<T>(sums, own, base + T::weights_at, keys, between);
 }
 
 // What a block works with, besides its sums.
@@ -245,57 +251,93 @@ struct Block {
 
 // bf16 rows: the next tile is copied into the other buffer while this one is multiplied.
 template <class T>
-__device__ void walk_bf16(Block<T>& block, Cursor& cursor, Sums<T>& sums) {
+__device__ void walk_bf16(Block<T>& block, Lister& lister, const Board& board, Sums<T>& sums) {
     const uint32_t base = cuda::shared_address(block.shared);
-    Keys now = cursor.next(block.args);
-    if (!now.mask) return;
-    Filler<T>::copy_bf16(block.args, now, base);
+    Filler<T>::copy_bf16(block.args, board, 0, base);
     cuda::cp_async_commit();
     block.load();
-    for (int buffer = 0; now.mask; buffer ^= 1) {
-        const Keys next = cursor.next(block.args);
+    for (int i = 0;; ++i) {
+        const int buffer = i & 1, next = (i + 1) % Board::kSlots;
         cuda::cp_async_wait<0>();
         __syncthreads();  // the tile is whole, and nobody reads the one before it any more
-        if (next.mask)
-            Filler<T>::copy_bf16(block.args, next, base + uint32_t((buffer ^ 1) * T::keys_bytes));
+        if (board.masks[next])
+            Filler<T>::copy_bf16(block.args, board, next, base + uint32_t((buffer ^ 1) * T::keys_bytes));
         cuda::cp_async_commit();
-        attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, now.mask, block.unit);
-        now = next;
+        if (block.warp == (i + 3) % T::warps) lister.list(block.args, (i + 3) % Board::kSlots);
+        attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, board.masks[i % Board::kSlots],
+                       block.unit, [](int) {});
+        if (!board.masks[next]) return;
     }
 }
 
 // fp8 records: raw bytes of the tile after the next are under way while a tile is multiplied. The raw bytes of
-// a row concern its 8 lanes alone.
+// a row concern its 8 lanes alone. With two buffers, the next tile is decoded between this one's value products.
 template <class T>
-__device__ void walk_coded(Block<T>& block, Cursor& cursor, Sums<T>& sums) {
+__device__ void walk_coded(Block<T>& block, Lister& lister, const Board& board, Sums<T>& sums) {
+    using Decoder = typename Filler<T>::Decoder;
     char* const raw = block.shared + T::raw_at;
-    const auto send = [&](const Keys& keys) {
-        if (keys.mask) Filler<T>::copy_raw(block.args, keys, cuda::shared_address(raw));
+    const auto send = [&](int slot) {
+        __syncwarp();  // the warp has decoded what lies there
+        if (board.masks[slot]) Filler<T>::copy_raw(block.args, board, slot, cuda::shared_address(raw));
         cuda::cp_async_commit();
     };
-    const auto decode = [&](const Keys& keys, int buffer) {
+    const auto arrive = [] {
         cuda::cp_async_wait<0>();
         __syncwarp();
-        Filler<T>::decode(block.args, keys.extra, raw, block.shared + buffer * T::keys_bytes);
-        __syncwarp();
     };
-    Keys now = cursor.next(block.args);
-    if (!now.mask) return;
-    send(now);
+    const auto decode = [&](int slot, char* buffer) {
+        arrive();
+#pragma unroll 1
+        for (int i = 0; i < T::rows_per_thread; ++i) {
+            Decoder decoder;
+            decoder.begin(block.args, board, slot, i, raw, buffer);
+#pragma unroll 4  // all 8 spill
+            for (int c = 0; c < 8; ++c) decoder.step(c);
+            decoder.finish();
+        }
+    };
+    send(0);
     block.load();
-    decode(now, 0);
-    Keys next = cursor.next(block.args);
-    send(next);
-    for (int buffer = 0;; buffer = (buffer + 1) % T::buffers) {
+    decode(0, block.shared);
+    send(1);
+    for (int i = 0;; ++i) {
+        const int buffer = i % T::buffers, slot = i % Board::kSlots, next = (i + 1) % Board::kSlots;
         __syncthreads();  // the tile is decoded, and nobody reads the one before it any more
-        attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, now.mask, block.unit);
-        if (!next.mask) break;
-        if constexpr (T::buffers == 1) __syncthreads();  // all have read this tile's values
-        decode(next, (buffer + 1) % T::buffers);
-        now = next;
-        next = cursor.next(block.args);
-        send(next);
+        if (block.warp == (i + 3) % T::warps) lister.list(block.args, (i + 3) % Board::kSlots);
+        if constexpr (T::many) {
+            static_assert(T::rows_per_thread == 1 && T::buffers == 2);
+            char* const other = block.shared + (buffer ^ 1) * T::keys_bytes;
+            Decoder decoder;  // after the last tile it decodes what nobody reads
+            attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, board.masks[slot], block.unit,
+                           [&](int c) {
+                               if (c >= 0) return decoder.step(c);
+                               arrive();
+                               decoder.begin(block.args, board, next, 0, raw, other);
+                           });
+            if (!board.masks[next]) return;
+            decoder.finish();
+        } else {
+            attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, board.masks[slot], block.unit,
+                           [](int) {});
+            if (!board.masks[next]) return;
+            __syncthreads();  // all have read this tile's values
+            decode(next, block.shared);
+        }
+        send((i + 2) % Board::kSlots);
     }
+}
+
+template <class T>
+__device__ void walk(Block<T>& block, Board& board, int split, int splits, Sums<T>& sums) {
+    Lister lister(block.args, board, block.t, split, splits, T::warps);
+    for (int slot = 0; slot < 3; ++slot) {
+        __syncthreads();
+        if (block.warp == slot) lister.list(block.args, slot);
+    }
+    __syncthreads();
+    if (!board.masks[0]) return;
+    if constexpr (T::coded) walk_coded<T>(block, lister, board, sums);
+    else walk_bf16<T>(block, lister, board, sums);
 }
 
 // Two neighbours of a row of the output, or of a split's sums.
@@ -326,11 +368,11 @@ __device__ void finish_heads(const Block<T>& block, const Cut& cut, int64_t part
         if (!writes || h >= block.args.q.shape[1]) continue;
         if (cut.splits > 1) {
             cut.parts.statistics[part * block.args.q.shape[1] + h] = {
-                peaks.peak[r] * block.unit, sum, peaks.largest[r], softmax.any ? 1.f : 0.f};
+                peaks.peak2[r], sum, peaks.largest[r], softmax.any ? 1.f : 0.f};
             continue;
         }
         Totals totals = {0.f, -INFINITY};
-        if (softmax.any) totals = finish(peaks.peak[r] * scale, sum, sink_of(block.args, h));
+        if (softmax.any) totals = finish(peaks.peak2[r] * kLn2, sum, sink_of(block.args, h));
         factors[in_block] = totals.factor;
         store_statistics(block.args, block.t, h, totals.lse, peaks.largest[r] * scale);
     }
@@ -373,13 +415,7 @@ __global__ void __launch_bounds__(T::threads, T::many ? 1 : T::coded ? 3 : 2)
     const int t = part / cut.splits, split = part % cut.splits;
     Block<T> block(args, shared, t, head_tile * T::heads);
     Sums<T> sums = {};
-    Lists* const lists = reinterpret_cast<Lists*>(shared + T::lists_at);
-    if (threadIdx.x == 0) *lists = Lists(args, t);
-    __syncthreads();
-    const int64_t tiles = lists->tiles();
-    Cursor cursor(args, *lists, t, int(tiles * split / cut.splits), int(tiles * (split + 1) / cut.splits));
-    if constexpr (T::coded) walk_coded<T>(block, cursor, sums);
-    else walk_bf16<T>(block, cursor, sums);
+    walk<T>(block, *reinterpret_cast<Board*>(shared + T::board_at), split, cut.splits, sums);
     __syncthreads();  // factors are free
     finish_heads<T>(block, cut, part);
     __syncthreads();

@@ -12,7 +12,7 @@ namespace smla::cuda_attend {
 // What the four lanes of two heads share. In shared memory: the registers are the sums'.
 struct alignas(16) HeadPair {
     float largest[2] = {-INFINITY, -INFINITY};  // product so far
-    float peak[2] = {-INFINITY, -INFINITY};     // what weights are relative to: logits pass it by 8 at most
+    float peak2[2] = {-INFINITY, -INFINITY};    // logit that weights are relative to, in powers of two
 };
 
 struct Softmax {
@@ -40,12 +40,13 @@ struct Softmax {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             now.largest[r] = cuda::max_nan(now.largest[r], top_of(s, r));
+            const float largest2 = now.largest[r] * unit;
             shrink[r] = 1;
-            if (!(now.largest[r] <= now.peak[r] + 8 / unit)) {
-                shrink[r] = cuda::exp2_fast((now.peak[r] - now.largest[r]) * unit);
-                now.peak[r] = now.largest[r];
+            if (!(largest2 <= now.peak2[r] + 8)) {
+                shrink[r] = cuda::exp2_fast(now.peak2[r] - largest2);
+                now.peak2[r] = largest2;
             }
-            const float base = now.peak[r] == -INFINITY ? 0.f : now.peak[r] * unit;
+            const float base = now.peak2[r] == -INFINITY ? 0.f : now.peak2[r];
             float added = 0;
 #pragma unroll
             for (int n = 0; n < 4; ++n)

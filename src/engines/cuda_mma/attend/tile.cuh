@@ -7,7 +7,8 @@
 
 namespace smla::cuda_attend {
 
-constexpr int kRawRow = 656;  // bytes that the longest fp8 record takes in shared memory
+constexpr int kRawRow = 656;      // bytes that the longest fp8 record takes in shared memory
+constexpr int kBoardBytes = 560;  // keys.cuh
 
 // Width: of keys. Groups: of 16 heads. Parts: warps that share a group. Coded: fp8 records.
 template <int Width, int Groups, int Parts, bool Coded>
@@ -32,8 +33,8 @@ struct Tile {
     static constexpr int exchange_bytes = 2048 * warps;
     static constexpr int weights_at = exchange_at + (exchange_in_buffer ? 0 : exchange_bytes);
     static constexpr int factors_at = weights_at + (many ? heads * kKeys * 2 : 0);
-    static constexpr int lists_at = factors_at + heads * 4;
-    static constexpr int pairs_at = lists_at + 16;  // a HeadPair for every 4 lanes
+    static constexpr int board_at = factors_at + heads * 4;
+    static constexpr int pairs_at = board_at + kBoardBytes;  // a HeadPair for every 4 lanes
     static constexpr int bytes = pairs_at + 4 * threads;
     static_assert(bytes <= 99 * 1024);
     static_assert(!exchange_in_buffer || exchange_bytes <= keys_bytes);

@@ -8,8 +8,8 @@
 // Bound by latency: 2 * coff * ratio reads per channel in a row, of which the second half comes from cache;
 // few tokens of a step close a group of 128.
 //
-// Shared memory: offsets of rows [kRows] i64, sums of warps, then the entry [D] f32. Every part is written
-// and read on two sides of a __syncthreads.
+// Shared memory: offsets of rows [kRows] i64, sums of warps, then the entry [D] f32. What one thread
+// writes and another reads has a __syncthreads between.
 #include "core/tensor.h"
 #include "engines/cuda_common/hadamard.cuh"
 #include "engines/cuda_common/launch.cuh"
@@ -127,8 +127,7 @@ __global__ void __launch_bounds__(kThreads) compress_kernel(const __grid_constan
     const int64_t rows = overlap(p.ratio) * p.ratio;
     const Window window{load_int(p.request_of_token, token), position - rows + 1, rows};
     pool(p, window, found, entry);
-    __syncthreads();
-    norm(p, entry, scratch);
+    norm(p, entry, scratch);  // of channels that the thread pooled itself; its sum joins the block
     __syncthreads();
     rotate(p, entry, position / p.ratio * p.ratio);
     __syncthreads();

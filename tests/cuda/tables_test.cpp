@@ -1,0 +1,116 @@
+// The tables of the smaller stages: names, refusals in words, scratch.
+#include "support.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+namespace smla {
+namespace {
+
+template <Stage S>
+const Candidate<ArgsOf<S>>& generic() {
+    const auto table = cuda_mma_candidates<S>();
+    EXPECT_FALSE(table.empty());
+    for (const auto& candidate : table)
+        EXPECT_EQ(std::string(candidate.name).rfind("cuda_mma_", 0), 0u) << candidate.name;
+    return table.back();
+}
+
+template <Stage S>
+void takes(const ArgsOf<S>& args) {
+    FactsOnly device;
+    const Env env = facts_env(device);
+    EXPECT_EQ(generic<S>().refuse(args, env), "") << stage_name(S);
+    EXPECT_EQ(generic<S>().workspace(args, env, 0), kWorkspaceHeader) << stage_name(S);
+}
+template <Stage S>
+void refuses(const ArgsOf<S>& args, const char* why) {
+    FactsOnly device;
+    EXPECT_EQ(generic<S>().refuse(args, facts_env(device)), why) << stage_name(S);
+}
+constexpr char kF64[] = "f64: for the reference engine";
+
+smla_cache cache_of(smla_format format, int32_t width) {
+    smla_cache cache{};
+    cache.format = format;
+    cache.width = width;
+    cache.page_tokens = 64;
+    cache.pages = 4;
+    return cache;
+}
+
+TEST(CudaTables, Norm) {
+    smla_norm_args args{};
+    args.x = args.out = shaped(SMLA_BF16, {3, 2, 70000});
+    takes<Stage::norm>(args);
+    args.weight = shaped(SMLA_F64, {70000});
+    refuses<Stage::norm>(args, kF64);
+}
+
+TEST(CudaTables, RopeFrequenciesAreF64AndNoReasonToRefuse) {
+    smla_rope_args args{};
+    args.x = shaped(SMLA_F32, {3, 128, 192});
+    args.positions = shaped(SMLA_I64, {3});
+    args.frequencies = shaped(SMLA_F64, {32});
+    takes<Stage::rope>(args);
+    takes<Stage::inverse_rope>(args);
+    args.out = shaped(SMLA_F64, {3, 128, 192});
+    refuses<Stage::rope>(args, kF64);
+    args.frequencies = shaped(SMLA_F64, {4097});
+    refuses<Stage::rope>(args, "4097 rotated pairs: more than 4096");
+}
+
+TEST(CudaTables, QuantIndexQ) {
+    smla_quant_index_q_args args{};
+    args.q = shaped(SMLA_BF16, {3, 64, 1024});
+    args.w = shaped(SMLA_F32, {3, 64});
+    args.q_out = shaped(SMLA_E4M3, {3, 64, 1024});
+    args.w_out = shaped(SMLA_F32, {3, 64});
+    takes<Stage::quant_index_q>(args);
+    args.q = shaped(SMLA_BF16, {3, 64, 1025});
+    refuses<Stage::quant_index_q>(args, "rows of 1025 values: more than 1024");
+}
+
+TEST(CudaTables, CachesOfF64AreForTheReference) {
+    smla_write_args write{};
+    write.head = shaped(SMLA_F32, {3, 576});
+    write.slots = shaped(SMLA_I64, {3});
+    write.cache = cache_of(SMLA_FP8_656, 0);
+    takes<Stage::write_kv>(write);
+    takes<Stage::write_index>(write);
+    write.cache = cache_of(SMLA_ROW_F64, 576);
+    refuses<Stage::write_kv>(write, kF64);
+
+    smla_save_state_args save{};
+    save.kv = save.score = shaped(SMLA_F32, {3, 512});
+    save.state = cache_of(SMLA_STATE_F32, 1024);
+    takes<Stage::save_state>(save);
+    save.state.format = SMLA_STATE_F64;
+    refuses<Stage::save_state>(save, kF64);
+
+    smla_compress_args compress{};
+    compress.state = cache_of(SMLA_STATE_F32, 1024);
+    compress.cache = cache_of(SMLA_FP8_584, 0);
+    compress.frequencies = shaped(SMLA_F64, {32});
+    takes<Stage::compress>(compress);
+    compress.norm_weight = shaped(SMLA_F64, {512});
+    refuses<Stage::compress>(compress, kF64);
+
+    smla_gather_args gather{};
+    gather.cache = cache_of(SMLA_INDEX_MXFP4_68, 0);
+    gather.out = shaped(SMLA_F16, {10, 128});
+    takes<Stage::gather>(gather);
+    gather.out.dtype = SMLA_F64;
+    refuses<Stage::gather>(gather, kF64);
+}
+
+TEST(CudaTables, BytesAndIntegersAreNeverRefused) {
+    smla_copy_pages_args copy{};
+    copy.source = copy.target = cache_of(SMLA_ROW_F64, 7);
+    takes<Stage::copy_pages>(copy);
+    takes<Stage::map>({});
+}
+
+}  // namespace
+}  // namespace smla
