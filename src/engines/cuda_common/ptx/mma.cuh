@@ -1,4 +1,4 @@
-// mma.sync m16n8k16 on 16-bit operands with f32 sums, ldmatrix that feeds it, and the packing of its operands.
+// mma.sync m16n8k16 on bf16 with f32 sums, ldmatrix that feeds it, and the packing of its operands.
 //   A [16,16]: a0 row lane/4, columns 2*(lane%4) and +1; a1 row + 8; a2, a3: columns + 8
 //   B [16,8]:  b0 rows 2*(lane%4) and +1, column lane/4; b1 rows + 8
 //   C [16,8]:  c0, c1 row lane/4, columns 2*(lane%4) and +1; c2, c3 row + 8
@@ -8,24 +8,12 @@
 
 namespace smla::cuda {
 
-enum class Half { f16, bf16 };  // what a 16-bit operand holds
-
-template <Half Type>
-__device__ inline void mma_16816(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    if constexpr (Type == Half::f16)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-    else
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-            "{%8,%9}, {%0,%1,%2,%3};"
-            : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 __device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    mma_16816<Half::bf16>(c, a, b0, b1);
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // Four 8x8 matrices of 16-bit values; lanes 8i .. 8i + 7 give the rows of matrix i, 16 bytes each.
