@@ -3,9 +3,7 @@
 # lower minor's code: 86 runs 80's, 103 runs 100's, 121 runs 120's.
 set(SMLA_CUDA_ARCHITECTURES "80;89;90;100;120" CACHE STRING "Compute capabilities to compile for")
 list(TRANSFORM SMLA_CUDA_ARCHITECTURES APPEND "-real" OUTPUT_VARIABLE CMAKE_CUDA_ARCHITECTURES)
-if(SMLA_CCACHE)
-    set(CMAKE_CUDA_COMPILER_LAUNCHER ${SMLA_CCACHE})
-endif()
+set(CMAKE_CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/cmake/nvcc_report ${SMLA_CCACHE})
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc 12 and later have it
@@ -16,8 +14,6 @@ set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 
 # --expt-relaxed-constexpr: layouts and number formats are constexpr functions that host and device share.
-# -Xptxas=-v: the compiler's report of registers, spills and shared memory.
+# -Xptxas=-v: the report that cmake/nvcc_report keeps.
 target_compile_options(smla_flags INTERFACE
     $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -lineinfo -Xptxas=-v -Xcompiler=-Wall,-Wextra>)
-list(JOIN SMLA_CUDA_ARCHITECTURES "," architectures)
-add_compile_definitions(SMLA_CUDA_ARCHITECTURES=${architectures})

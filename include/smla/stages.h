@@ -56,6 +56,11 @@ SMLA_API smla_status smla_workspace_size(smla_context* context, smla_stage stage
  * for in huge pages. */
 SMLA_API smla_status smla_workspace_init(smla_context* context, smla_workspace workspace, smla_stream stream);
 
+/* Loads and makes what calls of these shapes need (kernels, plans of matrix products), so that later ones may
+ * be captured in a CUDA graph; without it, a capture that would have to make something is refused. Data
+ * pointers are not looked at. Nothing to do on a CPU. */
+SMLA_API smla_status smla_prepare(smla_context* context, smla_stage stage, const void* args);
+
 /* Why this kernel, and why not the others: JSON text into buffer[*bytes]; *bytes becomes the length with its
  * zero. A null buffer only asks for the length. */
 SMLA_API smla_status smla_explain_stage(smla_context* context, smla_stage stage, const void* args,

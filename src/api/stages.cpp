@@ -94,6 +94,12 @@ smla_status smla_workspace_size(smla_context* context, smla_stage stage, const v
     });
 }
 
+// Sizing a call asks every kernel whether it can run it, and asking makes what it needs.
+smla_status smla_prepare(smla_context* context, smla_stage stage, const void* args) {
+    size_t bytes = 0;
+    return smla_workspace_size(context, stage, args, 0, &bytes);
+}
+
 smla_status smla_workspace_init(smla_context* context, smla_workspace workspace, smla_stream stream) {
     return api::guard([&] { api::checked(context).init_workspace(api::read_workspace(workspace), stream); });
 }

@@ -110,6 +110,13 @@ public:
         return bytes;
     }
 
+    // Before a capture: see smla_prepare.
+    template <smla_stage S>
+    void prepare(StageArgs<S> args) const {
+        args = detail::sized(args);
+        check(smla_prepare(get(), S, &args));
+    }
+
     // JSON: every kernel of the stage in order of preference, why each will not run these arguments, which
     // one does.
     template <smla_stage S>

@@ -115,6 +115,9 @@ private:
 }  // namespace
 
 std::unique_ptr<Device> open_cuda_device(int32_t index) {
+    // Kernels load now, not at their first launch, which may stand in a capture. Counts until CUDA is first
+    // used.
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     int count = 0;
     const cudaError_t result = cudaGetDeviceCount(&count);
     if (result != cudaSuccess || count == 0) {

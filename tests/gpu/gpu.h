@@ -1,0 +1,121 @@
+// Calls of the C++ header on a GPU: memory there, values in and out. Tests skip, visibly, where there is
+// none.
+#pragma once
+
+#include <smla/smla.hpp>
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace gpu {
+
+inline std::string why_none() {
+    int count = 0;
+    const cudaError_t result = cudaGetDeviceCount(&count);
+    if (result != cudaSuccess) return cudaGetErrorString(result);
+    return count ? "" : "no device";
+}
+#define SMLA_NEEDS_GPU() \
+    if (const std::string why = gpu::why_none(); !why.empty()) GTEST_SKIP() << "no GPU: " << why
+
+inline void must(cudaError_t result) { ASSERT_EQ(result, cudaSuccess) << cudaGetErrorString(result); }
+
+inline smla::Context context() {
+    smla_context_args args{};
+    args.engine = SMLA_ENGINE_CUDA_MMA;
+    return smla::Context(args);
+}
+
+// An array on the device, and a dense tensor over it.
+template <class T>
+class Array {
+public:
+    Array(smla_dtype dtype, std::vector<int64_t> shape) {
+        tensor_.dtype = dtype;
+        tensor_.device_type = SMLA_CUDA;
+        tensor_.ndim = int32_t(shape.size());
+        int64_t stride = 1;
+        for (size_t i = shape.size(); i-- > 0;) {
+            tensor_.shape[i] = shape[i];
+            tensor_.stride_elems[i] = stride;
+            stride *= shape[i];
+        }
+        count_ = size_t(stride);
+        must(cudaMalloc(&tensor_.data, bytes()));
+        must(cudaMemset(tensor_.data, 0xff, bytes()));
+    }
+    ~Array() { cudaFree(tensor_.data); }
+    Array(const Array&) = delete;
+    Array& operator=(const Array&) = delete;
+
+    void set(const std::vector<T>& values) {
+        ASSERT_EQ(values.size(), count_);
+        must(cudaMemcpy(tensor_.data, values.data(), bytes(), cudaMemcpyHostToDevice));
+    }
+    std::vector<T> get() const {
+        std::vector<T> out(count_);
+        must(cudaMemcpy(out.data(), tensor_.data, bytes(), cudaMemcpyDeviceToHost));
+        return out;
+    }
+    void poison() { must(cudaMemset(tensor_.data, 0xff, bytes())); }
+    const smla_tensor& tensor() const { return tensor_; }
+    size_t count() const { return count_; }
+
+private:
+    size_t bytes() const { return count_ * sizeof(T); }
+    smla_tensor tensor_{};
+    size_t count_ = 0;
+};
+
+// Device scratch for a call, counters zeroed, the rest dirty.
+class Workspace {
+public:
+    Workspace(const smla::Context& context, size_t bytes) : memory_(SMLA_U8, {int64_t(bytes)}) {
+        smla::check(smla_workspace_init(context.get(), get(), nullptr));
+    }
+    smla_workspace get() const { return {memory_.tensor().data, memory_.count()}; }
+    std::vector<uint8_t> header() const {
+        std::vector<uint8_t> all = memory_.get();
+        all.resize(4096);
+        return all;
+    }
+
+private:
+    Array<uint8_t> memory_;
+};
+
+// A captured graph of what `body` queues on a stream.
+class Graph {
+public:
+    template <class Body>
+    explicit Graph(const Body& body) {
+        must(cudaStreamCreate(&stream_));
+        must(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+        body(stream_);
+        cudaGraph_t graph = nullptr;
+        must(cudaStreamEndCapture(stream_, &graph));
+        must(cudaGraphInstantiate(&exec_, graph, 0));
+        cudaGraphDestroy(graph);
+    }
+    ~Graph() {
+        cudaGraphExecDestroy(exec_);
+        cudaStreamDestroy(stream_);
+    }
+    Graph(const Graph&) = delete;
+    Graph& operator=(const Graph&) = delete;
+    void replay() const {
+        must(cudaGraphLaunch(exec_, stream_));
+        must(cudaStreamSynchronize(stream_));
+    }
+
+private:
+    cudaStream_t stream_ = nullptr;
+    cudaGraphExec_t exec_ = nullptr;
+};
+
+}  // namespace gpu

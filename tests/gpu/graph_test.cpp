@@ -1,0 +1,199 @@
+// Graphs, streams and refusals on a GPU: contract 7 and the bugs T-28 to T-30, T-32, T-35 and T-44.
+#include "gpu/gpu.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <random>
+
+namespace {
+
+using gpu::Array;
+
+constexpr int64_t kTokens = 8, kHeads = 16, kRows = 2048, kPages = 64;
+
+// attend of V3.2 as a server captures it: its buffers stay, their contents change.
+struct Attention {
+    explicit Attention(int64_t heads = kHeads)
+        : heads(heads),
+          q(SMLA_BF16, {kTokens, heads, 576}),
+          rows(SMLA_I32, {kTokens, kRows}),
+          lengths(SMLA_I32, {kTokens}),
+          out(SMLA_BF16, {kTokens, heads, 512}),
+          lse(SMLA_F32, {kTokens, heads}),
+          pages(SMLA_U8, {int64_t(smla::cache_bytes(smla::cache(nullptr, SMLA_FP8_656, kPages, 64)))}) {
+        args.softmax_scale = 0.05;
+        args.q = q.tensor();
+        args.primary.cache = smla::cache(pages.tensor().data, SMLA_FP8_656, kPages, 64);
+        args.primary.cache.device_type = SMLA_CUDA;
+        args.primary.rows = rows.tensor();
+        args.primary.lengths = lengths.tensor();
+        args.out = out.tensor();
+        args.lse = lse.tensor();
+        fill_cache();
+    }
+    void fill_cache() {
+        const smla::Context host;
+        std::vector<uint8_t> bytes(pages.count());
+        std::vector<float> values(size_t(kPages * 64 * 576));
+        std::normal_distribution<float> normal;
+        for (float& v : values) v = normal(random);
+        std::vector<int64_t> slots(size_t(kPages * 64));
+        for (size_t i = 0; i < slots.size(); ++i) slots[i] = int64_t(i);
+        host.write_kv({.head = smla::tensor(values, {kPages * 64, 576}),
+                       .slots = smla::tensor(slots),
+                       .cache = smla::cache(bytes.data(), SMLA_FP8_656, kPages, 64)});
+        pages.set(bytes);
+    }
+    // Another batch: `live` tokens with rows, the others as a server leaves them.
+    void batch(int64_t live, int32_t stale_length, int32_t stale_row) {
+        std::vector<uint16_t> queries(q.count());
+        for (uint16_t& each : queries) each = uint16_t(0x3f00 + random() % 256 + (random() % 2 << 15));
+        std::vector<int32_t> list(rows.count(), stale_row), length(kTokens, stale_length);
+        for (int64_t t = 0; t < live; ++t) {
+            length[size_t(t)] = int32_t(random() % (kRows + 1));
+            for (int64_t j = 0; j < kRows; ++j)
+                list[size_t(t * kRows + j)] = random() % 10 ? int32_t(random() % (kPages * 64)) : -1;
+        }
+        q.set(queries);
+        rows.set(list);
+        lengths.set(length);
+    }
+    std::vector<uint16_t> take() {
+        std::vector<uint16_t> got = out.get();
+        out.poison();
+        lse.poison();
+        return got;
+    }
+
+    std::mt19937 random{28};
+    int64_t heads;
+    Array<uint16_t> q;
+    Array<int32_t> rows, lengths;
+    Array<uint16_t> out;
+    Array<float> lse;
+    Array<uint8_t> pages;
+    smla_attend_args args{};
+};
+
+void expect_counters_zero(const gpu::Workspace& workspace) {
+    const std::vector<uint8_t> header = workspace.header();
+    EXPECT_TRUE(std::all_of(header.begin(), header.end(), [](uint8_t x) { return x == 0; }));
+}
+
+TEST(Gpu, T28_T29_T30_AttendInAGraphWithChangingBatches) {
+    SMLA_NEEDS_GPU();
+    const smla::Context context = gpu::context();
+    Attention it;
+    context.prepare<SMLA_STAGE_ATTEND>(it.args);
+    const gpu::Workspace workspace(context, context.workspace_size<SMLA_STAGE_ATTEND>(it.args));
+    it.batch(0, 0, 0);  // captured with a dummy batch of no rows at all
+    const gpu::Graph graph([&](cudaStream_t stream) { context.attend(it.args, workspace.get(), stream); });
+    struct Stale {
+        int32_t length, row;
+    };
+    for (const Stale stale : {Stale{0, 0}, {int32_t(kRows), -1}, {0, 2147480000}, {-7, INT32_MIN}})
+        for (const int64_t live : {8, 6, 1, 0}) {
+            it.batch(live, stale.length, stale.row);
+            graph.replay();
+            const std::vector<uint16_t> replayed = it.take();
+            // the same workspace serves a call of its own between two replays
+            context.attend(it.args, workspace.get());
+            gpu::must(cudaDeviceSynchronize());
+            EXPECT_TRUE(replayed == it.take()) << live << " tokens, stale length " << stale.length;
+            for (int64_t t = live; t < kTokens; ++t)  // no valid row: zeros
+                for (int64_t i = 0; i < kHeads * 512; ++i)
+                    ASSERT_EQ(replayed[size_t(t * kHeads * 512 + i)], 0) << "token " << t;
+        }
+    expect_counters_zero(workspace);
+}
+
+TEST(Gpu, SelectionInAGraphFollowsItsLengths) {
+    SMLA_NEEDS_GPU();
+    const smla::Context context = gpu::context();
+    constexpr int64_t kColumns = 20000, kTopk = 512;
+    Array<float> scores(SMLA_F32, {4, kColumns});
+    Array<int32_t> ends(SMLA_I32, {4}), indices(SMLA_I32, {4, kTopk});
+    smla_select_args args{};
+    args.scores = scores.tensor();
+    args.ends = ends.tensor();
+    args.indices = indices.tensor();
+    context.prepare<SMLA_STAGE_SELECT>(args);
+    const gpu::Workspace workspace(context, context.workspace_size<SMLA_STAGE_SELECT>(args));
+    ends.set({0, 0, 0, 0});
+    const gpu::Graph graph([&](cudaStream_t stream) { context.select(args, workspace.get(), stream); });
+    const smla::Context host;
+    std::mt19937 random(7);
+    for (int round = 0; round < 5; ++round) {
+        std::vector<float> values(scores.count());
+        for (float& v : values) v = float(random() % 4096) * 0.25f;  // with many ties
+        std::vector<int32_t> lengths(4), want(indices.count());
+        for (int32_t& length : lengths) length = int32_t(random() % (kColumns + 1));
+        scores.set(values);
+        ends.set(lengths);
+        indices.poison();
+        graph.replay();
+        smla_select_args same{};
+        same.scores = smla::tensor(values, {4, kColumns});
+        same.ends = smla::tensor(lengths);
+        same.indices = smla::tensor(want, {4, kTopk});
+        host.select(same);
+        EXPECT_TRUE(indices.get() == want) << "round " << round;
+    }
+    expect_counters_zero(workspace);
+}
+
+TEST(Gpu, T35_TwoStreamsAtOnce) {
+    SMLA_NEEDS_GPU();
+    const smla::Context context = gpu::context();
+    Attention first(128), second(8);
+    first.batch(8, 0, 0);
+    second.batch(8, 0, 0);
+    cudaStream_t streams[2];
+    for (cudaStream_t& stream : streams) gpu::must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    const gpu::Workspace one(context, context.workspace_size<SMLA_STAGE_ATTEND>(first.args)),
+        two(context, context.workspace_size<SMLA_STAGE_ATTEND>(second.args));
+    context.attend(first.args, one.get());
+    gpu::must(cudaDeviceSynchronize());
+    const std::vector<uint16_t> alone = first.take();
+    context.attend(second.args, two.get());
+    gpu::must(cudaDeviceSynchronize());
+    const std::vector<uint16_t> small_alone = second.take();
+    for (int round = 0; round < 50; ++round) {
+        context.attend(first.args, one.get(), streams[0]);
+        context.attend(second.args, two.get(), streams[1]);
+    }
+    gpu::must(cudaDeviceSynchronize());
+    EXPECT_TRUE(first.take() == alone);
+    EXPECT_TRUE(second.take() == small_alone);
+    for (const cudaStream_t stream : streams) cudaStreamDestroy(stream);
+}
+
+TEST(Gpu, HostMemoryIsRefused) {
+    SMLA_NEEDS_GPU();
+    const smla::Context context = gpu::context();
+    Attention it;
+    const gpu::Workspace workspace(context, context.workspace_size<SMLA_STAGE_ATTEND>(it.args));
+    it.args.q.device_type = SMLA_CPU;
+    try {
+        context.attend(it.args, workspace.get());
+        ADD_FAILURE() << "accepted";
+    } catch (const smla::Error& error) {
+        EXPECT_EQ(error.code, SMLA_INVALID_ARGUMENT);
+        EXPECT_EQ(error.field, "args.q.device");
+    }
+}
+
+TEST(Gpu, T44_AGpuWithoutCodeIsRefusedByName) {
+    SMLA_NEEDS_GPU();
+    setenv("SMLA_PRETEND_CAPABILITY", "75", 1);
+    try {
+        gpu::context();
+        ADD_FAILURE() << "accepted";
+    } catch (const smla::Error& error) {
+        EXPECT_EQ(error.code, SMLA_UNSUPPORTED);
+        EXPECT_NE(std::string(error.what()).find("sm_75"), std::string::npos) << error.what();
+    }
+    unsetenv("SMLA_PRETEND_CAPABILITY");
+}
+
+}  // namespace
