@@ -21,8 +21,8 @@ constexpr int64_t kColumns = 4 * kThreads;  // of a block that counts nothing
 
 struct MapParams {
     Tensor positions, request_of_token, table, rows, counts;
-    int64_t page_tokens, page_rows;
-    int64_t parts, block_columns;  // blocks of a token, columns of each
+    int64_t page_tokens, page_rows, block_columns;
+    unsigned parts;  // blocks of a token
 };
 
 __device__ int block_count(int value) {
@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ M
     const int64_t request = load_int(p.request_of_token, token);
     int found = 0;
     for (int64_t j = begin + threadIdx.x; j < end; j += kThreads) {
-        const int64_t row =
-            table_row(p.table, request, load_int(p.positions, token, j), p.page_tokens, p.page_rows);
+        const auto position = int32_t(load_int(p.positions, token, j));
+        const int64_t row = table_row(p.table, request, position, p.page_tokens, p.page_rows);
         static_cast<int32_t*>(p.rows.data)[element(p.rows, token, j)] = int32_t(row);
         found += row >= 0;
     }
@@ -66,7 +66,7 @@ void run_cuda_map(const smla_map_args& args, const Env& env) {
     p.page_tokens = args.page_tokens;
     p.page_rows = args.page_rows ? args.page_rows : args.page_tokens;
     p.block_columns = present(args.counts) ? columns : cuda::kColumns;
-    p.parts = ceil_div(columns, p.block_columns);
+    p.parts = cuda::grid_of(ceil_div(columns, p.block_columns));
     cuda::launch(cuda::map_kernel, tokens * p.parts, cuda::kThreads, 0, env, p);
 }
 

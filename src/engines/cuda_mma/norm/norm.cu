@@ -30,8 +30,9 @@ __device__ float row_sum(float value) {
 template <int RowThreads>
 __global__ void __launch_bounds__(kThreads)
     norm_kernel(Tensor x, Tensor weight, Tensor bias, Tensor out, bool centre, float eps) {
-    const int64_t groups = x.shape[1], width = x.shape[2];
-    const int64_t row = int64_t(blockIdx.x) * (kThreads / RowThreads) + threadIdx.x / RowThreads;
+    const int64_t width = x.shape[2];
+    const auto groups = unsigned(x.shape[1]);
+    const unsigned row = blockIdx.x * (kThreads / RowThreads) + threadIdx.x / RowThreads;
     if (row >= x.shape[0] * groups) return;  // whole warps, or the whole block
     const int first = int(threadIdx.x % RowThreads);
     const int64_t in = element(x, row / groups, row % groups), to = element(out, row / groups, row % groups);

@@ -18,8 +18,9 @@ constexpr int kThreads = 128;
 
 __global__ void __launch_bounds__(kThreads)
     split_kernel(const __grid_constant__ Tensor x, smla_dtype operand, int parts, void* to) {
-    const int64_t groups = x.shape[1], width = x.shape[2], row = blockIdx.x;
-    const int64_t from = element(x, row / groups, row % groups), all = x.shape[0] * groups * width;
+    const int64_t width = x.shape[2], row = blockIdx.x, all = x.shape[0] * x.shape[1] * width;
+    const auto groups = unsigned(x.shape[1]);
+    const int64_t from = element(x, blockIdx.x / groups, blockIdx.x % groups);
     for (int64_t k = threadIdx.x; k < width; k += kThreads) {
         float value = load_value(x, from + k);
         const int64_t at = row * width + k;
@@ -35,8 +36,9 @@ __global__ void __launch_bounds__(kThreads)
 // Small parts first.
 __global__ void __launch_bounds__(kThreads)
     add_parts_kernel(const float* sums, int parts, const __grid_constant__ Tensor out) {
-    const int64_t groups = out.shape[1], width = out.shape[2], row = blockIdx.x;
-    const int64_t to = element(out, row / groups, row % groups), all = out.shape[0] * groups * width;
+    const int64_t width = out.shape[2], row = blockIdx.x, all = out.shape[0] * out.shape[1] * width;
+    const auto groups = unsigned(out.shape[1]);
+    const int64_t to = element(out, blockIdx.x / groups, blockIdx.x % groups);
     for (int64_t n = threadIdx.x; n < width; n += kThreads) {
         float sum = 0;
         for (int part = parts - 1; part >= 0; --part) sum += sums[part * all + row * width + n];

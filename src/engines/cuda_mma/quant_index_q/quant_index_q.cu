@@ -64,9 +64,9 @@ __device__ float encode_row(const QuantParams& p, int64_t token, int64_t head, c
 
 __global__ void __launch_bounds__(32 * kWarps) quant_index_q_kernel(QuantParams p) {
     extern __shared__ float rows[];
-    const int64_t heads = p.q.shape[1];
+    const auto heads = unsigned(p.q.shape[1]);
     const int width = int(p.q.shape[2]), lane = int(threadIdx.x % 32);
-    const int64_t index = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
+    const unsigned index = blockIdx.x * kWarps + threadIdx.x / 32;
     if (index >= p.q.shape[0] * heads) return;
     const int64_t token = index / heads, head = index % heads;
     float* const row = rows + int(threadIdx.x / 32) * width;

@@ -7,6 +7,8 @@ namespace {
 using Args = smla_quant_index_q_args;
 
 std::string refuse(const Args& args, const Env&) {
+    const int64_t rows = args.q.shape[0] * args.q.shape[1];
+    if (rows > INT32_MAX) return text(rows, " rows: 2^31 or more");
     const std::string wide = refuse_width(args.q.shape[2]);
     return wide.empty() ? refuse_f64(args) : wide;
 }

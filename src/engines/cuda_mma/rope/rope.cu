@@ -28,6 +28,7 @@ struct RopeParams {
     int64_t skip;   // channel of x that is channel 0 of out
     int64_t count;  // channels of out that are written
     int64_t block_groups;
+    unsigned parts;  // blocks of a token
     bool half, inverse;
 };
 
@@ -45,8 +46,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeParams p) {
     extern __shared__ float angles[];
     float* const cosine = angles;
     float* const sine = angles + p.pairs;
-    const int64_t parts = (p.x.shape[1] + p.block_groups - 1) / p.block_groups;
-    const int64_t token = blockIdx.x / parts, begin = blockIdx.x % parts * p.block_groups;
+    const int64_t token = blockIdx.x / p.parts, begin = blockIdx.x % p.parts * p.block_groups;
     fill_angles(p, token, cosine, sine);
     __syncthreads();
 
@@ -96,8 +96,9 @@ void run_cuda_rope(const smla_rope_args& args, const Env& env) {
     p.block_groups = std::clamp(tokens * groups / blocks, std::min(warps, groups), groups);
     p.half = args.style == SMLA_ROPE_HALF;
     p.inverse = args.inverse != 0;
-    cuda::launch(cuda::rope_kernel, tokens * ceil_div(groups, p.block_groups), cuda::kThreads,
-                 size_t(2 * pairs) * sizeof(float), env, p);
+    p.parts = cuda::grid_of(ceil_div(groups, p.block_groups));
+    cuda::launch(cuda::rope_kernel, tokens * p.parts, cuda::kThreads, size_t(2 * pairs) * sizeof(float), env,
+                 p);
 }
 
 }  // namespace smla
