@@ -14,8 +14,7 @@ enum class Half { f16, bf16 };
 // mma.cuh's m16n8k16, on operands of either kind.
 template <Half Type>
 __device__ inline void mma_half(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    if constexpr (Type == Half::bf16)
-        mma_bf16(c, a, b0, b1);
+    if constexpr (Type == Half::bf16) mma_bf16(c, a, b0, b1);
     else
         asm volatile(
             "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -24,9 +23,7 @@ __device__ inline void mma_half(float (&c)[4], const uint32_t (&a)[4], uint32_t 
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ inline uint32_t f16_to_bf16(uint32_t pair) {
-    return pack_bf16(f16_low(pair), f16_high(pair));
-}
+__device__ inline uint32_t f16_to_bf16(uint32_t pair) { return pack_bf16(f16_low(pair), f16_high(pair)); }
 
 // The four e4m3 codes of a word as two pairs, the first code in the low half of `low`; NaN stays NaN.
 template <Half Type>

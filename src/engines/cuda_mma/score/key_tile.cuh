@@ -1,10 +1,10 @@
-// 32 keys on their way to a warp's registers: copied as stored, by the lanes that will multiply them, and turned
-// into the rows operand of mma.sync.
+// 32 keys on their way to a warp's registers: copied as stored, by the lanes that will multiply them, and
+// turned into the rows operand of mma.sync.
 //
-// Lane 4 g + t holds, of keys g, g + 8, g + 16, g + 24, the values 16 t .. 16 t + 15 and 64 + 16 t .. + 15. An
-// mma step takes 4 of them: which values meet in a step does not matter as long as queries are ordered alike, so
-// a lane reads whole 16-value chunks and nothing is shuffled. Slots of shared memory belong to one lane each:
-// no barrier, no bank conflict.
+// Lane 4 g + t holds, of keys g, g + 8, g + 16, g + 24, the values 16 t .. 16 t + 15 and 64 + 16 t .. + 15.
+// An mma step takes 4 of them: which values meet in a step does not matter as long as queries are ordered
+// alike, so a lane reads whole 16-value chunks and nothing is shuffled. Slots of shared memory belong to one
+// lane each: no barrier, no bank conflict.
 #pragma once
 
 #include "engines/cuda_common/ptx/cp_async.cuh"
@@ -23,8 +23,8 @@ __device__ inline void cp_async_4(uint32_t to, const void* from, bool valid) {
                  : "memory");
 }
 
-// One format each: bytes of 16 values, where a row lies, what a lane keeps of the key it looked up (`Scale`), how
-// a chunk becomes 16-bit pairs, and the factor that a logit gets last.
+// One format each: bytes of 16 values, where a row lies, what a lane keeps of the key it looked up (`Scale`),
+// how a chunk becomes 16-bit pairs, and the factor that a logit gets last.
 template <smla_format Format>
 struct KeyRow;
 
@@ -40,7 +40,8 @@ struct KeyRow<SMLA_INDEX_FP8_132> {
     static __device__ float factor(Scale scale) { return scale; }
 
     template <Half Type>
-    static __device__ void pair(const uint32_t (&words)[4], int step, uint32_t, uint32_t& low, uint32_t& high) {
+    static __device__ void pair(const uint32_t (&words)[4], int step, uint32_t, uint32_t& low,
+                                uint32_t& high) {
         e4m3_pairs<Type>(words[step], low, high);
     }
     static __device__ uint32_t group_scale(Scale, int) { return 0; }
@@ -76,7 +77,8 @@ struct KeyRow<SMLA_ROW_BF16> {
     static __device__ float factor(Scale) { return 1; }
 
     template <Half>
-    static __device__ void pair(const uint32_t (&words)[8], int step, uint32_t, uint32_t& low, uint32_t& high) {
+    static __device__ void pair(const uint32_t (&words)[8], int step, uint32_t, uint32_t& low,
+                                uint32_t& high) {
         low = words[2 * step];
         high = words[2 * step + 1];
     }
@@ -108,10 +110,10 @@ public:
     __device__ float factor() const { return Row::factor(scale_); }
 
     // Starts to copy keys [32 tile, 32 tile + 32); those outside the window are not read.
-    __device__ void fetch(const KeySource& keys, int64_t request, Window window, int tile) {
+    __device__ void fetch(const KeySource& keys, const KeyColumns::Pages& pages, Window window, int tile) {
         const int column = tile * kTileKeys + own_key();
         KeyColumns::Place at;
-        if (window.has(column)) at = keys.place.find(request, column);
+        if (window.has(column)) at = keys.place.find(pages, column);
         next_hole_ = at.page < 0;
         const char* const page = keys.data + (next_hole_ ? 0 : at.page * keys.page_stride);
         const auto row = reinterpret_cast<uint64_t>(page + Row::at(at.offset, keys.row_stride));

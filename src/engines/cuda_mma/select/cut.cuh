@@ -89,9 +89,9 @@ __device__ inline void find_bin(CutScratch& scratch, uint32_t need) {
     __syncthreads();
 }
 
-// The k best of the keys in [low, high] that `each` visits: each(f) calls f(key) for all of them, spread over the
-// block's threads. 1 <= k <= their number. `digits`: at most so many histograms; fewer than 3 give a cut that
-// may let more pass (then `equal` is 0).
+// The k best of the keys in [low, high] that `each` visits: each(f) calls f(key) for all of them, spread over
+// the block's threads. 1 <= k <= their number. `digits`: at most so many histograms; fewer than 3 give a cut
+// that may let more pass (then `equal` is 0).
 template <class Each>
 __device__ Cut find_cut(CutScratch& scratch, uint32_t k, uint32_t low, uint32_t high, int digits,
                         const Each& each) {
@@ -102,7 +102,8 @@ __device__ Cut find_cut(CutScratch& scratch, uint32_t k, uint32_t low, uint32_t 
         for (int i = int(threadIdx.x); i < kBins; i += kSelectThreads) scratch.bins[i] = 0;
         __syncthreads();
         BinCounter counter(scratch.bins);
-        const uint32_t last = base + uint32_t((uint64_t(1) << width) - 1);  // wraps only where it ends at 2^32 - 1
+        const uint32_t last =
+            base + uint32_t((uint64_t(1) << width) - 1);  // wraps only where it ends at 2^32 - 1
         each([&](uint32_t key) {
             if (key >= base && (key <= last || last < base)) counter.add((key - base) >> shift);
         });

@@ -8,9 +8,9 @@
 
 namespace smla::cuda {
 
-constexpr int kGroup = 16;  // elements that a thread loads before it looks at any
+constexpr int kGroup = 8;  // elements that a thread loads before it looks at any
 
-// 16 elements of a thread: their keys, and which of them are there. Element e is number
+// The elements of a thread: their keys, and which of them are there. Element e is number
 // first + e / Together * step + e % Together of the list.
 template <int Together>
 struct Group {
@@ -31,7 +31,6 @@ public:
         begin_ = window.begin;
         length_ = window.end - window.begin;
         scores_ = static_cast<const Score*>(input.scores) + token * input.stride + (begin_ - windows.begin);
-        whole_begin_ = windows.whole(token).begin;
         if (input.kept_scores) {
             const Window whole = windows.whole(token);
             kept_ = int(min(k, int64_t(max(0, min(windows.begin, whole.end) - whole.begin))));
@@ -44,7 +43,6 @@ public:
     }
 
     __device__ int count() const { return kept_ + length_; }
-    __device__ int whole_begin() const { return whole_begin_; }  // what relative indices count from
     __device__ int kept() const { return kept_; }
     __device__ int column(int i) const { return i < kept_ ? kept_columns_[i] : begin_ + (i - kept_); }
     __device__ float score(int i) const { return i < kept_ ? kept_scores_[i] : value(scores_[i - kept_]); }
@@ -60,16 +58,17 @@ public:
                     [&](int i) { return kept_ + (i < head_ ? i : rest + i - head_); });
         }
         const auto* const from = reinterpret_cast<const uint4*>(scores_ + head_);
-        const int first = int(int64_t(vectors_) * part / parts), last = int(int64_t(vectors_) * (part + 1) / parts);
+        const int first = int(int64_t(vectors_) * part / parts),
+                  last = int(int64_t(vectors_) * (part + 1) / parts);
         const int lane = int(threadIdx.x % 32);
-        for (int64_t i = first + int(threadIdx.x); i - lane < last; i += kVectors * kSelectThreads) {
+        for (int i = first + int(threadIdx.x); i - lane < last; i += kVectors * kSelectThreads) {
             Group<kTogether> group;
-            group.first = kept_ + head_ + int(i) * kTogether;
+            group.first = kept_ + head_ + i * kTogether;
             group.step = kSelectThreads * kTogether;
             uint4 words[kVectors];
 #pragma unroll
             for (int v = 0; v < kVectors; ++v) {
-                const int64_t at = i + v * kSelectThreads;
+                const int at = i + v * kSelectThreads;
                 words[v] = at < last ? __ldg(from + at) : uint4{};
                 if (at < last) group.here |= ((1u << kTogether) - 1) << (v * kTogether);
             }
@@ -89,7 +88,8 @@ public:
         });
     }
 
-    // Keys of about `wanted` elements, in pairs of vectors at even distances; returns how many. At most `wanted`.
+    // Keys of about `wanted` elements, in pairs of vectors at even distances; returns how many. At most
+    // `wanted`.
     __device__ int sample(uint32_t* out, int wanted) const {
         const int pairs = min(wanted / (2 * kTogether), vectors_ / 2);
         const auto* const from = reinterpret_cast<const uint4*>(scores_ + head_);
@@ -135,9 +135,14 @@ private:
     const Score* scores_;
     const float* kept_scores_ = nullptr;
     const int32_t* kept_columns_ = nullptr;
-    int kept_ = 0, begin_, length_, head_, vectors_, whole_begin_;
+    int kept_ = 0, begin_, length_, head_, vectors_;
     bool f16_;
 };
+
+// What the indices of a token count from.
+__device__ inline int base_of(const SelectOutput& out, const Windows& windows, int64_t token) {
+    return out.relative ? windows.whole(token).begin : 0;
+}
 
 // One token's row of the outputs.
 class Winners {
@@ -165,8 +170,8 @@ private:
     int k_;
 };
 
-// Writes the elements above the cut, and as many of those that equal it as it lets in, in order; one pass over
-// the list.
+// Writes the elements above the cut, and as many of those that equal it as it lets in, in order; one pass
+// over the list.
 template <class Score>
 __device__ void put_in_order(const ScoreList<Score>& list, Cut cut, int base, const Winners& winners,
                              CutScratch& scratch) {
