@@ -80,9 +80,12 @@ __device__ uint4 query_chunk(const ScoreTile& task, int64_t token, int head, int
     uint32_t codes[1];
     load_bytes<4>(bytes + at / 2, task.wide_queries, codes);
     const auto* scales = static_cast<const uint8_t*>(task.q_scales.data);
-    const uint32_t scale = scales[element(task.q_scales, token, head, 8 * d8 / kQueryScaleGroup)];
-    return {e2m1_to_bf16(codes[0] & 0xffu, scale), e2m1_to_bf16(codes[0] >> 8 & 0xffu, scale),
-            e2m1_to_bf16(codes[0] >> 16 & 0xffu, scale), e2m1_to_bf16(codes[0] >> 24, scale)};
+    const uint32_t scale =
+        e8m0_to_bf16_pair(scales[element(task.q_scales, token, head, 8 * d8 / kQueryScaleGroup)]);
+    uint4 out;
+    e2m1_to_bf16(codes[0], scale, out.x, out.y);
+    e2m1_to_bf16(codes[0] >> 16, scale, out.z, out.w);
+    return out;
 }
 
 // What a block holds of its query rows.
@@ -97,13 +100,13 @@ struct Shared {
           windows(reinterpret_cast<Window*>(weights + task.rows * task.groups_of_heads * kHeadGroup)) {}
 };
 
-template <Half Type>
+template <smla_format Format, Half Type>
 __device__ void load_queries(const ScoreTile& task, const Shared& shared, int64_t token, int rows) {
     const int heads = task.groups_of_heads * kHeadGroup;
 #pragma unroll 8
     for (int i = int(threadIdx.x); i < rows * heads * 16; i += kWarps * 32) {
         const int d8 = i % 16, head = i / 16 % heads, row = i / 16 / heads;
-        const int part = d8 / 8 * 2 + d8 % 2, lane = 4 * (head % 8) + d8 / 2 % 4;
+        const int part = QueryOrder<Format>::steps(d8), lane = 4 * (head % 8) + QueryOrder<Format>::t(d8);
         const bool here = head < task.heads;
         shared.queries[((row * heads + head) / 8 * 4 + part) * 32 + lane] =
             here ? query_chunk<Type>(task, token + row, head, d8) : uint4{};
@@ -320,7 +323,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm)
     const int64_t token = int64_t(task.groups - 1 - blockIdx.x % task.groups) * task.rows;
     const int rows = int(min(int64_t(task.rows), task.tokens - token));
     if (task.fill) fill_outside(task, token, rows, split);
-    load_queries<Type>(task, shared, token, rows);
+    load_queries<Format, Type>(task, shared, token, rows);
     __syncthreads();
     for (int first = 0, last; first < rows; first = last) {
         const int64_t request = task.keys.place.request(token + first);
@@ -334,7 +337,6 @@ bool aligned(const void* data, std::initializer_list<int64_t> strides, int64_t b
            std::all_of(strides.begin(), strides.end(), [&](int64_t s) { return s % bytes == 0; });
 }
 
-int piece_of(smla_format format) { return format == SMLA_INDEX_MXFP4_68 ? 8 : 16; }
 int bytes_of_row(smla_format format) {
     return format == SMLA_INDEX_FP8_132 ? 128 : format == SMLA_INDEX_MXFP4_68 ? 64 : 256;
 }
@@ -426,7 +428,7 @@ void run_score_tile(const smla_score_args& args, const ScorePart& part, const En
                                   .data = keys.data,
                                   .page_stride = keys.page_stride,
                                   .row_stride = keys.row_stride,
-                                  .wide = keys_aligned(keys, format, piece_of(format))},
+                                  .wide = keys_aligned(keys, format, 16)},
                          .window = Windows(args.starts, args.ends, part.columns, part.begin, part.end),
                          .logits = part.logits,
                          .stride = part.stride,

@@ -20,7 +20,7 @@ template <class Score>
 __global__ void __launch_bounds__(kSelectThreads, 2) select_exact(const __grid_constant__ ExactSelect task) {
     __shared__ CutScratch scratch;
     const int64_t token = blockIdx.x;
-    const ScoreList<Score> list(task.input, task.windows, token, task.output.k);
+    const ScoreList<Score, 16> list(task.input, task.windows, token, task.output.k);
     const Winners winners(task.output, token);
     const int k = int(task.output.k);
     if (k > 0) select_exactly(list, k, base_of(task.output, task.windows, token), winners, scratch);
@@ -89,18 +89,18 @@ struct IdCut {
     Cut score, id, column;  // ids and columns complemented: the lowest rank highest
 
     __device__ IdCut(const IdList& list, uint32_t k, CutScratch& scratch)
-        : score(find_cut(scratch, k, 0, UINT32_MAX, 3, [&](const auto& f) {
+        : score(find_cut<RunCounter>(scratch, k, 0, UINT32_MAX, 3, [&](const auto& f) {
               list.each([&](uint32_t key, uint32_t, uint32_t) { f(key); });
           })) {
         id = column = {UINT32_MAX, 0};
         if (score.equal == 0) return;
-        id = find_cut(scratch, score.equal, 0, UINT32_MAX, 3, [&](const auto& f) {
+        id = find_cut<RunCounter>(scratch, score.equal, 0, UINT32_MAX, 3, [&](const auto& f) {
             list.each([&](uint32_t key, uint32_t number, uint32_t) {
                 if (key == score.key) f(~number);
             });
         });
         if (id.equal == 0) return;
-        column = find_cut(scratch, id.equal, 0, UINT32_MAX, 3, [&](const auto& f) {
+        column = find_cut<RunCounter>(scratch, id.equal, 0, UINT32_MAX, 3, [&](const auto& f) {
             list.each([&](uint32_t key, uint32_t number, uint32_t j) {
                 if (key == score.key && ~number == id.key) f(~j);
             });

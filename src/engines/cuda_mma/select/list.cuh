@@ -8,21 +8,21 @@
 
 namespace smla::cuda {
 
-constexpr int kGroup = 8;  // elements that a thread loads before it looks at any
-
 // The elements of a thread: their keys, and which of them are there. Element e is number
 // first + e / Together * step + e % Together of the list.
-template <int Together>
+template <int Size, int Together>
 struct Group {
-    uint32_t keys[kGroup];
+    static constexpr int size = Size;
+    uint32_t keys[Size];
     uint32_t here = 0;
     int first = 0, step = 0;
     __device__ int number(int e) const { return first + e / Together * step + e % Together; }
 };
 
-template <class Score>  // float, or uint16_t for bf16 and f16
+// Score: float, or uint16_t for bf16 and f16. Ahead: elements that a thread loads before it looks at any.
+template <class Score, int Ahead>
 class ScoreList {
-    static constexpr int kTogether = 16 / int(sizeof(Score)), kVectors = kGroup / kTogether;
+    static constexpr int kTogether = 16 / int(sizeof(Score)), kVectors = Ahead / kTogether;
 
 public:
     __device__ ScoreList(const SelectInput& input, const Windows& windows, int64_t token, int64_t k)
@@ -62,7 +62,7 @@ public:
                   last = int(int64_t(vectors_) * (part + 1) / parts);
         const int lane = int(threadIdx.x % 32);
         for (int i = first + int(threadIdx.x); i - lane < last; i += kVectors * kSelectThreads) {
-            Group<kTogether> group;
+            Group<Ahead, kTogether> group;
             group.first = kept_ + head_ + i * kTogether;
             group.step = kSelectThreads * kTogether;
             uint4 words[kVectors];
@@ -83,7 +83,7 @@ public:
     __device__ void each(const F& f) const {
         groups([&](const auto& group) {
 #pragma unroll
-            for (int e = 0; e < kGroup; ++e)
+            for (int e = 0; e < Ahead; ++e)
                 if (group.here >> e & 1) f(group.keys[e], group.number(e));
         });
     }
@@ -120,9 +120,9 @@ private:
     __device__ void scalars(int count, const Visit& visit, const Number& number) const {
         const int lane = int(threadIdx.x % 32);
         for (int64_t i = int(threadIdx.x); i - lane < count; i += kSelectThreads) {
-            Group<1> group;
+            Group<Ahead, 1> group;
 #pragma unroll
-            for (int e = 0; e < kGroup; ++e) group.keys[e] = 0;
+            for (int e = 0; e < Ahead; ++e) group.keys[e] = 0;
             if (i < count) {
                 group.first = number(int(i));
                 group.keys[0] = key(group.first);
@@ -172,8 +172,8 @@ private:
 
 // Writes the elements above the cut, and as many of those that equal it as it lets in, in order; one pass
 // over the list.
-template <class Score>
-__device__ void put_in_order(const ScoreList<Score>& list, Cut cut, int base, const Winners& winners,
+template <class List>
+__device__ void put_in_order(const List& list, Cut cut, int base, const Winners& winners,
                              CutScratch& scratch) {
     constexpr int kPer = 4;
     uint32_t above = 0, equal = 0;  // so far
@@ -207,14 +207,14 @@ __device__ void put_in_order(const ScoreList<Score>& list, Cut cut, int base, co
 }
 
 // Exact for any row: three histograms and a pass that writes. Every thread of the block calls it.
-template <class Score>
-__device__ void select_exactly(const ScoreList<Score>& list, int k, int base, const Winners& winners,
+template <class List>
+__device__ void select_exactly(const List& list, int k, int base, const Winners& winners,
                                CutScratch& scratch) {
     const int count = list.count();
     Cut cut{0, UINT32_MAX};  // all of them
     if (k < count)
-        cut = find_cut(scratch, uint32_t(k), 0, UINT32_MAX, 3,
-                       [&](const auto& f) { list.each([&](uint32_t key, int) { f(key); }); });
+        cut = find_cut<RunCounter>(scratch, uint32_t(k), 0, UINT32_MAX, 3,
+                                   [&](const auto& f) { list.each([&](uint32_t key, int) { f(key); }); });
     put_in_order(list, cut, base, winners, scratch);
 }
 
