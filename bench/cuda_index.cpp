@@ -1,7 +1,8 @@
-// The indexer's stages on a GPU: checks against the host, then times. usage: cuda_index [check|time]
+// The indexer's stages on a GPU: checks against the host, then times. usage: cuda_index [check|brief|time];
+// brief: a few checks, for sanitizers.
 //
-// A time is the median of 30 runs, each after a 256 MB memset that flushes the L2 cache, by CUDA events around
-// the call.
+// A time is the median of 30 runs, each after a 256 MB memset that flushes the L2 cache, by CUDA events
+// around the call.
 #include "cuda_fill.h"
 #include "cuda_index_run.h"
 #include "cuda_peaks.h"
@@ -64,8 +65,8 @@ struct Bench {
     // flop, bytes: what the stage must do at least
     void print(const std::string& what, const char* kernel, double us, double flop, double bytes) const {
         const double tflops = flop / us * 1e-6, gbytes = bytes / us * 1e-3;
-        std::printf("%-44s %-24s %9.1f us %7.1f TFLOP/s %3.0f%% %7.0f GB/s %3.0f%%\n", what.c_str(), kernel, us, tflops,
-                    100 * tflops / ceilings.tflops, gbytes, 100 * gbytes / ceilings.gbytes);
+        std::printf("%-44s %-24s %9.1f us %7.1f TFLOP/s %3.0f%% %7.0f GB/s %3.0f%%\n", what.c_str(), kernel,
+                    us, tflops, 100 * tflops / ceilings.tflops, gbytes, 100 * gbytes / ceilings.gbytes);
         std::fflush(stdout);
     }
 };
@@ -87,10 +88,12 @@ smla_score_args make_score(Gpu& gpu, const ScoreShape& shape, uint32_t seed) {
     args.q = Gpu::tensor(gpu.allocate<char>(size_t(count * 2)), shape.q, {shape.tokens, shape.heads, 128});
     fill_normal(args.q.data, shape.q, count, shape.q == SMLA_E4M3 ? 20.f : 1.f, seed);
     if (shape.q == SMLA_E2M1) {
-        args.q_scales = Gpu::tensor(gpu.allocate<char>(size_t(count / 32)), SMLA_E8M0, {shape.tokens, shape.heads, 4});
+        args.q_scales =
+            Gpu::tensor(gpu.allocate<char>(size_t(count / 32)), SMLA_E8M0, {shape.tokens, shape.heads, 4});
         fill_normal(args.q_scales.data, SMLA_E8M0, count / 32, 1, seed);
     }
-    args.w = Gpu::tensor(gpu.allocate<float>(size_t(shape.tokens * shape.heads)), SMLA_F32, {shape.tokens, shape.heads});
+    args.w = Gpu::tensor(gpu.allocate<float>(size_t(shape.tokens * shape.heads)), SMLA_F32,
+                         {shape.tokens, shape.heads});
     fill_normal(args.w.data, SMLA_F32, shape.tokens * shape.heads, 0.01f, seed + 1);
     smla_cache& keys = args.keys;
     const int64_t blocks = ceil_div(shape.columns, 64);
@@ -126,12 +129,13 @@ void spot_check(Bench& bench, const ScoreShape& shape, const smla_score_args& ar
         if (t->ndim) *t = slice(*t, 0, shape.tokens - tokens, shape.tokens);
     const std::vector<int32_t> begin(static_cast<size_t>(tokens), int32_t(from));
     last.starts = Gpu::tensor(bench.gpu.upload(begin), SMLA_I32, {tokens});
-    last.logits = Gpu::tensor(bench.gpu.allocate<float>(size_t(tokens * columns)), SMLA_F32, {tokens, columns});
+    last.logits =
+        Gpu::tensor(bench.gpu.allocate<float>(size_t(tokens * columns)), SMLA_F32, {tokens, columns});
     bench.gpu.run<Stage::score>("cuda_mma_generic", last);
     double difference = 0, largest = 0;
     for (int64_t t = 0; t < tokens; ++t) {
-        const auto got = bench.gpu.download(static_cast<float*>(args.logits.data) +
-                                                (shape.tokens - tokens + t) * columns + from, 64);
+        const auto got = bench.gpu.download(
+            static_cast<float*>(args.logits.data) + (shape.tokens - tokens + t) * columns + from, 64);
         const auto want = bench.gpu.download(static_cast<float*>(last.logits.data) + t * columns + from, 64);
         for (int64_t j = 0; j < (shape.causal ? 64 - tokens : 64); ++j) {
             difference = std::max(difference, std::fabs(double(got[size_t(j)]) - want[size_t(j)]));
@@ -149,7 +153,8 @@ void time_score(Bench& bench, const ScoreShape& shape) {
     const double us = bench.timer.median_us([&] { kernel.run(args, bench.gpu.env()); });
     double pairs = double(shape.tokens) * double(shape.columns);
     if (shape.causal) pairs -= 0.5 * double(shape.tokens) * double(shape.tokens);
-    const double bytes = double(cache_bytes(args.keys)) + double(shape.tokens * shape.heads * 132) + 4 * pairs;
+    const double bytes =
+        double(cache_bytes(args.keys)) + double(shape.tokens * shape.heads * 132) + 4 * pairs;
     bench.print(shape.name, name, us, 2 * double(shape.heads) * 128 * pairs, bytes);
     spot_check(bench, shape, args);
     bench.gpu.clear();
@@ -163,7 +168,8 @@ void time_select(Bench& bench, const char* what, int64_t rows, int64_t columns, 
     args.scores = Gpu::tensor(bench.gpu.allocate<char>(size_t(rows * columns * dtype_bits(dtype) / 8)), dtype,
                               {rows, columns});
     fill_normal(args.scores.data, dtype, rows * columns, 1, 5);
-    if (integers) fill_i32(static_cast<int32_t*>(args.scores.data), rows * columns, 0x3f800000, 1 << 20, 7 << 20);
+    if (integers)
+        fill_i32(static_cast<int32_t*>(args.scores.data), rows * columns, 0x3f800000, 1 << 20, 7 << 20);
     std::vector<int32_t> want;
     for (const char* name : {"cuda_mma_generic", "cuda_mma_select_sampled"}) {
         args.indices = Gpu::tensor(bench.gpu.allocate<int32_t>(size_t(rows * k)), SMLA_I32, {rows, k});
@@ -174,7 +180,9 @@ void time_select(Bench& bench, const char* what, int64_t rows, int64_t columns, 
                     double(rows * columns * dtype_bits(dtype) / 8) + 4. * double(rows * k));
         const auto got = bench.gpu.download(static_cast<int32_t*>(args.indices.data), size_t(rows * k));
         if (want.empty()) want = got;
-        else bench.report.check(got == want, text(name, " ", rows, " x ", columns, ": not what the other kernel selects"));
+        else
+            bench.report.check(got == want,
+                               text(name, " ", rows, " x ", columns, ": not what the other kernel selects"));
     }
     bench.gpu.clear();
 }
@@ -185,8 +193,8 @@ void time_score_select(Bench& bench, const ScoreShape& shape, size_t budget) {
     args.columns = int32_t(shape.columns);
     args.score = make_score(bench.gpu, shape, 17);
     args.score.logits = {};
-    args.select.indices = Gpu::tensor(bench.gpu.allocate<int32_t>(size_t(shape.tokens * 2048)), SMLA_I32,
-                                      {shape.tokens, 2048});
+    args.select.indices =
+        Gpu::tensor(bench.gpu.allocate<int32_t>(size_t(shape.tokens * 2048)), SMLA_I32, {shape.tokens, 2048});
     const char* name = "cuda_mma_generic";
     const auto& kernel = bench.gpu.prepare<Stage::score_select>(name, args, budget);
     const double us = bench.timer.median_us([&] { kernel.run(args, bench.gpu.env()); });
@@ -196,25 +204,86 @@ void time_score_select(Bench& bench, const ScoreShape& shape, size_t budget) {
     bench.gpu.clear();
 }
 
+// A captured call follows what changes in memory: two replays with other windows, against direct calls.
+void check_graph(Gpu& gpu, Report& report) {
+    constexpr int64_t tokens = 20, columns = 30000, k = 512;
+    smla_score_select_args args{};
+    args.struct_size = sizeof args;
+    args.columns = columns;
+    args.score =
+        make_score(gpu, {.name = "", .tokens = tokens, .columns = columns, .requests = 5, .next_n = 4}, 23);
+    args.score.logits = {};
+    args.select.indices = Gpu::tensor(gpu.allocate<int32_t>(size_t(tokens * k)), SMLA_I32, {tokens, k});
+    const auto& kernel = gpu.prepare<Stage::score_select>("cuda_mma_generic", args, 1 << 20);
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t replay;
+    SMLA_CUDA_CALL(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    Env env = gpu.env();
+    env.stream = stream;
+    kernel.run(args, env);  // loads the kernels
+    SMLA_CUDA_CALL(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+    kernel.run(args, env);
+    SMLA_CUDA_CALL(cudaStreamEndCapture(stream, &graph));
+    SMLA_CUDA_CALL(cudaGraphInstantiate(&replay, graph, 0));
+    const auto result = [&] {
+        SMLA_CUDA_CALL(cudaStreamSynchronize(stream));
+        auto out = gpu.download(static_cast<int32_t*>(args.select.indices.data), size_t(tokens * k));
+        gpu.device().fill(args.select.indices.data, 0x77, size_t(tokens * k) * sizeof(int32_t), nullptr);
+        gpu.device().wait(nullptr);
+        return out;
+    };
+    for (const int32_t end : {20000, 300, 0, 29999}) {
+        fill_i32(static_cast<int32_t*>(args.score.ends.data), tokens, end, 1, 2);
+        gpu.device().wait(nullptr);
+        kernel.run(args, env);
+        const auto want = result();
+        SMLA_CUDA_CALL(cudaGraphLaunch(replay, stream));
+        report.check(result() == want, text("a graph replayed with ends at ", end));
+    }
+    cudaGraphExecDestroy(replay);
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+    gpu.clear();
+}
+
 void time_all(Gpu& gpu, Report& report) {
     Bench bench{gpu, report, {}, {}};
-    std::printf("%s: mma.sync %.0f TFLOP/s, copy %.0f GB/s\n", gpu.device().facts().name.c_str(), bench.ceilings.tflops,
-                bench.ceilings.gbytes);
+    std::printf("%s: mma.sync %.0f TFLOP/s, copy %.0f GB/s\n", gpu.device().facts().name.c_str(),
+                bench.ceilings.tflops, bench.ceilings.gbytes);
+    int32_t* const word = gpu.allocate<int32_t>(1);
+    std::printf("nothing, by this clock: %.1f us\n",
+                bench.timer.median_us([&] { fill_i32(word, 0, 0, 1, 1); }));
     const ScoreShape scores[] = {
         {.name = "score 2048 x 8192", .tokens = 2048, .columns = 8192},
         {.name = "score 2048 x 65536", .tokens = 2048, .columns = 65536},
         {.name = "score 2048 x 65536 H 32", .tokens = 2048, .columns = 65536, .heads = 32},
         {.name = "score 8192 x 8192 causal", .tokens = 8192, .columns = 8192, .causal = true},
-        {.name = "score 2048 x 65536 mxfp4, q e2m1", .tokens = 2048, .columns = 65536, .format = SMLA_INDEX_MXFP4_68,
+        {.name = "score 2048 x 65536 mxfp4, q e2m1",
+         .tokens = 2048,
+         .columns = 65536,
+         .format = SMLA_INDEX_MXFP4_68,
          .q = SMLA_E2M1},
-        {.name = "score 2048 x 65536 bf16, q bf16", .tokens = 2048, .columns = 65536, .format = SMLA_ROW_BF16,
+        {.name = "score 2048 x 65536 bf16, q bf16",
+         .tokens = 2048,
+         .columns = 65536,
+         .format = SMLA_ROW_BF16,
          .q = SMLA_BF16},
         {.name = "paged score 256 x 8192", .tokens = 256, .columns = 8192, .requests = 256, .next_n = 1},
-        {.name = "paged score 256 x 8192 next_n 2", .tokens = 512, .columns = 8192, .requests = 256, .next_n = 2},
+        {.name = "paged score 256 x 8192 next_n 2",
+         .tokens = 512,
+         .columns = 8192,
+         .requests = 256,
+         .next_n = 2},
         {.name = "paged score 256 x 65536", .tokens = 256, .columns = 65536, .requests = 256, .next_n = 1},
         {.name = "paged score 1 x 131072", .tokens = 1, .columns = 131072, .requests = 1, .next_n = 1},
-        {.name = "paged score 256 x 8192 mxfp4", .tokens = 256, .columns = 8192, .requests = 256, .next_n = 1,
-         .format = SMLA_INDEX_MXFP4_68, .q = SMLA_E2M1},
+        {.name = "paged score 256 x 8192 mxfp4",
+         .tokens = 256,
+         .columns = 8192,
+         .requests = 256,
+         .next_n = 1,
+         .format = SMLA_INDEX_MXFP4_68,
+         .q = SMLA_E2M1},
     };
     for (const ScoreShape& shape : scores) time_score(bench, shape);
     time_select(bench, "select", 64, 131072);
@@ -226,16 +295,22 @@ void time_all(Gpu& gpu, Report& report) {
     time_select(bench, "select of 7 values,", 2048, 65536, SMLA_F32, true);
     time_select(bench, "select", 4, 1 << 20);
     time_score_select(bench, {.name = "score_select 2048 x 65536", .tokens = 2048, .columns = 65536}, 0);
-    time_score_select(bench, {.name = "score_select 2048 x 65536", .tokens = 2048, .columns = 65536}, 16 << 20);
+    time_score_select(bench, {.name = "score_select 2048 x 65536", .tokens = 2048, .columns = 65536},
+                      16 << 20);
     time_score_select(
-        bench, {.name = "score_select 64 x 131072", .tokens = 64, .columns = 131072, .requests = 64, .next_n = 1}, 0);
+        bench,
+        {.name = "score_select 64 x 131072", .tokens = 64, .columns = 131072, .requests = 64, .next_n = 1},
+        0);
 }
 
 int run(const std::string& what) {
     Gpu gpu;
     Report report;
+    report.brief = what == "brief";
     const auto start = std::chrono::steady_clock::now();
-    const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
+    const auto seconds = [&] {
+        return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    };
     if (what != "time") {
         check_score(gpu, report);
         std::printf("score: %d checks, %d wrong, error at most %.3f of the bound, %.1f s\n", report.checks,
@@ -243,10 +318,11 @@ int run(const std::string& what) {
         check_select(gpu, report);
         std::printf("select: %d checks, %d wrong, %.1f s\n", report.checks, report.failures, seconds());
         check_score_select(gpu, report);
+        check_graph(gpu, report);
         std::printf("score_select: %d checks, %d wrong, %.1f s\n", report.checks, report.failures, seconds());
         std::fflush(stdout);
     }
-    if (what != "check") time_all(gpu, report);
+    if (what != "check" && what != "brief") time_all(gpu, report);
     std::printf("%d checks, %d wrong, %.1f s\n", report.checks, report.failures, seconds());
     return report.failures ? 1 : 0;
 }

@@ -5,7 +5,6 @@
 #include "engines/cuda_common/ptx/mma.cuh"
 
 #include <cuda_bf16.h>
-#include <cuda_fp16.h>
 
 namespace smla::cuda {
 
@@ -14,8 +13,7 @@ enum class Half { f16, bf16 };
 // mma.cuh's m16n8k16, on operands of either kind.
 template <Half Type>
 __device__ inline void mma_half(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-    if constexpr (Type == Half::bf16)
-        mma_bf16(c, a, b0, b1);
+    if constexpr (Type == Half::bf16) mma_bf16(c, a, b0, b1);
     else
         asm volatile(
             "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -24,9 +22,7 @@ __device__ inline void mma_half(float (&c)[4], const uint32_t (&a)[4], uint32_t 
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-__device__ inline uint32_t f16_to_bf16(uint32_t pair) {
-    return pack_bf16(f16_low(pair), f16_high(pair));
-}
+__device__ inline uint32_t f16_to_bf16(uint32_t pair) { return pack_bf16(f16_low(pair), f16_high(pair)); }
 
 // The four e4m3 codes of a word as two pairs, the first code in the low half of `low`; NaN stays NaN.
 template <Half Type>
@@ -35,19 +31,32 @@ __device__ inline void e4m3_pairs(uint32_t codes, uint32_t& low, uint32_t& high)
     if constexpr (Type == Half::bf16) low = f16_to_bf16(low), high = f16_to_bf16(high);
 }
 
-__device__ inline __nv_bfloat162 bf16_pair(uint32_t bits) {
-    return *reinterpret_cast<__nv_bfloat162*>(&bits);
+__device__ inline uint32_t times_bf16(uint32_t a, uint32_t b) {
+    const __nv_bfloat162 product =
+        __hmul2(*reinterpret_cast<__nv_bfloat162*>(&a), *reinterpret_cast<__nv_bfloat162*>(&b));
+    return *reinterpret_cast<const uint32_t*>(&product);
 }
 
-// Two e2m1 codes in the low 8 bits, the first in the low nibble, times an e8m0 scale, as bf16: exact but for
-// what leaves its range. The bits of a code are those of a bf16 2^126 times smaller.
-__device__ inline uint32_t e2m1_to_bf16(uint32_t codes, uint32_t e8m0) {
-    const uint32_t apart = (codes & 0xfu) | (codes & 0xf0u) << 12;
-    const uint32_t placed = (apart & 0x00070007u) << 6 | (apart & 0x00080008u) << 12;
-    const uint32_t scale = e8m0 == 255 ? 0x7fc0u : e8m0 == 0 ? 0x0040u : e8m0 << 7;
-    const __nv_bfloat162 value =
-        __hmul2(__hmul2(bf16_pair(placed), bf16_pair(0x7e807e80u)), bf16_pair(scale | scale << 16));
-    return *reinterpret_cast<const uint32_t*>(&value);
+// Bit 3 of each of four nibbles to bit 7 of four bytes.
+__device__ inline uint32_t signs_of(uint32_t nibbles) {
+    const uint32_t pairs = (nibbles & 0x00ffu) | (nibbles & 0xff00u) << 8;  // a byte of two in each half
+    return ((pairs & 0x00080008u) << 4) | ((pairs & 0x00800080u) << 8);
+}
+
+// A scale as a pair of bf16, exactly.
+__device__ inline uint32_t e8m0_to_bf16_pair(uint32_t code) {
+    const uint32_t bits = code == 255 ? 0x7fc0u : code == 0 ? 0x0040u : code << 7;
+    return bits | bits << 16;
+}
+
+// The four e2m1 codes in the low 16 bits, times a pair of equal scales, as two pairs of bf16: exact but for
+// what leaves their range. Both bytes of a magnitude are looked up by its code: 0, 1/2, 1, 3/2, 2, 3, 4, 6.
+__device__ inline void e2m1_to_bf16(uint32_t codes, uint32_t scales, uint32_t& low, uint32_t& high) {
+    const uint32_t magnitudes = codes & 0x7777u;
+    const uint32_t upper = __byte_perm(0x3f3f3f00u, 0x40404040u, magnitudes) | signs_of(codes);
+    const uint32_t lower = __byte_perm(0xc0800000u, 0xc0804000u, magnitudes);
+    low = times_bf16(__byte_perm(lower, upper, 0x5140), scales);
+    high = times_bf16(__byte_perm(lower, upper, 0x7362), scales);
 }
 
 }  // namespace smla::cuda

@@ -1,8 +1,8 @@
 // score for any heads, width up to 1024, key format, query dtype and strides: correctness only.
 //
-// A warp per column: the key's values in shared memory, products of a head over the lanes, heads one after the
-// other, the key's scale last. Blocks of 8 warps; the grid is tokens x 64-column groups. About 2 loads and a
-// conversion per product: 10 to 50 GFLOP/s per multiprocessor is all that it can do.
+// A warp per column: the key's values in shared memory, products of a head over the lanes, heads one after
+// the other, the key's scale last. Blocks of 8 warps; the grid is tokens x 64-column groups. About 2 loads
+// and a conversion per product: 10 to 50 GFLOP/s per multiprocessor is all that it can do.
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_mma/score/columns.cuh"
 #include "ops/quant_index_q/quant_index_q.h"
@@ -63,13 +63,13 @@ __global__ void __launch_bounds__(kWarps * 32) score_generic(const __grid_consta
     const int count = min(kColumns, task.window.end - first);
     float* const key = shared + warp * task.keys.width;
     const Window window = task.window(token);
-    const int64_t request = task.place.request(token);
+    const KeyColumns::Pages pages = task.place.pages_of(task.place.request(token));
     float* const logits = task.logits + token * task.stride - task.window.begin;
     for (int i = warp; i < count; i += kWarps) {
         const int j = first + i;
         float value = -INFINITY;
         if (window.has(j)) {
-            const KeyColumns::Place at = task.place.find(request, j);
+            const KeyColumns::Place at = task.place.find(pages, j);
             if (at.page >= 0) {
                 const float scale = load_key(task.keys, at.page * task.keys.page_rows + at.offset, key);
                 value = logit(task, token, key, scale);

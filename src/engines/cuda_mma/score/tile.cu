@@ -1,15 +1,18 @@
 // score by mma.sync: 128-wide keys of index_fp8_132, index_mxfp4_68 and row_bf16, any number of heads.
 //
-// Maths      logit[key] = scale * sum_h w_h relu(q_h . k): m16n8k16 with keys as rows and heads as columns, f32
+// Maths      logit[key] = scale * sum_h w_h relu(q_h . k): m16n8k16 with keys as rows and heads as columns,
+// f32
 //            accumulators; relu, weight and the sum over a thread's heads in registers; 3 shuffles per 4 keys
 //            finish the sum. e4m3 becomes f16 (queries e4m3) or bf16, both exactly.
-// Tile       a warp takes 32 keys x all heads x `rows` query rows of one request. Its keys stay in 64 registers;
-//            queries lie in shared memory in the order of mma's second operand, so that one 16-byte load feeds 4
-//            products. Keys are converted once for all heads and rows.
+// Tile       a warp takes 32 keys x all heads x up to 8 query rows of one request. Its keys stay in 64
+// registers;
+//            queries lie in shared memory in the order of mma's second operand, so that one 16-byte load
+//            feeds 4 products. Keys are converted once for all heads and rows.
 // Roles      4 warps, all alike and independent: no barrier after the queries are loaded.
 // Shared     queries rows x heads x 256 B | weights | windows | per warp one tile of raw keys, copied by
 //            cp.async while the tile before is multiplied.
-// Why        shared memory feeds 2 KB per 16 products (16 of about 26 cycles); keys cost 132 B of L2 per `rows`
+// Why        shared memory feeds 2 KB per 16 products (16 of about 26 cycles); keys cost 132 B of L2 per
+// `rows`
 //            rows. Two accumulator banks let products run under the epilogue of the previous 16 heads.
 // Prediction see docs/kernels/cuda_score.md.
 #include "engines/cuda_common/launch.cuh"
@@ -17,12 +20,14 @@
 #include "ops/quant_index_q/quant_index_q.h"
 
 #include <algorithm>
+#include <cfloat>
 
 namespace smla::cuda {
 
 namespace {
 
-constexpr int kWarps = 4, kBlocksPerSm = 3, kHeadGroup = 16;
+constexpr int kWarps = 4, kBlocksPerSm = 3, kHeadGroup = 16, kMostRows = 8;
+static_assert(kMostRows <= 32);                            // TileRows has a bit for each
 constexpr int kQueryChunks = kHeadGroup * kTileWidth / 8;  // 16-byte chunks of a group of heads
 
 struct ScoreTile {
@@ -75,15 +80,18 @@ __device__ uint4 query_chunk(const ScoreTile& task, int64_t token, int head, int
     uint32_t codes[1];
     load_bytes<4>(bytes + at / 2, task.wide_queries, codes);
     const auto* scales = static_cast<const uint8_t*>(task.q_scales.data);
-    const uint32_t scale = scales[element(task.q_scales, token, head, 8 * d8 / kQueryScaleGroup)];
-    return {e2m1_to_bf16(codes[0] & 0xffu, scale), e2m1_to_bf16(codes[0] >> 8 & 0xffu, scale),
-            e2m1_to_bf16(codes[0] >> 16 & 0xffu, scale), e2m1_to_bf16(codes[0] >> 24, scale)};
+    const uint32_t scale =
+        e8m0_to_bf16_pair(scales[element(task.q_scales, token, head, 8 * d8 / kQueryScaleGroup)]);
+    uint4 out;
+    e2m1_to_bf16(codes[0], scale, out.x, out.y);
+    e2m1_to_bf16(codes[0] >> 16, scale, out.z, out.w);
+    return out;
 }
 
 // What a block holds of its query rows.
 struct Shared {
-    uint4* queries;   // [rows][heads/8][4][32]: lane 4 g + t of part p has values 64 (p/2) + 16 t + 8 (p%2) ..
-    float* weights;   // [rows][heads], halved for f16
+    uint4* queries;  // [rows][heads/8][4][32]: lane 4 g + t of part p has values 64 (p/2) + 16 t + 8 (p%2) ..
+    float* weights;  // [rows][heads], halved
     Window* windows;  // [rows]
 
     __device__ Shared(char* memory, const ScoreTile& task)
@@ -92,18 +100,13 @@ struct Shared {
           windows(reinterpret_cast<Window*>(weights + task.rows * task.groups_of_heads * kHeadGroup)) {}
 };
 
-// relu(x) = (x + |x|) / 2 needs no slow FMNMX and keeps NaN; the half is in the weights. It is for dot products
-// that cannot be -inf: those of e4m3.
-template <Half Type>
-constexpr float kWeightFactor = Type == Half::f16 ? 0.5f : 1.f;
-
-template <Half Type>
+template <smla_format Format, Half Type>
 __device__ void load_queries(const ScoreTile& task, const Shared& shared, int64_t token, int rows) {
     const int heads = task.groups_of_heads * kHeadGroup;
-#pragma unroll 4
+#pragma unroll 8
     for (int i = int(threadIdx.x); i < rows * heads * 16; i += kWarps * 32) {
         const int d8 = i % 16, head = i / 16 % heads, row = i / 16 / heads;
-        const int part = d8 / 8 * 2 + d8 % 2, lane = 4 * (head % 8) + d8 / 2 % 4;
+        const int part = QueryOrder<Format>::steps(d8), lane = 4 * (head % 8) + QueryOrder<Format>::t(d8);
         const bool here = head < task.heads;
         shared.queries[((row * heads + head) / 8 * 4 + part) * 32 + lane] =
             here ? query_chunk<Type>(task, token + row, head, d8) : uint4{};
@@ -111,8 +114,7 @@ __device__ void load_queries(const ScoreTile& task, const Shared& shared, int64_
     for (int i = int(threadIdx.x); i < rows * heads; i += kWarps * 32) {
         const int head = i % heads;
         const int64_t at = element(task.w, token + i / heads, head);
-        shared.weights[i] =
-            head < task.heads ? kWeightFactor<Type> * static_cast<const float*>(task.w.data)[at] : 0.f;
+        shared.weights[i] = head < task.heads ? 0.5f * static_cast<const float*>(task.w.data)[at] : 0.f;
     }
     if (int(threadIdx.x) < rows) shared.windows[threadIdx.x] = task.window(token + threadIdx.x);
 }
@@ -137,21 +139,32 @@ __device__ void multiply(const uint4* queries, const KeyOperand& a, Bank& bank) 
     }
 }
 
-// The sums of a query row over its heads, and where they go.
-template <Half Type>
+// Where the logits of a tile go: from a lane's key to the rows of a run.
+struct TileLogits {
+    const Window* windows;  // of the rows
+    float* logits;          // of the first row
+    int64_t stride;
+    int column;
+    float factor;
+    bool hole;
+
+    // False: a sum that is no number, for one reason or another.
+    __device__ bool store(int row, float sum) const {
+        if (!windows[row].has(column)) return true;
+        logits[row * stride] = hole ? -INFINITY : sum * factor;
+        return hole || fabsf(sum) <= FLT_MAX;
+    }
+};
+
+// Sums of a query row over its heads, 16 at a time. relu(x) = (x + |x|) / 2 needs no slow FMNMX and keeps
+// NaN; the half is in the weights. Where it makes NaN of -inf, or padded heads of infinite keys do, the row
+// is done again with care.
 class RowSums {
 public:
-    __device__ RowSums(const ScoreTile& task, const Shared& shared, int64_t token, int column, float factor,
-                       bool hole)
-        : task_(task),
-          window_(shared.windows),
-          weights_(shared.weights + 2 * (threadIdx.x % 4)),
-          logits_(task.logits + token * task.stride + (column - task.window.begin)),
-          column_(column),
-          factor_(factor),
-          hole_(hole) {}
+    __device__ RowSums(const float* weights, int heads)
+        : weights_(weights + 2 * (threadIdx.x % 4)), heads_(heads) {}
 
-    // The next 16 heads.
+    template <bool Careful>
     __device__ void add(const Bank& bank) {
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
@@ -161,68 +174,97 @@ public:
             for (int keys = 0; keys < 2; ++keys)
 #pragma unroll
                 for (int i = 0; i < 4; ++i) {
+                    const float x = bank[keys][n][i];
+                    float twice = x + fabsf(x);
+                    if constexpr (Careful) twice = head + i % 2 < heads_ ? 2 * max_nan(x, 0.f) : 0.f;
                     float& sum = sums_[2 * keys + i / 2];
-                    sum = fmaf(i % 2 ? w.y : w.x, relu(bank[keys][n][i], head + i % 2), sum);
+                    sum = fmaf(i % 2 ? w.y : w.x, twice, sum);
                 }
         }
         weights_ += kHeadGroup;
         head_ += kHeadGroup;
-        if (head_ >= task_.heads) finish();
     }
+    __device__ bool complete() const { return head_ >= heads_; }
 
-private:
-    __device__ float relu(float x, int head) const {
-        if constexpr (Type == Half::f16) return x + fabsf(x);
-        return head < task_.heads ? max_nan(x, 0.f) : 0.f;  // infinite keys make NaN of padded heads
-    }
-
-    // Lane 4 g + t ends with the sum of key g + 8 t; all keys are summed in one order.
-    __device__ void finish() {
+    // Lane 4 g + t gets the sum of key g + 8 t; all keys are summed in one order. The next row may follow.
+    __device__ float finish() {
         const int t = int(threadIdx.x % 4);
         const bool high = t & 2, odd = t & 1;
         float a = high ? sums_[2] : sums_[0], b = high ? sums_[3] : sums_[1];
         a += __shfl_xor_sync(~0u, high ? sums_[0] : sums_[2], 2);
         b += __shfl_xor_sync(~0u, high ? sums_[1] : sums_[3], 2);
-        const float sum = (odd ? b : a) + __shfl_xor_sync(~0u, odd ? a : b, 1);
-        if (window_->has(column_)) *logits_ = hole_ ? -INFINITY : sum * factor_;
 #pragma unroll
         for (float& each : sums_) each = 0;
-        ++window_;
-        logits_ += task_.stride;
         head_ = 0;
+        return (odd ? b : a) + __shfl_xor_sync(~0u, odd ? a : b, 1);
     }
 
-    const ScoreTile& task_;
-    const Window* window_;
+private:
     const float* weights_;
-    float* logits_;
-    int column_, head_ = 0;
-    float factor_;
-    bool hole_;
+    int heads_, head_ = 0;
     float sums_[4] = {};
 };
 
-// `count` groups of 16 heads, those of one row after those of another, against a tile of keys: the products of a
-// group are started before the epilogue of the one before.
+// A run of query rows against a warp's tile of keys. Rows follow one another without a gap: the products of
+// 16 heads are started before the epilogue of the 16 before.
 template <Half Type>
-__device__ void score_tile(const uint4* queries, int count, const KeyOperand& a, RowSums<Type>& sums) {
-    Bank even, odd;
-    multiply<Type>(queries, a, even);
-    int i = 0;
-    for (; i + 2 < count; i += 2) {
-        multiply<Type>(queries += kQueryChunks, a, odd);
-        sums.add(even);
-        multiply<Type>(queries += kQueryChunks, a, even);
-        sums.add(odd);
+class TileRows {
+public:
+    __device__ TileRows(const uint4* queries, const float* weights, const ScoreTile& task,
+                        const KeyOperand& a, const TileLogits& out)
+        : queries_(queries), weights_(weights), task_(task), a_(a), out_(out), sums_(weights, task.heads) {}
+
+    __device__ void run(int rows) {
+        const int count = rows * task_.groups_of_heads;
+        const uint4* queries = queries_;
+        Bank even, odd;
+        multiply<Type>(queries, a_, even);
+        int i = 0;
+        for (; i + 2 < count; i += 2) {
+            multiply<Type>(queries += kQueryChunks, a_, odd);
+            add(even);
+            multiply<Type>(queries += kQueryChunks, a_, even);
+            add(odd);
+        }
+        if (i + 1 < count) {
+            multiply<Type>(queries + kQueryChunks, a_, odd);
+            add(even);
+            add(odd);
+        } else {
+            add(even);
+        }
+        for (; again_; again_ &= again_ - 1) run_carefully(__ffs(int(again_)) - 1);
     }
-    if (i + 1 < count) {
-        multiply<Type>(queries + kQueryChunks, a, odd);
-        sums.add(even);
-        sums.add(odd);
-    } else {
-        sums.add(even);
+
+private:
+    __device__ void add(const Bank& bank) {
+        sums_.add<false>(bank);
+        if (!sums_.complete()) return;
+        const bool number = out_.store(row_, sums_.finish());
+        // Products of e4m3 are finite or truly NaN.
+        if (Type == Half::bf16 && __any_sync(~0u, !number)) again_ |= 1u << row_;
+        ++row_;
     }
-}
+    __device__ void run_carefully(int row) const {
+        const int groups = task_.groups_of_heads;
+        RowSums sums(weights_ + row * groups * kHeadGroup, task_.heads);
+        for (int i = 0; i < groups; ++i) {
+            Bank bank;
+            multiply<Type>(queries_ + (row * groups + i) * kQueryChunks, a_, bank);
+            sums.add<true>(bank);
+        }
+        out_.store(row, sums.finish());
+    }
+
+    const uint4* queries_;
+    const float* weights_;
+    const ScoreTile& task_;
+    const KeyOperand& a_;
+    const TileLogits& out_;
+    RowSums sums_;
+    int row_ = 0;
+    uint32_t again_ = 0;
+};
 
 __device__ void fill_outside(const ScoreTile& task, int64_t token, int rows, int split) {
     const int64_t length = task.window.end - task.window.begin;
@@ -232,54 +274,61 @@ __device__ void fill_outside(const ScoreTile& task, int64_t token, int rows, int
         const Window window = task.window(token + row);
         float* const logits = task.logits + (token + row) * task.stride - task.window.begin;
         const bool empty = window.begin == window.end;
-        const int before = empty ? last : min(window.begin, last), after = empty ? last : max(window.end, first);
+        const int before = empty ? last : min(window.begin, last),
+                  after = empty ? last : max(window.end, first);
         for (int j = first + int(threadIdx.x); j < before; j += kWarps * 32) logits[j] = -INFINITY;
         for (int j = after + int(threadIdx.x); j < last; j += kWarps * 32) logits[j] = -INFINITY;
     }
 }
 
-// Query rows [token, token + rows) of one request against one part of the columns that any of them sees.
+// Rows [first, last) of a block, of one request, against one part of the columns that any of them sees.
 template <smla_format Format, Half Type>
-__device__ void score_rows(const ScoreTile& task, char* memory, int64_t token, int rows, int split) {
+__device__ void score_rows(const ScoreTile& task, const Shared& shared, int64_t request, int64_t token,
+                           int first, int last, int split) {
     Window all{INT32_MAX, 0};
-    for (int row = 0; row < rows; ++row) {
-        const Window window = task.window(token + row);
+    for (int row = first; row < last; ++row) {
+        const Window window = shared.windows[row];
         if (window.begin < window.end) all = {min(all.begin, window.begin), max(all.end, window.end)};
     }
     if (all.begin >= all.end) return;
-    const int64_t first = all.begin / kTileKeys, tiles = (all.end - 1) / kTileKeys + 1 - first;
-    const int last = int(first + tiles * (split + 1) / task.splits), warp = int(threadIdx.x / 32);
-    const int begin = int(first + tiles * split / task.splits);
-    if (begin == last) return;
-
-    const Shared shared(memory, task);
-    char* const slots = reinterpret_cast<char*>(shared.windows + (task.rows + 1) / 2 * 2);
-    KeyTile<Format> keys(slots + warp * KeyTile<Format>::bytes);
-    const int64_t request = task.keys.place.request(token);
-    int tile = begin + warp;
-    if (tile < last) keys.fetch(task.keys, request, all, tile);
-    __syncthreads();  // the queries of the rows before may still be read
-    load_queries<Type>(task, shared, token, rows);
-    __syncthreads();
-    for (; tile < last; tile += kWarps) {
+    const int64_t start = all.begin / kTileKeys, tiles = (all.end - 1) / kTileKeys + 1 - start;
+    const int end = int(start + tiles * (split + 1) / task.splits), warp = int(threadIdx.x / 32);
+    int tile = int(start + tiles * split / task.splits) + warp;
+    const KeyColumns::Pages pages = task.keys.place.pages_of(request);
+    KeyTile<Format> keys(reinterpret_cast<char*>(shared.windows + (task.rows + 1) / 2 * 2) +
+                         warp * KeyTile<Format>::bytes);
+    const uint4* const queries =
+        shared.queries + first * task.groups_of_heads * kQueryChunks + threadIdx.x % 32;
+    const float* const weights = shared.weights + first * task.groups_of_heads * kHeadGroup;
+    float* const logits = task.logits + (token + first) * task.stride - task.window.begin;
+    if (tile < end) keys.fetch(task.keys, pages, all, tile);
+    for (; tile < end; tile += kWarps) {
         KeyOperand a;
         keys.template take<Type>(a);
-        RowSums<Type> sums(task, shared, token, tile * kTileKeys + keys.own_key(), keys.factor(), keys.hole());
-        if (tile + kWarps < last) keys.fetch(task.keys, request, all, tile + kWarps);
-        score_tile<Type>(shared.queries + threadIdx.x % 32, rows * task.groups_of_heads, a, sums);
+        const int column = tile * kTileKeys + keys.own_key();
+        const TileLogits out{shared.windows + first, logits + column, task.stride, column,
+                             keys.factor(),          keys.hole()};
+        if (tile + kWarps < end) keys.fetch(task.keys, pages, all, tile + kWarps);
+        TileRows<Type>(queries, weights, task, a, out).run(last - first);
     }
 }
 
 template <smla_format Format, Half Type>
-__global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm) score_tiles(const __grid_constant__ ScoreTile task) {
+__global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm)
+    score_tiles(const __grid_constant__ ScoreTile task) {
     extern __shared__ __align__(16) char memory[];
+    const Shared shared(memory, task);
     const int split = int(blockIdx.x / task.groups);  // blocks that run together share keys
-    const int begin = int(blockIdx.x % task.groups) * task.rows, end = min(begin + task.rows, task.tokens);
-    if (task.fill) fill_outside(task, begin, end - begin, split);
-    for (int token = begin, next; token < end; token = next) {
-        const int64_t request = task.keys.place.request(token);
-        for (next = token + 1; next < end && task.keys.place.request(next) == request;) ++next;
-        score_rows<Format, Type>(task, memory, token, next - token, split);
+    // The last tokens first: of a causal prompt they see most.
+    const int64_t token = int64_t(task.groups - 1 - blockIdx.x % task.groups) * task.rows;
+    const int rows = int(min(int64_t(task.rows), task.tokens - token));
+    if (task.fill) fill_outside(task, token, rows, split);
+    load_queries<Format, Type>(task, shared, token, rows);
+    __syncthreads();
+    for (int first = 0, last; first < rows; first = last) {
+        const int64_t request = task.keys.place.request(token + first);
+        for (last = first + 1; last < rows && task.keys.place.request(token + last) == request;) ++last;
+        score_rows<Format, Type>(task, shared, request, token, first, last, split);
     }
 }
 
@@ -288,8 +337,7 @@ bool aligned(const void* data, std::initializer_list<int64_t> strides, int64_t b
            std::all_of(strides.begin(), strides.end(), [&](int64_t s) { return s % bytes == 0; });
 }
 
-int piece_of(smla_format format) { return format == SMLA_INDEX_MXFP4_68 ? 8 : 16; }
-int row_bytes(smla_format format) {
+int bytes_of_row(smla_format format) {
     return format == SMLA_INDEX_FP8_132 ? 128 : format == SMLA_INDEX_MXFP4_68 ? 64 : 256;
 }
 
@@ -299,37 +347,61 @@ bool keys_aligned(const CacheView& keys, smla_format format, int64_t bytes) {
 
 // Rows per block, splits and shared memory: from shapes and the device.
 struct TilePlan {
-    int rows, splits;
+    int rows = 1, splits = 1, resident;  // blocks on a multiprocessor
     int64_t groups;
     size_t shared_bytes;
 
     TilePlan(const smla_score_args& args, int64_t columns, const Env& env) {
-        constexpr size_t kQueryBudget = 32 << 10;  // 3 blocks of 48 KB on a multiprocessor
         const int64_t tokens = args.q.shape[0], heads = round_up(args.q.shape[1], kHeadGroup);
-        const size_t query_bytes = size_t(heads) * kTileWidth * 2;
         const int64_t requests = args.block_table.ndim ? std::max<int64_t>(1, args.block_table.shape[0]) : 1;
-        rows = int(std::clamp<int64_t>(ceil_div(tokens, requests), 1, std::max<int64_t>(1, kQueryBudget / query_bytes)));
+        const int64_t wanted = std::clamp<int64_t>(ceil_div(tokens, requests), 1, kMostRows);
+        const size_t row_bytes = size_t(heads) * (kTileWidth * 2 + sizeof(float)) + sizeof(Window);
+        const size_t key_bytes = kWarps * kTileKeys * size_t(bytes_of_row(args.keys.format));
+        // Keys are converted once for all rows; three blocks hide more than two. Each costs 1 KB more.
+        for (resident = kBlocksPerSm; resident > 0; --resident) {
+            const size_t each = (env.device->facts().shared_bytes + 1024) / size_t(resident) - 1024;
+            const int64_t fit = each > key_bytes + 16 ? int64_t((each - key_bytes - 16) / row_bytes) : 0;
+            rows = int(std::clamp<int64_t>(fit, 1, wanted));
+            if (fit > 0 && (resident < kBlocksPerSm || rows >= std::min<int64_t>(2, wanted))) break;
+        }
+        resident = std::max(resident, 1);
         groups = ceil_div(tokens, rows);
-        shared_bytes = rows * (query_bytes + size_t(heads) * sizeof(float)) +
-                       round_up(size_t(rows), 2) * sizeof(Window) +
-                       kWarps * kTileKeys * size_t(row_bytes(args.keys.format));
-        // Enough blocks for an even load, of at least two tiles per warp.
-        const int64_t wanted = 8 * kBlocksPerSm * env.device->facts().multiprocessors;
-        const int64_t most = std::max<int64_t>(1, columns / (2 * kWarps * kTileKeys));
-        splits = int(std::clamp<int64_t>(ceil_div(wanted, std::max<int64_t>(1, groups)), 1, most));
+        shared_bytes = rows * row_bytes + sizeof(Window) + key_bytes;
+        shared_bytes = round_up(shared_bytes, 16);
+        splits = best_splits(columns, resident * env.device->facts().multiprocessors);
+    }
+
+private:
+    // The most splits among those that end soonest, if blocks run in rounds, each costs about as much as 2
+    // tiles of a warp to start, and all windows are full; many, because they are not.
+    int best_splits(int64_t columns, int64_t slots) const {
+        constexpr int64_t kStart = 2, kMostRounds = 32;
+        const int64_t tiles = std::max<int64_t>(1, ceil_div(columns, kTileKeys));
+        int64_t best = 1, least = INT64_MAX / 2;
+        for (int64_t splits = 1; splits <= ceil_div(tiles, kWarps); ++splits) {
+            const int64_t rounds = ceil_div(std::max<int64_t>(groups, 1) * splits, slots);
+            if (splits > 1 && rounds > kMostRounds) break;
+            const int64_t cost = rounds * (kStart + ceil_div(tiles, splits * kWarps));
+            if (cost > least + least / 32) continue;
+            least = std::min(least, cost);
+            best = splits;
+        }
+        return int(best);
     }
 };
 
 template <smla_format Format, Half Type>
 void run_tiles(const ScoreTile& task, size_t shared_bytes, const Env& env) {
-    launch(score_tiles<Format, Type>, int64_t(task.groups) * task.splits, kWarps * 32, shared_bytes, env, task);
+    launch(score_tiles<Format, Type>, int64_t(task.groups) * task.splits, kWarps * 32, shared_bytes, env,
+           task);
 }
 
 }  // namespace
 
 std::string refuse_score_tile(const smla_score_args& args, const Env& env) {
     const smla_format format = args.keys.format;
-    if (args.q.dtype == SMLA_F64 || args.q.dtype == SMLA_F32) return "q is f32 or f64, mma multiplies 16-bit floats";
+    if (args.q.dtype == SMLA_F64 || args.q.dtype == SMLA_F32)
+        return "q is f32 or f64, mma multiplies 16-bit floats";
     if (args.q.shape[2] != kTileWidth) return text("width ", args.q.shape[2], ", made for ", kTileWidth);
     if (format == SMLA_ROW_F32) return "keys are f32, mma multiplies 16-bit floats";
     if (args.q.shape[0] > INT32_MAX) return "more than 2^31 tokens";
@@ -356,7 +428,7 @@ void run_score_tile(const smla_score_args& args, const ScorePart& part, const En
                                   .data = keys.data,
                                   .page_stride = keys.page_stride,
                                   .row_stride = keys.row_stride,
-                                  .wide = keys_aligned(keys, format, piece_of(format))},
+                                  .wide = keys_aligned(keys, format, 16)},
                          .window = Windows(args.starts, args.ends, part.columns, part.begin, part.end),
                          .logits = part.logits,
                          .stride = part.stride,

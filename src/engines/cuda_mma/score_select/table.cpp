@@ -1,6 +1,7 @@
-// score_select on the portable GPU engine: the score and select kernels of this engine, one after the other on
-// parts of the problem whose logits fit the workspace. Tokens are cut first: whole rows need no merging. Where
-// one row alone is too long, columns are cut too, and the k best of the columns before go into the next part.
+// score_select on the portable GPU engine: the score and select kernels of this engine, one after the other
+// on parts of the problem whose logits fit the workspace. Tokens are cut first: whole rows need no merging.
+// Where one row alone is too long, columns are cut too, and the k best of the columns before go into the next
+// part.
 #include "engines/cuda_mma/score/run.h"
 #include "engines/cuda_mma/select/run.h"
 #include "ops/score_select/score_select.h"
@@ -15,9 +16,9 @@ namespace {
 
 using Args = smla_score_select_args;
 
-// What pays without a budget: beyond it logits leave the L2 cache before they are selected.
-constexpr size_t kPays = size_t(64) << 20;
-constexpr int64_t kFewTokens = 64, kLongPart = 32768, kLeastPart = 1024;
+// Without a budget: parts large enough that starting kernels and uneven last rounds of blocks cost little.
+constexpr size_t kPays = size_t(256) << 20;
+constexpr int64_t kFewTokens = 32, kLongPart = 32768, kLeastPart = 1024;
 
 struct Scratch {
     float* logits;        // [tokens, columns] of a part

@@ -33,20 +33,21 @@ __device__ inline uint32_t block_scan(uint32_t value, uint32_t* warps, uint32_t&
     __syncthreads();  // `warps` may still be read
     if (lane == 31) warps[warp] = sum;
     __syncthreads();
-    uint32_t before = 0;
-    total = 0;
+    uint32_t sums = warps[lane % kSelectWarps];
 #pragma unroll
-    for (int i = 0; i < kSelectWarps; ++i) {
-        if (i == warp) before = total;
-        total += warps[i];
+    for (int step = 1; step < kSelectWarps; step *= 2) {
+        const uint32_t other = __shfl_up_sync(~0u, sums, step, kSelectWarps);
+        if (lane % kSelectWarps >= step) sums += other;
     }
-    return before + sum - value;
+    total = __shfl_sync(~0u, sums, kSelectWarps - 1);
+    const uint32_t before = __shfl_sync(~0u, sums, max(warp - 1, 0));
+    return (warp > 0 ? before : 0) + sum - value;
 }
 
-// Counts of a thread, added to the bins a run at a time: rows of equal scores would queue at one bin.
-class BinCounter {
+// Counts of a thread, added to the bins a run at a time: long lists of equal scores would queue at one bin.
+class RunCounter {
 public:
-    __device__ explicit BinCounter(uint32_t* bins) : bins_(bins) {}
+    __device__ explicit RunCounter(uint32_t* bins) : bins_(bins) {}
     __device__ void add(uint32_t bin) {
         if (bin != bin_) {
             flush();
@@ -62,6 +63,17 @@ public:
 private:
     uint32_t* bins_;
     uint32_t bin_ = 0, count_ = 0;
+};
+
+// The same for short lists.
+class PlainCounter {
+public:
+    __device__ explicit PlainCounter(uint32_t* bins) : bins_(bins) {}
+    __device__ void add(uint32_t bin) { atomicAdd(bins_ + bin, 1u); }
+    __device__ void flush() {}
+
+private:
+    uint32_t* bins_;
 };
 
 // Winners are the keys above `key` and `equal` of those that equal it.
@@ -89,10 +101,10 @@ __device__ inline void find_bin(CutScratch& scratch, uint32_t need) {
     __syncthreads();
 }
 
-// The k best of the keys in [low, high] that `each` visits: each(f) calls f(key) for all of them, spread over the
-// block's threads. 1 <= k <= their number. `digits`: at most so many histograms; fewer than 3 give a cut that
-// may let more pass (then `equal` is 0).
-template <class Each>
+// The k best of the keys in [low, high] that `each` visits: each(f) calls f(key) for all of them, spread over
+// the block's threads. 1 <= k <= their number. `digits`: at most so many histograms; fewer than 3 give a cut
+// that may let more pass (then `equal` is 0).
+template <class Counter, class Each>
 __device__ Cut find_cut(CutScratch& scratch, uint32_t k, uint32_t low, uint32_t high, int digits,
                         const Each& each) {
     uint32_t base = low, need = k;
@@ -101,8 +113,9 @@ __device__ Cut find_cut(CutScratch& scratch, uint32_t k, uint32_t low, uint32_t 
         __syncthreads();  // of the round before
         for (int i = int(threadIdx.x); i < kBins; i += kSelectThreads) scratch.bins[i] = 0;
         __syncthreads();
-        BinCounter counter(scratch.bins);
-        const uint32_t last = base + uint32_t((uint64_t(1) << width) - 1);  // wraps only where it ends at 2^32 - 1
+        Counter counter(scratch.bins);
+        const uint32_t last =
+            base + uint32_t((uint64_t(1) << width) - 1);  // wraps only where it ends at 2^32 - 1
         each([&](uint32_t key) {
             if (key >= base && (key <= last || last < base)) counter.add((key - base) >> shift);
         });

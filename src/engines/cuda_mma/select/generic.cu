@@ -20,10 +20,10 @@ template <class Score>
 __global__ void __launch_bounds__(kSelectThreads, 2) select_exact(const __grid_constant__ ExactSelect task) {
     __shared__ CutScratch scratch;
     const int64_t token = blockIdx.x;
-    const ScoreList<Score> list(task.input, task.windows, token, task.output.k);
+    const ScoreList<Score, 16> list(task.input, task.windows, token, task.output.k);
     const Winners winners(task.output, token);
     const int k = int(task.output.k);
-    if (k > 0) select_exactly(list, k, task.output.relative ? list.whole_begin() : 0, winners, scratch);
+    if (k > 0) select_exactly(list, k, base_of(task.output, task.windows, token), winners, scratch);
     winners.finish(min(k, list.count()));
 }
 
@@ -89,18 +89,18 @@ struct IdCut {
     Cut score, id, column;  // ids and columns complemented: the lowest rank highest
 
     __device__ IdCut(const IdList& list, uint32_t k, CutScratch& scratch)
-        : score(find_cut(scratch, k, 0, UINT32_MAX, 3, [&](const auto& f) {
+        : score(find_cut<RunCounter>(scratch, k, 0, UINT32_MAX, 3, [&](const auto& f) {
               list.each([&](uint32_t key, uint32_t, uint32_t) { f(key); });
           })) {
         id = column = {UINT32_MAX, 0};
         if (score.equal == 0) return;
-        id = find_cut(scratch, score.equal, 0, UINT32_MAX, 3, [&](const auto& f) {
+        id = find_cut<RunCounter>(scratch, score.equal, 0, UINT32_MAX, 3, [&](const auto& f) {
             list.each([&](uint32_t key, uint32_t number, uint32_t) {
                 if (key == score.key) f(~number);
             });
         });
         if (id.equal == 0) return;
-        column = find_cut(scratch, id.equal, 0, UINT32_MAX, 3, [&](const auto& f) {
+        column = find_cut<RunCounter>(scratch, id.equal, 0, UINT32_MAX, 3, [&](const auto& f) {
             list.each([&](uint32_t key, uint32_t number, uint32_t j) {
                 if (key == score.key && ~number == id.key) f(~j);
             });
@@ -148,7 +148,8 @@ __device__ void select_by_id(const SelectIds& task, int64_t token, const Sorted&
 __global__ void __launch_bounds__(kSelectThreads, 2) select_ids(const __grid_constant__ SelectIds task) {
     __shared__ CutScratch scratch;
     __shared__ uint32_t used;
-    char* const memory = task.scratch + int64_t(blockIdx.x) * task.slots * int64_t(sizeof(uint64_t) + sizeof(uint32_t));
+    char* const memory =
+        task.scratch + int64_t(blockIdx.x) * task.slots * int64_t(sizeof(uint64_t) + sizeof(uint32_t));
     const Sorted sorted{reinterpret_cast<uint64_t*>(memory),
                         reinterpret_cast<uint32_t*>(memory + task.slots * int64_t(sizeof(uint64_t)))};
     for (int64_t token = blockIdx.x; token < task.tokens; token += gridDim.x)
@@ -167,8 +168,8 @@ int64_t id_slots(const smla_select_args& args) {  // a power of two, and 2 at le
 }  // namespace
 
 void run_select_exact(const SelectInput& input, const SelectOutput& output, const Env& env) {
-    const ExactSelect task{
-        input, output, Windows(input.starts, input.ends, input.columns, input.begin, input.end)};
+    const ExactSelect task{input, output,
+                           Windows(input.starts, input.ends, input.columns, input.begin, input.end)};
     const auto kernel = input.dtype == SMLA_F32 ? select_exact<float> : select_exact<uint16_t>;
     launch(kernel, input.tokens, kSelectThreads, 0, env, task);
 }

@@ -8,21 +8,21 @@
 
 namespace smla::cuda {
 
-constexpr int kGroup = 16;  // elements that a thread loads before it looks at any
-
-// 16 elements of a thread: their keys, and which of them are there. Element e is number
+// The elements of a thread: their keys, and which of them are there. Element e is number
 // first + e / Together * step + e % Together of the list.
-template <int Together>
+template <int Size, int Together>
 struct Group {
-    uint32_t keys[kGroup];
+    static constexpr int size = Size;
+    uint32_t keys[Size];
     uint32_t here = 0;
     int first = 0, step = 0;
     __device__ int number(int e) const { return first + e / Together * step + e % Together; }
 };
 
-template <class Score>  // float, or uint16_t for bf16 and f16
+// Score: float, or uint16_t for bf16 and f16. Ahead: elements that a thread loads before it looks at any.
+template <class Score, int Ahead>
 class ScoreList {
-    static constexpr int kTogether = 16 / int(sizeof(Score)), kVectors = kGroup / kTogether;
+    static constexpr int kTogether = 16 / int(sizeof(Score)), kVectors = Ahead / kTogether;
 
 public:
     __device__ ScoreList(const SelectInput& input, const Windows& windows, int64_t token, int64_t k)
@@ -31,7 +31,6 @@ public:
         begin_ = window.begin;
         length_ = window.end - window.begin;
         scores_ = static_cast<const Score*>(input.scores) + token * input.stride + (begin_ - windows.begin);
-        whole_begin_ = windows.whole(token).begin;
         if (input.kept_scores) {
             const Window whole = windows.whole(token);
             kept_ = int(min(k, int64_t(max(0, min(windows.begin, whole.end) - whole.begin))));
@@ -44,7 +43,6 @@ public:
     }
 
     __device__ int count() const { return kept_ + length_; }
-    __device__ int whole_begin() const { return whole_begin_; }  // what relative indices count from
     __device__ int kept() const { return kept_; }
     __device__ int column(int i) const { return i < kept_ ? kept_columns_[i] : begin_ + (i - kept_); }
     __device__ float score(int i) const { return i < kept_ ? kept_scores_[i] : value(scores_[i - kept_]); }
@@ -60,16 +58,17 @@ public:
                     [&](int i) { return kept_ + (i < head_ ? i : rest + i - head_); });
         }
         const auto* const from = reinterpret_cast<const uint4*>(scores_ + head_);
-        const int first = int(int64_t(vectors_) * part / parts), last = int(int64_t(vectors_) * (part + 1) / parts);
+        const int first = int(int64_t(vectors_) * part / parts),
+                  last = int(int64_t(vectors_) * (part + 1) / parts);
         const int lane = int(threadIdx.x % 32);
-        for (int64_t i = first + int(threadIdx.x); i - lane < last; i += kVectors * kSelectThreads) {
-            Group<kTogether> group;
-            group.first = kept_ + head_ + int(i) * kTogether;
+        for (int i = first + int(threadIdx.x); i - lane < last; i += kVectors * kSelectThreads) {
+            Group<Ahead, kTogether> group;
+            group.first = kept_ + head_ + i * kTogether;
             group.step = kSelectThreads * kTogether;
             uint4 words[kVectors];
 #pragma unroll
             for (int v = 0; v < kVectors; ++v) {
-                const int64_t at = i + v * kSelectThreads;
+                const int at = i + v * kSelectThreads;
                 words[v] = at < last ? __ldg(from + at) : uint4{};
                 if (at < last) group.here |= ((1u << kTogether) - 1) << (v * kTogether);
             }
@@ -84,12 +83,13 @@ public:
     __device__ void each(const F& f) const {
         groups([&](const auto& group) {
 #pragma unroll
-            for (int e = 0; e < kGroup; ++e)
+            for (int e = 0; e < Ahead; ++e)
                 if (group.here >> e & 1) f(group.keys[e], group.number(e));
         });
     }
 
-    // Keys of about `wanted` elements, in pairs of vectors at even distances; returns how many. At most `wanted`.
+    // Keys of about `wanted` elements, in pairs of vectors at even distances; returns how many. At most
+    // `wanted`.
     __device__ int sample(uint32_t* out, int wanted) const {
         const int pairs = min(wanted / (2 * kTogether), vectors_ / 2);
         const auto* const from = reinterpret_cast<const uint4*>(scores_ + head_);
@@ -120,9 +120,9 @@ private:
     __device__ void scalars(int count, const Visit& visit, const Number& number) const {
         const int lane = int(threadIdx.x % 32);
         for (int64_t i = int(threadIdx.x); i - lane < count; i += kSelectThreads) {
-            Group<1> group;
+            Group<Ahead, 1> group;
 #pragma unroll
-            for (int e = 0; e < kGroup; ++e) group.keys[e] = 0;
+            for (int e = 0; e < Ahead; ++e) group.keys[e] = 0;
             if (i < count) {
                 group.first = number(int(i));
                 group.keys[0] = key(group.first);
@@ -135,9 +135,14 @@ private:
     const Score* scores_;
     const float* kept_scores_ = nullptr;
     const int32_t* kept_columns_ = nullptr;
-    int kept_ = 0, begin_, length_, head_, vectors_, whole_begin_;
+    int kept_ = 0, begin_, length_, head_, vectors_;
     bool f16_;
 };
+
+// What the indices of a token count from.
+__device__ inline int base_of(const SelectOutput& out, const Windows& windows, int64_t token) {
+    return out.relative ? windows.whole(token).begin : 0;
+}
 
 // One token's row of the outputs.
 class Winners {
@@ -165,10 +170,10 @@ private:
     int k_;
 };
 
-// Writes the elements above the cut, and as many of those that equal it as it lets in, in order; one pass over
-// the list.
-template <class Score>
-__device__ void put_in_order(const ScoreList<Score>& list, Cut cut, int base, const Winners& winners,
+// Writes the elements above the cut, and as many of those that equal it as it lets in, in order; one pass
+// over the list.
+template <class List>
+__device__ void put_in_order(const List& list, Cut cut, int base, const Winners& winners,
                              CutScratch& scratch) {
     constexpr int kPer = 4;
     uint32_t above = 0, equal = 0;  // so far
@@ -202,14 +207,14 @@ __device__ void put_in_order(const ScoreList<Score>& list, Cut cut, int base, co
 }
 
 // Exact for any row: three histograms and a pass that writes. Every thread of the block calls it.
-template <class Score>
-__device__ void select_exactly(const ScoreList<Score>& list, int k, int base, const Winners& winners,
+template <class List>
+__device__ void select_exactly(const List& list, int k, int base, const Winners& winners,
                                CutScratch& scratch) {
     const int count = list.count();
     Cut cut{0, UINT32_MAX};  // all of them
     if (k < count)
-        cut = find_cut(scratch, uint32_t(k), 0, UINT32_MAX, 3,
-                       [&](const auto& f) { list.each([&](uint32_t key, int) { f(key); }); });
+        cut = find_cut<RunCounter>(scratch, uint32_t(k), 0, UINT32_MAX, 3,
+                                   [&](const auto& f) { list.each([&](uint32_t key, int) { f(key); }); });
     put_in_order(list, cut, base, winners, scratch);
 }
 

@@ -31,8 +31,9 @@ struct SelectOutput {
 };
 SelectOutput select_output(const smla_select_args& args);
 
-// The faster of two kernels: why it cannot select k of so many columns (empty: it can), and its scratch beyond
-// the workspace's header for at most so many tokens and columns. Without scratch rows are not split over blocks.
+// The faster of two kernels: why it cannot select k of so many columns (empty: it can), and its scratch
+// beyond the workspace's header for at most so many tokens and columns. Without scratch rows are not split
+// over blocks.
 std::string refuse_sampled(int64_t columns, int64_t k);
 size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env);
 void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env);

@@ -1,11 +1,14 @@
-// select, each row read once: a floor from a sample of the row, the candidates above it in shared memory, the cut
-// among those.
+// select, each row read once: a floor from a sample of the row, the candidates above it in shared memory, the
+// cut among those.
 //
-// Steps      4096 keys in 32-byte pieces give a floor that about k + 8 sqrt(k n) columns should pass (n: columns
+// Steps      4096 keys in 32-byte pieces give a floor that about k + 8 sqrt(k n) columns should pass (n:
+// columns
 //            per sample); one pass of 16-byte loads collects what passes; if it is less than k or more than
-//            there is room for, the row is selected exactly by histograms (list.cuh): the sample decides speed,
-//            never the result. Then histograms of the candidates, and their order by a sort into 2048 bins.
-// Tile       a block of 512 threads per row; with few rows several blocks, each a part of the columns, with one
+//            there is room for, the row is selected exactly by histograms (list.cuh): the sample decides
+//            speed, never the result. Then histograms of the candidates, and their order by a sort into 2048
+//            bins.
+// Tile       a block of 512 threads per row; with few rows several blocks, each a part of the columns, with
+// one
 //            floor. Their candidates meet in scratch; the last block to arrive (counters in the workspace's
 //            header, which it leaves zero) finishes the row.
 // Shared     6144 candidates x 8 B | k places | bins: 66 KB for k 2048, 3 blocks on an H200.
@@ -21,8 +24,14 @@ namespace smla::cuda {
 
 namespace {
 
-constexpr int kRoom = 6144, kSamples = 4096, kMostWinners = 4096;
+constexpr int kRoom = 6144, kMostWinners = 4096;
+constexpr int kManyRows = 8, kFewRows = 16;   // elements in flight per thread
 constexpr int kExpectedMost = kRoom * 3 / 4;  // candidates that a floor may aim at
+#if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
+constexpr int kBlocksPerSm = 3;  // as many as shared memory lets be there
+#else
+constexpr int kBlocksPerSm = 2;
+#endif
 // Two counters per row of a call that splits rows.
 constexpr int64_t kSplitRows = 256, kLeastPart = 4096;
 static_assert(kSplitRows * 2 * sizeof(uint32_t) <= kWorkspaceHeader / 2);
@@ -49,16 +58,20 @@ struct SelectShared {
     int places[];  // [k]
 };
 
+__host__ __device__ constexpr int samples_of(int64_t columns) {
+    return int(columns < 32 * 256 ? 256 : columns > 32 * kRoom ? kRoom : columns / 32);
+}
+
 // A floor for about `wanted` columns, from a sample in found.keys.
-template <class Score>
-__device__ uint32_t sampled_floor(const ScoreList<Score>& list, int k, SelectShared& shared) {
-    const int samples = list.sample(shared.found.keys, kSamples);
+template <class List>
+__device__ uint32_t sampled_floor(const List& list, int k, SelectShared& shared) {
+    const int samples = list.sample(shared.found.keys, samples_of(list.count()));
     __syncthreads();
     const float share = float(samples) / float(list.count()), rank = float(k) * share;
     const float target = fminf(rank + 8 * sqrtf(rank) + 4, float(kExpectedMost) * share);
     if (!(target >= 1 && target < float(samples))) return 0;
     const Cut cut =
-        find_cut(shared.cut, uint32_t(target), 0, UINT32_MAX, 2, [&](const auto& f) {
+        find_cut<PlainCounter>(shared.cut, uint32_t(target), 0, UINT32_MAX, 2, [&](const auto& f) {
             for (int i = int(threadIdx.x); i < samples; i += kSelectThreads) f(shared.found.keys[i]);
         });
     __syncthreads();  // the sample gives way to candidates
@@ -66,8 +79,8 @@ __device__ uint32_t sampled_floor(const ScoreList<Score>& list, int k, SelectSha
 }
 
 // k columns are known already: nothing below the worst of them can win.
-template <class Score>
-__device__ uint32_t kept_floor(const ScoreList<Score>& list, SelectShared& shared) {
+template <class List>
+__device__ uint32_t kept_floor(const List& list, SelectShared& shared) {
     uint32_t least = UINT32_MAX;
     for (int i = int(threadIdx.x); i < list.kept(); i += kSelectThreads) least = min(least, list.key(i));
     least = __reduce_min_sync(~0u, least);
@@ -77,14 +90,14 @@ __device__ uint32_t kept_floor(const ScoreList<Score>& list, SelectShared& share
 }
 
 // Appends what passes the floor; counts all of it, keeps what there is room for.
-template <class Score>
-__device__ void collect(const ScoreList<Score>& list, uint32_t floor, int part, int parts, SelectShared& shared) {
+template <class List>
+__device__ void collect(const List& list, uint32_t floor, int part, int parts, SelectShared& shared) {
     const int lane = int(threadIdx.x % 32);
     list.groups(
         [&](const auto& group) {
             uint32_t passed = 0;
 #pragma unroll
-            for (int e = 0; e < kGroup; ++e) passed |= uint32_t(group.keys[e] >= floor) << e;
+            for (int e = 0; e < group.size; ++e) passed |= uint32_t(group.keys[e] >= floor) << e;
             passed &= group.here;
             const uint32_t mine = __popc(passed);
             if (!__any_sync(~0u, mine)) return;
@@ -98,9 +111,10 @@ __device__ void collect(const ScoreList<Score>& list, uint32_t floor, int part, 
             if (lane == 31) at = atomicAdd(&shared.count, sum);
             at = __shfl_sync(~0u, at, 31) + sum - mine;
 #pragma unroll
-            for (int e = 0; e < kGroup; ++e)
+            for (int e = 0; e < group.size; ++e)
                 if (passed >> e & 1) {
-                    if (at < kRoom) shared.found.keys[at] = group.keys[e], shared.found.numbers[at] = group.number(e);
+                    if (at < kRoom)
+                        shared.found.keys[at] = group.keys[e], shared.found.numbers[at] = group.number(e);
                     ++at;
                 }
         },
@@ -153,11 +167,12 @@ struct CandidateCut {
         least = __reduce_min_sync(~0u, least), best = __reduce_max_sync(~0u, best);
         if (threadIdx.x % 32 == 0) atomicMin(&shared.least, least), atomicMax(&shared.best, best);
         __syncthreads();
-        key = find_cut(shared.cut, uint32_t(k), shared.least, shared.best, 3, [&](const auto& f) {
-            for (int i = int(threadIdx.x); i < count; i += kSelectThreads) f(found.keys[i]);
-        });
+        key =
+            find_cut<PlainCounter>(shared.cut, uint32_t(k), shared.least, shared.best, 3, [&](const auto& f) {
+                for (int i = int(threadIdx.x); i < count; i += kSelectThreads) f(found.keys[i]);
+            });
         if (key.equal == 0) return;
-        number = find_cut(shared.cut, key.equal, 0, UINT32_MAX, 3, [&](const auto& f) {
+        number = find_cut<PlainCounter>(shared.cut, key.equal, 0, UINT32_MAX, 3, [&](const auto& f) {
             for (int i = int(threadIdx.x); i < count; i += kSelectThreads)
                 if (found.keys[i] == key.key) f(~uint32_t(found.numbers[i]));
         });
@@ -170,9 +185,9 @@ struct CandidateCut {
 };
 
 // Writes the winners in the order of their numbers: sorted into bins, and inside a bin by counting.
-template <class Score>
-__device__ void put_sorted(const ScoreList<Score>& list, const CandidateCut& cut, int base, int k,
-                           const Winners& winners, SelectShared& shared) {
+template <class List>
+__device__ void put_sorted(const List& list, const CandidateCut& cut, int base, int k, const Winners& winners,
+                           SelectShared& shared) {
     constexpr int kPer = kBins / kSelectThreads;
     const int count = int(shared.count), tid = int(threadIdx.x);
     const int shift = max(0, 32 - __clz(list.count() - 1) - kDigit);
@@ -208,33 +223,50 @@ __device__ void put_sorted(const ScoreList<Score>& list, const CandidateCut& cut
     }
 }
 
-template <class Score>
-__global__ void __launch_bounds__(kSelectThreads, 2) select_sampled(const __grid_constant__ SampledSelect task) {
+// Too many candidates or too few. Many columns may equal the floor, zeros of relu say; then it is the cut.
+template <class List>
+__device__ void select_otherwise(const List& list, uint32_t floor, int k, int base, const Winners& winners,
+                                 SelectShared& shared) {
+    uint32_t mine = 0, above;
+    list.each([&](uint32_t key, int) { mine += key > floor; });
+    block_scan(mine, shared.cut.warps, above);
+    if (shared.count >= uint32_t(k) && above < uint32_t(k))
+        put_in_order(list, Cut{floor, uint32_t(k) - above}, base, winners, shared.cut);
+    else select_exactly(list, k, base, winners, shared.cut);
+}
+
+// Many rows: three blocks of them hide each other's latencies. Few rows: more loads in flight instead.
+template <class Score, int Ahead>
+__global__ void __launch_bounds__(kSelectThreads, Ahead == kManyRows ? kBlocksPerSm : 2)
+    select_sampled(const __grid_constant__ SampledSelect task) {
     extern __shared__ __align__(16) char memory[];
     SelectShared& shared = *reinterpret_cast<SelectShared*>(memory);
     const int64_t token = blockIdx.x / task.parts;
     const int part = int(blockIdx.x % task.parts), k = int(task.output.k);
-    const ScoreList<Score> list(task.input, task.windows, token, k);
-    const Winners winners(task.output, token);
-    const int base = task.output.relative ? list.whole_begin() : 0;
+    const ScoreList<Score, Ahead> list(task.input, task.windows, token, k);
     if (list.count() <= k) {  // all of them
         if (part > 0) return;
-        put_in_order(list, Cut{0, UINT32_MAX}, base, winners, shared.cut);
+        const Winners winners(task.output, token);
+        put_in_order(list, Cut{0, UINT32_MAX}, base_of(task.output, task.windows, token), winners,
+                     shared.cut);
         winners.finish(list.count());
         return;
     }
     if (threadIdx.x == 0) shared.count = shared.best = 0, shared.least = UINT32_MAX;
     __syncthreads();
-    const uint32_t floor = list.count() <= kRoom ? 0 : list.kept() == k ? kept_floor(list, shared)
-                                                                        : sampled_floor(list, k, shared);
+    const uint32_t floor = list.count() <= kRoom ? 0
+                           : list.kept() == k    ? kept_floor(list, shared)
+                                                 : sampled_floor(list, k, shared);
     collect(list, floor, part, task.parts, shared);
     if (task.parts > 1 && !gather_parts(task, token, shared)) return;
     __syncthreads();
+    const Winners winners(task.output, token);
+    const int base = base_of(task.output, task.windows, token);
     if (shared.count >= uint32_t(k) && shared.count <= kRoom) {
         const CandidateCut cut(shared, k);
         put_sorted(list, cut, base, k, winners, shared);
     } else {
-        select_exactly(list, k, base, winners, shared.cut);
+        select_otherwise(list, floor, k, base, winners, shared);
     }
     winners.finish(k);
 }
@@ -249,8 +281,9 @@ int parts_of(int64_t tokens, int64_t columns, const Env& env) {
 
 std::string refuse_sampled(int64_t columns, int64_t k) {
     if (k > kMostWinners || k == 0) return text("k ", k, ", made for 1 to ", kMostWinners);
-    const double share = double(kSamples) / double(std::max<int64_t>(columns, 1)), rank = double(k) * share;
-    if (columns > kRoom && rank + 3 * std::sqrt(rank) + 4 > kExpectedMost * share)
+    const double share = double(samples_of(columns)) / double(std::max<int64_t>(columns, 1)),
+                 rank = double(k) * share;
+    if (columns > kRoom && rank + 3 * std::sqrt(rank) > kExpectedMost * share)
         return text("a sample of ", columns, " columns says too little about their best ", k);
     return {};
 }
@@ -267,9 +300,12 @@ void run_select_sampled(const SelectInput& input, const SelectOutput& output, vo
         .parts = scratch ? parts_of(input.tokens, input.end - input.begin, env) : 1,
         .scratch = static_cast<Candidates*>(scratch),
         .counters = static_cast<uint32_t*>(env.workspace.data)};
-    const auto kernel = input.dtype == SMLA_F32 ? select_sampled<float> : select_sampled<uint16_t>;
-    launch(kernel, input.tokens * task.parts, kSelectThreads, sizeof(SelectShared) + size_t(output.k) * sizeof(int),
-           env, task);
+    const bool f32 = input.dtype == SMLA_F32;
+    const auto many = f32 ? select_sampled<float, kManyRows> : select_sampled<uint16_t, kManyRows>;
+    const auto few = f32 ? select_sampled<float, kFewRows> : select_sampled<uint16_t, kFewRows>;
+    const auto kernel = input.tokens > kSplitRows ? many : few;
+    launch(kernel, input.tokens * task.parts, kSelectThreads,
+           sizeof(SelectShared) + size_t(output.k) * sizeof(int), env, task);
 }
 
 }  // namespace smla::cuda

@@ -50,27 +50,32 @@ Candidate<smla_select_args> sampled() {
                 const std::string f64 = refuse_f64(args, env);
                 return f64.empty() ? refuse_sampled(args.scores.shape[1], args.indices.shape[1]) : f64;
             },
-            .workspace = [](const Args& args, const Env& env, size_t) {
-                return kWorkspaceHeader + sampled_scratch(args.scores.shape[0], args.scores.shape[1], env);
-            },
-            .run = [](const Args& args, const Env& env) {
-                const bool split = sampled_scratch(args.scores.shape[0], args.scores.shape[1], env) > 0;
-                run_select_sampled(select_input(args), select_output(args), split ? beyond_header(env) : nullptr,
-                                   env);
-            }};
+            .workspace =
+                [](const Args& args, const Env& env, size_t) {
+                    return kWorkspaceHeader +
+                           sampled_scratch(args.scores.shape[0], args.scores.shape[1], env);
+                },
+            .run =
+                [](const Args& args, const Env& env) {
+                    const bool split = sampled_scratch(args.scores.shape[0], args.scores.shape[1], env) > 0;
+                    run_select_sampled(select_input(args), select_output(args),
+                                       split ? beyond_header(env) : nullptr, env);
+                }};
 }
 
 Candidate<smla_select_args> generic() {
     using Args = smla_select_args;
     return {.name = "cuda_mma_generic",
             .refuse = refuse_f64,
-            .workspace = [](const Args& args, const Env& env, size_t) {
-                return kWorkspaceHeader + (args.ids.ndim ? select_ids_scratch(args, env) : 0);
-            },
-            .run = [](const Args& args, const Env& env) {
-                if (args.ids.ndim) run_select_ids(args, beyond_header(env), env);
-                else run_select_exact(select_input(args), select_output(args), env);
-            }};
+            .workspace =
+                [](const Args& args, const Env& env, size_t) {
+                    return kWorkspaceHeader + (args.ids.ndim ? select_ids_scratch(args, env) : 0);
+                },
+            .run =
+                [](const Args& args, const Env& env) {
+                    if (args.ids.ndim) run_select_ids(args, beyond_header(env), env);
+                    else run_select_exact(select_input(args), select_output(args), env);
+                }};
 }
 
 }  // namespace
