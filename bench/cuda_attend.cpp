@@ -495,26 +495,29 @@ void time_all(const std::string& only) {
 void sweep() {
     Timer timer;
     Pools pools(timer.device());
-    std::printf("%-24s %s\n", "us by heads per block", "splits 1 2 4 8 16 32 64");
+    constexpr int kSplits[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, 64};
+    std::printf("%-28s", "us, splits:");
+    for (const int splits : kSplits) std::printf(" %6d", splits);
+    std::printf("\n");
     for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_656})
-        for (const int tokens : {1, 4, 16, 64, 128})
-            for (const int heads : {16, 32, 128})
-                for (const int tile : {16, 64}) {
-                    if (tile > heads * 2) continue;
-                    const Shape shape{tokens, heads, 576, format, 2048, 0, 8192};
-                    std::printf("%-20s tile %2d", shape_name(shape).c_str(), tile);
-                    for (int splits = 1; splits <= 64; splits *= 2) {
-                        if (tokens * splits > 1024) break;
-                        const cuda_attend::Schedule plan{.heads = tile,
-                                                         .tokens = tokens,
-                                                         .all_heads = heads,
-                                                         .splits = splits,
-                                                         .coded = format != SMLA_ROW_BF16};
-                        std::printf(" %6.1f", timer.run(shape, pools.of(format, 576), &plan));
-                    }
-                    std::printf("\n");
-                    std::fflush(stdout);
+        for (const auto& [tokens, heads] : 
+             {std::pair(1, 16), {1, 128}, {4, 128}, {16, 16}, {16, 128}, {128, 16}})
+            for (const int tile : {16, 64}) {
+                if (tile > heads) continue;
+                const Shape shape{tokens, heads, 576, format, 2048, 0, 8192};
+                std::printf("%-20s tile %2d", shape_name(shape).c_str(), tile);
+                for (const int splits : kSplits) {
+                    if (tokens * splits > 1024) break;
+                    const cuda_attend::Schedule plan{.heads = tile,
+                                                     .tokens = tokens,
+                                                     .all_heads = heads,
+                                                     .splits = splits,
+                                                     .coded = format != SMLA_ROW_BF16};
+                    std::printf(" %6.1f", timer.run(shape, pools.of(format, 576), &plan));
                 }
+                std::printf("\n");
+                std::fflush(stdout);
+            }
 }
 
 }  // namespace

@@ -10,60 +10,58 @@
 
 namespace smla::cuda_attend {
 
-// What a block knows of its tiles; in shared memory, because the registers are the sums'. A tile is 32 listed
-// rows of one source, at least one of them no hole. Four slots: a tile is listed three iterations before it is
-// multiplied.
+// The tiles of a block: 32 listed rows each, of one source. In shared memory, because the registers are the
+// sums'. Four slots: rows are fetched three iterations before their tile is multiplied, by cp.async, so that no
+// instruction waits for them.
 struct Board {
     static constexpr int kSlots = 4;
-    int rows[kSlots][kKeys];   // -1: a hole
-    uint32_t masks[kSlots];    // bit i: no hole; 0: no more tiles
-    int extra[kSlots];         // 1: of the second source
+    int rows[kSlots][kKeys];
     int length, extra_length;  // rows of the token that count
-    int next;                  // tile to look at next
 };
 static_assert(sizeof(Board) <= kBoardBytes);
 
-// Lists tiles [begin, end) of a token, primary source first. The warps take turns: the warp whose turn has just
-// passed loads the rows that it will probably list next.
-class Lister {
+__device__ inline bool names_token(const Source& source, int row) {
+    if (row < 0 || row >= source.cache.capacity) return false;
+    const uint32_t token = uint32_t(row) - source.page_of(uint32_t(row)) * uint32_t(source.cache.page_rows);
+    return token < uint32_t(source.cache.page_tokens);
+}
+
+// Tiles of a token that are one split's, primary source first.
+class Tiles {
 public:
-    __device__ Lister(const Arguments& args, Board& board, int token, int split, int splits, int warps)
-        : board_(board), token_(token), stride_(warps) {
-        if (threadIdx.x == 0) {
-            board.length = length_of(args.sources[0], token);
-            board.extra_length = length_of(args.sources[1], token);
-        }
+    __device__ Tiles(const Arguments& args, Board& board, int token, int split, int splits)
+        : args_(args), board_(board), token_(token) {
+        if (threadIdx.x < 2)
+            (threadIdx.x ? board.extra_length : board.length) =
+                threadIdx.x ? length_of(args.sources[1], token) : length_of(args.sources[0], token);
         __syncthreads();
         const int64_t tiles = first_extra() + (board.extra_length + kKeys - 1) / kKeys;
-        const int begin = int(tiles * split / splits);
-        end_ = int(tiles * (split + 1) / splits);
-        if (threadIdx.x == 0) board.next = begin;
-        guess_ = begin + int(threadIdx.x / 32);
-        ahead_ = load(args, guess_);
+        begin_ = int(tiles * split / splits);
+        count_ = int(tiles * (split + 1) / splits) - begin_;
     }
+    __device__ int count() const { return count_; }
+    __device__ bool extra(int i) const { return begin_ + i >= first_extra(); }
+    __device__ int row(int i, int key) const { return board_.rows[i % Board::kSlots][key]; }
 
-    // By one warp; a barrier lies between any two calls.
-    __device__ void list(const Arguments& args, int slot) {
-        int tile = board_.next, row = ahead_;
-        if (tile != guess_) row = load(args, tile);
-        uint32_t mask = 0;
-        bool extra = false;
-        for (; tile < end_; row = load(args, tile)) {
-            extra = tile >= first_extra();
-            const bool valid = extra ? names_token(args.sources[1], row) : names_token(args.sources[0], row);
-            if (!valid) row = -1;
-            mask = __ballot_sync(~0u, valid);
-            ++tile;
-            if (mask) break;
+    // By one warp: the rows of tile i are on their way to their slot; -1 past the end of a list.
+    __device__ void fetch(int i) const {
+        const int lane = threadIdx.x % 32;
+        int& to = board_.rows[i % Board::kSlots][lane];
+        const int* from = nullptr;
+        if (i < count_) {
+            const bool second = extra(i);
+            const int j = (begin_ + i - (second ? first_extra() : 0)) * kKeys + lane;
+            if (j < (second ? board_.extra_length : board_.length))
+                from = second ? listed(args_.sources[1].rows, j) : listed(args_.sources[0].rows, j);
         }
-        board_.rows[slot][threadIdx.x % 32] = row;
-        if (threadIdx.x % 32 == 0) {
-            board_.masks[slot] = mask;
-            board_.extra[slot] = extra;
-            board_.next = tile;
-        }
-        guess_ = tile - 1 + stride_;
-        ahead_ = load(args, guess_);
+        if (from) cuda::cp_async_4(cuda::shared_address(&to), from);
+        else to = -1;
+    }
+    // Bit k: key k of tile i is no hole.
+    __device__ uint32_t mask(int i) const {
+        const int row = this->row(i, threadIdx.x % 32);
+        const bool valid = extra(i) ? names_token(args_.sources[1], row) : names_token(args_.sources[0], row);
+        return __ballot_sync(~0u, valid);
     }
 
 private:
@@ -71,26 +69,13 @@ private:
         return source.cache.format == SMLA_FORMAT_NONE ? 0 : int(source.length(token));
     }
     __device__ int first_extra() const { return (board_.length + kKeys - 1) / kKeys; }
-    __device__ int load(const Arguments& args, int tile) const {
-        if (tile >= end_) return -1;
-        const int first = first_extra();
-        const bool extra = tile >= first;
-        const int j = (tile - (extra ? first : 0)) * kKeys + int(threadIdx.x % 32);
-        if (j >= (extra ? board_.extra_length : board_.length)) return -1;
-        return extra ? row(args.sources[1].rows, j) : row(args.sources[0].rows, j);
-    }
-    __device__ int row(const Tensor& rows, int j) const {
-        return static_cast<const int32_t*>(rows.data)[cuda::element(rows, token_, j)];
-    }
-    static __device__ bool names_token(const Source& source, int row) {
-        if (row < 0 || row >= source.cache.capacity) return false;
-        const uint32_t token = uint32_t(row) - source.page_of(uint32_t(row)) * uint32_t(source.cache.page_rows);
-        return token < uint32_t(source.cache.page_tokens);
+    __device__ const int* listed(const Tensor& rows, int j) const {
+        return static_cast<const int32_t*>(rows.data) + cuda::element(rows, token_, j);
     }
 
+    const Arguments& args_;
     Board& board_;
-    int token_, stride_, end_;
-    int guess_, ahead_;  // a tile, and this lane's row of it
+    int token_, begin_, count_;
 };
 
 // Rows are copied by 8 lanes each: thread / 8 is the row (and the one threads / 8 later), thread % 8 the place
@@ -101,35 +86,37 @@ struct Filler {
     static __device__ int row_of(int i) { return int(threadIdx.x) / 8 + i * (T::threads / 8); }
     static __device__ int piece() { return int(threadIdx.x) % 8; }
 
-    static __device__ void copy_bf16(const Arguments& args, const Board& board, int slot, uint32_t buffer) {
+    static __device__ void copy_bf16(const Arguments& args, const Tiles& tiles, int tile, uint32_t buffer) {
+        const bool extra = tiles.extra(tile);
 #pragma unroll
         for (int i = 0; i < T::rows_per_thread; ++i) {
-            const int r = row_of(i), row = board.rows[slot][r];
-            const Place place = board.extra[slot] ? place_of(args.sources[1], row) : place_of(args.sources[0], row);
+            const int r = row_of(i), row = tiles.row(tile, r);
+            const Place place = extra ? place_of(args.sources[1], row) : place_of(args.sources[0], row);
             const char* const from = place.record + 16 * piece();
             const uint32_t to = buffer + uint32_t(r * T::row + ((piece() ^ (r & 7)) << 4));
 #pragma unroll
             for (int c = 0; c < T::row; c += 128)
-                cuda::cp_async_16(to + uint32_t(c), from + c, row >= 0);  // a hole's address is not used
+                cuda::cp_async_16(to + uint32_t(c), from + c, place.valid);  // a hole's address is not used
         }
     }
 
     // A record as it is, 16 bytes at a time; the scales of fp8_584 behind its row.
-    static __device__ void copy_raw(const Arguments& args, const Board& board, int slot, uint32_t raw) {
-        const smla_format format = format_of(args, board, slot);
+    static __device__ void copy_raw(const Arguments& args, const Tiles& tiles, int tile, uint32_t raw) {
+        const bool extra = tiles.extra(tile);
+        const smla_format format = format_of(args, extra);
         const int pieces = record_bytes(format) / 16;
 #pragma unroll
         for (int i = 0; i < T::rows_per_thread; ++i) {
-            const int r = row_of(i), row = board.rows[slot][r];
-            const Place place = board.extra[slot] ? place_of(args.sources[1], row) : place_of(args.sources[0], row);
+            const int r = row_of(i), row = tiles.row(tile, r);
+            const Place place = extra ? place_of(args.sources[1], row) : place_of(args.sources[0], row);
             const char* const from = place.record + 16 * piece();
             const uint32_t to = raw + uint32_t(r * kRawRow + 16 * piece());
 #pragma unroll
             for (int c = 0; c < kRawRow / 16; c += 8)
                 if (c < 32 || piece() + c < pieces)
-                    cuda::cp_async_16(to + uint32_t(16 * c), from + 16 * c, row >= 0);
+                    cuda::cp_async_16(to + uint32_t(16 * c), from + 16 * c, place.valid);
             if (format == SMLA_FP8_584 && piece() == 0)
-                cuda::cp_async_8(raw + uint32_t(r * kRawRow + layout::Fp8_584::row), place.scales, row >= 0);
+                cuda::cp_async_8(raw + uint32_t(r * kRawRow + layout::Fp8_584::row), place.scales, place.valid);
         }
     }
 
@@ -137,17 +124,16 @@ struct Filler {
     // The 8 lanes are those that copied the row, and they have waited for it.
     class Decoder {
     public:
-        __device__ void begin(const Arguments& args, const Board& board, int slot, int i, char* raw,
-                              char* buffer) {
+        __device__ void begin(const Arguments& args, bool extra, int i, char* raw, char* buffer) {
             const int r = row_of(i);
-            format_ = format_of(args, board, slot);
+            format_ = format_of(args, extra);
             from_ = raw + r * kRawRow;
             to_ = buffer + r * T::row + ((piece() ^ (r & 7)) << 4);
             tiles_of_128_ = format_ == SMLA_FP8_656 || format_ == SMLA_FP8_528;
             scales_ = from_ + (tiles_of_128_ ? layout::Fp8_656::scales_at : kScalesAt);
             if (tiles_of_128_) return;
             const float scale = format_ == SMLA_FP8_584 ? e8m0_to_f32(uint8_t(from_[layout::Fp8_584::row + piece()]))
-                                : board.extra[slot]     ? args.sources[1].cache.tensor_scale()
+                                : extra ? args.sources[1].cache.tensor_scale()
                                                         : args.sources[0].cache.tensor_scale();
             *reinterpret_cast<float*>(from_ + kScalesAt + 4 * piece()) = scale;
             __syncwarp(__activemask());
@@ -198,19 +184,21 @@ struct Filler {
 private:
     struct Place {
         const char *record, *scales;
+        bool valid;
     };
     static __device__ Place place_of(const Source& source, int row) {
         const DeviceCache& cache = source.cache;
         const uint32_t page = source.page_of(uint32_t(row));
         const uint32_t token = uint32_t(row) - page * uint32_t(cache.page_rows);
         const char* const at = cache.data + page * cache.page_stride;
+        const bool valid = row >= 0 && row < cache.capacity && token < uint32_t(cache.page_tokens);
         if (T::coded && cache.format == SMLA_FP8_584)
             return {at + layout::Fp8_584::row_at(token),
-                    at + layout::Fp8_584::scales_at(cache.page_tokens, token)};
-        return {at + token * cache.row_stride, nullptr};
+                    at + layout::Fp8_584::scales_at(cache.page_tokens, token), valid};
+        return {at + token * cache.row_stride, nullptr, valid};
     }
-    static __device__ smla_format format_of(const Arguments& args, const Board& board, int slot) {
-        return board.extra[slot] ? args.sources[1].cache.format : args.sources[0].cache.format;
+    static __device__ smla_format format_of(const Arguments& args, bool extra) {
+        return extra ? args.sources[1].cache.format : args.sources[0].cache.format;
     }
     static __device__ int record_bytes(smla_format format) {
         return format == SMLA_FP8_656   ? layout::Fp8_656::record

@@ -138,7 +138,7 @@ __device__ void store_weights(const float (&s)[4][4], const float (&shrink)[2], 
                                          4 * (lane % 4)) = cuda::pack_bf16(low, high);
         }
     if (part == 0 && lane % 4 == 0)
-        for (int r = 0; r < 2; ++r) factors[head + 8 * r] = shrink[r];
+        reinterpret_cast<float2*>(factors)[8 * (warp / 2) + lane / 4] = make_float2(shrink[0], shrink[1]);
 }
 
 template <class T>
@@ -212,9 +212,10 @@ __device__ void attend_tile(const uint32_t (&q)[T::k_steps][4], Softmax& softmax
         __syncthreads();
         const int lane = threadIdx.x % 32;
 #pragma unroll
-        for (int m = 0; m < T::m_tiles; ++m)
-#pragma unroll
-            for (int r = 0; r < 2; ++r) all[m][r] = factors[16 * m + lane / 4 + 8 * r];
+        for (int m = 0; m < T::m_tiles; ++m) {
+            const float2 pair = reinterpret_cast<const float2*>(factors)[8 * m + lane / 4];
+            all[m][0] = pair.x, all[m][1] = pair.y;
+        }
     } else {
 #pragma unroll
         for (int k = 0; k < 2; ++k)
@@ -251,46 +252,49 @@ struct Block {
 
 // bf16 rows: the next tile is copied into the other buffer while this one is multiplied.
 template <class T>
-__device__ void walk_bf16(Block<T>& block, Lister& lister, const Board& board, Sums<T>& sums) {
+__device__ void walk_bf16(Block<T>& block, const Tiles& tiles, Sums<T>& sums) {
     const uint32_t base = cuda::shared_address(block.shared);
-    Filler<T>::copy_bf16(block.args, board, 0, base);
+    Filler<T>::copy_bf16(block.args, tiles, 0, base);
     cuda::cp_async_commit();
     block.load();
-    for (int i = 0;; ++i) {
-        const int buffer = i & 1, next = (i + 1) % Board::kSlots;
+    uint32_t mask = tiles.mask(0);
+    for (int i = 0; i < tiles.count(); ++i) {
+        const int buffer = i & 1;
         cuda::cp_async_wait<0>();
         __syncthreads();  // the tile is whole, and nobody reads the one before it any more
-        if (board.masks[next])
-            Filler<T>::copy_bf16(block.args, board, next, base + uint32_t((buffer ^ 1) * T::keys_bytes));
+        const uint32_t next = i + 1 < tiles.count() ? tiles.mask(i + 1) : 0;
+        if (next) Filler<T>::copy_bf16(block.args, tiles, i + 1, base + uint32_t((buffer ^ 1) * T::keys_bytes));
+        if (block.warp == i % T::warps) tiles.fetch(i + 3);
         cuda::cp_async_commit();
-        if (block.warp == (i + 3) % T::warps) lister.list(block.args, (i + 3) % Board::kSlots);
-        attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, board.masks[i % Board::kSlots],
-                       block.unit, [](int) {});
-        if (!board.masks[next]) return;
+        if (mask)
+            attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, mask, block.unit, [](int) {});
+        mask = next;
     }
 }
 
 // fp8 records: raw bytes of the tile after the next are under way while a tile is multiplied. The raw bytes of
 // a row concern its 8 lanes alone. With two buffers, the next tile is decoded between this one's value products.
 template <class T>
-__device__ void walk_coded(Block<T>& block, Lister& lister, const Board& board, Sums<T>& sums) {
+__device__ void walk_coded(Block<T>& block, const Tiles& tiles, Sums<T>& sums) {
     using Decoder = typename Filler<T>::Decoder;
     char* const raw = block.shared + T::raw_at;
-    const auto send = [&](int slot) {
+    const auto send = [&](int tile) {
         __syncwarp();  // the warp has decoded what lies there
-        if (board.masks[slot]) Filler<T>::copy_raw(block.args, board, slot, cuda::shared_address(raw));
+        if (tile < tiles.count())
+            Filler<T>::copy_raw(block.args, tiles, tile, cuda::shared_address(raw));
         cuda::cp_async_commit();
     };
     const auto arrive = [] {
         cuda::cp_async_wait<0>();
         __syncwarp();
     };
-    const auto decode = [&](int slot, char* buffer) {
+    const auto decode = [&](int tile) {
         arrive();
+        char* const buffer = block.shared + tile % T::buffers * T::keys_bytes;
 #pragma unroll 1
         for (int i = 0; i < T::rows_per_thread; ++i) {
             Decoder decoder;
-            decoder.begin(block.args, board, slot, i, raw, buffer);
+            decoder.begin(block.args, tiles.extra(tile), i, raw, buffer);
 #pragma unroll 4  // all 8 spill
             for (int c = 0; c < 8; ++c) decoder.step(c);
             decoder.finish();
@@ -298,46 +302,48 @@ __device__ void walk_coded(Block<T>& block, Lister& lister, const Board& board, 
     };
     send(0);
     block.load();
-    decode(0, block.shared);
+    decode(0);
     send(1);
-    for (int i = 0;; ++i) {
-        const int buffer = i % T::buffers, slot = i % Board::kSlots, next = (i + 1) % Board::kSlots;
-        __syncthreads();  // the tile is decoded, and nobody reads the one before it any more
-        if (block.warp == (i + 3) % T::warps) lister.list(block.args, (i + 3) % Board::kSlots);
-        if constexpr (T::many) {
-            static_assert(T::rows_per_thread == 1 && T::buffers == 2);
+    uint32_t mask = tiles.mask(0);
+    for (int i = 0; i < tiles.count(); ++i) {
+        const int buffer = i % T::buffers;
+        cuda::cp_async_wait<1>();  // the rows of tile i + 2
+        __syncthreads();           // the tile is decoded, and nobody reads the one before it any more
+        const uint32_t next = i + 1 < tiles.count() ? tiles.mask(i + 1) : 0;
+        if (block.warp == i % T::warps) tiles.fetch(i + 3);
+        cuda::cp_async_commit();
+        if (T::many && mask) {
+            static_assert(!T::many || (T::rows_per_thread == 1 && T::buffers == 2));
             char* const other = block.shared + (buffer ^ 1) * T::keys_bytes;
-            Decoder decoder;  // after the last tile it decodes what nobody reads
-            attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, board.masks[slot], block.unit,
-                           [&](int c) {
-                               if (c >= 0) return decoder.step(c);
-                               arrive();
-                               decoder.begin(block.args, board, next, 0, raw, other);
-                           });
-            if (!board.masks[next]) return;
+            Decoder decoder;  // where no tile follows it decodes what nobody reads
+            attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, mask, block.unit, [&](int c) {
+                if (c >= 0) return decoder.step(c);
+                arrive();
+                decoder.begin(block.args, tiles.extra(i + 1), 0, raw, other);
+            });
             decoder.finish();
         } else {
-            attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, board.masks[slot], block.unit,
-                           [](int) {});
-            if (!board.masks[next]) return;
-            __syncthreads();  // all have read this tile's values
-            decode(next, block.shared);
+            if (mask)
+                attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, mask, block.unit, [](int) {});
+            if (T::buffers == 1) __syncthreads();  // all have read this tile's values
+            if (next) decode(i + 1);
+            else arrive();
         }
-        send((i + 2) % Board::kSlots);
+        send(i + 2);
+        mask = next;
     }
 }
 
 template <class T>
 __device__ void walk(Block<T>& block, Board& board, int split, int splits, Sums<T>& sums) {
-    Lister lister(block.args, board, block.t, split, splits, T::warps);
-    for (int slot = 0; slot < 3; ++slot) {
-        __syncthreads();
-        if (block.warp == slot) lister.list(block.args, slot);
-    }
+    const Tiles tiles(block.args, board, block.t, split, splits);
+    if (tiles.count() == 0) return;
+    if (block.warp < 3) tiles.fetch(block.warp);
+    cuda::cp_async_commit();
+    cuda::cp_async_wait<0>();
     __syncthreads();
-    if (!board.masks[0]) return;
-    if constexpr (T::coded) walk_coded<T>(block, lister, board, sums);
-    else walk_bf16<T>(block, lister, board, sums);
+    if constexpr (T::coded) walk_coded<T>(block, tiles, sums);
+    else walk_bf16<T>(block, tiles, sums);
 }
 
 // Two neighbours of a row of the output, or of a split's sums.
