@@ -59,8 +59,8 @@ smla_mixed_rows_args mixed_args(const BackendInstance& on, const Metadata& metad
     out.entry_page_tokens = batch.compressed.page_tokens;
     out.entry_page_rows = batch.compressed.page_rows;
     out.decode_window_rows = slice(plan.window_rows, 0, 0, decodes);
-    out.query_start_loc = batch.query_start_loc;
-    out.seq_lens = batch.seq_lens;
+    out.query_start_loc = *metadata.find("query_start_loc");
+    out.seq_lens = *metadata.find("seq_lens");
     out.request_of_token = plan.request_of_token;
     out.window_table = batch.window.block_table;
     if (model.ratio) out.entry_table = batch.compressed.block_table;

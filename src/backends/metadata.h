@@ -34,7 +34,7 @@ public:
     const Tensor* find(std::string_view name) const;  // null: there is no such field
     std::span<const char* const> names() const { return names_; }
     const Plan& plan() const { return plan_; }
-    const PlanBatch& batch() const { return batch_; }  // of the last build: the caller's tensors
+    const PlanBatch& batch() const { return batch_; }  // of the last build: pages and the caller's tables
     virtual StepFields step() const;
 
 protected:
