@@ -1,6 +1,8 @@
-// smla explain: which kernel each stage of a problem takes, and why not the others.
+// smla explain: which kernel each stage of a problem takes, and which attention backend a model on a device;
+// why not the others.
 #include "backends/runner.h"
 #include "common.h"
+#include "explain_backend.h"
 #include "explain_stage.h"
 #include "model_info.h"
 #include "model_step.h"
@@ -16,6 +18,7 @@ struct Options {
     bool all = false;
     int64_t tokens = 1, requests = 1, context = 131072;
     StageShape shape;
+    BackendQuestion backend;
     ContextOptions context_options;
 };
 
@@ -153,6 +156,7 @@ void add_explain(CLI::App& app, Tool& tool) {
         "  smla explain --model DeepSeek-V3.2/config.json\n"
         "  smla explain --model V4/config.json --layer 2 --kv-format bf16 --queries f32\n"
         "  smla explain --stage attend --heads 128 --width 576 --kv-format fp8_656\n"
+        "  smla explain --model V4/config.json --device sm_120 --kv-dtype fp8\n"
         "  smla explain --stage score --columns 131072 --index-format index_mxfp4_68 --queries e2m1");
     command->add_option("--model", options->model,
                         "A config.json or its folder: the inner step of its layers");
@@ -178,6 +182,13 @@ void add_explain(CLI::App& app, Tool& tool) {
         ->check(whole_number(1, 1 << 20))
         ->capture_default_str();
     command->add_flag("--all", options->all, "Every kernel that was not taken, with its reason");
+    command->add_option("--device", options->backend.device,
+                        "The attention backend of --model there instead: cpu, sm_80, sm_90, sm_120, ...");
+    command
+        ->add_option("--kv-dtype", options->backend.kv_dtype,
+                     "With --device: kv_cache_dtype as engines name it: auto, bfloat16, fp8, fp8_ds_mla")
+        ->capture_default_str();
+    command->add_option("--backend", options->backend.backend, "With --device: this one by name");
     add_stage_options(*command, options->shape);
     options->context_options.add(*command);
     tool.action(command, [&tool, options] {
@@ -187,7 +198,11 @@ void add_explain(CLI::App& app, Tool& tool) {
         options->shape.index_format = options->index_format;
         options->shape.queries = options->queries;
         options->shape.page_tokens = options->page_tokens;
-        return model ? explain_model(tool, *options) : explain_one(tool, *options);
+        if (options->backend.device.empty())
+            return model ? explain_model(tool, *options) : explain_one(tool, *options);
+        SMLA_CHECK(model, "--device", options->backend.device, "with --model");
+        options->backend.heads = options->shape.heads;
+        return explain_backend(tool, options->model, options->backend);
     });
 }
 
