@@ -1,5 +1,6 @@
 #include "backends/backend.h"
 
+#include "backends/metadata.h"
 #include "core/shapes_only.h"
 #include "formats/fits.h"
 #include "formats/format.h"
@@ -272,6 +273,7 @@ void BackendInstance::run(const Env& env, const Metadata* metadata, const Forwar
         check_rows("args.out", args.out);
         return zero_rows(args.out, args.out.shape[0]);
     }
+    metadata->check_for(*this);
     if (element_count(args.q) == 0) return;
     Runner sizing(env, args.stage_budget, nullptr);
     backend->forward(sizing, *this, metadata, args);

@@ -24,7 +24,7 @@ constexpr int64_t kGatheredRequests = 40;
 }  // namespace
 
 Metadata::Metadata(const BackendInstance& on, const PlanMaxima& maxima)
-    : args_(on.config.args), plan_(maxima) {
+    : backend_(on.backend), args_(on.config.args), plan_(maxima) {
     allocator_ =
         args_.allocator.alloc ? args_.allocator : smla_allocator{default_allocate, default_free, nullptr};
     num_reqs_ = &number("num_reqs");
@@ -86,9 +86,20 @@ const Tensor* Metadata::find(std::string_view name) const {
     return nullptr;
 }
 
+void Metadata::check_for(const BackendInstance& on) const {
+    SMLA_CHECK(backend_ == on.backend, "args.metadata", backend_->name, text("of ", on.backend->name));
+    const BackendArgs& mine = on.config.args;
+    SMLA_CHECK(args_.ratio == mine.ratio && args_.window == mine.window && args_.heads == mine.heads,
+               "args.metadata",
+               text("of ratio ", args_.ratio, ", window ", args_.window, ", ", args_.heads, " heads"),
+               text("of ratio ", mine.ratio, ", window ", mine.window, ", ", mine.heads, " heads"));
+    SMLA_CHECK(built_, "args.metadata", "never built", "built for this step");
+}
+
 void Metadata::build(const PlanBatch& batch) {
     plan_.build(batch);  // checks everything before it writes
     batch_ = batch;
+    built_ = true;
     copy_lengths(batch);
     divide(0, requests(), 1);
     if (chunks_) {

@@ -36,6 +36,9 @@ public:
     const Plan& plan() const { return plan_; }
     const PlanBatch& batch() const { return batch_; }  // of the last build: pages and the caller's tables
     virtual StepFields step() const;
+    // Throws unless they were made for such an instance: metadata of another kind of layer would be read as
+    // its.
+    void check_for(const BackendInstance& on) const;
 
 protected:
     Metadata(const BackendInstance& on, const PlanMaxima& maxima);
@@ -66,9 +69,11 @@ private:
     };
     void copy_lengths(const PlanBatch& batch);
 
+    const Backend* backend_;
     BackendArgs args_;
     Plan plan_;
     PlanBatch batch_{};
+    bool built_ = false;
     std::deque<Field> fields_;
     std::deque<std::string> plan_names_;
     std::vector<const char*> names_;

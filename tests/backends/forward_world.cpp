@@ -107,9 +107,12 @@ void World::make_inputs(Random& random) {
         floats.fill(random, real, scale);
     };
     const float sharp = model.dtype == SMLA_E4M3 ? 16.f : 3.f;
-    if (hybrid || (spec.latent_out && !spec.pair)) make(q, model.dtype, {tokens, heads, width}, sharp);
-    else if (spec.pair) make(q, model.dtype, {tokens, heads, latent}, sharp);
-    else make(q, model.dtype, {tokens, heads, nope + rope}, sharp);
+    const bool whole = hybrid || (spec.latent_out && !spec.pair);
+    const int64_t query_width = whole ? width : spec.pair ? latent : nope + rope;
+    make(q, model.dtype, {tokens, heads + spec.view_heads, query_width}, sharp);
+    for (int64_t t = 0; t < real; ++t)
+        for (int64_t h = heads; h < heads + spec.view_heads; ++h)
+            for (int64_t d = 0; d < query_width; ++d) q.set(t, h, d, NAN);
     if (spec.pair) make(q_pe, model.dtype, {tokens, heads, rope}, sharp);
     const smla_dtype keys = model.dtype == SMLA_E4M3 ? SMLA_BF16 : model.dtype;
     make(k_c, keys, {tokens, hybrid ? width : latent}, 1);
@@ -128,26 +131,27 @@ void World::make_inputs(Random& random) {
         sink.fill(random, heads, 2);
     }
     const int64_t value = hybrid || spec.latent_out ? (hybrid ? width : latent) : model.v_head_dim;
-    out = Floats(spec.out, {tokens, heads + spec.padded_heads, value}, spec.extra_rows);
+    out = Floats(spec.out, {tokens, heads + spec.padded_heads + spec.view_heads, value}, spec.extra_rows);
     lse = Floats(model.dtype == SMLA_F64 ? SMLA_F64 : SMLA_F32, {tokens, heads}, spec.extra_rows);
     // lists: some of what the token sees, each once, holes anywhere, garbage for padding
-    topk = Ints(tokens + spec.extra_rows, 16, 1 << 30);
+    const int64_t columns = spec.columns;
+    topk = Ints(tokens + spec.extra_rows, columns, 1 << 30);
     for (int64_t r = 0, t = 0; r < batch.requests(); ++r)
         for (; t < batch.starts[size_t(r) + 1]; ++t) {
             const int64_t position = batch.lengths[size_t(r)] - (batch.starts[size_t(r) + 1] - t);
             const int64_t visible = hybrid ? (model.ratio ? (position + 1) / model.ratio : 0) : position + 1;
-            for (int64_t j = 0; j < 16; ++j)
+            for (int64_t j = 0; j < columns; ++j)
                 topk.at(t, j) = visible && random.in(0, 4) ? random.in(0, int32_t(visible) - 1) : -1;
             // FlashInfer's lengths of prefill count columns, so lists of ratio 4 begin with what is visible
             if (hybrid)
-                std::stable_sort(&topk.at(t, 0), &topk.at(t, 0) + 16,
+                std::stable_sort(&topk.at(t, 0), &topk.at(t, 0) + columns,
                                  [](int32_t a, int32_t b) { return (a >= 0) > (b >= 0); });
-            if (hybrid && visible < 16)
-                for (int64_t j = visible; j < 16; ++j) topk.at(t, j) = -1;
+            if (hybrid && visible < columns)
+                for (int64_t j = visible; j < columns; ++j) topk.at(t, j) = -1;
         }
     args.struct_size = sizeof args;
     args.metadata = nullptr;
-    args.q = q.view();
+    args.q = slice(q.view(), 1, 0, heads);
     args.q_pe = q_pe.view();
     if (!spec.written) {
         args.k_c = k_c.view();
@@ -157,7 +161,7 @@ void World::make_inputs(Random& random) {
     args.w_uk_t = w_uk_t.view();
     args.w_uv = w_uv.view();
     args.sink = sink.view();
-    args.out = out.view();
+    args.out = slice(out.view(), 1, 0, heads + spec.padded_heads);
     args.lse = lse.view();
     args.kv_cache = kv.cache;
     args.swa_cache = window.cache;
@@ -305,8 +309,14 @@ void World::expect_untouched() const {
     EXPECT_TRUE(std::equal(out_before_.begin() + tokens * row_bytes, out_before_.end(),
                            out.bytes().begin() + tokens * row_bytes));
     for (int64_t t = batch.query_tokens(); t < tokens; ++t)  // padding attends to nothing
-        for (int64_t h = 0; h < out.view().shape[1]; ++h)
+        for (int64_t h = 0; h < args.out.shape[1]; ++h)
             for (int64_t v = 0; v < out.view().shape[2]; ++v) ASSERT_EQ(out.at(t, h, v), 0);
+    for (int64_t t = 0; t < tokens; ++t) {
+        for (int64_t h = on.config.args.heads; h < on.config.args.heads + spec.padded_heads; ++h)
+            ASSERT_EQ(out.at(t, h, 0), 0) << "a padded head";
+        for (int64_t h = out.view().shape[1] - spec.view_heads; h < out.view().shape[1]; ++h)
+            ASSERT_TRUE(std::isnan(out.at(t, h, 0))) << "behind the view";
+    }
     // caches: rows of the step's tokens may differ, all others may not
     const bool hybrid = on.config.hybrid();
     const int group = hybrid ? kWindow : kPrimary;

@@ -49,6 +49,8 @@ struct WorldSpec {
     int64_t padded_heads = 0;  // HYBRID: heads of out behind those of q
     bool sink = true;
     int64_t extra_rows = 2;  // behind the step's tokens
+    int64_t view_heads = 0;  // q and out are views of buffers with so many more heads, all NaN
+    int64_t columns = 16;    // of the lists
     smla_dtype out = SMLA_F32;
 };
 

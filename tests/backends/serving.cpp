@@ -33,9 +33,12 @@ Batch random_step(Random& random, const BackendArgs& args) {
     if (random.in(0, 2) == 0) batch.tokens = std::max(1, random.in(batch.starts.back(), args.max_tokens));
     const bool hybrid = args.family == SMLA_FAMILY_HYBRID;
     const int first = hybrid ? kWindow : kPrimary;
-    random_pages(random, batch, first, hybrid ? 64 : random.in(1, 70), args.max_seq_len);
+    random_pages(random, batch, first,
+                 hybrid ? (args.window_page_tokens ? args.window_page_tokens : 64) : random.in(1, 70),
+                 args.max_seq_len);
     if (hybrid && args.ratio > 1)
-        random_pages(random, batch, kCompressed, 256 / args.ratio, args.max_seq_len / args.ratio);
+        random_pages(random, batch, kCompressed, (args.page_tokens ? args.page_tokens : 256) / args.ratio,
+                     args.max_seq_len / args.ratio);
     if (!hybrid && (args.plan_groups & SMLA_PLAN_INDEX))
         random_pages(random, batch, kIndex, 64, args.max_seq_len);
     if (batch.query_tokens() > 0 && random.in(0, 1)) {  // slots given: some tokens have none
