@@ -133,9 +133,9 @@ void World::make_inputs(Random& random) {
     const int64_t value = hybrid || spec.latent_out ? (hybrid ? width : latent) : model.v_head_dim;
     out = Floats(spec.out, {tokens, heads + spec.padded_heads + spec.view_heads, value}, spec.extra_rows);
     lse = Floats(model.dtype == SMLA_F64 ? SMLA_F64 : SMLA_F32, {tokens, heads}, spec.extra_rows);
-    // lists: some of what the token sees, each once, holes anywhere, garbage for padding
+    // lists: some of what the token sees, each once, holes anywhere, what looks right for padding
     const int64_t columns = spec.columns;
-    topk = Ints(tokens + spec.extra_rows, columns, 1 << 30);
+    topk = Ints(tokens + spec.extra_rows, columns, 0);
     for (int64_t r = 0, t = 0; r < batch.requests(); ++r)
         for (; t < batch.starts[size_t(r) + 1]; ++t) {
             const int64_t position = batch.lengths[size_t(r)] - (batch.starts[size_t(r) + 1] - t);

@@ -3,7 +3,7 @@
 
 #include "backends/metadata.h"
 #include "backends/select.h"
-#include "batch.h"
+#include "plan/batch.h"
 #include "support.h"
 
 namespace smla::test {
