@@ -69,7 +69,7 @@ HybridCall hybrid_call(const BackendInstance& on, const Metadata* metadata, cons
     HybridStep& step = call.step;
     step.ratio = model.ratio;
     step.q = cut(args.q);
-    if (args.swa_cache.pages > 0) step.kv = cut(args.k_c);
+    step.kv = cut(args.k_c);  // a cache without pages takes nothing
     step.softmax_scale = model.softmax_scale;
     step.q_scale = args.q.dtype == SMLA_E4M3 ? model.q_scale : 0;
     if (present(args.sink)) step.sink = slice(args.sink, 0, 0, model.heads);

@@ -141,7 +141,7 @@ void forward_latent(Runner& run, const BackendInstance& on, const Metadata* meta
     DsaStep step{};
     step.q = present(args.q_pe) && shape.rope ? joined(run, on, fields, shape, args) : cut(args.q);
     step.frequencies = make_tensor(on.no_rotation.data(), SMLA_F64, {shape.rope / 2});  // rotated already
-    if (present(args.k_c) && args.kv_cache.pages > 0) {
+    if (present(args.k_c)) {  // a cache without pages takes nothing
         step.latent = cut(args.k_c);
         if (shape.rope) step.k_rope = reshape_rows(cut(args.k_pe), {shape.rope});
     }

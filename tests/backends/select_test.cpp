@@ -73,6 +73,15 @@ TEST(Selection, TheStringAloneDoesNotFixTheLayout) {
     EXPECT_EQ(record(kFlashInferMlaSparseDsv4, "fp8_ds_mla"), SMLA_FORMAT_NONE);
     EXPECT_EQ(record(kFlashMlaSparse, "fp8_584"), SMLA_FORMAT_NONE);
     EXPECT_EQ(record(kFlashMlaSparse, "float16"), SMLA_FORMAT_NONE);
+    // "auto" is as wide as queries are
+    for (const auto& [dtype, format] : {std::pair<smla_dtype, smla_format>{SMLA_BF16, SMLA_ROW_BF16},
+                                        {SMLA_F16, SMLA_ROW_BF16},
+                                        {SMLA_F32, SMLA_ROW_F32},
+                                        {SMLA_F64, SMLA_ROW_F64}}) {
+        BackendArgs args = backend_args(SMLA_FAMILY_DSA);
+        args.dtype = dtype;
+        EXPECT_EQ(cache_format(kTritonMlaSparse, resolve_config(args)), format);
+    }
 }
 
 TEST(Selection, ByName) {
@@ -121,6 +130,9 @@ TEST(Selection, CapabilityRefusesOnlyWhereNoEngineRuns) {
     EXPECT_TRUE(why_not(kSparseMlaSm120, on(SMLA_FAMILY_DSA, "cpu")).empty());
     EXPECT_TRUE(says(published_refusals(kSparseMlaSm120, on(SMLA_FAMILY_DSA, "cpu")), "no CUDA device"));
     EXPECT_THROW(choose_backend(on(SMLA_FAMILY_DSA, "sm_90"), ""), Error);
+    EXPECT_STREQ(engine_of(describe_device("sm_90")).name, "cuda_sm90");
+    EXPECT_STREQ(engine_of(describe_device("sm_100")).name, "cuda_mma");
+    EXPECT_STREQ(engine_of(describe_device("cpu")).name, "cpu");
 }
 
 // Every gate of the published backends, one thing wrong at a time.
