@@ -248,6 +248,32 @@ TEST(BackendMetadata, LengthsBehindTheDecodesAreZero) {
     }
 }
 
+// Attention runs once for the decodes and once per chunk of prefill; padding goes with the last.
+TEST(BackendMetadata, PartsOfAStep) {
+    const auto parts = [](const Backend& backend, const std::vector<int32_t>& queries, int32_t padded) {
+        BackendArgs args = backend_args(backend.family, 0);
+        args.max_requests = 12;
+        args.max_tokens = 100;
+        args.ratio = 0;
+        Batch batch;
+        for (const int32_t query : queries) add_request(batch, query, query + 3);
+        batch.tokens = padded;
+        set_table(batch, backend.family == SMLA_FAMILY_DSA ? kPrimary : kWindow, 2, 64);
+        const auto metadata = backend.metadata(instance(backend, args));
+        metadata->build(batch.view());
+        const auto span = metadata->step().batch.parts;
+        return std::vector<int32_t>(span.begin(), span.end());
+    };
+    const std::vector<int32_t> mixed{1, 2, 3, 4, 5, 6, 7, 8};
+    EXPECT_EQ(parts(kDsv4SparseMlaSm120, mixed, 0), (std::vector<int32_t>{0, 3, 21, 36}));
+    EXPECT_EQ(parts(kFlashMlaSparseDsv4, mixed, 40), (std::vector<int32_t>{0, 3, 21, 40}));
+    EXPECT_EQ(parts(kFlashInferMlaSparseDsv4, mixed, 0), (std::vector<int32_t>{0, 3, 36}));
+    EXPECT_EQ(parts(kFlashMlaSparse, mixed, 0), (std::vector<int32_t>{0, 36}));
+    EXPECT_EQ(parts(kDsv4SparseMlaSm120, {1, 1}, 5), (std::vector<int32_t>{0, 5}));
+    EXPECT_EQ(parts(kDsv4SparseMlaSm120, {9, 1}, 0), (std::vector<int32_t>{0, 10}));
+    EXPECT_EQ(parts(kDsv4SparseMlaSm120, {}, 4), (std::vector<int32_t>{0, 4}));
+}
+
 TEST(BackendMetadata, DecodeScheduleOfAnFp8Cache) {
     BackendArgs args = backend_args(SMLA_FAMILY_DSA);
     args.kv_cache_dtype = "fp8_ds_mla";

@@ -361,14 +361,24 @@ TEST(FieldBugs, T36_StaleMetadata) {
         }
         return std::string();
     };
-    const auto of = [&](const Backend& backend, const BackendArgs& args) {
+    const auto of = [](const Backend& backend, const BackendArgs& args, bool build) {
         auto metadata = backend.metadata(instance(backend, args));
+        Random random(89);
+        if (build) metadata->build(random_step(random, args).view());
         return metadata;
     };
-    EXPECT_EQ(refused(of(kDsv4SparseMlaSm120, small(SMLA_FAMILY_HYBRID)).get()),
-              "args.metadata");  // not built
-    EXPECT_EQ(refused(of(kFlashMlaSparse, small(SMLA_FAMILY_DSA)).get()), "args.metadata");
-    EXPECT_EQ(refused(of(kDsv4SparseMlaSm120, small(SMLA_FAMILY_HYBRID, 128)).get()), "args.metadata");
+    const BackendArgs mine = small(SMLA_FAMILY_HYBRID);
+    EXPECT_EQ(refused(of(kDsv4SparseMlaSm120, mine, false).get()), "args.metadata");  // never built
+    EXPECT_EQ(refused(of(kFlashMlaSparse, small(SMLA_FAMILY_DSA), true).get()), "args.metadata");
+    EXPECT_EQ(refused(of(kFlashMlaSparseDsv4, mine, true).get()), "args.metadata");
+    EXPECT_EQ(refused(of(kDsv4SparseMlaSm120, small(SMLA_FAMILY_HYBRID, 128), true).get()), "args.metadata");
+    BackendArgs other = mine;
+    other.window += 1;
+    EXPECT_EQ(refused(of(kDsv4SparseMlaSm120, other, true).get()), "args.metadata");
+    other = mine;
+    other.heads += 1;
+    EXPECT_EQ(refused(of(kDsv4SparseMlaSm120, other, true).get()), "args.metadata");
+    EXPECT_NE(refused(of(kDsv4SparseMlaSm120, mine, true).get()), "args.metadata");
     // the same object rebuilt for another batch serves that batch
     world.run();
     world.expect_close(kF32);
