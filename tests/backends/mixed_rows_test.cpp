@@ -141,7 +141,7 @@ TEST(MixedRows, AgainstPlainLoops) {
 // Position 4 of ratio 4 with topk 512: the length counts the whole window, 128 + 1, though 123 of it are
 // holes.
 TEST(MixedRows, WorkedNumbers) {
-    const Ints starts({0, 1}), lengths({5}), request({0}), window_table(1, 1, {6}), entry_table(1, 1, {9}),
+    const Ints starts({0, 1}), lengths({5}), request({0}), window_table(1, 1, 6), entry_table(1, 1, 9),
         no_window(0, 128);
     Ints selected(1, 512, -1), rows(1, 640), lens(1, 1);
     selected.at(0, 0) = 0;
