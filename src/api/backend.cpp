@@ -25,6 +25,13 @@ Handle& handle(Handle* pointer, const char* name) {
     return *pointer;
 }
 
+// A struct that the library fills in tells how large its caller made it.
+template <class Out>
+void check_room(const Out* out) {
+    SMLA_CHECK(out && out->struct_size >= sizeof(Out), "out.struct_size", out ? out->struct_size : 0u,
+               sizeof(Out));
+}
+
 BackendConfig read_config(const smla_backend_args* args) { return resolve_config(api::read_args(args)); }
 
 // Text of any length into the caller's buffer, by the rule of smla_explain_stage.
@@ -80,8 +87,10 @@ extern "C" {
 smla_status smla_describe_device(const char* name, smla_device_info* out) {
     return api::guard([&] {
         SMLA_CHECK(name, "name", "null", "the name of a device");
-        SMLA_CHECK(out, "out", "null", "where the device goes");
+        check_room(out);
+        const uint32_t size = out->struct_size;
         *out = describe_device(name);
+        out->struct_size = size;
     });
 }
 
@@ -118,7 +127,9 @@ smla_status smla_backend_create(smla_context* context, const char* name, const s
     return api::guard([&] {
         SMLA_CHECK(out, "out", "null", "where the backend goes");
         *out = nullptr;
-        api::checked(context);
+        const Context& on = api::checked(context);
+        SMLA_CHECK(on.device().type() == SMLA_CPU, "context", on.description(),
+                   "the cpu or reference engine: metadata is built on the host");
         *out = new smla_backend{context, choose_backend(read_config(args), name ? name : "")};
     });
 }
@@ -147,8 +158,10 @@ smla_status smla_backend_get_info(const smla_backend* backend, smla_backend_info
 smla_status smla_backend_cache_shape(const smla_backend* backend, int32_t group, int64_t pages,
                                      smla_cache_shape* out) {
     return api::guard([&] {
-        SMLA_CHECK(out, "out", "null", "where the shape goes");
+        check_room(out);
+        const uint32_t size = out->struct_size;
         *out = handle(backend, "backend").instance.cache_shape(group, pages);
+        out->struct_size = size;
     });
 }
 

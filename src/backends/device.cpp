@@ -19,12 +19,12 @@ constexpr Known kKnown[] = {{80, 108, 80},   {86, 82, 24},   {89, 142, 48}, {90,
 
 }  // namespace
 
-std::string device_name(const Device& device) {
+std::string device_name(const DeviceInfo& device) {
     return device.type == SMLA_CPU ? "cpu" : text("sm_", device.capability);
 }
 
-Device describe_device(std::string_view name) {
-    Device device{};
+DeviceInfo describe_device(std::string_view name) {
+    DeviceInfo device{};
     device.struct_size = sizeof device;
     if (name == "cpu") {
         device.multiprocessors = usable_cores();
@@ -45,10 +45,10 @@ Device describe_device(std::string_view name) {
     return device;
 }
 
-EngineOfDevice engine_of(const Device& device) {
+EngineOfDevice engine_of(const DeviceInfo& device) {
     if (device.type == SMLA_CPU) return {"cpu", ""};
     return {device.capability == 90 ? "cuda_sm90" : "cuda_mma",
-            text("no engine of this build runs on ", device_name(device), ": it was built without CUDA")};
+            text("no engine of this build runs attention backends on ", device_name(device))};
 }
 
 }  // namespace smla

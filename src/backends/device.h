@@ -8,20 +8,20 @@
 
 namespace smla {
 
-using Device = smla_device_info;
+using DeviceInfo = smla_device_info;
 
-inline int32_t major_capability(const Device& device) {
+inline int32_t major_capability(const DeviceInfo& device) {
     return device.type == SMLA_CUDA ? device.capability / 10 : 0;
 }
-std::string device_name(const Device& device);  // "cpu", "sm_90"
+std::string device_name(const DeviceInfo& device);  // "cpu", "sm_90"
 // By name; see smla_describe_device.
-Device describe_device(std::string_view name);
+DeviceInfo describe_device(std::string_view name);
 
 // The engine of this library for a device, and why this build cannot run it (empty: it can).
 struct EngineOfDevice {
     const char* name;
     std::string refusal;
 };
-EngineOfDevice engine_of(const Device& device);
+EngineOfDevice engine_of(const DeviceInfo& device);
 
 }  // namespace smla

@@ -124,7 +124,7 @@ TEST(Selection, TheLogSaysWhatWasChosen) {
 TEST(Selection, CapabilityRefusesOnlyWhereNoEngineRuns) {
     const std::vector<std::string> gpu = why_not(kFlashMlaSparse, on(SMLA_FAMILY_DSA, "sm_80"));
     ASSERT_EQ(gpu.size(), 1u);
-    EXPECT_TRUE(says(gpu, "no engine of this build runs on sm_80"));
+    EXPECT_TRUE(says(gpu, "no engine of this build runs attention backends on sm_80"));
     EXPECT_TRUE(
         says(published_refusals(kFlashMlaSparse, on(SMLA_FAMILY_DSA, "sm_80")), "compute capability 8"));
     EXPECT_TRUE(why_not(kSparseMlaSm120, on(SMLA_FAMILY_DSA, "cpu")).empty());

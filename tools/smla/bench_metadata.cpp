@@ -78,8 +78,10 @@ Measured Bench::metadata(const MetadataCase& test) {
     Measured out{.stage = "metadata", .name = test.name, .kernel = test.backend};
     out.error = std::numeric_limits<double>::quiet_NaN();
     constexpr int32_t kSteps = 64;
-    // one core builds, so its processor time is the time; each step is one token further
-    out.seconds = Stopwatch(options_, true)
+    // built on the host, whatever the engine; each step is one token further
+    const Stopwatch::Clock clock =
+        context_.device().type() == SMLA_CPU ? Stopwatch::Clock::processor : Stopwatch::Clock::wall;
+    out.seconds = Stopwatch(options_, context_, clock)
                       .median(
                           [&](int64_t i) {
                               std::fill(step.lengths.begin(), step.lengths.end(),

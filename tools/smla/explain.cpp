@@ -13,7 +13,7 @@ namespace smla::cli {
 namespace {
 
 struct Options {
-    std::string model, kv_format = "auto", index_format = "auto", stage, queries = "auto";
+    std::string model, kv_format = "auto", index_format = "auto", stage, queries = "auto", device;
     int layer = -1, page_tokens = 64;
     bool all = false;
     int64_t tokens = 1, requests = 1, context = 131072;
@@ -182,8 +182,6 @@ void add_explain(CLI::App& app, Tool& tool) {
         ->check(whole_number(1, 1 << 20))
         ->capture_default_str();
     command->add_flag("--all", options->all, "Every kernel that was not taken, with its reason");
-    command->add_option("--device", options->backend.device,
-                        "The attention backend of --model there instead: cpu, sm_80, sm_90, sm_120, ...");
     command
         ->add_option("--kv-dtype", options->backend.kv_dtype,
                      "With --device: kv_cache_dtype as engines name it: auto, bfloat16, fp8, fp8_ds_mla")
@@ -191,6 +189,11 @@ void add_explain(CLI::App& app, Tool& tool) {
     command->add_option("--backend", options->backend.backend, "With --device: this one by name");
     add_stage_options(*command, options->shape);
     options->context_options.add(*command);
+    // here a device may be described, too
+    command->remove_option(command->get_option("--device"));
+    command->add_option("--device", options->device,
+                        "With --model: the attention backend there instead: cpu, sm_80, sm_90, sm_120, ...; "
+                        "a number: which GPU, for cuda_mma");
     tool.action(command, [&tool, options] {
         const bool model = !options->model.empty(), stage = !options->stage.empty();
         SMLA_CHECK(model != stage, "--model, --stage", model ? "both" : "neither", "one of them");
@@ -198,9 +201,12 @@ void add_explain(CLI::App& app, Tool& tool) {
         options->shape.index_format = options->index_format;
         options->shape.queries = options->queries;
         options->shape.page_tokens = options->page_tokens;
-        if (options->backend.device.empty())
-            return model ? explain_model(tool, *options) : explain_one(tool, *options);
-        SMLA_CHECK(model, "--device", options->backend.device, "with --model");
+        const std::string& device = options->device;
+        const bool number = device.find_first_not_of("0123456789") == std::string::npos;
+        if (number && !device.empty()) options->context_options.device = std::stoi(device.substr(0, 4));
+        if (number) return model ? explain_model(tool, *options) : explain_one(tool, *options);
+        SMLA_CHECK(model, "--device", device, "with --model");
+        options->backend.device = device;
         options->backend.heads = options->shape.heads;
         return explain_backend(tool, options->model, options->backend);
     });

@@ -138,6 +138,8 @@ int serve(const Tool& tool, const ServeOptions& options, const ContextOptions& c
         plan.total += request.total();
     }
     Context context = context_options.create();
+    SMLA_CHECK(context.device().type() == SMLA_CPU, "--engine", context.description(),
+               "cpu or reference: metadata is built on the host");
     Table table(
         {{"backend", "backend"},
          {"ratio", "ratio"},

@@ -19,6 +19,7 @@ inline namespace v0 {
 // A device by name, for arguments and questions; nothing is asked of it.
 inline smla_device_info device(const char* name) {
     smla_device_info out{};
+    out.struct_size = sizeof out;
     check(smla_describe_device(name, &out));
     return out;
 }
@@ -147,6 +148,7 @@ public:
     }
     smla_cache_shape cache_shape(int32_t group, int64_t pages) const {
         smla_cache_shape out{};
+        out.struct_size = sizeof out;
         check(smla_backend_cache_shape(get(), group, pages, &out));
         return out;
     }
