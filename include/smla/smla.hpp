@@ -7,6 +7,7 @@
 //   smla::Plan      what a step's kernels need to know of its batch, with typed views of the fields
 //   smla::Layer     an attention layer of a checkpoint
 //   smla::Session   a layer with its caches
+//   smla::Backend   an attention backend by its published name, and smla::Metadata of its steps
 //   smla::Error     thrown by all: code, field, got, wanted
 //   smla::tensor, smla::cache, smla::View  memory in and out
 //
@@ -19,6 +20,7 @@
 #define SMLA_SMLA_HPP
 
 #include <smla/smla.h>
+#include <smla/hpp/backend.hpp>
 #include <smla/hpp/context.hpp>
 #include <smla/hpp/error.hpp>
 #include <smla/hpp/layer.hpp>

@@ -70,15 +70,51 @@ void map_rows(Runner& run, const StepBatch& batch, const CacheGroup& group, cons
                          .rows = rows});
 }
 
+Tensor tokens_of(const Tensor& tensor, int64_t begin, int64_t end) {
+    return present(tensor) ? slice(tensor, 0, begin, end) : tensor;
+}
+
+// A captured graph or a kernel tuned for one query length wants decodes and prefill chunks in calls of their
+// own; scratch is sized for all tokens at once, which no part exceeds.
+void attend_in_parts(Runner& run, const StepBatch& batch, const smla_attend_args& whole) {
+    if (batch.parts.empty() || run.sizing()) return run.run<Stage::attend>(whole);
+    for (size_t i = 0; i + 1 < batch.parts.size(); ++i) {
+        const int64_t begin = batch.parts[i], end = batch.parts[i + 1];
+        smla_attend_args part = whole;
+        for (Tensor* each : {&part.q, &part.primary.rows, &part.primary.lengths, &part.extra.rows,
+                             &part.extra.lengths, &part.out, &part.lse})
+            *each = tokens_of(*each, begin, end);
+        if (begin < end) run.run<Stage::attend>(part);
+    }
+}
+
+// [T,H,nope + rope] to [T,H,L + rope].
+Tensor absorb_query(Runner& run, const StepBatch& batch, const DsaStep& step) {
+    const int64_t latent = step.w_uk.shape[1], nope = step.w_uk.shape[2], width = step.q.shape[2];
+    const Tensor q =
+        run.activation(step.query_dtype, {step.q.shape[0], step.q.shape[1], latent + width - nope});
+    run.run<Stage::absorb>({.x = slice(step.q, 2, 0, nope), .w = step.w_uk, .out = slice(q, 2, 0, latent)});
+    if (nope == width) return q;
+    const Tensor rotated = slice(q, 2, latent, latent + width - nope);
+    run.run<Stage::rope>({.first = int32_t(nope),
+                          .x = step.q,
+                          .positions = batch.rope_position,
+                          .frequencies = step.frequencies,
+                          .out = rotated});
+    run.tap("q_nope", slice(step.q, 2, 0, nope));
+    run.tap("q_rope", rotated);
+    return q;
+}
+
 }  // namespace
 
 void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {
-    const int64_t tokens = step.q.shape[0], heads = step.q.shape[1], latent = step.latent.shape[1];
-    const int64_t rope = step.k_rope.shape[1], nope = step.w_uk.shape[2], topk = step.index.topk;
+    const int64_t tokens = step.q.shape[0], heads = step.q.shape[1], topk = step.index.topk;
     const smla_dtype plain = is_f64(step.q) ? SMLA_F64 : SMLA_F32;
 
-    run.run<Stage::write_kv>(
-        {.head = step.latent, .tail = step.k_rope, .slots = step.kv.slots, .cache = step.kv.cache});
+    if (present(step.latent))
+        run.run<Stage::write_kv>(
+            {.head = step.latent, .tail = step.k_rope, .slots = step.kv.slots, .cache = step.kv.cache});
 
     Tensor positions = step.forced_topk;
     if (present(step.index_k))
@@ -93,24 +129,21 @@ void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {
     const Tensor rows = run.activation(SMLA_I32, {tokens, positions.shape[1]});
     map_rows(run, batch, step.kv, positions, rows);
 
-    const Tensor q = run.activation(step.query_dtype, {tokens, heads, latent + rope});
-    run.run<Stage::absorb>({.x = slice(step.q, 2, 0, nope), .w = step.w_uk, .out = slice(q, 2, 0, latent)});
-    run.run<Stage::rope>({.first = int32_t(nope),
-                          .x = step.q,
-                          .positions = batch.rope_position,
-                          .frequencies = step.frequencies,
-                          .out = slice(q, 2, latent, latent + rope)});
-    run.tap("q_nope", slice(step.q, 2, 0, nope));
-    run.tap("q_rope", slice(q, 2, latent, latent + rope));
-
-    const Tensor core = run.activation(plain, {tokens, heads, latent});
+    const Tensor q = present(step.w_uk) ? absorb_query(run, batch, step) : step.q;
     smla_attend_args attend{};
     attend.softmax_scale = step.softmax_scale;
     attend.q = q;
     attend.primary.cache = step.kv.cache;
     attend.primary.rows = rows;
+    attend.primary.lengths = step.row_lengths;
+    attend.lse = step.lse;
+    if (!present(step.w_uv)) {
+        attend.out = step.out;
+        return attend_in_parts(run, batch, attend);
+    }
+    const Tensor core = run.activation(plain, {tokens, heads, step.w_uv.shape[2]});
     attend.out = core;
-    run.run<Stage::attend>(attend);
+    attend_in_parts(run, batch, attend);
     run.run<Stage::up_project>({.x = core, .w = step.w_uv, .out = step.out});
 }
 
@@ -149,12 +182,15 @@ void run_compressor(Runner& run, const StepBatch& batch, const HybridStep& step,
 
 void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step) {
     const int64_t tokens = step.q.shape[0], width = step.q.shape[2];
-    run.run<Stage::write_kv>({.head = step.kv, .slots = step.window.slots, .cache = step.window.cache});
-    if (step.ratio) run_compressor(run, batch, step, step.main, "entries");
+    if (present(step.kv))
+        run.run<Stage::write_kv>({.head = step.kv, .slots = step.window.slots, .cache = step.window.cache});
+    if (present(step.main.kv)) run_compressor(run, batch, step, step.main, "entries");
 
     smla_attend_args attend{};
-    if (step.ratio == 4) {
-        run_compressor(run, batch, step, step.indexer, "entries_index");
+    if (present(step.indexer.kv)) run_compressor(run, batch, step, step.indexer, "entries_index");
+    if (step.ratio && present(step.entry_rows)) {
+        attend.extra.rows = step.entry_rows;
+    } else if (step.ratio) {
         Tensor entries = step.forced_topk;
         if (!present(entries)) {
             entries = run.activation(SMLA_I32, {tokens, step.index.topk});
@@ -162,19 +198,22 @@ void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step
         }
         attend.extra.rows = run.activation(SMLA_I32, {tokens, entries.shape[1]});
         map_rows(run, batch, step.main.entries, entries, attend.extra.rows);
-    } else if (step.ratio) {
-        attend.extra.rows = step.entry_rows;
+    }
+    if (step.ratio) {
+        attend.extra.cache = step.main.entries.cache;
         attend.extra.lengths = step.entry_lengths;
     }
-    if (step.ratio) attend.extra.cache = step.main.entries.cache;
 
     attend.softmax_scale = step.softmax_scale;
+    attend.q_scale = step.q_scale;
     attend.q = step.q;
     attend.primary = {.cache = step.window.cache, .rows = step.window_rows, .lengths = step.window_lengths};
     attend.sink = step.sink;
     attend.out = step.out;
-    run.run<Stage::attend>(attend);
+    attend.lse = step.lse;
+    attend_in_parts(run, batch, attend);
     run.tap("core_rotated", step.out);
+    if (!present(step.frequencies)) return;
     run.run<Stage::inverse_rope>({.inverse = 1,
                                   .first = int32_t(width - 2 * step.frequencies.shape[0]),
                                   .x = step.out,

@@ -1,5 +1,7 @@
 #include "layers/cache_layout.h"
 
+#include "formats/fits.h"
+
 #include <algorithm>
 
 namespace smla {
@@ -10,19 +12,9 @@ int64_t kv_width(const AttentionConfig& config) {
     return config.hybrid ? config.hybrid->head_dim : config.dsa->kv_lora_rank + config.common.rope_dim;
 }
 
-// Does a format of a fixed layout describe these dimensions? The rope part of a record has a fixed place.
 std::string why_not(const AttentionConfig& config, smla_format id, bool index) {
-    const Format& format = *find_format(id);
-    if (format.width == 0) return "";
-    const int64_t width = index ? config.indexer->head_dim : kv_width(config), rope = config.common.rope_dim;
-    if (format.width != width)
-        return text(format.name, " holds ", format.width, " values; the layer's are ", width);
-    if (id == SMLA_FP8_656 && (config.hybrid || rope != 64))
-        return "fp8_656 is 512 latent and 64 rope values of V3.2 and GLM";
-    if (id == SMLA_FP8_584 && (!config.hybrid || rope != 64))
-        return "fp8_584 is 448 plain and 64 rope values of V4";
-    if (id == SMLA_FP8_528 && config.hybrid) return "fp8_528 is for latent caches without rope";
-    return "";
+    if (index) return why_not_width(id, config.indexer->head_dim);
+    return why_not_record(id, kv_width(config), config.common.rope_dim, config.hybrid.has_value());
 }
 
 void add(std::vector<CacheNeed>& needs, const AttentionConfig& config, bool index, CacheNeed need) {

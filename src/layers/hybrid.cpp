@@ -124,8 +124,10 @@ void HybridLayer::forward(Runner& run, const LayerStep& step) const {
     inner.window_rows = step.window_rows;
     inner.window_lengths = step.window_lengths;
     inner.visible_entries = step.visible_entries;
-    inner.entry_rows = step.entry_rows;
-    inner.entry_lengths = step.entry_lengths;
+    if (ratio_ != 4) {  // those of ratio 4 come from the indexer, whatever the plan lists
+        inner.entry_rows = step.entry_rows;
+        inner.entry_lengths = step.entry_lengths;
+    }
     if (ratio_) inner.main = compressor(run, x, *weights_.compressor, step.caches.state, step.caches.entries);
     if (ratio_ == 4) {
         inner.indexer = compressor(run, x, weights_.indexer->compressor, step.caches.index_state,

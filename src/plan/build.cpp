@@ -112,14 +112,9 @@ void Plan::count_entries() {
 // The row of the entry that each token closes.
 void Plan::place_entries(const PlanGroup& group, const Tensor& slots) {
     const int32_t *request = ints(fields_.request_of_token), *visible = ints(fields_.visible_tokens);
-    const int32_t* entries = ints(fields_.visible_entries);
-    const PageRule pages = page_rule(group);
-    for (int64_t t = 0; t < size_.query_tokens; ++t) {
-        const bool closes = visible[t] > 0 && visible[t] == entries[t] * maxima_.ratio;
-        longs(slots)[t] = closes ? map_position(group.block_table, request[t], entries[t] - 1,
-                                                pages.page_tokens, pages.page_rows)
-                                 : -1;
-    }
+    const BlockTable table = block_table_of(group.block_table, group.page_tokens, group.page_rows);
+    for (int64_t t = 0; t < size_.query_tokens; ++t)
+        longs(slots)[t] = row_of(table, request[t], closed_entry(visible[t], maxima_.ratio));
 }
 
 void Plan::list_entries(const PlanBatch& batch) {

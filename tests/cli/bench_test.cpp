@@ -29,7 +29,8 @@ TEST(CliBench, QuickRunHasEveryCase) {
         }
         EXPECT_EQ(row["kernel"].is_string(), row["stage"] != "decode") << row;
     }
-    for (const char* stage : {"attend", "score", "select", "score_select", "decode", "map", "compress"})
+    for (const char* stage :
+         {"attend", "score", "select", "score_select", "metadata", "decode", "map", "compress"})
         EXPECT_TRUE(stages.count(stage)) << stage;
 }
 

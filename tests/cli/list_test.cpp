@@ -28,7 +28,7 @@ std::vector<std::string> kernels_of(const std::string& stage) {
 
 TEST(CliList, EverySectionAloneIsThatSectionOfAll) {
     const auto all = json_of({"list"});
-    for (const char* part : {"engines", "isas", "formats", "kernels"}) {
+    for (const char* part : {"engines", "isas", "formats", "kernels", "backends"}) {
         const auto one = json_of({"list", part});
         EXPECT_EQ(one.size(), 2u) << part;  // and the version
         EXPECT_EQ(one[part], all[part]);

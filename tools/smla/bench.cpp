@@ -60,6 +60,9 @@ std::vector<std::function<std::vector<Measured>(Bench&)>> plan(const std::string
     if (all || test == "score_select")
         for (const FusedCase& each : fused_cases(quick))
             out.push_back([each](Bench& bench) { return std::vector{bench.score_select(each)}; });
+    if (all || test == "metadata")
+        for (const MetadataCase& each : metadata_cases(quick))
+            out.push_back([each](Bench& bench) { return std::vector{bench.metadata(each)}; });
     if (all || test == "decode")
         for (const DecodeCase& each : decode_cases(quick))
             out.push_back([each](Bench& bench) { return bench.decode(each); });
@@ -67,7 +70,8 @@ std::vector<std::function<std::vector<Measured>(Bench&)>> plan(const std::string
 }
 
 int bench(const Tool& tool, const Options& options) {
-    parse_choice("--case", options.test, {"all", "attend", "score", "select", "score_select", "decode"});
+    parse_choice("--case", options.test,
+                 {"all", "attend", "score", "select", "score_select", "metadata", "decode"});
     Context context = options.context.create();
     const auto todo = plan(options.test, options.bench.quick);
     Progress progress(int64_t(todo.size()) + 1);
@@ -113,7 +117,8 @@ void add_bench(CLI::App& app, Tool& tool) {
         "  smla bench --quick\n  smla bench --case attend --threads 1\n  smla bench --case decode --json\n"
         "Lists are random rows of caches larger than the processor's; the error is against double, on a "
         "sample.");
-    command->add_option("--case", options->test, "all, attend, score, select, score_select or decode")
+    command
+        ->add_option("--case", options->test, "all, attend, score, select, score_select, metadata or decode")
         ->capture_default_str();
     command->add_flag("--quick", options->bench.quick, "Few cases, small caches: seconds");
     command->add_option("--seconds", options->bench.seconds, "Time spent repeating each case")

@@ -38,6 +38,13 @@ struct DecodeCase {
     int64_t context;
 };
 
+struct MetadataCase {
+    std::string name;
+    const char* backend;
+    int32_t requests, context;  // decodes of one token each
+    int32_t ratio;              // -1: V3.2
+};
+
 constexpr int64_t kColdRows = 131072;  // 86 MB of fp8_656
 
 std::vector<AttendCase> attend_cases(bool quick);
@@ -45,5 +52,6 @@ std::vector<ScoreCase> score_cases(bool quick);
 std::vector<SelectCase> select_cases(bool quick);
 std::vector<FusedCase> fused_cases(bool quick);
 std::vector<DecodeCase> decode_cases(bool quick);
+std::vector<MetadataCase> metadata_cases(bool quick);
 
 }  // namespace smla::cli

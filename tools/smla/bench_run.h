@@ -63,6 +63,8 @@ public:
     Measured score(const ScoreCase& test);
     Measured select(const SelectCase& test);
     Measured score_select(const FusedCase& test);
+    // Building a backend's metadata for one step.
+    Measured metadata(const MetadataCase& test);
     // The whole inner step of one decoded token: first the total, then its stages.
     std::vector<Measured> decode(const DecodeCase& test);
 

@@ -1,6 +1,8 @@
-// smla explain: which kernel each stage of a problem takes, and why not the others.
+// smla explain: which kernel each stage of a problem takes, and which attention backend a model on a device;
+// why not the others.
 #include "backends/runner.h"
 #include "common.h"
+#include "explain_backend.h"
 #include "explain_stage.h"
 #include "model_info.h"
 #include "model_step.h"
@@ -11,11 +13,12 @@ namespace smla::cli {
 namespace {
 
 struct Options {
-    std::string model, kv_format = "auto", index_format = "auto", stage, queries = "auto";
+    std::string model, kv_format = "auto", index_format = "auto", stage, queries = "auto", device;
     int layer = -1, page_tokens = 64;
     bool all = false;
     int64_t tokens = 1, requests = 1, context = 131072;
     StageShape shape;
+    BackendQuestion backend;
     ContextOptions context_options;
 };
 
@@ -153,6 +156,7 @@ void add_explain(CLI::App& app, Tool& tool) {
         "  smla explain --model DeepSeek-V3.2/config.json\n"
         "  smla explain --model V4/config.json --layer 2 --kv-format bf16 --queries f32\n"
         "  smla explain --stage attend --heads 128 --width 576 --kv-format fp8_656\n"
+        "  smla explain --model V4/config.json --device sm_120 --kv-dtype fp8\n"
         "  smla explain --stage score --columns 131072 --index-format index_mxfp4_68 --queries e2m1");
     command->add_option("--model", options->model,
                         "A config.json or its folder: the inner step of its layers");
@@ -178,8 +182,18 @@ void add_explain(CLI::App& app, Tool& tool) {
         ->check(whole_number(1, 1 << 20))
         ->capture_default_str();
     command->add_flag("--all", options->all, "Every kernel that was not taken, with its reason");
+    command
+        ->add_option("--kv-dtype", options->backend.kv_dtype,
+                     "With --device: kv_cache_dtype as engines name it: auto, bfloat16, fp8, fp8_ds_mla")
+        ->capture_default_str();
+    command->add_option("--backend", options->backend.backend, "With --device: this one by name");
     add_stage_options(*command, options->shape);
     options->context_options.add(*command);
+    // here a device may be described, too
+    command->remove_option(command->get_option("--device"));
+    command->add_option("--device", options->device,
+                        "With --model: the attention backend there instead: cpu, sm_80, sm_90, sm_120, ...; "
+                        "a number: which GPU, for cuda_mma");
     tool.action(command, [&tool, options] {
         const bool model = !options->model.empty(), stage = !options->stage.empty();
         SMLA_CHECK(model != stage, "--model, --stage", model ? "both" : "neither", "one of them");
@@ -187,7 +201,14 @@ void add_explain(CLI::App& app, Tool& tool) {
         options->shape.index_format = options->index_format;
         options->shape.queries = options->queries;
         options->shape.page_tokens = options->page_tokens;
-        return model ? explain_model(tool, *options) : explain_one(tool, *options);
+        const std::string& device = options->device;
+        const bool number = device.find_first_not_of("0123456789") == std::string::npos;
+        if (number && !device.empty()) options->context_options.device = std::stoi(device.substr(0, 4));
+        if (number) return model ? explain_model(tool, *options) : explain_one(tool, *options);
+        SMLA_CHECK(model, "--device", device, "with --model");
+        options->backend.device = device;
+        options->backend.heads = options->shape.heads;
+        return explain_backend(tool, options->model, options->backend);
     });
 }
 

@@ -1,8 +1,9 @@
-// smla list: engines, instruction sets, record formats, stages and their kernels.
+// smla list: engines, instruction sets, record formats, stages and their kernels, attention backends.
 #include "common.h"
 #include "core/cpu_features.h"
 #include "engines/run.h"
 #include "formats/format.h"
+#include "list_backends.h"
 #include "subcommands.h"
 
 namespace smla::cli {
@@ -12,6 +13,8 @@ namespace {
 struct Options {
     std::string what = "all";
 };
+
+constexpr const char* kLong = "support";  // too long for "all"
 
 Table engines() {
     Table table({{"name", "engine"}, {"available", "here"}, {"note", "note"}});
@@ -85,8 +88,9 @@ int list(const Tool& tool, const Options& options) {
         const char* name;
         Table (*make)();
     };
-    static constexpr Part parts[] = {
-        {"engines", engines}, {"isas", instruction_sets}, {"formats", formats_table}, {"kernels", kernels}};
+    static constexpr Part parts[] = {{"engines", engines},         {"isas", instruction_sets},
+                                     {"formats", formats_table},   {"kernels", kernels},
+                                     {"backends", backends_table}, {kLong, support_table}};
     std::vector<std::string> names{"all"};
     for (const Part& part : parts) names.emplace_back(part.name);
     parse_choice("what", options.what, names);
@@ -94,7 +98,7 @@ int list(const Tool& tool, const Options& options) {
     document["version"] = version_text();
     std::string out;
     for (const Part& part : parts) {
-        if (options.what != "all" && options.what != part.name) continue;
+        if (options.what != part.name && (options.what != "all" || part.name == kLong)) continue;
         const Table table = part.make();
         document[part.name] = table.json();
         out += (out.empty() ? "" : "\n") + table.text();
@@ -109,9 +113,9 @@ int list(const Tool& tool, const Options& options) {
 void add_list(CLI::App& app, Tool& tool) {
     const auto options = std::make_shared<Options>();
     CLI::App* command =
-        tool.command(app, "list", "What this build has: engines, formats, kernels of each stage",
+        tool.command(app, "list", "What this build has: engines, formats, kernels, attention backends",
                      "  smla list\n  smla list kernels\n  smla list formats --json");
-    command->add_option("what", options->what, "all, engines, isas, formats or kernels")
+    command->add_option("what", options->what, "all, engines, isas, formats, kernels, backends or support")
         ->capture_default_str();
     tool.action(command, [&tool, options] { return list(tool, *options); });
 }

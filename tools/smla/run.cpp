@@ -1,7 +1,8 @@
-// smla run: one attention layer of a checkpoint on hidden states from a file.
+// smla run: one attention layer of a checkpoint on hidden states from a file, or a serving run of a trace.
 #include "common.h"
 #include "layer_files.h"
 #include "sequences.h"
+#include "serve.h"
 #include "subcommands.h"
 
 #include <cmath>
@@ -18,6 +19,7 @@ struct Options {
     int decode = 0, page_tokens = 64;
     double tolerance = 0, scratch_mib = 0;
     bool f64 = false;
+    ServeOptions serving;
     ContextOptions context;
 };
 
@@ -200,15 +202,12 @@ int run(const Tool& tool, const Options& options) {
 }
 
 void add_options(CLI::App& command, Options& o) {
-    command.add_option("checkpoint", o.checkpoint, "Folder with config.json and model.safetensors")
-        ->required();
-    command
-        .add_option("--hidden", o.hidden,
-                    "Input: safetensors with hidden [S,X] or [B,S,X], optionally position_ids")
-        ->required();
+    command.add_option("checkpoint", o.checkpoint, "Folder with config.json and model.safetensors");
+    command.add_option("--hidden", o.hidden,
+                       "Input: safetensors with hidden [S,X] or [B,S,X], optionally position_ids");
     command.add_option("--hidden-name", o.hidden_name,
                        "Name of the input tensor, if not hidden or hidden_states");
-    command.add_option("--out", o.out, "Output: safetensors with y, f32")->required();
+    command.add_option("--out", o.out, "Output: safetensors with y, f32");
     command.add_option("--layer", o.layer, "Layer number (default: the input file's metadata, else 0)");
     command.add_option("--kv-format", o.kv_format, "Record format of the KV cache (smla list formats)")
         ->capture_default_str();
@@ -242,6 +241,7 @@ void add_options(CLI::App& command, Options& o) {
     command.add_option("--tolerance", o.tolerance, "For --expected; 0: by precision and format")
         ->capture_default_str();
     command.add_flag("--f64", o.f64, "Everything in double: needs --engine reference");
+    o.serving.add(command);
     o.context.add(command);
 }
 
@@ -253,9 +253,17 @@ void add_run(CLI::App& app, Tool& tool) {
         tool.command(app, "run", "Run an attention layer of a checkpoint on hidden states",
                      "  smla run model/ --layer 3 --hidden x.safetensors --out y.safetensors\n"
                      "  smla run model/ --layer 3 --hidden x.safetensors --out y.safetensors --kv-format "
-                     "fp8_656 --chunk 256");
+                     "fp8_656 --chunk 256\n"
+                     "  smla run --serve examples/traces/mixed.csv --backend FLASHMLA_SPARSE --kv-dtype fp8");
     add_options(*command, *options);
-    tool.action(command, [&tool, options] { return run(tool, *options); });
+    tool.action(command, [&tool, options] {
+        if (!options->serving.trace.empty()) return serve(tool, options->serving, options->context);
+        for (const auto& [name, value] :
+             {std::pair{"checkpoint", &options->checkpoint}, std::pair{"--hidden", &options->hidden},
+              std::pair{"--out", &options->out}})
+            SMLA_CHECK(!value->empty(), name, "nothing", "a path");
+        return run(tool, *options);
+    });
 }
 
 }  // namespace smla::cli

@@ -1,7 +1,5 @@
 #include "ops/map/map.h"
 
-#include <limits>
-
 namespace smla {
 
 void MapOp::check(const Args& args) {
@@ -23,24 +21,28 @@ void MapOp::check(const Args& args) {
     check_optional("args.counts", args.counts, kInt32, {tokens});
 }
 
+BlockTable block_table_of(const Tensor& table, int64_t page_tokens, int64_t page_rows) {
+    return {static_cast<const int32_t*>(table.data),
+            table.shape[0],
+            table.shape[1],
+            table.stride_elems[0],
+            table.stride_elems[1],
+            page_tokens,
+            page_rows ? page_rows : page_tokens};
+}
+
 int32_t map_position(const Tensor& block_table, int64_t request, int64_t position, int64_t page_tokens,
                      int64_t page_rows) {
-    if (position < 0 || request < 0 || request >= block_table.shape[0]) return -1;
-    const int64_t column = position / page_tokens;
-    if (column >= block_table.shape[1]) return -1;
-    const int64_t block = load_int(block_table, request, column);
-    const int64_t row = block * page_rows + position % page_tokens;
-    return block < 0 || row > std::numeric_limits<int32_t>::max() ? -1 : int32_t(row);
+    return row_of(block_table_of(block_table, page_tokens, page_rows), request, position);
 }
 
 void MapOp::reference(const Args& args, int64_t begin, int64_t end) {
-    const int64_t page_rows = args.page_rows ? args.page_rows : args.page_tokens;
+    const BlockTable table = block_table_of(args.block_table, args.page_tokens, args.page_rows);
     for (int64_t t = begin; t < end; ++t) {
         const int64_t request = load_int(args.request_of_token, t);
         int32_t count = 0;
         for (int64_t j = 0; j < args.positions.shape[1]; ++j) {
-            const int32_t row = map_position(args.block_table, request, load_int(args.positions, t, j),
-                                             args.page_tokens, page_rows);
+            const int32_t row = row_of(table, request, load_int(args.positions, t, j));
             *reinterpret_cast<int32_t*>(address(args.rows, t, j)) = row;
             count += row >= 0;
         }

@@ -1,0 +1,199 @@
+// smla/hpp/backend.hpp: attention backends and their metadata, and the integer operations beside them.
+#ifndef SMLA_HPP_BACKEND_HPP
+#define SMLA_HPP_BACKEND_HPP
+
+#include <smla/backend.h>
+#include <smla/rows.h>
+#include <smla/hpp/context.hpp>
+#include <smla/hpp/error.hpp>
+#include <smla/hpp/tensor.hpp>
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace smla {
+inline namespace v0 {
+
+// A device by name, for arguments and questions; nothing is asked of it.
+inline smla_device_info device(const char* name) {
+    smla_device_info out{};
+    out.struct_size = sizeof out;
+    check(smla_describe_device(name, &out));
+    return out;
+}
+
+inline std::vector<std::string_view> backends() {
+    const char* const* names = nullptr;
+    int32_t count = 0;
+    check(smla_backend_list(&names, &count));
+    return {names, names + count};
+}
+
+namespace detail {
+template <class Call>
+std::string text_of(Call call) {
+    size_t bytes = 0;
+    check(call(nullptr, &bytes));
+    std::string out(bytes, '\0');
+    check(call(out.data(), &bytes));
+    out.resize(bytes - 1);
+    return out;
+}
+}  // namespace detail
+
+// One reason per line, empty if the backend can serve the arguments. `original`: what the published gate
+// says.
+inline std::string why_not(const char* name, smla_backend_args args, bool original = false) {
+    args = detail::sized(args);
+    return detail::text_of([&](char* buffer, size_t* bytes) {
+        return smla_backend_why_not(name, &args, original, buffer, bytes);
+    });
+}
+// JSON: the backend chosen, and each candidate with its refusals.
+inline std::string select_backend(smla_backend_args args, const char* wanted = nullptr) {
+    args = detail::sized(args);
+    return detail::text_of(
+        [&](char* buffer, size_t* bytes) { return smla_backend_select(&args, wanted, buffer, bytes); });
+}
+
+// Buffers of a fixed size and address; build() changes their contents. Serves one build or reader at a time.
+class Metadata {
+public:
+    explicit Metadata(const smla_backend* backend) {
+        smla_backend_metadata* raw = nullptr;
+        check(smla_backend_metadata_create(backend, &raw));
+        handle_.reset(raw);
+    }
+
+    // A refused batch changes nothing.
+    void build(smla_plan_batch batch) {
+        batch = detail::sized(batch);
+        check(smla_backend_metadata_build(get(), &batch));
+    }
+
+    smla_backend_metadata* get() const { return handle_.get(); }
+
+    std::vector<std::string_view> fields() const {
+        const char* const* names = nullptr;
+        int32_t count = 0;
+        check(smla_metadata_fields(get(), &names, &count));
+        return {names, names + count};
+    }
+    smla_tensor tensor(const char* name) const {
+        smla_tensor out{};
+        check(smla_metadata_field(get(), name, &out));
+        return out;
+    }
+    // Dimensions of 1 in the middle are left out: [Td,1,window] is a view of Td rows.
+    template <Element T>
+    View<const T> field(const char* name) const {
+        smla_tensor out = tensor(name);
+        if (out.ndim == 3 && out.shape[1] == 1) {
+            out.ndim = 2;
+            out.shape[1] = out.shape[2];
+            out.stride_elems[1] = out.stride_elems[2];
+        }
+        return View<const T>(name, out);
+    }
+    int32_t number(const char* name) const { return field<int32_t>(name)[0]; }
+
+#define SMLA_HPP_FIELD(name, type, label) \
+    View<const type> name() const { return field<type>(label); }
+    // of V3.2
+    SMLA_HPP_FIELD(req_id_per_token, int32_t, "req_id_per_token")
+    SMLA_HPP_FIELD(slot_mapping, int64_t, "slot_mapping")
+    SMLA_HPP_FIELD(scheduler_metadata, int32_t, "fp8_extra_metadata.scheduler_metadata")
+    SMLA_HPP_FIELD(num_splits, int32_t, "fp8_extra_metadata.num_splits")
+    // of V4
+    SMLA_HPP_FIELD(token_to_req_indices, int32_t, "swa.token_to_req_indices")
+    SMLA_HPP_FIELD(is_valid_token, uint8_t, "swa.is_valid_token")
+    SMLA_HPP_FIELD(decode_swa_indices, int32_t, "swa.decode_swa_indices")
+    SMLA_HPP_FIELD(decode_swa_lens, int32_t, "swa.decode_swa_lens")
+    SMLA_HPP_FIELD(prefill_swa_indices, int32_t, "swa.prefill_swa_indices")
+    SMLA_HPP_FIELD(prefill_swa_lens, int32_t, "swa.prefill_swa_lens")
+    SMLA_HPP_FIELD(prefill_seq_lens, int32_t, "swa.prefill_seq_lens")
+    SMLA_HPP_FIELD(prefill_gather_lens, int32_t, "swa.prefill_gather_lens")
+    SMLA_HPP_FIELD(c128a_decode_rows, int32_t, "c128a_global_decode_topk_indices")
+    SMLA_HPP_FIELD(c128a_decode_lens, int32_t, "c128a_decode_topk_lens")
+    SMLA_HPP_FIELD(c128a_prefill_entries, int32_t, "c128a_prefill_topk_indices")
+#undef SMLA_HPP_FIELD
+
+private:
+    struct Destroy {
+        void operator()(smla_backend_metadata* metadata) const { smla_backend_metadata_destroy(metadata); }
+    };
+    std::unique_ptr<smla_backend_metadata, Destroy> handle_;
+};
+
+// A backend keeps its context alive. Any thread may call forward; a workspace serves one call at a time.
+class Backend {
+public:
+    // `name` null: the one that suits the arguments and the device best (SMLA_BACKEND of the environment
+    // forces another).
+    Backend(const Context& context, smla_backend_args args, const char* name = nullptr) {
+        args = detail::sized(args);
+        smla_backend* raw = nullptr;
+        check(smla_backend_create(context.get(), name, &args, &raw));
+        handle_.reset(raw, [alive = context.shared()](smla_backend* made) { smla_backend_destroy(made); });
+    }
+
+    smla_backend* get() const { return handle_.get(); }
+    smla_backend_info info() const {
+        smla_backend_info out{};
+        out.struct_size = sizeof out;
+        check(smla_backend_get_info(get(), &out));
+        return out;
+    }
+    smla_cache_shape cache_shape(int32_t group, int64_t pages) const {
+        smla_cache_shape out{};
+        out.struct_size = sizeof out;
+        check(smla_backend_cache_shape(get(), group, pages, &out));
+        return out;
+    }
+    Metadata metadata() const { return Metadata(get()); }
+
+    void forward(smla_backend_forward_args args, Workspace& workspace) const {
+        args.stage_budget = workspace.budget();
+        if (args.metadata) workspace.reserve(workspace_size(args));
+        forward(args, workspace.get());
+    }
+    void forward(smla_backend_forward_args args, smla_workspace workspace,
+                 smla_stream stream = nullptr) const {
+        args = detail::sized(args);
+        check(smla_backend_forward(get(), &args, workspace, stream));
+    }
+    size_t workspace_size(smla_backend_forward_args args) const {
+        args = detail::sized(args);
+        size_t bytes = 0;
+        check(smla_backend_workspace_size(get(), &args, &bytes));
+        return bytes;
+    }
+
+private:
+    std::shared_ptr<smla_backend> handle_;
+};
+
+#define SMLA_HPP_ROWS(name)                     \
+    inline void name(smla_##name##_args args) { \
+        args = detail::sized(args);             \
+        check(smla_##name(&args));              \
+    }
+SMLA_HPP_ROWS(request_rows)
+SMLA_HPP_ROWS(split_context)
+SMLA_HPP_ROWS(combined_rows)
+SMLA_HPP_ROWS(mixed_rows)
+SMLA_HPP_ROWS(decode_schedule)
+#undef SMLA_HPP_ROWS
+// Returns how many chunks it wrote.
+inline int32_t prefill_chunks(smla_prefill_chunks_args args) {
+    args = detail::sized(args);
+    check(smla_prefill_chunks(&args));
+    return args.count;
+}
+
+}  // namespace v0
+}  // namespace smla
+
+#endif  // SMLA_HPP_BACKEND_HPP

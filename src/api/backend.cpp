@@ -1,0 +1,230 @@
+#include "api/guard.h"
+#include "backends/metadata.h"
+#include "backends/select.h"
+
+#include <smla/backend.h>
+
+#include <nlohmann/json.hpp>
+
+using namespace smla;
+
+struct smla_backend {
+    smla_context* context;
+    BackendInstance instance;
+};
+
+struct smla_backend_metadata {
+    std::unique_ptr<Metadata> metadata;
+};
+
+namespace {
+
+template <class Handle>
+Handle& handle(Handle* pointer, const char* name) {
+    SMLA_CHECK(pointer, name, "null", text("a ", name));
+    return *pointer;
+}
+
+// A struct that the library fills in tells how large its caller made it.
+template <class Out>
+void check_room(const Out* out) {
+    SMLA_CHECK(out && out->struct_size >= sizeof(Out), "out.struct_size", out ? out->struct_size : 0u,
+               sizeof(Out));
+}
+
+BackendConfig read_config(const smla_backend_args* args) { return resolve_config(api::read_args(args)); }
+
+// Text of any length into the caller's buffer, by the rule of smla_explain_stage.
+void give_text(const std::string& text, char* buffer, size_t* bytes) {
+    SMLA_CHECK(bytes, "bytes", "null", "where the length goes");
+    const size_t needed = text.size() + 1;
+    if (buffer) {
+        SMLA_CHECK(*bytes >= needed, "bytes", *bytes, needed);
+        std::memcpy(buffer, text.c_str(), needed);
+    }
+    *bytes = needed;
+}
+
+std::string lines(const std::vector<std::string>& reasons) {
+    std::string out;
+    for (const std::string& reason : reasons) out += (out.empty() ? "" : "\n") + reason;
+    return out;
+}
+
+std::string field_list(const Metadata& metadata) {
+    std::string out;
+    for (const char* name : metadata.names()) out += (out.empty() ? "one of " : ", ") + std::string(name);
+    return out;
+}
+
+nlohmann::json as_json(const Selection& selection) {
+    nlohmann::json candidates = nlohmann::json::array();
+    for (const BackendVerdict& verdict : selection.verdicts)
+        candidates.push_back({{"backend", verdict.backend->name},
+                              {"chosen", verdict.backend == selection.backend},
+                              {"can_serve", verdict.refusals.empty()},
+                              {"refusals", verdict.refusals},
+                              {"original", verdict.published}});
+    return {{"backend", selection.backend ? nlohmann::json(selection.backend->name) : nlohmann::json()},
+            {"forced", !selection.forced.empty()},
+            {"engine", selection.engine.name},
+            {"engine_refusal", selection.engine.refusal},
+            {"candidates", candidates}};
+}
+
+void refuse_output_quant(const ForwardArgs& args) {
+    const std::pair<const char*, const Tensor&> scales[] = {
+        {"args.output_scale", args.output_scale}, {"args.output_block_scale", args.output_block_scale}};
+    for (const auto& [field, scale] : scales)
+        if (present(scale))
+            fail(SMLA_UNSUPPORTED, field, describe(scale), "absent: there is no fused output quantisation");
+}
+
+}  // namespace
+
+extern "C" {
+
+smla_status smla_describe_device(const char* name, smla_device_info* out) {
+    return api::guard([&] {
+        SMLA_CHECK(name, "name", "null", "the name of a device");
+        check_room(out);
+        const uint32_t size = out->struct_size;
+        *out = describe_device(name);
+        out->struct_size = size;
+    });
+}
+
+smla_status smla_backend_list(const char* const** names, int32_t* count) {
+    return api::guard([&] {
+        SMLA_CHECK(names, "names", "null", "where the names go");
+        SMLA_CHECK(count, "count", "null", "where the number of names goes");
+        *names = backend_names().data();
+        *count = int32_t(backend_names().size());
+    });
+}
+
+smla_status smla_backend_why_not(const char* name, const smla_backend_args* args, int32_t original,
+                                 char* buffer, size_t* bytes) {
+    return api::guard([&] {
+        SMLA_CHECK(name, "name", "null", "the name of a backend");
+        SMLA_CHECK(original == 0 || original == 1, "original", original, "0 or 1");
+        const Backend& backend = find_backend(name);
+        const BackendConfig config = read_config(args);
+        give_text(lines(original ? published_refusals(backend, config) : why_not(backend, config)), buffer,
+                  bytes);
+    });
+}
+
+smla_status smla_backend_select(const smla_backend_args* args, const char* wanted, char* buffer,
+                                size_t* bytes) {
+    return api::guard([&] {
+        give_text(as_json(select_backend(read_config(args), wanted ? wanted : "")).dump(), buffer, bytes);
+    });
+}
+
+smla_status smla_backend_create(smla_context* context, const char* name, const smla_backend_args* args,
+                                smla_backend** out) {
+    return api::guard([&] {
+        SMLA_CHECK(out, "out", "null", "where the backend goes");
+        *out = nullptr;
+        const Context& on = api::checked(context);
+        SMLA_CHECK(on.device().type() == SMLA_CPU, "context", on.description(),
+                   "the cpu or reference engine: metadata is built on the host");
+        *out = new smla_backend{context, choose_backend(read_config(args), name ? name : "")};
+    });
+}
+
+void smla_backend_destroy(smla_backend* backend) { delete backend; }
+
+smla_status smla_backend_get_info(const smla_backend* backend, smla_backend_info* info) {
+    return api::guard([&] {
+        const BackendInstance& on = handle(backend, "backend").instance;
+        SMLA_CHECK(info && info->struct_size >= sizeof(smla_backend_info), "info.struct_size",
+                   info ? info->struct_size : 0u, sizeof(smla_backend_info));
+        *info = {.struct_size = info->struct_size,
+                 .family = on.backend->family,
+                 .name = on.backend->name,
+                 .kv_cache_dtype = find_format(on.format)->name,
+                 .format = on.format,
+                 .head_size = on.config.head_size(),
+                 .page_tokens = on.config.args.page_tokens,
+                 .window_page_tokens = on.config.hybrid() ? on.config.args.window_page_tokens : 0,
+                 .reorder_threshold = on.threshold(),
+                 .padded_heads = on.backend->padded_heads(on.config),
+                 .graph_support = on.backend->graph_support};
+    });
+}
+
+smla_status smla_backend_cache_shape(const smla_backend* backend, int32_t group, int64_t pages,
+                                     smla_cache_shape* out) {
+    return api::guard([&] {
+        check_room(out);
+        const uint32_t size = out->struct_size;
+        *out = handle(backend, "backend").instance.cache_shape(group, pages);
+        out->struct_size = size;
+    });
+}
+
+smla_status smla_backend_metadata_create(const smla_backend* backend, smla_backend_metadata** out) {
+    return api::guard([&] {
+        SMLA_CHECK(out, "out", "null", "where the metadata go");
+        *out = nullptr;
+        const BackendInstance& on = handle(backend, "backend").instance;
+        *out = new smla_backend_metadata{on.backend->metadata(on)};
+    });
+}
+
+void smla_backend_metadata_destroy(smla_backend_metadata* metadata) { delete metadata; }
+
+smla_status smla_backend_metadata_build(smla_backend_metadata* metadata, const smla_plan_batch* batch) {
+    return api::guard([&] {
+        const ExpectDevice device(SMLA_CPU, 0);
+        handle(metadata, "metadata").metadata->build(api::read_args(batch));
+    });
+}
+
+smla_status smla_metadata_field(const smla_backend_metadata* metadata, const char* name, smla_tensor* out) {
+    return api::guard([&] {
+        const Metadata& on = *handle(metadata, "metadata").metadata;
+        SMLA_CHECK(name, "name", "null", "the name of a field");
+        SMLA_CHECK(out, "out", "null", "where the field goes");
+        const Tensor* field = on.find(name);
+        SMLA_CHECK(field, "name", name, field_list(on));
+        *out = *field;
+    });
+}
+
+smla_status smla_metadata_fields(const smla_backend_metadata* metadata, const char* const** names,
+                                 int32_t* count) {
+    return api::guard([&] {
+        const Metadata& on = *handle(metadata, "metadata").metadata;
+        SMLA_CHECK(names, "names", "null", "where the names go");
+        SMLA_CHECK(count, "count", "null", "where the number of names goes");
+        *names = on.names().data();
+        *count = int32_t(on.names().size());
+    });
+}
+
+smla_status smla_backend_workspace_size(const smla_backend* backend, const smla_backend_forward_args* args,
+                                        size_t* bytes) {
+    return api::guard([&] {
+        const smla_backend& on = handle(backend, "backend");
+        SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
+        const ForwardArgs copy = api::read_args(args);
+        refuse_output_quant(copy);
+        *bytes = on.instance.workspace(on.context->context.env({}), copy);
+    });
+}
+
+smla_status smla_backend_forward(const smla_backend* backend, const smla_backend_forward_args* args,
+                                 smla_workspace workspace, smla_stream) {
+    return api::guard([&] {
+        const smla_backend& on = handle(backend, "backend");
+        const ForwardArgs copy = api::read_args(args);
+        refuse_output_quant(copy);
+        on.instance.run(on.context->context.env({}), copy.metadata ? copy.metadata->metadata.get() : nullptr,
+                        copy, api::read_workspace(workspace));
+    });
+}
+
+}  // extern "C"

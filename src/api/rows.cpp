@@ -1,0 +1,48 @@
+#include "api/guard.h"
+#include "backends/maps/combined_rows.h"
+#include "backends/maps/context_split.h"
+#include "backends/maps/decode_schedule.h"
+#include "backends/maps/mixed_rows.h"
+#include "backends/maps/prefill_chunks.h"
+#include "backends/maps/request_rows.h"
+
+#include <smla/rows.h>
+
+using namespace smla;
+
+namespace {
+const Tensor& given(const smla_tensor* tensor, const char* name) {
+    SMLA_CHECK(tensor, name, "null", "a tensor");
+    return *tensor;
+}
+}  // namespace
+
+extern "C" {
+
+#define SMLA_ROW_OPERATION(name)                              \
+    smla_status smla_##name(const smla_##name##_args* args) { \
+        return api::guard([&] {                               \
+            const ExpectDevice device(SMLA_CPU, 0);           \
+            name(api::read_args(args));                       \
+        });                                                   \
+    }
+SMLA_ROW_OPERATION(request_rows)
+SMLA_ROW_OPERATION(split_context)
+SMLA_ROW_OPERATION(combined_rows)
+SMLA_ROW_OPERATION(mixed_rows)
+SMLA_ROW_OPERATION(decode_schedule)
+#undef SMLA_ROW_OPERATION
+
+smla_status smla_lse_from_log2(const smla_tensor* log2_lse, const smla_tensor* lse) {
+    return api::guard([&] { lse_from_log2(given(log2_lse, "log2_lse"), given(lse, "lse")); });
+}
+
+smla_status smla_prefill_chunks(smla_prefill_chunks_args* args) {
+    return api::guard([&] {
+        smla_prefill_chunks_args copy = api::read_args(args);
+        prefill_chunks(copy);
+        args->count = copy.count;
+    });
+}
+
+}  // extern "C"

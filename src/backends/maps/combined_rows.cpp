@@ -1,0 +1,65 @@
+#include "backends/maps/combined_rows.h"
+
+namespace smla {
+
+namespace {
+
+void check(const smla_combined_rows_args& args) {
+    SMLA_CHECK(args.window >= 1, "args.window", args.window, "1 or more tokens");
+    SMLA_CHECK(args.ratio >= 0, "args.ratio", args.ratio, "0 or more");
+    SMLA_CHECK(args.topk >= 0 && (args.ratio > 0 || args.topk == 0), "args.topk", args.topk,
+               args.ratio > 0 ? "0 or more" : "0: there are no entries");
+    SMLA_CHECK(args.entries >= 0, "args.entries", args.entries, "0 or more");
+    SMLA_CHECK(args.stride >= args.entries, "args.stride", args.stride,
+               text("at least entries (", args.entries, ")"));
+    check_tensor("args.seq_lens", args.seq_lens, kInt32, {kAny});
+    const int64_t requests = args.seq_lens.shape[0];
+    check_tensor("args.query_start_loc", args.query_start_loc, kInt32, {requests + 1});
+    check_tensor("args.gather_lens", args.gather_lens, kInt32, {requests});
+    const int64_t tokens = load_int(args.query_start_loc, requests) - load_int(args.query_start_loc, 0);
+    if (args.topk > 0) {
+        check_tensor("args.selected", args.selected, kInt32, {tokens, kAny});
+        SMLA_CHECK(args.selected.shape[1] >= args.topk, "args.selected.shape[1]", args.selected.shape[1],
+                   text("topk (", args.topk, ") or more"));
+    }
+    check_tensor("args.rows", args.rows, kInt32, {tokens, kAny});
+    SMLA_CHECK(args.rows.shape[1] >= int64_t(args.topk) + args.window, "args.rows.shape[1]",
+               args.rows.shape[1], text("topk + window (", int64_t(args.topk) + args.window, ") or more"));
+    check_tensor("args.lens", args.lens, kInt32, {tokens});
+    for (int64_t b = 0; b < requests; ++b) {
+        const int64_t query = load_int(args.query_start_loc, b + 1) - load_int(args.query_start_loc, b);
+        const int64_t length = load_int(args.seq_lens, b), gathered = load_int(args.gather_lens, b);
+        SMLA_CHECK(query >= 0, text("args.query_start_loc[", b + 1, "]"),
+                   load_int(args.query_start_loc, b + 1), "ascending");
+        SMLA_CHECK(length >= query, text("args.seq_lens[", b, "]"), length,
+                   text("at least the request's ", query, " query tokens"));
+        SMLA_CHECK(gathered >= 0 && gathered <= length && gathered <= args.stride - args.entries,
+                   text("args.gather_lens[", b, "]"), gathered, "0 to seq_len, and within stride - entries");
+    }
+}
+
+}  // namespace
+
+void combined_rows(const smla_combined_rows_args& args) {
+    check(args);
+    const int64_t base = load_int(args.query_start_loc, 0);
+    for (int64_t b = 0; b < args.seq_lens.shape[0]; ++b) {
+        const int64_t begin = load_int(args.query_start_loc, b) - base,
+                      end = load_int(args.query_start_loc, b + 1) - base, length = load_int(args.seq_lens, b);
+        const int64_t first_row = args.stride * b;
+        const GatheredRequest request{first_row, first_row + args.entries,
+                                      length - load_int(args.gather_lens, b)};
+        for (int64_t t = begin; t < end; ++t) {
+            const int64_t position = length - (end - t);
+            const PrefillColumns columns = prefill_columns(position, args.ratio, args.topk, args.window);
+            for (int32_t j = 0; j < int32_t(args.rows.shape[1]); ++j) {
+                const int32_t selected = j < columns.entries ? int32_t(load_int(args.selected, t, j)) : -1;
+                *reinterpret_cast<int32_t*>(address(args.rows, t, j)) =
+                    combined_row(request, columns, position, j, selected);
+            }
+            *reinterpret_cast<int32_t*>(address(args.lens, t)) = columns.entries + columns.window;
+        }
+    }
+}
+
+}  // namespace smla

@@ -1,0 +1,124 @@
+#include "backends/maps/mixed_rows.h"
+
+#include <algorithm>
+
+namespace smla {
+
+namespace {
+
+int32_t& element(const Tensor& tensor, int64_t i, int64_t j = 0) {
+    return *reinterpret_cast<int32_t*>(address(tensor, i, j));
+}
+
+// What the checked tensors say of a call's shape.
+struct MixedShape {
+    int64_t decodes = 0, prefills = 0;  // tokens
+    int64_t decode_columns = 0;
+};
+
+void check_pages(const char* field, int32_t tokens, const char* rows_field, int32_t rows) {
+    SMLA_CHECK(tokens >= 1, field, tokens, "1 or more");
+    SMLA_CHECK(rows == 0 || rows >= tokens, rows_field, rows, text("0, or at least ", tokens));
+}
+
+MixedShape check(const smla_mixed_rows_args& args) {
+    MixedShape shape;
+    SMLA_CHECK(args.window >= 1, "args.window", args.window, "1 or more tokens");
+    SMLA_CHECK(args.ratio >= 0, "args.ratio", args.ratio, "0 or more");
+    SMLA_CHECK(args.local == 0 || args.local == 1, "args.local", args.local, "0 or 1");
+    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
+    check_tensor("args.decode_window_rows", args.decode_window_rows, kInt32, {kAny, args.window});
+    shape.decodes = args.decode_window_rows.shape[0];
+    if (check_optional("args.decode_entries", args.decode_entries, kInt32, {shape.decodes, kAny}))
+        shape.decode_columns = args.decode_entries.shape[1];
+    if (check_optional("args.decode_lens", args.decode_lens, kInt32, {shape.decodes}))
+        SMLA_CHECK(!args.local, "args.decode_lens", "given", "absent: local entries are counted");
+    if (args.local) {
+        check_tensor("args.is_valid", args.is_valid, dtypes(SMLA_U8), {kAny});
+        SMLA_CHECK(args.is_valid.shape[0] >= shape.decodes, "args.is_valid.shape[0]", args.is_valid.shape[0],
+                   text(shape.decodes, " decode tokens or more"));
+    }
+    SMLA_CHECK(args.topk >= 0, "args.topk", args.topk, "0 or more");
+    if (check_optional("args.prefill_entries", args.prefill_entries, kInt32, {kAny, kAny})) {
+        shape.prefills = args.prefill_entries.shape[0];
+        SMLA_CHECK(args.prefill_entries.shape[1] >= args.topk || shape.prefills == 0,
+                   "args.prefill_entries.shape[1]", args.prefill_entries.shape[1],
+                   text("topk (", args.topk, ") or more"));
+    }
+    const int64_t tokens = shape.decodes + shape.prefills;
+    check_tensor("args.seq_lens", args.seq_lens, kInt32, {kAny});
+    const int64_t requests = args.seq_lens.shape[0];
+    check_tensor("args.query_start_loc", args.query_start_loc, kInt32, {requests + 1});
+    check_tensor("args.request_of_token", args.request_of_token, kInt32, {kAny});
+    SMLA_CHECK(args.request_of_token.shape[0] >= tokens, "args.request_of_token.shape[0]",
+               args.request_of_token.shape[0], text(tokens, " tokens or more"));
+    check_tensor("args.window_table", args.window_table, kInt32, {requests, kAny});
+    check_pages("args.window_page_tokens", args.window_page_tokens, "args.window_page_rows",
+                args.window_page_rows);
+    if (args.ratio > 0) {
+        check_tensor("args.entry_table", args.entry_table, kInt32, {requests, kAny});
+        check_pages("args.entry_page_tokens", args.entry_page_tokens, "args.entry_page_rows",
+                    args.entry_page_rows);
+    }
+    const int64_t width = mixed_width(args.window, std::max<int64_t>(args.topk, shape.decode_columns));
+    check_tensor("args.rows", args.rows, kInt32, {tokens, width});
+    check_tensor("args.lens", args.lens, kInt32, {tokens});
+    return shape;
+}
+
+// Compressed columns of a decode token; returns how many count. A count is a prefix length only without gaps,
+// so those of local entries are closed.
+int32_t decode_entries(const smla_mixed_rows_args& args, const BlockTable& table, const MixedShape& shape,
+                       int64_t t) {
+    const int64_t request = load_int(args.request_of_token, t);
+    int64_t found = 0;
+    for (int64_t c = 0; c < shape.decode_columns; ++c) {
+        const int32_t given = element(args.decode_entries, t, c);
+        if (!args.local) {
+            element(args.rows, t, args.window + c) = given;
+        } else if (const int32_t row = row_of(table, request, given); row >= 0) {
+            element(args.rows, t, args.window + found++) = row;
+        }
+    }
+    if (!args.local)
+        return present(args.decode_lens) ? element(args.decode_lens, t) : int32_t(shape.decode_columns);
+    for (int64_t c = found; c < shape.decode_columns; ++c) element(args.rows, t, args.window + c) = -1;
+    return *reinterpret_cast<const uint8_t*>(address(args.is_valid, t)) ? int32_t(found) : 0;
+}
+
+}  // namespace
+
+void mixed_rows(const smla_mixed_rows_args& args) {
+    const MixedShape shape = check(args);
+    const BlockTable window =
+                         block_table_of(args.window_table, args.window_page_tokens, args.window_page_rows),
+                     entries = args.ratio > 0 ? block_table_of(args.entry_table, args.entry_page_tokens,
+                                                               args.entry_page_rows)
+                                              : BlockTable{};
+    const int64_t width = args.rows.shape[1];
+    for (int64_t t = 0; t < shape.decodes; ++t) {
+        for (int64_t j = 0; j < args.window; ++j)
+            element(args.rows, t, j) = element(args.decode_window_rows, t, j);
+        element(args.lens, t) = args.window + decode_entries(args, entries, shape, t);
+        for (int64_t j = args.window + shape.decode_columns; j < width; ++j) element(args.rows, t, j) = -1;
+    }
+    for (int64_t i = 0; i < shape.prefills; ++i) {
+        const int64_t t = shape.decodes + i, request = load_int(args.request_of_token, t);
+        SMLA_CHECK(request >= 0 && request < args.seq_lens.shape[0], text("args.request_of_token[", t, "]"),
+                   request, text("0 to ", args.seq_lens.shape[0] - 1));
+        const int64_t left = load_int(args.query_start_loc, request + 1) - t,
+                      position = load_int(args.seq_lens, request) - left;
+        SMLA_CHECK(left >= 1 && position >= 0, text("args.query_start_loc[", request + 1, "]"), left + t,
+                   text("behind token ", t, " of the request, and at most seq_len tokens"));
+        const PrefillColumns columns = prefill_columns(position, args.ratio, args.topk, args.window);
+        for (int32_t j = 0; j < args.window; ++j)
+            element(args.rows, t, j) = window_row(window, request, int32_t(position) + 1, args.window, j);
+        for (int32_t c = 0; c < int32_t(width) - args.window; ++c) {
+            const int32_t selected = c < columns.entries ? element(args.prefill_entries, i, c) : -1;
+            element(args.rows, t, args.window + c) = mixed_entry_row(entries, request, columns, c, selected);
+        }
+        element(args.lens, t) = args.window + columns.entries;
+    }
+}
+
+}  // namespace smla

@@ -1,0 +1,81 @@
+#include "backends/maps/prefill_chunks.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace smla {
+
+namespace {
+
+struct Prefill {
+    const smla_prefill_chunks_args& args;
+    int64_t ratio, max_rows, max_logits, max_requests;
+
+    explicit Prefill(const smla_prefill_chunks_args& given) : args(given) {
+        constexpr int64_t kNoBound = std::numeric_limits<int64_t>::max();
+        ratio = std::max(args.ratio, 1);
+        max_rows = args.max_rows ? args.max_rows : kNoBound;
+        max_logits = args.max_logits_bytes ? args.max_logits_bytes / int64_t(sizeof(float)) : kNoBound;
+        max_requests = args.max_requests ? args.max_requests : kNoBound;
+    }
+    int64_t requests() const { return args.seq_lens.shape[0]; }
+    int64_t begin(int64_t request) const { return load_int(args.query_start_loc, request); }
+    int64_t rows(int64_t request) const { return load_int(args.seq_lens, request) / ratio; }
+};
+
+void check(const smla_prefill_chunks_args& args) {
+    SMLA_CHECK(args.ratio >= 0, "args.ratio", args.ratio, "0 or more");
+    SMLA_CHECK(args.max_rows >= 0, "args.max_rows", args.max_rows, "0 or more");
+    SMLA_CHECK(args.max_logits_bytes >= 0, "args.max_logits_bytes", args.max_logits_bytes, "0 or more");
+    SMLA_CHECK(args.max_requests >= 0, "args.max_requests", args.max_requests, "0 or more");
+    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
+    check_tensor("args.seq_lens", args.seq_lens, kInt32, {kAny});
+    const int64_t requests = args.seq_lens.shape[0];
+    check_tensor("args.query_start_loc", args.query_start_loc, kInt32, {requests + 1});
+    SMLA_CHECK(args.first_request >= 0 && args.first_request <= requests, "args.first_request",
+               args.first_request, text("0 to ", requests));
+    check_tensor("args.chunks", args.chunks, kInt32, {kAny, kChunkColumns});
+    const Prefill prefill(args);
+    for (int64_t r = args.first_request; r < requests; ++r) {
+        SMLA_CHECK(prefill.begin(r + 1) >= prefill.begin(r), text("args.query_start_loc[", r + 1, "]"),
+                   prefill.begin(r + 1), "ascending");
+        SMLA_CHECK(load_int(args.seq_lens, r) >= 0, text("args.seq_lens[", r, "]"),
+                   load_int(args.seq_lens, r), "0 or more");
+        SMLA_CHECK(prefill.rows(r) <= prefill.max_rows, text("args.seq_lens[", r, "]"),
+                   text(prefill.rows(r), " rows"), text("at most max_rows (", prefill.max_rows, ")"));
+    }
+}
+
+}  // namespace
+
+void prefill_chunks(smla_prefill_chunks_args& args) {
+    check(args);
+    const Prefill prefill(args);
+    args.count = 0;
+    const auto emit = [&](int64_t first, int64_t end, int64_t begin, int64_t stop, int64_t rows, bool again) {
+        SMLA_CHECK(args.count < args.chunks.shape[0], "args.chunks.shape[0]", args.chunks.shape[0],
+                   "more: query tokens + requests are enough");
+        const int64_t values[kChunkColumns] = {first, end, begin, stop, rows, again};
+        for (int c = 0; c < kChunkColumns; ++c)
+            *reinterpret_cast<int32_t*>(address(args.chunks, args.count, c)) = int32_t(values[c]);
+        ++args.count;
+    };
+    const auto fits = [&](int64_t tokens, int64_t rows) {
+        return rows <= prefill.max_rows && (rows == 0 || tokens <= prefill.max_logits / rows);
+    };
+    for (int64_t first = args.first_request; first < prefill.requests();) {
+        int64_t end = first + 1, rows = prefill.rows(first);
+        const int64_t begin = prefill.begin(first);
+        while (end < prefill.requests() && end - first < prefill.max_requests &&
+               fits(prefill.begin(end + 1) - begin, rows + prefill.rows(end)))
+            rows += prefill.rows(end++);
+        // one request alone may still be too large
+        const int64_t stop = prefill.begin(end), tokens = stop - begin;
+        const int64_t piece = rows ? std::max<int64_t>(1, prefill.max_logits / rows) : tokens;
+        for (int64_t at = begin; at < stop; at += std::min(piece, stop - at))
+            emit(first, end, at, std::min(stop, at + std::min(piece, tokens)), rows, at > begin);
+        first = end;
+    }
+}
+
+}  // namespace smla

@@ -1,0 +1,71 @@
+#include "backends/maps/request_rows.h"
+
+#include <algorithm>
+
+namespace smla {
+
+namespace {
+
+void check(const smla_request_rows_args& args) {
+    SMLA_CHECK(args.page_tokens >= 1, "args.page_tokens", args.page_tokens, "1 or more");
+    SMLA_CHECK(args.page_rows == 0 || args.page_rows >= args.page_tokens, "args.page_rows", args.page_rows,
+               text("0, or at least page_tokens (", args.page_tokens, ")"));
+    SMLA_CHECK(args.compact == 0 || args.compact == 1, "args.compact", args.compact, "0 or 1");
+    SMLA_CHECK(args.ranks >= 0, "args.ranks", args.ranks, "0 or more");
+    SMLA_CHECK(args.rank >= 0 && args.rank < std::max(args.ranks, 1), "args.rank", args.rank,
+               text("0 to ", std::max(args.ranks, 1) - 1));
+    SMLA_CHECK(args.interleave >= 0, "args.interleave", args.interleave, "0 or more");
+    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
+    check_tensor("args.positions", args.positions, kInt32, {kAny, kAny});
+    const int64_t tokens = args.positions.shape[0];
+    check_tensor("args.request_of_token", args.request_of_token, kInt32, {tokens});
+    check_tensor("args.block_table", args.block_table, kInt32, {kAny, kAny});
+    check_optional("args.is_valid", args.is_valid, dtypes(SMLA_U8), {tokens});
+    if (check_optional("args.workspace_of_token", args.workspace_of_token, kInt32, {tokens}))
+        check_tensor("args.workspace_starts", args.workspace_starts, kInt32, {kAny});
+    check_tensor("args.rows", args.rows, kInt32, {tokens, args.positions.shape[1]});
+    SMLA_CHECK(args.rows.data != args.positions.data || element_count(args.rows) == 0, "args.rows.data",
+               "that of positions", "memory of its own");
+    check_optional("args.counts", args.counts, kInt32, {tokens});
+}
+
+// Where the token's rows of a gathered workspace begin; -1: it reads the cache.
+int64_t workspace_start(const smla_request_rows_args& args, int64_t token) {
+    if (!present(args.workspace_of_token)) return -1;
+    const int64_t workspace = load_int(args.workspace_of_token, token);
+    if (workspace < 0) return -1;
+    SMLA_CHECK(workspace < args.workspace_starts.shape[0], text("args.workspace_of_token[", token, "]"),
+               workspace, text("below ", args.workspace_starts.shape[0], ", the workspaces"));
+    return std::max<int64_t>(load_int(args.workspace_starts, workspace), 0);
+}
+
+}  // namespace
+
+void request_rows(const smla_request_rows_args& args) {
+    check(args);
+    const BlockTable table = block_table_of(args.block_table, args.page_tokens, args.page_rows);
+    const RankShare share{std::max(args.ranks, 1), args.rank, std::max(args.interleave, 1)};
+    const int64_t columns = args.positions.shape[1];
+    for (int64_t t = 0; t < args.positions.shape[0]; ++t) {
+        const int64_t request = load_int(args.request_of_token, t), start = workspace_start(args, t);
+        const auto out = [&](int64_t j) -> int32_t& {
+            return *reinterpret_cast<int32_t*>(address(args.rows, t, j));
+        };
+        int64_t found = 0;
+        for (int64_t j = 0; j < columns; ++j) {
+            const int32_t row =
+                request_row(table, share, request, int32_t(load_int(args.positions, t, j)), start);
+            if (!args.compact) out(j) = row;
+            else if (row >= 0) out(found) = row;
+            found += row >= 0;
+        }
+        if (args.compact)
+            for (int64_t j = found; j < columns; ++j) out(j) = -1;
+        if (!present(args.counts)) continue;
+        const bool valid =
+            !present(args.is_valid) || *reinterpret_cast<const uint8_t*>(address(args.is_valid, t));
+        *reinterpret_cast<int32_t*>(address(args.counts, t)) = valid ? int32_t(found) : 0;
+    }
+}
+
+}  // namespace smla

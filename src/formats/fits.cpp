@@ -1,0 +1,22 @@
+#include "formats/fits.h"
+
+#include "formats/format.h"
+
+namespace smla {
+
+std::string why_not_width(smla_format id, int64_t width) {
+    const Format& format = *find_format(id);
+    if (format.width == 0 || format.width == width) return "";
+    return text(format.name, " holds ", format.width, " values; the layer's are ", width);
+}
+
+std::string why_not_record(smla_format id, int64_t width, int64_t rope, bool hybrid) {
+    if (std::string reason = why_not_width(id, width); !reason.empty()) return reason;
+    if (id == SMLA_FP8_656 && (hybrid || rope != 64))
+        return "fp8_656 is 512 latent and 64 rope values of V3.2 and GLM";
+    if (id == SMLA_FP8_584 && (!hybrid || rope != 64)) return "fp8_584 is 448 plain and 64 rope values of V4";
+    if (id == SMLA_FP8_528 && hybrid) return "fp8_528 is for latent caches without rope";
+    return "";
+}
+
+}  // namespace smla

@@ -1,0 +1,278 @@
+// forward of every backend against plain loops in double.
+#include "forward_world.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace smla::test {
+namespace {
+
+BackendArgs small_latent() {
+    BackendArgs args = backend_args(SMLA_FAMILY_DSA);
+    args.heads = 3;
+    args.kv_lora_rank = 24;
+    args.rope_dim = 8;
+    args.nope_dim = 10;
+    args.v_head_dim = 6;
+    args.dtype = SMLA_F32;
+    args.kv_cache_dtype = "row_f32";
+    return args;
+}
+
+BackendArgs small_hybrid(int32_t ratio) {
+    BackendArgs args = backend_args(SMLA_FAMILY_HYBRID, ratio);
+    args.heads = 3;
+    args.head_dim = 20;
+    args.rope_dim = 4;
+    args.window = 9;
+    args.dtype = SMLA_F32;
+    args.kv_cache_dtype = "row_f32";
+    return args;
+}
+
+void check(const WorldSpec& spec, double bound, smla_engine engine = SMLA_ENGINE_CPU) {
+    SCOPED_TRACE(testing::Message() << spec.backend->name << " seed " << spec.seed << " ratio "
+                                    << spec.args.ratio);
+    World world(spec);
+    world.run(engine);
+    world.expect_close(bound);
+    if (!spec.written) world.expect_written();
+    world.expect_untouched();
+}
+
+// Sums of at most a few hundred f32 products, each rounded by 2^-24: 600 * 2^-24 = 3.6e-5; exp adds a few
+// more of the largest score (below 10), so 1e-4 of the sum of magnitudes.
+constexpr double kF32 = 1e-4;
+// bf16 operands: queries and probabilities are rounded by 2^-9 each. Scores stay below 4, so a rounded query
+// shifts a weight by 4 * 2^-9 at most, numerator and denominator both: 2 * 4 * 2^-9 + 2^-9 < 0.02, and out
+// 2^-9.
+constexpr double kBf16 = 0.02;
+
+const Backend* const kLatent[] = {&kFlashMlaSparse, &kSparseMlaSm120, &kTritonMlaSparse};
+const Backend* const kHybrid[] = {&kFlashMlaSparseDsv4, &kDsv4SparseMlaSm120, &kFlashInferMlaSparseDsv4};
+
+TEST(BackendForward, LatentSteps) {
+    for (const Backend* backend : kLatent)
+        for (uint32_t seed = 0; seed < 12; ++seed) {
+            WorldSpec spec{.backend = backend, .args = small_latent(), .seed = seed};
+            check(spec, kF32);
+            if (testing::Test::HasFatalFailure()) return;
+        }
+}
+
+TEST(BackendForward, LatentForms) {
+    for (uint32_t seed = 0; seed < 6; ++seed) {
+        WorldSpec spec{.backend = &kSparseMlaSm120, .args = small_latent(), .seed = 100 + seed};
+        spec.pair = true;  // (absorbed q, q_pe), projected up
+        check(spec, kF32);
+        spec.latent_out = true;  // ... or as forward_mqa returns it
+        check(spec, kF32);
+        spec.pair = false;  // one absorbed tensor
+        check(spec, kF32);
+        spec.written = true;
+        check(spec, kF32);
+        spec.latent_out = false;
+        check(spec, kF32);
+    }
+}
+
+TEST(BackendForward, LatentWithoutRope) {
+    for (uint32_t seed = 0; seed < 4; ++seed) {
+        WorldSpec spec{.backend = &kTritonMlaSparse, .args = small_latent(), .seed = 40 + seed};
+        spec.args.rope_dim = -1;
+        check(spec, kF32);
+        spec.args = backend_args(SMLA_FAMILY_DSA);
+        spec.args.rope_dim = -1;
+        spec.args.heads = 2;
+        spec.args.dtype = SMLA_F32;
+        spec.args.kv_cache_dtype = "fp8";
+        EXPECT_EQ(World(spec).on.format, SMLA_FP8_528);
+        check(spec, kF32);
+    }
+}
+
+TEST(BackendForward, LatentRecordsOfV32) {
+    for (const char* type : {"auto", "fp8_ds_mla", "fp8", "bfloat16"})
+        for (const smla_dtype dtype : {SMLA_F32, SMLA_BF16}) {
+            SCOPED_TRACE(type);
+            WorldSpec spec{.backend = &kFlashMlaSparse, .args = backend_args(SMLA_FAMILY_DSA), .seed = 21};
+            spec.args.heads = 5;  // no divisor of 64, nor a power of two
+            spec.args.softmax_scale = 0.03;
+            spec.args.kv_cache_dtype = type;
+            spec.args.dtype = dtype;
+            check(spec, dtype == SMLA_BF16 ? kBf16 : kF32);
+        }
+}
+
+TEST(BackendForward, HybridSteps) {
+    for (const Backend* backend : kHybrid)
+        for (const int32_t ratio : {0, 4, 128})
+            for (uint32_t seed = 0; seed < 12; ++seed) {
+                WorldSpec spec{.backend = backend, .args = small_hybrid(ratio), .seed = seed};
+                spec.padded_heads = seed % 3;
+                spec.sink = seed % 4 != 1;
+                spec.written = seed % 5 == 2;
+                check(spec, kF32);
+                if (testing::Test::HasFatalFailure()) return;
+            }
+}
+
+TEST(BackendForward, HybridRecordsOfV4) {
+    const struct {
+        const Backend* backend;
+        const char* type;
+        smla_dtype dtype;
+        smla_format format;
+    } cases[] = {{&kFlashMlaSparseDsv4, "auto", SMLA_F32, SMLA_FP8_584},
+                 {&kDsv4SparseMlaSm120, "fp8", SMLA_BF16, SMLA_FP8_584},
+                 {&kFlashInferMlaSparseDsv4, "auto", SMLA_BF16, SMLA_ROW_BF16},
+                 {&kFlashInferMlaSparseDsv4, "fp8", SMLA_BF16, SMLA_FP8_512},
+                 {&kFlashInferMlaSparseDsv4, "fp8_e4m3", SMLA_E4M3, SMLA_FP8_512}};
+    for (const auto& each : cases)
+        for (const int32_t ratio : {0, 4, 128}) {
+            WorldSpec spec{
+                .backend = each.backend, .args = backend_args(SMLA_FAMILY_HYBRID, ratio), .seed = 31};
+            spec.args.heads = 2;
+            spec.args.dtype = each.dtype;
+            spec.args.kv_cache_dtype = each.type;
+            spec.args.softmax_scale = 0.02;
+            spec.args.q_scale =
+                0.125;  // both scales enter: bmm1 = scale * q_scale * kv_scale, bmm2 = kv_scale
+            spec.args.kv_scale = 0.25;
+            spec.out = each.dtype == SMLA_E4M3 ? SMLA_BF16 : SMLA_F32;
+            EXPECT_EQ(World(spec).on.format, each.format);
+            check(spec, each.dtype == SMLA_F32 ? kF32 : kBf16);
+        }
+}
+
+TEST(BackendForward, ReferenceEngineInF64) {
+    WorldSpec latent{.backend = &kFlashMlaSparse, .args = small_latent(), .seed = 5, .out = SMLA_F64};
+    latent.args.dtype = SMLA_F64;
+    latent.args.kv_cache_dtype = "auto";
+    check(latent, 1e-12, SMLA_ENGINE_REFERENCE);
+    for (const int32_t ratio : {0, 4, 128}) {
+        WorldSpec hybrid{
+            .backend = &kFlashInferMlaSparseDsv4, .args = small_hybrid(ratio), .seed = 6, .out = SMLA_F64};
+        hybrid.args.dtype = SMLA_F64;
+        hybrid.args.kv_cache_dtype = "auto";
+        hybrid.sink = false;  // sinks are f32 here
+        check(hybrid, 1e-12, SMLA_ENGINE_REFERENCE);
+    }
+}
+
+// The three V4 backends differ in layout and metadata only.
+TEST(BackendForward, HybridBackendsAgreeBitForBit) {
+    for (const int32_t ratio : {0, 4, 128})
+        for (uint32_t seed = 60; seed < 66; ++seed) {
+            std::vector<std::vector<uint8_t>> outs;
+            for (const Backend* backend : kHybrid) {
+                World world({.backend = backend, .args = small_hybrid(ratio), .seed = seed});
+                world.run();
+                outs.push_back(world.out.bytes());
+            }
+            EXPECT_TRUE(outs[0] == outs[1]) << ratio << " " << seed;
+            EXPECT_TRUE(outs[0] == outs[2]) << ratio << " " << seed;
+        }
+}
+
+TEST(BackendForward, WarmUpZeroesTheOutputAndLeavesCaches) {
+    for (const Backend* backend : {&kFlashMlaSparse, &kFlashInferMlaSparseDsv4}) {
+        const bool hybrid = backend->family == SMLA_FAMILY_HYBRID;
+        World world({.backend = backend, .args = hybrid ? small_hybrid(4) : small_latent(), .seed = 7});
+        const auto window = world.window.memory, kv = world.kv.memory;
+        Env env;
+        world.on.run(env, nullptr, world.args, {});
+        for (const uint8_t byte : world.out.bytes()) ASSERT_EQ(byte, 0);  // rows behind the tokens too
+        EXPECT_TRUE(world.window.memory == window && world.kv.memory == kv);
+    }
+}
+
+// No cache yet (profiling): nothing is written, and no row can be read.
+TEST(BackendForward, EmptyCaches) {
+    for (const Backend* backend : {&kFlashMlaSparse, &kFlashMlaSparseDsv4}) {
+        const bool hybrid = backend->family == SMLA_FAMILY_HYBRID;
+        World world({.backend = backend, .args = hybrid ? small_hybrid(4) : small_latent(), .seed = 8});
+        for (smla_cache* cache : {&world.args.kv_cache, &world.args.swa_cache}) {
+            cache->pages = 0;
+            cache->data = nullptr;
+        }
+        world.run();
+        const int64_t tokens = world.batch.query_tokens();
+        for (int64_t t = 0; t < tokens; ++t)
+            for (int64_t d = 0; d < world.out.view().shape[2]; ++d) ASSERT_EQ(world.out.at(t, 0, d), 0);
+    }
+}
+
+// Output as [N, H * v], and as a view of a wider buffer.
+TEST(BackendForward, FlatOutput) {
+    World world({.backend = &kSparseMlaSm120, .args = small_latent(), .seed = 9});
+    world.args.out = reshape(world.out.view(), {world.out.view().shape[0], 3 * 6});
+    world.run();
+    world.expect_close(kF32);
+}
+
+TEST(BackendForward, WindowOnlyLayersIgnoreTheCompressedCache) {
+    World world({.backend = &kDsv4SparseMlaSm120, .args = small_hybrid(0), .seed = 12});
+    world.args.kv_cache = {};
+    world.args.kv_cache.format = 99;
+    world.args.kv_cache.page_tokens = -5;
+    world.run();
+    world.expect_close(kF32);
+}
+
+TEST(BackendForward, ABudgetKeepsScratchSmall) {
+    World world({.backend = &kFlashMlaSparse, .args = small_latent(), .seed = 10});
+    Env env;
+    const size_t free_size = world.on.workspace(env, world.args);
+    world.args.stage_budget = 8192;
+    EXPECT_LE(world.on.workspace(env, world.args), free_size);
+    world.run();
+    world.expect_close(kF32);
+}
+
+TEST(BackendForward, Refusals) {
+    const auto refused = [](const Backend& backend, auto spoil) {
+        const bool hybrid = backend.family == SMLA_FAMILY_HYBRID;
+        World world({.backend = &backend, .args = hybrid ? small_hybrid(4) : small_latent(), .seed = 14});
+        ForwardArgs args = world.args;
+        spoil(args);
+        std::vector<uint8_t> memory(1 << 22);
+        auto* aligned = reinterpret_cast<void*>(round_up(reinterpret_cast<uintptr_t>(memory.data()), 64));
+        Env env;
+        try {
+            world.on.run(env, world.metadata.get(), args, {aligned, memory.size() - 64});
+        } catch (const Error& error) {
+            EXPECT_TRUE(world.out.bytes()[0] == 0xff) << "something ran before the refusal";
+            return error.field;
+        }
+        return std::string();
+    };
+    using A = ForwardArgs;
+    const auto latent = [&](auto spoil) { return refused(kFlashMlaSparse, spoil); };
+    const auto hybrid = [&](auto spoil) { return refused(kFlashInferMlaSparseDsv4, spoil); };
+    EXPECT_EQ(latent([](A&) {}), "");
+    EXPECT_EQ(latent([](A& a) { a.q.shape[1] = 2; }), "args.q.shape");
+    EXPECT_EQ(latent([](A& a) { a.q.shape[0] = 1; }), "args.q.shape[0]");
+    EXPECT_EQ(latent([](A& a) { a.q_pe = a.q; }), "args.w_uk_t");
+    EXPECT_EQ(latent([](A& a) { a.topk_indices.dtype = SMLA_I64; }), "args.topk_indices.dtype");
+    EXPECT_EQ(latent([](A& a) { a.topk_indices.shape[0] = 1; }), "args.topk_indices.shape[0]");
+    EXPECT_EQ(latent([](A& a) { a.w_uv.shape[2] = 5; }), "args.w_uv.shape");
+    EXPECT_EQ(latent([](A& a) { a.k_c.shape[0] = 1; }), "args.k_c.shape[0]");
+    EXPECT_EQ(latent([](A& a) { a.k_pe = {}; }), "args.k_pe");
+    EXPECT_EQ(latent([](A& a) { a.out.shape[0] = 1; }), "args.out.shape[0]");
+    EXPECT_EQ(latent([](A& a) { a.kv_cache.format = SMLA_FP8_656; }), "args.kv_cache.format");
+    EXPECT_EQ(latent([](A& a) { a.kv_cache.page_tokens += 1; }), "args.kv_cache.page_tokens");
+    EXPECT_EQ(latent([](A& a) { a.sink = a.q; }), "args.sink");
+    EXPECT_EQ(latent([](A& a) { a.swa_cache = a.kv_cache; }), "args.swa_cache.format");
+    EXPECT_EQ(hybrid([](A&) {}), "");
+    EXPECT_EQ(hybrid([](A& a) { a.q.shape[2] = 19; }), "args.q.shape");
+    EXPECT_EQ(hybrid([](A& a) { a.out.shape[1] = 2; }), "args.out.shape[1]");
+    EXPECT_EQ(hybrid([](A& a) { a.sink.shape[0] = 2; }), "args.sink.shape[0]");
+    EXPECT_EQ(hybrid([](A& a) { a.w_uv = a.q; }), "args.w_uv");
+    EXPECT_EQ(hybrid([](A& a) { a.topk_indices = {}; }), "args.topk_indices");
+    EXPECT_EQ(hybrid([](A& a) { a.swa_cache.format = SMLA_FP8_584; }), "args.swa_cache.format");
+    EXPECT_EQ(hybrid([](A& a) { a.kv_cache.page_tokens = 2; }), "args.kv_cache.page_tokens");
+}
+
+}  // namespace
+}  // namespace smla::test

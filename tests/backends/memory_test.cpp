@@ -1,0 +1,85 @@
+// Builds and forward calls allocate nothing; metadata take their memory from the caller's allocator.
+#include "serving.h"
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+
+namespace {
+std::atomic<int64_t> allocations{0};
+void* counted(size_t bytes) {
+    allocations.fetch_add(1);
+    if (void* memory = std::malloc(bytes ? bytes : 1)) return memory;
+    throw std::bad_alloc();
+}
+}  // namespace
+
+// Not inlined: the compiler would see free() on a pointer of new and call it a mismatch.
+[[gnu::noinline]] void* operator new(size_t bytes) { return counted(bytes); }
+[[gnu::noinline]] void* operator new[](size_t bytes) { return counted(bytes); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+
+namespace smla::test {
+namespace {
+
+TEST(BackendMemory, BuildsAllocateNothing) {
+    for (const Backend* backend : all_backends())
+        for (const int32_t ratio : {0, 4, 128}) {
+            BackendArgs args = backend_args(backend->family, ratio);
+            args.kv_cache_dtype = backend->family == SMLA_FAMILY_DSA ? "fp8_ds_mla" : "auto";
+            if (ratio == 4) args.plan_groups = SMLA_PLAN_INDEX;
+            if (backend->family == SMLA_FAMILY_DSA && ratio == 0) continue;
+            const BackendInstance on = instance(*backend, args);
+            const auto metadata = backend->metadata(on);
+            Random random(9);
+            for (int step = 0; step < 20; ++step) {
+                Batch batch = random_step(random, args);
+                if (args.plan_groups && args.family == SMLA_FAMILY_HYBRID)
+                    set_table(batch, kIndex, args.max_seq_len, 64);
+                const PlanBatch view = batch.view();
+                const int64_t before = allocations.load();
+                metadata->build(view);
+                ASSERT_EQ(allocations.load(), before) << backend->name << " ratio " << ratio;
+            }
+        }
+}
+
+TEST(BackendMemory, TheCallersAllocatorHoldsTheBuffers) {
+    struct Counter {
+        int64_t live = 0;
+        size_t bytes = 0;
+        static void* alloc(void* user, size_t bytes, size_t alignment) {
+            auto* self = static_cast<Counter*>(user);
+            self->live += 1;
+            self->bytes += bytes;
+            return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+        }
+        static void free(void* user, void* memory) {
+            static_cast<Counter*>(user)->live -= 1;
+            std::free(memory);
+        }
+    } counter;
+    BackendArgs args = backend_args(SMLA_FAMILY_HYBRID, 128);
+    args.allocator = {Counter::alloc, Counter::free, &counter};
+    const BackendInstance on = instance(kFlashMlaSparseDsv4, args);
+    {
+        const auto metadata = kFlashMlaSparseDsv4.metadata(on);
+        EXPECT_EQ(counter.live, 2);                                      // the plan's and its own
+        EXPECT_GE(counter.bytes, size_t(24 * (2 * 128 + 2 * 128) * 4));  // two lists each, of both kinds
+    }
+    EXPECT_EQ(counter.live, 0);
+    args.allocator = {[](void*, size_t, size_t) -> void* { return nullptr; }, Counter::free, &counter};
+    const BackendInstance poor = instance(kFlashMlaSparseDsv4, args);
+    try {
+        kFlashMlaSparseDsv4.metadata(poor);
+        FAIL() << "made without memory";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.status, SMLA_OUT_OF_MEMORY);
+    }
+}
+
+}  // namespace
+}  // namespace smla::test

@@ -1,0 +1,294 @@
+// Which backend is chosen, and what each says.
+#include "backends/select.h"
+#include "serving.h"
+
+#include <cstdlib>
+#include <map>
+
+namespace smla::test {
+namespace {
+
+BackendConfig on(smla_family family, const char* device, const char* type = "auto", int32_t ratio = 4) {
+    BackendArgs args = backend_args(family, ratio);
+    args.device = describe_device(device);
+    args.kv_cache_dtype = type;
+    return resolve_config(args);
+}
+std::string chosen(const BackendConfig& config, std::string_view wanted = "") {
+    const Selection selection = select_backend(config, wanted);
+    return selection.backend ? selection.backend->name : "";
+}
+bool says(const std::vector<std::string>& reasons, const std::string& part) {
+    for (const std::string& reason : reasons)
+        if (reason.find(part) != reason.npos) return true;
+    return false;
+}
+
+// The environment of one test.
+struct SmlaBackend {
+    explicit SmlaBackend(const char* name) { setenv("SMLA_BACKEND", name, 1); }
+    ~SmlaBackend() { unsetenv("SMLA_BACKEND"); }
+};
+
+TEST(Selection, OrderForV32) {
+    const std::map<std::string, std::string> expected = {
+        {"cpu", "TRITON_MLA_SPARSE"},   {"sm_80", "TRITON_MLA_SPARSE"}, {"sm_86", "TRITON_MLA_SPARSE"},
+        {"sm_89", "TRITON_MLA_SPARSE"}, {"sm_90", "FLASHMLA_SPARSE"},   {"sm_100", "FLASHMLA_SPARSE"},
+        {"sm_120", "SPARSE_MLA_SM120"}, {"sm_121", "SPARSE_MLA_SM120"}};
+    for (const auto& [device, backend] : expected)
+        for (const char* type : {"auto", "bfloat16", "fp8", "fp8_ds_mla", "fp8_e4m3"})
+            EXPECT_EQ(chosen(on(SMLA_FAMILY_DSA, device.c_str(), type)), backend) << device << " " << type;
+    std::vector<std::string> order;
+    for (const Backend* backend : preference(on(SMLA_FAMILY_DSA, "sm_121")))
+        order.emplace_back(backend->name);
+    EXPECT_EQ(order, (std::vector<std::string>{"SPARSE_MLA_SM120", "FLASHMLA_SPARSE", "TRITON_MLA_SPARSE"}));
+}
+
+TEST(Selection, OrderForV4) {
+    for (const char* device : {"cpu", "sm_80", "sm_90", "sm_100"}) {
+        for (const char* type : {"auto", "fp8", "fp8_ds_mla", "fp8_584"})
+            EXPECT_EQ(chosen(on(SMLA_FAMILY_HYBRID, device, type)), "FLASHMLA_SPARSE_DSV4") << type;
+        for (const char* type : {"bfloat16", "bf16_512", "fp8_e4m3", "fp8_512"})
+            EXPECT_EQ(chosen(on(SMLA_FAMILY_HYBRID, device, type)), "FLASHINFER_MLA_SPARSE_DSV4") << type;
+    }
+    for (const char* device : {"sm_120", "sm_121"}) {
+        for (const char* type : {"auto", "fp8", "fp8_ds_mla", "bfloat16"})
+            EXPECT_EQ(chosen(on(SMLA_FAMILY_HYBRID, device, type)), "DSV4_SPARSE_MLA_SM120") << type;
+        // it has no such cache, so the backend made for it
+        EXPECT_EQ(chosen(on(SMLA_FAMILY_HYBRID, device, "fp8_e4m3")), "FLASHINFER_MLA_SPARSE_DSV4");
+    }
+}
+
+// "fp8" is another record for each backend.
+TEST(Selection, TheStringAloneDoesNotFixTheLayout) {
+    const auto record = [](const Backend& backend, const char* type) {
+        return cache_format(backend, on(backend.family, "cpu", type));
+    };
+    EXPECT_EQ(record(kFlashMlaSparse, "fp8"), SMLA_FP8_656);
+    EXPECT_EQ(record(kSparseMlaSm120, "fp8_ds_mla"), SMLA_FP8_656);
+    EXPECT_EQ(record(kTritonMlaSparse, "fp8_e4m3"), SMLA_FP8_576);
+    EXPECT_EQ(record(kFlashMlaSparseDsv4, "fp8"), SMLA_FP8_584);
+    EXPECT_EQ(record(kFlashInferMlaSparseDsv4, "fp8"), SMLA_FP8_512);
+    EXPECT_EQ(record(kFlashInferMlaSparseDsv4, "auto"), SMLA_ROW_BF16);
+    EXPECT_EQ(record(kFlashInferMlaSparseDsv4, "fp8_ds_mla"), SMLA_FORMAT_NONE);
+    EXPECT_EQ(record(kFlashMlaSparse, "fp8_584"), SMLA_FORMAT_NONE);
+    EXPECT_EQ(record(kFlashMlaSparse, "float16"), SMLA_FORMAT_NONE);
+    // "auto" is as wide as queries are
+    for (const auto& [dtype, format] : {std::pair<smla_dtype, smla_format>{SMLA_BF16, SMLA_ROW_BF16},
+                                        {SMLA_F16, SMLA_ROW_BF16},
+                                        {SMLA_F32, SMLA_ROW_F32},
+                                        {SMLA_F64, SMLA_ROW_F64}}) {
+        BackendArgs args = backend_args(SMLA_FAMILY_DSA);
+        args.dtype = dtype;
+        EXPECT_EQ(cache_format(kTritonMlaSparse, resolve_config(args)), format);
+    }
+}
+
+TEST(Selection, ByName) {
+    const BackendConfig config = on(SMLA_FAMILY_DSA, "sm_90");
+    EXPECT_EQ(chosen(config, "TRITON_MLA_SPARSE"), "TRITON_MLA_SPARSE");
+    EXPECT_EQ(chosen(on(SMLA_FAMILY_DSA, "cpu"), "FLASHMLA_SPARSE_VLLM_V1"), "FLASHMLA_SPARSE");
+    EXPECT_EQ(chosen(config, "DSV4_SPARSE_MLA_SM120"), "");  // another model's
+    {
+        const SmlaBackend environment("SPARSE_MLA_SM120");
+        EXPECT_EQ(chosen(config), "SPARSE_MLA_SM120");
+        EXPECT_EQ(chosen(config, "TRITON_MLA_SPARSE"), "TRITON_MLA_SPARSE");  // the argument wins
+    }
+    EXPECT_EQ(chosen(config), "FLASHMLA_SPARSE");
+    try {
+        select_backend(config, "FLASHMLA");
+        FAIL() << "an unknown name was accepted";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.field, "backend");
+        EXPECT_EQ(error.got, "FLASHMLA");
+        for (const char* name : backend_names())
+            EXPECT_NE(error.wanted.find(name), error.wanted.npos) << name;
+    }
+    const SmlaBackend environment("nonsense");
+    EXPECT_THROW(select_backend(config, ""), Error);
+}
+
+TEST(Selection, TheLogSaysWhatWasChosen) {
+    std::vector<std::string> lines;
+    smla_set_log([](void* user, int32_t,
+                    const char* line) { static_cast<std::vector<std::string>*>(user)->emplace_back(line); },
+                 &lines);
+    choose_backend(on(SMLA_FAMILY_HYBRID, "cpu"), "");
+    choose_backend(on(SMLA_FAMILY_DSA, "cpu"), "FLASHMLA_SPARSE");
+    smla_set_log(nullptr, nullptr);
+    EXPECT_EQ(lines, (std::vector<std::string>{
+                         "attention backend FLASHMLA_SPARSE_DSV4, engine cpu",
+                         "attention backend FLASHMLA_SPARSE (asked for by name), engine cpu"}));
+}
+
+TEST(Selection, CapabilityRefusesOnlyWhereNoEngineRuns) {
+    const std::vector<std::string> gpu = why_not(kFlashMlaSparse, on(SMLA_FAMILY_DSA, "sm_80"));
+    ASSERT_EQ(gpu.size(), 1u);
+    EXPECT_TRUE(says(gpu, "no engine of this build runs attention backends on sm_80"));
+    EXPECT_TRUE(
+        says(published_refusals(kFlashMlaSparse, on(SMLA_FAMILY_DSA, "sm_80")), "compute capability 8"));
+    EXPECT_TRUE(why_not(kSparseMlaSm120, on(SMLA_FAMILY_DSA, "cpu")).empty());
+    EXPECT_TRUE(says(published_refusals(kSparseMlaSm120, on(SMLA_FAMILY_DSA, "cpu")), "no CUDA device"));
+    EXPECT_THROW(choose_backend(on(SMLA_FAMILY_DSA, "sm_90"), ""), Error);
+    EXPECT_STREQ(engine_of(describe_device("sm_90")).name, "cuda_sm90");
+    EXPECT_STREQ(engine_of(describe_device("sm_100")).name, "cuda_mma");
+    EXPECT_STREQ(engine_of(describe_device("cpu")).name, "cpu");
+}
+
+// Every gate of the published backends, one thing wrong at a time.
+TEST(Selection, PublishedGates) {
+    const auto gate = [](const Backend& backend, const char* device, auto spoil, const char* type = "auto") {
+        BackendArgs args = backend_args(backend.family);
+        args.heads = 64;
+        args.device = describe_device(device);
+        args.kv_cache_dtype = type;
+        spoil(args);
+        return published_refusals(backend, resolve_config(args));
+    };
+    const auto nothing = [](BackendArgs&) {};
+    const struct {
+        const Backend* backend;
+        std::vector<const char*> devices;
+    } accepted[] = {{&kFlashMlaSparse, {"sm_90", "sm_100"}},
+                    {&kSparseMlaSm120, {"sm_120", "sm_121"}},
+                    {&kTritonMlaSparse, {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "sm_121"}},
+                    {&kFlashMlaSparseDsv4, {"sm_90", "sm_100"}},
+                    {&kDsv4SparseMlaSm120, {"sm_120", "sm_121"}},
+                    {&kFlashInferMlaSparseDsv4, {"sm_100"}}};
+    for (const auto& [backend, devices] : accepted)
+        for (const char* device : {"cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "sm_121"}) {
+            const bool listed =
+                std::find(devices.begin(), devices.end(), std::string(device)) != devices.end();
+            EXPECT_EQ(gate(*backend, device, nothing).empty(), listed) << backend->name << " " << device;
+        }
+    EXPECT_TRUE(says(gate(kSparseMlaSm120, "sm_120", [](BackendArgs& a) { a.topk = 0; }), "index_topk"));
+    EXPECT_TRUE(
+        says(gate(kFlashMlaSparse, "sm_90", [](BackendArgs& a) { a.page_tokens = 32; }), "block size 32"));
+    EXPECT_TRUE(
+        says(gate(kFlashMlaSparse, "sm_90", [](BackendArgs& a) { a.rope_dim = -1; }), "head size 512"));
+    EXPECT_TRUE(
+        says(gate(kFlashMlaSparse, "sm_90", [](BackendArgs& a) { a.dtype = SMLA_F16; }), "dtype f16"));
+    EXPECT_TRUE(gate(kTritonMlaSparse, "sm_90", [](BackendArgs& a) { a.dtype = SMLA_F16; }).empty());
+    EXPECT_TRUE(says(gate(kFlashMlaSparse, "sm_90", [](BackendArgs& a) { a.heads = 24; }), "24 heads"));
+    EXPECT_TRUE(says(gate(kFlashMlaSparse, "sm_90", nothing, "float16"), "kv_cache_dtype float16"));
+    EXPECT_TRUE(says(gate(kTritonMlaSparse, "sm_90", nothing, "fp8"), "kv_cache_dtype fp8"));
+    EXPECT_TRUE(
+        says(gate(kFlashInferMlaSparseDsv4, "sm_100", [](BackendArgs& a) { a.heads = 129; }), "129 heads"));
+    EXPECT_TRUE(says(gate(kFlashInferMlaSparseDsv4, "sm_100", nothing, "fp8_ds_mla"), "fp8_ds_mla on 10"));
+    EXPECT_TRUE(gate(kFlashInferMlaSparseDsv4, "sm_120", nothing, "fp8").empty());
+    EXPECT_TRUE(
+        says(gate(kFlashMlaSparse, "sm_90", [](BackendArgs& a) { a.wants = SMLA_WANTS_ALIBI; }), "alibi"));
+    EXPECT_TRUE(says(gate(kFlashMlaSparse, "sm_90", [](BackendArgs& a) { a.wants = SMLA_WANTS_ENCODER; }),
+                     "attention type"));
+}
+
+// What stays refused, in words, and what no longer is.
+TEST(Selection, Refusals) {
+    const auto refusals = [](const Backend& backend, auto spoil) {
+        BackendArgs args = backend_args(backend.family);
+        spoil(args);
+        return config_refusals(backend, resolve_config(args));
+    };
+    for (const Backend* backend : all_backends()) {
+        EXPECT_TRUE(refusals(*backend, [](BackendArgs&) {}).empty()) << backend->name;
+        EXPECT_TRUE(says(refusals(*backend, [](BackendArgs& a) { a.wants = SMLA_WANTS_ALIBI; }), "alibi"));
+        EXPECT_TRUE(says(refusals(*backend, [](BackendArgs& a) { a.wants = SMLA_WANTS_SLIDING_WINDOW; }),
+                         "sliding window"));
+        EXPECT_TRUE(
+            says(refusals(*backend, [](BackendArgs& a) { a.wants = SMLA_WANTS_SOFT_CAP; }), "soft cap"));
+        EXPECT_TRUE(
+            says(refusals(*backend, [](BackendArgs& a) { a.wants = SMLA_WANTS_ENCODER; }), "decoder"));
+        EXPECT_TRUE(says(refusals(*backend, [](BackendArgs& a) { a.wants = SMLA_WANTS_FUSED_OUTPUT_QUANT; }),
+                         "output quantisation"));
+        EXPECT_TRUE(says(refusals(*backend, [](BackendArgs& a) { a.topk = 0; }), "index_topk"));
+        EXPECT_TRUE(says(refusals(*backend, [](BackendArgs& a) { a.heads = 257; }), "257 heads"));
+        EXPECT_TRUE(says(refusals(*backend, [](BackendArgs& a) { a.kv_cache_dtype = "int8"; }), "int8"));
+        EXPECT_FALSE(refusals(*backend, [](BackendArgs& a) { a.family = 1 - a.family; }).empty());
+        // limits of the originals that are none here
+        for (const int32_t heads : {1, 5, 22, 24, 66, 72, 129, 256})
+            EXPECT_TRUE(refusals(*backend, [&](BackendArgs& a) { a.heads = heads; }).empty()) << heads;
+        EXPECT_TRUE(refusals(*backend, [](BackendArgs& a) { a.topk = 2051; }).empty());
+        EXPECT_TRUE(refusals(*backend, [](BackendArgs& a) { a.page_tokens = 1280; }).empty());
+    }
+    // a layer that attends to a window alone, or to all entries, needs no indexer
+    for (const int32_t ratio : {0, 1, 128})
+        EXPECT_TRUE(
+            refusals(kFlashMlaSparseDsv4, [&](BackendArgs& a) { a.ratio = ratio, a.topk = 0; }).empty());
+    EXPECT_TRUE(says(refusals(kFlashMlaSparse, [](BackendArgs& a) { a.dtype = SMLA_E4M3; }), "e4m3"));
+}
+
+TEST(Selection, ArgumentsThatMakeNoSense) {
+    const auto field = [](auto spoil) {
+        BackendArgs args = backend_args(SMLA_FAMILY_HYBRID);
+        spoil(args);
+        try {
+            resolve_config(args);
+        } catch (const Error& error) {
+            return error.field;
+        }
+        return std::string();
+    };
+    using A = BackendArgs;
+    EXPECT_EQ(field([](A&) {}), "");
+    EXPECT_EQ(field([](A& a) { a.family = 2; }), "args.family");
+    EXPECT_EQ(field([](A& a) { a.ratio = 8; }), "args.ratio");
+    EXPECT_EQ(field([](A& a) { a.heads = 0; }), "args.heads");
+    EXPECT_EQ(field([](A& a) { a.dtype = SMLA_I32; }), "args.dtype");
+    EXPECT_EQ(field([](A& a) { a.softmax_scale = 0; }), "args.softmax_scale");
+    EXPECT_EQ(field([](A& a) { a.kv_scale = -1; }), "args.kv_scale");
+    EXPECT_EQ(field([](A& a) { a.max_tokens = 0; }), "args.max_tokens");
+    EXPECT_EQ(field([](A& a) { a.topk = -1; }), "args.topk");
+    EXPECT_EQ(field([](A& a) { a.window = -1; }), "args.window");
+    EXPECT_EQ(field([](A& a) { a.rope_dim = 63; }), "args.rope_dim");
+    for (const char* name : {"", "gpu", "sm_", "sm_9x", "sm_5", "90"})
+        EXPECT_THROW(describe_device(name), Error) << name;
+    EXPECT_EQ(describe_device("sm_103").capability, 103);
+}
+
+TEST(Backends, CacheShapes) {
+    const auto shape = [](const Backend& backend, const char* type, int32_t group, int32_t ratio = 4) {
+        BackendArgs args = backend_args(backend.family, ratio);
+        args.kv_cache_dtype = type;
+        const smla_cache_shape out = instance(backend, args).cache_shape(group, 10);
+        return std::vector<int64_t>{out.dtype,    out.shape[0],          out.shape[1],
+                                    out.shape[2], out.page_stride_bytes, out.bytes};
+    };
+    using Shape = std::vector<int64_t>;
+    EXPECT_EQ(shape(kFlashMlaSparse, "auto", SMLA_PLAN_PRIMARY),
+              (Shape{SMLA_BF16, 10, 64, 576, 73728, 737280}));
+    EXPECT_EQ(shape(kFlashMlaSparse, "fp8_ds_mla", SMLA_PLAN_PRIMARY),
+              (Shape{SMLA_U8, 10, 64, 656, 41984, 419840}));
+    EXPECT_EQ(shape(kSparseMlaSm120, "fp8", SMLA_PLAN_PRIMARY), (Shape{SMLA_U8, 10, 64, 656, 41984, 419840}));
+    EXPECT_EQ(shape(kFlashMlaSparseDsv4, "auto", SMLA_PLAN_WINDOW),
+              (Shape{SMLA_U8, 10, 64, 584, 37440, 374400}));
+    EXPECT_EQ(shape(kFlashMlaSparseDsv4, "auto", SMLA_PLAN_COMPRESSED),
+              (Shape{SMLA_U8, 10, 64, 584, 37440, 374400}));
+    EXPECT_EQ(shape(kFlashMlaSparseDsv4, "auto", SMLA_PLAN_COMPRESSED, 128),
+              (Shape{SMLA_U8, 10, 2, 584, 1728, 17280}));
+    EXPECT_EQ(shape(kFlashInferMlaSparseDsv4, "auto", SMLA_PLAN_COMPRESSED),
+              (Shape{SMLA_BF16, 10, 64, 512, 65536, 655360}));
+    EXPECT_EQ(shape(kFlashInferMlaSparseDsv4, "fp8", SMLA_PLAN_WINDOW),
+              (Shape{SMLA_E4M3, 10, 64, 512, 32768, 327680}));
+    EXPECT_THROW(shape(kFlashMlaSparse, "auto", SMLA_PLAN_WINDOW), Error);
+    EXPECT_THROW(shape(kFlashMlaSparseDsv4, "auto", SMLA_PLAN_COMPRESSED, 0), Error);
+    EXPECT_THROW(shape(kFlashMlaSparseDsv4, "auto", SMLA_PLAN_PRIMARY), Error);
+}
+
+TEST(Backends, HeadsOfThePublishedKernels) {
+    const auto heads = [](const Backend& backend, int32_t given, const char* device) {
+        BackendArgs args = backend_args(backend.family);
+        args.heads = given;
+        args.device = describe_device(device);
+        return backend.padded_heads(resolve_config(args));
+    };
+    EXPECT_EQ(heads(kFlashMlaSparse, 16, "sm_90"), 64);
+    EXPECT_EQ(heads(kFlashMlaSparse, 16, "sm_100"), 128);
+    EXPECT_EQ(heads(kFlashMlaSparse, 128, "sm_90"), 128);
+    EXPECT_EQ(heads(kSparseMlaSm120, 9, "sm_120"), 16);
+    EXPECT_EQ(heads(kTritonMlaSparse, 9, "sm_80"), 16);
+    EXPECT_EQ(heads(kFlashInferMlaSparseDsv4, 64, "sm_100"), 64);
+    EXPECT_EQ(heads(kFlashInferMlaSparseDsv4, 65, "sm_100"), 128);
+}
+
+}  // namespace
+}  // namespace smla::test

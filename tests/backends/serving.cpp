@@ -1,0 +1,57 @@
+#include "serving.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace smla::test {
+
+namespace {
+
+void random_pages(Random& random, Batch& batch, int group, int32_t page_tokens, int32_t most_rows) {
+    const int64_t columns = (most_rows + page_tokens - 1) / page_tokens + random.in(0, 2);
+    std::vector<int32_t> pages(size_t(batch.requests() * columns));
+    std::iota(pages.begin(), pages.end(), 0);
+    for (size_t i = pages.size(); i > 1; --i)
+        std::swap(pages[i - 1], pages[size_t(random.in(0, int32_t(i) - 1))]);
+    set_table(batch, group, columns, page_tokens);
+    batch.groups[size_t(group)].table = pages;
+}
+
+}  // namespace
+
+Batch random_step(Random& random, const BackendArgs& args) {
+    Batch batch;
+    const int32_t most = 1 + args.speculative_tokens;
+    const auto add = [&](int32_t query) {
+        if (batch.starts.back() + query > args.max_tokens) return;
+        add_request(batch, query, random.in(query, random.in(0, 2) ? 60 : args.max_seq_len));
+    };
+    const int32_t decodes = random.in(0, args.max_requests),
+                  prefills = random.in(0, args.max_requests - decodes);
+    for (int32_t i = 0; i < decodes; ++i) add(random.in(1, most));
+    for (int32_t i = 0; i < prefills; ++i) add(random.in(most + 1, most + 8));
+    if (random.in(0, 2) == 0) batch.tokens = std::max(1, random.in(batch.starts.back(), args.max_tokens));
+    const bool hybrid = args.family == SMLA_FAMILY_HYBRID;
+    const int first = hybrid ? kWindow : kPrimary;
+    random_pages(random, batch, first,
+                 hybrid ? (args.window_page_tokens ? args.window_page_tokens : 64) : random.in(1, 70),
+                 args.max_seq_len);
+    if (hybrid && args.ratio > 1)
+        random_pages(random, batch, kCompressed, (args.page_tokens ? args.page_tokens : 256) / args.ratio,
+                     args.max_seq_len / args.ratio);
+    if (!hybrid && (args.plan_groups & SMLA_PLAN_INDEX))
+        random_pages(random, batch, kIndex, 64, args.max_seq_len);
+    if (batch.query_tokens() > 0 && random.in(0, 1)) {  // slots given: some tokens have none
+        Group& group = batch.groups[size_t(first)];
+        for (int64_t r = 0; r < batch.requests(); ++r)
+            for (int32_t t = batch.starts[size_t(r)]; t < batch.starts[size_t(r) + 1]; ++t) {
+                const int64_t position = batch.lengths[size_t(r)] - (batch.starts[size_t(r) + 1] - t);
+                const int32_t page = group.table[size_t(r * group.columns + position / group.page_tokens)];
+                group.slots.push_back(
+                    random.in(0, 7) ? page * group.page_tokens + position % group.page_tokens : -1);
+            }
+    }
+    return batch;
+}
+
+}  // namespace smla::test

@@ -1,0 +1,51 @@
+// Backends for tests, and random steps for them.
+#pragma once
+
+#include "backends/metadata.h"
+#include "backends/select.h"
+#include "plan/batch.h"
+#include "support.h"
+
+namespace smla::test {
+
+// Small maxima; the tests change what they care about.
+inline BackendArgs backend_args(smla_family family, int32_t ratio = 4) {
+    BackendArgs args{};
+    args.struct_size = sizeof args;
+    args.family = family;
+    args.heads = 8;
+    args.topk = 16;
+    args.max_tokens = 24;
+    args.max_requests = 6;
+    args.max_seq_len = 1200;
+    args.speculative_tokens = 1;
+    args.softmax_scale = 0.07;
+    if (family == SMLA_FAMILY_HYBRID) args.ratio = ratio;
+    return args;
+}
+
+inline BackendInstance instance(const Backend& backend, const BackendArgs& args) {
+    return BackendInstance(backend, resolve_config(args));
+}
+
+// Decodes of up to 1 + speculative_tokens new tokens, then prefill; now and then padding and tokens without a
+// slot. Every request has pages of its own, and pages are shuffled.
+Batch random_step(Random& random, const BackendArgs& args);
+
+// Numbers of an i32, i64 or u8 field by name.
+inline std::vector<int64_t> field(const Metadata& metadata, const char* name) {
+    const Tensor* tensor = metadata.find(name);
+    if (!tensor) {
+        ADD_FAILURE() << "no field " << name;
+        return {};
+    }
+    std::vector<int64_t> out;
+    const Tensor flat = tensor->ndim == 3 ? reshape_rows(*tensor, {tensor->shape[2]}) : *tensor;
+    for (int64_t i = 0; i < flat.shape[0]; ++i)
+        for (int64_t j = 0; j < (flat.ndim > 1 ? flat.shape[1] : 1); ++j)
+            out.push_back(flat.dtype == SMLA_U8 ? *reinterpret_cast<uint8_t*>(address(flat, i, j))
+                                                : load_int(flat, i, j));
+    return out;
+}
+
+}  // namespace smla::test

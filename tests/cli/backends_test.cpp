@@ -1,0 +1,97 @@
+// smla explain --device and smla list backends: which attention backend serves which model where.
+#include "cli/run_tool.h"
+#include "model/configs.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace smla::test {
+
+namespace {
+
+nlohmann::json explained(const TemporaryFile& config, const std::string& device,
+                         std::vector<std::string> more = {}) {
+    std::vector<std::string> words{"explain", "--model", config.path(), "--device", device};
+    words.insert(words.end(), more.begin(), more.end());
+    return json_of(words);
+}
+
+TEST(CliBackends, EveryDeviceOfTheModels) {
+    const TemporaryFile v32(kV32), glm(kGlm5), v4(v4_flash());
+    const std::map<std::string, std::pair<std::string, std::string>> expected = {
+        {"cpu", {"TRITON_MLA_SPARSE", "FLASHMLA_SPARSE_DSV4"}},
+        {"sm_80", {"TRITON_MLA_SPARSE", "FLASHMLA_SPARSE_DSV4"}},
+        {"sm_86", {"TRITON_MLA_SPARSE", "FLASHMLA_SPARSE_DSV4"}},
+        {"sm_89", {"TRITON_MLA_SPARSE", "FLASHMLA_SPARSE_DSV4"}},
+        {"sm_90", {"FLASHMLA_SPARSE", "FLASHMLA_SPARSE_DSV4"}},
+        {"sm_100", {"FLASHMLA_SPARSE", "FLASHMLA_SPARSE_DSV4"}},
+        {"sm_120", {"SPARSE_MLA_SM120", "DSV4_SPARSE_MLA_SM120"}},
+        {"sm_121", {"SPARSE_MLA_SM120", "DSV4_SPARSE_MLA_SM120"}}};
+    for (const auto& [device, backends] : expected) {
+        for (const TemporaryFile* latent : {&v32, &glm}) {
+            const auto found = explained(*latent, device);
+            EXPECT_EQ(found["backend"], backends.first) << device;
+            EXPECT_EQ(found["candidates"].size(), 3u);
+            EXPECT_EQ(found["engine_refusal"] == "", device == "cpu");
+        }
+        EXPECT_EQ(explained(v4, device)["backend"], backends.second) << device;
+        EXPECT_EQ(explained(v4, device, {"--kv-dtype", "fp8_e4m3"})["backend"], "FLASHINFER_MLA_SPARSE_DSV4");
+    }
+    EXPECT_EQ(explained(v32, "cpu")["heads"], 128);
+    EXPECT_EQ(explained(v32, "cpu", {"--heads", "16"})["heads"], 16);
+}
+
+TEST(CliBackends, EveryCandidateSaysWhyAndWhatTheOriginalWould) {
+    const TemporaryFile v4(v4_flash());
+    for (const auto& candidate : explained(v4, "sm_90")["candidates"]) {
+        const std::string name = candidate["backend"];
+        EXPECT_EQ(candidate["can_serve"].get<bool>(), candidate["refusals"].empty()) << candidate;
+        EXPECT_EQ(candidate["chosen"].get<bool>(), name == "FLASHMLA_SPARSE_DSV4");
+        EXPECT_EQ(candidate["original"].empty(), name == "FLASHMLA_SPARSE_DSV4") << candidate;
+    }
+    const Finished text = run_tool({"explain", "--model", v4.path(), "--device", "sm_90"});
+    EXPECT_EQ(text.code, 0);
+    for (const char* part :
+         {"attention backend FLASHMLA_SPARSE_DSV4, engine cuda_sm90", "original: would accept",
+          "DSV4_SPARSE_MLA_SM120", "compute capability 9.x; it has 12"})
+        EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
+}
+
+TEST(CliBackends, NamesForceOne) {
+    const TemporaryFile v32(kV32);
+    EXPECT_EQ(explained(v32, "sm_90", {"--backend", "TRITON_MLA_SPARSE"})["backend"], "TRITON_MLA_SPARSE");
+    const Finished run = run_tool({"explain", "--model", v32.path(), "--device", "sm_90", "--json"},
+                                  {.environment = {"SMLA_BACKEND=SPARSE_MLA_SM120"}});
+    EXPECT_EQ(nlohmann::json::parse(run.out)["backend"], "SPARSE_MLA_SM120");
+    EXPECT_EQ(nlohmann::json::parse(run.out)["forced"], true);
+    const Finished none = run_tool({"explain", "--model", v32.path(), "--device", "cpu", "--json",
+                                    "--backend", "DSV4_SPARSE_MLA_SM120"});
+    EXPECT_EQ(none.code, 3) << none.out;
+    EXPECT_TRUE(nlohmann::json::parse(none.out)["backend"].is_null());
+    const auto unknown =
+        error_of({"explain", "--model", v32.path(), "--device", "cpu", "--backend", "FLASH"}, 2);
+    EXPECT_EQ(unknown["field"], "backend");
+    EXPECT_NE(unknown["wanted"].get<std::string>().find("TRITON_MLA_SPARSE"), std::string::npos);
+    EXPECT_EQ(error_of({"explain", "--model", v32.path(), "--device", "tpu"}, 2)["field"], "device");
+    EXPECT_EQ(error_of({"explain", "--stage", "attend", "--device", "cpu"}, 2)["field"], "--device");
+}
+
+TEST(CliBackends, ListsAgreeWithExplain) {
+    const auto backends = json_of({"list", "backends"}, "backends");
+    EXPECT_EQ(backends.size(), 6u);
+    const TemporaryFile v32(kV32);
+    int compared = 0;
+    for (const auto& row : json_of({"list", "support"}, "support")) {
+        if (row["model"] != "DeepSeek-V3.2" || row["backend"].is_null()) continue;
+        const auto found = explained(v32, row["device"], {"--kv-dtype", row["kv_cache_dtype"]});
+        EXPECT_EQ(found["backend"], row["backend"]) << row;
+        EXPECT_EQ(found["engine"], row["engine"]);
+        ++compared;
+    }
+    EXPECT_EQ(compared, 40);
+}
+
+}  // namespace
+
+}  // namespace smla::test

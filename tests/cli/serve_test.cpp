@@ -1,0 +1,62 @@
+// smla run --serve: requests that join, share, are preempted and resumed, through every backend.
+#include "cli/run_tool.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace smla::test {
+
+namespace {
+
+const std::string kMixed = SMLA_SOURCE_DIR "/examples/traces/mixed.csv";
+
+TEST(CliServe, EveryBackendGivesEachRequestWhatItGetsAlone) {
+    for (const char* dtype : {"auto", "fp8"}) {
+        const auto found = json_of({"run", "--serve", kMixed, "--kv-dtype", dtype, "--threads", "2"});
+        EXPECT_TRUE(found["pass"]);
+        std::set<std::string> names;
+        for (const auto& run : found["runs"]) {
+            names.insert(run["backend"]);
+            EXPECT_LE(run["error"], 1e-4) << run;
+            // all that this is about has happened
+            for (const char* count : {"decodes", "rejected", "preempted", "shared"})
+                EXPECT_GT(run[count], 0) << run;
+            // outputs of rejected guesses are not compared, all others are
+            EXPECT_EQ(run["compared"].get<int64_t>(),
+                      run["tokens"].get<int64_t>() - run["rejected"].get<int64_t>());
+        }
+        EXPECT_EQ(names.size(), 6u);
+        EXPECT_EQ(found["runs"].size(), 12u);  // V4's three kinds of layers
+    }
+}
+
+TEST(CliServe, ReferenceEngineAndOtherSchedules) {
+    const TemporaryFile trace("arrival,prompt,output,shared\n0,300,4,280\n0,9,6,0\n1,270,3,260\n40,5,2,0\n");
+    for (const char* seed : {"1", "2", "3"}) {
+        const auto found = json_of({"run", "--serve", trace.path(), "--engine", "reference", "--seed", seed,
+                                    "--step-tokens", "50", "--requests", "3", "--pool-percent", "70"});
+        EXPECT_TRUE(found["pass"]) << found;
+    }
+}
+
+TEST(CliServe, SensibleErrors) {
+    EXPECT_EQ(error_of({"run", "--serve", "no/such.csv"}, 2)["field"], "no/such.csv");
+    const auto refused = [](const std::string& text) {
+        const TemporaryFile trace(text);
+        const std::string field = error_of({"run", "--serve", trace.path()}, 2)["field"];
+        return field.substr(field.find(':') + 1);
+    };
+    EXPECT_EQ(refused("1,2,3,4\n"), "1");
+    EXPECT_EQ(refused("arrival,prompt,output,shared\n1,2,3\n"), "2");
+    EXPECT_EQ(refused("arrival,prompt,output,shared\n1,2,3,3\n"), "2 shared");
+    EXPECT_EQ(refused("# text\narrival,prompt,output,shared\n0,0,3,0\n"), "3 prompt");
+    EXPECT_EQ(refused("arrival,prompt,output,shared\n0,5x,3,0\n"), "2 prompt");
+    EXPECT_EQ(error_of({"run", "--serve", kMixed, "--backend", "NONE"}, 2)["field"], "backend");
+    EXPECT_EQ(error_of({"run"}, 2)["field"], "checkpoint");
+    EXPECT_EQ(error_of({"run", "somewhere", "--out", "y"}, 2)["field"], "--hidden");
+}
+
+}  // namespace
+
+}  // namespace smla::test

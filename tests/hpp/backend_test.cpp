@@ -1,0 +1,191 @@
+// smla::Backend and smla::Metadata as a user has them.
+#include <smla/smla.hpp>
+
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+namespace {
+
+smla_backend_args latent_args() {
+    smla_backend_args args{};
+    args.dtype = SMLA_F32;
+    args.kv_cache_dtype = "row_f32";
+    args.heads = 2;
+    args.kv_lora_rank = 8;
+    args.rope_dim = 2;
+    args.nope_dim = 4;
+    args.v_head_dim = 3;
+    args.page_tokens = 4;
+    args.topk = 4;
+    args.max_tokens = 8;
+    args.max_requests = 2;
+    args.max_seq_len = 16;
+    args.softmax_scale = 0.5;
+    return args;
+}
+
+std::string field_of(const smla::Error& error) { return error.field; }
+template <class Call>
+std::string refused(Call call) {
+    try {
+        call();
+    } catch (const smla::Error& error) {
+        return field_of(error);
+    }
+    return "";
+}
+
+// One request of three tokens in one step, pages [1, 0].
+struct Step {
+    smla::Context context{smla_context_args{.threads = 1}};
+    smla::Backend backend{context, latent_args()};
+    smla::Metadata metadata = backend.metadata();
+    std::vector<int32_t> starts{0, 3}, lengths{3}, table{1, 0};
+    std::vector<float> memory;
+    smla_backend_forward_args args{};
+    std::vector<float> q, k_c, k_pe, w_uk_t, w_uv, out;
+    std::vector<int32_t> topk{0, -1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1};
+
+    Step() {
+        smla_plan_batch batch{};
+        batch.query_start_loc = smla::tensor(starts);
+        batch.seq_lens = smla::tensor(lengths);
+        batch.primary.block_table = smla::tensor(table, {1, 2});
+        batch.primary.page_tokens = 4;
+        metadata.build(batch);
+        const auto fill = [](std::vector<float>& values, size_t n, float first) {
+            values.resize(n);
+            std::iota(values.begin(), values.end(), first);
+            for (float& value : values) value *= 0.01f;
+        };
+        fill(q, 3 * 2 * 6, 1);
+        fill(k_c, 3 * 8, 5);
+        fill(k_pe, 3 * 2, 9);
+        fill(w_uk_t, 2 * 4 * 8, -3);
+        fill(w_uv, 2 * 8 * 3, -7);
+        out.assign(3 * 2 * 3, NAN);
+        memory.assign(2 * 4 * 10, NAN);
+        args.metadata = metadata.get();
+        args.q = smla::tensor(q, {3, 2, 6});
+        args.k_c = smla::tensor(k_c, {3, 8});
+        args.k_pe = smla::tensor(k_pe, {3, 2});
+        args.topk_indices = smla::tensor(topk, {3, 4});
+        args.w_uk_t = smla::tensor(w_uk_t, {2, 4, 8});
+        args.w_uv = smla::tensor(w_uv, {2, 8, 3});
+        args.out = smla::tensor(out, {3, 6});
+        args.kv_cache = smla::cache(memory.data(), SMLA_ROW_F32, 2, 4, 10);
+    }
+};
+
+TEST(HppBackend, names_and_what_they_say) {
+    EXPECT_EQ(smla::backends().size(), 6u);
+    EXPECT_EQ(smla::backends().front(), "FLASHMLA_SPARSE");
+    smla_backend_args args = latent_args();
+    for (const std::string_view name : smla::backends())
+        EXPECT_EQ(smla::why_not(std::string(name).c_str(), args).empty(),
+                  name.find("DSV4") == std::string_view::npos)
+            << name;
+    args.device = smla::device("sm_90");
+    EXPECT_NE(smla::why_not("FLASHMLA_SPARSE", args).find("no engine of this build"), std::string::npos);
+    args = {};
+    args.heads = 64;
+    args.topk = 2048;
+    args.max_tokens = args.max_requests = args.max_seq_len = 1;
+    args.softmax_scale = 1;
+    args.device = smla::device("sm_120");
+    EXPECT_EQ(smla::why_not("SPARSE_MLA_SM120", args, true), "");
+    EXPECT_EQ(smla::why_not("FLASHMLA_SPARSE", args, true), "compute capability 12.x; it has 9, 10");
+    const auto chosen = nlohmann::json::parse(smla::select_backend(args));
+    EXPECT_EQ(chosen["backend"], "SPARSE_MLA_SM120");
+    EXPECT_EQ(chosen["candidates"].size(), 3u);
+    EXPECT_EQ(nlohmann::json::parse(smla::select_backend(args, "TRITON_MLA_SPARSE"))["forced"], true);
+}
+
+TEST(HppBackend, a_step_with_typed_views) {
+    Step step;
+    EXPECT_STREQ(step.backend.info().name, "TRITON_MLA_SPARSE");
+    EXPECT_STREQ(step.backend.info().kv_cache_dtype, "row_f32");
+    EXPECT_EQ(step.backend.cache_shape(SMLA_PLAN_PRIMARY, 2).bytes, int64_t(step.memory.size() * 4));
+    EXPECT_EQ(step.metadata.number("num_reqs"), 1);
+    EXPECT_EQ(step.metadata.number("num_actual_tokens"), 3);
+    const auto slots = step.metadata.slot_mapping();
+    EXPECT_EQ(std::vector<int64_t>(slots.begin(), slots.end()), (std::vector<int64_t>{4, 5, 6}));
+    const auto fields = step.metadata.fields();
+    for (const std::string_view name : fields)
+        EXPECT_NO_THROW(step.metadata.tensor(std::string(name).c_str()));
+    smla::Workspace workspace = step.context.workspace();
+    step.backend.forward(step.args, workspace);
+    // each token attends to itself alone, so out is its latent, projected up
+    for (int t = 0; t < 3; ++t)
+        for (int h = 0; h < 2; ++h)
+            for (int v = 0; v < 3; ++v) {
+                double want = 0;
+                for (int l = 0; l < 8; ++l)
+                    want +=
+                        double(step.k_c[size_t(t * 8 + l)]) * double(step.w_uv[size_t((h * 8 + l) * 3 + v)]);
+                EXPECT_NEAR(step.out[size_t((t * 2 + h) * 3 + v)], want, 1e-6);
+            }
+    step.args.metadata = nullptr;  // warm-up
+    step.backend.forward(step.args, workspace);
+    EXPECT_EQ(step.out, std::vector<float>(step.out.size(), 0.f));
+}
+
+TEST(HppBackend, refusals_name_the_field) {
+    Step step;
+    smla::Workspace workspace = step.context.workspace();
+    const auto forward = [&](auto spoil) {
+        smla_backend_forward_args args = step.args;
+        spoil(args);
+        return refused([&] { step.backend.forward(args, workspace); });
+    };
+    using A = smla_backend_forward_args;
+    EXPECT_EQ(forward([](A&) {}), "");
+    EXPECT_EQ(forward([&](A& a) { a.output_scale = a.q; }), "args.output_scale");
+    EXPECT_EQ(forward([&](A& a) { a.output_block_scale = a.q; }), "args.output_block_scale");
+    EXPECT_EQ(forward([](A& a) { a.out.ndim = 1; }), "args.out.shape");
+    EXPECT_EQ(refused([&] { step.backend.forward(step.args, smla_workspace{}); }), "workspace.bytes");
+    EXPECT_EQ(refused([&] { step.metadata.tensor("no such field"); }), "name");
+    EXPECT_EQ(refused([&] { smla::Backend(step.context, latent_args(), "NONE"); }), "backend");
+    EXPECT_EQ(refused([&] {
+                  smla_backend_args args = latent_args();
+                  args.heads = 0;
+                  smla::Backend(step.context, args);
+              }),
+              "args.heads");
+    EXPECT_EQ(refused([&] {
+                  smla_backend_args args = latent_args();
+                  args.wants = SMLA_WANTS_ALIBI;
+                  smla::Backend(step.context, args);
+              }),
+              "backend");
+    EXPECT_EQ(refused([] { smla::device("tpu"); }), "device");
+    smla_device_info device{};
+    EXPECT_EQ(refused([&] { smla::check(smla_describe_device("cpu", &device)); }), "out.struct_size");
+    EXPECT_EQ(refused([&] { step.backend.cache_shape(SMLA_PLAN_WINDOW, 1); }), "group");
+    EXPECT_EQ(refused([&] { smla::check(smla_backend_metadata_build(nullptr, nullptr)); }), "metadata");
+    EXPECT_EQ(refused([&] { smla::check(smla_backend_forward(nullptr, nullptr, {}, nullptr)); }), "backend");
+}
+
+TEST(HppBackend, row_operations) {
+    const std::vector<int32_t> positions{0, 5, -1}, request{0}, table{3, 1};
+    std::vector<int32_t> rows(3, 9), counts(1, 9);
+    smla_request_rows_args args{};
+    args.page_tokens = 4;
+    args.positions = smla::tensor(positions, {1, 3});
+    args.request_of_token = smla::tensor(request);
+    args.block_table = smla::tensor(table, {1, 2});
+    args.rows = smla::tensor(rows, {1, 3});
+    args.counts = smla::tensor(counts);
+    smla::request_rows(args);
+    EXPECT_EQ(rows, (std::vector<int32_t>{12, 5, -1}));
+    EXPECT_EQ(counts[0], 2);
+    args.page_tokens = 0;
+    EXPECT_EQ(refused([&] { smla::request_rows(args); }), "args.page_tokens");
+}
+
+}  // namespace
