@@ -19,7 +19,8 @@ namespace {
 
 using namespace attend_test;
 
-constexpr double kMmaWeights = 0x1p-8;  // weights are rounded to bf16, as in the bf16 kernels of the cpu engine
+constexpr double kMmaWeights =
+    0x1p-8;  // weights are rounded to bf16, as in the bf16 kernels of the cpu engine
 
 Context make_context(bool batch_invariant, const char* kernel) {
     smla_context_args args{};
@@ -108,10 +109,12 @@ void run_guarded(Context& context, const smla_attend_args& args, size_t budget, 
     std::vector<uint8_t> seen(bytes + 256);
     device.download(seen.data(), memory.data(), seen.size(), nullptr);
     for (size_t i = 0; i < kWorkspaceHeader; ++i) ASSERT_EQ(seen[i], 0) << name << ": counter " << i;
-    for (size_t i = bytes; i < seen.size(); ++i) ASSERT_EQ(seen[i], 0xFF) << name << " wrote past its scratch";
+    for (size_t i = bytes; i < seen.size(); ++i)
+        ASSERT_EQ(seen[i], 0xFF) << name << " wrote past its scratch";
 }
 
-void check_one(Context& context, Problem& problem, const Expected& expected, size_t budget, const char* kernel) {
+void check_one(Context& context, Problem& problem, const Expected& expected, size_t budget,
+               const char* kernel) {
     SCOPED_TRACE(text(kernel, " budget ", budget, " ", problem.spec.name()));
     OnDevice on(context.device(), problem);
     std::unique_ptr<Bits> first;
@@ -138,13 +141,13 @@ void check_all_ways(Problem& problem) {
     Context generic = make_context(false, "attend=cuda_mma_generic");
     check_one(generic, problem, expected, 0, "cuda_mma_generic");
     Context free = make_context(false, nullptr);
-    const std::string refusal = explain_stage<Stage::attend>(OnDevice(free.device(), problem).args, free.env({}))
-                                    [problem.spec.width == 576 ? 0 : 1]
-                                        .refusal;
-    const bool must = std::find(std::begin(kMmaWidths), std::end(kMmaWidths), problem.spec.width) !=
-                          std::end(kMmaWidths) &&
-                      (problem.spec.q == SMLA_BF16 || problem.spec.q == SMLA_E4M3) &&
-                      problem.spec.precision != SMLA_PRECISION_EXACT;
+    const std::string refusal = explain_stage<Stage::attend>(OnDevice(free.device(), problem).args,
+                                                             free.env({}))[problem.spec.width == 576 ? 0 : 1]
+                                    .refusal;
+    const bool must =
+        std::find(std::begin(kMmaWidths), std::end(kMmaWidths), problem.spec.width) != std::end(kMmaWidths) &&
+        (problem.spec.q == SMLA_BF16 || problem.spec.q == SMLA_E4M3) &&
+        problem.spec.precision != SMLA_PRECISION_EXACT;
     ASSERT_EQ(refusal.empty(), must) << refusal;
     if (!must) return;
     check_one(free, problem, expected, 0, mma);
@@ -161,18 +164,30 @@ constexpr smla_format kWide[] = {SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_576};
 constexpr smla_format kNarrow[] = {SMLA_ROW_BF16, SMLA_FP8_528, SMLA_FP8_512, SMLA_FP8_584};
 
 SourceSpec hostile(smla_format format, int64_t k) {
-    return {.format = format, .k = k, .page_tokens = 24, .page_rows = 40, .pages = 20, .page_gap = 48 * 12,
-            .holes = 0.3, .lengths = true};
+    return {.format = format,
+            .k = k,
+            .page_tokens = 24,
+            .page_rows = 40,
+            .pages = 20,
+            .page_gap = 48 * 12,
+            .holes = 0.3,
+            .lengths = true};
 }
 
 TEST(CudaAttend, FormatsAndHeads) {
     for (const int heads : {1, 8, 16, 40, 64, 128}) {
         for (const smla_format format : kWide)
-            check_all_ways({.tokens = 3, .heads = heads, .primary = {.format = format, .k = 200},
+            check_all_ways({.tokens = 3,
+                            .heads = heads,
+                            .primary = {.format = format, .k = 200},
                             .precision = SMLA_PRECISION_ROUNDED});
         for (const smla_format format : kNarrow)
-            check_all_ways({.tokens = 3, .heads = heads, .width = 512, .primary = {.format = format, .k = 200},
-                            .out = SMLA_BF16, .precision = SMLA_PRECISION_ROUNDED});
+            check_all_ways({.tokens = 3,
+                            .heads = heads,
+                            .width = 512,
+                            .primary = {.format = format, .k = 200},
+                            .out = SMLA_BF16,
+                            .precision = SMLA_PRECISION_ROUNDED});
         if (HasFatalFailure()) return;
     }
 }
@@ -182,14 +197,25 @@ TEST(CudaAttend, HolesLengthsSinkTwoSources) {
     for (const int heads : {5, 17, 64, 130})
         for (const int64_t k : {1, 33, 640}) {
             for (const smla_format format : kWide)
-                check_all_ways({.tokens = 4, .heads = heads, .primary = hostile(format, k),
-                                .precision = SMLA_PRECISION_ROUNDED, .base = SMLA_LSE_LOG2, .sink = true,
-                                .head_padding = 2, .seed = ++seed});
+                check_all_ways({.tokens = 4,
+                                .heads = heads,
+                                .primary = hostile(format, k),
+                                .precision = SMLA_PRECISION_ROUNDED,
+                                .base = SMLA_LSE_LOG2,
+                                .sink = true,
+                                .head_padding = 2,
+                                .seed = ++seed});
             for (const smla_format format : kNarrow)
-                check_all_ways({.tokens = 4, .heads = heads, .width = 512, .primary = hostile(format, k),
+                check_all_ways({.tokens = 4,
+                                .heads = heads,
+                                .width = 512,
+                                .primary = hostile(format, k),
                                 .extra = hostile(format == SMLA_FP8_528 ? SMLA_FP8_584 : format, k + 7),
-                                .out = SMLA_F16, .precision = SMLA_PRECISION_ROUNDED, .sink = true,
-                                .head_padding = 2, .seed = ++seed});
+                                .out = SMLA_F16,
+                                .precision = SMLA_PRECISION_ROUNDED,
+                                .sink = true,
+                                .head_padding = 2,
+                                .seed = ++seed});
             if (HasFatalFailure()) return;
         }
 }
@@ -203,8 +229,13 @@ TEST(CudaAttend, EmptyTiles) {
                 SourceSpec first = hostile(format, 1000), second = hostile(format, 500);
                 first.holes = primary;
                 second.holes = primary > 0.95 ? 0.5 : 0.99;
-                check_all_ways({.tokens = 5, .heads = heads, .width = 512, .primary = first, .extra = second,
-                                .precision = SMLA_PRECISION_ROUNDED, .seed = ++seed});
+                check_all_ways({.tokens = 5,
+                                .heads = heads,
+                                .width = 512,
+                                .primary = first,
+                                .extra = second,
+                                .precision = SMLA_PRECISION_ROUNDED,
+                                .seed = ++seed});
             }
 }
 
@@ -214,34 +245,62 @@ TEST(CudaAttend, GenericTakesAnything) {
         for (const int64_t width : {7, 48, 100, 1000}) {
             const smla_dtype out = q == SMLA_E4M3 ? SMLA_BF16 : SMLA_F32;
             for (const smla_format format : {SMLA_ROW_F32, SMLA_ROW_BF16})
-                check_all_ways({.tokens = 3, .heads = 3, .width = width, .value_width = (width + 1) / 2,
-                                .primary = hostile(format, 50), .extra = hostile(SMLA_ROW_F32, 9), .q = q,
-                                .out = out, .sink = true, .seed = ++seed});
+                check_all_ways({.tokens = 3,
+                                .heads = 3,
+                                .width = width,
+                                .value_width = (width + 1) / 2,
+                                .primary = hostile(format, 50),
+                                .extra = hostile(SMLA_ROW_F32, 9),
+                                .q = q,
+                                .out = out,
+                                .sink = true,
+                                .seed = ++seed});
         }
     for (const smla_format format : kWide)
-        check_all_ways({.tokens = 2, .heads = 4, .primary = hostile(format, 90), .q = SMLA_F32,
-                        .precision = SMLA_PRECISION_EXACT, .seed = ++seed});
+        check_all_ways({.tokens = 2,
+                        .heads = 4,
+                        .primary = hostile(format, 90),
+                        .q = SMLA_F32,
+                        .precision = SMLA_PRECISION_EXACT,
+                        .seed = ++seed});
     for (const smla_format format : {SMLA_FP8_528, SMLA_FP8_512})
-        check_all_ways({.tokens = 2, .heads = 4, .width = 512, .primary = hostile(format, 90), .q = SMLA_BF16,
-                        .precision = SMLA_PRECISION_EXACT, .seed = ++seed});
+        check_all_ways({.tokens = 2,
+                        .heads = 4,
+                        .width = 512,
+                        .primary = hostile(format, 90),
+                        .q = SMLA_BF16,
+                        .precision = SMLA_PRECISION_EXACT,
+                        .seed = ++seed});
 }
 
 TEST(CudaAttend, Fp8Queries) {
     for (const int heads : {16, 64})
         for (const smla_format format : {SMLA_FP8_576, SMLA_FP8_656, SMLA_ROW_BF16})
-            check_all_ways({.tokens = 3, .heads = heads, .primary = hostile(format, 300), .q = SMLA_E4M3,
-                            .out = SMLA_BF16, .precision = SMLA_PRECISION_ROUNDED, .sink = true});
+            check_all_ways({.tokens = 3,
+                            .heads = heads,
+                            .primary = hostile(format, 300),
+                            .q = SMLA_E4M3,
+                            .out = SMLA_BF16,
+                            .precision = SMLA_PRECISION_ROUNDED,
+                            .sink = true});
 }
 
 // Nothing listed, nothing valid, empty caches, NaN and infinities in listed rows.
 TEST(CudaAttend, Edges) {
     for (const int heads : {16, 128})
         for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_656}) {
-            check_all_ways({.tokens = 2, .heads = heads, .primary = {.format = format, .k = 0},
-                            .precision = SMLA_PRECISION_ROUNDED, .sink = true});
-            check_all_ways({.tokens = 2, .heads = heads, .primary = {.format = format, .k = 70, .pages = 0},
+            check_all_ways({.tokens = 2,
+                            .heads = heads,
+                            .primary = {.format = format, .k = 0},
+                            .precision = SMLA_PRECISION_ROUNDED,
+                            .sink = true});
+            check_all_ways({.tokens = 2,
+                            .heads = heads,
+                            .primary = {.format = format, .k = 70, .pages = 0},
                             .precision = SMLA_PRECISION_ROUNDED});
-            Problem nan({.tokens = 3, .heads = heads, .primary = {.format = format, .k = 300, .pages = 16},
+            Problem nan({.tokens = 3,
+                         .heads = heads,
+                         .primary = {.format = format, .k = 300, .pages = 16},
                          .precision = SMLA_PRECISION_ROUNDED});
             const CacheView view = nan.view(false);
             std::vector<float> values(576, std::numeric_limits<float>::quiet_NaN());
@@ -262,8 +321,12 @@ TEST(CudaAttend, Edges) {
 }
 
 TEST(CudaAttend, ScalesOnTheDevice) {
-    Problem problem({.tokens = 3, .heads = 64, .primary = hostile(SMLA_FP8_576, 100), .q = SMLA_E4M3,
-                     .out = SMLA_BF16, .precision = SMLA_PRECISION_ROUNDED});
+    Problem problem({.tokens = 3,
+                     .heads = 64,
+                     .primary = hostile(SMLA_FP8_576, 100),
+                     .q = SMLA_E4M3,
+                     .out = SMLA_BF16,
+                     .precision = SMLA_PRECISION_ROUNDED});
     const Expected expected = oracle(problem);
     Context context = make_context(false, nullptr);
     Device& device = context.device();
@@ -373,7 +436,8 @@ double Timer::run(const Shape& shape, const CachePool& pool, const cuda_attend::
     const int calls = t <= 16 ? 12 : t <= 256 ? 3 : 1;
     std::mt19937 random(7);
     std::vector<uint16_t> q(size_t(t * h * shape.width));
-    const size_t noise = std::min(q.size(), size_t(1) << 20);  // then repeated: half a billion draws take long
+    const size_t noise =
+        std::min(q.size(), size_t(1) << 20);  // then repeated: half a billion draws take long
     for (size_t i = 0; i < noise; ++i) q[i] = f32_to_bf16(float(random() % 2000) * 1e-3f - 1.f);
     for (size_t i = noise; i < q.size(); ++i) q[i] = q[i - noise];
     std::vector<int32_t> rows(size_t(t * k * calls));
@@ -466,16 +530,16 @@ private:
 };
 
 std::string shape_name(const Shape& s) {
-    return text(find_format(s.format)->name, s.format == SMLA_ROW_BF16 ? text("_", s.width) : "", " T", s.tokens,
-                " H", s.heads, " K", s.k, s.extra_k ? text("+", s.extra_k) : "");
+    return text(find_format(s.format)->name, s.format == SMLA_ROW_BF16 ? text("_", s.width) : "", " T",
+                s.tokens, " H", s.heads, " K", s.k, s.extra_k ? text("+", s.extra_k) : "");
 }
 
 void time_all(const std::string& only) {
     Timer timer;
     Pools pools(timer.device());
     const double mma = mma_peak_tflops(), copy = copy_peak_gbytes();
-    std::printf("%s: mma.sync bf16 %.0f TFLOP/s, device copy %.0f GB/s\n", timer.device().facts().name.c_str(),
-                mma, copy);
+    std::printf("%s: mma.sync bf16 %.0f TFLOP/s, device copy %.0f GB/s\n",
+                timer.device().facts().name.c_str(), mma, copy);
     std::printf("%-30s %-20s %9s %8s %5s %8s %5s\n", "case", "kernel", "us", "TFLOP/s", "%", "GB/s", "%");
     for (const Shape& s : kShapes) {
         if (shape_name(s).find(only) == std::string::npos) continue;
@@ -485,8 +549,8 @@ void time_all(const std::string& only) {
         const double tflops = 2 * keys * s.heads * (s.width + 512) / us * 1e-6;
         const double record = double(find_format(s.format)->record_bytes(s.width));
         const double gbytes = keys * record / us * 1e-3;
-        std::printf("%-30s %-20s %9.1f %8.0f %5.1f %8.0f %5.1f\n", shape_name(s).c_str(), timer.last.c_str(), us,
-                    tflops, 100 * tflops / mma, gbytes, 100 * gbytes / copy);
+        std::printf("%-30s %-20s %9.1f %8.0f %5.1f %8.0f %5.1f\n", shape_name(s).c_str(), timer.last.c_str(),
+                    us, tflops, 100 * tflops / mma, gbytes, 100 * gbytes / copy);
         std::fflush(stdout);
     }
 }
@@ -500,7 +564,7 @@ void sweep() {
     for (const int splits : kSplits) std::printf(" %6d", splits);
     std::printf("\n");
     for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_656})
-        for (const auto& [tokens, heads] : 
+        for (const auto& [tokens, heads] :
              {std::pair(1, 16), {1, 128}, {4, 128}, {16, 16}, {16, 128}, {128, 16}})
             for (const int tile : {16, 64}) {
                 if (tile > heads) continue;

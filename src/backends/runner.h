@@ -8,7 +8,6 @@
 #include "engines/run.h"
 
 #include <array>
-#include <chrono>
 #include <functional>
 
 namespace smla {
@@ -67,22 +66,32 @@ public:
             if (tap_ && tap_->kernels) tap_->kernels(S, explain_stage<S>(args, env_));
             return;
         }
-        const auto start = std::chrono::steady_clock::now();
-        const char* kernel = run_stage<S>(args, env_);
+        const char* kernel = nullptr;
+        const double seconds = time([&] { kernel = run_stage<S>(args, env_); });
         if constexpr (S == Stage::attend)
             if (tap_ && tap_->attend) show_attend(args);
         if (!records_) return;
         StageRecord& record = (*records_)[size_t(S)];
         record.kernel = kernel;
         record.calls += 1;
-        record.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        record.seconds += seconds;
     }
+
+    // Stages of a GPU take no time in the records unless asked for: each is waited for then.
+    void wait_for_each_stage() { waits_ = true; }
 
     // Not during the sizing pass. What lies on a GPU is copied to the host first.
     void tap(const char* name, const Tensor& tensor) const;
     bool tapped() const { return tap_ && tap_->tensor; }
 
 private:
+    // On a GPU 0 unless each stage is waited for.
+    double time(const std::function<void()>& work) const {
+        const bool gpu = env_.device->type() != SMLA_CPU;
+        if (records_ && (!gpu || waits_)) return env_.device->seconds_of(env_.stream, work);
+        work();
+        return 0;
+    }
     void* take(size_t bytes);
     void show_attend(smla_attend_args args) const;
 
@@ -92,6 +101,7 @@ private:
     char* activations_ = nullptr;
     size_t activation_limit_ = 0;
     StageRecords* records_ = nullptr;
+    bool waits_ = false;
     const Tap* tap_ = nullptr;
 };
 

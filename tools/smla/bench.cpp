@@ -45,17 +45,18 @@ void add_row(Table& table, const Measured& m) {
 }
 
 // Every case of the wanted stages, as a list of things to do.
-std::vector<std::function<std::vector<Measured>(Bench&)>> plan(const std::string& test, bool quick) {
+std::vector<std::function<std::vector<Measured>(Bench&)>> plan(const std::string& test, bool quick,
+                                                               bool gpu) {
     std::vector<std::function<std::vector<Measured>(Bench&)>> out;
     const bool all = test == "all";
     if (all || test == "attend")
-        for (const AttendCase& each : attend_cases(quick))
+        for (const AttendCase& each : attend_cases(quick, gpu))
             out.push_back([each](Bench& bench) { return std::vector{bench.attend(each)}; });
     if (all || test == "score")
-        for (const ScoreCase& each : score_cases(quick))
+        for (const ScoreCase& each : score_cases(quick, gpu))
             out.push_back([each](Bench& bench) { return std::vector{bench.score(each)}; });
     if (all || test == "select")
-        for (const SelectCase& each : select_cases(quick))
+        for (const SelectCase& each : select_cases(quick, gpu))
             out.push_back([each](Bench& bench) { return std::vector{bench.select(each)}; });
     if (all || test == "score_select")
         for (const FusedCase& each : fused_cases(quick))
@@ -73,7 +74,7 @@ int bench(const Tool& tool, const Options& options) {
     parse_choice("--case", options.test,
                  {"all", "attend", "score", "select", "score_select", "metadata", "decode"});
     Context context = options.context.create();
-    const auto todo = plan(options.test, options.bench.quick);
+    const auto todo = plan(options.test, options.bench.quick, context.device().type() != SMLA_CPU);
     Progress progress(int64_t(todo.size()) + 1);
     Bench bench(context, options.bench);
     progress.advance(1, "peak");

@@ -89,7 +89,34 @@ double ScoreCase::bytes() const {
 }
 double SelectCase::bytes() const { return 4.0 * double(shape.tokens * shape.columns); }
 
-std::vector<AttendCase> attend_cases(bool quick) {
+namespace {
+
+// Decode batches and a prefill, as performance targets of GPUs are stated.
+std::vector<AttendCase> gpu_attend_cases() {
+    struct Size {
+        int64_t tokens, heads;
+    };
+    std::vector<AttendCase> out;
+    for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_656})
+        for (const Size size : {Size{1, 128},
+                                {1, 16},
+                                {16, 16},
+                                {128, 8},
+                                {128, 16},
+                                {128, 64},
+                                {128, 128},
+                                {256, 128},
+                                {4096, 128}})
+            out.push_back(latent_case(format, size.tokens, size.heads, 2048));
+    out.push_back(window_case(SMLA_FP8_584, 256, 64, 512));
+    out.push_back(window_case(SMLA_FP8_584, 256, 128, 1024));
+    return out;
+}
+
+}  // namespace
+
+std::vector<AttendCase> attend_cases(bool quick, bool gpu) {
+    if (gpu && !quick) return gpu_attend_cases();
     if (quick)
         return {latent_case(SMLA_FP8_656, 1, 128, 2048), latent_case(SMLA_FP8_656, 1, 16, 2048),
                 window_case(SMLA_FP8_584, 1, 64, 512)};
@@ -103,7 +130,7 @@ std::vector<AttendCase> attend_cases(bool quick) {
     return out;
 }
 
-std::vector<ScoreCase> score_cases(bool quick) {
+std::vector<ScoreCase> score_cases(bool quick, bool gpu) {
     std::vector<ScoreCase> out;
     const auto add = [&](int64_t tokens, int64_t columns, smla_format format, smla_dtype q) {
         out.push_back({text("T", tokens, " H64 N", columns, " ", find_format(format)->name),
@@ -116,11 +143,21 @@ std::vector<ScoreCase> score_cases(bool quick) {
     add(1, 131072, SMLA_INDEX_MXFP4_68, SMLA_E2M1);
     add(1, 131072, SMLA_ROW_BF16, SMLA_BF16);
     add(16, 8192, SMLA_INDEX_FP8_132, SMLA_E4M3);
+    if (gpu) add(256, 8192, SMLA_INDEX_FP8_132, SMLA_E4M3);
     return out;
 }
 
-std::vector<SelectCase> select_cases(bool quick) {
+std::vector<SelectCase> select_cases(bool quick, bool gpu) {
     std::vector<SelectCase> out;
+    if (gpu && !quick) {
+        struct Size {
+            int64_t tokens, columns;
+        };
+        for (const Size size : {Size{1, 131072}, {64, 131072}, {256, 65536}, {2048, 8192}, {2048, 65536}})
+            out.push_back({text("T", size.tokens, " N", size.columns, " k2048"),
+                           {.tokens = size.tokens, .columns = size.columns, .topk = 2048}});
+        return out;
+    }
     for (const int64_t columns : {8192, 32768, 131072}) {
         if (quick && columns != 32768) continue;
         out.push_back({text("T1 N", columns, " k2048"), {.tokens = 1, .columns = columns, .topk = 2048}});

@@ -47,9 +47,9 @@ struct MetadataCase {
 
 constexpr int64_t kColdRows = 131072;  // 86 MB of fp8_656
 
-std::vector<AttendCase> attend_cases(bool quick);
-std::vector<ScoreCase> score_cases(bool quick);
-std::vector<SelectCase> select_cases(bool quick);
+std::vector<AttendCase> attend_cases(bool quick, bool gpu);
+std::vector<ScoreCase> score_cases(bool quick, bool gpu);
+std::vector<SelectCase> select_cases(bool quick, bool gpu);
 std::vector<FusedCase> fused_cases(bool quick);
 std::vector<DecodeCase> decode_cases(bool quick);
 std::vector<MetadataCase> metadata_cases(bool quick);

@@ -22,13 +22,27 @@ double flops_of(Stage stage, const TokenFlops& flops) {
 
 }  // namespace
 
+// A GPU's stages, one by one: the whole is timed without waiting between them.
+void Bench::time_parts(const ModelStep& step, const Runner& sizing, Workspace workspace,
+                       std::array<std::vector<double>, kStageCount>& seconds) const {
+    for (auto& each : seconds) each.clear();
+    for (int i = 0; i < 10; ++i) {
+        StageRecords records{};
+        Runner runner(context_.env({}), sizing, workspace, &records);
+        runner.wait_for_each_stage();
+        step.run(runner);
+        for (size_t stage = 0; stage < records.size(); ++stage)
+            seconds[stage].push_back(records[stage].seconds);
+    }
+}
+
 std::vector<Measured> Bench::decode(const DecodeCase& test) {
     StepShape shape;
     shape.context = test.context;
     shape.caches = choose_caches(test.config, "auto", "auto", 64);
     ModelStep step = model_step(test.config, test.layer, shape);
     Memory memory;
-    fill(step, shape, memory, context_.pool(), 30);
+    fill(step, shape, memory, filling_, 30);
     PlacedMemory placed(context_.device());
     place(step, placed);
 
@@ -40,7 +54,7 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
     Tensor& index_q = step.hybrid ? step.hybrid_step.index.q : step.dsa.index.q;
     Memory queries;
     std::vector<Tensor> variants(8, index_q);
-    Filler filler(queries, context_.pool(), 31);
+    Filler filler(queries, filling_, 31);
     for (Tensor& each : variants) {
         each.device_type = SMLA_CPU;
         filler.values(each);
@@ -64,6 +78,8 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
                     last = records;
                 },
                 &total.repeats);
+
+    if (gpu()) time_parts(step, sizing, workspace, seconds);
 
     Tap tap;
     tap.attend = [&](const smla_attend_args& args) { total.error = attend_error(args, 0, 2); };

@@ -1,5 +1,6 @@
 #include "bench_run.h"
 
+#include "cuda_peaks.h"
 #include "engines/placed.h"
 #include "engines/run.h"
 #include "oracle.h"
@@ -73,6 +74,11 @@ double Stopwatch::median(const std::function<void(int64_t)>& body, int* repeats)
 
 Peaks measure_peaks(Context& context) {
     Peaks sum;
+    if (context.device().type() != SMLA_CPU) {
+        Device::Scope scope(context.device());
+        sum.bf16_dot = bench::mma_peak_tflops() * 1e12;
+        return sum;
+    }
     std::mutex mutex;
     const smla_isa isa = context.env({}).isa;
     context.pool().run(context.pool().threads(), [&](int64_t, int) {
@@ -88,6 +94,7 @@ Peaks measure_peaks(Context& context) {
 }
 
 double Peaks::of(smla_isa isa, smla_dtype queries) const {
+    if (f32_fma == 0) return bf16_dot;  // a GPU's matrix units
     const bool narrow = queries == SMLA_BF16 || queries == SMLA_E4M3 || queries == SMLA_E2M1;
     return isa == SMLA_ISA_AVX512_BF16 && narrow ? bf16_dot : f32_fma;
 }
@@ -108,7 +115,7 @@ const smla_cache& Bench::pool(const ListShape& list, int64_t width, int which) {
         if (each.format == wanted.format && each.width == wanted.width && each.pages == wanted.pages &&
             same++ == which)
             return each;
-    Filler(pools_, context_.pool(), kSeed + filled_.size()).records(wanted);
+    Filler(pools_, filling_, kSeed + filled_.size()).records(wanted);
     filled_.push_back(wanted);
     return filled_.back();
 }
@@ -122,10 +129,10 @@ void Bench::time(Measured& out, smla_dtype queries, const std::function<void(int
 
 Measured Bench::attend(const AttendCase& test) {
     AttendShape shape = test.shape;
-    const int64_t tokens = shape.tokens, variants = std::max<int64_t>(1, kVariants / tokens);
+    const int64_t tokens = shape.tokens, variants = gpu() ? 1 : std::max<int64_t>(1, kVariants / tokens);
     shape.tokens *= variants;
     Memory memory;
-    Filler filler(memory, context_.pool(), kSeed);
+    Filler filler(memory, filling_, kSeed);
     smla_attend_args args = attend_args(shape);
     filler.values(args.q, 3);
     filler.values(args.sink);
@@ -154,7 +161,7 @@ Measured Bench::attend(const AttendCase& test) {
 
 Measured Bench::score(const ScoreCase& test) {
     Memory memory;
-    Filler filler(memory, context_.pool(), kSeed);
+    Filler filler(memory, filling_, kSeed);
     smla_score_args args = score_args(test.shape);
     filler.fill(args);
     const Placed placed(context_.device(), args);
@@ -169,15 +176,16 @@ Measured Bench::score(const ScoreCase& test) {
 
 Measured Bench::select(const SelectCase& test) {
     SelectShape shape = test.shape;
-    shape.tokens *= kVariants;
+    const int64_t variants = gpu() ? 1 : kVariants;  // a GPU's caches are flushed
+    shape.tokens *= variants;
     Memory memory;
-    Filler filler(memory, context_.pool(), kSeed);
+    Filler filler(memory, filling_, kSeed);
     smla_select_args args = select_args(shape);
     filler.fill(args);
     const Placed placed(context_.device(), args);
     const auto call = [&](int64_t i) {
         smla_select_args one = placed.args;
-        take_tokens(i % kVariants * test.shape.tokens, test.shape.tokens, &one.scores, &one.indices);
+        take_tokens(i % variants * test.shape.tokens, test.shape.tokens, &one.scores, &one.indices);
         return one;
     };
     const Env env = context_.env(workspace_for<Stage::select>(workspace_, call(0), context_));
@@ -191,7 +199,7 @@ Measured Bench::select(const SelectCase& test) {
 
 Measured Bench::score_select(const FusedCase& test) {
     Memory memory;
-    Filler filler(memory, context_.pool(), kSeed);
+    Filler filler(memory, filling_, kSeed);
     smla_score_select_args args = score_select_args(test.score, test.topk);
     filler.fill(args);
     const Placed placed(context_.device(), args);

@@ -3,6 +3,7 @@
 
 #include "bench_cases.h"
 #include "engines/context.h"
+#include "model_step.h"
 
 #include <functional>
 
@@ -71,11 +72,16 @@ public:
 private:
     // Sets the median time of body(i) and what the machine could do meanwhile in such operands.
     void time(Measured& out, smla_dtype queries, const std::function<void(int64_t)>& body);
+    void time_parts(const ModelStep& step, const Runner& sizing, Workspace workspace,
+                    std::array<std::vector<double>, kStageCount>& seconds) const;
     const smla_cache& pool(const ListShape& list, int64_t width, int which);
     smla_isa isa() const { return context_.env({}).isa; }
 
+    bool gpu() const { return context_.device().type() != SMLA_CPU; }
+
     Context& context_;
     BenchOptions options_;
+    ThreadPool filling_{0};  // a GPU's context has no threads
     Stopwatch stopwatch_;
     Peaks peaks_;
     OwnedWorkspace workspace_;

@@ -1,5 +1,5 @@
-// attend's arguments as kernels take them, by value, and what its kernels share: holes, scales, the last steps
-// of a softmax.
+// attend's arguments as kernels take them, by value, and what its kernels share: holes, scales, the last
+// steps of a softmax.
 #pragma once
 
 #include "engines/cuda_common/records.cuh"
@@ -20,7 +20,8 @@ struct Source {
         const uint64_t rest = (uint64_t(1) << shift) - uint64_t(cache.page_rows);
         multiplier = uint32_t((rest << 32) / uint64_t(cache.page_rows) + 1);
     }
-    // row / page_rows for row < 2^31: division by an invariant integer (Granlund and Montgomery 1994, figure 4.1)
+    // row / page_rows for row < 2^31: division by an invariant integer (Granlund and Montgomery 1994,
+    // figure 4.1)
     __device__ uint32_t page_of(uint32_t row) const { return (__umulhi(row, multiplier) + row) >> shift; }
     __device__ int64_t length(int64_t token) const {
         if (!cuda::present(lengths)) return listed;

@@ -10,17 +10,17 @@ namespace {
 
 // Clock cycles of an H200's multiprocessor, measured or estimated (docs/kernels/cuda_attend.md). Only their
 // ratios matter.
-constexpr double kManyHeadsTile = 3300;   // 32 keys, one block per multiprocessor
-constexpr double kFewHeadsTile = 1200;    // 32 keys, divided by the blocks that share a multiprocessor
-constexpr double kFewHeadsAlone = 1900;   // the same for a block that has one to itself: latency
-constexpr double kBlockStart = 4500;      // launch, queries, the first rows
-constexpr double kMergeStart = 3500;      // the second kernel
+constexpr double kManyHeadsTile = 3300;       // 32 keys, one block per multiprocessor
+constexpr double kFewHeadsTile = 1200;        // 32 keys, divided by the blocks that share a multiprocessor
+constexpr double kFewHeadsAlone = 1900;       // the same for a block that has one to itself: latency
+constexpr double kBlockStart = 4500;          // launch, queries, the first rows
+constexpr double kMergeStart = 3500;          // the second kernel
 constexpr double kMergeBytesPerCycle = 1000;  // partial sums, written and read again
 
 double cost(const Schedule& plan, int64_t tiles, int width, const DeviceFacts& device) {
     const double processors = std::max(1, device.multiprocessors);
-    const double fit = std::max(1., double(device.shared_bytes) /
-                                        double(shared_bytes(plan.heads, width, plan.coded)));
+    const double fit =
+        std::max(1., double(device.shared_bytes) / double(shared_bytes(plan.heads, width, plan.coded)));
     const double resident = plan.heads == kManyHeads ? 1. : std::min(3., std::floor(fit));
     const double each = double(ceil_div(tiles, plan.splits));
     const double blocks = double(plan.blocks());
@@ -30,8 +30,7 @@ double cost(const Schedule& plan, int64_t tiles, int width, const DeviceFacts& d
     const double tile =
         plan.heads == kManyHeads ? kManyHeadsTile : std::max(kFewHeadsAlone, kFewHeadsTile * sharing);
     double cycles = waves * (each * tile + kBlockStart);
-    if (plan.splits > 1)
-        cycles += kMergeStart + double(plan.workspace()) / kMergeBytesPerCycle;
+    if (plan.splits > 1) cycles += kMergeStart + double(plan.workspace()) / kMergeBytesPerCycle;
     return cycles;
 }
 

@@ -1,5 +1,5 @@
-// How attend's work is cut for a GPU: heads per block, and how many blocks share one token's listed rows. From
-// shapes, device and mode only.
+// How attend's work is cut for a GPU: heads per block, and how many blocks share one token's listed rows.
+// From shapes, device and mode only.
 #pragma once
 
 #include "engines/candidate.h"

@@ -1,0 +1,9 @@
+// Stands in for cuda_peaks.cu in a build without CUDA.
+#include "cuda_peaks.h"
+
+namespace smla::bench {
+
+double mma_peak_tflops() { return 0; }
+double copy_peak_gbytes() { return 0; }
+
+}  // namespace smla::bench
