@@ -92,12 +92,17 @@ __device__ uint4 query_chunk(const ScoreTile& task, int64_t token, int head, int
 struct Shared {
     uint4* queries;  // [rows][heads/8][4][32]: lane 4 g + t of part p has values 64 (p/2) + 16 t + 8 (p%2) ..
     float* weights;  // [rows][heads], halved
-    Window* windows;  // [rows]
+    int64_t* requests;  // [rows]
+    Window* windows;    // [rows]
 
     __device__ Shared(char* memory, const ScoreTile& task)
         : queries(reinterpret_cast<uint4*>(memory)),
           weights(reinterpret_cast<float*>(queries + task.rows * task.groups_of_heads * kQueryChunks)),
-          windows(reinterpret_cast<Window*>(weights + task.rows * task.groups_of_heads * kHeadGroup)) {}
+          requests(reinterpret_cast<int64_t*>(weights + task.rows * task.groups_of_heads * kHeadGroup)),
+          windows(reinterpret_cast<Window*>(requests + task.rows)) {}
+    __device__ char* keys(const ScoreTile& task) const {
+        return reinterpret_cast<char*>(windows + task.rows);
+    }
 };
 
 template <smla_format Format, Half Type>
@@ -116,7 +121,10 @@ __device__ void load_queries(const ScoreTile& task, const Shared& shared, int64_
         const int64_t at = element(task.w, token + i / heads, head);
         shared.weights[i] = head < task.heads ? 0.5f * static_cast<const float*>(task.w.data)[at] : 0.f;
     }
-    if (int(threadIdx.x) < rows) shared.windows[threadIdx.x] = task.window(token + threadIdx.x);
+    if (int(threadIdx.x) < rows) {
+        shared.windows[threadIdx.x] = task.window(token + threadIdx.x);
+        shared.requests[threadIdx.x] = task.keys.place.request(token + threadIdx.x);
+    }
 }
 
 using Bank = float[2][2][4];  // keys 0-15 and 16-31, heads 0-7 and 8-15 of a group
@@ -283,8 +291,8 @@ __device__ void fill_outside(const ScoreTile& task, int64_t token, int rows, int
 
 // Rows [first, last) of a block, of one request, against one part of the columns that any of them sees.
 template <smla_format Format, Half Type>
-__device__ void score_rows(const ScoreTile& task, const Shared& shared, int64_t request, int64_t token,
-                           int first, int last, int split) {
+__device__ void score_rows(const ScoreTile& task, const Shared& shared, int64_t token, int first, int last,
+                           int split) {
     Window all{INT32_MAX, 0};
     for (int row = first; row < last; ++row) {
         const Window window = shared.windows[row];
@@ -294,9 +302,8 @@ __device__ void score_rows(const ScoreTile& task, const Shared& shared, int64_t 
     const int64_t start = all.begin / kTileKeys, tiles = (all.end - 1) / kTileKeys + 1 - start;
     const int end = int(start + tiles * (split + 1) / task.splits), warp = int(threadIdx.x / 32);
     int tile = int(start + tiles * split / task.splits) + warp;
-    const KeyColumns::Pages pages = task.keys.place.pages_of(request);
-    KeyTile<Format> keys(reinterpret_cast<char*>(shared.windows + (task.rows + 1) / 2 * 2) +
-                         warp * KeyTile<Format>::bytes);
+    const KeyColumns::Pages pages = task.keys.place.pages_of(shared.requests[first]);
+    KeyTile<Format> keys(shared.keys(task) + warp * KeyTile<Format>::bytes);
     const uint4* const queries =
         shared.queries + first * task.groups_of_heads * kQueryChunks + threadIdx.x % 32;
     const float* const weights = shared.weights + first * task.groups_of_heads * kHeadGroup;
@@ -326,9 +333,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm)
     load_queries<Format, Type>(task, shared, token, rows);
     __syncthreads();
     for (int first = 0, last; first < rows; first = last) {
-        const int64_t request = task.keys.place.request(token + first);
-        for (last = first + 1; last < rows && task.keys.place.request(token + last) == request;) ++last;
-        score_rows<Format, Type>(task, shared, request, token, first, last, split);
+        for (last = first + 1; last < rows && shared.requests[last] == shared.requests[first];) ++last;
+        score_rows<Format, Type>(task, shared, token, first, last, split);
     }
 }
 
@@ -355,19 +361,19 @@ struct TilePlan {
         const int64_t tokens = args.q.shape[0], heads = round_up(args.q.shape[1], kHeadGroup);
         const int64_t requests = args.block_table.ndim ? std::max<int64_t>(1, args.block_table.shape[0]) : 1;
         const int64_t wanted = std::clamp<int64_t>(ceil_div(tokens, requests), 1, kMostRows);
-        const size_t row_bytes = size_t(heads) * (kTileWidth * 2 + sizeof(float)) + sizeof(Window);
+        const size_t row_bytes = size_t(heads) * (kTileWidth * 2 + sizeof(float)) + sizeof(int64_t) +
+                                 sizeof(Window);  // a multiple of 16
         const size_t key_bytes = kWarps * kTileKeys * size_t(bytes_of_row(args.keys.format));
         // Keys are converted once for all rows; three blocks hide more than two. Each costs 1 KB more.
         for (resident = kBlocksPerSm; resident > 0; --resident) {
             const size_t each = (env.device->facts().shared_bytes + 1024) / size_t(resident) - 1024;
-            const int64_t fit = each > key_bytes + 16 ? int64_t((each - key_bytes - 16) / row_bytes) : 0;
+            const int64_t fit = each > key_bytes ? int64_t((each - key_bytes) / row_bytes) : 0;
             rows = int(std::clamp<int64_t>(fit, 1, wanted));
             if (fit > 0 && (resident < kBlocksPerSm || rows >= std::min<int64_t>(2, wanted))) break;
         }
         resident = std::max(resident, 1);
         groups = ceil_div(tokens, rows);
-        shared_bytes = rows * row_bytes + sizeof(Window) + key_bytes;
-        shared_bytes = round_up(shared_bytes, 16);
+        shared_bytes = rows * row_bytes + key_bytes;
         splits = best_splits(columns, resident * env.device->facts().multiprocessors);
     }
 

@@ -15,6 +15,13 @@ __device__ inline uint32_t rank_key(float score) {
     return isnan(score) ? 0 : key;
 }
 
+constexpr uint32_t kLowestKey = 0x007fffff;  // of -inf; NaN alone is below
+
+// The score of a key from kLowestKey on: score >= it says the same as rank_key(score) >= key.
+__device__ inline float score_of(uint32_t key) {
+    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
 struct CutScratch {  // in shared memory
     uint32_t bins[kBins];
     uint32_t warps[kSelectWarps];

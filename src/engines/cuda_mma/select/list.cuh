@@ -8,12 +8,12 @@
 
 namespace smla::cuda {
 
-// The elements of a thread: their keys, and which of them are there. Element e is number
+// The elements of a thread: their scores, and which of them are there. Element e is number
 // first + e / Together * step + e % Together of the list.
 template <int Size, int Together>
 struct Group {
     static constexpr int size = Size;
-    uint32_t keys[Size];
+    float scores[Size];
     uint32_t here = 0;
     int first = 0, step = 0;
     __device__ int number(int e) const { return first + e / Together * step + e % Together; }
@@ -73,7 +73,7 @@ public:
                 if (at < last) group.here |= ((1u << kTogether) - 1) << (v * kTogether);
             }
 #pragma unroll
-            for (int v = 0; v < kVectors; ++v) unpack(words[v], group.keys + v * kTogether);
+            for (int v = 0; v < kVectors; ++v) unpack(words[v], group.scores + v * kTogether);
             visit(group);
         }
     }
@@ -84,7 +84,7 @@ public:
         groups([&](const auto& group) {
 #pragma unroll
             for (int e = 0; e < Ahead; ++e)
-                if (group.here >> e & 1) f(group.keys[e], group.number(e));
+                if (group.here >> e & 1) f(rank_key(group.scores[e]), group.number(e));
         });
     }
 
@@ -95,7 +95,10 @@ public:
         const auto* const from = reinterpret_cast<const uint4*>(scores_ + head_);
         for (int i = int(threadIdx.x); i < 2 * pairs; i += kSelectThreads) {
             const int64_t at = int64_t(i / 2) * (vectors_ / 2) / pairs * 2 + i % 2;
-            unpack(__ldg(from + at), out + i * kTogether);
+            float scores[kTogether];
+            unpack(__ldg(from + at), scores);
+#pragma unroll
+            for (int e = 0; e < kTogether; ++e) out[i * kTogether + e] = rank_key(scores[e]);
         }
         return 2 * pairs * kTogether;
     }
@@ -105,15 +108,15 @@ private:
         if constexpr (sizeof(Score) == 4) return score;
         else return f16_ ? f16_to_f32(score) : bf16_to_f32(score);
     }
-    __device__ void unpack(uint4 words, uint32_t* keys) const {
+    __device__ void unpack(uint4 words, float* scores) const {
         const uint32_t all[4] = {words.x, words.y, words.z, words.w};
 #pragma unroll
         for (int i = 0; i < 4; ++i)
             if constexpr (sizeof(Score) == 4) {
-                keys[i] = rank_key(__uint_as_float(all[i]));
+                scores[i] = __uint_as_float(all[i]);
             } else {
-                keys[2 * i] = rank_key(value(Score(all[i] & 0xffffu)));
-                keys[2 * i + 1] = rank_key(value(Score(all[i] >> 16)));
+                scores[2 * i] = value(Score(all[i] & 0xffffu));
+                scores[2 * i + 1] = value(Score(all[i] >> 16));
             }
     }
     template <class Visit, class Number>
@@ -122,10 +125,10 @@ private:
         for (int64_t i = int(threadIdx.x); i - lane < count; i += kSelectThreads) {
             Group<Ahead, 1> group;
 #pragma unroll
-            for (int e = 0; e < Ahead; ++e) group.keys[e] = 0;
+            for (int e = 0; e < Ahead; ++e) group.scores[e] = 0;
             if (i < count) {
                 group.first = number(int(i));
-                group.keys[0] = key(group.first);
+                group.scores[0] = score(group.first);
                 group.here = 1;
             }
             visit(group);

@@ -93,12 +93,14 @@ __device__ uint32_t kept_floor(const List& list, SelectShared& shared) {
 template <class List>
 __device__ void collect(const List& list, uint32_t floor, int part, int parts, SelectShared& shared) {
     const int lane = int(threadIdx.x % 32);
+    const bool all = floor == 0;
+    const float least = score_of(max(floor, kLowestKey));
     list.groups(
         [&](const auto& group) {
             uint32_t passed = 0;
 #pragma unroll
-            for (int e = 0; e < group.size; ++e) passed |= uint32_t(group.keys[e] >= floor) << e;
-            passed &= group.here;
+            for (int e = 0; e < group.size; ++e) passed |= uint32_t(group.scores[e] >= least) << e;
+            passed = (all ? ~0u : passed) & group.here;
             const uint32_t mine = __popc(passed);
             if (!__any_sync(~0u, mine)) return;
             uint32_t sum = mine;
@@ -114,7 +116,8 @@ __device__ void collect(const List& list, uint32_t floor, int part, int parts, S
             for (int e = 0; e < group.size; ++e)
                 if (passed >> e & 1) {
                     if (at < kRoom)
-                        shared.found.keys[at] = group.keys[e], shared.found.numbers[at] = group.number(e);
+                        shared.found.keys[at] = rank_key(group.scores[e]),
+                        shared.found.numbers[at] = group.number(e);
                     ++at;
                 }
         },
