@@ -26,4 +26,23 @@ void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t share
     SMLA_CUDA_CALL(cudaGetLastError());
 }
 
+// The same for a kernel that calls wait_for_grid_before() (ptx/grid.cuh): on GPUs that can (Hopper and later) it
+// starts while the kernel before it ends.
+template <class... Params, class... Given>
+void launch_early(void (*kernel)(Params...), int64_t blocks, int threads, const Env& env,
+                  const Given&... given) {
+    if (env.device->facts().capability < 90) return launch(kernel, blocks, threads, 0, env, given...);
+    if (blocks == 0) return;
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(grid_of(blocks));
+    config.blockDim = dim3(unsigned(threads));
+    config.stream = stream_of(env.stream);
+    config.attrs = &early;
+    config.numAttrs = 1;
+    SMLA_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, given...));
+}
+
 }  // namespace smla::cuda

@@ -17,14 +17,9 @@ struct Board {
     static constexpr int kSlots = 4;
     int rows[kSlots][kKeys];
     int length, extra_length;  // rows of the token that count
+    int begin;                 // first tile of the split
 };
 static_assert(sizeof(Board) <= kBoardBytes);
-
-__device__ inline bool names_token(const Source& source, int row) {
-    if (row < 0 || row >= source.cache.capacity) return false;
-    const uint32_t token = uint32_t(row) - source.page_of(uint32_t(row)) * uint32_t(source.cache.page_rows);
-    return token < uint32_t(source.cache.page_tokens);
-}
 
 // Tiles of a token that are one split's, primary source first.
 class Tiles {
@@ -36,11 +31,14 @@ public:
                 threadIdx.x ? length_of(args.sources[1], token) : length_of(args.sources[0], token);
         __syncthreads();
         const int64_t tiles = first_extra() + (board.extra_length + kKeys - 1) / kKeys;
-        begin_ = int(tiles * split / splits);
-        count_ = int(tiles * (split + 1) / splits) - begin_;
+        const int begin = int(tiles * split / splits);
+        count_ = int(tiles * (split + 1) / splits) - begin;
+        primary_ = first_extra() - begin;
+        if (threadIdx.x == 0) board.begin = begin;
+        __syncthreads();
     }
     __device__ int count() const { return count_; }
-    __device__ bool extra(int i) const { return begin_ + i >= first_extra(); }
+    __device__ bool extra(int i) const { return i >= primary_; }
     __device__ int row(int i, int key) const { return board_.rows[i % Board::kSlots][key]; }
 
     // By one warp: the rows of tile i are on their way to their slot; -1 past the end of a list.
@@ -50,7 +48,7 @@ public:
         const int* from = nullptr;
         if (i < count_) {
             const bool second = extra(i);
-            const int j = (begin_ + i - (second ? first_extra() : 0)) * kKeys + lane;
+            const int j = (second ? i - primary_ : i + board_.begin) * kKeys + lane;
             if (j < (second ? board_.extra_length : board_.length))
                 from = second ? listed(args_.sources[1].rows, j) : listed(args_.sources[0].rows, j);
         }
@@ -60,8 +58,9 @@ public:
     // Bit k: key k of tile i is no hole.
     __device__ uint32_t mask(int i) const {
         const int row = this->row(i, threadIdx.x % 32);
-        const bool valid = extra(i) ? names_token(args_.sources[1], row) : names_token(args_.sources[0], row);
-        return __ballot_sync(~0u, valid);
+        uint32_t page, token;
+        return __ballot_sync(~0u, extra(i) ? args_.sources[1].split_row(row, page, token)
+                                           : args_.sources[0].split_row(row, page, token));
     }
 
 private:
@@ -75,7 +74,7 @@ private:
 
     const Arguments& args_;
     Board& board_;
-    int token_, begin_, count_;
+    int token_, count_, primary_;  // tiles in all, of the primary source
 };
 
 // Rows are copied by 8 lanes each: thread / 8 is the row (and the one threads / 8 later), thread % 8 the
@@ -141,22 +140,25 @@ struct Filler {
             __syncwarp(__activemask());
         }
         // Values 64c to 64c + 63. The last 64 of 512 are rope in fp8_584: finish() mends them.
-        __device__ void step(int c) const {
-            const float scale = *reinterpret_cast<const float*>(scales_ + 4 * (tiles_of_128_ ? c / 2 : c));
-            const uint2 codes = *reinterpret_cast<const uint2*>(from_ + 64 * c + 8 * piece());
+        struct Codes {
+            uint2 bytes;
+            float scale;
+        };
+        __device__ Codes load(int c) const {
+            return {*reinterpret_cast<const uint2*>(from_ + 64 * c + 8 * piece()),
+                    *reinterpret_cast<const float*>(scales_ + 4 * (tiles_of_128_ ? c / 2 : c))};
+        }
+        __device__ void convert(int c, const Codes& codes) const {
             uint4 out;
-            decode_word(codes.x, scale, out.x, out.y);
-            decode_word(codes.y, scale, out.z, out.w);
+            decode_word(codes.bytes.x, codes.scale, out.x, out.y);
+            decode_word(codes.bytes.y, codes.scale, out.z, out.w);
             *reinterpret_cast<uint4*>(to_ + 128 * c) = out;
         }
         __device__ void finish() const {
             if (format_ == SMLA_FP8_576) {
-                const float scale = *reinterpret_cast<const float*>(scales_);
-                const uint2 codes = *reinterpret_cast<const uint2*>(from_ + 512 + 8 * piece());
-                uint4 out;
-                decode_word(codes.x, scale, out.x, out.y);
-                decode_word(codes.y, scale, out.z, out.w);
-                *reinterpret_cast<uint4*>(to_ + 1024) = out;
+                Codes last = load(0);  // for the scale
+                last.bytes = *reinterpret_cast<const uint2*>(from_ + 512 + 8 * piece());
+                convert(8, last);
             }
             const bool v4 = format_ == SMLA_FP8_584;
             if (!v4 && format_ != SMLA_FP8_656) return;
@@ -190,10 +192,9 @@ private:
     };
     static __device__ Place place_of(const Source& source, int row) {
         const DeviceCache& cache = source.cache;
-        const uint32_t page = source.page_of(uint32_t(row));
-        const uint32_t token = uint32_t(row) - page * uint32_t(cache.page_rows);
+        uint32_t page, token;
+        const bool valid = source.split_row(row, page, token);
         const char* const at = cache.data + page * cache.page_stride;
-        const bool valid = row >= 0 && row < cache.capacity && token < uint32_t(cache.page_tokens);
         if (T::coded && cache.format == SMLA_FP8_584)
             return {at + layout::Fp8_584::row_at(token),
                     at + layout::Fp8_584::scales_at(cache.page_tokens, token), valid};

@@ -22,18 +22,15 @@
 //         each warp keep its queries; splitting value columns lets each key pass once per warp pair of tiles.
 // Prediction and results: docs/kernels/cuda_attend.md.
 #include "engines/cuda_common/launch.cuh"
+#include "engines/cuda_common/ptx/grid.cuh"
 #include "engines/cuda_mma/attend/keys.cuh"
 #include "engines/cuda_mma/attend/run.h"
 #include "engines/cuda_mma/attend/softmax.cuh"
+#include "engines/cuda_mma/attend/splits.cuh"
 
 namespace smla::cuda_attend {
 
 namespace {
-
-struct Cut {
-    int head_tiles, splits;
-    Parts parts;
-};
 
 // The queries of a group as left operands: step s of part p holds columns 16 * (Parts * s + p). All loads are
 // under way before the first is needed.
@@ -299,8 +296,11 @@ __device__ void walk_coded(Block<T>& block, const Tiles& tiles, Sums<T>& sums) {
         for (int i = 0; i < T::rows_per_thread; ++i) {
             Decoder decoder;
             decoder.begin(block.args, tiles.extra(tile), i, raw, buffer);
-#pragma unroll 4  // all 8 spill
-            for (int c = 0; c < 8; ++c) decoder.step(c);
+            typename Decoder::Codes codes[8];
+#pragma unroll
+            for (int c = 0; c < 8; ++c) codes[c] = decoder.load(c);
+#pragma unroll
+            for (int c = 0; c < 8; ++c) decoder.convert(c, codes[c]);
             decoder.finish();
         }
     };
@@ -320,10 +320,15 @@ __device__ void walk_coded(Block<T>& block, const Tiles& tiles, Sums<T>& sums) {
             static_assert(!T::many || (T::rows_per_thread == 1 && T::buffers == 2));
             char* const other = block.shared + (buffer ^ 1) * T::keys_bytes;
             Decoder decoder;  // where no tile follows it decodes what nobody reads
+            typename Decoder::Codes codes;
             attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, mask, block.unit, [&](int c) {
-                if (c >= 0) return decoder.step(c);
-                arrive();
-                decoder.begin(block.args, tiles.extra(i + 1), 0, raw, other);
+                if (c >= 0) {
+                    decoder.convert(c, codes);
+                } else {
+                    arrive();
+                    decoder.begin(block.args, tiles.extra(i + 1), 0, raw, other);
+                }
+                if (c < 7) codes = decoder.load(c + 1);
             });
             decoder.finish();
         } else {
@@ -349,18 +354,6 @@ __device__ void walk(Block<T>& block, Board& board, int split, int splits, Sums<
     __syncthreads();
     if constexpr (T::coded) walk_coded<T>(block, tiles, sums);
     else walk_bf16<T>(block, tiles, sums);
-}
-
-// Two neighbours of a row of the output, or of a split's sums.
-__device__ inline void store_pair(const Tensor& out, int64_t at, float low, float high) {
-    if (out.dtype == SMLA_F32) {
-        *reinterpret_cast<float2*>(static_cast<float*>(out.data) + at) = make_float2(low, high);
-    } else if (out.dtype == SMLA_BF16) {
-        *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(out.data) + at) = cuda::pack_bf16(low, high);
-    } else {
-        *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(out.data) + at) =
-            f32_to_f16(low) | uint32_t(f32_to_f16(high)) << 16;
-    }
 }
 
 // The statistics of the block's heads; the factor of each head's sums goes to shared memory.
@@ -427,51 +420,13 @@ __global__ void __launch_bounds__(T::threads, T::many    ? 1
     const int part = int(blockIdx.x / unsigned(cut.head_tiles));  // token * splits + split
     const int t = part / cut.splits, split = part % cut.splits;
     Block<T> block(args, shared, t, head_tile * T::heads);
+    if (cut.splits > 1) cuda::start_next_grid();
     Sums<T> sums = {};
     walk<T>(block, *reinterpret_cast<Board*>(shared + T::board_at), split, cut.splits, sums);
     __syncthreads();  // factors are free
     finish_heads<T>(block, cut, part);
     __syncthreads();
     if (cut.splits == 1 || block.softmax.any) store_sums<T>(block, cut, part, sums);
-}
-
-// One block per token and head joins the splits, in their order.
-constexpr int kMergeThreads = kValueWidth / 4;
-
-__global__ void __launch_bounds__(kMergeThreads)
-    merge_splits(const __grid_constant__ Arguments args, const __grid_constant__ Cut cut) {
-    __shared__ float weights[kMaxSplits], scratch[32];
-    const int64_t heads = args.q.shape[1], t = blockIdx.x / heads, h = blockIdx.x % heads;
-    const int64_t first = t * cut.splits * heads + h;
-    PartStatistics own = {-INFINITY, 0.f, -INFINITY, 0.f};
-    static_assert(kMaxSplits <= kMergeThreads);
-    if (int(threadIdx.x) < cut.splits) own = cut.parts.statistics[first + threadIdx.x * heads];
-    const auto most = [&](float value) {
-        const bool nan = __syncthreads_or(isnan(value));
-        const float top = cuda::block_max(value, scratch);
-        return nan ? NAN : top;
-    };
-    const bool any = __syncthreads_or(own.any != 0);
-    const float peak2 = most(own.peak2), largest = most(own.largest);
-    const float weight = own.peak2 == -INFINITY ? 0.f : cuda::exp2_fast(own.peak2 - peak2);
-    weights[threadIdx.x] = weight;
-    const float sum = cuda::block_sum(weight * own.sum, scratch);
-    __syncthreads();
-    float4 out = {};
-    const float4* from = reinterpret_cast<const float4*>(cut.parts.sums + first * kValueWidth) + threadIdx.x;
-#pragma unroll 4
-    for (int split = 0; split < cut.splits; ++split, from += heads * kMergeThreads) {
-        const float w = weights[split];
-        if (w == 0) continue;  // what such a split left is never read
-        const float4 part = *from;
-        out.x += w * part.x, out.y += w * part.y, out.z += w * part.z, out.w += w * part.w;
-    }
-    Totals totals = {0.f, -INFINITY};
-    if (any) totals = finish(peak2 * kLn2, sum, sink_of(args, h));
-    const int64_t at = cuda::element(args.out, t, h) + 4 * threadIdx.x;
-    store_pair(args.out, at, out.x * totals.factor, out.y * totals.factor);
-    store_pair(args.out, at + 2, out.z * totals.factor, out.w * totals.factor);
-    if (threadIdx.x == 0) store_statistics(args, t, h, totals.lse, largest * args.scale());
 }
 
 template <class T>
@@ -495,9 +450,7 @@ void run_mma(const smla_attend_args& args, const Schedule& schedule, const Env& 
         .head_tiles = int(schedule.head_tiles()), .splits = schedule.splits, .parts = schedule.carve(arena)};
     if (args.q.shape[2] == 576) launch_width<576>(args, schedule, cut, env);
     else launch_width<512>(args, schedule, cut, env);
-    if (cut.splits > 1)
-        cuda::launch(merge_splits, schedule.tokens * schedule.all_heads, kMergeThreads, 0, env,
-                     Arguments(args), cut);
+    if (cut.splits > 1) join_splits(args, cut, env);
 }
 
 size_t shared_bytes(int heads, int width, bool coded) {

@@ -3,34 +3,45 @@
 #include "ops/attend/attend.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace smla::cuda_attend {
 
 namespace {
 
-// Clock cycles of an H200's multiprocessor, measured or estimated (docs/kernels/cuda_attend.md). Only their
-// ratios matter.
-constexpr double kManyHeadsTile = 3300;       // 32 keys, one block per multiprocessor
-constexpr double kFewHeadsTile = 1200;        // 32 keys, divided by the blocks that share a multiprocessor
-constexpr double kFewHeadsAlone = 1900;       // the same for a block that has one to itself: latency
-constexpr double kBlockStart = 4500;          // launch, queries, the first rows
-constexpr double kMergeStart = 3500;          // the second kernel
-constexpr double kMergeBytesPerCycle = 1000;  // partial sums, written and read again
+// Clock cycles of an H200's multiprocessor, fitted to the sweep of bench/cuda_attend.cpp (docs/kernels/
+// cuda_attend.md); only their ratios matter. A tile takes `tile + sharing * n` with n blocks on a multiprocessor.
+struct Costs {
+    double tile, sharing, start;
+};
+constexpr Costs kMany = {3800, 0, 25000}, kManyCoded = {4800, 0, 25000};
+constexpr Costs kFew = {2040, 660, 9000}, kFewCoded = {2700, 1300, 9000};
+constexpr double kJoin = 5500, kJoinPerSplit = 125;  // the second kernel
+constexpr double kSumsPerCycle = 2000;               // bytes of splits' sums, of the whole device
+constexpr double kMemoryPerCycle = 2000;             // bytes of listed rows
+constexpr int kFewResident = 2, kFewCodedResident = 3;  // blocks per multiprocessor, from registers
 
-double cost(const Schedule& plan, int64_t tiles, int width, const DeviceFacts& device) {
+const Costs& costs_of(const Schedule& plan) {
+    if (plan.heads == kManyHeads) return plan.coded ? kManyCoded : kMany;
+    return plan.coded ? kFewCoded : kFew;
+}
+
+// `bytes`: of all listed rows.
+double cost(const Schedule& plan, int64_t tiles, double bytes, int width, const DeviceFacts& device) {
     const double processors = std::max(1, device.multiprocessors);
-    const double fit =
-        std::max(1., double(device.shared_bytes) / double(shared_bytes(plan.heads, width, plan.coded)));
-    const double resident = plan.heads == kManyHeads ? 1. : std::min(3., std::floor(fit));
-    const double each = double(ceil_div(tiles, plan.splits));
+    const double fit = std::floor(double(device.shared_bytes) /
+                                  double(shared_bytes(plan.heads, width, plan.coded)));
+    const int registers = plan.heads == kManyHeads ? 1 : plan.coded ? kFewCodedResident : kFewResident;
+    const double resident = std::clamp(fit, 1., double(registers));
     const double blocks = double(plan.blocks());
     const double waves = std::ceil(blocks / (processors * resident));
-    // blocks that share a multiprocessor in the last, fullest wave
     const double sharing = std::min(resident, std::ceil(blocks / processors));
-    const double tile =
-        plan.heads == kManyHeads ? kManyHeadsTile : std::max(kFewHeadsAlone, kFewHeadsTile * sharing);
-    double cycles = waves * (each * tile + kBlockStart);
-    if (plan.splits > 1) cycles += kMergeStart + double(plan.workspace()) / kMergeBytesPerCycle;
+    const Costs& costs = costs_of(plan);
+    const double each = double(ceil_div(tiles, plan.splits));
+    const double work = waves * each * (costs.tile + costs.sharing * sharing);
+    double cycles = std::max(work, bytes / kMemoryPerCycle) + waves * costs.start;
+    if (plan.splits > 1)
+        cycles += kJoin + kJoinPerSplit * plan.splits + double(plan.workspace()) / kSumsPerCycle;
     return cycles;
 }
 
@@ -44,10 +55,15 @@ Schedule schedule(const smla_attend_args& args, const Env& env, size_t budget) {
     Schedule best{.tokens = args.q.shape[0],
                   .all_heads = args.q.shape[1],
                   .coded = holds_codes(args.primary) || holds_codes(args.extra)};
-    int64_t tiles = 0;
-    for (const smla_attend_source* source : {&args.primary, &args.extra})
-        if (source->cache.format != SMLA_FORMAT_NONE) tiles += ceil_div(source->rows.shape[1], kKeys);
     const int width = int(args.q.shape[2]);
+    int64_t tiles = 0;
+    double bytes = 0;
+    for (const smla_attend_source* source : {&args.primary, &args.extra}) {
+        if (source->cache.format == SMLA_FORMAT_NONE) continue;
+        tiles += ceil_div(source->rows.shape[1], kKeys);
+        bytes += double(best.tokens * source->rows.shape[1]) *
+                 double(find_format(source->cache.format)->record_bytes(width));
+    }
     const auto fits = [&](const Schedule& plan) {
         return plan.splits == 1 || budget == 0 || plan.workspace() <= budget;
     };
@@ -64,7 +80,7 @@ Schedule schedule(const smla_attend_args& args, const Env& env, size_t budget) {
             plan.heads = heads;
             plan.splits = splits;
             if (!fits(plan)) continue;
-            const double cycles = cost(plan, tiles, width, env.device->facts());
+            const double cycles = cost(plan, tiles, bytes, width, env.device->facts());
             if (least < 0 || cycles < least) {
                 least = cycles;
                 best = plan;
