@@ -26,8 +26,8 @@ Scratch carve(Arena& arena, const Args& args) {
 
 std::string refuse(const Args& args, smla_isa needed, const Env& env) {
     if (env.isa < needed) return "needs a stronger instruction set";
-    if (args.x.shape[0] > kMostTokens)
-        return text(args.x.shape[0], " tokens: more than ", kMostTokens, " pay for BLAS");
+    static_assert(kMostTokens == 4);
+    if (args.x.shape[0] > kMostTokens) return "more than 4 tokens";
     if (args.w.dtype != SMLA_F32 && args.w.dtype != SMLA_BF16)
         return text(dtype_name(args.w.dtype), " weights");
     for (const Tensor* each : {&args.x, &args.out})
