@@ -94,7 +94,7 @@ private:
 
 // Counts what was checked; prints what is wrong.
 struct Report {
-    bool brief = false;  // a short list, for sanitizers
+    bool brief = false, tiny = false;  // short lists, for sanitizers; tiny ones are brief too
     int checks = 0, failures = 0;
     double worst = 0;  // error of a logit in units of its bound
     bool check(bool ok, const std::string& what) {
