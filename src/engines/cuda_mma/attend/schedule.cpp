@@ -19,7 +19,6 @@ constexpr Costs kFew = {2040, 660, 9000}, kFewCoded = {2700, 1300, 9000};
 constexpr double kJoin = 5500, kJoinPerSplit = 125;  // the second kernel
 constexpr double kSumsPerCycle = 2000;               // bytes of splits' sums, of the whole device
 constexpr double kMemoryPerCycle = 2000;             // bytes of listed rows
-constexpr int kFewResident = 2, kFewCodedResident = 3;  // blocks per multiprocessor, from registers
 
 const Costs& costs_of(const Schedule& plan) {
     if (plan.heads == kManyHeads) return plan.coded ? kManyCoded : kMany;

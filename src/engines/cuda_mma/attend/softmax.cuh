@@ -18,7 +18,6 @@ struct alignas(16) HeadPair {
 struct Softmax {
     HeadPair* heads;        // of this lane
     float sum[2] = {0, 0};  // of this lane's columns
-    bool any = false;       // key so far
 
     __device__ explicit Softmax(HeadPair* pairs) : heads(pairs + threadIdx.x / 4) {
         if (threadIdx.x % 4 == 0) *heads = HeadPair();
@@ -29,7 +28,6 @@ struct Softmax {
     // into a logit in powers of two. The peak moves only when a weight could pass 2^8: sums are in f32, and
     // rounding weights to bf16 is relative.
     __device__ void weigh(float (&s)[4][4], uint32_t mask, float unit, float (&shrink)[2]) {
-        any = true;
         const int column = 2 * int(threadIdx.x % 4);
         if (mask != ~0u) {
 #pragma unroll
