@@ -19,7 +19,6 @@ struct Board {
     int length, extra_length;  // rows of the token that count
     int part, token, head;     // token * splits + split; the first head of the block
     int begin;                 // first tile of the split
-    int any;                   // 1: a key so far
 };
 static_assert(sizeof(Board) <= kBoardBytes);
 
@@ -27,7 +26,6 @@ static_assert(sizeof(Board) <= kBoardBytes);
 class Tiles {
 public:
     __device__ Tiles(const Arguments& args, Board& board, int splits) : args_(args), board_(board) {
-        if (threadIdx.x == 0) board.any = 0;
         if (threadIdx.x < 2)
             (threadIdx.x ? board.extra_length : board.length) =
                 length_of(threadIdx.x ? args.sources[1] : args.sources[0], board.token);
@@ -64,7 +62,6 @@ public:
         uint32_t page, token;
         const bool valid = extra(i) ? args_.sources[1].split_row(row, page, token)
                                     : args_.sources[0].split_row(row, page, token);
-        if (valid) board_.any = 1;  // all writers write the same
         return __ballot_sync(~0u, valid);
     }
 

@@ -370,11 +370,11 @@ __device__ void finish_heads(const Block<T>& block, const Cut& cut) {
         if (!writes || h >= block.args.q.shape[1]) continue;
         if (cut.splits > 1) {
             cut.parts.statistics[block.board.part * block.args.q.shape[1] + h] = {
-                peaks.peak2[r], sum, peaks.largest[r], block.board.any ? 1.f : 0.f};
+                peaks.peak2[r], sum, peaks.largest[r], block.softmax.any() ? 1.f : 0.f};
             continue;
         }
         Totals totals = {0.f, -INFINITY};
-        if (block.board.any) totals = finish(peaks.peak2[r] * kLn2, sum, sink_of(block.args, h));
+        if (block.softmax.any()) totals = finish(peaks.peak2[r] * kLn2, sum, sink_of(block.args, h));
         factors[in_block] = totals.factor;
         store_statistics(block.args, block.board.token, h, totals.lse, peaks.largest[r] * scale);
     }
@@ -426,7 +426,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
     __syncthreads();  // factors are free
     finish_heads<T>(block, cut);
     __syncthreads();
-    if (cut.splits == 1 || block.board.any) store_sums<T>(block, cut, sums);
+    if (cut.splits == 1 || block.softmax.any()) store_sums<T>(block, cut, sums);
 }
 
 template <class T>

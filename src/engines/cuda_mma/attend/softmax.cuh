@@ -17,7 +17,8 @@ struct alignas(16) HeadPair {
 
 struct Softmax {
     HeadPair* heads;        // of this lane
-    float sum[2] = {0, 0};  // of this lane's columns
+    // Of this lane's columns. -0 until a first key is weighed: any sum with a weight, 0 too, is +0 or more.
+    float sum[2] = {-0.f, -0.f};
 
     __device__ explicit Softmax(HeadPair* pairs) : heads(pairs + threadIdx.x / 4) {
         if (threadIdx.x % 4 == 0) *heads = HeadPair();
@@ -59,6 +60,7 @@ struct Softmax {
         __syncwarp();  // all lanes have read
         if (threadIdx.x % 4 == 0) *heads = now;
     }
+    __device__ bool any() const { return __float_as_uint(sum[0]) != 0x80000000u; }
     __device__ float total(int r) const {
         float out = sum[r];
         out += __shfl_xor_sync(~0u, out, 1);
