@@ -79,9 +79,7 @@ Measured Bench::metadata(const MetadataCase& test) {
     out.error = std::numeric_limits<double>::quiet_NaN();
     constexpr int32_t kSteps = 64;
     // built on the host, whatever the engine; each step is one token further
-    const Stopwatch::Clock clock =
-        context_.device().type() == SMLA_CPU ? Stopwatch::Clock::processor : Stopwatch::Clock::wall;
-    out.seconds = Stopwatch(options_, context_, clock)
+    out.seconds = Stopwatch(options_, context_, Stopwatch::Clock::host)
                       .median(
                           [&](int64_t i) {
                               std::fill(step.lengths.begin(), step.lengths.end(),

@@ -38,8 +38,9 @@ double Stopwatch::now() const {
 Stopwatch::Stopwatch(const BenchOptions& options, Context& context, Clock clock)
     : options_(options),
       device_(context.device()),
-      gpu_(context.device().type() != SMLA_CPU),
-      processor_(!gpu_ && clock == Clock::processor && context.pool().threads() == 1) {
+      gpu_(clock != Clock::host && context.device().type() != SMLA_CPU),
+      processor_(clock == Clock::host ||
+                 (!gpu_ && clock == Clock::processor && context.pool().threads() == 1)) {
     if (gpu_) flush_ = DeviceBuffer(device_, 4 * device_.facts().l2_bytes);
 }
 

@@ -30,7 +30,7 @@ double median_of(std::vector<double> values);
 // time of its kernels, after a write that leaves nothing of the inputs in L2.
 class Stopwatch {
 public:
-    enum class Clock { processor, wall };
+    enum class Clock { processor, wall, host };  // host: processor time whatever the device
     Stopwatch(const BenchOptions& options, Context& context, Clock clock = Clock::processor);
     // Median of body(i), i counting up from 0, which is not timed. Sets `repeats`.
     double median(const std::function<void(int64_t)>& body, int* repeats) const;

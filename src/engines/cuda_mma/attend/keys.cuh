@@ -17,6 +17,7 @@ struct Board {
     static constexpr int kSlots = 4;
     int rows[kSlots][kKeys];
     int length, extra_length;  // rows of the token that count
+    int part, token, head;     // token * splits + split; the first head of the block
     int begin;                 // first tile of the split
 };
 static_assert(sizeof(Board) <= kBoardBytes);
@@ -24,11 +25,11 @@ static_assert(sizeof(Board) <= kBoardBytes);
 // Tiles of a token that are one split's, primary source first.
 class Tiles {
 public:
-    __device__ Tiles(const Arguments& args, Board& board, int token, int split, int splits)
-        : args_(args), board_(board), token_(token) {
+    __device__ Tiles(const Arguments& args, Board& board, int splits) : args_(args), board_(board) {
         if (threadIdx.x < 2)
             (threadIdx.x ? board.extra_length : board.length) =
-                threadIdx.x ? length_of(args.sources[1], token) : length_of(args.sources[0], token);
+                length_of(threadIdx.x ? args.sources[1] : args.sources[0], board.token);
+        const int split = board.part % splits;
         __syncthreads();
         const int64_t tiles = first_extra() + (board.extra_length + kKeys - 1) / kKeys;
         const int begin = int(tiles * split / splits);
@@ -59,8 +60,9 @@ public:
     __device__ uint32_t mask(int i) const {
         const int row = this->row(i, threadIdx.x % 32);
         uint32_t page, token;
-        return __ballot_sync(~0u, extra(i) ? args_.sources[1].split_row(row, page, token)
-                                           : args_.sources[0].split_row(row, page, token));
+        const bool valid = extra(i) ? args_.sources[1].split_row(row, page, token)
+                                    : args_.sources[0].split_row(row, page, token);
+        return __ballot_sync(~0u, valid);
     }
 
 private:
@@ -69,12 +71,12 @@ private:
     }
     __device__ int first_extra() const { return (board_.length + kKeys - 1) / kKeys; }
     __device__ const int* listed(const Tensor& rows, int j) const {
-        return static_cast<const int32_t*>(rows.data) + cuda::element(rows, token_, j);
+        return static_cast<const int32_t*>(rows.data) + cuda::element(rows, board_.token, j);
     }
 
     const Arguments& args_;
     Board& board_;
-    int token_, count_, primary_;  // tiles in all, of the primary source
+    int count_, primary_;  // tiles in all, of the primary source
 };
 
 // Rows are copied by 8 lanes each: thread / 8 is the row (and the one threads / 8 later), thread % 8 the
@@ -89,7 +91,7 @@ struct Filler {
         const bool extra = tiles.extra(tile);
 #pragma unroll
         for (int i = 0; i < T::rows_per_thread; ++i) {
-            const int r = row_of(i), row = tiles.row(tile, r);
+            const int r = row_of(i), row = tiles.row(tile, derive_here(r));
             const Place place = extra ? place_of(args.sources[1], row) : place_of(args.sources[0], row);
             const char* const from = place.record + 16 * piece();
             const uint32_t to = buffer + uint32_t(r * T::row + ((piece() ^ (r & 7)) << 4));
@@ -106,7 +108,7 @@ struct Filler {
         const int pieces = record_bytes(format) / 16;
 #pragma unroll
         for (int i = 0; i < T::rows_per_thread; ++i) {
-            const int r = row_of(i), row = tiles.row(tile, r);
+            const int r = row_of(i), row = tiles.row(tile, derive_here(r));
             const Place place = extra ? place_of(args.sources[1], row) : place_of(args.sources[0], row);
             const char* const from = place.record + 16 * piece();
             const uint32_t to = raw + uint32_t(r * kRawRow + 16 * piece());

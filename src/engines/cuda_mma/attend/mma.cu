@@ -5,19 +5,16 @@
 // Tiles:  "few": 16 heads, 4 warps. "many": 64 heads, 8 warps in 4 groups of 16 heads. One token per block, a
 //         split of its rows each.
 // Roles:  all warps do everything. Score: a group's warps share the width (warp p takes every Parts-th 16
-//         columns), queries live in registers, partial products meet in shared memory (exchange), each warp
-//         of the group computes the same softmax. Value: a warp takes all heads of the block x 512 / warps
+//         columns), queries live in registers, partial products meet in shared memory (exchange), each warp of
+//         the group computes the same softmax. Value: a warp takes all heads of the block x 512 / warps
 //         columns; with 4 groups the weights pass through shared memory.
-// Shared: keys [32, width] bf16, two buffers (swizzled, keys.cuh) | raw records | exchange | weights |
-// factors;
+// Shared: keys [32, width] bf16, two buffers (swizzled, keys.cuh) | raw records | exchange | weights | factors;
 //         sizes in tile.cuh. At most 99 KB.
-// Stages: bf16 rows: cp.async of tile j + 1 while tile j is multiplied. fp8: raw bytes of tile j + 2 are
-// under
+// Stages: bf16 rows: cp.async of tile j + 1 while tile j is multiplied. fp8: raw bytes of tile j + 2 are under
 //         way while tile j is multiplied; after the values of tile j each 8 lanes decode the row that they
 //         themselves copied.
 // Barriers per tile: buffers (top), exchange, weights (many only).
-// Why:    64 heads x 512 f32 sums are half a register file, so one block of 8 warps per multiprocessor;
-// queries
+// Why:    64 heads x 512 f32 sums are half a register file, so one block of 8 warps per multiprocessor; queries
 //         in registers (72 each) leave shared memory to keys. Splitting the width instead of the keys lets
 //         each warp keep its queries; splitting value columns lets each key pass once per warp pair of tiles.
 // Prediction and results: docs/kernels/cuda_attend.md.
@@ -46,7 +43,8 @@ __device__ void load_queries(const Arguments& args, int t, int head, uint32_t (&
 #pragma unroll
         for (int s = 0; s < T::k_steps; ++s)
 #pragma unroll
-            for (int i = 0; i < 2; ++i) q[s][r + 2 * i] = real ? load(at + 16 * T::parts * s + 8 * i) : 0u;
+            for (int i = 0; i < 2; ++i)
+                q[s][r + 2 * i] = real ? load(at + 16 * T::parts * s + 8 * i) : 0u;
     }
 }
 template <class T>
@@ -95,7 +93,7 @@ __device__ void score(const uint32_t (&q)[T::k_steps][4], uint32_t buffer, float
 template <class T>
 __device__ void sum_parts(float (&s)[4][4], float4* exchange) {
     const int lane = threadIdx.x % 32, part = threadIdx.x / 32 % T::parts, warp = threadIdx.x / 32;
-    float4* const own = exchange + warp * 128 + lane;
+    float4* const own = exchange + derive_here(warp * 128 + lane);
 #pragma unroll
     for (int n = 0; n < 4; ++n) own[32 * n] = make_float4(s[n][0], s[n][1], s[n][2], s[n][3]);
     __syncthreads();
@@ -124,8 +122,7 @@ __device__ inline uint32_t weights_place(int head, int piece) {
 
 // Each of a group's two warps stores the weights of 16 keys, the first also what its sums shrink by.
 template <class T>
-__device__ void store_weights(const float (&s)[4][4], const float (&shrink)[2], char* weights,
-                              float* factors) {
+__device__ void store_weights(const float (&s)[4][4], const float (&shrink)[2], char* weights, float* factors) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % 2;
     const int head = 16 * (warp / 2) + lane / 4;
 #pragma unroll
@@ -156,8 +153,8 @@ __device__ void shrink_sums(Sums<T>& sums, const float (&shrink)[T::m_tiles][2])
         for (int i = 0; i < 8 * T::n_steps; ++i) sums[m][i / 8][i / 4 % 2][i % 4] *= shrink[m][i / 2 % 2];
 }
 
-// O += weights V for this warp's columns: 16 * (4 * group of 64 + warp % 4). `between` is called once with
-// -1, then with 0 to 7, for work that hides behind the products.
+// O += weights V for this warp's columns: 16 * (4 * group of 64 + warp % 4). `between` is called once with -1,
+// then with 0 to 7, for work that hides behind the products.
 template <class T, class Between>
 __device__ void add_values(Sums<T>& sums, const uint32_t (&own)[2][4], uint32_t weights, uint32_t buffer,
                            const Between& between) {
@@ -232,22 +229,22 @@ __device__ void attend_tile(const uint32_t (&q)[T::k_steps][4], Softmax& softmax
 template <class T>
 struct Block {
     const Arguments& args;
+    Board& board;
     char* shared;
-    int t, head, lane, warp;  // token, first head of the block
+    int lane, warp;
     Softmax softmax;
     uint32_t q[T::k_steps][4];
     float unit;  // turns a product into a logit in powers of two
 
-    __device__ Block(const Arguments& args, char* shared, int t, int head)
+    __device__ Block(const Arguments& args, char* shared)
         : args(args),
+          board(*reinterpret_cast<Board*>(shared + T::board_at)),
           shared(shared),
-          t(t),
-          head(head),
           lane(int(threadIdx.x % 32)),
           warp(int(threadIdx.x / 32)),
           softmax(reinterpret_cast<HeadPair*>(shared + T::pairs_at)),
           unit(args.scale() * kLog2E) {}
-    __device__ void load() { load_queries<T>(args, t, head + 16 * (warp / T::parts), q); }
+    __device__ void load() { load_queries<T>(args, board.token, board.head + 16 * (warp / T::parts), q); }
 };
 
 // bf16 rows: the next tile is copied into the other buffer while this one is multiplied.
@@ -263,8 +260,7 @@ __device__ void walk_bf16(Block<T>& block, const Tiles& tiles, Sums<T>& sums) {
         cuda::cp_async_wait<0>();
         __syncthreads();  // the tile is whole, and nobody reads the one before it any more
         const uint32_t next = i + 1 < tiles.count() ? tiles.mask(i + 1) : 0;
-        if (next)
-            Filler<T>::copy_bf16(block.args, tiles, i + 1, base + uint32_t((buffer ^ 1) * T::keys_bytes));
+        if (next) Filler<T>::copy_bf16(block.args, tiles, i + 1, base + uint32_t((buffer ^ 1) * T::keys_bytes));
         if (block.warp == i % T::warps) tiles.fetch(i + 3);
         cuda::cp_async_commit();
         if (mask)
@@ -273,16 +269,16 @@ __device__ void walk_bf16(Block<T>& block, const Tiles& tiles, Sums<T>& sums) {
     }
 }
 
-// fp8 records: raw bytes of the tile after the next are under way while a tile is multiplied. The raw bytes
-// of a row concern its 8 lanes alone. With two buffers, the next tile is decoded between this one's value
-// products.
+// fp8 records: raw bytes of the tile after the next are under way while a tile is multiplied. The raw bytes of
+// a row concern its 8 lanes alone. With two buffers, the next tile is decoded between this one's value products.
 template <class T>
 __device__ void walk_coded(Block<T>& block, const Tiles& tiles, Sums<T>& sums) {
     using Decoder = typename Filler<T>::Decoder;
     char* const raw = block.shared + T::raw_at;
     const auto send = [&](int tile) {
         __syncwarp();  // the warp has decoded what lies there
-        if (tile < tiles.count()) Filler<T>::copy_raw(block.args, tiles, tile, cuda::shared_address(raw));
+        if (tile < tiles.count())
+            Filler<T>::copy_raw(block.args, tiles, tile, cuda::shared_address(raw));
         cuda::cp_async_commit();
     };
     const auto arrive = [] {
@@ -296,11 +292,14 @@ __device__ void walk_coded(Block<T>& block, const Tiles& tiles, Sums<T>& sums) {
         for (int i = 0; i < T::rows_per_thread; ++i) {
             Decoder decoder;
             decoder.begin(block.args, tiles.extra(tile), i, raw, buffer);
-            typename Decoder::Codes codes[8];
 #pragma unroll
-            for (int c = 0; c < 8; ++c) codes[c] = decoder.load(c);
+            for (int half = 0; half < 8; half += 4) {
+                typename Decoder::Codes codes[4];
 #pragma unroll
-            for (int c = 0; c < 8; ++c) decoder.convert(c, codes[c]);
+                for (int c = 0; c < 4; ++c) codes[c] = decoder.load(half + c);
+#pragma unroll
+                for (int c = 0; c < 4; ++c) decoder.convert(half + c, codes[c]);
+            }
             decoder.finish();
         }
     };
@@ -333,8 +332,7 @@ __device__ void walk_coded(Block<T>& block, const Tiles& tiles, Sums<T>& sums) {
             decoder.finish();
         } else {
             if (mask)
-                attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, mask, block.unit,
-                               [](int) {});
+                attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, mask, block.unit, [](int) {});
             if (T::buffers == 1) __syncthreads();  // all have read this tile's values
             if (next) decode(i + 1);
             else arrive();
@@ -345,8 +343,8 @@ __device__ void walk_coded(Block<T>& block, const Tiles& tiles, Sums<T>& sums) {
 }
 
 template <class T>
-__device__ void walk(Block<T>& block, Board& board, int split, int splits, Sums<T>& sums) {
-    const Tiles tiles(block.args, board, block.t, split, splits);
+__device__ void walk(Block<T>& block, int splits, Sums<T>& sums) {
+    const Tiles tiles(block.args, block.board, splits);
     if (tiles.count() == 0) return;
     if (block.warp < 3) tiles.fetch(block.warp);
     cuda::cp_async_commit();
@@ -358,7 +356,7 @@ __device__ void walk(Block<T>& block, Board& board, int split, int splits, Sums<
 
 // The statistics of the block's heads; the factor of each head's sums goes to shared memory.
 template <class T>
-__device__ void finish_heads(const Block<T>& block, const Cut& cut, int64_t part) {
+__device__ void finish_heads(const Block<T>& block, const Cut& cut) {
     float* const factors = reinterpret_cast<float*>(block.shared + T::factors_at);
     const Softmax& softmax = block.softmax;
     const HeadPair peaks = *softmax.heads;
@@ -368,22 +366,22 @@ __device__ void finish_heads(const Block<T>& block, const Cut& cut, int64_t part
     for (int r = 0; r < 2; ++r) {
         const float sum = softmax.total(r);
         const int in_block = 16 * (block.warp / T::parts) + block.lane / 4 + 8 * r;
-        const int64_t h = block.head + in_block;
+        const int64_t h = block.board.head + in_block;
         if (!writes || h >= block.args.q.shape[1]) continue;
         if (cut.splits > 1) {
-            cut.parts.statistics[part * block.args.q.shape[1] + h] = {peaks.peak2[r], sum, peaks.largest[r],
-                                                                      softmax.any ? 1.f : 0.f};
+            cut.parts.statistics[block.board.part * block.args.q.shape[1] + h] = {
+                peaks.peak2[r], sum, peaks.largest[r], block.softmax.any() ? 1.f : 0.f};
             continue;
         }
         Totals totals = {0.f, -INFINITY};
-        if (softmax.any) totals = finish(peaks.peak2[r] * kLn2, sum, sink_of(block.args, h));
+        if (block.softmax.any()) totals = finish(peaks.peak2[r] * kLn2, sum, sink_of(block.args, h));
         factors[in_block] = totals.factor;
-        store_statistics(block.args, block.t, h, totals.lse, peaks.largest[r] * scale);
+        store_statistics(block.args, block.board.token, h, totals.lse, peaks.largest[r] * scale);
     }
 }
 
 template <class T>
-__device__ void store_sums(const Block<T>& block, const Cut& cut, int64_t part, const Sums<T>& sums) {
+__device__ void store_sums(const Block<T>& block, const Cut& cut, const Sums<T>& sums) {
     const float* const factors = reinterpret_cast<const float*>(block.shared + T::factors_at);
     const int64_t heads = block.args.q.shape[1];
     const int column = 64 * (block.warp / 4) + 16 * (block.warp % 4) + 2 * (block.lane % 4);
@@ -392,12 +390,12 @@ __device__ void store_sums(const Block<T>& block, const Cut& cut, int64_t part, 
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const int in_block = 16 * m + block.lane / 4 + 8 * r;
-            const int64_t h = block.head + in_block;
+            const int64_t h = block.board.head + in_block;
             if (h >= heads) continue;
             const bool whole = cut.splits == 1;
             const float factor = whole ? factors[in_block] : 1.f;
-            const int64_t out_at = whole ? cuda::element(block.args.out, block.t, h) + column : 0;
-            float* const sums_at = cut.parts.sums + (part * heads + h) * kValueWidth + column;
+            const int64_t out_at = whole ? cuda::element(block.args.out, block.board.token, h) + column : 0;
+            float* const sums_at = cut.parts.sums + (block.board.part * heads + h) * kValueWidth + column;
 #pragma unroll
             for (int n = 0; n < T::n_steps; ++n)
 #pragma unroll
@@ -411,22 +409,24 @@ __device__ void store_sums(const Block<T>& block, const Cut& cut, int64_t part, 
 }
 
 template <class T>
-__global__ void __launch_bounds__(T::threads, T::many    ? 1
-                                              : T::coded ? 3
-                                                         : 2)
+__global__ void __launch_bounds__(T::threads, T::resident)
     attend_mma(const __grid_constant__ Arguments args, const __grid_constant__ Cut cut) {
     extern __shared__ __align__(128) char shared[];
-    const int head_tile = int(blockIdx.x % unsigned(cut.head_tiles));
-    const int part = int(blockIdx.x / unsigned(cut.head_tiles));  // token * splits + split
-    const int t = part / cut.splits, split = part % cut.splits;
-    Block<T> block(args, shared, t, head_tile * T::heads);
+    Block<T> block(args, shared);
+    if (threadIdx.x == 0) {
+        const int part = int(blockIdx.x / unsigned(cut.head_tiles));
+        block.board.part = part;
+        block.board.token = part / cut.splits;
+        block.board.head = int(blockIdx.x % unsigned(cut.head_tiles)) * T::heads;
+    }
     if (cut.splits > 1) cuda::start_next_grid();
-    Sums<T> sums = {};
-    walk<T>(block, *reinterpret_cast<Board*>(shared + T::board_at), split, cut.splits, sums);
-    __syncthreads();  // factors are free
-    finish_heads<T>(block, cut, part);
     __syncthreads();
-    if (cut.splits == 1 || block.softmax.any) store_sums<T>(block, cut, part, sums);
+    Sums<T> sums = {};
+    walk<T>(block, cut.splits, sums);
+    __syncthreads();  // factors are free
+    finish_heads<T>(block, cut);
+    __syncthreads();
+    if (cut.splits == 1 || block.softmax.any()) store_sums<T>(block, cut, sums);
 }
 
 template <class T>
@@ -446,8 +446,9 @@ void launch_width(const smla_attend_args& args, const Schedule& schedule, const 
 
 void run_mma(const smla_attend_args& args, const Schedule& schedule, const Env& env) {
     Arena arena(env.workspace);
-    const Cut cut{
-        .head_tiles = int(schedule.head_tiles()), .splits = schedule.splits, .parts = schedule.carve(arena)};
+    const Cut cut{.head_tiles = int(schedule.head_tiles()),
+                  .splits = schedule.splits,
+                  .parts = schedule.carve(arena)};
     if (args.q.shape[2] == 576) launch_width<576>(args, schedule, cut, env);
     else launch_width<512>(args, schedule, cut, env);
     if (cut.splits > 1) join_splits(args, cut, env);

@@ -16,9 +16,9 @@ struct alignas(16) HeadPair {
 };
 
 struct Softmax {
-    HeadPair* heads;        // of this lane
-    float sum[2] = {0, 0};  // of this lane's columns
-    bool any = false;       // key so far
+    HeadPair* heads;  // of this lane
+    // Of this lane's columns. -0 until a first key is weighed: any sum with a weight, 0 too, is +0 or more.
+    float sum[2] = {-0.f, -0.f};
 
     __device__ explicit Softmax(HeadPair* pairs) : heads(pairs + threadIdx.x / 4) {
         if (threadIdx.x % 4 == 0) *heads = HeadPair();
@@ -29,7 +29,6 @@ struct Softmax {
     // into a logit in powers of two. The peak moves only when a weight could pass 2^8: sums are in f32, and
     // rounding weights to bf16 is relative.
     __device__ void weigh(float (&s)[4][4], uint32_t mask, float unit, float (&shrink)[2]) {
-        any = true;
         const int column = 2 * int(threadIdx.x % 4);
         if (mask != ~0u) {
 #pragma unroll
@@ -61,6 +60,7 @@ struct Softmax {
         __syncwarp();  // all lanes have read
         if (threadIdx.x % 4 == 0) *heads = now;
     }
+    __device__ bool any() const { return __float_as_uint(sum[0]) != 0x80000000u; }
     __device__ float total(int r) const {
         float out = sum[r];
         out += __shfl_xor_sync(~0u, out, 1);

@@ -4,11 +4,11 @@
 // Tile:  one block of 4 warps per token and head, 4 channels per thread; 8 splits' sums under way at a time.
 // Roles: every warp reduces all statistics by itself, so no barrier is needed.
 // Shared: the weights of up to 128 splits; all warps write the same values.
-// Why:   latency is all there is: a chain of two loads, statistics and sums, after the grid before has ended. On
+// Why:   latency is all there is: a chain of two loads, statistics and sums, after the grid before has ended.
+// On
 //        GPUs that can, the grid starts while that one still runs, and waits.
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_common/ptx/grid.cuh"
-#include "engines/cuda_common/ptx/load.cuh"
 #include "engines/cuda_common/ptx/math.cuh"
 #include "engines/cuda_mma/attend/splits.cuh"
 
@@ -55,7 +55,8 @@ __device__ Joined join_statistics(const PartStatistics* first, int64_t stride, i
     return {peak2, cuda::warp_sum(sum), warp_max_nan(largest), __any_sync(~0u, any != 0) != 0};
 }
 
-__global__ void __launch_bounds__(kThreads)
+// 8 blocks per multiprocessor: without the number the compiler aims at more, and has no registers for kAhead.
+__global__ void __launch_bounds__(kThreads, 8)
     join(const __grid_constant__ Arguments args, const __grid_constant__ Cut cut) {
     __shared__ float weights[kMaxSplits];
     cuda::wait_for_grid_before();
@@ -64,15 +65,16 @@ __global__ void __launch_bounds__(kThreads)
     const Joined joined = join_statistics(cut.parts.statistics + first, heads, cut.splits, weights);
     __syncwarp();
     float4 out = {};
-    const float4* const sums = reinterpret_cast<const float4*>(cut.parts.sums + first * kValueWidth) + threadIdx.x;
+    const float4* const sums =
+        reinterpret_cast<const float4*>(cut.parts.sums + first * kValueWidth) + threadIdx.x;
     for (int begin = 0; begin < cut.splits; begin += kAhead) {
         float4 part[kAhead];
         float weight[kAhead];
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
             weight[i] = begin + i < cut.splits ? weights[begin + i] : 0.f;
-            // what a split without a weight left is never read
-            part[i] = cuda::load_16_if(sums + (begin + i) * heads * kThreads, weight[i] != 0);
+            part[i] = {};  // what a split without a weight left is never read
+            if (weight[i] != 0) part[i] = sums[(begin + i) * heads * kThreads];
         }
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {

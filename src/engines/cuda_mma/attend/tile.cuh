@@ -10,6 +10,13 @@ namespace smla::cuda_attend {
 constexpr int kRawRow = 656;      // bytes that the longest fp8 record takes in shared memory
 constexpr int kBoardBytes = 560;  // keys.cuh
 
+// What is derived from the value is computed here, not once before a loop: registers are dearer than the
+// instructions.
+__device__ inline int derive_here(int value) {
+    asm volatile("" : "+r"(value));
+    return value;
+}
+
 // Width: of keys. Groups: of 16 heads. Parts: warps that share a group. Coded: fp8 records.
 template <int Width, int Groups, int Parts, bool Coded>
 struct Tile {
@@ -21,6 +28,14 @@ struct Tile {
     static constexpr int m_tiles = many ? heads / 16 : 1;  // of the value product, per warp
     static constexpr int n_steps = kValueWidth / 16 / warps;
     static constexpr int rows_per_thread = 8 * kKeys / threads;  // 8 lanes copy a row
+
+    // Blocks per multiprocessor that registers are to leave room for; where one has 100 KB of shared memory
+    // only one block fits.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+    static constexpr int resident = 1;
+#else
+    static constexpr int resident = many ? 1 : Coded ? kFewCodedResident : kFewResident;
+#endif
 
     // Shared memory. Two buffers of keys, one where three blocks of few heads fit a multiprocessor that way.
     static constexpr int buffers = Coded && !many ? 1 : 2;
