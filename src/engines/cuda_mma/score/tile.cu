@@ -366,15 +366,15 @@ struct TilePlan {
         const size_t key_bytes = kWarps * kTileKeys * size_t(bytes_of_row(args.keys.format));
         // Keys are converted once for all rows; three blocks hide more than two. Each costs 1 KB more.
         for (resident = kBlocksPerSm; resident > 0; --resident) {
-            const size_t each = (env.device->facts().shared_bytes + 1024) / size_t(resident) - 1024;
-            const int64_t fit = each > key_bytes ? int64_t((each - key_bytes) / row_bytes) : 0;
+            const size_t each = (env.device->facts().shared_bytes + 1024) / size_t(resident);
+            const int64_t fit = each > key_bytes + 1024 ? int64_t((each - key_bytes - 1024) / row_bytes) : 0;
             rows = int(std::clamp<int64_t>(fit, 1, wanted));
             if (fit > 0 && (resident < kBlocksPerSm || rows >= std::min<int64_t>(2, wanted))) break;
         }
         resident = std::max(resident, 1);
         groups = ceil_div(tokens, rows);
         shared_bytes = rows * row_bytes + key_bytes;
-        splits = best_splits(columns, resident * env.device->facts().multiprocessors);
+        splits = best_splits(columns, std::max(1, resident * env.device->facts().multiprocessors));
     }
 
 private:
@@ -383,10 +383,11 @@ private:
     int best_splits(int64_t columns, int64_t slots) const {
         constexpr int64_t kStart = 2, kMostRounds = 32;
         const int64_t tiles = std::max<int64_t>(1, ceil_div(columns, kTileKeys));
+        const int64_t most = ceil_div(tiles, kWarps), blocks = std::max<int64_t>(groups, 1);
+        const int64_t fewest = ceil_div(blocks, slots);
         int64_t best = 1, least = INT64_MAX / 2;
-        for (int64_t splits = 1; splits <= ceil_div(tiles, kWarps); ++splits) {
-            const int64_t rounds = ceil_div(std::max<int64_t>(groups, 1) * splits, slots);
-            if (splits > 1 && rounds > kMostRounds) break;
+        for (int64_t rounds = fewest; rounds <= std::max(fewest, kMostRounds); ++rounds) {
+            const int64_t splits = std::min(most, rounds * slots / blocks);
             const int64_t cost = rounds * (kStart + ceil_div(tiles, splits * kWarps));
             if (cost > least + least / 32) continue;
             least = std::min(least, cost);
