@@ -26,8 +26,8 @@ void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t share
     SMLA_CUDA_CALL(cudaGetLastError());
 }
 
-// The same for a kernel that calls wait_for_grid_before() (ptx/grid.cuh): on GPUs that can (Hopper and later) it
-// starts while the kernel before it ends.
+// The same for a kernel that calls wait_for_grid_before() (ptx/grid.cuh): on GPUs that can (Hopper and later)
+// it starts while the kernel before it ends.
 template <class... Params, class... Given>
 void launch_early(void (*kernel)(Params...), int64_t blocks, int threads, const Env& env,
                   const Given&... given) {

@@ -1,5 +1,5 @@
-// Grids of one stream that overlap: the later one is launched by cuda::launch_early. Nothing where an architecture
-// has no such instruction; there the later grid starts when the earlier one has ended.
+// Grids of one stream that overlap: the later one is launched by cuda::launch_early. Nothing where an
+// architecture has no such instruction; there the later grid starts when the earlier one has ended.
 #pragma once
 
 namespace smla::cuda {

@@ -1,5 +1,5 @@
-// attend's arguments as kernels take them, by value, and what its kernels share: holes, scales, the last steps
-// of a softmax.
+// attend's arguments as kernels take them, by value, and what its kernels share: holes, scales, the last
+// steps of a softmax.
 #pragma once
 
 #include "engines/cuda_common/records.cuh"
@@ -27,7 +27,8 @@ struct Source {
         token = uint32_t(row) - page * uint32_t(cache.page_rows);
         return uint32_t(row) < rows_below && token < uint32_t(cache.page_tokens);
     }
-    // row / page_rows for row < 2^31: division by an invariant integer (Granlund and Montgomery 1994, figure 4.1)
+    // row / page_rows for row < 2^31: division by an invariant integer (Granlund and Montgomery 1994,
+    // figure 4.1)
     __device__ uint32_t page_of(uint32_t row) const { return (__umulhi(row, multiplier) + row) >> shift; }
     __device__ int64_t length(int64_t token) const {
         if (!cuda::present(lengths)) return listed;

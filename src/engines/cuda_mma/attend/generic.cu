@@ -1,7 +1,8 @@
 // attend for every shape, format and dtype but f64, in f32 arithmetic.
 //
 // Maths: the specification's (ops/attend/reference.cpp), with a running maximum instead of a second pass.
-// Tile:  one block of 4 warps per token and head; 32 listed rows at a time: each warp takes the dot products of
+// Tile:  one block of 4 warps per token and head; 32 listed rows at a time: each warp takes the dot products
+// of
 //        8 of them, then each thread sums its own channels over the 32.
 // Shared: q [Dqk], the weights and rows of the 32 keys, scratch: under 5 KB.
 // Why:   correctness on any dimensions; each row is decoded value by value, twice for every head.
@@ -45,8 +46,7 @@ __device__ void take_logits(const Source& source, bool round, int64_t t, int64_t
         const int64_t row = begin + j < length ? cuda::load_int(source.rows, t, begin + j) : -1;
         const bool hole = source.cache.hole(row);
         float dot = 0;
-        for (int d = lane; d < width && !hole; d += 32)
-            dot += shared.q[d] * key_value(source, round, row, d);
+        for (int d = lane; d < width && !hole; d += 32) dot += shared.q[d] * key_value(source, round, row, d);
         dot = cuda::warp_sum(dot);
         if (lane != 0) continue;
         shared.rows[j] = hole ? -1 : int(row);

@@ -1,5 +1,5 @@
-// The listed rows of a token on their way into shared memory: 32 at a time, holes and empty tiles left out, by
-// cp.async; bf16 rows go straight into a buffer, fp8 records into raw bytes that become bf16 later.
+// The listed rows of a token on their way into shared memory: 32 at a time, holes and empty tiles left out,
+// by cp.async; bf16 rows go straight into a buffer, fp8 records into raw bytes that become bf16 later.
 #pragma once
 
 #include "engines/cuda_common/ptx/cp_async.cuh"
@@ -11,8 +11,8 @@
 namespace smla::cuda_attend {
 
 // The tiles of a block: 32 listed rows each, of one source. In shared memory, because the registers are the
-// sums'. Four slots: rows are fetched three iterations before their tile is multiplied, by cp.async, so that no
-// instruction waits for them.
+// sums'. Four slots: rows are fetched three iterations before their tile is multiplied, by cp.async, so that
+// no instruction waits for them.
 struct Board {
     static constexpr int kSlots = 4;
     int rows[kSlots][kKeys];
@@ -79,9 +79,9 @@ private:
     int count_, primary_;  // tiles in all, of the primary source
 };
 
-// Rows are copied by 8 lanes each: thread / 8 is the row (and the one threads / 8 later), thread % 8 the place
-// in each 128 bytes. In a buffer, the 16-byte piece c of row r lies at (c ^ (r & 7)) within its 128 bytes, so
-// that the 8 rows of an ldmatrix meet 8 different banks.
+// Rows are copied by 8 lanes each: thread / 8 is the row (and the one threads / 8 later), thread % 8 the
+// place in each 128 bytes. In a buffer, the 16-byte piece c of row r lies at (c ^ (r & 7)) within its 128
+// bytes, so that the 8 rows of an ldmatrix meet 8 different banks.
 template <class T>
 struct Filler {
     static __device__ int row_of(int i) { return int(threadIdx.x) / 8 + i * (T::threads / 8); }
@@ -117,12 +117,13 @@ struct Filler {
                 if (c < 32 || piece() + c < pieces)
                     cuda::cp_async_16(to + uint32_t(16 * c), from + 16 * c, place.valid);
             if (format == SMLA_FP8_584 && piece() == 0)
-                cuda::cp_async_8(raw + uint32_t(r * kRawRow + layout::Fp8_584::row), place.scales, place.valid);
+                cuda::cp_async_8(raw + uint32_t(r * kRawRow + layout::Fp8_584::row), place.scales,
+                                 place.valid);
         }
     }
 
-    // Raw bytes of one row that become bf16, 64 values at a time: lane l of the row's 8 has values 8l to 8l + 7.
-    // The 8 lanes are those that copied the row, and they have waited for it.
+    // Raw bytes of one row that become bf16, 64 values at a time: lane l of the row's 8 has values 8l to 8l
+    // + 7. The 8 lanes are those that copied the row, and they have waited for it.
     class Decoder {
     public:
         __device__ void begin(const Arguments& args, bool extra, int i, char* raw, char* buffer) {
@@ -133,11 +134,12 @@ struct Filler {
             tiles_of_128_ = format_ == SMLA_FP8_656 || format_ == SMLA_FP8_528;
             scales_ = from_ + (tiles_of_128_ ? layout::Fp8_656::scales_at : kScalesAt);
             if (tiles_of_128_) return;
-            const float scale = format_ == SMLA_FP8_584 ? e8m0_to_f32(uint8_t(from_[layout::Fp8_584::row + piece()]))
+            const float scale = format_ == SMLA_FP8_584
+                                    ? e8m0_to_f32(uint8_t(from_[layout::Fp8_584::row + piece()]))
                                 : extra ? args.sources[1].cache.tensor_scale()
-                                                        : args.sources[0].cache.tensor_scale();
+                                        : args.sources[0].cache.tensor_scale();
             *reinterpret_cast<float*>(from_ + kScalesAt + 4 * piece()) = scale;
-            __syncwarp(__activemask());
+            __syncwarp();
         }
         // Values 64c to 64c + 63. The last 64 of 512 are rope in fp8_584: finish() mends them.
         struct Codes {

@@ -5,16 +5,19 @@
 // Tiles:  "few": 16 heads, 4 warps. "many": 64 heads, 8 warps in 4 groups of 16 heads. One token per block, a
 //         split of its rows each.
 // Roles:  all warps do everything. Score: a group's warps share the width (warp p takes every Parts-th 16
-//         columns), queries live in registers, partial products meet in shared memory (exchange), each warp of
-//         the group computes the same softmax. Value: a warp takes all heads of the block x 512 / warps
+//         columns), queries live in registers, partial products meet in shared memory (exchange), each warp
+//         of the group computes the same softmax. Value: a warp takes all heads of the block x 512 / warps
 //         columns; with 4 groups the weights pass through shared memory.
-// Shared: keys [32, width] bf16, two buffers (swizzled, keys.cuh) | raw records | exchange | weights | factors;
+// Shared: keys [32, width] bf16, two buffers (swizzled, keys.cuh) | raw records | exchange | weights |
+// factors;
 //         sizes in tile.cuh. At most 99 KB.
-// Stages: bf16 rows: cp.async of tile j + 1 while tile j is multiplied. fp8: raw bytes of tile j + 2 are under
+// Stages: bf16 rows: cp.async of tile j + 1 while tile j is multiplied. fp8: raw bytes of tile j + 2 are
+// under
 //         way while tile j is multiplied; after the values of tile j each 8 lanes decode the row that they
 //         themselves copied.
 // Barriers per tile: buffers (top), exchange, weights (many only).
-// Why:    64 heads x 512 f32 sums are half a register file, so one block of 8 warps per multiprocessor; queries
+// Why:    64 heads x 512 f32 sums are half a register file, so one block of 8 warps per multiprocessor;
+// queries
 //         in registers (72 each) leave shared memory to keys. Splitting the width instead of the keys lets
 //         each warp keep its queries; splitting value columns lets each key pass once per warp pair of tiles.
 // Prediction and results: docs/kernels/cuda_attend.md.
@@ -43,8 +46,7 @@ __device__ void load_queries(const Arguments& args, int t, int head, uint32_t (&
 #pragma unroll
         for (int s = 0; s < T::k_steps; ++s)
 #pragma unroll
-            for (int i = 0; i < 2; ++i)
-                q[s][r + 2 * i] = real ? load(at + 16 * T::parts * s + 8 * i) : 0u;
+            for (int i = 0; i < 2; ++i) q[s][r + 2 * i] = real ? load(at + 16 * T::parts * s + 8 * i) : 0u;
     }
 }
 template <class T>
@@ -122,7 +124,8 @@ __device__ inline uint32_t weights_place(int head, int piece) {
 
 // Each of a group's two warps stores the weights of 16 keys, the first also what its sums shrink by.
 template <class T>
-__device__ void store_weights(const float (&s)[4][4], const float (&shrink)[2], char* weights, float* factors) {
+__device__ void store_weights(const float (&s)[4][4], const float (&shrink)[2], char* weights,
+                              float* factors) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % 2;
     const int head = 16 * (warp / 2) + lane / 4;
 #pragma unroll
@@ -153,8 +156,8 @@ __device__ void shrink_sums(Sums<T>& sums, const float (&shrink)[T::m_tiles][2])
         for (int i = 0; i < 8 * T::n_steps; ++i) sums[m][i / 8][i / 4 % 2][i % 4] *= shrink[m][i / 2 % 2];
 }
 
-// O += weights V for this warp's columns: 16 * (4 * group of 64 + warp % 4). `between` is called once with -1,
-// then with 0 to 7, for work that hides behind the products.
+// O += weights V for this warp's columns: 16 * (4 * group of 64 + warp % 4). `between` is called once with
+// -1, then with 0 to 7, for work that hides behind the products.
 template <class T, class Between>
 __device__ void add_values(Sums<T>& sums, const uint32_t (&own)[2][4], uint32_t weights, uint32_t buffer,
                            const Between& between) {
@@ -260,7 +263,8 @@ __device__ void walk_bf16(Block<T>& block, const Tiles& tiles, Sums<T>& sums) {
         cuda::cp_async_wait<0>();
         __syncthreads();  // the tile is whole, and nobody reads the one before it any more
         const uint32_t next = i + 1 < tiles.count() ? tiles.mask(i + 1) : 0;
-        if (next) Filler<T>::copy_bf16(block.args, tiles, i + 1, base + uint32_t((buffer ^ 1) * T::keys_bytes));
+        if (next)
+            Filler<T>::copy_bf16(block.args, tiles, i + 1, base + uint32_t((buffer ^ 1) * T::keys_bytes));
         if (block.warp == i % T::warps) tiles.fetch(i + 3);
         cuda::cp_async_commit();
         if (mask)
@@ -269,16 +273,16 @@ __device__ void walk_bf16(Block<T>& block, const Tiles& tiles, Sums<T>& sums) {
     }
 }
 
-// fp8 records: raw bytes of the tile after the next are under way while a tile is multiplied. The raw bytes of
-// a row concern its 8 lanes alone. With two buffers, the next tile is decoded between this one's value products.
+// fp8 records: raw bytes of the tile after the next are under way while a tile is multiplied. The raw bytes
+// of a row concern its 8 lanes alone. With two buffers, the next tile is decoded between this one's value
+// products.
 template <class T>
 __device__ void walk_coded(Block<T>& block, const Tiles& tiles, Sums<T>& sums) {
     using Decoder = typename Filler<T>::Decoder;
     char* const raw = block.shared + T::raw_at;
     const auto send = [&](int tile) {
         __syncwarp();  // the warp has decoded what lies there
-        if (tile < tiles.count())
-            Filler<T>::copy_raw(block.args, tiles, tile, cuda::shared_address(raw));
+        if (tile < tiles.count()) Filler<T>::copy_raw(block.args, tiles, tile, cuda::shared_address(raw));
         cuda::cp_async_commit();
     };
     const auto arrive = [] {
@@ -332,7 +336,8 @@ __device__ void walk_coded(Block<T>& block, const Tiles& tiles, Sums<T>& sums) {
             decoder.finish();
         } else {
             if (mask)
-                attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, mask, block.unit, [](int) {});
+                attend_tile<T>(block.q, block.softmax, sums, block.shared, buffer, mask, block.unit,
+                               [](int) {});
             if (T::buffers == 1) __syncthreads();  // all have read this tile's values
             if (next) decode(i + 1);
             else arrive();
@@ -446,9 +451,8 @@ void launch_width(const smla_attend_args& args, const Schedule& schedule, const 
 
 void run_mma(const smla_attend_args& args, const Schedule& schedule, const Env& env) {
     Arena arena(env.workspace);
-    const Cut cut{.head_tiles = int(schedule.head_tiles()),
-                  .splits = schedule.splits,
-                  .parts = schedule.carve(arena)};
+    const Cut cut{
+        .head_tiles = int(schedule.head_tiles()), .splits = schedule.splits, .parts = schedule.carve(arena)};
     if (args.q.shape[2] == 576) launch_width<576>(args, schedule, cut, env);
     else launch_width<512>(args, schedule, cut, env);
     if (cut.splits > 1) join_splits(args, cut, env);

@@ -10,7 +10,8 @@ namespace smla::cuda_attend {
 namespace {
 
 // Clock cycles of an H200's multiprocessor, fitted to the sweep of bench/cuda_attend.cpp (docs/kernels/
-// cuda_attend.md); only their ratios matter. A tile takes `tile + sharing * n` with n blocks on a multiprocessor.
+// cuda_attend.md); only their ratios matter. A tile takes `tile + sharing * n` with n blocks on a
+// multiprocessor.
 struct Costs {
     double tile, sharing, start;
 };
@@ -28,8 +29,8 @@ const Costs& costs_of(const Schedule& plan) {
 // `bytes`: of all listed rows.
 double cost(const Schedule& plan, int64_t tiles, double bytes, int width, const DeviceFacts& device) {
     const double processors = std::max(1, device.multiprocessors);
-    const double fit = std::floor(double(device.shared_bytes) /
-                                  double(shared_bytes(plan.heads, width, plan.coded)));
+    const double fit =
+        std::floor(double(device.shared_bytes) / double(shared_bytes(plan.heads, width, plan.coded)));
     const int registers = plan.heads == kManyHeads ? 1 : plan.coded ? kFewCodedResident : kFewResident;
     const double resident = std::clamp(fit, 1., double(registers));
     const double blocks = double(plan.blocks());

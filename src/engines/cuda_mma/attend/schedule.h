@@ -1,5 +1,5 @@
-// How attend's work is cut for a GPU: heads per block, and how many blocks share one token's listed rows. From
-// shapes, device and mode only.
+// How attend's work is cut for a GPU: heads per block, and how many blocks share one token's listed rows.
+// From shapes, device and mode only.
 #pragma once
 
 #include "engines/candidate.h"
@@ -10,7 +10,8 @@ constexpr int kValueWidth = 512;
 constexpr int kKeys = 32;        // listed rows that a block takes at a time
 constexpr int kMaxSplits = 128;  // blocks that share a token's rows
 constexpr int kFewHeads = 16, kManyHeads = 64;
-constexpr int kFewResident = 2, kFewCodedResident = 3;  // blocks per multiprocessor, from registers and memory
+constexpr int kFewResident = 2,
+              kFewCodedResident = 3;  // blocks per multiprocessor, from registers and memory
 
 // What a split knows of a head besides its sums.
 struct alignas(16) PartStatistics {

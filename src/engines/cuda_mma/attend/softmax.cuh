@@ -16,7 +16,7 @@ struct alignas(16) HeadPair {
 };
 
 struct Softmax {
-    HeadPair* heads;        // of this lane
+    HeadPair* heads;  // of this lane
     // Of this lane's columns. -0 until a first key is weighed: any sum with a weight, 0 too, is +0 or more.
     float sum[2] = {-0.f, -0.f};
 

@@ -1,5 +1,5 @@
-// The attend kernels of the portable GPU engine in order of preference. The mma kernels multiply bf16 by bf16:
-// they take only q whose values are bf16, so that no precision of another q is lost.
+// The attend kernels of the portable GPU engine in order of preference. The mma kernels multiply bf16 by
+// bf16: they take only q whose values are bf16, so that no precision of another q is lost.
 #include "engines/cuda_mma/attend/run.h"
 #include "ops/attend/attend.h"
 
@@ -12,7 +12,9 @@ using Args = smla_attend_args;
 
 constexpr int64_t kPiece = 16;  // bytes that one asynchronous copy moves
 
-bool aligned(const void* data, int64_t bytes) { return reinterpret_cast<uintptr_t>(data) % uintptr_t(bytes) == 0; }
+bool aligned(const void* data, int64_t bytes) {
+    return reinterpret_cast<uintptr_t>(data) % uintptr_t(bytes) == 0;
+}
 
 std::string refuse_source(const char* name, const smla_attend_source& source, const Args& args) {
     const smla_cache& cache = source.cache;

@@ -23,14 +23,14 @@ struct Tile {
     static constexpr int width = Width, groups = Groups, parts = Parts;
     static constexpr bool coded = Coded, many = Groups > 1;
     static constexpr int heads = 16 * Groups, warps = Groups * Parts, threads = 32 * warps;
-    static constexpr int row = 2 * Width;              // bytes of a key in shared memory
-    static constexpr int k_steps = Width / 16 / Parts;  // of the score product, per warp
+    static constexpr int row = 2 * Width;                  // bytes of a key in shared memory
+    static constexpr int k_steps = Width / 16 / Parts;     // of the score product, per warp
     static constexpr int m_tiles = many ? heads / 16 : 1;  // of the value product, per warp
     static constexpr int n_steps = kValueWidth / 16 / warps;
     static constexpr int rows_per_thread = 8 * kKeys / threads;  // 8 lanes copy a row
 
-    // Blocks per multiprocessor that registers are to leave room for; where one has 100 KB of shared memory only
-    // one block fits.
+    // Blocks per multiprocessor that registers are to leave room for; where one has 100 KB of shared memory
+    // only one block fits.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
     static constexpr int resident = 1;
 #else
