@@ -1,0 +1,274 @@
+// attend on the cuda_mma engine of the first GPU: times of the shapes in docs/kernels/cuda_attend.md. A time
+// is that of one call of a captured graph of calls over different row lists, L2 flushed before each replay,
+// median of 30. tests/gpu_attend checks the results. usage: cuda_attend [only=PART OF A CASE'S NAME] [sweep]
+#include "cuda_peaks.h"
+#include "engines/context.h"
+#include "engines/cuda_common/check.h"
+#include "engines/cuda_mma/attend/run.h"
+#include "engines/run.h"
+#include "ops/attend/attend.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <random>
+
+namespace smla::bench {
+
+namespace {
+
+Context make_context() {
+    smla_context_args args{};
+    args.struct_size = sizeof args;
+    args.engine = SMLA_ENGINE_CUDA_MMA;
+    return Context(args);
+}
+
+struct Shape {
+    int64_t tokens;
+    int heads, width;
+    smla_format format;
+    int64_t k, extra_k;
+    int64_t region;  // rows that one token's lists come from
+};
+
+// Random rows of every format, copied until caches are far larger than L2.
+class CachePool {
+public:
+    static constexpr int64_t kRows = int64_t(1) << 20, kBlock = kRows / 16;
+    CachePool(Device& device, smla_format format, int width) {
+        const Format& found = *find_format(format);
+        cache.format = format;
+        cache.width = found.width ? 0 : width;
+        cache.page_tokens = 64;
+        cache.pages = kBlock / 64;
+        cache.scale = found.scale == ScaleKind::per_tensor ? 0.02f : 0.f;
+        std::vector<uint8_t> block(cache_bytes(cache));
+        cache.data = block.data();
+        std::vector<float> values(static_cast<size_t>(width));
+        std::vector<float> noise(1 << 16);
+        std::mt19937 random(3);
+        std::normal_distribution<float> normal;
+        for (float& v : noise) v = normal(random);
+        const CacheView view(cache);
+        for (int64_t r = 0; r < kBlock; ++r) {
+            const size_t from = random() % (noise.size() - values.size());
+            std::copy_n(noise.begin() + ptrdiff_t(from), values.size(), values.begin());
+            view.encode(r, values.data());
+        }
+        memory = DeviceBuffer(device, block.size() * 16);
+        for (size_t i = 0; i < 16; ++i)
+            device.upload(static_cast<char*>(memory.data()) + i * block.size(), block.data(), block.size(),
+                          nullptr);
+        cache.data = memory.data();
+        cache.pages *= 16;
+        cache.device_type = SMLA_CUDA;
+    }
+    smla_cache cache{};
+
+private:
+    DeviceBuffer memory;
+};
+
+class Timer {
+public:
+    Timer() : context_(make_context()), flush_(context_.device(), size_t(256) << 20) {
+        SMLA_CUDA_CALL(cudaStreamCreate(&stream_));
+        for (cudaEvent_t* event : {&begin_, &end_}) SMLA_CUDA_CALL(cudaEventCreate(event));
+    }
+    Device& device() { return context_.device(); }
+    Env env() { return context_.env({}); }
+
+    // Microseconds of one call; `forced` overrides the engine's own schedule.
+    double run(const Shape& shape, const CachePool& pool, const cuda_attend::Schedule* forced);
+    std::string last;  // kernel
+
+private:
+    double replay(cudaGraphExec_t graph, int calls) {
+        std::vector<double> times;
+        for (int i = 0; i < 33; ++i) {
+            SMLA_CUDA_CALL(cudaMemsetAsync(flush_.data(), i, flush_.bytes(), stream_));
+            SMLA_CUDA_CALL(cudaEventRecord(begin_, stream_));
+            SMLA_CUDA_CALL(cudaGraphLaunch(graph, stream_));
+            SMLA_CUDA_CALL(cudaEventRecord(end_, stream_));
+            SMLA_CUDA_CALL(cudaEventSynchronize(end_));
+            float ms = 0;
+            SMLA_CUDA_CALL(cudaEventElapsedTime(&ms, begin_, end_));
+            if (i >= 3) times.push_back(double(ms) * 1e3 / calls);
+        }
+        std::nth_element(times.begin(), times.begin() + 15, times.end());
+        return times[15];
+    }
+    Context context_;
+    DeviceBuffer flush_;
+    cudaStream_t stream_ = nullptr;
+    cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+double Timer::run(const Shape& shape, const CachePool& pool, const cuda_attend::Schedule* forced) {
+    const int64_t t = shape.tokens, h = shape.heads, k = shape.k + shape.extra_k;
+    const int calls = t <= 16 ? 12 : t <= 256 ? 3 : 1;
+    std::mt19937 random(7);
+    std::vector<uint16_t> q(size_t(t * h * shape.width));
+    const size_t noise =
+        std::min(q.size(), size_t(1) << 20);  // then repeated: half a billion draws take long
+    for (size_t i = 0; i < noise; ++i) q[i] = f32_to_bf16(float(random() % 2000) * 1e-3f - 1.f);
+    for (size_t i = noise; i < q.size(); ++i) q[i] = q[i - noise];
+    std::vector<int32_t> rows(size_t(t * k * calls));
+    for (size_t i = 0; i < rows.size(); ++i) {
+        const int64_t token = int64_t(i) / k;  // of all calls
+        const int64_t base = token * shape.region % CachePool::kRows;
+        rows[i] = int32_t(base + int64_t(random() % uint64_t(shape.region)));
+    }
+    Device& gpu = device();
+    DeviceBuffer q_memory(gpu, q.size() * 2), rows_memory(gpu, rows.size() * 4),
+        out_memory(gpu, size_t(t * h) * 1024), lse_memory(gpu, size_t(t * h) * 4);
+    gpu.upload(q_memory.data(), q.data(), q.size() * 2, nullptr);
+    gpu.upload(rows_memory.data(), rows.data(), rows.size() * 4, nullptr);
+    gpu.fill(out_memory.data(), 0xFF, out_memory.bytes(), nullptr);
+    smla_attend_args args{};
+    args.struct_size = sizeof args;
+    args.softmax_scale = 0.04f;
+    args.q = make_tensor(q_memory.data(), SMLA_BF16, {t, h, shape.width});
+    args.out = make_tensor(out_memory.data(), SMLA_BF16, {t, h, 512});
+    args.lse = make_tensor(lse_memory.data(), SMLA_F32, {t, h});
+    for (Tensor* tensor : {&args.q, &args.out, &args.lse}) tensor->device_type = SMLA_CUDA;
+    args.primary.cache = args.extra.cache = pool.cache;
+    if (!shape.extra_k) args.extra.cache.format = SMLA_FORMAT_NONE;
+    const auto list = [&](int64_t first, int64_t count) {
+        Tensor out = make_tensor(static_cast<int32_t*>(rows_memory.data()) + first, SMLA_I32, {t, count});
+        out.stride_elems[0] = k;
+        out.device_type = SMLA_CUDA;
+        return out;
+    };
+    args.primary.rows = list(0, shape.k);
+    if (shape.extra_k) args.extra.rows = list(0, shape.extra_k);
+    const size_t bytes = forced ? forced->workspace() : stage_workspace<Stage::attend>(args, env(), 0);
+    DeviceBuffer scratch(gpu, bytes);
+    context_.init_workspace({scratch.data(), bytes}, nullptr);
+    const auto call = [&](int i) {
+        args.primary.rows = list(i * t * k, shape.k);
+        if (shape.extra_k) args.extra.rows = list(i * t * k + shape.k, shape.extra_k);
+        const Env env = context_.env({scratch.data(), bytes}, stream_);
+        if (forced) cuda_attend::run_mma(args, *forced, env);
+        else last = run_stage<Stage::attend>(args, env);
+    };
+    call(0);
+    SMLA_CUDA_CALL(cudaStreamSynchronize(stream_));
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    SMLA_CUDA_CALL(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < calls; ++i) call(i);
+    SMLA_CUDA_CALL(cudaStreamEndCapture(stream_, &graph));
+    SMLA_CUDA_CALL(cudaGraphInstantiate(&exec, graph, 0));
+    const double us = replay(exec, calls);
+    SMLA_CUDA_CALL(cudaGraphExecDestroy(exec));
+    SMLA_CUDA_CALL(cudaGraphDestroy(graph));
+    return us;
+}
+
+constexpr Shape kShapes[] = {
+    {1, 128, 576, SMLA_ROW_BF16, 2048, 0, 65536},   {1, 16, 576, SMLA_ROW_BF16, 2048, 0, 65536},
+    {16, 16, 576, SMLA_ROW_BF16, 2048, 0, 16384},   {16, 128, 576, SMLA_ROW_BF16, 2048, 0, 16384},
+    {128, 8, 576, SMLA_ROW_BF16, 2048, 0, 8192},    {128, 16, 576, SMLA_ROW_BF16, 2048, 0, 8192},
+    {128, 32, 576, SMLA_ROW_BF16, 2048, 0, 8192},   {128, 64, 576, SMLA_ROW_BF16, 2048, 0, 8192},
+    {128, 128, 576, SMLA_ROW_BF16, 2048, 0, 8192},  {256, 128, 576, SMLA_ROW_BF16, 2048, 0, 4096},
+    {4096, 128, 576, SMLA_ROW_BF16, 2048, 0, 8192}, {1, 128, 576, SMLA_FP8_656, 2048, 0, 65536},
+    {1, 16, 576, SMLA_FP8_656, 2048, 0, 65536},     {16, 16, 576, SMLA_FP8_656, 2048, 0, 16384},
+    {128, 8, 576, SMLA_FP8_656, 2048, 0, 8192},     {128, 16, 576, SMLA_FP8_656, 2048, 0, 8192},
+    {128, 32, 576, SMLA_FP8_656, 2048, 0, 8192},    {128, 64, 576, SMLA_FP8_656, 2048, 0, 8192},
+    {128, 128, 576, SMLA_FP8_656, 2048, 0, 8192},   {256, 128, 576, SMLA_FP8_656, 2048, 0, 4096},
+    {4096, 128, 576, SMLA_FP8_656, 2048, 0, 8192},  {128, 16, 576, SMLA_FP8_576, 2048, 0, 8192},
+    {256, 64, 512, SMLA_FP8_584, 128, 512, 4096},   {256, 128, 512, SMLA_FP8_584, 128, 1024, 4096},
+    {256, 64, 512, SMLA_FP8_528, 640, 0, 4096},     {256, 64, 512, SMLA_FP8_512, 640, 0, 4096},
+    {256, 64, 512, SMLA_ROW_BF16, 640, 0, 4096},
+};
+
+class Pools {
+public:
+    explicit Pools(Device& device) : device_(device) {}
+    const CachePool& of(smla_format format, int width) {
+        if (!pool_ || format != format_ || width != width_) {
+            pool_.reset();
+            pool_ = std::make_unique<CachePool>(device_, format, width);
+            format_ = format, width_ = width;
+        }
+        return *pool_;
+    }
+
+private:
+    Device& device_;
+    std::unique_ptr<CachePool> pool_;
+    smla_format format_ = SMLA_FORMAT_NONE;
+    int width_ = 0;
+};
+
+std::string shape_name(const Shape& s) {
+    return text(find_format(s.format)->name, s.format == SMLA_ROW_BF16 ? text("_", s.width) : "", " T",
+                s.tokens, " H", s.heads, " K", s.k, s.extra_k ? text("+", s.extra_k) : "");
+}
+
+void time_all(const std::string& only) {
+    Timer timer;
+    Pools pools(timer.device());
+    const double mma = mma_peak_tflops(), copy = copy_peak_gbytes();
+    std::printf("%s: mma.sync bf16 %.0f TFLOP/s, device copy %.0f GB/s\n",
+                timer.device().facts().name.c_str(), mma, copy);
+    std::printf("%-30s %-20s %9s %8s %5s %8s %5s\n", "case", "kernel", "us", "TFLOP/s", "%", "GB/s", "%");
+    for (const Shape& s : kShapes) {
+        if (shape_name(s).find(only) == std::string::npos) continue;
+        const CachePool& pool = pools.of(s.format, s.width);
+        const double us = timer.run(s, pool, nullptr);
+        const double keys = double(s.tokens * (s.k + s.extra_k));
+        const double tflops = 2 * keys * s.heads * (s.width + 512) / us * 1e-6;
+        const double record = double(find_format(s.format)->record_bytes(s.width));
+        const double gbytes = keys * record / us * 1e-3;
+        std::printf("%-30s %-20s %9.1f %8.0f %5.1f %8.0f %5.1f\n", shape_name(s).c_str(), timer.last.c_str(),
+                    us, tflops, 100 * tflops / mma, gbytes, 100 * gbytes / copy);
+        std::fflush(stdout);
+    }
+}
+
+// Every tile and several splits, to set the costs of schedule.cpp by.
+void sweep() {
+    Timer timer;
+    Pools pools(timer.device());
+    constexpr int kSplits[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, 64};
+    std::printf("%-28s", "us, splits:");
+    for (const int splits : kSplits) std::printf(" %6d", splits);
+    std::printf("\n");
+    for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_656})
+        for (const auto& [tokens, heads] :
+             {std::pair(1, 16), {1, 128}, {4, 128}, {16, 16}, {16, 128}, {128, 16}})
+            for (const int tile : {16, 64}) {
+                if (tile > heads) continue;
+                const Shape shape{tokens, heads, 576, format, 2048, 0, 8192};
+                std::printf("%-20s tile %2d", shape_name(shape).c_str(), tile);
+                for (const int splits : kSplits) {
+                    if (tokens * splits > 1024) break;
+                    const cuda_attend::Schedule plan{.heads = tile,
+                                                     .tokens = tokens,
+                                                     .all_heads = heads,
+                                                     .splits = splits,
+                                                     .coded = format != SMLA_ROW_BF16};
+                    std::printf(" %6.1f", timer.run(shape, pools.of(format, 576), &plan));
+                }
+                std::printf("\n");
+                std::fflush(stdout);
+            }
+}
+
+}  // namespace
+
+}  // namespace smla::bench
+
+int main(int argc, char** argv) {
+    std::string only;
+    bool sweep = false;
+    for (int i = 1; i < argc; ++i) {
+        if (std::strncmp(argv[i], "only=", 5) == 0) only = argv[i] + 5;
+        sweep = sweep || std::strcmp(argv[i], "sweep") == 0;
+    }
+    if (sweep) smla::bench::sweep();
+    else smla::bench::time_all(only);
+}
