@@ -139,7 +139,7 @@ struct Filler {
                                 : extra ? args.sources[1].cache.tensor_scale()
                                         : args.sources[0].cache.tensor_scale();
             *reinterpret_cast<float*>(from_ + kScalesAt + 4 * piece()) = scale;
-            __syncwarp(__activemask());
+            __syncwarp();
         }
         // Values 64c to 64c + 63. The last 64 of 512 are rope in fp8_584: finish() mends them.
         struct Codes {

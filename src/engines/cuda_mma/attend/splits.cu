@@ -3,10 +3,9 @@
 // Maths: sums of splits relative to their own peaks, scaled to the largest peak and added; then the sink.
 // Tile:  one block of 4 warps per token and head, 4 channels per thread; 8 splits' sums under way at a time.
 // Roles: every warp reduces all statistics by itself, so no barrier is needed.
-// Shared: the weights of up to 128 splits; all warps write the same values.
-// Why:   latency is all there is: a chain of two loads, statistics and sums, after the grid before has ended.
-// On
-//        GPUs that can, the grid starts while that one still runs, and waits.
+// Shared: for each warp the weights of up to 128 splits.
+// Why:   latency is all there is: a chain of two loads, statistics and sums, after the grid
+//        before has ended. On GPUs that can, the grid starts while that one still runs, and waits.
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_common/ptx/grid.cuh"
 #include "engines/cuda_common/ptx/math.cuh"
@@ -58,7 +57,8 @@ __device__ Joined join_statistics(const PartStatistics* first, int64_t stride, i
 // 8 blocks per multiprocessor: without the number the compiler aims at more, and has no registers for kAhead.
 __global__ void __launch_bounds__(kThreads, 8)
     join(const __grid_constant__ Arguments args, const __grid_constant__ Cut cut) {
-    __shared__ float weights[kMaxSplits];
+    __shared__ float weights_of_warps[kThreads / 32][kMaxSplits];
+    float* const weights = weights_of_warps[threadIdx.x / 32];
     cuda::wait_for_grid_before();
     const int64_t heads = args.q.shape[1], t = blockIdx.x / heads, h = blockIdx.x % heads;
     const int64_t first = t * cut.splits * heads + h;
