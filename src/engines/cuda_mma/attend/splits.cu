@@ -4,9 +4,8 @@
 // Tile:  one block of 4 warps per token and head, 4 channels per thread; 8 splits' sums under way at a time.
 // Roles: every warp reduces all statistics by itself, so no barrier is needed.
 // Shared: for each warp the weights of up to 128 splits.
-// Why:   latency is all there is: a chain of two loads, statistics and sums, after the grid before has ended.
-// On
-//        GPUs that can, the grid starts while that one still runs, and waits.
+// Why:   latency is all there is: a chain of two loads, statistics and sums, after the grid
+//        before has ended. On GPUs that can, the grid starts while that one still runs, and waits.
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_common/ptx/grid.cuh"
 #include "engines/cuda_common/ptx/math.cuh"
