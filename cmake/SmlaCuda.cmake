@@ -16,4 +16,5 @@ set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 # --expt-relaxed-constexpr: layouts and number formats are constexpr functions that host and device share.
 # -Xptxas=-v: the report that cmake/nvcc_report keeps.
 target_compile_options(smla_flags INTERFACE
-    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --compress-mode=size -Xptxas=-v -Xcompiler=-Wall,-Wextra>)
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr --compress-mode=size -Xptxas=-v
+                               -Xcompiler=-Wall,-Wextra>)
