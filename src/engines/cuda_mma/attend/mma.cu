@@ -126,7 +126,8 @@ __device__ inline uint32_t weights_place(int head, int piece) {
 template <class T>
 __device__ void store_weights(const float (&s)[4][4], const float (&shrink)[2], char* weights,
                               float* factors) {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % 2;
+    const int thread = derive_here(int(threadIdx.x));
+    const int lane = thread % 32, warp = thread / 32, part = warp % 2;
     const int head = 16 * (warp / 2) + lane / 4;
 #pragma unroll
     for (int n = 0; n < 2; ++n)

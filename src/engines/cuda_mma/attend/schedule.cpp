@@ -72,10 +72,12 @@ Schedule schedule(const smla_attend_args& args, const Env& env, size_t budget) {
         best.splits = int(std::clamp<int64_t>(tiles / 16, 1, kMaxSplits));
         return best;
     }
+    const int most = int(std::clamp<int64_t>(tiles, 1, kMaxSplits));
     double least = -1;
     for (const int heads : {kFewHeads, kManyHeads}) {
         if (heads == kManyHeads && best.all_heads <= kFewHeads) continue;
-        for (int splits = 1; splits <= std::clamp<int64_t>(tiles, 1, kMaxSplits); ++splits) {
+        // coarser for many: a call pays for each one that is weighed
+        for (int splits = 1; splits <= most; splits += splits < 16 ? 1 : splits < 64 ? 4 : 16) {
             Schedule plan = best;
             plan.heads = heads;
             plan.splits = splits;

@@ -3,6 +3,8 @@
 #include "engines/cuda_mma/attend/run.h"
 #include "ops/attend/attend.h"
 
+#include <algorithm>
+
 namespace smla {
 
 namespace {
@@ -53,8 +55,8 @@ std::string refuse_mma(const Args& args, const Env& env) {
         return "one cache of bf16 rows and one of fp8 records";
     if ((args.q.dtype == SMLA_BF16 && !pairs(args.q)) || !pairs(args.out))
         return "rows of q and out must be aligned to pairs of values";
-    const Schedule plan = schedule(args, env, env.workspace.bytes);
-    const size_t needed = shared_bytes(plan.heads, Width, plan.coded);
+    const size_t needed =
+        std::max(shared_bytes(kManyHeads, Width, true), shared_bytes(kManyHeads, Width, false));
     if (needed > env.device->facts().shared_bytes)
         return text("needs ", needed, " bytes of shared memory, the device has ",
                     env.device->facts().shared_bytes);
