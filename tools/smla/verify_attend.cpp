@@ -256,7 +256,8 @@ const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel
 //   logit    a sum of Dqk products: sum_error(Dqk) * scale * |q| * |k|, and two roundings of the scales
 //   weight   relative: the error of the logit, of the exponential and its argument (2^-22 and |l| 2^-24), and
 //            2^-8 where weights are multiplied as bf16
-//   lse      the error of a logit, and of the sum of the weights
+//   lse      the error of a logit, and of the sum of up to n weights; a weight that is added m times rounds
+//            alike in each: sqrt(n / m) groups' errors of m, sqrt(n m) together
 //   out      roundings of the weights differ from row to row: together sqrt(sum p_j^2 |v_j|^2) of them, at
 //   most
 //            sqrt(m p_max) |v| for a row listed up to m times; rows whose weights are alike round alike:
@@ -293,8 +294,8 @@ void AttendProblem::compare(const std::string& kernel, Comparison& out) const {
                    rounding(args.out.dtype) * std::sqrt(result) +
                    smallest_step(args.out.dtype) * std::sqrt(double(value_width_));
         lse[i] *= unit;
-        lse_bound[i] =
-            unit * (logit[i] + sum_error(2 * listed_) + 0x1p-21 + 4 * kF32 * std::fabs(want_lse.values[i]));
+        lse_bound[i] = unit * (logit[i] + sum_error(2 * listed_ * token.same) + 0x1p-21 +
+                               4 * kF32 * std::fabs(want_lse.values[i]));
     }
     out.rows_close("out", args.out, want.values, [&](size_t row) { return bound[row]; });
     if (present(args.lse)) out.close("lse", args.lse, lse, [&](size_t i) { return lse_bound[i]; });
