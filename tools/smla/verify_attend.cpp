@@ -261,7 +261,7 @@ const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel
 //   out      roundings of the weights differ from row to row: together sqrt(sum p_j^2 |v_j|^2) of them, at
 //   most
 //            sqrt(m p_max) |v| for a row listed up to m times; rows whose weights are alike round alike:
-//            |out|. The products are summed in f32. Then one rounding to the type of out.
+//            |out|. Products and weights are summed in f32, as for lse. Then one rounding to the type of out.
 // p_max = exp(max - lse) comes from the reference itself.
 void AttendProblem::compare(const std::string& kernel, Comparison& out) const {
     const bool bf16 =
@@ -289,13 +289,13 @@ void AttendProblem::compare(const std::string& kernel, Comparison& out) const {
         const double share =
             std::min(1., double(token.same) * std::exp(want_max.values[i] - want_lse.values[i]));
         const double scaled = std::exp(want_lse.values[i] - whole);
+        const double sums = sum_error(2 * listed_ * token.same);
         bound[i] = weight * (2 * std::sqrt(share) * token.value * scaled + std::sqrt(result)) +
-                   sum_error(listed_) * std::sqrt(share) * token.value * scaled +
+                   sums * (std::sqrt(share) * token.value * scaled + std::sqrt(result)) +
                    rounding(args.out.dtype) * std::sqrt(result) +
                    smallest_step(args.out.dtype) * std::sqrt(double(value_width_));
         lse[i] *= unit;
-        lse_bound[i] = unit * (logit[i] + sum_error(2 * listed_ * token.same) + 0x1p-21 +
-                               4 * kF32 * std::fabs(want_lse.values[i]));
+        lse_bound[i] = unit * (logit[i] + sums + 0x1p-21 + 4 * kF32 * std::fabs(want_lse.values[i]));
     }
     out.rows_close("out", args.out, want.values, [&](size_t row) { return bound[row]; });
     if (present(args.lse)) out.close("lse", args.lse, lse, [&](size_t i) { return lse_bound[i]; });
