@@ -72,6 +72,8 @@ std::span<const Candidate<ArgsOf<S>>> candidates(const Env& env) {
 
 // A GPU of this machine; throws where there is none, or none that this build has code for.
 std::unique_ptr<Device> open_cuda_device(int32_t index);
+// What the CUDA engines of this build are compiled for, as 10 * major + minor; empty without them.
+std::vector<int> cuda_architectures();
 
 struct Verdict {
     std::string kernel;

@@ -7,6 +7,8 @@ std::unique_ptr<Device> open_cuda_device(int32_t) {
     fail(SMLA_UNSUPPORTED, "args.engine", "cuda_mma", "a build with the CUDA engines: cmake --preset cuda");
 }
 
+std::vector<int> cuda_architectures() { return {}; }
+
 #define SMLA_NO_KERNELS(name, args)                                       \
     template <>                                                           \
     std::span<const Candidate<args>> cuda_mma_candidates<Stage::name>() { \

@@ -71,9 +71,8 @@ int demo(const Tool& tool, const Options& options) {
         "top-k is the same\n"
         "B/token, + fixed: cache bytes that grow with the context, and those of the window and the "
         "compressor's state\n"
-        "% of peak: of {:.0f} GFLOP/s bf16 dot products (f32 rows: {:.0f} GFLOP/s multiply-adds) measured in "
-        "this run, {} threads\n",
-        peak.bf16_gflops, peak.f32_gflops, context.pool().threads());
+        "% of peak: of {}, measured in this run\n",
+        peak.text);
     if (tool.json())
         tool.print(Document{{"runs_on", context.description()},
                             {"peak", {{"bf16_gflops", peak.bf16_gflops}, {"f32_gflops", peak.f32_gflops}}},

@@ -1,9 +1,11 @@
 #include "demo_case.h"
 
+#include "bench_run.h"
 #include "golden/compare.h"
 #include "layer_files.h"
-#include "peaks.h"
 #include "sequences.h"
+
+#include <fmt/format.h>
 
 #include <cmath>
 
@@ -214,9 +216,15 @@ DemoResult run_demo(Context& context, const DemoModel& model, const DemoFormat& 
 }
 
 MachinePeak machine_peak(Context& context) {
-    const double threads = context.pool().threads();
-    const double f32 = bench::fma_f32_peak() * threads, bf16 = bench::dot_bf16_peak() * threads;
-    return {f32, bf16 > 0 ? bf16 : f32};
+    const Peaks peaks = measure_peaks(context);
+    if (context.device().type() != SMLA_CPU)
+        return {peaks.bf16_dot * 1e-9, peaks.bf16_dot * 1e-9,
+                fmt::format("{:.0f} GFLOP/s bf16 matrix products", peaks.bf16_dot * 1e-9)};
+    const double f32 = peaks.f32_fma * 1e-9, bf16 = peaks.bf16_dot > 0 ? peaks.bf16_dot * 1e-9 : f32;
+    return {
+        f32, bf16,
+        fmt::format("{:.0f} GFLOP/s bf16 dot products (f32 rows: {:.0f} GFLOP/s multiply-adds), {} threads",
+                    bf16, f32, context.pool().threads())};
 }
 
 }  // namespace smla::cli

@@ -47,6 +47,7 @@ DemoResult run_demo(Context& context, const DemoModel& model, const DemoFormat& 
 
 struct MachinePeak {
     double f32_gflops = 0, bf16_gflops = 0;  // of all threads; without bf16 instructions that of f32
+    std::string text;
 };
 MachinePeak machine_peak(Context& context);
 

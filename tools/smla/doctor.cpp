@@ -37,6 +37,23 @@ Document gpu_facts() {
     return {{"devices", devices}};
 }
 
+// Every architecture has the same kernels.
+Document cuda_facts() {
+    int64_t kernels = 0;
+    for (int stage = 0; stage < kStageCount; ++stage)
+        kernels += int64_t(kernel_names(Stage(stage), SMLA_ENGINE_CUDA_MMA).size());
+    return {{"architectures", cuda_architectures()}, {"kernels_of_each", kernels}};
+}
+
+std::string cuda_text(const Document& cuda) {
+    std::string out;
+    for (const int architecture : cuda["architectures"])
+        out += text(out.empty() ? "sm_" : ", sm_", architecture);
+    return out.empty()
+               ? "not in this build"
+               : text("code for ", out, "; ", cuda["kernels_of_each"].get<int64_t>(), " kernels for each");
+}
+
 std::string gpu_text(const Document& gpu) {
     if (gpu.contains("why_none")) return "none: " + gpu["why_none"].get<std::string>();
     std::string out;
@@ -53,6 +70,7 @@ Document facts(const Context& context) {
     return {{"version", version_text()},
             {"build", text(compiler(), ", ", build_type())},
             {"gpu", gpu_facts()},
+            {"cuda", cuda_facts()},
             {"cpu", cpu_model()},
             {"cores", usable_cores()},
             {"best_isa", isa_name(best_isa())},
@@ -75,7 +93,7 @@ std::string describe(const Document& facts) {
     const std::string pages = facts["huge_pages"].get<std::string>();
     return line("version", facts["version"].get<std::string>()) +
            line("build", facts["build"].get<std::string>()) + line("gpu", gpu_text(facts["gpu"])) +
-           line("cpu", facts["cpu"].get<std::string>()) +
+           line("cuda", cuda_text(facts["cuda"])) + line("cpu", facts["cpu"].get<std::string>()) +
            line("cores", text(facts["cores"].get<int>(), " that this process may use")) +
            line("isa", text("best here ", facts["best_isa"].get<std::string>())) +
            line("context", facts["context"].get<std::string>()) +

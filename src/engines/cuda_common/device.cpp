@@ -114,6 +114,8 @@ private:
 
 }  // namespace
 
+std::vector<int> cuda_architectures() { return {std::begin(kBuilt), std::end(kBuilt)}; }
+
 std::unique_ptr<Device> open_cuda_device(int32_t index) {
     // Kernels load now, not at their first launch, which may stand in a capture. Counts until CUDA is first
     // used.
