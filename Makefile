@@ -15,7 +15,8 @@ build: setup  ## build/release: libsmla, the smla tool, the tests
 test: setup  ## build, then run every test
 	@scripts/test release
 
-demo: build  ## a tour on this machine: what runs here, checked against the reference
+demo: setup  ## a tour on this machine: what runs here, checked against the reference
+	@scripts/build release smla_tool
 	@scripts/demo
 
 docs: build  ## renew what the documents take from the code
