@@ -1,29 +1,13 @@
 // Builds and forward calls allocate nothing; metadata take their memory from the caller's allocator.
+#include "counting_new.h"
 #include "serving.h"
 
-#include <atomic>
 #include <cstdlib>
-#include <new>
-
-namespace {
-std::atomic<int64_t> allocations{0};
-void* counted(size_t bytes) {
-    allocations.fetch_add(1);
-    if (void* memory = std::malloc(bytes ? bytes : 1)) return memory;
-    throw std::bad_alloc();
-}
-}  // namespace
-
-// Not inlined: the compiler would see free() on a pointer of new and call it a mismatch.
-[[gnu::noinline]] void* operator new(size_t bytes) { return counted(bytes); }
-[[gnu::noinline]] void* operator new[](size_t bytes) { return counted(bytes); }
-[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete[](void* memory) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-[[gnu::noinline]] void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
 
 namespace smla::test {
 namespace {
+
+using counting::allocations;
 
 TEST(BackendMemory, BuildsAllocateNothing) {
     for (const Backend* backend : all_backends())

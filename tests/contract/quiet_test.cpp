@@ -1,40 +1,18 @@
 // Line 7, the rest: hot calls allocate nothing once they are warm, print nothing and log nothing.
 #include "calls.h"
+#include "counting_new.h"
 
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <new>
 
 #include <fcntl.h>
 #include <unistd.h>
 
-namespace {
-std::atomic<int64_t> allocations{0}, allocated_bytes{0};
-void* counted(size_t bytes) {
-    allocations.fetch_add(1, std::memory_order_relaxed);
-    allocated_bytes.fetch_add(int64_t(bytes), std::memory_order_relaxed);
-    if (void* memory = std::malloc(bytes ? bytes : 1)) return memory;
-    throw std::bad_alloc();
-}
-}  // namespace
-
-void* operator new(size_t bytes) { return counted(bytes); }
-void* operator new[](size_t bytes) { return counted(bytes); }
-// std::stable_sort takes its buffer this way
-void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
-    allocations.fetch_add(1, std::memory_order_relaxed);
-    allocated_bytes.fetch_add(int64_t(bytes), std::memory_order_relaxed);
-    return std::malloc(bytes ? bytes : 1);
-}
-void operator delete(void* memory, const std::nothrow_t&) noexcept { std::free(memory); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
-
 namespace contract {
 namespace {
+
+using counting::allocated_bytes;
+using counting::allocations;
 
 // Everything that the process writes to its standard outputs while one lives.
 class Captured {
