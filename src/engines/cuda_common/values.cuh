@@ -46,19 +46,6 @@ __device__ inline int64_t load_int(const Tensor& t, int64_t i, int64_t j = 0) {
                                : static_cast<const int32_t*>(t.data)[at];
 }
 
-// The row of a request's position through its block table, -1 where there is none: map's rule, for kernels
-// that look rows up themselves. Divides in the position's own type: of 64 bits that is a subroutine.
-template <class Position>
-__device__ inline int64_t table_row(const Tensor& table, int64_t request, Position position,
-                                    int64_t page_tokens, int64_t page_rows) {
-    if (position < 0 || request < 0 || request >= table.shape[0]) return -1;
-    const Position block = position / Position(page_tokens);
-    if (block >= table.shape[1]) return -1;
-    const int64_t page = load_int(table, request, block);
-    const int64_t row = page * page_rows + position % Position(page_tokens);
-    return page < 0 || row > INT32_MAX ? -1 : row;
-}
-
 // Sums and maxima over a warp, the same in every lane; over a block through `scratch` [warps], the same in
 // every thread. Their order is fixed: the same inputs give the same bits.
 __device__ inline float warp_sum(float value) {

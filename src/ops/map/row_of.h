@@ -15,12 +15,14 @@ struct BlockTable {
 };
 
 // -1: no such request or column, no block, or a row past int32. The sign is tested first: -1 / n is 0 in C.
-SMLA_HOST_DEVICE inline int32_t row_of(const BlockTable& table, int64_t request, int64_t position) {
+// Divides in the position's own type: on a GPU a division of 64 bits is a subroutine.
+template <class Position>
+SMLA_HOST_DEVICE inline int32_t row_of(const BlockTable& table, int64_t request, Position position) {
     if (position < 0 || request < 0 || request >= table.requests) return -1;
-    const int64_t column = position / table.page_tokens;
+    const Position page_tokens = Position(table.page_tokens), column = position / page_tokens;
     if (column >= table.columns) return -1;
-    const int64_t block = table.blocks[request * table.request_stride + column * table.column_stride];
-    const int64_t row = block * table.page_rows + position % table.page_tokens;
+    const int64_t block = table.blocks[request * table.request_stride + int64_t(column) * table.column_stride];
+    const int64_t row = block * table.page_rows + position % page_tokens;
     return block < 0 || row > INT32_MAX ? -1 : int32_t(row);
 }
 

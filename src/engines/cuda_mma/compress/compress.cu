@@ -15,6 +15,7 @@
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_common/records.cuh"
 #include "engines/cuda_mma/compress/compress.h"
+#include "ops/map/map.h"
 #include "ops/compress/compress.h"
 
 namespace smla {
@@ -27,7 +28,8 @@ constexpr int kThreads = 256, kRows = 128;
 
 struct CompressParams {
     DeviceCache state, cache;
-    Tensor table, request_of_token, positions, slots, weight, frequencies, entries;
+    BlockTable table;
+    Tensor request_of_token, positions, slots, weight, frequencies, entries;
     int64_t ratio;
     float eps;
     bool rounds, hadamard;
@@ -42,8 +44,7 @@ struct Window {
 __device__ void find_rows(const CompressParams& p, const Window& window, int64_t from, const char** found) {
     __syncthreads();  // the last ones may still be read
     for (int j = int(threadIdx.x); j < kRows && from + j < window.rows; j += kThreads) {
-        const int64_t row = table_row(p.table, window.request, window.first + from + j, p.state.page_tokens,
-                                      p.state.page_rows);
+        const int64_t row = row_of(p.table, window.request, window.first + from + j);
         found[j] = p.state.hole(row) ? nullptr : p.state.row_packed(row);
     }
     __syncthreads();
@@ -146,7 +147,7 @@ void run_cuda_compress(const smla_compress_args& args, const Env& env) {
     cuda::CompressParams p{};
     p.state = cuda::DeviceCache(args.state);
     p.cache = cuda::DeviceCache(args.cache);
-    p.table = args.state_table;
+    p.table = block_table_of(args.state_table, p.state.page_tokens, p.state.page_rows);
     p.request_of_token = args.request_of_token;
     p.positions = args.positions;
     p.slots = args.slots;

@@ -7,6 +7,7 @@
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_common/records.cuh"
 #include "engines/cuda_mma/gather/gather.h"
+#include "ops/map/map.h"
 
 namespace smla {
 
@@ -18,8 +19,8 @@ constexpr int kWarps = 4;
 
 struct GatherParams {
     DeviceCache cache;
-    int64_t pages;
-    Tensor table, starts, cu, out, scales;
+    BlockTable table;
+    Tensor starts, cu, out, scales;
     bool raw;
 };
 
@@ -32,10 +33,8 @@ __device__ int find_request(const Tensor& cu, int64_t requests, int64_t out_row)
 
 // Row of the cache that holds a request's token, -1 if the table does not reach it or names no page.
 __device__ int64_t cached_row(const GatherParams& p, int64_t request, int64_t token) {
-    if (token < 0 || token / p.cache.page_tokens >= p.table.shape[1]) return -1;
-    const int64_t page = load_int(p.table, request, token / p.cache.page_tokens);
-    if (page < 0 || page >= p.pages) return -1;
-    return page * p.cache.page_rows + token % p.cache.page_tokens;
+    const int64_t row = row_of(p.table, request, token);
+    return p.cache.hole(row) ? -1 : row;
 }
 
 __device__ void copy_raw(const GatherParams& p, int64_t row, int64_t out_row) {
@@ -58,7 +57,7 @@ __device__ void copy_raw(const GatherParams& p, int64_t row, int64_t out_row) {
 __global__ void __launch_bounds__(32 * kWarps) gather_kernel(const __grid_constant__ GatherParams p) {
     const int64_t out_row = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
     if (out_row >= p.out.shape[0]) return;
-    const int request = find_request(p.cu, p.table.shape[0], out_row);
+    const int request = find_request(p.cu, p.table.requests, out_row);
     if (request < 0) return;
     const int64_t start = present(p.starts) ? load_int(p.starts, request) : 0;
     const int64_t row = cached_row(p, request, start + out_row - load_int(p.cu, request));
@@ -74,8 +73,7 @@ __global__ void __launch_bounds__(32 * kWarps) gather_kernel(const __grid_consta
 void run_cuda_gather(const smla_gather_args& args, const Env& env) {
     cuda::GatherParams p{};
     p.cache = cuda::DeviceCache(args.cache);
-    p.pages = args.cache.pages;
-    p.table = args.block_table;
+    p.table = block_table_of(args.block_table, p.cache.page_tokens, p.cache.page_rows);
     p.starts = args.starts;
     p.cu = args.cu;
     p.out = args.out;

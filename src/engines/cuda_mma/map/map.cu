@@ -7,6 +7,7 @@
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_common/values.cuh"
 #include "engines/cuda_mma/map/map.h"
+#include "ops/map/map.h"
 
 #include <algorithm>
 
@@ -20,8 +21,9 @@ constexpr int kThreads = 256;
 constexpr int64_t kColumns = 4 * kThreads;  // of a block that counts nothing
 
 struct MapParams {
-    Tensor positions, request_of_token, table, rows, counts;
-    int64_t page_tokens, page_rows, block_columns;
+    Tensor positions, request_of_token, rows, counts;
+    BlockTable table;
+    int64_t block_columns;
     unsigned parts;  // blocks of a token
 };
 
@@ -42,8 +44,8 @@ __global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ M
     int found = 0;
     for (int64_t j = begin + threadIdx.x; j < end; j += kThreads) {
         const auto position = int32_t(load_int(p.positions, token, j));
-        const int64_t row = table_row(p.table, request, position, p.page_tokens, p.page_rows);
-        static_cast<int32_t*>(p.rows.data)[element(p.rows, token, j)] = int32_t(row);
+        const int32_t row = row_of(p.table, request, position);
+        static_cast<int32_t*>(p.rows.data)[element(p.rows, token, j)] = row;
         found += row >= 0;
     }
     if (!present(p.counts)) return;
@@ -60,11 +62,9 @@ void run_cuda_map(const smla_map_args& args, const Env& env) {
     cuda::MapParams p{};
     p.positions = args.positions;
     p.request_of_token = args.request_of_token;
-    p.table = args.block_table;
+    p.table = block_table_of(args.block_table, args.page_tokens, args.page_rows);
     p.rows = args.rows;
     p.counts = args.counts;
-    p.page_tokens = args.page_tokens;
-    p.page_rows = args.page_rows ? args.page_rows : args.page_tokens;
     p.block_columns = present(args.counts) ? columns : cuda::kColumns;
     p.parts = cuda::grid_of(ceil_div(columns, p.block_columns));
     cuda::launch(cuda::map_kernel, tokens * p.parts, cuda::kThreads, 0, env, p);
