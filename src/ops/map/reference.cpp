@@ -4,8 +4,7 @@ namespace smla {
 
 void MapOp::check(const Args& args) {
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
-    SMLA_CHECK(args.page_tokens >= 1 && args.page_tokens <= INT32_MAX, "args.page_tokens", args.page_tokens,
-               "1 to 2147483647, as rows are int32");
+    SMLA_CHECK(args.page_tokens >= 1, "args.page_tokens", args.page_tokens, "1 or more");
     SMLA_CHECK(args.page_rows == 0 || args.page_rows >= args.page_tokens, "args.page_rows", args.page_rows,
                text("0, or at least page_tokens (", args.page_tokens, ")"));
     check_tensor("args.positions", args.positions, kInt32, {kAny, kAny});

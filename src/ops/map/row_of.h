@@ -21,7 +21,8 @@ SMLA_HOST_DEVICE inline int32_t row_of(const BlockTable& table, int64_t request,
     if (position < 0 || request < 0 || request >= table.requests) return -1;
     const Position page_tokens = Position(table.page_tokens), column = position / page_tokens;
     if (column >= table.columns) return -1;
-    const int64_t block = table.blocks[request * table.request_stride + int64_t(column) * table.column_stride];
+    const int64_t block =
+        table.blocks[request * table.request_stride + int64_t(column) * table.column_stride];
     const int64_t row = block * table.page_rows + position % page_tokens;
     return block < 0 || row > INT32_MAX ? -1 : int32_t(row);
 }

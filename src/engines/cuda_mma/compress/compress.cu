@@ -15,8 +15,8 @@
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_common/records.cuh"
 #include "engines/cuda_mma/compress/compress.h"
-#include "ops/map/map.h"
 #include "ops/compress/compress.h"
+#include "ops/map/map.h"
 
 namespace smla {
 
