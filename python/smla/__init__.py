@@ -1,0 +1,54 @@
+"""smla: sparse multi-head latent attention (DeepSeek-V3.2, GLM-5.x, DeepSeek-V4) on CPUs and NVIDIA GPUs.
+
+Stages: smla.attend, smla.score, smla.select, ... (smla.stages). Around them: smla.Cache, smla.Context,
+smla.Plan, smla.Backend, smla.Layer. What this machine can do: smla.doctor(), smla.explain(), smla.capacity().
+"""
+
+from . import rows, stages
+from ._abi import VERSION as _VERSION
+from ._run import check_call, explain_call, prepare_call
+from .backend import Backend, Metadata, backends, select_backend, why_not
+from .cache import Cache
+from .context import Context, Workspace, default_context
+from .errors import (
+    DataError,
+    DeviceError,
+    Error,
+    InternalError,
+    InvalidArgument,
+    IoError,
+    OutOfMemory,
+    Unsupported,
+    WorkspaceTooSmall,
+)
+from .layer import Layer, Session
+from .plan import Plan, PlanGroup
+from .stages import (
+    Attended,
+    QuantizedQuery,
+    Selection,
+    absorb,
+    attend,
+    compress,
+    copy_pages,
+    gather,
+    inverse_rope,
+    map,
+    merge,
+    norm,
+    out_project,
+    project,
+    quant_index_q,
+    rope,
+    save_state,
+    score,
+    score_select,
+    select,
+    up_project,
+    write_index,
+    write_kv,
+)
+from .tensor import Tensor, tensor
+from .tools import capacity, doctor, explain
+
+__version__ = f"{_VERSION // 10000}.{_VERSION // 100 % 100}.{_VERSION % 100}"

@@ -1,0 +1,71 @@
+"""Finds and loads libsmla, and turns its statuses into exceptions."""
+
+import ctypes
+import os
+from pathlib import Path
+
+from . import _abi
+from .errors import from_status
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def _candidates():
+    """SMLA_LIBRARY, what a wheel carries, what a clone built, what the system installed."""
+    if path := os.environ.get("SMLA_LIBRARY"):
+        return [path]  # a wrong path is an error, not a reason to look elsewhere
+    name = "libsmla.so"
+    return [_PACKAGE / "lib" / name, _PACKAGE.parents[1] / "build/release/lib" / name, f"{name}.0"]
+
+
+def _load():
+    tried = []
+    for path in _candidates():
+        if isinstance(path, Path) and not path.exists():
+            tried.append(f"{path}: no such file")
+            continue
+        try:
+            return ctypes.CDLL(str(path)), str(path)
+        except OSError as error:
+            tried.append(str(error))
+    raise ImportError("smla: libsmla.so cannot be loaded (SMLA_LIBRARY names one): " + "; ".join(tried))
+
+
+lib, path = _load()
+for _name, (_result, _arguments) in _abi.FUNCTIONS.items():
+    try:
+        _function = getattr(lib, _name)
+    except AttributeError:
+        raise ImportError(f"smla: {path} lacks {_name}: it is not the library of this package") from None
+    _function.restype, _function.argtypes = _result, _arguments
+
+# Before 1.0 a minor version may change the ABI.
+if lib.smla_version() // 100 != _abi.VERSION // 100:
+    raise ImportError(
+        f"smla: {path} is version {lib.smla_version()}, wanted {_abi.VERSION} (or another patch of it)"
+    )
+
+
+def check(status):
+    """Raises what the last call of this thread reported, unless status is OK."""
+    if status:
+        info = _abi.Error()
+        lib.smla_last_error_info(ctypes.byref(info))
+        text = (part.decode("utf-8", "replace") for part in (info.message, info.field, info.got, info.wanted))
+        raise from_status(_abi.Status(status), *text)
+
+
+def sized_text(call):
+    """The text of a function that writes to buffer[*bytes]: call(buffer, byref(bytes)) -> status."""
+    size = ctypes.c_size_t()
+    check(call(None, ctypes.byref(size)))
+    buffer = ctypes.create_string_buffer(size.value)
+    check(call(buffer, ctypes.byref(size)))
+    return buffer.value.decode()
+
+
+def names(call):
+    """The list of a function that gives (const char* const** names, int32_t* count)."""
+    array, count = ctypes.POINTER(ctypes.c_char_p)(), ctypes.c_int32()
+    check(call(ctypes.byref(array), ctypes.byref(count)))
+    return [array[i].decode() for i in range(count.value)]

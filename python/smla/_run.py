@@ -1,0 +1,110 @@
+"""One stage call: fills the arguments, finds context, workspace and stream, and runs it."""
+
+import ctypes as c
+import threading
+
+from ._abi import Stage
+from ._fill import Struct
+from ._library import check, lib
+from .context import Workspace, default_context
+from .errors import Error, InvalidArgument, Unsupported, invalid
+from .tensor import device_of, stream_of
+
+_instead = threading.local()  # .action: what explain_call and its like do in place of the call
+
+
+class StageCall:
+    """A stage of the C ABI. `outputs`: the fields it writes. run(values) -> None."""
+
+    def __init__(self, name, args_type, outputs):
+        self.name, self.stage = name, int(Stage[name.upper()])
+        self.struct = Struct(args_type, outputs)
+        self.function = getattr(lib, f"smla_{name}")
+        self._sizes = {}
+
+    def __call__(self, values, like, context=None, workspace=None, stream=None):
+        """like: the tensor whose device, library and stream serve where none is given."""
+        keep = []
+        args = self.struct.fill(values, keep)
+        device = device_of(like)
+        if context is None:
+            context = default_context(device)
+        if stream is None and device[0]:
+            stream = stream_of(like)
+        if action := getattr(_instead, "action", None):
+            action(self, args, context)
+            return
+        reference = c.byref(args)
+        if workspace is None:
+            workspace = context.own_workspace(like, stream)
+        elif type(workspace) is not Workspace:
+            raise invalid("workspace", type(workspace).__name__, "a smla.Workspace, of Context.workspace()")
+        size = c.c_size_t()
+        check(
+            lib.smla_workspace_size(context.handle, self.stage, reference, workspace._budget, c.byref(size))
+        )
+        if size.value > workspace.abi.bytes:
+            workspace.reserve(size.value, stream)
+        if status := self.function(context.handle, reference, workspace.abi, stream):
+            self._fail(status, workspace, stream)
+
+    @staticmethod
+    def _fail(status, workspace, stream):
+        try:
+            check(status)
+        except (InvalidArgument, Unsupported):
+            raise  # nothing was started
+        except Error:
+            workspace.reset(stream)
+            raise
+
+
+def _with(action, call, arguments, keywords):
+    if getattr(_instead, "action", None):
+        raise invalid(
+            "call", "a call inside another explain_call, check_call or prepare_call", "one at a time"
+        )
+    _instead.action = action
+    try:
+        call(*arguments, **keywords)
+    finally:
+        _instead.action = None
+
+
+def explain_call(call, /, *arguments, **keywords):
+    """Why the kernel that `call` (a stage function: smla.attend, ...) would take, and why not the others: a
+    dict.
+
+    Nothing is computed.
+    """
+    answers = []
+    _with(
+        lambda stage, args, context: answers.append(context.explain(stage.name, args)),
+        call,
+        arguments,
+        keywords,
+    )
+    return answers[0]
+
+
+def check_call(call, /, *arguments, **keywords):
+    """Scans what hot calls take on trust (rows, lengths, tables, slots); DataError at the first bad value.
+
+    Nothing is computed.
+    """
+    _with(
+        lambda stage, args, context: check(lib.smla_check_stage(context.handle, stage.stage, c.byref(args))),
+        call,
+        arguments,
+        keywords,
+    )
+
+
+def prepare_call(call, /, *arguments, **keywords):
+    """Loads and makes what calls of these shapes need, so that later ones may be captured in a CUDA graph."""
+    _with(
+        lambda stage, args, context: check(lib.smla_prepare(context.handle, stage.stage, c.byref(args))),
+        call,
+        arguments,
+        keywords,
+    )

@@ -1,0 +1,263 @@
+"""Attention backends: the units that an inference engine plugs in (smla/backend.h, docs/backends)."""
+
+import ctypes as c
+import json
+import weakref
+
+from . import _abi, _views
+from ._abi import DeviceType, Dtype, Family, Format, GraphSupport, Wants
+from ._dtypes import parse
+from ._fill import Struct
+from ._library import check, lib, names, sized_text
+from .context import default_context
+from .errors import invalid, one_of
+from .plan import fill_batch, group_bits
+from .tensor import device_of, empty, plain, shape_of, stream_of, typed
+
+_FORWARD = Struct(_abi.BackendForwardArgs, ["out", "lse"])
+_FAMILIES = {kind.name.lower(): kind for kind in Family}
+_WANTS = {kind.name.lower(): kind for kind in Wants}
+_NUMBERS = (
+    "heads",
+    "kv_lora_rank",
+    "rope_dim",
+    "nope_dim",
+    "v_head_dim",
+    "head_dim",
+    "page_tokens",
+    "window_page_tokens",
+    "topk",
+    "window",
+    "ratio",
+    "max_tokens",
+    "max_requests",
+    "max_seq_len",
+    "speculative_tokens",
+    "batch_invariant",
+    "softmax_scale",
+    "q_scale",
+    "kv_scale",
+    "max_logits_bytes",
+)
+
+
+def backends():
+    """Names of all backends, in the order of the library."""
+    return names(lib.smla_backend_list)
+
+
+def _device(device):
+    """smla_device_info of a name ("sm_90") or of a dict of its fields; None: this machine's processor."""
+    out = _abi.DeviceInfo()
+    if device is None:
+        return out
+    if isinstance(device, str):
+        check(lib.smla_describe_device(device.encode(), c.byref(out)))
+        return out
+    kind = one_of("device.type", device.get("type", "cuda"), {"cpu": DeviceType.CPU, "cuda": DeviceType.CUDA})
+    return _abi.DeviceInfo(
+        c.sizeof(out),
+        kind,
+        *(device.get(name, 0) for name in ("capability", "multiprocessors", "memory_bytes")),
+    )
+
+
+def _args(family, device=None, kv_cache_dtype=None, dtype="bf16", wants=(), plan_groups=(), **numbers):
+    """smla_backend_args; unknown names are refused."""
+    for name in numbers:
+        if name not in _NUMBERS:
+            raise invalid(name, numbers[name], "one of " + ", ".join(_NUMBERS))
+    out = _abi.BackendArgs(
+        struct_size=c.sizeof(_abi.BackendArgs),
+        family=one_of("family", family, _FAMILIES),
+        kv_cache_dtype=kv_cache_dtype.encode() if kv_cache_dtype else None,
+        dtype=parse(dtype),
+        plan_groups=group_bits(plan_groups),
+        device=_device(device),
+    )
+    for name in wants:
+        out.wants |= one_of("wants", name, _WANTS)
+    for name, value in numbers.items():
+        setattr(out, name, value)
+    return out
+
+
+def why_not(name, family, *, original=False, **options):
+    """Why backend `name` cannot serve these options, a list of reasons; empty: it can.
+
+    original: what the published backend's own gate would say. Options: those of Backend.
+    """
+    args = _args(family, **options)
+    text = sized_text(
+        lambda buffer, size: lib.smla_backend_why_not(
+            name.encode(), c.byref(args), int(original), buffer, size
+        )
+    )
+    return text.splitlines()
+
+
+def select_backend(family, *, wanted=None, **options):
+    """Which backend serves these options and why not the others: a dict.
+
+    wanted, or SMLA_BACKEND of the environment, forces one. Options: those of Backend.
+    """
+    args = _args(family, **options)
+    return json.loads(
+        sized_text(
+            lambda buffer, size: lib.smla_backend_select(
+                c.byref(args), wanted.encode() if wanted else None, buffer, size
+            )
+        )
+    )
+
+
+class Backend:
+    """An attention backend for one kind of layer.
+
+    name: of backends(), or None: selected. family: "dsa" (V3.2, GLM-5.x) or "hybrid" (one compression ratio
+    of V4). Options, with their defaults in smla/backend.h: heads, kv_lora_rank, rope_dim, nope_dim,
+    v_head_dim, head_dim, page_tokens, window_page_tokens, topk, window, ratio, max_tokens, max_requests,
+    max_seq_len, speculative_tokens, batch_invariant, softmax_scale, q_scale, kv_scale, max_logits_bytes;
+    kv_cache_dtype ("auto", "fp8_ds_mla", ...), dtype of queries, wants (what must be refused: "alibi", ...),
+    plan_groups (more groups for the metadata), device ("sm_90", ...; None: this machine's processor).
+    """
+
+    def __init__(self, name, family, *, context=None, **options):
+        self.context = default_context() if context is None else context
+        args, handle = _args(family, **options), c.c_void_p()
+        check(
+            lib.smla_backend_create(
+                self.context.handle, name.encode() if name else None, c.byref(args), c.byref(handle)
+            )
+        )
+        self.handle, self._values = handle.value, args
+        weakref.finalize(self, _destroy, lib.smla_backend_destroy, self.handle, self.context).atexit = False
+
+    @property
+    def info(self):
+        """name, family, kv_cache_dtype, format, head_size, page_tokens, window_page_tokens,
+        reorder_threshold, padded_heads, graph_support: a dict.
+        """
+        out = _abi.BackendInfo(struct_size=c.sizeof(_abi.BackendInfo))
+        check(lib.smla_backend_get_info(self.handle, c.byref(out)))
+        info = {name: getattr(out, name) for name, _ in out._fields_ if name != "struct_size"}
+        info.update(
+            name=out.name.decode(),
+            kv_cache_dtype=out.kv_cache_dtype.decode(),
+            family=Family(out.family).name.lower(),
+            format=Format(out.format).name.lower(),
+            graph_support=GraphSupport(out.graph_support).name.lower(),
+        )
+        return info
+
+    def cache_shape(self, pages, group="primary"):
+        """shape [pages, tokens per page, record], dtype, page_stride_bytes and bytes of a cache: a dict.
+
+        group: "primary", or "window" and "compressed" of V4.
+        """
+        out = _abi.CacheShape(struct_size=c.sizeof(_abi.CacheShape))
+        check(lib.smla_backend_cache_shape(self.handle, group_bits([group]), pages, c.byref(out)))
+        return {
+            "shape": tuple(out.shape),
+            "dtype": Dtype(out.dtype).name.lower(),
+            "page_stride_bytes": out.page_stride_bytes,
+            "bytes": out.bytes,
+        }
+
+    def metadata(self):
+        """New Metadata: persistent buffers, sized from the maxima."""
+        return Metadata(self)
+
+    def forward(
+        self,
+        metadata,
+        q,
+        out=None,
+        *,
+        kv_cache=None,
+        swa_cache=None,
+        stage_budget=0,
+        workspace=None,
+        stream=None,
+        **tensors,
+    ):
+        """One layer's step; N rows, the step's tokens first.
+
+        metadata: built for this step; None: warm-up, out becomes 0 and caches stay. q: DSA [N,H,nope + rope],
+        rotated; HYBRID [N,H,D]. out: DSA [N,H * v] or [N,H,v], HYBRID [N,>=H,D]; None: new, of q's dtype.
+        kv_cache, swa_cache: smla.Cache. tensors, as in smla/backend.h: q_pe, k_c, k_pe, topk_indices, w_uk_t,
+        w_uv, sink, lse. Returns out.
+        """
+        keep = []
+        out = self._out(q, tensors) if out is None else out
+        values = {
+            "stage_budget": stage_budget,
+            "metadata": None if metadata is None else metadata.handle,
+            "q": q,
+            "out": out,
+            "kv_cache": kv_cache,
+            "swa_cache": swa_cache,
+        }
+        for name in tensors:
+            if name not in _TENSORS:
+                raise invalid(name, "a tensor", "one of " + ", ".join(sorted(_TENSORS)))
+        for name, cache in (("kv_cache", kv_cache), ("swa_cache", swa_cache)):
+            if cache is not None:
+                cache.require_writable(name)
+        args = _FORWARD.fill({**values, **tensors}, keep)
+        size = c.c_size_t()
+        check(lib.smla_backend_workspace_size(self.handle, c.byref(args), c.byref(size)))
+        if stream is None and device_of(q)[0]:
+            stream = stream_of(q)
+        workspace = self.context.own_workspace(q, stream) if workspace is None else workspace
+        workspace.reserve(size.value, stream)
+        check(lib.smla_backend_forward(self.handle, c.byref(args), workspace.abi, stream))
+        return plain(out)
+
+    def _out(self, q, tensors):
+        tokens, heads, width = shape_of(q)
+        if self._values.family == Family.DSA:
+            w_uv = tensors.get("w_uv")
+            width = (self._values.kv_lora_rank or 512) if w_uv is None else shape_of(w_uv)[2]
+        dtype = Dtype(self._values.dtype)
+        return typed(
+            empty(q, (tokens, heads, width), Dtype.BF16 if dtype is Dtype.E4M3 else dtype),
+            Dtype.BF16 if dtype is Dtype.E4M3 else dtype,
+        )
+
+
+_TENSORS = {name for name, (what, _) in _FORWARD.places.items() if what is _abi.Tensor} - {"q", "out"}
+
+
+class Metadata:
+    """Of a step: built once, read by the forward of every layer of a kind. Buffers never move."""
+
+    def __init__(self, backend):
+        handle = c.c_void_p()
+        check(lib.smla_backend_metadata_create(backend.handle, c.byref(handle)))
+        self.handle, self.backend = handle.value, backend
+        self._batch = []
+        weakref.finalize(
+            self, _destroy, lib.smla_backend_metadata_destroy, self.handle, backend
+        ).atexit = False
+
+    def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, **groups):
+        """One step: the arguments of Plan.build. A refused batch changes nothing."""
+        keep = [query_start_loc, seq_lens, rope_positions, *groups.values()]
+        batch = fill_batch(keep, query_start_loc, seq_lens, tokens, rope_positions, **groups)
+        check(lib.smla_backend_metadata_build(self.handle, c.byref(batch)))
+        self._batch = keep  # block_table fields show the caller's own tables
+
+    def field(self, name):
+        """A field by the original's name ("req_id_per_token", "plan.position"): a NumPy view."""
+        return _views.field(lib.smla_metadata_field, self.handle, name, self)
+
+    @property
+    def fields(self):
+        """Names of its fields."""
+        return names(lambda array, count: lib.smla_metadata_fields(self.handle, array, count))
+
+
+def _destroy(destroy, handle, _holds):
+    """What the object stands on is held by the argument list: it must not go first."""
+    destroy(handle)

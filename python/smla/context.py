@@ -1,0 +1,173 @@
+"""Contexts (an engine and its threads) and workspaces."""
+
+import ctypes as c
+import json
+import threading
+import weakref
+
+import numpy as np
+
+from . import _abi
+from ._abi import DeviceType, Engine, Isa
+from ._library import check, lib, sized_text
+from .errors import invalid, one_of
+from .tensor import _memory, empty
+
+_HEADER = 4096
+_ALIGNMENT = 64
+_ENGINES = {**{kind.name.lower(): kind for kind in Engine}, **{kind: kind for kind in Engine}}
+_ISAS = {**{kind.name.lower(): kind for kind in Isa}, **{kind: kind for kind in Isa}}
+
+
+class Workspace:
+    """Scratch memory that grows to what calls need. Serves one call at a time.
+
+    context: whose calls it serves. like: an array whose library and device it allocates with; None: NumPy.
+    budget: bytes that stages which can loop keep their scratch within; 0: as much as pays.
+    """
+
+    def __init__(self, context, like=None, budget=0):
+        self._context, self._budget = context, budget
+        self._like = np.empty(0, "uint8") if like is None else like
+        self._memory, self.abi = None, _abi.Workspace()
+
+    @property
+    def bytes(self):
+        return self.abi.bytes
+
+    def reserve(self, size, stream=None):
+        """At least `size` bytes from now on. Addresses change when it grows."""
+        size = max(size, _HEADER)
+        if size <= self.abi.bytes:
+            return
+        memory = empty(self._like, (size + _ALIGNMENT,), "u8")
+        address, *_ = _memory(memory, "workspace")
+        aligned = (address + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+        grown = _abi.Workspace(aligned, size)
+        check(lib.smla_workspace_init(self._context.handle, grown, stream))
+        self._memory, self.abi = memory, grown
+
+    def reset(self, stream=None):
+        """Zeroes the counters, which a call that broke off may have left as they were."""
+        if self.abi.data:
+            check(lib.smla_workspace_init(self._context.handle, self.abi, stream))
+
+    def read_error(self, stream=None):
+        """The first bad index that calls met here since the last reading, as a dict; None if there is none.
+
+        For contexts with check_indices. Keys: kind, stage, token, column, value (smla/stages.h).
+        """
+        if not self.abi.data:
+            return None
+        word = _abi.ErrorWord()
+        check(lib.smla_read_error(self._context.handle, self.abi, stream, c.byref(word)))
+        if word.kind == _abi.BadKind.NONE:
+            return None
+        return {
+            "kind": _abi.BadKind(word.kind).name.lower(),
+            "stage": _abi.Stage(word.stage).name.lower(),
+            "token": word.token,
+            "column": word.column,
+            "value": word.value,
+        }
+
+
+class Context:
+    """The engine that runs calls, and its threads. Any thread may call.
+
+    engine: "auto", "reference", "cpu", "cuda_mma". isa: of the cpu engine ("scalar" ... "avx512_bf16").
+    threads: 0: one per core that the process may use. device: of CUDA engines.
+    batch_invariant: a token's bits never depend on what else is in the batch.
+    kernel: demands kernels by name, "attend=cpu_avx512_bf16_576".
+    check_indices: calls note the first bad index for Workspace.read_error (slower).
+    """
+
+    def __init__(
+        self,
+        engine="auto",
+        *,
+        isa="auto",
+        threads=0,
+        device=0,
+        batch_invariant=False,
+        kernel=None,
+        check_indices=False,
+    ):
+        args = _abi.ContextArgs(
+            struct_size=c.sizeof(_abi.ContextArgs),
+            version=_abi.VERSION,
+            engine=one_of("context.engine", engine, _ENGINES),
+            isa=one_of("context.isa", isa, _ISAS),
+            threads=threads,
+            device_index=device,
+            batch_invariant=batch_invariant,
+            kernel=kernel.encode() if kernel else None,
+            check_indices=check_indices,
+        )
+        handle = c.c_void_p()
+        check(lib.smla_context_create(c.byref(args), c.byref(handle)))
+        self.handle = handle.value
+        self._close = weakref.finalize(self, lib.smla_context_destroy, self.handle)
+        self._close.atexit = False  # other objects may still use it while the interpreter ends
+        self._own = threading.local()
+
+    @property
+    def description(self):
+        """What it runs on, e.g. "cpu avx512_bf16, 2 threads"."""
+        return lib.smla_context_description(self.handle).decode()
+
+    def workspace(self, like=None, budget=0):
+        """A new workspace for calls of this context."""
+        return Workspace(self, like, budget)
+
+    def own_workspace(self, like, stream=None):
+        """The workspace that calls without one use: one per thread and stream."""
+        held = self._own.__dict__
+        key = (stream or 0, type(like).__module__ == "torch")
+        if key not in held:
+            held[key] = Workspace(self, like)
+        return held[key]
+
+    def read_error(self):
+        """Workspace.read_error of this thread's own workspaces."""
+        for workspace in list(self._own.__dict__.values()):
+            if found := workspace.read_error():
+                return found
+        return None
+
+    def explain(self, stage, args):
+        """Why the kernel of a prepared call, and why not the others: a dict."""
+        kind = one_of("stage", stage, {item.name.lower(): item for item in _abi.Stage})
+        return json.loads(
+            sized_text(
+                lambda buffer, size: lib.smla_explain_stage(self.handle, kind, c.byref(args), buffer, size)
+            )
+        )
+
+    def __repr__(self):
+        return f"smla.Context({self.description})"
+
+
+_defaults, _defaults_lock = {}, threading.Lock()
+
+
+def default_context(device=(DeviceType.CPU, 0)):
+    """The context that calls without one use on a device: made when first asked for.
+
+    device: "cpu", "cuda", "cuda:1", or (type, index).
+    """
+    key = _parse_device(device) if isinstance(device, str) else (int(device[0]), int(device[1]))
+    if key not in _defaults:
+        with _defaults_lock:
+            if key not in _defaults:
+                _defaults[key] = (
+                    Context("cpu") if key[0] == DeviceType.CPU else Context("cuda_mma", device=key[1])
+                )
+    return _defaults[key]
+
+
+def _parse_device(text):
+    kind, _, index = text.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+        raise invalid("device", repr(text), '"cpu", "cuda" or "cuda:N"')
+    return int(DeviceType.CPU if kind == "cpu" else DeviceType.CUDA), int(index or 0)

@@ -1,0 +1,96 @@
+"""What the library refuses, as exceptions. Each carries the field, what it got and what it wanted."""
+
+from ._abi import Status
+
+
+class Error(Exception):
+    """Base of all. `field`: what was wrong ("args.q.dtype"); `got`, `wanted`: its value and the rule."""
+
+    status = Status.INTERNAL
+
+    def __init__(self, message, field="", got="", wanted=""):
+        super().__init__(message)
+        self.field, self.got, self.wanted = field, got, wanted
+
+    def __reduce__(self):  # else pickling loses the fields
+        return type(self), (str(self), self.field, self.got, self.wanted)
+
+
+class InvalidArgument(Error, ValueError):
+    """A field of the call is wrong."""
+
+    status = Status.INVALID_ARGUMENT
+
+
+class Unsupported(Error, NotImplementedError):
+    """Valid, but no kernel of this build and machine can run it."""
+
+    status = Status.UNSUPPORTED
+
+
+class WorkspaceTooSmall(Error):
+    """The workspace that was passed is smaller than the call needs."""
+
+    status = Status.WORKSPACE_TOO_SMALL
+
+
+class OutOfMemory(Error, MemoryError):
+    """The allocator returned nothing."""
+
+    status = Status.OUT_OF_MEMORY
+
+
+class DeviceError(Error, RuntimeError):
+    """The driver reported an error."""
+
+    status = Status.DEVICE_ERROR
+
+
+class DataError(Error, ValueError):
+    """A file or a checked tensor holds wrong data."""
+
+    status = Status.DATA_ERROR
+
+
+class IoError(Error):
+    """A file cannot be read or written."""
+
+    status = Status.IO_ERROR
+
+
+class InternalError(Error, RuntimeError):
+    """A bug in smla: please report it."""
+
+    status = Status.INTERNAL
+
+
+_BY_STATUS = {
+    kind.status: kind
+    for kind in (
+        InvalidArgument,
+        Unsupported,
+        WorkspaceTooSmall,
+        OutOfMemory,
+        DeviceError,
+        DataError,
+        IoError,
+        InternalError,
+    )
+}
+
+
+def from_status(status, message, field, got, wanted):
+    return _BY_STATUS[status](message, field, got, wanted)
+
+
+def invalid(field, got, wanted):
+    """An InvalidArgument in the library's own words."""
+    return InvalidArgument(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
+
+
+def one_of(field, value, choices):
+    """choices[value], or an error that lists them. Values of enumerations pass."""
+    try:
+        return choices[value]
+    except (KeyError, TypeError):
+        raise invalid(field, repr(value), "one of " + ", ".join(sorted(map(str, choices)))) from None

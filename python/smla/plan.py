@@ -1,0 +1,124 @@
+"""Plans: what the kernels of a step need to know of its batch, computed once and shared by all layers."""
+
+import ctypes as c
+import weakref
+from typing import NamedTuple
+
+from . import _abi, _views
+from ._abi import Group
+from ._fill import Struct
+from ._library import check, lib, names
+from .errors import invalid, one_of
+from .tensor import Tensor
+
+GROUPS = {kind.name.lower(): kind for kind in Group}
+_BATCH = Struct(_abi.PlanBatch)
+
+
+class PlanGroup(NamedTuple):
+    """A cache group of a step. block_table: [R,MB] i32. slots: [N] i64 or i32, row that each token writes, <
+    0: padding; None: looked up in the table. page_tokens: tokens (or entries) per page. page_rows: 0:
+    page_tokens.
+    """
+
+    block_table: object = None
+    slots: object = None
+    page_tokens: int = 0
+    page_rows: int = 0
+
+
+def group_bits(groups):
+    """SMLA_PLAN_* bits of names: "primary", "window", "compressed", "index", "state", "index_state"."""
+    bits = 0
+    for name in groups:
+        bits |= one_of("groups", name, GROUPS)
+    return bits
+
+
+def fill_batch(keep, query_start_loc, seq_lens, tokens=0, rope_positions=None, **groups):
+    """A smla_plan_batch."""
+    values = {
+        "tokens": tokens,
+        "query_start_loc": query_start_loc,
+        "seq_lens": seq_lens,
+        "rope_positions": rope_positions,
+    }
+    for name, group in groups.items():
+        one_of("groups", name, GROUPS)
+        if group is None:
+            continue
+        if not isinstance(group, tuple):
+            raise invalid(name, type(group).__name__, "a smla.PlanGroup")
+        values.update({f"{name}.{field}": value for field, value in zip(PlanGroup._fields, group)})
+    keep += [value for value in values.values() if type(value) is Tensor]
+    return _BATCH.fill(values, keep)
+
+
+class Plan:
+    """Persistent buffers, sized once from the maxima; a build changes contents, never addresses.
+
+    groups: names of the cache groups (see group_bits). max_tokens: query tokens of a step, padding included.
+    window: tokens of the window, the own one included (V4). ratio: tokens per compressed entry (V4).
+    list_entries: entry_rows lists every visible entry (ratio 128). topk, heads, workers: for `schedule`.
+    One plan covers one compression ratio. It serves one build or reader at a time.
+    """
+
+    def __init__(
+        self,
+        groups,
+        *,
+        max_tokens,
+        max_requests,
+        max_seq_len,
+        speculative_tokens=0,
+        uniform_decodes=False,
+        window=0,
+        ratio=0,
+        list_entries=False,
+        topk=0,
+        heads=0,
+        workers=0,
+        batch_invariant=False,
+    ):
+        args = _abi.PlanArgs(
+            struct_size=c.sizeof(_abi.PlanArgs),
+            groups=group_bits(groups),
+            max_tokens=max_tokens,
+            max_requests=max_requests,
+            max_seq_len=max_seq_len,
+            speculative_tokens=speculative_tokens,
+            uniform_decodes=uniform_decodes,
+            window=window,
+            ratio=ratio,
+            list_entries=list_entries,
+            topk=topk,
+            heads=heads,
+            workers=workers,
+            batch_invariant=batch_invariant,
+        )
+        handle = c.c_void_p()
+        check(lib.smla_plan_create(c.byref(args), c.byref(handle)))
+        self.handle = handle.value
+        weakref.finalize(self, lib.smla_plan_destroy, self.handle).atexit = False
+
+    def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, **groups):
+        """One step. A refused batch changes nothing.
+
+        query_start_loc: [R+1] i32, from 0. seq_lens: [R] i32, after this step. tokens: T with padding, 0:
+        none. rope_positions: [N] i64 or i32; None: the order in the request. groups: primary=PlanGroup(...),
+        window=, ...
+        """
+        keep = []
+        batch = fill_batch(keep, query_start_loc, seq_lens, tokens, rope_positions, **groups)
+        check(lib.smla_plan_build(self.handle, c.byref(batch)))
+
+    def field(self, name):
+        """A field (smla/plan.h lists them) as a NumPy view of the plan's memory, in the shape of the last
+        build.
+        """
+        return _views.field(lib.smla_plan_field, self.handle, name, self)
+
+    @property
+    def fields(self):
+        """Names of the fields that this plan has."""
+        return names(lambda array, count: lib.smla_plan_fields(self.handle, array, count))

@@ -1,0 +1,297 @@
+"""The integer operations of the attention backends (smla/rows.h): from positions that an indexer selected to
+the index rows that attention takes. On the host, exact; a hole is -1. Arrays are i32 of NumPy or of PyTorch's
+CPU.
+
+Alphabet: T query tokens, K columns, R requests, MB blocks per request, B requests of a chunk.
+"""
+
+import ctypes as c
+from typing import NamedTuple
+
+from . import _abi
+from ._abi import Dtype
+from ._fill import Struct
+from ._library import check, lib
+from .errors import invalid
+from .tensor import PACKED, Array, describe, empty, require_writable, shape_of
+
+_ARGS = {
+    "request_rows": Struct(_abi.RequestRowsArgs, ["rows", "counts"]),
+    "split_context": Struct(_abi.SplitContextArgs, ["context_rows", "new_rows"]),
+    "combined_rows": Struct(_abi.CombinedRowsArgs, ["rows", "lens"]),
+    "mixed_rows": Struct(_abi.MixedRowsArgs, ["rows", "lens"]),
+    "decode_schedule": Struct(_abi.DecodeScheduleArgs, ["schedule", "splits"]),
+    "prefill_chunks": Struct(_abi.PrefillChunksArgs, ["chunks"]),
+}
+
+
+def _run(name, values):
+    keep = []
+    args = _ARGS[name].fill(values, keep)
+    check(getattr(lib, f"smla_{name}")(c.byref(args)))
+    return args
+
+
+def _new(like, *shape):
+    return empty(like, shape, Dtype.I32)
+
+
+class Rows(NamedTuple):
+    """rows: [T,K] i32. lens: [T] i32, how many columns count."""
+
+    rows: object
+    lens: object
+
+
+def request_rows(
+    positions: Array,
+    request_of_token: Array,
+    block_table: Array,
+    *,
+    page_tokens: int,
+    page_rows: int = 0,
+    compact: bool = False,
+    ranks: int = 0,
+    rank: int = 0,
+    interleave: int = 0,
+    is_valid: Array | None = None,
+    workspace_of_token: Array | None = None,
+    workspace_starts: Array | None = None,
+    rows: Array | None = None,
+    counts: Array | None = None,
+) -> Rows:
+    """rows[t,j] = row of positions[t,j] through the block table of the token's request; -1 past the table.
+
+    positions: [T,K]. request_of_token: [T]. block_table: [R,MB]. compact: moves holes behind the rows. ranks,
+    rank, interleave: a context-parallel rank keeps positions with (p / interleave) % ranks == rank, in its
+    own numbering. is_valid: [T] u8. workspace_of_token: [T], >= 0: rows are workspace_starts[w] + p. Returns
+    Rows; lens counts rows that are not -1, the length of a prefix only with `compact` or trailing holes.
+    """
+    shape = shape_of(positions)
+    rows = _new(positions, *shape) if rows is None else rows
+    counts = _new(positions, shape[0]) if counts is None else counts
+    _run(
+        "request_rows",
+        {
+            "page_tokens": page_tokens,
+            "page_rows": page_rows,
+            "compact": int(compact),
+            "ranks": ranks,
+            "rank": rank,
+            "interleave": interleave,
+            "positions": positions,
+            "request_of_token": request_of_token,
+            "block_table": block_table,
+            "is_valid": is_valid,
+            "workspace_of_token": workspace_of_token,
+            "workspace_starts": workspace_starts,
+            "rows": rows,
+            "counts": counts,
+        },
+    )
+    return Rows(rows, counts)
+
+
+def split_context(
+    positions: Array, context_lens: Array, *, context_rows: Array | None = None, new_rows: Array | None = None
+) -> tuple[Array, Array]:
+    """Positions below context_lens[t], and the others as position - context_lens[t]; -1 where it is the
+    other's.
+
+    positions: [T,K]. context_lens: [T]. Returns (context_rows, new_rows), each [T,K].
+    """
+    shape = shape_of(positions)
+    context_rows = _new(positions, *shape) if context_rows is None else context_rows
+    new_rows = _new(positions, *shape) if new_rows is None else new_rows
+    _run(
+        "split_context",
+        {
+            "positions": positions,
+            "context_lens": context_lens,
+            "context_rows": context_rows,
+            "new_rows": new_rows,
+        },
+    )
+    return context_rows, new_rows
+
+
+def lse_from_log2(log2_lse: Array, lse: Array | bool | None = None) -> Array:
+    """lse = ln 2 * log2_lse, f32, any shape of at most 4 dimensions. May be in place. Returns lse."""
+    lse = empty(log2_lse, shape_of(log2_lse), Dtype.F32) if lse is None else lse
+    require_writable(lse, "lse")
+    keep = []
+    tensors = [
+        _abi.Tensor.from_buffer_copy(PACKED.pack(*describe(array, name, keep)))
+        for array, name in ((log2_lse, "log2_lse"), (lse, "lse"))
+    ]
+    check(lib.smla_lse_from_log2(*map(c.byref, tensors)))
+    return lse
+
+
+def combined_rows(
+    selected: Array | bool | None,
+    query_start_loc: Array,
+    seq_lens: Array,
+    gather_lens: Array,
+    *,
+    window: int,
+    ratio: int,
+    topk: int,
+    stride: int,
+    entries: int,
+    tokens: int | None = None,
+    columns: int | None = None,
+    rows: Array | None = None,
+    lens: Array | None = None,
+) -> Rows:
+    """Rows of prefill tokens in a gathered workspace of `stride` rows per request: compressed entries first,
+    then from `entries` on the last gather_lens[b] tokens. A row: the entries selected, at once the window,
+    then -1.
+
+    selected: [T,>=topk], or None with topk 0 (then tokens: T). query_start_loc: [B+1], from any base.
+    seq_lens, gather_lens: [B]. columns: of the result, by default topk + window rounded up to 128. Returns
+    Rows.
+    """
+    tokens = shape_of(selected)[0] if tokens is None and selected is not None else tokens
+    if tokens is None:
+        raise invalid("tokens", None, "how many query tokens, as nothing was selected")
+    columns = (topk + window + 127) // 128 * 128 if columns is None else columns
+    rows = _new(query_start_loc, tokens, columns) if rows is None else rows
+    lens = _new(query_start_loc, tokens) if lens is None else lens
+    _run(
+        "combined_rows",
+        {
+            "window": window,
+            "ratio": ratio,
+            "topk": topk,
+            "stride": stride,
+            "entries": entries,
+            "selected": selected,
+            "query_start_loc": query_start_loc,
+            "seq_lens": seq_lens,
+            "gather_lens": gather_lens,
+            "rows": rows,
+            "lens": lens,
+        },
+    )
+    return Rows(rows, lens)
+
+
+def mixed_rows(
+    *,
+    decode_window_rows: Array,
+    query_start_loc: Array,
+    seq_lens: Array,
+    request_of_token: Array,
+    window_table: Array,
+    window: int,
+    ratio: int,
+    topk: int,
+    window_page_tokens: int,
+    window_page_rows: int = 0,
+    decode_entries: Array | None = None,
+    decode_lens: Array | None = None,
+    is_valid: Array | None = None,
+    prefill_entries: Array | None = None,
+    entry_table: Array | None = None,
+    entry_page_tokens: int = 0,
+    entry_page_rows: int = 0,
+    local: bool = False,
+    tokens: int | None = None,
+    rows: Array | None = None,
+    lens: Array | None = None,
+) -> Rows:
+    """Rows of a mixed batch, decode tokens first: `window` columns of the window cache, then the compressed
+    ones, each through its own table. lens counts the whole window even where it is not full yet.
+
+    decode_window_rows: [Td,window]. decode_entries: [Td,Kd] (local: entries of the request, with is_valid
+    [Td] u8; else rows of the cache, with decode_lens [Td]). prefill_entries: [Tp,>=topk]. query_start_loc:
+    [R+1], seq_lens: [R], request_of_token: [Td+Tp]. Returns Rows of [Td+Tp, window + P], P = max(topk, Kd)
+    rounded up to 4.
+    """
+    decodes = shape_of(decode_window_rows)[0]
+    if tokens is None:
+        tokens = shape_of(request_of_token)[0]
+    wide = 0 if decode_entries is None else shape_of(decode_entries)[1]
+    if rows is None:
+        rows = _new(request_of_token, tokens, window + (max(topk, wide) + 3) // 4 * 4)
+    lens = _new(request_of_token, tokens) if lens is None else lens
+    if tokens < decodes:
+        raise invalid("tokens", tokens, f"at least the {decodes} decode tokens")
+    _run(
+        "mixed_rows",
+        {
+            "window": window,
+            "ratio": ratio,
+            "topk": topk,
+            "local": int(local),
+            "window_page_tokens": window_page_tokens,
+            "window_page_rows": window_page_rows,
+            "entry_page_tokens": entry_page_tokens,
+            "entry_page_rows": entry_page_rows,
+            "decode_window_rows": decode_window_rows,
+            "decode_entries": decode_entries,
+            "decode_lens": decode_lens,
+            "is_valid": is_valid,
+            "prefill_entries": prefill_entries,
+            "query_start_loc": query_start_loc,
+            "seq_lens": seq_lens,
+            "request_of_token": request_of_token,
+            "window_table": window_table,
+            "entry_table": entry_table,
+            "rows": rows,
+            "lens": lens,
+        },
+    )
+    return Rows(rows, lens)
+
+
+def decode_schedule(
+    lens: Array, parts: int, *, schedule: Array | None = None, splits: Array | None = None
+) -> tuple[Array, Array]:
+    """FlashMLA's decode schedule: how `parts` of a GPU share requests of lens[b] listed rows, in blocks of
+    64.
+
+    Returns schedule [parts,8] (first request (-1: idle), first block, last request, end block, first split,
+    0, 0, 0) and splits [B+1], prefix sums of how many parts work on each request.
+    """
+    schedule = _new(lens, parts, 8) if schedule is None else schedule
+    splits = _new(lens, shape_of(lens)[0] + 1) if splits is None else splits
+    _run("decode_schedule", {"lens": lens, "schedule": schedule, "splits": splits})
+    return schedule, splits
+
+
+def prefill_chunks(
+    query_start_loc: Array,
+    seq_lens: Array,
+    *,
+    ratio: int = 1,
+    max_rows: int = 0,
+    max_logits_bytes: int = 0,
+    first_request: int = 0,
+    max_requests: int = 0,
+    chunks: Array | None = None,
+) -> Array:
+    """Prefill requests in chunks of at most max_rows gathered rows and max_logits_bytes of f32 logits (0: no
+    bound).
+
+    query_start_loc: [R+1]. seq_lens: [R]. Returns [n,6]: first request, end request, first query token, end
+    query token, rows, 1 if the rows are still there from the chunk before.
+    """
+    if chunks is None:
+        requests = shape_of(seq_lens)[0]
+        chunks = _new(query_start_loc, requests + (int(query_start_loc[requests]) if requests else 0), 6)
+    args = _run(
+        "prefill_chunks",
+        {
+            "ratio": ratio,
+            "max_rows": max_rows,
+            "max_logits_bytes": max_logits_bytes,
+            "first_request": first_request,
+            "max_requests": max_requests,
+            "query_start_loc": query_start_loc,
+            "seq_lens": seq_lens,
+            "chunks": chunks,
+        },
+    )
+    return chunks[: args.count]

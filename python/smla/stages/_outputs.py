@@ -1,0 +1,27 @@
+"""Outputs that a caller did not bring, and the shapes they follow from."""
+
+from .._abi import Dtype
+from ..errors import invalid
+from ..tensor import dtype_of, empty, shape_of, typed
+
+
+def sums(*arrays):
+    """The dtype of sums over these inputs: f64 for f64, else f32."""
+    return Dtype.F64 if any(dtype_of(array, "x") is Dtype.F64 for array in arrays) else Dtype.F32
+
+
+def float_of(array, name="x"):
+    """The dtype of an output beside a floating input: its own, f32 for fp8."""
+    dtype = dtype_of(array, name)
+    return dtype if dtype in (Dtype.F64, Dtype.F32, Dtype.BF16, Dtype.F16) else Dtype.F32
+
+
+def new(like, shape, dtype):
+    return typed(empty(like, tuple(shape), dtype), dtype)
+
+
+def rank(array, name, ndim):
+    shape = shape_of(array)
+    if len(shape) != ndim:
+        raise invalid(f"{name}.ndim", len(shape), str(ndim))
+    return shape

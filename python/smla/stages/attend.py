@@ -1,0 +1,131 @@
+"""Sparse attention over listed rows, and the merge of partial results (smla/stages_attend.h)."""
+
+from typing import NamedTuple
+
+from .. import _abi
+from .._abi import Dtype
+from .._run import StageCall
+from ..cache import Cache
+from ..context import Context, Workspace
+from ..errors import invalid, one_of
+from ..tensor import Array, DtypeLike, Tensor, dtype_of, plain, shape_of
+from ._outputs import float_of, new, rank, sums
+
+_PRECISIONS = {"default": 0, "exact": 1, "rounded": 2}
+_LSE_BASES = {"ln": 0, "log2": 1}
+_attend = StageCall("attend", _abi.AttendArgs, ["out", "lse", "max_logits"])
+_merge = StageCall("merge", _abi.MergeArgs, ["out", "lse_out"])
+
+
+class Attended(NamedTuple):
+    """out: [T,H,Dv]. lse: [T,H], -inf if no row. max_logits: [T,H]. None where not asked for."""
+
+    out: object
+    lse: object
+    max_logits: object
+
+
+def attend(
+    q: Array,
+    cache: Cache,
+    rows: Array,
+    lengths: Array | None = None,
+    *,
+    softmax_scale: float | Array,
+    extra: Cache | None = None,
+    extra_rows: Array | None = None,
+    extra_lengths: Array | None = None,
+    sink: Array | None = None,
+    q_scale: float | Array | None = None,
+    value_width: int | None = None,
+    precision: str = "default",
+    lse_base: str = "ln",
+    out: Array | None = None,
+    out_dtype: DtypeLike | None = None,
+    lse: Array | bool | None = None,
+    max_logits: Array | bool | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> Attended:
+    """Attention of q[t] over the listed rows of one cache or two together: softmax(scale q.K) V, V the first
+    Dv values of a row. A token without valid rows: out 0, lse -inf. A row listed twice counts twice.
+
+    q: [T,H,Dqk] f32, bf16, f16, e4m3 (with q_scale: value = code * q_scale), 1 <= H <= 256. cache:
+    smla.Cache, width Dqk. rows: [T,K] i32, holes (-1) anywhere. lengths: [T] i32: rows[t, lengths[t]:] are
+    never read. extra, extra_rows, extra_lengths: a second cache (V4). sink: [H] f32, a logit that joins the
+    denominator only. softmax_scale, q_scale: numbers, or f32 arrays of one element on the device.
+    value_width: Dv, by default 512 of 576, else Dqk. precision: "exact" (default on a CPU) or "rounded"
+    (default on a GPU). lse_base: "ln" or "log2". lse, max_logits: True, or an array, to get them. Returns an
+    Attended.
+    """
+    tokens, heads, width = rank(q, "q", 3)
+    if out is None:
+        value_width = value_width or (512 if width == 576 else width)
+        out = new(q, (tokens, heads, value_width), float_of(q, "q") if out_dtype is None else out_dtype)
+    if lse is True:
+        lse = new(q, (tokens, heads), sums(q))
+    if max_logits is True:
+        max_logits = new(q, (tokens, heads), sums(q))
+    values = {
+        "precision": one_of("precision", precision, _PRECISIONS),
+        "lse_base": one_of("lse_base", lse_base, _LSE_BASES),
+        "q": q,
+        "primary.cache": cache,
+        "primary.rows": rows,
+        "primary.lengths": lengths,
+        "sink": sink,
+        "out": out,
+        "lse": lse,
+        "max_logits": max_logits,
+    }
+    _put_scale(values, "softmax_scale", softmax_scale)
+    _put_scale(values, "q_scale", q_scale)
+    if extra is not None:
+        values.update({"extra.cache": extra, "extra.rows": extra_rows, "extra.lengths": extra_lengths})
+    _attend(values, q, context, workspace, stream)
+    return Attended(plain(out), plain(lse), plain(max_logits))
+
+
+def _put_scale(values, name, scale):
+    """A number, or the address of one f32 on the device, as <name> or <name>_device."""
+    if scale is None or isinstance(scale, (int, float)):
+        values[name] = scale
+        return
+    if dtype_of(scale, name) is not Dtype.F32 or any(extent != 1 for extent in shape_of(scale)):
+        raise invalid(name, f"{list(shape_of(scale))}", "a number, or an array of one f32")
+    values[f"{name}_device"] = Tensor(scale, Dtype.F32, name).desc[0]
+
+
+def merge(
+    partials: Array,
+    lse: Array,
+    *,
+    sink: Array | None = None,
+    lse_base: str = "ln",
+    out: Array | None = None,
+    lse_out: Array | bool | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> Attended:
+    """Joins n partial results of disjoint row lists, then applies the sink once; lse -inf weighs exactly 0.
+
+    partials: [n,T,H,Dv]. lse: [n,T,H] f32. sink: [H] f32. lse_out: True, or [T,H], to get it (without the
+    sink). Returns an Attended.
+    """
+    _, *shape = rank(partials, "partials", 4)
+    if out is None:
+        out = new(partials, shape, float_of(partials))
+    if lse_out is True:
+        lse_out = new(partials, shape[:2], dtype_of(lse, "lse"))
+    values = {
+        "lse_base": one_of("lse_base", lse_base, _LSE_BASES),
+        "partials": partials,
+        "lse": lse,
+        "sink": sink,
+        "out": out,
+        "lse_out": lse_out,
+    }
+    _merge(values, partials, context, workspace, stream)
+    return Attended(plain(out), plain(lse_out), None)

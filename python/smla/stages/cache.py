@@ -1,0 +1,197 @@
+"""Writing, compressing, gathering and mapping cached tokens (smla/stages_cache.h)."""
+
+from .. import _abi
+from .._abi import Dtype
+from .._run import StageCall
+from ..cache import Cache
+from ..context import Context, Workspace
+from ..tensor import Array, plain
+from ._outputs import new, rank
+
+_writes = {name: StageCall(name, _abi.WriteArgs, ["cache"]) for name in ("write_kv", "write_index")}
+_save_state = StageCall("save_state", _abi.SaveStateArgs, ["state"])
+_compress = StageCall("compress", _abi.CompressArgs, ["cache", "entries"])
+_gather = StageCall("gather", _abi.GatherArgs, ["out", "scales"])
+_copy_pages = StageCall("copy_pages", _abi.CopyPagesArgs, ["target"])
+_map = StageCall("map", _abi.MapArgs, ["rows", "counts"])
+
+
+def write_kv(
+    head: Array,
+    slots: Array,
+    cache: Cache,
+    *,
+    tail: Array | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> None:
+    """Encodes [head | tail] of token t into row slots[t] of the cache; a slot that is a hole writes nothing.
+
+    head: [T,Dhead] f32, bf16, f16, f64. tail: [T,Dtail], the rope part. slots: [N] i64 or i32, N <= T;
+    further tokens are padding. cache: smla.Cache.
+    """
+    _writes["write_kv"](
+        {"head": head, "tail": tail, "slots": slots, "cache": cache}, head, context, workspace, stream
+    )
+
+
+def write_index(
+    head: Array,
+    slots: Array,
+    cache: Cache,
+    *,
+    tail: Array | None = None,
+    hadamard: bool = False,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> None:
+    """write_kv of index keys. hadamard: rotate the row by H_D / sqrt(D) first, D a power of two."""
+    values = {"hadamard": int(hadamard), "head": head, "tail": tail, "slots": slots, "cache": cache}
+    _writes["write_index"](values, head, context, workspace, stream)
+
+
+def save_state(
+    kv: Array,
+    score: Array,
+    ape: Array,
+    positions: Array,
+    slots: Array,
+    state: Cache,
+    *,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> None:
+    """Row slots[t] of the compressor's state = kv[t] | score[t] + ape[positions[t] % ratio].
+
+    kv, score: [T,W]. ape: [ratio,W] f32. positions: [T] i32 or i64. slots: [N] i64 or i32, N <= T.
+    state: smla.Cache of format state_f32, width 2 W.
+    """
+    values = {"kv": kv, "score": score, "ape": ape, "positions": positions, "slots": slots, "state": state}
+    _save_state(values, kv, context, workspace, stream)
+
+
+def compress(
+    state: Cache,
+    state_table: Array,
+    request_of_token: Array,
+    positions: Array,
+    slots: Array,
+    norm_weight: Array,
+    frequencies: Array,
+    cache: Cache,
+    *,
+    ratio: int,
+    eps: float,
+    hadamard: bool = False,
+    entries: Array | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> None:
+    """A token with (position + 1) % ratio == 0 and a valid slot pools the state rows of its window, norms,
+    rotates at the window's first position, and writes one entry to row slots[t] of `cache`.
+
+    state: smla.Cache (state_f32). state_table: [R,MB] i32. request_of_token: [T] i32. positions: [T] i32 or
+    i64. slots: [T]. norm_weight: [D]. frequencies: [n] f64. ratio: 4 overlaps. eps: of the RMS norm. entries:
+    [T,D], optional output: the entries before encoding.
+    """
+    values = {
+        "ratio": ratio,
+        "hadamard": int(hadamard),
+        "eps": eps,
+        "state": state,
+        "state_table": state_table,
+        "request_of_token": request_of_token,
+        "positions": positions,
+        "slots": slots,
+        "norm_weight": norm_weight,
+        "frequencies": frequencies,
+        "cache": cache,
+        "entries": entries,
+    }
+    _compress(values, positions, context, workspace, stream)
+
+
+def gather(
+    cache: Cache,
+    block_table: Array,
+    cu: Array,
+    out: Array,
+    *,
+    starts: Array | None = None,
+    raw: bool = False,
+    scales: Array | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> Array:
+    """Copies cached rows to dense rows: request r's tokens [starts[r], starts[r] + n) go to out rows [cu[r],
+    cu[r+1]).
+
+    block_table: [R,MB] i32. cu: [R+1] i32. starts: [R] i32, None: 0. out: [N,D], dequantised; rows from cu[R]
+    on stay as they are. raw (index_fp8_132): out takes the e4m3 codes and scales [N] f32 theirs. Returns out.
+    """
+    values = {
+        "raw": int(raw),
+        "cache": cache,
+        "block_table": block_table,
+        "starts": starts,
+        "cu": cu,
+        "out": out,
+        "scales": scales,
+    }
+    _gather(values, out, context, workspace, stream)
+    return out
+
+
+def copy_pages(
+    source: Cache,
+    target: Cache,
+    pairs: Array,
+    *,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> None:
+    """Whole pages pairs[i][0] of `source` to pairs[i][1] of `target`: caches of one format and page size.
+
+    pairs: [N,2] i32. Pairs that overlap are undefined.
+    """
+    _copy_pages({"source": source, "target": target, "pairs": pairs}, pairs, context, workspace, stream)
+
+
+def map(
+    positions: Array,
+    request_of_token: Array,
+    block_table: Array,
+    *,
+    page_tokens: int,
+    page_rows: int = 0,
+    rows: Array | None = None,
+    counts: Array | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> Array:
+    """rows[t,j] = block_table[request_of_token[t]][p / page_tokens] * page_rows + p % page_tokens, p =
+    positions[t,j]; -1 for a position below 0 or past the table.
+
+    positions: [T,K] i32. request_of_token: [T] i32. block_table: [R,MB] i32. page_rows: 0: page_tokens.
+    rows: [T,K] i32, may be positions. counts: [T] i32, optional output: rows that are not -1. Returns rows.
+    """
+    if rows is None:
+        rows = new(positions, rank(positions, "positions", 2), Dtype.I32)
+    values = {
+        "page_tokens": page_tokens,
+        "page_rows": page_rows,
+        "positions": positions,
+        "request_of_token": request_of_token,
+        "block_table": block_table,
+        "rows": rows,
+        "counts": counts,
+    }
+    _map(values, positions, context, workspace, stream)
+    return plain(rows)

@@ -1,0 +1,224 @@
+"""The indexer (smla/stages_index.h)."""
+
+from typing import NamedTuple
+
+from .. import _abi
+from .._abi import Dtype
+from .._dtypes import parse
+from .._run import StageCall
+from ..cache import Cache
+from ..context import Context, Workspace
+from ..errors import invalid
+from ..tensor import Array, DtypeLike, dtype_of, plain, shape_of
+from ._outputs import new, rank, sums
+
+_quant_index_q = StageCall("quant_index_q", _abi.QuantIndexQArgs, ["q_out", "scales", "w_out"])
+_score = StageCall("score", _abi.ScoreArgs, ["logits"])
+_select = StageCall("select", _abi.SelectArgs, ["indices", "selected", "counts"])
+_score_select = StageCall(
+    "score_select", _abi.ScoreSelectArgs, ["select.indices", "select.selected", "select.counts"]
+)
+
+
+class QuantizedQuery(NamedTuple):
+    """q: [T,Hi,D]. scales: [T,Hi,D/32] e8m0 of e2m1 queries, else None. w: [T,Hi], all scales folded in."""
+
+    q: object
+    scales: object
+    w: object
+
+
+def quant_index_q(
+    q: Array,
+    w: Array,
+    *,
+    factor: float,
+    dtype: DtypeLike = "e4m3",
+    hadamard: bool = False,
+    amax_floor: float = 0.0,
+    q_out: Array | None = None,
+    scales: Array | None = None,
+    w_out: Array | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> QuantizedQuery:
+    """Quantises index queries and folds their scales into the weights (smla/stages_index.h).
+
+    q: [T,Hi,D]. w: [T,Hi]. factor: Hi^-0.5 * D^-0.5. dtype of q_out: "e4m3", "e2m1", "bf16", "f32", "f64".
+    hadamard: rotate by H_D / sqrt(D) first. amax_floor: 0: 1e-4 (V4); V3.2 uses 1e-10. Returns a
+    QuantizedQuery.
+    """
+    shape = rank(q, "q", 3)
+    kind = parse(dtype) if q_out is None else dtype_of(q_out, "q_out")
+    if q_out is None:
+        q_out = new(q, shape, kind)
+    if scales is None and kind is Dtype.E2M1:
+        scales = new(q, (*shape[:2], shape[2] // 32), Dtype.E8M0)
+    if w_out is None:
+        w_out = new(q, shape[:2], sums(q))
+    values = {
+        "hadamard": int(hadamard),
+        "amax_floor": amax_floor,
+        "factor": factor,
+        "q": q,
+        "w": w,
+        "q_out": q_out,
+        "scales": scales,
+        "w_out": w_out,
+    }
+    _quant_index_q(values, q, context, workspace, stream)
+    return QuantizedQuery(plain(q_out), plain(scales), plain(w_out))
+
+
+def _columns(keys, block_table, columns):
+    """N of logits that nobody sized: every token that the table, or the keys, can hold."""
+    if columns is not None:
+        return columns
+    return keys.capacity if block_table is None else shape_of(block_table)[1] * keys.page_tokens
+
+
+def score(
+    q: Array,
+    w: Array,
+    keys: Cache,
+    ends: Array,
+    *,
+    starts: Array | None = None,
+    block_table: Array | None = None,
+    request_of_token: Array | None = None,
+    q_scales: Array | None = None,
+    columns: int | None = None,
+    fill: bool = True,
+    logits: Array | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> Array:
+    """logits[t,j] = key_scale[j] * sum_h w[t,h] * relu(q[t,h] . k[j]) for starts[t] <= j < ends[t].
+
+    q: [T,Hi,D] e4m3, e2m1 (with q_scales [T,Hi,D/32] e8m0), bf16, f32. w: [T,Hi] f32. keys: smla.Cache.
+    block_table: [R,MB] i32 with request_of_token: [T] i32 (paged: column j is token j of the request); None:
+    column j is row j of the keys. starts, ends: [T] i32. columns: N of the result, by default what keys or
+    table can hold. fill: columns outside the window become -inf, else they stay. Returns logits [T,N] f32.
+    """
+    tokens = rank(q, "q", 3)[0]
+    if logits is None:
+        logits = new(q, (tokens, _columns(keys, block_table, columns)), sums(w))
+    values = {
+        "fill": int(fill),
+        "q": q,
+        "q_scales": q_scales,
+        "w": w,
+        "keys": keys,
+        "block_table": block_table,
+        "request_of_token": request_of_token,
+        "starts": starts,
+        "ends": ends,
+        "logits": logits,
+    }
+    _score(values, q, context, workspace, stream)
+    return plain(logits)
+
+
+class Selection(NamedTuple):
+    """indices: [T,k] i32 ascending, then -1. counts: [T] i32. selected: [T,k] f32 scores, or None."""
+
+    indices: object
+    counts: object
+    selected: object
+
+
+def _selection(like, tokens, k, indices, counts, selected, dtype):
+    if indices is None:
+        if k is None:
+            raise invalid("k", None, "how many to select, or indices=")
+        indices = new(like, (tokens, k), Dtype.I32)
+    if counts is None:
+        counts = new(like, (tokens,), Dtype.I32)
+    if selected is True:
+        selected = new(like, shape_of(indices), dtype)
+    return indices, counts, None if selected is False else selected
+
+
+def select(
+    scores: Array,
+    k: int | None = None,
+    *,
+    starts: Array | None = None,
+    ends: Array | None = None,
+    ids: Array | None = None,
+    relative: bool = False,
+    indices: Array | None = None,
+    counts: Array | None = None,
+    selected: Array | bool | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> Selection:
+    """The k best columns of [starts[t], ends[t]) of each row: score descending, ties to the lowest index, NaN
+    last.
+
+    scores: [T,N] f32, bf16, f16. starts, ends: [T] i32. ids: [T,N] i32: column j stands for ids[t,j] (< 0:
+    skipped), and ids are returned. relative: indices count from starts[t]. selected: True, or an array, for
+    the scores too. Returns a Selection.
+    """
+    tokens = rank(scores, "scores", 2)[0]
+    indices, counts, selected = _selection(scores, tokens, k, indices, counts, selected, sums(scores))
+    values = {
+        "relative": int(relative),
+        "scores": scores,
+        "ids": ids,
+        "starts": starts,
+        "ends": ends,
+        "indices": indices,
+        "selected": selected,
+        "counts": counts,
+    }
+    _select(values, scores, context, workspace, stream)
+    return Selection(plain(indices), plain(counts), plain(selected))
+
+
+def score_select(
+    q: Array,
+    w: Array,
+    keys: Cache,
+    ends: Array,
+    k: int | None = None,
+    *,
+    starts: Array | None = None,
+    block_table: Array | None = None,
+    request_of_token: Array | None = None,
+    q_scales: Array | None = None,
+    columns: int | None = None,
+    relative: bool = False,
+    indices: Array | None = None,
+    counts: Array | None = None,
+    selected: Array | bool | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> Selection:
+    """score, then select, bit for bit, without ever storing whole logits. Arguments: those of both.
+
+    columns: an upper bound of ends. Returns a Selection.
+    """
+    tokens = rank(q, "q", 3)[0]
+    indices, counts, selected = _selection(q, tokens, k, indices, counts, selected, sums(w))
+    values = {
+        "columns": _columns(keys, block_table, columns),
+        "score.q": q,
+        "score.q_scales": q_scales,
+        "score.w": w,
+        "score.keys": keys,
+        "score.block_table": block_table,
+        "score.request_of_token": request_of_token,
+        "score.starts": starts,
+        "score.ends": ends,
+        "select.relative": int(relative),
+        "select.indices": indices,
+        "select.selected": selected,
+        "select.counts": counts,
+    }
+    _score_select(values, q, context, workspace, stream)
+    return Selection(plain(indices), plain(counts), plain(selected))

@@ -1,0 +1,173 @@
+"""norm, rope, and the products around attention (smla/stages_linear.h)."""
+
+from .. import _abi
+from .._run import StageCall
+from ..context import Context, Workspace
+from ..errors import one_of
+from ..tensor import Array, DtypeLike, plain, shape_of
+from ._outputs import float_of, new, rank
+
+_NORMS = {"rms": 0, "layer": 1}
+_STYLES = {"interleaved": 0, "half": 1}
+_norm = StageCall("norm", _abi.NormArgs, ["out"])
+_rope = StageCall("rope", _abi.RopeArgs, ["out"])
+_inverse_rope = StageCall("inverse_rope", _abi.RopeArgs, ["out"])
+_products = {
+    name: StageCall(name, _abi.ProjectArgs, ["out"])
+    for name in ("project", "absorb", "up_project", "out_project")
+}
+
+
+def norm(
+    x: Array,
+    weight: Array | None = None,
+    bias: Array | None = None,
+    *,
+    eps: float,
+    kind: str = "rms",
+    out: Array | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> Array:
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension ("layer": of x - mean(x), plus bias).
+
+    x: [T,G,D]. weight, bias: [D]. eps: > 0. out: [T,G,D], may be x. Returns out, of x's dtype.
+    """
+    if out is None:
+        out = new(x, shape_of(x), float_of(x))
+    values = {
+        "kind": one_of("kind", kind, _NORMS),
+        "eps": eps,
+        "x": x,
+        "weight": weight,
+        "bias": bias,
+        "out": out,
+    }
+    _norm(values, x, context, workspace, stream)
+    return plain(out)
+
+
+def rope(
+    x: Array,
+    positions: Array,
+    frequencies: Array,
+    *,
+    style: str = "interleaved",
+    first: int = 0,
+    inverse: bool = False,
+    out: Array | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> Array:
+    """Rotates channels [first, first + 2n) of x by positions[t] * frequencies[i].
+
+    x: [T,G,D]. positions: [T] i32 or i64. frequencies: [n] f64, radians per position of each pair. style:
+    "interleaved" (pairs 2i, 2i+1) or "half" (pairs i, i+n). inverse: by the negative angle. out: [T,G,2n]
+    takes the rotated channels only, [T,G,D] the whole row; x itself: in place. Returns out, by default new,
+    [T,G,D].
+    """
+    return _rotate(_rope, x, positions, frequencies, style, first, inverse, out, context, workspace, stream)
+
+
+def inverse_rope(
+    x: Array,
+    positions: Array,
+    frequencies: Array,
+    *,
+    style: str = "interleaved",
+    first: int = 0,
+    out: Array | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> Array:
+    """rope by the negative angle, as V4 rotates the attended values back. Arguments: those of rope."""
+    return _rotate(
+        _inverse_rope, x, positions, frequencies, style, first, True, out, context, workspace, stream
+    )
+
+
+def _rotate(stage, x, positions, frequencies, style, first, inverse, out, context, workspace, stream):
+    if out is None:
+        out = new(x, shape_of(x), float_of(x))
+    values = {
+        "style": one_of("style", style, _STYLES),
+        "inverse": int(inverse),
+        "first": first,
+        "x": x,
+        "positions": positions,
+        "frequencies": frequencies,
+        "out": None if out is x else out,
+    }
+    stage(values, x, context, workspace, stream)
+    return plain(out)
+
+
+def _multiply(name, x, w, out, out_dtype, context, workspace, stream):
+    tokens, groups, _ = rank(x, "x", 3)
+    _, columns, _ = rank(w, "w", 3)
+    if out is None:
+        out = new(x, (tokens, groups, columns), float_of(x) if out_dtype is None else out_dtype)
+    _products[name]({"x": x, "w": w, "out": out}, x, context, workspace, stream)
+    return plain(out)
+
+
+def project(
+    x: Array,
+    w: Array,
+    *,
+    out: Array | None = None,
+    out_dtype: DtypeLike | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> Array:
+    """out[t,g,n] = sum_k x[t,g,k] * w[g,n,k]. x: [T,G,K]. w: [G,N,K], any view with a unit stride in one of
+    its last two dimensions. out: [T,G,N], by default of x's dtype or out_dtype. Sums in f32 (f64 if out is
+    f64).
+    """
+    return _multiply("project", x, w, out, out_dtype, context, workspace, stream)
+
+
+def absorb(
+    x: Array,
+    w: Array,
+    *,
+    out: Array | None = None,
+    out_dtype: DtypeLike | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> Array:
+    """project of queries into the latent space: x [T,H,nope], w [H,latent,nope] (W_UK). See project."""
+    return _multiply("absorb", x, w, out, out_dtype, context, workspace, stream)
+
+
+def up_project(
+    x: Array,
+    w: Array,
+    *,
+    out: Array | None = None,
+    out_dtype: DtypeLike | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> Array:
+    """project of attended latents to values: x [T,H,latent], w [H,v,latent] (W_UV). See project."""
+    return _multiply("up_project", x, w, out, out_dtype, context, workspace, stream)
+
+
+def out_project(
+    x: Array,
+    w: Array,
+    *,
+    out: Array | None = None,
+    out_dtype: DtypeLike | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> Array:
+    """project of the heads' values to the hidden size, grouped for V4: x [T,G,K], w [G,N,K]. See project."""
+    return _multiply("out_project", x, w, out, out_dtype, context, workspace, stream)

@@ -1,0 +1,80 @@
+"""What the command line answers, as Python data: smla.doctor, smla.capacity, smla.explain.
+
+They run the `smla` program that comes with the package (or was built in this clone) and read its JSON.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+from ._library import path as library_path
+from .errors import Error, InvalidArgument, IoError
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def program():
+    """The path of the `smla` program: SMLA_TOOL, the package's own, this clone's, or the one on PATH."""
+    if named := os.environ.get("SMLA_TOOL"):
+        return named
+    for place in (_PACKAGE / "bin/smla", Path(library_path).parents[1] / "bin/smla"):
+        if place.exists():
+            return str(place)
+    if found := shutil.which("smla"):
+        return found
+    raise IoError(
+        "smla: got no program named smla, wanted one in the package or on PATH (SMLA_TOOL names one)",
+        "smla",
+        "nothing",
+        "a program",
+    )
+
+
+def _answer(*words):
+    command = [program(), *map(str, words), "--json"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    try:
+        return json.loads(result.stdout)
+    except ValueError:
+        text = result.stderr.strip() or f"{command[0]}: exit status {result.returncode}"
+        kind = InvalidArgument if result.returncode == 2 else Error
+        raise kind(
+            text, "smla " + " ".join(map(str, words)), text, "arguments that the command takes"
+        ) from None
+
+
+def _options(options):
+    """heads=16 -> --heads 16, True -> the flag alone; None and False are left out."""
+    for name, value in options.items():
+        if value is None or value is False:
+            continue
+        yield f"--{name.replace('_', '-')}"
+        if value is not True:
+            yield value
+
+
+def doctor():
+    """This machine: processors, GPUs, engines, kernels per stage, and a self-test against the reference. A
+    dict.
+    """
+    return _answer("doctor")
+
+
+def capacity(config, **options):
+    """Bytes of every cache, FLOPs, and how many requests fit. A dict.
+
+    config: a config.json or a checkpoint's folder. options: those of `smla capacity --help` (context=,
+    batch=, kv_format=, memory= in GiB, ...).
+    """
+    return _answer("capacity", "--model", os.fspath(config), *_options(options))
+
+
+def explain(config, **options):
+    """Which backend and engine serve a model on a device, and why not the others. A dict.
+
+    config: a config.json or a checkpoint's folder. options: those of `smla explain --help` (device="sm_90",
+    heads=, kv_dtype=, ...).
+    """
+    return _answer("explain", "--model", os.fspath(config), *_options(options))
