@@ -1,7 +1,7 @@
 # Everything a clone needs; the work is done by scripts/.
 PREFIX ?= /usr/local
 .DEFAULT_GOAL := help
-.PHONY: help setup build test demo docs bench-cpu format lint ci install clean
+.PHONY: help setup build test demo docs bench-cpu wheel format lint ci install clean
 
 help:  ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -26,12 +26,17 @@ bench-cpu:  ## this library and its rivals on this machine's CPU
 	@scripts/setup bench
 	@scripts/bench-cpu
 
-format:  ## clang-format the sources
+wheel: setup  ## dist/: the wheel of the Python package
+	@scripts/wheel
+
+format:  ## format the sources
 	@scripts/setup ci
+	@scripts/python_env
 	@scripts/format
 
 lint:  ## every style and structure check
 	@scripts/setup ci
+	@scripts/python_env
 	@scripts/lint/run
 
 ci:  ## what continuous integration runs

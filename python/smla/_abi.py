@@ -2,6 +2,7 @@
 
 Pointers are addresses (c_void_p), but text is c_char_p. Do not edit.
 """
+
 import ctypes as c
 from enum import IntEnum
 
@@ -209,11 +210,7 @@ class Cache(c.Structure):
 
 
 class Allocator(c.Structure):
-    _fields_ = (
-        ("alloc", c.c_void_p),
-        ("free", c.c_void_p),
-        ("user", c.c_void_p),
-    )
+    _fields_ = (("alloc", c.c_void_p), ("free", c.c_void_p), ("user", c.c_void_p))
 
 
 class ContextArgs(c.Structure):
@@ -279,11 +276,7 @@ class PlanBatch(c.Structure):
 
 
 class AttendSource(c.Structure):
-    _fields_ = (
-        ("cache", Cache),
-        ("rows", Tensor),
-        ("lengths", Tensor),
-    )
+    _fields_ = (("cache", Cache), ("rows", Tensor), ("lengths", Tensor))
 
 
 class AttendArgs(c.Structure):
@@ -487,10 +480,7 @@ class ProjectArgs(c.Structure):
 
 
 class Workspace(c.Structure):
-    _fields_ = (
-        ("data", c.c_void_p),
-        ("bytes", c.c_size_t),
-    )
+    _fields_ = (("data", c.c_void_p), ("bytes", c.c_size_t))
 
 
 class ErrorWord(c.Structure):
@@ -622,10 +612,7 @@ class LayerInfo(c.Structure):
 
 
 class LayerCache(c.Structure):
-    _fields_ = (
-        ("cache", Cache),
-        ("block_table", Tensor),
-    )
+    _fields_ = (("cache", Cache), ("block_table", Tensor))
 
 
 class LayerStep(c.Structure):
@@ -661,10 +648,7 @@ class SessionArgs(c.Structure):
 
 
 class StepRequest(c.Structure):
-    _fields_ = (
-        ("request", c.c_int32),
-        ("tokens", c.c_int32),
-    )
+    _fields_ = (("request", c.c_int32), ("tokens", c.c_int32))
 
 
 class SessionStep(c.Structure):

@@ -5,7 +5,7 @@ import ctypes as c
 from ._abi import DeviceType, Dtype
 from .errors import invalid
 
-# (type code, bits) of DLDataType; lanes are 1, except for e2m1 which is packed by two.
+# (type code, bits) of DLDataType, of one lane.
 _DTYPES = {
     (2, 64): Dtype.F64,
     (2, 32): Dtype.F32,
@@ -13,16 +13,16 @@ _DTYPES = {
     (4, 16): Dtype.BF16,
     (10, 8): Dtype.E4M3,
     (14, 8): Dtype.E8M0,
-    (17, 4): Dtype.E2M1,
     (1, 8): Dtype.U8,
     (0, 32): Dtype.I32,
     (0, 64): Dtype.I64,
 }
-# What a `dtype` may stand over: the same number of bits.
-_RAW_BITS = {(1, 16): 16, (0, 16): 16, (1, 8): 8, (0, 8): 8}
+_E2M1_PAIR = (17, 4, 2)  # and lanes
+_INTEGERS = (0, 1, 6)  # signed, unsigned, bool: what a `dtype` may stand over
 # DLDeviceType: memory that the processor, or the GPU, reads as its own. 3: pinned, 13: managed.
 _DEVICES = {1: DeviceType.CPU, 3: DeviceType.CPU, 2: DeviceType.CUDA, 13: DeviceType.CUDA}
 _READ_ONLY = 1
+_MAJOR = 1
 
 
 class _Tensor(c.Structure):
@@ -57,17 +57,33 @@ _is_valid = c.pythonapi.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = c.c_int, (c.py_object, c.c_char_p)
 
 
-def _capsule(array, stream):
+def _capsule(array, name, stream):
     arguments = {} if stream is None else {"stream": stream or 1}  # 1: the legacy default stream
     try:
-        return array.__dlpack__(max_version=(1, 0), **arguments)
-    except TypeError:  # an exporter from before version 1
-        return array.__dlpack__(**arguments)
+        try:
+            return array.__dlpack__(max_version=(_MAJOR, 0), **arguments)
+        except TypeError:  # an exporter from before version 1
+            return array.__dlpack__(**arguments)
+    except BufferError as error:  # the protocol's word for memory that cannot be given
+        raise invalid(name, f"an array that DLPack cannot hand over ({error})", "one that it can") from None
+
+
+def _open(capsule, name):
+    """(the DLTensor in a capsule, whether it may be written)."""
+    if _is_valid(capsule, b"dltensor_versioned"):
+        versioned = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
+        if versioned.major != _MAJOR:
+            raise invalid(name, f"DLPack version {versioned.major}.{versioned.minor}", f"version {_MAJOR}")
+        return versioned.tensor, not versioned.flags & _READ_ONLY
+    if not _is_valid(capsule, b"dltensor"):
+        raise invalid(name, "a used capsule, or no capsule, of __dlpack__()", "a new one")
+    return _Tensor.from_address(_pointer(capsule, b"dltensor")), True
 
 
 def read(array, name, stream=None):
-    """(address, raw (code, bits), Dtype or None, device type, device, shape, strides (None: dense), writable,
-    owner).
+    """(address, bytes per element, Dtype or None, device type, device, shape, strides, writable, owner).
+
+    strides None: dense. An element of e2m1 is a byte of two.
     """
     device_type = array.__dlpack_device__()[0]
     if int(device_type) not in _DEVICES:
@@ -75,29 +91,24 @@ def read(array, name, stream=None):
             f"{name}.device", f"DLPack device type {int(device_type)}", "memory of the CPU or of a CUDA GPU"
         )
     on_gpu = _DEVICES[int(device_type)] is DeviceType.CUDA
-    capsule = _capsule(array, stream if on_gpu else None)
-    if _is_valid(capsule, b"dltensor_versioned"):
-        versioned = _Versioned.from_address(_pointer(capsule, b"dltensor_versioned"))
-        tensor, writable = versioned.tensor, not versioned.flags & _READ_ONLY
-    else:
-        tensor, writable = _Tensor.from_address(_pointer(capsule, b"dltensor")), True
+    capsule = _capsule(array, name, stream if on_gpu else None)
+    tensor, writable = _open(capsule, name)
+    dtype = _DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
+    if (tensor.code, tensor.bits, tensor.lanes) == _E2M1_PAIR:
+        dtype = Dtype.E2M1
+    elif dtype is None and (tensor.code not in _INTEGERS or tensor.lanes != 1 or tensor.bits % 8):
+        raise invalid(
+            f"{name}.dtype", f"DLPack type ({tensor.code}, {tensor.bits}, {tensor.lanes})", "a dtype of smla"
+        )
     ndim = tensor.ndim
-    shape = tuple(tensor.shape[i] for i in range(ndim))
-    strides = tuple(tensor.strides[i] for i in range(ndim)) if tensor.strides else None
-    raw = (tensor.code, tensor.bits)
-    dtype = _DTYPES.get(raw) if tensor.lanes == 1 or raw == (17, 4) else None
-    if raw == (17, 4) and tensor.lanes == 2:  # elements of two values
-        shape = (*shape[:-1], shape[-1] * 2)
-        strides = strides and (*(stride * 2 for stride in strides[:-1]), 1)
-    bits = tensor.bits if dtype else _RAW_BITS.get(raw, tensor.bits * tensor.lanes)
     return (
         (tensor.data or 0) + tensor.byte_offset,
-        bits,
+        tensor.bits * tensor.lanes // 8,
         dtype,
         _DEVICES[int(device_type)],
         tensor.device_id if on_gpu else 0,
-        shape,
-        strides,
+        tuple(tensor.shape[i] for i in range(ndim)),
+        tuple(tensor.strides[i] for i in range(ndim)) if tensor.strides else None,
         writable,
         capsule,
     )

@@ -11,6 +11,23 @@ _CACHE_BYTES = c.sizeof(_abi.Cache)
 assert PACKED.size == c.sizeof(_abi.Tensor)
 
 
+# By ctypes' own letters. Pointers are addresses.
+_NUMBERS = {
+    kind: struct.Struct("=" + letter)
+    for kind, letter in (
+        (c.c_int32, "i"),
+        (c.c_uint32, "I"),
+        (c.c_int64, "q"),
+        (c.c_size_t, "Q"),
+        (c.c_float, "f"),
+        (c.c_double, "d"),
+        (c.c_void_p, "Q"),
+    )
+}
+_CACHE = struct.Struct(f"{_CACHE_BYTES}s")
+_KINDS = {_abi.Tensor: PACKED, _abi.Cache: _CACHE}
+
+
 class Struct:
     """An argument struct: where its tensors and caches lie, and which of them the call writes."""
 
@@ -26,6 +43,12 @@ class Struct:
                 outer = dict(kind._fields_)[name.split(".")[0]]
                 c.c_uint32.from_buffer(blank, offset).value = c.sizeof(outer)
         self.blank = bytes(blank)
+        # What a call looks up: (how it is written, offset, whether the call writes through it).
+        self._writers = {
+            name: (_KINDS.get(what) or _NUMBERS[what], offset, name in self.outputs)
+            for name, (what, offset) in self.places.items()
+            if what in _KINDS or what in _NUMBERS
+        }
 
     def _find(self, kind, prefix, base):
         for name, field in kind._fields_:
@@ -39,25 +62,27 @@ class Struct:
     def fill(self, values, keep):
         """A struct with these fields; None leaves one as it is. What must outlive the call goes to `keep`."""
         args = self.kind.from_buffer_copy(self.blank)
-        places, outputs, pack_into = self.places, self.outputs, PACKED.pack_into
+        writers = self._writers
         for name, value in values.items():
             if value is None:
                 continue
-            what, offset = places[name]
-            if what is _abi.Tensor:
-                if name in outputs:
+            writer, offset, is_output = writers[name]
+            if writer is PACKED:
+                if is_output:
                     require_writable(value, name)
-                pack_into(args, offset, *describe(value, name, keep))
-            elif what is _abi.Cache:
-                packed = _cache_bytes(value, name)
-                if name in outputs:
+                described = describe(value, name, keep)
+                if not described[4]:  # to the library that is an absent tensor
+                    raise invalid(f"{name}.ndim", 0, "1 or more")
+                writer.pack_into(args, offset, *described)
+            elif writer is _CACHE:
+                writer.pack_into(args, offset, _cache_bytes(value, name))
+                if is_output:
                     value.require_writable(name)
-                c.memmove(c.addressof(args) + offset, packed, _CACHE_BYTES)
             else:
                 try:
-                    _NUMBERS[what].pack_into(args, offset, value)
+                    writer.pack_into(args, offset, value)
                 except (struct.error, OverflowError):
-                    _refuse_number(what, name, value)
+                    _refuse_number(self.places[name][0], name, value)
         return args
 
 
@@ -66,21 +91,6 @@ def _cache_bytes(value, name):
         return value._packed
     except AttributeError:
         raise invalid(name, type(value).__name__, "a smla.Cache") from None
-
-
-# By ctypes' own letters. Pointers are addresses.
-_NUMBERS = {
-    kind: struct.Struct("=" + letter)
-    for kind, letter in (
-        (c.c_int32, "i"),
-        (c.c_uint32, "I"),
-        (c.c_int64, "q"),
-        (c.c_size_t, "Q"),
-        (c.c_float, "f"),
-        (c.c_double, "d"),
-        (c.c_void_p, "Q"),
-    )
-}
 
 
 def _refuse_number(what, name, value):

@@ -6,7 +6,7 @@ import threading
 from ._abi import Stage
 from ._fill import Struct
 from ._library import check, lib
-from .context import Workspace, default_context
+from .context import Context, Workspace, default_context
 from .errors import Error, InvalidArgument, Unsupported, invalid
 from .tensor import device_of, stream_of
 
@@ -20,7 +20,6 @@ class StageCall:
         self.name, self.stage = name, int(Stage[name.upper()])
         self.struct = Struct(args_type, outputs)
         self.function = getattr(lib, f"smla_{name}")
-        self._sizes = {}
 
     def __call__(self, values, like, context=None, workspace=None, stream=None):
         """like: the tensor whose device, library and stream serve where none is given."""
@@ -29,21 +28,23 @@ class StageCall:
         device = device_of(like)
         if context is None:
             context = default_context(device)
-        if stream is None and device[0]:
+        elif not isinstance(context, Context):
+            raise invalid("context", type(context).__name__, "a smla.Context")
+        if stream is not None:
+            if type(stream) is not int or stream < 0:
+                raise invalid("stream", repr(stream), "its address (of PyTorch: stream.cuda_stream)")
+        elif device[0]:
             stream = stream_of(like)
         if action := getattr(_instead, "action", None):
             action(self, args, context)
             return
         reference = c.byref(args)
-        if workspace is None:
-            workspace = context.own_workspace(like, stream)
-        elif type(workspace) is not Workspace:
-            raise invalid("workspace", type(workspace).__name__, "a smla.Workspace, of Context.workspace()")
         size = c.c_size_t()
-        check(
-            lib.smla_workspace_size(context.handle, self.stage, reference, workspace._budget, c.byref(size))
-        )
-        if size.value > workspace.abi.bytes:
+        budget = 0 if workspace is None else _of_caller(workspace)._budget
+        check(lib.smla_workspace_size(context.handle, self.stage, reference, budget, c.byref(size)))
+        if workspace is None:
+            workspace = context.own_workspace(like, stream, size.value)
+        else:
             workspace.reserve(size.value, stream)
         if status := self.function(context.handle, reference, workspace.abi, stream):
             self._fail(status, workspace, stream)
@@ -59,16 +60,26 @@ class StageCall:
             raise
 
 
+def _of_caller(workspace):
+    if type(workspace) is not Workspace:
+        raise invalid("workspace", type(workspace).__name__, "a smla.Workspace, of Context.workspace()")
+    return workspace
+
+
 def _with(action, call, arguments, keywords):
     if getattr(_instead, "action", None):
         raise invalid(
             "call", "a call inside another explain_call, check_call or prepare_call", "one at a time"
         )
-    _instead.action = action
+    answers = []
+    _instead.action = lambda stage, args, context: answers.append(action(stage, args, context))
     try:
         call(*arguments, **keywords)
     finally:
         _instead.action = None
+    if not answers:
+        raise invalid("call", getattr(call, "__name__", repr(call)), "a function of smla.stages")
+    return answers[0]
 
 
 def explain_call(call, /, *arguments, **keywords):
@@ -77,14 +88,7 @@ def explain_call(call, /, *arguments, **keywords):
 
     Nothing is computed.
     """
-    answers = []
-    _with(
-        lambda stage, args, context: answers.append(context.explain(stage.name, args)),
-        call,
-        arguments,
-        keywords,
-    )
-    return answers[0]
+    return _with(lambda stage, args, context: context.explain(stage.name, args), call, arguments, keywords)
 
 
 def check_call(call, /, *arguments, **keywords):

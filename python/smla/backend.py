@@ -12,8 +12,11 @@ from ._library import check, lib, names, sized_text
 from .context import default_context
 from .errors import invalid, one_of
 from .plan import fill_batch, group_bits
-from .tensor import device_of, empty, plain, shape_of, stream_of, typed
+from .stages._outputs import new, rank
+from .tensor import device_of, dtype_of, plain, stream_of
 
+_ARGS = Struct(_abi.BackendArgs)
+_DEVICE = Struct(_abi.DeviceInfo)
 _FORWARD = Struct(_abi.BackendForwardArgs, ["out", "lse"])
 _FAMILIES = {kind.name.lower(): kind for kind in Family}
 _WANTS = {kind.name.lower(): kind for kind in Wants}
@@ -39,6 +42,7 @@ _NUMBERS = (
     "kv_scale",
     "max_logits_bytes",
 )
+_DEVICE_FIELDS = ("type", "capability", "multiprocessors", "memory_bytes")
 
 
 def backends():
@@ -48,18 +52,17 @@ def backends():
 
 def _device(device):
     """smla_device_info of a name ("sm_90") or of a dict of its fields; None: this machine's processor."""
-    out = _abi.DeviceInfo()
     if device is None:
-        return out
+        return _abi.DeviceInfo()
     if isinstance(device, str):
+        out = _DEVICE.fill({}, [])
         check(lib.smla_describe_device(device.encode(), c.byref(out)))
         return out
-    kind = one_of("device.type", device.get("type", "cuda"), {"cpu": DeviceType.CPU, "cuda": DeviceType.CUDA})
-    return _abi.DeviceInfo(
-        c.sizeof(out),
-        kind,
-        *(device.get(name, 0) for name in ("capability", "multiprocessors", "memory_bytes")),
-    )
+    for name in device:
+        if name not in _DEVICE_FIELDS:
+            raise invalid(f"device.{name}", device[name], "one of " + ", ".join(_DEVICE_FIELDS))
+    kinds = {"cpu": DeviceType.CPU, "cuda": DeviceType.CUDA}
+    return _DEVICE.fill({**device, "type": one_of("device.type", device.get("type", "cuda"), kinds)}, [])
 
 
 def _args(family, device=None, kv_cache_dtype=None, dtype="bf16", wants=(), plan_groups=(), **numbers):
@@ -67,18 +70,21 @@ def _args(family, device=None, kv_cache_dtype=None, dtype="bf16", wants=(), plan
     for name in numbers:
         if name not in _NUMBERS:
             raise invalid(name, numbers[name], "one of " + ", ".join(_NUMBERS))
-    out = _abi.BackendArgs(
-        struct_size=c.sizeof(_abi.BackendArgs),
-        family=one_of("family", family, _FAMILIES),
-        kv_cache_dtype=kv_cache_dtype.encode() if kv_cache_dtype else None,
-        dtype=parse(dtype),
-        plan_groups=group_bits(plan_groups),
-        device=_device(device),
-    )
+    wanted = 0
     for name in wants:
-        out.wants |= one_of("wants", name, _WANTS)
-    for name, value in numbers.items():
-        setattr(out, name, value)
+        wanted |= one_of("wants", name, _WANTS)
+    out = _ARGS.fill(
+        {
+            "family": one_of("family", family, _FAMILIES),
+            "dtype": parse(dtype),
+            "wants": wanted,
+            "plan_groups": group_bits(plan_groups),
+            **numbers,
+        },
+        [],
+    )
+    out.kv_cache_dtype = kv_cache_dtype.encode() if kv_cache_dtype else None
+    out.device = _device(device)
     return out
 
 
@@ -184,7 +190,8 @@ class Backend:
         """One layer's step; N rows, the step's tokens first.
 
         metadata: built for this step; None: warm-up, out becomes 0 and caches stay. q: DSA [N,H,nope + rope],
-        rotated; HYBRID [N,H,D]. out: DSA [N,H * v] or [N,H,v], HYBRID [N,>=H,D]; None: new, of q's dtype.
+        rotated; HYBRID [N,H,D]. out: DSA [N,H * v] or [N,H,v], HYBRID [N,>=H,D]; None: new, of q's dtype
+        (bf16 beside e4m3).
         kv_cache, swa_cache: smla.Cache. tensors, as in smla/backend.h: q_pe, k_c, k_pe, topk_indices, w_uk_t,
         w_uv, sink, lse. Returns out.
         """
@@ -205,25 +212,24 @@ class Backend:
             if cache is not None:
                 cache.require_writable(name)
         args = _FORWARD.fill({**values, **tensors}, keep)
-        size = c.c_size_t()
-        check(lib.smla_backend_workspace_size(self.handle, c.byref(args), c.byref(size)))
         if stream is None and device_of(q)[0]:
             stream = stream_of(q)
-        workspace = self.context.own_workspace(q, stream) if workspace is None else workspace
+        size = c.c_size_t()
+        if metadata is not None or kv_cache is not None or swa_cache is not None:
+            check(lib.smla_backend_workspace_size(self.handle, c.byref(args), c.byref(size)))
+        if workspace is None:
+            workspace = self.context.own_workspace(q, stream, size.value)
         workspace.reserve(size.value, stream)
         check(lib.smla_backend_forward(self.handle, c.byref(args), workspace.abi, stream))
         return plain(out)
 
     def _out(self, q, tensors):
-        tokens, heads, width = shape_of(q)
+        tokens, heads, width = rank(q, "q", 3)
         if self._values.family == Family.DSA:
             w_uv = tensors.get("w_uv")
-            width = (self._values.kv_lora_rank or 512) if w_uv is None else shape_of(w_uv)[2]
-        dtype = Dtype(self._values.dtype)
-        return typed(
-            empty(q, (tokens, heads, width), Dtype.BF16 if dtype is Dtype.E4M3 else dtype),
-            Dtype.BF16 if dtype is Dtype.E4M3 else dtype,
-        )
+            width = (self._values.kv_lora_rank or 512) if w_uv is None else rank(w_uv, "w_uv", 3)[2]
+        dtype = dtype_of(q, "q")
+        return new(q, (tokens, heads, width), Dtype.BF16 if dtype is Dtype.E4M3 else dtype)
 
 
 _TENSORS = {name for name, (what, _) in _FORWARD.places.items() if what is _abi.Tensor} - {"q", "out"}
@@ -250,7 +256,7 @@ class Metadata:
 
     def field(self, name):
         """A field by the original's name ("req_id_per_token", "plan.position"): a NumPy view."""
-        return _views.field(lib.smla_metadata_field, self.handle, name, self)
+        return _views.field(lib.smla_metadata_field, self.handle, name, (self, self._batch))
 
     @property
     def fields(self):

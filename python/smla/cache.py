@@ -3,11 +3,13 @@
 import ctypes as c
 import sys
 
+import numpy as np
+
 from . import _abi, _dtypes
 from ._abi import Dtype, Format
 from ._library import check, lib
-from .errors import invalid, one_of
-from .tensor import _memory, empty, require_writable
+from .errors import integer, invalid, one_of
+from .tensor import Tensor, _memory, empty, require_writable
 
 FORMATS = {**{kind.name.lower(): kind for kind in Format if kind}, **{kind: kind for kind in Format if kind}}
 _ROWS = {
@@ -17,6 +19,7 @@ _ROWS = {
     Format.STATE_F32: Dtype.F32,
     Format.STATE_F64: Dtype.F64,
 }
+_PER_TENSOR = (Format.FP8_576, Format.FP8_512)  # one scale per cache
 
 
 class Cache:
@@ -32,7 +35,7 @@ class Cache:
     array of one element on the device.
     """
 
-    __slots__ = ("array", "_scale", "abi", "format", "device", "_packed")
+    __slots__ = ("array", "_owner", "_scale", "abi", "format", "device", "_packed")
 
     def __init__(
         self,
@@ -48,8 +51,9 @@ class Cache:
         scale=None,
     ):
         self.format = one_of("cache.format", format, FORMATS)
-        address, item, _, device_type, index, shape, strides, _, owner = _memory(data, "cache.data")
-        self.array, self.device = owner, (device_type, index)
+        address, item, own, device_type, index, shape, strides, _, self._owner = _memory(data, "cache.data")
+        self.array, self.device = data.array if type(data) is Tensor else data, (device_type, index)
+        self._check_dtype(own)
         if not width and self.format in _ROWS:
             if len(shape) < 2 or item != _dtypes.ITEM_BYTES[_ROWS[self.format]]:
                 raise invalid(
@@ -61,20 +65,38 @@ class Cache:
             format=self.format,
             device_type=device_type,
             device_index=index,
-            width=width,
-            page_tokens=page_tokens,
-            page_rows=page_rows,
-            row_stride_bytes=row_stride_bytes,
+            width=integer("cache.width", width),
+            page_tokens=integer("cache.page_tokens", page_tokens),
+            page_rows=integer("cache.page_rows", page_rows),
+            row_stride_bytes=integer("cache.row_stride_bytes", row_stride_bytes, 64),
         )
+        if pages is not None:
+            pages = integer("cache.pages", pages, 64)
+        if page_stride_bytes is not None:
+            page_stride_bytes = integer("cache.page_stride_bytes", page_stride_bytes, 64)
         self._set_scale(scale)
         self._set_pages(shape, strides, item, pages, page_stride_bytes)
         self._packed = bytes(self.abi)
 
+    def _check_dtype(self, own):
+        """Integers of any size are bytes; floats are values, and of one type."""
+        values = _ROWS.get(self.format, Dtype.E2M1 if self.format is Format.INDEX_MXFP4_68 else Dtype.E4M3)
+        if own not in (None, Dtype.U8, Dtype.I32, Dtype.I64, values):
+            raise invalid(
+                "cache.data.dtype",
+                own.name.lower(),
+                f"u8 or {values.name.lower()}, as {self.format.name.lower()} holds",
+            )
+
     def _set_scale(self, scale):
         self._scale = None
         if scale is None:
-            self.abi.scale = 1.0 if self.format in (Format.FP8_576, Format.FP8_512) else 0.0
-        elif isinstance(scale, (int, float)):
+            self.abi.scale = 1.0 if self.format in _PER_TENSOR else 0.0
+        elif self.format not in _PER_TENSOR:
+            raise invalid(
+                "cache.scale", "a scale", f"none: that of {self.format.name.lower()} is not one per cache"
+            )
+        elif isinstance(scale, (int, float, np.number)):
             self.abi.scale = scale
         else:
             address, _, dtype, *device, shape, _, _, self._scale = _memory(scale, "cache.scale")
@@ -96,7 +118,8 @@ class Cache:
                 dense *= extent
             if page_stride_bytes is None and shape[0] > 1 and strides[0] * item != dense:
                 page_stride_bytes = strides[0] * item
-            _require_dense_pages(shape, strides)
+        gaps = (page_stride_bytes, self.abi.row_stride_bytes)
+        _require_dense(shape, strides, in_pages or [gap // item for gap in gaps if gap])
         self.abi.page_stride_bytes = page_stride_bytes or 0
         if not in_pages:
             self.abi.pages = 1
@@ -144,15 +167,13 @@ class Cache:
     @classmethod
     def empty(cls, format, pages, page_tokens, *, width=0, like=None, scale=None):
         """A cache of zeros in new memory: of the library and on the device of `like`, by default NumPy."""
-        import numpy as np
-
         kind = one_of("cache.format", format, FORMATS)
         abi = _abi.Cache(
             format=kind,
-            width=width,
-            page_tokens=page_tokens,
-            pages=pages,
-            scale=1.0 if kind in (Format.FP8_576, Format.FP8_512) else 0.0,
+            width=integer("cache.width", width),
+            page_tokens=integer("cache.page_tokens", page_tokens),
+            pages=integer("cache.pages", pages, 64),
+            scale=1.0 if kind in _PER_TENSOR else 0.0,
         )
         size = c.c_size_t()
         check(lib.smla_cache_bytes(c.byref(abi), c.byref(size)))
@@ -165,8 +186,7 @@ class Cache:
 
     def require_writable(self, name):
         """Refuses memory that its library declares read-only."""
-        array = self.array[0] if type(self.array) is tuple else self.array
-        require_writable(array, f"{name}.data")
+        require_writable(self.array, f"{name}.data")
 
     def __repr__(self):
         return f"smla.Cache({self.format.name.lower()}, {self.pages} pages of {self.page_tokens})"
@@ -183,13 +203,16 @@ _WIDTHS = {
 }
 
 
-def _require_dense_pages(shape, strides):
+def _require_dense(shape, strides, gaps):
+    """Dense, but for the distance between the first dimension's elements: True: any, else one of `gaps`."""
     wanted = 1
-    for extent, stride in zip(reversed(shape[1:]), reversed(strides[1:])):
-        if extent > 1 and stride != wanted:
+    for i in reversed(range(len(shape))):
+        if i == 0 and (gaps is True or strides[0] in gaps):
+            break
+        if shape[i] > 1 and strides[i] != wanted:
             raise invalid(
                 "cache.data.stride",
                 list(strides),
                 "pages that are dense inside (row_stride_bytes and page_stride_bytes describe others)",
             )
-        wanted *= extent
+        wanted *= shape[i]

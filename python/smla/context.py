@@ -10,8 +10,8 @@ import numpy as np
 from . import _abi
 from ._abi import DeviceType, Engine, Isa
 from ._library import check, lib, sized_text
-from .errors import invalid, one_of
-from .tensor import _memory, empty
+from .errors import InvalidArgument, integer, invalid, one_of
+from .tensor import _memory, empty, is_capturing
 
 _HEADER = 4096
 _ALIGNMENT = 64
@@ -27,9 +27,9 @@ class Workspace:
     """
 
     def __init__(self, context, like=None, budget=0):
-        self._context, self._budget = context, budget
-        self._like = np.empty(0, "uint8") if like is None else like
-        self._memory, self.abi = None, _abi.Workspace()
+        self._context, self._budget = context, integer("workspace.budget", budget, 64, least=0)
+        self._like = np.empty(0, "uint8") if like is None else _without_memory(like)
+        self._memory, self.abi, self._outgrown = None, _abi.Workspace(), []
 
     @property
     def bytes(self):
@@ -37,9 +37,13 @@ class Workspace:
 
     def reserve(self, size, stream=None):
         """At least `size` bytes from now on. Addresses change when it grows."""
-        size = max(size, _HEADER)
         if size <= self.abi.bytes:
             return
+        size = max(size, _HEADER)
+        if stream is not None:
+            # A CUDA graph may hold the old address: it stays alive. Doubling bounds what that costs.
+            size = max(size, 2 * self.abi.bytes)
+            self._outgrown.append(self._memory)
         memory = empty(self._like, (size + _ALIGNMENT,), "u8")
         address, *_ = _memory(memory, "workspace")
         aligned = (address + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
@@ -72,6 +76,14 @@ class Workspace:
         }
 
 
+def _without_memory(like):
+    """An empty array of like's library and device: its own memory need not live as long as a workspace."""
+    try:
+        return empty(like, (0,), "u8")
+    except InvalidArgument:  # such a library: reserve() will say so
+        return like
+
+
 class Context:
     """The engine that runs calls, and its threads. Any thread may call.
 
@@ -98,11 +110,11 @@ class Context:
             version=_abi.VERSION,
             engine=one_of("context.engine", engine, _ENGINES),
             isa=one_of("context.isa", isa, _ISAS),
-            threads=threads,
-            device_index=device,
-            batch_invariant=batch_invariant,
-            kernel=kernel.encode() if kernel else None,
-            check_indices=check_indices,
+            threads=integer("context.threads", threads),
+            device_index=integer("context.device", device),
+            batch_invariant=bool(batch_invariant),
+            kernel=str(kernel).encode() if kernel else None,
+            check_indices=bool(check_indices),
         )
         handle = c.c_void_p()
         check(lib.smla_context_create(c.byref(args), c.byref(handle)))
@@ -120,18 +132,25 @@ class Context:
         """A new workspace for calls of this context."""
         return Workspace(self, like, budget)
 
-    def own_workspace(self, like, stream=None):
-        """The workspace that calls without one use: one per thread and stream."""
+    def own_workspace(self, like, stream, size):
+        """The workspace of calls that bring none, of at least `size` bytes: one per thread and stream."""
         held = self._own.__dict__
         key = (stream or 0, type(like).__module__ == "torch")
-        if key not in held:
-            held[key] = Workspace(self, like)
-        return held[key]
+        workspace = held.get(key)
+        if workspace is None or workspace.abi.bytes < size:
+            if stream is not None and is_capturing():
+                # Made inside a capture, its counters would be zeroed when the graph runs, not before calls
+                # outside it: such memory belongs to this one call of the graph.
+                workspace = Workspace(self, like)
+            elif workspace is None:
+                workspace = held[key] = Workspace(self, like)
+            workspace.reserve(size, stream)
+        return workspace
 
     def read_error(self):
         """Workspace.read_error of this thread's own workspaces."""
-        for workspace in list(self._own.__dict__.values()):
-            if found := workspace.read_error():
+        for (stream, _), workspace in list(self._own.__dict__.items()):
+            if found := workspace.read_error(stream):
                 return found
         return None
 
@@ -154,9 +173,9 @@ _defaults, _defaults_lock = {}, threading.Lock()
 def default_context(device=(DeviceType.CPU, 0)):
     """The context that calls without one use on a device: made when first asked for.
 
-    device: "cpu", "cuda", "cuda:1", or (type, index).
+    device: "cpu", "cuda", "cuda:1", a torch.device, or (type, index).
     """
-    key = _parse_device(device) if isinstance(device, str) else (int(device[0]), int(device[1]))
+    key = (int(device[0]), int(device[1])) if type(device) is tuple else _parse_device(str(device))
     if key not in _defaults:
         with _defaults_lock:
             if key not in _defaults:
@@ -168,6 +187,6 @@ def default_context(device=(DeviceType.CPU, 0)):
 
 def _parse_device(text):
     kind, _, index = text.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
         raise invalid("device", repr(text), '"cpu", "cuda" or "cuda:N"')
     return int(DeviceType.CPU if kind == "cpu" else DeviceType.CUDA), int(index or 0)

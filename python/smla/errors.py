@@ -1,5 +1,7 @@
 """What the library refuses, as exceptions. Each carries the field, what it got and what it wanted."""
 
+import operator
+
 from ._abi import Status
 
 
@@ -89,8 +91,23 @@ def invalid(field, got, wanted):
 
 
 def one_of(field, value, choices):
-    """choices[value], or an error that lists them. Values of enumerations pass."""
+    """choices[value], or an error that lists the names. Values of enumerations pass."""
     try:
         return choices[value]
     except (KeyError, TypeError):
-        raise invalid(field, repr(value), "one of " + ", ".join(sorted(map(str, choices)))) from None
+        names = sorted(name for name in choices if isinstance(name, str))
+        raise invalid(field, repr(value), "one of " + ", ".join(names)) from None
+
+
+def integer(field, value, bits=32, least=None):
+    """value as an int of that many bits, at least `least`; ctypes itself would drop the bits above."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    limit = 1 << (bits - 1)
+    least = -limit if least is None else least
+    if number is None or not least <= number < limit:
+        more = "" if least < 0 else f", {least} or more"
+        raise invalid(field, repr(value), f"an integer of {bits} bits{more}")
+    return number

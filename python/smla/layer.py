@@ -2,6 +2,7 @@
 
 import ctypes as c
 import os
+import struct
 import weakref
 
 from . import _abi, _views
@@ -12,10 +13,15 @@ from ._library import check, lib
 from .cache import FORMATS
 from .context import default_context
 from .errors import invalid, one_of
-from .tensor import dtype_of, empty, plain, shape_of, typed
+from .stages._outputs import new, rank
+from .tensor import device_of, dtype_of, plain, shape_of, stream_of
 
+_LAYER = Struct(_abi.LayerArgs)
+_SESSION = Struct(_abi.SessionArgs)
 _STEP = Struct(_abi.LayerStep, ["out", "topk"])
 _SESSION_STEP = Struct(_abi.SessionStep, ["out"])
+_REQUEST = struct.Struct("=ii")
+assert _REQUEST.size == c.sizeof(_abi.StepRequest)
 
 
 class Layer:
@@ -25,8 +31,7 @@ class Layer:
 
     def __init__(self, handle, context):
         self.handle, self.context = handle, context
-        self._close = weakref.finalize(self, lib.smla_layer_close, handle)
-        self._close.atexit = False
+        weakref.finalize(self, _release, lib.smla_layer_close, handle, context).atexit = False
 
     @classmethod
     def from_pretrained(cls, folder, layer, *, config=None, activations="f32", queries=None, context=None):
@@ -38,14 +43,16 @@ class Layer:
         missing or misshapen tensor (DataError).
         """
         context = default_context() if context is None else context
-        args = _abi.LayerArgs(
-            struct_size=c.sizeof(_abi.LayerArgs),
-            layer=layer,
-            checkpoint=os.fsencode(folder),
-            config=None if config is None else os.fsencode(config),
-            activations=parse(activations, "activations"),
-            queries=parse(queries or activations, "queries"),
+        args = _LAYER.fill(
+            {
+                "layer": layer,
+                "activations": parse(activations, "activations"),
+                "queries": parse(queries or activations, "queries"),
+            },
+            [],
         )
+        args.checkpoint = os.fsencode(folder)
+        args.config = None if config is None else os.fsencode(config)
         handle = c.c_void_p()
         check(lib.smla_layer_open(context.handle, c.byref(args), c.byref(handle)))
         return cls(handle.value, context)
@@ -83,7 +90,7 @@ class Layer:
         step. workspace: smla.Workspace. Returns out [T,X], of hidden's dtype.
         """
         if out is None:
-            out = _like(hidden)
+            out = new(hidden, shape_of(hidden), dtype_of(hidden, "hidden"))
         values = {
             "max_columns": max_columns,
             "plan": plan.handle,
@@ -101,7 +108,10 @@ class Layer:
         step = _STEP.fill(values, keep)
         size = c.c_size_t()
         check(lib.smla_layer_workspace_size(self.handle, c.byref(step), stage_budget, c.byref(size)))
-        workspace = self.context.own_workspace(hidden, stream) if workspace is None else workspace
+        if stream is None and device_of(hidden)[0]:
+            stream = stream_of(hidden)
+        if workspace is None:
+            workspace = self.context.own_workspace(hidden, stream, size.value)
         workspace.reserve(size.value, stream)
         check(lib.smla_layer_forward(self.handle, c.byref(step), stage_budget, workspace.abi, stream))
         return plain(out)
@@ -136,21 +146,23 @@ class Session:
         def format_of(name, field):
             return 0 if name is None else one_of(field, name, FORMATS)
 
-        args = _abi.SessionArgs(
-            struct_size=c.sizeof(_abi.SessionArgs),
-            kv_format=format_of(kv_format, "kv_format"),
-            index_format=format_of(index_format, "index_format"),
-            page_tokens=page_tokens,
-            max_requests=max_requests,
-            max_tokens=max_tokens,
-            max_step_tokens=max_step_tokens,
-            kv_scale=kv_scale,
-            stage_budget=stage_budget,
+        args = _SESSION.fill(
+            {
+                "kv_format": format_of(kv_format, "kv_format"),
+                "index_format": format_of(index_format, "index_format"),
+                "page_tokens": page_tokens,
+                "max_requests": max_requests,
+                "max_tokens": max_tokens,
+                "max_step_tokens": max_step_tokens,
+                "kv_scale": kv_scale,
+                "stage_budget": stage_budget,
+            },
+            [],
         )
         handle = c.c_void_p()
         check(lib.smla_session_create(layer.handle, c.byref(args), c.byref(handle)))
         self.handle, self.layer = handle.value, layer
-        weakref.finalize(self, _destroy, self.handle, layer).atexit = False
+        weakref.finalize(self, _release, lib.smla_session_destroy, self.handle, layer).atexit = False
 
     def forward(self, hidden, requests=None, *, out=None, rope_positions=None, forced_topk=None):
         """One step. hidden: [T,X], the requests' tokens one after the other, host memory.
@@ -160,13 +172,13 @@ class Session:
         Returns out [T,X], of hidden's dtype.
         """
         if out is None:
-            out = _like(hidden)
-        requests = [(0, shape_of(hidden)[0])] if requests is None else requests
-        listed = (_abi.StepRequest * len(requests))(*[_abi.StepRequest(*request) for request in requests])
+            out = new(hidden, shape_of(hidden), dtype_of(hidden, "hidden"))
+        requests = [(0, rank(hidden, "hidden", 2)[0])] if requests is None else requests
+        listed = _step_requests(requests)
         keep = []
         step = _SESSION_STEP.fill(
             {
-                "request_count": len(requests),
+                "request_count": len(listed),
                 "requests": c.addressof(listed),
                 "hidden": hidden,
                 "out": out,
@@ -212,11 +224,15 @@ class Session:
         return caches.value, workspace.value
 
 
-def _like(hidden):
-    dtype = dtype_of(hidden, "hidden")
-    return typed(empty(hidden, shape_of(hidden), dtype), dtype)
+def _step_requests(requests):
+    """An array of smla_step_request."""
+    try:
+        packed = b"".join([_REQUEST.pack(*request) for request in requests])
+    except (struct.error, TypeError):
+        raise invalid("requests", repr(requests), "pairs of integers: (request, tokens)") from None
+    return (_abi.StepRequest * (len(packed) // _REQUEST.size)).from_buffer_copy(packed)
 
 
-def _destroy(session, layer):
-    """`layer` is held by the argument list: a session must not outlive it."""
-    lib.smla_session_destroy(session)
+def _release(close, handle, _holds):
+    """What the object stands on is held by the argument list: it must not go first."""
+    close(handle)

@@ -12,6 +12,7 @@ from .errors import invalid, one_of
 from .tensor import Tensor
 
 GROUPS = {kind.name.lower(): kind for kind in Group}
+_ARGS = Struct(_abi.PlanArgs)
 _BATCH = Struct(_abi.PlanBatch)
 
 
@@ -80,21 +81,23 @@ class Plan:
         workers=0,
         batch_invariant=False,
     ):
-        args = _abi.PlanArgs(
-            struct_size=c.sizeof(_abi.PlanArgs),
-            groups=group_bits(groups),
-            max_tokens=max_tokens,
-            max_requests=max_requests,
-            max_seq_len=max_seq_len,
-            speculative_tokens=speculative_tokens,
-            uniform_decodes=uniform_decodes,
-            window=window,
-            ratio=ratio,
-            list_entries=list_entries,
-            topk=topk,
-            heads=heads,
-            workers=workers,
-            batch_invariant=batch_invariant,
+        args = _ARGS.fill(
+            {
+                "groups": group_bits(groups),
+                "max_tokens": max_tokens,
+                "max_requests": max_requests,
+                "max_seq_len": max_seq_len,
+                "speculative_tokens": speculative_tokens,
+                "uniform_decodes": uniform_decodes,
+                "window": window,
+                "ratio": ratio,
+                "list_entries": list_entries,
+                "topk": topk,
+                "heads": heads,
+                "workers": workers,
+                "batch_invariant": batch_invariant,
+            },
+            [],
         )
         handle = c.c_void_p()
         check(lib.smla_plan_create(c.byref(args), c.byref(handle)))

@@ -13,6 +13,7 @@ from ._abi import Dtype
 from ._fill import Struct
 from ._library import check, lib
 from .errors import invalid
+from .stages._outputs import rank
 from .tensor import PACKED, Array, describe, empty, require_writable, shape_of
 
 _ARGS = {
@@ -67,7 +68,7 @@ def request_rows(
     own numbering. is_valid: [T] u8. workspace_of_token: [T], >= 0: rows are workspace_starts[w] + p. Returns
     Rows; lens counts rows that are not -1, the length of a prefix only with `compact` or trailing holes.
     """
-    shape = shape_of(positions)
+    shape = rank(positions, "positions", 2)
     rows = _new(positions, *shape) if rows is None else rows
     counts = _new(positions, shape[0]) if counts is None else counts
     _run(
@@ -100,7 +101,7 @@ def split_context(
 
     positions: [T,K]. context_lens: [T]. Returns (context_rows, new_rows), each [T,K].
     """
-    shape = shape_of(positions)
+    shape = rank(positions, "positions", 2)
     context_rows = _new(positions, *shape) if context_rows is None else context_rows
     new_rows = _new(positions, *shape) if new_rows is None else new_rows
     _run(
@@ -115,8 +116,8 @@ def split_context(
     return context_rows, new_rows
 
 
-def lse_from_log2(log2_lse: Array, lse: Array | bool | None = None) -> Array:
-    """lse = ln 2 * log2_lse, f32, any shape of at most 4 dimensions. May be in place. Returns lse."""
+def lse_from_log2(log2_lse: Array, lse: Array | None = None) -> Array:
+    """lse = ln 2 * log2_lse, both [T,H] f32. May be in place. Returns lse."""
     lse = empty(log2_lse, shape_of(log2_lse), Dtype.F32) if lse is None else lse
     require_writable(lse, "lse")
     keep = []
@@ -129,7 +130,7 @@ def lse_from_log2(log2_lse: Array, lse: Array | bool | None = None) -> Array:
 
 
 def combined_rows(
-    selected: Array | bool | None,
+    selected: Array | None,
     query_start_loc: Array,
     seq_lens: Array,
     gather_lens: Array,
@@ -152,7 +153,8 @@ def combined_rows(
     seq_lens, gather_lens: [B]. columns: of the result, by default topk + window rounded up to 128. Returns
     Rows.
     """
-    tokens = shape_of(selected)[0] if tokens is None and selected is not None else tokens
+    if tokens is None and selected is not None:
+        tokens = rank(selected, "selected", 2)[0]
     if tokens is None:
         raise invalid("tokens", None, "how many query tokens, as nothing was selected")
     columns = (topk + window + 127) // 128 * 128 if columns is None else columns
@@ -205,19 +207,21 @@ def mixed_rows(
     ones, each through its own table. lens counts the whole window even where it is not full yet.
 
     decode_window_rows: [Td,window]. decode_entries: [Td,Kd] (local: entries of the request, with is_valid
-    [Td] u8; else rows of the cache, with decode_lens [Td]). prefill_entries: [Tp,>=topk]. query_start_loc:
-    [R+1], seq_lens: [R], request_of_token: [Td+Tp]. Returns Rows of [Td+Tp, window + P], P = max(topk, Kd)
-    rounded up to 4.
+    [Td] u8; else rows of the cache, with decode_lens [Td]). prefill_entries: [Tp,>=topk], None with topk 0.
+    query_start_loc: [R+1], seq_lens: [R], request_of_token: [Td+Tp]. Returns Rows of [Td+Tp, window + P],
+    P = max(topk, Kd) rounded up to 4.
     """
-    decodes = shape_of(decode_window_rows)[0]
+    decodes = rank(decode_window_rows, "decode_window_rows", 2)[0]
     if tokens is None:
-        tokens = shape_of(request_of_token)[0]
-    wide = 0 if decode_entries is None else shape_of(decode_entries)[1]
+        (tokens,) = rank(request_of_token, "request_of_token", 1)
+    wide = 0 if decode_entries is None else rank(decode_entries, "decode_entries", 2)[1]
     if rows is None:
         rows = _new(request_of_token, tokens, window + (max(topk, wide) + 3) // 4 * 4)
     lens = _new(request_of_token, tokens) if lens is None else lens
     if tokens < decodes:
         raise invalid("tokens", tokens, f"at least the {decodes} decode tokens")
+    if prefill_entries is None and not topk:  # the library counts prefill tokens by these rows
+        prefill_entries = _new(request_of_token, tokens - decodes, 0)
     _run(
         "mixed_rows",
         {
@@ -256,7 +260,7 @@ def decode_schedule(
     0, 0, 0) and splits [B+1], prefix sums of how many parts work on each request.
     """
     schedule = _new(lens, parts, 8) if schedule is None else schedule
-    splits = _new(lens, shape_of(lens)[0] + 1) if splits is None else splits
+    splits = _new(lens, rank(lens, "lens", 1)[0] + 1) if splits is None else splits
     _run("decode_schedule", {"lens": lens, "schedule": schedule, "splits": splits})
     return schedule, splits
 
@@ -279,8 +283,9 @@ def prefill_chunks(
     query token, rows, 1 if the rows are still there from the chunk before.
     """
     if chunks is None:
-        requests = shape_of(seq_lens)[0]
-        chunks = _new(query_start_loc, requests + (int(query_start_loc[requests]) if requests else 0), 6)
+        (starts,) = rank(query_start_loc, "query_start_loc", 1)
+        tokens = max(int(query_start_loc[starts - 1]), 0) if starts else 0
+        chunks = _new(query_start_loc, starts + tokens, 6)
     args = _run(
         "prefill_chunks",
         {

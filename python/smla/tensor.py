@@ -20,7 +20,11 @@ _MAX_NDIM = 4
 _PAD = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())
 _CPU, _CUDA = int(DeviceType.CPU), int(DeviceType.CUDA)
 _capsule_pointer = c.pythonapi.PyCapsule_GetPointer
+_first_byte = c.c_char.from_buffer
+_NUMPY = {dtype: np.dtype(name) for dtype, name in _dtypes.NUMPY.items()}
 _numpy_dtypes = {}  # numpy.dtype: Dtype, or None
+_numpy_tails = {}  # (shape, numpy.dtype): what follows the address of a dense array's descriptor
+_torch_tensor = None  # torch.Tensor, when torch is first met
 _torch_dtypes = {}  # torch.dtype: Dtype, or None; filled when torch is first met
 
 
@@ -30,12 +34,14 @@ class Tensor:
     shape and strides count elements of that dtype: e2m1 holds two per byte. The array stays alive with it.
     """
 
-    __slots__ = ("array", "dtype", "desc", "device", "shape", "writable")
+    __slots__ = ("array", "_owner", "dtype", "desc", "device", "shape", "writable")
 
     def __init__(self, array, dtype, name="tensor"):
         self.dtype = _dtypes.parse(dtype, f"{name}.dtype")
-        address, item, own, device_type, index, shape, strides, self.writable, owner = _memory(array, name)
-        self.array = owner
+        address, item, own, device_type, index, shape, strides, self.writable, self._owner = _memory(
+            array, name
+        )
+        self.array = array.array if type(array) is Tensor else array
         wanted = _dtypes.ITEM_BYTES[self.dtype]
         if item != wanted or (own not in (None, Dtype.U8) and own != self.dtype and own not in _INTEGERS):
             raise invalid(
@@ -43,11 +49,8 @@ class Tensor:
                 f"{item}-byte elements as {self.dtype.name.lower()}",
                 f"an array of {wanted}-byte integers, or of that dtype",
             )
-        if self.dtype is Dtype.E2M1 and own is not Dtype.E2M1:
-            if not shape or (strides[-1] != 1 and shape[-1] > 1):
-                raise invalid(f"{name}.stride_elems", strides, "bytes side by side in the last dimension")
-            shape = (*shape[:-1], shape[-1] * 2)
-            strides = (*(stride * 2 for stride in strides[:-1]), 1)
+        if self.dtype is Dtype.E2M1:
+            shape, strides = _pairs(shape, strides, name)
         self.shape, self.device = shape, (device_type, index)
         self.desc = _describe(address, self.dtype, device_type, index, shape, strides, name)
 
@@ -63,6 +66,13 @@ def tensor(array, dtype, name="tensor"):
     return Tensor(array, dtype, name)
 
 
+def _pairs(shape, strides, name):
+    """Shape and strides of e2m1 values, from those of their bytes."""
+    if not shape or (strides[-1] != 1 and shape[-1] > 1):
+        raise invalid(f"{name}.stride_elems", strides, "bytes side by side in the last dimension")
+    return (*shape[:-1], shape[-1] * 2), (*(stride * 2 for stride in strides[:-1]), 1)
+
+
 def _describe(address, dtype, device_type, index, shape, strides, name):
     ndim = len(shape)
     if ndim > _MAX_NDIM:
@@ -72,8 +82,13 @@ def _describe(address, dtype, device_type, index, shape, strides, name):
 
 
 def _is_torch(array):
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(array, torch.Tensor)
+    global _torch_tensor
+    if _torch_tensor is None:
+        torch = sys.modules.get("torch")
+        if torch is None or not hasattr(torch, "Tensor"):  # absent, or being imported
+            return False
+        _torch_tensor = torch.Tensor
+    return isinstance(array, _torch_tensor)
 
 
 def _learn_torch(dtype):
@@ -103,55 +118,75 @@ def _check_torch(array, name):
 
 def describe(array, name, keep):
     """The values of a smla_tensor over an array. What must outlive the call is appended to `keep`."""
-    if type(array) is Tensor:
+    kind = type(array)
+    if kind is Tensor:
         return array.desc
+    if kind is np.ndarray and array.ndim <= _MAX_NDIM:
+        return _describe_numpy(array, name)
     if _is_torch(array):
-        kind = array.dtype
-        dtype = _torch_dtypes.get(kind)
-        if dtype is None and (dtype := _learn_torch(kind)) is None:
-            raise _unknown_dtype(name, kind)
-        index = array.get_device()  # -1: not a GPU
-        if (
-            index >= 0
-            or array.requires_grad
-            or array.is_sparse
-            or type(array) is not sys.modules["torch"].Tensor
-        ):
-            _check_torch(array, name)
-        shape, strides = tuple(array.shape), array.stride()
-        if dtype is Dtype.E2M1:  # float4_e2m1fn_x2: elements of two values
-            shape, strides = (*shape[:-1], shape[-1] * 2), (*(stride * 2 for stride in strides[:-1]), 1)
-        ndim = len(shape)
-        if ndim > _MAX_NDIM:
-            raise invalid(f"{name}.ndim", ndim, f"at most {_MAX_NDIM}")
-        pad = _PAD[ndim]
-        if index >= 0:
-            return (array.data_ptr(), dtype, _CUDA, index, ndim, *shape, *pad, *strides, *pad)
-        return (array.data_ptr(), dtype, _CPU, 0, ndim, *shape, *pad, *strides, *pad)
-    if type(array) is np.ndarray:
-        dtype = _numpy_dtypes.get(array.dtype)
-        if dtype is None and (dtype := _learn_numpy(array.dtype)) is None:
-            raise _unknown_dtype(name, array.dtype)
-        shape = array.shape
-        ndim = len(shape)
-        if ndim <= _MAX_NDIM:
-            pad = _PAD[ndim]
-            return (
-                _numpy_address(array),
-                dtype,
-                _CPU,
-                0,
-                ndim,
-                *shape,
-                *pad,
-                *_numpy_strides(array, name),
-                *pad,
-            )
+        return _describe_torch(array, name)
     address, _, dtype, device_type, index, shape, strides, _, owner = _memory(array, name)
     if dtype is None:
         raise _unknown_dtype(name, getattr(array, "dtype", "an unknown dtype"))
     keep.append(owner)
+    if dtype is Dtype.E2M1:
+        shape, strides = _pairs(shape, strides, name)
     return _describe(address, dtype, device_type, index, shape, strides, name)
+
+
+def _describe_torch(array, name):
+    dtype = _torch_dtypes.get(array.dtype) or _learn_torch(array.dtype)
+    if dtype is None:
+        raise _unknown_dtype(name, array.dtype)
+    index = array.get_device()  # -1: not a GPU
+    if index >= 0 or array.requires_grad or array.is_neg() or type(array) is not _torch_tensor:
+        _check_torch(array, name)
+    shape = array.shape
+    try:
+        strides, address = array.stride(), array.data_ptr()
+    except RuntimeError:  # a layout without strides, or without memory of its own
+        _check_torch(array, name)
+        raise
+    if not address:  # no elements, or a device without memory
+        _check_torch(array, name)
+    if dtype is Dtype.E2M1:  # float4_e2m1fn_x2: elements of two values
+        shape, strides = _pairs(shape, strides, name)
+    ndim = len(shape)
+    if ndim > _MAX_NDIM:
+        raise invalid(f"{name}.ndim", ndim, f"at most {_MAX_NDIM}")
+    pad = _PAD[ndim]
+    if index >= 0:
+        return (address, dtype, _CUDA, index, ndim, *shape, *pad, *strides, *pad)
+    return (address, dtype, _CPU, 0, ndim, *shape, *pad, *strides, *pad)
+
+
+def _describe_numpy(array, name):
+    flags = array.flags
+    if not (flags.c_contiguous and flags.writeable and array.size):
+        dtype, pad = _numpy_dtype(array, name), _PAD[array.ndim]
+        shape, strides = array.shape, _numpy_strides(array, name)
+        return (_numpy_address(array), dtype, _CPU, 0, array.ndim, *shape, *pad, *strides, *pad)
+    # The common case in half the time: all but the address follows from shape and dtype.
+    key = (array.shape, array.dtype)
+    tail = _numpy_tails.get(key)
+    if tail is None:
+        if len(_numpy_tails) >= 4096:  # shapes of a server change for ever
+            _numpy_tails.clear()
+        pad = _PAD[array.ndim]
+        dtype = _numpy_dtype(array, name)
+        tail = (dtype, _CPU, 0, array.ndim, *array.shape, *pad, *_dense(array.shape), *pad)
+        _numpy_tails[key] = tail
+    try:
+        return (c.addressof(_first_byte(array)), *tail)
+    except ValueError:  # dtypes that the buffer protocol has no letter for: ml_dtypes'
+        return (_numpy_address(array), *tail)
+
+
+def _numpy_dtype(array, name):
+    dtype = _numpy_dtypes.get(array.dtype) or _learn_numpy(array.dtype)
+    if dtype is None:
+        raise _unknown_dtype(name, array.dtype)
+    return dtype
 
 
 def _unknown_dtype(name, dtype):
@@ -161,15 +196,23 @@ def _unknown_dtype(name, dtype):
 
 
 def _memory(array, name):
-    """(address, bytes per element, Dtype or None, device type, device, shape, strides in elements, writable,
-    owner).
+    """(address, bytes per element, Dtype or None for other integers, device type, device, shape, strides in
+    elements, writable, owner). An element of e2m1 is a byte of two.
     """
     if type(array) is Tensor:
-        array = array.array
+        address, dtype, device_type, index, ndim, *extents = array.desc
+        shape, strides = tuple(extents[:ndim]), tuple(extents[_MAX_NDIM : _MAX_NDIM + ndim])
+        if dtype is Dtype.E2M1:
+            shape = (*shape[:-1], shape[-1] // 2)
+            strides = (*(stride // 2 for stride in strides[:-1]), 1)
+        item = _dtypes.ITEM_BYTES[dtype]
+        return address, item, dtype, device_type, index, shape, strides, array.writable, array._owner
     if _is_torch(array):
         _check_torch(array, name)
         index = array.get_device()
         kind = _torch_dtypes.get(array.dtype) or _learn_torch(array.dtype)
+        if kind is None and (array.is_floating_point() or array.is_complex() or array.is_quantized):
+            raise _unknown_dtype(name, array.dtype)
         return (
             array.data_ptr(),
             array.element_size(),
@@ -183,6 +226,8 @@ def _memory(array, name):
         )
     if isinstance(array, np.ndarray):
         dtype = _numpy_dtypes.get(array.dtype) or _learn_numpy(array.dtype)
+        if dtype is None and (array.dtype.kind not in "iubV" or not array.dtype.isnative):
+            raise _unknown_dtype(name, array.dtype)
         return (
             _numpy_address(array),
             array.itemsize,
@@ -195,21 +240,9 @@ def _memory(array, name):
             array,
         )
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
-        address, bits, dtype, device_type, index, shape, strides, writable, capsule = _dlpack.read(
-            array, name, stream_of(array)
-        )
+        *memory, shape, strides, writable, capsule = _dlpack.read(array, name, stream_of(array))
         strides = _dense(shape) if strides is None or 0 in shape else strides
-        return (
-            address,
-            max(bits // 8, 1),
-            dtype,
-            device_type,
-            index,
-            shape,
-            strides,
-            writable,
-            (array, capsule),
-        )
+        return (*memory, shape, strides, writable, (array, capsule))
     raise InvalidArgument(
         f"{name}: got {type(array).__name__}, wanted an array: NumPy, PyTorch, or any with __dlpack__",
         name,
@@ -251,19 +284,27 @@ def _dense(shape):
 
 
 def require_writable(array, name):
-    """Refuses an output that its library declares read-only."""
-    if isinstance(array, np.ndarray):
-        writable = array.flags.writeable
+    """Refuses an output that its library declares read-only, or whose elements share memory."""
+    if type(array) is Tensor:
+        writable, strides = array.writable, array.desc[5 + _MAX_NDIM :]
+    elif isinstance(array, np.ndarray):
+        writable, strides = array.flags.writeable, array.strides
+    elif _is_torch(array):
+        writable, strides = True, array.stride()
     else:
-        writable = _is_torch(array) or (array.writable if type(array) is Tensor else _memory(array, name)[7])
+        *_, strides, writable, _ = _memory(array, name)
     if not writable:
         raise invalid(name, "a read-only array", "one that may be written")
+    if 0 in strides:
+        shape = shape_of(array, name)
+        if 0 not in shape and any(extent > 1 and not stride for extent, stride in zip(shape, strides)):
+            raise invalid(f"{name}.stride", list(strides[: len(shape)]), "elements that do not share memory")
 
 
 def device_of(array):
     """(device type, index) of an array, a Tensor or a Cache."""
-    if (device := getattr(array, "device", None)) and type(device) is tuple:
-        return device
+    if type(array) is Tensor or hasattr(array, "_packed"):  # a Cache
+        return array.device
     if _is_torch(array):
         index = array.get_device()
         return (_CUDA, index) if index >= 0 else (_CPU, 0)
@@ -275,7 +316,7 @@ def device_of(array):
 def stream_of(array):
     """The stream that the array's library works on now, as an address; 0 or None: the default one."""
     if type(array) is Tensor:
-        array = array.array[0] if type(array.array) is tuple else array.array
+        array = array.array
     if _is_torch(array):
         index = array.get_device()
         return sys.modules["torch"].cuda.current_stream(index).cuda_stream if index >= 0 else None
@@ -285,6 +326,14 @@ def stream_of(array):
     return None
 
 
+def is_capturing():
+    """Whether PyTorch or CuPy captures its current stream in a CUDA graph."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        return True
+    return cupy is not None and cupy.cuda.get_current_stream().is_capturing()
+
+
 def empty(like, shape, dtype):
     """A new array of the library and on the device of `like`; NumPy where that library cannot allocate for
     us.
@@ -292,28 +341,27 @@ def empty(like, shape, dtype):
     dtype = _dtypes.parse(dtype)
     if dtype is Dtype.E2M1:
         shape = (*shape[:-1], shape[-1] // 2)
-    like = getattr(like, "array", like)  # of a Tensor or Cache
-    if type(like) is tuple:
-        like = like[0]
+    if type(like) is Tensor or hasattr(like, "_packed"):  # a Cache
+        like = like.array
+    if isinstance(like, np.ndarray):
+        return np.empty(shape, _NUMPY[dtype])
     if _is_torch(like):
-        torch = sys.modules["torch"]
-        return torch.empty(shape, dtype=getattr(torch, _dtypes.TORCH[dtype]), device=like.device)
+        return like.new_empty(shape, dtype=getattr(sys.modules["torch"], _dtypes.TORCH[dtype]))
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(like, cupy.ndarray):
-        return cupy.empty(shape, _dtypes.NUMPY[dtype])
-    if not isinstance(like, np.ndarray) and device_of(like)[0] != _CPU:
+        return cupy.empty(shape, _NUMPY[dtype])
+    if device_of(like)[0] != _CPU:
         raise invalid(
             "out", "nothing", f"an output: smla cannot allocate arrays of {type(like).__module__} on a GPU"
         )
-    return np.empty(shape, _dtypes.NUMPY[dtype])
+    return np.empty(shape, _NUMPY[dtype])
 
 
 def typed(array, dtype):
     """An array from `empty` with its dtype spelt out, for libraries that have no such type."""
     dtype = _dtypes.parse(dtype)
-    return (
-        array if _dtypes.of_array(str(array.dtype).removeprefix("torch.")) is dtype else Tensor(array, dtype)
-    )
+    own = _torch_dtypes.get(array.dtype) if _is_torch(array) else _numpy_dtypes.get(array.dtype)
+    return array if own is dtype else Tensor(array, dtype)
 
 
 def plain(array):
@@ -327,6 +375,8 @@ def dtype_of(array, name):
         return array.dtype
     if _is_torch(array):
         dtype = _torch_dtypes.get(array.dtype) or _learn_torch(array.dtype)
+    elif type(array) is np.ndarray:
+        return _numpy_dtype(array, name)
     else:
         dtype = _memory(array, name)[2]
     if dtype is None:
@@ -334,6 +384,11 @@ def dtype_of(array, name):
     return dtype
 
 
-def shape_of(array):
+def shape_of(array, name="array"):
     """The shape of an array, in elements of its Dtype."""
-    return tuple(array.shape)
+    if type(array) is Tensor or isinstance(array, np.ndarray):
+        return array.shape
+    if _is_torch(array) and (_torch_dtypes.get(array.dtype) or _learn_torch(array.dtype)) is not Dtype.E2M1:
+        return tuple(array.shape)
+    _, _, dtype, _, _, shape, *_ = _memory(array, name)
+    return (*shape[:-1], shape[-1] * 2) if dtype is Dtype.E2M1 else shape

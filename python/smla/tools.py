@@ -9,8 +9,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from ._abi import Status
 from ._library import path as library_path
-from .errors import Error, InvalidArgument, IoError
+from .errors import Error, IoError, from_status
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -34,15 +35,20 @@ def program():
 
 def _answer(*words):
     command = [program(), *map(str, words), "--json"]
-    result = subprocess.run(command, capture_output=True, text=True)
     try:
-        return json.loads(result.stdout)
+        result = subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        wanted = "a program that can be started (SMLA_TOOL names one)"
+        raise IoError(f"smla: got {error}, wanted {wanted}", "smla", str(error), wanted) from None
+    try:
+        answer = json.loads(result.stdout)
     except ValueError:
         text = result.stderr.strip() or f"{command[0]}: exit status {result.returncode}"
-        kind = InvalidArgument if result.returncode == 2 else Error
-        raise kind(
-            text, "smla " + " ".join(map(str, words)), text, "arguments that the command takes"
-        ) from None
+        raise Error(text, "smla " + " ".join(map(str, words)), text, "a JSON document") from None
+    if refused := answer.get("error"):
+        status = Status[refused["status"].replace(" ", "_").upper()]
+        raise from_status(status, *(refused[name] for name in ("message", "field", "got", "wanted")))
+    return answer
 
 
 def _options(options):

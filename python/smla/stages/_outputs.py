@@ -1,13 +1,16 @@
 """Outputs that a caller did not bring, and the shapes they follow from."""
 
 from .._abi import Dtype
-from ..errors import invalid
+from ..errors import integer, invalid
 from ..tensor import dtype_of, empty, shape_of, typed
 
 
 def sums(*arrays):
     """The dtype of sums over these inputs: f64 for f64, else f32."""
-    return Dtype.F64 if any(dtype_of(array, "x") is Dtype.F64 for array in arrays) else Dtype.F32
+    for array in arrays:
+        if dtype_of(array, "x") is Dtype.F64:
+            return Dtype.F64
+    return Dtype.F32
 
 
 def float_of(array, name="x"):
@@ -20,8 +23,13 @@ def new(like, shape, dtype):
     return typed(empty(like, tuple(shape), dtype), dtype)
 
 
+def extent(value, name):
+    """A size that the caller chose, as an int."""
+    return integer(name, value, 32, least=0)
+
+
 def rank(array, name, ndim):
-    shape = shape_of(array)
+    shape = shape_of(array, name)
     if len(shape) != ndim:
         raise invalid(f"{name}.ndim", len(shape), str(ndim))
     return shape

@@ -2,14 +2,16 @@
 
 from typing import NamedTuple
 
+import numpy as np
+
 from .. import _abi
 from .._abi import Dtype
 from .._run import StageCall
 from ..cache import Cache
 from ..context import Context, Workspace
 from ..errors import invalid, one_of
-from ..tensor import Array, DtypeLike, Tensor, dtype_of, plain, shape_of
-from ._outputs import float_of, new, rank, sums
+from ..tensor import Array, DtypeLike, Tensor, device_of, dtype_of, plain, shape_of
+from ._outputs import extent, float_of, new, rank, sums
 
 _PRECISIONS = {"default": 0, "exact": 1, "rounded": 2}
 _LSE_BASES = {"ln": 0, "log2": 1}
@@ -61,7 +63,7 @@ def attend(
     """
     tokens, heads, width = rank(q, "q", 3)
     if out is None:
-        value_width = value_width or (512 if width == 576 else width)
+        value_width = extent(value_width or (512 if width == 576 else width), "value_width")
         out = new(q, (tokens, heads, value_width), float_of(q, "q") if out_dtype is None else out_dtype)
     if lse is True:
         lse = new(q, (tokens, heads), sums(q))
@@ -76,24 +78,29 @@ def attend(
         "primary.lengths": lengths,
         "sink": sink,
         "out": out,
-        "lse": lse,
-        "max_logits": max_logits,
+        "lse": None if lse is False else lse,
+        "max_logits": None if max_logits is False else max_logits,
     }
-    _put_scale(values, "softmax_scale", softmax_scale)
-    _put_scale(values, "q_scale", q_scale)
+    _put_scale(values, "softmax_scale", softmax_scale, q)
+    _put_scale(values, "q_scale", q_scale, q)
     if extra is not None:
         values.update({"extra.cache": extra, "extra.rows": extra_rows, "extra.lengths": extra_lengths})
+    elif extra_rows is not None or extra_lengths is not None:
+        raise invalid("extra", None, "a smla.Cache, as its rows or lengths are given")
     _attend(values, q, context, workspace, stream)
-    return Attended(plain(out), plain(lse), plain(max_logits))
+    return Attended(plain(out), *(plain(values[name]) for name in ("lse", "max_logits")))
 
 
-def _put_scale(values, name, scale):
-    """A number, or the address of one f32 on the device, as <name> or <name>_device."""
-    if scale is None or isinstance(scale, (int, float)):
+def _put_scale(values, name, scale, q):
+    """A number, or the address of one f32 on the device of q, as <name> or <name>_device."""
+    if scale is None or isinstance(scale, (int, float, np.number)):
         values[name] = scale
         return
-    if dtype_of(scale, name) is not Dtype.F32 or any(extent != 1 for extent in shape_of(scale)):
-        raise invalid(name, f"{list(shape_of(scale))}", "a number, or an array of one f32")
+    dtype, shape = dtype_of(scale, name), shape_of(scale, name)
+    if dtype is not Dtype.F32 or any(extent != 1 for extent in shape):
+        raise invalid(name, f"{dtype.name.lower()} {list(shape)}", "a number, or an array of one f32")
+    if device_of(scale) != device_of(q):  # the kernel reads it
+        raise invalid(f"{name}.device", device_of(scale), f"{device_of(q)}, that of q")
     values[f"{name}_device"] = Tensor(scale, Dtype.F32, name).desc[0]
 
 
@@ -125,7 +132,7 @@ def merge(
         "lse": lse,
         "sink": sink,
         "out": out,
-        "lse_out": lse_out,
+        "lse_out": None if lse_out is False else lse_out,
     }
     _merge(values, partials, context, workspace, stream)
-    return Attended(plain(out), plain(lse_out), None)
+    return Attended(plain(out), plain(values["lse_out"]), None)

@@ -10,7 +10,7 @@ from ..cache import Cache
 from ..context import Context, Workspace
 from ..errors import invalid
 from ..tensor import Array, DtypeLike, dtype_of, plain, shape_of
-from ._outputs import new, rank, sums
+from ._outputs import extent, new, rank, sums
 
 _quant_index_q = StageCall("quant_index_q", _abi.QuantIndexQArgs, ["q_out", "scales", "w_out"])
 _score = StageCall("score", _abi.ScoreArgs, ["logits"])
@@ -74,8 +74,10 @@ def quant_index_q(
 def _columns(keys, block_table, columns):
     """N of logits that nobody sized: every token that the table, or the keys, can hold."""
     if columns is not None:
-        return columns
-    return keys.capacity if block_table is None else shape_of(block_table)[1] * keys.page_tokens
+        return extent(columns, "columns")
+    if not isinstance(keys, Cache):
+        raise invalid("keys", type(keys).__name__, "a smla.Cache")
+    return keys.capacity if block_table is None else rank(block_table, "block_table", 2)[1] * keys.page_tokens
 
 
 def score(
@@ -133,11 +135,13 @@ def _selection(like, tokens, k, indices, counts, selected, dtype):
     if indices is None:
         if k is None:
             raise invalid("k", None, "how many to select, or indices=")
-        indices = new(like, (tokens, k), Dtype.I32)
+        indices = new(like, (tokens, extent(k, "k")), Dtype.I32)
+    elif k is not None and k != shape_of(indices, "indices")[-1]:
+        raise invalid("k", k, f"the columns of indices, {list(shape_of(indices))}")
     if counts is None:
         counts = new(like, (tokens,), Dtype.I32)
     if selected is True:
-        selected = new(like, shape_of(indices), dtype)
+        selected = new(like, shape_of(indices, "indices"), dtype)
     return indices, counts, None if selected is False else selected
 
 

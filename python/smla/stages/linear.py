@@ -4,7 +4,7 @@ from .. import _abi
 from .._run import StageCall
 from ..context import Context, Workspace
 from ..errors import one_of
-from ..tensor import Array, DtypeLike, plain, shape_of
+from ..tensor import Array, DtypeLike, plain, require_writable, shape_of
 from ._outputs import float_of, new, rank
 
 _NORMS = {"rms": 0, "layer": 1}
@@ -35,7 +35,7 @@ def norm(
     x: [T,G,D]. weight, bias: [D]. eps: > 0. out: [T,G,D], may be x. Returns out, of x's dtype.
     """
     if out is None:
-        out = new(x, shape_of(x), float_of(x))
+        out = new(x, shape_of(x, "x"), float_of(x))
     values = {
         "kind": one_of("kind", kind, _NORMS),
         "eps": eps,
@@ -91,7 +91,9 @@ def inverse_rope(
 
 def _rotate(stage, x, positions, frequencies, style, first, inverse, out, context, workspace, stream):
     if out is None:
-        out = new(x, shape_of(x), float_of(x))
+        out = new(x, shape_of(x, "x"), float_of(x))
+    elif out is x:  # in place: the stage then has no `out`
+        require_writable(x, "out")
     values = {
         "style": one_of("style", style, _STYLES),
         "inverse": int(inverse),
