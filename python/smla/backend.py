@@ -11,7 +11,7 @@ from ._fill import Struct
 from ._library import check, lib, names, sized_text
 from .context import default_context
 from .errors import invalid, one_of
-from .plan import fill_batch, group_bits
+from .plan import bits_of, fill_batch, group_bits
 from .stages._outputs import new, rank
 from .tensor import device_of, dtype_of, plain, stream_of
 
@@ -50,6 +50,13 @@ def backends():
     return names(lib.smla_backend_list)
 
 
+def _text(value, name):
+    """A char* of a string; None and "" are absent."""
+    if value is not None and not isinstance(value, str):
+        raise invalid(name, repr(value), "a string")
+    return value.encode() if value else None
+
+
 def _device(device):
     """smla_device_info of a name ("sm_90") or of a dict of its fields; None: this machine's processor."""
     if device is None:
@@ -58,6 +65,8 @@ def _device(device):
         out = _DEVICE.fill({}, [])
         check(lib.smla_describe_device(device.encode(), c.byref(out)))
         return out
+    if not isinstance(device, dict):
+        raise invalid("device", repr(device), 'a name ("sm_90") or a dict')
     for name in device:
         if name not in _DEVICE_FIELDS:
             raise invalid(f"device.{name}", device[name], "one of " + ", ".join(_DEVICE_FIELDS))
@@ -70,20 +79,17 @@ def _args(family, device=None, kv_cache_dtype=None, dtype="bf16", wants=(), plan
     for name in numbers:
         if name not in _NUMBERS:
             raise invalid(name, numbers[name], "one of " + ", ".join(_NUMBERS))
-    wanted = 0
-    for name in wants:
-        wanted |= one_of("wants", name, _WANTS)
     out = _ARGS.fill(
         {
             "family": one_of("family", family, _FAMILIES),
             "dtype": parse(dtype),
-            "wants": wanted,
+            "wants": bits_of("wants", wants, _WANTS),
             "plan_groups": group_bits(plan_groups),
             **numbers,
         },
         [],
     )
-    out.kv_cache_dtype = kv_cache_dtype.encode() if kv_cache_dtype else None
+    out.kv_cache_dtype = _text(kv_cache_dtype, "kv_cache_dtype")
     out.device = _device(device)
     return out
 
@@ -96,7 +102,7 @@ def why_not(name, family, *, original=False, **options):
     args = _args(family, **options)
     text = sized_text(
         lambda buffer, size: lib.smla_backend_why_not(
-            name.encode(), c.byref(args), int(original), buffer, size
+            _text(name, "name"), c.byref(args), int(original), buffer, size
         )
     )
     return text.splitlines()
@@ -110,9 +116,7 @@ def select_backend(family, *, wanted=None, **options):
     args = _args(family, **options)
     return json.loads(
         sized_text(
-            lambda buffer, size: lib.smla_backend_select(
-                c.byref(args), wanted.encode() if wanted else None, buffer, size
-            )
+            lambda buffer, size: lib.smla_backend_select(c.byref(args), _text(wanted, "wanted"), buffer, size)
         )
     )
 
@@ -132,9 +136,7 @@ class Backend:
         self.context = default_context() if context is None else context
         args, handle = _args(family, **options), c.c_void_p()
         check(
-            lib.smla_backend_create(
-                self.context.handle, name.encode() if name else None, c.byref(args), c.byref(handle)
-            )
+            lib.smla_backend_create(self.context.handle, _text(name, "name"), c.byref(args), c.byref(handle))
         )
         self.handle, self._values = handle.value, args
         weakref.finalize(self, _destroy, lib.smla_backend_destroy, self.handle, self.context).atexit = False

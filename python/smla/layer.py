@@ -32,6 +32,7 @@ class Layer:
     def __init__(self, handle, context):
         self.handle, self.context = handle, context
         weakref.finalize(self, _release, lib.smla_layer_close, handle, context).atexit = False
+        self._groups = frozenset(self.info["plan_groups"])
 
     @classmethod
     def from_pretrained(cls, folder, layer, *, config=None, activations="f32", queries=None, context=None):
@@ -99,6 +100,9 @@ class Layer:
             "forced_topk": forced_topk,
             "topk": topk,
         }
+        for name, groups in (("plan", plan.groups), ("caches", caches)):
+            if not self._groups.issubset(groups):
+                raise invalid(name, sorted(groups), "those of " + ", ".join(sorted(self._groups)))
         for group, (cache, table) in caches.items():
             if f"{group}.cache" not in _STEP.places:
                 raise invalid("caches", repr(group), "a cache group of smla/layer.h")

@@ -30,9 +30,16 @@ class PlanGroup(NamedTuple):
 
 def group_bits(groups):
     """SMLA_PLAN_* bits of names: "primary", "window", "compressed", "index", "state", "index_state"."""
+    return bits_of("groups", groups, GROUPS)
+
+
+def bits_of(field, names, choices):
+    """The bits of names; a single string is no list of them."""
+    if isinstance(names, str):
+        raise invalid(field, repr(names), "a list of names")
     bits = 0
-    for name in groups:
-        bits |= one_of("groups", name, GROUPS)
+    for name in names:
+        bits |= one_of(field, name, choices)
     return bits
 
 
@@ -81,9 +88,10 @@ class Plan:
         workers=0,
         batch_invariant=False,
     ):
+        bits = group_bits(groups)
         args = _ARGS.fill(
             {
-                "groups": group_bits(groups),
+                "groups": bits,
                 "max_tokens": max_tokens,
                 "max_requests": max_requests,
                 "max_seq_len": max_seq_len,
@@ -102,6 +110,7 @@ class Plan:
         handle = c.c_void_p()
         check(lib.smla_plan_create(c.byref(args), c.byref(handle)))
         self.handle = handle.value
+        self.groups = frozenset(name for name, bit in GROUPS.items() if bits & bit)
         weakref.finalize(self, lib.smla_plan_destroy, self.handle).atexit = False
 
     def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, **groups):

@@ -13,7 +13,7 @@ from ._abi import Dtype
 from ._fill import Struct
 from ._library import check, lib
 from .errors import invalid
-from .stages._outputs import rank
+from .stages import _outputs
 from .tensor import PACKED, Array, describe, empty, require_writable, shape_of
 
 _ARGS = {
@@ -68,7 +68,7 @@ def request_rows(
     own numbering. is_valid: [T] u8. workspace_of_token: [T], >= 0: rows are workspace_starts[w] + p. Returns
     Rows; lens counts rows that are not -1, the length of a prefix only with `compact` or trailing holes.
     """
-    shape = rank(positions, "positions", 2)
+    shape = _outputs.rank(positions, "positions", 2)
     rows = _new(positions, *shape) if rows is None else rows
     counts = _new(positions, shape[0]) if counts is None else counts
     _run(
@@ -101,7 +101,7 @@ def split_context(
 
     positions: [T,K]. context_lens: [T]. Returns (context_rows, new_rows), each [T,K].
     """
-    shape = rank(positions, "positions", 2)
+    shape = _outputs.rank(positions, "positions", 2)
     context_rows = _new(positions, *shape) if context_rows is None else context_rows
     new_rows = _new(positions, *shape) if new_rows is None else new_rows
     _run(
@@ -154,7 +154,7 @@ def combined_rows(
     Rows.
     """
     if tokens is None and selected is not None:
-        tokens = rank(selected, "selected", 2)[0]
+        tokens = _outputs.rank(selected, "selected", 2)[0]
     if tokens is None:
         raise invalid("tokens", None, "how many query tokens, as nothing was selected")
     columns = (topk + window + 127) // 128 * 128 if columns is None else columns
@@ -211,10 +211,10 @@ def mixed_rows(
     query_start_loc: [R+1], seq_lens: [R], request_of_token: [Td+Tp]. Returns Rows of [Td+Tp, window + P],
     P = max(topk, Kd) rounded up to 4.
     """
-    decodes = rank(decode_window_rows, "decode_window_rows", 2)[0]
+    decodes = _outputs.rank(decode_window_rows, "decode_window_rows", 2)[0]
     if tokens is None:
-        (tokens,) = rank(request_of_token, "request_of_token", 1)
-    wide = 0 if decode_entries is None else rank(decode_entries, "decode_entries", 2)[1]
+        (tokens,) = _outputs.rank(request_of_token, "request_of_token", 1)
+    wide = 0 if decode_entries is None else _outputs.rank(decode_entries, "decode_entries", 2)[1]
     if rows is None:
         rows = _new(request_of_token, tokens, window + (max(topk, wide) + 3) // 4 * 4)
     lens = _new(request_of_token, tokens) if lens is None else lens
@@ -260,7 +260,7 @@ def decode_schedule(
     0, 0, 0) and splits [B+1], prefix sums of how many parts work on each request.
     """
     schedule = _new(lens, parts, 8) if schedule is None else schedule
-    splits = _new(lens, rank(lens, "lens", 1)[0] + 1) if splits is None else splits
+    splits = _new(lens, _outputs.rank(lens, "lens", 1)[0] + 1) if splits is None else splits
     _run("decode_schedule", {"lens": lens, "schedule": schedule, "splits": splits})
     return schedule, splits
 
@@ -283,7 +283,7 @@ def prefill_chunks(
     query token, rows, 1 if the rows are still there from the chunk before.
     """
     if chunks is None:
-        (starts,) = rank(query_start_loc, "query_start_loc", 1)
+        (starts,) = _outputs.rank(query_start_loc, "query_start_loc", 1)
         tokens = max(int(query_start_loc[starts - 1]), 0) if starts else 0
         chunks = _new(query_start_loc, starts + tokens, 6)
     args = _run(

@@ -147,8 +147,9 @@ def _describe_torch(array, name):
     except RuntimeError:  # a layout without strides, or without memory of its own
         _check_torch(array, name)
         raise
-    if not address:  # no elements, or a device without memory
+    if not address:  # no elements, then any strides; or a device without memory
         _check_torch(array, name)
+        strides = _dense(shape)
     if dtype is Dtype.E2M1:  # float4_e2m1fn_x2: elements of two values
         shape, strides = _pairs(shape, strides, name)
     ndim = len(shape)
@@ -220,7 +221,7 @@ def _memory(array, name):
             DeviceType.CUDA if index >= 0 else DeviceType.CPU,
             max(index, 0),
             tuple(array.shape),
-            array.stride(),
+            _dense(array.shape) if 0 in array.shape else array.stride(),
             True,
             array,
         )
@@ -346,7 +347,8 @@ def empty(like, shape, dtype):
     if isinstance(like, np.ndarray):
         return np.empty(shape, _NUMPY[dtype])
     if _is_torch(like):
-        return like.new_empty(shape, dtype=getattr(sys.modules["torch"], _dtypes.TORCH[dtype]))
+        torch = sys.modules["torch"]  # before 2.7 without e8m0
+        return like.new_empty(shape, dtype=getattr(torch, _dtypes.TORCH[dtype], torch.uint8))
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(like, cupy.ndarray):
         return cupy.empty(shape, _NUMPY[dtype])
