@@ -1,0 +1,472 @@
+"""The indexer logits of DeepGEMM on smla, on CPUs and GPUs: `from smla.compat import deep_gemm`.
+
+    logits[t,j] = key_scale[j] * sum_h weights[t,h] * relu(q[t,h] . k[j])
+
+Names, arguments, defaults and results are those of its attention calls of June 2026;
+docs/python/compat_deep_gemm.md lists every argument, what is accepted beyond it and what is refused.
+
+Alphabet: S query rows, B requests of next_n rows each, H index heads, D channels, N keys.
+fp8: e4m3, and one f32 scale per key. fp4: e2m1, two per byte in int8, the even channel in the low nibble, and
+one UE8M0 per 32 channels, those of a row or key in one int32. A page of a cache holds the values of all its
+keys, then all their scales: its last dimension tells bytes per key, not where they lie.
+Tensors are on one device. Calls run on its current stream, never wait, and may be captured in a CUDA graph.
+Errors: InvalidArgument names the argument, what it got and wants; Unsupported if no kernel can run it.
+"""
+
+import operator
+import os
+from typing import NamedTuple
+
+import torch
+
+from ..cache import Cache
+from ..errors import invalid
+from ..stages import score
+from ..tensor import tensor as typed
+
+__all__ = [
+    "fp8_fp4_mqa_logits",
+    "fp8_fp4_paged_mqa_logits",
+    "fp8_mqa_logits",
+    "fp8_paged_mqa_logits",
+    "get_num_sms",
+    "get_paged_mqa_logits_metadata",
+    "set_num_sms",
+]
+
+ValuesAndScales = tuple[torch.Tensor, torch.Tensor | None]
+
+_WIDTH, _GROUP, _SCALE_BYTES = 128, 32, 4  # channels of a key; channels per UE8M0; bytes of a key's scales
+_SPLIT = 256  # keys per unit of the schedule
+_NIBBLES = {getattr(torch, name, None) for name in ("int8", "uint8", "float4_e2m1fn_x2")} - {None}
+_WEIGHTS = (torch.float32, torch.bfloat16)
+
+
+class _Kind(NamedTuple):
+    """How values are stored. format: of smla's caches. bits: of a value. scale_dtype: of dense keys."""
+
+    format: str
+    bits: int
+    scale_dtype: torch.dtype
+
+    @property
+    def row_bytes(self):
+        return _WIDTH * self.bits // 8
+
+    def scale_bytes(self, width):
+        """Bytes of scales that mean something at this width; what follows them may be anything."""
+        return _SCALE_BYTES if self.bits == 8 else width // _GROUP
+
+
+_FP8 = _Kind("index_fp8_132", 8, torch.float32)
+_FP4 = _Kind("index_mxfp4_68", 4, torch.int32)
+_num_sms = 0  # 0: the device's own
+
+
+def get_num_sms() -> int:
+    """Multiprocessors to make schedules for: those of the current GPU; without one, the process's cores."""
+    return _num_sms or _device_parts()
+
+
+def set_num_sms(new_num_sms: int) -> None:
+    """What get_num_sms returns from now on; 0: the device's own. smla's kernels do not heed it."""
+    global _num_sms
+    wanted = _integer(new_num_sms, "new_num_sms", 0)
+    if torch.cuda.is_available() and wanted > _device_parts():
+        raise invalid("new_num_sms", wanted, f"at most {_device_parts()}, those of the device")
+    _num_sms = wanted
+
+
+def _device_parts():
+    if torch.cuda.is_available():
+        return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    return len(os.sched_getaffinity(0))
+
+
+def fp8_fp4_mqa_logits(
+    q: ValuesAndScales,
+    kv: ValuesAndScales,
+    weights: torch.Tensor,
+    cu_seq_len_k_start: torch.Tensor,
+    cu_seq_len_k_end: torch.Tensor,
+    clean_logits: bool = True,
+    max_seqlen_k: int = 0,
+    logits_dtype: torch.dtype = torch.float32,
+) -> torch.Tensor:
+    """Logits of rows over keys [cu_seq_len_k_start[t], cu_seq_len_k_end[t]), all keys in one array.
+
+    q: fp8 ([S,H,D] e4m3, None), fp4 ([S,H,D/2] int8, [S,H] int32).
+    kv: fp8 ([N,D] e4m3, [N] f32), fp4 ([N,D/2] int8, [N] int32).
+    weights: [S,H] f32 or bf16. cu_seq_len_k_start, cu_seq_len_k_end: [S] int32.
+    max_seqlen_k: 0: column j is key j, of N; else column j is key cu_seq_len_k_start[t] + j, of max_seqlen_k.
+    Returns [S,columns] of logits_dtype, f32 or bf16. Columns outside a row's window: -inf with clean_logits,
+    else whatever was there.
+    """
+    values, scales = _pair(q, "q")
+    rows, heads, _ = _require(values, "q", ("S", "H", "D"))
+    queries = _Queries(values, scales)
+    keys = _DenseKeys(queries, *_pair(kv, "kv"))
+    _require(weights, "weights", (rows, heads), _WEIGHTS, values)
+    _require(cu_seq_len_k_start, "cu_seq_len_k_start", (rows,), (torch.int32,), values)
+    _require(cu_seq_len_k_end, "cu_seq_len_k_end", (rows,), (torch.int32,), values)
+    most = _integer(max_seqlen_k, "max_seqlen_k", 0)
+    if most == 0:
+        logits = _Logits(values, rows, keys.count, keys.count + _SPLIT, logits_dtype)
+        where = {"starts": cu_seq_len_k_start, "ends": cu_seq_len_k_end}
+    else:
+        logits = _Logits(values, rows, most, most, logits_dtype)
+        where = _relative_columns(cu_seq_len_k_start, cu_seq_len_k_end, keys.count, most)
+    if keys.count == 0:
+        return logits.without_keys()
+    return logits.score(queries, weights, keys.cache(by_key=most > 0), clean_logits, where)
+
+
+def fp8_fp4_paged_mqa_logits(
+    q: ValuesAndScales,
+    kv_cache: torch.Tensor,
+    weights: torch.Tensor,
+    context_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    schedule_meta: torch.Tensor | None,
+    max_context_len: int,
+    clean_logits: bool = False,
+    logits_dtype: torch.dtype = torch.float32,
+    indices: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Logits of next_n rows per request over the keys in the request's pages.
+
+    q: fp8 ([B,next_n,H,D] e4m3, None), fp4 ([B,next_n,H,D/2] int8, [B,next_n,H] int32).
+    kv_cache: [pages,block,1,D+4] uint8, of fp4 [pages,block,1,D/2+4]. weights: [B*next_n,H] f32 or bf16.
+    context_lens: [B,next_n] int32, the keys of each row, or [B]: row n has context_lens[b] - next_n + n + 1.
+    block_table: [B,max_blocks] int32. Keys of a page that does not exist score -inf.
+    schedule_meta: never read. indices: [B] int32, the request of each row, with next_n 1; not needed either.
+    Returns [B*next_n,max_context_len] of logits_dtype, f32 or bf16. Columns past a row's keys: -inf with
+    clean_logits, else whatever was there.
+    """
+    values, scales = _pair(q, "q")
+    batch, next_n, heads, _ = _require(values, "q", ("B", "next_n", "H", "D"))
+    rows = batch * next_n
+    queries = _Queries(values, scales)
+    _require(weights, "weights", (rows, heads), _WEIGHTS, values)
+    _require(block_table, "block_table", (batch, "max_blocks"), (torch.int32,), values)
+    one_each = getattr(context_lens, "ndim", 2) == 1
+    _require(context_lens, "context_lens", (batch,) if one_each else (batch, next_n), (torch.int32,), values)
+    if indices is not None:
+        _check_indices(indices, batch, next_n, values)
+    most = _integer(max_context_len, "max_context_len", 0)
+    logits = _Logits(values, rows, most, most, logits_dtype)
+    keys, table = _paged_keys(kv_cache, block_table, queries)
+    if keys is None:
+        return logits.without_keys()
+    ends = context_lens.reshape(batch, 1 if one_each else next_n)
+    if one_each:  # of the last row; below 0 is 0
+        ends = ends.clamp(min=0) + torch.arange(1 - next_n, 1, dtype=torch.int32, device=values.device)
+    row = torch.arange(rows, dtype=torch.int32, device=values.device)
+    where = {"ends": ends.flatten(), "block_table": table, "request_of_token": row // max(next_n, 1)}
+    return logits.score(queries, weights, keys, clean_logits, where)
+
+
+def fp8_mqa_logits(
+    q: torch.Tensor,
+    kv: ValuesAndScales,
+    weights: torch.Tensor,
+    cu_seq_len_k_start: torch.Tensor,
+    cu_seq_len_k_end: torch.Tensor,
+    clean_logits: bool = True,
+    max_seqlen_k: int = 0,
+) -> torch.Tensor:
+    """fp8_fp4_mqa_logits of fp8 queries, to f32. q: [S,H,D] e4m3."""
+    return fp8_fp4_mqa_logits(
+        (q, None), kv, weights, cu_seq_len_k_start, cu_seq_len_k_end, clean_logits, max_seqlen_k
+    )
+
+
+def fp8_paged_mqa_logits(
+    q: torch.Tensor,
+    kv_cache: torch.Tensor,
+    weights: torch.Tensor,
+    context_lens: torch.Tensor,
+    block_table: torch.Tensor,
+    schedule_meta: torch.Tensor | None,
+    max_context_len: int,
+    clean_logits: bool = False,
+    indices: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """fp8_fp4_paged_mqa_logits of fp8 queries, to f32. q: [B,next_n,H,D] e4m3."""
+    return fp8_fp4_paged_mqa_logits(
+        (q, None),
+        kv_cache,
+        weights,
+        context_lens,
+        block_table,
+        schedule_meta,
+        max_context_len,
+        clean_logits,
+        indices=indices,
+    )
+
+
+def get_paged_mqa_logits_metadata(
+    context_lens: torch.Tensor, block_kv: int, num_sms: int, indices: torch.Tensor | None = None
+) -> torch.Tensor:
+    """How DeepGEMM shares the keys of a batch among multiprocessors: [num_sms+1,2] int32.
+
+    Entry i: where multiprocessor i begins, as (q atom, split of 256 keys); it ends where i + 1 begins.
+    A q atom is up to two rows of a request, and walks over the keys of the last row of that request.
+    context_lens: [B,next_n] or [B] int32. block_kv: keys per page, which change nothing here.
+    indices: [B] int32, the request of each row, with next_n 1: two neighbours of one request are an atom,
+    named by the first of them. smla's kernels plan by themselves: this is for callers that look into it.
+    """
+    shape = ("B",) if getattr(context_lens, "ndim", 2) == 1 else ("B", "next_n")
+    batch, *rest = _require(context_lens, "context_lens", shape, (torch.int32,))
+    next_n = rest[0] if rest else 1
+    if next_n == 0:
+        raise invalid("context_lens.shape", list(context_lens.shape), "[B, next_n], next_n at least 1")
+    _integer(block_kv, "block_kv", 1)
+    parts = _integer(num_sms, "num_sms", 1)
+    lens = context_lens.reshape(batch, next_n)[:, -1]
+    if indices is None:
+        return _share(_splits(lens)[:, None].expand(batch, (next_n + 1) // 2).flatten(), parts)
+    _check_indices(indices, batch, next_n, context_lens)
+    return _share(_paired_splits(lens, indices), parts)
+
+
+def _splits(lens):
+    return (lens.clamp(min=0) - 1) // _SPLIT + 1
+
+
+def _paired_splits(lens, indices):
+    """Splits of each row: those of a pair, which are those of its second row, stand in its first."""
+    rows = torch.arange(lens.numel(), device=lens.device)
+    follows = torch.zeros_like(rows, dtype=torch.bool)  # rows of the same request as the one before
+    follows[1:] = indices[1:] == indices[:-1]
+    run = torch.cummax(rows.masked_fill(follows, 0), 0).values  # the first row of the request
+    second = (rows - run) % 2 == 1
+    splits = _splits(lens)
+    of_pair = torch.where(second.roll(-1), splits.roll(-1), splits)  # row 0 comes round: never a second
+    return of_pair.masked_fill(second, 0)
+
+
+def _share(splits, parts):
+    """Cuts the splits of all atoms, one behind the other, into `parts` of one length or one more."""
+    ends = torch.nn.functional.pad(splits.cumsum(0), (1, 0))  # ends[i]: splits before atom i
+    part = torch.arange(parts + 1, device=splits.device)
+    total = ends[-1]
+    extra = total % parts
+    if _first_get_more(splits.device):
+        longer = torch.minimum(part, extra)
+    else:
+        longer = (part - (parts - extra)).clamp(min=0)
+    begin = part * (total // parts) + longer
+    atom = torch.searchsorted(ends[1:], begin, right=True)
+    return torch.stack((atom, begin - ends[atom]), dim=1).to(torch.int32)
+
+
+def _first_get_more(device):
+    """Which parts get the remainder: the last ones on Hopper, the first ones from Blackwell on."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 10
+
+
+class _Queries:
+    """Queries as smla takes them. values: [T,H,128]. scales: [T,H,4] e8m0 of fp4, else None. width: D."""
+
+    def __init__(self, q, q_sf):
+        codes, kind, self.width = _codes(q, "q")
+        self.device = q.device
+        codes = _widened(codes.flatten(0, -3), kind.row_bytes)
+        if kind is _FP8:
+            if q_sf is not None:
+                raise invalid("q_sf", "a tensor", "None: the scales of fp8 queries belong into weights")
+            self.values, self.scales = codes.view(torch.float8_e4m3fn), None
+        else:
+            _require(q_sf, "q_sf", tuple(q.shape[:-1]), (torch.int32,), q)
+            scales = q_sf.flatten(0, -2).unsqueeze(-1).view(torch.uint8)[..., : kind.scale_bytes(self.width)]
+            self.values = typed(codes, "e2m1", "q")
+            self.scales = typed(_widened(scales, _SCALE_BYTES), "e8m0", "q_sf")
+
+
+class _DenseKeys:
+    """Keys and scales in two tensors, as caches of smla."""
+
+    def __init__(self, queries, kv, kv_sf):
+        self.count, _ = _require(kv, "kv", ("N", "D"), None, queries)
+        self._codes, self._kind, self._width = _codes(kv, "kv")
+        if self._width != queries.width:
+            raise invalid("kv.shape", list(kv.shape), f"the {queries.width} channels of q")
+        _require(kv_sf, "kv_sf", (self.count,), (self._kind.scale_dtype,), kv)
+        self._scales = kv_sf
+
+    def cache(self, by_key):
+        """by_key: pages of one key each; else one page of all keys."""
+        if not by_key and (page := self._page_in_place()):
+            return page
+        page_tokens = 1 if by_key else self.count
+        codes = self._codes.unflatten(0, (-1, page_tokens))
+        scales = self._scales.unsqueeze(-1).view(torch.uint8).unflatten(0, (-1, page_tokens))
+        return _pack(codes, scales, self._kind, self._width)
+
+    def _page_in_place(self):
+        """The page that both tensors are parts of, or None: then the scales do not lie as those of a page do.
+
+        They do in a workspace of M keys that is cut into values and scales, also if N < M keys are given.
+        """
+        codes, scales, row = self._codes, self._scales, self._kind.row_bytes
+        if codes.shape[1] != row or not codes.is_contiguous() or not scales.is_contiguous():
+            return None
+        tokens, rest = divmod(scales.data_ptr() - codes.data_ptr(), row)
+        size = tokens * (row + _SCALE_BYTES)
+        if (
+            rest
+            or tokens < self.count
+            or codes.storage_offset() + size > codes.untyped_storage().nbytes()
+            or codes.data_ptr() % 16
+        ):
+            return None
+        # A stride of 16-byte words, though there is one page: kernels that load by such words ask for it.
+        return Cache(
+            codes.as_strided((size,), (1,)),
+            self._kind.format,
+            tokens,
+            pages=1,
+            page_stride_bytes=_round_up(size, 16),
+        )
+
+
+class _Logits:
+    """The result. Its rows lie as far apart as DeepGEMM's: multiples of 1024 bytes."""
+
+    def __init__(self, like, rows, columns, room, dtype):
+        if dtype not in (torch.float32, torch.bfloat16):
+            raise invalid("logits_dtype", dtype, "torch.float32 or torch.bfloat16")
+        stride = _round_up(room, 1024 // dtype.itemsize)
+        self._out = torch.empty((rows, stride), dtype=dtype, device=like.device)[:, :columns]
+
+    def without_keys(self):
+        return self._out.fill_(float("-inf"))
+
+    def score(self, queries, weights, keys, clean, where):
+        out = self._out
+        sums = out if out.dtype is torch.float32 else torch.empty_like(out, dtype=torch.float32)
+        score(
+            queries.values,
+            weights.float(),
+            keys,
+            q_scales=queries.scales,
+            fill=bool(clean),
+            logits=sums,
+            **where,
+        )
+        return out if sums is out else out.copy_(sums)
+
+
+def _relative_columns(starts, ends, keys, columns):
+    """Column j of row t is key starts[t] + j: pages of one key, and a table whose row r is r, r + 1, ...
+
+    Rows of the table overlap: it takes keys + columns words of memory, not rows * columns.
+    """
+    first = starts.clamp(min=0)
+    table = torch.arange(keys + columns, dtype=torch.int32, device=starts.device)
+    return {
+        "block_table": table.as_strided((keys, columns), (1, 1)),
+        "request_of_token": first,
+        "ends": ends.clamp(0, keys) - first,
+    }
+
+
+def _paged_keys(kv_cache, block_table, queries):
+    """The cache, and the table into it; (None, None) if it has no pages."""
+    flat = getattr(kv_cache, "ndim", 4) == 3
+    shape = ("pages", "block", "D+4") if flat else ("pages", "block", 1, "D+4")
+    pages, block, *_, record = _require(kv_cache, "kv_cache", shape, None, block_table)
+    if kv_cache.dtype.itemsize != 1:
+        raise invalid("kv_cache.dtype", kv_cache.dtype, "torch.uint8")
+    width = queries.width
+    kind = {width + _SCALE_BYTES: _FP8, width // 2 + _SCALE_BYTES: _FP4}.get(record)
+    if kind is None:
+        wanted = f"a last dimension of {width} + 4 (fp8) or {width} / 2 + 4 (fp4) bytes"
+        raise invalid("kv_cache.shape", list(kv_cache.shape), wanted)
+    if pages == 0:
+        return None, None
+    if not kv_cache[0].is_contiguous():
+        raise invalid("kv_cache.stride", list(kv_cache.stride()), "pages that are dense inside")
+    if width == _WIDTH:
+        return Cache(kv_cache, kind.format, block), block_table
+    # Narrower keys: a copy of the listed pages, with channels of 0 up to smla's width.
+    listed = kv_cache.view(torch.uint8).index_select(0, block_table.flatten().clamp(0, pages - 1)).flatten(1)
+    row = width * kind.bits // 8
+    values = listed[:, : block * row].unflatten(1, (block, row))
+    scales = listed[:, block * row :].unflatten(1, (block, _SCALE_BYTES))
+    table = torch.arange(block_table.numel(), dtype=torch.int32, device=block_table.device)
+    missing = (block_table < 0) | (block_table >= pages)
+    return _pack(values, scales, kind, width), table.view(block_table.shape).masked_fill_(missing, -1)
+
+
+def _pack(values, scales, kind, width):
+    """Keys as a cache. values: [pages,keys,bytes] u8; short ones end in 0. scales: [pages,keys,4] u8."""
+    pages, keys, given = values.shape
+    middle, end = keys * kind.row_bytes, keys * (kind.row_bytes + _SCALE_BYTES)
+    new = values.new_zeros if given < kind.row_bytes else values.new_empty
+    packed = new((pages, _round_up(end, 32)))  # 32: a sector of GPU memory
+    packed[:, :middle].unflatten(1, (keys, kind.row_bytes))[..., :given].copy_(values)
+    known = kind.scale_bytes(width)
+    packed[:, middle:end].unflatten(1, (keys, _SCALE_BYTES))[..., :known].copy_(scales[..., :known])
+    return Cache(packed, kind.format, keys, pages=pages, page_stride_bytes=packed.shape[1])
+
+
+def _codes(x, name):
+    """x as bytes, how its values are stored, and its channels."""
+    if x.dtype is torch.float8_e4m3fn:
+        kind, width = _FP8, x.shape[-1]
+    elif x.dtype in _NIBBLES:
+        kind, width = _FP4, x.shape[-1] * 2
+    else:
+        raise invalid(f"{name}.dtype", x.dtype, "torch.float8_e4m3fn, or torch.int8 of two e2m1 each")
+    if not 1 <= width <= _WIDTH or (kind is _FP4 and width % _GROUP):
+        raise invalid(f"{name}.shape", list(x.shape), "1 to 128 channels; of e2m1 32, 64, 96 or 128")
+    return x.view(torch.uint8), kind, width
+
+
+def _widened(x, wanted):
+    missing = wanted - x.shape[-1]
+    return torch.nn.functional.pad(x, (0, missing)) if missing else x
+
+
+def _check_indices(indices, batch, next_n, like):
+    _require(indices, "indices", (batch,), (torch.int32,), like)
+    if next_n != 1:
+        raise invalid("indices", f"next_n {next_n}", "next_n 1, a request of each row")
+
+
+def _pair(pair, name):
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise invalid(name, type(pair).__name__, "a tuple of two: values and scales")
+    return pair
+
+
+def _integer(value, name, least):
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise invalid(name, repr(value), "an integer") from None
+    if number < least:
+        raise invalid(name, number, f"at least {least}")
+    return number
+
+
+def _require(x, name, shape, dtypes=None, like=None):
+    """The shape of x, if that is a tensor of this shape (a name: any extent), dtype, and like's device."""
+    if not isinstance(x, torch.Tensor):
+        raise invalid(name, type(x).__name__, "a torch.Tensor")
+    if dtypes and x.dtype not in dtypes:
+        raise invalid(f"{name}.dtype", x.dtype, " or ".join(map(str, dtypes)))
+    if len(x.shape) != len(shape) or any(
+        type(wanted) is not str and got != wanted for got, wanted in zip(x.shape, shape, strict=True)
+    ):
+        raise invalid(f"{name}.shape", list(x.shape), f"[{', '.join(map(str, shape))}]")
+    if like is not None and x.device != like.device:
+        raise invalid(f"{name}.device", x.device, f"{like.device}, as q")
+    return tuple(x.shape)
+
+
+def _round_up(n, multiple):
+    return -(-n // multiple) * multiple

@@ -1,0 +1,65 @@
+"""The functions that vLLM's sparse MLA backends call, under their own names and signatures, on smla's stages.
+
+    from smla.compat.vllm_ops import concat_and_cache_mla, triton_convert_req_index_to_global_index
+
+Where each is called from, and what became of those that are not here: docs/python/compat_vllm_ops.md. PyTorch
+tensors of a CPU or a GPU; calls read nothing back from a GPU, so they may be captured in a CUDA graph.
+Errors: smla.InvalidArgument or smla.Unsupported, naming the argument. vLLM itself is not needed and not
+imported.
+"""
+
+from .attention import KV_SPLITS_CANDIDATES, triton_bf16_mla_sparse_interface, triton_mla_sparse_attention
+from .caches import (
+    concat_and_cache_mla,
+    cp_gather_and_upconvert_fp8_kv_cache,
+    cp_gather_indexer_k_quant_cache,
+    dequantize_and_gather_k_cache,
+    indexer_k_quant_and_cache,
+    latent_cache,
+    quantize_and_insert_k_cache,
+)
+from .indices import (
+    _lse2_to_lse,
+    build_flashinfer_mixed_sparse_indices,
+    combine_topk_swa_indices,
+    compute_global_topk_indices_and_lens,
+    filter_prefill_indices,
+    lse2_to_lse,
+    triton_convert_req_index_to_global_index,
+    triton_filter_and_convert_dcp_index,
+)
+from .logits import (
+    fp8_mqa_logits_triton,
+    fp8_paged_mqa_logits_triton,
+    top_k_per_row_decode,
+    top_k_per_row_prefill,
+    warmup_fp8_mqa_logits_triton,
+    warmup_fp8_paged_mqa_logits_triton,
+)
+
+__all__ = [
+    "KV_SPLITS_CANDIDATES",
+    "_lse2_to_lse",
+    "build_flashinfer_mixed_sparse_indices",
+    "combine_topk_swa_indices",
+    "compute_global_topk_indices_and_lens",
+    "concat_and_cache_mla",
+    "cp_gather_and_upconvert_fp8_kv_cache",
+    "cp_gather_indexer_k_quant_cache",
+    "dequantize_and_gather_k_cache",
+    "filter_prefill_indices",
+    "fp8_mqa_logits_triton",
+    "fp8_paged_mqa_logits_triton",
+    "indexer_k_quant_and_cache",
+    "latent_cache",
+    "lse2_to_lse",
+    "quantize_and_insert_k_cache",
+    "top_k_per_row_decode",
+    "top_k_per_row_prefill",
+    "triton_bf16_mla_sparse_interface",
+    "triton_convert_req_index_to_global_index",
+    "triton_filter_and_convert_dcp_index",
+    "triton_mla_sparse_attention",
+    "warmup_fp8_mqa_logits_triton",
+    "warmup_fp8_paged_mqa_logits_triton",
+]

@@ -1,0 +1,88 @@
+"""Sparse attention over flat bf16 rows (vllm/v1/attention/ops/triton_mla_sparse_kernel.py,
+xpu_mla_sparse.py).
+
+Alphabet: T query tokens, H heads, K listed rows, S rows of keys.
+"""
+
+import torch
+
+from ... import stages
+from ...cache import Cache
+from ...errors import invalid
+from .caches import PLAIN
+
+KV_SPLITS_CANDIDATES = (1, 2, 4, 8, 16)
+_VALUE_WIDTH = 512
+
+
+def triton_mla_sparse_attention(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    indices: torch.Tensor,
+    sm_scale: float,
+    num_kv_splits: int | None = None,
+    sm_count: int | None = None,
+) -> torch.Tensor:
+    """Attention of q[t] over rows indices[t] of kv; a token without rows: 0. Returns [T,H,512] bf16.
+
+    q: [T,H,576] bf16. kv: [S,1,576] bf16, rows any distance apart. indices: [T,1,K] i32: below 0 or from S
+    on: no row. num_kv_splits, sm_count: hints of the original's launch; stage attend splits by shape.
+    """
+    _check_splits(num_kv_splits)
+    return stages.attend(
+        q,
+        flat_rows(kv),
+        _rows("indices", indices),
+        softmax_scale=sm_scale,
+        value_width=_VALUE_WIDTH,
+        out_dtype="bf16",
+    ).out
+
+
+def triton_bf16_mla_sparse_interface(
+    q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, sm_scale: float, d_v: int = 512
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """triton_mla_sparse_attention of the base class, with d_v values: (out [T,H,d_v] bf16, max_logits [T,H],
+    lse [T,H]), f32 in natural logarithms, -inf for a token without rows.
+    """
+    done = stages.attend(
+        q,
+        flat_rows(kv),
+        _rows("indices", indices),
+        softmax_scale=sm_scale,
+        value_width=d_v,
+        out_dtype="bf16",
+        lse=True,
+        max_logits=True,
+    )
+    return done.out, done.max_logits, done.lse
+
+
+def flat_rows(kv: torch.Tensor) -> Cache:
+    """[S,1,D] bf16 (or f32) rows, any distance apart, as a cache of pages of one row."""
+    if kv.ndim != 3 or kv.shape[1] != 1 or kv.stride(2) != 1 or kv.dtype not in PLAIN:
+        raise invalid(
+            "kv",
+            f"{kv.dtype} {list(kv.shape)}, strides {kv.stride()}",
+            "torch.bfloat16 [rows, 1, width], dense rows",
+        )
+    stride = max(kv.stride(0), kv.shape[2]) if kv.shape[0] < 2 else kv.stride(0)  # of one row, any
+    return Cache(
+        kv,
+        PLAIN[kv.dtype],
+        1,
+        pages=kv.shape[0],
+        width=kv.shape[2],
+        page_stride_bytes=stride * kv.element_size(),
+    )
+
+
+def _rows(name, indices):
+    if indices.ndim != 3 or indices.shape[1] != 1:
+        raise invalid(f"{name}.shape", list(indices.shape), "[tokens, 1, rows]: one head of keys")
+    return indices[:, 0]
+
+
+def _check_splits(num_kv_splits):
+    if num_kv_splits is not None and (num_kv_splits < 0 or num_kv_splits != int(num_kv_splits)):
+        raise invalid("num_kv_splits", num_kv_splits, "None, 0 or a number of splits")

@@ -1,0 +1,124 @@
+"""DeepSeek-V4's forward_mqa over vLLM's own metadata. Needs vLLM.
+
+vLLM chooses V4's implementation itself, not through its registry of backends: whoever wants this one makes it
+the forward_mqa of the class that is chosen (docs/python/vllm.md).
+"""
+
+import torch
+
+from .. import Cache, stages
+from ..compat.vllm_ops.caches import paged
+
+_FORMATS = {torch.bfloat16: "row_bf16", torch.float32: "row_f32", 584: "fp8_584", 512: "fp8_512"}
+
+
+def forward_mqa(
+    layer: object, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor, output: torch.Tensor
+) -> None:
+    """Attention of the step's tokens over their windows and compressed entries; outputs stay rotated.
+
+    layer: DeepseekV4MLAAttention. q: [N,H,512], rotated. output: [N,>=H,512]; heads behind those of q become
+    0. kv and positions are those of the step, written and used by vLLM before. Without metadata: output
+    becomes 0.
+    """
+    from vllm.forward_context import get_forward_context
+
+    metadata = get_forward_context().attn_metadata
+    if metadata is None:  # a warm-up run
+        output.zero_()
+        return
+    window = metadata[layer.swa_cache_layer.prefix]
+    entries = metadata.get(layer.prefix)
+    attend = _attention(layer, q, output)
+    decodes, prefills = window.num_decode_tokens, window.num_prefill_tokens
+    if decodes:
+        attend(
+            slice(0, decodes),
+            window.decode_swa_indices.view(decodes, -1),
+            window.decode_swa_lens[:decodes],
+            *_decode_entries(layer, window, entries, decodes),
+        )
+    if prefills:
+        part = slice(decodes, decodes + prefills)
+        attend(part, *_prefill_window(layer, window, part), *_prefill_entries(layer, window, entries, part))
+
+
+def _attention(layer, q, output):
+    """A function of a part of the step's tokens, their window rows and lengths, and those of their
+    entries.
+    """
+    heads = q.shape[1]
+    output[:, heads:].zero_()
+    caches = {"cache": _cache(layer, layer.swa_cache_layer.kv_cache)}
+    if layer.compress_ratio > 1:  # else there is no compressed cache, whatever the layer holds
+        caches["extra"] = _cache(layer, layer.kv_cache)
+    sink = None if layer.attn_sink is None else layer.attn_sink[:heads]
+    q_scale = layer._flashinfer_fp8_q_scale if q.dtype is torch.float8_e4m3fn else None
+
+    def attend(part, rows, lengths, extra_rows=None, extra_lengths=None):
+        stages.attend(
+            q[part],
+            rows=rows,
+            lengths=lengths,
+            extra_rows=extra_rows,
+            extra_lengths=extra_lengths,
+            softmax_scale=layer.scale,
+            q_scale=q_scale,
+            sink=sink,
+            out=output[part, :heads],
+            **caches,
+        )
+
+    return attend
+
+
+def _cache(layer, data) -> Cache:
+    """[nb,bs,record] as a smla.Cache: 584-byte records, plain rows, or e4m3 of the layer's one scale."""
+    one_scale = data.dtype is torch.float8_e4m3fn
+    return paged(data, _FORMATS, data.shape[1], scale=layer._flashinfer_fp8_kv_scale if one_scale else None)
+
+
+def _entry_rows(layer, window, entries, selected, part):
+    """Rows of entries that were selected for a part's tokens, and lengths: all columns, none for padding.
+
+    A count would bound the list of a token with gaps too early; holes are skipped, wherever they stand.
+    """
+    rows = stages.map(
+        selected[: part.stop - part.start],
+        window.token_to_req_indices[part],
+        entries.block_table,
+        page_tokens=entries.block_size // layer.compress_ratio,  # entries per page
+    )
+    return rows, window.is_valid_token[part] * rows.new_full((), rows.shape[1])
+
+
+def _decode_entries(layer, window, entries, tokens):
+    if layer.compress_ratio <= 1:
+        return ()
+    if layer.compress_ratio == 4:
+        return _entry_rows(layer, window, entries, layer.topk_indices_buffer, slice(0, tokens))
+    return entries.c128a_global_decode_topk_indices.view(tokens, -1), entries.c128a_decode_topk_lens[:tokens]
+
+
+def _prefill_entries(layer, window, entries, part):
+    if layer.compress_ratio <= 1:
+        return ()
+    if layer.compress_ratio == 4:
+        return _entry_rows(layer, window, entries, layer.topk_indices_buffer[part], part)
+    return _entry_rows(layer, window, entries, entries.c128a_prefill_topk_indices, part)
+
+
+def _prefill_window(layer, window, part):
+    """Rows and lengths of the window; vLLM makes them for some devices only."""
+    if window.prefill_swa_indices is not None:
+        tokens = part.stop - part.start
+        return window.prefill_swa_indices[:tokens], window.prefill_swa_lens[:tokens]
+    request = window.token_to_req_indices[part]
+    token = torch.arange(part.start, part.stop, dtype=torch.int32, device=request.device)
+    known = request.long()
+    seen = window.seq_lens[known] - (window.query_start_loc[known + 1] - token) + 1  # position + 1
+    lengths = torch.where(window.is_valid_token[part], seen.clamp(max=layer.window_size), 0)
+    step = torch.arange(layer.window_size, dtype=torch.int32, device=request.device)
+    recent = torch.where(step < lengths[:, None], (seen - lengths)[:, None] + step, -1)
+    rows = stages.map(recent, request, window.block_table, page_tokens=window.block_size)
+    return rows, lengths
