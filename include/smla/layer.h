@@ -64,7 +64,8 @@ typedef struct smla_layer_step {
     smla_tensor out;         /* [T,X] f32, bf16, f16 (f64) */
     smla_tensor forced_topk; /* [T,k] i32, ascending, -1 last: positions (entries) to attend to; shared layers
                                 need it */
-    smla_tensor topk;        /* optional out [T,topk] i32: the selection, for layers that share it */
+    smla_tensor topk;        /* optional out [T,topk] i32: the selection, for layers that share it. Stays as
+                                it is with forced_topk, and in layers without an indexer */
     smla_layer_cache primary, window, compressed, index, state, index_state;
 } smla_layer_step;
 
@@ -108,7 +109,8 @@ SMLA_API smla_status smla_session_create(const smla_layer* layer, const smla_ses
                                          smla_session** out);
 SMLA_API void smla_session_destroy(smla_session* session);
 SMLA_API smla_status smla_session_forward(smla_session* session, const smla_session_step* step);
-/* Selection of the last step, [T,k] i32, valid until the next; absent (ndim 0) without an indexer. */
+/* Selection of the last step (one without forced_topk), [T,k] i32, valid until the next; absent (ndim 0)
+ * without an indexer. */
 SMLA_API smla_status smla_session_topk(const smla_session* session, smla_tensor* out);
 /* Tokens that a request holds; its pages go back when it ends. */
 SMLA_API smla_status smla_session_length(const smla_session* session, int32_t request, int32_t* tokens);

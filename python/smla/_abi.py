@@ -2,7 +2,6 @@
 
 Pointers are addresses (c_void_p), but text is c_char_p. Do not edit.
 """
-
 import ctypes as c
 from enum import IntEnum
 
@@ -210,7 +209,11 @@ class Cache(c.Structure):
 
 
 class Allocator(c.Structure):
-    _fields_ = (("alloc", c.c_void_p), ("free", c.c_void_p), ("user", c.c_void_p))
+    _fields_ = (
+        ("alloc", c.c_void_p),
+        ("free", c.c_void_p),
+        ("user", c.c_void_p),
+    )
 
 
 class ContextArgs(c.Structure):
@@ -276,7 +279,11 @@ class PlanBatch(c.Structure):
 
 
 class AttendSource(c.Structure):
-    _fields_ = (("cache", Cache), ("rows", Tensor), ("lengths", Tensor))
+    _fields_ = (
+        ("cache", Cache),
+        ("rows", Tensor),
+        ("lengths", Tensor),
+    )
 
 
 class AttendArgs(c.Structure):
@@ -480,7 +487,10 @@ class ProjectArgs(c.Structure):
 
 
 class Workspace(c.Structure):
-    _fields_ = (("data", c.c_void_p), ("bytes", c.c_size_t))
+    _fields_ = (
+        ("data", c.c_void_p),
+        ("bytes", c.c_size_t),
+    )
 
 
 class ErrorWord(c.Structure):
@@ -612,7 +622,10 @@ class LayerInfo(c.Structure):
 
 
 class LayerCache(c.Structure):
-    _fields_ = (("cache", Cache), ("block_table", Tensor))
+    _fields_ = (
+        ("cache", Cache),
+        ("block_table", Tensor),
+    )
 
 
 class LayerStep(c.Structure):
@@ -648,7 +661,10 @@ class SessionArgs(c.Structure):
 
 
 class StepRequest(c.Structure):
-    _fields_ = (("request", c.c_int32), ("tokens", c.c_int32))
+    _fields_ = (
+        ("request", c.c_int32),
+        ("tokens", c.c_int32),
+    )
 
 
 class SessionStep(c.Structure):

@@ -3,7 +3,7 @@
 import ctypes as c
 import threading
 
-from ._abi import Stage
+from ._abi import DeviceType, Stage
 from ._fill import Struct
 from ._library import check, lib
 from .context import Context, Workspace, default_context
@@ -25,7 +25,9 @@ class StageCall:
         """like: the tensor whose device, library and stream serve where none is given."""
         keep = []
         args = self.struct.fill(values, keep)
-        device = device_of(like)
+        device = (
+            (DeviceType.CPU, 0) if like is None else device_of(like)
+        )  # the stage will name what is absent
         if context is None:
             context = default_context(device)
         elif not isinstance(context, Context):

@@ -17,7 +17,7 @@ from .tensor import device_of, dtype_of, plain, stream_of
 
 _ARGS = Struct(_abi.BackendArgs)
 _DEVICE = Struct(_abi.DeviceInfo)
-_FORWARD = Struct(_abi.BackendForwardArgs, ["out", "lse"])
+_FORWARD = Struct(_abi.BackendForwardArgs, ["out", "lse", "kv_cache", "swa_cache"])
 _FAMILIES = {kind.name.lower(): kind for kind in Family}
 _WANTS = {kind.name.lower(): kind for kind in Wants}
 _NUMBERS = (
@@ -210,9 +210,6 @@ class Backend:
         for name in tensors:
             if name not in _TENSORS:
                 raise invalid(name, "a tensor", "one of " + ", ".join(sorted(_TENSORS)))
-        for name, cache in (("kv_cache", kv_cache), ("swa_cache", swa_cache)):
-            if cache is not None:
-                cache.require_writable(name)
         args = _FORWARD.fill({**values, **tensors}, keep)
         if stream is None and device_of(q)[0]:
             stream = stream_of(q)

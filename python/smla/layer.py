@@ -13,12 +13,13 @@ from ._library import check, lib
 from .cache import FORMATS
 from .context import default_context
 from .errors import invalid, one_of
+from .plan import GROUPS
 from .stages._outputs import new, rank
 from .tensor import device_of, dtype_of, plain, shape_of, stream_of
 
 _LAYER = Struct(_abi.LayerArgs)
 _SESSION = Struct(_abi.SessionArgs)
-_STEP = Struct(_abi.LayerStep, ["out", "topk"])
+_STEP = Struct(_abi.LayerStep, ["out", "topk", *[f"{group}.cache" for group in GROUPS]])
 _SESSION_STEP = Struct(_abi.SessionStep, ["out"])
 _REQUEST = struct.Struct("=ii")
 assert _REQUEST.size == c.sizeof(_abi.StepRequest)
@@ -103,11 +104,11 @@ class Layer:
         for name, groups in (("plan", plan.groups), ("caches", caches)):
             if not self._groups.issubset(groups):
                 raise invalid(name, sorted(groups), "those of " + ", ".join(sorted(self._groups)))
-        for group, (cache, table) in caches.items():
-            if f"{group}.cache" not in _STEP.places:
-                raise invalid("caches", repr(group), "a cache group of smla/layer.h")
-            cache.require_writable(group)
-            values[f"{group}.cache"], values[f"{group}.block_table"] = cache, table
+        for group, pair in caches.items():
+            one_of("caches", group, GROUPS)
+            if not isinstance(pair, tuple) or len(pair) != 2 or pair[1] is None:
+                raise invalid(f"caches[{group!r}]", repr(pair), "a tuple: (smla.Cache, block_table)")
+            values[f"{group}.cache"], values[f"{group}.block_table"] = pair
         keep = []
         step = _STEP.fill(values, keep)
         size = c.c_size_t()
@@ -128,10 +129,10 @@ class Layer:
 class Session:
     """A layer with caches for a number of requests. Serves one call at a time.
 
-    kv_format, index_format: record formats; None: row_f32, and index_fp8_132 beside quantised ones.
-    page_tokens: per page. max_requests, max_tokens (per request), max_step_tokens (of all requests in a
-    step): sized once. kv_scale: of per-tensor formats. stage_budget: bytes of scratch that a stage may use,
-    0: as much as pays.
+    kv_format, index_format: record formats; None: row_f32 (row_f64 with f64 activations), and index_fp8_132
+    beside quantised ones. page_tokens: per page. max_requests, max_tokens (per request), max_step_tokens (of
+    all requests in a step): sized once. kv_scale: of per-tensor formats. stage_budget: bytes of scratch that
+    a stage may use, 0: as much as pays.
     """
 
     def __init__(

@@ -120,7 +120,7 @@ def lse_from_log2(log2_lse: Array, lse: Array | None = None) -> Array:
     """lse = ln 2 * log2_lse, both [T,H] f32. May be in place. Returns lse."""
     lse = empty(log2_lse, shape_of(log2_lse), Dtype.F32) if lse is None else lse
     require_writable(lse, "lse")
-    keep = []
+    keep: list = []
     tensors = [
         _abi.Tensor.from_buffer_copy(PACKED.pack(*describe(array, name, keep)))
         for array, name in ((log2_lse, "log2_lse"), (lse, "lse"))

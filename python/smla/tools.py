@@ -18,28 +18,19 @@ _PACKAGE = Path(__file__).resolve().parent
 
 def program():
     """The path of the `smla` program: SMLA_TOOL, the package's own, this clone's, or the one on PATH."""
-    if named := os.environ.get("SMLA_TOOL"):
-        return named
+    named = os.environ.get("SMLA_TOOL")
     for place in (_PACKAGE / "bin/smla", Path(library_path).parents[1] / "bin/smla"):
-        if place.exists():
+        if not named and place.exists():
             return str(place)
-    if found := shutil.which("smla"):
+    if found := shutil.which(named or "smla"):
         return found
-    raise IoError(
-        "smla: got no program named smla, wanted one in the package or on PATH (SMLA_TOOL names one)",
-        "smla",
-        "nothing",
-        "a program",
-    )
+    got, wanted = named or "no program named smla", "one in the package or on PATH (SMLA_TOOL names one)"
+    raise IoError(f"smla: got {got}, wanted {wanted}", "smla", got, wanted)
 
 
 def _answer(*words):
     command = [program(), *map(str, words), "--json"]
-    try:
-        result = subprocess.run(command, capture_output=True, text=True)
-    except OSError as error:
-        wanted = "a program that can be started (SMLA_TOOL names one)"
-        raise IoError(f"smla: got {error}, wanted {wanted}", "smla", str(error), wanted) from None
+    result = subprocess.run(command, capture_output=True, text=True)
     try:
         answer = json.loads(result.stdout)
     except ValueError:
@@ -62,8 +53,8 @@ def _options(options):
 
 
 def doctor():
-    """This machine: processors, GPUs, engines, kernels per stage, and a self-test against the reference. A
-    dict.
+    """This machine: its processor, memory, GPU and engine, and a self-test of its kernels against the
+    reference. A dict; "passed" tells the self-test's result.
     """
     return _answer("doctor")
 
@@ -72,15 +63,16 @@ def capacity(config, **options):
     """Bytes of every cache, FLOPs, and how many requests fit. A dict.
 
     config: a config.json or a checkpoint's folder. options: those of `smla capacity --help` (context=,
-    batch=, kv_format=, memory= in GiB, ...).
+    batch=, kv_format=, memory= in GiB, ...). InvalidArgument, DataError or IoError as the command reports.
     """
     return _answer("capacity", "--model", os.fspath(config), *_options(options))
 
 
 def explain(config, **options):
-    """Which backend and engine serve a model on a device, and why not the others. A dict.
+    """Which kernel each stage of a model's layers takes here; with `device`, which backend and engine serve
+    it there; and why not the others. A dict.
 
-    config: a config.json or a checkpoint's folder. options: those of `smla explain --help` (device="sm_90",
-    heads=, kv_dtype=, ...).
+    config: a config.json or a checkpoint's folder. options: those of `smla explain --help` (layer=,
+    kv_format=, context=; device="sm_90", kv_dtype=, backend=; ...). Errors as those of `capacity`.
     """
     return _answer("explain", "--model", os.fspath(config), *_options(options))

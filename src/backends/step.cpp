@@ -193,7 +193,7 @@ void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step
     } else if (step.ratio) {
         Tensor entries = step.forced_topk;
         if (!present(entries)) {
-            entries = run.activation(SMLA_I32, {tokens, step.index.topk});
+            entries = present(step.topk) ? step.topk : run.activation(SMLA_I32, {tokens, step.index.topk});
             select_columns(run, batch, step.index, step.indexer.entries, step.visible_entries, entries);
         }
         attend.extra.rows = run.activation(SMLA_I32, {tokens, entries.shape[1]});

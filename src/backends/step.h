@@ -80,6 +80,7 @@ struct HybridStep {
     CompressInput main, indexer;
     IndexInput index;
     Tensor forced_topk{};  // [T,k] i32: attend to these entries instead of the indexer's (ratio 4)
+    Tensor topk{};         // [T,k] i32 out: entries selected (ratio 4); absent: scratch
     double softmax_scale = 0, q_scale = 0;  // q_scale: e4m3 queries
     Tensor sink{};                          // [H]
     CacheGroup window;

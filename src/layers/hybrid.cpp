@@ -135,6 +135,7 @@ void HybridLayer::forward(Runner& run, const LayerStep& step) const {
         inner.index = index(run, x, latent, step.batch);
     }
     inner.forced_topk = step.forced_topk;
+    inner.topk = step.topk;
     inner.out = run.activation(precision_.activations, {tokens, config_.common.heads, width});
     run_hybrid_step(run, step.batch, inner);
     project_out(run, inner.out, step.out);

@@ -66,8 +66,10 @@ void read_dsa(const ObjectReader& reader, AttentionConfig& config) {
     if (!has_theta) reader.add("rope_theta", "absent", "a number, here or in rope_parameters");
 
     config.indexer = read_indexer(reader);
-    // as vLLM and SGLang decide; the main attention's rope_interleave says nothing of the indexer
-    const bool interleaved = reader.boolean("indexer_rope_interleave", false);
+    // As vLLM and SGLang decide; the main attention's rope_interleave says nothing of the indexer. GLM's own
+    // code knows interleaved only, and configs that transformers 5.17 saves do not name it.
+    const bool glm = config.common.model_type == "glm_moe_dsa";
+    const bool interleaved = reader.boolean("indexer_rope_interleave", glm);
     config.indexer->rope_style = interleaved ? SMLA_ROPE_INTERLEAVED : SMLA_ROPE_HALF;
     if (config.indexer->head_dim < rope_dim && reader.good({"index_head_dim", "qk_rope_head_dim"}))
         reader.add("index_head_dim", text(config.indexer->head_dim),

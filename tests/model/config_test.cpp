@@ -67,8 +67,11 @@ TEST(Config, Glm5) {
     EXPECT_EQ(config.common.latent_norm_eps, 1e-5);
     EXPECT_EQ(parse(with(test::kGlm5, "latent_norm_eps", "1e-6")).common.latent_norm_eps, 1e-6);
     EXPECT_EQ(config.layer_kind(77), LayerKind::dsa);
-    // absent: NeoX halves, as vLLM and SGLang decide
-    EXPECT_EQ(parse(with(test::kGlm5, "indexer_rope_interleave", "")).indexer->rope_style, SMLA_ROPE_HALF);
+    // absent: as transformers saves GLM's configs, whose own code knows nothing else
+    EXPECT_EQ(parse(with(test::kGlm5, "indexer_rope_interleave", "")).indexer->rope_style,
+              SMLA_ROPE_INTERLEAVED);
+    EXPECT_EQ(parse(with(test::kGlm5, "indexer_rope_interleave", "false")).indexer->rope_style,
+              SMLA_ROPE_HALF);
 }
 
 TEST(Config, DeepseekLatentEpsIsNotRmsNormEps) {

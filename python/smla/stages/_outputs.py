@@ -5,18 +5,15 @@ from ..errors import integer, invalid
 from ..tensor import dtype_of, empty, shape_of, typed
 
 
-def sums(*arrays):
-    """The dtype of sums over these inputs: f64 for f64, else f32."""
-    for array in arrays:
-        if dtype_of(array, "x") is Dtype.F64:
-            return Dtype.F64
-    return Dtype.F32
+def sums(array, name):
+    """The dtype of sums over an input: f64 for f64, else f32."""
+    return Dtype.F64 if dtype_of(array, name) is Dtype.F64 else Dtype.F32
 
 
 def float_of(array, name="x"):
-    """The dtype of an output beside a floating input: its own, f32 for fp8."""
+    """The dtype of an output beside a floating input: its own; bf16, which attend wants, for fp8."""
     dtype = dtype_of(array, name)
-    return dtype if dtype in (Dtype.F64, Dtype.F32, Dtype.BF16, Dtype.F16) else Dtype.F32
+    return dtype if dtype in (Dtype.F64, Dtype.F32, Dtype.BF16, Dtype.F16) else Dtype.BF16
 
 
 def new(like, shape, dtype):

@@ -66,9 +66,9 @@ def attend(
         value_width = extent(value_width or (512 if width == 576 else width), "value_width")
         out = new(q, (tokens, heads, value_width), float_of(q, "q") if out_dtype is None else out_dtype)
     if lse is True:
-        lse = new(q, (tokens, heads), sums(q))
+        lse = new(q, (tokens, heads), sums(q, "q"))
     if max_logits is True:
-        max_logits = new(q, (tokens, heads), sums(q))
+        max_logits = new(q, (tokens, heads), sums(q, "q"))
     values = {
         "precision": one_of("precision", precision, _PRECISIONS),
         "lse_base": one_of("lse_base", lse_base, _LSE_BASES),
@@ -81,6 +81,10 @@ def attend(
         "lse": None if lse is False else lse,
         "max_logits": None if max_logits is False else max_logits,
     }
+    if q_scale is not None and dtype_of(q, "q") is not Dtype.E4M3:
+        raise invalid(
+            "q_scale", f"one beside q of {dtype_of(q, 'q').name.lower()}", "none: only e4m3 has one"
+        )
     _put_scale(values, "softmax_scale", softmax_scale, q)
     _put_scale(values, "q_scale", q_scale, q)
     if extra is not None:

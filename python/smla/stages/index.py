@@ -56,7 +56,7 @@ def quant_index_q(
     if scales is None and kind is Dtype.E2M1:
         scales = new(q, (*shape[:2], shape[2] // 32), Dtype.E8M0)
     if w_out is None:
-        w_out = new(q, shape[:2], sums(q))
+        w_out = new(q, shape[:2], sums(q, "q"))
     values = {
         "hadamard": int(hadamard),
         "amax_floor": amax_floor,
@@ -106,7 +106,7 @@ def score(
     """
     tokens = rank(q, "q", 3)[0]
     if logits is None:
-        logits = new(q, (tokens, _columns(keys, block_table, columns)), sums(w))
+        logits = new(q, (tokens, _columns(keys, block_table, columns)), sums(w, "w"))
     values = {
         "fill": int(fill),
         "q": q,
@@ -168,7 +168,9 @@ def select(
     the scores too. Returns a Selection.
     """
     tokens = rank(scores, "scores", 2)[0]
-    indices, counts, selected = _selection(scores, tokens, k, indices, counts, selected, sums(scores))
+    indices, counts, selected = _selection(
+        scores, tokens, k, indices, counts, selected, sums(scores, "scores")
+    )
     values = {
         "relative": int(relative),
         "scores": scores,
@@ -208,7 +210,7 @@ def score_select(
     columns: an upper bound of ends. Returns a Selection.
     """
     tokens = rank(q, "q", 3)[0]
-    indices, counts, selected = _selection(q, tokens, k, indices, counts, selected, sums(w))
+    indices, counts, selected = _selection(q, tokens, k, indices, counts, selected, sums(w, "w"))
     values = {
         "columns": _columns(keys, block_table, columns),
         "score.q": q,

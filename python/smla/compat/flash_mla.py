@@ -1,0 +1,328 @@
+"""The calls of FlashMLA on smla, for PyTorch tensors of a GPU or a CPU: `import smla.compat.flash_mla`.
+
+Names, arguments, defaults and results are those of flash_mla; docs/python/compat_flash_mla.md lists what is
+accepted beyond it and what is refused. flash_mla_sparse_prefill and two schedule tensors are forms of 2025.
+
+Alphabet: b requests, s_q query tokens of each, h query heads, d their width (576 or 512), topk listed rows.
+Errors: InvalidArgument names the argument, what it got and wants; Unsupported if no kernel can run it.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from .. import stages
+from ..cache import Cache
+from ..errors import Unsupported, invalid
+from ..rows import decode_schedule
+
+_PACKED = (torch.uint8, torch.int8, torch.float8_e4m3fn)
+_PLAIN = {torch.bfloat16: "row_bf16", torch.float32: "row_f32"}
+_QUERIES = (torch.bfloat16, torch.float16, torch.float32)
+_RECORDS = {(576, 656): "fp8_656", (512, 584): "fp8_584"}  # (d, bytes per token)
+_PAGE_MULTIPLE = 576  # bytes that pages of 584-byte records are padded to
+_PRECISION = "rounded"  # keys are bf16(code * scale) in FlashMLA, on a CPU too then
+_HOPPER = (132, 9)  # multiprocessors and capability that a schedule for CPU tensors is made for
+
+
+@dataclass
+class FlashMLASchedMeta:
+    """What get_mla_metadata returns. smla needs no schedule: it neither reads nor fills this."""
+
+    have_initialized: bool = False
+    config: object = None
+    tile_scheduler_metadata: torch.Tensor | None = None
+    num_splits: torch.Tensor | None = None
+
+
+def get_mla_metadata(*args, **kwargs):
+    """(FlashMLASchedMeta, None), or two tensors if called as in 2025, with cache_seqlens.
+
+    2025: cache_seqlens [b] i32, num_q_tokens_per_head_k, num_heads_k, num_heads_q=None, is_fp8_kvcache=False,
+    topk=None. Returns tile_scheduler_metadata [parts,8] and num_splits [b+1], i32, on the device of
+    cache_seqlens: FlashMLA's split of `topk` rows per request, or of cache_seqlens, which are read back from
+    a GPU for it. flash_mla_with_kvcache takes either form and needs neither.
+    """
+    if not args and kwargs.get("cache_seqlens") is None:
+        return FlashMLASchedMeta(), None
+    return _schedule(*args, **kwargs)
+
+
+def _schedule(
+    cache_seqlens,
+    num_q_tokens_per_head_k=None,
+    num_heads_k=1,
+    num_heads_q=None,
+    is_fp8_kvcache=False,
+    topk=None,
+    *,
+    num_heads_per_head_k=None,  # the older name of num_q_tokens_per_head_k
+):
+    _require(cache_seqlens, "cache_seqlens", (None,), torch.int32)
+    queries = num_q_tokens_per_head_k if num_heads_per_head_k is None else num_heads_per_head_k
+    _require_count(queries, "num_q_tokens_per_head_k")
+    _require_count(num_heads_k, "num_heads_k")
+    heads = queries * num_heads_k if num_heads_q is None else num_heads_q
+    _require_count(heads, "num_heads_q")
+    device = cache_seqlens.device
+    multiprocessors, major = _HOPPER
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        multiprocessors, major = properties.multi_processor_count, properties.major
+    if topk is None:
+        lens = cache_seqlens.cpu()
+        parts = multiprocessors // num_heads_k // _ceil_div(queries, 64)
+    else:
+        lens = torch.full((cache_seqlens.shape[0],), topk, dtype=torch.int32, device="cpu")
+        group, tokens = _ceil_div(heads, num_heads_k), max(queries * num_heads_k // heads, 1)
+        blocks = 1 if major == 10 else 2  # on Hopper two thread blocks share 128 heads
+        parts = multiprocessors // blocks // num_heads_k // (_ceil_div(group, 64 * blocks) * tokens)
+    schedule, splits = decode_schedule(lens, max(parts, 1))
+    return schedule.to(device), splits.to(device)
+
+
+def flash_mla_with_kvcache(
+    q: torch.Tensor,
+    k_cache: torch.Tensor,
+    block_table: torch.Tensor | None,
+    cache_seqlens: torch.Tensor | None,
+    head_dim_v: int,
+    tile_scheduler_metadata: FlashMLASchedMeta | torch.Tensor | None,
+    num_splits: torch.Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    is_fp8_kvcache: bool = False,
+    indices: torch.Tensor | None = None,
+    attn_sink: torch.Tensor | None = None,
+    extra_k_cache: torch.Tensor | None = None,
+    extra_indices_in_kvcache: torch.Tensor | None = None,
+    topk_length: torch.Tensor | None = None,
+    extra_topk_length: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention over listed rows of one paged cache or two; without `indices` over all rows of a request.
+
+    q: [b,s_q,h,d] bf16, f16, f32, 1 <= h <= 256. k_cache: with is_fp8_kvcache bytes [pages,page,1,656] (d
+    576) or [pages,page,1,584] (d 512), else [pages,page,1,d] bf16 or f32. indices: [b,s_q,topk] i32, page *
+    page size + offset; a row below 0 or past the cache is a hole. topk_length: [b] or [b,s_q] i32. extra_*: a
+    second cache, likewise. attn_sink: [h] f32. softmax_scale: by default d^-0.5. block_table [b,blocks] i32,
+    cache_seqlens [b] i32, causal: only without indices. Returns out [b,s_q,h,head_dim_v] of q's dtype, and
+    lse [b,h,s_q] f32, a transposed view: natural logarithm, without the sink, +inf for a query without rows,
+    whose out is 0.
+    """
+    _require(q, "q", (None, None, None, None), *_QUERIES)
+    b, s_q, heads, width = q.shape
+    _require_schedule(tile_scheduler_metadata, num_splits)
+    _require_sink(attn_sink, q, heads)
+    extra = _Source(None, None, None)
+    if indices is None:
+        for name, value in (("extra_k_cache", extra_k_cache), ("topk_length", topk_length)):
+            _require_absent(value, name, "None without indices")
+        source = _every_row(q, k_cache, block_table, cache_seqlens, causal, is_fp8_kvcache)
+    else:
+        if causal:
+            raise invalid("causal", causal, "False with indices, which say what a query attends to")
+        names = ("k_cache", "indices", "topk_length")
+        source = _listed_rows(q, k_cache, indices, topk_length, is_fp8_kvcache, names)
+    names = ("extra_k_cache", "extra_indices_in_kvcache", "extra_topk_length")
+    if extra_k_cache is None:
+        for name, value in zip(names[1:], (extra_indices_in_kvcache, extra_topk_length), strict=True):
+            _require_absent(value, name, "None without extra_k_cache")
+    else:
+        extra = _listed_rows(
+            q, extra_k_cache, extra_indices_in_kvcache, extra_topk_length, is_fp8_kvcache, names
+        )
+    out = q.new_empty((b, s_q, heads, _value_width(head_dim_v, width, "head_dim_v")))
+    lse = q.new_empty((b, s_q, heads), dtype=torch.float32)
+    stages.attend(
+        q.reshape(b * s_q, heads, width),
+        *source,
+        softmax_scale=width**-0.5 if softmax_scale is None else softmax_scale,
+        extra=extra.cache,
+        extra_rows=extra.rows,
+        extra_lengths=extra.lengths,
+        sink=attn_sink,
+        precision=_PRECISION,
+        out=out.view(b * s_q, heads, head_dim_v),
+        lse=lse.view(b * s_q, heads),
+    )
+    return out, _empty_is_plus_infinity(lse).transpose(1, 2)
+
+
+def flash_mla_sparse_fwd(
+    q: torch.Tensor,
+    kv: torch.Tensor,
+    indices: torch.Tensor,
+    sm_scale: float,
+    d_v: int = 512,
+    attn_sink: torch.Tensor | None = None,
+    topk_length: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Attention of each query token over its listed rows of one unpaged cache.
+
+    q: [s_q,h,d] bf16, f16, f32. kv: [s_kv,1,d] bf16 or f32, or [s_kv,1,656] bytes (d 576). indices:
+    [s_q,1,topk] i32; below 0 or at least s_kv is a hole. attn_sink: [h] f32. topk_length: [s_q] i32. Returns
+    out [s_q,h,d_v] of q's dtype, max_logits and lse [s_q,h] f32 in natural units, without the sink; for a
+    query without rows out is 0, max_logits -inf and lse +inf.
+    """
+    result = _prefill(q, kv, indices, sm_scale, d_v, attn_sink, topk_length)
+    return result.out, result.max_logits, _empty_is_plus_infinity(result.lse)
+
+
+def flash_mla_sparse_prefill(
+    q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, sm_scale: float, d_v: int = 512
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """flash_mla_sparse_fwd of 2025: max_logits and lse in base 2, both -inf for a query without rows."""
+    result = _prefill(q, kv, indices, sm_scale, d_v, lse_base="log2")
+    return result.out, result.max_logits.mul_(math.log2(math.e)), result.lse
+
+
+def _prefill(q, kv, indices, sm_scale, d_v, attn_sink=None, topk_length=None, lse_base="ln"):
+    _require(q, "q", (None, None, None), *_QUERIES)
+    tokens, heads, width = q.shape
+    _require(kv, "kv", (None, 1, None), *_PACKED, *_PLAIN, like=q)
+    _require(indices, "indices", (tokens, 1, None), torch.int32, like=q)
+    _require_sink(attn_sink, q, heads)
+    if topk_length is not None:
+        _require(topk_length, "topk_length", (tokens,), torch.int32, like=q)
+    pages_of_one = kv.unsqueeze(1)  # any distance between rows
+    return stages.attend(
+        q,
+        _open(pages_of_one, width, kv.dtype in _PACKED, "kv"),
+        indices.squeeze(1),
+        topk_length,
+        softmax_scale=sm_scale,
+        sink=attn_sink,
+        value_width=_value_width(d_v, width, "d_v"),
+        precision=_PRECISION,
+        lse_base=lse_base,
+        lse=True,
+        max_logits=True,
+    )
+
+
+class _Source(NamedTuple):
+    """rows: [b*s_q,K] of the cache. lengths: [b*s_q], or None."""
+
+    cache: Cache | None
+    rows: torch.Tensor | None
+    lengths: torch.Tensor | None
+
+
+def _listed_rows(q, cache, indices, lengths, packed, names):
+    """The source whose rows are listed for each query token. names: of the three tensors."""
+    b, s_q, _, width = q.shape
+    _require(cache, names[0], (None, None, 1, None), *_PACKED, *_PLAIN, like=q)
+    _require(indices, names[1], (b, s_q, None), torch.int32, like=q)
+    if lengths is not None:
+        per_token = isinstance(lengths, torch.Tensor) and lengths.ndim == 2
+        _require(lengths, names[2], (b, s_q) if per_token else (b,), torch.int32, like=q)
+        lengths = (lengths if per_token else lengths[:, None].expand(b, s_q)).reshape(b * s_q)
+    rows = indices.reshape(b * s_q, indices.shape[2])
+    return _Source(_open(cache, width, packed, names[0]), rows, lengths)
+
+
+def _every_row(q, cache, block_table, cache_seqlens, causal, packed):
+    """The source of requests that attend to all their rows; causal: to those up to a query's own."""
+    b, s_q, _, width = q.shape
+    _require(cache, "k_cache", (None, None, 1, None), *_PACKED, *_PLAIN, like=q)
+    _require(block_table, "block_table", (b, None), torch.int32, like=q)
+    _require(cache_seqlens, "cache_seqlens", (b,), torch.int32, like=q)
+    source = _open(cache, width, packed, "k_cache")
+
+    def count(n):
+        return torch.arange(n, dtype=torch.int32, device=q.device)
+
+    hidden = s_q - 1 - count(s_q) if causal else count(1).expand(s_q)  # rows that only later queries see
+    lengths = (cache_seqlens[:, None] - hidden).reshape(b * s_q)
+    columns = block_table.shape[1] * cache.shape[1]
+    positions = count(columns).expand(b * s_q, columns)  # rows behind the lengths are garbage, and never read
+    requests = count(b)[:, None].expand(b, s_q).reshape(b * s_q)
+    rows = stages.map(positions, requests, block_table, page_tokens=cache.shape[1])
+    return _Source(source, rows, lengths)
+
+
+def _open(cache, width, packed, name):
+    """A smla.Cache over [pages,page,1,bytes or values]; the distance between pages is free."""
+    if packed != (cache.dtype in _PACKED):
+        raise invalid("is_fp8_kvcache", packed, f"{not packed} for {name} of {cache.dtype}")
+    _, tokens, _, last = cache.shape
+    if packed and (width, last) not in _RECORDS:
+        wanted = ", ".join(f"{record} for d {d}" for d, record in _RECORDS)
+        got = f"{last} for d {width}"
+        message = f"{name}.shape[-1]: got {got}, wanted bytes per token of a record that smla has: {wanted}"
+        raise Unsupported(message, f"{name}.shape[-1]", got, wanted)
+    if not packed and last != width:
+        raise invalid(f"{name}.shape[-1]", last, f"{width}, the width of q")
+    if cache.stride(3) != 1 or (tokens > 1 and cache.stride(1) != last):
+        raise invalid(f"{name}.stride", list(cache.stride()), "pages that are dense inside")
+    record = _RECORDS[width, last] if packed else _PLAIN[cache.dtype]
+    return Cache(_whole_pages(cache, name) if record == "fp8_584" else cache, record, tokens)
+
+
+def _whole_pages(cache, name):
+    """Pages of 584-byte records [pages,bytes], with the padding that [pages,page,1,584] leaves out."""
+    pages, tokens = cache.shape[:2]
+    page = _ceil_div(tokens * 584, _PAGE_MULTIPLE) * _PAGE_MULTIPLE
+    stride = cache.stride(0) if pages > 1 else page
+    held = cache.untyped_storage().nbytes() - cache.storage_offset()
+    if pages and (stride < page or (pages - 1) * stride + page > held):
+        wanted = f"pages of {page} bytes, {tokens} records of 584 padded to a multiple of {_PAGE_MULTIPLE}"
+        raise invalid(f"{name}.stride(0)", f"{stride}, {held} bytes from the first page on", wanted)
+    return cache.as_strided((pages, page), (stride, 1))
+
+
+def _empty_is_plus_infinity(lse):
+    """FlashMLA's mark of a query without rows, in place; smla's is -inf."""
+    return lse.masked_fill_(lse == -math.inf, math.inf)
+
+
+def _ceil_div(a, b):
+    return -(-a // b)
+
+
+def _value_width(got, width, name):
+    if not isinstance(got, int) or not 1 <= got <= width:
+        raise invalid(name, repr(got), f"an integer from 1 to {width}, the width of q")
+    return got
+
+
+def _require(tensor, name, shape, *dtypes, like=None):
+    """Refuses all but tensors of one of these dtypes, of this shape (None: any), on the device of `like`."""
+    if not isinstance(tensor, torch.Tensor):
+        raise invalid(name, type(tensor).__name__, "a torch.Tensor")
+    if tensor.dtype not in dtypes:
+        raise invalid(f"{name}.dtype", tensor.dtype, " or ".join(map(str, dtypes)))
+    if tensor.ndim != len(shape) or any(
+        want not in (None, got) for got, want in zip(tensor.shape, shape, strict=True)
+    ):
+        wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
+        raise invalid(f"{name}.shape", list(tensor.shape), f"[{wanted}]")
+    if like is not None and tensor.device != like.device:
+        raise invalid(f"{name}.device", tensor.device, f"{like.device}, that of q")
+
+
+def _require_count(value, name):
+    if not isinstance(value, int) or value < 1:
+        raise invalid(name, repr(value), "an integer of 1 or more")
+
+
+def _require_sink(sink, q, heads):
+    if sink is not None:
+        _require(sink, "attn_sink", (heads,), torch.float32, like=q)
+
+
+def _require_absent(value, name, wanted):
+    if value is not None:
+        raise invalid(name, type(value).__name__, wanted)
+
+
+def _require_schedule(metadata, num_splits):
+    """Neither is read, but another argument in their place is a mistake."""
+    wanted = "what get_mla_metadata returned, or None"
+    known = metadata is None or isinstance(metadata, torch.Tensor)
+    if not known and not hasattr(metadata, "tile_scheduler_metadata"):  # FlashMLA's own class will do
+        raise invalid("tile_scheduler_metadata", type(metadata).__name__, wanted)
+    if num_splits is not None and not isinstance(num_splits, torch.Tensor):
+        raise invalid("num_splits", type(num_splits).__name__, wanted)

@@ -1,0 +1,94 @@
+"""The key-value pools that FlashInfer's calls take, as caches of smla. A pool has one KV head."""
+
+import torch
+
+from ...cache import Cache
+from ...errors import Unsupported, invalid
+from ._check import require
+
+_PLAIN = {torch.bfloat16: "row_bf16", torch.float32: "row_f32"}
+_BYTES = (torch.uint8, torch.int8, torch.float8_e4m3fn)
+_PACKED = {(576, 656): "fp8_656", (512, 584): "fp8_584", (512, 528): "fp8_528"}  # (D, bytes per token)
+_PER_TENSOR = {576: "fp8_576", 512: "fp8_512"}  # e4m3 values, by D
+_IN_WHOLE_PAGES = {576: 656, 512: 584}  # of [pages,bytes of a page]: bytes per token, by D
+_PAGE_MULTIPLE = 576  # pages of 584-byte records are padded to it
+
+
+def is_packed(pool):
+    """Whether a pool holds packed records: what kernels for SM120 read, and those for SM100 do not."""
+    if not isinstance(pool, torch.Tensor) or pool.dtype not in _BYTES:
+        return False
+    return pool.dtype != torch.float8_e4m3fn or pool.shape[-1:] in [(record,) for _, record in _PACKED]
+
+
+def is_per_tensor(pool, width):
+    """Whether a pool holds e4m3 values with one scale, which a smla.Cache applies."""
+    codes = isinstance(pool, torch.Tensor) and pool.dtype == torch.float8_e4m3fn
+    return codes and pool.shape[-1:] == (width,) and width in _PER_TENSOR
+
+
+def open_pool(pool, name, query, *, layout=None, scale=None):
+    """A smla.Cache over a pool: [pages,page,X], [pages,1,page,X] (layout HND), [pages,page,1,X] (NHD; None:
+    either of them), [rows,D], or packed records as [pages,bytes of a page]. Any distance between pages.
+
+    X: D values bf16, f32 or e4m3, D the query's width; or the bytes of a packed record. scale: of e4m3.
+    """
+    require(pool, name, (*_PLAIN, *_BYTES), like=query)
+    if pool.ndim == 4:
+        pool = _without_head(pool, name, layout)
+    if pool.ndim not in (2, 3):
+        raise invalid(f"{name}.ndim", pool.ndim, "2, 3 or 4")
+    format, record = _format_of(pool, name, query.shape[-1])
+    last = pool.shape[-1]
+    page = pool.shape[1] if pool.ndim == 3 else last // record
+    if page < 1:
+        raise invalid(f"{name}.shape", list(pool.shape), "pages of one token or more")
+    dense = pool.ndim == 2 or page == 1 or pool.stride(1) == last
+    if not dense or (last > 1 and pool.stride(-1) != 1):
+        raise invalid(f"{name}.stride", list(pool.stride()), "pages that are dense inside")
+    if format == "fp8_584":
+        return Cache(_whole_pages(pool, name, page), format, page)
+    if last % record:
+        raise invalid(f"{name}.shape[-1]", last, f"a multiple of the {record} bytes of a token")
+    return Cache(pool, format, page, scale=scale if format in _PER_TENSOR.values() else None)
+
+
+def _format_of(pool, name, width):
+    """The record format, and how many elements of the last dimension a token takes."""
+    last = pool.shape[-1]
+    if pool.dtype in _PLAIN:
+        if last != width:
+            raise invalid(f"{name}.shape[-1]", last, f"{width}, the query's")
+        return _PLAIN[pool.dtype], width
+    if is_per_tensor(pool, width):
+        return _PER_TENSOR[width], width
+    record = _IN_WHOLE_PAGES.get(width, last) if pool.ndim == 2 else last
+    if (width, record) not in _PACKED:
+        known = " or ".join(f"{size} for a query of {d}" for d, size in _PACKED)
+        wanted = f"records of {known} bytes, or e4m3 values of the query's width, 512 or 576"
+        message = f"{name}.shape[-1]: got {last} of {pool.dtype} for a query of {width}, wanted {wanted}"
+        raise Unsupported(message, f"{name}.shape[-1]", str(last), wanted)
+    return _PACKED[width, record], record
+
+
+def _without_head(pool, name, layout):
+    """[pages,page,X] of a pool with a dimension for its one KV head."""
+    head = {"HND": 1, "NHD": 2}.get(layout) or (1 if pool.shape[1] == 1 else 2)
+    if pool.shape[head] != 1:
+        wanted = f"one KV head in dimension {head}" + (f" (kv_layout {layout})" if layout else " or 1")
+        raise invalid(f"{name}.shape", list(pool.shape), wanted)
+    return pool.squeeze(head)
+
+
+def _whole_pages(pool, name, tokens):
+    """[pages,bytes] over pages of 584-byte records, with the padding that [pages,page,584] leaves out."""
+    page = -(-tokens * 584 // _PAGE_MULTIPLE) * _PAGE_MULTIPLE
+    pages = pool.shape[0]
+    if pages == 0:
+        return pool.new_empty(0, page)
+    stride = pool.stride(0) if pages > 1 else page
+    held = pool.untyped_storage().nbytes() - pool.storage_offset()
+    if stride < page or (pages - 1) * stride + page > held:
+        wanted = f"pages of {page} bytes: {tokens} records of 584, padded to a multiple of {_PAGE_MULTIPLE}"
+        raise invalid(f"{name}.stride(0)", f"{stride} in {held} bytes of memory", wanted)
+    return pool.as_strided((pages, page), (stride, 1))

@@ -1,0 +1,170 @@
+"""FlashInfer's top-k calls on smla.select: `from smla.compat.flashinfer.topk import ...`.
+
+Rank: score descending, -0 = +0, NaN below -inf. Always deterministic, and safe in a CUDA graph.
+Alphabet: T rows of scores, N columns, k selected, R rows of P entries of a page table.
+"""
+
+from enum import IntEnum
+
+import torch
+from smla import stages
+from smla.compat.flashinfer._check import require, require_int
+from smla.errors import invalid, one_of
+
+_SCORES = (torch.float32, torch.float16, torch.bfloat16)
+_INT32_MAX = 2**31 - 1
+
+
+class TopKTieBreak(IntEnum):
+    """Which of equal scores at the cut are taken. NONE: the smaller indices too."""
+
+    NONE = 0
+    SMALL = 1
+    LARGE = 2
+
+
+_TIES = {kind: kind for kind in TopKTieBreak}
+
+
+def top_k(
+    input: torch.Tensor,
+    k: int,
+    sorted: bool = False,
+    deterministic: bool = False,
+    tie_break: int = TopKTieBreak.NONE,
+    dsa_graph_safe: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The k largest of each row.
+
+    input: [T,N] f32, f16, bf16. 1 <= k <= N. sorted: in the order of rank, equal scores by column; else by
+    column. tie_break: TopKTieBreak. deterministic, dsa_graph_safe: always so. Returns values [T,k] of input's
+    dtype and their columns [T,k] i64.
+    """
+    _require_scores(input, k)
+    if k > input.shape[1]:
+        raise invalid("k", k, f"at most {input.shape[1]}, the columns of input")
+    indices = _select(input, k, tie_break).long()
+    values = input.gather(1, indices)
+    if sorted:
+        order = _ranks(values).sort(dim=1, descending=True, stable=True).indices
+        values, indices = values.gather(1, order), indices.gather(1, order)
+    return values, indices
+
+
+topk = top_k
+
+
+def top_k_page_table_transform(
+    input: torch.Tensor,
+    src_page_table: torch.Tensor,
+    lengths: torch.Tensor,
+    k: int,
+    row_to_batch: torch.Tensor | None = None,
+    deterministic: bool = False,
+    tie_break: int = TopKTieBreak.NONE,
+    dsa_graph_safe: bool = False,
+    row_starts: torch.Tensor | None = None,
+    page_table_row_starts: torch.Tensor | None = None,
+    *,
+    page_size: int = 1,
+    out: torch.Tensor | None = None,
+    out_raw_indices: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The k largest of columns [row_starts[t], row_starts[t] + lengths[t]), as slots of a paged cache.
+
+    input: [T,N] f32, f16, bf16. lengths, row_starts: [T] i32. src_page_table: [R,P] i32, pages of page_size
+    tokens, a power of two. Row t uses row row_to_batch[t] of the table ([T] i32; None: t), from entry
+    page_table_row_starts[t] on ([T] i32; None: row_starts, with pages of one token). out: [T,k] i32 slots,
+    page * page_size + offset, by column ascending, then -1; -1 too where the table has no page.
+    out_raw_indices: [T,k] i32, takes the columns, counted from row_starts. Returns out, by default new.
+    """
+    tokens = _require_scores(input, k)
+    require_int(page_size, "page_size", 1)
+    if page_size > 1 << 30 or page_size & (page_size - 1):
+        raise invalid("page_size", page_size, "a power of two, at most 2^30")
+    require(src_page_table, "src_page_table", (torch.int32,), (None, None), like=input)
+    _require_rows(input, ("lengths", lengths))
+    _require_rows(input, ("row_to_batch", row_to_batch), ("row_starts", row_starts), optional=True)
+    _require_rows(input, ("page_table_row_starts", page_table_row_starts), optional=True)
+    if page_table_row_starts is None and row_starts is not None:
+        if page_size > 1:
+            raise invalid("page_table_row_starts", None, "entries [T] i32, as row_starts counts tokens")
+        page_table_row_starts = row_starts
+    for name, buffer in (("out", out), ("out_raw_indices", out_raw_indices)):
+        if buffer is not None:
+            require(buffer, name, (torch.int32,), (tokens, k), like=input)
+    if out is None:
+        out = torch.empty((tokens, k), dtype=torch.int32, device=input.device)
+    if out_raw_indices is not None and out_raw_indices.data_ptr() == out.data_ptr() != 0:
+        raise invalid("out_raw_indices", "the memory of out", "memory of its own")
+    found = out if out_raw_indices is None else out_raw_indices
+    columns = _select(input, k, tie_break, row_starts, lengths, found)
+    if page_table_row_starts is not None:
+        columns = _shifted(columns, page_table_row_starts.long() * page_size)
+    if row_to_batch is None:
+        row_to_batch = torch.arange(tokens, dtype=torch.int32, device=input.device)
+    return stages.map(columns, row_to_batch, src_page_table, page_tokens=page_size, rows=out)
+
+
+def top_k_ragged_transform(
+    input: torch.Tensor,
+    offsets: torch.Tensor,
+    lengths: torch.Tensor,
+    k: int,
+    deterministic: bool = False,
+    tie_break: int = TopKTieBreak.NONE,
+    dsa_graph_safe: bool = False,
+    row_starts: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """offsets[t] + the k largest of columns [row_starts[t], row_starts[t] + lengths[t]), counted from there.
+
+    input: [T,N] f32, f16, bf16. offsets, lengths, row_starts: [T] i32. Returns [T,k] i32, ascending, then -1.
+    """
+    _require_scores(input, k)
+    _require_rows(input, ("offsets", offsets), ("lengths", lengths))
+    _require_rows(input, ("row_starts", row_starts), optional=True)
+    return _shifted(_select(input, k, tie_break, row_starts, lengths), offsets.long())
+
+
+def _select(scores, k, tie_break, starts=None, ends=None, indices=None):
+    """[T,k] i32: the k best of `ends` columns from starts[t] on, counted from there: ascending, then -1."""
+    ties = one_of("tie_break", tie_break, _TIES)
+    if starts is not None:
+        ends = (ends.long() + starts).clamp(0, scores.shape[1]).int()
+    windows = {"starts": starts, "ends": ends, "indices": indices}
+    if ties != TopKTieBreak.LARGE:
+        return stages.select(scores, k, relative=starts is not None, **windows).indices
+    # Of equal scores smla takes the lowest ids: number the columns from the end.
+    last = scores.shape[1] - 1
+    ids = torch.arange(last, -1, -1, dtype=torch.int32, device=scores.device).expand(scores.shape)
+    found = stages.select(scores, k, ids=ids, **windows).indices
+    columns = torch.where(found < 0, _INT32_MAX, last - found).sort(dim=1).values
+    first = 0 if starts is None else starts.clamp(min=0)[:, None]
+    return found.copy_(torch.where(columns == _INT32_MAX, -1, columns - first))
+
+
+def _shifted(indices, by):
+    """indices [T,k] + by [T], i32; -1 stays, and what int32 does not hold becomes -1."""
+    moved = indices + by[:, None]
+    return torch.where((indices < 0) | (moved > _INT32_MAX), -1, moved).int()
+
+
+def _ranks(values):
+    """Integers in the order of rank: -0 = +0, NaN the lowest."""
+    bits = (values.float() + 0.0).view(torch.int32)
+    return torch.where(values.isnan(), -_INT32_MAX - 1, bits ^ ((bits >> 31) & _INT32_MAX))
+
+
+def _require_scores(scores, k):
+    require(scores, "input", _SCORES, (None, None))
+    if scores.shape[1] > 1 and scores.stride(1) != 1:
+        raise invalid("input.stride(1)", scores.stride(1), "1")
+    require_int(k, "k", 1)
+    return scores.shape[0]
+
+
+def _require_rows(scores, *named, optional=False):
+    """A number per row of scores: [T] i32."""
+    for name, values in named:
+        if values is not None or not optional:
+            require(values, name, (torch.int32,), (scores.shape[0],), like=scores)

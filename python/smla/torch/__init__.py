@@ -1,0 +1,178 @@
+"""smla's stages as custom operators of PyTorch: for torch.compile, torch.export and CUDA graphs.
+
+smla.torch.attend(q, cache, ...) and its like take what smla.attend takes, but for context, workspace and
+stream, and return the same. They call an operator of torch.ops.smla: attend allocates its outputs, attend_out
+writes given ones, rope_ its first argument. To an operator a cache is a tensor and its layout
+(docs/python/torch.md).
+
+A tensor that requires grad is refused (Unsupported). On a GPU a call runs on the current stream, and its
+scratch comes from PyTorch's allocator and goes back to it.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch
+
+from .. import stages as _stages
+from .._dtypes import TORCH as _TORCH
+from .._dtypes import parse as _parse
+from ..cache import Cache as _Cache
+from ..errors import invalid as _invalid
+from ..tensor import Tensor as _Tensor
+from ._ops import OPERATORS as _OPERATORS
+
+_Stage = TypeVar("_Stage", bound=Callable[..., Any])
+
+
+def _put_cache(values, name, cache):
+    """A smla.Cache as a tensor and its layout."""
+    if not isinstance(cache, _Cache):
+        raise _invalid(name, type(cache).__name__, "a smla.Cache")
+    data, abi = cache.array, cache.abi
+    if not isinstance(data, torch.Tensor):
+        raise _invalid(f"{name}.data", type(data).__name__, "a torch.Tensor")
+    values[name] = data
+    values[f"{name}_format"] = cache.format.name.lower()
+    values[f"{name}_page_tokens"] = abi.page_tokens
+    # PyTorch may hand on a copy of other strides: what the tensor itself can say is not said twice.
+    by_shape = data.dim() > 1 and data.shape[0] == abi.pages and not abi.row_stride_bytes
+    if not by_shape or abi.page_stride_bytes not in (0, data.stride(0) * data.element_size()):
+        values[f"{name}_pages"] = abi.pages
+        values[f"{name}_page_stride_bytes"] = abi.page_stride_bytes
+        values[f"{name}_row_stride_bytes"] = abi.row_stride_bytes
+    for field in ("width", "page_rows"):
+        if value := getattr(abi, field):
+            values[f"{name}_{field}"] = value
+    if cache._scale is not None:
+        values[f"{name}_scale_device"] = cache._scale
+    elif abi.scale:
+        values[f"{name}_scale"] = abi.scale
+
+
+def _plain(name, view):
+    """The tensor under a smla.Tensor, of the dtype that it names; e2m1 stay bytes."""
+    if not isinstance(view.array, torch.Tensor):
+        raise _invalid(name, type(view.array).__name__, "a torch.Tensor")
+    dtype = getattr(torch, _TORCH[view.dtype])
+    return view.array if view.array.dtype is dtype else view.array.view(dtype)
+
+
+def _arguments(operator, names, args, kwargs):
+    """The operator's arguments by name. names: of the stage's positional ones."""
+    if len(args) > len(names):
+        raise TypeError(f"smla.torch.{operator.name}: got {len(args)} arguments, wanted at most {len(names)}")
+    values = dict(zip(names, args))
+    for name, value in kwargs.items():
+        if name in values:
+            raise TypeError(f"smla.torch.{operator.name}: got {name} twice")
+        values[name] = value
+    if operator.name == "copy_pages" and values.get("source") is values.get("target"):
+        values.pop("source", None)
+    for name in operator.arguments.caches:
+        if values.get(name) is not None:
+            _put_cache(values, name, values[name])
+    for name in operator.arguments.scales:
+        if isinstance(values.get(name), torch.Tensor):
+            values[f"{name}_device"] = values.pop(name)
+    if values.get("out_dtype") is not None:
+        values["out_dtype"] = getattr(torch, _TORCH[_parse(values["out_dtype"], "out_dtype")])
+    if not isinstance(values.get("dtype", ""), str):
+        values["dtype"] = str(values["dtype"])
+    for name, value in values.items():
+        if type(value) is _Tensor:
+            values[name] = _plain(name, value)
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _call(function, positional, values):
+    """Calls an operator. positional: names in the order of its schema."""
+    leading = []
+    for name in positional:
+        if name not in values:
+            break
+        leading.append(values.pop(name))
+    return function(*leading, **values)
+
+
+def _fill(operator, into, in_place, values, given):
+    """Calls <stage>_out or <stage>_, with new tensors for what is wanted but not given: all outputs."""
+    like = values[operator.first]
+    if len(given) < len(operator.outputs):
+        for key, spec in zip(operator.outputs, operator.entry.shapes(**values, **given)):
+            if spec is not None and key not in given:
+                given[key] = like.new_empty(spec[0], dtype=spec[1])
+    values = {key: value for key, value in values.items() if key not in operator.choice_names}
+    results = [given.get(key) for key in operator.outputs]
+    if in_place is not None and results[0] is like:
+        del given[operator.outputs[0]]
+        _call(in_place, operator.positional, {**values, **given})
+    else:
+        _call(into, operator.required + operator.positional, {**values, **given})
+    return results
+
+
+def _wrap(stage: _Stage) -> _Stage:
+    name = stage.__name__
+    operator = _OPERATORS[name]
+    signature = inspect.signature(stage)
+    parameters = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.name not in ("context", "workspace", "stream")
+    ]
+    names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    allocating = getattr(torch.ops.smla, name)
+    into = getattr(torch.ops.smla, f"{name}_out", None)
+    in_place = getattr(torch.ops.smla, f"{name}_", None)
+
+    def call(*args, **kwargs):
+        values = _arguments(operator, names, args, kwargs)
+        if not operator.outputs:
+            out = values.get("out")
+            _call(allocating, operator.positional, values)
+            return out
+        given = {
+            key: values.pop(key) for key in operator.outputs if isinstance(values.get(key), torch.Tensor)
+        }
+        if given:
+            return operator.entry.result(*_fill(operator, into, in_place, values, given))
+        results = _call(allocating, operator.positional, values)
+        if operator.returned == 1:
+            results = (results,)
+        # What was not asked for has one dimension; outputs that need not be asked for have more.
+        found = dict(zip(operator.outputs, results))
+        return operator.entry.result(
+            *(
+                found[key] if key in found and (key in operator.required or found[key].dim() > 1) else None
+                for key in operator.outputs
+            )
+        )
+
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = stage.__doc__
+    call.__dict__["__signature__"] = signature.replace(parameters=parameters)
+    return cast(_Stage, call)
+
+
+norm = _wrap(_stages.norm)
+rope = _wrap(_stages.rope)
+inverse_rope = _wrap(_stages.inverse_rope)
+project = _wrap(_stages.project)
+absorb = _wrap(_stages.absorb)
+up_project = _wrap(_stages.up_project)
+out_project = _wrap(_stages.out_project)
+quant_index_q = _wrap(_stages.quant_index_q)
+write_kv = _wrap(_stages.write_kv)
+write_index = _wrap(_stages.write_index)
+save_state = _wrap(_stages.save_state)
+compress = _wrap(_stages.compress)
+gather = _wrap(_stages.gather)
+copy_pages = _wrap(_stages.copy_pages)
+score = _wrap(_stages.score)
+select = _wrap(_stages.select)
+score_select = _wrap(_stages.score_select)
+map = _wrap(_stages.map)
+attend = _wrap(_stages.attend)
+merge = _wrap(_stages.merge)

@@ -1,0 +1,318 @@
+"""Refused calls: which exception, which field, what was got and wanted; outputs stay as they were."""
+
+import copy
+import ctypes as c
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+import smla
+from smla import _abi, _library
+from smla.errors import from_status, integer, invalid, one_of
+from smla.stages.attend import _attend
+from test_stages import STAGES, attention, calls
+
+KINDS = {
+    "InvalidArgument": ValueError,
+    "Unsupported": NotImplementedError,
+    "WorkspaceTooSmall": smla.Error,
+    "OutOfMemory": MemoryError,
+    "DeviceError": RuntimeError,
+    "DataError": ValueError,
+    "IoError": smla.Error,
+    "InternalError": RuntimeError,
+}
+
+
+def check_fields(error):
+    """Every refusal says all of it, in one line."""
+    assert error.field and error.got and error.wanted, repr(error)
+    text = str(error)
+    assert all(part in text for part in (error.field, error.got, error.wanted)) and "\n" not in text
+
+
+# the classes
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_classes(name):
+    kind = getattr(smla, name)
+    error = kind("x: got 1, wanted 2", "x", "1", "2")
+    assert isinstance(error, smla.Error) and isinstance(error, KINDS[name])
+    same = from_status(kind.status, "x: got 1, wanted 2", "x", "1", "2")
+    assert type(same) is kind and str(same) == str(error)
+    for clone in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error)):
+        assert type(clone) is kind and clone.args == error.args
+        assert (clone.field, clone.got, clone.wanted, str(clone)) == ("x", "1", "2", "x: got 1, wanted 2")
+
+
+def test_every_status_has_its_class():
+    kinds = {getattr(smla, name).status for name in KINDS}
+    assert kinds == set(_abi.Status) - {_abi.Status.OK}
+    assert smla.Error("x").field == "" and issubclass(smla.Error, Exception)
+
+
+def test_helpers():
+    check_fields(invalid("x", 3, "less"))
+    assert one_of("x", "a", {"a": 1}) == 1
+    for value in ("b", None, [], {}, 7):
+        with pytest.raises(smla.InvalidArgument, match="one of a, c") as caught:
+            one_of("x", value, {"c": 2, "a": 1, _abi.Dtype.F32: 3})
+        check_fields(caught.value)
+    assert integer("x", np.uint8(7)) == integer("x", True) + 6 == 7 and type(integer("x", np.int64(1))) is int
+    assert integer("x", 2**31 - 1) == 2**31 - 1 and integer("x", -(2**63), 64) == -(2**63)
+    for value, options in (
+        (2**31, {}),
+        (-1, {"least": 0}),
+        (1.0, {}),
+        ("1", {}),
+        (None, {}),
+        (2**63, {"bits": 64}),
+    ):
+        with pytest.raises(smla.InvalidArgument) as caught:
+            integer("x", value, **options)
+        check_fields(caught.value)
+
+
+def test_errors_of_the_library_itself():
+    """One of each that can be had without a GPU and without a bug."""
+    (q, cache, rows), options, _ = attention()
+    with pytest.raises(smla.DataError) as data:
+        smla.check_call(smla.attend, q, cache, rows + 100, **options)
+    with pytest.raises(smla.IoError) as io:
+        smla.Layer.from_pretrained("/nowhere/at/all", 0)
+    scores = np.zeros((1, 4), np.float64)
+    with pytest.raises(smla.Unsupported) as unsupported:
+        smla.attend(q.astype(np.float64), smla.Cache(np.zeros((2, 3, 16)), "row_f64", 3), rows, **options)
+    with pytest.raises(smla.InvalidArgument) as argument:
+        smla.select(scores, 2, selected=np.zeros((1, 2), np.int32))
+    with pytest.raises(smla.WorkspaceTooSmall) as workspace:
+        call_without_a_workspace(q, cache, rows)
+    for caught in (data, io, unsupported, argument, workspace):
+        check_fields(caught.value)
+        assert pickle.loads(pickle.dumps(caught.value)).got == caught.value.got
+
+
+def call_without_a_workspace(q, cache, rows):
+    """What Python never does: it sizes workspaces itself."""
+    context, out = smla.Context("cpu", threads=1, check_indices=True), np.zeros_like(q)
+    values = {"softmax_scale": 1.0, "q": q, "primary.cache": cache, "primary.rows": rows, "out": out}
+    args = _attend.struct.fill(values, [])
+    _library.check(_attend.function(context.handle, c.byref(args), _abi.Workspace(), None))
+
+
+def test_the_last_error_is_the_threads_own():
+    with pytest.raises(smla.InvalidArgument, match="args.eps"):
+        smla.norm(np.ones((1, 1, 4), np.float32), eps=-1.0)
+    smla.norm(np.ones((1, 1, 4), np.float32), eps=1.0)
+    with pytest.raises(smla.InvalidArgument, match="args.first"):
+        smla.rope(np.ones((1, 1, 4), np.float32), np.zeros(1, np.int32), np.ones(1), first=3)
+
+
+# every stage, every argument
+
+
+def arrays_of(name):
+    """(position, parameter) of the arrays and caches that a stage is called with."""
+    parameters = list(inspect.signature(getattr(smla, name)).parameters)
+    arguments = calls()[name][0]
+    return [
+        (i, parameters[i]) for i, value in enumerate(arguments) if isinstance(value, (np.ndarray, smla.Cache))
+    ]
+
+
+# What the library calls an argument that has another name in Python.
+C_NAMES = {("attend", "cache"): "primary.cache", ("attend", "rows"): "primary.rows"}
+INPUT_BREAKERS = {
+    "a dimension more": lambda x: x[None],
+    "a dimension less": lambda x: x[0],
+    "bool": lambda x: x.astype(bool),
+    "the wrong number": lambda x: x.astype(np.int64 if x.dtype != np.int64 else np.float32),
+    "backwards": lambda x: np.repeat(x, 2, -1)[..., ::-2],
+    "a list": lambda x: x.tolist(),
+    "none": lambda x: None,
+    "not aligned": lambda x: np.frombuffer(b"\0" + x.tobytes(), x.dtype, offset=1).reshape(x.shape),
+}
+CACHE_BREAKERS = {
+    "its array": lambda x: x.array,
+    "none": lambda x: None,
+    "another format": lambda x: smla.Cache.empty("fp8_512" if x.width == 8 else "index_fp8_132", 2, 4),
+    "another width": lambda x: smla.Cache.empty(x.format, 2, 4, width=x.width + 2),
+}
+CASES = [
+    pytest.param(name, index, parameter, breaker, id=f"{name} {parameter} {breaker}")
+    for name in STAGES
+    for index, parameter in arrays_of(name)
+    for breaker in (INPUT_BREAKERS if isinstance(calls()[name][0][index], np.ndarray) else CACHE_BREAKERS)
+]
+HARMLESS = {  # what is no mistake in this place
+    "the wrong number": {("rope", "positions"), ("inverse_rope", "positions"), ("save_state", "positions"),
+                         ("compress", "positions")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name, index, parameter, breaker", CASES)
+def test_a_wrong_argument_is_named_and_nothing_is_written(name, index, parameter, breaker):
+    arguments, options = calls()[name]
+    breakers = INPUT_BREAKERS if isinstance(arguments[index], np.ndarray) else CACHE_BREAKERS
+    broken = breakers[breaker](arguments[index])
+    outputs = poisoned_outputs(name, arguments, options)
+    given = [*arguments[:index], broken, *arguments[index + 1 :]]
+    before = [memory.copy() for memory in memories(given, outputs)]
+    if (name, parameter) in HARMLESS.get(breaker, ()):
+        getattr(smla, name)(*given, **options, **outputs)
+        return
+    with pytest.raises((smla.InvalidArgument, smla.Unsupported)) as caught:
+        getattr(smla, name)(*given, **options, **outputs)
+    check_fields(caught.value)
+    for memory, old in zip(memories(given, outputs), before):
+        np.testing.assert_array_equal(memory, old)
+    if breaker not in (
+        "another format",
+        "another width",
+        "a dimension more",
+        "a dimension less",
+    ):  # may be any partner's
+        assert C_NAMES.get((name, parameter), parameter) in caught.value.field
+
+
+def memories(arguments, outputs):
+    arrays = [
+        value.array if isinstance(value, smla.Cache) else value for value in (*arguments, *outputs.values())
+    ]
+    return [array for array in arrays if isinstance(array, np.ndarray)]
+
+
+def poisoned_outputs(name, arguments, options):
+    """An array of NaN, or of 77, for each output of the call."""
+    made = getattr(smla, name)(*arguments, **options)
+    names = {
+        "attend": ["out"],
+        "merge": ["out"],
+        "select": ["indices", "counts"],
+        "score_select": ["indices", "counts"],
+        "score": ["logits"],
+        "map": ["rows"],
+        "quant_index_q": ["q_out", None, "w_out"],
+    }.get(name, ["out"] if name not in ("gather", "copy_pages") and made is not None else [])
+    values = made if isinstance(made, tuple) else (made,)
+    return {
+        key: np.full_like(value, np.nan if value.dtype.kind == "f" else 77)
+        for key, value in zip(names, values)
+        if key is not None
+    }
+
+
+OUTPUT_BREAKERS = {
+    "too small": lambda x: x[..., :-1],
+    "a dimension less": lambda x: x[0],
+    "another type": lambda x: x.astype(bool),
+    "read only": lambda x: np.frombuffer(x.tobytes(), x.dtype).reshape(x.shape),
+    "shared": lambda x: np.lib.stride_tricks.as_strided(x, x.shape, (0,) * x.ndim),
+    "a list": lambda x: x.tolist(),
+}
+
+
+FREE = (
+    "attend out",
+    "select indices",
+    "score_select indices",
+    "score logits",
+)  # their last extent is a choice
+
+
+@pytest.mark.parametrize("breaker", OUTPUT_BREAKERS)
+@pytest.mark.parametrize("name", [name for name in STAGES if poisoned_outputs(name, *calls()[name])])
+def test_a_wrong_output_is_named_and_nothing_is_written(name, breaker):
+    arguments, options = calls()[name]
+    if name in ("select", "score_select"):
+        arguments = arguments[:-1]  # without k: the outputs tell it
+    outputs = poisoned_outputs(name, *calls()[name])
+    for key in outputs:
+        if breaker == "too small" and f"{name} {key}" in FREE:
+            continue
+        broken = {**outputs, key: OUTPUT_BREAKERS[breaker](outputs[key])}
+        before = [memory.copy() for memory in memories(arguments, broken)]
+        with pytest.raises((smla.InvalidArgument, smla.Unsupported)) as caught:
+            getattr(smla, name)(*arguments, **options, **broken)
+        check_fields(caught.value)
+        assert key in caught.value.field, caught.value
+        for memory, old in zip(memories(arguments, broken), before):
+            np.testing.assert_array_equal(memory, old)
+
+
+# numbers and choices
+
+
+@pytest.mark.parametrize(
+    "name, bad, field",
+    [
+        ("norm", {"eps": 0.0}, "args.eps"),
+        ("norm", {"eps": "small"}, "eps"),
+        ("norm", {"eps": np.nan}, "args.eps"),
+        ("norm", {"kind": "batch"}, "kind"),
+        ("norm", {"bias": np.ones(8, np.float32)}, "args.bias"),
+        ("rope", {"first": -1}, "args.first"),
+        ("rope", {"first": 2**31}, "first"),
+        ("rope", {"first": 1.5}, "first"),
+        ("rope", {"style": None}, "style"),
+        ("project", {"out_dtype": "fp8"}, "dtype"),
+        ("project", {"out_dtype": "i32"}, "args.out.dtype"),
+        ("quant_index_q", {"factor": None}, "args.factor"),
+        ("quant_index_q", {"amax_floor": -1.0}, "args.amax_floor"),
+        ("quant_index_q", {"dtype": "i64"}, "args.q_out.dtype"),
+        ("score", {"columns": -1}, "columns"),
+        ("score", {"columns": 2**40}, "columns"),
+        ("score", {"block_table": np.zeros((1, 2), np.int32)}, "args.request_of_token"),
+        ("score", {"request_of_token": np.zeros(2, np.int32)}, "args.request_of_token"),
+        ("score", {"block_table": np.zeros(2, np.int32)}, "block_table.ndim"),
+        ("score", {"q_scales": np.zeros((2, 3, 1), np.uint8)}, "args.q_scales"),
+        ("select", {"indices": np.zeros((2, 3), np.int32)}, "k"),
+        ("select", {"ids": np.zeros((2, 3), np.int32), "relative": True}, "args.relative"),
+        ("score_select", {"columns": 2**31}, "columns"),
+        ("map", {"page_tokens": 0}, "args.page_tokens"),
+        ("map", {"page_rows": 3}, "args.page_rows"),
+        ("map", {"page_tokens": "4"}, "page_tokens"),
+        ("compress", {"ratio": 0}, "args.ratio"),
+        ("compress", {"eps": -1.0}, "args.eps"),
+        ("gather", {"raw": True}, "args.cache.format"),
+        ("merge", {"lse_base": 2}, "lse_base"),
+        ("attend", {"softmax_scale": 0.0}, "args.softmax_scale"),
+        ("attend", {"softmax_scale": None}, "args.softmax_scale"),
+        ("attend", {"softmax_scale": np.inf}, "args.softmax_scale"),
+        ("attend", {"softmax_scale": "1"}, "softmax_scale"),
+        ("attend", {"softmax_scale": np.ones(2, np.float32)}, "softmax_scale"),
+        ("attend", {"softmax_scale": np.ones(1)}, "softmax_scale"),
+        ("attend", {"q_scale": 1.0}, "q_scale"),
+        ("attend", {"value_width": -1}, "value_width"),
+        ("attend", {"value_width": 9}, "args.out.shape[2]"),
+        ("attend", {"value_width": 4.0}, "value_width"),
+        ("attend", {"precision": "double"}, "precision"),
+        ("attend", {"lse_base": "log10"}, "lse_base"),
+        ("attend", {"out_dtype": "f64"}, "args.out.dtype"),
+        ("attend", {"extra_rows": np.zeros((2, 1), np.int32)}, "extra"),
+        ("attend", {"extra_lengths": np.zeros(2, np.int32)}, "extra"),
+        ("attend", {"extra": smla.Cache.empty("row_f32", 1, 2, width=8)}, "args.extra.rows"),
+        ("attend", {"sink": np.zeros(4, np.float32)}, "args.sink"),
+    ],
+    ids=str,
+)
+def test_wrong_options_are_named(name, bad, field):
+    arguments, options = calls()[name]
+    if name == "select" and "relative" in bad:
+        arguments = (*arguments[:1], 2)
+    with pytest.raises(smla.InvalidArgument) as caught:
+        getattr(smla, name)(*arguments, **{**options, **bad})
+    assert caught.value.field.startswith(field), caught.value
+    check_fields(caught.value)
+
+
+def test_select_without_k():
+    with pytest.raises(smla.InvalidArgument, match="how many") as caught:
+        smla.select(np.zeros((1, 3), np.float32))
+    assert caught.value.field == "k"
+    for k in (-1, 2.5, "2", 2**31):
+        with pytest.raises(smla.InvalidArgument) as caught:
+            smla.select(np.zeros((1, 3), np.float32), k)
+        check_fields(caught.value)

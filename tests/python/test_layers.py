@@ -1,0 +1,464 @@
+"""Layers and sessions against the golden files, with the files' own tolerances."""
+
+import functools
+import gc
+import json
+
+import numpy as np
+import pytest
+import smla
+from golden_files import Golden, cases, cosine, from_bf16, l2, read_safetensors, worst, write_safetensors
+
+SMALL = [name for name in cases() if name not in ("D6", "G3", "V6_csa", "V6_hca", "V6_sliding")]
+CHUNKED = [name for name in cases() if Golden(name).meta["chunk_plans"]]
+CHUNKS_OF_THE_WHOLE = 2e-5  # chunks against the whole in f32, as `smla verify` bounds it
+REFERENCE = functools.cache(lambda: smla.Context("reference"))
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """checkpoint(name) -> its Golden and a folder of its weights in Hugging Face layout, written once."""
+
+    @functools.cache
+    def make(name):
+        golden = Golden(name)
+        return golden, golden.write_checkpoint(tmp_path_factory.mktemp(name))
+
+    return make
+
+
+def run_sessions(golden, folder, chunks, layer_options, force=False, **session_options):
+    """[(y [B*S,X], selection or None)] of each layer: the batch's sequences in step, `chunks` tokens a time.
+
+    force: attend to the file's own selection.
+    """
+    batch, tokens = golden.batch, golden.tokens
+    out, selected = [], None
+    for entry in golden.layers:
+        layer = smla.Layer.from_pretrained(folder, entry["layer_idx"], **layer_options)
+        options = {"max_requests": batch, "max_tokens": tokens, "max_step_tokens": batch * max(chunks)}
+        session = layer.session(**options, **session_options)
+        shared = layer.info["kind"] == "dsa_shared"
+        forced = selected if shared else None
+        if force and golden.has("mid.topk" + entry["suffix"]):
+            forced = golden.topk(layer.info["topk"], entry["suffix"])
+        y, picked, first = np.empty_like(golden.wanted()), [], 0
+        for n in chunks:
+            at = (np.arange(batch)[:, None] * tokens + np.arange(first, first + n)).ravel()
+            hidden = golden.rows("in.hidden" + entry["suffix"])[at]
+            y[at] = session.forward(
+                hidden.astype(np.float64) if layer_options.get("activations") == "f64" else hidden,
+                [(request, n) for request in range(batch)],
+                rope_positions=golden["in.position_ids"].ravel()[at],
+                forced_topk=None if forced is None else forced[at],
+            )
+            picked.append((at, session.topk))
+            first += n
+        assert [session.length(request) for request in range(batch)] == [tokens] * batch
+        if picked[0][1] is not None and not force:
+            selected = np.empty((batch * tokens, layer.info["topk"]), np.int32)
+            for at, rows in picked:
+                selected[at] = rows
+        out.append((y, selected if layer.info["kind"] in ("dsa", "compressed_sparse") else None))
+    return out
+
+
+def check_selection(golden, results):
+    for entry, (_, selected) in zip(golden.layers, results):
+        if selected is not None:
+            assert np.array_equal(selected, golden.topk(selected.shape[1], entry["suffix"])), entry
+
+
+@pytest.mark.parametrize("name", cases())
+def test_whole_sequences_in_f32_and_their_selection(checkpoint, name):
+    golden, folder = checkpoint(name)
+    results = run_sessions(golden, folder, [golden.tokens], {})
+    for entry, (y, _) in zip(golden.layers, results):
+        assert worst(y, golden.wanted(entry["suffix"])) < golden.tolerance["fp32_y"]
+    check_selection(golden, results)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_in_f64_on_the_reference_engine(checkpoint, name):
+    golden, folder = checkpoint(name)
+    options = {"activations": "f64", "context": REFERENCE()}
+    results = run_sessions(golden, folder, [golden.tokens], options, page_tokens=3)
+    for entry, (y, _) in zip(golden.layers, results):
+        assert worst(y, golden.wanted(entry["suffix"])) < golden.tolerance["fp64_vs_ref.y"]
+    check_selection(golden, results)
+
+
+@pytest.mark.parametrize("name", cases())
+def test_cache_and_queries_of_bf16(checkpoint, name):
+    """As models are served. The index keys stay f32, so that the selection is the file's."""
+    golden, folder = checkpoint(name)
+    options = {"kv_format": "row_bf16", "index_format": "row_f32"}
+    for entry, (y, _) in zip(
+        golden.layers, run_sessions(golden, folder, [golden.tokens], {"queries": "bf16"}, **options)
+    ):
+        wanted, limit = golden.wanted(entry["suffix"]), golden.tolerance
+        assert l2(y, wanted) < limit["bf16_y_L2"]
+        assert worst(y, wanted) < limit["bf16_y_max"]
+        assert cosine(y, wanted) > limit["bf16_y_cosine"]
+
+
+def test_queries_of_bf16_are_rounded(checkpoint):
+    """Which the bounds above cannot tell, as f32 queries are nearer."""
+    golden, folder = checkpoint("D6")
+    options = {"kv_format": "row_bf16", "index_format": "row_f32"}
+    ((fine, _),) = run_sessions(golden, folder, [golden.tokens], {"queries": "f32"}, **options)
+    ((coarse, _),) = run_sessions(golden, folder, [golden.tokens], {"queries": "bf16"}, **options)
+    assert 1e-4 < l2(coarse, fine) < golden.tolerance["bf16_y_L2"]
+
+
+@functools.cache
+def gpu():
+    """(a context on a GPU, None), or (None, why there is none)."""
+    try:
+        return smla.Context("cuda_mma"), None
+    except smla.Error as error:
+        return None, str(error)
+
+
+@pytest.mark.skipif(gpu()[0] is None, reason=f"no GPU: {gpu()[1]}")
+@pytest.mark.parametrize("format", ["row_f32", "row_bf16"])
+@pytest.mark.parametrize("name", ["D3", "D6", "G2", "V5_csa", "V5_hca", "V6_sliding"])
+def test_on_a_gpu(checkpoint, name, format):
+    golden, folder = checkpoint(name)
+    queries = "bf16" if format == "row_bf16" else "f32"
+    options = {"kv_format": format, "index_format": "row_f32", "page_tokens": 64}
+    results = run_sessions(
+        golden, folder, golden.meta["chunk_plans"][0], {"queries": queries, "context": gpu()[0]}, **options
+    )
+    for entry, (y, _) in zip(golden.layers, results):
+        wanted, limit = golden.wanted(entry["suffix"]), golden.tolerance
+        if queries == "f32":
+            assert worst(y, wanted) < limit["fp32_y"]
+        else:
+            assert l2(y, wanted) < limit["bf16_y_L2"] and cosine(y, wanted) > limit["bf16_y_cosine"]
+
+
+@pytest.mark.parametrize("name", CHUNKED)
+def test_prefill_in_chunks_then_decode(checkpoint, name):
+    golden, folder = checkpoint(name)
+    whole = run_sessions(golden, folder, [golden.tokens], {})
+    for chunks, page in zip(golden.meta["chunk_plans"], [5, 1, 64]):
+        parts = run_sessions(golden, folder, chunks, {}, page_tokens=page)
+        for entry, (y, selected), (at_once, of_whole) in zip(golden.layers, parts, whole):
+            assert worst(y, golden.wanted(entry["suffix"])) < golden.tolerance["fp32_y"]
+            assert worst(y, at_once) < CHUNKS_OF_THE_WHOLE
+            assert selected is None or np.array_equal(selected, of_whole)
+
+
+def interleaved_steps(random, lengths):
+    """Steps of [(request, tokens)], in any order, prefill chunks beside decodes, until all are done."""
+    done = [0] * len(lengths)
+    while done != lengths:
+        step = []
+        for request in random.permutation(len(lengths)):
+            left = lengths[request] - done[request]
+            tokens = min(left, int(random.choice([0, 1, 1, 3, 9])))
+            if tokens or random.integers(4) == 0:  # a request without tokens may stand in a step
+                step.append((int(request), tokens))
+                done[request] += tokens
+        yield step
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_requests_of_many_lengths_in_one_session(checkpoint, seed):
+    """D5_var0..2 have one model's weights: their sequences are requests of one session, twice over."""
+    random = np.random.default_rng(seed)
+    goldens = [checkpoint(f"D5_var{i % 3}")[0] for i in range(6)]
+    _, folder = checkpoint("D5_var0")
+    lengths = [golden.tokens for golden in goldens]
+    session = smla.Layer.from_pretrained(folder, 0).session(
+        max_requests=6, max_tokens=max(lengths), max_step_tokens=54, page_tokens=4
+    )
+    for _ in range(2):  # the second time on pages that ended requests gave back
+        got = [np.full((n, 64), np.nan, np.float32) for n in lengths]
+        done = [0] * 6
+        for step in interleaved_steps(random, lengths):
+            parts = [(r, slice(done[r], done[r] + n)) for r, n in step]
+            hidden = np.concatenate([goldens[r].rows("in.hidden")[part] for r, part in parts] or [[]])
+            y = session.forward(hidden.reshape(-1, 64), step)
+            picked, at = session.topk, 0
+            for request, part in parts:
+                n = part.stop - part.start
+                got[request][part] = y[at : at + n]
+                assert np.array_equal(picked[at : at + n], goldens[request].topk(6)[part])
+                done[request] += n
+                at += n
+        for request, (y, golden) in enumerate(zip(got, goldens)):
+            assert worst(y, golden.wanted()) < golden.tolerance["fp32_y"]
+            assert session.length(request) == golden.tokens
+            session.end_request(request)
+            assert session.length(request) == 0
+
+
+@pytest.mark.parametrize("name", ["V3_S40", "V5_csa", "V3_eps", "V6_csa"])
+def test_v4_selects_the_files_entries(checkpoint, name):
+    """A session shows no entries: forcing the file's must change no bit, forcing others must show."""
+    golden, folder = checkpoint(name)
+    ((own, _),) = run_sessions(golden, folder, [golden.tokens], {})
+    ((forced, _),) = run_sessions(golden, folder, [golden.tokens], {}, force=True)
+    assert np.array_equal(own, forced)
+    session = smla.Layer.from_pretrained(folder, golden.layers[0]["layer_idx"]).session()
+    others = golden.topk(golden.config()["index_topk"])
+    others[-1, 0] = np.setdiff1d(np.arange(9), others[-1])[0]
+    y = session.forward(golden.rows("in.hidden"), forced_topk=np.sort(others))
+    assert worst(y[-1], own[-1]) > 1e-3
+    assert np.array_equal(y[:-1], own[:-1])
+
+
+def test_positions_turn_the_rope_and_not_the_order(checkpoint):
+    golden, folder = checkpoint("D4_gap")
+    layer = smla.Layer.from_pretrained(folder, 0)
+    positions, hidden = golden["in.position_ids"].ravel(), golden.rows("in.hidden")
+    for given in (positions.astype(np.int32), positions.astype(np.int64)):
+        y = layer.session().forward(hidden, rope_positions=given)
+        assert worst(y, golden.wanted()) < golden.tolerance["fp32_y"]
+    assert (
+        worst(layer.session().forward(hidden), golden.wanted()) > 1
+    )  # positions are what that case is about
+
+
+@pytest.mark.parametrize(
+    "name,kind,groups",
+    [
+        ("D2", "dsa", ["primary", "index"]),
+        ("V1_S9", "sliding", ["window"]),
+        ("V3_S9", "compressed_sparse", ["window", "compressed", "index", "state", "index_state"]),
+        ("V2_S9", "heavily_compressed", ["window", "compressed", "state"]),
+    ],
+)
+def test_info(checkpoint, name, kind, groups):
+    golden, folder = checkpoint(name)
+    config = golden.config()
+    v4, indexed = kind != "dsa", "index" in groups
+    width = config["head_dim"] if v4 else config["kv_lora_rank"] + config["qk_rope_head_dim"]
+    assert smla.Layer.from_pretrained(folder, golden.layers[0]["layer_idx"]).info == {
+        "kind": kind,
+        "hidden_size": config["hidden_size"],
+        "heads": config["num_attention_heads"],
+        "kv_width": width,
+        "index_width": config["index_head_dim"] if indexed else 0,
+        "topk": config["index_topk"] if indexed else 0,
+        "window": config["sliding_window"] if v4 else 0,
+        "ratio": config.get("compress_ratio", 0),
+        "plan_groups": groups,
+    }
+
+
+def test_info_of_a_shared_layer_and_what_it_needs(checkpoint):
+    golden, folder = checkpoint("G2")
+    layer = smla.Layer.from_pretrained(folder, 1)
+    assert (layer.info["kind"], layer.info["topk"], layer.info["plan_groups"]) == (
+        "dsa_shared",
+        0,
+        ["primary"],
+    )
+    session = layer.session()
+    with pytest.raises(smla.InvalidArgument, match="forced_topk"):
+        session.forward(golden.rows("in.hidden.layer1"))
+    assert session.topk is None and session.length() == 0
+
+
+def test_a_session_counts_its_bytes(checkpoint):
+    _, folder = checkpoint("D2")
+    session = smla.Layer.from_pretrained(folder, 0).session(
+        kv_format="row_bf16", index_format="row_f32", page_tokens=4, max_requests=3, max_tokens=9
+    )
+    pages = 3 * 3  # 9 tokens in pages of 4
+    assert session.cache_bytes == pages * 4 * (32 * 2 + 16 * 4)
+    small, large = (
+        smla.Layer.from_pretrained(folder, 0).session(max_step_tokens=n).workspace_bytes for n in (8, 512)
+    )
+    assert 0 < small < large
+
+
+def test_a_session_serves_its_maximum_again_and_again(checkpoint):
+    golden, folder = checkpoint("V5_csa")
+    session = smla.Layer.from_pretrained(folder, 1).session(
+        max_requests=2, max_tokens=40, max_step_tokens=40, page_tokens=4
+    )
+    for _ in range(3):
+        for request in (0, 1):
+            y = session.forward(golden.rows("in.hidden"), [(request, 40)])
+            assert worst(y, golden.wanted()) < golden.tolerance["fp32_y"]
+        with pytest.raises(smla.InvalidArgument, match=r"requests\[0\].tokens"):
+            session.forward(golden.rows("in.hidden")[:1], [(0, 1)])
+        for request in (0, 1):
+            session.end_request(request)
+
+
+def test_types_of_hidden_and_out(checkpoint):
+    """hidden of bf16 and f16 is taken as it is; out is rounded once."""
+    golden, folder = checkpoint("G1")
+    layer = smla.Layer.from_pretrained(folder, 0)
+    hidden = golden.rows("in.hidden")
+    for dtype, half_step, given in (
+        (np.uint16, 2.0**-8, smla.tensor((hidden.view(np.uint32) >> 16).astype(np.uint16), "bf16")),
+        (np.float16, 2.0**-11, hidden.astype(np.float16)),
+    ):
+        exact = from_bf16(given.array) if dtype is np.uint16 else given.astype(np.float32)
+        wanted = layer.session().forward(exact).astype(np.float64)
+        got = layer.session().forward(given)
+        assert got.dtype == dtype
+        values = from_bf16(got) if dtype is np.uint16 else got
+        assert (np.abs(values - wanted) <= np.abs(wanted) * half_step * 1.001 + 1e-5).all()
+    out = np.full((40, 80), np.nan, np.float32)
+    layer.session().forward(hidden, out=out[:, :64])
+    assert worst(out[:, :64], golden.wanted()) < golden.tolerance["fp32_y"] and np.isnan(out[:, 64:]).all()
+
+
+def test_tensors_of_pytorch(checkpoint):
+    torch = pytest.importorskip("torch", reason="no PyTorch")
+    golden, folder = checkpoint("G1")
+    layer = smla.Layer.from_pretrained(folder, 0)
+    hidden = torch.from_numpy(golden.rows("in.hidden").copy())
+    y = layer.session().forward(hidden)
+    assert isinstance(y, torch.Tensor) and y.dtype == torch.float32
+    assert worst(y.numpy(), golden.wanted()) < golden.tolerance["fp32_y"]
+    strided = torch.full((40, 2, 64), float("nan"), dtype=torch.bfloat16)
+    strided[:, 1] = hidden
+    coarse = layer.session().forward(strided[:, 1], rope_positions=torch.arange(40))
+    assert coarse.dtype == torch.bfloat16
+    assert torch.allclose(coarse.float(), y, rtol=2**-8, atol=1e-6)
+
+
+def test_objects_keep_what_they_stand_on(checkpoint):
+    golden, folder = checkpoint("D2")
+    session = smla.Layer.from_pretrained(folder, 0, context=smla.Context("cpu", threads=1)).session()
+    gc.collect()
+    first = session.forward(golden.rows("in.hidden")[:30])
+    selected = session.topk
+    before = selected.copy()
+    session.forward(golden.rows("in.hidden")[30:])
+    assert np.array_equal(selected, before) and len(session.topk) == 10
+    assert worst(first, golden.wanted()[:30]) < golden.tolerance["fp32_y"]
+
+
+# Refusals. Each leaves the session as it was.
+
+
+@pytest.mark.parametrize(
+    "requests,field",
+    [
+        ([(0, 3)], "hidden"),
+        ([(2, 4)], r"requests\[0\].request"),
+        ([(-1, 4)], r"requests\[0\].request"),
+        ([(0, 2), (0, 2)], r"requests\[1\].request"),
+        ([(0, 4), (1, -1)], r"requests\[1\].tokens"),
+        ([(0, 50)], r"requests\[0\].tokens"),
+        ([(0, 1), (1, 1), (0, 2)], "requests"),
+        ([(2**32, 4)], "requests"),
+        ([(0, 4.0)], "requests"),
+        ([(0,)], "requests"),
+        ([7], "requests"),
+        (7, "requests"),
+        ([], "hidden"),
+    ],
+)
+def test_steps_that_are_refused(checkpoint, requests, field):
+    golden, folder = checkpoint("D2")
+    hidden = golden.rows("in.hidden")
+    session = smla.Layer.from_pretrained(folder, 0).session(max_requests=2, max_tokens=40, max_step_tokens=36)
+    y = session.forward(hidden[:36])
+    with pytest.raises(smla.InvalidArgument, match=field) as caught:
+        session.forward(hidden[36:], requests)
+    assert caught.value.field and caught.value.wanted
+    assert (session.length(0), session.length(1)) == (36, 0)
+    y = np.concatenate([y, session.forward(hidden[36:])])
+    assert worst(y, golden.wanted()) < golden.tolerance["fp32_y"]
+
+
+def test_arrays_that_are_refused(checkpoint):
+    golden, folder = checkpoint("D2")
+    session = smla.Layer.from_pretrained(folder, 0).session(max_tokens=40)
+    hidden = golden.rows("in.hidden")
+    read_only = np.zeros((40, 64), np.float32)
+    read_only.flags.writeable = False
+    for field, arguments in {
+        "hidden": {"hidden": hidden[:, :-1]},
+        "hidden.dtype": {"hidden": hidden.astype(np.int32)},
+        "hidden.ndim": {"hidden": hidden[0]},
+        "out": {"hidden": hidden, "out": np.empty((39, 64), np.float32)},
+        "out.dtype": {"hidden": hidden, "out": np.empty((40, 64), np.int64)},
+        "read-only": {"hidden": hidden, "out": read_only},
+        "rope_positions": {"hidden": hidden, "rope_positions": np.zeros(39, np.int32)},
+        "rope_positions.dtype": {"hidden": hidden, "rope_positions": np.zeros(40, np.float32)},
+        "forced_topk": {"hidden": hidden, "forced_topk": np.zeros((39, 6), np.int32)},
+    }.items():
+        with pytest.raises(smla.InvalidArgument, match=field):
+            session.forward(**arguments)
+        assert session.length() == 0
+    for request in (1, -1):
+        with pytest.raises(smla.InvalidArgument, match="request"):
+            session.length(request)
+        with pytest.raises(smla.InvalidArgument, match="request"):
+            session.end_request(request)
+
+
+@pytest.mark.parametrize(
+    "options,error,text",
+    [
+        ({"kv_format": "fp8_656"}, smla.Unsupported, "kv_format"),
+        ({"index_format": "index_fp8_132"}, smla.Unsupported, "index_format"),
+        ({"kv_format": "bf17"}, smla.InvalidArgument, "kv_format: got 'bf17', wanted one of"),
+        ({"page_tokens": -1}, smla.InvalidArgument, "page_tokens"),
+        ({"max_requests": -1}, smla.InvalidArgument, "max_requests"),
+        ({"max_tokens": 2**32 + 8}, smla.InvalidArgument, "max_tokens: got 4294967304, wanted an integer"),
+        ({"max_step_tokens": 8.5}, smla.InvalidArgument, "max_step_tokens: got 8.5, wanted an integer"),
+        ({"stage_budget": -1}, smla.InvalidArgument, "stage_budget"),
+        ({"kv_scale": "1"}, smla.InvalidArgument, "kv_scale"),
+    ],
+)
+def test_sessions_that_are_refused(checkpoint, options, error, text):
+    layer = smla.Layer.from_pretrained(checkpoint("D2")[1], 0)
+    with pytest.raises(error, match=text):
+        layer.session(**options)
+
+
+@pytest.mark.parametrize(
+    "options,error,text",
+    [
+        ({"layer": 1000000}, smla.InvalidArgument, "layer"),
+        ({"layer": -1}, smla.InvalidArgument, "layer"),
+        ({"layer": 2**32}, smla.InvalidArgument, "layer: got 4294967296"),
+        ({"layer": 1}, smla.DataError, "layers.1.self_attn.q_a_proj.weight"),
+        ({"activations": "f64"}, smla.InvalidArgument, "activations"),
+        ({"activations": "bf16"}, smla.InvalidArgument, "activations"),
+        ({"activations": "f33"}, smla.InvalidArgument, "activations: got 'f33', wanted one of"),
+        ({"queries": "i32"}, smla.InvalidArgument, "queries"),
+        ({"folder": "/nowhere"}, smla.IoError, "nowhere"),
+        ({"config": "/nowhere/config.json"}, smla.IoError, "nowhere"),
+    ],
+)
+def test_layers_that_are_refused(checkpoint, options, error, text):
+    with pytest.raises(error, match=text):
+        smla.Layer.from_pretrained(**{"folder": checkpoint("D2")[1], "layer": 0, **options})
+
+
+def test_one_error_lists_every_missing_or_misshapen_tensor(checkpoint, tmp_path):
+    golden, folder = checkpoint("D2")
+    tensors = read_safetensors(folder / "model.safetensors")
+    prefix = "model.layers.0.self_attn."
+    del tensors[prefix + "kv_b_proj.weight"], tensors[prefix + "indexer.k_norm.bias"]
+    dtype, array = tensors[prefix + "o_proj.weight"]
+    tensors[prefix + "o_proj.weight"] = dtype, array[:, :-1]
+    write_safetensors(tmp_path / "weights.safetensors", tensors)
+    (tmp_path / "dims.json").write_text(json.dumps(golden.config()))
+    with pytest.raises(smla.DataError) as caught:
+        smla.Layer.from_pretrained(tmp_path / "weights.safetensors", 0, config=tmp_path / "dims.json")
+    for name in ("kv_b_proj.weight", "indexer.k_norm.bias", "o_proj.weight"):
+        assert prefix + name in str(caught.value)
+    assert "q_a_proj" not in str(caught.value)
+
+
+def test_a_file_with_its_config_elsewhere(checkpoint, tmp_path):
+    golden, folder = checkpoint("D2")
+    config = tmp_path / "dims.json"
+    config.write_text(json.dumps(golden.config()))
+    layer = smla.Layer.from_pretrained(str(folder / "model.safetensors"), 0, config=config)
+    y = layer.session().forward(golden.rows("in.hidden"))
+    assert worst(y, golden.wanted()) < golden.tolerance["fp32_y"]
