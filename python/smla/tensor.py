@@ -22,6 +22,7 @@ _CPU, _CUDA = int(DeviceType.CPU), int(DeviceType.CUDA)
 _capsule_pointer = c.pythonapi.PyCapsule_GetPointer
 _first_byte = c.c_char.from_buffer
 _NUMPY = {dtype: np.dtype(name) for dtype, name in _dtypes.NUMPY.items()}
+_EXTENDED = {Dtype.BF16: "bfloat16", Dtype.E4M3: "float8_e4m3fn", Dtype.E8M0: "float8_e8m0fnu"}
 _numpy_dtypes = {}  # numpy.dtype: Dtype, or None
 _numpy_tails = {}  # (shape, numpy.dtype): what follows the address of a dense array's descriptor
 _torch_tensor = None  # torch.Tensor, when torch is first met
@@ -294,6 +295,8 @@ def require_writable(array, name):
         writable, strides = True, array.stride()
     else:
         *_, strides, writable, _ = _memory(array, name)
+        jax = sys.modules.get("jax")  # its arrays never change, though their capsules do not say so
+        writable = writable and not (jax is not None and isinstance(array, jax.Array))
     if not writable:
         raise invalid(name, "a read-only array", "one that may be written")
     if 0 in strides:
@@ -344,8 +347,10 @@ def empty(like, shape, dtype):
         shape = (*shape[:-1], shape[-1] // 2)
     if type(like) is Tensor or hasattr(like, "_packed"):  # a Cache
         like = like.array
+    if type(like) is tuple:  # an array and its capsule
+        like = like[0]
     if isinstance(like, np.ndarray):
-        return np.empty(shape, _NUMPY[dtype])
+        return np.empty(shape, _numpy_type(like, dtype))
     if _is_torch(like):
         torch = sys.modules["torch"]  # before 2.7 without e8m0
         return like.new_empty(shape, dtype=getattr(torch, _dtypes.TORCH[dtype], torch.uint8))
@@ -356,13 +361,24 @@ def empty(like, shape, dtype):
         raise invalid(
             "out", "nothing", f"an output: smla cannot allocate arrays of {type(like).__module__} on a GPU"
         )
-    return np.empty(shape, _NUMPY[dtype])
+    return np.empty(shape, _numpy_type(like, dtype))
+
+
+def _numpy_type(like, dtype):
+    """The NumPy type of a new array: ml_dtypes' bf16, e4m3 and e8m0 beside arrays of such types (JAX's)."""
+    extended = sys.modules.get("ml_dtypes")
+    if extended is None or (isinstance(like, np.ndarray) and like.dtype.kind in "fiu"):
+        return _NUMPY[dtype]
+    return np.dtype(getattr(extended, _EXTENDED[dtype])) if dtype in _EXTENDED else _NUMPY[dtype]
 
 
 def typed(array, dtype):
     """An array from `empty` with its dtype spelt out, for libraries that have no such type."""
     dtype = _dtypes.parse(dtype)
-    own = _torch_dtypes.get(array.dtype) if _is_torch(array) else _numpy_dtypes.get(array.dtype)
+    if _is_torch(array):
+        own = _torch_dtypes.get(array.dtype)
+    else:
+        own = _numpy_dtypes.get(array.dtype) or _learn_numpy(array.dtype)
     return array if own is dtype else Tensor(array, dtype)
 
 
