@@ -125,11 +125,11 @@ class Cache:
             self.abi.pages = 1
             stride = page_stride_bytes or self.bytes
             self.abi.pages = pages if pages is not None else bytes_held // stride if stride else 0
-        if self.bytes > bytes_held:
+        if self._used_bytes() > bytes_held:
             raise invalid(
                 "cache.data",
                 f"{bytes_held} bytes",
-                f"at least {self.bytes}, those of {self.abi.pages} pages of {self.format.name.lower()}",
+                f"at least {self._used_bytes()}, those of {self.abi.pages} pages of {self.format.name.lower()}",
             )
         if in_pages and shape[0] and not page_stride_bytes and self.bytes != bytes_held:
             raise invalid(
@@ -139,12 +139,22 @@ class Cache:
                 f"{self.format.name.lower()}",
             )
 
+    def _used_bytes(self):
+        """Bytes up to the end of the last record: a view may end before the padding of the last page."""
+        abi = self.abi
+        if not abi.pages:
+            return 0
+        # 72 tokens fill a page of any format without padding (fp8_584: 73 rows of 576 bytes).
+        record = (
+            _bytes(abi, pages=1, page_tokens=72, page_rows=0, page_stride_bytes=0, row_stride_bytes=0) // 72
+        )
+        last_page = (abi.page_tokens - 1) * (abi.row_stride_bytes or record) + record
+        return self.bytes - _bytes(abi, pages=1) + last_page
+
     @property
     def bytes(self):
         """Bytes from the first page to the end of the last."""
-        out = c.c_size_t()
-        check(lib.smla_cache_bytes(c.byref(self.abi), c.byref(out)))
-        return out.value
+        return _bytes(self.abi)
 
     @property
     def width(self):
@@ -201,6 +211,16 @@ _WIDTHS = {
     Format.INDEX_FP8_132: 128,
     Format.INDEX_MXFP4_68: 128,
 }
+
+
+def _bytes(abi, **changes):
+    """smla_cache_bytes of a description with some fields changed."""
+    described = _abi.Cache.from_buffer_copy(abi)
+    for name, value in changes.items():
+        setattr(described, name, value)
+    size = c.c_size_t()
+    check(lib.smla_cache_bytes(c.byref(described), c.byref(size)))
+    return size.value
 
 
 def _require_dense(shape, strides, gaps):

@@ -46,7 +46,10 @@ def test_every_format(format, page_tokens, pages=3):
         zeros(pages, page, dtype=np.uint8), Format[format.upper()], page_tokens, width=width
     )
     assert (in_pages.pages, in_pages.bytes) == (pages, size) and in_pages.format is cache.format
-    refused("cache.data", zeros(size - 1, dtype=np.uint8), format, page_tokens, width=width, pages=pages)
+    padding = page - page_tokens * 584 if format == "fp8_584" else 0  # of the last page: may be left out
+    few = zeros(size - padding, dtype=np.uint8)
+    assert smla.Cache(few, format, page_tokens, width=width, pages=pages).bytes == size
+    refused("cache.data", few[:-1], format, page_tokens, width=width, pages=pages)
     refused("cache.data", zeros(pages, page + 1, dtype=np.uint8), format, page_tokens, width=width)
     refused("cache.data", zeros(pages, page - 1, dtype=np.uint8), format, page_tokens, width=width)
     fresh = smla.Cache.empty(format, pages, page_tokens, width=width)
@@ -168,9 +171,18 @@ def test_a_page_of_584_bytes_is_padded():
     memory = zeros(2, 37440, dtype=np.uint8)
     view = memory[:, : 64 * 584].reshape(2, 64, 584)
     assert not view.flags.owndata and view.strides[0] == 37440
-    refused("cache.data", view, "fp8_584", 64)  # its own end is before that of the last page's padding
-    assert smla.Cache(memory, "fp8_584", 64).pages == 2
+    assert smla.Cache(view, "fp8_584", 64).bytes == smla.Cache(memory, "fp8_584", 64).bytes == 2 * 37440
+    refused("cache.data", view[:, :63], "fp8_584", 64)
     refused("cache.data", zeros(2, 64, 584, dtype=np.uint8), "fp8_584", 64)
+
+
+def test_rows_cut_from_wider_ones():
+    """The gap behind the last row is not the view's."""
+    wide = zeros(90, 1155, dtype=np.uint16)
+    options = {"pages": 1, "width": 576, "row_stride_bytes": 2310}
+    assert smla.Cache(wide[:, :576], "row_bf16", 90, **options).capacity == 90
+    refused("cache.data", wide[:89, :576], "row_bf16", 90, **options)
+    refused("cache.data", wide[:, :575], "row_bf16", 90, **options)
 
 
 @pytest.mark.parametrize(
