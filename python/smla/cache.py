@@ -125,11 +125,11 @@ class Cache:
             self.abi.pages = 1
             stride = page_stride_bytes or self.bytes
             self.abi.pages = pages if pages is not None else bytes_held // stride if stride else 0
-        if self._used_bytes() > bytes_held:
+        if (wanted := self._used_bytes()) > bytes_held:
             raise invalid(
                 "cache.data",
                 f"{bytes_held} bytes",
-                f"at least {self._used_bytes()}, those of {self.abi.pages} pages of {self.format.name.lower()}",
+                f"at least {wanted}, those of {self.abi.pages} pages of {self.format.name.lower()}",
             )
         if in_pages and shape[0] and not page_stride_bytes and self.bytes != bytes_held:
             raise invalid(
