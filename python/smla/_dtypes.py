@@ -1,9 +1,11 @@
 """Names of dtypes: smla's own, and those of NumPy, ml_dtypes and PyTorch."""
 
+from typing import Any
+
 from ._abi import Dtype
 from .errors import one_of
 
-_NAMES = {
+_NAMES: dict[str, Dtype] = {
     "float64": Dtype.F64,
     "float32": Dtype.F32,
     "bfloat16": Dtype.BF16,
@@ -16,7 +18,11 @@ _NAMES = {
     "int32": Dtype.I32,
     "int64": Dtype.I64,
 }
-_BY_NAME = {**_NAMES, **{kind.name.lower(): kind for kind in Dtype}, **{kind: kind for kind in Dtype}}
+_BY_NAME: dict[Any, Dtype] = {
+    **_NAMES,
+    **{kind.name.lower(): kind for kind in Dtype},
+    **{kind: kind for kind in Dtype},
+}
 
 ITEM_BYTES = {
     Dtype.F64: 8,

@@ -11,7 +11,10 @@ from ._library import check, lib
 from .errors import integer, invalid, one_of
 from .tensor import Tensor, _memory, empty, require_writable
 
-FORMATS = {**{kind.name.lower(): kind for kind in Format if kind}, **{kind: kind for kind in Format if kind}}
+FORMATS: dict[str | Format, Format] = {
+    **{kind.name.lower(): kind for kind in Format if kind},
+    **{kind: kind for kind in Format if kind},
+}
 _ROWS = {
     Format.ROW_F64: Dtype.F64,
     Format.ROW_F32: Dtype.F32,

@@ -15,8 +15,11 @@ from .tensor import _memory, empty, is_capturing
 
 _HEADER = 4096
 _ALIGNMENT = 64
-_ENGINES = {**{kind.name.lower(): kind for kind in Engine}, **{kind: kind for kind in Engine}}
-_ISAS = {**{kind.name.lower(): kind for kind in Isa}, **{kind: kind for kind in Isa}}
+_ENGINES: dict[str | Engine, Engine] = {
+    **{kind.name.lower(): kind for kind in Engine},
+    **{kind: kind for kind in Engine},
+}
+_ISAS: dict[str | Isa, Isa] = {**{kind.name.lower(): kind for kind in Isa}, **{kind: kind for kind in Isa}}
 
 
 class Workspace:
@@ -167,7 +170,8 @@ class Context:
         return f"smla.Context({self.description})"
 
 
-_defaults, _defaults_lock = {}, threading.Lock()
+_defaults: dict[tuple[int, int], Context] = {}
+_defaults_lock = threading.Lock()
 
 
 def default_context(device=(DeviceType.CPU, 0)):

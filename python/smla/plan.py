@@ -2,7 +2,7 @@
 
 import ctypes as c
 import weakref
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import _abi, _views
 from ._abi import Group
@@ -22,8 +22,8 @@ class PlanGroup(NamedTuple):
     page_tokens.
     """
 
-    block_table: object = None
-    slots: object = None
+    block_table: Any = None
+    slots: Any = None
     page_tokens: int = 0
     page_rows: int = 0
 

@@ -6,7 +6,7 @@ Alphabet: T query tokens, K columns, R requests, MB blocks per request, B reques
 """
 
 import ctypes as c
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from . import _abi
 from ._abi import Dtype
@@ -40,8 +40,8 @@ def _new(like, *shape):
 class Rows(NamedTuple):
     """rows: [T,K] i32. lens: [T] i32, how many columns count."""
 
-    rows: object
-    lens: object
+    rows: Any
+    lens: Any
 
 
 def request_rows(

@@ -23,10 +23,11 @@ _capsule_pointer = c.pythonapi.PyCapsule_GetPointer
 _first_byte = c.c_char.from_buffer
 _NUMPY = {dtype: np.dtype(name) for dtype, name in _dtypes.NUMPY.items()}
 _EXTENDED = {Dtype.BF16: "bfloat16", Dtype.E4M3: "float8_e4m3fn", Dtype.E8M0: "float8_e8m0fnu"}
-_numpy_dtypes = {}  # numpy.dtype: Dtype, or None
-_numpy_tails = {}  # (shape, numpy.dtype): what follows the address of a dense array's descriptor
+_numpy_dtypes: dict[np.dtype, Dtype | None] = {}  # numpy.dtype: Dtype, or None
+# (shape, numpy.dtype): what follows the address of a dense array's descriptor
+_numpy_tails: dict[tuple, tuple] = {}
 _torch_tensor = None  # torch.Tensor, when torch is first met
-_torch_dtypes = {}  # torch.dtype: Dtype, or None; filled when torch is first met
+_torch_dtypes: dict[Any, Dtype | None] = {}  # torch.dtype: Dtype, or None; filled when torch is first met
 
 
 class Tensor:

@@ -1,6 +1,6 @@
 """Sparse attention over listed rows, and the merge of partial results (smla/stages_attend.h)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,9 @@ _merge = StageCall("merge", _abi.MergeArgs, ["out", "lse_out"])
 class Attended(NamedTuple):
     """out: [T,H,Dv]. lse: [T,H], -inf if no row. max_logits: [T,H]. None where not asked for."""
 
-    out: object
-    lse: object
-    max_logits: object
+    out: Any
+    lse: Any
+    max_logits: Any
 
 
 def attend(

@@ -1,6 +1,6 @@
 """The indexer (smla/stages_index.h)."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .. import _abi
 from .._abi import Dtype
@@ -23,9 +23,9 @@ _score_select = StageCall(
 class QuantizedQuery(NamedTuple):
     """q: [T,Hi,D]. scales: [T,Hi,D/32] e8m0 of e2m1 queries, else None. w: [T,Hi], all scales folded in."""
 
-    q: object
-    scales: object
-    w: object
+    q: Any
+    scales: Any
+    w: Any
 
 
 def quant_index_q(
@@ -126,9 +126,9 @@ def score(
 class Selection(NamedTuple):
     """indices: [T,k] i32 ascending, then -1. counts: [T] i32. selected: [T,k] f32 scores, or None."""
 
-    indices: object
-    counts: object
-    selected: object
+    indices: Any
+    counts: Any
+    selected: Any
 
 
 def _selection(like, tokens, k, indices, counts, selected, dtype):

@@ -4,6 +4,8 @@ vLLM chooses V4's implementation itself, not through its registry of backends: w
 the forward_mqa of the class that is chosen (docs/python/vllm.md).
 """
 
+from typing import Any
+
 import torch
 
 from .. import Cache, stages
@@ -13,7 +15,7 @@ _FORMATS = {torch.bfloat16: "row_bf16", torch.float32: "row_f32", 584: "fp8_584"
 
 
 def forward_mqa(
-    layer: object, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor, output: torch.Tensor
+    layer: Any, q: torch.Tensor, kv: torch.Tensor, positions: torch.Tensor, output: torch.Tensor
 ) -> None:
     """Attention of the step's tokens over their windows and compressed entries; outputs stay rotated.
 

@@ -4,6 +4,8 @@ vLLM's layer absorbs the queries, calls do_kv_cache_update and forward_mqa, and 
 up.
 """
 
+from typing import Any
+
 import torch
 from vllm.v1.attention import backend as _vllm
 
@@ -12,7 +14,7 @@ from ..compat.vllm_ops import concat_and_cache_mla, latent_cache
 from .metadata import SmlaSparseMetadata
 
 # vLLM of the first half of 2026 has a base of its own for sparse attention; later ones ask for `is_sparse`.
-_Base = getattr(_vllm, "SparseMLAAttentionImpl", None) or _vllm.MLAAttentionImpl
+_Base: Any = getattr(_vllm, "SparseMLAAttentionImpl", None) or _vllm.MLAAttentionImpl
 
 
 def _unsupported(field, got, wanted):
@@ -42,7 +44,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         attn_type: str,
         kv_sharing_target_layer_name: str | None,
         topk_indice_buffer: torch.Tensor | None = None,
-        indexer: object | None = None,
+        indexer: Any = None,
         topk_indices_buffer: torch.Tensor | None = None,
         **mla_args,
     ) -> None:
@@ -90,7 +92,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         q: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
         kv_c_and_k_pe_cache: torch.Tensor,
         attn_metadata: SmlaSparseMetadata,
-        layer: object,
+        layer: Any,
     ) -> tuple[torch.Tensor, None]:
         """q: absorbed, [T,H,latent + rope], or a pair of both parts. Returns ([T,H,latent], None)."""
         cache = latent_cache(kv_c_and_k_pe_cache, self.kv_cache_dtype, layer._k_scale)

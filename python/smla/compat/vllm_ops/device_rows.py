@@ -4,6 +4,8 @@ on the tensors' own device. Nothing is read back, so calls may be captured in a 
 smla.rows refuses bad values by name; values on a device cannot be looked at, so here such a token has holes.
 """
 
+from typing import Any
+
 import torch
 
 from ...rows import Rows
@@ -144,7 +146,7 @@ def mixed_rows(
     window_page_tokens: int,
     decode_entries: torch.Tensor | None,
     decode_lens: torch.Tensor | None,
-    is_valid: torch.Tensor | None,
+    is_valid: Any,
     prefill_entries: torch.Tensor,
     entry_table: torch.Tensor,
     entry_page_tokens: int,
@@ -159,7 +161,7 @@ def mixed_rows(
     rows = torch.full((tokens, width), -1, dtype=torch.int32, device=device)
     lens = torch.full((tokens,), window, dtype=torch.int32, device=device)
     rows[:decodes, :window] = decode_window_rows
-    if decodes and wide:
+    if decodes and wide and decode_entries is not None:
         columns = rows[:decodes, window : window + wide]
         if local:
             found = request_rows(
