@@ -138,7 +138,8 @@ SMLA_API smla_status smla_metadata_field(const smla_backend_metadata* metadata, 
 SMLA_API smla_status smla_metadata_fields(const smla_backend_metadata* metadata, const char* const** names,
                                           int32_t* count);
 
-/* One layer's step. N rows, the step's tokens first; rows behind them are neither read nor written. */
+/* One layer's step. N rows, the step's tokens first; rows behind them are neither read nor written. A refused
+ * step writes nothing. */
 typedef struct smla_backend_forward_args {
     uint32_t struct_size;
     int32_t reserved;

@@ -69,7 +69,8 @@ typedef struct smla_layer_step {
     smla_layer_cache primary, window, compressed, index, state, index_state;
 } smla_layer_step;
 
-/* Sizes from shapes alone; stages keep their scratch within `stage_budget` where they can (0: no bound). */
+/* A refused step writes nothing. Sizes from shapes alone; stages keep their scratch within `stage_budget`
+ * where they can (0: no bound). */
 SMLA_API smla_status smla_layer_workspace_size(const smla_layer* layer, const smla_layer_step* step,
                                                size_t stage_budget, size_t* bytes);
 SMLA_API smla_status smla_layer_forward(const smla_layer* layer, const smla_layer_step* step,

@@ -61,9 +61,11 @@ public:
     void run(ArgsOf<S> args) {
         args.struct_size = sizeof args;
         if (sizing_) {
+            const bool explaining = tap_ && tap_->kernels;
+            if (!explaining) check_call<S>(args, env_);  // all stages, before the first one writes
             const size_t bytes = stage_workspace<S>(args, env_, budget_) - kWorkspaceHeader;
             stage_bytes_ = std::max(stage_bytes_, round_up(bytes, kCacheLine));
-            if (tap_ && tap_->kernels) tap_->kernels(S, explain_stage<S>(args, env_));
+            if (explaining) tap_->kernels(S, explain_stage<S>(args, env_));
             return;
         }
         const char* kernel = nullptr;

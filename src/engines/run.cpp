@@ -1,5 +1,6 @@
 #include "engines/run.h"
 
+#include "core/shapes_only.h"
 #include "engines/error_word.h"
 #include "ops/check_data.h"
 
@@ -54,6 +55,14 @@ size_t stage_workspace(const ArgsOf<S>& args, const Env& env, size_t budget) {
 }
 
 template <Stage S>
+void check_call(const ArgsOf<S>& args, const Env& env) {
+    const ExpectDevice expected(env.device->type(), env.device->index());
+    const ShapesOnly no_memory;
+    OpOf<S>::check(args);
+    choose<S>(args, env);
+}
+
+template <Stage S>
 std::vector<Verdict> explain_stage(const ArgsOf<S>& args, const Env& env) {
     std::vector<Verdict> out;
     for (const auto& candidate : candidates<S>(env))
@@ -101,6 +110,7 @@ std::vector<std::string> kernel_names(Stage stage, smla_engine engine) {
 #define SMLA_INSTANTIATE(name, args)                                               \
     template const char* run_stage<Stage::name>(const args&, const Env&);          \
     template size_t stage_workspace<Stage::name>(const args&, const Env&, size_t); \
+    template void check_call<Stage::name>(const args&, const Env&);                \
     template std::vector<Verdict> explain_stage<Stage::name>(const args&, const Env&);
 SMLA_STAGES(SMLA_INSTANTIATE)
 #undef SMLA_INSTANTIATE

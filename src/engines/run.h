@@ -16,6 +16,10 @@ const char* run_stage(const ArgsOf<S>& args, const Env& env);
 template <Stage S>
 size_t stage_workspace(const ArgsOf<S>& args, const Env& env, size_t budget);
 
+// Refuses what run_stage would, but for the workspace; data pointers are not looked at.
+template <Stage S>
+void check_call(const ArgsOf<S>& args, const Env& env);
+
 // Every candidate in order of preference, with its refusal.
 template <Stage S>
 std::vector<Verdict> explain_stage(const ArgsOf<S>& args, const Env& env);

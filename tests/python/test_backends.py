@@ -55,6 +55,18 @@ def test_forward_of_random_steps(name, ratio, seed):
     assert world.entries is None or np.array_equal(world.entries.memory, before[1])
 
 
+@pytest.mark.parametrize("name,ratio", KINDS)
+def test_a_refused_step_writes_nothing(name, ratio):
+    """Every stage is checked before the first one writes keys."""
+    world = World(name, options_of(name, ratio), 0)
+    before = world.group.memory.copy()
+    with pytest.raises(smla.InvalidArgument, match="lse"):
+        world.forward(lse=np.zeros((len(world.lse), world.heads + 1), np.float32))
+    assert np.array_equal(world.group.memory, before)
+    world.forward()
+    assert not np.array_equal(world.group.memory, before)
+
+
 RECORDS = [
     *[(name, 0, kind, "fp8_656", PUBLISHED) for name in LATENT for kind in ("fp8_ds_mla", "fp8")],
     ("TRITON_MLA_SPARSE", 0, "auto", "row_bf16", PUBLISHED),
