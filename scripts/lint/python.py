@@ -19,9 +19,11 @@ def _problems(root, *words):
     return [line for line in result.stdout.splitlines() if ":" in line] if result.returncode else []
 
 
+def unavailable():
+    return "" if RUFF.exists() else "no ruff: scripts/python_env installs it"
+
+
 def check(files):
-    if not RUFF.exists():
-        return ["no ruff: run scripts/python_env"]
     with tempfile.TemporaryDirectory() as root:
         for file in files:
             if file.path.endswith(".py") and file.path.startswith(FOLDERS) and file.path != GENERATED:
