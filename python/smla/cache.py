@@ -134,7 +134,7 @@ class Cache:
                 f"{bytes_held} bytes",
                 f"at least {wanted}, those of {self.abi.pages} pages of {self.format.name.lower()}",
             )
-        if in_pages and shape[0] and not page_stride_bytes and self.bytes != bytes_held:
+        if in_pages and shape[0] and not page_stride_bytes and bytes_held not in (self.bytes, wanted):
             raise invalid(
                 "cache.data",
                 f"{bytes_held // shape[0]} bytes per page",

@@ -172,7 +172,9 @@ def test_a_page_of_584_bytes_is_padded():
     view = memory[:, : 64 * 584].reshape(2, 64, 584)
     assert not view.flags.owndata and view.strides[0] == 37440
     assert smla.Cache(view, "fp8_584", 64).bytes == smla.Cache(memory, "fp8_584", 64).bytes == 2 * 37440
+    assert smla.Cache(view[1:], "fp8_584", 64).capacity == 64
     refused("cache.data", view[:, :63], "fp8_584", 64)
+    refused("cache.data", view[:1, :63], "fp8_584", 64)
     refused("cache.data", zeros(2, 64, 584, dtype=np.uint8), "fp8_584", 64)
 
 

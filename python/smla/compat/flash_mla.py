@@ -15,14 +15,13 @@ import torch
 
 from .. import stages
 from ..cache import Cache
-from ..errors import Unsupported, invalid
+from ..errors import InvalidArgument, Unsupported, invalid
 from ..rows import decode_schedule
 
 _PACKED = (torch.uint8, torch.int8, torch.float8_e4m3fn)
 _PLAIN = {torch.bfloat16: "row_bf16", torch.float32: "row_f32"}
 _QUERIES = (torch.bfloat16, torch.float16, torch.float32)
 _RECORDS = {(576, 656): "fp8_656", (512, 584): "fp8_584"}  # (d, bytes per token)
-_PAGE_MULTIPLE = 576  # bytes that pages of 584-byte records are padded to
 _PRECISION = "rounded"  # keys are bf16(code * scale) in FlashMLA, on a CPU too then
 _HOPPER = (132, 9)  # multiprocessors and capability that a schedule for CPU tensors is made for
 
@@ -258,19 +257,10 @@ def _open(cache, width, packed, name):
     if cache.stride(3) != 1 or (tokens > 1 and cache.stride(1) != last):
         raise invalid(f"{name}.stride", list(cache.stride()), "pages that are dense inside")
     record = _RECORDS[width, last] if packed else _PLAIN[cache.dtype]
-    return Cache(_whole_pages(cache, name) if record == "fp8_584" else cache, record, tokens)
-
-
-def _whole_pages(cache, name):
-    """Pages of 584-byte records [pages,bytes], with the padding that [pages,page,1,584] leaves out."""
-    pages, tokens = cache.shape[:2]
-    page = _ceil_div(tokens * 584, _PAGE_MULTIPLE) * _PAGE_MULTIPLE
-    stride = cache.stride(0) if pages > 1 else page
-    held = cache.untyped_storage().nbytes() - cache.storage_offset()
-    if pages and (stride < page or (pages - 1) * stride + page > held):
-        wanted = f"pages of {page} bytes, {tokens} records of 584 padded to a multiple of {_PAGE_MULTIPLE}"
-        raise invalid(f"{name}.stride(0)", f"{stride}, {held} bytes from the first page on", wanted)
-    return cache.as_strided((pages, page), (stride, 1))
+    try:
+        return Cache(cache, record, tokens)
+    except InvalidArgument as error:
+        raise invalid(error.field.replace("cache", name, 1), error.got, error.wanted) from None
 
 
 def _empty_is_plus_infinity(lse):

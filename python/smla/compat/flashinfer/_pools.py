@@ -3,7 +3,7 @@
 import torch
 
 from ...cache import Cache
-from ...errors import Unsupported, invalid
+from ...errors import InvalidArgument, Unsupported, invalid
 from ._check import require
 
 _PLAIN = {torch.bfloat16: "row_bf16", torch.float32: "row_f32"}
@@ -11,7 +11,6 @@ _BYTES = (torch.uint8, torch.int8, torch.float8_e4m3fn)
 _PACKED = {(576, 656): "fp8_656", (512, 584): "fp8_584", (512, 528): "fp8_528"}  # (D, bytes per token)
 _PER_TENSOR = {576: "fp8_576", 512: "fp8_512"}  # e4m3 values, by D
 _IN_WHOLE_PAGES = {576: 656, 512: 584}  # of [pages,bytes of a page]: bytes per token, by D
-_PAGE_MULTIPLE = 576  # pages of 584-byte records are padded to it
 
 
 def is_packed(pool):
@@ -46,11 +45,12 @@ def open_pool(pool, name, query, *, layout=None, scale=None):
     dense = pool.ndim == 2 or page == 1 or pool.stride(1) == last
     if not dense or (last > 1 and pool.stride(-1) != 1):
         raise invalid(f"{name}.stride", list(pool.stride()), "pages that are dense inside")
-    if format == "fp8_584":
-        return Cache(_whole_pages(pool, name, page), format, page)
-    if last % record:
+    if last % record and format != "fp8_584":  # whose pages end with padding
         raise invalid(f"{name}.shape[-1]", last, f"a multiple of the {record} bytes of a token")
-    return Cache(pool, format, page, scale=scale if format in _PER_TENSOR.values() else None)
+    try:
+        return Cache(pool, format, page, scale=scale if format in _PER_TENSOR.values() else None)
+    except InvalidArgument as error:
+        raise invalid(error.field.replace("cache", name, 1), error.got, error.wanted) from None
 
 
 def _format_of(pool, name, width):
@@ -78,17 +78,3 @@ def _without_head(pool, name, layout):
         wanted = f"one KV head in dimension {head}" + (f" (kv_layout {layout})" if layout else " or 1")
         raise invalid(f"{name}.shape", list(pool.shape), wanted)
     return pool.squeeze(head)
-
-
-def _whole_pages(pool, name, tokens):
-    """[pages,bytes] over pages of 584-byte records, with the padding that [pages,page,584] leaves out."""
-    page = -(-tokens * 584 // _PAGE_MULTIPLE) * _PAGE_MULTIPLE
-    pages = pool.shape[0]
-    if pages == 0:
-        return pool.new_empty(0, page)
-    stride = pool.stride(0) if pages > 1 else page
-    held = pool.untyped_storage().nbytes() - pool.storage_offset()
-    if stride < page or (pages - 1) * stride + page > held:
-        wanted = f"pages of {page} bytes: {tokens} records of 584, padded to a multiple of {_PAGE_MULTIPLE}"
-        raise invalid(f"{name}.stride(0)", f"{stride} in {held} bytes of memory", wanted)
-    return pool.as_strided((pages, page), (stride, 1))
