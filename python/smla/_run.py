@@ -25,9 +25,8 @@ class StageCall:
         """like: the tensor whose device, library and stream serve where none is given."""
         keep = []
         args = self.struct.fill(values, keep)
-        device = (
-            (DeviceType.CPU, 0) if like is None else device_of(like)
-        )  # the stage will name what is absent
+        # The stage names what is absent.
+        device = (DeviceType.CPU, 0) if like is None else device_of(like)
         if context is None:
             context = default_context(device)
         elif not isinstance(context, Context):

@@ -92,7 +92,7 @@ def attend(
     elif extra_rows is not None or extra_lengths is not None:
         raise invalid("extra", None, "a smla.Cache, as its rows or lengths are given")
     _attend(values, q, context, workspace, stream)
-    return Attended(plain(out), *(plain(values[name]) for name in ("lse", "max_logits")))
+    return Attended(plain(out), plain(values["lse"]), plain(values["max_logits"]))
 
 
 def _put_scale(values, name, scale, q):
