@@ -1,8 +1,5 @@
-"""smla.compat.flash_mla against attention in float64, computed here from the bytes of the caches."""
+"""Decode and prefill of smla.compat.flash_mla against attention in float64."""
 
-import inspect
-import subprocess
-import sys
 import zlib
 
 import numpy as np
@@ -10,81 +7,22 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import smla  # noqa: E402
-from smla.compat import flash_mla  # noqa: E402
-
-DEVICES = [
-    "cpu",
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
-]
-RECORD_BYTES = {576: 656, 512: 584}
-PACKED_DTYPES = {"uint8": torch.uint8, "int8": torch.int8, "fp8": torch.float8_e4m3fn}
-NEVER_A_ROW = [-1, -2, -123456, -(2**31), 2**31 - 1, 2147480000]
-
-
-# ---------------------------------------------------------------- caches: bytes, and what they stand for
-
-
-def e4m3_values(codes):
-    sign = np.where(codes & 0x80, -1.0, 1.0)
-    exponent, mantissa = (codes >> 3) & 15, (codes & 7) / 8.0
-    values = np.where(exponent == 0, mantissa * 2.0**-6, (1 + mantissa) * 2.0 ** (exponent - 7.0))
-    return np.where((codes & 0x7F) == 0x7F, np.nan, sign * values)
-
-
-def bf16_bits(values):
-    """Bits of values that bf16 holds exactly."""
-    bits = np.asarray(values, "float32").view("uint32")
-    assert not (bits & 0xFFFF).any()
-    return (bits >> 16).astype("uint16")
-
-
-def some_bf16(rng, shape):
-    """Standard normal values with 7 bits after the first."""
-    mantissa, exponent = np.frexp(rng.standard_normal(shape))
-    return np.ldexp(np.round(mantissa * 128) / 128, exponent)
-
-
-class PackedCache:
-    """Random pages [pages,page,1,656 or 584] in memory whose padding is NaN. values: [rows,d] in float64."""
-
-    def __init__(self, rng, width, pages, page_tokens, dtype="uint8", *, even=True, poison=(), gap=0):
-        rows = pages * page_tokens
-        codes = rng.integers(0, 256, (rows, 512 if width == 576 else 448), dtype=np.uint8)
-        codes[(codes & 0x7F) == 0x7F] = 0x3A
-        tiles, tile = (4, 128) if width == 576 else (7, 64)
-        exponents = rng.integers(-11, -7, (rows, tiles))
-        scales = 2.0**exponents
-        if not even:  # scales that are no powers of two
-            scales = np.float32(scales * rng.uniform(1, 2, scales.shape)).astype(float)
-        rope = some_bf16(rng, (rows, 64))
-        self.values = np.concatenate([e4m3_values(codes) * np.repeat(scales, tile, 1), rope], 1)
-        poison = np.asarray(list(poison), int)
-        codes[poison], rope[poison] = 0x7F, np.nan
-        scales[poison], exponents[poison] = np.nan, 128  # e8m0 255: NaN
-        rope = np.where(np.isnan(rope), 1.0, rope)
-        rope_bytes = bf16_bits(rope)
-        rope_bytes[poison] = 0x7FC0
-        rope_bytes = rope_bytes[:, :, None].view("uint8").reshape(rows, 128)
-        if width == 576:
-            scale_bytes = scales.astype("float32").view("uint8").reshape(rows, 16)
-            records = np.concatenate([codes, scale_bytes, rope_bytes], 1)
-            held = records.reshape(pages, page_tokens * 656)
-        else:
-            first = np.concatenate([codes, rope_bytes], 1).reshape(pages, page_tokens * 576)
-            last = np.zeros((rows, 8), np.uint8)
-            last[:, :7] = exponents + 127
-            held = np.concatenate([first, last.reshape(pages, page_tokens * 8)], 1)
-        bytes_held = held.shape[1]
-        stride = bytes_held if width == 576 else -(-bytes_held // 576) * 576
-        memory = np.full((pages, stride + gap), 0x7F, np.uint8)
-        memory[:, :bytes_held] = held
-        self.memory = torch.from_numpy(memory).view(PACKED_DTYPES[dtype])
-        self.shape = (pages, page_tokens, 1, RECORD_BYTES[width])
-        self.strides = (stride + gap, RECORD_BYTES[width], RECORD_BYTES[width], 1)
-
-    def on(self, device):
-        return self.memory.to(device).as_strided(self.shape, self.strides)
+import smla
+from flash_mla_world import (
+    DEVICES,
+    PACKED_DTYPES,
+    RECORD_BYTES,
+    PackedCache,
+    attention,
+    check,
+    i32,
+    some_bf16,
+    some_queries,
+    some_rows,
+    unlisted,
+    valid_rows,
+)
+from smla.compat import flash_mla
 
 
 def plain_cache(rng, width, pages, page_tokens, dtype=torch.bfloat16, poison=(), gap=0):
@@ -109,48 +47,6 @@ def spread(rng, tensor):
     return view
 
 
-# ---------------------------------------------------------------- attention in float64
-
-
-def attention(q, scale, sources, sink=None, value_width=512):
-    """q: [T,H,D] float64. sources: (values [rows,D], per token a list of rows). Natural units; no row: -inf.
-
-    Returns out, lse, max_logits, and what each output's terms add up to in size, which bounds its rounding.
-    """
-    tokens, heads, _ = q.shape
-    out, size = np.zeros((2, tokens, heads, value_width))
-    lse, largest = np.full((2, tokens, heads), -np.inf)
-    for t in range(tokens):
-        keys = np.concatenate([values[np.asarray(lists[t], int)] for values, lists in sources])
-        if not len(keys):
-            continue
-        logits = scale * q[t] @ keys.T
-        largest[t] = logits.max(1)
-        weights = np.exp(logits - largest[t][:, None])
-        lse[t] = largest[t] + np.log(weights.sum(1))
-        weights = np.exp(logits - lse[t][:, None])
-        if sink is not None:
-            weights /= 1 + np.exp(np.asarray(sink, float) - lse[t])[:, None]
-        out[t], size[t] = weights @ keys[:, :value_width], weights @ np.abs(keys[:, :value_width])
-    return out, lse, largest, size
-
-
-def valid_rows(listed, capacity, lengths=None):
-    """The rows of each token that count: before its length, and in the cache."""
-    listed = np.asarray(listed).reshape(-1, np.shape(listed)[-1])
-    lengths = np.full(len(listed), listed.shape[1]) if lengths is None else np.ravel(lengths).clip(0)
-    return [[r for r in row[:n] if 0 <= r < capacity] for row, n in zip(listed, lengths, strict=True)]
-
-
-def check(got, want, size):
-    """Kernels round weights and result to bf16, by 2^-8 at most. Sums are in f32."""
-    got = np.asarray(got.double().cpu())
-    assert np.isfinite(got).all()
-    bound = 2**-8 * (np.abs(want) + size) + 1e-6
-    error = np.abs(got - want) / bound
-    assert (error <= 1).all(), f"{error.max():.3g} times the bound"
-
-
 def check_statistic(got, want, what):
     """lse or max_logits. On a CPU at most 5e-7 off when this was written; a GPU sums in another order."""
     bound = 4e-6 if got.device.type == "cpu" else 3e-5
@@ -164,29 +60,8 @@ def plus_infinity(lse):
     return np.where(np.isneginf(lse), np.inf, lse)
 
 
-def some_rows(rng, shape, capacity, holes=0.3):
-    """Rows in random order, some twice, with holes of every kind anywhere."""
-    rows = rng.integers(0, capacity, shape) if capacity else np.full(shape, -1)
-    bad = np.concatenate([NEVER_A_ROW, [capacity, capacity + 1]])
-    return np.where(rng.random(shape) < holes, rng.choice(bad, shape), rows).astype("int32")
-
-
 def some_sink(rng, heads):
     return np.where(rng.random(heads) < 0.3, rng.choice([-np.inf, np.inf], heads), rng.standard_normal(heads))
-
-
-def some_queries(rng, *shape):
-    return torch.from_numpy(some_bf16(rng, shape)).to(torch.bfloat16)
-
-
-def unlisted(capacity, *lists):
-    """Rows that no token reads."""
-    read = set(int(r) for rows in lists for row in rows for r in row)
-    return [r for r in range(capacity) if r not in read]
-
-
-def i32(array, device):
-    return torch.from_numpy(np.ascontiguousarray(array, "int32")).to(device)
 
 
 def f32(array, device):
@@ -208,8 +83,6 @@ def decode(q, cache, rows=None, **others):
         **others,
     )
 
-
-# ---------------------------------------------------------------- decode, sparse
 
 DECODE_CASES = [
     # width, heads, b, s_q, page, pages, topk, dtype, lengths, extra (page, pages, topk), gap
@@ -392,9 +265,6 @@ def test_pages_of_584_bytes_are_padded_to_576(page, tight):
     assert torch.equal(decode(q, short.as_strided(cache.shape, cache.strides), rows)[0], out)
 
 
-# ---------------------------------------------------------------- decode, dense
-
-
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("width,packed", [(576, False), (512, False), (576, True), (512, True)])
@@ -436,8 +306,6 @@ def test_decode_over_whole_requests(s_q, width, packed, causal, device):
     check(out.flatten(0, 1), want, size)
     check_statistic(lse.transpose(1, 2).flatten(0, 1), plus_infinity(want_lse), "lse")
 
-
-# ---------------------------------------------------------------- prefill
 
 PREFILL_CASES = [
     # width, heads, s_q, s_kv, topk, lengths
@@ -507,316 +375,3 @@ def test_prefill_reads_656_byte_records_too(device):
     check(out, want, size)
     check_statistic(lse, plus_infinity(want_lse), "lse")
     check_statistic(largest, want_largest, "max_logits")
-
-
-# ---------------------------------------------------------------- the forms of 2025
-
-
-def greedy_schedule(lens, parts):
-    """FlashMLA's rule, blocks of 64 rows and an overhead of 5: (request, first, end, split) for each part."""
-    blocks = [-(-n // 64) for n in lens]
-    payload = -(-sum(n + 5 for n in blocks) // parts) + 5
-    work, request, block, split = [], 0, 0, 0
-    for _ in range(parts):
-        left, mine = payload, []
-        while request < len(lens):
-            rest = blocks[request] - block
-            if left >= rest + 5:
-                mine.append((request, block, blocks[request], split))
-                left -= rest + 5
-                request, block, split = request + 1, 0, 0
-                continue
-            if left > 5:
-                mine.append((request, block, block + left - 5, split))
-                block, split = block + left - 5, split + 1
-            break
-        work.append(mine)
-    return work
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_metadata_now(device):
-    for arguments, keywords in (((), {}), ((), {"cache_seqlens": None}), ((), {"topk": 4})):
-        meta, splits = flash_mla.get_mla_metadata(*arguments, **keywords)
-        assert type(meta) is flash_mla.FlashMLASchedMeta and splits is None
-        assert not meta.have_initialized and meta.tile_scheduler_metadata is None and meta.num_splits is None
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    "b,s_q,heads,topk", [(1, 1, 128, 2048), (1, 5, 16, 2048), (9, 2, 64, 640), (200, 1, 8, 64)]
-)
-def test_metadata_of_2025_splits_topk_rows(b, s_q, heads, topk, device):
-    lens = torch.arange(b, dtype=torch.int32, device=device)  # of no account beside topk
-    schedule, splits = flash_mla.get_mla_metadata(lens, s_q * heads, 1, heads, True, topk)
-    by_name = flash_mla.get_mla_metadata(
-        cache_seqlens=lens,
-        num_q_tokens_per_head_k=s_q * heads,
-        topk=topk,
-        num_heads_q=heads,
-        num_heads_k=1,
-        is_fp8_kvcache=True,
-    )
-    assert torch.equal(schedule, by_name[0]) and torch.equal(splits, by_name[1])
-    assert schedule.device == splits.device == lens.device
-    assert schedule.dtype == splits.dtype == torch.int32
-    if device == "cpu":
-        assert len(schedule) == max(66 // s_q, 1)  # 132 multiprocessors, two to a query token of 128 heads
-    work = greedy_schedule([topk] * b, len(schedule))
-    want = [
-        [mine[0][0], mine[0][1], mine[-1][0], mine[-1][2], mine[0][3], 0, 0, 0] if mine else [-1] + [0] * 7
-        for mine in work
-    ]
-    assert schedule.tolist() == want
-    shares = np.bincount([request for mine in work for request, *_ in mine], minlength=b)
-    assert splits.tolist() == [0, *np.cumsum(shares)]
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_metadata_of_2025_without_topk_splits_the_lengths(device):
-    lens = [4096, 0, 77, 64]
-    tensor = i32(lens, device)
-    schedule, splits = flash_mla.get_mla_metadata(tensor, 128, 1)
-    older, _ = flash_mla.get_mla_metadata(tensor, num_heads_per_head_k=128, num_heads_k=1)
-    assert torch.equal(older, schedule)
-    if device == "cpu":
-        assert schedule.shape == (66, 8)
-    shares = np.bincount([r for mine in greedy_schedule(lens, len(schedule)) for r, *_ in mine], minlength=4)
-    assert splits.tolist() == [0, *np.cumsum(shares)]
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_caller_of_2025(device):
-    """The decode call of vLLM's first sparse backend: all tokens are one request, by keyword."""
-    rng = np.random.default_rng(11)
-    tokens, heads, pages, topk = 5, 16, 4, 96
-    rows = some_rows(rng, (tokens, topk), pages * 64)
-    lists = valid_rows(rows, pages * 64)
-    cache = PackedCache(rng, 576, pages, 64, poison=unlisted(pages * 64, lists))
-    q = some_queries(rng, tokens, heads, 576)
-    schedule, splits = flash_mla.get_mla_metadata(
-        cache_seqlens=i32([topk], device),
-        num_q_tokens_per_head_k=tokens * heads,
-        topk=topk,
-        num_heads_q=heads,
-        num_heads_k=1,
-        is_fp8_kvcache=True,
-    )
-    out, _ = flash_mla.flash_mla_with_kvcache(
-        q=q.to(device).unsqueeze(0),
-        k_cache=cache.on(device).squeeze(2).view(torch.uint8).unsqueeze(-2),
-        block_table=torch.empty((1, 1), dtype=torch.int32, device=device),
-        head_dim_v=512,
-        cache_seqlens=i32([3], device),  # shorter than the rows that are listed
-        tile_scheduler_metadata=schedule,
-        num_splits=splits,
-        is_fp8_kvcache=True,
-        indices=i32(rows, device).unsqueeze(0),
-        softmax_scale=192**-0.5,
-    )
-    want, _, _, size = attention(np.asarray(q.double()), 192**-0.5, [(cache.values, lists)])
-    check(out[0], want, size)
-
-
-# ---------------------------------------------------------------- promises
-
-
-def test_signatures():
-    def spelt(function):
-        parameters = inspect.signature(function).parameters.values()
-        assert all(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
-        return [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters]
-
-    decode_arguments = (
-        "q k_cache block_table cache_seqlens head_dim_v tile_scheduler_metadata num_splits=None "
-        "softmax_scale=None causal=False is_fp8_kvcache=False indices=None attn_sink=None extra_k_cache=None "
-        "extra_indices_in_kvcache=None topk_length=None extra_topk_length=None"
-    )
-    assert spelt(flash_mla.flash_mla_with_kvcache) == decode_arguments.split()
-    prefill_arguments = "q kv indices sm_scale d_v=512 attn_sink=None topk_length=None".split()
-    assert spelt(flash_mla.flash_mla_sparse_fwd) == prefill_arguments
-    assert spelt(flash_mla.flash_mla_sparse_prefill) == prefill_arguments[:5]
-
-
-def test_smla_does_not_import_torch_and_the_module_does_not_import_flash_mla():
-    program = (
-        "import sys, smla; assert 'torch' not in sys.modules\n"
-        "import smla.compat; assert 'torch' not in sys.modules\n"
-        "from smla.compat import flash_mla; assert 'torch' in sys.modules and 'flash_mla' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{program}"], check=True)
-
-
-def test_inputs_stay_as_they_are():
-    rng = np.random.default_rng(12)
-    cache = PackedCache(rng, 512, 2, 64).on("cpu")
-    q, kv = some_queries(rng, 2, 2, 4, 512), some_queries(rng, 9, 1, 512)
-    rows, lengths = i32(some_rows(rng, (2, 2, 8), 100), "cpu"), i32([3, 9], "cpu")
-    sink, table = torch.randn(4), i32([[1, 0], [0, 1]], "cpu")
-    held = [q, kv, rows, lengths, sink, table, cache.as_strided((2, 37440), (37440, 1)).view(torch.uint8)]
-    before = [tensor.clone() for tensor in held]
-    flash_mla.flash_mla_with_kvcache(
-        q, cache, None, None, 512, None, None, 0.1, False, True, rows, sink, cache, rows, lengths, lengths
-    )
-    flash_mla.flash_mla_with_kvcache(q, cache, table, lengths, 512, None, causal=True, is_fp8_kvcache=True)
-    for call in (flash_mla.flash_mla_sparse_fwd, flash_mla.flash_mla_sparse_prefill):
-        call(q[0], kv, rows[0][:, None], 0.1)
-    assert all(torch.equal(was, now) for was, now in zip(before, held, strict=True))
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_calls_are_captured_in_a_cuda_graph():
-    rng = np.random.default_rng(13)
-    rows, lengths = some_rows(rng, (2, 3, 64), 128), i32([64, 9], "cuda")
-    cache = PackedCache(rng, 512, 2, 64).on("cuda")
-    q = some_queries(rng, 2, 3, 16, 512).cuda()
-    indices, table = i32(rows, "cuda"), i32([[0, 1], [1, 0]], "cuda")
-
-    def run():
-        sparse = flash_mla.flash_mla_with_kvcache(
-            q, cache, None, None, 512, None, is_fp8_kvcache=True, indices=indices, topk_length=lengths
-        )
-        dense = flash_mla.flash_mla_with_kvcache(
-            q, cache, table, lengths, 512, None, causal=True, is_fp8_kvcache=True
-        )
-        return [*sparse, *dense]
-
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        run()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            captured = run()
-        q.copy_(some_queries(rng, 2, 3, 16, 512))
-        indices.copy_(i32(some_rows(rng, (2, 3, 64), 128), "cuda"))
-        graph.replay()
-        want = run()
-        stream.synchronize()
-    assert all(torch.equal(now, then) for now, then in zip(want, captured, strict=True))
-
-
-# ---------------------------------------------------------------- refusals
-
-
-def sparse_arguments():
-    return {
-        "q": torch.ones(2, 3, 4, 576, dtype=torch.bfloat16),
-        "k_cache": torch.zeros(2, 8, 1, 656, dtype=torch.uint8),
-        "block_table": None,
-        "cache_seqlens": None,
-        "head_dim_v": 512,
-        "tile_scheduler_metadata": flash_mla.FlashMLASchedMeta(),
-        "is_fp8_kvcache": True,
-        "indices": torch.zeros(2, 3, 5, dtype=torch.int32),
-    }
-
-
-ONES = torch.ones(2, 3, 5, dtype=torch.int32)
-REFUSALS = [
-    ({"q": torch.ones(2, 3, 4, 576, dtype=torch.float64)}, "q.dtype"),
-    ({"q": torch.ones(6, 4, 576, dtype=torch.bfloat16)}, "q.shape"),
-    ({"q": np.ones((2, 3, 4, 576))}, "q"),
-    ({"q": torch.ones(2, 3, 4, 512, dtype=torch.bfloat16)}, "k_cache.shape[-1]"),
-    ({"k_cache": None}, "k_cache"),
-    ({"k_cache": torch.zeros(2, 8, 1, 656, dtype=torch.float16)}, "k_cache.dtype"),
-    ({"k_cache": torch.zeros(2, 8, 2, 656, dtype=torch.uint8)}, "k_cache.shape"),
-    ({"k_cache": torch.zeros(2, 8, 656, dtype=torch.uint8)}, "k_cache.shape"),
-    ({"k_cache": torch.zeros(2, 8, 1, 584, dtype=torch.uint8)}, "k_cache.shape[-1]"),
-    ({"k_cache": torch.zeros(2, 8, 1, 528, dtype=torch.uint8)}, "k_cache.shape[-1]"),
-    ({"k_cache": torch.zeros(2, 8, 1, 700, dtype=torch.uint8)[..., :656]}, "k_cache.stride"),
-    ({"k_cache": torch.zeros(2, 8, 1, 576, dtype=torch.bfloat16)}, "is_fp8_kvcache"),
-    ({"is_fp8_kvcache": False}, "is_fp8_kvcache"),
-    ({"is_fp8_kvcache": False, "k_cache": torch.zeros(2, 8, 1, 512).bfloat16()}, "k_cache.shape[-1]"),
-    ({"head_dim_v": 577}, "head_dim_v"),
-    ({"head_dim_v": 0}, "head_dim_v"),
-    ({"head_dim_v": None}, "head_dim_v"),
-    ({"tile_scheduler_metadata": 0.1}, "tile_scheduler_metadata"),
-    ({"num_splits": 3}, "num_splits"),
-    ({"causal": True}, "causal"),
-    ({"indices": ONES.long()}, "indices.dtype"),
-    ({"indices": ONES[0]}, "indices.shape"),
-    ({"indices": ONES.transpose(0, 1)}, "indices.shape"),
-    ({"topk_length": torch.ones(2)}, "topk_length.dtype"),
-    ({"topk_length": ONES[0, 0, :3]}, "topk_length.shape"),
-    ({"topk_length": ONES[:, :2, 0]}, "topk_length.shape"),
-    ({"topk_length": 5}, "topk_length"),
-    ({"attn_sink": torch.ones(5)}, "attn_sink.shape"),
-    ({"attn_sink": torch.ones(4).bfloat16()}, "attn_sink.dtype"),
-    ({"attn_sink": torch.ones(4, device="meta")}, "attn_sink.device"),
-    ({"extra_k_cache": torch.zeros(2, 8, 1, 656, dtype=torch.uint8)}, "extra_indices_in_kvcache"),
-    ({"extra_indices_in_kvcache": ONES}, "extra_indices_in_kvcache"),
-    ({"extra_topk_length": ONES[:, 0, 0]}, "extra_topk_length"),
-    ({"indices": None}, "block_table"),
-    ({"indices": None, "block_table": ONES[0]}, "block_table.shape"),
-    ({"indices": None, "block_table": ONES[0, :2]}, "cache_seqlens"),
-    ({"indices": None, "block_table": ONES[0, :2], "cache_seqlens": torch.ones(2)}, "cache_seqlens.dtype"),
-    ({"indices": None, "topk_length": ONES[:, 0, 0]}, "topk_length"),
-    ({"indices": None, "extra_k_cache": ONES}, "extra_k_cache"),
-    ({"softmax_scale": 0.0}, "softmax_scale"),
-]
-
-
-@pytest.mark.parametrize("change,field", REFUSALS, ids=lambda value: value if isinstance(value, str) else "")
-def test_refusals_of_decode_name_the_argument(change, field):
-    with pytest.raises((smla.InvalidArgument, smla.Unsupported)) as caught:
-        flash_mla.flash_mla_with_kvcache(**{**sparse_arguments(), **change})
-    assert caught.value.field.split("args.")[-1] == field
-    assert caught.value.got and caught.value.wanted and field in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "change,field",
-    [
-        ({"q": torch.ones(3, 4, 576)[..., ::2]}, "kv.shape[-1]"),
-        ({"kv": torch.zeros(9, 576).bfloat16()}, "kv.shape"),
-        ({"kv": torch.zeros(9, 2, 576).bfloat16()}, "kv.shape"),
-        ({"kv": torch.zeros(9, 1, 576).half()}, "kv.dtype"),
-        ({"kv": torch.zeros(9, 1, 1152).bfloat16()[..., ::2]}, "kv.stride"),
-        ({"indices": ONES[:, 0]}, "indices.shape"),
-        ({"indices": ONES[0][:, None].long()}, "indices.dtype"),
-        ({"indices": torch.ones(4, 1, 5, dtype=torch.int32)}, "indices.shape"),
-        ({"d_v": 600}, "d_v"),
-        ({"topk_length": ONES[0, 0]}, "topk_length.shape"),
-        ({"attn_sink": torch.ones(3)}, "attn_sink.shape"),
-        ({"sm_scale": -1.0}, "softmax_scale"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_refusals_of_prefill_name_the_argument(change, field):
-    arguments = {
-        "q": torch.ones(3, 4, 576, dtype=torch.bfloat16),
-        "kv": torch.zeros(9, 1, 576, dtype=torch.bfloat16),
-        "indices": torch.zeros(3, 1, 5, dtype=torch.int32),
-        "sm_scale": 0.1,
-    }
-    with pytest.raises((smla.InvalidArgument, smla.Unsupported)) as caught:
-        flash_mla.flash_mla_sparse_fwd(**{**arguments, **change})
-    assert caught.value.field.split("args.")[-1] == field
-
-
-@pytest.mark.parametrize(
-    "arguments,field",
-    [
-        (([4],), "cache_seqlens"),
-        ((torch.ones(2),), "cache_seqlens.dtype"),
-        ((torch.ones(2, dtype=torch.int32),), "num_q_tokens_per_head_k"),
-        ((torch.ones(2, dtype=torch.int32), 0, 1), "num_q_tokens_per_head_k"),
-        ((torch.ones(2, dtype=torch.int32), 8, 0), "num_heads_k"),
-        ((torch.ones(2, dtype=torch.int32), 8, 1, 0, True, 64), "num_heads_q"),
-        ((-torch.ones(2, dtype=torch.int32), 8, 1), "lens[0]"),
-    ],
-)
-def test_refusals_of_metadata(arguments, field):
-    with pytest.raises(smla.InvalidArgument) as caught:
-        flash_mla.get_mla_metadata(*arguments)
-    assert caught.value.field.split("args.")[-1] == field
-
-
-def test_gradients_are_refused():
-    arguments = sparse_arguments()
-    arguments["q"].requires_grad_()
-    with pytest.raises(smla.Unsupported, match="no_grad"):
-        flash_mla.flash_mla_with_kvcache(**arguments)
-    with torch.no_grad():
-        flash_mla.flash_mla_with_kvcache(**arguments)

@@ -6,9 +6,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import smla  # noqa: E402
-from smla.compat import flashinfer  # noqa: E402
-from smla.compat.flashinfer import mla  # noqa: E402
+import smla
+from smla.compat import flashinfer
+from smla.compat.flashinfer import mla
 
 BF16, E4M3 = torch.bfloat16, torch.float8_e4m3fn
 NAN = float("nan")

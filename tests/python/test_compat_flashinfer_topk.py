@@ -9,7 +9,7 @@ import pytest
 np = pytest.importorskip("numpy")
 torch = pytest.importorskip("torch")
 
-from smla.compat import flashinfer  # noqa: E402
+from smla.compat import flashinfer
 
 BF16, F32 = torch.bfloat16, torch.float32
 NAN = float("nan")

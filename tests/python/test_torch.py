@@ -7,8 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import smla  # noqa: E402
-from torch_cases import (  # noqa: E402
+import smla
+from torch_cases import (
     CASES,
     PAGE,
     SLOTS,

@@ -5,9 +5,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import smla  # noqa: E402
-from torch.autograd import forward_ad  # noqa: E402
-from torch_cases import (  # noqa: E402
+import smla
+from torch.autograd import forward_ad
+from torch_cases import (
     CASES,
     PAGE,
     SLOTS,

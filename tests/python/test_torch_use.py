@@ -8,9 +8,9 @@ from conftest import ROOT
 
 torch = pytest.importorskip("torch")
 
-import smla  # noqa: E402
-from torch._dynamo.testing import CompileCounterWithBackend  # noqa: E402
-from torch_cases import (  # noqa: E402
+import smla
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch_cases import (
     CASES,
     PAGE,
     SLOTS,

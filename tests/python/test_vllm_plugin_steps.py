@@ -1,0 +1,358 @@
+"""Steps of V3.2 and V4 through the plug-in for vLLM, against attention in float64."""
+
+import inspect
+import math
+from types import SimpleNamespace
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import smla
+from vllm_world import INTERFACE, builder, impl
+from vllm_world import vllm as vllm
+
+GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
+
+
+E4M3 = torch.float8_e4m3fn
+
+
+def ints(rng, low, high, *shape):
+    return torch.randint(low, high, shape, generator=rng, dtype=torch.int32)
+
+
+def normal(rng, *shape, dtype=torch.float32):
+    return torch.randn(shape, generator=rng).to(dtype)
+
+
+def batch_of(rng, page, device, queries=(1, 1, 3, 0, 6), padding=2, longest=60):
+    """CommonAttentionMetadata of decodes, a request without tokens, prefill, and padding tokens."""
+    queries = torch.tensor(queries, dtype=torch.int32)
+    lens = torch.maximum(queries, ints(rng, 1, longest, len(queries)))
+    starts = torch.cat([torch.zeros(1, dtype=torch.int32), queries.cumsum(0).int()])
+    blocks = -(-longest // page)
+    table = torch.randperm(len(queries) * blocks + 3, generator=rng)[: len(queries) * blocks].int()
+    table = table.view(len(queries), blocks)
+    tokens = [(r, int(lens[r] - queries[r]) + i) for r in range(len(queries)) for i in range(int(queries[r]))]
+    slots = [int(table[r, p // page]) * page + p % page for r, p in tokens] + [-1] * padding
+    slots[:1] = [-1]  # a token whose key stands in the cache already is none of padding
+    place = lambda tensor: tensor.to(device)  # noqa: E731
+    common = SimpleNamespace(
+        query_start_loc=place(starts),
+        seq_lens=place(torch.cat([lens, torch.full((3,), 99)]).int()),  # buffers are longer than the batch
+        num_reqs=len(queries),
+        num_actual_tokens=len(slots),
+        max_query_len=int(queries.max()),
+        max_seq_len=int(lens.max()),
+        block_table_tensor=place(torch.cat([table, torch.full((2, blocks), -5, dtype=torch.int32)])),
+        slot_mapping=place(torch.tensor(slots + [7, 7])),
+    )
+    return common, tokens, table, lens
+
+
+def positions_of(rng, tokens, topk, rows):
+    """Selected positions with holes, some listed twice; behind the step's tokens stand stale ones, of real
+    rows.
+    """
+    out = torch.zeros(rows, topk, dtype=torch.int32)
+    out[: len(tokens)] = -1
+    for t, (_, position) in enumerate(tokens):
+        some = ints(rng, 0, position + 1, topk)
+        out[t] = torch.where(torch.rand(topk, generator=rng) < 0.3, -1, some)
+    return out
+
+
+def decoded(cache, kind, k_scale):
+    """The cache's rows in float64, decoded by hand."""
+    rows = cache.cpu().flatten(0, 1)
+    if kind == "fp8_ds_mla":
+        codes = rows[:, :512].contiguous().view(E4M3).double()
+        scale = rows[:, 512:528].contiguous().view(torch.float32).double().repeat_interleave(128, -1)
+        return torch.cat([codes * scale, rows[:, 528:].contiguous().view(torch.bfloat16).double()], -1)
+    if kind in ("fp8", "fp8_e4m3"):
+        return rows.view(E4M3).double() * k_scale
+    return rows.double()
+
+
+def attention(q, keys, rows, scale, sink=None):
+    """[H,Dv] of one token over some keys, in float64; no keys: 0."""
+    if not rows:
+        return torch.zeros(q.shape[0], 512, dtype=torch.float64)
+    logits = scale * q.double() @ keys[rows].T
+    top = logits.amax(-1, keepdim=True)
+    weights = (logits - top).exp()
+    below = weights.sum(-1, keepdim=True)
+    if sink is not None:
+        below = below + (sink.double()[:, None] - top).exp()
+    return weights / below @ keys[rows][:, :512]
+
+
+KINDS = [("auto", torch.bfloat16), ("auto", torch.float32), ("bfloat16", torch.bfloat16)]
+
+
+KINDS += [("fp8", torch.bfloat16), ("fp8_e4m3", torch.bfloat16), ("fp8_ds_mla", torch.bfloat16)]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind, dtype", KINDS, ids=lambda x: str(x).removeprefix("torch."))
+@pytest.mark.parametrize("page, seed", [(64, 0), (16, 1), (7, 2)])
+def test_a_step_of_v32(vllm, device, kind, dtype, page, seed):
+    rng, heads, k_scale = torch.Generator().manual_seed(seed), 5, 0.05
+    common, tokens, table, lens = batch_of(rng, page, device)
+    count, topk = common.num_actual_tokens, positions_of(rng, tokens, 13, 64).to(device)
+    pages = int(table.max()) + 2
+    record, store = (656, torch.uint8) if kind == "fp8_ds_mla" else (576, dtype)
+    store = torch.uint8 if kind.startswith("fp8") else store
+    cache = torch.zeros(
+        vllm.backend.SmlaSparseBackend.get_kv_cache_shape(pages, page, 1, 576, kind), dtype=store
+    )
+    assert cache.shape[2] == record
+    cache, layer = cache.to(device), SimpleNamespace(_k_scale=torch.tensor(k_scale, device=device))
+    ours = impl(vllm, heads=heads, topk=topk, kv_cache_dtype=kind)
+    every = [(r, p) for r in range(len(lens)) for p in range(int(lens[r]))]  # as earlier steps would have
+    slots = torch.tensor([int(table[r, p // page]) * page + p % page for r, p in every], device=device)
+    keys, rope = (normal(rng, len(every), *shape, dtype=dtype).to(device) for shape in ((512,), (1, 64)))
+    ours.do_kv_cache_update(keys, rope, cache, slots[:, None], kind, layer._k_scale)
+    metadata = builder(vllm, page, device).build(0, common)
+    q = (
+        normal(rng, count, heads, 512, dtype=dtype).to(device),
+        normal(rng, count, heads, 64, dtype=dtype).to(device),
+    )
+    rows = cache.view(E4M3) if kind in ("fp8", "fp8_e4m3") else cache  # the layer views it so
+    out, lse = ours.forward_mqa(q, rows, metadata, layer)
+    assert out.shape == (count, heads, 512) and out.dtype == dtype and lse is None
+
+    values, flat = decoded(cache, kind, torch.tensor(k_scale).double()), torch.cat(q, -1).cpu()
+    bound = 1e-5 if dtype is torch.float32 else 2**-6
+    for t, (r, _) in enumerate(tokens):
+        listed = [int(table[r, p // page]) * page + p % page for p in topk[t].tolist() if p >= 0]
+        wanted = attention(flat[t], values, listed, 192**-0.5)
+        assert torch.allclose(out[t].cpu().double(), wanted, rtol=bound, atol=bound), t
+    assert (out[len(tokens) :] == 0).all()  # padding attends to nothing
+    assert torch.equal(ours.forward_mqa(torch.cat(q, -1), rows, metadata, layer)[0], out)
+    if device == "cpu":  # the step of a GPU, by stages, has the same bits
+        metadata.host = None
+        assert torch.equal(ours.forward_mqa(q, rows, metadata, layer)[0], out)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_metadata_of_a_step(vllm, device):
+    rng = torch.Generator().manual_seed(3)
+    making = builder(vllm, 16, device)
+    addresses = set()
+    for queries, padding in (((1, 1, 3, 0, 6), 2), ((1,), 0), ((2, 2, 2), 3), ((0, 9), 0)):
+        common, tokens, table, lens = batch_of(rng, 16, device, queries, padding)
+        got = making.build(common_prefix_len=0, common_attn_metadata=common, fast_build=True)
+        count = len(tokens) + padding
+        assert got.req_id_per_token.tolist() == [r for r, _ in tokens] + [0] * padding
+        assert got.row_lengths.tolist() == [2**31 - 1] * len(tokens) + [0] * padding
+        assert got.slot_mapping.tolist() == common.slot_mapping[:count].tolist()
+        assert got.seq_lens.tolist() == lens.tolist() and torch.equal(got.block_table.cpu(), table)
+        assert got.query_start_loc.tolist() == common.query_start_loc.tolist()
+        assert (got.num_reqs, got.num_actual_tokens, got.num_decodes) == (len(queries), count, len(queries))
+        assert (got.num_prefills, got.num_decode_tokens) == (0, count)
+        assert (got.block_size, got.topk_tokens) == (16, 11)
+        assert (got.max_query_len, got.max_seq_len) == (max(queries), int(lens.max()))
+        addresses.add((got.req_id_per_token.data_ptr(), got.row_lengths.data_ptr()))
+        if device == "cpu":
+            assert got.host.field("req_id_per_token").tolist() == got.req_id_per_token.tolist()
+            assert got.host.field("slot_mapping").tolist() == got.slot_mapping.tolist()
+    assert len(addresses) == 1  # captured graphs read these buffers
+
+
+def test_a_profiling_run_writes_nothing(vllm):
+    ours, keys = impl(vllm), torch.ones(2, 512, dtype=torch.bfloat16)
+    rope, cache = torch.ones(2, 1, 64, dtype=torch.bfloat16), torch.zeros(2, 4, 576, dtype=torch.bfloat16)
+    ours.do_kv_cache_update(keys, rope, cache, None, "auto", torch.ones(1))
+    ours.do_kv_cache_update(
+        keys, rope, torch.tensor([]), torch.zeros(2, dtype=torch.int64), "auto", torch.ones(1)
+    )
+    assert (cache == 0).all()
+
+
+REFUSALS = [
+    ({"alibi_slopes": [1.0]}, "alibi_slopes"),
+    ({"sliding_window": 4}, "sliding_window"),
+    ({"logits_soft_cap": 1.0}, "logits_soft_cap"),
+    ({"attn_type": "encoder"}, "attn_type"),
+    ({"indexer": None}, "indexer"),
+]
+
+
+@pytest.mark.parametrize("changes, field", REFUSALS)
+def test_what_published_backends_refuse_is_refused(vllm, changes, field):
+    with pytest.raises(NotImplementedError) as caught:
+        impl(vllm, **changes)
+    assert caught.value.field == field
+
+
+def test_refusals_of_context_parallelism_and_mha(vllm, monkeypatch):
+    with pytest.raises(smla.Unsupported, match="forward_mha"):
+        impl(vllm).forward_mha(1, 2, output=3)
+    monkeypatch.setattr(vllm.impl.SmlaSparseImpl, "__new__", lambda cls, **_: spread(cls))
+    with pytest.raises(smla.Unsupported, match="context parallelism"):
+        impl(vllm)
+
+
+def spread(cls):
+    self = object.__new__(cls)
+    self.dcp_world_size = 2
+    return self
+
+
+@pytest.mark.parametrize("name", ["topk_indices_buffer", "topk_indice_buffer"])
+def test_layers_without_an_indexer_take_the_shared_buffer(vllm, name):
+    buffer = torch.zeros(4, 13, dtype=torch.int32)
+    assert impl(vllm, indexer=None, **{name: buffer}).topk_indices_buffer is buffer
+
+
+def v4_cache(rng, pages, page, kind, device):
+    """A cache of random records, and its rows in float64."""
+    if kind == "bf16":
+        cache = normal(rng, pages, page, 512, dtype=torch.bfloat16)
+        return cache.to(device), cache.flatten(0, 1).double()
+    if kind == "e4m3":
+        cache = normal(rng, pages, page, 512).mul(20).to(E4M3)
+        return cache.to(device), cache.flatten(0, 1).double() * 0.05
+    stride = -(-584 * page // 576) * 576
+    memory = torch.full((pages * stride,), 0x7F, dtype=torch.uint8)
+    whole = memory.as_strided((pages, stride), (stride, 1))
+    codes = normal(rng, pages, page, 448).mul(20).to(E4M3)
+    rope = normal(rng, pages, page, 64, dtype=torch.bfloat16)
+    exponents = ints(rng, 120, 125, pages, page, 7)
+    rows = torch.cat([codes.view(torch.uint8), rope.view(torch.uint8)], -1).flatten(1)
+    scales = torch.cat(
+        [exponents.to(torch.uint8), torch.zeros(pages, page, 1, dtype=torch.uint8)], -1
+    ).flatten(1)
+    whole[:, : 584 * page] = torch.cat([rows, scales], -1)
+    scale = torch.exp2(exponents.double() - 127).repeat_interleave(64, -1)
+    values = torch.cat([codes.double() * scale, rope.double()], -1).flatten(0, 1)
+    memory = memory.to(device)
+    return memory.as_strided((pages, page, 584), (stride, 584, 1)), values
+
+
+def rows_through(table, request, positions, page):
+    return [int(table[request, p // page]) * page + p % page if p >= 0 else -1 for p in positions]
+
+
+def filled(lists, width):
+    out = torch.tensor([some + [-1] * (width - len(some)) for some in lists], dtype=torch.int32)
+    return out.view(len(lists), width)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["fp8_ds_mla", "bf16", "e4m3"])
+@pytest.mark.parametrize("ratio, made", [(1, True), (4, True), (4, False), (128, True)])
+def test_a_step_of_v4(vllm, device, kind, ratio, made):
+    rng, heads, window, swa_page = torch.Generator().manual_seed(ratio), 3, 9, 16
+    entry_page, longest, decodes = 256 // max(ratio, 4), 300, 2
+    queries = (1, 1, 3, 0, 6)
+    common, tokens, table, lens = batch_of(rng, swa_page, "cpu", queries, padding=1, longest=longest)
+    real, count = len(tokens), common.num_actual_tokens
+    entry_table = torch.randperm(40, generator=rng)[: 5 * 3].view(5, 3).int()
+    swa, window_keys = v4_cache(rng, int(table.max()) + 1, swa_page, kind, device)
+    compressed, entry_keys = v4_cache(rng, 40, entry_page, kind, device)
+    recent = [rows_through(table, r, range(max(p - window + 1, 0), p + 1), swa_page) for r, p in tokens]
+    visible = [(p + 1) // ratio for _, p in tokens]
+    chosen = positions_of(
+        rng, [(r, max(n - 1, 0)) for (r, _), n in zip(tokens, visible, strict=True)], 11, 64
+    )
+    if ratio == 4:
+        for t, n in enumerate(visible):
+            chosen[t] = chosen[t] if n else -1
+    entries = [list(range(n)) if ratio == 128 else chosen[t].tolist() for t, n in enumerate(visible)]
+    mapped = [rows_through(entry_table, r, e, entry_page) for (r, _), e in zip(tokens, entries, strict=True)]
+
+    place = lambda tensor: tensor.to(device)  # noqa: E731
+    lengths = torch.tensor([len(some) for some in recent] + [0], dtype=torch.int32)
+    lists = filled(recent + [[]], window)
+    poison = torch.full_like(lists[real:], 10**6)  # rows of padding are stale
+    lists = torch.cat([lists[:real], poison])
+    swa_metadata = SimpleNamespace(
+        num_decode_tokens=decodes,
+        num_prefill_tokens=count - decodes,
+        decode_swa_indices=place(lists[:decodes, None]),
+        decode_swa_lens=place(lengths),
+        prefill_swa_indices=place(lists[decodes:]) if made else None,
+        prefill_swa_lens=place(lengths[decodes:]) if made else None,
+        token_to_req_indices=place(torch.tensor([r for r, _ in tokens] + [0] * 9, dtype=torch.int32)),
+        is_valid_token=place(torch.tensor([True] * real + [False] * 9)),
+        seq_lens=place(lens),
+        query_start_loc=place(common.query_start_loc),
+        block_table=place(table),
+        block_size=swa_page,
+    )
+    width = 4
+    all_lens = torch.tensor([len(e) for e in entries] + [0], dtype=torch.int32)
+    main = SimpleNamespace(
+        block_table=place(entry_table),
+        block_size=256 if ratio > 1 else 64,
+        c128a_global_decode_topk_indices=place(filled(mapped[:decodes], width)[:, None])
+        if ratio == 128
+        else None,
+        c128a_decode_topk_lens=place(all_lens) if ratio == 128 else None,
+        c128a_prefill_topk_indices=place(filled(entries[decodes:] + [[]], width)) if ratio == 128 else None,
+    )
+    layer = SimpleNamespace(
+        prefix="main",
+        swa_cache_layer=SimpleNamespace(prefix="swa", kv_cache=swa),
+        kv_cache=compressed if ratio > 1 else torch.tensor([]),
+        compress_ratio=ratio,
+        window_size=window,
+        topk_indices_buffer=place(chosen),
+        attn_sink=place(torch.cat([normal(rng, heads), torch.full((4,), -math.inf)])),
+        scale=512**-0.5,
+        _flashinfer_fp8_q_scale=torch.tensor([0.1], device=device),
+        _flashinfer_fp8_kv_scale=torch.tensor([0.05], device=device),
+    )
+    q = normal(rng, count + 2, heads, 512, dtype=torch.bfloat16)
+    if kind == "e4m3":
+        q = q.float().mul(10).to(E4M3)
+    output = torch.full((count + 2, heads + 2, 512), 7.0, dtype=torch.bfloat16, device=device)
+    vllm.config.context.attn_metadata = {"main": main, "swa": swa_metadata}
+    vllm.hybrid.forward_mqa(layer, place(q), None, None, output)
+
+    values = q.double() * (0.1 if kind == "e4m3" else 1)
+    sink = layer.attn_sink[:heads].cpu()
+    keys = torch.cat([window_keys, entry_keys])
+    for t in range(real):
+        listed = recent[t] + [len(window_keys) + row for row in (mapped[t] if ratio > 1 else []) if row >= 0]
+        wanted = attention(values[t], keys, listed, layer.scale, sink)
+        assert torch.allclose(output[t, :heads].cpu().double(), wanted, rtol=2**-6, atol=2**-6), t
+    assert (output[real:count, :heads] == 0).all()  # padding
+    assert (output[count:, :heads] == 7).all()  # behind the step
+    assert (output[:, heads:] == 0).all()  # heads that q has not
+
+
+def test_a_warm_up_of_v4_zeroes_the_output(vllm):
+    output = torch.ones(2, 3, 512)
+    vllm.config.context.attn_metadata = None
+    vllm.hybrid.forward_mqa(None, None, None, None, output)
+    assert (output == 0).all()
+    names = list(inspect.signature(vllm.hybrid.forward_mqa).parameters)
+    assert names == INTERFACE["v4"]["forward_mqa"]
+
+
+@GPU
+def test_a_step_may_be_captured_in_a_cuda_graph(vllm):
+    rng = torch.Generator().manual_seed(5)
+    common, tokens, table, _ = batch_of(rng, 16, "cuda")
+    topk = positions_of(rng, tokens, 13, 64).cuda()
+    cache = normal(rng, int(table.max()) + 2, 16, 576, dtype=torch.bfloat16).cuda()
+    layer, ours = SimpleNamespace(_k_scale=torch.ones(1, device="cuda")), impl(vllm, topk=topk)
+    metadata = builder(vllm, 16, "cuda").build(0, common)
+    q = normal(rng, common.num_actual_tokens, 5, 576, dtype=torch.bfloat16).cuda()
+    for _ in range(2):
+        ours.forward_mqa(q, cache, metadata, layer)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured, _ = ours.forward_mqa(q, cache, metadata, layer)
+    topk.copy_(positions_of(rng, tokens, 13, 64))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(captured, ours.forward_mqa(q, cache, metadata, layer)[0])
