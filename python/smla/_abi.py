@@ -1,6 +1,6 @@
 """The C ABI: structs, enumerations and functions of include/smla. Made by scripts/bindings.
 
-Pointers are addresses (c_void_p), but text is c_char_p. Do not edit.
+Pointers are addresses (c_void_p), but text is c_char_p. Do not edit; one piece, as nobody writes it.
 """
 import ctypes as c
 from enum import IntEnum

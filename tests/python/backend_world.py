@@ -1,7 +1,7 @@
 """Random steps for attention backends, with caches, queries and what NumPy makes of them in float64."""
 
 import numpy as np
-import records
+import numpy_formats as formats
 import smla
 
 LATENT = ("FLASHMLA_SPARSE", "SPARSE_MLA_SM120", "TRITON_MLA_SPARSE")
@@ -30,7 +30,7 @@ class Group:
         self.format, self.width, self.scale = format, width, scale
         columns = places // self.page + 2
         pages = requests * columns + 2
-        self.memory = np.full((pages, records.page_bytes(format, self.page, width)), 0xFF, np.uint8)
+        self.memory = np.full((pages, formats.page_bytes(format, self.page, width)), 0xFF, np.uint8)
         self.table = (
             random.permutation(pages)[: requests * columns].reshape(requests, columns).astype(np.int32)
         )
@@ -48,7 +48,7 @@ class Group:
 
     def values(self):
         """[rows,width] in float64, as the bytes are now."""
-        return records.decode(self.memory, self.format, self.page, self.width, self.scale)
+        return formats.decode(self.memory, self.format, self.page, self.width, self.scale)
 
     def plan_group(self, slots=None):
         return smla.PlanGroup(self.table, slots, self.page)
@@ -116,7 +116,7 @@ class World:
     def _typed(self, values):
         """As the options' dtype of queries."""
         if self.options["dtype"] == "bf16":
-            return smla.tensor(records.rounded_to_bf16(values), "bf16")
+            return smla.tensor(formats.to_bits(values, "bf16"), "bf16")
         return values
 
     def _draw_inputs(self, ratio):

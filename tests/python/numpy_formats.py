@@ -77,7 +77,8 @@ def to_bits(values, dtype):
 def from_bits(bits, dtype):
     """The values of bits, as float64 or ints."""
     if dtype == "bf16":
-        return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            return (bits.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
     if dtype == "e4m3":
         return E4M3[bits]
     if dtype == "e8m0":
@@ -206,3 +207,9 @@ def unpack(format, records, behind, scale=1.0):
     if format == "index_fp8_132":
         return tiled(E4M3[records], f32(behind))
     return tiled(from_bits(records, "e2m1"), E8M0[behind])
+
+
+def decode(pages, format, page_tokens, width=0, scale=1.0):
+    """The values [rows,width] of packed pages [pages,bytes], row = page * page_tokens + offset."""
+    records, behind = views(pages.reshape(-1), format, len(pages), page_tokens, width)
+    return unpack(format, records, behind, scale).reshape(-1, width_of(format, width))

@@ -1,8 +1,8 @@
 """Attention backends: forward against attention in NumPy, and what they say of themselves."""
 
 import numpy as np
+import numpy_formats as formats
 import pytest
-import records
 import smla
 from backend_world import KINDS, LATENT, PUBLISHED, World, options_of
 from golden_files import l2, worst
@@ -95,10 +95,10 @@ def test_forward_over_published_records(name, ratio, kind, format, dims, dtype):
     if dtype == "bf16":  # what NumPy computes with is what was given
         for attribute in ("q", "w_uk", "w_uv"):
             if hasattr(world, attribute):
-                values = records.bf16(records.rounded_to_bf16(getattr(world, attribute)))
+                values = formats.rounded(getattr(world, attribute), "bf16")
                 setattr(world, attribute, values.astype(np.float32))
     out = world.forward()
-    out = records.bf16(out) if dtype == "bf16" else out
+    out = formats.from_bits(out, "bf16") if dtype == "bf16" else out
     wanted, _ = world.wanted()
     assert out.shape == (world.tokens + 2, *wanted.shape[1:])
     error = l2 if dtype == "bf16" else worst
@@ -107,7 +107,7 @@ def test_forward_over_published_records(name, ratio, kind, format, dims, dtype):
 
 def e4m3(values):
     """The nearest codes of f32 values within +-448."""
-    distance = np.abs(values[..., None] - np.nan_to_num(records.E4M3, nan=1e9))
+    distance = np.abs(values[..., None] - np.nan_to_num(formats.E4M3, nan=1e9))
     return distance.argmin(-1).astype(np.uint8)
 
 
@@ -118,9 +118,9 @@ def test_e4m3_queries_and_their_scales(ratio):
     world = World("FLASHINFER_MLA_SPARSE_DSV4", {**options, "softmax_scale": 0.02}, 5)
     codes = e4m3(np.nan_to_num(world.q) * 20)
     out = world.forward(q=smla.tensor(codes, "e4m3"))
-    wanted, _ = world.wanted(records.E4M3[codes[: world.used]] * 0.25)
+    wanted, _ = world.wanted(formats.E4M3[codes[: world.used]] * 0.25)
     assert out.dtype == np.uint16  # bf16 beside e4m3
-    assert l2(records.bf16(out)[: world.tokens], wanted) < BF16_L2
+    assert l2(formats.from_bits(out, "bf16")[: world.tokens], wanted) < BF16_L2
 
 
 def test_a_query_of_two_parts_and_the_attended_latent():

@@ -3,8 +3,8 @@
 import functools
 
 import numpy as np
+import numpy_formats
 import pytest
-import records
 import smla
 from golden_files import Golden, cases, l2, worst
 
@@ -47,7 +47,7 @@ class Caches:
             format = formats.get(name, "state_f32" if "state" in name else "row_f32")
             gap = int(random.choice([0, 0, 2]))  # rows between pages that belong to nobody
             pages = requests * columns + 3
-            memory = np.full((pages, records.page_bytes(format, page, width)), 0xFF, np.uint8)
+            memory = np.full((pages, numpy_formats.page_bytes(format, page, width)), 0xFF, np.uint8)
             own_width = width if "_f32" in format else 0
             self.caches[name] = smla.Cache(
                 memory, format, page, pages=pages, width=own_width, page_rows=page + gap if gap else 0
@@ -244,7 +244,7 @@ def test_fp8_656_against_numpy_on_the_same_bytes(opened, queries):
     named, topk = caches.begin([(0, 256)]), golden.topk(64)
     y = layer.forward(golden.rows("in.hidden"), caches.plan, caches=named, forced_topk=topk)
     page = caches.groups["primary"][0]
-    values = records.decode(caches.memory["primary"], "fp8_656", page, 576).reshape(-1, page, 576)
+    values = numpy_formats.decode(caches.memory["primary"], "fp8_656", page, 576).reshape(-1, page, 576)
     at = caches.rows_of("primary", 0, 256)
     keys = values[at]
     model = DsaInNumpy(golden)
@@ -284,7 +284,7 @@ def test_fp8_584_against_numpy_on_the_same_bytes(opened):
     caches = Caches(layer, np.random.default_rng(2), 1, 300, {"window": "fp8_584"}, 300)
     y = layer.forward(golden.rows("in.hidden"), caches.plan, caches=caches.begin([(0, 300)]))
     page = caches.groups["window"][0]
-    values = records.decode(caches.memory["window"], "fp8_584", page, 512).reshape(-1, page, 512)
+    values = numpy_formats.decode(caches.memory["window"], "fp8_584", page, 512).reshape(-1, page, 512)
     keys = values[caches.rows_of("window", 0, 300)]
     check_codes(keys[:, :448].reshape(300, 7, 64), golden.rows("mid.kv_window")[:, :448].reshape(300, 7, 64))
     w = {
