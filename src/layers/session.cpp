@@ -256,7 +256,8 @@ void Session::forward(const Step& step) {
 Tensor Session::topk() const { return host_topk(last_tokens_); }
 
 Tensor Session::host_topk(int64_t tokens) const {
-    if (layer_.config().layer_kind(layer_.layer_index()) != LayerKind::dsa) return {};
+    const LayerKind kind = layer_.config().layer_kind(layer_.layer_index());
+    if (kind != LayerKind::dsa && kind != LayerKind::compressed_sparse) return {};
     return make_tensor(topk_.data(), SMLA_I32, {tokens, layer_.config().indexer->topk});
 }
 

@@ -65,8 +65,12 @@ def run_sessions(golden, folder, chunks, layer_options, force=False, **session_o
 
 def check_selection(golden, results):
     for entry, (_, selected) in zip(golden.layers, results):
-        if selected is not None:
+        if selected is None:
+            continue
+        if golden.has("mid.topk" + entry["suffix"]):
             assert np.array_equal(selected, golden.topk(selected.shape[1], entry["suffix"])), entry
+        else:  # too few tokens for an entry
+            assert golden.tokens < 4 and (selected == -1).all()
 
 
 @pytest.mark.parametrize("name", cases())
