@@ -276,6 +276,7 @@ void BackendInstance::run(const Env& env, const Metadata* metadata, const Forwar
     metadata->check_for(*this);
     if (element_count(args.q) == 0) return;
     Runner sizing(env, args.stage_budget, nullptr);
+    sizing.check_calls();
     backend->forward(sizing, *this, metadata, args);
     Runner runner(env, sizing, workspace, records);
     backend->forward(runner, *this, metadata, args);

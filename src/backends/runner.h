@@ -61,11 +61,10 @@ public:
     void run(ArgsOf<S> args) {
         args.struct_size = sizeof args;
         if (sizing_) {
-            const bool explaining = tap_ && tap_->kernels;
-            if (!explaining) check_call<S>(args, env_);  // all stages, before the first one writes
+            if (checks_) check_call<S>(args, env_);
             const size_t bytes = stage_workspace<S>(args, env_, budget_) - kWorkspaceHeader;
             stage_bytes_ = std::max(stage_bytes_, round_up(bytes, kCacheLine));
-            if (explaining) tap_->kernels(S, explain_stage<S>(args, env_));
+            if (tap_ && tap_->kernels) tap_->kernels(S, explain_stage<S>(args, env_));
             return;
         }
         const char* kernel = nullptr;
@@ -78,6 +77,10 @@ public:
         record.calls += 1;
         record.seconds += seconds;
     }
+
+    // The sizing pass refuses what the running pass would refuse, before that one's first stage writes. Only
+    // where tensors lie where they will: a pass for room alone may see a host's shapes of a GPU's tensors.
+    void check_calls() { checks_ = true; }
 
     // Stages of a GPU take no time in the records unless asked for: each is waited for then.
     void wait_for_each_stage() { waits_ = true; }
@@ -99,7 +102,7 @@ private:
 
     Env env_;
     size_t budget_ = 0, stage_bytes_ = 0, activation_bytes_ = 0;
-    bool sizing_ = false;
+    bool sizing_ = false, checks_ = false;
     char* activations_ = nullptr;
     size_t activation_limit_ = 0;
     StageRecords* records_ = nullptr;

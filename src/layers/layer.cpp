@@ -18,6 +18,7 @@ size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step
 void run_layer(const Layer& layer, const Env& env, const LayerStep& step, Workspace workspace,
                size_t stage_budget, StageRecords* records, const Tap* tap) {
     Runner sizing(env, stage_budget, tap);
+    sizing.check_calls();
     layer.forward(sizing, step);
     Runner run(env, sizing, workspace, records);
     layer.forward(run, step);
