@@ -21,15 +21,6 @@ struct Source {
         const uint64_t rest = (uint64_t(1) << shift) - uint64_t(cache.page_rows);
         multiplier = uint32_t((rest << 32) / uint64_t(cache.page_rows) + 1);
     }
-    // Whether a row is no hole, its page and the token in it.
-    __device__ bool split_row(int row, uint32_t& page, uint32_t& token) const {
-        page = page_of(uint32_t(row));
-        token = uint32_t(row) - page * uint32_t(cache.page_rows);
-        return uint32_t(row) < rows_below && token < uint32_t(cache.page_tokens);
-    }
-    // row / page_rows for row < 2^31: division by an invariant integer (Granlund and Montgomery 1994,
-    // figure 4.1)
-    __device__ uint32_t page_of(uint32_t row) const { return (__umulhi(row, multiplier) + row) >> shift; }
     __device__ int64_t length(int64_t token) const {
         if (!cuda::present(lengths)) return listed;
         const int64_t length = cuda::load_int(lengths, token);
@@ -38,9 +29,9 @@ struct Source {
 
     DeviceCache cache;
     Tensor rows{}, lengths{};
-    int64_t listed = 0;  // K
-    uint32_t multiplier = 1, shift = 0;
-    uint32_t rows_below = 0;  // capacity; a negative row, as unsigned, is never below it
+    int64_t listed = 0;                  // K
+    uint32_t multiplier = 1, shift = 0;  // that divide by page_rows: Reader
+    uint32_t rows_below = 0;             // capacity; a negative row, as unsigned, is never below it
 };
 
 struct Arguments {

@@ -10,125 +10,151 @@
 
 namespace smla::cuda_attend {
 
-// The tiles of a block: 32 listed rows each, of one source. In shared memory, because the registers are the
-// sums'. Four slots: rows are fetched three iterations before their tile is multiplied, by cp.async, so that
-// no instruction waits for them.
-struct Board {
-    static constexpr int kSlots = 4;
-    int rows[kSlots][kKeys];
-    int length, extra_length;  // rows of the token that count
-    int part, token, head;     // token * splits + split; the first head of the block
-    int begin;                 // first tile of the split
+// One source as a block's copies need it; in shared memory, because the registers are the sums' and choosing
+// between two sources' parameters takes longer than a load.
+struct alignas(16) Reader {
+    const int* list = nullptr;  // row numbers of the token
+    const char* data = nullptr;
+    int listed = 0, list_stride = 0;  // those that count
+    uint32_t rows_below = 0, page_rows = 1, page_tokens = 0, multiplier = 1, shift = 0;
+    uint32_t page_stride_16 = 0, row_stride = 0;  // page stride in units of 16 bytes
+    smla_format format = SMLA_FORMAT_NONE;
+
+    Reader() = default;
+    __device__ Reader(const Source& source, int token) : format(source.cache.format) {
+        if (format == SMLA_FORMAT_NONE) return;
+        list = static_cast<const int*>(source.rows.data) + cuda::element(source.rows, token, 0);
+        data = source.cache.data;
+        listed = int(source.length(token));
+        list_stride = int(source.rows.stride_elems[1]);
+        rows_below = source.rows_below;
+        page_rows = uint32_t(source.cache.page_rows), page_tokens = uint32_t(source.cache.page_tokens);
+        multiplier = source.multiplier, shift = source.shift;
+        page_stride_16 = uint32_t(source.cache.page_stride / 16);
+        row_stride = format == SMLA_FP8_584 ? layout::Fp8_584::row : uint32_t(source.cache.row_stride);
+    }
+    // A row that is no hole: whether it is one, its page and the token in it.
+    struct Row {
+        bool valid;
+        uint32_t page, token;
+    };
+    __device__ Row split(int row) const {
+        // row / page_rows for row < 2^31: division by an invariant integer (Granlund and Montgomery 1994,
+        // figure 4.1)
+        const uint32_t number = uint32_t(row);
+        const uint32_t page = (__umulhi(number, multiplier) + number) >> shift;
+        const uint32_t token = number - page * page_rows;
+        return {number < rows_below && token < page_tokens, page, token};
+    }
+    __device__ const char* page(const Row& row) const {
+        return data + 16 * (uint64_t(row.page) * page_stride_16);
+    }
+    __device__ const char* record(const Row& row) const {
+        return page(row) + uint64_t(row.token) * row_stride;
+    }
+    __device__ const char* scales(const Row& row) const {
+        return page(row) + layout::Fp8_584::scales_at(page_tokens, row.token);
+    }
 };
-static_assert(sizeof(Board) <= kBoardBytes);
+
+// The tiles of a block: `Keys` listed rows each, of one source. Four slots: rows are fetched some tiles ahead
+// of their copy, by cp.async, so that no instruction waits for them.
+template <int Keys>
+struct Board {
+    Reader readers[2];  // primary, extra
+    int rows[4][Keys];
+};
+
+static_assert(sizeof(Reader) == 64);
 
 // Tiles of a token that are one split's, primary source first.
+template <int Keys>
 class Tiles {
 public:
-    __device__ Tiles(const Arguments& args, Board& board, int splits) : args_(args), board_(board) {
-        if (threadIdx.x < 2)
-            (threadIdx.x ? board.extra_length : board.length) =
-                length_of(threadIdx.x ? args.sources[1] : args.sources[0], board.token);
-        const int split = board.part % splits;
+    __device__ Tiles(const Arguments& args, Board<Keys>& board, int token, int split, int splits)
+        : board_(board) {
+        if (threadIdx.x < 2) board.readers[threadIdx.x] = Reader(args.sources[threadIdx.x ? 1 : 0], token);
         __syncthreads();
-        const int64_t tiles = first_extra() + (board.extra_length + kKeys - 1) / kKeys;
-        const int begin = int(tiles * split / splits);
-        count_ = int(tiles * (split + 1) / splits) - begin;
-        primary_ = first_extra() - begin;
-        if (threadIdx.x == 0) board.begin = begin;
-        __syncthreads();
+        const int first_extra = (board.readers[0].listed + Keys - 1) / Keys;
+        const int64_t tiles = first_extra + (board.readers[1].listed + Keys - 1) / Keys;
+        begin_ = int(tiles * split / splits);
+        count_ = int(tiles * (split + 1) / splits) - begin_;
+        primary_ = first_extra - begin_;
     }
     __device__ int count() const { return count_; }
     __device__ bool extra(int i) const { return i >= primary_; }
-    __device__ int row(int i, int key) const { return board_.rows[i % Board::kSlots][key]; }
+    __device__ const Reader& reader(int i) const { return board_.readers[extra(i)]; }
 
-    // By one warp: the rows of tile i are on their way to their slot; -1 past the end of a list.
-    __device__ void fetch(int i) const {
-        const int lane = threadIdx.x % 32;
-        int& to = board_.rows[i % Board::kSlots][lane];
-        const int* from = nullptr;
-        if (i < count_) {
-            const bool second = extra(i);
-            const int j = (second ? i - primary_ : i + board_.begin) * kKeys + lane;
-            if (j < (second ? board_.extra_length : board_.length))
-                from = second ? listed(args_.sources[1].rows, j) : listed(args_.sources[0].rows, j);
-        }
-        if (from) cuda::cp_async_4(cuda::shared_address(&to), from);
-        else to = -1;
+    // Row `key` of tile i is on its way to its slot; nothing past the end of a list.
+    __device__ void fetch(int i, int key) const {
+        const int j = place(i) + key;
+        const Reader& reader = this->reader(i);
+        if (i < count_ && j < reader.listed)
+            cuda::cp_async_4(cuda::shared_address(&board_.rows[i % 4][key]),
+                             reader.list + int64_t(j) * reader.list_stride);
     }
-    // Bit k: key k of tile i is no hole.
-    __device__ uint32_t mask(int i) const {
-        const int row = this->row(i, threadIdx.x % 32);
-        uint32_t page, token;
-        const bool valid = extra(i) ? args_.sources[1].split_row(row, page, token)
-                                    : args_.sources[0].split_row(row, page, token);
-        return __ballot_sync(~0u, valid);
+    // Key `key` of tile i, whose row number has arrived.
+    __device__ Reader::Row row(int i, int key) const {
+        const Reader& reader = this->reader(i);
+        Reader::Row out = reader.split(board_.rows[i % 4][key]);
+        out.valid = out.valid && place(i) + key < reader.listed;
+        return out;
     }
 
 private:
-    static __device__ int length_of(const Source& source, int token) {
-        return source.cache.format == SMLA_FORMAT_NONE ? 0 : int(source.length(token));
-    }
-    __device__ int first_extra() const { return (board_.length + kKeys - 1) / kKeys; }
-    __device__ const int* listed(const Tensor& rows, int j) const {
-        return static_cast<const int32_t*>(rows.data) + cuda::element(rows, board_.token, j);
-    }
+    // Of the first key of tile i in its list.
+    __device__ int place(int i) const { return (extra(i) ? i - primary_ : i + begin_) * Keys; }
 
-    const Arguments& args_;
-    Board& board_;
-    int count_, primary_;  // tiles in all, of the primary source
+    Board<Keys>& board_;
+    int begin_, count_, primary_;  // first tile of the split; tiles in all, of the primary source
 };
 
-// Rows are copied by 8 lanes each: thread / 8 is the row (and the one threads / 8 later), thread % 8 the
+// Rows are copied by 8 lanes each: thread / 8 is the row (and the one kCopiers / 8 later), thread % 8 the
 // place in each 128 bytes. In a buffer, the 16-byte piece c of row r lies at (c ^ (r & 7)) within its 128
 // bytes, so that the 8 rows of an ldmatrix meet 8 different banks.
 template <class T>
 struct Filler {
-    static __device__ int row_of(int i) { return int(threadIdx.x) / 8 + i * (T::threads / 8); }
+    static __device__ int row_of(int i) { return int(threadIdx.x) % kCopiers / 8 + i * (kCopiers / 8); }
     static __device__ int piece() { return int(threadIdx.x) % 8; }
 
-    static __device__ void copy_bf16(const Arguments& args, const Tiles& tiles, int tile, uint32_t buffer) {
-        const bool extra = tiles.extra(tile);
+    // Row i of this thread; returns whether it is no hole.
+    static __device__ bool copy_bf16(const Tiles<T::keys>& tiles, int tile, int i, uint32_t buffer) {
+        const int r = row_of(i);
+        const Reader::Row row = tiles.row(tile, derive_here(r));
+        const char* const from = tiles.reader(tile).record(row) + 16 * piece();
+        const uint32_t to = buffer + uint32_t(r * T::row + ((piece() ^ (r & 7)) << 4));
 #pragma unroll
-        for (int i = 0; i < T::rows_per_thread; ++i) {
-            const int r = row_of(i), row = tiles.row(tile, derive_here(r));
-            const Place place = extra ? place_of(args.sources[1], row) : place_of(args.sources[0], row);
-            const char* const from = place.record + 16 * piece();
-            const uint32_t to = buffer + uint32_t(r * T::row + ((piece() ^ (r & 7)) << 4));
-#pragma unroll
-            for (int c = 0; c < T::row; c += 128)
-                cuda::cp_async_16(to + uint32_t(c), from + c, place.valid);  // a hole's address is not used
-        }
+        for (int c = 0; c < T::row; c += 128)
+            cuda::cp_async_16(to + uint32_t(c), from + c, row.valid);  // a hole's address is not used
+        return row.valid;
     }
 
     // A record as it is, 16 bytes at a time; the scales of fp8_584 behind its row.
-    static __device__ void copy_raw(const Arguments& args, const Tiles& tiles, int tile, uint32_t raw) {
-        const bool extra = tiles.extra(tile);
-        const smla_format format = format_of(args, extra);
-        const int pieces = record_bytes(format) / 16;
+    static __device__ bool copy_raw(const Tiles<T::keys>& tiles, int tile, int i, uint32_t raw) {
+        const int r = row_of(i);
+        const Reader& reader = tiles.reader(tile);
+        const Reader::Row row = tiles.row(tile, derive_here(r));
+        const int pieces = record_bytes(reader.format) / 16;
+        const char* const from = reader.record(row) + 16 * piece();
+        const uint32_t to = raw + uint32_t(r * kRawRow + 16 * piece());
 #pragma unroll
-        for (int i = 0; i < T::rows_per_thread; ++i) {
-            const int r = row_of(i), row = tiles.row(tile, derive_here(r));
-            const Place place = extra ? place_of(args.sources[1], row) : place_of(args.sources[0], row);
-            const char* const from = place.record + 16 * piece();
-            const uint32_t to = raw + uint32_t(r * kRawRow + 16 * piece());
-#pragma unroll
-            for (int c = 0; c < kRawRow / 16; c += 8)
-                if (c < 32 || piece() + c < pieces)
-                    cuda::cp_async_16(to + uint32_t(16 * c), from + 16 * c, place.valid);
-            if (format == SMLA_FP8_584 && piece() == 0)
-                cuda::cp_async_8(raw + uint32_t(r * kRawRow + layout::Fp8_584::row), place.scales,
-                                 place.valid);
-        }
+        for (int c = 0; c < kRawRow / 16; c += 8)
+            if (c < 32 || piece() + c < pieces)
+                cuda::cp_async_16(to + uint32_t(16 * c), from + 16 * c, row.valid);
+        if (reader.format == SMLA_FP8_584 && piece() == 0)
+            cuda::cp_async_8(raw + uint32_t(r * kRawRow + layout::Fp8_584::row), reader.scales(row),
+                             row.valid);
+        return row.valid;
     }
 
     // Raw bytes of one row that become bf16, 64 values at a time: lane l of the row's 8 has values 8l to 8l
     // + 7. The 8 lanes are those that copied the row, and they have waited for it.
     class Decoder {
     public:
-        __device__ void begin(const Arguments& args, bool extra, int i, char* raw, char* buffer) {
+        __device__ void begin(const Arguments& args, const Tiles<T::keys>& tiles, int tile, int i, char* raw,
+                              char* buffer) {
             const int r = row_of(i);
-            format_ = format_of(args, extra);
+            format_ = tiles.reader(tile).format;
             from_ = raw + r * kRawRow;
             to_ = buffer + r * T::row + ((piece() ^ (r & 7)) << 4);
             tiles_of_128_ = format_ == SMLA_FP8_656 || format_ == SMLA_FP8_528;
@@ -136,8 +162,8 @@ struct Filler {
             if (tiles_of_128_) return;
             const float scale = format_ == SMLA_FP8_584
                                     ? e8m0_to_f32(uint8_t(from_[layout::Fp8_584::row + piece()]))
-                                : extra ? args.sources[1].cache.tensor_scale()
-                                        : args.sources[0].cache.tensor_scale();
+                                : tiles.extra(tile) ? args.sources[1].cache.tensor_scale()
+                                                    : args.sources[0].cache.tensor_scale();
             *reinterpret_cast<float*>(from_ + kScalesAt + 4 * piece()) = scale;
             __syncwarp();
         }
@@ -187,24 +213,23 @@ struct Filler {
         char *from_, *to_, *scales_;
     };
 
+    // Row i of this thread, raw bytes to a buffer.
+    static __device__ void decode_row(const Arguments& args, const Tiles<T::keys>& tiles, int tile, int i,
+                                      char* raw, char* buffer) {
+        Decoder decoder;
+        decoder.begin(args, tiles, tile, i, raw, buffer);
+#pragma unroll
+        for (int half = 0; half < 8; half += 4) {  // loads first: a store of a piece may alias them
+            typename Decoder::Codes codes[4];
+#pragma unroll
+            for (int c = 0; c < 4; ++c) codes[c] = decoder.load(half + c);
+#pragma unroll
+            for (int c = 0; c < 4; ++c) decoder.convert(half + c, codes[c]);
+        }
+        decoder.finish();
+    }
+
 private:
-    struct Place {
-        const char *record, *scales;
-        bool valid;
-    };
-    static __device__ Place place_of(const Source& source, int row) {
-        const DeviceCache& cache = source.cache;
-        uint32_t page, token;
-        const bool valid = source.split_row(row, page, token);
-        const char* const at = cache.data + page * cache.page_stride;
-        if (T::coded && cache.format == SMLA_FP8_584)
-            return {at + layout::Fp8_584::row_at(token),
-                    at + layout::Fp8_584::scales_at(cache.page_tokens, token), valid};
-        return {at + token * cache.row_stride, nullptr, valid};
-    }
-    static __device__ smla_format format_of(const Arguments& args, bool extra) {
-        return extra ? args.sources[1].cache.format : args.sources[0].cache.format;
-    }
     static __device__ int record_bytes(smla_format format) {
         return format == SMLA_FP8_656   ? layout::Fp8_656::record
                : format == SMLA_FP8_528 ? layout::Fp8_528::record

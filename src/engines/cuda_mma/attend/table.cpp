@@ -30,6 +30,9 @@ std::string refuse_source(const char* name, const smla_attend_source& source, co
         (view.format->packing == Packing::row && view.row_stride % kPiece))
         return text(name, " pages and rows must be aligned to ", kPiece, " bytes");
     if (source.rows.shape[1] > INT32_MAX - kKeys) return text(name, " lists more than 2^31 rows");
+    const int64_t between = source.rows.stride_elems[1];
+    if (view.page_stride / kPiece > UINT32_MAX || view.row_stride > UINT32_MAX || between != int32_t(between))
+        return text(name, " pages, rows or listed entries lie too far apart");  // 32-bit factors, keys.cuh
     return "";
 }
 

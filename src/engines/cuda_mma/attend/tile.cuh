@@ -1,4 +1,4 @@
-// The tile of attend's mma kernel: its sizes, its map of shared memory, where a lane finds its operands.
+// The tiles of attend's mma kernels: their sizes, their maps of shared memory.
 #pragma once
 
 #include "engines/cuda_mma/attend/schedule.h"
@@ -7,8 +7,9 @@
 
 namespace smla::cuda_attend {
 
-constexpr int kRawRow = 656;      // bytes that the longest fp8 record takes in shared memory
-constexpr int kBoardBytes = 560;  // keys.cuh
+constexpr int kRawRow = 656;   // bytes that the longest fp8 record takes in shared memory
+constexpr int kParts = 4;      // warps that share the width of a product
+constexpr int kCopiers = 128;  // threads that copy a tile, 8 to a row
 
 // What is derived from the value is computed here, not once before a loop: registers are dearer than the
 // instructions.
@@ -17,48 +18,63 @@ __device__ inline int derive_here(int value) {
     return value;
 }
 
-// Width: of keys. Groups: of 16 heads. Parts: warps that share a group. Coded: fp8 records.
-template <int Width, int Groups, int Parts, bool Coded>
-struct Tile {
-    static constexpr int width = Width, groups = Groups, parts = Parts;
-    static constexpr bool coded = Coded, many = Groups > 1;
-    static constexpr int heads = 16 * Groups, warps = Groups * Parts, threads = 32 * warps;
-    static constexpr int row = 2 * Width;                  // bytes of a key in shared memory
-    static constexpr int k_steps = Width / 16 / Parts;     // of the score product, per warp
-    static constexpr int m_tiles = many ? heads / 16 : 1;  // of the value product, per warp
-    static constexpr int n_steps = kValueWidth / 16 / warps;
-    static constexpr int rows_per_thread = 8 * kKeys / threads;  // 8 lanes copy a row
+// Width: of keys. Coded: fp8 records. Keys: listed rows of a tile. M: groups of 16 heads that a warp serves.
+template <int Width, bool Coded, int Keys, int M>
+struct TileBase {
+    static constexpr int width = Width, keys = Keys, m_tiles = M;
+    static constexpr bool coded = Coded;
+    static constexpr int row = 2 * Width;                          // bytes of a key in shared memory
+    static constexpr int keys_bytes = Keys * row;                  // a buffer
+    static constexpr int raw_bytes = Coded ? Keys * kRawRow : 0;   // records of a tile, as they come
+    static constexpr int k_steps = Width / 16 / kParts;            // of the score product, per warp
+    static constexpr int n_steps = kValueWidth / 16 / kParts;      // of the value product, per warp
+    static constexpr int rows_per_thread = Keys / (kCopiers / 8);  // that a thread copies an eighth of
+    static constexpr int board_bytes = 2 * 64 + 4 * 4 * Keys;      // Board<Keys>, keys.cuh
+    static_assert(Width % (16 * kParts) == 0 && Keys % 16 == 0);
+};
 
+// 16 heads, 4 warps, 32 keys. Two buffers of keys, one where three blocks fit a multiprocessor that way.
+template <int Width, bool Coded>
+struct FewHeads : TileBase<Width, Coded, 32, 1> {
+    using Base = TileBase<Width, Coded, 32, 1>;
+    static constexpr int heads = kFewHeads, warps = 4, threads = 32 * warps;
     // Blocks per multiprocessor that registers are to leave room for; where one has 100 KB of shared memory
     // only one block fits.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
     static constexpr int resident = 1;
 #else
-    static constexpr int resident = many ? 1 : Coded ? kFewCodedResident : kFewResident;
+    static constexpr int resident = Coded ? kFewCodedResident : kFewResident;
 #endif
-
-    // Shared memory. Two buffers of keys, one where three blocks of few heads fit a multiprocessor that way.
-    static constexpr int buffers = Coded && !many ? 1 : 2;
-    static constexpr int keys_bytes = kKeys * row;
-    static constexpr int raw_at = buffers * keys_bytes;
-    static constexpr int raw_bytes = Coded ? kKeys * kRawRow : 0;
-    // Score products of each warp. Many heads and codes: they lie in the buffer that is being filled next.
-    static constexpr bool exchange_in_buffer = Coded && many;
-    static constexpr int exchange_at = raw_at + raw_bytes;
-    static constexpr int exchange_bytes = 2048 * warps;
-    static constexpr int weights_at = exchange_at + (exchange_in_buffer ? 0 : exchange_bytes);
-    static constexpr int factors_at = weights_at + (many ? heads * kKeys * 2 : 0);
+    static constexpr int buffers = Coded ? 1 : 2;
+    static constexpr int raw_at = buffers * Base::keys_bytes;
+    static constexpr int exchange_at = raw_at + Base::raw_bytes;  // score products of each warp
+    static constexpr int factors_at = exchange_at + 2048 * warps;
     static constexpr int board_at = factors_at + heads * 4;
-    static constexpr int pairs_at = board_at + kBoardBytes;  // a HeadPair for every 4 lanes
-    static constexpr int bytes = pairs_at + 4 * threads;
+    static constexpr int peaks_at = board_at + Base::board_bytes;  // Peaks<2> for every 4 lanes
+    static constexpr int bytes = peaks_at + 4 * threads;
     static_assert(bytes <= 99 * 1024);
-    static_assert(!exchange_in_buffer || exchange_bytes <= keys_bytes);
-    static_assert(Width % (16 * Parts) == 0 && Parts % 2 == 0 && kValueWidth % (16 * warps) == 0);
 };
 
+// 64 heads, two teams of 4 warps with 32 heads each, 16 keys.
 template <int Width, bool Coded>
-using FewHeads = Tile<Width, 1, 4, Coded>;
-template <int Width, bool Coded>
-using ManyHeads = Tile<Width, 4, 2, Coded>;
+struct ManyHeads : TileBase<Width, Coded, 16, 2> {
+    using Base = TileBase<Width, Coded, 16, 2>;
+    static constexpr int heads = kManyHeads, teams = 2, team_heads = heads / teams;
+    static constexpr int warps = teams * kParts, threads = 32 * warps, resident = 1;
+    static constexpr int buffers = Coded ? 3 : 4;
+    static constexpr int fillers = kCopiers + (Coded ? 0 : Base::keys);   // arrivals that fill a buffer
+    static constexpr int raw_at = buffers * Base::keys_bytes;             // one per team
+    static constexpr int exchange_at = raw_at + teams * Base::raw_bytes;  // per team: from 4 warps to 4
+    static constexpr int exchange_bytes = kParts * kParts * 512;
+    static constexpr int weights_at = exchange_at + teams * exchange_bytes;
+    static constexpr int weights_bytes = team_heads * Base::keys * 2;
+    static constexpr int factors_at = weights_at + teams * weights_bytes;
+    static constexpr int barriers_at = factors_at + heads * 4;   // full and empty of each buffer
+    static constexpr int masks_at = barriers_at + 16 * buffers;  // a byte per key, of 4 tiles
+    static constexpr int board_at = masks_at + 16 * 4;
+    static constexpr int peaks_at = board_at + Base::board_bytes;  // Peaks<1> for every 4 lanes
+    static constexpr int bytes = peaks_at + 2 * threads;
+    static_assert(bytes <= 99 * 1024 && barriers_at % 8 == 0);
+};
 
 }  // namespace smla::cuda_attend
