@@ -21,6 +21,9 @@ _E2M1_PAIR = (17, 4, 2)  # and lanes
 _INTEGERS = (0, 1, 6)  # signed, unsigned, bool: what a `dtype` may stand over
 # DLDeviceType: memory that the processor, or the GPU, reads as its own. 3: pinned, 13: managed.
 _DEVICES = {1: DeviceType.CPU, 3: DeviceType.CPU, 2: DeviceType.CUDA, 13: DeviceType.CUDA}
+_DEFAULT_STREAM = (
+    1  # the legacy default stream, which must not be called 0; 2 is that of the thread, as in CUDA
+)
 _READ_ONLY = 1
 _MAJOR = 1
 
@@ -57,15 +60,39 @@ _is_valid = c.pythonapi.PyCapsule_IsValid
 _is_valid.restype, _is_valid.argtypes = c.c_int, (c.py_object, c.c_char_p)
 
 
-def _capsule(array, name, stream):
-    arguments = {} if stream is None else {"stream": stream or 1}  # 1: the legacy default stream
+def is_on_gpu(array, name):
+    """Whether an exporter's memory is a GPU's. Refuses other devices than that and the processor."""
+    try:
+        device_type = int(array.__dlpack_device__()[0])
+    except BufferError as error:
+        raise _refused(name, error) from None
+    if device_type not in _DEVICES:
+        raise invalid(
+            f"{name}.device", f"DLPack device type {device_type}", "memory of the CPU or of a CUDA GPU"
+        )
+    return _DEVICES[device_type] is DeviceType.CUDA
+
+
+def capsule_of(array, name, stream):
+    """A capsule over an array. stream: None for memory of the processor; else the address of what is about to
+    use the array, which the exporter makes wait for whatever it still has in flight there.
+
+    Exporters of a GPU are always told one. None means the default stream by the protocol, but JAX then waits
+    for the GPU itself; -1 means not to wait, but JAX takes any number for a stream.
+    """
+    arguments = {} if stream is None else {"stream": stream or _DEFAULT_STREAM}
     try:
         try:
             return array.__dlpack__(max_version=(_MAJOR, 0), **arguments)
         except TypeError:  # an exporter from before version 1
             return array.__dlpack__(**arguments)
-    except BufferError as error:  # the protocol's word for memory that cannot be given
-        raise invalid(name, f"an array that DLPack cannot hand over ({error})", "one that it can") from None
+    except BufferError as error:
+        raise _refused(name, error) from None
+
+
+def _refused(name, error):
+    """BufferError is the protocol's word for memory that cannot be given."""
+    return invalid(name, f"an array that DLPack cannot hand over ({error})", "one that it can")
 
 
 def _open(capsule, name):
@@ -80,18 +107,13 @@ def _open(capsule, name):
     return _Tensor.from_address(_pointer(capsule, b"dltensor")), True
 
 
-def read(array, name, stream=None):
-    """(address, bytes per element, Dtype or None, device type, device, shape, strides, writable, owner).
+def read(array, name, stream=0):
+    """(address, bytes per element, Dtype or None, device type, device, shape, strides, writable, capsule).
 
-    strides None: dense. An element of e2m1 is a byte of two.
+    strides None: dense. An element of e2m1 is a byte of two. stream: of a GPU, 0: the default one.
     """
-    device_type = array.__dlpack_device__()[0]
-    if int(device_type) not in _DEVICES:
-        raise invalid(
-            f"{name}.device", f"DLPack device type {int(device_type)}", "memory of the CPU or of a CUDA GPU"
-        )
-    on_gpu = _DEVICES[int(device_type)] is DeviceType.CUDA
-    capsule = _capsule(array, name, stream if on_gpu else None)
+    on_gpu = is_on_gpu(array, name)
+    capsule = capsule_of(array, name, (stream or 0) if on_gpu else None)
     tensor, writable = _open(capsule, name)
     dtype = _DTYPES.get((tensor.code, tensor.bits)) if tensor.lanes == 1 else None
     if (tensor.code, tensor.bits, tensor.lanes) == _E2M1_PAIR:
@@ -105,7 +127,7 @@ def read(array, name, stream=None):
         (tensor.data or 0) + tensor.byte_offset,
         tensor.bits * tensor.lanes // 8,
         dtype,
-        _DEVICES[int(device_type)],
+        DeviceType.CUDA if on_gpu else DeviceType.CPU,
         tensor.device_id if on_gpu else 0,
         tuple(tensor.shape[i] for i in range(ndim)),
         tuple(tensor.strides[i] for i in range(ndim)) if tensor.strides else None,

@@ -59,8 +59,11 @@ class Struct:
             else:
                 self.places[prefix + name] = (field, offset)
 
-    def fill(self, values, keep):
-        """A struct with these fields; None leaves one as it is. What must outlive the call goes to `keep`."""
+    def fill(self, values, keep, stream=0):
+        """A struct with these fields; None leaves one as it is. What must outlive the call goes to `keep`.
+
+        stream: of a GPU, which is about to use them; arrays of other libraries are made ready for it.
+        """
         args = self.kind.from_buffer_copy(self.blank)
         writers = self._writers
         for name, value in values.items():
@@ -70,12 +73,13 @@ class Struct:
             if writer is PACKED:
                 if is_output:
                     require_writable(value, name)
-                described = describe(value, name, keep)
+                described = describe(value, name, keep, stream)
                 if not described[4]:  # to the library that is an absent tensor
                     raise invalid(f"{name}.ndim", 0, "1 or more")
                 writer.pack_into(args, offset, *described)
             elif writer is _CACHE:
                 writer.pack_into(args, offset, _cache_bytes(value, name))
+                value._hand_over(name, keep, stream)
                 if is_output:
                     value.require_writable(name)
             else:

@@ -23,19 +23,23 @@ class StageCall:
 
     def __call__(self, values, like, context=None, workspace=None, stream=None):
         """like: the tensor whose device, library and stream serve where none is given."""
-        keep = []
-        args = self.struct.fill(values, keep)
-        # The stage names what is absent.
-        device = (DeviceType.CPU, 0) if like is None else device_of(like)
-        if context is None:
-            context = default_context(device)
-        elif not isinstance(context, Context):
-            raise invalid("context", type(context).__name__, "a smla.Context")
+        try:
+            # The stage names what is absent.
+            device = (DeviceType.CPU, 0) if like is None else device_of(like)
+        except InvalidArgument:
+            self.struct.fill(values, [])  # knows its name
+            raise
         if stream is not None:
             if type(stream) is not int or stream < 0:
                 raise invalid("stream", repr(stream), "its address (of PyTorch: stream.cuda_stream)")
         elif device[0]:
-            stream = stream_of(like)
+            stream = stream_of(like) or 0
+        keep = []
+        args = self.struct.fill(values, keep, stream)
+        if context is None:
+            context = default_context(device)
+        elif not isinstance(context, Context):
+            raise invalid("context", type(context).__name__, "a smla.Context")
         if action := getattr(_instead, "action", None):
             action(self, args, context)
             return

@@ -210,9 +210,9 @@ class Backend:
         for name in tensors:
             if name not in _TENSORS:
                 raise invalid(name, "a tensor", "one of " + ", ".join(sorted(_TENSORS)))
-        args = _FORWARD.fill({**values, **tensors}, keep)
-        if stream is None and device_of(q)[0]:
-            stream = stream_of(q)
+        if stream is None and device_of(q, "q")[0]:
+            stream = stream_of(q) or 0
+        args = _FORWARD.fill({**values, **tensors}, keep, stream)
         size = c.c_size_t()
         if metadata is not None or kv_cache is not None or swa_cache is not None:
             check(lib.smla_backend_workspace_size(self.handle, c.byref(args), c.byref(size)))

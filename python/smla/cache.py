@@ -9,7 +9,7 @@ from . import _abi, _dtypes
 from ._abi import Dtype, Format
 from ._library import check, lib
 from .errors import integer, invalid, one_of
-from .tensor import Tensor, _memory, empty, require_writable
+from .tensor import Tensor, _memory, empty, hand_over, require_writable
 
 FORMATS: dict[str | Format, Format] = {
     **{kind.name.lower(): kind for kind in Format if kind},
@@ -196,6 +196,11 @@ class Cache:
         else:
             data[:] = 0
         return cls(data, kind, page_tokens, width=width, pages=pages, scale=scale)
+
+    def _hand_over(self, name, keep, stream):
+        """Has `stream` wait for what its library still has in flight there, where that can be known."""
+        hand_over(self._owner, self.device, f"{name}.data", keep, stream)
+        hand_over(self._scale, self.device, f"{name}.scale", keep, stream)
 
     def require_writable(self, name):
         """Refuses memory that its library declares read-only."""

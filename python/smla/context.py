@@ -47,7 +47,16 @@ class Workspace:
             # A CUDA graph may hold the old address: it stays alive. Doubling bounds what that costs.
             size = max(size, 2 * self.abi.bytes)
             self._outgrown.append(self._memory)
-        memory = empty(self._like, (size + _ALIGNMENT,), "u8")
+        try:
+            memory = empty(self._like, (size + _ALIGNMENT,), "u8")
+        except InvalidArgument:  # of a library that smla cannot allocate with
+            kind = type(self._like).__module__
+            raise invalid(
+                "workspace",
+                f"memory of {kind}",
+                "one over a library that smla allocates with: "
+                "context.workspace(like=an array of PyTorch or CuPy)",
+            ) from None
         address, *_ = _memory(memory, "workspace")
         aligned = (address + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
         grown = _abi.Workspace(aligned, size)
@@ -141,13 +150,14 @@ class Context:
         key = (stream or 0, type(like).__module__ == "torch")
         workspace = held.get(key)
         if workspace is None or workspace.abi.bytes < size:
-            if stream is not None and is_capturing():
-                # Made inside a capture, its counters would be zeroed when the graph runs, not before calls
-                # outside it: such memory belongs to this one call of the graph.
+            # Made inside a capture, its counters would be zeroed when the graph runs, not before calls
+            # outside it: such memory belongs to this one call of the graph.
+            passing = stream is not None and is_capturing()
+            if workspace is None or passing:
                 workspace = Workspace(self, like)
-            elif workspace is None:
-                workspace = held[key] = Workspace(self, like)
             workspace.reserve(size, stream)
+            if not passing:
+                held[key] = workspace
         return workspace
 
     def read_error(self):

@@ -109,12 +109,12 @@ class Layer:
             if not isinstance(pair, tuple) or len(pair) != 2 or pair[1] is None:
                 raise invalid(f"caches[{group!r}]", repr(pair), "a tuple: (smla.Cache, block_table)")
             values[f"{group}.cache"], values[f"{group}.block_table"] = pair
+        if stream is None and device_of(hidden, "hidden")[0]:
+            stream = stream_of(hidden) or 0
         keep = []
-        step = _STEP.fill(values, keep)
+        step = _STEP.fill(values, keep, stream)
         size = c.c_size_t()
         check(lib.smla_layer_workspace_size(self.handle, c.byref(step), stage_budget, c.byref(size)))
-        if stream is None and device_of(hidden)[0]:
-            stream = stream_of(hidden)
         if workspace is None:
             workspace = self.context.own_workspace(hidden, stream, size.value)
         workspace.reserve(size.value, stream)

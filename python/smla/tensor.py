@@ -118,16 +118,33 @@ def _check_torch(array, name):
         raise invalid(f"{name}.device", array.device, "cpu or cuda")
 
 
-def describe(array, name, keep):
-    """The values of a smla_tensor over an array. What must outlive the call is appended to `keep`."""
+def _is_cupy(array):
+    cupy = sys.modules.get("cupy")
+    kind = getattr(cupy, "ndarray", None)  # absent while it is being imported
+    return kind is not None and isinstance(array, kind) and not cupy.cuda.runtime.is_hip
+
+
+def hand_over(owner, device, name, keep, stream):
+    """Has `stream` wait for what is queued on other streams for memory of _memory's `owner`, where that is
+    known: for arrays through DLPack. What PyTorch and CuPy queued elsewhere is the caller's to wait for.
+    """
+    if type(owner) is tuple and device[0]:
+        keep.append(_dlpack.capsule_of(owner[0], name, stream or 0))
+
+
+def describe(array, name, keep, stream=0):
+    """The values of a smla_tensor over an array that `stream` is about to use. What must outlive the call is
+    appended to `keep`.
+    """
     kind = type(array)
     if kind is Tensor:
+        hand_over(array._owner, array.device, name, keep, stream)
         return array.desc
     if kind is np.ndarray and array.ndim <= _MAX_NDIM:
         return _describe_numpy(array, name)
     if _is_torch(array):
         return _describe_torch(array, name)
-    address, _, dtype, device_type, index, shape, strides, _, owner = _memory(array, name)
+    address, _, dtype, device_type, index, shape, strides, _, owner = _memory(array, name, stream)
     if dtype is None:
         raise _unknown_dtype(name, getattr(array, "dtype", "an unknown dtype"))
     keep.append(owner)
@@ -198,9 +215,9 @@ def _unknown_dtype(name, dtype):
     )
 
 
-def _memory(array, name):
+def _memory(array, name, stream=0):
     """(address, bytes per element, Dtype or None for other integers, device type, device, shape, strides in
-    elements, writable, owner). An element of e2m1 is a byte of two.
+    elements, writable, owner). An element of e2m1 is a byte of two. owner: (array, capsule) through DLPack.
     """
     if type(array) is Tensor:
         address, dtype, device_type, index, ndim, *extents = array.desc
@@ -227,23 +244,24 @@ def _memory(array, name):
             True,
             array,
         )
-    if isinstance(array, np.ndarray):
+    is_numpy = isinstance(array, np.ndarray)
+    if is_numpy or _is_cupy(array):
         dtype = _numpy_dtypes.get(array.dtype) or _learn_numpy(array.dtype)
         if dtype is None and (array.dtype.kind not in "iubV" or not array.dtype.isnative):
             raise _unknown_dtype(name, array.dtype)
         return (
-            _numpy_address(array),
+            _numpy_address(array) if is_numpy else array.data.ptr,
             array.itemsize,
             dtype,
-            DeviceType.CPU,
-            0,
+            DeviceType.CPU if is_numpy else DeviceType.CUDA,
+            0 if is_numpy else array.device.id,
             array.shape,
             _numpy_strides(array, name),
-            array.flags.writeable,
+            not is_numpy or array.flags.writeable,
             array,
         )
     if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
-        *memory, shape, strides, writable, capsule = _dlpack.read(array, name, stream_of(array))
+        *memory, shape, strides, writable, capsule = _dlpack.read(array, name, stream)
         strides = _dense(shape) if strides is None or 0 in shape else strides
         return (*memory, shape, strides, writable, (array, capsule))
     raise InvalidArgument(
@@ -306,7 +324,7 @@ def require_writable(array, name):
             raise invalid(f"{name}.stride", list(strides[: len(shape)]), "elements that do not share memory")
 
 
-def device_of(array):
+def device_of(array, name="array"):
     """(device type, index) of an array, a Tensor or a Cache."""
     if type(array) is Tensor or hasattr(array, "_packed"):  # a Cache
         return array.device
@@ -315,19 +333,20 @@ def device_of(array):
         return (_CUDA, index) if index >= 0 else (_CPU, 0)
     if isinstance(array, np.ndarray):
         return _CPU, 0
-    return _memory(array, "array")[3:5]
+    return _memory(array, name)[3:5]
 
 
 def stream_of(array):
-    """The stream that the array's library works on now, as an address; 0 or None: the default one."""
+    """The stream that the array's library works on now, as an address; 0: the default one; None: it is not
+    known, or the memory is not a GPU's.
+    """
     if type(array) is Tensor:
         array = array.array
     if _is_torch(array):
         index = array.get_device()
         return sys.modules["torch"].cuda.current_stream(index).cuda_stream if index >= 0 else None
-    cupy = sys.modules.get("cupy")
-    if cupy is not None and isinstance(array, cupy.ndarray):
-        return cupy.cuda.get_current_stream().ptr
+    if _is_cupy(array):
+        return sys.modules["cupy"].cuda.get_current_stream(array.device.id).ptr
     return None
 
 
@@ -355,9 +374,10 @@ def empty(like, shape, dtype):
     if _is_torch(like):
         torch = sys.modules["torch"]  # before 2.7 without e8m0
         return like.new_empty(shape, dtype=getattr(torch, _dtypes.TORCH[dtype], torch.uint8))
-    cupy = sys.modules.get("cupy")
-    if cupy is not None and isinstance(like, cupy.ndarray):
-        return cupy.empty(shape, _NUMPY[dtype])
+    if _is_cupy(like):
+        own = _numpy_dtypes.get(like.dtype) or _learn_numpy(like.dtype)
+        with like.device:  # or it would be the current one
+            return sys.modules["cupy"].empty(shape, like.dtype if own is dtype else _NUMPY[dtype])
     if device_of(like)[0] != _CPU:
         raise invalid(
             "out", "nothing", f"an output: smla cannot allocate arrays of {type(like).__module__} on a GPU"

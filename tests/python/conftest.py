@@ -1,11 +1,36 @@
 """The package of this tree, on the library that was built in it (or SMLA_LIBRARY)."""
 
+import functools
 import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests/python")]
+
+
+@functools.cache
+def no_gpu():
+    """Why tests marked `gpu` cannot run here; None where they can. PyTorch's word, else the library's."""
+    try:
+        import torch
+    except ImportError:
+        import smla
+
+        try:
+            smla.Context("cuda_mma")
+        except smla.Error as error:
+            return f"no GPU: {error}"
+        return None
+    return None if torch.cuda.is_available() else "no GPU"
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("gpu") and no_gpu():
+            item.add_marker(pytest.mark.skip(reason=no_gpu()), append=False)  # before any other reason
 
 
 def pytest_terminal_summary(terminalreporter):

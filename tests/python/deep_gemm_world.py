@@ -6,10 +6,7 @@ torch = pytest.importorskip("torch")
 
 import smla
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-
-
-on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=needs_gpu)])
+on_devices = pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 
 
 INF, NAN = float("inf"), float("nan")

@@ -6,10 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 
-DEVICES = [
-    "cpu",
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")),
-]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 RECORD_BYTES = {576: 656, 512: 584}

@@ -15,7 +15,6 @@ from deep_gemm_world import (
     Rows,
     dense_case,
     i32,
-    needs_gpu,
     on_devices,
     paged_case,
     refuses,
@@ -400,14 +399,14 @@ def test_nothing_to_do_in_pages():
         assert torch.all(dg.fp8_fp4_paged_mqa_logits(**no_table, clean_logits=True) == -INF)
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_num_sms_of_the_gpu():
     most = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
     assert dg.get_num_sms() == most
     refuses("new_num_sms", dg.set_num_sms, most + 1)
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_graphs():
     q, k, w, starts, ends = dense_case(heads=64)
     dense = on("cuda", q.given, k.given, w, starts, ends)

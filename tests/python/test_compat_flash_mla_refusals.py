@@ -173,7 +173,7 @@ def test_inputs_stay_as_they_are():
     assert all(torch.equal(was, now) for was, now in zip(before, held, strict=True))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
 def test_calls_are_captured_in_a_cuda_graph():
     rng = np.random.default_rng(13)
     rows, lengths = some_rows(rng, (2, 3, 64), 128), i32([64, 9], "cuda")

@@ -320,7 +320,7 @@ def test_v32_fills_the_buffers_it_is_given(rng, nested):
     check(out, (-2 * wanted[0], 2 * wanted[1], None))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["656", "e4m3"])
 def test_gpu_wrapper_and_v32(rng, kind):
     pool = Pool(rng, kind, 8, 64, width=576)

@@ -233,7 +233,7 @@ def test_a_scale_of_values_reaches_both_pools_of_different_formats(rng):
     check(out, (0.5 * wanted[0], wanted[1], wanted[2]), F32)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["bf16", "e4m3", "584"])
 def test_gpu_dsv4_in_a_graph(rng, kind):
     """Nothing synchronises with the host, and a graph follows its tables and lengths."""

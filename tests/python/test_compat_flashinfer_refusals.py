@@ -217,7 +217,7 @@ def test_refusals_of_buffers():
         run(**{**RUN_CALL, "q": RUN_CALL["q"].clone().requires_grad_()})
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
 def test_gpu_tensors_on_two_devices_are_refused():
     for name in ("swa_kv_cache", "sparse_indices", "compressed_kv_cache", "sparse_topk_lens"):
         arguments = {

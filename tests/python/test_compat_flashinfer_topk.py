@@ -158,7 +158,7 @@ def on_gpu(value):
     return value.cuda() if isinstance(value, torch.Tensor) else value
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+@pytest.mark.gpu
 @pytest.mark.parametrize("ties", [0, 2])
 def test_gpu_top_k_is_that_of_the_cpu(rng, ties):
     scores = scores_of(rng, 12, 5000, F32, True)

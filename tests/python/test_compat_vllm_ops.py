@@ -11,7 +11,6 @@ from smla.compat import vllm_ops as ops
 from vllm_ops_world import (
     DEVICES,
     E4M3,
-    GPU,
     ints,
     keys_of,
     normal,
@@ -201,7 +200,7 @@ def test_attention_over_no_keys():
     assert (ops.triton_mla_sparse_attention(q, kv, index, 1.0) == 0).all()
 
 
-@GPU
+@pytest.mark.gpu
 def test_calls_may_be_captured_in_a_cuda_graph():
     rng = torch.Generator().manual_seed(0)
     table, positions = (x.cuda() for x in table_of(rng, 3, 6, 64))

@@ -9,11 +9,11 @@ torch = pytest.importorskip("torch")
 import smla
 from smla.compat import vllm_ops as ops
 from smla.compat.vllm_ops import device_rows, indices
-from vllm_ops_world import DEVICES, GPU, ints, normal, row, same, table_of, view_of, with_holes
+from vllm_ops_world import DEVICES, ints, normal, row, same, table_of, view_of, with_holes
 from vllm_ops_world import rng as rng
 
 
-@pytest.fixture(params=["host", "device", pytest.param("gpu", marks=GPU)])
+@pytest.fixture(params=["host", "device", pytest.param("gpu", marks=pytest.mark.gpu)])
 def place(request, monkeypatch):
     """Moves tensors to where the operations run; "device": the GPU's operations, on the CPU."""
     if request.param == "device":

@@ -36,7 +36,7 @@ class Capsule:
         self._end = _DESTROY(lambda capsule: let_go()) if let_go else _DESTROY()
 
     def __dlpack__(self, **keywords):
-        if not self.version and keywords:
+        if not self.version and "max_version" in keywords:
             raise TypeError("an exporter from before version 1")
         name = b"dltensor_versioned" if self.version else b"dltensor"
         return _new_capsule(c.addressof(self.managed), name, self._end)
@@ -191,3 +191,14 @@ def test_shape_and_device_of_an_object_are_its_exports():
         shape, device, array, dtype = "?", (1, 0), None, "?"
 
     np.testing.assert_array_equal(norm(Other(ones())), norm(ones()))
+
+
+def test_a_device_that_cannot_be_told():
+    """As of JAX, whose arrays may lie on many."""
+
+    class Spread(Exporter):
+        def __dlpack_device__(self):
+            raise BufferError("only supported for unsharded arrays")
+
+    error = refused(Spread(ones()), "x")
+    assert "unsharded" in error.got

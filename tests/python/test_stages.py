@@ -341,11 +341,7 @@ def test_budgets_that_cannot_be(budget):
 
 # the same calls on another library's memory, and on a GPU
 
-NO_GPU = torch is None or not torch.cuda.is_available()
-DEVICES = [
-    pytest.param("cpu", marks=WITH_TORCH),
-    pytest.param("cuda", marks=pytest.mark.skipif(NO_GPU, reason="no GPU")),
-]
+DEVICES = [pytest.param("cpu", marks=WITH_TORCH), pytest.param("cuda", marks=(*WITH_TORCH, pytest.mark.gpu))]
 
 
 def random_call(name, seed=7):
@@ -399,7 +395,8 @@ def test_every_stage_on_torch_memory(name, device):
     assert compared
 
 
-@pytest.mark.skipif(NO_GPU, reason="no GPU")
+@pytest.mark.gpu
+@pytest.mark.skipif(torch is None, reason="no PyTorch")
 def test_calls_run_on_the_current_stream():
     """A call behind slow work of a side stream sees that work's result."""
     stream, x = torch.cuda.Stream(), torch.zeros(1, 1, 512, device="cuda")

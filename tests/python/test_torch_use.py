@@ -29,8 +29,6 @@ from torch_cases import (
     same,
 )
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-
 
 class Model(torch.nn.Module):
     """Writes its input into a cache, and attends to it: with a smla.Cache, or with its memory as a buffer."""
@@ -297,7 +295,7 @@ def on_gpu(value):
     return value.cuda() if isinstance(value, torch.Tensor) else value
 
 
-@needs_gpu
+@pytest.mark.gpu
 @pytest.mark.parametrize("case", CASES)
 def test_on_a_gpu_as_the_stage(case):
     found = []
@@ -332,7 +330,7 @@ def _captured(tokens, cache):
     return graph, inputs, results, step
 
 
-@needs_gpu
+@pytest.mark.gpu
 def test_graphs_keep_their_scratch():
     """Graphs of growing batches, replayed together on streams of their own, with other memory in between."""
     cache = smla.Cache(normal(8, 64, 576).cuda().bfloat16(), "row_bf16", 64)

@@ -12,10 +12,7 @@ import smla
 from vllm_world import INTERFACE, builder, impl
 from vllm_world import vllm as vllm
 
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-
-
-DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 E4M3 = torch.float8_e4m3fn
@@ -337,7 +334,7 @@ def test_a_warm_up_of_v4_zeroes_the_output(vllm):
     assert names == INTERFACE["v4"]["forward_mqa"]
 
 
-@GPU
+@pytest.mark.gpu
 def test_a_step_may_be_captured_in_a_cuda_graph(vllm):
     rng = torch.Generator().manual_seed(5)
     common, tokens, table, _ = batch_of(rng, 16, "cuda")

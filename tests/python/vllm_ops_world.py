@@ -6,10 +6,7 @@ torch = pytest.importorskip("torch")
 
 from smla.compat import vllm_ops as ops
 
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-
-
-DEVICES = ["cpu", pytest.param("cuda", marks=GPU)]
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 E4M3 = torch.float8_e4m3fn
