@@ -119,7 +119,9 @@ class Cache:
             dense = item
             for extent in shape[1:]:
                 dense *= extent
-            if page_stride_bytes is None and shape[0] > 1 and strides[0] * item != dense:
+            # [pages,tokens,584] without gaps: pages that leave out the padding of packed ones
+            unpadded = dense == self._record_bytes() * self.abi.page_tokens
+            if page_stride_bytes is None and shape[0] > 1 and (strides[0] * item != dense or unpadded):
                 page_stride_bytes = strides[0] * item
         gaps = (page_stride_bytes, self.abi.row_stride_bytes)
         _require_dense(shape, strides, in_pages or [gap // item for gap in gaps if gap])
@@ -144,15 +146,16 @@ class Cache:
 
     def _used_bytes(self):
         """Bytes up to the end of the last record: a view may end before the padding of the last page."""
-        abi = self.abi
+        abi, record = self.abi, self._record_bytes()
         if not abi.pages:
             return 0
-        # 72 tokens fill a page of any format without padding (fp8_584: 73 rows of 576 bytes).
-        record = (
-            _bytes(abi, pages=1, page_tokens=72, page_rows=0, page_stride_bytes=0, row_stride_bytes=0) // 72
-        )
         last_page = (abi.page_tokens - 1) * (abi.row_stride_bytes or record) + record
         return self.bytes - _bytes(abi, pages=1) + last_page
+
+    def _record_bytes(self):
+        # 72 tokens fill a page of any format without padding (fp8_584: 73 rows of 576 bytes).
+        plain = dict(pages=1, page_tokens=72, page_rows=0, page_stride_bytes=0, row_stride_bytes=0)
+        return _bytes(self.abi, **plain) // 72
 
     @property
     def bytes(self):

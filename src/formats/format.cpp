@@ -62,7 +62,13 @@ size_t cache_bytes(const smla_cache& cache) {
     if (cache.pages == 0) return 0;
     const size_t page = packed_page_bytes(cache);
     const size_t stride = cache.page_stride_bytes ? size_t(cache.page_stride_bytes) : page;
-    return size_t(cache.pages - 1) * stride + page;
+    return size_t(cache.pages - 1) * stride + std::min(page, stride);
+}
+
+// What the records of a page take: a packed page may end with padding that nothing touches, so the next page
+// may begin there (fp8_584 as [pages,tokens,584] without gaps).
+static int64_t record_bytes_of_page(const smla_cache& cache, int64_t record) {
+    return (cache.row_stride_bytes ? cache.row_stride_bytes : record) * cache.page_tokens;
 }
 
 static void check_strides(const char* field, const smla_cache& cache, const Format& format, int32_t width) {
@@ -76,13 +82,14 @@ static void check_strides(const char* field, const smla_cache& cache, const Form
                         cache.row_stride_bytes < (int64_t(1) << 31)),
                    text(field, ".row_stride_bytes"), cache.row_stride_bytes,
                    text("0, or at least ", record, " and a multiple of ", format.alignment));
-    const int64_t page = int64_t(packed_page_bytes(cache));
+    const int64_t page = record_bytes_of_page(cache, record);
     SMLA_CHECK(cache.page_stride_bytes == 0 ||
                    (cache.page_stride_bytes >= page && cache.page_stride_bytes % format.alignment == 0 &&
                     cache.page_stride_bytes < kMaxBytes),
                text(field, ".page_stride_bytes"), cache.page_stride_bytes,
                text("0, or at least ", page, " and a multiple of ", format.alignment));
-    const int64_t stride = cache.page_stride_bytes ? cache.page_stride_bytes : page;
+    const int64_t stride =
+        cache.page_stride_bytes ? cache.page_stride_bytes : int64_t(packed_page_bytes(cache));
     SMLA_CHECK(cache.pages == 0 || stride <= kMaxBytes / cache.pages, text(field, ".pages"), cache.pages,
                "pages * page stride below 2^56");
 }

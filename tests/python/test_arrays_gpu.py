@@ -404,7 +404,8 @@ def test_calls_wait_for_what_jax_computes(kind, place, jax, cupy):
         mine_now = {**mine, "q": mine["q"] if place == "cache" else computed}
         if place == "named":
             mine_now["q"] = smla.tensor(computed, "bf16")
-        arguments, keywords = jax_call(jax, cupy, mine_now, held_now, context=context)
+        with stream:  # that fills the outputs
+            arguments, keywords = jax_call(jax, cupy, mine_now, held_now, context=context)
         got = smla.attend(*arguments, **keywords, stream=stream.ptr)
         stream.synchronize()
         same_floats(cupy, got.out, got.lse, want)

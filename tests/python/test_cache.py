@@ -166,8 +166,8 @@ def test_rows_that_lie_apart():
     refused("cache.row_stride_bytes", raw, "fp8_584", 64, row_stride_bytes=600)
 
 
-def test_a_page_of_584_bytes_is_padded():
-    """As vLLM hands it out: [pages,64,584], pages 37440 bytes apart."""
+def test_a_page_of_584_bytes_is_padded_or_not():
+    """As vLLM hands it out: [pages,64,584], pages 37440 bytes apart; or without the gaps."""
     memory = zeros(2, 37440, dtype=np.uint8)
     view = memory[:, : 64 * 584].reshape(2, 64, 584)
     assert not view.flags.owndata and view.strides[0] == 37440
@@ -175,7 +175,8 @@ def test_a_page_of_584_bytes_is_padded():
     assert smla.Cache(view[1:], "fp8_584", 64).capacity == 64
     refused("cache.data", view[:, :63], "fp8_584", 64)
     refused("cache.data", view[:1, :63], "fp8_584", 64)
-    refused("cache.data", zeros(2, 64, 584, dtype=np.uint8), "fp8_584", 64)
+    assert smla.Cache(zeros(2, 64, 584, dtype=np.uint8), "fp8_584", 64).bytes == 2 * 37376
+    refused("cache.data", zeros(2, 64, 584, dtype=np.uint8), "fp8_584", 65)
 
 
 def test_rows_cut_from_wider_ones():
