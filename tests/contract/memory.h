@@ -29,6 +29,7 @@ struct CacheShape {
 class Memory {
 public:
     explicit Memory(uint32_t seed) : rng(seed) {}
+    ~Memory();
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
 
@@ -62,6 +63,13 @@ private:
 
     std::deque<Block> blocks_;
 };
+
+// The bytes of the block, poison around it included, that an address lies in.
+struct Range {
+    uint8_t* begin = nullptr;  // null: in no block
+    size_t bytes = 0;
+};
+Range block_around(const void* address);
 
 // The library's conversions, element by element, along any strides.
 void set(const smla_tensor& tensor, int64_t i, int64_t j, int64_t k, double value);

@@ -1,0 +1,47 @@
+// The memory of a call on a GPU: copies of the blocks that its arguments point into, with the poison around
+// and between what they hold, there and back.
+#pragma once
+
+#include "engines.h"
+#include "memory.h"
+#include "ops/tensors_of.h"
+
+#include <deque>
+#include <type_traits>
+
+namespace contract {
+
+class DeviceCopies {
+public:
+    void move(smla_tensor& tensor);
+    void move(smla_cache& cache);
+    void move(const float*& scalar);
+
+    void send() const;   // what the host holds now
+    void fetch() const;  // all of it back, guards too; waits
+
+private:
+    struct Copy {
+        Range host;
+        smla::DeviceBuffer memory;
+        bool comes_back;
+        uint8_t* data() const;
+    };
+    // Where the copy of a host address lies: in that of its block or, outside of all, in one of `bytes`
+    // alone.
+    void* of(const void* host, size_t bytes, bool comes_back = true);
+
+    std::deque<Copy> copies_;
+};
+
+template <class Args>
+void move(Args& args, DeviceCopies& copies) {
+    smla::visit(
+        args, [&](smla_tensor& each) { copies.move(each); }, [&](smla_cache& each) { copies.move(each); });
+    if constexpr (std::is_same_v<Args, smla_attend_args>) {
+        copies.move(args.softmax_scale_device);
+        copies.move(args.q_scale_device);
+    }
+}
+
+}  // namespace contract
