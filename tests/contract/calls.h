@@ -85,7 +85,8 @@ public:
 // A call's arguments where its context's engine works: themselves on a CPU, on a GPU copies.
 class Placed {
 public:
-    Placed(const Call& call, smla_context* context, const void* args) : args_(args) {
+    Placed(const Call& call, smla_context* context, const void* args, DeviceCopies::Allocate bare = nullptr)
+        : args_(args), copies_(bare) {
         if (!args || !is_on_gpu(context)) return;
         there_ = call.moved(args, copies_);
         args_ = there_.data();

@@ -7,12 +7,19 @@
 #include "ops/tensors_of.h"
 
 #include <deque>
+#include <memory>
 #include <type_traits>
 
 namespace contract {
 
 class DeviceCopies {
 public:
+    // Memory of so many bytes on the GPU, freed with its last owner.
+    using Allocate = std::shared_ptr<void> (*)(size_t bytes);
+
+    // With an allocator of one's own each copy holds what a tensor or a cache may have of it, and no poison
+    // around: for memory that ends where nothing is mapped.
+    explicit DeviceCopies(Allocate bare = nullptr) : bare_(bare) {}
     void move(smla_tensor& tensor);
     void move(smla_cache& cache);
     void move(const float*& scalar);
@@ -23,14 +30,15 @@ public:
 private:
     struct Copy {
         Range host;
-        smla::DeviceBuffer memory;
+        std::shared_ptr<void> memory;
+        uint8_t* data;
         bool comes_back;
-        uint8_t* data() const;
     };
     // Where the copy of a host address lies: in that of its block or, outside of all, in one of `bytes`
     // alone.
     void* of(const void* host, size_t bytes, bool comes_back = true);
 
+    Allocate bare_;
     std::deque<Copy> copies_;
 };
 

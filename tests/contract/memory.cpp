@@ -14,8 +14,8 @@ namespace {
 constexpr size_t kGuard = 128;
 
 // Every block of all memory that lives.
-std::map<const uint8_t*, Range>& all_blocks() {
-    static std::map<const uint8_t*, Range> blocks;
+std::map<const uint8_t*, BlockRanges>& all_blocks() {
+    static std::map<const uint8_t*, BlockRanges> blocks;
     return blocks;
 }
 
@@ -68,10 +68,10 @@ uint8_t* Memory::add(size_t bytes) {
     Block& block = blocks_.emplace_back();
     block.bytes.assign(bytes + 2 * kGuard, kPoison);
     block.allowed.assign(block.bytes.size(), false);
-    all_blocks()[block.bytes.data()] = {block.bytes.data(), block.bytes.size()};
     const uintptr_t address = reinterpret_cast<uintptr_t>(block.bytes.data()) + 64;
     block.payload = block.bytes.data() + 64 + (64 - address % 64) % 64;
     block.payload_bytes = bytes;
+    all_blocks()[block.bytes.data()] = {{block.bytes.data(), block.bytes.size()}, {block.payload, bytes}};
     return block.payload;
 }
 
@@ -79,12 +79,12 @@ Memory::~Memory() {
     for (const Block& block : blocks_) all_blocks().erase(block.bytes.data());
 }
 
-Range block_around(const void* address) {
+BlockRanges block_around(const void* address) {
     const auto* at = static_cast<const uint8_t*>(address);
     auto after = all_blocks().upper_bound(at);
     if (after == all_blocks().begin()) return {};
-    const Range& range = std::prev(after)->second;
-    return at < range.begin + range.bytes ? range : Range{};
+    const BlockRanges& block = std::prev(after)->second;
+    return at < block.whole.begin + block.whole.bytes ? block : BlockRanges{};
 }
 
 smla_tensor Memory::tensor(smla_dtype dtype, std::initializer_list<int64_t> shape, int64_t gap,

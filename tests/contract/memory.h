@@ -64,12 +64,15 @@ private:
     std::deque<Block> blocks_;
 };
 
-// The bytes of the block, poison around it included, that an address lies in.
 struct Range {
-    uint8_t* begin = nullptr;  // null: in no block
+    uint8_t* begin = nullptr;
     size_t bytes = 0;
 };
-Range block_around(const void* address);
+// The block that an address lies in, with and without the poison around it. None: nulls.
+struct BlockRanges {
+    Range whole, payload;
+};
+BlockRanges block_around(const void* address);
 
 // The library's conversions, element by element, along any strides.
 void set(const smla_tensor& tensor, int64_t i, int64_t j, int64_t k, double value);
