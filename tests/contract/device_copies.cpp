@@ -1,7 +1,11 @@
 #include "device_copies.h"
 
 #include "core/tensor.h"
+#include "core/workspace.h"
 #include "formats/format.h"
+
+#include <algorithm>
+#include <stdexcept>
 
 namespace contract {
 
@@ -9,6 +13,17 @@ namespace {
 constexpr size_t kAlignment = 256;  // of a GPU's allocations: copies are as misaligned as what they copy
 
 size_t misalignment(const void* host) { return reinterpret_cast<uintptr_t>(host) % kAlignment; }
+
+// One allocation for all calls, which nest: making and freeing one for each block takes longer than the call.
+struct Arena {
+    smla::DeviceBuffer memory{gpu(), size_t(256) << 20};
+    size_t used = 0;
+    uint8_t* top() const { return static_cast<uint8_t*>(memory.data()) + used; }
+};
+Arena& arena() {
+    static Arena all;
+    return all;
+}
 
 // What the host calls its own is the GPU's there; what a test puts elsewhere must stay elsewhere.
 smla_device_type moved(smla_device_type type) {
@@ -24,18 +39,24 @@ void* DeviceCopies::of(const void* host, size_t bytes, bool comes_back) {
     for (const Copy& copy : copies_)
         if (copy.host.begin == range.begin && copy.host.bytes == range.bytes)
             return copy.data + (at - range.begin);
-    Copy copy{range, nullptr, nullptr, comes_back};
-    if (bare_) {
-        copy.memory = bare_(range.bytes);
-        copy.data = static_cast<uint8_t*>(copy.memory.get());
-    } else {
-        auto buffer = std::make_shared<smla::DeviceBuffer>(gpu(), range.bytes + kAlignment);
-        gpu().fill(buffer->data(), kPoison, buffer->bytes(), nullptr);
-        copy.data = static_cast<uint8_t*>(buffer->data()) + misalignment(range.begin);
-        copy.memory = std::move(buffer);
-    }
-    copies_.push_back(copy);
-    return copy.data + (at - range.begin);
+    copies_.push_back({range, place(range), comes_back});
+    return copies_.back().data + (at - range.begin);
+}
+
+uint8_t* DeviceCopies::place(const Range& host) {
+    if (bare_) return static_cast<uint8_t*>(bare_memory_.emplace_back(bare_(host.bytes)).get());
+    if (!there_.begin) there_.begin = arena().top();
+    const size_t skipped = misalignment(host.begin),
+                 room = smla::round_up(skipped + host.bytes, kAlignment) + kAlignment;
+    if (arena().used + room > arena().memory.bytes()) throw std::length_error("a call larger than the arena");
+    uint8_t* const at = arena().top() + skipped;
+    arena().used += room;
+    there_.bytes += room;
+    return at;
+}
+
+DeviceCopies::~DeviceCopies() {
+    if (there_.begin) arena().used -= there_.bytes;
 }
 
 void DeviceCopies::move(smla_tensor& tensor) {
@@ -56,13 +77,21 @@ void DeviceCopies::move(const float*& scalar) {
 }
 
 void DeviceCopies::send() const {
-    for (const Copy& copy : copies_) gpu().upload(copy.data, copy.host.begin, copy.host.bytes, nullptr);
+    staged_.assign(there_.bytes, kPoison);
+    for (const Copy& copy : copies_)
+        if (bare_) gpu().upload(copy.data, copy.host.begin, copy.host.bytes, nullptr);
+        else std::copy_n(copy.host.begin, copy.host.bytes, staged_.begin() + (copy.data - there_.begin));
+    gpu().upload(there_.begin, staged_.data(), staged_.size(), nullptr);
 }
 
 void DeviceCopies::fetch() const {
     gpu().wait(nullptr);
-    for (const Copy& copy : copies_)
-        if (copy.comes_back) gpu().download(copy.host.begin, copy.data, copy.host.bytes, nullptr);
+    gpu().download(staged_.data(), there_.begin, staged_.size(), nullptr);
+    for (const Copy& copy : copies_) {
+        if (!copy.comes_back) continue;
+        if (bare_) gpu().download(copy.host.begin, copy.data, copy.host.bytes, nullptr);
+        else std::copy_n(staged_.begin() + (copy.data - there_.begin), copy.host.bytes, copy.host.begin);
+    }
 }
 
 }  // namespace contract

@@ -6,9 +6,9 @@
 #include "memory.h"
 #include "ops/tensors_of.h"
 
-#include <deque>
 #include <memory>
 #include <type_traits>
+#include <vector>
 
 namespace contract {
 
@@ -20,6 +20,9 @@ public:
     // With an allocator of one's own each copy holds what a tensor or a cache may have of it, and no poison
     // around: for memory that ends where nothing is mapped.
     explicit DeviceCopies(Allocate bare = nullptr) : bare_(bare) {}
+    ~DeviceCopies();
+    DeviceCopies(const DeviceCopies&) = delete;
+    DeviceCopies& operator=(const DeviceCopies&) = delete;
     void move(smla_tensor& tensor);
     void move(smla_cache& cache);
     void move(const float*& scalar);
@@ -30,7 +33,6 @@ public:
 private:
     struct Copy {
         Range host;
-        std::shared_ptr<void> memory;
         uint8_t* data;
         bool comes_back;
     };
@@ -38,8 +40,13 @@ private:
     // alone.
     void* of(const void* host, size_t bytes, bool comes_back = true);
 
+    uint8_t* place(const Range& host);
+
     Allocate bare_;
-    std::deque<Copy> copies_;
+    std::vector<std::shared_ptr<void>> bare_memory_;
+    std::vector<Copy> copies_;
+    Range there_;                          // all copies, unless bare, side by side
+    mutable std::vector<uint8_t> staged_;  // what goes there or came from there
 };
 
 template <class Args>

@@ -109,12 +109,13 @@ testing::AssertionResult refused(smla_status status, smla_status wanted, const s
     return testing::AssertionSuccess();
 }
 
-Scratch::Scratch(smla_context* context, size_t bytes, uint8_t dirt)
-    : memory_(bytes + 2 * kGuard, dirt), dirt_(dirt) {
-    if (is_on_gpu(context)) device_ = smla::DeviceBuffer(gpu(), memory_.size());
-    auto* base = device_.data() ? static_cast<uint8_t*>(device_.data()) : memory_.data();
-    workspace_ = {base + (64 - reinterpret_cast<uintptr_t>(base) % 64), bytes};
-    fill(base, dirt, memory_.size());
+Scratch::Scratch(smla_context* context, size_t bytes, uint8_t dirt) : dirt_(dirt) {
+    const size_t room = bytes + 2 * kGuard;
+    if (is_on_gpu(context)) device_ = smla::DeviceBuffer(gpu(), room);
+    else host_.resize(room);
+    base_ = device_.data() ? static_cast<uint8_t*>(device_.data()) : host_.data();
+    workspace_ = {base_ + (64 - reinterpret_cast<uintptr_t>(base_) % 64), bytes};
+    fill(base_, dirt, room);
     fill(workspace_.data, 0xFF, bytes);
     EXPECT_TRUE(succeeded(smla_workspace_init(context, workspace_, nullptr)));
     fill(data() + std::min(bytes, kHeader), dirt, bytes - std::min(bytes, kHeader));
@@ -125,20 +126,19 @@ void Scratch::fill(void* to, int byte, size_t bytes) const {
     else std::memset(to, byte, bytes);
 }
 
+bool Scratch::holds(const uint8_t* from, size_t bytes, uint8_t value) const {
+    std::vector<uint8_t> seen(bytes);
+    if (device_.data()) gpu().download(seen.data(), from, bytes, nullptr);
+    else std::copy_n(from, bytes, seen.begin());
+    return size_t(std::count(seen.begin(), seen.end(), value)) == bytes;
+}
+
 testing::AssertionResult Scratch::clean() const {
-    const uint8_t* base = memory_.data();
-    if (device_.data()) {
-        gpu().download(memory_.data(), device_.data(), memory_.size(), nullptr);
-        base = static_cast<const uint8_t*>(device_.data());
-    }
-    const auto begin = memory_.begin() + (data() - base);
-    for (size_t i = 0; i < std::min(workspace_.bytes, kHeader); ++i)
-        if (begin[std::ptrdiff_t(i)] != 0)
-            return testing::AssertionFailure() << "counter byte " << i << " is not zero";
-    const auto is_dirt = [&](uint8_t byte) { return byte == dirt_; };
-    if (!std::all_of(memory_.begin(), begin, is_dirt))
-        return testing::AssertionFailure() << "written before the workspace";
-    if (!std::all_of(begin + std::ptrdiff_t(workspace_.bytes), memory_.end(), is_dirt))
+    if (!holds(data(), std::min(workspace_.bytes, kHeader), 0))
+        return testing::AssertionFailure() << "a counter is not zero";
+    const auto before = size_t(data() - base_);
+    if (!holds(base_, before, dirt_)) return testing::AssertionFailure() << "written before the workspace";
+    if (!holds(data() + workspace_.bytes, 2 * kGuard - before, dirt_))
         return testing::AssertionFailure() << "written past the workspace of " << workspace_.bytes;
     return testing::AssertionSuccess();
 }

@@ -81,9 +81,11 @@ public:
 
 private:
     void fill(void* to, int byte, size_t bytes) const;
+    bool holds(const uint8_t* from, size_t bytes, uint8_t value) const;
 
-    mutable std::vector<uint8_t> memory_;  // with its guards; of a GPU's as it was when last looked at
-    smla::DeviceBuffer device_;            // on a GPU
+    std::vector<uint8_t> host_;  // one of the two, guards included
+    smla::DeviceBuffer device_;
+    uint8_t* base_;
     uint8_t dirt_;
     smla_workspace workspace_{};
 };
