@@ -145,6 +145,100 @@ CONTRACT_TEST(L9h_ContextsWithCheckIndicesNoteTheFirstBadValueAndRunOn) {
     }
 }
 
+smla_error_word word_of(const Call& call, const Engine& engine);
+
+struct Setting {
+    const char* tensor;
+    int64_t i, j, value;
+};
+// The last value that is right and the first that is not, of every bound; and what no call looks at.
+struct Border {
+    const char* call;
+    std::vector<Setting> settings;
+    smla_bad_kind kind = SMLA_BAD_NONE;
+    int64_t token = 0, column = 0;
+};
+const Border kBorders[] = {
+    {"attend_656", {{"args.primary.rows", 1, 0, 39}}},
+    {"attend_656", {{"args.primary.lengths", 1, 0, 40}}},
+    {"attend_656", {{"args.primary.lengths", 1, 0, 0}, {"args.primary.rows", 1, 0, 40}}},
+    {"attend_656", {{"args.primary.rows", 2, 18, 40}}},  // token t has 20 - t rows
+    {"attend_656", {{"args.primary.rows", 2, 17, 40}}, SMLA_BAD_ROW, 2, 17},
+    {"attend_v4", {{"args.extra.rows", 0, 3, 58}}},  // 20 pages of 2 tokens, 3 rows apart
+    {"attend_v4", {{"args.extra.rows", 0, 3, 59}}, SMLA_BAD_EXTRA_ROW, 0, 3},
+    {"attend_v4", {{"args.extra.rows", 0, 3, 60}}, SMLA_BAD_EXTRA_ROW, 0, 3},
+    {"write_kv_656", {{"args.slots", 2, 0, 44}}},
+    {"write_kv_656", {{"args.slots", 2, 0, -1}}},
+    {"compress_4", {{"args.request_of_token", 3, 0, 1}}},
+    // Position 11 pools from 4 on, not from block 0; position 18 closes nothing.
+    {"compress_4",
+     {{"args.positions", 0, 0, 11},
+      {"args.state_table", 0, 0, 999},
+      {"args.request_of_token", 1, 0, 1},
+      {"args.request_of_token", 3, 0, 1}}},
+    {"compress_4", {{"args.positions", 0, 0, 11}, {"args.state_table", 0, 1, 999}}, SMLA_BAD_BLOCK, 0, 1},
+    {"compress_4", {{"args.positions", 0, 0, 15}, {"args.state_table", 0, 3, -1}}},
+    {"compress_4", {{"args.positions", 0, 0, 15}, {"args.state_table", 0, 3, -2}}, SMLA_BAD_BLOCK, 0, 3},
+    {"compress_4", {{"args.positions", 0, 0, 19}}, SMLA_BAD_TABLE_WIDTH, 0, 4},
+    {"compress_4", {{"args.positions", 0, 0, 18}}},
+    {"compress_4", {{"args.positions", 0, 0, 19}, {"args.slots", 0, 0, -1}}},
+    // Request 1 takes 4 tokens of a table of 4 blocks of 4.
+    {"gather", {{"args.starts", 1, 0, 12}}},
+    {"gather", {{"args.starts", 1, 0, 13}}, SMLA_BAD_TABLE_WIDTH, 1, 4},
+    {"gather", {{"args.starts", 1, 0, 8}, {"args.block_table", 1, 1, -1}, {"args.block_table", 1, 3, -1}}},
+    {"gather", {{"args.starts", 1, 0, 9}, {"args.block_table", 1, 3, -1}}, SMLA_BAD_BLOCK, 1, 3},
+    {"gather", {{"args.block_table", 1, 0, 7}}},
+    {"gather", {{"args.block_table", 1, 0, 8}}, SMLA_BAD_BLOCK, 1, 0},
+    {"gather", {{"args.cu", 2, 0, 7}}},
+    {"gather", {{"args.cu", 2, 0, 8}}, SMLA_BAD_CU, 2, -1},
+    {"gather", {{"args.cu", 1, 0, 6}}, SMLA_BAD_CU, 2, -1},  // ends before it begins
+    {"copy_pages", {{"args.pairs", 1, 0, 5}, {"args.pairs", 1, 1, 7}}},
+    {"copy_pages", {{"args.pairs", 1, 1, 8}}, SMLA_BAD_PAGE, 1, 1},
+    {"score_paged", {{"args.starts", 1, 0, 70}, {"args.ends", 1, 0, 70}}},
+    {"score_paged", {{"args.ends", 0, 0, 16}, {"args.block_table", 0, 1, 12}}},
+    {"score_paged", {{"args.ends", 0, 0, 17}, {"args.block_table", 0, 1, 12}}, SMLA_BAD_BLOCK, 0, 1},
+    {"score_paged", {{"args.block_table", 0, 0, 11}}},
+    {"map", {{"args.positions", 0, 0, 23}}},
+    {"map", {{"args.block_table", 0, 0, -1}}},
+    {"map", {{"args.block_table", 0, 0, INT32_MAX / 12}}},
+    {"map", {{"args.block_table", 0, 0, INT32_MAX / 12 + 1}}, SMLA_BAD_BLOCK, 0, 0},
+};
+
+CONTRACT_TEST(L9g_EveryBoundIsWhereItShouldBe) {
+    for (const Border& border : kBorders) {
+        const std::unique_ptr<Call> call = tame_call(border.call);
+        for (const Setting& s : border.settings) set_int(tensor_of(*call, s.tensor), s.i, s.j, s.value);
+        call->memory.remember();
+        SCOPED_TRACE(std::string(border.call) + " " + border.settings[0].tensor + " = " +
+                     std::to_string(border.settings[0].value));
+        for (const Engine& engine : engines()) {
+            const Context context(engine);
+            EXPECT_EQ(call->check(context), border.kind ? SMLA_DATA_ERROR : SMLA_OK) << smla_last_error();
+            const smla_error_word word = word_of(*call, engine);
+            EXPECT_EQ(word.kind, border.kind) << engine.name << " " << word.token << "," << word.column;
+            EXPECT_EQ(word.token, border.token) << engine.name;
+            EXPECT_EQ(word.column, border.column) << engine.name;
+            call->memory.reset();
+        }
+    }
+}
+
+// A window of 8 tokens touches four pages of three.
+CONTRACT_TEST(L9g_AWindowThatBeginsInAPageIsSeenToItsEnd) {
+    for (const NamedMaker& maker : cache_calls()) {
+        if (std::string(maker.name) != "compress_4") continue;
+        const std::unique_ptr<Call> call = make(maker, 9);
+        tame(*call);
+        for (CacheField& field : call->caches)
+            if (field.name == "args.state") field.cache->page_tokens = 3;
+        set_int(tensor_of(*call, "args.positions"), 0, 0, 15);
+        set_int(tensor_of(*call, "args.state_table"), 0, 5, 999);
+        const Context context(engines().back());
+        EXPECT_TRUE(refused(call->check(context), SMLA_DATA_ERROR, "args.state_table[0,5]"));
+        EXPECT_EQ(word_of(*call, engines().back()).column, 5);
+    }
+}
+
 smla_error_word word_of(const Call& call, const Engine& engine) {
     const Context context(engine, {.check_indices = 1});
     const Scratch scratch(context, call.workspace(context));
