@@ -67,7 +67,7 @@ SMLA_API smla_status smla_explain_stage(smla_context* context, smla_stage stage,
                                         char* buffer, size_t* bytes);
 
 /* Scans what a hot call never checks: rows, lengths, tables, slots. Reports the first bad value as
- * SMLA_DATA_ERROR. */
+ * SMLA_DATA_ERROR. Waits for a GPU, so it is refused during a capture there. */
 SMLA_API smla_status smla_check_stage(smla_context* context, smla_stage stage, const void* args);
 
 /* What is wrong with a value: which tensor it stands in. */
@@ -101,7 +101,8 @@ typedef struct smla_error_word {
     int64_t value;
 } smla_error_word;
 
-/* Takes the error word out of a workspace and leaves it empty. Waits for the stream. */
+/* Takes the error word out of a workspace and leaves it empty. Waits for the stream, so it is refused while
+ * that is captured. */
 SMLA_API smla_status smla_read_error(smla_context* context, smla_workspace workspace, smla_stream stream,
                                      smla_error_word* out);
 

@@ -47,6 +47,7 @@ ArgsOf<S> described(const Context& context, const void* args) {
 // The scan runs on the host: a device's integers are brought there first.
 template <class Args>
 void check_values(Device& device, Args& args) {
+    refuse_capture(device, nullptr);
     std::vector<std::unique_ptr<char[]>> memory;
     if (device.type() != SMLA_CPU)
         visit(

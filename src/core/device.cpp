@@ -32,6 +32,7 @@ public:
         if (bytes) std::memset(to, byte, bytes);
     }
     void wait(smla_stream) override {}
+    bool capturing(smla_stream) override { return false; }
     double seconds_of(smla_stream, const std::function<void()>& body) override {
         const auto start = std::chrono::steady_clock::now();
         body();
@@ -45,6 +46,11 @@ private:
 };
 
 }  // namespace
+
+void refuse_capture(Device& device, smla_stream stream) {
+    SMLA_CHECK(!device.capturing(stream), "stream", "in a capture",
+               "a stream that is not captured: the call waits");
+}
 
 Device& host_device() {
     static HostDevice device;

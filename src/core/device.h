@@ -35,6 +35,9 @@ public:
     virtual void download(void* to, const void* from, size_t bytes, smla_stream stream) = 0;
     virtual void fill(void* to, int byte, size_t bytes, smla_stream stream) = 0;
     virtual void wait(smla_stream stream) = 0;
+    // Whether waiting for the stream would break a capture: of it or, for the null stream, of one it waits
+    // for.
+    virtual bool capturing(smla_stream stream) = 0;
     // Seconds from the first to the last piece of work that `body` queues, as the device's own clock has it;
     // waits.
     virtual double seconds_of(smla_stream stream, const std::function<void()>& body) = 0;
@@ -58,6 +61,8 @@ private:
 };
 
 Device& host_device();
+// For calls that wait: throws while the stream is captured, and leaves the capture alone.
+void refuse_capture(Device& device, smla_stream stream);
 
 // Memory of a device that frees itself.
 class DeviceBuffer {

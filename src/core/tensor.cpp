@@ -253,10 +253,4 @@ template void load_row<double>(const Tensor&, const char*, int64_t, double*);
 template void store_row<float>(const Tensor&, char*, int64_t, const float*);
 template void store_row<double>(const Tensor&, char*, int64_t, const double*);
 
-int64_t load_int(const Tensor& tensor, int64_t i, int64_t j) {
-    const char* at = address(tensor, i, j);
-    if (tensor.dtype == SMLA_I64) return *reinterpret_cast<const int64_t*>(at);
-    return *reinterpret_cast<const int32_t*>(at);
-}
-
 }  // namespace smla

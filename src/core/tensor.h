@@ -1,6 +1,7 @@
 // Tensors: checks that name the field, and rows read and written in the arithmetic of a stage.
 #pragma once
 
+#include "core/ints.h"
 #include "core/numbers.h"
 #include "core/status.h"
 
@@ -85,6 +86,4 @@ Real load_one(const Tensor& tensor, int64_t i, int64_t j = 0, int64_t k = 0) {
     load_row(tensor, address(tensor, i, j, k), 1, &value);
     return value;
 }
-int64_t load_int(const Tensor& tensor, int64_t i, int64_t j = 0);  // i32 or i64
-
 }  // namespace smla

@@ -77,7 +77,6 @@ Context::Context(const smla_context_args& args) {
     SMLA_CHECK(args.device_index >= 0, "args.device_index", args.device_index, "0 or more");
     if (args.kernel) parse_demands(args.kernel, env_);
     if (env_.engine == SMLA_ENGINE_CUDA_MMA) {
-        SMLA_CHECK(!args.check_indices, "args.check_indices", 1, "0: a GPU call does not scan on the host");
         gpu_ = open_cuda_device(args.device_index);
         env_.device = gpu_.get();
         pool_ = std::make_unique<ThreadPool>(1);

@@ -1,5 +1,6 @@
 // Stands in for the CUDA engines in a build without them.
 #include "engines/candidate.h"
+#include "engines/error_word.h"
 
 namespace smla {
 
@@ -8,6 +9,10 @@ std::unique_ptr<Device> open_cuda_device(int32_t) {
 }
 
 std::vector<int> cuda_architectures() { return {}; }
+
+void note_bad_value_on_gpu(const IndexScan&, Stage, ErrorPlace*, const Env&) {
+    fail(SMLA_INTERNAL, "engine", "a GPU's call", "none in a build without the CUDA engines");
+}
 
 #define SMLA_NO_KERNELS(name, args)                                       \
     template <>                                                           \

@@ -1,19 +1,27 @@
 // The error word of a workspace: where a call of a context with check_indices notes the first bad value.
 #pragma once
 
-#include "core/device.h"
-#include "core/stage.h"
-#include "core/workspace.h"
+#include "engines/candidate.h"
 #include "ops/check_data.h"
 
 namespace smla {
 
+// The end of a workspace's counters. Zero while there is nothing to read.
+struct ErrorPlace {
+    smla_error_word word;
+    // While a GPU scans: the complement of the lowest list and item found so far.
+    unsigned long long first;
+};
 constexpr size_t kErrorWordBytes = 64;
 constexpr size_t kErrorWordAt = kWorkspaceHeader - kErrorWordBytes;
-static_assert(sizeof(smla_error_word) <= kErrorWordBytes);
+static_assert(sizeof(ErrorPlace) <= kErrorWordBytes);
 
-// Keeps an earlier finding that nobody has read yet. Throws if the workspace has no room for the word.
-void record_error(const Workspace& workspace, Stage stage, const FoundValue& found);
+// Keeps an earlier finding that nobody has read yet. Throws if the workspace has no room for the word. On a
+// GPU in the order of the call's stream.
+void note_bad_value(const IndexScan& scan, Stage stage, const Env& env);
+void note_bad_value_on_gpu(const IndexScan& scan, Stage stage, ErrorPlace* place, const Env& env);
+
+// What was noted; the place is empty again. Waits for the stream.
 smla_error_word take_error(Device& device, const Workspace& workspace, smla_stream stream);
 
 }  // namespace smla

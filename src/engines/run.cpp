@@ -35,9 +35,9 @@ const char* run_stage(const ArgsOf<S>& args, const Env& env) {
     if (needed > env.workspace.bytes && needed > kWorkspaceHeader)
         fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(env.workspace.bytes),
              text("at least ", needed));
-    if constexpr (HasIndices<ArgsOf<S>>)
-        if (env.check_indices) record_error(env.workspace, S, find_bad_value(args));
     Device::Scope scope(*env.device);
+    if constexpr (HasIndices<ArgsOf<S>>)
+        if (env.check_indices) note_bad_value(index_scan(args), S, env);
     kernel.run(args, env);
     return kernel.name;
 }

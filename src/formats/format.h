@@ -4,6 +4,7 @@
 
 #include "core/tensor.h"
 #include "core/workspace.h"
+#include "formats/row_range.h"
 
 #include <smla/types.h>
 
@@ -75,7 +76,8 @@ struct CacheView {
     int64_t page_stride, row_stride;  // bytes
     float scale;                      // of a host cache; a device's scale is read by its kernels
 
-    bool hole(int64_t row) const { return row < 0 || row >= capacity || row % page_rows >= page_tokens; }
+    RowRange range() const { return {capacity, page_rows, page_tokens}; }
+    bool hole(int64_t row) const { return range().hole(row); }
     RecordAt at(int64_t row) const {  // row is not a hole
         const int64_t page = row / page_rows;
         return {data + page * page_stride, row - page * page_rows, page_tokens, row_stride, width, scale};

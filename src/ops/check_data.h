@@ -3,41 +3,42 @@
 #pragma once
 
 #include "core/status.h"
-
-#include <smla/stages.h>
+#include "ops/index_scan.h"
 
 #include <optional>
 
 namespace smla {
+
+// The lists of a checked call. Only shapes and numbers are read here, so a GPU's call can be described, too.
+IndexScan index_scan(const smla_attend_args& args);
+IndexScan index_scan(const smla_score_args& args);
+IndexScan index_scan(const smla_select_args& args);
+IndexScan index_scan(const smla_score_select_args& args);
+IndexScan index_scan(const smla_write_args& args);
+IndexScan index_scan(const smla_save_state_args& args);
+IndexScan index_scan(const smla_compress_args& args);
+IndexScan index_scan(const smla_gather_args& args);
+IndexScan index_scan(const smla_copy_pages_args& args);
+IndexScan index_scan(const smla_map_args& args);
+
+template <class Args>
+concept HasIndices = requires(const Args& args) {
+    index_scan(args);
+};
 
 struct BadValue {
     smla_bad_kind kind;
     int64_t token, column, value;  // as in smla_error_word
     std::string field, wanted;     // the same for people
 };
-using FoundValue = std::optional<BadValue>;  // the first bad value of a call, if any
-
-FoundValue find_bad_value(const smla_attend_args& args);
-FoundValue find_bad_value(const smla_score_args& args);
-FoundValue find_bad_value(const smla_select_args& args);
-FoundValue find_bad_value(const smla_score_select_args& args);
-FoundValue find_bad_value(const smla_write_args& args);
-FoundValue find_bad_value(const smla_save_state_args& args);
-FoundValue find_bad_value(const smla_compress_args& args);
-FoundValue find_bad_value(const smla_gather_args& args);
-FoundValue find_bad_value(const smla_copy_pages_args& args);
-FoundValue find_bad_value(const smla_map_args& args);
-
-template <class Args>
-concept HasIndices = requires(const Args& args) {
-    find_bad_value(args);
-};
+using FoundValue = std::optional<BadValue>;        // the first bad value of a call, if any
+FoundValue find_bad_value(const IndexScan& scan);  // in the host's memory
 
 // Throws the first bad value as SMLA_DATA_ERROR.
 template <class Args>
 void check_data(const Args& args) {
     if constexpr (HasIndices<Args>)
-        if (const FoundValue bad = find_bad_value(args))
+        if (const FoundValue bad = find_bad_value(index_scan(args)))
             fail(SMLA_DATA_ERROR, bad->field, text(bad->value), bad->wanted);
 }
 

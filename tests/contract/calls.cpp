@@ -4,9 +4,22 @@
 
 namespace contract {
 
+smla_status Call::run_with(smla_context* context, const void* args, smla_workspace workspace) const {
+    const Placed placed(*this, context, args);
+    const smla_status status = call(context, placed.args(), workspace);
+    placed.fetch();
+    return status;
+}
+
+smla_status Call::check(smla_context* context) const {
+    const Placed placed(*this, context, args());
+    return smla_check_stage(context, stage, placed.args());
+}
+
 size_t Call::workspace(smla_context* context, size_t budget) const {
+    const Placed placed(*this, context, args());
     size_t bytes = 0;
-    EXPECT_TRUE(succeeded(smla_workspace_size(context, stage, args(), budget, &bytes))) << name;
+    EXPECT_TRUE(succeeded(smla_workspace_size(context, stage, placed.args(), budget, &bytes))) << name;
     return bytes;
 }
 

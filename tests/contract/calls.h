@@ -2,6 +2,7 @@
 // them, and what is wrong with a field is tested on every field.
 #pragma once
 
+#include "device_copies.h"
 #include "engines.h"
 #include "memory.h"
 
@@ -54,7 +55,13 @@ public:
     smla_status run(smla_context* context, smla_workspace workspace) const {
         return run_with(context, args(), workspace);
     }
-    virtual smla_status run_with(smla_context* context, const void* args, smla_workspace workspace) const = 0;
+    smla_status run_with(smla_context* context, const void* args, smla_workspace workspace) const;
+    smla_status check(smla_context* context) const;  // smla_check_stage
+    // The C function itself.
+    virtual smla_status call(smla_context* context, const void* args, smla_workspace workspace,
+                             smla_stream stream = nullptr) const = 0;
+    // Arguments that point into copies on the GPU.
+    virtual std::vector<char> moved(const void* args, DeviceCopies& copies) const = 0;
     virtual const void* args() const = 0;
     virtual uint32_t* struct_size() = 0;
     size_t workspace(smla_context* context, size_t budget = 0) const;
@@ -75,6 +82,30 @@ public:
     bool through_blas = false;  // sums as the BLAS library pleases
 };
 
+// A call's arguments where its context's engine works: themselves on a CPU, on a GPU copies.
+class Placed {
+public:
+    Placed(const Call& call, smla_context* context, const void* args, DeviceCopies::Allocate bare = nullptr)
+        : args_(args), copies_(bare) {
+        if (!args || !is_on_gpu(context)) return;
+        there_ = call.moved(args, copies_);
+        args_ = there_.data();
+        copies_.send();
+    }
+    Placed(const Placed&) = delete;
+    Placed& operator=(const Placed&) = delete;
+    const void* args() const { return args_; }
+    void send() const { copies_.send(); }
+    void fetch() const {
+        if (!there_.empty()) copies_.fetch();
+    }
+
+private:
+    const void* args_;
+    DeviceCopies copies_;
+    std::vector<char> there_;
+};
+
 template <class Args>
 class CallOf : public Call {
 public:
@@ -84,8 +115,19 @@ public:
         std::memset(&with, 0, sizeof with);
         with.struct_size = sizeof with;
     }
-    smla_status run_with(smla_context* context, const void* args, smla_workspace workspace) const override {
-        return function_(context, static_cast<const Args*>(args), workspace, nullptr);
+    smla_status call(smla_context* context, const void* args, smla_workspace workspace,
+                     smla_stream stream = nullptr) const override {
+        return function_(context, static_cast<const Args*>(args), workspace, stream);
+    }
+    std::vector<char> moved(const void* args, DeviceCopies& copies) const override {
+        const size_t given = static_cast<const Args*>(args)->struct_size, most = size_t(1) << 16;
+        std::vector<char> bytes(given > sizeof(Args) && given <= most ? given : sizeof(Args));
+        std::memcpy(bytes.data(), args, bytes.size());
+        Args there;
+        std::memcpy(&there, args, sizeof there);
+        move(there, copies);
+        std::memcpy(bytes.data(), &there, sizeof there);
+        return bytes;
     }
     const void* args() const override { return &with; }
     uint32_t* struct_size() override { return &with.struct_size; }

@@ -96,19 +96,17 @@ std::unique_ptr<Call> tame_call(const std::string& name) {
     return nullptr;
 }
 
-TEST(Contract, L9g_CheckStageReportsTheFirstBadValueByNameAndTokenAndNothingElse) {
+CONTRACT_TEST(L9g_CheckStageReportsTheFirstBadValueByNameAndTokenAndNothingElse) {
     const Context context(engines().back());
     for (const NamedMaker& maker : all_calls()) {
         const std::unique_ptr<Call> call = tame_call(maker.name);
-        EXPECT_TRUE(succeeded(smla_check_stage(context, call->stage, call->args()))) << maker.name;
+        EXPECT_TRUE(succeeded(call->check(context))) << maker.name;
     }
     for (const Bad& bad : kBad) {
         const std::unique_ptr<Call> call = tame_call(bad.call);
         set_int(tensor_of(*call, bad.tensor), bad.i, std::max<int64_t>(bad.j, 0), bad.value);
         call->memory.remember();
-        EXPECT_TRUE(
-            refused(smla_check_stage(context, call->stage, call->args()), SMLA_DATA_ERROR, bad.name()))
-            << bad.call;
+        EXPECT_TRUE(refused(call->check(context), SMLA_DATA_ERROR, bad.name())) << bad.call;
         if (!bad.field) {
             EXPECT_EQ(last_error().got, std::to_string(bad.value));
         }
@@ -116,7 +114,7 @@ TEST(Contract, L9g_CheckStageReportsTheFirstBadValueByNameAndTokenAndNothingElse
     }
 }
 
-TEST(Contract, L9h_ContextsWithCheckIndicesNoteTheFirstBadValueAndRunOn) {
+CONTRACT_TEST(L9h_ContextsWithCheckIndicesNoteTheFirstBadValueAndRunOn) {
     for (const Engine& engine : engines()) {
         const Context plain(engine), checking(engine, {.check_indices = 1});
         for (const Bad& bad : kBad) {
@@ -147,7 +145,142 @@ TEST(Contract, L9h_ContextsWithCheckIndicesNoteTheFirstBadValueAndRunOn) {
     }
 }
 
-TEST(Contract, L9i_TheErrorWordKeepsTheFirstFindingUntilItIsRead) {
+smla_error_word word_of(const Call& call, const Engine& engine);
+
+struct Setting {
+    const char* tensor;
+    int64_t i, j, value;
+};
+// The last value that is right and the first that is not, of every bound; and what no call looks at.
+struct Border {
+    const char* call;
+    std::vector<Setting> settings;
+    smla_bad_kind kind = SMLA_BAD_NONE;
+    int64_t token = 0, column = 0;
+};
+const Border kBorders[] = {
+    {"attend_656", {{"args.primary.rows", 1, 0, 39}}},
+    {"attend_656", {{"args.primary.lengths", 1, 0, 40}}},
+    {"attend_656", {{"args.primary.lengths", 1, 0, 0}, {"args.primary.rows", 1, 0, 40}}},
+    {"attend_656", {{"args.primary.rows", 2, 18, 40}}},  // token t has 20 - t rows
+    {"attend_656", {{"args.primary.rows", 2, 17, 40}}, SMLA_BAD_ROW, 2, 17},
+    {"attend_v4", {{"args.extra.rows", 0, 3, 58}}},  // 20 pages of 2 tokens, 3 rows apart
+    {"attend_v4", {{"args.extra.rows", 0, 3, 59}}, SMLA_BAD_EXTRA_ROW, 0, 3},
+    {"attend_v4", {{"args.extra.rows", 0, 3, 60}}, SMLA_BAD_EXTRA_ROW, 0, 3},
+    {"write_kv_656", {{"args.slots", 2, 0, 44}}},
+    {"write_kv_656", {{"args.slots", 2, 0, -1}}},
+    {"compress_4", {{"args.request_of_token", 3, 0, 1}}},
+    // Position 11 pools from 4 on, not from block 0; position 18 closes nothing.
+    {"compress_4",
+     {{"args.positions", 0, 0, 11},
+      {"args.state_table", 0, 0, 999},
+      {"args.request_of_token", 1, 0, 1},
+      {"args.request_of_token", 3, 0, 1}}},
+    {"compress_4", {{"args.positions", 0, 0, 11}, {"args.state_table", 0, 1, 999}}, SMLA_BAD_BLOCK, 0, 1},
+    {"compress_4", {{"args.positions", 0, 0, 15}, {"args.state_table", 0, 3, -1}}},
+    {"compress_4", {{"args.positions", 0, 0, 15}, {"args.state_table", 0, 3, -2}}, SMLA_BAD_BLOCK, 0, 3},
+    {"compress_4", {{"args.positions", 0, 0, 19}}, SMLA_BAD_TABLE_WIDTH, 0, 4},
+    {"compress_4", {{"args.positions", 0, 0, 18}}},
+    {"compress_4", {{"args.positions", 0, 0, 19}, {"args.slots", 0, 0, -1}}},
+    // Request 1 takes 4 tokens of a table of 4 blocks of 4.
+    {"gather", {{"args.starts", 1, 0, 12}}},
+    {"gather", {{"args.starts", 1, 0, 13}}, SMLA_BAD_TABLE_WIDTH, 1, 4},
+    {"gather", {{"args.starts", 1, 0, 8}, {"args.block_table", 1, 1, -1}, {"args.block_table", 1, 3, -1}}},
+    {"gather", {{"args.starts", 1, 0, 9}, {"args.block_table", 1, 3, -1}}, SMLA_BAD_BLOCK, 1, 3},
+    {"gather", {{"args.block_table", 1, 0, 7}}},
+    {"gather", {{"args.block_table", 1, 0, 8}}, SMLA_BAD_BLOCK, 1, 0},
+    {"gather", {{"args.cu", 2, 0, 7}}},
+    {"gather", {{"args.cu", 2, 0, 8}}, SMLA_BAD_CU, 2, -1},
+    {"gather", {{"args.cu", 1, 0, 6}}, SMLA_BAD_CU, 2, -1},  // ends before it begins
+    {"copy_pages", {{"args.pairs", 1, 0, 5}, {"args.pairs", 1, 1, 7}}},
+    {"copy_pages", {{"args.pairs", 1, 1, 8}}, SMLA_BAD_PAGE, 1, 1},
+    {"score_paged", {{"args.starts", 1, 0, 70}, {"args.ends", 1, 0, 70}}},
+    {"score_paged", {{"args.ends", 0, 0, 16}, {"args.block_table", 0, 1, 12}}},
+    {"score_paged", {{"args.ends", 0, 0, 17}, {"args.block_table", 0, 1, 12}}, SMLA_BAD_BLOCK, 0, 1},
+    {"score_paged", {{"args.block_table", 0, 0, 11}}},
+    {"map", {{"args.positions", 0, 0, 23}}},
+    {"map", {{"args.block_table", 0, 0, -1}}},
+    {"map", {{"args.block_table", 0, 0, INT32_MAX / 12}}},
+    {"map", {{"args.block_table", 0, 0, INT32_MAX / 12 + 1}}, SMLA_BAD_BLOCK, 0, 0},
+};
+
+CONTRACT_TEST(L9g_EveryBoundIsWhereItShouldBe) {
+    for (const Border& border : kBorders) {
+        const std::unique_ptr<Call> call = tame_call(border.call);
+        for (const Setting& s : border.settings) set_int(tensor_of(*call, s.tensor), s.i, s.j, s.value);
+        call->memory.remember();
+        SCOPED_TRACE(std::string(border.call) + " " + border.settings[0].tensor + " = " +
+                     std::to_string(border.settings[0].value));
+        for (const Engine& engine : engines()) {
+            const Context context(engine);
+            EXPECT_EQ(call->check(context), border.kind ? SMLA_DATA_ERROR : SMLA_OK) << smla_last_error();
+            const smla_error_word word = word_of(*call, engine);
+            EXPECT_EQ(word.kind, border.kind) << engine.name << " " << word.token << "," << word.column;
+            EXPECT_EQ(word.token, border.token) << engine.name;
+            EXPECT_EQ(word.column, border.column) << engine.name;
+            call->memory.reset();
+        }
+    }
+}
+
+// A window of 8 tokens touches four pages of three.
+CONTRACT_TEST(L9g_AWindowThatBeginsInAPageIsSeenToItsEnd) {
+    for (const NamedMaker& maker : cache_calls()) {
+        if (std::string(maker.name) != "compress_4") continue;
+        const std::unique_ptr<Call> call = make(maker, 9);
+        tame(*call);
+        for (CacheField& field : call->caches)
+            if (field.name == "args.state") field.cache->page_tokens = 3;
+        set_int(tensor_of(*call, "args.positions"), 0, 0, 15);
+        set_int(tensor_of(*call, "args.state_table"), 0, 5, 999);
+        const Context context(engines().back());
+        EXPECT_TRUE(refused(call->check(context), SMLA_DATA_ERROR, "args.state_table[0,5]"));
+        EXPECT_EQ(word_of(*call, engines().back()).column, 5);
+    }
+}
+
+smla_error_word word_of(const Call& call, const Engine& engine) {
+    const Context context(engine, {.check_indices = 1});
+    const Scratch scratch(context, call.workspace(context));
+    EXPECT_TRUE(succeeded(call.run(context, scratch.get())));
+    smla_error_word word{};
+    EXPECT_TRUE(succeeded(smla_read_error(context, scratch.get(), nullptr, &word)));
+    EXPECT_TRUE(scratch.clean());
+    return word;
+}
+
+// Calls with many bad values of several kinds: one of them is the first.
+CONTRACT_TEST(L9h_WhichValueIsTheFirstIsTheSameOnEveryEngine) {
+    int found = 0;
+    for (const NamedMaker& maker : all_calls()) {
+        const std::unique_ptr<Call> call = make(maker, 23);
+        for (int round = 0; round < 6; ++round) {
+            for (const TensorField& field : call->tensors)
+                if (!(field.traits & kOutput) && field.tensor->dtype == SMLA_I32 && round > 0) {
+                    const smla_tensor& tensor = *field.tensor;
+                    const auto any = [&](int d) {
+                        return d < tensor.ndim ? int64_t(call->memory.rng() % uint64_t(tensor.shape[d])) : 0;
+                    };
+                    set_int(tensor, any(0), any(1), int64_t(call->memory.rng() % 200) - 50);
+                }
+            call->memory.remember();
+            const smla_error_word want = word_of(*call, reference_engine());
+            for (const Engine& engine : engines()) {
+                call->memory.reset();
+                const smla_error_word got = word_of(*call, engine);
+                EXPECT_EQ(std::memcmp(&got, &want, sizeof got), 0)
+                    << maker.name << " on " << engine.name << ": kind " << got.kind << " at " << got.token
+                    << "," << got.column << ", not kind " << want.kind << " at " << want.token << ","
+                    << want.column;
+            }
+            call->memory.reset();
+            found += want.kind != SMLA_BAD_NONE;
+        }
+    }
+    EXPECT_GT(found, 60);
+}
+
+CONTRACT_TEST(L9i_TheErrorWordKeepsTheFirstFindingUntilItIsRead) {
     const Context context(engines().back(), {.check_indices = 1});
     const std::unique_ptr<Call> first = tame_call("write_kv_656"), second = tame_call("attend_656");
     const Scratch scratch(context, std::max(first->workspace(context), second->workspace(context)));

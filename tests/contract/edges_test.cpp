@@ -36,6 +36,7 @@ smla_tensor packed(const smla_tensor& tensor, void* data) {  // the same shape w
     return out;
 }
 
+// On a GPU: cuda/wall_test.cpp.
 TEST(Contract, L2d_EntriesPastALengthMayBeUnreadableMemory) {
     constexpr int64_t rows = 100, length = 67;
     Attention problem({.tokens = 1, .heads = 20, .rows = rows});
@@ -83,11 +84,11 @@ TEST(Contract, L5c_NothingIsReadBehindACacheOrATensor) {
     }
 }
 
-TEST(Contract, L1f_SlotsAndPositionsOf32And64BitsMeanTheSame) {
+CONTRACT_TEST(L1f_SlotsAndPositionsOf32And64BitsMeanTheSame) {
     for (const NamedMaker& maker : all_calls())
-        for (const Engine* engine : {&engines().front(), &engines().back()}) {
+        for (const Engine& engine : first_and_last_engine()) {
             const std::unique_ptr<Call> call = make(maker, 8);
-            const Context context(*engine);
+            const Context context(engine);
             run_exactly(*call, context);
             const std::vector<uint8_t> image = call->memory.image();
             call->memory.reset();
@@ -109,12 +110,12 @@ TEST(Contract, L1f_SlotsAndPositionsOf32And64BitsMeanTheSame) {
                 tensor.stride_elems[0] = 1;
             }
             run_exactly(*call, context);
-            EXPECT_TRUE(call->memory.image() == image) << maker.name << " on " << engine->name;
+            EXPECT_TRUE(call->memory.image() == image) << maker.name << " on " << engine.name;
         }
 }
 
 // Slots as large as only 64 bits hold, whose low 32 bits look like a row, are holes.
-TEST(Contract, L10b_SlotsThatDoNotFit32BitsWriteNothing) {
+CONTRACT_TEST(L10b_SlotsThatDoNotFit32BitsWriteNothing) {
     for (const NamedMaker& maker : cache_calls()) {
         const std::unique_ptr<Call> call = make(maker, 8);
         bool slots = false;

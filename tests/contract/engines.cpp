@@ -1,5 +1,7 @@
 #include "engines.h"
 
+#include "engines/candidate.h"
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -10,6 +12,8 @@ namespace {
 
 constexpr const char* kIsaNames[] = {"auto", "scalar", "avx2", "avx512", "avx512_bf16"};
 constexpr size_t kGuard = 256;
+
+bool gpu_suite_runs = false;
 
 smla_status create(const Engine& engine, const Options& options, smla_context** out) {
     smla_context_args args{};
@@ -25,7 +29,7 @@ smla_status create(const Engine& engine, const Options& options, smla_context** 
 }
 
 std::vector<Engine> list_engines() {
-    std::vector<Engine> out{{"reference", SMLA_ENGINE_REFERENCE, SMLA_ISA_AUTO}};
+    std::vector<Engine> out{reference_engine()};
     const char* named = std::getenv("SMLA_ISA");
     if (named && *named && std::strcmp(named, "auto") != 0) {
         out.push_back({std::string("cpu_") + named, SMLA_ENGINE_CPU, SMLA_ISA_AUTO});
@@ -43,9 +47,37 @@ std::vector<Engine> list_engines() {
 
 }  // namespace
 
+Engine reference_engine() { return {"reference", SMLA_ENGINE_REFERENCE, SMLA_ISA_AUTO}; }
+
 const std::vector<Engine>& engines() {
-    static const std::vector<Engine> list = list_engines();
-    return list;
+    static const std::vector<Engine> host = list_engines();
+    static const std::vector<Engine> gpu{{"cuda_mma", SMLA_ENGINE_CUDA_MMA, SMLA_ISA_AUTO}};
+    return on_gpu() ? gpu : host;
+}
+
+std::vector<Engine> first_and_last_engine() {
+    if (engines().size() == 1) return engines();
+    return {engines().front(), engines().back()};
+}
+
+void ContractGpu::SetUp() {
+    smla_context* context = nullptr;
+    const smla_status status = create({"cuda_mma", SMLA_ENGINE_CUDA_MMA, SMLA_ISA_AUTO}, {}, &context);
+    smla_context_destroy(context);
+    if (status != SMLA_OK) GTEST_SKIP() << "no GPU: " << smla_last_error();
+    gpu_suite_runs = true;
+}
+void ContractGpu::TearDown() { gpu_suite_runs = false; }
+
+bool on_gpu() { return gpu_suite_runs; }
+
+smla::Device& gpu() {
+    static const std::unique_ptr<smla::Device> device = smla::open_cuda_device(0);
+    return *device;
+}
+
+bool is_on_gpu(smla_context* context) {
+    return context && std::strncmp(smla_context_description(context), "cuda", 4) == 0;
 }
 
 Context::Context(const Engine& engine, const Options& options) {
@@ -77,22 +109,37 @@ testing::AssertionResult refused(smla_status status, smla_status wanted, const s
     return testing::AssertionSuccess();
 }
 
-Scratch::Scratch(smla_context* context, size_t bytes, uint8_t dirt) : memory_(bytes + 2 * kGuard, dirt) {
-    const uintptr_t address = reinterpret_cast<uintptr_t>(memory_.data());
-    workspace_ = {memory_.data() + (64 - address % 64), bytes};
-    std::memset(workspace_.data, 0xFF, bytes);
+Scratch::Scratch(smla_context* context, size_t bytes, uint8_t dirt) : dirt_(dirt) {
+    const size_t room = bytes + 2 * kGuard;
+    if (is_on_gpu(context)) device_ = smla::DeviceBuffer(gpu(), room);
+    else host_.resize(room);
+    base_ = device_.data() ? static_cast<uint8_t*>(device_.data()) : host_.data();
+    workspace_ = {base_ + (64 - reinterpret_cast<uintptr_t>(base_) % 64), bytes};
+    fill(base_, dirt, room);
+    fill(workspace_.data, 0xFF, bytes);
     EXPECT_TRUE(succeeded(smla_workspace_init(context, workspace_, nullptr)));
-    std::memset(data() + std::min(bytes, kHeader), dirt, bytes - std::min(bytes, kHeader));
+    fill(data() + std::min(bytes, kHeader), dirt, bytes - std::min(bytes, kHeader));
+}
+
+void Scratch::fill(void* to, int byte, size_t bytes) const {
+    if (device_.data()) gpu().fill(to, byte, bytes, nullptr);
+    else std::memset(to, byte, bytes);
+}
+
+bool Scratch::holds(const uint8_t* from, size_t bytes, uint8_t value) const {
+    std::vector<uint8_t> seen(bytes);
+    if (device_.data()) gpu().download(seen.data(), from, bytes, nullptr);
+    else std::copy_n(from, bytes, seen.begin());
+    return size_t(std::count(seen.begin(), seen.end(), value)) == bytes;
 }
 
 testing::AssertionResult Scratch::clean() const {
-    const size_t header = std::min(workspace_.bytes, kHeader);
-    for (size_t i = 0; i < header; ++i)
-        if (data()[i] != 0) return testing::AssertionFailure() << "counter byte " << i << " is not zero";
-    const uint8_t dirt = memory_.front();
-    for (const uint8_t* at = data() + workspace_.bytes; at < memory_.data() + memory_.size(); ++at)
-        if (*at != dirt)
-            return testing::AssertionFailure() << "written past the workspace of " << workspace_.bytes;
+    if (!holds(data(), std::min(workspace_.bytes, kHeader), 0))
+        return testing::AssertionFailure() << "a counter is not zero";
+    const auto before = size_t(data() - base_);
+    if (!holds(base_, before, dirt_)) return testing::AssertionFailure() << "written before the workspace";
+    if (!holds(data() + workspace_.bytes, 2 * kGuard - before, dirt_))
+        return testing::AssertionFailure() << "written past the workspace of " << workspace_.bytes;
     return testing::AssertionSuccess();
 }
 

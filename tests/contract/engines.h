@@ -1,6 +1,8 @@
 // The engines that a line of the contract is held on, driven through the C ABI alone.
 #pragma once
 
+#include "core/device.h"
+
 #include <smla/smla.h>
 
 #include <gtest/gtest.h>
@@ -16,8 +18,31 @@ struct Engine {
     smla_engine engine;
     smla_isa isa;
 };
-// reference, then cpu on every instruction set of the machine, or on SMLA_ISA alone where that is set.
+// reference, then cpu on every instruction set of the machine, or on SMLA_ISA alone where that is set. In a
+// test of ContractGpu: cuda_mma.
 const std::vector<Engine>& engines();
+std::vector<Engine> first_and_last_engine();
+Engine reference_engine();
+
+// Tests of this suite run on a GPU, and are skipped, by name, where there is none.
+class ContractGpu : public testing::Test {
+protected:
+    void SetUp() override;
+    void TearDown() override;
+};
+bool on_gpu();  // a test of ContractGpu runs
+smla::Device& gpu();
+
+// A test of the contract is written once and runs twice: as Contract.NAME on this machine's processors, as
+// ContractGpu.NAME on its GPU.
+#define CONTRACT_TEST(name)               \
+    void name();                          \
+    TEST(Contract, name) { name(); }      \
+    TEST_F(ContractGpu, name) { name(); } \
+    void name()
+// In a test that means nothing on a GPU: why.
+#define CONTRACT_SKIP_ON_GPU(why) \
+    if (on_gpu()) GTEST_SKIP() << "not on a GPU: " << why
 
 struct Options {
     int32_t threads = 2;
@@ -37,13 +62,15 @@ public:
 private:
     smla_context* context_ = nullptr;
 };
+bool is_on_gpu(smla_context* context);
 
 smla_error last_error();
 testing::AssertionResult succeeded(smla_status status);  // with the library's text
 // A refusal: the status, a field that names `field`, and texts of what it got and wants.
 testing::AssertionResult refused(smla_status status, smla_status wanted, const std::string& field);
 
-// A workspace of exactly so many bytes between guards: counters zeroed by the library, all else dirty.
+// A workspace of exactly so many bytes between guards, where the context's engine works: counters zeroed by
+// the library, all else dirty.
 class Scratch {
 public:
     Scratch(smla_context* context, size_t bytes, uint8_t dirt = 0xFF);
@@ -53,7 +80,13 @@ public:
     testing::AssertionResult clean() const;
 
 private:
-    std::vector<uint8_t> memory_;
+    void fill(void* to, int byte, size_t bytes) const;
+    bool holds(const uint8_t* from, size_t bytes, uint8_t value) const;
+
+    std::vector<uint8_t> host_;  // one of the two, guards included
+    smla::DeviceBuffer device_;
+    uint8_t* base_;
+    uint8_t dirt_;
     smla_workspace workspace_{};
 };
 

@@ -6,11 +6,18 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 namespace contract {
 
 namespace {
 constexpr size_t kGuard = 128;
+
+// Every block of all memory that lives.
+std::map<const uint8_t*, BlockRanges>& all_blocks() {
+    static std::map<const uint8_t*, BlockRanges> blocks;
+    return blocks;
+}
 
 int64_t elements_spanned(const smla_tensor& tensor) {
     int64_t last = 0;
@@ -64,7 +71,20 @@ uint8_t* Memory::add(size_t bytes) {
     const uintptr_t address = reinterpret_cast<uintptr_t>(block.bytes.data()) + 64;
     block.payload = block.bytes.data() + 64 + (64 - address % 64) % 64;
     block.payload_bytes = bytes;
+    all_blocks()[block.bytes.data()] = {{block.bytes.data(), block.bytes.size()}, {block.payload, bytes}};
     return block.payload;
+}
+
+Memory::~Memory() {
+    for (const Block& block : blocks_) all_blocks().erase(block.bytes.data());
+}
+
+BlockRanges block_around(const void* address) {
+    const auto* at = static_cast<const uint8_t*>(address);
+    auto after = all_blocks().upper_bound(at);
+    if (after == all_blocks().begin()) return {};
+    const BlockRanges& block = std::prev(after)->second;
+    return at < block.whole.begin + block.whole.bytes ? block : BlockRanges{};
 }
 
 smla_tensor Memory::tensor(smla_dtype dtype, std::initializer_list<int64_t> shape, int64_t gap,

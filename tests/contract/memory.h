@@ -29,6 +29,7 @@ struct CacheShape {
 class Memory {
 public:
     explicit Memory(uint32_t seed) : rng(seed) {}
+    ~Memory();
     Memory(const Memory&) = delete;
     Memory& operator=(const Memory&) = delete;
 
@@ -62,6 +63,16 @@ private:
 
     std::deque<Block> blocks_;
 };
+
+struct Range {
+    uint8_t* begin = nullptr;
+    size_t bytes = 0;
+};
+// The block that an address lies in, with and without the poison around it. None: nulls.
+struct BlockRanges {
+    Range whole, payload;
+};
+BlockRanges block_around(const void* address);
 
 // The library's conversions, element by element, along any strides.
 void set(const smla_tensor& tensor, int64_t i, int64_t j, int64_t k, double value);

@@ -38,7 +38,7 @@ private:
     int saved_[2];
 };
 
-TEST(Contract, L7f_HotCallsPrintNothingAndLogNothing) {
+CONTRACT_TEST(L7f_HotCallsPrintNothingAndLogNothing) {
     for (const Engine& engine : engines()) {
         const Context context(engine);
         int lines = 0;
@@ -64,7 +64,7 @@ TEST(Contract, L7f_HotCallsPrintNothingAndLogNothing) {
 
 // Scratch comes from the workspace. What a call of the cpu engine still takes from the heap is bookkeeping of
 // its kernel and threads: as much for 120 tokens as for 40, and nothing like the size of its data.
-TEST(Contract, L7e_HotCallsTakeNoMemoryThatGrowsWithTheirTokens) {
+CONTRACT_TEST(L7e_HotCallsTakeNoMemoryThatGrowsWithTheirTokens) {
     constexpr int64_t kBookkeeping = 160 << 10;  // bytes; compress keeps a window of state per thread
     for (const NamedMaker& maker : all_calls()) {
         const std::unique_ptr<Call> calls[] = {make(maker, 40), make(maker, 120)};
@@ -75,10 +75,12 @@ TEST(Contract, L7e_HotCallsTakeNoMemoryThatGrowsWithTheirTokens) {
             int64_t counts[2], bytes[2];
             for (const int i : {0, 1}) {
                 const Scratch scratch(context, calls[i]->workspace(context));
-                EXPECT_TRUE(succeeded(calls[i]->run(context, scratch.get())));  // warm
+                const Placed placed(*calls[i], context, calls[i]->args());
+                EXPECT_TRUE(succeeded(calls[i]->call(context, placed.args(), scratch.get())));  // warm
                 counts[i] = -allocations, bytes[i] = -allocated_bytes;
-                const smla_status status = calls[i]->run(context, scratch.get());
+                const smla_status status = calls[i]->call(context, placed.args(), scratch.get());
                 counts[i] += allocations, bytes[i] += allocated_bytes;
+                placed.fetch();
                 EXPECT_EQ(status, SMLA_OK);
             }
             EXPECT_EQ(counts[0], counts[1]);

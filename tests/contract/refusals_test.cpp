@@ -9,8 +9,6 @@
 namespace contract {
 namespace {
 
-const Engine& cpu() { return engines().back(); }
-
 // One call on one engine, with a workspace that is large enough for it.
 struct Bench {
     Bench(const NamedMaker& maker, const Engine& engine)
@@ -37,9 +35,9 @@ struct Bench {
 template <class Body>
 void on_every_call(const Body& body) {
     for (const NamedMaker& maker : all_calls())
-        for (const Engine* engine : {&engines().front(), &cpu()}) {
-            Bench bench(maker, *engine);
-            SCOPED_TRACE(bench.call->name + " on " + engine->name);
+        for (const Engine& engine : first_and_last_engine()) {
+            Bench bench(maker, engine);
+            SCOPED_TRACE(bench.call->name + " on " + engine.name);
             body(bench);
         }
 }
@@ -58,7 +56,7 @@ private:
     const T before_;
 };
 
-TEST(Contract, L9a_EveryWrongTensorIsRefusedByName) {
+CONTRACT_TEST(L9a_EveryWrongTensorIsRefusedByName) {
     on_every_call([](Bench& bench) {
         for (TensorField& field : bench.call->tensors) {
             smla_tensor& tensor = *field.tensor;
@@ -92,7 +90,7 @@ TEST(Contract, L9a_EveryWrongTensorIsRefusedByName) {
     });
 }
 
-TEST(Contract, L9b_EveryWrongShapeAndStrideIsRefused) {
+CONTRACT_TEST(L9b_EveryWrongShapeAndStrideIsRefused) {
     on_every_call([](Bench& bench) {
         for (TensorField& field : bench.call->tensors)
             for (int d = 0; d < field.tensor->ndim; ++d) {
@@ -117,7 +115,7 @@ TEST(Contract, L9b_EveryWrongShapeAndStrideIsRefused) {
     });
 }
 
-TEST(Contract, L9c_EveryWrongCacheIsRefusedByName) {
+CONTRACT_TEST(L9c_EveryWrongCacheIsRefusedByName) {
     on_every_call([](Bench& bench) {
         for (CacheField& field : bench.call->caches) {
             smla_cache& cache = *field.cache;
@@ -151,7 +149,7 @@ TEST(Contract, L9c_EveryWrongCacheIsRefusedByName) {
     });
 }
 
-TEST(Contract, L9d_EveryUnknownChoiceReservedFieldAndImpossibleNumberIsRefusedByName) {
+CONTRACT_TEST(L9d_EveryUnknownChoiceReservedFieldAndImpossibleNumberIsRefusedByName) {
     on_every_call([](Bench& bench) {
         for (ChoiceField& field : bench.call->choices)
             for (const int64_t value :
@@ -174,7 +172,7 @@ TEST(Contract, L9d_EveryUnknownChoiceReservedFieldAndImpossibleNumberIsRefusedBy
     });
 }
 
-TEST(Contract, L9e_StructSizesContextsAndWorkspacesAreChecked) {
+CONTRACT_TEST(L9e_StructSizesContextsAndWorkspacesAreChecked) {
     on_every_call([](Bench& bench) {
         uint32_t& size = *bench.call->struct_size();
         for (const uint32_t wrong_size : {0u, 3u, 4u, 65537u, UINT32_MAX}) {
@@ -204,12 +202,14 @@ TEST(Contract, L9e_StructSizesContextsAndWorkspacesAreChecked) {
     });
 }
 
-TEST(Contract, L9f_AKernelThatCannotRunTheCallIsNeverTried) {
-    Bench bench(attend_calls().front(), cpu());
-    const Context demanding(cpu(), {.kernel = "attend=cpu_scalar_f32_512"});  // the call is 576 wide
+CONTRACT_TEST(L9f_AKernelThatCannotRunTheCallIsNeverTried) {
+    const Engine& engine = engines().back();
+    Bench bench(attend_calls().front(), engine);
+    const std::string kernels = on_gpu() ? "attend=cuda_mma_attend_" : "attend=cpu_scalar_f32_";
+    const Context demanding(engine, {.kernel = (kernels + "512").c_str()});  // the call is 576 wide
     EXPECT_TRUE(refused(bench.call->run(demanding, bench.scratch.get()), SMLA_UNSUPPORTED, "attend"));
     EXPECT_TRUE(bench.call->memory.nothing_changed());
-    const Context able(cpu(), {.kernel = "attend=cpu_scalar_f32_576"});
+    const Context able(engine, {.kernel = (kernels + "576").c_str()});
     EXPECT_TRUE(succeeded(bench.call->run(able, bench.scratch.get())));
 }
 

@@ -100,6 +100,11 @@ public:
         cudaGraph_t graph = nullptr;
         must(cudaStreamEndCapture(stream_, &graph));
         must(cudaGraphInstantiate(&exec_, graph, 0));
+        size_t count = 0;
+        must(cudaGraphGetNodes(graph, nullptr, &count));
+        std::vector<cudaGraphNode_t> nodes(count);
+        must(cudaGraphGetNodes(graph, nodes.data(), &count));
+        for (const cudaGraphNode_t node : nodes) must(cudaGraphNodeGetType(node, &kinds_.emplace_back()));
         cudaGraphDestroy(graph);
     }
     ~Graph() {
@@ -108,6 +113,7 @@ public:
     }
     Graph(const Graph&) = delete;
     Graph& operator=(const Graph&) = delete;
+    const std::vector<cudaGraphNodeType>& kinds() const { return kinds_; }  // of its nodes
     void replay() const {
         must(cudaGraphLaunch(exec_, stream_));
         must(cudaStreamSynchronize(stream_));
@@ -116,6 +122,7 @@ public:
 private:
     cudaStream_t stream_ = nullptr;
     cudaGraphExec_t exec_ = nullptr;
+    std::vector<cudaGraphNodeType> kinds_;
 };
 
 }  // namespace gpu

@@ -76,6 +76,18 @@ public:
         SMLA_CUDA_CALL(cudaStreamSynchronize(stream_of(stream)));
     }
 
+    bool capturing(smla_stream stream) override {
+        Scope scope(*this);
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        const cudaError_t result = cudaStreamIsCapturing(stream_of(stream), &status);
+        if (result != cudaErrorStreamCaptureImplicit) {
+            SMLA_CUDA_CALL(result);
+            return status != cudaStreamCaptureStatusNone;
+        }
+        cudaGetLastError();
+        return true;
+    }
+
     double seconds_of(smla_stream stream, const std::function<void()>& body) override {
         Scope scope(*this);
         cudaEvent_t events[2];

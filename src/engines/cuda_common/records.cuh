@@ -27,9 +27,7 @@ struct DeviceCache {
         scale_device = cache.scale_device;
     }
 
-    __device__ bool hole(int64_t row) const {
-        return row < 0 || row >= capacity || row % page_rows >= page_tokens;
-    }
+    __device__ bool hole(int64_t row) const { return RowRange{capacity, page_rows, page_tokens}.hole(row); }
     __device__ float tensor_scale() const { return scale_device ? *scale_device : scale; }
     __device__ char* page(int64_t row) const { return data + row / page_rows * page_stride; }
     __device__ char* row_packed(int64_t row) const { return page(row) + row % page_rows * row_stride; }

@@ -2,6 +2,7 @@
 // specialised ones. Tensors travel by value, as kernel parameters.
 #pragma once
 
+#include "core/ints.h"
 #include "core/numbers.h"
 
 #include <smla/types.h>
@@ -9,6 +10,7 @@
 namespace smla::cuda {
 
 using Tensor = smla_tensor;
+using smla::load_int;
 
 __device__ inline bool present(const Tensor& tensor) { return tensor.ndim != 0; }
 
@@ -38,12 +40,6 @@ __device__ inline void store_value(const Tensor& t, int64_t at, float value) {
         case SMLA_F16: static_cast<uint16_t*>(t.data)[at] = f32_to_f16(value); break;
         default: break;
     }
-}
-
-__device__ inline int64_t load_int(const Tensor& t, int64_t i, int64_t j = 0) {
-    const int64_t at = element(t, i, j);
-    return t.dtype == SMLA_I64 ? static_cast<const int64_t*>(t.data)[at]
-                               : static_cast<const int32_t*>(t.data)[at];
 }
 
 // Sums and maxima over a warp, the same in every lane; over a block through `scratch` [warps], the same in
