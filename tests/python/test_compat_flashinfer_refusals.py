@@ -71,7 +71,6 @@ REFUSALS = [
     ("dsv4", {"swa_kv_cache": torch.zeros(2, 64, 656, dtype=torch.uint8)}, NO, "swa_kv_cache.shape[-1]"),
     ("dsv4", {"swa_kv_cache": SWA[..., :256].view(torch.uint8)}, NO, "swa_kv_cache.shape[-1]"),
     ("dsv4", {"swa_kv_cache": torch.zeros(64, 1024, dtype=BF16)[:, ::2]}, BAD, "swa_kv_cache.stride"),
-    ("dsv4", {"swa_kv_cache": torch.zeros(3, 64, 584, dtype=torch.uint8)[:2]}, BAD, "swa_kv_cache.data"),
     ("dsv4", {"swa_kv_cache": SWA.to(E4M3), "sparse_topk_lens": None}, BAD, "sparse_topk_lens"),
     ("dsv4", {"sparse_indices": None}, BAD, "sparse_indices"),
     ("dsv4", {"sparse_indices": ints(3, 140).long()}, BAD, "sparse_indices.dtype"),
