@@ -1,5 +1,6 @@
 // Stands in for the CUDA engines in a build without them.
 #include "engines/candidate.h"
+#include "engines/cuda_common/plan.h"
 
 namespace smla {
 
@@ -8,6 +9,11 @@ std::unique_ptr<Device> open_cuda_device(int32_t) {
 }
 
 std::vector<int> cuda_architectures() { return {}; }
+
+// Never called: without a GPU's Device there is no plan on one.
+void build_plan_on_gpu(const PlanJob&, Device&, smla_stream) {
+    fail(SMLA_INTERNAL, "plan", "a GPU's", "a build with the CUDA engines");
+}
 
 #define SMLA_NO_KERNELS(name, args)                                       \
     template <>                                                           \
