@@ -1,6 +1,7 @@
 // Stands in for the CUDA engines in a build without them.
 #include "engines/candidate.h"
 #include "engines/cuda_common/plan.h"
+#include "engines/outbox.h"
 
 namespace smla {
 
@@ -10,9 +11,15 @@ std::unique_ptr<Device> open_cuda_device(int32_t) {
 
 std::vector<int> cuda_architectures() { return {}; }
 
-// Never called: without a GPU's Device there is no plan on one.
+// Never called: without a GPU's Device there are no plans and no metadata on one.
 void build_plan_on_gpu(const PlanJob&, Device&, smla_stream) {
     fail(SMLA_INTERNAL, "plan", "a GPU's", "a build with the CUDA engines");
+}
+std::unique_ptr<Outbox> open_outbox(Device&, size_t) {
+    fail(SMLA_INTERNAL, "metadata", "a GPU's", "a build with the CUDA engines");
+}
+void count_up_on_gpu(const int32_t*, int32_t*, int64_t, int64_t, Device&, smla_stream) {
+    fail(SMLA_INTERNAL, "metadata", "a GPU's", "a build with the CUDA engines");
 }
 
 #define SMLA_NO_KERNELS(name, args)                                       \

@@ -130,7 +130,7 @@ TEST(Selection, CapabilityRefusesOnlyWhereNoEngineRuns) {
     EXPECT_TRUE(why_not(kSparseMlaSm120, on(SMLA_FAMILY_DSA, "cpu")).empty());
     EXPECT_TRUE(says(published_refusals(kSparseMlaSm120, on(SMLA_FAMILY_DSA, "cpu")), "no CUDA device"));
     EXPECT_THROW(choose_backend(on(SMLA_FAMILY_DSA, "sm_90"), ""), Error);
-    EXPECT_STREQ(engine_of(describe_device("sm_90")).name, "cuda_sm90");
+    EXPECT_STREQ(engine_of(describe_device("sm_90")).name, "cuda_mma");
     EXPECT_STREQ(engine_of(describe_device("sm_100")).name, "cuda_mma");
     EXPECT_STREQ(engine_of(describe_device("cpu")).name, "cpu");
 }
