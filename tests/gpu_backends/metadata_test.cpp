@@ -80,6 +80,30 @@ TEST_F(GpuBackendMetadata, TheSameAsOnTheHost) {
         }
 }
 
+// Kernels of a captured graph see a table of every column that a request may ever have: what an earlier batch
+// left behind a narrow one's columns must not look like pages.
+TEST_F(GpuBackendMetadata, ColumnsBehindANarrowTableAreHoles) {
+    BackendArgs args = here(backend_args(SMLA_FAMILY_DSA));
+    args.page_tokens = 16;
+    BackendInstance on = instance(kFlashMlaSparse, args);
+    on.place_on(*context);
+    const auto metadata = kFlashMlaSparse.metadata(on);
+    Random random(2);
+    metadata->build(decode_step(random, args, 4).view());
+    Batch narrow;
+    add_request(narrow, 1, 20);
+    add_request(narrow, 2, 31);
+    set_table(narrow, kPrimary, 2, 16, 100);
+    metadata->build(narrow.view());
+    std::unique_ptr<char[]> memory;
+    const Tensor seen = fetch(device(), metadata->step().block_table, nullptr, memory);
+    ASSERT_EQ(seen.shape[0], args.max_requests);
+    ASSERT_EQ(seen.shape[1], 1200 / 16);
+    for (int64_t r = 0; r < 2; ++r)
+        for (int64_t c = 0; c < seen.shape[1]; ++c)
+            EXPECT_EQ(load_int(seen, r, c), c < 2 ? 100 + r * 2 + c : -1) << r << " " << c;
+}
+
 TEST_F(GpuBackendMetadata, ThroughTheCAbi) {
     smla_context_args context_args{};
     context_args.struct_size = sizeof context_args;
