@@ -64,7 +64,7 @@ typedef struct smla_backend_args {
     double softmax_scale;
     double q_scale, kv_scale; /* per-tensor fp8; 0: 1 */
     int64_t max_logits_bytes; /* of one chunk of indexer prefill; 0: 512 MiB */
-    smla_device_info device;  /* struct_size 0: this machine's processor */
+    smla_device_info device;  /* struct_size 0: what a backend's context runs on; else this processor */
     smla_allocator allocator; /* of the metadata; all null: malloc */
 } smla_backend_args;
 
@@ -85,7 +85,8 @@ SMLA_API smla_status smla_backend_select(const smla_backend_args* args, const ch
 typedef struct smla_backend smla_backend;
 typedef struct smla_backend_metadata smla_backend_metadata;
 
-/* `name` null: selected as above. Logs one line with the choice. */
+/* `name` null: selected as above. Logs one line with the choice. args.device must be of the context's kind.
+ * The context outlives the backend, the backend its metadata. */
 SMLA_API smla_status smla_backend_create(smla_context* context, const char* name,
                                          const smla_backend_args* args, smla_backend** out);
 SMLA_API void smla_backend_destroy(smla_backend* backend);
@@ -126,7 +127,14 @@ SMLA_API smla_status smla_backend_cache_shape(const smla_backend* backend, int32
                                               smla_cache_shape* out);
 
 /* Metadata: persistent buffers, sized once from the maxima. A build changes contents, never addresses, and
- * allocates nothing; a refused batch changes nothing. block_table fields show the caller's own tables. */
+ * allocates nothing; a refused batch changes nothing. block_table fields show the caller's own tables.
+ *
+ * Of a GPU's context: the batch lies on the host all the same and may be changed when the call returns;
+ * fields lie on the GPU and change in the order of batch.stream, numbers stay on the host. A build queues
+ * three or four kernels that read pinned memory of the metadata's own. There are two, used in turn, so the
+ * host waits only if the send before the last one is still under way. block_table fields show copies, for
+ * pages no smaller than the backend's. A stream that captures is refused: capture a forward, then build
+ * before each replay; the graph serves later steps of the same T, decode tokens and page sizes. */
 SMLA_API smla_status smla_backend_metadata_create(const smla_backend* backend, smla_backend_metadata** out);
 SMLA_API void smla_backend_metadata_destroy(smla_backend_metadata* metadata);
 SMLA_API smla_status smla_backend_metadata_build(smla_backend_metadata* metadata,

@@ -41,7 +41,8 @@ typedef struct smla_plan_args {
     int32_t heads;              /* query heads; 0: no schedule */
     int32_t workers;            /* what runs at once: threads or multiprocessors; 0: no schedule */
     int32_t batch_invariant;    /* 1: the schedule depends on heads and list widths only */
-    smla_allocator allocator;   /* all null: malloc */
+    smla_allocator allocator;   /* all null: malloc; none with a GPU's context */
+    smla_context* context;      /* whose device the fields lie on; null: this machine. Outlives the plan */
 } smla_plan_args;
 
 typedef struct smla_plan_group {
@@ -61,13 +62,23 @@ typedef struct smla_plan_batch {
     smla_tensor seq_lens; /* [R] i32: tokens of the request after this step, at least its query tokens */
     smla_tensor rope_positions; /* [N] i64 or i32, N >= query tokens. Optional: the order in the request */
     smla_plan_group primary, window, compressed, index, state, index_state;
+    smla_stream stream; /* of plans on a GPU: the kernels are queued here */
 } smla_plan_batch;
 
 typedef struct smla_plan smla_plan;
 
 SMLA_API smla_status smla_plan_create(const smla_plan_args* args, smla_plan** out);
 SMLA_API void smla_plan_destroy(smla_plan* plan);
-/* A refused batch (SMLA_INVALID_ARGUMENT) changes nothing. */
+/* A refused batch (SMLA_INVALID_ARGUMENT) changes nothing.
+ *
+ * A plan on a GPU takes tensors of that device and gives the same bits as one on the host. A build queues two
+ * kernels on batch.stream: it waits for nothing, copies nothing to the host, and may be captured in a graph,
+ * whose replays follow what the tensors then hold (T, R and the addresses are the captured ones). `tokens`
+ * must be given, and shapes alone are checked: numbers that a host build would refuse make padding instead.
+ * query_start_loc counts as 0, then as its running maximum, cut at T. A request shorter than its query tokens
+ * or longer than max_seq_len has none: they become padding. Positions past the columns of a table have row
+ * -1, a token past the end of `slots` has none, one past rope_positions takes its order in the request, and
+ * ragged numbers stop at 2^31 - 1. */
 SMLA_API smla_status smla_plan_build(smla_plan* plan, const smla_plan_batch* batch);
 
 /* Fields. T is the last build's; behind it, up to max_tokens, the memory holds what padding tokens hold.

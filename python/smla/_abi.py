@@ -250,6 +250,7 @@ class PlanArgs(c.Structure):
         ("workers", c.c_int32),
         ("batch_invariant", c.c_int32),
         ("allocator", Allocator),
+        ("context", c.c_void_p),
     )
 
 
@@ -275,6 +276,7 @@ class PlanBatch(c.Structure):
         ("index", PlanGroup),
         ("state", PlanGroup),
         ("index_state", PlanGroup),
+        ("stream", c.c_void_p),
     )
 
 

@@ -129,7 +129,7 @@ class Backend:
     v_head_dim, head_dim, page_tokens, window_page_tokens, topk, window, ratio, max_tokens, max_requests,
     max_seq_len, speculative_tokens, batch_invariant, softmax_scale, q_scale, kv_scale, max_logits_bytes;
     kv_cache_dtype ("auto", "fp8_ds_mla", ...), dtype of queries, wants (what must be refused: "alibi", ...),
-    plan_groups (more groups for the metadata), device ("sm_90", ...; None: this machine's processor).
+    plan_groups (more groups for the metadata), device ("sm_90", ...; None: what the context runs on).
     """
 
     def __init__(self, name, family, *, context=None, **options):
@@ -246,15 +246,20 @@ class Metadata:
             self, _destroy, lib.smla_backend_metadata_destroy, self.handle, backend
         ).atexit = False
 
-    def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, **groups):
-        """One step: the arguments of Plan.build. A refused batch changes nothing."""
+    def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, stream=None, **groups):
+        """One step: the arguments of Plan.build, on the host. A refused batch changes nothing.
+
+        stream: on a GPU, a CUDA stream's address; the fields change in its order. None: the default stream.
+        """
         keep = [query_start_loc, seq_lens, rope_positions, *groups.values()]
-        batch = fill_batch(keep, query_start_loc, seq_lens, tokens, rope_positions, **groups)
+        batch = fill_batch(keep, query_start_loc, seq_lens, tokens, rope_positions, stream, **groups)
         check(lib.smla_backend_metadata_build(self.handle, c.byref(batch)))
         self._batch = keep  # block_table fields show the caller's own tables
 
     def field(self, name):
-        """A field by the original's name ("req_id_per_token", "plan.position"): a NumPy view."""
+        """A field by the original's name ("req_id_per_token", "plan.position"): a NumPy view. On a GPU only
+        numbers lie on the host.
+        """
         return _views.field(lib.smla_metadata_field, self.handle, name, (self, self._batch))
 
     @property

@@ -43,13 +43,14 @@ def bits_of(field, names, choices):
     return bits
 
 
-def fill_batch(keep, query_start_loc, seq_lens, tokens=0, rope_positions=None, **groups):
+def fill_batch(keep, query_start_loc, seq_lens, tokens=0, rope_positions=None, stream=None, **groups):
     """A smla_plan_batch."""
     values = {
         "tokens": tokens,
         "query_start_loc": query_start_loc,
         "seq_lens": seq_lens,
         "rope_positions": rope_positions,
+        "stream": stream,
     }
     for name, group in groups.items():
         one_of("groups", name, GROUPS)
@@ -69,6 +70,7 @@ class Plan:
     window: tokens of the window, the own one included (V4). ratio: tokens per compressed entry (V4).
     list_entries: entry_rows lists every visible entry (ratio 128). topk, heads, workers: for `schedule`.
     One plan covers one compression ratio. It serves one build or reader at a time.
+    context: whose device the fields lie on (smla/plan.h says how builds on a GPU differ); None: this machine.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Plan:
         heads=0,
         workers=0,
         batch_invariant=False,
+        context=None,
     ):
         bits = group_bits(groups)
         args = _ARGS.fill(
@@ -104,6 +107,7 @@ class Plan:
                 "heads": heads,
                 "workers": workers,
                 "batch_invariant": batch_invariant,
+                "context": None if context is None else context.handle,
             },
             [],
         )
@@ -111,22 +115,22 @@ class Plan:
         check(lib.smla_plan_create(c.byref(args), c.byref(handle)))
         self.handle = handle.value
         self.groups = frozenset(name for name, bit in GROUPS.items() if bits & bit)
-        weakref.finalize(self, lib.smla_plan_destroy, self.handle).atexit = False
+        weakref.finalize(self, _destroy, self.handle, context).atexit = False
 
-    def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, **groups):
+    def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, stream=None, **groups):
         """One step. A refused batch changes nothing.
 
         query_start_loc: [R+1] i32, from 0. seq_lens: [R] i32, after this step. tokens: T with padding, 0:
         none. rope_positions: [N] i64 or i32; None: the order in the request. groups: primary=PlanGroup(...),
-        window=, ...
+        window=, ... stream: a CUDA stream's address, for a plan on a GPU; None: the default stream.
         """
         keep = []
-        batch = fill_batch(keep, query_start_loc, seq_lens, tokens, rope_positions, **groups)
+        batch = fill_batch(keep, query_start_loc, seq_lens, tokens, rope_positions, stream, **groups)
         check(lib.smla_plan_build(self.handle, c.byref(batch)))
 
     def field(self, name):
         """A field (smla/plan.h lists them) as a NumPy view of the plan's memory, in the shape of the last
-        build.
+        build. Of a plan on this machine.
         """
         return _views.field(lib.smla_plan_field, self.handle, name, self)
 
@@ -134,3 +138,8 @@ class Plan:
     def fields(self):
         """Names of the fields that this plan has."""
         return names(lambda array, count: lib.smla_plan_fields(self.handle, array, count))
+
+
+def _destroy(handle, _context):
+    """The context that the fields lie with must not go first."""
+    lib.smla_plan_destroy(handle)

@@ -127,10 +127,16 @@ smla_status smla_backend_create(smla_context* context, const char* name, const s
     return api::guard([&] {
         SMLA_CHECK(out, "out", "null", "where the backend goes");
         *out = nullptr;
-        const Context& on = api::checked(context);
-        SMLA_CHECK(on.device().type() == SMLA_CPU, "context", on.description(),
-                   "the cpu or reference engine: metadata is built on the host");
-        *out = new smla_backend{context, choose_backend(read_config(args), name ? name : "")};
+        Context& on = api::checked(context);
+        smla_backend_args copy = api::read_args(args);
+        if (copy.device.struct_size == 0) copy.device = device_info(on.device());
+        auto made = std::make_unique<smla_backend>(
+            smla_backend{context, choose_backend(resolve_config(copy), name ? name : "")});
+        const DeviceInfo& device = made->instance.config.args.device;
+        SMLA_CHECK(device.type == on.device().type(), "args.device", device_name(device),
+                   text("what the context runs on: ", on.description()));
+        made->instance.place_on(on);
+        *out = made.release();
     });
 }
 
@@ -217,13 +223,14 @@ smla_status smla_backend_workspace_size(const smla_backend* backend, const smla_
 }
 
 smla_status smla_backend_forward(const smla_backend* backend, const smla_backend_forward_args* args,
-                                 smla_workspace workspace, smla_stream) {
+                                 smla_workspace workspace, smla_stream stream) {
     return api::guard([&] {
         const smla_backend& on = handle(backend, "backend");
         const ForwardArgs copy = api::read_args(args);
         refuse_output_quant(copy);
-        on.instance.run(on.context->context.env({}), copy.metadata ? copy.metadata->metadata.get() : nullptr,
-                        copy, api::read_workspace(workspace));
+        on.instance.run(on.context->context.env({}, stream),
+                        copy.metadata ? copy.metadata->metadata.get() : nullptr, copy,
+                        api::read_workspace(workspace));
     });
 }
 

@@ -1,3 +1,4 @@
+#include "engines/plan.h"
 #include "api/guard.h"
 
 #include <smla/plan.h>
@@ -25,7 +26,8 @@ smla_status smla_plan_create(const smla_plan_args* args, smla_plan** out) {
     return api::guard([&] {
         SMLA_CHECK(out, "out", "null", "where the plan goes");
         *out = nullptr;
-        *out = new smla_plan{Plan(api::read_args(args))};
+        const smla_plan_args copy = api::read_args(args);
+        *out = new smla_plan{Plan(copy, copy.context ? plan_place(copy.context->context) : PlanPlace{})};
     });
 }
 

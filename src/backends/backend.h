@@ -85,7 +85,11 @@ struct BackendInstance {
     const Backend* backend;
     BackendConfig config;
     smla_format format;
-    std::vector<double> no_rotation;  // frequencies 0: `rope` then copies
+    Context* context = nullptr;  // where metadata and tensors lie; null: this machine's memory
+
+    // Before metadata are made.
+    void place_on(Context& context);
+    Tensor no_rotation(int64_t pairs) const;  // frequencies 0: `rope` then copies
 
     int32_t threshold() const { return 1 + config.args.speculative_tokens; }
     smla_cache_shape cache_shape(int32_t group, int64_t pages) const;
@@ -93,10 +97,14 @@ struct BackendInstance {
     // `metadata` null: warm-up
     void run(const Env& env, const Metadata* metadata, const ForwardArgs& args, Workspace workspace,
              StageRecords* records = nullptr) const;
+
+private:
+    std::vector<double> zeros_;
+    std::shared_ptr<DeviceBuffer> zeros_there_;
 };
 
-// Zeroes rows [0, n) of a tensor of the host.
-void zero_rows(const Tensor& tensor, int64_t n);
+// Zeroes rows [0, n) of a tensor, in the order of the stream.
+void zero_rows(const Env& env, const Tensor& tensor, int64_t n);
 
 extern const Backend kFlashMlaSparse, kSparseMlaSm120, kTritonMlaSparse;
 extern const Backend kFlashMlaSparseDsv4, kDsv4SparseMlaSm120, kFlashInferMlaSparseDsv4;

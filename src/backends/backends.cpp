@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 
 namespace smla {
 
@@ -224,7 +223,24 @@ BackendInstance::BackendInstance(const Backend& which, const BackendConfig& give
     SMLA_CHECK(!config.hybrid() || !config.args.ratio || config.args.page_tokens % config.args.ratio == 0,
                "args.page_tokens", config.args.page_tokens,
                text("a multiple of the ratio, ", config.args.ratio));
-    no_rotation.assign(size_t(std::max(config.args.rope_dim, config.args.kv_lora_rank)) / 2, 0.0);
+    zeros_.assign(size_t(std::max(config.args.rope_dim, config.args.kv_lora_rank)) / 2, 0.0);
+}
+
+void BackendInstance::place_on(Context& on) {
+    context = &on;
+    if (on.device().type() == SMLA_CPU) return;
+    zeros_there_ = std::make_shared<DeviceBuffer>(on.device(), zeros_.size() * sizeof(double));
+    on.device().fill(zeros_there_->data(), 0, zeros_there_->bytes(), nullptr);
+    on.device().wait(nullptr);
+}
+
+Tensor BackendInstance::no_rotation(int64_t pairs) const {
+    Tensor out = make_tensor(zeros_.data(), SMLA_F64, {pairs});
+    if (!zeros_there_) return out;
+    out.data = zeros_there_->data();
+    out.device_type = context->device().type();
+    out.device_index = context->device().index();
+    return out;
 }
 
 smla_cache_shape BackendInstance::cache_shape(int32_t group, int64_t pages) const {
@@ -265,13 +281,13 @@ size_t BackendInstance::workspace(const Env& env, const ForwardArgs& args) const
 
 void BackendInstance::run(const Env& env, const Metadata* metadata, const ForwardArgs& args,
                           Workspace workspace, StageRecords* records) const {
-    const ExpectDevice device(SMLA_CPU, 0);
+    const ExpectDevice device(env.device->type(), env.device->index());
     if (!metadata) {
         check_tensor("args.out", args.out, kFloats,
                      args.out.ndim == 2 ? std::initializer_list<int64_t>{kAny, kAny}
                                         : std::initializer_list<int64_t>{kAny, kAny, kAny});
         check_rows("args.out", args.out);
-        return zero_rows(args.out, args.out.shape[0]);
+        return zero_rows(env, args.out, args.out.shape[0]);
     }
     metadata->check_for(*this);
     if (element_count(args.q) == 0) return;
@@ -282,14 +298,15 @@ void BackendInstance::run(const Env& env, const Metadata* metadata, const Forwar
     backend->forward(runner, *this, metadata, args);
 }
 
-void zero_rows(const Tensor& tensor, int64_t n) {
-    const size_t bytes = size_t(dtype_bits(tensor.dtype)) / 8;
+void zero_rows(const Env& env, const Tensor& tensor, int64_t n) {
+    const size_t bytes = size_t(dtype_bits(tensor.dtype)) / 8, pitch = size_t(tensor.stride_elems[0]) * bytes;
     const int64_t inner = tensor.ndim > 1 ? tensor.shape[tensor.ndim - 1] : 1;
     const int64_t middle = tensor.ndim > 2 ? tensor.shape[1] : 1;
-    for (int64_t i = 0; i < n; ++i)
-        for (int64_t j = 0; j < middle; ++j)
-            std::memset(tensor.ndim > 2 ? address(tensor, i, j) : address(tensor, i), 0,
-                        size_t(inner) * bytes);
+    if (n == 0) return;
+    const bool dense = middle == 1 || tensor.stride_elems[1] == inner;
+    for (int64_t j = 0; j < (dense ? 1 : middle); ++j)
+        env.device->fill_rows(tensor.ndim > 2 ? address(tensor, 0, j) : tensor.data, pitch, 0,
+                              size_t(inner * (dense ? middle : 1)) * bytes, size_t(n), env.stream);
 }
 
 }  // namespace smla

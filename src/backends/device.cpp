@@ -2,6 +2,7 @@
 
 #include "core/status.h"
 #include "core/thread_pool.h"
+#include "engines/candidate.h"
 
 #include <charconv>
 
@@ -45,10 +46,21 @@ DeviceInfo describe_device(std::string_view name) {
     return device;
 }
 
+DeviceInfo device_info(const Device& device) {
+    if (device.type() == SMLA_CPU) return describe_device("cpu");
+    DeviceInfo out{};
+    out.struct_size = sizeof out;
+    out.type = device.type();
+    out.capability = device.facts().capability;
+    out.multiprocessors = device.facts().multiprocessors;
+    out.memory_bytes = int64_t(device.facts().memory_bytes);
+    return out;
+}
+
 EngineOfDevice engine_of(const DeviceInfo& device) {
     if (device.type == SMLA_CPU) return {"cpu", ""};
-    return {device.capability == 90 ? "cuda_sm90" : "cuda_mma",
-            text("no engine of this build runs attention backends on ", device_name(device))};
+    if (has_code_for(device.capability)) return {"cuda_mma", ""};
+    return {"cuda_mma", text("no engine of this build runs attention backends on ", device_name(device))};
 }
 
 }  // namespace smla

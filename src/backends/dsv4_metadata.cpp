@@ -81,7 +81,8 @@ HybridMetadata::HybridMetadata(const BackendInstance& on, int64_t requests_per_p
         const int64_t columns = plan().fields().entry_rows.shape[1];
         entry_rows_ = &shown("c128a_global_decode_topk_indices");
         entry_lens_ = &own("c128a_decode_topk_lens", SMLA_I32, {tokens}, 0);
-        prefill_entries_ = &own("c128a_prefill_topk_indices", SMLA_I32, {tokens, columns}, -1);
+        prefill_entries_ =
+            &own("c128a_prefill_topk_indices", SMLA_I32, {tokens, columns}, -1, FieldIs::made_there);
         listed_.resize(size_t(tokens));
     }
     if (complete) finish();
@@ -101,7 +102,7 @@ void HybridMetadata::fill(const PlanBatch& batch) {
     if (ratio_) fill_main(batch);
     const uint8_t* valid = static_cast<const uint8_t*>(plan().fields().is_valid.data);
     for (int64_t t = 0; t < plan().size().query_tokens; ++t)
-        if (!valid[t]) hide_rows(t);
+        if (!valid[t]) limit_rows(t, 0);
     divide(split().decode_tokens, split().decodes, requests_per_part_);
 }
 
@@ -160,9 +161,16 @@ void HybridMetadata::list_prefill_entries() {
     }
 }
 
-StepFields HybridMetadata::step() const {
+void HybridMetadata::fill_there(const GpuMetadata& gpu, smla_stream stream) {
+    if (!prefill_entries_) return;
+    const Tensor visible = gpu.view(slice(plan().fields().entry_len, 0, split().decode_tokens, tokens()));
+    const Tensor rows = gpu.view(*prefill_entries_);
+    count_up_on_gpu(ints(visible), ints(rows), rows.shape[0], rows.shape[1], gpu.device(), stream);
+}
+
+StepFields HybridMetadata::host_step() const {
     const PlanFields& fields = plan().fields();
-    StepFields out = Metadata::step();
+    StepFields out = Metadata::host_step();
     out.slots = fields.window_slot;
     out.window_table = *window_table_;
     out.window_rows = fields.window_rows;

@@ -1,8 +1,8 @@
-// FLASHINFER_MLA_SPARSE_DSV4: V4 with plain caches of bf16, or of fp8 with one scale. One matrix lists the
-// rows of both caches, window columns first; decode and prefill attend in a call each.
+// FLASHINFER_MLA_SPARSE_DSV4: V4 with plain caches of bf16, or of fp8 with one scale; decode and prefill
+// attend in a call each. The original lists the rows of both caches in one matrix, window columns first
+// (mixed rows, smla/rows.h); here the two lists are read as they are.
 #include "backends/flashmla_sparse_dsv4.h"
 #include "backends/latent.h"
-#include "backends/maps/mixed_rows.h"
 
 #include <algorithm>
 
@@ -26,7 +26,7 @@ private:
         HybridMetadata::fill(batch);
         const int64_t decodes = split().decodes;
         const int32_t* starts = ints(batch.query_start_loc);
-        *decode_cu_ = slice(*find("query_start_loc"), 0, 0, decodes + 1);
+        *decode_cu_ = slice(query_start_loc(), 0, 0, decodes + 1);
         prefill_cu_->shape[0] = split().prefills + 1;
         for (int64_t r = decodes; r <= requests(); ++r)
             ints(*prefill_cu_)[r - decodes] = starts[r] - starts[decodes];
@@ -37,76 +37,19 @@ private:
         };
         *decode_max_ = longest(0, decodes);
         *prefill_max_ = longest(decodes, requests());
+        if (args().ratio == 4) limit_prefill_rows();
+    }
+
+    // Decodes count the entries that they find in their lists; prefill tokens count columns, as many as they
+    // see entries.
+    void limit_prefill_rows() {
+        for (int64_t t = split().decode_tokens; t < plan().size().query_tokens; ++t)
+            limit_rows(t, ints(plan().fields().visible_entries)[t]);
     }
 
     Tensor *decode_cu_, *prefill_cu_;
     int32_t *decode_max_, *prefill_max_;
 };
-
-// Arguments of the mixed rows of a layer, by kind. Decode entries of ratio 4 are local, those of 128 are
-// rows.
-smla_mixed_rows_args mixed_args(const BackendInstance& on, const Metadata& metadata,
-                                const ForwardArgs& args) {
-    const BackendArgs& model = on.config.args;
-    const PlanFields& plan = metadata.plan().fields();
-    const PlanBatch& batch = metadata.batch();
-    const int64_t decodes = metadata.plan().split().decode_tokens, all = metadata.plan().size().query_tokens;
-    smla_mixed_rows_args out{};
-    out.window = model.window;
-    out.ratio = model.ratio;
-    out.window_page_tokens = batch.window.page_tokens;
-    out.window_page_rows = batch.window.page_rows;
-    out.entry_page_tokens = batch.compressed.page_tokens;
-    out.entry_page_rows = batch.compressed.page_rows;
-    out.decode_window_rows = slice(plan.window_rows, 0, 0, decodes);
-    out.query_start_loc = *metadata.find("query_start_loc");
-    out.seq_lens = *metadata.find("seq_lens");
-    out.request_of_token = plan.request_of_token;
-    out.window_table = batch.window.block_table;
-    if (model.ratio) out.entry_table = batch.compressed.block_table;
-    if (model.ratio == 4) {
-        out.local = 1;
-        out.topk = int32_t(args.topk_indices.shape[1]);
-        out.is_valid = plan.is_valid;
-        out.decode_entries = slice(args.topk_indices, 0, 0, decodes);
-        out.prefill_entries = slice(args.topk_indices, 0, decodes, all);
-    } else if (model.ratio) {
-        out.prefill_entries = *metadata.find("c128a_prefill_topk_indices");
-        out.topk = int32_t(out.prefill_entries.shape[1]);
-        out.decode_entries = slice(plan.entry_rows, 0, 0, decodes);
-        out.decode_lens = slice(plan.entry_len, 0, 0, decodes);
-    } else {  // as many rows as there are prefill tokens, of no column
-        out.prefill_entries = make_tensor(static_cast<void*>(nullptr), SMLA_I32, {all - decodes, 0});
-    }
-    return out;
-}
-
-void forward(Runner& run, const BackendInstance& on, const Metadata* metadata, const ForwardArgs& args) {
-    HybridCall call = hybrid_call(on, metadata, args);
-    const int64_t tokens = call.fields.tokens, window = on.config.args.window;
-    const int64_t columns = on.config.args.ratio == 4 ? args.topk_indices.shape[1]
-                            : on.config.args.ratio    ? call.fields.entry_rows.shape[1]
-                                                      : 0;
-    const int64_t width = mixed_width(window, columns);
-    const Tensor rows = run.activation(SMLA_I32, {tokens, width}), lens = run.activation(SMLA_I32, {tokens});
-    if (!run.sizing()) {
-        smla_mixed_rows_args mixed = mixed_args(on, *metadata, args);
-        const int64_t query_tokens = metadata->plan().size().query_tokens;
-        mixed.rows = slice(rows, 0, 0, query_tokens);
-        mixed.lens = slice(lens, 0, 0, query_tokens);
-        mixed_rows(mixed);
-        // the step counts compressed columns alone, and none for a token that is not valid
-        const int32_t* limit = ints(call.fields.row_limit);
-        for (int64_t t = 0; t < tokens; ++t)
-            ints(lens)[t] = t < query_tokens && limit[t] ? ints(lens)[t] - int32_t(window) : 0;
-    }
-    call.step.window_rows = slice(rows, 1, 0, window);
-    if (on.config.args.ratio) {
-        call.step.entry_rows = slice(rows, 1, window, width);
-        call.step.entry_lengths = lens;
-    }
-    run_hybrid_call(run, call, args);
-}
 
 // "fp8" is a plain cast with one scale here.
 constexpr CacheType kCacheTypes[] = {
@@ -147,7 +90,7 @@ const Backend kFlashInferMlaSparseDsv4 = {
     .metadata = [](const BackendInstance& on) -> std::unique_ptr<Metadata> {
         return std::make_unique<FlashInferMetadata>(on);
     },
-    .forward = forward,
+    .forward = forward_hybrid,
 };
 
 }  // namespace smla

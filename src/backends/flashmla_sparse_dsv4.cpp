@@ -95,7 +95,8 @@ HybridCall hybrid_call(const BackendInstance& on, const Metadata* metadata, cons
 void run_hybrid_call(Runner& run, const HybridCall& call, const ForwardArgs& args) {
     run_hybrid_step(run, call.fields.batch, call.step);
     const int64_t heads = call.step.q.shape[1], all = args.out.shape[1];
-    if (all > heads && !run.sizing()) zero_rows(slice(args.out, 1, heads, all), call.fields.tokens);
+    if (all > heads && !run.sizing())
+        zero_rows(run.env(), slice(args.out, 1, heads, all), call.fields.tokens);
 }
 
 void forward_hybrid(Runner& run, const BackendInstance& on, const Metadata* metadata,

@@ -13,11 +13,12 @@ class HybridMetadata : public Metadata {
 public:
     // Prefill attends in parts of so many requests.
     HybridMetadata(const BackendInstance& on, int64_t requests_per_part);
-    StepFields step() const override;
 
 protected:
+    StepFields host_step() const override;
     HybridMetadata(const BackendInstance& on, int64_t requests_per_part, bool complete);
     void fill(const PlanBatch& batch) override;
+    void fill_there(const GpuMetadata& gpu, smla_stream stream) override;
     void finish();
 
 private:

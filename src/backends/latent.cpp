@@ -79,7 +79,7 @@ Tensor joined(Runner& run, const BackendInstance& on, const StepFields& step, co
         const int64_t pairs = from.shape[2] / 2;
         run.run<Stage::rope>({.x = slice(from, 0, 0, shape.tokens),
                               .positions = step.batch.rope_position,
-                              .frequencies = make_tensor(on.no_rotation.data(), SMLA_F64, {pairs}),
+                              .frequencies = on.no_rotation(pairs),
                               .out = to});
     };
     copy(args.q, slice(q, 2, 0, shape.latent));
@@ -121,8 +121,8 @@ void LatentMetadata::fill(const PlanBatch& batch) {
     *block_table_ = batch.primary.block_table;
 }
 
-StepFields LatentMetadata::step() const {
-    StepFields out = Metadata::step();
+StepFields LatentMetadata::host_step() const {
+    StepFields out = Metadata::host_step();
     out.slots = plan().fields().primary_slot;
     out.block_table = *block_table_;
     out.page_tokens = *block_size_;
@@ -140,8 +140,8 @@ void forward_latent(Runner& run, const BackendInstance& on, const Metadata* meta
     const auto cut = [&](const Tensor& tensor) { return slice(tensor, 0, 0, shape.tokens); };
     DsaStep step{};
     step.q = present(args.q_pe) && shape.rope ? joined(run, on, fields, shape, args) : cut(args.q);
-    step.frequencies = make_tensor(on.no_rotation.data(), SMLA_F64, {shape.rope / 2});  // rotated already
-    if (present(args.k_c)) {  // a cache without pages takes nothing
+    step.frequencies = on.no_rotation(shape.rope / 2);  // rotated already
+    if (present(args.k_c)) {                            // a cache without pages takes nothing
         step.latent = cut(args.k_c);
         if (shape.rope) step.k_rope = reshape_rows(cut(args.k_pe), {shape.rope});
     }

@@ -10,9 +10,9 @@ namespace smla {
 class LatentMetadata : public Metadata {
 public:
     explicit LatentMetadata(const BackendInstance& on) : LatentMetadata(on, true) {}
-    StepFields step() const override;
 
 protected:
+    StepFields host_step() const override;
     // A backend with fields of its own declares them, then calls finish().
     LatentMetadata(const BackendInstance& on, bool complete);
     void fill(const PlanBatch& batch) override;

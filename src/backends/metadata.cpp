@@ -24,7 +24,7 @@ constexpr int64_t kGatheredRequests = 40;
 }  // namespace
 
 Metadata::Metadata(const BackendInstance& on, const PlanMaxima& maxima)
-    : backend_(on.backend), args_(on.config.args), plan_(maxima) {
+    : backend_(on.backend), args_(on.config.args), plan_(maxima), context_(on.context) {
     allocator_ =
         args_.allocator.alloc ? args_.allocator : smla_allocator{default_allocate, default_free, nullptr};
     num_reqs_ = &number("num_reqs");
@@ -45,8 +45,9 @@ Metadata::~Metadata() {
 }
 
 Tensor& Metadata::own(const char* name, smla_dtype dtype, std::initializer_list<int64_t> largest,
-                      int32_t initial) {
+                      int32_t initial, FieldIs how) {
     Field& field = fields_.emplace_back(Field{name});
+    field.how = how;
     field.tensor = make_tensor(static_cast<void*>(nullptr), dtype, largest);
     field.bytes = bytes_of(field.tensor);
     field.initial = initial;
@@ -55,7 +56,9 @@ Tensor& Metadata::own(const char* name, smla_dtype dtype, std::initializer_list<
 
 int32_t& Metadata::number(const char* name) {
     int32_t& value = numbers_.emplace_back(0);
-    fields_.emplace_back(Field{name}).tensor = make_tensor(&value, SMLA_I32, {1});
+    Field& field = fields_.emplace_back(Field{name});
+    field.tensor = make_tensor(&value, SMLA_I32, {1});
+    field.number = true;
     return value;
 }
 
@@ -78,11 +81,19 @@ void Metadata::finish() {
         at += round_up(size_t(field.bytes), kCacheLine);
         std::fill_n(ints(field.tensor), field.bytes / int64_t(sizeof(int32_t)), field.initial);
     }
+    if (context_ && context_->device().type() != SMLA_CPU)
+        gpu_ = std::make_unique<GpuMetadata>(*context_, args_, plan_,
+                                             make_tensor(memory_, SMLA_U8, {int64_t(bytes)}));
 }
 
 const Tensor* Metadata::find(std::string_view name) const {
     for (const Field& field : fields_)
-        if (name == field.name) return field.other ? field.other : &field.tensor;
+        if (name == field.name) {
+            const Tensor& host = field.other ? *field.other : field.tensor;
+            if (!gpu_ || field.number) return &host;
+            field.there = gpu_->view(host);
+            return &field.there;
+        }
     return nullptr;
 }
 
@@ -97,6 +108,7 @@ void Metadata::check_for(const BackendInstance& on) const {
 }
 
 void Metadata::build(const PlanBatch& batch) {
+    if (gpu_) gpu_->check(batch);
     plan_.build(batch);  // checks everything before it writes
     batch_ = batch;
     built_ = true;
@@ -116,6 +128,20 @@ void Metadata::build(const PlanBatch& batch) {
         chunks_->shape[0] = chunking.count;
     }
     fill(batch);
+    if (gpu_) send(batch);
+}
+
+// Behind what a field shows now, the host has reset what it showed before.
+void Metadata::send(const PlanBatch& batch) {
+    gpu_->begin();
+    for (Field& field : fields_) {
+        if (!field.bytes || field.how == FieldIs::made_there) continue;
+        const size_t now = size_t(bytes_of(field.tensor));
+        gpu_->put(field.tensor, std::max(now, field.sent));
+        field.sent = now;
+    }
+    gpu_->finish(batch, *query_start_loc_, *seq_lens_);
+    fill_there(*gpu_, batch.stream);
 }
 
 void Metadata::copy_lengths(const PlanBatch& batch) {
@@ -140,7 +166,7 @@ void Metadata::copy_lengths(const PlanBatch& batch) {
     limited_ = query_tokens;
 }
 
-void Metadata::hide_rows(int64_t token) { ints(*row_limit_)[token] = 0; }
+void Metadata::limit_rows(int64_t token, int32_t most) { ints(*row_limit_)[token] = most; }
 
 void Metadata::divide(int64_t decode_tokens, int64_t first_prefill, int64_t requests_per_part) {
     part_count_ = 0;
@@ -158,6 +184,17 @@ void Metadata::divide(int64_t decode_tokens, int64_t first_prefill, int64_t requ
 }
 
 StepFields Metadata::step() const {
+    StepFields out = host_step();
+    if (!gpu_) return out;
+    for (Tensor* each :
+         {&out.batch.request_of_token, &out.batch.position, &out.batch.rope_position,
+          &out.batch.visible_tokens, &out.slots, &out.row_limit, &out.block_table, &out.window_table,
+          &out.window_rows, &out.window_lengths, &out.entry_rows, &out.entry_lengths})
+        *each = gpu_->kernel_view(*each);
+    return out;
+}
+
+StepFields Metadata::host_step() const {
     const PlanFields& fields = plan_.fields();
     StepFields out;
     out.tokens = tokens();

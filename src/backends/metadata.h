@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/backend.h"
+#include "backends/metadata_on_gpu.h"
 #include "backends/step.h"
 #include "plan/plan.h"
 
@@ -29,13 +30,14 @@ public:
     Metadata(const Metadata&) = delete;
     Metadata& operator=(const Metadata&) = delete;
 
-    // A refused batch changes nothing.
+    // The batch lies on the host. A refused one changes nothing. On a GPU the fields lie there, in the order
+    // of the batch's stream; numbers stay with the host.
     void build(const PlanBatch& batch);
     const Tensor* find(std::string_view name) const;  // null: there is no such field
     std::span<const char* const> names() const { return names_; }
     const Plan& plan() const { return plan_; }
     const PlanBatch& batch() const { return batch_; }  // of the last build: pages and the caller's tables
-    virtual StepFields step() const;
+    StepFields step() const;                           // as the kernels of the last build's step read it
     // Throws unless they were made for such an instance: metadata of another kind of layer would be read as
     // its.
     void check_for(const BackendInstance& on) const;
@@ -44,13 +46,18 @@ protected:
     Metadata(const BackendInstance& on, const PlanMaxima& maxima);
 
     // Declared in the constructors, all before finish(); the references stay.
-    Tensor& own(const char* name, smla_dtype dtype, std::initializer_list<int64_t> largest, int32_t initial);
+    enum class FieldIs { sent, made_there };  // to a GPU; made there: fill_there() does it
+    Tensor& own(const char* name, smla_dtype dtype, std::initializer_list<int64_t> largest, int32_t initial,
+                FieldIs how = FieldIs::sent);
     int32_t& number(const char* name);  // i32 [1]; the value is set after finish()
     Tensor& shown(const char* name);    // the caller's tensor, or a part of another field
     void finish();
 
     virtual void fill(const PlanBatch& batch) = 0;
-    void hide_rows(int64_t token);  // it attends to none of its listed rows
+    virtual void fill_there(const GpuMetadata&, smla_stream) {}
+    virtual StepFields host_step() const;
+    void limit_rows(int64_t token, int32_t most);  // of its list, the first so many count
+    const Tensor& query_start_loc() const { return *query_start_loc_; }
     // Ends of the attend calls of a step: parts of `requests` requests behind the decodes.
     void divide(int64_t decode_tokens, int64_t first_prefill, int64_t requests_per_part);
 
@@ -66,7 +73,12 @@ private:
         const Tensor* other = nullptr;  // a field of the plan
         int64_t bytes = 0;              // of memory of its own
         int32_t initial = 0;
+        FieldIs how = FieldIs::sent;
+        bool number = false;
+        size_t sent = 0;         // bytes of the last send
+        mutable Tensor there{};  // as find() last gave it
     };
+    void send(const PlanBatch& batch);
     void copy_lengths(const PlanBatch& batch);
 
     const Backend* backend_;
@@ -82,6 +94,8 @@ private:
     size_t part_count_ = 0;
     smla_allocator allocator_{};
     void* memory_ = nullptr;
+    Context* context_;
+    std::unique_ptr<GpuMetadata> gpu_;  // null: on a CPU
     Tensor *query_start_loc_ = nullptr, *seq_lens_ = nullptr, *chunks_ = nullptr, *row_limit_ = nullptr;
     int32_t *num_reqs_, *num_actual_tokens_, *max_query_len_, *max_seq_len_;
     int64_t limited_ = 0;  // tokens that the last build wrote into row_limit_

@@ -38,6 +38,7 @@ public:
 
     size_t total_bytes() const { return kWorkspaceHeader + stage_bytes_ + activation_bytes_; }
     bool sizing() const { return sizing_; }
+    const Env& env() const { return env_; }
 
     template <size_t N>
     Tensor activation(smla_dtype dtype, const int64_t (&shape)[N]) {

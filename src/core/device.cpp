@@ -31,6 +31,10 @@ public:
     void fill(void* to, int byte, size_t bytes, smla_stream) override {
         if (bytes) std::memset(to, byte, bytes);
     }
+    void fill_rows(void* to, size_t pitch, int byte, size_t row_bytes, size_t rows, smla_stream) override {
+        for (size_t i = 0; i < rows && row_bytes; ++i)
+            std::memset(static_cast<char*>(to) + i * pitch, byte, row_bytes);
+    }
     void wait(smla_stream) override {}
     bool capturing(smla_stream) override { return false; }
     double seconds_of(smla_stream, const std::function<void()>& body) override {

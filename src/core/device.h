@@ -34,6 +34,9 @@ public:
     virtual void upload(void* to, const void* from, size_t bytes, smla_stream stream) = 0;
     virtual void download(void* to, const void* from, size_t bytes, smla_stream stream) = 0;
     virtual void fill(void* to, int byte, size_t bytes, smla_stream stream) = 0;
+    // `rows` times row_bytes, pitch bytes apart.
+    virtual void fill_rows(void* to, size_t pitch, int byte, size_t row_bytes, size_t rows,
+                           smla_stream stream) = 0;
     virtual void wait(smla_stream stream) = 0;
     // Whether waiting for the stream would break a capture: of it or, for the null stream, of one it waits
     // for.

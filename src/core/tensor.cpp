@@ -79,8 +79,11 @@ ShapesOnly::ShapesOnly() { only_shapes = true; }
 ShapesOnly::~ShapesOnly() { only_shapes = false; }
 bool shapes_only() { return only_shapes; }
 
-ExpectDevice::ExpectDevice(smla_device_type type, int32_t index) { expected = {true, type, index}; }
-ExpectDevice::~ExpectDevice() { expected.set = false; }
+ExpectDevice::ExpectDevice(smla_device_type type, int32_t index)
+    : outer_(expected.set), outer_type_(expected.type), outer_index_(expected.index) {
+    expected = {true, type, index};
+}
+ExpectDevice::~ExpectDevice() { expected = {outer_, outer_type_, outer_index_}; }
 
 void check_device(const char* field, smla_device_type type, int32_t index) {
     if (!expected.set) return;

@@ -40,6 +40,11 @@ public:
     ~ExpectDevice();
     ExpectDevice(const ExpectDevice&) = delete;
     ExpectDevice& operator=(const ExpectDevice&) = delete;
+
+private:
+    bool outer_;  // they nest
+    smla_device_type outer_type_;
+    int32_t outer_index_;
 };
 void check_device(const char* field, smla_device_type type, int32_t index);
 

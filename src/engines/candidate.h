@@ -74,6 +74,8 @@ std::span<const Candidate<ArgsOf<S>>> candidates(const Env& env) {
 std::unique_ptr<Device> open_cuda_device(int32_t index);
 // What the CUDA engines of this build are compiled for, as 10 * major + minor; empty without them.
 std::vector<int> cuda_architectures();
+// Machine code runs on its own architecture and on later minor versions of the same major one.
+bool has_code_for(int capability);
 
 struct Verdict {
     std::string kernel;

@@ -1,6 +1,8 @@
 // Stands in for the CUDA engines in a build without them.
 #include "engines/candidate.h"
+#include "engines/cuda_common/plan.h"
 #include "engines/error_word.h"
+#include "engines/outbox.h"
 
 namespace smla {
 
@@ -12,6 +14,16 @@ std::vector<int> cuda_architectures() { return {}; }
 
 void note_bad_value_on_gpu(const IndexScan&, Stage, ErrorPlace*, const Env&) {
     fail(SMLA_INTERNAL, "engine", "a GPU's call", "none in a build without the CUDA engines");
+}
+// Never called: without a GPU's Device there are no plans and no metadata on one.
+void build_plan_on_gpu(const PlanJob&, Device&, smla_stream) {
+    fail(SMLA_INTERNAL, "plan", "a GPU's", "a build with the CUDA engines");
+}
+std::unique_ptr<Outbox> open_outbox(Device&, size_t) {
+    fail(SMLA_INTERNAL, "metadata", "a GPU's", "a build with the CUDA engines");
+}
+void count_up_on_gpu(const int32_t*, int32_t*, int64_t, int64_t, Device&, smla_stream) {
+    fail(SMLA_INTERNAL, "metadata", "a GPU's", "a build with the CUDA engines");
 }
 
 #define SMLA_NO_KERNELS(name, args)                                       \

@@ -92,6 +92,12 @@ std::string why_no_engine(smla_engine engine) {
     }
 }
 
+bool has_code_for(int capability) {
+    const std::vector<int> built = cuda_architectures();
+    return std::any_of(built.begin(), built.end(),
+                       [&](int each) { return each / 10 == capability / 10 && each <= capability; });
+}
+
 std::vector<std::string> kernel_names(Stage stage, smla_engine engine) {
     Env env;
     env.engine = engine;

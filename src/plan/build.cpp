@@ -1,4 +1,5 @@
-// What a build writes, field by field. The batch has been checked: nothing here can fail.
+// What a build on the host writes. The batch has been checked: nothing here can fail. The rule of one token
+// stands in job.h, which the kernels of a GPU share.
 #include "ops/map/map.h"
 #include "plan/pages.h"
 #include "plan/plan.h"
@@ -9,144 +10,119 @@ namespace smla {
 
 namespace {
 
-int32_t* ints(const Tensor& field) { return static_cast<int32_t*>(field.data); }
-int64_t* longs(const Tensor& field) { return static_cast<int64_t*>(field.data); }
-uint8_t* bytes(const Tensor& field) { return static_cast<uint8_t*>(field.data); }
-
-PageRule page_rule(const PlanGroup& group) {
-    return {group.page_tokens, group.page_rows ? group.page_rows : group.page_tokens};
+TokenNumbers numbers_of(const Tensor& tensor) {
+    if (!present(tensor)) return {};
+    return {tensor.data, tensor.shape[0], tensor.stride_elems[0], true, tensor.dtype == SMLA_I64};
 }
-const int32_t* table_row(const PlanGroup& group, int64_t request) {
-    return reinterpret_cast<const int32_t*>(address(group.block_table, request));
+
+BlockTable table_of(const PlanGroup& group) {
+    if (!present(group.block_table)) return {};
+    return block_table_of(group.block_table, group.page_tokens, group.page_rows);
+}
+
+PageRule page_rule(const BlockTable& table) { return {table.page_tokens, table.page_rows}; }
+
+const int32_t* table_row(const BlockTable& table, int64_t request) {
+    return table.blocks + request * table.request_stride;
 }
 
 }  // namespace
 
+PlanJob Plan::job(const PlanBatch& batch) const {
+    PlanJob out;
+    out.tokens = size_.tokens;
+    out.requests = size_.requests;
+    out.max_tokens = maxima_.max_tokens;
+    out.max_requests = maxima_.max_requests;
+    out.threshold = threshold();
+    out.entry_columns = entry_columns(maxima_);
+    out.max_seq_len = maxima_.max_seq_len;
+    out.window = maxima_.window;
+    out.ratio = maxima_.ratio;
+    out.uniform = maxima_.uniform_decodes != 0;
+    out.index_entries = (maxima_.groups & SMLA_PLAN_INDEX) && index_holds_entries(maxima_);
+    out.starts = static_cast<const int32_t*>(batch.query_start_loc.data);
+    out.lengths = static_cast<const int32_t*>(batch.seq_lens.data);
+    out.rope = numbers_of(batch.rope_positions);
+#define SMLA_PLAN_POINTER(name, dtype, shape, padding, feature) \
+    out.out.name = static_cast<Stored<dtype>::type*>(fields_.name.data);
+    SMLA_PLAN_FIELDS(SMLA_PLAN_POINTER)
+#undef SMLA_PLAN_POINTER
+    const auto slots = [&](const PlanGroup& group, int64_t* to) {
+        if (to) out.slots[out.slot_groups++] = {numbers_of(group.slots), table_of(group), to};
+    };
+    slots(batch.primary, out.out.primary_slot);
+    slots(batch.window, out.out.window_slot);
+    slots(batch.state, out.out.state_slot);
+    slots(batch.index_state, out.out.index_state_slot);
+    if (!out.index_entries) slots(batch.index, out.out.index_slot);
+    out.window_table = table_of(batch.window);
+    out.entry_table = table_of(batch.compressed);
+    out.index_table = table_of(batch.index);
+    out.listed = listed_;
+    out.starts_in_step = starts_;
+    out.reach = reach_;
+    return out;
+}
+
 void Plan::build(const PlanBatch& batch) {
-    size_ = check_batch(maxima_, batch);
-    pad_tokens();
+    const ExpectDevice device(place_.device->type(), place_.device->index());
+    size_ = check_batch(maxima_, batch, !place_.build);
     resize();
-    split_ = split_decodes_and_prefills(ints(batch.query_start_loc), size_.requests, threshold(),
-                                        maxima_.uniform_decodes != 0);
+    if (place_.build) place_.build(job(batch), *place_.device, batch.stream);
+    else build_here(job(batch));
+}
+
+void Plan::build_here(const PlanJob& job) {
+    split_ = split_decodes_and_prefills(job.starts, size_.requests, threshold(), job.uniform);
     const int64_t split[] = {split_.decodes, split_.prefills, split_.decode_tokens, split_.prefill_tokens};
-    std::copy(split, split + 4, ints(fields_.batch_split));
-
-    place_tokens(batch);
-    if (maxima_.groups & SMLA_PLAN_PRIMARY) place_slots(batch, batch.primary, fields_.primary_slot);
-    if (maxima_.groups & SMLA_PLAN_WINDOW) place_slots(batch, batch.window, fields_.window_slot);
-    if (maxima_.groups & SMLA_PLAN_STATE) place_slots(batch, batch.state, fields_.state_slot);
-    if (maxima_.groups & SMLA_PLAN_INDEX_STATE)
-        place_slots(batch, batch.index_state, fields_.index_state_slot);
-    const bool index = maxima_.groups & SMLA_PLAN_INDEX, index_entries = index_holds_entries(maxima_);
-    if (index && !index_entries) place_slots(batch, batch.index, fields_.index_slot);
-    hide_invalid_tokens();
-    if (maxima_.groups & SMLA_PLAN_WINDOW) list_windows(batch);
-    if (maxima_.groups & SMLA_PLAN_COMPRESSED) {
-        count_entries();
-        place_entries(batch.compressed, fields_.compressed_slot);
-        if (index) place_entries(batch.index, fields_.index_slot);
-        if (maxima_.list_entries) list_entries(batch);
-    }
-    if (index) score_windows(batch);
+    std::copy(split, split + 4, job.out.batch_split);
+    if (job.out.ragged_cu) add_up_keys(job);
+    place_tokens(job);
+    // tokens that the last build wrote and this one does not are padding again
+    const int64_t tokens = std::max(size_.query_tokens, used_);
+    for (int64_t t = size_.query_tokens; t < tokens; ++t) place_token(job, t, {});
+    if (job.out.window_rows) list_windows(job, tokens);
+    if (job.out.entry_rows) list_entries(job, tokens);
+    used_ = size_.query_tokens;
 }
 
-void Plan::place_tokens(const PlanBatch& batch) {
-    const int32_t *starts = ints(batch.query_start_loc), *lengths = ints(batch.seq_lens);
-    int32_t *request = ints(fields_.request_of_token), *position = ints(fields_.position);
-    for (int64_t r = 0; r < size_.requests; ++r) {
-        const int32_t first = lengths[r] - (starts[r + 1] - starts[r]);
-        for (int32_t t = starts[r]; t < starts[r + 1]; ++t) {
-            request[t] = int32_t(r);
-            position[t] = first + (t - starts[r]);
-        }
-    }
-    int32_t* rope = ints(fields_.rope_position);
-    if (present(batch.rope_positions)) {
-        for (int64_t t = 0; t < size_.query_tokens; ++t) rope[t] = int32_t(load_int(batch.rope_positions, t));
-    } else {
-        std::copy(position, position + size_.query_tokens, rope);
-    }
-    std::fill(bytes(fields_.is_valid), bytes(fields_.is_valid) + size_.query_tokens, uint8_t(1));
-}
-
-// The row that each token writes, given or looked up; a token without one is not valid.
-void Plan::place_slots(const PlanBatch& batch, const PlanGroup& group, const Tensor& slots) {
-    int64_t* out = longs(slots);
-    if (present(group.slots)) {
-        for (int64_t t = 0; t < size_.query_tokens; ++t)
-            out[t] = std::max<int64_t>(load_int(group.slots, t), -1);
-    } else {
-        slots_from_table(batch.query_start_loc, batch.seq_lens, group.block_table, page_rule(group),
-                         slice(slots, 0, 0, size_.query_tokens));
-    }
-    uint8_t* valid = bytes(fields_.is_valid);
-    for (int64_t t = 0; t < size_.query_tokens; ++t) valid[t] = uint8_t(valid[t] & (out[t] >= 0));
-}
-
-void Plan::hide_invalid_tokens() {
-    const uint8_t* valid = bytes(fields_.is_valid);
-    const int32_t* position = ints(fields_.position);
-    int32_t* visible = ints(fields_.visible_tokens);
-    for (int64_t t = 0; t < size_.query_tokens; ++t) visible[t] = valid[t] ? position[t] + 1 : 0;
-}
-
-void Plan::list_windows(const PlanBatch& batch) {
-    const int32_t *request = ints(fields_.request_of_token), *visible = ints(fields_.visible_tokens);
-    const int64_t window = maxima_.window;
-    const PageRule pages = page_rule(batch.window);
-    for (int64_t t = 0; t < size_.query_tokens; ++t) {
-        const int64_t n = std::min<int64_t>(visible[t], window);
-        int32_t* rows = ints(fields_.window_rows) + t * window;
-        if (n > 0) list_rows(table_row(batch.window, request[t]), pages, visible[t] - n, n, rows);
-        std::fill(rows + n, rows + window, -1);
-        ints(fields_.window_len)[t] = int32_t(n);
-    }
-}
-
-void Plan::count_entries() {
-    const int32_t* visible = ints(fields_.visible_tokens);
-    int32_t* entries = ints(fields_.visible_entries);
-    for (int64_t t = 0; t < size_.query_tokens; ++t) entries[t] = visible[t] / maxima_.ratio;
-}
-
-// The row of the entry that each token closes.
-void Plan::place_entries(const PlanGroup& group, const Tensor& slots) {
-    const int32_t *request = ints(fields_.request_of_token), *visible = ints(fields_.visible_tokens);
-    const BlockTable table = block_table_of(group.block_table, group.page_tokens, group.page_rows);
-    for (int64_t t = 0; t < size_.query_tokens; ++t)
-        longs(slots)[t] = row_of(table, request[t], closed_entry(visible[t], maxima_.ratio));
-}
-
-void Plan::list_entries(const PlanBatch& batch) {
-    const int32_t *request = ints(fields_.request_of_token), *entries = ints(fields_.visible_entries);
-    const int64_t columns = entry_columns(maxima_);
-    const PageRule pages = page_rule(batch.compressed);
-    for (int64_t t = 0; t < size_.query_tokens; ++t) {
-        const int64_t n = entries[t];
-        int32_t* rows = ints(fields_.entry_rows) + t * columns;
-        if (n > 0) list_rows(table_row(batch.compressed, request[t]), pages, 0, n, rows);
-        if (listed_[t] > n) std::fill(rows + n, rows + listed_[t], -1);
-        listed_[t] = int32_t(n);
-        ints(fields_.entry_len)[t] = int32_t(n);
-    }
-}
-
-void Plan::score_windows(const PlanBatch& batch) {
-    const int32_t* lengths = ints(batch.seq_lens);
-    const bool entries = index_holds_entries(maxima_);
-    int32_t* cu = ints(fields_.ragged_cu);
+void Plan::add_up_keys(const PlanJob& job) {
+    int32_t* cu = job.out.ragged_cu;
     cu[0] = 0;
     for (int64_t r = 0; r < maxima_.max_requests; ++r) {
         const bool gathered = r >= split_.decodes && r < size_.requests;
-        cu[r + 1] = cu[r] + (gathered ? lengths[r] / (entries ? maxima_.ratio : 1) : 0);
+        cu[r + 1] = cu[r] + (gathered ? gathered_keys(job, r, job.starts[r + 1] - job.starts[r]) : 0);
     }
-    const int32_t* visible = ints(entries ? fields_.visible_entries : fields_.visible_tokens);
-    const int32_t* request = ints(fields_.request_of_token);
-    std::copy(visible, visible + size_.query_tokens, ints(fields_.score_end));
-    for (int64_t t = 0; t < size_.query_tokens; ++t) {
-        const int32_t start = cu[request[t]];
-        ints(fields_.ragged_start)[t] = start;
-        ints(fields_.ragged_end)[t] = start + (t >= split_.decode_tokens ? visible[t] : 0);
+}
+
+void Plan::place_tokens(const PlanJob& job) {
+    for (int64_t r = 0; r < size_.requests; ++r)
+        for (int64_t t = job.starts[r]; t < job.starts[r + 1]; ++t)
+            place_token(job, t, token_of(job, job.starts, r, t));
+}
+
+// window_row() of every column, one table look-up per page.
+void Plan::list_windows(const PlanJob& job, int64_t tokens) {
+    for (int64_t t = 0; t < tokens; ++t) {
+        const int64_t n = job.out.window_len[t];
+        int32_t* rows = job.out.window_rows + t * job.window;
+        if (n > 0)
+            list_rows(table_row(job.window_table, job.out.request_of_token[t]), page_rule(job.window_table),
+                      job.out.visible_tokens[t] - n, n, rows);
+        std::fill(rows + n, rows + job.window, -1);
+    }
+}
+
+void Plan::list_entries(const PlanJob& job, int64_t tokens) {
+    for (int64_t t = 0; t < tokens; ++t) {
+        const int64_t n = job.out.entry_len[t];
+        int32_t* rows = job.out.entry_rows + t * job.entry_columns;
+        if (n > 0)
+            list_rows(table_row(job.entry_table, job.out.request_of_token[t]), page_rule(job.entry_table), 0,
+                      n, rows);
+        if (job.listed[t] > n) std::fill(rows + n, rows + job.listed[t], -1);
+        job.listed[t] = int32_t(n);
     }
 }
 

@@ -130,7 +130,7 @@ void check_plan(const PlanMaxima& maxima) {
                "args.max_seq_len", maxima.max_seq_len, "max_tokens * max_seq_len / ratio below 2^44");
 }
 
-BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch) {
+BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch, bool readable) {
     BatchSize size;
     check_tensor("batch.seq_lens", batch.seq_lens, kInt32, {kAny});
     size.requests = batch.seq_lens.shape[0];
@@ -139,15 +139,23 @@ BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch) {
     check_tensor("batch.query_start_loc", batch.query_start_loc, kInt32, {size.requests + 1});
     check_rows("batch.seq_lens", batch.seq_lens);
     check_rows("batch.query_start_loc", batch.query_start_loc);
-    size.query_tokens = load_int(batch.query_start_loc, size.requests);
-    SMLA_CHECK(size.query_tokens >= 0 && size.query_tokens <= maxima.max_tokens,
-               text("batch.query_start_loc[", size.requests, "]"), size.query_tokens,
-               text("0 to max_tokens (", maxima.max_tokens, ")"));
-    check_lengths(maxima, batch, size);
-    size.tokens = batch.tokens ? batch.tokens : size.query_tokens;
-    SMLA_CHECK(
-        size.tokens >= size.query_tokens && size.tokens <= maxima.max_tokens, "batch.tokens", batch.tokens,
-        text("0, or the ", size.query_tokens, " query tokens to max_tokens (", maxima.max_tokens, ")"));
+    if (readable) {
+        size.query_tokens = load_int(batch.query_start_loc, size.requests);
+        SMLA_CHECK(size.query_tokens >= 0 && size.query_tokens <= maxima.max_tokens,
+                   text("batch.query_start_loc[", size.requests, "]"), size.query_tokens,
+                   text("0 to max_tokens (", maxima.max_tokens, ")"));
+        check_lengths(maxima, batch, size);
+        size.tokens = batch.tokens ? batch.tokens : size.query_tokens;
+        SMLA_CHECK(
+            size.tokens >= size.query_tokens && size.tokens <= maxima.max_tokens, "batch.tokens",
+            batch.tokens,
+            text("0, or the ", size.query_tokens, " query tokens to max_tokens (", maxima.max_tokens, ")"));
+    } else {
+        size.tokens = batch.tokens;
+        SMLA_CHECK(
+            size.tokens >= 1 && size.tokens <= maxima.max_tokens, "batch.tokens", batch.tokens,
+            text("1 to max_tokens (", maxima.max_tokens, "): a GPU's query_start_loc is not read here"));
+    }
     if (check_optional("batch.rope_positions", batch.rope_positions, kInts, {kAny}))
         SMLA_CHECK(batch.rope_positions.shape[0] >= size.query_tokens, "batch.rope_positions.shape[0]",
                    batch.rope_positions.shape[0], text(size.query_tokens, " query tokens or more"));

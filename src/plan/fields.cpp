@@ -2,8 +2,6 @@
 
 #include "core/workspace.h"
 
-#include <algorithm>
-
 namespace smla {
 
 int32_t plan_features(const PlanMaxima& maxima) {
@@ -36,27 +34,6 @@ Tensor largest_field(const FieldSpec& spec, const PlanMaxima& maxima) {
         case FieldShape::tokens: break;
     }
     return shaped({tokens});
-}
-
-namespace {
-template <class Stored>
-void fill(const Tensor& field, int64_t begin, int64_t end, int32_t value) {
-    const int64_t width = field.ndim > 1 ? field.shape[1] : 1;
-    Stored* data = static_cast<Stored*>(field.data);
-    std::fill(data + begin * width, data + end * width, Stored(value));
-}
-}  // namespace
-
-void pad_field(const FieldSpec& spec, const Tensor& field, int64_t begin, int64_t end) {
-    if (!per_token(spec.shape)) {
-        begin = 0;
-        end = field.shape[0];
-    }
-    switch (dtype_bits(spec.dtype)) {
-        case 8: return fill<uint8_t>(field, begin, end, spec.padding);
-        case 32: return fill<int32_t>(field, begin, end, spec.padding);
-        default: return fill<int64_t>(field, begin, end, spec.padding);
-    }
 }
 
 }  // namespace smla

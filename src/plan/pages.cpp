@@ -1,7 +1,5 @@
 #include "plan/pages.h"
 
-#include "ops/map/map.h"
-
 #include <algorithm>
 #include <limits>
 
@@ -51,21 +49,6 @@ void list_rows(const int32_t* table, PageRule pages, int64_t first, int64_t n, i
         done += run;
         offset = 0;
     }
-}
-
-void slots_from_table(const Tensor& query_start_loc, const Tensor& seq_lens, const Tensor& block_table,
-                      PageRule pages, const Tensor& slots) {
-    const int64_t requests = seq_lens.shape[0], tokens = slots.shape[0];
-    const auto store = [&](int64_t t, int64_t slot) {
-        *reinterpret_cast<int64_t*>(address(slots, t)) = slot;
-    };
-    int64_t t = 0;
-    for (int64_t r = 0; r < requests; ++r) {
-        const int64_t end = load_int(query_start_loc, r + 1), length = load_int(seq_lens, r);
-        for (; t < end && t < tokens; ++t)
-            store(t, map_position(block_table, r, length - (end - t), pages.page_tokens, pages.page_rows));
-    }
-    for (; t < tokens; ++t) store(t, -1);
 }
 
 }  // namespace smla

@@ -1,8 +1,6 @@
 // Block tables: cached tokens or entries of a request to rows of the cache.
 #pragma once
 
-#include "core/tensor.h"
-
 #include <cstdint>
 
 namespace smla {
@@ -14,10 +12,5 @@ struct PageRule {
 // rows[i] = row of position first + i, -1 where the table has no block, for i < n. The table row covers them
 // all.
 void list_rows(const int32_t* table, PageRule pages, int64_t first, int64_t n, int32_t* rows);
-
-// slots[t] = row of each query token's position through its request's table, -1: none. Tokens behind the last
-// request are padding: -1. For engines that keep tables but no slot mapping.
-void slots_from_table(const Tensor& query_start_loc, const Tensor& seq_lens, const Tensor& block_table,
-                      PageRule pages, const Tensor& slots);
 
 }  // namespace smla

@@ -28,38 +28,69 @@ SplitSchedule plan_schedule(const PlanMaxima& maxima) {
 
 }  // namespace
 
-Plan::Plan(const PlanMaxima& maxima) : maxima_(maxima) {
+Plan::Plan(const PlanMaxima& maxima, const PlanPlace& place) : maxima_(maxima), place_(place) {
     check_plan(maxima);
-    allocator_ =
-        maxima.allocator.alloc ? maxima.allocator : smla_allocator{default_allocate, default_free, nullptr};
-    size_t bytes = round_up(size_t(maxima.max_tokens) * sizeof(int32_t), kCacheLine);
+    size_t bytes = round_up(size_t(maxima.max_tokens) * sizeof(int32_t), kCacheLine) +
+                   round_up((size_t(maxima.max_requests) + 1) * sizeof(int32_t), kCacheLine) + kCacheLine;
     for (const FieldSpec& spec : kPlanFieldSpecs)
         bytes += round_up(field_bytes(largest_field(spec, maxima)), kCacheLine);
-    memory_ = allocator_.alloc(allocator_.user, bytes, kCacheLine);
-    if (!memory_) fail(SMLA_OUT_OF_MEMORY, "args.allocator", text("null for ", bytes, " bytes"), "memory");
-    carve(static_cast<char*>(memory_));
+    allocate(bytes);
+    carve();
     schedule_ = plan_schedule(maxima);
-    if (auto* out = static_cast<int32_t*>(fields_.schedule.data)) {
-        out[0] = int32_t(schedule_.splits);
-        out[1] = int32_t(schedule_.rows);
-    }
+    const int32_t schedule[] = {int32_t(schedule_.splits), int32_t(schedule_.rows)};
+    if (present(fields_.schedule))
+        place_.device->upload(fields_.schedule.data, schedule, sizeof schedule, nullptr);
+    place_.device->wait(nullptr);  // builds may come on any stream
 }
 
-Plan::~Plan() { allocator_.free(allocator_.user, memory_); }
+Plan::~Plan() {
+    if (place_.build) place_.device->release(memory_);
+    else allocator_.free(allocator_.user, memory_);
+}
+
+void Plan::allocate(size_t bytes) {
+    bytes_ = bytes;
+    if (place_.build) {
+        SMLA_CHECK(!maxima_.allocator.alloc, "args.allocator", "given", "none: the fields lie on a GPU");
+        memory_ = static_cast<char*>(place_.device->allocate(bytes));
+        return;
+    }
+    allocator_ =
+        maxima_.allocator.alloc ? maxima_.allocator : smla_allocator{default_allocate, default_free, nullptr};
+    memory_ = static_cast<char*>(allocator_.alloc(allocator_.user, bytes, kCacheLine));
+    if (!memory_) fail(SMLA_OUT_OF_MEMORY, "args.allocator", text("null for ", bytes, " bytes"), "memory");
+}
+
+Tensor Plan::memory() const {
+    Tensor out = make_tensor(memory_, SMLA_U8, {int64_t(bytes_)});
+    out.device_type = place_.device->type();
+    out.device_index = place_.device->index();
+    return out;
+}
 
 // Lays the fields out and makes every token padding.
-void Plan::carve(char* memory) {
-    listed_ = reinterpret_cast<int32_t*>(memory);
-    std::fill(listed_, listed_ + maxima_.max_tokens, 0);
-    memory += round_up(size_t(maxima_.max_tokens) * sizeof(int32_t), kCacheLine);
+void Plan::carve() {
+    char* memory = memory_;
+    const auto take = [&](size_t bytes, int byte) {
+        char* const at = memory;
+        memory += round_up(bytes, kCacheLine);
+        place_.device->fill(at, byte, bytes, nullptr);
+        return at;
+    };
+    const auto numbers = [&](size_t count) {
+        return reinterpret_cast<int32_t*>(take(count * sizeof(int32_t), 0));
+    };
+    listed_ = numbers(size_t(maxima_.max_tokens));
+    starts_ = numbers(size_t(maxima_.max_requests) + 1);
+    reach_ = numbers(2);
     for (const FieldSpec& spec : kPlanFieldSpecs) {
         Tensor& field = fields_.*spec.member;
         field = largest_field(spec, maxima_);
         if (!present(field)) continue;
         names_[name_count_++] = spec.name;
-        field.data = memory;
-        memory += round_up(field_bytes(field), kCacheLine);
-        pad_field(spec, field, 0, maxima_.max_tokens);
+        field.data = take(field_bytes(field), spec.padding ? 0xff : 0);
+        field.device_type = place_.device->type();
+        field.device_index = place_.device->index();
     }
     resize();
 }
@@ -71,17 +102,6 @@ void Plan::resize() {
         if (!present(field)) continue;
         if (per_token(spec.shape)) field.shape[0] = size_.tokens;
         else if (spec.shape == FieldShape::requests_plus_1) field.shape[0] = size_.requests + 1;
-    }
-}
-
-// Tokens that the last build wrote and this one does not become padding again.
-void Plan::pad_tokens() {
-    const int64_t begin = size_.query_tokens, end = used_;
-    used_ = begin;
-    if (begin >= end) return;
-    for (const FieldSpec& spec : kPlanFieldSpecs) {
-        const Tensor& field = fields_.*spec.member;
-        if (present(field) && per_token(spec.shape)) pad_field(spec, field, begin, end);
     }
 }
 

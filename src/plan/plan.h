@@ -1,7 +1,9 @@
 // The batch plan: see include/smla/plan.h for what it takes and gives.
 #pragma once
 
+#include "core/device.h"
 #include "plan/fields.h"
+#include "plan/job.h"
 #include "plan/split.h"
 
 #include <span>
@@ -10,23 +12,33 @@ namespace smla {
 
 // What a checked batch resolves to.
 struct BatchSize {
-    int64_t requests = 0, query_tokens = 0;  // query tokens: those of requests
-    int64_t tokens = 0;                      // T, padding included
-    int64_t longest = 0;                     // tokens of the longest request
+    int64_t requests = 0,
+            query_tokens = 0;  // query tokens: those of requests; 0 on a GPU, where nobody read them
+    int64_t tokens = 0;        // T, padding included
+    int64_t longest = 0;       // tokens of the longest request; 0 on a GPU
 };
 
 void check_plan(const PlanMaxima& maxima);
-// Throws before anything is written; allocates nothing unless it throws.
-BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch);
+// Throws before anything is written; allocates nothing unless it throws. What lies on a GPU is not read.
+BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch, bool readable = true);
+
+// Where a plan's fields lie, and who builds them there: engines bring the kernels of a GPU (engines/plan.h).
+struct PlanPlace {
+    Device* device = &host_device();
+    void (*build)(const PlanJob& job, Device& device,
+                  smla_stream stream) = nullptr;  // null: the host's loops
+};
 
 class Plan {
 public:
-    explicit Plan(const PlanMaxima& maxima);
+    explicit Plan(const PlanMaxima& maxima, const PlanPlace& place = {});
     ~Plan();
     Plan(const Plan&) = delete;
     Plan& operator=(const Plan&) = delete;
 
     void build(const PlanBatch& batch);
+    // The last build's batch as the rule of one token wants it.
+    PlanJob job(const PlanBatch& batch) const;
 
     const PlanMaxima& maxima() const { return maxima_; }
     const PlanFields& fields() const {
@@ -36,33 +48,32 @@ public:
     std::span<const char* const> names() const { return {names_, size_t(name_count_)}; }
 
     const BatchSize& size() const { return size_; }
-    const BatchSplit& split() const { return split_; }
+    const BatchSplit& split() const { return split_; }  // of a plan on the host
     const SplitSchedule& schedule() const { return schedule_; }
     int64_t threshold() const { return 1 + int64_t(maxima_.speculative_tokens); }
+    Tensor memory() const;  // all fields, [bytes] u8: laid out alike in every plan of the same maxima
 
 private:
-    void carve(char* memory);
+    void allocate(size_t bytes);
+    void carve();
     void resize();
-    void pad_tokens();
 
-    void place_tokens(const PlanBatch& batch);
-    void place_slots(const PlanBatch& batch, const PlanGroup& group, const Tensor& slots);
-    void hide_invalid_tokens();
-    void list_windows(const PlanBatch& batch);
-    void count_entries();
-    void place_entries(const PlanGroup& group, const Tensor& slots);
-    void list_entries(const PlanBatch& batch);
-    void score_windows(const PlanBatch& batch);
+    void build_here(const PlanJob& job);
+    void place_tokens(const PlanJob& job);
+    void add_up_keys(const PlanJob& job);
+    void list_windows(const PlanJob& job, int64_t tokens);
+    void list_entries(const PlanJob& job, int64_t tokens);
 
     PlanMaxima maxima_;
+    PlanPlace place_;
     smla_allocator allocator_{};
-    void* memory_ = nullptr;
+    char* memory_ = nullptr;
+    size_t bytes_ = 0;
     PlanFields fields_;
     const char* names_[kPlanFieldCount] = {};
     int name_count_ = 0;
-    int32_t* listed_ =
-        nullptr;        // [T] entries that entry_rows holds of the last build, so that only those are reset
-    int64_t used_ = 0;  // tokens that the last build wrote
+    int32_t *listed_ = nullptr, *starts_ = nullptr, *reach_ = nullptr;  // of PlanJob
+    int64_t used_ = 0;  // tokens that the last build on the host wrote
     BatchSize size_;
     BatchSplit split_;
     SplitSchedule schedule_;

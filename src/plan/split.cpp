@@ -9,23 +9,6 @@ namespace smla {
 
 namespace {
 
-// The first request that is no decode.
-int64_t first_prefill(const int32_t* query_start_loc, int64_t requests, int64_t threshold, bool uniform) {
-    const auto length = [&](int64_t r) { return query_start_loc[r + 1] - query_start_loc[r]; };
-    int64_t longest = 0;
-    bool all_alike = true;
-    for (int64_t r = 0; r < requests; ++r) {
-        longest = std::max<int64_t>(longest, length(r));
-        all_alike = all_alike && (length(r) == length(0) || length(r) == 0);
-    }
-    if (longest <= threshold && (!uniform || threshold <= 1)) return requests;
-    if (requests > 0 && length(0) > threshold) return 0;
-    if (uniform && all_alike) return requests;
-    for (int64_t r = 0; r < requests; ++r)
-        if (uniform ? length(r) != length(0) : length(r) > threshold) return r;
-    return requests;
-}
-
 int64_t balanced_parts(int64_t tokens, int64_t heads, int64_t width, int64_t workers) {
     const int64_t blocks = heads > 0 ? tokens * ceil_div(heads, std::min<int64_t>(16, heads)) : 0;
     if (blocks == 0 || blocks * 4 >= workers) return 1;
@@ -38,8 +21,12 @@ int64_t balanced_parts(int64_t tokens, int64_t heads, int64_t width, int64_t wor
 
 BatchSplit split_decodes_and_prefills(const int32_t* query_start_loc, int64_t requests, int64_t threshold,
                                       bool uniform) {
+    const auto length = [&](int64_t r) { return int64_t(query_start_loc[r + 1]) - query_start_loc[r]; };
+    const int64_t first = requests > 0 ? length(0) : 0;
+    QueryLengths all;
+    for (int64_t r = 0; r < requests; ++r) all.add(r, length(r), first, threshold, uniform);
     BatchSplit split;
-    split.decodes = first_prefill(query_start_loc, requests, threshold, uniform);
+    split.decodes = decode_requests(all, requests, first, threshold, uniform);
     split.prefills = requests - split.decodes;
     split.decode_tokens = query_start_loc[split.decodes];
     split.prefill_tokens = query_start_loc[requests] - split.decode_tokens;

@@ -1,9 +1,35 @@
 // How a step is divided: decode and prefill requests, and the lists of a decode token over several workers.
 #pragma once
 
+#include "core/host_device.h"
+
 #include <cstdint>
 
 namespace smla {
+
+// What the rule below needs to know of the requests' query lengths, added up in any order.
+struct QueryLengths {
+    int64_t longest = 0;
+    int64_t first_prefill = INT64_MAX;  // request that is too long for a decode, or unlike the first
+    bool alike = true;                  // all as long as the first, or empty
+
+    SMLA_HOST_DEVICE void add(int64_t request, int64_t length, int64_t first, int64_t threshold,
+                              bool uniform) {
+        if (length > longest) longest = length;
+        if (length != first && length != 0) alike = false;
+        if ((uniform ? length != first : length > threshold) && request < first_prefill)
+            first_prefill = request;
+    }
+};
+
+// How many requests are decodes; `first`: the query length of request 0.
+SMLA_HOST_DEVICE inline int64_t decode_requests(const QueryLengths& all, int64_t requests, int64_t first,
+                                                int64_t threshold, bool uniform) {
+    if (all.longest <= threshold && (!uniform || threshold <= 1)) return requests;
+    if (first > threshold) return 0;
+    if (uniform && all.alike) return requests;
+    return all.first_prefill < requests ? all.first_prefill : requests;
+}
 
 // Decodes come first in a batch; everything from the first prefill on counts as prefill.
 struct BatchSplit {

@@ -58,7 +58,9 @@ std::vector<double> PoisonedCache::read(int64_t row) const {
 
 World::World(const WorldSpec& given) : spec(given), on(instance(*given.backend, given.args)), topk(0, 0) {
     Random random(spec.seed);
-    batch = random_step(random, on.config.args);
+    if (spec.context) on.place_on(*spec.context);
+    batch = spec.decodes ? decode_step(random, on.config.args, spec.decodes)
+                         : random_step(random, on.config.args);
     metadata = spec.backend->metadata(on);
     metadata->build(batch.view());
     make_caches(random);

@@ -52,6 +52,8 @@ struct WorldSpec {
     int64_t view_heads = 0;  // q and out are views of buffers with so many more heads, all NaN
     int64_t columns = 16;    // of the lists
     smla_dtype out = SMLA_F32;
+    int32_t decodes = 0;         // so many requests of one token, padded to max_tokens; 0: a random step
+    Context* context = nullptr;  // where metadata lie; null: on the host
 };
 
 class World {

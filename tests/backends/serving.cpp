@@ -7,14 +7,26 @@ namespace smla::test {
 
 namespace {
 
-void random_pages(Random& random, Batch& batch, int group, int32_t page_tokens, int32_t most_rows) {
-    const int64_t columns = (most_rows + page_tokens - 1) / page_tokens + random.in(0, 2);
+void random_pages(Random& random, Batch& batch, int group, int32_t page_tokens, int32_t most_rows,
+                  int32_t more = 2) {
+    const int64_t columns = (most_rows + page_tokens - 1) / page_tokens + random.in(0, more);
     std::vector<int32_t> pages(size_t(batch.requests() * columns));
     std::iota(pages.begin(), pages.end(), 0);
     for (size_t i = pages.size(); i > 1; --i)
         std::swap(pages[i - 1], pages[size_t(random.in(0, int32_t(i) - 1))]);
     set_table(batch, group, columns, page_tokens);
     batch.groups[size_t(group)].table = pages;
+}
+
+// Slots given: some tokens have none.
+void give_slots(Random& random, Batch& batch, Group& group) {
+    for (int64_t r = 0; r < batch.requests(); ++r)
+        for (int32_t t = batch.starts[size_t(r)]; t < batch.starts[size_t(r) + 1]; ++t) {
+            const int64_t position = batch.lengths[size_t(r)] - (batch.starts[size_t(r) + 1] - t);
+            const int32_t page = group.table[size_t(r * group.columns + position / group.page_tokens)];
+            group.slots.push_back(random.in(0, 7) ? page * group.page_tokens + position % group.page_tokens
+                                                  : -1);
+        }
 }
 
 }  // namespace
@@ -41,16 +53,22 @@ Batch random_step(Random& random, const BackendArgs& args) {
                      args.max_seq_len / args.ratio);
     if (!hybrid && (args.plan_groups & SMLA_PLAN_INDEX))
         random_pages(random, batch, kIndex, 64, args.max_seq_len);
-    if (batch.query_tokens() > 0 && random.in(0, 1)) {  // slots given: some tokens have none
-        Group& group = batch.groups[size_t(first)];
-        for (int64_t r = 0; r < batch.requests(); ++r)
-            for (int32_t t = batch.starts[size_t(r)]; t < batch.starts[size_t(r) + 1]; ++t) {
-                const int64_t position = batch.lengths[size_t(r)] - (batch.starts[size_t(r) + 1] - t);
-                const int32_t page = group.table[size_t(r * group.columns + position / group.page_tokens)];
-                group.slots.push_back(
-                    random.in(0, 7) ? page * group.page_tokens + position % group.page_tokens : -1);
-            }
-    }
+    if (batch.query_tokens() > 0 && random.in(0, 1)) give_slots(random, batch, batch.groups[size_t(first)]);
+    return batch;
+}
+
+Batch decode_step(Random& random, const BackendArgs& args, int32_t requests) {
+    Batch batch;
+    for (int32_t r = 0; r < requests; ++r) add_request(batch, 1, random.in(1, args.max_seq_len));
+    batch.tokens = args.max_tokens;
+    const bool hybrid = args.family == SMLA_FAMILY_HYBRID;
+    const int first = hybrid ? kWindow : kPrimary;
+    random_pages(random, batch, first, hybrid ? args.window_page_tokens : args.page_tokens, args.max_seq_len,
+                 0);
+    if (args.ratio > 1)
+        random_pages(random, batch, kCompressed, args.page_tokens / args.ratio, args.max_seq_len / args.ratio,
+                     0);
+    give_slots(random, batch, batch.groups[size_t(first)]);
     return batch;
 }
 

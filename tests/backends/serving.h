@@ -32,6 +32,10 @@ inline BackendInstance instance(const Backend& backend, const BackendArgs& args)
 // slot. Every request has pages of its own, and pages are shuffled.
 Batch random_step(Random& random, const BackendArgs& args);
 
+// A step as a captured graph takes it: `requests` of one token each, some of them without a slot, padded to
+// max_tokens; tables have the same shape in every step.
+Batch decode_step(Random& random, const BackendArgs& args, int32_t requests);
+
 // Numbers of an i32, i64 or u8 field by name.
 inline std::vector<int64_t> field(const Metadata& metadata, const char* name) {
     const Tensor* tensor = metadata.find(name);

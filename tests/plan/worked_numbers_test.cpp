@@ -112,12 +112,20 @@ TEST(PlanWorked, PaddingBelongsToNoRequest) {
 
 TEST(PlanWorked, SlotsFromTables) {
     // two requests of 6 and 3 tokens, 2 new tokens each, pages of 4, one padding token
-    const std::vector<int32_t> starts{0, 2, 4}, lengths{6, 3}, table{7, 2, 5, -1};
-    std::vector<int64_t> slots(5, 99);
-    slots_from_table(make_tensor(starts.data(), SMLA_I32, {3}), make_tensor(lengths.data(), SMLA_I32, {2}),
-                     make_tensor(table.data(), SMLA_I32, {2, 2}), {4, 4},
-                     make_tensor(slots.data(), SMLA_I64, {5}));
-    EXPECT_EQ(slots, (std::vector<int64_t>{8, 9, 21, 22, -1}));
+    PlanMaxima maxima{};
+    maxima.struct_size = sizeof maxima;
+    maxima.groups = SMLA_PLAN_PRIMARY;
+    maxima.max_tokens = 5;
+    maxima.max_requests = 2;
+    maxima.max_seq_len = 8;
+    Plan plan(maxima);
+    Batch batch;
+    add_request(batch, 2, 6);
+    add_request(batch, 2, 3);
+    batch.groups[kPrimary] = {.columns = 2, .table = {7, 2, 5, -1}, .page_tokens = 4};
+    batch.tokens = 5;
+    plan.build(batch.view());
+    EXPECT_EQ(values_of(plan.fields().primary_slot), (std::vector<int64_t>{8, 9, 21, 22, -1}));
 }
 
 }  // namespace

@@ -139,7 +139,7 @@ int serve(const Tool& tool, const ServeOptions& options, const ContextOptions& c
     }
     Context context = context_options.create();
     SMLA_CHECK(context.device().type() == SMLA_CPU, "--engine", context.description(),
-               "cpu or reference: metadata is built on the host");
+               "cpu or reference: inputs and caches of a replay lie on the host");
     Table table(
         {{"backend", "backend"},
          {"ratio", "ratio"},

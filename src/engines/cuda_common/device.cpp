@@ -12,12 +12,6 @@ namespace {
 
 constexpr int kBuilt[] = {SMLA_CUDA_ARCHITECTURES};
 
-// Machine code runs on its own architecture and on later minor versions of the same major one.
-bool has_code_for(int capability) {
-    return std::any_of(std::begin(kBuilt), std::end(kBuilt),
-                       [&](int built) { return built / 10 == capability / 10 && built <= capability; });
-}
-
 std::string built_list() {
     std::string out;
     for (const int built : kBuilt) out += text(out.empty() ? "sm_" : ", sm_", built);
@@ -70,6 +64,12 @@ public:
     void fill(void* to, int byte, size_t bytes, smla_stream stream) override {
         Scope scope(*this);
         if (bytes) SMLA_CUDA_CALL(cudaMemsetAsync(to, byte, bytes, stream_of(stream)));
+    }
+    void fill_rows(void* to, size_t pitch, int byte, size_t row_bytes, size_t rows,
+                   smla_stream stream) override {
+        Scope scope(*this);
+        if (row_bytes && rows)
+            SMLA_CUDA_CALL(cudaMemset2DAsync(to, pitch, byte, row_bytes, rows, stream_of(stream)));
     }
     void wait(smla_stream stream) override {
         Scope scope(*this);

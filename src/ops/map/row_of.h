@@ -36,7 +36,7 @@ SMLA_HOST_DEVICE inline int32_t closed_entry(int32_t visible_tokens, int32_t rat
 SMLA_HOST_DEVICE inline int32_t window_row(const BlockTable& table, int64_t request, int32_t visible_tokens,
                                            int32_t window, int32_t j) {
     const int32_t listed = visible_tokens < window ? visible_tokens : window;
-    return j < listed ? row_of(table, request, int64_t(visible_tokens) - listed + j) : -1;
+    return j < listed ? row_of(table, request, visible_tokens - listed + j) : -1;
 }
 
 }  // namespace smla

@@ -205,6 +205,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
     const Place place(cut, T::heads);
     float* const factors = reinterpret_cast<float*>(shared + T::factors_at);
     const FewSoftmax& softmax = block.softmax;
+    __syncwarp();  // one lane of four has written them
     const Peaks<2> peaks = *softmax.heads;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

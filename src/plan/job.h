@@ -1,0 +1,164 @@
+// A build as plain pointers, and what each of its tokens becomes: the rule of one token, shared by the host's
+// loops and the kernels of a GPU, so that both give the same bits. Where a host build refuses a batch, a
+// device cannot: what is wrong there makes padding, and nothing is read or written out of bounds.
+#pragma once
+
+#include "core/host_device.h"
+#include "ops/map/row_of.h"
+#include "plan/field_list.h"
+
+namespace smla {
+
+template <smla_dtype>
+struct Stored {
+    using type = int32_t;
+};
+template <>
+struct Stored<SMLA_I64> {
+    using type = int64_t;
+};
+template <>
+struct Stored<SMLA_U8> {
+    using type = uint8_t;
+};
+
+// Where the fields lie; null: the plan does not have it.
+struct PlanPointers {
+#define SMLA_PLAN_POINTER(name, dtype, shape, padding, feature) Stored<dtype>::type* name = nullptr;
+    SMLA_PLAN_FIELDS(SMLA_PLAN_POINTER)
+#undef SMLA_PLAN_POINTER
+};
+
+// i32 or i64 numbers of the caller, one per token.
+struct TokenNumbers {
+    const void* data = nullptr;
+    int64_t count = 0, stride = 1;
+    bool given = false, wide = false;
+
+    SMLA_HOST_DEVICE int64_t at(int64_t t) const {
+        return wide ? static_cast<const int64_t*>(data)[t * stride]
+                    : static_cast<const int32_t*>(data)[t * stride];
+    }
+};
+
+// The row of a cache group that each token writes: given, or looked up.
+struct TokenSlots {
+    TokenNumbers given;
+    BlockTable table;
+    int64_t* out = nullptr;
+};
+constexpr int kTokenGroups = 5;  // all but the compressed entries
+
+struct PlanJob {
+    int64_t tokens = 0, requests = 0;  // of the step, padding included
+    int64_t max_tokens = 0, max_requests = 0, threshold = 1, entry_columns = 0;
+    int32_t max_seq_len = 0, window = 0, ratio = 0;
+    bool uniform = false, index_entries = false;
+    const int32_t *starts = nullptr, *lengths = nullptr;  // of the caller
+    TokenNumbers rope;
+    TokenSlots slots[kTokenGroups];
+    int slot_groups = 0;
+    BlockTable window_table, entry_table, index_table;  // index_table: of entries
+    PlanPointers out;
+    // The plan's own, for the next build and for kernels.
+    int32_t* listed = nullptr;          // [max_tokens] entries that each row of entry_rows holds
+    int32_t* starts_in_step = nullptr;  // [max_requests + 1] starts as start_in_step() has them
+    int32_t* reach = nullptr;           // [2] tokens that the last build wrote, and that this one must write
+};
+
+// A query token of a request, or padding.
+struct PlanToken {
+    int32_t request = 0, position = 0;
+    bool real = false;
+};
+// How much of its request a token sees.
+struct Visible {
+    int32_t tokens = 0, entries = 0;
+};
+
+// Where a request begins: not before its predecessor, and within the step.
+SMLA_HOST_DEVICE inline int32_t start_in_step(const PlanJob& job, int64_t request, int32_t before) {
+    const int32_t given = job.starts[request];
+    const int32_t most = given < job.tokens ? given : int32_t(job.tokens);
+    return most > before ? most : before;
+}
+
+// Tokens of a request after the step; -1: a length that cannot be.
+SMLA_HOST_DEVICE inline int32_t request_length(const PlanJob& job, int64_t request, int32_t query) {
+    const int32_t length = job.lengths[request];
+    return length < query || length > job.max_seq_len ? -1 : length;
+}
+
+// Keys of a request in the gathered order of the indexer's prefill.
+SMLA_HOST_DEVICE inline int32_t gathered_keys(const PlanJob& job, int64_t request, int32_t query) {
+    const int32_t length = request_length(job, request, query);
+    return length < 0 ? 0 : job.index_entries ? length / job.ratio : length;
+}
+
+SMLA_HOST_DEVICE inline int32_t within_int32(int64_t value) {
+    return value > INT32_MAX ? INT32_MAX : int32_t(value);
+}
+
+// Token t, one of request's, whose tokens are [starts[request], starts[request + 1]).
+SMLA_HOST_DEVICE inline PlanToken token_of(const PlanJob& job, const int32_t* starts, int64_t request,
+                                           int64_t t) {
+    const int32_t length = request_length(job, request, starts[request + 1] - starts[request]);
+    if (length < 0) return {};
+    return {int32_t(request), length - int32_t(starts[request + 1] - t), true};
+}
+
+// The request of token t < starts[requests]; starts ascend.
+SMLA_HOST_DEVICE inline int64_t request_of(const int32_t* starts, int64_t requests, int64_t t) {
+    int64_t low = 0, high = requests;  // starts[low] <= t < starts[high]
+    while (high - low > 1) {
+        const int64_t middle = (low + high) / 2;
+        if (starts[middle] <= t) low = middle;
+        else high = middle;
+    }
+    return low;
+}
+
+SMLA_HOST_DEVICE inline int64_t slot_of(const TokenSlots& group, int64_t t, const PlanToken& token) {
+    if (!token.real) return -1;
+    if (!group.given.given) return row_of(group.table, token.request, token.position);
+    const int64_t slot = t < group.given.count ? group.given.at(t) : -1;
+    return slot < -1 ? -1 : slot;
+}
+
+// Everything of a token but its rows. batch_split and ragged_cu are there already.
+SMLA_HOST_DEVICE inline Visible place_token(const PlanJob& job, int64_t t, const PlanToken& token) {
+    const PlanPointers& out = job.out;
+    bool valid = token.real;
+    for (int g = 0; g < job.slot_groups; ++g) {
+        const int64_t slot = slot_of(job.slots[g], t, token);
+        job.slots[g].out[t] = slot;
+        valid = valid && slot >= 0;
+    }
+    const bool rope = token.real && job.rope.given && t < job.rope.count;
+    const int32_t visible = valid ? token.position + 1 : 0;
+    Visible sees{visible, 0};
+    out.request_of_token[t] = token.request;
+    out.position[t] = token.position;
+    out.rope_position[t] = rope ? int32_t(job.rope.at(t)) : token.position;
+    out.is_valid[t] = valid;
+    out.visible_tokens[t] = visible;
+    if (out.window_len) out.window_len[t] = visible < job.window ? visible : job.window;
+    if (out.visible_entries) {
+        const int32_t closed = closed_entry(visible, job.ratio);
+        sees.entries = visible / job.ratio;
+        out.visible_entries[t] = sees.entries;
+        out.compressed_slot[t] = row_of(job.entry_table, token.request, closed);
+        if (job.index_entries) out.index_slot[t] = row_of(job.index_table, token.request, closed);
+        if (out.entry_len) out.entry_len[t] = sees.entries;
+    }
+    if (!out.score_end) return sees;
+    const int32_t columns = job.index_entries ? sees.entries : visible;
+    const int32_t start = out.ragged_cu[token.request];
+    const bool gathered = t >= out.batch_split[2];  // decodes are not
+    out.score_end[t] = columns;
+    out.ragged_start[t] = start;
+    out.ragged_end[t] = within_int32(int64_t(start) + (gathered ? columns : 0));
+    return sees;
+}
+
+}  // namespace smla

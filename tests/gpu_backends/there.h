@@ -1,0 +1,121 @@
+// A backend's step on a GPU: arguments at addresses that stay, values in and out.
+#pragma once
+
+#include "backends/forward_world.h"
+
+#include <cuda_runtime.h>
+
+#include <cstring>
+
+namespace smla::test {
+
+class GpuBackends : public testing::Test {
+protected:
+    void SetUp() override {
+        int count = 0;
+        const cudaError_t result = cudaGetDeviceCount(&count);
+        if (result != cudaSuccess || count == 0)
+            GTEST_SKIP() << "no GPU: " << (result == cudaSuccess ? "no device" : cudaGetErrorString(result));
+        smla_context_args args{};
+        args.struct_size = sizeof args;
+        args.version = SMLA_VERSION;
+        args.engine = SMLA_ENGINE_CUDA_MMA;
+        context = std::make_unique<Context>(args);
+    }
+    Device& device() const { return context->device(); }
+    // Arguments of a backend on this GPU. V3.2 may have pages of any size.
+    BackendArgs here(BackendArgs args) const {
+        args.device = device_info(device());
+        if (args.family == SMLA_FAMILY_DSA && args.page_tokens == 0) args.page_tokens = 1;
+        return args;
+    }
+
+    std::unique_ptr<Context> context;
+};
+
+constexpr Tensor ForwardArgs::*kForwardTensors[] = {
+    &ForwardArgs::q,    &ForwardArgs::q_pe,         &ForwardArgs::k_c,
+    &ForwardArgs::k_pe, &ForwardArgs::topk_indices, &ForwardArgs::w_uk_t,
+    &ForwardArgs::w_uv, &ForwardArgs::sink,         &ForwardArgs::out,
+    &ForwardArgs::lse};
+constexpr smla_cache ForwardArgs::*kForwardCaches[] = {&ForwardArgs::kv_cache, &ForwardArgs::swa_cache};
+
+class There {
+public:
+    explicit There(Device& device) : device_(device) {}
+
+    // Copies; a second step of the same sizes lands at the same addresses.
+    ForwardArgs put(const ForwardArgs& host) {
+        ForwardArgs out = host;
+        size_t at = 0;
+        for (auto member : kForwardTensors) {
+            Tensor& tensor = out.*member;
+            mark(tensor);
+            if (present(tensor)) tensor.data = room(at, tensor.data, span_bytes(tensor));
+            ++at;
+        }
+        for (auto member : kForwardCaches) {
+            smla_cache& cache = out.*member;
+            mark(cache);
+            if (cache.data) cache.data = room(at, cache.data, cache_bytes(cache));
+            ++at;
+        }
+        device_.wait(nullptr);
+        return out;
+    }
+    // What put() took, as it is now, into the host's memory.
+    void get(const ForwardArgs& host) const {
+        device_.wait(nullptr);
+        size_t at = 0;
+        for (auto member : kForwardTensors) {
+            const Tensor& tensor = host.*member;
+            if (present(tensor))
+                device_.download(tensor.data, rooms_[at].data(), span_bytes(tensor), nullptr);
+            ++at;
+        }
+        for (auto member : kForwardCaches) {
+            const smla_cache& cache = host.*member;
+            if (cache.data) device_.download(cache.data, rooms_[at].data(), cache_bytes(cache), nullptr);
+            ++at;
+        }
+    }
+
+private:
+    template <class Memory>
+    void mark(Memory& memory) const {
+        memory.device_type = device_.type();
+        memory.device_index = device_.index();
+    }
+    void* room(size_t at, const void* host, size_t bytes) {
+        if (rooms_.size() <= at) rooms_.resize(at + 1);
+        if (rooms_[at].bytes() < bytes || !rooms_[at].data()) rooms_[at] = DeviceBuffer(device_, bytes);
+        device_.upload(rooms_[at].data(), host, bytes, nullptr);
+        return rooms_[at].data();
+    }
+    Device& device_;
+    std::vector<DeviceBuffer> rooms_;
+};
+
+// Scratch of exactly the size that a call asks for, all of it dirty but the counters, and a canary behind it.
+class Scratch {
+public:
+    Scratch(Device& device, size_t bytes) : device_(device), bytes_(bytes), memory_(device, bytes + kCanary) {
+        device.fill(memory_.data(), 0xff, memory_.bytes(), nullptr);
+        device.fill(memory_.data(), 0, kWorkspaceHeader, nullptr);
+        device.wait(nullptr);
+    }
+    Workspace get() const { return {memory_.data(), bytes_}; }
+    void expect_within() const {
+        std::vector<uint8_t> tail(kCanary);
+        device_.download(tail.data(), static_cast<char*>(memory_.data()) + bytes_, kCanary, nullptr);
+        EXPECT_TRUE(std::all_of(tail.begin(), tail.end(), [](uint8_t b) { return b == 0xff; }));
+    }
+
+private:
+    static constexpr size_t kCanary = 4096;
+    Device& device_;
+    size_t bytes_;
+    DeviceBuffer memory_;
+};
+
+}  // namespace smla::test
