@@ -1,6 +1,6 @@
 // attend on the cuda_mma engine of the first GPU: times of the shapes in docs/kernels/cuda_attend.md. A time
 // is that of one call of a captured graph of calls over different row lists, L2 flushed before each replay,
-// median of 30. tests/gpu_attend checks the results. usage: cuda_attend [only=PART OF A CASE'S NAME] [sweep]
+// median of 30. tests/gpu checks the results. usage: cuda_attend [only=PART OF A CASE'S NAME] [sweep]
 #include "cuda_peaks.h"
 #include "engines/context.h"
 #include "engines/cuda_common/check.h"

@@ -19,6 +19,9 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 struct Workspace {
     void* data = nullptr;
     size_t bytes = 0;
+
+    // What a kernel may plan with. Never 0, which as a budget means none: no workspace is the least one.
+    size_t budget() const { return bytes < kWorkspaceHeader ? kWorkspaceHeader : bytes; }
 };
 
 // Hands out 64-byte aligned blocks. With no memory behind it, it only adds up: the same code sizes and

@@ -31,7 +31,7 @@ const char* run_stage(const ArgsOf<S>& args, const Env& env) {
     const ExpectDevice expected(env.device->type(), env.device->index());
     OpOf<S>::check(args);
     const auto& kernel = choose<S>(args, env);
-    const size_t needed = kernel.workspace(args, env, env.workspace.bytes);
+    const size_t needed = kernel.workspace(args, env, env.workspace.budget());
     if (needed > env.workspace.bytes && needed > kWorkspaceHeader)
         fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(env.workspace.bytes),
              text("at least ", needed));

@@ -25,6 +25,7 @@ public:
     void upload(void*, const void*, size_t, smla_stream) override {}
     void download(void*, const void*, size_t, smla_stream) override {}
     void fill(void*, int, size_t, smla_stream) override {}
+    void fill_rows(void*, size_t, int, size_t, size_t, smla_stream) override {}
     void wait(smla_stream) override {}
     bool capturing(smla_stream) override { return false; }
     double seconds_of(smla_stream, const std::function<void()>&) override { return 0; }

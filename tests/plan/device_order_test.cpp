@@ -1,5 +1,5 @@
 // The rule of one token, applied in the order of a GPU, gives what the host's loops give; and what they would
-// refuse becomes padding. tests/gpu_plan holds the kernels to the same.
+// refuse becomes padding. tests/gpu holds the kernels to the same.
 #include "device_order.h"
 #include "random_batch.h"
 

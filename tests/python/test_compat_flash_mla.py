@@ -7,7 +7,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import smla
 from flash_mla_world import (
     DEVICES,
     PACKED_DTYPES,

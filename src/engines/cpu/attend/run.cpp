@@ -50,7 +50,7 @@ void join_splits(const Call& call, const Env& env, const std::vector<Scratch>& s
 }  // namespace
 
 void run(const smla_attend_args& args, const Micro& micro, const Env& env) {
-    const Plan plan(args, micro, env, env.workspace.bytes);
+    const Plan plan(args, micro, env, env.workspace.budget());
     if (plan.tokens == 0) return;
     std::vector<Source> sources;
     for (const smla_attend_source* source : {&args.primary, &args.extra})

@@ -42,7 +42,7 @@ size_t score_workspace(const ScoreKernel& kernel, const smla_score_args& args, c
 void run_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env) {
     const int64_t tokens = args.q.shape[0], columns = args.logits.shape[1];
     const int heads = int(args.q.shape[1]), width = int(args.q.shape[2]), threads = env.threads();
-    const int rows = score_block_rows(kernel, tokens, heads, width, threads, env.workspace.bytes);
+    const int rows = score_block_rows(kernel, tokens, heads, width, threads, env.workspace.budget());
     Arena arena(env.workspace);
     std::vector<ScoreScratch> scratch(static_cast<size_t>(threads));
     for (ScoreScratch& each : scratch) {

@@ -92,7 +92,7 @@ class Stream {
 public:
     Stream(const smla_score_select_args& args, const Env& env, const Kernels& kernels)
         : args_(args),
-          plan_(*kernels.score, args, env, env.workspace.bytes),
+          plan_(*kernels.score, args, env, env.workspace.budget()),
           select_(*kernels.select),
           tiles_(args.score, *kernels.score, args.columns),
           scratch_(static_cast<size_t>(plan_.threads)) {

@@ -158,7 +158,7 @@ size_t select_workspace(const SelectKernel&, const smla_select_args& args, const
 }
 
 void run_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env) {
-    const int64_t capacity = capacity_of(args, env, env.workspace.bytes);
+    const int64_t capacity = capacity_of(args, env, env.workspace.budget());
     Arena arena(env.workspace);
     std::vector<Scratch> scratch(size_t(env.threads()));
     for (Scratch& each : scratch) each.take(arena, args, capacity);

@@ -70,7 +70,7 @@ size_t mma_workspace(const Args& args, const Env& env, size_t budget) {
     return schedule(args, env, budget).workspace();
 }
 void mma_run(const Args& args, const Env& env) {
-    run_mma(args, schedule(args, env, env.workspace.bytes), env);
+    run_mma(args, schedule(args, env, env.workspace.budget()), env);
 }
 
 template <int Width>

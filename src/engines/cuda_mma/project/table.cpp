@@ -38,7 +38,7 @@ std::shared_ptr<const LtProduct> product_of(const LtShape& shape, const Env& env
 // Asking makes the products that a run will need, outside of captures: a call that was sized, explained or
 // run with these shapes is prepared.
 std::string refuse_lt(const Args& args, const Env& env) {
-    const LtRoute route = lt_route(args, env.workspace.bytes);
+    const LtRoute route = lt_route(args, env.workspace.budget());
     if (!route.refusal.empty()) return route.refusal;
     if (cublaslt().library.empty()) return "no cuBLASLt library was found at run time";
     if (env.device->type() != SMLA_CUDA) return "";
@@ -73,7 +73,7 @@ void run_pass(const Args& args, const Env& env, const LtRoute& route, char* scra
 }
 
 void run_lt(const Args& args, const Env& env) {
-    const LtRoute route = lt_route(args, env.workspace.bytes);
+    const LtRoute route = lt_route(args, env.workspace.budget());
     Arena arena(env.workspace);
     char* scratch = route.scratch() ? arena.take<char>(route.scratch() + kLtAlignment) : nullptr;
     scratch += (kLtAlignment - reinterpret_cast<uintptr_t>(scratch) % kLtAlignment) % kLtAlignment;

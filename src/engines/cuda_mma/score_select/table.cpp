@@ -75,7 +75,8 @@ std::string refuse(const Args& args, const Env& env) {
 
 class Parts {
 public:
-    Parts(const Args& args, const Env& env) : args_(args), env_(env), plan_(args, env, env.workspace.bytes) {
+    Parts(const Args& args, const Env& env)
+        : args_(args), env_(env), plan_(args, env, env.workspace.budget()) {
         Arena arena(env.workspace);
         scratch_ = plan_.take(arena, env);
     }
