@@ -4,14 +4,11 @@
 //         V is the first 512 values of K. f32 sums; weights are rounded to bf16 for the second product.
 // Tile:   16 heads x 32 keys, 4 warps. One token per block, a split of its rows each.
 // Roles:  all warps do everything. Score: they share the width (warp p takes every fourth 16 columns),
-// queries
-//         live in registers, partial products meet in shared memory (exchange), each warp computes the same
-//         softmax and keeps the weights as operands. Value: a warp takes 512 / 4 columns.
-// Shared: keys [32, width] bf16, two buffers (swizzled, keys.cuh) | raw records | exchange | factors; sizes
-// in
-//         tile.cuh. At most 99 KB.
-// Stages: bf16 rows: cp.async of tile j + 1 while tile j is multiplied. fp8: raw bytes of tile j + 1 are
-// under
+//         queries live in registers, partial products meet in shared memory (exchange), each warp computes
+//         the same softmax and keeps the weights as operands. Value: a warp takes 512 / 4 columns.
+// Shared: keys [32, width] bf16, two buffers, one for fp8 (swizzled, keys.cuh) | raw records | exchange |
+//         factors | rows; sizes in tile.cuh. At most 99 KB.
+// Stages: bf16: cp.async of tile j + 1 while tile j is multiplied. fp8: raw bytes of tile j + 1 are under
 //         way while tile j is multiplied; after its values each 8 lanes decode the row that they copied.
 // Barriers per tile: buffers (top), exchange; fp8, one buffer: once more before it is filled again.
 // Why:    memory-bound: small blocks, several on a multiprocessor, hide each other's phases. Splitting the

@@ -3,31 +3,28 @@
 // Maths:  S = Q K^T; weights = exp2(S * scale - peak), running over tiles of 16 listed rows; O += weights V;
 //         V is the first 512 values of K. f32 sums; weights are rounded to bf16 for the second product.
 // Tile:   64 heads x 16 keys, two teams of 4 warps with 32 heads each. One token per block, a split of its
-// rows. Roles:  a team walks all tiles at its own pace and makes every second one for both: even tiles are
-// team 0's,
-//         odd ones team 1's. Score: warp p takes every fourth 16 columns for its team's 32 heads, queries
-//         live in registers. The partial products are exchanged so that warp p holds 8 heads x 16 keys whole:
-//         softmax is computed once. Weights and what sums shrink by go through shared memory; value: warp p
+//         rows each.
+// Roles:  a team walks all tiles at its own pace and makes every second one for both: even tiles are those
+//         of team 0. Score: warp p takes every fourth 16 columns for its team's 32 heads, queries live in
+//         registers. The partial products are exchanged so that warp p holds 8 heads x 16 keys whole:
+//         softmax is computed once. Weights and what sums shrink by go through shared memory. Value: warp p
 //         takes 128 columns for 32 heads.
-// Shared: keys [16, width] bf16, 4 buffers, 3 for fp8 (swizzled, keys.cuh) | raw records, one tile per team |
-//         exchange and weights per team | factors | mbarriers | masks of holes; tile.cuh. At most 99 KB.
-// Stages: bf16: cp.async of tile t + 2 begins with tile t. fp8: the team that made tile t decodes t + 2 after
-// the
-//         values of t, from raw bytes that are under way since it decoded t.
+// Shared: keys [16, width] bf16, 4 buffers, 3 for fp8 (swizzled, keys.cuh) | raw records, one tile per team
+//         | exchange and weights per team | factors | mbarriers | masks of holes; tile.cuh. At most 99 KB.
+// Stages: bf16: cp.async of tile t + 2 begins with tile t. fp8: the team that made tile t decodes t + 2
+//         after the values of t, from raw bytes that are under way since it decoded t.
 // Barriers:
 //   full[b]   the 128 threads of the maker arrive (bf16: once their copies are done) and, bf16, one lane per
-//   row
-//             when it has stored the row's byte of the mask; all warps wait before they read buffer b
+//             row when it has stored the row's byte of the mask; all warps wait before they read buffer b
 //   empty[b]  one lane of each of the 8 warps arrives after its last read of b; the maker waits before it
-//   writes 1 + team  named, 128 threads, twice per tile: products exchanged; weights stored. Between two uses
-//   of either
-//             memory every warp passes the other barrier.
-// Why:    64 heads x 512 f32 sums are half a register file: one block of 8 warps, two per scheduler. Were all
-// in
-//         step, each phase's latency would stand alone; two teams that only meet at full buffers drift apart
-//         (a maker is late by what it makes), so that one multiplies while the other waits. 16 keys instead
-//         of 32 make room for the third buffer that this takes. Four parts of the width for 32 heads read
-//         each key twice per score, where two parts for 16 heads read it four times.
+//             writes
+//   1 + team  named, 128 threads, twice per tile: products exchanged; weights stored. Between two uses of
+//             either memory every warp passes the other barrier.
+// Why:    64 heads x 512 f32 sums are half a register file: one block of 8 warps, two per scheduler. Were
+//         all in step, each phase's latency would stand alone; two teams that only meet at full buffers
+//         drift apart (a maker is late by what it makes), so that one multiplies while the other waits. 16
+//         keys instead of 32 make room for the third buffer that this takes. Four parts of the width for 32
+//         heads read each key twice per score, where two parts for 16 heads read it four times.
 // Prediction and results: docs/kernels/cuda_attend.md.
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_common/ptx/barrier.cuh"
