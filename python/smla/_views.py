@@ -1,4 +1,4 @@
-"""Tensors that the library owns, as NumPy views."""
+"""Tensors that the library owns, as views: NumPy's, or of a GPU's memory."""
 
 import ctypes as c
 
@@ -7,7 +7,6 @@ import numpy as np
 from ._abi import DeviceType, Dtype, Tensor
 from ._dtypes import ITEM_BYTES, NUMPY
 from ._library import check
-from .errors import Unsupported
 
 
 class _Memory:
@@ -17,35 +16,44 @@ class _Memory:
         self.__array_interface__, self._owner = interface, owner
 
 
-def numpy_view(tensor, owner, name):
-    """A read-only view of a smla_tensor on the host; None if it is absent. Contents change with the next
-    build.
+class GpuView:
+    """Memory of a GPU that smla owns: `cupy.asarray(view)` and `torch.as_tensor(view, device="cuda")` take it
+    without a copy. shape: tuple; dtype: NumPy's; device: index of the GPU. Only to be read; what the stream
+    of the build that fills it has done is there.
+    """
+
+    def __init__(self, interface, owner, device):
+        self.__cuda_array_interface__, self._owner, self.device = interface, owner, device
+        self.shape, self.dtype = interface["shape"], np.dtype(interface["typestr"])
+
+    def __repr__(self):
+        return f"smla.GpuView({list(self.shape)}, {self.dtype}, cuda:{self.device})"
+
+
+def view(tensor, owner):
+    """A view of a smla_tensor: NumPy's, read-only, or a GpuView; None if it is absent. Contents change with
+    the next build.
     """
     if tensor.ndim == 0:
         return None
-    if tensor.device_type != DeviceType.CPU:
-        raise Unsupported(f"{name}: got memory of a GPU, wanted host memory", name, "cuda", "cpu")
-    dtype = Dtype(tensor.dtype)
+    dtype, gpu = Dtype(tensor.dtype), tensor.device_type != DeviceType.CPU
     shape = tuple(tensor.shape[: tensor.ndim])
-    if 0 in shape or not tensor.data:
+    if not gpu and (0 in shape or not tensor.data):
         return np.empty(shape, NUMPY[dtype])
-    strides = tuple(stride * ITEM_BYTES[dtype] for stride in tensor.stride_elems[: tensor.ndim])
-    return np.asarray(
-        _Memory(
-            {
-                "version": 3,
-                "data": (tensor.data, True),
-                "shape": shape,
-                "strides": strides,
-                "typestr": np.dtype(NUMPY[dtype]).str,
-            },
-            owner,
-        )
-    )
+    interface = {
+        "version": 3,
+        "data": (tensor.data or 0, not gpu),  # PyTorch refuses a GPU's memory that is marked read-only
+        "shape": shape,
+        "strides": tuple(stride * ITEM_BYTES[dtype] for stride in tensor.stride_elems[: tensor.ndim]),
+        "typestr": np.dtype(NUMPY[dtype]).str,
+    }
+    if gpu:
+        return GpuView(interface, owner, tensor.device_index)
+    return np.asarray(_Memory(interface, owner))
 
 
 def field(function, handle, name, owner):
     """The view that a function (handle, name, smla_tensor*) gives."""
     out = Tensor()
     check(function(handle, name.encode(), c.byref(out)))
-    return numpy_view(out, owner, name)
+    return view(out, owner)

@@ -257,8 +257,8 @@ class Metadata:
         self._batch = keep  # block_table fields show the caller's own tables
 
     def field(self, name):
-        """A field by the original's name ("req_id_per_token", "plan.position"): a NumPy view. On a GPU only
-        numbers lie on the host.
+        """A field by the original's name ("req_id_per_token", "plan.position"): a NumPy view; of
+        memory of a GPU a GpuView.
         """
         return _views.field(lib.smla_metadata_field, self.handle, name, (self, self._batch))
 

@@ -200,7 +200,7 @@ class Session:
         """Selection of the last step, [T,k] i32: a copy. None without an indexer."""
         out = _abi.Tensor()
         check(lib.smla_session_topk(self.handle, c.byref(out)))
-        view = _views.numpy_view(out, self, "topk")
+        view = _views.view(out, self)
         return None if view is None else view.copy()
 
     def length(self, request=0):

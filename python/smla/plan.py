@@ -130,7 +130,7 @@ class Plan:
 
     def field(self, name):
         """A field (smla/plan.h lists them) as a NumPy view of the plan's memory, in the shape of the last
-        build. Of a plan on this machine.
+        build; of a plan on a GPU a GpuView.
         """
         return _views.field(lib.smla_plan_field, self.handle, name, self)
 

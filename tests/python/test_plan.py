@@ -6,6 +6,7 @@ import weakref
 import numpy as np
 import pytest
 import smla
+from smla import _views
 
 INT32_MAX = 2**31 - 1
 PER_TOKEN = {  # of a token that belongs to no request; those that are not here hold 0
@@ -264,6 +265,67 @@ def test_views_keep_the_plan_alive():
     del part
     gc.collect()
     assert not alive()
+
+
+def test_views_of_a_gpu_say_where_they_lie():
+    tensor = smla._abi.Tensor(
+        data=0x1000, dtype=smla._abi.Dtype.I32, ndim=2, device_type=smla._abi.DeviceType.CUDA, device_index=1
+    )
+    tensor.shape[:2], tensor.stride_elems[:2] = (3, 5), (8, 1)
+    owner = Owner()
+    alive = weakref.ref(owner)
+    view = _views.view(tensor, owner)
+    assert view.__cuda_array_interface__ == {
+        "version": 3,
+        "data": (0x1000, False),
+        "shape": (3, 5),
+        "strides": (32, 4),
+        "typestr": "<i4",
+    }
+    assert (view.shape, view.dtype, view.device) == ((3, 5), np.dtype("int32"), 1)
+    del owner
+    assert alive() is not None and "cuda:1" in repr(view)
+
+
+class Owner:
+    """Of the memory under a view."""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", PLANS)
+def test_a_plan_on_a_gpu_holds_the_same(kind):
+    """Built from PyTorch's tensors there, and read through views without a copy."""
+    torch = pytest.importorskip("torch")
+    groups, more = PLANS[kind]
+    options = {"max_tokens": 70, "max_requests": 5, "max_seq_len": 157, **more}
+    random, context = np.random.default_rng(3), smla.Context("cuda_mma")
+    host = smla.Plan(groups, **options)
+    plan = smla.Plan(groups, **options, context=context)
+
+    def there(array):
+        return None if array is None else torch.from_numpy(np.array(array)).cuda()
+
+    for _ in range(20):
+        step = Step(random, options, groups)
+        if not step.tokens:  # must be told to a GPU's plan
+            continue
+        step.build(host)
+        placed = {
+            name: group._replace(block_table=there(group.block_table), slots=there(group.slots))
+            for name, group in step.groups.items()
+        }
+        plan.build(
+            there(step.starts),
+            there(step.seq_lens),
+            tokens=step.tokens,
+            rope_positions=there(step.rope),
+            **placed,
+        )
+        for name in host.fields:
+            if 0 not in plan.field(name).shape:
+                view = torch.as_tensor(plan.field(name), device="cuda")
+                np.testing.assert_array_equal(view.cpu().numpy(), host.field(name), name)
+                assert view.data_ptr() == plan.field(name).__cuda_array_interface__["data"][0]
 
 
 def test_tensors_of_pytorch():
