@@ -65,8 +65,11 @@ std::vector<std::string> faults(const std::vector<std::vector<std::string>>& row
                       last.find("golden files") != std::string::npos;
         for (std::sregex_iterator found(last.begin(), last.end(), name), end; found != end; ++found) {
             reason = true;
-            const std::string macro = (*found)[1].str() + ", " + (*found)[2].str() + ")";
-            if (tests.find("(" + macro) == std::string::npos)
+            const std::string suite = (*found)[1].str(), test = (*found)[2].str() + ")";
+            // those of the contract are written once for processors and GPUs (tests/contract/engines.h)
+            const bool twice =
+                suite == "Contract" && tests.find("CONTRACT_TEST(" + test) != std::string::npos;
+            if (!twice && tests.find("(" + suite + ", " + test) == std::string::npos)
                 out.push_back("row '" + label + "' names a test that is not there: " + found->str());
         }
         if (!reason) out.push_back("row '" + label + "' has neither a test nor a reason");
