@@ -239,8 +239,8 @@ void sweep() {
     std::printf("\n");
     for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_656})
         for (const auto& [tokens, heads] :
-             {std::pair(1, 16), {1, 128}, {4, 128}, {16, 16}, {16, 128}, {128, 16}})
-            for (const int tile : {16, 64}) {
+             {std::pair(1, 16), {1, 128}, {4, 128}, {16, 16}, {16, 128}, {128, 16}, {128, 32}, {128, 128}})
+            for (const int tile : {16, 32, 64}) {
                 if (tile > heads) continue;
                 const Shape shape{tokens, heads, 576, format, 2048, 0, 8192};
                 std::printf("%-20s tile %2d", shape_name(shape).c_str(), tile);

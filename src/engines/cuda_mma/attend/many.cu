@@ -1,18 +1,19 @@
-// attend by mma.sync on bf16 for 64 heads, for keys of 576 or 512 values and values of 512.
+// attend by mma.sync on bf16 for 64 and for 32 heads, for keys of 576 or 512 values and values of 512.
 //
 // Maths:  S = Q K^T; weights = exp2(S * scale - peak), running over tiles of 16 listed rows; O += weights V;
 //         V is the first 512 values of K. f32 sums; weights are rounded to bf16 for the second product.
-// Tile:   64 heads x 16 keys, two teams of 4 warps with 32 heads each. One token per block, a split of its
-//         rows each.
+// Tile:   64 heads x 16 keys, two teams of 4 warps with 32 heads each; or one team. One token per block, a
+//         split of its rows each.
 // Roles:  a team walks all tiles at its own pace and makes every second one for both: even tiles are those
-//         of team 0. Score: warp p takes every fourth 16 columns for its team's 32 heads, queries live in
-//         registers. The partial products are exchanged so that warp p holds 8 heads x 16 keys whole:
-//         softmax is computed once. Weights and what sums shrink by go through shared memory. Value: warp p
-//         takes 128 columns for 32 heads.
-// Shared: keys [16, width] bf16, 4 buffers, 3 for fp8 (swizzled, keys.cuh) | raw records, one tile per team
-//         | exchange and weights per team | factors | mbarriers | masks of holes; tile.cuh. At most 99 KB.
-// Stages: bf16: cp.async of tile t + 2 begins with tile t. fp8: the team that made tile t decodes t + 2
-//         after the values of t, from raw bytes that are under way since it decoded t.
+//         of team 0; one team makes all. Score: warp p takes every fourth 16 columns for its team's 32 heads,
+//         queries live in registers. The partial products are exchanged so that warp p holds 8 heads x 16
+//         keys whole: softmax is computed once. Weights and what sums shrink by go through shared memory.
+//         Value: warp p takes 128 columns for 32 heads.
+// Shared: keys [16, width] bf16, 4 buffers, 3 for fp8; one team: 3 and 2 (swizzled, keys.cuh) | raw records,
+//         one tile per team | exchange and weights per team | factors | mbarriers | masks of holes; tile.cuh.
+//         At most 99 KB.
+// Stages: bf16: cp.async of tile t + 2 begins with tile t. fp8: the team that made tile t decodes its next,
+//         t + 2 or t + 1, after the values of t, from raw bytes that are under way since it decoded t.
 // Barriers:
 //   full[b]   the 128 threads of the maker arrive (bf16: once their copies are done) and, bf16, one lane per
 //             row when it has stored the row's byte of the mask; all warps wait before they read buffer b
@@ -24,7 +25,8 @@
 //         all in step, each phase's latency would stand alone; two teams that only meet at full buffers
 //         drift apart (a maker is late by what it makes), so that one multiplies while the other waits. 16
 //         keys instead of 32 make room for the third buffer that this takes. Four parts of the width for 32
-//         heads read each key twice per score, where two parts for 16 heads read it four times.
+//         heads read each key twice per score, where two parts for 16 heads read it four times. 32 heads
+//         alone: two blocks on a multiprocessor that can hold their memory drift apart by themselves.
 // Prediction and results: docs/kernels/cuda_attend.md.
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_common/ptx/barrier.cuh"
@@ -63,36 +65,36 @@ public:
     __device__ Maker(const Arguments& args, const Tiles<T::keys>& tiles, char* shared)
         : args_(args), tiles_(tiles), shared_(shared), base_(cuda::shared_address(shared)) {}
 
-    // Row numbers of the team's first tile.
+    // Row numbers of the team's first tiles.
     __device__ void begin() {
-        fetch(team_of_warp());
-        arrive();
+        for (int i = 0; i < T::rows_ahead; ++i) fetch(team_of_warp() + i * T::teams);
+        arrive<0>();
     }
     // bf16: tile t is on its way into its buffer.
     __device__ void copy(int t, const Turn<T>& turn) {
         if (t >= tiles_.count()) return;
-        arrive();  // the row numbers
+        arrive<T::rows_ahead - 1>();  // the row numbers; a tile's copies belong to what is fetched after them
         wait_until_empty(turn);
         publish(t, Filler<T>::copy_bf16(tiles_, t, 0, base_ + uint32_t(turn.buffer * T::keys_bytes)));
         cuda::mbarrier_arrive_after_copies(turn.full(base_));
         if (threadIdx.x % 8 == 0) cuda::mbarrier_arrive(turn.full(base_));  // what it published
-        fetch(t + 2);
+        fetch(t + T::rows_ahead * T::teams);
     }
     // fp8: the records of tile t are on their way, and the row numbers of the next.
     __device__ void send(int t) {
         __syncwarp();  // the warp has decoded what lies there
         if (t < tiles_.count()) Filler<T>::copy_raw(tiles_, t, 0, cuda::shared_address(raw()));
-        fetch(t + 2);
+        fetch(t + T::teams);
     }
     // fp8: tile t, sent before, is in its buffer.
     __device__ void decode(int t, const Turn<T>& turn) {
         if (t >= tiles_.count()) return;
-        arrive();
+        arrive<0>();
         wait_until_empty(turn);
         Filler<T>::decode_row(args_, tiles_, t, 0, raw(), shared_ + turn.buffer * T::keys_bytes);
         publish(t, tiles_.row(t, Filler<T>::row_of(0)).valid);
         cuda::mbarrier_arrive(turn.full(base_));
-        send(t + 2);
+        send(t + T::teams);
     }
 
 private:
@@ -101,9 +103,10 @@ private:
         tiles_.fetch(t, Filler<T>::row_of(0));
         cuda::cp_async_commit();
     }
-    // What this warp has on its way is there, for all of its lanes.
+    // What this warp has on its way but the last `Pending` is there, for all of its lanes.
+    template <int Pending>
     __device__ void arrive() {
-        cuda::cp_async_wait<0>();
+        cuda::cp_async_wait<Pending>();
         __syncwarp();
     }
     // True at once in a buffer's first turn: the phase before a barrier's first counts as over.
@@ -228,19 +231,22 @@ struct Team {
         Maker<T> maker(args, tiles, shared);
         Turn<T> turn;
         maker.begin();
-        if constexpr (T::coded) maker.send(team);
-        else maker.copy(team, turn.after(team));
+        if constexpr (T::coded) {
+            maker.send(team);
+        } else {
+            for (int t = team; t < T::ahead; t += T::teams) maker.copy(t, turn.after(t));
+        }
         load_queries<T>(args, place.token, place.head + T::team_heads * team, q);
         if constexpr (T::coded) maker.decode(team, turn.after(team));
         for (int t = 0; t < tiles.count(); ++t, turn = turn.after(1)) {
-            const bool makes = t % 2 == team;
-            if (!T::coded && makes) maker.copy(t + 2, turn.after(2));
+            const bool makes = t % T::teams == team;
+            if (!T::coded && makes) maker.copy(t + T::ahead, turn.after(T::ahead));
             cuda::mbarrier_wait(turn.full(base), turn.parity);
             const Mask mask(shared + T::masks_at + 16 * (t % 4));
             if (mask.any()) attend_tile(sums, turn.buffer, mask);
             // no lane runs ahead of the warp's last ldmatrix
             if (threadIdx.x % 32 == 0) cuda::mbarrier_arrive(turn.empty(base));
-            if (T::coded && makes) maker.decode(t + 2, turn.after(2));
+            if (T::coded && makes) maker.decode(t + T::ahead, turn.after(T::ahead));
         }
     }
 
@@ -287,12 +293,17 @@ __global__ void __launch_bounds__(T::threads, T::resident)
                       reinterpret_cast<const float*>(shared + T::factors_at), sums);
 }
 
+template <class T>
+void launch_team(const smla_attend_args& args, const Schedule& schedule, const Cut& cut, const Env& env) {
+    cuda::launch(attend_many<T>, schedule.blocks(), T::threads, T::bytes, env, Arguments(args), cut);
+}
+
 }  // namespace
 
 template <int Width, bool Coded>
 void launch_many(const smla_attend_args& args, const Schedule& schedule, const Cut& cut, const Env& env) {
-    using T = ManyHeads<Width, Coded>;
-    cuda::launch(attend_many<T>, schedule.blocks(), T::threads, T::bytes, env, Arguments(args), cut);
+    if (schedule.heads == kSomeHeads) launch_team<SomeHeads<Width, Coded>>(args, schedule, cut, env);
+    else launch_team<ManyHeads<Width, Coded>>(args, schedule, cut, env);
 }
 template void launch_many<576, false>(const smla_attend_args&, const Schedule&, const Cut&, const Env&);
 template void launch_many<576, true>(const smla_attend_args&, const Schedule&, const Cut&, const Env&);

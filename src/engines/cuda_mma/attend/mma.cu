@@ -27,14 +27,15 @@ void run_mma(const smla_attend_args& args, const Schedule& schedule, const Env& 
     if (cut.splits > 1) join_splits(args, cut, env);
 }
 
+template <int Width, bool Coded>
+static size_t bytes_of(int heads) {
+    return heads == kFewHeads    ? FewHeads<Width, Coded>::bytes
+           : heads == kSomeHeads ? SomeHeads<Width, Coded>::bytes
+                                 : ManyHeads<Width, Coded>::bytes;
+}
 size_t shared_bytes(int heads, int width, bool coded) {
-    const auto pick = [&](size_t few_coded, size_t few, size_t many_coded, size_t many) {
-        return heads == kFewHeads ? (coded ? few_coded : few) : coded ? many_coded : many;
-    };
-    return width == 576 ? pick(FewHeads<576, true>::bytes, FewHeads<576, false>::bytes,
-                               ManyHeads<576, true>::bytes, ManyHeads<576, false>::bytes)
-                        : pick(FewHeads<512, true>::bytes, FewHeads<512, false>::bytes,
-                               ManyHeads<512, true>::bytes, ManyHeads<512, false>::bytes);
+    if (width == 576) return coded ? bytes_of<576, true>(heads) : bytes_of<576, false>(heads);
+    return coded ? bytes_of<512, true>(heads) : bytes_of<512, false>(heads);
 }
 
 }  // namespace smla::cuda_attend

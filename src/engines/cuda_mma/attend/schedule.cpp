@@ -15,7 +15,8 @@ namespace {
 struct Costs {
     double tile, sharing, start;
 };
-constexpr Costs kMany = {3800, 0, 25000}, kManyCoded = {4800, 0, 25000};
+constexpr Costs kMany = {4100, 0, 25000}, kManyCoded = {5100, 0, 25000};
+constexpr Costs kSome = {2800, 1200, 15000}, kSomeCoded = {3000, 1800, 15000};
 constexpr Costs kFew = {2040, 660, 9000}, kFewCoded = {2700, 1300, 9000};
 constexpr double kJoin = 5500, kJoinPerSplit = 125;  // the second kernel
 constexpr double kSumsPerCycle = 2000;               // bytes of splits' sums, of the whole device
@@ -23,6 +24,7 @@ constexpr double kMemoryPerCycle = 2000;             // bytes of listed rows
 
 const Costs& costs_of(const Schedule& plan) {
     if (plan.heads == kManyHeads) return plan.coded ? kManyCoded : kMany;
+    if (plan.heads == kSomeHeads) return plan.coded ? kSomeCoded : kSome;
     return plan.coded ? kFewCoded : kFew;
 }
 
@@ -31,7 +33,10 @@ double cost(const Schedule& plan, int64_t tiles, double bytes, int width, const 
     const double processors = std::max(1, device.multiprocessors);
     const double fit =
         std::floor(double(device.shared_bytes) / double(shared_bytes(plan.heads, width, plan.coded)));
-    const int registers = plan.heads == kManyHeads ? 1 : plan.coded ? kFewCodedResident : kFewResident;
+    const int registers = plan.heads == kManyHeads   ? 1
+                          : plan.heads == kSomeHeads ? kSomeResident
+                          : plan.coded               ? kFewCodedResident
+                                                     : kFewResident;
     const double resident = std::clamp(fit, 1., double(registers));
     const double blocks = double(plan.blocks());
     const double waves = std::ceil(blocks / (processors * resident));
@@ -68,14 +73,16 @@ Schedule schedule(const smla_attend_args& args, const Env& env, size_t budget) {
         return plan.splits == 1 || budget == 0 || plan.workspace() <= budget;
     };
     if (env.batch_invariant) {  // from heads and rows alone
-        best.heads = best.all_heads <= 2 * kFewHeads ? kFewHeads : kManyHeads;
+        best.heads = best.all_heads <= kFewHeads    ? kFewHeads
+                     : best.all_heads <= kSomeHeads ? kSomeHeads
+                                                    : kManyHeads;
         best.splits = int(std::clamp<int64_t>(tiles / 16, 1, kMaxSplits));
         return best;
     }
     const int most = int(std::clamp<int64_t>(tiles, 1, kMaxSplits));
     double least = -1;
-    for (const int heads : {kFewHeads, kManyHeads}) {
-        if (heads == kManyHeads && best.all_heads <= kFewHeads) continue;
+    for (const int heads : {kFewHeads, kSomeHeads, kManyHeads}) {
+        if (heads > kFewHeads && best.all_heads <= heads / 2) continue;
         // coarser for many: a call pays for each one that is weighed
         for (int splits = 1; splits <= most; splits += splits < 16 ? 1 : splits < 64 ? 4 : 16) {
             Schedule plan = best;

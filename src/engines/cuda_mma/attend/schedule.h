@@ -9,9 +9,9 @@ namespace smla::cuda_attend {
 constexpr int kValueWidth = 512;
 constexpr int kKeys = 32;        // listed rows that a block takes at a time
 constexpr int kMaxSplits = 128;  // blocks that share a token's rows
-constexpr int kFewHeads = 16, kManyHeads = 64;
-constexpr int kFewResident = 2,
-              kFewCodedResident = 3;  // blocks per multiprocessor, from registers and memory
+constexpr int kFewHeads = 16, kSomeHeads = 32, kManyHeads = 64;
+// Blocks per multiprocessor, from registers.
+constexpr int kFewResident = 2, kFewCodedResident = 3, kSomeResident = 2;
 
 // What a split knows of a head besides its sums.
 struct alignas(16) PartStatistics {

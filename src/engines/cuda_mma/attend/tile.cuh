@@ -55,13 +55,18 @@ struct FewHeads : TileBase<Width, Coded, 32, 1> {
     static_assert(bytes <= 99 * 1024);
 };
 
-// 64 heads, two teams of 4 warps with 32 heads each, 16 keys.
-template <int Width, bool Coded>
-struct ManyHeads : TileBase<Width, Coded, 16, 2> {
+// Teams of 4 warps with 32 heads each, 16 keys: two teams that share the keys, or one.
+template <int Width, bool Coded, int Teams>
+struct TeamHeads : TileBase<Width, Coded, 16, 2> {
     using Base = TileBase<Width, Coded, 16, 2>;
-    static constexpr int heads = kManyHeads, teams = 2, team_heads = heads / teams;
-    static constexpr int warps = teams * kParts, threads = 32 * warps, resident = 1;
-    static constexpr int buffers = Coded ? 3 : 4;
+    static constexpr int teams = Teams, team_heads = 32, heads = teams * team_heads;
+    static constexpr int warps = teams * kParts, threads = 32 * warps;
+    // Blocks per multiprocessor that registers leave room for.
+    static constexpr int resident = teams == 1 ? kSomeResident : 1;
+    // Tiles that are made before they are multiplied, and the buffers that this takes.
+    static constexpr int ahead = Coded ? teams : 2, buffers = ahead + (Coded || teams == 1 ? 1 : 2);
+    // A team has row numbers of so many of its tiles under way. One team's copies of bf16 rows overlap.
+    static constexpr int rows_ahead = Coded || teams > 1 ? 1 : 2;
     static constexpr int fillers = kCopiers + (Coded ? 0 : Base::keys);   // arrivals that fill a buffer
     static constexpr int raw_at = buffers * Base::keys_bytes;             // one per team
     static constexpr int exchange_at = raw_at + teams * Base::raw_bytes;  // per team: from 4 warps to 4
@@ -74,7 +79,11 @@ struct ManyHeads : TileBase<Width, Coded, 16, 2> {
     static constexpr int board_at = masks_at + 16 * 4;
     static constexpr int peaks_at = board_at + Base::board_bytes;  // Peaks<1> for every 4 lanes
     static constexpr int bytes = peaks_at + 2 * threads;
-    static_assert(bytes <= 99 * 1024 && barriers_at % 8 == 0);
+    static_assert(bytes <= 99 * 1024 && barriers_at % 8 == 0 && ahead % teams == 0);
 };
+template <int Width, bool Coded>
+using SomeHeads = TeamHeads<Width, Coded, 1>;
+template <int Width, bool Coded>
+using ManyHeads = TeamHeads<Width, Coded, 2>;
 
 }  // namespace smla::cuda_attend
