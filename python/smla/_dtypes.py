@@ -66,7 +66,7 @@ TORCH = {
 
 def parse(dtype, field="dtype"):
     """A Dtype from its name ("bf16", "bfloat16"), from a dtype of NumPy or PyTorch, or from itself."""
-    if isinstance(dtype, Dtype):
+    if type(dtype) is Dtype:
         return dtype
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     return one_of(field, name.removeprefix("torch."), _BY_NAME)

@@ -5,7 +5,7 @@ import struct
 
 from . import _abi
 from .errors import invalid
-from .tensor import PACKED, describe, require_writable
+from .tensor import ALIGNMENT, PACKED, describe, require_writable
 
 _CACHE_BYTES = c.sizeof(_abi.Cache)
 assert PACKED.size == c.sizeof(_abi.Tensor)
@@ -26,6 +26,7 @@ _NUMBERS = {
 }
 _CACHE = struct.Struct(f"{_CACHE_BYTES}s")
 _KINDS = {_abi.Tensor: PACKED, _abi.Cache: _CACHE}
+_EXACT = (int, float)  # other numbers may not be keys of a dict: arrays of one element
 
 
 class Struct:
@@ -64,8 +65,12 @@ class Struct:
 
         stream: of a GPU, which is about to use them; arrays of other libraries are made ready for it.
         """
+        return self.fill_sized(values, keep, stream)[0]
+
+    def fill_sized(self, values, keep, stream=0):
+        """(fill's struct, a key: all that the size of the call's workspace depends on)."""
         args = self.kind.from_buffer_copy(self.blank)
-        writers = self._writers
+        writers, key = self._writers, []
         for name, value in values.items():
             if value is None:
                 continue
@@ -73,12 +78,17 @@ class Struct:
             if writer is PACKED:
                 if is_output:
                     require_writable(value, name)
-                described = describe(value, name, keep, stream)
-                if not described[4]:  # to the library that is an absent tensor
+                address, rest = describe(value, name, keep, stream)
+                if not rest:  # to the library that is an absent tensor
                     raise invalid(f"{name}.ndim", 0, "1 or more")
-                writer.pack_into(args, offset, *described)
+                writer.pack_into(args, offset, address, rest)
+                key += (name, rest, address % ALIGNMENT)
             elif writer is _CACHE:
-                writer.pack_into(args, offset, _cache_bytes(value, name))
+                try:
+                    writer.pack_into(args, offset, value._packed)
+                    key += (name, value._sizing)
+                except AttributeError:
+                    raise invalid(name, type(value).__name__, "a smla.Cache") from None
                 value._hand_over(name, keep, stream)
                 if is_output:
                     value.require_writable(name)
@@ -87,14 +97,8 @@ class Struct:
                     writer.pack_into(args, offset, value)
                 except (struct.error, OverflowError):
                     _refuse_number(self.places[name][0], name, value)
-        return args
-
-
-def _cache_bytes(value, name):
-    try:
-        return value._packed
-    except AttributeError:
-        raise invalid(name, type(value).__name__, "a smla.Cache") from None
+                key += (name, value if type(value) in _EXACT else writer.pack(value))
+        return args, tuple(key)
 
 
 def _refuse_number(what, name, value):

@@ -10,7 +10,12 @@ from .context import Context, Workspace, default_context
 from .errors import Error, InvalidArgument, Unsupported, invalid
 from .tensor import device_of, stream_of
 
-_instead = threading.local()  # .action: what explain_call and its like do in place of the call
+
+class _Instead(threading.local):
+    action = None  # what explain_call and its like do in place of the call
+
+
+_instead = _Instead()
 
 
 class StageCall:
@@ -35,24 +40,36 @@ class StageCall:
         elif device[0]:
             stream = stream_of(like) or 0
         keep = []
-        args = self.struct.fill(values, keep, stream)
+        args, key = self.struct.fill_sized(values, keep, stream)
         if context is None:
             context = default_context(device)
         elif not isinstance(context, Context):
             raise invalid("context", type(context).__name__, "a smla.Context")
-        if action := getattr(_instead, "action", None):
+        if action := _instead.action:
             action(self, args, context)
             return
         reference = c.byref(args)
-        size = c.c_size_t()
         budget = 0 if workspace is None else _of_caller(workspace)._budget
-        check(lib.smla_workspace_size(context.handle, self.stage, reference, budget, c.byref(size)))
+        key = (self.stage, budget, key)
+        size = context._sizes.get(key)
+        if size is None:
+            size = self._size(context, key, reference)
         if workspace is None:
-            workspace = context.own_workspace(like, stream, size.value)
+            workspace = context.own_workspace(like, stream, size)
         else:
-            workspace.reserve(size.value, stream)
+            workspace.reserve(size, stream)
         if status := self.function(context.handle, reference, workspace.abi, stream):
             self._fail(status, workspace, stream)
+
+    @staticmethod
+    def _size(context, key, reference):
+        size = c.c_size_t()
+        stage, budget, _ = key
+        check(lib.smla_workspace_size(context.handle, stage, reference, budget, c.byref(size)))
+        if len(context._sizes) >= 4096:  # shapes of a server change for ever
+            context._sizes.clear()
+        context._sizes[key] = size.value
+        return size.value
 
     @staticmethod
     def _fail(status, workspace, stream):
@@ -72,7 +89,7 @@ def _of_caller(workspace):
 
 
 def _with(action, call, arguments, keywords):
-    if getattr(_instead, "action", None):
+    if _instead.action:
         raise invalid(
             "call", "a call inside another explain_call, check_call or prepare_call", "one at a time"
         )

@@ -9,7 +9,7 @@ from . import _abi, _dtypes
 from ._abi import Dtype, Format
 from ._library import check, lib
 from .errors import integer, invalid, one_of
-from .tensor import Tensor, _memory, empty, hand_over, require_writable
+from .tensor import ALIGNMENT, Tensor, _memory, empty, hand_over, require_writable
 
 FORMATS: dict[str | Format, Format] = {
     **{kind.name.lower(): kind for kind in Format if kind},
@@ -38,7 +38,7 @@ class Cache:
     array of one element on the device.
     """
 
-    __slots__ = ("array", "_owner", "_scale", "abi", "format", "device", "_packed")
+    __slots__ = ("array", "_owner", "_scale", "abi", "format", "device", "_packed", "_sizing", "_in_flight")
 
     def __init__(
         self,
@@ -80,6 +80,15 @@ class Cache:
         self._set_scale(scale)
         self._set_pages(shape, strides, item, pages, page_stride_bytes)
         self._packed = bytes(self.abi)
+        self._sizing = self._without_addresses()
+        self._in_flight = tuple in (type(self._owner), type(self._scale))  # see hand_over
+
+    def _without_addresses(self):
+        """What sizes of workspaces depend on: the description but for where memory lies."""
+        moved = _abi.Cache.from_buffer_copy(self.abi)
+        moved.data = (self.abi.data or 0) % ALIGNMENT
+        moved.scale_device = 1 if self.abi.scale_device else 0
+        return bytes(moved)
 
     def _check_dtype(self, own):
         """Integers of any size are bytes; floats are values, and of one type."""
@@ -202,8 +211,9 @@ class Cache:
 
     def _hand_over(self, name, keep, stream):
         """Has `stream` wait for what its library still has in flight there, where that can be known."""
-        hand_over(self._owner, self.device, f"{name}.data", keep, stream)
-        hand_over(self._scale, self.device, f"{name}.scale", keep, stream)
+        if self._in_flight:
+            hand_over(self._owner, self.device, f"{name}.data", keep, stream)
+            hand_over(self._scale, self.device, f"{name}.scale", keep, stream)
 
     def require_writable(self, name):
         """Refuses memory that its library declares read-only."""

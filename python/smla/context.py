@@ -134,6 +134,7 @@ class Context:
         self._close = weakref.finalize(self, lib.smla_context_destroy, self.handle)
         self._close.atexit = False  # other objects may still use it while the interpreter ends
         self._own = threading.local()
+        self._sizes = {}  # of workspaces, by what they depend on: see StageCall
 
     @property
     def description(self):
@@ -189,7 +190,12 @@ def default_context(device=(DeviceType.CPU, 0)):
 
     device: "cpu", "cuda", "cuda:1", a torch.device, or (type, index).
     """
-    key = (int(device[0]), int(device[1])) if type(device) is tuple else _parse_device(str(device))
+    if type(device) is tuple:
+        if found := _defaults.get(device):
+            return found
+        key = int(device[0]), int(device[1])
+    else:
+        key = _parse_device(str(device))
     if key not in _defaults:
         with _defaults_lock:
             if key not in _defaults:

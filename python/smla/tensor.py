@@ -14,18 +14,22 @@ from .errors import InvalidArgument, Unsupported, invalid
 Array: TypeAlias = Any  # of NumPy, PyTorch or any library with DLPack, or a smla.Tensor
 DtypeLike: TypeAlias = Any  # "bf16", numpy.float32, torch.bfloat16, ...
 
-# smla_tensor: data, dtype, device type, device, ndim, shape[4], strides[4].
-PACKED = struct.Struct("=Qiiii4q4q")
+# smla_tensor: its address, and the rest: dtype, device type, device, ndim, shape[4], strides[4].
+PACKED = struct.Struct("=Q80s")
+_REST = struct.Struct("=iiii4q4q")
+ALIGNMENT = 16  # bytes: kernels choose by where addresses lie between multiples of it
 _MAX_NDIM = 4
 _PAD = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())
 _CPU, _CUDA = int(DeviceType.CPU), int(DeviceType.CUDA)
+_E2M1 = Dtype.E2M1  # members of enumerations are slow to reach
 _capsule_pointer = c.pythonapi.PyCapsule_GetPointer
 _first_byte = c.c_char.from_buffer
 _NUMPY = {dtype: np.dtype(name) for dtype, name in _dtypes.NUMPY.items()}
 _EXTENDED = {Dtype.BF16: "bfloat16", Dtype.E4M3: "float8_e4m3fn", Dtype.E8M0: "float8_e8m0fnu"}
 _numpy_dtypes: dict[np.dtype, Dtype | None] = {}  # numpy.dtype: Dtype, or None
-# (shape, numpy.dtype): what follows the address of a dense array's descriptor
-_numpy_tails: dict[tuple, tuple] = {}
+# What _rest gave for (shape, numpy.dtype) of dense arrays, and for (shape, strides, torch.dtype, torch.device
+# or -1).
+_rests: dict[tuple, bytes] = {}
 _torch_tensor = None  # torch.Tensor, when torch is first met
 _torch_dtypes: dict[Any, Dtype | None] = {}  # torch.dtype: Dtype, or None; filled when torch is first met
 
@@ -36,11 +40,11 @@ class Tensor:
     shape and strides count elements of that dtype: e2m1 holds two per byte. The array stays alive with it.
     """
 
-    __slots__ = ("array", "_owner", "dtype", "desc", "device", "shape", "writable")
+    __slots__ = ("array", "_owner", "dtype", "device", "shape", "strides", "address", "rest", "writable")
 
     def __init__(self, array, dtype, name="tensor"):
         self.dtype = _dtypes.parse(dtype, f"{name}.dtype")
-        address, item, own, device_type, index, shape, strides, self.writable, self._owner = _memory(
+        self.address, item, own, device_type, index, shape, strides, self.writable, self._owner = _memory(
             array, name
         )
         self.array = array.array if type(array) is Tensor else array
@@ -53,8 +57,8 @@ class Tensor:
             )
         if self.dtype is Dtype.E2M1:
             shape, strides = _pairs(shape, strides, name)
-        self.shape, self.device = shape, (device_type, index)
-        self.desc = _describe(address, self.dtype, device_type, index, shape, strides, name)
+        self.shape, self.strides, self.device = shape, strides, (device_type, index)
+        self.rest = _rest(self.dtype, device_type, index, shape, strides, name)
 
     def __repr__(self):
         return f"smla.Tensor({self.dtype.name.lower()}, {list(self.shape)})"
@@ -75,12 +79,20 @@ def _pairs(shape, strides, name):
     return (*shape[:-1], shape[-1] * 2), (*(stride * 2 for stride in strides[:-1]), 1)
 
 
-def _describe(address, dtype, device_type, index, shape, strides, name):
+def _rest(dtype, device_type, index, shape, strides, name):
+    """A smla_tensor without its address, as bytes; none without dimensions, which say that it is absent."""
     ndim = len(shape)
     if ndim > _MAX_NDIM:
         raise invalid(f"{name}.ndim", ndim, f"at most {_MAX_NDIM}")
     pad = _PAD[ndim]
-    return (address, dtype, device_type, index, ndim, *shape, *pad, *strides, *pad)
+    return _REST.pack(dtype, device_type, index, ndim, *shape, *pad, *strides, *pad) if ndim else b""
+
+
+def _remember(key, rest):
+    if len(_rests) >= 4096:  # shapes of a server change for ever
+        _rests.clear()
+    _rests[key] = rest
+    return rest
 
 
 def _is_torch(array):
@@ -133,15 +145,17 @@ def hand_over(owner, device, name, keep, stream):
 
 
 def describe(array, name, keep, stream=0):
-    """The values of a smla_tensor over an array that `stream` is about to use. What must outlive the call is
-    appended to `keep`.
+    """(address, _rest) of a smla_tensor over an array that `stream` is about to use. What must outlive the
+    call is appended to `keep`.
     """
     kind = type(array)
-    if kind is Tensor:
-        hand_over(array._owner, array.device, name, keep, stream)
-        return array.desc
+    if kind is _torch_tensor:
+        return _describe_torch(array, name)
     if kind is np.ndarray and array.ndim <= _MAX_NDIM:
         return _describe_numpy(array, name)
+    if kind is Tensor:
+        hand_over(array._owner, array.device, name, keep, stream)
+        return array.address, array.rest
     if _is_torch(array):
         return _describe_torch(array, name)
     address, _, dtype, device_type, index, shape, strides, _, owner = _memory(array, name, stream)
@@ -150,56 +164,56 @@ def describe(array, name, keep, stream=0):
     keep.append(owner)
     if dtype is Dtype.E2M1:
         shape, strides = _pairs(shape, strides, name)
-    return _describe(address, dtype, device_type, index, shape, strides, name)
+    return address, _rest(dtype, device_type, index, shape, strides, name)
 
 
 def _describe_torch(array, name):
-    dtype = _torch_dtypes.get(array.dtype) or _learn_torch(array.dtype)
-    if dtype is None:
-        raise _unknown_dtype(name, array.dtype)
-    index = array.get_device()  # -1: not a GPU
-    if index >= 0 or array.requires_grad or array.is_neg() or type(array) is not _torch_tensor:
+    if type(array) is not _torch_tensor or array.requires_grad or array.is_neg():
         _check_torch(array, name)
-    shape = array.shape
     try:
         strides, address = array.stride(), array.data_ptr()
     except RuntimeError:  # a layout without strides, or without memory of its own
         _check_torch(array, name)
         raise
+    shape = array.shape
     if not address:  # no elements, then any strides; or a device without memory
         _check_torch(array, name)
         strides = _dense(shape)
-    if dtype is Dtype.E2M1:  # float4_e2m1fn_x2: elements of two values
+    index = array.get_device()  # -1: not a GPU
+    key = (shape, strides, array.dtype, index if index < 0 else array.device)
+    rest = _rests.get(key)
+    return address, _remember(key, _torch_rest(array, strides, name)) if rest is None else rest
+
+
+def _torch_rest(array, strides, name):
+    dtype, shape, index = _torch_dtype(array, name), array.shape, array.get_device()
+    _check_torch(array, name)
+    if dtype is _E2M1:  # float4_e2m1fn_x2: elements of two values
         shape, strides = _pairs(shape, strides, name)
-    ndim = len(shape)
-    if ndim > _MAX_NDIM:
-        raise invalid(f"{name}.ndim", ndim, f"at most {_MAX_NDIM}")
-    pad = _PAD[ndim]
-    if index >= 0:
-        return (address, dtype, _CUDA, index, ndim, *shape, *pad, *strides, *pad)
-    return (address, dtype, _CPU, 0, ndim, *shape, *pad, *strides, *pad)
+    return _rest(dtype, _CUDA if index >= 0 else _CPU, max(index, 0), shape, strides, name)
+
+
+def _torch_dtype(array, name):
+    dtype = _torch_dtypes.get(array.dtype) or _learn_torch(array.dtype)
+    if dtype is None:
+        raise _unknown_dtype(name, array.dtype)
+    return dtype
 
 
 def _describe_numpy(array, name):
-    flags = array.flags
-    if not (flags.c_contiguous and flags.writeable and array.size):
-        dtype, pad = _numpy_dtype(array, name), _PAD[array.ndim]
+    if not array.flags.carray:  # dense, aligned and writable
         shape, strides = array.shape, _numpy_strides(array, name)
-        return (_numpy_address(array), dtype, _CPU, 0, array.ndim, *shape, *pad, *strides, *pad)
+        return _numpy_address(array), _rest(_numpy_dtype(array, name), _CPU, 0, shape, strides, name)
     # The common case in half the time: all but the address follows from shape and dtype.
     key = (array.shape, array.dtype)
-    tail = _numpy_tails.get(key)
-    if tail is None:
-        if len(_numpy_tails) >= 4096:  # shapes of a server change for ever
-            _numpy_tails.clear()
-        pad = _PAD[array.ndim]
-        dtype = _numpy_dtype(array, name)
-        tail = (dtype, _CPU, 0, array.ndim, *array.shape, *pad, *_dense(array.shape), *pad)
-        _numpy_tails[key] = tail
+    rest = _rests.get(key)
+    if rest is None:
+        shape = array.shape
+        rest = _remember(key, _rest(_numpy_dtype(array, name), _CPU, 0, shape, _dense(shape), name))
     try:
-        return (c.addressof(_first_byte(array)), *tail)
-    except ValueError:  # dtypes that the buffer protocol has no letter for: ml_dtypes'
-        return (_numpy_address(array), *tail)
+        return c.addressof(_first_byte(array)), rest
+    except ValueError:  # no elements, or dtypes that the buffer protocol has no letter for: ml_dtypes'
+        return _numpy_address(array), rest
 
 
 def _numpy_dtype(array, name):
@@ -220,13 +234,12 @@ def _memory(array, name, stream=0):
     elements, writable, owner). An element of e2m1 is a byte of two. owner: (array, capsule) through DLPack.
     """
     if type(array) is Tensor:
-        address, dtype, device_type, index, ndim, *extents = array.desc
-        shape, strides = tuple(extents[:ndim]), tuple(extents[_MAX_NDIM : _MAX_NDIM + ndim])
+        dtype, shape, strides = array.dtype, tuple(array.shape), tuple(array.strides)
         if dtype is Dtype.E2M1:
             shape = (*shape[:-1], shape[-1] // 2)
             strides = (*(stride // 2 for stride in strides[:-1]), 1)
         item = _dtypes.ITEM_BYTES[dtype]
-        return address, item, dtype, device_type, index, shape, strides, array.writable, array._owner
+        return array.address, item, dtype, *array.device, shape, strides, array.writable, array._owner
     if _is_torch(array):
         _check_torch(array, name)
         index = array.get_device()
@@ -306,8 +319,10 @@ def _dense(shape):
 
 def require_writable(array, name):
     """Refuses an output that its library declares read-only, or whose elements share memory."""
-    if type(array) is Tensor:
-        writable, strides = array.writable, array.desc[5 + _MAX_NDIM :]
+    if type(array) is _torch_tensor:
+        writable, strides = True, array.stride()
+    elif type(array) is Tensor:
+        writable, strides = array.writable, array.strides
     elif isinstance(array, np.ndarray):
         writable, strides = array.flags.writeable, array.strides
     elif _is_torch(array):
@@ -326,13 +341,13 @@ def require_writable(array, name):
 
 def device_of(array, name="array"):
     """(device type, index) of an array, a Tensor or a Cache."""
-    if type(array) is Tensor or hasattr(array, "_packed"):  # a Cache
-        return array.device
-    if _is_torch(array):
-        index = array.get_device()
-        return (_CUDA, index) if index >= 0 else (_CPU, 0)
     if isinstance(array, np.ndarray):
         return _CPU, 0
+    if type(array) is _torch_tensor or _is_torch(array):
+        index = array.get_device()
+        return (_CUDA, index) if index >= 0 else (_CPU, 0)
+    if type(array) is Tensor or hasattr(array, "_packed"):  # a Cache
+        return array.device
     return _memory(array, name)[3:5]
 
 
@@ -363,7 +378,7 @@ def empty(like, shape, dtype):
     us.
     """
     dtype = _dtypes.parse(dtype)
-    if dtype is Dtype.E2M1:
+    if dtype is _E2M1:
         shape = (*shape[:-1], shape[-1] // 2)
     if type(like) is Tensor or hasattr(like, "_packed"):  # a Cache
         like = like.array
@@ -371,9 +386,10 @@ def empty(like, shape, dtype):
         like = like[0]
     if isinstance(like, np.ndarray):
         return np.empty(shape, _numpy_type(like, dtype))
-    if _is_torch(like):
+    if type(like) is _torch_tensor or _is_torch(like):
         torch = sys.modules["torch"]  # before 2.7 without e8m0
-        return like.new_empty(shape, dtype=getattr(torch, _dtypes.TORCH[dtype], torch.uint8))
+        kind = getattr(torch, _dtypes.TORCH[dtype], torch.uint8)
+        return like.new_empty(*(shape or ((),)), dtype=kind)  # PyTorch reads a tuple of sizes more slowly
     if _is_cupy(like):
         own = _numpy_dtypes.get(like.dtype) or _learn_numpy(like.dtype)
         with like.device:  # or it would be the current one
@@ -396,7 +412,7 @@ def _numpy_type(like, dtype):
 def typed(array, dtype):
     """An array from `empty` with its dtype spelt out, for libraries that have no such type."""
     dtype = _dtypes.parse(dtype)
-    if _is_torch(array):
+    if type(array) is _torch_tensor or _is_torch(array):
         own = _torch_dtypes.get(array.dtype)
     else:
         own = _numpy_dtypes.get(array.dtype) or _learn_numpy(array.dtype)
@@ -410,14 +426,13 @@ def plain(array):
 
 def dtype_of(array, name):
     """The Dtype of an array."""
+    if type(array) is np.ndarray:
+        return _numpy_dtype(array, name)
+    if type(array) is _torch_tensor or _is_torch(array):
+        return _torch_dtype(array, name)
     if type(array) is Tensor:
         return array.dtype
-    if _is_torch(array):
-        dtype = _torch_dtypes.get(array.dtype) or _learn_torch(array.dtype)
-    elif type(array) is np.ndarray:
-        return _numpy_dtype(array, name)
-    else:
-        dtype = _memory(array, name)[2]
+    dtype = _memory(array, name)[2]
     if dtype is None:
         raise _unknown_dtype(name, getattr(array, "dtype", "an unknown dtype"))
     return dtype
@@ -427,7 +442,8 @@ def shape_of(array, name="array"):
     """The shape of an array, in elements of its Dtype."""
     if type(array) is Tensor or isinstance(array, np.ndarray):
         return array.shape
-    if _is_torch(array) and (_torch_dtypes.get(array.dtype) or _learn_torch(array.dtype)) is not Dtype.E2M1:
-        return tuple(array.shape)
+    if type(array) is _torch_tensor or _is_torch(array):
+        if (_torch_dtypes.get(array.dtype) or _learn_torch(array.dtype)) is not _E2M1:
+            return tuple(array.shape)
     _, _, dtype, _, _, shape, *_ = _memory(array, name)
     return (*shape[:-1], shape[-1] * 2) if dtype is Dtype.E2M1 else shape

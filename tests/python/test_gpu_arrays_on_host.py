@@ -4,6 +4,7 @@ Streams by the Python specification of DLPack: 1 is the legacy default stream, 2
 are addresses; 0 is not allowed, None leaves it to the exporter, and -1 waits for nothing.
 """
 
+import struct
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import smla
 from smla._abi import Dtype
-from smla.tensor import describe, device_of, dtype_of, empty, shape_of, stream_of
+from smla.tensor import PACKED, describe, device_of, dtype_of, empty, shape_of, stream_of
 from test_dlpack import Capsule
 from test_tensor import norm, ones, refused
 
@@ -139,7 +140,11 @@ def cupy(monkeypatch):
 def test_arrays_of_cupy(cupy):
     memory = np.zeros((4, 6), np.float32)
     x = Played(memory[::2, 1:4], device=1)
-    assert describe(x, "x", []) == (memory.ctypes.data + 4, Dtype.F32, 1, 1, 2, 2, 3, 0, 0, 12, 1, 0, 0)
+    assert struct.unpack("=Qiiii4q4q", PACKED.pack(*describe(x, "x", []))) == (
+        *(memory.ctypes.data + 4, Dtype.F32, 1, 1, 2),
+        *(2, 3, 0, 0),
+        *(12, 1, 0, 0),
+    )
     assert device_of(x) == (1, 1) and shape_of(x) == (2, 3) and stream_of(x) == 101
     named = smla.tensor(Played(np.zeros((2, 3), np.uint16), device=1), "bf16")
     assert named.device == (1, 1) and stream_of(named) == 101 and dtype_of(named, "x").name == "BF16"

@@ -2,13 +2,14 @@
 
 import threading
 import weakref
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import smla
 from arrays import WITH_TORCH, World, worlds
 from numpy_model import Source, U, attend
-from smla import stages
+from smla import _run, stages
 
 try:
     import torch
@@ -163,6 +164,56 @@ def test_a_workspace_grows_and_serves_on():
     assert (np.abs(got.out - want.out) <= 64 * U * want.magnitude).all()
     workspace.reset()
     np.testing.assert_array_equal(smla.attend(q, cache, rows, workspace=workspace, **options).out, got.out)
+
+
+def test_a_size_is_asked_for_once_for_calls_that_are_alike(monkeypatch):
+    """Alike: all but what lies in the arrays, and where, if aligned as far as kernels look."""
+    asked = []
+    ask = _run.lib.smla_workspace_size
+    monkeypatch.setattr(
+        _run, "lib", SimpleNamespace(smla_workspace_size=lambda *given: asked.append(given) or ask(*given))
+    )
+    context = smla.Context("cpu", threads=1)
+    (q, cache, rows), options, _ = attention()
+    memory = np.zeros(2 * q.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 16
+    aligned, moved = (
+        memory[start + offset :][: q.nbytes].view(np.float32).reshape(q.shape) for offset in (0, 4)
+    )
+    other = attention(seed=1)[0]
+    workspace = context.workspace(budget=1 << 20)
+    longer = smla.Cache(np.zeros((5, 3, 16), np.float32), "row_f32", 3)
+
+    def times(q=aligned, cache=cache, rows=rows, **more):
+        before = len(asked)
+        for _ in range(3):
+            smla.attend(q, cache, rows, **{"context": context} | options | more)
+        return len(asked) - before
+
+    assert times() == 1 and times(aligned.copy()) == 0
+    assert times(other[0], rows=other[2]) == 0
+    different = [
+        dict(q=moved),
+        dict(cache=longer),
+        dict(rows=rows[:, :4]),
+        dict(sink=np.zeros(2, np.float32)),
+        dict(lse=True),
+        dict(max_logits=True),
+        dict(softmax_scale=np.float32(0.5)),
+        dict(workspace=workspace),
+        dict(context=smla.Context("cpu", threads=2)),
+    ]
+    for changed in different:
+        assert [times(**changed), times(**changed)] == [1, 0], changed
+    assert times() == 0
+
+
+def test_sizes_that_are_remembered_are_bounded():
+    context = smla.Context("cpu", threads=1)
+    x = np.ones((1, 1, 4), np.float32)
+    for n in range(5000):
+        smla.norm(x, eps=1.0 + n, context=context)
+    assert 0 < len(context._sizes) <= 4096
 
 
 def test_a_workspace_does_not_hold_the_arrays_of_its_first_call():

@@ -105,7 +105,7 @@ def _put_scale(values, name, scale, q):
         raise invalid(name, f"{dtype.name.lower()} {list(shape)}", "a number, or an array of one f32")
     if device_of(scale) != device_of(q):  # the kernel reads it
         raise invalid(f"{name}.device", device_of(scale), f"{device_of(q)}, that of q")
-    values[f"{name}_device"] = Tensor(scale, Dtype.F32, name).desc[0]
+    values[f"{name}_device"] = Tensor(scale, Dtype.F32, name).address
 
 
 def merge(
