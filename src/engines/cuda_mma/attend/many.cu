@@ -234,7 +234,8 @@ struct Team {
         if constexpr (T::coded) {
             maker.send(team);
         } else {
-            for (int t = team; t < T::ahead; t += T::teams) maker.copy(t, turn.after(t));
+            maker.copy(team, turn.after(team));
+            if constexpr (T::ahead > T::teams) maker.copy(team + T::teams, turn.after(team + T::teams));
         }
         load_queries<T>(args, place.token, place.head + T::team_heads * team, q);
         if constexpr (T::coded) maker.decode(team, turn.after(team));
