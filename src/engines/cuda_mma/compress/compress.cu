@@ -1,22 +1,29 @@
 // compress: a token that closes a group pools the state rows of its window into one cache entry:
 //   entry[d] = sum_j softmax_j(score_j[d]) kv_j[d],  RMS norm,  rope of the last channels,  encode.
 //
-// A block takes a token; the many that close no group leave at once. A thread takes a channel at a time and
-// passes twice over the window, for the peak and for the sums, in the order of the reference; neighbouring
-// threads read neighbouring channels. Where rows lie is looked up once by one thread per row, for up to
-// kRows rows at a time. Then the row lies in shared memory: norm and rope by the block, encoding by one warp.
-// Bound by latency: 2 * coff * ratio reads per channel in a row, of which the second half comes from cache;
-// few tokens of a step close a group of 128.
+// A block takes a token; the many that close no group leave at once. The window is split twice: a thread
+// takes four neighbouring channels of every groups-th row, kBatch rows in flight at a time, in one pass
+// (soft_pool.h: the sums follow the peak as it rises). Then the groups' parts are joined in shared memory, in
+// one order. The split depends on the width and the ratio alone, so a token's bits depend on no other token
+// and on no alignment. Where rows lie is looked up once by one thread per row, for up to kRows rows at a
+// time. Then the row lies in shared memory: norm and rope by the block, encoding by one warp. Bound by what
+// one SM reads, 2 * coff * ratio * D * 4 bytes (512 KiB at ratio 128) of 64 bytes per clock; few tokens of a
+// step close a group of 128.
 //
-// Shared memory: offsets of rows [kRows] i64, sums of warps, then the entry [D] f32. What one thread
-// writes and another reads has a __syncthreads between.
+// Shared memory: offsets of rows [kRows] i64, sums of warps, then peaks, sums and values of the parts, each
+// [groups][columns] float4, then the entry [D] f32. What one thread writes and another reads has a
+// __syncthreads between.
 #include "core/tensor.h"
 #include "engines/cuda_common/hadamard.cuh"
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_common/records.cuh"
+#include "engines/cuda_mma/candidates.h"
 #include "engines/cuda_mma/compress/compress.h"
 #include "ops/compress/compress.h"
+#include "ops/compress/soft_pool.h"
 #include "ops/map/map.h"
+
+#include <algorithm>
 
 namespace smla {
 
@@ -24,13 +31,17 @@ namespace cuda {
 
 namespace {
 
-constexpr int kThreads = 256, kRows = 128;
+constexpr int kThreads = 512, kRows = 128;
+constexpr int kChannels = 4, kBatch = 4;  // of a thread: channels, and rows of which it waits at a time
+constexpr int kMostGroups = 16;
+static_assert(kRows <= kThreads && kMaxRowWidth <= kThreads * kChannels);
 
 struct CompressParams {
     DeviceCache state, cache;
     BlockTable table;
     Tensor request_of_token, positions, slots, weight, frequencies, entries;
     int64_t ratio;
+    int columns, groups;  // how threads split the channels, and the window's rows
     float eps;
     bool rounds, hadamard;
 };
@@ -40,50 +51,101 @@ struct Window {
     int64_t request, first, rows;
 };
 
-// Where rows [from, from + kRows) of the window lie; null where there is none.
-__device__ void find_rows(const CompressParams& p, const Window& window, int64_t from, const char** found) {
-    __syncthreads();  // the last ones may still be read
-    for (int j = int(threadIdx.x); j < kRows && from + j < window.rows; j += kThreads) {
+// Where rows [from, from + kRows) of the window lie; null where there is none. Whether any is there.
+__device__ bool find_rows(const CompressParams& p, const Window& window, int64_t from, const char** found) {
+    const int j = int(threadIdx.x);
+    const char* at = nullptr;
+    if (j < kRows && from + j < window.rows) {
         const int64_t row = row_of(p.table, window.request, window.first + from + j);
-        found[j] = p.state.hole(row) ? nullptr : p.state.row_packed(row);
+        if (!p.state.hole(row)) at = p.state.row_packed(row);
     }
-    __syncthreads();
+    __syncthreads();  // the last ones may still be read
+    if (j < kRows) found[j] = at;
+    return __syncthreads_or(at != nullptr) != 0;
 }
 
-// Calls use(kv, score) of channel d for each row that exists, oldest first. `found` holds the first rows
-// where the window fits, else they are looked up as they come: so every thread of the block must take part.
-template <class Use>
-__device__ void each_row(const CompressParams& p, const Window& window, const char** found, int d, Use use) {
-    const int64_t width = p.cache.width, overlapped = overlap(p.ratio) * width;
-    for (int64_t from = 0; from < window.rows; from += kRows) {
-        if (window.rows > kRows) find_rows(p, window, from, found);
-        const int count = int(min(int64_t(kRows), window.rows - from));
-        for (int j = 0; j < count && d < width; ++j) {
-            if (!found[j]) continue;
-            // with overlap, the older half of the window went through channels [0,D), the newer through
-            // [D,2D)
-            const int64_t half = from + j < window.rows - p.ratio ? 0 : overlapped - width;
-            const float* const kv = reinterpret_cast<const float*>(found[j]) + half + d;
-            use(kv[0], kv[overlapped]);
+// The thread's channels of a row, of which `left` exist: a missing one gets `missing`.
+template <bool kAligned>
+__device__ void load_channels(const float* at, int left, float missing, float (&out)[kChannels]) {
+    if constexpr (kAligned) {
+        const float4 all = *reinterpret_cast<const float4*>(at);
+        out[0] = all.x, out[1] = all.y, out[2] = all.z, out[3] = all.w;
+    } else {
+#pragma unroll
+        for (int c = 0; c < kChannels; ++c) out[c] = c < left ? at[c] : missing;
+    }
+}
+
+// Rows j, j + groups, ... of those found, kBatch of them, from channel d on.
+template <bool kAligned>
+__device__ void pool_batch(const CompressParams& p, const Window& window, const char* const* found,
+                           int64_t from, int j, int d, SoftPool (&pools)[kChannels]) {
+    const int width = p.cache.width, overlapped = int(overlap(p.ratio)) * width;
+    float kv[kBatch][kChannels], score[kBatch][kChannels];
+    const char* rows[kBatch];
+    bool whole = true;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+        const int row = j + i * p.groups;
+        rows[i] = row < kRows ? found[row] : nullptr;  // null behind the window's end
+        whole = whole && rows[i];
+    }
+    const auto load = [&](int i) {
+        // with overlap, the older half of the window went through channels [0,D), the newer through [D,2D)
+        const int half = from + j + i * p.groups < window.rows - p.ratio ? 0 : overlapped - width;
+        const float* const first = reinterpret_cast<const float*>(rows[i]) + half + d;
+        load_channels<kAligned>(first, width - d, 0, kv[i]);
+        load_channels<kAligned>(first + overlapped, width - d, -INFINITY, score[i]);
+    };
+    if (whole) {  // no branch between the loads: all are in flight at once
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) load(i);
+    } else {
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+#pragma unroll
+            for (int c = 0; c < kChannels; ++c) kv[i][c] = 0, score[i][c] = -INFINITY;
+            if (rows[i]) load(i);
         }
     }
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+        float kv_of[kBatch], score_of[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) kv_of[i] = kv[i][c], score_of[i] = score[i][c];
+        pools[c].add(score_of, kv_of);
+    }
 }
 
-__device__ void pool(const CompressParams& p, const Window& window, const char** found, float* entry) {
-    if (window.rows <= kRows) find_rows(p, window, 0, found);
-    const int width = p.cache.width;
-    for (int begin = 0; begin < width; begin += kThreads) {
-        const int d = begin + int(threadIdx.x);
-        float peak = -INFINITY, sum = 0, value = 0;
-        bool any = false;
-        each_row(p, window, found, d, [&](float, float score) { peak = score > peak ? score : peak; });
-        each_row(p, window, found, d, [&](float kv, float score) {
-            const float weight = expf(score - peak);
-            any = true;
-            sum += weight;
-            value += weight * kv;
-        });
-        if (d < width) entry[d] = any ? value / sum : 0.f;
+template <bool kAligned>
+__device__ void pool(const CompressParams& p, const Window& window, const char** found, float4* parts,
+                     float* entry) {
+    const int column = int(threadIdx.x) % p.columns, group = int(threadIdx.x) / p.columns;
+    SoftPool pools[kChannels];
+    bool any = false;
+    for (int64_t from = 0; from < window.rows; from += kRows) {
+        any |= find_rows(p, window, from, found);
+        if (group >= p.groups) continue;
+        const int count = int(min(int64_t(kRows), window.rows - from));
+        for (int j = group; j < count; j += kBatch * p.groups)
+            pool_batch<kAligned>(p, window, found, from, j, column * kChannels, pools);
+    }
+    const int size = p.groups * p.columns;
+    if (group < p.groups) {
+        float4* const part = parts + group * p.columns + column;
+        part[0] = {pools[0].peak, pools[1].peak, pools[2].peak, pools[3].peak};
+        part[size] = {pools[0].sum, pools[1].sum, pools[2].sum, pools[3].sum};
+        part[2 * size] = {pools[0].value, pools[1].value, pools[2].value, pools[3].value};
+    }
+    __syncthreads();
+    const float* const values = reinterpret_cast<const float*>(parts);
+    for (int d = int(threadIdx.x); d < p.cache.width; d += kThreads) {
+        SoftPool joined;
+        for (int g = 0; g < p.groups; ++g) {
+            const float* const at = values + g * p.columns * kChannels + d;
+            joined.join({at[0], at[size * kChannels], at[2 * size * kChannels]});
+        }
+        entry[d] = any ? joined.mean() : 0.f;
     }
 }
 
@@ -117,17 +179,20 @@ __device__ void store_entry(const CompressParams& p, int64_t token, float* entry
     }
 }
 
+// kAligned: rows of four channels that a thread reads at once.
+template <bool kAligned>
 __global__ void __launch_bounds__(kThreads) compress_kernel(const __grid_constant__ CompressParams p) {
     __shared__ const char* found[kRows];
     __shared__ float scratch[kThreads / 32];
-    extern __shared__ float entry[];
+    extern __shared__ float4 parts[];
+    float* const entry = reinterpret_cast<float*>(parts + 3 * p.groups * p.columns);
     const int64_t token = blockIdx.x;
     const int64_t slot = load_int(p.slots, token), position = load_int(p.positions, token);
     if (position < 0 || (position + 1) % p.ratio != 0 || p.cache.hole(slot)) return;
 
     const int64_t rows = overlap(p.ratio) * p.ratio;
     const Window window{load_int(p.request_of_token, token), position - rows + 1, rows};
-    pool(p, window, found, entry);
+    pool<kAligned>(p, window, found, parts, entry);
     norm(p, entry, scratch);  // of channels that the thread pooled itself; its sum joins the block
     __syncthreads();
     rotate(p, entry, position / p.ratio * p.ratio);
@@ -137,6 +202,12 @@ __global__ void __launch_bounds__(kThreads) compress_kernel(const __grid_constan
     if (threadIdx.x >= 32) return;
     if (p.hadamard) warp_hadamard(entry, p.cache.width);
     warp_encode(p.cache, slot, entry);
+}
+
+bool aligned(const DeviceCache& state, int width) {
+    const auto address = reinterpret_cast<uintptr_t>(state.data);
+    return (address | uintptr_t(state.page_stride) | uintptr_t(state.row_stride)) % sizeof(float4) == 0 &&
+           width % kChannels == 0;
 }
 
 }  // namespace
@@ -158,8 +229,15 @@ void run_cuda_compress(const smla_compress_args& args, const Env& env) {
     p.eps = float(args.eps);
     p.rounds = find_format(args.cache.format)->scale != ScaleKind::none;
     p.hadamard = args.hadamard != 0;
-    cuda::launch(cuda::compress_kernel, args.slots.shape[0], cuda::kThreads,
-                 size_t(p.cache.width) * sizeof(float), env, p);
+    const int width = p.cache.width;
+    p.columns = int(ceil_div(width, cuda::kChannels));
+    p.groups = int(std::min<int64_t>({cuda::kThreads / p.columns, cuda::kMostGroups,
+                                      overlap(p.ratio) * std::min<int64_t>(p.ratio, cuda::kRows)}));
+    const size_t shared =
+        3 * size_t(p.groups) * size_t(p.columns) * sizeof(float4) + size_t(width) * sizeof(float);
+    const auto kernel =
+        cuda::aligned(p.state, width) ? cuda::compress_kernel<true> : cuda::compress_kernel<false>;
+    cuda::launch(kernel, args.slots.shape[0], cuda::kThreads, shared, env, p);
 }
 
 }  // namespace smla
