@@ -2,6 +2,8 @@
 #include "golden/compare.h"
 #include "layers/mhc.h"
 
+#include <cstring>
+
 namespace smla::golden {
 
 std::vector<Checked> check_streams(Context& context, const Golden& golden, const RunOptions& options) {
@@ -21,8 +23,8 @@ std::vector<Checked> check_streams(Context& context, const Golden& golden, const
     const auto put = [&](std::vector<double>& from, std::initializer_list<int64_t> shape) {
         const Tensor host = make_tensor(from.data(), SMLA_F64, shape);
         if (precision.activations == SMLA_F64) return place(device, host);
-        std::vector<float> narrow(from.begin(), from.end());  // in place: `from` owns it
-        std::copy_n(narrow.begin(), narrow.size(), reinterpret_cast<float*>(from.data()));
+        std::vector<float> narrow(from.begin(), from.end());  // `from` keeps them
+        std::memcpy(from.data(), narrow.data(), narrow.size() * sizeof(float));
         return place(device, make_tensor(from.data(), SMLA_F32, shape));
     };
     const PlacedTensor x = put(values, {tokens, n, hidden}), block = put(zeros, {tokens, hidden}),
