@@ -1,5 +1,6 @@
 // Stands in for the CUDA engines in a build without them.
 #include "engines/candidate.h"
+#include "engines/cuda_common/hyper_connection.h"
 #include "engines/cuda_common/plan.h"
 #include "engines/error_word.h"
 #include "engines/outbox.h"
@@ -18,6 +19,10 @@ void note_bad_value_on_gpu(const IndexScan&, Stage, ErrorPlace*, const Env&) {
 // Never called: without a GPU's Device there are no plans and no metadata on one.
 void build_plan_on_gpu(const PlanJob&, Device&, smla_stream) {
     fail(SMLA_INTERNAL, "plan", "a GPU's", "a build with the CUDA engines");
+}
+size_t hyper_bytes(int64_t, int64_t, int64_t) { return 0; }
+void hyper_connection_on_gpu(HyperStep, const HyperJob&, Device&, smla_stream) {
+    fail(SMLA_INTERNAL, "hyper-connections", "a GPU's", "a build with the CUDA engines");
 }
 std::unique_ptr<Outbox> open_outbox(Device&, size_t) {
     fail(SMLA_INTERNAL, "metadata", "a GPU's", "a build with the CUDA engines");

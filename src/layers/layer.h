@@ -38,11 +38,17 @@ struct LayerPrecision {
     std::string weight_prefix;          // before every tensor name of the checkpoint
 };
 
+inline void place(HostTensor& tensor, Device& device) {
+    const PlacedTensor placed = place(device, tensor.view);
+    tensor.view = placed.view;
+    if (placed.memory) tensor.memory = placed.memory;
+}
+
 class Layer {
 public:
     virtual ~Layer() = default;
     virtual void forward(Runner& run, const LayerStep& step) const = 0;
-    // [hidden] on the host, of the norm before the block; absent if the checkpoint has none
+    // [hidden] on the device, of the norm before the block; absent if the checkpoint has none
     virtual Tensor input_norm() const = 0;
 
     const AttentionConfig& config() const { return config_; }
@@ -56,10 +62,10 @@ protected:
     // On the device from now on: the weights that forward() reads, and RoPE's frequencies.
     template <class Weights>
     void place(Weights& weights, Device& device) {
-        each_tensor(weights, [&](HostTensor& tensor) { place(tensor, device); });
+        each_tensor(weights, [&](HostTensor& tensor) { smla::place(tensor, device); });
         frequencies_ = rope_frequencies(config_.common.rope_dim, config_.rope(layer_));
         placed_frequencies_.view = make_tensor(frequencies_.data(), SMLA_F64, {int64_t(frequencies_.size())});
-        place(placed_frequencies_, device);
+        smla::place(placed_frequencies_, device);
     }
     const Tensor& frequencies() const { return placed_frequencies_.view; }
 
@@ -68,11 +74,6 @@ protected:
     LayerPrecision precision_;
 
 private:
-    static void place(HostTensor& tensor, Device& device) {
-        const PlacedTensor placed = smla::place(device, tensor.view);
-        tensor.view = placed.view;
-        if (placed.memory) tensor.memory = placed.memory;
-    }
     std::vector<double> frequencies_;
     HostTensor placed_frequencies_;
 };

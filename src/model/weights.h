@@ -70,10 +70,11 @@ struct HybridWeights {
     Tensor out_a_groups(const AttentionConfig& config) const;  // [G,O,H/G*C]
 };
 
-// Calls use(tensor) on each that a layer's forward reads: all but the norm of the block around.
+// Calls use(tensor) on each, of which a layer's forward reads all but the norm of the block around.
 template <class Use>
 void each_tensor(DsaWeights& w, Use use) {
-    for (HostTensor* each : {&w.q_a, &w.q_norm, &w.q_b, &w.kv_a, &w.kv_norm, &w.kv_b, &w.out}) use(*each);
+    for (HostTensor* each : {&w.input_norm, &w.q_a, &w.q_norm, &w.q_b, &w.kv_a, &w.kv_norm, &w.kv_b, &w.out})
+        use(*each);
     if (!w.indexer) return;
     DsaIndexerWeights& i = *w.indexer;
     for (HostTensor* each : {&i.q_b, &i.k, &i.k_norm, &i.k_norm_bias, &i.head_weights}) use(*each);
@@ -84,7 +85,8 @@ void each_tensor(CompressorWeights& w, Use use) {
 }
 template <class Use>
 void each_tensor(HybridWeights& w, Use use) {
-    for (HostTensor* each : {&w.q_a, &w.q_norm, &w.q_b, &w.kv, &w.kv_norm, &w.sink, &w.out_a, &w.out_b})
+    for (HostTensor* each :
+         {&w.input_norm, &w.q_a, &w.q_norm, &w.q_b, &w.kv, &w.kv_norm, &w.sink, &w.out_a, &w.out_b})
         use(*each);
     if (w.compressor) each_tensor(*w.compressor, use);
     if (!w.indexer) return;

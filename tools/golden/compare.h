@@ -27,6 +27,9 @@ enum class Arithmetic { f64, f32, bf16 };
 std::vector<Checked> check_y(const Golden& golden, size_t layer, const LayerResult& result,
                              Arithmetic arithmetic);
 
+// The streams around the block, whole and in f32 (f64), of a file that has some.
+std::vector<Checked> check_streams(Context& context, const Golden& golden, const RunOptions& options);
+
 // Share of the file's selected positions that the layer selected too.
 double topk_overlap(const Golden& golden, size_t layer, const LayerResult& result);
 

@@ -109,6 +109,7 @@ private:
         attempt(SMLA_ENGINE_REFERENCE, run, "whole", [&](Context& on, Combination& out) {
             const auto results = run_golden(on, golden_, run);
             note_kernel(out, results);
+            append(out.checked, check_streams(on, golden_, run));
             for (size_t i = 0; i < results.size(); ++i) {
                 append(out.checked, check_y(golden_, i, results[i], Arithmetic::f64));
                 append(out.checked,
@@ -125,6 +126,7 @@ private:
         attempt(engine, run, "whole", [&](Context& on, Combination& out) {
             const auto results = run_golden(on, golden_, run);
             note_kernel(out, results);
+            if (!bf16) append(out.checked, check_streams(on, golden_, run));
             for (size_t i = 0; i < results.size(); ++i) {
                 append(out.checked,
                        check_y(golden_, i, results[i], bf16 ? Arithmetic::bf16 : Arithmetic::f32));
