@@ -12,21 +12,6 @@ __device__ inline void named_barrier(int id) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(Threads) : "memory");
 }
 
-// The same; whether `value` is true for any of them.
-template <int Threads>
-__device__ inline bool named_barrier_any(int id, bool value) {
-    uint32_t out;
-    asm volatile(
-        "{.reg .pred mine, any;\n"
-        "setp.ne.u32 mine, %1, 0;\n"
-        "bar.red.or.pred any, %2, %3, mine;\n"
-        "selp.u32 %0, 1, 0, any;}"
-        : "=r"(out)
-        : "r"(uint32_t(value)), "r"(id), "n"(Threads)
-        : "memory");
-    return out;
-}
-
 // Phase p of an mbarrier is over once `arrivals` threads have arrived in it; the next begins at once.
 __device__ inline void mbarrier_init(uint32_t at, int arrivals) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");

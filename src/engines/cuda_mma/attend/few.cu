@@ -75,7 +75,11 @@ struct Block {
     float unit;  // turns a product into a logit in powers of two
 
     __device__ Block(const Arguments& args, char* shared)
-        : args(args), shared(shared), warp(int(threadIdx.x / 32)), unit(args.scale() * kLog2E) {}
+        : args(args),
+          shared(shared),
+          warp(int(threadIdx.x / 32)),
+          softmax(shared + T::peaks_at),
+          unit(args.scale() * kLog2E) {}
 };
 
 // One tile: products, weights, values. Bit k of mask: key k is no hole.
@@ -87,9 +91,9 @@ __device__ void attend_tile(Block<T>& block, Sums<T>& sums, int buffer, uint32_t
     sum_parts(s, reinterpret_cast<float4*>(block.shared + T::exchange_at));
     float shrink[1][2];
     const uint32_t columns = mask >> (2 * (threadIdx.x % 4));
-    if (block.softmax.weigh(s, block.unit, shrink[0], mask != ~0u,
-                            [&](int n, int c) { return !(columns >> (8 * n + c) & 1); }))
-        shrink_sums<T>(sums, shrink);
+    block.softmax.weigh(s, block.unit, shrink[0], mask != ~0u,
+                        [&](int n, int c) { return !(columns >> (8 * n + c) & 1); });
+    shrink_sums<T>(sums, shrink);
     const uint32_t values = value_operand<T>(keys);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
@@ -198,13 +202,15 @@ __global__ void __launch_bounds__(T::threads, T::resident)
     const Place place(cut, T::heads);
     float* const factors = reinterpret_cast<float*>(shared + T::factors_at);
     const FewSoftmax& softmax = block.softmax;
+    __syncwarp();  // one lane of four has written them
+    const Peaks<2> peaks = *softmax.heads;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        const float sum = softmax.total(r), largest = softmax.largest_of_head(r);
+        const float sum = softmax.total(r);
         const int h = int(threadIdx.x % 32) / 4 + 8 * r;
         if (block.warp == 0 && threadIdx.x % 4 == 0 && place.head + h < args.q.shape[1])
-            finish_head(args, cut, place, place.head + h, softmax.any(), softmax.peak2[r], largest, sum,
-                        factors[h]);
+            finish_head(args, cut, place, place.head + h, softmax.any(), peaks.peak2[r], peaks.largest[r],
+                        sum, factors[h]);
     }
     __syncthreads();
     if (cut.splits == 1 || softmax.any()) store_sums<T>(args, cut, place, 0, factors, sums);

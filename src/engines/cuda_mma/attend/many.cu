@@ -19,8 +19,8 @@
 //             row when it has stored the row's byte of the mask; all warps wait before they read buffer b
 //   empty[b]  one lane of each of the 8 warps arrives after its last read of b; the maker waits before it
 //             writes
-//   1 + team  named, 128 threads, twice per tile: products exchanged; weights stored, and whether a peak has
-//             moved. Between two uses of either memory every warp passes the other barrier.
+//   1 + team  named, 128 threads, twice per tile: products exchanged; weights stored. Between two uses of
+//             either memory every warp passes the other barrier.
 // Why:    64 heads x 512 f32 sums are half a register file: one block of 8 warps, two per scheduler. Were
 //         all in step, each phase's latency would stand alone; two teams that only meet at full buffers
 //         drift apart (a maker is late by what it makes), so that one multiplies while the other waits. 16
@@ -42,9 +42,6 @@ namespace {
 
 __device__ inline int team_of_warp() { return int(threadIdx.x) / kCopiers; }
 __device__ inline void team_barrier() { cuda::named_barrier<kCopiers>(1 + team_of_warp()); }
-__device__ inline bool team_barrier_any(bool value) {
-    return cuda::named_barrier_any<kCopiers>(1 + team_of_warp(), value);
-}
 
 // Tile t lies in buffer t % buffers, whose mbarriers are then in phase t / buffers.
 template <class T>
@@ -196,7 +193,7 @@ struct Team {
     float unit;  // turns a product into a logit in powers of two
 
     __device__ Team(const Arguments& args, char* shared)
-        : args(args), shared(shared), unit(args.scale() * kLog2E) {}
+        : args(args), shared(shared), softmax(shared + T::peaks_at), unit(args.scale() * kLog2E) {}
 
     __device__ float* factors() const {
         return reinterpret_cast<float*>(shared + T::factors_at) + team_of_warp() * T::team_heads;
@@ -210,19 +207,16 @@ struct Team {
         float products[T::m_tiles][2][4], s[2][2], shrink[1];
         score<T>(q, keys, products);
         exchange_parts<T>(products, shared + T::exchange_at + team_of_warp() * T::exchange_bytes, s);
-        const bool moves =
-            softmax.weigh(s, unit, shrink, !mask.all(), [&](int n, int c) { return mask.hole(n, c); });
+        softmax.weigh(s, unit, shrink, !mask.all(), [&](int n, int c) { return mask.hole(n, c); });
         const int head = 8 * part + lane / 4;
 #pragma unroll
         for (int n = 0; n < 2; ++n)
             *reinterpret_cast<uint32_t*>(weights() + weights_place(head, n) + 4 * (lane % 4)) =
                 cuda::pack_bf16(s[n][0], s[n][1]);
         if (lane % 4 == 0) factors()[lane + part] = shrink[0];  // [head of 8][part]
-        if (team_barrier_any(moves)) {
-            const float4 pairs = reinterpret_cast<const float4*>(factors())[lane / 4];
-            const float each[T::m_tiles][2] = {{pairs.x, pairs.y}, {pairs.z, pairs.w}};
-            shrink_sums<T>(sums, each);
-        }
+        team_barrier();
+        const float4 pairs = reinterpret_cast<const float4*>(factors())[lane / 4];
+        shrink_sums<T>(sums, {{pairs.x, pairs.y}, {pairs.z, pairs.w}});
         uint32_t a[T::m_tiles][4];
 #pragma unroll
         for (int m = 0; m < T::m_tiles; ++m)
@@ -261,9 +255,10 @@ struct Team {
     __device__ void finish(const Cut& cut, const Place& place) {
         const int in_team = 8 * part_of_warp() + int(threadIdx.x % 32) / 4;
         const int64_t h = place.head + team_of_warp() * T::team_heads + in_team;
-        const float sum = softmax.total(0), largest = softmax.largest_of_head(0);
+        const float sum = softmax.total(0);
+        const Peaks<1> peaks = *softmax.heads;
         if (threadIdx.x % 4 == 0 && h < args.q.shape[1])
-            finish_head(args, cut, place, h, softmax.any(), softmax.peak2[0], largest, sum,
+            finish_head(args, cut, place, h, softmax.any(), peaks.peak2[0], peaks.largest[0], sum,
                         factors()[in_team]);
     }
 };

@@ -68,6 +68,10 @@ using Sums = float[T::m_tiles][T::n_steps][2][4];
 // shrink[m][r]: of head 16 m + lane / 4 + 8 r.
 template <class T>
 __device__ void shrink_sums(Sums<T>& sums, const float (&shrink)[T::m_tiles][2]) {
+    bool changed = false;
+#pragma unroll
+    for (int m = 0; m < T::m_tiles; ++m) changed = changed || shrink[m][0] != 1 || shrink[m][1] != 1;
+    if (!__any_sync(~0u, changed)) return;
 #pragma unroll
     for (int m = 0; m < T::m_tiles; ++m)
 #pragma unroll

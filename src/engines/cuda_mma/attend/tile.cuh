@@ -50,7 +50,8 @@ struct FewHeads : TileBase<Width, Coded, 32, 1> {
     static constexpr int exchange_at = raw_at + Base::raw_bytes;  // score products of each warp
     static constexpr int factors_at = exchange_at + 2048 * warps;
     static constexpr int board_at = factors_at + heads * 4;
-    static constexpr int bytes = board_at + Base::board_bytes;
+    static constexpr int peaks_at = board_at + Base::board_bytes;  // Peaks<2> for every 4 lanes
+    static constexpr int bytes = peaks_at + 4 * threads;
     static_assert(bytes <= 99 * 1024);
 };
 
@@ -76,7 +77,8 @@ struct TeamHeads : TileBase<Width, Coded, 16, 2> {
     static constexpr int barriers_at = factors_at + heads * 4;   // full and empty of each buffer
     static constexpr int masks_at = barriers_at + 16 * buffers;  // a byte per key, of 4 tiles
     static constexpr int board_at = masks_at + 16 * 4;
-    static constexpr int bytes = board_at + Base::board_bytes;
+    static constexpr int peaks_at = board_at + Base::board_bytes;  // Peaks<1> for every 4 lanes
+    static constexpr int bytes = peaks_at + 2 * threads;
     static_assert(bytes <= 99 * 1024 && barriers_at % 8 == 0 && ahead % teams == 0);
 };
 template <int Width, bool Coded>
