@@ -35,21 +35,27 @@ std::shared_ptr<const LtProduct> product_of(const LtShape& shape, const Env& env
     return product || capturing(env) ? product : products.make(shape);
 }
 
-// Asking makes the products that a run will need, outside of captures: a call that was sized, explained or
-// run with these shapes is prepared.
-std::string refuse_lt(const Args& args, const Env& env) {
-    const LtRoute route = lt_route(args, env.workspace.budget());
-    if (!route.refusal.empty()) return route.refusal;
-    if (cublaslt().library.empty()) return "no cuBLASLt library was found at run time";
-    if (env.device->type() != SMLA_CUDA) return "";
-    Device::Scope scope(*env.device);
+// Makes the products of a route, outside of captures; without one the run fails.
+std::string prepare(const Args& args, const LtRoute& route, const Env& env) {
     std::string refusal;
     each_pass(args, route, [&](int64_t first, int64_t tokens) {
         if (!refusal.empty()) return;
         const auto product = product_of(lt_shape(args, route, first, tokens), env);
-        if (product) refusal = product->refusal();  // without one the run fails
+        if (product) refusal = product->refusal();
     });
     return refusal;
+}
+
+// Asking makes the products that a run will need: a call that was sized, explained or run with these shapes
+// is prepared. Asked without a workspace, for one of any size and for none.
+std::string refuse_lt(const Args& args, const Env& env) {
+    const LtRoute route = lt_route(args, env.workspace.bytes);
+    if (!route.refusal.empty()) return route.refusal;
+    if (cublaslt().library.empty()) return "no cuBLASLt library was found at run time";
+    if (env.device->type() != SMLA_CUDA) return "";
+    Device::Scope scope(*env.device);
+    if (env.workspace.bytes == 0) prepare(args, lt_route(args, env.workspace.budget()), env);
+    return prepare(args, route, env);
 }
 
 size_t workspace_lt(const Args& args, const Env&, size_t budget) {
@@ -63,6 +69,7 @@ void run_pass(const Args& args, const Env& env, const LtRoute& route, char* scra
     if (!product)
         fail(SMLA_UNSUPPORTED, "args", "a product of new shapes in a stream that is being captured",
              "shapes that were run once, or sized, before the capture");
+    if (!product->refusal().empty()) fail(SMLA_UNSUPPORTED, "args", product->refusal(), "a larger workspace");
     char* const converted = scratch + route.lt_bytes;
     char* const sums = converted + route.x_bytes;
     const Tensor x = slice(args.x, 0, first, first + tokens), out = slice(args.out, 0, first, first + tokens);
