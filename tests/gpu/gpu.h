@@ -25,19 +25,34 @@ inline std::string why_none() {
 
 inline void must(cudaError_t result) { ASSERT_EQ(result, cudaSuccess) << cudaGetErrorString(result); }
 
-inline smla::Context context() {
+inline smla::Context context(int device = 0) {
     smla_context_args args{};
     args.engine = SMLA_ENGINE_CUDA_MMA;
+    args.device_index = device;
     return smla::Context(args);
 }
 
-// An array on the device, and a dense tensor over it.
+// Makes a device the current one for as long as it lives.
+class Current {
+public:
+    explicit Current(int device) {
+        must(cudaGetDevice(&before_));
+        must(cudaSetDevice(device));
+    }
+    ~Current() { cudaSetDevice(before_); }
+
+private:
+    int before_ = 0;
+};
+
+// An array on the current device, and a dense tensor over it.
 template <class T>
 class Array {
 public:
     Array(smla_dtype dtype, std::vector<int64_t> shape) {
         tensor_.dtype = dtype;
         tensor_.device_type = SMLA_CUDA;
+        must(cudaGetDevice(&tensor_.device_index));
         tensor_.ndim = int32_t(shape.size());
         int64_t stride = 1;
         for (size_t i = shape.size(); i-- > 0;) {

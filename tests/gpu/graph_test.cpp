@@ -25,6 +25,7 @@ struct Attention {
         args.q = q.tensor();
         args.primary.cache = smla::cache(pages.tensor().data, SMLA_FP8_656, kPages, 64);
         args.primary.cache.device_type = SMLA_CUDA;
+        args.primary.cache.device_index = pages.tensor().device_index;
         args.primary.rows = rows.tensor();
         args.primary.lengths = lengths.tensor();
         args.out = out.tensor();
@@ -166,6 +167,48 @@ TEST(Gpu, T35_TwoStreamsAtOnce) {
     EXPECT_TRUE(first.take() == alone);
     EXPECT_TRUE(second.take() == small_alone);
     for (const cudaStream_t stream : streams) cudaStreamDestroy(stream);
+}
+
+TEST(Gpu, T35_TwoGpusAtOnceAndNeitherNeedsToBeTheCurrentOne) {
+    SMLA_NEEDS_GPU();
+    int count = 0;
+    gpu::must(cudaGetDeviceCount(&count));
+    if (count < 2) GTEST_SKIP() << "one GPU here, two wanted";
+    struct Side {
+        explicit Side(int device)
+            : current(device),
+              context(gpu::context(device)),
+              it(128),
+              workspace(context, context.workspace_size<SMLA_STAGE_ATTEND>(it.args)) {
+            it.batch(8, 0, 0);  // the same on both
+            gpu::must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+        }
+        gpu::Current current;
+        smla::Context context;
+        Attention it;
+        gpu::Workspace workspace;
+        cudaStream_t stream = nullptr;
+    };
+    Side first(0), second(1);
+    for (const int now : {0, 1}) {
+        const gpu::Current current(now);
+        for (int round = 0; round < 20; ++round)
+            for (Side* side : {&first, &second})
+                side->context.attend(side->it.args, side->workspace.get(), side->stream);
+        int after = -1;
+        gpu::must(cudaGetDevice(&after));
+        EXPECT_EQ(after, now);
+        for (Side* side : {&first, &second}) gpu::must(cudaStreamSynchronize(side->stream));
+        const std::vector<uint16_t> want = first.it.take();
+        EXPECT_TRUE(want == second.it.take());
+        EXPECT_TRUE(std::any_of(want.begin(), want.end(), [](uint16_t x) { return x != 0 && x != 0xffff; }));
+    }
+    try {
+        second.context.attend(first.it.args, second.workspace.get(), second.stream);
+        FAIL() << "memory of another GPU was taken";
+    } catch (const smla::Error& error) {
+        EXPECT_NE(std::string(error.what()).find("device"), std::string::npos) << error.what();
+    }
 }
 
 TEST(Gpu, HostMemoryIsRefused) {
