@@ -176,13 +176,19 @@ TEST(Gpu, T35_TwoGpusAtOnceAndNeitherNeedsToBeTheCurrentOne) {
     if (count < 2) GTEST_SKIP() << "one GPU here, two wanted";
     struct Side {
         explicit Side(int device)
-            : current(device),
+            : device(device),
+              current(device),
               context(gpu::context(device)),
               it(128),
               workspace(context, context.workspace_size<SMLA_STAGE_ATTEND>(it.args)) {
             it.batch(8, 0, 0);  // the same on both
             gpu::must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
         }
+        std::vector<uint16_t> take() {
+            const gpu::Current mine(device);
+            return it.take();
+        }
+        int device;
         gpu::Current current;
         smla::Context context;
         Attention it;
@@ -199,8 +205,8 @@ TEST(Gpu, T35_TwoGpusAtOnceAndNeitherNeedsToBeTheCurrentOne) {
         gpu::must(cudaGetDevice(&after));
         EXPECT_EQ(after, now);
         for (Side* side : {&first, &second}) gpu::must(cudaStreamSynchronize(side->stream));
-        const std::vector<uint16_t> want = first.it.take();
-        EXPECT_TRUE(want == second.it.take());
+        const std::vector<uint16_t> want = first.take();
+        EXPECT_TRUE(want == second.take());
         EXPECT_TRUE(std::any_of(want.begin(), want.end(), [](uint16_t x) { return x != 0 && x != 0xffff; }));
     }
     try {
