@@ -217,6 +217,19 @@ TEST(Gpu, T35_TwoGpusAtOnceAndNeitherNeedsToBeTheCurrentOne) {
     }
 }
 
+TEST(Gpu, AnErrorThatTheCallerLeftBehindIsNotOurs) {
+    SMLA_NEEDS_GPU();
+    const smla::Context context = gpu::context();
+    Attention it;
+    it.batch(8, 0, 0);
+    const gpu::Workspace workspace(context, context.workspace_size<SMLA_STAGE_ATTEND>(it.args));
+    const cudaError_t theirs = cudaSetDevice(9999);
+    ASSERT_NE(theirs, cudaSuccess);
+    context.attend(it.args, workspace.get());
+    EXPECT_EQ(cudaGetLastError(), theirs);
+    gpu::must(cudaDeviceSynchronize());
+}
+
 TEST(Gpu, HostMemoryIsRefused) {
     SMLA_NEEDS_GPU();
     const smla::Context context = gpu::context();

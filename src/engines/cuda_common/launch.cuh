@@ -15,15 +15,27 @@ inline unsigned grid_of(int64_t blocks) {
     return unsigned(blocks);
 }
 
+// What every launch goes through. Its own result is checked: an error that the caller has left behind
+// (cudaGetLastError) is neither taken for ours nor cleared.
+template <class... Params, class... Given>
+void launch_with(cudaLaunchConfig_t config, void (*kernel)(Params...), int64_t blocks, int threads,
+                 const Env& env, const Given&... given) {
+    if (blocks == 0) return;
+    config.gridDim = dim3(grid_of(blocks));
+    config.blockDim = dim3(unsigned(threads));
+    config.stream = stream_of(env.stream);
+    SMLA_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, given...));
+}
+
 template <class... Params, class... Given>
 void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, const Env& env,
             const Given&... given) {
-    if (blocks == 0) return;
     if (shared_bytes > 48 * 1024)
         SMLA_CUDA_CALL(
             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)));
-    kernel<<<grid_of(blocks), threads, shared_bytes, stream_of(env.stream)>>>(given...);
-    SMLA_CUDA_CALL(cudaGetLastError());
+    cudaLaunchConfig_t config{};
+    config.dynamicSmemBytes = shared_bytes;
+    launch_with(config, kernel, blocks, threads, env, given...);
 }
 
 // The same for a kernel that calls wait_for_grid_before() (ptx/grid.cuh): on GPUs that can (Hopper and later)
@@ -32,17 +44,13 @@ template <class... Params, class... Given>
 void launch_early(void (*kernel)(Params...), int64_t blocks, int threads, const Env& env,
                   const Given&... given) {
     if (env.device->facts().capability < 90) return launch(kernel, blocks, threads, 0, env, given...);
-    if (blocks == 0) return;
     cudaLaunchAttribute early{};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(grid_of(blocks));
-    config.blockDim = dim3(unsigned(threads));
-    config.stream = stream_of(env.stream);
     config.attrs = &early;
     config.numAttrs = 1;
-    SMLA_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, given...));
+    launch_with(config, kernel, blocks, threads, env, given...);
 }
 
 }  // namespace smla::cuda
