@@ -15,8 +15,8 @@ inline unsigned grid_of(int64_t blocks) {
     return unsigned(blocks);
 }
 
-// What every launch goes through. Its own result is checked: an error that the caller has left behind
-// (cudaGetLastError) is neither taken for ours nor cleared.
+// What every launch goes through. Its own result is checked, not cudaGetLastError(): an error that the caller
+// has left behind is not ours.
 template <class... Params, class... Given>
 void launch_with(cudaLaunchConfig_t config, void (*kernel)(Params...), int64_t blocks, int threads,
                  const Env& env, const Given&... given) {
