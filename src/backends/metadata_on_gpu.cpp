@@ -20,7 +20,6 @@ size_t whole_units(size_t bytes) { return round_up(bytes, Outbox::kUnit); }
 
 GpuMetadata::GpuMetadata(Context& context, const BackendArgs& args, const Plan& plan, const Tensor& fields)
     : device_(context.device()),
-      args_(args),
       plan_(plan),
       there_(on_gpu(plan.maxima()), plan_place(context)),
       fields_(fields),

@@ -48,7 +48,6 @@ private:
     char* stage(void* to, size_t bytes);
 
     Device& device_;
-    const BackendArgs args_;
     const Plan& plan_;  // the host's
     Plan there_;
     Tensor fields_;  // the owner's, on the host
