@@ -7,6 +7,7 @@ smla.Plan, smla.Backend, smla.Layer. What this machine can do: smla.doctor(), sm
 from . import rows, stages
 from ._abi import VERSION as _VERSION
 from ._run import check_call, explain_call, prepare_call
+from ._views import GpuView
 from .backend import Backend, Metadata, backends, select_backend, why_not
 from .cache import Cache
 from .context import Context, Workspace, default_context

@@ -7,29 +7,6 @@
 namespace smla::test {
 namespace {
 
-BackendArgs small_latent() {
-    BackendArgs args = backend_args(SMLA_FAMILY_DSA);
-    args.heads = 3;
-    args.kv_lora_rank = 24;
-    args.rope_dim = 8;
-    args.nope_dim = 10;
-    args.v_head_dim = 6;
-    args.dtype = SMLA_F32;
-    args.kv_cache_dtype = "row_f32";
-    return args;
-}
-
-BackendArgs small_hybrid(int32_t ratio) {
-    BackendArgs args = backend_args(SMLA_FAMILY_HYBRID, ratio);
-    args.heads = 3;
-    args.head_dim = 20;
-    args.rope_dim = 4;
-    args.window = 9;
-    args.dtype = SMLA_F32;
-    args.kv_cache_dtype = "row_f32";
-    return args;
-}
-
 void check(const WorldSpec& spec, double bound, smla_engine engine = SMLA_ENGINE_CPU) {
     SCOPED_TRACE(testing::Message() << spec.backend->name << " seed " << spec.seed << " ratio "
                                     << spec.args.ratio);

@@ -24,6 +24,30 @@ inline BackendArgs backend_args(smla_family family, int32_t ratio = 4) {
     return args;
 }
 
+// Dimensions as small as they may be, in f32.
+inline BackendArgs small_latent() {
+    BackendArgs args = backend_args(SMLA_FAMILY_DSA);
+    args.heads = 3;
+    args.kv_lora_rank = 24;
+    args.rope_dim = 8;
+    args.nope_dim = 10;
+    args.v_head_dim = 6;
+    args.dtype = SMLA_F32;
+    args.kv_cache_dtype = "row_f32";
+    return args;
+}
+
+inline BackendArgs small_hybrid(int32_t ratio) {
+    BackendArgs args = backend_args(SMLA_FAMILY_HYBRID, ratio);
+    args.heads = 3;
+    args.head_dim = 20;
+    args.rope_dim = 4;
+    args.window = 9;
+    args.dtype = SMLA_F32;
+    args.kv_cache_dtype = "row_f32";
+    return args;
+}
+
 inline BackendInstance instance(const Backend& backend, const BackendArgs& args) {
     return BackendInstance(backend, resolve_config(args));
 }

@@ -4,6 +4,7 @@
 #include "attend/support.h"
 #include "engines/context.h"
 #include "engines/run.h"
+#include "gpu/needs_gpu.h"
 
 #include <cuda_runtime.h>
 
@@ -20,12 +21,7 @@ constexpr double kMmaWeights =
 
 class CudaAttend : public testing::Test {
 protected:
-    void SetUp() override {
-        int count = 0;
-        const cudaError_t result = cudaGetDeviceCount(&count);
-        if (result != cudaSuccess || count == 0)
-            GTEST_SKIP() << "no GPU: " << (result == cudaSuccess ? "no device" : cudaGetErrorString(result));
-    }
+    void SetUp() override { SMLA_NEEDS_GPU(); }
 };
 
 Context make_context(bool batch_invariant, const char* kernel) {

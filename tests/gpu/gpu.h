@@ -2,6 +2,8 @@
 // none.
 #pragma once
 
+#include "gpu/needs_gpu.h"
+
 #include <smla/smla.hpp>
 
 #include <cuda_runtime.h>
@@ -13,15 +15,6 @@
 #include <vector>
 
 namespace gpu {
-
-inline std::string why_none() {
-    int count = 0;
-    const cudaError_t result = cudaGetDeviceCount(&count);
-    if (result != cudaSuccess) return cudaGetErrorString(result);
-    return count ? "" : "no device";
-}
-#define SMLA_NEEDS_GPU() \
-    if (const std::string why = gpu::why_none(); !why.empty()) GTEST_SKIP() << "no GPU: " << why
 
 inline void must(cudaError_t result) { ASSERT_EQ(result, cudaSuccess) << cudaGetErrorString(result); }
 

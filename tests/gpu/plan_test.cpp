@@ -2,6 +2,7 @@
 // replayed over changing steps, plans of a server's size.
 #include "engines/plan.h"
 #include "engines/context.h"
+#include "gpu/needs_gpu.h"
 #include "plan/device_order.h"
 #include "plan/random_batch.h"
 
@@ -28,10 +29,7 @@ smla_context_args gpu_args() {
 class GpuPlan : public testing::Test {
 protected:
     void SetUp() override {
-        int count = 0;
-        const cudaError_t result = cudaGetDeviceCount(&count);
-        if (result != cudaSuccess || count == 0)
-            GTEST_SKIP() << "no GPU: " << (result == cudaSuccess ? "no device" : cudaGetErrorString(result));
+        SMLA_NEEDS_GPU();
         context_ = std::make_unique<Context>(gpu_args());
     }
     Device& device() const { return context_->device(); }

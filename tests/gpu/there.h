@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backends/forward_world.h"
+#include "gpu/needs_gpu.h"
 
 #include <cuda_runtime.h>
 
@@ -12,10 +13,7 @@ namespace smla::test {
 class GpuBackends : public testing::Test {
 protected:
     void SetUp() override {
-        int count = 0;
-        const cudaError_t result = cudaGetDeviceCount(&count);
-        if (result != cudaSuccess || count == 0)
-            GTEST_SKIP() << "no GPU: " << (result == cudaSuccess ? "no device" : cudaGetErrorString(result));
+        SMLA_NEEDS_GPU();
         smla_context_args args{};
         args.struct_size = sizeof args;
         args.version = SMLA_VERSION;

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import smla
 from numpy_formats import from_bits, to_bits
-from test_stages import calls, random_call
+from test_stages import calls, same_as_with_numpy
 
 TOLERANCE = 2.0**-7  # as of the other comparisons of a GPU with a CPU: bf16 results
 TOKENS, HEADS, LISTED, PAGES, PAGE = 5, 16, 96, 4, 64
@@ -188,38 +188,11 @@ def test_codes_of_e4m3(library):
     np.testing.assert_allclose(mine, theirs, rtol=2.0**-3, atol=2.0**-8)  # a code's distance
 
 
-def memory_of(value, library):
-    """What a call may have written, as NumPy; None of what is no array."""
-    if isinstance(value, smla.Cache):
-        return library.asnumpy(value.array).view(np.float32)
-    return library.asnumpy(value) if isinstance(value, library.kind) else None
-
-
-def moved(value, library):
-    if isinstance(value, smla.Cache):
-        data = library.asarray(value.array.copy())
-        return smla.Cache(data, value.format, value.page_tokens, width=value.width, pages=value.pages)
-    return library.asarray(value.copy()) if isinstance(value, np.ndarray) else value
-
-
 @pytest.mark.parametrize("name", sorted(calls()))
 def test_every_stage(name, library):
     """As with NumPy, what is written in place too."""
-    arguments, options = random_call(name)
-    given = [moved(value, library) for value in arguments]
-    if name == "copy_pages":  # source and target are one cache
-        given[1] = given[0]
-    got = getattr(smla, name)(*given, **options)
-    want = getattr(smla, name)(*arguments, **options)
-    got, want = (value if isinstance(value, tuple) else (value,) for value in (got, want))
-    assert all(mine is None or type(mine) is library.kind for mine in got)
-    compared = 0
-    for mine, theirs in zip((*got, *given), (*want, *arguments)):
-        theirs = memory_of(theirs, Numpy())
-        if theirs is not None:
-            np.testing.assert_allclose(memory_of(mine, library), theirs, rtol=TOLERANCE, atol=TOLERANCE)
-            compared += 1
-    assert compared
+    got = same_as_with_numpy(name, library.asarray, library.asnumpy, library.kind, TOLERANCE)
+    assert all(type(mine) is library.kind for mine in got)
 
 
 @pytest.mark.gpu

@@ -408,42 +408,51 @@ def random_call(name, seed=7):
     return arguments, options
 
 
-def moved(value, device):
-    if isinstance(value, smla.Cache):
-        memory = torch.from_numpy(value.array.copy()).to(device)
-        return smla.Cache(memory, value.format, value.page_tokens, width=value.width, pages=value.pages)
-    return torch.from_numpy(value.copy()).to(device) if isinstance(value, np.ndarray) else value
+def same_as_with_numpy(name, asarray, asnumpy, kind, tolerance):
+    """A stage with NumPy's arrays and with another library's, of type `kind`: the same results, what is
+    written in place too. The other library's results.
+    """
 
+    def moved(value):
+        if isinstance(value, smla.Cache):
+            memory = asarray(value.array.copy())
+            return smla.Cache(memory, value.format, value.page_tokens, width=value.width, pages=value.pages)
+        return asarray(value.copy()) if isinstance(value, np.ndarray) else value
 
-def memory_of(value):
-    """What a call may have written, as NumPy; None of what is no array."""
-    value = value.array.view(torch.float32) if isinstance(value, smla.Cache) else value
-    return value.cpu().numpy() if isinstance(value, torch.Tensor) else None
+    def memory_of(value):  # None of what is no array
+        array = value.array if isinstance(value, smla.Cache) else value
+        array = asnumpy(array) if isinstance(array, kind) else array
+        return array.view(np.float32) if isinstance(value, smla.Cache) else array
+
+    arguments, options = random_call(name)
+    given = [moved(value) for value in arguments]
+    if name == "copy_pages":  # source and target are one cache
+        given[1] = given[0]
+    got = getattr(smla, name)(*given, **options)
+    want = getattr(smla, name)(*arguments, **options)
+    got, want = (value if isinstance(value, tuple) else (value,) for value in (got, want))
+    compared = 0
+    for mine, wanted in zip((*got, *given), (*want, *arguments), strict=True):
+        wanted = memory_of(wanted)
+        if isinstance(wanted, np.ndarray):
+            np.testing.assert_allclose(memory_of(mine), wanted, rtol=tolerance, atol=tolerance)
+            compared += 1
+    assert compared
+    return [mine for mine in got if mine is not None]
 
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", sorted(calls()))
 def test_every_stage_on_torch_memory(name, device):
     """As with NumPy, to what bf16 keys lose on a GPU; results stay on the device."""
-    arguments, options = random_call(name)
-    given = [moved(value, device) for value in arguments]
-    if name == "copy_pages":  # source and target are one cache
-        given[1] = given[0]
-    got = getattr(smla, name)(*given, **options)
-    want = getattr(smla, name)(*arguments, **options)
-    pairs = list(zip(got if isinstance(got, tuple) else (got,), want if isinstance(want, tuple) else (want,)))
-    assert all(mine is None or mine.device.type == device for mine, _ in pairs)
-    pairs += zip(
-        given,
-        (value.array.view(np.float32) if isinstance(value, smla.Cache) else value for value in arguments),
+    got = same_as_with_numpy(
+        name,
+        lambda array: torch.from_numpy(array).to(device),
+        lambda tensor: tensor.cpu().numpy(),
+        torch.Tensor,
+        1e-6 if device == "cpu" else 2.0**-7,
     )
-    compared = 0
-    for mine, wanted in pairs:
-        if isinstance(wanted, np.ndarray):
-            tolerance = 1e-6 if device == "cpu" else 2.0**-7
-            np.testing.assert_allclose(memory_of(mine), wanted, rtol=tolerance, atol=tolerance)
-            compared += 1
-    assert compared
+    assert all(mine.device.type == device for mine in got)
 
 
 @pytest.mark.gpu
