@@ -11,6 +11,11 @@ template <int Threads>
 __device__ inline void named_barrier(int id) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(Threads) : "memory");
 }
+// Comes to the barrier and goes on: others of the `Threads` wait for it.
+template <int Threads>
+__device__ inline void named_barrier_arrive(int id) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(Threads) : "memory");
+}
 
 // Phase p of an mbarrier is over once `arrivals` threads have arrived in it; the next begins at once.
 __device__ inline void mbarrier_init(uint32_t at, int arrivals) {

@@ -36,5 +36,11 @@ __device__ inline uint32_t pack_bf16(float low, float high) {
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
     return out;
 }
+// And to f16.
+__device__ inline uint32_t pack_f16(float low, float high) {
+    uint32_t out;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(out) : "f"(high), "f"(low));
+    return out;
+}
 
 }  // namespace smla::cuda

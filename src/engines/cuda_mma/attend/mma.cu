@@ -30,8 +30,8 @@ void run_mma(const smla_attend_args& args, const Schedule& schedule, const Env& 
 template <int Width, bool Coded>
 static size_t bytes_of(int heads) {
     return heads == kFewHeads    ? FewHeads<Width, Coded>::bytes
-           : heads == kSomeHeads ? SomeHeads<Width, Coded>::bytes
-                                 : ManyHeads<Width, Coded>::bytes;
+           : heads == kSomeHeads ? ManyHeads<Width, Coded, kSomeHeads>::bytes
+                                 : ManyHeads<Width, Coded, kManyHeads>::bytes;
 }
 size_t shared_bytes(int heads, int width, bool coded) {
     if (width == 576) return coded ? bytes_of<576, true>(heads) : bytes_of<576, false>(heads);

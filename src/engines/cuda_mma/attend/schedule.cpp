@@ -10,13 +10,13 @@ namespace smla::cuda_attend {
 namespace {
 
 // Clock cycles of an H200's multiprocessor, fitted to the sweep of bench/cuda_attend.cpp (docs/kernels/
-// cuda_attend.md); only their ratios matter. A tile takes `tile + sharing * n` with n blocks on a
-// multiprocessor.
+// cuda_attend.md); only their ratios matter. 32 listed rows take `tile + sharing * n` with n blocks on
+// a multiprocessor.
 struct Costs {
     double tile, sharing, start;
 };
-constexpr Costs kMany = {4100, 0, 25000}, kManyCoded = {5100, 0, 25000};
-constexpr Costs kSome = {2800, 1200, 15000}, kSomeCoded = {3000, 1800, 15000};
+constexpr Costs kMany = {4200, 0, 15000}, kManyCoded = {5000, 0, 15000};
+constexpr Costs kSome = {2600, 930, 12000}, kSomeCoded = {3800, 1100, 12000};
 constexpr Costs kFew = {2040, 660, 9000}, kFewCoded = {2700, 1300, 9000};
 constexpr double kJoin = 5500, kJoinPerSplit = 125;  // the second kernel
 constexpr double kSumsPerCycle = 2000;               // bytes of splits' sums, of the whole device

@@ -7,7 +7,7 @@
 namespace smla::cuda_attend {
 
 constexpr int kValueWidth = 512;
-constexpr int kKeys = 32;        // listed rows that a block takes at a time
+constexpr int kKeys = 32;        // listed rows that are counted at once: one tile of few heads, two of many
 constexpr int kMaxSplits = 128;  // blocks that share a token's rows
 constexpr int kFewHeads = 16, kSomeHeads = 32, kManyHeads = 64;
 // Blocks per multiprocessor, from registers.

@@ -7,9 +7,7 @@
 
 namespace smla::cuda_attend {
 
-constexpr int kRawRow = 656;   // bytes that the longest fp8 record takes in shared memory
-constexpr int kParts = 4;      // warps that share the width of a product
-constexpr int kCopiers = 128;  // threads that copy a tile, 8 to a row
+constexpr int kRawPitch = 656;  // bytes that an fp8 record takes in shared memory: the longest
 
 // What is derived from the value is computed here, not once before a loop: registers are dearer than the
 // instructions.
@@ -18,25 +16,20 @@ __device__ inline int derive_here(int value) {
     return value;
 }
 
-// Width: of keys. Coded: fp8 records. Keys: listed rows of a tile. M: groups of 16 heads that a warp serves.
-template <int Width, bool Coded, int Keys, int M>
+// Width: of keys. Coded: fp8 records. Keys: listed rows of a tile.
+template <int Width, bool Coded, int Keys>
 struct TileBase {
-    static constexpr int width = Width, keys = Keys, m_tiles = M;
+    static constexpr int width = Width, keys = Keys;
     static constexpr bool coded = Coded;
-    static constexpr int row = 2 * Width;                          // bytes of a key in shared memory
-    static constexpr int keys_bytes = Keys * row;                  // a buffer
-    static constexpr int raw_bytes = Coded ? Keys * kRawRow : 0;   // records of a tile, as they come
-    static constexpr int k_steps = Width / 16 / kParts;            // of the score product, per warp
-    static constexpr int n_steps = kValueWidth / 16 / kParts;      // of the value product, per warp
-    static constexpr int rows_per_thread = Keys / (kCopiers / 8);  // that a thread copies an eighth of
-    static constexpr int board_bytes = 2 * 64 + 4 * 4 * Keys;      // Board<Keys>, keys.cuh
-    static_assert(Width % (16 * kParts) == 0 && Keys % 16 == 0);
+    static constexpr int pitch = 2 * Width, keys_bytes = Keys * pitch;  // fill.cuh
+    static constexpr int raw_bytes = Coded ? Keys * kRawPitch : 0;      // records of a tile, as they come
 };
 
-// 16 heads, 4 warps, 32 keys. Two buffers of keys, one where three blocks fit a multiprocessor that way.
+// 16 heads, 4 warps that share the width, 32 keys. Two buffers of keys, one where three blocks fit a
+// multiprocessor that way.
 template <int Width, bool Coded>
-struct FewHeads : TileBase<Width, Coded, 32, 1> {
-    using Base = TileBase<Width, Coded, 32, 1>;
+struct FewHeads : TileBase<Width, Coded, 32> {
+    using Base = TileBase<Width, Coded, 32>;
     static constexpr int heads = kFewHeads, warps = 4, threads = 32 * warps;
     // Blocks per multiprocessor that registers are to leave room for; where one has 100 KB of shared memory
     // only one block fits.
@@ -45,45 +38,60 @@ struct FewHeads : TileBase<Width, Coded, 32, 1> {
 #else
     static constexpr int resident = Coded ? kFewCodedResident : kFewResident;
 #endif
+    static constexpr int lanes = 8, rows_per_thread = Base::keys * lanes / threads;
+    static constexpr int row_slots = 4;                       // for row numbers of tiles to come
+    static constexpr int k_steps = Width / 16 / warps;        // of the score product, per warp
+    static constexpr int n_steps = kValueWidth / 16 / warps;  // of the value product, per warp
     static constexpr int buffers = Coded ? 1 : 2;
     static constexpr int raw_at = buffers * Base::keys_bytes;
     static constexpr int exchange_at = raw_at + Base::raw_bytes;  // score products of each warp
     static constexpr int factors_at = exchange_at + 2048 * warps;
     static constexpr int board_at = factors_at + heads * 4;
-    static constexpr int peaks_at = board_at + Base::board_bytes;  // Peaks<2> for every 4 lanes
+    static constexpr int peaks_at =
+        board_at + 2 * 64 + row_slots * 4 * Base::keys;  // Peaks for every 4 lanes
     static constexpr int bytes = peaks_at + 4 * threads;
-    static_assert(bytes <= 99 * 1024);
+    static_assert(Width % (16 * warps) == 0 && bytes <= 99 * 1024);
 };
 
-// Teams of 4 warps with 32 heads each, 16 keys: two teams that share the keys, or one.
-template <int Width, bool Coded, int Teams>
-struct TeamHeads : TileBase<Width, Coded, 16, 2> {
-    using Base = TileBase<Width, Coded, 16, 2>;
-    static constexpr int teams = Teams, team_heads = 32, heads = teams * team_heads;
-    static constexpr int warps = teams * kParts, threads = 32 * warps;
-    // Blocks per multiprocessor that registers leave room for.
-    static constexpr int resident = teams == 1 ? kSomeResident : 1;
-    // Tiles that are made before they are multiplied, and the buffers that this takes.
-    static constexpr int ahead = Coded ? teams : 2, buffers = ahead + (Coded || teams == 1 ? 1 : 2);
-    // A team has row numbers of so many of its tiles under way. One team's copies of bf16 rows overlap.
-    static constexpr int rows_ahead = Coded || teams > 1 ? 1 : 2;
-    static constexpr int fillers = kCopiers + (Coded ? 0 : Base::keys);   // arrivals that fill a buffer
-    static constexpr int raw_at = buffers * Base::keys_bytes;             // one per team
-    static constexpr int exchange_at = raw_at + teams * Base::raw_bytes;  // per team: from 4 warps to 4
-    static constexpr int exchange_bytes = kParts * kParts * 512;
-    static constexpr int weights_at = exchange_at + teams * exchange_bytes;
-    static constexpr int weights_bytes = team_heads * Base::keys * 2;
-    static constexpr int factors_at = weights_at + teams * weights_bytes;
-    static constexpr int barriers_at = factors_at + heads * 4;   // full and empty of each buffer
-    static constexpr int masks_at = barriers_at + 16 * buffers;  // a byte per key, of 4 tiles
-    static constexpr int board_at = masks_at + 16 * 4;
-    static constexpr int peaks_at = board_at + Base::board_bytes;  // Peaks<1> for every 4 lanes
-    static constexpr int bytes = peaks_at + 2 * threads;
-    static_assert(bytes <= 99 * 1024 && barriers_at % 8 == 0 && ahead % teams == 0);
+// 32 or 64 heads, 16 keys. A pair of score warps for 32 heads, which share the width; two value warps for
+// each score warp, which share the columns.
+template <int Width, bool Coded, int Heads>
+struct ManyHeads : TileBase<Width, Coded, 16> {
+    using Base = TileBase<Width, Coded, 16>;
+    static constexpr int heads = Heads, score_warps = Heads / 16, value_warps = Heads / 8;
+    static constexpr int threads = 32 * (score_warps + value_warps);
+    static constexpr int resident = kManyHeads / Heads;  // blocks that registers leave room for
+
+    static constexpr int buffers = Coded ? 3 : 4;
+    static constexpr int ahead = Coded ? 2 : 3;  // tiles made, or under way, before they are multiplied
+    static constexpr int raws = Coded ? 2 : 0;   // places for the records of a tile
+    static constexpr int row_slots = 4;          // for row numbers of tiles to come
+    // Value warps share a row between so many threads: to copy it, by teams that take turns, and to decode
+    // it.
+    static constexpr int copy_lanes = Coded ? 4 : 8, lanes = 32 * value_warps / Base::keys;
+
+    static constexpr int k_steps = Width / 32;  // of a score warp's product
+    // Of them those whose queries live in registers; the others' are in shared memory: as many as it has room
+    // for.
+    static constexpr int q_steps = Coded && Heads == 64 && Width == 576 ? 15 : 14, q_rest = k_steps - q_steps;
+    static constexpr int columns = kValueWidth / value_warps;  // of a value product, per warp
+    static constexpr int m_values = Heads / 16, n_values = columns / 16;
+
+    static constexpr int raw_at = buffers * Base::keys_bytes;
+    static constexpr int queries_at = raw_at + raws * Base::raw_bytes;
+    static constexpr int queries_bytes = 1024 * q_rest;  // of a score warp: operands [lane][4]
+    static constexpr int exchange_at = queries_at + score_warps * queries_bytes;
+    static constexpr int exchange_bytes = 1024;  // of a score warp
+    static constexpr int weights_bytes = Heads * Base::keys * 2;
+    static constexpr int weights_at = exchange_at + score_warps * exchange_bytes;  // two
+    static constexpr int factors_at = weights_at + 2 * weights_bytes;  // two [heads]; at the end, a third
+    static constexpr int moved_at = factors_at + 3 * Heads * 4;        // two words
+    static constexpr int barriers_at = moved_at + 8;  // full, empty of buffers; of weights; full of raws
+    static constexpr int masks_at = barriers_at + 8 * (2 * buffers + 4 + raws) + 8;  // a byte per key
+    static constexpr int raw_masks_at = masks_at + 16 * buffers;
+    static constexpr int board_at = raw_masks_at + 16 * raws;
+    static constexpr int bytes = board_at + 2 * 64 + row_slots * 4 * Base::keys;
+    static_assert(bytes <= 99 * 1024 && barriers_at % 8 == 0 && masks_at % 16 == 0 && board_at % 16 == 0);
 };
-template <int Width, bool Coded>
-using SomeHeads = TeamHeads<Width, Coded, 1>;
-template <int Width, bool Coded>
-using ManyHeads = TeamHeads<Width, Coded, 2>;
 
 }  // namespace smla::cuda_attend

@@ -1,0 +1,90 @@
+// attend by mma.sync on bf16 for 64 and for 32 heads, for keys of 576 or 512 values and values of 512.
+//
+// Maths:  S = Q K^T; weights = exp2(S * scale - peak), running over tiles of 16 listed rows; O += weights V;
+//         V is the first 512 values of K. f32 sums; weights are rounded to bf16 for the second product.
+// Tile:   64 or 32 heads x 16 keys. One token per block, a split of its rows each.
+// Roles:  two score warps for every 32 heads: each has half of the width of their queries in registers (but
+// for the
+//         last steps), they exchange products, and each weighs 16 heads (score.cuh). Two value warps for
+//         every score warp: each has all heads and a share of the 512 columns as sums in registers
+//         (values.cuh); together they copy the rows and decode them (maker.cuh).
+// Shared: keys [16, width] bf16, 4 buffers, 3 for fp8 (padded, fill.cuh) | raw records, two tiles | last
+// steps of
+//         the queries | products exchanged | weights, twice | factors | mbarriers | masks of holes | row
+//         numbers; tile.cuh. At most 99 KB.
+// Stages: bf16: cp.async of tile t + 3 begins before the values of t, by half of the value warps or all. fp8:
+// the
+//         value warps decode tile t + 2 before the values of t; after those, a quarter or half of them sends
+//         for records of tile t + 4.
+// Barriers:
+//   full[b], raw full[r]  who copies arrives once its copies are done, and one thread per row when it has
+//   stored
+//                     the row's byte of the mask; fp8, full[b]: each value warp when it has decoded. Score
+//                     and value warps wait, for raws only the latter
+//   empty[b]          every warp arrives after its last read of b; who writes waits
+//   weights full[2]   score warps arrive with the weights of their heads; value warps wait
+//   weights empty[2]  value warps arrive when they have them in registers; score warps wait
+//   2 + pair          named, 64 threads: products exchanged; 4 + warp: what this warp sent is read (the
+//   reader arrives,
+//                     the writer waits)
+// Why:    sums and queries of 64 heads fill a register file, so a scheduler has few warps, and a warp that
+// does
+//         everything stands still in each phase's latency. Here a scheduler has one warp that scores tile t +
+//         1 (or waits within its softmax), and two that add the values of t or decode t + 2. The 168
+//         registers per thread that 12 warps have suffice for either role: 120 of queries or 128 of sums.
+//         Half of the width for 32 heads and not all of it for 16 reads each key half as often, and each
+//         ldmatrix feeds four products.
+// Prediction and results: docs/kernels/cuda_attend.md.
+#include "engines/cuda_common/launch.cuh"
+#include "engines/cuda_common/ptx/grid.cuh"
+#include "engines/cuda_mma/attend/many/score.cuh"
+#include "engines/cuda_mma/attend/many/values.cuh"
+
+namespace smla::cuda_attend {
+
+namespace {
+
+template <class T>
+__global__ void __launch_bounds__(T::threads, T::resident)
+    attend_many(const __grid_constant__ Arguments args, const __grid_constant__ Cut cut) {
+    extern __shared__ __align__(128) char shared[];
+    const uint32_t base = cuda::keep(cuda::shared_address(shared));
+    if (threadIdx.x == 0) init_barriers<T>(base);
+    if (cut.splits > 1) cuda::start_next_grid();
+    auto& board = *reinterpret_cast<Board<T::keys, T::row_slots>*>(shared + T::board_at);
+    const Place start(cut, T::heads);
+    // meets all threads: the mbarriers are there
+    const ManyTiles<T> tiles(args, board, start.token, start.part % cut.splits, cut.splits);
+    if (threadIdx.x < 32 * T::score_warps) {
+        Scorer<T> scorer(args, base);
+        scorer.load_queries(start);
+        scorer.walk(tiles);
+        scorer.finish(cut, Place(cut, T::heads));
+        cuda::named_barrier_arrive<T::threads>(1);  // factors are there
+    } else {
+        Values<T> values(base);
+        values.walk(args, tiles);
+        cuda::named_barrier<T::threads>(1);
+        values.store(args, cut, Place(cut, T::heads));
+    }
+}
+
+template <class T>
+void launch_tile(const smla_attend_args& args, const Schedule& schedule, const Cut& cut, const Env& env) {
+    cuda::launch(attend_many<T>, schedule.blocks(), T::threads, T::bytes, env, Arguments(args), cut);
+}
+
+}  // namespace
+
+template <int Width, bool Coded>
+void launch_many(const smla_attend_args& args, const Schedule& schedule, const Cut& cut, const Env& env) {
+    if (schedule.heads == kSomeHeads)
+        launch_tile<ManyHeads<Width, Coded, kSomeHeads>>(args, schedule, cut, env);
+    else launch_tile<ManyHeads<Width, Coded, kManyHeads>>(args, schedule, cut, env);
+}
+template void launch_many<576, false>(const smla_attend_args&, const Schedule&, const Cut&, const Env&);
+template void launch_many<576, true>(const smla_attend_args&, const Schedule&, const Cut&, const Env&);
+template void launch_many<512, false>(const smla_attend_args&, const Schedule&, const Cut&, const Env&);
+template void launch_many<512, true>(const smla_attend_args&, const Schedule&, const Cut&, const Env&);
+
+}  // namespace smla::cuda_attend
