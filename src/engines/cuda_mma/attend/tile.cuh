@@ -47,9 +47,7 @@ struct FewHeads : TileBase<Width, Coded, 32> {
     static constexpr int exchange_at = raw_at + Base::raw_bytes;  // score products of each warp
     static constexpr int factors_at = exchange_at + 2048 * warps;
     static constexpr int board_at = factors_at + heads * 4;
-    static constexpr int peaks_at =
-        board_at + 2 * 64 + row_slots * 4 * Base::keys;  // Peaks for every 4 lanes
-    static constexpr int bytes = peaks_at + 4 * threads;
+    static constexpr int bytes = board_at + 2 * 64 + row_slots * 4 * Base::keys;
     static_assert(Width % (16 * warps) == 0 && bytes <= 99 * 1024);
 };
 
