@@ -6,7 +6,9 @@
 
 namespace smla::cuda {
 
-// The value, of which the compiler knows nothing: it is kept in a register, not computed anew for each use.
+// The value, of which the compiler knows nothing: it stays in a register and is not computed anew for each
+// use, and what is derived from it is computed where it stands, not once before a loop. Registers are dearer
+// than either.
 __device__ inline uint32_t keep(uint32_t value) {
     asm volatile("" : "+r"(value));
     return value;

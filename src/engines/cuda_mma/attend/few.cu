@@ -97,7 +97,7 @@ __device__ void score(const uint32_t (&q)[T::k_steps][4], uint32_t buffer, float
 // The whole products, from all warps. In the same order in each of them.
 template <class T>
 __device__ void sum_parts(float (&s)[4][4], float4* exchange) {
-    float4* const first = exchange + derive_here(int(threadIdx.x % 32));
+    float4* const first = exchange + cuda::keep(threadIdx.x % 32);
     float4* const own = first + part_of_warp() * 128;
 #pragma unroll
     for (int n = 0; n < 4; ++n) own[32 * n] = make_float4(s[n][0], s[n][1], s[n][2], s[n][3]);

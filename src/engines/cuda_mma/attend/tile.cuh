@@ -9,13 +9,6 @@ namespace smla::cuda_attend {
 
 constexpr int kRawPitch = 656;  // bytes that an fp8 record takes in shared memory: the longest
 
-// What is derived from the value is computed here, not once before a loop: registers are dearer than the
-// instructions.
-__device__ inline int derive_here(int value) {
-    asm volatile("" : "+r"(value));
-    return value;
-}
-
 // Width: of keys. Coded: fp8 records. Keys: listed rows of a tile.
 template <int Width, bool Coded, int Keys>
 struct TileBase {

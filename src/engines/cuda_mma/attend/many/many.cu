@@ -4,36 +4,31 @@
 //         V is the first 512 values of K. f32 sums; weights are rounded to bf16 for the second product.
 // Tile:   64 or 32 heads x 16 keys. One token per block, a split of its rows each.
 // Roles:  two score warps for every 32 heads: each has half of the width of their queries in registers (but
-// for the
-//         last steps), they exchange products, and each weighs 16 heads (score.cuh). Two value warps for
-//         every score warp: each has all heads and a share of the 512 columns as sums in registers
+//         for the last steps), they exchange products, and each weighs 16 heads (score.cuh). Two value
+//         warps for every score warp: each has all heads and a share of the 512 columns as sums in registers
 //         (values.cuh); together they copy the rows and decode them (maker.cuh).
-// Shared: keys [16, width] bf16, 4 buffers, 3 for fp8 (padded, fill.cuh) | raw records, two tiles | last
-// steps of
-//         the queries | products exchanged | weights, twice | factors | mbarriers | masks of holes | row
-//         numbers; tile.cuh. At most 99 KB.
-// Stages: bf16: cp.async of tile t + 3 begins before the values of t, by half of the value warps or all. fp8:
-// the
-//         value warps decode tile t + 2 before the values of t; after those, a quarter or half of them sends
-//         for records of tile t + 4.
+// Shared: keys [16, width] bf16, 4 buffers, 3 for fp8 (swizzled, fill.cuh) | raw records, two tiles | last
+//         steps of the queries | products exchanged | weights, twice | factors | mbarriers | masks of holes
+//         | row numbers; tile.cuh. At most 99 KB.
+// Stages: bf16: cp.async of tile t + 3 begins before the values of t, by half of the value warps or all.
+//         fp8: the value warps decode tile t + 2 before the values of t; after those, a quarter or half of
+//         them sends for records of tile t + 4.
 // Barriers:
 //   full[b], raw full[r]  who copies arrives once its copies are done, and one thread per row when it has
-//   stored
-//                     the row's byte of the mask; fp8, full[b]: each value warp when it has decoded. Score
-//                     and value warps wait, for raws only the latter
-//   empty[b]          every warp arrives after its last read of b; who writes waits
-//   weights full[2]   score warps arrive with the weights of their heads; value warps wait
-//   weights empty[2]  value warps arrive when they have them in registers; score warps wait
-//   2 + pair          named, 64 threads: products exchanged; 4 + warp: what this warp sent is read (the
-//   reader arrives,
-//                     the writer waits)
+//                         stored the row's byte of the mask; fp8, full[b]: each value warp when it has
+//                         decoded. Score and value warps wait, for raws only the latter
+//   empty[b]              every warp arrives after its last read of b; who writes waits
+//   weights full[2]       score warps arrive with the weights of their heads; value warps wait
+//   weights empty[2]      value warps arrive when they have them in registers; score warps wait
+//   1                     named: score warps arrive when factors of their heads are there, value warps wait
+//   2 + pair              named, 64 threads: products to exchange are there
+//   4 + warp              named, 64 threads: what this warp sent is read; reader arrives, writer waits
 // Why:    sums and queries of 64 heads fill a register file, so a scheduler has few warps, and a warp that
-// does
-//         everything stands still in each phase's latency. Here a scheduler has one warp that scores tile t +
-//         1 (or waits within its softmax), and two that add the values of t or decode t + 2. The 168
-//         registers per thread that 12 warps have suffice for either role: 120 of queries or 128 of sums.
-//         Half of the width for 32 heads and not all of it for 16 reads each key half as often, and each
-//         ldmatrix feeds four products.
+//         does everything stands still in each phase's latency. Here a scheduler has one warp that scores
+//         tile t + 1 (or waits within its softmax), and two that add the values of t or decode t + 2. The
+//         168 registers per thread that 12 warps have suffice for either role: 120 of queries or 128 of
+//         sums. Half of the width for 32 heads and not all of it for 16 reads each key half as often, and
+//         each ldmatrix feeds four products.
 // Prediction and results: docs/kernels/cuda_attend.md.
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_common/ptx/grid.cuh"

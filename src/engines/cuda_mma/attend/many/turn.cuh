@@ -56,7 +56,7 @@ struct WeightsTurn {
 // Every thread that copies a tile arrives, and one for each row a second time: that its entry of the mask is
 // there.
 template <class T>
-constexpr int kCopyArrivals = T::keys*(T::copy_lanes + 1);
+constexpr int kCopyArrivals = (T::copy_lanes + 1) * T::keys;
 
 // Raw records of tile t lie in place t % raws.
 template <class T>
