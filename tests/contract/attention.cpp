@@ -71,7 +71,7 @@ void Attention::fill_listed() {
 namespace {
 
 bool rounds_keys(const smla_attend_args& args) {
-    return args.precision == SMLA_PRECISION_ROUNDED || (args.precision == SMLA_PRECISION_DEFAULT && on_gpu());
+    return args.precision == SMLA_PRECISION_ROUNDED && !on_gpu();
 }
 
 std::vector<std::vector<double>> listed_keys(const smla_attend_args& args, int64_t t) {

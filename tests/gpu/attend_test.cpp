@@ -4,6 +4,7 @@
 #include "attend/support.h"
 #include "engines/context.h"
 #include "engines/run.h"
+#include "formats/layouts.h"
 #include "gpu/needs_gpu.h"
 
 #include <cuda_runtime.h>
@@ -16,8 +17,13 @@ namespace {
 using namespace smla;
 using namespace attend_test;
 
-constexpr double kMmaWeights =
-    0x1p-8;  // weights are rounded to bf16, as in the bf16 kernels of the cpu engine
+// Weights are rounded to bf16, as in the bf16 kernels of the cpu engine; where all values are codes, they,
+// their scales and their product are rounded to f16.
+double mma_weights(const Spec& spec) {
+    for (const smla_format format : {spec.primary.format, spec.extra.format})
+        if (format == SMLA_ROW_BF16 || format == SMLA_FP8_584) return 0x1p-8;
+    return 0x1.8p-10;
+}
 
 class CudaAttend : public testing::Test {
 protected:
@@ -130,7 +136,7 @@ void check_one(Context& context, Problem& problem, const Expected& expected, siz
     }
     const bool generic = std::strstr(kernel, "generic");
     const Candidate<smla_attend_args> named{.name = kernel, .refuse = {}, .workspace = {}, .run = {}};
-    expect_close(named, problem, expected, generic ? 0 : kMmaWeights);
+    expect_close(named, problem, expected, generic ? 0 : mma_weights(problem.spec));
     problem.expect_canaries();
 }
 
@@ -146,10 +152,14 @@ void check_all_ways(Problem& problem) {
     const std::string refusal = explain_stage<Stage::attend>(OnDevice(free.device(), problem).args,
                                                              free.env({}))[problem.spec.width == 576 ? 0 : 1]
                                     .refusal;
+    const auto bf16_rope = [](smla_format format) {
+        return format == SMLA_FP8_656 || format == SMLA_FP8_584;
+    };
+    const smla_format first = problem.spec.primary.format, second = problem.spec.extra.format;
     const bool must =
         std::find(std::begin(kMmaWidths), std::end(kMmaWidths), problem.spec.width) != std::end(kMmaWidths) &&
         (problem.spec.q == SMLA_BF16 || problem.spec.q == SMLA_E4M3) &&
-        problem.spec.precision != SMLA_PRECISION_EXACT;
+        (!second || bf16_rope(first) == bf16_rope(second));
     ASSERT_EQ(refusal.empty(), must) << refusal;
     if (!must) return;
     check_one(free, problem, expected, 0, mma);
@@ -182,14 +192,14 @@ TEST_F(CudaAttend, FormatsAndHeads) {
             check_all_ways({.tokens = 3,
                             .heads = heads,
                             .primary = {.format = format, .k = 200},
-                            .precision = SMLA_PRECISION_ROUNDED});
+                            .precision = SMLA_PRECISION_EXACT});
         for (const smla_format format : kNarrow)
             check_all_ways({.tokens = 3,
                             .heads = heads,
                             .width = 512,
                             .primary = {.format = format, .k = 200},
                             .out = SMLA_BF16,
-                            .precision = SMLA_PRECISION_ROUNDED});
+                            .precision = SMLA_PRECISION_EXACT});
         if (HasFatalFailure()) return;
     }
 }
@@ -202,7 +212,7 @@ TEST_F(CudaAttend, HolesLengthsSinkTwoSources) {
                 check_all_ways({.tokens = 4,
                                 .heads = heads,
                                 .primary = hostile(format, k),
-                                .precision = SMLA_PRECISION_ROUNDED,
+                                .precision = SMLA_PRECISION_EXACT,
                                 .base = SMLA_LSE_LOG2,
                                 .sink = true,
                                 .head_padding = 2,
@@ -212,9 +222,9 @@ TEST_F(CudaAttend, HolesLengthsSinkTwoSources) {
                                 .heads = heads,
                                 .width = 512,
                                 .primary = hostile(format, k),
-                                .extra = hostile(format == SMLA_FP8_528 ? SMLA_FP8_584 : format, k + 7),
+                                .extra = hostile(format == SMLA_FP8_528 ? SMLA_FP8_512 : format, k + 7),
                                 .out = SMLA_F16,
-                                .precision = SMLA_PRECISION_ROUNDED,
+                                .precision = SMLA_PRECISION_EXACT,
                                 .sink = true,
                                 .head_padding = 2,
                                 .seed = ++seed});
@@ -236,7 +246,7 @@ TEST_F(CudaAttend, EmptyTiles) {
                                 .width = 512,
                                 .primary = first,
                                 .extra = second,
-                                .precision = SMLA_PRECISION_ROUNDED,
+                                .precision = SMLA_PRECISION_EXACT,
                                 .seed = ++seed});
             }
 }
@@ -270,6 +280,7 @@ TEST_F(CudaAttend, GenericTakesAnything) {
                         .heads = 4,
                         .width = 512,
                         .primary = hostile(format, 90),
+                        .extra = hostile(SMLA_FP8_584, 30),
                         .q = SMLA_BF16,
                         .precision = SMLA_PRECISION_EXACT,
                         .seed = ++seed});
@@ -283,7 +294,7 @@ TEST_F(CudaAttend, Fp8Queries) {
                             .primary = hostile(format, 300),
                             .q = SMLA_E4M3,
                             .out = SMLA_BF16,
-                            .precision = SMLA_PRECISION_ROUNDED,
+                            .precision = SMLA_PRECISION_EXACT,
                             .sink = true});
 }
 
@@ -294,16 +305,16 @@ TEST_F(CudaAttend, Edges) {
             check_all_ways({.tokens = 2,
                             .heads = heads,
                             .primary = {.format = format, .k = 0},
-                            .precision = SMLA_PRECISION_ROUNDED,
+                            .precision = SMLA_PRECISION_EXACT,
                             .sink = true});
             check_all_ways({.tokens = 2,
                             .heads = heads,
                             .primary = {.format = format, .k = 70, .pages = 0},
-                            .precision = SMLA_PRECISION_ROUNDED});
+                            .precision = SMLA_PRECISION_EXACT});
             Problem nan({.tokens = 3,
                          .heads = heads,
                          .primary = {.format = format, .k = 300, .pages = 16},
-                         .precision = SMLA_PRECISION_ROUNDED});
+                         .precision = SMLA_PRECISION_EXACT});
             const CacheView view = nan.view(false);
             std::vector<float> values(576, std::numeric_limits<float>::quiet_NaN());
             const int32_t victim = nan.row(1, 123);
@@ -322,13 +333,115 @@ TEST_F(CudaAttend, Edges) {
     check_all_ways(infinite);
 }
 
+// Scales of the last 128 values, rope apart, of every third row are 2^-40 to 2^40 times what they were, or 0,
+// or below 0; queries are 0 there, so that the rows weigh what they did.
+void scatter_scales(Problem& problem) {
+    const CacheView cache = problem.view(false);
+    const bool e8m0 = problem.spec.primary.format == SMLA_FP8_584;
+    std::uniform_int_distribution<int> power(-40, 40);
+    for (int64_t row = 0; row < cache.capacity; row += 3) {
+        const int64_t token = row % cache.page_rows;
+        if (token >= cache.page_tokens) continue;
+        char* const page = cache.data + row / cache.page_rows * cache.page_stride;
+        if (e8m0) {
+            char& code = page[layout::Fp8_584::scales_at(cache.page_tokens, token) + 6];
+            code = char(std::clamp(int(uint8_t(code)) + power(problem.rng), 0, 254));
+            continue;
+        }
+        char* const at = page + token * cache.row_stride + layout::Fp8_656::scales_at + 4 * 3;
+        float scale;
+        std::memcpy(&scale, at, 4);
+        scale *= row % 5 == 0 ? 0.f : std::exp2(float(power(problem.rng))) * (row % 7 == 0 ? -1.f : 1.f);
+        std::memcpy(at, &scale, 4);
+    }
+    auto* const q = reinterpret_cast<uint16_t*>(problem.args.q.data);
+    const auto& stride = problem.args.q.stride_elems;
+    for (int64_t t = 0; t < problem.spec.tokens; ++t)
+        for (int64_t h = 0; h < problem.spec.heads; ++h)
+            for (int64_t d = 384; d < (e8m0 ? 448 : 512); ++d) q[t * stride[0] + h * stride[1] + d] = 0;
+}
+
+// Out of the range of f16, in one tile with scales that are in it, first or later.
+TEST_F(CudaAttend, ScalesOfAnySize) {
+    uint32_t seed = 200;
+    for (const int heads : {16, 32, 64})
+        for (const smla_format format : {SMLA_FP8_656, SMLA_FP8_528, SMLA_FP8_584}) {
+            Problem problem({.tokens = 4,
+                             .heads = heads,
+                             .width = format == SMLA_FP8_656 ? 576 : 512,
+                             .primary = hostile(format, 300),
+                             .precision = SMLA_PRECISION_EXACT,
+                             .seed = ++seed});
+            scatter_scales(problem);
+            check_all_ways(problem);
+            if (HasFatalFailure()) return;
+        }
+    for (const float scale : {1e-30f, 1e-5f, 1e5f, 1e20f}) {
+        Problem problem({.tokens = 2,
+                         .heads = 64,
+                         .primary = {.format = SMLA_FP8_576, .k = 100},
+                         .precision = SMLA_PRECISION_EXACT,
+                         .seed = ++seed});
+        problem.args.softmax_scale *= problem.args.primary.cache.scale / scale;
+        problem.args.primary.cache.scale = scale;
+        check_all_ways(problem);
+    }
+}
+
+// Each head has its own power of two; one that is infinite or NaN concerns no other.
+TEST_F(CudaAttend, QueriesOfAnySize) {
+    for (const int heads : {16, 32, 64})
+        for (const smla_format format :
+             {SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584, SMLA_FP8_512}) {
+            Problem problem({.tokens = 3,
+                             .heads = heads,
+                             .width = format == SMLA_FP8_584 || format == SMLA_FP8_512 ? 512 : 576,
+                             .primary = hostile(format, 200),
+                             .precision = SMLA_PRECISION_EXACT,
+                             .seed = uint32_t(heads)});
+            auto* const q = reinterpret_cast<uint16_t*>(problem.args.q.data);
+            const auto& stride = problem.args.q.stride_elems;
+            for (int64_t t = 0; t < 3; ++t)
+                for (int64_t h = 0; h < heads; ++h) {
+                    uint16_t* const row = q + t * stride[0] + h * stride[1];
+                    const float by = std::exp2(float(h % 8 * 12 - 80));  // to 2^4: logits stay finite
+                    for (int64_t d = 0; d < problem.spec.width; ++d)
+                        row[d] = f32_to_bf16(bf16_to_f32(row[d]) * by);
+                    if (h % 8 == 6) row[7] = t == 1 ? 0x7f80 : 0x7fc0;  // inf, NaN
+                    if (h % 8 == 5) row[500] = f32_to_bf16(1e30f * float(t));
+                }
+            check_all_ways(problem);
+            if (HasFatalFailure()) return;
+        }
+}
+
+// Rounded keys are allowed, not asked for: the same bits.
+TEST_F(CudaAttend, RoundedIsExact) {
+    Problem problem({.tokens = 2,
+                     .heads = 64,
+                     .primary = {.format = SMLA_FP8_656, .k = 200},
+                     .precision = SMLA_PRECISION_EXACT});
+    Context context = make_context(false, nullptr);
+    std::unique_ptr<Bits> exact;
+    for (const smla_precision precision :
+         {SMLA_PRECISION_EXACT, SMLA_PRECISION_ROUNDED, SMLA_PRECISION_DEFAULT}) {
+        OnDevice on(context.device(), problem);
+        on.args.precision = precision;
+        on.poison();
+        run_guarded(context, on.args, 0, "cuda_mma_attend_576");
+        on.fetch_outputs();
+        ASSERT_TRUE(!exact || *exact == Bits(problem));
+        exact = std::make_unique<Bits>(problem);
+    }
+}
+
 TEST_F(CudaAttend, ScalesOnTheDevice) {
     Problem problem({.tokens = 3,
                      .heads = 64,
                      .primary = hostile(SMLA_FP8_576, 100),
                      .q = SMLA_E4M3,
                      .out = SMLA_BF16,
-                     .precision = SMLA_PRECISION_ROUNDED});
+                     .precision = SMLA_PRECISION_EXACT});
     const Expected expected = oracle(problem);
     Context context = make_context(false, nullptr);
     Device& device = context.device();
@@ -347,7 +460,7 @@ TEST_F(CudaAttend, ScalesOnTheDevice) {
     run_guarded(context, on.args, 0, "cuda_mma_attend_576");
     on.fetch_outputs();
     const Candidate<smla_attend_args> named{.name = "mma", .refuse = {}, .workspace = {}, .run = {}};
-    expect_close(named, problem, expected, kMmaWeights);
+    expect_close(named, problem, expected, mma_weights(problem.spec));
 }
 
 }  // namespace

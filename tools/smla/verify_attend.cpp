@@ -39,7 +39,7 @@ public:
         sink_ = Doubles(args.sink);
         AttendOp::check(args);
         for (const smla_precision each : {SMLA_PRECISION_EXACT, SMLA_PRECISION_ROUNDED})
-            if (args.precision == SMLA_PRECISION_DEFAULT || args.precision == each)
+            if (each == SMLA_PRECISION_EXACT || args.precision == each)
                 expected_.emplace(each, reference(each));
         for (int64_t t = 0; t < tokens_; ++t) facts_.push_back(facts(t));
     }
@@ -244,11 +244,10 @@ AttendProblem::Expected AttendProblem::reference(smla_precision precision) const
     return out;
 }
 
-// What the default precision means is the engine's choice: rounded on a GPU.
+// Keys may be rounded where that is asked for; on a GPU they never are.
 const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel) const {
-    if (args.precision != SMLA_PRECISION_DEFAULT) return expected_.at(args.precision);
-    const bool gpu = kernel.rfind("cuda", 0) == 0;
-    return expected_.at(gpu ? SMLA_PRECISION_ROUNDED : SMLA_PRECISION_EXACT);
+    const bool rounds = args.precision == SMLA_PRECISION_ROUNDED && kernel.rfind("cuda", 0) != 0;
+    return expected_.at(rounds ? SMLA_PRECISION_ROUNDED : SMLA_PRECISION_EXACT);
 }
 
 // How far f32 and bf16 arithmetic may be off. One head of one token: logits l_j, weights p_j of sum 1 - sink,

@@ -57,9 +57,9 @@ def attend(
     smla.Cache, width Dqk. rows: [T,K] i32, holes (-1) anywhere. lengths: [T] i32: rows[t, lengths[t]:] are
     never read. extra, extra_rows, extra_lengths: a second cache (V4). sink: [H] f32, a logit that joins the
     denominator only. softmax_scale, q_scale: numbers, or f32 arrays of one element on the device.
-    value_width: Dv, by default 512 of 576, else Dqk. precision: "exact" (default on a CPU) or "rounded"
-    (default on a GPU). lse_base: "ln" or "log2". lse, max_logits: True, or an array, to get them. Returns an
-    Attended.
+    value_width: Dv, by default 512 of 576, else Dqk. precision: "exact" (the default) or "rounded", which
+    allows keys of bf16(code * scale). lse_base: "ln" or "log2". lse, max_logits: True, or an array, to get
+    them. Returns an Attended.
     """
     tokens, heads, width = rank(q, "q", 3)
     if out is None:

@@ -31,6 +31,18 @@ __device__ inline void e4m3_pairs(uint32_t codes, uint32_t& low, uint32_t& high)
     if constexpr (Type == Half::bf16) low = f16_to_bf16(low), high = f16_to_bf16(high);
 }
 
+// The larger of two non-negative pairs, and of magnitudes; NaN loses.
+__device__ inline uint32_t max_magnitude_bf16(uint32_t largest, uint32_t pair) {
+    uint32_t out;
+    asm("max.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(largest), "r"(pair & 0x7fff7fffu));
+    return out;
+}
+
+__device__ inline uint32_t times_f16(uint32_t a, uint32_t b) {
+    uint32_t out;
+    asm("mul.f16x2 %0, %1, %2;" : "=r"(out) : "r"(a), "r"(b));
+    return out;
+}
 __device__ inline uint32_t times_bf16(uint32_t a, uint32_t b) {
     const __nv_bfloat162 product =
         __hmul2(*reinterpret_cast<__nv_bfloat162*>(&a), *reinterpret_cast<__nv_bfloat162*>(&b));

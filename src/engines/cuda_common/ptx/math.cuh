@@ -28,19 +28,16 @@ __device__ inline void e4m3_to_f16(uint32_t codes, uint32_t& low, uint32_t& high
         : "=r"(low), "=r"(high)
         : "r"(codes));
 #else
-    // The bits of a code, put where f16 has its own, are the value times 2^-8; NaN codes become 1.875.
+    // The bits of a code, put where f16 has its own, are the value times 2^-8; NaN codes become 480, as
+    // nothing else does.
     const auto place = [](uint32_t pair) {
-        uint32_t out = (pair & 0x80008000u) | ((pair & 0x7f007f00u) >> 1);
+        uint32_t out = (pair & 0x7f007f00u) >> 1, nan;
         asm("mul.f16x2 %0, %0, %1;" : "+r"(out) : "r"(0x5c005c00u));  // 256, 256
-        return out;
+        asm("set.eq.u32.f16x2 %0, %1, %2;" : "=r"(nan) : "r"(out), "r"(0x5f805f80u));
+        return out | (nan & 0x7fff7fffu) | (pair & 0x80008000u);
     };
     low = place(__byte_perm(codes, 0, 0x1404));
     high = place(__byte_perm(codes, 0, 0x3424));
-    const uint32_t nans = ((codes & 0x7f7f7f7fu) + 0x01010101u) & 0x80808080u;
-    if (nans) {
-        low |= (nans & 0x80u ? 0x7fffu : 0u) | (nans & 0x8000u ? 0x7fff0000u : 0u);
-        high |= (nans & 0x800000u ? 0x7fffu : 0u) | (nans & 0x80000000u ? 0x7fff0000u : 0u);
-    }
 #endif
 }
 

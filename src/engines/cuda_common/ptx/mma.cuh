@@ -30,6 +30,15 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t at) {
                  : "memory");
 }
 
+// Times bf16 [16,16] that lies in shared memory row by row: columns 0 to 7, then 8 to 15. `at`: row lane % 16
+// from column 8 * (lane / 16) on.
+__device__ inline void mma_bf16_rows(float (&c)[2][4], const uint32_t (&a)[4], uint32_t at) {
+    uint32_t b[4];
+    ldmatrix_x4_trans(b, at);
+    mma_bf16(c[0], a, b[0], b[1]);
+    mma_bf16(c[1], a, b[2], b[3]);
+}
+
 // Two values rounded to bf16, `low` in the low half.
 __device__ inline uint32_t pack_bf16(float low, float high) {
     uint32_t out;

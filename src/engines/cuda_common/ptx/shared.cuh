@@ -38,10 +38,21 @@ __device__ inline uint32_t load_shared_byte(uint32_t at) {
     asm volatile("ld.shared.u8 %0, [%1];" : "=r"(out) : "r"(at) : "memory");
     return out;
 }
+__device__ inline float load_shared_f16(uint32_t at) {
+    float out;
+    asm volatile("{.reg .b16 half;\n ld.shared.b16 half, [%1];\n cvt.f32.f16 %0, half;}"
+                 : "=f"(out)
+                 : "r"(at)
+                 : "memory");
+    return out;
+}
 __device__ inline void store_shared(uint32_t at, uint32_t value) {
     asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
 }
 __device__ inline void store_shared(uint32_t at, float value) { store_shared(at, __float_as_uint(value)); }
+__device__ inline void store_shared(uint32_t at, const uint2& value) {
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(value.x), "r"(value.y) : "memory");
+}
 __device__ inline void store_shared(uint32_t at, const uint4& value) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(value.x), "r"(value.y),
                  "r"(value.z), "r"(value.w)

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engines/cuda_common/records.cuh"
+#include "engines/cuda_mma/attend/schedule.h"
 #include "ops/attend/attend.h"
 
 namespace smla::cuda_attend {
@@ -45,8 +46,7 @@ struct Arguments {
           q_scale(args.q.dtype == SMLA_E4M3 ? float(args.q_scale) : 1.f),
           softmax_scale_device(args.softmax_scale_device),
           q_scale_device(args.q.dtype == SMLA_E4M3 ? args.q_scale_device : nullptr),
-          log2(args.lse_base == SMLA_LSE_LOG2),
-          exact(args.precision == SMLA_PRECISION_EXACT) {
+          log2(args.lse_base == SMLA_LSE_LOG2) {
         sources[0] = Source(args.primary);
         sources[1] = Source(args.extra);
     }
@@ -59,8 +59,14 @@ struct Arguments {
     Source sources[2];
     float softmax_scale, q_scale;
     const float *softmax_scale_device, *q_scale_device;
-    bool log2, exact;
+    bool log2;
 };
+
+// Of a source. Where sources have fp8 records, has_bf16_rope is the same for all: table.cpp.
+__device__ inline smla_format any_format(const Arguments& args) {
+    const smla_format primary = args.sources[0].cache.format;
+    return primary == SMLA_FORMAT_NONE ? args.sources[1].cache.format : primary;
+}
 
 // What a head's sums come to once all of its keys are in.
 struct Totals {

@@ -28,25 +28,15 @@ struct Running {
     bool any = false;  // key so far
 };
 
-__device__ float key_value(const Source& source, bool round, int64_t row, int d) {
-    const float value = source.cache.value(row, d);
-    return round ? round_to_bf16(value) : value;
-}
-
-__device__ bool rounds(const Arguments& args, const Source& source) {
-    const smla_format format = source.cache.format;
-    return !args.exact && format != SMLA_ROW_F32 && format != SMLA_ROW_BF16;
-}
-
 // Logits of up to 32 listed rows into shared memory, -1 where the list names none.
-__device__ void take_logits(const Source& source, bool round, int64_t t, int64_t begin, int64_t length,
-                            int width, float scale, Shared& shared) {
+__device__ void take_logits(const Source& source, int64_t t, int64_t begin, int64_t length, int width,
+                            float scale, Shared& shared) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int j = warp; j < kKeys; j += kWarps) {
         const int64_t row = begin + j < length ? cuda::load_int(source.rows, t, begin + j) : -1;
         const bool hole = source.cache.hole(row);
         float dot = 0;
-        for (int d = lane; d < width && !hole; d += 32) dot += shared.q[d] * key_value(source, round, row, d);
+        for (int d = lane; d < width && !hole; d += 32) dot += shared.q[d] * source.cache.value(row, d);
         dot = cuda::warp_sum(dot);
         if (lane != 0) continue;
         shared.rows[j] = hole ? -1 : int(row);
@@ -54,8 +44,7 @@ __device__ void take_logits(const Source& source, bool round, int64_t t, int64_t
     }
 }
 
-__device__ void add_keys(const Source& source, bool round, int value_width, Shared& shared,
-                         Running& running) {
+__device__ void add_keys(const Source& source, int value_width, Shared& shared, Running& running) {
     float peak = running.peak;
     bool any = false;
     for (int j = 0; j < kKeys; ++j) {
@@ -78,7 +67,7 @@ __device__ void add_keys(const Source& source, bool round, int value_width, Shar
         running.sum += weight;
         for (int i = 0; i < kChannels; ++i) {
             const int d = int(threadIdx.x) + i * kThreads;
-            if (d < value_width) running.out[i] += weight * key_value(source, round, row, d);
+            if (d < value_width) running.out[i] += weight * source.cache.value(row, d);
         }
     }
 }
@@ -94,12 +83,11 @@ __global__ void __launch_bounds__(kThreads) attend_generic(const __grid_constant
     for (const Source& source : args.sources) {
         if (source.cache.format == SMLA_FORMAT_NONE) continue;
         const int64_t length = source.length(t);
-        const bool round = rounds(args, source);
         for (int64_t begin = 0; begin < length; begin += kKeys) {
             __syncthreads();
-            take_logits(source, round, t, begin, length, width, scale, shared);
+            take_logits(source, t, begin, length, width, scale, shared);
             __syncthreads();
-            add_keys(source, round, value_width, shared, running);
+            add_keys(source, value_width, shared, running);
         }
     }
     Totals totals = {0.f, -INFINITY};

@@ -15,6 +15,7 @@ struct alignas(16) Reader {
     uint32_t rows_below = 0, page_rows = 1, page_tokens = 0, multiplier = 1, shift = 0;
     uint32_t page_stride_16 = 0, row_stride = 0;  // page stride in units of 16 bytes
     smla_format format = SMLA_FORMAT_NONE;
+    float scale = 0;  // of a cache that has one for all
 
     Reader() = default;
     __device__ Reader(const Source& source, int token) : format(source.cache.format) {
@@ -27,6 +28,7 @@ struct alignas(16) Reader {
         page_rows = uint32_t(source.cache.page_rows), page_tokens = uint32_t(source.cache.page_tokens);
         multiplier = source.multiplier, shift = source.shift;
         page_stride_16 = uint32_t(source.cache.page_stride / 16);
+        if (format == SMLA_FP8_576 || format == SMLA_FP8_512) scale = source.cache.tensor_scale();
         row_stride = format == SMLA_FP8_584 ? layout::Fp8_584::row : uint32_t(source.cache.row_stride);
     }
     // A row that is no hole: whether it is one, its page and the token in it.
@@ -51,6 +53,11 @@ struct alignas(16) Reader {
     __device__ const char* scales(const Row& row) const {
         return page(row) + layout::Fp8_584::scales_at(page_tokens, row.token);
     }
+};
+
+// A thread's place among those that share the rows of a tile.
+struct Lane {
+    uint32_t row, piece;
 };
 
 // What a block's tiles share: its sources, and row numbers of tiles to come in some slots. They are fetched
@@ -90,8 +97,8 @@ public:
                              reader.list + int64_t(j) * reader.list_stride);
     }
     // Key `key` of tile i, whose row number has arrived.
-    __device__ Reader::Row row(int i, int key) const {
-        const Reader& reader = this->reader(i);
+    __device__ Reader::Row row(int i, int key) const { return row(i, key, reader(i)); }
+    __device__ Reader::Row row(int i, int key, const Reader& reader) const {
         Reader::Row out = reader.split(board_.rows[i % Slots][key]);
         out.valid = out.valid && place(i) + key < reader.listed;
         return out;

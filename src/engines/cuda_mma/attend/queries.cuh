@@ -1,8 +1,7 @@
 // Queries on their way into left operands: pairs of neighbours, as bf16.
 #pragma once
 
-#include "engines/cuda_common/ptx/math.cuh"
-#include "engines/cuda_common/ptx/mma.cuh"
+#include "engines/cuda_common/ptx/half.cuh"
 #include "engines/cuda_mma/attend/arguments.cuh"
 
 namespace smla::cuda_attend {
@@ -21,6 +20,25 @@ struct QueryPairs {
         cuda::e4m3_to_f16(codes[at] | uint32_t(codes[at + 1]) << 8, pair, unused);
         return cuda::pack_bf16(cuda::f16_low(pair), cuda::f16_high(pair));
     }
+};
+
+// Against fp8 codes queries are f16, in units of a power of two of their head: the largest becomes 2^14 or
+// more, so that f16 holds all of it that 2^-40 of it does not hide.
+class QueryUnit {
+public:
+    __device__ explicit QueryUnit(float largest) {
+        biased_ = uint32_t(min(max(int(__float_as_uint(largest) >> 23) - 14, 1), 240));
+    }
+    __device__ float unit() const { return __uint_as_float(biased_ << 23); }
+    __device__ uint32_t f16(uint32_t pair) const { return cuda::pack_f16(low(pair), high(pair)); }
+    __device__ uint32_t bf16(uint32_t pair) const { return cuda::pack_bf16(low(pair), high(pair)); }
+
+private:
+    __device__ float inverse() const { return __uint_as_float((254 - biased_) << 23); }
+    __device__ float low(uint32_t pair) const { return __uint_as_float(pair << 16) * inverse(); }
+    __device__ float high(uint32_t pair) const { return __uint_as_float(pair & 0xffff0000u) * inverse(); }
+
+    uint32_t biased_;  // exponent of the unit
 };
 
 }  // namespace smla::cuda_attend

@@ -15,9 +15,9 @@ namespace {
 struct Costs {
     double tile, sharing, start;
 };
-constexpr Costs kMany = {4200, 0, 15000}, kManyCoded = {5000, 0, 15000};
-constexpr Costs kSome = {2600, 930, 12000}, kSomeCoded = {3800, 1100, 12000};
-constexpr Costs kFew = {2040, 660, 9000}, kFewCoded = {2700, 1300, 9000};
+constexpr Costs kMany = {3870, 0, 11000}, kManyCoded = {4050, 0, 15500};
+constexpr Costs kSome = {2120, 1030, 9400}, kSomeCoded = {2600, 1020, 13900};
+constexpr Costs kFew = {2040, 660, 9000}, kFewCoded = {1750, 1020, 7900};
 constexpr double kJoin = 5500, kJoinPerSplit = 125;  // the second kernel
 constexpr double kSumsPerCycle = 2000;               // bytes of splits' sums, of the whole device
 constexpr double kMemoryPerCycle = 2000;             // bytes of listed rows

@@ -13,12 +13,15 @@ constexpr int kFewHeads = 16, kSomeHeads = 32, kManyHeads = 64;
 // Blocks per multiprocessor, from registers.
 constexpr int kFewResident = 2, kFewCodedResident = 3, kSomeResident = 2;
 
+// Of fp8 records, those whose last 64 values are bf16.
+constexpr bool has_bf16_rope(smla_format format) { return format == SMLA_FP8_656 || format == SMLA_FP8_584; }
+
 // What a split knows of a head besides its sums.
 struct alignas(16) PartStatistics {
-    float peak2;    // the sums are of exp2(logit2 - peak2), logit2 in powers of two; -inf: no finite logit
-    float sum;      // of the weights
-    float largest;  // product q . k, unscaled; -inf: none
-    float any;      // 1: the split had keys
+    float peak2;     // the sums are of exp2(logit2 - peak2), logit2 in powers of two; -inf: no finite logit
+    float sum;       // of the weights
+    float largest2;  // logit, in powers of two; -inf: none
+    float any;       // 1: the split had keys
 };
 
 // Scratch of the splits: sums [T,splits,H,512], statistics [T,splits,H].

@@ -8,15 +8,16 @@
 
 namespace smla::cuda_attend {
 
-template <int Groups>
+// Weights are 2^Lift times exp(logit - largest logit so far).
+template <int Groups, int Lift>
 struct Softmax {
-    float unit;                                 // turns a product into a logit in powers of two
+    float unit[2];                              // turns a product into a logit in powers of two
     float largest[2] = {-INFINITY, -INFINITY};  // product of this lane's columns so far
     float peak2[2] = {-INFINITY, -INFINITY};    // logit that weights are relative to, in powers of two
     // Of this lane's columns; -0 until a first key is weighed: with any weight, 0 too, +0 or more.
     float sum[2] = {-0.f, -0.f};
 
-    __device__ explicit Softmax(float unit) : unit(unit) {}
+    __device__ explicit Softmax(float unit) : unit{unit, unit} {}
 
     // Products become weights. shrink: what earlier sums are to be multiplied with, set only where true is
     // returned, the same for all lanes. The peak moves only when a weight could pass 2^8 (sums are in f32,
@@ -28,7 +29,7 @@ struct Softmax {
 #pragma unroll
             for (int n = 0; n < Groups; ++n)
                 largest[r] = cuda::max_nan(largest[r], cuda::max_nan(s[n][2 * r], s[n][2 * r + 1]));
-            passed = passed || !(largest[r] * unit <= peak2[r] + 8);
+            passed = passed || !(largest[r] * unit[r] <= peak2[r] + (Lift + 8));
         }
         const bool moved = __any_sync(~0u, passed);
         if (moved) move_peaks(shrink);
@@ -39,7 +40,8 @@ struct Softmax {
 #pragma unroll
             for (int i = 0; i < 2 * Groups; ++i) {
                 float& weight = s[i / 2][2 * r + i % 2];
-                weight = cuda::exp2_fast(fmaf(weight, unit, -base));
+                // not fused: the largest is to become the peak exactly, however large it is
+                weight = cuda::exp2_fast(__fmul_rn(weight, unit[r]) - base);
                 added += weight;
             }
             sum[r] += added;
@@ -52,24 +54,35 @@ struct Softmax {
         out += __shfl_xor_sync(~0u, out, 1);
         return out + __shfl_xor_sync(~0u, out, 2);
     }
-    __device__ float top(int r) const {  // largest product of a head
+    __device__ float top2(int r) const {  // largest logit of a head, in powers of two
         const float out = cuda::max_nan(largest[r], __shfl_xor_sync(~0u, largest[r], 1));
-        return cuda::max_nan(out, __shfl_xor_sync(~0u, out, 2));
+        return cuda::max_nan(out, __shfl_xor_sync(~0u, out, 2)) * unit[r];
     }
 
 private:
     __device__ void move_peaks(float (&shrink)[2]) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            const float largest2 = top(r) * unit;
+            const float largest2 = top2(r);
             shrink[r] = 1;
-            if (!(largest2 <= peak2[r] + 8)) {
-                shrink[r] = cuda::exp2_fast(peak2[r] - largest2);
-                peak2[r] = largest2;
+            if (!(largest2 <= peak2[r] + (Lift + 8))) {
+                shrink[r] = cuda::exp2_fast(peak2[r] - (largest2 - Lift));
+                peak2[r] = largest2 - Lift;
             }
             sum[r] *= shrink[r];
         }
     }
 };
+
+// Weights of 16 keys, groups 2 k and 2 k + 1, as a left operand. pack(group, low, high) makes a pair.
+template <int Groups, class Pack>
+__device__ inline void pack_weights(const float (&s)[Groups][4], int k, const Pack& pack,
+                                    uint32_t (&operand)[4]) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const int n = 2 * k + i / 2, c = 2 * (i % 2);
+        operand[i] = pack(n, s[n][c], s[n][c + 1]);
+    }
+}
 
 }  // namespace smla::cuda_attend

@@ -18,7 +18,7 @@ namespace {
 constexpr int kThreads = kValueWidth / 4, kAhead = 8, kEach = kMaxSplits / 32;
 
 struct Joined {
-    float peak2, sum, largest;
+    float peak2, sum, largest2;
     bool any;
 };
 
@@ -36,11 +36,11 @@ __device__ Joined join_statistics(const PartStatistics* first, int64_t stride, i
         own[i] = {-INFINITY, 0.f, -INFINITY, 0.f};
         if (lane + 32 * i < splits) own[i] = first[(lane + 32 * i) * stride];
     }
-    float peak2 = -INFINITY, largest = -INFINITY, any = 0;
+    float peak2 = -INFINITY, largest2 = -INFINITY, any = 0;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
         peak2 = cuda::max_nan(peak2, own[i].peak2);
-        largest = cuda::max_nan(largest, own[i].largest);
+        largest2 = cuda::max_nan(largest2, own[i].largest2);
         any += own[i].any;
     }
     peak2 = warp_max_nan(peak2);
@@ -51,7 +51,7 @@ __device__ Joined join_statistics(const PartStatistics* first, int64_t stride, i
         weights[lane + 32 * i] = weight;
         sum += weight == 0 ? 0.f : weight * own[i].sum;
     }
-    return {peak2, cuda::warp_sum(sum), warp_max_nan(largest), __any_sync(~0u, any != 0) != 0};
+    return {peak2, cuda::warp_sum(sum), warp_max_nan(largest2), __any_sync(~0u, any != 0) != 0};
 }
 
 // 8 blocks per multiprocessor: without the number the compiler aims at more, and has no registers for kAhead.
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, 8)
     const int64_t at = cuda::element(args.out, t, h) + 4 * threadIdx.x;
     store_pair(args.out, at, out.x * totals.factor, out.y * totals.factor);
     store_pair(args.out, at + 2, out.z * totals.factor, out.w * totals.factor);
-    if (threadIdx.x == 0) store_statistics(args, t, h, totals.lse, joined.largest * args.scale());
+    if (threadIdx.x == 0) store_statistics(args, t, h, totals.lse, joined.largest2 * kLn2);
 }
 
 }  // namespace

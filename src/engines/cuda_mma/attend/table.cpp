@@ -18,14 +18,11 @@ bool aligned(const void* data, int64_t bytes) {
     return reinterpret_cast<uintptr_t>(data) % uintptr_t(bytes) == 0;
 }
 
-std::string refuse_source(const char* name, const smla_attend_source& source, const Args& args) {
+std::string refuse_source(const char* name, const smla_attend_source& source) {
     const smla_cache& cache = source.cache;
     if (cache.format == SMLA_FORMAT_NONE) return "";
     const CacheView view(cache);
     if (cache.format == SMLA_ROW_F32) return "row_f32 keys do not fit bf16";
-    if (view.format->scale != ScaleKind::none && view.format->scale != ScaleKind::e8m0_tile &&
-        args.precision == SMLA_PRECISION_EXACT)
-        return "rounds code * scale to bf16, asked for exact";
     if (!aligned(view.data, kPiece) || view.page_stride % kPiece ||
         (view.format->packing == Packing::row && view.row_stride % kPiece))
         return text(name, " pages and rows must be aligned to ", kPiece, " bytes");
@@ -50,12 +47,14 @@ std::string refuse_mma(const Args& args, const Env& env) {
         return text("for keys of ", Width, " and values of ", kValueWidth, " values, got ", args.q.shape[2],
                     " and ", args.out.shape[2]);
     for (const auto& [name, source] : {std::pair("primary", &args.primary), {"extra", &args.extra}}) {
-        const std::string refusal = refuse_source(name, *source, args);
+        const std::string refusal = refuse_source(name, *source);
         if (!refusal.empty()) return refusal;
     }
-    const auto is_bf16 = [](const smla_attend_source& s) { return s.cache.format == SMLA_ROW_BF16; };
-    if (args.primary.cache.format && args.extra.cache.format && is_bf16(args.primary) != is_bf16(args.extra))
+    const smla_format first = args.primary.cache.format, second = args.extra.cache.format;
+    if (first && second && (first == SMLA_ROW_BF16) != (second == SMLA_ROW_BF16))
         return "one cache of bf16 rows and one of fp8 records";
+    if (first && second && has_bf16_rope(first) != has_bf16_rope(second))
+        return "one cache with rope of bf16 and one without";
     if ((args.q.dtype == SMLA_BF16 && !pairs(args.q)) || !pairs(args.out))
         return "rows of q and out must be aligned to pairs of values";
     const size_t needed =

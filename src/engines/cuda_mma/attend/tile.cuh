@@ -14,12 +14,12 @@ template <int Width, bool Coded, int Keys>
 struct TileBase {
     static constexpr int width = Width, keys = Keys;
     static constexpr bool coded = Coded;
-    static constexpr int pitch = 2 * Width, keys_bytes = Keys * pitch;  // fill.cuh
-    static constexpr int raw_bytes = Coded ? Keys * kRawPitch : 0;      // records of a tile, as they come
+    static constexpr int pitch = Coded ? kRawPitch : 2 * Width, keys_bytes = Keys * pitch;
+    static constexpr int scaled = Width == 576 ? 128 : 64;  // values that have one scale in every format
+    static constexpr int lift = Coded ? 7 : 0;              // weights are so many powers of two larger
 };
 
-// 16 heads, 4 warps that share the width, 32 keys. Two buffers of keys, one where three blocks fit a
-// multiprocessor that way.
+// 16 heads, 4 warps that share the width, 32 keys. Two buffers of keys.
 template <int Width, bool Coded>
 struct FewHeads : TileBase<Width, Coded, 32> {
     using Base = TileBase<Width, Coded, 32>;
@@ -28,6 +28,8 @@ struct FewHeads : TileBase<Width, Coded, 32> {
     // only one block fits.
 #if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
     static constexpr int resident = 1;
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+    static constexpr int resident = kFewResident;  // decoding without an instruction for it takes registers
 #else
     static constexpr int resident = Coded ? kFewCodedResident : kFewResident;
 #endif
@@ -35,11 +37,11 @@ struct FewHeads : TileBase<Width, Coded, 32> {
     static constexpr int row_slots = 4;                       // for row numbers of tiles to come
     static constexpr int k_steps = Width / 16 / warps;        // of the score product, per warp
     static constexpr int n_steps = kValueWidth / 16 / warps;  // of the value product, per warp
-    static constexpr int buffers = Coded ? 1 : 2;
-    static constexpr int raw_at = buffers * Base::keys_bytes;
-    static constexpr int exchange_at = raw_at + Base::raw_bytes;  // score products of each warp
+    static constexpr int buffers = 2;
+    static constexpr int exchange_at = buffers * Base::keys_bytes;  // score products of each warp
     static constexpr int factors_at = exchange_at + 2048 * warps;
-    static constexpr int board_at = factors_at + heads * 4;
+    static constexpr int scales_at = factors_at + heads * 4;  // of values: two for each warp
+    static constexpr int board_at = scales_at + 8 * warps;
     static constexpr int bytes = board_at + 2 * 64 + row_slots * 4 * Base::keys;
     static_assert(Width % (16 * warps) == 0 && bytes <= 99 * 1024);
 };
@@ -53,23 +55,28 @@ struct ManyHeads : TileBase<Width, Coded, 16> {
     static constexpr int threads = 32 * (score_warps + value_warps);
     static constexpr int resident = kManyHeads / Heads;  // blocks that registers leave room for
 
-    static constexpr int buffers = Coded ? 3 : 4;
-    static constexpr int ahead = Coded ? 2 : 3;  // tiles made, or under way, before they are multiplied
-    static constexpr int raws = Coded ? 2 : 0;   // places for the records of a tile
-    static constexpr int row_slots = 4;          // for row numbers of tiles to come
-    // Value warps share a row between so many threads: to copy it, by teams that take turns, and to decode
-    // it.
-    static constexpr int copy_lanes = Coded ? 4 : 8, lanes = 32 * value_warps / Base::keys;
+    // Of keys; tiles under way before they are multiplied. A fifth buffer still lets two blocks fit an A100.
+    static constexpr int buffers = Coded && Heads == 32 ? 5 : 4, ahead = Coded && Heads == 64 ? 2 : 3;
+    static constexpr int row_slots = buffers > 4 ? 8 : 4;  // for row numbers of tiles to come
+    // Value warps share a row between so many threads.
+    static constexpr int copy_lanes = Coded && Width == 512 ? 4 : 8;
 
     static constexpr int k_steps = Width / 32;  // of a score warp's product
-    // Of them those whose queries live in registers; the others' are in shared memory: as many as it has room
-    // for.
-    static constexpr int q_steps = Coded && Heads == 64 && Width == 576 ? 15 : 14, q_rest = k_steps - q_steps;
+    // Whether the first keys are loaded before the mask is looked at: 5 % faster, or 3 % slower.
+    static constexpr bool keys_early = Coded == (Width == 576);
+    // Of them those whose queries live in registers; the others' are in shared memory.
+    static constexpr int q_steps = !Coded ? 14 : Width == 512 ? 6 : Heads == 64 ? 8 : 9;
+    static constexpr int q_rest = k_steps - q_steps;
+    // Of those, so many are on their way there at a time: registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+    static constexpr int q_loads = 6;
+#else
+    static constexpr int q_loads = q_rest;
+#endif
     static constexpr int columns = kValueWidth / value_warps;  // of a value product, per warp
     static constexpr int m_values = Heads / 16, n_values = columns / 16;
 
-    static constexpr int raw_at = buffers * Base::keys_bytes;
-    static constexpr int queries_at = raw_at + raws * Base::raw_bytes;
+    static constexpr int queries_at = buffers * Base::keys_bytes;
     static constexpr int queries_bytes = 1024 * q_rest;  // of a score warp: operands [lane][4]
     static constexpr int exchange_at = queries_at + score_warps * queries_bytes;
     static constexpr int exchange_bytes = 1024;  // of a score warp
@@ -77,10 +84,10 @@ struct ManyHeads : TileBase<Width, Coded, 16> {
     static constexpr int weights_at = exchange_at + score_warps * exchange_bytes;  // two
     static constexpr int factors_at = weights_at + 2 * weights_bytes;  // two [heads]; at the end, a third
     static constexpr int moved_at = factors_at + 3 * Heads * 4;        // two words
-    static constexpr int barriers_at = moved_at + 8;  // full, empty of buffers; of weights; full of raws
-    static constexpr int masks_at = barriers_at + 8 * (2 * buffers + 4 + raws) + 8;  // a byte per key
-    static constexpr int raw_masks_at = masks_at + 16 * buffers;
-    static constexpr int board_at = raw_masks_at + 16 * raws;
+    static constexpr int barriers_at = moved_at + 8;                   // full, empty of buffers; of weights
+    static constexpr int masks_at = barriers_at + 8 * (2 * buffers + 4) + 8;  // a byte per key
+    static constexpr int scales_at = masks_at + 16 * buffers;                 // of values: two for each warp
+    static constexpr int board_at = scales_at + 8 * value_warps;
     static constexpr int bytes = board_at + 2 * 64 + row_slots * 4 * Base::keys;
     static_assert(bytes <= 99 * 1024 && barriers_at % 8 == 0 && masks_at % 16 == 0 && board_at % 16 == 0);
 };

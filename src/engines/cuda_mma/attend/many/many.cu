@@ -1,22 +1,24 @@
-// attend by mma.sync on bf16 for 64 and for 32 heads, for keys of 576 or 512 values and values of 512.
+// attend by mma.sync for 64 and for 32 heads, for keys of 576 or 512 values and values of 512: bf16 rows or
+// fp8 records.
 //
 // Maths:  S = Q K^T; weights = exp2(S * scale - peak), running over tiles of 16 listed rows; O += weights V;
-//         V is the first 512 values of K. f32 sums; weights are rounded to bf16 for the second product.
+//         V is the first 512 values of K. f32 sums; weights are rounded, to bf16 or to f16 (codes.cuh), for
+//         the second product.
 // Tile:   64 or 32 heads x 16 keys. One token per block, a split of its rows each.
 // Roles:  two score warps for every 32 heads: each has half of the width of their queries in registers (but
-//         for the last steps), they exchange products, and each weighs 16 heads (score.cuh). Two value
-//         warps for every score warp: each has all heads and a share of the 512 columns as sums in registers
-//         (values.cuh); together they copy the rows and decode them (maker.cuh).
-// Shared: keys [16, width] bf16, 4 buffers, 3 for fp8 (swizzled, fill.cuh) | raw records, two tiles | last
-//         steps of the queries | products exchanged | weights, twice | factors | mbarriers | masks of holes
-//         | row numbers; tile.cuh. At most 99 KB.
-// Stages: bf16: cp.async of tile t + 3 begins before the values of t, by half of the value warps or all.
-//         fp8: the value warps decode tile t + 2 before the values of t; after those, a quarter or half of
-//         them sends for records of tile t + 4.
+//         for some steps), they exchange products, and each weighs 16 heads (score.cuh). Two value warps for
+//         every score warp: each has all heads and a share of the 512 columns as sums in registers
+//         (values.cuh); together they copy the rows (maker.cuh). What they multiply: rows.cuh, records.cuh.
+// Shared: 4 buffers: keys [16, width] bf16 (swizzled, fill.cuh) or [16] records as they are | some steps of
+// the
+//         queries | products exchanged | weights, twice | factors | mbarriers | masks of holes | scales of
+//         values | row numbers; tile.cuh. At most 99 KB. At the end sums of 16 heads lie in the buffers
+//         (WayOut).
+// Stages: cp.async of tile t + 3, fp8 t + 2, begins before the values of t, by a quarter of the value warps,
+//         half of them or all.
 // Barriers:
-//   full[b], raw full[r]  who copies arrives once its copies are done, and one thread per row when it has
-//                         stored the row's byte of the mask; fp8, full[b]: each value warp when it has
-//                         decoded. Score and value warps wait, for raws only the latter
+//   full[b]               who copies arrives once its copies are done, and one thread per row when it has
+//                         stored the row's byte of the mask; score and value warps wait
 //   empty[b]              every warp arrives after its last read of b; who writes waits
 //   weights full[2]       score warps arrive with the weights of their heads; value warps wait
 //   weights empty[2]      value warps arrive when they have them in registers; score warps wait
@@ -25,10 +27,10 @@
 //   4 + warp              named, 64 threads: what this warp sent is read; reader arrives, writer waits
 // Why:    sums and queries of 64 heads fill a register file, so a scheduler has few warps, and a warp that
 //         does everything stands still in each phase's latency. Here a scheduler has one warp that scores
-//         tile t + 1 (or waits within its softmax), and two that add the values of t or decode t + 2. The
-//         168 registers per thread that 12 warps have suffice for either role: 120 of queries or 128 of
-//         sums. Half of the width for 32 heads and not all of it for 16 reads each key half as often, and
-//         each ldmatrix feeds four products.
+//         tile t + 1 (or waits within its softmax), and two that add the values of t or copy. The 168
+//         registers per thread that 12 warps have suffice for either role: 112 of queries (64 and 16 more of
+//         sums for fp8) or 128 of sums. Half of the width for 32 heads and not all of it for 16 reads each
+//         key half as often, and each ldmatrix feeds four products.
 // Prediction and results: docs/kernels/cuda_attend.md.
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_common/ptx/grid.cuh"
@@ -58,7 +60,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
         cuda::named_barrier_arrive<T::threads>(1);  // factors are there
     } else {
         Values<T> values(base);
-        values.walk(args, tiles);
+        values.walk(tiles);
         cuda::named_barrier<T::threads>(1);
         values.store(args, cut, Place(cut, T::heads));
     }

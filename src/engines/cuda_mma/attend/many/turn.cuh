@@ -58,17 +58,11 @@ struct WeightsTurn {
 template <class T>
 constexpr int kCopyArrivals = (T::copy_lanes + 1) * T::keys;
 
-// Raw records of tile t lie in place t % raws.
-template <class T>
-__device__ inline uint32_t raw_full(uint32_t base, int place) {
-    return base + uint32_t(T::barriers_at + 16 * T::buffers + 32 + 8 * place);
-}
-
 template <class T>
 __device__ void init_barriers(uint32_t base) {
     Turn<T> turn;
     for (int b = 0; b < T::buffers; ++b, turn = turn.after(1)) {
-        cuda::mbarrier_init(turn.full(base), T::coded ? T::value_warps : kCopyArrivals<T>);
+        cuda::mbarrier_init(turn.full(base), kCopyArrivals<T>);
         cuda::mbarrier_init(turn.empty(base), T::score_warps + T::value_warps);
     }
     WeightsTurn<T> weights;
@@ -77,7 +71,6 @@ __device__ void init_barriers(uint32_t base) {
         cuda::mbarrier_init(weights.empty(base), T::value_warps);
         cuda::store_shared(weights.moved(base), 0u);
     }
-    for (int r = 0; r < T::raws; ++r) cuda::mbarrier_init(raw_full<T>(base, r), kCopyArrivals<T>);
 }
 
 // Which keys of a tile are no holes: a byte each.

@@ -1,0 +1,203 @@
+// fp8 records as operands of mma.sync, straight from their bytes in shared memory. Codes become f16,
+// exactly; their scales multiply the products (of keys) and the weights (of values), so that nothing of a
+// key is rounded.
+//
+// Keys:   a word that ldmatrix hands lane 4 g + t is four neighbouring columns. A step of 16 takes them for
+//         its columns 2t, 2t + 1, 2t + 8, 2t + 9; queries are loaded in the same order.
+// Values: a word that ldmatrix hands it transposed is columns 2g and 2g + 1 of keys 2t and 2t + 1. Even
+//         columns of 16 make one operand, odd columns another: a lane's sums of both are neighbours.
+// Range:  queries are f16 in units of a power of two of their head (QueryUnit), weights are 2^7 times what
+//         they are, and scales of values are relative to a power of two (ValueScales).
+// Rope of fp8_656 and fp8_584 is bf16, and so are the operands of its products.
+#pragma once
+
+#include "engines/cuda_common/ptx/half.cuh"
+#include "engines/cuda_common/ptx/shared.cuh"
+#include "engines/cuda_mma/attend/keys.cuh"
+#include "engines/cuda_mma/attend/splits.cuh"
+#include "engines/cuda_mma/attend/tile.cuh"
+
+namespace smla::cuda_attend {
+
+// Of a record, without the scales of fp8_584, which lie apart.
+__device__ inline uint32_t pieces_of_16_bytes(smla_format format) {
+    return uint32_t(format == SMLA_FP8_656   ? layout::Fp8_656::record
+                    : format == SMLA_FP8_528 ? layout::Fp8_528::record
+                    : format == SMLA_FP8_512 ? layout::Fp8_512::record
+                                             : 576) /
+           16;
+}
+static_assert(layout::Fp8_576::record == 576 && layout::Fp8_584::row == 576);
+
+// `Lanes` neighbours copy a record, a piece of 16 bytes each at a time. A hole's address is not used: zeros.
+template <int Lanes>
+__device__ inline void copy_record(uint32_t to, const char* from, uint32_t pieces, bool valid,
+                                   uint32_t piece) {
+#pragma unroll
+    for (uint32_t c = 0; c < kRawPitch / 16; c += Lanes)
+        if (c < 32 || piece + c < pieces)
+            cuda::cp_async_16(to + 16 * (c + piece), from + 16 * (c + piece), valid);
+}
+// Scales of fp8_584 come behind the row; by one thread.
+__device__ inline void copy_scales(uint32_t to, const Reader& reader, const Reader::Row& row) {
+    if (reader.format == SMLA_FP8_584)
+        cuda::cp_async_8(to + layout::Fp8_584::row, reader.scales(row), row.valid);
+}
+
+// What products need to know of a tile's source; loaded before its keys are waited for.
+struct RecordKind {
+    smla_format format;
+    uint32_t scale_at;  // of all records of a cache that has one for all
+
+    RecordKind() = default;
+    __device__ explicit RecordKind(const Reader& reader)
+        : format(reader.format), scale_at(cuda::shared_address(&reader.scale)) {}
+};
+
+// Scales of a lane's keys: 2t and 2t + 1 of every 8, of which the first lies at `first`; for the 64
+// columns from 64 * group on. A hole's are 0: so is what an E8M0 code of 0 stands for, 2^-127.
+template <int Width, int N>
+__device__ inline void load_scales(const RecordKind& kind, uint32_t first, uint32_t group, float (&out)[N]) {
+    static_assert(layout::Fp8_656::scales_at == layout::Fp8_528::scales_at);
+    const bool f32 = kind.format == SMLA_FP8_656 || kind.format == SMLA_FP8_528;
+    const bool e8m0 = Width == 512 && kind.format == SMLA_FP8_584;
+    const uint32_t at = f32    ? first + layout::Fp8_656::scales_at + group / 2 * 4
+                        : e8m0 ? first + layout::Fp8_584::row + (group & 4)
+                               : kind.scale_at;
+    const uint32_t pitch = f32 || e8m0 ? uint32_t(kRawPitch) : 0;
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[i] = cuda::load_shared_f32(at + uint32_t(8 * (i / 2) + i % 2) * pitch);
+    if (e8m0) {
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            const uint32_t code = __float_as_uint(out[i]) >> (8 * (group & 3)) & 255;
+            out[i] = __uint_as_float(code == 255 ? 0x7fc00000 : code << 23);
+        }
+    }
+}
+
+// Products of 16 keys with 32 columns, which ldmatrix has brought from key_row. Calls multiply(step,
+// keys / 8, b0, b1).
+template <class Multiply>
+__device__ inline void multiply_codes(const uint32_t (&raw)[4], const Multiply& multiply) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        uint32_t b0, b1;
+        cuda::e4m3_to_f16(raw[2 * (i % 2) + i / 2], b0, b1);
+        multiply(i / 2, i % 2, b0, b1);
+    }
+}
+// This lane's row of the four matrices: keys 0 to 7 of 16 bytes, of the next 16, then keys 8 to 15.
+__device__ inline uint32_t key_row(uint32_t records, uint32_t lane) {
+    return records + ((lane & 7) + (lane >> 4) * 8) * kRawPitch + (lane >> 3 & 1) * 16;
+}
+
+// Values of 16 keys and 32 columns, which ldmatrix has brought transposed from value_row. Calls
+// multiply(columns / 16, odd, b0, b1).
+template <class Multiply>
+__device__ inline void multiply_code_values(const uint32_t (&raw)[4], const Multiply& multiply) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+        uint32_t b0[2], b1[2];  // of even columns, of odd ones
+        cuda::e4m3_to_f16(__byte_perm(raw[2 * n], 0, 0x3120), b0[0], b0[1]);
+        cuda::e4m3_to_f16(__byte_perm(raw[2 * n + 1], 0, 0x3120), b1[0], b1[1]);
+        multiply(n, 0, b0[0], b1[0]);
+        multiply(n, 1, b0[1], b1[1]);
+    }
+}
+// This lane's row of the four matrices: keys 0 to 15 of 16 bytes, then of the next 16.
+__device__ inline uint32_t value_row(uint32_t records, uint32_t lane) {
+    return records + (lane & 15) * kRawPitch + (lane >> 4) * 16;
+}
+
+// Scales of a warp's columns, relative to a power of two that brings the largest of its first keys to
+// 2^-8. A weight of at most 2^15 times one within the window fits f16; keys out of it are to be added
+// one by one, in f32. What it is lies at `at`, 0 until it is known: registers are the sums'.
+struct ValueScales {
+    uint32_t at;
+
+    // Scales become relative; true, for all lanes, if some are out of the window.
+    template <int N>
+    __device__ bool relate(float (&scales)[N]) const {
+        float relative = cuda::load_shared_f32(at);
+        if (relative == 0) relative = start(scales);
+        // is_far of any, a few instructions shorter; bits of floats are ordered as they are, 0 comes
+        // last here
+        uint32_t most = 0, least = ~0u;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            scales[i] *= relative;
+            const uint32_t bits = __float_as_uint(scales[i]);
+            most = max(most, bits);
+            least = min(least, bits - 1);
+        }
+        return __any_sync(~0u, most > kMost || least < kLeast - 1);
+    }
+    static __device__ bool is_far(float scale) {
+        const uint32_t bits = __float_as_uint(scale);  // one below 0 is far
+        return bits > kMost || bits - 1 < kLeast - 1;
+    }
+    // What sums are to be multiplied with in the end.
+    __device__ float unit() const {
+        const float relative = cuda::load_shared_f32(at);
+        return relative == 0 ? 1.f : 1 / relative;
+    }
+    __device__ void clear() const { cuda::store_shared(at, 0.f); }
+
+private:
+    static constexpr uint32_t kMost = 0x3f800000, kLeast = 0x38800000;  // 1, 2^-14
+
+    template <int N>
+    __device__ float start(const float (&scales)[N]) const {
+        float largest = 0;
+#pragma unroll
+        for (int i = 0; i < N; ++i) largest = fmaxf(largest, fabsf(scales[i]));
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+        if (largest == 0) return 0;  // no key has a scale yet, and no sum is other than 0
+        // Bounded, so that a later key's scale of up to 2^88 overflows no sum.
+        const int exponent = min(max(int(__float_as_uint(largest) >> 23) - 127, -24), 24);
+        const float relative = __uint_as_float(uint32_t(127 - 8 - exponent) << 23);
+        __syncwarp();
+        cuda::store_shared(at, relative);
+        __syncwarp();
+        return relative;
+    }
+};
+
+// 16 columns of 16 heads from `column` on: even and odd ones of codes, in units of their scales, or, of
+// bf16, the first 8 and the last.
+template <int Columns>
+__device__ inline void put_codes_or_rope(const WayOut<Columns>& out, uint32_t lane, uint32_t column,
+                                         bool rope, const float (&sums)[2][4], float unit) {
+    const float by = rope ? 1.f : unit;
+    const uint32_t first = column + (rope ? 2 : 4) * (lane % 4), second = first + (rope ? 8 : 2);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const float a = sums[0][2 * r] * by, b = sums[0][2 * r + 1] * by, c = sums[1][2 * r] * by,
+                    d = sums[1][2 * r + 1] * by;
+        out.put(lane / 4 + 8 * uint32_t(r), first, a, rope ? b : c);
+        out.put(lane / 4 + 8 * uint32_t(r), second, rope ? c : b, d);
+    }
+}
+
+// One key's values times the weights of this lane's two heads, for `count` times 16 columns: `codes` is
+// where its four of the first 16 lie.
+template <int N>
+__device__ inline void add_far_key(float (&sums)[N][2][4], const float (&weights)[2], int first, int count,
+                                   uint32_t codes) {
+#pragma unroll
+    for (int n = first; n < first + count; ++n) {
+        uint32_t pairs[2];
+        cuda::e4m3_to_f16(cuda::load_shared(codes + uint32_t(16 * (n - first))), pairs[0], pairs[1]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const uint32_t pair = pairs[i / 2];
+            const float value = i % 2 ? cuda::f16_high(pair) : cuda::f16_low(pair);
+            sums[n][i % 2][i / 2] += weights[0] * value;
+            sums[n][i % 2][2 + i / 2] += weights[1] * value;
+        }
+    }
+}
+
+}  // namespace smla::cuda_attend
