@@ -409,7 +409,25 @@ TEST_F(CudaAttend, QueriesOfAnySize) {
                         row[d] = f32_to_bf16(bf16_to_f32(row[d]) * by);
                     if (h % 8 == 6) row[7] = t == 1 ? 0x7f80 : 0x7fc0;  // inf, NaN
                     if (h % 8 == 5) row[500] = f32_to_bf16(1e30f * float(t));
+                    if (h % 8 == 4) std::fill_n(row, problem.spec.width, uint16_t(0));
                 }
+            check_all_ways(problem);
+            if (HasFatalFailure()) return;
+        }
+}
+
+// Heads of zeros beside holes, and scales that make next to nothing of any product.
+TEST_F(CudaAttend, ProductsOfAnySize) {
+    for (const int heads : {16, 32, 64})
+        for (const double scale : {1e-38, 1e-9}) {
+            Problem problem({.tokens = 2,
+                             .heads = heads,
+                             .primary = hostile(SMLA_FP8_656, 70),
+                             .precision = SMLA_PRECISION_EXACT,
+                             .seed = uint32_t(heads)});
+            auto* const q = reinterpret_cast<uint16_t*>(problem.args.q.data);
+            std::fill_n(q + problem.args.q.stride_elems[1], 576, uint16_t(0));
+            problem.args.softmax_scale = scale;
             check_all_ways(problem);
             if (HasFatalFailure()) return;
         }

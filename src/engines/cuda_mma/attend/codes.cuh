@@ -7,7 +7,7 @@
 // Values: a word that ldmatrix hands it transposed is columns 2g and 2g + 1 of keys 2t and 2t + 1. Even
 //         columns of 16 make one operand, odd columns another: a lane's sums of both are neighbours.
 // Range:  queries are f16 in units of a power of two of their head (QueryUnit), weights are 2^7 times what
-//         they are, and scales of values are relative to a power of two (ValueScales).
+//         they are, and scales of values are relative to one of the first keys' (ValueScales).
 // Rope of fp8_656 and fp8_584 is bf16, and so are the operands of its products.
 #pragma once
 
@@ -55,7 +55,8 @@ struct RecordKind {
 };
 
 // Scales of a lane's keys: 2t and 2t + 1 of every 8, of which the first lies at `first`; for the 64
-// columns from 64 * group on. A hole's are 0: so is what an E8M0 code of 0 stands for, 2^-127.
+// columns from 64 * group on. A hole's are 0, but for a scale of
+// the whole cache: so is what an E8M0 code of 0 stands for, 2^-127.
 template <int Width, int N>
 __device__ inline void load_scales(const RecordKind& kind, uint32_t first, uint32_t group, float (&out)[N]) {
     static_assert(layout::Fp8_656::scales_at == layout::Fp8_528::scales_at);
@@ -110,9 +111,9 @@ __device__ inline uint32_t value_row(uint32_t records, uint32_t lane) {
     return records + (lane & 15) * kRawPitch + (lane >> 4) * 16;
 }
 
-// Scales of a warp's columns, relative to a power of two that brings the largest of its first keys to
-// 2^-8. A weight of at most 2^15 times one within the window fits f16; keys out of it are to be added
-// one by one, in f32. What it is lies at `at`, 0 until it is known: registers are the sums'.
+// Scales of a warp's columns, relative to 2^8 times the largest of its first keys. A weight of at most 2^15
+// times one within the window fits f16; keys out of it are to be added one by one, in f32. What it is lies at
+// `at`, 0 until it is known: registers are the sums'.
 struct ValueScales {
     uint32_t at;
 
@@ -155,9 +156,9 @@ private:
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
         if (largest == 0) return 0;  // no key has a scale yet, and no sum is other than 0
-        // Bounded, so that a later key's scale of up to 2^88 overflows no sum.
-        const int exponent = min(max(int(__float_as_uint(largest) >> 23) - 127, -24), 24);
-        const float relative = __uint_as_float(uint32_t(127 - 8 - exponent) << 23);
+        // Bounded, so that a later key's scale of up to 2^88 overflows no sum. The quotient, not a power of
+        // two near it: then the one scale of a cache is not rounded.
+        const float relative = __fdividef(0x1p-8f, fminf(fmaxf(largest, 0x1p-24f), 0x1p24f));
         __syncwarp();
         cuda::store_shared(at, relative);
         __syncwarp();

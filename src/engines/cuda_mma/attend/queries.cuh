@@ -23,13 +23,17 @@ struct QueryPairs {
 };
 
 // Against fp8 codes queries are f16, in units of a power of two of their head: the largest becomes 2^14 or
-// more, so that f16 holds all of it that 2^-40 of it does not hide.
+// more, so that f16 holds what is not 2^-38 of it and less. Units below 2^-63 would leave no product's unit.
 class QueryUnit {
 public:
     __device__ explicit QueryUnit(float largest) {
-        biased_ = uint32_t(min(max(int(__float_as_uint(largest) >> 23) - 14, 1), 240));
+        biased_ = uint32_t(min(max(int(__float_as_uint(largest) >> 23) - 14, 64), 240));
     }
-    __device__ float unit() const { return __uint_as_float(biased_ << 23); }
+    // Of products, from what it is for queries as they came. Never 0, which would make NaN of a hole's -inf.
+    __device__ float of_products(float unit) const {
+        unit *= __uint_as_float(biased_ << 23);
+        return unit == 0 ? 0x1p-149f : unit;
+    }
     __device__ uint32_t f16(uint32_t pair) const { return cuda::pack_f16(low(pair), high(pair)); }
     __device__ uint32_t bf16(uint32_t pair) const { return cuda::pack_bf16(low(pair), high(pair)); }
 

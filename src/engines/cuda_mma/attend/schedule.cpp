@@ -33,10 +33,10 @@ double cost(const Schedule& plan, int64_t tiles, double bytes, int width, const 
     const double processors = std::max(1, device.multiprocessors);
     const double fit =
         std::floor(double(device.shared_bytes) / double(shared_bytes(plan.heads, width, plan.coded)));
-    const int registers = plan.heads == kManyHeads   ? 1
-                          : plan.heads == kSomeHeads ? kSomeResident
-                          : plan.coded               ? kFewCodedResident
-                                                     : kFewResident;
+    const int registers = plan.heads == kManyHeads                ? 1
+                          : plan.heads == kSomeHeads              ? kSomeResident
+                          : plan.coded && device.capability >= 89 ? kFewCodedResident
+                                                                  : kFewResident;
     const double resident = std::clamp(fit, 1., double(registers));
     const double blocks = double(plan.blocks());
     const double waves = std::ceil(blocks / (processors * resident));

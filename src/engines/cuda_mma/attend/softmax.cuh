@@ -29,7 +29,7 @@ struct Softmax {
 #pragma unroll
             for (int n = 0; n < Groups; ++n)
                 largest[r] = cuda::max_nan(largest[r], cuda::max_nan(s[n][2 * r], s[n][2 * r + 1]));
-            passed = passed || !(largest[r] * unit[r] <= peak2[r] + (Lift + 8));
+            passed = passed || !(largest[r] * unit[r] <= limit(r));
         }
         const bool moved = __any_sync(~0u, passed);
         if (moved) move_peaks(shrink);
@@ -60,12 +60,14 @@ struct Softmax {
     }
 
 private:
+    // Of a logit, while the peak stays. Rounded down: however large it is, weights fit f16.
+    __device__ float limit(int r) const { return __fadd_rd(peak2[r], Lift + 8); }
     __device__ void move_peaks(float (&shrink)[2]) {
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             const float largest2 = top2(r);
             shrink[r] = 1;
-            if (!(largest2 <= peak2[r] + (Lift + 8))) {
+            if (!(largest2 <= limit(r))) {
                 shrink[r] = cuda::exp2_fast(peak2[r] - (largest2 - Lift));
                 peak2[r] = largest2 - Lift;
             }

@@ -1,5 +1,5 @@
-// The attend kernels of the portable GPU engine in order of preference. The mma kernels multiply bf16 by
-// bf16: they take only q whose values are bf16, so that no precision of another q is lost.
+// The attend kernels of the portable GPU engine in order of preference. The mma kernels multiply 16-bit
+// floats: they take only q whose values are bf16, so that no precision of another q is lost.
 #include "engines/cuda_mma/attend/run.h"
 #include "ops/attend/attend.h"
 

@@ -59,7 +59,7 @@ public:
 #pragma unroll
             for (int p = 0; p < T::warps; ++p) all = fmaxf(all, largest[16 * p + lane() / 4 + 8 * r]);
             const QueryUnit head(all);
-            unit[r] *= head.unit();
+            unit[r] = head.of_products(unit[r]);
 #pragma unroll
             for (int s = 0; s < T::k_steps; ++s)
 #pragma unroll

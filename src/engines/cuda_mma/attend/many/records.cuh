@@ -50,7 +50,7 @@ public:
             warp_.store_rest(rest(s), a);
         }
 #pragma unroll
-        for (int r = 0; r < 2; ++r) unit[r] *= QueryUnit(heads[r]).unit();
+        for (int r = 0; r < 2; ++r) unit[r] = QueryUnit(heads[r]).of_products(unit[r]);
     }
     __device__ void load_early(const Reader& reader, Early& early) const {
         early.kind = RecordKind(reader);
@@ -252,7 +252,7 @@ public:
     }
 
     // Scales of the tile, relative; keys whose scale is out of the window are added. weight_at(head, key):
-    // where a weight lies, which is no longer needed then.
+    // where a weight lies.
     template <class WeightAt>
     __device__ void prepare(uint32_t keys, const RecordKind& kind, uint32_t warp, uint32_t lane,
                             const WeightAt& weight_at) {
