@@ -14,7 +14,7 @@ enum {
     SMLA_PRECISION_DEFAULT = 0, /* exact */
     SMLA_PRECISION_EXACT = 1,   /* tile scale applied outside the products, never rounded into a key */
     SMLA_PRECISION_ROUNDED = 2  /* K may be bf16(code * scale): on a CPU it is, GPU kernels stay exact. The
-                                 * same  values where scales are powers of two */
+                                 * same values where scales are powers of two */
 };
 typedef int32_t smla_lse_base;
 enum { SMLA_LSE_LN = 0, SMLA_LSE_LOG2 = 1 };

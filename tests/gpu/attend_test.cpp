@@ -333,7 +333,7 @@ TEST_F(CudaAttend, Edges) {
     check_all_ways(infinite);
 }
 
-// Scales of the last 128 values, rope apart, of every third row are 2^-40 to 2^40 times what they were, or 0,
+// Scales of the last 128 codes, fp8_584: 64, of every third row are 2^-40 to 2^40 times what they were, or 0,
 // or below 0; queries are 0 there, so that the rows weigh what they did.
 void scatter_scales(Problem& problem) {
     const CacheView cache = problem.view(false);

@@ -54,9 +54,9 @@ struct RecordKind {
         : format(reader.format), scale_at(cuda::shared_address(&reader.scale)) {}
 };
 
-// Scales of a lane's keys: 2t and 2t + 1 of every 8, of which the first lies at `first`; for the 64
-// columns from 64 * group on. A hole's are 0, but for a scale of
-// the whole cache: so is what an E8M0 code of 0 stands for, 2^-127.
+// Scales of a lane's keys: 2t and 2t + 1 of every 8, of which the first lies at `first`; for the 64 columns
+// from 64 * group on. A hole's are 0, but for a scale of the whole cache; so is what an E8M0 code of 0
+// stands for, 2^-127.
 template <int Width, int N>
 __device__ inline void load_scales(const RecordKind& kind, uint32_t first, uint32_t group, float (&out)[N]) {
     static_assert(layout::Fp8_656::scales_at == layout::Fp8_528::scales_at);
@@ -156,7 +156,7 @@ private:
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
         if (largest == 0) return 0;  // no key has a scale yet, and no sum is other than 0
-        // Bounded, so that a later key's scale of up to 2^88 overflows no sum. The quotient, not a power of
+        // Bounded, so that a later key's scale of up to 2^80 overflows no sum. The quotient, not a power of
         // two near it: then the one scale of a cache is not rounded.
         const float relative = __fdividef(0x1p-8f, fminf(fmaxf(largest, 0x1p-24f), 0x1p24f));
         __syncwarp();

@@ -55,11 +55,6 @@ struct alignas(16) Reader {
     }
 };
 
-// A thread's place among those that share the rows of a tile.
-struct Lane {
-    uint32_t row, piece;
-};
-
 // What a block's tiles share: its sources, and row numbers of tiles to come in some slots. They are fetched
 // some tiles ahead of their rows, by cp.async, so that no instruction waits for them.
 template <int Keys, int Slots>

@@ -22,6 +22,13 @@ struct QueryPairs {
     }
 };
 
+// The larger of a lane's pair of magnitudes, and of those of the head's other three lanes.
+__device__ inline float largest_of_head(uint32_t pair) {
+    float own = fmaxf(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+    own = fmaxf(own, __shfl_xor_sync(~0u, own, 1));
+    return fmaxf(own, __shfl_xor_sync(~0u, own, 2));
+}
+
 // Against fp8 codes queries are f16, in units of a power of two of their head: the largest becomes 2^14 or
 // more, so that f16 holds what is not 2^-38 of it and less. Units below 2^-63 would leave no product's unit.
 class QueryUnit {

@@ -76,15 +76,4 @@ private:
     }
 };
 
-// Weights of 16 keys, groups 2 k and 2 k + 1, as a left operand. pack(group, low, high) makes a pair.
-template <int Groups, class Pack>
-__device__ inline void pack_weights(const float (&s)[Groups][4], int k, const Pack& pack,
-                                    uint32_t (&operand)[4]) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const int n = 2 * k + i / 2, c = 2 * (i % 2);
-        operand[i] = pack(n, s[n][c], s[n][c + 1]);
-    }
-}
-
 }  // namespace smla::cuda_attend

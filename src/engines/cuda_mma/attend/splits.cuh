@@ -93,7 +93,7 @@ struct WayOut {
     }
 };
 
-// Instances: widths of 576 and 512, fp8 records or bf16 rows. few.cu: 16 heads; many/many.cu: 32 or 64.
+// Instances: widths of 576 and 512, fp8 records or bf16 rows. few/few.cu: 16 heads; many/many.cu: 32 or 64.
 template <int Width, bool Coded>
 void launch_few(const smla_attend_args& args, const Schedule& schedule, const Cut& cut, const Env& env);
 template <int Width, bool Coded>

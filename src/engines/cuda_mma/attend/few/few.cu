@@ -20,6 +20,7 @@
 #include "engines/cuda_common/ptx/grid.cuh"
 #include "engines/cuda_mma/attend/few/records.cuh"
 #include "engines/cuda_mma/attend/few/rows.cuh"
+#include "engines/cuda_mma/attend/softmax.cuh"
 
 #include <type_traits>
 

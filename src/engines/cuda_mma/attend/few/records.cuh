@@ -3,8 +3,8 @@
 #pragma once
 
 #include "engines/cuda_mma/attend/codes.cuh"
+#include "engines/cuda_mma/attend/few/weights.cuh"
 #include "engines/cuda_mma/attend/queries.cuh"
-#include "engines/cuda_mma/attend/softmax.cuh"
 #include "engines/cuda_mma/attend/splits.cuh"
 
 namespace smla::cuda_attend {
@@ -47,9 +47,7 @@ public:
 #pragma unroll
             for (int i = 0; i < 2 * T::k_steps; ++i)
                 pair = cuda::max_magnitude_bf16(pair, q_[i / 2][r + 2 * (i % 2)]);
-            float own = fmaxf(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-            own = fmaxf(own, __shfl_xor_sync(~0u, own, 1));
-            own = fmaxf(own, __shfl_xor_sync(~0u, own, 2));
+            const float own = largest_of_head(pair);
             if (lane() % 4 == 0) largest[16 * part() + lane() / 4 + 8 * r] = own;
         }
         __syncthreads();
@@ -199,15 +197,8 @@ private:
     }
     __device__ void add_rope(uint32_t buffer, const float (&s)[4][4]) {
         const uint32_t row = value_row(buffer, lane()) + layout::Fp8_584::rope_at;
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-            uint32_t weights[4];
-            pack_weights(
-                s, k, [](int, float low, float high) { return cuda::pack_bf16(low, high); }, weights);
-#pragma unroll
-            for (int n = 0; n < 4; ++n)
-                cuda::mma_bf16_rows(sums_[4 + n], weights, row + uint32_t(k) * kHalf + uint32_t(32 * n));
-        }
+        add_bf16_values<4, 4>(sums_, s,
+                              [&](int k, int n) { return row + uint32_t(k) * kHalf + uint32_t(32 * n); });
     }
     // Keys whose scale is out of the window, one by one; their scales become 0. What a lane has of its eight
     // keys turns by one place each time: to choose among registers would put them into memory.

@@ -2,9 +2,9 @@
 // fourth 16 columns.
 #pragma once
 
+#include "engines/cuda_mma/attend/few/weights.cuh"
 #include "engines/cuda_mma/attend/fill.cuh"
 #include "engines/cuda_mma/attend/queries.cuh"
-#include "engines/cuda_mma/attend/softmax.cuh"
 #include "engines/cuda_mma/attend/splits.cuh"
 
 namespace smla::cuda_attend {
@@ -59,15 +59,8 @@ public:
         const int lane = threadIdx.x % 32;
         const uint32_t values =
             piece_at(buffer, T::pitch, uint32_t(lane & 15), uint32_t(2 * part() + (lane >> 4)));
-#pragma unroll
-        for (int k = 0; k < 2; ++k) {
-            uint32_t weights[4];
-            pack_weights(
-                s, k, [](int, float low, float high) { return cuda::pack_bf16(low, high); }, weights);
-#pragma unroll
-            for (int n = 0; n < T::n_steps; ++n)
-                cuda::mma_bf16_rows(sums_[n], weights, values + uint32_t(k * 16 * T::pitch + 128 * n));
-        }
+        add_bf16_values<0, T::n_steps>(
+            sums_, s, [&](int k, int n) { return values + uint32_t(k * 16 * T::pitch + 128 * n); });
     }
     __device__ void shrink(const float (&by)[2]) {
 #pragma unroll

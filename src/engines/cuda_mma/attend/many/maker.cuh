@@ -10,6 +10,11 @@ namespace smla::cuda_attend {
 template <class T>
 using ManyTiles = Tiles<T::keys, T::row_slots>;
 
+// A thread's place among those that share the rows of a tile.
+struct Lane {
+    uint32_t row, piece;
+};
+
 // Of the value warps' threads, `Lanes` neighbours to each row. Made anew where it is needed: registers.
 template <class T, int Lanes>
 __device__ inline Lane lane_of_thread() {

@@ -181,9 +181,7 @@ private:
         };
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            float own = fmaxf(__uint_as_float(largest[i] << 16), __uint_as_float(largest[i] & 0xffff0000u));
-            own = fmaxf(own, __shfl_xor_sync(~0u, own, 1));
-            heads[i] = fmaxf(own, __shfl_xor_sync(~0u, own, 2));
+            heads[i] = largest_of_head(largest[i]);
             if (warp_.lane % 4 == 0) cuda::store_shared(memory(warp_.warp, i), heads[i]);
         }
         cuda::named_barrier<64>(2 + int(warp_.warp / 2));

@@ -16,6 +16,7 @@ public:
     __device__ Scorer(const Arguments& args, uint32_t base)
         : args_(args),
           base_(base),
+          // shuffled, where registers are so short that the assembler would read them anew for each use
           warp_(T::coded ? __shfl_sync(~0u, threadIdx.x / 32, 0) : cuda::keep(threadIdx.x / 32)),
           lane_(T::coded ? __shfl_sync(~0u, threadIdx.x % 32, threadIdx.x % 32)
                          : cuda::keep(threadIdx.x % 32)),
