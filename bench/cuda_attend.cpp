@@ -1,6 +1,9 @@
-// attend on the cuda_mma engine of the first GPU: times of the shapes in docs/kernels/cuda_attend.md. A time
-// is that of one call of a captured graph of calls over different row lists, L2 flushed before each replay,
-// median of 30. tests/gpu checks the results. usage: cuda_attend [only=PART OF A CASE'S NAME] [sweep]
+// attend on the cuda_mma engine of the first GPU: times of the shapes in docs/kernels/cuda_attend.md, of
+// calls over different row lists in a captured graph, L2 flushed before each replay. Two times, medians: from
+// the start of a call's first kernel to the end of its last, as CUPTI records it, and a call's share of a
+// replay of the graph, gaps between kernels included. tests/gpu checks the results. usage: cuda_attend
+// [only=PART OF A CASE'S NAME] [sweep]
+#include "cuda_kernel_times.h"
 #include "cuda_peaks.h"
 #include "engines/context.h"
 #include "engines/cuda_common/check.h"
@@ -70,6 +73,10 @@ private:
     DeviceBuffer memory;
 };
 
+struct Times {                         // of one call, in microseconds
+    double replayed = 0, kernels = 0;  // kernels: 0 without CUPTI
+};
+
 class Timer {
 public:
     Timer() : context_(make_context()), flush_(context_.device(), size_t(256) << 20) {
@@ -79,33 +86,63 @@ public:
     Device& device() { return context_.device(); }
     Env env() { return context_.env({}); }
 
-    // Microseconds of one call; `forced` overrides the engine's own schedule.
-    double run(const Shape& shape, const CachePool& pool, const cuda_attend::Schedule* forced);
+    // `forced` overrides the engine's own schedule.
+    Times run(const Shape& shape, const CachePool& pool, const cuda_attend::Schedule* forced);
     std::string last;  // kernel
 
 private:
-    double replay(cudaGraphExec_t graph, int calls) {
+    struct Graph {
+        cudaGraphExec_t exec = nullptr;
+        explicit Graph(cudaGraph_t captured) { SMLA_CUDA_CALL(cudaGraphInstantiate(&exec, captured, 0)); }
+        ~Graph() { cudaGraphExecDestroy(exec); }
+    };
+    void replay(cudaGraphExec_t graph) {
+        SMLA_CUDA_CALL(cudaMemsetAsync(flush_.data(), 1, flush_.bytes(), stream_));
+        SMLA_CUDA_CALL(cudaEventRecord(begin_, stream_));
+        SMLA_CUDA_CALL(cudaGraphLaunch(graph, stream_));
+        SMLA_CUDA_CALL(cudaEventRecord(end_, stream_));
+        SMLA_CUDA_CALL(cudaEventSynchronize(end_));
+    }
+    double time_replays(cudaGraph_t captured, int calls) {
+        const Graph graph(captured);
         std::vector<double> times;
-        for (int i = 0; i < 33; ++i) {
-            SMLA_CUDA_CALL(cudaMemsetAsync(flush_.data(), i, flush_.bytes(), stream_));
-            SMLA_CUDA_CALL(cudaEventRecord(begin_, stream_));
-            SMLA_CUDA_CALL(cudaGraphLaunch(graph, stream_));
-            SMLA_CUDA_CALL(cudaEventRecord(end_, stream_));
-            SMLA_CUDA_CALL(cudaEventSynchronize(end_));
+        for (int i = 0; i < kWarm + kReplays; ++i) {
+            replay(graph.exec);
             float ms = 0;
             SMLA_CUDA_CALL(cudaEventElapsedTime(&ms, begin_, end_));
-            if (i >= 3) times.push_back(double(ms) * 1e3 / calls);
+            if (i >= kWarm) times.push_back(double(ms) * 1e3 / calls);
         }
-        std::nth_element(times.begin(), times.begin() + 15, times.end());
-        return times[15];
+        return median(times);
     }
+    double time_kernels(cudaGraph_t captured, int calls) {
+        if (!KernelRecording::possible()) return 0;
+        KernelRecording recording;
+        const Graph graph(captured);
+        for (int i = 0; i < kWarm + kReplays; ++i) replay(graph.exec);
+        const std::vector<KernelSpan> spans = recording.take();
+        const size_t all_calls = size_t(calls) * (kWarm + kReplays), per_call = spans.size() / all_calls;
+        if (per_call == 0 || spans.size() % all_calls) return 0;
+        std::vector<double> times;
+        for (size_t i = kWarm * size_t(calls) * per_call; i < spans.size(); i += per_call) {
+            uint64_t end = 0;
+            for (size_t k = i; k < i + per_call; ++k) end = std::max(end, spans[k].end_ns);
+            times.push_back(double(end - spans[i].start_ns) * 1e-3);
+        }
+        return median(times);
+    }
+    static double median(std::vector<double>& times) {
+        const auto middle = times.begin() + ptrdiff_t(times.size() / 2);
+        std::nth_element(times.begin(), middle, times.end());
+        return *middle;
+    }
+    static constexpr int kWarm = 3, kReplays = 30;
     Context context_;
     DeviceBuffer flush_;
     cudaStream_t stream_ = nullptr;
     cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-double Timer::run(const Shape& shape, const CachePool& pool, const cuda_attend::Schedule* forced) {
+Times Timer::run(const Shape& shape, const CachePool& pool, const cuda_attend::Schedule* forced) {
     const int64_t t = shape.tokens, h = shape.heads, k = shape.k + shape.extra_k;
     const int calls = t <= 16 ? 12 : t <= 256 ? 3 : 1;
     std::mt19937 random(7);
@@ -156,15 +193,12 @@ double Timer::run(const Shape& shape, const CachePool& pool, const cuda_attend::
     call(0);
     SMLA_CUDA_CALL(cudaStreamSynchronize(stream_));
     cudaGraph_t graph;
-    cudaGraphExec_t exec;
     SMLA_CUDA_CALL(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
     for (int i = 0; i < calls; ++i) call(i);
     SMLA_CUDA_CALL(cudaStreamEndCapture(stream_, &graph));
-    SMLA_CUDA_CALL(cudaGraphInstantiate(&exec, graph, 0));
-    const double us = replay(exec, calls);
-    SMLA_CUDA_CALL(cudaGraphExecDestroy(exec));
+    const Times times = {time_replays(graph, calls), time_kernels(graph, calls)};
     SMLA_CUDA_CALL(cudaGraphDestroy(graph));
-    return us;
+    return times;
 }
 
 constexpr Shape kShapes[] = {
@@ -214,17 +248,20 @@ void time_all(const std::string& only) {
     const double mma = mma_peak_tflops(), copy = copy_peak_gbytes();
     std::printf("%s: mma.sync bf16 %.0f TFLOP/s, device copy %.0f GB/s\n",
                 timer.device().facts().name.c_str(), mma, copy);
-    std::printf("%-30s %-20s %9s %8s %5s %8s %5s\n", "case", "kernel", "us", "TFLOP/s", "%", "GB/s", "%");
+    std::printf("%-30s %-20s %9s %9s %8s %5s %8s %5s\n", "case", "kernel", "us", "in graph", "TFLOP/s", "%",
+                "GB/s", "%");
     for (const Shape& s : kShapes) {
         if (shape_name(s).find(only) == std::string::npos) continue;
         const CachePool& pool = pools.of(s.format, s.width);
-        const double us = timer.run(s, pool, nullptr);
+        const Times times = timer.run(s, pool, nullptr);
+        const double us = times.kernels ? times.kernels : times.replayed;
         const double keys = double(s.tokens * (s.k + s.extra_k));
         const double tflops = 2 * keys * s.heads * (s.width + 512) / us * 1e-6;
         const double record = double(find_format(s.format)->record_bytes(s.width));
         const double gbytes = keys * record / us * 1e-3;
-        std::printf("%-30s %-20s %9.1f %8.0f %5.1f %8.0f %5.1f\n", shape_name(s).c_str(), timer.last.c_str(),
-                    us, tflops, 100 * tflops / mma, gbytes, 100 * gbytes / copy);
+        std::printf("%-30s %-20s %9.1f %9.1f %8.0f %5.1f %8.0f %5.1f\n", shape_name(s).c_str(),
+                    timer.last.c_str(), us, times.replayed, tflops, 100 * tflops / mma, gbytes,
+                    100 * gbytes / copy);
         std::fflush(stdout);
     }
 }
@@ -251,7 +288,7 @@ void sweep() {
                                                      .all_heads = heads,
                                                      .splits = splits,
                                                      .coded = format != SMLA_ROW_BF16};
-                    std::printf(" %6.1f", timer.run(shape, pools.of(format, 576), &plan));
+                    std::printf(" %6.1f", timer.run(shape, pools.of(format, 576), &plan).replayed);
                 }
                 std::printf("\n");
                 std::fflush(stdout);
