@@ -1,21 +1,24 @@
-// Joins the splits of attend's mma kernel, in their order.
+// Joins the splits of attend's mma kernel.
 //
 // Maths: sums of splits relative to their own peaks, scaled to the largest peak and added; then the sink.
-// Tile:  one block of 4 warps per token and head, 4 channels per thread; 8 splits' sums under way at a time.
-// Roles: every warp reduces all statistics by itself, so no barrier is needed.
-// Shared: for each warp the weights of up to 128 splits.
-// Why:   latency is all there is: a chain of two loads, statistics and sums, after the grid
-//        before has ended. On GPUs that can, the grid starts while that one still runs, and waits.
+// Tile:  one block per token and head, 4 channels per thread. Sums of 8 splits each are added in their order,
+//        whether one group of 4 warps makes them all or up to four groups one each at a time.
+// Roles: every warp reduces all statistics by itself: no barrier before the groups' sums meet.
+// Shared: for each warp the weights of up to 128 splits | what all groups but the first have summed.
+// Why:   latency is all there is, two loads after the grid before has ended: statistics, and sums, which do
+//        not wait for them. On GPUs that can, the grid starts while that one still runs, and waits.
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_common/ptx/grid.cuh"
 #include "engines/cuda_common/ptx/math.cuh"
 #include "engines/cuda_mma/attend/splits.cuh"
 
+#include <algorithm>
+
 namespace smla::cuda_attend {
 
 namespace {
 
-constexpr int kThreads = kValueWidth / 4, kAhead = 8, kEach = kMaxSplits / 32;
+constexpr int kGroup = kValueWidth / 4, kGroups = 4, kAhead = 8, kEach = kMaxSplits / 32;
 
 struct Joined {
     float peak2, sum, largest2;
@@ -54,37 +57,66 @@ __device__ Joined join_statistics(const PartStatistics* first, int64_t stride, i
     return {peak2, cuda::warp_sum(sum), warp_max_nan(largest2), __any_sync(~0u, any != 0) != 0};
 }
 
-// 8 blocks per multiprocessor: without the number the compiler aims at more, and has no registers for kAhead.
-__global__ void __launch_bounds__(kThreads, 8)
+// 8 splits' sums, the first of them `split`; every split of the grid before has left some.
+__device__ void load_parts(const float4* sums, int64_t stride, int split, int splits,
+                           float4 (&part)[kAhead]) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+        if (split + i < splits) part[i] = sums[(split + i) * stride];
+}
+__device__ float4 sum_parts(const float* weights, int split, int splits, const float4 (&part)[kAhead]) {
+    float4 sum = {};
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+        const float weight = split + i < splits ? weights[split + i] : 0.f;
+        if (weight == 0) continue;  // 0 times infinity is no part of the sum
+        sum.x += weight * part[i].x, sum.y += weight * part[i].y;
+        sum.z += weight * part[i].z, sum.w += weight * part[i].w;
+    }
+    return sum;
+}
+__device__ void add(float4& out, const float4& other) {
+    out.x += other.x, out.y += other.y, out.z += other.z, out.w += other.w;
+}
+
+// The first group adds its own sum, then what the others have summed.
+__device__ void add_groups(float4& out, const float4& own, int group, int groups) {
+    __shared__ float4 others[kGroups - 1][kGroup];
+    const int thread = threadIdx.x % kGroup;
+    if (group > 0) others[group - 1][thread] = own;
+    __syncthreads();
+    if (group == 0) {
+        add(out, own);
+        for (int g = 1; g < groups; ++g) add(out, others[g - 1][thread]);
+    }
+    __syncthreads();
+}
+
+__global__ void __launch_bounds__(kGroups* kGroup, 2)
     join(const __grid_constant__ Arguments args, const __grid_constant__ Cut cut) {
-    __shared__ float weights_of_warps[kThreads / 32][kMaxSplits];
+    __shared__ float weights_of_warps[kGroups * kGroup / 32][kMaxSplits];
     float* const weights = weights_of_warps[threadIdx.x / 32];
-    cuda::wait_for_grid_before();
     const int64_t heads = args.q.shape[1], t = blockIdx.x / heads, h = blockIdx.x % heads;
-    const int64_t first = t * cut.splits * heads + h;
+    const int64_t first = t * cut.splits * heads + h, stride = heads * kGroup;
+    const int group = threadIdx.x / kGroup, groups = blockDim.x / kGroup,
+              channel = 4 * (threadIdx.x % kGroup);
+    const auto* const sums = reinterpret_cast<const float4*>(cut.parts.sums + first * kValueWidth + channel);
+    float4 part[kAhead], out = {};
+    cuda::wait_for_grid_before();
+    load_parts(sums, stride, kAhead * group, cut.splits, part);
     const Joined joined = join_statistics(cut.parts.statistics + first, heads, cut.splits, weights);
     __syncwarp();
-    float4 out = {};
-    const float4* const sums =
-        reinterpret_cast<const float4*>(cut.parts.sums + first * kValueWidth) + threadIdx.x;
-    for (int begin = 0; begin < cut.splits; begin += kAhead) {
-        float4 part[kAhead];
-        float weight[kAhead];
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-            weight[i] = begin + i < cut.splits ? weights[begin + i] : 0.f;
-            part[i] = {};  // what a split without a weight left is never read
-            if (weight[i] != 0) part[i] = sums[(begin + i) * heads * kThreads];
-        }
-#pragma unroll
-        for (int i = 0; i < kAhead; ++i) {
-            out.x += weight[i] * part[i].x, out.y += weight[i] * part[i].y;
-            out.z += weight[i] * part[i].z, out.w += weight[i] * part[i].w;
-        }
+    for (int begin = 0; begin < cut.splits; begin += kAhead * groups) {
+        const int split = begin + kAhead * group;
+        if (begin > 0) load_parts(sums, stride, split, cut.splits, part);
+        const float4 sum = sum_parts(weights, split, cut.splits, part);
+        if (groups > 1) add_groups(out, sum, group, groups);
+        else add(out, sum);
     }
+    if (group > 0) return;
     Totals totals = {0.f, -INFINITY};
     if (joined.any) totals = finish(joined.peak2 * kLn2, joined.sum, sink_of(args, h));
-    const int64_t at = cuda::element(args.out, t, h) + 4 * threadIdx.x;
+    const int64_t at = cuda::element(args.out, t, h) + channel;
     store_pair(args.out, at, out.x * totals.factor, out.y * totals.factor);
     store_pair(args.out, at + 2, out.z * totals.factor, out.w * totals.factor);
     if (threadIdx.x == 0) store_statistics(args, t, h, totals.lse, joined.largest2 * kLn2);
@@ -92,8 +124,13 @@ __global__ void __launch_bounds__(kThreads, 8)
 
 }  // namespace
 
+// More groups are faster as long as all blocks fit beside those of the grid before.
 void join_splits(const smla_attend_args& args, const Cut& cut, const Env& env) {
-    cuda::launch_early(join, args.q.shape[0] * args.q.shape[1], kThreads, env, Arguments(args), cut);
+    const int64_t blocks = args.q.shape[0] * args.q.shape[1];
+    const int64_t fit = 2 * env.device->facts().multiprocessors / std::max<int64_t>(blocks, 1);
+    const int most = std::min(kGroups, (cut.splits + kAhead - 1) / kAhead);
+    const int groups = int(std::clamp<int64_t>(fit, 1, most));
+    cuda::launch_early(join, blocks, groups * kGroup, env, Arguments(args), cut);
 }
 
 }  // namespace smla::cuda_attend

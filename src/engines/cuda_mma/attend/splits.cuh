@@ -63,9 +63,8 @@ struct WayOut {
         cuda::store_shared(at + row * pitch + 4 * column,
                            make_uint2(__float_as_uint(low), __float_as_uint(high)));
     }
-    // Times their head's factor, to the output or to the scratch of splits, where a split without keys leaves
-    // nothing. column_of(c): which of the 512 c is, c / 4 a whole number; `factors`: where those of the 16
-    // heads from `head` on lie.
+    // Times their head's factor, to the output or to the scratch of splits. column_of(c): which of the 512 c
+    // is, c / 4 a whole number; `factors`: where those of the 16 heads from `head` on lie.
     template <class ColumnOf>
     __device__ void take(const Arguments& args, const Cut& cut, const Place& place, int head,
                          uint32_t factors, const ColumnOf& column_of) const {
@@ -76,7 +75,7 @@ struct WayOut {
         for (int i = 0; i < 16; i += 32 / kLanes) {
             const int row = i + lane / kLanes, h = place.head + head + row;
             const float factor = cuda::load_shared_f32(factors + 4 * uint32_t(row));
-            if (h >= heads || (cut.splits > 1 && factor == 0)) continue;
+            if (h >= heads) continue;
             const uint4 bits = cuda::load_shared_4(at + uint32_t(row * pitch + 4 * c));
             const auto value = [&](uint32_t of) { return __uint_as_float(of) * factor; };
             const float4 four = make_float4(value(bits.x), value(bits.y), value(bits.z), value(bits.w));
