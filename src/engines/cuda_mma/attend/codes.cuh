@@ -19,24 +19,14 @@
 
 namespace smla::cuda_attend {
 
-// Of a record, without the scales of fp8_584, which lie apart.
-__device__ inline uint32_t pieces_of_16_bytes(smla_format format) {
-    return uint32_t(format == SMLA_FP8_656   ? layout::Fp8_656::record
-                    : format == SMLA_FP8_528 ? layout::Fp8_528::record
-                    : format == SMLA_FP8_512 ? layout::Fp8_512::record
-                                             : 576) /
-           16;
-}
-static_assert(layout::Fp8_576::record == 576 && layout::Fp8_584::row == 576);
-
 // `Lanes` neighbours copy a record, a piece of 16 bytes each at a time. A hole's address is not used: zeros.
-template <int Lanes>
+template <int Width, int Lanes>
 __device__ inline void copy_record(uint32_t to, const char* from, uint32_t pieces, bool valid,
                                    uint32_t piece) {
+    to += 16 * piece, from += 16 * piece;  // once: what is added below is part of the instructions
 #pragma unroll
-    for (uint32_t c = 0; c < kRawPitch / 16; c += Lanes)
-        if (c < 32 || piece + c < pieces)
-            cuda::cp_async_16(to + 16 * (c + piece), from + 16 * (c + piece), valid);
+    for (uint32_t c = 0; c < record_pitch(Width) / 16; c += Lanes)
+        if (c + Lanes <= 32 || piece + c < pieces) cuda::cp_async_16(to + 16 * c, from + 16 * c, valid);
 }
 // Scales of fp8_584 come behind the row; by one thread.
 __device__ inline void copy_scales(uint32_t to, const Reader& reader, const Reader::Row& row) {
@@ -65,7 +55,7 @@ __device__ inline void load_scales(const RecordKind& kind, uint32_t first, uint3
     const uint32_t at = f32    ? first + layout::Fp8_656::scales_at + group / 2 * 4
                         : e8m0 ? first + layout::Fp8_584::row + (group & 4)
                                : kind.scale_at;
-    const uint32_t pitch = f32 || e8m0 ? uint32_t(kRawPitch) : 0;
+    const uint32_t pitch = f32 || e8m0 ? uint32_t(record_pitch(Width)) : 0;
 #pragma unroll
     for (int i = 0; i < N; ++i) out[i] = cuda::load_shared_f32(at + uint32_t(8 * (i / 2) + i % 2) * pitch);
     if (e8m0) {
@@ -89,8 +79,9 @@ __device__ inline void multiply_codes(const uint32_t (&raw)[4], const Multiply& 
     }
 }
 // This lane's row of the four matrices: keys 0 to 7 of 16 bytes, of the next 16, then keys 8 to 15.
+template <class T>
 __device__ inline uint32_t key_row(uint32_t records, uint32_t lane) {
-    return records + ((lane & 7) + (lane >> 4) * 8) * kRawPitch + (lane >> 3 & 1) * 16;
+    return records + ((lane & 7) + (lane >> 4) * 8) * T::pitch + (lane >> 3 & 1) * 16;
 }
 
 // Values of 16 keys and 32 columns, which ldmatrix has brought transposed from value_row. Calls
@@ -107,8 +98,9 @@ __device__ inline void multiply_code_values(const uint32_t (&raw)[4], const Mult
     }
 }
 // This lane's row of the four matrices: keys 0 to 15 of 16 bytes, then of the next 16.
+template <class T>
 __device__ inline uint32_t value_row(uint32_t records, uint32_t lane) {
-    return records + (lane & 15) * kRawPitch + (lane >> 4) * 16;
+    return records + (lane & 15) * T::pitch + (lane >> 4) * 16;
 }
 
 // Scales of a warp's columns, relative to 2^8 times the largest of its first keys. A weight of at most 2^15

@@ -6,6 +6,16 @@
 
 namespace smla::cuda_attend {
 
+// Of 16 bytes in a record, without the scales of fp8_584, which lie apart.
+__device__ inline uint32_t pieces_of(smla_format format) {
+    return uint32_t(format == SMLA_FP8_656   ? layout::Fp8_656::record
+                    : format == SMLA_FP8_528 ? layout::Fp8_528::record
+                    : format == SMLA_FP8_512 ? layout::Fp8_512::record
+                                             : 576) /
+           16;
+}
+static_assert(layout::Fp8_576::record == 576 && layout::Fp8_584::row == 576);
+
 // One source as a block's copies need it; in shared memory, because the registers are the sums' and choosing
 // between two sources' parameters takes longer than a load.
 struct alignas(16) Reader {
@@ -14,6 +24,7 @@ struct alignas(16) Reader {
     int listed = 0, list_stride = 0;  // those that count
     uint32_t rows_below = 0, page_rows = 1, page_tokens = 0, multiplier = 1, shift = 0;
     uint32_t page_stride_16 = 0, row_stride = 0;  // page stride in units of 16 bytes
+    uint32_t pieces = 0;                          // of a record of fp8 codes
     smla_format format = SMLA_FORMAT_NONE;
     float scale = 0;  // of a cache that has one for all
 
@@ -29,6 +40,7 @@ struct alignas(16) Reader {
         multiplier = source.multiplier, shift = source.shift;
         page_stride_16 = uint32_t(source.cache.page_stride / 16);
         if (format == SMLA_FP8_576 || format == SMLA_FP8_512) scale = source.cache.tensor_scale();
+        pieces = pieces_of(format);
         row_stride = format == SMLA_FP8_584 ? layout::Fp8_584::row : uint32_t(source.cache.row_stride);
     }
     // A row that is no hole: whether it is one, its page and the token in it.

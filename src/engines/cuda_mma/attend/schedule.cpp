@@ -15,8 +15,8 @@ namespace {
 struct Costs {
     double tile, sharing, start;
 };
-constexpr Costs kMany = {3870, 0, 11000}, kManyCoded = {4050, 0, 15500};
-constexpr Costs kSome = {2120, 1030, 9400}, kSomeCoded = {2600, 1020, 13900};
+constexpr Costs kMany = {3530, 0, 10800}, kManyCoded = {4030, 0, 16000};
+constexpr Costs kSome = {2120, 1030, 9400}, kSomeCoded = {2360, 1100, 14400};
 constexpr Costs kFew = {2040, 660, 9000}, kFewCoded = {1750, 1020, 7900};
 constexpr double kJoin = 5500, kJoinPerSplit = 125;  // the second kernel
 constexpr double kSumsPerCycle = 2000;               // bytes of splits' sums, of the whole device

@@ -7,14 +7,16 @@
 
 namespace smla::cuda_attend {
 
-constexpr int kRawPitch = 656;  // bytes that an fp8 record takes in shared memory: the longest
+// Bytes that an fp8 record takes in shared memory: the longest, an odd number of 16, so that the 8 rows of an
+// ldmatrix meet 8 different banks.
+constexpr int record_pitch(int width) { return width == 576 ? 656 : 592; }
 
 // Width: of keys. Coded: fp8 records. Keys: listed rows of a tile.
 template <int Width, bool Coded, int Keys>
 struct TileBase {
     static constexpr int width = Width, keys = Keys;
     static constexpr bool coded = Coded;
-    static constexpr int pitch = Coded ? kRawPitch : 2 * Width, keys_bytes = Keys * pitch;
+    static constexpr int pitch = Coded ? record_pitch(Width) : 2 * Width, keys_bytes = Keys * pitch;
     static constexpr int scaled = Width == 576 ? 128 : 64;  // values that have one scale in every format
     static constexpr int lift = Coded ? 7 : 0;              // weights are so many powers of two larger
 };
@@ -55,9 +57,9 @@ struct ManyHeads : TileBase<Width, Coded, 16> {
     static constexpr int threads = 32 * (score_warps + value_warps);
     static constexpr int resident = kManyHeads / Heads;  // blocks that registers leave room for
 
-    // Of keys; tiles under way before they are multiplied. A fifth buffer still lets two blocks fit an A100.
-    static constexpr int buffers = Coded && Heads == 32 ? 5 : 4, ahead = Coded && Heads == 64 ? 2 : 3;
-    static constexpr int row_slots = buffers > 4 ? 8 : 4;  // for row numbers of tiles to come
+    // Of keys: as many as fit. Of them, tiles under way before they are multiplied.
+    static constexpr int buffers = Coded ? 5 : 4, ahead = 3;
+    static constexpr int row_slots = 4;  // for row numbers of tiles to come
     // Value warps share a row between so many threads.
     static constexpr int copy_lanes = Coded && Width == 512 ? 4 : 8;
 
@@ -79,14 +81,17 @@ struct ManyHeads : TileBase<Width, Coded, 16> {
     static constexpr int queries_at = buffers * Base::keys_bytes;
     static constexpr int queries_bytes = 1024 * q_rest;  // of a score warp: operands [lane][4]
     static constexpr int exchange_at = queries_at + score_warps * queries_bytes;
-    static constexpr int exchange_bytes = 1024;  // of a score warp
+    static constexpr int exchange_bytes = 512;  // of a score warp: half, the rest lies where weights will
+    static constexpr int weights = 2;           // tiles whose weights have a place
     static constexpr int weights_bytes = Heads * Base::keys * 2;
-    static constexpr int weights_at = exchange_at + score_warps * exchange_bytes;  // two
-    static constexpr int factors_at = weights_at + 2 * weights_bytes;  // two [heads]; at the end, a third
-    static constexpr int moved_at = factors_at + 3 * Heads * 4;        // two words
-    static constexpr int barriers_at = moved_at + 8;                   // full, empty of buffers; of weights
-    static constexpr int masks_at = barriers_at + 8 * (2 * buffers + 4) + 8;  // a byte per key
-    static constexpr int scales_at = masks_at + 16 * buffers;                 // of values: two for each warp
+    static constexpr int weights_at = exchange_at + score_warps * exchange_bytes;
+    // For each place [heads]; one more for the end.
+    static constexpr int factors_at = weights_at + weights * weights_bytes;
+    static constexpr int news_at = factors_at + (weights + 1) * Heads * 4;  // for each place a word
+    static constexpr int barriers_at = news_at + 4 * weights;  // two for a buffer, three for a place
+    // A byte per key.
+    static constexpr int masks_at = (barriers_at + 16 * buffers + 24 * weights + 15) / 16 * 16;
+    static constexpr int scales_at = masks_at + 16 * buffers;  // of values: two for each warp
     static constexpr int board_at = scales_at + 8 * value_warps;
     static constexpr int bytes = board_at + 2 * 64 + row_slots * 4 * Base::keys;
     static_assert(bytes <= 99 * 1024 && barriers_at % 8 == 0 && masks_at % 16 == 0 && board_at % 16 == 0);

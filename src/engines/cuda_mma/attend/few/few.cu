@@ -114,15 +114,15 @@ __device__ uint32_t copy(const FewTiles<T>& tiles, int tile, uint32_t buffer) {
         const uint32_t piece = threadIdx.x % T::lanes;
         const bool valid = mask >> to & 1;
         if constexpr (T::coded)
-            copy_record<T::lanes>(buffer + to * kRawPitch,
-                                  reinterpret_cast<const char*>(__shfl_sync(~0u, record, int(to))),
-                                  pieces_of_16_bytes(reader.format), valid, piece);
+            copy_record<T::width, T::lanes>(buffer + to * T::pitch,
+                                            reinterpret_cast<const char*>(__shfl_sync(~0u, record, int(to))),
+                                            reader.pieces, valid, piece);
         else
             copy_row<T::width>(piece_at(buffer, T::pitch, to, piece),
                                reader.record(tiles.row(tile, int(to), reader)), valid, piece);
     }
     if constexpr (T::coded)
-        if (key / 8 == part_of_warp()) copy_scales(buffer + uint32_t(key) * kRawPitch, reader, row);
+        if (key / 8 == part_of_warp()) copy_scales(buffer + uint32_t(key) * T::pitch, reader, row);
     return mask;
 }
 

@@ -71,7 +71,7 @@ public:
     // This warp's share of the products of its 16 heads with 32 keys. What a product needs is on its way
     // during the one before.
     __device__ void score(uint32_t buffer, const RecordKind& kind, float (&s)[4][4]) const {
-        const uint32_t row = key_row(buffer, lane()), codes = row + 128 * part();
+        const uint32_t row = key_row<T>(buffer, lane()), codes = row + 128 * part();
         constexpr int kAhead = 2;
         uint32_t raw[kAhead + 1][4];
         const auto load = [&](int i) {  // 32 columns of 16 keys
@@ -91,7 +91,7 @@ public:
             for (int i = kSteps * g; i < kSteps * (g + 1); ++i) {
                 load(i + kAhead);
                 if (i + 1 == kSteps * (g + 1))
-                    load_scales<T::width>(kind, buffer + 2 * (lane() % 4) * kRawPitch, group(g), scales);
+                    load_scales<T::width>(kind, buffer + 2 * (lane() % 4) * T::pitch, group(g), scales);
                 multiply_codes(raw[i % (kAhead + 1)], [&](int step, int n, uint32_t b0, uint32_t b1) {
                     cuda::mma_half<cuda::Half::f16>(sums[2 * (i % 2) + n], q_[i / 2 * 2 + step], b0, b1);
                 });
@@ -132,8 +132,8 @@ public:
 
 private:
     static constexpr int kGroups = 128 / T::scaled,
-                         kSteps = T::scaled / 16;      // of columns with one scale each
-    static constexpr uint32_t kHalf = 16 * kRawPitch;  // the tile's other 16 keys
+                         kSteps = T::scaled / 16;     // of columns with one scale each
+    static constexpr uint32_t kHalf = 16 * T::pitch;  // the tile's other 16 keys
 
     static __device__ uint32_t part() { return threadIdx.x / 32; }
     static __device__ uint32_t lane() { return threadIdx.x % 32; }
@@ -161,7 +161,7 @@ private:
     // fp8_576: 16 columns of all keys.
     __device__ void score_rope_codes(uint32_t buffer, float (&s)[4][4]) const {
         uint32_t raw[4];
-        cuda::ldmatrix_x4(raw, buffer + lane() * kRawPitch + 512 + 16 * part());
+        cuda::ldmatrix_x4(raw, buffer + lane() * T::pitch + 512 + 16 * part());
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
             uint32_t b0, b1;
@@ -174,10 +174,10 @@ private:
     __device__ void add_group(uint32_t buffer, const RecordKind& kind, float (&s)[4][4]) {
         constexpr int kFirst = kSteps * G;
         float scales[8];
-        load_scales<T::width>(kind, buffer + 2 * (lane() % 4) * kRawPitch, group(G), scales);
+        load_scales<T::width>(kind, buffer + 2 * (lane() % 4) * T::pitch, group(G), scales);
         const uint32_t codes = 128 * part() + uint32_t(16 * kFirst);
         if (value_scales(G).relate(scales)) add_far<kFirst>(buffer + codes, s, scales);
-        const uint32_t row = value_row(buffer, lane()) + codes;
+        const uint32_t row = value_row<T>(buffer, lane()) + codes;
 #pragma unroll
         for (int k = 0; k < 2; ++k) {
             uint32_t weights[4];
@@ -196,7 +196,7 @@ private:
         }
     }
     __device__ void add_rope(uint32_t buffer, const float (&s)[4][4]) {
-        const uint32_t row = value_row(buffer, lane()) + layout::Fp8_584::rope_at;
+        const uint32_t row = value_row<T>(buffer, lane()) + layout::Fp8_584::rope_at;
         add_bf16_values<4, 4>(sums_, s,
                               [&](int k, int n) { return row + uint32_t(k) * kHalf + uint32_t(32 * n); });
     }
@@ -214,7 +214,7 @@ private:
                                           __shfl_sync(~0u, s[0][2], from) * scale};
                 const uint32_t key = uint32_t(8 * (i / 2) + 2 * t + i % 2);
                 if (ValueScales::is_far(scale))
-                    add_far_key(sums_, weights, First, kSteps, codes + key * kRawPitch + 4 * (lane() % 4));
+                    add_far_key(sums_, weights, First, kSteps, codes + key * T::pitch + 4 * (lane() % 4));
             }
             if (ValueScales::is_far(scales[0])) scales[0] = 0;
             const float first[3] = {scales[0], s[0][0], s[0][2]};

@@ -20,7 +20,7 @@ template <class T, int Lanes>
 __device__ inline Lane lane_of_thread() {
     const uint32_t thread = cuda::keep(threadIdx.x) - 32 * T::score_warps, group = thread / Lanes % T::keys;
     // With 4 lanes the 8 of a 128-byte access have rows r and r + 4, whose banks are those that the other
-    // leaves: a record takes 16 bytes more than a multiple of 128.
+    // leaves: a record takes 16 or 80 bytes more than a multiple of 128.
     const uint32_t row = Lanes == 4 ? (group & 8) + (group >> 1 & 3) + 4 * (group & 1) : group;
     return {row, thread % Lanes};
 }
@@ -46,9 +46,9 @@ public:
         const Reader reader = tiles_.reader(t);  // at once: each field by itself would be waited for
         const Reader::Row row = tiles_.row(t, int(lane.row), reader);
         if constexpr (T::coded) {
-            const uint32_t to = turn.keys(base_) + lane.row * kRawPitch;
-            copy_record<T::copy_lanes>(to, reader.record(row), pieces_of_16_bytes(reader.format), row.valid,
-                                       lane.piece);
+            const uint32_t to = turn.keys(base_) + lane.row * T::pitch;
+            copy_record<T::width, T::copy_lanes>(to, reader.record(row), reader.pieces, row.valid,
+                                                 lane.piece);
             if (lane.piece == 0) copy_scales(to, reader, row);
         } else
             copy_row<T::width>(piece_at(turn.keys(base_), T::pitch, lane.row, lane.piece), reader.record(row),
@@ -61,8 +61,8 @@ private:
     static constexpr uint32_t kFirst = 32 * T::score_warps;  // of the value warps' threads
     static constexpr int kTeamThreads = T::keys * T::copy_lanes, kTeams = 32 * T::value_warps / kTeamThreads;
     // A team has the row numbers of so many of its tiles under way. What is waited for with them was under
-    // way no later than a tile that is long there.
-    static constexpr int kRowsAhead = (T::buffers + kTeams - 1) / kTeams;
+    // way no later than a tile that is long there: t + ahead - kTeams * kRowsAhead < t.
+    static constexpr int kRowsAhead = T::ahead / kTeams + 1;
     static_assert(kTeams * kRowsAhead <= T::row_slots);  // a slot is read before it is written again
 
     // This thread's arrival once its copies are done; whether the row is no hole, a byte per key.

@@ -11,25 +11,27 @@
 //         registers (values.cuh); together they copy the rows (maker.cuh). What they multiply: rows.cuh,
 //         records.cuh.
 // Shared: buffers: keys [16, width] bf16 (swizzled, fill.cuh) or [16] records as they are | other steps of
-// the
-//         queries | products exchanged, at first largest queries | weights, twice | factors | mbarriers |
-//         masks of holes | scales of values | row numbers; tile.cuh. At most 99 KB. At the end sums of 16
-//         heads lie in the buffers (WayOut).
-// Stages: cp.async of tile t + `ahead` begins before the values of t, by a quarter of the value warps, half
-// of
-//         them or all.
+//         queries | products exchanged, at first largest queries | weights, twice, and before them products
+//         exchanged | factors | news | mbarriers | masks of holes | scales of values | row numbers; tile.cuh.
+//         At most 99 KB. At the end sums of 16 heads lie where keys and queries do (WayOut).
+// Stages: cp.async of tile t + 3 begins before the values of t, by a quarter of the value warps, half of them
+//         or all.
 // Barriers:
 //   full[b]               who copies arrives once its copies are done, and one thread per row when it has
-//                         stored the row's byte of the mask; score and value warps wait
+//                         stored the row's byte of the mask; score warps wait
 //   empty[b]              every warp arrives after its last read of b; who writes waits
-//   weights full[2]       score warps arrive with the weights of their heads; value warps wait
+//   weights full[2]       score warps arrive with the weights of their heads; value warps wait, and then see
+//                         the keys too
+//   scored[2]             score warps arrive after the products of the next tile; value warps wait before
+//   they
+//                         add this one
 //   weights empty[2]      value warps arrive when they have them in registers; score warps wait
 //   1                     named: score warps arrive when factors of their heads are there, value warps wait
 //   2 + pair              named, 64 threads: products to exchange are there, at first largest queries
 //   4 + warp              named, 64 threads: what this warp sent is read; reader arrives, writer waits
 // Why:    sums and queries of 64 heads fill a register file, so a scheduler has few warps, and a warp that
 //         does everything stands still in each phase's latency. Here a scheduler has one warp that scores
-//         tile t + 1 (or waits within its softmax), and two that add the values of t or copy. The 168
+//         tile t + 1, and two that add the values of t while that one exchanges and weighs, or copy. The 168
 //         registers per thread that 12 warps have suffice for either role: 112 of queries (for fp8
 //         half of it, and more sums) or 128 of sums. Half of the width for 32 heads and not all of it for 16
 //         reads each key half as often, and each ldmatrix feeds four products.

@@ -58,7 +58,7 @@ public:
     }
     __device__ void load_first(uint32_t keys, Early& early) const {
         if (!T::keys_early) return;
-        early.row = key_row(keys, cuda::keep(warp_.lane));
+        early.row = key_row<T>(keys, cuda::keep(warp_.lane));
         cuda::ldmatrix_x4(early.raw, early.row + 256 * warp_.half());
     }
 
@@ -66,8 +66,8 @@ public:
     // before.
     __device__ void multiply(uint32_t keys, Early& early, float (&s)[2][2][4]) const {
         const uint32_t lane = cuda::keep(warp_.lane), half = cuda::keep(warp_.warp) % 2;
-        const uint32_t row = T::keys_early ? early.row : key_row(keys, lane), codes = row + 256 * half;
-        const uint32_t first_key = keys + 2 * (lane % 4) * kRawPitch;
+        const uint32_t row = T::keys_early ? early.row : key_row<T>(keys, lane), codes = row + 256 * half;
+        const uint32_t first_key = keys + 2 * (lane % 4) * T::pitch;
         uint32_t more[4];
         if (!T::keys_early) cuda::ldmatrix_x4(early.raw, codes);
 #pragma unroll
@@ -259,7 +259,7 @@ public:
             if (is_rope(kind.format, warp, kSteps * g)) continue;
             const uint32_t codes = first_column(warp, g);
             float scales[4];
-            load_scales<T::width>(kind, keys + 2 * (lane % 4) * kRawPitch, codes / 64, scales);
+            load_scales<T::width>(kind, keys + 2 * (lane % 4) * T::pitch, codes / 64, scales);
             if (value_scales(warp, g).relate(scales))
                 add_far(keys + codes + 4 * (lane % 4), lane, g, scales, weight_at);
             factors_[g][0] = cuda::pack_f16(scales[0], scales[1]);
@@ -315,7 +315,7 @@ private:
 #pragma unroll
         for (int c = 0; c < kSteps / 2; ++c) {
             uint32_t raw[4];
-            cuda::ldmatrix_x4_trans(raw, value_row(keys, lane) + codes + uint32_t(32 * c));
+            cuda::ldmatrix_x4_trans(raw, value_row<T>(keys, lane) + codes + uint32_t(32 * c));
             multiply_code_values(raw, [&](int n, int odd, uint32_t b0, uint32_t b1) {
 #pragma unroll
                 for (int m = 0; m < T::m_values; ++m)
@@ -330,7 +330,8 @@ private:
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
             uint32_t b[4];
-            cuda::ldmatrix_x4_trans(b, value_row(keys, lane) + layout::Fp8_584::rope_at + uint32_t(32 * n));
+            cuda::ldmatrix_x4_trans(b,
+                                    value_row<T>(keys, lane) + layout::Fp8_584::rope_at + uint32_t(32 * n));
 #pragma unroll
             for (int m = 0; m < T::m_values; ++m) {
                 cuda::mma_bf16(sums[m][first + n][0], weights[m], b[0], b[1]);
@@ -354,7 +355,7 @@ private:
                     const int head = 16 * m + int(lane / 4);
                     const float weights[2] = {cuda::load_shared_f16(weight_at(head, key)) * scale,
                                               cuda::load_shared_f16(weight_at(head + 8, key)) * scale};
-                    add_far_key(sums[m], weights, kSteps * g, kSteps, codes + uint32_t(key) * kRawPitch);
+                    add_far_key(sums[m], weights, kSteps * g, kSteps, codes + uint32_t(key) * T::pitch);
                 }
             }
             if (ValueScales::is_far(scales[i])) scales[i] = 0;

@@ -29,9 +29,9 @@ public:
         Turn<T> turn;
         WeightsTurn<T> weights;
         cuda::named_barrier_arrive<64>(sent_is_read(warp_ ^ 1));
-        for (int left = tiles.count(); left > 0; --left, turn = turn.after(1)) {
+        for (int t = 0; t < tiles.count(); ++t, turn = turn.after(1)) {
             typename Share::Early early;
-            share_.load_early(tiles.reader(tiles.count() - left), early);
+            share_.load_early(tiles.reader(t), early);
             cuda::mbarrier_wait(turn.full(base_), turn.parity());
             share_.load_first(turn.keys(base_), early);
             const Mask mask(turn.mask(base_));
@@ -41,11 +41,15 @@ public:
             // read again: four registers less while products are made
             const uint32_t holes = all ? 0 : Mask(turn.mask(base_)).holes(lane());
             arrive_as_warp(turn.empty(base_), lane());
-            if (!any) continue;
-            exchange(s);
+            if (t > 0 && lane() == 0) cuda::mbarrier_arrive(weights.before().scored(base_));
+            cuda::mbarrier_wait(weights.empty(base_), weights.parity() ^ 1);
+            if (!any) {
+                publish(weights, kNoKeys);
+                continue;
+            }
+            exchange(weights, s);
             if (!all) leave_out_holes(holes, s[0]);
             weigh(weights, s[0]);
-            weights.pass();
         }
         cuda::named_barrier<64>(sent_is_read(warp_));
     }
@@ -74,22 +78,24 @@ private:
     __device__ int head(uint32_t lane, int r) const { return int(16 * warp() + lane / 4) + 8 * r; }
 
     // Products with the other half of the width join those that this warp keeps; the others go to the other
-    // warp.
-    __device__ void exchange(float (&s)[2][2][4]) {
+    // warp: half of them to where that one's weights will lie, which only it overwrites.
+    __device__ void exchange(const WeightsTurn<T>& weights, float (&s)[2][2][4]) {
         const uint32_t warp = this->warp(), lane = this->lane();
-        const auto memory = [&](uint32_t warp, int n) {
-            return base_ + T::exchange_at + warp * T::exchange_bytes + uint32_t(512 * n) + 16 * lane;
+        const auto sent_by = [&](uint32_t sender, int n) {
+            const uint32_t at = n == 0 ? weights.weights(base_, 16 * int(sender ^ 1), 0)
+                                       : base_ + T::exchange_at + sender * T::exchange_bytes;
+            return at + 16 * lane;
         };
         cuda::named_barrier<64>(sent_is_read(warp));
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
             const auto bits = [&](int i) { return __float_as_uint(s[1][n][i]); };
-            cuda::store_shared(memory(warp, n), make_uint4(bits(0), bits(1), bits(2), bits(3)));
+            cuda::store_shared(sent_by(warp, n), make_uint4(bits(0), bits(1), bits(2), bits(3)));
         }
         cuda::named_barrier<64>(2 + int(warp / 2));
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
-            const uint4 other = cuda::load_shared_4(memory(warp ^ 1, n));
+            const uint4 other = cuda::load_shared_4(sent_by(warp ^ 1, n));
             s[0][n][0] += __uint_as_float(other.x), s[0][n][1] += __uint_as_float(other.y);
             s[0][n][2] += __uint_as_float(other.z), s[0][n][3] += __uint_as_float(other.w);
         }
@@ -103,10 +109,10 @@ private:
             if (holes >> (2 * (i / 4) + i % 2) & 1) s[i / 4][i % 4] = -INFINITY;
     }
 
-    __device__ void weigh(const WeightsTurn<T>& weights, float (&s)[2][4]) {
+    __device__ void weigh(WeightsTurn<T>& weights, float (&s)[2][4]) {
         float shrink[2];
         const bool moved = softmax_.weigh(s, shrink);
-        cuda::mbarrier_wait(weights.empty(base_), weights.parity() ^ 1);
+        __syncwarp();  // all lanes have read what lay there
         const uint32_t lane = this->lane();
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -116,8 +122,13 @@ private:
                                    Share::pack(s[n][2 * r], s[n][2 * r + 1]));
             if (moved && lane % 4 == 0) cuda::store_shared(weights.factor(base_, head(lane, r)), shrink[r]);
         }
-        if (lane == 0) cuda::store_shared_byte(weights.moved(base_) + warp_, moved);
+        publish(weights, moved ? kMoved : 0);
+    }
+    __device__ void publish(WeightsTurn<T>& weights, uint32_t news) {
+        const uint32_t lane = this->lane();
+        if (lane == 0) cuda::store_shared_byte(weights.news(base_) + warp_, news);
         arrive_as_warp(weights.full(base_), lane);
+        weights = weights.after(1);
     }
 
     const Arguments& args_;
