@@ -37,7 +37,7 @@ typedef struct smla_attend_args {
     int32_t reserved;
     double softmax_scale;              /* > 0 */
     const float* softmax_scale_device; /* optional: overrides */
-    double q_scale;                    /* q e4m3 only: value = code * q_scale, > 0 */
+    double q_scale;                    /* q e4m3: value = code * q_scale, > 0; others: 0 or 1 */
     const float* q_scale_device;       /* optional: overrides */
     smla_tensor q;                     /* [T,H,Dqk] f32, bf16, f16, e4m3 (f64), 1 <= H <= 256 */
     smla_attend_source primary;

@@ -111,7 +111,7 @@ typedef struct smla_cache {
     int64_t pages;
     int64_t page_stride_bytes; /* 0: packed by the format's page rule */
     int64_t row_stride_bytes;  /* row-packed formats only; 0: packed */
-    float scale;               /* per-tensor formats: value = code * scale, > 0; others: 0 */
+    float scale;               /* per-tensor formats: value = code * scale, > 0; others: 0 or 1 */
     int32_t reserved;
     const float* scale_device; /* optional: overrides `scale`, read when the kernel runs */
 } smla_cache;

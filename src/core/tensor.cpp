@@ -4,6 +4,7 @@
 #include "core/shapes_only.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 namespace smla {
@@ -142,6 +143,40 @@ bool check_optional(const char* field, const Tensor& tensor, uint32_t allowed,
                     std::initializer_list<int64_t> shape) {
     if (tensor.ndim == 0) return false;
     check_tensor(field, tensor, allowed, shape);
+    return true;
+}
+
+// Along any two dimensions: three whose steps add up to nothing are not looked for.
+void check_apart(const char* field, const Tensor& tensor) {
+    if (element_count(tensor) == 0) return;
+    const auto& shape = tensor.shape;
+    const auto& stride = tensor.stride_elems;
+    for (int i = 0; i < tensor.ndim; ++i) {
+        if (shape[i] == 1) continue;
+        SMLA_CHECK(stride[i] > 0, text(field, ".stride_elems[", i, "]"), stride[i],
+                   text("1 or more: a call writes each of the ", shape[i], " elements"));
+        for (int j = 0; j < i; ++j) {
+            if (shape[j] == 1 || stride[j] >= shape[i] * stride[i] || stride[i] >= shape[j] * stride[j])
+                continue;
+            const int64_t both = std::gcd(stride[i], stride[j]);
+            SMLA_CHECK(stride[j] / both >= shape[i] || stride[i] / both >= shape[j],
+                       text(field, ".stride_elems[", j, "]"), stride[j],
+                       text("other places than those of dimension ", i, ": ", shape[i], " elements, ",
+                            stride[i], " apart"));
+        }
+    }
+}
+
+void check_output(const char* field, const Tensor& tensor, uint32_t allowed,
+                  std::initializer_list<int64_t> shape) {
+    check_tensor(field, tensor, allowed, shape);
+    check_apart(field, tensor);
+}
+
+bool check_optional_output(const char* field, const Tensor& tensor, uint32_t allowed,
+                           std::initializer_list<int64_t> shape) {
+    if (!check_optional(field, tensor, allowed, shape)) return false;
+    check_apart(field, tensor);
     return true;
 }
 

@@ -57,6 +57,13 @@ void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed,
 // The same for an optional tensor; returns whether it is there.
 bool check_optional(const char* field, const Tensor& tensor, uint32_t allowed,
                     std::initializer_list<int64_t> shape);
+// Throws if elements of what a call writes share a place.
+void check_apart(const char* field, const Tensor& tensor);
+// check_tensor and that.
+void check_output(const char* field, const Tensor& tensor, uint32_t allowed,
+                  std::initializer_list<int64_t> shape);
+bool check_optional_output(const char* field, const Tensor& tensor, uint32_t allowed,
+                           std::initializer_list<int64_t> shape);
 // The innermost dimension is contiguous (kernels read rows).
 void check_rows(const char* field, const Tensor& tensor);
 

@@ -128,6 +128,9 @@ void check_cache(const char* field, const smla_cache& cache, uint32_t allowed) {
                text(field, ".pages"), cache.pages, "rows that fit in int32");
     SMLA_CHECK(cache.reserved == 0, text(field, ".reserved"), cache.reserved, "0");
     if (format->scale == ScaleKind::per_tensor) check_scale(field, cache, *format);
+    else
+        SMLA_CHECK(cache.scale == 0 || cache.scale == 1, text(field, ".scale"), double(cache.scale),
+                   text("0 or 1: ", format->name, " has no scale for the whole cache"));
     const int32_t width = resolved_width(*format, cache);
     check_strides(field, cache, *format, width);
     SMLA_CHECK(cache.data || cache.pages == 0 || shapes_only(), text(field, ".data"), "null",

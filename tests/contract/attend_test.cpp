@@ -85,6 +85,24 @@ CONTRACT_TEST(L1d_AScaleThatIsMissingIsAnError) {
     EXPECT_TRUE(problem.memory.nothing_changed());
 }
 
+CONTRACT_TEST(L1h_AScaleThatNothingWouldReadIsAnError) {
+    Attention problem({.width = 512, .format = SMLA_FP8_528});
+    problem.fill_listed();
+    smla_attend_args& a = problem.with;
+    const Context context(engines().back());
+    const Scratch scratch(context, problem.workspace(context));
+    for (const double bad : {0.5, -1., double(NAN)}) {
+        a.q_scale = bad;
+        EXPECT_TRUE(refused(problem.run(context, scratch.get()), SMLA_INVALID_ARGUMENT, "args.q_scale"));
+        a.q_scale = 1, a.primary.cache.scale = float(bad);
+        EXPECT_TRUE(
+            refused(problem.run(context, scratch.get()), SMLA_INVALID_ARGUMENT, "args.primary.cache.scale"));
+        a.primary.cache.scale = 1;
+    }
+    EXPECT_TRUE(problem.memory.nothing_changed());
+    EXPECT_EQ(problem.run(context, scratch.get()), SMLA_OK) << smla_last_error();  // scales of 1 say nothing
+}
+
 CONTRACT_TEST(L1e_ExactAndRoundedKeys) {
     for (const smla_precision precision :
          {SMLA_PRECISION_DEFAULT, SMLA_PRECISION_EXACT, SMLA_PRECISION_ROUNDED})

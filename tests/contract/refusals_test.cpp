@@ -111,6 +111,13 @@ CONTRACT_TEST(L9b_EveryWrongShapeAndStrideIsRefused) {
                     EXPECT_EQ(std::string(last_error().field).rfind(field.name + ".stride_elems", 0), 0u)
                         << smla_last_error();
                 }
+                if (!(field.traits & (kOutput | kInPlace)) || shape == 1) continue;
+                const int last = field.tensor->ndim - 1;  // elements that share a place
+                for (const int64_t size : {int64_t(0), field.tensor->stride_elems[last]}) {
+                    if (size != 0 && (d == last || field.tensor->shape[last] == 1)) continue;
+                    const With<int64_t> wrong(stride, size);
+                    bench.expect_refused(field.name + ".stride_elems" + at);
+                }
             }
     });
 }
@@ -145,6 +152,8 @@ CONTRACT_TEST(L9c_EveryWrongCacheIsRefusedByName) {
             refuse(cache.device_type, SMLA_CUDA, ".device");
             if (format.scale == smla::ScaleKind::per_tensor)
                 for (const float scale : {0.f, -1.f, NAN, INFINITY}) refuse(cache.scale, scale, ".scale");
+            else
+                for (const float scale : {0.5f, -1.f, NAN}) refuse(cache.scale, scale, ".scale");
         }
     });
 }

@@ -40,6 +40,9 @@ void AttendOp::check(const Args& args) {
     SMLA_CHECK(width >= 1 && width <= 1024, "args.q.shape[2]", width, "1 to 1024");
     check_scale("args.softmax_scale", args.softmax_scale, args.softmax_scale_device);
     if (fp8) check_scale("args.q_scale", args.q_scale, args.q_scale_device);
+    else
+        SMLA_CHECK(args.q_scale == 0 || args.q_scale == 1, "args.q_scale", args.q_scale,
+                   text("0 or 1: ", dtype_name(args.q.dtype), " queries have no scale, only e4m3 has"));
 
     SMLA_CHECK(args.primary.cache.format != SMLA_FORMAT_NONE || args.extra.cache.format != SMLA_FORMAT_NONE,
                "args.primary.cache.format", "none", "at least one source");
@@ -55,9 +58,10 @@ void AttendOp::check(const Args& args) {
     check_rows("args.out", args.out);
     SMLA_CHECK(args.out.shape[2] >= 1 && args.out.shape[2] <= width, "args.out.shape[2]", args.out.shape[2],
                text("1 to ", width, ": V is the first values of the K row"));
+    check_apart("args.out", args.out);
     check_optional("args.sink", args.sink, kFloat32Or64, {heads});
-    check_optional("args.lse", args.lse, stat_types, {tokens, heads});
-    check_optional("args.max_logits", args.max_logits, stat_types, {tokens, heads});
+    check_optional_output("args.lse", args.lse, stat_types, {tokens, heads});
+    check_optional_output("args.max_logits", args.max_logits, stat_types, {tokens, heads});
 }
 
 int64_t max_rows_per_token(const smla_attend_args& args) {

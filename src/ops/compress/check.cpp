@@ -46,7 +46,7 @@ void CompressOp::check(const Args& args) {
     SMLA_CHECK(args.slots.shape[0] <= tokens, "args.slots.shape[0]", args.slots.shape[0],
                text("at most ", tokens, ", the tokens of positions"));
     const uint32_t entry_types = f64 ? kFloats : kFloats & ~dtype_bit(SMLA_F64);
-    check_optional("args.entries", args.entries, entry_types, {tokens, width});
+    check_optional_output("args.entries", args.entries, entry_types, {tokens, width});
 }
 
 }  // namespace smla

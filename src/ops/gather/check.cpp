@@ -14,11 +14,12 @@ void GatherOp::check(const Args& args) {
     check_tensor("args.out", args.out, args.raw ? dtypes(SMLA_E4M3) : kFloats, {kAny, width});
     if (args.raw) {
         check_rows("args.out", args.out);
-        check_tensor("args.scales", args.scales, dtypes(SMLA_F32), {args.out.shape[0]});
+        check_output("args.scales", args.scales, dtypes(SMLA_F32), {args.out.shape[0]});
     } else {
         SMLA_CHECK(!present(args.scales), "args.scales", describe(args.scales),
                    "absent: only raw rows have scales");
     }
+    check_apart("args.out", args.out);
 }
 
 }  // namespace smla

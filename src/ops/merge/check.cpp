@@ -13,8 +13,8 @@ void MergeOp::check(const Args& args) {
     const uint32_t out_types = f64 ? dtype_bit(SMLA_F64) : dtypes(SMLA_F32, SMLA_BF16, SMLA_F16);
     check_tensor("args.lse", args.lse, stat_types, {parts, tokens, heads});
     check_optional("args.sink", args.sink, kFloat32Or64, {heads});
-    check_tensor("args.out", args.out, out_types, {tokens, heads, width});
-    check_optional("args.lse_out", args.lse_out, stat_types, {tokens, heads});
+    check_output("args.out", args.out, out_types, {tokens, heads, width});
+    check_optional_output("args.lse_out", args.lse_out, stat_types, {tokens, heads});
 }
 
 }  // namespace smla

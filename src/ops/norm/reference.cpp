@@ -14,7 +14,7 @@ void NormOp::check(const Args& args) {
     check_optional("args.weight", args.weight, kFloats, {width});
     if (check_optional("args.bias", args.bias, kFloats, {width}))
         SMLA_CHECK(args.kind == SMLA_NORM_LAYER, "args.bias", "present", "absent for rms");
-    check_tensor("args.out", args.out, kFloats, {tokens, groups, width});
+    check_output("args.out", args.out, kFloats, {tokens, groups, width});
 }
 
 namespace {
