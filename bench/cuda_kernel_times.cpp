@@ -5,11 +5,10 @@
 #include <dlfcn.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdlib>
-#include <cstring>
 #include <new>
-#include <string>
+#include <type_traits>
+#include <utility>
 
 namespace smla::bench {
 
