@@ -97,7 +97,7 @@ double attend_error(const smla_attend_args& args, int64_t token, int64_t heads) 
     };
     const Copy q(part(args.q)), sink(present(args.sink) ? slice(args.sink, 0, 0, heads) : args.sink);
     Copy got(part(args.out)), wanted(part(args.out), false);
-    if (args.q.dtype == SMLA_E4M3) one.softmax_scale *= args.q_scale;
+    if (args.q.dtype == SMLA_E4M3) one.softmax_scale *= args.q_scale, one.q_scale = 0;
     one.q = q.tensor();
     one.sink = present(args.sink) ? sink.tensor() : Tensor{};
     one.out = wanted.tensor();

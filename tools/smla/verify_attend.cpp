@@ -232,6 +232,7 @@ AttendProblem::Expected AttendProblem::reference(smla_precision precision) const
     smla_attend_args exact = args;
     exact.precision = precision;
     exact.softmax_scale = softmax_scale(args) * query_scale(args);
+    exact.q_scale = 0;
     exact.softmax_scale_device = exact.q_scale_device = nullptr;
     exact.lse_base = SMLA_LSE_LN;
     exact.q = q_.tensor();
