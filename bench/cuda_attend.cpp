@@ -1,8 +1,9 @@
 // attend on the cuda_mma engine of the first GPU: times of the shapes in docs/kernels/cuda_attend.md, of
 // calls over different row lists in a captured graph, L2 flushed before each replay. Two times, medians: from
 // the start of a call's first kernel to the end of its last, as CUPTI records it, and a call's share of a
-// replay of the graph, gaps between kernels included. tests/gpu checks the results. usage: cuda_attend
-// [only=PART OF A CASE'S NAME] [sweep]
+// replay of the graph, gaps between kernels included. tests/gpu checks the results.
+//
+// usage: cuda_attend [only=PART OF A CASE'S NAME] [sweep]
 #include "cuda_kernel_times.h"
 #include "cuda_peaks.h"
 #include "engines/context.h"

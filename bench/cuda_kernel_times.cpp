@@ -1,13 +1,11 @@
 #include "cuda_kernel_times.h"
 
+#include "core/library.h"
 #include "core/status.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <new>
-#include <type_traits>
+#include <string>
 #include <utility>
 
 namespace smla::bench {
@@ -30,21 +28,8 @@ struct Cupti {
     int (*disable)(int kind) = nullptr;
     int (*flush)(uint32_t flag) = nullptr;
     int (*next)(uint8_t* buffer, size_t valid, Record** record) = nullptr;
+    std::string library;
 };
-
-bool resolve(void* library, Cupti& out) {
-    bool all = true;
-    const auto symbol = [&](auto& function, const char* name) {
-        function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-        all = all && function;
-    };
-    symbol(out.callbacks, "cuptiActivityRegisterCallbacks");
-    symbol(out.enable, "cuptiActivityEnable");
-    symbol(out.disable, "cuptiActivityDisable");
-    symbol(out.flush, "cuptiActivityFlushAll");
-    symbol(out.next, "cuptiActivityGetNextRecord");
-    return all;
-}
 
 std::vector<KernelSpan> recorded;
 const Cupti& cupti();
@@ -60,19 +45,19 @@ void complete(void*, uint32_t, uint8_t* buffer, size_t, size_t valid) {
     ::operator delete(buffer, std::align_val_t(8));
 }
 
-Cupti load() {
-    const char* named = std::getenv("SMLA_CUPTI");
-    for (const char* name :
-         {named ? named : "libcupti.so.13", "libcupti.so", "/usr/local/cuda/lib64/libcupti.so",
-          "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so"}) {
-        Cupti out;
-        void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-        if (library && resolve(library, out) && out.callbacks(request, complete) == 0) return out;
-    }
-    return {};
+void find(Symbols& symbol, Cupti& out) {
+    symbol(out.callbacks, "cuptiActivityRegisterCallbacks");
+    symbol(out.enable, "cuptiActivityEnable");
+    symbol(out.disable, "cuptiActivityDisable");
+    symbol(out.flush, "cuptiActivityFlushAll");
+    symbol(out.next, "cuptiActivityGetNextRecord");
 }
 const Cupti& cupti() {
-    static const Cupti loaded = load();
+    static const Cupti loaded =
+        load_library<Cupti>("SMLA_CUPTI",
+                            {"libcupti.so.13", "libcupti.so", "/usr/local/cuda/lib64/libcupti.so",
+                             "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so"},
+                            find);
     return loaded;
 }
 
@@ -82,7 +67,10 @@ void check(int code, const char* what) {
 
 }  // namespace
 
-bool KernelRecording::possible() { return cupti().next != nullptr; }
+bool KernelRecording::possible() {
+    static const bool registered = cupti().next && cupti().callbacks(request, complete) == 0;
+    return registered;
+}
 
 KernelRecording::KernelRecording() {
     recorded.clear();

@@ -1,21 +1,13 @@
 #include "linear/cublaslt.h"
 
+#include "core/library.h"
 #include "core/status.h"
-
-#include <dlfcn.h>
-
-#include <cstdlib>
 
 namespace smla {
 
 namespace {
 
-bool resolve(void* library, CublasLt& out) {
-    bool all = true;
-    const auto symbol = [&](auto& function, const char* name) {
-        function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-        all = all && function;
-    };
+void find(Symbols& symbol, CublasLt& out) {
     symbol(out.create, "cublasLtCreate");
     symbol(out.matmul, "cublasLtMatmul");
     symbol(out.operation_create, "cublasLtMatmulDescCreate");
@@ -28,24 +20,6 @@ bool resolve(void* library, CublasLt& out) {
     symbol(out.preference_destroy, "cublasLtMatmulPreferenceDestroy");
     symbol(out.preference_set, "cublasLtMatmulPreferenceSetAttribute");
     symbol(out.heuristic, "cublasLtMatmulAlgoGetHeuristic");
-    return all;
-}
-
-CublasLt load() {
-    const char* named = std::getenv("SMLA_CUBLASLT");
-    CublasLt out{};
-    const auto attempt = [&](const char* name) {
-        void* library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-        if (library && resolve(library, out)) out.library = name;
-        return !out.library.empty();
-    };
-    if (named) {
-        if (*named) attempt(named);  // empty: none, on purpose
-        return out;
-    }
-    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"})
-        if (attempt(name)) break;
-    return out;
 }
 
 // Values of the interface.
@@ -76,7 +50,8 @@ private:
 }  // namespace
 
 const CublasLt& cublaslt() {
-    static const CublasLt library = load();
+    static const CublasLt library = load_library<CublasLt>(
+        "SMLA_CUBLASLT", {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"}, find);
     return library;
 }
 

@@ -1,0 +1,51 @@
+// Functions of a library that is loaded at run time, so that neither build nor start needs it.
+#pragma once
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <initializer_list>
+#include <type_traits>
+
+namespace smla {
+
+class Symbols {
+public:
+    explicit Symbols(void* library) : library_(library) {}
+    template <class Function>
+    void operator()(Function& function, const char* name) {
+        function = reinterpret_cast<Function>(dlsym(library_, name));
+        all_ = all_ && function;
+    }
+    bool all() const { return all_; }  // so far were there
+
+private:
+    void* library_;
+    bool all_ = true;
+};
+
+// From the library that the environment names (empty: none, on purpose), else from the first of the usual
+// ones that has all functions. find(symbols, table) asks for them. Table{} if there is none; its `library`
+// says which it is.
+template <class Table, class Find>
+Table load_library(const char* variable, std::initializer_list<const char*> usual, const Find& find) {
+    const auto attempt = [&](const char* name, Table& out) {
+        void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        if (!library) return false;
+        Symbols symbols(library);
+        find(symbols, out);
+        if (symbols.all()) out.library = name;
+        else out = {};
+        return symbols.all();
+    };
+    Table out{};
+    if (const char* const named = std::getenv(variable)) {
+        if (*named) attempt(named, out);
+        return out;
+    }
+    for (const char* name : usual)
+        if (attempt(name, out)) break;
+    return out;
+}
+
+}  // namespace smla
