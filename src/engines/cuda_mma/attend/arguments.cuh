@@ -10,17 +10,30 @@ namespace smla::cuda_attend {
 
 using cuda::DeviceCache;
 
+// Divides numbers below 2^31 by one that the host knows, by a product: an invariant integer (Granlund and
+// Montgomery 1994, figure 4.1).
+struct Divisor {
+    Divisor() = default;
+    explicit Divisor(int64_t by) : by(uint32_t(by)) {
+        while ((int64_t(1) << shift) < by) ++shift;
+        multiplier = uint32_t((((uint64_t(1) << shift) - uint64_t(by)) << 32) / uint64_t(by) + 1);
+    }
+    __device__ uint32_t quotient(uint32_t number) const {
+        return (__umulhi(number, multiplier) + number) >> shift;
+    }
+
+    uint32_t by = 1, multiplier = 1, shift = 0;
+};
+
 struct Source {
     Source() = default;
     explicit Source(const smla_attend_source& source) : cache(source.cache) {
         if (source.cache.format == SMLA_FORMAT_NONE) return;
+        page_rows = Divisor(cache.page_rows < int64_t(1) << 31 ? cache.page_rows : int64_t(1) << 31);
         rows = source.rows;
         lengths = source.lengths;
         listed = source.rows.shape[1];
         rows_below = uint32_t(cache.capacity < (int64_t(1) << 31) ? cache.capacity : int64_t(1) << 31);
-        while ((int64_t(1) << shift) < cache.page_rows) ++shift;
-        const uint64_t rest = (uint64_t(1) << shift) - uint64_t(cache.page_rows);
-        multiplier = uint32_t((rest << 32) / uint64_t(cache.page_rows) + 1);
     }
     __device__ int64_t length(int64_t token) const {
         if (!cuda::present(lengths)) return listed;
@@ -30,9 +43,9 @@ struct Source {
 
     DeviceCache cache;
     Tensor rows{}, lengths{};
-    int64_t listed = 0;                  // K
-    uint32_t multiplier = 1, shift = 0;  // that divide by page_rows: Reader
-    uint32_t rows_below = 0;             // capacity; a negative row, as unsigned, is never below it
+    int64_t listed = 0;  // K
+    Divisor page_rows;
+    uint32_t rows_below = 0;  // capacity; a negative row, as unsigned, is never below it
 };
 
 struct Arguments {
@@ -46,7 +59,9 @@ struct Arguments {
           q_scale(args.q.dtype == SMLA_E4M3 ? float(args.q_scale) : 1.f),
           softmax_scale_device(args.softmax_scale_device),
           q_scale_device(args.q.dtype == SMLA_E4M3 ? args.q_scale_device : nullptr),
-          log2(args.lse_base == SMLA_LSE_LOG2) {
+          log2(args.lse_base == SMLA_LSE_LOG2),
+          q_pieces(q.dtype == SMLA_BF16 && reinterpret_cast<uintptr_t>(q.data) % 16 == 0 &&
+                   q.stride_elems[0] % 8 == 0 && q.stride_elems[1] % 8 == 0) {
         sources[0] = Source(args.primary);
         sources[1] = Source(args.extra);
     }
@@ -59,7 +74,7 @@ struct Arguments {
     Source sources[2];
     float softmax_scale, q_scale;
     const float *softmax_scale_device, *q_scale_device;
-    bool log2;
+    bool log2, q_pieces;  // q: bf16 whose rows are aligned to 16 bytes
 };
 
 // Of a source. Where sources have fp8 records, has_bf16_rope is the same for all: table.cpp.

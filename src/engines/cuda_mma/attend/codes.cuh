@@ -41,7 +41,7 @@ struct RecordKind {
 
     RecordKind() = default;
     __device__ explicit RecordKind(const Reader& reader)
-        : format(reader.format), scale_at(cuda::shared_address(&reader.scale)) {}
+        : format(smla_format(reader.format)), scale_at(cuda::shared_address(&reader.scale)) {}
 };
 
 // Scales of a lane's keys: 2t and 2t + 1 of every 8, of which the first lies at `first`; for the 64 columns

@@ -22,25 +22,26 @@ struct alignas(16) Reader {
     const int* list = nullptr;  // row numbers of the token
     const char* data = nullptr;
     int listed = 0, list_stride = 0;  // those that count
-    uint32_t rows_below = 0, page_rows = 1, page_tokens = 0, multiplier = 1, shift = 0;
-    uint32_t page_stride_16 = 0, row_stride = 0;  // page stride in units of 16 bytes
-    uint32_t pieces = 0;                          // of a record of fp8 codes
-    smla_format format = SMLA_FORMAT_NONE;
-    float scale = 0;  // of a cache that has one for all
+    uint32_t rows_below = 0, page_tokens = 0;
+    Divisor page_rows;
+    uint32_t page_stride_16 = 0, row_stride = 0;     // page stride in units of 16 bytes
+    uint16_t pieces = 0, format = SMLA_FORMAT_NONE;  // pieces of 16 bytes in a record of fp8 codes
+    float scale = 0;                                 // of a cache that has one for all
+    int first_tile = 0;                              // of the source: what the block's first one is
 
     Reader() = default;
-    __device__ Reader(const Source& source, int token) : format(source.cache.format) {
+    __device__ Reader(const Source& source, int token) : format(uint16_t(source.cache.format)) {
         if (format == SMLA_FORMAT_NONE) return;
         list = static_cast<const int*>(source.rows.data) + cuda::element(source.rows, token, 0);
         data = source.cache.data;
         listed = int(source.length(token));
         list_stride = int(source.rows.stride_elems[1]);
         rows_below = source.rows_below;
-        page_rows = uint32_t(source.cache.page_rows), page_tokens = uint32_t(source.cache.page_tokens);
-        multiplier = source.multiplier, shift = source.shift;
+        page_rows = source.page_rows;
+        page_tokens = uint32_t(source.cache.page_tokens);
         page_stride_16 = uint32_t(source.cache.page_stride / 16);
         if (format == SMLA_FP8_576 || format == SMLA_FP8_512) scale = source.cache.tensor_scale();
-        pieces = pieces_of(format);
+        pieces = uint16_t(pieces_of(source.cache.format));
         row_stride = format == SMLA_FP8_584 ? layout::Fp8_584::row : uint32_t(source.cache.row_stride);
     }
     // A row that is no hole: whether it is one, its page and the token in it.
@@ -49,11 +50,8 @@ struct alignas(16) Reader {
         uint32_t page, token;
     };
     __device__ Row split(int row) const {
-        // row / page_rows for row < 2^31: division by an invariant integer (Granlund and Montgomery 1994,
-        // figure 4.1)
-        const uint32_t number = uint32_t(row);
-        const uint32_t page = (__umulhi(number, multiplier) + number) >> shift;
-        const uint32_t token = number - page * page_rows;
+        const uint32_t number = uint32_t(row), page = page_rows.quotient(number);
+        const uint32_t token = number - page * page_rows.by;
         return {number < rows_below && token < page_tokens, page, token};
     }
     __device__ const char* page(const Row& row) const {
@@ -71,7 +69,8 @@ struct alignas(16) Reader {
 // some tiles ahead of their rows, by cp.async, so that no instruction waits for them.
 template <int Keys, int Slots>
 struct Board {
-    Reader readers[2];  // primary, extra
+    Reader readers[2];      // primary, extra
+    int tiles, extra_from;  // of the block: how many, the first of the extra source
     int rows[Slots][Keys];
 };
 
@@ -81,24 +80,21 @@ static_assert(sizeof(Reader) == 64);
 template <int Keys, int Slots>
 class Tiles {
 public:
-    __device__ Tiles(const Arguments& args, Board<Keys, Slots>& board, int token, int split, int splits)
+    __device__ Tiles(const Arguments& args, Board<Keys, Slots>& board, int token, int split,
+                     const Divisor& splits)
         : board_(board) {
-        if (threadIdx.x < 2) board.readers[threadIdx.x] = Reader(args.sources[threadIdx.x ? 1 : 0], token);
+        if (threadIdx.x < 32) fill_board(args, token, int(threadIdx.x), split, splits);
         __syncthreads();
-        const int first_extra = (board.readers[0].listed + Keys - 1) / Keys;
-        const int64_t tiles = first_extra + (board.readers[1].listed + Keys - 1) / Keys;
-        in_primary_ = int(tiles * split / splits);
-        count_ = int(tiles * (split + 1) / splits) - in_primary_;
-        in_extra_ = in_primary_ - first_extra;
+        count_ = board.tiles, extra_from_ = board.extra_from;
     }
     __device__ int count() const { return count_; }
-    __device__ bool extra(int i) const { return i + in_extra_ >= 0; }
+    __device__ bool extra(int i) const { return i >= extra_from_; }
     __device__ const Reader& reader(int i) const { return board_.readers[extra(i)]; }
 
     // Row `key` of tile i is on its way to its slot; nothing past the end of a list.
     __device__ void fetch(int i, int key) const {
-        const int j = place(i) + key;
         const Reader& reader = this->reader(i);
+        const int j = place(i, reader) + key;
         if (i < count_ && j < reader.listed)
             cuda::cp_async_4(cuda::shared_address(&board_.rows[i % Slots][key]),
                              reader.list + int64_t(j) * reader.list_stride);
@@ -107,16 +103,33 @@ public:
     __device__ Reader::Row row(int i, int key) const { return row(i, key, reader(i)); }
     __device__ Reader::Row row(int i, int key, const Reader& reader) const {
         Reader::Row out = reader.split(board_.rows[i % Slots][key]);
-        out.valid = out.valid && place(i) + key < reader.listed;
+        out.valid = out.valid && place(i, reader) + key < reader.listed;
         return out;
     }
 
 private:
+    // Lanes 0 and 1 each know a source, and hear of the other how many tiles it has.
+    __device__ void fill_board(const Arguments& args, int token, int lane, int split, const Divisor& splits) {
+        Reader reader;
+        if (lane < 2) reader = Reader(args.sources[lane ? 1 : 0], token);
+        const int own = (reader.listed + Keys - 1) / Keys;
+        const int primary = __shfl_sync(~0u, own, 0), tiles = primary + __shfl_sync(~0u, own, 1);
+        if (lane > 1) return;
+        const int first = begin(tiles, split, splits);
+        reader.first_tile = lane ? first - primary : first;
+        board_.readers[lane] = reader;
+        board_.tiles = begin(tiles, split + 1, splits) - first, board_.extra_from = primary - first;
+    }
+    // First tile of a split: tiles * split / splits, without the product.
+    static __device__ int begin(int tiles, int split, const Divisor& splits) {
+        const uint32_t each = splits.quotient(uint32_t(tiles)), rest = uint32_t(tiles) - each * splits.by;
+        return int(each * uint32_t(split) + splits.quotient(rest * uint32_t(split)));
+    }
     // Of the first key of tile i in its list.
-    __device__ int place(int i) const { return (i + (extra(i) ? in_extra_ : in_primary_)) * Keys; }
+    static __device__ int place(int i, const Reader& reader) { return (i + reader.first_tile) * Keys; }
 
     Board<Keys, Slots>& board_;
-    int count_, in_primary_, in_extra_;  // tiles; what turns one's number into that of its source
+    int count_, extra_from_;
 };
 
 }  // namespace smla::cuda_attend

@@ -20,8 +20,10 @@ void launch_width(const smla_attend_args& args, const Schedule& schedule, const 
 
 void run_mma(const smla_attend_args& args, const Schedule& schedule, const Env& env) {
     Arena arena(env.workspace);
-    const Cut cut{
-        .head_tiles = int(schedule.head_tiles()), .splits = schedule.splits, .parts = schedule.carve(arena)};
+    const Cut cut{.head_tiles = Divisor(schedule.head_tiles()),
+                  .by_splits = Divisor(schedule.splits),
+                  .splits = schedule.splits,
+                  .parts = schedule.carve(arena)};
     if (args.q.shape[2] == 576) launch_width<576>(args, schedule, cut, env);
     else launch_width<512>(args, schedule, cut, env);
     if (cut.splits > 1) join_splits(args, cut, env);

@@ -1,33 +1,14 @@
-// Queries on their way into left operands: pairs of neighbours, as bf16.
+// Queries of a block on their way into left operands: rows of 16-bit values in shared memory, swizzled like
+// keys (fill.cuh), from where ldmatrix takes them. Loads straight into operands take four times the
+// instructions, each of which a block runs once and waits for (64 heads: 5000 cycles).
 #pragma once
 
 #include "engines/cuda_common/ptx/half.cuh"
-#include "engines/cuda_mma/attend/arguments.cuh"
+#include "engines/cuda_common/ptx/shared.cuh"
+#include "engines/cuda_mma/attend/fill.cuh"
+#include "engines/cuda_mma/attend/splits.cuh"
 
 namespace smla::cuda_attend {
-
-struct QueryPairs {
-    const void* data;
-    bool bf16;  // or e4m3
-
-    __device__ explicit QueryPairs(const Tensor& q) : data(q.data), bf16(q.dtype == SMLA_BF16) {}
-    __device__ uint32_t of_bf16(int64_t at) const {
-        return *reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(data) + at);
-    }
-    __device__ uint32_t of_e4m3(int64_t at) const {
-        const auto* const codes = static_cast<const uint8_t*>(data);
-        uint32_t pair, unused;
-        cuda::e4m3_to_f16(codes[at] | uint32_t(codes[at + 1]) << 8, pair, unused);
-        return cuda::pack_bf16(cuda::f16_low(pair), cuda::f16_high(pair));
-    }
-};
-
-// The larger of a lane's pair of magnitudes, and of those of the head's other three lanes.
-__device__ inline float largest_of_head(uint32_t pair) {
-    float own = fmaxf(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-    own = fmaxf(own, __shfl_xor_sync(~0u, own, 1));
-    return fmaxf(own, __shfl_xor_sync(~0u, own, 2));
-}
 
 // Against fp8 codes queries are f16, in units of a power of two of their head: the largest becomes 2^14 or
 // more, so that f16 holds what is not 2^-38 of it and less. Units below 2^-63 would leave no product's unit.
@@ -50,6 +31,115 @@ private:
     __device__ float high(uint32_t pair) const { return __uint_as_float(pair & 0xffff0000u) * inverse(); }
 
     uint32_t biased_;  // exponent of the unit
+};
+
+// Queries [heads, Width] that lie at `at`. Each of the warps that bring them brings `Rows` heads.
+template <int Width, int Rows>
+struct QueryRows {
+    uint32_t at;
+
+    // bf16 of the warp's heads from `first` on is under way, or there; zeros past the last head.
+    __device__ void fetch(const Arguments& args, const Place& place, uint32_t first) const {
+        const uint32_t row = first + lane() / kLanes, own = lane() % kLanes;
+        const bool real = place.head + int(row) < args.q.shape[1];
+        const int64_t from = cuda::element(args.q, place.token, real ? place.head + int(row) : 0);
+        if (args.q_pieces) {
+            const auto* const pieces = static_cast<const char*>(args.q.data) + 2 * from;
+#pragma unroll
+            for (uint32_t c = own; c < 8; c += kLanes)
+#pragma unroll
+                for (uint32_t block = 0; block < 2 * Width; block += 128)
+                    cuda::cp_async_16(piece_at(at, kPitch, row, c) + block, pieces + 16 * c + block, real);
+            return;
+        }
+#pragma unroll 1
+        for (uint32_t c = own; c < Width / 2; c += kLanes) {
+            const uint32_t pair = real ? load_pair(args.q, from + 2 * c) : 0u;
+            cuda::store_shared(piece_at(at, kPitch, row, c / 4 % 8) + c / 32 * 128 + 4 * (c % 4), pair);
+        }
+    }
+    // What has been fetched becomes f16 in its head's unit, pairs of neighbours in the order of codes.cuh, or
+    // bf16 where keys are bf16. The heads' largest values go to `largest`, a float each.
+    __device__ void scale(smla_format format, uint32_t first, uint32_t largest) const {
+        const uint32_t row = first + lane() / kLanes, own = lane() % kLanes;
+        uint32_t pair = 0;
+#pragma unroll 3
+        for (uint32_t g = own; g < kGroups; g += kLanes) {
+            const Group group(*this, row, g);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) pair = cuda::max_magnitude_bf16(pair, group.pairs[i]);
+        }
+        const float head = largest_of_lanes(pair);
+        if (own == 0) cuda::store_shared(largest + 4 * row, head);
+        const QueryUnit unit(head);
+#pragma unroll 1
+        for (uint32_t g = own; g < kGroups; g += kLanes) {
+            Group group(*this, row, g);
+            if (has_bf16_rope(format) && g >= kGroups - 4) group.scale_rope(unit);
+            else group.scale_codes(unit);
+            group.store(*this, row, g);
+        }
+    }
+    // Left operand of the 16 heads from `first` on and the 16 columns of `group`.
+    __device__ void operand(uint32_t first, uint32_t group, uint32_t (&a)[4]) const {
+        const uint32_t row = first + (lane() & 15);
+        cuda::ldmatrix_x4(a, piece_at(at, kPitch, row, 2 * (group % 4) + (lane() >> 4)) + group / 4 * 128);
+    }
+
+private:
+    static constexpr uint32_t kLanes = 32 / Rows, kPitch = 2 * Width, kGroups = Width / 16;
+
+    // Made anew for each use: registers.
+    static __device__ uint32_t lane() { return cuda::keep(threadIdx.x) % 32; }
+    // As bf16, which holds every e4m3.
+    static __device__ uint32_t load_pair(const Tensor& q, int64_t at) {
+        if (q.dtype == SMLA_BF16)
+            return *reinterpret_cast<const uint32_t*>(static_cast<const uint16_t*>(q.data) + at);
+        const auto* const codes = static_cast<const uint8_t*>(q.data);
+        uint32_t pair, unused;
+        cuda::e4m3_to_f16(codes[at] | uint32_t(codes[at + 1]) << 8, pair, unused);
+        return cuda::f16_to_bf16(pair);
+    }
+    // The larger of a pair of magnitudes, and of those of the other lanes of the row.
+    static __device__ float largest_of_lanes(uint32_t pair) {
+        float own = fmaxf(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+#pragma unroll
+        for (uint32_t step = 1; step < kLanes; step *= 2) own = fmaxf(own, __shfl_xor_sync(~0u, own, step));
+        return own;
+    }
+
+    struct Group {  // 16 columns
+        uint32_t pairs[8];
+
+        __device__ Group(const QueryRows& rows, uint32_t row, uint32_t g) {
+#pragma unroll
+            for (uint32_t i = 0; i < 2; ++i) {
+                const uint4 four = cuda::load_shared_4(place(rows, row, g, i));
+                pairs[4 * i] = four.x, pairs[4 * i + 1] = four.y;
+                pairs[4 * i + 2] = four.z, pairs[4 * i + 3] = four.w;
+            }
+        }
+        __device__ void store(const QueryRows& rows, uint32_t row, uint32_t g) const {
+#pragma unroll
+            for (uint32_t i = 0; i < 2; ++i)
+                cuda::store_shared(place(rows, row, g, i), make_uint4(pairs[4 * i], pairs[4 * i + 1],
+                                                                      pairs[4 * i + 2], pairs[4 * i + 3]));
+        }
+        __device__ void scale_rope(const QueryUnit& unit) {
+            for (uint32_t& pair : pairs) pair = unit.bf16(pair);
+        }
+        // Lane t's words of an operand are pairs t and t + 4: columns 4t and 4t + 1, then 4t + 2 and 4t + 3.
+        __device__ void scale_codes(const QueryUnit& unit) {
+            uint32_t sorted[8];
+#pragma unroll
+            for (int i = 0; i < 8; ++i) sorted[i / 2 + 4 * (i % 2)] = unit.f16(pairs[i]);
+#pragma unroll
+            for (int i = 0; i < 8; ++i) pairs[i] = sorted[i];
+        }
+        static __device__ uint32_t place(const QueryRows& rows, uint32_t row, uint32_t g, uint32_t i) {
+            return piece_at(rows.at, kPitch, row, 2 * (g % 4) + i) + g / 4 * 128;
+        }
+    };
 };
 
 }  // namespace smla::cuda_attend

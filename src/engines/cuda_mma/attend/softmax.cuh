@@ -48,6 +48,8 @@ struct Softmax {
         }
         return moved;
     }
+    // Sums are formed now: else the compiler may keep all weights for it, in registers that others need.
+    __device__ void settle() { asm volatile("" : "+f"(sum[0]), "+f"(sum[1])); }
     __device__ bool any() const { return __float_as_uint(sum[0]) != 0x80000000u; }
     __device__ float total(int r) const {
         float out = sum[r];

@@ -9,7 +9,8 @@
 namespace smla::cuda_attend {
 
 struct Cut {
-    int head_tiles, splits;
+    Divisor head_tiles, by_splits;
+    int splits;
     Parts parts;
 };
 
@@ -17,22 +18,27 @@ struct Cut {
 struct Place {
     int part, token, head;  // token * splits + split; the first head of the block
     __device__ Place(const Cut& cut, int heads) {
-        const unsigned block = cuda::keep(blockIdx.x);
-        part = int(block / unsigned(cut.head_tiles));
-        token = part / cut.splits;
-        head = int(block % unsigned(cut.head_tiles)) * heads;
+        uint32_t block;  // read again each time, not kept
+        asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+        const uint32_t first = cut.head_tiles.quotient(block);
+        part = int(first);
+        token = int(cut.by_splits.quotient(first));
+        head = int(block - first * cut.head_tiles.by) * heads;
     }
+    __device__ int split(const Cut& cut) const { return part - token * cut.splits; }
 };
 
+__device__ inline uint32_t pack_half(bool bf16, float low, float high) {
+    const uint32_t as_bf16 = cuda::pack_bf16(low, high), as_f16 = cuda::pack_f16(low, high);
+    return bf16 ? as_bf16 : as_f16;
+}
 // Two neighbours of a row of the output.
 __device__ inline void store_pair(const Tensor& out, int64_t at, float low, float high) {
-    if (out.dtype == SMLA_F32) {
+    if (out.dtype == SMLA_F32)
         *reinterpret_cast<float2*>(static_cast<float*>(out.data) + at) = make_float2(low, high);
-    } else {
-        const uint32_t bf16 = cuda::pack_bf16(low, high), f16 = cuda::pack_f16(low, high);
+    else
         *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(out.data) + at) =
-            out.dtype == SMLA_BF16 ? bf16 : f16;
-    }
+            pack_half(out.dtype == SMLA_BF16, low, high);
 }
 
 // What one head comes to: its statistics, to the scratch of splits or to lse and max_logits; what its sums
@@ -69,26 +75,62 @@ struct WayOut {
     __device__ void take(const Arguments& args, const Cut& cut, const Place& place, int head,
                          uint32_t factors, const ColumnOf& column_of) const {
         __syncwarp();
-        constexpr int kLanes = Columns / 4;  // that share a row
-        const int lane = int(threadIdx.x % 32), c = lane % kLanes * 4, heads = int(args.q.shape[1]);
-#pragma unroll 2
-        for (int i = 0; i < 16; i += 32 / kLanes) {
-            const int row = i + lane / kLanes, h = place.head + head + row;
-            const float factor = cuda::load_shared_f32(factors + 4 * uint32_t(row));
-            if (h >= heads) continue;
-            const uint4 bits = cuda::load_shared_4(at + uint32_t(row * pitch + 4 * c));
-            const auto value = [&](uint32_t of) { return __uint_as_float(of) * factor; };
-            const float4 four = make_float4(value(bits.x), value(bits.y), value(bits.z), value(bits.w));
-            if (cut.splits > 1) {
-                float* const sums = cut.parts.sums + (int64_t(place.part) * heads + h) * kValueWidth;
-                *reinterpret_cast<float4*>(sums + column_of(c)) = four;
-            } else {
-                const int64_t out = cuda::element(args.out, place.token, h) + column_of(c);
-                store_pair(args.out, out, four.x, four.y);
-                store_pair(args.out, out + 2, four.z, four.w);
-            }
+        const int lane = int(threadIdx.x % 32), column = column_of(lane % kLanes * 4),
+                  heads = int(args.q.shape[1]), first = place.head + head + lane / kLanes;
+        if (cut.splits > 1) {
+            float* const sums = cut.parts.sums + (int64_t(place.part) * heads + first) * kValueWidth + column;
+            take_rows(factors, heads - first, [&](int row, const float4& four) {
+                *reinterpret_cast<float4*>(sums + row * kValueWidth) = four;
+            });
+        } else if (args.out.dtype == SMLA_F32) {
+            float* const out = first_of<float>(args.out, place.token, first) + column;
+            take_rows(factors, heads - first, [&](int row, const float4& four) {
+                auto* const to = reinterpret_cast<float2*>(out + row * args.out.stride_elems[1]);
+                to[0] = make_float2(four.x, four.y), to[1] = make_float2(four.z, four.w);
+            });
+        } else {
+            uint16_t* const out = first_of<uint16_t>(args.out, place.token, first) + column;
+            const bool bf16 = args.out.dtype == SMLA_BF16;
+            take_rows(factors, heads - first, [&](int row, const float4& four) {
+                auto* const to = reinterpret_cast<uint32_t*>(out + row * args.out.stride_elems[1]);
+                to[0] = pack_half(bf16, four.x, four.y), to[1] = pack_half(bf16, four.z, four.w);
+            });
         }
         __syncwarp();
+    }
+
+private:
+    static constexpr int kLanes = Columns / 4;  // that share a row
+
+    template <class Value>
+    static __device__ Value* first_of(const Tensor& tensor, int token, int head) {
+        return static_cast<Value*>(tensor.data) + cuda::element(tensor, token, head);
+    }
+
+    // This lane's rows, as many of them as are heads, four at a time.
+    template <class Store>
+    __device__ void take_rows(uint32_t factors, int heads, const Store& store) const {
+        const uint32_t lane = threadIdx.x % 32, own = lane / kLanes;
+        const uint32_t from = at + own * pitch + 16 * (lane % kLanes);
+        constexpr int kStep = 32 / kLanes;
+#pragma unroll
+        for (int begin = 0; begin < 16; begin += 4 * kStep) {
+            float factor[4];
+            uint4 bits[4];
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const uint32_t row = uint32_t(begin + i * kStep);
+                factor[i] = cuda::load_shared_f32(factors + 4 * (own + row));
+                bits[i] = cuda::load_shared_4(from + row * pitch);
+            }
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const auto value = [&](uint32_t of) { return __uint_as_float(of) * factor[i]; };
+                if (begin + i * kStep < heads)
+                    store(begin + i * kStep, make_float4(value(bits[i].x), value(bits[i].y), value(bits[i].z),
+                                                         value(bits[i].w)));
+            }
+        }
     }
 };
 

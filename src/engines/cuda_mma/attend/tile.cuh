@@ -11,6 +11,8 @@ namespace smla::cuda_attend {
 // ldmatrix meet 8 different banks.
 constexpr int record_pitch(int width) { return width == 576 ? 656 : 592; }
 
+constexpr int larger(int a, int b) { return a > b ? a : b; }
+
 // Width: of keys. Coded: fp8 records. Keys: listed rows of a tile.
 template <int Width, bool Coded, int Keys>
 struct TileBase {
@@ -37,6 +39,7 @@ struct FewHeads : TileBase<Width, Coded, 32> {
 #endif
     static constexpr int lanes = 8, rows_per_thread = Base::keys * lanes / threads;
     static constexpr int row_slots = 4;                       // for row numbers of tiles to come
+    static constexpr int query_rows = heads / warps;          // that a warp brings, by way of a buffer
     static constexpr int k_steps = Width / 16 / warps;        // of the score product, per warp
     static constexpr int n_steps = kValueWidth / 16 / warps;  // of the value product, per warp
     static constexpr int buffers = 2;
@@ -44,8 +47,8 @@ struct FewHeads : TileBase<Width, Coded, 32> {
     static constexpr int factors_at = exchange_at + 2048 * warps;
     static constexpr int scales_at = factors_at + heads * 4;  // of values: two for each warp
     static constexpr int board_at = scales_at + 8 * warps;
-    static constexpr int bytes = board_at + 2 * 64 + row_slots * 4 * Base::keys;
-    static_assert(Width % (16 * warps) == 0 && bytes <= 99 * 1024);
+    static constexpr int bytes = board_at + 2 * 64 + 8 + row_slots * 4 * Base::keys;
+    static_assert(Width % (16 * warps) == 0 && 2 * Width * heads <= Base::keys_bytes && bytes <= 99 * 1024);
 };
 
 // 32 or 64 heads, 16 keys. A pair of score warps for 32 heads, which share the width; two value warps for
@@ -69,12 +72,6 @@ struct ManyHeads : TileBase<Width, Coded, 16> {
     // Of them those whose queries live in registers; the others' are in shared memory.
     static constexpr int q_steps = !Coded ? 14 : Width == 512 ? 6 : Heads == 64 ? 8 : 9;
     static constexpr int q_rest = k_steps - q_steps;
-    // Of those, so many are on their way there at a time: registers.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-    static constexpr int q_loads = 6;
-#else
-    static constexpr int q_loads = q_rest;
-#endif
     static constexpr int columns = kValueWidth / value_warps;  // of a value product, per warp
     static constexpr int m_values = Heads / 16, n_values = columns / 16;
 
@@ -85,15 +82,18 @@ struct ManyHeads : TileBase<Width, Coded, 16> {
     static constexpr int weights = 2;           // tiles whose weights have a place
     static constexpr int weights_bytes = Heads * Base::keys * 2;
     static constexpr int weights_at = exchange_at + score_warps * exchange_bytes;
-    // For each place [heads]; one more for the end.
-    static constexpr int factors_at = weights_at + weights * weights_bytes;
+    // Queries on their way to operands lie where nothing else does yet but the first tile.
+    static constexpr int query_rows = Heads / value_warps, came_at = Base::keys_bytes,
+                         came_bytes = 2 * Width * Heads;
+    // For each place [heads]; one more for the end, and at first the heads' largest queries.
+    static constexpr int factors_at = larger(weights_at + weights * weights_bytes, came_at + came_bytes);
     static constexpr int news_at = factors_at + (weights + 1) * Heads * 4;  // for each place a word
     static constexpr int barriers_at = news_at + 4 * weights;  // two for a buffer, three for a place
     // A byte per key.
     static constexpr int masks_at = (barriers_at + 16 * buffers + 24 * weights + 15) / 16 * 16;
     static constexpr int scales_at = masks_at + 16 * buffers;  // of values: two for each warp
     static constexpr int board_at = scales_at + 8 * value_warps;
-    static constexpr int bytes = board_at + 2 * 64 + row_slots * 4 * Base::keys;
+    static constexpr int bytes = board_at + 2 * 64 + 8 + row_slots * 4 * Base::keys;
     static_assert(bytes <= 99 * 1024 && barriers_at % 8 == 0 && masks_at % 16 == 0 && board_at % 16 == 0);
 };
 

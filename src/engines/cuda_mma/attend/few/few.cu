@@ -51,16 +51,6 @@ struct Block {
 
 __device__ inline int part_of_warp() { return int(threadIdx.x) / 32; }
 
-template <class T>
-__device__ void load_queries(Block<T>& block, const Place& place) {
-    const QueryPairs pairs(block.args.q);
-    if (pairs.bf16)
-        block.share.load_queries(block.args, place, [&](int64_t at) { return pairs.of_bf16(at); });
-    else block.share.load_queries(block.args, place, [&](int64_t at) { return pairs.of_e4m3(at); });
-    block.share.scale_queries(any_format(block.args), reinterpret_cast<float*>(block.shared + T::exchange_at),
-                              block.softmax.unit);
-}
-
 // The whole products, from all warps. In the same order in each of them.
 template <class T>
 __device__ void sum_parts(float (&s)[4][4], float4* exchange) {
@@ -94,6 +84,7 @@ __device__ void attend_tile(Block<T>& block, const typename Share<T>::Kind& kind
             if (!(columns >> (8 * (i / 4) + i % 2) & 1)) s[i / 4][i % 4] = -INFINITY;
     }
     if (block.softmax.weigh(s, shrink)) block.share.shrink(shrink);
+    if (T::coded) block.softmax.settle();
     block.share.add(block.buffer(buffer), kind, s);
 }
 
@@ -126,19 +117,29 @@ __device__ uint32_t copy(const FewTiles<T>& tiles, int tile, uint32_t buffer) {
     return mask;
 }
 
-// The next tile is copied into the other buffer while this one is multiplied.
+// Queries come by way of the second buffer. Then the next tile is copied into the other buffer while one is
+// multiplied.
 template <class T>
 __device__ void walk(Block<T>& block, const Place& place, const Cut& cut) {
     auto& board = *reinterpret_cast<Board<T::keys, T::row_slots>*>(block.shared + T::board_at);
-    const FewTiles<T> tiles(block.args, board, place.token, place.part % cut.splits, cut.splits);
-    if (tiles.count() == 0) return;
+    const QueryRows<T::width, T::query_rows> queries{block.buffer(1)};
+    const uint32_t first_query = uint32_t(T::query_rows * part_of_warp());
+    queries.fetch(block.args, place, first_query);
+    const FewTiles<T> tiles(block.args, board, place.token, place.split(cut), cut.by_splits);
+    if (tiles.count() == 0) {
+        cuda::cp_async_wait<0>();  // sums go where queries do
+        return;
+    }
     if (part_of_warp() < 3) tiles.fetch(part_of_warp(), int(threadIdx.x % 32));
     cuda::cp_async_commit();
     cuda::cp_async_wait<0>();
     __syncthreads();
     uint32_t mask = copy<T>(tiles, 0, block.buffer(0));
     cuda::cp_async_commit();
-    load_queries(block, place);
+    const uint32_t largest = cuda::shared_address(block.shared) + T::exchange_at;
+    if (T::coded) queries.scale(any_format(block.args), first_query, largest);
+    __syncthreads();  // all queries are there
+    block.share.load_queries(queries, largest, block.softmax.unit);
     for (int i = 0; i < tiles.count(); ++i) {
         const int buffer = i & 1;
         const typename Share<T>::Kind kind(tiles.reader(i));

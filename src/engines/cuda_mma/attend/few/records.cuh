@@ -18,54 +18,16 @@ public:
         for (int g = 0; g < kGroups; ++g) value_scales(g).clear();
         __syncwarp();
     }
-    // Left operands: bf16 as they are. All loads are under way before the first is needed.
-    template <class Load>
-    __device__ void load_queries(const Arguments& args, const Place& place, const Load& load) {
-        const smla_format format = any_format(args);
-        bf16_rope_ = has_bf16_rope(format);
+    // Left operands, in their heads' units, which the products' unit takes up. `largest`: of the 16 heads.
+    __device__ void load_queries(const QueryRows<T::width, T::query_rows>& queries, uint32_t largest,
+                                 float (&unit)[2]) {
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const int h = place.head + int(lane() / 4) + 8 * r;
-            const bool real = h < args.q.shape[1];
-            const int64_t at = cuda::element(args.q, place.token, real ? h : 0);
+        for (int s = 0; s < T::k_steps; ++s)
+            queries.operand(0, s < 8 ? 8 * part() + uint32_t(s) : 32 + part(), q_[s]);
 #pragma unroll
-            for (int s = 0; s < T::k_steps; ++s) {
-                const int first = s < 8 ? int(128 * part() + 16 * s) : int(512 + 16 * part());
-                const bool rope = is_rope(format, s);
-                const int t = int(lane() % 4), column = rope ? 2 * t : 4 * t, apart = rope ? 8 : 2;
-#pragma unroll
-                for (int i = 0; i < 2; ++i)
-                    q_[s][r + 2 * i] = real ? load(at + first + column + apart * i) : 0u;
-            }
-        }
-    }
-    // And in their head's unit, which the products' unit takes up; `largest` is room for [warps][16].
-    __device__ void scale_queries(smla_format format, float* largest, float (&unit)[2]) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            uint32_t pair = 0;
-#pragma unroll
-            for (int i = 0; i < 2 * T::k_steps; ++i)
-                pair = cuda::max_magnitude_bf16(pair, q_[i / 2][r + 2 * (i % 2)]);
-            const float own = largest_of_head(pair);
-            if (lane() % 4 == 0) largest[16 * part() + lane() / 4 + 8 * r] = own;
-        }
-        __syncthreads();
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            float all = 0;
-#pragma unroll
-            for (int p = 0; p < T::warps; ++p) all = fmaxf(all, largest[16 * p + lane() / 4 + 8 * r]);
-            const QueryUnit head(all);
-            unit[r] = head.of_products(unit[r]);
-#pragma unroll
-            for (int s = 0; s < T::k_steps; ++s)
-#pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                    uint32_t& pair = q_[s][r + 2 * i];
-                    pair = is_rope(format, s) ? head.bf16(pair) : head.f16(pair);
-                }
-        }
+        for (int r = 0; r < 2; ++r)
+            unit[r] = QueryUnit(cuda::load_shared_f32(largest + 4 * (lane() / 4 + 8 * uint32_t(r))))
+                          .of_products(unit[r]);
     }
 
     // This warp's share of the products of its 16 heads with 32 keys. What a product needs is on its way
@@ -96,14 +58,14 @@ public:
                     cuda::mma_half<cuda::Half::f16>(sums[2 * (i % 2) + n], q_[i / 2 * 2 + step], b0, b1);
                 });
             }
-            if (T::width == 576 && !bf16_rope_) score_rope_codes(buffer, sums);
+            if (T::width == 576 && !has_bf16_rope(kind.format)) score_rope_codes(buffer, sums);
 #pragma unroll
             for (int i = 0; i < 16; ++i) {
                 const float sum = sums[i / 4][i % 4], scale = scales[i / 4 * 2 + i % 2];
                 s[i / 4][i % 4] = g == 0 ? sum * scale : fmaf(sum, scale, s[i / 4][i % 4]);
             }
         }
-        if (T::width == 576 && bf16_rope_)
+        if (T::width == 576 && has_bf16_rope(kind.format))
             score_rope<1>(row + layout::Fp8_656::rope_at + 32 * part(), T::k_steps - 1, s);
     }
 
@@ -141,7 +103,7 @@ private:
         return {cuda::shared_address(shared_) + T::scales_at + 4 * (2 * part() + uint32_t(g))};
     }
     static __device__ uint32_t group(int g) { return 2 * part() + uint32_t(g); }
-    // Whether step s of this warp multiplies bf16.
+    // Whether 16 columns of values from 16 s on of this warp are bf16.
     static __device__ bool is_rope(smla_format format, int s) {
         if (T::width == 576) return s == 8 && has_bf16_rope(format);
         return s >= 4 && part() == 3 && has_bf16_rope(format);
@@ -229,7 +191,6 @@ private:
     }
 
     const char* shared_;
-    bool bf16_rope_ = false;
     uint32_t q_[T::k_steps][4];
     // Columns 128 part + 16 n: even ones and odd ones, or, of bf16, the first 8 and the last.
     float sums_[T::n_steps][2][4] = {};

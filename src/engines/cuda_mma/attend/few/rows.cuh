@@ -15,26 +15,11 @@ public:
     using Kind = RowKind;
 
     __device__ explicit FewRows(const char*) {}
-    // Left operands: step s holds columns 16 * (4 s + part). All loads are under way before the first is
-    // needed.
-    template <class Load>
-    __device__ void load_queries(const Arguments& args, const Place& place, const Load& load) {
-        const int lane = threadIdx.x % 32;
+    // Left operands: step s holds columns 16 * (4 s + part). bf16 queries are in units of 1.
+    __device__ void load_queries(const QueryRows<T::width, T::query_rows>& queries, uint32_t, float (&)[2]) {
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-            const int h = place.head + lane / 4 + 8 * r;
-            const bool real = h < args.q.shape[1];
-            const int64_t at =
-                cuda::element(args.q, place.token, real ? h : 0) + 16 * part() + 2 * (lane % 4);
-#pragma unroll
-            for (int s = 0; s < T::k_steps; ++s)
-#pragma unroll
-                for (int i = 0; i < 2; ++i)
-                    q_[s][r + 2 * i] = real ? load(at + 16 * T::warps * s + 8 * i) : 0u;
-        }
+        for (int s = 0; s < T::k_steps; ++s) queries.operand(0, uint32_t(4 * s + part()), q_[s]);
     }
-    // bf16 queries are in units of 1.
-    __device__ void scale_queries(smla_format, float*, float (&)[2]) {}
 
     // This warp's share of the products of its 16 heads with 32 keys.
     __device__ void score(uint32_t buffer, const RowKind&, float (&s)[4][4]) const {

@@ -2,8 +2,8 @@
 // queries lie that registers have no room for.
 #pragma once
 
-#include "engines/cuda_common/ptx/shared.cuh"
-#include "engines/cuda_mma/attend/tile.cuh"
+#include "engines/cuda_mma/attend/many/turn.cuh"
+#include "engines/cuda_mma/attend/queries.cuh"
 
 namespace smla::cuda_attend {
 
@@ -16,6 +16,15 @@ struct HalfWarp {
     // does.
     __device__ int head(int group, int r) const {
         return int(16 * (warp ^ uint32_t(group)) + lane / 4) + 8 * r;
+    }
+    // The left operands of a step: 16 columns of this warp's half of the first 512, or of the other 64.
+    __device__ void take_queries(const ManyQueries<T>& queries, int step, uint32_t (&a)[2][4]) const {
+        const uint32_t group = step < 16 ? 16 * half() + uint32_t(step) : 16 + 2 * half() + uint32_t(step);
+#pragma unroll
+        for (uint32_t m = 0; m < 2; ++m) queries.operand(16 * (warp ^ m), group, a[m]);
+    }
+    __device__ float largest(int r) const {  // query of a head that this warp weighs
+        return cuda::load_shared_f32(WeightsTurn<T>::last_factor(base, head(0, r)));
     }
     // A step's left operands lie in shared memory, each lane's in a place of its own.
     __device__ void store_rest(int step, const uint32_t (&a)[2][4]) const {

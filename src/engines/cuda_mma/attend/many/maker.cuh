@@ -30,12 +30,22 @@ class Maker {
 public:
     __device__ Maker(const ManyTiles<T>& tiles, uint32_t base) : tiles_(tiles), base_(base) {}
 
-    // The first tiles are under way.
-    __device__ void begin() {
+    // Before there are tiles: queries are under way.
+    static __device__ void fetch_queries(const Arguments& args, const Place& place, uint32_t base) {
+        queries(base).fetch(args, place, first_query());
+    }
+    static __device__ ManyQueries<T> queries(uint32_t base) { return {base + uint32_t(T::came_at)}; }
+
+    // The first tiles are under way: one beside the queries, others once these are taken.
+    __device__ void begin(smla_format format) {
         for (int i = 0; i < kRowsAhead; ++i) fetch(team() + i * kTeams);
         arrive<0>();
         Turn<T> turn;
-        for (int t = 0; t < T::ahead; ++t, turn = turn.after(1)) copy(t, turn);
+        copy(0, turn);
+        if (T::coded) queries(base_).scale(format, first_query(), WeightsTurn<T>::last_factor(base_, 0));
+        queries_have_come<T>();
+        meet_queries_taken<T>();
+        for (int t = 1; t < T::ahead; ++t) copy(t, turn = turn.after(1));
     }
     // Tile t is under way into its buffer, if it is this thread's to copy.
     __device__ void copy(int t, const Turn<T>& turn) {
@@ -65,6 +75,9 @@ private:
     static constexpr int kRowsAhead = T::ahead / kTeams + 1;
     static_assert(kTeams * kRowsAhead <= T::row_slots);  // a slot is read before it is written again
 
+    static __device__ uint32_t first_query() {  // of this warp
+        return (cuda::keep(threadIdx.x) - kFirst) / 32 * T::query_rows;
+    }
     // This thread's arrival once its copies are done; whether the row is no hole, a byte per key.
     __device__ void under_way(uint32_t full, uint32_t mask, const Lane& lane, bool valid) {
         cuda::mbarrier_arrive_after_copies(full);

@@ -11,9 +11,10 @@
 //         registers (values.cuh); together they copy the rows (maker.cuh). What they multiply: rows.cuh,
 //         records.cuh.
 // Shared: buffers: keys [16, width] bf16 (swizzled, fill.cuh) or [16] records as they are | other steps of
-//         queries | products exchanged, at first largest queries | weights, twice, and before them products
-//         exchanged | factors | news | mbarriers | masks of holes | scales of values | row numbers; tile.cuh.
-//         At most 99 KB. At the end sums of 16 heads lie where keys and queries do (WayOut).
+//         queries | products exchanged | weights, twice, and before them products exchanged | factors, at
+//         first largest queries | news | mbarriers | masks of holes | scales of values | row numbers;
+//         tile.cuh. At most 99 KB. At first all queries lie behind the first buffer (queries.cuh), at the
+//         end sums of 16 heads where keys and queries do (WayOut).
 // Stages: cp.async of tile t + 3 begins before the values of t, by a quarter of the value warps, half of them
 //         or all.
 // Barriers:
@@ -23,12 +24,13 @@
 //   weights full[2]       score warps arrive with the weights of their heads; value warps wait, and then see
 //                         the keys too
 //   scored[2]             score warps arrive after the products of the next tile; value warps wait before
-//   they
-//                         add this one
+//                         they add this one
 //   weights empty[2]      value warps arrive when they have them in registers; score warps wait
 //   1                     named: score warps arrive when factors of their heads are there, value warps wait
-//   2 + pair              named, 64 threads: products to exchange are there, at first largest queries
+//   2 + pair              named, 64 threads: products to exchange are there
 //   4 + warp              named, 64 threads: what this warp sent is read; reader arrives, writer waits
+//   8                     named: value warps arrive when they have brought the queries, score warps wait
+//   9                     named, all: queries are in registers; tiles and the others' place may go there
 // Why:    sums and queries of 64 heads fill a register file, so a scheduler has few warps, and a warp that
 //         does everything stands still in each phase's latency. Here a scheduler has one warp that scores
 //         tile t + 1, and two that add the values of t while that one exchanges and weighs, or copy. The 168
@@ -53,18 +55,20 @@ __global__ void __launch_bounds__(T::threads, T::resident)
     if (threadIdx.x == 0) init_barriers<T>(base);
     if (cut.splits > 1) cuda::start_next_grid();
     auto& board = *reinterpret_cast<Board<T::keys, T::row_slots>*>(shared + T::board_at);
+    const bool scores = threadIdx.x < 32 * T::score_warps;
     const Place start(cut, T::heads);
+    if (!scores) Maker<T>::fetch_queries(args, start, base);
     // meets all threads: the mbarriers are there
-    const ManyTiles<T> tiles(args, board, start.token, start.part % cut.splits, cut.splits);
-    if (threadIdx.x < 32 * T::score_warps) {
+    const ManyTiles<T> tiles(args, board, start.token, start.split(cut), cut.by_splits);
+    if (scores) {
         Scorer<T> scorer(args, base);
-        scorer.load_queries(start);
+        scorer.load_queries();
         scorer.walk(tiles);
         scorer.finish(cut, Place(cut, T::heads));
         cuda::named_barrier_arrive<T::threads>(1);  // factors are there
     } else {
         Values<T> values(base);
-        values.walk(tiles);
+        values.walk(tiles, any_format(args));
         cuda::named_barrier<T::threads>(1);
         values.store(args, cut, Place(cut, T::heads));
     }

@@ -5,7 +5,6 @@
 #include "engines/cuda_common/ptx/barrier.cuh"
 #include "engines/cuda_mma/attend/codes.cuh"
 #include "engines/cuda_mma/attend/many/half_warp.cuh"
-#include "engines/cuda_mma/attend/queries.cuh"
 #include "engines/cuda_mma/attend/splits.cuh"
 
 namespace smla::cuda_attend {
@@ -24,33 +23,19 @@ public:
 
     __device__ explicit ScoreRecords(const HalfWarp<T>& warp) : warp_(warp) {}
 
-    // In units of their head, which `unit` takes up: those for shared memory come first, all of them lie
-    // there or in registers before the largest is known.
-    __device__ void load_queries(const Arguments& args, const Place& place, float (&unit)[2]) {
-        bf16_rope_ = has_bf16_rope(any_format(args));
-        const QueryPairs pairs(args.q);
-        uint32_t largest[4] = {};  // pairs
-        if (pairs.bf16)
-            load_pairs(
-                args, place, [&](int64_t at) { return pairs.of_bf16(at); }, largest);
-        else
-            load_pairs(
-                args, place, [&](int64_t at) { return pairs.of_e4m3(at); }, largest);
-        float heads[4];
-        find_largest(largest, heads);
+    // In units of their head, which `unit` takes up. All are in registers before some go to their place in
+    // shared memory.
+    __device__ void load_queries(const ManyQueries<T>& queries, smla_format format, float (&unit)[2]) {
+        bf16_rope_ = has_bf16_rope(format);
+        Operands rest[T::q_rest];
 #pragma unroll
-        for (int s = 0; s < T::k_steps; ++s) {
-            if (!in_rest(s)) {
-                scale(s, heads, q_[kept(s)]);
-                continue;
-            }
-            Operands a;
-            warp_.load_rest(rest(s), a);
-            scale(s, heads, a);
-            warp_.store_rest(rest(s), a);
-        }
+        for (int s = 0; s < T::k_steps; ++s)
+            warp_.take_queries(queries, s, in_rest(s) ? rest[this->rest(s)] : q_[kept(s)]);
 #pragma unroll
-        for (int r = 0; r < 2; ++r) unit[r] = QueryUnit(heads[r]).of_products(unit[r]);
+        for (int r = 0; r < 2; ++r) unit[r] = QueryUnit(warp_.largest(r)).of_products(unit[r]);
+        meet_queries_taken<T>();
+#pragma unroll
+        for (int i = 0; i < T::q_rest; ++i) warp_.store_rest(i, rest[i]);
     }
     __device__ void load_early(const Reader& reader, Early& early) const {
         early.kind = RecordKind(reader);
@@ -126,76 +111,6 @@ private:
     __device__ bool is_rope(int s) const {
         if (T::width == 576) return s >= 16 && bf16_rope_;
         return s >= 12 && warp_.half() == 1 && bf16_rope_;
-    }
-    template <class Load>
-    __device__ void load_step(const Arguments& args, const Place& place, const Load& load, int s,
-                              Operands& a) const {
-        const int half = int(warp_.half()), t = int(warp_.lane % 4);
-        const int first = s < 16 ? 256 * half + 16 * s : 512 + 32 * half + 16 * (s - 16);
-        const int column = first + (is_rope(s) ? 2 * t : 4 * t), apart = is_rope(s) ? 8 : 2;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int h = place.head + warp_.head(i / 2, i % 2);
-            const bool real = h < args.q.shape[1];
-            const int64_t at = cuda::element(args.q, place.token, real ? h : 0) + column;
-            a[i / 2][i % 2] = real ? load(at) : 0u;
-            a[i / 2][i % 2 + 2] = real ? load(at + apart) : 0u;
-        }
-    }
-    template <class Load>
-    __device__ void load_pairs(const Arguments& args, const Place& place, const Load& load,
-                               uint32_t (&largest)[4]) {
-#pragma unroll
-        for (int first = 0; first < T::q_rest; first += T::q_loads) {
-            Operands a[T::q_loads];
-#pragma unroll
-            for (int s = 0; s < T::k_steps; ++s)
-                if (rest(s) >= first && rest(s) < least(first + T::q_loads, T::q_rest))
-                    load_step(args, place, load, s, a[rest(s) - first]);
-#pragma unroll
-            for (int i = first; i < least(first + T::q_loads, T::q_rest); ++i) {
-                take_largest(a[i - first], largest);
-                warp_.store_rest(i, a[i - first]);
-            }
-            __syncwarp();  // else the compiler loads all at once, and registers do not suffice
-        }
-#pragma unroll
-        for (int s = 0; s < T::k_steps; ++s)
-            if (!in_rest(s)) load_step(args, place, load, s, q_[kept(s)]);
-#pragma unroll
-        for (const Operands& a : q_) take_largest(a, largest);
-    }
-    static __device__ void take_largest(const Operands& a, uint32_t (&largest)[4]) {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            uint32_t& of_head = largest[i / 4 * 2 + i % 2];
-            of_head = cuda::max_magnitude_bf16(of_head, a[i / 4][i % 4]);
-        }
-    }
-    // Of the four heads whose queries this lane has, over the whole width: the pair of warps meets.
-    __device__ void find_largest(const uint32_t (&largest)[4], float (&heads)[4]) const {
-        const auto memory = [&](uint32_t warp, int i) {
-            const uint32_t head =
-                16 * ((warp_.warp ^ uint32_t(i / 2)) % 2) + warp_.lane / 4 + 8 * uint32_t(i % 2);
-            return warp_.base + T::exchange_at + warp * T::exchange_bytes + 4 * head;
-        };
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            heads[i] = largest_of_head(largest[i]);
-            if (warp_.lane % 4 == 0) cuda::store_shared(memory(warp_.warp, i), heads[i]);
-        }
-        cuda::named_barrier<64>(2 + int(warp_.warp / 2));
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            heads[i] = fmaxf(heads[i], cuda::load_shared_f32(memory(warp_.warp ^ 1, i)));
-    }
-    __device__ void scale(int s, const float (&largest)[4], Operands& a) const {
-#pragma unroll
-        for (int i = 0; i < 8; ++i) {
-            const QueryUnit head(largest[i / 4 * 2 + i % 2]);
-            uint32_t& pair = a[i / 4][i % 4];
-            pair = is_rope(s) ? head.bf16(pair) : head.f16(pair);
-        }
     }
     // Steps s and s + 1, of codes.
     __device__ void multiply_pair(const uint32_t (&raw)[4], int s, float (&sums)[2][2][4]) const {

@@ -4,7 +4,6 @@
 
 #include "engines/cuda_mma/attend/fill.cuh"
 #include "engines/cuda_mma/attend/many/half_warp.cuh"
-#include "engines/cuda_mma/attend/queries.cuh"
 #include "engines/cuda_mma/attend/splits.cuh"
 
 namespace smla::cuda_attend {
@@ -19,23 +18,15 @@ public:
 
     __device__ explicit ScoreRows(const HalfWarp<T>& warp) : warp_(warp) {}
 
-    // bf16: all loads are under way before the first is needed; e4m3 comes byte by byte, which takes
-    // registers. bf16 queries are in units of 1.
-    __device__ void load_queries(const Arguments& args, const Place& place, float (&)[2]) {
-        const QueryPairs pairs(args.q);
-        Rest rest;
-        if (pairs.bf16) {
-            const auto load = [&](int64_t at) { return pairs.of_bf16(at); };
-            load_steps<0>(args, place, load, q_);
-            load_steps<T::q_steps>(args, place, load, rest);
-            store_rest(rest);
-        } else {
-            const auto load = [&](int64_t at) { return pairs.of_e4m3(at); };
-            load_steps<T::q_steps>(args, place, load, rest);
-            store_rest(rest);
-            __syncwarp();
-            load_steps<0>(args, place, load, q_);
-        }
+    // All are in registers before some go to their place in shared memory. bf16 is in units of 1.
+    __device__ void load_queries(const ManyQueries<T>& queries, smla_format, float (&)[2]) {
+        uint32_t rest[T::q_rest][2][4];
+#pragma unroll
+        for (int s = 0; s < T::k_steps; ++s)
+            warp_.take_queries(queries, s, s < T::q_steps ? q_[s] : rest[s - T::q_steps]);
+        meet_queries_taken<T>();
+#pragma unroll
+        for (int i = 0; i < T::q_rest; ++i) warp_.store_rest(i, rest[i]);
     }
     __device__ void load_early(const Reader&, Early& early) const { warp_.load_rest(0, early.a); }
     __device__ void load_first(uint32_t keys, Early& early) const {
@@ -45,33 +36,41 @@ public:
     // Of both groups, with half of the width. A product waits for the one before in its sums, as long as
     // tensor cores take for four: the four sums of a step hide that.
     __device__ void multiply(uint32_t keys, const Early& early, float (&s)[2][2][4]) const {
-        const auto multiply_keys = [&](const uint32_t(&a)[2][4], const uint32_t(&b)[4]) {
-#pragma unroll
-            for (int m = 0; m < 2; ++m) {
-                cuda::mma_bf16(s[m][0], a[m], b[0], b[1]);
-                cuda::mma_bf16(s[m][1], a[m], b[2], b[3]);
-            }
-        };
-        const auto step = [&](int k, const uint32_t(&a)[2][4]) {
-            uint32_t b[4];
-            load_keys(keys, k, b);
-            multiply_keys(a, b);
-        };
+        uint32_t b[3][4], rest[2][4];
 #pragma unroll
         for (int i = 0; i < 16; ++i) s[i / 8][i / 4 % 2][i % 4] = 0;
-        if (T::keys_early) multiply_keys(early.a, early.b);
-        else step(T::q_steps, early.a);
-        uint32_t rest[2][4];
+        if (!T::keys_early) load_keys(keys, step(0), b[0]);
 #pragma unroll
-        for (int k = 0; k < T::q_steps; ++k) {
-            if (k + 1 < T::q_rest) warp_.load_rest(k + 1, rest);
-            step(k, q_[k]);
-            if (k + 1 < T::q_rest) step(T::q_steps + k + 1, rest);
+        for (int i = 0; i < T::k_steps; ++i) {
+#pragma unroll
+            for (int next = loaded(i - 1) + 1; next <= loaded(i); ++next)
+                if (next < T::k_steps) load_keys(keys, step(next), b[next % 3]);
+            if (in_rest(i + 1) && i > 0) warp_.load_rest(step(i + 1) - T::q_steps, rest);
+            const auto multiply_by = [&](const uint32_t(&a)[2][4], const uint32_t(&b)[4]) {
+#pragma unroll
+                for (int m = 0; m < 2; ++m) {
+                    cuda::mma_bf16(s[m][0], a[m], b[0], b[1]);
+                    cuda::mma_bf16(s[m][1], a[m], b[2], b[3]);
+                }
+            };
+            if (i == 0 && T::keys_early) multiply_by(early.a, early.b);
+            else if (i == 0) multiply_by(early.a, b[0]);
+            else if (step(i) < T::q_steps) multiply_by(q_[step(i)], b[i % 3]);
+            else multiply_by(rest, b[i % 3]);
         }
     }
     static __device__ uint32_t pack(float low, float high) { return cuda::pack_bf16(low, high); }
 
 private:
+    // The order of steps: of the first, every other one has its queries in shared memory.
+    static constexpr bool in_rest(int i) { return i < 2 * T::q_rest && i % 2 == 0; }
+    static constexpr int step(int i) {
+        return i >= 2 * T::q_rest ? i - T::q_rest : in_rest(i) ? T::q_steps + i / 2 : i / 2;
+    }
+    // Keys are loaded up to this one of the order by step i: one ahead, two once all queries are in
+    // registers.
+    static constexpr int loaded(int i) { return i < 0 ? 0 : i < 2 * T::q_rest - 2 ? i + 1 : i + 2; }
+
     // Of one step, 16 keys.
     __device__ void load_keys(uint32_t keys, int k, uint32_t (&b)[4]) const {
         const uint32_t first =
@@ -80,32 +79,6 @@ private:
         cuda::ldmatrix_x4(b, k < 16 ? (at ^ uint32_t(32 * (k % 4))) + uint32_t(128 * (k / 4))
                                     : at_512 ^ uint32_t(32 * (k - 16)));
     }
-    using Rest = uint32_t[T::q_rest][2][4];
-
-    // First of the 16 columns that this warp multiplies in a step: a half of the first 512, of the other 64.
-    __device__ int column(int step) const {
-        const int half = int(warp_.half());
-        return step < 16 ? 256 * half + 16 * step : 512 + 32 * half + 16 * (step - 16);
-    }
-    // Steps `First` to the last that `a` has room for.
-    template <int First, class Load, int Steps>
-    __device__ void load_steps(const Arguments& args, const Place& place, const Load& load,
-                               uint32_t (&a)[Steps][2][4]) const {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const int group = i / 2, r = i % 2, h = place.head + warp_.head(group, r);
-            const bool real = h < args.q.shape[1];
-            const int64_t at = cuda::element(args.q, place.token, real ? h : 0) + int(2 * (warp_.lane % 4));
-#pragma unroll
-            for (int j = 0; j < 2 * Steps; ++j)
-                a[j / 2][group][r + 2 * (j % 2)] = real ? load(at + column(First + j / 2) + 8 * (j % 2)) : 0u;
-        }
-    }
-    __device__ void store_rest(const Rest& rest) const {
-#pragma unroll
-        for (int i = 0; i < T::q_rest; ++i) warp_.store_rest(i, rest[i]);
-    }
-
     const HalfWarp<T> warp_;
     uint32_t q_[T::q_steps][2][4];
 };

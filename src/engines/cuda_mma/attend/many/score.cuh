@@ -23,7 +23,10 @@ public:
           softmax_(args.scale() * kLog2E),
           share_(HalfWarp<T>{base_, warp_, lane_}) {}
 
-    __device__ void load_queries(const Place& place) { share_.load_queries(args_, place, softmax_.unit); }
+    __device__ void load_queries() {
+        wait_for_queries<T>();
+        share_.load_queries(Maker<T>::queries(base_), any_format(args_), softmax_.unit);
+    }
 
     __device__ void walk(const ManyTiles<T>& tiles) {
         Turn<T> turn;

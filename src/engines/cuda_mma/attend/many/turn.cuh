@@ -3,6 +3,7 @@
 
 #include "engines/cuda_common/ptx/barrier.cuh"
 #include "engines/cuda_common/ptx/shared.cuh"
+#include "engines/cuda_mma/attend/queries.cuh"
 #include "engines/cuda_mma/attend/tile.cuh"
 
 namespace smla::cuda_attend {
@@ -86,6 +87,23 @@ __device__ void init_barriers(uint32_t base) {
         cuda::mbarrier_init(weights.scored(base), T::score_warps);
         cuda::store_shared(weights.news(base), 0u);
     }
+}
+
+// Queries have come, by way of buffers: value warps have brought them, score warps take them, and only then
+// may tiles lie there.
+template <class T>
+using ManyQueries = QueryRows<T::width, T::query_rows>;
+template <class T>
+__device__ inline void queries_have_come() {
+    cuda::named_barrier_arrive<T::threads>(8);
+}
+template <class T>
+__device__ inline void wait_for_queries() {
+    cuda::named_barrier<T::threads>(8);
+}
+template <class T>
+__device__ inline void meet_queries_taken() {
+    cuda::named_barrier<T::threads>(9);
 }
 
 // Which keys of a tile are no holes: a byte each.

@@ -19,11 +19,11 @@ public:
           lane_(cuda::keep(threadIdx.x % 32)),
           share_(base_, warp_) {}
 
-    __device__ void walk(const ManyTiles<T>& tiles) {
+    __device__ void walk(const ManyTiles<T>& tiles, smla_format format) {
         Maker<T> maker(tiles, base_);
         Turn<T> turn;
         WeightsTurn<T> weights;
-        maker.begin();
+        maker.begin(format);
         for (int t = 0; t < tiles.count(); ++t, turn = turn.after(1), weights = weights.after(1)) {
             maker.copy(t + T::ahead, turn.after(T::ahead));
             const typename Share::Kind kind(tiles.reader(t));
