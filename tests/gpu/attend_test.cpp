@@ -298,6 +298,26 @@ TEST_F(CudaAttend, Fp8Queries) {
                             .sink = true});
 }
 
+// Rows of queries that begin between two pieces of 16 bytes: pairs of values are aligned, no more.
+TEST_F(CudaAttend, QueriesBetweenPieces) {
+    for (const int heads : {16, 64})
+        for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_584}) {
+            const int width = format == SMLA_FP8_584 ? 512 : 576;
+            Problem problem(
+                {.tokens = 3, .heads = heads, .width = width, .primary = hostile(format, 300), .sink = true});
+            problem.q.insert(problem.q.begin(), 4, uint8_t(0xFF));
+            problem.args.q.data = problem.q.data() + 4;
+            check_all_ways(problem);
+            if (HasFatalFailure()) return;
+        }
+}
+
+// One token whose list is cut so often that the join takes its splits in several rounds.
+TEST_F(CudaAttend, ManySplitsOfOneToken) {
+    for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_656})
+        check_all_ways({.tokens = 1, .heads = 100, .primary = hostile(format, 3000), .sink = true});
+}
+
 // Nothing listed, nothing valid, empty caches, NaN and infinities in listed rows.
 TEST_F(CudaAttend, Edges) {
     for (const int heads : {16, 128})

@@ -28,22 +28,34 @@ __device__ inline void mbarrier_arrive(uint32_t at) {
 __device__ inline void mbarrier_arrive_after_copies(uint32_t at) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
 }
-// Waits for the end of a phase of this parity. At most one phase may have begun since.
+// Whether a phase of this parity is over. At most one phase may have begun since.
+__device__ inline bool mbarrier_over(uint32_t at, uint32_t parity) {
+    uint32_t over;
+    asm volatile(
+        "{.reg .pred over;\n"
+        "mbarrier.test_wait.parity.shared.b64 over, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, over;}"
+        : "=r"(over)
+        : "r"(at), "r"(parity)
+        : "memory");
+    return over != 0;
+}
+// Waits until it is.
 __device__ inline void mbarrier_wait(uint32_t at, uint32_t parity) {
-    uint32_t done;
+    uint32_t over;
     do {
+#if __CUDA_ARCH__ >= 900
         asm volatile(
             "{.reg .pred over;\n"
-#if __CUDA_ARCH__ >= 900
             "mbarrier.try_wait.parity.shared.b64 over, [%1], %2;\n"
-#else
-            "mbarrier.test_wait.parity.shared.b64 over, [%1], %2;\n"
-#endif
             "selp.u32 %0, 1, 0, over;}"
-            : "=r"(done)
+            : "=r"(over)
             : "r"(at), "r"(parity)
             : "memory");
-    } while (!done);
+#else
+        over = mbarrier_over(at, parity);
+#endif
+    } while (!over);
 }
 
 }  // namespace smla::cuda

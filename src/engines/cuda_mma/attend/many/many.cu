@@ -11,10 +11,10 @@
 //         registers (values.cuh); together they copy the rows (maker.cuh). What they multiply: rows.cuh,
 //         records.cuh.
 // Shared: buffers: keys [16, width] bf16 (swizzled, fill.cuh) or [16] records as they are | other steps of
-//         queries | products exchanged | weights, twice, and before them products exchanged | factors, at
-//         first largest queries | news | mbarriers | masks of holes | scales of values | row numbers;
-//         tile.cuh. At most 99 KB. At first all queries lie behind the first buffer (queries.cuh), at the
-//         end sums of 16 heads where keys and queries do (WayOut).
+//         queries | products exchanged | weights, twice | factors, at first largest queries | news |
+//         mbarriers | masks of holes | scales of values | row numbers; tile.cuh. At most 99 KB. At first all
+//         queries lie behind the first buffer (queries.cuh), at the end sums of 16 heads where keys and
+//         queries do (WayOut).
 // Stages: cp.async of tile t + 3 begins before the values of t, by a quarter of the value warps, half of them
 //         or all.
 // Barriers:
@@ -24,11 +24,11 @@
 //   weights full[2]       score warps arrive with the weights of their heads; value warps wait, and then see
 //                         the keys too
 //   scored[2]             score warps arrive after the products of the next tile; value warps wait before
-//                         they add this one
+//                         they add this one; fp8 with 32 heads: instead of weights full
 //   weights empty[2]      value warps arrive when they have them in registers; score warps wait
 //   1                     named: score warps arrive when factors of their heads are there, value warps wait
 //   2 + pair              named, 64 threads: products to exchange are there
-//   4 + warp              named, 64 threads: what this warp sent is read; reader arrives, writer waits
+//   4 + pair              named, 64 threads: what was exchanged before is read
 //   8                     named: value warps arrive when they have brought the queries, score warps wait
 //   9                     named, all: queries are in registers; tiles and the others' place may go there
 // Why:    sums and queries of 64 heads fill a register file, so a scheduler has few warps, and a warp that

@@ -36,41 +36,35 @@ public:
     // Of both groups, with half of the width. A product waits for the one before in its sums, as long as
     // tensor cores take for four: the four sums of a step hide that.
     __device__ void multiply(uint32_t keys, const Early& early, float (&s)[2][2][4]) const {
-        uint32_t b[3][4], rest[2][4];
+        const auto multiply_keys = [&](const uint32_t(&a)[2][4], const uint32_t(&b)[4]) {
+#pragma unroll
+            for (int m = 0; m < 2; ++m) {
+                cuda::mma_bf16(s[m][0], a[m], b[0], b[1]);
+                cuda::mma_bf16(s[m][1], a[m], b[2], b[3]);
+            }
+        };
+        const auto step = [&](int k, const uint32_t(&a)[2][4]) {
+            uint32_t b[4];
+            load_keys(keys, k, b);
+            multiply_keys(a, b);
+        };
 #pragma unroll
         for (int i = 0; i < 16; ++i) s[i / 8][i / 4 % 2][i % 4] = 0;
-        if (!T::keys_early) load_keys(keys, step(0), b[0]);
+        if (T::keys_early) multiply_keys(early.a, early.b);
+        else step(T::q_steps, early.a);
+        constexpr int kBetween = 4;  // steps whose queries are in registers
+        uint32_t rest[2][4];
 #pragma unroll
-        for (int i = 0; i < T::k_steps; ++i) {
-#pragma unroll
-            for (int next = loaded(i - 1) + 1; next <= loaded(i); ++next)
-                if (next < T::k_steps) load_keys(keys, step(next), b[next % 3]);
-            if (in_rest(i + 1) && i > 0) warp_.load_rest(step(i + 1) - T::q_steps, rest);
-            const auto multiply_by = [&](const uint32_t(&a)[2][4], const uint32_t(&b)[4]) {
-#pragma unroll
-                for (int m = 0; m < 2; ++m) {
-                    cuda::mma_bf16(s[m][0], a[m], b[0], b[1]);
-                    cuda::mma_bf16(s[m][1], a[m], b[2], b[3]);
-                }
-            };
-            if (i == 0 && T::keys_early) multiply_by(early.a, early.b);
-            else if (i == 0) multiply_by(early.a, b[0]);
-            else if (step(i) < T::q_steps) multiply_by(q_[step(i)], b[i % 3]);
-            else multiply_by(rest, b[i % 3]);
+        for (int k = 0; k < T::q_steps; ++k) {
+            const int i = k / kBetween + 1;  // which of those in shared memory
+            if (i < T::q_rest && k % kBetween == 0) warp_.load_rest(i, rest);
+            step(k, q_[k]);
+            if (i < T::q_rest && k % kBetween == kBetween - 1) step(T::q_steps + i, rest);
         }
     }
     static __device__ uint32_t pack(float low, float high) { return cuda::pack_bf16(low, high); }
 
 private:
-    // The order of steps: of the first, every other one has its queries in shared memory.
-    static constexpr bool in_rest(int i) { return i < 2 * T::q_rest && i % 2 == 0; }
-    static constexpr int step(int i) {
-        return i >= 2 * T::q_rest ? i - T::q_rest : in_rest(i) ? T::q_steps + i / 2 : i / 2;
-    }
-    // Keys are loaded up to this one of the order by step i: one ahead, two once all queries are in
-    // registers.
-    static constexpr int loaded(int i) { return i < 0 ? 0 : i < 2 * T::q_rest - 2 ? i + 1 : i + 2; }
-
     // Of one step, 16 keys.
     __device__ void load_keys(uint32_t keys, int k, uint32_t (&b)[4]) const {
         const uint32_t first =

@@ -31,10 +31,11 @@ public:
     __device__ void walk(const ManyTiles<T>& tiles) {
         Turn<T> turn;
         WeightsTurn<T> weights;
-        cuda::named_barrier_arrive<64>(sent_is_read(warp_ ^ 1));
         for (int t = 0; t < tiles.count(); ++t, turn = turn.after(1)) {
             typename Share::Early early;
             share_.load_early(tiles.reader(t), early);
+            // asked now, while keys are waited for: later the answer would be waited for
+            const bool free = !T::coded && cuda::mbarrier_over(weights.empty(base_), weights.parity() ^ 1);
             cuda::mbarrier_wait(turn.full(base_), turn.parity());
             share_.load_first(turn.keys(base_), early);
             const Mask mask(turn.mask(base_));
@@ -45,7 +46,7 @@ public:
             const uint32_t holes = all ? 0 : Mask(turn.mask(base_)).holes(lane());
             arrive_as_warp(turn.empty(base_), lane());
             if (t > 0 && lane() == 0) cuda::mbarrier_arrive(weights.before().scored(base_));
-            cuda::mbarrier_wait(weights.empty(base_), weights.parity() ^ 1);
+            if (!free) cuda::mbarrier_wait(weights.empty(base_), weights.parity() ^ 1);
             if (!any) {
                 publish(weights, kNoKeys);
                 continue;
@@ -54,7 +55,7 @@ public:
             if (!all) leave_out_holes(holes, s[0]);
             weigh(weights, s[0]);
         }
-        cuda::named_barrier<64>(sent_is_read(warp_));
+        if (T::one_wait && tiles.count() > 0) arrive_as_warp(weights.before().scored(base_), lane());
     }
 
     // Statistics of this warp's heads; the factors of their sums.
@@ -81,30 +82,31 @@ private:
     __device__ int head(uint32_t lane, int r) const { return int(16 * warp() + lane / 4) + 8 * r; }
 
     // Products with the other half of the width join those that this warp keeps; the others go to the other
-    // warp: half of them to where that one's weights will lie, which only it overwrites.
+    // warp: half of them, where memory is short, to where that one's weights will lie, which only it
+    // overwrites.
     __device__ void exchange(const WeightsTurn<T>& weights, float (&s)[2][2][4]) {
         const uint32_t warp = this->warp(), lane = this->lane();
-        const auto sent_by = [&](uint32_t sender, int n) {
-            const uint32_t at = n == 0 ? weights.weights(base_, 16 * int(sender ^ 1), 0)
-                                       : base_ + T::exchange_at + sender * T::exchange_bytes;
+        const auto sent_by = [&](uint32_t sender, uint32_t n) {
+            const uint32_t own = base_ + T::exchange_at + sender * T::exchange_bytes;
+            const uint32_t at = T::exchange_bytes == 1024 ? own + 512 * n
+                                : n == 0                  ? weights.weights(base_, 16 * int(sender ^ 1), 0)
+                                                          : own;
             return at + 16 * lane;
         };
-        cuda::named_barrier<64>(sent_is_read(warp));
+        cuda::named_barrier<64>(4 + int(warp / 2));
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
+        for (uint32_t n = 0; n < 2; ++n) {
             const auto bits = [&](int i) { return __float_as_uint(s[1][n][i]); };
             cuda::store_shared(sent_by(warp, n), make_uint4(bits(0), bits(1), bits(2), bits(3)));
         }
         cuda::named_barrier<64>(2 + int(warp / 2));
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
+        for (uint32_t n = 0; n < 2; ++n) {
             const uint4 other = cuda::load_shared_4(sent_by(warp ^ 1, n));
             s[0][n][0] += __uint_as_float(other.x), s[0][n][1] += __uint_as_float(other.y);
             s[0][n][2] += __uint_as_float(other.z), s[0][n][3] += __uint_as_float(other.w);
         }
-        cuda::named_barrier_arrive<64>(sent_is_read(warp ^ 1));
     }
-    static __device__ int sent_is_read(uint32_t warp) { return 4 + int(warp); }
 
     static __device__ void leave_out_holes(uint32_t holes, float (&s)[2][4]) {
 #pragma unroll
@@ -115,7 +117,7 @@ private:
     __device__ void weigh(WeightsTurn<T>& weights, float (&s)[2][4]) {
         float shrink[2];
         const bool moved = softmax_.weigh(s, shrink);
-        __syncwarp();  // all lanes have read what lay there
+        if (T::exchange_bytes < 1024) __syncwarp();  // all lanes have read what lay there
         const uint32_t lane = this->lane();
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -130,7 +132,7 @@ private:
     __device__ void publish(WeightsTurn<T>& weights, uint32_t news) {
         const uint32_t lane = this->lane();
         if (lane == 0) cuda::store_shared_byte(weights.news(base_) + warp_, news);
-        arrive_as_warp(weights.full(base_), lane);
+        if (!T::one_wait) arrive_as_warp(weights.full(base_), lane);
         weights = weights.after(1);
     }
 
