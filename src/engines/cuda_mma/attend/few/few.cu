@@ -127,6 +127,7 @@ __device__ void walk(Block<T>& block, const Place& place, const Cut& cut) {
     queries.fetch(block.args, place, first_query);
     const FewTiles<T> tiles(block.args, board, place.token, place.split(cut), cut.by_splits);
     if (tiles.count() == 0) {
+        cuda::cp_async_commit();
         cuda::cp_async_wait<0>();  // sums go where queries do
         return;
     }

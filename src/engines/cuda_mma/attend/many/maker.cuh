@@ -44,7 +44,7 @@ public:
         copy(0, turn);
         if (T::coded) queries(base_).scale(format, first_query(), WeightsTurn<T>::last_factor(base_, 0));
         queries_have_come<T>();
-        meet_queries_taken<T>();
+        wait_until_queries_are_taken<T>();
         for (int t = 1; t < T::ahead; ++t) copy(t, turn = turn.after(1));
     }
     // Tile t is under way into its buffer, if it is this thread's to copy.

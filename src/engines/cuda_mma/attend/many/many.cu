@@ -30,7 +30,8 @@
 //   2 + pair              named, 64 threads: products to exchange are there
 //   4 + pair              named, 64 threads: what was exchanged before is read
 //   8                     named: value warps arrive when they have brought the queries, score warps wait
-//   9                     named, all: queries are in registers; tiles and the others' place may go there
+//   9                     named: score warps arrive when they have them in registers, value warps wait
+//   10                    named, score warps: the same; some go to their place where others lay
 // Why:    sums and queries of 64 heads fill a register file, so a scheduler has few warps, and a warp that
 //         does everything stands still in each phase's latency. Here a scheduler has one warp that scores
 //         tile t + 1, and two that add the values of t while that one exchanges and weighs, or copy. The 168

@@ -33,7 +33,7 @@ public:
             warp_.take_queries(queries, s, in_rest(s) ? rest[this->rest(s)] : q_[kept(s)]);
 #pragma unroll
         for (int r = 0; r < 2; ++r) unit[r] = QueryUnit(warp_.largest(r)).of_products(unit[r]);
-        meet_queries_taken<T>();
+        queries_are_taken<T>();
 #pragma unroll
         for (int i = 0; i < T::q_rest; ++i) warp_.store_rest(i, rest[i]);
     }

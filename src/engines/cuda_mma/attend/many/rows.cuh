@@ -24,7 +24,7 @@ public:
 #pragma unroll
         for (int s = 0; s < T::k_steps; ++s)
             warp_.take_queries(queries, s, s < T::q_steps ? q_[s] : rest[s - T::q_steps]);
-        meet_queries_taken<T>();
+        queries_are_taken<T>();
 #pragma unroll
         for (int i = 0; i < T::q_rest; ++i) warp_.store_rest(i, rest[i]);
     }

@@ -102,7 +102,12 @@ __device__ inline void wait_for_queries() {
     cuda::named_barrier<T::threads>(8);
 }
 template <class T>
-__device__ inline void meet_queries_taken() {
+__device__ inline void queries_are_taken() {  // by this warp; when it returns, by all score warps
+    cuda::named_barrier_arrive<T::threads>(9);
+    cuda::named_barrier<32 * T::score_warps>(10);
+}
+template <class T>
+__device__ inline void wait_until_queries_are_taken() {
     cuda::named_barrier<T::threads>(9);
 }
 
