@@ -186,6 +186,20 @@ void check_rows(const char* field, const Tensor& tensor) {
                text(field, ".stride_elems[", last, "]"), tensor.stride_elems[last], "1");
 }
 
+void check_output_rows(const char* field, const Tensor& tensor, uint32_t allowed,
+                       std::initializer_list<int64_t> shape) {
+    check_tensor(field, tensor, allowed, shape);
+    check_rows(field, tensor);
+    check_apart(field, tensor);
+}
+
+bool check_optional_output_rows(const char* field, const Tensor& tensor, uint32_t allowed,
+                                std::initializer_list<int64_t> shape) {
+    if (tensor.ndim == 0) return false;
+    check_output_rows(field, tensor, allowed, shape);
+    return true;
+}
+
 Tensor make_tensor(void* data, smla_dtype dtype, std::initializer_list<int64_t> shape) {
     Tensor tensor{};
     tensor.data = data;

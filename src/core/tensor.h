@@ -66,6 +66,11 @@ bool check_optional_output(const char* field, const Tensor& tensor, uint32_t all
                            std::initializer_list<int64_t> shape);
 // The innermost dimension is contiguous (kernels read rows).
 void check_rows(const char* field, const Tensor& tensor);
+// check_output of rows: what is wrong with the innermost dimension is not laid to an outer one.
+void check_output_rows(const char* field, const Tensor& tensor, uint32_t allowed,
+                       std::initializer_list<int64_t> shape);
+bool check_optional_output_rows(const char* field, const Tensor& tensor, uint32_t allowed,
+                                std::initializer_list<int64_t> shape);
 
 Tensor make_tensor(void* data, smla_dtype dtype,
                    std::initializer_list<int64_t> shape);  // contiguous, on the host

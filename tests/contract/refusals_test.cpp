@@ -90,6 +90,12 @@ CONTRACT_TEST(L9a_EveryWrongTensorIsRefusedByName) {
     });
 }
 
+// Outputs whose innermost dimension must be contiguous; some calls' `args.out` too.
+bool is_of_rows(const std::string& field) {
+    const std::string name = field.substr(field.rfind('.') + 1);
+    return name == "q_out" || name == "scales" || name == "logits" || name == "indices" || name == "selected";
+}
+
 CONTRACT_TEST(L9b_EveryWrongShapeAndStrideIsRefused) {
     on_every_call([](Bench& bench) {
         for (TensorField& field : bench.call->tensors)
@@ -112,7 +118,12 @@ CONTRACT_TEST(L9b_EveryWrongShapeAndStrideIsRefused) {
                         << smla_last_error();
                 }
                 if (!(field.traits & (kOutput | kInPlace)) || shape == 1) continue;
-                const int last = field.tensor->ndim - 1;  // elements that share a place
+                const int last = field.tensor->ndim - 1;
+                if (d == last && is_of_rows(field.name)) {  // as wide as it overlaps the next row
+                    const With<int64_t> wrong(stride, 2);
+                    bench.expect_refused(field.name + ".stride_elems" + at);
+                }
+                // elements that share a place
                 for (const int64_t size : {int64_t(0), field.tensor->stride_elems[last]}) {
                     if (size != 0 && (d == last || field.tensor->shape[last] == 1)) continue;
                     const With<int64_t> wrong(stride, size);

@@ -15,8 +15,7 @@ void ProjectOp::check(const Args& args) {
         args.w.stride_elems[1] == 1 || args.w.stride_elems[2] == 1 || inner <= 1 || args.w.shape[1] <= 1,
         "args.w.stride_elems", text(args.w.stride_elems[1], ", ", args.w.stride_elems[2]),
         "1 in one of the last two dimensions");
-    check_output("args.out", args.out, kFloats, {tokens, groups, args.w.shape[1]});
-    check_rows("args.out", args.out);
+    check_output_rows("args.out", args.out, kFloats, {tokens, groups, args.w.shape[1]});
 }
 
 namespace {

@@ -23,14 +23,12 @@ void QuantIndexQOp::check(const Args& args) {
     SMLA_CHECK((args.w.dtype == SMLA_F64) == f64, "args.w.dtype", dtype_name(args.w.dtype),
                text("f64 with f64, else no f64; q is ", dtype_name(args.q.dtype)));
     const uint32_t plain = f64 ? dtype_bit(SMLA_F64) : dtypes(SMLA_F32, SMLA_BF16);
-    check_output("args.q_out", args.q_out, plain | dtypes(SMLA_E4M3, SMLA_E2M1), {tokens, heads, width});
-    check_rows("args.q_out", args.q_out);
+    check_output_rows("args.q_out", args.q_out, plain | dtypes(SMLA_E4M3, SMLA_E2M1), {tokens, heads, width});
     if (args.q_out.dtype == SMLA_E2M1) {
         SMLA_CHECK(width % 32 == 0, "args.q.shape[2]", width,
                    "a multiple of 32: one e8m0 scale per 32 values");
         check_even_strides("args.q_out", args.q_out);
-        check_output("args.scales", args.scales, dtype_bit(SMLA_E8M0), {tokens, heads, width / 32});
-        check_rows("args.scales", args.scales);
+        check_output_rows("args.scales", args.scales, dtype_bit(SMLA_E8M0), {tokens, heads, width / 32});
     } else {
         SMLA_CHECK(!present(args.scales), "args.scales", "present", "absent unless q_out is e2m1");
     }

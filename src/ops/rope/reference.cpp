@@ -7,9 +7,9 @@ void RopeOp::check(const Args& args) {
     SMLA_CHECK(args.style == SMLA_ROPE_INTERLEAVED || args.style == SMLA_ROPE_HALF, "args.style", args.style,
                "interleaved (0) or half (1)");
     SMLA_CHECK(args.inverse == 0 || args.inverse == 1, "args.inverse", args.inverse, "0 or 1");
-    const auto check_x = present(args.out) ? check_tensor : check_output;  // in place
-    check_x("args.x", args.x, kFloats, {kAny, kAny, kAny});
+    check_tensor("args.x", args.x, kFloats, {kAny, kAny, kAny});
     check_rows("args.x", args.x);
+    if (!present(args.out)) check_apart("args.x", args.x);  // in place
     check_tensor("args.positions", args.positions, kInts, {args.x.shape[0]});
     check_tensor("args.frequencies", args.frequencies, dtype_bit(SMLA_F64), {kAny});
     check_rows("args.frequencies", args.frequencies);
@@ -17,9 +17,8 @@ void RopeOp::check(const Args& args) {
     SMLA_CHECK(
         args.first >= 0 && args.first + rotated <= args.x.shape[2], "args.first", args.first,
         text("0 to ", args.x.shape[2] - rotated, ": ", rotated, " of ", args.x.shape[2], " channels rotate"));
-    if (!check_optional_output("args.out", args.out, kFloats, {args.x.shape[0], args.x.shape[1], kAny}))
+    if (!check_optional_output_rows("args.out", args.out, kFloats, {args.x.shape[0], args.x.shape[1], kAny}))
         return;
-    check_rows("args.out", args.out);
     SMLA_CHECK(args.out.shape[2] == rotated || args.out.shape[2] == args.x.shape[2], "args.out.shape[2]",
                args.out.shape[2],
                text(rotated, " (the rotated channels) or ", args.x.shape[2], " (whole rows)"));

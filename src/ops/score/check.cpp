@@ -40,8 +40,7 @@ void check_score_inputs(const smla_score_args& args) {
 void ScoreOp::check(const Args& args) {
     check_score_inputs(args);
     const uint32_t types = args.q.dtype == SMLA_F64 ? dtype_bit(SMLA_F64) : dtype_bit(SMLA_F32);
-    check_output("args.logits", args.logits, types, {args.q.shape[0], kAny});
-    check_rows("args.logits", args.logits);
+    check_output_rows("args.logits", args.logits, types, {args.q.shape[0], kAny});
     SMLA_CHECK(args.logits.shape[1] <= INT32_MAX, "args.logits.shape[1]", args.logits.shape[1],
                "columns that fit in int32");
 }

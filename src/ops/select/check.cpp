@@ -4,13 +4,11 @@ namespace smla {
 
 void check_select_outputs(const smla_select_args& args, int64_t tokens, bool f64) {
     SMLA_CHECK(args.relative == 0 || args.relative == 1, "args.relative", args.relative, "0 or 1");
-    check_output("args.indices", args.indices, kInt32, {tokens, kAny});
-    check_rows("args.indices", args.indices);
+    check_output_rows("args.indices", args.indices, kInt32, {tokens, kAny});
     const int64_t k = args.indices.shape[1];
     SMLA_CHECK(k <= INT32_MAX, "args.indices.shape[1]", k, "at most 2^31 - 1");
     const uint32_t types = f64 ? kFloat32Or64 : dtype_bit(SMLA_F32);
-    if (check_optional_output("args.selected", args.selected, types, {tokens, k}))
-        check_rows("args.selected", args.selected);
+    check_optional_output_rows("args.selected", args.selected, types, {tokens, k});
     check_optional_output("args.counts", args.counts, kInt32, {tokens});
 }
 
