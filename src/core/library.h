@@ -5,7 +5,6 @@
 
 #include <cstdlib>
 #include <initializer_list>
-#include <type_traits>
 
 namespace smla {
 
