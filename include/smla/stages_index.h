@@ -52,13 +52,13 @@ typedef struct smla_select_args {
     smla_tensor starts;   /* [T] i32, optional: 0 */
     smla_tensor ends;     /* [T] i32, optional: N */
     smla_tensor indices;  /* [T,k] i32 */
-    smla_tensor selected; /* [T,k] f32, optional: the score of each index, -inf after the last */
+    smla_tensor selected; /* [T,k] f32 (f64 too if scores are), optional: of each index; -inf after the last */
     smla_tensor counts;   /* [T] i32, optional: how many were selected */
 } smla_select_args;
 
 /* score_select: score, then select, bit for bit, without ever storing whole logits: scratch is bounded by the
  * workspace. score.logits is absent; select.scores, ids, starts and ends are absent (those of score count).
- */
+ * struct_size of score and of select: their sizes, or 0. */
 typedef struct smla_score_select_args {
     uint32_t struct_size;
     int32_t columns; /* N: an upper bound of ends */

@@ -46,6 +46,17 @@ inline Context& checked(smla_context* context) {
     return context->context;
 }
 
+// Structs within a struct cannot grow: theirs are this library's sizes, or 0 where nobody filled them in.
+template <class Args>
+void check_nested_sizes(const Args&) {}
+inline void check_nested_sizes(const smla_score_select_args& args) {
+    const auto check = [](const char* field, uint32_t given, size_t wanted) {
+        SMLA_CHECK(given == 0 || given == wanted, field, given, text(wanted, ", or 0"));
+    };
+    check("args.score.struct_size", args.score.struct_size, sizeof args.score);
+    check("args.select.struct_size", args.select.struct_size, sizeof args.select);
+}
+
 // The caller's struct, grown to this library's size: fields it does not know are zero. A larger one is
 // accepted if all that this library does not know is zero.
 template <class Args>
@@ -60,6 +71,7 @@ Args read_args(const Args* args) {
                    text(given, " with a field that this library does not know"), sizeof(Args));
     Args out{};
     std::memcpy(&out, bytes, given < sizeof(Args) ? given : sizeof(Args));
+    check_nested_sizes(out);
     return out;
 }
 

@@ -1,10 +1,20 @@
 #include "layers/session.h"
 
+#include "engines/plan.h"
+
 #include <algorithm>
 #include <cstring>
 #include <numeric>
 
 namespace smla {
+
+namespace {
+
+Tensor numbers(std::vector<int32_t>& values) {
+    return make_tensor(values.data(), SMLA_I32, {int64_t(values.size())});
+}
+
+}  // namespace
 
 Session::Session(Context& context, const Layer& layer, const SessionOptions& options)
     : context_(context), layer_(layer), options_(options), staging_(context), workspace_(context) {
@@ -34,7 +44,7 @@ Session::Session(Context& context, const Layer& layer, const SessionOptions& opt
     maxima.window = config.hybrid ? int32_t(config.hybrid->window) : 0;
     maxima.ratio = int32_t(ratio);
     maxima.list_entries = ratio != 0 && ratio != 4;
-    plan_ = std::make_unique<Plan>(maxima);
+    plan_ = std::make_unique<Plan>(maxima, plan_place(context));
 
     // size the workspace for the largest step, so that no forward allocates
     Step largest;
@@ -56,10 +66,11 @@ void Session::reserve_staging(const Step& largest) {
     const auto room = [](const Tensor& tensor) {
         return present(tensor) ? round_up(span_bytes(tensor), Staging::kAlignment) : 0;
     };
+    const Tensor positions =
+        make_tensor(static_cast<void*>(nullptr), SMLA_I64, {options_.max_step_tokens});
     size_t bytes = 2 * room(largest.hidden) + 2 * room(host_topk(options_.max_step_tokens));
-    for (const FieldSpec& spec : kPlanFieldSpecs) bytes += room(largest_field(spec, plan_->maxima()));
-    for (const Group& group : groups_)
-        bytes += round_up(group.table.size() * sizeof(int32_t), Staging::kAlignment);
+    bytes += room(numbers(query_start_loc_)) + room(numbers(seq_lens_)) + room(positions);
+    for (const Group& group : groups_) bytes += room(group.placed_table);
     staging_.reserve(bytes);
 }
 
@@ -87,6 +98,8 @@ void Session::create_group(const CacheNeed& need, std::mt19937_64& random) {
     std::shuffle(group.free_pages.begin(), group.free_pages.end(), random);
     group.pages.resize(size_t(options_.max_requests));
     group.table.resize(size_t(options_.max_requests) * size_t(group.columns));
+    group.placed_table =
+        make_tensor(group.table.data(), SMLA_I32, {options_.max_requests, group.columns});
     groups_.push_back(std::move(group));
 }
 
@@ -158,6 +171,7 @@ void Session::check(const Step& step) const {
     else check_optional("forced_topk", step.forced_topk, kInt32, {tokens, kAny});
 }
 
+// Where the layer runs, from what the requests are there.
 void Session::build_plan(const Step& step) {
     const int64_t requests = int64_t(step.requests.size());
     PlanBatch batch{};
@@ -168,19 +182,14 @@ void Session::build_plan(const Step& step) {
         query_start_loc_[size_t(r) + 1] = query_start_loc_[size_t(r)] + request.tokens;
         seq_lens_[size_t(r)] = lengths_[size_t(request.request)] + request.tokens;
     }
-    batch.query_start_loc = make_tensor(query_start_loc_.data(), SMLA_I32, {requests + 1});
-    batch.seq_lens = make_tensor(seq_lens_.data(), SMLA_I32, {requests});
-    batch.rope_positions = step.rope_positions;
+    batch.query_start_loc = slice(staging_.put(numbers(query_start_loc_)), 0, 0, requests + 1);
+    batch.seq_lens = slice(staging_.put(numbers(seq_lens_)), 0, 0, requests);
+    batch.rope_positions = staging_.put(step.rope_positions);
+    batch.tokens = std::max<int64_t>(query_start_loc_[size_t(requests)], 1);
     for (Group& group : groups_) {
-        for (int64_t r = 0; r < requests; ++r) {
-            fit_pages(group, step.requests[size_t(r)]);
-            const std::vector<int32_t>& pages = group.pages[size_t(step.requests[size_t(r)].request)];
-            int32_t* row = group.table.data() + r * group.columns;
-            std::copy(pages.begin(), pages.end(), row);
-            std::fill(row + pages.size(), row + group.columns, -1);
-        }
+        place_table(group, step.requests);
         PlanGroup view{};
-        view.block_table = make_tensor(group.table.data(), SMLA_I32, {requests, group.columns});
+        view.block_table = slice(group.placed_table, 0, 0, requests);
         view.page_tokens = group.need.page_rows;
         switch (group.need.group) {
             case SMLA_PLAN_PRIMARY: batch.primary = view; break;
@@ -194,13 +203,21 @@ void Session::build_plan(const Step& step) {
     plan_->build(batch);
 }
 
-CacheGroup Session::cache_group(int32_t bit, const Tensor& slots) {
+void Session::place_table(Group& group, std::span<const StepRequest> requests) {
+    int32_t* row = group.table.data();
+    for (const StepRequest& request : requests) {
+        fit_pages(group, request);
+        const std::vector<int32_t>& pages = group.pages[size_t(request.request)];
+        std::fill(std::copy(pages.begin(), pages.end(), row), row + group.columns, -1);
+        row += group.columns;
+    }
+    group.placed_table = staging_.put(
+        make_tensor(group.table.data(), SMLA_I32, {options_.max_requests, group.columns}));
+}
+
+CacheGroup Session::cache_group(int32_t bit, const Tensor& slots) const {
     for (const Group& group : groups_)
-        if (group.need.group == bit) {
-            const Tensor table =
-                make_tensor(group.table.data(), SMLA_I32, {options_.max_requests, group.columns});
-            return {group.cache, staging_.put(table), slots};
-        }
+        if (group.need.group == bit) return {group.cache, group.placed_table, slots};
     return {};
 }
 
@@ -208,9 +225,8 @@ LayerStep Session::layer_step(const Step& step) {
     const int64_t tokens = step.hidden.shape[0];
     const PlanFields& fields = plan_->fields();
     const auto cut = [&](const Tensor& field) {
-        return present(field) ? staging_.put(slice(field, 0, 0, tokens)) : field;
+        return present(field) ? slice(field, 0, 0, tokens) : field;
     };
-    staging_.begin_step();
     LayerStep out{};
     out.hidden = staging_.put(step.hidden);
     out.out = staging_.room(step.out);
@@ -236,6 +252,7 @@ LayerStep Session::layer_step(const Step& step) {
 
 void Session::forward(const Step& step) {
     check(step);
+    staging_.begin_step();
     build_plan(step);
     LayerStep inner = layer_step(step);
     int64_t longest = 1;  // columns that any token of this step can score

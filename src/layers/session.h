@@ -66,6 +66,7 @@ private:
         std::vector<int32_t> free_pages;
         std::vector<std::vector<int32_t>> pages;  // by request; -1: given back, no longer visible
         std::vector<int32_t> table;               // [R,MB] of this step
+        Tensor placed_table{};                    // where the layer runs
         int64_t columns = 0;
     };
 
@@ -73,8 +74,9 @@ private:
     void fit_pages(Group& group, const StepRequest& request);
     void check(const Step& step) const;
     void build_plan(const Step& step);
+    void place_table(Group& group, std::span<const StepRequest> requests);
     LayerStep layer_step(const Step& step);
-    CacheGroup cache_group(int32_t bit, const Tensor& slots);
+    CacheGroup cache_group(int32_t bit, const Tensor& slots) const;
     void reserve_staging(const Step& largest);
     Tensor host_topk(int64_t tokens) const;
     int64_t step_tokens(const Step& step) const;

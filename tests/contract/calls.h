@@ -64,6 +64,12 @@ public:
     virtual std::vector<char> moved(const void* args, DeviceCopies& copies) const = 0;
     virtual const void* args() const = 0;
     virtual uint32_t* struct_size() = 0;
+    struct NestedSize {  // of a struct within the arguments
+        const char* field;
+        uint32_t* value;
+        size_t right;
+    };
+    virtual std::vector<NestedSize> nested_struct_sizes() = 0;
     size_t workspace(smla_context* context, size_t budget = 0) const;
     // Only tokens [begin, end) of the call.
     void slice_tokens(int64_t begin, int64_t end);
@@ -131,6 +137,12 @@ public:
     }
     const void* args() const override { return &with; }
     uint32_t* struct_size() override { return &with.struct_size; }
+    std::vector<NestedSize> nested_struct_sizes() override {
+        if constexpr (requires { with.score.struct_size; })
+            return {{"args.score.struct_size", &with.score.struct_size, sizeof with.score},
+                    {"args.select.struct_size", &with.select.struct_size, sizeof with.select}};
+        return {};
+    }
 
     // A new tensor of the call, with poison between its rows.
     smla_tensor& add(const char* field, smla_tensor& tensor, smla_dtype dtype,

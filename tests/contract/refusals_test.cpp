@@ -199,6 +199,13 @@ CONTRACT_TEST(L9e_StructSizesContextsAndWorkspacesAreChecked) {
             const With<uint32_t> wrong(size, wrong_size);
             bench.expect_refused("args.struct_size");
         }
+        for (const auto& [field, nested, right] : bench.call->nested_struct_sizes()) {
+            for (const size_t wrong_size : {right - 8, right + 8, size_t(4)}) {
+                const With<uint32_t> wrong(*nested, uint32_t(wrong_size));
+                bench.expect_refused(field);
+            }
+            *nested = uint32_t(right);  // 0 so far
+        }
         Call& call = *bench.call;
         std::vector<char> larger(size + 64, 0);  // of a newer header
         std::memcpy(larger.data(), call.args(), size);

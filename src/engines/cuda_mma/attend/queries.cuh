@@ -59,25 +59,27 @@ struct QueryRows {
         }
     }
     // What has been fetched becomes f16 in its head's unit, pairs of neighbours in the order of codes.cuh, or
-    // bf16 where keys are bf16. The heads' largest values go to `largest`, a float each.
+    // bf16 where keys are bf16. The heads' largest values go to `largest`, a float each. All of a lane's share
+    // is in registers meanwhile: read again it is waited for again (one token: 5 % of the time).
     __device__ void scale(smla_format format, uint32_t first, uint32_t largest) const {
         const uint32_t row = first + lane() / kLanes, own = lane() % kLanes;
+        Group groups[kShare];
         uint32_t pair = 0;
-#pragma unroll 3
-        for (uint32_t g = own; g < kGroups; g += kLanes) {
-            const Group group(*this, row, g);
 #pragma unroll
-            for (int i = 0; i < 8; ++i) pair = cuda::max_magnitude_bf16(pair, group.pairs[i]);
+        for (uint32_t i = 0; i < kShare; ++i) {
+            if (own + i * kLanes < kGroups) groups[i].load(*this, row, own + i * kLanes);
+            pair = groups[i].largest(pair);
         }
         const float head = largest_of_lanes(pair);
         if (own == 0) cuda::store_shared(largest + 4 * row, head);
         const QueryUnit unit(head);
-#pragma unroll 1
-        for (uint32_t g = own; g < kGroups; g += kLanes) {
-            Group group(*this, row, g);
-            if (has_bf16_rope(format) && g >= kGroups - 4) group.scale_rope(unit);
-            else group.scale_codes(unit);
-            group.store(*this, row, g);
+#pragma unroll
+        for (uint32_t i = 0; i < kShare; ++i) {
+            const uint32_t g = own + i * kLanes;
+            const bool maybe_rope = (i + 1) * kLanes > kGroups - 4;
+            if (maybe_rope && g >= kGroups - 4 && has_bf16_rope(format)) groups[i].scale_rope(unit);
+            else groups[i].scale_codes(unit);
+            if (g < kGroups) groups[i].store(*this, row, g);
         }
     }
     // Left operand of the 16 heads from `first` on and the 16 columns of `group`.
@@ -88,6 +90,7 @@ struct QueryRows {
 
 private:
     static constexpr uint32_t kLanes = 32 / Rows, kPitch = 2 * Width, kGroups = Width / 16;
+    static constexpr uint32_t kShare = (kGroups + kLanes - 1) / kLanes;  // groups of a lane
 
     // Made anew for each use: registers.
     static __device__ uint32_t lane() { return cuda::keep(threadIdx.x) % 32; }
@@ -109,9 +112,9 @@ private:
     }
 
     struct Group {  // 16 columns
-        uint32_t pairs[8];
+        uint32_t pairs[8] = {};
 
-        __device__ Group(const QueryRows& rows, uint32_t row, uint32_t g) {
+        __device__ void load(const QueryRows& rows, uint32_t row, uint32_t g) {
 #pragma unroll
             for (uint32_t i = 0; i < 2; ++i) {
                 const uint4 four = cuda::load_shared_4(place(rows, row, g, i));
@@ -124,6 +127,11 @@ private:
             for (uint32_t i = 0; i < 2; ++i)
                 cuda::store_shared(place(rows, row, g, i), make_uint4(pairs[4 * i], pairs[4 * i + 1],
                                                                       pairs[4 * i + 2], pairs[4 * i + 3]));
+        }
+        __device__ uint32_t largest(uint32_t pair) const {
+#pragma unroll
+            for (const uint32_t each : pairs) pair = cuda::max_magnitude_bf16(pair, each);
+            return pair;
         }
         __device__ void scale_rope(const QueryUnit& unit) {
             for (uint32_t& pair : pairs) pair = unit.bf16(pair);
