@@ -66,8 +66,7 @@ void Session::reserve_staging(const Step& largest) {
     const auto room = [](const Tensor& tensor) {
         return present(tensor) ? round_up(span_bytes(tensor), Staging::kAlignment) : 0;
     };
-    const Tensor positions =
-        make_tensor(static_cast<void*>(nullptr), SMLA_I64, {options_.max_step_tokens});
+    const Tensor positions = make_tensor(static_cast<void*>(nullptr), SMLA_I64, {options_.max_step_tokens});
     size_t bytes = 2 * room(largest.hidden) + 2 * room(host_topk(options_.max_step_tokens));
     bytes += room(numbers(query_start_loc_)) + room(numbers(seq_lens_)) + room(positions);
     for (const Group& group : groups_) bytes += room(group.placed_table);
@@ -98,8 +97,7 @@ void Session::create_group(const CacheNeed& need, std::mt19937_64& random) {
     std::shuffle(group.free_pages.begin(), group.free_pages.end(), random);
     group.pages.resize(size_t(options_.max_requests));
     group.table.resize(size_t(options_.max_requests) * size_t(group.columns));
-    group.placed_table =
-        make_tensor(group.table.data(), SMLA_I32, {options_.max_requests, group.columns});
+    group.placed_table = make_tensor(group.table.data(), SMLA_I32, {options_.max_requests, group.columns});
     groups_.push_back(std::move(group));
 }
 
@@ -211,8 +209,8 @@ void Session::place_table(Group& group, std::span<const StepRequest> requests) {
         std::fill(std::copy(pages.begin(), pages.end(), row), row + group.columns, -1);
         row += group.columns;
     }
-    group.placed_table = staging_.put(
-        make_tensor(group.table.data(), SMLA_I32, {options_.max_requests, group.columns}));
+    group.placed_table =
+        staging_.put(make_tensor(group.table.data(), SMLA_I32, {options_.max_requests, group.columns}));
 }
 
 CacheGroup Session::cache_group(int32_t bit, const Tensor& slots) const {
@@ -224,9 +222,7 @@ CacheGroup Session::cache_group(int32_t bit, const Tensor& slots) const {
 LayerStep Session::layer_step(const Step& step) {
     const int64_t tokens = step.hidden.shape[0];
     const PlanFields& fields = plan_->fields();
-    const auto cut = [&](const Tensor& field) {
-        return present(field) ? slice(field, 0, 0, tokens) : field;
-    };
+    const auto cut = [&](const Tensor& field) { return present(field) ? slice(field, 0, 0, tokens) : field; };
     LayerStep out{};
     out.hidden = staging_.put(step.hidden);
     out.out = staging_.room(step.out);

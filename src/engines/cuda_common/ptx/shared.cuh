@@ -20,6 +20,11 @@ __device__ inline uint32_t load_shared(uint32_t at) {
     return out;
 }
 __device__ inline float load_shared_f32(uint32_t at) { return __uint_as_float(load_shared(at)); }
+__device__ inline uint2 load_shared_2(uint32_t at) {
+    uint2 out;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(out.x), "=r"(out.y) : "r"(at) : "memory");
+    return out;
+}
 __device__ inline uint4 load_shared_4(uint32_t at) {
     uint4 out;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -28,44 +28,76 @@ __device__ inline void copy_record(uint32_t to, const char* from, uint32_t piece
     for (uint32_t c = 0; c < record_pitch(Width) / 16; c += Lanes)
         if (c + Lanes <= 32 || piece + c < pieces) cuda::cp_async_16(to + 16 * c, from + 16 * c, valid);
 }
-// Scales of fp8_584 come behind the row; by one thread.
+// Scales that a record does not have by itself, to behind it; by one thread.
 __device__ inline void copy_scales(uint32_t to, const Reader& reader, const Reader::Row& row) {
-    if (reader.format == SMLA_FP8_584)
-        cuda::cp_async_8(to + layout::Fp8_584::row, reader.scales(row), row.valid);
+    if (reader.format == SMLA_FP8_584) cuda::cp_async_8(to + kCodesOfScalesAt, reader.scales(row), row.valid);
+    else if (reader.format == SMLA_FP8_576 || reader.format == SMLA_FP8_512) {
+        const uint32_t scale = __float_as_uint(reader.scale);
+        cuda::store_shared(to + reader.scales_at, make_uint4(scale, scale, scale, scale));
+    }
 }
 
 // What products need to know of a tile's source; loaded before its keys are waited for.
+template <int Width>
 struct RecordKind {
-    smla_format format;
-    uint32_t scale_at;  // of all records of a cache that has one for all
+    uint32_t scales_at;
 
     RecordKind() = default;
-    __device__ explicit RecordKind(const Reader& reader)
-        : format(smla_format(reader.format)), scale_at(cuda::shared_address(&reader.scale)) {}
+    __device__ explicit RecordKind(const Reader& reader) : scales_at(reader.scales_at) {}
+    __device__ bool e8m0() const { return Width == 512 && scales_at == kCodesOfScalesAt; }
+    __device__ bool bf16_rope() const { return Width == 576 ? scales_at == kScalesAt : e8m0(); }
 };
 
+// Code i of four as a float; 255 is NaN, 0, which stands for 2^-127, counts as 0.
+__device__ inline float e8m0_scale(uint32_t codes, int i) {
+    const uint32_t bits = i < 3 ? codes << (23 - 8 * i) : codes >> 1;
+    const float scale = __uint_as_float(bits & 0x7f800000u);
+    return fmaf(scale, 0.f, scale);  // infinity becomes NaN
+}
+
 // Scales of a lane's keys: 2t and 2t + 1 of every 8, of which the first lies at `first`; for the 64 columns
-// from 64 * group on. A hole's are 0, but for a scale of the whole cache; so is what an E8M0 code of 0
-// stands for, 2^-127.
+// from 64 * group on. A hole's are 0, but for a scale of the whole cache.
 template <int Width, int N>
-__device__ inline void load_scales(const RecordKind& kind, uint32_t first, uint32_t group, float (&out)[N]) {
-    static_assert(layout::Fp8_656::scales_at == layout::Fp8_528::scales_at);
-    const bool f32 = kind.format == SMLA_FP8_656 || kind.format == SMLA_FP8_528;
-    const bool e8m0 = Width == 512 && kind.format == SMLA_FP8_584;
-    const uint32_t at = f32    ? first + layout::Fp8_656::scales_at + group / 2 * 4
-                        : e8m0 ? first + layout::Fp8_584::row + (group & 4)
-                               : kind.scale_at;
-    const uint32_t pitch = f32 || e8m0 ? uint32_t(record_pitch(Width)) : 0;
+__device__ inline void load_scales(const RecordKind<Width>& kind, uint32_t first, uint32_t group,
+                                   float (&out)[N]) {
+    constexpr uint32_t kPitch = uint32_t(record_pitch(Width));
+    const uint32_t at = first + kind.scales_at + (kind.e8m0() ? group & 4 : group / 2 * 4);
 #pragma unroll
-    for (int i = 0; i < N; ++i) out[i] = cuda::load_shared_f32(at + uint32_t(8 * (i / 2) + i % 2) * pitch);
-    if (e8m0) {
+    for (int i = 0; i < N; ++i) out[i] = cuda::load_shared_f32(at + uint32_t(8 * (i / 2) + i % 2) * kPitch);
+    if (!kind.e8m0()) return;
 #pragma unroll
-        for (int i = 0; i < N; ++i) {
-            const uint32_t code = __float_as_uint(out[i]) >> (8 * (group & 3)) & 255;
-            out[i] = __uint_as_float(code == 255 ? 0x7fc00000 : code << 23);
-        }
+    for (int i = 0; i < N; ++i) {
+        const uint32_t code = __float_as_uint(out[i]) >> (8 * (group & 3));
+        out[i] = e8m0_scale(code, 0);
     }
 }
+
+// The same for a half of 256 columns and the keys of a tile of 16, loaded once.
+template <int Width>
+class HalfScales {
+public:
+    __device__ void load(const RecordKind<Width>& kind, uint32_t first, uint32_t half) {
+        constexpr uint32_t kPitch = uint32_t(record_pitch(Width));
+        const uint32_t at = first + kind.scales_at + (kind.e8m0() ? 0 : 8 * half);
+        e8m0_ = kind.e8m0() ? ~0u : 0u;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            stored_[i] = cuda::load_shared_2(at + uint32_t(8 * (i / 2) + i % 2) * kPitch);
+            if (kind.e8m0() && half) stored_[i].x = stored_[i].y;
+        }
+    }
+    // Of key i, for the columns of `group`, of 128 or, with keys of 512, of 64.
+    __device__ float of(int group, int i) const {
+        const uint32_t floats = (Width == 576 ? group : group / 2) ? stored_[i].y : stored_[i].x;
+        if (Width == 576) return __uint_as_float(floats);
+        const uint32_t codes = __float_as_uint(e8m0_scale(stored_[i].x, group));
+        return __uint_as_float((codes & e8m0_) | (floats & ~e8m0_));  // a branch or a choice takes more
+    }
+
+private:
+    uint2 stored_[4];  // two floats, or four codes
+    uint32_t e8m0_;    // all bits or none
+};
 
 // Products of 16 keys with 32 columns, which ldmatrix has brought from key_row. Calls multiply(step,
 // keys / 8, b0, b1).

@@ -16,6 +16,15 @@ __device__ inline uint32_t pieces_of(smla_format format) {
 }
 static_assert(layout::Fp8_576::record == 576 && layout::Fp8_584::row == 576);
 
+// Where a record's scales lie in shared memory: f32, or E8M0 codes behind the row. A cache's only scale is
+// copied to where records of four have theirs, or, where codes lie there, behind them.
+constexpr uint32_t kScalesAt = layout::Fp8_656::scales_at, kScaleBehindAt = 640,
+                   kCodesOfScalesAt = layout::Fp8_584::row;
+static_assert(layout::Fp8_528::scales_at == kScalesAt && layout::Fp8_512::record == kScalesAt);
+__device__ inline uint32_t scales_at(smla_format format) {
+    return format == SMLA_FP8_576 ? kScaleBehindAt : format == SMLA_FP8_584 ? kCodesOfScalesAt : kScalesAt;
+}
+
 // One source as a block's copies need it; in shared memory, because the registers are the sums' and choosing
 // between two sources' parameters takes longer than a load.
 struct alignas(16) Reader {
@@ -24,13 +33,14 @@ struct alignas(16) Reader {
     int listed = 0, list_stride = 0;  // those that count
     uint32_t rows_below = 0, page_tokens = 0;
     Divisor page_rows;
-    uint32_t page_stride_16 = 0, row_stride = 0;     // page stride in units of 16 bytes
-    uint16_t pieces = 0, format = SMLA_FORMAT_NONE;  // pieces of 16 bytes in a record of fp8 codes
-    float scale = 0;                                 // of a cache that has one for all
-    int first_tile = 0;                              // of the source: what the block's first one is
+    uint32_t page_stride_16 = 0, row_stride = 0;    // page stride in units of 16 bytes
+    uint8_t pieces = 0, format = SMLA_FORMAT_NONE;  // pieces of 16 bytes in a record of fp8 codes
+    uint16_t scales_at = 0;                         // in a record in shared memory
+    float scale = 0;                                // of a cache that has one for all
+    int first_tile = 0;                             // of the source: what the block's first one is
 
     Reader() = default;
-    __device__ Reader(const Source& source, int token) : format(uint16_t(source.cache.format)) {
+    __device__ Reader(const Source& source, int token) : format(uint8_t(source.cache.format)) {
         if (format == SMLA_FORMAT_NONE) return;
         list = static_cast<const int*>(source.rows.data) + cuda::element(source.rows, token, 0);
         data = source.cache.data;
@@ -41,7 +51,8 @@ struct alignas(16) Reader {
         page_tokens = uint32_t(source.cache.page_tokens);
         page_stride_16 = uint32_t(source.cache.page_stride / 16);
         if (format == SMLA_FP8_576 || format == SMLA_FP8_512) scale = source.cache.tensor_scale();
-        pieces = uint16_t(pieces_of(source.cache.format));
+        pieces = uint8_t(pieces_of(source.cache.format));
+        scales_at = uint16_t(cuda_attend::scales_at(source.cache.format));
         row_stride = format == SMLA_FP8_584 ? layout::Fp8_584::row : uint32_t(source.cache.row_stride);
     }
     // A row that is no hole: whether it is one, its page and the token in it.

@@ -67,10 +67,8 @@ struct ManyHeads : TileBase<Width, Coded, 16> {
     static constexpr int copy_lanes = Coded && Width == 512 ? 4 : 8;
 
     static constexpr int k_steps = Width / 32;  // of a score warp's product
-    // Whether the first keys are loaded before the mask is looked at: 5 % faster, or 3 % slower.
-    static constexpr bool keys_early = Coded == (Width == 576);
     // Of them those whose queries live in registers; the others' are in shared memory.
-    static constexpr int q_steps = !Coded ? 14 : Width == 512 ? 6 : Heads == 64 ? 8 : 9;
+    static constexpr int q_steps = !Coded ? 14 : Width == 512 ? 8 : 10;
     static constexpr int q_rest = k_steps - q_steps;
     static constexpr int columns = kValueWidth / value_warps;  // of a value product, per warp
     static constexpr int m_values = Heads / 16, n_values = columns / 16;
@@ -81,9 +79,6 @@ struct ManyHeads : TileBase<Width, Coded, 16> {
     static constexpr int exchange_bytes = Coded ? 512 : 1024;  // of a score warp
     static constexpr int weights = 2;                          // tiles whose weights have a place
     static constexpr int weights_bytes = Heads * Base::keys * 2;
-    // Whether value warps wait for weights and the products of the next tile at once, not for one after the
-    // other: 3 % faster, or 6 % slower.
-    static constexpr bool one_wait = Coded && Heads == 32;
     static constexpr int weights_at = exchange_at + score_warps * exchange_bytes;
     // Queries on their way to operands lie where nothing else does yet but the first tile.
     static constexpr int query_rows = Heads / value_warps, came_at = Base::keys_bytes,

@@ -12,7 +12,7 @@ namespace smla::cuda_attend {
 template <class T>
 class FewRecords {
 public:
-    using Kind = RecordKind;
+    using Kind = RecordKind<T::width>;
 
     __device__ explicit FewRecords(const char* shared) : shared_(shared) {
         for (int g = 0; g < kGroups; ++g) value_scales(g).clear();
@@ -32,7 +32,7 @@ public:
 
     // This warp's share of the products of its 16 heads with 32 keys. What a product needs is on its way
     // during the one before.
-    __device__ void score(uint32_t buffer, const RecordKind& kind, float (&s)[4][4]) const {
+    __device__ void score(uint32_t buffer, const Kind& kind, float (&s)[4][4]) const {
         const uint32_t row = key_row<T>(buffer, lane()), codes = row + 128 * part();
         constexpr int kAhead = 2;
         uint32_t raw[kAhead + 1][4];
@@ -44,7 +44,7 @@ public:
         for (int i = 0; i < kAhead; ++i) load(i);
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            if (is_rope(kind.format, kSteps * g)) {
+            if (is_rope(kind.bf16_rope(), kSteps * g)) {
                 score_rope<kSteps>(row + layout::Fp8_584::rope_at, kSteps * g, s);
                 continue;
             }
@@ -58,22 +58,22 @@ public:
                     cuda::mma_half<cuda::Half::f16>(sums[2 * (i % 2) + n], q_[i / 2 * 2 + step], b0, b1);
                 });
             }
-            if (T::width == 576 && !has_bf16_rope(kind.format)) score_rope_codes(buffer, sums);
+            if (T::width == 576 && !kind.bf16_rope()) score_rope_codes(buffer, sums);
 #pragma unroll
             for (int i = 0; i < 16; ++i) {
                 const float sum = sums[i / 4][i % 4], scale = scales[i / 4 * 2 + i % 2];
                 s[i / 4][i % 4] = g == 0 ? sum * scale : fmaf(sum, scale, s[i / 4][i % 4]);
             }
         }
-        if (T::width == 576 && has_bf16_rope(kind.format))
+        if (T::width == 576 && kind.bf16_rope())
             score_rope<1>(row + layout::Fp8_656::rope_at + 32 * part(), T::k_steps - 1, s);
     }
 
     // Sums += weights V.
-    __device__ void add(uint32_t buffer, const RecordKind& kind, float (&s)[4][4]) {
+    __device__ void add(uint32_t buffer, const Kind& kind, float (&s)[4][4]) {
         add_group<0>(buffer, kind, s);
         if constexpr (kGroups == 2) {
-            if (is_rope(kind.format, kSteps)) add_rope(buffer, s);
+            if (is_rope(kind.bf16_rope(), kSteps)) add_rope(buffer, s);
             else add_group<1>(buffer, kind, s);
         }
     }
@@ -89,7 +89,8 @@ public:
         for (int g = 0; g < kGroups; ++g) units[g] = value_scales(g).unit();
 #pragma unroll
         for (int n = 0; n < T::n_steps; ++n)
-            put_codes_or_rope(out, lane(), 16 * uint32_t(n), is_rope(format, n), sums_[n], units[n / kSteps]);
+            put_codes_or_rope(out, lane(), 16 * uint32_t(n), is_rope(has_bf16_rope(format), n), sums_[n],
+                              units[n / kSteps]);
     }
 
 private:
@@ -104,9 +105,9 @@ private:
     }
     static __device__ uint32_t group(int g) { return 2 * part() + uint32_t(g); }
     // Whether 16 columns of values from 16 s on of this warp are bf16.
-    static __device__ bool is_rope(smla_format format, int s) {
-        if (T::width == 576) return s == 8 && has_bf16_rope(format);
-        return s >= 4 && part() == 3 && has_bf16_rope(format);
+    static __device__ bool is_rope(bool bf16_rope, int s) {
+        if (T::width == 576) return s == 8 && bf16_rope;
+        return s >= 4 && part() == 3 && bf16_rope;
     }
 
     template <int Steps>
@@ -133,7 +134,7 @@ private:
     }
 
     template <int G>
-    __device__ void add_group(uint32_t buffer, const RecordKind& kind, float (&s)[4][4]) {
+    __device__ void add_group(uint32_t buffer, const Kind& kind, float (&s)[4][4]) {
         constexpr int kFirst = kSteps * G;
         float scales[8];
         load_scales<T::width>(kind, buffer + 2 * (lane() % 4) * T::pitch, group(G), scales);

@@ -6,7 +6,7 @@
 //         the second product.
 // Tile:   64 or 32 heads x 16 keys. One token per block, a split of its rows each.
 // Roles:  two score warps for every 32 heads: each has half of the width of their queries, some steps in
-//         registers (14 of 18, fp8 8 or 9), they exchange products, and each weighs 16 heads (score.cuh). Two
+//         registers (14 of 18, fp8 10), they exchange products, and each weighs 16 heads (score.cuh). Two
 //         value warps for every score warp: each has all heads and a share of the 512 columns as sums in
 //         registers (values.cuh); together they copy the rows (maker.cuh). What they multiply: rows.cuh,
 //         records.cuh.
@@ -24,7 +24,7 @@
 //   weights full[2]       score warps arrive with the weights of their heads; value warps wait, and then see
 //                         the keys too
 //   scored[2]             score warps arrive after the products of the next tile; value warps wait before
-//                         they add this one; fp8 with 32 heads: instead of weights full
+//                         they add this one
 //   weights empty[2]      value warps arrive when they have them in registers; score warps wait
 //   1                     named: score warps arrive when factors of their heads are there, value warps wait
 //   2 + pair              named, 64 threads: products to exchange are there

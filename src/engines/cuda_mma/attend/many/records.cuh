@@ -16,7 +16,7 @@ class ScoreRecords {
 public:
     // What is loaded before keys are there, and as soon as they are.
     struct Early {
-        RecordKind kind;
+        RecordKind<T::width> kind;
         Operands a[2];  // of the first two steps
         uint32_t row, raw[4];
     };
@@ -38,11 +38,10 @@ public:
         for (int i = 0; i < T::q_rest; ++i) warp_.store_rest(i, rest[i]);
     }
     __device__ void load_early(const Reader& reader, Early& early) const {
-        early.kind = RecordKind(reader);
-        if (T::keys_early) load_pair(0, early.a);
+        early.kind = RecordKind<T::width>(reader);
+        load_pair(0, early.a);
     }
     __device__ void load_first(uint32_t keys, Early& early) const {
-        if (!T::keys_early) return;
         early.row = key_row<T>(keys, cuda::keep(warp_.lane));
         cuda::ldmatrix_x4(early.raw, early.row + 256 * warp_.half());
     }
@@ -51,39 +50,38 @@ public:
     // before.
     __device__ void multiply(uint32_t keys, Early& early, float (&s)[2][2][4]) const {
         const uint32_t lane = cuda::keep(warp_.lane), half = cuda::keep(warp_.warp) % 2;
-        const uint32_t row = T::keys_early ? early.row : key_row<T>(keys, lane), codes = row + 256 * half;
+        const uint32_t codes = early.row + 256 * half;
         const uint32_t first_key = keys + 2 * (lane % 4) * T::pitch;
+        HalfScales<T::width> scales;
         uint32_t more[4];
-        if (!T::keys_early) cuda::ldmatrix_x4(early.raw, codes);
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
             if (is_rope(kSteps * g)) {
-                multiply_rope<kSteps>(row + layout::Fp8_584::rope_at, kSteps * g, s);
+                multiply_rope<kSteps>(early.row + layout::Fp8_584::rope_at, kSteps * g, s);
                 continue;
             }
-            float sums[2][2][4] = {}, scales[4];
+            float sums[2][2][4] = {};
 #pragma unroll
             for (int p = kPairs * g; p < kPairs * (g + 1); ++p) {
                 if (p + 1 < 8) cuda::ldmatrix_x4(p % 2 ? early.raw : more, codes + uint32_t(32 * (p + 1)));
-                if (p + 1 == kPairs * (g + 1))
-                    load_scales<T::width>(early.kind, first_key, 4 * half + uint32_t(T::scaled / 64 * g),
-                                          scales);
-                if (T::keys_early && p == 0) multiply_pair(early.raw, 0, early.a, sums);
+                if (p + 1 == kPairs) scales.load(early.kind, first_key, half);
+                if (p == 0) multiply_pair(early.raw, 0, early.a, sums);
                 else multiply_pair(p % 2 ? more : early.raw, 2 * p, sums);
             }
             if (T::width == 576 && g == kGroups - 1 && !bf16_rope_) {  // fp8_576: one scale for all
-                cuda::ldmatrix_x4(more, row + 512 + 32 * half);
+                cuda::ldmatrix_x4(more, early.row + 512 + 32 * half);
                 multiply_pair(more, 16, sums);
             }
 #pragma unroll
             for (int i = 0; i < 16; ++i) {
                 float& out = s[i / 8][i / 4 % 2][i % 4];
-                const float sum = sums[i / 8][i / 4 % 2][i % 4], scale = scales[i / 4 % 2 * 2 + i % 2];
+                const float sum = sums[i / 8][i / 4 % 2][i % 4];
+                const float scale = scales.of(g, i / 4 % 2 * 2 + i % 2);
                 out = g == 0 ? sum * scale : fmaf(sum, scale, out);
             }
         }
         if (T::width == 576 && bf16_rope_)
-            multiply_rope<2>(row + layout::Fp8_656::rope_at + 64 * half, 16, s);
+            multiply_rope<2>(early.row + layout::Fp8_656::rope_at + 64 * half, 16, s);
     }
     static __device__ uint32_t pack(float low, float high) { return cuda::pack_f16(low, high); }
 
@@ -157,7 +155,7 @@ private:
 template <class T>
 class ValueRecords {
 public:
-    using Kind = RecordKind;
+    using Kind = RecordKind<T::width>;
 
     __device__ explicit ValueRecords(uint32_t base, uint32_t warp) : base_(base) {
         for (int g = 0; g < kGroups; ++g) value_scales(warp, g).clear();
@@ -167,11 +165,11 @@ public:
     // Scales of the tile, relative; keys whose scale is out of the window are added. weight_at(head, key):
     // where a weight lies.
     template <class WeightAt>
-    __device__ void prepare(uint32_t keys, const RecordKind& kind, uint32_t warp, uint32_t lane,
+    __device__ void prepare(uint32_t keys, const Kind& kind, uint32_t warp, uint32_t lane,
                             const WeightAt& weight_at) {
 #pragma unroll
         for (int g = 0; g < kGroups; ++g) {
-            if (is_rope(kind.format, warp, kSteps * g)) continue;
+            if (is_rope(kind.bf16_rope(), warp, kSteps * g)) continue;
             const uint32_t codes = first_column(warp, g);
             float scales[4];
             load_scales<T::width>(kind, keys + 2 * (lane % 4) * T::pitch, codes / 64, scales);
@@ -182,11 +180,11 @@ public:
         }
     }
     // Sums += weights V. `a`: operands of 16 heads each.
-    __device__ void add(uint32_t keys, const RecordKind& kind, uint32_t warp, uint32_t lane,
+    __device__ void add(uint32_t keys, const Kind& kind, uint32_t warp, uint32_t lane,
                         const uint32_t (&a)[T::m_values][4]) {
 #pragma unroll
         for (int g = 0; g < kGroups; ++g)
-            if (is_rope(kind.format, warp, kSteps * g)) add_rope(keys, lane, kSteps * g, a);
+            if (is_rope(kind.bf16_rope(), warp, kSteps * g)) add_rope(keys, lane, kSteps * g, a);
             else add_codes(keys, warp, lane, g, a);
     }
     // Of 16 heads.
@@ -197,8 +195,8 @@ public:
         for (int g = 0; g < kGroups; ++g) units[g] = value_scales(warp, g).unit();
 #pragma unroll
         for (int n = 0; n < T::n_values; ++n)
-            put_codes_or_rope(out, lane, 16 * uint32_t(n), is_rope(format, warp, n), sums[m][n],
-                              units[n / kSteps]);
+            put_codes_or_rope(out, lane, 16 * uint32_t(n), is_rope(has_bf16_rope(format), warp, n),
+                              sums[m][n], units[n / kSteps]);
     }
 
     // [16 heads, 16 columns] each: even columns and odd ones, or, of bf16, the first 8 and the last.
@@ -216,9 +214,8 @@ private:
         return {base_ + T::scales_at + 8 * warp + 4 * uint32_t(g)};
     }
     // Whether 16 columns from 16 n on of this warp are bf16.
-    static __device__ bool is_rope(smla_format format, uint32_t warp, int n) {
-        return T::width == 512 && has_bf16_rope(format) && int(warp) == T::value_warps - 1 &&
-               n >= T::n_values - 4;
+    static __device__ bool is_rope(bool bf16_rope, uint32_t warp, int n) {
+        return T::width == 512 && bf16_rope && int(warp) == T::value_warps - 1 && n >= T::n_values - 4;
     }
     __device__ void add_codes(uint32_t keys, uint32_t warp, uint32_t lane, int g,
                               const uint32_t (&a)[T::m_values][4]) {

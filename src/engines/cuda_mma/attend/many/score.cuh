@@ -55,7 +55,6 @@ public:
             if (!all) leave_out_holes(holes, s[0]);
             weigh(weights, s[0]);
         }
-        if (T::one_wait && tiles.count() > 0) arrive_as_warp(weights.before().scored(base_), lane());
     }
 
     // Statistics of this warp's heads; the factors of their sums.
@@ -86,25 +85,26 @@ private:
     // overwrites.
     __device__ void exchange(const WeightsTurn<T>& weights, float (&s)[2][2][4]) {
         const uint32_t warp = this->warp(), lane = this->lane();
-        const auto sent_by = [&](uint32_t sender, uint32_t n) {
-            const uint32_t own = base_ + T::exchange_at + sender * T::exchange_bytes;
-            const uint32_t at = T::exchange_bytes == 1024 ? own + 512 * n
-                                : n == 0                  ? weights.weights(base_, 16 * int(sender ^ 1), 0)
-                                                          : own;
-            return at + 16 * lane;
+        const uint32_t of_lane = base_ + 16 * lane, own = of_lane + warp * T::exchange_bytes,
+                       other = of_lane + (warp ^ 1) * T::exchange_bytes;
+        const uint32_t place = weights.place() * uint32_t(T::weights_bytes) + T::weights_at;
+        // what is sent from `here`; half of it goes to the weights of the other warp, which are as long
+        const auto sent = [&](uint32_t here, uint32_t there, uint32_t n) {
+            if (T::exchange_bytes == 1024) return here + T::exchange_at + 512 * n;
+            return n == 0 ? there + place : here + T::exchange_at;
         };
         cuda::named_barrier<64>(4 + int(warp / 2));
 #pragma unroll
         for (uint32_t n = 0; n < 2; ++n) {
             const auto bits = [&](int i) { return __float_as_uint(s[1][n][i]); };
-            cuda::store_shared(sent_by(warp, n), make_uint4(bits(0), bits(1), bits(2), bits(3)));
+            cuda::store_shared(sent(own, other, n), make_uint4(bits(0), bits(1), bits(2), bits(3)));
         }
         cuda::named_barrier<64>(2 + int(warp / 2));
 #pragma unroll
         for (uint32_t n = 0; n < 2; ++n) {
-            const uint4 other = cuda::load_shared_4(sent_by(warp ^ 1, n));
-            s[0][n][0] += __uint_as_float(other.x), s[0][n][1] += __uint_as_float(other.y);
-            s[0][n][2] += __uint_as_float(other.z), s[0][n][3] += __uint_as_float(other.w);
+            const uint4 came = cuda::load_shared_4(sent(other, own, n));
+            s[0][n][0] += __uint_as_float(came.x), s[0][n][1] += __uint_as_float(came.y);
+            s[0][n][2] += __uint_as_float(came.z), s[0][n][3] += __uint_as_float(came.w);
         }
     }
 
@@ -118,12 +118,12 @@ private:
         float shrink[2];
         const bool moved = softmax_.weigh(s, shrink);
         if (T::exchange_bytes < 1024) __syncwarp();  // all lanes have read what lay there
-        const uint32_t lane = this->lane();
+        const uint32_t lane = this->lane(), at = weights.weights_of_lane(base_, this->warp(), lane);
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
 #pragma unroll
             for (int n = 0; n < 2; ++n)
-                cuda::store_shared(weights.weights(base_, head(lane, r), n) + 4 * (lane % 4),
+                cuda::store_shared((n ? at ^ 16 : at) + 256 * uint32_t(r),
                                    Share::pack(s[n][2 * r], s[n][2 * r + 1]));
             if (moved && lane % 4 == 0) cuda::store_shared(weights.factor(base_, head(lane, r)), shrink[r]);
         }
@@ -132,7 +132,7 @@ private:
     __device__ void publish(WeightsTurn<T>& weights, uint32_t news) {
         const uint32_t lane = this->lane();
         if (lane == 0) cuda::store_shared_byte(weights.news(base_) + warp_, news);
-        if (!T::one_wait) arrive_as_warp(weights.full(base_), lane);
+        arrive_as_warp(weights.full(base_), lane);
         weights = weights.after(1);
     }
 

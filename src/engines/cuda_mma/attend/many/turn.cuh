@@ -9,16 +9,17 @@
 namespace smla::cuda_attend {
 
 // Tile t has place t % Count, whose mbarriers are then in phase t / Count: in one register, the place and,
-// above it, the phase's parity.
+// above it, the phase's parity; or t itself.
 template <int Count>
 struct Ring {
+    static constexpr bool counts = Count == 1 || Count == 2 || Count == 4;
     uint32_t state = 0;
 
-    __device__ uint32_t place() const { return state & 15; }
-    __device__ uint32_t parity() const { return state >> 4; }
+    __device__ uint32_t place() const { return state & (counts ? Count - 1 : 15); }
+    __device__ uint32_t parity() const { return counts ? state / Count & 1 : state >> 4; }
     __device__ uint32_t later(uint32_t tiles) const {  // at most Count
         const uint32_t next = state + tiles;
-        return (next & 15) < Count ? next : (next - Count) ^ 16;
+        return counts || (next & 15) < Count ? next : (next - Count) ^ 16;
     }
 };
 
@@ -56,6 +57,13 @@ struct WeightsTurn : Ring<T::weights> {
     __device__ uint32_t weights(uint32_t base, int head, int piece) const {
         return base + uint32_t(T::weights_at + head * 32 + ((piece ^ (head >> 2 & 1)) << 4)) +
                this->place() * uint32_t(T::weights_bytes);
+    }
+    // Where a score warp's lane puts its weights of head lane / 4, keys 0 to 7; of the other 8 keys at ^ 16,
+    // of head + 8 at + 256.
+    __device__ uint32_t weights_of_lane(uint32_t base, uint32_t warp, uint32_t lane) const {
+        static_assert(T::weights_at % 32 == 0);
+        return base + uint32_t(T::weights_at) + this->place() * uint32_t(T::weights_bytes) + 512 * warp +
+               (lane / 4 * 32 | (lane & 16) | lane % 4 * 4);
     }
     __device__ uint32_t factor(uint32_t base, int head) const {
         return base + uint32_t(T::factors_at + 4 * head) + this->place() * uint32_t(4 * T::heads);

@@ -28,7 +28,7 @@ public:
             maker.copy(t + T::ahead, turn.after(T::ahead));
             const typename Share::Kind kind(tiles.reader(t));
             // who has seen the weights sees the keys they were made of
-            cuda::mbarrier_wait(T::one_wait ? weights.scored(base_) : weights.full(base_), weights.parity());
+            cuda::mbarrier_wait(weights.full(base_), weights.parity());
             const uint32_t news = cuda::load_shared(weights.news(base_));
             const bool last = t + 1 == tiles.count();
             if (news & kNoKeys) release(weights, last);
@@ -69,7 +69,7 @@ private:
     // The place of weights that are in registers is free once the next tile is multiplied; before, score
     // warps could come to another phase of `scored`.
     __device__ void release(const WeightsTurn<T>& weights, bool last) {
-        if (!T::one_wait && !last) cuda::mbarrier_wait(weights.scored(base_), weights.parity());
+        if (!last) cuda::mbarrier_wait(weights.scored(base_), weights.parity());
         arrive_as_warp(weights.empty(base_), lane_);
     }
     // Score warp w has said in byte w whether the sums of its heads shrink.
