@@ -22,11 +22,10 @@ void run_mma(const smla_attend_args& args, const Schedule& schedule, const Env& 
     Arena arena(env.workspace);
     const Cut cut{.head_tiles = Divisor(schedule.head_tiles()),
                   .by_splits = Divisor(schedule.splits),
-                  .splits = schedule.splits,
                   .parts = schedule.carve(arena)};
     if (args.q.shape[2] == 576) launch_width<576>(args, schedule, cut, env);
     else launch_width<512>(args, schedule, cut, env);
-    if (cut.splits > 1) join_splits(args, cut, env);
+    if (cut.splits() > 1) join_splits(args, cut, env);
 }
 
 template <int Width, bool Coded>

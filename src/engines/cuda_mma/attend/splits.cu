@@ -97,19 +97,19 @@ __global__ void __launch_bounds__(kGroups* kGroup, 2)
     __shared__ float weights_of_warps[kGroups * kGroup / 32][kMaxSplits];
     float* const weights = weights_of_warps[threadIdx.x / 32];
     const int64_t heads = args.q.shape[1], t = blockIdx.x / heads, h = blockIdx.x % heads;
-    const int64_t first = t * cut.splits * heads + h, stride = heads * kGroup;
+    const int64_t first = t * cut.splits() * heads + h, stride = heads * kGroup;
     const int group = threadIdx.x / kGroup, groups = blockDim.x / kGroup,
               channel = 4 * (threadIdx.x % kGroup);
     const auto* const sums = reinterpret_cast<const float4*>(cut.parts.sums + first * kValueWidth + channel);
     float4 part[kAhead], out = {};
     cuda::wait_for_grid_before();
-    load_parts(sums, stride, kAhead * group, cut.splits, part);
-    const Joined joined = join_statistics(cut.parts.statistics + first, heads, cut.splits, weights);
+    load_parts(sums, stride, kAhead * group, cut.splits(), part);
+    const Joined joined = join_statistics(cut.parts.statistics + first, heads, cut.splits(), weights);
     __syncwarp();
-    for (int begin = 0; begin < cut.splits; begin += kAhead * groups) {
+    for (int begin = 0; begin < cut.splits(); begin += kAhead * groups) {
         const int split = begin + kAhead * group;
-        if (begin > 0) load_parts(sums, stride, split, cut.splits, part);
-        const float4 sum = sum_parts(weights, split, cut.splits, part);
+        if (begin > 0) load_parts(sums, stride, split, cut.splits(), part);
+        const float4 sum = sum_parts(weights, split, cut.splits(), part);
         if (groups > 1) add_groups(out, sum, group, groups);
         else add(out, sum);
     }
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 2)
 void join_splits(const smla_attend_args& args, const Cut& cut, const Env& env) {
     const int64_t blocks = args.q.shape[0] * args.q.shape[1];
     const int64_t fit = 2 * env.device->facts().multiprocessors / std::max<int64_t>(blocks, 1);
-    const int most = std::min(kGroups, (cut.splits + kAhead - 1) / kAhead);
+    const int most = std::min(kGroups, (cut.splits() + kAhead - 1) / kAhead);
     const int groups = int(std::clamp<int64_t>(fit, 1, most));
     cuda::launch_early(join, blocks, groups * kGroup, env, Arguments(args), cut);
 }

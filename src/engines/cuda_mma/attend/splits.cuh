@@ -10,8 +10,9 @@ namespace smla::cuda_attend {
 
 struct Cut {
     Divisor head_tiles, by_splits;
-    int splits;
     Parts parts;
+
+    __host__ __device__ int splits() const { return int(by_splits.by); }
 };
 
 // Where a block stands. Made anew where it is needed: registers.
@@ -25,7 +26,7 @@ struct Place {
         token = int(cut.by_splits.quotient(first));
         head = int(block - first * cut.head_tiles.by) * heads;
     }
-    __device__ int split(const Cut& cut) const { return part - token * cut.splits; }
+    __device__ int split(const Cut& cut) const { return part - token * cut.splits(); }
 };
 
 __device__ inline uint32_t pack_half(bool bf16, float low, float high) {
@@ -46,7 +47,7 @@ __device__ inline void store_pair(const Tensor& out, int64_t at, float low, floa
 __device__ inline float finish_head(const Arguments& args, const Cut& cut, const Place& place, int64_t h,
                                     bool any, float peak2, float largest2, float sum) {
     Totals totals = {any ? 1.f : 0.f, -INFINITY};
-    if (cut.splits > 1) {
+    if (cut.splits() > 1) {
         cut.parts.statistics[place.part * args.q.shape[1] + h] = {peak2, sum, largest2, totals.factor};
         return totals.factor;
     }
@@ -77,7 +78,7 @@ struct WayOut {
         __syncwarp();
         const int lane = int(threadIdx.x % 32), column = column_of(lane % kLanes * 4),
                   heads = int(args.q.shape[1]), first = place.head + head + lane / kLanes;
-        if (cut.splits > 1) {
+        if (cut.splits() > 1) {
             float* const sums = cut.parts.sums + (int64_t(place.part) * heads + first) * kValueWidth + column;
             take_rows(factors, heads - first, [&](int row, const float4& four) {
                 *reinterpret_cast<float4*>(sums + row * kValueWidth) = four;

@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
     attend_few(const __grid_constant__ Arguments args, const __grid_constant__ Cut cut) {
     extern __shared__ __align__(128) char shared[];
     Block<T> block(args, shared);
-    if (cut.splits > 1) cuda::start_next_grid();
+    if (cut.splits() > 1) cuda::start_next_grid();
     walk<T>(block, Place(cut, T::heads), cut);
     const Place place(cut, T::heads);
     const int lane = threadIdx.x % 32;

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
     extern __shared__ __align__(128) char shared[];
     const uint32_t base = cuda::keep(cuda::shared_address(shared));
     if (threadIdx.x == 0) init_barriers<T>(base);
-    if (cut.splits > 1) cuda::start_next_grid();
+    if (cut.splits() > 1) cuda::start_next_grid();
     auto& board = *reinterpret_cast<Board<T::keys, T::row_slots>*>(shared + T::board_at);
     const bool scores = threadIdx.x < 32 * T::score_warps;
     const Place start(cut, T::heads);

@@ -47,6 +47,7 @@ public:
         for (int i = 0; i < 16; ++i) s[i / 8][i / 4 % 2][i % 4] = 0;
         step(T::q_steps, early.a);
         constexpr int kBetween = 4;  // steps whose queries are in registers
+        static_assert(kBetween * (T::q_rest - 1) <= T::q_steps);
         uint32_t rest[2][4];
 #pragma unroll
         for (int k = 0; k < T::q_steps; ++k) {
