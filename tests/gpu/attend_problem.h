@@ -1,0 +1,190 @@
+// A problem of attend on a GPU: its memory there, and every way in which cuda_mma may cut the work, against
+// the oracle of tests/attend.
+#pragma once
+
+#include "attend/support.h"
+#include "engines/context.h"
+#include "engines/run.h"
+#include "formats/layouts.h"
+#include "gpu/needs_gpu.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace gpu {
+
+using namespace smla;
+using namespace attend_test;
+
+class CudaAttend : public testing::Test {
+protected:
+    void SetUp() override { SMLA_NEEDS_GPU(); }
+};
+
+// Weights are rounded to bf16, as in the bf16 kernels of the cpu engine; where all values are codes, they,
+// their scales and their product are rounded to f16.
+inline double mma_weights(const Spec& spec) {
+    for (const smla_format format : {spec.primary.format, spec.extra.format})
+        if (format == SMLA_ROW_BF16 || format == SMLA_FP8_584) return 0x1p-8;
+    return 0x1.8p-10;
+}
+
+inline Context make_context(bool batch_invariant, const char* kernel) {
+    smla_context_args args{};
+    args.struct_size = sizeof args;
+    args.engine = SMLA_ENGINE_CUDA_MMA;
+    args.batch_invariant = batch_invariant;
+    args.kernel = kernel;
+    return Context(args);
+}
+
+// A problem's buffers on the device, byte for byte, and its arguments pointing into them.
+class OnDevice {
+public:
+    OnDevice(Device& device, Problem& problem) : device_(device), problem_(problem), args(problem.args) {
+        add(problem.q);
+        add(problem.primary_cache);
+        add(problem.extra_cache);
+        add(problem.primary_rows);
+        add(problem.extra_rows);
+        add(problem.primary_lengths);
+        add(problem.extra_lengths);
+        add(problem.sink);
+        add(problem.out);
+        add(problem.lse);
+        add(problem.max_logits);
+        for (Tensor* tensor : {&args.q, &args.primary.rows, &args.primary.lengths, &args.extra.rows,
+                               &args.extra.lengths, &args.sink, &args.out, &args.lse, &args.max_logits})
+            if (present(*tensor)) tensor->data = move(tensor->data), tensor->device_type = SMLA_CUDA;
+        for (smla_cache* cache : {&args.primary.cache, &args.extra.cache})
+            if (cache->format) cache->data = move(cache->data), cache->device_type = SMLA_CUDA;
+    }
+    void poison() {
+        problem_.poison_outputs();
+        for (Buffer& buffer : buffers_)
+            if (buffer.host == problem_.out.data() || buffer.host == problem_.lse.data() ||
+                buffer.host == problem_.max_logits.data())
+                device_.upload(buffer.memory.data(), buffer.host, buffer.bytes, nullptr);
+    }
+    void fetch_outputs() {
+        for (Buffer& buffer : buffers_)
+            if (buffer.host == problem_.out.data() || buffer.host == problem_.lse.data() ||
+                buffer.host == problem_.max_logits.data())
+                device_.download(buffer.host, buffer.memory.data(), buffer.bytes, nullptr);
+    }
+
+private:
+    struct Buffer {
+        void* host;
+        size_t bytes;
+        DeviceBuffer memory;
+    };
+    template <class T>
+    void add(std::vector<T>& host) {
+        if (host.empty()) return;
+        const size_t bytes = host.size() * sizeof(T);
+        buffers_.push_back({host.data(), bytes, DeviceBuffer(device_, bytes)});
+        device_.upload(buffers_.back().memory.data(), host.data(), bytes, nullptr);
+    }
+    void* move(const void* host) const {
+        for (const Buffer& buffer : buffers_) {
+            const auto at = static_cast<const char*>(host) - static_cast<const char*>(buffer.host);
+            if (at >= 0 && size_t(at) < buffer.bytes) return static_cast<char*>(buffer.memory.data()) + at;
+        }
+        fail(SMLA_INTERNAL, "host", "an address of no buffer", "one of the problem's");
+    }
+
+    Device& device_;
+    Problem& problem_;
+    std::vector<Buffer> buffers_;
+
+public:
+    smla_attend_args args;
+};
+
+// Runs in a workspace of exactly what the kernel asks for, dirty behind its header, between canaries.
+inline void run_guarded(Context& context, const smla_attend_args& args, size_t budget, const char* expected) {
+    Device& device = context.device();
+    const size_t bytes = stage_workspace<Stage::attend>(args, context.env({}), budget);
+    DeviceBuffer memory(device, bytes + 256);
+    device.fill(memory.data(), 0xFF, bytes + 256, nullptr);
+    const Workspace workspace{memory.data(), bytes};
+    context.init_workspace(workspace, nullptr);
+    const char* name = run_stage<Stage::attend>(args, context.env(workspace));
+    device.wait(nullptr);
+    ASSERT_STREQ(name, expected);
+    std::vector<uint8_t> seen(bytes + 256);
+    device.download(seen.data(), memory.data(), seen.size(), nullptr);
+    for (size_t i = 0; i < kWorkspaceHeader; ++i) ASSERT_EQ(seen[i], 0) << name << ": counter " << i;
+    for (size_t i = bytes; i < seen.size(); ++i)
+        ASSERT_EQ(seen[i], 0xFF) << name << " wrote past its scratch";
+}
+
+inline void check_one(Context& context, Problem& problem, const Expected& expected, size_t budget,
+                      const char* kernel) {
+    SCOPED_TRACE(text(kernel, " budget ", budget, " ", problem.spec.name()));
+    OnDevice on(context.device(), problem);
+    std::unique_ptr<Bits> first;
+    for (int run = 0; run < 2; ++run) {
+        on.poison();
+        run_guarded(context, on.args, budget, kernel);
+        if (testing::Test::HasFatalFailure()) return;
+        on.fetch_outputs();
+        ASSERT_TRUE(!first || *first == Bits(problem)) << "other bits in a second run";
+        first = std::make_unique<Bits>(problem);
+    }
+    const bool generic = std::strstr(kernel, "generic");
+    const Candidate<smla_attend_args> named{.name = kernel, .refuse = {}, .workspace = {}, .run = {}};
+    expect_close(named, problem, expected, generic ? 0 : mma_weights(problem.spec));
+    problem.expect_canaries();
+}
+
+constexpr int64_t kMmaWidths[] = {576, 512};
+
+// The generic kernel, and the mma kernel as it cuts the work itself, unsplit, and batch invariant.
+inline void check_all_ways(Problem& problem) {
+    const Expected expected = oracle(problem);
+    const char* mma = problem.spec.width == 576 ? "cuda_mma_attend_576" : "cuda_mma_attend_512";
+    Context generic = make_context(false, "attend=cuda_mma_generic");
+    check_one(generic, problem, expected, 0, "cuda_mma_generic");
+    Context free = make_context(false, nullptr);
+    const std::string refusal = explain_stage<Stage::attend>(OnDevice(free.device(), problem).args,
+                                                             free.env({}))[problem.spec.width == 576 ? 0 : 1]
+                                    .refusal;
+    const auto bf16_rope = [](smla_format format) {
+        return format == SMLA_FP8_656 || format == SMLA_FP8_584;
+    };
+    const smla_format first = problem.spec.primary.format, second = problem.spec.extra.format;
+    const bool must =
+        std::find(std::begin(kMmaWidths), std::end(kMmaWidths), problem.spec.width) != std::end(kMmaWidths) &&
+        (problem.spec.q == SMLA_BF16 || problem.spec.q == SMLA_E4M3) &&
+        (!second || bf16_rope(first) == bf16_rope(second));
+    ASSERT_EQ(refusal.empty(), must) << refusal;
+    if (!must) return;
+    check_one(free, problem, expected, 0, mma);
+    check_one(free, problem, expected, kWorkspaceHeader, mma);
+    Context invariant = make_context(true, nullptr);
+    check_one(invariant, problem, expected, 0, mma);
+}
+inline void check_all_ways(const Spec& spec) {
+    Problem problem(spec);
+    check_all_ways(problem);
+}
+
+constexpr smla_format kWide[] = {SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_576};
+constexpr smla_format kNarrow[] = {SMLA_ROW_BF16, SMLA_FP8_528, SMLA_FP8_512, SMLA_FP8_584};
+
+inline SourceSpec hostile(smla_format format, int64_t k) {
+    return {.format = format,
+            .k = k,
+            .page_tokens = 24,
+            .page_rows = 40,
+            .pages = 20,
+            .page_gap = 48 * 12,
+            .holes = 0.3,
+            .lengths = true};
+}
+
+}  // namespace gpu
