@@ -26,15 +26,14 @@ double sink_factor(double sink, double peak, double total) {
     return std::exp(-above) / (total * std::exp(-above) + std::exp(sink - peak - above));
 }
 
-void join(const Plan& plan, const Partial* parts, int head, HeadSums& sums) {
+// unit: turns a score into a logit.
+void join(const Plan& plan, const Partial* parts, int head, double unit, HeadSums& sums) {
     for (int s = 0; s < plan.splits; ++s)
-        if (*parts[s].count > 0)
-            sums.peak = std::max(sums.peak, double(parts[s].peak[head]) * std::numbers::ln2);
+        if (*parts[s].count > 0) sums.peak = std::max(sums.peak, double(parts[s].peak[head]) * unit);
     const double shift = std::max(sums.peak, -std::numeric_limits<double>::max());
     for (int s = 0; s < plan.splits; ++s) {
         if (*parts[s].count == 0) continue;
-        const double weight =
-            plan.splits == 1 ? 1. : std::exp(double(parts[s].peak[head]) * std::numbers::ln2 - shift);
+        const double weight = plan.splits == 1 ? 1. : std::exp(double(parts[s].peak[head]) * unit - shift);
         sums.total += weight * double(parts[s].sum[head]);
         sums.parts[sums.count] = parts[s].out + int64_t(head) * plan.micro.value_tile;
         sums.weights[sums.count++] = float(weight);
@@ -65,7 +64,7 @@ void finish_heads(const Call& call, int64_t token, const Chunk& chunk, int first
     for (int h = first; h < last; ++h) {
         const int head = chunk.first_head + h;
         HeadSums sums;
-        join(plan, parts, h, sums);
+        join(plan, parts, h, double(call.factor) * std::numbers::ln2, sums);
         if (sums.count == 0) {
             std::fill_n(row, padded, 0.f);
         } else {

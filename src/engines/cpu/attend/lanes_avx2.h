@@ -29,7 +29,6 @@ struct Avx2F32 {
     static SMLA_INLINE Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
     static SMLA_INLINE Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }
     static SMLA_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm256_fmadd_ps(a, b, c); }
-    static SMLA_INLINE Vec fms(Vec a, Vec b, Vec c) { return _mm256_fmsub_ps(a, b, c); }
     static SMLA_INLINE Vec dot(Vec sum, Vec a, Vec b) { return _mm256_fmadd_ps(a, b, sum); }
     static SMLA_INLINE Vec max(Vec a, Vec b) { return _mm256_max_ps(a, b); }  // b if either is NaN
     static SMLA_INLINE Vec round(Vec v) {

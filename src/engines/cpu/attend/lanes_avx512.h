@@ -38,7 +38,6 @@ struct Avx512 {
     static SMLA_INLINE Vec sub(Vec a, Vec b) { return _mm512_sub_ps(a, b); }
     static SMLA_INLINE Vec mul(Vec a, Vec b) { return _mm512_mul_ps(a, b); }
     static SMLA_INLINE Vec fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
-    static SMLA_INLINE Vec fms(Vec a, Vec b, Vec c) { return _mm512_fmsub_ps(a, b, c); }
     static SMLA_INLINE Vec max(Vec a, Vec b) { return _mm512_max_ps(a, b); }  // b if either is NaN
     static SMLA_INLINE Vec round(Vec v) {
         return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);

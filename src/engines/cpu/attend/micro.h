@@ -86,7 +86,7 @@ struct SoftmaxArgs {
     uint32_t*
         weights;  // [max(tiles,1)][kLastKeys / values per word][weight_stride]; plain arithmetic: the scores
     const float* tile_scales;   // [tiles][kLastKeys]
-    float *peak, *sum, *alpha;  // per head; peak in base-2 units, alpha = what earlier values weigh now
+    float *peak, *sum, *alpha;  // per head; peak: largest score, alpha: what earlier values weigh now
     int64_t score_stride, weight_stride;
     float factor;  // softmax scale * log2 e
     int keys, tiles, vectors;

@@ -33,7 +33,6 @@ struct Scalar {
     static SMLA_INLINE Vec sub(Vec a, Vec b) { return a - b; }
     static SMLA_INLINE Vec mul(Vec a, Vec b) { return a * b; }
     static SMLA_INLINE Vec fma(Vec a, Vec b, Vec c) { return a * b + c; }
-    static SMLA_INLINE Vec fms(Vec a, Vec b, Vec c) { return a * b - c; }
     static SMLA_INLINE Vec dot(Vec sum, Vec a, Vec b) { return a * b + sum; }
     static SMLA_INLINE Vec select(Int mask, Vec yes, Vec no) {
         return Vec((mask & Int(yes)) | (~mask & Int(no)));

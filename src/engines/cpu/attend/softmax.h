@@ -58,22 +58,23 @@ bool softmax_block(const SoftmaxArgs& args) {
             largest_odd = Isa::max(score(key + 1), largest_odd);
         }
         if (key < args.keys) largest = Isa::max(score(key), largest);
-        largest = Isa::mul(Isa::max(largest, largest_odd), factor);
+        largest = Isa::max(largest, largest_odd);
 
         Vec sum = Isa::zero();
         if (!args.first) {
             const Vec before = Isa::load(args.peak + lane);
             largest = Isa::max(largest, before);
-            const Vec alpha = exp2_below<Isa>(Isa::sub(before, Isa::max(largest, lowest)));
+            const Vec alpha = exp2_below<Isa>(Isa::mul(Isa::sub(before, Isa::max(largest, lowest)), factor));
             Isa::store(args.alpha + lane, alpha);
             rescale |= !Isa::all_one(alpha);
             sum = Isa::mul(Isa::load(args.sum + lane), alpha);
         }
         Isa::store(args.peak + lane, largest);
         largest = Isa::max(largest, lowest);
-        // one rounding for factor * score - peak, so that an error of a large peak is common to all keys
+        // times the factor at last: the weight of the largest is 1 however large it is, and what rounds is
+        // small where a weight is not
         const auto weight = [&](int k) SMLA_LAMBDA_INLINE {
-            return exp2_below<Isa>(Isa::fms(score(k), factor, largest));
+            return exp2_below<Isa>(Isa::mul(Isa::sub(score(k), largest), factor));
         };
         Vec sum_odd = Isa::zero();
         for (key = 0; key + 2 <= args.keys; key += 2) {
