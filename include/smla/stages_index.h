@@ -46,15 +46,14 @@ typedef struct smla_score_args {
  * (lists of several ranks merged; ids < 0 are skipped; ties to the lowest id) and ids are returned. */
 typedef struct smla_select_args {
     uint32_t struct_size;
-    int32_t relative;    /* 1: indices count from starts[t] */
-    smla_tensor scores;  /* [T,N] f32, bf16, f16 (f64) */
-    smla_tensor ids;     /* [T,N] i32, optional */
-    smla_tensor starts;  /* [T] i32, optional: 0 */
-    smla_tensor ends;    /* [T] i32, optional: N */
-    smla_tensor indices; /* [T,k] i32 */
-    smla_tensor
-        selected;       /* [T,k] f32 (f64 too if scores are), optional: of each index; -inf after the last */
-    smla_tensor counts; /* [T] i32, optional: how many were selected */
+    int32_t relative;     /* 1: indices count from starts[t] */
+    smla_tensor scores;   /* [T,N] f32, bf16, f16 (f64) */
+    smla_tensor ids;      /* [T,N] i32, optional */
+    smla_tensor starts;   /* [T] i32, optional: 0 */
+    smla_tensor ends;     /* [T] i32, optional: N */
+    smla_tensor indices;  /* [T,k] i32 */
+    smla_tensor selected; /* [T,k] f32 (f64), optional: the score of each index, -inf after the last */
+    smla_tensor counts;   /* [T] i32, optional: how many were selected */
 } smla_select_args;
 
 /* score_select: score, then select, bit for bit, without ever storing whole logits: scratch is bounded by the

@@ -311,6 +311,23 @@ void expect_close(const Candidate<smla_attend_args>& kernel, const Problem& prob
         }
 }
 
+void with_huge_logits(std::initializer_list<int> heads, std::initializer_list<smla_format> formats,
+                      const std::function<void(Problem&)>& check) {
+    for (const int h : heads)
+        for (const smla_format format : formats)
+            for (const float by : {0x1p20f, 0x1p26f, 0x1p40f, 0x1p85f}) {
+                Problem problem({.tokens = 2,
+                                 .heads = h,
+                                 .primary = {.format = format, .k = 300},
+                                 .precision = SMLA_PRECISION_EXACT,
+                                 .sink = true});
+                problem.args.softmax_scale *= by;
+                SCOPED_TRACE(text("times ", by));
+                check(problem);
+                if (testing::Test::HasFatalFailure()) return;
+            }
+}
+
 void check_all(Problem& problem, ThreadPool* pool) {
     SCOPED_TRACE(problem.spec.name());
     const Expected expected = oracle(problem);

@@ -107,6 +107,11 @@ struct Bits {  // all outputs of a problem
 void expect_close(const Candidate<smla_attend_args>& kernel, const Problem& problem, const Expected& expected,
                   double more = 0);
 // For every kernel that accepts it: poison, run, compare, canaries.
+// Problems with logits of up to 2^90, of which the largest takes all: no power of two of a difference may
+// overflow.
+void with_huge_logits(std::initializer_list<int> heads, std::initializer_list<smla_format> formats,
+                      const std::function<void(Problem&)>& check);
+
 void check_all(Problem& problem, ThreadPool* pool = nullptr);
 void check_all(const Spec& spec, ThreadPool* pool = nullptr);
 

@@ -57,6 +57,25 @@ TEST(Serving, PreemptedRequestsStartAgain) {
     }
 }
 
+// Requests of no tokens, alone in a step and beside others.
+TEST(Serving, NoTokensChangeNothing) {
+    for (const char* name : {"D2", "V5_csa", "V5_hca", "V5_sliding"}) {
+        const golden::Golden golden = load(name);
+        Context context = make_context();
+        const auto layer = open(golden);
+        Session session(context, *layer, small_pages(2, 40));
+        Feed first(golden), second(golden);
+        step(session, {&first}, {0}, {0});
+        step(session, {&first, &second}, {0, 1}, {21, 0});
+        step(session, {&second, &first}, {1, 0}, {0, 0});
+        step(session, {&first, &second}, {0, 1}, {19, 5});
+        EXPECT_LE(error_of(first), kF32) << name;
+        EXPECT_LE(error_of(second), kF32) << name;
+        EXPECT_EQ(session.length(0), 40);
+        EXPECT_EQ(session.length(1), 5);
+    }
+}
+
 // The window and the compressor's state live in few pages however long the request grows.
 TEST(Serving, ResidentCachesStaySmall) {
     const golden::Golden golden = load("V5_csa");

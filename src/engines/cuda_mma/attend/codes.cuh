@@ -28,9 +28,10 @@ __device__ inline void copy_record(uint32_t to, const char* from, uint32_t piece
     for (uint32_t c = 0; c < record_pitch(Width) / 16; c += Lanes)
         if (c + Lanes <= 32 || piece + c < pieces) cuda::cp_async_16(to + 16 * c, from + 16 * c, valid);
 }
+static_assert(kScalesBehindAt + 16 <= record_pitch(576) && kScalesBehindAt + 8 <= record_pitch(512));
 // Scales that a record does not have by itself, to behind it; by one thread.
 __device__ inline void copy_scales(uint32_t to, const Reader& reader, const Reader::Row& row) {
-    if (reader.format == SMLA_FP8_584) cuda::cp_async_8(to + kCodesOfScalesAt, reader.scales(row), row.valid);
+    if (reader.format == SMLA_FP8_584) cuda::cp_async_8(to + kScalesBehindAt, reader.scales(row), row.valid);
     else if (reader.format == SMLA_FP8_576 || reader.format == SMLA_FP8_512) {
         const uint32_t scale = __float_as_uint(reader.scale);
         cuda::store_shared(to + reader.scales_at, make_uint4(scale, scale, scale, scale));
@@ -44,7 +45,7 @@ struct RecordKind {
 
     RecordKind() = default;
     __device__ explicit RecordKind(const Reader& reader) : scales_at(reader.scales_at) {}
-    __device__ bool e8m0() const { return Width == 512 && scales_at == kCodesOfScalesAt; }
+    __device__ bool e8m0() const { return Width == 512 && scales_at == kScalesBehindAt; }
     __device__ bool bf16_rope() const { return Width == 576 ? scales_at == kScalesAt : e8m0(); }
 };
 

@@ -16,13 +16,13 @@ __device__ inline uint32_t pieces_of(smla_format format) {
 }
 static_assert(layout::Fp8_576::record == 576 && layout::Fp8_584::row == 576);
 
-// Where a record's scales lie in shared memory: f32, or E8M0 codes behind the row. A cache's only scale is
-// copied to where records of four have theirs, or, where codes lie there, behind them.
-constexpr uint32_t kScalesAt = layout::Fp8_656::scales_at, kScaleBehindAt = 640,
-                   kCodesOfScalesAt = layout::Fp8_584::row;
-static_assert(layout::Fp8_528::scales_at == kScalesAt && layout::Fp8_512::record == kScalesAt);
+// Where a record's scales lie in shared memory: four f32 behind 512 codes, where those of fp8_656 and fp8_528
+// are, or behind the whole row: fp8_584's E8M0 codes, fp8_576's only scale. fp8_512's only one is made four.
+constexpr uint32_t kScalesAt = layout::Fp8_656::scales_at, kScalesBehindAt = layout::Fp8_584::row;
+static_assert(layout::Fp8_528::scales_at == kScalesAt && layout::Fp8_512::record == kScalesAt &&
+              layout::Fp8_576::record == kScalesBehindAt);
 __device__ inline uint32_t scales_at(smla_format format) {
-    return format == SMLA_FP8_576 ? kScaleBehindAt : format == SMLA_FP8_584 ? kCodesOfScalesAt : kScalesAt;
+    return format == SMLA_FP8_576 || format == SMLA_FP8_584 ? kScalesBehindAt : kScalesAt;
 }
 
 // One source as a block's copies need it; in shared memory, because the registers are the sums' and choosing

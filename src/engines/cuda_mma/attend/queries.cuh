@@ -60,7 +60,7 @@ struct QueryRows {
     }
     // What has been fetched becomes f16 in its head's unit, pairs of neighbours in the order of codes.cuh, or
     // bf16 where keys are bf16. The heads' largest values go to `largest`, a float each. All of a lane's
-    // share is in registers meanwhile: read again it is waited for again (one token: 5 % of the time).
+    // share is in registers meanwhile: read again it is waited for again (one token: 2 %).
     __device__ void scale(smla_format format, uint32_t first, uint32_t largest) const {
         const uint32_t row = first + lane() / kLanes, own = lane() % kLanes;
         Group groups[kShare];

@@ -12,7 +12,7 @@ namespace smla::cuda_attend {
 // above it, the phase's parity; or t itself.
 template <int Count>
 struct Ring {
-    static constexpr bool counts = Count == 1 || Count == 2 || Count == 4;
+    static constexpr bool counts = (Count & (Count - 1)) == 0;
     uint32_t state = 0;
 
     __device__ uint32_t place() const { return state & (counts ? Count - 1 : 15); }
