@@ -55,8 +55,8 @@ struct NamedTensor {
     Tensor tensor;  // on the host, any strides; no e2m1
 };
 
-// Written to a temporary name in the same folder, synced, then renamed: `path` holds either its old content
-// or all of the new. The widest dtypes come first, so that every tensor is aligned.
+// By way of an OutputFile: `path` holds either its old content or all of the new. The widest dtypes come
+// first, so that every tensor is aligned.
 void write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
                        const std::map<std::string, std::string>& metadata = {});
 

@@ -1,73 +1,16 @@
 #include "model/findings.h"
 #include "model/json.h"
+#include "model/output_file.h"
 #include "model/safetensors.h"
 #include "model/safetensors_dtypes.h"
 
-#include <fcntl.h>
-#include <unistd.h>
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
 #include <cstring>
 #include <set>
 
 namespace smla {
 
 namespace {
-
-// A file under a temporary name; it is removed unless it reached its final one.
-class PendingFile {
-public:
-    explicit PendingFile(const std::string& path) : path_(path) {
-        static std::atomic<uint64_t> counter{0};
-        temporary_ = path + text(".", ::getpid(), ".", counter.fetch_add(1), ".tmp");
-        fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-        if (fd_ < 0) give_up("a file that can be created");
-    }
-    ~PendingFile() {
-        if (fd_ >= 0) ::close(fd_);
-        if (!done_) ::unlink(temporary_.c_str());
-    }
-    PendingFile(const PendingFile&) = delete;
-    PendingFile& operator=(const PendingFile&) = delete;
-
-    void write(const char* data, size_t size) {
-        while (size > 0) {
-            const ssize_t n = ::write(fd_, data, size);
-            if (n < 0 && errno == EINTR) continue;
-            if (n <= 0) give_up("space for all of the file");
-            data += n;
-            size -= size_t(n);
-        }
-    }
-
-    void commit() {
-        if (::fsync(fd_) != 0) give_up("data on the disk");
-        const int closed = ::close(fd_);
-        fd_ = -1;
-        if (closed != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0)
-            give_up("a file that can be put in place");
-        done_ = true;
-        // The new name must outlive a power cut too; not every file system can sync a folder, and the file is
-        // whole.
-        const size_t slash = path_.find_last_of('/');
-        const std::string folder = slash == std::string::npos ? "." : path_.substr(0, slash + 1);
-        const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-        if (fd >= 0) {
-            ::fsync(fd);
-            ::close(fd);
-        }
-    }
-
-private:
-    [[noreturn]] void give_up(const char* wanted) const {
-        fail(SMLA_IO_ERROR, path_, std::strerror(errno), wanted);
-    }
-
-    std::string path_, temporary_;
-    int fd_ = -1;
-    bool done_ = false;
-};
 
 const SafetensorsDtype& dtype_of(const NamedTensor& each) {
     const std::string field = text("tensor ", printable(each.name));
@@ -126,7 +69,7 @@ std::string make_header(const std::vector<const NamedTensor*>& order,
     return header;
 }
 
-void write_data(PendingFile& file, const Tensor& tensor, int bytes) {
+void write_data(OutputFile& file, const Tensor& tensor, int bytes) {
     if (element_count(tensor) == 0) return;
     const int last = tensor.ndim - 1;
     const int64_t n = tensor.shape[last], rows = element_count(tensor) / n, step = tensor.stride_elems[last];
@@ -161,7 +104,7 @@ void write_safetensors(const std::string& path, const std::vector<NamedTensor>& 
     char length[8];
     for (int i = 0; i < 8; ++i) length[i] = char(uint64_t(header.size()) >> (8 * i) & 255);
 
-    PendingFile file(path);
+    OutputFile file(path);
     file.write(length, sizeof length);
     file.write(header.data(), header.size());
     for (const NamedTensor* each : order) write_data(file, each->tensor, dtype_of(*each).bytes);

@@ -1,6 +1,10 @@
 #include "files.h"
+#include "model/output_file.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <csignal>
 
 namespace smla {
@@ -128,6 +132,25 @@ TEST(SafetensorsWrite, AFailureLeavesTheOldFile) {
     EXPECT_EQ(error.field, path);
     EXPECT_EQ(folder.read("weights.safetensors"), before);
     EXPECT_EQ(folder.count(), 1u);
+}
+
+// However a process ends, what it has written so far is gone with it; where the file system gives files
+// without names, that is.
+TEST(SafetensorsWrite, AnEndHalfWayLeavesNothing) {
+    Folder folder;
+    const int unnamed = open(folder.path("").c_str(), O_TMPFILE | O_WRONLY, 0600);
+    if (unnamed < 0) GTEST_SKIP() << "no files without names here";
+    close(unnamed);
+    const pid_t child = fork();
+    if (child == 0) {
+        OutputFile file(folder.path("a"));
+        file.write("half", 4);
+        kill(getpid(), SIGKILL);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFSIGNALED(status));
+    EXPECT_EQ(folder.count(), 0u);
 }
 
 TEST(SafetensorsWrite, ReplacesAFile) {

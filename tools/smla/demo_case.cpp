@@ -153,7 +153,7 @@ DemoModel open_demo_model(const std::string& folder) {
     load_row(flat, address(flat, 0), int64_t(model.expected.size()), model.expected.data());
     model.has_topk = model.kind == LayerKind::dsa && SafetensorsFile::open(path).has("topk");
     if (model.has_topk) {
-        const HostTensor topk = read_rows(path, "topk", 1, model.tokens);
+        const HostTensor topk = read_topk(path, 1, model.tokens);
         const auto* values = static_cast<const int32_t*>(topk.view.data);
         model.topk.assign(values, values + element_count(topk.view));
     }

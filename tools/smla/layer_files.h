@@ -19,7 +19,10 @@ struct LayerInput {
 // [S] or [B,S].
 LayerInput read_input(const std::string& path, const std::string& name, int64_t hidden_size);
 
-// A [S,...] or [B,S,...] tensor of a file, checked to be [B,S] in front.
+constexpr int kMostLayers = 1 << 20;  // that a layer's number can ask for
+
+// A tensor [S,X] or [B,S,X] of a file, as [B,S,X]: of floats; positions, as i32.
 HostTensor read_rows(const std::string& path, const std::string& name, int64_t batch, int64_t tokens);
+HostTensor read_topk(const std::string& path, int64_t batch, int64_t tokens);
 
 }  // namespace smla::cli

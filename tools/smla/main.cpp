@@ -4,6 +4,7 @@
 
 #include <smla/types.h>
 
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -81,6 +82,7 @@ int parse_and_run(CLI::App& app, Tool& tool, int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
+    std::signal(SIGXFSZ, SIG_IGN);  // a file that grows too large is an error of its write
     Tool tool;
     CLI::App app(kDescription, "smla");
     app.footer(kFooter);
@@ -88,6 +90,7 @@ int run(int argc, char** argv) {
     app.get_formatter()->column_width(34);
     bool json = false;
     app.add_flag("--json", json, "Print one JSON document");
+    app.require_subcommand(0, 1);  // a folder may be called like another one
 #define SMLA_ADD(name) add_##name(app, tool);
     SMLA_SUBCOMMANDS(SMLA_ADD)
 #undef SMLA_ADD

@@ -102,15 +102,28 @@ CLI::Validator whole_number(int64_t low, int64_t high) {
         "");
 }
 
-CLI::Validator positive_number() {
+namespace {
+
+template <class Good>
+CLI::Validator number(const Good& good, const std::string& wanted) {
     return CLI::Validator(
-        [](std::string& value) {
+        [=](std::string& value) {
             char* end = nullptr;
             const double number = std::strtod(value.c_str(), &end);
-            const bool good = !value.empty() && *end == 0 && number > 0 && std::isfinite(number);
-            return good ? std::string() : "got " + value + ", wanted a number above 0";
+            const bool fits = !value.empty() && *end == 0 && good(number);
+            return fits ? std::string() : "got " + value + ", wanted " + wanted;
         },
         "");
+}
+
+}  // namespace
+
+CLI::Validator positive_number() {
+    return number([](double n) { return n > 0 && std::isfinite(n); }, "a number above 0");
+}
+
+CLI::Validator number_from_0(double high) {
+    return number([=](double n) { return n >= 0 && n <= high; }, text("a number, 0 to ", high));
 }
 
 }  // namespace smla::cli

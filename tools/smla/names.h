@@ -29,5 +29,7 @@ Stage parse_stage(const std::string& option, const std::string& name);
 CLI::Validator whole_number(int64_t low, int64_t high);
 // A number above 0.
 CLI::Validator positive_number();
+// A number from 0 to `high`.
+CLI::Validator number_from_0(double high);
 
 }  // namespace smla::cli

@@ -1,11 +1,11 @@
 // smla run: one attention layer of a checkpoint on hidden states from a file, or a serving run of a trace.
 #include "common.h"
+#include "expected.h"
 #include "layer_files.h"
+#include "outputs.h"
 #include "sequences.h"
 #include "serve.h"
 #include "subcommands.h"
-
-#include <cmath>
 
 namespace smla::cli {
 
@@ -15,7 +15,7 @@ struct Options {
     std::string checkpoint, hidden, hidden_name, out, expected, topk, save_topk;
     int layer = -1;
     std::string kv_format = "row_f32", index_format = "auto", queries = "auto";
-    std::vector<int> chunks{512};
+    std::string chunks = "512";
     int decode = 0, page_tokens = 64;
     double tolerance = 0, scratch_mib = 0;
     bool f64 = false;
@@ -26,7 +26,7 @@ struct Options {
 struct Job {
     AttentionConfig config;
     LayerInput input;
-    HostTensor topk;
+    HostTensor topk, expected;
     int layer = 0;
     SessionOptions session;
     LayerPrecision precision;
@@ -42,7 +42,8 @@ smla_format index_format(const Options& options, const Job& job, smla_format kv)
 
 void choose_precision(const Options& options, Job& job) {
     CacheChoice& caches = job.session.caches;
-    caches.kv = options.f64 ? SMLA_ROW_F64 : parse_format("--kv-format", options.kv_format);
+    caches.kv = parse_format("--kv-format", options.kv_format);
+    if (options.f64) caches.kv = SMLA_ROW_F64;
     caches.index = index_format(options, job, caches.kv);
     caches.page_tokens = options.page_tokens;
     if (options.f64) {
@@ -55,13 +56,44 @@ void choose_precision(const Options& options, Job& job) {
     else job.precision.queries = parse_dtype("--queries", options.queries, dtypes(SMLA_F32, SMLA_BF16));
 }
 
+std::vector<int32_t> parse_chunks(const std::string& list) {
+    std::vector<int32_t> chunks;
+    std::istringstream pieces(list + ',');
+    for (std::string piece; std::getline(pieces, piece, ',');) {
+        const std::string error = whole_number(1, 1 << 20)(piece);
+        SMLA_CHECK(error.empty(), "--chunk", list.empty() ? "nothing" : list,
+                   "whole numbers, 1 to 1048576, with commas between them");
+        chunks.push_back(std::stoi(piece));
+    }
+    return chunks;
+}
+
+// All that is read besides the checkpoint and all that will be written, looked at before any work.
+void check_files(const Options& options, Job& job) {
+    const LayerInput& input = job.input;
+    if (!options.topk.empty()) job.topk = read_topk(options.topk, input.batch, input.tokens);
+    if (!options.expected.empty()) {
+        job.expected = read_rows(options.expected, "y", input.batch, input.tokens);
+        SMLA_CHECK(job.expected.view.shape[2] == job.config.common.hidden_size,
+                   options.expected + ": tensor y", describe(job.expected.view),
+                   text("rows of ", job.config.common.hidden_size));
+    }
+    if (!options.save_topk.empty())
+        SMLA_CHECK(job.config.index_source_layer(job.layer) == job.layer, "--save-topk",
+                   layer_kind_name(job.config.layer_kind(job.layer)), "a layer with an indexer of its own");
+    check_outputs({{"--out", options.out}, {"--save-topk", options.save_topk}},
+                  {{"--hidden", options.hidden}, {"--topk", options.topk}, {"--expected", options.expected}},
+                  options.checkpoint);
+}
+
 Job prepare(const Options& options) {
     Job job;
     job.config = load_config(options.checkpoint);
     job.input = read_input(options.hidden, options.hidden_name, job.config.common.hidden_size);
     job.layer = options.layer >= 0 ? options.layer : job.input.layer.value_or(0);
     choose_precision(options, job);
-    job.schedule.chunks.assign(options.chunks.begin(), options.chunks.end());
+    check_files(options, job);
+    job.schedule.chunks = parse_chunks(options.chunks);
     for (int32_t& chunk : job.schedule.chunks) chunk = int32_t(std::min<int64_t>(chunk, job.input.tokens));
     job.schedule.decode_tokens = options.decode;
     job.schedule.keep_selected = !options.save_topk.empty();
@@ -69,7 +101,6 @@ Job prepare(const Options& options) {
     job.session.max_tokens = int32_t(job.input.tokens);
     job.session.max_step_tokens = largest_step(job.schedule, size_t(job.input.batch));
     job.session.stage_budget = size_t(options.scratch_mib * (1 << 20));
-    if (!options.topk.empty()) job.topk = read_rows(options.topk, "topk", job.input.batch, job.input.tokens);
     return job;
 }
 
@@ -82,29 +113,6 @@ Tensor row_of(const Tensor& tensor, int64_t b) {  // [B,S,...] -> [S,...] of seq
     }
     out.ndim = tensor.ndim - 1;
     return out;
-}
-
-struct Deviation {
-    double max = 0, l2 = 0;
-};
-
-// max |a - b| / rms(b), and the ratio of norms.
-Deviation deviation(const Tensor& y, const Tensor& expected) {
-    double worst = 0, square = 0, error = 0;
-    std::vector<double> a(size_t(y.shape[2])), b(a.size());
-    for (int64_t i = 0; i < y.shape[0]; ++i)
-        for (int64_t t = 0; t < y.shape[1]; ++t) {
-            load_row(y, address(y, i, t), y.shape[2], a.data());
-            load_row(expected, address(expected, i, t), y.shape[2], b.data());
-            for (size_t d = 0; d < a.size(); ++d) {
-                const double difference = std::fabs(a[d] - b[d]);
-                worst = std::isnan(difference) ? INFINITY : std::max(worst, difference);
-                square += b[d] * b[d];
-                error += difference * difference;
-            }
-        }
-    const double rms = std::sqrt(square / double(element_count(y)));
-    return {worst / (rms > 0 ? rms : 1), std::sqrt(error) / (square > 0 ? std::sqrt(square) : 1)};
 }
 
 Document stages_json(const StageRecords& records) {
@@ -122,8 +130,6 @@ void save_selection(const Options& options, const Job& job, const std::vector<Se
     std::vector<int32_t> all;
     for (const Sequence& sequence : sequences)
         all.insert(all.end(), sequence.selected.begin(), sequence.selected.end());
-    SMLA_CHECK(!all.empty(), "--save-topk", layer_kind_name(job.config.layer_kind(job.layer)),
-               "a layer with an indexer of its own");
     const int64_t k = int64_t(all.size()) / (job.input.batch * job.input.tokens);
     write_safetensors(options.save_topk,
                       {{"topk", make_tensor(all.data(), SMLA_I32, {job.input.batch, job.input.tokens, k})}});
@@ -131,7 +137,11 @@ void save_selection(const Options& options, const Job& job, const std::vector<Se
 
 int report(const Tool& tool, const Options& options, const Job& job, const Session& session,
            const Context& context, const Tensor& y, double seconds) {
-    const int64_t tokens = job.input.batch * job.input.tokens;
+    const int64_t tokens = job.input.batch * job.input.tokens, not_finite = count_not_finite(y);
+    if (not_finite > 0)
+        tool.note(fmt::format("warning: {} of {} values of y are not finite, {} of those of {}", not_finite,
+                              element_count(y), count_not_finite(job.input.hidden.view),
+                              "the hidden states"));
     Document out{{"layer", job.layer},
                  {"kind", layer_kind_name(job.config.layer_kind(job.layer))},
                  {"runs_on", context.description()},
@@ -141,6 +151,7 @@ int report(const Tool& tool, const Options& options, const Job& job, const Sessi
                  {"tokens", tokens},
                  {"seconds", seconds},
                  {"tokens_per_second", double(tokens) / seconds},
+                 {"not_finite", not_finite},
                  {"cache_bytes", session.cache_bytes()},
                  {"workspace_bytes", session.workspace_bytes()},
                  {"stages", stages_json(session.records)},
@@ -151,10 +162,7 @@ int report(const Tool& tool, const Options& options, const Job& job, const Sessi
                     seconds_text(seconds), number_text(double(tokens) / seconds), options.out);
     bool pass = true;
     if (!options.expected.empty()) {
-        const HostTensor expected = read_rows(options.expected, "y", job.input.batch, job.input.tokens);
-        SMLA_CHECK(expected.view.shape[2] == y.shape[2], options.expected + ": tensor y",
-                   describe(expected.view), describe(y));
-        const Deviation d = deviation(y, expected.view);
+        const Deviation d = deviation(y, job.expected.view);
         // as the golden files: max over rms for f32, norm ratios where bf16 or fp8 take part
         const bool f32 = job.precision.queries != SMLA_BF16 && job.session.caches.kv == SMLA_ROW_F32;
         const double limit = options.tolerance > 0                             ? options.tolerance
@@ -208,7 +216,8 @@ void add_options(CLI::App& command, Options& o) {
     command.add_option("--hidden-name", o.hidden_name,
                        "Name of the input tensor, if not hidden or hidden_states");
     command.add_option("--out", o.out, "Output: safetensors with y, f32");
-    command.add_option("--layer", o.layer, "Layer number (default: the input file's metadata, else 0)");
+    command.add_option("--layer", o.layer, "Layer number (default: the input file's metadata, else 0)")
+        ->check(whole_number(0, kMostLayers));
     command.add_option("--kv-format", o.kv_format, "Record format of the KV cache (smla list formats)")
         ->capture_default_str();
     command.add_option("--index-format", o.index_format, "Record format of index keys")
@@ -218,9 +227,8 @@ void add_options(CLI::App& command, Options& o) {
                     "f32 or bf16: what attention multiplies with; auto: f32 for row_f32")
         ->capture_default_str();
     command
-        .add_option("--chunk", o.chunks, "Tokens of each request's steps, one or a list; the last repeats")
-        ->delimiter(',')
-        ->check(whole_number(1, 1 << 20))
+        .add_option("--chunk", o.chunks,
+                    "Tokens of each request's steps, one or a list with commas; the last repeats")
         ->capture_default_str();
     command.add_option("--decode", o.decode, "The last N tokens go one by one")
         ->check(whole_number(0, 1 << 30))
@@ -230,6 +238,7 @@ void add_options(CLI::App& command, Options& o) {
         ->capture_default_str();
     command
         .add_option("--scratch-mib", o.scratch_mib, "Bound on a stage's scratch memory; 0: as much as pays")
+        ->check(number_from_0(1 << 30))
         ->capture_default_str();
     command.add_option(
         "--topk", o.topk,
@@ -239,6 +248,7 @@ void add_options(CLI::App& command, Options& o) {
     command.add_option("--expected", o.expected,
                        "Compare with tensor y of this file; exit code 1 if it differs");
     command.add_option("--tolerance", o.tolerance, "For --expected; 0: by precision and format")
+        ->check(number_from_0(1e300))
         ->capture_default_str();
     command.add_flag("--f64", o.f64, "Everything in double: needs --engine reference");
     o.serving.add(command);
@@ -257,12 +267,13 @@ void add_run(CLI::App& app, Tool& tool) {
                      "  smla run --serve examples/traces/mixed.csv --backend FLASHMLA_SPARSE --kv-dtype fp8");
     add_options(*command, *options);
     tool.action(command, [&tool, options] {
-        if (!options->serving.trace.empty()) return serve(tool, options->serving, options->context);
+        const bool serving = !options->serving.trace.empty();
         for (const auto& [name, value] :
              {std::pair{"checkpoint", &options->checkpoint}, std::pair{"--hidden", &options->hidden},
               std::pair{"--out", &options->out}})
-            SMLA_CHECK(!value->empty(), name, "nothing", "a path");
-        return run(tool, *options);
+            SMLA_CHECK(value->empty() == serving, name, serving ? *value : "nothing",
+                       serving ? "no such thing with --serve" : "a path");
+        return serving ? serve(tool, options->serving, options->context) : run(tool, *options);
     });
 }
 
