@@ -1,12 +1,15 @@
 #include "core/status.h"
 
+#include "core/visible.h"
+
 #include <cstdio>
 
 namespace smla {
 
 Error::Error(smla_status status, std::string field, std::string got, std::string wanted)
     : status(status), field(std::move(field)), got(std::move(got)), wanted(std::move(wanted)) {
-    message_ = this->field + ": got " + this->got + ", wanted " + this->wanted;
+    // Field and value may come from a file that nobody trusts, and the message is shown on terminals.
+    message_ = without_controls(this->field + ": got " + this->got + ", wanted " + this->wanted);
 }
 
 std::string text(double value) {

@@ -1,7 +1,8 @@
 #include "model/findings.h"
 
+#include "core/visible.h"
+
 #include <algorithm>
-#include <cstdio>
 
 namespace smla {
 
@@ -15,13 +16,8 @@ std::string printable(std::string_view raw) {
     std::string out;
     for (const char c : raw) {
         if (out.size() >= kLongestText) return out + "...";
-        if (c >= 0x20 && c < 0x7f) {
-            out += c;
-        } else {
-            char hex[8];
-            std::snprintf(hex, sizeof hex, "\\x%02x", unsigned(static_cast<unsigned char>(c)));
-            out += hex;
-        }
+        if (c >= 0x20 && c < 0x7f) out += c;
+        else append_hex(out, c);
     }
     return out;
 }

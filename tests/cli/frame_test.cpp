@@ -107,6 +107,17 @@ TEST(CliFrame, WrongValuesNameOptionGotAndWanted) {
     EXPECT_EQ(error_of({"list", "nothing"}, 2)["got"], "nothing");
 }
 
+// A file must not write to the terminal through an error.
+TEST(CliFrame, ErrorsHoldNoControlBytes) {
+    const std::string bytes = std::string("0,\033[31m") + '\0' + "\xc2\x9b\x7f,5,0";
+    const TemporaryFile trace("arrival,prompt,output,shared\n" + bytes + "\n");
+    const Finished run = run_tool({"run", "--serve", trace.path()});
+    EXPECT_EQ(run.code, 2);
+    EXPECT_TRUE(has(run.err, "got \\x1b[31m\\x00\\xc2\\x9b\\x7f, wanted 1 to ")) << run.err;
+    EXPECT_TRUE(has(run_tool({"doctor", "--kernel", "\033[2J"}).err, "\\x1b[2J"));
+    EXPECT_TRUE(has(run_tool({"capacity", "--model", "/no/\u00e9t\u00e9"}).err, "/no/\u00e9t\u00e9: "));
+}
+
 TEST(CliFrame, EnvironmentStandsForOptions) {
     const auto run = [](const char* variable) {
         return run_tool({"doctor", "--no-self-test", "--json"}, {.environment = {variable}});
