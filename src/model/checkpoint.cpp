@@ -118,12 +118,18 @@ std::vector<std::string> Checkpoint::names() const {
     return out;
 }
 
-HostTensor Checkpoint::tensor(const std::string& tensor) const {
+const SafetensorsFile& Checkpoint::file_of(const std::string& tensor) const {
     const auto found = state_->shard_of.find(tensor);
     if (found == state_->shard_of.end())
         fail(SMLA_DATA_ERROR, state_->name + ": tensor " + printable(tensor), "absent",
              text("one of the checkpoint's ", state_->shard_of.size(), " tensors"));
-    return state_->opened(found->second).tensor(tensor);
+    return state_->opened(found->second);
+}
+
+HostTensor Checkpoint::tensor(const std::string& tensor) const { return file_of(tensor).tensor(tensor); }
+
+const std::string& Checkpoint::dtype(const std::string& tensor) const {
+    return file_of(tensor).dtype(tensor);
 }
 
 }  // namespace smla

@@ -19,11 +19,14 @@ public:
 
     const std::string& name() const;  // for errors: the path's last part
     bool has(const std::string& tensor) const;
-    std::vector<std::string> names() const;              // sorted
-    HostTensor tensor(const std::string& tensor) const;  // may be called by several threads
+    std::vector<std::string> names() const;  // sorted
+    // Both may be called by several threads.
+    HostTensor tensor(const std::string& tensor) const;
+    const std::string& dtype(const std::string& tensor) const;  // as spelt in its file
 
 private:
     struct State;
+    const SafetensorsFile& file_of(const std::string& tensor) const;
     std::shared_ptr<State> state_;
 };
 

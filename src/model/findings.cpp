@@ -26,6 +26,11 @@ void Findings::add(std::string field, std::string got, std::string wanted) {
     if (list_.size() < kMostFindings) list_.push_back({std::move(field), std::move(got), std::move(wanted)});
 }
 
+void Findings::add(const Error& error) {
+    if (error.status != SMLA_DATA_ERROR) status_ = error.status;
+    if (!has(error.field)) add(error.field, error.got, error.wanted);
+}
+
 std::string in_quotes(std::string_view raw) { return text("\"", printable(raw), "\""); }
 
 bool Findings::has(const std::string& field) const {
@@ -34,8 +39,7 @@ bool Findings::has(const std::string& field) const {
 
 void Findings::throw_if_any() const {
     if (list_.empty()) return;
-    if (list_.size() == 1)
-        fail(SMLA_DATA_ERROR, source_ + ": " + list_[0].field, list_[0].got, list_[0].wanted);
+    if (list_.size() == 1) fail(status_, source_ + ": " + list_[0].field, list_[0].got, list_[0].wanted);
     std::string fields, got, wanted;
     for (const Finding& each : list_) {
         const char* comma = fields.empty() ? "" : ", ";
@@ -44,7 +48,7 @@ void Findings::throw_if_any() const {
         got += semicolon + each.field + " " + each.got;
         wanted += semicolon + each.field + " " + each.wanted;
     }
-    fail(SMLA_DATA_ERROR, source_ + ": " + fields, got, wanted);
+    fail(status_, source_ + ": " + fields, got, wanted);
 }
 
 }  // namespace smla

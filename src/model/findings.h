@@ -18,6 +18,9 @@ public:
     explicit Findings(std::string source) : source_(std::move(source)) {}
 
     void add(std::string field, std::string got, std::string wanted);
+    // What a part of the file, or a file beside it, threw; the same fault once. One that cannot be read makes
+    // the whole an error of that kind.
+    void add(const Error& error);
     bool empty() const { return list_.empty(); }
     bool has(const std::string& field) const;
     const std::string& source() const { return source_; }
@@ -29,6 +32,7 @@ private:
         std::string field, got, wanted;
     };
     std::string source_;
+    smla_status status_ = SMLA_DATA_ERROR;
     std::vector<Finding> list_;
 };
 

@@ -181,15 +181,20 @@ std::vector<std::string> SafetensorsFile::names() const {
     return out;
 }
 
-HostTensor SafetensorsFile::tensor(const std::string& tensor) const {
-    const std::string field = name_ + ": tensor " + printable(tensor);
+const SafetensorsFile::Entry& SafetensorsFile::entry(const std::string& tensor) const {
     const auto found = entries_.find(tensor);
     if (found == entries_.end())
-        fail(SMLA_DATA_ERROR, field, "absent", text("one of the file's ", entries_.size(), " tensors"));
-    const Entry& entry = found->second;
+        fail(SMLA_DATA_ERROR, name_ + ": tensor " + printable(tensor), "absent",
+             text("one of the file's ", entries_.size(), " tensors"));
+    return found->second;
+}
+
+HostTensor SafetensorsFile::tensor(const std::string& tensor) const {
+    const std::string field = name_ + ": tensor " + printable(tensor);
+    const Entry& entry = this->entry(tensor);
     const SafetensorsDtype* dtype = find_safetensors_dtype(entry.dtype);
     if (!dtype || dtype->dtype == 0)
-        fail(SMLA_DATA_ERROR, field + ": dtype", printable(entry.dtype),
+        fail(SMLA_DATA_ERROR, field + ": dtype", in_quotes(entry.dtype),
              "F64, F32, F16, BF16, F8_E4M3, F8_E8M0, I64, I32, U8 or I8");
     if (entry.shape.size() > SMLA_MAX_NDIM)
         fail(SMLA_DATA_ERROR, field + ": shape", text(entry.shape.size(), " dimensions"),

@@ -30,6 +30,7 @@ public:
     const std::string& name() const { return name_; }
     bool has(const std::string& tensor) const { return entries_.count(tensor) != 0; }
     std::vector<std::string> names() const;  // sorted
+    const std::string& dtype(const std::string& tensor) const { return entry(tensor).dtype; }
     const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
     // F64, F32, F16, BF16, F8_E4M3, F8_E8M0, I32, I64, U8, I8 (as u8 bits); others are refused here, not at
@@ -43,6 +44,7 @@ private:
         std::vector<int64_t> shape;
         uint64_t begin = 0, end = 0;  // within the data
     };
+    const Entry& entry(const std::string& tensor) const;
     std::string name_;
     Bytes bytes_;
     const char* data_ = nullptr;  // first byte after the header

@@ -1,5 +1,7 @@
 #include "model/weight_reader.h"
 
+#include "model/safetensors_dtypes.h"
+
 #include <cmath>
 
 namespace smla {
@@ -21,9 +23,12 @@ bool same_shape(const Tensor& tensor, std::initializer_list<int64_t> shape) {
     return true;
 }
 
-bool is_float(smla_dtype dtype) { return (kFloats & dtype_bit(dtype)) != 0; }
-
 }  // namespace
+
+const WeightReader::Dtypes WeightReader::kPlain{kFloats, "f32, bf16, f16 or f64"};
+const WeightReader::Dtypes WeightReader::kScale{kFloats | dtype_bit(SMLA_E8M0), "f32 or e8m0"};
+const WeightReader::Dtypes WeightReader::kMatrix{kFloats | dtype_bit(SMLA_E4M3),
+                                                 "f32, bf16, f16, f64, or e4m3 with block scales"};
 
 WeightReader::WeightReader(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
                            const WeightOptions& options)
@@ -36,44 +41,44 @@ WeightReader::WeightReader(const Checkpoint& checkpoint, const AttentionConfig& 
                "options.matrices", options.matrices, "f32 (2), bf16 (3) or f64 (1)");
 }
 
+std::string WeightReader::field(const std::string& name) const {
+    return text("tensor ", printable(options_.prefix + name));
+}
+
 HostTensor WeightReader::find(const std::vector<std::string>& names, std::initializer_list<int64_t> shape,
-                              std::string& name) {
+                              const Dtypes& dtypes, std::string& name) {
     name = names[0];
     for (const std::string& each : names)
         if (has(each)) {
             name = each;
             break;
         }
-    const std::string field = text("tensor ", printable(options_.prefix + name));
     if (!has(name)) {
-        findings_.add(field, "absent", shape_text(shape));
+        findings_.add(field(name), "absent", shape_text(shape));
         return {};
     }
-    HostTensor stored;
     try {
-        stored = checkpoint_.tensor(options_.prefix + name);
-    } catch (const Error& error) {
-        if (error.status != SMLA_DATA_ERROR) throw;
-        findings_.add(text("tensor ", printable(options_.prefix + name)), error.got, error.wanted);
-        return {};
+        const std::string& spelt = checkpoint_.dtype(options_.prefix + name);
+        const SafetensorsDtype* dtype = find_safetensors_dtype(spelt);
+        if (!dtype || dtype->dtype == 0 || !(dtypes.allowed & dtype_bit(dtype->dtype))) {
+            findings_.add(field(name) + ": dtype", in_quotes(spelt), dtypes.text);
+            return {};
+        }
+        const HostTensor stored = checkpoint_.tensor(options_.prefix + name);
+        if (same_shape(stored.view, shape)) return stored;
+        findings_.add(field(name), describe(stored.view), shape_text(shape));
+    } catch (const Error& error) {  // what the tensor's file says of itself: it names that file
+        if (error.status != SMLA_DATA_ERROR && error.status != SMLA_IO_ERROR) throw;
+        findings_.add(error);
     }
-    if (!same_shape(stored.view, shape)) {
-        findings_.add(field, describe(stored.view), shape_text(shape));
-        return {};
-    }
-    return stored;
+    return {};
 }
 
 HostTensor WeightReader::plain(const std::vector<std::string>& names, std::initializer_list<int64_t> shape,
                                smla_dtype dtype) {
     std::string name;
-    const HostTensor stored = find(names, shape, name);
+    const HostTensor stored = find(names, shape, kPlain, name);
     if (!present(stored.view)) return {};
-    if (!is_float(stored.view.dtype)) {
-        findings_.add(text("tensor ", printable(options_.prefix + name), ": dtype"),
-                      dtype_name(stored.view.dtype), "f32, bf16, f16 or f64");
-        return {};
-    }
     return findings_.empty() ? convert_weight(stored, dtype) : stored;
 }
 
@@ -106,23 +111,19 @@ HostTensor WeightReader::quantised(const HostTensor& codes, const std::string& n
     const std::string scale = scale_name(name);
     if (scale.empty()) {
         findings_.add(
-            text("tensor ", printable(options_.prefix + name)), "e4m3 without a scale",
+            field(name), "e4m3 without a scale",
             text("its scale as .weight_scale_inv or .scale, ", shape_text({shape.rows, shape.columns})));
         return {};
     }
     std::string unused;
-    const HostTensor factors = find({scale}, {shape.rows, shape.columns}, unused);
+    const HostTensor factors = find({scale}, {shape.rows, shape.columns}, kScale, unused);
     if (!present(factors.view)) return {};
-    const std::string field = text("tensor ", printable(options_.prefix + scale));
-    if (!is_float(factors.view.dtype) && factors.view.dtype != SMLA_E8M0) {
-        findings_.add(field + ": dtype", dtype_name(factors.view.dtype), "f32 or e8m0");
-        return {};
-    }
     for (int64_t r = 0; r < shape.rows; ++r) {
         for (int64_t c = 0; c < shape.columns; ++c) {
             const float value = load_one<float>(factors.view, r, c);
             if (std::isfinite(value) && value >= 0) continue;
-            findings_.add(text(field, "[", r, ", ", c, "]"), text(value), "a finite factor, 0 or more");
+            findings_.add(text(field(scale), "[", r, ", ", c, "]"), text(value),
+                          "a finite factor, 0 or more");
             return {};
         }
     }
@@ -131,17 +132,13 @@ HostTensor WeightReader::quantised(const HostTensor& codes, const std::string& n
 
 HostTensor WeightReader::matrix(const std::vector<std::string>& names, int64_t rows, int64_t columns) {
     std::string name;
-    const HostTensor stored = find(names, {rows, columns}, name);
+    const HostTensor stored = find(names, {rows, columns}, kMatrix, name);
     if (!present(stored.view)) return {};
     if (stored.view.dtype == SMLA_E4M3) return quantised(stored, name);
-    const std::string field = text("tensor ", printable(options_.prefix + name), ": dtype");
-    if (!is_float(stored.view.dtype)) {
-        findings_.add(field, dtype_name(stored.view.dtype), "f32, bf16, f16, f64, or e4m3 with block scales");
-        return {};
-    }
     const std::string scale = scale_name(name);
     if (!scale.empty()) {
-        findings_.add(field, text(dtype_name(stored.view.dtype), " with a scale, ", printable(scale)),
+        findings_.add(field(name) + ": dtype",
+                      text(dtype_name(stored.view.dtype), " with a scale, ", printable(scale)),
                       "e4m3 codes, or no scale");
         return {};
     }

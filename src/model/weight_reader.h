@@ -28,8 +28,16 @@ public:
     void throw_if_any() const { findings_.throw_if_any(); }
 
 private:
+    struct Dtypes {
+        uint32_t allowed;
+        const char* text;
+    };
+    static const Dtypes kPlain, kScale, kMatrix;
+
+    // The stored tensor, and which of `names` it has; without data if it was reported instead.
     HostTensor find(const std::vector<std::string>& names, std::initializer_list<int64_t> shape,
-                    std::string& name);
+                    const Dtypes& dtypes, std::string& name);
+    std::string field(const std::string& name) const;
     HostTensor plain(const std::vector<std::string>& names, std::initializer_list<int64_t> shape,
                      smla_dtype dtype);
     HostTensor quantised(const HostTensor& codes, const std::string& name);
