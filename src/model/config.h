@@ -13,6 +13,8 @@
 
 namespace smla {
 
+constexpr int64_t kMaxLayers = 10000;
+
 enum class ModelFamily {
     dsa,    // deepseek_v32, glm_moe_dsa: latent attention over keys that an indexer selects
     hybrid  // deepseek_v4: sliding window and compressed entries in one softmax

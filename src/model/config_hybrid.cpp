@@ -49,7 +49,8 @@ void read_ratios(const ObjectReader& reader, CommonConfig& common, HybridConfig&
         hybrid.uniform_ratio = read_ratio(reader, *ratio, "compress_ratio");
         return;
     } else {
-        reader.add(name, "absent", "the ratio of each layer (or layer_types)");
+        if (reader.good({name, "layer_types"}))
+            reader.add(name, "absent", "the ratio of each layer (or layer_types)");
         return;
     }
     const int64_t given = int64_t(hybrid.compress_ratios.size());

@@ -24,6 +24,7 @@ Yarn read_yarn(const ObjectReader& reader, bool dsa) {
     yarn.truncate = reader.boolean("truncate", true);
     if (yarn.beta_fast < yarn.beta_slow && reader.good({"beta_fast", "beta_slow"}))
         reader.add("beta_fast", text(yarn.beta_fast), text("at least beta_slow, ", yarn.beta_slow));
+    yarn.place = reader.path("");
     if (dsa) yarn.mscale = read_magnitude(reader);
     // V4 has no magnitude: transformers and vLLM pin the factor to 1, whatever the mscale members say.
     const double factor = reader.number("attention_factor", 0, 1000, 1);
@@ -32,11 +33,20 @@ Yarn read_yarn(const ObjectReader& reader, bool dsa) {
     return yarn;
 }
 
+// Without its type transformers takes such an object for plain rope and only warns of what it ignores.
+void check_no_scaling(const ObjectReader& reader) {
+    for (const char* member : {"factor", "original_max_position_embeddings", "beta_fast", "beta_slow",
+                               "mscale", "mscale_all_dim", "attention_factor", "truncate"})
+        if (reader.has(member))
+            return reader.add("rope_type", "absent", text("yarn, or default without ", member));
+}
+
 }  // namespace
 
 void read_rope(const ObjectReader& reader, bool dsa, RopeParameters& rope) {
     rope.theta = reader.number("rope_theta", kMinTheta, kMaxTheta, rope.theta);
     const char* member = reader.has("rope_type") ? "rope_type" : "type";
+    if (!reader.has(member)) check_no_scaling(reader);
     const std::string type = reader.string(member).value_or("default");
     if (type == "yarn") {
         rope.yarn = read_yarn(reader, dsa);
@@ -49,7 +59,7 @@ void check_ramp(const ObjectReader& reader, int64_t rope_dim, const RopeParamete
     if (!rope.yarn) return;
     const YarnRamp ramp = yarn_ramp(rope_dim, rope.theta, *rope.yarn);
     if (!(ramp.low <= ramp.high))
-        reader.add("original_max_position_embeddings", text(rope.yarn->original_positions),
+        reader.add(rope.yarn->place + "original_max_position_embeddings", text(rope.yarn->original_positions),
                    text("a ramp within the ", rope_dim, " rotated channels, not from ", ramp.low, " to ",
                         ramp.high));
 }

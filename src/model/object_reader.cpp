@@ -17,6 +17,12 @@ bool ObjectReader::good(std::initializer_list<const char*> names) const {
     return true;
 }
 
+namespace {
+std::string integer_text(int64_t low, int64_t high) {
+    return low == high ? text(low) : text("an integer from ", low, " to ", high);
+}
+}  // namespace
+
 int64_t ObjectReader::integer_of(const Json& value, const std::string& name, int64_t low,
                                  int64_t high) const {
     const bool fits =
@@ -25,7 +31,7 @@ int64_t ObjectReader::integer_of(const Json& value, const std::string& name, int
         const int64_t number = value.get<int64_t>();
         if (number >= low && number <= high) return number;
     }
-    add(name, json_text(value), text("an integer from ", low, " to ", high));
+    add(name, json_text(value), integer_text(low, high));
     return low;
 }
 
@@ -33,7 +39,7 @@ int64_t ObjectReader::integer(const char* name, int64_t low, int64_t high,
                               std::optional<int64_t> fallback) const {
     if (const Json* value = find(name)) return integer_of(*value, name, low, high);
     if (fallback) return *fallback;
-    add(name, "absent", text("an integer from ", low, " to ", high));
+    add(name, "absent", integer_text(low, high));
     return low;
 }
 

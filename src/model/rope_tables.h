@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace smla {
@@ -14,6 +15,7 @@ struct Yarn {
     double beta_fast = 32, beta_slow = 1;
     double mscale = 0;     // DSA models: softmax scale times (0.1 mscale ln(factor) + 1)^2; 0: no such factor
     bool truncate = true;  // round the ends of the ramp outwards to whole channels
+    std::string place;     // in the config, for errors: "rope_scaling."
 };
 
 struct RopeParameters {

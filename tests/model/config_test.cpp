@@ -199,7 +199,7 @@ TEST(Config, V4AsTransformersWritesIt) {
     bad(with(json, "layer_types", R"(["sliding_attention"])"), "layer_types", "1 layers",
         "num_hidden_layers, 3");
     bad(with(json, "compress_rates", R"({"compressed_sparse_attention": 8})"),
-        "compress_rates.compressed_sparse_attention", "8");
+        "compress_rates.compressed_sparse_attention", "8", "4");
     bad(with(json, "compress_rates", R"({"heavily_compressed_attention": 4})"),
         "compress_rates.heavily_compressed_attention", "4");
 }
@@ -243,8 +243,17 @@ TEST(Config, V4Ratios) {
     bad(with(base, "compress_ratios", "[0, 4]"), "compress_ratios", "2 layers", "num_hidden_layers, 3");
     bad(with(base, "compress_ratios", "[0, -4, 4.0]"), "compress_ratios[1], compress_ratios[2]",
         "compress_ratios[1] -4; compress_ratios[2] 4.0");
-    bad(with(base, "compress_ratios", "4"), "compress_ratios, compress_ratios",
-        "compress_ratios 4; compress_ratios absent");
+    bad(with(base, "compress_ratios", "4"), "compress_ratios", "4", "a list");
+}
+
+// An empty list is not "window only", nor, for an indexer, "all of them".
+TEST(Config, EmptyListsOfLayers) {
+    const std::string v4 = with(test::v4_flash(), "num_hidden_layers", "");
+    bad(with(v4, "compress_ratios", "[]"), "compress_ratios", "a list of 0", "an entry for each layer");
+    bad(with(with(v4, "compress_ratios", ""), "layer_types", "[]"), "layer_types", "a list of 0");
+    bad(with(test::v4_flash(), "compress_ratios", "[]"), "compress_ratios", "a list of 0");
+    bad(with(test::kGlm5, "indexer_types", "[]"), "indexer_types", "a list of 0");
+    bad(with(test::kGlm5, "index_topk_pattern", "\"\""), "index_topk_pattern", "0 layers", "1 to 10000");
 }
 
 TEST(Config, AModelWithoutSparseLayersNeedsNoIndexer) {
@@ -341,7 +350,16 @@ TEST(Config, Rope) {
         "the value of mscale_all_dim, 1: rotated channels stay unscaled");
     bad(scaling("attention_factor", "1.2"), "rope_scaling.attention_factor", "1.2");
     bad(scaling("beta_slow", "64"), "rope_scaling.beta_fast", "32", "at least beta_slow, 64");
-    bad(scaling("original_max_position_embeddings", "1"), "original_max_position_embeddings", "1");
+    bad(scaling("original_max_position_embeddings", "1"), "rope_scaling.original_max_position_embeddings",
+        "1");
+    // no type: plain rope, unless members tell of another
+    bad(scaling("type", ""), "rope_scaling.rope_type", "absent", "yarn, or default without factor");
+    for (const char* member : {"beta_slow", "mscale", "attention_factor"})
+        bad(with(test::kV32, "rope_scaling", text("{\"", member, "\": 1}")), "rope_scaling.rope_type",
+            "absent");
+    bad(with(test::v4_flash(), "rope_scaling", R"({"factor": 16})"), "rope_scaling.rope_type", "absent");
+    for (const char* plain : {R"({"rope_theta": 10000})", R"({"rope_type": "default", "factor": 40})", "{}"})
+        EXPECT_FALSE(parse(with(test::kV32, "rope_scaling", plain)).dsa->rope.yarn.has_value()) << plain;
     bad(with(test::kV32, "rope_scaling", "[]"), "rope_scaling", "a list of 0", "an object");
     bad(with(test::kV32, "rope_theta", "1"), "rope_theta", "1", "a number from 2 to 1e+12");
     EXPECT_EQ(parse(scaling("rope_theta", "5e5")).dsa->rope.theta, 5e5);  // nested wins, as in transformers 5
