@@ -2,13 +2,41 @@
 
 #include "model/json.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <limits>
 
 namespace smla::golden {
 
 namespace {
 
 namespace fs = std::filesystem;
+
+// What a member must be, in words; nlohmann would cut a number to fit.
+template <class T>
+struct Kind {
+    static bool fits(const Json& json) {
+        if constexpr (std::is_integral_v<T>) {
+            if (json.is_number_unsigned())
+                return json.get<uint64_t>() <= uint64_t(std::numeric_limits<T>::max());
+            return json.is_number_integer() && json.get<int64_t>() >= std::numeric_limits<T>::min();
+        }
+        if (std::is_same_v<T, double>) return json.is_number();
+        return std::is_same_v<T, Json> || json.is_string();
+    }
+    static std::string name() {
+        if constexpr (std::is_integral_v<T>)
+            return text("a whole number up to ", std::numeric_limits<T>::max());
+        return std::is_same_v<T, double> ? "a number" : "a string";
+    }
+};
+template <class T>
+struct Kind<std::vector<T>> {
+    static bool fits(const Json& json) {
+        return json.is_array() && std::all_of(json.begin(), json.end(), Kind<T>::fits);
+    }
+    static std::string name() { return "a list, each " + Kind<T>::name(); }
+};
 
 template <class T>
 T member(const Json& json, const std::string& file, const char* name, T fallback, bool required) {
@@ -18,11 +46,9 @@ T member(const Json& json, const std::string& file, const char* name, T fallback
             fail(SMLA_DATA_ERROR, text(file, ": ", name), "absent", "a member of a golden file's JSON");
         return fallback;
     }
-    try {
-        return found->get<T>();
-    } catch (const Json::exception&) {
-        fail(SMLA_DATA_ERROR, text(file, ": ", name), json_text(*found), "another type");
-    }
+    if (!Kind<T>::fits(*found))
+        fail(SMLA_DATA_ERROR, text(file, ": ", name), json_text(*found), Kind<T>::name());
+    return found->get<T>();
 }
 
 // The config as a checkpoint would spell it: the case's, the layer's own members, and what names the model.
@@ -34,15 +60,17 @@ Json layer_config(const Json& meta, const Json& layer, const Json& layers, const
     std::vector<std::string> types;
     bool shared = false;
     for (const Json& each : layers) {
-        const size_t index = size_t(member<int>(each, file, "layer_idx", 0, true));
-        SMLA_CHECK(index < 10000, file + ": layers.layer_idx", index, "below 10000");
+        const int given = member<int>(each, file, "layer_idx", 0, true);
+        SMLA_CHECK(given >= 0 && given < kMaxLayers, file + ": layers.layer_idx", given,
+                   text("0 to ", kMaxLayers - 1));
+        const size_t index = size_t(given);
         if (types.size() <= index) types.resize(index + 1, "full");
         types[index] = member<std::string>(each, file, "indexer", "full", false);
         shared = shared || types[index] == "shared";
     }
     if (shared && !config.contains("indexer_types")) {
         const int64_t all = member<int64_t>(config, file, "num_hidden_layers", int64_t(types.size()), false);
-        if (all > int64_t(types.size()) && all < 10000) types.resize(size_t(all), "full");
+        if (all > int64_t(types.size()) && all <= kMaxLayers) types.resize(size_t(all), "full");
         config["indexer_types"] = types;
     }
     return config;

@@ -2,6 +2,7 @@
 
 #include "core/cpu_features.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace smla::golden {
@@ -82,9 +83,21 @@ private:
         return run;
     }
 
-    static void note_kernel(Combination& combination, const std::vector<LayerResult>& results) {
-        const char* kernel = results[0].records[size_t(Stage::attend)].kernel;
-        combination.kernel = kernel ? kernel : "";
+    // The reference has no kernel to demand: where one is demanded, its runs show nothing of that kernel.
+    void note_kernels(const Context& on, Combination& out, const std::vector<LayerResult>& results) const {
+        const auto name = [](const LayerResult& layer, size_t stage) {
+            const char* kernel = layer.records[stage].kernel;
+            return std::string(kernel ? kernel : "");
+        };
+        out.kernel = name(results[0], size_t(Stage::attend));
+        if (options_.kernel.empty()) return;
+        const Env env = on.env({});
+        out.as_demanded = on.engine() != SMLA_ENGINE_REFERENCE;
+        for (size_t stage = 0; stage < size_t(kStageCount); ++stage)
+            if (!env.demanded[stage].empty())
+                out.as_demanded &= std::any_of(results.begin(), results.end(), [&](const LayerResult& layer) {
+                    return name(layer, stage) == env.demanded[stage];
+                });
     }
     static void append(std::vector<Checked>& to, const std::vector<Checked>& from) {
         to.insert(to.end(), from.begin(), from.end());
@@ -99,6 +112,7 @@ private:
         } catch (const Error& error) {
             if (error.status != SMLA_UNSUPPORTED) throw;
             out.skipped = error.wanted + " (" + error.got + ")";
+            out.as_demanded = false;
         }
         report_(out);
     }
@@ -108,7 +122,7 @@ private:
         run.precision.activations = run.precision.queries = SMLA_F64;
         attempt(SMLA_ENGINE_REFERENCE, run, "whole", [&](Context& on, Combination& out) {
             const auto results = run_golden(on, golden_, run);
-            note_kernel(out, results);
+            note_kernels(on, out, results);
             append(out.checked, check_streams(on, golden_, run));
             for (size_t i = 0; i < results.size(); ++i) {
                 append(out.checked, check_y(golden_, i, results[i], Arithmetic::f64));
@@ -125,7 +139,7 @@ private:
         if (bf16) run.precision.queries = SMLA_BF16;
         attempt(engine, run, "whole", [&](Context& on, Combination& out) {
             const auto results = run_golden(on, golden_, run);
-            note_kernel(out, results);
+            note_kernels(on, out, results);
             if (!bf16) append(out.checked, check_streams(on, golden_, run));
             for (size_t i = 0; i < results.size(); ++i) {
                 append(out.checked,
@@ -150,7 +164,7 @@ private:
             if (run.chunks.size() > 4) how += ",...";
             attempt(engine, run, how, [&](Context& on, Combination& out) {
                 const auto whole = run_golden(on, golden_, whole_run), results = run_golden(on, golden_, run);
-                note_kernel(out, results);
+                note_kernels(on, out, results);
                 for (size_t i = 0; i < results.size(); ++i) {
                     const std::string suffix = golden_.layers[i].suffix;
                     append(out.checked, check_y(golden_, i, results[i], Arithmetic::f32));
@@ -181,6 +195,7 @@ private:
             out.kv_format = format_name(kv);
             out.index_format = golden_.layers[0].config.indexer ? format_name(index) : "";
             out.skipped = error.wanted;
+            out.as_demanded = false;
             report_(out);
             return false;
         }
@@ -207,7 +222,7 @@ private:
                 predicted.push_back(predicted_e4m3_error(args));
             };
             const auto results = run_golden(on, golden_, watched);
-            note_kernel(out, results);
+            note_kernels(on, out, results);
             for (size_t i = 0; i < results.size(); ++i) {
                 Checked y = check_y(golden_, i, results[i], Arithmetic::bf16)[0];
                 y.tolerance = kOverPrediction * predicted[i];
@@ -224,7 +239,7 @@ private:
                         const Difference d = recheck_attend(args);
                         core.error = std::max(core.error, bf16 ? d.l2 : d.max);
                     };
-                    note_kernel(out, run_golden(on, golden_, run));
+                    note_kernels(on, out, run_golden(on, golden_, run));
                     out.checked.push_back(core);
                 });
     }
@@ -239,7 +254,7 @@ private:
         const RunOptions run = run_options(SMLA_ROW_F32, format);
         attempt(engine, run, "own topk", [&](Context& on, Combination& out) {
             const auto results = run_golden(on, golden_, run);
-            note_kernel(out, results);
+            note_kernels(on, out, results);
             const double limit = format == SMLA_INDEX_FP8_132 ? kOverlapFp8 : kOverlapFp4;
             for (size_t i = 0; i < results.size(); ++i)
                 if (results[i].seen.count("topk"))

@@ -21,7 +21,8 @@ struct Combination {
         how;             // how: "whole", "chunks 33,1,1", "forced topk", ...
     std::string kernel;  // that attend ran
     std::vector<Checked> checked;
-    std::string skipped;  // why it did not run; empty: it ran
+    std::string skipped;      // why it did not run; empty: it ran
+    bool as_demanded = true;  // ran, and with it every kernel that was demanded
 
     bool ran() const { return skipped.empty(); }
     bool pass() const;

@@ -16,15 +16,41 @@ namespace fs = std::filesystem;
 struct Options {
     std::string golden, out;
     int layer = 0;
+    bool force = false;
 };
+
+constexpr const char* kHidden = "hidden.safetensors";  // written first: it tells whose folder this is
+constexpr const char* kCase = "case";
 
 void write_text(const fs::path& path, const std::string& content) {
     const fs::path temporary = path.string() + ".tmp";
     std::ofstream file(temporary, std::ios::binary);
     file << content;
     file.close();
-    if (!file) fail(SMLA_IO_ERROR, temporary.string(), "cannot be written", "a writable folder");
-    fs::rename(temporary, path);
+    std::error_code error;
+    if (file) fs::rename(temporary, path, error);
+    if (file && !error) return;
+    std::error_code ignored;
+    fs::remove(temporary, ignored);
+    fail(SMLA_IO_ERROR, path.string(), error ? error.message() : "cannot be written",
+         "a file that can be written or replaced");
+}
+
+bool made_here(const fs::path& folder) {
+    try {
+        return SafetensorsFile::open((folder / kHidden).string()).metadata().count(kCase) != 0;
+    } catch (const Error&) {
+        return false;
+    }
+}
+
+void prepare(const fs::path& folder, bool force) {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    const bool empty = !error && fs::is_empty(folder, error);
+    if (error) fail(SMLA_IO_ERROR, folder.string(), error.message(), "a folder that can be made");
+    SMLA_CHECK(empty || force || made_here(folder), "--out", folder.string() + ", which holds other files",
+               "a new or empty folder, one that smla example made, or --force to write into it");
 }
 
 // Tensors `from` of the file under the names `to`; memory must outlive the write.
@@ -44,9 +70,7 @@ int example(const Tool& tool, const Options& options) {
                text("0 to ", golden.layers.size() - 1, ", a layer of the file"));
     const golden::GoldenLayer& layer = golden.layers[size_t(options.layer)];
     const fs::path folder(options.out);
-    std::error_code error;
-    fs::create_directories(folder, error);
-    if (error) fail(SMLA_IO_ERROR, options.out, error.message(), "a folder that can be made");
+    prepare(folder, options.force);
 
     Picked weights, input, expected;
     const std::string prefix = golden::kWeightPrefix;
@@ -60,11 +84,11 @@ int example(const Tool& tool, const Options& options) {
     expected.add(golden, y, "y");
     if (golden.has("mid.topk" + layer.suffix)) expected.add(golden, "mid.topk" + layer.suffix, "topk");
 
-    const std::map<std::string, std::string> about{{"case", golden.name},
+    const std::map<std::string, std::string> about{{kCase, golden.name},
                                                    {"layer", std::to_string(layer.index)}};
+    write_safetensors((folder / kHidden).string(), input.tensors, about);
     write_text(folder / "config.json", layer.config_json + "\n");
     write_safetensors((folder / "model.safetensors").string(), weights.tensors, {{"format", "pt"}});
-    write_safetensors((folder / "hidden.safetensors").string(), input.tensors, about);
     write_safetensors((folder / "expected.safetensors").string(), expected.tensors, about);
     const std::string command =
         fmt::format("smla run {0} --layer {1} --hidden {0}/hidden.safetensors --out y.safetensors",
@@ -88,6 +112,7 @@ void add_example(CLI::App& app, Tool& tool) {
     command->add_option("--out", options->out, "The folder to make")->required();
     command->add_option("--layer", options->layer, "Which of the file's layers, counted from 0")
         ->capture_default_str();
+    command->add_flag("--force", options->force, "Write into a folder that holds other files");
     tool.action(command, [&tool, options] { return example(tool, *options); });
 }
 

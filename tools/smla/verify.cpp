@@ -70,11 +70,14 @@ int verify_files(const Tool& tool, const Options& options) {
     verify.kernel = options.context.kernel;
     Document rows = Document::array();
     int64_t ran = 0, skipped = 0, failed = 0;
+    std::vector<std::string> idle;  // files of which nothing ran, or not with the kernel that is demanded
     Progress progress(int64_t(options.files.size()));
     for (const std::string& file : options.files) {
         progress.advance(0, file);
         const golden::Golden golden = golden::load_golden(file);
+        bool as_demanded = false;
         golden::verify_golden(golden, verify, [&](const Combination& combination) {
+            as_demanded |= combination.as_demanded;
             (combination.ran() ? ran : skipped) += 1;
             failed += combination.ran() && !combination.pass();
             if (tool.json()) rows.push_back(combination_json(combination));
@@ -82,11 +85,19 @@ int verify_files(const Tool& tool, const Options& options) {
                 tool.print(line(combination));
         });
         progress.advance(1, file);
+        if (!as_demanded) idle.push_back(golden.name);
     }
-    const bool pass = ran > 0 && failed == 0;
+    const bool pass = idle.empty() && failed == 0;
+    if (!idle.empty())
+        tool.note(text("nothing ran ", verify.kernel.empty() ? "" : "with " + verify.kernel + " ", "of ",
+                       joined(idle)));
     if (tool.json())
-        tool.print(Document{
-            {"combinations", rows}, {"ran", ran}, {"skipped", skipped}, {"failed", failed}, {"pass", pass}});
+        tool.print(Document{{"combinations", rows},
+                            {"ran", ran},
+                            {"skipped", skipped},
+                            {"failed", failed},
+                            {"nothing_ran", idle},
+                            {"pass", pass}});
     else
         tool.print(fmt::format("{} files: {} combinations ran, {} failed, {} skipped: {}\n",
                                options.files.size(), ran, failed, skipped,
