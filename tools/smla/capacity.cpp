@@ -9,6 +9,8 @@ namespace smla::cli {
 
 namespace {
 
+constexpr double kMostGib = 1e9;  // in bytes that is below 2^63: a count of requests always fits
+
 struct Options {
     std::string model, kv_format = "auto", index_format = "auto";
     int64_t context = 131072, batch = 1, step_tokens = 1, layers = 0;
@@ -114,6 +116,10 @@ int capacity(const Tool& tool, const Options& options) {
     const AttentionConfig config = load_config(options.model);
     const int64_t main = options.layers ? options.layers : config.common.layers;
     SMLA_CHECK(main > 0, "config.json: num_hidden_layers", "absent", "the number of layers, or --layers");
+    const int64_t most = config.common.layers + config.common.mtp_layers;
+    if (config.common.layers)
+        SMLA_CHECK(options.layers <= most, "--layers", options.layers,
+                   text("1 to ", most, ", the layers of the model"));
     const int64_t layers = main + (options.mtp && !options.layers ? config.common.mtp_layers : 0);
     const CacheChoice choice =
         choose_caches(config, options.kv_format, options.index_format, options.page_tokens);
@@ -180,9 +186,9 @@ void add_capacity(CLI::App& app, Tool& tool) {
         ->check(whole_number(1, 1 << 24))
         ->capture_default_str();
     command->add_option("--memory", options->memory_gib, "GiB for caches: how many requests fit")
-        ->check(positive_number());
+        ->check(positive_number(kMostGib));
     command->add_option("--layers", options->layers, "Layers, instead of the config's number")
-        ->check(whole_number(1, 100000));
+        ->check(whole_number(1, kMaxLayers));
     command->add_flag("--mtp", options->mtp, "Count the multi-token-prediction layers too");
     tool.action(command, [&tool, options] { return capacity(tool, *options); });
 }

@@ -194,7 +194,7 @@ void add_explain(CLI::App& app, Tool& tool) {
     command->add_option("--device", options->device,
                         "With --model: the attention backend there instead: cpu, sm_80, sm_90, sm_120, ...; "
                         "a number: which GPU, for cuda_mma");
-    tool.action(command, [&tool, options] {
+    tool.action(command, [&tool, options, command] {
         const bool model = !options->model.empty(), stage = !options->stage.empty();
         SMLA_CHECK(model != stage, "--model, --stage", model ? "both" : "neither", "one of them");
         options->shape.kv_format = options->kv_format;
@@ -204,6 +204,10 @@ void add_explain(CLI::App& app, Tool& tool) {
         const std::string& device = options->device;
         const bool number = device.find_first_not_of("0123456789") == std::string::npos;
         if (number && !device.empty()) options->context_options.device = std::stoi(device.substr(0, 4));
+        if (number)
+            for (const char* name : {"--kv-dtype", "--backend"})
+                SMLA_CHECK(command->count(name) == 0, name, command->get_option(name)->as<std::string>(),
+                           "it with --device: a kind of device, as sm_90");
         if (number) return model ? explain_model(tool, *options) : explain_one(tool, *options);
         SMLA_CHECK(model, "--device", device, "with --model");
         options->backend.device = device;

@@ -22,6 +22,19 @@ int64_t telling_layer(const AttentionConfig& config) {
     return 0;
 }
 
+// A word that no backend has is a slip of the pen; one that only others have, they refuse themselves.
+void check_cache_type(const std::string& given) {
+    std::vector<std::string> known;
+    const auto add = [&](std::string_view name) {
+        if (std::find(known.begin(), known.end(), name) == known.end()) known.emplace_back(name);
+    };
+    for (const Backend* backend : all_backends()) {
+        for (const CacheType& type : backend->cache_types) add(type.name);
+        for (const char* type : backend->published.cache_types) add(type);
+    }
+    if (!find_format(std::string_view(given))) parse_choice("--kv-dtype", given, known);
+}
+
 Document as_json(const Selection& selection, const BackendConfig& config) {
     Document candidates = Document::array();
     for (const BackendVerdict& verdict : selection.verdicts) {
@@ -63,6 +76,7 @@ std::string as_text(const Selection& selection) {
 }  // namespace
 
 int explain_backend(const Tool& tool, const std::string& model, const BackendQuestion& question) {
+    check_cache_type(question.kv_dtype);
     const AttentionConfig config = load_config(model);
     BackendArgs args = backend_args(config, telling_layer(config));
     args.device = describe_device(question.device);

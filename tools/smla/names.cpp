@@ -118,8 +118,9 @@ CLI::Validator number(const Good& good, const std::string& wanted) {
 
 }  // namespace
 
-CLI::Validator positive_number() {
-    return number([](double n) { return n > 0 && std::isfinite(n); }, "a number above 0");
+CLI::Validator positive_number(double high) {
+    return number([=](double n) { return n > 0 && n <= high; },
+                  text("a number above 0", high < kLargest ? text(", at most ", high) : ""));
 }
 
 CLI::Validator number_from_0(double high) {

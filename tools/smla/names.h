@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,9 @@ Stage parse_stage(const std::string& option, const std::string& name);
 
 // Checks an option's value: a whole number within [low, high].
 CLI::Validator whole_number(int64_t low, int64_t high);
-// A number above 0.
-CLI::Validator positive_number();
+// A number above 0, at most `high`.
+constexpr double kLargest = std::numeric_limits<double>::max();
+CLI::Validator positive_number(double high = kLargest);
 // A number from 0 to `high`.
 CLI::Validator number_from_0(double high);
 
