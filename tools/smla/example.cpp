@@ -48,7 +48,7 @@ void prepare(const fs::path& folder, bool force) {
     std::error_code error;
     fs::create_directories(folder, error);
     const bool empty = !error && fs::is_empty(folder, error);
-    if (error) fail(SMLA_IO_ERROR, folder.string(), error.message(), "a folder that can be made");
+    if (error) fail(SMLA_IO_ERROR, "--out " + folder.string(), error.message(), "a folder that can be made");
     SMLA_CHECK(empty || force || made_here(folder), "--out", folder.string() + ", which holds other files",
                "a new or empty folder, one that smla example made, or --force to write into it");
 }
