@@ -102,6 +102,9 @@ void read_ropes(const ObjectReader& reader, HybridConfig& hybrid) {
         hybrid.rope.theta = nested->number("rope_theta", kMinTheta, kMaxTheta, hybrid.rope.theta);
         if (main) read_rope(*main, false, hybrid.rope);
         if (compress) read_rope(*compress, false, hybrid.compress_rope);
+        // without it, and in this spelling alone, transformers scales rotated channels
+        if (main && compress && hybrid.compress_rope.yarn && !compress->has("attention_factor"))
+            compress->add("attention_factor", "absent", "1");
     }
     // The flat object is the scaling of the compressing layers only; its theta is theirs as well, not the
     // main one.

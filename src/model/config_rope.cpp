@@ -4,14 +4,19 @@ namespace smla {
 
 namespace {
 
-// transformers scales the softmax by mscale_all_dim and cos/sin by the ratio of both magnitudes; every
-// published model has both equal (ratio 1). Other models are refused rather than computed slightly wrong.
-double read_magnitude(const ObjectReader& reader) {
+// transformers scales the softmax by mscale_all_dim and cos/sin by attention_factor; where that is absent, by
+// the ratio of both magnitudes, or by one of its own if one of them is 0. Every published model has both
+// equal (ratio 1). Other models are refused rather than computed slightly wrong.
+double read_magnitude(const ObjectReader& reader, double factor) {
+    if (reader.has("attention_factor")) return reader.number("mscale_all_dim", 0, 1000, 0);
     const double all = reader.number("mscale_all_dim", 0, 1000);
     const double mscale = reader.number("mscale", 0, 1000);
-    if (mscale != all && reader.good({"mscale", "mscale_all_dim"}))
+    if (!reader.good({"mscale", "mscale_all_dim", "factor"})) return all;
+    if (mscale != all)
         reader.add("mscale", text(mscale),
                    text("the value of mscale_all_dim, ", all, ": rotated channels stay unscaled"));
+    else if (all == 0 && factor > 1)
+        reader.add("mscale_all_dim", "0", "more, or attention_factor 1: rotated channels stay unscaled");
     return all;
 }
 
@@ -21,11 +26,12 @@ Yarn read_yarn(const ObjectReader& reader, bool dsa) {
     yarn.original_positions = reader.number("original_max_position_embeddings", 1, 1e12);
     yarn.beta_fast = reader.number("beta_fast", 1e-6, 1e6, 32);
     yarn.beta_slow = reader.number("beta_slow", 1e-6, 1e6, 1);
-    yarn.truncate = reader.boolean("truncate", true);
+    const bool truncate = reader.boolean("truncate", true);
+    yarn.truncate = truncate || !dsa;  // so transformers: V4 truncates whatever its config says
     if (yarn.beta_fast < yarn.beta_slow && reader.good({"beta_fast", "beta_slow"}))
         reader.add("beta_fast", text(yarn.beta_fast), text("at least beta_slow, ", yarn.beta_slow));
     yarn.place = reader.path("");
-    if (dsa) yarn.mscale = read_magnitude(reader);
+    if (dsa) yarn.mscale = read_magnitude(reader, yarn.factor);
     // V4 has no magnitude: transformers and vLLM pin the factor to 1, whatever the mscale members say.
     const double factor = reader.number("attention_factor", 0, 1000, 1);
     if (factor != 1 && reader.good({"attention_factor"}))

@@ -90,7 +90,10 @@ HybridWeights load_hybrid_weights(const Checkpoint& checkpoint, const AttentionC
     out.q_b = reader.matrix(at.names("wq_b.weight", {"q_b_proj.weight"}), heads * hybrid.head_dim,
                             common.q_lora_rank);
     out.kv = reader.matrix(at.names("wkv.weight", {"kv_proj.weight"}), hybrid.head_dim, hidden);
-    out.kv_norm = reader.vector(at.names("kv_norm.weight", {"kv_norm.weight"}), hybrid.head_dim);
+    // transformers 5.17 turns the last name into the second when it writes a checkpoint
+    std::vector<std::string> kv_norm = at.names("kv_norm.weight", {"kv_norm.weight"});
+    if (at.original) kv_norm.push_back(at.attention + "norm.weight");
+    out.kv_norm = reader.vector(kv_norm, hybrid.head_dim);
     out.sink = reader.vector(at.names("attn_sink", {"sinks"}), heads);
     out.out_a = reader.matrix(at.names("wo_a.weight", {"o_a_proj.weight"}), out_rows,
                               heads / hybrid.o_groups * hybrid.head_dim);

@@ -38,6 +38,12 @@ struct CopyOfD1 {
             if (each.name == tensor) each.tensor.shape[each.tensor.ndim - 1] = 0;
         write_safetensors(path(), list);
     }
+    void remove(const std::string& tensor) const {
+        std::vector<NamedTensor> list;
+        for (const std::string& name : original.names())
+            if (name != tensor) list.push_back({name, original.tensor(name).view});
+        write_safetensors(path(), list);
+    }
 };
 
 TEST(CliGolden, ADemandedKernelMustRunOnEveryFile) {
@@ -63,6 +69,30 @@ TEST(CliGolden, AnIntermediateWithoutValuesIsAMiss) {
         copy.empty(tensor);
         EXPECT_EQ(run_tool(verify({copy.path(), "--engine", "reference"})).code, 1) << tensor;
     }
+}
+
+// Without the output in double, double is compared with one in f32, by its tolerance.
+TEST(CliGolden, AFileWithoutAnOutputInDouble) {
+    const CopyOfD1 copy;
+    ASSERT_TRUE(copy.original.has("ref.y"));
+    copy.remove("ref.y");
+    EXPECT_EQ(json_of(verify({copy.path(), "--engine", "reference"}))["pass"], true);
+}
+
+TEST(CliGolden, AFileThatIsRefusedDoesNotStopTheOthers) {
+    const CopyOfD1 copy;
+    json changed = copy.about;
+    changed["config"]["attention_bias"] = true;
+    copy.write(changed);
+    const std::string d1 = kGoldens + "D1.safetensors";
+    const Finished run = run_tool(verify({copy.path(), d1, "--engine", "reference"}));
+    EXPECT_EQ(run.code, 2);
+    EXPECT_NE(run.err.find("attention_bias"), std::string::npos) << run.err;
+    const json found = json::parse(run.out);
+    EXPECT_EQ(found["refused"], 1);
+    EXPECT_GT(found["ran"], 0);
+    EXPECT_EQ(found["failed"], 0);
+    EXPECT_EQ(found["pass"], false);
 }
 
 TEST(CliGolden, NumbersAreNeverCutToFit) {

@@ -367,6 +367,33 @@ TEST(Config, Rope) {
     EXPECT_NEAR(parse(with(test::kV32, "rope_scaling", "null")).softmax_scale(), 1 / std::sqrt(192.0), 1e-16);
 }
 
+// What transformers makes of rotated channels, as far as they stay unscaled.
+TEST(Config, RopeMagnitude) {
+    const auto yarn = [](const std::string& more) {
+        return with(
+            test::kV32, "rope_scaling",
+            R"({"rope_type": "yarn", "factor": 40, "original_max_position_embeddings": 4096)" + more + "}");
+    };
+    bad(yarn(R"(, "mscale": 0, "mscale_all_dim": 0)"), "rope_scaling.mscale_all_dim", "0");
+    EXPECT_EQ(
+        parse(yarn(R"(, "mscale": 0, "mscale_all_dim": 0, "attention_factor": 1)")).dsa->rope.yarn->mscale,
+        0);
+    EXPECT_EQ(parse(yarn(R"(, "attention_factor": 1)")).dsa->rope.yarn->mscale, 0);
+    EXPECT_EQ(
+        parse(yarn(R"(, "mscale": 3, "mscale_all_dim": 2, "attention_factor": 1)")).dsa->rope.yarn->mscale,
+        2);
+
+    const std::string flat =
+        R"({"rope_type": "yarn", "factor": 16, "original_max_position_embeddings": 65536)";
+    const AttentionConfig v4 =
+        parse(with(test::v4_flash(), "rope_scaling", flat + R"(, "truncate": false})"));
+    EXPECT_TRUE(v4.hybrid->compress_rope.yarn->truncate);
+    EXPECT_FALSE(parse(yarn(R"(, "attention_factor": 1, "truncate": false)")).dsa->rope.yarn->truncate);
+    const std::string main = R"({"main": {"rope_type": "default", "rope_theta": 10000}, "compress": )";
+    bad(with(test::v4_flash(), "rope_parameters", main + flat + "}}"),
+        "rope_parameters.compress.attention_factor", "absent");
+}
+
 TEST(Config, Quantization) {
     EXPECT_EQ(parse(test::kV32).common.weight_block_rows, 128);
     const AttentionConfig config =

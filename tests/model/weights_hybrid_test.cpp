@@ -111,6 +111,13 @@ TEST(HybridWeights, OlderTransformersWithoutScorer) {
                 store.tensor(prefix + "weights_proj.weight"));
 }
 
+TEST(HybridWeights, TheNormOfKeysAsTransformersWritesItBack) {
+    Store store = own_store("model.layers.0.attn.", 0);
+    store.rename("model.layers.0.attn.kv_norm.weight", "model.layers.0.attn.norm.weight");
+    expect_same(load_hybrid_weights(store.open(), hybrid_config(), 0).kv_norm,
+                store.tensor("model.layers.0.attn.norm.weight"));
+}
+
 TEST(HybridWeights, MtpLayersAndInputNorm) {
     Store store = own_store("mtp.0.attn.", 3);
     store.add("mtp.0.attn_norm.weight", SMLA_BF16, {24});

@@ -32,6 +32,7 @@ std::vector<Checked> check_streams(Context& context, const Golden& golden, const
 
 // Share of the file's selected positions that the layer selected too.
 double topk_overlap(const Golden& golden, size_t layer, const LayerResult& result);
+double topk_overlap(const Rows& wanted, const LayerResult& result);
 
 // attend again in double on the same cache and rows: max over rms, and L2.
 Difference recheck_attend(const smla_attend_args& args);

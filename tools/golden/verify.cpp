@@ -11,10 +11,12 @@ namespace {
 
 // Quantised caches, with the file's own selection: an engine against the reference on the same cache bytes
 // and rows, in f32 arithmetic and in bf16; and the reference on that cache against the file, where the error
-// that the format must leave is predicted (predicted_e4m3_error) and a tenth more allowed. fp8 and fp4
-// index keys may flip a few picks.
-constexpr double kSameCacheF32 = 5e-5, kSameCacheBf16L2 = 1e-2, kOverPrediction = 1.1;
-constexpr double kOverlapFp8 = 0.97, kOverlapFp4 = 0.85;
+// that the format must leave is predicted (predicted_e4m3_error). The prediction is a mean: of 200 files with
+// one head or large sinks some came to 1.25 of it, as a model that rounds and nothing else does.
+constexpr double kSameCacheF32 = 5e-5, kSameCacheBf16L2 = 1e-2, kOverPrediction = 1.3;
+// fp8 and fp4 index keys may flip a few picks, of one or two any share; engines flip the same ones.
+constexpr double kOverlap = 0.97, kOverlapFp8 = 0.97, kOverlapFp4 = 0.85;
+constexpr int64_t kManyPicks = 8;
 constexpr double kChunkedY = 2e-5;  // chunks against the whole, in f32
 
 std::string format_name(smla_format id) { return find_format(id)->name; }
@@ -255,12 +257,19 @@ private:
         attempt(engine, run, "own topk", [&](Context& on, Combination& out) {
             const auto results = run_golden(on, golden_, run);
             note_kernels(on, out, results);
+            Context reference = context(SMLA_ENGINE_REFERENCE);
+            const auto exact = run_golden(reference, golden_, run);
             const double limit = format == SMLA_INDEX_FP8_132 ? kOverlapFp8 : kOverlapFp4;
-            for (size_t i = 0; i < results.size(); ++i)
-                if (results[i].seen.count("topk"))
-                    out.checked.push_back({"mid.topk" + golden_.layers[i].suffix,
-                                           1 - topk_overlap(golden_, i, results[i]), 1 - limit,
-                                           "1 - overlap"});
+            for (size_t i = 0; i < results.size(); ++i) {
+                const std::string suffix = golden_.layers[i].suffix, name = "mid.topk" + suffix;
+                if (!results[i].seen.count("topk")) continue;
+                out.checked.push_back({"topk of the reference" + suffix,
+                                       1 - topk_overlap(exact[i].seen.at("topk"), results[i]), 1 - kOverlap,
+                                       "1 - overlap"});
+                if (golden_.has(name) && golden_.shape(name).back() >= kManyPicks)
+                    out.checked.push_back(
+                        {name, 1 - topk_overlap(golden_, i, results[i]), 1 - limit, "1 - overlap"});
+            }
         });
     }
 

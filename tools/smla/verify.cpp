@@ -71,23 +71,32 @@ int verify_files(const Tool& tool, const Options& options) {
     Document rows = Document::array();
     int64_t ran = 0, skipped = 0, failed = 0;
     std::vector<std::string> idle;  // files of which nothing ran, or not with the kernel that is demanded
+    std::vector<Error> refused;     // files that say something impossible; the others run
     Progress progress(int64_t(options.files.size()));
     for (const std::string& file : options.files) {
         progress.advance(0, file);
-        const golden::Golden golden = golden::load_golden(file);
         bool as_demanded = false;
-        golden::verify_golden(golden, verify, [&](const Combination& combination) {
+        const auto report = [&](const Combination& combination) {
             as_demanded |= combination.as_demanded;
             (combination.ran() ? ran : skipped) += 1;
             failed += combination.ran() && !combination.pass();
             if (tool.json()) rows.push_back(combination_json(combination));
             else if (!options.quiet || (combination.ran() && !combination.pass()))
                 tool.print(line(combination));
-        });
+        };
+        try {
+            const golden::Golden golden = golden::load_golden(file);
+            golden::verify_golden(golden, verify, report);
+            if (!as_demanded) idle.push_back(golden.name);
+        } catch (const Error& error) {
+            if (options.files.size() == 1) throw;
+            refused.push_back(error);
+            tool.note(text("error: ", file, ": ", error.what()));
+        }
         progress.advance(1, file);
-        if (!as_demanded) idle.push_back(golden.name);
     }
-    const bool pass = idle.empty() && failed == 0;
+    if (!refused.empty() && ran == 0) throw Error(refused.front());
+    const bool pass = idle.empty() && refused.empty() && failed == 0;
     if (!idle.empty())
         tool.note(text("nothing ran ", verify.kernel.empty() ? "" : "with " + verify.kernel + " ", "of ",
                        joined(idle)));
@@ -97,12 +106,14 @@ int verify_files(const Tool& tool, const Options& options) {
                             {"skipped", skipped},
                             {"failed", failed},
                             {"nothing_ran", idle},
+                            {"refused", refused.size()},
                             {"pass", pass}});
     else
-        tool.print(fmt::format("{} files: {} combinations ran, {} failed, {} skipped: {}\n",
-                               options.files.size(), ran, failed, skipped,
-                               pass ? paint(Colour::green, "pass") : paint(Colour::red, "FAIL")));
-    return pass ? kOk : kFailedCheck;
+        tool.print(
+            fmt::format("{} files, {} of them refused: {} combinations ran, {} failed, {} skipped: {}\n",
+                        options.files.size(), refused.size(), ran, failed, skipped,
+                        pass ? paint(Colour::green, "pass") : paint(Colour::red, "FAIL")));
+    return !refused.empty() ? exit_code(refused.front().status) : pass ? kOk : kFailedCheck;
 }
 
 }  // namespace
