@@ -12,16 +12,13 @@ void append_hex(std::string& out, char byte) {
 
 std::string without_controls(std::string_view raw) {
     std::string out;
-    for (size_t i = 0; i < raw.size(); ++i) {
-        const auto at = [&](size_t j) { return j < raw.size() ? static_cast<unsigned char>(raw[j]) : 0u; };
-        if (at(i) == 0xc2 && at(i + 1) >= 0x80 && at(i + 1) < 0xa0) {  // U+0080 to U+009F
-            append_hex(out, raw[i]);
-            append_hex(out, raw[++i]);
-        } else if (at(i) < 0x20 || at(i) == 0x7f) {
-            append_hex(out, raw[i]);
-        } else {
-            out += raw[i];
-        }
+    unsigned before = 0;
+    for (const char c : raw) {
+        const unsigned byte = static_cast<unsigned char>(c);
+        const bool c1 = before == 0xc2 && byte >= 0x80 && byte < 0xa0;
+        if (byte < 0x20 || byte == 0x7f || c1) append_hex(out, c);
+        else out += c;
+        before = byte;
     }
     return out;
 }

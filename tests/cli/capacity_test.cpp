@@ -149,12 +149,8 @@ TEST(CliCapacity, Errors) {
     EXPECT_EQ(error_of({"capacity", "--model", v32.path(), "--context", "0"}, 2)["field"], "--context");
     const auto memory = error_of({"capacity", "--model", v32.path(), "--memory", "1e300"}, 2);
     EXPECT_EQ(memory["wanted"], "a number above 0, at most 1e+09");
-    EXPECT_GT(total(capacity(kV32, {"--memory", "1e9", "--context", "1", "--page-tokens", "1"}),
-                    "requests_that_fit"),
-              1e13);
     const auto layers = error_of({"capacity", "--model", v32.path(), "--layers", "70"}, 2);
     EXPECT_EQ(layers["field"], "--layers");
-    EXPECT_EQ(layers["got"], "70");
     EXPECT_EQ(layers["wanted"], "1 to 62, the layers of the model");
     EXPECT_EQ(total(capacity(kV32, {"--layers", "62"}), "layers"), 62);
 }

@@ -2,9 +2,7 @@
 
 #include "model/json.h"
 
-#include <algorithm>
 #include <filesystem>
-#include <limits>
 
 namespace smla::golden {
 
@@ -12,31 +10,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a member must be, in words; nlohmann would cut a number to fit.
-template <class T>
-struct Kind {
-    static bool fits(const Json& json) {
-        if constexpr (std::is_integral_v<T>) {
-            if (json.is_number_unsigned())
-                return json.get<uint64_t>() <= uint64_t(std::numeric_limits<T>::max());
-            return json.is_number_integer() && json.get<int64_t>() >= std::numeric_limits<T>::min();
-        }
-        if (std::is_same_v<T, double>) return json.is_number();
-        return std::is_same_v<T, Json> || json.is_string();
-    }
-    static std::string name() {
-        if constexpr (std::is_integral_v<T>)
-            return text("a whole number up to ", std::numeric_limits<T>::max());
-        return std::is_same_v<T, double> ? "a number" : "a string";
-    }
-};
-template <class T>
-struct Kind<std::vector<T>> {
-    static bool fits(const Json& json) {
-        return json.is_array() && std::all_of(json.begin(), json.end(), Kind<T>::fits);
-    }
-    static std::string name() { return "a list, each " + Kind<T>::name(); }
-};
+// What a member of a type is, in words.
+const char* kind(double) { return "a number"; }
+const char* kind(int32_t) { return "a whole number below 2^31"; }
+const char* kind(int64_t) { return "a whole number"; }
+const char* kind(const std::string&) { return "a string"; }
+const char* kind(const std::vector<int32_t>&) { return "a list of whole numbers below 2^31"; }
+const char* kind(const std::vector<std::vector<int32_t>>&) { return "lists of whole numbers below 2^31"; }
+const char* kind(const Json&) { return "a value"; }
 
 template <class T>
 T member(const Json& json, const std::string& file, const char* name, T fallback, bool required) {
@@ -46,9 +27,12 @@ T member(const Json& json, const std::string& file, const char* name, T fallback
             fail(SMLA_DATA_ERROR, text(file, ": ", name), "absent", "a member of a golden file's JSON");
         return fallback;
     }
-    if (!Kind<T>::fits(*found))
-        fail(SMLA_DATA_ERROR, text(file, ": ", name), json_text(*found), Kind<T>::name());
-    return found->get<T>();
+    try {
+        T value = found->get<T>();
+        if (Json(value) == *found) return value;  // nlohmann cuts numbers to fit
+    } catch (const Json::exception&) {
+    }
+    fail(SMLA_DATA_ERROR, text(file, ": ", name), json_text(*found), kind(fallback));
 }
 
 // The config as a checkpoint would spell it: the case's, the layer's own members, and what names the model.

@@ -114,7 +114,6 @@ private:
         } catch (const Error& error) {
             if (error.status != SMLA_UNSUPPORTED) throw;
             out.skipped = error.wanted + " (" + error.got + ")";
-            out.as_demanded = false;
         }
         report_(out);
     }
@@ -197,7 +196,6 @@ private:
             out.kv_format = format_name(kv);
             out.index_format = golden_.layers[0].config.indexer ? format_name(index) : "";
             out.skipped = error.wanted;
-            out.as_demanded = false;
             report_(out);
             return false;
         }

@@ -22,7 +22,7 @@ struct Combination {
     std::string kernel;  // that attend ran
     std::vector<Checked> checked;
     std::string skipped;      // why it did not run; empty: it ran
-    bool as_demanded = true;  // ran, and with it every kernel that was demanded
+    bool as_demanded = true;  // if it ran: so did every kernel that was demanded
 
     bool ran() const { return skipped.empty(); }
     bool pass() const;

@@ -23,17 +23,10 @@ constexpr const char* kHidden = "hidden.safetensors";  // written first: it tell
 constexpr const char* kCase = "case";
 
 void write_text(const fs::path& path, const std::string& content) {
-    const fs::path temporary = path.string() + ".tmp";
-    std::ofstream file(temporary, std::ios::binary);
+    std::ofstream file(path, std::ios::binary);
     file << content;
     file.close();
-    std::error_code error;
-    if (file) fs::rename(temporary, path, error);
-    if (file && !error) return;
-    std::error_code ignored;
-    fs::remove(temporary, ignored);
-    fail(SMLA_IO_ERROR, path.string(), error ? error.message() : "cannot be written",
-         "a file that can be written or replaced");
+    if (!file) fail(SMLA_IO_ERROR, path.string(), "cannot be written", "a file that can");
 }
 
 bool made_here(const fs::path& folder) {

@@ -5,6 +5,8 @@
 #include "model/backend_config.h"
 #include "model_info.h"
 
+#include <set>
+
 namespace smla::cli {
 
 namespace {
@@ -24,15 +26,11 @@ int64_t telling_layer(const AttentionConfig& config) {
 
 // A word that no backend has is a slip of the pen; one that only others have, they refuse themselves.
 void check_cache_type(const std::string& given) {
-    std::vector<std::string> known;
-    const auto add = [&](std::string_view name) {
-        if (std::find(known.begin(), known.end(), name) == known.end()) known.emplace_back(name);
-    };
-    for (const Backend* backend : all_backends()) {
-        for (const CacheType& type : backend->cache_types) add(type.name);
-        for (const char* type : backend->published.cache_types) add(type);
-    }
-    if (!find_format(std::string_view(given))) parse_choice("--kv-dtype", given, known);
+    std::set<std::string> known;
+    for (const Backend* backend : all_backends())
+        for (const CacheType& type : backend->cache_types) known.insert(type.name);
+    if (!find_format(std::string_view(given)))
+        parse_choice("--kv-dtype", given, {known.begin(), known.end()});
 }
 
 Document as_json(const Selection& selection, const BackendConfig& config) {

@@ -77,7 +77,7 @@ int verify_files(const Tool& tool, const Options& options) {
         progress.advance(0, file);
         bool as_demanded = false;
         const auto report = [&](const Combination& combination) {
-            as_demanded |= combination.as_demanded;
+            as_demanded |= combination.ran() && combination.as_demanded;
             (combination.ran() ? ran : skipped) += 1;
             failed += combination.ran() && !combination.pass();
             if (tool.json()) rows.push_back(combination_json(combination));
@@ -97,9 +97,7 @@ int verify_files(const Tool& tool, const Options& options) {
     }
     if (!refused.empty() && ran == 0) throw Error(refused.front());
     const bool pass = idle.empty() && refused.empty() && failed == 0;
-    if (!idle.empty())
-        tool.note(text("nothing ran ", verify.kernel.empty() ? "" : "with " + verify.kernel + " ", "of ",
-                       joined(idle)));
+    if (!idle.empty()) tool.note(text("nothing ran as demanded of ", joined(idle)));
     if (tool.json())
         tool.print(Document{{"combinations", rows},
                             {"ran", ran},
