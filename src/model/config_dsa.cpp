@@ -15,9 +15,9 @@ void read_index_sharing(const ObjectReader& reader, DsaConfig& dsa) {
             dsa.has_indexer.push_back(!is_string(type, "shared"));
         }
     } else if (const std::optional<std::string> pattern = reader.string("index_topk_pattern")) {
-        if (pattern->empty() || pattern->size() > size_t(kMaxLayers))
+        if (pattern->size() > size_t(kMaxLayers))
             return reader.add("index_topk_pattern", text(pattern->size(), " layers"),
-                              text("1 to ", kMaxLayers));
+                              text("at most ", kMaxLayers));
         for (size_t i = 0; i < pattern->size(); ++i) {
             const char letter = (*pattern)[i];
             if (letter != 'F' && letter != 'S')

@@ -18,8 +18,7 @@ public:
     explicit Findings(std::string source) : source_(std::move(source)) {}
 
     void add(std::string field, std::string got, std::string wanted);
-    // What a part of the file, or a file beside it, threw; the same fault once. One that cannot be read makes
-    // the whole an error of that kind.
+    // What a part of the file threw, once; a part that cannot be read makes the whole an error of that kind.
     void add(const Error& error);
     bool empty() const { return list_.empty(); }
     bool has(const std::string& field) const;

@@ -34,7 +34,6 @@ private:
     };
     static const Dtypes kPlain, kScale, kMatrix;
 
-    // The stored tensor, and which of `names` it has; without data if it was reported instead.
     HostTensor find(const std::vector<std::string>& names, std::initializer_list<int64_t> shape,
                     const Dtypes& dtypes, std::string& name);
     std::string field(const std::string& name) const;

@@ -85,7 +85,7 @@ private:
         return run;
     }
 
-    // The reference has no kernel to demand: where one is demanded, its runs show nothing of that kernel.
+    // No kernel is demanded of the reference: its runs show nothing of one.
     void note_kernels(const Context& on, Combination& out, const std::vector<LayerResult>& results) const {
         const auto name = [](const LayerResult& layer, size_t stage) {
             const char* kernel = layer.records[stage].kernel;

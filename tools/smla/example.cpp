@@ -20,7 +20,6 @@ struct Options {
 };
 
 constexpr const char* kHidden = "hidden.safetensors";  // written first: it tells whose folder this is
-constexpr const char* kCase = "case";
 
 void write_text(const fs::path& path, const std::string& content) {
     std::ofstream file(path, std::ios::binary);
@@ -31,7 +30,7 @@ void write_text(const fs::path& path, const std::string& content) {
 
 bool made_here(const fs::path& folder) {
     try {
-        return SafetensorsFile::open((folder / kHidden).string()).metadata().count(kCase) != 0;
+        return SafetensorsFile::open((folder / kHidden).string()).metadata().count("case") != 0;
     } catch (const Error&) {
         return false;
     }
@@ -77,7 +76,7 @@ int example(const Tool& tool, const Options& options) {
     expected.add(golden, y, "y");
     if (golden.has("mid.topk" + layer.suffix)) expected.add(golden, "mid.topk" + layer.suffix, "topk");
 
-    const std::map<std::string, std::string> about{{kCase, golden.name},
+    const std::map<std::string, std::string> about{{"case", golden.name},
                                                    {"layer", std::to_string(layer.index)}};
     write_safetensors((folder / kHidden).string(), input.tensors, about);
     write_text(folder / "config.json", layer.config_json + "\n");

@@ -24,7 +24,7 @@ int64_t telling_layer(const AttentionConfig& config) {
     return 0;
 }
 
-// A word that no backend has is a slip of the pen; one that only others have, they refuse themselves.
+// What only other backends have, these refuse themselves.
 void check_cache_type(const std::string& given) {
     std::set<std::string> known;
     for (const Backend* backend : all_backends())

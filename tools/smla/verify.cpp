@@ -70,7 +70,7 @@ int verify_files(const Tool& tool, const Options& options) {
     verify.kernel = options.context.kernel;
     Document rows = Document::array();
     int64_t ran = 0, skipped = 0, failed = 0;
-    std::vector<std::string> idle;  // files of which nothing ran, or not with the kernel that is demanded
+    std::vector<std::string> idle;  // files of which nothing ran as demanded
     std::vector<Error> refused;     // files that say something impossible; the others run
     Progress progress(int64_t(options.files.size()));
     for (const std::string& file : options.files) {
