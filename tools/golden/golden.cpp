@@ -10,15 +10,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What a member of a type is, in words.
-const char* kind(double) { return "a number"; }
-const char* kind(int32_t) { return "a whole number below 2^31"; }
-const char* kind(int64_t) { return "a whole number"; }
-const char* kind(const std::string&) { return "a string"; }
-const char* kind(const std::vector<int32_t>&) { return "a list of whole numbers below 2^31"; }
-const char* kind(const std::vector<std::vector<int32_t>>&) { return "lists of whole numbers below 2^31"; }
-const char* kind(const Json&) { return "a value"; }
-
 template <class T>
 T member(const Json& json, const std::string& file, const char* name, T fallback, bool required) {
     const auto found = json.find(name);
@@ -32,7 +23,10 @@ T member(const Json& json, const std::string& file, const char* name, T fallback
         if (Json(value) == *found) return value;  // nlohmann cuts numbers to fit
     } catch (const Json::exception&) {
     }
-    fail(SMLA_DATA_ERROR, text(file, ": ", name), json_text(*found), kind(fallback));
+    fail(SMLA_DATA_ERROR, text(file, ": ", name), json_text(*found),
+         std::is_same_v<T, double>        ? "a number"
+         : std::is_same_v<T, std::string> ? "a string"
+                                          : "whole numbers below 2^31");
 }
 
 // The config as a checkpoint would spell it: the case's, the layer's own members, and what names the model.
