@@ -60,7 +60,8 @@ typedef struct smla_plan_batch {
     int32_t tokens;              /* T, padding included; 0: query_start_loc[R] */
     smla_tensor query_start_loc; /* [R+1] i32, from 0, ascending: tokens [q[r], q[r+1]) belong to request r */
     smla_tensor seq_lens; /* [R] i32: tokens of the request after this step, at least its query tokens */
-    smla_tensor rope_positions; /* [N] i64 or i32, N >= query tokens. Optional: the order in the request */
+    smla_tensor rope_positions; /* [N] i64 or i32, N >= query tokens; values fit int32. Optional: the order in
+                                   the request */
     smla_plan_group primary, window, compressed, index, state, index_state;
     smla_stream stream; /* of plans on a GPU: the kernels are queued here */
 } smla_plan_batch;
@@ -76,7 +77,8 @@ SMLA_API void smla_plan_destroy(smla_plan* plan);
  * whose replays follow what the tensors then hold (T, R and the addresses are the captured ones). `tokens`
  * must be given, and shapes alone are checked: numbers that a host build would refuse make padding instead.
  * query_start_loc counts as 0, then as its running maximum, cut at T. A request shorter than its query tokens
- * or longer than max_seq_len has none: they become padding. Positions past the columns of a table have row
+ * or longer than max_seq_len has none: they become padding, as does a token whose rope position does not fit
+ * int32. Positions past the columns of a table have row
  * -1, a token past the end of `slots` has none, one past rope_positions takes its order in the request, and
  * ragged numbers stop at 2^31 - 1. */
 SMLA_API smla_status smla_plan_build(smla_plan* plan, const smla_plan_batch* batch);

@@ -130,6 +130,14 @@ void check_plan(const PlanMaxima& maxima) {
                "args.max_seq_len", maxima.max_seq_len, "max_tokens * max_seq_len / ratio below 2^44");
 }
 
+void check_positions(const char* field, const Tensor& positions, int64_t count) {
+    for (int64_t t = 0; t < count; ++t) {
+        const int64_t position = load_int(positions, t);
+        SMLA_CHECK(fits_int32(position), text(field, "[", t, "]"), position,
+                   text(INT32_MIN, " to ", INT32_MAX, ": int32"));
+    }
+}
+
 BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch, bool readable) {
     BatchSize size;
     check_tensor("batch.seq_lens", batch.seq_lens, kInt32, {kAny});
@@ -156,9 +164,11 @@ BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch, bool rea
             size.tokens >= 1 && size.tokens <= maxima.max_tokens, "batch.tokens", batch.tokens,
             text("1 to max_tokens (", maxima.max_tokens, "): a GPU's query_start_loc is not read here"));
     }
-    if (check_optional("batch.rope_positions", batch.rope_positions, kInts, {kAny}))
+    if (check_optional("batch.rope_positions", batch.rope_positions, kInts, {kAny})) {
         SMLA_CHECK(batch.rope_positions.shape[0] >= size.query_tokens, "batch.rope_positions.shape[0]",
                    batch.rope_positions.shape[0], text(size.query_tokens, " query tokens or more"));
+        if (readable) check_positions("batch.rope_positions", batch.rope_positions, size.query_tokens);
+    }
     for (const GroupSpec& spec : kGroups) check_group(maxima, batch, spec, size);
     return size;
 }

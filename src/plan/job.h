@@ -99,11 +99,14 @@ SMLA_HOST_DEVICE inline int32_t within_int32(int64_t value) {
     return value > INT32_MAX ? INT32_MAX : int32_t(value);
 }
 
+SMLA_HOST_DEVICE inline bool fits_int32(int64_t value) { return value == int32_t(value); }
+
 // Token t, one of request's, whose tokens are [starts[request], starts[request + 1]).
 SMLA_HOST_DEVICE inline PlanToken token_of(const PlanJob& job, const int32_t* starts, int64_t request,
                                            int64_t t) {
     const int32_t length = request_length(job, request, starts[request + 1] - starts[request]);
     if (length < 0) return {};
+    if (job.rope.given && t < job.rope.count && !fits_int32(job.rope.at(t))) return {};
     return {int32_t(request), length - int32_t(starts[request + 1] - t), true};
 }
 

@@ -19,6 +19,8 @@ struct BatchSize {
 };
 
 void check_plan(const PlanMaxima& maxima);
+// Throws unless the first `count` fit int32, as which a plan keeps them.
+void check_positions(const char* field, const Tensor& positions, int64_t count);
 // Throws before anything is written; allocates nothing unless it throws. What lies on a GPU is not read.
 BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch, bool readable = true);
 

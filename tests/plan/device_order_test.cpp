@@ -85,6 +85,23 @@ TEST(PlanDeviceOrder, GarbageBecomesPadding) {
     }
 }
 
+// The other tokens of the request stay what they are.
+TEST(PlanDeviceOrder, ARopePositionThatIsNotInt32MakesPadding) {
+    PlanMaxima maxima{};
+    maxima.groups = SMLA_PLAN_PRIMARY;
+    maxima.max_tokens = maxima.max_seq_len = 8;
+    maxima.max_requests = 1;
+    Plan plan(maxima, device_order());
+    Batch batch;
+    add_request(batch, 3, 5);
+    set_table(batch, kPrimary, 2, 4);
+    batch.tokens = 3;
+    batch.rope = {7, int64_t(1) << 32, 9};
+    plan.build(batch.view());
+    EXPECT_EQ(values_of(plan.fields().rope_position), (std::vector<int64_t>{7, 0, 9}));
+    EXPECT_EQ(values_of(plan.fields().primary_slot), (std::vector<int64_t>{2, -1, 4}));
+}
+
 TEST(PlanDeviceOrder, WhatIsRefused) {
     Dice dice(3);
     PlanMaxima maxima = random_maxima(dice);

@@ -120,6 +120,9 @@ TEST(PlanRefusals, Lengths) {
     EXPECT_EQ(refused([](Batch& b) { b.tokens = 9; }), "batch.tokens");
     EXPECT_EQ(refused([](Batch& b) { b.tokens = -1; }), "batch.tokens");
     EXPECT_EQ(refused([](Batch& b) { b.rope = {1, 2, 3, 4}; }), "batch.rope_positions.shape[0]");
+    const int64_t past = int64_t(1) << 31;
+    EXPECT_EQ(refused([&](Batch& b) { b.rope = {past - 1, -past, 0, 0, 0, past}; }), "accepted");
+    EXPECT_EQ(refused([&](Batch& b) { b.rope = {0, 1, 2, past, 4}; }), "batch.rope_positions[3]");
     EXPECT_EQ(refused([](Batch& b) {
                   for (int i = 0; i < 2; ++i) add_request(b, 0, 1);
               }),
