@@ -25,13 +25,6 @@ Handle& handle(Handle* pointer, const char* name) {
     return *pointer;
 }
 
-// A struct that the library fills in tells how large its caller made it.
-template <class Out>
-void check_room(const Out* out) {
-    SMLA_CHECK(out && out->struct_size >= sizeof(Out), "out.struct_size", out ? out->struct_size : 0u,
-               sizeof(Out));
-}
-
 BackendConfig read_config(const smla_backend_args* args) { return resolve_config(api::read_args(args)); }
 
 // Text of any length into the caller's buffer, by the rule of smla_explain_stage.
@@ -87,7 +80,7 @@ extern "C" {
 smla_status smla_describe_device(const char* name, smla_device_info* out) {
     return api::guard([&] {
         SMLA_CHECK(name, "name", "null", "the name of a device");
-        check_room(out);
+        api::check_room("out", out);
         const uint32_t size = out->struct_size;
         *out = describe_device(name);
         out->struct_size = size;
@@ -145,8 +138,7 @@ void smla_backend_destroy(smla_backend* backend) { delete backend; }
 smla_status smla_backend_get_info(const smla_backend* backend, smla_backend_info* info) {
     return api::guard([&] {
         const BackendInstance& on = handle(backend, "backend").instance;
-        SMLA_CHECK(info && info->struct_size >= sizeof(smla_backend_info), "info.struct_size",
-                   info ? info->struct_size : 0u, sizeof(smla_backend_info));
+        api::check_room("info", info);
         *info = {.struct_size = info->struct_size,
                  .family = on.backend->family,
                  .name = on.backend->name,
@@ -164,7 +156,7 @@ smla_status smla_backend_get_info(const smla_backend* backend, smla_backend_info
 smla_status smla_backend_cache_shape(const smla_backend* backend, int32_t group, int64_t pages,
                                      smla_cache_shape* out) {
     return api::guard([&] {
-        check_room(out);
+        api::check_room("out", out);
         const uint32_t size = out->struct_size;
         *out = handle(backend, "backend").instance.cache_shape(group, pages);
         out->struct_size = size;

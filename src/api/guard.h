@@ -75,6 +75,13 @@ Args read_args(const Args* args) {
     return out;
 }
 
+// A struct that the library fills in tells how large its caller made it.
+template <class Out>
+void check_room(const char* name, const Out* out) {
+    SMLA_CHECK(out, name, "null", "a struct to fill in");
+    SMLA_CHECK(out->struct_size >= sizeof(Out), text(name, ".struct_size"), out->struct_size, sizeof(Out));
+}
+
 inline Workspace read_workspace(const smla_workspace& workspace) {
     SMLA_CHECK(workspace.data || workspace.bytes == 0, "workspace.data", "null",
                text(workspace.bytes, " bytes"));

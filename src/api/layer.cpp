@@ -95,10 +95,8 @@ SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
     SessionOptions out;
     const bool f64 = layer.precision().activations == SMLA_F64;
     out.caches.kv = args.kv_format ? args.kv_format : f64 ? SMLA_ROW_F64 : SMLA_ROW_F32;
-    SMLA_CHECK(find_format(out.caches.kv), "args.kv_format", args.kv_format, "a record format");
-    const bool plain = format_bit(out.caches.kv) & kRowFormats;
+    const bool plain = find_format(out.caches.kv) && (format_bit(out.caches.kv) & kRowFormats);
     out.caches.index = args.index_format ? args.index_format : plain ? out.caches.kv : SMLA_INDEX_FP8_132;
-    SMLA_CHECK(find_format(out.caches.index), "args.index_format", args.index_format, "a record format");
     if (args.page_tokens) out.caches.page_tokens = args.page_tokens;
     if (args.max_requests) out.max_requests = args.max_requests;
     if (args.max_tokens) out.max_tokens = args.max_tokens;
@@ -129,8 +127,7 @@ void smla_layer_close(smla_layer* layer) { delete layer; }
 
 smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_info* info) {
     return api::guard([&] {
-        SMLA_CHECK(info && info->struct_size >= sizeof(smla_layer_info), "info.struct_size",
-                   info ? info->struct_size : 0u, sizeof(smla_layer_info));
+        api::check_room("info", info);
         const Layer& at = *handle(layer, "layer").layer;
         const AttentionConfig& config = at.config();
         const LayerKind kind = config.layer_kind(at.layer_index());
@@ -191,11 +188,8 @@ smla_status smla_session_forward(smla_session* session, const smla_session_step*
         SMLA_CHECK(copy.request_count >= 0, "step.request_count", copy.request_count, "0 or more");
         SMLA_CHECK(copy.requests || copy.request_count == 0, "step.requests", "null",
                    text(copy.request_count, " requests"));
-        std::vector<StepRequest> requests;
-        for (int32_t i = 0; i < copy.request_count; ++i)
-            requests.push_back({copy.requests[i].request, copy.requests[i].tokens});
         Session::Step inner;
-        inner.requests = requests;
+        inner.requests = {copy.requests, size_t(copy.request_count)};
         inner.hidden = copy.hidden;
         inner.out = copy.out;
         inner.rope_positions = copy.rope_positions;

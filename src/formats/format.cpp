@@ -21,15 +21,15 @@ struct Alias {
 constexpr Alias kAliases[] = {
     {"bf16_576", &kRowBf16}, {"bf16_512", &kRowBf16}, {"bf16", &kRowBf16}, {"f32", &kRowF32}};
 
+constexpr int64_t kMaxBytes = int64_t(1) << 56;
+}  // namespace
+
 std::string format_list(uint32_t allowed) {
     std::string out;
     for (const Format* format : kFormats)
         if (allowed & format_bit(format->id)) out += (out.empty() ? "" : ", ") + std::string(format->name);
     return out;
 }
-
-constexpr int64_t kMaxBytes = int64_t(1) << 56;
-}  // namespace
 
 std::span<const Format* const> all_formats() { return kFormats; }
 
@@ -95,12 +95,20 @@ static void check_strides(const char* field, const smla_cache& cache, const Form
 }
 
 // No scale is an error, never 1: a null one taken as 1 costs accuracy as the output grows (TRT-LLM #16916).
+std::string why_not_scale(const Format& format, float scale) {
+    if (format.scale != ScaleKind::per_tensor)
+        return scale == 0 || scale == 1 ? ""
+                                        : text("0 or 1: ", format.name, " has no scale for the whole cache");
+    if (scale > 0 && scale < std::numeric_limits<float>::infinity()) return "";
+    return text("a finite number above 0: ", format.name, " has one scale");
+}
+
 static void check_scale(const char* field, const smla_cache& cache, const Format& format) {
-    if (cache.scale_device && cache.device_type != SMLA_CPU) return;  // only its kernels can read it
-    const float scale = cache.scale_device ? *cache.scale_device : cache.scale;
-    SMLA_CHECK(scale > 0 && scale < std::numeric_limits<float>::infinity(),
-               text(field, cache.scale_device ? ".scale_device" : ".scale"), double(scale),
-               text("a finite number above 0: ", format.name, " has one scale"));
+    const bool pointer = cache.scale_device && format.scale == ScaleKind::per_tensor;
+    if (pointer && cache.device_type != SMLA_CPU) return;  // only its kernels can read it
+    const float scale = pointer ? *cache.scale_device : cache.scale;
+    const std::string wanted = why_not_scale(format, scale);
+    SMLA_CHECK(wanted.empty(), text(field, pointer ? ".scale_device" : ".scale"), double(scale), wanted);
 }
 
 void check_cache(const char* field, const smla_cache& cache, uint32_t allowed) {
@@ -127,10 +135,7 @@ void check_cache(const char* field, const smla_cache& cache, uint32_t allowed) {
                    (cache.pages - 1) * page_rows + cache.page_tokens <= kMaxRows,
                text(field, ".pages"), cache.pages, "rows that fit in int32");
     SMLA_CHECK(cache.reserved == 0, text(field, ".reserved"), cache.reserved, "0");
-    if (format->scale == ScaleKind::per_tensor) check_scale(field, cache, *format);
-    else
-        SMLA_CHECK(cache.scale == 0 || cache.scale == 1, text(field, ".scale"), double(cache.scale),
-                   text("0 or 1: ", format->name, " has no scale for the whole cache"));
+    check_scale(field, cache, *format);
     const int32_t width = resolved_width(*format, cache);
     check_strides(field, cache, *format, width);
     SMLA_CHECK(cache.data || cache.pages == 0 || shapes_only(), text(field, ".data"), "null",

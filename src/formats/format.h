@@ -59,9 +59,12 @@ constexpr uint32_t kKvFormats =
     kRowFormats | formats(SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584, SMLA_FP8_512, SMLA_FP8_528);
 constexpr uint32_t kIndexFormats = kRowFormats | formats(SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68);
 constexpr uint32_t kStateFormats = formats(SMLA_STATE_F32, SMLA_STATE_F64);
+std::string format_list(uint32_t allowed);  // "row_f64, row_f32, ..."
 
 // Throws unless the cache is of an allowed format with sane pages, strides, scale and memory.
 void check_cache(const char* field, const smla_cache& cache, uint32_t allowed);
+// What a cache's host scale has to be; empty: it is.
+std::string why_not_scale(const Format& format, float scale);
 size_t packed_page_bytes(const smla_cache& cache);  // what page_stride_bytes = 0 stands for
 size_t cache_bytes(const smla_cache& cache);        // from the first page to the end of the last
 

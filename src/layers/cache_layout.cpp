@@ -17,6 +17,20 @@ std::string why_not(const AttentionConfig& config, smla_format id, bool index) {
     return why_not_record(id, kv_width(config), config.common.rope_dim, config.hybrid.has_value());
 }
 
+void check_format(const char* field, smla_format id, uint32_t allowed, bool f64) {
+    const Format* format = find_format(id);
+    SMLA_CHECK(format && (allowed & format_bit(id)), field, format ? text(format->name) : text(id),
+               format_list(allowed));
+    SMLA_CHECK(id != SMLA_ROW_F64 || f64, field, format->name, "another format: activations are not f64");
+}
+
+void check_choice(const CacheChoice& choice) {
+    check_format("kv_format", choice.kv, kKvFormats, choice.f64);
+    check_format("index_format", choice.index, kIndexFormats, choice.f64);
+    const std::string wanted = why_not_scale(*find_format(choice.kv), choice.kv_scale);
+    SMLA_CHECK(wanted.empty(), "kv_scale", double(choice.kv_scale), wanted);
+}
+
 void add(std::vector<CacheNeed>& needs, const AttentionConfig& config, bool index, CacheNeed need) {
     const bool state = format_bit(need.format) & kStateFormats;
     const std::string reason = state ? "" : why_not(config, need.format, index);
@@ -40,6 +54,7 @@ double CacheNeed::bytes_per_token() const {
 }
 
 std::vector<CacheNeed> cache_needs(const AttentionConfig& config, int layer, const CacheChoice& choice) {
+    check_choice(choice);
     std::vector<CacheNeed> needs;
     const int32_t width = int32_t(kv_width(config)), page = choice.page_tokens;
     const int32_t index_width = config.indexer ? int32_t(config.indexer->head_dim) : 0;
@@ -56,7 +71,7 @@ std::vector<CacheNeed> cache_needs(const AttentionConfig& config, int layer, con
     if (ratio == 0) return needs;
     const smla_format state = choice.f64 ? SMLA_STATE_F64 : SMLA_STATE_F32;
     const int32_t overlap = ratio == 4 ? 2 : 1, state_page = ratio == 4 ? 4 : 8;
-    const int32_t entry_page = int32_t(std::max<int64_t>(1, 4 * int64_t(page) / ratio));
+    const int32_t entry_page = int32_t(std::clamp<int64_t>(4 * int64_t(page) / ratio, 1, INT32_MAX));
     add(needs, config, false, {SMLA_PLAN_COMPRESSED, "compressed", choice.kv, width, entry_page, ratio, 0});
     add(needs, config, false,
         {SMLA_PLAN_STATE, "state", state, 2 * overlap * width, state_page, 1, overlap * ratio - 1});

@@ -14,7 +14,7 @@ namespace smla {
 struct CacheChoice {
     smla_format kv = SMLA_ROW_F32;     // KV records, window and compressed entries too
     smla_format index = SMLA_ROW_F32;  // index keys
-    bool f64 = false;                  // compressor state in f64: reference engine
+    bool f64 = false;                  // f64 activations, and compressor state: reference engine
     int32_t page_tokens = 64;  // of KV and index pages; V4's compressed pages cover 4 of these, as in vLLM
     float kv_scale = 1;        // per-tensor formats
 };
@@ -36,7 +36,8 @@ struct CacheNeed {
     double bytes_per_token() const;  // amortised; 0 for resident groups
 };
 
-// Refuses, by name, a format that the layer's dimensions do not have.
+// Refuses, by name, a format that no cache of its kind has or that the layer's dimensions do not have, and a
+// scale that does not go with it.
 std::vector<CacheNeed> cache_needs(const AttentionConfig& config, int layer, const CacheChoice& choice);
 
 // The serving formats of a layer of these dimensions, best first: what `auto` means and what verify tries.

@@ -18,12 +18,9 @@ Tensor numbers(std::vector<int32_t>& values) {
 
 Session::Session(Context& context, const Layer& layer, const SessionOptions& options)
     : context_(context), layer_(layer), options_(options), staging_(context), workspace_(context) {
-    SMLA_CHECK(options.max_requests >= 1, "max_requests", options.max_requests, "1 or more");
-    SMLA_CHECK(options.max_tokens >= 1, "max_tokens", options.max_tokens, "1 or more");
-    SMLA_CHECK(options.max_step_tokens >= 1, "max_step_tokens", options.max_step_tokens, "1 or more");
-    SMLA_CHECK(options.caches.page_tokens >= 1, "page_tokens", options.caches.page_tokens, "1 or more");
     options_.caches.f64 = layer.precision().activations == SMLA_F64;
     needs_ = cache_needs(layer.config(), layer.layer_index(), options_.caches);
+    check_options();
     std::mt19937_64 random(options.page_seed);
     groups_.reserve(needs_.size());
     for (const CacheNeed& need : needs_) create_group(need, random);
@@ -73,10 +70,6 @@ void Session::reserve_staging(const Step& largest) {
     staging_.reserve(bytes);
 }
 
-Session::~Session() {
-    for (Group& group : groups_) context_.release(group.cache.data);
-}
-
 void Session::create_group(const CacheNeed& need, std::mt19937_64& random) {
     Group group;
     group.need = need;
@@ -88,7 +81,9 @@ void Session::create_group(const CacheNeed& need, std::mt19937_64& random) {
     cache.page_tokens = need.page_rows;
     cache.pages = pages;
     cache.scale = find_format(need.format)->scale == ScaleKind::per_tensor ? options_.caches.kv_scale : 0.f;
-    cache.data = context_.allocate(size_t(pages) * need.page_bytes());
+    group.memory = {context_.allocate(size_t(pages) * need.page_bytes()),
+                    [this](void* memory) { context_.release(memory); }};
+    cache.data = group.memory.get();
     cache.device_type = context_.device().type();
     cache.device_index = context_.device().index();
     context_.device().fill(cache.data, 0, size_t(pages) * need.page_bytes(), nullptr);
@@ -130,43 +125,6 @@ void Session::end_request(int32_t request) {
         group.pages[size_t(request)].clear();
     }
     lengths_[size_t(request)] = 0;
-}
-
-int64_t Session::step_tokens(const Step& step) const {
-    int64_t tokens = 0;
-    for (const StepRequest& request : step.requests) tokens += request.tokens;
-    return tokens;
-}
-
-void Session::check(const Step& step) const {
-    SMLA_CHECK(int64_t(step.requests.size()) <= options_.max_requests, "requests", step.requests.size(),
-               text("at most ", options_.max_requests));
-    std::vector<bool> seen(size_t(options_.max_requests));
-    for (size_t i = 0; i < step.requests.size(); ++i) {
-        const StepRequest& request = step.requests[i];
-        SMLA_CHECK(request.request >= 0 && request.request < options_.max_requests,
-                   text("requests[", i, "].request"), request.request,
-                   text("0 to ", options_.max_requests - 1));
-        SMLA_CHECK(!seen[size_t(request.request)], text("requests[", i, "].request"),
-                   text(request.request, ", twice"), "each request once");
-        seen[size_t(request.request)] = true;
-        const int64_t length = int64_t(lengths_[size_t(request.request)]) + request.tokens;
-        SMLA_CHECK(request.tokens >= 0 && length <= options_.max_tokens, text("requests[", i, "].tokens"),
-                   request.tokens,
-                   text("0 to ", options_.max_tokens - lengths_[size_t(request.request)],
-                        ", what the caches still hold"));
-    }
-    const int64_t tokens = step_tokens(step), hidden = layer_.config().common.hidden_size;
-    SMLA_CHECK(tokens <= options_.max_step_tokens, "requests", text(tokens, " tokens"),
-               text("at most ", options_.max_step_tokens));
-    check_tensor("hidden", step.hidden, kFloats, {tokens, hidden});
-    check_rows("hidden", step.hidden);
-    check_tensor("out", step.out, kFloats, {tokens, hidden});
-    check_rows("out", step.out);
-    check_optional("rope_positions", step.rope_positions, kInts, {tokens});
-    const bool shared = layer_.config().layer_kind(layer_.layer_index()) == LayerKind::dsa_shared;
-    if (shared) check_tensor("forced_topk", step.forced_topk, kInt32, {tokens, kAny});
-    else check_optional("forced_topk", step.forced_topk, kInt32, {tokens, kAny});
 }
 
 // Where the layer runs, from what the requests are there.

@@ -8,6 +8,8 @@
 #include "layers/staging.h"
 #include "plan/plan.h"
 
+#include <smla/layer.h>
+
 #include <random>
 #include <span>
 
@@ -22,15 +24,11 @@ struct SessionOptions {
     uint64_t page_seed = 1;  // pages are handed out in a shuffled order: nothing may rely on neighbours
 };
 
-struct StepRequest {
-    int32_t request;  // 0 <= request < max_requests
-    int32_t tokens;   // query tokens of this step, 0 or more
-};
+using StepRequest = smla_step_request;
 
 class Session {
 public:
     Session(Context& context, const Layer& layer, const SessionOptions& options);
-    ~Session();
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
@@ -63,6 +61,7 @@ private:
     struct Group {
         CacheNeed need{};
         smla_cache cache{};
+        std::shared_ptr<void> memory;  // of the cache
         std::vector<int32_t> free_pages;
         std::vector<std::vector<int32_t>> pages;  // by request; -1: given back, no longer visible
         std::vector<int32_t> table;               // [R,MB] of this step
@@ -70,9 +69,11 @@ private:
         int64_t columns = 0;
     };
 
+    void check_options() const;
     void create_group(const CacheNeed& need, std::mt19937_64& random);
     void fit_pages(Group& group, const StepRequest& request);
     void check(const Step& step) const;
+    void check_forced_topk(const Step& step, int64_t tokens) const;
     void build_plan(const Step& step);
     void place_table(Group& group, std::span<const StepRequest> requests);
     LayerStep layer_step(const Step& step);

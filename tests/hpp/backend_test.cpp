@@ -166,6 +166,7 @@ TEST(HppBackend, refusals_name_the_field) {
     EXPECT_EQ(refused([] { smla::device("tpu"); }), "device");
     smla_device_info device{};
     EXPECT_EQ(refused([&] { smla::check(smla_describe_device("cpu", &device)); }), "out.struct_size");
+    EXPECT_EQ(refused([&] { smla::check(smla_describe_device("cpu", nullptr)); }), "out");
     EXPECT_EQ(refused([&] { step.backend.cache_shape(SMLA_PLAN_WINDOW, 1); }), "group");
     EXPECT_EQ(refused([&] { smla::check(smla_backend_metadata_build(nullptr, nullptr)); }), "metadata");
     EXPECT_EQ(refused([&] { smla::check(smla_backend_forward(nullptr, nullptr, {}, nullptr)); }), "backend");

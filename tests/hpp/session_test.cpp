@@ -141,7 +141,9 @@ TEST_F(HppSession, errors) {
     smla::Session session(layer);
     EXPECT_THROW(session.length(5), smla::Error);
     EXPECT_THROW(session.forward(rows(hidden_, 0, 4), rows(out_, 0, 5)), smla::Error);
-    EXPECT_EQ(session.length(), 0);
+    const smla_step_request one{0, 4};  // counted before any is read
+    const smla_session_step step{sizeof step, INT32_MAX, &one, {}, {}, {}, {}};
+    EXPECT_EQ(smla_session_forward(session.get(), &step), SMLA_INVALID_ARGUMENT);
     smla_session_args args{};
     args.kv_format = 99;
     EXPECT_THROW(smla::Session(layer, args), smla::Error);

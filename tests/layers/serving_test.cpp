@@ -1,6 +1,8 @@
 // Requests that come and go in one session: batches, chunks, preemption, shared pages of different requests.
 #include "fixture.h"
 
+#include <functional>
+
 namespace smla::layers_test {
 namespace {
 
@@ -125,41 +127,94 @@ TEST(Serving, SharedLayerNeedsASelection) {
     EXPECT_EQ(session.length(0), 0);
 }
 
+std::string field_of(const std::function<void()>& call) {
+    try {
+        call();
+    } catch (const Error& error) {
+        return error.field;
+    }
+    return "accepted";
+}
+
+std::string refused(Session& session, std::vector<StepRequest> requests, std::vector<int32_t> topk = {},
+                    std::vector<int64_t> positions = {}) {
+    int64_t tokens = 0;
+    for (const StepRequest& request : requests) tokens += std::max(request.tokens, 0);
+    const int64_t width = session.layer().config().common.hidden_size, columns = int64_t(topk.size());
+    std::vector<float> hidden(size_t(std::max<int64_t>(tokens, 1) * width)), out(hidden.size());
+    Session::Step call;
+    call.requests = requests;
+    call.hidden = make_tensor(hidden.data(), SMLA_F32, {tokens, width});
+    call.out = make_tensor(out.data(), SMLA_F32, {tokens, width});
+    if (columns) call.forced_topk = make_tensor(topk.data(), SMLA_I32, {tokens, columns / tokens});
+    if (!positions.empty()) call.rope_positions = make_tensor(positions.data(), SMLA_I64, {tokens});
+    return field_of([&] { session.forward(call); });
+}
+
 TEST(Serving, RefusalsNameTheFieldAndChangeNothing) {
     const golden::Golden golden = load("D2");
     Context context = make_context();
     const auto layer = open(golden);
     Session session(context, *layer, small_pages(2, 40));
     Feed feed(golden);
-    const auto refused = [&](std::vector<int32_t> requests, std::vector<int32_t> pieces) {
-        std::vector<StepRequest> list;
-        int64_t tokens = 0;
-        for (size_t i = 0; i < requests.size(); ++i) {
-            list.push_back({requests[i], pieces[i]});
-            tokens += std::max(pieces[i], 0);
-        }
-        std::vector<float> hidden(size_t(std::max<int64_t>(tokens, 1) * feed.width)), out(hidden.size());
-        Session::Step call;
-        call.requests = list;
-        call.hidden = make_tensor(hidden.data(), SMLA_F32, {tokens, feed.width});
-        call.out = make_tensor(out.data(), SMLA_F32, {tokens, feed.width});
-        try {
-            session.forward(call);
-        } catch (const Error& error) {
-            return error.field;
-        }
-        return std::string("accepted");
-    };
-    EXPECT_EQ(refused({2}, {1}), "requests[0].request");
-    EXPECT_EQ(refused({-1}, {1}), "requests[0].request");
-    EXPECT_EQ(refused({0, 0}, {1, 1}), "requests[1].request");
-    EXPECT_EQ(refused({0}, {41}), "requests[0].tokens");
-    EXPECT_EQ(refused({0}, {-1}), "requests[0].tokens");
-    EXPECT_EQ(refused({0, 1, 1}, {1, 1, 1}), "requests");
-    EXPECT_EQ(refused({0, 1}, {0, 0}), "accepted");  // nothing to do is no error
+    const int64_t past = int64_t(1) << 31;
+    EXPECT_EQ(refused(session, {{2, 1}}), "requests[0].request");
+    EXPECT_EQ(refused(session, {{-1, 1}}), "requests[0].request");
+    EXPECT_EQ(refused(session, {{0, 1}, {0, 1}}), "requests[1].request");
+    EXPECT_EQ(refused(session, {{0, 41}}), "requests[0].tokens");
+    EXPECT_EQ(refused(session, {{0, -1}}), "requests[0].tokens");
+    EXPECT_EQ(refused(session, {{0, 1}, {1, 1}, {1, 1}}), "requests");
+    EXPECT_EQ(refused(session, {{0, 0}, {1, 0}}), "accepted");  // nothing to do is no error
+    EXPECT_EQ(refused(session, {{0, 2}}, {}, {0, -past - 1}), "rope_positions[1]");
+    EXPECT_EQ(refused(session, {{0, 1}}, std::vector<int32_t>(7, -1)), "forced_topk.shape[1]");
+    EXPECT_EQ(refused(session, {{0, 2}}, {0, -1, 0, 2}), "forced_topk[1,1]");
+    for (const int64_t wrong : {int64_t(3), past - 1, int64_t(-2), -past})
+        EXPECT_EQ(refused(session, {{0, 3}}, {0, 0, int32_t(wrong)}), "forced_topk[2,0]") << wrong;
+    EXPECT_EQ(refused(session, {{1, 2}, {0, 2}}, {0, 1, 0, 2}), "forced_topk[3,0]");
     EXPECT_EQ(session.length(0), 0);
-    step(session, {&feed}, {0}, {40});
+    step(session, {&feed}, {0}, {39});
     EXPECT_LE(error_of(feed), kF32);
+    EXPECT_EQ(refused(session, {{0, 1}}, {40}), "forced_topk[0,0]");
+    EXPECT_EQ(refused(session, {{0, 1}}, {39, 0, -1, -1, 5, -1}), "accepted");
+}
+
+TEST(Serving, EntriesThatATokenDoesNotSeeAreRefused) {
+    const golden::Golden golden = load("V5_csa");
+    Context context = make_context();
+    const auto layer = open(golden);
+    Session session(context, *layer, small_pages(1, 40));
+    EXPECT_EQ(refused(session, {{0, 5}}, {-1, -1, 0, 0, 0}), "forced_topk[2,0]");
+    EXPECT_EQ(refused(session, {{0, 5}}, {-1, -1, -1, 0, 1}), "forced_topk[4,0]");
+    EXPECT_EQ(refused(session, {{0, 5}}, {-1, -1, -1, 0, 0}), "accepted");
+    EXPECT_EQ(refused(session, {{0, 3}}, {0, 0, 1}), "accepted");
+}
+
+TEST(Serving, SessionsWhoseForwardsWouldFailAreRefused) {
+    const golden::Golden golden = load("D2");
+    Context context = make_context();
+    const auto layer = open(golden);
+    const auto refused = [&](const std::function<void(SessionOptions&)>& spoil) {
+        SessionOptions options = small_pages(1, 40);
+        spoil(options);
+        return field_of([&] { Session(context, *layer, options); });
+    };
+    const auto kv = [&](smla_format format, float scale) {
+        return refused([&](SessionOptions& o) { o.caches.kv = format, o.caches.kv_scale = scale; });
+    };
+    for (const int wrong : {int(SMLA_STATE_F32), int(SMLA_ROW_F64), 99})
+        EXPECT_EQ(kv(wrong, 1), "kv_format") << wrong;
+    for (const int wrong : {int(SMLA_STATE_F32), int(SMLA_ROW_F64), -1})
+        EXPECT_EQ(refused([&](SessionOptions& o) { o.caches.index = wrong; }), "index_format") << wrong;
+    for (const float wrong : {-1.f, NAN, INFINITY}) {
+        EXPECT_EQ(kv(SMLA_ROW_F32, wrong), "kv_scale") << wrong;
+        EXPECT_EQ(kv(SMLA_FP8_576, wrong), "kv_scale") << wrong;
+    }
+    EXPECT_EQ(kv(SMLA_ROW_F32, 3), "kv_scale");
+    for (const int32_t each : {1 << 30, INT32_MAX})  // rows are numbered in int32
+        EXPECT_EQ(refused([&](SessionOptions& o) {
+                      o.max_requests = o.max_tokens = o.max_step_tokens = o.caches.page_tokens = each;
+                  }),
+                  "max_requests");
 }
 
 // Threads do not change bits.

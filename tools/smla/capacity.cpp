@@ -121,8 +121,8 @@ int capacity(const Tool& tool, const Options& options) {
         SMLA_CHECK(options.layers <= most, "--layers", options.layers,
                    text("1 to ", most, ", the layers of the model"));
     const int64_t layers = main + (options.mtp && !options.layers ? config.common.mtp_layers : 0);
-    const CacheChoice choice =
-        choose_caches(config, options.kv_format, options.index_format, options.page_tokens);
+    CacheChoice choice = choose_caches(config, options.kv_format, options.index_format, options.page_tokens);
+    choice.f64 = choice.kv == SMLA_ROW_F64;
     const std::vector<LayerClass> classes = layer_classes(config, layers);
 
     Totals totals;

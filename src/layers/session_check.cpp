@@ -1,0 +1,87 @@
+// What a session refuses: when it is made, and of a step before anything is written.
+#include "layers/session.h"
+
+namespace smla {
+
+namespace {
+
+bool readable(const Tensor& tensor) { return present(tensor) && tensor.device_type == SMLA_CPU; }
+
+}  // namespace
+
+void Session::check_options() const {
+    SMLA_CHECK(options_.max_requests >= 1, "max_requests", options_.max_requests, "1 or more");
+    SMLA_CHECK(options_.max_tokens >= 1, "max_tokens", options_.max_tokens, "1 or more");
+    SMLA_CHECK(options_.max_step_tokens >= 1, "max_step_tokens", options_.max_step_tokens, "1 or more");
+    SMLA_CHECK(options_.caches.page_tokens >= 1, "page_tokens", options_.caches.page_tokens, "1 or more");
+    constexpr int64_t kMaxRows = int64_t(1) << 31;  // int32 numbers them; so their bytes fit size_t, too
+    for (const CacheNeed& need : needs_) {
+        const int64_t rows = need.pages(options_.max_tokens, options_.max_step_tokens) * need.page_rows;
+        SMLA_CHECK(rows <= kMaxRows / options_.max_requests, "max_requests", options_.max_requests,
+                   text("caches of at most ", kMaxRows, " rows: each request has ", rows, " of ", need.name));
+    }
+}
+
+int64_t Session::step_tokens(const Step& step) const {
+    int64_t tokens = 0;
+    for (const StepRequest& request : step.requests) tokens += request.tokens;
+    return tokens;
+}
+
+void Session::check(const Step& step) const {
+    SMLA_CHECK(int64_t(step.requests.size()) <= options_.max_requests, "requests", step.requests.size(),
+               text("at most ", options_.max_requests));
+    std::vector<bool> seen(size_t(options_.max_requests));
+    for (size_t i = 0; i < step.requests.size(); ++i) {
+        const StepRequest& request = step.requests[i];
+        SMLA_CHECK(request.request >= 0 && request.request < options_.max_requests,
+                   text("requests[", i, "].request"), request.request,
+                   text("0 to ", options_.max_requests - 1));
+        SMLA_CHECK(!seen[size_t(request.request)], text("requests[", i, "].request"),
+                   text(request.request, ", twice"), "each request once");
+        seen[size_t(request.request)] = true;
+        const int64_t length = int64_t(lengths_[size_t(request.request)]) + request.tokens;
+        SMLA_CHECK(request.tokens >= 0 && length <= options_.max_tokens, text("requests[", i, "].tokens"),
+                   request.tokens,
+                   text("0 to ", options_.max_tokens - lengths_[size_t(request.request)],
+                        ", what the caches still hold"));
+    }
+    const int64_t tokens = step_tokens(step), hidden = layer_.config().common.hidden_size;
+    SMLA_CHECK(tokens <= options_.max_step_tokens, "requests", text(tokens, " tokens"),
+               text("at most ", options_.max_step_tokens));
+    check_tensor("hidden", step.hidden, kFloats, {tokens, hidden});
+    check_rows("hidden", step.hidden);
+    check_tensor("out", step.out, kFloats, {tokens, hidden});
+    check_rows("out", step.out);
+    if (check_optional("rope_positions", step.rope_positions, kInts, {tokens}) &&
+        readable(step.rope_positions))
+        check_positions("rope_positions", step.rope_positions, tokens);
+    check_forced_topk(step, tokens);
+}
+
+// Attention follows these numbers as they stand: the keys of later tokens must not be among them.
+void Session::check_forced_topk(const Step& step, int64_t tokens) const {
+    const AttentionConfig& config = layer_.config();
+    const LayerKind kind = config.layer_kind(layer_.layer_index());
+    if (kind == LayerKind::dsa_shared) check_tensor("forced_topk", step.forced_topk, kInt32, {tokens, kAny});
+    else if (!check_optional("forced_topk", step.forced_topk, kInt32, {tokens, kAny})) return;
+    if (kind == LayerKind::sliding || kind == LayerKind::heavily_compressed) return;  // nothing is selected
+    const int64_t columns = step.forced_topk.shape[1];
+    SMLA_CHECK(columns <= config.indexer->topk, "forced_topk.shape[1]", columns,
+               text("at most index_topk (", config.indexer->topk, ")"));
+    if (!readable(step.forced_topk)) return;
+    const int64_t ratio = std::max<int64_t>(config.compress_ratio(layer_.layer_index()), 1);
+    int64_t t = 0;
+    for (const StepRequest& request : step.requests)
+        for (int32_t i = 0; i < request.tokens; ++i, ++t) {
+            const int64_t sees = (int64_t(lengths_[size_t(request.request)]) + i + 1) / ratio;
+            for (int64_t c = 0; c < columns; ++c) {
+                const int64_t entry = load_int(step.forced_topk, t, c);
+                SMLA_CHECK(entry >= -1 && entry < sees, text("forced_topk[", t, ",", c, "]"), entry,
+                           text("-1, or one of the ", sees, ratio > 1 ? " entries" : " positions",
+                                " that the token sees"));
+            }
+        }
+}
+
+}  // namespace smla
