@@ -50,8 +50,8 @@ SMLA_API smla_status smla_split_context(const smla_split_context_args* args);
 SMLA_API smla_status smla_lse_from_log2(const smla_tensor* log2_lse, const smla_tensor* lse); /* [T,H] */
 
 /* Rows of prefill tokens in a gathered workspace: request b of the chunk has `stride` rows, compressed
- * entries first, then from `entries` on the last gather_lens[b] tokens. Row: entries selected, then at once
- * the window, then -1. */
+ * entries first, then from `entries` on the last gather_lens[b] tokens. Row: entries selected (-1: one that
+ * is not below `entries`), then at once the window, then -1. */
 typedef struct smla_combined_rows_args {
     uint32_t struct_size;
     int32_t window, ratio; /* ratio 0: window only */

@@ -2,7 +2,7 @@
 #include "core/shapes_only.h"
 #include "engines/run.h"
 #include "ops/check_data.h"
-#include "ops/tensors_of.h"
+#include "ops/own_memory.h"
 
 #include <smla/stages.h>
 
@@ -138,6 +138,7 @@ smla_status smla_check_stage(smla_context* context, smla_stage stage, const void
     case Stage::name: {                                                       \
         args_type copy = api::read_args(static_cast<const args_type*>(args)); \
         OpOf<Stage::name>::check(copy);                                       \
+        check_own_memory(copy, {});                                           \
         check_values(on.device(), copy);                                      \
         break;                                                                \
     }

@@ -74,6 +74,9 @@ void check_dimensions(const BackendConfig& config) {
     SMLA_CHECK(args.page_tokens >= 0, "args.page_tokens", args.page_tokens, "0 or more");
     SMLA_CHECK(args.window_page_tokens >= 0, "args.window_page_tokens", args.window_page_tokens, "0 or more");
     SMLA_CHECK(args.topk >= 0, "args.topk", args.topk, "0 or more");
+    constexpr int32_t kWants = 2 * SMLA_WANTS_FUSED_OUTPUT_QUANT - 1;
+    SMLA_CHECK((args.wants & ~kWants) == 0, "args.wants", args.wants,
+               text("SMLA_WANTS_* bits, 0 to ", kWants));
     SMLA_CHECK(args.max_tokens >= 1, "args.max_tokens", args.max_tokens, "1 or more");
     SMLA_CHECK(args.max_requests >= 1, "args.max_requests", args.max_requests, "1 or more");
     SMLA_CHECK(args.max_seq_len >= 1, "args.max_seq_len", args.max_seq_len, "1 or more");

@@ -3,6 +3,7 @@
 #include "core/shapes_only.h"
 #include "engines/error_word.h"
 #include "ops/check_data.h"
+#include "ops/own_memory.h"
 
 #include <algorithm>
 
@@ -30,6 +31,7 @@ template <Stage S>
 const char* run_stage(const ArgsOf<S>& args, const Env& env) {
     const ExpectDevice expected(env.device->type(), env.device->index());
     OpOf<S>::check(args);
+    check_own_memory(args, env.workspace);
     const auto& kernel = choose<S>(args, env);
     const size_t needed = kernel.workspace(args, env, env.workspace.budget());
     if (needed > env.workspace.bytes && needed > kWorkspaceHeader)

@@ -262,8 +262,11 @@ TEST(CombinedRows, AgainstPlainLoops) {
             for (int32_t i = chunk.starts[b]; i < chunk.starts[b + 1]; ++i, ++t) {
                 const int32_t position = chunk.lengths[b] - (chunk.starts[b + 1] - i);
                 std::vector<int32_t> want;
-                for (int32_t c = 0; ratio && c < std::min((position + 1) / ratio, topk); ++c)
-                    want.push_back(selected.at(t, c) < 0 ? -1 : int32_t(b) * args.stride + selected.at(t, c));
+                for (int32_t c = 0; ratio && c < std::min((position + 1) / ratio, topk); ++c) {
+                    const int32_t entry = selected.at(t, c);
+                    const bool gathered_here = entry >= 0 && entry < entries;
+                    want.push_back(gathered_here ? int32_t(b) * args.stride + entry : -1);
+                }
                 for (int32_t p = std::max(0, position - window + 1); p <= position; ++p)
                     want.push_back(int32_t(b) * args.stride + entries +
                                    (p - (chunk.lengths[b] - chunk.gathered[b])));

@@ -69,7 +69,7 @@ CONTRACT_TEST(L1d_AScaleThatIsMissingIsAnError) {
     const Scratch scratch(context, problem.workspace(context));
     const double good_softmax = a.softmax_scale, good_q = a.q_scale;
     const float good_kv = a.primary.cache.scale;
-    for (const double bad : {0., -1., double(NAN), double(INFINITY)}) {
+    for (const double bad : {0., -1., double(NAN), double(INFINITY), 1e39, 1e-46}) {  // the last two: in f32
         a.softmax_scale = bad;
         EXPECT_TRUE(
             refused(problem.run(context, scratch.get()), SMLA_INVALID_ARGUMENT, "args.softmax_scale"));

@@ -229,6 +229,30 @@ CONTRACT_TEST(L9e_StructSizesContextsAndWorkspacesAreChecked) {
     });
 }
 
+CONTRACT_TEST(L9l_AnOutputInMemoryOfSomethingElseIsRefused) {
+    CONTRACT_SKIP_ON_GPU("every tensor is copied to memory of its own");
+    on_every_call([](Bench& bench) {
+        for (TensorField& field : bench.call->tensors) {
+            if (!(field.traits & kOutput)) continue;
+            for (const TensorField& other : bench.call->tensors) {
+                const smla_tensor &out = *field.tensor, &there = *other.tensor;
+                const bool in_place =
+                    !(other.traits & kOutput) && there.dtype == out.dtype &&
+                    !std::memcmp(there.stride_elems, out.stride_elems, sizeof out.stride_elems);
+                if (&there == &out || in_place) continue;
+                const With<void*> wrong(field.tensor->data, other.tensor->data);
+                bench.expect_refused_somewhere(field.name + " in " + other.name);
+            }
+            for (const CacheField& other : bench.call->caches) {
+                const With<void*> wrong(field.tensor->data, other.cache->data);
+                bench.expect_refused(field.name + ".data");
+            }
+            const With<void*> wrong(field.tensor->data, bench.scratch.data());
+            bench.expect_refused(field.name + ".data");
+        }
+    });
+}
+
 CONTRACT_TEST(L9f_AKernelThatCannotRunTheCallIsNeverTried) {
     const Engine& engine = engines().back();
     Bench bench(attend_calls().front(), engine);

@@ -33,7 +33,7 @@ SMLA_HOST_DEVICE inline int32_t combined_row(const GatheredRequest& request, con
         const int64_t token = position - columns.window + 1 + (j - columns.entries);
         if (token < request.first_token) return -1;
         row = request.window_begin + token - request.first_token;
-    } else if (selected < 0) {
+    } else if (selected < 0 || row >= request.window_begin) {
         return -1;
     }
     return row > INT32_MAX ? -1 : int32_t(row);

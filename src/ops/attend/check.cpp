@@ -1,6 +1,6 @@
 #include "ops/attend/attend.h"
 
-#include <cmath>
+#include <limits>
 
 namespace smla {
 
@@ -18,9 +18,11 @@ void check_source(const char* name, const smla_attend_source& source, int64_t to
     check_optional((prefix + ".lengths").c_str(), source.lengths, kInt32, {tokens});
 }
 
+// As f32: what kernels multiply with.
 void check_scale(const char* field, double scale, const float* override_scale) {
-    SMLA_CHECK(override_scale || (scale > 0 && std::isfinite(scale)), field, double(scale),
-               "a finite number above 0");
+    using F32 = std::numeric_limits<float>;
+    SMLA_CHECK(override_scale || (scale >= F32::denorm_min() && scale <= F32::max()), field, double(scale),
+               "a finite number above 0, also in f32");
 }
 
 }  // namespace

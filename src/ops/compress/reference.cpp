@@ -32,7 +32,7 @@ public:
 
     void token(int64_t t) {
         const int64_t slot = load_int(args_.slots, t), position = load_int(args_.positions, t);
-        if (position < 0 || (position + 1) % args_.ratio != 0 || cache_.hole(slot)) return;
+        if (position < 0 || position % args_.ratio != args_.ratio - 1 || cache_.hole(slot)) return;
         pool(load_int(args_.request_of_token, t), position);
         norm();
         rotate(position / args_.ratio * args_.ratio);

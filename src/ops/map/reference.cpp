@@ -12,12 +12,6 @@ void MapOp::check(const Args& args) {
     check_tensor("args.request_of_token", args.request_of_token, kInt32, {tokens});
     check_tensor("args.block_table", args.block_table, kInt32, {kAny, kAny});
     check_output("args.rows", args.rows, kInt32, {tokens, columns});
-    // In place every element is read before it is written; other overlaps would read what was already mapped.
-    if (args.rows.data && args.rows.data == args.positions.data)
-        for (int i = 0; i < 2; ++i)
-            SMLA_CHECK(args.rows.shape[i] <= 1 || args.rows.stride_elems[i] == args.positions.stride_elems[i],
-                       text("args.rows.stride_elems[", i, "]"), args.rows.stride_elems[i],
-                       text(args.positions.stride_elems[i], ", as positions: both are the same memory"));
     check_optional_output("args.counts", args.counts, kInt32, {tokens});
 }
 

@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads) compress_kernel(const __grid_constan
     float* const entry = reinterpret_cast<float*>(parts + 3 * p.groups * p.columns);
     const int64_t token = blockIdx.x;
     const int64_t slot = load_int(p.slots, token), position = load_int(p.positions, token);
-    if (position < 0 || (position + 1) % p.ratio != 0 || p.cache.hole(slot)) return;
+    if (position < 0 || position % p.ratio != p.ratio - 1 || p.cache.hole(slot)) return;
 
     const int64_t rows = overlap(p.ratio) * p.ratio;
     const Window window{load_int(p.request_of_token, token), position - rows + 1, rows};
