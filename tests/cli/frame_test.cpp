@@ -107,7 +107,6 @@ TEST(CliFrame, WrongValuesNameOptionGotAndWanted) {
     EXPECT_EQ(error_of({"list", "nothing"}, 2)["got"], "nothing");
 }
 
-// A file must not write to the terminal through an error.
 TEST(CliFrame, ErrorsHoldNoControlBytes) {
     const std::string bytes = std::string("0,\033[31m") + '\0' + "\xc2\x9b\x7f,5,0";
     const TemporaryFile trace("arrival,prompt,output,shared\n" + bytes + "\n");

@@ -349,7 +349,6 @@ TEST(Config, Rope) {
     bad(scaling("beta_slow", "64"), "rope_scaling.beta_fast", "32", "at least beta_slow, 64");
     bad(scaling("original_max_position_embeddings", "1"), "rope_scaling.original_max_position_embeddings",
         "1");
-    // no type: plain rope, unless members tell of another
     bad(scaling("type", ""), "rope_scaling.rope_type", "absent", "yarn, or default without factor");
     bad(with(test::kV32, "rope_scaling", R"({"mscale": 1})"), "rope_scaling.rope_type", "absent");
     for (const char* plain : {R"({"rope_theta": 10000})", R"({"rope_type": "default", "factor": 40})", "{}"})
