@@ -7,7 +7,7 @@ namespace smla {
 std::string why_not_width(smla_format id, int64_t width) {
     const Format& format = *find_format(id);
     if (format.width == 0 || format.width == width) return "";
-    return text(format.name, " holds ", format.width, " values; the layer's are ", width);
+    return text("a format for ", width, " values, the layer's; ", format.name, " holds ", format.width);
 }
 
 std::string why_not_record(smla_format id, int64_t width, int64_t rope, bool hybrid) {

@@ -70,7 +70,7 @@ LayerInput read_input(const std::string& path, const std::string& name, int64_t 
         const std::string positions = file.name() + ": tensor position_ids";
         check_tensor(positions.c_str(), view, kInts, {kAny, out.tokens});
         SMLA_CHECK(view.shape[0] == out.batch || view.shape[0] == 1, positions, describe(view),
-                   text(out.batch, " rows, or 1"));
+                   out.batch == 1 ? "1 row" : text(out.batch, " rows, or 1"));
         if (view.shape[0] == 1) view.stride_elems[0] = 0;  // the same for every sequence
         view.shape[0] = out.batch;
     }
