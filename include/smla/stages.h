@@ -62,7 +62,8 @@ SMLA_API smla_status smla_workspace_init(smla_context* context, smla_workspace w
 SMLA_API smla_status smla_prepare(smla_context* context, smla_stage stage, const void* args);
 
 /* Why this kernel, and why not the others: JSON text into buffer[*bytes]; *bytes becomes the length with its
- * zero. A null buffer only asks for the length. */
+ * zero, also where the buffer is too small. A null buffer only asks for the length. A kernel that the context
+ * demands is the only one that may be chosen, as in the call itself. */
 SMLA_API smla_status smla_explain_stage(smla_context* context, smla_stage stage, const void* args,
                                         char* buffer, size_t* bytes);
 

@@ -19,24 +19,7 @@ struct smla_backend_metadata {
 
 namespace {
 
-template <class Handle>
-Handle& handle(Handle* pointer, const char* name) {
-    SMLA_CHECK(pointer, name, "null", text("a ", name));
-    return *pointer;
-}
-
 BackendConfig read_config(const smla_backend_args* args) { return resolve_config(api::read_args(args)); }
-
-// Text of any length into the caller's buffer, by the rule of smla_explain_stage.
-void give_text(const std::string& text, char* buffer, size_t* bytes) {
-    SMLA_CHECK(bytes, "bytes", "null", "where the length goes");
-    const size_t needed = text.size() + 1;
-    if (buffer) {
-        SMLA_CHECK(*bytes >= needed, "bytes", *bytes, needed);
-        std::memcpy(buffer, text.c_str(), needed);
-    }
-    *bytes = needed;
-}
 
 std::string lines(const std::vector<std::string>& reasons) {
     std::string out;
@@ -103,15 +86,16 @@ smla_status smla_backend_why_not(const char* name, const smla_backend_args* args
         SMLA_CHECK(original == 0 || original == 1, "original", original, "0 or 1");
         const Backend& backend = find_backend(name);
         const BackendConfig config = read_config(args);
-        give_text(lines(original ? published_refusals(backend, config) : why_not(backend, config)), buffer,
-                  bytes);
+        api::give_text(lines(original ? published_refusals(backend, config) : why_not(backend, config)),
+                       buffer, bytes);
     });
 }
 
 smla_status smla_backend_select(const smla_backend_args* args, const char* wanted, char* buffer,
                                 size_t* bytes) {
     return api::guard([&] {
-        give_text(as_json(select_backend(read_config(args), wanted ? wanted : "")).dump(), buffer, bytes);
+        api::give_text(as_json(select_backend(read_config(args), wanted ? wanted : "")).dump(), buffer,
+                       bytes);
     });
 }
 
@@ -137,7 +121,7 @@ void smla_backend_destroy(smla_backend* backend) { delete backend; }
 
 smla_status smla_backend_get_info(const smla_backend* backend, smla_backend_info* info) {
     return api::guard([&] {
-        const BackendInstance& on = handle(backend, "backend").instance;
+        const BackendInstance& on = api::handle(backend, "backend").instance;
         api::check_room("info", info);
         *info = {.struct_size = info->struct_size,
                  .family = on.backend->family,
@@ -158,7 +142,7 @@ smla_status smla_backend_cache_shape(const smla_backend* backend, int32_t group,
     return api::guard([&] {
         api::check_room("out", out);
         const uint32_t size = out->struct_size;
-        *out = handle(backend, "backend").instance.cache_shape(group, pages);
+        *out = api::handle(backend, "backend").instance.cache_shape(group, pages);
         out->struct_size = size;
     });
 }
@@ -167,7 +151,7 @@ smla_status smla_backend_metadata_create(const smla_backend* backend, smla_backe
     return api::guard([&] {
         SMLA_CHECK(out, "out", "null", "where the metadata go");
         *out = nullptr;
-        const BackendInstance& on = handle(backend, "backend").instance;
+        const BackendInstance& on = api::handle(backend, "backend").instance;
         *out = new smla_backend_metadata{on.backend->metadata(on)};
     });
 }
@@ -177,13 +161,13 @@ void smla_backend_metadata_destroy(smla_backend_metadata* metadata) { delete met
 smla_status smla_backend_metadata_build(smla_backend_metadata* metadata, const smla_plan_batch* batch) {
     return api::guard([&] {
         const ExpectDevice device(SMLA_CPU, 0);
-        handle(metadata, "metadata").metadata->build(api::read_args(batch));
+        api::handle(metadata, "metadata").metadata->build(api::read_args(batch));
     });
 }
 
 smla_status smla_metadata_field(const smla_backend_metadata* metadata, const char* name, smla_tensor* out) {
     return api::guard([&] {
-        const Metadata& on = *handle(metadata, "metadata").metadata;
+        const Metadata& on = *api::handle(metadata, "metadata").metadata;
         SMLA_CHECK(name, "name", "null", "the name of a field");
         SMLA_CHECK(out, "out", "null", "where the field goes");
         const Tensor* field = on.find(name);
@@ -195,7 +179,7 @@ smla_status smla_metadata_field(const smla_backend_metadata* metadata, const cha
 smla_status smla_metadata_fields(const smla_backend_metadata* metadata, const char* const** names,
                                  int32_t* count) {
     return api::guard([&] {
-        const Metadata& on = *handle(metadata, "metadata").metadata;
+        const Metadata& on = *api::handle(metadata, "metadata").metadata;
         SMLA_CHECK(names, "names", "null", "where the names go");
         SMLA_CHECK(count, "count", "null", "where the number of names goes");
         *names = on.names().data();
@@ -206,7 +190,7 @@ smla_status smla_metadata_fields(const smla_backend_metadata* metadata, const ch
 smla_status smla_backend_workspace_size(const smla_backend* backend, const smla_backend_forward_args* args,
                                         size_t* bytes) {
     return api::guard([&] {
-        const smla_backend& on = handle(backend, "backend");
+        const smla_backend& on = api::handle(backend, "backend");
         SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
         const ForwardArgs copy = api::read_args(args);
         refuse_output_quant(copy);
@@ -217,7 +201,7 @@ smla_status smla_backend_workspace_size(const smla_backend* backend, const smla_
 smla_status smla_backend_forward(const smla_backend* backend, const smla_backend_forward_args* args,
                                  smla_workspace workspace, smla_stream stream) {
     return api::guard([&] {
-        const smla_backend& on = handle(backend, "backend");
+        const smla_backend& on = api::handle(backend, "backend");
         const ForwardArgs copy = api::read_args(args);
         refuse_output_quant(copy);
         on.instance.run(on.context->context.env({}, stream),

@@ -41,10 +41,24 @@ smla_status guard(Body&& body) {
     }
 }
 
-inline Context& checked(smla_context* context) {
-    SMLA_CHECK(context, "context", "null", "a context");
-    return context->context;
+template <class Handle>
+Handle& handle(Handle* pointer, const char* name) {
+    SMLA_CHECK(pointer, name, "null", text("a ", name));
+    return *pointer;
 }
+
+// Text of any length for the caller's buffer[*bytes]. *bytes becomes the length with its zero even where the
+// buffer is too small, so that a second call can have a larger one.
+inline void give_text(const std::string& given, char* buffer, size_t* bytes) {
+    SMLA_CHECK(bytes, "bytes", "null", "the size of the buffer");
+    const size_t room = *bytes, needed = given.size() + 1;
+    *bytes = needed;
+    if (!buffer) return;
+    SMLA_CHECK(room >= needed, "bytes", room, text("at least ", needed));
+    std::memcpy(buffer, given.c_str(), needed);
+}
+
+inline Context& checked(smla_context* context) { return handle(context, "context").context; }
 
 // Structs within a struct cannot grow: theirs are this library's sizes, or 0 where nobody filled them in.
 template <class Args>

@@ -63,12 +63,13 @@ void check_values(Device& device, Args& args) {
 template <Stage S>
 std::string explanation(const Context& context, const void* args) {
     nlohmann::json rows = nlohmann::json::array();
-    bool chosen = false;
-    for (const Verdict& verdict : explain_stage<S>(described<S>(context, args), context.env({}))) {
-        rows.push_back({{"kernel", verdict.kernel},
-                        {"refusal", verdict.refusal},
-                        {"chosen", verdict.refusal.empty() && !chosen}});
-        chosen = chosen || verdict.refusal.empty();
+    const Env env = context.env({});
+    const std::string another = text("another was demanded: ", env.demanded[size_t(S)]);
+    for (const Verdict& each : explain_stage<S>(described<S>(context, args), env)) {
+        const bool excluded = each.refusal.empty() && !env.allows(S, each.kernel);
+        rows.push_back({{"kernel", each.kernel},
+                        {"refusal", excluded ? another : each.refusal},
+                        {"chosen", each.chosen}});
     }
     return nlohmann::json{{"stage", stage_name(S)}, {"runs_on", context.description()}, {"candidates", rows}}
         .dump();
@@ -110,7 +111,6 @@ smla_status smla_explain_stage(smla_context* context, smla_stage stage, const vo
     return api::guard([&] {
         const Context& on = api::checked(context);
         check_stage(stage);
-        SMLA_CHECK(bytes, "bytes", "null", "the size of the buffer");
         std::string json;
         switch (Stage(stage)) {
 #define SMLA_CASE(name, args_type)                 \
@@ -120,11 +120,7 @@ smla_status smla_explain_stage(smla_context* context, smla_stage stage, const vo
             SMLA_STAGES(SMLA_CASE)
 #undef SMLA_CASE
         }
-        const size_t room = *bytes;
-        *bytes = json.size() + 1;
-        if (!buffer) return;
-        SMLA_CHECK(room >= json.size() + 1, "bytes", room, text("at least ", json.size() + 1));
-        std::memcpy(buffer, json.c_str(), json.size() + 1);
+        api::give_text(json, buffer, bytes);
     });
 }
 

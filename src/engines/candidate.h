@@ -12,6 +12,7 @@
 #include <array>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace smla {
@@ -29,6 +30,11 @@ struct Env {
     std::array<std::string, kStageCount> demanded;  // kernel names by stage; empty: any
 
     int threads() const { return pool ? pool->threads() : 1; }
+    // Whether the context's demand leaves this kernel.
+    bool allows(Stage stage, std::string_view kernel) const {
+        const std::string& wanted = demanded[size_t(stage)];
+        return wanted.empty() || wanted == kernel;
+    }
 };
 
 template <class Args>
@@ -79,7 +85,8 @@ bool has_code_for(int capability);
 
 struct Verdict {
     std::string kernel;
-    std::string refusal;  // empty: it would run
+    std::string refusal;  // the kernel's own; empty: it could run
+    bool chosen = false;  // at most one is
 };
 
 }  // namespace smla

@@ -11,17 +11,23 @@ namespace smla {
 
 namespace {
 
+// The rule of dispatch: the first that the demand leaves and that does not refuse; null: none, for `reasons`.
 template <Stage S>
-const Candidate<ArgsOf<S>>& choose(const ArgsOf<S>& args, const Env& env) {
-    const std::string& demanded = env.demanded[size_t(S)];
-    std::string reasons;
+const Candidate<ArgsOf<S>>* first_that_runs(const ArgsOf<S>& args, const Env& env, std::string& reasons) {
     for (const auto& candidate : candidates<S>(env)) {
-        if (!demanded.empty() && demanded != candidate.name) continue;
+        if (!env.allows(S, candidate.name)) continue;
         const std::string refusal = candidate.refuse(args, env);
-        if (refusal.empty()) return candidate;
+        if (refusal.empty()) return &candidate;
         reasons += (reasons.empty() ? "" : "; ") + std::string(candidate.name) + ": " + refusal;
     }
-    if (reasons.empty()) reasons = text("no kernel named ", demanded);
+    return nullptr;
+}
+
+template <Stage S>
+const Candidate<ArgsOf<S>>& choose(const ArgsOf<S>& args, const Env& env) {
+    std::string reasons;
+    if (const auto* found = first_that_runs<S>(args, env, reasons)) return *found;
+    if (reasons.empty()) reasons = text("no kernel named ", env.demanded[size_t(S)]);
     fail(SMLA_UNSUPPORTED, std::string(stage_name(S)), reasons, "a kernel that can run these arguments");
 }
 
@@ -47,12 +53,9 @@ const char* run_stage(const ArgsOf<S>& args, const Env& env) {
 template <Stage S>
 size_t stage_workspace(const ArgsOf<S>& args, const Env& env, size_t budget) {
     size_t bytes = kWorkspaceHeader;
-    const std::string& demanded = env.demanded[size_t(S)];
-    for (const auto& candidate : candidates<S>(env)) {
-        if (!demanded.empty() && demanded != candidate.name) continue;
-        if (candidate.refuse(args, env).empty())
+    for (const auto& candidate : candidates<S>(env))
+        if (env.allows(S, candidate.name) && candidate.refuse(args, env).empty())
             bytes = std::max(bytes, candidate.workspace(args, env, budget));
-    }
     return bytes;
 }
 
@@ -67,8 +70,10 @@ void check_call(const ArgsOf<S>& args, const Env& env) {
 template <Stage S>
 std::vector<Verdict> explain_stage(const ArgsOf<S>& args, const Env& env) {
     std::vector<Verdict> out;
+    std::string reasons;
+    const auto* chosen = first_that_runs<S>(args, env, reasons);
     for (const auto& candidate : candidates<S>(env))
-        out.push_back({candidate.name, candidate.refuse(args, env)});
+        out.push_back({candidate.name, candidate.refuse(args, env), &candidate == chosen});
     return out;
 }
 
@@ -78,11 +83,6 @@ constexpr const char* kEngineNames[] = {"auto", "reference", "cpu", "cuda_mma"};
 
 std::span<const char* const> engine_names() { return kEngineNames; }
 const char* engine_name(smla_engine engine) { return kEngineNames[engine]; }
-smla_engine engine_from_name(std::string_view name) {
-    for (size_t i = 0; i < std::size(kEngineNames); ++i)
-        if (name == kEngineNames[i]) return smla_engine(i);
-    return SMLA_ENGINE_AUTO;
-}
 
 std::string why_no_engine(smla_engine engine) {
     if (engine != SMLA_ENGINE_CUDA_MMA) return "";

@@ -20,13 +20,12 @@ size_t stage_workspace(const ArgsOf<S>& args, const Env& env, size_t budget);
 template <Stage S>
 void check_call(const ArgsOf<S>& args, const Env& env);
 
-// Every candidate in order of preference, with its refusal.
+// Every candidate in order of preference, with its refusal, and which one run_stage takes.
 template <Stage S>
 std::vector<Verdict> explain_stage(const ArgsOf<S>& args, const Env& env);
 
 const char* engine_name(smla_engine engine);
-smla_engine engine_from_name(std::string_view name);  // AUTO if unknown
-std::span<const char* const> engine_names();          // "auto" first
+std::span<const char* const> engine_names();  // "auto" first
 // Whether a context of this engine can be made here; why not, else empty.
 std::string why_no_engine(smla_engine engine);
 

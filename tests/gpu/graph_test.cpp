@@ -1,4 +1,4 @@
-// Graphs, streams and refusals on a GPU: contract 7 and the bugs T-28 to T-30, T-32, T-35 and T-44.
+// Graphs, streams and refusals on a GPU: contract 7 and the bugs T-28 to T-30, T-35 and T-44.
 #include "gpu/gpu.h"
 
 #include <algorithm>
@@ -241,6 +241,14 @@ TEST(Gpu, HostMemoryIsRefused) {
     } catch (const smla::Error& error) {
         EXPECT_EQ(error.code, SMLA_INVALID_ARGUMENT);
         EXPECT_EQ(error.field, "args.q.device");
+    }
+    it.args.q.device_type = SMLA_CUDA;
+    try {
+        context.attend(it.args);  // the header's own workspace
+        ADD_FAILURE() << "accepted";
+    } catch (const smla::Error& error) {
+        EXPECT_EQ(error.code, SMLA_UNSUPPORTED);
+        EXPECT_EQ(error.field, "workspace");
     }
 }
 

@@ -106,6 +106,33 @@ TEST(HppBackend, names_and_what_they_say) {
     EXPECT_EQ(nlohmann::json::parse(smla::select_backend(args, "TRITON_MLA_SPARSE"))["forced"], true);
 }
 
+// Texts: a null buffer asks for the length, and so does one that is too small.
+TEST(HppBackend, a_buffer_that_is_too_small_learns_the_length) {
+    smla_backend_args args = latent_args();
+    args.struct_size = sizeof args;
+    const std::string selected = smla::select_backend(args);
+    char byte = 'x';
+    size_t bytes = 1;
+    EXPECT_EQ(smla_backend_select(&args, nullptr, &byte, &bytes), SMLA_INVALID_ARGUMENT);
+    EXPECT_EQ(bytes, selected.size() + 1);
+    EXPECT_EQ(byte, 'x');
+    args.device = smla::device("sm_90");
+    bytes = 1;
+    EXPECT_EQ(smla_backend_why_not("FLASHMLA_SPARSE", &args, 0, &byte, &bytes), SMLA_INVALID_ARGUMENT);
+    EXPECT_EQ(bytes, smla::why_not("FLASHMLA_SPARSE", args).size() + 1);
+}
+
+TEST(HppBackend, metadata_keep_their_backend_and_its_context) {
+    const smla::Context context(smla_context_args{.threads = 1});
+    const auto before = context.shared().use_count();
+    {
+        const smla::Metadata metadata = smla::Backend(context, latent_args()).metadata();
+        EXPECT_EQ(context.shared().use_count(), before + 1);
+        EXPECT_NO_THROW(metadata.tensor("slot_mapping"));
+    }
+    EXPECT_EQ(context.shared().use_count(), before);
+}
+
 TEST(HppBackend, a_step_with_typed_views) {
     Step step;
     EXPECT_STREQ(step.backend.info().name, "TRITON_MLA_SPARSE");
@@ -187,6 +214,11 @@ TEST(HppBackend, row_operations) {
     EXPECT_EQ(counts[0], 2);
     args.page_tokens = 0;
     EXPECT_EQ(refused([&] { smla::request_rows(args); }), "args.page_tokens");
+
+    std::vector<float> log2_lse{1, -INFINITY}, lse(2);
+    smla::lse_from_log2(smla::tensor(log2_lse, {1, 2}), smla::tensor(lse, {1, 2}));
+    EXPECT_FLOAT_EQ(lse[0], float(std::log(2.0)));
+    EXPECT_EQ(lse[1], -INFINITY);
 }
 
 }  // namespace

@@ -175,6 +175,18 @@ TEST(HppPlan, refusals_name_the_field) {
     EXPECT_THROW(plan.tensor("no_such_field"), smla::Error);
 }
 
+TEST(HppPlan, keeps_its_context) {
+    const smla::Context context(smla_context_args{.threads = 1});
+    const auto before = context.shared().use_count();
+    smla::Plan plan(context, maxima());
+    EXPECT_EQ(context.shared().use_count(), before + 1);
+    Batch batch;
+    plan.build(batch.args());
+    EXPECT_EQ(plan.position()[0], 7);
+    plan = smla::Plan(maxima());
+    EXPECT_EQ(context.shared().use_count(), before);
+}
+
 TEST(HppPlan, moves_and_frees_what_it_took) {
     Counting counting;
     {

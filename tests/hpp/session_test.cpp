@@ -125,6 +125,8 @@ TEST_F(HppSession, moves) {
     EXPECT_EQ(moved.length(), 9);
     EXPECT_LE(deviation(out_, expected_), kTolerance);
     EXPECT_TRUE(moved.topk().empty());  // no indexer
+    moved = smla::Session(second);      // the old session goes before its layer, which only it held
+    EXPECT_EQ(moved.length(), 0);
 }
 
 TEST_F(HppSession, errors) {

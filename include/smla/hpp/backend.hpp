@@ -59,12 +59,13 @@ inline std::string select_backend(smla_backend_args args, const char* wanted = n
 }
 
 // Buffers of a fixed size and address; build() changes their contents. Serves one build or reader at a time.
+// Keeps its backend alive.
 class Metadata {
 public:
-    explicit Metadata(const smla_backend* backend) {
+    explicit Metadata(std::shared_ptr<const smla_backend> backend) {
         smla_backend_metadata* raw = nullptr;
-        check(smla_backend_metadata_create(backend, &raw));
-        handle_.reset(raw);
+        check(smla_backend_metadata_create(backend.get(), &raw));
+        handle_ = {raw, Destroy{std::move(backend)}};
     }
 
     // A refused batch changes nothing.
@@ -122,6 +123,7 @@ public:
 
 private:
     struct Destroy {
+        std::shared_ptr<const smla_backend> alive;
         void operator()(smla_backend_metadata* metadata) const { smla_backend_metadata_destroy(metadata); }
     };
     std::unique_ptr<smla_backend_metadata, Destroy> handle_;
@@ -152,7 +154,7 @@ public:
         check(smla_backend_cache_shape(get(), group, pages, &out));
         return out;
     }
-    Metadata metadata() const { return Metadata(get()); }
+    Metadata metadata() const { return Metadata(handle_); }
 
     void forward(smla_backend_forward_args args, Workspace& workspace) const {
         args.stage_budget = workspace.budget();
@@ -186,6 +188,9 @@ SMLA_HPP_ROWS(combined_rows)
 SMLA_HPP_ROWS(mixed_rows)
 SMLA_HPP_ROWS(decode_schedule)
 #undef SMLA_HPP_ROWS
+inline void lse_from_log2(const smla_tensor& log2_lse, const smla_tensor& lse) {
+    check(smla_lse_from_log2(&log2_lse, &lse));
+}
 // Returns how many chunks it wrote.
 inline int32_t prefill_chunks(smla_prefill_chunks_args args) {
     args = detail::sized(args);

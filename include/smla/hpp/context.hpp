@@ -18,20 +18,23 @@
 namespace smla {
 inline namespace v0 {
 
-// Scratch memory that grows to what calls need. Serves one call at a time. With a budget, stages that can
-// loop within it do.
+// Scratch memory of the host that grows to what calls need. Serves one call at a time. With a budget, stages
+// that can loop within it do. Calls on a GPU need memory of the GPU, which this header does not allocate:
+// there a Workspace refuses to grow, and calls take the caller's smla_workspace and stream.
 class Workspace {
 public:
-    Workspace(std::shared_ptr<smla_context> context, size_t budget)
-        : context_(std::move(context)), budget_(budget) {}
+    Workspace(std::shared_ptr<smla_context> context, size_t budget, smla_engine engine = SMLA_ENGINE_CPU)
+        : context_(std::move(context)), budget_(budget), engine_(engine) {}
     Workspace(Workspace&& other) noexcept
         : context_(std::move(other.context_)),
           budget_(other.budget_),
+          engine_(other.engine_),
           memory_(std::move(other.memory_)),
           bytes_(std::exchange(other.bytes_, 0)) {}
     Workspace& operator=(Workspace&& other) noexcept {
         context_ = std::move(other.context_);
         budget_ = other.budget_;
+        engine_ = other.engine_;
         memory_ = std::move(other.memory_);
         bytes_ = std::exchange(other.bytes_, 0);
         return *this;
@@ -41,6 +44,9 @@ public:
     void reserve(size_t bytes) {
         bytes = (bytes < header ? header : bytes + alignment - 1) / alignment * alignment;
         if (bytes <= bytes_) return;
+        if (engine_ == SMLA_ENGINE_CUDA_MMA)
+            throw Error(SMLA_UNSUPPORTED, "workspace", "smla::Workspace, memory of the host",
+                        "for a context of cuda_mma a smla_workspace in the GPU's memory");
         const size_t huge = (bytes + huge_page - 1) / huge_page * huge_page;
         if (bytes >= huge_page / 2 && (budget_ == 0 || huge <= budget_)) bytes = huge;
         Memory grown(
@@ -71,6 +77,7 @@ private:
 
     std::shared_ptr<smla_context> context_;
     size_t budget_;
+    smla_engine engine_;
     Memory memory_;
     size_t bytes_ = 0;
 };
@@ -80,7 +87,7 @@ private:
 // Every stage is a member with three forms:
 //   context.attend(args);                     a workspace of the context's own: such calls take turns
 //   context.attend(args, workspace);          the caller's smla::Workspace, grown where it is too small
-//   context.attend(args, raw, stream);        the caller's memory
+//   context.attend(args, raw, stream);        the caller's memory, the only form for a context of cuda_mma
 //   (context.workspace_size<SMLA_STAGE_ATTEND>(args)):
 //                                             nothing is allocated or asked for
 class Context {
@@ -91,16 +98,17 @@ public:
         smla_context* raw = nullptr;
         check(smla_context_create(&args, &raw));
         handle_.reset(raw, smla_context_destroy);
-        own_ = std::make_unique<Own>(handle_);
+        engine_ = args.engine;
+        own_ = std::make_unique<Own>(workspace());
     }
     Context(Context&&) noexcept = default;
     Context& operator=(Context&&) noexcept = default;
 
     smla_context* get() const { return handle_.get(); }
-    // Layers keep their context alive by it.
+    // What stands on a context keeps it alive by it.
     const std::shared_ptr<smla_context>& shared() const { return handle_; }
     std::string description() const { return smla_context_description(get()); }
-    Workspace workspace(size_t budget = 0) const { return Workspace(handle_, budget); }
+    Workspace workspace(size_t budget = 0) const { return Workspace(handle_, budget, engine_); }
 
     template <smla_stage S>
     size_t workspace_size(StageArgs<S> args, size_t budget = 0) const {
@@ -168,7 +176,7 @@ public:
 
 private:
     struct Own {
-        explicit Own(std::shared_ptr<smla_context> context) : workspace(std::move(context), 0) {}
+        explicit Own(Workspace given) : workspace(std::move(given)) {}
         std::mutex turn;
         Workspace workspace;
     };
@@ -196,6 +204,7 @@ private:
     }
 
     std::shared_ptr<smla_context> handle_;
+    smla_engine engine_ = SMLA_ENGINE_AUTO;
     std::unique_ptr<Own> own_;
 };
 

@@ -65,11 +65,11 @@ private:
 // A layer with caches for a number of requests. Serves one call at a time.
 class Session {
 public:
-    explicit Session(const Layer& layer, smla_session_args args = {}) : layer_(layer.shared()) {
+    explicit Session(const Layer& layer, smla_session_args args = {}) {
         args = detail::sized(args);
         smla_session* raw = nullptr;
         check(smla_session_create(layer.get(), &args, &raw));
-        handle_.reset(raw);
+        handle_ = {raw, Destroy{layer.shared()}};
     }
 
     // The next tokens of one request: hidden and out [T,X].
@@ -113,6 +113,7 @@ public:
 
 private:
     struct Destroy {
+        std::shared_ptr<smla_layer> alive;  // in the deleter: assignment destroys the session first
         void operator()(smla_session* session) const { smla_session_destroy(session); }
     };
     std::pair<size_t, size_t> bytes() const {
@@ -121,7 +122,6 @@ private:
         return out;
     }
 
-    std::shared_ptr<smla_layer> layer_;  // destroyed after the session
     std::unique_ptr<smla_session, Destroy> handle_;
 };
 

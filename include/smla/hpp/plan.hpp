@@ -3,6 +3,7 @@
 #define SMLA_HPP_PLAN_HPP
 
 #include <smla/plan.h>
+#include <smla/hpp/context.hpp>
 #include <smla/hpp/error.hpp>
 #include <smla/hpp/tensor.hpp>
 
@@ -21,6 +22,10 @@ public:
         smla_plan* raw = nullptr;
         check(smla_plan_create(&args, &raw));
         handle_.reset(raw);
+    }
+    // Its fields lie on the context's device. Keeps the context alive, which args.context alone does not.
+    Plan(const Context& context, smla_plan_args args) : Plan(with(context, args)) {
+        handle_.get_deleter().alive = context.shared();
     }
 
     // A refused batch changes nothing.
@@ -91,8 +96,13 @@ public:
 
 private:
     struct Destroy {
+        std::shared_ptr<smla_context> alive;
         void operator()(smla_plan* plan) const { smla_plan_destroy(plan); }
     };
+    static smla_plan_args with(const Context& context, smla_plan_args args) {
+        args.context = context.get();
+        return args;
+    }
     std::unique_ptr<smla_plan, Destroy> handle_;
 };
 

@@ -26,10 +26,8 @@ constexpr const ScoreKernel* kKernels[] = {
 }  // namespace
 
 const ScoreKernel* chosen_score_kernel(const smla_score_args& args, const Env& env) {
-    const std::string& demanded = env.demanded[size_t(Stage::score)];
     for (const ScoreKernel* kernel : kKernels)
-        if ((demanded.empty() || demanded == kernel->name) && refuse_score(*kernel, args, env).empty())
-            return kernel;
+        if (env.allows(Stage::score, kernel->name) && refuse_score(*kernel, args, env).empty()) return kernel;
     return nullptr;
 }
 

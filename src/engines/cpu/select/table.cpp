@@ -26,9 +26,8 @@ constexpr const SelectKernel* kKernels[] = {
 }  // namespace
 
 const SelectKernel* chosen_select_kernel(const smla_select_args& args, const Env& env) {
-    const std::string& demanded = env.demanded[size_t(Stage::select)];
     for (const SelectKernel* kernel : kKernels)
-        if ((demanded.empty() || demanded == kernel->name) && refuse_select(*kernel, args, env).empty())
+        if (env.allows(Stage::select, kernel->name) && refuse_select(*kernel, args, env).empty())
             return kernel;
     return nullptr;
 }

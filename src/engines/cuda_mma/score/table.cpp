@@ -39,9 +39,8 @@ Candidate<smla_score_args> row() {
 std::span<const ScoreKernel> score_kernels() { return kKernels; }
 
 const ScoreKernel* chosen_score_kernel(const smla_score_args& args, const Env& env) {
-    const std::string& demanded = env.demanded[size_t(Stage::score)];
     for (const ScoreKernel& kernel : kKernels)
-        if ((demanded.empty() || demanded == kernel.name) && kernel.refuse(args, env).empty()) return &kernel;
+        if (env.allows(Stage::score, kernel.name) && kernel.refuse(args, env).empty()) return &kernel;
     return nullptr;
 }
 
