@@ -6,9 +6,9 @@ import re
 
 from source import sample
 
-ORDER = ("core", "formats", "ops", "plan", "linear", "engines", "backends", "model", "layers", "comm", "api")
+ORDER = ("core", "formats", "ops", "plan", "linear", "engines", "backends", "model", "layers", "api")
 # Engines know their own folder, what all engines share, and what all CUDA engines share.
-SHARED_BY_ENGINES = {"cuda_mma": ("cuda_common",), "cuda_sm90": ("cuda_common",)}
+SHARED_BY_ENGINES = {"cuda_mma": ("cuda_common",)}
 FOREIGN = ("torch/", "pybind11/", "Python.h", "numpy/")
 PUBLIC_MAY_USE = re.compile(r"smla/[a-z_]+\.(h|hpp)|[a-z_0-9]+(\.h)?")
 INTRINSICS = re.compile(r"(imm|x86|xmm|emm|amm|avx\w*)intrin\.h")

@@ -20,11 +20,6 @@ int environment_level() {
 }
 }  // namespace
 
-bool log_enabled(LogLevel level) {
-    std::lock_guard lock(mutex);
-    return callback || environment_level() >= int(level);
-}
-
 void log_line(LogLevel level, const std::string& line) {
     std::lock_guard lock(mutex);
     if (callback) callback(callback_user, int(level), line.c_str());

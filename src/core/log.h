@@ -10,7 +10,6 @@ namespace smla {
 
 enum class LogLevel { error = 0, warning = 1, info = 2 };
 
-bool log_enabled(LogLevel level);
 void log_line(LogLevel level, const std::string& line);
 void set_log(smla_log_function function, void* user);
 

@@ -62,8 +62,5 @@ __device__ inline float block_gather(float warp_value, float* scratch, float neu
 __device__ inline float block_sum(float value, float* scratch) {
     return warp_sum(block_gather(warp_sum(value), scratch, 0.f));
 }
-__device__ inline float block_max(float value, float* scratch) {
-    return warp_max(block_gather(warp_max(value), scratch, -INFINITY));
-}
 
 }  // namespace smla::cuda
