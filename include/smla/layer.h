@@ -107,7 +107,9 @@ typedef struct smla_session_step {
 
 typedef struct smla_session smla_session;
 
-/* A session serves one call at a time; its layer must outlive it. Only create allocates. */
+/* A session serves one call at a time; its layer must outlive it. Caches, plan and scratch are made by create
+ * alone; a step takes small lists from the heap. Tensors of a step lie on the host or on the context's
+ * device; a GPU works in its default stream. */
 SMLA_API smla_status smla_session_create(const smla_layer* layer, const smla_session_args* args,
                                          smla_session** out);
 SMLA_API void smla_session_destroy(smla_session* session);

@@ -42,7 +42,7 @@ enum {
 /* The last error of this thread. Strings live until the next smla call of the thread; never null. */
 typedef struct smla_error {
     smla_status status;
-    const char* field;   /* what was wrong: "primary_rows.dtype", "config.json: kv_lora_rank" */
+    const char* field;   /* what was wrong: "args.primary.rows.dtype", "config.json: kv_lora_rank" */
     const char* got;     /* what it was */
     const char* wanted;  /* the rule */
     const char* message; /* one line with all of it */

@@ -170,8 +170,9 @@ class Session:
         weakref.finalize(self, _release, lib.smla_session_destroy, self.handle, layer).atexit = False
 
     def forward(self, hidden, requests=None, *, out=None, rope_positions=None, forced_topk=None):
-        """One step. hidden: [T,X], the requests' tokens one after the other, host memory.
+        """One step. Arrays lie in host memory or on the context's device.
 
+        hidden: [T,X], the requests' tokens one after the other.
         requests: [(request, tokens), ...], each request at most once; None: all tokens belong to request 0.
         rope_positions: [T] i32 or i64; None: the order in the request. forced_topk: as in Layer.forward.
         Returns out [T,X], of hidden's dtype.
