@@ -36,7 +36,7 @@ smla_tensor packed(const smla_tensor& tensor, void* data) {  // the same shape w
     return out;
 }
 
-// On a GPU: cuda/wall_test.cpp.
+// On a GPU: tests/gpu/contract_wall_test.cpp.
 TEST(Contract, L2d_EntriesPastALengthMayBeUnreadableMemory) {
     constexpr int64_t rows = 100, length = 67;
     Attention problem({.tokens = 1, .heads = 20, .rows = rows});
@@ -85,6 +85,7 @@ TEST(Contract, L5c_NothingIsReadBehindACacheOrATensor) {
 }
 
 CONTRACT_TEST(L1f_SlotsAndPositionsOf32And64BitsMeanTheSame) {
+    int changed = 0;
     for (const NamedMaker& maker : all_calls())
         for (const Engine& engine : first_and_last_engine()) {
             const std::unique_ptr<Call> call = make(maker, 8);
@@ -98,6 +99,7 @@ CONTRACT_TEST(L1f_SlotsAndPositionsOf32And64BitsMeanTheSame) {
                 const bool both =
                     field.name == "args.slots" || (field.name == "args.positions" && field.tensor->ndim == 1);
                 if (!both) continue;
+                ++changed;
                 smla_tensor& tensor = *field.tensor;
                 wide.emplace_back(), narrow.emplace_back();
                 for (int64_t i = 0; i < tensor.shape[0]; ++i) {
@@ -112,10 +114,12 @@ CONTRACT_TEST(L1f_SlotsAndPositionsOf32And64BitsMeanTheSame) {
             run_exactly(*call, context);
             EXPECT_TRUE(call->memory.image() == image) << maker.name << " on " << engine.name;
         }
+    EXPECT_GT(changed, 0);
 }
 
 // Slots as large as only 64 bits hold, whose low 32 bits look like a row, are holes.
 CONTRACT_TEST(L10b_SlotsThatDoNotFit32BitsWriteNothing) {
+    int ran = 0;
     for (const NamedMaker& maker : cache_calls()) {
         const std::unique_ptr<Call> call = make(maker, 8);
         bool slots = false;
@@ -125,6 +129,7 @@ CONTRACT_TEST(L10b_SlotsThatDoNotFit32BitsWriteNothing) {
                 fill_int(*field.tensor, [](int64_t t, int64_t) { return (int64_t(t + 1) << 32) + t; });
             }
         if (!slots) continue;
+        ++ran;
         call->memory.remember();
         for (const Engine& engine : engines()) {
             const Context context(engine);
@@ -132,6 +137,7 @@ CONTRACT_TEST(L10b_SlotsThatDoNotFit32BitsWriteNothing) {
             EXPECT_TRUE(call->memory.nothing_changed()) << maker.name << " on " << engine.name;
         }
     }
+    EXPECT_GT(ran, 0);
 }
 
 }  // namespace
