@@ -47,8 +47,8 @@ struct Format {
 
 std::span<const Format* const> all_formats();
 const Format* find_format(smla_format id);  // null if unknown
-const Format* find_format(
-    std::string_view name);  // also the aliases: bf16_576, bf16_512, fp8_ds_mla is ambiguous
+// Also by the aliases bf16_576 and bf16_512; not by fp8_ds_mla, which names two records.
+const Format* find_format(std::string_view name);
 constexpr uint32_t format_bit(smla_format id) { return 1u << id; }
 template <class... Ids>
 constexpr uint32_t formats(Ids... each) {

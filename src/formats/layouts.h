@@ -27,6 +27,7 @@ static_assert(Fp8_528::width == 512 && Fp8_528::record == 528);
 template <int Width>
 struct PerTensorFp8 {
     static constexpr int width = Width, record = Width;
+    static constexpr int rope_at = 512;  // behind the latent's codes; fp8_512 has none
 };
 using Fp8_576 = PerTensorFp8<576>;
 using Fp8_512 = PerTensorFp8<512>;

@@ -1,11 +1,10 @@
 // attend for every shape, format and dtype but f64, in f32 arithmetic.
 //
-// Maths: the specification's (ops/attend/reference.cpp), with a running maximum instead of a second pass.
-// Tile:  one block of 4 warps per token and head; 32 listed rows at a time: each warp takes the dot products
-// of
-//        8 of them, then each thread sums its own channels over the 32.
+// Maths:  the specification's (ops/attend/reference.cpp), with a running maximum instead of a second pass.
+// Tile:   one block of 4 warps per token and head; 32 listed rows at a time: each warp takes the dot products
+//         of 8 of them, then each thread sums its own channels over the 32.
 // Shared: q [Dqk], the weights and rows of the 32 keys, scratch: under 5 KB.
-// Why:   correctness on any dimensions; each row is decoded value by value, twice for every head.
+// Why:    correctness on any dimensions; each row is decoded value by value, twice for every head.
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_mma/attend/arguments.cuh"
 #include "engines/cuda_mma/attend/run.h"

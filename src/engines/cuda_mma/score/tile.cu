@@ -1,19 +1,16 @@
 // score by mma.sync: 128-wide keys of index_fp8_132, index_mxfp4_68 and row_bf16, any number of heads.
 //
 // Maths      logit[key] = scale * sum_h w_h relu(q_h . k): m16n8k16 with keys as rows and heads as columns,
-// f32
-//            accumulators; relu, weight and the sum over a thread's heads in registers; 3 shuffles per 4 keys
-//            finish the sum. e4m3 becomes f16 (queries e4m3) or bf16, both exactly.
+//            f32 accumulators; relu, weight and the sum over a thread's heads in registers; 3 shuffles per 4
+//            keys finish the sum. e4m3 becomes f16 (queries e4m3) or bf16, both exactly.
 // Tile       a warp takes 32 keys x all heads x up to 8 query rows of one request. Its keys stay in 64
-// registers;
-//            queries lie in shared memory in the order of mma's second operand, so that one 16-byte load
-//            feeds 4 products. Keys are converted once for all heads and rows.
+//            registers; queries lie in shared memory in the order of mma's second operand, so that one
+//            16-byte load feeds 4 products. Keys are converted once for all heads and rows.
 // Roles      4 warps, all alike and independent: no barrier after the queries are loaded.
 // Shared     queries rows x heads x 256 B | weights | windows | per warp one tile of raw keys, copied by
 //            cp.async while the tile before is multiplied.
 // Why        shared memory feeds 2 KB per 16 products (16 of about 26 cycles); keys cost 132 B of L2 per
-// `rows`
-//            rows. Two accumulator banks let products run under the epilogue of the previous 16 heads.
+//            `rows` rows. Two accumulator banks let products run under the epilogue of the previous 16 heads.
 // Prediction see docs/kernels/cuda_score.md.
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_mma/score/key_tile.cuh"

@@ -1,6 +1,12 @@
-// select for every row, k and dtype: a block per row, three histograms of 11 bits and a pass that writes the
-// winners in order. Lists with ids: the cut by score, then id, then column; winners go to scratch and are
-// sorted there.
+// select for every row, k and dtype.
+//
+// Steps      three histograms of 11 bits (cut.cuh) give the score of the k-th best; one more pass writes the
+//            winners in order. Lists with ids: the cut by score, then by id, then by column; winners go to
+//            scratch and are sorted there.
+// Tile       a block of 512 threads per row. Lists with ids: two blocks per multiprocessor at most, each with
+//            scratch of its own for one row after the other.
+// Shared     2048 bins and the warps' sums: 8.3 KB.
+// Why        exact on any row; each row is read four times (with ids: eleven at most).
 #include "engines/cuda_common/launch.cuh"
 #include "engines/cuda_mma/select/list.cuh"
 

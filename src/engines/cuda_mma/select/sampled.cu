@@ -2,15 +2,13 @@
 // cut among those.
 //
 // Steps      4096 keys in 32-byte pieces give a floor that about k + 8 sqrt(k n) columns should pass (n:
-// columns
-//            per sample); one pass of 16-byte loads collects what passes; if it is less than k or more than
-//            there is room for, the row is selected exactly by histograms (list.cuh): the sample decides
-//            speed, never the result. Then histograms of the candidates, and their order by a sort into 2048
-//            bins.
+//            columns per sample); one pass of 16-byte loads collects what passes; if it is less than k or
+//            more than there is room for, the row is selected exactly by histograms (list.cuh): the sample
+//            decides speed, never the result. Then histograms of the candidates, and their order by a sort
+//            into 2048 bins.
 // Tile       a block of 512 threads per row; with few rows several blocks, each a part of the columns, with
-// one
-//            floor. Their candidates meet in scratch; the last block to arrive (counters in the workspace's
-//            header, which it leaves zero) finishes the row.
+//            one floor. Their candidates meet in scratch; the last block to arrive (counters in the
+//            workspace's header, which it leaves zero) finishes the row.
 // Shared     6144 candidates x 8 B | k places | bins: 66 KB for k 2048, 3 blocks on an H200.
 // Why        rows come from memory once; every other step works on 3 to 5 thousand keys.
 // Prediction see docs/kernels/cuda_select.md.

@@ -124,7 +124,7 @@ private:
     // fp8_576: 16 columns of all keys.
     __device__ void score_rope_codes(uint32_t buffer, float (&s)[4][4]) const {
         uint32_t raw[4];
-        cuda::ldmatrix_x4(raw, buffer + lane() * T::pitch + 512 + 16 * part());
+        cuda::ldmatrix_x4(raw, buffer + lane() * T::pitch + layout::Fp8_576::rope_at + 16 * part());
 #pragma unroll
         for (int n = 0; n < 4; ++n) {
             uint32_t b0, b1;

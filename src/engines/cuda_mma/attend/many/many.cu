@@ -6,10 +6,10 @@
 //         the second product.
 // Tile:   64 or 32 heads x 16 keys. One token per block, a split of its rows each.
 // Roles:  two score warps for every 32 heads: each has half of the width of their queries, some steps in
-//         registers (14 of 18, fp8 10), they exchange products, and each weighs 16 heads (score.cuh). Two
-//         value warps for every score warp: each has all heads and a share of the 512 columns as sums in
-//         registers (values.cuh); together they copy the rows (maker.cuh). What they multiply: rows.cuh,
-//         records.cuh.
+//         registers (tile.cuh: q_steps of k_steps), they exchange products, and each weighs 16 heads
+//         (score.cuh). Two value warps for every score warp: each has all heads and a share of the 512
+//         columns as sums in registers (values.cuh); together they copy the rows (maker.cuh). What they
+//         multiply: rows.cuh, records.cuh.
 // Shared: buffers: keys [16, width] bf16 (swizzled, fill.cuh) or [16] records as they are | other steps of
 //         queries | products exchanged | weights, twice | factors, at first largest queries | news |
 //         mbarriers | masks of holes | scales of values | row numbers; tile.cuh. At most 99 KB. At first all

@@ -69,7 +69,7 @@ public:
                 else multiply_pair(p % 2 ? more : early.raw, 2 * p, sums);
             }
             if (T::width == 576 && g == kGroups - 1 && !bf16_rope_) {  // fp8_576: one scale for all
-                cuda::ldmatrix_x4(more, early.row + 512 + 32 * half);
+                cuda::ldmatrix_x4(more, early.row + layout::Fp8_576::rope_at + 32 * half);
                 multiply_pair(more, 16, sums);
             }
 #pragma unroll
