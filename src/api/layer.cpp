@@ -19,12 +19,6 @@ struct smla_session {
 
 namespace {
 
-template <class Handle>
-Handle& handle(Handle* pointer, const char* name) {
-    SMLA_CHECK(pointer, name, "null", text("a ", name));
-    return *pointer;
-}
-
 static_assert(int(LayerKind::dsa) == SMLA_LAYER_DSA && int(LayerKind::dsa_shared) == SMLA_LAYER_DSA_SHARED &&
               int(LayerKind::sliding) == SMLA_LAYER_SLIDING &&
               int(LayerKind::compressed_sparse) == SMLA_LAYER_COMPRESSED_SPARSE &&
@@ -54,7 +48,7 @@ CacheGroup read_group(const smla_layer_cache& given, const Tensor& slots) {
 
 LayerStep read_step(const smla_layer& on, const smla_layer_step& step) {
     const AttentionConfig& config = on.layer->config();
-    const PlanFields& fields = handle(step.plan, "plan").plan.fields();
+    const PlanFields& fields = api::handle(step.plan, "plan").plan.fields();
     check_tensor("step.hidden", step.hidden, kFloats, {kAny, config.common.hidden_size});
     check_rows("step.hidden", step.hidden);
     const int64_t tokens = step.hidden.shape[0], planned = fields.position.shape[0];
@@ -128,7 +122,7 @@ void smla_layer_close(smla_layer* layer) { delete layer; }
 smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_info* info) {
     return api::guard([&] {
         api::check_room("info", info);
-        const Layer& at = *handle(layer, "layer").layer;
+        const Layer& at = *api::handle(layer, "layer").layer;
         const AttentionConfig& config = at.config();
         const LayerKind kind = config.layer_kind(at.layer_index());
         const bool indexer = kind == LayerKind::dsa || kind == LayerKind::compressed_sparse;
@@ -153,7 +147,7 @@ smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_info* info) 
 smla_status smla_layer_workspace_size(const smla_layer* layer, const smla_layer_step* step,
                                       size_t stage_budget, size_t* bytes) {
     return api::guard([&] {
-        const smla_layer& on = handle(layer, "layer");
+        const smla_layer& on = api::handle(layer, "layer");
         SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
         *bytes = layer_workspace(*on.layer, on.context->context.env({}), read_step(on, api::read_args(step)),
                                  stage_budget, nullptr);
@@ -163,7 +157,7 @@ smla_status smla_layer_workspace_size(const smla_layer* layer, const smla_layer_
 smla_status smla_layer_forward(const smla_layer* layer, const smla_layer_step* step, size_t stage_budget,
                                smla_workspace workspace, smla_stream stream) {
     return api::guard([&] {
-        const smla_layer& on = handle(layer, "layer");
+        const smla_layer& on = api::handle(layer, "layer");
         run_layer(*on.layer, on.context->context.env({}, stream), read_step(on, api::read_args(step)),
                   api::read_workspace(workspace), stage_budget, nullptr, nullptr);
     });
@@ -173,7 +167,7 @@ smla_status smla_session_create(const smla_layer* layer, const smla_session_args
     return api::guard([&] {
         SMLA_CHECK(out, "out", "null", "where the session goes");
         *out = nullptr;
-        const smla_layer& on = handle(layer, "layer");
+        const smla_layer& on = api::handle(layer, "layer");
         const SessionOptions options = read_options(api::read_args(args), *on.layer);
         *out = new smla_session(on.context->context, *on.layer, options);
     });
@@ -183,7 +177,7 @@ void smla_session_destroy(smla_session* session) { delete session; }
 
 smla_status smla_session_forward(smla_session* session, const smla_session_step* step) {
     return api::guard([&] {
-        Session& on = handle(session, "session").session;
+        Session& on = api::handle(session, "session").session;
         const smla_session_step copy = api::read_args(step);
         SMLA_CHECK(copy.request_count >= 0, "step.request_count", copy.request_count, "0 or more");
         SMLA_CHECK(copy.requests || copy.request_count == 0, "step.requests", "null",
@@ -201,13 +195,13 @@ smla_status smla_session_forward(smla_session* session, const smla_session_step*
 smla_status smla_session_topk(const smla_session* session, smla_tensor* out) {
     return api::guard([&] {
         SMLA_CHECK(out, "out", "null", "where the tensor goes");
-        *out = handle(session, "session").session.topk();
+        *out = api::handle(session, "session").session.topk();
     });
 }
 
 smla_status smla_session_length(const smla_session* session, int32_t request, int32_t* tokens) {
     return api::guard([&] {
-        const Session& on = handle(session, "session").session;
+        const Session& on = api::handle(session, "session").session;
         SMLA_CHECK(tokens, "tokens", "null", "where the length goes");
         SMLA_CHECK(request >= 0 && request < on.options().max_requests, "request", request,
                    text("0 to ", on.options().max_requests - 1));
@@ -216,12 +210,12 @@ smla_status smla_session_length(const smla_session* session, int32_t request, in
 }
 
 smla_status smla_session_end_request(smla_session* session, int32_t request) {
-    return api::guard([&] { handle(session, "session").session.end_request(request); });
+    return api::guard([&] { api::handle(session, "session").session.end_request(request); });
 }
 
 smla_status smla_session_bytes(const smla_session* session, size_t* cache_bytes, size_t* workspace_bytes) {
     return api::guard([&] {
-        const Session& on = handle(session, "session").session;
+        const Session& on = api::handle(session, "session").session;
         if (cache_bytes) *cache_bytes = on.cache_bytes();
         if (workspace_bytes) *workspace_bytes = on.workspace_bytes();
     });

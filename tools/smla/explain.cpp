@@ -30,8 +30,7 @@ struct Call {
     // Index of the kernel that would run; -1: none.
     int chosen() const {
         for (size_t i = 0; i < kernels.size(); ++i)
-            if (kernels[i].refusal.empty() && (demanded.empty() || demanded == kernels[i].kernel))
-                return int(i);
+            if (kernels[i].chosen) return int(i);
         return -1;
     }
     std::string reason(size_t i) const {
