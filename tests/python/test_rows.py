@@ -186,7 +186,8 @@ def combined_rows_in_python(selected, starts, seq_lens, gather_lens, columns, **
             position = int(seq_lens[b]) - (end - t)
             entries, seen = prefill_columns(position, o["ratio"], o["topk"], o["window"])
             first = o["stride"] * b
-            picked = [first + e if e >= 0 else -1 for e in selected[t, :entries].tolist()] if entries else []
+            listed = selected[t, :entries].tolist() if entries else []
+            picked = [first + e if 0 <= e < o["entries"] else -1 for e in listed]
             kept = int(seq_lens[b] - gather_lens[b])  # first gathered token
             near = range(position - seen + 1, position + 1)
             picked += [first + o["entries"] + p - kept if p >= kept else -1 for p in near]

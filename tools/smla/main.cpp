@@ -20,9 +20,10 @@ constexpr const char* kFooter =
     "Exit codes: 0 ok, 1 a check failed, 2 wrong usage or input file, 3 unsupported here, 4 device error, "
     "out of\n"
     "memory or a bug in smla.\n"
-    "Environment: SMLA_ENGINE, SMLA_ISA, SMLA_THREADS, SMLA_KERNEL (as the options), SMLA_CBLAS (a CBLAS "
-    "library),\n"
-    "SMLA_LOG (0 errors, 1 warnings, 2 more), NO_COLOR.";
+    "Environment: SMLA_ENGINE, SMLA_ISA, SMLA_THREADS, SMLA_KERNEL, SMLA_BACKEND (as the options), "
+    "SMLA_CBLAS "
+    "and\n"
+    "SMLA_CUBLASLT (libraries), SMLA_LOG (0 errors, 1 warnings, 2 more), NO_COLOR.";
 
 // The innermost subcommand on the line, and the words that it knows.
 const CLI::App& innermost(const CLI::App& app) {
