@@ -12,7 +12,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 const std::string kGoldens = SMLA_SOURCE_DIR "/tests/goldens/";
-
 const std::string kD1 = kGoldens + "D1.safetensors";
 
 json verified(std::vector<std::string> words, int code) {

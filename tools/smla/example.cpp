@@ -2,10 +2,10 @@
 // expected output.
 #include "common.h"
 #include "golden/golden.h"
+#include "model/output_file.h"
 #include "subcommands.h"
 
 #include <filesystem>
-#include <fstream>
 
 namespace smla::cli {
 
@@ -22,10 +22,9 @@ struct Options {
 constexpr const char* kHidden = "hidden.safetensors";  // written first: it tells whose folder this is
 
 void write_text(const fs::path& path, const std::string& content) {
-    std::ofstream file(path, std::ios::binary);
-    file << content;
-    file.close();
-    if (!file) fail(SMLA_IO_ERROR, path.string(), "cannot be written", "a file that can");
+    OutputFile file(path.string());
+    file.write(content.data(), content.size());
+    file.commit();
 }
 
 bool made_here(const fs::path& folder) {
