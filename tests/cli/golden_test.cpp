@@ -30,17 +30,88 @@ TEST(CliGolden, ADemandedKernelMustRunOnEveryFile) {
     EXPECT_TRUE(verified({kD1, "--kernel", "attend=cpu_generic"}, 0)["nothing_ran"].empty());
 }
 
+// A golden file in `folder`, with a change to the tensors of the original.
+template <class Change>
+std::string changed_golden(const Folder& folder, const std::string& name, const Change& change) {
+    fs::copy_file(kGoldens + name + ".json", folder.path(name + ".json"),
+                  fs::copy_options::overwrite_existing);
+    const SafetensorsFile original = SafetensorsFile::open(kGoldens + name + ".safetensors");
+    std::vector<HostTensor> copies;
+    std::vector<NamedTensor> list;
+    for (const std::string& tensor : original.names()) {
+        copies.push_back(original.tensor(tensor));
+        const size_t bytes =
+            size_t(element_count(copies.back().view)) * size_t(dtype_bits(copies.back().view.dtype)) / 8;
+        const auto memory = std::make_shared<std::vector<char>>(bytes);
+        std::memcpy(memory->data(), copies.back().view.data, bytes);
+        copies.back().view.data = memory->data();
+        copies.back().memory = memory;
+        list.push_back({tensor, copies.back().view});
+    }
+    for (NamedTensor& each : list) change(each.name, each.tensor);
+    const std::string path = folder.path(name + ".safetensors");
+    write_safetensors(path, list);
+    return path;
+}
+
 TEST(CliGolden, AnIndexScoreWithoutValuesIsAMiss) {
     const Folder folder;
-    fs::copy_file(kGoldens + "D1.json", folder.path("D1.json"));
-    const SafetensorsFile original = SafetensorsFile::open(kD1);
-    std::vector<NamedTensor> list;
-    for (const std::string& name : original.names()) {
-        list.push_back({name, original.tensor(name).view});
-        if (name == "mid.index_score") list.back().tensor.shape[2] = 0;
+    verified({changed_golden(folder, "D1",
+                             [](const std::string& name, Tensor& view) {
+                                 if (name == "mid.index_score") view.shape[2] = 0;
+                             })},
+             1);
+}
+
+// The middle value of a tensor, or the last, which of a selection is no padding, becomes another.
+void falsify(Tensor& tensor) {
+    const int64_t n = element_count(tensor);
+    if (tensor.dtype == SMLA_I32) {
+        int32_t& value = static_cast<int32_t*>(tensor.data)[n - 1];
+        value += value > 0 ? -1 : 1;
+    } else if (tensor.dtype == SMLA_F64) {
+        static_cast<double*>(tensor.data)[n / 2] += 3;
+    } else {
+        float& value = static_cast<float*>(tensor.data)[n / 2];
+        value = std::isfinite(value) ? value + 3 : 0;  // -inf: a score of what is not visible
     }
-    write_safetensors(folder.path("D1.safetensors"), list);
-    verified({folder.path("D1.safetensors")}, 1);
+}
+
+TEST(CliGolden, EveryResultOfAFileIsCompared) {
+    const Folder folder;
+    int compared = 0;
+    for (const std::string name : {"D3", "G2", "V3_S9", "V8"})
+        for (const std::string& tensor : SafetensorsFile::open(kGoldens + name + ".safetensors").names()) {
+            const std::string kind = tensor.substr(0, tensor.find('.'));
+            if (kind == "w" || kind == "in" || tensor.rfind("step.34", 0) == 0) continue;
+            const std::string path = changed_golden(folder, name, [&](const std::string& each, Tensor& view) {
+                if (each == tensor) falsify(view);
+            });
+            SCOPED_TRACE(name + ": " + tensor);
+            verified({path, "--engine", "reference"}, 1);
+            ++compared;
+        }
+    EXPECT_GT(compared, 60);
+}
+
+TEST(CliGolden, TensorsOfAnotherShapeOrRangeAreRefused) {
+    const Folder folder;
+    const auto field = [&](const char* name, const std::string& wrong, const auto& change) {
+        const std::string path = changed_golden(folder, name, [&](const std::string& each, Tensor& view) {
+            if (each == wrong) change(view);
+        });
+        const json error = error_of({"verify", "--golden", path}, 2);
+        EXPECT_EQ(error["field"], std::string(name) + ".safetensors: tensor " + wrong);
+        return error["wanted"];
+    };
+    const auto shorter = [](Tensor& view) { view.shape[1] -= 1; };
+    EXPECT_EQ(field("D2", "in.position_ids", shorter), "[1,40]");
+    EXPECT_EQ(field("D2", "in.hidden", shorter), "[1,40,64]");
+    EXPECT_EQ(field("D2", "mid.topk", shorter), "[1,40,any]");
+    EXPECT_EQ(field("V8", "in.streams", shorter), "[1,18,any,any]");
+    const auto past = [](Tensor& view) { static_cast<int32_t*>(view.data)[0] = 256; };
+    EXPECT_EQ(field("D6", "rows.index", past), "0 to 255");
+    EXPECT_EQ(field("D6", "mid.topk", past), "-1 to 255");
 }
 
 // Without the output in double, double is compared with one in f32, by its tolerance.

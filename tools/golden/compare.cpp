@@ -46,6 +46,17 @@ Checked check_topk(const Golden& golden, const std::string& name, const Rows& ro
     return {name, wrong, 0, "set"};
 }
 
+// A decode step of one token through the model's own cache: one row of each sequence.
+Checked check_step(const Golden& golden, const std::string& name, int64_t token, int64_t width,
+                   const std::vector<double>& all, double tolerance) {
+    std::vector<double> rows;
+    for (int64_t b = 0; b < golden.batch; ++b) {
+        const auto from = all.begin() + (b * golden.tokens + token) * width;
+        rows.insert(rows.end(), from, from + width);
+    }
+    return {name, compare(rows, golden.values(name)).max, tolerance, tolerance > 0 ? "max" : "set"};
+}
+
 }  // namespace
 
 Difference compare(const std::vector<double>& a, const std::vector<double>& b) {
@@ -126,7 +137,28 @@ std::vector<Checked> check_y(const Golden& golden, size_t layer, const LayerResu
                 {name, d.max, limit.bf16_max, "max"},
                 {name, 1 - d.cosine, 1 - limit.bf16_cosine, "1 - cosine"}};
     const bool exact = arithmetic == Arithmetic::f64 && golden.has("ref.y" + suffix);  // out.y is f32 itself
-    return {{name, d.max, exact ? limit.f64_y : limit.f32_y, "max"}};
+    std::vector<Checked> out{{name, d.max, exact ? limit.f64_y : limit.f32_y, "max"}};
+    for (const std::string& also : {"out.y" + suffix, "ref.y_float32_angles" + suffix})
+        if (also != name && golden.has(also))
+            out.push_back({also, compare(result.y, golden.values(also)).max, limit.f32_y, "max"});
+    return out;
+}
+
+std::vector<Checked> check_steps(const Golden& golden, size_t layer, const LayerResult& result) {
+    const std::string suffix = golden.layers[layer].suffix;
+    std::vector<Checked> out;
+    for (int64_t t = 0; t < golden.tokens; ++t) {
+        const auto check = [&](const char* what, int64_t width, const std::vector<double>& rows,
+                               double tolerance) {
+            const std::string name = text("step.", t, ".", what, suffix);
+            if (golden.has(name)) out.push_back(check_step(golden, name, t, width, rows, tolerance));
+        };
+        check("y", golden.layers[layer].config.common.hidden_size, result.y, golden.tolerance.f32_y);
+        for (const auto& [name, rows] : result.seen)
+            check(name.c_str(), rows.width(), rows.values,
+                  name == "topk" ? 0 : golden.tolerance.f32_intermediate);
+    }
+    return out;
 }
 
 double topk_overlap(const Rows& wanted, const LayerResult& result) {

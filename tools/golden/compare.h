@@ -22,10 +22,17 @@ struct Checked {
 // Every intermediate of the file that the layer showed, and the selection.
 std::vector<Checked> check_intermediates(const Golden& golden, size_t layer, const LayerResult& result,
                                          double tolerance);
-// y against ref.y (or out.y): `f64`, `f32` or with bf16 inside.
+// y against ref.y and, within f32's tolerance, out.y: `f64`, `f32` or with bf16 inside (ref.y alone).
 enum class Arithmetic { f64, f32, bf16 };
 std::vector<Checked> check_y(const Golden& golden, size_t layer, const LayerResult& result,
                              Arithmetic arithmetic);
+
+// The file's decode steps (step.<t>.*): rows of the tokens they are of.
+std::vector<Checked> check_steps(const Golden& golden, size_t layer, const LayerResult& result);
+
+// mid.rope_cos and mid.rope_sin: what the engine's rotation makes of (1, 0).
+std::vector<Checked> check_rope_tables(Context& context, const Golden& golden, size_t layer,
+                                       smla_dtype dtype);
 
 // The streams around the block, whole and in f32 (f64), of a file that has some.
 std::vector<Checked> check_streams(Context& context, const Golden& golden, const RunOptions& options);

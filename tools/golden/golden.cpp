@@ -94,6 +94,29 @@ std::vector<int64_t> Golden::shape(const std::string& tensor) const {
     return {view.shape, view.shape + view.ndim};
 }
 
+void Golden::check_shape(const std::string& tensor, const std::vector<int64_t>& wanted) const {
+    if (!has(tensor)) return;
+    const std::vector<int64_t> got = shape(tensor);
+    bool same = got.size() == wanted.size();
+    for (size_t i = 0; same && i < got.size(); ++i) same = wanted[i] == got[i] || wanted[i] < 0;
+    std::string list;
+    for (const int64_t n : wanted) list += (list.empty() ? "" : ",") + (n < 0 ? std::string("any") : text(n));
+    SMLA_CHECK(same, file.name() + ": tensor " + tensor, describe(file.tensor(tensor).view),
+               text("[", list, "]"));
+}
+
+void Golden::check_numbers(const std::string& tensor, const std::vector<int64_t>& wanted, int64_t least,
+                           int64_t most) const {
+    if (!has(tensor)) return;
+    check_shape(tensor, wanted);
+    const smla_dtype dtype = file.tensor(tensor).view.dtype;
+    SMLA_CHECK(dtype == SMLA_I32 || dtype == SMLA_I64, file.name() + ": tensor " + tensor, dtype_name(dtype),
+               "whole numbers");
+    for (const double each : values(tensor))
+        SMLA_CHECK(each >= double(least) && each <= double(most), file.name() + ": tensor " + tensor, each,
+                   text(least, " to ", most));
+}
+
 Golden load_golden(const std::string& path) {
     const std::string suffix = ".safetensors";
     SMLA_CHECK(
@@ -115,6 +138,9 @@ Golden load_golden(const std::string& path) {
     out.page_sizes = member(meta, file, "suggested_page_sizes", out.page_sizes, false);
     out.tolerance = read_tolerance(meta, file);
     check_chunks(out, file);
+    out.check_numbers("in.position_ids", {out.batch, out.tokens}, 0, INT32_MAX);
+    out.check_numbers("rows.index", {-1}, 0, out.tokens - 1);
+    out.check_shape("in.streams", {out.batch, out.tokens, -1, -1});
     const Json layers = member<Json>(meta, file, "layers", {}, true);
     SMLA_CHECK(layers.is_array() && !layers.empty(), file + ": layers", json_text(layers),
                "a list of layers");
@@ -127,10 +153,8 @@ Golden load_golden(const std::string& path) {
         const std::string hidden = "in.hidden" + each.suffix;
         if (!out.file.has(hidden))
             fail(SMLA_DATA_ERROR, out.file.name() + ": tensor " + hidden, "absent", "the layer's input");
-        const std::vector<int64_t> wanted{out.batch, out.tokens, each.config.common.hidden_size};
-        SMLA_CHECK(out.shape(hidden) == wanted, out.file.name() + ": tensor " + hidden,
-                   describe(out.file.tensor(hidden).view),
-                   text("[", wanted[0], ",", wanted[1], ",", wanted[2], "]"));
+        out.check_shape(hidden, {out.batch, out.tokens, each.config.common.hidden_size});
+        out.check_numbers("mid.topk" + each.suffix, {out.batch, out.tokens, -1}, -1, out.tokens - 1);
         out.layers.push_back(std::move(each));
     }
     return out;

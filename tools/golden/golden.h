@@ -40,6 +40,11 @@ struct Golden {
     // Row-major values as double; integers too.
     std::vector<double> values(const std::string& tensor) const;
     std::vector<int64_t> shape(const std::string& tensor) const;
+    // Fails unless the tensor, if the file has it, has this shape; -1: any size.
+    void check_shape(const std::string& tensor, const std::vector<int64_t>& wanted) const;
+    // The same, and that it holds whole numbers from `least` to `most`.
+    void check_numbers(const std::string& tensor, const std::vector<int64_t>& wanted, int64_t least,
+                       int64_t most) const;
 };
 
 // `path`: the .safetensors file. Throws an Error that names the file and the member.

@@ -139,6 +139,7 @@ void run_step(const Golden& golden, const RunOptions& options, Running& running,
     step.tap = &tap;
     const auto start = std::chrono::steady_clock::now();
     running.session->forward(step);
+    if (options.intermediates && shared && running.topk.empty()) running.collector->add("topk", earlier_topk);
     running.result.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     std::vector<double> row(static_cast<size_t>(width));
     for (int64_t i = 0; i < tokens; ++i) {

@@ -17,6 +17,7 @@ std::vector<Checked> check_streams(Context& context, const Golden& golden, const
     const HyperConnection hyper(golden.weights, at.config, at.index, precision, device);
     const auto layer = open_layer(golden.weights, at.config, at.index, precision, device);
     const int64_t n = hyper.streams();
+    golden.check_shape("in.streams", {golden.batch, golden.tokens, n, hidden});
 
     std::vector<double> values = golden.values("in.streams"), zeros(size_t(tokens * hidden));
     std::vector<double> more(zeros);

@@ -118,6 +118,14 @@ private:
         report_(out);
     }
 
+    // Everything that the file has of a layer beside y.
+    void check_more(Context& on, Combination& out, size_t layer, const LayerResult& result,
+                    smla_dtype dtype) const {
+        append(out.checked, check_intermediates(golden_, layer, result, golden_.tolerance.f32_intermediate));
+        append(out.checked, check_steps(golden_, layer, result));
+        append(out.checked, check_rope_tables(on, golden_, layer, dtype));
+    }
+
     void reference_f64() {
         RunOptions run = run_options(SMLA_ROW_F64, SMLA_ROW_F64);
         run.precision.activations = run.precision.queries = SMLA_F64;
@@ -127,8 +135,7 @@ private:
             append(out.checked, check_streams(on, golden_, run));
             for (size_t i = 0; i < results.size(); ++i) {
                 append(out.checked, check_y(golden_, i, results[i], Arithmetic::f64));
-                append(out.checked,
-                       check_intermediates(golden_, i, results[i], golden_.tolerance.f32_intermediate));
+                check_more(on, out, i, results[i], SMLA_F64);
             }
         });
     }
@@ -145,9 +152,7 @@ private:
             for (size_t i = 0; i < results.size(); ++i) {
                 append(out.checked,
                        check_y(golden_, i, results[i], bf16 ? Arithmetic::bf16 : Arithmetic::f32));
-                if (!bf16)
-                    append(out.checked,
-                           check_intermediates(golden_, i, results[i], golden_.tolerance.f32_intermediate));
+                if (!bf16) check_more(on, out, i, results[i], SMLA_F32);
             }
         });
     }
@@ -169,6 +174,7 @@ private:
                 for (size_t i = 0; i < results.size(); ++i) {
                     const std::string suffix = golden_.layers[i].suffix;
                     append(out.checked, check_y(golden_, i, results[i], Arithmetic::f32));
+                    append(out.checked, check_steps(golden_, i, results[i]));
                     out.checked.push_back(
                         {"y of the whole" + suffix, compare(results[i].y, whole[i].y).max, kChunkedY, "max"});
                     if (results[i].seen.count("topk"))
