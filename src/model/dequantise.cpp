@@ -50,6 +50,22 @@ void convert_all(const Tensor& from, Tensor to) {
     }
 }
 
+// Whether all bits of an exponent are set: integers, so that compilers make vectors of it.
+template <class Bits, int ExponentBits, int FractionBits>
+int64_t first_with_full_exponent(const void* data, int64_t count) {
+    constexpr Bits kExponent = Bits((Bits(1) << ExponentBits) - 1) << FractionBits;
+    const Bits* const bits = static_cast<const Bits*>(data);
+    for (int64_t at = 0; at < count; at += kChunk) {
+        const int64_t end = std::min(count, at + kChunk);
+        Bits found = 0;
+        for (int64_t i = at; i < end; ++i) found |= Bits((bits[i] & kExponent) == kExponent);
+        if (!found) continue;
+        while ((bits[at] & kExponent) != kExponent) ++at;
+        return at;
+    }
+    return -1;
+}
+
 template <class Real>
 void dequantise_rows(const Tensor& codes, const Tensor& scale, BlockSize block, const Tensor& out) {
     std::array<Real, 256> values;
@@ -77,6 +93,16 @@ HostTensor convert_weight(const HostTensor& stored, smla_dtype dtype) {
     if (dtype == SMLA_F64 || stored.view.dtype == SMLA_F64) convert_all<double>(stored.view, out.view);
     else convert_all<float>(stored.view, out.view);
     return out;
+}
+
+int64_t first_not_finite(const Tensor& values) {
+    const int64_t count = element_count(values);
+    switch (values.dtype) {
+        case SMLA_F64: return first_with_full_exponent<uint64_t, 11, 52>(values.data, count);
+        case SMLA_F32: return first_with_full_exponent<uint32_t, 8, 23>(values.data, count);
+        case SMLA_BF16: return first_with_full_exponent<uint16_t, 8, 7>(values.data, count);
+        default: fail(SMLA_INTERNAL, "first_not_finite", dtype_name(values.dtype), "f64, f32 or bf16");
+    }
 }
 
 BlockSize scale_shape(const Tensor& codes, BlockSize block) {

@@ -9,6 +9,9 @@ namespace smla {
 // or bf16.
 HostTensor convert_weight(const HostTensor& stored, smla_dtype dtype);
 
+// Index of the first element of a contiguous f64, f32 or bf16 tensor that is NaN or infinite; -1 if none is.
+int64_t first_not_finite(const Tensor& values);
+
 struct BlockSize {
     int64_t rows = 128, columns = 128;
 };

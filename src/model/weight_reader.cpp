@@ -45,6 +45,24 @@ std::string WeightReader::field(const std::string& name) const {
     return text("tensor ", printable(options_.prefix + name));
 }
 
+void WeightReader::add_wrong(const std::string& field, const std::string& got, const std::string& wanted) {
+    findings_.add(field, got, wanted);
+    readable_ = false;
+}
+
+HostTensor WeightReader::checked(const HostTensor& weight, const std::string& name, bool infinities) {
+    int64_t at = first_not_finite(weight.view);
+    const Tensor flat = make_tensor(weight.view.data, weight.view.dtype, {element_count(weight.view)});
+    while (infinities && at >= 0 && !std::isnan(load_one<double>(flat, at)))
+        if (++at == flat.shape[0]) at = -1;
+    if (at < 0) return weight;
+    const int64_t columns = weight.view.shape[weight.view.ndim - 1];
+    const std::string place = weight.view.ndim == 1 ? text(at) : text(at / columns, ", ", at % columns);
+    findings_.add(text(field(name), "[", place, "]"), text(load_one<double>(flat, at)),
+                  infinities ? "a number" : "a finite weight");
+    return weight;
+}
+
 HostTensor WeightReader::find(const std::vector<std::string>& names, std::initializer_list<int64_t> shape,
                               const Dtypes& dtypes, std::string& name) {
     name = names[0];
@@ -54,40 +72,45 @@ HostTensor WeightReader::find(const std::vector<std::string>& names, std::initia
             break;
         }
     if (!has(name)) {
-        findings_.add(field(name), "absent", shape_text(shape));
+        add_wrong(field(name), "absent", shape_text(shape));
         return {};
     }
     try {
         const std::string& spelt = checkpoint_.dtype(options_.prefix + name);
         const SafetensorsDtype* dtype = find_safetensors_dtype(spelt);
         if (!dtype || dtype->dtype == 0 || !(dtypes.allowed & dtype_bit(dtype->dtype))) {
-            findings_.add(field(name) + ": dtype", in_quotes(spelt), dtypes.text);
+            add_wrong(field(name) + ": dtype", in_quotes(spelt), dtypes.text);
             return {};
         }
         const HostTensor stored = checkpoint_.tensor(options_.prefix + name);
         if (same_shape(stored.view, shape)) return stored;
-        findings_.add(field(name), describe(stored.view), shape_text(shape));
+        add_wrong(field(name), describe(stored.view), shape_text(shape));
     } catch (const Error& error) {  // what the tensor's file says of itself: it names that file
         if (error.status != SMLA_DATA_ERROR && error.status != SMLA_IO_ERROR) throw;
         findings_.add(error);
+        readable_ = false;
     }
     return {};
 }
 
 HostTensor WeightReader::plain(const std::vector<std::string>& names, std::initializer_list<int64_t> shape,
-                               smla_dtype dtype) {
+                               bool infinities) {
     std::string name;
     const HostTensor stored = find(names, shape, kPlain, name);
     if (!present(stored.view)) return {};
-    return findings_.empty() ? convert_weight(stored, dtype) : stored;
+    return readable_ ? checked(convert_weight(stored, vectors_), name, infinities) : stored;
 }
 
 HostTensor WeightReader::vector(const std::vector<std::string>& names, int64_t n) {
-    return plain(names, {n}, vectors_);
+    return plain(names, {n});
 }
 
 HostTensor WeightReader::table(const std::vector<std::string>& names, int64_t rows, int64_t columns) {
-    return plain(names, {rows, columns}, vectors_);
+    return plain(names, {rows, columns});
+}
+
+HostTensor WeightReader::logits(const std::vector<std::string>& names, int64_t n) {
+    return plain(names, {n}, true);
 }
 
 HostTensor WeightReader::optional_vector(const std::vector<std::string>& names, int64_t n) {
@@ -110,7 +133,7 @@ HostTensor WeightReader::quantised(const HostTensor& codes, const std::string& n
     const BlockSize shape = scale_shape(codes.view, block_);
     const std::string scale = scale_name(name);
     if (scale.empty()) {
-        findings_.add(
+        add_wrong(
             field(name), "e4m3 without a scale",
             text("its scale as .weight_scale_inv or .scale, ", shape_text({shape.rows, shape.columns})));
         return {};
@@ -122,12 +145,12 @@ HostTensor WeightReader::quantised(const HostTensor& codes, const std::string& n
         for (int64_t c = 0; c < shape.columns; ++c) {
             const float value = load_one<float>(factors.view, r, c);
             if (std::isfinite(value) && value >= 0) continue;
-            findings_.add(text(field(scale), "[", r, ", ", c, "]"), text(value),
-                          "a finite factor, 0 or more");
+            add_wrong(text(field(scale), "[", r, ", ", c, "]"), text(value), "a finite factor, 0 or more");
             return {};
         }
     }
-    return findings_.empty() ? dequantise(codes.view, factors.view, block_, options_.matrices) : codes;
+    if (!readable_) return codes;
+    return checked(dequantise(codes.view, factors.view, block_, options_.matrices), name);
 }
 
 HostTensor WeightReader::matrix(const std::vector<std::string>& names, int64_t rows, int64_t columns) {
@@ -137,12 +160,12 @@ HostTensor WeightReader::matrix(const std::vector<std::string>& names, int64_t r
     if (stored.view.dtype == SMLA_E4M3) return quantised(stored, name);
     const std::string scale = scale_name(name);
     if (!scale.empty()) {
-        findings_.add(field(name) + ": dtype",
-                      text(dtype_name(stored.view.dtype), " with a scale, ", printable(scale)),
-                      "e4m3 codes, or no scale");
+        add_wrong(field(name) + ": dtype",
+                  text(dtype_name(stored.view.dtype), " with a scale, ", printable(scale)),
+                  "e4m3 codes, or no scale");
         return {};
     }
-    return findings_.empty() ? convert_weight(stored, options_.matrices) : stored;
+    return readable_ ? checked(convert_weight(stored, options_.matrices), name) : stored;
 }
 
 }  // namespace smla

@@ -21,7 +21,8 @@ public:
     HostTensor matrix(const std::vector<std::string>& names, int64_t rows, int64_t columns);
     HostTensor vector(const std::vector<std::string>& names, int64_t n);  // [n] in f32 or f64
     HostTensor table(const std::vector<std::string>& names, int64_t rows,
-                     int64_t columns);  // the same, [rows,columns]
+                     int64_t columns);                                    // the same, [rows,columns]
+    HostTensor logits(const std::vector<std::string>& names, int64_t n);  // a vector that may hold infinities
     HostTensor optional_vector(const std::vector<std::string>& names, int64_t n);
 
     bool has(const std::string& name) const { return checkpoint_.has(options_.prefix + name); }
@@ -38,15 +39,19 @@ private:
                     const Dtypes& dtypes, std::string& name);
     std::string field(const std::string& name) const;
     HostTensor plain(const std::vector<std::string>& names, std::initializer_list<int64_t> shape,
-                     smla_dtype dtype);
+                     bool infinities = false);
     HostTensor quantised(const HostTensor& codes, const std::string& name);
     std::string scale_name(const std::string& name) const;
+    void add_wrong(const std::string& field, const std::string& got, const std::string& wanted);
+    // `weight` itself; its first value that no weight has is reported.
+    HostTensor checked(const HostTensor& weight, const std::string& name, bool infinities = false);
 
     const Checkpoint& checkpoint_;
     const WeightOptions& options_;
     BlockSize block_;
     smla_dtype vectors_;
     Findings findings_;
+    bool readable_ = true;  // no tensor so far is absent or misshapen: their values are worth reading
 };
 
 }  // namespace smla

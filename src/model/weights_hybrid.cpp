@@ -94,7 +94,7 @@ HybridWeights load_hybrid_weights(const Checkpoint& checkpoint, const AttentionC
     std::vector<std::string> kv_norm = at.names("kv_norm.weight", {"kv_norm.weight"});
     if (at.original) kv_norm.push_back(at.attention + "norm.weight");
     out.kv_norm = reader.vector(kv_norm, hybrid.head_dim);
-    out.sink = reader.vector(at.names("attn_sink", {"sinks"}), heads);
+    out.sink = reader.logits(at.names("attn_sink", {"sinks"}), heads);
     out.out_a = reader.matrix(at.names("wo_a.weight", {"o_a_proj.weight"}), out_rows,
                               heads / hybrid.o_groups * hybrid.head_dim);
     out.out_b = reader.matrix(at.names("wo_b.weight", {"o_b_proj.weight"}), hidden, out_rows);

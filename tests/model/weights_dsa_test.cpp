@@ -159,6 +159,12 @@ TEST(DsaWeights, Fp8InBlocks) {
         });
         EXPECT_EQ(bad.field, at + "q_a_proj.weight_scale_inv[1, 2]");
     }
+    const Error code = error([&](Store& s) {
+        s.add(prefix + "q_a_proj.weight", SMLA_E4M3, {10, 24});
+        static_cast<uint8_t*>(s.tensor(prefix + "q_a_proj.weight").data)[49] = 0xFF;
+    });
+    EXPECT_EQ(code.field, at + "q_a_proj.weight[2, 1]");
+    EXPECT_EQ(code.wanted, "a finite weight");
     // a scale beside a matrix that is not e4m3: one of the two is wrong
     const Error leftover = error([&](Store& s) { s.add(prefix + "q_a_proj.weight", SMLA_BF16, {10, 24}); });
     EXPECT_EQ(leftover.field, at + "q_a_proj.weight: dtype");
@@ -213,6 +219,38 @@ TEST(DsaWeights, ABrokenShardIsNamedOnceWithItsOwnField) {
     EXPECT_NE(dtype.field.find(".weight: dtype"), std::string::npos) << dtype.field;
     EXPECT_EQ(dtype.got, "\"\"");
     EXPECT_EQ(dtype.wanted.find("f32, bf16, f16"), 0u) << dtype.wanted;
+}
+
+TEST(DsaWeights, ValuesThatNoWeightHasAreListed) {
+    const std::string prefix = "model.layers.0.self_attn.", t = "tensor " + prefix;
+    Store store = dsa_store(prefix, SMLA_BF16);
+    const auto put = [&](const char* name, int64_t at, double value) {
+        Tensor flat = store.tensor(prefix + name);
+        flat = make_tensor(flat.data, flat.dtype, {element_count(flat)});
+        store_row(flat, address(flat, at), 1, &value);
+    };
+    put("kv_b_proj.weight", 33 * 12 - 1, NAN);  // the last of all
+    put("indexer.wk.weight", 24, -INFINITY);
+    put("kv_a_layernorm.weight", 2, INFINITY);
+    const Error error = error_of([&] { load_dsa_weights(store.open(), dsa_config(), 0); });
+    EXPECT_EQ(error.status, SMLA_DATA_ERROR);
+    EXPECT_EQ(error.field, "c.safetensors: layer 0: " + t + "kv_a_layernorm.weight[2], " + t +
+                               "kv_b_proj.weight[32, 11], " + t + "indexer.wk.weight[1, 0]");
+    EXPECT_NE(error.got.find("kv_b_proj.weight[32, 11] nan"), std::string::npos) << error.got;
+    EXPECT_NE(error.got.find("indexer.wk.weight[1, 0] -inf"), std::string::npos) << error.got;
+    EXPECT_NE(error.wanted.find("a finite weight"), std::string::npos) << error.wanted;
+    for (const smla_dtype matrices : {SMLA_BF16, SMLA_F64})
+        EXPECT_EQ(error_of([&] {
+                      load_dsa_weights(store.open(), dsa_config(), 0, {matrices, ""});
+                  }).field,
+                  error.field);
+
+    Store wide = dsa_store(prefix, SMLA_F64);  // finite in f64 alone
+    const double large = 1e300;
+    std::memcpy(wide.tensor(prefix + "o_proj.weight").data, &large, sizeof large);
+    load_dsa_weights(wide.open(), dsa_config(), 0, {SMLA_F64, ""});
+    expect_error([&] { load_dsa_weights(wide.open(), dsa_config(), 0); }, SMLA_DATA_ERROR,
+                 "c.safetensors: layer 0: " + t + "o_proj.weight[0, 0]", "inf", "a finite weight");
 }
 
 TEST(DsaWeights, AllThatIsWrongIsListed) {

@@ -2,6 +2,8 @@
 #include "model/weights.h"
 #include "store.h"
 
+#include <cmath>
+
 namespace smla {
 namespace {
 
@@ -159,6 +161,18 @@ TEST(HybridWeights, Fp8WithE8m0Scales) {
     expect_error([&] { load_hybrid_weights(store.open(), config, 0); }, SMLA_DATA_ERROR,
                  "c.safetensors: layer 0: tensor " + name + ".scale[6, 2]", "nan",
                  "a finite factor, 0 or more");
+}
+
+TEST(HybridWeights, SinksMayBeInfinite) {
+    Store store = own_store("layers.0.attn.", 0);
+    store.add("layers.0.attn.attn_sink", SMLA_F32, {4});
+    float* const sinks = static_cast<float*>(store.tensor("layers.0.attn.attn_sink").data);
+    sinks[0] = -INFINITY, sinks[2] = INFINITY;
+    expect_same(load_hybrid_weights(store.open(), hybrid_config(), 0).sink,
+                store.tensor("layers.0.attn.attn_sink"));
+    sinks[3] = NAN;
+    expect_error([&] { load_hybrid_weights(store.open(), hybrid_config(), 0); }, SMLA_DATA_ERROR,
+                 "c.safetensors: layer 0: tensor layers.0.attn.attn_sink[3]", "nan", "a number");
 }
 
 TEST(HybridWeights, WhatIsAbsentIsNamedInTheSpellingOfTheCheckpoint) {
