@@ -63,8 +63,8 @@ typedef struct smla_layer_step {
     smla_tensor hidden;      /* [T,X] f32, bf16, f16 (f64) */
     smla_tensor out;         /* [T,X] f32, bf16, f16 (f64) */
     smla_tensor forced_topk; /* [T,k] i32, ascending, -1 last: positions (entries) to attend to; shared layers
-                                need it. Attended to as they stand: later tokens' too, and those outside
-                                of the block table are left out */
+                                need it, layers that select nothing refuse it. Attended to as they stand:
+                                later tokens' too, and those outside of the block table are left out */
     smla_tensor topk;        /* optional out [T,topk] i32: the selection, for layers that share it. Stays as
                                 it is with forced_topk, and in layers without an indexer */
     smla_layer_cache primary, window, compressed, index, state, index_state;

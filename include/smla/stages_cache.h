@@ -39,7 +39,7 @@ typedef struct smla_compress_args {
     uint32_t struct_size;
     int32_t ratio;
     int32_t hadamard;        /* index entries: as write_index */
-    int32_t page_tokens;     /* reserved, 0 */
+    int32_t reserved;        /* 0 */
     double eps;              /* of the entry's RMS norm */
     smla_cache state;        /* state_f32 (state_f64), width 2 * coff * D; coff 2 if ratio is 4, else 1 */
     smla_tensor state_table; /* [R,MB] i32: pages of each request in `state` */

@@ -349,7 +349,7 @@ class CompressArgs(c.Structure):
         ("struct_size", c.c_uint32),
         ("ratio", c.c_int32),
         ("hadamard", c.c_int32),
-        ("page_tokens", c.c_int32),
+        ("reserved", c.c_int32),
         ("eps", c.c_double),
         ("state", Cache),
         ("state_table", Tensor),

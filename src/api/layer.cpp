@@ -42,7 +42,13 @@ LayerPrecision read_precision(const smla_layer_args& args, smla_engine engine) {
     return out;
 }
 
-CacheGroup read_group(const smla_layer_cache& given, const Tensor& slots) {
+CacheGroup group_of(const smla_layer_step& step, int32_t bit, const Tensor& slots) {
+    const smla_layer_cache& given = bit == SMLA_PLAN_PRIMARY      ? step.primary
+                                    : bit == SMLA_PLAN_INDEX      ? step.index
+                                    : bit == SMLA_PLAN_WINDOW     ? step.window
+                                    : bit == SMLA_PLAN_COMPRESSED ? step.compressed
+                                    : bit == SMLA_PLAN_STATE      ? step.state
+                                                                  : step.index_state;
     return {given.cache, given.block_table, slots};
 }
 
@@ -55,31 +61,18 @@ LayerStep read_step(const smla_layer& on, const smla_layer_step& step) {
     SMLA_CHECK(tokens == planned, "step.hidden.shape[0]", tokens, text(planned, ", the tokens of the plan"));
     check_tensor("step.out", step.out, kFloats, {tokens, config.common.hidden_size});
     check_rows("step.out", step.out);
-    if (config.layer_kind(on.layer->layer_index()) == LayerKind::dsa_shared)
-        check_tensor("step.forced_topk", step.forced_topk, kInt32, {tokens, kAny});
-    else check_optional("step.forced_topk", step.forced_topk, kInt32, {tokens, kAny});
+    check_forced_topk("step.forced_topk", *on.layer, step.forced_topk, tokens);
     if (config.indexer) check_optional("step.topk", step.topk, kInt32, {tokens, config.indexer->topk});
     SMLA_CHECK(step.max_columns >= 0, "step.max_columns", step.max_columns, "0 or more");
 
     const PlanMaxima& maxima = step.plan->plan.maxima();
     const int64_t ratio = std::max<int64_t>(config.compress_ratio(on.layer->layer_index()), 1);
-    LayerStep out{};
+    LayerStep out = planned_step(
+        fields, [](const Tensor& field) { return field; },
+        [&](int32_t bit, const Tensor& slots) { return group_of(step, bit, slots); },
+        step.max_columns ? step.max_columns : maxima.max_seq_len / ratio);
     out.hidden = step.hidden;
     out.out = step.out;
-    out.batch = {fields.request_of_token, fields.position, fields.rope_position, fields.visible_tokens,
-                 step.max_columns ? step.max_columns : maxima.max_seq_len / ratio};
-    out.caches = {.kv = read_group(step.primary, fields.primary_slot),
-                  .index = read_group(step.index, fields.index_slot),
-                  .window = read_group(step.window, fields.window_slot),
-                  .entries = read_group(step.compressed, fields.compressed_slot),
-                  .state = read_group(step.state, fields.state_slot),
-                  .index_entries = read_group(step.index, fields.index_slot),
-                  .index_state = read_group(step.index_state, fields.index_state_slot)};
-    out.window_rows = fields.window_rows;
-    out.window_lengths = fields.window_len;
-    out.visible_entries = fields.visible_entries;
-    out.entry_rows = fields.entry_rows;
-    out.entry_lengths = fields.entry_len;
     out.forced_topk = step.forced_topk;
     out.topk = step.topk;
     return out;

@@ -8,6 +8,14 @@ std::unique_ptr<Layer> open_layer(const Checkpoint& checkpoint, const AttentionC
                          : make_dsa_layer(checkpoint, config, layer, precision, device);
 }
 
+void check_forced_topk(const char* field, const Layer& layer, const Tensor& given, int64_t tokens) {
+    const LayerKind kind = layer.config().layer_kind(layer.layer_index());
+    if (kind == LayerKind::dsa_shared) return check_tensor(field, given, kInt32, {tokens, kAny});
+    if (!check_optional(field, given, kInt32, {tokens, kAny})) return;
+    SMLA_CHECK(kind != LayerKind::sliding && kind != LayerKind::heavily_compressed, field, describe(given),
+               text("nothing: a layer of kind ", layer_kind_name(kind), " selects none"));
+}
+
 size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step, size_t stage_budget,
                        const Tap* tap) {
     Runner sizing(env, stage_budget, tap);

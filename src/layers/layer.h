@@ -6,6 +6,7 @@
 #include "backends/step.h"
 #include "model/config.h"
 #include "model/weights.h"
+#include "plan/plan.h"
 
 #include <memory>
 
@@ -31,6 +32,27 @@ struct LayerStep {
     Tensor forced_topk{};
     Tensor topk{};  // optional out [T,k] i32: for the layers that follow this one
 };
+
+// What a plan says of a step. cut(field): the part of it that counts; group(SMLA_PLAN_*, slots): caches.
+template <class Cut, class Group>
+LayerStep planned_step(const PlanFields& fields, const Cut& cut, const Group& group, int64_t max_columns) {
+    LayerStep out{};
+    out.batch = {cut(fields.request_of_token), cut(fields.position), cut(fields.rope_position),
+                 cut(fields.visible_tokens), max_columns};
+    out.caches = {.kv = group(SMLA_PLAN_PRIMARY, cut(fields.primary_slot)),
+                  .index = group(SMLA_PLAN_INDEX, cut(fields.index_slot)),
+                  .window = group(SMLA_PLAN_WINDOW, cut(fields.window_slot)),
+                  .entries = group(SMLA_PLAN_COMPRESSED, cut(fields.compressed_slot)),
+                  .state = group(SMLA_PLAN_STATE, cut(fields.state_slot)),
+                  .index_entries = group(SMLA_PLAN_INDEX, cut(fields.index_slot)),
+                  .index_state = group(SMLA_PLAN_INDEX_STATE, cut(fields.index_state_slot))};
+    out.window_rows = cut(fields.window_rows);
+    out.window_lengths = cut(fields.window_len);
+    out.visible_entries = cut(fields.visible_entries);
+    out.entry_rows = cut(fields.entry_rows);
+    out.entry_lengths = cut(fields.entry_len);
+    return out;
+}
 
 struct LayerPrecision {
     smla_dtype activations = SMLA_F32;  // f64: reference engine
@@ -93,6 +115,9 @@ std::unique_ptr<Layer> make_dsa_layer(const Checkpoint&, const AttentionConfig&,
                                       Device&);
 std::unique_ptr<Layer> make_hybrid_layer(const Checkpoint&, const AttentionConfig&, int layer, LayerPrecision,
                                          Device&);
+
+// LayerStep::forced_topk: needed, possible or without a meaning, by the kind of layer.
+void check_forced_topk(const char* field, const Layer& layer, const Tensor& given, int64_t tokens);
 
 // Bytes of workspace that forward() needs for these shapes, and the run itself.
 size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step, size_t stage_budget,

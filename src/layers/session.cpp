@@ -181,24 +181,11 @@ LayerStep Session::layer_step(const Step& step) {
     const int64_t tokens = step.hidden.shape[0];
     const PlanFields& fields = plan_->fields();
     const auto cut = [&](const Tensor& field) { return present(field) ? slice(field, 0, 0, tokens) : field; };
-    LayerStep out{};
+    const int64_t ratio = std::max<int64_t>(layer_.config().compress_ratio(layer_.layer_index()), 1);
+    const auto group = [&](int32_t bit, const Tensor& slots) { return cache_group(bit, slots); };
+    LayerStep out = planned_step(fields, cut, group, options_.max_tokens / ratio);
     out.hidden = staging_.put(step.hidden);
     out.out = staging_.room(step.out);
-    const int64_t ratio = std::max<int64_t>(layer_.config().compress_ratio(layer_.layer_index()), 1);
-    out.batch = {cut(fields.request_of_token), cut(fields.position), cut(fields.rope_position),
-                 cut(fields.visible_tokens), options_.max_tokens / ratio};
-    out.caches = {.kv = cache_group(SMLA_PLAN_PRIMARY, cut(fields.primary_slot)),
-                  .index = cache_group(SMLA_PLAN_INDEX, cut(fields.index_slot)),
-                  .window = cache_group(SMLA_PLAN_WINDOW, cut(fields.window_slot)),
-                  .entries = cache_group(SMLA_PLAN_COMPRESSED, cut(fields.compressed_slot)),
-                  .state = cache_group(SMLA_PLAN_STATE, cut(fields.state_slot)),
-                  .index_entries = cache_group(SMLA_PLAN_INDEX, cut(fields.index_slot)),
-                  .index_state = cache_group(SMLA_PLAN_INDEX_STATE, cut(fields.index_state_slot))};
-    out.window_rows = cut(fields.window_rows);
-    out.window_lengths = cut(fields.window_len);
-    out.visible_entries = cut(fields.visible_entries);
-    out.entry_rows = cut(fields.entry_rows);
-    out.entry_lengths = cut(fields.entry_len);
     out.forced_topk = staging_.put(step.forced_topk);
     out.topk = staging_.room(host_topk(tokens));
     return out;

@@ -62,10 +62,8 @@ void Session::check(const Step& step) const {
 // Attention follows these numbers as they stand: the keys of later tokens must not be among them.
 void Session::check_forced_topk(const Step& step, int64_t tokens) const {
     const AttentionConfig& config = layer_.config();
-    const LayerKind kind = config.layer_kind(layer_.layer_index());
-    if (kind == LayerKind::dsa_shared) check_tensor("forced_topk", step.forced_topk, kInt32, {tokens, kAny});
-    else if (!check_optional("forced_topk", step.forced_topk, kInt32, {tokens, kAny})) return;
-    if (kind == LayerKind::sliding || kind == LayerKind::heavily_compressed) return;  // nothing is selected
+    smla::check_forced_topk("forced_topk", layer_, step.forced_topk, tokens);
+    if (!present(step.forced_topk)) return;
     const int64_t columns = step.forced_topk.shape[1];
     SMLA_CHECK(columns <= config.indexer->topk, "forced_topk.shape[1]", columns,
                text("at most index_topk (", config.indexer->topk, ")"));

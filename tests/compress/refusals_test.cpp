@@ -62,7 +62,7 @@ TEST(CompressRefusals, Numbers) {
     EXPECT_EQ(refused([](A&) {}), "accepted");
     EXPECT_EQ(refused([](A& a) { a.ratio = 0; }), "args.ratio");
     EXPECT_EQ(refused([](A& a) { a.ratio = -4; }), "args.ratio");
-    EXPECT_EQ(refused([](A& a) { a.page_tokens = 4; }), "args.page_tokens");
+    EXPECT_EQ(refused([](A& a) { a.reserved = 4; }), "args.reserved");
     EXPECT_EQ(refused([](A& a) { a.eps = 0; }), "args.eps");
     EXPECT_EQ(refused([](A& a) { a.eps = std::numeric_limits<double>::quiet_NaN(); }), "args.eps");
     EXPECT_EQ(refused([](A& a) { a.hadamard = 2; }), "args.hadamard");

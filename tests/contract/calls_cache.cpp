@@ -79,7 +79,7 @@ std::unique_ptr<Call> compress(int64_t tokens) {
     }
     call->positives = {{"args.eps", &a.eps}};
     call->choices = {{"args.hadamard", &a.hadamard, 0, Format == SMLA_INDEX_FP8_132 ? 1 : 0},
-                     {"args.page_tokens", &a.page_tokens, 0, 0}};
+                     {"args.reserved", &a.reserved, 0, 0}};
     return call;
 }
 

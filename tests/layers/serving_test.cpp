@@ -189,6 +189,17 @@ TEST(Serving, EntriesThatATokenDoesNotSeeAreRefused) {
     EXPECT_EQ(refused(session, {{0, 3}}, {0, 0, 1}), "accepted");
 }
 
+TEST(Serving, ASelectionForALayerThatSelectsNothingIsRefused) {
+    for (const char* name : {"V5_sliding", "V5_hca"}) {
+        const golden::Golden golden = load(name);
+        Context context = make_context();
+        const auto layer = open(golden);
+        Session session(context, *layer, small_pages(1, 40));
+        EXPECT_EQ(refused(session, {{0, 2}}, {-1, -1}), "forced_topk") << name;
+        EXPECT_EQ(refused(session, {{0, 2}}), "accepted") << name;
+    }
+}
+
 TEST(Serving, SessionsWhoseForwardsWouldFailAreRefused) {
     const golden::Golden golden = load("D2");
     Context context = make_context();
@@ -215,6 +226,7 @@ TEST(Serving, SessionsWhoseForwardsWouldFailAreRefused) {
                       o.max_requests = o.max_tokens = o.max_step_tokens = o.caches.page_tokens = each;
                   }),
                   "max_requests");
+    EXPECT_EQ(refused([](SessionOptions& o) { o.max_requests = 3, o.max_tokens = 1 << 30; }), "max_requests");
 }
 
 // Threads do not change bits.

@@ -7,7 +7,15 @@
 #include "formats/layouts.h"
 #include "formats/scale_rules.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace smla::cuda {
+
+// Those that value() and warp_encode() know: others would read as zeros.
+constexpr smla_format kDeviceFormats[] = {
+    SMLA_ROW_F64, SMLA_ROW_F32, SMLA_ROW_BF16, SMLA_STATE_F64, SMLA_STATE_F32,     SMLA_FP8_656,
+    SMLA_FP8_576, SMLA_FP8_528, SMLA_FP8_512,  SMLA_FP8_584,   SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68};
 
 // A CacheView that kernels take by value; the scale may lie on the device.
 struct DeviceCache {
@@ -15,6 +23,9 @@ struct DeviceCache {
     explicit DeviceCache(const smla_cache& cache) {
         if (cache.format == SMLA_FORMAT_NONE) return;
         const CacheView view(cache);
+        if (std::count(std::begin(kDeviceFormats), std::end(kDeviceFormats), cache.format) == 0)
+            fail(SMLA_UNSUPPORTED, "cache.format", find_format(cache.format)->name,
+                 "a format of kDeviceFormats (engines/cuda_common/records.cuh)");
         format = cache.format;
         width = view.width;
         data = view.data;

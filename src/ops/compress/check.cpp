@@ -26,7 +26,7 @@ void check_channels(const smla_compress_args& args, int64_t width) {
 
 void CompressOp::check(const Args& args) {
     SMLA_CHECK(args.ratio >= 1, "args.ratio", args.ratio, "1 or more");
-    SMLA_CHECK(args.page_tokens == 0, "args.page_tokens", args.page_tokens, "0, reserved");
+    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
     SMLA_CHECK(args.eps > 0 && std::isfinite(args.eps), "args.eps", args.eps, "a finite number above 0");
     check_cache("args.state", args.state, kStateFormats);
     check_cache("args.cache", args.cache, kKvFormats | kIndexFormats);
