@@ -27,12 +27,6 @@ std::string lines(const std::vector<std::string>& reasons) {
     return out;
 }
 
-std::string field_list(const Metadata& metadata) {
-    std::string out;
-    for (const char* name : metadata.names()) out += (out.empty() ? "one of " : ", ") + std::string(name);
-    return out;
-}
-
 nlohmann::json as_json(const Selection& selection) {
     nlohmann::json candidates = nlohmann::json::array();
     for (const BackendVerdict& verdict : selection.verdicts)
@@ -166,25 +160,12 @@ smla_status smla_backend_metadata_build(smla_backend_metadata* metadata, const s
 }
 
 smla_status smla_metadata_field(const smla_backend_metadata* metadata, const char* name, smla_tensor* out) {
-    return api::guard([&] {
-        const Metadata& on = *api::handle(metadata, "metadata").metadata;
-        SMLA_CHECK(name, "name", "null", "the name of a field");
-        SMLA_CHECK(out, "out", "null", "where the field goes");
-        const Tensor* field = on.find(name);
-        SMLA_CHECK(field, "name", name, field_list(on));
-        *out = *field;
-    });
+    return api::guard([&] { api::give_field(*api::handle(metadata, "metadata").metadata, name, out); });
 }
 
 smla_status smla_metadata_fields(const smla_backend_metadata* metadata, const char* const** names,
                                  int32_t* count) {
-    return api::guard([&] {
-        const Metadata& on = *api::handle(metadata, "metadata").metadata;
-        SMLA_CHECK(names, "names", "null", "where the names go");
-        SMLA_CHECK(count, "count", "null", "where the number of names goes");
-        *names = on.names().data();
-        *count = int32_t(on.names().size());
-    });
+    return api::guard([&] { api::give_names(*api::handle(metadata, "metadata").metadata, names, count); });
 }
 
 smla_status smla_backend_workspace_size(const smla_backend* backend, const smla_backend_forward_args* args,

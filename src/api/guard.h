@@ -96,6 +96,27 @@ void check_room(const char* name, const Out* out) {
     SMLA_CHECK(out->struct_size >= sizeof(Out), text(name, ".struct_size"), out->struct_size, sizeof(Out));
 }
 
+// Fields by name, of a plan or of a backend's metadata.
+template <class Fields>
+void give_field(const Fields& fields, const char* name, smla_tensor* out) {
+    SMLA_CHECK(name, "name", "null", "the name of a field");
+    SMLA_CHECK(out, "out", "null", "where the field goes");
+    if (const Tensor* const field = fields.find(name)) {
+        *out = *field;
+        return;
+    }
+    std::string all;
+    for (const char* each : fields.names()) all += (all.empty() ? "one of " : ", ") + std::string(each);
+    fail(SMLA_INVALID_ARGUMENT, "name", name, all);
+}
+template <class Fields>
+void give_names(const Fields& fields, const char* const** names, int32_t* count) {
+    SMLA_CHECK(names, "names", "null", "where the names go");
+    SMLA_CHECK(count, "count", "null", "where the number of names goes");
+    *names = fields.names().data();
+    *count = int32_t(fields.names().size());
+}
+
 inline Workspace read_workspace(const smla_workspace& workspace) {
     SMLA_CHECK(workspace.data || workspace.bytes == 0, "workspace.data", "null",
                text(workspace.bytes, " bytes"));
