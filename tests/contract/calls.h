@@ -88,12 +88,13 @@ public:
     bool through_blas = false;  // sums as the BLAS library pleases
 };
 
-// A call's arguments where its context's engine works: themselves on a CPU, on a GPU copies.
+// A call's arguments where its context's engine works: themselves on a CPU, on a GPU or in memory of one's
+// own copies.
 class Placed {
 public:
     Placed(const Call& call, smla_context* context, const void* args, DeviceCopies::Allocate bare = nullptr)
-        : args_(args), copies_(bare) {
-        if (!args || !is_on_gpu(context)) return;
+        : args_(args), copies_(bare, is_on_gpu(context)) {
+        if (!args || (!bare && !is_on_gpu(context))) return;
         there_ = call.moved(args, copies_);
         args_ = there_.data();
         copies_.send();

@@ -24,12 +24,13 @@ Arena& arena() {
     static Arena all;
     return all;
 }
+}  // namespace
 
 // What the host calls its own is the GPU's there; what a test puts elsewhere must stay elsewhere.
-smla_device_type moved(smla_device_type type) {
+smla_device_type DeviceCopies::moved(smla_device_type type) const {
+    if (!on_gpu_) return type;
     return type == SMLA_CPU ? smla_device_type(SMLA_CUDA) : type == SMLA_CUDA ? SMLA_CPU : type;
 }
-}  // namespace
 
 void* DeviceCopies::of(const void* host, size_t bytes, bool comes_back) {
     if (!host) return nullptr;
@@ -79,17 +80,17 @@ void DeviceCopies::move(const float*& scalar) {
 void DeviceCopies::send() const {
     staged_.assign(there_.bytes, kPoison);
     for (const Copy& copy : copies_)
-        if (bare_) gpu().upload(copy.data, copy.host.begin, copy.host.bytes, nullptr);
+        if (bare_) device().upload(copy.data, copy.host.begin, copy.host.bytes, nullptr);
         else std::copy_n(copy.host.begin, copy.host.bytes, staged_.begin() + (copy.data - there_.begin));
-    gpu().upload(there_.begin, staged_.data(), staged_.size(), nullptr);
+    device().upload(there_.begin, staged_.data(), staged_.size(), nullptr);
 }
 
 void DeviceCopies::fetch() const {
-    gpu().wait(nullptr);
-    gpu().download(staged_.data(), there_.begin, staged_.size(), nullptr);
+    device().wait(nullptr);
+    device().download(staged_.data(), there_.begin, staged_.size(), nullptr);
     for (const Copy& copy : copies_) {
         if (!copy.comes_back) continue;
-        if (bare_) gpu().download(copy.host.begin, copy.data, copy.host.bytes, nullptr);
+        if (bare_) device().download(copy.host.begin, copy.data, copy.host.bytes, nullptr);
         else std::copy_n(staged_.begin() + (copy.data - there_.begin), copy.host.bytes, copy.host.begin);
     }
 }

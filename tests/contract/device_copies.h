@@ -1,5 +1,5 @@
-// The memory of a call on a GPU: copies of the blocks that its arguments point into, with the poison around
-// and between what they hold, there and back.
+// The memory of a call where its engine works: copies of the blocks that its arguments point into, with the
+// poison around and between what they hold, there and back.
 #pragma once
 
 #include "engines.h"
@@ -14,12 +14,12 @@ namespace contract {
 
 class DeviceCopies {
 public:
-    // Memory of so many bytes on the GPU, freed with its last owner.
+    // Memory of so many bytes, freed with its last owner.
     using Allocate = std::shared_ptr<void> (*)(size_t bytes);
 
     // With an allocator of one's own each copy holds what a tensor or a cache may have of it, and no poison
-    // around: for memory that ends where nothing is mapped.
-    explicit DeviceCopies(Allocate bare = nullptr) : bare_(bare) {}
+    // around: for memory that ends where nothing is mapped, of a GPU or of the host.
+    explicit DeviceCopies(Allocate bare = nullptr, bool on_gpu = true) : bare_(bare), on_gpu_(on_gpu) {}
     ~DeviceCopies();
     DeviceCopies(const DeviceCopies&) = delete;
     DeviceCopies& operator=(const DeviceCopies&) = delete;
@@ -41,8 +41,11 @@ private:
     void* of(const void* host, size_t bytes, bool comes_back = true);
 
     uint8_t* place(const Range& host);
+    smla::Device& device() const { return on_gpu_ ? gpu() : smla::host_device(); }
+    smla_device_type moved(smla_device_type type) const;
 
     Allocate bare_;
+    bool on_gpu_;
     std::vector<std::shared_ptr<void>> bare_memory_;
     std::vector<Copy> copies_;
     Range there_;                          // all copies, unless bare, side by side

@@ -84,6 +84,27 @@ TEST(Contract, L5c_NothingIsReadBehindACacheOrATensor) {
     }
 }
 
+TEST(Contract, L5c_NothingIsReadBehindTheMemoryOfAnyCall) {
+    const auto walled = [](size_t bytes) {
+        const auto memory = std::make_shared<BeforeAWall>(bytes);
+        return std::shared_ptr<void>(memory, memory->data());
+    };
+    for (const NamedMaker& maker : all_calls())
+        for (const int64_t tokens : {1, 9})
+            for (const Engine& engine : engines()) {
+                const std::unique_ptr<Call> call = make(maker, tokens);
+                const Context context(engine, {.threads = 1});
+                run_exactly(*call, context);
+                const std::vector<uint8_t> image = call->memory.image();
+                call->memory.reset();
+                const Scratch scratch(context, call->workspace(context));
+                const Placed placed(*call, context, call->args(), walled);
+                ASSERT_TRUE(succeeded(call->call(context, placed.args(), scratch.get())));
+                placed.fetch();
+                EXPECT_TRUE(call->memory.image() == image) << maker.name << " of " << tokens << engine.name;
+            }
+}
+
 CONTRACT_TEST(L1f_SlotsAndPositionsOf32And64BitsMeanTheSame) {
     int changed = 0;
     for (const NamedMaker& maker : all_calls())
