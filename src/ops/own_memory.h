@@ -15,11 +15,27 @@ struct Extent {
     uintptr_t begin = 0, end = 0;
     bool gaps = false;
 };
-Extent extent_of(const Tensor& tensor);
-Extent extent_of(const smla_cache& cache);
-// Throws if they meet. Two with gaps may lie between each other, unless they begin at one place.
-void check_own(const char* field, const Extent& output, const Extent& other);
-bool same_elements(const Tensor& a, const Tensor& b);
+
+// All that a call is given.
+class Extents {
+public:
+    void add(const Tensor& tensor);
+    void add(const smla_cache& cache);
+    void add(const Workspace& scratch);
+    // Throws if the output meets anything but itself and what it may be in the place of. Two with gaps may
+    // lie between each other, unless they begin at one place.
+    void check_own(const char* field, const Tensor& output, const Tensor* in_place_of) const;
+
+private:
+    struct Given {
+        const void* what;  // the tensor or the cache
+        Extent extent;
+    };
+    static constexpr size_t kMost = 24;
+    Given given_[kMost];
+    size_t count_ = 0;
+    void add(const void* what, const Extent& extent);
+};
 
 // Calls use(field, tensor) on each output, absent ones too.
 template <class Args, class Use>
@@ -53,17 +69,11 @@ inline const Tensor* in_place_of(const auto&) { return nullptr; }
 
 template <class Args>
 void check_own_memory(Args args, const Workspace& workspace) {
-    const auto scratch = uintptr_t(workspace.data);
-    each_output(args, [&](const char* field, Tensor& out) {
-        const Extent mine = extent_of(out);
-        if (mine.begin == mine.end) return;  // absent
-        const auto tensor = [&](Tensor& other) {
-            if (&other == &out || (&other == in_place_of(args) && same_elements(other, out))) return;
-            check_own(field, mine, extent_of(other));
-        };
-        visit(args, tensor, [&](smla_cache& cache) { check_own(field, mine, extent_of(cache)); });
-        check_own(field, mine, {scratch, scratch + workspace.bytes});
-    });
+    Extents all;
+    visit(
+        args, [&](Tensor& each) { all.add(each); }, [&](smla_cache& each) { all.add(each); });
+    all.add(workspace);
+    each_output(args, [&](const char* field, Tensor& out) { all.check_own(field, out, in_place_of(args)); });
 }
 
 }  // namespace smla
