@@ -94,6 +94,24 @@ TEST(CliGolden, EveryResultOfAFileIsCompared) {
     EXPECT_GT(compared, 60);
 }
 
+// D1 has five keys where six could be selected.
+TEST(CliGolden, AStepSelectsAndScoresAsManyAsItHasKeys) {
+    const Folder folder;
+    fs::copy_file(kGoldens + "D1.json", folder.path("D1.json"));
+    const SafetensorsFile original = SafetensorsFile::open(kD1);
+    std::vector<NamedTensor> list;
+    for (const std::string& name : original.names()) list.push_back({name, original.tensor(name).view});
+    for (const char* name : {"out.y", "mid.topk", "mid.index_score", "mid.core_out"}) {
+        const std::string step = std::string("step.4.") + (std::strchr(name, '.') + 1);
+        list.push_back({step, slice(original.tensor(name).view, 1, 4, 5)});
+    }
+    write_safetensors(folder.path("D1.safetensors"), list);
+    verified({folder.path("D1.safetensors")}, 0);
+    list[list.size() - 3].tensor.shape[2] -= 1;  // the selection lacks a key
+    write_safetensors(folder.path("D1.safetensors"), list);
+    verified({folder.path("D1.safetensors"), "--engine", "cpu"}, 1);
+}
+
 TEST(CliGolden, TensorsOfAnotherShapeOrRangeAreRefused) {
     const Folder folder;
     const auto field = [&](const char* name, const std::string& wrong, const auto& change) {

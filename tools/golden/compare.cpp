@@ -10,6 +10,7 @@ namespace smla::golden {
 namespace {
 
 const double kInfinity = std::numeric_limits<double>::infinity();
+const double kNothing = std::numeric_limits<double>::quiet_NaN();  // a column that should not be missing
 
 // The first columns of a [B,S,...] result: those of entries that exist.
 std::vector<double> first_columns(const Rows& rows, int64_t kept) {
@@ -46,15 +47,20 @@ Checked check_topk(const Golden& golden, const std::string& name, const Rows& ro
     return {name, wrong, 0, "set"};
 }
 
-// A decode step of one token through the model's own cache: one row of each sequence.
-Checked check_step(const Golden& golden, const std::string& name, int64_t token, int64_t width,
-                   const std::vector<double>& all, double tolerance) {
-    std::vector<double> rows;
-    for (int64_t b = 0; b < golden.batch; ++b) {
-        const auto from = all.begin() + (b * golden.tokens + token) * width;
-        rows.insert(rows.end(), from, from + width);
-    }
-    return {name, compare(rows, golden.values(name)).max, tolerance, tolerance > 0 ? "max" : "set"};
+// A decode step of one token through the model's own cache: one row of each sequence. What a step selects and
+// scores is as wide in the file as the step has keys; further columns of ours are `padding`.
+Checked check_step(const Golden& golden, const std::string& name, int64_t token, const Rows& rows,
+                   double padding, double tolerance) {
+    const std::vector<double> wanted = golden.values(name);
+    const int64_t width = rows.width(), stored = int64_t(wanted.size()) / golden.batch;
+    std::vector<double> a, b;
+    for (int64_t i = 0; i < golden.batch; ++i)
+        for (int64_t j = 0; j < std::max(width, stored); ++j) {
+            const auto row = rows.values.begin() + (i * golden.tokens + token) * width;
+            a.push_back(j < width ? row[j] : padding);
+            b.push_back(j < stored ? wanted[size_t(i * stored + j)] : padding);
+        }
+    return {name, compare(a, b).max, tolerance, tolerance > 0 ? "max" : "set"};
 }
 
 }  // namespace
@@ -146,17 +152,17 @@ std::vector<Checked> check_y(const Golden& golden, size_t layer, const LayerResu
 
 std::vector<Checked> check_steps(const Golden& golden, size_t layer, const LayerResult& result) {
     const std::string suffix = golden.layers[layer].suffix;
+    const Tolerance& limit = golden.tolerance;
     std::vector<Checked> out;
     for (int64_t t = 0; t < golden.tokens; ++t) {
-        const auto check = [&](const char* what, int64_t width, const std::vector<double>& rows,
-                               double tolerance) {
+        const auto check = [&](const std::string& what, const Rows& rows, double tolerance) {
             const std::string name = text("step.", t, ".", what, suffix);
-            if (golden.has(name)) out.push_back(check_step(golden, name, t, width, rows, tolerance));
+            const double padding = what == "topk" ? -1 : what == "index_score" ? -kInfinity : kNothing;
+            if (golden.has(name)) out.push_back(check_step(golden, name, t, rows, padding, tolerance));
         };
-        check("y", golden.layers[layer].config.common.hidden_size, result.y, golden.tolerance.f32_y);
+        check("y", {{golden.layers[layer].config.common.hidden_size}, result.y}, limit.f32_y);
         for (const auto& [name, rows] : result.seen)
-            check(name.c_str(), rows.width(), rows.values,
-                  name == "topk" ? 0 : golden.tolerance.f32_intermediate);
+            check(name, rows, name == "topk" ? 0 : limit.f32_intermediate);
     }
     return out;
 }
