@@ -3,6 +3,6 @@
 
 namespace smla {
 
-constexpr Format kFp8_512 = PerTensorFp8Format<layout::Fp8_512>::make(SMLA_FP8_512, "fp8_512");
+constexpr Format kFp8_512 = format_of<PerTensorFp8<layout::Fp8_512>>(SMLA_FP8_512, "fp8_512");
 
 }  // namespace smla

@@ -3,6 +3,6 @@
 
 namespace smla {
 
-constexpr Format kFp8_528 = LatentFp8Format<layout::Fp8_528>::make(SMLA_FP8_528, "fp8_528");
+constexpr Format kFp8_528 = format_of<LatentFp8<layout::Fp8_528>>(SMLA_FP8_528, "fp8_528");
 
 }  // namespace smla

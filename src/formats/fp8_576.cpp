@@ -3,6 +3,6 @@
 
 namespace smla {
 
-constexpr Format kFp8_576 = PerTensorFp8Format<layout::Fp8_576>::make(SMLA_FP8_576, "fp8_576");
+constexpr Format kFp8_576 = format_of<PerTensorFp8<layout::Fp8_576>>(SMLA_FP8_576, "fp8_576");
 
 }  // namespace smla

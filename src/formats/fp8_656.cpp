@@ -3,6 +3,6 @@
 
 namespace smla {
 
-constexpr Format kFp8_656 = LatentFp8Format<layout::Fp8_656>::make(SMLA_FP8_656, "fp8_656");
+constexpr Format kFp8_656 = format_of<LatentFp8<layout::Fp8_656>>(SMLA_FP8_656, "fp8_656");
 
 }  // namespace smla

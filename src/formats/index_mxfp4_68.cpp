@@ -1,67 +1,56 @@
 // index_mxfp4_68: page-packed indexer keys, 128 e2m1 in blocks of 32 with E8M0 scales (OCP MX). Block scale:
 // 2^ceil(log2(max(amax, 6 * 2^-126) / 6)). e2m1 has no NaN, so a block that holds one gets the NaN scale.
 #include "core/numbers.h"
-#include "formats/format.h"
-#include "formats/fp8.h"
-#include "formats/layouts.h"
+#include "formats/codec.h"
 
 namespace smla {
 
 namespace {
-using Layout = layout::IndexMxfp4_68;
+
 constexpr uint8_t kNanScale = 255;
 
-size_t record_bytes(int32_t) { return Layout::record; }
-size_t page_bytes(int32_t, int64_t page_tokens) { return size_t(Layout::page_bytes(page_tokens)); }
+struct IndexMxfp4 {
+    using Layout = layout::IndexMxfp4_68;
+    static constexpr Packing packing = Packing::page;
+    static constexpr ScaleKind scale = ScaleKind::e8m0_tile;
+    static constexpr uint32_t alignment = Layout::tiles;  // the 4 scale bytes of a token are loaded at once
 
-template <class Real>
-uint8_t block_scale(const Real* values) {
-    for (int i = 0; i < Layout::tile; ++i)
-        if (std::isnan(values[i])) return kNanScale;
-    return scale_rule::mxfp4(fp8::amax(values, Layout::tile));
-}
-
-template <class Real>
-void encode(const RecordAt& at, const Real* values) {
-    uint8_t* codes = fp8::bytes(at.page + Layout::row_at(at.offset));
-    uint8_t* scales = fp8::bytes(at.page + Layout::scales_at(at.page_tokens, at.offset));
-    for (int t = 0; t < Layout::tiles; ++t) {
-        scales[t] = block_scale(values + t * Layout::tile);
-        const float scale = e8m0_to_f32(scales[t]);
-        for (int i = t * Layout::tile; i < (t + 1) * Layout::tile; i += 2)
-            codes[i / 2] = uint8_t(f32_to_e2m1(float(values[i]) / scale) |
-                                   f32_to_e2m1(float(values[i + 1]) / scale) << 4);
+    template <class Real>
+    static uint8_t block_scale(const Real* values) {
+        for (int i = 0; i < Layout::tile; ++i)
+            if (std::isnan(values[i])) return kNanScale;
+        return scale_rule::mxfp4(fp8::amax(values, Layout::tile));
     }
-}
 
-template <class Real>
-void decode(const RecordAt& at, Real* values) {
-    const uint8_t* codes = fp8::bytes(at.page + Layout::row_at(at.offset));
-    const uint8_t* scales = fp8::bytes(at.page + Layout::scales_at(at.page_tokens, at.offset));
-    for (int t = 0; t < Layout::tiles; ++t) {
-        const Real scale = Real(e8m0_to_f32(scales[t]));
-        for (int i = t * Layout::tile; i < (t + 1) * Layout::tile; i += 2) {
-            values[i] = Real(e2m1_to_f32(codes[i / 2] & 15)) * scale;
-            values[i + 1] = Real(e2m1_to_f32(codes[i / 2] >> 4)) * scale;
+    template <class Real>
+    static void encode(const RecordAt& at, const Real* values) {
+        uint8_t* codes = fp8::bytes(at.page + Layout::row_at(at.offset));
+        uint8_t* scales = fp8::bytes(at.page + Layout::scales_at(at.page_tokens, at.offset));
+        for (int t = 0; t < Layout::tiles; ++t) {
+            scales[t] = block_scale(values + t * Layout::tile);
+            const float scale = e8m0_to_f32(scales[t]);
+            for (int i = t * Layout::tile; i < (t + 1) * Layout::tile; i += 2)
+                codes[i / 2] = uint8_t(f32_to_e2m1(float(values[i]) / scale) |
+                                       f32_to_e2m1(float(values[i + 1]) / scale) << 4);
         }
     }
-}
+
+    template <class Real>
+    static void decode(const RecordAt& at, Real* values) {
+        const uint8_t* codes = fp8::bytes(at.page + Layout::row_at(at.offset));
+        const uint8_t* scales = fp8::bytes(at.page + Layout::scales_at(at.page_tokens, at.offset));
+        for (int t = 0; t < Layout::tiles; ++t) {
+            const Real scale = Real(e8m0_to_f32(scales[t]));
+            for (int i = t * Layout::tile; i < (t + 1) * Layout::tile; i += 2) {
+                values[i] = Real(e2m1_to_f32(codes[i / 2] & 15)) * scale;
+                values[i + 1] = Real(e2m1_to_f32(codes[i / 2] >> 4)) * scale;
+            }
+        }
+    }
+};
+
 }  // namespace
 
-constexpr Format kIndexMxfp4_68 = {
-    .id = SMLA_INDEX_MXFP4_68,
-    .name = "index_mxfp4_68",
-    .width = Layout::width,
-    .max_width = Layout::width,
-    .width_multiple = 1,
-    .packing = Packing::page,
-    .scale = ScaleKind::e8m0_tile,
-    .alignment = Layout::tiles,  // the 4 scale bytes of a token are loaded at once
-    .record_bytes = record_bytes,
-    .page_bytes = page_bytes,
-    .encode_f32 = encode<float>,
-    .encode_f64 = encode<double>,
-    .decode_f32 = decode<float>,
-    .decode_f64 = decode<double>};
+constexpr Format kIndexMxfp4_68 = format_of<IndexMxfp4>(SMLA_INDEX_MXFP4_68, "index_mxfp4_68");
 
 }  // namespace smla

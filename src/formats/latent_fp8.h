@@ -4,18 +4,16 @@
 // scales read right too.
 #pragma once
 
-#include "formats/format.h"
-#include "formats/fp8.h"
-#include "formats/layouts.h"
+#include "formats/codec.h"
 
 namespace smla {
 
-template <class Layout>
-struct LatentFp8Format {
-    static size_t record_bytes(int32_t) { return Layout::record; }
-    static size_t page_bytes(int32_t, int64_t page_tokens) {
-        return size_t(Layout::record) * size_t(page_tokens);
-    }
+template <class Of>
+struct LatentFp8 {
+    using Layout = Of;
+    static constexpr Packing packing = Packing::row;
+    static constexpr ScaleKind scale = ScaleKind::f32_tile;
+    static constexpr uint32_t alignment = 4;
 
     template <class Real>
     static void encode(const RecordAt& at, const Real* values) {
@@ -36,23 +34,6 @@ struct LatentFp8Format {
             fp8::decode(fp8::bytes(row) + t * Layout::tile, Layout::tile,
                         fp8::load_f32(row + Layout::scales_at + 4 * t), values + t * Layout::tile);
         fp8::decode_bf16(row + Layout::rope_at, Layout::rope, values + Layout::codes);
-    }
-
-    static constexpr Format make(smla_format id, const char* name) {
-        return {.id = id,
-                .name = name,
-                .width = Layout::width,
-                .max_width = Layout::width,
-                .width_multiple = 1,
-                .packing = Packing::row,
-                .scale = ScaleKind::f32_tile,
-                .alignment = 4,
-                .record_bytes = record_bytes,
-                .page_bytes = page_bytes,
-                .encode_f32 = encode<float>,
-                .encode_f64 = encode<double>,
-                .decode_f32 = decode<float>,
-                .decode_f64 = decode<double>};
     }
 };
 
