@@ -22,6 +22,7 @@ public:
         return memory;
     }
     void release(void* memory) noexcept override { std::free(memory); }
+    bool reaches(const void*) const override { return true; }
     void upload(void* to, const void* from, size_t bytes, smla_stream) override {
         if (bytes) std::memcpy(to, from, bytes);
     }

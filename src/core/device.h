@@ -18,6 +18,7 @@ struct DeviceFacts {
     int multiprocessors = 0;
     size_t shared_bytes = 0;  // most that one block may have
     size_t memory_bytes = 0, l2_bytes = 0;
+    bool reads_pageable = false;  // all memory of the host, as it is
     std::string name;
 };
 
@@ -30,6 +31,7 @@ public:
 
     virtual void* allocate(size_t bytes) = 0;  // aligned to 256 bytes; throws when there is none
     virtual void release(void* memory) noexcept = 0;
+    virtual bool reaches(const void* memory) const = 0;  // whether kernels can read and write it
     // In the order of the stream. Host memory may be reused when the call returns.
     virtual void upload(void* to, const void* from, size_t bytes, smla_stream stream) = 0;
     virtual void download(void* to, const void* from, size_t bytes, smla_stream stream) = 0;

@@ -116,6 +116,8 @@ void Context::release(void* memory) {
 }
 
 void Context::init_workspace(Workspace workspace, smla_stream stream) const {
+    SMLA_CHECK(workspace.bytes == 0 || device().reaches(workspace.data), "workspace.data",
+               "memory of the host", text("memory of cuda:", device().index()));
     if (device().type() == SMLA_CPU) ask_for_huge_pages(workspace.data, workspace.bytes);
     device().fill(workspace.data, 0, std::min(workspace.bytes, kWorkspaceHeader), stream);
 }

@@ -252,6 +252,24 @@ TEST(Gpu, HostMemoryIsRefused) {
     }
 }
 
+TEST(Gpu, AWorkspaceThatKernelsDoNotReachIsRefused) {
+    SMLA_NEEDS_GPU();
+    const smla::Context context = gpu::context();
+    int pageable = 0;  // on such machines they reach all memory of the host
+    gpu::must(cudaDeviceGetAttribute(&pageable, cudaDevAttrPageableMemoryAccess, 0));
+    alignas(64) static char host[8192];
+    const smla_status status = smla_workspace_init(context.get(), {host, sizeof host}, nullptr);
+    smla_error error{};
+    smla_last_error_info(&error);
+    EXPECT_EQ(status, pageable ? SMLA_OK : SMLA_INVALID_ARGUMENT);
+    EXPECT_EQ(std::string(error.field ? error.field : ""), pageable ? "" : "workspace.data");
+    void* pinned = nullptr;
+    gpu::must(cudaMallocHost(&pinned, 8192));
+    EXPECT_EQ(smla_workspace_init(context.get(), {pinned, 8192}, nullptr), SMLA_OK);
+    gpu::must(cudaDeviceSynchronize());
+    gpu::must(cudaFreeHost(pinned));
+}
+
 TEST(Gpu, T44_AGpuWithoutCodeIsRefusedByName) {
     SMLA_NEEDS_GPU();
     setenv("SMLA_PRETEND_CAPABILITY", "75", 1);

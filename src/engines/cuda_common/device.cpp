@@ -31,6 +31,7 @@ public:
         SMLA_CUDA_CALL(cudaGetDeviceProperties(&properties, index));
         facts_.capability = 10 * properties.major + properties.minor;
         facts_.multiprocessors = properties.multiProcessorCount;
+        facts_.reads_pageable = attribute(cudaDevAttrPageableMemoryAccess, index) != 0;
         facts_.shared_bytes = size_t(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
         facts_.memory_bytes = properties.totalGlobalMem;
         facts_.l2_bytes = size_t(properties.l2CacheSize);
@@ -60,6 +61,11 @@ public:
     }
     void download(void* to, const void* from, size_t bytes, smla_stream stream) override {
         copy(to, from, bytes, cudaMemcpyDeviceToHost, stream);
+    }
+    bool reaches(const void* memory) const override {
+        cudaPointerAttributes attributes{};
+        if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) cudaGetLastError();
+        return attributes.type != cudaMemoryTypeUnregistered || facts_.reads_pageable;
     }
     void fill(void* to, int byte, size_t bytes, smla_stream stream) override {
         Scope scope(*this);
