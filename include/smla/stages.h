@@ -18,7 +18,7 @@ extern "C" {
  * and left zero by every call (the error word: until it is read); the rest may hold anything. Calls that need
  * no scratch accept {0}. */
 typedef struct smla_workspace {
-    void* data; /* aligned to 64 bytes */
+    void* data; /* aligned to 64 bytes; for a GPU memory that its kernels reach */
     size_t bytes;
 } smla_workspace;
 

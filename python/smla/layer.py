@@ -87,7 +87,8 @@ class Layer:
 
         hidden: [T,X] f32, bf16, f16. plan: smla.Plan, built for this step with the layer's groups. caches:
         {"primary": (smla.Cache, block_table [R,MB] i32), "index": ...}, one for each of info["plan_groups"].
-        forced_topk: [T,k] i32 ascending, -1 last: positions (entries) to attend to; shared layers need it.
+        forced_topk: [T,k] i32 ascending, -1 last: positions (entries) to attend to; shared layers need it,
+        layers that select nothing refuse it.
         topk: [T,topk] i32, optional output: the selection. max_columns: a bound of the longest seq_len of the
         step. workspace: smla.Workspace. Returns out [T,X], of hidden's dtype.
         """

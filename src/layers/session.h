@@ -73,7 +73,7 @@ private:
     void create_group(const CacheNeed& need, std::mt19937_64& random);
     void fit_pages(Group& group, const StepRequest& request);
     void check(const Step& step) const;
-    void check_forced_topk(const Step& step, int64_t tokens) const;
+    void check_forced_entries(const Step& step, int64_t tokens) const;
     void build_plan(const Step& step);
     void place_table(Group& group, std::span<const StepRequest> requests);
     LayerStep layer_step(const Step& step);

@@ -56,13 +56,13 @@ void Session::check(const Step& step) const {
     if (check_optional("rope_positions", step.rope_positions, kInts, {tokens}) &&
         readable(step.rope_positions))
         check_positions("rope_positions", step.rope_positions, tokens);
-    check_forced_topk(step, tokens);
+    check_forced_entries(step, tokens);
 }
 
 // Attention follows these numbers as they stand: the keys of later tokens must not be among them.
-void Session::check_forced_topk(const Step& step, int64_t tokens) const {
+void Session::check_forced_entries(const Step& step, int64_t tokens) const {
     const AttentionConfig& config = layer_.config();
-    smla::check_forced_topk("forced_topk", layer_, step.forced_topk, tokens);
+    check_forced_topk("forced_topk", layer_, step.forced_topk, tokens);
     if (!present(step.forced_topk)) return;
     const int64_t columns = step.forced_topk.shape[1];
     SMLA_CHECK(columns <= config.indexer->topk, "forced_topk.shape[1]", columns,

@@ -21,7 +21,7 @@ bool same_elements(const Tensor& a, const Tensor& b) {
 
 void Extents::add(const void* what, const Extent& extent) {
     if (extent.begin == extent.end) return;
-    SMLA_CHECK(count_ < kMost, "Extents", count_ + 1, text("at most ", kMost, " tensors and caches"));
+    if (count_ == kMost) fail(SMLA_INTERNAL, "Extents", text(count_ + 1), text("at most ", kMost));
     given_[count_++] = {what, extent};
 }
 

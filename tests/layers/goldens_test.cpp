@@ -1,5 +1,5 @@
 // Golden files on every engine and cache format. All of them run through the tool, in a release build; these
-// few also under the sanitizers, where the tool would take as long to build as all else.
+// few also under the sanitizers, whose build would take a quarter longer with the tool.
 #include "fixture.h"
 #include "golden/verify.h"
 
