@@ -12,26 +12,22 @@ setup:  ## install the distribution packages that a build needs
 build: setup  ## build/release: libsmla, the smla tool, the tests
 	@scripts/build release
 
-test: setup  ## build, then run every test
+test:  ## build, then run every test
 	@scripts/test release
 
-demo: setup  ## a tour on this machine: what runs here, checked against the reference
-	@scripts/build release smla_tool
+demo:  ## a tour on this machine: what runs here, checked against the reference
 	@scripts/demo
 
 docs: build  ## renew what the documents take from the code
 	@scripts/docs write
 
 bench-cpu:  ## this library and its rivals on this machine's CPU
-	@scripts/setup bench
 	@scripts/bench-cpu
 
-wheel: setup  ## dist/: the wheel of the Python package
+wheel:  ## dist/: the wheel of the Python package
 	@scripts/wheel
 
 format:  ## format the sources
-	@scripts/setup ci
-	@scripts/python_env
 	@scripts/format
 
 lint:  ## every style and structure check

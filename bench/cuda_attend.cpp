@@ -1,4 +1,4 @@
-// attend on the cuda_mma engine of the first GPU: times of the shapes in docs/kernels/cuda_attend.md, of
+// attend on the cuda engine of the first GPU: times of the shapes in docs/kernels/log/cuda_attend.md, of
 // calls over different row lists in a captured graph, L2 flushed before each replay. Two times, medians: from
 // the start of a call's first kernel to the end of its last, as CUPTI records it, and a call's share of a
 // replay of the graph, gaps between kernels included. tests/gpu checks the results.
@@ -7,8 +7,8 @@
 #include "cuda_kernel_times.h"
 #include "cuda_peaks.h"
 #include "engines/context.h"
-#include "engines/cuda_common/check.h"
-#include "engines/cuda_mma/attend/run.h"
+#include "engines/cuda/attend/run.h"
+#include "engines/cuda/common/check.h"
 #include "engines/run.h"
 #include "ops/attend/attend.h"
 
@@ -24,7 +24,7 @@ namespace {
 Context make_context() {
     smla_context_args args{};
     args.struct_size = sizeof args;
-    args.engine = SMLA_ENGINE_CUDA_MMA;
+    args.engine = SMLA_ENGINE_CUDA;
     return Context(args);
 }
 

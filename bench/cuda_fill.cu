@@ -1,7 +1,7 @@
 #include "cuda_fill.h"
 
-#include "engines/cuda_common/check.h"
-#include "engines/cuda_common/records.cuh"
+#include "engines/cuda/common/check.h"
+#include "engines/cuda/common/records.cuh"
 
 namespace smla::bench {
 

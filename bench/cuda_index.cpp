@@ -131,7 +131,7 @@ void spot_check(Bench& bench, const ScoreShape& shape, const smla_score_args& ar
     last.starts = Gpu::tensor(bench.gpu.upload(begin), SMLA_I32, {tokens});
     last.logits =
         Gpu::tensor(bench.gpu.allocate<float>(size_t(tokens * columns)), SMLA_F32, {tokens, columns});
-    bench.gpu.run<Stage::score>("cuda_mma_generic", last);
+    bench.gpu.run<Stage::score>("cuda_generic_score", last);
     double difference = 0, largest = 0;
     for (int64_t t = 0; t < tokens; ++t) {
         const auto got = bench.gpu.download(
@@ -148,7 +148,7 @@ void spot_check(Bench& bench, const ScoreShape& shape, const smla_score_args& ar
 
 void time_score(Bench& bench, const ScoreShape& shape) {
     const smla_score_args args = make_score(bench.gpu, shape, 11);
-    const char* name = "cuda_mma_score_tile";
+    const char* name = "cuda_mma_score";
     const auto& kernel = bench.gpu.prepare<Stage::score>(name, args);
     const double us = bench.timer.median_us([&] { kernel.run(args, bench.gpu.env()); });
     double pairs = double(shape.tokens) * double(shape.columns);
@@ -171,7 +171,7 @@ void time_select(Bench& bench, const char* what, int64_t rows, int64_t columns, 
     if (integers)
         fill_i32(static_cast<int32_t*>(args.scores.data), rows * columns, 0x3f800000, 1 << 20, 7 << 20);
     std::vector<int32_t> want;
-    for (const char* name : {"cuda_mma_generic", "cuda_mma_select_sampled"}) {
+    for (const char* name : {"cuda_generic_select", "cuda_sampled_select"}) {
         args.indices = Gpu::tensor(bench.gpu.allocate<int32_t>(size_t(rows * k)), SMLA_I32, {rows, k});
         if (bench.gpu.refuses<Stage::select>(name, args)) continue;
         const auto& kernel = bench.gpu.prepare<Stage::select>(name, args);
@@ -195,7 +195,7 @@ void time_score_select(Bench& bench, const ScoreShape& shape, size_t budget) {
     args.score.logits = {};
     args.select.indices =
         Gpu::tensor(bench.gpu.allocate<int32_t>(size_t(shape.tokens * 2048)), SMLA_I32, {shape.tokens, 2048});
-    const char* name = "cuda_mma_generic";
+    const char* name = "cuda_streamed_score_select";
     const auto& kernel = bench.gpu.prepare<Stage::score_select>(name, args, budget);
     const double us = bench.timer.median_us([&] { kernel.run(args, bench.gpu.env()); });
     const double pairs = double(shape.tokens) * double(shape.columns);
@@ -214,7 +214,7 @@ void check_graph(Gpu& gpu, Report& report) {
         make_score(gpu, {.name = "", .tokens = tokens, .columns = columns, .requests = 5, .next_n = 4}, 23);
     args.score.logits = {};
     args.select.indices = Gpu::tensor(gpu.allocate<int32_t>(size_t(tokens * k)), SMLA_I32, {tokens, k});
-    const auto& kernel = gpu.prepare<Stage::score_select>("cuda_mma_generic", args, 1 << 20);
+    const auto& kernel = gpu.prepare<Stage::score_select>("cuda_streamed_score_select", args, 1 << 20);
     cudaStream_t stream;
     cudaGraph_t graph;
     cudaGraphExec_t replay;

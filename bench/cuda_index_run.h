@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engines/candidate.h"
-#include "engines/cuda_common/check.h"
+#include "engines/cuda/common/check.h"
 #include "ops/ops.h"
 
 #include <cstring>
@@ -14,7 +14,7 @@ namespace smla::bench {
 class Gpu {
 public:
     Gpu() : device_(open_cuda_device(0)) {
-        env_.engine = SMLA_ENGINE_CUDA_MMA;
+        env_.engine = SMLA_ENGINE_CUDA;
         env_.device = device_.get();
     }
     Device& device() { return *device_; }
@@ -56,7 +56,7 @@ public:
     const Candidate<ArgsOf<S>>& prepare(const char* name, const ArgsOf<S>& args, size_t budget = 0) {
         const ExpectDevice expected(SMLA_CUDA, 0);
         OpOf<S>::check(args);
-        for (const auto& candidate : cuda_mma_candidates<S>()) {
+        for (const auto& candidate : cuda_candidates<S>()) {
             if (std::strcmp(candidate.name, name) != 0) continue;
             const std::string refusal = candidate.refuse(args, env_);
             if (!refusal.empty()) fail(SMLA_UNSUPPORTED, name, refusal, "no refusal");
@@ -80,7 +80,7 @@ public:
     }
     template <Stage S>
     bool refuses(const char* name, const ArgsOf<S>& args) {
-        for (const auto& candidate : cuda_mma_candidates<S>())
+        for (const auto& candidate : cuda_candidates<S>())
             if (std::strcmp(candidate.name, name) == 0) return !candidate.refuse(args, env_).empty();
         return true;
     }

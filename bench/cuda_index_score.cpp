@@ -14,7 +14,7 @@ namespace smla::bench {
 
 namespace {
 
-constexpr const char* kKernels[] = {"cuda_mma_score_tile", "cuda_mma_generic"};
+constexpr const char* kKernels[] = {"cuda_mma_score", "cuda_generic_score"};
 constexpr float kCanary = 12345.678f;
 
 struct ScoreCase {
@@ -390,7 +390,7 @@ void check_score_select(Gpu& gpu, Report& report) {
         fused.select.selected = Gpu::tensor(gpu.allocate<float>(size), SMLA_F32, {each.tokens, each.k});
         fused.select.counts =
             Gpu::tensor(gpu.allocate<int32_t>(size_t(each.tokens)), SMLA_I32, {each.tokens});
-        gpu.run<Stage::score_select>("cuda_mma_generic", fused, each.budget);
+        gpu.run<Stage::score_select>("cuda_streamed_score_select", fused, each.budget);
         const std::string name = text("score_select T ", each.tokens, " N ", each.columns, " k ", each.k,
                                       " budget ", each.budget, ": ");
         report.check(gpu.download(static_cast<int32_t*>(fused.select.indices.data), size) == indices,

@@ -1,7 +1,7 @@
 #include "cuda_peaks.h"
 
-#include "engines/cuda_common/check.h"
-#include "engines/cuda_common/ptx/mma.cuh"
+#include "engines/cuda/common/check.h"
+#include "engines/cuda/common/ptx/mma.cuh"
 
 #include <algorithm>
 

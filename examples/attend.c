@@ -4,7 +4,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 static int failed(const char* call) {
     fprintf(stderr, "%s: %s\n", call, smla_last_error());
@@ -19,21 +18,20 @@ int main(void) {
     smla_attend_args args = {
         .struct_size = sizeof args,
         .softmax_scale = 0.5,
-        .q = {.data = q, .dtype = SMLA_F32, .ndim = 3, .shape = {1, 1, 4}, .stride_elems = {4, 4, 1}},
+        .q = smla_dense(q, SMLA_F32, 3, 1, 1, 4, 0), /* [T,H,Dqk] = [1,1,4] */
         .primary.cache = {.data = keys, .format = SMLA_ROW_F32, .width = 4, .page_tokens = 2, .pages = 1},
-        .primary.rows = {.data = rows, .dtype = SMLA_I32, .ndim = 2, .shape = {1, 3}, .stride_elems = {3, 1}},
-        .out = {.data = out, .dtype = SMLA_F32, .ndim = 3, .shape = {1, 1, 4}, .stride_elems = {4, 4, 1}},
-        .lse = {.data = &lse, .dtype = SMLA_F32, .ndim = 2, .shape = {1, 1}, .stride_elems = {1, 1}},
+        .primary.rows = smla_dense(rows, SMLA_I32, 2, 1, 3, 0, 0),
+        .out = smla_dense(out, SMLA_F32, 3, 1, 1, 4, 0),
+        .lse = smla_dense(&lse, SMLA_F32, 2, 1, 1, 0, 0),
     };
     smla_context_args create = {.struct_size = sizeof create, .version = SMLA_VERSION};
     smla_context* context;
     if (smla_context_create(&create, &context) != SMLA_OK) return failed("smla_context_create");
     smla_workspace scratch = {0}; /* yours: its size follows from the shapes */
-    if (smla_workspace_size(context, SMLA_STAGE_ATTEND, &args, 0, &scratch.bytes) != SMLA_OK)
-        return failed("smla_workspace_size");
-    scratch.bytes = (scratch.bytes + 63) / 64 * 64;
-    scratch.data = aligned_alloc(64, scratch.bytes);
-    smla_workspace_init(context, scratch, NULL);
+    if (smla_workspace_size(context, SMLA_STAGE_ATTEND, &args, 0, &scratch.bytes) != SMLA_OK ||
+        smla_allocate(context, scratch.bytes, &scratch.data) != SMLA_OK ||
+        smla_workspace_init(context, scratch, NULL) != SMLA_OK)
+        return failed("scratch");
     if (smla_attend(context, &args, scratch, NULL) != SMLA_OK) return failed("smla_attend");
     /* [README.end] */
 
@@ -47,7 +45,7 @@ int main(void) {
     if (!(fabs(lse - log(e0 + e1)) < 1e-6)) wrong = 1;
     printf("out %.6f %.6f %.6f %.6f, lse %.6f: %s\n", out[0], out[1], out[2], out[3], lse,
            wrong ? "WRONG" : "ok");
-    free(scratch.data);
+    smla_release(context, scratch.data);
     smla_context_destroy(context);
     return wrong;
 }

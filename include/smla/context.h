@@ -1,6 +1,7 @@
-/* smla/context.h: a context chooses the engine and owns its threads. Memory that grows with a problem is
- * allocated by create calls alone; stages take scratch from the caller's workspace, and of the heap only
- * bookkeeping (the reference engine: whatever it likes). */
+/* smla/context.h: a context chooses the engine, owns its threads, and hands out memory where calls run.
+ *
+ * Memory that grows with a problem is allocated by create calls alone. Stages take scratch from the caller's
+ * workspace; of the heap they take bookkeeping only (the reference engine: whatever it needs). */
 #ifndef SMLA_CONTEXT_H
 #define SMLA_CONTEXT_H
 
@@ -12,18 +13,20 @@ extern "C" {
 
 typedef int32_t smla_engine;
 enum {
-    SMLA_ENGINE_AUTO = 0, /* cpu, also where there is a GPU */
-    SMLA_ENGINE_REFERENCE =
-        1, /* plain loops in the arithmetic of the tensors: f64 where they are f64, else f32 */
+    /* SMLA_ENGINE_CPU, also where there is a GPU. */
+    SMLA_ENGINE_AUTO = 0,
+    /* Plain loops in the arithmetic of the tensors: f64 where they are f64, else f32. */
+    SMLA_ENGINE_REFERENCE = 1,
     SMLA_ENGINE_CPU = 2,
-    SMLA_ENGINE_CUDA_MMA = 3 /* any NVIDIA GPU since Ampere. Creating sets CUDA_MODULE_LOADING=EAGER in the
-                                environment where it is unset: kernels must not load during a capture. That
-                                counts only if the process has not used CUDA before: else see smla_prepare */
+    /* Any NVIDIA GPU since Ampere, in builds with CUDA. Creating the context sets CUDA_MODULE_LOADING=EAGER
+     * in the environment where it is unset: kernels must not load during a capture. This has an effect only
+     * if the process has not used CUDA before; otherwise call smla_prepare before a capture. */
+    SMLA_ENGINE_CUDA = 3
 };
 
-/* Instruction sets of the cpu engine, weakest first. AUTO takes what SMLA_ISA of the environment names
- * (scalar, avx2, avx512, avx512_bf16; a name that is unknown or a set that the machine lacks is refused);
- * unset, empty or "auto": the best that the machine has. */
+/* Instruction sets of the CPU engine, weakest first. AUTO takes the set that the environment variable
+ * SMLA_ISA names (scalar, avx2, avx512, avx512_bf16), or the machine's best where it is unset, empty or
+ * "auto". An unknown name, or a set that the machine lacks, is refused. */
 typedef int32_t smla_isa;
 enum {
     SMLA_ISA_AUTO = 0,
@@ -33,9 +36,10 @@ enum {
     SMLA_ISA_AVX512_BF16 = 4
 };
 
+/* Host memory from the caller. `alloc` returns null when there is none. */
 typedef struct smla_allocator {
-    void* (*alloc)(void* user, size_t bytes, size_t alignment); /* null return: out of memory */
-    void (*free)(void* user, void* ptr);
+    void* (*alloc)(void* user, size_t bytes, size_t alignment_bytes);
+    void (*free)(void* user, void* memory);
     void* user;
 } smla_allocator;
 
@@ -43,34 +47,73 @@ typedef struct smla_allocator {
 typedef void (*smla_parallel_for)(void* pool, int64_t count, void (*body)(void* user, int64_t i), void* user);
 
 typedef struct smla_context_args {
-    uint32_t struct_size; /* sizeof(smla_context_args) */
-    int32_t version;      /* SMLA_VERSION of the caller's headers; refused if the major version differs */
+    uint32_t struct_size;
+    /* SMLA_VERSION of the caller's headers; refused if the major version differs. */
+    int32_t version;
     smla_engine engine;
-    smla_isa isa;             /* cpu engine; a set the machine lacks is refused */
-    int32_t threads;          /* cpu engine; 0: one per core that this process may use */
-    int32_t batch_invariant;  /* 1: a token's bits never depend on what else is in the batch */
-    const char* kernel;       /* demand kernels by name, "attend=cpu_avx512_bf16_576,score=..."; none: null */
-    smla_allocator allocator; /* of sessions on a CPU: caches and scratch; all null: malloc */
-    smla_parallel_for parallel_for; /* cpu engine; null: smla's own pool */
+    /* CPU engine. */
+    smla_isa isa;
+    /* CPU engine; 0: one per core that this process may use. */
+    int32_t threads;
+    /* 1: a token's bits never depend on what else is in the batch. */
+    int32_t batch_invariant;
+    /* Kernels demanded by name, "attend=cpu_avx512_bf16_attend_576,score=..."; null: none. A stage whose
+     * kernel is demanded runs that kernel or is refused. */
+    const char* kernel;
+    /* CPU and reference engine: for sessions and smla_allocate. All null: malloc. */
+    smla_allocator allocator;
+    /* CPU engine; null: smla's own pool. */
+    smla_parallel_for parallel_for;
     void* parallel_for_pool;
-    int32_t check_indices; /* 1: calls scan their indices and note the first bad value for smla_read_error.
-                              Slower; calls with indices then need the first 4 KiB of a workspace */
-    int32_t device_index;  /* of CUDA engines: tensors and workspaces of calls lie there */
+    /* 1: calls scan their indices and note the first bad value for smla_read_error. Slower; calls with
+     * indices then need the first 4 KiB of a workspace. */
+    int32_t check_indices;
+    /* CUDA engine: the GPU, counted as the CUDA runtime counts. Tensors and workspaces of calls lie there. */
+    int32_t device_index;
 } smla_context_args;
 
 typedef struct smla_context smla_context;
 
+/* Fails for a GPU or an instruction set that is not there, and for an unknown kernel. */
 SMLA_API smla_status smla_context_create(const smla_context_args* args, smla_context** out);
+/* Whatever was made from the context must be gone before. Null is allowed. */
 SMLA_API void smla_context_destroy(smla_context* context);
-
-/* Text for people, one line a call; `level` 0 error, 1 warning, 2 info. For the whole process. The function
- * gets every line, whatever SMLA_LOG says, and must not call smla. Without one (null), lines up to
- * the level that SMLA_LOG of the environment names go to stderr; unset, none does. */
-typedef void (*smla_log_function)(void* user, int32_t level, const char* line);
-SMLA_API void smla_set_log(smla_log_function function, void* user);
 
 /* What the context runs on, e.g. "cpu avx512_bf16, 2 threads". Lives as long as the context. */
 SMLA_API const char* smla_context_description(const smla_context* context);
+
+/* Where tensors, caches and workspaces of the context's calls lie. */
+SMLA_API smla_status smla_context_device(const smla_context* context, smla_device_type* device_type,
+                                         int32_t* device_index);
+
+/* Memory where the context runs, aligned to 64 bytes on a CPU and to 256 on a GPU. Its contents are
+ * undefined. An engine that has its own memory needs none of the four calls below. */
+SMLA_API smla_status smla_allocate(smla_context* context, size_t bytes, void** out);
+/* Calls that use the memory must be done: on a GPU, wait for their stream first. Null is allowed. */
+SMLA_API void smla_release(smla_context* context, void* memory);
+/* Copies host memory to the context's memory, in the order of the stream. `from` may be reused when the call
+ * returns. Refused while the stream is captured: a replay would read `from` again. */
+SMLA_API smla_status smla_upload(smla_context* context, void* to, const void* from, size_t bytes,
+                                 smla_stream stream);
+/* Copies the context's memory to host memory once the stream is done, and waits for that. Refused while the
+ * stream is captured. */
+SMLA_API smla_status smla_download(smla_context* context, void* to, const void* from, size_t bytes,
+                                   smla_stream stream);
+
+/* Scratch of a call. The caller owns it. Its first 4 KiB are counters and the error word: smla_workspace_init
+ * zeroes them once and every call leaves them zero (the error word: until it is read). The rest may hold
+ * anything. A workspace serves one call at a time. A call that needs no scratch accepts {0}. */
+typedef struct smla_workspace {
+    /* Aligned to 64 bytes, where the context runs. */
+    void* data;
+    size_t bytes;
+} smla_workspace;
+
+/* Gets one line of text for people; `level`: 0 error, 1 warning, 2 info. Must not call smla. */
+typedef void (*smla_log_function)(void* user, int32_t level, const char* line);
+/* For the whole process. The function gets every line, whatever SMLA_LOG says. Null: lines go to stderr, up
+ * to the level that the environment variable SMLA_LOG names; if it is unset, none does. */
+SMLA_API void smla_set_log(smla_log_function function, void* user);
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 /* smla/layer.h: complete attention layers of a checkpoint: hidden states in, hidden states out.
- * An inference engine brings its own caches and plan and calls smla_layer_forward. A session brings both with
- * it. */
+ * An inference engine brings its own caches and plan and calls smla_layer_forward. A session brings both.
+ * Letters in shapes: T tokens of a step, X hidden_size, R requests, MB pages of a block table's row. */
 #ifndef SMLA_LAYER_H
 #define SMLA_LAYER_H
 
@@ -13,113 +13,213 @@
 extern "C" {
 #endif
 
+/* A weight in memory under its name in a checkpoint, "model.layers.0.self_attn.o_proj.weight". */
+typedef struct smla_named_tensor {
+    const char* name;
+    smla_tensor tensor;
+} smla_named_tensor;
+
+/* How a layer holds its matrices. Vectors, sinks and position biases are always held in `activations`. */
+typedef int32_t smla_weight_storage;
+enum {
+    /* In the dtype of `activations`. */
+    SMLA_WEIGHTS_CONVERTED = 0,
+    /* f32 and bf16 matrices stay as they are, and products widen bf16 as they read it: half the memory of
+     * f32. Other dtypes are converted. */
+    SMLA_WEIGHTS_AS_STORED = 1
+};
+
+/* Weights come from `checkpoint` or from `tensors`, never from both. */
 typedef struct smla_layer_args {
     uint32_t struct_size;
+    /* Number of the layer, from 0. */
     int32_t layer;
-    const char* checkpoint; /* folder (config.json, model.safetensors or shards), or a .safetensors file with
-                               `config` */
-    const char* config;     /* path of a config.json; null: the checkpoint folder's */
-    smla_dtype activations; /* f32 (0), or f64 with the reference engine */
-    smla_dtype queries;     /* what attention multiplies with: f32 (0), bf16, or f64 with f64 activations */
+    /* A folder (config.json, model.safetensors or shards), or a .safetensors file beside a config. */
+    const char* checkpoint;
+    /* Path of a config.json or of its folder. Null: the checkpoint's folder. */
+    const char* config;
+    /* f32 (0), or f64 with the reference engine. */
+    smla_dtype activations;
+    /* What attention multiplies with: f32 (0), bf16, or f64 (0) with f64 activations. */
+    smla_dtype queries;
+    smla_weight_storage weights;
+    /* Length of `tensors`. */
+    int32_t tensor_count;
+    /* Weights in memory, other tensors of a model among them. Each lies on the host or on the context's GPU
+     * and is complete when create is called. The list and the names are read by create alone. A tensor that
+     * is dense and has the dtype wanted is borrowed if it lies where the layer runs: its memory must stay
+     * until the layer is destroyed, and what is written there later is what the layer multiplies with. All
+     * others are copied by create. */
+    const smla_named_tensor* tensors;
+    /* Text of a config.json instead of `config`. Read by create alone. */
+    const char* config_json;
 } smla_layer_args;
 
 typedef int32_t smla_layer_kind;
 enum {
-    SMLA_LAYER_DSA = 0,               /* V3.2, GLM: with an indexer of its own */
-    SMLA_LAYER_DSA_SHARED = 1,        /* GLM-5.2: attends to the selection of an earlier layer */
-    SMLA_LAYER_SLIDING = 2,           /* V4: window only */
-    SMLA_LAYER_COMPRESSED_SPARSE = 3, /* V4: window and selected entries, one per 4 tokens */
-    SMLA_LAYER_HEAVILY_COMPRESSED = 4 /* V4: window and all entries */
+    /* V3.2, GLM: with an indexer of its own. */
+    SMLA_LAYER_DSA = 0,
+    /* GLM-5.2: attends to the selection of an earlier layer. */
+    SMLA_LAYER_DSA_SHARED = 1,
+    /* V4: window only. */
+    SMLA_LAYER_SLIDING = 2,
+    /* V4: window and selected entries, one per 4 tokens. */
+    SMLA_LAYER_COMPRESSED_SPARSE = 3,
+    /* V4: window and all entries. */
+    SMLA_LAYER_HEAVILY_COMPRESSED = 4
 };
 
 typedef struct smla_layer_info {
     uint32_t struct_size;
     smla_layer_kind kind;
-    int32_t hidden_size, heads;
-    int32_t kv_width;          /* values of a KV row */
-    int32_t index_width, topk; /* 0: no indexer */
-    int32_t window, ratio;     /* V4; else 0 */
-    int32_t plan_groups;       /* SMLA_PLAN_* bits of the caches that it has */
+    int32_t hidden_size;
+    int32_t heads;
+    /* Values of a KV row. */
+    int32_t kv_width;
+    /* Values of an index key, and how many keys are selected. 0: no indexer. */
+    int32_t index_width;
+    int32_t topk;
+    /* V4: tokens of the window, and tokens per entry. Otherwise 0. */
+    int32_t window;
+    int32_t ratio;
+    /* SMLA_GROUP_* bits of the caches that it has. */
+    int32_t plan_groups;
+    /* Bytes of all weights, and of those among them that lie in memory of the caller. */
+    size_t weight_bytes;
+    size_t borrowed_bytes;
 } smla_layer_info;
 
 typedef struct smla_layer smla_layer;
 
-/* Every missing or misshapen tensor is listed in one error. The context must outlive the layer. */
-SMLA_API smla_status smla_layer_open(smla_context* context, const smla_layer_args* args, smla_layer** out);
-SMLA_API void smla_layer_close(smla_layer* layer);
+/* Reads a layer's weights. SMLA_DATA_ERROR lists every missing or misshapen tensor in one error, those of
+ * `tensors` too. The context must outlive the layer. */
+SMLA_API smla_status smla_layer_create(smla_context* context, const smla_layer_args* args, smla_layer** out);
+/* Null is allowed. */
+SMLA_API void smla_layer_destroy(smla_layer* layer);
+/* Fills `info`, whose struct_size the caller has set. */
 SMLA_API smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_info* info);
 
-/* A cache that the caller owns and the table of its pages; format NONE where the layer has none. */
+/* A cache that the caller owns. Format NONE where the layer has none. */
 typedef struct smla_layer_cache {
     smla_cache cache;
-    smla_tensor block_table; /* [R,MB] i32, as the plan was built with */
+    /* [R,MB] i32: pages of each request, as the plan was built with. */
+    smla_tensor block_table;
 } smla_layer_cache;
 
 typedef struct smla_layer_step {
     uint32_t struct_size;
-    int32_t max_columns;     /* bound of the longest seq_len of the step (V4: of its entries); 0: the plan's
-                                maximum */
-    const smla_plan* plan;   /* built for this step, with the layer's groups */
-    smla_tensor hidden;      /* [T,X] f32, bf16, f16 (f64) */
-    smla_tensor out;         /* [T,X] f32, bf16, f16 (f64) */
-    smla_tensor forced_topk; /* [T,k] i32, ascending, -1 last: positions (entries) to attend to; shared layers
-                                need it, layers that select nothing refuse it. Attended to as they stand:
-                                later tokens' too, and those outside of the block table are left out */
-    smla_tensor topk;        /* optional out [T,topk] i32: the selection, for layers that share it. Stays as
-                                it is with forced_topk, and in layers without an indexer */
+    /* Bound of the longest seq_len of the step (V4: of its entries). 0: the plan's maximum. */
+    int32_t max_columns;
+    /* Built for this step, with the layer's groups. */
+    const smla_plan* plan;
+    /* [T,X] f32, bf16, f16 (f64). */
+    smla_tensor hidden;
+    /* [T,X] f32, bf16, f16 (f64): written. */
+    smla_tensor out;
+    /* [T,k] i32, ascending, -1 last: positions (V4: entries) to attend to. Shared layers need it, layers that
+     * select nothing refuse it. The numbers are followed as they stand, also to later tokens; those outside
+     * of the block table are left out. */
+    smla_tensor forced_topk;
+    /* [T,topk] i32, optional, written: the selection, for layers that share it. Untouched where forced_topk
+     * is given and in layers without an indexer. */
+    smla_tensor topk;
     smla_layer_cache primary, window, compressed, index, state, index_state;
 } smla_layer_step;
 
-/* A refused step writes nothing. Sizes from shapes alone; stages keep their scratch within `stage_budget`
- * where they can (0: no bound). */
+/* Bytes of workspace that a step of these shapes needs; data pointers may be null. Stages keep their scratch
+ * within `stage_budget` bytes where they can (0: no bound). */
 SMLA_API smla_status smla_layer_workspace_size(const smla_layer* layer, const smla_layer_step* step,
                                                size_t stage_budget, size_t* bytes);
+/* Runs one step. `workspace` was initialised by smla_workspace_init; `stage_budget` is that of the size. A
+ * refused step writes nothing. */
 SMLA_API smla_status smla_layer_forward(const smla_layer* layer, const smla_layer_step* step,
                                         size_t stage_budget, smla_workspace workspace, smla_stream stream);
 
 typedef struct smla_session_args {
     uint32_t struct_size;
-    smla_format kv_format;    /* 0: row_f32 (row_f64 with f64 activations) */
-    smla_format index_format; /* 0: as kv_format if that is a row format, else index_fp8_132 */
-    int32_t page_tokens;      /* 0: 64 */
-    int32_t max_requests;     /* 0: 1 */
-    int32_t max_tokens;       /* per request; 0: 4096 */
-    int32_t max_step_tokens;  /* of all requests in a step; 0: 512 */
-    float kv_scale;           /* per-tensor formats; 0: 1 */
-    size_t stage_budget;      /* bytes of scratch a stage may use; 0: as much as pays */
+    /* 0: row_f32 (row_f64 with f64 activations). */
+    smla_format kv_format;
+    /* 0: kv_format if that is a row format, else index_fp8_132. */
+    smla_format index_format;
+    /* Tokens per page. 0: 64. */
+    int32_t page_tokens;
+    /* 0: 1. */
+    int32_t max_requests;
+    /* Tokens that a request may hold. 0: 4096. */
+    int32_t max_tokens;
+    /* Tokens of all requests in one step. 0: 512. */
+    int32_t max_step_tokens;
+    /* Scale of per-tensor formats. 0: 1. */
+    float kv_scale;
+    /* Bytes of scratch that a stage may use. 0: as much as pays. */
+    size_t stage_budget;
+    /* V4: tokens that smla_session_truncate may take off beyond those of the last step. */
+    int32_t rewind_tokens;
+    /* 0 */
+    int32_t reserved;
 } smla_session_args;
 
 typedef struct smla_step_request {
-    int32_t request; /* 0 to max_requests - 1, each at most once in a step */
-    int32_t tokens;  /* query tokens, 0 or more */
+    /* 0 to max_requests - 1, each at most once in a step. */
+    int32_t request;
+    /* Tokens that the request appends, 0 or more. */
+    int32_t tokens;
 } smla_step_request;
 
 typedef struct smla_session_step {
     uint32_t struct_size;
+    /* Length of `requests`. */
     int32_t request_count;
     const smla_step_request* requests;
-    smla_tensor hidden;         /* [T,X]: the requests' tokens one after the other */
-    smla_tensor out;            /* [T,X] */
-    smla_tensor rope_positions; /* [T] i32 or i64, optional: the order in the request */
-    smla_tensor forced_topk;    /* as in smla_layer_step, k at most topk. What a token does not see is refused
-                                   on the host; in a GPU's memory nobody looks */
+    /* [T,X] f32, bf16, f16 (f64): the requests' tokens one after the other. */
+    smla_tensor hidden;
+    /* [T,X] f32, bf16, f16 (f64): written. */
+    smla_tensor out;
+    /* [T] i32 or i64, optional: what RoPE follows. Absent: the order in the request. */
+    smla_tensor rope_positions;
+    /* As in smla_layer_step, k at most topk. On the host, numbers that a token does not see are refused;
+     * those in a GPU's memory are not looked at. */
+    smla_tensor forced_topk;
 } smla_session_step;
 
 typedef struct smla_session smla_session;
 
-/* A session serves one call at a time; its layer must outlive it. Caches, plan and scratch are made by create
- * alone; a step takes small lists from the heap. Tensors of a step lie on the host or on the context's
- * device; a GPU works in its default stream. */
+/* Makes a session with all its caches, plan and scratch. Its layer must outlive it. A session serves one call
+ * at a time; on a GPU it works in the default stream. */
 SMLA_API smla_status smla_session_create(const smla_layer* layer, const smla_session_args* args,
                                          smla_session** out);
+/* Null is allowed. */
 SMLA_API void smla_session_destroy(smla_session* session);
+/* What the session was made with, defaults filled in. The caller has set args->struct_size. */
+SMLA_API smla_status smla_session_get_args(const smla_session* session, smla_session_args* args);
+/* Runs one step. Tensors lie on the host or on the context's device. A refused step changes nothing. Only
+ * small lists come from the heap. */
 SMLA_API smla_status smla_session_forward(smla_session* session, const smla_session_step* step);
-/* Selection of the last step (one without forced_topk), [T,k] i32, valid until the next; absent (ndim 0)
- * without an indexer. */
+/* Selection of the last step, if it had no forced_topk: [T,k] i32 on the host, valid until the next step.
+ * ndim 0 in layers without an indexer. */
 SMLA_API smla_status smla_session_topk(const smla_session* session, smla_tensor* out);
-/* Tokens that a request holds; its pages go back when it ends. */
+/* Tokens that a request holds. */
 SMLA_API smla_status smla_session_length(const smla_session* session, int32_t request, int32_t* tokens);
+/* Forgets all tokens of a request; its pages serve others. */
 SMLA_API smla_status smla_session_end_request(smla_session* session, int32_t request);
+/* Forgets all but the first `tokens` tokens of a request, after rejected speculation. The next step has the
+ * bits of a session that never saw the others. Any length in V3.2 and GLM. V4 keeps a window alone: at least
+ * the length before the last step, less rewind_tokens, or 0; a shorter one is SMLA_INVALID_ARGUMENT. */
+SMLA_API smla_status smla_session_truncate(smla_session* session, int32_t request, int32_t tokens);
+/* Request `target` drops what it holds and holds what `source` holds, in pages of its own. */
+SMLA_API smla_status smla_session_copy_request(smla_session* session, int32_t source, int32_t target);
+/* Beam search: request i holds what request sources[i] held before, for every i < count; others stay. A
+ * request may be named often; pages are copied only then. */
+SMLA_API smla_status smla_session_reorder(smla_session* session, const int32_t* sources, int32_t count);
+/* Makes another session of the same layer that holds the same requests. args may be null. A field that is 0
+ * is taken from `session`; the maxima may differ if the requests fit, kv_format, index_format, page_tokens
+ * and kv_scale may not. */
+SMLA_API smla_status smla_session_clone(const smla_session* session, const smla_session_args* args,
+                                        smla_session** out);
+/* Gives a session other maxima, to grow beyond max_tokens: as if `session` were the clone. For the time of
+ * the call the old caches stand beside the new. */
+SMLA_API smla_status smla_session_resize(smla_session* session, const smla_session_args* args);
+/* Bytes of its caches and of its scratch; each pointer may be null. */
 SMLA_API smla_status smla_session_bytes(const smla_session* session, size_t* cache_bytes,
                                         size_t* workspace_bytes);
 

@@ -1,10 +1,11 @@
 /* smla/plan.h: what the kernels of a step need to know of its batch, computed once and shared by all layers.
- * A plan owns persistent buffers, allocated at create from the maxima; a build changes their contents only:
- * addresses never move and nothing is allocated, so captured graphs may read them. A plan serves one build or
+ *
+ * A plan owns buffers that create allocates from the maxima. A build changes their contents only: addresses
+ * never move and nothing is allocated, so captured graphs may read them. A plan serves one build or one
  * reader at a time.
  *
  * One plan covers the cache groups of one compression ratio: V3.2 and GLM need one plan, V4 one per ratio (4
- * and 128). */
+ * and 128). Letters of shapes: smla/types.h; here N is any length that a comment bounds. */
 #ifndef SMLA_PLAN_H
 #define SMLA_PLAN_H
 
@@ -17,75 +18,112 @@ extern "C" {
 
 /* Cache groups, as bits of smla_plan_args.groups. */
 enum {
-    SMLA_PLAN_PRIMARY = 1,     /* KV of every token (V3.2, GLM) */
-    SMLA_PLAN_WINDOW = 2,      /* KV of every token, attended to through a sliding window (V4) */
-    SMLA_PLAN_COMPRESSED = 4,  /* KV entries, one per `ratio` tokens */
-    SMLA_PLAN_INDEX = 8,       /* index keys: one per token, or with COMPRESSED one per entry */
-    SMLA_PLAN_STATE = 16,      /* compressor state of the KV entries, one row per token */
-    SMLA_PLAN_INDEX_STATE = 32 /* compressor state of the index entries */
+    SMLA_GROUP_PRIMARY = 1,     /* KV of every token (V3.2, GLM) */
+    SMLA_GROUP_WINDOW = 2,      /* KV of every token, attended to through a sliding window (V4) */
+    SMLA_GROUP_COMPRESSED = 4,  /* KV entries, one per `ratio` tokens */
+    SMLA_GROUP_INDEX = 8,       /* index keys: one per token, or with COMPRESSED one per entry */
+    SMLA_GROUP_STATE = 16,      /* compressor state of the KV entries, one row per token */
+    SMLA_GROUP_INDEX_STATE = 32 /* compressor state of the index entries */
 };
 
 /* The largest step, and what never changes between steps. */
 typedef struct smla_plan_args {
     uint32_t struct_size;
-    int32_t groups;     /* SMLA_PLAN_* bits, at least one */
-    int32_t max_tokens; /* query tokens of a step, padding included */
+    /* SMLA_GROUP_* bits, at least one. */
+    int32_t groups;
+    /* Query tokens of a step, padding included. */
+    int32_t max_tokens;
     int32_t max_requests;
-    int32_t max_seq_len;        /* tokens of a request, those of the step included */
-    int32_t speculative_tokens; /* a request of at most 1 + this many query tokens is a decode */
-    int32_t uniform_decodes;    /* 1: decodes are those of the first request's query length */
-    int32_t window;             /* WINDOW: tokens in the window, the own one included; else 0 */
-    int32_t ratio;              /* COMPRESSED: tokens per entry; else 0 */
-    int32_t list_entries;       /* 1: entry_rows lists every visible entry (ratios that have no indexer) */
-    int32_t topk;               /* rows that an indexer selects; 0: none. For the schedule only */
-    int32_t heads;              /* query heads; 0: no schedule */
-    int32_t workers;            /* what runs at once: threads or multiprocessors; 0: no schedule */
-    int32_t batch_invariant;    /* 1: the schedule depends on heads and list widths only */
-    smla_allocator allocator;   /* all null: malloc; none with a GPU's context */
-    smla_context* context;      /* whose device the fields lie on; null: this machine. Outlives the plan */
+    /* Tokens of a request, those of the step included. */
+    int32_t max_seq_len;
+    /* A request of at most 1 + this many query tokens is a decode. */
+    int32_t speculative_tokens;
+    /* 1: a decode also has as many query tokens as the first request. */
+    int32_t uniform_decodes;
+    /* With SMLA_GROUP_WINDOW: tokens in the window, the query token included. Else 0. */
+    int32_t window;
+    /* With SMLA_GROUP_COMPRESSED: tokens per entry. Else 0. */
+    int32_t ratio;
+    /* 1: entry_rows lists every visible entry, for ratios that have no indexer. */
+    int32_t list_entries;
+    /* For the schedule: rows that an indexer selects; 0: no indexer. */
+    int32_t topk;
+    /* For the schedule: query heads; 0: no schedule. */
+    int32_t heads;
+    /* For the schedule: what runs at once, threads or multiprocessors; 0: no schedule. */
+    int32_t workers;
+    /* 1: the schedule depends on heads and list widths only. */
+    int32_t batch_invariant;
+    /* Of plans on the host; all null: malloc. */
+    smla_allocator allocator;
+    /* The fields lie where this context runs; null: on the host. The context outlives the plan. */
+    smla_context* context;
 } smla_plan_args;
 
+/* One cache group of a step. */
 typedef struct smla_plan_group {
-    smla_tensor block_table; /* [R,MB] i32. Columns must cover seq_lens; a block id < 0 makes rows of -1 */
-    smla_tensor slots;       /* [N] i64 or i32, N >= query tokens: row that each token writes, < 0: padding.
-                                Optional: looked up in the table. Absent for entries: always looked up */
-    int32_t page_tokens;     /* tokens, or entries, per page of the group's cache */
-    int32_t page_rows;       /* 0: page_tokens */
+    /* [R,MB] i32. Columns must cover seq_lens. A block id < 0 makes rows of -1. */
+    smla_tensor block_table;
+    /* [N] i64 or i32, N >= query tokens: the row that each token writes, < 0: padding. Optional: looked up in
+     * the table. Absent for entries, which are always looked up. */
+    smla_tensor slots;
+    /* Tokens, or entries, per page of the group's cache. */
+    int32_t page_tokens;
+    /* Rows from one page to the next; 0: page_tokens. */
+    int32_t page_rows;
 } smla_plan_group;
 
 /* One step. Groups that the plan was not created with must be zero. Tables may be absent where slots are
- * given, except for window, compressed and index entries. */
+ * given, except those of window, compressed and index entries. */
 typedef struct smla_plan_batch {
     uint32_t struct_size;
-    int32_t tokens;              /* T, padding included; 0: query_start_loc[R] */
-    smla_tensor query_start_loc; /* [R+1] i32, from 0, ascending: tokens [q[r], q[r+1]) belong to request r */
-    smla_tensor seq_lens; /* [R] i32: tokens of the request after this step, at least its query tokens */
-    smla_tensor rope_positions; /* [N] i64 or i32, N >= query tokens; values fit int32. Optional: the order in
-                                   the request */
-    smla_plan_group primary, window, compressed, index, state, index_state;
-    smla_stream stream; /* of plans on a GPU: the kernels are queued here */
+    /* T, padding included; 0: query_start_loc[R]. */
+    int32_t tokens;
+    /* [R+1] i32, from 0, ascending: tokens [query_start_loc[r], query_start_loc[r+1]) belong to request r. */
+    smla_tensor query_start_loc;
+    /* [R] i32: tokens of the request after this step, at least its query tokens. */
+    smla_tensor seq_lens;
+    /* [N] i64 or i32, N >= query tokens; values fit int32. Optional: the order in the request. */
+    smla_tensor rope_positions;
+    smla_plan_group primary;
+    smla_plan_group window;
+    smla_plan_group compressed;
+    smla_plan_group index;
+    smla_plan_group state;
+    smla_plan_group index_state;
+    /* Of plans on a GPU: the kernels are queued here. */
+    smla_stream stream;
 } smla_plan_batch;
 
 typedef struct smla_plan smla_plan;
 
+/* Allocates for the maxima.
+ * Refused: no group; a window, ratio or list_entries that does not fit the groups. */
 SMLA_API smla_status smla_plan_create(const smla_plan_args* args, smla_plan** out);
+/* Null is allowed. */
 SMLA_API void smla_plan_destroy(smla_plan* plan);
-/* A refused batch (SMLA_INVALID_ARGUMENT) changes nothing.
+
+/* Computes the fields of a step. A refused batch (SMLA_INVALID_ARGUMENT) changes nothing.
  *
- * A plan on a GPU takes tensors of that device and gives the same bits as one on the host. A build queues two
- * kernels on batch.stream: it waits for nothing, copies nothing to the host, and may be captured in a graph,
- * whose replays follow what the tensors then hold (T, R and the addresses are the captured ones). `tokens`
- * must be given, and shapes alone are checked: numbers that a host build would refuse make padding instead.
- * query_start_loc counts as 0, then as its running maximum, cut at T. A request shorter than its query tokens
- * or longer than max_seq_len has none: they become padding, as does a token whose rope position does not fit
- * int32. Positions past the columns of a table have row
- * -1, a token past the end of `slots` has none, one past rope_positions takes its order in the request, and
- * ragged numbers stop at 2^31 - 1. */
+ * A plan on the host checks numbers too. A plan on a GPU takes tensors of that device and gives the same
+ * bits. It queues two kernels on batch.stream, waits for nothing and copies nothing to the host. It may be
+ * captured in a graph: replays follow what the tensors then hold, while T, R and addresses are the captured
+ * ones. `tokens` must be given, and only shapes are checked. Numbers that the host would refuse make padding:
+ *   query_start_loc      counts as 0, then as its running maximum, cut at T
+ *   seq_lens             a request shorter than its query tokens, or longer than max_seq_len, has none
+ *   rope_positions       a token whose position does not fit int32 is padding; one past the end takes its
+ *                        order in the request
+ *   tables               a position past the columns has row -1
+ *   slots                a token past the end has none
+ *   ragged_*             stop at 2^31 - 1 */
 SMLA_API smla_status smla_plan_build(smla_plan* plan, const smla_plan_batch* batch);
 
-/* Fields. T is the last build's; behind it, up to max_tokens, the memory holds what padding tokens hold.
- * Those belong to no request: request 0, position 0, not valid. A token is valid if all its slots are >= 0;
- * one that is not attends to nothing: its lengths, windows and visible counts are 0, its rows -1.
+/* A field by name. Shapes are those of the last build; the addresses never change. Fails for a name that this
+ * plan does not have.
+ *
+ * A token is valid if all its slots are >= 0. One that is not attends to nothing: its lengths, windows and
+ * visible counts are 0, its rows -1. Padding tokens have request 0 and position 0 and are not valid. Behind
+ * T, up to max_tokens, the memory holds what padding tokens hold.
  *   request_of_token  [T] i32
  *   position          [T] i32         order in the request
  *   rope_position     [T] i32

@@ -2,14 +2,16 @@
 // tensors from C++ memory. Argument structs are those of the C headers; struct_size and version are filled
 // in.
 //
-//   smla::Context   engine and threads; every stage is a member, context.attend(args)
-//   smla::Workspace scratch memory that grows
+//   smla::Context   engine and threads: smla::Cpu, smla::Gpu; every stage is a member, context.attend(args)
+//   smla::Tensor, smla::Cache, smla::Buffer, smla::Workspace
+//                   memory where a context runs: context.tensor<float>({4, 576}), context.workspace()
+//   smla::tensor, smla::cache, smla::View
+//                   views of vectors and arrays of the host
 //   smla::Plan      what a step's kernels need to know of its batch, with typed views of the fields
 //   smla::Layer     an attention layer of a checkpoint
 //   smla::Session   a layer with its caches
 //   smla::Backend   an attention backend by its published name, and smla::Metadata of its steps
 //   smla::Error     thrown by all: code, field, got, wanted
-//   smla::tensor, smla::cache, smla::View  memory in and out
 //
 // Handles move and do not copy. A layer keeps its context alive, and a session its layer. A handle that was
 // moved from refuses calls with an Error.
@@ -24,6 +26,7 @@
 #include <smla/hpp/context.hpp>
 #include <smla/hpp/error.hpp>
 #include <smla/hpp/layer.hpp>
+#include <smla/hpp/memory.hpp>
 #include <smla/hpp/plan.hpp>
 #include <smla/hpp/stages.hpp>
 #include <smla/hpp/tensor.hpp>

@@ -1,6 +1,18 @@
-/* smla/stages.h: the calls. Each checks its arguments, picks the first kernel of the context's engine that
- * can run them, and uses only the caller's workspace: no allocation on a device, no copy to the host, no
- * text. Any thread may call; a workspace serves one call at a time. */
+/* smla/stages.h: the stages of a step, and what all of them share: scratch, explanations, checks.
+ *
+ * A stage call checks its arguments, picks the first kernel of the context's engine that can run them, and
+ * uses only the caller's workspace: no allocation on a device, no copy to the host, no text. On a GPU it
+ * queues its work on `stream` and returns; it may be captured in a CUDA graph. Any thread may call; a
+ * workspace serves one call at a time. T = 0 is allowed everywhere and does nothing.
+ *
+ * Every stage call returns
+ *   SMLA_INVALID_ARGUMENT      a field has the wrong type, shape, range or place; an output overlaps another
+ *                              argument (in place is allowed where a stage says so)
+ *   SMLA_UNSUPPORTED           no kernel of the engine runs these arguments: smla_explain_stage says why
+ *   SMLA_WORKSPACE_TOO_SMALL   smla_workspace_size says how much it takes
+ *   SMLA_DEVICE_ERROR          the GPU reported an error
+ * Contents of index tensors (rows, lengths, tables, slots) are not checked: bad ones count as holes. To have
+ * them checked, see smla_check_stage and check_indices of smla_context_args. */
 #ifndef SMLA_STAGES_H
 #define SMLA_STAGES_H
 
@@ -14,14 +26,7 @@
 extern "C" {
 #endif
 
-/* Caller-owned scratch. Its first 4 KiB are counters and the error word, zeroed once by smla_workspace_init
- * and left zero by every call (the error word: until it is read); the rest may hold anything. Calls that need
- * no scratch accept {0}. */
-typedef struct smla_workspace {
-    void* data; /* aligned to 64 bytes; for a GPU memory that its kernels reach */
-    size_t bytes;
-} smla_workspace;
-
+/* A stage as a number. `args` of the functions below is the argument struct of that stage. */
 typedef int32_t smla_stage;
 enum {
     SMLA_STAGE_NORM = 0,
@@ -47,90 +52,74 @@ enum {
     SMLA_STAGE_COUNT = 20
 };
 
-/* Bytes of workspace that a call of these shapes may need (data pointers are not looked at), as much as pays
- * but within `budget` where the kernel can loop inside it (0: no budget). Monotone: size it once with the
- * largest shapes. */
+/* Bytes of workspace that a call of these shapes may need. Data pointers are not looked at. A kernel that can
+ * work in pieces keeps within `budget` bytes; 0: as much as pays. The size never shrinks when shapes grow, so
+ * size a workspace once with the largest shapes. */
 SMLA_API smla_status smla_workspace_size(smla_context* context, smla_stage stage, const void* args,
                                          size_t budget, size_t* bytes);
-/* Zeroes the counters, once before the first call and after an error. Host memory aligned to 2 MiB is asked
- * for in huge pages. */
+
+/* Zeroes the counters and the error word: once before the first call, and again after a call that failed on
+ * the device. Asks for huge pages where host memory is aligned to 2 MiB. */
 SMLA_API smla_status smla_workspace_init(smla_context* context, smla_workspace workspace, smla_stream stream);
 
-/* Loads and makes what calls of these shapes need (kernels, plans of matrix products), so that later ones may
- * be captured in a CUDA graph; without it, a capture that would have to make something is refused. Data
- * pointers are not looked at. Nothing to do on a CPU. */
+/* Loads and makes what calls of these shapes need (kernels, plans of matrix products), so that later calls
+ * may be captured in a CUDA graph. Without it, a capture that would have to make something is refused. Data
+ * pointers are not looked at. Does nothing on a CPU. */
 SMLA_API smla_status smla_prepare(smla_context* context, smla_stage stage, const void* args);
 
-/* Why this kernel, and why not the others: JSON text into buffer[*bytes]; *bytes becomes the length with its
- * zero, also where the buffer is too small. A null buffer only asks for the length. A kernel that the context
- * demands is the only one that may be chosen, as in the call itself. */
+/* Which kernel a call of these shapes takes, and why not the others: JSON text into buffer[*bytes]. *bytes
+ * becomes the length with its zero, also where the buffer is too small; a null buffer only asks for the
+ * length. If the context demands a kernel, no other can be chosen. */
 SMLA_API smla_status smla_explain_stage(smla_context* context, smla_stage stage, const void* args,
                                         char* buffer, size_t* bytes);
 
-/* Scans what a hot call never checks: rows, lengths, tables, slots. Reports the first bad value as
- * SMLA_DATA_ERROR. Waits for a GPU, so it is refused during a capture there. */
+/* Scans what a call takes on trust: rows, lengths, tables, slots. Reports the first bad value as
+ * SMLA_DATA_ERROR. Runs nothing. Waits for a GPU, so it is refused during a capture there. */
 SMLA_API smla_status smla_check_stage(smla_context* context, smla_stage stage, const void* args);
 
-/* What is wrong with a value: which tensor it stands in. */
+/* What is wrong with a value: the tensor it stands in. */
 typedef int32_t smla_bad_kind;
 enum {
     SMLA_BAD_NONE = 0,
-    SMLA_BAD_ROW = 1, /* attend, primary.rows: neither -1 nor a row of the cache */
+    /* attend, primary.rows and extra.rows: neither -1 nor a row of the cache. */
+    SMLA_BAD_ROW = 1,
     SMLA_BAD_EXTRA_ROW = 2,
-    SMLA_BAD_LENGTH = 3, /* attend, primary.lengths: below 0 or above K */
+    /* attend, primary.lengths and extra.lengths: below 0 or above K. */
+    SMLA_BAD_LENGTH = 3,
     SMLA_BAD_EXTRA_LENGTH = 4,
     SMLA_BAD_SLOT = 5,
     SMLA_BAD_POSITION = 6,
-    SMLA_BAD_REQUEST = 7, /* request_of_token */
-    SMLA_BAD_BLOCK = 8,   /* block_table, state_table: not a page */
-    SMLA_BAD_TABLE_WIDTH =
-        9, /* too few blocks for the tokens asked for: value of them, column is the first missing */
+    /* request_of_token. */
+    SMLA_BAD_REQUEST = 7,
+    /* block_table, state_table: not a page. */
+    SMLA_BAD_BLOCK = 8,
+    /* A table has too few columns for the tokens asked for. `value`: columns there are; `column`: the first
+     * that is missing. */
+    SMLA_BAD_TABLE_WIDTH = 9,
     SMLA_BAD_START = 10,
     SMLA_BAD_END = 11,
     SMLA_BAD_CU = 12,
-    SMLA_BAD_PAGE = 13 /* copy_pages, pairs */
+    /* copy_pages, pairs. */
+    SMLA_BAD_PAGE = 13
 };
 
 /* The error word: the last 64 bytes of a workspace's first 4 KiB. In a context with check_indices, a call
- * writes the first bad value that it finds there, if the word is empty, and runs on: hot calls treat bad
- * values as holes. */
+ * that finds a bad value writes it there, if the word is empty, and runs on. */
 typedef struct smla_error_word {
-    smla_bad_kind kind; /* NONE: nothing was found */
+    /* NONE: nothing was found. */
+    smla_bad_kind kind;
     smla_stage stage;
-    int64_t token;  /* first index of the value in its tensor: token, request or pair */
-    int64_t column; /* second index; -1 where there is none */
+    /* First index of the value in its tensor: token, request or pair. */
+    int64_t token;
+    /* Second index; -1 where there is none. */
+    int64_t column;
     int64_t value;
 } smla_error_word;
 
 /* Takes the error word out of a workspace and leaves it empty. Waits for the stream, so it is refused while
- * that is captured. */
+ * the stream is captured. */
 SMLA_API smla_status smla_read_error(smla_context* context, smla_workspace workspace, smla_stream stream,
                                      smla_error_word* out);
-
-#define SMLA_STAGE_CALL(name, args_type)                                                                     \
-    SMLA_API smla_status smla_##name(smla_context* context, const args_type* args, smla_workspace workspace, \
-                                     smla_stream stream)
-SMLA_STAGE_CALL(norm, smla_norm_args);
-SMLA_STAGE_CALL(rope, smla_rope_args);
-SMLA_STAGE_CALL(project, smla_project_args);
-SMLA_STAGE_CALL(absorb, smla_project_args);
-SMLA_STAGE_CALL(quant_index_q, smla_quant_index_q_args);
-SMLA_STAGE_CALL(write_kv, smla_write_args);
-SMLA_STAGE_CALL(write_index, smla_write_args);
-SMLA_STAGE_CALL(save_state, smla_save_state_args);
-SMLA_STAGE_CALL(compress, smla_compress_args);
-SMLA_STAGE_CALL(gather, smla_gather_args);
-SMLA_STAGE_CALL(copy_pages, smla_copy_pages_args);
-SMLA_STAGE_CALL(score, smla_score_args);
-SMLA_STAGE_CALL(select, smla_select_args);
-SMLA_STAGE_CALL(score_select, smla_score_select_args);
-SMLA_STAGE_CALL(map, smla_map_args);
-SMLA_STAGE_CALL(attend, smla_attend_args);
-SMLA_STAGE_CALL(merge, smla_merge_args);
-SMLA_STAGE_CALL(inverse_rope, smla_rope_args);
-SMLA_STAGE_CALL(up_project, smla_project_args);
-SMLA_STAGE_CALL(out_project, smla_project_args);
-#undef SMLA_STAGE_CALL
 
 #ifdef __cplusplus
 }

@@ -1,9 +1,9 @@
 /* smla/stages_attend.h: sparse attention over listed rows of one or two caches, and the merge of partial
- * results. */
+ * results. What all stage calls share stands in smla/stages.h, the letters of shapes in smla/types.h. */
 #ifndef SMLA_STAGES_ATTEND_H
 #define SMLA_STAGES_ATTEND_H
 
-#include <smla/types.h>
+#include <smla/context.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -11,54 +11,86 @@ extern "C" {
 
 typedef int32_t smla_precision;
 enum {
-    SMLA_PRECISION_DEFAULT = 0, /* exact */
-    SMLA_PRECISION_EXACT = 1,   /* tile scale applied outside the products, never rounded into a key */
-    SMLA_PRECISION_ROUNDED = 2  /* K may be bf16(code * scale): on a CPU it is, GPU kernels stay exact. The
-                                 * same values where scales are powers of two */
+    /* SMLA_PRECISION_EXACT. */
+    SMLA_PRECISION_DEFAULT = 0,
+    /* The scale of a tile is applied outside of the products, never rounded into a key. */
+    SMLA_PRECISION_EXACT = 1,
+    /* A key may be rounded to bf16(code * scale): the engines reference and cpu do so, cuda stays exact.
+     * Where scales are powers of two the values are the same. */
+    SMLA_PRECISION_ROUNDED = 2
 };
+
+/* Logarithms of sums of exponentials (lse): natural, or base 2. */
 typedef int32_t smla_lse_base;
 enum { SMLA_LSE_LN = 0, SMLA_LSE_LOG2 = 1 };
 
 /* A cache and, for each token, the rows of it that the token attends to. Holes are skipped wherever they
- * stand; rows at or past lengths[t] are never read; a row listed twice counts twice. */
+ * stand. A row listed twice counts twice. */
 typedef struct smla_attend_source {
-    smla_cache cache;    /* width Dqk; format NONE: no such source */
-    smla_tensor rows;    /* [T,K] i32 */
-    smla_tensor lengths; /* [T] i32, optional: K. Clamped to [0, K] */
+    /* KV or row format, width Dqk. Format NONE: no such source. */
+    smla_cache cache;
+    /* [T,K] i32 */
+    smla_tensor rows;
+    /* [T] i32, optional: K. Clamped to [0, K]; rows[t,j] with j >= lengths[t] are never read. */
+    smla_tensor lengths;
 } smla_attend_source;
 
-/* attend: out[t,h] = sum_j softmax_j(scale * q[t,h] . K[row j]) V[row j] over both sources together; V is the
- * first Dv values of the row. A token without valid rows: out 0, lse -inf. The sink adds exp(sink) to the
- * denominator only. */
 typedef struct smla_attend_args {
     uint32_t struct_size;
     smla_precision precision;
+    /* Of lse. */
     smla_lse_base lse_base;
     int32_t reserved;
-    double softmax_scale;              /* > 0 */
-    const float* softmax_scale_device; /* optional: overrides */
-    double q_scale;                    /* q e4m3: value = code * q_scale, > 0; others: 0 or 1 */
-    const float* q_scale_device;       /* optional: overrides */
-    smla_tensor q;                     /* [T,H,Dqk] f32, bf16, f16, e4m3 (f64), 1 <= H <= 256 */
+    /* > 0 */
+    double softmax_scale;
+    /* Optional, where q lies: overrides softmax_scale; read when the kernel runs. */
+    const float* softmax_scale_device;
+    /* q e4m3: value = code * q_scale, > 0. Other q: 0 or 1. */
+    double q_scale;
+    /* Optional, where q lies: overrides q_scale; read when the kernel runs. */
+    const float* q_scale_device;
+    /* [T,H,Dqk] f32, bf16, f16, e4m3 (f64); 1 <= H <= 256, 1 <= Dqk <= 1024. */
+    smla_tensor q;
     smla_attend_source primary;
+    /* A second cache, of the same width. */
     smla_attend_source extra;
-    smla_tensor sink;       /* [H] f32 (f64), optional: natural-log logit, not scaled */
-    smla_tensor out;        /* [T,H,Dv] f32, bf16, f16 (f64), Dv <= Dqk */
-    smla_tensor lse;        /* [T,H] f32 (f64), optional: without the sink */
-    smla_tensor max_logits; /* [T,H] f32 (f64), optional: natural-log units, -inf if no row */
+    /* [H] f32 (f64), optional: a natural-log logit, not scaled. */
+    smla_tensor sink;
+    /* [T,H,Dv] f32, bf16, f16 (f64), Dv <= Dqk. */
+    smla_tensor out;
+    /* [T,H] f32 (f64), optional: without the sink. */
+    smla_tensor lse;
+    /* [T,H] f32 (f64), optional: the largest logit in natural-log units, -inf without a row. */
+    smla_tensor max_logits;
 } smla_attend_args;
 
-/* merge: joins n partial results of disjoint row lists, then applies the sink once. lse = -inf weighs exactly
- * 0. */
+/* out[t,h] = sum_j softmax_j(softmax_scale * q[t,h] . K[row j]) V[row j] over both sources together. V is the
+ * first Dv values of the row. The sink adds exp(sink) to the denominator only. A token without valid rows has
+ * out 0 and lse -inf.
+ * Refused: no source; caches that are not Dqk wide; more than 256 heads. */
+SMLA_API smla_status smla_attend(smla_context* context, const smla_attend_args* args,
+                                 smla_workspace workspace, smla_stream stream);
+
 typedef struct smla_merge_args {
     uint32_t struct_size;
-    smla_lse_base lse_base; /* of lse and lse_out */
-    smla_tensor partials;   /* [n,T,H,Dv] f32, bf16, f16 (f64) */
-    smla_tensor lse;        /* [n,T,H] f32 (f64) */
-    smla_tensor sink;       /* [H] f32 (f64), optional */
-    smla_tensor out;        /* [T,H,Dv] */
-    smla_tensor lse_out;    /* [T,H] f32 (f64), optional: without the sink */
+    /* Of lse and lse_out. */
+    smla_lse_base lse_base;
+    /* [n,T,H,Dv] f32, bf16, f16 (f64): partial results of disjoint row lists. */
+    smla_tensor partials;
+    /* [n,T,H] f32 (f64), without the sink. -inf: the partial weighs exactly 0. */
+    smla_tensor lse;
+    /* [H] f32 (f64), optional: a natural-log logit. */
+    smla_tensor sink;
+    /* [T,H,Dv] f32, bf16, f16 (f64) */
+    smla_tensor out;
+    /* [T,H] f32 (f64), optional: without the sink. */
+    smla_tensor lse_out;
 } smla_merge_args;
+
+/* Joins n partial results of attend, then applies the sink once.
+ * Refused: partials, lse and out of different n, T, H or Dv. */
+SMLA_API smla_status smla_merge(smla_context* context, const smla_merge_args* args, smla_workspace workspace,
+                                smla_stream stream);
 
 #ifdef __cplusplus
 }

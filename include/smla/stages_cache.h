@@ -1,96 +1,157 @@
-/* smla/stages_cache.h: writing, compressing, gathering and mapping cached tokens. */
+/* smla/stages_cache.h: writing, compressing, gathering, copying and mapping cached tokens. What all stage
+ * calls share stands in smla/stages.h, the letters of shapes in smla/types.h. */
 #ifndef SMLA_STAGES_CACHE_H
 #define SMLA_STAGES_CACHE_H
 
-#include <smla/types.h>
+#include <smla/context.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* write_kv and write_index: encodes [head | tail] of token t into row slots[t]. A slot that is a hole writes
- * nothing. Tokens at or past slots.shape[0] are padding. */
 typedef struct smla_write_args {
     uint32_t struct_size;
-    int32_t hadamard;  /* write_index: 1 rotates the row by H_D / sqrt(D) first; D a power of two */
-    smla_tensor head;  /* [T,Dhead] f32, bf16, f16 (f64: row_f64) */
-    smla_tensor tail;  /* [T,Dtail] optional: the rope part, follows head */
-    smla_tensor slots; /* [N] i64 or i32, N <= T */
+    /* write_index: 1 rotates the row by H_D / sqrt(D) first; D a power of two. write_kv: 0. */
+    int32_t hadamard;
+    /* [T,Dhead] f32, bf16, f16 (f64: row_f64) */
+    smla_tensor head;
+    /* [T,Dtail], optional: the rope part, which follows head in the row. */
+    smla_tensor tail;
+    /* [N] i64 or i32, N <= T: the row that each token writes. A hole writes nothing; tokens from N on are
+     * padding. */
+    smla_tensor slots;
+    /* Width Dhead + Dtail. */
     smla_cache cache;
 } smla_write_args;
 
-/* save_state: row slots[t] of the state cache = kv[t] | score[t] + ape[positions[t] % ratio]. Holes write
- * nothing. */
+/* Encodes [head | tail] of token t into row slots[t] of a KV cache.
+ * Refused: an index format, hadamard, a row that is not as wide as the cache. */
+SMLA_API smla_status smla_write_kv(smla_context* context, const smla_write_args* args,
+                                   smla_workspace workspace, smla_stream stream);
+
+/* The same for a cache of index keys: an index or row format.
+ * Refused: a KV format, hadamard where D is not a power of two, a row that is not as wide as the cache. */
+SMLA_API smla_status smla_write_index(smla_context* context, const smla_write_args* args,
+                                      smla_workspace workspace, smla_stream stream);
+
 typedef struct smla_save_state_args {
     uint32_t struct_size;
     int32_t reserved;
-    smla_tensor kv;        /* [T,W] W = coff * D */
-    smla_tensor score;     /* [T,W] */
-    smla_tensor ape;       /* [ratio,W] f32 (f64) */
-    smla_tensor positions; /* [T] i32 or i64, the token's order in its request */
-    smla_tensor slots;     /* [N] i64 or i32, N <= T */
-    smla_cache state;      /* state_f32 (state_f64), width 2 * W */
+    /* [T,W] and [T,W], W = coff * D: coff 2 at ratio 4, else 1. */
+    smla_tensor kv;
+    smla_tensor score;
+    /* [ratio,W] f32 (f64): added to score by the token's place in its group. */
+    smla_tensor ape;
+    /* [T] i32 or i64: the token's order in its request. */
+    smla_tensor positions;
+    /* [N] i64 or i32, N <= T: the row that each token writes. A hole writes nothing. */
+    smla_tensor slots;
+    /* state_f32 (state_f64), width 2 * W. */
+    smla_cache state;
 } smla_save_state_args;
 
-/* compress: a token with (position + 1) % ratio == 0 and a valid slot pools the state rows of its window,
- * norms, rotates at the window's first position, and writes one entry. The state rows of this step must be
- * saved before. ratio 4 overlaps: 8 rows, the older four through channels [0,D), the newer through [D,2D). */
+/* Saves what compress will pool: row slots[t] of `state` = kv[t] | score[t] + ape[positions[t] % ratio].
+ * Refused: a cache of another format, or not 2 * W wide. */
+SMLA_API smla_status smla_save_state(smla_context* context, const smla_save_state_args* args,
+                                     smla_workspace workspace, smla_stream stream);
+
 typedef struct smla_compress_args {
     uint32_t struct_size;
+    /* Tokens per entry, >= 1. At 4, windows overlap: 8 rows, of which the older four go through channels
+     * [0,D) and the newer four through [D,2D). */
     int32_t ratio;
-    int32_t hadamard;        /* index entries: as write_index */
-    int32_t reserved;        /* 0 */
-    double eps;              /* of the entry's RMS norm */
-    smla_cache state;        /* state_f32 (state_f64), width 2 * coff * D; coff 2 if ratio is 4, else 1 */
-    smla_tensor state_table; /* [R,MB] i32: pages of each request in `state` */
-    smla_tensor request_of_token; /* [T] i32 */
-    smla_tensor positions;        /* [T] i32 or i64 */
-    smla_tensor slots;            /* [T] i64 or i32: row of the entry in `cache`, a hole where none is due */
-    smla_tensor norm_weight;      /* [D] */
-    smla_tensor frequencies;      /* [n] f64: rotates the last 2n channels, interleaved */
-    smla_cache cache;             /* where entries go: any KV or index format of width D */
-    smla_tensor
-        entries; /* [T,D] optional: the entry before encoding; rows without one are left as they are */
+    /* Index entries: as in smla_write_args. */
+    int32_t hadamard;
+    int32_t reserved;
+    /* Of the entry's RMS norm, > 0. */
+    double eps;
+    /* state_f32 (state_f64), width 2 * coff * D: coff 2 at ratio 4, else 1. */
+    smla_cache state;
+    /* [R,MB] i32: pages of each request in `state`. */
+    smla_tensor state_table;
+    /* [T] i32 */
+    smla_tensor request_of_token;
+    /* [T] i32 or i64 */
+    smla_tensor positions;
+    /* [N] i64 or i32, N <= T: the row of the entry in `cache`, a hole where none is due. */
+    smla_tensor slots;
+    /* [D] */
+    smla_tensor norm_weight;
+    /* [n] f64: rotates the last 2n channels, interleaved. */
+    smla_tensor frequencies;
+    /* Where entries go: any KV or index format of width D. */
+    smla_cache cache;
+    /* [T,D], optional: the entry before it is encoded. Rows of tokens without an entry stay as they are. */
+    smla_tensor entries;
 } smla_compress_args;
 
-/* gather: copies cached rows of each request to dense rows: request r's tokens [starts[r], starts[r] + n) go
- * to out rows [cu[r], cu[r+1]), n = cu[r+1] - cu[r]. Dequantised, or as raw codes and scales for index
- * formats. */
+/* A token with (position + 1) % ratio == 0 and a valid slot closes an entry: the state rows of its window are
+ * pooled, normed, rotated at the window's first position, and written to slots[t]. The state rows of the
+ * step's own tokens must be saved before.
+ * Refused: a state that is not as wide as ratio and D say; hadamard with a KV format. */
+SMLA_API smla_status smla_compress(smla_context* context, const smla_compress_args* args,
+                                   smla_workspace workspace, smla_stream stream);
+
 typedef struct smla_gather_args {
     uint32_t struct_size;
-    int32_t raw; /* index_fp8_132 only: out e4m3 codes and scales f32 */
+    /* 1: codes and scales as they are stored; index_fp8_132 only. 0: values. */
+    int32_t raw;
     smla_cache cache;
-    smla_tensor block_table; /* [R,MB] i32 */
-    smla_tensor starts;      /* [R] i32, optional: 0 */
-    smla_tensor cu;          /* [R+1] i32: prefix sums of the token counts */
-    smla_tensor out;         /* [N,D]; rows at and past cu[R] stay untouched */
-    smla_tensor scales;      /* [N] f32, raw only */
+    /* [R,MB] i32 */
+    smla_tensor block_table;
+    /* [R] i32, optional: 0. The first token of each request. */
+    smla_tensor starts;
+    /* [R+1] i32: prefix sums of the token counts. */
+    smla_tensor cu;
+    /* [N,D]; raw: e4m3. Rows from cu[R] on stay as they are. */
+    smla_tensor out;
+    /* [N] f32; raw only. */
+    smla_tensor scales;
 } smla_gather_args;
 
-/* copy_pages: whole pages pairs[i][0] -> pairs[i][1], for prefix sharing and preemption. Same format and page
- * size. */
+/* Copies cached rows of each request to dense rows: tokens [starts[r], starts[r] + n) of request r go to rows
+ * [cu[r], cu[r+1]) of out, n = cu[r+1] - cu[r].
+ * Refused: raw with another format; scales without raw. */
+SMLA_API smla_status smla_gather(smla_context* context, const smla_gather_args* args,
+                                 smla_workspace workspace, smla_stream stream);
+
 typedef struct smla_copy_pages_args {
     uint32_t struct_size;
     int32_t reserved;
     smla_cache source;
     smla_cache target;
-    smla_tensor pairs; /* [N,2] i32 */
+    /* [N,2] i32: page of source, page of target. */
+    smla_tensor pairs;
 } smla_copy_pages_args;
 
-/* map: rows[t,j] = block_table[request_of_token[t]][p / page_tokens] * page_rows + p % page_tokens, p =
- * positions[t,j]; a position < 0 or past the table is -1. Columns stay where they are. counts[t] = number of
- * rows that are not -1. */
+/* Copies whole pages, for prefix sharing and preemption.
+ * Refused: caches of different format, width, page size or (on the host) scale. */
+SMLA_API smla_status smla_copy_pages(smla_context* context, const smla_copy_pages_args* args,
+                                     smla_workspace workspace, smla_stream stream);
+
 typedef struct smla_map_args {
     uint32_t struct_size;
     int32_t page_tokens;
-    int32_t page_rows; /* 0: page_tokens */
+    /* Rows from one page to the next; 0: page_tokens. */
+    int32_t page_rows;
     int32_t reserved;
-    smla_tensor positions;        /* [T,K] i32 */
-    smla_tensor request_of_token; /* [T] i32 */
-    smla_tensor block_table;      /* [R,MB] i32 */
-    smla_tensor rows;             /* [T,K] i32; may be positions */
-    smla_tensor counts;           /* [T] i32, optional */
+    /* [T,K] i32 */
+    smla_tensor positions;
+    /* [T] i32 */
+    smla_tensor request_of_token;
+    /* [R,MB] i32 */
+    smla_tensor block_table;
+    /* [T,K] i32; may be positions. */
+    smla_tensor rows;
+    /* [T] i32, optional: rows[t] that are not -1. */
+    smla_tensor counts;
 } smla_map_args;
+
+/* From positions of a request to rows of a cache: rows[t,j] = block_table[request_of_token[t]][p /
+ * page_tokens] * page_rows + p % page_tokens, p = positions[t,j]. A position < 0 or past the table becomes
+ * -1. Columns stay where they are. Refused: page_rows below page_tokens. */
+SMLA_API smla_status smla_map(smla_context* context, const smla_map_args* args, smla_workspace workspace,
+                              smla_stream stream);
 
 #ifdef __cplusplus
 }

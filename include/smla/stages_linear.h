@@ -1,10 +1,10 @@
-/* smla/stages_linear.h: norm, rope, and the products around attention (project, absorb, up_project,
- * out_project). Shapes: T query tokens, G groups or heads, D channels. dtypes f64 (reference), f32, bf16,
- * f16, mixed freely; sums in f64 if the output is f64, else in f32. */
+/* smla/stages_linear.h: norm, rope, and the matrix products around attention. G groups or heads, N and K
+ * channels of a product; D channels of a row. Sums are in f64 if the output is f64, else in f32. What all
+ * stage calls share stands in smla/stages.h, the other letters of shapes in smla/types.h. */
 #ifndef SMLA_STAGES_LINEAR_H
 #define SMLA_STAGES_LINEAR_H
 
-#include <smla/types.h>
+#include <smla/context.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -13,43 +13,90 @@ extern "C" {
 typedef int32_t smla_norm_kind;
 enum { SMLA_NORM_RMS = 0, SMLA_NORM_LAYER = 1 };
 
-/* norm: out = x / sqrt(mean(x^2) + eps) * weight (RMS), or the same of x - mean(x), plus bias (LAYER). */
 typedef struct smla_norm_args {
     uint32_t struct_size;
     smla_norm_kind kind;
-    double eps;         /* > 0 */
-    smla_tensor x;      /* [T,G,D] */
-    smla_tensor weight; /* [D], optional */
-    smla_tensor bias;   /* [D], optional, LAYER only */
-    smla_tensor out;    /* [T,G,D]; may be x */
+    /* > 0 */
+    double eps;
+    /* [T,G,D] */
+    smla_tensor x;
+    /* [D], optional: ones. */
+    smla_tensor weight;
+    /* [D], optional: zeros. LAYER only. */
+    smla_tensor bias;
+    /* [T,G,D]; may be x. */
+    smla_tensor out;
 } smla_norm_args;
 
-typedef int32_t smla_rope_style;
-enum { SMLA_ROPE_INTERLEAVED = 0 /* pairs (2i, 2i+1) */, SMLA_ROPE_HALF = 1 /* pairs (i, i + n) */ };
+/* RMS: out = x / sqrt(mean(x^2) + eps) * weight. LAYER: the same of x - mean(x), plus bias.
+ * Refused: eps that is not above 0; a bias with RMS. */
+SMLA_API smla_status smla_norm(smla_context* context, const smla_norm_args* args, smla_workspace workspace,
+                               smla_stream stream);
 
-/* rope (and inverse_rope, with `inverse`): rotates channels [first, first + 2n) of x by positions[t] * f_i,
- * in place or into `out`. */
+typedef int32_t smla_rope_style;
+enum {
+    /* Pairs (2i, 2i + 1). */
+    SMLA_ROPE_INTERLEAVED = 0,
+    /* Pairs (i, i + n). */
+    SMLA_ROPE_HALF = 1
+};
+
 typedef struct smla_rope_args {
     uint32_t struct_size;
     smla_rope_style style;
-    int32_t inverse;         /* 1: by the negative angle */
-    int32_t first;           /* first rotated channel */
-    smla_tensor x;           /* [T,G,D], changed in place unless `out` is given */
-    smla_tensor positions;   /* [T] i32 or i64, token order not needed */
-    smla_tensor frequencies; /* [n] f64: radians per position of each pair */
-    smla_tensor out;         /* optional: [T,G,2n] takes the rotated channels only, [T,G,D] the whole row */
+    /* rope: 1 rotates by the negative angle. inverse_rope rotates by it whatever stands here. */
+    int32_t inverse;
+    /* The first rotated channel. */
+    int32_t first;
+    /* [T,G,D]; changed in place unless `out` is given. */
+    smla_tensor x;
+    /* [T] i32 or i64, in any order. */
+    smla_tensor positions;
+    /* [n] f64: radians per position of each pair. */
+    smla_tensor frequencies;
+    /* Optional: [T,G,2n] takes the rotated channels only, [T,G,D] the whole rows. */
+    smla_tensor out;
 } smla_rope_args;
 
-/* project, absorb, up_project, out_project: out[t,g,n] = sum_k x[t,g,k] * w[g,n,k]. A view of a weight may be
- * strided in any way (absorb reads W_UK transposed, out_project of V4 is grouped); one of its last two
- * strides must be 1. */
+/* Rotates channels [first, first + 2n) of x by positions[t] * frequencies[i].
+ * Refused: first + 2n beyond D. */
+SMLA_API smla_status smla_rope(smla_context* context, const smla_rope_args* args, smla_workspace workspace,
+                               smla_stream stream);
+
+/* Rotates back: by -positions[t] * frequencies[i].
+ * Refused: as rope. */
+SMLA_API smla_status smla_inverse_rope(smla_context* context, const smla_rope_args* args,
+                                       smla_workspace workspace, smla_stream stream);
+
 typedef struct smla_project_args {
     uint32_t struct_size;
     int32_t reserved;
-    smla_tensor x;   /* [T,G,K] */
-    smla_tensor w;   /* [G,N,K] */
-    smla_tensor out; /* [T,G,N] */
+    /* [T,G,K] */
+    smla_tensor x;
+    /* [G,N,K], strided in any way, but one of the last two strides must be 1. */
+    smla_tensor w;
+    /* [T,G,N] */
+    smla_tensor out;
 } smla_project_args;
+
+/* out[t,g,n] = sum_k x[t,g,k] * w[g,n,k]: any projection of hidden states, G = 1.
+ * Refused: x, w and out whose T, G, N or K differ; a w without a stride of 1 in its last two dimensions. The
+ * three functions below are the same product by the name of its place, so that each can have its own kernel;
+ * they refuse the same. */
+SMLA_API smla_status smla_project(smla_context* context, const smla_project_args* args,
+                                  smla_workspace workspace, smla_stream stream);
+
+/* Before attention, G = H: queries [T,H,nope] through W_UK (read transposed) into the latent space. */
+SMLA_API smla_status smla_absorb(smla_context* context, const smla_project_args* args,
+                                 smla_workspace workspace, smla_stream stream);
+
+/* After attention, G = H: attended latents [T,H,latent] through W_UV to the values [T,H,Dv] of the heads. */
+SMLA_API smla_status smla_up_project(smla_context* context, const smla_project_args* args,
+                                     smla_workspace workspace, smla_stream stream);
+
+/* The last product of a layer, back to hidden states; in V4 it is grouped. */
+SMLA_API smla_status smla_out_project(smla_context* context, const smla_project_args* args,
+                                      smla_workspace workspace, smla_stream stream);
 
 #ifdef __cplusplus
 }

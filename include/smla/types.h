@@ -1,7 +1,15 @@
-/* smla/types.h: version, status, tensors and paged caches. Plain C11; every other public header includes this
- * one. Errors: every function that can fail returns smla_status; smla_last_error() tells the field, what it
- * got and what it wants. Fixed-width enums: unknown values are refused. Zero means "default" for every field.
- */
+/* smla/types.h: version, status, tensors and paged caches. Plain C11; every other public header includes it.
+ *
+ * Zero means "default" for every field of an argument struct. Enumerations are int32_t; a value that a header
+ * does not list is refused. The first field of an argument struct is struct_size = sizeof the struct: fields
+ * are only appended, so an older caller's struct is read as if the new fields were zero.
+ *
+ * Letters of shapes: T query tokens, H heads, Hi index heads, R requests, K columns of a list, k selected
+ * columns, N columns to choose from, MB table columns (pages of a request), Dqk values of a query or a cached
+ * row, Dv values of an output, D any other width. Sizes of memory are bytes; strides of tensors are elements.
+ *
+ * Floating-point tensors are f32, bf16 or f16, mixed freely. f64 is for the reference engine: "(f64)" stands
+ * where a tensor may, or with an f64 input must, be f64. */
 #ifndef SMLA_TYPES_H
 #define SMLA_TYPES_H
 
@@ -23,43 +31,66 @@ extern "C" {
 #define SMLA_VERSION_PATCH 0
 #define SMLA_VERSION (SMLA_VERSION_MAJOR * 10000 + SMLA_VERSION_MINOR * 100 + SMLA_VERSION_PATCH)
 
-/* The version the library was built as; compare with SMLA_VERSION, the version of the headers. */
+/* The version of the library that runs. SMLA_VERSION is the version of the headers. */
 SMLA_API int32_t smla_version(void);
 
+/* Every function that can fail returns a status. */
 typedef int32_t smla_status;
 enum {
     SMLA_OK = 0,
-    SMLA_INVALID_ARGUMENT = 1,    /* a field of the call is wrong: smla_last_error() names it */
-    SMLA_UNSUPPORTED = 2,         /* valid, but no kernel of this build and machine can run it */
-    SMLA_WORKSPACE_TOO_SMALL = 3, /* smla_workspace_size() tells what the call needs */
+    /* A field of the call is wrong. Nothing was started. */
+    SMLA_INVALID_ARGUMENT = 1,
+    /* The call is valid, but no kernel of this build and machine can run it. Nothing was started. */
+    SMLA_UNSUPPORTED = 2,
+    /* smla_workspace_size() tells what the call needs. */
+    SMLA_WORKSPACE_TOO_SMALL = 3,
     SMLA_OUT_OF_MEMORY = 4,
     SMLA_DEVICE_ERROR = 5,
-    SMLA_DATA_ERROR = 6, /* a file or a checked tensor holds wrong data */
+    /* A file or a checked tensor holds wrong data. */
+    SMLA_DATA_ERROR = 6,
     SMLA_IO_ERROR = 7,
-    SMLA_INTERNAL = 8 /* a bug in smla: please report it */
+    /* A bug in smla: please report it. */
+    SMLA_INTERNAL = 8
 };
 
-/* The last error of this thread. Strings live until the next smla call of the thread; never null. */
+/* The last error of this thread. Strings live until the thread's next smla call; they are never null.
+ *
+ * `field` is the path that the caller would write in C: the name of the function's parameter as the header
+ * spells it, then the members. So an error of smla_attend(context, args, ...) names
+ * "args.primary.rows.shape[0]" or "workspace.data", one of smla_plan_build(plan, batch) "batch.seq_lens[3]",
+ * one of smla_session_forward(session, step) "step.hidden". What a file holds is named by the file's key:
+ * "config.json: kv_lora_rank". */
 typedef struct smla_error {
     smla_status status;
-    const char* field;   /* what was wrong: "args.primary.rows.dtype", "config.json: kv_lora_rank" */
-    const char* got;     /* what it was */
-    const char* wanted;  /* the rule */
-    const char* message; /* one line with all of it */
+    const char* field;
+    /* What the field was. */
+    const char* got;
+    /* What it has to be. */
+    const char* wanted;
+    /* One line with all of it. */
+    const char* message;
 } smla_error;
+
+/* The message of the last error; empty after a call that succeeded. */
 SMLA_API const char* smla_last_error(void);
+/* The last error in parts. */
 SMLA_API void smla_last_error_info(smla_error* out);
+/* A status in words: "invalid argument". */
 SMLA_API const char* smla_status_name(smla_status status);
 
 typedef int32_t smla_dtype;
 enum {
-    SMLA_F64 = 1, /* reference engine only */
+    /* For the reference engine only. */
+    SMLA_F64 = 1,
     SMLA_F32 = 2,
     SMLA_BF16 = 3,
     SMLA_F16 = 4,
-    SMLA_E4M3 = 5, /* OCP fp8 E4M3 "fn": finite, max 448, NaN 0x7f/0xff */
-    SMLA_E2M1 = 6, /* two per byte, low nibble first; shapes and strides count elements */
-    SMLA_E8M0 = 7, /* 2^(byte-127); 255 is NaN */
+    /* OCP fp8 E4M3 "fn": finite, largest 448, NaN is 0x7f and 0xff. */
+    SMLA_E4M3 = 5,
+    /* Two values per byte, low nibble first. Shapes and strides count values. */
+    SMLA_E2M1 = 6,
+    /* A scale: 2^(byte - 127); 255 is NaN. */
+    SMLA_E8M0 = 7,
     SMLA_U8 = 8,
     SMLA_I32 = 9,
     SMLA_I64 = 10
@@ -68,55 +99,101 @@ enum {
 typedef int32_t smla_device_type;
 enum { SMLA_CPU = 0, SMLA_CUDA = 1 };
 
-/* A strided view of memory the caller owns. ndim 0: absent. data may be null only with zero elements. */
+/* A strided view of memory that the caller owns.
+ *
+ * All strides zero: dense, row-major. SMLA_STRIDE_REPEAT as a stride means the same element again along that
+ * dimension; so does 0 where another dimension's stride is not 0. Outputs repeat nothing. */
 #define SMLA_MAX_NDIM 4
+#define SMLA_STRIDE_REPEAT INT32_MIN
 typedef struct smla_tensor {
+    /* Null only with zero elements. */
     void* data;
     smla_dtype dtype;
     smla_device_type device_type;
     int32_t device_index;
+    /* Number of dimensions; 0: the tensor is absent. */
     int32_t ndim;
     int64_t shape[SMLA_MAX_NDIM];
     int64_t stride_elems[SMLA_MAX_NDIM];
 } smla_tensor;
 
+/* A dense tensor on a device. Extents past `ndim` are not looked at. */
+static inline smla_tensor smla_dense_on(smla_device_type device_type, int32_t device_index, void* data,
+                                        smla_dtype dtype, int32_t ndim, int64_t d0, int64_t d1, int64_t d2,
+                                        int64_t d3) {
+    const int64_t extents[SMLA_MAX_NDIM] = {d0, d1, d2, d3};
+    smla_tensor out = {data, dtype, device_type, device_index, ndim, {0, 0, 0, 0}, {0, 0, 0, 0}};
+    int64_t stride = 1;
+    for (int32_t i = (ndim < SMLA_MAX_NDIM ? ndim : SMLA_MAX_NDIM) - 1; i >= 0; --i) {
+        out.shape[i] = extents[i];
+        out.stride_elems[i] = stride;
+        stride *= extents[i];
+    }
+    return out;
+}
+
+/* A dense tensor on the host. */
+static inline smla_tensor smla_dense(void* data, smla_dtype dtype, int32_t ndim, int64_t d0, int64_t d1,
+                                     int64_t d2, int64_t d3) {
+    return smla_dense_on(SMLA_CPU, 0, data, dtype, ndim, d0, d1, d2, d3);
+}
+
+/* How a cached token is stored; smla/formats.h tells the sizes, docs/formats.md the bytes. */
 typedef int32_t smla_format;
 enum {
     SMLA_FORMAT_NONE = 0,
-    SMLA_ROW_F64 = 1, /* row_*: `width` plain values per token, any width 1..1024 */
+    /* row_*: `width` plain values per token, any width from 1 to 1024. */
+    SMLA_ROW_F64 = 1,
     SMLA_ROW_F32 = 2,
-    SMLA_ROW_BF16 = 3,        /* also bf16_576 and bf16_512, at those widths */
-    SMLA_FP8_656 = 4,         /* 512 e4m3, 4 f32 scales, 64 bf16 rope */
-    SMLA_FP8_576 = 5,         /* 576 e4m3, one scale per cache */
-    SMLA_FP8_584 = 6,         /* 448 e4m3 + 64 bf16 rope per row, 8 B of UE8M0 per token at the page's end */
-    SMLA_FP8_512 = 7,         /* 512 e4m3, one scale per cache */
-    SMLA_FP8_528 = 8,         /* 512 e4m3, 4 f32 scales */
-    SMLA_INDEX_FP8_132 = 9,   /* page: all 128 e4m3 rows, then one f32 scale per token */
-    SMLA_INDEX_MXFP4_68 = 10, /* page: all 64 B e2m1 rows, then 4 UE8M0 per token */
-    SMLA_STATE_F32 = 11,      /* compressor state: kv [width/2], score + ape [width/2], f32 */
-    SMLA_STATE_F64 = 12       /* the same in f64: reference engine */
+    /* Also called bf16_576 and bf16_512 at those widths. */
+    SMLA_ROW_BF16 = 3,
+    /* V3.2, called fp8_ds_mla elsewhere: 512 e4m3, 4 f32 scales, 64 bf16 of the rope part. */
+    SMLA_FP8_656 = 4,
+    /* 576 e4m3, one scale per cache. */
+    SMLA_FP8_576 = 5,
+    /* V4: 448 e4m3 and 64 bf16 of the rope part per row; 8 bytes of UE8M0 per token at the page's end. */
+    SMLA_FP8_584 = 6,
+    /* 512 e4m3, one scale per cache. */
+    SMLA_FP8_512 = 7,
+    /* 512 e4m3, 4 f32 scales. */
+    SMLA_FP8_528 = 8,
+    /* Index keys. A page: all rows of 128 e4m3, then one f32 scale per token. */
+    SMLA_INDEX_FP8_132 = 9,
+    /* Index keys. A page: all rows of 64 bytes e2m1, then 4 UE8M0 per token. */
+    SMLA_INDEX_MXFP4_68 = 10,
+    /* Compressor state: kv [width/2], then score + ape [width/2], in f32. */
+    SMLA_STATE_F32 = 11,
+    /* The same in f64, for the reference engine. */
+    SMLA_STATE_F64 = 12
 };
 
-/* A paged cache. row = page * page_rows + offset (int32). An offset >= page_tokens, a row < 0 and a row >=
- * capacity = (pages - 1) * page_rows + page_tokens are holes: never read, never written. */
+/* A paged cache. A row is addressed as page * page_rows + offset (int32). An offset >= page_tokens, a row < 0
+ * and a row >= capacity = (pages - 1) * page_rows + page_tokens are holes: never read, never written. */
 typedef struct smla_cache {
     void* data;
     smla_format format;
     smla_device_type device_type;
     int32_t device_index;
-    int32_t width;       /* values per token; 0: the format's own width (row_* and state_* must give it) */
-    int32_t page_tokens; /* tokens per page, any >= 1 */
-    int32_t
-        page_rows; /* rows between pages; 0: page_tokens (larger when pages of several layers interleave) */
+    /* Values per token; 0: the format's own width (row_* and state_* have none, so they must give it). */
+    int32_t width;
+    /* Tokens per page, any >= 1. */
+    int32_t page_tokens;
+    /* Rows from one page to the next; 0: page_tokens. Larger where pages of several layers interleave. */
+    int32_t page_rows;
     int64_t pages;
-    int64_t page_stride_bytes; /* 0: packed by the format's page rule */
-    int64_t row_stride_bytes;  /* row-packed formats only; 0: packed */
-    float scale;               /* per-tensor formats: value = code * scale, > 0; others: 0 or 1 */
+    /* Bytes from one page to the next; 0: packed by the format's page rule. */
+    int64_t page_stride_bytes;
+    /* Bytes from one row to the next, for row-packed formats; 0: packed. */
+    int64_t row_stride_bytes;
+    /* fp8_576 and fp8_512: value = code * scale, > 0. Others: 0 or 1. */
+    float scale;
     int32_t reserved;
-    const float* scale_device; /* optional: overrides `scale`, read when the kernel runs */
+    /* Optional, where the cache lies: overrides `scale`; read when the kernel runs. */
+    const float* scale_device;
 } smla_cache;
 
-typedef void* smla_stream; /* a CUDA stream; null on a CPU */
+/* A CUDA stream; null: the default stream, and always so on a CPU. */
+typedef void* smla_stream;
 
 #ifdef __cplusplus
 }

@@ -1,6 +1,6 @@
 """The C ABI: structs, enumerations and functions of include/smla. Made by scripts/bindings.
 
-Pointers are addresses (c_void_p), but text is c_char_p. Do not edit; one piece, as nobody writes it.
+Pointers are addresses (c_void_p), but text is c_char_p. Do not edit: scripts/bindings write renews it.
 """
 import ctypes as c
 from enum import IntEnum
@@ -58,7 +58,7 @@ class Engine(IntEnum):
     AUTO = 0
     REFERENCE = 1
     CPU = 2
-    CUDA_MMA = 3
+    CUDA = 3
 
 
 class Isa(IntEnum):
@@ -76,6 +76,38 @@ class Group(IntEnum):
     INDEX = 8
     STATE = 16
     INDEX_STATE = 32
+
+
+class Family(IntEnum):
+    DSA = 0
+    HYBRID = 1
+
+
+class Wants(IntEnum):
+    ALIBI = 1
+    SLIDING_WINDOW = 2
+    SOFT_CAP = 4
+    ENCODER = 8
+    FUSED_OUTPUT_QUANT = 16
+
+
+class GraphSupport(IntEnum):
+    NEVER = 0
+    UNIFORM_DECODE = 1
+    UNIFORM_BATCH = 2
+    ALWAYS = 3
+
+
+class Packing(IntEnum):
+    ROW = 0
+    PAGE = 1
+
+
+class ScaleKind(IntEnum):
+    NONE = 0
+    PER_CACHE = 1
+    F32 = 2
+    E8M0 = 3
 
 
 class Precision(IntEnum):
@@ -140,24 +172,9 @@ class BadKind(IntEnum):
     PAGE = 13
 
 
-class Family(IntEnum):
-    DSA = 0
-    HYBRID = 1
-
-
-class Wants(IntEnum):
-    ALIBI = 1
-    SLIDING_WINDOW = 2
-    SOFT_CAP = 4
-    ENCODER = 8
-    FUSED_OUTPUT_QUANT = 16
-
-
-class GraphSupport(IntEnum):
-    NEVER = 0
-    UNIFORM_DECODE = 1
-    UNIFORM_BATCH = 2
-    ALWAYS = 3
+class WeightStorage(IntEnum):
+    CONVERTED = 0
+    AS_STORED = 1
 
 
 class LayerKind(IntEnum):
@@ -233,6 +250,13 @@ class ContextArgs(c.Structure):
     )
 
 
+class Workspace(c.Structure):
+    _fields_ = (
+        ("data", c.c_void_p),
+        ("bytes", c.c_size_t),
+    )
+
+
 class PlanArgs(c.Structure):
     _fields_ = (
         ("struct_size", c.c_uint32),
@@ -277,6 +301,115 @@ class PlanBatch(c.Structure):
         ("state", PlanGroup),
         ("index_state", PlanGroup),
         ("stream", c.c_void_p),
+    )
+
+
+class DeviceInfo(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("type", c.c_int32),
+        ("capability", c.c_int32),
+        ("multiprocessors", c.c_int32),
+        ("memory_bytes", c.c_int64),
+    )
+
+
+class BackendArgs(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("family", c.c_int32),
+        ("kv_cache_dtype", c.c_char_p),
+        ("dtype", c.c_int32),
+        ("wants", c.c_int32),
+        ("heads", c.c_int32),
+        ("kv_lora_rank", c.c_int32),
+        ("rope_dim", c.c_int32),
+        ("nope_dim", c.c_int32),
+        ("v_head_dim", c.c_int32),
+        ("head_dim", c.c_int32),
+        ("page_tokens", c.c_int32),
+        ("window_page_tokens", c.c_int32),
+        ("topk", c.c_int32),
+        ("window", c.c_int32),
+        ("ratio", c.c_int32),
+        ("max_tokens", c.c_int32),
+        ("max_requests", c.c_int32),
+        ("max_seq_len", c.c_int32),
+        ("speculative_tokens", c.c_int32),
+        ("plan_groups", c.c_int32),
+        ("batch_invariant", c.c_int32),
+        ("softmax_scale", c.c_double),
+        ("q_scale", c.c_double),
+        ("kv_scale", c.c_double),
+        ("max_logits_bytes", c.c_int64),
+        ("device", DeviceInfo),
+        ("allocator", Allocator),
+    )
+
+
+class BackendInfo(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("family", c.c_int32),
+        ("name", c.c_char_p),
+        ("kv_cache_dtype", c.c_char_p),
+        ("format", c.c_int32),
+        ("head_size", c.c_int32),
+        ("page_tokens", c.c_int32),
+        ("window_page_tokens", c.c_int32),
+        ("reorder_threshold", c.c_int32),
+        ("padded_heads", c.c_int32),
+        ("graph_support", c.c_int32),
+    )
+
+
+class CacheShape(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("dtype", c.c_int32),
+        ("shape", c.c_int64 * 3),
+        ("page_stride_bytes", c.c_int64),
+        ("bytes", c.c_int64),
+    )
+
+
+class BackendForwardArgs(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("reserved", c.c_int32),
+        ("stage_budget", c.c_size_t),
+        ("metadata", c.c_void_p),
+        ("q", Tensor),
+        ("q_pe", Tensor),
+        ("k_c", Tensor),
+        ("k_pe", Tensor),
+        ("topk_indices", Tensor),
+        ("w_uk_t", Tensor),
+        ("w_uv", Tensor),
+        ("sink", Tensor),
+        ("out", Tensor),
+        ("lse", Tensor),
+        ("output_scale", Tensor),
+        ("output_block_scale", Tensor),
+        ("kv_cache", Cache),
+        ("swa_cache", Cache),
+    )
+
+
+class FormatInfo(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("format", c.c_int32),
+        ("name", c.c_char_p),
+        ("width", c.c_int32),
+        ("max_width", c.c_int32),
+        ("width_multiple", c.c_int32),
+        ("packing", c.c_int32),
+        ("scale", c.c_int32),
+        ("values_per_scale", c.c_int32),
+        ("alignment_bytes", c.c_int32),
+        ("token_bytes", c.c_int32),
+        ("page_multiple_bytes", c.c_int32),
     )
 
 
@@ -488,13 +621,6 @@ class ProjectArgs(c.Structure):
     )
 
 
-class Workspace(c.Structure):
-    _fields_ = (
-        ("data", c.c_void_p),
-        ("bytes", c.c_size_t),
-    )
-
-
 class ErrorWord(c.Structure):
     _fields_ = (
         ("kind", c.c_int32),
@@ -505,95 +631,10 @@ class ErrorWord(c.Structure):
     )
 
 
-class DeviceInfo(c.Structure):
+class NamedTensor(c.Structure):
     _fields_ = (
-        ("struct_size", c.c_uint32),
-        ("type", c.c_int32),
-        ("capability", c.c_int32),
-        ("multiprocessors", c.c_int32),
-        ("memory_bytes", c.c_int64),
-    )
-
-
-class BackendArgs(c.Structure):
-    _fields_ = (
-        ("struct_size", c.c_uint32),
-        ("family", c.c_int32),
-        ("kv_cache_dtype", c.c_char_p),
-        ("dtype", c.c_int32),
-        ("wants", c.c_int32),
-        ("heads", c.c_int32),
-        ("kv_lora_rank", c.c_int32),
-        ("rope_dim", c.c_int32),
-        ("nope_dim", c.c_int32),
-        ("v_head_dim", c.c_int32),
-        ("head_dim", c.c_int32),
-        ("page_tokens", c.c_int32),
-        ("window_page_tokens", c.c_int32),
-        ("topk", c.c_int32),
-        ("window", c.c_int32),
-        ("ratio", c.c_int32),
-        ("max_tokens", c.c_int32),
-        ("max_requests", c.c_int32),
-        ("max_seq_len", c.c_int32),
-        ("speculative_tokens", c.c_int32),
-        ("plan_groups", c.c_int32),
-        ("batch_invariant", c.c_int32),
-        ("softmax_scale", c.c_double),
-        ("q_scale", c.c_double),
-        ("kv_scale", c.c_double),
-        ("max_logits_bytes", c.c_int64),
-        ("device", DeviceInfo),
-        ("allocator", Allocator),
-    )
-
-
-class BackendInfo(c.Structure):
-    _fields_ = (
-        ("struct_size", c.c_uint32),
-        ("family", c.c_int32),
         ("name", c.c_char_p),
-        ("kv_cache_dtype", c.c_char_p),
-        ("format", c.c_int32),
-        ("head_size", c.c_int32),
-        ("page_tokens", c.c_int32),
-        ("window_page_tokens", c.c_int32),
-        ("reorder_threshold", c.c_int32),
-        ("padded_heads", c.c_int32),
-        ("graph_support", c.c_int32),
-    )
-
-
-class CacheShape(c.Structure):
-    _fields_ = (
-        ("struct_size", c.c_uint32),
-        ("dtype", c.c_int32),
-        ("shape", c.c_int64 * 3),
-        ("page_stride_bytes", c.c_int64),
-        ("bytes", c.c_int64),
-    )
-
-
-class BackendForwardArgs(c.Structure):
-    _fields_ = (
-        ("struct_size", c.c_uint32),
-        ("reserved", c.c_int32),
-        ("stage_budget", c.c_size_t),
-        ("metadata", c.c_void_p),
-        ("q", Tensor),
-        ("q_pe", Tensor),
-        ("k_c", Tensor),
-        ("k_pe", Tensor),
-        ("topk_indices", Tensor),
-        ("w_uk_t", Tensor),
-        ("w_uv", Tensor),
-        ("sink", Tensor),
-        ("out", Tensor),
-        ("lse", Tensor),
-        ("output_scale", Tensor),
-        ("output_block_scale", Tensor),
-        ("kv_cache", Cache),
-        ("swa_cache", Cache),
+        ("tensor", Tensor),
     )
 
 
@@ -605,6 +646,10 @@ class LayerArgs(c.Structure):
         ("config", c.c_char_p),
         ("activations", c.c_int32),
         ("queries", c.c_int32),
+        ("weights", c.c_int32),
+        ("tensor_count", c.c_int32),
+        ("tensors", c.c_void_p),
+        ("config_json", c.c_char_p),
     )
 
 
@@ -620,6 +665,8 @@ class LayerInfo(c.Structure):
         ("window", c.c_int32),
         ("ratio", c.c_int32),
         ("plan_groups", c.c_int32),
+        ("weight_bytes", c.c_size_t),
+        ("borrowed_bytes", c.c_size_t),
     )
 
 
@@ -659,6 +706,8 @@ class SessionArgs(c.Structure):
         ("max_step_tokens", c.c_int32),
         ("kv_scale", c.c_float),
         ("stage_budget", c.c_size_t),
+        ("rewind_tokens", c.c_int32),
+        ("reserved", c.c_int32),
     )
 
 
@@ -791,39 +840,18 @@ FUNCTIONS = {
     "smla_status_name": (c.c_char_p, (c.c_int32,)),
     "smla_context_create": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_context_destroy": (None, (c.c_void_p,)),
-    "smla_set_log": (None, (c.c_void_p, c.c_void_p)),
     "smla_context_description": (c.c_char_p, (c.c_void_p,)),
+    "smla_context_device": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_void_p)),
+    "smla_allocate": (c.c_int32, (c.c_void_p, c.c_size_t, c.c_void_p)),
+    "smla_release": (None, (c.c_void_p, c.c_void_p)),
+    "smla_upload": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_void_p, c.c_size_t, c.c_void_p)),
+    "smla_download": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_void_p, c.c_size_t, c.c_void_p)),
+    "smla_set_log": (None, (c.c_void_p, c.c_void_p)),
     "smla_plan_create": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_plan_destroy": (None, (c.c_void_p,)),
     "smla_plan_build": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_plan_field": (c.c_int32, (c.c_void_p, c.c_char_p, c.c_void_p)),
     "smla_plan_fields": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_void_p)),
-    "smla_workspace_size": (c.c_int32, (c.c_void_p, c.c_int32, c.c_void_p, c.c_size_t, c.c_void_p)),
-    "smla_workspace_init": (c.c_int32, (c.c_void_p, Workspace, c.c_void_p)),
-    "smla_prepare": (c.c_int32, (c.c_void_p, c.c_int32, c.c_void_p)),
-    "smla_explain_stage": (c.c_int32, (c.c_void_p, c.c_int32, c.c_void_p, c.c_void_p, c.c_void_p)),
-    "smla_check_stage": (c.c_int32, (c.c_void_p, c.c_int32, c.c_void_p)),
-    "smla_read_error": (c.c_int32, (c.c_void_p, Workspace, c.c_void_p, c.c_void_p)),
-    "smla_norm": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_rope": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_project": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_absorb": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_quant_index_q": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_write_kv": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_write_index": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_save_state": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_compress": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_gather": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_copy_pages": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_score": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_select": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_score_select": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_map": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_attend": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_merge": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_inverse_rope": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_up_project": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
-    "smla_out_project": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
     "smla_describe_device": (c.c_int32, (c.c_char_p, c.c_void_p)),
     "smla_backend_list": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_backend_why_not": (c.c_int32, (c.c_char_p, c.c_void_p, c.c_int32, c.c_void_p, c.c_void_p)),
@@ -835,22 +863,57 @@ FUNCTIONS = {
     "smla_backend_metadata_create": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_backend_metadata_destroy": (None, (c.c_void_p,)),
     "smla_backend_metadata_build": (c.c_int32, (c.c_void_p, c.c_void_p)),
-    "smla_metadata_field": (c.c_int32, (c.c_void_p, c.c_char_p, c.c_void_p)),
-    "smla_metadata_fields": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_void_p)),
+    "smla_backend_metadata_field": (c.c_int32, (c.c_void_p, c.c_char_p, c.c_void_p)),
+    "smla_backend_metadata_fields": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_void_p)),
     "smla_backend_workspace_size": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_void_p)),
     "smla_backend_forward": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_format_get_info": (c.c_int32, (c.c_int32, c.c_int32, c.c_void_p)),
+    "smla_format_by_name": (c.c_int32, (c.c_char_p, c.c_void_p)),
     "smla_cache_bytes": (c.c_int32, (c.c_void_p, c.c_void_p)),
-    "smla_layer_open": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_void_p)),
-    "smla_layer_close": (None, (c.c_void_p,)),
+    "smla_tensor_bytes": (c.c_int32, (c.c_void_p, c.c_void_p)),
+    "smla_attend": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_merge": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_write_kv": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_write_index": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_save_state": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_compress": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_gather": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_copy_pages": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_map": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_quant_index_q": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_score": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_select": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_score_select": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_norm": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_rope": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_inverse_rope": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_project": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_absorb": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_up_project": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_out_project": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_workspace_size": (c.c_int32, (c.c_void_p, c.c_int32, c.c_void_p, c.c_size_t, c.c_void_p)),
+    "smla_workspace_init": (c.c_int32, (c.c_void_p, Workspace, c.c_void_p)),
+    "smla_prepare": (c.c_int32, (c.c_void_p, c.c_int32, c.c_void_p)),
+    "smla_explain_stage": (c.c_int32, (c.c_void_p, c.c_int32, c.c_void_p, c.c_void_p, c.c_void_p)),
+    "smla_check_stage": (c.c_int32, (c.c_void_p, c.c_int32, c.c_void_p)),
+    "smla_read_error": (c.c_int32, (c.c_void_p, Workspace, c.c_void_p, c.c_void_p)),
+    "smla_layer_create": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_void_p)),
+    "smla_layer_destroy": (None, (c.c_void_p,)),
     "smla_layer_get_info": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_layer_workspace_size": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_size_t, c.c_void_p)),
     "smla_layer_forward": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_size_t, Workspace, c.c_void_p)),
     "smla_session_create": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_void_p)),
     "smla_session_destroy": (None, (c.c_void_p,)),
+    "smla_session_get_args": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_session_forward": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_session_topk": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_session_length": (c.c_int32, (c.c_void_p, c.c_int32, c.c_void_p)),
     "smla_session_end_request": (c.c_int32, (c.c_void_p, c.c_int32)),
+    "smla_session_truncate": (c.c_int32, (c.c_void_p, c.c_int32, c.c_int32)),
+    "smla_session_copy_request": (c.c_int32, (c.c_void_p, c.c_int32, c.c_int32)),
+    "smla_session_reorder": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_int32)),
+    "smla_session_clone": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_void_p)),
+    "smla_session_resize": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_session_bytes": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_void_p)),
     "smla_request_rows": (c.c_int32, (c.c_void_p,)),
     "smla_split_context": (c.c_int32, (c.c_void_p,)),

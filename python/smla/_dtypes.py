@@ -37,32 +37,6 @@ ITEM_BYTES = {
     Dtype.I64: 8,
 }
 
-# How NumPy holds each: bf16 and the 8-bit floats as unsigned integers, e2m1 two to a byte.
-NUMPY = {
-    Dtype.F64: "float64",
-    Dtype.F32: "float32",
-    Dtype.BF16: "uint16",
-    Dtype.F16: "float16",
-    Dtype.E4M3: "uint8",
-    Dtype.E2M1: "uint8",
-    Dtype.E8M0: "uint8",
-    Dtype.U8: "uint8",
-    Dtype.I32: "int32",
-    Dtype.I64: "int64",
-}
-TORCH = {
-    Dtype.F64: "float64",
-    Dtype.F32: "float32",
-    Dtype.BF16: "bfloat16",
-    Dtype.F16: "float16",
-    Dtype.E4M3: "float8_e4m3fn",
-    Dtype.E2M1: "uint8",
-    Dtype.E8M0: "float8_e8m0fnu",
-    Dtype.U8: "uint8",
-    Dtype.I32: "int32",
-    Dtype.I64: "int64",
-}
-
 
 def parse(dtype, field="dtype"):
     """A Dtype from its name ("bf16", "bfloat16"), from a dtype of NumPy or PyTorch, or from itself."""

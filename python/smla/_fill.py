@@ -4,14 +4,15 @@ import ctypes as c
 import struct
 
 from . import _abi
+from ._arrays.interface import PACKED
 from .errors import invalid
-from .tensor import ALIGNMENT, PACKED, describe, require_writable
+from .tensor import ALIGNMENT, describe, require_writable
 
 _CACHE_BYTES = c.sizeof(_abi.Cache)
 assert PACKED.size == c.sizeof(_abi.Tensor)
 
 
-# By ctypes' own letters. Pointers are addresses.
+# Pointers are written as addresses.
 _NUMBERS = {
     kind: struct.Struct("=" + letter)
     for kind, letter in (
@@ -26,7 +27,7 @@ _NUMBERS = {
 }
 _CACHE = struct.Struct(f"{_CACHE_BYTES}s")
 _KINDS = {_abi.Tensor: PACKED, _abi.Cache: _CACHE}
-_EXACT = (int, float)  # other numbers may not be keys of a dict: arrays of one element
+_EXACT = (int, float)  # other numbers (arrays of one element) may not be hashable
 
 
 class Struct:
@@ -44,7 +45,7 @@ class Struct:
                 outer = dict(kind._fields_)[name.split(".")[0]]
                 c.c_uint32.from_buffer(blank, offset).value = c.sizeof(outer)
         self.blank = bytes(blank)
-        # What a call looks up: (how it is written, offset, whether the call writes through it).
+        # What a call looks up: (writer, offset, whether the call writes through the field).
         self._writers = {
             name: (_KINDS.get(what) or _NUMBERS[what], offset, name in self.outputs)
             for name, (what, offset) in self.places.items()
@@ -63,12 +64,12 @@ class Struct:
     def fill(self, values, keep, stream=0):
         """A struct with these fields; None leaves one as it is. What must outlive the call goes to `keep`.
 
-        stream: of a GPU, which is about to use them; arrays of other libraries are made ready for it.
+        stream: the GPU's stream that is about to use the arrays.
         """
         return self.fill_sized(values, keep, stream)[0]
 
     def fill_sized(self, values, keep, stream=0):
-        """(fill's struct, a key: all that the size of the call's workspace depends on)."""
+        """(the struct of `fill`, a key with all that the size of the call's workspace depends on)."""
         args = self.kind.from_buffer_copy(self.blank)
         writers, key = self._writers, []
         for name, value in values.items():
@@ -79,7 +80,7 @@ class Struct:
                 if is_output:
                     require_writable(value, name)
                 address, rest = describe(value, name, keep, stream)
-                if not rest:  # to the library that is an absent tensor
+                if not rest:  # the library would take it for an absent tensor
                     raise invalid(f"{name}.ndim", 0, "1 or more")
                 writer.pack_into(args, offset, address, rest)
                 key += (name, rest, address % ALIGNMENT)

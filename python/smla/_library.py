@@ -11,7 +11,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def _candidates():
-    """SMLA_LIBRARY, what a wheel carries, what a clone built, what the system installed."""
+    """In this order: SMLA_LIBRARY, the wheel's own, the one built in this clone, the system's."""
     if path := os.environ.get("SMLA_LIBRARY"):
         return [path]  # a wrong path is an error, not a reason to look elsewhere
     name = "libsmla.so"
@@ -28,7 +28,8 @@ def _load():
             return ctypes.CDLL(str(path)), str(path)
         except OSError as error:
             tried.append(str(error))
-    raise ImportError("smla: libsmla.so cannot be loaded (SMLA_LIBRARY names one): " + "; ".join(tried))
+    text = "smla: libsmla.so cannot be loaded; SMLA_LIBRARY may name one. Tried: "
+    raise ImportError(text + "; ".join(tried))
 
 
 lib, path = _load()

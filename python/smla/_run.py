@@ -27,12 +27,12 @@ class StageCall:
         self.function = getattr(lib, f"smla_{name}")
 
     def __call__(self, values, like, context=None, workspace=None, stream=None):
-        """like: the tensor whose device, library and stream serve where none is given."""
+        """like: the tensor that gives the device, library and stream which the caller does not give."""
         try:
-            # The stage names what is absent.
+            # If it is absent, the stage itself refuses, with its name.
             device = (DeviceType.CPU, 0) if like is None else device_of(like)
         except InvalidArgument:
-            self.struct.fill(values, [])  # knows its name
+            self.struct.fill(values, [])  # raises with the name of the field
             raise
         if stream is not None:
             if type(stream) is not int or stream < 0:
@@ -105,10 +105,12 @@ def _with(action, call, arguments, keywords):
 
 
 def explain_call(call, /, *arguments, **keywords):
-    """Why the kernel that `call` (a stage function: smla.attend, ...) would take, and why not the others: a
-    dict.
+    """Which kernel a call would take, and why not the others. Nothing is computed.
 
-    Nothing is computed.
+    call: a stage function (smla.attend, smla.torch.attend, ...), then its arguments. Returns a dict: "stage";
+    "runs_on": the context's description; "candidates": a list, the best kernel first, of dicts with "kernel":
+    its name, "chosen": whether the call takes it, and "refusal": why it cannot run these arguments, "" if it
+    can.
     """
     return _with(lambda stage, args, context: context.explain(stage.name, args), call, arguments, keywords)
 

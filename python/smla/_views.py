@@ -1,16 +1,17 @@
-"""Tensors that the library owns, as views: NumPy's, or of a GPU's memory."""
+"""Views of tensors that the library owns: NumPy arrays on a CPU, GpuView on a GPU."""
 
 import ctypes as c
 
 import numpy as np
 
 from ._abi import DeviceType, Dtype, Tensor
-from ._dtypes import ITEM_BYTES, NUMPY
+from ._arrays.numpy import STORAGE
+from ._dtypes import ITEM_BYTES
 from ._library import check
 
 
 class _Memory:
-    """What np.asarray wants of memory that somebody else owns; keeps that owner alive."""
+    """Memory as np.asarray takes it. Keeps its owner alive."""
 
     def __init__(self, interface, owner):
         self.__array_interface__, self._owner = interface, owner
@@ -18,8 +19,8 @@ class _Memory:
 
 class GpuView:
     """Memory of a GPU that smla owns: `cupy.asarray(view)` and `torch.as_tensor(view, device="cuda")` take it
-    without a copy. shape: tuple; dtype: NumPy's; device: index of the GPU. Only to be read; what the stream
-    of the build that fills it has done is there.
+    without a copy. shape: tuple; dtype: NumPy's; device: index of the GPU. Read only. Work that is queued on
+    the stream of a build after it sees what the build wrote.
     """
 
     def __init__(self, interface, owner, device):
@@ -39,13 +40,13 @@ def view(tensor, owner):
     dtype, gpu = Dtype(tensor.dtype), tensor.device_type != DeviceType.CPU
     shape = tuple(tensor.shape[: tensor.ndim])
     if not gpu and (0 in shape or not tensor.data):
-        return np.empty(shape, NUMPY[dtype])
+        return np.empty(shape, STORAGE[dtype])
     interface = {
         "version": 3,
         "data": (tensor.data or 0, not gpu),  # PyTorch refuses a GPU's memory that is marked read-only
         "shape": shape,
         "strides": tuple(stride * ITEM_BYTES[dtype] for stride in tensor.stride_elems[: tensor.ndim]),
-        "typestr": np.dtype(NUMPY[dtype]).str,
+        "typestr": STORAGE[dtype].str,
     }
     if gpu:
         return GpuView(interface, owner, tensor.device_index)

@@ -173,7 +173,7 @@ class Backend:
         }
 
     def metadata(self):
-        """New Metadata: persistent buffers, sized from the maxima."""
+        """New Metadata, with persistent buffers sized for the maxima."""
         return Metadata(self)
 
     def forward(
@@ -189,13 +189,12 @@ class Backend:
         stream=None,
         **tensors,
     ):
-        """One layer's step; N rows, the step's tokens first.
+        """One step of one layer. The tensors have N rows, the step's tokens first.
 
-        metadata: built for this step; None: warm-up, out becomes 0 and caches stay. q: DSA [N,H,nope + rope],
-        rotated; HYBRID [N,H,D]. out: DSA [N,H * v] or [N,H,v], HYBRID [N,>=H,D]; None: new, of q's dtype
-        (bf16 beside e4m3).
-        kv_cache, swa_cache: smla.Cache. tensors, as in smla/backend.h: q_pe, k_c, k_pe, topk_indices, w_uk_t,
-        w_uv, sink, lse. Returns out.
+        metadata: built for this step; None: warm-up, which zeroes out and leaves the caches. q: DSA [N,H,nope
+        + rope], rotated; HYBRID [N,H,D]. out: DSA [N,H * v] or [N,H,v], HYBRID [N,>=H,D]; None: new, of q's
+        dtype (bf16 beside e4m3). kv_cache, swa_cache: smla.Cache. tensors, as in smla/backend.h: q_pe, k_c,
+        k_pe, topk_indices, w_uk_t, w_uv, sink, lse. Returns out.
         """
         keep = []
         out = self._out(q, tensors) if out is None else out
@@ -235,7 +234,10 @@ _TENSORS = {name for name, (what, _) in _FORWARD.places.items() if what is _abi.
 
 
 class Metadata:
-    """Of a step: built once, read by the forward of every layer of a kind. Buffers never move."""
+    """Metadata of a step: built once, then read by the forward of every layer of one kind.
+
+    Its buffers never move.
+    """
 
     def __init__(self, backend):
         handle = c.c_void_p()
@@ -247,9 +249,10 @@ class Metadata:
         ).atexit = False
 
     def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, stream=None, **groups):
-        """One step: the arguments of Plan.build, on the host. A refused batch changes nothing.
+        """Builds the metadata of a step. A refused batch changes nothing.
 
-        stream: on a GPU, a CUDA stream's address; the fields change in its order. None: the default stream.
+        Arguments: those of Plan.build, on the host. stream: on a GPU, the address of the CUDA stream in whose
+        order the fields change; None: the default stream.
         """
         keep = [query_start_loc, seq_lens, rope_positions, *groups.values()]
         batch = fill_batch(keep, query_start_loc, seq_lens, tokens, rope_positions, stream, **groups)
@@ -257,17 +260,17 @@ class Metadata:
         self._batch = keep  # block_table fields show the caller's own tables
 
     def field(self, name):
-        """A field by the original's name ("req_id_per_token", "plan.position"): a NumPy view; of
-        memory of a GPU a GpuView.
+        """A field by the original's name ("req_id_per_token", "plan.position"): a NumPy view, on a GPU a
+        GpuView.
         """
-        return _views.field(lib.smla_metadata_field, self.handle, name, (self, self._batch))
+        return _views.field(lib.smla_backend_metadata_field, self.handle, name, (self, self._batch))
 
     @property
     def fields(self):
         """Names of its fields."""
-        return names(lambda array, count: lib.smla_metadata_fields(self.handle, array, count))
+        return names(lambda array, count: lib.smla_backend_metadata_fields(self.handle, array, count))
 
 
 def _destroy(destroy, handle, _holds):
-    """What the object stands on is held by the argument list: it must not go first."""
+    """Destroys a handle. The last argument keeps alive what the handle depends on."""
     destroy(handle)

@@ -1,15 +1,18 @@
 """Paged caches over the caller's memory."""
 
 import ctypes as c
-import sys
+import math
 
 import numpy as np
 
 from . import _abi, _dtypes
-from ._abi import Dtype, Format
+from ._abi import DeviceType, Dtype, Format
+from ._arrays import library_of, on_device
+from ._arrays.dlpack import Loan, hand_over
+from ._arrays.interface import dense
 from ._library import check, lib
 from .errors import integer, invalid, one_of
-from .tensor import ALIGNMENT, Tensor, _memory, empty, hand_over, require_writable
+from .tensor import ALIGNMENT, empty, plain, require_writable
 
 FORMATS: dict[str | Format, Format] = {
     **{kind.name.lower(): kind for kind in Format if kind},
@@ -36,9 +39,26 @@ class Cache:
     rows between pages, 0: page_tokens. width: values per token of row_* and state_*; 0: the format's own, or
     the last dimension of `data`. scale: of the per-tensor formats, value = code * scale: a number, or an f32
     array of one element on the device.
+
+    Attributes: array (the memory), format, device, abi (the C struct), and layout: what Cache takes besides
+    the memory, so that `Cache(cache.array, **cache.layout)` is the same cache.
+
+    copy.copy gives a second cache over the same memory. copy.deepcopy and pickle copy the memory, of NumPy,
+    PyTorch or CuPy, without what lies between the pages. See also `grow`.
     """
 
-    __slots__ = ("array", "_owner", "_scale", "abi", "format", "device", "_packed", "_sizing", "_in_flight")
+    __slots__ = (
+        "array",
+        "layout",
+        "_owner",
+        "_scale",
+        "abi",
+        "format",
+        "device",
+        "_packed",
+        "_sizing",
+        "_in_flight",
+    )
 
     def __init__(
         self,
@@ -54,9 +74,10 @@ class Cache:
         scale=None,
     ):
         self.format = one_of("cache.format", format, FORMATS)
-        address, item, own, device_type, index, shape, strides, _, self._owner = _memory(data, "cache.data")
-        self.array, self.device = data.array if type(data) is Tensor else data, (device_type, index)
-        self._check_dtype(own)
+        memory = library_of(data, "cache.data").memory(data, "cache.data")
+        shape, strides, item, self._owner = memory.shape, memory.strides, memory.item, memory.owner
+        self.array, self.device = plain(data), (memory.device_type, memory.device)
+        self._check_dtype(memory.dtype)
         if not width and self.format in _ROWS:
             if len(shape) < 2 or item != _dtypes.ITEM_BYTES[_ROWS[self.format]]:
                 raise invalid(
@@ -64,10 +85,10 @@ class Cache:
                 )
             width = shape[-1]
         self.abi = _abi.Cache(
-            data=address,
+            data=memory.address,
             format=self.format,
-            device_type=device_type,
-            device_index=index,
+            device_type=memory.device_type,
+            device_index=memory.device,
             width=integer("cache.width", width),
             page_tokens=integer("cache.page_tokens", page_tokens),
             page_rows=integer("cache.page_rows", page_rows),
@@ -79,9 +100,31 @@ class Cache:
             page_stride_bytes = integer("cache.page_stride_bytes", page_stride_bytes, 64)
         self._set_scale(scale)
         self._set_pages(shape, strides, item, pages, page_stride_bytes)
+        self.layout = self._layout(shape, strides, item, None if self._scale is None else plain(scale))
         self._packed = bytes(self.abi)
         self._sizing = self._without_addresses()
-        self._in_flight = tuple in (type(self._owner), type(self._scale))  # see hand_over
+        self._in_flight = Loan in (type(self._owner), type(self._scale))  # see hand_over
+
+    def _layout(self, shape, strides, item, scale_array):
+        """What Cache takes besides the memory.
+
+        The values are plain Python, but for a scale on the device: compiled code reads them, and some
+        versions of PyTorch's compiler (2.11) cannot read the fields of a ctypes struct.
+        """
+        abi = self.abi
+        layout = {"format": self.format.name.lower(), "page_tokens": abi.page_tokens}
+        # The compiler may pass on a copy with other strides, so what the array's shape says is left out.
+        by_shape = len(shape) > 1 and shape[0] == abi.pages and not abi.row_stride_bytes
+        if not by_shape or abi.page_stride_bytes not in (0, strides[0] * item):
+            layout["pages"] = abi.pages
+            layout["page_stride_bytes"] = abi.page_stride_bytes
+            layout["row_stride_bytes"] = abi.row_stride_bytes
+        for field in ("width", "page_rows", "scale"):
+            if value := getattr(abi, field):
+                layout[field] = value
+        if scale_array is not None:
+            layout["scale"] = scale_array
+        return layout
 
     def _without_addresses(self):
         """What sizes of workspaces depend on: the description but for where memory lies."""
@@ -111,12 +154,14 @@ class Cache:
         elif isinstance(scale, (int, float, np.number)):
             self.abi.scale = scale
         else:
-            address, _, dtype, *device, shape, _, _, self._scale = _memory(scale, "cache.scale")
-            if dtype is not Dtype.F32 or any(extent != 1 for extent in shape):
-                raise invalid("cache.scale", f"{dtype} {list(shape)}", "one f32")
-            if tuple(device) != self.device:
-                raise invalid("cache.scale", f"device {device}", f"device {list(self.device)}, the cache's")
-            self.abi.scale_device = address
+            memory = library_of(scale, "cache.scale").memory(scale, "cache.scale")
+            if memory.dtype is not Dtype.F32 or any(extent != 1 for extent in memory.shape):
+                kind = "raw memory" if memory.dtype is None else memory.dtype.name.lower()
+                raise invalid("cache.scale", f"{kind} {list(memory.shape)}", "one f32")
+            device = memory.device_type, memory.device
+            if device != self.device:
+                raise invalid("cache.scale", f"device {device}", f"device {self.device}, that of the cache")
+            self._scale, self.abi.scale_device = memory.owner, memory.address
 
     def _set_pages(self, shape, strides, item, pages, page_stride_bytes):
         in_pages = len(shape) > 1 and pages is None
@@ -155,11 +200,16 @@ class Cache:
 
     def _used_bytes(self):
         """Bytes up to the end of the last record: a view may end before the padding of the last page."""
-        abi, record = self.abi, self._record_bytes()
-        if not abi.pages:
-            return 0
-        last_page = (abi.page_tokens - 1) * (abi.row_stride_bytes or record) + record
-        return self.bytes - _bytes(abi, pages=1) + last_page
+        return self.bytes - _bytes(self.abi, pages=1) + self._page_bytes() if self.abi.pages else 0
+
+    def _page_bytes(self):
+        """Bytes of a page up to the end of its last record."""
+        record = self._record_bytes()
+        return (self.abi.page_tokens - 1) * (self.abi.row_stride_bytes or record) + record
+
+    def _page_stride(self):
+        """Bytes between pages."""
+        return self.abi.page_stride_bytes or _bytes(self.abi, pages=1)
 
     def _record_bytes(self):
         # 72 tokens fill a page of any format without padding (fp8_584: 73 rows of 576 bytes).
@@ -186,12 +236,14 @@ class Cache:
 
     @property
     def capacity(self):
-        """Rows at or past it are holes."""
+        """The number of rows. A row from this number on is a hole."""
         return max(0, (self.pages - 1) * (self.abi.page_rows or self.page_tokens) + self.page_tokens)
 
     @classmethod
-    def empty(cls, format, pages, page_tokens, *, width=0, like=None, scale=None):
-        """A cache of zeros in new memory: of the library and on the device of `like`, by default NumPy."""
+    def empty(cls, format, pages, page_tokens, *, width=0, like=None, context=None, scale=None):
+        """A cache of zeros in new memory: of the library and on the device of `like`; without one, where
+        `context` runs: of NumPy, on a GPU of PyTorch or else CuPy. By default on the CPU.
+        """
         kind = one_of("cache.format", format, FORMATS)
         abi = _abi.Cache(
             format=kind,
@@ -202,15 +254,73 @@ class Cache:
         )
         size = c.c_size_t()
         check(lib.smla_cache_bytes(c.byref(abi), c.byref(size)))
-        data = empty(np.empty(0) if like is None else like, (size.value,), "u8")
-        if "torch" in sys.modules and isinstance(data, sys.modules["torch"].Tensor):
-            data.zero_()
-        else:
-            data[:] = 0
+        if like is None:
+            like = on_device((DeviceType.CPU, 0) if context is None else context.device)
+        data = empty(like, (size.value,), "u8")
+        data[...] = 0
         return cls(data, kind, page_tokens, width=width, pages=pages, scale=scale)
 
+    def grow(self, pages):
+        """Moves the cache to new memory of `pages` pages in all.
+
+        Rows keep their numbers and contents, and the new pages are zeros. `array` is new, of the same library
+        and device. Views of the old array, and caches that share it, keep the old memory and see nothing of
+        what is written here from now on. A CUDA graph keeps it too: capture it again. Doubling the pages
+        keeps the total cost of copying in proportion to the tokens.
+        """
+        pages = integer("pages", pages, 64)
+        if pages < self.pages:
+            raise invalid("pages", pages, f"{self.pages} or more, as the cache has them")
+        if pages > self.pages:
+            self._become(self._moved(pages))
+
+    def _become(self, other):
+        for name in self.__slots__:
+            setattr(self, name, getattr(other, name))
+        return self
+
+    def __copy__(self):
+        other = Cache.__new__(Cache)._become(self)
+        other.abi = _abi.Cache.from_buffer_copy(self.abi)
+        return other
+
+    def __deepcopy__(self, memo):
+        return self._moved(self.pages, copy_scale=True)
+
+    def __reduce__(self):
+        moved = self._moved(self.pages, copy_scale=True)
+        return _restored, (moved.array, moved.layout)
+
+    def _moved(self, pages, copy_scale=False):
+        """A cache of `pages` pages, at least its own, in new memory: with the same contents, then zeros."""
+        library = library_of(self.array)
+        memory = library.memory(self.array, "cache.data")
+        item, shape = memory.item, memory.shape
+        used = -(-self._page_bytes() // item)
+        step = _bytes(self.abi, pages=1, page_stride_bytes=0) // item  # between new pages
+        if (self._page_stride() % item) or step * item < self._page_bytes():
+            raise invalid("cache.page_stride_bytes", self._page_stride(), f"a multiple of {item} bytes")
+        page, layout = shape[1:], dict(self.layout)
+        elements = math.prod(page)
+        by_shape = "pages" not in layout and elements <= step
+        if by_shape and (self.pages < 2 or memory.strides[0] == elements):
+            step = elements  # as it was: dense, maybe without the padding of packed pages
+        flat = library.zeros(self.array, (pages * step,))
+        if self.pages:
+            target = library.strided(flat, (self.pages, used), (step, 1))
+            target[...] = library.strided(self.array, (self.pages, used), (self._page_stride() // item, 1))
+        if by_shape:
+            flat = library.strided(flat, (pages, *page), (step, *dense(page)))
+        else:
+            layout.update(pages=pages, page_stride_bytes=0)
+        if copy_scale and self._scale is not None:
+            scale = layout["scale"]
+            layout["scale"] = library_of(scale).zeros(scale, scale.shape)
+            layout["scale"][...] = scale
+        return Cache(flat, **layout)
+
     def _hand_over(self, name, keep, stream):
-        """Has `stream` wait for what its library still has in flight there, where that can be known."""
+        """Makes `stream` wait for what the memory's library still has in flight, where DLPack tells."""
         if self._in_flight:
             hand_over(self._owner, self.device, f"{name}.data", keep, stream)
             hand_over(self._scale, self.device, f"{name}.scale", keep, stream)
@@ -232,6 +342,10 @@ _WIDTHS = {
     Format.INDEX_FP8_132: 128,
     Format.INDEX_MXFP4_68: 128,
 }
+
+
+def _restored(array, layout):
+    return Cache(array, **layout)
 
 
 def _bytes(abi, **changes):

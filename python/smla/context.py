@@ -1,17 +1,17 @@
 """Contexts (an engine and its threads) and workspaces."""
 
 import ctypes as c
+import itertools
 import json
 import threading
 import weakref
 
-import numpy as np
-
 from . import _abi
 from ._abi import DeviceType, Engine, Isa
+from ._arrays import is_capturing, library_of, on_device
 from ._library import check, lib, sized_text
 from .errors import InvalidArgument, integer, invalid, one_of
-from .tensor import _memory, empty, is_capturing
+from .tensor import empty
 
 _HEADER = 4096
 _ALIGNMENT = 64
@@ -25,13 +25,14 @@ _ISAS: dict[str | Isa, Isa] = {**{kind.name.lower(): kind for kind in Isa}, **{k
 class Workspace:
     """Scratch memory that grows to what calls need. Serves one call at a time.
 
-    context: whose calls it serves. like: an array whose library and device it allocates with; None: NumPy.
-    budget: bytes that stages which can loop keep their scratch within; 0: as much as pays.
+    context: whose calls it serves. like: an array whose library and device it allocates with; None: NumPy,
+    on a GPU PyTorch or else CuPy. budget: bytes of scratch for a stage that can work in several
+    passes; 0: as many as make it fast.
     """
 
     def __init__(self, context, like=None, budget=0):
         self._context, self._budget = context, integer("workspace.budget", budget, 64, least=0)
-        self._like = np.empty(0, "uint8") if like is None else _without_memory(like)
+        self._like = on_device(context.device) if like is None else _without_memory(like)
         self._memory, self.abi, self._outgrown = None, _abi.Workspace(), []
 
     @property
@@ -39,12 +40,12 @@ class Workspace:
         return self.abi.bytes
 
     def reserve(self, size, stream=None):
-        """At least `size` bytes from now on. Addresses change when it grows."""
+        """Grows to at least `size` bytes. Growing moves the memory."""
         if size <= self.abi.bytes:
             return
         size = max(size, _HEADER)
         if stream is not None:
-            # A CUDA graph may hold the old address: it stays alive. Doubling bounds what that costs.
+            # A CUDA graph may use the old memory, so it is kept. Doubling bounds what that costs.
             size = max(size, 2 * self.abi.bytes)
             self._outgrown.append(self._memory)
         try:
@@ -57,19 +58,19 @@ class Workspace:
                 "one over a library that smla allocates with: "
                 "context.workspace(like=an array of PyTorch or CuPy)",
             ) from None
-        address, *_ = _memory(memory, "workspace")
+        address = library_of(memory).memory(memory, "workspace").address
         aligned = (address + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
         grown = _abi.Workspace(aligned, size)
         check(lib.smla_workspace_init(self._context.handle, grown, stream))
         self._memory, self.abi = memory, grown
 
     def reset(self, stream=None):
-        """Zeroes the counters, which a call that broke off may have left as they were."""
+        """Zeroes the counters. A call that failed half-way may have left them set."""
         if self.abi.data:
             check(lib.smla_workspace_init(self._context.handle, self.abi, stream))
 
     def read_error(self, stream=None):
-        """The first bad index that calls met here since the last reading, as a dict; None if there is none.
+        """The first bad index that calls with this workspace met since the last reading: a dict, or None.
 
         For contexts with check_indices. Keys: kind, stage, token, column, value (smla/stages.h).
         """
@@ -96,13 +97,19 @@ def _without_memory(like):
         return like
 
 
+# Contexts by their ids, which stand for them in a compiled graph.
+_ids = itertools.count(1)
+_by_id: weakref.WeakValueDictionary[int, "Context"] = weakref.WeakValueDictionary()
+
+
 class Context:
     """The engine that runs calls, and its threads. Any thread may call.
 
-    engine: "auto", "reference", "cpu", "cuda_mma". isa: of the cpu engine ("scalar" ... "avx512_bf16").
-    threads: 0: one per core that the process may use. device: of CUDA engines.
+    engine: "auto", "reference", "cpu", "cuda". isa: of the cpu engine ("scalar" ... "avx512_bf16").
+    threads: 0: one per core that the process may use (torch.set_num_threads does not change it).
+    device: of the CUDA engine.
     batch_invariant: a token's bits never depend on what else is in the batch.
-    kernel: demands kernels by name, "attend=cpu_avx512_bf16_576".
+    kernel: demands kernels by name, "attend=cpu_avx512_bf16_attend_576".
     check_indices: calls note the first bad index for Workspace.read_error (slower).
     """
 
@@ -131,6 +138,10 @@ class Context:
         handle = c.c_void_p()
         check(lib.smla_context_create(c.byref(args), c.byref(handle)))
         self.handle = handle.value
+        self.id = next(_ids)
+        _by_id[self.id] = self
+        is_cpu = self.description.startswith(("cpu", "reference"))
+        self.device = (int(DeviceType.CPU), 0) if is_cpu else (int(DeviceType.CUDA), args.device_index)
         self._close = weakref.finalize(self, lib.smla_context_destroy, self.handle)
         self._close.atexit = False  # other objects may still use it while the interpreter ends
         self._own = threading.local()
@@ -151,8 +162,8 @@ class Context:
         key = (stream or 0, type(like).__module__ == "torch")
         workspace = held.get(key)
         if workspace is None or workspace.abi.bytes < size:
-            # Made inside a capture, its counters would be zeroed when the graph runs, not before calls
-            # outside it: such memory belongs to this one call of the graph.
+            # During a capture the zeroing of the counters becomes part of the graph, so they are not zero
+            # before it runs: such a workspace serves this one call of the graph alone.
             passing = stream is not None and is_capturing()
             if workspace is None or passing:
                 workspace = Workspace(self, like)
@@ -169,7 +180,7 @@ class Context:
         return None
 
     def explain(self, stage, args):
-        """Why the kernel of a prepared call, and why not the others: a dict."""
+        """Which kernel takes a call with these filled arguments: the dict of explain_call."""
         kind = one_of("stage", stage, {item.name.lower(): item for item in _abi.Stage})
         return json.loads(
             sized_text(
@@ -200,9 +211,28 @@ def default_context(device=(DeviceType.CPU, 0)):
         with _defaults_lock:
             if key not in _defaults:
                 _defaults[key] = (
-                    Context("cpu") if key[0] == DeviceType.CPU else Context("cuda_mma", device=key[1])
+                    Context("cpu") if key[0] == DeviceType.CPU else Context("cuda", device=key[1])
                 )
     return _defaults[key]
+
+
+def set_default_context(context):
+    """Makes `context` the default one of its device, for calls of every thread that name no context.
+
+    Layers and backends keep the context that they were made with.
+    """
+    if not isinstance(context, Context):
+        raise invalid("context", type(context).__name__, "a smla.Context")
+    with _defaults_lock:
+        _defaults[context.device] = context
+
+
+def context_of(number):
+    """The context with this id; it has to be alive."""
+    try:
+        return _by_id[number]
+    except KeyError:
+        raise invalid("context", number, "the id of a smla.Context that is still alive") from None
 
 
 def _parse_device(text):

@@ -81,7 +81,20 @@ _BY_STATUS = {
 }
 
 
+# (got, what `wanted` begins with): what to do. PyTorch's defaults are i64, and weights are often bf16.
+_CONVERSIONS = {
+    ("i64", "i32"): "x.int() of PyTorch, x.astype('int32') of NumPy",
+    ("bf16", "f32"): "x.float() of PyTorch",
+    ("f16", "f32"): "x.float() of PyTorch, x.astype('float32') of NumPy",
+    ("f64", "f32"): "x.float() of PyTorch, x.astype('float32') of NumPy",
+}
+
+
 def from_status(status, message, field, got, wanted):
+    """The exception for a status. Of a wrong dtype it also says how to convert: smla casts nothing."""
+    if field.endswith(".dtype"):
+        if how := _CONVERSIONS.get((got, wanted.split(" ")[0])):
+            message += f"; convert it: {how}"
     return _BY_STATUS[status](message, field, got, wanted)
 
 

@@ -1,12 +1,16 @@
-"""Attention layers of a checkpoint: hidden states in, hidden states out."""
+"""Attention layers of a checkpoint or of tensors in memory: hidden states in, hidden states out."""
 
 import ctypes as c
+import json
 import os
+import re
 import struct
 import weakref
+from collections.abc import Mapping
 
 from . import _abi, _views
-from ._abi import Group, LayerKind
+from ._abi import Format, Group, LayerKind, WeightStorage
+from ._arrays.interface import PACKED
 from ._dtypes import parse
 from ._fill import Struct
 from ._library import check, lib
@@ -15,7 +19,7 @@ from .context import default_context
 from .errors import invalid, one_of
 from .plan import GROUPS
 from .stages._outputs import new, rank
-from .tensor import device_of, dtype_of, plain, shape_of, stream_of
+from .tensor import describe, device_of, dtype_of, plain, shape_of, stream_of
 
 _LAYER = Struct(_abi.LayerArgs)
 _SESSION = Struct(_abi.SessionArgs)
@@ -23,45 +27,88 @@ _STEP = Struct(_abi.LayerStep, ["out", "topk", *[f"{group}.cache" for group in G
 _SESSION_STEP = Struct(_abi.SessionStep, ["out"])
 _REQUEST = struct.Struct("=ii")
 assert _REQUEST.size == c.sizeof(_abi.StepRequest)
+_STORAGE = {kind.name.lower(): kind for kind in WeightStorage}
 
 
 class Layer:
-    """One attention layer. Layer.from_pretrained reads it; `forward` runs it over caches that you own,
-    `session` gives it caches of its own.
+    """One attention layer. Layer.from_pretrained reads it, Layer.from_tensors takes weights that you hold.
+    `forward` runs it over caches that you own, `session` gives it caches of its own. A layer never changes:
+    its copies are itself. It cannot be pickled.
     """
 
-    def __init__(self, handle, context):
+    def __init__(self, handle, context, weights=None):
         self.handle, self.context = handle, context
-        weakref.finalize(self, _release, lib.smla_layer_close, handle, context).atexit = False
+        holds = (context, weights)  # borrowed weights
+        weakref.finalize(self, _release, lib.smla_layer_destroy, handle, holds).atexit = False
         self._groups = frozenset(self.info["plan_groups"])
 
     @classmethod
-    def from_pretrained(cls, folder, layer, *, config=None, activations="f32", queries=None, context=None):
+    def from_pretrained(
+        cls, folder, layer, *, config=None, activations="f32", queries=None, weights="converted", context=None
+    ):
         """Layer `layer` of a checkpoint in Hugging Face layout.
 
         folder: with config.json and model.safetensors (or shards); or a .safetensors file, with `config`.
         activations: "f32", or "f64" with the reference engine. queries: what attention multiplies with, "f32"
-        or "bf16"; None: as activations. context: None: the default one of the CPU. One error lists every
-        missing or misshapen tensor (DataError).
+        or "bf16"; None: as activations. weights: "converted" holds matrices in the dtype of activations,
+        "as_stored" holds f32 and bf16 ones as they are. context: None: the default one of the CPU. One error
+        lists every missing or misshapen tensor (DataError).
         """
-        context = default_context() if context is None else context
-        args = _LAYER.fill(
-            {
-                "layer": layer,
-                "activations": parse(activations, "activations"),
-                "queries": parse(queries or activations, "queries"),
-            },
-            [],
-        )
+        args = _layer_args(layer, activations, queries, weights)
         args.checkpoint = os.fsencode(folder)
         args.config = None if config is None else os.fsencode(config)
+        return cls._create(args, context)
+
+    @classmethod
+    def from_tensors(
+        cls, config, tensors, layer=0, *, activations="f32", queries=None, weights="as_stored", context=None
+    ):
+        """Layer `layer` of weights in memory, without a second copy of them where none is needed.
+
+        config: a dict, a configuration of transformers, or the path of a config.json.
+        tensors: {name: array}, under the names of a checkpoint (model.layers.0.self_attn.o_proj.weight), such
+        as a model's state_dict(); those of other layers are left alone. Quantised matrices bring their
+        scales.
+        activations, queries, weights, context: as in from_pretrained.
+
+        Borrowed: dense f32 and bf16 matrices, and dense f32 vectors, that lie where the layer runs. The layer
+        keeps them alive and computes with what stands in them at each call: they must not be written during
+        one. All other weights are copied here: f16, quantised or strided ones, vectors of bf16, and with
+        weights="converted" all that have another dtype than activations. info tells how many bytes are
+        borrowed. A GPU's tensors are not checked for values that are not finite.
+        """
+        args, keep = _layer_args(layer, activations, queries, weights), []
+        if isinstance(config, Mapping):
+            args.config_json = json.dumps(dict(config)).encode()
+        elif hasattr(config, "to_json_string"):
+            args.config_json = config.to_json_string(use_diff=False).encode()
+        else:
+            args.config = os.fsencode(config)
+        listed = _named_tensors(tensors, layer, keep)
+        args.tensors, args.tensor_count = c.addressof(listed), len(listed)
+        return cls._create(args, context, keep)
+
+    @classmethod
+    def _create(cls, args, context, keep=None):
+        context = default_context() if context is None else context
         handle = c.c_void_p()
-        check(lib.smla_layer_open(context.handle, c.byref(args), c.byref(handle)))
-        return cls(handle.value, context)
+        check(lib.smla_layer_create(context.handle, c.byref(args), c.byref(handle)))
+        return cls(handle.value, context, keep)
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        raise TypeError("a smla.Layer cannot be pickled: open it again, with from_pretrained or from_tensors")
 
     @property
     def info(self):
-        """kind, hidden_size, heads, kv_width, index_width, topk, window, ratio, plan_groups: a dict."""
+        """kind, hidden_size, heads, kv_width, index_width, topk, window, ratio, plan_groups, weight_bytes,
+        borrowed_bytes: a dict.
+        """
         out = _abi.LayerInfo(struct_size=c.sizeof(_abi.LayerInfo))
         check(lib.smla_layer_get_info(self.handle, c.byref(out)))
         info = {name: getattr(out, name) for name, _ in out._fields_ if name != "struct_size"}
@@ -132,8 +179,12 @@ class Session:
 
     kv_format, index_format: record formats; None: row_f32 (row_f64 with f64 activations), and index_fp8_132
     beside quantised ones. page_tokens: per page. max_requests, max_tokens (per request), max_step_tokens (of
-    all requests in a step): sized once. kv_scale: of per-tensor formats. stage_budget: bytes of scratch that
-    a stage may use, 0: as much as pays.
+    all requests in a step): caches and scratch are made for these; resize() changes them. kv_scale: of
+    per-tensor formats. stage_budget: bytes of scratch that a stage may use, 0: as much as pays.
+    rewind_tokens: V4 alone: tokens that truncate() may take off beyond those of the last step.
+
+    copy.deepcopy(session) is session.clone(): the layer is shared, the caches are copied. A session cannot be
+    pickled, as its caches are no files: keep the tokens and feed them again.
     """
 
     def __init__(
@@ -148,6 +199,7 @@ class Session:
         max_step_tokens=512,
         kv_scale=1.0,
         stage_budget=0,
+        rewind_tokens=0,
     ):
         def format_of(name, field):
             return 0 if name is None else one_of(field, name, FORMATS)
@@ -162,13 +214,17 @@ class Session:
                 "max_step_tokens": max_step_tokens,
                 "kv_scale": kv_scale,
                 "stage_budget": stage_budget,
+                "rewind_tokens": rewind_tokens,
             },
             [],
         )
         handle = c.c_void_p()
         check(lib.smla_session_create(layer.handle, c.byref(args), c.byref(handle)))
-        self.handle, self.layer = handle.value, layer
-        weakref.finalize(self, _release, lib.smla_session_destroy, self.handle, layer).atexit = False
+        self._own(handle.value, layer)
+
+    def _own(self, handle, layer):
+        self.handle, self.layer = handle, layer
+        weakref.finalize(self, _release, lib.smla_session_destroy, handle, layer).atexit = False
 
     def forward(self, hidden, requests=None, *, out=None, rope_positions=None, forced_topk=None):
         """One step. Arrays lie in host memory or on the context's device.
@@ -199,7 +255,9 @@ class Session:
 
     @property
     def topk(self):
-        """Selection of the last step, [T,k] i32: a copy. None without an indexer."""
+        """Selection of the last step, if it had no forced_topk: [T,k] i32, a copy. None without an
+        indexer.
+        """
         out = _abi.Tensor()
         check(lib.smla_session_topk(self.handle, c.byref(out)))
         view = _views.view(out, self)
@@ -212,8 +270,68 @@ class Session:
         return out.value
 
     def end_request(self, request=0):
-        """Gives the request's pages back."""
+        """Forgets all tokens of a request; its pages serve others."""
         check(lib.smla_session_end_request(self.handle, request))
+
+    def truncate(self, tokens, request=0):
+        """Forgets all but the first `tokens` tokens of a request, after rejected speculation: the next step
+        has the bits of a session that never saw the others. Any length in V3.2 and GLM. V4 keeps a window
+        alone: at least the length before the last step, less rewind_tokens, or 0.
+        """
+        check(lib.smla_session_truncate(self.handle, request, tokens))
+
+    def copy_request(self, source, target):
+        """Request `target` drops what it holds and holds what `source` holds, in pages of its own."""
+        check(lib.smla_session_copy_request(self.handle, source, target))
+
+    def reorder(self, sources):
+        """Beam search: request i holds what request sources[i] held before; requests behind the list stay.
+        A request may be named often; pages are copied only then.
+        """
+        try:
+            listed = [int(source) for source in sources]
+            packed = (c.c_int32 * len(listed)).from_buffer_copy(struct.pack(f"={len(listed)}i", *listed))
+        except (struct.error, TypeError, ValueError):
+            raise invalid("sources", repr(sources), "numbers of requests") from None
+        check(lib.smla_session_reorder(self.handle, packed, len(listed)))
+
+    def clone(self, **maxima):
+        """Another session of the same layer that holds the same requests.
+
+        maxima: max_requests, max_tokens, max_step_tokens, rewind_tokens or stage_budget, where they are to
+        differ.
+        """
+        handle = c.c_void_p()
+        check(lib.smla_session_clone(self.handle, c.byref(_maxima(maxima)), c.byref(handle)))
+        out = object.__new__(type(self))
+        out._own(handle.value, self.layer)
+        return out
+
+    def resize(self, **maxima):
+        """Other maxima for the same requests, to grow beyond max_tokens: as clone() takes them. For the time
+        of the call the old caches stand beside the new.
+        """
+        check(lib.smla_session_resize(self.handle, c.byref(_maxima(maxima))))
+
+    @property
+    def options(self):
+        """What it was made with, defaults filled in: a dict."""
+        out = _abi.SessionArgs(struct_size=c.sizeof(_abi.SessionArgs))
+        check(lib.smla_session_get_args(self.handle, c.byref(out)))
+        hidden = ("struct_size", "reserved")
+        options = {name: getattr(out, name) for name, _ in out._fields_ if name not in hidden}
+        for name in ("kv_format", "index_format"):
+            options[name] = Format(options[name]).name.lower()
+        return options
+
+    def __deepcopy__(self, memo):
+        return self.clone()
+
+    def __reduce__(self):
+        raise TypeError(
+            "a smla.Session cannot be pickled or copied shallowly: copy.deepcopy(session) or session.clone() "
+            "copies its caches; to store a request, keep its tokens and feed them again"
+        )
 
     @property
     def cache_bytes(self):
@@ -229,6 +347,47 @@ class Session:
         caches, workspace = c.c_size_t(), c.c_size_t()
         check(lib.smla_session_bytes(self.handle, c.byref(caches), c.byref(workspace)))
         return caches.value, workspace.value
+
+
+_MAXIMA = ("max_requests", "max_tokens", "max_step_tokens", "rewind_tokens", "stage_budget")
+
+
+def _maxima(given):
+    for name in given:
+        one_of("options", name, dict.fromkeys(_MAXIMA))
+    return _SESSION.fill(given, [])
+
+
+def _layer_args(layer, activations, queries, weights):
+    return _LAYER.fill(
+        {
+            "layer": layer,
+            "activations": parse(activations, "activations"),
+            "queries": parse(queries or activations, "queries"),
+            "weights": one_of("weights", weights, _STORAGE),
+        },
+        [],
+    )
+
+
+def _named_tensors(tensors, layer, keep):
+    """An array of smla_named_tensor: those of one layer. What it points to goes to `keep`."""
+    if not isinstance(tensors, Mapping):
+        raise invalid("tensors", type(tensors).__name__, "a dict: {name: array}")
+    # MTP layers have numbers of their own. What else a model's layer has need not be kept, nor be readable.
+    own = re.compile(
+        rf"(?:.*\.)?(?:layers\.{layer}|mtp\.\d+)\.(?:self_attn|attn|input_layernorm|attn_norm)\."
+    )
+    listed = [(name, array) for name, array in tensors.items() if own.match(name)]
+    out = (_abi.NamedTensor * len(listed))()
+    for each, (name, array) in zip(out, listed):
+        detach = getattr(array, "detach", None)  # parameters of PyTorch
+        array = detach() if callable(detach) else array
+        address, rest = describe(array, f"tensors[{name!r}]", keep)
+        each.name = name.encode()
+        PACKED.pack_into(each, _abi.NamedTensor.tensor.offset, address, rest)
+        keep.append(array)
+    return out
 
 
 def _step_requests(requests):

@@ -17,8 +17,10 @@ _BATCH = Struct(_abi.PlanBatch)
 
 
 class PlanGroup(NamedTuple):
-    """A cache group of a step. block_table: [R,MB] i32. slots: [N] i64 or i32, row that each token writes, <
-    0: padding; None: looked up in the table. page_tokens: tokens (or entries) per page. page_rows: 0:
+    """A cache group of a step.
+
+    block_table: [R,MB] i32. slots: [N] i64 or i32, the row that each token writes, below 0: none; None:
+    looked up in the table. page_tokens: tokens (or entries) per page. page_rows: rows between pages, 0:
     page_tokens.
     """
 
@@ -29,7 +31,7 @@ class PlanGroup(NamedTuple):
 
 
 def group_bits(groups):
-    """SMLA_PLAN_* bits of names: "primary", "window", "compressed", "index", "state", "index_state"."""
+    """SMLA_GROUP_* bits of names: "primary", "window", "compressed", "index", "state", "index_state"."""
     return bits_of("groups", groups, GROUPS)
 
 
@@ -118,7 +120,7 @@ class Plan:
         weakref.finalize(self, _destroy, self.handle, context).atexit = False
 
     def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, stream=None, **groups):
-        """One step. A refused batch changes nothing.
+        """Builds the plan of a step. A refused batch changes nothing.
 
         query_start_loc: [R+1] i32, from 0. seq_lens: [R] i32, after this step. tokens: T with padding, 0:
         none. rope_positions: [N] i64 or i32; None: the order in the request. groups: primary=PlanGroup(...),
@@ -141,5 +143,5 @@ class Plan:
 
 
 def _destroy(handle, _context):
-    """The context that the fields lie with must not go first."""
+    """Destroys a plan. The last argument keeps alive the context whose memory it uses."""
     lib.smla_plan_destroy(handle)

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 from . import _abi
 from ._abi import Dtype
+from ._arrays.interface import PACKED
 from ._fill import Struct
 from ._library import check, lib
 from .errors import invalid
 from .stages import _outputs
-from .tensor import PACKED, Array, describe, empty, require_writable, shape_of
+from .tensor import Array, describe, empty, require_writable, shape_of
 
 _ARGS = {
     "request_rows": Struct(_abi.RequestRowsArgs, ["rows", "counts"]),
@@ -61,7 +62,7 @@ def request_rows(
     rows: Array | None = None,
     counts: Array | None = None,
 ) -> Rows:
-    """rows[t,j] = row of positions[t,j] through the block table of the token's request; -1 past the table.
+    """rows[t,j] = the row of positions[t,j] by the block table of the token's request; -1 past the table.
 
     positions: [T,K]. request_of_token: [T]. block_table: [R,MB]. compact: moves holes behind the rows. ranks,
     rank, interleave: a context-parallel rank keeps positions with (p / interleave) % ranks == rank, in its
@@ -96,8 +97,9 @@ def request_rows(
 def split_context(
     positions: Array, context_lens: Array, *, context_rows: Array | None = None, new_rows: Array | None = None
 ) -> tuple[Array, Array]:
-    """Positions below context_lens[t], and the others as position - context_lens[t]; -1 where it is the
-    other's.
+    """Splits positions at context_lens[t]: those below it, and the others minus it.
+
+    A column that belongs to the one result is -1 in the other.
 
     positions: [T,K]. context_lens: [T]. Returns (context_rows, new_rows), each [T,K].
     """
@@ -146,8 +148,8 @@ def combined_rows(
     lens: Array | None = None,
 ) -> Rows:
     """Rows of prefill tokens in a gathered workspace of `stride` rows per request: compressed entries first,
-    then from `entries` on the last gather_lens[b] tokens. A row: the entries selected, at once the window,
-    then -1.
+    then from `entries` on the last gather_lens[b] tokens. A row of the result lists the selected entries,
+    immediately followed by the window rows, then -1.
 
     selected: [T,>=topk], or None with topk 0 (then tokens: T). query_start_loc: [B+1], from any base.
     seq_lens, gather_lens: [B]. columns: of the result, by default topk + window rounded up to 128. Returns

@@ -7,8 +7,6 @@ import re
 from source import sample
 
 ORDER = ("core", "formats", "ops", "plan", "linear", "engines", "backends", "model", "layers", "api")
-# Engines know their own folder, what all engines share, and what all CUDA engines share.
-SHARED_BY_ENGINES = {"cuda_mma": ("cuda_common",)}
 FOREIGN = ("torch/", "pybind11/", "Python.h", "numpy/")
 PUBLIC_MAY_USE = re.compile(r"smla/[a-z_]+\.(h|hpp)|[a-z_0-9]+(\.h)?")
 INTRINSICS = re.compile(r"(imm|x86|xmm|emm|amm|avx\w*)intrin\.h")
@@ -30,6 +28,10 @@ def _project_include(file, target, paths):
     if parts[0] != "src":
         own = ["/".join(parts[:n]) + "/" + target for n in range(1, len(parts))]
         own += ["tools/" + target, "bench/" + target]  # tests check the tools' parts, which show measurements
+        if parts[:2] == ["tools", "smla"]:
+            own.append("tools/smla/common/" + target)
+        if target.startswith("kit/"):
+            own.append("tests/" + target)  # what tests, fuzzers and `smla verify` share
         if "src/" + target in paths or any(path in paths for path in own):
             return None
         return f'"{target}" is neither in src/, tools/ or bench/ nor beside the file'
@@ -41,7 +43,7 @@ def _project_include(file, target, paths):
     if ORDER.index(there) > ORDER.index(here):
         return f'"{target}": {there} lies right of {here}'
     mine, theirs = _engine(parts), _engine(["src"] + target.split("/"))
-    if mine and theirs and theirs != mine and theirs not in SHARED_BY_ENGINES.get(mine, ()):
+    if mine and theirs and theirs != mine:
         return f'"{target}": engine {mine} must not know engine {theirs}'
     return None
 
@@ -79,8 +81,8 @@ def check(files):
 
 _TREE = [sample(path, "") for path in (
     "src/core/a.h", "src/ops/b.h", "src/ops/x/c.h", "src/api/d.h", "src/engines/run.h", "src/engines/cpu/e.h",
-    "src/engines/cuda_mma/f.h", "src/engines/cuda_common/g.h", "include/smla/types.h", "tests/util.h",
-    "tools/golden/h.h", "bench/i.h")]
+    "src/engines/cuda/f.h", "src/engines/cuda/common/g.h", "include/smla/types.h", "tests/util.h",
+    "tests/kit/j.h", "tools/golden/h.h", "bench/i.h")]
 
 
 def _case(path, text):
@@ -98,16 +100,18 @@ BAD = [
     (_case("src/ops/z.cpp", "#include <immintrin.h>"), "intrinsics only"),
     (_case("src/api/z.cpp", "#include <torch/all.h>"), "knows Python or Torch"),
     (_case("src/other/z.cpp", '#include "core/a.h"'), "not in the order"),
-    (_case("src/engines/cpu/z.cpp", '#include "engines/cuda_mma/f.h"'), "must not know engine cuda_mma"),
+    (_case("src/engines/cpu/z.cpp", '#include "engines/cuda/f.h"'), "must not know engine cuda"),
     (_case("include/smla/z.h", '#include "types.h"'), "public headers include <smla/"),
     (_case("include/smla/z.h", "#include <fmt/core.h>"), "only the standard library"),
     (_case("tests/core/z.cpp", '#include "missing.h"'), "neither in src/,"),
+    (_case("tools/golden/z.cpp", '#include "util.h"'), "neither in src/,"),
 ]
 GOOD = [
     _case("src/ops/x/z.cpp", '#include "ops/x/c.h"\n#include "core/a.h"\n#include <smla/types.h>\n'),
-    _case("src/engines/cuda_mma/z.cu", '#include "engines/cuda_common/g.h"\n#include "engines/run.h"'),
+    _case("src/engines/cuda/z.cu", '#include "engines/cuda/common/g.h"\n#include "engines/run.h"'),
     _case("src/engines/cpu/dot_avx2.cpp", "#include <immintrin.h>"),
     _case("include/smla/z.hpp", "#include <smla/types.h>\n#include <string>\n#include <stdint.h>"),
     _case("tests/core/z.cpp", '#include "api/d.h"\n#include "util.h"\n#include <gtest/gtest.h>'),
     _case("tests/util.h", '#include "core/a.h"\n#include "golden/h.h"\n#include "i.h"'),
+    _case("tools/golden/z.cpp", '#include "kit/j.h"'),
 ]

@@ -1,6 +1,7 @@
 #include "api/guard.h"
-#include "backends/metadata.h"
-#include "backends/select.h"
+#include "backends/gate.h"
+#include "backends/metadata/metadata.h"
+#include "backends/registry.h"
 
 #include <smla/backend.h>
 
@@ -27,18 +28,18 @@ std::string lines(const std::vector<std::string>& reasons) {
     return out;
 }
 
-nlohmann::json as_json(const Selection& selection) {
+nlohmann::json as_json(const BackendChoice& choice) {
     nlohmann::json candidates = nlohmann::json::array();
-    for (const BackendVerdict& verdict : selection.verdicts)
+    for (const BackendVerdict& verdict : choice.verdicts)
         candidates.push_back({{"backend", verdict.backend->name},
-                              {"chosen", verdict.backend == selection.backend},
+                              {"chosen", verdict.backend == choice.backend},
                               {"can_serve", verdict.refusals.empty()},
                               {"refusals", verdict.refusals},
                               {"original", verdict.published}});
-    return {{"backend", selection.backend ? nlohmann::json(selection.backend->name) : nlohmann::json()},
-            {"forced", !selection.forced.empty()},
-            {"engine", selection.engine.name},
-            {"engine_refusal", selection.engine.refusal},
+    return {{"backend", choice.backend ? nlohmann::json(choice.backend->name) : nlohmann::json()},
+            {"forced", !choice.forced.empty()},
+            {"engine", choice.engine.name},
+            {"engine_refusal", choice.engine.refusal},
             {"candidates", candidates}};
 }
 
@@ -106,7 +107,7 @@ smla_status smla_backend_create(smla_context* context, const char* name, const s
         const DeviceInfo& device = made->instance.config.args.device;
         SMLA_CHECK(device.type == on.device().type(), "args.device", device_name(device),
                    text("what the context runs on: ", on.description()));
-        made->instance.place_on(on);
+        made->instance.context = &on;
         *out = made.release();
     });
 }
@@ -126,7 +127,7 @@ smla_status smla_backend_get_info(const smla_backend* backend, smla_backend_info
                  .page_tokens = on.config.args.page_tokens,
                  .window_page_tokens = on.config.hybrid() ? on.config.args.window_page_tokens : 0,
                  .reorder_threshold = on.threshold(),
-                 .padded_heads = on.backend->padded_heads(on.config),
+                 .padded_heads = padded_heads(*on.backend, on.config),
                  .graph_support = on.backend->graph_support};
     });
 }
@@ -146,7 +147,7 @@ smla_status smla_backend_metadata_create(const smla_backend* backend, smla_backe
         SMLA_CHECK(out, "out", "null", "where the metadata go");
         *out = nullptr;
         const BackendInstance& on = api::handle(backend, "backend").instance;
-        *out = new smla_backend_metadata{on.backend->metadata(on)};
+        *out = new smla_backend_metadata{on.metadata()};
     });
 }
 
@@ -155,16 +156,17 @@ void smla_backend_metadata_destroy(smla_backend_metadata* metadata) { delete met
 smla_status smla_backend_metadata_build(smla_backend_metadata* metadata, const smla_plan_batch* batch) {
     return api::guard([&] {
         const ExpectDevice device(SMLA_CPU, 0);
-        api::handle(metadata, "metadata").metadata->build(api::read_args(batch));
+        api::handle(metadata, "metadata").metadata->build(api::read_args(batch, "batch"));
     });
 }
 
-smla_status smla_metadata_field(const smla_backend_metadata* metadata, const char* name, smla_tensor* out) {
+smla_status smla_backend_metadata_field(const smla_backend_metadata* metadata, const char* name,
+                                        smla_tensor* out) {
     return api::guard([&] { api::give_field(*api::handle(metadata, "metadata").metadata, name, out); });
 }
 
-smla_status smla_metadata_fields(const smla_backend_metadata* metadata, const char* const** names,
-                                 int32_t* count) {
+smla_status smla_backend_metadata_fields(const smla_backend_metadata* metadata, const char* const** names,
+                                         int32_t* count) {
     return api::guard([&] { api::give_names(*api::handle(metadata, "metadata").metadata, names, count); });
 }
 

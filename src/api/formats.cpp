@@ -6,16 +6,84 @@
 
 using namespace smla;
 
-extern "C" smla_status smla_cache_bytes(const smla_cache* cache, size_t* bytes) {
+namespace {
+
+static_assert(int(Packing::row) == SMLA_PACKING_ROW && int(Packing::page) == SMLA_PACKING_PAGE);
+static_assert(int(ScaleKind::none) == SMLA_SCALE_NONE && int(ScaleKind::per_tensor) == SMLA_SCALE_PER_CACHE &&
+              int(ScaleKind::f32_tile) == SMLA_SCALE_F32 && int(ScaleKind::e8m0_tile) == SMLA_SCALE_E8M0);
+
+constexpr uint32_t kAnyDtype = ~0u;
+
+// A cache without its memory: what is left is the format and the shape.
+smla_cache check_shape(const char* field, smla_cache cache) {
+    cache.data = nullptr;
+    cache.scale = 1;
+    cache.scale_device = nullptr;
+    const ShapesOnly no_memory;
+    check_cache(field, cache, kKvFormats | kIndexFormats | kStateFormats);
+    return cache;
+}
+
+}  // namespace
+
+extern "C" {
+
+smla_status smla_format_get_info(smla_format format, int32_t width, smla_format_info* info) {
+    return api::guard([&] {
+        api::check_room("info", info);
+        const Format* const found = find_format(format);
+        SMLA_CHECK(found, "format", format, "a record format");
+        if (std::string wanted = why_not_cache_width(*found, width); !wanted.empty())
+            fail(SMLA_INVALID_ARGUMENT, "width", text(width), wanted);
+        const int32_t values = found->width ? found->width : width;
+        *info = {.struct_size = info->struct_size,
+                 .format = format,
+                 .name = found->name,
+                 .width = values,
+                 .max_width = found->max_width,
+                 .width_multiple = found->width_multiple,
+                 .packing = int32_t(found->packing),
+                 .scale = int32_t(found->scale),
+                 .values_per_scale = found->values_per_scale,
+                 .alignment_bytes = int32_t(found->alignment),
+                 .token_bytes = int32_t(found->record_bytes(values)),
+                 .page_multiple_bytes = found->page_multiple};
+    });
+}
+
+smla_status smla_format_by_name(const char* name, smla_format* format) {
+    return api::guard([&] {
+        SMLA_CHECK(name, "name", "null", "the name of a record format");
+        SMLA_CHECK(format, "format", "null", "where the format goes");
+        const Format* const found = find_format(std::string_view(name));
+        SMLA_CHECK(found, "name", name, "one of " + format_list(kKvFormats | kIndexFormats | kStateFormats));
+        *format = found->id;
+    });
+}
+
+smla_status smla_cache_bytes(const smla_cache* cache, size_t* bytes) {
     return api::guard([&] {
         SMLA_CHECK(cache, "cache", "null", "a cache");
         SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
-        smla_cache described = *cache;
-        described.data = nullptr;
-        described.scale = 1;
-        described.scale_device = nullptr;
-        const ShapesOnly no_memory;
-        check_cache("cache", described, kKvFormats | kIndexFormats | kStateFormats);
-        *bytes = cache_bytes(described);
+        *bytes = cache_bytes(check_shape("cache", *cache));
     });
 }
+
+smla_status smla_tensor_bytes(const smla_tensor* tensor, size_t* bytes) {
+    return api::guard([&] {
+        SMLA_CHECK(tensor, "tensor", "null", "a tensor");
+        SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
+        *bytes = 0;
+        if (!present(*tensor)) return;
+        const ShapesOnly no_memory;
+        switch (tensor->ndim) {
+            case 1: check_tensor("tensor", *tensor, kAnyDtype, {kAny}); break;
+            case 2: check_tensor("tensor", *tensor, kAnyDtype, {kAny, kAny}); break;
+            case 3: check_tensor("tensor", *tensor, kAnyDtype, {kAny, kAny, kAny}); break;
+            default: check_tensor("tensor", *tensor, kAnyDtype, {kAny, kAny, kAny, kAny});
+        }
+        *bytes = span_bytes(*tensor);
+    });
+}
+
+}  // extern "C"

@@ -1,8 +1,10 @@
 // The edge of the C ABI: exceptions become a status and the thread's last error.
 #pragma once
 
+#include "api/tensors.h"
 #include "core/status.h"
 #include "engines/context.h"
+#include "ops/field.h"
 #include "plan/plan.h"
 
 #include <smla/stages.h>
@@ -72,20 +74,22 @@ inline void check_nested_sizes(const smla_score_select_args& args) {
 }
 
 // The caller's struct, grown to this library's size: fields it does not know are zero. A larger one is
-// accepted if all that this library does not know is zero.
+// accepted if all that this library does not know is zero. `name`: the parameter's in the header.
 template <class Args>
-Args read_args(const Args* args) {
-    SMLA_CHECK(args, "args", "null", "the arguments");
+Args read_args(const Args* args, const char* name = "args") {
+    SMLA_CHECK(args, name, "null", "the arguments");
     const size_t given = args->struct_size;
-    SMLA_CHECK(given >= sizeof(uint32_t) * 2 && given <= (size_t(1) << 16), "args.struct_size", given,
-               sizeof(Args));
+    const auto size = [&] { return text(name, ".struct_size"); };
+    SMLA_CHECK(given >= sizeof(uint32_t) * 2 && given <= (size_t(1) << 16), size(), given, sizeof(Args));
     const char* bytes = reinterpret_cast<const char*>(args);
     for (size_t i = sizeof(Args); i < given; ++i)
-        SMLA_CHECK(bytes[i] == 0, "args.struct_size",
-                   text(given, " with a field that this library does not know"), sizeof(Args));
+        SMLA_CHECK(bytes[i] == 0, size(), text(given, " with a field that this library does not know"),
+                   sizeof(Args));
     Args out{};
     std::memcpy(&out, bytes, given < sizeof(Args) ? given : sizeof(Args));
     check_nested_sizes(out);
+    if constexpr (requires { each_tensor(out, [](Tensor&) {}); })
+        each_tensor(out, [](Tensor& tensor) { resolve_strides(tensor); });
     return out;
 }
 

@@ -11,10 +11,7 @@ struct smla_layer {
 };
 
 struct smla_session {
-    Session session;
-
-    smla_session(Context& context, const Layer& layer, const SessionOptions& options)
-        : session(context, layer, options) {}
+    std::unique_ptr<Session> session;
 };
 
 namespace {
@@ -43,12 +40,12 @@ LayerPrecision read_precision(const smla_layer_args& args, smla_engine engine) {
 }
 
 CacheGroup group_of(const smla_layer_step& step, int32_t bit, const Tensor& slots) {
-    const smla_layer_cache& given = bit == SMLA_PLAN_PRIMARY      ? step.primary
-                                    : bit == SMLA_PLAN_INDEX      ? step.index
-                                    : bit == SMLA_PLAN_WINDOW     ? step.window
-                                    : bit == SMLA_PLAN_COMPRESSED ? step.compressed
-                                    : bit == SMLA_PLAN_STATE      ? step.state
-                                                                  : step.index_state;
+    const smla_layer_cache& given = bit == SMLA_GROUP_PRIMARY      ? step.primary
+                                    : bit == SMLA_GROUP_INDEX      ? step.index
+                                    : bit == SMLA_GROUP_WINDOW     ? step.window
+                                    : bit == SMLA_GROUP_COMPRESSED ? step.compressed
+                                    : bit == SMLA_GROUP_STATE      ? step.state
+                                                                   : step.index_state;
     return {given.cache, given.block_table, slots};
 }
 
@@ -78,7 +75,44 @@ LayerStep read_step(const smla_layer& on, const smla_layer_step& step) {
     return out;
 }
 
+LayerPrecision read_weights(const smla_layer_args& args, LayerPrecision precision) {
+    SMLA_CHECK(args.weights == SMLA_WEIGHTS_CONVERTED || args.weights == SMLA_WEIGHTS_AS_STORED,
+               "args.weights", args.weights, "0 (converted) or 1 (as stored)");
+    precision.as_stored = args.weights == SMLA_WEIGHTS_AS_STORED;
+    return precision;
+}
+
+AttentionConfig read_config(const smla_layer_args& args) {
+    SMLA_CHECK(!args.config || !args.config_json, "args.config_json", "a text, beside args.config",
+               "one of both");
+    if (args.config_json) return parse_config(args.config_json, "args.config_json");
+    SMLA_CHECK(args.config || args.checkpoint, "args.config", "null",
+               "a path, or args.config_json: tensors come without a config");
+    return load_config(args.config ? args.config : args.checkpoint);
+}
+
+Checkpoint read_checkpoint(const smla_layer_args& args, Device& device) {
+    SMLA_CHECK(args.tensor_count >= 0, "args.tensor_count", args.tensor_count, "0 or more");
+    if (args.tensor_count == 0 && !args.tensors) {
+        SMLA_CHECK(args.checkpoint, "args.checkpoint", "null", "a path, or args.tensors");
+        return Checkpoint::open(args.checkpoint);
+    }
+    SMLA_CHECK(!args.checkpoint, "args.checkpoint", "a path, beside args.tensors", "one of both");
+    SMLA_CHECK(args.tensors, "args.tensors", "null", text(args.tensor_count, " tensors"));
+    std::vector<NamedTensor> list;
+    for (int32_t i = 0; i < args.tensor_count; ++i) {
+        const smla_named_tensor& each = args.tensors[i];
+        SMLA_CHECK(each.name, text("args.tensors[", i, "].name"), "null", "a name");
+        SMLA_CHECK(each.tensor.ndim >= 0 && each.tensor.ndim <= SMLA_MAX_NDIM,
+                   text("args.tensors[", i, "].tensor.ndim"), each.tensor.ndim, text("0 to ", SMLA_MAX_NDIM));
+        list.push_back({each.name, each.tensor});
+        resolve_strides(list.back().tensor);
+    }
+    return Checkpoint::from_tensors(list, "args.tensors", device);
+}
+
 SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
+    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
     SessionOptions out;
     const bool f64 = layer.precision().activations == SMLA_F64;
     out.caches.kv = args.kv_format ? args.kv_format : f64 ? SMLA_ROW_F64 : SMLA_ROW_F32;
@@ -90,42 +124,84 @@ SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
     if (args.max_step_tokens) out.max_step_tokens = args.max_step_tokens;
     if (args.kv_scale != 0) out.caches.kv_scale = args.kv_scale;
     out.stage_budget = args.stage_budget;
+    out.rewind_tokens = args.rewind_tokens;
     return out;
 }
+
+void give_options(const SessionOptions& options, smla_session_args& out) {
+    out = {out.struct_size,
+           options.caches.kv,
+           options.caches.index,
+           options.caches.page_tokens,
+           options.max_requests,
+           options.max_tokens,
+           options.max_step_tokens,
+           options.caches.kv_scale,
+           options.stage_budget,
+           options.rewind_tokens,
+           0};
+}
+
+// A clone of `session`: what `args` leaves 0 is as there. Records are copied, so they keep their format.
+std::unique_ptr<Session> clone(const Session& session, const smla_session_args* args) {
+    smla_session_args as{}, wanted{};
+    as.struct_size = sizeof as;
+    give_options(session.options(), as);
+    if (args) wanted = api::read_args(args);
+    const auto same = [](const char* field, auto given, auto has) {
+        SMLA_CHECK(given == 0 || given == has, field, given, text("0 or ", has, ", as in the session"));
+    };
+    same("args.kv_format", wanted.kv_format, as.kv_format);
+    same("args.index_format", wanted.index_format, as.index_format);
+    same("args.page_tokens", wanted.page_tokens, as.page_tokens);
+    same("args.kv_scale", double(wanted.kv_scale), double(as.kv_scale));
+    const auto take = [](auto& to, auto given) {
+        if (given != 0) to = given;
+    };
+    take(as.max_requests, wanted.max_requests);
+    take(as.max_tokens, wanted.max_tokens);
+    take(as.max_step_tokens, wanted.max_step_tokens);
+    take(as.stage_budget, wanted.stage_budget);
+    take(as.rewind_tokens, wanted.rewind_tokens);
+    as.reserved = wanted.reserved;
+    return session.clone(read_options(as, session.layer()));
+}
+
+Session& opened(smla_session* session) { return *api::handle(session, "session").session; }
+const Session& opened(const smla_session* session) { return *api::handle(session, "session").session; }
 
 }  // namespace
 
 extern "C" {
 
-smla_status smla_layer_open(smla_context* context, const smla_layer_args* args, smla_layer** out) {
+smla_status smla_layer_create(smla_context* context, const smla_layer_args* args, smla_layer** out) {
     return api::guard([&] {
         SMLA_CHECK(out, "out", "null", "where the layer goes");
         *out = nullptr;
         const smla_layer_args copy = api::read_args(args);
-        SMLA_CHECK(copy.checkpoint, "args.checkpoint", "null", "a path");
-        const LayerPrecision precision = read_precision(copy, api::checked(context).engine());
-        const AttentionConfig config = load_config(copy.config ? copy.config : copy.checkpoint);
-        *out = new smla_layer{context, open_layer(Checkpoint::open(copy.checkpoint), config, copy.layer,
-                                                  precision, context->context.device())};
+        Context& on = api::checked(context);
+        const LayerPrecision precision = read_weights(copy, read_precision(copy, on.engine()));
+        const Checkpoint checkpoint = read_checkpoint(copy, on.device());
+        *out = new smla_layer{context,
+                              open_layer(checkpoint, read_config(copy), copy.layer, precision, on.device())};
     });
 }
 
-void smla_layer_close(smla_layer* layer) { delete layer; }
+void smla_layer_destroy(smla_layer* layer) { delete layer; }
 
 smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_info* info) {
     return api::guard([&] {
         api::check_room("info", info);
         const Layer& at = *api::handle(layer, "layer").layer;
         const AttentionConfig& config = at.config();
-        const LayerKind kind = config.layer_kind(at.layer_index());
-        const bool indexer = kind == LayerKind::dsa || kind == LayerKind::compressed_sparse;
+        const bool indexer = has_indexer(at.kind());
         int32_t groups = 0, width = 0;
         for (const CacheNeed& need : cache_needs(config, at.layer_index(), {})) {
             groups |= need.group;
-            if (need.group == SMLA_PLAN_PRIMARY || need.group == SMLA_PLAN_WINDOW) width = need.width;
+            if (need.group == SMLA_GROUP_PRIMARY || need.group == SMLA_GROUP_WINDOW) width = need.width;
         }
         *info = {info->struct_size,
-                 int32_t(kind),
+                 int32_t(at.kind()),
                  int32_t(config.common.hidden_size),
                  int32_t(config.common.heads),
                  width,
@@ -133,7 +209,9 @@ smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_info* info) 
                  indexer ? int32_t(config.indexer->topk) : 0,
                  config.hybrid ? int32_t(config.hybrid->window) : 0,
                  int32_t(config.compress_ratio(at.layer_index())),
-                 groups};
+                 groups,
+                 at.weight_bytes(),
+                 at.borrowed_bytes()};
     });
 }
 
@@ -162,15 +240,22 @@ smla_status smla_session_create(const smla_layer* layer, const smla_session_args
         *out = nullptr;
         const smla_layer& on = api::handle(layer, "layer");
         const SessionOptions options = read_options(api::read_args(args), *on.layer);
-        *out = new smla_session(on.context->context, *on.layer, options);
+        *out = new smla_session{std::make_unique<Session>(on.context->context, *on.layer, options)};
     });
 }
 
 void smla_session_destroy(smla_session* session) { delete session; }
 
+smla_status smla_session_get_args(const smla_session* session, smla_session_args* args) {
+    return api::guard([&] {
+        api::check_room("args", args);
+        give_options(opened(session).options(), *args);
+    });
+}
+
 smla_status smla_session_forward(smla_session* session, const smla_session_step* step) {
     return api::guard([&] {
-        Session& on = api::handle(session, "session").session;
+        Session& on = opened(session);
         const smla_session_step copy = api::read_args(step);
         SMLA_CHECK(copy.request_count >= 0, "step.request_count", copy.request_count, "0 or more");
         SMLA_CHECK(copy.requests || copy.request_count == 0, "step.requests", "null",
@@ -188,27 +273,60 @@ smla_status smla_session_forward(smla_session* session, const smla_session_step*
 smla_status smla_session_topk(const smla_session* session, smla_tensor* out) {
     return api::guard([&] {
         SMLA_CHECK(out, "out", "null", "where the tensor goes");
-        *out = api::handle(session, "session").session.topk();
+        *out = opened(session).topk();
     });
 }
 
 smla_status smla_session_length(const smla_session* session, int32_t request, int32_t* tokens) {
     return api::guard([&] {
-        const Session& on = api::handle(session, "session").session;
+        const Session& on = opened(session);
         SMLA_CHECK(tokens, "tokens", "null", "where the length goes");
-        SMLA_CHECK(request >= 0 && request < on.options().max_requests, "request", request,
-                   text("0 to ", on.options().max_requests - 1));
+        on.check_request("request", request);
         *tokens = on.length(request);
     });
 }
 
 smla_status smla_session_end_request(smla_session* session, int32_t request) {
-    return api::guard([&] { api::handle(session, "session").session.end_request(request); });
+    return api::guard([&] { opened(session).end_request(request); });
+}
+
+smla_status smla_session_truncate(smla_session* session, int32_t request, int32_t tokens) {
+    return api::guard([&] { opened(session).truncate(request, tokens); });
+}
+
+smla_status smla_session_copy_request(smla_session* session, int32_t source, int32_t target) {
+    return api::guard([&] { opened(session).copy_request(source, target); });
+}
+
+smla_status smla_session_reorder(smla_session* session, const int32_t* sources, int32_t count) {
+    return api::guard([&] {
+        Session& on = opened(session);
+        SMLA_CHECK(count >= 0, "count", count, "0 or more");
+        SMLA_CHECK(sources || count == 0, "sources", "null", text(count, " requests"));
+        on.reorder({sources, size_t(count)});
+    });
+}
+
+smla_status smla_session_clone(const smla_session* session, const smla_session_args* args,
+                               smla_session** out) {
+    return api::guard([&] {
+        SMLA_CHECK(out, "out", "null", "where the session goes");
+        *out = nullptr;
+        *out = new smla_session{clone(opened(session), args)};
+    });
+}
+
+smla_status smla_session_resize(smla_session* session, const smla_session_args* args) {
+    return api::guard([&] {
+        SMLA_CHECK(args, "args", "null", "the maxima");
+        std::unique_ptr<Session> resized = clone(opened(session), args);
+        session->session = std::move(resized);
+    });
 }
 
 smla_status smla_session_bytes(const smla_session* session, size_t* cache_bytes, size_t* workspace_bytes) {
     return api::guard([&] {
-        const Session& on = api::handle(session, "session").session;
+        const Session& on = opened(session);
         if (cache_bytes) *cache_bytes = on.cache_bytes();
         if (workspace_bytes) *workspace_bytes = on.workspace_bytes();
     });

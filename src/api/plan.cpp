@@ -19,7 +19,7 @@ smla_status smla_plan_create(const smla_plan_args* args, smla_plan** out) {
 void smla_plan_destroy(smla_plan* plan) { delete plan; }
 
 smla_status smla_plan_build(smla_plan* plan, const smla_plan_batch* batch) {
-    return api::guard([&] { api::handle(plan, "plan").plan.build(api::read_args(batch)); });
+    return api::guard([&] { api::handle(plan, "plan").plan.build(api::read_args(batch, "batch")); });
 }
 
 smla_status smla_plan_field(const smla_plan* plan, const char* name, smla_tensor* out) {

@@ -2,7 +2,6 @@
 #include "core/shapes_only.h"
 #include "engines/run.h"
 #include "ops/check_data.h"
-#include "ops/own_memory.h"
 
 #include <smla/stages.h>
 
@@ -27,17 +26,29 @@ void check_stage(smla_stage stage) {
     SMLA_CHECK(stage >= 0 && stage < SMLA_STAGE_COUNT, "stage", stage, text("0 to ", SMLA_STAGE_COUNT - 1));
 }
 
+// The caller's arguments as every engine reads them: strides spelt out, the stage's own direction.
+template <Stage S>
+ArgsOf<S> read_call(const void* args) {
+    ArgsOf<S> call = api::read_args(static_cast<const ArgsOf<S>*>(args));
+    resolve_strides(call);
+    if constexpr (S == Stage::inverse_rope) {
+        SMLA_CHECK(call.inverse == 0 || call.inverse == 1, "args.inverse", call.inverse, "0 or 1");
+        call.inverse = 1;
+    }
+    return call;
+}
+
 template <Stage S>
 smla_status call(smla_context* context, const ArgsOf<S>* args, smla_workspace workspace, smla_stream stream) {
     return api::guard([&] {
-        run_stage<S>(api::read_args(args), api::checked(context).env(api::read_workspace(workspace), stream));
+        run_stage<S>(read_call<S>(args), api::checked(context).env(api::read_workspace(workspace), stream));
     });
 }
 
 // Arguments that are right except that there may be no memory yet.
 template <Stage S>
 ArgsOf<S> described(const Context& context, const void* args) {
-    const ArgsOf<S> copy = api::read_args(static_cast<const ArgsOf<S>*>(args));
+    const ArgsOf<S> copy = read_call<S>(args);
     const ExpectDevice expected(context.device().type(), context.device().index());
     const ShapesOnly no_memory;
     OpOf<S>::check(copy);
@@ -64,12 +75,13 @@ template <Stage S>
 std::string explanation(const Context& context, const void* args) {
     nlohmann::json rows = nlohmann::json::array();
     const Env env = context.env({});
-    const std::string another = text("another was demanded: ", env.demanded[size_t(S)]);
+    const std::string another = text("the context demands ", env.demanded[size_t(S)]);
     for (const Verdict& each : explain_stage<S>(described<S>(context, args), env)) {
         const bool excluded = each.refusal.empty() && !env.allows(S, each.kernel);
         rows.push_back({{"kernel", each.kernel},
                         {"refusal", excluded ? another : each.refusal},
                         {"chosen", each.chosen}});
+        if (!each.last_resort.empty()) rows.back()["last_resort"] = each.last_resort;
     }
     return nlohmann::json{{"stage", stage_name(S)}, {"runs_on", context.description()}, {"candidates", rows}}
         .dump();
@@ -96,10 +108,19 @@ smla_status smla_workspace_size(smla_context* context, smla_stage stage, const v
     });
 }
 
-// Sizing a call asks every kernel whether it can run it, and asking makes what it needs.
 smla_status smla_prepare(smla_context* context, smla_stage stage, const void* args) {
-    size_t bytes = 0;
-    return smla_workspace_size(context, stage, args, 0, &bytes);
+    return api::guard([&] {
+        const Context& on = api::checked(context);
+        check_stage(stage);
+        switch (Stage(stage)) {
+#define SMLA_CASE(name, args_type)                                                \
+    case Stage::name:                                                             \
+        prepare_stage<Stage::name>(described<Stage::name>(on, args), on.env({})); \
+        break;
+            SMLA_STAGES(SMLA_CASE)
+#undef SMLA_CASE
+        }
+    });
 }
 
 smla_status smla_workspace_init(smla_context* context, smla_workspace workspace, smla_stream stream) {
@@ -130,13 +151,13 @@ smla_status smla_check_stage(smla_context* context, smla_stage stage, const void
         check_stage(stage);
         const ExpectDevice expected(on.device().type(), on.device().index());
         switch (Stage(stage)) {
-#define SMLA_CASE(name, args_type)                                            \
-    case Stage::name: {                                                       \
-        args_type copy = api::read_args(static_cast<const args_type*>(args)); \
-        OpOf<Stage::name>::check(copy);                                       \
-        check_own_memory(copy, {});                                           \
-        check_values(on.device(), copy);                                      \
-        break;                                                                \
+#define SMLA_CASE(name, args_type)                     \
+    case Stage::name: {                                \
+        args_type copy = read_call<Stage::name>(args); \
+        OpOf<Stage::name>::check(copy);                \
+        check_own_memory(copy, {});                    \
+        check_values(on.device(), copy);               \
+        break;                                         \
     }
             SMLA_STAGES(SMLA_CASE)
 #undef SMLA_CASE

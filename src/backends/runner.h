@@ -1,14 +1,14 @@
-// Runs the stages of a step one after the other. The same code runs twice: a pass without memory adds up what
-// it takes, then a pass with the caller's workspace runs. Workspace: counters, scratch shared by the stages,
-// then activations.
+// Runs the stages of a step one after the other. The same code runs twice: a sizing pass without memory adds
+// up the bytes that the step takes, then a running pass works in the caller's workspace. The workspace holds
+// the counters, scratch that all stages share, and the activations.
 #pragma once
 
+#include "backends/tap.h"
 #include "core/tensor.h"
 #include "engines/context.h"
 #include "engines/run.h"
 
 #include <array>
-#include <functional>
 
 namespace smla {
 
@@ -20,19 +20,11 @@ struct StageRecord {
 };
 using StageRecords = std::array<StageRecord, kStageCount>;
 
-// Sees what layers usually keep to themselves: for verify and for tests.
-struct Tap {
-    std::function<void(const char* name, const Tensor& tensor)> tensor;  // "qr", "topk", ...
-    std::function<void(const smla_attend_args& args)> attend;            // after the stage ran
-    // in the sizing pass: every call's kernels in order of preference, with their refusals
-    std::function<void(Stage stage, const std::vector<Verdict>& kernels)> kernels;
-};
-
 class Runner {
 public:
     // Sizing pass.
     Runner(const Env& env, size_t stage_budget, const Tap* tap)
-        : env_(env), budget_(stage_budget), sizing_(true), tap_(tap) {}
+        : env_(env), budget_(stage_budget), sizing_(true), watch_(tap) {}
     // Running pass: `sized` is the runner of a sizing pass over the same calls.
     Runner(const Env& env, const Runner& sized, Workspace workspace, StageRecords* records);
 
@@ -61,36 +53,40 @@ public:
     template <Stage S>
     void run(ArgsOf<S> args) {
         args.struct_size = sizeof args;
-        if (sizing_) {
-            if (checks_) check_call<S>(args, env_);
-            const size_t bytes = stage_workspace<S>(args, env_, budget_) - kWorkspaceHeader;
-            stage_bytes_ = std::max(stage_bytes_, round_up(bytes, kCacheLine));
-            if (tap_ && tap_->kernels) tap_->kernels(S, explain_stage<S>(args, env_));
-            return;
-        }
+        watch_.before<S>(*this, args);
+        if (sizing_) size<S>(args);
+        else call<S>(args);
+        watch_.after<S>(*this, args);
+    }
+
+    // The sizing pass refuses what the running pass would refuse, before the first stage of that one writes.
+    // Not for a pass that asks for the size alone: its tensors may be shapes on the host for a GPU's step.
+    void check_calls() { checks_ = true; }
+
+    // Records of a GPU have no times unless this is called: it waits for each stage.
+    void wait_for_each_stage() { waits_ = true; }
+
+    // Shows a tensor that is no argument of a stage that the watch knows.
+    void tap(const char* name, const Tensor& tensor) const { watch_.show(*this, name, tensor); }
+
+private:
+    template <Stage S>
+    void size(const ArgsOf<S>& args) {
+        if (checks_) check_call<S>(args, env_);
+        const size_t bytes = stage_workspace<S>(args, env_, budget_) - kWorkspaceHeader;
+        stage_bytes_ = std::max(stage_bytes_, round_up(bytes, kCacheLine));
+        if (watch_.tap() && watch_.tap()->kernels) watch_.tap()->kernels(S, explain_stage<S>(args, env_));
+    }
+    template <Stage S>
+    void call(const ArgsOf<S>& args) {
         const char* kernel = nullptr;
         const double seconds = time([&] { kernel = run_stage<S>(args, env_); });
-        if constexpr (S == Stage::attend)
-            if (tap_ && tap_->attend) show_attend(args);
         if (!records_) return;
         StageRecord& record = (*records_)[size_t(S)];
         record.kernel = kernel;
         record.calls += 1;
         record.seconds += seconds;
     }
-
-    // The sizing pass refuses what the running pass would refuse, before that one's first stage writes. Only
-    // where tensors lie where they will: a pass for room alone may see a host's shapes of a GPU's tensors.
-    void check_calls() { checks_ = true; }
-
-    // Stages of a GPU take no time in the records unless asked for: each is waited for then.
-    void wait_for_each_stage() { waits_ = true; }
-
-    // Not during the sizing pass. What lies on a GPU is copied to the host first.
-    void tap(const char* name, const Tensor& tensor) const;
-    bool tapped() const { return tap_ && tap_->tensor; }
-
-private:
     // On a GPU 0 unless each stage is waited for.
     double time(const std::function<void()>& work) const {
         const bool gpu = env_.device->type() != SMLA_CPU;
@@ -99,7 +95,6 @@ private:
         return 0;
     }
     void* take(size_t bytes);
-    void show_attend(smla_attend_args args) const;
 
     Env env_;
     size_t budget_ = 0, stage_bytes_ = 0, activation_bytes_ = 0;
@@ -108,7 +103,7 @@ private:
     size_t activation_limit_ = 0;
     StageRecords* records_ = nullptr;
     bool waits_ = false;
-    const Tap* tap_ = nullptr;
+    StepWatch watch_;
 };
 
 }  // namespace smla

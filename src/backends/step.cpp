@@ -6,13 +6,14 @@ namespace {
 
 bool is_f64(const Tensor& tensor) { return tensor.dtype == SMLA_F64; }
 
-// Queries in the type that the index cache is scored with: fp8 keys with e4m3 queries, mxfp4 with e2m1, rows
-// plain.
+// Queries of the type that the index keys are scored with: e4m3 for fp8 keys, e2m1 for mxfp4, else
+// unquantised.
 struct IndexQuery {
     Tensor q, scales, w;
 };
 
-IndexQuery quantise_index_q(Runner& run, const IndexInput& in, const smla_cache& keys) {
+IndexQuery quantise_index_q(Runner& run, const Indexer& in) {
+    const smla_cache& keys = in.keys.cache;
     const int64_t tokens = in.q.shape[0], heads = in.q.shape[1], width = in.q.shape[2];
     const bool fp8 = keys.format == SMLA_INDEX_FP8_132, fp4 = keys.format == SMLA_INDEX_MXFP4_68;
     const smla_dtype plain = is_f64(in.q) ? SMLA_F64 : SMLA_F32;
@@ -28,21 +29,22 @@ IndexQuery quantise_index_q(Runner& run, const IndexInput& in, const smla_cache&
                                    .q_out = out.q,
                                    .scales = out.scales,
                                    .w_out = out.w});
-    run.tap("index_w", out.w);
     return out;
 }
 
-// The best columns of [0, ends[t]) of each token, as positions (or entry numbers), ascending, then -1.
-void select_columns(Runner& run, const StepBatch& batch, const IndexInput& in, const CacheGroup& keys,
-                    const Tensor& ends, const Tensor& indices) {
-    const IndexQuery query = quantise_index_q(run, in, keys.cache);
+// The indexer's choice among the keys [0, ends[t]) of each token, ascending, then -1; `topk` takes it if
+// given.
+Selection run_indexer(Runner& run, const StepBatch& batch, const Indexer& in, const Tensor& ends,
+                      const Tensor& topk) {
+    const Tensor indices = present(topk) ? topk : run.activation(SMLA_I32, {in.q.shape[0], in.topk});
+    const IndexQuery query = quantise_index_q(run, in);
     smla_score_args score{.struct_size = sizeof(smla_score_args),
                           .fill = 0,
                           .q = query.q,
                           .q_scales = query.scales,
                           .w = query.w,
-                          .keys = keys.cache,
-                          .block_table = keys.block_table,
+                          .keys = in.keys.cache,
+                          .block_table = in.keys.block_table,
                           .request_of_token = batch.request_of_token,
                           .starts = {},
                           .ends = ends,
@@ -51,31 +53,27 @@ void select_columns(Runner& run, const StepBatch& batch, const IndexInput& in, c
     select.struct_size = sizeof select;
     select.indices = indices;
     run.run<Stage::score_select>({.columns = int32_t(batch.max_columns), .score = score, .select = select});
-    if (run.tapped()) {  // whole logits exist only for those who look at them
-        score.fill = 1;
-        score.logits = run.activation(is_f64(in.q) ? SMLA_F64 : SMLA_F32, {in.q.shape[0], batch.max_columns});
-        run.run<Stage::score>(score);
-        run.tap("index_score", score.logits);
-    }
-    run.tap("topk", indices);
+    return {.indices = indices, .lengths = {}};
 }
 
-void map_rows(Runner& run, const StepBatch& batch, const CacheGroup& group, const Tensor& positions,
-              const Tensor& rows) {
+// Rows of the cache, one per selected index.
+Tensor rows_of(Runner& run, const StepBatch& batch, const CacheGroup& group, const Tensor& indices) {
+    const Tensor rows = run.activation(SMLA_I32, {indices.shape[0], indices.shape[1]});
     run.run<Stage::map>({.page_tokens = group.cache.page_tokens,
                          .page_rows = group.cache.page_rows,
-                         .positions = positions,
+                         .positions = indices,
                          .request_of_token = batch.request_of_token,
                          .block_table = group.block_table,
                          .rows = rows});
+    return rows;
 }
 
 Tensor tokens_of(const Tensor& tensor, int64_t begin, int64_t end) {
     return present(tensor) ? slice(tensor, 0, begin, end) : tensor;
 }
 
-// A captured graph or a kernel tuned for one query length wants decodes and prefill chunks in calls of their
-// own; scratch is sized for all tokens at once, which no part exceeds.
+// Decodes and prefill chunks attend in calls of their own: captured graphs and kernels tuned for one query
+// length need that. The sizing pass sizes one call over all tokens, which no part exceeds.
 void attend_in_parts(Runner& run, const StepBatch& batch, const smla_attend_args& whole) {
     if (batch.parts.empty() || run.sizing()) return run.run<Stage::attend>(whole);
     for (size_t i = 0; i + 1 < batch.parts.size(); ++i) {
@@ -96,129 +94,121 @@ Tensor absorb_query(Runner& run, const StepBatch& batch, const DsaStep& step) {
     run.run<Stage::absorb>({.x = slice(step.q, 2, 0, nope), .w = step.w_uk, .out = slice(q, 2, 0, latent)});
     if (nope == width) return q;
     const Tensor rotated = slice(q, 2, latent, latent + width - nope);
-    run.run<Stage::rope>({.first = int32_t(nope),
-                          .x = step.q,
-                          .positions = batch.rope_position,
-                          .frequencies = step.frequencies,
-                          .out = rotated});
-    run.tap("q_nope", slice(step.q, 2, 0, nope));
-    run.tap("q_rope", rotated);
+    if (present(step.frequencies))
+        run.run<Stage::rope>({.first = int32_t(nope),
+                              .x = step.q,
+                              .positions = batch.rope_position,
+                              .frequencies = step.frequencies,
+                              .out = rotated});
+    else copy_rows(run, batch, slice(step.q, 2, nope, width), rotated);
     return q;
 }
 
 }  // namespace
 
-void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {
-    const int64_t tokens = step.q.shape[0], heads = step.q.shape[1], topk = step.index.topk;
-    const smla_dtype plain = is_f64(step.q) ? SMLA_F64 : SMLA_F32;
+// There is no stage that only copies. rope is one if it rotates no channel, and it takes any strides and
+// types.
+void copy_rows(Runner& run, const StepBatch& batch, const Tensor& from, const Tensor& to) {
+    Tensor no_frequencies = make_tensor(static_cast<double*>(nullptr), SMLA_F64, {0});
+    no_frequencies.device_type = from.device_type;
+    no_frequencies.device_index = from.device_index;
+    run.run<Stage::rope>(
+        {.x = from, .positions = batch.rope_position, .frequencies = no_frequencies, .out = to});
+}
 
+void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {
+    const int64_t tokens = step.q.shape[0], heads = step.q.shape[1];
     if (present(step.latent))
         run.run<Stage::write_kv>(
             {.head = step.latent, .tail = step.k_rope, .slots = step.kv.slots, .cache = step.kv.cache});
-
-    Tensor positions = step.forced_topk;
     if (present(step.index_k))
-        run.run<Stage::write_index>({.hadamard = step.index.hadamard,
+        run.run<Stage::write_index>({.hadamard = step.indexer.hadamard,
                                      .head = step.index_k,
-                                     .slots = step.index_cache.slots,
-                                     .cache = step.index_cache.cache});
-    if (!present(positions)) {
-        positions = present(step.topk) ? step.topk : run.activation(SMLA_I32, {tokens, topk});
-        select_columns(run, batch, step.index, step.index_cache, batch.visible_tokens, positions);
-    }
-    const Tensor rows = run.activation(SMLA_I32, {tokens, positions.shape[1]});
-    map_rows(run, batch, step.kv, positions, rows);
+                                     .slots = step.indexer.keys.slots,
+                                     .cache = step.indexer.keys.cache});
+    const Selection selection = present(step.forced.indices)
+                                    ? step.forced
+                                    : run_indexer(run, batch, step.indexer, batch.visible_tokens, step.topk);
 
-    const Tensor q = present(step.w_uk) ? absorb_query(run, batch, step) : step.q;
     smla_attend_args attend{};
-    attend.softmax_scale = step.softmax_scale;
-    attend.q = q;
+    attend.primary.rows = rows_of(run, batch, step.kv, selection.indices);
+    attend.primary.lengths = selection.lengths;
     attend.primary.cache = step.kv.cache;
-    attend.primary.rows = rows;
-    attend.primary.lengths = step.row_lengths;
+    attend.q = present(step.w_uk) ? absorb_query(run, batch, step) : step.q;
+    attend.softmax_scale = step.softmax_scale;
     attend.lse = step.lse;
     if (!present(step.w_uv)) {
         attend.out = step.out;
         return attend_in_parts(run, batch, attend);
     }
-    const Tensor core = run.activation(plain, {tokens, heads, step.w_uv.shape[2]});
-    attend.out = core;
+    attend.out = run.activation(is_f64(step.q) ? SMLA_F64 : SMLA_F32, {tokens, heads, step.w_uv.shape[2]});
     attend_in_parts(run, batch, attend);
-    run.run<Stage::up_project>({.x = core, .w = step.w_uv, .out = step.out});
+    run.run<Stage::up_project>({.x = attend.out, .w = step.w_uv, .out = step.out});
 }
 
 namespace {
 
-void run_compressor(Runner& run, const StepBatch& batch, const HybridStep& step, const CompressInput& in,
-                    const char* tap) {
+// Saves the step's tokens and writes the entries that they close into `entries`.
+void run_compressor(Runner& run, const StepBatch& batch, const HybridStep& step, const Compressor& in,
+                    const CacheGroup& entries) {
+    if (!present(in.kv)) return;
     run.run<Stage::save_state>({.kv = in.kv,
                                 .score = in.score,
                                 .ape = in.ape,
                                 .positions = batch.position,
                                 .slots = in.state.slots,
                                 .state = in.state.cache});
-    smla_compress_args args{.struct_size = sizeof(smla_compress_args),
-                            .ratio = step.ratio,
-                            .hadamard = in.hadamard,
-                            .eps = step.eps,
-                            .state = in.state.cache,
-                            .state_table = in.state.block_table,
-                            .request_of_token = batch.request_of_token,
-                            .positions = batch.position,
-                            .slots = in.entries.slots,
-                            .norm_weight = in.norm_weight,
-                            .frequencies = step.frequencies,
-                            .cache = in.entries.cache,
-                            .entries = {}};
-    if (run.tapped())
-        args.entries =
-            run.activation(is_f64(in.kv) ? SMLA_F64 : SMLA_F32, {in.kv.shape[0], in.norm_weight.shape[0]});
-    run.run<Stage::compress>(args);
-    run.tap(tap, args.entries);
+    run.run<Stage::compress>({.ratio = step.ratio,
+                              .hadamard = in.hadamard,
+                              .eps = step.eps,
+                              .state = in.state.cache,
+                              .state_table = in.state.block_table,
+                              .request_of_token = batch.request_of_token,
+                              .positions = batch.position,
+                              .slots = entries.slots,
+                              .norm_weight = in.norm_weight,
+                              .frequencies = step.frequencies,
+                              .cache = entries.cache});
+}
+
+// The entries that each token attends to.
+smla_attend_source entries_to_attend(Runner& run, const StepBatch& batch, const HybridStep& step) {
+    const Entries& entries = step.entries;
+    if (step.kind != LayerKind::compressed_sparse)
+        return {.cache = entries.group.cache, .rows = entries.rows, .lengths = entries.lengths};
+    const Selection selection = present(step.forced.indices)
+                                    ? step.forced
+                                    : run_indexer(run, batch, step.indexer, entries.visible, step.topk);
+    return {.cache = entries.group.cache,
+            .rows = rows_of(run, batch, entries.group, selection.indices),
+            .lengths = selection.lengths};
 }
 
 }  // namespace
 
 void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step) {
-    const int64_t tokens = step.q.shape[0], width = step.q.shape[2];
+    const Window& window = step.window;
     if (present(step.kv))
-        run.run<Stage::write_kv>({.head = step.kv, .slots = step.window.slots, .cache = step.window.cache});
-    if (present(step.main.kv)) run_compressor(run, batch, step, step.main, "entries");
+        run.run<Stage::write_kv>({.head = step.kv, .slots = window.group.slots, .cache = window.group.cache});
+    run_compressor(run, batch, step, step.compressor, step.entries.group);
+    run_compressor(run, batch, step, step.index_compressor, step.indexer.keys);
 
     smla_attend_args attend{};
-    if (present(step.indexer.kv)) run_compressor(run, batch, step, step.indexer, "entries_index");
-    if (step.ratio && present(step.entry_rows)) {
-        attend.extra.rows = step.entry_rows;
-    } else if (step.ratio) {
-        Tensor entries = step.forced_topk;
-        if (!present(entries)) {
-            entries = present(step.topk) ? step.topk : run.activation(SMLA_I32, {tokens, step.index.topk});
-            select_columns(run, batch, step.index, step.indexer.entries, step.visible_entries, entries);
-        }
-        attend.extra.rows = run.activation(SMLA_I32, {tokens, entries.shape[1]});
-        map_rows(run, batch, step.main.entries, entries, attend.extra.rows);
-    }
-    if (step.ratio) {
-        attend.extra.cache = step.main.entries.cache;
-        attend.extra.lengths = step.entry_lengths;
-    }
-
+    attend.primary = {.cache = window.group.cache, .rows = window.rows, .lengths = window.lengths};
+    if (step.kind != LayerKind::sliding) attend.extra = entries_to_attend(run, batch, step);
     attend.softmax_scale = step.softmax_scale;
     attend.q_scale = step.q_scale;
     attend.q = step.q;
-    attend.primary = {.cache = step.window.cache, .rows = step.window_rows, .lengths = step.window_lengths};
     attend.sink = step.sink;
     attend.out = step.out;
     attend.lse = step.lse;
     attend_in_parts(run, batch, attend);
-    run.tap("core_rotated", step.out);
     if (!present(step.frequencies)) return;
     run.run<Stage::inverse_rope>({.inverse = 1,
-                                  .first = int32_t(width - 2 * step.frequencies.shape[0]),
+                                  .first = int32_t(step.q.shape[2] - 2 * step.frequencies.shape[0]),
                                   .x = step.out,
                                   .positions = batch.rope_position,
                                   .frequencies = step.frequencies});
-    run.tap("core_out", step.out);
 }
 
 }  // namespace smla

@@ -1,12 +1,13 @@
 // The inner step, once for every layer and attention backend: from rotated queries and new keys to attention
-// output. Absent inputs leave their stages out: an engine that projects, indexes or rotates elsewhere hands
-// in what it has.
+// output. A stage whose input is absent does not run: an engine that projects, selects or rotates elsewhere
+// hands in what it has.
 //   dsa:    write_kv, write_index, quant_index_q, score_select, map, absorb, attend, up_project
 //   hybrid: write_kv (window), save_state, compress, quant_index_q, score_select, map, attend, inverse_rope
 // Everything cached is written before anything is read, so a token may attend to itself.
 #pragma once
 
 #include "backends/runner.h"
+#include "core/layer_kind.h"
 #include "formats/format.h"
 
 #include <span>
@@ -17,7 +18,27 @@ namespace smla {
 struct CacheGroup {
     smla_cache cache{};    // format NONE: the layer has none
     Tensor block_table{};  // [R,MB] i32
-    Tensor slots{};        // [T] i64: row that each token writes
+    Tensor slots{};        // [T] i64: row that each token writes; a hole where it writes none
+};
+
+// The local window of V4.
+struct Window {
+    CacheGroup group;
+    Tensor rows{}, lengths{};  // [T,W], [T] i32: rows that each token attends to
+};
+
+// The compressed history of V4, one entry per `ratio` tokens.
+struct Entries {
+    CacheGroup group;          // slots: the row of the entry that a token closes
+    Tensor visible{};          // [T] i32: how many entries each token sees
+    Tensor rows{}, lengths{};  // [T,E], [T] i32: rows that each token attends to; absent with an indexer
+};
+
+// Which keys each token attends to: positions (V3.2) or entries (V4) of its request, in any order, -1 for
+// none.
+struct Selection {
+    Tensor indices{};  // [T,k] i32
+    Tensor lengths{};  // [T] i32, optional: how many of them count
 };
 
 // What the plan says of the step's T tokens.
@@ -30,67 +51,68 @@ struct StepBatch {
     std::span<const int32_t> parts{};  // attend in one call per [parts[i], parts[i+1]); empty: in one
 };
 
-// Queries and keys of an indexer; absent q: no indexer.
-struct IndexInput {
+// An indexer's projected queries, and the cache of its keys; absent q: the layer has none.
+struct Indexer {
     Tensor q{};  // [T,Hi,D], rotated
     Tensor w{};  // [T,Hi], unscaled
     double factor = 0;
     double amax_floor = 0;
     bool hadamard = false;
     int64_t topk = 0;
+    CacheGroup keys;  // V4: of compressed entries
+};
+
+// A compressor's projected rows of the step's tokens, and the cache of its state.
+struct Compressor {
+    Tensor kv{}, score{};  // [T, coff * D]; absent: the entries are already written
+    Tensor ape{};          // [ratio, coff * D]
+    Tensor norm_weight{};  // [D]
+    CacheGroup state;
+    bool hadamard = false;
 };
 
 struct DsaStep {
-    Tensor q{};            // [T,H,nope + rope], not yet rotated; or [T,H,L + rope], absorbed
-    Tensor frequencies{};  // [rope / 2] f64
+    Tensor q{};            // [T,H,nope + rope], or [T,H,L + rope] if it is absorbed
+    Tensor frequencies{};  // [rope / 2] f64; absent: the rope channels of q are rotated already
     Tensor latent{};       // [T,L] normed; absent: the cache is already written
     Tensor k_rope{};       // [T,R] rotated
-    Tensor index_k{};      // [T,D] normed and rotated; absent: shared layer
-    IndexInput index;
+    Tensor index_k{};      // [T,D] normed and rotated; absent: a shared layer
+    Indexer indexer;
     // [H,L,nope] and [H,v,L] views of kv_b_proj. Absent w_uk: q is absorbed and rotated; absent w_uv: out is
-    // the attended latent
+    // the attended latent.
     Tensor w_uk{}, w_uv{};
-    Tensor forced_topk{};               // [T,k] i32: attend to these positions instead of the indexer's
-    Tensor row_lengths{};               // [T] i32, optional: how many of them count
+    Selection forced;                   // attend to these positions instead of the indexer's
     smla_dtype query_dtype = SMLA_F32;  // of absorbed queries: bf16 selects bf16 arithmetic
     double softmax_scale = 0;
-    CacheGroup kv, index_cache;
-    Tensor topk{};  // [T,k] i32 out: positions selected, for later shared layers; absent: scratch
+    CacheGroup kv;
+    Tensor topk{};  // [T,k] i32 out: what the indexer selected, for later shared layers; absent: scratch
     Tensor out{};   // [T,H,v]
     Tensor lse{};   // [T,H], optional
 };
 void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step);
 
-// One compressor: projected rows of the step's tokens, and where its state and entries live.
-struct CompressInput {
-    Tensor kv{}, score{};  // [T, coff * D]; absent: the entries are already written
-    Tensor ape{};          // [ratio, coff * D]
-    Tensor norm_weight{};  // [D]
-    CacheGroup state;
-    CacheGroup entries;  // slots: the row of the entry that a token closes, else a hole
-    bool hadamard = false;
-};
-
 struct HybridStep {
-    int32_t ratio = 0;     // 0: window only; 4: with indexer; else all visible entries
+    LayerKind kind = LayerKind::sliding;
+    int32_t ratio = 0;     // tokens per entry
     Tensor q{};            // [T,H,D] rotated
     Tensor kv{};           // [T,D] rotated; absent: the window cache is already written
     Tensor frequencies{};  // [n] f64; absent: out stays rotated
-    double eps = 0;
-    CompressInput main, indexer;
-    IndexInput index;
-    Tensor forced_topk{};  // [T,k] i32: attend to these entries instead of the indexer's (ratio 4)
-    Tensor topk{};         // [T,k] i32 out: entries selected (ratio 4); absent: scratch
-    double softmax_scale = 0, q_scale = 0;  // q_scale: e4m3 queries
+    double eps = 0;        // of the compressors' norms
+    Window window;
+    Entries entries;
+    Compressor compressor;
+    Indexer indexer;
+    Compressor index_compressor;            // writes the indexer's keys
+    Selection forced;                       // attend to these entries instead of the indexer's
+    Tensor topk{};                          // [T,k] i32 out: what the indexer selected; absent: scratch
+    double softmax_scale = 0, q_scale = 0;  // q_scale: of e4m3 queries
     Tensor sink{};                          // [H]
-    CacheGroup window;
-    Tensor window_rows{}, window_lengths{};  // [T,W], [T] i32
-    Tensor visible_entries{};                // [T] i32
-    Tensor entry_rows{}, entry_lengths{};    // [T,E], [T] i32: the entries to attend to, without an indexer;
-                                             // lengths are optional, and bound an indexer's too
-    Tensor out{};                            // [T,H,D], de-rotated
-    Tensor lse{};                            // [T,H], optional
+    Tensor out{};                           // [T,H,D], rotated back
+    Tensor lse{};                           // [T,H], optional
 };
 void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step);
+
+// Copies [T,G,D] to memory of any strides and of any float type.
+void copy_rows(Runner& run, const StepBatch& batch, const Tensor& from, const Tensor& to);
 
 }  // namespace smla

@@ -19,6 +19,15 @@ smla_isa best_isa() {
     return SMLA_ISA_SCALAR;
 }
 
+bool slow_bf16_dots() {
+#if defined(__x86_64__)
+    __builtin_cpu_init();
+    return __builtin_cpu_is("intel");
+#else
+    return false;
+#endif
+}
+
 namespace {
 constexpr const char* kNames[] = {"auto", "scalar", "avx2", "avx512", "avx512_bf16"};
 }

@@ -119,11 +119,10 @@ size_t span_bytes(const Tensor& tensor) {
     return (size_t(last + 1) * size_t(dtype_bits(tensor.dtype)) + 7) / 8;
 }
 
-void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed,
-                  std::initializer_list<int64_t> shape) {
+void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed, std::span<const int64_t> shape) {
     const int ndim = int(shape.size());
     // text is made on failure only: checks of hot calls allocate nothing
-    const auto wanted = [&] { return text(dtype_list(allowed), " ", shape_text(shape.begin(), ndim)); };
+    const auto wanted = [&] { return text(dtype_list(allowed), " ", shape_text(shape.data(), ndim)); };
     SMLA_CHECK(tensor.ndim >= 0 && tensor.ndim <= SMLA_MAX_NDIM, text(field, ".ndim"), tensor.ndim, wanted());
     SMLA_CHECK(present(tensor), field, "absent", wanted());
     SMLA_CHECK(
@@ -133,7 +132,7 @@ void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed,
         wanted());
     bool same = tensor.ndim == ndim;
     for (int i = 0; same && i < ndim; ++i)
-        same = shape.begin()[i] == kAny || shape.begin()[i] == tensor.shape[i];
+        same = shape[size_t(i)] == kAny || shape[size_t(i)] == tensor.shape[i];
     SMLA_CHECK(same, text(field, ".shape"), shape_text(tensor.shape, tensor.ndim), wanted());
     check_device(field, tensor.device_type, tensor.device_index);
     check_extent(field, tensor);
@@ -178,6 +177,12 @@ bool check_optional_output(const char* field, const Tensor& tensor, uint32_t all
     if (!check_optional(field, tensor, allowed, shape)) return false;
     check_apart(field, tensor);
     return true;
+}
+
+void check_dtype(const char* field, const Tensor& tensor, uint32_t allowed) {
+    const bool known = tensor.dtype > 0 && tensor.dtype < kDtypeCount;
+    SMLA_CHECK(known && (allowed & dtype_bit(tensor.dtype)), text(field, ".dtype"),
+               known ? text(dtype_name(tensor.dtype)) : text(tensor.dtype), dtype_list(allowed));
 }
 
 void check_rows(const char* field, const Tensor& tensor) {

@@ -8,6 +8,7 @@
 #include <smla/types.h>
 
 #include <initializer_list>
+#include <span>
 #include <string>
 
 namespace smla {
@@ -52,8 +53,11 @@ constexpr int64_t kAny = -1;  // a dimension that a check leaves open
 
 // Throws unless the tensor has one of the dtypes, this shape, sane strides and memory. Sizes are checked for
 // overflow.
-void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed,
-                  std::initializer_list<int64_t> shape);
+void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed, std::span<const int64_t> shape);
+inline void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed,
+                         std::initializer_list<int64_t> shape) {
+    check_tensor(field, tensor, allowed, std::span<const int64_t>(shape.begin(), shape.size()));
+}
 // The same for an optional tensor; returns whether it is there.
 bool check_optional(const char* field, const Tensor& tensor, uint32_t allowed,
                     std::initializer_list<int64_t> shape);
@@ -64,6 +68,8 @@ void check_output(const char* field, const Tensor& tensor, uint32_t allowed,
                   std::initializer_list<int64_t> shape);
 bool check_optional_output(const char* field, const Tensor& tensor, uint32_t allowed,
                            std::initializer_list<int64_t> shape);
+// The dtype alone: for a rule that depends on another field.
+void check_dtype(const char* field, const Tensor& tensor, uint32_t allowed);
 // The innermost dimension is contiguous (kernels read rows).
 void check_rows(const char* field, const Tensor& tensor);
 // check_output of rows: what is wrong with the innermost dimension is not laid to an outer one.

@@ -1,5 +1,5 @@
-// A kernel is a row of its engine's candidate table: a name, a reason to refuse, its scratch, its launch. The
-// order of the table is the preference; dispatch, explain, the support matrix and the tests all read it.
+// A kernel is a row of its engine's candidate table: a name and a plan for a call. The order of the table is
+// the preference; dispatch, explain, the support matrix and the tests all read it.
 #pragma once
 
 #include "core/device.h"
@@ -10,6 +10,8 @@
 #include <smla/context.h>
 
 #include <array>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,17 +19,45 @@
 
 namespace smla {
 
+class PlanCache;
+
+// Kernel names that a context demands, by stage; empty: any. Copies share one list until one is changed.
+class Demands {
+public:
+    const std::string& operator[](size_t stage) const {
+        static const std::string none;
+        return names_ ? (*names_)[stage] : none;
+    }
+    std::string& operator[](size_t stage) {
+        names_ = names_ ? std::make_shared<Names>(*names_) : std::make_shared<Names>();
+        return (*names_)[stage];
+    }
+    uint64_t hash() const {
+        uint64_t out = 0;
+        if (names_)
+            for (const std::string& name : *names_) out = out * 31 + std::hash<std::string>()(name);
+        return out;
+    }
+
+private:
+    using Names = std::array<std::string, kStageCount>;
+    std::shared_ptr<Names> names_;
+};
+
 // Where a call runs: everything a kernel may use besides its arguments.
 struct Env {
     smla_engine engine = SMLA_ENGINE_CPU;
     smla_isa isa = SMLA_ISA_SCALAR;  // kernels of stronger sets refuse
+    bool slow_bf16_dots = false;     // of the processor: see core/cpu_features.h
     bool batch_invariant = false;
     bool check_indices = false;
     ThreadPool* pool = nullptr;
     Device* device = &host_device();
     smla_stream stream = nullptr;  // of a CUDA device
     Workspace workspace;
-    std::array<std::string, kStageCount> demanded;  // kernel names by stage; empty: any
+    size_t budget = 0;           // bytes of workspace that a plan keeps within if it can; 0: as much as pays
+    PlanCache* plans = nullptr;  // of the context; null: every call is planned anew
+    Demands demanded;
 
     int threads() const { return pool ? pool->threads() : 1; }
     // Whether the context's demand leaves this kernel.
@@ -35,17 +65,62 @@ struct Env {
         const std::string& wanted = demanded[size_t(stage)];
         return wanted.empty() || wanted == kernel;
     }
+    Env with_budget(size_t bytes) const {
+        Env out = *this;
+        out.budget = bytes;
+        return out;
+    }
 };
+
+// How a kernel will run a call: made once from shapes, dtypes, strides, alignment, device and budget, then
+// launched as often as a call of that description comes.
+template <class Args>
+struct CallPlan {
+    std::string refusal;  // why the kernel cannot run the call; empty: it can
+    // Bytes of workspace, header included. With a refusal: what smaller calls, which the kernel would take,
+    // need of a workspace that was sized with this one.
+    size_t scratch = kWorkspaceHeader;
+    // Reads the call's pointers and its Env; all else was decided. Null with a refusal.
+    std::function<void(const Args&, const Env&)> launch;
+    // What the plan lacks because the stream is being captured; such a plan is not kept, and its launch
+    // fails.
+    std::string unprepared;
+};
+
+template <class Args>
+CallPlan<Args> refuse_call(std::string why) {
+    CallPlan<Args> plan;
+    plan.refusal = std::move(why);
+    return plan;
+}
 
 template <class Args>
 struct Candidate {
     const char* name;
-    std::string (*refuse)(const Args&, const Env&);  // why not; empty: it can
-    // Scratch in bytes from shapes alone, header included: as much as pays, but within `budget` (0: none) if
-    // it can.
-    size_t (*workspace)(const Args&, const Env&, size_t budget);
-    void (*run)(const Args&, const Env&);
+    // A pure function of the arguments (but for where pointers lead) and the environment. Allocates nothing
+    // on a device.
+    CallPlan<Args> (*plan)(const Args&, const Env&);
+    // Why the kernel comes after all others on this machine: facts of the processor, never a measurement, so
+    // that a machine always gives the same bits. Null: it never does.
+    const char* (*last_resort)(const Env&) = nullptr;
+
+    std::string refuse(const Args& args, const Env& env) const { return plan(args, env).refusal; }
+    size_t workspace(const Args& args, const Env& env, size_t budget) const {
+        return plan(args, env.with_budget(budget)).scratch;
+    }
+    void run(const Args& args, const Env& env) const {
+        plan(args, env.with_budget(env.workspace.budget())).launch(args, env);
+    }
 };
+
+// Calls use(kernel) in the order in which kernels are tried on this machine, until it returns true.
+template <class Kernel, class Use>
+bool in_order(std::span<const Kernel> kernels, const Env& env, Use use) {
+    for (const bool last_resort : {false, true})
+        for (const Kernel& kernel : kernels)
+            if ((kernel.last_resort && kernel.last_resort(env)) == last_resort && use(kernel)) return true;
+    return false;
+}
 
 template <Stage S>
 struct ArgsOfStage;
@@ -65,28 +140,29 @@ std::span<const Candidate<ArgsOf<S>>> cpu_candidates();
 template <Stage S>
 std::span<const Candidate<ArgsOf<S>>> reference_candidates();
 template <Stage S>
-std::span<const Candidate<ArgsOf<S>>> cuda_mma_candidates();
+std::span<const Candidate<ArgsOf<S>>> cuda_candidates();
 
 template <Stage S>
 std::span<const Candidate<ArgsOf<S>>> candidates(const Env& env) {
     switch (env.engine) {
         case SMLA_ENGINE_REFERENCE: return reference_candidates<S>();
-        case SMLA_ENGINE_CUDA_MMA: return cuda_mma_candidates<S>();
+        case SMLA_ENGINE_CUDA: return cuda_candidates<S>();
         default: return cpu_candidates<S>();
     }
 }
 
 // A GPU of this machine; throws where there is none, or none that this build has code for.
 std::unique_ptr<Device> open_cuda_device(int32_t index);
-// What the CUDA engines of this build are compiled for, as 10 * major + minor; empty without them.
+// What the CUDA engine of this build are compiled for, as 10 * major + minor; empty without them.
 std::vector<int> cuda_architectures();
 // Machine code runs on its own architecture and on later minor versions of the same major one.
 bool has_code_for(int capability);
 
 struct Verdict {
     std::string kernel;
-    std::string refusal;  // the kernel's own; empty: it could run
-    bool chosen = false;  // at most one is
+    std::string refusal;      // the kernel's own; empty: it could run
+    std::string last_resort;  // why this machine tries it after all others; empty: it does not
+    bool chosen = false;      // at most one is
 };
 
 }  // namespace smla

@@ -3,6 +3,7 @@
 #include "core/cpu_features.h"
 #include "core/huge_pages.h"
 #include "core/log.h"
+#include "engines/plan_cache.h"
 #include "engines/run.h"
 
 #include <algorithm>
@@ -57,8 +58,8 @@ void default_free(void*, void* memory) { std::free(memory); }
 }  // namespace
 
 Context::Context(const smla_context_args& args) {
-    SMLA_CHECK(args.engine >= SMLA_ENGINE_AUTO && args.engine <= SMLA_ENGINE_CUDA_MMA, "args.engine",
-               args.engine, "auto (0), reference (1), cpu (2) or cuda_mma (3)");
+    SMLA_CHECK(args.engine >= SMLA_ENGINE_AUTO && args.engine <= SMLA_ENGINE_CUDA, "args.engine", args.engine,
+               "auto (0), reference (1), cpu (2) or cuda (3)");
     SMLA_CHECK(args.threads >= 0 && args.threads <= 4096, "args.threads", args.threads,
                "0 (all cores) to 4096");
     SMLA_CHECK(args.batch_invariant == 0 || args.batch_invariant == 1, "args.batch_invariant",
@@ -76,11 +77,11 @@ Context::Context(const smla_context_args& args) {
     env_.check_indices = args.check_indices != 0;
     SMLA_CHECK(args.device_index >= 0, "args.device_index", args.device_index, "0 or more");
     if (args.kernel) parse_demands(args.kernel, env_);
-    if (env_.engine == SMLA_ENGINE_CUDA_MMA) {
+    if (env_.engine == SMLA_ENGINE_CUDA) {
         gpu_ = open_cuda_device(args.device_index);
         env_.device = gpu_.get();
         pool_ = std::make_unique<ThreadPool>(1);
-        description_ = text("cuda_mma ", gpu_->facts().name, ", sm_", gpu_->facts().capability);
+        description_ = text("cuda ", gpu_->facts().name, ", sm_", gpu_->facts().capability);
     } else if (env_.engine == SMLA_ENGINE_REFERENCE) {
         pool_ = std::make_unique<ThreadPool>(1);
         description_ = "reference, 1 thread";
@@ -92,8 +93,14 @@ Context::Context(const smla_context_args& args) {
                             pool_->threads() == 1 ? " thread" : " threads");
     }
     env_.pool = pool_.get();
+    env_.slow_bf16_dots = slow_bf16_dots();
+    plans_ = std::make_unique<PlanCache>();
+    env_.plans = plans_.get();
     log_line(LogLevel::info, text("context: ", description_));
 }
+
+Context::~Context() = default;
+Context::Context(Context&&) noexcept = default;
 
 Env Context::env(Workspace workspace, smla_stream stream) const {
     Env out = env_;

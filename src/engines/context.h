@@ -11,6 +11,8 @@ class Context {
 public:
     // SMLA_ISA names the instruction set where the arguments leave it open.
     explicit Context(const smla_context_args& args);
+    ~Context();
+    Context(Context&&) noexcept;
 
     // The environment of one call; the stream is a CUDA device's.
     Env env(Workspace workspace, smla_stream stream = nullptr) const;
@@ -27,6 +29,7 @@ public:
 
 private:
     Env env_;
+    std::unique_ptr<PlanCache> plans_;
     smla_allocator allocator_{};
     std::unique_ptr<Device> gpu_;
     std::unique_ptr<ThreadPool> pool_;

@@ -4,11 +4,10 @@
 
 #include "core/device.h"
 #include "formats/format.h"
-#include "ops/tensors_of.h"
+#include "ops/field.h"
 
 #include <algorithm>
 #include <map>
-#include <type_traits>
 #include <vector>
 
 namespace smla {
@@ -48,10 +47,8 @@ public:
                          [](const Tensor* a, const Tensor* b) { return span_bytes(*a) > span_bytes(*b); });
         for (Tensor* each : tensors) memory_.take(*each);
         for (smla_cache* each : caches) memory_.take(*each);
-        if constexpr (std::is_same_v<Args, smla_attend_args>) {
-            memory_.take(args.softmax_scale_device);
-            memory_.take(args.q_scale_device);
-        }
+        for (const StageField& field : fields_of<Args>())
+            if (field.kind == FieldKind::scalar) memory_.take(field_of<const float*>(&args, field));
     }
     void copy_back() const { memory_.copy_back(); }
 

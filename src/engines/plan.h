@@ -2,7 +2,7 @@
 #pragma once
 
 #include "engines/context.h"
-#include "engines/cuda_common/plan.h"
+#include "engines/cuda/common/plan.h"
 #include "plan/plan.h"
 
 namespace smla {

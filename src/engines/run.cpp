@@ -2,8 +2,8 @@
 
 #include "core/shapes_only.h"
 #include "engines/error_word.h"
+#include "engines/plan_cache.h"
 #include "ops/check_data.h"
-#include "ops/own_memory.h"
 
 #include <algorithm>
 
@@ -11,81 +11,133 @@ namespace smla {
 
 namespace {
 
-// The rule of dispatch: the first that the demand leaves and that does not refuse; null: none, for `reasons`.
 template <Stage S>
-const Candidate<ArgsOf<S>>* first_that_runs(const ArgsOf<S>& args, const Env& env, std::string& reasons) {
-    for (const auto& candidate : candidates<S>(env)) {
-        if (!env.allows(S, candidate.name)) continue;
-        const std::string refusal = candidate.refuse(args, env);
-        if (refusal.empty()) return &candidate;
-        reasons += (reasons.empty() ? "" : "; ") + std::string(candidate.name) + ": " + refusal;
-    }
-    return nullptr;
+struct PlannedCall {
+    const Candidate<ArgsOf<S>>* kernel = nullptr;
+    CallPlan<ArgsOf<S>> plan;
+};
+
+// The rule of dispatch: the first kernel that the demand leaves and that does not refuse.
+template <Stage S>
+PlannedCall<S> first_that_runs(const ArgsOf<S>& args, const Env& env, std::string& reasons) {
+    PlannedCall<S> found;
+    in_order(candidates<S>(env), env, [&](const Candidate<ArgsOf<S>>& candidate) {
+        if (!env.allows(S, candidate.name)) return false;
+        CallPlan<ArgsOf<S>> plan = candidate.plan(args, env);
+        if (!plan.refusal.empty()) {
+            reasons += (reasons.empty() ? "" : "; ") + std::string(candidate.name) + ": " + plan.refusal;
+            return false;
+        }
+        found = {&candidate, std::move(plan)};
+        return true;
+    });
+    return found;
 }
 
 template <Stage S>
-const Candidate<ArgsOf<S>>& choose(const ArgsOf<S>& args, const Env& env) {
+PlannedCall<S> choose(const ArgsOf<S>& args, const Env& env) {
     std::string reasons;
-    if (const auto* found = first_that_runs<S>(args, env, reasons)) return *found;
+    PlannedCall<S> found = first_that_runs<S>(args, env, reasons);
+    if (found.kernel) return found;
     if (reasons.empty()) reasons = text("no kernel named ", env.demanded[size_t(S)]);
     fail(SMLA_UNSUPPORTED, std::string(stage_name(S)), reasons, "a kernel that can run these arguments");
+}
+
+// What `make` returns, once for all calls of this description. Something unprepared is not kept.
+template <class Kept, Stage S, class Make>
+std::shared_ptr<const Kept> remembered(PlanUse use, size_t budget, const ArgsOf<S>& args, const Env& env,
+                                       Make make) {
+    if (!env.plans) return std::make_shared<const Kept>(make());
+    const CallKey key(S, use, budget, args, env);
+    if (auto found = env.plans->find(key)) return std::static_pointer_cast<const Kept>(found);
+    auto made = std::make_shared<const Kept>(make());
+    bool keeps = true;
+    if constexpr (requires { made->plan.unprepared; }) keeps = made->plan.unprepared.empty();
+    if (keeps) env.plans->keep(key, made);
+    return made;
 }
 
 }  // namespace
 
 template <Stage S>
 const char* run_stage(const ArgsOf<S>& args, const Env& env) {
-    const ExpectDevice expected(env.device->type(), env.device->index());
-    OpOf<S>::check(args);
+    const size_t budget = env.workspace.budget();
+    const auto call = remembered<PlannedCall<S>, S>(PlanUse::run, budget, args, env, [&] {
+        const ExpectDevice expected(env.device->type(), env.device->index());
+        OpOf<S>::check(args);
+        return choose<S>(args, env.with_budget(budget));
+    });
     check_own_memory(args, env.workspace);
-    const auto& kernel = choose<S>(args, env);
-    const size_t needed = kernel.workspace(args, env, env.workspace.budget());
+    const size_t needed = call->plan.scratch;
     if (needed > env.workspace.bytes && needed > kWorkspaceHeader)
         fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(env.workspace.bytes),
              text("at least ", needed));
+    if (!call->plan.unprepared.empty())
+        fail(SMLA_UNSUPPORTED, "args", call->plan.unprepared,
+             "shapes that were prepared, sized or run before the capture");
     Device::Scope scope(*env.device);
     if constexpr (HasIndices<ArgsOf<S>>)
         if (env.check_indices) note_bad_value(index_scan(args), S, env);
-    kernel.run(args, env);
-    return kernel.name;
+    call->plan.launch(args, env);
+    return call->kernel->name;
 }
 
 template <Stage S>
 size_t stage_workspace(const ArgsOf<S>& args, const Env& env, size_t budget) {
-    size_t bytes = kWorkspaceHeader;
-    for (const auto& candidate : candidates<S>(env))
-        if (env.allows(S, candidate.name) && candidate.refuse(args, env).empty())
-            bytes = std::max(bytes, candidate.workspace(args, env, budget));
-    return bytes;
+    return *remembered<size_t, S>(PlanUse::size, budget, args, env, [&] {
+        size_t bytes = kWorkspaceHeader;
+        for (const auto& candidate : candidates<S>(env)) {
+            if (!env.allows(S, candidate.name)) continue;
+            bytes = std::max(bytes, candidate.plan(args, env.with_budget(budget)).scratch);
+        }
+        return bytes;
+    });
+}
+
+template <Stage S>
+void prepare_stage(const ArgsOf<S>& args, const Env& env) {
+    // A caller's workspace has room for all that pays, or none.
+    for (const size_t budget : {size_t(0), kWorkspaceHeader})
+        in_order(candidates<S>(env), env, [&](const Candidate<ArgsOf<S>>& candidate) {
+            if (env.allows(S, candidate.name)) candidate.plan(args, env.with_budget(budget));
+            return false;
+        });
 }
 
 template <Stage S>
 void check_call(const ArgsOf<S>& args, const Env& env) {
-    const ExpectDevice expected(env.device->type(), env.device->index());
-    const ShapesOnly no_memory;
-    OpOf<S>::check(args);
-    choose<S>(args, env);
+    remembered<bool, S>(PlanUse::check, 0, args, env, [&] {
+        const ExpectDevice expected(env.device->type(), env.device->index());
+        const ShapesOnly no_memory;
+        OpOf<S>::check(args);
+        choose<S>(args, env);
+        return true;
+    });
 }
 
 template <Stage S>
 std::vector<Verdict> explain_stage(const ArgsOf<S>& args, const Env& env) {
     std::vector<Verdict> out;
     std::string reasons;
-    const auto* chosen = first_that_runs<S>(args, env, reasons);
-    for (const auto& candidate : candidates<S>(env))
-        out.push_back({candidate.name, candidate.refuse(args, env), &candidate == chosen});
+    const auto* chosen = first_that_runs<S>(args, env, reasons).kernel;
+    in_order(candidates<S>(env), env, [&](const Candidate<ArgsOf<S>>& candidate) {
+        const char* const last_resort = candidate.last_resort ? candidate.last_resort(env) : nullptr;
+        out.push_back({candidate.name, candidate.refuse(args, env), last_resort ? last_resort : "",
+                       &candidate == chosen});
+        return false;
+    });
     return out;
 }
 
 namespace {
-constexpr const char* kEngineNames[] = {"auto", "reference", "cpu", "cuda_mma"};
+constexpr const char* kEngineNames[] = {"auto", "reference", "cpu", "cuda"};
 }
 
 std::span<const char* const> engine_names() { return kEngineNames; }
 const char* engine_name(smla_engine engine) { return kEngineNames[engine]; }
 
 std::string why_no_engine(smla_engine engine) {
-    if (engine != SMLA_ENGINE_CUDA_MMA) return "";
+    if (engine != SMLA_ENGINE_CUDA) return "";
     try {
         open_cuda_device(0);
         return "";
@@ -118,6 +170,7 @@ std::vector<std::string> kernel_names(Stage stage, smla_engine engine) {
 #define SMLA_INSTANTIATE(name, args)                                               \
     template const char* run_stage<Stage::name>(const args&, const Env&);          \
     template size_t stage_workspace<Stage::name>(const args&, const Env&, size_t); \
+    template void prepare_stage<Stage::name>(const args&, const Env&);             \
     template void check_call<Stage::name>(const args&, const Env&);                \
     template std::vector<Verdict> explain_stage<Stage::name>(const args&, const Env&);
 SMLA_STAGES(SMLA_INSTANTIATE)

@@ -16,6 +16,10 @@ const char* run_stage(const ArgsOf<S>& args, const Env& env);
 template <Stage S>
 size_t stage_workspace(const ArgsOf<S>& args, const Env& env, size_t budget);
 
+// Makes what calls of these shapes need, so that later ones may be captured.
+template <Stage S>
+void prepare_stage(const ArgsOf<S>& args, const Env& env);
+
 // Refuses what run_stage would, but for the workspace; data pointers are not looked at.
 template <Stage S>
 void check_call(const ArgsOf<S>& args, const Env& env);

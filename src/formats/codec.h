@@ -8,9 +8,27 @@
 
 namespace smla {
 
+template <class Layout>
+constexpr int32_t page_multiple() {
+    if constexpr (requires { Layout::page_multiple; }) return Layout::page_multiple;
+    else return 1;
+}
+
+template <class Layout>
+constexpr int32_t values_per_scale(ScaleKind scale) {
+    if (scale == ScaleKind::none || scale == ScaleKind::per_tensor) return 0;
+    if constexpr (requires { Layout::tile; }) return Layout::tile;
+    else return Layout::width;
+}
+
 template <class Codec>
 constexpr Format format_of(smla_format id, const char* name) {
     using Layout = typename Codec::Layout;
+    if constexpr (Codec::packing == Packing::page) {
+        constexpr int tokens = 3, multiple = page_multiple<Layout>();
+        static_assert(Layout::page_bytes(tokens) ==
+                      (tokens * Layout::record + multiple - 1) / multiple * multiple);
+    }
     return {.id = id,
             .name = name,
             .width = Layout::width,
@@ -18,14 +36,10 @@ constexpr Format format_of(smla_format id, const char* name) {
             .width_multiple = 1,
             .packing = Codec::packing,
             .scale = Codec::scale,
+            .values_per_scale = values_per_scale<Layout>(Codec::scale),
             .alignment = Codec::alignment,
             .record_bytes = [](int32_t) { return size_t(Layout::record); },
-            .page_bytes =
-                [](int32_t, int64_t page_tokens) {
-                    if constexpr (Codec::packing == Packing::row)
-                        return size_t(Layout::record) * size_t(page_tokens);
-                    else return size_t(Layout::page_bytes(page_tokens));
-                },
+            .page_multiple = page_multiple<Layout>(),
             .encode_f32 = Codec::template encode<float>,
             .encode_f64 = Codec::template encode<double>,
             .decode_f32 = Codec::template decode<float>,

@@ -71,6 +71,16 @@ static int64_t record_bytes_of_page(const smla_cache& cache, int64_t record) {
     return (cache.row_stride_bytes ? cache.row_stride_bytes : record) * cache.page_tokens;
 }
 
+size_t touched_bytes(const smla_cache& cache) {
+    if (cache.pages == 0) return 0;
+    const Format& format = *find_format(cache.format);
+    const auto record = int64_t(format.record_bytes(resolved_width(format, cache)));
+    const size_t stride =
+        cache.page_stride_bytes ? size_t(cache.page_stride_bytes) : packed_page_bytes(cache);
+    return size_t(cache.pages - 1) * stride +
+           std::min(size_t(record_bytes_of_page(cache, record)), packed_page_bytes(cache));
+}
+
 static void check_strides(const char* field, const smla_cache& cache, const Format& format, int32_t width) {
     const int64_t record = int64_t(format.record_bytes(width));
     if (format.packing == Packing::page)
@@ -94,6 +104,14 @@ static void check_strides(const char* field, const smla_cache& cache, const Form
                "pages * page stride below 2^56");
 }
 
+std::string why_not_cache_width(const Format& format, int32_t width) {
+    if (format.width)
+        return width == 0 || width == format.width ? "" : text("0 or ", format.width, " for ", format.name);
+    if (width >= 1 && width <= format.max_width && width % format.width_multiple == 0) return "";
+    return text(format.width_multiple, " to ", format.max_width, " for ", format.name,
+                format.width_multiple == 2 ? ", even: two halves" : "");
+}
+
 // No scale is an error, never 1: a null one taken as 1 costs accuracy as the output grows (TRT-LLM #16916).
 std::string why_not_scale(const Format& format, float scale) {
     if (format.scale != ScaleKind::per_tensor)
@@ -111,19 +129,17 @@ static void check_scale(const char* field, const smla_cache& cache, const Format
     SMLA_CHECK(wanted.empty(), text(field, pointer ? ".scale_device" : ".scale"), double(scale), wanted);
 }
 
-void check_cache(const char* field, const smla_cache& cache, uint32_t allowed) {
+void check_format(const char* field, const smla_cache& cache, uint32_t allowed) {
     const Format* format = find_format(cache.format);
     SMLA_CHECK(format && (allowed & format_bit(cache.format)), text(field, ".format"),
                format ? text(format->name) : text(cache.format), format_list(allowed));
-    if (format->width)
-        SMLA_CHECK(cache.width == 0 || cache.width == format->width, text(field, ".width"), cache.width,
-                   text("0 or ", format->width, " for ", format->name));
-    else
-        SMLA_CHECK(
-            cache.width >= 1 && cache.width <= format->max_width && cache.width % format->width_multiple == 0,
-            text(field, ".width"), cache.width,
-            text(format->width_multiple, " to ", format->max_width, " for ", format->name,
-                 format->width_multiple == 2 ? ", even: two halves" : ""));
+}
+
+void check_cache(const char* field, const smla_cache& cache, uint32_t allowed) {
+    check_format(field, cache, allowed);
+    const Format* const format = find_format(cache.format);
+    const std::string wanted_width = why_not_cache_width(*format, cache.width);
+    SMLA_CHECK(wanted_width.empty(), text(field, ".width"), cache.width, wanted_width);
     check_device(field, cache.device_type, cache.device_index);
     SMLA_CHECK(cache.page_tokens >= 1, text(field, ".page_tokens"), cache.page_tokens, "1 or more");
     SMLA_CHECK(cache.page_rows == 0 || cache.page_rows >= cache.page_tokens, text(field, ".page_rows"),

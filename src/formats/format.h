@@ -35,14 +35,20 @@ struct Format {
     int32_t width_multiple;
     Packing packing;
     ScaleKind scale;
+    int32_t values_per_scale;               // of the scales in a record; 0: it has none
     uint32_t alignment;                     // of data, page stride and row stride, in bytes
     size_t (*record_bytes)(int32_t width);  // per token, without page padding
-    size_t (*page_bytes)(int32_t width, int64_t page_tokens);  // packed page stride
+    int32_t page_multiple;                  // packed pages are padded to a multiple of so many bytes
     // Values are in the order of the dequantised row. encode rounds as the format's writer rule says.
     void (*encode_f32)(const RecordAt&, const float* values);
     void (*encode_f64)(const RecordAt&, const double* values);
     void (*decode_f32)(const RecordAt&, float* values);
     void (*decode_f64)(const RecordAt&, double* values);
+
+    size_t page_bytes(int32_t at_width, int64_t page_tokens) const {  // packed page stride
+        const size_t records = record_bytes(at_width) * size_t(page_tokens), multiple = size_t(page_multiple);
+        return (records + multiple - 1) / multiple * multiple;
+    }
 };
 
 std::span<const Format* const> all_formats();
@@ -63,10 +69,16 @@ std::string format_list(uint32_t allowed);  // "row_f64, row_f32, ..."
 
 // Throws unless the cache is of an allowed format with sane pages, strides, scale and memory.
 void check_cache(const char* field, const smla_cache& cache, uint32_t allowed);
+// The format alone: for a rule that depends on the stage.
+void check_format(const char* field, const smla_cache& cache, uint32_t allowed);
+// What a cache's width has to be; empty: it is.
+std::string why_not_cache_width(const Format& format, int32_t width);
 // What a cache's host scale has to be; empty: it is.
 std::string why_not_scale(const Format& format, float scale);
 size_t packed_page_bytes(const smla_cache& cache);  // what page_stride_bytes = 0 stands for
 size_t cache_bytes(const smla_cache& cache);        // from the first page to the end of the last
+// The same without what pads the last page: bytes that a call may read or write.
+size_t touched_bytes(const smla_cache& cache);
 
 // A checked cache, resolved: defaults filled in, the scale read.
 struct CacheView {

@@ -8,9 +8,6 @@ namespace smla {
 template <class Stored>
 struct PlainRow {
     static size_t record_bytes(int32_t width) { return sizeof(Stored) * size_t(width); }
-    static size_t page_bytes(int32_t width, int64_t page_tokens) {
-        return record_bytes(width) * size_t(page_tokens);
-    }
 
     // The width in a local and no aliasing between row and values: otherwise the loops do not vectorise.
     template <class Real>
@@ -40,9 +37,10 @@ struct PlainRow {
                 .width_multiple = multiple,
                 .packing = Packing::row,
                 .scale = ScaleKind::none,
+                .values_per_scale = 0,
                 .alignment = sizeof(Stored),
                 .record_bytes = record_bytes,
-                .page_bytes = page_bytes,
+                .page_multiple = 1,
                 .encode_f32 = encode<float>,
                 .encode_f64 = encode<double>,
                 .decode_f32 = decode<float>,

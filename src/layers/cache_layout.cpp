@@ -60,25 +60,26 @@ std::vector<CacheNeed> cache_needs(const AttentionConfig& config, int layer, con
     const int32_t index_width = config.indexer ? int32_t(config.indexer->head_dim) : 0;
     const LayerKind kind = config.layer_kind(layer);
     if (!config.hybrid) {
-        add(needs, config, false, {SMLA_PLAN_PRIMARY, "kv", choice.kv, width, page, 1, 0});
-        if (kind == LayerKind::dsa)
-            add(needs, config, true, {SMLA_PLAN_INDEX, "index", choice.index, index_width, page, 1, 0});
+        add(needs, config, false, {SMLA_GROUP_PRIMARY, "kv", choice.kv, width, page, 1, 0});
+        if (has_indexer(kind))
+            add(needs, config, true, {SMLA_GROUP_INDEX, "index", choice.index, index_width, page, 1, 0});
         return needs;
     }
     const int64_t ratio = config.compress_ratio(layer);
     add(needs, config, false,
-        {SMLA_PLAN_WINDOW, "window", choice.kv, width, page, 1, config.hybrid->window - 1});
-    if (ratio == 0) return needs;
+        {SMLA_GROUP_WINDOW, "window", choice.kv, width, page, 1, config.hybrid->window - 1});
+    if (kind == LayerKind::sliding) return needs;
     const smla_format state = choice.f64 ? SMLA_STATE_F64 : SMLA_STATE_F32;
-    const int32_t overlap = ratio == 4 ? 2 : 1, state_page = ratio == 4 ? 4 : 8;
+    const bool sparse = kind == LayerKind::compressed_sparse;  // its windows overlap by half
+    const int32_t overlap = sparse ? 2 : 1, state_page = sparse ? 4 : 8;
     const int32_t entry_page = int32_t(std::clamp<int64_t>(4 * int64_t(page) / ratio, 1, INT32_MAX));
-    add(needs, config, false, {SMLA_PLAN_COMPRESSED, "compressed", choice.kv, width, entry_page, ratio, 0});
+    add(needs, config, false, {SMLA_GROUP_COMPRESSED, "compressed", choice.kv, width, entry_page, ratio, 0});
     add(needs, config, false,
-        {SMLA_PLAN_STATE, "state", state, 2 * overlap * width, state_page, 1, overlap * ratio - 1});
-    if (ratio != 4) return needs;
-    add(needs, config, true, {SMLA_PLAN_INDEX, "index", choice.index, index_width, entry_page, ratio, 0});
+        {SMLA_GROUP_STATE, "state", state, 2 * overlap * width, state_page, 1, overlap * ratio - 1});
+    if (!sparse) return needs;
+    add(needs, config, true, {SMLA_GROUP_INDEX, "index", choice.index, index_width, entry_page, ratio, 0});
     add(needs, config, true,
-        {SMLA_PLAN_INDEX_STATE, "index_state", state, 2 * overlap * index_width, state_page, 1,
+        {SMLA_GROUP_INDEX_STATE, "index_state", state, 2 * overlap * index_width, state_page, 1,
          overlap * ratio - 1});
     return needs;
 }

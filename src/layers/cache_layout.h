@@ -19,7 +19,7 @@ struct CacheChoice {
     float kv_scale = 1;        // per-tensor formats
 };
 
-// One group of a layer's caches (the SMLA_PLAN_* bit says which).
+// One group of a layer's caches (the SMLA_GROUP_* bit says which).
 struct CacheNeed {
     int32_t group;
     const char* name;

@@ -25,8 +25,7 @@ private:
     };
     Query project_query(Runner& run, const Tensor& hidden) const;
     void project_keys(Runner& run, const Tensor& hidden, const StepBatch& batch, DsaStep& inner) const;
-    void project_index(Runner& run, const Tensor& hidden, const Query& query, const StepBatch& batch,
-                       DsaStep& inner) const;
+    void project_index(Runner& run, const LayerStep& step, const Query& query, DsaStep& inner) const;
 
     DsaWeights weights_;
     double scale_;
@@ -67,8 +66,8 @@ void DsaLayer::project_keys(Runner& run, const Tensor& hidden, const StepBatch& 
     run.tap("kpe", inner.k_rope);
 }
 
-void DsaLayer::project_index(Runner& run, const Tensor& hidden, const Query& query, const StepBatch& batch,
-                             DsaStep& inner) const {
+void DsaLayer::project_index(Runner& run, const LayerStep& step, const Query& query, DsaStep& inner) const {
+    const Tensor& hidden = step.hidden;
     const IndexerConfig& index = *config_.indexer;
     const int64_t tokens = hidden.shape[0], heads = index.heads, width = index.head_dim;
     const smla_dtype dtype = precision_.activations;
@@ -89,7 +88,7 @@ void DsaLayer::project_index(Runner& run, const Tensor& hidden, const Query& que
     for (const Tensor& x : {q, k})
         run.run<Stage::rope>({.style = index.rope_style,
                               .x = x,
-                              .positions = batch.rope_position,
+                              .positions = step.batch.rope_position,
                               .frequencies = frequencies()});
     run.run<Stage::project>({.x = reshape_rows(hidden, {1, config_.common.hidden_size}),
                              .w = as_matrix(weights_.indexer->head_weights),
@@ -98,11 +97,12 @@ void DsaLayer::project_index(Runner& run, const Tensor& hidden, const Query& que
     run.tap("index_k", k);
 
     inner.index_k = reshape_rows(k, {width});
-    inner.index.q = q;
-    inner.index.w = reshape_rows(w, {heads});
-    inner.index.factor = index.weight_factor();
-    inner.index.amax_floor = 1e-10;  // V3.2's query quantiser; V4 uses 1e-4
-    inner.index.topk = index.topk;
+    inner.indexer = {.q = q,
+                     .w = reshape_rows(w, {heads}),
+                     .factor = index.weight_factor(),
+                     .amax_floor = 1e-10,  // of V3.2's query quantiser; V4 uses 1e-4
+                     .topk = index.topk,
+                     .keys = step.caches.index};
 }
 
 void DsaLayer::forward(Runner& run, const LayerStep& step) const {
@@ -110,7 +110,7 @@ void DsaLayer::forward(Runner& run, const LayerStep& step) const {
     DsaStep inner{};
     const Query query = project_query(run, step.hidden);
     project_keys(run, step.hidden, step.batch, inner);
-    if (weights_.indexer) project_index(run, step.hidden, query, step.batch, inner);
+    if (weights_.indexer) project_index(run, step, query, inner);
 
     inner.w_uk = transposed(weights_.key_up(config_));  // [H,L,nope]
     inner.w_uv = weights_.value_up(config_);            // [H,v,L]
@@ -120,8 +120,7 @@ void DsaLayer::forward(Runner& run, const LayerStep& step) const {
     inner.query_dtype = precision_.queries;
     inner.softmax_scale = scale_;
     inner.kv = step.caches.kv;
-    inner.index_cache = step.caches.index;
-    inner.forced_topk = step.forced_topk;
+    inner.forced.indices = step.forced_topk;
     inner.topk = step.topk;
     inner.out = run.activation(precision_.activations, {step.hidden.shape[0], heads, value});
     run_dsa_step(run, step.batch, inner);

@@ -1,5 +1,6 @@
-// DeepSeek-V4: one key = value vector per token, a local window, a pooled history (ratio 4 picked by an
-// indexer, any other ratio whole), attention sinks, and a grouped output projection.
+// DeepSeek-V4: one vector per token is key and value; a token attends to a local window and, by the layer's
+// kind, to compressed entries (those that an indexer selects, or all); attention sinks; a grouped output
+// projection.
 #include "layers/layer.h"
 
 namespace smla {
@@ -12,6 +13,7 @@ public:
                 LayerPrecision precision, Device& device)
         : Layer(config, layer, precision),
           weights_(load_hybrid_weights(checkpoint, config, layer, weight_options(precision))) {
+        kind_ = config.layer_kind(layer);
         ratio_ = int32_t(config.compress_ratio(layer));
         place(weights_, device);
         scale_ = config.softmax_scale();
@@ -25,12 +27,13 @@ private:
     void norm(Runner& run, const Tensor& x, const Tensor& weight) const;      // in place
     void rotate_tail(Runner& run, const Tensor& x, const StepBatch& batch, const Tensor& out) const;
     Tensor project_query(Runner& run, const Tensor& latent, const StepBatch& batch) const;
-    CompressInput compressor(Runner& run, const Tensor& x, const CompressorWeights& weights,
-                             const CacheGroup& state, const CacheGroup& entries) const;
-    IndexInput index(Runner& run, const Tensor& x, const Tensor& latent, const StepBatch& batch) const;
+    Compressor compressor(Runner& run, const Tensor& x, const CompressorWeights& weights,
+                          const CacheGroup& state) const;
+    Indexer indexer(Runner& run, const Tensor& x, const Tensor& latent, const LayerStep& step) const;
     void project_out(Runner& run, const Tensor& core, const Tensor& out) const;
 
     HybridWeights weights_;
+    LayerKind kind_;
     int32_t ratio_;
     double scale_;
 };
@@ -64,28 +67,28 @@ Tensor HybridLayer::project_query(Runner& run, const Tensor& latent, const StepB
     return same ? q : rotated;
 }
 
-CompressInput HybridLayer::compressor(Runner& run, const Tensor& x, const CompressorWeights& weights,
-                                      const CacheGroup& state, const CacheGroup& entries) const {
+Compressor HybridLayer::compressor(Runner& run, const Tensor& x, const CompressorWeights& weights,
+                                   const CacheGroup& state) const {
     const int64_t channels = weights.kv.view.shape[0];
     return {.kv = reshape_rows(project(run, x, weights.kv), {channels}),
             .score = reshape_rows(project(run, x, weights.gate), {channels}),
             .ape = weights.ape.view,
             .norm_weight = weights.norm.view,
-            .state = state,
-            .entries = entries};
+            .state = state};
 }
 
-IndexInput HybridLayer::index(Runner& run, const Tensor& x, const Tensor& latent,
-                              const StepBatch& batch) const {
+Indexer HybridLayer::indexer(Runner& run, const Tensor& x, const Tensor& latent,
+                             const LayerStep& step) const {
     const int64_t heads = config_.indexer->heads, width = config_.indexer->head_dim;
     const Tensor q = reshape_rows(project(run, latent, weights_.indexer->q_b), {heads, width});
-    rotate_tail(run, q, batch, {});
+    rotate_tail(run, q, step.batch, {});
     run.tap("index_q", q);
     return {.q = q,
             .w = reshape_rows(project(run, x, weights_.indexer->head_weights), {heads}),
             .factor = config_.indexer->weight_factor(),
             .amax_floor = 1e-4,
-            .topk = config_.indexer->topk};
+            .topk = config_.indexer->topk,
+            .keys = step.caches.index};
 }
 
 void HybridLayer::project_out(Runner& run, const Tensor& core, const Tensor& out) const {
@@ -113,6 +116,7 @@ void HybridLayer::forward(Runner& run, const LayerStep& step) const {
     run.tap("kv_window", kv);
 
     HybridStep inner{};
+    inner.kind = kind_;
     inner.ratio = ratio_;
     inner.q = project_query(run, latent, step.batch);
     inner.kv = reshape_rows(kv, {width});
@@ -121,20 +125,14 @@ void HybridLayer::forward(Runner& run, const LayerStep& step) const {
     inner.softmax_scale = scale_;
     inner.sink = weights_.sink.view;
     inner.window = step.caches.window;
-    inner.window_rows = step.window_rows;
-    inner.window_lengths = step.window_lengths;
-    inner.visible_entries = step.visible_entries;
-    if (ratio_ != 4) {  // those of ratio 4 come from the indexer, whatever the plan lists
-        inner.entry_rows = step.entry_rows;
-        inner.entry_lengths = step.entry_lengths;
+    inner.entries = step.caches.entries;
+    if (kind_ != LayerKind::sliding)
+        inner.compressor = compressor(run, x, *weights_.compressor, step.caches.state);
+    if (kind_ == LayerKind::compressed_sparse) {
+        inner.index_compressor = compressor(run, x, weights_.indexer->compressor, step.caches.index_state);
+        inner.indexer = indexer(run, x, latent, step);
     }
-    if (ratio_) inner.main = compressor(run, x, *weights_.compressor, step.caches.state, step.caches.entries);
-    if (ratio_ == 4) {
-        inner.indexer = compressor(run, x, weights_.indexer->compressor, step.caches.index_state,
-                                   step.caches.index_entries);
-        inner.index = index(run, x, latent, step.batch);
-    }
-    inner.forced_topk = step.forced_topk;
+    inner.forced.indices = step.forced_topk;
     inner.topk = step.topk;
     inner.out = run.activation(precision_.activations, {tokens, config_.common.heads, width});
     run_hybrid_step(run, step.batch, inner);

@@ -9,7 +9,7 @@ std::unique_ptr<Layer> open_layer(const Checkpoint& checkpoint, const AttentionC
 }
 
 void check_forced_topk(const char* field, const Layer& layer, const Tensor& given, int64_t tokens) {
-    const LayerKind kind = layer.config().layer_kind(layer.layer_index());
+    const LayerKind kind = layer.kind();
     if (kind == LayerKind::dsa_shared) return check_tensor(field, given, kInt32, {tokens, kAny});
     if (!check_optional(field, given, kInt32, {tokens, kAny})) return;
     SMLA_CHECK(kind != LayerKind::sliding && kind != LayerKind::heavily_compressed, field, describe(given),

@@ -14,8 +14,11 @@ namespace smla {
 
 // The caches that a layer reads and writes; format NONE where its kind has none.
 struct LayerCaches {
-    CacheGroup kv, index;                                           // V3.2, GLM
-    CacheGroup window, entries, state, index_entries, index_state;  // V4
+    CacheGroup kv;     // V3.2, GLM
+    CacheGroup index;  // keys of the indexer: of tokens, in V4 of entries
+    Window window;     // V4
+    Entries entries;
+    CacheGroup state, index_state;
 };
 
 // Everything that changes from step to step.
@@ -24,33 +27,29 @@ struct LayerStep {
     Tensor out{};     // [T,hidden] any float
     StepBatch batch;
     LayerCaches caches;
-    Tensor window_rows{}, window_lengths{};  // V4: [T,W], [T] i32
-    Tensor visible_entries{};                // V4: [T] i32
-    Tensor entry_rows{}, entry_lengths{};    // V4, all visible entries: [T,E], [T] i32
     // [T,k] i32, ascending, -1 last: attend to these positions (V4: entries). GLM-5.2's shared layers need
     // the selection of the layer they follow; for others it replaces their own.
     Tensor forced_topk{};
     Tensor topk{};  // optional out [T,k] i32: for the layers that follow this one
 };
 
-// What a plan says of a step. cut(field): the part of it that counts; group(SMLA_PLAN_*, slots): caches.
+// What a plan says of a step. cut(field): the part of it that counts; group(SMLA_GROUP_*, slots): caches.
 template <class Cut, class Group>
 LayerStep planned_step(const PlanFields& fields, const Cut& cut, const Group& group, int64_t max_columns) {
     LayerStep out{};
     out.batch = {cut(fields.request_of_token), cut(fields.position), cut(fields.rope_position),
                  cut(fields.visible_tokens), max_columns};
-    out.caches = {.kv = group(SMLA_PLAN_PRIMARY, cut(fields.primary_slot)),
-                  .index = group(SMLA_PLAN_INDEX, cut(fields.index_slot)),
-                  .window = group(SMLA_PLAN_WINDOW, cut(fields.window_slot)),
-                  .entries = group(SMLA_PLAN_COMPRESSED, cut(fields.compressed_slot)),
-                  .state = group(SMLA_PLAN_STATE, cut(fields.state_slot)),
-                  .index_entries = group(SMLA_PLAN_INDEX, cut(fields.index_slot)),
-                  .index_state = group(SMLA_PLAN_INDEX_STATE, cut(fields.index_state_slot))};
-    out.window_rows = cut(fields.window_rows);
-    out.window_lengths = cut(fields.window_len);
-    out.visible_entries = cut(fields.visible_entries);
-    out.entry_rows = cut(fields.entry_rows);
-    out.entry_lengths = cut(fields.entry_len);
+    out.caches = {.kv = group(SMLA_GROUP_PRIMARY, cut(fields.primary_slot)),
+                  .index = group(SMLA_GROUP_INDEX, cut(fields.index_slot)),
+                  .window = {.group = group(SMLA_GROUP_WINDOW, cut(fields.window_slot)),
+                             .rows = cut(fields.window_rows),
+                             .lengths = cut(fields.window_len)},
+                  .entries = {.group = group(SMLA_GROUP_COMPRESSED, cut(fields.compressed_slot)),
+                              .visible = cut(fields.visible_entries),
+                              .rows = cut(fields.entry_rows),
+                              .lengths = cut(fields.entry_len)},
+                  .state = group(SMLA_GROUP_STATE, cut(fields.state_slot)),
+                  .index_state = group(SMLA_GROUP_INDEX_STATE, cut(fields.index_state_slot))};
     return out;
 }
 
@@ -58,9 +57,11 @@ struct LayerPrecision {
     smla_dtype activations = SMLA_F32;  // f64: reference engine
     smla_dtype queries = SMLA_F32;      // what attend gets: bf16 selects bf16 arithmetic
     std::string weight_prefix;          // before every tensor name of the checkpoint
+    bool as_stored = false;             // matrices of f32 and bf16 keep their dtype
 };
 
 inline void place(HostTensor& tensor, Device& device) {
+    if (tensor.view.device_type != SMLA_CPU) return;  // the caller's, where the layer runs
     const PlacedTensor placed = place(device, tensor.view);
     tensor.view = placed.view;
     if (placed.memory) tensor.memory = placed.memory;
@@ -75,7 +76,10 @@ public:
 
     const AttentionConfig& config() const { return config_; }
     int layer_index() const { return layer_; }
+    LayerKind kind() const { return config_.layer_kind(layer_); }
     const LayerPrecision& precision() const { return precision_; }
+    size_t weight_bytes() const { return weight_bytes_; }
+    size_t borrowed_bytes() const { return borrowed_bytes_; }  // of them, in the caller's memory
 
 protected:
     Layer(const AttentionConfig& config, int layer, LayerPrecision precision)
@@ -84,7 +88,12 @@ protected:
     // On the device from now on: the weights that forward() reads, and RoPE's frequencies.
     template <class Weights>
     void place(Weights& weights, Device& device) {
-        each_tensor(weights, [&](HostTensor& tensor) { smla::place(tensor, device); });
+        each_tensor(weights, [&](HostTensor& tensor) {
+            smla::place(tensor, device);
+            const size_t bytes = present(tensor.view) ? span_bytes(tensor.view) : 0;
+            weight_bytes_ += bytes;
+            if (!tensor.memory) borrowed_bytes_ += bytes;
+        });
         frequencies_ = rope_frequencies(config_.common.rope_dim, config_.rope(layer_));
         placed_frequencies_.view = make_tensor(frequencies_.data(), SMLA_F64, {int64_t(frequencies_.size())});
         smla::place(placed_frequencies_, device);
@@ -96,12 +105,15 @@ protected:
     LayerPrecision precision_;
 
 private:
+    size_t weight_bytes_ = 0, borrowed_bytes_ = 0;
     std::vector<double> frequencies_;
     HostTensor placed_frequencies_;
 };
 
 inline WeightOptions weight_options(const LayerPrecision& precision) {
-    return {.matrices = precision.activations, .prefix = precision.weight_prefix};
+    return {.matrices = precision.activations,
+            .prefix = precision.weight_prefix,
+            .as_stored = precision.as_stored};
 }
 inline Tensor as_matrix(const HostTensor& weight) {  // [N,K] as [1,N,K]
     return reshape(weight.view, {1, weight.view.shape[0], weight.view.shape[1]});

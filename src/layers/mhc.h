@@ -3,11 +3,11 @@
 //   x = norm(sum_n pre_n X_n)               what the block sees
 //   X'_k = post_k y + sum_j comb[j,k] X_j   after it, y being the block's output
 // pre, post and comb come from the streams; comb is made doubly stochastic by Sinkhorn iterations. On a host
-// the arithmetic is double on one thread; on a GPU its kernels (engines/cuda_common/hyper_connection.h) do it
+// the arithmetic is double on one thread; on a GPU its kernels (engines/cuda/common/hyper_connection.h) do it
 // in f32, on a stream, without allocating or waiting.
 #pragma once
 
-#include "engines/cuda_common/hyper_connection.h"
+#include "engines/cuda/common/hyper_connection.h"
 #include "layers/layer.h"
 
 namespace smla {

@@ -3,8 +3,6 @@
 #include "engines/plan.h"
 
 #include <algorithm>
-#include <cstring>
-#include <numeric>
 
 namespace smla {
 
@@ -20,6 +18,8 @@ Session::Session(Context& context, const Layer& layer, const SessionOptions& opt
     : context_(context), layer_(layer), options_(options), staging_(context), workspace_(context) {
     options_.caches.f64 = layer.precision().activations == SMLA_F64;
     needs_ = cache_needs(layer.config(), layer.layer_index(), options_.caches);
+    for (CacheNeed& need : needs_)
+        if (need.resident) need.resident += options_.rewind_tokens;
     check_options();
     std::mt19937_64 random(options.page_seed);
     groups_.reserve(needs_.size());
@@ -31,7 +31,6 @@ Session::Session(Context& context, const Layer& layer, const SessionOptions& opt
         topk_.resize(size_t(options.max_step_tokens) * size_t(layer.config().indexer->topk));
 
     const AttentionConfig& config = layer.config();
-    const int64_t ratio = config.compress_ratio(layer.layer_index());
     PlanMaxima maxima{};
     maxima.struct_size = sizeof maxima;
     for (const CacheNeed& need : needs_) maxima.groups |= need.group;
@@ -39,23 +38,42 @@ Session::Session(Context& context, const Layer& layer, const SessionOptions& opt
     maxima.max_requests = options.max_requests;
     maxima.max_seq_len = options.max_tokens;
     maxima.window = config.hybrid ? int32_t(config.hybrid->window) : 0;
-    maxima.ratio = int32_t(ratio);
-    maxima.list_entries = ratio != 0 && ratio != 4;
+    maxima.ratio = int32_t(config.compress_ratio(layer.layer_index()));
+    maxima.list_entries = layer.kind() == LayerKind::heavily_compressed;
     plan_ = std::make_unique<Plan>(maxima, plan_place(context));
 
-    // size the workspace for the largest step, so that no forward allocates
-    Step largest;
-    largest.hidden = make_tensor(static_cast<void*>(nullptr), SMLA_F32,
-                                 {options.max_step_tokens, config.common.hidden_size});
-    if (layer.precision().activations == SMLA_F64) largest.hidden.dtype = SMLA_F64;
-    largest.out = largest.hidden;
-    if (config.layer_kind(layer.layer_index()) == LayerKind::dsa_shared)
-        largest.forced_topk = make_tensor(static_cast<void*>(nullptr), SMLA_I32,
-                                          {options.max_step_tokens, config.indexer->topk});
-    workspace_bytes_ =
-        layer_workspace(layer, context.env({}), layer_step(largest), options.stage_budget, nullptr);
+    const Step largest = largest_step();
+    workspace_bytes_ = largest_workspace(largest);
     workspace_.at_least(workspace_bytes_);
     reserve_staging(largest);
+}
+
+// Shapes without memory.
+Session::Step Session::largest_step() const {
+    const AttentionConfig& config = layer_.config();
+    Step largest;
+    largest.hidden = make_tensor(static_cast<void*>(nullptr), layer_.precision().activations,
+                                 {options_.max_step_tokens, config.common.hidden_size});
+    largest.out = largest.hidden;
+    if (layer_.kind() == LayerKind::dsa_shared)
+        largest.forced_topk = make_tensor(static_cast<void*>(nullptr), SMLA_I32,
+                                          {options_.max_step_tokens, config.indexer->topk});
+    return largest;
+}
+
+// Stages convert what is not f32, so each dtype of hidden and of out takes scratch of its own.
+size_t Session::largest_workspace(Step largest) {
+    constexpr smla_dtype kEach[] = {SMLA_F32, SMLA_BF16, SMLA_F16, SMLA_F64};
+    const Env env = context_.env({});
+    size_t bytes = 0;
+    for (const smla_dtype hidden : kEach)
+        for (const smla_dtype out : kEach) {
+            largest.hidden.dtype = hidden;
+            largest.out.dtype = out;
+            bytes = std::max(
+                bytes, layer_workspace(layer_, env, layer_step(largest), options_.stage_budget, nullptr));
+        }
+    return bytes;
 }
 
 // Everything that a step brings from the host, at its largest.
@@ -64,70 +82,17 @@ void Session::reserve_staging(const Step& largest) {
         return present(tensor) ? round_up(span_bytes(tensor), Staging::kAlignment) : 0;
     };
     const Tensor positions = make_tensor(static_cast<void*>(nullptr), SMLA_I64, {options_.max_step_tokens});
-    size_t bytes = 2 * room(largest.hidden) + 2 * room(host_topk(options_.max_step_tokens));
+    size_t bytes = 2 * room(largest.hidden);
+    if (layer_.config().indexer) {  // a selection that is forced, and the layer's own
+        const int64_t columns = layer_.config().indexer->topk;
+        bytes += 2 * room(make_tensor(topk_.data(), SMLA_I32, {options_.max_step_tokens, columns}));
+    }
     bytes += room(numbers(query_start_loc_)) + room(numbers(seq_lens_)) + room(positions);
     for (const Group& group : groups_) bytes += room(group.placed_table);
     staging_.reserve(bytes);
 }
 
-void Session::create_group(const CacheNeed& need, std::mt19937_64& random) {
-    Group group;
-    group.need = need;
-    group.columns = ceil_div(std::max<int64_t>(need.rows(options_.max_tokens), 1), need.page_rows);
-    const int64_t pages = need.pages(options_.max_tokens, options_.max_step_tokens) * options_.max_requests;
-    smla_cache& cache = group.cache;
-    cache.format = need.format;
-    cache.width = find_format(need.format)->width ? 0 : need.width;
-    cache.page_tokens = need.page_rows;
-    cache.pages = pages;
-    cache.scale = find_format(need.format)->scale == ScaleKind::per_tensor ? options_.caches.kv_scale : 0.f;
-    group.memory = {context_.allocate(size_t(pages) * need.page_bytes()),
-                    [this](void* memory) { context_.release(memory); }};
-    cache.data = group.memory.get();
-    cache.device_type = context_.device().type();
-    cache.device_index = context_.device().index();
-    context_.device().fill(cache.data, 0, size_t(pages) * need.page_bytes(), nullptr);
-    group.free_pages.resize(size_t(pages));
-    std::iota(group.free_pages.begin(), group.free_pages.end(), 0);
-    std::shuffle(group.free_pages.begin(), group.free_pages.end(), random);
-    group.pages.resize(size_t(options_.max_requests));
-    group.table.resize(size_t(options_.max_requests) * size_t(group.columns));
-    group.placed_table = make_tensor(group.table.data(), SMLA_I32, {options_.max_requests, group.columns});
-    groups_.push_back(std::move(group));
-}
-
-// Pages for what the step adds; pages that no later token can see go back.
-void Session::fit_pages(Group& group, const StepRequest& request) {
-    std::vector<int32_t>& pages = group.pages[size_t(request.request)];
-    const int64_t before = lengths_[size_t(request.request)], page = group.need.page_rows;
-    if (group.need.resident) {
-        const int64_t first_seen = std::max<int64_t>(0, before - group.need.resident);
-        for (size_t i = 0; i < pages.size() && int64_t(i + 1) * page <= first_seen; ++i) {
-            if (pages[i] >= 0) group.free_pages.push_back(pages[i]);
-            pages[i] = -1;
-        }
-    }
-    const int64_t needed = ceil_div(group.need.rows(before + request.tokens), page);
-    while (int64_t(pages.size()) < needed) {
-        if (group.free_pages.empty())
-            fail(SMLA_INTERNAL, text("cache ", group.need.name), "no free page", "one for every row");
-        pages.push_back(group.free_pages.back());
-        group.free_pages.pop_back();
-    }
-}
-
-void Session::end_request(int32_t request) {
-    SMLA_CHECK(request >= 0 && request < options_.max_requests, "request", request,
-               text("0 to ", options_.max_requests - 1));
-    for (Group& group : groups_) {
-        for (const int32_t page : group.pages[size_t(request)])
-            if (page >= 0) group.free_pages.push_back(page);
-        group.pages[size_t(request)].clear();
-    }
-    lengths_[size_t(request)] = 0;
-}
-
-// Where the layer runs, from what the requests are there.
+// Built where the layer runs.
 void Session::build_plan(const Step& step) {
     const int64_t requests = int64_t(step.requests.size());
     PlanBatch batch{};
@@ -148,12 +113,12 @@ void Session::build_plan(const Step& step) {
         view.block_table = slice(group.placed_table, 0, 0, requests);
         view.page_tokens = group.need.page_rows;
         switch (group.need.group) {
-            case SMLA_PLAN_PRIMARY: batch.primary = view; break;
-            case SMLA_PLAN_WINDOW: batch.window = view; break;
-            case SMLA_PLAN_COMPRESSED: batch.compressed = view; break;
-            case SMLA_PLAN_INDEX: batch.index = view; break;
-            case SMLA_PLAN_STATE: batch.state = view; break;
-            case SMLA_PLAN_INDEX_STATE: batch.index_state = view; break;
+            case SMLA_GROUP_PRIMARY: batch.primary = view; break;
+            case SMLA_GROUP_WINDOW: batch.window = view; break;
+            case SMLA_GROUP_COMPRESSED: batch.compressed = view; break;
+            case SMLA_GROUP_INDEX: batch.index = view; break;
+            case SMLA_GROUP_STATE: batch.state = view; break;
+            case SMLA_GROUP_INDEX_STATE: batch.index_state = view; break;
         }
     }
     plan_->build(batch);
@@ -214,8 +179,7 @@ void Session::forward(const Step& step) {
 Tensor Session::topk() const { return host_topk(last_tokens_); }
 
 Tensor Session::host_topk(int64_t tokens) const {
-    const LayerKind kind = layer_.config().layer_kind(layer_.layer_index());
-    if (kind != LayerKind::dsa && kind != LayerKind::compressed_sparse) return {};
+    if (!has_indexer(layer_.kind())) return {};
     return make_tensor(topk_.data(), SMLA_I32, {tokens, layer_.config().indexer->topk});
 }
 

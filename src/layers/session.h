@@ -20,6 +20,7 @@ struct SessionOptions {
     int32_t max_requests = 1;
     int32_t max_tokens = 4096;      // per request, prompt and decoded tokens
     int32_t max_step_tokens = 512;  // of all requests in one step
+    int32_t rewind_tokens = 0;      // that truncate() may take off beyond those of the last step
     size_t stage_budget = 0;        // bytes of scratch a stage may use; 0: as much as pays
     uint64_t page_seed = 1;  // pages are handed out in a shuffled order: nothing may rely on neighbours
 };
@@ -46,8 +47,18 @@ public:
     // Selected positions of the last step, [T,k] i32 on the host: for the layers that share them. Absent
     // without an indexer.
     Tensor topk() const;
+    void check_request(const char* field, int32_t request) const;
     int32_t length(int32_t request) const { return lengths_[size_t(request)]; }
     void end_request(int32_t request);  // frees its pages
+    // The request forgets all but its first `tokens` tokens. Caches of a window reach back as far as the last
+    // step and rewind_tokens before it.
+    void truncate(int32_t request, int32_t tokens);
+    // Request `target` holds what `source` holds, in pages of its own; what it held before is dropped.
+    void copy_request(int32_t source, int32_t target);
+    // Request i holds what request sources[i] held before, for every i; one request may be named often.
+    void reorder(std::span<const int32_t> sources);
+    // Another session of this layer with all requests of this one. The formats and page_tokens are the same.
+    std::unique_ptr<Session> clone(const SessionOptions& options) const;
 
     const Layer& layer() const { return layer_; }
     const SessionOptions& options() const { return options_; }
@@ -69,15 +80,29 @@ private:
         int64_t columns = 0;
     };
 
+    struct Move {
+        int32_t from, to;
+    };
+
     void check_options() const;
     void create_group(const CacheNeed& need, std::mt19937_64& random);
+    static int32_t take_page(Group& group);
+    static void give_back(Group& group, std::vector<int32_t>& pages, int64_t first, int64_t last);
     void fit_pages(Group& group, const StepRequest& request);
+    void cut_pages(int32_t request, int32_t tokens);
+    int32_t shortest(int32_t request) const;
+    void rearrange(std::span<const Move> moves);
+    static std::vector<int32_t> duplicate(Group& group, const std::vector<int32_t>& pages, int64_t first,
+                                          std::vector<int32_t>& pairs);
+    void copy_pages(const smla_cache& source, const smla_cache& target, std::vector<int32_t>& pairs);
     void check(const Step& step) const;
     void check_forced_entries(const Step& step, int64_t tokens) const;
     void build_plan(const Step& step);
     void place_table(Group& group, std::span<const StepRequest> requests);
     LayerStep layer_step(const Step& step);
     CacheGroup cache_group(int32_t bit, const Tensor& slots) const;
+    Step largest_step() const;
+    size_t largest_workspace(Step largest);
     void reserve_staging(const Step& largest);
     Tensor host_topk(int64_t tokens) const;
     int64_t step_tokens(const Step& step) const;

@@ -14,6 +14,7 @@ void Session::check_options() const {
     SMLA_CHECK(options_.max_tokens >= 1, "max_tokens", options_.max_tokens, "1 or more");
     SMLA_CHECK(options_.max_step_tokens >= 1, "max_step_tokens", options_.max_step_tokens, "1 or more");
     SMLA_CHECK(options_.caches.page_tokens >= 1, "page_tokens", options_.caches.page_tokens, "1 or more");
+    SMLA_CHECK(options_.rewind_tokens >= 0, "rewind_tokens", options_.rewind_tokens, "0 or more");
     constexpr int64_t kMaxRows = int64_t(1) << 31;  // int32 numbers them; so their bytes fit size_t, too
     for (const CacheNeed& need : needs_) {
         const int64_t rows = need.pages(options_.max_tokens, options_.max_step_tokens) * need.page_rows;
@@ -41,10 +42,11 @@ void Session::check(const Step& step) const {
                    text(request.request, ", twice"), "each request once");
         seen[size_t(request.request)] = true;
         const int64_t length = int64_t(lengths_[size_t(request.request)]) + request.tokens;
-        SMLA_CHECK(request.tokens >= 0 && length <= options_.max_tokens, text("requests[", i, "].tokens"),
-                   request.tokens,
-                   text("0 to ", options_.max_tokens - lengths_[size_t(request.request)],
-                        ", what the caches still hold"));
+        SMLA_CHECK(
+            request.tokens >= 0 && length <= options_.max_tokens, text("requests[", i, "].tokens"),
+            request.tokens,
+            text("0 to ", options_.max_tokens - lengths_[size_t(request.request)], ", what max_tokens (",
+                 options_.max_tokens, ") leaves; a resized session takes more"));
     }
     const int64_t tokens = step_tokens(step), hidden = layer_.config().common.hidden_size;
     SMLA_CHECK(tokens <= options_.max_step_tokens, "requests", text(tokens, " tokens"),

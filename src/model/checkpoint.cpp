@@ -1,7 +1,9 @@
 #include "model/checkpoint.h"
 
+#include "model/dequantise.h"
 #include "model/findings.h"
 #include "model/json.h"
+#include "model/safetensors_dtypes.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -17,6 +19,21 @@ constexpr const char* kWholeFile = "model.safetensors";
 constexpr const char* kIndexFile = "model.safetensors.index.json";
 constexpr const char* kSuffix = ".safetensors";
 constexpr size_t kMaxIndexBytes = 100000000;
+
+// Throws unless a tensor of the caller's is one: whatever its shape, as weights of other layers may be odd.
+void check_memory(const std::string& field, const Tensor& tensor) {
+    constexpr uint32_t kAll = ~uint32_t(0);
+    try {
+        switch (tensor.ndim) {
+            case 1: return check_tensor(field.c_str(), tensor, kAll, {kAny});
+            case 2: return check_tensor(field.c_str(), tensor, kAll, {kAny, kAny});
+            case 3: return check_tensor(field.c_str(), tensor, kAll, {kAny, kAny, kAny});
+            default: return check_tensor(field.c_str(), tensor, kAll, {kAny, kAny, kAny, kAny});
+        }
+    } catch (const Error& error) {
+        fail(SMLA_DATA_ERROR, error.field, error.got, error.wanted);
+    }
+}
 }  // namespace
 
 struct Checkpoint::State {
@@ -28,6 +45,8 @@ struct Checkpoint::State {
     std::mutex mutex;  // guards opening shards
     std::vector<Shard> shards;
     std::map<std::string, size_t> shard_of;
+    std::map<std::string, Tensor> given;  // by the caller, instead of shards
+    Device* device = &host_device();      // where these may lie
 
     const SafetensorsFile& opened(size_t shard) {
         std::lock_guard lock(mutex);
@@ -72,6 +91,26 @@ struct Checkpoint::State {
         }
     }
 
+    HostTensor find_given(const std::string& tensor) const {
+        const Tensor& at = given.at(tensor);
+        const std::string field = "tensor " + printable(tensor);
+        check_memory(field, at);
+        const bool here = at.device_type == device->type() && at.device_index == device->index();
+        if (at.device_type != SMLA_CPU && !here)
+            fail(SMLA_DATA_ERROR, field, text("on cuda:", at.device_index),
+                 device->type() == SMLA_CPU ? "memory of the host"
+                                            : text("memory of the host or of cuda:", device->index()));
+        if (is_contiguous(at)) return {at, nullptr};
+        return packed(at.device_type == SMLA_CPU ? HostTensor{at, nullptr} : fetched(at));
+    }
+
+    HostTensor fetched(const Tensor& at) const {
+        std::unique_ptr<char[]> memory;
+        HostTensor out{fetch(*device, at, nullptr, memory), nullptr};
+        out.memory = std::shared_ptr<const char[]>(std::move(memory));
+        return out;
+    }
+
     void add_folder(const fs::path& folder) {
         std::error_code error;
         if (fs::exists(folder / kWholeFile, error))
@@ -108,13 +147,29 @@ Checkpoint Checkpoint::from_file(SafetensorsFile file) {
     return out;
 }
 
+Checkpoint Checkpoint::from_tensors(const std::vector<NamedTensor>& tensors, std::string name,
+                                    Device& device) {
+    Checkpoint out;
+    out.state_ = std::make_shared<State>();
+    out.state_->name = std::move(name);
+    out.state_->device = &device;
+    for (const NamedTensor& each : tensors)
+        if (!out.state_->given.emplace(each.name, each.tensor).second)
+            fail(SMLA_INVALID_ARGUMENT, out.state_->name + ": tensor " + printable(each.name), "given twice",
+                 "each name once");
+    return out;
+}
+
 const std::string& Checkpoint::name() const { return state_->name; }
 
-bool Checkpoint::has(const std::string& tensor) const { return state_->shard_of.count(tensor) != 0; }
+bool Checkpoint::has(const std::string& tensor) const {
+    return state_->shard_of.count(tensor) != 0 || state_->given.count(tensor) != 0;
+}
 
 std::vector<std::string> Checkpoint::names() const {
     std::vector<std::string> out;
     for (const auto& each : state_->shard_of) out.push_back(each.first);
+    for (const auto& each : state_->given) out.push_back(each.first);
     return out;
 }
 
@@ -126,10 +181,17 @@ const SafetensorsFile& Checkpoint::file_of(const std::string& tensor) const {
     return state_->opened(found->second);
 }
 
-HostTensor Checkpoint::tensor(const std::string& tensor) const { return file_of(tensor).tensor(tensor); }
-
-const std::string& Checkpoint::dtype(const std::string& tensor) const {
-    return file_of(tensor).dtype(tensor);
+HostTensor Checkpoint::tensor(const std::string& tensor) const {
+    return state_->given.count(tensor) ? state_->find_given(tensor) : file_of(tensor).tensor(tensor);
 }
+
+std::string Checkpoint::dtype(const std::string& tensor) const {
+    const auto found = state_->given.find(tensor);
+    if (found == state_->given.end()) return file_of(tensor).dtype(tensor);
+    const SafetensorsDtype* dtype = find_safetensors_dtype(found->second.dtype);
+    return dtype ? std::string(dtype->name) : text("dtype ", found->second.dtype);
+}
+
+HostTensor Checkpoint::on_host(const HostTensor& tensor) const { return state_->fetched(tensor.view); }
 
 }  // namespace smla

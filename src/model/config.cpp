@@ -117,12 +117,7 @@ int64_t AttentionConfig::compress_ratio(int64_t layer) const {
 
 LayerKind AttentionConfig::layer_kind(int64_t layer) const {
     check_layer(common, layer);
-    if (hybrid) {
-        const int64_t ratio = compress_ratio(layer);
-        return ratio == 0   ? LayerKind::sliding
-               : ratio == 4 ? LayerKind::compressed_sparse
-                            : LayerKind::heavily_compressed;
-    }
+    if (hybrid) return hybrid_layer_kind(compress_ratio(layer));
     if (layer < int64_t(dsa->has_indexer.size()))
         return dsa->has_indexer[size_t(layer)] ? LayerKind::dsa : LayerKind::dsa_shared;
     if (!dsa->has_indexer.empty()) return LayerKind::dsa;  // MTP layers stand alone
@@ -131,8 +126,8 @@ LayerKind AttentionConfig::layer_kind(int64_t layer) const {
 }
 
 int64_t AttentionConfig::index_source_layer(int64_t layer) const {
-    const LayerKind kind = layer_kind(layer);
-    if (kind == LayerKind::sliding || kind == LayerKind::heavily_compressed) return -1;
+    if (layer_kind(layer) == LayerKind::sliding || layer_kind(layer) == LayerKind::heavily_compressed)
+        return -1;
     while (layer_kind(layer) == LayerKind::dsa_shared) --layer;
     return layer;
 }

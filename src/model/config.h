@@ -1,6 +1,7 @@
 // What an attention layer needs to know of a model, read from a Hugging Face config.json.
 #pragma once
 
+#include "core/layer_kind.h"
 #include "model/rope_tables.h"
 
 #include <smla/stages_linear.h>
@@ -20,13 +21,6 @@ enum class ModelFamily {
     hybrid  // deepseek_v4: sliding window and compressed entries in one softmax
 };
 
-enum class LayerKind {
-    dsa,                // with an indexer of its own
-    dsa_shared,         // attends to the selection of an earlier layer
-    sliding,            // window only
-    compressed_sparse,  // window and selected entries, one per 4 tokens
-    heavily_compressed  // window and all entries
-};
 const char* layer_kind_name(LayerKind kind);
 
 struct CommonConfig {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <new>
 #include <vector>
 
@@ -86,6 +87,29 @@ void dequantise_rows(const Tensor& codes, const Tensor& scale, BlockSize block, 
 }
 
 }  // namespace
+
+bool is_contiguous(const Tensor& tensor) {
+    int64_t stride = 1;
+    for (int i = tensor.ndim - 1; i >= 0; --i) {
+        if (tensor.shape[i] == 0) return true;
+        if (tensor.shape[i] > 1 && tensor.stride_elems[i] != stride) return false;
+        stride *= tensor.shape[i];
+    }
+    return true;
+}
+
+HostTensor packed(const HostTensor& stored) {
+    HostTensor out = allocate_like(stored.view, stored.view.dtype);
+    const int64_t count = element_count(stored.view), bytes = dtype_bits(stored.view.dtype) / 8;
+    char* to = static_cast<char*>(out.view.data);
+    for (int64_t i = 0; i < count; ++i, to += bytes) {
+        int64_t at = 0;
+        for (int64_t d = stored.view.ndim - 1, rest = i; d >= 0; rest /= stored.view.shape[d], --d)
+            at += rest % stored.view.shape[d] * stored.view.stride_elems[d];
+        std::memcpy(to, static_cast<const char*>(stored.view.data) + at * bytes, size_t(bytes));
+    }
+    return out;
+}
 
 HostTensor convert_weight(const HostTensor& stored, smla_dtype dtype) {
     if (stored.view.dtype == dtype) return stored;

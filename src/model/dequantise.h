@@ -5,6 +5,10 @@
 
 namespace smla {
 
+bool is_contiguous(const Tensor& tensor);
+// A contiguous copy of a host tensor of any strides.
+HostTensor packed(const HostTensor& stored);
+
 // The tensor itself if it has that dtype already, else a contiguous copy: f64, f32, bf16 or f16 to f64, f32
 // or bf16.
 HostTensor convert_weight(const HostTensor& stored, smla_dtype dtype);

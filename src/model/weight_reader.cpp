@@ -76,7 +76,7 @@ HostTensor WeightReader::find(const std::vector<std::string>& names, std::initia
         return {};
     }
     try {
-        const std::string& spelt = checkpoint_.dtype(options_.prefix + name);
+        const std::string spelt = checkpoint_.dtype(options_.prefix + name);
         const SafetensorsDtype* dtype = find_safetensors_dtype(spelt);
         if (!dtype || dtype->dtype == 0 || !(dtypes.allowed & dtype_bit(dtype->dtype))) {
             add_wrong(field(name) + ": dtype", in_quotes(spelt), dtypes.text);
@@ -98,7 +98,14 @@ HostTensor WeightReader::plain(const std::vector<std::string>& names, std::initi
     std::string name;
     const HostTensor stored = find(names, shape, kPlain, name);
     if (!present(stored.view)) return {};
-    return readable_ ? checked(convert_weight(stored, vectors_), name, infinities) : stored;
+    return converted(stored, vectors_, name, infinities);
+}
+
+HostTensor WeightReader::converted(const HostTensor& stored, smla_dtype dtype, const std::string& name,
+                                   bool infinities) {
+    const bool here = stored.view.device_type == SMLA_CPU;
+    if (!readable_ || (!here && stored.view.dtype == dtype)) return stored;
+    return checked(convert_weight(here ? stored : checkpoint_.on_host(stored), dtype), name, infinities);
 }
 
 HostTensor WeightReader::vector(const std::vector<std::string>& names, int64_t n) {
@@ -129,7 +136,11 @@ std::string WeightReader::scale_name(const std::string& name) const {
     return {};
 }
 
-HostTensor WeightReader::quantised(const HostTensor& codes, const std::string& name) {
+HostTensor WeightReader::quantised(const HostTensor& stored, const std::string& name) {
+    const auto on_host = [&](const HostTensor& tensor) {
+        return tensor.view.device_type == SMLA_CPU ? tensor : checkpoint_.on_host(tensor);
+    };
+    const HostTensor codes = on_host(stored);
     const BlockSize shape = scale_shape(codes.view, block_);
     const std::string scale = scale_name(name);
     if (scale.empty()) {
@@ -139,8 +150,9 @@ HostTensor WeightReader::quantised(const HostTensor& codes, const std::string& n
         return {};
     }
     std::string unused;
-    const HostTensor factors = find({scale}, {shape.rows, shape.columns}, kScale, unused);
-    if (!present(factors.view)) return {};
+    const HostTensor found = find({scale}, {shape.rows, shape.columns}, kScale, unused);
+    if (!present(found.view)) return {};
+    const HostTensor factors = on_host(found);
     for (int64_t r = 0; r < shape.rows; ++r) {
         for (int64_t c = 0; c < shape.columns; ++c) {
             const float value = load_one<float>(factors.view, r, c);
@@ -165,7 +177,8 @@ HostTensor WeightReader::matrix(const std::vector<std::string>& names, int64_t r
                   "e4m3 codes, or no scale");
         return {};
     }
-    return readable_ ? checked(convert_weight(stored, options_.matrices), name) : stored;
+    const bool kept = options_.as_stored && (stored.view.dtype == SMLA_F32 || stored.view.dtype == SMLA_BF16);
+    return converted(stored, kept ? stored.view.dtype : options_.matrices, name);
 }
 
 }  // namespace smla

@@ -40,7 +40,10 @@ private:
     std::string field(const std::string& name) const;
     HostTensor plain(const std::vector<std::string>& names, std::initializer_list<int64_t> shape,
                      bool infinities = false);
-    HostTensor quantised(const HostTensor& codes, const std::string& name);
+    // In `dtype`, its values checked; a tensor on a device that has it already is not looked at.
+    HostTensor converted(const HostTensor& stored, smla_dtype dtype, const std::string& name,
+                         bool infinities = false);
+    HostTensor quantised(const HostTensor& stored, const std::string& name);
     std::string scale_name(const std::string& name) const;
     void add_wrong(const std::string& field, const std::string& got, const std::string& wanted);
     // `weight` itself; its first value that no weight has is reported.

@@ -1,5 +1,5 @@
 // The weights of one attention layer, by name from a checkpoint. Each is held once: as a view of the mapped
-// file where it is stored as wanted, else as one converted copy.
+// file or of the caller's memory where it is stored as wanted, else as one converted copy.
 #pragma once
 
 #include "model/checkpoint.h"
@@ -13,7 +13,8 @@ namespace smla {
 struct WeightOptions {
     // of matrices: f32, bf16 or f64. Vectors, ape, sinks and hyper-connections are f32 (f64 with f64).
     smla_dtype matrices = SMLA_F32;
-    std::string prefix;  // before every name of the checkpoint
+    std::string prefix;      // before every name of the checkpoint
+    bool as_stored = false;  // matrices of f32 and bf16 keep their dtype
 };
 
 // Shapes: Q q_lora_rank, L kv_lora_rank, N qk_nope_head_dim, R rope_dim, V v_head_dim, X hidden_size, H

@@ -35,12 +35,14 @@ Spelling find_spelling(const WeightReader& reader, const AttentionConfig& config
 
 CompressorWeights read_compressor(WeightReader& reader, const Spelling& spelling, bool indexer, int64_t ratio,
                                   int64_t head_dim, int64_t hidden) {
+    // overlapping windows: one half of the channels for each
+    const bool overlaps = hybrid_layer_kind(ratio) == LayerKind::compressed_sparse;
     const std::string own = indexer ? "indexer.compressor." : "compressor.";
     const std::string theirs = indexer ? "compressor.indexer." : "compressor.";
     const auto names = [&](const char* own_name, const char* their_name) {
         return spelling.names(own + own_name, {(theirs + their_name).c_str()});
     };
-    const int64_t width = ratio == 4 ? 2 * head_dim : head_dim;  // overlapping windows: one half for each
+    const int64_t width = overlaps ? 2 * head_dim : head_dim;
     CompressorWeights out;
     out.kv = reader.matrix(names("wkv.weight", "kv_proj.weight"), width, hidden);
     out.gate = reader.matrix(names("wgate.weight", "gate_proj.weight"), width, hidden);
@@ -77,6 +79,7 @@ HybridWeights load_hybrid_weights(const Checkpoint& checkpoint, const AttentionC
     SMLA_CHECK(config.hybrid, "config.model_type", config.common.model_type, "deepseek_v4");
     const CommonConfig& common = config.common;
     const HybridConfig& hybrid = *config.hybrid;
+    const LayerKind kind = config.layer_kind(layer);
     const int64_t ratio = config.compress_ratio(layer), heads = common.heads, hidden = common.hidden_size;
     const int64_t out_rows = hybrid.o_groups * hybrid.o_lora_rank;
     WeightReader reader(checkpoint, config, layer, options);
@@ -98,9 +101,9 @@ HybridWeights load_hybrid_weights(const Checkpoint& checkpoint, const AttentionC
     out.out_a = reader.matrix(at.names("wo_a.weight", {"o_a_proj.weight"}), out_rows,
                               heads / hybrid.o_groups * hybrid.head_dim);
     out.out_b = reader.matrix(at.names("wo_b.weight", {"o_b_proj.weight"}), hidden, out_rows);
-    if (ratio > 0) out.compressor = read_compressor(reader, at, false, ratio, hybrid.head_dim, hidden);
-    if (config.layer_kind(layer) == LayerKind::compressed_sparse)
-        out.indexer = read_indexer_weights(reader, at, config, ratio);
+    if (kind != LayerKind::sliding)
+        out.compressor = read_compressor(reader, at, false, ratio, hybrid.head_dim, hidden);
+    if (kind == LayerKind::compressed_sparse) out.indexer = read_indexer_weights(reader, at, config, ratio);
     reader.throw_if_any();
     return out;
 }

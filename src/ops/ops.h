@@ -54,4 +54,15 @@ SMLA_OP(up_project, ProjectOp)
 SMLA_OP(out_project, ProjectOp)
 #undef SMLA_OP
 
+// The field table of a stage that is known only at run time.
+inline std::span<const StageField> fields_of_stage(Stage stage) {
+    switch (stage) {
+#define SMLA_FIELDS(name, args) \
+    case Stage::name: return fields_of<args>();
+        SMLA_STAGES(SMLA_FIELDS)
+#undef SMLA_FIELDS
+    }
+    return {};
+}
+
 }  // namespace smla

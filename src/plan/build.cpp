@@ -1,5 +1,5 @@
-// What a build on the host writes. The batch has been checked: nothing here can fail. The rule of one token
-// stands in job.h, which the kernels of a GPU share.
+// A build on the host. The batch has been checked, so nothing here can fail. The rule of one token stands in
+// job.h, which the kernels of a GPU share.
 #include "ops/map/map.h"
 #include "plan/pages.h"
 #include "plan/plan.h"
@@ -40,7 +40,7 @@ PlanJob Plan::job(const PlanBatch& batch) const {
     out.window = maxima_.window;
     out.ratio = maxima_.ratio;
     out.uniform = maxima_.uniform_decodes != 0;
-    out.index_entries = (maxima_.groups & SMLA_PLAN_INDEX) && index_holds_entries(maxima_);
+    out.index_entries = (maxima_.groups & SMLA_GROUP_INDEX) && index_holds_entries(maxima_);
     out.starts = static_cast<const int32_t*>(batch.query_start_loc.data);
     out.lengths = static_cast<const int32_t*>(batch.seq_lens.data);
     out.rope = numbers_of(batch.rope_positions);
@@ -79,7 +79,7 @@ void Plan::build_here(const PlanJob& job) {
     std::copy(split, split + 4, job.out.batch_split);
     if (job.out.ragged_cu) add_up_keys(job);
     place_tokens(job);
-    // tokens that the last build wrote and this one does not are padding again
+    // Tokens of the last build that this build does not have become padding again.
     const int64_t tokens = std::max(size_.query_tokens, used_);
     for (int64_t t = size_.query_tokens; t < tokens; ++t) place_token(job, t, {});
     if (job.out.window_rows) list_windows(job, tokens);

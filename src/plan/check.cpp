@@ -21,14 +21,15 @@ struct GroupSpec {
             "batch." #name ".page_tokens", "batch." #name ".page_rows"                                 \
     }
 constexpr GroupSpec kGroups[] = {
-    SMLA_PLAN_GROUP(SMLA_PLAN_PRIMARY, primary),       SMLA_PLAN_GROUP(SMLA_PLAN_WINDOW, window),
-    SMLA_PLAN_GROUP(SMLA_PLAN_COMPRESSED, compressed), SMLA_PLAN_GROUP(SMLA_PLAN_INDEX, index),
-    SMLA_PLAN_GROUP(SMLA_PLAN_STATE, state),           SMLA_PLAN_GROUP(SMLA_PLAN_INDEX_STATE, index_state),
+    SMLA_PLAN_GROUP(SMLA_GROUP_PRIMARY, primary),       SMLA_PLAN_GROUP(SMLA_GROUP_WINDOW, window),
+    SMLA_PLAN_GROUP(SMLA_GROUP_COMPRESSED, compressed), SMLA_PLAN_GROUP(SMLA_GROUP_INDEX, index),
+    SMLA_PLAN_GROUP(SMLA_GROUP_STATE, state),           SMLA_PLAN_GROUP(SMLA_GROUP_INDEX_STATE, index_state),
 };
 #undef SMLA_PLAN_GROUP
 
 bool holds_entries(const PlanMaxima& maxima, const GroupSpec& group) {
-    return group.bit == SMLA_PLAN_COMPRESSED || (group.bit == SMLA_PLAN_INDEX && index_holds_entries(maxima));
+    return group.bit == SMLA_GROUP_COMPRESSED ||
+           (group.bit == SMLA_GROUP_INDEX && index_holds_entries(maxima));
 }
 
 void check_flag(const char* field, int32_t value) {
@@ -57,7 +58,7 @@ void check_lengths(const PlanMaxima& maxima, const PlanBatch& batch, BatchSize& 
         if (length > size.longest) size.longest = length;
     }
     // gathered keys are numbered in i32
-    if (maxima.groups & SMLA_PLAN_INDEX)
+    if (maxima.groups & SMLA_GROUP_INDEX)
         SMLA_CHECK(keys / (index_holds_entries(maxima) ? maxima.ratio : 1) <= kMaxInt, "batch.seq_lens",
                    text(keys, " tokens in all"), "index keys that fit in int32");
 }
@@ -94,7 +95,7 @@ void check_group(const PlanMaxima& maxima, const PlanBatch& batch, const GroupSp
         SMLA_CHECK(group.slots.shape[0] >= size.query_tokens, text(spec.slots, ".shape[0]"),
                    group.slots.shape[0], text(size.query_tokens, " query tokens or more"));
     }
-    if (!slots || spec.bit == SMLA_PLAN_WINDOW || present(group.block_table))
+    if (!slots || spec.bit == SMLA_GROUP_WINDOW || present(group.block_table))
         check_table(maxima, batch, spec, size);
 }
 
@@ -102,7 +103,7 @@ void check_group(const PlanMaxima& maxima, const PlanBatch& batch, const GroupSp
 
 void check_plan(const PlanMaxima& maxima) {
     SMLA_CHECK(maxima.groups > 0 && maxima.groups <= kPlanGroups, "args.groups", maxima.groups,
-               text("SMLA_PLAN_* bits, 1 to ", kPlanGroups));
+               text("SMLA_GROUP_* bits, 1 to ", kPlanGroups));
     check_amount("args.max_tokens", maxima.max_tokens, 1);
     check_amount("args.max_requests", maxima.max_requests, 1);
     check_amount("args.max_seq_len", maxima.max_seq_len, 1);
@@ -113,7 +114,7 @@ void check_plan(const PlanMaxima& maxima) {
     check_amount("args.topk", maxima.topk, 0);
     check_amount("args.heads", maxima.heads, 0);
     check_amount("args.workers", maxima.workers, 0);
-    const bool window = maxima.groups & SMLA_PLAN_WINDOW, entries = maxima.groups & SMLA_PLAN_COMPRESSED;
+    const bool window = maxima.groups & SMLA_GROUP_WINDOW, entries = maxima.groups & SMLA_GROUP_COMPRESSED;
     SMLA_CHECK(window ? maxima.window >= 1 : maxima.window == 0, "args.window", maxima.window,
                window ? "1 or more tokens" : "0: there is no window group");
     SMLA_CHECK(entries ? maxima.ratio >= 1 : maxima.ratio == 0, "args.ratio", maxima.ratio,

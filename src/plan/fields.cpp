@@ -11,7 +11,7 @@ int32_t plan_features(const PlanMaxima& maxima) {
     return features;
 }
 
-bool index_holds_entries(const PlanMaxima& maxima) { return maxima.groups & SMLA_PLAN_COMPRESSED; }
+bool index_holds_entries(const PlanMaxima& maxima) { return maxima.groups & SMLA_GROUP_COMPRESSED; }
 
 int64_t entry_columns(const PlanMaxima& maxima) {
     constexpr int64_t kColumns =

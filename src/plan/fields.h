@@ -14,7 +14,7 @@ using PlanMaxima = smla_plan_args;
 using PlanBatch = smla_plan_batch;
 using PlanGroup = smla_plan_group;
 
-// What a plan has beside its groups, in the same bits.
+// Features of a plan as bits: its groups, and further ones above them.
 constexpr int32_t kPlanGroups = 63;
 constexpr int32_t kPlanListsEntries = 64;
 constexpr int32_t kPlanSchedules = 128;
@@ -38,7 +38,7 @@ constexpr FieldSpec kPlanFieldSpecs[] = {
     SMLA_PLAN_FIELDS(SMLA_PLAN_SPEC)
 #undef SMLA_PLAN_SPEC
 };
-// so that padding is one byte over and over, on any device
+// A fill with one byte makes padding, on any device.
 constexpr bool padding_is_0_or_all_ones() {
     for (const FieldSpec& spec : kPlanFieldSpecs)
         if (spec.padding != 0 && spec.padding != -1) return false;

@@ -1,6 +1,6 @@
-// A build as plain pointers, and what each of its tokens becomes: the rule of one token, shared by the host's
-// loops and the kernels of a GPU, so that both give the same bits. Where a host build refuses a batch, a
-// device cannot: what is wrong there makes padding, and nothing is read or written out of bounds.
+// A build as plain pointers, and the rule of one token: what a token becomes. The host's loops and the
+// kernels of a GPU share the rule, so both give the same bits. The host refuses a wrong batch. A GPU cannot:
+// there a wrong token becomes padding, and nothing is read or written out of bounds.
 #pragma once
 
 #include "core/host_device.h"
@@ -63,7 +63,7 @@ struct PlanJob {
     // The plan's own, for the next build and for kernels.
     int32_t* listed = nullptr;          // [max_tokens] entries that each row of entry_rows holds
     int32_t* starts_in_step = nullptr;  // [max_requests + 1] starts as start_in_step() has them
-    int32_t* reach = nullptr;           // [2] tokens that the last build wrote, and that this one must write
+    int32_t* reach = nullptr;  // [2] tokens that the last build wrote, and that this build must write
 };
 
 // A query token of a request, or padding.
@@ -128,7 +128,7 @@ SMLA_HOST_DEVICE inline int64_t slot_of(const TokenSlots& group, int64_t t, cons
     return slot < -1 ? -1 : slot;
 }
 
-// Everything of a token but its rows. batch_split and ragged_cu are there already.
+// Writes every field of a token but its rows. batch_split and ragged_cu must be complete.
 SMLA_HOST_DEVICE inline Visible place_token(const PlanJob& job, int64_t t, const PlanToken& token) {
     const PlanPointers& out = job.out;
     bool valid = token.real;

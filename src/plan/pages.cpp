@@ -9,8 +9,8 @@ namespace {
 
 constexpr int64_t kMaxRow = std::numeric_limits<int32_t>::max();
 
-// Rows of whole pages of a compile-time size, for the two-entry pages of ratio 128: one look-up for two rows
-// leaves no room for branches. False if a block's rows pass int32, which the loop does not tell.
+// Rows of whole pages of a compile-time size: the pages of ratio 128 hold two entries, so that a branch per
+// look-up would cost more than the look-up. False if the rows of a block exceed int32: `rows` is wrong then.
 template <int PageTokens>
 bool list_whole_pages(const int32_t* table, int64_t pages, uint32_t page_rows, int32_t last_block,
                       int32_t* rows) {

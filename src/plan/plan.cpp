@@ -61,13 +61,6 @@ void Plan::allocate(size_t bytes) {
     if (!memory_) fail(SMLA_OUT_OF_MEMORY, "args.allocator", text("null for ", bytes, " bytes"), "memory");
 }
 
-Tensor Plan::memory() const {
-    Tensor out = make_tensor(memory_, SMLA_U8, {int64_t(bytes_)});
-    out.device_type = place_.device->type();
-    out.device_index = place_.device->index();
-    return out;
-}
-
 // Lays the fields out and makes every token padding.
 void Plan::carve() {
     char* memory = memory_;

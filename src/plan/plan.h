@@ -12,19 +12,21 @@ namespace smla {
 
 // What a checked batch resolves to.
 struct BatchSize {
-    int64_t requests = 0,
-            query_tokens = 0;  // query tokens: those of requests; 0 on a GPU, where nobody read them
+    int64_t requests = 0;
+    int64_t query_tokens = 0;  // of all requests; 0 on a GPU, whose query_start_loc the host does not read
     int64_t tokens = 0;        // T, padding included
     int64_t longest = 0;       // tokens of the longest request; 0 on a GPU
 };
 
 void check_plan(const PlanMaxima& maxima);
-// Throws unless the first `count` fit int32, as which a plan keeps them.
+// Throws unless the first `count` fit int32, in which a plan stores them.
 void check_positions(const char* field, const Tensor& positions, int64_t count);
-// Throws before anything is written; allocates nothing unless it throws. What lies on a GPU is not read.
+// Throws before anything is written; allocates nothing unless it throws. `readable` false: the batch lies on
+// a GPU, and the host does not read its numbers.
 BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch, bool readable = true);
 
-// Where a plan's fields lie, and who builds them there: engines bring the kernels of a GPU (engines/plan.h).
+// Where the fields of a plan lie, and what builds them there. Engines bring the kernels of a GPU
+// (engines/plan.h).
 struct PlanPlace {
     Device* device = &host_device();
     void (*build)(const PlanJob& job, Device& device,
@@ -39,13 +41,12 @@ public:
     Plan& operator=(const Plan&) = delete;
 
     void build(const PlanBatch& batch);
-    // The last build's batch as the rule of one token wants it.
+    // A batch that was checked, as the rule of one token (job.h) takes it.
     PlanJob job(const PlanBatch& batch) const;
 
     const PlanMaxima& maxima() const { return maxima_; }
-    const PlanFields& fields() const {
-        return fields_;
-    }                                                 // shapes are the last build's, addresses never change
+    // Shapes are those of the last build; addresses never change.
+    const PlanFields& fields() const { return fields_; }
     const Tensor* find(std::string_view name) const;  // null: this plan has no such field
     std::span<const char* const> names() const { return {names_, size_t(name_count_)}; }
 
@@ -53,7 +54,6 @@ public:
     const BatchSplit& split() const { return split_; }  // of a plan on the host
     const SplitSchedule& schedule() const { return schedule_; }
     int64_t threshold() const { return 1 + int64_t(maxima_.speculative_tokens); }
-    Tensor memory() const;  // all fields, [bytes] u8: laid out alike in every plan of the same maxima
 
 private:
     void allocate(size_t bytes);

@@ -7,10 +7,10 @@
 
 namespace smla {
 
-// What the rule below needs to know of the requests' query lengths, added up in any order.
+// What decode_requests() needs to know of the query lengths; requests may be added in any order.
 struct QueryLengths {
     int64_t longest = 0;
-    int64_t first_prefill = INT64_MAX;  // request that is too long for a decode, or unlike the first
+    int64_t first_prefill = INT64_MAX;  // first request that is too long for a decode, or unlike request 0
     bool alike = true;                  // all as long as the first, or empty
 
     SMLA_HOST_DEVICE void add(int64_t request, int64_t length, int64_t first, int64_t threshold,
@@ -37,9 +37,9 @@ struct BatchSplit {
     int64_t decode_tokens = 0, prefill_tokens = 0;
 };
 
-// A request is a decode if it has at most `threshold` query tokens. `uniform` also wants the query length of
-// the first request; where all are that long or empty, a batch within the threshold is all decode (padded
-// graphs).
+// A request is a decode if it has at most `threshold` query tokens. With `uniform` it must also have as many
+// as the first request; a batch within the threshold is all decodes if every request has that many or none
+// (padded graphs).
 BatchSplit split_decodes_and_prefills(const int32_t* query_start_loc, int64_t requests, int64_t threshold,
                                       bool uniform);
 
@@ -52,11 +52,11 @@ struct SplitSchedule {
 
 constexpr int64_t kSplitRows = 64;  // parts are multiples of this: the key block of the kernels
 
-// How many parts keep `workers` busy with `tokens` tokens of `heads` heads and `width` listed rows, by the
-// rule of vLLM's Triton backend: blocks of 16 heads, parts of 128 rows or more, one part where that alone
-// gives a quarter of the workers something to do, a power of two that divides the width.
+// How many parts keep `workers` busy with `tokens` tokens of `heads` heads and `width` listed rows. The rule
+// is that of vLLM's Triton backend: a block has 16 heads, a part at least 128 rows. One part is enough if its
+// blocks occupy a quarter of the workers; else the count is a power of two that divides the width.
 int64_t triton_split_count(int64_t tokens, int64_t heads, int64_t width, int64_t workers);
-// The same rule without the divisor: parts are whole key blocks instead.
+// The same rule, but parts are whole key blocks and the count need not divide the width.
 SplitSchedule split_schedule(int64_t tokens, int64_t heads, int64_t width, int64_t workers);
 
 }  // namespace smla

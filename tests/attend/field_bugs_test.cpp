@@ -1,10 +1,8 @@
 // Bugs that engines of this field had in sparse attention, as regression tests. Each names its public report.
 #include "support.h"
 
+#include "kit/mapped.h"
 #include "ops/merge/merge.h"
-
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -58,9 +56,9 @@ TEST(FieldBugs, T02_T03_NoValidKeyWithAnySink) {  // vllm#46076, #49054; NVIDIA/
         EXPECT_EQ(problem.max_logits[0], -kInfinity);
         problem.row(0, 800) = 5;  // a single key in one split
         if (!std::isinf(sink)) check_all(problem, &pool);
-        for (const auto* kernel : kernels(problem, best_env(&pool))) {
+        for (const std::string& kernel : kernels(problem, best_env(&pool))) {
             problem.poison_outputs();
-            run_kernel(*kernel, problem, best_env(&pool));
+            run_kernel(kernel, problem, best_env(&pool));
             const std::vector<double> key = [&] {
                 std::vector<double> v(576);
                 problem.view(false).decode(5, v.data());
@@ -68,7 +66,7 @@ TEST(FieldBugs, T02_T03_NoValidKeyWithAnySink) {  // vllm#46076, #49054; NVIDIA/
             }();
             const double want = sink > 0 ? 0. : sink < 0 ? key[9] : std::nan("");
             if (sink != 0) {
-                EXPECT_NEAR(problem.value(0, 2, 9), want, 4e-3 * std::fabs(key[9])) << kernel->name;
+                EXPECT_NEAR(problem.value(0, 2, 9), want, 4e-3 * std::fabs(key[9])) << kernel;
             }
             EXPECT_TRUE(std::isfinite(problem.lse[2])) << "the sink is not in it";
         }
@@ -98,10 +96,10 @@ TEST(FieldBugs, T05_ValidLookingRowsPastTheLengthInTwoCaches) {  // fi#5095: wro
             for (int64_t j = holes.extra_lengths[size_t(t)]; j < 24; ++j)
                 holes.extra_rows[size_t(t * 24 + j)] = -1;
         }
-        for (const auto* kernel : kernels(stale, best_env())) {
-            run_kernel(*kernel, stale, best_env());
-            run_kernel(*kernel, holes, best_env());
-            ASSERT_TRUE(Bits(stale) == Bits(holes)) << kernel->name << " T" << tokens;
+        for (const std::string& kernel : kernels(stale, best_env())) {
+            run_kernel(kernel, stale, best_env());
+            run_kernel(kernel, holes, best_env());
+            ASSERT_TRUE(Bits(stale) == Bits(holes)) << kernel << " T" << tokens;
         }
     }
 }
@@ -126,7 +124,7 @@ void check_ranks(smla_lse_base base, smla_dtype partial_type, int ranks) {
     for (int64_t j = 0; j < 90; ++j) whole.row(2, j) = whole.row(2, j) / ranks * ranks;  // all on rank 0
     const Expected expected = oracle(whole);
     spec.out = partial_type;
-    for (const auto* kernel : kernels(whole, best_env())) {
+    for (const std::string& kernel : kernels(whole, best_env())) {
         std::vector<uint8_t> partials;
         std::vector<float> lse;
         for (int rank = 0; rank < ranks; ++rank) {
@@ -136,7 +134,7 @@ void check_ranks(smla_lse_base base, smla_dtype partial_type, int ranks) {
             part.args.primary.rows.data = part.primary_rows.data();
             for (auto& row : part.primary_rows)
                 if (row % ranks != rank) row = -1;
-            run_kernel(*kernel, part, best_env());
+            run_kernel(kernel, part, best_env());
             const uint8_t* data = static_cast<const uint8_t*>(part.args.out.data);
             partials.insert(partials.end(), data,
                             data + size_t(3 * 6 * 512) * size_t(dtype_bits(partial_type)) / 8);
@@ -160,7 +158,7 @@ void check_ranks(smla_lse_base base, smla_dtype partial_type, int ranks) {
         MergeOp::check(merge);
         MergeOp::reference(merge, 0, MergeOp::tasks(merge));
         for (size_t i = 0; i < 3 * 6; ++i) whole.max_logits[i] = float(expected.max_logits[i]);
-        expect_close(*kernel, whole, expected, partial_type == SMLA_BF16 ? 0x1p-8 : 0);
+        expect_close(kernel, whole, expected, partial_type == SMLA_BF16 ? 0x1p-8 : 0);
         if (testing::Test::HasFatalFailure()) return;
     }
 }
@@ -176,10 +174,10 @@ TEST(FieldBugs, T07_OrderDoesNotMatter) {  // sgl#31821: holes scattered, rows u
     Problem problem(spec);
     const Expected expected = oracle(problem);
     for (int64_t t = 0; t < 2; ++t) std::reverse(&problem.row(t, 0), &problem.row(t, 0) + 200);
-    for (const auto* kernel : kernels(problem, best_env())) {
+    for (const std::string& kernel : kernels(problem, best_env())) {
         problem.poison_outputs();
-        run_kernel(*kernel, problem, best_env());
-        expect_close(*kernel, problem, expected);
+        run_kernel(kernel, problem, best_env());
+        expect_close(kernel, problem, expected);
     }
 }
 
@@ -190,12 +188,12 @@ TEST(FieldBugs, T08_T16_ViewsOfPaddedHeads) {  // vllm#36616, #44550, #57673: th
         spec.out = SMLA_BF16;
         check_all(spec);
         Problem problem(spec);
-        for (const auto* kernel : kernels(problem, best_env())) {  // a dim-0 slice of the views
+        for (const std::string& kernel : kernels(problem, best_env())) {  // a dim-0 slice of the views
             smla_attend_args args = problem.args;
             for (Tensor* tensor : {&args.q, &args.out, &args.primary.rows, &args.lse, &args.max_logits})
                 *tensor = slice(*tensor, 0, 1, 2);
             problem.poison_outputs();
-            run_kernel(*kernel, args, best_env());
+            run_kernel(kernel, args, best_env());
             EXPECT_TRUE(std::isnan(problem.value(0, 0, 0)));
             EXPECT_FALSE(std::isnan(problem.value(1, heads - 1, 511)));
         }
@@ -277,20 +275,15 @@ TEST(FieldBugs, T17_NothingBeyondTheCacheIsRead) {  // vllm#53906, #57134
         const size_t bytes = cache_bytes(problem.args.primary.cache);
         // pages padded for packing end at their last record here
         const size_t used = format == SMLA_FP8_584 ? bytes - (bytes / 2 - 9 * 584) : bytes;
-        const size_t page = size_t(sysconf(_SC_PAGESIZE)), body = (used + page - 1) / page * page;
-        char* map =
-            static_cast<char*>(mmap(nullptr, body + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-        ASSERT_NE(map, MAP_FAILED);
-        ASSERT_EQ(mprotect(map + page, body, PROT_READ | PROT_WRITE), 0);
+        const kit::Walled walled(used);
         for (const bool end : {true, false}) {
-            char* at = end ? map + page + body - used : map + page;
+            char* at = end ? walled.data() : walled.behind_the_first_wall();
             std::memcpy(at, problem.primary_cache.data(), used);
             problem.args.primary.cache.data = at;
             problem.row(0, 0) = 17;
             problem.row(0, 1) = 0;
             check_all(problem);
         }
-        munmap(map, body + 2 * page);
     }
 }
 
@@ -298,19 +291,6 @@ TEST(FieldBugs, T19_TwoTokensOfEightHeadsAndLongLists) {  // pengcuo/FlashMLA-ET
     ThreadPool pool(2);
     check_all(v32(1500, 8), &pool);
 }
-
-// Address space without memory behind it, for strides beyond 2^32.
-struct SparseMemory {
-    explicit SparseMemory(size_t bytes)
-        : bytes(bytes),
-          data(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                    0)) {}
-    ~SparseMemory() {
-        if (data != MAP_FAILED) munmap(data, bytes);
-    }
-    size_t bytes;
-    void* data;
-};
 
 TEST(FieldBugs, T20_PagesBeyondFourGigabytes) {  // fi#3130, #3136; b12x#266
     for (const auto& [format, width] :
@@ -322,13 +302,13 @@ TEST(FieldBugs, T20_PagesBeyondFourGigabytes) {  // fi#3130, #3136; b12x#266
         Problem problem(spec);
         smla_cache& cache = problem.args.primary.cache;
         const int64_t stride = (int64_t(1) << 31) + 576 * 64;
-        const SparseMemory memory(size_t(4 * stride));
-        if (memory.data == MAP_FAILED) GTEST_SKIP() << "no 8 GiB of address space";
+        const kit::SparseMemory memory(size_t(4 * stride));
+        if (!memory.taken()) GTEST_SKIP() << "no 8 GiB of address space";
         const size_t page = packed_page_bytes(cache);
         for (int64_t p = 0; p < 4; ++p)
-            std::memcpy(static_cast<char*>(memory.data) + p * stride,
+            std::memcpy(static_cast<char*>(memory.data()) + p * stride,
                         problem.primary_cache.data() + size_t(p) * page, page);
-        cache.data = memory.data;
+        cache.data = memory.data();
         cache.page_stride_bytes = stride;
         problem.row(0, 0) = 3 * 64 + 63;
         check_all(problem);
@@ -341,11 +321,11 @@ TEST(FieldBugs, T21_QueriesBeyondTwoGigabytes) {  // vllm#57134
     Problem problem(spec);
     Tensor& q = problem.args.q;
     const int64_t stride = (int64_t(1) << 31) + 64;  // elements
-    const SparseMemory memory(size_t(2 * (2 * stride + 4096)));
-    if (memory.data == MAP_FAILED) GTEST_SKIP() << "no 8 GiB of address space";
+    const kit::SparseMemory memory(size_t(2 * (2 * stride + 4096)));
+    if (!memory.taken()) GTEST_SKIP() << "no 8 GiB of address space";
     for (int64_t t = 0; t < 3; ++t)
-        std::memcpy(static_cast<uint16_t*>(memory.data) + t * stride, address(q, t), size_t(3 * 576) * 2);
-    q.data = memory.data;
+        std::memcpy(static_cast<uint16_t*>(memory.data()) + t * stride, address(q, t), size_t(3 * 576) * 2);
+    q.data = memory.data();
     q.stride_elems[0] = stride;
     check_all(problem);
 }
@@ -381,10 +361,10 @@ TEST(FieldBugs, T40_Fp8AndBf16CachesOfTheSameValuesAgree) {  // fmla#192
             bf16.view(false).encode(r, values.data());
         }
         bf16.q = fp8.q;
-        for (const auto* kernel : kernels(fp8, best_env())) {
-            run_kernel(*kernel, fp8, best_env());
-            run_kernel(*kernel, bf16, best_env());
-            EXPECT_TRUE(Bits(fp8) == Bits(bf16)) << kernel->name;
+        for (const std::string& kernel : kernels(fp8, best_env())) {
+            run_kernel(kernel, fp8, best_env());
+            run_kernel(kernel, bf16, best_env());
+            EXPECT_TRUE(Bits(fp8) == Bits(bf16)) << kernel;
         }
     }
 }

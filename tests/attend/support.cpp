@@ -1,6 +1,7 @@
 #include "support.h"
 
 #include "core/numbers.h"
+#include "kit/scratch.h"
 
 #include <algorithm>
 #include <cmath>
@@ -229,20 +230,25 @@ Env best_env(ThreadPool* pool) {
     return env;
 }
 
-std::vector<const Candidate<smla_attend_args>*> kernels(const Problem& problem, const Env& env) {
-    std::vector<const Candidate<smla_attend_args>*> out;
-    for (const auto& candidate : cpu_candidates<Stage::attend>())
-        if (candidate.refuse(problem.args, env).empty()) out.push_back(&candidate);
+std::vector<std::string> kernels(const smla_attend_args& args, const Env& env) {
+    std::vector<std::string> out;
+    for (const Verdict& verdict : explain_stage<Stage::attend>(args, env))
+        if (verdict.refusal.empty()) out.push_back(verdict.kernel);
     return out;
 }
 
-const Candidate<smla_attend_args>* kernel_named(const std::string& name) {
-    for (const auto& candidate : cpu_candidates<Stage::attend>())
-        if (name == candidate.name) return &candidate;
-    return nullptr;
+namespace {
+
+Env demanding(const std::string& kernel, Env env) {
+    env.demanded[size_t(Stage::attend)] = kernel;
+    return env;
 }
 
-std::span<const Candidate<smla_attend_args>> all_kernels() { return cpu_candidates<Stage::attend>(); }
+}  // namespace
+
+size_t workspace_of(const std::string& kernel, const smla_attend_args& args, const Env& env, size_t budget) {
+    return stage_workspace<Stage::attend>(args, demanding(kernel, env), budget);
+}
 
 bool Bits::operator==(const Bits& other) const {
     const auto same = [](const std::vector<float>& a, const std::vector<float>& b) {
@@ -251,19 +257,12 @@ bool Bits::operator==(const Bits& other) const {
     return out == other.out && same(lse, other.lse) && same(max_logits, other.max_logits);
 }
 
-void run_kernel(const Candidate<smla_attend_args>& kernel, const smla_attend_args& args, const Env& env,
-                size_t budget) {
-    AttendOp::check(args);
-    const size_t bytes = kernel.workspace(args, env, budget);
-    std::vector<uint8_t> memory(bytes + 2 * 64, 0xFF);
-    Env with = env;
-    with.workspace.data = memory.data() + 64 - reinterpret_cast<uintptr_t>(memory.data()) % 64;
-    with.workspace.bytes = bytes;
-    kernel.run(args, with);
-    const uint8_t* end = static_cast<uint8_t*>(with.workspace.data) + bytes;
-    ASSERT_TRUE(std::all_of(end, const_cast<const uint8_t*>(memory.data()) + memory.size(),
-                            [](uint8_t b) { return b == 0xFF; }))
-        << kernel.name << " wrote past its workspace";
+void run_kernel(const std::string& kernel, const smla_attend_args& args, const Env& env, size_t budget) {
+    Env with = demanding(kernel, env);
+    const kit::Scratch scratch(*env.device, workspace_of(kernel, args, env, budget));
+    with.workspace = scratch.get();
+    ASSERT_EQ(run_stage<Stage::attend>(args, with), kernel);
+    ASSERT_EQ(scratch.complaint(), "") << kernel;
 }
 
 namespace {
@@ -272,17 +271,18 @@ namespace {
 //   f32 kernels: 5e-5. A dot of 576 terms errs by a few 1e-6 of sum |q k| * scale (about 15 here), which is
 //   the relative error of a weight; a factor of ten above what is seen. bf16 kernels: each weight is rounded
 //   to bf16 once, at most 2^-8 of it; K and q are exact, so nothing else is lost.
-double weight_error(const char* kernel) { return std::strstr(kernel, "_bf16_") ? 0x1p-8 + 5e-5 : 5e-5; }
+double weight_error(const std::string& kernel) {
+    return kernel.find("_bf16_") != std::string::npos ? 0x1p-8 + 5e-5 : 5e-5;
+}
 double output_rounding(smla_dtype dtype) {
     return dtype == SMLA_BF16 ? 0x1p-8 : dtype == SMLA_F16 ? 0x1p-11 : 0;
 }
 
 }  // namespace
 
-void expect_close(const Candidate<smla_attend_args>& kernel, const Problem& problem, const Expected& expected,
-                  double more) {
+void expect_close(const std::string& kernel, const Problem& problem, const Expected& expected, double more) {
     const Spec& spec = problem.spec;
-    const double error = weight_error(kernel.name) + more, rounding = output_rounding(spec.out);
+    const double error = weight_error(kernel) + more, rounding = output_rounding(spec.out);
     const double f16_step = spec.out == SMLA_F16 ? 0x1p-24 : 1e-30;
     for (int64_t t = 0; t < spec.tokens; ++t)
         for (int64_t h = 0; h < spec.heads; ++h) {
@@ -293,21 +293,20 @@ void expect_close(const Candidate<smla_attend_args>& kernel, const Problem& prob
                 if (std::isnan(want) && std::isnan(got)) continue;
                 const double bound = error * expected.magnitude[i] + rounding * std::fabs(want) + f16_step;
                 ASSERT_LE(std::fabs(got - want), bound)
-                    << kernel.name << " [" << t << "," << h << "," << d << "] got " << got << " want " << want
+                    << kernel << " [" << t << "," << h << "," << d << "] got " << got << " want " << want
                     << "; " << spec.name();
                 ASSERT_FALSE(std::isnan(got) || std::isnan(want))
-                    << kernel.name << " got " << got << " want " << want;
+                    << kernel << " got " << got << " want " << want;
             }
             const auto same = [](double got, double want) {
                 return (std::isnan(got) && std::isnan(want)) || got == want ||
                        std::fabs(got - want) <= 2e-5 * (1 + std::fabs(want));
             };
             ASSERT_TRUE(same(problem.lse[at], expected.lse[at]))
-                << kernel.name << " lse [" << t << "," << h << "] " << problem.lse[at] << " want "
+                << kernel << " lse [" << t << "," << h << "] " << problem.lse[at] << " want "
                 << expected.lse[at];
             ASSERT_TRUE(same(problem.max_logits[at], expected.max_logits[at]))
-                << kernel.name << " max_logits " << problem.max_logits[at] << " want "
-                << expected.max_logits[at];
+                << kernel << " max_logits " << problem.max_logits[at] << " want " << expected.max_logits[at];
         }
 }
 
@@ -334,10 +333,10 @@ void check_all(Problem& problem, ThreadPool* pool) {
     const Env env = best_env(pool);
     const auto accepting = kernels(problem, env);
     ASSERT_FALSE(accepting.empty());
-    for (const auto* kernel : accepting) {
+    for (const std::string& kernel : accepting) {
         problem.poison_outputs();
-        run_kernel(*kernel, problem, env);
-        expect_close(*kernel, problem, expected);
+        run_kernel(kernel, problem, env);
+        expect_close(kernel, problem, expected);
         problem.expect_canaries();
         if (testing::Test::HasFatalFailure()) return;
     }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/cpu_features.h"
-#include "engines/candidate.h"
+#include "engines/run.h"
 #include "formats/format.h"
 #include "ops/attend/attend.h"
 
@@ -78,19 +78,17 @@ struct Expected {
 };
 Expected oracle(const Problem& problem);
 
-// Kernels of the cpu engine that accept the problem on this machine, by name.
-std::vector<const Candidate<smla_attend_args>*> kernels(const Problem& problem, const Env& env);
-const Candidate<smla_attend_args>* kernel_named(const std::string& name);
-Env best_env(ThreadPool* pool = nullptr);
+Env best_env(ThreadPool* pool = nullptr);  // of the cpu engine
 
-// Any kernel of the engine, also those that refuse a problem.
-std::span<const Candidate<smla_attend_args>> all_kernels();
-
-// Runs it in a workspace of exactly the size it asked for, filled with 0xFF, between canaries.
-void run_kernel(const Candidate<smla_attend_args>& kernel, const smla_attend_args& args, const Env& env,
-                size_t budget = 0);
-inline void run_kernel(const Candidate<smla_attend_args>& kernel, const Problem& problem, const Env& env,
-                       size_t budget = 0) {
+// Kernels of the environment's engine that accept the call there, best first.
+std::vector<std::string> kernels(const smla_attend_args& args, const Env& env);
+inline std::vector<std::string> kernels(const Problem& problem, const Env& env) {
+    return kernels(problem.args, env);
+}
+size_t workspace_of(const std::string& kernel, const smla_attend_args& args, const Env& env, size_t budget);
+// Runs the kernel in a workspace of exactly the size that it asks for, dirty and between guards.
+void run_kernel(const std::string& kernel, const smla_attend_args& args, const Env& env, size_t budget = 0);
+inline void run_kernel(const std::string& kernel, const Problem& problem, const Env& env, size_t budget = 0) {
     run_kernel(kernel, problem.args, env, budget);
 }
 
@@ -104,7 +102,7 @@ struct Bits {  // all outputs of a problem
 
 // Compares outputs within the kernel's error bound; NaN must meet NaN.
 // `more` is a further relative error of every contribution, of partial results kept in a narrow type.
-void expect_close(const Candidate<smla_attend_args>& kernel, const Problem& problem, const Expected& expected,
+void expect_close(const std::string& kernel, const Problem& problem, const Expected& expected,
                   double more = 0);
 // For every kernel that accepts it: poison, run, compare, canaries.
 // Problems with logits of up to 2^90, of which the largest takes all: no power of two of a difference may

@@ -47,8 +47,8 @@ TEST(Large, RelativeErrorOfTheBf16Kernels) {
         spec.primary.odd_scales = odd;
         const Problem problem(spec);
         const Expected expected = oracle(problem);
-        for (const auto* kernel : kernels(problem, best_env())) {
-            run_kernel(*kernel, problem, best_env());
+        for (const std::string& kernel : kernels(problem, best_env())) {
+            run_kernel(kernel, problem, best_env());
             double error = 0, norm = 0;
             for (int64_t h = 0; h < 128; ++h)
                 for (int64_t d = 0; d < 512; ++d) {
@@ -56,8 +56,8 @@ TEST(Large, RelativeErrorOfTheBf16Kernels) {
                     error += std::pow(double(problem.value(0, h, d)) - want, 2);
                     norm += want * want;
                 }
-            EXPECT_LE(std::sqrt(error / norm), std::strstr(kernel->name, "_bf16_") ? 2.5e-3 : 1.8e-3)
-                << kernel->name;
+            EXPECT_LE(std::sqrt(error / norm), kernel.find("_bf16_") != std::string::npos ? 2.5e-3 : 1.8e-3)
+                << kernel;
         }
     }
 }
@@ -97,18 +97,18 @@ TEST(Large, T05_T24_ManyTokens) {  // fi#5095, sgl#25484: all at once equals pie
     spec.primary.lengths = true;
     Problem problem(spec);
     const Env env = best_env(&pool);
-    for (const auto* kernel : kernels(problem, env)) {
+    for (const std::string& kernel : kernels(problem, env)) {
         problem.poison_outputs();
-        run_kernel(*kernel, problem, env);
+        run_kernel(kernel, problem, env);
         const Bits whole(problem);
         problem.poison_outputs();
         for (int64_t t = 0; t < spec.tokens; t += 1000)
-            run_kernel(*kernel, tokens_of(problem, t, std::min(t + 1000, spec.tokens)), env);
-        EXPECT_TRUE(whole == Bits(problem)) << kernel->name;
+            run_kernel(kernel, tokens_of(problem, t, std::min(t + 1000, spec.tokens)), env);
+        EXPECT_TRUE(whole == Bits(problem)) << kernel;
     }
-    const auto* fastest = kernels(problem, env).front();
-    run_kernel(*fastest, problem, env);
-    expect_close(*fastest, problem, oracle(problem));
+    const std::string fastest = kernels(problem, env).front();
+    run_kernel(fastest, problem, env);
+    expect_close(fastest, problem, oracle(problem));
 }
 
 TEST(Large, T16_ViewsOfEightHeadsOfSixtyFour) {  // vllm#57673
@@ -117,10 +117,10 @@ TEST(Large, T16_ViewsOfEightHeadsOfSixtyFour) {  // vllm#57673
     spec.head_padding = 56;
     Problem problem(spec);
     const Env env = best_env(&pool);
-    const auto* kernel = kernels(problem, env).front();
-    run_kernel(*kernel, problem, env);
+    const std::string kernel = kernels(problem, env).front();
+    run_kernel(kernel, problem, env);
     problem.expect_canaries();
-    expect_close(*kernel, problem, oracle(problem));
+    expect_close(kernel, problem, oracle(problem));
 }
 
 TEST(Large, T19_LongContextsOfEightHeads) {  // pengcuo/FlashMLA-ETAP#2: NaN only there
@@ -128,9 +128,9 @@ TEST(Large, T19_LongContextsOfEightHeads) {  // pengcuo/FlashMLA-ETAP#2: NaN onl
     Spec spec = v32(2, 8, 32768);
     const Problem problem(spec);
     const Expected expected = oracle(problem);
-    for (const auto* kernel : kernels(problem, best_env(&pool))) {
-        run_kernel(*kernel, problem, best_env(&pool));
-        expect_close(*kernel, problem, expected);
+    for (const std::string& kernel : kernels(problem, best_env(&pool))) {
+        run_kernel(kernel, problem, best_env(&pool));
+        expect_close(kernel, problem, expected);
     }
 }
 
@@ -139,14 +139,14 @@ TEST(Large, T23_ScratchStaysWithinTheBudget) {  // vllm#44545: 8 GiB of scratch 
     Spec spec = v32(4096, 64, 4);
     Problem problem(spec);
     Env env = best_env(&pool);
-    const auto* kernel = kernels(problem, env).front();
-    EXPECT_LE(kernel->workspace(problem.args, env, 0), size_t(8) << 21) << "2 MiB per thread";
+    const std::string kernel = kernels(problem, env).front();
+    EXPECT_LE(workspace_of(kernel, problem.args, env, 0), size_t(8) << 21) << "2 MiB per thread";
     const size_t budget = size_t(3) << 20;
-    ASSERT_LE(kernel->workspace(problem.args, env, budget), budget);
-    run_kernel(*kernel, problem, env, budget);
+    ASSERT_LE(workspace_of(kernel, problem.args, env, budget), budget);
+    run_kernel(kernel, problem, env, budget);
     const Bits small(problem);
     problem.poison_outputs();
-    run_kernel(*kernel, problem, env);
+    run_kernel(kernel, problem, env);
     EXPECT_TRUE(small == Bits(problem));
 }
 
@@ -159,13 +159,13 @@ TEST(Large, T42_ARowAloneAndInABatchOf32) {  // vllm#53257: 11 of 50 calls diffe
         spec.primary.lengths = true;
         spec.seed = seed;
         Problem problem(spec);
-        for (const auto* kernel : kernels(problem, env)) {
+        for (const std::string& kernel : kernels(problem, env)) {
             problem.poison_outputs();
-            run_kernel(*kernel, problem, env);
+            run_kernel(kernel, problem, env);
             const Bits batch(problem);
             problem.poison_outputs();
-            for (int64_t t = 0; t < 32; ++t) run_kernel(*kernel, tokens_of(problem, t, t + 1), env);
-            ASSERT_TRUE(batch == Bits(problem)) << kernel->name << " seed " << seed;
+            for (int64_t t = 0; t < 32; ++t) run_kernel(kernel, tokens_of(problem, t, t + 1), env);
+            ASSERT_TRUE(batch == Bits(problem)) << kernel << " seed " << seed;
         }
     }
 }

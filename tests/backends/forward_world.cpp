@@ -58,10 +58,10 @@ std::vector<double> PoisonedCache::read(int64_t row) const {
 
 World::World(const WorldSpec& given) : spec(given), on(instance(*given.backend, given.args)), topk(0, 0) {
     Random random(spec.seed);
-    if (spec.context) on.place_on(*spec.context);
+    on.context = spec.context;
     batch = spec.decodes ? decode_step(random, on.config.args, spec.decodes)
                          : random_step(random, on.config.args);
-    metadata = spec.backend->metadata(on);
+    metadata = on.metadata();
     metadata->build(batch.view());
     make_caches(random);
     make_inputs(random);

@@ -14,10 +14,10 @@ TEST(BackendMemory, BuildsAllocateNothing) {
         for (const int32_t ratio : {0, 4, 128}) {
             BackendArgs args = backend_args(backend->family, ratio);
             args.kv_cache_dtype = backend->family == SMLA_FAMILY_DSA ? "fp8_ds_mla" : "auto";
-            if (ratio == 4) args.plan_groups = SMLA_PLAN_INDEX;
+            if (ratio == 4) args.plan_groups = SMLA_GROUP_INDEX;
             if (backend->family == SMLA_FAMILY_DSA && ratio == 0) continue;
             const BackendInstance on = instance(*backend, args);
-            const auto metadata = backend->metadata(on);
+            const auto metadata = on.metadata();
             Random random(9);
             for (int step = 0; step < 20; ++step) {
                 Batch batch = random_step(random, args);
@@ -50,7 +50,7 @@ TEST(BackendMemory, TheCallersAllocatorHoldsTheBuffers) {
     args.allocator = {Counter::alloc, Counter::free, &counter};
     const BackendInstance on = instance(kFlashMlaSparseDsv4, args);
     {
-        const auto metadata = kFlashMlaSparseDsv4.metadata(on);
+        const auto metadata = on.metadata();
         EXPECT_EQ(counter.live, 2);                                      // the plan's and its own
         EXPECT_GE(counter.bytes, size_t(24 * (2 * 128 + 2 * 128) * 4));  // two lists each, of both kinds
     }
@@ -58,7 +58,7 @@ TEST(BackendMemory, TheCallersAllocatorHoldsTheBuffers) {
     args.allocator = {[](void*, size_t, size_t) -> void* { return nullptr; }, Counter::free, &counter};
     const BackendInstance poor = instance(kFlashMlaSparseDsv4, args);
     try {
-        kFlashMlaSparseDsv4.metadata(poor);
+        poor.metadata();
         FAIL() << "made without memory";
     } catch (const Error& error) {
         EXPECT_EQ(error.status, SMLA_OUT_OF_MEMORY);

@@ -184,7 +184,7 @@ void check_backend(const Backend& backend, BackendArgs args, uint32_t seeds) {
         Random random(seed);
         args.speculative_tokens = random.in(0, 3);
         const BackendInstance on = instance(backend, args);
-        const auto metadata = backend.metadata(on);
+        const auto metadata = on.metadata();
         std::map<std::string, const void*> addresses;
         for (int step = 0; step < 8; ++step) {
             SCOPED_TRACE(step);
@@ -226,7 +226,7 @@ TEST(BackendMetadata, HistoryLeavesNoTrace) {
                 BackendArgs args = backend_args(backend->family, ratio);
                 if (args.family == SMLA_FAMILY_DSA) args.ratio = 0;
                 const BackendInstance on = instance(*backend, args);
-                const auto used = backend->metadata(on), fresh = backend->metadata(on);
+                const auto used = on.metadata(), fresh = on.metadata();
                 for (int step = 0; step < 5; ++step) used->build(random_step(random, args).view());
                 const Batch batch = random_step(random, args);
                 used->build(batch.view());
@@ -240,7 +240,7 @@ TEST(BackendMetadata, HistoryLeavesNoTrace) {
 TEST(BackendMetadata, LengthsBehindTheDecodesAreZero) {
     BackendArgs args = backend_args(SMLA_FAMILY_HYBRID, 128);
     const BackendInstance on = instance(kDsv4SparseMlaSm120, args);
-    const auto metadata = kDsv4SparseMlaSm120.metadata(on);
+    const auto metadata = on.metadata();
     Random random(77);
     for (int step = 0; step < 30; ++step) {
         const Batch batch = random_step(random, args);
@@ -264,7 +264,7 @@ TEST(BackendMetadata, PartsOfAStep) {
         for (const int32_t query : queries) add_request(batch, query, query + 3);
         batch.tokens = padded;
         set_table(batch, backend.family == SMLA_FAMILY_DSA ? kPrimary : kWindow, 2, 64);
-        const auto metadata = backend.metadata(instance(backend, args));
+        const auto metadata = instance(backend, args).metadata();
         metadata->build(batch.view());
         const auto span = metadata->step().batch.parts;
         return std::vector<int32_t>(span.begin(), span.end());
@@ -287,7 +287,7 @@ TEST(BackendMetadata, DecodeScheduleOfAnFp8Cache) {
     args.device = describe_device("cpu");
     args.device.multiprocessors = 132;
     const BackendInstance on = instance(kFlashMlaSparse, args);
-    const auto metadata = kFlashMlaSparse.metadata(on);
+    const auto metadata = on.metadata();
     Batch batch;
     add_request(batch, 1, 9);
     set_table(batch, kPrimary, 1, 64);
@@ -301,7 +301,8 @@ TEST(BackendMetadata, DecodeScheduleOfAnFp8Cache) {
     set_table(batch, kPrimary, 1, 64);
     metadata->build(batch.view());
     EXPECT_EQ(schedule->shape[0], 22);
-    EXPECT_EQ(kFlashMlaSparse.metadata(instance(kFlashMlaSparse, backend_args(SMLA_FAMILY_DSA)))
+    EXPECT_EQ(instance(kFlashMlaSparse, backend_args(SMLA_FAMILY_DSA))
+                  .metadata()
                   ->find("fp8_extra_metadata.num_splits"),
               nullptr);  // bf16: there is none
 }
@@ -313,7 +314,7 @@ TEST(BackendMetadata, TritonSplitsFollowOccupancy) {
     args.device = describe_device("cpu");
     args.device.multiprocessors = 132;
     const BackendInstance on = instance(kTritonMlaSparse, args);
-    const auto metadata = kTritonMlaSparse.metadata(on);
+    const auto metadata = on.metadata();
     Batch batch;
     add_request(batch, 1, 9);
     set_table(batch, kPrimary, 1, 64);
@@ -323,10 +324,10 @@ TEST(BackendMetadata, TritonSplitsFollowOccupancy) {
 
 TEST(BackendMetadata, IndexerChunks) {
     BackendArgs args = backend_args(SMLA_FAMILY_DSA);
-    args.plan_groups = SMLA_PLAN_INDEX;
+    args.plan_groups = SMLA_GROUP_INDEX;
     args.max_logits_bytes = 4 * 100 * 4;  // four tokens of 100 rows
     const BackendInstance on = instance(kFlashMlaSparse, args);
-    const auto metadata = kFlashMlaSparse.metadata(on);
+    const auto metadata = on.metadata();
     Batch batch;
     add_request(batch, 1, 500);
     add_request(batch, 10, 100);
@@ -344,7 +345,7 @@ TEST(BackendMetadata, BadBatchesAreRefusedByFieldAndChangeNothing) {
     const auto refused = [](smla_family family, auto spoil) {
         const BackendArgs args = backend_args(family);
         const Backend& backend = family == SMLA_FAMILY_DSA ? kFlashMlaSparse : kFlashMlaSparseDsv4;
-        const auto metadata = backend.metadata(instance(backend, args));
+        const auto metadata = instance(backend, args).metadata();
         Batch batch;
         add_request(batch, 1, 300);
         add_request(batch, 5, 500);

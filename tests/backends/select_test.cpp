@@ -1,5 +1,6 @@
 // Which backend is chosen, and what each says.
-#include "backends/select.h"
+#include "backends/gate.h"
+#include "backends/registry.h"
 #include "engines/candidate.h"
 #include "serving.h"
 
@@ -16,7 +17,7 @@ BackendConfig on(smla_family family, const char* device, const char* type = "aut
     return resolve_config(args);
 }
 std::string chosen(const BackendConfig& config, std::string_view wanted = "") {
-    const Selection selection = select_backend(config, wanted);
+    const BackendChoice selection = select_backend(config, wanted);
     return selection.backend ? selection.backend->name : "";
 }
 bool says(const std::vector<std::string>& reasons, const std::string& part) {
@@ -104,9 +105,32 @@ TEST(Selection, ByName) {
         EXPECT_EQ(error.got, "FLASHMLA");
         for (const char* name : backend_names())
             EXPECT_NE(error.wanted.find(name), error.wanted.npos) << name;
+        for (const Backend* backend : all_backends())
+            for (const char* alias : backend->aliases)
+                EXPECT_NE(error.wanted.find(alias), error.wanted.npos) << alias;
     }
     const SmlaBackend environment("nonsense");
     EXPECT_THROW(select_backend(config, ""), Error);
+}
+
+// A name of vLLM 0.33 for a backend that had another before is accepted wherever a name is, and means that
+// one.
+TEST(Selection, NewNamesOfVllmAreAliases) {
+    const char* const name = "FLASHINFER_MLA_SPARSE_SM120";
+    EXPECT_EQ(&find_backend(name), &kSparseMlaSm120);
+    const BackendConfig config = on(SMLA_FAMILY_DSA, "cpu");
+    EXPECT_EQ(chosen(config, name), "SPARSE_MLA_SM120");
+    EXPECT_EQ(select_backend(config, name).forced, "SPARSE_MLA_SM120");
+    EXPECT_STREQ(choose_backend(config, name).backend->name, "SPARSE_MLA_SM120");
+    const SmlaBackend environment(name);
+    EXPECT_EQ(chosen(config), "SPARSE_MLA_SM120");
+    // No name means two backends.
+    std::map<std::string, int> names;
+    for (const Backend* backend : all_backends()) {
+        ++names[backend->name];
+        for (const char* alias : backend->aliases) ++names[alias];
+    }
+    for (const auto& [each, count] : names) EXPECT_EQ(count, 1) << each;
 }
 
 TEST(Selection, TheLogSaysWhatWasChosen) {
@@ -135,8 +159,8 @@ TEST(Selection, CapabilityRefusesOnlyWhereNoEngineRuns) {
          {"sm_80", "sm_86", "sm_90", "sm_103", "sm_121"})  // what this build has code for
         EXPECT_EQ(engine_of(describe_device(device)).refusal.empty(), has_code_for(std::stoi(device + 3)))
             << device;
-    EXPECT_STREQ(engine_of(describe_device("sm_90")).name, "cuda_mma");
-    EXPECT_STREQ(engine_of(describe_device("sm_100")).name, "cuda_mma");
+    EXPECT_STREQ(engine_of(describe_device("sm_90")).name, "cuda");
+    EXPECT_STREQ(engine_of(describe_device("sm_100")).name, "cuda");
     EXPECT_STREQ(engine_of(describe_device("cpu")).name, "cpu");
 }
 
@@ -260,24 +284,25 @@ TEST(Backends, CacheShapes) {
                                     out.shape[2], out.page_stride_bytes, out.bytes};
     };
     using Shape = std::vector<int64_t>;
-    EXPECT_EQ(shape(kFlashMlaSparse, "auto", SMLA_PLAN_PRIMARY),
+    EXPECT_EQ(shape(kFlashMlaSparse, "auto", SMLA_GROUP_PRIMARY),
               (Shape{SMLA_BF16, 10, 64, 576, 73728, 737280}));
-    EXPECT_EQ(shape(kFlashMlaSparse, "fp8_ds_mla", SMLA_PLAN_PRIMARY),
+    EXPECT_EQ(shape(kFlashMlaSparse, "fp8_ds_mla", SMLA_GROUP_PRIMARY),
               (Shape{SMLA_U8, 10, 64, 656, 41984, 419840}));
-    EXPECT_EQ(shape(kSparseMlaSm120, "fp8", SMLA_PLAN_PRIMARY), (Shape{SMLA_U8, 10, 64, 656, 41984, 419840}));
-    EXPECT_EQ(shape(kFlashMlaSparseDsv4, "auto", SMLA_PLAN_WINDOW),
+    EXPECT_EQ(shape(kSparseMlaSm120, "fp8", SMLA_GROUP_PRIMARY),
+              (Shape{SMLA_U8, 10, 64, 656, 41984, 419840}));
+    EXPECT_EQ(shape(kFlashMlaSparseDsv4, "auto", SMLA_GROUP_WINDOW),
               (Shape{SMLA_U8, 10, 64, 584, 37440, 374400}));
-    EXPECT_EQ(shape(kFlashMlaSparseDsv4, "auto", SMLA_PLAN_COMPRESSED),
+    EXPECT_EQ(shape(kFlashMlaSparseDsv4, "auto", SMLA_GROUP_COMPRESSED),
               (Shape{SMLA_U8, 10, 64, 584, 37440, 374400}));
-    EXPECT_EQ(shape(kFlashMlaSparseDsv4, "auto", SMLA_PLAN_COMPRESSED, 128),
+    EXPECT_EQ(shape(kFlashMlaSparseDsv4, "auto", SMLA_GROUP_COMPRESSED, 128),
               (Shape{SMLA_U8, 10, 2, 584, 1728, 17280}));
-    EXPECT_EQ(shape(kFlashInferMlaSparseDsv4, "auto", SMLA_PLAN_COMPRESSED),
+    EXPECT_EQ(shape(kFlashInferMlaSparseDsv4, "auto", SMLA_GROUP_COMPRESSED),
               (Shape{SMLA_BF16, 10, 64, 512, 65536, 655360}));
-    EXPECT_EQ(shape(kFlashInferMlaSparseDsv4, "fp8", SMLA_PLAN_WINDOW),
+    EXPECT_EQ(shape(kFlashInferMlaSparseDsv4, "fp8", SMLA_GROUP_WINDOW),
               (Shape{SMLA_E4M3, 10, 64, 512, 32768, 327680}));
-    EXPECT_THROW(shape(kFlashMlaSparse, "auto", SMLA_PLAN_WINDOW), Error);
-    EXPECT_THROW(shape(kFlashMlaSparseDsv4, "auto", SMLA_PLAN_COMPRESSED, 0), Error);
-    EXPECT_THROW(shape(kFlashMlaSparseDsv4, "auto", SMLA_PLAN_PRIMARY), Error);
+    EXPECT_THROW(shape(kFlashMlaSparse, "auto", SMLA_GROUP_WINDOW), Error);
+    EXPECT_THROW(shape(kFlashMlaSparseDsv4, "auto", SMLA_GROUP_COMPRESSED, 0), Error);
+    EXPECT_THROW(shape(kFlashMlaSparseDsv4, "auto", SMLA_GROUP_PRIMARY), Error);
 }
 
 TEST(Backends, HeadsOfThePublishedKernels) {
@@ -285,7 +310,7 @@ TEST(Backends, HeadsOfThePublishedKernels) {
         BackendArgs args = backend_args(backend.family);
         args.heads = given;
         args.device = describe_device(device);
-        return backend.padded_heads(resolve_config(args));
+        return padded_heads(backend, resolve_config(args));
     };
     EXPECT_EQ(heads(kFlashMlaSparse, 16, "sm_90"), 64);
     EXPECT_EQ(heads(kFlashMlaSparse, 16, "sm_100"), 128);

@@ -51,7 +51,7 @@ Batch random_step(Random& random, const BackendArgs& args) {
     if (hybrid && args.ratio > 1)
         random_pages(random, batch, kCompressed, (args.page_tokens ? args.page_tokens : 256) / args.ratio,
                      args.max_seq_len / args.ratio);
-    if (!hybrid && (args.plan_groups & SMLA_PLAN_INDEX))
+    if (!hybrid && (args.plan_groups & SMLA_GROUP_INDEX))
         random_pages(random, batch, kIndex, 64, args.max_seq_len);
     if (batch.query_tokens() > 0 && random.in(0, 1)) give_slots(random, batch, batch.groups[size_t(first)]);
     return batch;

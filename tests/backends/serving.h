@@ -1,8 +1,8 @@
 // Backends for tests, and random steps for them.
 #pragma once
 
-#include "backends/metadata.h"
-#include "backends/select.h"
+#include "backends/metadata/metadata.h"
+#include "backends/registry.h"
 #include "plan/batch.h"
 #include "support.h"
 

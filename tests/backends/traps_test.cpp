@@ -34,7 +34,7 @@ void check(const WorldSpec& spec) {
 }
 
 std::unique_ptr<Metadata> built(const Backend& backend, const BackendArgs& args, const Batch& batch) {
-    auto metadata = backend.metadata(instance(backend, args));
+    auto metadata = instance(backend, args).metadata();
     metadata->build(batch.view());
     return metadata;
 }
@@ -159,7 +159,7 @@ TEST(Traps, T44_RejectedTokensLeaveNoTrace) {
         PoisonedCache window(on.format, 16, 2, 64, 0);
         std::vector<float> keys(100 * 16);
         for (float& value : keys) value = tokens.value();
-        const auto metadata = kDsv4SparseMlaSm120.metadata(on);
+        const auto metadata = on.metadata();
         std::vector<uint8_t> last;
         for (const auto& [first, query] : steps) {  // a rejected token has other keys than the right one
             Batch batch;
@@ -269,7 +269,7 @@ TEST(FieldBugs, T24_ChunksOfManyTokens) {
         args.max_tokens = tokens;
         args.max_seq_len = tokens;
         const BackendInstance on = instance(kFlashMlaSparse, args);
-        const auto metadata = kFlashMlaSparse.metadata(on);
+        const auto metadata = on.metadata();
         Batch batch;
         add_request(batch, tokens, tokens);
         set_table(batch, kPrimary, tokens / 64, 64);
@@ -362,7 +362,7 @@ TEST(FieldBugs, T36_StaleMetadata) {
         return std::string();
     };
     const auto of = [](const Backend& backend, const BackendArgs& args, bool build) {
-        auto metadata = backend.metadata(instance(backend, args));
+        auto metadata = instance(backend, args).metadata();
         Random random(89);
         if (build) metadata->build(random_step(random, args).view());
         return metadata;
@@ -400,7 +400,7 @@ TEST(BackendFuzz, Batches) {
         const Backend& backend = *all_backends()[size_t(random.in(0, 5))];
         const BackendArgs args =
             backend_args(backend.family, std::vector<int32_t>{0, 4, 128}[size_t(random.in(0, 2))]);
-        const auto metadata = backend.metadata(instance(backend, args));
+        const auto metadata = instance(backend, args).metadata();
         Batch batch = random_step(random, args);
         const auto spoil = [&](std::vector<int32_t>& values) {
             if (values.empty() || random.in(0, 2)) return;

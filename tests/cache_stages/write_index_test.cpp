@@ -40,6 +40,25 @@ TEST(WriteIndex, EveryFormat) {
         }
 }
 
+// 3 is a code of both formats at the scale that it sets; at the scale of 0.25 it would saturate.
+TEST(WriteIndex, TheLargestChannelSetsTheScaleWhereverItStands) {
+    for (const smla_format format : {SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68})
+        for (const size_t channel : {0, 1, 31, 32, 63, 64, 126, 127}) {
+            TestCache test(shape_of(format, 2, 1));
+            std::vector<float> row(128, 0.25f);
+            row[channel] = -3;
+            const std::vector<int64_t> slots = {1};
+            smla_write_args args{};
+            args.head = make_tensor(row.data(), SMLA_F32, {1, 128});
+            args.slots = slots_tensor(slots);
+            args.cache = test.cache;
+            run_in_pieces<WriteIndexOp>(args);
+            std::vector<double> got(128);
+            test.view().decode(1, got.data());
+            EXPECT_EQ(got[channel], -3) << find_format(format)->name << " channel " << channel;
+        }
+}
+
 TEST(WriteIndex, RotatesTheWholeRow) {
     for (const bool f64 : {false, true})
         for (const int32_t width : {1, 2, 64, 128, 1024}) {

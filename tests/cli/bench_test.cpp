@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -52,6 +53,47 @@ TEST(CliBench, OneThreadIsTimedByItsProcessorTime) {
     const auto two = json_of({"bench", "--quick", "--case", "select", "--threads", "2", "--seconds", "0.01"});
     EXPECT_EQ(two["clock"], "wall time");
     EXPECT_EQ(one["results"].size(), 1u);
+}
+
+TEST(CliBench, HostTimesOfCallsStandBesideTheirBars) {
+    const TemporaryFile saved("old");
+    const auto found = json_of({"bench", "--case", "host", "--quick", "--seconds", "0.01", "--threads", "1",
+                                "--save", saved.path()});
+    EXPECT_EQ(found, nlohmann::json::parse(std::ifstream(saved.path())));
+    EXPECT_NE(found["method"], "");
+    EXPECT_GE(found["machine"]["cores"], 1);
+    std::set<std::string> calls;
+    for (const auto& row : found["host"]) {
+        const std::string call = row["call"];
+        calls.insert(call);
+        EXPECT_GT(row["median_us"], 0) << row;
+        EXPECT_LE(row["median_us"], row["p90_us"]) << row;
+        EXPECT_GE(row["calls"], 200) << row;
+        const bool stage =
+            call != "smla_layer_forward" && call != "smla_session_forward" && call != "smla_plan_build";
+        EXPECT_EQ(row["bar_us"].is_null(), !stage) << row;  // the bar of a step is a GPU's
+        if (!stage) continue;
+        EXPECT_DOUBLE_EQ(row["bar_us"], 1.5) << row;
+        EXPECT_EQ(row["within_bar"].get<bool>(), row["median_us"] <= row["bar_us"]) << row;
+    }
+    for (const char* call :
+         {"smla_attend", "smla_score", "smla_select", "smla_merge", "smla_write_kv", "smla_rope", "smla_map",
+          "smla_plan_build", "smla_layer_forward", "smla_session_forward"})
+        EXPECT_TRUE(calls.count(call)) << call;
+}
+
+TEST(CliBench, SavedDocumentIsTheOneThatJsonPrints) {
+    const TemporaryFile saved("old");
+    const Finished run =
+        run_tool({"bench", "--quick", "--case", "select", "--seconds", "0.01", "--save", saved.path()});
+    EXPECT_EQ(run.code, 0) << run.err;
+    EXPECT_NE(run.out.find("select"), std::string::npos);
+    const auto document = nlohmann::json::parse(std::ifstream(saved.path()));
+    EXPECT_EQ(document["results"].size(), 1u);
+    EXPECT_NE(document["method"].get<std::string>().find("median"), std::string::npos);
+    EXPECT_NE(document["machine"]["cpu"], "");
+    const auto error = error_of({"bench", "--quick", "--case", "select", "--save", "/no/such/folder/x"}, 2);
+    EXPECT_EQ(error["status"], "io error");
 }
 
 TEST(CliBench, UnknownCase) { EXPECT_EQ(error_of({"bench", "--case", "atend"}, 2)["field"], "--case"); }

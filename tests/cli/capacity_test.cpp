@@ -92,6 +92,32 @@ TEST(CliCapacity, MtpLayersOnlyWhenAskedFor) {
     EXPECT_EQ(total(capacity(kV32, {"--layers", "2"}), "bytes_per_token"), 2 * 788);
 }
 
+// What smla example unpacks describes one layer and does not say so.
+TEST(CliCapacity, ExampleFoldersAreOneLayer) {
+    struct Example {
+        const char* golden;
+        double bytes_per_token;
+    };
+    for (const Example& each : {Example{"D6", 656 + 132}, {"V6_sliding", 0}, {"V6_csa", (584 + 132) / 4.0}}) {
+        const TemporaryFolder folder;
+        json_of({"example", "--golden",
+                 SMLA_SOURCE_DIR "/tests/goldens/" + std::string(each.golden) + ".safetensors", "--out",
+                 folder.path()});
+        const auto found = json_of({"capacity", "--model", folder.path()});
+        EXPECT_EQ(total(found, "bytes_per_token"), each.bytes_per_token) << each.golden;
+        EXPECT_EQ(total(found, "layers"), 1);
+        EXPECT_TRUE(found["layers_assumed"].get<bool>());
+        const std::string assumed = "config.json has no num_hidden_layers: one layer is assumed";
+        EXPECT_EQ(found["note"].get<std::string>().rfind(assumed, 0), 0u) << found["note"];
+        EXPECT_NE(run_tool({"capacity", "--model", folder.path()}).out.find(", 1 layer; " + assumed),
+                  std::string::npos);
+        const auto told = json_of({"capacity", "--model", folder.path(), "--layers", "3"});
+        EXPECT_EQ(total(told, "layers"), 3);
+        EXPECT_FALSE(told["layers_assumed"].get<bool>());
+    }
+    EXPECT_FALSE(capacity(kV32)["layers_assumed"].get<bool>());
+}
+
 nlohmann::json flops_of(const nlohmann::json& found, const std::string& kind) {
     for (const auto& row : found["flops"])
         if (row["layer_kind"] == kind) return row;

@@ -129,6 +129,19 @@ TEST(CliExplain, ModelStepsAreWhatTheLayerRuns) {
     EXPECT_EQ(stages(shared[0]), "write_kv map absorb rope attend up_project");  // no indexer of its own
 }
 
+TEST(CliExplain, WithoutArgumentsSaysWhatToAskFor) {
+    const Finished run = run_tool({"explain"});
+    EXPECT_EQ(run.code, run_tool({}).code);  // as any usage error
+    EXPECT_EQ(run.code, 2);
+    EXPECT_EQ(run.out, "");
+    for (const char* part : {"--model CONFIG", "--stage NAME", "--device sm_90",
+                             "Examples:\n  smla explain --model ", "\n  smla explain --stage attend "})
+        EXPECT_TRUE(has(run.err, part)) << part << " in " << run.err;
+    // the guide comes first, the error last
+    EXPECT_GT(run.err.find("smla: error: --model, --stage: got neither"), run.err.find("--stage NAME"));
+    EXPECT_FALSE(has(run_tool({"explain", "--json"}).err, "--stage NAME"));
+}
+
 TEST(CliExplain, SensibleErrors) {
     const TemporaryFile v32(kV32);
     EXPECT_EQ(error_of({"explain"}, 2)["field"], "--model, --stage");

@@ -2,10 +2,12 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -18,15 +20,19 @@ struct Channel {
     int read = -1, write = -1;
 };
 
-Channel make_channel(bool terminal) {
-    if (!terminal) {
+Channel make_channel(const RunOptions& options) {
+    if (!options.terminal) {
         int ends[2];
         if (pipe2(ends, O_CLOEXEC) != 0) std::abort();
         return {ends[0], ends[1]};
     }
     const int leader = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
     if (leader < 0 || grantpt(leader) != 0 || unlockpt(leader) != 0) std::abort();
-    return {leader, open(ptsname(leader), O_RDWR | O_NOCTTY | O_CLOEXEC)};
+    winsize size{};
+    size.ws_col = static_cast<unsigned short>(options.columns);
+    const int follower = open(ptsname(leader), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    if (follower < 0 || ioctl(follower, TIOCSWINSZ, &size) != 0) std::abort();
+    return {leader, follower};
 }
 
 std::string drain(int from) {
@@ -50,7 +56,7 @@ Finished run_tool(const std::vector<std::string>& arguments, const RunOptions& o
     argv.push_back(nullptr);
     envp.push_back(nullptr);
 
-    const Channel out = make_channel(options.terminal), err = make_channel(options.terminal);
+    const Channel out = make_channel(options), err = make_channel(options);
     const pid_t child = fork();
     if (child == 0) {
         const int file =
@@ -125,5 +131,12 @@ TemporaryFile::TemporaryFile(const std::string& text) {
 }
 
 TemporaryFile::~TemporaryFile() { unlink(path_.c_str()); }
+
+TemporaryFolder::TemporaryFolder() {
+    path_ = testing::TempDir() + "smla_cli_XXXXXX";
+    if (!mkdtemp(path_.data())) std::abort();
+}
+
+TemporaryFolder::~TemporaryFolder() { std::filesystem::remove_all(path_); }
 
 }  // namespace smla::test

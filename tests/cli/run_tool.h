@@ -16,6 +16,7 @@ struct Finished {
 struct RunOptions {
     std::vector<std::string> environment;  // "NAME=value", added to a small fixed one
     bool terminal = false;                 // stdout and stderr are pseudo terminals
+    int columns = 0;                       // width of the terminal; 0: it does not say
     std::string stdout_file;               // stdout goes there instead
 };
 Finished run_tool(const std::vector<std::string>& arguments, const RunOptions& options = {});
@@ -33,6 +34,17 @@ class TemporaryFile {
 public:
     explicit TemporaryFile(const std::string& text);
     ~TemporaryFile();
+    const std::string& path() const { return path_; }
+
+private:
+    std::string path_;
+};
+
+// An empty folder, removed with what is in it after the test.
+class TemporaryFolder {
+public:
+    TemporaryFolder();
+    ~TemporaryFolder();
     const std::string& path() const { return path_; }
 
 private:

@@ -79,7 +79,7 @@ TEST(CompressRefusals, Caches) {
     EXPECT_EQ(refused([](A& a) { a.cache.format = SMLA_ROW_F64; }), "args.cache.format");
     EXPECT_EQ(refused([](A& a) { a.cache.format = SMLA_ROW_F64, a.state.format = SMLA_STATE_F64; }),
               "accepted");
-    EXPECT_EQ(refused([](A& a) { a.cache.width = 16; }), "args.state.width");
+    EXPECT_EQ(refused([](A& a) { a.cache.width = 16; }), "args.norm_weight.shape");
     EXPECT_EQ(refused([](A& a) { a.cache.data = nullptr; }), "args.cache.data");
     const auto wide = [](A& a, smla_format format, int32_t width) {
         a.cache = cache_of(format, 0);

@@ -363,6 +363,12 @@ CONTRACT_TEST(L6a_AnyNumberOfHeads) {
         SCOPED_TRACE(heads);
         expect_truth(problem);
     }
+    for (const int64_t heads : {0, 257}) {
+        Attention problem({.tokens = 1, .heads = heads, .rows = 5});
+        problem.fill_listed();
+        const Context context(engines().back());
+        EXPECT_TRUE(refused(problem.run(context, {}), SMLA_INVALID_ARGUMENT, "args.q.shape[1]"));
+    }
 }
 
 CONTRACT_TEST(L6b_AnyWidthOfEachList) {
@@ -415,11 +421,10 @@ CONTRACT_TEST(L6d_AnyNumberOfTokensAndAnyWidthInRowFormats) {
         }
 }
 
-// Lists long enough to be split over threads in other modes.
-CONTRACT_TEST(L8d_ALongListAloneHasTheBitsItHasInABatch) {
-    Attention problem({.tokens = 3, .heads = 40, .rows = 1500, .pages = 40});
+// Lists long enough to be split over threads in other modes, and heads that are cut into chunks.
+void expect_alone_as_in_a_batch(Attention& problem) {
     problem.add_lengths();
-    set_int(problem.with.primary.lengths, 1, 0, 1100);
+    set_int(problem.with.primary.lengths, 1, 0, problem.with.primary.rows.shape[1] - 40);
     problem.fill_listed();
     for (const Engine& engine : engines()) {
         if (engine.engine == SMLA_ENGINE_REFERENCE) continue;  // one token at a time by its definition
@@ -436,6 +441,20 @@ CONTRACT_TEST(L8d_ALongListAloneHasTheBitsItHasInABatch) {
         }
         EXPECT_TRUE(problem.memory.image() == together) << engine.name;
     }
+}
+
+CONTRACT_TEST(L8d_ALongListAloneHasTheBitsItHasInABatch) {
+    Attention one_list({.tokens = 3, .heads = 40, .rows = 1500, .pages = 40});
+    expect_alone_as_in_a_batch(one_list);
+    Attention two_lists({.tokens = 3,
+                         .heads = 136,
+                         .width = 512,
+                         .rows = 90,
+                         .extra_rows = 560,
+                         .format = SMLA_FP8_584,
+                         .extra_format = SMLA_FP8_528});
+    two_lists.add_sink(1);
+    expect_alone_as_in_a_batch(two_lists);
 }
 
 }  // namespace

@@ -2,14 +2,16 @@
 // them, and what is wrong with a field is tested on every field.
 #pragma once
 
-#include "device_copies.h"
 #include "engines.h"
+#include "kit/device_copies.h"
 #include "memory.h"
 
 #include <cstring>
 #include <memory>
 
 namespace contract {
+
+using smla::kit::DeviceCopies;
 
 // What a check leaves open in a tensor, and what a call does with it.
 enum Traits : uint32_t {

@@ -26,11 +26,22 @@ std::unique_ptr<Call> quant_index_q(int64_t tokens) {
 
 // The inputs of score: windows of all kinds, a request that does not exist, and pages that nobody names.
 template <class Args>
-void add_score(CallOf<Args>& call, smla_score_args& a, const std::string& prefix, int64_t tokens,
-               bool paged) {
+void add_score(CallOf<Args>& call, smla_score_args& a, const std::string& prefix, int64_t tokens, bool paged,
+               bool e2m1 = false) {
     const auto name = [&](const char* field) { return prefix + field; };
-    const smla_dtype q = paged ? SMLA_E4M3 : SMLA_BF16;
-    call.add_normal(name(".q").c_str(), a.q, q, {tokens, kHeads, kWidth});
+    if (e2m1) {
+        call.add_normal(name(".q").c_str(), a.q, SMLA_E2M1, {tokens, kHeads, kWidth}, kFollowsDtype);
+        const smla_tensor& scales =
+            call.add(name(".q_scales").c_str(), a.q_scales, SMLA_E8M0, {tokens, kHeads, kWidth / 32});
+        for (int64_t t = 0; t < tokens; ++t)
+            for (int64_t h = 0; h < kHeads; ++h) {
+                auto* const row = static_cast<uint8_t*>(scales.data) + t * scales.stride_elems[0] +
+                                  h * scales.stride_elems[1];
+                for (int64_t i = 0; i < kWidth / 32; ++i) row[i] = uint8_t(122 + (t + h + i) % 6);
+            }
+    } else {
+        call.add_normal(name(".q").c_str(), a.q, paged ? SMLA_E4M3 : SMLA_BF16, {tokens, kHeads, kWidth});
+    }
     call.add_normal(name(".w").c_str(), a.w, SMLA_F32, {tokens, kHeads}, kInput, 8, 2);
     const int64_t pages = paged ? 12 : 5;
     call.add_cache(name(".keys").c_str(), a.keys,
@@ -51,11 +62,11 @@ void add_score(CallOf<Args>& call, smla_score_args& a, const std::string& prefix
     call.choices.push_back({name(".fill"), &a.fill, 0, 1});
 }
 
-template <bool Paged>
+template <bool Paged, bool E2m1 = false>
 std::unique_ptr<Call> score(int64_t tokens) {
     auto call = std::make_unique<CallOf<smla_score_args>>("", SMLA_STAGE_SCORE, smla_score);
     auto& a = call->with;
-    add_score(*call, a, "args", tokens, Paged);
+    add_score(*call, a, "args", tokens, Paged, E2m1);
     a.fill = Paged;
     call->add("args.logits", a.logits, SMLA_F32, {tokens, kColumns}, kOutput | kFree1);
     return call;
@@ -83,12 +94,13 @@ std::unique_ptr<Call> select(int64_t tokens) {
     return call;
 }
 
+template <bool E2m1>
 std::unique_ptr<Call> score_select(int64_t tokens) {
     auto call =
         std::make_unique<CallOf<smla_score_select_args>>("", SMLA_STAGE_SCORE_SELECT, smla_score_select);
     auto& a = call->with;
     a.columns = kColumns;
-    add_score(*call, a.score, "args.score", tokens, true);
+    add_score(*call, a.score, "args.score", tokens, true, E2m1);
     call->add("args.select.indices", a.select.indices, SMLA_I32, {tokens, 24}, kOutput | kFree1);
     call->add("args.select.selected", a.select.selected, SMLA_F32, {tokens, 24}, kOutput | kOptional);
     call->add("args.select.counts", a.select.counts, SMLA_I32, {tokens}, kOutput | kOptional, 0, 2);
@@ -106,9 +118,11 @@ std::vector<NamedMaker> index_calls() {
         {"quant_index_q_bf16", quant_index_q<SMLA_BF16>},
         {"score_paged", score<true>},
         {"score_ragged", score<false>},
+        {"score_e2m1", score<true, true>},
         {"select", select<false>},
         {"select_ids", select<true>},
-        {"score_select", score_select},
+        {"score_select", score_select<false>},
+        {"score_select_e2m1", score_select<true>},
     };
 }
 

@@ -1,32 +1,11 @@
 // What lines 1, 2, 5 and 9 say of memory that nobody may touch, and of the integers that name rows.
 #include "attention.h"
-
-#include <sys/mman.h>
-#include <unistd.h>
+#include "kit/mapped.h"
 
 namespace contract {
+
+using smla::kit::Walled;
 namespace {
-
-// `bytes` that end where a page begins that cannot be read or written.
-class BeforeAWall {
-public:
-    explicit BeforeAWall(size_t bytes) : page_(size_t(sysconf(_SC_PAGESIZE))) {
-        mapped_ = (bytes + page_ - 1) / page_ * page_ + page_;
-        base_ = static_cast<char*>(
-            mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-        EXPECT_NE(base_, MAP_FAILED);
-        EXPECT_EQ(mprotect(base_ + mapped_ - page_, page_, PROT_NONE), 0);
-        data_ = base_ + mapped_ - page_ - bytes;
-    }
-    ~BeforeAWall() { munmap(base_, mapped_); }
-    BeforeAWall(const BeforeAWall&) = delete;
-    BeforeAWall& operator=(const BeforeAWall&) = delete;
-    void* data() const { return data_; }
-
-private:
-    size_t page_, mapped_;
-    char *base_, *data_;
-};
 
 smla_tensor packed(const smla_tensor& tensor, void* data) {  // the same shape without gaps
     smla_tensor out = tensor;
@@ -43,7 +22,7 @@ TEST(Contract, L2d_EntriesPastALengthMayBeUnreadableMemory) {
     problem.add_lengths();
     set_int(problem.with.primary.lengths, 0, 0, length);
     problem.fill_listed();
-    const BeforeAWall list(length * sizeof(int32_t));
+    const Walled list(length * sizeof(int32_t));
     smla_tensor short_list = packed(problem.with.primary.rows, list.data());
     for (int64_t j = 0; j < length; ++j) set_int(short_list, 0, j, get_int(problem.with.primary.rows, 0, j));
     const Truth truth = truth_of(problem.with);
@@ -65,7 +44,7 @@ TEST(Contract, L5c_NothingIsReadBehindACacheOrATensor) {
         const Truth truth = truth_of(problem.with);
         smla_attend_args& a = problem.with;
         const size_t page = size_t(a.primary.cache.page_stride_bytes) - 128;  // without the gap
-        const BeforeAWall cache(2 * (page + 128) + page), q(2 * 3 * 512 * 2), rows(2 * 33 * sizeof(int32_t)),
+        const Walled cache(2 * (page + 128) + page), q(2 * 3 * 512 * 2), rows(2 * 33 * sizeof(int32_t)),
             out(2 * 3 * 512 * sizeof(float));
         std::memcpy(cache.data(), a.primary.cache.data, 2 * (page + 128) + page);
         const smla_tensor walled_q = packed(a.q, q.data()), walled_rows = packed(a.primary.rows, rows.data());
@@ -86,7 +65,7 @@ TEST(Contract, L5c_NothingIsReadBehindACacheOrATensor) {
 
 TEST(Contract, L5c_NothingIsReadBehindTheMemoryOfAnyCall) {
     const auto walled = [](size_t bytes) {
-        const auto memory = std::make_shared<BeforeAWall>(bytes);
+        const auto memory = std::make_shared<Walled>(bytes);
         return std::shared_ptr<void>(memory, memory->data());
     };
     for (const NamedMaker& maker : all_calls())

@@ -11,7 +11,6 @@ namespace contract {
 namespace {
 
 constexpr const char* kIsaNames[] = {"auto", "scalar", "avx2", "avx512", "avx512_bf16"};
-constexpr size_t kGuard = 256;
 
 bool gpu_suite_runs = false;
 
@@ -51,7 +50,7 @@ Engine reference_engine() { return {"reference", SMLA_ENGINE_REFERENCE, SMLA_ISA
 
 const std::vector<Engine>& engines() {
     static const std::vector<Engine> host = list_engines();
-    static const std::vector<Engine> gpu{{"cuda_mma", SMLA_ENGINE_CUDA_MMA, SMLA_ISA_AUTO}};
+    static const std::vector<Engine> gpu{{"cuda", SMLA_ENGINE_CUDA, SMLA_ISA_AUTO}};
     return on_gpu() ? gpu : host;
 }
 
@@ -62,7 +61,7 @@ std::vector<Engine> first_and_last_engine() {
 
 void ContractGpu::SetUp() {
     smla_context* context = nullptr;
-    const smla_status status = create({"cuda_mma", SMLA_ENGINE_CUDA_MMA, SMLA_ISA_AUTO}, {}, &context);
+    const smla_status status = create({"cuda", SMLA_ENGINE_CUDA, SMLA_ISA_AUTO}, {}, &context);
     smla_context_destroy(context);
     if (status != SMLA_OK) GTEST_SKIP() << "no GPU: " << smla_last_error();
     gpu_suite_runs = true;
@@ -70,11 +69,6 @@ void ContractGpu::SetUp() {
 void ContractGpu::TearDown() { gpu_suite_runs = false; }
 
 bool on_gpu() { return gpu_suite_runs; }
-
-smla::Device& gpu() {
-    static const std::unique_ptr<smla::Device> device = smla::open_cuda_device(0);
-    return *device;
-}
 
 bool is_on_gpu(smla_context* context) {
     return context && std::strncmp(smla_context_description(context), "cuda", 4) == 0;
@@ -109,38 +103,15 @@ testing::AssertionResult refused(smla_status status, smla_status wanted, const s
     return testing::AssertionSuccess();
 }
 
-Scratch::Scratch(smla_context* context, size_t bytes, uint8_t dirt) : dirt_(dirt) {
-    const size_t room = bytes + 2 * kGuard;
-    if (is_on_gpu(context)) device_ = smla::DeviceBuffer(gpu(), room);
-    else host_.resize(room);
-    base_ = device_.data() ? static_cast<uint8_t*>(device_.data()) : host_.data();
-    workspace_ = {base_ + (64 - reinterpret_cast<uintptr_t>(base_) % 64), bytes};
-    fill(base_, dirt, room);
-    fill(workspace_.data, 0xFF, bytes);
-    EXPECT_TRUE(succeeded(smla_workspace_init(context, workspace_, nullptr)));
-    fill(data() + std::min(bytes, kHeader), dirt, bytes - std::min(bytes, kHeader));
-}
-
-void Scratch::fill(void* to, int byte, size_t bytes) const {
-    if (device_.data()) gpu().fill(to, byte, bytes, nullptr);
-    else std::memset(to, byte, bytes);
-}
-
-bool Scratch::holds(const uint8_t* from, size_t bytes, uint8_t value) const {
-    std::vector<uint8_t> seen(bytes);
-    if (device_.data()) gpu().download(seen.data(), from, bytes, nullptr);
-    else std::copy_n(from, bytes, seen.begin());
-    return size_t(std::count(seen.begin(), seen.end(), value)) == bytes;
+Scratch::Scratch(smla_context* context, size_t bytes, uint8_t dirt)
+    : bytes_(bytes), memory_(is_on_gpu(context) ? gpu() : smla::host_device(), bytes, dirt) {
+    memory_.fill_header(0xFF);
+    EXPECT_TRUE(succeeded(smla_workspace_init(context, get(), nullptr)));
 }
 
 testing::AssertionResult Scratch::clean() const {
-    if (!holds(data(), std::min(workspace_.bytes, kHeader), 0))
-        return testing::AssertionFailure() << "a counter is not zero";
-    const auto before = size_t(data() - base_);
-    if (!holds(base_, before, dirt_)) return testing::AssertionFailure() << "written before the workspace";
-    if (!holds(data() + workspace_.bytes, 2 * kGuard - before, dirt_))
-        return testing::AssertionFailure() << "written past the workspace of " << workspace_.bytes;
-    return testing::AssertionSuccess();
+    const std::string complaint = memory_.complaint();
+    return complaint.empty() ? testing::AssertionSuccess() : testing::AssertionFailure() << complaint;
 }
 
 }  // namespace contract

@@ -1,7 +1,8 @@
 // The engines that a line of the contract is held on, driven through the C ABI alone.
 #pragma once
 
-#include "core/device.h"
+#include "kit/device_copies.h"
+#include "kit/scratch.h"
 
 #include <smla/smla.h>
 
@@ -19,7 +20,7 @@ struct Engine {
     smla_isa isa;
 };
 // reference, then cpu on every instruction set of the machine, or on SMLA_ISA alone where that is set. In a
-// test of ContractGpu: cuda_mma.
+// test of ContractGpu: cuda.
 const std::vector<Engine>& engines();
 std::vector<Engine> first_and_last_engine();
 Engine reference_engine();
@@ -31,7 +32,7 @@ protected:
     void TearDown() override;
 };
 bool on_gpu();  // a test of ContractGpu runs
-smla::Device& gpu();
+using smla::kit::gpu;
 
 // A test of the contract is written once and runs twice: as Contract.NAME on this machine's processors, as
 // ContractGpu.NAME on its GPU.
@@ -74,20 +75,14 @@ testing::AssertionResult refused(smla_status status, smla_status wanted, const s
 class Scratch {
 public:
     Scratch(smla_context* context, size_t bytes, uint8_t dirt = 0xFF);
-    smla_workspace get() const { return workspace_; }
-    uint8_t* data() const { return static_cast<uint8_t*>(workspace_.data); }
+    smla_workspace get() const { return {data(), bytes_}; }
+    uint8_t* data() const { return memory_.data(); }
     // The counters are zero again and nothing was written past the end.
     testing::AssertionResult clean() const;
 
 private:
-    void fill(void* to, int byte, size_t bytes) const;
-    bool holds(const uint8_t* from, size_t bytes, uint8_t value) const;
-
-    std::vector<uint8_t> host_;  // one of the two, guards included
-    smla::DeviceBuffer device_;
-    uint8_t* base_;
-    uint8_t dirt_;
-    smla_workspace workspace_{};
+    size_t bytes_;
+    smla::kit::Scratch memory_;
 };
 
 constexpr size_t kHeader = 4096;  // counters and error word

@@ -124,8 +124,8 @@ CONTRACT_TEST(L9b_EveryWrongShapeAndStrideIsRefused) {
                     bench.expect_refused(field.name + ".stride_elems" + at);
                 }
                 // elements that share a place
-                for (const int64_t size : {int64_t(0), field.tensor->stride_elems[last]}) {
-                    if (size != 0 && (d == last || field.tensor->shape[last] == 1)) continue;
+                for (const int64_t size : {int64_t(SMLA_STRIDE_REPEAT), field.tensor->stride_elems[last]}) {
+                    if (size != SMLA_STRIDE_REPEAT && (d == last || field.tensor->shape[last] == 1)) continue;
                     const With<int64_t> wrong(stride, size);
                     bench.expect_refused(field.name + ".stride_elems" + at);
                 }
@@ -256,7 +256,7 @@ CONTRACT_TEST(L9l_AnOutputInMemoryOfSomethingElseIsRefused) {
 CONTRACT_TEST(L9f_AKernelThatCannotRunTheCallIsNeverTried) {
     const Engine& engine = engines().back();
     Bench bench(attend_calls().front(), engine);
-    const std::string kernels = on_gpu() ? "attend=cuda_mma_attend_" : "attend=cpu_scalar_f32_";
+    const std::string kernels = on_gpu() ? "attend=cuda_mma_attend_" : "attend=cpu_scalar_f32_attend_";
     const Context demanding(engine, {.kernel = (kernels + "512").c_str()});  // the call is 576 wide
     EXPECT_TRUE(refused(bench.call->run(demanding, bench.scratch.get()), SMLA_UNSUPPORTED, "attend"));
     EXPECT_TRUE(bench.call->memory.nothing_changed());

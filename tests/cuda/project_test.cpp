@@ -1,7 +1,7 @@
 // How products go to cuBLASLt: which, in how many parts, in how many passes, with how much scratch, and that
 // what the library is told to compute is the product.
-#include "engines/cuda_mma/project/project.h"
-#include "engines/cuda_mma/project/split.h"
+#include "engines/cuda/project/project.h"
+#include "engines/cuda/project/split.h"
 #include "ops/project/project.h"
 #include "support.h"
 
@@ -180,10 +180,10 @@ TEST(CudaProject, WhatTheLibraryIsToldIsTheProduct) {
 TEST(CudaProject, TheLibraryComesFirstAndTheLoopsTakeTheRest) {
     FactsOnly device;
     const Env env = facts_env(device);
-    const auto table = cuda_mma_candidates<Stage::absorb>();
+    const auto table = cuda_candidates<Stage::absorb>();
     ASSERT_EQ(table.size(), 2u);
-    EXPECT_STREQ(table[0].name, "cuda_mma_cublaslt");
-    EXPECT_STREQ(table[1].name, "cuda_mma_loops");
+    EXPECT_STREQ(table[0].name, "cuda_cublaslt_project");
+    EXPECT_STREQ(table[1].name, "cuda_generic_project");
     for (const smla_dtype x : {SMLA_F32, SMLA_BF16, SMLA_F16})
         for (const smla_dtype w : {SMLA_F32, SMLA_BF16, SMLA_F16}) {
             const smla_project_args args = product(x, w, SMLA_BF16, 3, 2, 8, 8);

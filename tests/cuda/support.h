@@ -39,7 +39,7 @@ private:
 
 inline Env facts_env(FactsOnly& device) {
     Env env;
-    env.engine = SMLA_ENGINE_CUDA_MMA;
+    env.engine = SMLA_ENGINE_CUDA;
     env.device = &device;
     return env;
 }

@@ -10,10 +10,10 @@ namespace {
 
 template <Stage S>
 const Candidate<ArgsOf<S>>& generic() {
-    const auto table = cuda_mma_candidates<S>();
+    const auto table = cuda_candidates<S>();
     EXPECT_FALSE(table.empty());
     for (const auto& candidate : table)
-        EXPECT_EQ(std::string(candidate.name).rfind("cuda_mma_", 0), 0u) << candidate.name;
+        EXPECT_EQ(std::string(candidate.name).rfind("cuda_", 0), 0u) << candidate.name;
     return table.back();
 }
 

@@ -93,9 +93,9 @@ TEST(Context, WrongArgumentsAreRefusedByName) {
     args = cpu_args();
     args.device_index = -1;
     expect_refused(args, SMLA_INVALID_ARGUMENT, "args.device_index");
-    if (!why_no_engine(SMLA_ENGINE_CUDA_MMA).empty()) {
+    if (!why_no_engine(SMLA_ENGINE_CUDA).empty()) {
         args = cpu_args();
-        args.engine = SMLA_ENGINE_CUDA_MMA;
+        args.engine = SMLA_ENGINE_CUDA;
         expect_refused(args, SMLA_UNSUPPORTED, "args.engine");
     }
     args = cpu_args();
@@ -125,8 +125,8 @@ TEST(Context, EveryKernelOfTheTablesCanBeDemandedByName) {
 }
 
 TEST(Context, UnknownDemandsAreRefused) {
-    for (const char* text : {"attend", "attend=", "=cpu_generic", "attend=no_such_kernel",
-                             "nothing=cpu_generic", "norm=cpu_generic,attend=no_such_kernel"}) {
+    for (const char* text : {"attend", "attend=", "=cpu_generic_attend", "attend=no_such_kernel",
+                             "nothing=cpu_generic_norm", "norm=cpu_generic_norm,attend=no_such_kernel"}) {
         smla_context_args args = cpu_args();
         args.kernel = text;
         SCOPED_TRACE(text);

@@ -1,7 +1,6 @@
 // Where bytes lie: page rules, strides, gaps, holes, interleaved pages, addresses past 2^32.
 #include "formats/test_cache.h"
-
-#include <sys/mman.h>
+#include "kit/mapped.h"
 
 #include <cmath>
 
@@ -147,13 +146,11 @@ TEST(Pages, Holes) {
 // Three pages, 3 GiB apart: offsets past 2^31 and 2^32 bytes. Only the touched pages get memory.
 TEST(FieldBugs, T20_OffsetsPast32Bits) {
     constexpr int64_t kStride = int64_t(3) << 30;
-    const size_t bytes = size_t(2 * kStride + (1 << 20));
-    void* memory =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) GTEST_SKIP() << "no 6 GiB of address space here";
+    const kit::SparseMemory memory(size_t(2 * kStride + (1 << 20)));
+    if (!memory.taken()) GTEST_SKIP() << "no 6 GiB of address space here";
     for (const smla_format format : kAllFormats) {
         smla_cache cache{};
-        cache.data = memory;
+        cache.data = memory.data();
         cache.format = format;
         cache.width = width_of(format) ? 0 : 96;
         cache.page_tokens = 64;
@@ -165,7 +162,8 @@ TEST(FieldBugs, T20_OffsetsPast32Bits) {
         for (const int64_t row : {5, 64 + 7, 128 + 63}) {
             const std::vector<float> values = random_values(size_t(view.width), uint32_t(row));
             view.encode(row, values.data());
-            const uint8_t* page = static_cast<const uint8_t*>(memory) + row / 64 * cache.page_stride_bytes;
+            const uint8_t* page =
+                static_cast<const uint8_t*>(memory.data()) + row / 64 * cache.page_stride_bytes;
             TestCache small(shape_of(format, 64, 1));
             small.cache.width = cache.width;
             small.cache.scale = cache.scale;
@@ -178,9 +176,8 @@ TEST(FieldBugs, T20_OffsetsPast32Bits) {
                 EXPECT_EQ(std::memcmp(page + range.first, want + range.first, size_t(range.second)), 0)
                     << row;
         }
-        madvise(memory, bytes, MADV_DONTNEED);
+        memory.forget();
     }
-    munmap(memory, bytes);
 }
 
 }  // namespace

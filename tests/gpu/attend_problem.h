@@ -1,4 +1,4 @@
-// A problem of attend on a GPU: its memory there, and every way in which cuda_mma may cut the work, against
+// A problem of attend on a GPU: its memory there, and every way in which cuda may cut the work, against
 // the oracle of tests/attend.
 #pragma once
 
@@ -7,6 +7,7 @@
 #include "engines/run.h"
 #include "formats/layouts.h"
 #include "gpu/needs_gpu.h"
+#include "kit/scratch.h"
 
 #include <cuda_runtime.h>
 
@@ -34,7 +35,7 @@ inline double mma_weights(const Spec& spec) {
 inline Context make_context(bool batch_invariant, const char* kernel) {
     smla_context_args args{};
     args.struct_size = sizeof args;
-    args.engine = SMLA_ENGINE_CUDA_MMA;
+    args.engine = SMLA_ENGINE_CUDA;
     args.batch_invariant = batch_invariant;
     args.kernel = kernel;
     return Context(args);
@@ -106,20 +107,13 @@ public:
 
 // Runs in a workspace of exactly what the kernel asks for, dirty behind its header, between canaries.
 inline void run_guarded(Context& context, const smla_attend_args& args, size_t budget, const char* expected) {
-    Device& device = context.device();
-    const size_t bytes = stage_workspace<Stage::attend>(args, context.env({}), budget);
-    DeviceBuffer memory(device, bytes + 256);
-    device.fill(memory.data(), 0xFF, bytes + 256, nullptr);
-    const Workspace workspace{memory.data(), bytes};
-    context.init_workspace(workspace, nullptr);
-    const char* name = run_stage<Stage::attend>(args, context.env(workspace));
-    device.wait(nullptr);
+    const kit::Scratch scratch(context.device(),
+                               stage_workspace<Stage::attend>(args, context.env({}), budget));
+    context.init_workspace(scratch.get(), nullptr);
+    const char* name = run_stage<Stage::attend>(args, context.env(scratch.get()));
+    context.device().wait(nullptr);
     ASSERT_STREQ(name, expected);
-    std::vector<uint8_t> seen(bytes + 256);
-    device.download(seen.data(), memory.data(), seen.size(), nullptr);
-    for (size_t i = 0; i < kWorkspaceHeader; ++i) ASSERT_EQ(seen[i], 0) << name << ": counter " << i;
-    for (size_t i = bytes; i < seen.size(); ++i)
-        ASSERT_EQ(seen[i], 0xFF) << name << " wrote past its scratch";
+    ASSERT_EQ(scratch.complaint(), "") << name;
 }
 
 inline void check_one(Context& context, Problem& problem, const Expected& expected, size_t budget,
@@ -136,8 +130,7 @@ inline void check_one(Context& context, Problem& problem, const Expected& expect
         first = std::make_unique<Bits>(problem);
     }
     const bool generic = std::strstr(kernel, "generic");
-    const Candidate<smla_attend_args> named{.name = kernel, .refuse = {}, .workspace = {}, .run = {}};
-    expect_close(named, problem, expected, generic ? 0 : mma_weights(problem.spec));
+    expect_close(kernel, problem, expected, generic ? 0 : mma_weights(problem.spec));
     problem.expect_canaries();
 }
 
@@ -147,8 +140,8 @@ constexpr int64_t kMmaWidths[] = {576, 512};
 inline void check_all_ways(Problem& problem) {
     const Expected expected = oracle(problem);
     const char* mma = problem.spec.width == 576 ? "cuda_mma_attend_576" : "cuda_mma_attend_512";
-    Context generic = make_context(false, "attend=cuda_mma_generic");
-    check_one(generic, problem, expected, 0, "cuda_mma_generic");
+    Context generic = make_context(false, "attend=cuda_generic_attend");
+    check_one(generic, problem, expected, 0, "cuda_generic_attend");
     Context free = make_context(false, nullptr);
     const std::string refusal = explain_stage<Stage::attend>(OnDevice(free.device(), problem).args,
                                                              free.env({}))[problem.spec.width == 576 ? 0 : 1]

@@ -1,4 +1,4 @@
-// The attend kernels of cuda_mma where scales, queries and products are as large or small as they can be.
+// The attend kernels of cuda where scales, queries and products are as large or small as they can be.
 #include "gpu/attend_problem.h"
 
 #include <random>
@@ -159,8 +159,7 @@ TEST_F(CudaAttend, ScalesOnTheDevice) {
     on.poison();
     run_guarded(context, on.args, 0, "cuda_mma_attend_576");
     on.fetch_outputs();
-    const Candidate<smla_attend_args> named{.name = "mma", .refuse = {}, .workspace = {}, .run = {}};
-    expect_close(named, problem, expected, mma_weights(problem.spec));
+    expect_close("cuda_mma_attend_576", problem, expected, mma_weights(problem.spec));
 }
 
 }  // namespace

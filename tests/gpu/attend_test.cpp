@@ -1,4 +1,4 @@
-// The attend kernels of cuda_mma against the oracle of tests/attend, on random and hostile problems: every
+// The attend kernels of cuda against the oracle of tests/attend, on random and hostile problems: every
 // format, heads that fill no tile, holes, lengths, empty tiles, two sources, sinks, NaN and infinities, the
 // work cut in every way, scratch between canaries, the same bits twice.
 #include "gpu/attend_problem.h"

@@ -27,7 +27,7 @@ protected:
         const Scratch scratch(device(), world.on.workspace(context->env({}), args));
         world.on.run(context->env({}), world.metadata.get(), args, scratch.get());
         there.get(world.args);
-        scratch.expect_within();
+        EXPECT_EQ(scratch.complaint(), "");
         world.expect_close(bound);
         if (!spec.written) world.expect_written();
         world.expect_untouched();

@@ -29,14 +29,14 @@ protected:
         args = here(args);
         const BackendInstance host = instance(backend, args);
         BackendInstance gpu = instance(backend, args);
-        gpu.place_on(*context);
-        const auto on_gpu = backend.metadata(gpu), on_host = backend.metadata(host);
+        gpu.context = context.get();
+        const auto on_gpu = gpu.metadata(), on_host = host.metadata();
         std::map<std::string, const void*> addresses;
         Random random(args.ratio + 3);
         for (int step = 0; step < 12; ++step) {
             SCOPED_TRACE(testing::Message() << backend.name << " ratio " << args.ratio << " step " << step);
             Batch batch = random_step(random, args);
-            if (args.family == SMLA_FAMILY_HYBRID && (args.plan_groups & SMLA_PLAN_INDEX))
+            if (args.family == SMLA_FAMILY_HYBRID && (args.plan_groups & SMLA_GROUP_INDEX))
                 set_table(batch, kIndex, args.max_seq_len, 64);
             on_host->build(batch.view());
             on_gpu->build(batch.view());
@@ -74,7 +74,7 @@ TEST_F(GpuBackendMetadata, TheSameAsOnTheHost) {
             if (!hybrid && ratio == 0) continue;
             BackendArgs args = backend_args(backend->family, ratio);
             args.kv_cache_dtype = hybrid ? "auto" : "fp8_ds_mla";
-            if (ratio == 4) args.plan_groups = SMLA_PLAN_INDEX;
+            if (ratio == 4) args.plan_groups = SMLA_GROUP_INDEX;
             check(*backend, args);
             if (HasFailure()) return;
         }
@@ -86,8 +86,8 @@ TEST_F(GpuBackendMetadata, ColumnsBehindANarrowTableAreHoles) {
     BackendArgs args = here(backend_args(SMLA_FAMILY_DSA));
     args.page_tokens = 16;
     BackendInstance on = instance(kFlashMlaSparse, args);
-    on.place_on(*context);
-    const auto metadata = kFlashMlaSparse.metadata(on);
+    on.context = context.get();
+    const auto metadata = on.metadata();
     Random random(2);
     metadata->build(decode_step(random, args, 4).view());
     Batch narrow;
@@ -96,7 +96,7 @@ TEST_F(GpuBackendMetadata, ColumnsBehindANarrowTableAreHoles) {
     set_table(narrow, kPrimary, 2, 16, 100);
     metadata->build(narrow.view());
     std::unique_ptr<char[]> memory;
-    const Tensor seen = fetch(device(), metadata->step().block_table, nullptr, memory);
+    const Tensor seen = fetch(device(), metadata->step().kv.block_table, nullptr, memory);
     ASSERT_EQ(seen.shape[0], args.max_requests);
     ASSERT_EQ(seen.shape[1], 1200 / 16);
     for (int64_t r = 0; r < 2; ++r)
@@ -108,7 +108,7 @@ TEST_F(GpuBackendMetadata, ThroughTheCAbi) {
     smla_context_args context_args{};
     context_args.struct_size = sizeof context_args;
     context_args.version = SMLA_VERSION;
-    context_args.engine = SMLA_ENGINE_CUDA_MMA;
+    context_args.engine = SMLA_ENGINE_CUDA;
     smla_context *gpu = nullptr, *cpu = nullptr;
     ASSERT_EQ(smla_context_create(&context_args, &gpu), SMLA_OK) << smla_last_error();
     context_args.engine = SMLA_ENGINE_CPU;
@@ -124,9 +124,9 @@ TEST_F(GpuBackendMetadata, ThroughTheCAbi) {
     const PlanBatch view = batch.view();
     ASSERT_EQ(smla_backend_metadata_build(metadata, &view), SMLA_OK) << smla_last_error();
     smla_tensor rows{}, number{};
-    ASSERT_EQ(smla_metadata_field(metadata, "plan.entry_rows", &rows), SMLA_OK);
+    ASSERT_EQ(smla_backend_metadata_field(metadata, "plan.entry_rows", &rows), SMLA_OK);
     EXPECT_EQ(rows.device_type, SMLA_CUDA);
-    ASSERT_EQ(smla_metadata_field(metadata, "swa.num_decodes", &number), SMLA_OK);
+    ASSERT_EQ(smla_backend_metadata_field(metadata, "swa.num_decodes", &number), SMLA_OK);
     EXPECT_EQ(number.device_type, SMLA_CPU);
     smla_backend_metadata_destroy(metadata);
     smla_backend_destroy(backend);

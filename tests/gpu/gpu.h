@@ -20,7 +20,7 @@ inline void must(cudaError_t result) { ASSERT_EQ(result, cudaSuccess) << cudaGet
 
 inline smla::Context context(int device = 0) {
     smla_context_args args{};
-    args.engine = SMLA_ENGINE_CUDA_MMA;
+    args.engine = SMLA_ENGINE_CUDA;
     args.device_index = device;
     return smla::Context(args);
 }

@@ -22,7 +22,7 @@ smla_context_args gpu_args() {
     smla_context_args args{};
     args.struct_size = sizeof args;
     args.version = SMLA_VERSION;
-    args.engine = SMLA_ENGINE_CUDA_MMA;
+    args.engine = SMLA_ENGINE_CUDA;
     return args;
 }
 

@@ -3,6 +3,7 @@
 
 #include "backends/forward_world.h"
 #include "gpu/needs_gpu.h"
+#include "kit/scratch.h"
 
 #include <cuda_runtime.h>
 
@@ -17,7 +18,7 @@ protected:
         smla_context_args args{};
         args.struct_size = sizeof args;
         args.version = SMLA_VERSION;
-        args.engine = SMLA_ENGINE_CUDA_MMA;
+        args.engine = SMLA_ENGINE_CUDA;
         context = std::make_unique<Context>(args);
     }
     Device& device() const { return context->device(); }
@@ -94,26 +95,6 @@ private:
     std::vector<DeviceBuffer> rooms_;
 };
 
-// Scratch of exactly the size that a call asks for, all of it dirty but the counters, and a canary behind it.
-class Scratch {
-public:
-    Scratch(Device& device, size_t bytes) : device_(device), bytes_(bytes), memory_(device, bytes + kCanary) {
-        device.fill(memory_.data(), 0xff, memory_.bytes(), nullptr);
-        device.fill(memory_.data(), 0, kWorkspaceHeader, nullptr);
-        device.wait(nullptr);
-    }
-    Workspace get() const { return {memory_.data(), bytes_}; }
-    void expect_within() const {
-        std::vector<uint8_t> tail(kCanary);
-        device_.download(tail.data(), static_cast<char*>(memory_.data()) + bytes_, kCanary, nullptr);
-        EXPECT_TRUE(std::all_of(tail.begin(), tail.end(), [](uint8_t b) { return b == 0xff; }));
-    }
-
-private:
-    static constexpr size_t kCanary = 4096;
-    Device& device_;
-    size_t bytes_;
-    DeviceBuffer memory_;
-};
+using kit::Scratch;
 
 }  // namespace smla::test

@@ -137,7 +137,7 @@ TEST(HppBackend, a_step_with_typed_views) {
     Step step;
     EXPECT_STREQ(step.backend.info().name, "TRITON_MLA_SPARSE");
     EXPECT_STREQ(step.backend.info().kv_cache_dtype, "row_f32");
-    EXPECT_EQ(step.backend.cache_shape(SMLA_PLAN_PRIMARY, 2).bytes, int64_t(step.memory.size() * 4));
+    EXPECT_EQ(step.backend.cache_shape(SMLA_GROUP_PRIMARY, 2).bytes, int64_t(step.memory.size() * 4));
     EXPECT_EQ(step.metadata.number("num_reqs"), 1);
     EXPECT_EQ(step.metadata.number("num_actual_tokens"), 3);
     const auto slots = step.metadata.slot_mapping();
@@ -194,7 +194,7 @@ TEST(HppBackend, refusals_name_the_field) {
     smla_device_info device{};
     EXPECT_EQ(refused([&] { smla::check(smla_describe_device("cpu", &device)); }), "out.struct_size");
     EXPECT_EQ(refused([&] { smla::check(smla_describe_device("cpu", nullptr)); }), "out");
-    EXPECT_EQ(refused([&] { step.backend.cache_shape(SMLA_PLAN_WINDOW, 1); }), "group");
+    EXPECT_EQ(refused([&] { step.backend.cache_shape(SMLA_GROUP_WINDOW, 1); }), "group");
     EXPECT_EQ(refused([&] { smla::check(smla_backend_metadata_build(nullptr, nullptr)); }), "metadata");
     EXPECT_EQ(refused([&] { smla::check(smla_backend_forward(nullptr, nullptr, {}, nullptr)); }), "backend");
 }

@@ -47,11 +47,32 @@ public:
         return out;
     }
 
-    // config.json and model.safetensors, weights under the names that checkpoints have.
-    void write_checkpoint(const fs::path& folder) const {
+    std::string config() const {
         Json config = about_["config"];
         config["model_type"] = about_["model_type"];
-        std::ofstream(folder / "config.json") << config.dump();
+        return config.dump();
+    }
+
+    // A tensor in this object's memory.
+    struct Stored {
+        std::string name;
+        bool bf16;  // else f32
+        std::vector<int64_t> shape;
+        void* data;
+    };
+    std::vector<Stored> weights() {
+        std::vector<Stored> out;
+        for (const auto& [name, entry] : header_.items()) {
+            if (name.rfind("w.", 0) != 0) continue;
+            out.push_back({name.substr(2), entry["dtype"] == "BF16", entry["shape"],
+                           data_.data() + size_t(entry["data_offsets"][0])});
+        }
+        return out;
+    }
+
+    // config.json and model.safetensors, weights under the names that checkpoints have.
+    void write_checkpoint(const fs::path& folder) const {
+        std::ofstream(folder / "config.json") << config();
         Json renamed = Json::object();
         for (const auto& [name, entry] : header_.items())
             if (name != "__metadata__") renamed[name.rfind("w.", 0) == 0 ? name.substr(2) : name] = entry;

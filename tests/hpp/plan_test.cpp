@@ -29,7 +29,7 @@ struct Counting {
 // DeepSeek-V4, ratio 4: a window of 3 tokens, entries of 4 tokens.
 smla_plan_args maxima() {
     smla_plan_args args{};
-    args.groups = SMLA_PLAN_WINDOW | SMLA_PLAN_COMPRESSED;
+    args.groups = SMLA_GROUP_WINDOW | SMLA_GROUP_COMPRESSED;
     args.max_tokens = 16;
     args.max_requests = 2;
     args.max_seq_len = 64;
@@ -91,7 +91,7 @@ TEST(HppPlan, typed_views_of_a_step) {
 // Four different numbers, so that none can stand for another: two decodes of two tokens, a prefill of three.
 TEST(HppPlan, batch_split_in_order) {
     smla_plan_args args{};
-    args.groups = SMLA_PLAN_PRIMARY;
+    args.groups = SMLA_GROUP_PRIMARY;
     args.max_tokens = 16;
     args.max_requests = 3;
     args.max_seq_len = 16;
@@ -113,11 +113,11 @@ TEST(HppPlan, batch_split_in_order) {
 
 TEST(HppPlan, every_field_is_listed_and_readable_by_its_type) {
     smla_plan_args args = maxima();
-    args.groups = SMLA_PLAN_PRIMARY | SMLA_PLAN_INDEX;
+    args.groups = SMLA_GROUP_PRIMARY | SMLA_GROUP_INDEX;
     args.window = args.ratio = 0;
     const smla::Plan primary(args);
     args = maxima();
-    args.groups |= SMLA_PLAN_INDEX | SMLA_PLAN_STATE | SMLA_PLAN_INDEX_STATE;
+    args.groups |= SMLA_GROUP_INDEX | SMLA_GROUP_STATE | SMLA_GROUP_INDEX_STATE;
     args.list_entries = 1;
     const smla::Plan hybrid(args);
     const auto count = [](const smla::Plan& plan, const char* name, auto&& read) {

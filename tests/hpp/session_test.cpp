@@ -151,13 +151,144 @@ TEST_F(HppSession, errors) {
     EXPECT_THROW(smla::Session(layer, args), smla::Error);
 }
 
+// Weights in memory: the layer of the folder, bit for bit, without a copy of them.
+TEST_F(HppSession, layer_from_tensors_is_that_of_the_folder) {
+    for (const char* name : {"D2", "V5_csa", "V5_hca", "V5_sliding"}) {
+        open(name);
+        smla_context_args args{};
+        args.threads = 2;
+        const smla::Context context(args);
+        const std::vector<Case::Stored> weights = golden_->weights();
+        std::vector<smla_named_tensor> tensors;
+        size_t f32_bytes = 0, bf16_bytes = 0, vectors = 0;  // vectors of bf16 are always converted
+        for (const Case::Stored& each : weights) {
+            smla_tensor tensor{
+                each.data, each.bf16 ? SMLA_BF16 : SMLA_F32, SMLA_CPU, 0, int32_t(each.shape.size()), {}, {}};
+            int64_t stride = 1;
+            for (size_t i = each.shape.size(); i-- > 0; stride *= each.shape[i]) {
+                tensor.shape[i] = each.shape[i];
+                tensor.stride_elems[i] = stride;
+            }
+            tensors.push_back({each.name.c_str(), tensor});
+            const bool vector = each.shape.size() == 1 || each.name.find(".ape") != std::string::npos;
+            (!each.bf16 ? f32_bytes : vector ? vectors : bf16_bytes) += size_t(stride) * (each.bf16 ? 2 : 4);
+        }
+        for (const smla_weight_storage storage : {SMLA_WEIGHTS_CONVERTED, SMLA_WEIGHTS_AS_STORED}) {
+            smla_layer_args options{};
+            options.weights = storage;
+            const smla::Layer folder(context, folder_.path.string(), golden_->layer(), options);
+            const int64_t n = golden_->tokens();
+            smla::Session(folder).forward(rows(hidden_, 0, n), rows(out_, 0, n));
+            const std::vector<float> wanted = std::exchange(out_, std::vector<float>(out_.size(), NAN));
+            const smla::Layer memory =
+                smla::Layer::from_tensors(context, golden_->config(), tensors, golden_->layer(), options);
+            smla::Session(memory).forward(rows(hidden_, 0, n), rows(out_, 0, n));
+            EXPECT_EQ(out_, wanted) << name;
+
+            const smla_layer_info info = memory.info();
+            const bool stored = storage == SMLA_WEIGHTS_AS_STORED;
+            EXPECT_EQ(info.kind, folder.info().kind) << name;
+            EXPECT_EQ(info.weight_bytes, f32_bytes + 2 * vectors + (stored ? 1 : 2) * bf16_bytes) << name;
+            EXPECT_EQ(info.borrowed_bytes, f32_bytes + (stored ? bf16_bytes : 0)) << name;
+            EXPECT_EQ(folder.info().weight_bytes, info.weight_bytes) << name;
+            EXPECT_EQ(folder.info().borrowed_bytes, 0u) << name;
+        }
+
+        const auto refused = [&](const std::string& config, smla_layer_args options,
+                                 std::span<const smla_named_tensor> given) {
+            try {
+                smla::Layer::from_tensors(context, config, given, golden_->layer(), options);
+            } catch (const smla::Error& error) {
+                return error.field;
+            }
+            return std::string("accepted");
+        };
+        smla_layer_args both{}, two{}, unknown{};
+        both.checkpoint = "nowhere";
+        two.config = "nowhere";
+        unknown.weights = 2;
+        EXPECT_EQ(refused(golden_->config(), both, tensors), "args.checkpoint");
+        EXPECT_EQ(refused(golden_->config(), two, tensors), "args.config_json");
+        EXPECT_EQ(refused(golden_->config(), unknown, tensors), "args.weights");
+        EXPECT_EQ(refused("{", {}, tensors).rfind("args.config_json", 0), 0u);
+        EXPECT_EQ(refused(golden_->config(), {}, {}), "args.checkpoint");
+        tensors[0].name = nullptr;
+        EXPECT_EQ(refused(golden_->config(), {}, tensors), "args.tensors[0].name");
+        tensors[0].name = tensors[1].name;
+        EXPECT_NE(refused(golden_->config(), {}, tensors).find(tensors[1].name), std::string::npos);
+    }
+}
+
+TEST_F(HppSession, requests_are_cut_copied_and_reordered_and_the_session_grows) {
+    open("V5_csa");
+    const smla::Layer layer = this->layer();
+    smla_session_args args{};
+    args.max_requests = 3;
+    args.max_tokens = 20;
+    args.page_tokens = 4;
+    args.rewind_tokens = 2;
+    smla::Session session(layer, args);
+    args = session.args();
+    EXPECT_EQ(args.max_tokens, 20);
+    EXPECT_EQ(args.rewind_tokens, 2);
+    EXPECT_EQ(args.kv_format, SMLA_ROW_F32);
+    EXPECT_EQ(args.max_step_tokens, 512);
+
+    std::vector<float> noise(out_.size(), NAN), ignored(out_.size());
+    session.forward(rows(hidden_, 0, 12), rows(out_, 0, 12), 2);
+    session.forward(rows(noise, 0, 5), rows(ignored, 0, 5), 2);
+    session.truncate(12, 2);
+    session.copy_request(2, 0);
+    session.reorder(std::vector<int32_t>{2, 0, 1});
+    EXPECT_EQ(session.length(0), 12);
+    EXPECT_EQ(session.length(1), 12);
+    EXPECT_EQ(session.length(2), 0);
+    EXPECT_THROW(session.truncate(13), smla::Error);
+    EXPECT_THROW(session.reorder(std::vector<int32_t>{3}), smla::Error);
+    EXPECT_THROW(session.copy_request(0, 3), smla::Error);
+    session.forward(rows(hidden_, 12, 8), rows(out_, 12, 8), 1);
+    EXPECT_THROW(session.forward(rows(hidden_, 20, 20), rows(out_, 20, 20), 1), smla::Error);
+
+    smla_session_args larger{};
+    larger.max_tokens = 40;
+    smla::Session clone = session.clone(larger);
+    session.resize(larger);
+    EXPECT_EQ(session.args().max_tokens, 40);
+    EXPECT_EQ(session.args().max_requests, 3);
+    EXPECT_EQ(clone.args().rewind_tokens, 2);
+    clone.forward(rows(hidden_, 20, 20), rows(ignored, 20, 20), 1);
+    session.forward(rows(hidden_, 20, 20), rows(out_, 20, 20), 1);
+    EXPECT_TRUE(std::equal(out_.begin() + int64_t(out_.size() / 2), out_.end(),
+                           ignored.begin() + int64_t(out_.size() / 2)));
+    EXPECT_LE(deviation(out_, expected_), kTolerance);
+    EXPECT_EQ(session.length(0), 12);
+
+    const auto refused = [&](auto change) {
+        smla_session_args wrong{};
+        change(wrong);
+        try {
+            session.clone(wrong);
+        } catch (const smla::Error& error) {
+            return error.field;
+        }
+        return std::string("accepted");
+    };
+    EXPECT_EQ(refused([](auto& wrong) { wrong.max_tokens = 39; }), "max_tokens");
+    EXPECT_EQ(refused([](auto& wrong) { wrong.kv_format = SMLA_ROW_BF16; }), "args.kv_format");
+    EXPECT_EQ(refused([](auto& wrong) { wrong.index_format = SMLA_ROW_BF16; }), "args.index_format");
+    EXPECT_EQ(refused([](auto& wrong) { wrong.page_tokens = 8; }), "args.page_tokens");
+    EXPECT_EQ(refused([](auto& wrong) { wrong.kv_scale = 2; }), "args.kv_scale");
+    EXPECT_EQ(refused([](auto& wrong) { wrong.reserved = 1; }), "args.reserved");
+    EXPECT_EQ(refused([](auto& wrong) { wrong.max_tokens = 40; }), "accepted");
+}
+
 // The same layer as an inference engine would run it: own plan, own caches.
 TEST_F(HppSession, layer_over_the_callers_caches) {
     open("D2");
     const smla::Context context;
     const smla::Layer layer(context, folder_.path.string(), golden_->layer());
     const smla_layer_info info = layer.info();
-    ASSERT_EQ(info.plan_groups, SMLA_PLAN_PRIMARY | SMLA_PLAN_INDEX);
+    ASSERT_EQ(info.plan_groups, SMLA_GROUP_PRIMARY | SMLA_GROUP_INDEX);
 
     const int32_t tokens = int32_t(golden_->tokens()), page_tokens = 8, pages = 5;
     smla_plan_args maxima{};

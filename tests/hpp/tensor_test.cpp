@@ -95,6 +95,94 @@ TEST(HppTensor, bytes_of_caches) {
     EXPECT_EQ(smla_cache_bytes(&fine, nullptr), SMLA_INVALID_ARGUMENT);
 }
 
+TEST(HppTensor, bytes_of_tensors) {
+    smla_tensor tensor = smla::tensor(nullptr, SMLA_BF16, {3, 4});
+    EXPECT_EQ(smla::tensor_bytes(tensor), 24u);
+    tensor.stride_elems[0] = 10;  // rows apart: to the end of the last
+    EXPECT_EQ(smla::tensor_bytes(tensor), 2u * (2 * 10 + 4));
+    EXPECT_EQ(smla::tensor_bytes(smla::tensor(nullptr, SMLA_E2M1, {2, 3, 6})), 18u);
+    EXPECT_EQ(smla::tensor_bytes(smla::tensor(nullptr, SMLA_I64, {2, 0, 6, 5})), 0u);
+    EXPECT_EQ(smla::tensor_bytes({}), 0u);
+    tensor.ndim = 5;
+    EXPECT_EQ(refusal([&] { smla::tensor_bytes(tensor); }).field, "tensor.ndim");
+    EXPECT_EQ(refusal([&] { smla::tensor_bytes(smla::tensor(nullptr, 77, {2})); }).field, "tensor.dtype");
+    EXPECT_EQ(smla_tensor_bytes(nullptr, nullptr), SMLA_INVALID_ARGUMENT);
+}
+
+TEST(HppTensor, the_c_helper_makes_dense_tensors) {
+    float memory[24];
+    const smla_tensor four = smla_dense(memory, SMLA_F32, 4, 1, 2, 3, 4);
+    const int64_t strides[] = {24, 12, 4, 1};
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(four.stride_elems[i], strides[i]);
+    const smla_tensor two = smla_dense_on(SMLA_CUDA, 3, memory, SMLA_I32, 2, 4, 6, 99, 99);
+    EXPECT_EQ(two.device_type, SMLA_CUDA);
+    EXPECT_EQ(two.device_index, 3);
+    EXPECT_EQ(two.ndim, 2);
+    EXPECT_EQ(two.stride_elems[0], 6);
+    EXPECT_EQ(two.shape[2], 0);
+    EXPECT_EQ(smla_dense(memory, SMLA_F32, 0, 1, 1, 1, 1).ndim, 0);
+    EXPECT_EQ(refusal([&] { smla::tensor_bytes(smla_dense(memory, SMLA_F32, 9, 1, 1, 1, 1)); }).field,
+              "tensor.ndim");
+}
+
+TEST(HppFormat, a_format_tells_what_its_caches_take) {
+    const smla_format_info v4 = smla::format_info(SMLA_FP8_584);
+    EXPECT_STREQ(v4.name, "fp8_584");
+    EXPECT_EQ(v4.width, 512);
+    EXPECT_EQ(v4.packing, SMLA_PACKING_PAGE);
+    EXPECT_EQ(v4.scale, SMLA_SCALE_E8M0);
+    EXPECT_EQ(v4.values_per_scale, 64);
+    EXPECT_EQ(v4.token_bytes, 584);
+    EXPECT_EQ(v4.page_multiple_bytes, 576);
+    const smla_format_info v3 = smla::format_info(SMLA_FP8_656, 576);
+    EXPECT_EQ(v3.packing, SMLA_PACKING_ROW);
+    EXPECT_EQ(v3.scale, SMLA_SCALE_F32);
+    EXPECT_EQ(v3.values_per_scale, 128);
+    EXPECT_EQ(v3.alignment_bytes, 4);
+    EXPECT_EQ(smla::format_info(SMLA_INDEX_FP8_132).values_per_scale, 128);  // one per token
+    EXPECT_EQ(smla::format_info(SMLA_INDEX_MXFP4_68).values_per_scale, 32);
+    EXPECT_EQ(smla::format_info(SMLA_FP8_576).scale, SMLA_SCALE_PER_CACHE);
+    const smla_format_info row = smla::format_info(SMLA_ROW_BF16, 576);
+    EXPECT_EQ(row.token_bytes, 1152);
+    EXPECT_EQ(row.max_width, 1024);
+    EXPECT_EQ(row.scale, SMLA_SCALE_NONE);
+    EXPECT_EQ(row.values_per_scale, 0);
+    EXPECT_EQ(smla::format_info(SMLA_STATE_F32, 6).width_multiple, 2);
+}
+
+// What the header says of pages is what caches take, for every format and page size.
+TEST(HppFormat, pages_follow_the_rule_of_the_header) {
+    for (smla_format format = SMLA_ROW_F64; format <= SMLA_STATE_F64; ++format) {
+        const bool own_width = format >= SMLA_FP8_656 && format <= SMLA_INDEX_MXFP4_68;
+        const smla_format_info info = smla::format_info(format, own_width ? 0 : 70);
+        EXPECT_EQ(smla::format_by_name(info.name), format);
+        for (const int64_t tokens : {1, 2, 3, 64, 71, 256}) {
+            const int64_t records = tokens * info.token_bytes, multiple = info.page_multiple_bytes;
+            EXPECT_EQ(smla::cache_bytes(smla::cache(nullptr, format, 1, int32_t(tokens), info.width)),
+                      size_t((records + multiple - 1) / multiple * multiple))
+                << info.name << " " << tokens;
+        }
+    }
+}
+
+TEST(HppFormat, what_a_format_does_not_take_is_refused) {
+    EXPECT_EQ(refusal([] { smla::format_info(0); }).field, "format");
+    EXPECT_EQ(refusal([] { smla::format_info(99); }).field, "format");
+    EXPECT_EQ(refusal([] { smla::format_info(SMLA_FP8_656, 512); }).field, "width");
+    EXPECT_EQ(refusal([] { smla::format_info(SMLA_ROW_F32); }).field, "width");
+    EXPECT_EQ(refusal([] { smla::format_info(SMLA_ROW_F32, 1025); }).field, "width");
+    EXPECT_EQ(refusal([] { smla::format_info(SMLA_STATE_F32, 7); }).field, "width");
+    EXPECT_EQ(smla::format_by_name("bf16_576"), SMLA_ROW_BF16);
+    const smla::Error unknown = refusal([] { smla::format_by_name("fp8_ds_mla"); });
+    EXPECT_EQ(unknown.field, "name");
+    EXPECT_NE(unknown.wanted.find("fp8_656"), std::string::npos);
+    smla_format_info small{};
+    small.struct_size = 8;
+    EXPECT_EQ(smla_format_get_info(SMLA_FP8_656, 0, &small), SMLA_INVALID_ARGUMENT);
+    EXPECT_EQ(smla_format_get_info(SMLA_FP8_656, 0, nullptr), SMLA_INVALID_ARGUMENT);
+    EXPECT_EQ(smla_format_by_name(nullptr, nullptr), SMLA_INVALID_ARGUMENT);
+}
+
 TEST(HppView, rows_and_values) {
     std::vector<int32_t> memory{1, 2, 3, 4, 5, 6};
     const smla::View<int32_t> view("x", smla::tensor(memory, {2, 3}));

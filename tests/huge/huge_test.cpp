@@ -1,9 +1,10 @@
 // Bugs of the field that show only in gigabytes: offsets past 2^31 and 2^32, long chunks, long contexts.
 // Heads and lists are as small as the bug allows; no test takes more than 8 GiB.
+#include "kit/mapped.h"
+
 #include <smla/smla.hpp>
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <bit>
@@ -17,21 +18,9 @@ namespace {
 using smla::Context;
 using smla::tensor;
 
-// Zeroed; pages that nothing touches take no memory.
-struct Memory {
-    explicit Memory(size_t bytes)
-        : bytes(bytes),
-          data(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                    0)) {}
-    Memory(const Memory&) = delete;
-    ~Memory() {
-        if (taken()) munmap(data, bytes);
-    }
-    bool taken() const { return data != MAP_FAILED; }
-    uint16_t* bf16() const { return static_cast<uint16_t*>(data); }
-
-    size_t bytes;
-    void* data;
+struct Memory : smla::kit::SparseMemory {
+    using SparseMemory::SparseMemory;
+    uint16_t* bf16() const { return static_cast<uint16_t*>(data()); }
 };
 
 uint16_t to_bf16(float value) { return uint16_t(std::bit_cast<uint32_t>(value) >> 16); }  // cuts off
@@ -85,7 +74,7 @@ TEST(Huge, T20_AMillionPages) {
     const Context context;
     const Memory memory(size_t(kPages * kPageTokens * 512));
     if (!memory.taken()) GTEST_SKIP() << "16 GiB of addresses are not to be had";
-    smla_cache cache = smla::cache(memory.data, SMLA_FP8_512, kPages, kPageTokens);
+    smla_cache cache = smla::cache(memory.data(), SMLA_FP8_512, kPages, kPageTokens);
     cache.scale = 0.25f;
     // both sides of 2^31 and 2^32 bytes, and the last row
     const std::vector<int64_t> slots = {
@@ -120,10 +109,10 @@ TEST(Huge, T21_QueriesOfMoreThanTwoToTheThirtyOneElements) {
         lengths[size_t(t)] = 2;
         fill_random(q.bf16() + t * kQuery, kQuery, uint64_t(t) + 1);
     }
-    std::memset(out.data, 0xff, size_t(kTokens * kOut) * 2);
+    std::memset(out.data(), 0xff, size_t(kTokens * kOut) * 2);
     smla_attend_args args =
-        attend_args(cache.view, tensor(q.data, SMLA_BF16, {kTokens, kHeads, 576}), tensor(rows, {kTokens, 2}),
-                    tensor(out.data, SMLA_BF16, {kTokens, kHeads, 512}));
+        attend_args(cache.view, tensor(q.data(), SMLA_BF16, {kTokens, kHeads, 576}),
+                    tensor(rows, {kTokens, 2}), tensor(out.data(), SMLA_BF16, {kTokens, kHeads, 512}));
     args.primary.lengths = tensor(lengths);
     context.attend(args);
     std::vector<uint16_t> alone(kOut);
@@ -150,7 +139,7 @@ TEST(Huge, T23_ALongChunkWithinItsBudget) {
     const Memory q(size_t(kTokens * kHeads * 512) * 2), out(size_t(kTokens * kHeads * 512) * 2);
     if (!q.taken() || !out.taken()) GTEST_SKIP() << "4 GiB of addresses are not to be had";
     fill_random(q.bf16(), kTokens * kHeads * 512, 23);
-    std::memset(out.data, 0xff, out.bytes);
+    std::memset(out.data(), 0xff, size_t(kTokens * kHeads * 512) * 2);
     std::mt19937 random(23);
     std::vector<int32_t> rows(kTokens * kRows);
     for (int32_t& row : rows) row = int32_t(random() % 512);

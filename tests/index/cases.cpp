@@ -5,12 +5,8 @@
 #include "ops/score_select/score_select.h"
 #include "ops/select/select.h"
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
-#include <new>
 
 namespace smla::test {
 
@@ -23,29 +19,6 @@ double random_value(std::mt19937& random, bool exact) {
 }
 
 }  // namespace
-
-Bytes::Bytes(size_t size) : size_(size) {
-    const size_t page = size_t(sysconf(_SC_PAGESIZE));
-    mapped_ = round_up(size + 1, page) + page;
-    void* map = mmap(nullptr, mapped_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (map == MAP_FAILED) throw std::bad_alloc();
-    map_ = static_cast<char*>(map);
-    char* guard = map_ + mapped_ - page;
-    mprotect(guard, page, PROT_NONE);
-    data_ = guard - size;
-    std::memset(map_, 0xff, size_t(guard - map_));
-}
-Bytes::~Bytes() {
-    if (map_) munmap(map_, mapped_);
-}
-Bytes::Bytes(Bytes&& other) noexcept { *this = std::move(other); }
-Bytes& Bytes::operator=(Bytes&& other) noexcept {
-    std::swap(size_, other.size_);
-    std::swap(mapped_, other.mapped_);
-    std::swap(map_, other.map_);
-    std::swap(data_, other.data_);
-    return *this;
-}
 
 ScoreCase::ScoreCase(const ScoreShape& wanted) : shape(wanted) {
     std::mt19937 random(shape.seed);

@@ -6,6 +6,7 @@
 #include "core/tensor.h"
 #include "engines/run.h"
 #include "formats/format.h"
+#include "kit/mapped.h"
 
 #include <gtest/gtest.h>
 
@@ -19,21 +20,7 @@ namespace smla::test {
 
 constexpr float kCanary = 12345.678f;
 
-// Bytes that end at a page nobody may touch, all 0xff at first: NaN in every float format of this project.
-// Aligned as far as their size is, to at most 64.
-class Bytes {
-public:
-    explicit Bytes(size_t size = 0);
-    ~Bytes();
-    Bytes(Bytes&& other) noexcept;
-    Bytes& operator=(Bytes&& other) noexcept;
-    char* data() const { return data_; }
-    size_t size() const { return size_; }
-
-private:
-    size_t size_ = 0, mapped_ = 0;
-    char *map_ = nullptr, *data_ = nullptr;
-};
+using Bytes = kit::Walled;
 
 struct ScoreShape {
     int64_t tokens = 3, heads = 64, width = 128, columns = 200, requests = 1;

@@ -50,8 +50,9 @@ TEST(ScoreSelect, IsThePairBitForBitOnEveryKernel) {
                 for (const int threads : {1, 3}) {
                     Runner runner(best_isa(), threads);
                     runner.demand<Stage::score>(kernel);
-                    EXPECT_EQ(kernel_of(test, k, runner.env),
-                              kernel == "cpu_generic" ? kernel : "cpu_streamed");
+                    EXPECT_EQ(kernel_of(test, k, runner.env), kernel == "cpu_generic_score"
+                                                                  ? "cpu_generic_score_select"
+                                                                  : "cpu_streamed_score_select");
                     for (const bool relative : {false, true})
                         EXPECT_TRUE(run_score_select(test, k, runner.env, relative) ==
                                     pair(test, k, runner.env, relative))
@@ -189,7 +190,7 @@ TEST(ScoreSelect, TheGenericKernelServesDoubles) {
     args.score.keys.data = const_cast<double*>(keys.data());
     args.score.ends = make_tensor(&end, SMLA_I32, {1});
     args.select.indices = make_tensor(indices, SMLA_I32, {1, 2});
-    EXPECT_STREQ(run_stage<Stage::score_select>(args, Runner().env), "cpu_generic");
+    EXPECT_STREQ(run_stage<Stage::score_select>(args, Runner().env), "cpu_generic_score_select");
     EXPECT_EQ(indices[0], 1);  // 1, 2, 3: the best two
     EXPECT_EQ(indices[1], 2);
 }

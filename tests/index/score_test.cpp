@@ -81,7 +81,7 @@ TEST(Score, ScalarKernelHasTheBitsOfTheReference) {
     for (const ScoreShape& shape : shapes()) {
         const ScoreCase test(shape);
         Runner runner;
-        const std::vector<float> got = run_score(test, with(SMLA_ISA_SCALAR, "cpu_scalar_f32", runner));
+        const std::vector<float> got = run_score(test, with(SMLA_ISA_SCALAR, "cpu_scalar_f32_score", runner));
         EXPECT_TRUE(same_bits(got, reference_score(test)));
     }
 }
@@ -106,7 +106,7 @@ TEST(Score, DoubleArgumentsAreScoredInDouble) {
     args.ends = make_tensor(&end, SMLA_I32, {1});
     args.logits = make_tensor(logits.data(), SMLA_F64, {1, columns});
     Runner runner;
-    EXPECT_STREQ(run_stage<Stage::score>(args, runner.env), "cpu_generic");
+    EXPECT_STREQ(run_stage<Stage::score>(args, runner.env), "cpu_generic_score");
     for (int64_t j = 0; j < columns; ++j) {
         double want = 0;
         for (int64_t h = 0; h < heads; ++h) {

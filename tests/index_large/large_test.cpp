@@ -1,8 +1,6 @@
 // The indexer at the lengths it exists for.
 #include "index/cases.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -92,10 +90,8 @@ TEST(ScoreSelectLarge, LongContextsAreThePair) {
 // Logits of more than 2^31 elements: only the pages that windows touch exist.
 TEST(ScoreLarge, LogitsPastTwoToTheThirtyOneElements) {
     constexpr int64_t kTokens = 20000, kColumns = 131072;
-    const size_t bytes = size_t(kTokens * kColumns) * sizeof(float);
-    void* map =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (map == MAP_FAILED) GTEST_SKIP() << "10 GB of address space are not to be had";
+    const kit::SparseMemory memory(size_t(kTokens * kColumns) * sizeof(float));
+    if (!memory.taken()) GTEST_SKIP() << "10 GB of address space are not to be had";
     ScoreShape shape;
     shape.format = SMLA_ROW_F32;
     shape.q = SMLA_F32;
@@ -112,7 +108,7 @@ TEST(ScoreLarge, LogitsPastTwoToTheThirtyOneElements) {
         test.ends[size_t(t)] = int32_t(kColumns);
     }
     smla_score_args args = test.args();
-    args.logits = make_tensor(map, SMLA_F32, {kTokens, kColumns});
+    args.logits = make_tensor(memory.data(), SMLA_F32, {kTokens, kColumns});
     const Runner runner(best_isa(), 2);
     run_stage<Stage::score>(args, runner.env);
     const CacheView keys = test.keys();
@@ -127,10 +123,9 @@ TEST(ScoreLarge, LogitsPastTwoToTheThirtyOneElements) {
             }
             const double w = test.w[size_t(t)], want = w * std::max(0.0, dot);
             // the bound of tests/index/expected.h for one head of width 16
-            EXPECT_NEAR(static_cast<float*>(map)[t * kColumns + j], want,
+            EXPECT_NEAR(static_cast<float*>(memory.data())[t * kColumns + j], want,
                         20 * 0x1p-24 * std::fabs(w) * magnitude);
         }
-    munmap(map, bytes);
 }
 
 }  // namespace

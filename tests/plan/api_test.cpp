@@ -13,7 +13,7 @@ namespace {
 smla_plan_args dsa_args() {
     smla_plan_args args{};
     args.struct_size = sizeof args;
-    args.groups = SMLA_PLAN_PRIMARY | SMLA_PLAN_INDEX;
+    args.groups = SMLA_GROUP_PRIMARY | SMLA_GROUP_INDEX;
     args.max_tokens = 8;
     args.max_requests = 4;
     args.max_seq_len = 256;

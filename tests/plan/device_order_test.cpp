@@ -88,7 +88,7 @@ TEST(PlanDeviceOrder, GarbageBecomesPadding) {
 // The other tokens of the request stay what they are.
 TEST(PlanDeviceOrder, ARopePositionThatIsNotInt32MakesPadding) {
     PlanMaxima maxima{};
-    maxima.groups = SMLA_PLAN_PRIMARY;
+    maxima.groups = SMLA_GROUP_PRIMARY;
     maxima.max_tokens = maxima.max_seq_len = 8;
     maxima.max_requests = 1;
     Plan plan(maxima, device_order());

@@ -13,8 +13,8 @@ PlanMaxima random_maxima(Dice& dice) {
     maxima.max_requests = dice.in(1, 9);
     maxima.max_seq_len = dice.in(1, 700);
     maxima.speculative_tokens = dice.in(0, 3);
-    if (maxima.groups & SMLA_PLAN_WINDOW) maxima.window = dice.in(1, 140);
-    if (maxima.groups & SMLA_PLAN_COMPRESSED) {
+    if (maxima.groups & SMLA_GROUP_WINDOW) maxima.window = dice.in(1, 140);
+    if (maxima.groups & SMLA_GROUP_COMPRESSED) {
         maxima.ratio = dice.one_in(3) ? 4 : dice.in(1, 130);
         maxima.list_entries = dice.in(0, 1);
     }

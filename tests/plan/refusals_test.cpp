@@ -12,7 +12,7 @@ namespace {
 PlanMaxima good_maxima() {
     PlanMaxima maxima{};
     maxima.struct_size = sizeof maxima;
-    maxima.groups = SMLA_PLAN_WINDOW | SMLA_PLAN_COMPRESSED | SMLA_PLAN_STATE | SMLA_PLAN_INDEX;
+    maxima.groups = SMLA_GROUP_WINDOW | SMLA_GROUP_COMPRESSED | SMLA_GROUP_STATE | SMLA_GROUP_INDEX;
     maxima.max_tokens = 8;
     maxima.max_requests = 3;
     maxima.max_seq_len = 100;
@@ -62,10 +62,10 @@ TEST(PlanRefusals, Maxima) {
     EXPECT_EQ(refused_plan([](M& m) { m.heads = -1; }), "args.heads");
     EXPECT_EQ(refused_plan([](M& m) { m.workers = -1; }), "args.workers");
     EXPECT_EQ(refused_plan([](M& m) { m.window = 0; }), "args.window");
-    EXPECT_EQ(refused_plan([](M& m) { m.groups = SMLA_PLAN_COMPRESSED; }), "args.window");
+    EXPECT_EQ(refused_plan([](M& m) { m.groups = SMLA_GROUP_COMPRESSED; }), "args.window");
     EXPECT_EQ(refused_plan([](M& m) { m.ratio = 0; }), "args.ratio");
-    EXPECT_EQ(refused_plan([](M& m) { m.groups = SMLA_PLAN_WINDOW; }), "args.ratio");
-    EXPECT_EQ(refused_plan([](M& m) { m.groups = SMLA_PLAN_WINDOW, m.ratio = 0, m.list_entries = 1; }),
+    EXPECT_EQ(refused_plan([](M& m) { m.groups = SMLA_GROUP_WINDOW; }), "args.ratio");
+    EXPECT_EQ(refused_plan([](M& m) { m.groups = SMLA_GROUP_WINDOW, m.ratio = 0, m.list_entries = 1; }),
               "args.list_entries");
     EXPECT_EQ(refused_plan(
                   [](M& m) { m.allocator.alloc = [](void*, size_t, size_t) -> void* { return nullptr; }; }),
@@ -176,7 +176,7 @@ TEST(PlanRefusals, Groups) {
 
 TEST(PlanRefusals, GatheredKeysFitInt32) {
     PlanMaxima maxima{};
-    maxima.groups = SMLA_PLAN_INDEX;
+    maxima.groups = SMLA_GROUP_INDEX;
     maxima.max_tokens = 4;
     maxima.max_requests = 3;
     maxima.max_seq_len = std::numeric_limits<int32_t>::max();

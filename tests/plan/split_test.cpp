@@ -48,6 +48,8 @@ TEST(SplitCount, NumbersOfTheTritonBackend) {
     EXPECT_EQ(triton_split_count(1, 16, 2051, 132), 1);  // no power of two divides the width
     EXPECT_EQ(triton_split_count(4, 16, 2048, 132), 16);
     EXPECT_EQ(triton_split_count(16, 16, 2048, 132), 8);
+    EXPECT_EQ(triton_split_count(32, 16, 2048, 132), 4);
+    EXPECT_EQ(triton_split_count(33, 16, 2048, 132), 1);  // a quarter as many blocks as workers suffices
 }
 
 TEST(SplitSchedule, PartsAreWholeBlocksAndCoverTheList) {

@@ -10,7 +10,7 @@ namespace {
 PlanMaxima v4_maxima(int32_t ratio, int32_t max_seq_len) {
     PlanMaxima maxima{};
     maxima.struct_size = sizeof maxima;
-    maxima.groups = SMLA_PLAN_WINDOW | SMLA_PLAN_COMPRESSED | SMLA_PLAN_STATE;
+    maxima.groups = SMLA_GROUP_WINDOW | SMLA_GROUP_COMPRESSED | SMLA_GROUP_STATE;
     maxima.max_tokens = 16;
     maxima.max_requests = 4;
     maxima.max_seq_len = max_seq_len;
@@ -114,7 +114,7 @@ TEST(PlanWorked, SlotsFromTables) {
     // two requests of 6 and 3 tokens, 2 new tokens each, pages of 4, one padding token
     PlanMaxima maxima{};
     maxima.struct_size = sizeof maxima;
-    maxima.groups = SMLA_PLAN_PRIMARY;
+    maxima.groups = SMLA_GROUP_PRIMARY;
     maxima.max_tokens = 5;
     maxima.max_requests = 2;
     maxima.max_seq_len = 8;

@@ -1,4 +1,4 @@
-"""Random steps for attention backends, with caches, queries and what NumPy makes of them in float64."""
+"""Random steps for attention backends, with caches, queries and NumPy's results in float64."""
 
 import numpy as np
 import numpy_formats as formats
@@ -23,7 +23,7 @@ def options_of(name, ratio=0, **more):
 
 
 class Group:
-    """Pages of a cache and the tables of its requests; every row poison until it is written."""
+    """Pages of a cache and the tables of its requests. Every row holds poison until it is written."""
 
     def __init__(self, random, requests, places, format, width, scale=1.0):
         self.page = int(random.choice([1, 2, 7, 64]))
@@ -95,7 +95,7 @@ class World:
             self.valid[random.integers(0, self.used, 3)] = False
 
     def _fill_caches(self, ratio):
-        """All that requests hold is there; rows that the step will write stay poison."""
+        """Writes the tokens that requests hold already. Rows that the step will write stay poison."""
         self.slots = np.concatenate(
             [self.group.rows(r, self.position[self.request == r]) for r in range(self.requests)]
         ).astype(np.int64)
@@ -152,10 +152,10 @@ class World:
     def _draw_topk(self, ratio):
         """Some of what a token sees, holes anywhere; in V4 within the columns of visible entries."""
         columns = self.options["topk"]
-        self.topk = np.full((self.tokens + 2, columns), 1, np.int32)  # behind the step: looks right
+        self.topk = np.full((self.tokens + 2, columns), 1, np.int32)  # plausible behind the step
         for t in range(self.used):
             visible = (self.position[t] + 1) // ratio
-            # a token that is not valid writes no row: nobody may pick it
+            # a token that is not valid writes no row, so no list may name it
             hidden = self.position[(self.request == self.request[t]) & ~self.valid] if self.latent else []
             seen = np.setdiff1d(np.arange(visible), hidden)
             picked = self.random.permutation(seen)[:columns]
@@ -200,7 +200,7 @@ class World:
             q = np.concatenate([absorbed, q[..., nope:]], -1)
         rank = self.options.get("kv_lora_rank", self.width) if self.latent else self.width
         out, lse = np.zeros((self.tokens, self.heads, rank)), np.full((self.tokens, self.heads), -np.inf)
-        # V4 knows by the window's slots who is a token; V3.2 by the lists alone, padding aside
+        # V4 tells tokens from padding by the window's slots, V3.2 by the lists
         for t in range(self.used) if self.latent else np.flatnonzero(self.valid):
             keys = self._attended(t)
             if not len(keys):

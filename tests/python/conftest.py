@@ -20,7 +20,7 @@ def no_gpu():
         import smla
 
         try:
-            smla.Context("cuda_mma")
+            smla.Context("cuda")
         except smla.Error as error:
             return f"no GPU: {error}"
         return None

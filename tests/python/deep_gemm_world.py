@@ -51,7 +51,7 @@ class Rows:
         return self.codes, self.scales
 
     def poison(self, rows):
-        """NaN where nobody may look. rows: of keys."""
+        """Puts NaN where nothing may read. rows: of keys."""
         if self.kind == "fp8":
             self.codes.view(torch.uint8)[rows] = 0x7F
             self.scales[rows] = NAN
@@ -96,7 +96,7 @@ def dense_case(kind="fp8", key_kind=None, width=128, heads=5, keys=30, windows=H
 
 
 def paged_case(kind="fp8", width=128, heads=3, block=64, lens=((130,), (7,), (64,)), padding=0, poison=True):
-    """Requests of `lens` keys, in pages in random order among pages of NaN; tables end in what is no page.
+    """Requests of `lens` keys, in pages in random order among pages of NaN; tables end in no pages.
 
     Returns the arguments of the call, the queries, and the keys of each request in float64.
     poison: NaN in keys that lie in a page of a request, but past all its lens.

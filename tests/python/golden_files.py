@@ -57,6 +57,9 @@ class Golden:
     def has(self, name):
         return name in self._tensors
 
+    def names(self, prefix):
+        return [name for name in self._tensors if name.startswith(prefix)]
+
     def __getitem__(self, name):
         dtype, array = self._tensors[name]
         return from_bf16(array) if dtype == "BF16" else array

@@ -83,7 +83,7 @@ def merge(partials, lse, sink=None, log2=False):
     weights = np.exp(natural - peak)
     total = weights.sum(0)
     below = total + (0 if sink is None else np.exp(sink - peak))
-    parts = np.where(weights[..., None] == 0, 0, partials)  # what weighs nothing is not read
+    parts = np.where(weights[..., None] == 0, 0, partials)  # partials of weight 0 are not read
     shares = np.where(total == 0, 0, weights / np.where(total == 0, 1, below))
     with np.errstate(divide="ignore"):
         joined = np.where(total == 0, -np.inf, (peak + np.log(total)) / unit)

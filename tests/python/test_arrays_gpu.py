@@ -299,7 +299,7 @@ def beside(request):
 
 def jax_call(jax, beside, arrays, memory, **options):
     """attend of JAX's arrays in a context without workspaces of its own: (arguments, keywords)."""
-    context = options.pop("context", None) or smla.Context("cuda_mma")
+    context = options.pop("context", None) or smla.Context("cuda")
     cache = smla.Cache(memory, "row_bf16", PAGE)
     like = beside.empty((1,), np.float32)
     keywords = {
@@ -370,7 +370,7 @@ def test_calls_wait_for_what_jax_computes(kind, place, jax, cupy):
     source = held if place == "cache" else mine["q"]
     later(source, slow, nothing).block_until_ready()
     stream = a_stream(cupy, kind)
-    context = smla.Context("cuda_mma")
+    context = smla.Context("cuda")
     for _ in range(2):  # the first call loads kernels, and may wait
         computed = later(source, slow, nothing)
         held_now = computed if place == "cache" else held

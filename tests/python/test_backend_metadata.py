@@ -8,7 +8,7 @@ from golden_files import worst
 
 
 def expected_fields(world):
-    """What every backend's metadata tell of a step."""
+    """The fields that every backend's metadata has."""
     request = np.zeros(world.tokens, int)
     request[: world.used] = world.request
     group = world.group if world.latent else world.entries
@@ -99,7 +99,7 @@ def expected_window_fields(world, split, request, slots):
 
 @pytest.mark.parametrize("name,ratio", KINDS)
 def test_fields_of_metadata(name, ratio):
-    """One Metadata for many steps: buffers stay where they are, and nothing is left of the last step."""
+    """One Metadata for many steps: buffers do not move, and nothing of the last step is left."""
     shared, places = None, {}
     for seed in range(8):
         world = World(name, options_of(name, ratio), seed, invalid=seed % 2 == 1)

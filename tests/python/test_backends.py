@@ -92,7 +92,7 @@ def test_forward_over_published_records(name, ratio, kind, format, dims, dtype):
     options |= {"dtype": dtype, "kv_cache_dtype": kind, "heads": 5}
     world = World(name, options, 11)
     assert world.backend.info["format"] == (format if dtype == "bf16" or format != "row_bf16" else "row_f32")
-    if dtype == "bf16":  # what NumPy computes with is what was given
+    if dtype == "bf16":  # NumPy computed with the values that were given
         for attribute in ("q", "w_uk", "w_uv"):
             if hasattr(world, attribute):
                 values = formats.rounded(getattr(world, attribute), "bf16")

@@ -264,7 +264,7 @@ def test_names_that_are_no_format(name):
 
 
 def stored_scale(cache):
-    """What code 1.0 stands for, by the library: one row of ones."""
+    """The value that the library reads for the code of 1.0: one row of ones."""
     cache.array[...] = 0x38
     out = zeros(1, cache.width)
     smla.gather(cache, np.zeros((1, 1), np.int32), np.array([0, 1], np.int32), out)
@@ -318,6 +318,13 @@ def test_empty_refuses(bad):
     with pytest.raises(smla.InvalidArgument) as caught:
         smla.Cache.empty("fp8_656", **{"pages": 2, "page_tokens": 4, **bad})
     assert caught.value.field == f"cache.{next(iter(bad))}"
+
+
+def test_empty_where_a_context_runs():
+    for engine in ("cpu", "reference"):
+        context = smla.Context(engine, threads=1)
+        cache = smla.Cache.empty("fp8_656", 2, 4, context=context)
+        assert cache.device == context.device == (0, 0) and isinstance(cache.array, np.ndarray)
 
 
 def test_empty_of_nothing():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import smla
 from arrays import Exporter
-from smla import _dlpack
+from smla._arrays import dlpack as _dlpack
 from smla.tensor import device_of, stream_of
 from test_tensor import norm, ones, refused
 
@@ -86,6 +86,19 @@ def test_capsules(version, strides):
     far = Capsule(x, version=version, byte_offset=48)
     far.managed.tensor.data -= 48
     np.testing.assert_array_equal(norm(far), norm(x))
+
+
+def test_16_bit_floats_are_told_apart():
+    x = np.random.default_rng(5).standard_normal((2, 3, 4)).astype(np.float32)
+    half = x.astype(np.float16)
+    bits = (x.view(np.uint32) >> 16).astype(np.uint16)  # NumPy has no bf16
+    for held, exact in (
+        (Capsule(half), half.astype(np.float32)),
+        (Capsule(bits, code=4), (bits.astype(np.uint32) << 16).view(np.float32)),
+    ):
+        out = np.zeros_like(x)
+        norm(held, out=out)
+        np.testing.assert_array_equal(out, norm(exact))
 
 
 @pytest.mark.parametrize("version", [None, (1, 0)], ids=str)

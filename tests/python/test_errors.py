@@ -316,3 +316,26 @@ def test_select_without_k():
         with pytest.raises(smla.InvalidArgument) as caught:
             smla.select(np.zeros((1, 3), np.float32), k)
         check_fields(caught.value)
+
+
+@pytest.mark.parametrize("wrong", ["w", "ends", "starts", "block_table", "request_of_token"])
+def test_wrong_dtypes_come_with_the_conversion(wrong):
+    """Indices and weights of other types than smla wants, as PyTorch makes them by default."""
+    keys = smla.Cache(np.zeros((2, 4, 8), np.float32), "row_f32", 4)
+    arguments = {
+        "q": np.ones((1, 2, 8), np.float32),
+        "w": np.ones((1, 2), np.float32),
+        "keys": keys,
+        "ends": np.array([5], np.int32),
+        "starts": np.array([0], np.int32),
+        "block_table": np.array([[0, 1]], np.int32),
+        "request_of_token": np.array([0], np.int32),
+    }
+    smla.score(**arguments)
+    arguments[wrong] = arguments[wrong].astype(np.float16 if wrong == "w" else np.int64)
+    for call, more in ((smla.score, {}), (smla.score_select, {"k": 2})):
+        with pytest.raises(smla.InvalidArgument) as caught:
+            call(**arguments, **more)
+        assert caught.value.field.endswith(f"{wrong}.dtype")
+        how = "x.astype('float32')" if wrong == "w" else "x.astype('int32')"
+        assert str(caught.value).endswith(f"{how} of NumPy")

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import smla
 from smla._abi import Dtype
-from smla.tensor import PACKED, describe, device_of, dtype_of, empty, shape_of, stream_of
+from smla._arrays import TORCH, on_device
+from smla._arrays.interface import PACKED
+from smla.tensor import describe, device_of, dtype_of, empty, shape_of, stream_of
 from test_dlpack import Capsule
 from test_tensor import norm, ones, refused
 
@@ -130,7 +132,8 @@ def cupy(monkeypatch):
     module.ndarray = Played
     module.empty = lambda shape, dtype: Played(np.empty(shape, dtype), Device.current)
     module.cuda = SimpleNamespace(
-        runtime=SimpleNamespace(is_hip=False),
+        runtime=SimpleNamespace(is_hip=False, CUDARuntimeError=RuntimeError),
+        Device=Device,
         get_current_stream=lambda device=-1: SimpleNamespace(ptr=100 + device, is_capturing=lambda: False),
     )
     monkeypatch.setitem(sys.modules, "cupy", module)
@@ -158,6 +161,18 @@ def test_new_arrays_of_cupy_lie_beside_the_first(cupy):
             new = empty(like, (2, 4), dtype)
             assert type(new) is Played and new.device.id == 1 and new.dtype == storage
     assert empty(Played(ones()), (2, 4), "e2m1").shape == (2, 2) and Device.current == 0
+
+
+def test_new_memory_without_an_array_beside_it(cupy, monkeypatch):
+    """Where a context runs: of CuPy here, as PyTorch has no GPU."""
+    monkeypatch.setattr(TORCH, "on_device", lambda index: None)
+    like = on_device((1, 1))
+    assert type(like) is Played and like.device.id == 1 and Device.current == 0
+    assert isinstance(on_device((0, 0)), np.ndarray)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(smla.InvalidArgument) as caught:
+        on_device((1, 0))
+    assert caught.value.field == "like" and "PyTorch or CuPy" in caught.value.wanted
 
 
 def test_cupy_without_cuda_is_left_to_dlpack(cupy):

@@ -117,7 +117,7 @@ def test_queries_of_bf16_are_rounded(checkpoint):
 
 @functools.cache
 def gpu():
-    return smla.Context("cuda_mma")
+    return smla.Context("cuda")
 
 
 @pytest.mark.gpu
@@ -246,6 +246,8 @@ def test_info(checkpoint, name, kind, groups):
         "window": config["sliding_window"] if v4 else 0,
         "ratio": config.get("compress_ratio", 0),
         "plan_groups": groups,
+        "weight_bytes": sum(4 * golden[name].size for name in golden.names("w.")),
+        "borrowed_bytes": 0,
     }
 
 

@@ -298,7 +298,7 @@ def test_a_plan_on_a_gpu_holds_the_same(kind):
     torch = pytest.importorskip("torch")
     groups, more = PLANS[kind]
     options = {"max_tokens": 70, "max_requests": 5, "max_seq_len": 157, **more}
-    random, context = np.random.default_rng(3), smla.Context("cuda_mma")
+    random, context = np.random.default_rng(3), smla.Context("cuda")
     host = smla.Plan(groups, **options)
     plan = smla.Plan(groups, **options, context=context)
 

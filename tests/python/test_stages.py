@@ -300,6 +300,42 @@ def test_errors_are_read_behind_their_stream(monkeypatch):
     assert waited == [64, 64, 0, 64, 0, 128] and context.read_error() is None
 
 
+FLOATS = {"f32": np.float32, "f16": np.float16, "f64": np.float64, "bf16": np.uint16}
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_every_float_type_that_the_documents_name(name):
+    """As docs/python/stages.md uses the word float; score takes no f16, and attend f64 on one engine."""
+
+    def ones(*shape):
+        return smla.tensor(np.ones(shape, FLOATS[name]), name)
+
+    cache = smla.Cache(np.zeros((1, 4, 8), np.float32), "row_f32", 4)
+    sums = np.float64 if name == "f64" else np.float32
+    slots, positions = np.array([1]), np.array([0])
+    smla.norm(ones(1, 1, 8), ones(8), eps=1e-6)
+    smla.rope(ones(1, 1, 8), positions, np.ones(2))
+    smla.project(ones(1, 1, 8), ones(1, 2, 8))
+    smla.write_kv(ones(1, 5), slots, cache, tail=ones(1, 3))
+    context = smla.Context("reference") if name == "f64" else None
+    smla.attend(ones(1, 1, 8), cache, np.array([[1]], np.int32), softmax_scale=1.0, context=context)
+    smla.merge(ones(2, 1, 1, 8), np.ones((2, 1, 1), sums))
+    smla.quant_index_q(ones(1, 2, 8), ones(1, 2), factor=1.0)
+    smla.select(ones(1, 4), 2)
+    smla.gather(
+        cache,
+        np.array([[0]], np.int32),
+        np.array([0, 4], np.int32),
+        smla.tensor(np.ones((4, 8), FLOATS[name]), name),
+    )
+    score = (ones(1, 2, 8), np.ones((1, 2), sums), cache, np.array([3], np.int32))
+    if name == "f16":
+        with pytest.raises(smla.InvalidArgument, match="q.dtype: got f16"):
+            smla.score(*score)
+    else:
+        smla.score(*score)
+
+
 def test_default_contexts():
     context = smla.default_context()
     assert (
@@ -312,6 +348,26 @@ def test_default_contexts():
     for device in ("gpu", "cuda:x", "cuda:²", 5, None):
         with pytest.raises(smla.InvalidArgument):
             smla.default_context(device)
+
+
+def test_the_default_context_is_chosen():
+    before, mine = smla.default_context(), smla.Context("reference", threads=1)
+    seen = []
+    try:
+        smla.set_default_context(mine)
+        thread = threading.Thread(target=lambda: seen.append(smla.default_context()))
+        thread.start()
+        thread.join()
+        assert seen == [mine] and smla.default_context("cpu") is mine
+        x = np.ones((1, 1, 8), np.float32)
+        assert smla.explain_call(smla.norm, x, eps=1e-6)["runs_on"] == mine.description != before.description
+    finally:
+        smla.set_default_context(before)
+    assert smla.default_context() is before
+    for wrong in (None, "cpu", 3):
+        with pytest.raises(smla.InvalidArgument) as caught:
+            smla.set_default_context(wrong)
+        assert caught.value.field == "context"
 
 
 @pytest.mark.parametrize("mark", [pytest.param(None, marks=WITH_TORCH)])
@@ -330,7 +386,7 @@ def test_default_context_of_a_torch_device(mark):
         ({"threads": "2"}, "context.threads"),
         ({"device": 0.5}, "context.device"),
         ({"kernel": "attend=fastest"}, "args.kernel"),
-        ({"kernel": "cook=cpu_generic"}, "args.kernel"),
+        ({"kernel": "cook=cpu_generic_norm"}, "args.kernel"),
         ({"kernel": 7}, "args.kernel"),
     ],
     ids=str,
@@ -469,3 +525,10 @@ def test_calls_run_on_the_current_stream():
         out = smla.norm(x, eps=1e-6)
     stream.synchronize()
     assert torch.allclose(out, torch.ones_like(out))
+
+
+def test_one_element_repeated_everywhere_is_no_dense_array():
+    x = np.broadcast_to(np.float32(2), (2, 1, 4))
+    assert not any(x.strides)
+    y = np.asarray(smla.norm(x, eps=1e-6))
+    assert np.allclose(y, 1, atol=1e-5) and y.shape == (2, 1, 4)

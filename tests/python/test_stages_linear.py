@@ -150,3 +150,21 @@ def test_outputs_follow_their_input():
     assert smla.project(x, w).dtype == np.float16 and smla.project(x, w, out_dtype="f32").dtype == np.float32
     bf16 = smla.project(x, w, out_dtype="bf16")  # NumPy has none: bits
     assert bf16.dtype == np.uint16 and (from_bits(bf16, "bf16") == 4).all()
+
+
+@pytest.mark.parametrize("w_dtype", ["f64", "f32", "bf16", "f16"])
+@pytest.mark.parametrize("x_dtype", ["f64", "f32", "bf16", "f16"])
+@pytest.mark.parametrize("name", ["project", "absorb", "up_project", "out_project"])
+def test_products_of_mixed_types(name, x_dtype, w_dtype, shape=(3, 2, 5, 40)):
+    """Values are multiplied as they are: rounding either one to the other's type would show."""
+    tokens, groups, columns, inner = shape
+    rng = np.random.default_rng(60)
+    x = rounded(rng.standard_normal((tokens, groups, inner)), x_dtype)
+    w = rounded(rng.standard_normal((groups, columns, inner)), w_dtype)
+    arrays = [smla.tensor(to_bits(x, x_dtype), x_dtype), smla.tensor(to_bits(w, w_dtype), w_dtype)]
+    got = getattr(smla, name)(*arrays, out_dtype="f32")
+    want, magnitude = project(x, w)
+    expect_close(got, "f32", want, magnitude, inner + 4)
+    wide = getattr(smla, name)(*arrays, out_dtype="f64")
+    expect_close(wide, "f64", want, magnitude, inner + 4)
+    assert getattr(smla, name)(*arrays).dtype == to_bits(x, x_dtype).dtype  # by default x's

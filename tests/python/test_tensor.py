@@ -1,6 +1,4 @@
-"""Which arrays smla takes, as which dtype, and which it refuses: of NumPy, of PyTorch, through DLPack."""
-
-import sys
+"""Which arrays of NumPy, PyTorch and DLPack smla takes, as which dtype, and which it refuses."""
 
 import numpy as np
 import pytest
@@ -79,7 +77,7 @@ def test_torch_dtypes(dtype, name):
 @needs_torch
 @pytest.mark.parametrize("through", [lambda x: x, Exporter], ids=["torch", "dlpack"])
 def test_pairs_of_e2m1(through):
-    """float4_e2m1fn_x2: an element is two values, whoever hands it over, and so is a byte named e2m1."""
+    """An element of float4_e2m1fn_x2 is two values, by any library, and so is a byte named e2m1."""
     if not hasattr(torch, "float4_e2m1fn_x2"):
         pytest.skip("this PyTorch has no float4")
     array = torch.zeros(2, 3, 32, dtype=torch.uint8)
@@ -217,13 +215,14 @@ def test_views(through):
 
 
 def test_dtypes_that_the_buffer_protocol_cannot_name(monkeypatch):
-    """Such as those of ml_dtypes: ctypes then refuses to look at the array."""
+    """Such as those of ml_dtypes, whose arrays ctypes refuses to read."""
 
     def refuse(array):
         raise ValueError("cannot include dtype 'E' in a buffer")
 
     want = norm(ones())
-    module = sys.modules["smla.tensor"]  # smla.tensor is the function
+    from smla._arrays import numpy as module
+
     monkeypatch.setattr(module, "_first_byte", refuse)
     np.testing.assert_array_equal(norm(ones()), want)
 

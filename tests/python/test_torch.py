@@ -78,7 +78,7 @@ def test_every_stage_has_operators_and_cases():
     for name in STAGES:
         assert hasattr(torch.ops.smla, name)
         assert hasattr(torch.ops.smla, f"{name}_out") == (name in OUTPUTS)
-        taken = set(inspect.signature(getattr(smla, name)).parameters) - {"context", "workspace", "stream"}
+        taken = set(inspect.signature(getattr(smla, name)).parameters) - {"workspace", "stream"}
         assert set(inspect.signature(getattr(smla.torch, name)).parameters) == taken
         schemas = [getattr(torch.ops.smla, operator).default._schema for operator in (name, f"{name}_out")
                    if hasattr(torch.ops.smla, operator)]  # fmt: skip

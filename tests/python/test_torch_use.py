@@ -40,11 +40,11 @@ class Model(torch.nn.Module):
 
     def forward(self, x, slots, listed):
         if self.cache is not None:
-            smla.torch.write_kv(x[:, 0], slots, self.cache)
+            smla.torch.write_kv(x.select(1, 0), slots, self.cache)  # PyTorch 2.6 cannot export x[:, 0]
             got = smla.torch.attend(x * 2, self.cache, listed, softmax_scale=0.2, lse=True)
             return got.out, got.lse + 1
         cache = {"cache_format": "row_f32", "cache_page_tokens": PAGE, "cache_width": W}
-        torch.ops.smla.write_kv(x[:, 0], slots, self.data, **cache)
+        torch.ops.smla.write_kv(x.select(1, 0), slots, self.data, **cache)
         out, lse, _ = torch.ops.smla.attend(x * 2, self.data, listed, softmax_scale=0.2, lse=True, **cache)
         return out, lse + 1
 
@@ -85,7 +85,7 @@ def test_a_model(how, as_buffer):
 
 
 def test_inductor():
-    """Without operations of PyTorch's own beside them, which would call a compiler."""
+    """Without operations of PyTorch's own, for which inductor would call a C++ compiler."""
 
     def step(x, slots, cache, listed):
         smla.torch.write_kv(x[:, 0], slots, cache)
@@ -133,6 +133,9 @@ def test_layouts():
     ]
     wanted = smla.attend(q, caches[0], listed, softmax_scale=0.2).out
     for cache in caches:
+        # Plain values, which every version of PyTorch's compiler can read: ctypes' are not.
+        assert {type(value) for value in cache.layout.values()} <= {str, int, float}
+        assert bytes(smla.Cache(cache.array, **cache.layout).abi) == bytes(cache.abi)
         assert torch.equal(smla.torch.attend(q, cache, listed, softmax_scale=0.2).out, wanted)
         assert smla.torch.score(q, q[..., 0], cache, torch.full((T,), 99, dtype=torch.int32)).shape == (
             T,
@@ -195,7 +198,7 @@ def test_copies_within_one_cache():
 
 @pytest.mark.parametrize("backend", [None, "aot_eager"])
 def test_some_outputs_given(backend):
-    """The others are new, or absent where they were not asked for."""
+    """Outputs that are not given are new, or absent if nobody asked for them."""
     call, arguments = bound("attend")
     wanted = call(**arguments, lse=True)
     call = compiled(call) if backend else call
@@ -218,6 +221,19 @@ def test_some_outputs_given(backend):
         got, smla.quant_index_q(normal(T, 4, 128), normal(T, 4), factor=0.01, dtype="e2m1")
     ):
         assert same(memory(mine), memory(theirs))
+
+
+def test_k_by_position_and_by_name():
+    for case, before_k in (("select", 1), ("score_select", 4)):
+        name, args, more = CASES[case]()
+        call = getattr(smla.torch, name)
+        wanted = call(*args, **more)
+        assert torch.equal(call(*args[:-1], **more, k=args[-1]).indices, wanted.indices)
+        operator, given, named = recorded(name, args, more)
+        named = {**named, "k": args[-1]}
+        k, given = named.pop("k"), given[:before_k]
+        for results in (operator(*given, k, **named), operator(*given, **named, k=k)):
+            assert torch.equal(results[0], wanted.indices) and torch.equal(results[1], wanted.counts)
 
 
 def test_nothing_may_be_spelt_out():
@@ -283,6 +299,34 @@ def test_threads():
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+@pytest.mark.parametrize("backend", [None, "aot_eager"])
+def test_contexts(backend):
+    """A call runs in the context that it is given, and else in the default one, compiled or not."""
+    contexts = [smla.Context("cpu", threads=1, check_indices=True) for _ in range(2)]
+    call, arguments = bound("attend")
+    arguments["rows"][1, 2] = SLOTS + 99
+    wanted = call(**arguments).out
+    attend = compiled(call) if backend else call
+
+    def met():  # which contexts saw the bad row since the last time
+        return [context.read_error() is not None for context in contexts]
+
+    for chosen in (0, 1, 0):
+        assert torch.equal(attend(**arguments, context=contexts[chosen]).out, wanted)
+        assert met() == [chosen == 0, chosen == 1]
+    before = smla.default_context()
+    try:
+        smla.set_default_context(contexts[1])
+        assert torch.equal(attend(**arguments).out, wanted)
+        assert met() == [False, True]
+        assert torch.equal(attend(**arguments, context=contexts[0]).out, wanted)
+        assert met() == [True, False]
+    finally:
+        smla.set_default_context(before)
+    attend(**arguments)
+    assert met() == [False, False]
 
 
 def on_gpu(value):

@@ -230,8 +230,32 @@ def test_v4_layers(kind, seed, tmp_path):
         assert worst(y, wanted) < F32
 
 
+@pytest.mark.parametrize("config", [v32_config, glm_config, v4_config])
+def test_layers_that_share_the_weights_of_a_module(config, tmp_path):
+    """Parameters that require grad and the configuration as they are, bit for bit the layer of the folder."""
+    model, random = Model(config(), tmp_path / "model", 0), np.random.default_rng(3)
+    hidden = random.standard_normal((20, 56)).astype(np.float32)
+    weights = {
+        f"model.layers.{i}.self_attn.{name}": value
+        for i, layer in enumerate(model.layers)
+        for name, value in layer.named_parameters()
+    }
+    options = {}
+    for index in range(model.config.num_hidden_layers):
+        folder = smla.Layer.from_pretrained(model.folder, index)
+        memory = smla.Layer.from_tensors(model.config, weights, index)
+        if folder.info["kind"] == "dsa_shared":
+            options["forced_topk"] = np.where(np.arange(7) == 0, 0, -1).astype(np.int32) + np.zeros(
+                (20, 1), "i4"
+            )
+        y = memory.session().forward(hidden, **options)
+        assert np.array_equal(y, folder.session().forward(hidden, **options))
+        assert memory.info["borrowed_bytes"] == memory.info["weight_bytes"] == folder.info["weight_bytes"]
+        assert folder.info["borrowed_bytes"] == 0
+
+
 def test_the_comparison_sees_a_changed_weight(tmp_path):
-    """That the bound above is not met by accident: one weight of many, by a tenth."""
+    """The bound above is not met by accident: changing one weight of many by a tenth breaks it."""
     model, random = Model(v32_config(), tmp_path / "model", 0), np.random.default_rng(0)
     hidden, positions, in_torch = inputs(model, random)
     model.layers[0].kv_b_proj.weight.data[3, 5] *= 1.1

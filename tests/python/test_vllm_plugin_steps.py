@@ -36,7 +36,7 @@ def batch_of(rng, page, device, queries=(1, 1, 3, 0, 6), padding=2, longest=60):
     table = table.view(len(queries), blocks)
     tokens = [(r, int(lens[r] - queries[r]) + i) for r in range(len(queries)) for i in range(int(queries[r]))]
     slots = [int(table[r, p // page]) * page + p % page for r, p in tokens] + [-1] * padding
-    slots[:1] = [-1]  # a token whose key stands in the cache already is none of padding
+    slots[:1] = [-1]  # not padding: a token whose key is in the cache already
     place = lambda tensor: tensor.to(device)  # noqa: E731
     common = SimpleNamespace(
         query_start_loc=place(starts),
@@ -52,8 +52,9 @@ def batch_of(rng, page, device, queries=(1, 1, 3, 0, 6), padding=2, longest=60):
 
 
 def positions_of(rng, tokens, topk, rows):
-    """Selected positions with holes, some listed twice; behind the step's tokens stand stale ones, of real
-    rows.
+    """Selected positions with holes, some listed twice. Behind the step's tokens stand stale ones.
+
+    The stale positions name real rows.
     """
     out = torch.zeros(rows, topk, dtype=torch.int32)
     out[: len(tokens)] = -1
@@ -131,7 +132,7 @@ def test_a_step_of_v32(vllm, device, kind, dtype, page, seed):
         assert torch.allclose(out[t].cpu().double(), wanted, rtol=bound, atol=bound), t
     assert (out[len(tokens) :] == 0).all()  # padding attends to nothing
     assert torch.equal(ours.forward_mqa(torch.cat(q, -1), rows, metadata, layer)[0], out)
-    if device == "cpu":  # the step of a GPU, by stages, has the same bits
+    if device == "cpu":  # the GPU's way, by stages, gives the same bits
         metadata.host = None
         assert torch.equal(ours.forward_mqa(q, rows, metadata, layer)[0], out)
 

@@ -1,4 +1,4 @@
-"""Small calls of every stage, for tests of smla.torch: hostile where the stage's contract allows it."""
+"""Small calls of every stage for the tests of smla.torch, hostile where the contract allows it."""
 
 import inspect
 
@@ -86,7 +86,7 @@ def _scored(format, dtype, paged):
     q = query.q
     more = {"starts": torch.tensor([0, 1, 2, -4, 0], dtype=torch.int32)}
     if query.scales is not None:
-        more["q_scales"], q = query.scales, smla.tensor(q, "e2m1")
+        more["q_scales"], q = smla.tensor(query.scales, "e8m0"), smla.tensor(q, "e2m1")
     if paged:
         more |= {
             "block_table": torch.tensor([[2, 0, 9], [3, -1, 1]], dtype=torch.int32),
@@ -243,8 +243,8 @@ def array_of(value):
 
 
 class Calls(TorchDispatchMode):
-    """Notes the operators of smla that are called. Those that write are not run: a second run would write
-    nothing new, and opcheck see nothing written.
+    """Records the operators of smla that are called. Those that write are not run: else opcheck's run would
+    write nothing new, and opcheck would see no change.
     """
 
     def __init__(self):

@@ -12,7 +12,7 @@ namespace {
 const double kInfinity = std::numeric_limits<double>::infinity();
 const double kNothing = std::numeric_limits<double>::quiet_NaN();  // a column that should not be missing
 
-// The first columns of a [B,S,...] result: those of entries that exist.
+// The first columns of a [B,S,...] result: those whose entries exist.
 std::vector<double> first_columns(const Rows& rows, int64_t kept) {
     const int64_t width = rows.width(), count = int64_t(rows.values.size()) / width;
     std::vector<double> out;

@@ -1,4 +1,4 @@
-// Runs the layers of a golden file through sessions, whole or in chunks, and keeps what they show.
+// Runs the layers of a golden file through sessions, whole or in chunks, and keeps their intermediates.
 #pragma once
 
 #include "golden/golden.h"

@@ -25,9 +25,9 @@ public:
     Verifier(const Golden& golden, const VerifyOptions& options, const Report& report)
         : golden_(golden), options_(options), report_(report) {
         if (wants(SMLA_ENGINE_CPU)) fast_.push_back(SMLA_ENGINE_CPU);
-        const bool named = options.engine == SMLA_ENGINE_CUDA_MMA;
-        if (named || (wants(SMLA_ENGINE_CUDA_MMA) && why_no_engine(SMLA_ENGINE_CUDA_MMA).empty()))
-            fast_.push_back(SMLA_ENGINE_CUDA_MMA);
+        const bool named = options.engine == SMLA_ENGINE_CUDA;
+        if (named || (wants(SMLA_ENGINE_CUDA) && why_no_engine(SMLA_ENGINE_CUDA).empty()))
+            fast_.push_back(SMLA_ENGINE_CUDA);
     }
 
     void run() {
@@ -84,7 +84,7 @@ private:
         return run;
     }
 
-    // No kernel is demanded of the reference: its runs show nothing of one.
+    // --kernel does not apply to the reference: its runs do not test a kernel.
     void note_kernels(const Context& on, Combination& out, const std::vector<LayerResult>& results) const {
         const auto name = [](const LayerResult& layer, size_t stage) {
             const char* kernel = layer.records[stage].kernel;
@@ -117,7 +117,7 @@ private:
         report_(out);
     }
 
-    // Everything that the file has of a layer beside y.
+    // Compares every intermediate of the layer that the file has.
     void check_more(Context& on, Combination& out, size_t layer, const LayerResult& result,
                     smla_dtype dtype) const {
         append(out.checked, check_intermediates(golden_, layer, result, golden_.tolerance.f32_intermediate));

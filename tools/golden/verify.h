@@ -1,4 +1,4 @@
-// Every engine and cache format that applies to a golden file, and what came of it.
+// Checks a golden file on every engine and cache format that applies to it.
 #pragma once
 
 #include "golden/compare.h"
@@ -22,11 +22,11 @@ struct Combination {
     std::string kernel;  // that attend ran
     std::vector<Checked> checked;
     std::string skipped;      // why it did not run; empty: it ran
-    bool as_demanded = true;  // if it ran: so did every kernel that was demanded
+    bool as_demanded = true;  // if it ran: every kernel named by --kernel ran too
 
     bool ran() const { return skipped.empty(); }
     bool pass() const;
-    // The check closest to its tolerance, or over it by most.
+    // The check with the largest error relative to its tolerance.
     const Checked* worst() const;
 };
 

@@ -9,7 +9,7 @@ namespace smla::cli {
 
 namespace {
 
-constexpr double kMostGib = 1e9;  // in bytes that is below 2^63: a count of requests always fits
+constexpr double kMostGib = 1e9;  // in bytes below 2^63, so that a count of requests always fits
 
 struct Options {
     std::string model, kv_format = "auto", index_format = "auto";
@@ -23,7 +23,7 @@ struct Totals {
     double bytes_per_token = 0, paged_bytes_per_token = 0;
     double fixed = 0;              // live rows of windows and states, per request
     double per_request = 0;        // bytes_per_token of `context` tokens and the fixed part
-    double paged_per_request = 0;  // the same in whole pages: what has to be allocated
+    double paged_per_request = 0;  // the same in whole pages, which is what an engine allocates
 };
 
 Table cache_table(const AttentionConfig& config, const std::vector<LayerClass>& classes,
@@ -31,15 +31,15 @@ Table cache_table(const AttentionConfig& config, const std::vector<LayerClass>& 
     Table table({{"layer_kind", "layers of kind"},
                  {"layers", "layers"},
                  {"cache", "cache"},
-                 {"format", "format"},
-                 {"width", "width"},
-                 {"page_rows", "rows/page"},
-                 {"tokens_per_row", "tokens/row"},
-                 {"bytes_per_token", "B/token"},
-                 {"paged_bytes_per_token", "in pages"},
-                 {"fixed_bytes_per_request", "fixed B/request", show_bytes},
-                 {"all_layers_bytes_per_token", "all layers B/token"},
-                 {"all_layers_fixed_bytes", "fixed", show_bytes}});
+                 {"format", "format", {}, 4},
+                 {"width", "width", {}, 1},
+                 {"page_rows", "rows/page", {}, 0},
+                 {"tokens_per_row", "tokens/row", {}, 2},
+                 {"bytes_per_token", "B/token", {}, 6},
+                 {"paged_bytes_per_token", "in pages", {}, 2},
+                 {"fixed_bytes_per_request", "fixed B/request", show_bytes, 5},
+                 {"all_layers_bytes_per_token", "all layers B/token", {}, 3},
+                 {"all_layers_fixed_bytes", "fixed", show_bytes, 3}});
     for (const LayerClass& each : classes)
         for (const CacheNeed& need : cache_needs(config, int(each.first), choice)) {
             const double record = double(find_format(need.format)->record_bytes(need.width)),
@@ -65,15 +65,15 @@ Table flops_table(const AttentionConfig& config, const std::vector<LayerClass>& 
                   double& all) {
     Table table({{"layer_kind", "layers of kind"},
                  {"layers", "layers"},
-                 {"keys_scored", "keys scored"},
-                 {"keys_attended", "attended"},
-                 {"project", "project", show_count},
-                 {"absorb", "absorb", show_count},
-                 {"score", "score", show_count},
-                 {"attend", "attend", show_count},
-                 {"up_project", "up_project", show_count},
-                 {"out_project", "out_project", show_count},
-                 {"layer", "a layer", show_count},
+                 {"keys_scored", "keys scored", {}, 2},
+                 {"keys_attended", "attended", {}, 2},
+                 {"project", "project", show_count, 4},
+                 {"absorb", "absorb", show_count, 1},
+                 {"score", "score", show_count, 5},
+                 {"attend", "attend", show_count, 6},
+                 {"up_project", "up_project", show_count, 1},
+                 {"out_project", "out_project", show_count, 3},
+                 {"layer", "a layer", show_count, 7},
                  {"all_layers", "all", show_count}});
     all = 0;
     for (const LayerClass& each : classes) {
@@ -87,10 +87,16 @@ Table flops_table(const AttentionConfig& config, const std::vector<LayerClass>& 
     return table;
 }
 
-std::string mtp_note(const AttentionConfig& config, const Options& options) {
-    if (config.common.mtp_layers == 0) return "";
-    return text(config.common.mtp_layers, " MTP ", config.common.mtp_layers == 1 ? "layer" : "layers",
-                options.mtp ? " counted" : " not counted (--mtp counts)");
+// Where the number of layers comes from, if that is not plain.
+std::string layers_note(const AttentionConfig& config, const Options& options) {
+    const int64_t mtp = config.common.mtp_layers;
+    std::string out;
+    if (config.common.layers == 0 && options.layers == 0)
+        out = "config.json has no num_hidden_layers: one layer is assumed (--layers sets their number)";
+    if (mtp)
+        out += text(out.empty() ? "" : "; ", mtp, " MTP ", mtp == 1 ? "layer" : "layers",
+                    options.mtp ? " counted" : " not counted (--mtp counts)");
+    return out;
 }
 
 std::string totals_text(const Document& totals, const Options& options) {
@@ -114,8 +120,9 @@ std::string totals_text(const Document& totals, const Options& options) {
 
 int capacity(const Tool& tool, const Options& options) {
     const AttentionConfig config = load_config(options.model);
-    const int64_t main = options.layers ? options.layers : config.common.layers;
-    SMLA_CHECK(main > 0, "config.json: num_hidden_layers", "absent", "the number of layers, or --layers");
+    // A checkpoint of one layer, as smla example makes them, does not say how many there are.
+    const bool assumed = options.layers == 0 && config.common.layers == 0;
+    const int64_t main = options.layers ? options.layers : assumed ? 1 : config.common.layers;
     const int64_t most = config.common.layers + config.common.mtp_layers;
     if (config.common.layers)
         SMLA_CHECK(options.layers <= most, "--layers", options.layers,
@@ -141,22 +148,23 @@ int capacity(const Tool& tool, const Options& options) {
         {"requests_that_fit",
          memory > 0 ? Document(int64_t(std::floor(memory / totals.paged_per_request))) : Document()},
         {"flops_per_token", flops}};
-    const std::string note = mtp_note(config, options);
+    const std::string note = layers_note(config, options);
     if (tool.json()) {
         tool.print(Document{{"model_type", config.common.model_type},
                             {"context", options.context},
                             {"batch", options.batch},
                             {"page_tokens", options.page_tokens},
+                            {"layers_assumed", assumed},
                             {"note", note},
                             {"caches", caches.json()},
                             {"flops", arithmetic.json()},
                             {"totals", sum}});
         return kOk;
     }
-    tool.print(text(config.common.model_type, ", ", layers, " layers", note.empty() ? "" : "; ", note, "\n\n",
-                    "Caches, for one layer and for all of the kind\n", caches.text(), "\n",
-                    "FLOPs of one token at a context of ", options.context, "\n", arithmetic.text(), "\n",
-                    totals_text(sum, options)));
+    tool.print(text(config.common.model_type, ", ", layers, layers == 1 ? " layer" : " layers",
+                    note.empty() ? "" : "; ", note, "\n\n", "Caches, for one layer and for all of the kind\n",
+                    caches.text(), "\n", "FLOPs of one token at a context of ", options.context, "\n",
+                    arithmetic.text(), "\n", totals_text(sum, options)));
     return kOk;
 }
 
@@ -168,7 +176,7 @@ void add_capacity(CLI::App& app, Tool& tool) {
         app, "capacity", "Bytes and FLOPs per token and per request of a model; how many requests fit",
         "  smla capacity --model DeepSeek-V3.2/config.json --context 131072 --memory 80\n"
         "  smla capacity --model GLM-5.2/ --kv-format bf16 --index-format bf16 --json");
-    command->add_option("--model", options->model, "A config.json, or the folder it lies in")->required();
+    command->add_option("--model", options->model, "A config.json, or its folder")->required();
     command->add_option("--context", options->context, "Tokens of a request")
         ->check(whole_number(1, int64_t(1) << 31))
         ->capture_default_str();
@@ -182,12 +190,12 @@ void add_capacity(CLI::App& app, Tool& tool) {
     command->add_option("--page-tokens", options->page_tokens, "Tokens per KV page")
         ->check(whole_number(1, 1 << 20))
         ->capture_default_str();
-    command->add_option("--step-tokens", options->step_tokens, "Most tokens of a request in one step")
+    command->add_option("--step-tokens", options->step_tokens, "Tokens of a request in one step, at most")
         ->check(whole_number(1, 1 << 24))
         ->capture_default_str();
-    command->add_option("--memory", options->memory_gib, "GiB for caches: how many requests fit")
+    command->add_option("--memory", options->memory_gib, "GiB for caches; prints how many requests fit")
         ->check(positive_number(kMostGib));
-    command->add_option("--layers", options->layers, "Layers, instead of the config's number")
+    command->add_option("--layers", options->layers, "Number of layers; default: the config's")
         ->check(whole_number(1, kMaxLayers));
     command->add_flag("--mtp", options->mtp, "Count the multi-token-prediction layers too");
     tool.action(command, [&tool, options] { return capacity(tool, *options); });

@@ -19,7 +19,8 @@ struct Options {
     bool force = false;
 };
 
-constexpr const char* kHidden = "hidden.safetensors";  // written first: it tells whose folder this is
+constexpr const char* kHidden =
+    "hidden.safetensors";  // written first; its metadata marks the folder as smla's
 
 void write_text(const fs::path& path, const std::string& content) {
     OutputFile file(path.string());
@@ -44,7 +45,7 @@ void prepare(const fs::path& folder, bool force) {
                "a new or empty folder, one that smla example made, or --force to write into it");
 }
 
-// Tensors `from` of the file under the names `to`; memory must outlive the write.
+// Tensors of a golden file under new names. Keeps their memory until they are written.
 struct Picked {
     std::vector<HostTensor> memory;
     std::vector<NamedTensor> tensors;
@@ -101,7 +102,7 @@ void add_example(CLI::App& app, Tool& tool) {
                                      "run v32 --hidden v32/hidden.safetensors --out y.safetensors");
     command->add_option("--golden", options->golden, "The golden file")->required();
     command->add_option("--out", options->out, "The folder to make")->required();
-    command->add_option("--layer", options->layer, "Which of the file's layers, counted from 0")
+    command->add_option("--layer", options->layer, "Number of the layer within the file, from 0")
         ->capture_default_str();
     command->add_flag("--force", options->force, "Write into a folder that holds other files");
     tool.action(command, [&tool, options] { return example(tool, *options); });

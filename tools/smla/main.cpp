@@ -16,16 +16,15 @@ namespace {
 constexpr const char* kDescription =
     "Sparse multi-head latent attention: DeepSeek-V3.2, GLM-5.x (DSA), DeepSeek-V4.";
 constexpr const char* kFooter =
-    "Data goes to stdout (--json: as one document), everything else to stderr.\n"
-    "Exit codes: 0 ok, 1 a check failed, 2 wrong usage or input file, 3 unsupported here, 4 device error, "
-    "out of\n"
-    "memory or a bug in smla.\n"
-    "Environment: SMLA_ENGINE, SMLA_ISA, SMLA_THREADS, SMLA_KERNEL, SMLA_BACKEND (as the options), "
-    "SMLA_CBLAS "
-    "and\n"
-    "SMLA_CUBLASLT (libraries), SMLA_LOG (0 errors, 1 warnings, 2 more), NO_COLOR.";
+    "Results go to stdout (with --json as one document), everything else to stderr. On a terminal, tables\n"
+    "leave out their least important columns where it is too narrow; a pipe gets all of them.\n"
+    "Exit codes: 0 ok, 1 a check failed, 2 wrong usage or input file, 3 not supported here, 4 device error,\n"
+    "out of memory, or a bug in smla.\n"
+    "Environment: SMLA_ENGINE, SMLA_ISA, SMLA_THREADS, SMLA_KERNEL and SMLA_BACKEND stand for the options;\n"
+    "SMLA_CBLAS and SMLA_CUBLASLT name libraries; SMLA_LOG is 0 (errors), 1 (and warnings) or 2 (all);\n"
+    "NO_COLOR turns colours off; COLUMNS is the width of the terminal.";
 
-// The innermost subcommand on the line, and the words that it knows.
+// The subcommand of the command line; the whole app if it names none.
 const CLI::App& innermost(const CLI::App& app) {
     const auto chosen = app.get_subcommands();
     return chosen.empty() ? app : innermost(*chosen.front());
@@ -51,7 +50,7 @@ Error unexpected_argument(const CLI::App& app) {
                  "what " + name + " --help lists" + (near.empty() ? "" : "; did you mean " + near + "?"));
 }
 
-// CLI11 says "--threads: " and then what whole_number() says, or a sentence of its own.
+// Splits what our validators say ("--threads: got x, wanted y") into an Error; wraps what CLI11 says itself.
 Error wrong_value(const CLI::App& app, const std::string& message) {
     const size_t got = message.find(": got "), wanted = message.rfind(", wanted ");
     if (got != std::string::npos && wanted != std::string::npos && got < wanted)
@@ -63,7 +62,7 @@ Error wrong_value(const CLI::App& app, const std::string& message) {
 }
 
 int parse_and_run(CLI::App& app, Tool& tool, int argc, char** argv) {
-    for (int i = 1; i < argc; ++i)  // known before the line is parsed: errors of parsing are JSON too
+    for (int i = 1; i < argc; ++i)  // before parsing, so that its errors are JSON too
         if (std::string_view(argv[i]) == "--json") tool.want_json();
     try {
         app.parse(argc, argv);
@@ -83,7 +82,7 @@ int parse_and_run(CLI::App& app, Tool& tool, int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
-    std::signal(SIGXFSZ, SIG_IGN);  // a file that grows too large is an error of its write
+    std::signal(SIGXFSZ, SIG_IGN);  // so that write() fails instead where a file grows too large
     Tool tool;
     CLI::App app(kDescription, "smla");
     app.footer(kFooter);
@@ -91,7 +90,7 @@ int run(int argc, char** argv) {
     app.get_formatter()->column_width(34);
     bool json = false;
     app.add_flag("--json", json, "Print one JSON document");
-    app.require_subcommand(0, 1);  // a folder may be called like another one
+    app.require_subcommand(0, 1);  // at most one: a folder may have a subcommand's name
 #define SMLA_ADD(name) add_##name(app, tool);
     SMLA_SUBCOMMANDS(SMLA_ADD)
 #undef SMLA_ADD

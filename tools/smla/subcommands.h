@@ -1,4 +1,4 @@
-// The subcommands, in the order of the help. A new one: its file, which exports add_NAME, and its name here.
+// The subcommands, in the order of the help. A new one needs a file that defines add_NAME, and its name here.
 #pragma once
 
 #include "tool.h"

@@ -79,12 +79,12 @@ public:
     std::vector<std::string_view> fields() const {
         const char* const* names = nullptr;
         int32_t count = 0;
-        check(smla_metadata_fields(get(), &names, &count));
+        check(smla_backend_metadata_fields(get(), &names, &count));
         return {names, names + count};
     }
     smla_tensor tensor(const char* name) const {
         smla_tensor out{};
-        check(smla_metadata_field(get(), name, &out));
+        check(smla_backend_metadata_field(get(), name, &out));
         return out;
     }
     // Dimensions of 1 in the middle are left out: [Td,1,window] is a view of Td rows.
@@ -156,10 +156,10 @@ public:
     }
     Metadata metadata() const { return Metadata(handle_); }
 
-    void forward(smla_backend_forward_args args, Workspace& workspace) const {
+    void forward(smla_backend_forward_args args, Workspace& workspace, smla_stream stream = nullptr) const {
         args.stage_budget = workspace.budget();
-        if (args.metadata) workspace.reserve(workspace_size(args));
-        forward(args, workspace.get());
+        if (args.metadata) workspace.reserve(workspace_size(args), stream);
+        forward(args, workspace.get(), stream);
     }
     void forward(smla_backend_forward_args args, smla_workspace workspace,
                  smla_stream stream = nullptr) const {

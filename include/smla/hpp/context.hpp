@@ -1,95 +1,70 @@
-// smla/hpp/context.hpp: contexts, workspaces and the stage calls.
+// smla/hpp/context.hpp: contexts of a CPU or a GPU, workspaces and the stage calls.
 #ifndef SMLA_HPP_CONTEXT_HPP
 #define SMLA_HPP_CONTEXT_HPP
 
 #include <smla/context.h>
 #include <smla/stages.h>
 #include <smla/hpp/error.hpp>
+#include <smla/hpp/memory.hpp>
 #include <smla/hpp/stages.hpp>
 
-#include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <optional>
 #include <string>
 
 namespace smla {
 inline namespace v0 {
 
-// Scratch memory of the host that grows to what calls need. Serves one call at a time. With a budget, stages
-// that can loop within it do. Calls on a GPU need memory of the GPU, which this header does not allocate:
-// there a Workspace refuses to grow, and calls take the caller's smla_workspace and stream.
+// Scratch where a context runs, which grows to what calls need. Serves one call at a time: on a GPU, one
+// stream. With a budget, stages that can loop within it do.
 class Workspace {
 public:
-    Workspace(std::shared_ptr<smla_context> context, size_t budget, smla_engine engine = SMLA_ENGINE_CPU)
-        : context_(std::move(context)), budget_(budget), engine_(engine) {}
-    Workspace(Workspace&& other) noexcept
-        : context_(std::move(other.context_)),
-          budget_(other.budget_),
-          engine_(other.engine_),
-          memory_(std::move(other.memory_)),
-          bytes_(std::exchange(other.bytes_, 0)) {}
-    Workspace& operator=(Workspace&& other) noexcept {
-        context_ = std::move(other.context_);
-        budget_ = other.budget_;
-        engine_ = other.engine_;
-        memory_ = std::move(other.memory_);
-        bytes_ = std::exchange(other.bytes_, 0);
-        return *this;
-    }
+    explicit Workspace(std::shared_ptr<smla_context> context, size_t budget = 0)
+        : context_(std::move(context)), budget_(budget) {}
 
-    // At least this many bytes from now on. Addresses change when it grows; the error word does not.
-    void reserve(size_t bytes) {
+    // At least this many bytes from now on. Addresses change when it grows; the error word does not. Growing
+    // waits for the stream, so it is refused in a capture: reserve what a captured call needs before.
+    void reserve(size_t bytes, smla_stream stream = nullptr) {
         bytes = (bytes < header ? header : bytes + alignment - 1) / alignment * alignment;
-        if (bytes <= bytes_) return;
-        if (engine_ == SMLA_ENGINE_CUDA_MMA)
-            throw Error(SMLA_UNSUPPORTED, "workspace", "smla::Workspace, memory of the host",
-                        "for a context of cuda_mma a smla_workspace in the GPU's memory");
-        const size_t huge = (bytes + huge_page - 1) / huge_page * huge_page;
-        if (bytes >= huge_page / 2 && (budget_ == 0 || huge <= budget_)) bytes = huge;
-        Memory grown(
-            static_cast<char*>(std::aligned_alloc(bytes % huge_page ? alignment : huge_page, bytes)));
-        if (!grown) throw std::bad_alloc();
-        check(smla_workspace_init(context_.get(), {grown.get(), bytes}, nullptr));
-        if (memory_) std::memcpy(grown.get(), memory_.get(), header);
+        if (bytes <= memory_.bytes()) return;
+        check(smla_upload(context_.get(), nullptr, nullptr, 0, stream));  // refused in a capture
+        Buffer grown(context_, bytes);
+        check(smla_workspace_init(context_.get(), {grown.data(), bytes}, stream));
+        if (memory_.bytes()) {
+            char kept[header];
+            memory_.download(kept, header, stream);
+            grown.upload(kept, header, stream);
+        }
         memory_ = std::move(grown);
-        bytes_ = bytes;
     }
 
     // The counters of a call that broke off may be left as they were (INVALID_ARGUMENT and UNSUPPORTED start
     // nothing).
-    void reset() {
-        if (memory_) check(smla_workspace_init(context_.get(), get(), nullptr));
+    void reset(smla_stream stream = nullptr) {
+        if (memory_.bytes()) check(smla_workspace_init(context_.get(), get(), stream));
     }
 
-    smla_workspace get() const { return {memory_.get(), bytes_}; }
-    size_t bytes() const { return bytes_; }
+    smla_workspace get() const { return {memory_.data(), memory_.bytes()}; }
+    size_t bytes() const { return memory_.bytes(); }
     size_t budget() const { return budget_; }
 
 private:
-    static constexpr size_t alignment = 64, header = 4096, huge_page = size_t(2) << 20;
-    struct Free {
-        void operator()(char* memory) const { std::free(memory); }
-    };
-    using Memory = std::unique_ptr<char, Free>;
+    static constexpr size_t alignment = 64, header = 4096;
 
     std::shared_ptr<smla_context> context_;
     size_t budget_;
-    smla_engine engine_;
-    Memory memory_;
-    size_t bytes_ = 0;
+    Buffer memory_;
 };
 
 // The engine that runs calls, and its threads. Any thread may call.
 //
 // Every stage is a member with three forms:
-//   context.attend(args);                     a workspace of the context's own: such calls take turns
-//   context.attend(args, workspace);          the caller's smla::Workspace, grown where it is too small
-//   context.attend(args, raw, stream);        the caller's memory, the only form for a context of cuda_mma
-//   (context.workspace_size<SMLA_STAGE_ATTEND>(args)):
-//                                             nothing is allocated or asked for
+//   context.attend(args);                     a workspace of the context's own: such calls take turns, on a
+//                                             GPU in the default stream
+//   context.attend(args, workspace, stream);  the caller's smla::Workspace, grown where it is too small
+//   context.attend(args, raw, stream);        the caller's memory, a smla_workspace of at least
+//                                             context.workspace_size<SMLA_STAGE_ATTEND>(args) bytes
 class Context {
 public:
     explicit Context(smla_context_args args = {}) {
@@ -98,7 +73,7 @@ public:
         smla_context* raw = nullptr;
         check(smla_context_create(&args, &raw));
         handle_.reset(raw, smla_context_destroy);
-        engine_ = args.engine;
+        check(smla_context_device(raw, &device_type_, &device_index_));
         own_ = std::make_unique<Own>(workspace());
     }
     Context(Context&&) noexcept = default;
@@ -108,7 +83,40 @@ public:
     // What stands on a context keeps it alive by it.
     const std::shared_ptr<smla_context>& shared() const { return handle_; }
     std::string description() const { return smla_context_description(get()); }
-    Workspace workspace(size_t budget = 0) const { return Workspace(handle_, budget, engine_); }
+    Workspace workspace(size_t budget = 0) const { return Workspace(handle_, budget); }
+
+    // Where the context runs, and where its calls' tensors, caches and workspaces lie.
+    smla_device_type device_type() const { return device_type_; }
+    int32_t device_index() const { return device_index_; }
+
+    // Memory there, with undefined contents.
+    Buffer buffer(size_t bytes) const { return Buffer(handle_, bytes); }
+    Tensor tensor(smla_dtype dtype, Shape shape) const { return Tensor(handle_, dtype, shape); }
+    template <Element T>
+    Tensor tensor(Shape shape) const {
+        return Tensor(handle_, dtype_of<T>, shape);
+    }
+    Cache cache(smla_format format, int64_t pages, int32_t page_tokens, int32_t width = 0) const {
+        return Cache(handle_, format, pages, page_tokens, width);
+    }
+    // A copy of a vector, array or span of the host; without a shape, [size].
+    template <class Memory>
+    Tensor copy_of(const Memory& values, Shape shape) const {
+        Tensor out(handle_, dtype_of<std::remove_cvref_t<decltype(*std::data(values))>>, shape);
+        out.upload(values);
+        return out;
+    }
+    template <class Memory>
+    Tensor copy_of(const Memory& values) const {
+        return copy_of(values, {int64_t(std::size(values))});
+    }
+    // A dense tensor over memory that lies there already and stays the caller's.
+    smla_tensor view(const void* data, smla_dtype dtype, Shape shape) const {
+        smla_tensor out = smla::tensor(data, dtype, shape);
+        out.device_type = device_type_;
+        out.device_index = device_index_;
+        return out;
+    }
 
     template <smla_stage S>
     size_t workspace_size(StageArgs<S> args, size_t budget = 0) const {
@@ -153,8 +161,9 @@ public:
         if (word.kind == SMLA_BAD_NONE) return std::nullopt;
         return word;
     }
-    std::optional<smla_error_word> read_error(const Workspace& workspace) const {
-        return workspace.bytes() ? read_error(workspace.get()) : std::nullopt;
+    std::optional<smla_error_word> read_error(const Workspace& workspace,
+                                              smla_stream stream = nullptr) const {
+        return workspace.bytes() ? read_error(workspace.get(), stream) : std::nullopt;
     }
     std::optional<smla_error_word> read_error() const {
         Own& own = lock_target();
@@ -162,14 +171,14 @@ public:
         return read_error(own.workspace);
     }
 
-#define SMLA_HPP_CALL(name, stage, args_type)                                                 \
-    void name(const args_type& args) const { run_own<stage>(smla_##name, args); }             \
-    void name(const args_type& args, Workspace& workspace) const {                            \
-        run<stage>(smla_##name, args, workspace);                                             \
-    }                                                                                         \
-    void name(args_type args, smla_workspace workspace, smla_stream stream = nullptr) const { \
-        args = detail::sized(args);                                                           \
-        check(smla_##name(get(), &args, workspace, stream));                                  \
+#define SMLA_HPP_CALL(name, stage, args_type)                                                    \
+    void name(const args_type& args) const { run_own<stage>(smla_##name, args); }                \
+    void name(const args_type& args, Workspace& workspace, smla_stream stream = nullptr) const { \
+        run<stage>(smla_##name, args, workspace, stream);                                        \
+    }                                                                                            \
+    void name(args_type args, smla_workspace workspace, smla_stream stream = nullptr) const {    \
+        args = detail::sized(args);                                                              \
+        check(smla_##name(get(), &args, workspace, stream));                                     \
     }
     SMLA_HPP_STAGES(SMLA_HPP_CALL)
 #undef SMLA_HPP_CALL
@@ -187,25 +196,51 @@ private:
     }
 
     template <smla_stage S, class Call>
-    void run(Call call, StageArgs<S> args, Workspace& workspace) const {
+    void run(Call call, StageArgs<S> args, Workspace& workspace, smla_stream stream) const {
         args = detail::sized(args);
-        workspace.reserve(workspace_size<S>(args, workspace.budget()));
-        const smla_status status = call(get(), &args, workspace.get(), nullptr);
+        workspace.reserve(workspace_size<S>(args, workspace.budget()), stream);
+        const smla_status status = call(get(), &args, workspace.get(), stream);
         if (status == SMLA_OK) return;
         Error error = Error::last(status);
-        if (status != SMLA_INVALID_ARGUMENT && status != SMLA_UNSUPPORTED) workspace.reset();
+        if (status != SMLA_INVALID_ARGUMENT && status != SMLA_UNSUPPORTED) workspace.reset(stream);
         throw error;
     }
     template <smla_stage S, class Call>
     void run_own(Call call, const StageArgs<S>& args) const {
         Own& own = lock_target();
         const std::lock_guard lock(own.turn);
-        run<S>(call, args, own.workspace);
+        run<S>(call, args, own.workspace, nullptr);
     }
 
     std::shared_ptr<smla_context> handle_;
-    smla_engine engine_ = SMLA_ENGINE_AUTO;
+    smla_device_type device_type_ = SMLA_CPU;
+    int32_t device_index_ = 0;
     std::unique_ptr<Own> own_;
+};
+
+// This machine's processors: the engine `cpu`.
+class Cpu : public Context {
+public:
+    explicit Cpu(smla_context_args args = {}) : Context(on(args)) {}
+
+private:
+    static smla_context_args on(smla_context_args args) {
+        args.engine = SMLA_ENGINE_CPU;
+        return args;
+    }
+};
+
+// A GPU: the engine `cuda`. Throws where there is none.
+class Gpu : public Context {
+public:
+    explicit Gpu(int32_t index = 0, smla_context_args args = {}) : Context(on(index, args)) {}
+
+private:
+    static smla_context_args on(int32_t index, smla_context_args args) {
+        args.engine = SMLA_ENGINE_CUDA;
+        args.device_index = index;
+        return args;
+    }
 };
 
 }  // namespace v0

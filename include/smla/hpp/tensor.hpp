@@ -1,4 +1,5 @@
-// smla/hpp/tensor.hpp: tensors and caches from C++ memory, and typed views of what the library returns.
+// smla/hpp/tensor.hpp: tensors and caches over C++ memory of the host, and typed views of what the library
+// returns. Memory elsewhere: smla/hpp/memory.hpp.
 #ifndef SMLA_HPP_TENSOR_HPP
 #define SMLA_HPP_TENSOR_HPP
 
@@ -6,6 +7,7 @@
 #include <smla/types.h>
 #include <smla/hpp/error.hpp>
 
+#include <algorithm>
 #include <initializer_list>
 #include <iterator>
 #include <span>
@@ -40,22 +42,16 @@ template <class Memory>
 concept Borrowed =
     std::is_lvalue_reference_v<Memory> || std::ranges::enable_borrowed_range<std::remove_cvref_t<Memory>>;
 
-// A dense tensor over the caller's memory. Inputs may be const: the library writes to outputs only.
+// A dense tensor over the caller's memory on the host. Inputs may be const: the library writes to outputs
+// only.
 inline smla_tensor tensor(const void* data, smla_dtype dtype, Shape shape) {
     if (shape.size() > SMLA_MAX_NDIM)
         throw Error(SMLA_INVALID_ARGUMENT, "tensor.shape", std::to_string(shape.size()) + " dimensions",
                     "at most " + std::to_string(SMLA_MAX_NDIM));
-    smla_tensor out{};
-    out.data = const_cast<void*>(data);
-    out.dtype = dtype;
-    out.device_type = SMLA_CPU;
-    for (const int64_t extent : shape) out.shape[out.ndim++] = extent;
-    int64_t stride = 1;
-    for (int32_t i = out.ndim - 1; i >= 0; --i) {
-        out.stride_elems[i] = stride;
-        stride *= out.shape[i];
-    }
-    return out;
+    int64_t extents[SMLA_MAX_NDIM] = {};
+    std::copy(shape.begin(), shape.end(), extents);
+    return smla_dense(const_cast<void*>(data), dtype, int32_t(shape.size()), extents[0], extents[1],
+                      extents[2], extents[3]);
 }
 
 template <Element T>
@@ -80,7 +76,8 @@ requires Borrowed<Memory&&> && Element<std::remove_pointer_t<decltype(std::data(
     return tensor(std::data(memory), {int64_t(std::size(memory))});
 }
 
-// A packed cache over the caller's memory. width 0: the format's own (row_* and state_* must give it).
+// A packed cache over the caller's memory on the host. width 0: the format's own (row_* and state_* must give
+// it).
 inline smla_cache cache(const void* data, smla_format format, int64_t pages, int32_t page_tokens,
                         int32_t width = 0) {
     smla_cache out{};
@@ -93,7 +90,25 @@ inline smla_cache cache(const void* data, smla_format format, int64_t pages, int
     return out;
 }
 
-// Bytes that a cache of this description spans; its data pointer is not looked at.
+// What a format is: names, sizes, page rule, scales. width 0: the format's own.
+inline smla_format_info format_info(smla_format format, int32_t width = 0) {
+    smla_format_info out{};
+    out.struct_size = sizeof out;
+    check(smla_format_get_info(format, width, &out));
+    return out;
+}
+inline smla_format format_by_name(const char* name) {
+    smla_format out = SMLA_FORMAT_NONE;
+    check(smla_format_by_name(name, &out));
+    return out;
+}
+
+// Bytes that a tensor or a cache of this description spans; its data pointer is not looked at.
+inline size_t tensor_bytes(const smla_tensor& tensor) {
+    size_t bytes = 0;
+    check(smla_tensor_bytes(&tensor, &bytes));
+    return bytes;
+}
 inline size_t cache_bytes(const smla_cache& cache) {
     size_t bytes = 0;
     check(smla_cache_bytes(&cache, &bytes));

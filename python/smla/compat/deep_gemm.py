@@ -5,12 +5,12 @@
 Names, arguments, defaults and results are those of its attention calls of June 2026;
 docs/python/compat_deep_gemm.md lists every argument, what is accepted beyond it and what is refused.
 
-Alphabet: S query rows, B requests of next_n rows each, H index heads, D channels, N keys.
-fp8: e4m3, and one f32 scale per key. fp4: e2m1, two per byte in int8, the even channel in the low nibble, and
-one UE8M0 per 32 channels, those of a row or key in one int32. A page of a cache holds the values of all its
-keys, then all their scales: its last dimension tells bytes per key, not where they lie.
-Tensors are on one device. Calls run on its current stream, never wait, and may be captured in a CUDA graph.
-Errors: InvalidArgument names the argument, what it got and wants; Unsupported if no kernel can run it.
+Alphabet: S query rows, B requests of next_n rows each, H index heads, D channels, N keys. fp8: e4m3, and one
+f32 scale per key. fp4: e2m1, two per byte in int8 with the even channel in the low nibble, and one UE8M0 per
+32 channels; one int32 holds all scales of a row or key. A page of a cache holds the values of all its keys,
+then all their scales: its last dimension tells bytes per key, not where they lie. Tensors are on one device.
+Calls run on its current stream, never wait, and may be captured in a CUDA graph. Errors: InvalidArgument
+names the argument, what it got and wants; Unsupported if no kernel can run it.
 """
 
 import operator
@@ -54,7 +54,7 @@ class _Kind(NamedTuple):
         return _WIDTH * self.bits // 8
 
     def scale_bytes(self, width):
-        """Bytes of scales that mean something at this width; what follows them may be anything."""
+        """Bytes of scales in use at this width. Bytes behind them may hold anything."""
         return _SCALE_BYTES if self.bits == 8 else width // _GROUP
 
 
@@ -64,12 +64,12 @@ _num_sms = 0  # 0: the device's own
 
 
 def get_num_sms() -> int:
-    """Multiprocessors to make schedules for: those of the current GPU; without one, the process's cores."""
+    """The multiprocessors of the current GPU, for schedules; without a GPU the cores of the process."""
     return _num_sms or _device_parts()
 
 
 def set_num_sms(new_num_sms: int) -> None:
-    """What get_num_sms returns from now on; 0: the device's own. smla's kernels do not heed it."""
+    """Sets what get_num_sms returns; 0: the device's own. smla's kernels ignore it."""
     global _num_sms
     wanted = _integer(new_num_sms, "new_num_sms", 0)
     if torch.cuda.is_available() and wanted > _device_parts():
@@ -100,7 +100,7 @@ def fp8_fp4_mqa_logits(
     weights: [S,H] f32 or bf16. cu_seq_len_k_start, cu_seq_len_k_end: [S] int32.
     max_seqlen_k: 0: column j is key j, of N; else column j is key cu_seq_len_k_start[t] + j, of max_seqlen_k.
     Returns [S,columns] of logits_dtype, f32 or bf16. Columns outside a row's window: -inf with clean_logits,
-    else whatever was there.
+    else they are undefined.
     """
     values, scales = _pair(q, "q")
     rows, heads, _ = _require(values, "q", ("S", "H", "D"))
@@ -141,7 +141,7 @@ def fp8_fp4_paged_mqa_logits(
     block_table: [B,max_blocks] int32. Keys of a page that does not exist score -inf.
     schedule_meta: never read. indices: [B] int32, the request of each row, with next_n 1; not needed either.
     Returns [B*next_n,max_context_len] of logits_dtype, f32 or bf16. Columns past a row's keys: -inf with
-    clean_logits, else whatever was there.
+    clean_logits, else they are undefined.
     """
     values, scales = _pair(q, "q")
     batch, next_n, heads, _ = _require(values, "q", ("B", "next_n", "H", "D"))
@@ -213,9 +213,9 @@ def get_paged_mqa_logits_metadata(
 
     Entry i: where multiprocessor i begins, as (q atom, split of 256 keys); it ends where i + 1 begins.
     A q atom is up to two rows of a request, and walks over the keys of the last row of that request.
-    context_lens: [B,next_n] or [B] int32. block_kv: keys per page, which change nothing here.
+    context_lens: [B,next_n] or [B] int32. block_kv: keys per page, not used.
     indices: [B] int32, the request of each row, with next_n 1: two neighbours of one request are an atom,
-    named by the first of them. smla's kernels plan by themselves: this is for callers that look into it.
+    named by the first of them. smla's kernels do not read it; it is for callers that do.
     """
     shape = ("B",) if getattr(context_lens, "ndim", 2) == 1 else ("B", "next_n")
     batch, *rest = _require(context_lens, "context_lens", shape, (torch.int32,))
@@ -236,19 +236,19 @@ def _splits(lens):
 
 
 def _paired_splits(lens, indices):
-    """Splits of each row: those of a pair, which are those of its second row, stand in its first."""
+    """Splits of each atom, at its first row. Those of a pair follow from its second row."""
     rows = torch.arange(lens.numel(), device=lens.device)
     follows = torch.zeros_like(rows, dtype=torch.bool)  # rows of the same request as the one before
     follows[1:] = indices[1:] == indices[:-1]
     run = torch.cummax(rows.masked_fill(follows, 0), 0).values  # the first row of the request
     second = (rows - run) % 2 == 1
     splits = _splits(lens)
-    of_pair = torch.where(second.roll(-1), splits.roll(-1), splits)  # row 0 comes round: never a second
+    of_pair = torch.where(second.roll(-1), splits.roll(-1), splits)  # row 0 is never a second one
     return of_pair.masked_fill(second, 0)
 
 
 def _share(splits, parts):
-    """Cuts the splits of all atoms, one behind the other, into `parts` of one length or one more."""
+    """Cuts the concatenated splits of all atoms into `parts` parts, whose lengths differ by at most one."""
     ends = torch.nn.functional.pad(splits.cumsum(0), (1, 0))  # ends[i]: splits before atom i
     part = torch.arange(parts + 1, device=splits.device)
     total = ends[-1]
@@ -263,7 +263,7 @@ def _share(splits, parts):
 
 
 def _first_get_more(device):
-    """Which parts get the remainder: the last ones on Hopper, the first ones from Blackwell on."""
+    """Which parts are longer by one: the last ones on Hopper, the first ones from Blackwell on."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 10
 
 
@@ -322,7 +322,7 @@ class _DenseKeys:
             or codes.data_ptr() % 16
         ):
             return None
-        # A stride of 16-byte words, though there is one page: kernels that load by such words ask for it.
+        # There is one page, but kernels that load 16-byte words ask for a page stride of such words.
         return Cache(
             codes.as_strided((size,), (1,)),
             self._kind.format,
@@ -333,7 +333,7 @@ class _DenseKeys:
 
 
 class _Logits:
-    """The result. Its rows lie as far apart as DeepGEMM's: multiples of 1024 bytes."""
+    """The result. As in DeepGEMM, the stride of its rows is a multiple of 1024 bytes."""
 
     def __init__(self, like, rows, columns, room, dtype):
         if dtype not in (torch.float32, torch.bfloat16):
@@ -362,7 +362,7 @@ class _Logits:
 def _relative_columns(starts, ends, keys, columns):
     """Column j of row t is key starts[t] + j: pages of one key, and a table whose row r is r, r + 1, ...
 
-    Rows of the table overlap: it takes keys + columns words of memory, not rows * columns.
+    The rows of the table overlap, so it takes keys + columns words of memory, not rows * columns.
     """
     first = starts.clamp(min=0)
     table = torch.arange(keys + columns, dtype=torch.int32, device=starts.device)
@@ -374,7 +374,7 @@ def _relative_columns(starts, ends, keys, columns):
 
 
 def _paged_keys(kv_cache, block_table, queries):
-    """The cache, and the table into it; (None, None) if it has no pages."""
+    """The cache and its block table; (None, None) if it has no pages."""
     flat = getattr(kv_cache, "ndim", 4) == 3
     shape = ("pages", "block", "D+4") if flat else ("pages", "block", 1, "D+4")
     pages, block, *_, record = _require(kv_cache, "kv_cache", shape, None, block_table)

@@ -2,8 +2,8 @@
 
 Alphabet: T query tokens, H heads, K listed rows, R requests, MB blocks per request, Hi index heads, D
 channels, N columns. A row of a cache is page * page_rows + offset; rows below 0 are holes. Types are written
-as smla names them (bf16, e4m3, ...); memory of libraries without such a type is passed as smla.tensor(array,
-"bf16").
+as smla names them (bf16, e4m3, ...), and "float" is any of f32, bf16, f16, f64. Nothing is cast: another type
+is refused. Memory of libraries without such a type is passed as smla.tensor(array, "bf16").
 
 All functions take, by keyword:
   context: smla.Context; None: the default one of the device.

@@ -53,13 +53,15 @@ def attend(
     """Attention of q[t] over the listed rows of one cache or two together: softmax(scale q.K) V, V the first
     Dv values of a row. A token without valid rows: out 0, lse -inf. A row listed twice counts twice.
 
-    q: [T,H,Dqk] f32, bf16, f16, e4m3 (with q_scale: value = code * q_scale), 1 <= H <= 256. cache:
-    smla.Cache, width Dqk. rows: [T,K] i32, holes (-1) anywhere. lengths: [T] i32: rows[t, lengths[t]:] are
-    never read. extra, extra_rows, extra_lengths: a second cache (V4). sink: [H] f32, a logit that joins the
-    denominator only. softmax_scale, q_scale: numbers, or f32 arrays of one element on the device.
-    value_width: Dv, by default 512 of 576, else Dqk. precision: "exact" (the default) or "rounded", which
-    allows keys of bf16(code * scale). lse_base: "ln" or "log2". lse, max_logits: True, or an array, to get
-    them. Returns an Attended.
+    q: [T,H,Dqk] float (f64: on the reference engine only) or e4m3 (with q_scale: value = code * q_scale), 1
+    <= H <= 256. cache: smla.Cache, width Dqk, row_f64 only with q of f64. rows: [T,K] i32, holes (-1)
+    anywhere. lengths: [T] i32: rows[t, lengths[t]:] are never read. extra, extra_rows, extra_lengths: a
+    second cache (V4). sink: [H] f32 or f64, a logit that joins the denominator only. softmax_scale, q_scale:
+    numbers, or f32 arrays of one element on the device. value_width: Dv, by default 512 of 576, else Dqk.
+    precision: "exact" (the default) or "rounded", which allows keys of bf16(code * scale). lse_base: "ln" or
+    "log2". out: [T,H,Dv] of q's type by default (bf16 for e4m3); f32, bf16 and f16 for each of them, bf16
+    alone for e4m3, f64 for f64. lse, max_logits: True, or an array, to get them, [T,H] f32 (f64 for f64).
+    Returns an Attended.
     """
     tokens, heads, width = rank(q, "q", 3)
     if out is None:
@@ -122,8 +124,9 @@ def merge(
 ) -> Attended:
     """Joins n partial results of disjoint row lists, then applies the sink once; lse -inf weighs exactly 0.
 
-    partials: [n,T,H,Dv]. lse: [n,T,H] f32. sink: [H] f32. lse_out: True, or [T,H], to get it (without the
-    sink). Returns an Attended.
+    partials: [n,T,H,Dv] float. lse: [n,T,H] f32 (f64 for partials of f64). sink: [H] f32 or f64. out:
+    [T,H,Dv] of their type by default; f32, bf16, f16 (f64 for f64). lse_out: True, or [T,H] of lse's type, to
+    get it (without the sink). Returns an Attended.
     """
     _, *shape = rank(partials, "partials", 4)
     if out is None:

@@ -28,7 +28,7 @@ def write_kv(
 ) -> None:
     """Encodes [head | tail] of token t into row slots[t] of the cache; a slot that is a hole writes nothing.
 
-    head: [T,Dhead] f32, bf16, f16, f64. tail: [T,Dtail], the rope part. slots: [N] i64 or i32, N <= T;
+    head: [T,Dhead] float. tail: [T,Dtail] float, the rope part. slots: [N] i64 or i32, N <= T;
     further tokens are padding. cache: smla.Cache.
     """
     _writes["write_kv"](
@@ -66,8 +66,8 @@ def save_state(
 ) -> None:
     """Row slots[t] of the compressor's state = kv[t] | score[t] + ape[positions[t] % ratio].
 
-    kv, score: [T,W]. ape: [ratio,W] f32. positions: [T] i32 or i64. slots: [N] i64 or i32, N <= T.
-    state: smla.Cache of format state_f32, width 2 W.
+    kv, score: [T,W] f32, bf16, f16. ape: [ratio,W] f32. positions: [T] i32 or i64. slots: [N] i64 or i32,
+    N <= T. state: smla.Cache of format state_f32, width 2 W; state_f64 also takes f64.
     """
     values = {"kv": kv, "score": score, "ape": ape, "positions": positions, "slots": slots, "state": state}
     _save_state(values, kv, context, workspace, stream)
@@ -94,9 +94,10 @@ def compress(
     """A token with (position + 1) % ratio == 0 and a valid slot pools the state rows of its window, norms,
     rotates at the window's first position, and writes one entry to row slots[t] of `cache`.
 
-    state: smla.Cache (state_f32). state_table: [R,MB] i32. request_of_token: [T] i32. positions: [T] i32 or
-    i64. slots: [T]. norm_weight: [D]. frequencies: [n] f64. ratio: 4 overlaps. eps: of the RMS norm. entries:
-    [T,D], optional output: the entries before encoding.
+    state: smla.Cache (state_f32 or state_f64). state_table: [R,MB] i32. request_of_token: [T] i32. positions:
+    [T] i32 or i64. slots: [N] i64 or i32, N <= T. norm_weight: [D] float. frequencies: [n] f64. cache: of
+    keys or of index keys (row_f64: from state_f64). ratio: 4 overlaps. eps: of the RMS norm. entries: [T,D]
+    f32, bf16, f16 (f64 of state_f64), optional output: the entries before encoding.
     """
     values = {
         "ratio": ratio,
@@ -131,8 +132,9 @@ def gather(
     """Copies cached rows to dense rows: request r's tokens [starts[r], starts[r] + n) go to out rows [cu[r],
     cu[r+1]).
 
-    block_table: [R,MB] i32. cu: [R+1] i32. starts: [R] i32, None: 0. out: [N,D], dequantised; rows from cu[R]
-    on stay as they are. raw (index_fp8_132): out takes the e4m3 codes and scales [N] f32 theirs. Returns out.
+    block_table: [R,MB] i32. cu: [R+1] i32. starts: [R] i32, None: 0. out: [N,D] float, dequantised; rows from
+    cu[R] on stay as they are. raw (index_fp8_132): out takes the e4m3 codes and scales [N] f32 theirs.
+    Returns out.
     """
     values = {
         "raw": int(raw),

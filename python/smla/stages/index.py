@@ -45,9 +45,9 @@ def quant_index_q(
 ) -> QuantizedQuery:
     """Quantises index queries and folds their scales into the weights (smla/stages_index.h).
 
-    q: [T,Hi,D]. w: [T,Hi]. factor: Hi^-0.5 * D^-0.5. dtype of q_out: "e4m3", "e2m1", "bf16", "f32", "f64".
-    hadamard: rotate by H_D / sqrt(D) first. amax_floor: 0: 1e-4 (V4); V3.2 uses 1e-10. Returns a
-    QuantizedQuery.
+    q: [T,Hi,D], w: [T,Hi], both float, and both f64 or neither. factor: Hi^-0.5 * D^-0.5. dtype of q_out:
+    "e4m3", "e2m1", "bf16", "f32" ("f64" for f64 only). hadamard: rotate by H_D / sqrt(D) first. amax_floor:
+    0: 1e-4 (V4); V3.2 uses 1e-10. Returns a QuantizedQuery, with w f32 (f64 for f64).
     """
     shape = rank(q, "q", 3)
     kind = parse(dtype) if q_out is None else dtype_of(q_out, "q_out")
@@ -99,10 +99,12 @@ def score(
 ) -> Array:
     """logits[t,j] = key_scale[j] * sum_h w[t,h] * relu(q[t,h] . k[j]) for starts[t] <= j < ends[t].
 
-    q: [T,Hi,D] e4m3, e2m1 (with q_scales [T,Hi,D/32] e8m0), bf16, f32. w: [T,Hi] f32. keys: smla.Cache.
-    block_table: [R,MB] i32 with request_of_token: [T] i32 (paged: column j is token j of the request); None:
-    column j is row j of the keys. starts, ends: [T] i32. columns: N of the result, by default what keys or
-    table can hold. fill: columns outside the window become -inf, else they stay. Returns logits [T,N] f32.
+    q: [T,Hi,D] e4m3, e2m1 (with q_scales [T,Hi,D/32] e8m0), bf16, f32, f64; not f16. w: [T,Hi] f32 (f64 for q
+    of f64), all scales folded in: what quant_index_q returns, or, for queries that are not quantised, the
+    weights times Hi^-0.5 D^-0.5. keys: smla.Cache, row_f64 only with q of f64. block_table: [R,MB] i32 with
+    request_of_token: [T] i32 (paged: column j is token j of the request); None: column j is row j of the
+    keys. starts, ends: [T] i32. columns: N of the result, by default what keys or table can hold. fill:
+    columns outside the window become -inf, else they stay. Returns logits [T,N] f32 (f64 for f64).
     """
     tokens = rank(q, "q", 3)[0]
     if logits is None:
@@ -124,7 +126,9 @@ def score(
 
 
 class Selection(NamedTuple):
-    """indices: [T,k] i32 ascending, then -1. counts: [T] i32. selected: [T,k] f32 scores, or None."""
+    """indices: [T,k] i32 ascending, then -1. counts: [T] i32. selected: [T,k] f32 scores (f64 of f64), or
+    None.
+    """
 
     indices: Any
     counts: Any
@@ -163,7 +167,7 @@ def select(
     """The k best columns of [starts[t], ends[t]) of each row: score descending, ties to the lowest index, NaN
     last.
 
-    scores: [T,N] f32, bf16, f16. starts, ends: [T] i32. ids: [T,N] i32: column j stands for ids[t,j] (< 0:
+    scores: [T,N] float. starts, ends: [T] i32. ids: [T,N] i32: column j stands for ids[t,j] (< 0:
     skipped), and ids are returned. relative: indices count from starts[t]. selected: True, or an array, for
     the scores too. Returns a Selection.
     """

@@ -32,7 +32,8 @@ def norm(
 ) -> Array:
     """x / sqrt(mean(x^2) + eps) * weight over the last dimension ("layer": of x - mean(x), plus bias).
 
-    x: [T,G,D]. weight, bias: [D]. eps: > 0. out: [T,G,D], may be x. Returns out, of x's dtype.
+    x: [T,G,D]. weight, bias: [D]. eps: > 0. out: [T,G,D], may be x, by default of x's dtype. All float, mixed
+    freely. Computed in f32, in f64 if out is f64. Returns out.
     """
     if out is None:
         out = new(x, shape_of(x, "x"), float_of(x))
@@ -63,10 +64,10 @@ def rope(
 ) -> Array:
     """Rotates channels [first, first + 2n) of x by positions[t] * frequencies[i].
 
-    x: [T,G,D]. positions: [T] i32 or i64. frequencies: [n] f64, radians per position of each pair. style:
-    "interleaved" (pairs 2i, 2i+1) or "half" (pairs i, i+n). inverse: by the negative angle. out: [T,G,2n]
-    takes the rotated channels only, [T,G,D] the whole row; x itself: in place. Returns out, by default new,
-    [T,G,D].
+    x: [T,G,D] float. positions: [T] i32 or i64. frequencies: [n] f64, radians per position of each pair.
+    style: "interleaved" (pairs 2i, 2i+1) or "half" (pairs i, i+n). inverse: by the negative angle. out:
+    [T,G,2n] takes the rotated channels only, [T,G,D] the whole row, of any float type; x itself: in place.
+    Returns out, by default new, [T,G,D] of x's dtype.
     """
     return _rotate(_rope, x, positions, frequencies, style, first, inverse, out, context, workspace, stream)
 
@@ -126,9 +127,11 @@ def project(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> Array:
-    """out[t,g,n] = sum_k x[t,g,k] * w[g,n,k]. x: [T,G,K]. w: [G,N,K], any view with a unit stride in one of
-    its last two dimensions. out: [T,G,N], by default of x's dtype or out_dtype. Sums in f32 (f64 if out is
-    f64).
+    """out[t,g,n] = sum_k x[t,g,k] * w[g,n,k].
+
+    x: [T,G,K]. w: [G,N,K], any view with a unit stride in one of its last two dimensions. out: [T,G,N], by
+    default of x's dtype or out_dtype. All float, mixed freely: bf16 queries over f32 weights are multiplied
+    as they are, and only out is rounded. Sums in f32, in f64 if out is f64.
     """
     return _multiply("project", x, w, out, out_dtype, context, workspace, stream)
 

@@ -1,7 +1,7 @@
 """smla's stages as custom operators of PyTorch: for torch.compile, torch.export and CUDA graphs.
 
-smla.torch.attend(q, cache, ...) and its like take what smla.attend takes, but for context, workspace and
-stream, and return the same. They call an operator of torch.ops.smla: attend allocates its outputs, attend_out
+smla.torch.attend(q, cache, ...) and its like take what smla.attend takes, but for workspace and stream, and
+return the same. They call an operator of torch.ops.smla: attend allocates its outputs, attend_out
 writes given ones, rope_ its first argument. To an operator a cache is a tensor and its layout
 (docs/python/torch.md).
 
@@ -16,12 +16,13 @@ from typing import Any, TypeVar, cast
 import torch
 
 from .. import stages as _stages
-from .._dtypes import TORCH as _TORCH
 from .._dtypes import parse as _parse
 from ..cache import Cache as _Cache
+from ..context import Context as _Context
 from ..errors import invalid as _invalid
 from ..tensor import Tensor as _Tensor
 from ._ops import OPERATORS as _OPERATORS
+from ._shapes import DTYPES as _DTYPES
 
 _Stage = TypeVar("_Stage", bound=Callable[..., Any])
 
@@ -30,32 +31,19 @@ def _put_cache(values, name, cache):
     """A smla.Cache as a tensor and its layout."""
     if not isinstance(cache, _Cache):
         raise _invalid(name, type(cache).__name__, "a smla.Cache")
-    data, abi = cache.array, cache.abi
+    data = cache.array
     if not isinstance(data, torch.Tensor):
         raise _invalid(f"{name}.data", type(data).__name__, "a torch.Tensor")
     values[name] = data
-    values[f"{name}_format"] = cache.format.name.lower()
-    values[f"{name}_page_tokens"] = abi.page_tokens
-    # PyTorch may hand on a copy of other strides: what the tensor itself can say is not said twice.
-    by_shape = data.dim() > 1 and data.shape[0] == abi.pages and not abi.row_stride_bytes
-    if not by_shape or abi.page_stride_bytes not in (0, data.stride(0) * data.element_size()):
-        values[f"{name}_pages"] = abi.pages
-        values[f"{name}_page_stride_bytes"] = abi.page_stride_bytes
-        values[f"{name}_row_stride_bytes"] = abi.row_stride_bytes
-    for field in ("width", "page_rows"):
-        if value := getattr(abi, field):
-            values[f"{name}_{field}"] = value
-    if cache._scale is not None:
-        values[f"{name}_scale_device"] = cache._scale
-    elif abi.scale:
-        values[f"{name}_scale"] = abi.scale
+    for field, value in cache.layout.items():
+        values[f"{name}_{field}_device" if isinstance(value, torch.Tensor) else f"{name}_{field}"] = value
 
 
 def _plain(name, view):
     """The tensor under a smla.Tensor, of the dtype that it names; e2m1 stay bytes."""
     if not isinstance(view.array, torch.Tensor):
         raise _invalid(name, type(view.array).__name__, "a torch.Tensor")
-    dtype = getattr(torch, _TORCH[view.dtype])
+    dtype = _DTYPES[view.dtype]
     return view.array if view.array.dtype is dtype else view.array.view(dtype)
 
 
@@ -77,9 +65,13 @@ def _arguments(operator, names, args, kwargs):
         if isinstance(values.get(name), torch.Tensor):
             values[f"{name}_device"] = values.pop(name)
     if values.get("out_dtype") is not None:
-        values["out_dtype"] = getattr(torch, _TORCH[_parse(values["out_dtype"], "out_dtype")])
+        values["out_dtype"] = _DTYPES[_parse(values["out_dtype"], "out_dtype")]
     if not isinstance(values.get("dtype", ""), str):
         values["dtype"] = str(values["dtype"])
+    if (context := values.get("context")) is not None:
+        if not isinstance(context, _Context):
+            raise _invalid("context", type(context).__name__, "a smla.Context")
+        values["context"] = context.id
     for name, value in values.items():
         if type(value) is _Tensor:
             values[name] = _plain(name, value)
@@ -120,7 +112,7 @@ def _wrap(stage: _Stage) -> _Stage:
     parameters = [
         parameter
         for parameter in signature.parameters.values()
-        if parameter.name not in ("context", "workspace", "stream")
+        if parameter.name not in ("workspace", "stream")
     ]
     names = [parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
     allocating = getattr(torch.ops.smla, name)

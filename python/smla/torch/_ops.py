@@ -6,11 +6,11 @@ from torch.autograd import forward_ad
 from .. import stages
 from .._abi import Dtype
 from ..cache import Cache
-from ..context import default_context
+from ..context import context_of, default_context
 from ..errors import InvalidArgument, Unsupported, invalid
 from ..tensor import device_of
 from ..tensor import tensor as view_as
-from ._schema import LAYOUT_FIELDS, expand, name_of, split
+from ._schema import CONTEXT, LAYOUT_FIELDS, expand, name_of, split
 from ._table import TABLE
 
 _BYTES = {"q_out": Dtype.E2M1, "q_scales": Dtype.E8M0, "scales": Dtype.E8M0}
@@ -23,8 +23,9 @@ class Operator:
     def __init__(self, name, entry):
         self.name, self.entry = name, entry
         self.arguments = expand(entry.arguments)
-        self.choices = split(entry.choices)
-        self.choice_names = {name_of(choice) for choice in self.choices}
+        self.arguments.keyword.append(CONTEXT)
+        self.choices = expand(entry.choices)
+        self.choice_names = {name_of(choice) for choice in split(entry.choices)}
         marked = split(entry.outputs)
         self.outputs = [output.rstrip("?+") for output in marked]
         self.returned = sum(not output.endswith("+") for output in marked)
@@ -54,7 +55,9 @@ class Operator:
         if self.name == "copy_pages":
             given.setdefault("source", given["target"])
         _name_bytes(given)
-        self._stage(**given, workspace=_workspace(values[self.first]))
+        number, like = given.pop("context", 0), values[self.first]
+        context = context_of(number) if number else default_context(device_of(like))
+        self._stage(**given, context=context, workspace=_workspace(context, like))
 
 
 def _cache(name, data, layout):
@@ -76,14 +79,14 @@ def _name_bytes(values):
             values[name] = view_as(held, kind, name)
 
 
-def _workspace(like):
+def _workspace(context, like):
     """On a GPU scratch of PyTorch's allocator for this call alone; else the workspace of the thread.
 
     In a CUDA graph such memory is the graph's own, and the graph zeroes its counters. One that is kept would
     be shared by graphs that may run at once, and torch.compile(mode="reduce-overhead") refuses memory that
     outlives its call (torch/_inductor/cudagraph_trees.py, check_memory_pool).
     """
-    return default_context(device_of(like)).workspace(like) if like.is_cuda else None
+    return context.workspace(like) if like.is_cuda else None
 
 
 def _refuse_grad(named):
@@ -164,7 +167,10 @@ def _define_allocating(operator):
         return pack(values, outputs)
 
     returns = "Tensor" if operator.returned == 1 else f"({', '.join(['Tensor'] * operator.returned)})"
-    arguments = operator.arguments._replace(keyword=operator.arguments.keyword + operator.choices)
+    arguments = operator.arguments._replace(
+        positional=operator.arguments.positional + operator.choices.positional,
+        keyword=operator.arguments.keyword + operator.choices.keyword,
+    )
     _define(operator.name, arguments, returns, real, lambda values: pack(values, operator.allocate(values)))
 
 

@@ -3,6 +3,8 @@
 `Cache name` is the memory as a tensor, in place, and what smla.Cache takes besides it, by keyword:
 name_format, name_page_tokens, ... A smla.Cache itself cannot cross a schema. `Scale name` is a number, or
 name_device, an f32 tensor of one element. `Cache?` may be left out, `Cache(a!)` is written.
+
+Every operator takes CONTEXT too.
 """
 
 import re
@@ -31,6 +33,7 @@ LAYOUT_FIELDS = (
     "scale",
     "scale_device",
 )
+CONTEXT = "int context=0"  # the id of a smla.Context; 0: the default one
 _WORD = re.compile(r"(Cache|Scale)(\(\w!\))?(\?)? (\w+)(=None)?")
 
 

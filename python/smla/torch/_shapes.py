@@ -6,9 +6,11 @@ Each function gives one (shape, dtype) per output, None for an output that was n
 import torch
 
 from .._abi import Dtype
-from .._dtypes import TORCH, parse
+from .._arrays.torch import torch_dtype
+from .._dtypes import parse
 from ..errors import invalid
 
+DTYPES = {dtype: torch_dtype(dtype) for dtype in Dtype}
 _FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -47,10 +49,10 @@ def quantized(q, dtype="e4m3", q_out=None, **_):
     tokens, heads, width = _rank(q, "q", 3)
     kind = parse(dtype)
     in_blocks = kind is Dtype.E2M1 if q_out is None else q_out.shape[-1] * 2 == width  # e2m1: two to a byte
-    codes = (tokens, heads, width // 2 if in_blocks else width), getattr(torch, TORCH[kind])
+    codes = (tokens, heads, width // 2 if in_blocks else width), DTYPES[kind]
     return [
         codes,
-        ((tokens, heads, width // 32), torch.float8_e8m0fnu) if in_blocks else None,
+        ((tokens, heads, width // 32), DTYPES[Dtype.E8M0]) if in_blocks else None,
         ((tokens, heads), _sums(q)),
     ]
 

@@ -11,9 +11,9 @@ class Entry(NamedTuple):
     """A stage as operators.
 
     arguments: what all its operators take. outputs: what it computes; `?`: only if asked for, `+`: only into
-    a given tensor. choices: what only the operator takes that allocates the outputs. shapes: of the outputs
-    (_shapes.py). in_place: the first output may be the first argument. result: makes what the function
-    returns of the outputs.
+    a given tensor. choices: what only the operator takes that allocates the outputs, by position before `*`.
+    shapes: of the outputs (_shapes.py). in_place: the first output may be the first argument. result: makes
+    what the function returns of the outputs.
     """
 
     arguments: str
@@ -24,7 +24,7 @@ class Entry(NamedTuple):
     result: Callable[..., Any] = lambda *outputs: outputs[0]
 
 
-_PRODUCT = Entry("Tensor x, Tensor w", "out", "ScalarType? out_dtype=None", _shapes.product)
+_PRODUCT = Entry("Tensor x, Tensor w", "out", "*, ScalarType? out_dtype=None", _shapes.product)
 _ROPE = "Tensor x, Tensor positions, Tensor frequencies, *, str style='interleaved', SymInt first=0"
 _SCORE = (
     "Tensor q, Tensor w, Cache keys, Tensor ends, *, Tensor? starts=None, Tensor? block_table=None, "
@@ -47,22 +47,22 @@ TABLE = {
     "quant_index_q": Entry(
         "Tensor q, Tensor w, *, float factor, bool hadamard=False, float amax_floor=0.0",
         "q_out, scales?, w_out",
-        "str dtype='e4m3'",
+        "*, str dtype='e4m3'",
         _shapes.quantized,
         result=stages.QuantizedQuery,
     ),
-    "score": Entry(_SCORE + ", bool fill=True", "logits", "SymInt? columns=None", _shapes.logits),
+    "score": Entry(_SCORE + ", bool fill=True", "logits", "*, SymInt? columns=None", _shapes.logits),
     "select": Entry(
         "Tensor scores, *, Tensor? starts=None, Tensor? ends=None, Tensor? ids=None, bool relative=False",
         "indices, counts, selected?",
-        "SymInt? k=None, bool selected=False",
+        "SymInt? k=None, *, bool selected=False",
         _shapes.selection,
         result=stages.Selection,
     ),
     "score_select": Entry(
         _SCORE + ", SymInt? columns=None, bool relative=False",
         "indices, counts, selected?",
-        "SymInt? k=None, bool selected=False",
+        "SymInt? k=None, *, bool selected=False",
         _shapes.scored_selection,
         result=stages.Selection,
     ),
@@ -78,14 +78,14 @@ TABLE = {
         "Cache? extra=None, Tensor? extra_rows=None, Tensor? extra_lengths=None, Tensor? sink=None, "
         "Scale q_scale, str precision='default', str lse_base='ln'",
         "out, lse?, max_logits?",
-        "SymInt? value_width=None, ScalarType? out_dtype=None, bool lse=False, bool max_logits=False",
+        "*, SymInt? value_width=None, ScalarType? out_dtype=None, bool lse=False, bool max_logits=False",
         _shapes.attended,
         result=stages.Attended,
     ),
     "merge": Entry(
         "Tensor partials, Tensor lse, *, Tensor? sink=None, str lse_base='ln'",
         "out, lse_out?",
-        "bool lse_out=False",
+        "*, bool lse_out=False",
         _shapes.merged,
         result=lambda out, lse_out: stages.Attended(out, lse_out, None),
     ),

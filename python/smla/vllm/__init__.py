@@ -2,8 +2,8 @@
 
     vllm serve MODEL --attention-backend CUSTOM
 
-takes smla's attention for sparse MLA models (DeepSeek-V3.2, GLM-5.x). Written against the interface recorded
-in tests/python/vllm_interface.json, and tested with classes made from it: not run against vLLM here.
+uses smla's attention for sparse MLA models (DeepSeek-V3.2, GLM-5.x). It is written against the interface that
+tests/python/vllm_interface.json records, and its tests use classes made from that file, not vLLM itself.
 Importing this package needs neither vLLM nor PyTorch. What is supported, and DeepSeek-V4:
 docs/python/vllm.md.
 """
@@ -15,10 +15,9 @@ _logger = logging.getLogger("smla.vllm")
 
 
 def register() -> bool:
-    """Registers smla as vLLM's attention backend CUSTOM; True if it is that now. May be called any number of
-    times.
+    """Registers smla as vLLM's attention backend CUSTOM, and returns whether it is. May be called repeatedly.
 
-    A vLLM without that registry, or a CUSTOM backend of another plug-in, is left as it is, with a warning.
+    If vLLM has no such registry, or another plug-in holds CUSTOM, it warns and changes nothing.
     """
     try:
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend

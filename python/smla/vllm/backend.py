@@ -20,7 +20,7 @@ class SmlaSparseBackend(AttentionBackend):
 
     @staticmethod
     def get_name() -> str:
-        """vLLM looks the name up among its own: the member that register() takes."""
+        """CUSTOM: vLLM looks the name up among those of its registry, and register() takes that one."""
         return "CUSTOM"
 
     @staticmethod
@@ -37,7 +37,7 @@ class SmlaSparseBackend(AttentionBackend):
 
     @staticmethod
     def get_supported_kernel_block_sizes() -> list:
-        """Any: the indexer's cache, which shares the size, decides."""
+        """Any size: the indexer's cache, which has the same one, decides."""
         return [MultipleOf(1)]
 
     @classmethod
@@ -54,15 +54,14 @@ class SmlaSparseBackend(AttentionBackend):
 
     @classmethod
     def supports_compute_capability(cls, capability) -> bool:
-        """sm_80 and later; a device that this build has no kernels for is refused when its context is
-        made.
-        """
+        """sm_80 and later. If this build has no kernels for the device, creating its context is refused."""
         return capability.major >= 8
 
     @classmethod
     def supports_combination(cls, *_args, **_named) -> str | None:
-        """Whatever the versions of vLLM pass (head size, dtypes, block size, flags, capability): the model
-        counts.
+        """Accepts what the versions of vLLM pass: head size, dtypes, block size, flags, capability.
+
+        Only whether the model is sparse matters.
         """
         from vllm.config import get_current_vllm_config
 

@@ -1,7 +1,7 @@
 """DeepSeek-V4's forward_mqa over vLLM's own metadata. Needs vLLM.
 
-vLLM chooses V4's implementation itself, not through its registry of backends: whoever wants this one makes it
-the forward_mqa of the class that is chosen (docs/python/vllm.md).
+vLLM chooses V4's implementation itself, not through its registry of backends. To use this one, assign it as
+the forward_mqa of the class that vLLM chooses (docs/python/vllm.md).
 """
 
 from typing import Any
@@ -19,9 +19,9 @@ def forward_mqa(
 ) -> None:
     """Attention of the step's tokens over their windows and compressed entries; outputs stay rotated.
 
-    layer: DeepseekV4MLAAttention. q: [N,H,512], rotated. output: [N,>=H,512]; heads behind those of q become
-    0. kv and positions are those of the step, written and used by vLLM before. Without metadata: output
-    becomes 0.
+    layer: DeepseekV4MLAAttention. q: [N,H,512], rotated. output: [N,>=H,512]; heads beyond those of q become
+    0. kv and positions are not read: vLLM has written and used them already. Without metadata output becomes
+    0.
     """
     from vllm.forward_context import get_forward_context
 
@@ -46,13 +46,11 @@ def forward_mqa(
 
 
 def _attention(layer, q, output):
-    """A function of a part of the step's tokens, their window rows and lengths, and those of their
-    entries.
-    """
+    """Returns attend(part, rows, lengths, extra_rows, extra_lengths), for parts of the step."""
     heads = q.shape[1]
     output[:, heads:].zero_()
     caches = {"cache": _cache(layer, layer.swa_cache_layer.kv_cache)}
-    if layer.compress_ratio > 1:  # else there is no compressed cache, whatever the layer holds
+    if layer.compress_ratio > 1:  # other layers have no compressed cache, whatever their attributes say
         caches["extra"] = _cache(layer, layer.kv_cache)
     sink = None if layer.attn_sink is None else layer.attn_sink[:heads]
     q_scale = layer._flashinfer_fp8_q_scale if q.dtype is torch.float8_e4m3fn else None
@@ -81,9 +79,9 @@ def _cache(layer, data) -> Cache:
 
 
 def _entry_rows(layer, window, entries, selected, part):
-    """Rows of entries that were selected for a part's tokens, and lengths: all columns, none for padding.
+    """Rows of the entries selected for a part's tokens, and lengths: every column, or none for padding.
 
-    A count would bound the list of a token with gaps too early; holes are skipped, wherever they stand.
+    The number of valid entries would cut a list with gaps short. Attention skips holes anyway.
     """
     rows = stages.map(
         selected[: part.stop - part.start],
@@ -111,7 +109,7 @@ def _prefill_entries(layer, window, entries, part):
 
 
 def _prefill_window(layer, window, part):
-    """Rows and lengths of the window; vLLM makes them for some devices only."""
+    """Rows and lengths of the window, which vLLM computes on some devices only."""
     if window.prefill_swa_indices is not None:
         tokens = part.stop - part.start
         return window.prefill_swa_indices[:tokens], window.prefill_swa_lens[:tokens]

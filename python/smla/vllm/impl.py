@@ -1,7 +1,7 @@
 """One layer's attention. Needs vLLM.
 
-vLLM's layer absorbs the queries, calls do_kv_cache_update and forward_mqa, and projects the attended latents
-up.
+vLLM's layer absorbs the queries, calls do_kv_cache_update and forward_mqa, and up-projects the attended
+latents.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from .. import Backend, Unsupported, stages
 from ..compat.vllm_ops import concat_and_cache_mla, latent_cache
 from .metadata import SmlaSparseMetadata
 
-# vLLM of the first half of 2026 has a base of its own for sparse attention; later ones ask for `is_sparse`.
+# In the first half of 2026 vLLM had a base class for sparse attention; later versions ask for `is_sparse`.
 _Base: Any = getattr(_vllm, "SparseMLAAttentionImpl", None) or _vllm.MLAAttentionImpl
 
 
@@ -24,7 +24,7 @@ def _unsupported(field, got, wanted):
 class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
     """Attention over the positions that the model's indexer selected.
 
-    On a CPU it is smla.Backend; on a GPU the same step by stages: map, attend.
+    On a CPU it calls smla.Backend, on a GPU the stages of the same step: map, attend.
     """
 
     is_sparse = True
@@ -82,7 +82,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         kv_cache_dtype: str,
         k_scale: torch.Tensor,
     ) -> None:
-        """Writes the step's keys; without slots (a profiling run) nothing."""
+        """Writes the step's keys. A profiling run has no slots, and writes nothing."""
         if slot_mapping is not None:
             rope = k_pe.squeeze(1) if k_pe.ndim == 3 else k_pe
             concat_and_cache_mla(kv_c_normed, rope, kv_cache, slot_mapping.flatten(), kv_cache_dtype, k_scale)
@@ -124,7 +124,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         return self._backend.forward(metadata.host, q, q_pe=q_pe, topk_indices=listed, kv_cache=cache)
 
     def _backend_like(self, built, dtype):
-        """The backend that the metadata are of, with this layer's scale and record."""
+        """The backend that the metadata belongs to, with this layer's scale and record."""
         formats = {"fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3"}
         return Backend(
             built.info["name"],
@@ -135,7 +135,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
             nope_dim=self.qk_nope_head_dim,
             v_head_dim=self.v_head_dim,
             topk=self.topk_indices_buffer.shape[1],
-            max_tokens=1,  # of metadata, which this one makes none of
+            max_tokens=1,  # bounds metadata, and this backend builds none
             max_requests=1,
             max_seq_len=1,
             softmax_scale=self.scale,

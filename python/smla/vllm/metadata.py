@@ -1,4 +1,4 @@
-"""What the kernels of a step need to know of its batch, in buffers that never move. Needs vLLM."""
+"""The metadata of a step, in buffers that never move. Needs vLLM."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,14 +8,14 @@ from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadata, Att
 
 from .. import Backend, Metadata, PlanGroup
 
-_WHOLE_LIST = 2**31 - 1  # stages cut it to the width, which may exceed index_topk
+_WHOLE_LIST = 2**31 - 1  # attend bounds it by the width of the list, which may exceed index_topk
 
 
 @dataclass
 class SmlaSparseMetadata(AttentionMetadata):
-    """Of a step of R requests and T tokens, those of graph padding included.
+    """The metadata of a step of R requests and T tokens, with the padding of CUDA graphs.
 
-    Every token goes through forward_mqa, so all count as decodes where vLLM asks for the split.
+    Every token goes through forward_mqa, so all are decodes where vLLM asks how many there are.
     """
 
     num_reqs: int
@@ -28,7 +28,7 @@ class SmlaSparseMetadata(AttentionMetadata):
     req_id_per_token: torch.Tensor  # [T] i32, 0 for padding
     seq_lens: torch.Tensor  # [R] i32
     row_lengths: torch.Tensor  # [T] i32: how many selected positions count, 0 for padding
-    host: Metadata | None  # the step of smla.Backend, on a CPU
+    host: Metadata | None  # of smla.Backend, on a CPU
     block_size: int = 64
     topk_tokens: int = 2048
     num_decodes: int = 0
@@ -37,7 +37,7 @@ class SmlaSparseMetadata(AttentionMetadata):
 
 
 class SmlaSparseMetadataBuilder(AttentionMetadataBuilder[SmlaSparseMetadata]):
-    """Builds on the device without reading anything back; on a CPU also the step of smla.Backend."""
+    """Builds the metadata on the device, and reads nothing back. On a CPU it also builds smla.Backend's."""
 
     _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH
 
@@ -67,7 +67,7 @@ class SmlaSparseMetadataBuilder(AttentionMetadataBuilder[SmlaSparseMetadata]):
             max_tokens=scheduler.max_num_batched_tokens,
             max_requests=scheduler.max_num_seqs,
             max_seq_len=model.max_model_len,
-            softmax_scale=1.0,  # that of a layer is its own
+            softmax_scale=1.0,  # unused: each layer has its own
         )
         return backend.metadata()
 

@@ -7,6 +7,12 @@
 
 namespace smla {
 
+// Candidate::last_resort of the kernels that multiply with vdpbf16ps.
+inline const char* slow_bf16_dots_here(const Env& env) {
+    return env.slow_bf16_dots ? "on this processor bf16 dot products run at a quarter of the rate of f32 ones"
+                              : nullptr;
+}
+
 template <class Op>
 void run_cpu_generic(const typename Op::Args& args, const Env& env) {
     const int64_t tasks = Op::tasks(args);
@@ -19,10 +25,12 @@ void run_cpu_generic(const typename Op::Args& args, const Env& env) {
 
 template <class Op>
 constexpr Candidate<typename Op::Args> cpu_generic(const char* name) {
-    return {.name = name,
-            .refuse = [](const typename Op::Args&, const Env&) { return std::string(); },
-            .workspace = [](const typename Op::Args&, const Env&, size_t) { return kWorkspaceHeader; },
-            .run = run_cpu_generic<Op>};
+    using Args = typename Op::Args;
+    return {.name = name, .plan = [](const Args&, const Env&) {
+                CallPlan<Args> plan;
+                plan.launch = run_cpu_generic<Op>;
+                return plan;
+            }};
 }
 
 }  // namespace smla

@@ -5,20 +5,12 @@
 
 namespace smla {
 
-namespace {
-
 // Stages without a table of their own: the op's loops, spread over the threads.
-template <Stage S>
-struct CpuTable {
-    static constexpr Candidate<ArgsOf<S>> rows[] = {cpu_generic<OpOf<S>>("cpu_generic")};
-};
-
-}  // namespace
-
-#define SMLA_GENERIC_TABLE(name, args)                               \
-    template <>                                                      \
-    std::span<const Candidate<args>> cpu_candidates<Stage::name>() { \
-        return CpuTable<Stage::name>::rows;                          \
+#define SMLA_GENERIC_TABLE(name, args)                                                                    \
+    template <>                                                                                           \
+    std::span<const Candidate<args>> cpu_candidates<Stage::name>() {                                      \
+        static constexpr Candidate<args> rows[] = {cpu_generic<OpOf<Stage::name>>("cpu_generic_" #name)}; \
+        return rows;                                                                                      \
     }
 SMLA_GENERIC_TABLE(norm, smla_norm_args)
 SMLA_GENERIC_TABLE(rope, smla_rope_args)

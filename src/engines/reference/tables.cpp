@@ -9,9 +9,14 @@ namespace {
 template <class Op>
 constexpr Candidate<typename Op::Args> kReference = {
     .name = "reference",
-    .refuse = [](const typename Op::Args&, const Env&) { return std::string(); },
-    .workspace = [](const typename Op::Args&, const Env&, size_t) { return kWorkspaceHeader; },
-    .run = [](const typename Op::Args& args, const Env&) { Op::reference(args, 0, Op::tasks(args)); },
+    .plan =
+        [](const typename Op::Args&, const Env&) {
+            CallPlan<typename Op::Args> plan;
+            plan.launch = [](const typename Op::Args& args, const Env&) {
+                Op::reference(args, 0, Op::tasks(args));
+            };
+            return plan;
+        },
 };
 
 }  // namespace

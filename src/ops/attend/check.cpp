@@ -6,16 +6,25 @@ namespace smla {
 
 namespace {
 
-void check_source(const char* name, const smla_attend_source& source, int64_t tokens, int64_t width,
-                  bool f64) {
-    const std::string prefix = text("args.", name);
-    check_cache((prefix + ".cache").c_str(), source.cache, kKvFormats);
+// What the table cannot say of a source: its rows are as wide as q, and in double only where q is.
+void check_source(const char* name, const smla_attend_source& source, int64_t width, bool f64) {
+    if (source.cache.format == SMLA_FORMAT_NONE) return;
     const CacheView view(source.cache);
-    SMLA_CHECK(view.width == width, prefix + ".cache.width", view.width, text("the width of q: ", width));
-    SMLA_CHECK(source.cache.format != SMLA_ROW_F64 || f64, prefix + ".cache.format", "row_f64",
+    SMLA_CHECK(view.width == width, text("args.", name, ".cache.width"), view.width,
+               text("the width of q: ", width));
+    SMLA_CHECK(source.cache.format != SMLA_ROW_F64 || f64, text("args.", name, ".cache.format"), "row_f64",
                "f64 q with an f64 cache");
-    check_tensor((prefix + ".rows").c_str(), source.rows, kInt32, {tokens, kAny});
-    check_optional((prefix + ".lengths").c_str(), source.lengths, kInt32, {tokens});
+}
+
+// Said before other fields' shapes, which follow from these.
+void check_limits(const smla_attend_args& args) {
+    if (args.q.ndim != 3 || args.out.ndim != 3) return;
+    const int64_t heads = args.q.shape[1], width = args.q.shape[2];
+    SMLA_CHECK(heads >= 1 && heads <= kMaxHeads, "args.q.shape[1]", heads,
+               text("1 to ", kMaxHeads, " heads"));
+    SMLA_CHECK(width >= 1 && width <= 1024, "args.q.shape[2]", width, "1 to 1024");
+    SMLA_CHECK(args.out.shape[2] >= 1 && args.out.shape[2] <= width, "args.out.shape[2]", args.out.shape[2],
+               text("1 to ", width, ": V is the first values of the K row"));
 }
 
 // As f32: what kernels multiply with.
@@ -27,19 +36,38 @@ void check_scale(const char* field, double scale, const float* override_scale) {
 
 }  // namespace
 
+template <>
+std::span<const StageField> fields_of<smla_attend_args>() {
+    using namespace fields;
+    using Args = smla_attend_args;
+    static constexpr StageField table[] = {
+        scalar(SMLA_FIELD(softmax_scale_device)),
+        scalar(SMLA_FIELD(q_scale_device)),
+        in(SMLA_FIELD(q), kFloats | dtype_bit(SMLA_E4M3), "T H Dqk").rows(),
+        cache(SMLA_FIELD(primary.cache), kKvFormats).optional(),
+        in(SMLA_FIELD(primary.rows), kInt32, "T K").with(offsetof(Args, primary.cache)),
+        in(SMLA_FIELD(primary.lengths), kInt32, "T").optional().with(offsetof(Args, primary.cache)),
+        cache(SMLA_FIELD(extra.cache), kKvFormats).optional(),
+        in(SMLA_FIELD(extra.rows), kInt32, "T Kx").with(offsetof(Args, extra.cache)),
+        in(SMLA_FIELD(extra.lengths), kInt32, "T").optional().with(offsetof(Args, extra.cache)),
+        out(SMLA_FIELD(out), kFloats, "T H Dv").rows().as_double_as(offsetof(Args, q)),
+        in(SMLA_FIELD(sink), kFloat32Or64, "H").optional(),
+        out(SMLA_FIELD(lse), kFloat32Or64, "T H").optional().as_double_as(offsetof(Args, q)),
+        out(SMLA_FIELD(max_logits), kFloat32Or64, "T H").optional().as_double_as(offsetof(Args, q)),
+    };
+    return table;
+}
+
 void AttendOp::check(const Args& args) {
     SMLA_CHECK(args.precision >= 0 && args.precision <= SMLA_PRECISION_ROUNDED, "args.precision",
                args.precision, "default (0), exact (1) or rounded (2)");
     SMLA_CHECK(args.lse_base == SMLA_LSE_LN || args.lse_base == SMLA_LSE_LOG2, "args.lse_base", args.lse_base,
                "ln (0) or log2 (1)");
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
-    check_tensor("args.q", args.q, kFloats | dtype_bit(SMLA_E4M3), {kAny, kAny, kAny});
-    check_rows("args.q", args.q);
-    const int64_t tokens = args.q.shape[0], heads = args.q.shape[1], width = args.q.shape[2];
+    check_limits(args);
+    check_fields(args);
+    const int64_t width = args.q.shape[2];
     const bool f64 = args.q.dtype == SMLA_F64, fp8 = args.q.dtype == SMLA_E4M3;
-    SMLA_CHECK(heads >= 1 && heads <= kMaxHeads, "args.q.shape[1]", heads,
-               text("1 to ", kMaxHeads, " heads"));
-    SMLA_CHECK(width >= 1 && width <= 1024, "args.q.shape[2]", width, "1 to 1024");
     check_scale("args.softmax_scale", args.softmax_scale, args.softmax_scale_device);
     if (fp8) check_scale("args.q_scale", args.q_scale, args.q_scale_device);
     else
@@ -48,22 +76,10 @@ void AttendOp::check(const Args& args) {
 
     SMLA_CHECK(args.primary.cache.format != SMLA_FORMAT_NONE || args.extra.cache.format != SMLA_FORMAT_NONE,
                "args.primary.cache.format", "none", "at least one source");
-    if (args.primary.cache.format != SMLA_FORMAT_NONE)
-        check_source("primary", args.primary, tokens, width, f64);
-    if (args.extra.cache.format != SMLA_FORMAT_NONE) check_source("extra", args.extra, tokens, width, f64);
+    check_source("primary", args.primary, width, f64);
+    check_source("extra", args.extra, width, f64);
 
-    const uint32_t out_types = f64   ? dtype_bit(SMLA_F64)
-                               : fp8 ? dtype_bit(SMLA_BF16)
-                                     : dtypes(SMLA_F32, SMLA_BF16, SMLA_F16);
-    const uint32_t stat_types = f64 ? dtype_bit(SMLA_F64) : dtype_bit(SMLA_F32);
-    check_tensor("args.out", args.out, out_types, {tokens, heads, kAny});
-    check_rows("args.out", args.out);
-    SMLA_CHECK(args.out.shape[2] >= 1 && args.out.shape[2] <= width, "args.out.shape[2]", args.out.shape[2],
-               text("1 to ", width, ": V is the first values of the K row"));
-    check_apart("args.out", args.out);
-    check_optional("args.sink", args.sink, kFloat32Or64, {heads});
-    check_optional_output("args.lse", args.lse, stat_types, {tokens, heads});
-    check_optional_output("args.max_logits", args.max_logits, stat_types, {tokens, heads});
+    if (fp8) check_dtype("args.out", args.out, dtype_bit(SMLA_BF16));
 }
 
 int64_t max_rows_per_token(const smla_attend_args& args) {

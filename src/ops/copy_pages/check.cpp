@@ -2,11 +2,21 @@
 
 namespace smla {
 
+template <>
+std::span<const StageField> fields_of<smla_copy_pages_args>() {
+    using namespace fields;
+    using Args = smla_copy_pages_args;
+    static constexpr StageField table[] = {
+        cache(SMLA_FIELD(source), kKvFormats | kIndexFormats | kStateFormats),
+        cache(SMLA_FIELD(target), kKvFormats | kIndexFormats | kStateFormats),
+        in(SMLA_FIELD(pairs), kInt32, "N 2"),
+    };
+    return table;
+}
+
 void CopyPagesOp::check(const Args& args) {
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
-    constexpr uint32_t any = kKvFormats | kIndexFormats | kStateFormats;
-    check_cache("args.source", args.source, any);
-    check_cache("args.target", args.target, any);
+    check_fields(args);
     const CacheView source(args.source), target(args.target);
     SMLA_CHECK(target.format == source.format, "args.target.format", target.format->name,
                text("the format of source: ", source.format->name));
@@ -19,7 +29,6 @@ void CopyPagesOp::check(const Args& args) {
     SMLA_CHECK(source.format->scale != ScaleKind::per_tensor || !host_scales || source.scale == target.scale,
                "args.target.scale", double(target.scale),
                text("the scale of source: ", double(source.scale)));
-    check_tensor("args.pairs", args.pairs, kInt32, {kAny, 2});
 }
 
 }  // namespace smla

@@ -2,24 +2,29 @@
 
 namespace smla {
 
+template <>
+std::span<const StageField> fields_of<smla_gather_args>() {
+    using namespace fields;
+    using Args = smla_gather_args;
+    static constexpr StageField table[] = {
+        cache(SMLA_FIELD(cache), kKvFormats | kIndexFormats, "D"),
+        in(SMLA_FIELD(block_table), kInt32, "R MB"),
+        in(SMLA_FIELD(starts), kInt32, "R").optional(),
+        in(SMLA_FIELD(cu), kInt32, "R+1"),
+        out(SMLA_FIELD(out), kFloats | dtype_bit(SMLA_E4M3), "N D"),
+        out(SMLA_FIELD(scales), dtype_bit(SMLA_F32), "N").exactly_if(offsetof(Args, out), SMLA_E4M3),
+    };
+    return table;
+}
+
 void GatherOp::check(const Args& args) {
     SMLA_CHECK(args.raw == 0 || args.raw == 1, "args.raw", args.raw, "0 or 1");
-    check_cache("args.cache", args.cache,
-                args.raw ? formats(SMLA_INDEX_FP8_132) : kKvFormats | kIndexFormats);
-    const int64_t width = CacheView(args.cache).width;
-    check_tensor("args.block_table", args.block_table, kInt32, {kAny, kAny});
-    const int64_t requests = args.block_table.shape[0];
-    check_optional("args.starts", args.starts, kInt32, {requests});
-    check_tensor("args.cu", args.cu, kInt32, {requests + 1});
-    check_tensor("args.out", args.out, args.raw ? dtypes(SMLA_E4M3) : kFloats, {kAny, width});
     if (args.raw) {
-        check_rows("args.out", args.out);
-        check_output("args.scales", args.scales, dtypes(SMLA_F32), {args.out.shape[0]});
-    } else {
-        SMLA_CHECK(!present(args.scales), "args.scales", describe(args.scales),
-                   "absent: only raw rows have scales");
+        check_format("args.cache", args.cache, formats(SMLA_INDEX_FP8_132));
+        if (args.out.ndim == 2) check_rows("args.out", args.out);  // before the table lays it to an outer one
     }
-    check_apart("args.out", args.out);
+    if (present(args.out)) check_dtype("args.out", args.out, args.raw ? dtype_bit(SMLA_E4M3) : kFloats);
+    check_fields(args);
 }
 
 }  // namespace smla

@@ -2,17 +2,26 @@
 
 namespace smla {
 
+template <>
+std::span<const StageField> fields_of<smla_map_args>() {
+    using namespace fields;
+    using Args = smla_map_args;
+    static constexpr StageField table[] = {
+        in(SMLA_FIELD(positions), kInt32, "T K"),
+        in(SMLA_FIELD(request_of_token), kInt32, "T"),
+        in(SMLA_FIELD(block_table), kInt32, "R MB"),
+        out(SMLA_FIELD(rows), kInt32, "T K").or_in_place_of(offsetof(Args, positions)),
+        out(SMLA_FIELD(counts), kInt32, "T").optional(),
+    };
+    return table;
+}
+
 void MapOp::check(const Args& args) {
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
     SMLA_CHECK(args.page_tokens >= 1, "args.page_tokens", args.page_tokens, "1 or more");
     SMLA_CHECK(args.page_rows == 0 || args.page_rows >= args.page_tokens, "args.page_rows", args.page_rows,
                text("0, or at least page_tokens (", args.page_tokens, ")"));
-    check_tensor("args.positions", args.positions, kInt32, {kAny, kAny});
-    const int64_t tokens = args.positions.shape[0], columns = args.positions.shape[1];
-    check_tensor("args.request_of_token", args.request_of_token, kInt32, {tokens});
-    check_tensor("args.block_table", args.block_table, kInt32, {kAny, kAny});
-    check_output("args.rows", args.rows, kInt32, {tokens, columns});
-    check_optional_output("args.counts", args.counts, kInt32, {tokens});
+    check_fields(args);
 }
 
 BlockTable block_table_of(const Tensor& table, int64_t page_tokens, int64_t page_rows) {

@@ -2,19 +2,24 @@
 
 namespace smla {
 
+template <>
+std::span<const StageField> fields_of<smla_merge_args>() {
+    using namespace fields;
+    using Args = smla_merge_args;
+    static constexpr StageField table[] = {
+        in(SMLA_FIELD(partials), kFloats, "n T H Dv"),
+        in(SMLA_FIELD(lse), kFloat32Or64, "n T H").as_double_as(offsetof(Args, partials)),
+        in(SMLA_FIELD(sink), kFloat32Or64, "H").optional(),
+        out(SMLA_FIELD(out), kFloats, "T H Dv").as_double_as(offsetof(Args, partials)),
+        out(SMLA_FIELD(lse_out), kFloat32Or64, "T H").optional().as_double_as(offsetof(Args, partials)),
+    };
+    return table;
+}
+
 void MergeOp::check(const Args& args) {
     SMLA_CHECK(args.lse_base == SMLA_LSE_LN || args.lse_base == SMLA_LSE_LOG2, "args.lse_base", args.lse_base,
                "ln (0) or log2 (1)");
-    check_tensor("args.partials", args.partials, kFloats, {kAny, kAny, kAny, kAny});
-    const int64_t parts = args.partials.shape[0], tokens = args.partials.shape[1],
-                  heads = args.partials.shape[2], width = args.partials.shape[3];
-    const bool f64 = args.partials.dtype == SMLA_F64;
-    const uint32_t stat_types = f64 ? dtype_bit(SMLA_F64) : dtype_bit(SMLA_F32);
-    const uint32_t out_types = f64 ? dtype_bit(SMLA_F64) : dtypes(SMLA_F32, SMLA_BF16, SMLA_F16);
-    check_tensor("args.lse", args.lse, stat_types, {parts, tokens, heads});
-    check_optional("args.sink", args.sink, kFloat32Or64, {heads});
-    check_output("args.out", args.out, out_types, {tokens, heads, width});
-    check_optional_output("args.lse_out", args.lse_out, stat_types, {tokens, heads});
+    check_fields(args);
 }
 
 }  // namespace smla

@@ -5,16 +5,25 @@
 
 namespace smla {
 
+template <>
+std::span<const StageField> fields_of<smla_norm_args>() {
+    using namespace fields;
+    using Args = smla_norm_args;
+    static constexpr StageField table[] = {
+        in(SMLA_FIELD(x), kFloats, "T G D"),
+        in(SMLA_FIELD(weight), kFloats, "D").optional(),
+        in(SMLA_FIELD(bias), kFloats, "D").optional(),
+        out(SMLA_FIELD(out), kFloats, "T G D").or_in_place_of(offsetof(Args, x)),
+    };
+    return table;
+}
+
 void NormOp::check(const Args& args) {
     SMLA_CHECK(args.kind == SMLA_NORM_RMS || args.kind == SMLA_NORM_LAYER, "args.kind", args.kind,
                "rms (0) or layer (1)");
     SMLA_CHECK(args.eps > 0 && std::isfinite(args.eps), "args.eps", args.eps, "a finite number above 0");
-    check_tensor("args.x", args.x, kFloats, {kAny, kAny, kAny});
-    const int64_t tokens = args.x.shape[0], groups = args.x.shape[1], width = args.x.shape[2];
-    check_optional("args.weight", args.weight, kFloats, {width});
-    if (check_optional("args.bias", args.bias, kFloats, {width}))
-        SMLA_CHECK(args.kind == SMLA_NORM_LAYER, "args.bias", "present", "absent for rms");
-    check_output("args.out", args.out, kFloats, {tokens, groups, width});
+    check_fields(args);
+    SMLA_CHECK(!present(args.bias) || args.kind == SMLA_NORM_LAYER, "args.bias", "present", "absent for rms");
 }
 
 namespace {

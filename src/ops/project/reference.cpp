@@ -5,17 +5,25 @@
 
 namespace smla {
 
+template <>
+std::span<const StageField> fields_of<smla_project_args>() {
+    using namespace fields;
+    using Args = smla_project_args;
+    static constexpr StageField table[] = {
+        in(SMLA_FIELD(x), kFloats, "T G K").rows(),
+        in(SMLA_FIELD(w), kFloats, "G N K"),
+        out(SMLA_FIELD(out), kFloats, "T G N").rows(),
+    };
+    return table;
+}
+
 void ProjectOp::check(const Args& args) {
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
-    check_tensor("args.x", args.x, kFloats, {kAny, kAny, kAny});
-    check_rows("args.x", args.x);
-    const int64_t tokens = args.x.shape[0], groups = args.x.shape[1], inner = args.x.shape[2];
-    check_tensor("args.w", args.w, kFloats, {groups, kAny, inner});
-    SMLA_CHECK(
-        args.w.stride_elems[1] == 1 || args.w.stride_elems[2] == 1 || inner <= 1 || args.w.shape[1] <= 1,
-        "args.w.stride_elems", text(args.w.stride_elems[1], ", ", args.w.stride_elems[2]),
-        "1 in one of the last two dimensions");
-    check_output_rows("args.out", args.out, kFloats, {tokens, groups, args.w.shape[1]});
+    check_fields(args);
+    SMLA_CHECK(args.w.stride_elems[1] == 1 || args.w.stride_elems[2] == 1 || args.w.shape[2] <= 1 ||
+                   args.w.shape[1] <= 1,
+               "args.w.stride_elems", text(args.w.stride_elems[1], ", ", args.w.stride_elems[2]),
+               "1 in one of the last two dimensions");
 }
 
 namespace {

@@ -5,34 +5,44 @@
 
 namespace smla {
 
+template <>
+std::span<const StageField> fields_of<smla_quant_index_q_args>() {
+    using namespace fields;
+    using Args = smla_quant_index_q_args;
+    static constexpr StageField table[] = {
+        in(SMLA_FIELD(q), kFloats, "T Hi D").rows(),
+        in(SMLA_FIELD(w), kFloats, "T Hi").as_double_as(offsetof(Args, q)),
+        out(SMLA_FIELD(q_out), kFloats | dtypes(SMLA_E4M3, SMLA_E2M1), "T Hi D").rows(),
+        out(SMLA_FIELD(scales), dtype_bit(SMLA_E8M0), "T Hi D/32")
+            .rows()
+            .exactly_if(offsetof(Args, q_out), SMLA_E2M1),
+        out(SMLA_FIELD(w_out), kFloat32Or64, "T Hi")
+            .as_double_as(offsetof(Args, q))
+            .or_in_place_of(offsetof(Args, w)),
+    };
+    return table;
+}
+
 void QuantIndexQOp::check(const Args& args) {
     SMLA_CHECK(args.hadamard == 0 || args.hadamard == 1, "args.hadamard", args.hadamard, "0 or 1");
     SMLA_CHECK(args.amax_floor >= 0 && std::isfinite(args.amax_floor), "args.amax_floor", args.amax_floor,
                "0 (the default, 1e-4) or a finite number above 0");
     SMLA_CHECK(args.factor > 0 && std::isfinite(args.factor), "args.factor", args.factor,
                "a finite number above 0: Hi^-0.5 * D^-0.5");
-    check_tensor("args.q", args.q, kFloats, {kAny, kAny, kAny});
-    check_rows("args.q", args.q);
-    const int64_t tokens = args.q.shape[0], heads = args.q.shape[1], width = args.q.shape[2];
+    check_fields(args);
+    const int64_t width = args.q.shape[2];
     const bool f64 = args.q.dtype == SMLA_F64;
     SMLA_CHECK(width >= 1, "args.q.shape[2]", width, "1 or more");
     if (args.hadamard)
         SMLA_CHECK(is_power_of_two(width), "args.q.shape[2]", width,
                    "a power of two, for the Hadamard rotation");
-    check_tensor("args.w", args.w, kFloats, {tokens, heads});
-    SMLA_CHECK((args.w.dtype == SMLA_F64) == f64, "args.w.dtype", dtype_name(args.w.dtype),
-               text("f64 with f64, else no f64; q is ", dtype_name(args.q.dtype)));
     const uint32_t plain = f64 ? dtype_bit(SMLA_F64) : dtypes(SMLA_F32, SMLA_BF16);
-    check_output_rows("args.q_out", args.q_out, plain | dtypes(SMLA_E4M3, SMLA_E2M1), {tokens, heads, width});
+    check_dtype("args.q_out", args.q_out, plain | dtypes(SMLA_E4M3, SMLA_E2M1));
     if (args.q_out.dtype == SMLA_E2M1) {
         SMLA_CHECK(width % 32 == 0, "args.q.shape[2]", width,
                    "a multiple of 32: one e8m0 scale per 32 values");
         check_even_strides("args.q_out", args.q_out);
-        check_output_rows("args.scales", args.scales, dtype_bit(SMLA_E8M0), {tokens, heads, width / 32});
-    } else {
-        SMLA_CHECK(!present(args.scales), "args.scales", "present", "absent unless q_out is e2m1");
     }
-    check_output("args.w_out", args.w_out, f64 ? dtype_bit(SMLA_F64) : dtype_bit(SMLA_F32), {tokens, heads});
 }
 
 void check_even_strides(const char* field, const Tensor& tensor) {

@@ -3,22 +3,29 @@
 
 namespace smla {
 
+template <>
+std::span<const StageField> fields_of<smla_rope_args>() {
+    using namespace fields;
+    using Args = smla_rope_args;
+    static constexpr StageField table[] = {
+        in(SMLA_FIELD(x), kFloats, "T G D").rows(),
+        in(SMLA_FIELD(positions), kInts, "T"),
+        in(SMLA_FIELD(frequencies), dtype_bit(SMLA_F64), "n").rows(),
+        out(SMLA_FIELD(out), kFloats, "T G *").rows().optional().or_in_place_of(offsetof(Args, x)),
+    };
+    return table;
+}
+
 void RopeOp::check(const Args& args) {
     SMLA_CHECK(args.style == SMLA_ROPE_INTERLEAVED || args.style == SMLA_ROPE_HALF, "args.style", args.style,
                "interleaved (0) or half (1)");
     SMLA_CHECK(args.inverse == 0 || args.inverse == 1, "args.inverse", args.inverse, "0 or 1");
-    check_tensor("args.x", args.x, kFloats, {kAny, kAny, kAny});
-    check_rows("args.x", args.x);
-    if (!present(args.out)) check_apart("args.x", args.x);  // in place
-    check_tensor("args.positions", args.positions, kInts, {args.x.shape[0]});
-    check_tensor("args.frequencies", args.frequencies, dtype_bit(SMLA_F64), {kAny});
-    check_rows("args.frequencies", args.frequencies);
+    check_fields(args);
     const int64_t rotated = 2 * args.frequencies.shape[0];
     SMLA_CHECK(
         args.first >= 0 && args.first + rotated <= args.x.shape[2], "args.first", args.first,
         text("0 to ", args.x.shape[2] - rotated, ": ", rotated, " of ", args.x.shape[2], " channels rotate"));
-    if (!check_optional_output_rows("args.out", args.out, kFloats, {args.x.shape[0], args.x.shape[1], kAny}))
-        return;
+    if (!present(args.out)) return check_apart("args.x", args.x);  // in place
     SMLA_CHECK(args.out.shape[2] == rotated || args.out.shape[2] == args.x.shape[2], "args.out.shape[2]",
                args.out.shape[2],
                text(rotated, " (the rotated channels) or ", args.x.shape[2], " (whole rows)"));

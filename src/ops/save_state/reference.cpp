@@ -4,18 +4,28 @@
 
 namespace smla {
 
+template <>
+std::span<const StageField> fields_of<smla_save_state_args>() {
+    using namespace fields;
+    using Args = smla_save_state_args;
+    static constexpr StageField table[] = {
+        cache(SMLA_FIELD(state), kStateFormats), in(SMLA_FIELD(kv), kFloats, "T W"),
+        in(SMLA_FIELD(score), kFloats, "T W"),   in(SMLA_FIELD(ape), kFloat32Or64, "ratio W"),
+        in(SMLA_FIELD(positions), kInts, "T"),   in(SMLA_FIELD(slots), kInts, "N"),
+    };
+    return table;
+}
+
 void SaveStateOp::check(const Args& args) {
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
-    check_cache("args.state", args.state, kStateFormats);
+    check_fields(args);
     const bool f64 = args.state.format == SMLA_STATE_F64;
     const uint32_t inputs = f64 ? kFloats : kFloats & ~dtype_bit(SMLA_F64);
-    check_tensor("args.kv", args.kv, inputs, {kAny, kAny});
+    check_dtype("args.kv", args.kv, inputs);
+    check_dtype("args.score", args.score, inputs);
+    check_dtype("args.ape", args.ape, f64 ? kFloat32Or64 : dtype_bit(SMLA_F32));
     const int64_t tokens = args.kv.shape[0], width = args.kv.shape[1];
-    check_tensor("args.score", args.score, inputs, {tokens, width});
-    check_tensor("args.ape", args.ape, f64 ? kFloat32Or64 : dtype_bit(SMLA_F32), {kAny, width});
     SMLA_CHECK(args.ape.shape[0] >= 1, "args.ape.shape[0]", args.ape.shape[0], "the ratio, 1 or more");
-    check_tensor("args.positions", args.positions, kInts, {tokens});
-    check_tensor("args.slots", args.slots, kInts, {kAny});
     SMLA_CHECK(args.slots.shape[0] <= tokens, "args.slots.shape[0]", args.slots.shape[0],
                text("at most ", tokens, ", the tokens of kv"));
     SMLA_CHECK(args.state.width == 2 * width, "args.state.width", args.state.width,

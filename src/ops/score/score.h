@@ -1,7 +1,7 @@
 // score: what it means (reference.cpp) and what it accepts. See include/smla/stages_index.h.
 #pragma once
 
-#include "formats/format.h"
+#include "ops/field.h"
 
 #include <smla/stages_index.h>
 
@@ -18,8 +18,27 @@ struct ScoreOp {
     static void reference(const Args& args, int64_t begin, int64_t end);
 };
 
-// Everything but `logits`, which score_select does without.
-void check_score_inputs(const smla_score_args& args);
+// score_select has the same fields within its own.
+constexpr std::array<StageField, 9> kScoreFields = [] {
+    using namespace fields;
+    using Args = smla_score_args;
+    return std::array<StageField, 9>{
+        in(SMLA_FIELD(q), dtypes(SMLA_F64, SMLA_F32, SMLA_BF16, SMLA_E4M3, SMLA_E2M1), "T Hi D").rows(),
+        in(SMLA_FIELD(q_scales), dtype_bit(SMLA_E8M0), "T Hi D/32")
+            .rows()
+            .exactly_if(offsetof(Args, q), SMLA_E2M1),
+        in(SMLA_FIELD(w), kFloat32Or64, "T Hi").as_double_as(offsetof(Args, q)),
+        cache(SMLA_FIELD(keys), kIndexFormats),
+        in(SMLA_FIELD(block_table), kInt32, "R MB").optional(),
+        in(SMLA_FIELD(request_of_token), kInt32, "T").exactly_if(offsetof(Args, block_table)),
+        in(SMLA_FIELD(starts), kInt32, "T").optional(),
+        in(SMLA_FIELD(ends), kInt32, "T"),
+        out(SMLA_FIELD(logits), kFloat32Or64, "T N").rows().as_double_as(offsetof(Args, q)),
+    };
+}();
+// The rules between fields, but for `logits`, which
+// score_select does without. `prefix`: "args" or "args.score".
+void check_score_rules(const char* prefix, const smla_score_args& args);
 
 // Columns [begin, end) of one token; empty: begin == end.
 struct ColumnWindow {

@@ -8,21 +8,27 @@
 
 namespace smla {
 
-namespace {
-// The check of one of the two stages: what it calls args.q is args.score.q here.
-template <class Check>
-void check_part(const char* part, const Check& check) {
-    try {
-        check();
-    } catch (const Error& error) {
-        fail(error.status, part + error.field.substr(sizeof "args" - 1), error.got, error.wanted);
-    }
+template <>
+std::span<const StageField> fields_of<smla_score_select_args>() {
+    // Those of the two stages. What lies between them (logits, scores, their windows) is absent.
+    static constexpr auto table = [] {
+        using Args = smla_score_select_args;
+        std::array<StageField, kScoreFields.size() + kSelectFields.size()> all{};
+        size_t n = 0;
+        for (const StageField& field : kScoreFields) all[n++] = field.inside("score.", offsetof(Args, score));
+        for (const StageField& field : kSelectFields)
+            all[n++] = field.inside("select.", offsetof(Args, select));
+        for (StageField& field : all) {
+            const std::string_view name = field.name.member();
+            if (name == "score.logits" || name == "select.scores") field = field.optional();
+        }
+        return all;
+    }();
+    return table;
 }
-}  // namespace
 
 void ScoreSelectOp::check(const Args& args) {
     SMLA_CHECK(args.columns >= 0, "args.columns", args.columns, "0 or more");
-    check_part("args.score", [&] { check_score_inputs(args.score); });
     SMLA_CHECK(!present(args.score.logits), "args.score.logits", "present",
                "absent: logits are never stored whole");
     const struct {
@@ -35,9 +41,9 @@ void ScoreSelectOp::check(const Args& args) {
     for (const auto& each : absent)
         SMLA_CHECK(!present(each.tensor), each.field, "present",
                    "absent: the scores and windows are those of args.score");
-    check_part("args.select", [&] {
-        check_select_outputs(args.select, args.score.q.shape[0], args.score.q.dtype == SMLA_F64);
-    });
+    check_fields(args);
+    check_score_rules("args.score", args.score);
+    check_select_rules("args.select", args.select, args.score.q.dtype == SMLA_F64);
 }
 
 namespace {

@@ -1,7 +1,7 @@
 // score_select: what it means (reference.cpp) and what it accepts. See include/smla/stages_index.h.
 #pragma once
 
-#include "formats/format.h"
+#include "ops/field.h"
 
 #include <smla/stages_index.h>
 

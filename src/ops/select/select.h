@@ -1,7 +1,7 @@
 // select: what it means (reference.cpp) and what it accepts. See include/smla/stages_index.h.
 #pragma once
 
-#include "formats/format.h"
+#include "ops/field.h"
 
 #include <smla/stages_index.h>
 
@@ -14,8 +14,22 @@ struct SelectOp {
     static void reference(const Args& args, int64_t begin, int64_t end);
 };
 
-// The outputs alone, which score_select has too.
-void check_select_outputs(const smla_select_args& args, int64_t tokens, bool f64);
+// score_select has the same fields within its own.
+constexpr std::array<StageField, 7> kSelectFields = [] {
+    using namespace fields;
+    using Args = smla_select_args;
+    return std::array<StageField, 7>{
+        in(SMLA_FIELD(scores), kFloats, "T N").rows(),
+        out(SMLA_FIELD(indices), kInt32, "T k").rows(),
+        out(SMLA_FIELD(selected), kFloat32Or64, "T k").rows().optional(),
+        out(SMLA_FIELD(counts), kInt32, "T").optional(),
+        in(SMLA_FIELD(ids), kInt32, "T N").rows().optional(),
+        in(SMLA_FIELD(starts), kInt32, "T").optional(),
+        in(SMLA_FIELD(ends), kInt32, "T").optional(),
+    };
+}();
+// The rules between the fields that score_select has too. `prefix`: "args" or "args.select".
+void check_select_rules(const char* prefix, const smla_select_args& args, bool f64);
 
 // Writes row t of the outputs: `count` winners, ascending, then -1 and -inf. `base` is subtracted from each
 // index.

@@ -3,18 +3,28 @@
 
 namespace smla {
 
+template <>
+std::span<const StageField> fields_of<smla_write_args>() {
+    using namespace fields;
+    using Args = smla_write_args;
+    static constexpr StageField table[] = {
+        cache(SMLA_FIELD(cache), kKvFormats | kIndexFormats),
+        in(SMLA_FIELD(head), kFloats, "T Dhead"),
+        in(SMLA_FIELD(tail), kFloats, "T Dtail").optional(),
+        in(SMLA_FIELD(slots), kInts, "N"),
+    };
+    return table;
+}
+
 namespace {
-void check_write(const smla_write_args& args, uint32_t allowed) {
-    check_cache("args.cache", args.cache, allowed);
-    const int64_t width = CacheView(args.cache).width;
-    check_tensor("args.head", args.head, kFloats, {kAny, kAny});
-    const int64_t tokens = args.head.shape[0];
-    int64_t given = args.head.shape[1];
-    if (check_optional("args.tail", args.tail, kFloats, {tokens, kAny})) given += args.tail.shape[1];
+void check_write(const smla_write_args& args, uint32_t formats) {
+    check_fields(args);
+    check_format("args.cache", args.cache, formats);
+    const int64_t width = CacheView(args.cache).width, tokens = args.head.shape[0];
+    const int64_t given = args.head.shape[1] + (present(args.tail) ? args.tail.shape[1] : 0);
     SMLA_CHECK(given == width,
                present(args.tail) ? "args.head.shape[1] + args.tail.shape[1]" : "args.head.shape[1]", given,
                text("the width of the cache: ", width));
-    check_tensor("args.slots", args.slots, kInts, {kAny});
     SMLA_CHECK(args.slots.shape[0] <= tokens, "args.slots.shape[0]", args.slots.shape[0],
                text("at most the tokens of head: ", tokens));
 }

@@ -1,7 +1,7 @@
 // write_kv and write_index: what they mean (reference.cpp) and what they accept. Fields: smla/stages_cache.h.
 #pragma once
 
-#include "formats/format.h"
+#include "ops/field.h"
 
 #include <smla/stages_cache.h>
 

@@ -8,19 +8,6 @@
 
 namespace {
 
-smla_tensor vector(float* data, int64_t n) {
-    smla_tensor out{};
-    out.data = data;
-    out.dtype = SMLA_F32;
-    out.device_type = SMLA_CPU;
-    out.ndim = 3;
-    out.shape[0] = out.shape[1] = 1;
-    out.shape[2] = n;
-    out.stride_elems[0] = out.stride_elems[1] = n;
-    out.stride_elems[2] = 1;
-    return out;
-}
-
 int failed(const char* what) {
     std::fprintf(stderr, "%s: %s\n", what, smla_last_error());
     return 1;
@@ -41,7 +28,7 @@ int main() {
     args.struct_size = sizeof args;
     args.kind = SMLA_NORM_RMS;
     args.eps = 1e-12;
-    args.x = args.out = vector(x, 4);
+    args.x = args.out = smla_dense(x, SMLA_F32, 3, 1, 1, 4, 0);
     if (smla_norm(context.get(), &args, {}, nullptr) != SMLA_OK) return failed("smla_norm");
     // mean(x^2) = 25/4, so out = x / 2.5, to a few f32 roundings
     if (!(std::fabs(x[0] - 1.2f) < 1e-6f) || !(std::fabs(x[1] + 1.6f) < 1e-6f)) return failed("wrong values");

@@ -31,7 +31,7 @@ def attend(query, segments, out, *, scales, sinks=None, layout=None, lse=None, s
     bmm1 = scale_of(scales[0], scale_name, query, positive=True)
     bmm2 = scale_of(scales[1], "bmm2_scale", query, positive=False)
     on_device = isinstance(bmm2, torch.Tensor)
-    # A cache's scale serves K and V: given as V's it is undone in the logits, for nothing.
+    # The scale of a cache applies to K and V. Given as bmm2, it is divided out of bmm1, at no cost.
     folds = all(is_per_tensor(segment.pool, query.shape[-1]) for segment in segments)
     folds = folds and (on_device or bmm2 > 0)
     caches = [

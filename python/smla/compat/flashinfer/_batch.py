@@ -1,4 +1,4 @@
-"""Which request each query token is of."""
+"""Which request each query token belongs to."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,7 +33,7 @@ class Batch:
         return cls(query.shape[0], cum.shape[0] - 1, 0, cum.contiguous(), query.device)
 
     def spread(self, values):
-        """values [B] i32 of requests as [T], of their tokens; 0 for tokens of none."""
+        """values [B] i32 of requests, repeated for their tokens: [T]; 0 for tokens of no request."""
         if self.cum is None:
             return values[:, None].expand(-1, self.q_len).flatten()
         return self.own(values[self._request.clamp(0, self.requests - 1)])
@@ -45,7 +45,9 @@ class Batch:
         return torch.where((self._request >= 0) & (self._request < self.requests), lengths, 0)
 
     def visible(self, seq_lens):
-        """How many tokens of its request each token sees, itself included; [T] i32, 0 or less: of none.
+        """How many tokens of its request each token sees, itself included: [T] i32.
+
+        0 or less for tokens of no request.
 
         seq_lens: [B] i32, these tokens included.
         """
@@ -59,5 +61,5 @@ class Batch:
 
     @cached_property
     def _request(self):
-        """Of each token, -1 or B where it is of none."""
+        """The request of each token; -1 or B for tokens of no request."""
         return torch.searchsorted(self.cum, self._count(), right=True, out_int32=True) - 1

@@ -10,7 +10,7 @@ FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
 
 def require(tensor, name, dtypes, shape=None, like=None):
-    """Refuses what is no tensor of one of these dtypes and of this shape (None: any extent) beside `like`."""
+    """Refuses all but tensors of one of these dtypes, of this shape (None: any extent), on like's device."""
     if not isinstance(tensor, torch.Tensor):
         raise invalid(name, type(tensor).__name__, "a torch.Tensor")
     if tensor.dtype not in dtypes:

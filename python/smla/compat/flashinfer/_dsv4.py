@@ -16,7 +16,7 @@ _WINDOW = 128  # columns of a combined table that list rows of the window's pool
 _ALIGNED = "compressed-page-aligned"
 _TWO_LISTS = ("swa_topk_lens", "extra_sparse_indices", "extra_sparse_topk_lens")
 _PAGES = ("hca_swa_indices", "hca_compressed_block_tables", "hca_seq_lens")
-_REFUSED = {  # what a convention takes no account of, and the original refuses
+_REFUSED = {  # what a convention does not use, and the original refuses
     "auto": (),
     "trtllm-gen": _TWO_LISTS + _PAGES,
     "sparse": _PAGES,
@@ -114,7 +114,7 @@ def _require_choices(backend, kv_layout, max_q_len, query, is_causal, indices_fo
 
 
 def _convention(backend, given, swa_kv_cache):
-    """The convention that `backend` names; "auto": the one whose arguments were given."""
+    """The convention that `backend` names; "auto": the one whose arguments are given."""
     if backend == "auto":
         backend = _guess(given, is_packed(swa_kv_cache))
     for name in _REFUSED[backend]:
@@ -128,7 +128,7 @@ def _guess(given, packed):
         return "cute-dsl"
     two_lists = not given.keys().isdisjoint(_TWO_LISTS)
     if "sparse_topk_lens" in given and not (two_lists and packed):
-        return "trtllm-gen"  # which refuses two lists; over packed records SM120 ignores sparse_topk_lens
+        return "trtllm-gen"  # it refuses two lists; over packed records SM120 ignores sparse_topk_lens
     if two_lists or packed:
         return "sparse"
     wanted = "sparse_topk_lens of a combined table, swa_topk_lens of two lists, or the name of a backend"
@@ -195,7 +195,7 @@ def _pages(query, batch, swa, compressed, given, layout):
 
 
 def _lengths(given, name, query, batch, rows):
-    """given[name] as [T], or None: all of `rows`. Tokens of no request have none."""
+    """given[name] as [T]; None: all of `rows`. Tokens of no request get 0."""
     lengths = lengths_of(given.get(name), name, query)
     if batch.cum is None:
         return lengths

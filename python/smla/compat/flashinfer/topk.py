@@ -16,7 +16,7 @@ _INT32_MAX = 2**31 - 1
 
 
 class TopKTieBreak(IntEnum):
-    """Which of equal scores at the cut are taken. NONE: the smaller indices too."""
+    """Which of equal scores are selected where k cuts them. NONE takes the smaller indices, as SMALL."""
 
     NONE = 0
     SMALL = 1
@@ -144,7 +144,7 @@ def _select(scores, k, tie_break, starts=None, ends=None, indices=None):
 
 
 def _shifted(indices, by):
-    """indices [T,k] + by [T], i32; -1 stays, and what int32 does not hold becomes -1."""
+    """indices [T,k] + by [T], i32. -1 stays, and sums beyond int32 become -1."""
     moved = indices + by[:, None]
     return torch.where((indices < 0) | (moved > _INT32_MAX), -1, moved).int()
 

@@ -2,10 +2,10 @@
 
     from smla.compat.vllm_ops import concat_and_cache_mla, triton_convert_req_index_to_global_index
 
-Where each is called from, and what became of those that are not here: docs/python/compat_vllm_ops.md. PyTorch
-tensors of a CPU or a GPU; calls read nothing back from a GPU, so they may be captured in a CUDA graph.
-Errors: smla.InvalidArgument or smla.Unsupported, naming the argument. vLLM itself is not needed and not
-imported.
+docs/python/compat_vllm_ops.md says where vLLM calls each, and which functions have no counterpart here.
+Tensors are PyTorch's, on a CPU or a GPU. Calls read nothing back from a GPU, so they may be captured in a
+CUDA graph. Errors: smla.InvalidArgument or smla.Unsupported, naming the argument. vLLM itself is not needed
+and not imported.
 """
 
 from .attention import KV_SPLITS_CANDIDATES, triton_bf16_mla_sparse_interface, triton_mla_sparse_attention

@@ -2,8 +2,8 @@
 vllm/models/deepseek_v4/common/ops/cache_utils.py).
 
 Alphabet: T tokens, nb pages of bs tokens, R requests, MB blocks per request, N gathered rows. A slot is a row
-of the cache, page * bs + offset; one below 0 takes nothing. Caches are views: pages may be any number of
-bytes apart.
+of the cache, page * bs + offset; a token with a slot below 0 is not written. Caches may be views, with pages
+any number of bytes apart.
 """
 
 import torch
@@ -21,7 +21,7 @@ _BYTES = (torch.uint8, torch.float8_e4m3fn)
 def paged(data: torch.Tensor, formats: dict, block_size: int, name: str = "kv_cache", scale=None) -> Cache:
     """A cache over [nb,bs,record], or over [nb,bytes of a page]. formats: by the dtype, or the last extent.
 
-    Pages lie data.stride(0) apart, as the originals read them; a page's padding is memory behind the view.
+    Pages are data.stride(0) apart, as the originals read them; the padding of a page lies behind its view.
     """
     key = data.dtype if data.dtype in formats else data.shape[-1]
     if key not in formats:
@@ -141,10 +141,11 @@ def dequantize_and_gather_k_cache(
     offset: int,
     use_fnuz: bool = False,
 ) -> None:
-    """out[r, offset + i] = token seq_lens[r] - gather_lens[r] + i of request r, dequantised; other rows stay.
+    """out[r, offset + i] = token seq_lens[r] - gather_lens[r] + i of request r, dequantised. Other rows keep
+    their values.
 
     out: [>=R,M,512] bf16. k_cache: V4's, [nb,bs,584] u8. seq_lens, gather_lens (None: all tokens): [R] i32.
-    block_table: [>=R,MB] i32. One gather per request: their rows are not side by side.
+    block_table: [>=R,MB] i32. It runs one gather per request, as the rows of two are not adjacent in out.
     """
     _check_fp8(True, use_fnuz)
     cache, lens = _v4_cache(k_cache, block_size), seq_lens if gather_lens is None else gather_lens
@@ -166,8 +167,8 @@ def cp_gather_and_upconvert_fp8_kv_cache(
     batch_size: int,
     seq_starts: torch.Tensor | None = None,
 ) -> None:
-    """Request r's tokens from seq_starts[r] on, dequantised, to dst rows [workspace_starts[r], those of r +
-    1).
+    """Copies request r's tokens from seq_starts[r] on, dequantised, to rows [workspace_starts[r],
+    workspace_starts[r + 1]) of dst.
 
     src_cache: [nb,bs,656] u8 (528 without rope). dst: [N,576] bf16; the last request's rows end at N.
     block_table: [>=R,MB] i32, R = batch_size. workspace_starts, seq_starts (None: 0): [>=R] i32.
@@ -222,11 +223,10 @@ def cp_gather_indexer_k_quant_cache(
     block_table: torch.Tensor,
     cu_seq_lens: torch.Tensor,
 ) -> None:
-    """Codes and scales of request r's index keys, as they stand, to rows [cu_seq_lens[r], cu_seq_lens[r +
-    1]).
+    """Copies codes and scales of request r's index keys to rows [cu_seq_lens[r], cu_seq_lens[r + 1]).
 
     kv_cache: [nb,bs,132] u8. dst_k: [N,128] u8 or e4m3. dst_scale: [N,4] u8, or f32 [N,1] or [N].
-    block_table: [>=R,MB] i32. cu_seq_lens: [R+1] i32; rows from its last on stay as they are.
+    block_table: [>=R,MB] i32. cu_seq_lens: [R+1] i32; rows from its last entry on keep their values.
     """
     if dst_k.ndim != 2 or dst_k.dtype not in _BYTES:
         raise invalid(

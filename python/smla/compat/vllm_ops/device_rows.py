@@ -1,7 +1,7 @@
-"""smla.rows for tensors of a GPU: the same functions, arguments and results, as smla.map and a few operations
-on the tensors' own device. Nothing is read back, so calls may be captured in a CUDA graph.
+"""smla.rows for tensors of a GPU: the same functions, arguments and results, by smla.map and PyTorch.
 
-smla.rows refuses bad values by name; values on a device cannot be looked at, so here such a token has holes.
+Nothing is read back, so calls may be captured in a CUDA graph. smla.rows refuses bad values by name. Here
+values are on the device and are not checked: a token with a bad value gets holes.
 """
 
 from typing import Any
@@ -51,7 +51,7 @@ def _into(out, values):
 
 
 def _local_positions(positions, ranks, rank, interleave):
-    """The numbers that positions have on the rank that owns them; -1 for those of other ranks."""
+    """Positions in the numbering of this rank; -1 for positions of other ranks."""
     if ranks == 1:
         return positions
     owned = (positions >= 0) & (positions // interleave % ranks == rank)
@@ -60,7 +60,7 @@ def _local_positions(positions, ranks, rank, interleave):
 
 
 def _workspace_rows(local, past_table, workspace_of_token, workspace_starts):
-    """workspace_starts[w] + p; -1 for a hole, a position past the table, or a workspace that there is not."""
+    """workspace_starts[w] + p; -1 for holes, positions past the table and workspaces that do not exist."""
     count = workspace_starts.shape[0]
     starts = torch.cat([workspace_starts.clamp(min=0), workspace_starts.new_full((1,), -1)]).long()
     start = starts[workspace_of_token.clamp(0, count).long()][:, None]
@@ -70,7 +70,7 @@ def _workspace_rows(local, past_table, workspace_of_token, workspace_starts):
 
 
 def _compacted(rows):
-    """Holes behind the rows, which keep their order."""
+    """Moves holes behind the rows. Rows keep their order."""
     order = (rows < 0).to(torch.uint8).argsort(dim=1, stable=True)
     return rows.gather(1, order)
 
@@ -122,7 +122,7 @@ def combined_rows(
     step = torch.arange(window, dtype=torch.int32, device=device)
     behind = position[:, None] - windowed + 1 + step - (length - gather_lens[request])[:, None]
     inside = (step < windowed) & (behind >= 0)
-    # Columns behind the window take -1, which they hold already: listed + window stays within the width.
+    # Columns behind the window get the -1 that they hold already: listed + window stays within the width.
     rows.scatter_(1, (listed + step).long(), torch.where(inside, first_row + entries + behind, -1))
     return Rows(rows, (listed + windowed).flatten())
 
@@ -194,9 +194,7 @@ def mixed_rows(
 
 
 def _prefill_positions(first, request, query_start_loc, seq_lens):
-    """Positions of prefill tokens, which begin at token `first` of the batch; -1 where there is no such
-    request.
-    """
+    """Positions of prefill tokens, which begin at token `first` of the batch; -1 for tokens of no request."""
     token = torch.arange(first, first + request.shape[0], dtype=torch.int32, device=request.device)
     known = request.clamp(0, seq_lens.shape[0] - 1).long()
     position = seq_lens[known] - (query_start_loc[known + 1] - token)

@@ -1,4 +1,4 @@
-"""From what an indexer selected to the rows that attention reads
+"""From the positions that an indexer selected to the rows that attention reads
 (vllm/v1/attention/backends/mla/sparse_utils.py, flashmla_sparse.py;
 vllm/models/deepseek_v4/common/ops/cache_utils.py).
 
@@ -14,14 +14,12 @@ from . import device_rows
 
 
 def rows_on(tensor: torch.Tensor):
-    """smla.rows, or its counterpart for tensors of a GPU."""
+    """The module for the tensor: smla.rows, or device_rows for those of a GPU."""
     return device_rows if tensor.is_cuda else host_rows
 
 
 def check_ints(ndim: int, **tensors: torch.Tensor) -> None:
-    """Refuses what is not i32 of so many dimensions. The original asserts it, and so do both kinds of
-    rows.
-    """
+    """Refuses tensors that are not i32, or not of this number of dimensions, as the original asserts."""
     for name, tensor in tensors.items():
         if tensor.dtype is not torch.int32:
             raise invalid(f"{name}.dtype", tensor.dtype, "torch.int32")
@@ -60,8 +58,8 @@ def triton_convert_req_index_to_global_index(
     past the table gives -1, and so does a block id below 0. BLOCK_STRIDE_ROWS: rows between pages, None:
     BLOCK_SIZE. HAS_PREFILL_WORKSPACE: tokens with prefill_workspace_request_ids[t] = w >= 0 ([T]) get
     prefill_workspace_starts[w] + p instead. return_valid_counts: also the number of rows that are not -1,
-    [T]. NUM_TOPK_TOKENS must be K; BLOCK_N, a tile of the original's kernel, is not looked at, and K may be
-    any.
+    [T]. NUM_TOPK_TOKENS must be K. BLOCK_N, a tile of the original's kernel, is ignored: K may have any
+    value.
     """
     _check_conversion(req_id, block_table, token_indices, NUM_TOPK_TOKENS)
     workspaces = {}
@@ -101,10 +99,10 @@ def triton_filter_and_convert_dcp_index(
     return_valid_counts: bool = False,
     compact_valid_to_front: bool = True,
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """The rows of the positions that a context-parallel rank holds, in its own numbering; -1 for those of
-    others.
+    """Rows of the positions that a context-parallel rank holds, in its own numbering; -1 for other ranks'.
 
-    compact_valid_to_front: rows stand first, in the order of their positions; of one rank nothing is moved.
+    compact_valid_to_front: moves rows to the front, in the order of their positions; with one rank nothing
+    moves.
     Other arguments and results: triton_convert_req_index_to_global_index.
     """
     _check_conversion(req_id, block_table, token_indices, NUM_TOPK_TOKENS)
@@ -134,7 +132,7 @@ def compute_global_topk_indices_and_lens(
     block_size: int,
     is_valid_token: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of compressed entries, [T,K], and how many each token has, [T]: 0 for one that is not valid.
+    """Rows of compressed entries, [T,K], and the number of each token, [T]: 0 for a token that is not valid.
 
     topk_indices: [T,K], entries of the request. token_to_req_indices, is_valid_token (bool): [>=T], requests
     of the whole batch. block_size: entries per page. Rows of tokens that are not valid are converted too.
@@ -153,7 +151,7 @@ def compute_global_topk_indices_and_lens(
 
 
 def as_bytes(name: str, flags: torch.Tensor) -> torch.Tensor:
-    """Booleans, one dimension, as u8."""
+    """One-dimensional booleans as u8."""
     if flags.dtype not in (torch.bool, torch.uint8) or flags.ndim != 1:
         raise invalid(name, f"{flags.dtype} {list(flags.shape)}", "torch.bool, one per token")
     return flags.view(torch.uint8)
@@ -170,8 +168,8 @@ def combine_topk_swa_indices(
     M: int,
     N: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows of prefill tokens in a gathered workspace, and their lengths: the selected entries, then at once
-    the window, then -1. [T, topk + window_size rounded up to 128], [T].
+    """Rows of prefill tokens in a gathered workspace, and their lengths: the selected entries, immediately
+    followed by the window, then -1. [T, topk + window_size rounded up to 128], [T].
 
     topk_indices: [T,>=topk], entries of the request. query_start_loc: [B+1] of the chunk, from any base.
     seq_lens, gather_lens: [B]. Request b has rows [M b, M (b + 1)): N of entries, then its last
@@ -222,8 +220,7 @@ def build_flashinfer_mixed_sparse_indices(
     decode_swa_indices: [Td,window_size] rows. decode_compressed_indices: [Td,Kd], entries of the request
     (local, with decode_is_valid_token [>=Td] bool), or rows, decode_compressed_topk_lens [>=Td] of which
     count (None: Kd). prefill_topk_indices: [Tp,>=topk] entries. query_start_loc: [R+1], seq_lens: [R],
-    token_to_req_indices: [>=Td+Tp]. Local entries that are holes are closed up, so that a length is that of a
-    prefix.
+    token_to_req_indices: [>=Td+Tp]. Local entries are compacted, so that a length covers a prefix.
     """
     check_ints(2, decode_swa_indices=decode_swa_indices, prefill_topk_indices=prefill_topk_indices)
     check_ints(
@@ -283,8 +280,9 @@ def _check_mixed(decode_swa_indices, window, prefill_topk_indices, topk, token_t
 def filter_prefill_indices(
     indices: torch.Tensor, prefill_context_lengths: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Positions of the cached context, and those of the new tokens behind it counted from 0; -1 in the
-    other's.
+    """Splits positions into those of the cached context and those of the new tokens, which count from 0.
+
+    A column that belongs to the one result is -1 in the other.
 
     A method of FlashMLASparseDecodeAndContextMetadata in the original, whose field prefill_context_lengths
     is. indices: [T,K]. prefill_context_lengths: [T].

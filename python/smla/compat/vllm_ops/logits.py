@@ -25,8 +25,8 @@ def fp8_mqa_logits_triton(
     [M,N] f32.
 
     q: [M,H,D] e4m3. kv: (keys [N,D] e4m3, scales f32, N of them). weights: [M,H] f32. cu_seqlen_ks,
-    cu_seqlen_ke: [M] i32. Products are summed in f32 and scaled after; the original rounds scaled keys to
-    bf16 before.
+    cu_seqlen_ke: [M] i32. Products are summed in f32 and scaled last; the original rounds scaled keys to
+    bf16 first.
     """
     return stages.score(
         q, weights, _ragged_keys(*kv), cu_seqlen_ke, starts=cu_seqlen_ks, columns=kv[0].shape[0]
@@ -87,9 +87,7 @@ def _visible_keys(lens, batch, next_n):
 
 
 def warmup_fp8_mqa_logits_triton(num_heads: int, head_dim: int, device: torch.device) -> None:
-    """Loads what fp8_mqa_logits_triton needs, so that a call may be captured. Nothing is tuned or
-    computed.
-    """
+    """Loads what fp8_mqa_logits_triton needs, for captures. It neither tunes nor computes."""
     q, weights, bounds = _warmup_queries((1, num_heads, head_dim), device)
     kv = torch.empty(1, head_dim, dtype=torch.float8_e4m3fn, device=device), weights.new_empty(1)
     prepare_call(fp8_mqa_logits_triton, q, kv, weights, bounds, bounds)
@@ -98,9 +96,7 @@ def warmup_fp8_mqa_logits_triton(num_heads: int, head_dim: int, device: torch.de
 def warmup_fp8_paged_mqa_logits_triton(
     num_heads: int, head_dim: int, block_size: int, device: torch.device
 ) -> None:
-    """Loads what fp8_paged_mqa_logits_triton needs, so that a call may be captured. Nothing is tuned or
-    computed.
-    """
+    """Loads what fp8_paged_mqa_logits_triton needs, for captures. It neither tunes nor computes."""
     q, weights, lens = _warmup_queries((1, 1, num_heads, head_dim), device)
     cache = torch.empty(1, block_size, 1, head_dim + 4, dtype=torch.uint8, device=device)
     prepare_call(fp8_paged_mqa_logits_triton, q, cache, weights, lens, lens[:, None], block_size)

@@ -49,12 +49,11 @@ void join_splits(const Call& call, const Env& env, const std::vector<Scratch>& s
 
 }  // namespace
 
-void run(const smla_attend_args& args, const Micro& micro, const Env& env) {
-    const Plan plan(args, micro, env, env.workspace.budget());
+void run(const smla_attend_args& args, const Plan& plan, const Env& env) {
     if (plan.tokens == 0) return;
     std::vector<Source> sources;
     for (const smla_attend_source* source : {&args.primary, &args.extra})
-        if (source->cache.format != SMLA_FORMAT_NONE) sources.emplace_back(args, *source, micro);
+        if (source->cache.format != SMLA_FORMAT_NONE) sources.emplace_back(args, *source, plan.micro);
     const float factor = float(softmax_scale(args) * query_scale(args) * std::numbers::log2e);
     const Call call{args, plan, sources.data(), int(sources.size()), factor};
 

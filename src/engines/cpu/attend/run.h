@@ -1,10 +1,10 @@
-// Runs attend with one set of microkernels.
+// Runs attend as it was planned, with the plan's microkernels.
 #pragma once
 
 #include "engines/cpu/attend/plan.h"
 
 namespace smla::cpu_attend {
 
-void run(const smla_attend_args& args, const Micro& micro, const Env& env);
+void run(const smla_attend_args& args, const Plan& plan, const Env& env);
 
 }  // namespace smla::cpu_attend

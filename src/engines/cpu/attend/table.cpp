@@ -1,7 +1,8 @@
 // The attend kernels of the cpu engine in order of preference. A name tells the instruction set, the
-// arithmetic and the key width: cpu_avx512_bf16_576 multiplies pairs of bf16 for 576 wide keys.
+// arithmetic and the key width: cpu_avx512_bf16_attend_576 multiplies pairs of bf16 for 576 wide keys.
 #include "core/cpu_features.h"
 #include "engines/cpu/attend/run.h"
+#include "engines/cpu/generic.h"
 
 namespace smla {
 
@@ -11,15 +12,6 @@ using namespace cpu_attend;
 using Args = smla_attend_args;
 
 constexpr int kValueWidth = 512;  // of the models whose widths have kernels of their own
-
-template <const Micro& M>
-size_t workspace(const Args& args, const Env& env, size_t budget) {
-    return Plan(args, M, env, budget).workspace();
-}
-template <const Micro& M>
-void run_with(const Args& args, const Env& env) {
-    run(args, M, env);
-}
 
 std::string refuse_f64(const Args& args) {
     return args.q.dtype == SMLA_F64 ? "f64 runs on the reference engine" : "";
@@ -33,11 +25,6 @@ std::string refuse_dims(const Args& args, const Env& env, smla_isa isa, int widt
     return refuse_f64(args);
 }
 
-template <smla_isa Isa, int Width>
-std::string refuse_f32(const Args& args, const Env& env) {
-    return refuse_dims(args, env, Isa, Width);
-}
-
 template <int Width>
 std::string refuse_bf16(const Args& args, const Env& env) {
     const std::string dims = refuse_dims(args, env, SMLA_ISA_AVX512_BF16, Width);
@@ -49,20 +36,31 @@ std::string refuse_bf16(const Args& args, const Env& env) {
     return "";
 }
 
-std::string refuse_generic(const Args& args, const Env&) { return refuse_f64(args); }
+CallPlan<Args> plan_with(const Micro& micro, std::string refusal, const Args& args, const Env& env) {
+    if (!refusal.empty()) return refuse_call<Args>(std::move(refusal));
+    const Plan cut(args, micro, env, env.budget);
+    CallPlan<Args> plan;
+    plan.scratch = cut.workspace();
+    plan.launch = [cut](const Args& call, const Env& on) { run(call, cut, on); };
+    return plan;
+}
 
 template <const Micro& M, smla_isa Isa, int Width>
 constexpr Candidate<Args> f32_kernel(const char* name) {
-    return {.name = name, .refuse = refuse_f32<Isa, Width>, .workspace = workspace<M>, .run = run_with<M>};
+    return {.name = name, .plan = [](const Args& args, const Env& env) {
+                return plan_with(M, refuse_dims(args, env, Isa, Width), args, env);
+            }};
 }
 
 #if defined(__x86_64__)
 template <int Width>
 constexpr Candidate<Args> bf16_kernel(const char* name) {
     return {.name = name,
-            .refuse = refuse_bf16<Width>,
-            .workspace = workspace<kAvx512Bf16>,
-            .run = run_with<kAvx512Bf16>};
+            .plan =
+                [](const Args& args, const Env& env) {
+                    return plan_with(kAvx512Bf16, refuse_bf16<Width>(args, env), args, env);
+                },
+            .last_resort = slow_bf16_dots_here};
 }
 #endif
 
@@ -72,19 +70,18 @@ template <>
 std::span<const Candidate<smla_attend_args>> cpu_candidates<Stage::attend>() {
     static constexpr Candidate<Args> kTable[] = {
 #if defined(__x86_64__)
-        bf16_kernel<576>("cpu_avx512_bf16_576"),
-        bf16_kernel<512>("cpu_avx512_bf16_512"),
-        f32_kernel<kAvx512F32, SMLA_ISA_AVX512, 576>("cpu_avx512_f32_576"),
-        f32_kernel<kAvx512F32, SMLA_ISA_AVX512, 512>("cpu_avx512_f32_512"),
-        f32_kernel<kAvx2F32, SMLA_ISA_AVX2, 576>("cpu_avx2_f32_576"),
-        f32_kernel<kAvx2F32, SMLA_ISA_AVX2, 512>("cpu_avx2_f32_512"),
+        bf16_kernel<576>("cpu_avx512_bf16_attend_576"),
+        bf16_kernel<512>("cpu_avx512_bf16_attend_512"),
+        f32_kernel<kAvx512F32, SMLA_ISA_AVX512, 576>("cpu_avx512_f32_attend_576"),
+        f32_kernel<kAvx512F32, SMLA_ISA_AVX512, 512>("cpu_avx512_f32_attend_512"),
+        f32_kernel<kAvx2F32, SMLA_ISA_AVX2, 576>("cpu_avx2_f32_attend_576"),
+        f32_kernel<kAvx2F32, SMLA_ISA_AVX2, 512>("cpu_avx2_f32_attend_512"),
 #endif
-        f32_kernel<kScalarF32, SMLA_ISA_SCALAR, 576>("cpu_scalar_f32_576"),
-        f32_kernel<kScalarF32, SMLA_ISA_SCALAR, 512>("cpu_scalar_f32_512"),
-        {.name = "cpu_generic",
-         .refuse = refuse_generic,
-         .workspace = workspace<kScalarF32>,
-         .run = run_with<kScalarF32>},
+        f32_kernel<kScalarF32, SMLA_ISA_SCALAR, 576>("cpu_scalar_f32_attend_576"),
+        f32_kernel<kScalarF32, SMLA_ISA_SCALAR, 512>("cpu_scalar_f32_attend_512"),
+        {.name = "cpu_generic_attend",
+         .plan = [](const Args& args,
+                    const Env& env) { return plan_with(kScalarF32, refuse_f64(args), args, env); }},
     };
     return kTable;
 }

@@ -70,26 +70,28 @@ void run(const Args& args, const Env& env, const FewKernels& kernels) {
         for (int64_t i = 0; i < groups * blocks; ++i) unit(i, 0);
 }
 
-size_t workspace(const Args& args, const Env&, size_t) {
-    Args most = args;  // monotone: as if every call had the most tokens these kernels take
+CallPlan<Args> plan_few(const Args& args, const Env& env, smla_isa needed, const FewKernels& kernels) {
+    CallPlan<Args> plan = refuse_call<Args>(refuse(args, needed, env));
+    if (env.isa < needed) return plan;
+    Args most = args;  // a workspace sized for more tokens serves these kernels' calls, too
     most.x.shape[0] = std::min<int64_t>(args.x.shape[0], kMostTokens);
     Arena arena;
     carve(arena, most);
-    return arena.used();
+    plan.scratch = arena.used();
+    if (plan.refusal.empty())
+        plan.launch = [&kernels](const Args& call, const Env& on) { run(call, on, kernels); };
+    return plan;
 }
 
 }  // namespace
 
-constexpr Candidate<Args> kFewTokens512 = {
-    .name = "cpu_avx512_few",
-    .refuse = [](const Args& args, const Env& env) { return refuse(args, SMLA_ISA_AVX512, env); },
-    .workspace = workspace,
-    .run = [](const Args& args, const Env& env) { run(args, env, kFewAvx512); }};
+constexpr Candidate<Args> kFewTokens512 = {.name = "cpu_avx512_few_project",
+                                           .plan = [](const Args& args, const Env& env) {
+                                               return plan_few(args, env, SMLA_ISA_AVX512, kFewAvx512);
+                                           }};
 constexpr Candidate<Args> kFewTokens256 = {
-    .name = "cpu_avx2_few",
-    .refuse = [](const Args& args, const Env& env) { return refuse(args, SMLA_ISA_AVX2, env); },
-    .workspace = workspace,
-    .run = [](const Args& args, const Env& env) { run(args, env, kFewAvx2); }};
+    .name = "cpu_avx2_few_project",
+    .plan = [](const Args& args, const Env& env) { return plan_few(args, env, SMLA_ISA_AVX2, kFewAvx2); }};
 
 }  // namespace smla::cpu_project
 

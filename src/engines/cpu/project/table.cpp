@@ -100,12 +100,6 @@ std::string refuse_cblas(const Args& args, const Env&) {
     return "";
 }
 
-size_t workspace_cblas(const Args& args, const Env& env, size_t) {
-    Arena arena;
-    carve(arena, args, env.threads());
-    return arena.used();
-}
-
 void run_cblas(const Args& args, const Env& env) {
     const int64_t groups = args.x.shape[1];
     if (args.x.shape[0] == 0 || args.w.shape[1] == 0) return;
@@ -116,6 +110,17 @@ void run_cblas(const Args& args, const Env& env) {
     } else {
         env.pool->run(groups, [&](int64_t g, int worker) { multiply_group(args, g, s, worker); });
     }
+}
+
+CallPlan<Args> plan_cblas(const Args& args, const Env& env) {
+    std::string refusal = refuse_cblas(args, env);
+    if (!refusal.empty()) return refuse_call<Args>(std::move(refusal));
+    CallPlan<Args> plan;
+    Arena arena;
+    carve(arena, args, env.threads());
+    plan.scratch = arena.used();
+    plan.launch = run_cblas;
+    return plan;
 }
 
 // The fall-back: the op's loops, split over rows of the weight so that one token uses every thread too.
@@ -137,11 +142,14 @@ const Candidate<Args> kTable[] = {
     cpu_project::kFewTokens512,
     cpu_project::kFewTokens256,
 #endif
-    {.name = "cpu_cblas", .refuse = refuse_cblas, .workspace = workspace_cblas, .run = run_cblas},
-    {.name = "cpu_loops",
-     .refuse = [](const Args&, const Env&) { return std::string(); },
-     .workspace = [](const Args&, const Env&, size_t) { return kWorkspaceHeader; },
-     .run = run_loops},
+    {.name = "cpu_cblas_project", .plan = plan_cblas},
+    {.name = "cpu_generic_project",
+     .plan =
+         [](const Args&, const Env&) {
+             CallPlan<Args> plan;
+             plan.launch = run_loops;
+             return plan;
+         }},
 };
 
 }  // namespace

@@ -21,28 +21,10 @@ void fill_outside(const smla_score_args& args, int64_t token, ColumnWindow windo
     if (end > window.end) std::fill(logits + std::max(begin, window.end), logits + end, lowest);
 }
 
-}  // namespace
-
-std::string refuse_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env) {
-    if (env.isa < kernel.isa) return text("needs ", isa_name(kernel.isa), ", runs on ", isa_name(env.isa));
-    if (args.q.dtype == SMLA_F64) return "f64 queries: the generic kernel computes in double";
-    if (!kernel.bf16_operands) return {};
-    if (args.q.dtype == SMLA_F32) return "f32 queries do not fit bf16 operands";
-    if (args.keys.format == SMLA_ROW_F32) return "row_f32 keys do not fit bf16 operands";
-    return {};
-}
-
-size_t score_workspace(const ScoreKernel& kernel, const smla_score_args& args, const Env& env,
-                       size_t budget) {
-    const int heads = int(args.q.shape[1]), width = int(args.q.shape[2]);
-    const int rows = score_block_rows(kernel, args.q.shape[0], heads, width, env.threads(), budget);
-    return kWorkspaceHeader + size_t(env.threads()) * score_scratch_bytes(kernel, rows, heads, width);
-}
-
-void run_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env) {
+// `rows`: of queries that share a pass over the keys.
+void run_score(const ScoreKernel& kernel, int rows, const smla_score_args& args, const Env& env) {
     const int64_t tokens = args.q.shape[0], columns = args.logits.shape[1];
     const int heads = int(args.q.shape[1]), width = int(args.q.shape[2]), threads = env.threads();
-    const int rows = score_block_rows(kernel, tokens, heads, width, threads, env.workspace.budget());
     Arena arena(env.workspace);
     std::vector<ScoreScratch> scratch(static_cast<size_t>(threads));
     for (ScoreScratch& each : scratch) {
@@ -64,6 +46,30 @@ void run_score(const ScoreKernel& kernel, const smla_score_args& args, const Env
     const int64_t tasks = ceil_div(tokens, rows) * chunks;
     if (env.pool) return env.pool->run(tasks, body);
     for (int64_t task = 0; task < tasks; ++task) body(task, 0);
+}
+
+}  // namespace
+
+std::string refuse_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env) {
+    if (env.isa < kernel.isa) return text("needs ", isa_name(kernel.isa), ", runs on ", isa_name(env.isa));
+    if (args.q.dtype == SMLA_F64) return "f64 queries: the generic kernel computes in double";
+    if (!kernel.bf16_operands) return {};
+    if (args.q.dtype == SMLA_F32) return "f32 queries do not fit bf16 operands";
+    if (args.keys.format == SMLA_ROW_F32) return "row_f32 keys do not fit bf16 operands";
+    return {};
+}
+
+CallPlan<smla_score_args> plan_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env) {
+    std::string refusal = refuse_score(kernel, args, env);
+    if (!refusal.empty()) return refuse_call<smla_score_args>(std::move(refusal));
+    const int heads = int(args.q.shape[1]), width = int(args.q.shape[2]);
+    const int rows = score_block_rows(kernel, args.q.shape[0], heads, width, env.threads(), env.budget);
+    CallPlan<smla_score_args> plan;
+    plan.scratch = kWorkspaceHeader + size_t(env.threads()) * score_scratch_bytes(kernel, rows, heads, width);
+    plan.launch = [&kernel, rows](const smla_score_args& call, const Env& on) {
+        run_score(kernel, rows, call, on);
+    };
+    return plan;
 }
 
 }  // namespace smla

@@ -12,7 +12,6 @@ std::string refuse_score(const ScoreKernel& kernel, const smla_score_args& args,
 // loops or for a demand that refuses.
 const ScoreKernel* chosen_score_kernel(const smla_score_args& args, const Env& env);
 
-size_t score_workspace(const ScoreKernel& kernel, const smla_score_args& args, const Env& env, size_t budget);
-void run_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env);
+CallPlan<smla_score_args> plan_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env);
 
 }  // namespace smla

@@ -156,7 +156,7 @@ void decode(ValueBytes kind, const ValueRow* rows, int n, int width, int stride,
 
 }  // namespace score_avx2
 
-extern const ScoreKernel kScoreAvx2 = {.name = "cpu_avx2_f32",
+extern const ScoreKernel kScoreAvx2 = {.name = "cpu_avx2_f32_score",
                                        .isa = SMLA_ISA_AVX2,
                                        .lanes = 8,
                                        .bf16_operands = false,

@@ -67,7 +67,7 @@ void decode(ValueBytes kind, const ValueRow* rows, int n, int width, int stride,
 
 }  // namespace score_avx512
 
-extern const ScoreKernel kScoreAvx512 = {.name = "cpu_avx512_f32",
+extern const ScoreKernel kScoreAvx512 = {.name = "cpu_avx512_f32_score",
                                          .isa = SMLA_ISA_AVX512,
                                          .lanes = 16,
                                          .bf16_operands = false,

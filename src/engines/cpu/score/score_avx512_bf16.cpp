@@ -151,7 +151,7 @@ void decode(ValueBytes kind, const ValueRow* rows, int n, int width, int stride,
 }  // namespace score_avx512_bf16
 
 extern const ScoreKernel kScoreAvx512Bf16 = {
-    .name = "cpu_avx512_bf16_dot",
+    .name = "cpu_avx512_bf16_score",
     .isa = SMLA_ISA_AVX512_BF16,
     .lanes = 16,
     .bf16_operands = true,

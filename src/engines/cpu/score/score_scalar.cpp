@@ -89,7 +89,7 @@ void decode(ValueBytes kind, const ValueRow* rows, int n, int width, int stride,
 
 }  // namespace
 
-extern const ScoreKernel kScoreScalar = {.name = "cpu_scalar_f32",
+extern const ScoreKernel kScoreScalar = {.name = "cpu_scalar_f32_score",
                                          .isa = SMLA_ISA_SCALAR,
                                          .lanes = kLanes,
                                          .bf16_operands = false,

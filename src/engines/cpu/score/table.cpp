@@ -8,13 +8,11 @@ namespace smla {
 namespace {
 
 template <const ScoreKernel& Kernel>
-Candidate<smla_score_args> tiled() {
+constexpr Candidate<smla_score_args> tiled() {
     using Args = smla_score_args;
     return {.name = Kernel.name,
-            .refuse = [](const Args& args, const Env& env) { return refuse_score(Kernel, args, env); },
-            .workspace = [](const Args& args, const Env& env,
-                            size_t budget) { return score_workspace(Kernel, args, env, budget); },
-            .run = [](const Args& args, const Env& env) { run_score(Kernel, args, env); }};
+            .plan = [](const Args& args, const Env& env) { return plan_score(Kernel, args, env); },
+            .last_resort = Kernel.bf16_operands ? slow_bf16_dots_here : nullptr};
 }
 
 constexpr const ScoreKernel* kKernels[] = {
@@ -26,8 +24,11 @@ constexpr const ScoreKernel* kKernels[] = {
 }  // namespace
 
 const ScoreKernel* chosen_score_kernel(const smla_score_args& args, const Env& env) {
-    for (const ScoreKernel* kernel : kKernels)
-        if (env.allows(Stage::score, kernel->name) && refuse_score(*kernel, args, env).empty()) return kernel;
+    for (const bool bf16_too : {!env.slow_bf16_dots, true})
+        for (const ScoreKernel* kernel : kKernels)
+            if ((bf16_too || !kernel->bf16_operands) && env.allows(Stage::score, kernel->name) &&
+                refuse_score(*kernel, args, env).empty())
+                return kernel;
     return nullptr;
 }
 
@@ -40,7 +41,7 @@ std::span<const Candidate<smla_score_args>> cpu_candidates<Stage::score>() {
         tiled<kScoreAvx2>(),
 #endif
         tiled<kScoreScalar>(),
-        cpu_generic<ScoreOp>("cpu_generic")
+        cpu_generic<ScoreOp>("cpu_generic_score")
     };
     return rows;
 }

@@ -90,9 +90,9 @@ size_t Plan::bytes(const ScoreKernel& kernel) const {
 
 class Stream {
 public:
-    Stream(const smla_score_select_args& args, const Env& env, const Kernels& kernels)
+    Stream(const smla_score_select_args& args, const Env& env, const Kernels& kernels, const Plan& plan)
         : args_(args),
-          plan_(*kernels.score, args, env, env.workspace.budget()),
+          plan_(plan),
           select_(*kernels.select),
           tiles_(args.score, *kernels.score, args.columns),
           scratch_(static_cast<size_t>(plan_.threads)) {
@@ -167,34 +167,35 @@ private:
     }
 
     const smla_score_select_args& args_;
-    Plan plan_;
+    const Plan& plan_;
     const SelectKernel& select_;
     ScoreTiles tiles_;
     std::vector<Scratch> scratch_;
     Slices slices_{};
 };
 
-}  // namespace
-
-std::string refuse_streamed(const smla_score_select_args& args, const Env& env) {
-    const Kernels kernels(args, env);
-    if (!kernels.score) return "no tiled score kernel runs these arguments";
-    if (!kernels.select) return "no threshold select kernel runs these arguments";
-    return {};
-}
-
-size_t streamed_workspace(const smla_score_select_args& args, const Env& env, size_t budget) {
-    const Kernels kernels(args, env);
-    return Plan(*kernels.score, args, env, budget).bytes(*kernels.score);
-}
-
-void run_streamed(const smla_score_select_args& args, const Env& env) {
+void run_streamed(const Kernels& kernels, const Plan& plan, const smla_score_select_args& args,
+                  const Env& env) {
     if (args.select.indices.shape[1] == 0) {  // nothing to score for
         for (int64_t t = 0; t < args.score.q.shape[0]; ++t)
             store_selection<float>(args.select, t, nullptr, nullptr, 0, 0);
         return;
     }
-    Stream(args, env, Kernels(args, env)).run(env.pool);
+    Stream(args, env, kernels, plan).run(env.pool);
+}
+
+}  // namespace
+
+CallPlan<smla_score_select_args> plan_streamed(const smla_score_select_args& args, const Env& env) {
+    using Args = smla_score_select_args;
+    const Kernels kernels(args, env);
+    if (!kernels.score) return refuse_call<Args>("no tiled score kernel runs these arguments");
+    if (!kernels.select) return refuse_call<Args>("no threshold select kernel runs these arguments");
+    const Plan cut(*kernels.score, args, env, env.budget);
+    CallPlan<Args> plan;
+    plan.scratch = cut.bytes(*kernels.score);
+    plan.launch = [kernels, cut](const Args& call, const Env& on) { run_streamed(kernels, cut, call, on); };
+    return plan;
 }
 
 }  // namespace smla

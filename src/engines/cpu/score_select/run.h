@@ -6,8 +6,6 @@
 
 namespace smla {
 
-std::string refuse_streamed(const smla_score_select_args& args, const Env& env);
-size_t streamed_workspace(const smla_score_select_args& args, const Env& env, size_t budget);
-void run_streamed(const smla_score_select_args& args, const Env& env);
+CallPlan<smla_score_select_args> plan_streamed(const smla_score_select_args& args, const Env& env);
 
 }  // namespace smla

@@ -7,11 +7,9 @@ namespace smla {
 
 template <>
 std::span<const Candidate<smla_score_select_args>> cpu_candidates<Stage::score_select>() {
-    static constexpr Candidate<smla_score_select_args> rows[] = {{.name = "cpu_streamed",
-                                                                  .refuse = refuse_streamed,
-                                                                  .workspace = streamed_workspace,
-                                                                  .run = run_streamed},
-                                                                 cpu_generic<ScoreSelectOp>("cpu_generic")};
+    static constexpr Candidate<smla_score_select_args> rows[] = {
+        {.name = "cpu_streamed_score_select", .plan = plan_streamed},
+        cpu_generic<ScoreSelectOp>("cpu_generic_score_select")};
     return rows;
 }
 

@@ -145,20 +145,8 @@ private:
     int64_t k_, columns_;
 };
 
-}  // namespace
-
-std::string refuse_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env) {
-    if (env.isa < kernel.isa) return text("needs ", isa_name(kernel.isa), ", runs on ", isa_name(env.isa));
-    if (args.scores.dtype == SMLA_F64) return "f64 scores: the generic kernel compares in double";
-    return {};
-}
-
-size_t select_workspace(const SelectKernel&, const smla_select_args& args, const Env& env, size_t budget) {
-    return kWorkspaceHeader + size_t(env.threads()) * Scratch::bytes(args, capacity_of(args, env, budget));
-}
-
-void run_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env) {
-    const int64_t capacity = capacity_of(args, env, env.workspace.budget());
+// `capacity`: of the candidates that a row keeps while it is scanned.
+void run_select(const SelectKernel& kernel, int64_t capacity, const smla_select_args& args, const Env& env) {
     Arena arena(env.workspace);
     std::vector<Scratch> scratch(size_t(env.threads()));
     for (Scratch& each : scratch) each.take(arena, args, capacity);
@@ -167,6 +155,27 @@ void run_select(const SelectKernel& kernel, const smla_select_args& args, const 
     if (env.pool)
         return env.pool->run(tokens, [&](int64_t t, int worker) { rows.select(scratch[size_t(worker)], t); });
     for (int64_t t = 0; t < tokens; ++t) rows.select(scratch[0], t);
+}
+
+}  // namespace
+
+std::string refuse_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env) {
+    if (env.isa < kernel.isa) return text("needs ", isa_name(kernel.isa), ", runs on ", isa_name(env.isa));
+    if (args.scores.dtype == SMLA_F64) return "f64 scores: the generic kernel compares in double";
+    return {};
+}
+
+CallPlan<smla_select_args> plan_select(const SelectKernel& kernel, const smla_select_args& args,
+                                       const Env& env) {
+    std::string refusal = refuse_select(kernel, args, env);
+    if (!refusal.empty()) return refuse_call<smla_select_args>(std::move(refusal));
+    const int64_t capacity = capacity_of(args, env, env.budget);
+    CallPlan<smla_select_args> plan;
+    plan.scratch = kWorkspaceHeader + size_t(env.threads()) * Scratch::bytes(args, capacity);
+    plan.launch = [&kernel, capacity](const smla_select_args& call, const Env& on) {
+        run_select(kernel, capacity, call, on);
+    };
+    return plan;
 }
 
 }  // namespace smla

@@ -11,8 +11,7 @@ std::string refuse_select(const SelectKernel& kernel, const smla_select_args& ar
 // loops.
 const SelectKernel* chosen_select_kernel(const smla_select_args& args, const Env& env);
 
-size_t select_workspace(const SelectKernel& kernel, const smla_select_args& args, const Env& env,
-                        size_t budget);
-void run_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env);
+CallPlan<smla_select_args> plan_select(const SelectKernel& kernel, const smla_select_args& args,
+                                       const Env& env);
 
 }  // namespace smla

@@ -100,7 +100,7 @@ int64_t keep(const int32_t* keys, int64_t n, int32_t kth, int64_t ties, float* v
 
 }  // namespace select_avx2
 
-extern const SelectKernel kSelectAvx2 = {.name = "cpu_avx2_threshold",
+extern const SelectKernel kSelectAvx2 = {.name = "cpu_avx2_threshold_select",
                                          .isa = SMLA_ISA_AVX2,
                                          .filter = select_avx2::filter,
                                          .keys = select_avx2::keys,

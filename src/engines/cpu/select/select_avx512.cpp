@@ -102,7 +102,7 @@ int64_t keep(const int32_t* keys, int64_t n, int32_t kth, int64_t ties, float* v
 
 }  // namespace select_avx512
 
-extern const SelectKernel kSelectAvx512 = {.name = "cpu_avx512_threshold",
+extern const SelectKernel kSelectAvx512 = {.name = "cpu_avx512_threshold_select",
                                            .isa = SMLA_ISA_AVX512,
                                            .filter = select_avx512::filter,
                                            .keys = select_avx512::keys,

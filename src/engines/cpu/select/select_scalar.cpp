@@ -51,7 +51,7 @@ int64_t keep(const int32_t* keys, int64_t n, int32_t kth, int64_t ties, float* v
 
 }  // namespace
 
-extern const SelectKernel kSelectScalar = {.name = "cpu_scalar_threshold",
+extern const SelectKernel kSelectScalar = {.name = "cpu_scalar_threshold_select",
                                            .isa = SMLA_ISA_SCALAR,
                                            .filter = filter,
                                            .keys = keys,

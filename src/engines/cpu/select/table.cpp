@@ -8,13 +8,10 @@ namespace smla {
 namespace {
 
 template <const SelectKernel& Kernel>
-Candidate<smla_select_args> threshold() {
+constexpr Candidate<smla_select_args> threshold() {
     using Args = smla_select_args;
     return {.name = Kernel.name,
-            .refuse = [](const Args& args, const Env& env) { return refuse_select(Kernel, args, env); },
-            .workspace = [](const Args& args, const Env& env,
-                            size_t budget) { return select_workspace(Kernel, args, env, budget); },
-            .run = [](const Args& args, const Env& env) { run_select(Kernel, args, env); }};
+            .plan = [](const Args& args, const Env& env) { return plan_select(Kernel, args, env); }};
 }
 
 constexpr const SelectKernel* kKernels[] = {
@@ -40,7 +37,7 @@ std::span<const Candidate<smla_select_args>> cpu_candidates<Stage::select>() {
         threshold<kSelectAvx2>(),
 #endif
         threshold<kSelectScalar>(),
-        cpu_generic<SelectOp>("cpu_generic")
+        cpu_generic<SelectOp>("cpu_generic_select")
     };
     return rows;
 }

@@ -1,0 +1,254 @@
+// A decode step of one attention layer of DeepSeek-V3.2 between its projections: cache the new tokens, select
+// 2048 tokens per request with the indexer, attend to them. On a GPU, where the program is built with CUDA,
+// the step is captured in a CUDA graph once and replayed; elsewhere it runs on the CPU. Every step is checked
+// against the reference engine.
+#include <smla/smla.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <random>
+#include <vector>
+
+#if defined(SMLA_EXAMPLE_CUDA) && __has_include(<cuda_runtime_api.h>)
+#include <cuda_runtime_api.h>
+#define DECODE_STEP_HAS_GRAPHS 1
+#else
+#define DECODE_STEP_HAS_GRAPHS 0
+#endif
+
+namespace {
+
+// clang-format off
+// [README.begin]
+// One decode step of a layer of DeepSeek-V3.2: R requests, one new token each. All memory lies where the
+// context runs and never moves, so that a step captured on a GPU can be replayed.
+constexpr int R = 3, HEADS = 16, INDEX_HEADS = 64, TOPK = 2048, PAGE = 64, PAGES = 40;  // pages per request
+
+struct DecodeStep {
+    const smla::Context& on;
+    // What the layer's projections leave behind for each new token; q is absorbed and rotated.
+    smla::Tensor latent = on.tensor<float>({R, 512}), k_rope = on.tensor<float>({R, 64});
+    smla::Tensor q = on.tensor<float>({R, HEADS, 576}), index_k = on.tensor<float>({R, 128});
+    smla::Tensor index_q = on.tensor<float>({R, INDEX_HEADS, 128});
+    smla::Tensor index_w = on.tensor<float>({R, INDEX_HEADS});
+    // The batch: pages of each request, its length with the new token, where its tokens start.
+    smla::Tensor table = on.tensor<int32_t>({R, PAGES}), lengths = on.tensor<int32_t>({R});
+    smla::Tensor starts = on.tensor<int32_t>({R + 1});
+    smla::Cache kv = on.cache(SMLA_FP8_656, R * PAGES, PAGE);
+    smla::Cache keys = on.cache(SMLA_INDEX_FP8_132, R * PAGES, PAGE);
+    // Results, and what one stage hands to the next.
+    smla::Tensor out = on.tensor<float>({R, HEADS, 512}), logits = on.tensor<float>({R, PAGES * PAGE});
+    smla::Tensor q8 = on.tensor(SMLA_E4M3, {R, INDEX_HEADS, 128}), w = on.tensor<float>({R, INDEX_HEADS});
+    smla::Tensor chosen = on.tensor<int32_t>({R, TOPK}), counts = on.tensor<int32_t>({R});
+    smla::Tensor rows = on.tensor<int32_t>({R, TOPK});
+    smla::Workspace scratch = on.workspace();
+    smla::Plan plan{on, {.groups = SMLA_GROUP_PRIMARY | SMLA_GROUP_INDEX, .max_tokens = R, .max_requests = R,
+                         .max_seq_len = PAGES * PAGE}};
+
+    void run(smla_stream stream = nullptr) {
+        const smla_plan_group pages{.block_table = table, .page_tokens = PAGE};
+        plan.build({.tokens = R, .query_start_loc = starts, .seq_lens = lengths, .primary = pages,
+                    .index = pages, .stream = stream});
+        const smla_tensor requests = plan.tensor("request_of_token"), ends = plan.tensor("score_end");
+        on.write_kv({.head = latent, .tail = k_rope, .slots = plan.tensor("primary_slot"), .cache = kv},
+                    scratch, stream);
+        on.write_index({.hadamard = 1, .head = index_k, .slots = plan.tensor("index_slot"), .cache = keys},
+                       scratch, stream);
+        on.quant_index_q({.hadamard = 1, .amax_floor = 1e-10, .factor = 1 / std::sqrt(INDEX_HEADS * 128.),
+                          .q = index_q, .w = index_w, .q_out = q8, .w_out = w}, scratch, stream);
+        on.score({.q = q8, .w = w, .keys = keys, .block_table = table, .request_of_token = requests,
+                  .ends = ends, .logits = logits}, scratch, stream);
+        on.select({.scores = logits, .ends = ends, .indices = chosen, .counts = counts}, scratch, stream);
+        on.map({.page_tokens = PAGE, .positions = chosen, .request_of_token = requests, .block_table = table,
+                .rows = rows}, scratch, stream);
+        on.attend({.softmax_scale = 1 / std::sqrt(128. + 64.), .q = q,
+                   .primary = {.cache = kv, .rows = rows, .lengths = counts}, .out = out}, scratch, stream);
+    }
+};
+// [README.end]
+// clang-format on
+
+constexpr int STEPS = 3;
+
+#if DECODE_STEP_HAS_GRAPHS
+void checked(cudaError_t status) {
+    if (status != cudaSuccess) throw smla::Error(SMLA_DEVICE_ERROR, "cuda", cudaGetErrorString(status), "");
+}
+
+// [README.begin]
+// On a GPU: the step as a CUDA graph. A first run sizes the scratch and loads kernels: a capture cannot.
+std::function<void()> captured(DecodeStep& step, cudaStream_t stream) {
+    step.run(stream);
+    cudaGraph_t graph;
+    cudaGraphExec_t replay;
+    checked(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    step.run(stream);
+    checked(cudaStreamEndCapture(stream, &graph));
+    checked(cudaGraphInstantiate(&replay, graph, 0));
+    return [=] { checked(cudaGraphLaunch(replay, stream)); };  // reads what the tensors hold by then
+}
+// [README.end]
+#endif
+
+std::mt19937 random_bits(3);
+
+std::vector<float> random_values(int64_t count) {
+    std::uniform_real_distribution<float> values(-1, 1);
+    std::vector<float> out(static_cast<size_t>(count));
+    for (float& value : out) value = values(random_bits);
+    return out;
+}
+
+// The same numbers for the step and for the reference.
+void upload(smla::Tensor DecodeStep::*tensor, int64_t count, DecodeStep& step, DecodeStep& reference,
+            smla_stream stream) {
+    const std::vector<float> values = random_values(count);
+    (step.*tensor).upload(values, stream);
+    (reference.*tensor).upload(values);
+}
+
+// Requests of these lengths, in pages that are dealt out in turn, and what they have cached so far.
+std::vector<int32_t> fill(DecodeStep& step, DecodeStep& reference, smla_stream stream) {
+    std::vector<int32_t> lengths{2500, 70, 2047}, table(R * PAGES), starts(R + 1);
+    for (int r = 0; r < R; ++r) {
+        starts[size_t(r) + 1] = r + 1;
+        for (int page = 0; page < PAGES; ++page) table[size_t(r * PAGES + page)] = page * R + r;
+    }
+    std::vector<int64_t> slots;
+    for (int r = 0; r < R; ++r)
+        for (int t = 0; t < lengths[size_t(r)]; ++t)
+            slots.push_back(int64_t(table[size_t(r * PAGES + t / PAGE)]) * PAGE + t % PAGE);
+    const int64_t tokens = int64_t(slots.size());
+    const std::vector<float> latent = random_values(tokens * 512), rope = random_values(tokens * 64),
+                             key = random_values(tokens * 128);
+    for (DecodeStep* each : {&step, &reference}) {
+        const smla_stream queue = each == &step ? stream : nullptr;
+        each->table.upload(table, queue);
+        each->starts.upload(starts, queue);
+        const smla::Tensor rows = each->on.copy_of(slots), head = each->on.copy_of(latent, {tokens, 512}),
+                           tail = each->on.copy_of(rope, {tokens, 64}),
+                           index = each->on.copy_of(key, {tokens, 128});
+        each->on.write_kv({.head = head, .tail = tail, .slots = rows, .cache = each->kv}, each->scratch);
+        each->on.write_index({.hadamard = 1, .head = index, .slots = rows, .cache = each->keys},
+                             each->scratch);
+        each->counts.download<int32_t>();  // waits: the tensors of this loop go away
+    }
+    return lengths;
+}
+
+// Every selected position scores at least as much as every other one, up to rounding, by the reference's
+// scores. Returns how many were selected.
+int64_t check_selection(DecodeStep& step, DecodeStep& reference, const std::vector<int32_t>& lengths,
+                        smla_stream stream) {
+    const std::vector<float> logits = reference.logits.download<float>();
+    const std::vector<int32_t> chosen = step.chosen.download<int32_t>(stream);
+    int64_t selected = 0;
+    for (size_t r = 0; r < R; ++r) {
+        const float* const row = &logits[r * PAGES * PAGE];
+        std::vector<bool> taken(size_t(lengths[r]), false);
+        float least = INFINITY, best_left = -INFINITY, largest = 0;
+        for (size_t j = 0; j < TOPK && chosen[r * TOPK + j] >= 0; ++j, ++selected) {
+            const size_t position = size_t(chosen[r * TOPK + j]);
+            taken.at(position) = true;
+            least = std::fmin(least, row[position]);
+        }
+        for (size_t j = 0; j < taken.size(); ++j) {
+            largest = std::fmax(largest, std::fabs(row[j]));
+            if (!taken[j]) best_left = std::fmax(best_left, row[j]);
+        }
+        const auto wanted = std::min<int64_t>(lengths[r], TOPK);
+        // f32 sums of 64 weighted products of 128 codes: 192 roundings, of sums that may be several times the
+        // result because weights have both signs.
+        if (std::count(taken.begin(), taken.end(), true) != wanted ||
+            best_left - least > 8 * 192 * 0x1p-24F * largest)
+            return -1;
+    }
+    return selected;
+}
+
+// Largest error of the step's output relative to its row, against the reference on the same rows.
+double attention_error(DecodeStep& step, DecodeStep& reference, smla_stream stream) {
+    reference.rows.upload(step.rows.download<int32_t>(stream));
+    reference.on.attend({.softmax_scale = 1 / std::sqrt(128. + 64.),
+                         .q = reference.q,
+                         .primary = {.cache = reference.kv, .rows = reference.rows},
+                         .out = reference.out},
+                        reference.scratch);
+    const std::vector<float> out = step.out.download<float>(stream), exact = reference.out.download<float>();
+    double worst = 0;
+    for (size_t row = 0; row < R * HEADS; ++row) {
+        double error = 0, size = 0;
+        for (size_t d = row * 512; d < (row + 1) * 512; ++d) {
+            error += std::pow(double(out[d]) - double(exact[d]), 2);
+            size += std::pow(double(exact[d]), 2);
+        }
+        worst = std::fmax(worst, std::sqrt(error / size));
+    }
+    return worst;
+}
+
+int run(const smla::Context& context) {
+    const smla::Context exact({.engine = SMLA_ENGINE_REFERENCE});
+    DecodeStep step{context}, reference{exact};
+    smla_stream stream = nullptr;
+    std::function<void()> once = [&] { step.run(); };
+    const char* how = "each step called";
+#if DECODE_STEP_HAS_GRAPHS
+    cudaStream_t own = nullptr;
+    if (context.device_type() == SMLA_CUDA) {
+        checked(cudaSetDevice(context.device_index()));
+        checked(cudaStreamCreate(&own));
+        stream = own;
+    }
+#endif
+    std::vector<int32_t> lengths = fill(step, reference, stream);
+    step.lengths.upload(lengths, stream);
+#if DECODE_STEP_HAS_GRAPHS
+    if (stream) once = captured(step, own), how = "one graph replayed";
+#endif
+    std::printf("%s, %s\n", context.description().c_str(), how);
+    for (int i = 0; i < STEPS; ++i) {
+        upload(&DecodeStep::latent, R * 512, step, reference, stream);
+        upload(&DecodeStep::k_rope, R * 64, step, reference, stream);
+        upload(&DecodeStep::q, R * HEADS * 576, step, reference, stream);
+        upload(&DecodeStep::index_k, R * 128, step, reference, stream);
+        upload(&DecodeStep::index_q, R * INDEX_HEADS * 128, step, reference, stream);
+        upload(&DecodeStep::index_w, R * INDEX_HEADS, step, reference, stream);
+        for (int32_t& length : lengths) ++length;
+        step.lengths.upload(lengths, stream);
+        reference.lengths.upload(lengths);
+        once();
+        reference.run();
+        const int64_t selected = check_selection(step, reference, lengths, stream);
+        const double error = attention_error(step, reference, stream);
+        // Kernels may round queries and weights to bf16 (f16 on a GPU): at most 2^-9 each.
+        const bool right = selected >= 0 && error < 2 * 0x1p-9;
+        std::printf("step %d: %d tokens selected, error of out %.1e: %s\n", i, int(selected), error,
+                    right ? "ok" : "WRONG");
+        if (!right) return 1;
+    }
+    return 0;
+}
+
+// A GPU if the library was built for one and finds it, else this machine's processors.
+smla::Context gpu_or_cpu() {
+    try {
+        return smla::Gpu(0);
+    } catch (const smla::Error& error) {
+        std::printf("no GPU: %s\n", error.what());
+        return smla::Cpu();
+    }
+}
+
+}  // namespace
+
+int main() {
+    try {
+        return run(gpu_or_cpu());
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+        return 1;
+    }
+}

@@ -1,0 +1,160 @@
+"""A decode step of an attention layer of DeepSeek-V3.2 between its projections: cache the new tokens, select
+2048 tokens per request with the indexer, attend to them.
+
+NumPy arrays on a CPU. Where PyTorch sees a GPU and the library was built for one: tensors on that GPU, and
+the step is captured in a CUDA graph once and replayed. Every step is checked against the reference engine.
+
+    python examples/python/decode_step.py
+"""
+
+import importlib.util
+
+import numpy as np
+import smla
+
+R, HEADS, INDEX_HEADS, TOPK, PAGE, PAGES, STEPS = 3, 16, 64, 2048, 64, 40, 3  # PAGES: per request
+rng = np.random.default_rng(3)
+
+
+def random(*shape):
+    return rng.uniform(-1, 1, shape).astype("float32")
+
+
+class State:
+    """What a layer keeps between steps. Its memory lies where the context runs and never moves."""
+
+    def __init__(self, context, place):
+        self.context, self.place = context, place  # place: an array of the host as one that stages take
+        self.table, self.starts, self.lengths = (place(np.zeros(n, "int32")) for n in ((R, PAGES), R + 1, R))
+        self.kv = smla.Cache.empty("fp8_656", R * PAGES, PAGE, like=self.table)
+        self.keys = smla.Cache.empty("index_fp8_132", R * PAGES, PAGE, like=self.table)
+        self.plan = smla.Plan(
+            ["primary", "index"], max_tokens=R, max_requests=R, max_seq_len=PAGE * PAGES, context=context
+        )
+
+
+# [README.begin]
+def decode_step(x, state, stream=None):
+    """One new token for each of R requests. x: what the layer's projections leave behind."""
+    table, kv, keys, on = state.table, state.kv, state.keys, {"context": state.context}
+    pages = smla.PlanGroup(table, page_tokens=PAGE)  # both caches use the same pages
+    state.plan.build(state.starts, state.lengths, tokens=R, primary=pages, index=pages, stream=stream)
+    names = "primary_slot", "index_slot", "request_of_token", "score_end"
+    kv_slots, index_slots, request, ends = (state.place(state.plan.field(name)) for name in names)
+
+    smla.write_kv(x["latent"], kv_slots, kv, tail=x["k_rope"], **on)
+    smla.write_index(x["index_k"], index_slots, keys, hadamard=True, **on)
+    scale = (INDEX_HEADS * 128) ** -0.5
+    query = smla.quant_index_q(
+        x["index_q"], x["index_w"], factor=scale, hadamard=True, amax_floor=1e-10, **on
+    )
+    q8 = smla.tensor(query.q, "e4m3")
+    logits = smla.score(q8, query.w, keys, ends, block_table=table, request_of_token=request, **on)
+    chosen = smla.select(logits, TOPK, ends=ends, **on)
+    rows = smla.map(chosen.indices, request, table, page_tokens=PAGE, **on)
+    out = smla.attend(x["q"], kv, rows, chosen.counts, softmax_scale=(128 + 64) ** -0.5, **on).out
+    return out, logits, chosen.indices, rows
+
+
+def captured(torch, x, state):
+    """On a GPU: the step as a CUDA graph. A first run loads kernels, which a capture cannot."""
+    decode_step(x, state)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        results = decode_step(x, state, torch.cuda.current_stream().cuda_stream)
+    return graph.replay, results  # a replay reads what x, table and lengths hold by then
+    # [README.end]
+
+
+def new_inputs():
+    return {
+        "latent": random(R, 512),
+        "k_rope": random(R, 64),
+        "q": random(R, HEADS, 576),  # absorbed and rotated
+        "index_k": random(R, 128),
+        "index_q": random(R, INDEX_HEADS, 128),
+        "index_w": random(R, INDEX_HEADS),
+    }
+
+
+def put(array, values):
+    """New numbers in an array that must stay where it is."""
+    array[...] = values if isinstance(array, np.ndarray) else array.new_tensor(values)
+
+
+def fill(states, lengths):
+    """Pages dealt out in turn, and the tokens that are cached before the first step."""
+    table = np.arange(PAGES * R, dtype="int32").reshape(PAGES, R).T
+    slots = [table[r, np.arange(n) // PAGE] * PAGE + np.arange(n) % PAGE for r, n in enumerate(lengths)]
+    slots = np.concatenate(slots).astype("int64")
+    latent, rope, key = random(len(slots), 512), random(len(slots), 64), random(len(slots), 128)
+    for state in states:
+        put(state.table, table)
+        put(state.starts, np.arange(R + 1, dtype="int32"))
+        put(state.lengths, lengths)
+        at, place = state.place(slots), state.place
+        smla.write_kv(place(latent), at, state.kv, tail=place(rope), context=state.context)
+        smla.write_index(place(key), at, state.keys, hadamard=True, context=state.context)
+
+
+def check(results, exact, x, reference, lengths):
+    """Selection and attention of a step against the reference engine."""
+    out, _, chosen, rows = (np.asarray(array.cpu() if hasattr(array, "cpu") else array) for array in results)
+    for r, length in enumerate(lengths):
+        scores, taken = exact[1][r, :length], np.zeros(length, bool)
+        taken[chosen[r][chosen[r] >= 0]] = True
+        assert taken.sum() == min(length, TOPK)
+        # f32 sums of 64 weighted products of 128 codes: 192 roundings, of sums that may be several times the
+        # result because weights have both signs.
+        slack = 8 * 192 * 2**-24 * np.abs(scores).max()
+        assert taken.all() or scores[taken].min() >= scores[~taken].max() - slack
+    same_rows = smla.attend(
+        x["q"], reference.kv, rows, softmax_scale=(128 + 64) ** -0.5, context=reference.context
+    ).out
+    error = np.linalg.norm(out - same_rows, axis=-1) / np.linalg.norm(same_rows, axis=-1)
+    # Kernels may round queries and weights to bf16 (f16 on a GPU): at most 2^-9 each.
+    assert error.max() < 2 * 2**-9, error.max()
+    return error.max()
+
+
+def torch_on_gpu():
+    """PyTorch and a context, if it sees a GPU and the library was built for one."""
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        if torch.cuda.is_available():
+            try:
+                return torch, smla.Context("cuda")
+            except smla.Unsupported:
+                pass
+    return None, None
+
+
+def main():
+    torch, gpu = torch_on_gpu()
+    reference = State(smla.Context("reference"), np.array)
+    place = np.array if torch is None else lambda array: torch.as_tensor(array, device="cuda")
+    state = State(gpu or smla.Context("cpu"), place)
+    lengths = np.array([2500, 70, 2047], "int32")
+    fill((state, reference), lengths)
+    x = {name: place(values) for name, values in new_inputs().items()}
+    replay, results = captured(torch, x, state) if torch else (None, None)
+    print(f"{state.context.description}, {'one graph replayed' if torch else 'each step called'}")
+    for step in range(STEPS):
+        inputs = new_inputs()
+        for name, values in inputs.items():
+            put(x[name], values)
+        lengths += 1
+        for each in (state, reference):
+            put(each.lengths, lengths)
+        if replay:
+            replay()
+        else:
+            results = decode_step(x, state)
+        exact = decode_step(inputs, reference)
+        print(f"step {step}: error of out {check(results, exact, inputs, reference, lengths):.1e}: ok")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""CuPy's arrays, once the program has imported CuPy."""
+
+import sys
+
+from ..errors import invalid
+from .interface import CUDA, Library, Memory
+from .numpy import STORAGE, dtype_of, dtype_of_memory, strides_of
+
+
+def _cupy():
+    return sys.modules["cupy"]
+
+
+class CuPy(Library):
+    module = "cupy"
+
+    def owns(self, array):
+        kind = getattr(sys.modules.get("cupy"), "ndarray", None)  # absent while it is being imported
+        # CuPy on ROCm: DLPack names that device, and smla refuses it.
+        return kind is not None and isinstance(array, kind) and not _cupy().cuda.runtime.is_hip
+
+    def memory(self, array, name, stream=0):
+        dtype, strides = dtype_of_memory(array, name), strides_of(array, name)
+        index = array.device.id
+        return Memory(array.data.ptr, array.itemsize, dtype, CUDA, index, array.shape, strides, True, array)
+
+    def stream(self, array):
+        return _cupy().cuda.get_current_stream(array.device.id).ptr
+
+    def is_capturing(self):
+        return "cupy" in sys.modules and _cupy().cuda.get_current_stream().is_capturing()
+
+    def empty(self, like, shape, dtype):
+        kind = like.dtype if dtype_of(like) is dtype else STORAGE[dtype]
+        with like.device:  # or it would be the current one
+            return _cupy().empty(shape, kind)
+
+    def zeros(self, like, shape):
+        with like.device:
+            return _cupy().zeros(shape, like.dtype)
+
+    def strided(self, array, shape, strides):
+        strides = [stride * array.itemsize for stride in strides]
+        return _cupy().lib.stride_tricks.as_strided(array, shape, strides)
+
+    def on_device(self, index):
+        """An empty array on a GPU, to allocate beside; None without CuPy."""
+        try:
+            import cupy
+        except ImportError:
+            return None
+        try:
+            with cupy.cuda.Device(index):
+                return cupy.empty(0, "uint8")
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            raise invalid("device", f"cuda:{index} ({error})", "a GPU that CuPy can use") from None

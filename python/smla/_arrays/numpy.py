@@ -1,0 +1,124 @@
+"""NumPy's arrays, and the storage types that NumPy and CuPy share."""
+
+import ctypes as c
+import sys
+
+import numpy as np
+
+from .. import _dtypes
+from .._abi import Dtype
+from ..errors import invalid
+from .interface import CPU, Library, Memory, dense, known_rest, remember, rest, unknown_dtype
+
+# How NumPy holds each: bf16 and the 8-bit floats as unsigned integers, e2m1 two to a byte.
+STORAGE = {
+    Dtype.F64: np.dtype("float64"),
+    Dtype.F32: np.dtype("float32"),
+    Dtype.BF16: np.dtype("uint16"),
+    Dtype.F16: np.dtype("float16"),
+    Dtype.E4M3: np.dtype("uint8"),
+    Dtype.E2M1: np.dtype("uint8"),
+    Dtype.E8M0: np.dtype("uint8"),
+    Dtype.U8: np.dtype("uint8"),
+    Dtype.I32: np.dtype("int32"),
+    Dtype.I64: np.dtype("int64"),
+}
+_ML_DTYPES = {Dtype.BF16: "bfloat16", Dtype.E4M3: "float8_e4m3fn", Dtype.E8M0: "float8_e8m0fnu"}
+_known: dict[np.dtype, Dtype | None] = {}  # numpy.dtype: Dtype, or None
+_capsule_pointer = c.pythonapi.PyCapsule_GetPointer
+_first_byte = c.c_char.from_buffer
+
+
+def dtype_of(array):
+    """The Dtype of an array of NumPy or CuPy; None if smla has none of it."""
+    return _known.get(array.dtype) or _learn(array.dtype)
+
+
+def _learn(dtype):
+    known = _dtypes.of_array(dtype.name) if dtype.isnative else None
+    _known[dtype] = known
+    return known
+
+
+def dtype_of_memory(array, name):
+    """dtype_of; None for raw memory (integers, void), but other types are refused."""
+    dtype = dtype_of(array)
+    if dtype is None and (array.dtype.kind not in "iubV" or not array.dtype.isnative):
+        raise unknown_dtype(name, array)
+    return dtype
+
+
+def strides_of(array, name):
+    """Strides in elements."""
+    item, shape = array.itemsize, array.shape
+    if array.size == 0:  # NumPy gives such arrays strides of 0
+        return dense(shape)
+    strides = array.strides
+    if any([stride % item for stride in strides]):
+        raise invalid(f"{name}.stride", f"{strides} bytes", f"multiples of the element's {item} bytes")
+    return tuple([stride // item for stride in strides])
+
+
+def _address(array):
+    """The data pointer, in a third of the time that __array_interface__ takes."""
+    capsule = array.__array_struct__  # owns the struct: PyArrayInterface, data at 40
+    return c.c_uint64.from_address(_capsule_pointer(capsule, None) + 40).value
+
+
+class NumPy(Library):
+    def owns(self, array):
+        return isinstance(array, np.ndarray)
+
+    def memory(self, array, name, stream=0):
+        dtype, strides = dtype_of_memory(array, name), strides_of(array, name)
+        writable = array.flags.writeable
+        return Memory(_address(array), array.itemsize, dtype, CPU, 0, array.shape, strides, writable, array)
+
+    def describe(self, array, name, keep, stream=0):
+        if not array.flags.carray:  # dense, aligned and writable
+            strides = strides_of(array, name)
+            return _address(array), rest(self._dtype(array, name), CPU, 0, array.shape, strides, name)
+        # The common case in half the time: all but the address follows from shape and dtype.
+        key = (array.shape, array.dtype)
+        packed = known_rest(key)
+        if packed is None:
+            shape = array.shape
+            packed = remember(key, rest(self._dtype(array, name), CPU, 0, shape, dense(shape), name))
+        try:
+            return c.addressof(_first_byte(array)), packed
+        except ValueError:  # no elements, or dtypes that the buffer protocol has no letter for: ml_dtypes'
+            return _address(array), packed
+
+    @staticmethod
+    def _dtype(array, name):
+        dtype = dtype_of(array)
+        if dtype is None:
+            raise unknown_dtype(name, array)
+        return dtype
+
+    def device(self, array, name="array"):
+        return CPU, 0
+
+    def dtype(self, array, name):
+        return dtype_of(array)
+
+    def shape(self, array, name):
+        return array.shape
+
+    def access(self, array, name):
+        return array.strides, array.flags.writeable
+
+    def empty(self, like, shape, dtype):
+        """ml_dtypes' bf16, e4m3 and e8m0 beside arrays of such types (JAX's)."""
+        types = sys.modules.get("ml_dtypes")
+        is_plain = types is None or (isinstance(like, np.ndarray) and like.dtype.kind in "fiu")
+        if is_plain or dtype not in _ML_DTYPES:
+            return np.empty(shape, STORAGE[dtype])
+        return np.empty(shape, np.dtype(getattr(types, _ML_DTYPES[dtype])))
+
+    def zeros(self, like, shape):
+        return np.zeros(shape, like.dtype)
+
+    def strided(self, array, shape, strides):
+        strides = [stride * array.itemsize for stride in strides]
+        return np.lib.stride_tricks.as_strided(array, shape, strides)

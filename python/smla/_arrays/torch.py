@@ -1,0 +1,163 @@
+"""PyTorch's tensors, once the program has imported PyTorch."""
+
+import sys
+from typing import Any
+
+from .. import _dtypes
+from .._abi import Dtype
+from ..errors import Unsupported, invalid
+from .interface import (
+    CPU,
+    CUDA,
+    E2M1,
+    Library,
+    Memory,
+    dense,
+    known_rest,
+    remember,
+    rest,
+    unknown_dtype,
+    values_of_pairs,
+)
+
+# The names of PyTorch's types: e2m1 stay bytes, two values each.
+NAMES = {
+    Dtype.F64: "float64",
+    Dtype.F32: "float32",
+    Dtype.BF16: "bfloat16",
+    Dtype.F16: "float16",
+    Dtype.E4M3: "float8_e4m3fn",
+    Dtype.E2M1: "uint8",
+    Dtype.E8M0: "float8_e8m0fnu",
+    Dtype.U8: "uint8",
+    Dtype.I32: "int32",
+    Dtype.I64: "int64",
+}
+_known: dict[Any, Dtype | None] = {}  # torch.dtype: Dtype, or None
+
+
+def torch_dtype(dtype):
+    """The torch.dtype that holds a Dtype. PyTorch before 2.7 has no e8m0, and holds it as bytes."""
+    torch = sys.modules["torch"]
+    return getattr(torch, NAMES[dtype], torch.uint8)
+
+
+def _dtype(array):
+    dtype = array.dtype
+    return _known.get(dtype) or _learn(dtype)
+
+
+def _learn(dtype):
+    known = _dtypes.of_array(str(dtype).removeprefix("torch."))
+    _known[dtype] = known
+    return known
+
+
+def _check(array, name):
+    """Refuses tensors whose memory does not hold their values, or that want a gradient."""
+    torch = sys.modules["torch"]
+    if array.layout is not torch.strided:
+        raise invalid(name, f"layout {array.layout}", "a strided tensor")
+    if array.requires_grad and torch.is_grad_enabled():
+        raise Unsupported(
+            f"{name}: got a tensor that requires grad, wanted one that does not: smla has no backward "
+            "pass; call it under torch.no_grad() or on x.detach()",
+            name,
+            "requires_grad",
+            "no grad",
+        )
+    if array.is_conj() or array.is_neg():
+        raise invalid(name, "a lazy conjugate or negative view", "resolve_conj().resolve_neg()")
+    if array.device.type not in ("cpu", "cuda"):
+        raise invalid(f"{name}.device", array.device, "cpu or cuda")
+
+
+class Torch(Library):
+    module = "torch"
+    _tensor = None  # torch.Tensor, when torch is first met
+
+    def owns(self, array):
+        if self._tensor is None:
+            torch = sys.modules.get("torch")
+            if torch is None or not hasattr(torch, "Tensor"):  # absent, or being imported
+                return False
+            self._tensor = torch.Tensor
+        return isinstance(array, self._tensor)
+
+    def memory(self, array, name, stream=0):
+        _check(array, name)
+        index, dtype, shape = array.get_device(), _dtype(array), tuple(array.shape)
+        if dtype is None and (array.is_floating_point() or array.is_complex() or array.is_quantized):
+            raise unknown_dtype(name, array)
+        strides = dense(shape) if 0 in shape else array.stride()
+        device = (CUDA, index) if index >= 0 else (CPU, 0)
+        return Memory(array.data_ptr(), array.element_size(), dtype, *device, shape, strides, True, array)
+
+    def describe(self, array, name, keep, stream=0):
+        if type(array) is not self._tensor or array.requires_grad or array.is_neg():
+            _check(array, name)
+        try:
+            strides, address = array.stride(), array.data_ptr()
+        except RuntimeError:  # a layout without strides, or without memory of its own
+            _check(array, name)
+            raise
+        shape = array.shape
+        if not address:  # no elements, then any strides; or a device without memory
+            _check(array, name)
+            strides = dense(shape)
+        index = array.get_device()  # -1: not a GPU
+        key = (shape, strides, array.dtype, index if index < 0 else array.device)
+        packed = known_rest(key)
+        return address, remember(key, self._rest(array, strides, name)) if packed is None else packed
+
+    @staticmethod
+    def _rest(array, strides, name):
+        dtype, shape, index = _dtype(array), array.shape, array.get_device()
+        if dtype is None:
+            raise unknown_dtype(name, array)
+        _check(array, name)
+        if dtype is E2M1:  # float4_e2m1fn_x2: elements of two values
+            shape, strides = values_of_pairs(shape, strides, name)
+        return rest(dtype, CUDA if index >= 0 else CPU, max(index, 0), shape, strides, name)
+
+    def device(self, array, name="array"):
+        index = array.get_device()
+        return (CUDA, index) if index >= 0 else (CPU, 0)
+
+    def dtype(self, array, name):
+        return _dtype(array)
+
+    def shape(self, array, name):
+        shape = tuple(array.shape)
+        return (*shape[:-1], shape[-1] * 2) if _dtype(array) is E2M1 else shape
+
+    def access(self, array, name):
+        return array.stride(), True
+
+    def stream(self, array):
+        index = array.get_device()
+        return sys.modules["torch"].cuda.current_stream(index).cuda_stream if index >= 0 else None
+
+    def is_capturing(self):
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        return cuda is not None and cuda.is_available() and cuda.is_current_stream_capturing()
+
+    def empty(self, like, shape, dtype):
+        # PyTorch reads a tuple of sizes more slowly.
+        return like.new_empty(*(shape or ((),)), dtype=torch_dtype(dtype))
+
+    def zeros(self, like, shape):
+        return like.new_zeros(shape)
+
+    def strided(self, array, shape, strides):
+        return array.as_strided(shape, strides)
+
+    def on_device(self, index):
+        """An empty tensor on a GPU, to allocate beside; None without PyTorch, or if it has no GPU."""
+        try:
+            import torch
+        except ImportError:
+            return None
+        return (
+            torch.empty(0, dtype=torch.uint8, device=f"cuda:{index}") if torch.cuda.is_available() else None
+        )

@@ -1,0 +1,87 @@
+#include "backends/config.h"
+
+#include "core/tensor.h"
+
+#include <cmath>
+#include <utility>
+
+namespace smla {
+
+namespace {
+
+void default_to(int32_t& value, int32_t standard) {
+    if (value == 0) value = standard;
+}
+
+void check_dimensions(const BackendConfig& config) {
+    const BackendArgs& args = config.args;
+    constexpr int32_t kMost = 1 << 16;
+    const auto amount = [&](const char* field, int32_t value, int32_t least) {
+        SMLA_CHECK(value >= least && value <= kMost, field, value, text(least, " to ", kMost));
+    };
+    amount("args.heads", args.heads, 1);
+    amount("args.rope_dim", args.rope_dim, 0);
+    SMLA_CHECK(args.rope_dim % 2 == 0, "args.rope_dim", args.rope_dim, "even");
+    if (!config.hybrid()) {
+        amount("args.kv_lora_rank", args.kv_lora_rank, 2);
+        SMLA_CHECK(args.kv_lora_rank % 2 == 0, "args.kv_lora_rank", args.kv_lora_rank, "even");
+        amount("args.nope_dim", args.nope_dim, 1);
+        amount("args.v_head_dim", args.v_head_dim, 1);
+    } else {
+        amount("args.head_dim", args.head_dim, 1);
+        amount("args.window", args.window, 1);
+        SMLA_CHECK(args.ratio == 0 || args.ratio == 4 || args.ratio == 128, "args.ratio", args.ratio,
+                   "0 or 1 (window only), 4 or 128");
+    }
+    SMLA_CHECK(args.page_tokens >= 0, "args.page_tokens", args.page_tokens, "0 or more");
+    SMLA_CHECK(args.window_page_tokens >= 0, "args.window_page_tokens", args.window_page_tokens, "0 or more");
+    SMLA_CHECK(args.topk >= 0, "args.topk", args.topk, "0 or more");
+    constexpr int32_t kWants = 2 * SMLA_WANTS_FUSED_OUTPUT_QUANT - 1;
+    SMLA_CHECK((args.wants & ~kWants) == 0, "args.wants", args.wants,
+               text("SMLA_WANTS_* bits, 0 to ", kWants));
+    SMLA_CHECK(args.max_tokens >= 1, "args.max_tokens", args.max_tokens, "1 or more");
+    SMLA_CHECK(args.max_requests >= 1, "args.max_requests", args.max_requests, "1 or more");
+    SMLA_CHECK(args.max_seq_len >= 1, "args.max_seq_len", args.max_seq_len, "1 or more");
+    SMLA_CHECK(args.speculative_tokens >= 0, "args.speculative_tokens", args.speculative_tokens, "0 or more");
+    SMLA_CHECK(args.max_logits_bytes >= 0, "args.max_logits_bytes", double(args.max_logits_bytes),
+               "0 or more");
+    for (const auto& [field, scale] : {std::pair{"args.softmax_scale", args.softmax_scale},
+                                       {"args.q_scale", args.q_scale},
+                                       {"args.kv_scale", args.kv_scale}})
+        SMLA_CHECK(scale > 0 && std::isfinite(scale), field, scale, "a finite number above 0");
+}
+
+}  // namespace
+
+BackendConfig resolve_config(const BackendArgs& given) {
+    BackendConfig config;
+    config.args = given;
+    BackendArgs& args = config.args;
+    SMLA_CHECK(args.family == SMLA_FAMILY_DSA || args.family == SMLA_FAMILY_HYBRID, "args.family",
+               args.family, "SMLA_FAMILY_DSA (0) or SMLA_FAMILY_HYBRID (1)");
+    if (args.kv_cache_dtype) config.cache_type = args.kv_cache_dtype;
+    args.kv_cache_dtype = nullptr;  // the caller's memory
+    if (args.dtype == 0) args.dtype = SMLA_BF16;
+    SMLA_CHECK(dtype_bit(args.dtype) & (kFloats | dtype_bit(SMLA_E4M3)), "args.dtype", args.dtype,
+               "bf16, f16, f32, f64 or e4m3");
+    default_to(args.rope_dim, 64);
+    if (args.rope_dim == -1) args.rope_dim = 0;
+    if (config.hybrid()) {
+        default_to(args.head_dim, 512);
+        default_to(args.window, 128);
+        default_to(args.window_page_tokens, 64);
+        if (args.ratio == 1) args.ratio = 0;
+    } else {
+        default_to(args.kv_lora_rank, 512);
+        default_to(args.nope_dim, 128);
+        default_to(args.v_head_dim, 128);
+    }
+    if (args.q_scale == 0) args.q_scale = 1;
+    if (args.kv_scale == 0) args.kv_scale = 1;
+    if (args.max_logits_bytes == 0) args.max_logits_bytes = int64_t(512) << 20;
+    if (args.device.struct_size == 0) args.device = describe_device("cpu");
+    check_dimensions(config);
+    return config;
+}
+
+}  // namespace smla

@@ -1,0 +1,129 @@
+#include "backends/gate.h"
+
+#include "core/workspace.h"
+#include "formats/fits.h"
+#include "formats/format.h"
+
+#include <algorithm>
+
+namespace smla {
+
+namespace {
+
+template <class T>
+bool has(std::span<const T> values, const T& value) {
+    return std::find(values.begin(), values.end(), value) != values.end();
+}
+
+std::string joined(std::span<const char* const> words) {
+    std::string out;
+    for (const char* word : words) out += (out.empty() ? "" : ", ") + std::string(word);
+    return out;
+}
+std::string joined(std::span<const int32_t> numbers) {
+    std::string out;
+    for (const int32_t number : numbers) out += (out.empty() ? "" : ", ") + text(number);
+    return out;
+}
+
+std::string cache_type_list(const Backend& backend) {
+    std::string out;
+    for (const CacheType& type : backend.cache_types)
+        out += (out.empty() ? "" : ", ") + std::string(type.name);
+    for (const Format* format : all_formats())
+        if (backend.formats & format_bit(format->id)) out += text(", ", format->name);
+    return out;
+}
+
+// "auto" and "bfloat16" stand for rows of the queries' own type if that is wider than bf16.
+smla_format plain_format(smla_dtype dtype) {
+    return dtype == SMLA_F64 ? SMLA_ROW_F64 : dtype == SMLA_F32 ? SMLA_ROW_F32 : SMLA_ROW_BF16;
+}
+
+}  // namespace
+
+int32_t padded_heads(const Backend& backend, const BackendConfig& config) {
+    const PublishedHeads& rule = backend.heads;
+    const int32_t heads = config.args.heads;
+    for (const int32_t size : rule.sizes)
+        if (heads <= size) return size;
+    const bool sm_100 = major_capability(config.args.device) == 10;
+    return int32_t(round_up(size_t(heads), size_t(sm_100 ? rule.unit_on_sm100 : rule.unit)));
+}
+
+smla_format cache_format(const Backend& backend, const BackendConfig& config) {
+    const bool nope = !config.hybrid() && config.rope_dim() == 0;
+    smla_format id = SMLA_FORMAT_NONE;
+    for (const CacheType& type : backend.cache_types) {
+        if (config.cache_type != type.name) continue;
+        id = nope && type.nope ? type.nope : type.format;
+        if (id == SMLA_ROW_BF16) id = plain_format(config.args.dtype);
+    }
+    if (!id)
+        if (const Format* format = find_format(std::string_view(config.cache_type)))
+            if (backend.formats & format_bit(format->id)) id = format->id;
+    if (!id) return id;
+    const bool fits = why_not_record(id, config.head_size(), config.rope_dim(), config.hybrid()).empty() &&
+                      config.head_size() <= find_format(id)->max_width;
+    return fits ? id : SMLA_FORMAT_NONE;
+}
+
+std::vector<std::string> config_refusals(const Backend& backend, const BackendConfig& config) {
+    std::vector<std::string> out;
+    const BackendArgs& args = config.args;
+    if (backend.family != args.family)
+        return {backend.family == SMLA_FAMILY_DSA ? "it is for DeepSeek-V3.2 and GLM-5.x, not for V4"
+                                                  : "it is for DeepSeek-V4, not for V3.2 and GLM-5.x"};
+    const smla_format format = cache_format(backend, config);
+    if (!format)
+        out.push_back(text("kv_cache_dtype ", config.cache_type, " with ", config.head_size(),
+                           " values per token; it has ", cache_type_list(backend)));
+    const bool scaled = format && find_format(format)->scale == ScaleKind::per_tensor;
+    if (args.dtype == SMLA_E4M3 && !scaled)
+        out.push_back("e4m3 queries need a cache with one scale: kv_cache_dtype fp8_e4m3");
+    if (args.heads > 256) out.push_back(text(args.heads, " heads; 1 to 256"));
+    if (args.wants & SMLA_WANTS_ENCODER) out.push_back("no attention type but decoder self-attention");
+    if (args.wants & SMLA_WANTS_ALIBI) out.push_back("no alibi slopes");
+    if (args.wants & SMLA_WANTS_SLIDING_WINDOW) out.push_back("no sliding window beside the model's own");
+    if (args.wants & SMLA_WANTS_SOFT_CAP) out.push_back("no soft cap of the logits");
+    if (args.wants & SMLA_WANTS_FUSED_OUTPUT_QUANT) out.push_back("no fused output quantisation");
+    if (has_indexer(config.kind()) && args.topk == 0)
+        out.push_back("it needs a model with index_topk in its config");
+    return out;
+}
+
+std::vector<std::string> why_not(const Backend& backend, const BackendConfig& config) {
+    std::vector<std::string> out = config_refusals(backend, config);
+    const std::string refusal = engine_of(config.args.device).refusal;
+    if (!refusal.empty()) out.push_back(refusal);
+    return out;
+}
+
+std::vector<std::string> published_refusals(const Backend& backend, const BackendConfig& config) {
+    std::vector<std::string> out;
+    const PublishedGate& gate = backend.published;
+    const BackendArgs& args = config.args;
+    if (backend.family != args.family) return {"it is for another family of models"};
+    if (!has(gate.head_sizes, config.head_size()))
+        out.push_back(text("head size ", config.head_size(), "; it has ", joined(gate.head_sizes)));
+    if (!has(gate.dtypes, args.dtype)) out.push_back(text("dtype ", dtype_name(args.dtype)));
+    if (std::none_of(gate.cache_types.begin(), gate.cache_types.end(),
+                     [&](const char* type) { return config.cache_type == type; }))
+        out.push_back(text("kv_cache_dtype ", config.cache_type, "; it has ", joined(gate.cache_types)));
+    const int32_t page = args.page_tokens;
+    if (page && (gate.page_exact ? page != gate.page_multiple : page % gate.page_multiple != 0))
+        out.push_back(text("block size ", page, "; it has ", gate.page_multiple));
+    const int32_t major = major_capability(args.device);
+    if (args.device.type == SMLA_CPU) out.push_back("no CUDA device");
+    else if (!gate.capabilities.empty() && !has(gate.capabilities, major))
+        out.push_back(text("compute capability ", major, ".x; it has ", joined(gate.capabilities)));
+    if (args.wants & SMLA_WANTS_ENCODER) out.push_back("no attention type but decoder self-attention");
+    if (args.wants & (SMLA_WANTS_ALIBI | SMLA_WANTS_SLIDING_WINDOW | SMLA_WANTS_SOFT_CAP))
+        out.push_back("no alibi slopes, sliding window or soft cap");
+    if (args.wants & SMLA_WANTS_FUSED_OUTPUT_QUANT) out.push_back("no fused output quantisation");
+    if (gate.more)
+        if (std::string reason = gate.more(config); !reason.empty()) out.push_back(std::move(reason));
+    return out;
+}
+
+}  // namespace smla

@@ -1,0 +1,20 @@
+// Why a backend cannot serve certain arguments, and why the published one would not.
+#pragma once
+
+#include "backends/backend.h"
+
+#include <vector>
+
+namespace smla {
+
+// The record of the cache. NONE: the backend does not know the type, or the record does not have these
+// dimensions.
+smla_format cache_format(const Backend& backend, const BackendConfig& config);
+// Reasons in words, apart from the device.
+std::vector<std::string> config_refusals(const Backend& backend, const BackendConfig& config);
+// The same, and why no engine of this build runs on the device.
+std::vector<std::string> why_not(const Backend& backend, const BackendConfig& config);
+// What the gate of the published backend would say.
+std::vector<std::string> published_refusals(const Backend& backend, const BackendConfig& config);
+
+}  // namespace smla

@@ -1,0 +1,84 @@
+#include "backends/instance.h"
+
+#include "backends/forward/forward.h"
+#include "backends/gate.h"
+#include "backends/metadata/metadata.h"
+#include "core/shapes_only.h"
+#include "formats/format.h"
+
+namespace smla {
+
+BackendInstance::BackendInstance(const Backend& which, const BackendConfig& given)
+    : backend(&which), config(given), format(cache_format(which, given)) {
+    std::string reasons;
+    for (const std::string& reason : why_not(which, given)) reasons += (reasons.empty() ? "" : "; ") + reason;
+    if (!reasons.empty()) fail(SMLA_UNSUPPORTED, which.name, reasons, "arguments that it can serve");
+    if (config.args.page_tokens == 0) config.args.page_tokens = which.page_tokens;
+    SMLA_CHECK(!config.hybrid() || !config.args.ratio || config.args.page_tokens % config.args.ratio == 0,
+               "args.page_tokens", config.args.page_tokens,
+               text("a multiple of the ratio, ", config.args.ratio));
+}
+
+smla_cache_shape BackendInstance::cache_shape(int32_t group, int64_t pages) const {
+    const bool hybrid = config.hybrid(), compressed = group == SMLA_GROUP_COMPRESSED;
+    SMLA_CHECK(
+        group == SMLA_GROUP_PRIMARY
+            ? !hybrid
+            : hybrid && (group == SMLA_GROUP_WINDOW || (compressed && config.args.ratio)),
+        "group", group,
+        hybrid ? config.args.ratio ? "WINDOW or COMPRESSED" : "WINDOW: the layer has no other" : "PRIMARY");
+    SMLA_CHECK(pages >= 0 && pages < (int64_t(1) << 31), "pages", pages, "0 or more, rows within int32");
+    const Format& record = *find_format(format);
+    const int64_t tokens = !hybrid      ? config.args.page_tokens
+                           : compressed ? config.args.page_tokens / config.args.ratio
+                                        : config.args.window_page_tokens;
+    const bool bytes = record.scale == ScaleKind::f32_tile || record.scale == ScaleKind::e8m0_tile;
+    smla_cache_shape out{};
+    out.struct_size = sizeof out;
+    out.dtype = bytes                                   ? SMLA_U8
+                : record.scale == ScaleKind::per_tensor ? SMLA_E4M3
+                : format == SMLA_ROW_F64                ? SMLA_F64
+                : format == SMLA_ROW_F32                ? SMLA_F32
+                                                        : SMLA_BF16;
+    out.shape[0] = pages;
+    out.shape[1] = tokens;
+    out.shape[2] = bytes ? int64_t(record.record_bytes(config.head_size())) : config.head_size();
+    out.page_stride_bytes = int64_t(record.page_bytes(config.head_size(), tokens));
+    out.bytes = pages * out.page_stride_bytes;
+    return out;
+}
+
+std::unique_ptr<Metadata> BackendInstance::metadata() const { return std::make_unique<Metadata>(*this); }
+
+void BackendInstance::forward(Runner& run, const Metadata* metadata, const ForwardArgs& args) const {
+    if (config.hybrid()) forward_hybrid(run, *this, metadata, args);
+    else forward_dsa(run, *this, metadata, args);
+}
+
+size_t BackendInstance::workspace(const Env& env, const ForwardArgs& args) const {
+    const ShapesOnly no_data;
+    Runner sizing(env, args.stage_budget, nullptr);
+    forward(sizing, nullptr, args);
+    return sizing.total_bytes();
+}
+
+void BackendInstance::run(const Env& env, const Metadata* metadata, const ForwardArgs& args,
+                          Workspace workspace, StageRecords* records) const {
+    const ExpectDevice device(env.device->type(), env.device->index());
+    if (!metadata) {
+        check_tensor("args.out", args.out, kFloats,
+                     args.out.ndim == 2 ? std::initializer_list<int64_t>{kAny, kAny}
+                                        : std::initializer_list<int64_t>{kAny, kAny, kAny});
+        check_rows("args.out", args.out);
+        return zero_rows(env, args.out, args.out.shape[0]);
+    }
+    metadata->check_for(*this);
+    if (element_count(args.q) == 0) return;
+    Runner sizing(env, args.stage_budget, nullptr);
+    sizing.check_calls();
+    forward(sizing, metadata, args);
+    Runner runner(env, sizing, workspace, records);
+    forward(runner, metadata, args);
+}
+
+}  // namespace smla

@@ -1,0 +1,299 @@
+#include "backends/metadata/metadata.h"
+
+#include "backends/maps/prefill_chunks.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+
+namespace smla {
+
+namespace {
+
+void* default_allocate(void*, size_t bytes, size_t alignment) {
+    return std::aligned_alloc(alignment, round_up(bytes, alignment));
+}
+void default_free(void*, void* memory) { std::free(memory); }
+
+size_t bytes_of(const Tensor& tensor) { return size_t(element_count(tensor) * dtype_bits(tensor.dtype) / 8); }
+
+// vLLM gathers at most this many times the longest request into one chunk of indexer prefill.
+constexpr int64_t kGatheredRequests = 40;
+
+// Features of the plan that a family's metadata are computed from.
+PlanMaxima plan_maxima(const BackendConfig& config) {
+    const BackendArgs& args = config.args;
+    PlanMaxima maxima{};
+    maxima.struct_size = sizeof maxima;
+    maxima.max_tokens = args.max_tokens;
+    maxima.max_requests = args.max_requests;
+    maxima.max_seq_len = args.max_seq_len;
+    maxima.speculative_tokens = args.speculative_tokens;
+    maxima.heads = args.heads;
+    maxima.workers = args.device.multiprocessors;
+    maxima.batch_invariant = args.batch_invariant;
+    maxima.allocator = args.allocator;
+    const LayerKind kind = config.kind();
+    if (has_indexer(kind)) maxima.topk = args.topk;
+    if (!config.hybrid()) {
+        maxima.groups = SMLA_GROUP_PRIMARY | (args.plan_groups & SMLA_GROUP_INDEX);
+        return maxima;
+    }
+    constexpr int32_t kMore = SMLA_GROUP_INDEX | SMLA_GROUP_STATE | SMLA_GROUP_INDEX_STATE;
+    maxima.groups = SMLA_GROUP_WINDOW | (args.plan_groups & kMore);
+    if (kind != LayerKind::sliding) maxima.groups |= SMLA_GROUP_COMPRESSED;
+    maxima.window = args.window;
+    maxima.ratio = args.ratio;
+    maxima.list_entries = kind == LayerKind::heavily_compressed;
+    return maxima;
+}
+
+}  // namespace
+
+Metadata::Metadata(const BackendInstance& on)
+    : backend_(on.backend),
+      config_(on.config),
+      format_(on.format),
+      context_(on.context),
+      plan_(plan_maxima(on.config)) {
+    const BackendArgs& args = config_.args;
+    allocator_ =
+        args.allocator.alloc ? args.allocator : smla_allocator{default_allocate, default_free, nullptr};
+    num_reqs_ = &number("num_reqs");
+    num_actual_tokens_ = &number("num_actual_tokens");
+    max_query_len_ = &number("max_query_len");
+    max_seq_len_ = &number("max_seq_len");
+    query_start_loc_ = &own("query_start_loc", SMLA_I32, {int64_t(args.max_requests) + 1}, 0);
+    seq_lens_ = &own("seq_lens", SMLA_I32, {args.max_requests}, 0);
+    row_limit_ = &own("row_limit", SMLA_I32, {args.max_tokens}, 0);
+    if (plan_.maxima().groups & SMLA_GROUP_INDEX)
+        chunks_ = &own("indexer.prefill_chunks", SMLA_I32,
+                       {int64_t(args.max_tokens) + args.max_requests, kChunkColumns}, 0);
+    parts_.resize(size_t(args.max_requests) + 3);
+    for (const MakeFieldSet make : backend_->fields)
+        if (std::unique_ptr<FieldSet> set = make(*this)) sets_.push_back(std::move(set));
+    declare_plan_fields();
+    place_fields();
+    for (const auto& set : sets_) set->begin();
+}
+
+Metadata::~Metadata() {
+    if (memory_) allocator_.free(allocator_.user, memory_);
+}
+
+Field& Metadata::own(const char* name, smla_dtype dtype, std::initializer_list<int64_t> largest,
+                     int32_t initial, FieldIs how) {
+    Declared& declared = fields_.emplace_back(Declared{name});
+    declared.how = how;
+    declared.field.host = make_tensor(static_cast<void*>(nullptr), dtype, largest);
+    declared.bytes = bytes_of(declared.field.host);
+    declared.initial = initial;
+    return declared.field;
+}
+
+int32_t& Metadata::number(const char* name) {
+    int32_t& value = numbers_.emplace_back(0);
+    Field& field = fields_.emplace_back(Declared{name}).field;
+    field.host = field.device = make_tensor(&value, SMLA_I32, {1});
+    return value;
+}
+
+Field& Metadata::shown(const char* name) { return fields_.emplace_back(Declared{name}).field; }
+
+void Metadata::declare_plan_fields() {
+    for (const FieldSpec& spec : kPlanFieldSpecs) {
+        if (!present(plan_.fields().*spec.member)) continue;
+        plan_names_.push_back(text("plan.", spec.name));
+        fields_.emplace_back(Declared{plan_names_.back().c_str()}).of_plan = spec.member;
+    }
+    for (const Declared& declared : fields_) names_.push_back(declared.name);
+}
+
+// Gives the fields their memory, on the host and on the device.
+void Metadata::place_fields() {
+    size_t bytes = 0;
+    for (const Declared& declared : fields_) bytes += round_up(declared.bytes, kCacheLine);
+    memory_ = allocator_.alloc(allocator_.user, std::max(bytes, kCacheLine), kCacheLine);
+    if (!memory_) fail(SMLA_OUT_OF_MEMORY, "args.allocator", text("null for ", bytes, " bytes"), "memory");
+    char* const begin = static_cast<char*>(memory_);
+    size_t at = 0;
+    for (Declared& declared : fields_) {
+        if (!declared.bytes) continue;
+        declared.field.host.data = begin + at;
+        std::fill_n(ints(declared.field), declared.bytes / sizeof(int32_t), declared.initial);
+        at += round_up(declared.bytes, kCacheLine);
+    }
+    if (context_ && context_->device().type() != SMLA_CPU)
+        gpu_ = std::make_unique<GpuMetadata>(*context_, config_.args, plan_,
+                                             make_tensor(memory_, SMLA_U8, {int64_t(bytes)}));
+    for (Declared& declared : fields_) {
+        Field& field = declared.field;
+        if (declared.bytes)
+            field.device =
+                gpu_ ? gpu_->side_of(field.host, size_t(static_cast<char*>(field.host.data) - begin))
+                     : field.host;
+    }
+    show_plan();
+}
+
+Field Metadata::plan_field(Tensor PlanFields::*member) const {
+    const Tensor& host = plan_.fields().*member;
+    return {host, gpu_ ? gpu_->plan_field(member) : host};
+}
+
+Field Metadata::table(int32_t group) const {
+    const Tensor& host = group == SMLA_GROUP_PRIMARY  ? batch_.primary.block_table
+                         : group == SMLA_GROUP_WINDOW ? batch_.window.block_table
+                                                      : batch_.compressed.block_table;
+    return {host, gpu_ ? gpu_->table(group) : host};
+}
+
+Tensor Metadata::kernel_table(int32_t group) const {
+    return gpu_ ? gpu_->kernel_table(group) : table(group).host;
+}
+
+const Tensor* Metadata::find(std::string_view name) const {
+    for (const Declared& declared : fields_) {
+        if (name == declared.name) return &declared.field.device;
+    }
+    return nullptr;
+}
+
+void Metadata::check_for(const BackendInstance& on) const {
+    SMLA_CHECK(backend_ == on.backend, "args.metadata", backend_->name, text("of ", on.backend->name));
+    const auto describe_layer = [](const BackendArgs& args) {
+        return text("of ratio ", args.ratio, ", window ", args.window, ", ", args.heads, " heads");
+    };
+    const BackendArgs &own = config_.args, &wanted = on.config.args;
+    SMLA_CHECK(own.ratio == wanted.ratio && own.window == wanted.window && own.heads == wanted.heads,
+               "args.metadata", describe_layer(own), describe_layer(wanted));
+    SMLA_CHECK(built_, "args.metadata", "never built", "built for this step");
+}
+
+void Metadata::build(const PlanBatch& batch) {
+    if (gpu_) gpu_->check(batch);
+    plan_.build(batch);  // checks everything before it writes
+    batch_ = batch;
+    built_ = true;
+    show_plan();
+    fill_lengths(batch);
+    divide(0, requests(), 1);
+    if (chunks_) fill_chunks(batch);
+    if (gpu_) gpu_->take_tables(batch);
+    for (const auto& set : sets_) set->build(batch);
+    if (gpu_) send(batch);
+}
+
+// A field may now be shorter than at the last send. The host has reset what it showed beyond that.
+void Metadata::send(const PlanBatch& batch) {
+    gpu_->begin();
+    for (Declared& declared : fields_) {
+        if (!declared.bytes || declared.how == FieldIs::made_there) continue;
+        const size_t now = bytes_of(declared.field.host);
+        gpu_->put(declared.field, std::max(now, declared.sent));
+        declared.sent = now;
+    }
+    gpu_->finish(batch, *query_start_loc_, *seq_lens_);
+    for (const auto& set : sets_) set->build_on_gpu(gpu_->device(), batch.stream);
+}
+
+void Metadata::show_plan() {
+    for (Declared& declared : fields_)
+        if (declared.of_plan) declared.field = plan_field(declared.of_plan);
+}
+
+void Metadata::fill_lengths(const PlanBatch& batch) {
+    const int64_t n = requests();
+    query_start_loc_->resize(n + 1);
+    seq_lens_->resize(n);
+    row_limit_->resize(tokens());
+    int32_t longest_query = 0, longest = 0, *starts = ints(*query_start_loc_), *lengths = ints(*seq_lens_);
+    std::copy_n(ints(batch.query_start_loc), n + 1, starts);
+    std::copy_n(ints(batch.seq_lens), n, lengths);
+    for (int64_t r = 0; r < n; ++r) {
+        longest_query = std::max(longest_query, starts[r + 1] - starts[r]);
+        longest = std::max(longest, lengths[r]);
+    }
+    *num_reqs_ = int32_t(n);
+    *num_actual_tokens_ = int32_t(tokens());
+    *max_query_len_ = longest_query;
+    *max_seq_len_ = longest;
+    const int64_t query_tokens = plan_.size().query_tokens;
+    std::fill_n(ints(*row_limit_), query_tokens, std::numeric_limits<int32_t>::max());
+    if (limited_ > query_tokens) std::fill_n(ints(*row_limit_) + query_tokens, limited_ - query_tokens, 0);
+    limited_ = query_tokens;
+}
+
+void Metadata::fill_chunks(const PlanBatch& batch) {
+    const BackendArgs& args = config_.args;
+    chunks_->resize(int64_t(args.max_tokens) + args.max_requests);
+    smla_prefill_chunks_args chunking{};
+    chunking.ratio = plan_.maxima().ratio;
+    chunking.max_rows = kGatheredRequests * args.max_seq_len / std::max(chunking.ratio, 1);
+    chunking.max_logits_bytes = args.max_logits_bytes;
+    chunking.first_request = int32_t(split().decodes);
+    chunking.query_start_loc = batch.query_start_loc;
+    chunking.seq_lens = batch.seq_lens;
+    chunking.chunks = chunks_->host;
+    prefill_chunks(chunking);
+    chunks_->resize(chunking.count);
+}
+
+void Metadata::limit_rows(int64_t token, int32_t most) { ints(*row_limit_)[token] = most; }
+
+void Metadata::divide(int64_t decode_tokens, int64_t first_prefill, int64_t requests_per_call) {
+    part_count_ = 0;
+    parts_[part_count_++] = 0;
+    const auto end = [&](int64_t token) {
+        if (token > parts_[part_count_ - 1]) parts_[part_count_++] = int32_t(token);
+    };
+    end(decode_tokens);
+    for (int64_t r = first_prefill; r < requests(); r += requests_per_call)
+        end(ints(*query_start_loc_)[std::min(r + requests_per_call, requests())]);
+    // padding goes with the last part
+    if (part_count_ > 1)
+        parts_[part_count_ - 1] = int32_t(std::max<int64_t>(parts_[part_count_ - 1], tokens()));
+    else end(tokens());
+}
+
+StepFields Metadata::step() const {
+    StepFields out;
+    out.tokens = tokens();
+    out.batch.request_of_token = plan_field(&PlanFields::request_of_token).device;
+    out.batch.position = plan_field(&PlanFields::position).device;
+    out.batch.rope_position = plan_field(&PlanFields::rope_position).device;
+    out.batch.visible_tokens = plan_field(&PlanFields::visible_tokens).device;
+    out.batch.parts = {parts_.data(), part_count_};
+    out.row_limit = row_limit_->device;
+    for (const auto& set : sets_) set->add_to(out);
+    return out;
+}
+
+StepFields largest_step(const BackendInstance& on, int64_t tokens) {
+    const BackendArgs& args = on.config.args;
+    const auto absent = [](smla_dtype dtype, std::initializer_list<int64_t> shape) {
+        return make_tensor(static_cast<void*>(nullptr), dtype, shape);
+    };
+    StepFields out;
+    out.tokens = tokens;
+    const Tensor numbers = absent(SMLA_I32, {tokens});
+    out.batch.request_of_token = out.batch.position = out.batch.rope_position = out.batch.visible_tokens =
+        numbers;
+    out.row_limit = numbers;
+    CacheGroup group;
+    group.slots = absent(SMLA_I64, {tokens});
+    group.block_table = absent(SMLA_I32, {args.max_requests, args.max_seq_len});
+    if (!on.config.hybrid()) {
+        out.kv = group;
+        return out;
+    }
+    out.window = {.group = group, .rows = absent(SMLA_I32, {tokens, args.window}), .lengths = numbers};
+    if (on.config.kind() == LayerKind::sliding) return out;
+    out.entries.group = group;
+    out.entries.lengths = numbers;
+    if (on.config.kind() == LayerKind::heavily_compressed)
+        out.entries.rows = absent(SMLA_I32, {tokens, entry_columns(plan_maxima(on.config))});
+    return out;
+}
+
+}  // namespace smla

@@ -1,0 +1,32 @@
+// What published backends of a family have in common.
+#pragma once
+
+#include "backends/metadata/sets.h"
+#include "backends/registry.h"
+#include "formats/format.h"
+
+namespace smla {
+
+inline constexpr smla_dtype kBf16Only[] = {SMLA_BF16};
+inline constexpr const char* kPlainAndDsMla[] = {"auto", "bfloat16", "fp8_ds_mla", "fp8"};
+
+// V3.2 and GLM-5.x: "fp8" is the record of 656 bytes, not a plain cast; without rope it is that of 528. The
+// plain cast is "fp8_e4m3", which no published backend of this family has.
+inline constexpr CacheType kDsaCacheTypes[] = {{"auto", SMLA_ROW_BF16},
+                                               {"bfloat16", SMLA_ROW_BF16},
+                                               {"fp8_ds_mla", SMLA_FP8_656, SMLA_FP8_528},
+                                               {"fp8", SMLA_FP8_656, SMLA_FP8_528},
+                                               {"fp8_e4m3", SMLA_FP8_576, SMLA_FP8_512}};
+constexpr uint32_t kDsaFormats =
+    kRowFormats | formats(SMLA_FP8_656, SMLA_FP8_528, SMLA_FP8_576, SMLA_FP8_512);
+inline constexpr int32_t kDsaHeadSizes[] = {576};
+
+// V4: "fp8" is the record of 584 bytes, packed by page.
+inline constexpr CacheType kHybridCacheTypes[] = {
+    {"auto", SMLA_FP8_584}, {"fp8_ds_mla", SMLA_FP8_584}, {"fp8", SMLA_FP8_584}, {"bfloat16", SMLA_ROW_BF16}};
+constexpr uint32_t kHybridFormats = kRowFormats | formats(SMLA_FP8_584);
+inline constexpr int32_t kHybridHeadSizes[] = {512};
+inline constexpr MakeFieldSet kHybridFields[] = {window_fields, entry_fields};
+constexpr int32_t kPrefillChunkRequests = 4;  // of the published prefill loops
+
+}  // namespace smla

@@ -1,0 +1,46 @@
+// FLASHINFER_MLA_SPARSE_DSV4: V4 with plain caches of bf16, or of fp8 with one scale; decode and prefill
+// attend in a call each. The original lists the rows of both caches in one matrix, window columns first
+// (mixed rows, smla/rows.h).
+#include "backends/published/common.h"
+
+namespace smla {
+
+namespace {
+
+// "fp8" is a plain cast with one scale here.
+constexpr CacheType kCacheTypes[] = {
+    {"auto", SMLA_ROW_BF16}, {"bfloat16", SMLA_ROW_BF16}, {"fp8", SMLA_FP8_512}, {"fp8_e4m3", SMLA_FP8_512}};
+constexpr const char* kPublishedTypes[] = {"auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla"};
+constexpr int32_t kHeads[] = {64, 128}, kCapabilities[] = {10, 12};
+constexpr MakeFieldSet kFields[] = {window_fields, entry_fields, call_length_fields};
+
+std::string published_shape(const BackendConfig& config) {
+    const int32_t major = major_capability(config.args.device);
+    if (config.args.heads > 128) return text(config.args.heads, " heads; it pads to 64 or 128");
+    if (major == 10 && config.cache_type == "fp8_ds_mla") return "fp8_ds_mla on 10.x";
+    if (major == 12 && config.cache_type.substr(0, 3) != "fp8") return "a cache that is not fp8 on 12.x";
+    return "";
+}
+
+}  // namespace
+
+const Backend kFlashInferMlaSparseDsv4 = {
+    .name = "FLASHINFER_MLA_SPARSE_DSV4",
+    .aliases = {},
+    .family = SMLA_FAMILY_HYBRID,
+    .cache_types = kCacheTypes,
+    .formats = kRowFormats | formats(SMLA_FP8_512),
+    .page_tokens = 256,
+    .graph_support = SMLA_GRAPH_UNIFORM_BATCH,
+    .heads = {.sizes = kHeads},
+    .published = {.dtypes = kBf16Only,
+                  .cache_types = kPublishedTypes,
+                  .head_sizes = kHybridHeadSizes,
+                  .page_multiple = 256,
+                  .page_exact = true,
+                  .capabilities = kCapabilities,
+                  .more = published_shape},
+    .fields = kFields,
+};
+
+}  // namespace smla

@@ -1,0 +1,125 @@
+#include "backends/registry.h"
+
+#include "backends/gate.h"
+#include "core/log.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+namespace smla {
+
+namespace {
+
+constexpr const Backend* kBackends[] = {
+#define SMLA_LIST_BACKEND(name) &name,
+    SMLA_BACKENDS(SMLA_LIST_BACKEND)
+#undef SMLA_LIST_BACKEND
+};
+
+// Every name that is accepted, aliases in brackets.
+std::string name_list() {
+    std::string out;
+    for (const Backend* backend : kBackends) {
+        out += text(out.empty() ? "" : ", ", backend->name);
+        for (const char* alias : backend->aliases)
+            out += text(alias == backend->aliases.front() ? " (or " : ", ", alias);
+        if (!backend->aliases.empty()) out += ")";
+    }
+    return out;
+}
+
+std::string joined(const std::vector<std::string>& reasons) {
+    std::string out;
+    for (const std::string& reason : reasons) out += (out.empty() ? "" : "; ") + reason;
+    return out;
+}
+
+// Whether only FLASHINFER_MLA_SPARSE_DSV4 was made for the cache.
+bool plain_hybrid_cache(const BackendConfig& config) {
+    constexpr std::string_view kPlain[] = {"bfloat16", "bf16", "bf16_512", "row_bf16", "fp8_e4m3", "fp8_512"};
+    return std::find(std::begin(kPlain), std::end(kPlain), config.cache_type) != std::end(kPlain);
+}
+
+const Backend* preferred(const BackendConfig& config) {
+    const int32_t major = major_capability(config.args.device);
+    if (!config.hybrid()) {
+        if (major == 9 || major == 10) return &kFlashMlaSparse;
+        return major == 12 ? &kSparseMlaSm120 : &kTritonMlaSparse;
+    }
+    if (major == 12) return &kDsv4SparseMlaSm120;
+    return plain_hybrid_cache(config) ? &kFlashInferMlaSparseDsv4 : &kFlashMlaSparseDsv4;
+}
+
+}  // namespace
+
+std::span<const Backend* const> all_backends() { return kBackends; }
+std::span<const char* const> backend_names() {
+    static const auto names = [] {
+        std::array<const char*, std::size(kBackends)> out{};
+        std::transform(std::begin(kBackends), std::end(kBackends), out.begin(),
+                       [](const Backend* backend) { return backend->name; });
+        return out;
+    }();
+    return names;
+}
+
+const Backend& find_backend(std::string_view name) {
+    for (const Backend* backend : kBackends) {
+        if (name == backend->name) return *backend;
+        for (const char* alias : backend->aliases)
+            if (name == alias) return *backend;
+    }
+    fail(SMLA_INVALID_ARGUMENT, "backend", std::string(name), "one of " + name_list());
+}
+
+std::vector<const Backend*> preference(const BackendConfig& config) {
+    std::vector<const Backend*> out{preferred(config)};
+    if (config.hybrid() && plain_hybrid_cache(config) && out[0] != &kFlashInferMlaSparseDsv4)
+        out.push_back(&kFlashInferMlaSparseDsv4);
+    for (const Backend* backend : all_backends())
+        if (backend->family == config.args.family && std::find(out.begin(), out.end(), backend) == out.end())
+            out.push_back(backend);
+    return out;
+}
+
+std::string BackendChoice::line() const {
+    const std::string how = forced.empty() ? "" : " (asked for by name)";
+    if (backend) return text("attention backend ", backend->name, how, ", engine ", engine.name);
+    return text("no attention backend", how);
+}
+
+BackendChoice select_backend(const BackendConfig& config, std::string_view wanted) {
+    BackendChoice out;
+    if (wanted.empty())
+        if (const char* name = std::getenv("SMLA_BACKEND")) wanted = name;
+    out.engine = engine_of(config.args.device);
+    const Backend* only = wanted.empty() ? nullptr : &find_backend(wanted);
+    if (only) out.forced = only->name;
+    for (const Backend* backend : preference(config)) {
+        out.verdicts.push_back(
+            {backend, config_refusals(*backend, config), published_refusals(*backend, config)});
+        if (!out.backend && out.verdicts.back().refusals.empty() && (!only || only == backend))
+            out.backend = backend;
+    }
+    if (only && only->family != config.args.family)
+        out.verdicts.push_back({only, config_refusals(*only, config), published_refusals(*only, config)});
+    return out;
+}
+
+BackendInstance choose_backend(const BackendConfig& config, std::string_view wanted) {
+    const BackendChoice selection = select_backend(config, wanted);
+    if (!selection.backend) {
+        std::string reasons;
+        for (const BackendVerdict& verdict : selection.verdicts)
+            if (selection.forced.empty() || selection.forced == verdict.backend->name)
+                reasons +=
+                    text(reasons.empty() ? "" : " | ", verdict.backend->name, ": ", joined(verdict.refusals));
+        fail(SMLA_UNSUPPORTED, "backend", reasons, "a backend that can serve the arguments");
+    }
+    BackendInstance instance(*selection.backend, config);
+    log_line(LogLevel::info, selection.line());
+    return instance;
+}
+
+}  // namespace smla

@@ -1,0 +1,62 @@
+#include "backends/tap.h"
+
+#include "backends/runner.h"
+#include "ops/field.h"
+
+namespace smla {
+
+namespace {
+
+smla_dtype plain_dtype(const Tensor& like) { return like.dtype == SMLA_F64 ? SMLA_F64 : SMLA_F32; }
+
+}  // namespace
+
+void StepWatch::show(const Runner& run, const char* name, const Tensor& tensor) const {
+    if (run.sizing() || !sees_tensors()) return;
+    const Env& env = run.env();
+    if (env.device->type() == SMLA_CPU) return tap_->tensor(name, tensor);
+    std::unique_ptr<char[]> memory;
+    tap_->tensor(name, fetch(*env.device, tensor, env.stream, memory));
+}
+
+// The stage writes entries into the cache alone unless it is asked for them.
+void StepWatch::want_entries(Runner& run, smla_compress_args& args) const {
+    if (!sees_tensors()) return;
+    args.entries = run.activation(args.state.format == SMLA_STATE_F64 ? SMLA_F64 : SMLA_F32,
+                                  {args.positions.shape[0], args.norm_weight.shape[0]});
+}
+
+void StepWatch::show_entries(const Runner& run, const smla_compress_args& args) {
+    show(run, compressors_++ == 0 ? "entries" : "entries_index", args.entries);
+}
+
+// Whole logits exist only for those who look at them: the step never stores them.
+void StepWatch::show_selection(Runner& run, const smla_score_select_args& args) const {
+    if (!sees_tensors()) return;
+    smla_score_args score = args.score;
+    score.fill = 1;
+    score.logits = run.activation(plain_dtype(score.w), {score.q.shape[0], args.columns});
+    run.run<Stage::score>(score);
+    show(run, "index_score", score.logits);
+    show(run, "topk", args.select.indices);
+}
+
+void StepWatch::show_attend(const Runner& run, smla_attend_args args) const {
+    if (run.sizing() || !tap_ || !tap_->attend) return;
+    const Env& env = run.env();
+    std::vector<std::unique_ptr<char[]>> memory;
+    const auto tensor = [&](Tensor& each) {
+        if (present(each)) each = fetch(*env.device, each, env.stream, memory.emplace_back());
+    };
+    const auto cache = [&](smla_cache& each) {
+        if (each.format == SMLA_FORMAT_NONE) return;
+        const Tensor bytes = fetch(*env.device, make_tensor(each.data, SMLA_U8, {int64_t(cache_bytes(each))}),
+                                   env.stream, memory.emplace_back());
+        each.data = bytes.data;
+        each.device_type = SMLA_CPU;
+    };
+    if (env.device->type() != SMLA_CPU) visit(args, tensor, cache);
+    tap_->attend(args);
+}
+
+}  // namespace smla

@@ -1,0 +1,27 @@
+// What an attention layer attends to, numbered as smla_layer_kind.
+#pragma once
+
+#include <cstdint>
+
+namespace smla {
+
+enum class LayerKind {
+    dsa,                // V3.2, GLM: keys that its own indexer selects
+    dsa_shared,         // GLM-5.2: the selection of an earlier layer
+    sliding,            // V4: the window alone
+    compressed_sparse,  // V4: the window, and entries that its own indexer selects
+    heavily_compressed  // V4: the window and every entry
+};
+
+// A V4 layer's kind follows from its tokens per entry (0: no entries).
+constexpr LayerKind hybrid_layer_kind(int64_t ratio) {
+    return ratio == 0   ? LayerKind::sliding
+           : ratio == 4 ? LayerKind::compressed_sparse
+                        : LayerKind::heavily_compressed;
+}
+
+constexpr bool has_indexer(LayerKind kind) {
+    return kind == LayerKind::dsa || kind == LayerKind::compressed_sparse;
+}
+
+}  // namespace smla

@@ -1,0 +1,199 @@
+// fp8 records as operands of mma.sync, straight from their bytes in shared memory. Codes become f16,
+// exactly. Scales multiply the products q·k and the weights instead of the codes, so no key is rounded.
+//
+// Keys    ldmatrix gives lane 4 g + t a word of four neighbouring columns. A k-step of 16 uses them as its
+//         columns 2t, 2t + 1, 2t + 8, 2t + 9; queries are stored in the same order (queries.cuh).
+// Values  transposed ldmatrix gives lane 4 g + t a word of columns 2g and 2g + 1 of keys 2t and 2t + 1. Even
+//         columns form one operand and odd ones another, so a lane's two accumulators are neighbours.
+// Range   f16 overflows. So queries are scaled per head (QueryScale), weights are 2^7 times too large
+//         (lift), and scales of values are relative to a reference (ValueScales).
+// Rope    bf16 in fp8_656 and fp8_584, and so are the operands of its products.
+#pragma once
+
+#include "engines/cuda/attend/mma/epilogue.cuh"
+#include "engines/cuda/attend/mma/key_tiles.cuh"
+#include "engines/cuda/common/ptx/half.cuh"
+#include "engines/cuda/common/ptx/shared.cuh"
+
+namespace smla::cuda_attend {
+
+// E8M0 code i of four as f32. 255 is NaN; 0 (2^-127) is flushed to 0.
+__device__ inline float e8m0_scale(uint32_t codes, int i) {
+    const uint32_t bits = i < 3 ? codes << (23 - 8 * i) : codes >> 1;
+    const float scale = __uint_as_float(bits & 0x7f800000u);
+    return fmaf(scale, 0.f, scale);  // infinity becomes NaN
+}
+
+// Scales of this lane's keys (2t and 2t + 1 of every 8) for the 64 columns from 64 * group on. `first`:
+// shared address of key 2t. A hole's scales are 0 unless the whole cache has one.
+template <int Width, int N>
+__device__ inline void load_scales(const RecordKind<Width>& kind, uint32_t first, uint32_t group,
+                                   float (&out)[N]) {
+    constexpr uint32_t kPitch = uint32_t(record_pitch(Width));
+    const uint32_t at = first + kind.scales_at + (kind.e8m0() ? group & 4 : group / 2 * 4);
+#pragma unroll
+    for (int i = 0; i < N; ++i) out[i] = cuda::load_shared_f32(at + uint32_t(8 * (i / 2) + i % 2) * kPitch);
+    if (!kind.e8m0()) return;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+        const uint32_t code = __float_as_uint(out[i]) >> (8 * (group & 3));
+        out[i] = e8m0_scale(code, 0);
+    }
+}
+
+// The same for 256 columns and a tile of 16 keys, loaded once.
+template <int Width>
+class HalfScales {
+public:
+    __device__ void load(const RecordKind<Width>& kind, uint32_t first, uint32_t half) {
+        constexpr uint32_t kPitch = uint32_t(record_pitch(Width));
+        const uint32_t at = first + kind.scales_at + (kind.e8m0() ? 0 : 8 * half);
+        e8m0_ = kind.e8m0() ? ~0u : 0u;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            stored_[i] = cuda::load_shared_2(at + uint32_t(8 * (i / 2) + i % 2) * kPitch);
+            if (kind.e8m0() && half) stored_[i].x = stored_[i].y;
+        }
+    }
+    // Of key i for a group of columns: 128 of them, or 64 if keys have 512 values.
+    __device__ float of(int group, int i) const {
+        const uint32_t floats = (Width == 576 ? group : group / 2) ? stored_[i].y : stored_[i].x;
+        if (Width == 576) return __uint_as_float(floats);
+        const uint32_t codes = __float_as_uint(e8m0_scale(stored_[i].x, group));
+        return __uint_as_float((codes & e8m0_) |
+                               (floats & ~e8m0_));  // fewer instructions than a branch or a select
+    }
+
+private:
+    uint2 stored_[4];  // two floats, or four codes
+    uint32_t e8m0_;    // all bits or none
+};
+
+// Right operands of 16 keys x 32 columns, from what ldmatrix loaded at key_row. Calls multiply(k-step,
+// key / 8, b0, b1).
+template <class Multiply>
+__device__ inline void multiply_codes(const uint32_t (&raw)[4], const Multiply& multiply) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        uint32_t b0, b1;
+        cuda::e4m3_to_f16(raw[2 * (i % 2) + i / 2], b0, b1);
+        multiply(i / 2, i % 2, b0, b1);
+    }
+}
+// This lane's ldmatrix row: keys 0 to 7, columns 0 to 15 and 16 to 31; then keys 8 to 15.
+template <class T>
+__device__ inline uint32_t key_row(uint32_t records, uint32_t lane) {
+    return records + ((lane & 7) + (lane >> 4) * 8) * T::pitch + (lane >> 3 & 1) * 16;
+}
+
+// Right operands of 16 keys x 32 columns of values, from what transposed ldmatrix loaded at value_row. Calls
+// multiply(column / 16, odd, b0, b1).
+template <class Multiply>
+__device__ inline void multiply_code_values(const uint32_t (&raw)[4], const Multiply& multiply) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+        uint32_t b0[2], b1[2];  // of even columns, of odd ones
+        cuda::e4m3_to_f16(__byte_perm(raw[2 * n], 0, 0x3120), b0[0], b0[1]);
+        cuda::e4m3_to_f16(__byte_perm(raw[2 * n + 1], 0, 0x3120), b1[0], b1[1]);
+        multiply(n, 0, b0[0], b1[0]);
+        multiply(n, 1, b0[1], b1[1]);
+    }
+}
+// This lane's ldmatrix row: keys 0 to 15, columns 0 to 15, then 16 to 31.
+template <class T>
+__device__ inline uint32_t value_row(uint32_t records, uint32_t lane) {
+    return records + (lane & 15) * T::pitch + (lane >> 4) * 16;
+}
+
+// Scales of a warp's columns of values, relative to a reference: 2^8 times the largest scale of the first
+// tile with any. A weight of at most 2^15 times a relative scale within the window [2^-14, 1] fits f16; keys
+// outside are accumulated one by one in f32 (rare, slow, right). The reference lives in shared memory (0: not
+// chosen yet); no register is free.
+struct ValueScales {
+    uint32_t at;
+
+    // Makes scales relative; true, for all lanes, if any is out of the window.
+    template <int N>
+    __device__ bool normalize(float (&scales)[N]) const {
+        float relative = cuda::load_shared_f32(at);
+        if (relative == 0) relative = start(scales);
+        // out_of_window of any scale in fewer instructions: bits of floats >= 0 are ordered like the floats,
+        // and bits - 1 puts 0 last
+        uint32_t most = 0, least = ~0u;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            scales[i] *= relative;
+            const uint32_t bits = __float_as_uint(scales[i]);
+            most = max(most, bits);
+            least = min(least, bits - 1);
+        }
+        return __any_sync(~0u, most > kMost || least < kLeast - 1);
+    }
+    static __device__ bool out_of_window(float scale) {
+        const uint32_t bits = __float_as_uint(scale);  // 0 is within the window, a negative one outside
+        return bits > kMost || bits - 1 < kLeast - 1;
+    }
+    // Undoes normalize() on the accumulators.
+    __device__ float inverse() const {
+        const float relative = cuda::load_shared_f32(at);
+        return relative == 0 ? 1.f : 1 / relative;
+    }
+    __device__ void clear() const { cuda::store_shared(at, 0.f); }
+
+private:
+    static constexpr uint32_t kMost = 0x3f800000, kLeast = 0x38800000;  // 1, 2^-14
+
+    template <int N>
+    __device__ float start(const float (&scales)[N]) const {
+        float largest = 0;
+#pragma unroll
+        for (int i = 0; i < N; ++i) largest = fmaxf(largest, fabsf(scales[i]));
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+        if (largest == 0) return 0;  // all scales are 0 so far, and so are the accumulators
+        // Clamped so that a later key's scale of up to 2^80 overflows no accumulator. Not a power of two: so
+        // a scale of the whole cache becomes exactly 2^-8.
+        const float relative = __fdividef(0x1p-8f, fminf(fmaxf(largest, 0x1p-24f), 0x1p24f));
+        __syncwarp();
+        cuda::store_shared(at, relative);
+        __syncwarp();
+        return relative;
+    }
+};
+
+// 16 columns of 16 heads to the epilogue buffer. From codes, sums[0] are the even columns and sums[1] the odd
+// ones, to be multiplied by `unit`; from bf16 rope, the first 8 and the last 8.
+template <int Columns>
+__device__ inline void write_codes_or_rope(const EpilogueBuffer<Columns>& out, uint32_t lane, uint32_t column,
+                                           bool rope, const float (&sums)[2][4], float unit) {
+    const float by = rope ? 1.f : unit;
+    const uint32_t first = column + (rope ? 2 : 4) * (lane % 4), second = first + (rope ? 8 : 2);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+        const float a = sums[0][2 * r] * by, b = sums[0][2 * r + 1] * by, c = sums[1][2 * r] * by,
+                    d = sums[1][2 * r + 1] * by;
+        out.write(lane / 4 + 8 * uint32_t(r), first, a, rope ? b : c);
+        out.write(lane / 4 + 8 * uint32_t(r), second, rope ? c : b, d);
+    }
+}
+
+// Accumulates one key in f32: its values times the weights of this lane's two heads, 16 * `count` columns.
+// `codes`: shared address of the lane's four codes of the first 16.
+template <int N>
+__device__ inline void add_key_f32(float (&sums)[N][2][4], const float (&weights)[2], int first, int count,
+                                   uint32_t codes) {
+#pragma unroll
+    for (int n = first; n < first + count; ++n) {
+        uint32_t pairs[2];
+        cuda::e4m3_to_f16(cuda::load_shared(codes + uint32_t(16 * (n - first))), pairs[0], pairs[1]);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const uint32_t pair = pairs[i / 2];
+            const float value = i % 2 ? cuda::f16_high(pair) : cuda::f16_low(pair);
+            sums[n][i % 2][i / 2] += weights[0] * value;
+            sums[n][i % 2][2 + i / 2] += weights[1] * value;
+        }
+    }
+}
+
+}  // namespace smla::cuda_attend

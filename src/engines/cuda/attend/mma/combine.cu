@@ -1,0 +1,142 @@
+// Combines the partials of attend's splits.
+//
+// Maths    out = sum_s 2^(peak2_s - peak2) * partial_s, normalised; peak2 is the largest of all splits. Then
+//          the sink joins the denominator.
+// Tile     one block per token and head, 4 channels per thread. The order of the sum is fixed (8 splits,
+//          then the next 8), whether one group of 4 warps adds them all or up to 4 groups share them.
+// Roles    every warp reduces the statistics of all splits by itself; so there is no barrier before the
+//          groups' sums meet.
+// Shared   per warp the weights of up to 128 splits | the sums of all groups but the first.
+// Limit    latency: two independent loads (statistics, partials) after the attend grid has ended. On sm_90
+//          and later this grid is launched early and waits for that one.
+#include "engines/cuda/attend/mma/config.h"
+#include "engines/cuda/attend/mma/epilogue.cuh"
+#include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/ptx/grid.cuh"
+#include "engines/cuda/common/ptx/math.cuh"
+
+#include <algorithm>
+
+namespace smla::cuda_attend {
+
+namespace {
+
+constexpr int kGroup = kValueWidth / 4, kGroups = 4, kAhead = 8, kEach = kMaxSplits / 32;
+
+struct Combined {
+    float peak2, sum, largest2;
+    bool any;
+};
+
+__device__ float warp_max_nan(float value) {
+    for (int step = 16; step > 0; step /= 2) value = cuda::max_nan(value, __shfl_xor_sync(~0u, value, step));
+    return value;
+}
+
+// Reduces the statistics of all splits; writes each split's weight to `weights`.
+__device__ Combined combine_statistics(const PartStatistics* first, int64_t stride, int splits,
+                                       float* weights) {
+    const int lane = threadIdx.x % 32;
+    PartStatistics own[kEach];
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        own[i] = {-INFINITY, 0.f, -INFINITY, 0.f};
+        if (lane + 32 * i < splits) own[i] = first[(lane + 32 * i) * stride];
+    }
+    float peak2 = -INFINITY, largest2 = -INFINITY, any = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        peak2 = cuda::max_nan(peak2, own[i].peak2);
+        largest2 = cuda::max_nan(largest2, own[i].largest2);
+        any += own[i].any;
+    }
+    peak2 = warp_max_nan(peak2);
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+        const float weight = own[i].peak2 == -INFINITY ? 0.f : cuda::exp2_fast(own[i].peak2 - peak2);
+        weights[lane + 32 * i] = weight;
+        sum += weight == 0 ? 0.f : weight * own[i].sum;
+    }
+    return {peak2, cuda::warp_sum(sum), warp_max_nan(largest2), __any_sync(~0u, any != 0) != 0};
+}
+
+// Partials of 8 splits from `split` on. Every split has written one, even if it saw no key.
+__device__ void load_partials(const float4* sums, int64_t stride, int split, int splits,
+                              float4 (&part)[kAhead]) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+        if (split + i < splits) part[i] = sums[(split + i) * stride];
+}
+__device__ float4 sum_parts(const float* weights, int split, int splits, const float4 (&part)[kAhead]) {
+    float4 sum = {};
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+        const float weight = split + i < splits ? weights[split + i] : 0.f;
+        if (weight == 0) continue;  // 0 * inf must not join the sum
+        sum.x += weight * part[i].x, sum.y += weight * part[i].y;
+        sum.z += weight * part[i].z, sum.w += weight * part[i].w;
+    }
+    return sum;
+}
+__device__ void add(float4& out, const float4& other) {
+    out.x += other.x, out.y += other.y, out.z += other.z, out.w += other.w;
+}
+
+// Adds the sums of all groups in order, in the first group.
+__device__ void reduce_groups(float4& out, const float4& own, int group, int groups) {
+    __shared__ float4 others[kGroups - 1][kGroup];
+    const int thread = threadIdx.x % kGroup;
+    if (group > 0) others[group - 1][thread] = own;
+    __syncthreads();
+    if (group == 0) {
+        add(out, own);
+        for (int g = 1; g < groups; ++g) add(out, others[g - 1][thread]);
+    }
+    __syncthreads();
+}
+
+__global__ void __launch_bounds__(kGroups* kGroup, 2)
+    combine(const __grid_constant__ Arguments args, const __grid_constant__ TileScheduler scheduler) {
+    __shared__ float weights_of_warps[kGroups * kGroup / 32][kMaxSplits];
+    float* const weights = weights_of_warps[threadIdx.x / 32];
+    const int64_t heads = args.q.shape[1], t = blockIdx.x / heads, h = blockIdx.x % heads;
+    const int64_t first = t * scheduler.splits() * heads + h, stride = heads * kGroup;
+    const int group = threadIdx.x / kGroup, groups = blockDim.x / kGroup,
+              channel = 4 * (threadIdx.x % kGroup);
+    const auto* const sums =
+        reinterpret_cast<const float4*>(scheduler.partials.sums + first * kValueWidth + channel);
+    float4 part[kAhead], out = {};
+    cuda::wait_for_grid_before();
+    load_partials(sums, stride, kAhead * group, scheduler.splits(), part);
+    const Combined combined =
+        combine_statistics(scheduler.partials.statistics + first, heads, scheduler.splits(), weights);
+    __syncwarp();
+    for (int begin = 0; begin < scheduler.splits(); begin += kAhead * groups) {
+        const int split = begin + kAhead * group;
+        if (begin > 0) load_partials(sums, stride, split, scheduler.splits(), part);
+        const float4 sum = sum_parts(weights, split, scheduler.splits(), part);
+        if (groups > 1) reduce_groups(out, sum, group, groups);
+        else add(out, sum);
+    }
+    if (group > 0) return;
+    Totals totals = {0.f, -INFINITY};
+    if (combined.any) totals = finish(combined.peak2 * kLn2, combined.sum, sink_of(args, h));
+    const int64_t at = cuda::element(args.out, t, h) + channel;
+    store_pair(args.out, at, out.x * totals.factor, out.y * totals.factor);
+    store_pair(args.out, at + 2, out.z * totals.factor, out.w * totals.factor);
+    if (threadIdx.x == 0) store_statistics(args, t, h, totals.lse, combined.largest2 * kLn2);
+}
+
+}  // namespace
+
+// More groups are faster as long as all blocks fit beside those of the attend grid.
+void combine_splits(const smla_attend_args& args, const TileScheduler& scheduler, const Env& env) {
+    const int64_t blocks = args.q.shape[0] * args.q.shape[1];
+    const int64_t fit = 2 * env.device->facts().multiprocessors / std::max<int64_t>(blocks, 1);
+    const int most = std::min(kGroups, (scheduler.splits() + kAhead - 1) / kAhead);
+    const int groups = int(std::clamp<int64_t>(fit, 1, most));
+    cuda::launch_early(combine, blocks, groups * kGroup, env, Arguments(args), scheduler);
+}
+
+}  // namespace smla::cuda_attend

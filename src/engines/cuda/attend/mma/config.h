@@ -1,0 +1,65 @@
+// What both mma kernels of attend share: the tile's traits, and the scheduler that gives a block its work.
+#pragma once
+
+#include "engines/cuda/attend/mma/arguments.cuh"
+#include "engines/cuda/attend/schedule.h"
+
+#include <cstddef>
+#include <cstdint>
+
+namespace smla::cuda_attend {
+
+constexpr int kSharedLimit = 99 * 1024;  // bytes per block that every supported GPU has
+
+// Bytes of an fp8 record in shared memory, for the longest format. An odd number of 16-byte chunks, so that
+// the 8 rows of an ldmatrix fall into 8 different bank groups.
+constexpr int record_pitch(int width) { return width == 576 ? 656 : 592; }
+
+// Width: of keys. Coded: fp8 records, not bf16 rows. Keys: row-list entries per tile.
+template <int Width, bool Coded, int Keys>
+struct TileConfig {
+    static constexpr int width = Width, keys = Keys;
+    static constexpr bool coded = Coded;
+    static constexpr int pitch = Coded ? record_pitch(Width) : 2 * Width, keys_bytes = Keys * pitch;
+    static constexpr int scaled = Width == 576 ? 128 : 64;  // columns that share a scale in every format
+    static constexpr int lift = Coded ? 7 : 0;              // softmax weights are 2^lift times too large
+};
+
+// Tile scheduler: one block per (token, split, group of heads), groups of heads fastest.
+struct TileScheduler {
+    Divisor head_tiles, by_splits;
+    Parts partials;
+
+    __host__ __device__ int splits() const { return int(by_splits.by); }
+};
+
+// Work of this block. Recomputed at each use to save registers.
+struct WorkTile {
+    int partial, token, head;  // partial = token * splits + split; head: the block's first
+
+    __device__ WorkTile(const TileScheduler& scheduler, int heads) {
+        uint32_t block;  // read again each time, not kept
+        asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
+        const uint32_t first = scheduler.head_tiles.quotient(block);
+        partial = int(first);
+        token = int(scheduler.by_splits.quotient(first));
+        head = int(block - first * scheduler.head_tiles.by) * heads;
+    }
+    __device__ int split(const TileScheduler& scheduler) const {
+        return partial - token * scheduler.splits();
+    }
+};
+
+// few/kernel.cu: 16 heads per block; many/kernel.cu: 32 or 64. Both are instantiated for keys of 576 and 512
+// values, as fp8 records and as bf16 rows.
+template <int Width, bool Coded>
+void launch_few(const smla_attend_args& args, const Schedule& schedule, const TileScheduler& scheduler,
+                const Env& env);
+template <int Width, bool Coded>
+void launch_many(const smla_attend_args& args, const Schedule& schedule, const TileScheduler& scheduler,
+                 const Env& env);
+
+// combine.cu: merges the partials of a token's splits into `out`.
+void combine_splits(const smla_attend_args& args, const TileScheduler& scheduler, const Env& env);
+
+}  // namespace smla::cuda_attend

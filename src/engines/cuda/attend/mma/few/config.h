@@ -1,0 +1,54 @@
+// attend_few: 16 heads x 32 keys, 4 warps. Traits, shared memory and register budget.
+#pragma once
+
+#include "engines/cuda/attend/mma/config.h"
+#include "engines/cuda/attend/mma/epilogue.cuh"
+#include "engines/cuda/attend/mma/key_tiles.cuh"
+
+namespace smla::cuda_attend {
+
+template <int Width, bool Coded>
+struct FewHeads : TileConfig<Width, Coded, 32> {
+    using Base = TileConfig<Width, Coded, 32>;
+    static constexpr int heads = kFewHeads, warps = 4, threads = 32 * warps;
+
+    // Register budget: blocks per multiprocessor that the compiler must leave room for. On sm_89 and sm_120
+    // shared memory (100 KB) holds only one block anyway; on sm_80 decoding e4m3 takes extra registers.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 890 || __CUDA_ARCH__ >= 1200)
+    static constexpr int resident = 1;
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+    static constexpr int resident = kFewResident;
+#else
+    static constexpr int resident = Coded ? kFewCodedResident : kFewResident;
+#endif
+
+    static constexpr int stages = 2;     // of keys
+    static constexpr int row_slots = 4;  // tiles whose row numbers have a place in shared memory
+    static constexpr int copy_lanes = 8, rows_per_thread = Base::keys * copy_lanes / threads;
+    static constexpr int query_rows = heads / warps;          // queries that one warp loads
+    static constexpr int k_steps = Width / 16 / warps;        // of Q K^T, per warp
+    static constexpr int n_steps = kValueWidth / 16 / warps;  // of P V, per warp
+
+    using TileList = TileListSmem<Base::keys, row_slots>;
+    using Epilogue = EpilogueBuffer<kValueWidth / warps>;
+
+    struct Smem {
+        union {
+            char keys[stages][Base::keys_bytes];  // at first, queries are in stage 1
+            char epilogue[warps][Epilogue::bytes];
+        };
+        float4 scores[warps][4][32];  // partial products of each warp; at first, the largest |q| of each head
+        float factors[heads];         // of output rows
+        float value_scales[warps][2];  // references of ValueScales
+        TileList tile_list;
+    };
+    static constexpr int scores_at = offsetof(Smem, scores), factors_at = offsetof(Smem, factors),
+                         value_scales_at = offsetof(Smem, value_scales),
+                         tile_list_at = offsetof(Smem, tile_list), bytes = sizeof(Smem);
+
+    static_assert(Width % (16 * warps) == 0 && 2 * Width * heads <= Base::keys_bytes);
+    static_assert(scores_at == stages * Base::keys_bytes, "the epilogue fits into the keys");
+    static_assert(bytes <= kSharedLimit);
+};
+
+}  // namespace smla::cuda_attend

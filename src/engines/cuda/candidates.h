@@ -1,0 +1,41 @@
+// What the tables of the smaller stages have in common: one generic kernel, no scratch, refusals in words.
+#pragma once
+
+#include "core/tensor.h"
+#include "engines/candidate.h"
+#include "ops/field.h"
+
+#include <string>
+
+namespace smla {
+
+constexpr int64_t kMaxRowWidth = 1024;  // values that a generic kernel holds of a row in shared memory
+
+// Every dtype but f64: that is for the reference engine. Frequencies are f64 always.
+template <class Args>
+std::string refuse_f64(const Args& args) {
+    bool found = false;
+    [[maybe_unused]] const void* frequencies = nullptr;
+    if constexpr (requires { args.frequencies; }) frequencies = &args.frequencies;
+    visit(
+        args,
+        [&](const Tensor& t) { found = found || (present(t) && t.dtype == SMLA_F64 && &t != frequencies); },
+        [&](const smla_cache& cache) {
+            found = found || cache.format == SMLA_ROW_F64 || cache.format == SMLA_STATE_F64;
+        });
+    return found ? "f64: for the reference engine" : "";
+}
+
+// The plan of a kernel that needs no scratch and decides nothing.
+template <class Args>
+CallPlan<Args> plain_plan(std::string refusal, void (*run)(const Args&, const Env&)) {
+    CallPlan<Args> plan = refuse_call<Args>(std::move(refusal));
+    if (plan.refusal.empty()) plan.launch = run;
+    return plan;
+}
+
+inline std::string refuse_width(int64_t width) {
+    return width > kMaxRowWidth ? text("rows of ", width, " values: more than ", kMaxRowWidth) : "";
+}
+
+}  // namespace smla

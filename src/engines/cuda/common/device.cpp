@@ -1,0 +1,167 @@
+// A GPU: its facts, its memory, and whether this build has code for it.
+#include "core/device.h"
+
+#include "engines/candidate.h"
+#include "engines/cuda/common/check.h"
+
+#include <algorithm>
+
+namespace smla {
+
+namespace {
+
+constexpr int kBuilt[] = {SMLA_CUDA_ARCHITECTURES};
+
+std::string built_list() {
+    std::string out;
+    for (const int built : kBuilt) out += text(out.empty() ? "sm_" : ", sm_", built);
+    return out;
+}
+
+// What kernels on such a GPU are compiled for: in a build with PTX the newest of it that the GPU can run.
+// Whoever branches on the capability must branch as those kernels do.
+int compiled_for(int capability) {
+    int out = 0;
+#ifdef SMLA_CUDA_PTX
+    for (const int ptx : {SMLA_CUDA_PTX})
+        if (ptx <= capability) out = std::max(out, ptx);
+#endif
+    return out ? out : capability;
+}
+
+int attribute(cudaDeviceAttr which, int index) {
+    int value = 0;
+    SMLA_CUDA_CALL(cudaDeviceGetAttribute(&value, which, index));
+    return value;
+}
+
+class CudaDevice final : public Device {
+public:
+    explicit CudaDevice(int index) : index_(index) {
+        cudaDeviceProp properties;
+        SMLA_CUDA_CALL(cudaGetDeviceProperties(&properties, index));
+        const int own = 10 * properties.major + properties.minor;
+        facts_.capability = compiled_for(own);
+        facts_.multiprocessors = properties.multiProcessorCount;
+        facts_.reads_pageable = attribute(cudaDevAttrPageableMemoryAccess, index) != 0;
+        facts_.shared_bytes = size_t(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
+        facts_.memory_bytes = properties.totalGlobalMem;
+        facts_.l2_bytes = size_t(properties.l2CacheSize);
+        facts_.name = properties.name;
+        if (facts_.capability != own) facts_.name += text(" (sm_", own, ", from PTX)");
+        const char* pretend = std::getenv("SMLA_PRETEND_CAPABILITY");  // for the test of the refusal below
+        const int capability = pretend && *pretend ? std::atoi(pretend) : facts_.capability;
+        if (!has_code_for(capability))
+            fail(SMLA_UNSUPPORTED, "args.device_index", text(facts_.name, ", sm_", capability),
+                 text("a GPU that this build has code for: ", built_list(),
+                      " and later minor versions of each"));
+    }
+    smla_device_type type() const override { return SMLA_CUDA; }
+    int32_t index() const override { return index_; }
+    const DeviceFacts& facts() const override { return facts_; }
+
+    void* allocate(size_t bytes) override {
+        Scope scope(*this);
+        void* memory = nullptr;
+        SMLA_CUDA_CALL(cudaMalloc(&memory, bytes ? bytes : 1));
+        return memory;
+    }
+    void release(void* memory) noexcept override {
+        if (memory) cudaFree(memory);
+    }
+    void upload(void* to, const void* from, size_t bytes, smla_stream stream) override {
+        copy(to, from, bytes, cudaMemcpyHostToDevice, stream);
+    }
+    void download(void* to, const void* from, size_t bytes, smla_stream stream) override {
+        copy(to, from, bytes, cudaMemcpyDeviceToHost, stream);
+    }
+    bool reaches(const void* memory) const override {
+        cudaPointerAttributes attributes{};
+        if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) cudaGetLastError();
+        return attributes.type != cudaMemoryTypeUnregistered || facts_.reads_pageable;
+    }
+    void fill(void* to, int byte, size_t bytes, smla_stream stream) override {
+        Scope scope(*this);
+        if (bytes) SMLA_CUDA_CALL(cudaMemsetAsync(to, byte, bytes, stream_of(stream)));
+    }
+    void fill_rows(void* to, size_t pitch, int byte, size_t row_bytes, size_t rows,
+                   smla_stream stream) override {
+        Scope scope(*this);
+        if (row_bytes && rows)
+            SMLA_CUDA_CALL(cudaMemset2DAsync(to, pitch, byte, row_bytes, rows, stream_of(stream)));
+    }
+    void wait(smla_stream stream) override {
+        Scope scope(*this);
+        SMLA_CUDA_CALL(cudaStreamSynchronize(stream_of(stream)));
+    }
+
+    bool capturing(smla_stream stream) override {
+        Scope scope(*this);
+        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+        const cudaError_t result = cudaStreamIsCapturing(stream_of(stream), &status);
+        if (result != cudaErrorStreamCaptureImplicit) {
+            SMLA_CUDA_CALL(result);
+            return status != cudaStreamCaptureStatusNone;
+        }
+        cudaGetLastError();
+        return true;
+    }
+
+    double seconds_of(smla_stream stream, const std::function<void()>& body) override {
+        Scope scope(*this);
+        cudaEvent_t events[2];
+        for (cudaEvent_t& event : events) SMLA_CUDA_CALL(cudaEventCreate(&event));
+        SMLA_CUDA_CALL(cudaEventRecord(events[0], stream_of(stream)));
+        body();
+        SMLA_CUDA_CALL(cudaEventRecord(events[1], stream_of(stream)));
+        SMLA_CUDA_CALL(cudaEventSynchronize(events[1]));
+        float milliseconds = 0;
+        SMLA_CUDA_CALL(cudaEventElapsedTime(&milliseconds, events[0], events[1]));
+        for (cudaEvent_t& event : events) cudaEventDestroy(event);
+        return milliseconds * 1e-3;
+    }
+
+private:
+    // The host's memory may be pageable and gone when the call returns.
+    void copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, smla_stream stream) {
+        Scope scope(*this);
+        if (bytes == 0) return;
+        SMLA_CUDA_CALL(cudaMemcpyAsync(to, from, bytes, kind, stream_of(stream)));
+        SMLA_CUDA_CALL(cudaStreamSynchronize(stream_of(stream)));
+    }
+    int enter() override {
+        int before = 0;
+        SMLA_CUDA_CALL(cudaGetDevice(&before));
+        if (before != index_) SMLA_CUDA_CALL(cudaSetDevice(index_));
+        return before;
+    }
+    void leave(int before) noexcept override {
+        if (before != index_) cudaSetDevice(before);
+    }
+
+    int index_;
+    DeviceFacts facts_;
+};
+
+}  // namespace
+
+std::vector<int> cuda_architectures() { return {std::begin(kBuilt), std::end(kBuilt)}; }
+
+std::unique_ptr<Device> open_cuda_device(int32_t index) {
+    // Kernels load now, not at their first launch, which may stand in a capture. Counts until CUDA is first
+    // used.
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+    int count = 0;
+    const cudaError_t result = cudaGetDeviceCount(&count);
+    if (result != cudaSuccess || count == 0) {
+        cudaGetLastError();
+        fail(SMLA_UNSUPPORTED, "args.engine",
+             text("cuda, but the CUDA driver says: ",
+                  result == cudaSuccess ? "no device" : cudaGetErrorString(result)),
+             "an NVIDIA GPU and its driver");
+    }
+    SMLA_CHECK(index < count, "args.device_index", index, text("below ", count, ", the number of GPUs"));
+    return std::make_unique<CudaDevice>(index);
+}
+
+}  // namespace smla

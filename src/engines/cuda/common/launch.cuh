@@ -1,0 +1,56 @@
+// Launches of kernels, checked in one place.
+#pragma once
+
+#include "engines/candidate.h"
+#include "engines/cuda/common/check.h"
+
+#include <cstdint>
+
+namespace smla::cuda {
+
+// Blocks along x; the limit is 2^31 - 1.
+inline unsigned grid_of(int64_t blocks) {
+    if (blocks > INT32_MAX)
+        fail(SMLA_UNSUPPORTED, "args", text(blocks, " blocks of a grid"), "at most 2^31 - 1");
+    return unsigned(blocks);
+}
+
+// Every launch goes through here. Checks the launch's own result, not cudaGetLastError(), which may return an
+// older error of the caller.
+template <class... Params, class... Given>
+void launch_with(cudaLaunchConfig_t config, void (*kernel)(Params...), int64_t blocks, int threads,
+                 const Env& env, const Given&... given) {
+    if (blocks == 0) return;
+    config.gridDim = dim3(grid_of(blocks));
+    config.blockDim = dim3(unsigned(threads));
+    config.stream = stream_of(env.stream);
+    SMLA_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, given...));
+}
+
+template <class... Params, class... Given>
+void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, const Env& env,
+            const Given&... given) {
+    if (shared_bytes > 48 * 1024)
+        SMLA_CUDA_CALL(
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)));
+    cudaLaunchConfig_t config{};
+    config.dynamicSmemBytes = shared_bytes;
+    launch_with(config, kernel, blocks, threads, env, given...);
+}
+
+// Programmatic dependent launch, for a kernel that calls wait_for_grid_before() (ptx/grid.cuh): on sm_90 and
+// later it starts while the kernel before it is still running.
+template <class... Params, class... Given>
+void launch_early(void (*kernel)(Params...), int64_t blocks, int threads, const Env& env,
+                  const Given&... given) {
+    if (env.device->facts().capability < 90) return launch(kernel, blocks, threads, 0, env, given...);
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.attrs = &early;
+    config.numAttrs = 1;
+    launch_with(config, kernel, blocks, threads, env, given...);
+}
+
+}  // namespace smla::cuda

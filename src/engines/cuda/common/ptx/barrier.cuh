@@ -1,0 +1,60 @@
+// Barriers for a part of a block, sm_80 and later: named barriers, and mbarriers in shared memory.
+#pragma once
+
+#include <cstdint>
+
+namespace smla::cuda {
+
+// Arrives at named barrier `id` (1 to 15) and waits until `Threads` threads, whole warps, have arrived.
+template <int Threads>
+__device__ inline void named_barrier(int id) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(Threads) : "memory");
+}
+// Arrives without waiting.
+template <int Threads>
+__device__ inline void named_barrier_arrive(int id) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(Threads) : "memory");
+}
+
+// A phase of an mbarrier completes with its `arrivals`-th arrival; then the next phase begins.
+__device__ inline void mbarrier_init(uint32_t at, int arrivals) {
+    asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");
+}
+__device__ inline void mbarrier_arrive(uint32_t at) {
+    asm volatile("{.reg .b64 state;\n mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(at) : "memory");
+}
+// Arrives once all cp.async that this thread has issued are complete.
+__device__ inline void mbarrier_arrive_after_copies(uint32_t at) {
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
+}
+// Whether the phase of this parity has completed. The barrier must be in that phase or the next.
+__device__ inline bool mbarrier_over(uint32_t at, uint32_t parity) {
+    uint32_t over;
+    asm volatile(
+        "{.reg .pred over;\n"
+        "mbarrier.test_wait.parity.shared.b64 over, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, over;}"
+        : "=r"(over)
+        : "r"(at), "r"(parity)
+        : "memory");
+    return over != 0;
+}
+// Waits until the phase of this parity has completed.
+__device__ inline void mbarrier_wait(uint32_t at, uint32_t parity) {
+    uint32_t over;
+    do {
+#if __CUDA_ARCH__ >= 900
+        asm volatile(
+            "{.reg .pred over;\n"
+            "mbarrier.try_wait.parity.shared.b64 over, [%1], %2;\n"
+            "selp.u32 %0, 1, 0, over;}"
+            : "=r"(over)
+            : "r"(at), "r"(parity)
+            : "memory");
+#else
+        over = mbarrier_over(at, parity);
+#endif
+    } while (!over);
+}
+
+}  // namespace smla::cuda

@@ -1,0 +1,196 @@
+// Cached records on the device: address of a row, one value of it, encoding of a row by a warp. Offsets come
+// from formats/layouts.h, scale rules from formats/scale_rules.h.
+#pragma once
+
+#include "engines/cuda/common/values.cuh"
+#include "formats/format.h"
+#include "formats/layouts.h"
+#include "formats/scale_rules.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace smla::cuda {
+
+// Formats that value() and warp_encode() know. Any other would read as zeros.
+constexpr smla_format kDeviceFormats[] = {
+    SMLA_ROW_F64, SMLA_ROW_F32, SMLA_ROW_BF16, SMLA_STATE_F64, SMLA_STATE_F32,     SMLA_FP8_656,
+    SMLA_FP8_576, SMLA_FP8_528, SMLA_FP8_512,  SMLA_FP8_584,   SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68};
+
+// A CacheView as kernels take it, by value. The scale may be in device memory.
+struct DeviceCache {
+    DeviceCache() = default;
+    explicit DeviceCache(const smla_cache& cache) {
+        if (cache.format == SMLA_FORMAT_NONE) return;
+        const CacheView view(cache);
+        if (std::count(std::begin(kDeviceFormats), std::end(kDeviceFormats), cache.format) == 0)
+            fail(SMLA_UNSUPPORTED, "cache.format", find_format(cache.format)->name,
+                 "a format of kDeviceFormats (engines/cuda/common/records.cuh)");
+        format = cache.format;
+        width = view.width;
+        data = view.data;
+        page_tokens = view.page_tokens;
+        page_rows = view.page_rows;
+        capacity = view.capacity;
+        page_stride = view.page_stride;
+        row_stride = view.row_stride;
+        scale = view.scale;
+        scale_device = cache.scale_device;
+    }
+
+    __device__ bool hole(int64_t row) const { return RowRange{capacity, page_rows, page_tokens}.hole(row); }
+    __device__ float tensor_scale() const { return scale_device ? *scale_device : scale; }
+    __device__ char* page(int64_t row) const { return data + row / page_rows * page_stride; }
+    __device__ char* row_packed(int64_t row) const { return page(row) + row % page_rows * row_stride; }
+    __device__ float value(int64_t row, int d) const;  // d-th value of a row that is no hole
+
+    smla_format format = SMLA_FORMAT_NONE;
+    int32_t width = 0;
+    char* data = nullptr;
+    int64_t page_tokens = 1, page_rows = 1, capacity = 0, page_stride = 0, row_stride = 0;
+    float scale = 0;
+    const float* scale_device = nullptr;
+};
+
+__device__ inline float bf16_at(const char* at) {
+    return bf16_to_f32(*reinterpret_cast<const uint16_t*>(at));
+}
+__device__ inline float f32_at(const char* at) { return *reinterpret_cast<const float*>(at); }
+__device__ inline float e4m3_at(const char* at) { return e4m3_to_f32(*reinterpret_cast<const uint8_t*>(at)); }
+
+template <class Layout>
+__device__ float latent_value(const char* row, int d) {
+    if (d >= Layout::codes) return bf16_at(row + Layout::rope_at + 2 * (d - Layout::codes));
+    return e4m3_at(row + d) * f32_at(row + Layout::scales_at + 4 * (d / Layout::tile));
+}
+
+__device__ inline float DeviceCache::value(int64_t row, int d) const {
+    const char* const page_at = page(row);
+    const int64_t token = row % page_rows;
+    const char* const at = page_at + token * row_stride;  // row-packed formats
+    switch (format) {
+        case SMLA_ROW_F64:
+        case SMLA_STATE_F64: return float(reinterpret_cast<const double*>(at)[d]);
+        case SMLA_ROW_F32:
+        case SMLA_STATE_F32: return f32_at(at + 4 * d);
+        case SMLA_ROW_BF16: return bf16_at(at + 2 * d);
+        case SMLA_FP8_656: return latent_value<layout::Fp8_656>(at, d);
+        case SMLA_FP8_528: return latent_value<layout::Fp8_528>(at, d);
+        case SMLA_FP8_576:
+        case SMLA_FP8_512: return e4m3_at(at + d) * tensor_scale();
+        case SMLA_FP8_584: {
+            using L = layout::Fp8_584;
+            const char* codes = page_at + L::row_at(token);
+            if (d >= L::codes) return bf16_at(codes + L::rope_at + 2 * (d - L::codes));
+            const auto* scales = reinterpret_cast<const uint8_t*>(page_at + L::scales_at(page_tokens, token));
+            return e4m3_at(codes + d) * e8m0_to_f32(scales[d / L::tile]);
+        }
+        case SMLA_INDEX_FP8_132: {
+            using L = layout::IndexFp8_132;
+            return e4m3_at(page_at + L::row_at(token) + d) *
+                   f32_at(page_at + L::scale_at(page_tokens, token));
+        }
+        case SMLA_INDEX_MXFP4_68: {
+            using L = layout::IndexMxfp4_68;
+            const auto* codes = reinterpret_cast<const uint8_t*>(page_at + L::row_at(token));
+            const auto* scales = reinterpret_cast<const uint8_t*>(page_at + L::scales_at(page_tokens, token));
+            return e2m1_to_f32(uint8_t(codes[d / 2] >> (4 * (d & 1)) & 15)) *
+                   e8m0_to_f32(scales[d / L::tile]);
+        }
+        default: return 0;
+    }
+}
+
+// Largest magnitude of values [begin, begin + n) that is not NaN, by one warp.
+__device__ inline float warp_amax(const float* values, int n) {
+    float largest = 0;
+    for (int i = int(threadIdx.x % 32); i < n; i += 32) largest = fmaxf(largest, fabsf(values[i]));
+    return warp_max(largest);  // fmaxf ignores NaN, as the formats' rule does
+}
+
+// value / scale that keeps the sign of a NaN, as division on a host does; a GPU returns one canonical NaN.
+__device__ inline float scaled(float value, float scale) { return isnan(value) ? value : value / scale; }
+
+__device__ inline void warp_e4m3(const float* values, int n, float scale, char* out) {
+    for (int i = int(threadIdx.x % 32); i < n; i += 32) out[i] = char(f32_to_e4m3(scaled(values[i], scale)));
+}
+__device__ inline void warp_bf16(const float* values, int n, char* out) {
+    for (int i = int(threadIdx.x % 32); i < n; i += 32)
+        reinterpret_cast<uint16_t*>(out)[i] = f32_to_bf16(values[i]);
+}
+
+template <class Layout>
+__device__ void warp_encode_latent(const float* values, char* row) {
+    for (int t = 0; t < Layout::tiles; ++t) {
+        const float scale = scale_rule::latent(warp_amax(values + t * Layout::tile, Layout::tile));
+        warp_e4m3(values + t * Layout::tile, Layout::tile, scale, row + t * Layout::tile);
+        if (threadIdx.x % 32 == 0) *reinterpret_cast<float*>(row + Layout::scales_at + 4 * t) = scale;
+    }
+    warp_bf16(values + Layout::codes, Layout::rope, row + Layout::rope_at);
+}
+
+__device__ inline void warp_encode_584(const float* values, char* page, int64_t page_tokens, int64_t token) {
+    using L = layout::Fp8_584;
+    char* codes = page + L::row_at(token);
+    char* scales = page + L::scales_at(page_tokens, token);
+    for (int t = 0; t < L::tiles; ++t) {
+        const uint8_t scale = scale_rule::e8m0(warp_amax(values + t * L::tile, L::tile));
+        warp_e4m3(values + t * L::tile, L::tile, e8m0_to_f32(scale), codes + t * L::tile);
+        if (threadIdx.x % 32 == 0) scales[t] = char(scale);
+    }
+    if (threadIdx.x % 32 == 0) scales[L::tiles] = 0;
+    warp_bf16(values + L::codes, L::rope, codes + L::rope_at);
+}
+
+__device__ inline void warp_encode_132(const float* values, char* page, int64_t page_tokens, int64_t token) {
+    using L = layout::IndexFp8_132;
+    const float scale = e8m0_to_f32(scale_rule::e8m0(warp_amax(values, L::width)));
+    warp_e4m3(values, L::width, scale, page + L::row_at(token));
+    if (threadIdx.x % 32 == 0) *reinterpret_cast<float*>(page + L::scale_at(page_tokens, token)) = scale;
+}
+
+// e2m1 has no NaN: a tile that contains one gets the NaN scale.
+__device__ inline uint8_t warp_mxfp4_scale(const float* tile) {
+    const bool nan = __any_sync(~0u, isnan(tile[threadIdx.x % 32]));
+    return nan ? uint8_t(255) : scale_rule::mxfp4(warp_amax(tile, layout::IndexMxfp4_68::tile));
+}
+__device__ inline void warp_encode_68(const float* values, char* page, int64_t page_tokens, int64_t token) {
+    using L = layout::IndexMxfp4_68;
+    static_assert(L::tile == 32);
+    char* codes = page + L::row_at(token);
+    char* scales = page + L::scales_at(page_tokens, token);
+    for (int t = 0; t < L::tiles; ++t) {
+        const uint8_t code = warp_mxfp4_scale(values + t * L::tile);
+        const float scale = e8m0_to_f32(code);
+        const int lane = int(threadIdx.x % 32), pair = t * L::tile + 2 * lane;
+        if (lane < L::tile / 2)
+            codes[pair / 2] = char(f32_to_e2m1(scaled(values[pair], scale)) |
+                                   f32_to_e2m1(scaled(values[pair + 1], scale)) << 4);
+        if (lane == 0) scales[t] = char(code);
+    }
+}
+
+// Encodes `width` values in shared memory into one row, by one warp. The row must not be a hole.
+__device__ inline void warp_encode(const DeviceCache& cache, int64_t row, const float* values) {
+    char* const page = cache.page(row);
+    const int64_t token = row % cache.page_rows;
+    char* const at = page + token * cache.row_stride;
+    const int lane = int(threadIdx.x % 32);
+    switch (cache.format) {
+        case SMLA_ROW_F32:
+        case SMLA_STATE_F32:
+            for (int i = lane; i < cache.width; i += 32) reinterpret_cast<float*>(at)[i] = values[i];
+            break;
+        case SMLA_ROW_BF16: warp_bf16(values, cache.width, at); break;
+        case SMLA_FP8_656: warp_encode_latent<layout::Fp8_656>(values, at); break;
+        case SMLA_FP8_528: warp_encode_latent<layout::Fp8_528>(values, at); break;
+        case SMLA_FP8_576:
+        case SMLA_FP8_512: warp_e4m3(values, cache.width, cache.tensor_scale(), at); break;
+        case SMLA_FP8_584: warp_encode_584(values, page, cache.page_tokens, token); break;
+        case SMLA_INDEX_FP8_132: warp_encode_132(values, page, cache.page_tokens, token); break;
+        case SMLA_INDEX_MXFP4_68: warp_encode_68(values, page, cache.page_tokens, token); break;
+        default: break;
+    }
+}
+
+}  // namespace smla::cuda

@@ -1,0 +1,241 @@
+// compress: a token that closes a group pools the state rows of its window into one cache entry:
+//   entry[d] = sum_j softmax_j(score_j[d]) kv_j[d], then RMS norm, rope of the last channels, encoding.
+//
+// Tile    a block takes a token; most tokens close no group and leave at once. A thread takes four
+//         neighbouring channels of every groups-th row of the window, kBatch rows in flight, in one pass
+//         with a running maximum (soft_pool.h). Then the groups' partials are combined in shared memory, in
+//         a fixed order. The split depends on width and ratio alone, so a token's bits depend on no other
+//         token and no alignment. Then norm and rope by the block, and encoding by one warp.
+// Shared  row addresses [kRows] i64 (looked up once, by one thread per row) | sums of warps | peaks, sums
+//         and values of the partials, each [groups][columns] float4 | the entry [D] f32. __syncthreads
+//         between any write and another thread's read.
+// Limit   reads of one SM: 2 * coff * ratio * D * 4 bytes (512 KiB at ratio 128) at 64 bytes per clock; few
+//         tokens of a step close a group of 128.
+#include "core/tensor.h"
+#include "engines/cuda/candidates.h"
+#include "engines/cuda/common/hadamard.cuh"
+#include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/records.cuh"
+#include "engines/cuda/generic/generic.h"
+#include "ops/compress/compress.h"
+#include "ops/compress/soft_pool.h"
+#include "ops/map/map.h"
+
+#include <algorithm>
+
+namespace smla {
+
+namespace cuda {
+
+namespace {
+
+constexpr int kThreads = 512, kRows = 128;
+constexpr int kChannels = 4, kBatch = 4;  // per thread: channels, rows in flight
+constexpr int kMostGroups = 16;
+static_assert(kRows <= kThreads && kMaxRowWidth <= kThreads * kChannels);
+
+struct CompressParams {
+    DeviceCache state, cache;
+    BlockTable table;
+    Tensor request_of_token, positions, slots, weight, frequencies, entries;
+    int64_t ratio;
+    int columns, groups;  // threads along the channels, along the rows of the window
+    float eps;
+    bool rounds, hadamard;
+};
+
+// The window of one token: state rows first, first + 1, ... of a request.
+struct Window {
+    int64_t request, first, rows;
+};
+
+// Looks up rows [from, from + kRows) of the window; null: no such row. Returns whether there is any.
+__device__ bool find_rows(const CompressParams& p, const Window& window, int64_t from, const char** found) {
+    const int j = int(threadIdx.x);
+    const char* at = nullptr;
+    if (j < kRows && from + j < window.rows) {
+        const int64_t row = row_of(p.table, window.request, window.first + from + j);
+        if (!p.state.hole(row)) at = p.state.row_packed(row);
+    }
+    __syncthreads();  // the addresses before may still be read
+    if (j < kRows) found[j] = at;
+    return __syncthreads_or(at != nullptr) != 0;
+}
+
+// The thread's channels of a row. Only `left` exist; the others become `missing`.
+template <bool kAligned>
+__device__ void load_channels(const float* at, int left, float missing, float (&out)[kChannels]) {
+    if constexpr (kAligned) {
+        const float4 all = *reinterpret_cast<const float4*>(at);
+        out[0] = all.x, out[1] = all.y, out[2] = all.z, out[3] = all.w;
+    } else {
+#pragma unroll
+        for (int c = 0; c < kChannels; ++c) out[c] = c < left ? at[c] : missing;
+    }
+}
+
+// kBatch rows from row j on, `groups` apart; channels from d on.
+template <bool kAligned>
+__device__ void pool_batch(const CompressParams& p, const Window& window, const char* const* found,
+                           int64_t from, int j, int d, SoftPool (&pools)[kChannels]) {
+    const int width = p.cache.width, overlapped = int(overlap(p.ratio)) * width;
+    float kv[kBatch][kChannels], score[kBatch][kChannels];
+    const char* rows[kBatch];
+    bool whole = true;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+        const int row = j + i * p.groups;
+        rows[i] = row < kRows ? found[row] : nullptr;  // null: past the end of the window
+        whole = whole && rows[i];
+    }
+    const auto load = [&](int i) {
+        // with overlap, the older half of the window uses channels [0,D), the newer half [D,2D)
+        const int half = from + j + i * p.groups < window.rows - p.ratio ? 0 : overlapped - width;
+        const float* const first = reinterpret_cast<const float*>(rows[i]) + half + d;
+        load_channels<kAligned>(first, width - d, 0, kv[i]);
+        load_channels<kAligned>(first + overlapped, width - d, -INFINITY, score[i]);
+    };
+    if (whole) {  // no branch between the loads, so that all are in flight at once
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) load(i);
+    } else {
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+#pragma unroll
+            for (int c = 0; c < kChannels; ++c) kv[i][c] = 0, score[i][c] = -INFINITY;
+            if (rows[i]) load(i);
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+        float kv_of[kBatch], score_of[kBatch];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) kv_of[i] = kv[i][c], score_of[i] = score[i][c];
+        pools[c].add(score_of, kv_of);
+    }
+}
+
+template <bool kAligned>
+__device__ void pool(const CompressParams& p, const Window& window, const char** found, float4* parts,
+                     float* entry) {
+    const int column = int(threadIdx.x) % p.columns, group = int(threadIdx.x) / p.columns;
+    SoftPool pools[kChannels];
+    bool any = false;
+    for (int64_t from = 0; from < window.rows; from += kRows) {
+        any |= find_rows(p, window, from, found);
+        if (group >= p.groups) continue;
+        const int count = int(min(int64_t(kRows), window.rows - from));
+        for (int j = group; j < count; j += kBatch * p.groups)
+            pool_batch<kAligned>(p, window, found, from, j, column * kChannels, pools);
+    }
+    const int size = p.groups * p.columns;
+    if (group < p.groups) {
+        float4* const part = parts + group * p.columns + column;
+        part[0] = {pools[0].peak, pools[1].peak, pools[2].peak, pools[3].peak};
+        part[size] = {pools[0].sum, pools[1].sum, pools[2].sum, pools[3].sum};
+        part[2 * size] = {pools[0].value, pools[1].value, pools[2].value, pools[3].value};
+    }
+    __syncthreads();
+    const float* const values = reinterpret_cast<const float*>(parts);
+    for (int d = int(threadIdx.x); d < p.cache.width; d += kThreads) {
+        SoftPool joined;
+        for (int g = 0; g < p.groups; ++g) {
+            const float* const at = values + g * p.columns * kChannels + d;
+            joined.join({at[0], at[size * kChannels], at[2 * size * kChannels]});
+        }
+        entry[d] = any ? joined.mean() : 0.f;
+    }
+}
+
+__device__ void norm(const CompressParams& p, float* entry, float* scratch) {
+    const int width = p.cache.width;
+    float square = 0;
+    for (int d = int(threadIdx.x); d < width; d += kThreads) square += entry[d] * entry[d];
+    const float factor = 1.f / sqrtf(block_sum(square, scratch) / float(width) + p.eps);
+    for (int d = int(threadIdx.x); d < width; d += kThreads)
+        entry[d] = entry[d] * factor * load_value(p.weight, element(p.weight, d));
+}
+
+__device__ void rotate(const CompressParams& p, float* entry, int64_t position) {
+    const int pairs = int(p.frequencies.shape[0]);
+    for (int i = int(threadIdx.x); i < pairs; i += kThreads) {
+        double s, c;
+        sincos(double(position) * static_cast<const double*>(p.frequencies.data)[i], &s, &c);
+        float* const pair = entry + p.cache.width - 2 * pairs + 2 * i;
+        const float a = pair[0], b = pair[1], cosine = float(c), sine = float(s);
+        pair[0] = a * cosine - b * sine;
+        pair[1] = b * cosine + a * sine;
+    }
+}
+
+// Writes the optional f32 row; then rounds to bf16 what formats with scales will encode.
+__device__ void store_entry(const CompressParams& p, int64_t token, float* entry) {
+    for (int d = int(threadIdx.x); d < p.cache.width; d += kThreads) {
+        const float v = entry[d];
+        if (present(p.entries)) store_value(p.entries, element(p.entries, token, d), v);
+        if (p.rounds) entry[d] = round_to_bf16(v);
+    }
+}
+
+// kAligned: a thread loads its four channels of a row at once.
+template <bool kAligned>
+__global__ void __launch_bounds__(kThreads) compress_kernel(const __grid_constant__ CompressParams p) {
+    __shared__ const char* found[kRows];
+    __shared__ float scratch[kThreads / 32];
+    extern __shared__ float4 parts[];
+    float* const entry = reinterpret_cast<float*>(parts + 3 * p.groups * p.columns);
+    const int64_t token = blockIdx.x;
+    const int64_t slot = load_int(p.slots, token), position = load_int(p.positions, token);
+    if (position < 0 || position % p.ratio != p.ratio - 1 || p.cache.hole(slot)) return;
+
+    const int64_t rows = overlap(p.ratio) * p.ratio;
+    const Window window{load_int(p.request_of_token, token), position - rows + 1, rows};
+    pool<kAligned>(p, window, found, parts, entry);
+    norm(p, entry, scratch);  // reads only the thread's own channels; its block sum is the barrier
+    __syncthreads();
+    rotate(p, entry, position / p.ratio * p.ratio);
+    __syncthreads();
+    store_entry(p, token, entry);
+    __syncthreads();
+    if (threadIdx.x >= 32) return;
+    if (p.hadamard) warp_hadamard(entry, p.cache.width);
+    warp_encode(p.cache, slot, entry);
+}
+
+bool aligned(const DeviceCache& state, int width) {
+    const auto address = reinterpret_cast<uintptr_t>(state.data);
+    return (address | uintptr_t(state.page_stride) | uintptr_t(state.row_stride)) % sizeof(float4) == 0 &&
+           width % kChannels == 0;
+}
+
+}  // namespace
+
+}  // namespace cuda
+
+void run_cuda_compress(const smla_compress_args& args, const Env& env) {
+    cuda::CompressParams p{};
+    p.state = cuda::DeviceCache(args.state);
+    p.cache = cuda::DeviceCache(args.cache);
+    p.table = block_table_of(args.state_table, p.state.page_tokens, p.state.page_rows);
+    p.request_of_token = args.request_of_token;
+    p.positions = args.positions;
+    p.slots = args.slots;
+    p.weight = args.norm_weight;
+    p.frequencies = args.frequencies;
+    p.entries = args.entries;
+    p.ratio = args.ratio;
+    p.eps = float(args.eps);
+    p.rounds = find_format(args.cache.format)->scale != ScaleKind::none;
+    p.hadamard = args.hadamard != 0;
+    const int width = p.cache.width;
+    p.columns = int(ceil_div(width, cuda::kChannels));
+    p.groups = int(std::min<int64_t>({cuda::kThreads / p.columns, cuda::kMostGroups,
+                                      overlap(p.ratio) * std::min<int64_t>(p.ratio, cuda::kRows)}));
+    const size_t shared =
+        3 * size_t(p.groups) * size_t(p.columns) * sizeof(float4) + size_t(width) * sizeof(float);
+    const auto kernel =
+        cuda::aligned(p.state, width) ? cuda::compress_kernel<true> : cuda::compress_kernel<false>;
+    cuda::launch(kernel, args.slots.shape[0], cuda::kThreads, shared, env, p);
+}
+
+}  // namespace smla

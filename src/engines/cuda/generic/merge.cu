@@ -1,0 +1,86 @@
+// merge: combines partial results of disjoint row lists by their lse; one block per token and head.
+//
+// Maths   the specification's (ops/merge/reference.cpp): weights relative to the largest lse; the sink joins
+//         the denominator; partials with an lse of -inf are never read.
+// Tile    128 threads; each sums its own channels over the partials, in order.
+// Shared  one float per warp. Every thread recomputes the weights: partials are few.
+// Limit   the bytes of the partials, which are read once.
+#include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/values.cuh"
+#include "engines/cuda/generic/generic.h"
+
+namespace smla::cuda_merge {
+
+namespace {
+
+using cuda::Tensor;
+
+constexpr int kThreads = 128;
+
+struct Arguments {
+    Tensor partials, lse, sink, out, lse_out;
+    float unit;  // of lse and lse_out, in nats
+};
+
+struct Weights {
+    float peak = -INFINITY, lse = -INFINITY, factor = 0;
+};
+
+__device__ float lse_of(const Arguments& args, int64_t part, int64_t t, int64_t h) {
+    return cuda::load_value(args.lse, cuda::element(args.lse, part, t, h)) * args.unit;
+}
+
+__device__ Weights weigh(const Arguments& args, int64_t t, int64_t h) {
+    const int64_t parts = args.partials.shape[0];
+    Weights out;
+    for (int64_t i = 0; i < parts; ++i) {
+        const float lse = lse_of(args, i, t, h);
+        if (!(lse <= out.peak) && out.peak == out.peak) out.peak = lse;  // a NaN peak stays
+    }
+    if (out.peak == -INFINITY) return out;  // no partial saw a key: out is 0 whatever the sink
+    float sum = 0;
+    for (int64_t i = 0; i < parts; ++i) {
+        const float lse = lse_of(args, i, t, h);
+        sum += lse == -INFINITY ? 0.f : expf(lse - out.peak);
+    }
+    out.lse = out.peak + logf(sum);
+    const float sink =
+        cuda::present(args.sink) ? cuda::load_value(args.sink, cuda::element(args.sink, h)) : -INFINITY;
+    if (sink == INFINITY) return out;
+    // if sink > peak, numerator and denominator are scaled by exp(peak - sink), which cannot overflow
+    const float above = sink > out.peak ? sink - out.peak : 0.f;
+    out.factor = expf(-above) / (sum * expf(-above) + expf(sink - out.peak - above));
+    return out;
+}
+
+__global__ void __launch_bounds__(kThreads) merge_generic(const __grid_constant__ Arguments args) {
+    const int64_t heads = args.partials.shape[2], t = blockIdx.x / heads, h = blockIdx.x % heads;
+    const Weights weights = weigh(args, t, h);
+    for (int64_t d = threadIdx.x; d < args.partials.shape[3]; d += kThreads) {
+        float out = 0;
+        for (int64_t i = 0; i < args.partials.shape[0]; ++i) {
+            const float lse = lse_of(args, i, t, h);
+            if (lse == -INFINITY) continue;  // an empty partial is never read
+            const float weight = expf(lse - weights.peak) * weights.factor;
+            out += weight * cuda::load_value(args.partials, cuda::element(args.partials, i, t, h, d));
+        }
+        cuda::store_value(args.out, cuda::element(args.out, t, h, d), out);
+    }
+    if (threadIdx.x == 0 && cuda::present(args.lse_out))
+        cuda::store_value(args.lse_out, cuda::element(args.lse_out, t, h), weights.lse / args.unit);
+}
+
+}  // namespace
+
+void run_generic(const smla_merge_args& args, const Env& env) {
+    const float unit = args.lse_base == SMLA_LSE_LOG2 ? 0.6931471805599453f : 1.f;
+    const Arguments arguments{.partials = args.partials,
+                              .lse = args.lse,
+                              .sink = args.sink,
+                              .out = args.out,
+                              .lse_out = args.lse_out,
+                              .unit = unit};
+    cuda::launch(merge_generic, args.partials.shape[1] * args.partials.shape[2], kThreads, 0, env, arguments);
+}
+
+}  // namespace smla::cuda_merge

@@ -1,0 +1,102 @@
+// quant_index_q: rotates (Hadamard) and quantises rows of index queries, and multiplies their scale into the
+// head's weight. The rules are scale_rule::e8m0 and scale_rule::mxfp4, as in ops/quant_index_q/reference.cpp.
+//
+// A warp takes a row (token, head), four rows per block: the row goes to shared memory as f32; butterflies
+// there; the maximum over the warp; codes. Limit: latency for one token (64 rows), memory for thousands.
+//
+// Shared  one f32 row per warp.
+#include "core/tensor.h"
+#include "engines/cuda/common/hadamard.cuh"
+#include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/records.cuh"
+#include "engines/cuda/generic/generic.h"
+#include "ops/quant_index_q/quant_index_q.h"
+
+namespace smla {
+
+namespace cuda {
+
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kGroup = int(kQueryScaleGroup);
+static_assert(kGroup == 32, "a group has a lane for each value");
+
+struct QuantParams {
+    Tensor q, w, q_out, scales, w_out;
+    float floor, factor;
+    bool hadamard;
+};
+
+// Codes of a group of 32. e2m1 has no NaN, so the group's scale becomes NaN.
+__device__ uint8_t encode_e2m1_group(const float* values, uint8_t* bytes) {
+    const int lane = int(threadIdx.x % 32);
+    const uint8_t code = scale_rule::mxfp4(warp_amax(values, kGroup));
+    const float scale = e8m0_to_f32(code);
+    if (lane < kGroup / 2)
+        bytes[lane] = uint8_t(f32_to_e2m1(scaled(values[2 * lane], scale)) |
+                              f32_to_e2m1(scaled(values[2 * lane + 1], scale)) << 4);
+    return __any_sync(~0u, isnan(values[lane])) ? uint8_t(255) : code;
+}
+
+// Writes the row; returns the scale that multiplies the weight.
+__device__ float encode_row(const QuantParams& p, int64_t token, int64_t head, const float* row, int width) {
+    const int lane = int(threadIdx.x % 32);
+    const int64_t to = element(p.q_out, token, head);
+    if (p.q_out.dtype == SMLA_E4M3) {
+        const float scale = e8m0_to_f32(scale_rule::e8m0(warp_amax(row, width), p.floor));
+        warp_e4m3(row, width, scale, static_cast<char*>(p.q_out.data) + to);
+        return scale;
+    }
+    if (p.q_out.dtype == SMLA_E2M1) {
+        auto* const bytes = static_cast<uint8_t*>(p.q_out.data) + to / 2;
+        auto* const scales = static_cast<uint8_t*>(p.scales.data) + element(p.scales, token, head);
+        for (int g = 0; g < width / kGroup; ++g) {
+            const uint8_t code = encode_e2m1_group(row + g * kGroup, bytes + g * kGroup / 2);
+            if (lane == 0) scales[g] = code;
+        }
+        return 1;
+    }
+    for (int d = lane; d < width; d += 32) store_value(p.q_out, to + d, row[d]);
+    return 1;
+}
+
+__global__ void __launch_bounds__(32 * kWarps) quant_index_q_kernel(QuantParams p) {
+    extern __shared__ float rows[];
+    const auto heads = unsigned(p.q.shape[1]);
+    const int width = int(p.q.shape[2]), lane = int(threadIdx.x % 32);
+    const unsigned index = blockIdx.x * kWarps + threadIdx.x / 32;
+    if (index >= p.q.shape[0] * heads) return;
+    const int64_t token = index / heads, head = index % heads;
+    float* const row = rows + int(threadIdx.x / 32) * width;
+    const int64_t in = element(p.q, token, head);
+    for (int d = lane; d < width; d += 32) row[d] = load_value(p.q, in + d);
+    __syncwarp();
+    if (p.hadamard) warp_hadamard(row, width);
+    const float scale = encode_row(p, token, head, row, width);
+    if (lane == 0) {
+        const float w = load_value(p.w, element(p.w, token, head));
+        store_value(p.w_out, element(p.w_out, token, head), w * p.factor * scale);
+    }
+}
+
+}  // namespace
+
+}  // namespace cuda
+
+void run_cuda_quant_index_q(const smla_quant_index_q_args& args, const Env& env) {
+    cuda::QuantParams p{};
+    p.q = args.q;
+    p.w = args.w;
+    p.q_out = args.q_out;
+    p.scales = args.scales;
+    p.w_out = args.w_out;
+    p.floor = float(args.amax_floor > 0 ? args.amax_floor : scale_rule::kFloor);
+    p.factor = float(args.factor);
+    p.hadamard = args.hadamard != 0;
+    const int64_t rows = args.q.shape[0] * args.q.shape[1];
+    cuda::launch(cuda::quant_index_q_kernel, ceil_div(rows, cuda::kWarps), 32 * cuda::kWarps,
+                 size_t(cuda::kWarps * args.q.shape[2]) * sizeof(float), env, p);
+}
+
+}  // namespace smla

@@ -1,0 +1,104 @@
+// rope and inverse_rope: rotates pairs of channels by position * frequency.
+//
+// A block takes a token and some of its groups (heads). It computes the token's cosines and sines once, in
+// double (in f32 an angle of 10^6 radians is off by 0.06), into shared memory; then its threads rotate pairs.
+// A thread reads both channels of a pair before it writes them, so out may be x. With few tokens blocks take
+// fewer groups, until the GPU has four blocks per multiprocessor. Limit: memory with many groups per block;
+// with one, the double sines, on GPUs with few double units.
+//
+// Shared  cosine [pairs] | sine [pairs], f32.
+#include "core/tensor.h"
+#include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/values.cuh"
+#include "engines/cuda/generic/generic.h"
+
+#include <algorithm>
+
+namespace smla {
+
+namespace cuda {
+
+namespace {
+
+constexpr int kThreads = 128;
+
+struct RopeParams {
+    Tensor x, positions, frequencies, out;  // out is x if the rotation is in place
+    int64_t pairs, first;
+    int64_t skip;   // channel of x that is channel 0 of out
+    int64_t count;  // channels of out that are written
+    int64_t block_groups;
+    unsigned parts;  // blocks per token
+    bool half, inverse;
+};
+
+__device__ void fill_angles(const RopeParams& p, int64_t token, float* cosine, float* sine) {
+    const auto position = double(load_int(p.positions, token));
+    for (int64_t i = threadIdx.x; i < p.pairs; i += kThreads) {
+        double s, c;
+        sincos(position * static_cast<const double*>(p.frequencies.data)[i], &s, &c);
+        cosine[i] = float(c);
+        sine[i] = float(p.inverse ? -s : s);
+    }
+}
+
+__global__ void __launch_bounds__(kThreads) rope_kernel(RopeParams p) {
+    extern __shared__ float angles[];
+    float* const cosine = angles;
+    float* const sine = angles + p.pairs;
+    const int64_t token = blockIdx.x / p.parts, begin = blockIdx.x % p.parts * p.block_groups;
+    fill_angles(p, token, cosine, sine);
+    __syncthreads();
+
+    // a warp takes a group: first its pairs, then the channels that are only copied
+    const int64_t end = min(begin + p.block_groups, p.x.shape[1]);
+    const int64_t first = p.first - p.skip;  // first rotated channel of out
+    for (int64_t group = begin + threadIdx.x / 32; group < end; group += kThreads / 32) {
+        const int64_t in = element(p.x, token, group) + p.skip, to = element(p.out, token, group);
+        for (int64_t item = threadIdx.x % 32; item < p.count - p.pairs; item += 32) {
+            if (item >= p.pairs) {
+                const int64_t rest = item - p.pairs, channel = rest < first ? rest : rest + 2 * p.pairs;
+                store_value(p.out, to + channel, load_value(p.x, in + channel));
+                continue;
+            }
+            const int64_t a = first + (p.half ? item : 2 * item), b = p.half ? a + p.pairs : a + 1;
+            const float u = load_value(p.x, in + a), v = load_value(p.x, in + b);
+            store_value(p.out, to + a, u * cosine[item] - v * sine[item]);
+            store_value(p.out, to + b, v * cosine[item] + u * sine[item]);
+        }
+    }
+}
+
+}  // namespace
+
+}  // namespace cuda
+
+void run_cuda_rope(const smla_rope_args& args, const Env& env) {
+    const int64_t tokens = args.x.shape[0], groups = args.x.shape[1], width = args.x.shape[2];
+    const int64_t pairs = args.frequencies.shape[0];
+    if (tokens * groups == 0) return;
+    const bool elsewhere = present(args.out), whole = elsewhere && args.out.shape[2] == width;
+    cuda::RopeParams p{};
+    p.x = args.x;
+    p.positions = args.positions;
+    p.frequencies = args.frequencies;
+    p.out = args.out;
+    p.pairs = pairs;
+    p.first = args.first;
+    p.skip = whole ? 0 : args.first;
+    p.count = whole ? width : 2 * pairs;
+    if (!elsewhere) {  // in place: only the rotated channels of x
+        p.out = args.x;
+        p.out.data = address(args.x, 0) + args.first * dtype_bits(args.x.dtype) / 8;
+    }
+    constexpr int64_t warps = cuda::kThreads / 32;
+    const int64_t blocks = 4 * std::max(env.device->facts().multiprocessors, 1);
+    p.block_groups = std::clamp(tokens * groups / blocks, std::min(warps, groups), groups);
+    p.half = args.style == SMLA_ROPE_HALF;
+    p.inverse = args.inverse != 0;
+    p.parts = cuda::grid_of(ceil_div(groups, p.block_groups));
+    cuda::launch(cuda::rope_kernel, tokens * p.parts, cuda::kThreads, size_t(2 * pairs) * sizeof(float), env,
+                 p);
+}
+
+}  // namespace smla

@@ -1,0 +1,53 @@
+// Look-up of the key of a column.
+#pragma once
+
+#include "engines/cuda/common/records.cuh"
+#include "engines/cuda/score/run.h"
+#include "engines/cuda/score/windows.cuh"
+
+namespace smla::cuda {
+
+// Page and offset of a column of a request. One division per look-up.
+struct KeyColumns {
+    KeyColumns(const smla_score_args& args, const CacheView& keys)
+        : table(args.block_table),
+          requests(args.request_of_token),
+          pages(keys.pages),
+          capacity(keys.capacity),
+          page_tokens(uint32_t(keys.page_tokens)),
+          divisor(present() ? page_tokens : uint32_t(keys.page_rows)) {}
+    __host__ __device__ bool present() const { return table.ndim != 0; }
+
+    __device__ int64_t request(int64_t token) const { return present() ? load_int(requests, token) : 0; }
+
+    struct Place {
+        int64_t page = -1;  // -1: a hole
+        uint32_t offset = 0;
+    };
+    // Block table row of one request.
+    struct Pages {
+        const int32_t* blocks = nullptr;  // null: column j is row j
+        int64_t stride = 0;
+        uint32_t count = 0;
+    };
+    __device__ Pages pages_of(int64_t request) const {
+        if (!present()) return {};
+        const bool known = request >= 0 && request < table.shape[0];
+        const auto* const first = static_cast<const int32_t*>(table.data);
+        return {first + (known ? element(table, request) : 0), table.stride_elems[1],
+                known ? uint32_t(min(table.shape[1], int64_t(INT32_MAX))) : 0u};
+    }
+    __device__ Place find(const Pages& of, int column) const {
+        const uint32_t block = uint32_t(column) / divisor, offset = uint32_t(column) - block * divisor;
+        if (!of.blocks) return {column < capacity && offset < page_tokens ? int64_t(block) : -1, offset};
+        if (block >= of.count) return {};
+        const int64_t page = __ldg(of.blocks + block * of.stride);
+        return {page < pages ? page : -1, offset};
+    }
+
+    Tensor table, requests;
+    int64_t pages, capacity;
+    uint32_t page_tokens, divisor;
+};
+
+}  // namespace smla::cuda

@@ -1,0 +1,49 @@
+// The score kernels of the cuda engine, best first.
+#include "engines/cuda/score/run.h"
+
+#include "engines/cuda/candidates.h"
+
+namespace smla {
+
+namespace cuda {
+
+namespace {
+
+std::string refuse_generic(const smla_score_args& args, const Env&) {
+    return args.q.dtype == SMLA_F64 ? "f64: for the reference engine" : "";
+}
+
+constexpr ScoreKernel kKernels[] = {
+    {.name = "cuda_mma_score", .refuse = refuse_score_tile, .run = run_score_tile},
+    {.name = "cuda_generic_score", .refuse = refuse_generic, .run = run_score_generic}};
+
+template <const ScoreKernel& Kernel>
+CallPlan<smla_score_args> plan_all_columns(const smla_score_args& args, const Env& env) {
+    return plain_plan<smla_score_args>(Kernel.refuse(args, env),
+                                       [](const smla_score_args& call, const Env& on) {
+                                           const int64_t columns = call.logits.shape[1];
+                                           Kernel.run(call,
+                                                      {.columns = columns,
+                                                       .begin = 0,
+                                                       .end = columns,
+                                                       .logits = static_cast<float*>(call.logits.data),
+                                                       .stride = call.logits.stride_elems[0]},
+                                                      on);
+                                       });
+}
+
+}  // namespace
+
+const Candidate<smla_score_args> kMmaScore{.name = kKernels[0].name, .plan = plan_all_columns<kKernels[0]>};
+const Candidate<smla_score_args> kGenericScore{.name = kKernels[1].name,
+                                               .plan = plan_all_columns<kKernels[1]>};
+
+const ScoreKernel* chosen_score_kernel(const smla_score_args& args, const Env& env) {
+    for (const ScoreKernel& kernel : kKernels)
+        if (env.allows(Stage::score, kernel.name) && kernel.refuse(args, env).empty()) return &kernel;
+    return nullptr;
+}
+
+}  // namespace cuda
+
+}  // namespace smla

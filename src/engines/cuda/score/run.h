@@ -1,0 +1,30 @@
+// The score kernels of the cuda engine. score_select runs them on a part of the columns.
+#pragma once
+
+#include "engines/candidate.h"
+
+namespace smla::cuda {
+
+// Columns [begin, end) of the logits are wanted; `logits` points at column `begin` of the first token.
+struct ScorePart {
+    int64_t columns = 0;  // N: what windows are clamped to
+    int64_t begin = 0, end = 0;
+    float* logits = nullptr;
+    int64_t stride = 0;  // floats between tokens
+};
+
+struct ScoreKernel {
+    const char* name;
+    std::string (*refuse)(const smla_score_args& args, const Env& env);  // logits are not looked at
+    void (*run)(const smla_score_args& args, const ScorePart& part, const Env& env);
+};
+
+extern const Candidate<smla_score_args> kMmaScore, kGenericScore;
+// The kernel that the score stage would run, a demand for one counted; null if that refuses.
+const ScoreKernel* chosen_score_kernel(const smla_score_args& args, const Env& env);
+
+std::string refuse_score_tile(const smla_score_args& args, const Env& env);
+void run_score_tile(const smla_score_args& args, const ScorePart& part, const Env& env);
+void run_score_generic(const smla_score_args& args, const ScorePart& part, const Env& env);
+
+}  // namespace smla::cuda

@@ -1,0 +1,35 @@
+// The window of columns that a token sees.
+#pragma once
+
+#include "engines/cuda/common/values.cuh"
+
+namespace smla::cuda {
+
+struct Window {
+    int begin = 0, end = 0;
+    __device__ bool has(int64_t column) const { return column >= begin && column < end; }
+};
+
+// Windows of the tokens, clipped to columns [begin, end).
+struct Windows {
+    Windows(const smla_tensor& starts, const smla_tensor& ends, int64_t columns, int64_t begin, int64_t end)
+        : starts(starts), ends(ends), columns(int(columns)), begin(int(begin)), end(int(end)) {}
+
+    // Not clipped. An empty window has begin == end.
+    __device__ Window whole(int64_t token) const {
+        int first = 0, last = columns;
+        if (present(starts)) first = min(max(int(load_int(starts, token)), 0), columns);
+        if (present(ends)) last = min(max(int(load_int(ends, token)), 0), columns);
+        return {first, max(first, last)};
+    }
+    __device__ Window operator()(int64_t token) const {
+        const Window window = whole(token);
+        const int first = max(window.begin, begin);
+        return {first, max(first, min(window.end, end))};
+    }
+
+    Tensor starts, ends;
+    int columns, begin, end;
+};
+
+}  // namespace smla::cuda

@@ -1,0 +1,150 @@
+// score_select on the cuda engine: the score and select kernels of this engine, one after the other
+// on parts of the problem whose logits fit the workspace. Tokens are cut first: whole rows need no merging.
+// Where one row alone is too long, columns are cut too, and the k best of the columns before go into the next
+// part.
+#include "engines/cuda/score_select/run.h"
+
+#include "engines/cuda/score/run.h"
+#include "engines/cuda/select/run.h"
+#include "ops/score_select/score_select.h"
+
+#include <algorithm>
+
+namespace smla {
+
+namespace cuda {
+
+namespace {
+
+using Args = smla_score_select_args;
+
+// Without a budget: parts large enough that starting kernels and uneven last rounds of blocks cost little.
+constexpr size_t kPays = size_t(256) << 20;
+constexpr int64_t kFewTokens = 32, kLongPart = 32768, kLeastPart = 1024;
+
+struct Scratch {
+    float* logits;        // [tokens, columns] of a part
+    float* scores[2];     // [tokens,k] kept, in turn
+    int32_t* columns[2];  // [tokens,k]
+    char* select;         // null: rows are not split
+};
+
+// How a call is cut: a function of shapes, device and budget. Results do not depend on it.
+struct Plan {
+    int64_t tokens, columns, k, part_tokens, part_columns;
+
+    Plan(const Args& args, const Env& env, size_t budget)
+        : tokens(args.score.q.shape[0]),
+          columns(args.columns),
+          k(args.select.indices.shape[1]),
+          part_tokens(std::max<int64_t>(tokens, 1)),
+          part_columns(std::max<int64_t>(columns, 1)) {
+        const auto halve = [](int64_t n) { return int64_t(round_up(size_t(n + 1) / 2, 4)); };
+        const size_t most = budget == 0 ? kPays : std::min(budget, kPays);
+        while (part_tokens > kFewTokens && bytes(env) > most) part_tokens = halve(part_tokens);
+        if (budget == 0) return;
+        while (bytes(env) > budget) {
+            if (part_columns > kLongPart) part_columns = halve(part_columns);
+            else if (part_tokens > 1) part_tokens = ceil_div(part_tokens, 2);
+            else if (part_columns > kLeastPart) part_columns = halve(part_columns);
+            else break;
+        }
+    }
+    Scratch take(Arena& arena, const Env& env) const {
+        Scratch out;
+        const size_t kept = part_columns < columns ? size_t(part_tokens * k) : 0;
+        out.logits = arena.take<float>(size_t(part_tokens * part_columns));
+        for (int i = 0; i < 2; ++i) {
+            out.scores[i] = arena.take<float>(kept);
+            out.columns[i] = arena.take<int32_t>(kept);
+        }
+        const size_t select = sampled() ? sampled_scratch(part_tokens, part_columns, env) : 0;
+        out.select = select ? arena.take<char>(select) : nullptr;
+        return out;
+    }
+    bool sampled() const { return refuse_sampled(part_columns, k).empty(); }
+    size_t bytes(const Env& env) const {
+        Arena arena;
+        take(arena, env);
+        return arena.used();
+    }
+};
+
+class Parts {
+public:
+    Parts(const Args& args, const Env& env, const ScoreKernel& score, const Plan& plan)
+        : args_(args), env_(env), score_(score), plan_(plan) {
+        Arena arena(env.workspace);
+        scratch_ = plan_.take(arena, env);
+    }
+    void run() const {
+        for (int64_t token = 0; token < plan_.tokens; token += plan_.part_tokens)
+            run_tokens(token, std::min(token + plan_.part_tokens, plan_.tokens));
+    }
+
+private:
+    void run_tokens(int64_t first, int64_t last) const {
+        const smla_score_args score = score_part(args_, first, last, {});
+        const SelectOutput final = select_output(select_part(args_, first, last, {}));
+        int turn = 0;
+        int64_t begin = 0;
+        do {
+            const int64_t end = std::min(begin + plan_.part_columns, plan_.columns);
+            if (plan_.k > 0) {
+                const ScorePart part{plan_.columns, begin, end, scratch_.logits, plan_.part_columns};
+                score_.run(score, part, env_);
+            }
+            SelectInput input{.scores = scratch_.logits,
+                              .stride = plan_.part_columns,
+                              .dtype = SMLA_F32,
+                              .tokens = last - first,
+                              .starts = score.starts,
+                              .ends = score.ends,
+                              .columns = plan_.columns,
+                              .begin = begin,
+                              .end = end};
+            if (begin > 0) {
+                input.kept_scores = scratch_.scores[turn];
+                input.kept_columns = scratch_.columns[turn];
+            }
+            turn ^= 1;
+            select(input, end == plan_.columns ? final : kept(turn));
+            begin = end;
+        } while (begin < plan_.columns);
+    }
+    SelectOutput kept(int turn) const {
+        return {.indices = scratch_.columns[turn],
+                .index_stride = plan_.k,
+                .selected = scratch_.scores[turn],
+                .selected_stride = plan_.k,
+                .k = plan_.k};
+    }
+    void select(const SelectInput& input, const SelectOutput& output) const {
+        if (plan_.sampled()) run_select_sampled(input, output, scratch_.select, env_);
+        else run_select_exact(input, output, env_);
+    }
+
+    const Args& args_;
+    const Env& env_;
+    const ScoreKernel& score_;
+    const Plan& plan_;
+    Scratch scratch_{};
+};
+
+CallPlan<Args> plan_streamed(const Args& args, const Env& env) {
+    const ScoreKernel* const score = chosen_score_kernel(args.score, env);
+    if (!score) return refuse_call<Args>("no score kernel of this engine runs these arguments");
+    const Plan cut(args, env, env.budget);
+    CallPlan<Args> plan;
+    plan.scratch = cut.bytes(env);
+    plan.launch = [score, cut](const Args& call, const Env& on) { Parts(call, on, *score, cut).run(); };
+    return plan;
+}
+
+}  // namespace
+
+const Candidate<Args> kStreamedScoreSelect{.name = "cuda_streamed_score_select", .plan = plan_streamed};
+
+}  // namespace cuda
+
+}  // namespace smla

@@ -1,0 +1,141 @@
+// The k-th best of a set of 32-bit keys, by one block: radix select with histograms of 11 bits, high bits
+// first.
+#pragma once
+
+#include "engines/cuda/common/values.cuh"
+
+namespace smla::cuda {
+
+constexpr int kSelectThreads = 512, kSelectWarps = kSelectThreads / 32;
+constexpr int kDigit = 11, kBins = 1 << kDigit;
+
+// Scores as integers in select's order: a better score has a larger key, -0 equals +0, NaN is below -inf.
+__device__ inline uint32_t rank_key(float score) {
+    const uint32_t bits = __float_as_uint(score + 0.f);  // -0 + 0 is +0
+    const uint32_t key = bits ^ (uint32_t(int32_t(bits) >> 31) | 0x80000000u);
+    return isnan(score) ? 0 : key;
+}
+
+constexpr uint32_t kLowestKey = 0x007fffff;  // key of -inf; only NaN is below
+
+// Inverse of rank_key for keys >= kLowestKey: score >= score_of(key) is rank_key(score) >= key.
+__device__ inline float score_of(uint32_t key) {
+    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+struct CutScratch {  // in shared memory
+    uint32_t bins[kBins];
+    uint32_t warps[kSelectWarps];
+    uint32_t bin, above, inside;
+};
+
+// Exclusive prefix sum over the block; `total` is the sum of all. Every thread calls it.
+__device__ inline uint32_t block_scan(uint32_t value, uint32_t* warps, uint32_t& total) {
+    const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
+    uint32_t sum = value;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        const uint32_t other = __shfl_up_sync(~0u, sum, step);
+        if (lane >= step) sum += other;
+    }
+    __syncthreads();  // `warps` may still be read
+    if (lane == 31) warps[warp] = sum;
+    __syncthreads();
+    uint32_t sums = warps[lane % kSelectWarps];
+#pragma unroll
+    for (int step = 1; step < kSelectWarps; step *= 2) {
+        const uint32_t other = __shfl_up_sync(~0u, sums, step, kSelectWarps);
+        if (lane % kSelectWarps >= step) sums += other;
+    }
+    total = __shfl_sync(~0u, sums, kSelectWarps - 1);
+    const uint32_t before = __shfl_sync(~0u, sums, max(warp - 1, 0));
+    return (warp > 0 ? before : 0) + sum - value;
+}
+
+// Adds runs of equal bins with one atomic: long lists of equal scores would contend for one bin.
+class RunCounter {
+public:
+    __device__ explicit RunCounter(uint32_t* bins) : bins_(bins) {}
+    __device__ void add(uint32_t bin) {
+        if (bin != bin_) {
+            flush();
+            bin_ = bin;
+        }
+        ++count_;
+    }
+    __device__ void flush() {
+        if (count_) atomicAdd(bins_ + bin_, count_);
+        count_ = 0;
+    }
+
+private:
+    uint32_t* bins_;
+    uint32_t bin_ = 0, count_ = 0;
+};
+
+// One atomic per key: for short lists.
+class PlainCounter {
+public:
+    __device__ explicit PlainCounter(uint32_t* bins) : bins_(bins) {}
+    __device__ void add(uint32_t bin) { atomicAdd(bins_ + bin, 1u); }
+    __device__ void flush() {}
+
+private:
+    uint32_t* bins_;
+};
+
+// Winners are the keys above `key`, and `equal` of those equal to it.
+struct Cut {
+    uint32_t key, equal;
+};
+
+// Finds the bin with the need-th largest key.
+__device__ inline void find_bin(CutScratch& scratch, uint32_t need) {
+    constexpr int kPer = kBins / kSelectThreads;
+    const int top = kBins - 1 - kPer * int(threadIdx.x);
+    uint32_t sum = 0, total;
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) sum += scratch.bins[top - i];
+    uint32_t above = block_scan(sum, scratch.warps, total);
+    if (above < need && need <= above + sum)
+        for (int i = 0;; ++i) {
+            const uint32_t inside = scratch.bins[top - i];
+            if (need <= above + inside) {
+                scratch.bin = uint32_t(top - i), scratch.above = above, scratch.inside = inside;
+                break;
+            }
+            above += inside;
+        }
+    __syncthreads();
+}
+
+// Cut through the keys in [low, high] that leaves the k best; 1 <= k <= their number. each(f) calls f(key)
+// for every key, spread over the block's threads. `digits` limits the histograms; with fewer than 3 the cut
+// may let more than k pass, and `equal` is 0 then.
+template <class Counter, class Each>
+__device__ Cut find_cut(CutScratch& scratch, uint32_t k, uint32_t low, uint32_t high, int digits,
+                        const Each& each) {
+    uint32_t base = low, need = k;
+    for (int width = 32 - __clz(int(high - low)); width > 0 && digits > 0; --digits) {
+        const int shift = max(width - kDigit, 0);
+        __syncthreads();  // the last round has read the bins
+        for (int i = int(threadIdx.x); i < kBins; i += kSelectThreads) scratch.bins[i] = 0;
+        __syncthreads();
+        Counter counter(scratch.bins);
+        const uint32_t last =
+            base + uint32_t((uint64_t(1) << width) - 1);  // wraps only if the range ends at 2^32 - 1
+        each([&](uint32_t key) {
+            if (key >= base && (key <= last || last < base)) counter.add((key - base) >> shift);
+        });
+        counter.flush();
+        __syncthreads();
+        find_bin(scratch, need);
+        base += scratch.bin << shift;
+        need -= scratch.above;
+        width = shift;
+        if ((need == scratch.inside || (digits == 1 && width > 0)) && base > 0) return {base - 1, 0};
+    }
+    return {base, need};
+}
+
+}  // namespace smla::cuda

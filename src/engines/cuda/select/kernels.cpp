@@ -1,0 +1,78 @@
+// The select kernels of the cuda engine: what they take.
+#include "engines/cuda/select/run.h"
+
+namespace smla {
+
+namespace cuda {
+
+SelectOutput select_output(const smla_select_args& args) {
+    SelectOutput out{.indices = static_cast<int32_t*>(args.indices.data),
+                     .index_stride = args.indices.stride_elems[0],
+                     .k = args.indices.shape[1],
+                     .relative = args.relative != 0};
+    if (args.selected.ndim) {
+        out.selected = static_cast<float*>(args.selected.data);
+        out.selected_stride = args.selected.stride_elems[0];
+    }
+    if (args.counts.ndim) {
+        out.counts = static_cast<int32_t*>(args.counts.data);
+        out.count_stride = args.counts.stride_elems[0];
+    }
+    return out;
+}
+
+namespace {
+
+SelectInput select_input(const smla_select_args& args) {
+    const int64_t columns = args.scores.shape[1];
+    return {.scores = args.scores.data,
+            .stride = args.scores.stride_elems[0],
+            .dtype = args.scores.dtype,
+            .tokens = args.scores.shape[0],
+            .starts = args.starts,
+            .ends = args.ends,
+            .columns = columns,
+            .begin = 0,
+            .end = columns};
+}
+
+std::string refuse_f64(const smla_select_args& args) {
+    return args.scores.dtype == SMLA_F64 ? "f64: for the reference engine" : "";
+}
+
+char* beyond_header(const Env& env) { return static_cast<char*>(env.workspace.data) + kWorkspaceHeader; }
+
+CallPlan<smla_select_args> plan_sampled(const smla_select_args& args, const Env& env) {
+    using Args = smla_select_args;
+    if (args.ids.ndim) return refuse_call<Args>("lists with ids");
+    CallPlan<Args> plan = refuse_call<Args>(refuse_f64(args));
+    if (plan.refusal.empty()) plan.refusal = refuse_sampled(args.scores.shape[1], args.indices.shape[1]);
+    if (!plan.refusal.empty()) return plan;
+    const size_t scratch = sampled_scratch(args.scores.shape[0], args.scores.shape[1], env);
+    plan.scratch = kWorkspaceHeader + scratch;
+    plan.launch = [splits = scratch > 0](const Args& call, const Env& on) {
+        run_select_sampled(select_input(call), select_output(call), splits ? beyond_header(on) : nullptr, on);
+    };
+    return plan;
+}
+
+CallPlan<smla_select_args> plan_generic(const smla_select_args& args, const Env& env) {
+    using Args = smla_select_args;
+    CallPlan<Args> plan = refuse_call<Args>(refuse_f64(args));
+    if (!plan.refusal.empty()) return plan;
+    if (args.ids.ndim) plan.scratch = kWorkspaceHeader + select_ids_scratch(args, env);
+    plan.launch = [](const Args& call, const Env& on) {
+        if (call.ids.ndim) run_select_ids(call, beyond_header(on), on);
+        else run_select_exact(select_input(call), select_output(call), on);
+    };
+    return plan;
+}
+
+}  // namespace
+
+const Candidate<smla_select_args> kSampledSelect{.name = "cuda_sampled_select", .plan = plan_sampled};
+const Candidate<smla_select_args> kGenericSelect{.name = "cuda_generic_select", .plan = plan_generic};
+
+}  // namespace cuda
+
+}  // namespace smla

@@ -1,0 +1,223 @@
+// Input and output of a block of select. The list, in column order: winners kept of earlier columns, then the
+// columns of the present window.
+#pragma once
+
+#include "engines/cuda/score/windows.cuh"
+#include "engines/cuda/select/cut.cuh"
+#include "engines/cuda/select/run.h"
+
+namespace smla::cuda {
+
+// Elements that a thread holds. Bit e of `here`: element e exists; it is number first + e / Together * step +
+// e % Together of the list.
+template <int Size, int Together>
+struct Group {
+    static constexpr int size = Size;
+    float scores[Size];
+    uint32_t here = 0;
+    int first = 0, step = 0;
+    __device__ int number(int e) const { return first + e / Together * step + e % Together; }
+};
+
+// Score: float, or uint16_t for bf16 and f16. Ahead: elements in flight per thread.
+template <class Score, int Ahead>
+class ScoreList {
+    static constexpr int kTogether = 16 / int(sizeof(Score)), kVectors = Ahead / kTogether;
+
+public:
+    __device__ ScoreList(const SelectInput& input, const Windows& windows, int64_t token, int64_t k)
+        : f16_(input.dtype == SMLA_F16) {
+        const Window window = windows(token);
+        begin_ = window.begin;
+        length_ = window.end - window.begin;
+        scores_ = static_cast<const Score*>(input.scores) + token * input.stride + (begin_ - windows.begin);
+        if (input.kept_scores) {
+            const Window whole = windows.whole(token);
+            kept_ = int(min(k, int64_t(max(0, min(windows.begin, whole.end) - whole.begin))));
+            kept_scores_ = input.kept_scores + token * k;
+            kept_columns_ = input.kept_columns + token * k;
+        }
+        const int misplaced = int(reinterpret_cast<uintptr_t>(scores_) % 16);
+        head_ = min(length_, misplaced ? (16 - misplaced) / int(sizeof(Score)) : 0);
+        vectors_ = (length_ - head_) / kTogether;
+    }
+
+    __device__ int count() const { return kept_ + length_; }
+    __device__ int kept() const { return kept_; }
+    __device__ int column(int i) const { return i < kept_ ? kept_columns_[i] : begin_ + (i - kept_); }
+    __device__ float score(int i) const { return i < kept_ ? kept_scores_[i] : value(scores_[i - kept_]); }
+    __device__ uint32_t key(int i) const { return rank_key(score(i)); }
+
+    // Spreads part `part` of `parts` of the list over the block's threads: visit(group), called by whole
+    // warps.
+    template <class Visit>
+    __device__ void groups(const Visit& visit, int part = 0, int parts = 1) const {
+        const int rest = head_ + vectors_ * kTogether;  // after the vectors
+        if (part == 0) {
+            scalars(kept_, visit, [&](int i) { return i; });
+            scalars(length_ - vectors_ * kTogether, visit,
+                    [&](int i) { return kept_ + (i < head_ ? i : rest + i - head_); });
+        }
+        const auto* const from = reinterpret_cast<const uint4*>(scores_ + head_);
+        const int first = int(int64_t(vectors_) * part / parts),
+                  last = int(int64_t(vectors_) * (part + 1) / parts);
+        const int lane = int(threadIdx.x % 32);
+        for (int i = first + int(threadIdx.x); i - lane < last; i += kVectors * kSelectThreads) {
+            Group<Ahead, kTogether> group;
+            group.first = kept_ + head_ + i * kTogether;
+            group.step = kSelectThreads * kTogether;
+            uint4 words[kVectors];
+#pragma unroll
+            for (int v = 0; v < kVectors; ++v) {
+                const int at = i + v * kSelectThreads;
+                words[v] = at < last ? __ldg(from + at) : uint4{};
+                if (at < last) group.here |= ((1u << kTogether) - 1) << (v * kTogether);
+            }
+#pragma unroll
+            for (int v = 0; v < kVectors; ++v) unpack(words[v], group.scores + v * kTogether);
+            visit(group);
+        }
+    }
+
+    // Calls f(key, number) for every element.
+    template <class F>
+    __device__ void each(const F& f) const {
+        groups([&](const auto& group) {
+#pragma unroll
+            for (int e = 0; e < Ahead; ++e)
+                if (group.here >> e & 1) f(rank_key(group.scores[e]), group.number(e));
+        });
+    }
+
+    // Samples the keys of at most `wanted` elements, in pairs of vectors at even distances; returns how many.
+    __device__ int sample(uint32_t* out, int wanted) const {
+        const int pairs = min(wanted / (2 * kTogether), vectors_ / 2);
+        const auto* const from = reinterpret_cast<const uint4*>(scores_ + head_);
+        for (int i = int(threadIdx.x); i < 2 * pairs; i += kSelectThreads) {
+            const int64_t at = int64_t(i / 2) * (vectors_ / 2) / pairs * 2 + i % 2;
+            float scores[kTogether];
+            unpack(__ldg(from + at), scores);
+#pragma unroll
+            for (int e = 0; e < kTogether; ++e) out[i * kTogether + e] = rank_key(scores[e]);
+        }
+        return 2 * pairs * kTogether;
+    }
+
+private:
+    __device__ float value(Score score) const {
+        if constexpr (sizeof(Score) == 4) return score;
+        else return f16_ ? f16_to_f32(score) : bf16_to_f32(score);
+    }
+    __device__ void unpack(uint4 words, float* scores) const {
+        const uint32_t all[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            if constexpr (sizeof(Score) == 4) {
+                scores[i] = __uint_as_float(all[i]);
+            } else {
+                scores[2 * i] = value(Score(all[i] & 0xffffu));
+                scores[2 * i + 1] = value(Score(all[i] >> 16));
+            }
+    }
+    template <class Visit, class Number>
+    __device__ void scalars(int count, const Visit& visit, const Number& number) const {
+        const int lane = int(threadIdx.x % 32);
+        for (int64_t i = int(threadIdx.x); i - lane < count; i += kSelectThreads) {
+            Group<Ahead, 1> group;
+#pragma unroll
+            for (int e = 0; e < Ahead; ++e) group.scores[e] = 0;
+            if (i < count) {
+                group.first = number(int(i));
+                group.scores[0] = score(group.first);
+                group.here = 1;
+            }
+            visit(group);
+        }
+    }
+
+    const Score* scores_;
+    const float* kept_scores_ = nullptr;
+    const int32_t* kept_columns_ = nullptr;
+    int kept_ = 0, begin_, length_, head_, vectors_;
+    bool f16_;
+};
+
+// Column that the indices of a token are relative to.
+__device__ inline int base_of(const SelectOutput& out, const Windows& windows, int64_t token) {
+    return out.relative ? windows.whole(token).begin : 0;
+}
+
+// One token's row of the outputs. put() writes a winner, finish() the padding and the count.
+class Winners {
+public:
+    __device__ Winners(const SelectOutput& out, int64_t token)
+        : indices_(out.indices + token * out.index_stride),
+          selected_(out.selected ? out.selected + token * out.selected_stride : nullptr),
+          count_(out.counts ? out.counts + token * out.count_stride : nullptr),
+          k_(int(out.k)) {}
+    template <class Score>  // score() is called only if scores are wanted
+    __device__ void put(int place, int index, const Score& score) const {
+        indices_[place] = index;
+        if (selected_) selected_[place] = score();
+    }
+    __device__ void finish(int count) const {
+        for (int64_t i = count + int(threadIdx.x); i < k_; i += blockDim.x)
+            put(int(i), -1, [] { return -INFINITY; });
+        if (count_ && threadIdx.x == 0) *count_ = count;
+    }
+
+private:
+    int32_t* indices_;
+    float* selected_;
+    int32_t* count_;
+    int k_;
+};
+
+// Writes the elements above the cut and the first cut.equal of those equal to it, in list order, in one pass.
+template <class List>
+__device__ void put_in_order(const List& list, Cut cut, int base, const Winners& winners,
+                             CutScratch& scratch) {
+    constexpr int kPer = 4;
+    uint32_t above = 0, equal = 0;  // so far
+    const int count = list.count();
+    for (int64_t first = 0; first < count; first += kPer * kSelectThreads) {
+        const int64_t mine = first + kPer * int(threadIdx.x);
+        float scores[kPer];
+        uint32_t marks[kPer], sum = 0, total;  // 1: above, 0x10000: equal
+#pragma unroll
+        for (int i = 0; i < kPer; ++i) {
+            marks[i] = 0;
+            if (mine + i < count) {
+                scores[i] = list.score(int(mine + i));
+                const uint32_t key = rank_key(scores[i]);
+                marks[i] = key > cut.key ? 1u : key == cut.key ? 0x10000u : 0u;
+            }
+            sum += marks[i];
+        }
+        uint32_t before = block_scan(sum, scratch.warps, total);
+#pragma unroll
+        for (int i = 0; i < kPer; ++i) {
+            const uint32_t equals = equal + (before >> 16);
+            if ((marks[i] & 1) || (marks[i] && equals < cut.equal))
+                winners.put(int(above + (before & 0xffff) + min(equals, cut.equal)),
+                            list.column(int(mine + i)) - base, [&] { return scores[i]; });
+            before += marks[i];
+        }
+        above += total & 0xffff;
+        equal += total >> 16;
+    }
+}
+
+// Exact for any row: three histograms and put_in_order. Every thread of the block calls it.
+template <class List>
+__device__ void select_exactly(const List& list, int k, int base, const Winners& winners,
+                               CutScratch& scratch) {
+    const int count = list.count();
+    Cut cut{0, UINT32_MAX};  // all of them
+    if (k < count)
+        cut = find_cut<RunCounter>(scratch, uint32_t(k), 0, UINT32_MAX, 3,
+                                   [&](const auto& f) { list.each([&](uint32_t key, int) { f(key); }); });
+    put_in_order(list, cut, base, winners, scratch);
+}
+
+}  // namespace smla::cuda

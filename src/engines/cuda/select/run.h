@@ -1,0 +1,48 @@
+// The select kernels of the cuda engine. score_select runs them on logits of its own, a part of the
+// columns at a time.
+#pragma once
+
+#include "engines/candidate.h"
+
+namespace smla::cuda {
+
+// What to select from: columns [begin, end) of each token's window, after those kept of earlier columns.
+struct SelectInput {
+    const void* scores = nullptr;  // of column `begin` of the first token
+    int64_t stride = 0;            // elements between tokens
+    smla_dtype dtype = SMLA_F32;
+    int64_t tokens = 0;
+    smla_tensor starts{}, ends{};
+    int64_t columns = 0, begin = 0, end = 0;  // N: what windows are clamped to; the part at hand
+    const float* kept_scores = nullptr;       // [T,k]: the best of the columns before `begin`, ascending
+    const int32_t* kept_columns = nullptr;    // [T,k]
+};
+
+// Columns in ascending order, then -1 (and -inf).
+struct SelectOutput {
+    int32_t* indices = nullptr;  // [T,k]
+    int64_t index_stride = 0;
+    float* selected = nullptr;  // [T,k], optional
+    int64_t selected_stride = 0;
+    int32_t* counts = nullptr;  // [T], optional
+    int64_t count_stride = 0;
+    int64_t k = 0;
+    bool relative = false;
+};
+extern const Candidate<smla_select_args> kSampledSelect, kGenericSelect;
+
+SelectOutput select_output(const smla_select_args& args);
+
+// The faster of two kernels: why it cannot select k of so many columns (empty: it can), and its scratch
+// beyond the workspace's header for at most so many tokens and columns. Without scratch rows are not split
+// over blocks.
+std::string refuse_sampled(int64_t columns, int64_t k);
+size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env);
+void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env);
+void run_select_exact(const SelectInput& input, const SelectOutput& output, const Env& env);
+
+// Lists with ids.
+size_t select_ids_scratch(const smla_select_args& args, const Env& env);
+void run_select_ids(const smla_select_args& args, void* scratch, const Env& env);
+
+}  // namespace smla::cuda

@@ -1,0 +1,314 @@
+// select that reads each row once: a sample of the row gives a floor, the candidates above it go to shared
+// memory, and the winners are selected among them.
+//
+// Steps      1. Floor: one column of 32, in 32-byte pieces, estimates the score that about k + 8 sqrt(k n)
+//            columns reach (n: columns per sample). 2. One pass of 16-byte loads collects those columns. 3.
+//            Histograms of the candidates give the cut. 4. A sort into 2048 bins orders the winners by
+//            column.
+//            With fewer than k candidates, or more than there is room for, the row is selected exactly by
+//            histograms (list.cuh): the sample decides speed, never the result.
+// Tile       a block of 512 threads per row; with few rows several blocks per row, each a part of the
+//            columns, with the same floor. Their candidates are gathered in scratch; the last block to
+//            arrive (counters in the workspace's header, which it resets to zero) finishes the row.
+// Shared     struct SelectShared: 6144 candidates x 8 B | bins | k winners: 66 KB for k 2048.
+// Registers  3 blocks per multiprocessor on sm_90 and sm_100; 2 elsewhere, and for few rows.
+// Why        a row comes from memory once; every other step works on 3 to 5 thousand keys.
+// Results    docs/kernels/cuda_select.md.
+#include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/select/list.cuh"
+
+#include <algorithm>
+#include <cmath>
+
+namespace smla::cuda {
+
+namespace {
+
+constexpr int kRoom = 6144, kMostWinners = 4096;
+constexpr int kManyRows = 8, kFewRows = 16;   // elements in flight per thread
+constexpr int kExpectedMost = kRoom * 3 / 4;  // candidates that a floor may be chosen for
+#if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
+constexpr int kBlocksPerSm = 3;  // as many as shared memory holds
+#else
+constexpr int kBlocksPerSm = 2;
+#endif
+// A call with at most kSplitRows rows may split them; two counters per row.
+constexpr int64_t kSplitRows = 256, kLeastPart = 4096;
+static_assert(kSplitRows * 2 * sizeof(uint32_t) <= kWorkspaceHeader / 2);
+
+struct Candidates {  // of a row, in shared memory or scratch
+    uint32_t keys[kRoom];
+    int numbers[kRoom];
+};
+
+struct SampledSelect {
+    SelectInput input;
+    SelectOutput output;
+    Windows windows;
+    int parts;
+    Candidates* scratch;  // [tokens]; parts > 1
+    uint32_t* counters;   // [tokens][2]: candidates, parts that have arrived
+};
+
+struct SelectShared {
+    Candidates found;
+    CutScratch cut;
+    uint32_t count, least, best;
+    bool last;
+    int places[];  // [k]
+};
+
+__host__ __device__ constexpr int samples_of(int64_t columns) {
+    return int(columns < 32 * 256 ? 256 : columns > 32 * kRoom ? kRoom : columns / 32);
+}
+
+// Floor that a few more than k columns should reach, from a sample in found.keys; 0: none, all columns pass.
+template <class List>
+__device__ uint32_t sampled_floor(const List& list, int k, SelectShared& shared) {
+    const int samples = list.sample(shared.found.keys, samples_of(list.count()));
+    __syncthreads();
+    const float share = float(samples) / float(list.count()), rank = float(k) * share;
+    const float target = fminf(rank + 8 * sqrtf(rank) + 4, float(kExpectedMost) * share);
+    if (!(target >= 1 && target < float(samples))) return 0;
+    const Cut cut =
+        find_cut<PlainCounter>(shared.cut, uint32_t(target), 0, UINT32_MAX, 2, [&](const auto& f) {
+            for (int i = int(threadIdx.x); i < samples; i += kSelectThreads) f(shared.found.keys[i]);
+        });
+    __syncthreads();  // candidates overwrite the sample
+    return cut.equal ? cut.key : cut.key + 1;
+}
+
+// Floor if k winners of earlier columns are known: the worst of them.
+template <class List>
+__device__ uint32_t kept_floor(const List& list, SelectShared& shared) {
+    uint32_t least = UINT32_MAX;
+    for (int i = int(threadIdx.x); i < list.kept(); i += kSelectThreads) least = min(least, list.key(i));
+    least = __reduce_min_sync(~0u, least);
+    if (threadIdx.x % 32 == 0) atomicMin(&shared.least, least);
+    __syncthreads();
+    return shared.least;
+}
+
+// Appends the columns that reach the floor. Counts all, keeps as many as there is room for.
+template <class List>
+__device__ void collect(const List& list, uint32_t floor, int part, int parts, SelectShared& shared) {
+    const int lane = int(threadIdx.x % 32);
+    const bool all = floor == 0;
+    const float least = score_of(max(floor, kLowestKey));
+    list.groups(
+        [&](const auto& group) {
+            uint32_t passed = 0;
+#pragma unroll
+            for (int e = 0; e < group.size; ++e) passed |= uint32_t(group.scores[e] >= least) << e;
+            passed = (all ? ~0u : passed) & group.here;
+            const uint32_t mine = __popc(passed);
+            if (!__any_sync(~0u, mine)) return;
+            uint32_t sum = mine;
+#pragma unroll
+            for (int step = 1; step < 32; step *= 2) {
+                const uint32_t other = __shfl_up_sync(~0u, sum, step);
+                if (lane >= step) sum += other;
+            }
+            uint32_t at = 0;
+            if (lane == 31) at = atomicAdd(&shared.count, sum);
+            at = __shfl_sync(~0u, at, 31) + sum - mine;
+#pragma unroll
+            for (int e = 0; e < group.size; ++e)
+                if (passed >> e & 1) {
+                    if (at < kRoom)
+                        shared.found.keys[at] = rank_key(group.scores[e]),
+                        shared.found.numbers[at] = group.number(e);
+                    ++at;
+                }
+        },
+        part, parts);
+}
+
+// Gathers the candidates of all parts of a row; true in the last block to arrive, which has them all.
+__device__ bool gather_parts(const SampledSelect& task, int64_t token, SelectShared& shared) {
+    Candidates& all = task.scratch[token];
+    uint32_t* const counters = task.counters + 2 * token;
+    __syncthreads();
+    const uint32_t mine = shared.count;
+    __syncthreads();
+    if (threadIdx.x == 0) shared.count = atomicAdd(counters, mine);
+    __syncthreads();
+    const uint32_t first = shared.count;
+    for (uint32_t i = threadIdx.x; i < min(mine, uint32_t(kRoom)) && first + i < kRoom; i += kSelectThreads) {
+        all.keys[first + i] = shared.found.keys[i];
+        all.numbers[first + i] = shared.found.numbers[i];
+    }
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        shared.last = atomicAdd(counters + 1, 1u) == uint32_t(task.parts) - 1;
+        if (shared.last) {
+            shared.count = atomicExch(counters, 0u);
+            atomicExch(counters + 1, 0u);
+            __threadfence();
+        }
+    }
+    __syncthreads();
+    if (!shared.last) return false;
+    for (uint32_t i = threadIdx.x; i < min(shared.count, uint32_t(kRoom)); i += kSelectThreads) {
+        shared.found.keys[i] = __ldcg(all.keys + i);
+        shared.found.numbers[i] = __ldcg(all.numbers + i);
+    }
+    return true;
+}
+
+// Winners among the candidates: those above the cut, and of those equal to it the first in the list.
+struct CandidateCut {
+    Cut key, number;  // of keys, then of complemented numbers
+
+    __device__ CandidateCut(SelectShared& shared, int k) : number{0, 0} {
+        const Candidates& found = shared.found;
+        const int count = int(shared.count);
+        uint32_t least = UINT32_MAX, best = 0;
+        for (int i = int(threadIdx.x); i < count; i += kSelectThreads)
+            least = min(least, found.keys[i]), best = max(best, found.keys[i]);
+        least = __reduce_min_sync(~0u, least), best = __reduce_max_sync(~0u, best);
+        if (threadIdx.x % 32 == 0) atomicMin(&shared.least, least), atomicMax(&shared.best, best);
+        __syncthreads();
+        key =
+            find_cut<PlainCounter>(shared.cut, uint32_t(k), shared.least, shared.best, 3, [&](const auto& f) {
+                for (int i = int(threadIdx.x); i < count; i += kSelectThreads) f(found.keys[i]);
+            });
+        if (key.equal == 0) return;
+        number = find_cut<PlainCounter>(shared.cut, key.equal, 0, UINT32_MAX, 3, [&](const auto& f) {
+            for (int i = int(threadIdx.x); i < count; i += kSelectThreads)
+                if (found.keys[i] == key.key) f(~uint32_t(found.numbers[i]));
+        });
+    }
+    __device__ bool wins(const Candidates& found, int i) const {
+        if (found.keys[i] != key.key || key.equal == 0) return found.keys[i] > key.key;
+        const uint32_t other = ~uint32_t(found.numbers[i]);
+        return other > number.key || (other == number.key && number.equal > 0);
+    }
+};
+
+// Writes the winners in list order: counting sort into bins, then each finds its rank within its bin.
+template <class List>
+__device__ void put_sorted(const List& list, const CandidateCut& cut, int base, int k, const Winners& winners,
+                           SelectShared& shared) {
+    constexpr int kPer = kBins / kSelectThreads;
+    const int count = int(shared.count), tid = int(threadIdx.x);
+    const int shift = max(0, 32 - __clz(list.count() - 1) - kDigit);
+    uint32_t* const bins = shared.cut.bins;
+    __syncthreads();
+    for (int i = tid; i < kBins; i += kSelectThreads) bins[i] = 0;
+    __syncthreads();
+    for (int i = tid; i < count; i += kSelectThreads)
+        if (cut.wins(shared.found, i)) atomicAdd(bins + (shared.found.numbers[i] >> shift), 1u);
+    __syncthreads();
+    uint32_t sizes[kPer], sum = 0, total;
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) sum += sizes[i] = bins[kPer * tid + i];
+    uint32_t start = block_scan(sum, shared.cut.warps, total);
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+        bins[kPer * tid + i] = start;
+        start += sizes[i];
+    }
+    __syncthreads();
+    for (int i = tid; i < count; i += kSelectThreads)
+        if (cut.wins(shared.found, i)) {
+            const int number = shared.found.numbers[i];
+            shared.places[atomicAdd(bins + (number >> shift), 1u)] = number;
+        }
+    __syncthreads();  // a bin's counter is now the start of the next bin
+    for (int i = tid; i < k; i += kSelectThreads) {
+        const int number = shared.places[i], bin = number >> shift;
+        const int first = bin > 0 ? int(bins[bin - 1]) : 0, last = int(bins[bin]);
+        int place = first;
+        for (int other = first; other < last; ++other) place += shared.places[other] < number;
+        winners.put(place, list.column(number) - base, [&] { return list.score(number); });
+    }
+}
+
+// Too many or too few candidates. If many columns equal the floor (zeros of relu, say), the floor is the cut.
+template <class List>
+__device__ void select_otherwise(const List& list, uint32_t floor, int k, int base, const Winners& winners,
+                                 SelectShared& shared) {
+    uint32_t mine = 0, above;
+    list.each([&](uint32_t key, int) { mine += key > floor; });
+    block_scan(mine, shared.cut.warps, above);
+    if (shared.count >= uint32_t(k) && above < uint32_t(k))
+        put_in_order(list, Cut{floor, uint32_t(k) - above}, base, winners, shared.cut);
+    else select_exactly(list, k, base, winners, shared.cut);
+}
+
+// Many rows: three blocks per multiprocessor hide each other's latencies. Few rows: more loads in flight.
+template <class Score, int Ahead>
+__global__ void __launch_bounds__(kSelectThreads, Ahead == kManyRows ? kBlocksPerSm : 2)
+    select_sampled(const __grid_constant__ SampledSelect task) {
+    extern __shared__ __align__(16) char memory[];
+    SelectShared& shared = *reinterpret_cast<SelectShared*>(memory);
+    const int64_t token = blockIdx.x / task.parts;
+    const int part = int(blockIdx.x % task.parts), k = int(task.output.k);
+    const ScoreList<Score, Ahead> list(task.input, task.windows, token, k);
+    if (list.count() <= k) {  // all win
+        if (part > 0) return;
+        const Winners winners(task.output, token);
+        put_in_order(list, Cut{0, UINT32_MAX}, base_of(task.output, task.windows, token), winners,
+                     shared.cut);
+        winners.finish(list.count());
+        return;
+    }
+    if (threadIdx.x == 0) shared.count = shared.best = 0, shared.least = UINT32_MAX;
+    __syncthreads();
+    const uint32_t floor = list.count() <= kRoom ? 0
+                           : list.kept() == k    ? kept_floor(list, shared)
+                                                 : sampled_floor(list, k, shared);
+    collect(list, floor, part, task.parts, shared);
+    if (task.parts > 1 && !gather_parts(task, token, shared)) return;
+    __syncthreads();
+    const Winners winners(task.output, token);
+    const int base = base_of(task.output, task.windows, token);
+    if (shared.count >= uint32_t(k) && shared.count <= kRoom) {
+        const CandidateCut cut(shared, k);
+        put_sorted(list, cut, base, k, winners, shared);
+    } else {
+        select_otherwise(list, floor, k, base, winners, shared);
+    }
+    winners.finish(k);
+}
+
+int parts_of(int64_t tokens, int64_t columns, const Env& env) {
+    if (tokens > kSplitRows || tokens == 0) return 1;
+    const int64_t wanted = 2 * env.device->facts().multiprocessors / tokens;
+    return int(std::clamp<int64_t>(columns / kLeastPart, 1, std::max<int64_t>(1, wanted)));
+}
+
+}  // namespace
+
+std::string refuse_sampled(int64_t columns, int64_t k) {
+    if (k > kMostWinners || k == 0) return text("k ", k, ", made for 1 to ", kMostWinners);
+    const double share = double(samples_of(columns)) / double(std::max<int64_t>(columns, 1)),
+                 rank = double(k) * share;
+    if (columns > kRoom && rank + 3 * std::sqrt(rank) > kExpectedMost * share)
+        return text("a sample of ", columns, " columns says too little about their best ", k);
+    return {};
+}
+
+size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env) {
+    return parts_of(tokens, columns, env) > 1 ? size_t(tokens) * sizeof(Candidates) : 0;
+}
+
+void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env) {
+    const SampledSelect task{
+        .input = input,
+        .output = output,
+        .windows = Windows(input.starts, input.ends, input.columns, input.begin, input.end),
+        .parts = scratch ? parts_of(input.tokens, input.end - input.begin, env) : 1,
+        .scratch = static_cast<Candidates*>(scratch),
+        .counters = static_cast<uint32_t*>(env.workspace.data)};
+    const bool f32 = input.dtype == SMLA_F32;
+    const auto many = f32 ? select_sampled<float, kManyRows> : select_sampled<uint16_t, kManyRows>;
+    const auto few = f32 ? select_sampled<float, kFewRows> : select_sampled<uint16_t, kFewRows>;
+    const auto kernel = input.tokens > kSplitRows ? many : few;
+    launch(kernel, input.tokens * task.parts, kSelectThreads,
+           sizeof(SelectShared) + size_t(output.k) * sizeof(int), env, task);
+}
+
+}  // namespace smla::cuda

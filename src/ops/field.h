@@ -1,0 +1,211 @@
+// The fields of a stage's arguments, declared once in a table: what visits tensors, checks them one by one,
+// looks for overlaps, finds outputs or keeps a call's plan reads the table. Rules between fields are the op's
+// own check().
+#pragma once
+
+#include "core/workspace.h"
+#include "formats/format.h"
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+namespace smla {
+
+// One dimension of a field's shape: a number, a letter that all fields of a table share, a letter with "+1"
+// or "/32" behind it, or "*" for any length.
+struct Dim {
+    uint64_t letter = 0;  // up to 8 characters of its name; 0: `number` is the length
+    int64_t number = 0;
+    int32_t plus = 0, divisor = 1;
+
+    constexpr bool any() const { return letter == '*'; }
+    constexpr bool plain() const { return letter != 0 && !any() && plus == 0 && divisor == 1; }
+};
+
+struct Dims {
+    std::array<Dim, SMLA_MAX_NDIM> each{};
+    int count = 0;
+
+    constexpr Dims() = default;
+    constexpr explicit Dims(std::string_view shape) {
+        while (!shape.empty()) {
+            const size_t space = shape.find(' ');
+            each.at(size_t(count++)) = dim(shape.substr(0, space));
+            shape = space == std::string_view::npos ? std::string_view() : shape.substr(space + 1);
+        }
+    }
+
+private:
+    static constexpr Dim dim(std::string_view word) {
+        Dim out;
+        size_t i = 0;
+        for (; i < word.size() && word[i] != '+' && word[i] != '/'; ++i) {
+            if (word[i] >= '0' && word[i] <= '9') out.number = out.number * 10 + (word[i] - '0');
+            else out.letter = out.letter << 8 | uint64_t(word[i]);
+        }
+        int32_t behind = 0;
+        for (size_t j = i + 1; j < word.size(); ++j) behind = behind * 10 + (word[j] - '0');
+        if (i < word.size() && word[i] == '+') out.plus = behind;
+        if (i < word.size() && word[i] == '/') out.divisor = behind;
+        return out;
+    }
+};
+
+enum class FieldKind : uint8_t { tensor, cache, scalar };  // scalar: a pointer to one f32 on the device
+constexpr size_t kNoField = ~size_t(0);
+
+// A field as errors call it: "args.primary.rows".
+struct FieldName {
+    std::array<char, 40> letters{};
+
+    constexpr FieldName() = default;
+    constexpr FieldName(std::string_view prefix, std::string_view name) {
+        size_t at = 0;
+        for (const std::string_view part : {std::string_view("args."), prefix, name})
+            for (const char letter : part) letters.at(at++) = letter;
+        letters.at(at) = 0;
+    }
+    constexpr const char* c_str() const { return letters.data(); }
+    // As the struct's member is called: "primary.rows".
+    constexpr std::string_view member() const { return std::string_view(c_str()).substr(5); }
+};
+
+struct StageField {
+    FieldName name;
+    size_t offset = 0;  // in the arguments
+    FieldKind kind = FieldKind::tensor;
+    uint32_t allowed = 0;  // dtypes of a tensor, formats of a cache
+    std::string_view shape;
+    Dims dims;  // of `shape`; of a cache the letter that its width binds, if any
+    bool is_output = false, is_optional = false, is_rows = false;
+    size_t with_cache = kNoField;   // looked at only if this cache is given
+    size_t in_place_of = kNoField;  // an output may be this very tensor
+    size_t follows = kNoField;  // there exactly if that tensor is there, and of this dtype if one is given
+    smla_dtype follows_dtype = 0;
+    size_t double_as = kNoField;  // f64 exactly if that tensor is f64
+
+    constexpr StageField optional() const {
+        StageField out = *this;
+        out.is_optional = true;
+        return out;
+    }
+    constexpr StageField rows() const {  // the innermost dimension is contiguous
+        StageField out = *this;
+        out.is_rows = true;
+        return out;
+    }
+    constexpr StageField with(size_t cache) const {
+        StageField out = *this;
+        out.with_cache = cache;
+        return out;
+    }
+    constexpr StageField or_in_place_of(size_t tensor) const {
+        StageField out = *this;
+        out.in_place_of = tensor;
+        return out;
+    }
+    constexpr StageField exactly_if(size_t tensor, smla_dtype dtype = 0) const {
+        StageField out = *this;
+        out.is_optional = true;
+        out.follows = tensor;
+        out.follows_dtype = dtype;
+        return out;
+    }
+    constexpr StageField as_double_as(size_t tensor) const {
+        StageField out = *this;
+        out.double_as = tensor;
+        return out;
+    }
+    // The same field of a struct that lies `at` bytes inside other arguments.
+    constexpr StageField inside(std::string_view prefix, size_t at) const {
+        StageField out = *this;
+        out.name = FieldName(prefix, name.member());
+        out.offset += at;
+        if (with_cache != kNoField) out.with_cache += at;
+        if (in_place_of != kNoField) out.in_place_of += at;
+        if (follows != kNoField) out.follows += at;
+        if (double_as != kNoField) out.double_as += at;
+        return out;
+    }
+};
+
+namespace fields {
+
+constexpr StageField in(const char* name, size_t offset, uint32_t dtypes, std::string_view shape) {
+    return {.name = FieldName("", name),
+            .offset = offset,
+            .allowed = dtypes,
+            .shape = shape,
+            .dims = Dims(shape)};
+}
+constexpr StageField out(const char* name, size_t offset, uint32_t dtypes, std::string_view shape) {
+    StageField field = in(name, offset, dtypes, shape);
+    field.is_output = true;
+    return field;
+}
+// `width`: the letter that other fields' shapes know the width of the cache by.
+constexpr StageField cache(const char* name, size_t offset, uint32_t formats, std::string_view width = {}) {
+    StageField field = in(name, offset, formats, width);
+    field.kind = FieldKind::cache;
+    return field;
+}
+constexpr StageField scalar(const char* name, size_t offset) {
+    StageField field = in(name, offset, 0, {});
+    field.kind = FieldKind::scalar;
+    field.is_optional = true;
+    return field;
+}
+}  // namespace fields
+
+// For in(), out(), cache(), scalar(): the name and the place of a member of Args.
+#define SMLA_FIELD(member) #member, offsetof(Args, member)
+
+template <class T>
+T& field_of(void* args, const StageField& field) {
+    return *reinterpret_cast<T*>(static_cast<char*>(args) + field.offset);
+}
+template <class T>
+const T& field_of(const void* args, const StageField& field) {
+    return *reinterpret_cast<const T*>(static_cast<const char*>(args) + field.offset);
+}
+
+// Defined by each op: its table. Stages that share arguments share it.
+template <class Args>
+std::span<const StageField> fields_of();
+
+// Calls tensor(t) and cache(c) on each tensor and cache of the arguments, absent ones too.
+template <class Args, class T, class C>
+void visit(Args& args, T tensor, C cache) {
+    for (const StageField& field : fields_of<std::remove_const_t<Args>>()) {
+        if (field.kind == FieldKind::tensor) tensor(field_of<Tensor>(&args, field));
+        else if (field.kind == FieldKind::cache) cache(field_of<smla_cache>(&args, field));
+    }
+}
+
+// Throws unless every field is there that has to be, and has its dtype, its shape, memory, and a place on the
+// device that is expected; elements of outputs lie apart.
+void check_fields(std::span<const StageField> fields, const void* args);
+template <class Args>
+void check_fields(const Args& args) {
+    check_fields(fields_of<Args>(), &args);
+}
+
+// Throws if an output shares memory with anything else that the call is given: no kernel's order of reads and
+// writes may show. In place, where a stage works so, is the very same tensor.
+void check_own_memory(std::span<const StageField> fields, const void* args, const Workspace& workspace);
+template <class Args>
+void check_own_memory(const Args& args, const Workspace& workspace) {
+    check_own_memory(fields_of<Args>(), &args, workspace);
+}
+
+// Strides that are all zero mean dense, row-major; SMLA_STRIDE_REPEAT means the same element again.
+void resolve_strides(Tensor& tensor);
+template <class Args>
+void resolve_strides(Args& args) {
+    visit(
+        args, [](Tensor& tensor) { resolve_strides(tensor); }, [](smla_cache&) {});
+}
+
+}  // namespace smla

@@ -1,0 +1,62 @@
+// docs/backends: paths are those of files, and the table of names is that of the registry.
+#include "backends/registry.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+namespace smla::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kDocuments = fs::path(SMLA_SOURCE_DIR) / "docs" / "backends";
+
+std::string text_of(const fs::path& path) {
+    std::ifstream file(path);
+    EXPECT_TRUE(file) << path;
+    std::stringstream out;
+    out << file.rdbuf();
+    return out.str();
+}
+
+TEST(BackendDocuments, EveryPathIsThere) {
+    // Paths stand in backquotes: `src/...`. No std::regex: g++ 12 warns of it under the sanitizers by mistake.
+    const std::string opening = "`src/";
+    int found = 0;
+    for (const auto& entry : fs::directory_iterator(kDocuments)) {
+        const std::string document = text_of(entry.path());
+        for (size_t at = document.find(opening); at != std::string::npos; at = document.find(opening, at + 1)) {
+            const std::string named = document.substr(at + 1, document.find_first_of(" `", at + 1) - (at + 1));
+            EXPECT_TRUE(fs::exists(fs::path(SMLA_SOURCE_DIR) / named))
+                << entry.path().filename() << ": " << named;
+            ++found;
+        }
+    }
+    EXPECT_GT(found, 10);
+}
+
+// Each backend has a row that begins with its name and ends with its aliases.
+TEST(BackendDocuments, TheTableOfNamesHasEveryAlias) {
+    std::istringstream document(text_of(kDocuments / "names.md"));
+    std::vector<std::string> rows;
+    for (std::string line; std::getline(document, line);)
+        if (!line.empty() && line[0] == '|') rows.push_back(line);
+    ASSERT_EQ(rows.size(), all_backends().size() + 2);  // head and ruler
+    for (size_t i = 0; i < all_backends().size(); ++i) {
+        const Backend& backend = *all_backends()[i];
+        std::string aliases;
+        for (const char* alias : backend.aliases)
+            aliases += (aliases.empty() ? "`" : ", `") + std::string(alias) + "`";
+        const std::string& row = rows[i + 2];
+        EXPECT_EQ(row.find("| " + std::string(backend.name) + " |"), 0u) << row;
+        const std::string last = "| " + (aliases.empty() ? "none" : aliases) + " |";
+        ASSERT_GE(row.size(), last.size());
+        EXPECT_EQ(row.substr(row.size() - last.size()), last);
+    }
+}
+
+}  // namespace
+}  // namespace smla::test

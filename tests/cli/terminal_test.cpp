@@ -1,0 +1,129 @@
+// What a command prints fits the terminal; a pipe and --json get everything.
+#include "cli/run_tool.h"
+#include "model/configs.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+namespace smla::test {
+
+namespace {
+
+bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// Columns on the screen: no escape sequence, no carriage return, UTF-8 counted by characters.
+size_t columns_of(const std::string& line) {
+    size_t columns = 0;
+    for (size_t i = 0; i < line.size(); ++i) {
+        if (line[i] == '\033') i = line.find('m', i);
+        else columns += line[i] != '\r' && (line[i] & 0xc0) != 0x80;
+    }
+    return columns;
+}
+
+std::string widest(const std::string& text) {
+    std::istringstream lines(text);
+    std::string out;
+    for (std::string line; std::getline(lines, line);)
+        if (columns_of(line) > columns_of(out)) out = line;
+    return out;
+}
+
+struct Files {
+    TemporaryFile v32{kV32}, flash{v4_flash()};
+    TemporaryFolder example;
+    Files() {
+        json_of({"example", "--golden", SMLA_SOURCE_DIR "/tests/goldens/D6.safetensors", "--out",
+                 example.path()});
+    }
+    // Every command that prints a table or a list.
+    std::vector<std::vector<std::string>> commands() const {
+        const std::string golden = SMLA_SOURCE_DIR "/tests/goldens/D1.safetensors",
+                          trace = SMLA_SOURCE_DIR "/examples/traces/mixed.csv";
+        std::vector<std::vector<std::string>> out{
+            {"doctor"},
+            {"list"},
+            {"explain", "--model", v32.path(), "--all"},
+            {"explain", "--model", flash.path(), "--device", "sm_120", "--kv-dtype", "fp8"},
+            {"explain", "--stage", "attend", "--all", "--isa", "scalar"},
+            {"capacity", "--model", v32.path(), "--memory", "80"},
+            {"capacity", "--model", flash.path()},
+            {"capacity", "--model", example.path()},
+            {"bench", "--quick", "--seconds", "0.01", "--case", "select"},
+            {"bench", "--quick", "--seconds", "0.01", "--case", "metadata"},
+            {"demo", example.path()},
+            {"run", "--serve", trace, "--backend", "FLASHMLA_SPARSE"},
+            {"verify", "--stage", "attend", "--seconds", "0.01", "--seed", "1"},
+            {"verify", "--golden", golden}};
+        for (const char* part : {"engines", "isas", "formats", "kernels", "backends", "support"})
+            out.push_back({"list", part});
+        return out;
+    }
+};
+
+TEST(CliTerminal, NoLineIsWiderThanTheTerminal) {
+    const Files files;
+    for (const std::vector<std::string>& words : files.commands())
+        for (const int columns : {80, 60}) {
+            std::string command;
+            for (const std::string& word : words) command += " " + word;
+            SCOPED_TRACE(std::to_string(columns) + " columns:" + command);
+            const Finished run = run_tool(words, {.terminal = true, .columns = columns});
+            EXPECT_EQ(run.code, 0) << run.err;
+            EXPECT_GT(run.out.size(), 40u);
+            const std::string line = widest(run.out);
+            EXPECT_LE(columns_of(line), size_t(columns)) << line;
+        }
+}
+
+TEST(CliTerminal, ColumnsOfTheEnvironmentAreStrongerThanTheTerminal) {
+    const RunOptions options{.environment = {"COLUMNS=70"}, .terminal = true, .columns = 200};
+    const size_t width = columns_of(widest(run_tool({"list"}, options).out));
+    EXPECT_LE(width, 70u);
+    EXPECT_GT(width, 60u);
+    const RunOptions nonsense{.environment = {"COLUMNS=wide"}, .terminal = true, .columns = 90};
+    EXPECT_LE(columns_of(widest(run_tool({"list"}, nonsense).out)), 90u);
+}
+
+TEST(CliTerminal, LeastImportantColumnsGoFirstAndAreNamed) {
+    const TemporaryFile v32(kV32);
+    const std::vector<std::string> words{"capacity", "--model", v32.path()};
+    const std::string narrow =
+        run_tool(words, {.environment = {"NO_COLOR=1"}, .terminal = true, .columns = 60}).out;
+    const std::string table = narrow.substr(0, narrow.find("FLOPs of one token"));
+    EXPECT_TRUE(has(table, "(left out of 60 columns: rows/page, width")) << table;
+    const std::string header = table.substr(table.find("layers of kind"), 61);
+    for (const char* kept : {"layers of kind", "cache", "B/token"}) EXPECT_TRUE(has(header, kept)) << header;
+    EXPECT_FALSE(has(header, "rows/page")) << header;
+    const std::string wide =
+        run_tool(words, {.environment = {"NO_COLOR=1"}, .terminal = true, .columns = 400}).out;
+    EXPECT_TRUE(has(wide, "rows/page")) << wide;
+    EXPECT_FALSE(has(wide, "left out of")) << wide;
+}
+
+TEST(CliTerminal, LongTextsAreBrokenNotLost) {
+    const auto kernels = json_of({"list", "kernels"}, "kernels");
+    const std::string shown = run_tool({"list", "kernels"}, {.terminal = true, .columns = 60}).out;
+    for (const auto& row : kernels) {
+        if (row["stage"] != "attend") continue;
+        for (const std::string kernel : row["cpu"]) EXPECT_TRUE(has(shown, kernel)) << kernel << shown;
+    }
+}
+
+TEST(CliTerminal, PipeAndJsonGetEverything) {
+    const TemporaryFile v32(kV32);
+    const std::vector<std::string> words{"capacity", "--model", v32.path()};
+    const Finished pipe = run_tool(words), told = run_tool(words, {.environment = {"COLUMNS=60"}});
+    EXPECT_EQ(pipe.out, told.out);
+    EXPECT_GT(columns_of(widest(pipe.out)), 120u);
+    EXPECT_TRUE(has(pipe.out, "rows/page"));
+    std::vector<std::string> as_json = words;
+    as_json.emplace_back("--json");
+    const Finished run = run_tool(as_json, {.terminal = true, .columns = 60});
+    EXPECT_EQ(nlohmann::json::parse(run.out), json_of(words));
+}
+
+}  // namespace
+
+}  // namespace smla::test

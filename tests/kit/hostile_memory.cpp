@@ -1,0 +1,55 @@
+#include "kit/hostile_memory.h"
+
+#include "core/workspace.h"
+
+#include <algorithm>
+
+namespace smla::kit {
+
+// A multiple of 64 bytes as often as only what the caller promises.
+size_t HostileMemory::skew(size_t alignment) {
+    if (aligned_ || random_.chance(0.5)) return 0;
+    return size_t(random_.between(0, int64_t(63 / alignment))) * alignment;
+}
+
+Tensor HostileMemory::tensor(smla_dtype dtype, std::initializer_list<int64_t> shape, Inner inner) {
+    Tensor out{};
+    out.dtype = dtype;
+    out.ndim = int32_t(shape.size());
+    const size_t bits = size_t(dtype_bits(dtype));
+    const size_t unit = aligned_ ? 512 / bits : dtype == SMLA_E2M1 ? 2 : 1;  // of a row and of a gap
+    const bool apart = inner == Inner::any && !aligned_ && random_.chance(0.25);
+    int64_t stride = apart ? random_.between(2, 3) : 1;
+    for (int d = out.ndim - 1; d >= 0; --d) {
+        out.shape[d] = shape.begin()[d];
+        out.stride_elems[d] = stride;
+        stride = std::max<int64_t>(stride * out.shape[d], 1);
+        if (random_.chance(0.3)) stride += int64_t(unit) * random_.between(1, 20);
+        stride = int64_t(round_up(size_t(stride), unit));
+    }
+    out.data = add(span_bytes(out), skew(std::max<size_t>(bits / 8, 1)), describe(out));
+    return out;
+}
+
+smla_cache HostileMemory::cache(const CacheShape& shape) {
+    const Format& format = *find_format(shape.format);
+    const auto unit = int64_t(aligned_ ? 64 : format.alignment);
+    smla_cache out{};
+    out.format = shape.format;
+    out.width = format.width && random_.chance(0.5) ? 0 : int32_t(shape.width);
+    out.page_tokens = shape.page_tokens;
+    out.pages = shape.pages;
+    if (random_.chance(0.25))
+        out.page_rows = out.page_tokens * int32_t(random_.between(1, 3)) + int32_t(random_.between(0, 5));
+    if (format.packing == Packing::row && random_.chance(0.25))
+        out.row_stride_bytes = int64_t(round_up(format.record_bytes(int32_t(shape.width)), size_t(unit))) +
+                               unit * random_.between(0, 16);
+    if (random_.chance(0.4))
+        out.page_stride_bytes =
+            int64_t(round_up(packed_page_bytes(out), size_t(unit))) + unit * random_.between(0, 64);
+    if (format.scale == ScaleKind::per_tensor) out.scale = float(random_.uniform(0.005, 0.05));
+    out.data = add(cache_bytes(out), skew(format.alignment), text("cache ", format.name));
+    return out;
+}
+
+}  // namespace smla::kit

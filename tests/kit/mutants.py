@@ -1,0 +1,245 @@
+"""The mutants of scripts/mutants: each breaks one line, and the test named beside it must fail.
+
+A test is `BINARY FILTER` of GoogleTest, `smla ARGUMENTS` or `python PYTEST-ARGUMENTS`.
+"""
+
+from typing import NamedTuple
+
+
+class Mutant(NamedTuple):
+    name: str
+    file: str
+    old: str  # in the file exactly once
+    new: str
+    test: str
+
+
+def verify(stage, seconds=3):
+    return f"smla verify --engine cpu --seed 1 --seconds {seconds} --stage {stage}"
+
+
+MUTANTS = [
+    # kernels of the cpu engine
+    Mutant(
+        "a large sink overflows",
+        "src/engines/cpu/attend/finish.cpp",
+        "std::max(0., sink - peak)",
+        "0. * (sink - peak)",
+        verify("attend"),
+    ),
+    Mutant(
+        "only the last split counts",
+        "src/engines/cpu/attend/finish.cpp",
+        "sums.total += weight",
+        "sums.total = weight",
+        verify("attend"),
+    ),
+    Mutant(
+        "log2 lse in natural units",
+        "src/engines/cpu/attend/finish.cpp",
+        "args.lse_base == SMLA_LSE_LOG2 ? std::numbers::log2e : 1.",
+        "1.",
+        verify("attend"),
+    ),
+    Mutant(
+        "a split loses its last key",
+        "src/engines/cpu/attend/worker.cpp",
+        "total * (split + 1) / plan_.splits;",
+        "total * (split + 1) / plan_.splits - (split + 1 < plan_.splits);",
+        "test_attend *",
+    ),
+    Mutant(
+        "pages counted in tokens",
+        "src/engines/cpu/attend/source.cpp",
+        "row / uint64_t(view_.page_rows);",
+        "row / uint64_t(view_.page_tokens);",
+        verify("attend"),
+    ),
+    Mutant(
+        "keys are never rounded",
+        "src/engines/cpu/attend/source.cpp",
+        "rounded_ = rounds_keys(args, view_);",
+        "rounded_ = rounds_keys(args, view_) && false;",
+        "test_contract Contract.L1*",
+    ),
+    Mutant(
+        "score reads the page past the last",
+        "src/engines/cpu/score/key_spans.cpp",
+        "page < keys_.pages ? page",
+        "page <= keys_.pages ? page",
+        verify("score"),
+    ),
+    Mutant(
+        "score reads past a block table",
+        "src/engines/cpu/score/key_spans.cpp",
+        "block >= args_.block_table.shape[1]",
+        "block > args_.block_table.shape[1]",
+        verify("score"),
+    ),
+    Mutant(
+        "the threshold is one key too high",
+        "src/engines/cpu/select/top_k.cpp",
+        "if (reached == k) return int32_t(middle);",
+        "if (reached == k) return int32_t(middle) + 1;",
+        verify("select"),
+    ),
+    Mutant(
+        "listed ties go to the larger id",
+        "src/engines/cpu/select/run.cpp",
+        "a.key > b.key : a.id != b.id ? a.id < b.id : a.column < b.column;\n        });\n        std::sort",
+        "a.key > b.key : a.id != b.id ? a.id > b.id : a.column < b.column;\n        });\n        std::sort",
+        verify("select"),
+    ),
+    Mutant(
+        "few tokens write whole blocks",
+        "src/engines/cpu/project/few_tokens.cpp",
+        "rows = std::min(kBlock, outer - first);",
+        "rows = kBlock;",
+        verify("project"),
+    ),
+    Mutant(
+        "rows of a short weight block",
+        "src/engines/cpu/project/table.cpp",
+        "rows, out + t * rows);",
+        "rows, out + t * block);",
+        verify("project"),
+    ),
+    # checks
+    Mutant(
+        "one head too many",
+        "src/ops/attend/check.cpp",
+        "heads <= kMaxHeads,",
+        "heads <= kMaxHeads + 1,",
+        "test_contract Contract.L6a*",
+    ),
+    Mutant(
+        "a row at the capacity is read",
+        "src/ops/attend/check.cpp",
+        "row >= 0 && row < cache.capacity;",
+        "row >= 0 && row <= cache.capacity;",
+        verify("attend"),
+    ),
+    Mutant(
+        "a scale that is 0 in f32",
+        "src/ops/attend/check.cpp",
+        "scale >= F32::denorm_min()",
+        "scale > 0",
+        "test_contract Contract.L1d*",
+    ),
+    Mutant(
+        "outputs that begin in another tensor",
+        "src/ops/field.cpp",
+        "return output.begin == other.begin || (",
+        "return (",
+        "test_contract Contract.L9l*",
+    ),
+    Mutant(
+        "a length may be K + 1",
+        "src/ops/check_data.cpp",
+        "source.lengths, 0, source.rows.shape[1]);",
+        "source.lengths, 0, source.rows.shape[1] + 1);",
+        "test_contract Contract.L9g*",
+    ),
+    Mutant(
+        "every dtype is allowed",
+        "src/core/tensor.cpp",
+        "kDtypeCount && (allowed & dtype_bit(tensor.dtype)),",
+        "kDtypeCount && (allowed | dtype_bit(tensor.dtype)),",
+        "test_contract Contract.L9a*",
+    ),
+    # formats
+    Mutant(
+        "e2m1 pairs are swapped",
+        "src/formats/index_mxfp4_68.cpp",
+        "f32_to_e2m1(float(values[i + 1]) / scale) << 4",
+        "f32_to_e2m1(float(values[i]) / scale) << 4",
+        "test_formats *",
+    ),
+    Mutant(
+        "a NaN block has a finite scale",
+        "src/formats/index_mxfp4_68.cpp",
+        "return kNanScale;",
+        "return 254;",
+        "test_formats *",
+    ),
+    Mutant(
+        "the last channel is not in the scale",
+        "src/formats/index_fp8_132.cpp",
+        "fp8::amax(values, Layout::width)",
+        "fp8::amax(values, Layout::width - 1)",
+        "test_cache_stages WriteIndex*",
+    ),
+    Mutant(
+        "latent caches without rope in V4",
+        "src/formats/fits.cpp",
+        "if (id == SMLA_FP8_528 && hybrid)",
+        "if (id == SMLA_FP8_528 && !hybrid)",
+        "test_backends *",
+    ),
+    # the batch plan
+    Mutant(
+        "tokens of the last step stay",
+        "src/plan/build.cpp",
+        "t < tokens; ++t) place_token",
+        "t < size_.query_tokens; ++t) place_token",
+        "test_plan *",
+    ),
+    Mutant(
+        "rows past 2^31 wrap",
+        "src/plan/pages.cpp",
+        "block >= 0 && base + run - 1 <= kMaxRow",
+        "block >= 0 && base <= kMaxRow",
+        "test_plan *",
+    ),
+    Mutant(
+        "splits where blocks suffice",
+        "src/plan/split.cpp",
+        "blocks * 4 >= workers",
+        "blocks * 4 > workers",
+        "test_plan *",
+    ),
+    # backends
+    Mutant(
+        "row 0 is not counted",
+        "src/backends/maps/request_rows.cpp",
+        "found += row >= 0;",
+        "found += row > 0;",
+        "test_backends *",
+    ),
+    Mutant(
+        "Blackwell gets the Triton backend",
+        "src/backends/select.cpp",
+        "if (major == 9 || major == 10)",
+        "if (major == 9)",
+        "test_backends *",
+    ),
+    Mutant(
+        "fewer index rows than tokens",
+        "src/backends/latent.cpp",
+        "SMLA_CHECK(args.topk_indices.shape[0] >= shape.tokens,",
+        "SMLA_CHECK(args.topk_indices.shape[0] >= 0,",
+        "test_backends *",
+    ),
+    # Python
+    Mutant(
+        "capacity counts gaps",
+        "python/smla/cache.py",
+        "max(0, (self.pages - 1) *",
+        "max(0, self.pages *",
+        "python tests/python/test_cache.py",
+    ),
+    Mutant(
+        "bf16 is taken for f16",
+        "python/smla/_arrays/dlpack.py",
+        "(4, 16): Dtype.BF16,",
+        "(4, 16): Dtype.F16,",
+        "python tests/python/test_dlpack.py",
+    ),
+    Mutant(
+        "a cache may be a row short",
+        "python/smla/cache.py",
+        "return (self.abi.page_tokens - 1) *",
+        "return (self.abi.page_tokens - 2) *",
+        "python tests/python/test_cache.py",
+    ),
+]

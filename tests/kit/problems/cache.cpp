@@ -1,0 +1,236 @@
+// Problems of the stages that write cached tokens: write_kv, write_index, save_state.
+#include "kit/problem.h"
+
+#include <cmath>
+#include <cstring>
+#include <set>
+
+namespace smla::kit {
+
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+smla_format pick_format(Random& random, uint32_t allowed) {
+    std::vector<smla_format> out;
+    for (const Format* format : all_formats())
+        if (allowed & format_bit(format->id)) out.push_back(format->id);
+    return out[size_t(random.between(0, int64_t(out.size()) - 1))];
+}
+
+int64_t pick_width(Random& random, smla_format format) {
+    const Format& known = *find_format(format);
+    if (known.width) return known.width;
+    if (random.chance(0.3)) return random.pick<int64_t>({128, 512, 576});
+    return random.log_between(1, 512) * known.width_multiple;
+}
+
+int64_t pick_hole(Random& random, const CacheView& cache, smla_dtype dtype) {
+    if (dtype == SMLA_I64 && random.chance(0.3))
+        return random.pick<int64_t>({INT64_MIN, INT64_MAX, int64_t(1) << 32, -(int64_t(1) << 32)});
+    return random.pick<int64_t>(
+        {-1, INT32_MIN, cache.capacity, INT32_MAX, cache.page_tokens - cache.page_rows - 1});
+}
+
+// Slots of different rows, some holes; N <= tokens of them.
+Tensor make_slots(Problem& problem, const smla_cache& cache, int64_t tokens) {
+    Random& random = problem.random;
+    const CacheView view(cache);
+    const int64_t n = random.chance(0.3) ? random.between(0, tokens) : tokens;
+    Tensor out = problem.memory.tensor(random.pick<smla_dtype>({SMLA_I64, SMLA_I32}), {n}, Inner::any);
+    const double holes = random.pick({0., 0.2, 1.});
+    std::set<int64_t> used;  // two tokens of one slot race
+    for (int64_t t = 0; t < n; ++t) {
+        int64_t slot = random.between(0, view.capacity - 1);
+        if (random.chance(holes) || !used.insert(slot).second) slot = pick_hole(random, view, out.dtype);
+        set_int(out, t, 0, slot);
+    }
+    return out;
+}
+
+smla_dtype pick_float(Random& random) { return random.pick<smla_dtype>({SMLA_F32, SMLA_BF16, SMLA_F16}); }
+
+// Values as projections give them, some tokens all zero, huge, tiny or not finite.
+void fill_activations(const Tensor& tensor, Random& random, bool specials) {
+    fill_normal(tensor, random, random.pick({0.01, 1., 100.}));
+    for (int64_t t = 0; t < tensor.shape[0] && specials; ++t) {
+        if (!random.chance(0.15)) continue;
+        const double value = random.pick({0., 1e-30, 1e30, std::nan(""), kInfinity, -kInfinity});
+        const bool whole = random.chance(0.5) && std::isfinite(value);
+        for (int64_t d = 0; d < tensor.shape[1]; ++d)
+            if (whole || random.chance(0.02)) set_value(tensor, t, d, 0, 0, value);
+    }
+}
+
+// The writer's rule has one answer for a row: the bytes are those of the reference in double. A Hadamard
+// rotation adds up in f32 first, so that codes may come out one step off: then the values are compared
+// instead.
+template <Stage S>
+class WriteProblem : public ProblemOf<S> {
+public:
+    explicit WriteProblem(const Draw& draw) : ProblemOf<S>(draw) {
+        constexpr bool index = S == Stage::write_index;
+        Random& random = this->random;
+        HostileMemory& memory = this->memory;
+        smla_write_args& args = this->args;
+        const smla_format format =
+            pick_format(random, (index ? kIndexFormats : kKvFormats) & ~format_bit(SMLA_ROW_F64));
+        const int64_t tokens = random.chance(0.05) ? 0 : random.log_between(1, 40);
+        int64_t width = pick_width(random, format);
+        args.hadamard = index && random.chance(0.4);
+        if (args.hadamard && !find_format(format)->width) width = int64_t(1) << random.between(0, 9);
+        args.cache = memory.cache({format, width, random.between(1, 4), int32_t(random.log_between(1, 70))});
+        const int64_t head = random.chance(0.4) ? width : random.between(0, width);
+        args.head = memory.tensor(pick_float(random), {tokens, head}, Inner::any);
+        fill_activations(args.head, random, !args.hadamard);
+        if (head < width) {
+            args.tail = memory.tensor(pick_float(random), {tokens, width - head}, Inner::any);
+            fill_activations(args.tail, random, !args.hadamard);
+        }
+        args.slots = make_slots(*this, args.cache, tokens);
+        this->description = text("T", tokens, " ", find_format(format)->name, " of ", width, ", head ", head,
+                                 " ", dtype_name(args.head.dtype), args.hadamard ? ", rotated" : "");
+        expect();
+    }
+
+    void compare(const std::string&, Comparison& out) const override {
+        if (!this->args.hadamard)
+            return out.equal_bytes("cache", this->memory.image(this->args.cache), bytes_);
+        compare_rotated(out);
+    }
+
+private:
+    void expect() {
+        smla_write_args exact = this->args;
+        const Doubles head(exact.head), tail(exact.tail);
+        exact.head = head.tensor();
+        exact.tail = tail.tensor();
+        OpOf<S>::check(exact);
+        const auto write = [&] { OpOf<S>::reference(exact, 0, OpOf<S>::tasks(exact)); };
+        this->memory.allow_written(exact.cache, write);
+        this->memory.remember();
+        write();
+        bytes_ = this->memory.image(exact.cache);
+        smla_write_args rotated = exact;  // the row itself, in double, for the comparison of rotated ones
+        if (exact.hadamard) {
+            const CacheView cache(exact.cache);
+            rows_.assign(size_t(cache.capacity * cache.width), 0);
+            rotated.cache = smla_cache{};
+            rotated.cache.format = SMLA_ROW_F64;
+            rotated.cache.width = cache.width;
+            rotated.cache.page_tokens = int32_t(cache.page_tokens);
+            rotated.cache.page_rows = int32_t(cache.page_rows);
+            rotated.cache.pages = cache.pages;
+            rotated.cache.row_stride_bytes = cache.width * 8;
+            rotated.cache.page_stride_bytes = cache.page_rows * cache.width * 8;
+            rows_.resize(size_t(cache.pages * cache.page_rows * cache.width));
+            rotated.cache.data = rows_.data();
+            OpOf<S>::reference(rotated, 0, OpOf<S>::tasks(rotated));
+        }
+        this->memory.reset();
+    }
+
+    // The rotation adds D values of either sign: sum_error(D) of their size, |row|, as it keeps the norm.
+    // Then the format rounds: by half a step of its grid. A scale is at most twice the smallest that fits the
+    // largest magnitude M of its tile, so the step at x is at most
+    //   e4m3   max(|x| 2^-3, 2 M / 448 * 2^-9)      e2m1   max(|x| / 2, 2 M / 6 / 2)
+    void compare_rotated(Comparison& out) const {
+        const smla_write_args& args = this->args;
+        const CacheView cache(args.cache);
+        const int64_t tile = args.cache.format == SMLA_INDEX_MXFP4_68 ? 32 : cache.width;
+        std::vector<double> got(static_cast<size_t>(cache.width));
+        for (int64_t t = 0; t < args.slots.shape[0]; ++t) {
+            const int64_t slot = load_int(args.slots, t);
+            if (cache.hole(slot)) continue;
+            cache.decode(slot, got.data());
+            const double* want = rows_.data() + slot * cache.width;
+            double norm = 0;
+            for (int64_t d = 0; d < cache.width; ++d) norm += want[d] * want[d];
+            const double sums = sum_error(cache.width) * std::sqrt(norm);
+            for (int64_t d = 0; d < cache.width; ++d) {
+                double largest = 0;
+                for (int64_t e = d / tile * tile; e < (d / tile + 1) * tile; ++e)
+                    largest = std::max(largest, std::fabs(want[e]));
+                double step = 2 * rounding(args.cache.format == SMLA_ROW_BF16 ? SMLA_BF16 : SMLA_F32) *
+                              std::fabs(want[d]);
+                if (args.cache.format == SMLA_INDEX_FP8_132)
+                    step = std::max(std::fabs(want[d]) / 8, std::max(largest, 1e-4) / 448 * 0x1p-8);
+                if (args.cache.format == SMLA_INDEX_MXFP4_68)
+                    step = std::max(std::fabs(want[d]) / 2, largest / 6);
+                out.note(std::fabs(got[size_t(d)] - want[d]), step / 2 + 2 * sums + 1e-37,
+                         text("row ", slot, " channel ", d, " is ", got[size_t(d)], ", wanted ", want[d]));
+            }
+        }
+    }
+
+    std::vector<uint8_t> bytes_;
+    std::vector<double> rows_;
+};
+
+// score + ape is one addition, rounded once: the same bits as the sum in double, rounded.
+class SaveStateProblem : public ProblemOf<Stage::save_state> {
+public:
+    explicit SaveStateProblem(const Draw& draw) : ProblemOf(draw) {
+        const int64_t tokens = random.chance(0.05) ? 0 : random.log_between(1, 40),
+                      width = random.log_between(1, 1024);
+        const int64_t ratio = random.pick<int64_t>({4, 128, 1, 7});
+        args.kv = memory.tensor(pick_float(random), {tokens, width}, Inner::any);
+        args.score = memory.tensor(pick_float(random), {tokens, width}, Inner::any);
+        args.ape = memory.tensor(SMLA_F32, {ratio, width}, Inner::any);
+        for (const Tensor* each : {&args.kv, &args.score}) fill_activations(*each, random, true);
+        fill_normal(args.ape, random, 1);
+        args.positions = memory.tensor(random.pick<smla_dtype>({SMLA_I32, SMLA_I64}), {tokens}, Inner::any);
+        for (int64_t t = 0; t < tokens; ++t)
+            set_int(args.positions, t, 0,
+                    random.chance(0.05) ? random.pick<int64_t>({-1, INT32_MIN})
+                                        : random.log_between(1, 1 << 20) - 1);
+        args.state = memory.cache(
+            {SMLA_STATE_F32, 2 * width, random.between(1, 6), int32_t(random.log_between(1, 16))});
+        args.slots = make_slots(*this, args.state, tokens);
+        description = text("T", tokens, " of ", width, ", ratio ", ratio, ", kv ", dtype_name(args.kv.dtype));
+        SaveStateOp::check(args);
+        memory.allow_written(args.state, [&] { SaveStateOp::reference(args, 0, args.slots.shape[0]); });
+        memory.remember();
+        expect();
+    }
+
+    void compare(const std::string&, Comparison& out) const override {
+        const CacheView state(args.state);
+        std::vector<double> row(static_cast<size_t>(state.width));
+        for (int64_t t = 0; t < args.slots.shape[0]; ++t) {
+            const int64_t slot = load_int(args.slots, t);
+            if (state.hole(slot) || load_int(args.positions, t) < 0) continue;
+            state.decode(slot, row.data());
+            const std::string name = text("row ", slot);
+            out.equal(name.c_str(), make_tensor(row.data(), SMLA_F64, {state.width}), rows_[size_t(t)]);
+        }
+    }
+
+private:
+    void expect() {
+        const int64_t width = args.kv.shape[1], ratio = args.ape.shape[0];
+        const Doubles kv(args.kv), score(args.score), ape(args.ape);
+        for (int64_t t = 0; t < args.slots.shape[0]; ++t) {
+            std::vector<double>& row = rows_.emplace_back();
+            const int64_t position = std::max<int64_t>(load_int(args.positions, t), 0);
+            for (int64_t d = 0; d < width; ++d) row.push_back(kv.values[size_t(t * width + d)]);
+            for (int64_t d = 0; d < width; ++d)
+                row.push_back(double(float(score.values[size_t(t * width + d)] +
+                                           ape.values[size_t(position % ratio * width + d)])));
+        }
+    }
+
+    std::vector<std::vector<double>> rows_;
+};
+
+}  // namespace
+
+std::unique_ptr<Problem> make_write(Stage stage, const Draw& draw) {
+    if (stage == Stage::write_kv) return std::make_unique<WriteProblem<Stage::write_kv>>(draw);
+    return std::make_unique<WriteProblem<Stage::write_index>>(draw);
+}
+std::unique_ptr<Problem> make_save_state(Stage, const Draw& draw) {
+    return std::make_unique<SaveStateProblem>(draw);
+}
+
+}  // namespace smla::kit

@@ -1,0 +1,255 @@
+// Problems of norm, rope, inverse_rope and the four products.
+#include "kit/problem.h"
+
+#include <cmath>
+
+namespace smla::kit {
+
+namespace {
+
+smla_dtype pick_float(Random& random) { return random.pick<smla_dtype>({SMLA_F32, SMLA_BF16, SMLA_F16}); }
+
+double stored(smla_dtype dtype, double value) {
+    return rounding(dtype) * std::fabs(value) + smallest_step(dtype);
+}
+
+// A token whose values include a NaN: it must reach that token's outputs and no others.
+void maybe_poison_token(const Tensor& x, Random& random) {
+    if (x.shape[0] * x.shape[1] * x.shape[2] == 0 || !random.chance(0.2)) return;
+    set_value(x, random.between(0, x.shape[0] - 1), random.between(0, x.shape[1] - 1),
+              random.between(0, x.shape[2] - 1), 0, std::nan(""));
+}
+
+class NormProblem : public ProblemOf<Stage::norm> {
+public:
+    explicit NormProblem(const Draw& draw) : ProblemOf(draw) {
+        const int64_t tokens = random.chance(0.05) ? 0 : random.log_between(1, 20),
+                      groups = random.log_between(1, 8), width = random.log_between(1, 2000);
+        args.kind = random.pick<smla_norm_kind>({SMLA_NORM_RMS, SMLA_NORM_LAYER});
+        args.eps = random.pick({1e-6, 1e-5, 1e-3});
+        args.x = memory.tensor(pick_float(random), {tokens, groups, width}, Inner::any);
+        fill_normal(args.x, random, random.pick({1e-4, 1., 100.}));
+        maybe_poison_token(args.x, random);
+        if (random.chance(0.7)) {
+            args.weight = memory.tensor(pick_float(random), {width}, Inner::any);
+            fill_normal(args.weight, random, 1);
+        }
+        if (args.kind == SMLA_NORM_LAYER && random.chance(0.7)) {
+            args.bias = memory.tensor(pick_float(random), {width}, Inner::any);
+            fill_normal(args.bias, random, 1);
+        }
+        const bool in_place = random.chance(0.3);
+        args.out = in_place ? args.x : memory.tensor(pick_float(random), {tokens, groups, width}, Inner::any);
+        memory.allow(args.out);
+        memory.remember();
+        description = text("T", tokens, " G", groups, " of ", width, " ", dtype_name(args.x.dtype),
+                           args.kind == SMLA_NORM_RMS ? " rms" : " layer", in_place ? ", in place" : "");
+        expect();
+    }
+
+    void compare(const std::string&, Comparison& out) const override {
+        out.close("out", args.out, want_,
+                  [&](size_t i) { return bound_[i] + stored(args.out.dtype, want_[i]); });
+    }
+
+private:
+    // Each centred value c = x - mean errs by the mean's sum and one rounding; the variance by those, twice
+    // over, and by its own sum; the factor 1 / sqrt by half the relative error of what is under the root.
+    void expect() {
+        const Doubles x(args.x), weight(args.weight), bias(args.bias);
+        const auto width = size_t(args.x.shape[2]);
+        for (size_t row = 0; row < x.values.size(); row += width) {
+            double mean = 0, size = 0, square = 0, spoilt = 0;
+            for (size_t d = 0; d < width; ++d) size += std::fabs(x.values[row + d]) / double(width);
+            if (args.kind == SMLA_NORM_LAYER)
+                for (size_t d = 0; d < width; ++d) mean += x.values[row + d] / double(width);
+            const double mean_error = mean == 0 ? 0 : sum_error(int64_t(width)) * size;
+            for (size_t d = 0; d < width; ++d) {
+                const double c = x.values[row + d] - mean, error = centre_error(c, mean, mean_error);
+                square += c * c / double(width);
+                spoilt += (2 * std::fabs(c) * error + error * error) / double(width);
+            }
+            const double under = square + args.eps, factor = 1 / std::sqrt(under);
+            const double relative = spoilt / under + sum_error(int64_t(width)) * square / under + 4 * kF32;
+            for (size_t d = 0; d < width; ++d) {
+                const double c = x.values[row + d] - mean;
+                const double w = weight.values.empty() ? 1 : weight.values[d];
+                const double b = bias.values.empty() ? 0 : bias.values[d];
+                const double y = c * factor * w;
+                want_.push_back(y + b);
+                bound_.push_back(centre_error(c, mean, mean_error) * factor * std::fabs(w) +
+                                 std::fabs(y) * (relative + 4 * kF32) + kF32 * std::fabs(y + b));
+            }
+        }
+    }
+    static double centre_error(double c, double mean, double mean_error) {
+        return mean == 0 ? 0 : mean_error + kF32 * (std::fabs(c) + std::fabs(mean));
+    }
+
+    std::vector<double> want_, bound_;
+};
+
+template <Stage S>
+class RopeProblem : public ProblemOf<S> {
+public:
+    explicit RopeProblem(const Draw& draw) : ProblemOf<S>(draw) {
+        Random& random = this->random;
+        HostileMemory& memory = this->memory;
+        smla_rope_args& args = this->args;
+        const int64_t tokens = random.chance(0.05) ? 0 : random.log_between(1, 20),
+                      groups = random.log_between(1, 8), pairs = random.between(0, 40),
+                      width = 2 * pairs + random.log_between(1, 200) - 1;
+        args.style = random.pick<smla_rope_style>({SMLA_ROPE_INTERLEAVED, SMLA_ROPE_HALF});
+        args.inverse = S == Stage::inverse_rope;
+        args.first = int32_t(random.between(0, width - 2 * pairs));
+        args.x = memory.tensor(pick_float(random), {tokens, groups, width});
+        fill_normal(args.x, random, random.pick({0.01, 1., 100.}));
+        maybe_poison_token(args.x, random);
+        args.positions = memory.tensor(random.pick<smla_dtype>({SMLA_I32, SMLA_I64}), {tokens}, Inner::any);
+        for (int64_t t = 0; t < tokens; ++t)
+            set_int(args.positions, t, 0, random.log_between(1, 1 << 20) - 1);
+        args.frequencies = memory.tensor(SMLA_F64, {pairs});
+        for (int64_t i = 0; i < pairs; ++i)
+            set_value(args.frequencies, i, 0, 0, 0, std::pow(10000., -double(i) / double(pairs)));
+        where_ = random.pick<const char*>({"in place", "whole rows", "rotated channels"});
+        if (where_ != std::string("in place"))
+            args.out =
+                memory.tensor(pick_float(random),
+                              {tokens, groups, where_ == std::string("whole rows") ? width : 2 * pairs});
+        allow(pairs);
+        memory.remember();
+        this->description = text("T", tokens, " G", groups, ", ", 2 * pairs, " of ", width, " ",
+                                 dtype_name(args.x.dtype), ", ", where_);
+        expect(pairs);
+    }
+
+    // A rotation is two products and a sum of factors rounded to f32.
+    void compare(const std::string&, Comparison& out) const override {
+        const Tensor& got = present(this->args.out) ? this->args.out : this->args.x;
+        out.close("out", got, want_,
+                  [&](size_t i) { return 4 * kF32 * size_[i] + stored(got.dtype, want_[i]); });
+    }
+
+private:
+    void allow(int64_t pairs) {
+        const Tensor& x = this->args.x;
+        if (present(this->args.out)) return this->memory.allow(this->args.out);
+        Tensor rotated = x;
+        rotated.data = static_cast<char*>(x.data) + this->args.first * dtype_bits(x.dtype) / 8;
+        rotated.shape[2] = 2 * pairs;
+        this->memory.allow(rotated);
+    }
+
+    void expect(int64_t pairs) {
+        const smla_rope_args& args = this->args;
+        const Doubles x(args.x), frequencies(args.frequencies);
+        const int64_t width = args.x.shape[2], first = args.first;
+        const bool half = args.style == SMLA_ROPE_HALF,
+                   short_rows = where_ == std::string("rotated channels");
+        for (int64_t row = 0; row < args.x.shape[0] * args.x.shape[1]; ++row) {
+            const auto position = double(load_int(args.positions, row / args.x.shape[1]));
+            for (int64_t d = short_rows ? first : 0; d < (short_rows ? first + 2 * pairs : width); ++d) {
+                const double* at = x.values.data() + row * width;
+                const int64_t r = d - first;
+                if (r < 0 || r >= 2 * pairs) {
+                    want_.push_back(at[d]);
+                    size_.push_back(0);
+                    continue;
+                }
+                const int64_t pair = half ? r % pairs : r / 2;
+                const bool second = half ? r >= pairs : r % 2 == 1;
+                const double a = at[first + (half ? pair : 2 * pair)],
+                             b = at[first + (half ? pair + pairs : 2 * pair + 1)];
+                const double angle = position * frequencies.values[size_t(pair)] * (args.inverse ? -1 : 1);
+                const double c = std::cos(angle), s = std::sin(angle);
+                want_.push_back(second ? b * c + a * s : a * c - b * s);
+                size_.push_back(std::fabs(a) + std::fabs(b));
+            }
+        }
+    }
+
+    const char* where_;
+    std::vector<double> want_, size_;
+};
+
+// out[t,g,n] = sum_k x[t,g,k] * w[g,n,k]: the error of the sum, in whatever order a BLAS takes it.
+template <Stage S>
+class ProjectProblem : public ProblemOf<S> {
+public:
+    explicit ProjectProblem(const Draw& draw) : ProblemOf<S>(draw) {
+        Random& random = this->random;
+        HostileMemory& memory = this->memory;
+        smla_project_args& args = this->args;
+        // some weights are larger than the blocks in which kernels widen them
+        const bool wide = random.chance(0.04), few = wide || this->of_model();
+        const int64_t tokens = random.chance(0.05) ? 0 : random.log_between(1, few ? 4 : 40),
+                      groups = wide ? 1 : random.log_between(1, 6),
+                      inner = wide ? random.between(2000, 3000) : random.log_between(1, 300),
+                      outer = wide ? random.between(90, 160) : random.log_between(1, 200);
+        args.x = memory.tensor(pick_float(random), {tokens, groups, inner});
+        const bool transposed = random.chance(0.4);
+        args.w = memory.tensor(pick_float(random),
+                               {groups, transposed ? inner : outer, transposed ? outer : inner});
+        if (transposed) {
+            std::swap(args.w.shape[1], args.w.shape[2]);
+            std::swap(args.w.stride_elems[1], args.w.stride_elems[2]);
+        }
+        args.out = memory.tensor(pick_float(random), {tokens, groups, outer});
+        if (this->unwanted()) return;
+        fill_normal(args.x, random, random.pick({0.01, 1., 10.}));
+        fill_normal(args.w, random, random.pick({0.02, 1.}));
+        maybe_poison_token(args.x, random);
+        memory.allow(args.out);
+        memory.remember();
+        this->description =
+            text("T", tokens, " G", groups, ", ", inner, " to ", outer, ", x ", dtype_name(args.x.dtype),
+                 ", w ", dtype_name(args.w.dtype), transposed ? " transposed" : "");
+        expect();
+    }
+
+    void compare(const std::string&, Comparison& out) const override {
+        const smla_project_args& args = this->args;
+        const double sums = sum_error(args.x.shape[2]);
+        out.close("out", args.out, want_,
+                  [&](size_t i) { return sums * size_[i] + stored(args.out.dtype, want_[i]); });
+    }
+
+private:
+    void expect() {
+        const smla_project_args& args = this->args;
+        const Doubles x(args.x), w(args.w);
+        const int64_t groups = args.w.shape[0], outer = args.w.shape[1], inner = args.w.shape[2];
+        for (int64_t row = 0; row < args.x.shape[0] * groups; ++row)
+            for (int64_t n = 0; n < outer; ++n) {
+                double sum = 0, size = 0;
+                for (int64_t k = 0; k < inner; ++k) {
+                    const double term = x.values[size_t(row * inner + k)] *
+                                        w.values[size_t((row % groups * outer + n) * inner + k)];
+                    sum += term;
+                    size += std::fabs(term);
+                }
+                want_.push_back(sum);
+                size_.push_back(size);
+            }
+    }
+
+    std::vector<double> want_, size_;
+};
+
+}  // namespace
+
+std::unique_ptr<Problem> make_norm(Stage, const Draw& draw) { return std::make_unique<NormProblem>(draw); }
+std::unique_ptr<Problem> make_rope(Stage stage, const Draw& draw) {
+    if (stage == Stage::rope) return std::make_unique<RopeProblem<Stage::rope>>(draw);
+    return std::make_unique<RopeProblem<Stage::inverse_rope>>(draw);
+}
+std::unique_ptr<Problem> make_project(Stage stage, const Draw& draw) {
+    switch (stage) {
+        case Stage::absorb: return std::make_unique<ProjectProblem<Stage::absorb>>(draw);
+        case Stage::up_project: return std::make_unique<ProjectProblem<Stage::up_project>>(draw);
+        case Stage::out_project: return std::make_unique<ProjectProblem<Stage::out_project>>(draw);
+        default: return std::make_unique<ProjectProblem<Stage::project>>(draw);
+    }
+}
+
+}  // namespace smla::kit

@@ -1,0 +1,230 @@
+// Problems of the stages that go through page tables: gather, copy_pages, map.
+#include "formats/layouts.h"
+#include "kit/problem.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace smla::kit {
+
+namespace {
+
+// Entries of a table: pages below `pages`, some of them bad.
+void fill_table(const Tensor& table, Random& random, int64_t pages) {
+    const double bad = random.pick({0., 0.1, 1.});
+    each_index(table, [&](int64_t r, int64_t b, int64_t, int64_t) {
+        set_int(table, r, b,
+                random.chance(bad) ? random.pick<int64_t>({-1, INT32_MIN, pages, INT32_MAX})
+                                   : random.between(0, pages - 1));
+    });
+}
+
+// Records of random values in every row of the cache.
+void fill_records(const smla_cache& cache, Random& random) {
+    const CacheView view(cache);
+    std::vector<float> values(static_cast<size_t>(view.width));
+    for (int64_t row = 0; row < view.capacity; ++row) {
+        if (view.hole(row)) continue;
+        for (float& value : values) value = float(random.normal());
+        view.encode(row, values.data());
+    }
+}
+
+// A dequantised value is one product, rounded in f32, then rounded to the type of out; raw bytes are copied.
+class GatherProblem : public ProblemOf<Stage::gather> {
+public:
+    explicit GatherProblem(const Draw& draw) : ProblemOf(draw) {
+        args.raw = random.chance(0.2);
+        const auto format = args.raw
+                                ? SMLA_INDEX_FP8_132
+                                : random.pick<smla_format>(
+                                      {SMLA_ROW_F32, SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584,
+                                       SMLA_FP8_512, SMLA_FP8_528, SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68});
+        const int32_t own = find_format(format)->width;
+        const int64_t width = own ? own : random.log_between(1, 600), requests = random.between(0, 4);
+        const auto page_tokens = int32_t(random.log_between(1, 70));
+        args.cache = memory.cache({format, width, random.between(1, 5), page_tokens});
+        fill_records(args.cache, random);
+        args.block_table = memory.tensor(SMLA_I32, {requests, random.between(0, 4)}, Inner::any);
+        fill_table(args.block_table, random, args.cache.pages);
+        if (random.chance(0.6)) args.starts = memory.tensor(SMLA_I32, {requests}, Inner::any);
+        args.cu = memory.tensor(SMLA_I32, {requests + 1}, Inner::any);
+        int64_t rows = random.between(0, 3);
+        set_int(args.cu, 0, 0, rows);  // rows below cu[0] belong to nobody
+        for (int64_t r = 0; r < requests; ++r) {
+            if (present(args.starts)) set_int(args.starts, r, 0, random.between(-2, 2 * page_tokens));
+            rows += random.chance(0.2) ? 0 : random.log_between(1, 60);
+            set_int(args.cu, r + 1, 0, rows);
+        }
+        const int64_t named = rows;
+        rows += random.between(0, 3);
+        const auto out = args.raw ? SMLA_E4M3 : random.pick<smla_dtype>({SMLA_F32, SMLA_BF16, SMLA_F16});
+        args.out = memory.tensor(out, {rows, width}, args.raw ? Inner::dense : Inner::any);
+        if (args.raw) args.scales = memory.tensor(SMLA_F32, {rows}, Inner::any);
+        const int64_t first = load_int(args.cu, 0);
+        memory.allow(slice(args.out, 0, first, named));
+        if (args.raw) memory.allow(slice(args.scales, 0, first, named));
+        description = text(find_format(format)->name, " of ", width, args.raw ? " raw" : "", ", ", requests,
+                           " requests, ", rows, " rows, out ", dtype_name(out), ", pages of ", page_tokens);
+        memory.remember();
+        expect();
+    }
+
+    void compare(const std::string&, Comparison& out) const override {
+        out.equal("scales", args.scales, scales_.values);
+        if (args.raw) return out.equal("out", args.out, out_.values);
+        out.close("out", args.out, out_.values, [&](size_t i) {
+            return (kF32 + rounding(args.out.dtype)) * std::fabs(out_.values[i]) +
+                   smallest_step(args.out.dtype);
+        });
+    }
+
+private:
+    void expect() {
+        smla_gather_args exact = args;
+        GatherOp::check(args);
+        if (args.raw) {
+            GatherOp::reference(args, 0, GatherOp::tasks(args));
+            out_ = Doubles(args.out);
+            scales_ = Doubles(args.scales);
+            memory.reset();
+            return;
+        }
+        out_ = Doubles::like(args.out);
+        exact.out = out_.tensor();
+        GatherOp::check(exact);
+        GatherOp::reference(exact, 0, GatherOp::tasks(exact));
+    }
+
+    Doubles out_, scales_;
+};
+
+// Records move as they are; what lies between them stays.
+class CopyPagesProblem : public ProblemOf<Stage::copy_pages> {
+public:
+    explicit CopyPagesProblem(const Draw& draw) : ProblemOf(draw) {
+        const auto format = random.pick<smla_format>(
+            {SMLA_ROW_F32, SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584, SMLA_FP8_512,
+             SMLA_FP8_528, SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68, SMLA_STATE_F32});
+        const Format& known = *find_format(format);
+        const int64_t width = known.width ? known.width : random.log_between(1, 300) * known.width_multiple;
+        const auto page_tokens = int32_t(random.log_between(1, 40));
+        args.source = memory.cache({format, width, random.between(1, 5), page_tokens});
+        args.target = memory.cache({format, width, random.between(1, 9), page_tokens});
+        args.target.scale = args.source.scale;
+        fill_records(args.source, random);
+        const int64_t pairs = random.between(0, 6);
+        args.pairs = memory.tensor(SMLA_I32, {pairs, 2}, Inner::any);
+        // two copies to one page race: each target once
+        std::vector<int64_t> targets;
+        for (int64_t page = 0; page < args.target.pages; ++page) targets.push_back(page);
+        for (int64_t i = 0; i < pairs; ++i) {
+            int64_t to = -1;
+            if (!targets.empty() && random.chance(0.8)) {
+                const auto at = random.between(0, int64_t(targets.size()) - 1);
+                to = targets[size_t(at)];
+                targets.erase(targets.begin() + at);
+            } else {
+                to = random.pick<int64_t>({-1, INT32_MIN, args.target.pages, INT32_MAX});
+            }
+            const int64_t bad = random.pick<int64_t>({-1, INT32_MIN, args.source.pages, INT32_MAX});
+            set_int(args.pairs, i, 0, random.chance(0.1) ? bad : random.between(0, args.source.pages - 1));
+            set_int(args.pairs, i, 1, to);
+        }
+        description = text(known.name, " of ", width, ", ", pairs, " pairs, pages of ", page_tokens);
+        CopyPagesOp::check(args);
+        const auto copy = [&] { CopyPagesOp::reference(args, 0, pairs); };
+        memory.allow_written(args.target, copy);
+        memory.remember();
+        expect();
+    }
+
+    void compare(const std::string&, Comparison& out) const override {
+        const CacheView target(args.target);
+        std::vector<double> row(static_cast<size_t>(target.width));
+        for (size_t i = 0; i < rows_.size(); ++i) {
+            target.decode(rows_[i], row.data());
+            const std::string name = text("target row ", rows_[i]);
+            out.equal(name.c_str(), make_tensor(row.data(), SMLA_F64, {target.width}), values_[i]);
+        }
+        out.equal_bytes("target", memory.image(args.target), bytes_);
+    }
+
+private:
+    // Both what decoding says, from the pairs alone, and every byte of the reference.
+    void expect() {
+        const CacheView source(args.source), target(args.target);
+        for (int64_t i = 0; i < args.pairs.shape[0]; ++i) {
+            const int64_t from = load_int(args.pairs, i, 0), to = load_int(args.pairs, i, 1);
+            if (from < 0 || from >= source.pages || to < 0 || to >= target.pages) continue;
+            for (int64_t token = 0; token < source.page_tokens; ++token) {
+                rows_.push_back(to * target.page_rows + token);
+                values_.emplace_back(size_t(source.width));
+                source.decode(from * source.page_rows + token, values_.back().data());
+            }
+        }
+        CopyPagesOp::reference(args, 0, args.pairs.shape[0]);
+        bytes_ = memory.image(args.target);
+        memory.reset();
+    }
+
+    std::vector<int64_t> rows_;
+    std::vector<std::vector<double>> values_;
+    std::vector<uint8_t> bytes_;
+};
+
+class MapProblem : public ProblemOf<Stage::map> {
+public:
+    explicit MapProblem(const Draw& draw) : ProblemOf(draw) {
+        const int64_t tokens = random.between(0, 9), k = random.chance(0.05) ? 0 : random.log_between(1, 700);
+        const int64_t requests = random.between(0, 4), blocks = random.between(0, 20);
+        args.page_tokens = int32_t(random.log_between(1, 130));
+        if (random.chance(0.3)) args.page_rows = args.page_tokens + int32_t(random.between(0, 200));
+        args.positions = memory.tensor(SMLA_I32, {tokens, k}, Inner::any);
+        args.request_of_token = memory.tensor(SMLA_I32, {tokens}, Inner::any);
+        args.block_table = memory.tensor(SMLA_I32, {requests, blocks}, Inner::any);
+        fill_table(args.block_table, random, random.pick<int64_t>({1, 50, INT32_MAX / 200}));
+        const int64_t reach = blocks * args.page_tokens;
+        each_index(args.positions, [&](int64_t t, int64_t j, int64_t, int64_t) {
+            const bool bad = random.chance(0.1);
+            set_int(args.positions, t, j,
+                    bad ? random.pick<int64_t>({-1, INT32_MIN, reach, INT32_MAX}) : random.between(0, reach));
+        });
+        for (int64_t t = 0; t < tokens; ++t)
+            set_int(args.request_of_token, t, 0,
+                    random.chance(0.1) ? random.pick<int64_t>({-1, INT32_MIN, requests, INT32_MAX})
+                                       : random.between(0, requests));
+        args.rows = random.chance(0.3) ? args.positions : memory.tensor(SMLA_I32, {tokens, k}, Inner::any);
+        if (random.chance(0.7)) args.counts = memory.tensor(SMLA_I32, {tokens}, Inner::any);
+        memory.allow(args.rows);
+        memory.allow(args.counts);
+        description = text("T", tokens, " K", k, ", ", requests, " requests, pages of ", args.page_tokens,
+                           args.rows.data == args.positions.data ? ", in place" : "");
+        memory.remember();
+        MapOp::check(args);
+        MapOp::reference(args, 0, tokens);
+        rows_ = Doubles(args.rows);
+        counts_ = Doubles(args.counts);
+        memory.reset();
+    }
+
+    void compare(const std::string&, Comparison& out) const override {
+        out.equal("rows", args.rows, rows_.values);
+        out.equal("counts", args.counts, counts_.values);
+    }
+
+private:
+    Doubles rows_, counts_;
+};
+
+}  // namespace
+
+std::unique_ptr<Problem> make_gather(Stage, const Draw& draw) {
+    return std::make_unique<GatherProblem>(draw);
+}
+std::unique_ptr<Problem> make_copy_pages(Stage, const Draw& draw) {
+    return std::make_unique<CopyPagesProblem>(draw);
+}
+std::unique_ptr<Problem> make_map(Stage, const Draw& draw) { return std::make_unique<MapProblem>(draw); }
+
+}  // namespace smla::kit

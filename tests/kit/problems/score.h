@@ -1,0 +1,35 @@
+// What score and score_select share: inputs of an index cache, and the logits in double.
+#pragma once
+
+#include "kit/problem.h"
+
+namespace smla::kit {
+
+struct ScoreInputs {
+    // Draws everything of `args` but the logits, for `columns` columns.
+    ScoreInputs(Problem& problem, smla_score_args& args, bool of_model);
+    // Values of queries, weights and keys.
+    void fill(Problem& problem, const smla_score_args& args);
+
+    // Logits [T,columns] in double of those windows, and how far f32 may be off.
+    void expect(const smla_score_args& args, bool fill);
+
+    int64_t tokens = 0, columns = 0;
+    bool exact =
+        false;  // small whole numbers: every order of summation gives the same logits, with many ties
+    Doubles logits;
+    std::vector<double> bound;
+
+private:
+    void draw_queries(Problem& problem, smla_score_args& args, int64_t heads, int64_t width);
+    void fill_queries(Random& random, const smla_score_args& args);
+    void draw_keys(Problem& problem, smla_score_args& args, smla_format format, int64_t width);
+    void fill_keys(Problem& problem, const smla_score_args& args);
+};
+
+// Bounds of the columns of each token, some outside [0, columns], some the wrong way round. `ends` may be
+// left out where they are optional.
+void fill_windows(Problem& problem, Tensor& starts, Tensor& ends, bool need_ends, int64_t tokens,
+                  int64_t columns);
+
+}  // namespace smla::kit

@@ -1,0 +1,49 @@
+// A small, fast generator (splitmix64: Steele, Lea, Flood 2014), the same numbers on every machine.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <initializer_list>
+
+namespace smla::kit {
+
+class Random {
+public:
+    explicit Random(uint64_t seed) : state_(seed) {}
+    uint64_t next() {
+        uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        return z ^ (z >> 31);
+    }
+    uint64_t below(uint64_t limit) { return uint64_t((unsigned __int128)(next()) * limit >> 64); }
+    int64_t between(int64_t low, int64_t high) {  // both included
+        return low + int64_t(below(uint64_t(high - low) + 1));
+    }
+    int64_t log_between(int64_t low, int64_t high) {  // low >= 1; small numbers as often as large ones
+        const double value = std::exp(uniform(std::log(double(low)), std::log(double(high) + 1)));
+        return std::clamp(int64_t(value), low, high);
+    }
+    bool chance(double share) { return double(next() >> 11) * 0x1p-53 < share; }
+    double uniform(double low, double high) { return low + (high - low) * double(next() >> 11) * 0x1p-53; }
+    double normal() {  // Box and Muller
+        return std::sqrt(-2 * std::log(1 - uniform(0, 1))) * std::cos(6.283185307179586 * uniform(0, 1));
+    }
+    // The sum of four uniform 16-bit numbers, of variance 1: near normal, for tens of millions of values.
+    float rough_normal() {
+        const uint64_t bits = next();
+        const int64_t sum = int64_t(bits & 0xffff) + int64_t(bits >> 16 & 0xffff) +
+                            int64_t(bits >> 32 & 0xffff) + int64_t(bits >> 48);
+        return float(sum - 2 * 0xffff) * (1.7320508f / 65536);
+    }
+    template <class T>
+    T pick(std::initializer_list<T> values) {
+        return values.begin()[between(0, int64_t(values.size()) - 1)];
+    }
+
+private:
+    uint64_t state_;
+};
+
+}  // namespace smla::kit

@@ -1,0 +1,30 @@
+// A workspace of exactly so many bytes on a device, between guards.
+#pragma once
+
+#include "core/device.h"
+#include "core/workspace.h"
+#include "kit/memory.h"
+
+#include <string>
+
+namespace smla::kit {
+
+class Scratch {
+public:
+    // The header is zero, the rest and the guards hold `dirt`.
+    Scratch(Device& device, size_t bytes, uint8_t dirt = kPoison);
+    Workspace get() const { return {data(), bytes_}; }
+    uint8_t* data() const;
+    void fill_header(uint8_t byte) const;
+    std::string complaint() const;  // a counter that is not zero, a write outside; empty: none
+
+private:
+    size_t header() const { return std::min(bytes_, kWorkspaceHeader); }
+
+    Device& device_;
+    size_t bytes_;
+    uint8_t dirt_;
+    DeviceBuffer memory_;
+};
+
+}  // namespace smla::kit

@@ -1,0 +1,145 @@
+// smla bench: times of the stages and of a whole decode step, against this machine's measured peak.
+#include "common.h"
+#include "host.h"
+#include "machine.h"
+#include "measure.h"
+#include "model/output_file.h"
+#include "subcommands.h"
+
+#include <cmath>
+
+namespace smla::cli {
+
+namespace {
+
+struct Options {
+    std::string test = "all";
+    BenchOptions bench;
+    ContextOptions context;
+};
+
+Document figure(double value) { return value > 0 ? Document(value) : Document(); }
+
+Table make_table() {
+    const auto small = [](const Document& cell) { return fmt::format("{:.1e}", cell.get<double>()); };
+    const auto milliseconds = [](const Document& cell) { return fmt::format("{:.4g}", cell.get<double>()); };
+    return Table({{"stage", ""},
+                  {"part", ""},
+                  {"case", ""},
+                  {"shown_stage", "stage"},
+                  {"shown_case", "case"},
+                  {"kernel", "kernel", {}, 3},
+                  {"ms", "ms", milliseconds},
+                  {"gflops", "GFLOP/s", show_fixed(1), 2},
+                  {"percent_of_peak", "% of peak", show_fixed(1), 5},
+                  {"gbytes_per_second", "GB/s", show_fixed(1), 2},
+                  {"error", "error", small, 4},
+                  {"repeats", "repeats", {}, 1}});
+}
+
+void add_row(Table& table, const Measured& m) {
+    const double flops = m.flops / m.seconds;
+    table.row({m.stage, m.part, m.name, m.part ? "  " + m.stage : m.stage, m.part ? "" : m.name,
+               m.kernel.empty() ? Document() : Document(m.kernel), m.seconds * 1e3, figure(flops * 1e-9),
+               m.peak_flops > 0 ? figure(100 * flops / m.peak_flops) : Document(),
+               figure(m.bytes / m.seconds * 1e-9), std::isnan(m.error) ? Document() : Document(m.error),
+               m.repeats});
+}
+
+// The cases of the wanted stages.
+std::vector<std::function<std::vector<Measured>(Bench&)>> plan(const std::string& test, bool quick,
+                                                               bool gpu) {
+    std::vector<std::function<std::vector<Measured>(Bench&)>> out;
+    const bool all = test == "all";
+    if (all || test == "attend")
+        for (const AttendCase& each : attend_cases(quick, gpu))
+            out.push_back([each](Bench& bench) { return std::vector{bench.attend(each)}; });
+    if (all || test == "score")
+        for (const ScoreCase& each : score_cases(quick, gpu))
+            out.push_back([each](Bench& bench) { return std::vector{bench.score(each)}; });
+    if (all || test == "select")
+        for (const SelectCase& each : select_cases(quick, gpu))
+            out.push_back([each](Bench& bench) { return std::vector{bench.select(each)}; });
+    if (all || test == "score_select")
+        for (const FusedCase& each : fused_cases(quick))
+            out.push_back([each](Bench& bench) { return std::vector{bench.score_select(each)}; });
+    if (all || test == "metadata")
+        for (const MetadataCase& each : metadata_cases(quick))
+            out.push_back([each](Bench& bench) { return std::vector{bench.metadata(each)}; });
+    if (all || test == "decode")
+        for (const DecodeCase& each : decode_cases(quick))
+            out.push_back([each](Bench& bench) { return bench.decode(each); });
+    return out;
+}
+
+int bench(const Tool& tool, const Options& options) {
+    parse_choice("--case", options.test,
+                 {"all", "attend", "score", "select", "score_select", "metadata", "decode", "host"});
+    if (!options.bench.save.empty()) OutputFile::check(options.bench.save);
+    if (options.test == "host") return bench_host(tool, options.context, options.bench);
+    Context context = options.context.create();
+    const bool gpu = context.device().type() != SMLA_CPU;
+    const auto todo = plan(options.test, options.bench.quick, gpu);
+    Progress progress(int64_t(todo.size()) + 1);
+    Bench bench(context, options.bench);
+    progress.advance(1, "peak");
+    Table table = make_table();
+    for (const auto& each : todo) {
+        const std::vector<Measured> results = each(bench);
+        for (const Measured& measured : results) add_row(table, measured);
+        progress.advance(1, results.front().stage + " " + results.front().name);
+    }
+    const Peaks& peaks = bench.peaks();
+    Document results = table.json();
+    for (Document& each : results) {
+        each.erase("shown_stage");
+        each.erase("shown_case");
+    }
+    const char* clock = bench.stopwatch().clock();
+    const Document document{{"machine", machine_facts()},
+                            {"cpu", cpu_model()},
+                            {"context", context.description()},
+                            {"clock", clock},
+                            {"method", text("median of one call, ", clock,
+                                            gpu ? ", after a write that empties L2"
+                                                : ", random rows of caches larger than the processor's")},
+                            {"peak_bf16_dot_gflops", figure(peaks.bf16_dot * 1e-9)},
+                            {"peak_f32_fma_gflops", figure(peaks.f32_fma * 1e-9)},
+                            {"quick", options.bench.quick},
+                            {"results", results}};
+    const auto peak = [](double flops) {
+        return flops > 0 ? fmt::format("{:.0f} GFLOP/s", flops * 1e-9) : "none";
+    };
+    tool.print(document,
+               fmt::format("{}, {}; medians of {}\npeak measured now: bf16 dot {}, f32 multiply-add {}\n\n{}",
+                           cpu_model(), context.description(), clock, peak(peaks.bf16_dot),
+                           peak(peaks.f32_fma), table.text()),
+               options.bench.save);
+    return kOk;
+}
+
+}  // namespace
+
+void add_bench(CLI::App& app, Tool& tool) {
+    const auto options = std::make_shared<Options>();
+    CLI::App* command = tool.command(
+        app, "bench", "Times of the stages and of a decode step, against this machine's measured peak",
+        "  smla bench --quick\n  smla bench --case attend --threads 1\n  smla bench --case decode --json\n"
+        "  smla bench --case host --threads 1\n"
+        "Lists are random rows of caches larger than the processor's; the error is against double, on a "
+        "sample.\nhost: how long the host is busy with a call that has next to nothing to compute.");
+    command
+        ->add_option(
+            "--case", options->test,
+            "all, attend, score, select, score_select, metadata, decode; or host, which all leaves out")
+        ->capture_default_str();
+    command->add_flag("--quick", options->bench.quick, "Few cases, small caches: seconds");
+    command->add_option("--seconds", options->bench.seconds, "Time spent repeating each case")
+        ->check(positive_number())
+        ->capture_default_str();
+    command->add_option("--save", options->bench.save, "A file that gets the JSON document, beside the text");
+    options->context.add(*command);
+    tool.action(command, [&tool, options] { return bench(tool, *options); });
+}
+
+}  // namespace smla::cli

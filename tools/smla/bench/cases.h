@@ -1,0 +1,57 @@
+// The shapes that smla bench measures.
+#pragma once
+
+#include "model/config.h"
+#include "problems.h"
+
+#include <string>
+#include <vector>
+
+namespace smla::cli {
+
+struct AttendCase {
+    std::string name;   // "V3.2 H128 K2048 fp8_656"
+    AttendShape shape;  // of one call; pools are larger than any cache of the processor, lists are random
+    double flops() const;
+    double bytes() const;  // of the cached rows that one call reads
+};
+struct ScoreCase {
+    std::string name;
+    ScoreShape shape;
+    double flops() const;
+    double bytes() const;
+};
+struct SelectCase {
+    std::string name;
+    SelectShape shape;
+    double bytes() const;
+};
+struct FusedCase {
+    std::string name;
+    ScoreShape score;
+    int64_t topk;
+};
+struct DecodeCase {
+    std::string name;
+    AttentionConfig config;
+    int layer;
+    int64_t context;
+};
+
+struct MetadataCase {
+    std::string name;
+    const char* backend;
+    int32_t requests, context;  // decodes of one token each
+    int32_t ratio;              // -1: V3.2
+};
+
+constexpr int64_t kColdRows = 131072;  // 86 MB of fp8_656
+
+std::vector<AttendCase> attend_cases(bool quick, bool gpu);
+std::vector<ScoreCase> score_cases(bool quick, bool gpu);
+std::vector<SelectCase> select_cases(bool quick, bool gpu);
+std::vector<FusedCase> fused_cases(bool quick);
+std::vector<DecodeCase> decode_cases(bool quick);
+std::vector<MetadataCase> metadata_cases(bool quick);
+
+}  // namespace smla::cli

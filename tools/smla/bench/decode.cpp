@@ -1,0 +1,115 @@
+// smla bench --case decode: the inner step of one token, as a whole and by stage.
+#include "measure.h"
+#include "model_info.h"
+#include "model_step.h"
+#include "oracle.h"
+
+#include <limits>
+
+namespace smla::cli {
+
+namespace {
+
+double flops_of(Stage stage, const TokenFlops& flops) {
+    switch (stage) {
+        case Stage::absorb: return flops.absorb;
+        case Stage::score_select: return flops.score;
+        case Stage::attend: return flops.attend;
+        case Stage::up_project: return flops.up_project;
+        default: return 0.0;
+    }
+}
+
+}  // namespace
+
+// Times a GPU's stages one by one. The whole step is timed without waiting between stages.
+void Bench::time_parts(const ModelStep& step, const Runner& sizing, Workspace workspace,
+                       std::array<std::vector<double>, kStageCount>& seconds) const {
+    for (auto& each : seconds) each.clear();
+    for (int i = 0; i < 10; ++i) {
+        StageRecords records{};
+        Runner runner(context_.env({}), sizing, workspace, &records);
+        runner.wait_for_each_stage();
+        step.run(runner);
+        for (size_t stage = 0; stage < records.size(); ++stage)
+            seconds[stage].push_back(records[stage].seconds);
+    }
+}
+
+std::vector<Measured> Bench::decode(const DecodeCase& test) {
+    StepShape shape;
+    shape.context = test.context;
+    shape.caches = choose_caches(test.config, "auto", "auto", 64);
+    ModelStep step = model_step(test.config, test.layer, shape);
+    Memory memory;
+    fill(step, shape, memory, filling_, 30);
+    PlacedMemory placed(context_.device());
+    place(step, placed);
+
+    const Env env = context_.env({});
+    Runner sizing(env, 0, nullptr);
+    step.run(sizing);
+    const Workspace workspace = workspace_.at_least(sizing.total_bytes());
+    // other index queries each time, so that other rows are selected: those of the last call are still cached
+    Tensor& index_q = step.hybrid ? step.hybrid_step.indexer.q : step.dsa.indexer.q;
+    Memory queries;
+    std::vector<Tensor> variants(8, index_q);
+    Filler filler(queries, filling_, 31);
+    for (Tensor& each : variants) {
+        each.device_type = SMLA_CPU;
+        filler.values(each);
+        placed.take(each);
+    }
+
+    Measured total{.stage = "decode", .name = test.name};
+    StageRecords last{};
+    std::array<std::vector<double>, kStageCount> seconds;
+    total.seconds =  // wall time: a CBLAS library has threads of its own
+        Stopwatch(options_, context_, Stopwatch::Clock::wall)
+            .median(
+                [&](int64_t i) {
+                    StageRecords records{};
+                    index_q = variants[size_t(i) % variants.size()];
+                    Runner runner(env, sizing, workspace, &records);
+                    step.run(runner);
+                    if (i > 0)
+                        for (size_t stage = 0; stage < records.size(); ++stage)
+                            seconds[stage].push_back(records[stage].seconds);
+                    last = records;
+                },
+                &total.repeats);
+
+    if (gpu()) time_parts(step, sizing, workspace, seconds);
+
+    Tap tap;
+    tap.attend = [&](const smla_attend_args& args) { total.error = attend_error(args, 0, 2); };
+    Runner tapped(env, 0, &tap);
+    step.run(tapped);
+    Runner looking(env, tapped, workspace_.at_least(tapped.total_bytes()), nullptr);
+    step.run(looking);
+
+    const LayerClass layer{test.config.layer_kind(test.layer), test.config.compress_ratio(test.layer),
+                           test.layer, 1};
+    const TokenFlops flops = token_flops(test.config, layer, test.context);
+    std::vector<Measured> out;
+    for (int stage = 0; stage < kStageCount; ++stage) {
+        const StageRecord& record = last[size_t(stage)];
+        if (record.calls == 0) continue;
+        Measured each{.stage = std::string(kStageNames[stage]),
+                      .name = test.name,
+                      .kernel = record.kernel,
+                      .part = true};
+        each.seconds = median_of(seconds[size_t(stage)]);
+        each.repeats = total.repeats;
+        each.flops = flops_of(Stage(stage), flops);
+        const bool bf16 = stage == int(Stage::attend) || stage == int(Stage::score_select);
+        each.peak_flops = each.flops > 0 ? peaks_.of(isa(), bf16 ? SMLA_BF16 : SMLA_F32) : 0;
+        each.error = std::numeric_limits<double>::quiet_NaN();
+        total.flops += each.flops;
+        out.push_back(each);
+    }
+    out.insert(out.begin(), total);
+    return out;
+}
+
+}  // namespace smla::cli

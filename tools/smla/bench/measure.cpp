@@ -1,0 +1,218 @@
+#include "measure.h"
+
+#include "cuda_peaks.h"
+#include "engines/placed.h"
+#include "engines/run.h"
+#include "oracle.h"
+#include "peaks.h"
+
+#include <algorithm>
+#include <ctime>
+#include <mutex>
+
+namespace smla::cli {
+
+namespace {
+
+constexpr int64_t kVariants =
+    32;  // lists and queries alternate, so that caches and predictors cannot learn them
+constexpr uint64_t kSeed = 20;
+
+template <class... Tensors>
+void take_tokens(int64_t first, int64_t count, Tensors*... each) {
+    ((*each = present(*each) ? slice(*each, 0, first, first + count) : *each), ...);
+}
+
+template <Stage S>
+Workspace workspace_for(OwnedWorkspace& workspace, const ArgsOf<S>& args, const Context& context) {
+    return workspace.at_least(stage_workspace<S>(args, context.env({}), 0));
+}
+
+}  // namespace
+
+double Stopwatch::now() const {
+    timespec time;
+    clock_gettime(processor_ ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+    return double(time.tv_sec) + double(time.tv_nsec) * 1e-9;
+}
+
+Stopwatch::Stopwatch(const BenchOptions& options, Context& context, Clock clock)
+    : options_(options),
+      device_(context.device()),
+      gpu_(clock != Clock::host && context.device().type() != SMLA_CPU),
+      processor_(clock == Clock::host ||
+                 (!gpu_ && clock == Clock::processor && context.pool().threads() == 1)) {
+    if (gpu_) flush_ = DeviceBuffer(device_, 4 * device_.facts().l2_bytes);
+}
+
+double Stopwatch::once(const std::function<void(int64_t)>& body, int64_t i) const {
+    if (gpu_) {
+        device_.fill(flush_.data(), int(i & 1), flush_.bytes(), nullptr);
+        return device_.seconds_of(nullptr, [&] { body(i); });
+    }
+    const double start = now();
+    body(i);
+    return now() - start;
+}
+
+double median_of(std::vector<double> values) {
+    const auto middle = values.begin() + int64_t(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+}
+
+double Stopwatch::median(const std::function<void(int64_t)>& body, int* repeats) const {
+    const double limit = options_.quick ? options_.seconds / 3 : options_.seconds;
+    std::vector<double> times;
+    double spent = 0;
+    body(0);  // warms up
+    for (int64_t i = 1; times.size() < (gpu_ ? 30 : 5) || (spent < limit && times.size() < 1000); ++i) {
+        times.push_back(once(body, i));
+        spent += times.back();
+    }
+    *repeats = int(times.size());
+    return median_of(times);
+}
+
+Peaks measure_peaks(Context& context) {
+    Peaks sum;
+    if (context.device().type() != SMLA_CPU) {
+        Device::Scope scope(context.device());
+        sum.bf16_dot = bench::mma_peak_tflops() * 1e12;
+        return sum;
+    }
+    std::mutex mutex;
+    const smla_isa isa = context.env({}).isa;
+    context.pool().run(context.pool().threads(), [&](int64_t, int) {
+        Peaks one;
+        if (isa == SMLA_ISA_AVX512_BF16) one.bf16_dot = bench::dot_bf16_peak() * 1e9;
+        if (isa >= SMLA_ISA_AVX512) one.f32_fma = bench::fma_f32_peak() * 1e9;
+        else if (isa == SMLA_ISA_AVX2) one.f32_fma = bench::fma_f32_peak_256() * 1e9;
+        std::lock_guard lock(mutex);
+        sum.bf16_dot += one.bf16_dot;
+        sum.f32_fma += one.f32_fma;
+    });
+    return sum;
+}
+
+double Peaks::of(smla_isa isa, smla_dtype queries) const {
+    if (f32_fma == 0) return bf16_dot;  // a GPU's matrix units
+    const bool narrow = queries == SMLA_BF16 || queries == SMLA_E4M3 || queries == SMLA_E2M1;
+    return isa == SMLA_ISA_AVX512_BF16 && narrow ? bf16_dot : f32_fma;
+}
+
+Bench::Bench(Context& context, const BenchOptions& options)
+    : context_(context),
+      options_(options),
+      stopwatch_(options_, context),
+      peaks_(measure_peaks(context)),
+      workspace_(context) {}
+
+// A pool is filled once and shared by cases. `which` tells the two caches of one call apart.
+const smla_cache& Bench::pool(const ListShape& list, int64_t width, int which) {
+    const int64_t rows = options_.quick ? kColdRows / 8 : list.pool_rows;
+    smla_cache wanted = cache_of(list.format, width, rows, list.page_tokens);
+    int same = 0;
+    for (const smla_cache& each : filled_)
+        if (each.format == wanted.format && each.width == wanted.width && each.pages == wanted.pages &&
+            same++ == which)
+            return each;
+    Filler(pools_, filling_, kSeed + filled_.size()).records(wanted);
+    filled_.push_back(wanted);
+    return filled_.back();
+}
+
+// Measures the peak just before and just after: clocks drift over the minutes of a table.
+void Bench::time(Measured& out, smla_dtype queries, const std::function<void(int64_t)>& body) {
+    const double before = measure_peaks(context_).of(isa(), queries);
+    out.seconds = stopwatch_.median(body, &out.repeats);
+    out.peak_flops = (before + measure_peaks(context_).of(isa(), queries)) / 2;
+}
+
+Measured Bench::attend(const AttendCase& test) {
+    AttendShape shape = test.shape;
+    const int64_t tokens = shape.tokens, variants = gpu() ? 1 : std::max<int64_t>(1, kVariants / tokens);
+    shape.tokens *= variants;
+    Memory memory;
+    Filler filler(memory, filling_, kSeed);
+    smla_attend_args args = attend_args(shape);
+    filler.values(args.q, 3);
+    filler.values(args.sink);
+    int which = 0;
+    for (smla_attend_source* source : {&args.primary, &args.extra}) {
+        if (source->cache.format == SMLA_FORMAT_NONE) continue;
+        source->cache = pool(source == &args.primary ? shape.primary : shape.extra, shape.width, which++);
+        filler.rows(source->rows, source->cache);
+        source->lengths = {};
+    }
+    memory.back(args.out);
+    args.lse = {};
+    const Placed placed(context_.device(), args);
+    const auto call = [&](int64_t i) {
+        smla_attend_args one = placed.args;
+        take_tokens(i % variants * tokens, tokens, &one.q, &one.primary.rows, &one.extra.rows, &one.out);
+        return one;
+    };
+    const Env env = context_.env(workspace_for<Stage::attend>(workspace_, call(0), context_));
+    Measured out{.stage = "attend", .name = test.name, .flops = test.flops(), .bytes = test.bytes()};
+    time(out, args.q.dtype, [&](int64_t i) { out.kernel = run_stage<Stage::attend>(call(i), env); });
+    placed.copy_back();
+    out.error = attend_error(args, 0, 2);
+    return out;
+}
+
+Measured Bench::score(const ScoreCase& test) {
+    Memory memory;
+    Filler filler(memory, filling_, kSeed);
+    smla_score_args args = score_args(test.shape);
+    filler.fill(args);
+    const Placed placed(context_.device(), args);
+    const Env env = context_.env(workspace_for<Stage::score>(workspace_, placed.args, context_));
+    Measured out{.stage = "score", .name = test.name, .flops = test.flops(), .bytes = test.bytes()};
+    time(out, args.q.dtype, [&](int64_t) { out.kernel = run_stage<Stage::score>(placed.args, env); });
+    placed.copy_back();
+    const int64_t sample = std::min<int64_t>(256, test.shape.columns);
+    out.error = score_error(args, 0, test.shape.columns - sample, sample);
+    return out;
+}
+
+Measured Bench::select(const SelectCase& test) {
+    SelectShape shape = test.shape;
+    const int64_t variants = gpu() ? 1 : kVariants;  // a GPU's caches are flushed
+    shape.tokens *= variants;
+    Memory memory;
+    Filler filler(memory, filling_, kSeed);
+    smla_select_args args = select_args(shape);
+    filler.fill(args);
+    const Placed placed(context_.device(), args);
+    const auto call = [&](int64_t i) {
+        smla_select_args one = placed.args;
+        take_tokens(i % variants * test.shape.tokens, test.shape.tokens, &one.scores, &one.indices);
+        return one;
+    };
+    const Env env = context_.env(workspace_for<Stage::select>(workspace_, call(0), context_));
+    Measured out{.stage = "select", .name = test.name, .bytes = test.bytes()};
+    out.seconds = stopwatch_.median([&](int64_t i) { out.kernel = run_stage<Stage::select>(call(i), env); },
+                                    &out.repeats);
+    placed.copy_back();
+    out.error = double(wrong_indices(args, 0));
+    return out;
+}
+
+Measured Bench::score_select(const FusedCase& test) {
+    Memory memory;
+    Filler filler(memory, filling_, kSeed);
+    smla_score_select_args args = score_select_args(test.score, test.topk);
+    filler.fill(args);
+    const Placed placed(context_.device(), args);
+    const Env env = context_.env(workspace_for<Stage::score_select>(workspace_, placed.args, context_));
+    const ScoreCase work{test.name, test.score};
+    Measured out{.stage = "score_select", .name = test.name, .flops = work.flops(), .bytes = work.bytes()};
+    time(out, args.score.q.dtype,
+         [&](int64_t) { out.kernel = run_stage<Stage::score_select>(placed.args, env); });
+    placed.copy_back();
+    out.error = test.score.columns <= 16384 ? selection_error(args, 0) : 0;
+    return out;
+}
+
+}  // namespace smla::cli

@@ -1,0 +1,92 @@
+// Times stages: repeats, medians, the machine's peak.
+#pragma once
+
+#include "cases.h"
+#include "engines/context.h"
+#include "model_step.h"
+
+#include <functional>
+
+namespace smla::cli {
+
+struct BenchOptions {
+    bool quick = false;
+    double seconds = 0.3;  // of repeats per case, at least five of them
+    std::string save;      // a file that gets the JSON document; empty: none
+};
+
+struct Measured {
+    std::string stage, name, kernel;
+    bool part = false;   // a part of the row above
+    double seconds = 0;  // median of one call
+    int repeats = 0;
+    double flops = 0, bytes = 0;  // of one call; 0: not a figure for this stage
+    double peak_flops = 0;        // per second, of the threads used; 0: unknown
+    double error = 0;             // against double, on a sample
+};
+
+double median_of(std::vector<double> values);
+
+// Times calls. Several threads: wall time. One thread: its processor time, which other load does not change.
+// A GPU: the time of its kernels, after a write that evicts the inputs from L2.
+class Stopwatch {
+public:
+    enum class Clock { processor, wall, host };  // host: processor time, on a GPU too
+    Stopwatch(const BenchOptions& options, Context& context, Clock clock = Clock::processor);
+    // Median of body(i), i counting up from 0, which is not timed. Sets `repeats`.
+    double median(const std::function<void(int64_t)>& body, int* repeats) const;
+    const char* clock() const { return gpu_ ? "GPU time" : processor_ ? "processor time" : "wall time"; }
+
+private:
+    double now() const;
+    double once(const std::function<void(int64_t)>& body, int64_t i) const;
+
+    const BenchOptions& options_;
+    Device& device_;
+    bool gpu_, processor_;
+    DeviceBuffer flush_;
+};
+
+// Floating-point operations per second of the context's threads, on registers only, measured now.
+struct Peaks {
+    double bf16_dot = 0, f32_fma = 0;
+    double of(smla_isa isa, smla_dtype queries) const;
+};
+Peaks measure_peaks(Context& context);
+
+class Bench {
+public:
+    Bench(Context& context, const BenchOptions& options);
+    const Peaks& peaks() const { return peaks_; }
+    const Stopwatch& stopwatch() const { return stopwatch_; }
+
+    Measured attend(const AttendCase& test);
+    Measured score(const ScoreCase& test);
+    Measured select(const SelectCase& test);
+    Measured score_select(const FusedCase& test);
+    // Building a backend's metadata for one step.
+    Measured metadata(const MetadataCase& test);
+    // The whole inner step of one decoded token: first the total, then its stages.
+    std::vector<Measured> decode(const DecodeCase& test);
+
+private:
+    // Sets the median time of body(i), and the peak for operands of this dtype measured around it.
+    void time(Measured& out, smla_dtype queries, const std::function<void(int64_t)>& body);
+    void time_parts(const ModelStep& step, const Runner& sizing, Workspace workspace,
+                    std::array<std::vector<double>, kStageCount>& seconds) const;
+    const smla_cache& pool(const ListShape& list, int64_t width, int which);
+    smla_isa isa() const { return context_.env({}).isa; }
+
+    bool gpu() const { return context_.device().type() != SMLA_CPU; }
+
+    Context& context_;
+    BenchOptions options_;
+    ThreadPool filling_{0};  // a GPU's context has no threads
+    Stopwatch stopwatch_;
+    Peaks peaks_;
+    OwnedWorkspace workspace_;
+    Memory pools_;
+    std::vector<smla_cache> filled_;
+};
+
+}  // namespace smla::cli

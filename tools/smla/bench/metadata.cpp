@@ -1,0 +1,105 @@
+// smla bench --case metadata: time to build a backend's metadata for a step of many decodes.
+#include "backends/metadata/metadata.h"
+#include "backends/registry.h"
+#include "measure.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <random>
+
+namespace smla::cli {
+
+namespace {
+
+// The memory of a batch of one-token requests.
+struct Decodes {
+    std::vector<int32_t> starts, lengths;
+    struct Group {
+        std::vector<int32_t> table;
+        std::vector<int64_t> slots;
+        PlanGroup view{};
+    } primary, window, compressed;
+    PlanBatch batch{};
+
+    Decodes(int32_t requests, int32_t context)
+        : starts(size_t(requests) + 1), lengths(size_t(requests), context) {
+        std::iota(starts.begin(), starts.end(), 0);
+        batch.struct_size = sizeof batch;
+        batch.query_start_loc = make_tensor(starts.data(), SMLA_I32, {requests + 1});
+        batch.seq_lens = make_tensor(lengths.data(), SMLA_I32, {requests});
+    }
+    void add(Group& group, int64_t rows, int32_t page_tokens, bool slots) {
+        const int64_t requests = batch.seq_lens.shape[0], columns = ceil_div(rows, page_tokens);
+        group.table.resize(size_t(requests * columns));
+        std::iota(group.table.begin(), group.table.end(), 0);
+        std::shuffle(group.table.begin(), group.table.end(), std::mt19937(1));
+        group.view.block_table = make_tensor(group.table.data(), SMLA_I32, {requests, columns});
+        group.view.page_tokens = page_tokens;
+        if (!slots) return;
+        group.slots.assign(size_t(requests), 7);
+        group.view.slots = make_tensor(group.slots.data(), SMLA_I64, {requests});
+    }
+};
+
+BackendArgs metadata_args(const MetadataCase& test) {
+    BackendArgs args{};
+    args.struct_size = sizeof args;
+    args.heads = 128;
+    args.topk = 2048;
+    args.max_tokens = args.max_requests = test.requests;
+    args.max_seq_len = test.context;
+    args.softmax_scale = 1;
+    args.kv_cache_dtype = "fp8_ds_mla";
+    if (test.ratio >= 0) {
+        args.family = SMLA_FAMILY_HYBRID;
+        args.ratio = test.ratio;
+    }
+    return args;
+}
+
+}  // namespace
+
+Measured Bench::metadata(const MetadataCase& test) {
+    const Backend& backend = find_backend(test.backend);
+    const BackendInstance on(backend, resolve_config(metadata_args(test)));
+    const auto metadata = on.metadata();
+    Decodes step(test.requests, test.context);
+    if (test.ratio < 0) {
+        step.add(step.primary, test.context, 64, true);
+        step.batch.primary = step.primary.view;
+    } else {
+        step.add(step.window, test.context, 64, true);
+        step.batch.window = step.window.view;
+        if (test.ratio > 0) {
+            step.add(step.compressed, test.context / test.ratio, 256 / test.ratio, false);
+            step.batch.compressed = step.compressed.view;
+        }
+    }
+    Measured out{.stage = "metadata", .name = test.name, .kernel = test.backend};
+    out.error = std::numeric_limits<double>::quiet_NaN();
+    constexpr int32_t kSteps = 64;
+    // the host builds it for every engine; each step is one token longer
+    out.seconds = Stopwatch(options_, context_, Stopwatch::Clock::host)
+                      .median(
+                          [&](int64_t i) {
+                              std::fill(step.lengths.begin(), step.lengths.end(),
+                                        test.context - kSteps + int32_t(i % kSteps));
+                              metadata->build(step.batch);
+                          },
+                          &out.repeats);
+    return out;
+}
+
+std::vector<MetadataCase> metadata_cases(bool quick) {
+    const int32_t requests = quick ? 64 : 512, context = quick ? 16384 : 131072;
+    const auto named = [&](const char* what, const char* backend, int32_t ratio) {
+        return MetadataCase{text(what, ", ", requests, " requests x ", context), backend, requests, context,
+                            ratio};
+    };
+    return {named("V3.2", "FLASHMLA_SPARSE", -1), named("V4 window", "FLASHMLA_SPARSE_DSV4", 0),
+            named("V4 ratio 4", "FLASHMLA_SPARSE_DSV4", 4),
+            named("V4 ratio 128", "FLASHMLA_SPARSE_DSV4", 128)};
+}
+
+}  // namespace smla::cli

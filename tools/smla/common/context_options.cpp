@@ -1,0 +1,56 @@
+#include "context_options.h"
+
+#include "core/cpu_features.h"
+#include "engines/run.h"
+#include "names.h"
+
+namespace smla::cli {
+
+void ContextOptions::add(CLI::App& command) {
+    constexpr const char* group = "Where it runs";
+    command.add_option("--engine", engine, "auto, reference, cpu or cuda")
+        ->envname("SMLA_ENGINE")
+        ->capture_default_str()
+        ->group(group);
+    command
+        .add_option("--isa", isa, "Instruction set of the cpu engine (default: SMLA_ISA, else the best here)")
+        ->type_name("auto|scalar|avx2|avx512|avx512_bf16")
+        ->group(group);
+    command.add_option("--device", device, "Number of the GPU, for the cuda engine")
+        ->check(whole_number(0, 1023))
+        ->capture_default_str()
+        ->group(group);
+    command.add_option("--threads", threads, "Threads; 0: one per core that this process may use")
+        ->envname("SMLA_THREADS")
+        ->check(whole_number(0, 4096))
+        ->capture_default_str()
+        ->group(group);
+    command
+        .add_option("--kernel", kernel, "Kernels to use, by name: attend=NAME,score=NAME (smla list kernels)")
+        ->envname("SMLA_KERNEL")
+        ->group(group);
+    command
+        .add_flag("--batch-invariant", batch_invariant,
+                  "A token's bits never depend on what else is in the batch")
+        ->group(group);
+}
+
+smla_context_args ContextOptions::args() const {
+    smla_context_args args{};
+    args.struct_size = sizeof args;
+    args.version = SMLA_VERSION;
+    args.engine = parse_choice("--engine", engine, {engine_names().begin(), engine_names().end()});
+    args.device_index = device;
+    std::vector<std::string> names{"auto"};
+    for (smla_isa each = SMLA_ISA_SCALAR; each <= SMLA_ISA_AVX512_BF16; ++each)
+        names.emplace_back(isa_name(each));
+    args.isa = parse_choice("--isa", isa, names);
+    args.threads = threads;
+    args.batch_invariant = batch_invariant;
+    args.kernel = kernel.empty() ? nullptr : kernel.c_str();
+    return args;
+}
+
+Context ContextOptions::create() const { return Context(args()); }
+
+}  // namespace smla::cli

@@ -1,0 +1,22 @@
+// The options of a context: --engine, --device, --isa, --threads, --kernel, --batch-invariant.
+#pragma once
+
+#include "engines/context.h"
+
+#include <CLI/CLI.hpp>
+
+#include <string>
+
+namespace smla::cli {
+
+struct ContextOptions {
+    std::string engine = "auto", isa = "auto", kernel;
+    int device = 0, threads = 0;
+    bool batch_invariant = false;
+
+    void add(CLI::App& command);
+    smla_context_args args() const;  // points into this object
+    Context create() const;
+};
+
+}  // namespace smla::cli

@@ -1,0 +1,174 @@
+#include "model_step.h"
+
+namespace smla::cli {
+
+namespace {
+
+class Builder {
+public:
+    Builder(const AttentionConfig& config, int layer, const StepShape& shape)
+        : config_(config),
+          layer_(layer),
+          shape_(shape),
+          tokens_(shape.requests * shape.tokens),
+          needs_(cache_needs(config, layer, shape.caches)) {}
+
+    ModelStep build() const {
+        ModelStep step;
+        step.hybrid = config_.hybrid.has_value();
+        const int64_t ratio = std::max<int64_t>(config_.compress_ratio(layer_), 1);
+        step.batch = {ints(), ints(), ints(), ints(), shape_.context / ratio};
+        if (step.hybrid) step.hybrid_step = hybrid();
+        else step.dsa = dsa();
+        return step;
+    }
+
+private:
+    Tensor ints() const { return absent_data(SMLA_I32, {tokens_}); }
+    Tensor frequencies() const { return absent_data(SMLA_F64, {config_.common.rope_dim / 2}); }
+
+    CacheGroup group(int32_t bit) const {
+        for (const CacheNeed& need : needs_) {
+            if (need.group != bit) continue;
+            const int64_t pages = need.pages(shape_.context, shape_.tokens);
+            const int64_t columns = ceil_div(std::max<int64_t>(need.rows(shape_.context), 1), need.page_rows);
+            CacheGroup out;
+            out.cache =
+                cache_of(need.format, need.width, pages * need.page_rows * shape_.requests, need.page_rows);
+            out.block_table = absent_data(SMLA_I32, {shape_.requests, columns});
+            out.slots = absent_data(SMLA_I64, {tokens_});
+            return out;
+        }
+        return {};
+    }
+
+    Indexer indexer(double floor) const {
+        const IndexerConfig& indexer = *config_.indexer;
+        return {.q = absent_data(SMLA_F32, {tokens_, indexer.heads, indexer.head_dim}),
+                .w = absent_data(SMLA_F32, {tokens_, indexer.heads}),
+                .factor = indexer.weight_factor(),
+                .amax_floor = floor,
+                .topk = indexer.topk,
+                .keys = group(SMLA_GROUP_INDEX)};
+    }
+
+    DsaStep dsa() const {
+        const DsaConfig& model = *config_.dsa;
+        const int64_t heads = config_.common.heads, latent = model.kv_lora_rank,
+                      rope = config_.common.rope_dim, nope = model.qk_nope_head_dim, value = model.v_head_dim;
+        DsaStep step;
+        step.q = absent_data(SMLA_F32, {tokens_, heads, nope + rope});
+        step.frequencies = frequencies();
+        step.latent = absent_data(SMLA_F32, {tokens_, latent});
+        step.k_rope = absent_data(SMLA_F32, {tokens_, rope});
+        // keys' rows of kv_b [H,nope + v,L], transposed for the absorption
+        step.w_uk = transposed(slice(absent_data(shape_.weights, {heads, nope + value, latent}), 1, 0, nope));
+        step.w_uv = slice(absent_data(shape_.weights, {heads, nope + value, latent}), 1, nope, nope + value);
+        step.query_dtype = shape_.queries;
+        step.softmax_scale = config_.softmax_scale();
+        step.kv = group(SMLA_GROUP_PRIMARY);
+        step.out = absent_data(SMLA_F32, {tokens_, heads, value});
+        if (config_.layer_kind(layer_) == LayerKind::dsa_shared) {
+            step.forced.indices = absent_data(SMLA_I32, {tokens_, config_.indexer->topk});
+            return step;
+        }
+        step.index_k = absent_data(SMLA_F32, {tokens_, config_.indexer->head_dim});
+        step.indexer = indexer(1e-10);
+        return step;
+    }
+
+    Compressor compressor(int64_t width, int32_t state, int64_t ratio) const {
+        const int64_t channels = (ratio == 4 ? 2 : 1) * width;
+        return {.kv = absent_data(SMLA_F32, {tokens_, channels}),
+                .score = absent_data(SMLA_F32, {tokens_, channels}),
+                .ape = absent_data(SMLA_F32, {ratio, channels}),
+                .norm_weight = absent_data(SMLA_F32, {width}),
+                .state = group(state)};
+    }
+
+    HybridStep hybrid() const {
+        const HybridConfig& model = *config_.hybrid;
+        const int64_t heads = config_.common.heads, width = model.head_dim,
+                      ratio = config_.compress_ratio(layer_);
+        HybridStep step;
+        step.kind = config_.layer_kind(layer_);
+        step.ratio = int32_t(ratio);
+        step.q = absent_data(shape_.queries, {tokens_, heads, width});
+        step.kv = absent_data(SMLA_F32, {tokens_, width});
+        step.frequencies = frequencies();
+        step.eps = config_.common.rms_norm_eps;
+        step.softmax_scale = config_.softmax_scale();
+        step.sink = absent_data(SMLA_F32, {heads});
+        step.window = {.group = group(SMLA_GROUP_WINDOW),
+                       .rows = absent_data(SMLA_I32, {tokens_, model.window}),
+                       .lengths = ints()};
+        step.entries.visible = ints();
+        step.out = absent_data(SMLA_F32, {tokens_, heads, width});
+        if (step.kind == LayerKind::sliding) return step;
+        step.entries.group = group(SMLA_GROUP_COMPRESSED);
+        step.compressor = compressor(width, SMLA_GROUP_STATE, ratio);
+        if (step.kind == LayerKind::compressed_sparse) {
+            step.index_compressor = compressor(config_.indexer->head_dim, SMLA_GROUP_INDEX_STATE, ratio);
+            step.indexer = indexer(1e-4);
+        } else {
+            step.entries.rows =
+                absent_data(SMLA_I32, {tokens_, std::max<int64_t>(shape_.context / ratio, 1)});
+            step.entries.lengths = ints();
+        }
+        return step;
+    }
+
+    const AttentionConfig& config_;
+    int layer_;
+    const StepShape& shape_;
+    int64_t tokens_;
+    std::vector<CacheNeed> needs_;
+};
+
+}  // namespace
+
+void ModelStep::run(Runner& runner) const {
+    if (hybrid) run_hybrid_step(runner, batch, hybrid_step);
+    else run_dsa_step(runner, batch, dsa);
+}
+
+ModelStep model_step(const AttentionConfig& config, int layer, const StepShape& shape) {
+    return Builder(config, layer, shape).build();
+}
+
+void place(ModelStep& step, PlacedMemory& memory) {
+    const auto group = [&](CacheGroup& each) {
+        memory.take(each.cache);
+        memory.take(each.block_table);
+        memory.take(each.slots);
+    };
+    const auto tensors = [&](std::initializer_list<Tensor*> all) {
+        for (Tensor* each : all) memory.take(*each);
+    };
+    const auto compressor = [&](Compressor& each) {
+        tensors({&each.kv, &each.score, &each.ape, &each.norm_weight});
+        group(each.state);
+    };
+    const auto indexer = [&](Indexer& each) {
+        tensors({&each.q, &each.w});
+        group(each.keys);
+    };
+    StepBatch& batch = step.batch;
+    tensors({&batch.request_of_token, &batch.position, &batch.rope_position, &batch.visible_tokens});
+    DsaStep& dsa = step.dsa;
+    tensors({&dsa.q, &dsa.frequencies, &dsa.latent, &dsa.k_rope, &dsa.index_k, &dsa.w_uk, &dsa.w_uv,
+             &dsa.forced.indices, &dsa.topk, &dsa.out});
+    group(dsa.kv);
+    indexer(dsa.indexer);
+    HybridStep& hybrid = step.hybrid_step;
+    tensors({&hybrid.q, &hybrid.kv, &hybrid.frequencies, &hybrid.forced.indices, &hybrid.sink,
+             &hybrid.window.rows, &hybrid.window.lengths, &hybrid.entries.visible, &hybrid.entries.rows,
+             &hybrid.entries.lengths, &hybrid.out});
+    group(hybrid.window.group);
+    group(hybrid.entries.group);
+    compressor(hybrid.compressor);
+    compressor(hybrid.index_compressor);
+    indexer(hybrid.indexer);
+}
+
+}  // namespace smla::cli

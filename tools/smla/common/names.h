@@ -1,0 +1,37 @@
+// Parses names from the command line. Errors list the valid names and suggest the nearest one.
+#pragma once
+
+#include "core/stage.h"
+
+#include <smla/context.h>
+
+#include <CLI/CLI.hpp>
+
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace smla::cli {
+
+std::string version_text();  // "smla 0.1.0"
+
+// The candidate that `word` is probably a misspelling of; empty: none is near.
+std::string nearest(const std::string& word, const std::vector<std::string>& candidates);
+std::string joined(const std::vector<std::string>& words, const char* separator = ", ");
+
+// Index of `value` in `names`, else an error that names the option.
+int parse_choice(const std::string& option, const std::string& value, const std::vector<std::string>& names);
+
+smla_format parse_format(const std::string& option, const std::string& name);  // aliases too
+smla_dtype parse_dtype(const std::string& option, const std::string& name, uint32_t allowed);
+Stage parse_stage(const std::string& option, const std::string& name);
+
+// Checks an option's value: a whole number within [low, high].
+CLI::Validator whole_number(int64_t low, int64_t high);
+// A number above 0, at most `high`.
+constexpr double kLargest = std::numeric_limits<double>::max();
+CLI::Validator positive_number(double high = kLargest);
+// A number from 0 to `high`.
+CLI::Validator number_from_0(double high);
+
+}  // namespace smla::cli

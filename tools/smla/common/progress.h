@@ -1,0 +1,28 @@
+// A progress bar with the time left. Drawn on stderr if that is a terminal.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace smla::cli {
+
+class Progress {
+public:
+    explicit Progress(int64_t total);
+    ~Progress();  // erases the bar
+    Progress(const Progress&) = delete;
+    Progress& operator=(const Progress&) = delete;
+
+    void advance(int64_t steps, const std::string& doing = "");
+
+private:
+    void draw(const std::string& doing);
+
+    using Clock = std::chrono::steady_clock;
+    int64_t total_, done_ = 0;
+    bool shown_;
+    Clock::time_point start_ = Clock::now(), drawn_{};
+};
+
+}  // namespace smla::cli

@@ -1,0 +1,90 @@
+#include "tool.h"
+
+#include "model/output_file.h"
+#include "terminal.h"
+
+#include <smla/types.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace smla::cli {
+
+ExitCode exit_code(smla_status status) {
+    switch (status) {
+        case SMLA_OK: return kOk;
+        case SMLA_INVALID_ARGUMENT:
+        case SMLA_DATA_ERROR:
+        case SMLA_IO_ERROR: return kUsage;
+        case SMLA_UNSUPPORTED: return kUnsupportedHere;
+        default: return kDeviceError;  // also out of memory, and bugs in smla
+    }
+}
+
+namespace {
+
+std::string dump(const Document& document) {
+    return document.dump(2, ' ', false, Document::error_handler_t::replace) + "\n";
+}
+void write(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+
+}  // namespace
+
+CLI::App* Tool::command(CLI::App& app, const std::string& name, const std::string& description,
+                        const std::string& examples) {
+    CLI::App* command = app.add_subcommand(name, description);
+    command->add_flag("--json", json_, "Print one JSON document");
+    command->footer(examples.empty() ? "" : "Examples:\n" + examples);
+    return command;
+}
+
+void Tool::action(const CLI::App* command, std::function<int()> action) {
+    actions_[command] = std::move(action);
+}
+
+int Tool::run(const CLI::App* command) const { return actions_.at(command)(); }
+
+void Tool::print(const Document& document) const { write(dump(document)); }
+
+void Tool::print(const Document& document, const std::string& text, const std::string& save) const {
+    if (!save.empty()) {
+        const std::string content = dump(document);
+        OutputFile file(save);
+        file.write(content.data(), content.size());
+        file.commit();
+    }
+    if (json_) print(document);
+    else print(text);
+}
+
+void Tool::print(const std::string& text) const { write(wrapped(text, terminal_columns(STDOUT_FILENO))); }
+
+void Tool::note(const std::string& line) const { std::fprintf(stderr, "smla: %s\n", line.c_str()); }
+
+int Tool::report(const Error& error) const {
+    const int code = exit_code(error.status);
+    note(text("error: ", error.what()));
+    if (json_)
+        print(Document{{"error",
+                        {{"status", smla_status_name(error.status)},
+                         {"field", error.field},
+                         {"got", error.got},
+                         {"wanted", error.wanted},
+                         {"message", error.what()},
+                         {"exit_code", code}}}});
+    return code;
+}
+
+std::string paint(Colour colour, const std::string& text) {
+    static const bool wanted = [] {
+        const char* none = std::getenv("NO_COLOR");  // https://no-color.org: any value but the empty one
+        const char* terminal = std::getenv("TERM");
+        return isatty(STDOUT_FILENO) && !(none && *none) && terminal && std::string(terminal) != "dumb";
+    }();
+    static constexpr const char* codes[] = {"32", "31", "33", "1", "2"};
+    if (!wanted) return text;
+    return std::string("\033[") + codes[int(colour)] + "m" + text + "\033[0m";
+}
+
+}  // namespace smla::cli

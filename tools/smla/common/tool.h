@@ -1,0 +1,54 @@
+// What a subcommand prints and returns: results on stdout as text or one JSON document, notes on stderr, the
+// exit code.
+#pragma once
+
+#include "core/status.h"
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <functional>
+#include <map>
+#include <string>
+
+namespace smla::cli {
+
+using Document = nlohmann::ordered_json;  // for --json; keys keep the order in which they were added
+
+enum ExitCode : int { kOk = 0, kFailedCheck = 1, kUsage = 2, kUnsupportedHere = 3, kDeviceError = 4 };
+ExitCode exit_code(smla_status status);
+
+class Tool {
+public:
+    // Adds a subcommand with --json. `examples` stand below its help.
+    CLI::App* command(CLI::App& app, const std::string& name, const std::string& description,
+                      const std::string& examples);
+    // Sets what the subcommand does after parsing; `action` returns the exit code.
+    void action(const CLI::App* command, std::function<int()> action);
+    int run(const CLI::App* command) const;
+
+    bool json() const { return json_; }
+    void want_json() { json_ = true; }
+
+    // stdout. With --json a subcommand prints exactly one document and no text. On a terminal, lines of text
+    // that are wider than it are broken.
+    void print(const Document& document) const;
+    void print(const std::string& text) const;
+    // One or the other on stdout, as --json says; the document also into the file `save`, if one is named.
+    void print(const Document& document, const std::string& text, const std::string& save) const;
+    // A line on stderr, with --json too.
+    void note(const std::string& line) const;
+
+    // One line on stderr and, with --json, {"error": ...} on stdout. Returns the exit code.
+    int report(const Error& error) const;
+
+private:
+    bool json_ = false;
+    std::map<const CLI::App*, std::function<int()>> actions_;
+};
+
+enum class Colour { green, red, yellow, bold, dim };
+// Coloured if stdout is a terminal and NO_COLOR is not set.
+std::string paint(Colour colour, const std::string& text);
+
+}  // namespace smla::cli

@@ -1,0 +1,145 @@
+// smla doctor: what this machine has, which engines run on it, and a self-test.
+#include "common.h"
+#include "core/cpu_features.h"
+#include "engines/run.h"
+#include "linear/cblas.h"
+#include "machine.h"
+#include "self_test.h"
+#include "subcommands.h"
+
+#include <cstdlib>
+
+namespace smla::cli {
+
+namespace {
+
+struct Options {
+    ContextOptions context;
+    bool no_self_test = false;
+};
+
+// Every architecture has the same kernels.
+Document cuda_facts() {
+    int64_t kernels = 0;
+    for (int stage = 0; stage < kStageCount; ++stage)
+        kernels += int64_t(kernel_names(Stage(stage), SMLA_ENGINE_CUDA).size());
+    return {{"architectures", cuda_architectures()}, {"kernels_of_each", kernels}};
+}
+
+std::string cuda_text(const Document& cuda) {
+    std::string out;
+    for (const int architecture : cuda["architectures"])
+        out += text(out.empty() ? "sm_" : ", sm_", architecture);
+    return out.empty()
+               ? "not in this build"
+               : text("code for ", out, "; ", cuda["kernels_of_each"].get<int64_t>(), " kernels for each");
+}
+
+std::string gpu_text(const Document& gpu) {
+    if (gpu.contains("why_none")) return "none: " + gpu["why_none"].get<std::string>();
+    std::string out;
+    for (const Document& each : gpu["devices"])
+        out += text(out.empty() ? "" : "; ", each["name"].get<std::string>(), ", sm_",
+                    each["capability"].get<int>(), ", ", each["multiprocessors"].get<int>(),
+                    " multiprocessors, ", bytes_text(each["memory_bytes"].get<double>()));
+    return out;
+}
+
+Document facts(const Context& context) {
+    const std::string blas = cblas().library;
+    const char* named = std::getenv("SMLA_CBLAS");
+    return {{"version", version_text()},
+            {"build", text(compiler(), ", ", build_type())},
+            {"gpu", gpu_facts()},
+            {"cuda", cuda_facts()},
+            {"cpu", cpu_model()},
+            {"cores", usable_cores()},
+            {"best_isa", isa_name(best_isa())},
+            {"context", context.description()},
+            {"memory_bytes", memory_total()},
+            {"memory_available_bytes", memory_available()},
+            {"huge_pages", huge_pages()},
+            {"cblas", blas.empty() ? Document() : Document(blas)},
+            {"cblas_asked_for", named ? Document(named) : Document()}};
+}
+
+std::string describe(const Document& facts) {
+    const auto line = [](const char* name, const std::string& value) {
+        return fmt::format("{:<14}{}\n", name, value);
+    };
+    const std::string blas =
+        facts["cblas"].is_null()
+            ? "none found: projections use smla's own loops, slower (SMLA_CBLAS names one)"
+            : facts["cblas"].get<std::string>();
+    const std::string pages = facts["huge_pages"].get<std::string>();
+    return line("version", facts["version"].get<std::string>()) +
+           line("build", facts["build"].get<std::string>()) + line("gpu", gpu_text(facts["gpu"])) +
+           line("cuda", cuda_text(facts["cuda"])) + line("cpu", facts["cpu"].get<std::string>()) +
+           line("cores", text(facts["cores"].get<int>(), " that this process may use")) +
+           line("isa", text("best here ", facts["best_isa"].get<std::string>())) +
+           line("context", facts["context"].get<std::string>()) +
+           line("memory", bytes_text(facts["memory_bytes"].get<double>()) + ", " +
+                              bytes_text(facts["memory_available_bytes"].get<double>()) + " free") +
+           line("huge pages", pages == "never" ? "never: gathers from large caches are slower" : pages) +
+           line("cblas", blas);
+}
+
+Table results_table(const std::vector<SelfTestResult>& results) {
+    const auto small = [](const Document& cell) { return fmt::format("{:.1e}", cell.get<double>()); };
+    Table table({{"stage", "stage"},
+                 {"problem", "problem", {}, 2},
+                 {"kernel", "kernel", {}, 3},
+                 {"error", "error", small, 4},
+                 {"limit", "limit", small, 1},
+                 {"passed", ""},
+                 {"skipped", ""},
+                 {"failure", ""},
+                 {"result", "result"}});
+    for (const SelfTestResult& each : results) {
+        const std::string result = each.skipped    ? paint(Colour::yellow, "SKIP")
+                                   : each.passed() ? paint(Colour::green, "PASS")
+                                                   : paint(Colour::red, "FAIL");
+        table.row({each.stage, each.problem, each.kernel, each.error, each.limit, each.passed(), each.skipped,
+                   each.failure, each.failure.empty() ? result : result + " " + each.failure});
+    }
+    return table;
+}
+
+int doctor(const Tool& tool, const Options& options) {
+    Context context = options.context.create();
+    Document document = facts(context);
+    std::string out = describe(document);
+    bool passed = true;
+    if (!options.no_self_test) {
+        std::vector<SelfTestResult> results;
+        {
+            Progress progress(self_test_count());
+            results = self_test(context, [&](const std::string& stage) { progress.advance(1, stage); });
+        }
+        for (const SelfTestResult& each : results) passed = passed && each.passed();
+        const Table table = results_table(results);
+        Document rows = table.json();
+        for (Document& row : rows) row.erase("result");
+        document["self_test"] = rows;
+        document["passed"] = passed;
+        out += "\nSelf-test: relative error against double precision (select: number of wrong indices)\n" +
+               table.text();
+    }
+    if (tool.json()) tool.print(document);
+    else tool.print(out);
+    return passed ? kOk : kFailedCheck;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Tool& tool) {
+    const auto options = std::make_shared<Options>();
+    CLI::App* command =
+        tool.command(app, "doctor", "What this machine has, which engines run on it, and a self-test",
+                     "  smla doctor\n  smla doctor --isa avx2\n  smla doctor --json");
+    command->add_flag("--no-self-test", options->no_self_test, "Show facts only");
+    options->context.add(*command);
+    tool.action(command, [&tool, options] { return doctor(tool, *options); });
+}
+
+}  // namespace smla::cli

@@ -1,0 +1,233 @@
+// smla explain: which kernel runs each stage of a problem, which attention backend serves a model on a
+// device, and why not the others.
+#include "backend.h"
+#include "backends/runner.h"
+#include "common.h"
+#include "model_info.h"
+#include "model_step.h"
+#include "stage.h"
+#include "subcommands.h"
+
+namespace smla::cli {
+
+namespace {
+
+struct Options {
+    std::string model, kv_format = "auto", index_format = "auto", stage, queries = "auto", device;
+    int layer = -1, page_tokens = 64;
+    bool all = false;
+    int64_t tokens = 1, requests = 1, context = 131072;
+    StageShape shape;
+    BackendQuestion backend;
+    ContextOptions context_options;
+};
+
+struct Call {
+    std::string stage;
+    std::vector<Verdict> kernels;
+    std::string demanded;
+
+    // Index of the kernel that would run; -1: none.
+    int chosen() const {
+        for (size_t i = 0; i < kernels.size(); ++i)
+            if (kernels[i].chosen) return int(i);
+        return -1;
+    }
+    std::string reason(size_t i) const {
+        if (!kernels[i].refusal.empty()) return kernels[i].refusal;
+        if (!demanded.empty() && demanded != kernels[i].kernel)
+            return text("SMLA_KERNEL or --kernel demands ", demanded);
+        return int(i) == chosen() ? "" : "can run; stands after the chosen kernel";
+    }
+    Document json() const {
+        Document list = Document::array();
+        const int best = chosen();
+        for (size_t i = 0; i < kernels.size(); ++i)
+            list.push_back({{"kernel", kernels[i].kernel},
+                            {"chosen", int(i) == best},
+                            {"can_run", kernels[i].refusal.empty()},
+                            {"reason", reason(i)}});
+        return {{"stage", stage},
+                {"kernel", best < 0 ? Document() : Document(kernels[size_t(best)].kernel)},
+                {"candidates", list}};
+    }
+    std::string line(bool all) const {
+        const int best = chosen();
+        const std::string name =
+            best < 0 ? paint(Colour::red, "none") : paint(Colour::green, kernels[size_t(best)].kernel);
+        std::string out = fmt::format("{:<14}{}\n", stage, name), next;
+        for (size_t i = 0; i < kernels.size(); ++i) {
+            if (int(i) == best) continue;
+            const bool able = kernels[i].refusal.empty();
+            if (all || best < 0 || int(i) < best)
+                out += fmt::format("{:<16}not {}: {}\n", "", kernels[i].kernel, reason(i));
+            else if (able) next += (next.empty() ? "" : ", ") + kernels[i].kernel;
+        }
+        if (!next.empty()) out += fmt::format("{:<16}{}\n", "", paint(Colour::dim, "then " + next));
+        return out;
+    }
+};
+
+std::vector<Call> model_calls(const AttentionConfig& config, int layer, const StepShape& shape,
+                              const Env& env) {
+    std::vector<Call> calls;
+    Tap tap;
+    tap.kernels = [&](Stage stage, const std::vector<Verdict>& kernels) {
+        calls.push_back({std::string(stage_name(stage)), kernels, env.demanded[size_t(stage)]});
+    };
+    Runner sizing(env, 0, &tap);
+    model_step(config, layer, shape).run(sizing);
+    return calls;
+}
+
+std::string title(const AttentionConfig& config, int layer, const StepShape& shape, const Context& context) {
+    const bool has_indexer = config.layer_kind(layer) == LayerKind::dsa ||
+                             config.layer_kind(layer) == LayerKind::compressed_sparse;
+    return text(config.common.model_type, " layer ", layer, " (", layer_kind_name(config.layer_kind(layer)),
+                "), ", shape.requests, shape.requests == 1 ? " request, " : " requests, ", shape.tokens,
+                " query ", shape.tokens == 1 ? "token" : "tokens", " each at ", shape.context, ", kv ",
+                find_format(shape.caches.kv)->name,
+                has_indexer ? text(", index ", find_format(shape.caches.index)->name) : "", ", queries ",
+                dtype_name(shape.queries), "; ", context.description());
+}
+
+int explain_model(const Tool& tool, const Options& options) {
+    const Context context = options.context_options.create();
+    const AttentionConfig config = load_config(options.model);
+    StepShape shape;
+    shape.requests = options.requests;
+    shape.tokens = options.tokens;
+    shape.context = std::max(options.context, options.tokens);
+    shape.caches = choose_caches(config, options.kv_format, options.index_format, options.page_tokens);
+    if (options.queries != "auto") shape.queries = parse_dtype("--queries", options.queries, kFloats);
+    std::vector<int> layers;
+    if (options.layer >= 0) layers.push_back(options.layer);
+    else
+        for (const LayerClass& each : layer_classes(config, std::max<int64_t>(config.common.layers, 1)))
+            layers.push_back(int(each.first));
+    Document documents = Document::array();
+    int code = kOk;
+    std::string out;
+    for (const int layer : layers) {
+        const std::vector<Call> calls = model_calls(config, layer, shape, context.env({}));
+        Document stages = Document::array();
+        std::string lines;
+        for (const Call& call : calls) {
+            stages.push_back(call.json());
+            lines += call.line(options.all);
+            if (call.chosen() < 0) code = kUnsupportedHere;
+        }
+        documents.push_back({{"layer", layer},
+                             {"layer_kind", layer_kind_name(config.layer_kind(layer))},
+                             {"title", title(config, layer, shape, context)},
+                             {"stages", stages}});
+        out += (out.empty() ? "" : "\n") + paint(Colour::bold, title(config, layer, shape, context)) + "\n" +
+               lines;
+    }
+    if (tool.json()) tool.print(Document{{"context", context.description()}, {"layers", documents}});
+    else tool.print(out);
+    return code;
+}
+
+int explain_one(const Tool& tool, const Options& options) {
+    const Context context = options.context_options.create();
+    const Stage stage = parse_stage("--stage", options.stage);
+    StageShape shape = options.shape;
+    shape.tokens = options.tokens;
+    const Call call{options.stage, explain_stage_of(stage, shape, context.env({})),
+                    context.env({}).demanded[size_t(stage)]};
+    if (tool.json()) {
+        Document document = call.json();
+        document["context"] = context.description();
+        tool.print(document);
+    } else {
+        tool.print(paint(Colour::bold, context.description()) + "\n" + call.line(options.all));
+    }
+    return call.chosen() < 0 ? kUnsupportedHere : kOk;
+}
+
+constexpr const char* kExamples =
+    "  smla explain --model DeepSeek-V3.2/config.json\n"
+    "  smla explain --model V4/config.json --layer 2 --kv-format bf16 --queries f32\n"
+    "  smla explain --stage attend --heads 128 --width 576 --kv-format fp8_656\n"
+    "  smla explain --stage score --columns 131072 --index-format index_mxfp4_68 --queries e2m1\n"
+    "  smla explain --model V4/config.json --device sm_120 --kv-dtype fp8";
+
+// What to ask for, where nothing was asked.
+constexpr const char* kGuide =
+    "smla explain answers one of these questions:\n"
+    "  --model CONFIG                every stage of a decode step of the model's layers: which kernel runs "
+    "it\n"
+    "  --model CONFIG --device sm_90 the attention backend that serves the model on that device\n"
+    "  --stage NAME                  one call of a stage; --heads, --width, --kv-format ... describe it\n"
+    "\nExamples:\n";
+
+}  // namespace
+
+void add_explain(CLI::App& app, Tool& tool) {
+    const auto options = std::make_shared<Options>();
+    CLI::App* command =
+        tool.command(app, "explain", "Which kernel each stage takes, and why not the others", kExamples);
+    command->add_option("--model", options->model,
+                        "A config.json or its folder: explains the inner step of its layers");
+    command->add_option("--stage", options->stage,
+                        "A stage: explains one call, described by the options below");
+    command->add_option("--layer", options->layer, "Number of the layer; default: one of each kind")
+        ->check(whole_number(0, 100000));
+    command->add_option("--kv-format", options->kv_format, "auto, or a KV format of smla list formats")
+        ->capture_default_str();
+    command->add_option("--index-format", options->index_format, "auto, or an index format")
+        ->capture_default_str();
+    command->add_option("--queries", options->queries, "dtype of the queries: auto, bf16, f32, ...")
+        ->capture_default_str();
+    command->add_option("--tokens", options->tokens, "Query tokens of each request")
+        ->check(whole_number(1, 1 << 24))
+        ->capture_default_str();
+    command->add_option("--requests", options->requests, "Requests")
+        ->check(whole_number(1, 1 << 20))
+        ->capture_default_str();
+    command->add_option("--context", options->context, "Tokens of each request")
+        ->check(whole_number(1, int64_t(1) << 30))
+        ->capture_default_str();
+    command->add_option("--page-tokens", options->page_tokens, "Tokens per page")
+        ->check(whole_number(1, 1 << 20))
+        ->capture_default_str();
+    command->add_flag("--all", options->all, "Show every kernel that is not taken, with the reason");
+    command
+        ->add_option("--kv-dtype", options->backend.kv_dtype,
+                     "With --device: the engine's kv_cache_dtype: auto, bfloat16, fp8, fp8_ds_mla")
+        ->capture_default_str();
+    command->add_option("--backend", options->backend.backend,
+                        "With --device: the attention backend to use, by name");
+    add_stage_options(*command, options->shape);
+    options->context_options.add(*command);
+    // replaced: explain also takes the name of an architecture
+    command->remove_option(command->get_option("--device"));
+    command->add_option("--device", options->device,
+                        "With --model: explains the attention backend on cpu, sm_80, sm_90, sm_120, ...; "
+                        "a number: the GPU of the cuda engine");
+    tool.action(command, [&tool, options, command] {
+        const bool model = !options->model.empty(), stage = !options->stage.empty();
+        if (!model && !stage && !tool.json()) std::fputs(text(kGuide, kExamples, "\n\n").c_str(), stderr);
+        SMLA_CHECK(model != stage, "--model, --stage", model ? "both" : "neither",
+                   "one of them; smla explain --help lists all options");
+        options->shape.kv_format = options->kv_format;
+        options->shape.index_format = options->index_format;
+        options->shape.queries = options->queries;
+        options->shape.page_tokens = options->page_tokens;
+        const std::string& device = options->device;
+        const bool number = device.find_first_not_of("0123456789") == std::string::npos;
+        if (number && !device.empty()) options->context_options.device = std::stoi(device.substr(0, 4));
+        if (number)
+            for (const char* name : {"--kv-dtype", "--backend"})
+                SMLA_CHECK(command->count(name) == 0, name, command->get_option(name)->as<std::string>(),
+                           "it together with --device NAME, for example sm_90");
+        if (number) return model ? explain_model(tool, *options) : explain_one(tool, *options);
+        SMLA_CHECK(model, "--device", device, "with --model");
+        options->backend.device = device;
+        options->backend.heads = options->shape.heads;
+        return explain_backend(tool, options->model, options->backend);
+    });
+}
+
+}  // namespace smla::cli

@@ -1,0 +1,97 @@
+#include "backends.h"
+
+#include "backends/gate.h"
+#include "backends/registry.h"
+#include "formats/format.h"
+
+namespace smla::cli {
+
+namespace {
+
+struct Model {
+    const char* name;
+    BackendArgs args;
+};
+
+// Dimensions of the published config.json files.
+std::vector<Model> models() {
+    BackendArgs base{};
+    base.struct_size = sizeof base;
+    base.softmax_scale = base.max_tokens = base.max_requests = base.max_seq_len = 1;
+    BackendArgs v32 = base, glm = base, v4 = base;
+    v32.heads = 128;
+    v32.topk = glm.topk = 2048;
+    glm.heads = 64;
+    glm.nope_dim = 192;
+    glm.v_head_dim = 256;
+    v4.family = SMLA_FAMILY_HYBRID;
+    v4.heads = 64;
+    v4.topk = 512;
+    v4.ratio = 4;
+    return {{"DeepSeek-V3.2", v32}, {"GLM-5.x", glm}, {"DeepSeek-V4", v4}};
+}
+
+constexpr const char* kDevices[] = {"cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "sm_121"};
+constexpr const char* kCacheTypes[] = {"auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla"};
+
+template <class List>
+std::string joined(const List& list, const char* between = ", ") {
+    std::string out;
+    for (const auto& each : list) out += (out.empty() ? "" : between) + text(each);
+    return out;
+}
+
+const char* graph_text(smla_graph_support level) {
+    switch (level) {
+        case SMLA_GRAPH_UNIFORM_DECODE: return "uniform decode";
+        case SMLA_GRAPH_UNIFORM_BATCH: return "uniform batch";
+        case SMLA_GRAPH_ALWAYS: return "always";
+        default: return "never";
+    }
+}
+
+}  // namespace
+
+Table backends_table() {
+    Table table({{"name", "backend"},
+                 {"family", "for", {}, 4},
+                 {"cache_types", "kv_cache_dtype"},
+                 {"page_tokens", "page", {}, 3},
+                 {"graphs", "graphs", {}, 2},
+                 {"aliases", "also", {}, 1}});
+    for (const Backend* backend : all_backends()) {
+        std::vector<std::string> types;
+        for (const CacheType& type : backend->cache_types) types.emplace_back(type.name);
+        table.row({backend->name, backend->family == SMLA_FAMILY_DSA ? "V3.2, GLM-5.x" : "V4", joined(types),
+                   backend->page_tokens, graph_text(backend->graph_support), joined(backend->aliases)});
+    }
+    return table;
+}
+
+Table support_table() {
+    Table table({{"model", "model"},
+                 {"kv_cache_dtype", "kv_cache_dtype"},
+                 {"device", "device"},
+                 {"backend", "backend"},
+                 {"cache", "record", {}, 3},
+                 {"engine", "engine", {}, 1},
+                 {"original", "the original's gate", {}, 2}});
+    for (Model& model : models())
+        for (const char* type : kCacheTypes)
+            for (const char* device : kDevices) {
+                model.args.device = describe_device(device);
+                model.args.kv_cache_dtype = type;
+                const BackendConfig config = resolve_config(model.args);
+                const BackendChoice selection = select_backend(config, "");
+                if (!selection.backend) {
+                    table.row({model.name, type, device, {}, {}, selection.engine.name, {}});
+                    continue;
+                }
+                table.row({model.name, type, device, selection.backend->name,
+                           find_format(cache_format(*selection.backend, config))->name, selection.engine.name,
+                           joined(published_refusals(*selection.backend, config), "; ")});
+            }
+    return table;
+}
+
+}  // namespace smla::cli

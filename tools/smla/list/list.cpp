@@ -1,0 +1,122 @@
+// smla list: engines, instruction sets, record formats, stages and their kernels, attention backends.
+#include "backends.h"
+#include "common.h"
+#include "core/cpu_features.h"
+#include "engines/run.h"
+#include "formats/format.h"
+#include "subcommands.h"
+
+namespace smla::cli {
+
+namespace {
+
+struct Options {
+    std::string what = "all";
+};
+
+constexpr const char* kLong = "support";  // left out of "all": it is long
+
+Table engines() {
+    Table table({{"name", "engine"}, {"available", "here"}, {"note", "note"}});
+    table.row({"reference", true, "plain loops on one thread: the specification; has f64 too"});
+    table.row(
+        {"cpu", true, text("instruction set ", isa_name(best_isa()), ", ", usable_cores(), " threads")});
+    const std::string why = why_no_engine(SMLA_ENGINE_CUDA);
+    table.row({"cuda", why.empty(), why.empty() ? "any NVIDIA GPU since Ampere" : why});
+    return table;
+}
+
+Table instruction_sets() {
+    Table table({{"name", "isa"}, {"available", "here"}, {"chosen", "taken by auto"}});
+    for (smla_isa isa = SMLA_ISA_SCALAR; isa <= SMLA_ISA_AVX512_BF16; ++isa)
+        table.row({isa_name(isa), isa <= best_isa(), isa == best_isa()});
+    return table;
+}
+
+const char* scale_text(ScaleKind kind) {
+    switch (kind) {
+        case ScaleKind::none: return "none";
+        case ScaleKind::per_tensor: return "one per cache";
+        case ScaleKind::f32_tile: return "f32 per tile";
+        case ScaleKind::e8m0_tile: return "e8m0 per tile";
+    }
+    return "";
+}
+
+const char* use_text(smla_format id) {
+    const uint32_t bit = format_bit(id);
+    if (bit & kStateFormats) return "compressor state";
+    if ((bit & kKvFormats) && (bit & kIndexFormats)) return "kv, index keys";
+    return bit & kKvFormats ? "kv" : "index keys";
+}
+
+Table formats_table() {
+    Table table({{"name", "format"},
+                 {"width", "width", {}, 3},
+                 {"bytes_per_token", "B/token", {}, 5},
+                 {"page_64_bytes", "page of 64", {}, 2},
+                 {"packing", "packed by", {}, 1},
+                 {"scale", "scales", {}, 3},
+                 {"alignment", "align", {}, 0},
+                 {"use", "for", {}, 4}});
+    for (const Format* format : all_formats()) {
+        const int32_t width = format->width;
+        table.row({format->name, width ? Document(width) : Document(text("1 to ", format->max_width)),
+                   width ? Document(format->record_bytes(width))
+                         : Document(text(
+                               format->record_bytes(format->width_multiple) / size_t(format->width_multiple),
+                               " x width")),
+                   width ? Document(format->page_bytes(width, 64)) : Document(),
+                   format->packing == Packing::row ? "row" : "page", scale_text(format->scale),
+                   format->alignment, use_text(format->id)});
+    }
+    return table;
+}
+
+Table kernels() {
+    Table table({{"stage", "stage"}, {"cpu", "cpu, best first"}, {"cuda", "cuda"}, {"reference", ""}});
+    for (int stage = 0; stage < kStageCount; ++stage)
+        table.row({kStageNames[stage], Document(kernel_names(Stage(stage), SMLA_ENGINE_CPU)),
+                   Document(kernel_names(Stage(stage), SMLA_ENGINE_CUDA)),
+                   Document(kernel_names(Stage(stage), SMLA_ENGINE_REFERENCE))});
+    return table;
+}
+
+int list(const Tool& tool, const Options& options) {
+    struct Part {
+        const char* name;
+        Table (*make)();
+    };
+    static constexpr Part parts[] = {{"engines", engines},         {"isas", instruction_sets},
+                                     {"formats", formats_table},   {"kernels", kernels},
+                                     {"backends", backends_table}, {kLong, support_table}};
+    std::vector<std::string> names{"all"};
+    for (const Part& part : parts) names.emplace_back(part.name);
+    parse_choice("what", options.what, names);
+    Document document = Document::object();
+    document["version"] = version_text();
+    std::string out;
+    for (const Part& part : parts) {
+        if (options.what != part.name && (options.what != "all" || part.name == kLong)) continue;
+        const Table table = part.make();
+        document[part.name] = table.json();
+        out += (out.empty() ? "" : "\n") + table.text();
+    }
+    if (tool.json()) tool.print(document);
+    else tool.print(out);
+    return kOk;
+}
+
+}  // namespace
+
+void add_list(CLI::App& app, Tool& tool) {
+    const auto options = std::make_shared<Options>();
+    CLI::App* command =
+        tool.command(app, "list", "What this build has: engines, formats, kernels, attention backends",
+                     "  smla list\n  smla list kernels\n  smla list formats --json");
+    command->add_option("what", options->what, "all, engines, isas, formats, kernels, backends or support")
+        ->capture_default_str();
+    tool.action(command, [&tool, options] { return list(tool, *options); });
+}
+
+}  // namespace smla::cli

@@ -1,0 +1,236 @@
+#include "model.h"
+
+#include "engines/run.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace smla::cli {
+
+namespace {
+
+constexpr int32_t kHeads = 2, kTopk = 16;
+
+uint64_t mixed(uint64_t x) {  // splitmix64
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+// Number `i` of a token's input `what`, in [-1, 1).
+float noise(uint64_t key, uint64_t what, uint64_t i) {
+    return float(int64_t(mixed(key ^ mixed(what * 1000003 + i)) >> 40)) * 0x1p-23f - 1.f;
+}
+
+BackendArgs serve_args(const ServeSpec& spec) {
+    BackendArgs args{};
+    args.struct_size = sizeof args;
+    args.family = spec.backend->family;
+    args.dtype = SMLA_F32;
+    args.kv_cache_dtype = spec.kv_dtype.c_str();
+    args.heads = kHeads;
+    args.topk = kTopk;
+    args.ratio = spec.ratio;
+    args.max_tokens = spec.max_tokens;
+    args.max_requests = spec.max_requests;
+    args.max_seq_len = spec.max_seq_len;
+    args.speculative_tokens = spec.speculative_tokens;
+    args.plan_groups = spec.ratio ? SMLA_GROUP_STATE : 0;
+    args.kv_scale = 0.01;  // of per-tensor caches: values up to 1 stay within 448
+    args.softmax_scale = args.family == SMLA_FAMILY_DSA ? std::pow(192, -0.5) : std::pow(512, -0.5);
+    return args;
+}
+
+// Rows of [T, ...] from each token's key.
+void fill_rows(Tensor& tensor, const std::vector<ServeSlice>& slices, uint64_t what, Memory& memory) {
+    memory.back(tensor);
+    const int64_t each = tensor.stride_elems[0];
+    float* at = static_cast<float*>(tensor.data);
+    for (const ServeSlice& slice : slices)
+        for (const uint64_t key : slice.keys)
+            for (int64_t i = 0; i < each; ++i) *at++ = noise(key, what, uint64_t(i));
+}
+
+Tensor floats(std::initializer_list<int64_t> shape) {
+    return make_tensor(static_cast<void*>(nullptr), SMLA_F32, shape);
+}
+
+}  // namespace
+
+std::vector<ServeGroup> ServeModel::groups(const ServeSpec& spec) {
+    if (spec.backend->family == SMLA_FAMILY_DSA) return {{SMLA_GROUP_PRIMARY, 64, 1}};
+    std::vector<ServeGroup> out{{SMLA_GROUP_WINDOW, 64, 1}};
+    if (!spec.ratio) return out;
+    out.push_back({SMLA_GROUP_COMPRESSED, 256 / spec.ratio, spec.ratio});
+    out.push_back({SMLA_GROUP_STATE, spec.ratio == 4 ? 4 : 8, 1});
+    return out;
+}
+
+ServeModel::ServeModel(Context& context, const ServeSpec& spec, const std::vector<int32_t>& pages)
+    : context_(context),
+      spec_(spec),
+      groups_(groups(spec)),
+      on_(*spec.backend, resolve_config(serve_args(spec))),
+      metadata_(on_.metadata()),
+      workspace_(context) {
+    const BackendArgs& args = on_.config.args;
+    const int32_t overlap = spec.ratio == 4 ? 2 : 1;
+    for (size_t g = 0; g < groups_.size(); ++g) {
+        const ServeGroup& group = groups_[g];
+        const bool state = group.bit == SMLA_GROUP_STATE;
+        caches_.push_back(cache_of(state ? SMLA_STATE_F32 : on_.format,
+                                   state ? 2 * overlap * args.head_dim : on_.config.head_size(),
+                                   int64_t(pages[g]) * group.page_rows, group.page_rows));
+        if (!state && find_format(on_.format)->scale == ScaleKind::per_tensor)
+            caches_.back().scale = float(args.kv_scale);
+        fixed_.back(caches_.back());
+        tables_.emplace_back(size_t(spec.max_requests * group.pages(spec.max_seq_len + 256)));
+    }
+    starts_.resize(size_t(spec.max_requests) + 1);
+    lengths_.resize(size_t(spec.max_requests));
+    Filler filler(fixed_, context.pool(), 3);
+    const auto weight = [&](Tensor& tensor, std::initializer_list<int64_t> shape, float spread) {
+        tensor = floats(shape);
+        filler.values(tensor, spread);
+    };
+    if (args.family == SMLA_FAMILY_DSA) {
+        weight(w_uk_t_, {kHeads, args.nope_dim, args.kv_lora_rank}, 0.1f);
+        weight(w_uv_, {kHeads, args.kv_lora_rank, args.v_head_dim}, 0.1f);
+        width_ = int64_t(kHeads) * args.v_head_dim;
+        return;
+    }
+    weight(sink_, {kHeads}, 1);
+    width_ = int64_t(kHeads) * args.head_dim;
+    if (!spec.ratio) return;
+    weight(ape_, {spec.ratio, overlap * args.head_dim}, 1);
+    weight(norm_, {args.head_dim}, 1);
+    frequencies_ = make_tensor(static_cast<void*>(nullptr), SMLA_F64, {32});
+    fixed_.back(frequencies_);
+    for (int i = 0; i < 32; ++i) static_cast<double*>(frequencies_.data)[i] = std::pow(160000.0, -i / 32.0);
+}
+
+smla_cache& ServeModel::cache(int32_t bit) {
+    for (size_t g = 0; g < groups_.size(); ++g)
+        if (groups_[g].bit == bit) return caches_[g];
+    fail(SMLA_INTERNAL, "serve", text(bit), "a group of the model");
+}
+
+Tensor ServeModel::table(int32_t bit, int64_t requests) const {
+    for (size_t g = 0; g < groups_.size(); ++g)
+        if (groups_[g].bit == bit)
+            return make_tensor(tables_[g].data(), SMLA_I32,
+                               {requests, groups_[g].pages(spec_.max_seq_len + 256)});
+    return {};
+}
+
+void ServeModel::fill_batch(const std::vector<ServeSlice>& slices, PlanBatch& batch) {
+    const int64_t requests = int64_t(slices.size());
+    for (int64_t r = 0; r < requests; ++r) {
+        const ServeSlice& slice = slices[size_t(r)];
+        starts_[size_t(r) + 1] = starts_[size_t(r)] + int32_t(slice.keys.size());
+        lengths_[size_t(r)] = slice.computed + int32_t(slice.keys.size());
+        for (size_t g = 0; g < groups_.size(); ++g) {
+            const int64_t columns = groups_[g].pages(spec_.max_seq_len + 256);
+            int32_t* row = tables_[g].data() + r * columns;
+            std::fill(row, row + columns, -1);
+            std::copy((*slice.pages)[g].begin(), (*slice.pages)[g].end(), row);
+        }
+    }
+    batch.struct_size = sizeof batch;
+    batch.query_start_loc = make_tensor(starts_.data(), SMLA_I32, {requests + 1});
+    batch.seq_lens = make_tensor(lengths_.data(), SMLA_I32, {requests});
+    for (const ServeGroup& group : groups_) {
+        PlanGroup view{};
+        view.block_table = table(group.bit, requests);
+        view.page_tokens = group.page_rows;
+        if (group.bit == SMLA_GROUP_PRIMARY) batch.primary = view;
+        else if (group.bit == SMLA_GROUP_WINDOW) batch.window = view;
+        else if (group.bit == SMLA_GROUP_COMPRESSED) batch.compressed = view;
+        else batch.state = view;
+    }
+}
+
+// State rows of the step's tokens, then the entries that they close.
+void ServeModel::write_entries(const std::vector<ServeSlice>& slices, Memory& memory) {
+    const PlanFields& plan = metadata_->plan().fields();
+    const int64_t tokens = metadata_->plan().size().tokens, channels = ape_.shape[1];
+    Tensor kv = floats({tokens, channels}), score = floats({tokens, channels});
+    fill_rows(kv, slices, 21, memory);
+    fill_rows(score, slices, 22, memory);
+    smla_save_state_args save{.struct_size = sizeof save,
+                              .kv = kv,
+                              .score = score,
+                              .ape = ape_,
+                              .positions = plan.position,
+                              .slots = plan.state_slot,
+                              .state = cache(SMLA_GROUP_STATE)};
+    smla_compress_args compress{};
+    compress.struct_size = sizeof compress;
+    compress.ratio = spec_.ratio;
+    compress.eps = 1e-6;
+    compress.state = cache(SMLA_GROUP_STATE);
+    compress.state_table = table(SMLA_GROUP_STATE, int64_t(slices.size()));
+    compress.request_of_token = plan.request_of_token;
+    compress.positions = plan.position;
+    compress.slots = plan.compressed_slot;
+    compress.norm_weight = norm_;
+    compress.frequencies = frequencies_;
+    compress.cache = cache(SMLA_GROUP_COMPRESSED);
+    const Env env = context_.env(
+        workspace_.at_least(std::max(stage_workspace<Stage::save_state>(save, context_.env({}), 0),
+                                     stage_workspace<Stage::compress>(compress, context_.env({}), 0))));
+    run_stage<Stage::save_state>(save, env);
+    run_stage<Stage::compress>(compress, env);
+}
+
+ForwardArgs ServeModel::inputs(const std::vector<ServeSlice>& slices, Memory& memory) {
+    const BackendArgs& model = on_.config.args;
+    const int64_t tokens = metadata_->plan().size().tokens;
+    const bool hybrid = on_.config.hybrid();
+    ForwardArgs args{};
+    args.q = floats({tokens, kHeads, hybrid ? model.head_dim : model.nope_dim + model.rope_dim});
+    fill_rows(args.q, slices, 11, memory);
+    args.k_c = floats({tokens, hybrid ? model.head_dim : model.kv_lora_rank});
+    fill_rows(args.k_c, slices, 12, memory);
+    args.kv_cache =
+        cache(hybrid ? spec_.ratio ? SMLA_GROUP_COMPRESSED : SMLA_GROUP_WINDOW : SMLA_GROUP_PRIMARY);
+    if (hybrid) {
+        args.swa_cache = cache(SMLA_GROUP_WINDOW);
+        args.sink = sink_;
+        args.out = floats({tokens, kHeads, model.head_dim});
+    } else {
+        args.k_pe = floats({tokens, model.rope_dim});
+        fill_rows(args.k_pe, slices, 13, memory);
+        args.w_uk_t = w_uk_t_;
+        args.w_uv = w_uv_;
+        args.out = floats({tokens, width_});
+    }
+    memory.back(args.out);
+    if (hybrid && spec_.ratio != 4) return args;
+    // what the indexer would have selected of what the token sees
+    args.topk_indices = make_tensor(static_cast<void*>(nullptr), SMLA_I32, {tokens, kTopk});
+    memory.back(args.topk_indices);
+    int32_t* at = static_cast<int32_t*>(args.topk_indices.data);
+    for (const ServeSlice& slice : slices)
+        for (size_t i = 0; i < slice.keys.size(); ++i) {
+            const int64_t seen = slice.computed + int64_t(i) + 1, columns = hybrid ? seen / 4 : seen;
+            for (int32_t j = 0; j < kTopk; ++j)
+                *at++ = j < columns ? int32_t(mixed(slice.keys[i] + uint64_t(j)) % uint64_t(columns)) : -1;
+        }
+    return args;
+}
+
+std::vector<float> ServeModel::step(const std::vector<ServeSlice>& slices) {
+    PlanBatch batch{};
+    fill_batch(slices, batch);
+    metadata_->build(batch);
+    Memory memory;
+    if (spec_.ratio) write_entries(slices, memory);
+    const ForwardArgs args = inputs(slices, memory);
+    const Env env = context_.env({});
+    on_.run(env, metadata_.get(), args, workspace_.at_least(on_.workspace(env, args)));
+    const float* out = static_cast<const float*>(args.out.data);
+    return {out, out + element_count(args.out)};
+}
+
+}  // namespace smla::cli

@@ -1,0 +1,21 @@
+// smla run --serve: replays a trace of requests through attention backends. Compares every token's output
+// with that of its request computed alone.
+#pragma once
+
+#include "context_options.h"
+#include "tool.h"
+
+#include <string>
+
+namespace smla::cli {
+
+struct ServeOptions {
+    std::string trace, backend = "all", kv_dtype = "auto";
+    int32_t step_tokens = 192, requests = 6, pool_percent = 45;
+    uint64_t seed = 1;
+
+    void add(CLI::App& command);
+};
+int serve(const Tool& tool, const ServeOptions& options, const ContextOptions& context);
+
+}  // namespace smla::cli

@@ -1,0 +1,56 @@
+#include "trace.h"
+
+#include "core/status.h"
+
+#include <charconv>
+#include <fstream>
+#include <sstream>
+
+namespace smla::cli {
+
+namespace {
+
+int32_t number(const std::string& place, const std::string& word, int32_t least, int32_t most) {
+    int32_t value = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+    if (error != std::errc() || end != word.data() + word.size() || value < least || value > most)
+        fail(SMLA_DATA_ERROR, place, word, text(least, " to ", most));
+    return value;
+}
+
+}  // namespace
+
+std::vector<TraceRequest> read_trace(const std::string& path) {
+    std::ifstream file(path);
+    if (!file) fail(SMLA_IO_ERROR, path, "cannot be read", "a CSV of arrival,prompt,output,shared");
+    constexpr const char* kHead = "arrival,prompt,output,shared";
+    constexpr int32_t kMostTokens = 1 << 20;
+    std::vector<TraceRequest> out;
+    bool head = false;
+    int64_t line_number = 0;
+    for (std::string line; std::getline(file, line);) {
+        ++line_number;
+        if (!line.empty() && line.back() == '\r') line.pop_back();
+        if (line.empty() || line[0] == '#') continue;
+        const std::string place = text(path, ":", line_number);
+        if (!head) {
+            if (line != kHead) fail(SMLA_DATA_ERROR, place, line, kHead);
+            head = true;
+            continue;
+        }
+        std::vector<std::string> words;
+        std::istringstream cells(line + ",");
+        for (std::string word; std::getline(cells, word, ',');) words.push_back(word);
+        if (words.size() != 4) fail(SMLA_DATA_ERROR, place, line, "four numbers");
+        TraceRequest request;
+        request.arrival = number(place + " arrival", words[0], 0, kMostTokens);
+        request.prompt = number(place + " prompt", words[1], 1, kMostTokens);
+        request.output = number(place + " output", words[2], 1, kMostTokens);
+        request.shared = number(place + " shared", words[3], 0, request.prompt);
+        out.push_back(request);
+    }
+    if (out.empty()) fail(SMLA_DATA_ERROR, path, "no request", text("one or more lines under ", kHead));
+    return out;
+}
+
+}  // namespace smla::cli

@@ -1,0 +1,84 @@
+#include "verify/contexts.h"
+
+#include "core/cpu_features.h"
+#include "engines/run.h"
+#include "linear/cblas.h"
+#include "linear/cublaslt.h"
+
+#include <cstdlib>
+
+namespace smla::cli {
+
+namespace {
+
+bool isa_is_open(const smla_context_args& args) {
+    const char* named = std::getenv("SMLA_ISA");
+    return args.isa == SMLA_ISA_AUTO && (!named || !*named || std::string(named) == "auto");
+}
+
+bool begins(const std::string& name, const std::string& with) { return name.rfind(with, 0) == 0; }
+
+// A name says what its kernel needs: cpu_avx512_bf16_attend_576, cuda_sm90_attend_576.
+smla_isa isa_of_name(const std::string& kernel) {
+    for (smla_isa isa = SMLA_ISA_AVX512_BF16; isa > SMLA_ISA_SCALAR; --isa)
+        if (begins(kernel, text("cpu_", isa_name(isa), "_"))) return isa;
+    return SMLA_ISA_SCALAR;
+}
+int capability_of_name(const std::string& kernel) {
+    constexpr std::string_view prefix = "cuda_sm";
+    return begins(kernel, std::string(prefix)) ? std::atoi(kernel.c_str() + prefix.size()) : 0;
+}
+
+}  // namespace
+
+// The argument struct points into the options for its kernel's name.
+Contexts::Contexts(const ContextOptions& options) : args_(options.args()), open_isa_(isa_is_open(args_)) {}
+
+std::vector<smla_engine> Contexts::engines() const {
+    if (args_.engine != SMLA_ENGINE_AUTO) return {args_.engine};
+    // a kernel demanded by name is one of the cpu engine's: the reference has one for each stage
+    if (args_.kernel) return {SMLA_ENGINE_CPU};
+    std::vector<smla_engine> out{SMLA_ENGINE_REFERENCE, SMLA_ENGINE_CPU};
+    if (why_no_engine(SMLA_ENGINE_CUDA).empty()) out.push_back(SMLA_ENGINE_CUDA);
+    return out;
+}
+
+Setting Contexts::draw(kit::Random& random, bool any_isa) const {
+    Setting out{args_.isa, args_.threads, args_.batch_invariant};
+    if (open_isa_ && any_isa && random.chance(0.3))
+        out.isa = smla_isa(random.between(SMLA_ISA_SCALAR, best_isa()));
+    if (!out.threads) out.threads = random.pick({1, 2, 3, 5});
+    if (!out.batch_invariant) out.batch_invariant = random.chance(0.3);
+    return out;
+}
+
+Context& Contexts::get(smla_engine engine, const Setting& setting) {
+    auto& context = contexts_[{engine, setting}];
+    if (!context) {
+        smla_context_args args = args_;
+        args.engine = engine;
+        args.isa = setting.isa;
+        args.threads = setting.threads;
+        args.batch_invariant = setting.batch_invariant;
+        context = std::make_unique<Context>(args);
+    }
+    return *context;
+}
+
+std::string Contexts::demanded(smla_engine engine, Stage stage) {
+    return strongest(engine).env({}).demanded[size_t(stage)];
+}
+
+std::string Contexts::lacks(smla_engine engine, const std::string& kernel) {
+    const Env env = strongest(engine).env({});
+    const smla_isa isa = isa_of_name(kernel);
+    if (env.isa < isa) return text("needs ", isa_name(isa), ", runs as ", isa_name(env.isa));
+    const int wanted = capability_of_name(kernel), here = env.device->facts().capability;
+    if (wanted && here / 10 != wanted / 10) return text("needs sm_", wanted, ", this is sm_", here);
+    if (begins(kernel, "cpu_cblas") && !cblas().sgemm) return "no CBLAS library was found at run time";
+    if (begins(kernel, "cuda_cublaslt") && cublaslt().library.empty())
+        return "no cuBLASLt library was found at run time";
+    return "";
+}
+
+}  // namespace smla::cli
