@@ -54,8 +54,7 @@ public:
     // The candidate of that name with a dirty workspace of the bytes it asks for within `budget`.
     template <Stage S>
     const Candidate<ArgsOf<S>>& prepare(const char* name, const ArgsOf<S>& args, size_t budget = 0) {
-        const ExpectDevice expected(SMLA_CUDA, 0);
-        OpOf<S>::check(args);
+        OpOf<S>::check(args, env_.checks());
         for (const auto& candidate : cuda_candidates<S>()) {
             if (std::strcmp(candidate.name, name) != 0) continue;
             const std::string refusal = candidate.refuse(args, env_);

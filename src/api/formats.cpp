@@ -1,5 +1,4 @@
 #include "api/guard.h"
-#include "core/shapes_only.h"
 #include "formats/format.h"
 
 #include <smla/formats.h>
@@ -19,8 +18,7 @@ smla_cache check_shape(const char* field, smla_cache cache) {
     cache.data = nullptr;
     cache.scale = 1;
     cache.scale_device = nullptr;
-    const ShapesOnly no_memory;
-    check_cache(field, cache, kKvFormats | kIndexFormats | kStateFormats);
+    check_cache(field, cache, kKvFormats | kIndexFormats | kStateFormats, CheckContext{}.shapes_only());
     return cache;
 }
 
@@ -75,12 +73,12 @@ smla_status smla_tensor_bytes(const smla_tensor* tensor, size_t* bytes) {
         SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
         *bytes = 0;
         if (!present(*tensor)) return;
-        const ShapesOnly no_memory;
+        const CheckContext shape = CheckContext{}.shapes_only();
         switch (tensor->ndim) {
-            case 1: check_tensor("tensor", *tensor, kAnyDtype, {kAny}); break;
-            case 2: check_tensor("tensor", *tensor, kAnyDtype, {kAny, kAny}); break;
-            case 3: check_tensor("tensor", *tensor, kAnyDtype, {kAny, kAny, kAny}); break;
-            default: check_tensor("tensor", *tensor, kAnyDtype, {kAny, kAny, kAny, kAny});
+            case 1: check_tensor("tensor", *tensor, kAnyDtype, {kAny}, shape); break;
+            case 2: check_tensor("tensor", *tensor, kAnyDtype, {kAny, kAny}, shape); break;
+            case 3: check_tensor("tensor", *tensor, kAnyDtype, {kAny, kAny, kAny}, shape); break;
+            default: check_tensor("tensor", *tensor, kAnyDtype, {kAny, kAny, kAny, kAny}, shape);
         }
         *bytes = span_bytes(*tensor);
     });

@@ -19,12 +19,9 @@ const Tensor& given(const smla_tensor* tensor, const char* name) {
 
 extern "C" {
 
-#define SMLA_ROW_OPERATION(name)                              \
-    smla_status smla_##name(const smla_##name##_args* args) { \
-        return api::guard([&] {                               \
-            const ExpectDevice device(SMLA_CPU, 0);           \
-            name(api::read_args(args));                       \
-        });                                                   \
+#define SMLA_ROW_OPERATION(name)                                \
+    smla_status smla_##name(const smla_##name##_args* args) {   \
+        return api::guard([&] { name(api::read_args(args)); }); \
     }
 SMLA_ROW_OPERATION(request_rows)
 SMLA_ROW_OPERATION(split_context)

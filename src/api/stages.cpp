@@ -1,5 +1,4 @@
 #include "api/guard.h"
-#include "core/shapes_only.h"
 #include "engines/run.h"
 #include "ops/check_data.h"
 
@@ -49,9 +48,7 @@ smla_status call(smla_context* context, const ArgsOf<S>* args, smla_workspace wo
 template <Stage S>
 ArgsOf<S> described(const Context& context, const void* args) {
     const ArgsOf<S> copy = read_call<S>(args);
-    const ExpectDevice expected(context.device().type(), context.device().index());
-    const ShapesOnly no_memory;
-    OpOf<S>::check(copy);
+    OpOf<S>::check(copy, context.env({}).checks().shapes_only());
     return copy;
 }
 
@@ -149,12 +146,12 @@ smla_status smla_check_stage(smla_context* context, smla_stage stage, const void
     return api::guard([&] {
         const Context& on = api::checked(context);
         check_stage(stage);
-        const ExpectDevice expected(on.device().type(), on.device().index());
+        const CheckContext checks = on.env({}).checks();
         switch (Stage(stage)) {
 #define SMLA_CASE(name, args_type)                     \
     case Stage::name: {                                \
         args_type copy = read_call<Stage::name>(args); \
-        OpOf<Stage::name>::check(copy);                \
+        OpOf<Stage::name>::check(copy, checks);        \
         check_own_memory(copy, {});                    \
         check_values(on.device(), copy);               \
         break;                                         \

@@ -3,7 +3,6 @@
 #include "backends/forward/forward.h"
 #include "backends/gate.h"
 #include "backends/metadata/metadata.h"
-#include "core/shapes_only.h"
 #include "formats/format.h"
 
 namespace smla {
@@ -56,7 +55,6 @@ void BackendInstance::forward(Runner& run, const Metadata* metadata, const Forwa
 }
 
 size_t BackendInstance::workspace(const Env& env, const ForwardArgs& args) const {
-    const ShapesOnly no_data;
     Runner sizing(env, args.stage_budget, nullptr);
     forward(sizing, nullptr, args);
     return sizing.total_bytes();
@@ -64,11 +62,11 @@ size_t BackendInstance::workspace(const Env& env, const ForwardArgs& args) const
 
 void BackendInstance::run(const Env& env, const Metadata* metadata, const ForwardArgs& args,
                           Workspace workspace, StageRecords* records) const {
-    const ExpectDevice device(env.device->type(), env.device->index());
     if (!metadata) {
         check_tensor("args.out", args.out, kFloats,
                      args.out.ndim == 2 ? std::initializer_list<int64_t>{kAny, kAny}
-                                        : std::initializer_list<int64_t>{kAny, kAny, kAny});
+                                        : std::initializer_list<int64_t>{kAny, kAny, kAny},
+                     env.checks());
         check_rows("args.out", args.out);
         return zero_rows(env, args.out, args.out.shape[0]);
     }

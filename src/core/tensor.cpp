@@ -1,7 +1,6 @@
 #include "core/tensor.h"
 
 #include "core/e4m3_table.h"
-#include "core/shapes_only.h"
 
 #include <algorithm>
 #include <numeric>
@@ -36,7 +35,7 @@ std::string dtype_list(uint32_t allowed) {
     return out;
 }
 
-void check_extent(const char* field, const Tensor& tensor) {
+void check_extent(const char* field, const Tensor& tensor, const CheckContext& context) {
     int64_t elements = 1;
     for (int i = 0; i < tensor.ndim; ++i) {
         const auto name = [&] { return text(field, ".shape[", i, "]"); };
@@ -49,7 +48,7 @@ void check_extent(const char* field, const Tensor& tensor) {
                    text(field, ".stride_elems[", i, "]"), stride,
                    "0 or more, spanning at most 2^48 elements");
     }
-    SMLA_CHECK(tensor.data || elements == 0 || shapes_only(), text(field, ".data"), "null",
+    SMLA_CHECK(tensor.data || elements == 0 || !context.needs_memory, text(field, ".data"), "null",
                text("memory of ", describe(tensor)));
     const auto alignment = uintptr_t(std::max(dtype_bits(tensor.dtype) / 8, 1));
     SMLA_CHECK(reinterpret_cast<uintptr_t>(tensor.data) % alignment == 0, text(field, ".data"),
@@ -59,38 +58,17 @@ void check_extent(const char* field, const Tensor& tensor) {
 }  // namespace
 
 namespace {
-struct Expected {
-    bool set = false;
-    smla_device_type type = SMLA_CPU;
-    int32_t index = 0;
-};
-thread_local Expected expected;
-
 std::string device_name(smla_device_type type, int32_t index) {
     if (type == SMLA_CPU) return "cpu";
     return type == SMLA_CUDA ? text("cuda:", index) : text("device type ", type);
 }
 }  // namespace
 
-namespace {
-thread_local bool only_shapes = false;
-}
-
-ShapesOnly::ShapesOnly() { only_shapes = true; }
-ShapesOnly::~ShapesOnly() { only_shapes = false; }
-bool shapes_only() { return only_shapes; }
-
-ExpectDevice::ExpectDevice(smla_device_type type, int32_t index)
-    : outer_(expected.set), outer_type_(expected.type), outer_index_(expected.index) {
-    expected = {true, type, index};
-}
-ExpectDevice::~ExpectDevice() { expected = {outer_, outer_type_, outer_index_}; }
-
-void check_device(const char* field, smla_device_type type, int32_t index) {
-    if (!expected.set) return;
-    SMLA_CHECK(type == expected.type && (type == SMLA_CPU || index == expected.index), text(field, ".device"),
-               device_name(type, index),
-               text(device_name(expected.type, expected.index), ", the context's device"));
+void check_device(const char* field, smla_device_type type, int32_t index, const CheckContext& context) {
+    SMLA_CHECK(context.any_device ||
+                   (type == context.device_type && (type == SMLA_CPU || index == context.device_index)),
+               text(field, ".device"), device_name(type, index),
+               text(device_name(context.device_type, context.device_index), ", the context's device"));
 }
 
 const char* dtype_name(smla_dtype dtype) {
@@ -119,7 +97,8 @@ size_t span_bytes(const Tensor& tensor) {
     return (size_t(last + 1) * size_t(dtype_bits(tensor.dtype)) + 7) / 8;
 }
 
-void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed, std::span<const int64_t> shape) {
+void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed, std::span<const int64_t> shape,
+                  const CheckContext& context) {
     const int ndim = int(shape.size());
     // text is made on failure only: checks of hot calls allocate nothing
     const auto wanted = [&] { return text(dtype_list(allowed), " ", shape_text(shape.data(), ndim)); };
@@ -134,14 +113,14 @@ void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed, std
     for (int i = 0; same && i < ndim; ++i)
         same = shape[size_t(i)] == kAny || shape[size_t(i)] == tensor.shape[i];
     SMLA_CHECK(same, text(field, ".shape"), shape_text(tensor.shape, tensor.ndim), wanted());
-    check_device(field, tensor.device_type, tensor.device_index);
-    check_extent(field, tensor);
+    check_device(field, tensor.device_type, tensor.device_index, context);
+    check_extent(field, tensor, context);
 }
 
 bool check_optional(const char* field, const Tensor& tensor, uint32_t allowed,
-                    std::initializer_list<int64_t> shape) {
+                    std::initializer_list<int64_t> shape, const CheckContext& context) {
     if (tensor.ndim == 0) return false;
-    check_tensor(field, tensor, allowed, shape);
+    check_tensor(field, tensor, allowed, shape, context);
     return true;
 }
 
@@ -167,14 +146,14 @@ void check_apart(const char* field, const Tensor& tensor) {
 }
 
 void check_output(const char* field, const Tensor& tensor, uint32_t allowed,
-                  std::initializer_list<int64_t> shape) {
-    check_tensor(field, tensor, allowed, shape);
+                  std::initializer_list<int64_t> shape, const CheckContext& context) {
+    check_tensor(field, tensor, allowed, shape, context);
     check_apart(field, tensor);
 }
 
 bool check_optional_output(const char* field, const Tensor& tensor, uint32_t allowed,
-                           std::initializer_list<int64_t> shape) {
-    if (!check_optional(field, tensor, allowed, shape)) return false;
+                           std::initializer_list<int64_t> shape, const CheckContext& context) {
+    if (!check_optional(field, tensor, allowed, shape, context)) return false;
     check_apart(field, tensor);
     return true;
 }
@@ -192,16 +171,16 @@ void check_rows(const char* field, const Tensor& tensor) {
 }
 
 void check_output_rows(const char* field, const Tensor& tensor, uint32_t allowed,
-                       std::initializer_list<int64_t> shape) {
-    check_tensor(field, tensor, allowed, shape);
+                       std::initializer_list<int64_t> shape, const CheckContext& context) {
+    check_tensor(field, tensor, allowed, shape, context);
     check_rows(field, tensor);
     check_apart(field, tensor);
 }
 
 bool check_optional_output_rows(const char* field, const Tensor& tensor, uint32_t allowed,
-                                std::initializer_list<int64_t> shape) {
+                                std::initializer_list<int64_t> shape, const CheckContext& context) {
     if (tensor.ndim == 0) return false;
-    check_output_rows(field, tensor, allowed, shape);
+    check_output_rows(field, tensor, allowed, shape, context);
     return true;
 }
 

@@ -34,49 +34,54 @@ int64_t element_count(const Tensor& tensor);
 size_t span_bytes(
     const Tensor& tensor);  // from the first element to the end of the last, whatever the strides
 
-// While one is alive, the checks of this thread refuse tensors and caches that lie on another device.
-class ExpectDevice {
-public:
-    ExpectDevice(smla_device_type type, int32_t index);
-    ~ExpectDevice();
-    ExpectDevice(const ExpectDevice&) = delete;
-    ExpectDevice& operator=(const ExpectDevice&) = delete;
+// What checks of tensors and caches expect of memory. By default it lies on any device, and it is there.
+struct CheckContext {
+    bool any_device = true;
+    smla_device_type device_type = SMLA_CPU;
+    int32_t device_index = 0;
+    bool needs_memory = true;  // false: sizes are asked for before there is memory
 
-private:
-    bool outer_;  // they nest
-    smla_device_type outer_type_;
-    int32_t outer_index_;
+    static CheckContext on(smla_device_type type, int32_t index = 0) {
+        return {.any_device = false, .device_type = type, .device_index = index};
+    }
+    CheckContext shapes_only() const {
+        CheckContext out = *this;
+        out.needs_memory = false;
+        return out;
+    }
 };
-void check_device(const char* field, smla_device_type type, int32_t index);
+inline const CheckContext kOnHost = CheckContext::on(SMLA_CPU);
+void check_device(const char* field, smla_device_type type, int32_t index, const CheckContext& context);
 
 constexpr int64_t kAny = -1;  // a dimension that a check leaves open
 
 // Throws unless the tensor has one of the dtypes, this shape, sane strides and memory. Sizes are checked for
 // overflow.
-void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed, std::span<const int64_t> shape);
+void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed, std::span<const int64_t> shape,
+                  const CheckContext& context = {});
 inline void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed,
-                         std::initializer_list<int64_t> shape) {
-    check_tensor(field, tensor, allowed, std::span<const int64_t>(shape.begin(), shape.size()));
+                         std::initializer_list<int64_t> shape, const CheckContext& context = {}) {
+    check_tensor(field, tensor, allowed, std::span<const int64_t>(shape.begin(), shape.size()), context);
 }
 // The same for an optional tensor; returns whether it is there.
 bool check_optional(const char* field, const Tensor& tensor, uint32_t allowed,
-                    std::initializer_list<int64_t> shape);
+                    std::initializer_list<int64_t> shape, const CheckContext& context = {});
 // Throws if elements of what a call writes share a place.
 void check_apart(const char* field, const Tensor& tensor);
 // check_tensor and that.
 void check_output(const char* field, const Tensor& tensor, uint32_t allowed,
-                  std::initializer_list<int64_t> shape);
+                  std::initializer_list<int64_t> shape, const CheckContext& context = {});
 bool check_optional_output(const char* field, const Tensor& tensor, uint32_t allowed,
-                           std::initializer_list<int64_t> shape);
+                           std::initializer_list<int64_t> shape, const CheckContext& context = {});
 // The dtype alone: for a rule that depends on another field.
 void check_dtype(const char* field, const Tensor& tensor, uint32_t allowed);
 // The innermost dimension is contiguous (kernels read rows).
 void check_rows(const char* field, const Tensor& tensor);
 // check_output of rows: what is wrong with the innermost dimension is not laid to an outer one.
 void check_output_rows(const char* field, const Tensor& tensor, uint32_t allowed,
-                       std::initializer_list<int64_t> shape);
+                       std::initializer_list<int64_t> shape, const CheckContext& context = {});
 bool check_optional_output_rows(const char* field, const Tensor& tensor, uint32_t allowed,
-                                std::initializer_list<int64_t> shape);
+                                std::initializer_list<int64_t> shape, const CheckContext& context = {});
 
 Tensor make_tensor(void* data, smla_dtype dtype,
                    std::initializer_list<int64_t> shape);  // contiguous, on the host

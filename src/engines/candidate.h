@@ -4,6 +4,7 @@
 
 #include "core/device.h"
 #include "core/stage.h"
+#include "core/tensor.h"
 #include "core/thread_pool.h"
 #include "core/workspace.h"
 
@@ -59,6 +60,8 @@ struct Env {
     PlanCache* plans = nullptr;  // of the context; null: every call is planned anew
     Demands demanded;
 
+    // What calls expect of their tensors.
+    CheckContext checks() const { return CheckContext::on(device->type(), device->index()); }
     int threads() const { return pool ? pool->threads() : 1; }
     // Whether the context's demand leaves this kernel.
     bool allows(Stage stage, std::string_view kernel) const {

@@ -1,6 +1,5 @@
 #include "engines/run.h"
 
-#include "core/shapes_only.h"
 #include "engines/error_word.h"
 #include "engines/plan_cache.h"
 #include "ops/check_data.h"
@@ -63,8 +62,7 @@ template <Stage S>
 const char* run_stage(const ArgsOf<S>& args, const Env& env) {
     const size_t budget = env.workspace.budget();
     const auto call = remembered<PlannedCall<S>, S>(PlanUse::run, budget, args, env, [&] {
-        const ExpectDevice expected(env.device->type(), env.device->index());
-        OpOf<S>::check(args);
+        OpOf<S>::check(args, env.checks());
         return choose<S>(args, env.with_budget(budget));
     });
     check_own_memory(args, env.workspace);
@@ -107,9 +105,7 @@ void prepare_stage(const ArgsOf<S>& args, const Env& env) {
 template <Stage S>
 void check_call(const ArgsOf<S>& args, const Env& env) {
     remembered<bool, S>(PlanUse::check, 0, args, env, [&] {
-        const ExpectDevice expected(env.device->type(), env.device->index());
-        const ShapesOnly no_memory;
-        OpOf<S>::check(args);
+        OpOf<S>::check(args, env.checks().shapes_only());
         choose<S>(args, env);
         return true;
     });

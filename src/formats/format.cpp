@@ -1,6 +1,5 @@
 #include "formats/format.h"
 
-#include "core/shapes_only.h"
 
 #include <cstring>
 #include <limits>
@@ -135,12 +134,12 @@ void check_format(const char* field, const smla_cache& cache, uint32_t allowed) 
                format ? text(format->name) : text(cache.format), format_list(allowed));
 }
 
-void check_cache(const char* field, const smla_cache& cache, uint32_t allowed) {
+void check_cache(const char* field, const smla_cache& cache, uint32_t allowed, const CheckContext& context) {
     check_format(field, cache, allowed);
     const Format* const format = find_format(cache.format);
     const std::string wanted_width = why_not_cache_width(*format, cache.width);
     SMLA_CHECK(wanted_width.empty(), text(field, ".width"), cache.width, wanted_width);
-    check_device(field, cache.device_type, cache.device_index);
+    check_device(field, cache.device_type, cache.device_index, context);
     SMLA_CHECK(cache.page_tokens >= 1, text(field, ".page_tokens"), cache.page_tokens, "1 or more");
     SMLA_CHECK(cache.page_rows == 0 || cache.page_rows >= cache.page_tokens, text(field, ".page_rows"),
                cache.page_rows, text("0, or at least page_tokens (", cache.page_tokens, ")"));
@@ -154,7 +153,7 @@ void check_cache(const char* field, const smla_cache& cache, uint32_t allowed) {
     check_scale(field, cache, *format);
     const int32_t width = resolved_width(*format, cache);
     check_strides(field, cache, *format, width);
-    SMLA_CHECK(cache.data || cache.pages == 0 || shapes_only(), text(field, ".data"), "null",
+    SMLA_CHECK(cache.data || cache.pages == 0 || !context.needs_memory, text(field, ".data"), "null",
                text(cache_bytes(cache), " bytes"));
     SMLA_CHECK(reinterpret_cast<uintptr_t>(cache.data) % format->alignment == 0, text(field, ".data"),
                text("address % ", format->alignment, " = ",

@@ -68,7 +68,8 @@ constexpr uint32_t kStateFormats = formats(SMLA_STATE_F32, SMLA_STATE_F64);
 std::string format_list(uint32_t allowed);  // "row_f64, row_f32, ..."
 
 // Throws unless the cache is of an allowed format with sane pages, strides, scale and memory.
-void check_cache(const char* field, const smla_cache& cache, uint32_t allowed);
+void check_cache(const char* field, const smla_cache& cache, uint32_t allowed,
+                 const CheckContext& context = {});
 // The format alone: for a rule that depends on the stage.
 void check_format(const char* field, const smla_cache& cache, uint32_t allowed);
 // What a cache's width has to be; empty: it is.

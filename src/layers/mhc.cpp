@@ -72,11 +72,11 @@ void HyperConnection::run(HyperStep step, const MhcMix& mix, const Tensor& strea
 }
 
 void HyperConnection::check(const Tensor& streams_in, const Tensor& block, const char* name) const {
-    const ExpectDevice expected(device_->type(), device_->index());
+    const CheckContext context = CheckContext::on(device_->type(), device_->index());
     const uint32_t allowed = on_gpu() ? kFloats & ~dtype_bit(SMLA_F64) : kFloats;
     const int64_t hidden = config_.common.hidden_size;
-    check_tensor("streams", streams_in, allowed, {kAny, streams(), hidden});
-    if (name) check_tensor(name, block, allowed, {streams_in.shape[0], hidden});
+    check_tensor("streams", streams_in, allowed, {kAny, streams(), hidden}, context);
+    if (name) check_tensor(name, block, allowed, {streams_in.shape[0], hidden}, context);
 }
 
 // exp, then rows and columns normalised in turn, starting with a softmax over each row.

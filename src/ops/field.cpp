@@ -63,7 +63,7 @@ void check_presence(std::span<const StageField> fields, const StageField& field,
     fail(SMLA_INVALID_ARGUMENT, field.name.c_str(), is_there ? "present" : "absent", why());
 }
 
-void check_one(const StageField& field, const void* args, Letters& letters) {
+void check_one(const StageField& field, const void* args, const CheckContext& context, Letters& letters) {
     const auto& tensor = field_of<Tensor>(args, field);
     if (field.is_optional && !present(tensor)) return;
     int64_t shape[SMLA_MAX_NDIM];
@@ -75,27 +75,29 @@ void check_one(const StageField& field, const void* args, Letters& letters) {
             *reinterpret_cast<const Tensor*>(static_cast<const char*>(args) + field.double_as);
         allowed &= other.dtype == SMLA_F64 ? dtype_bit(SMLA_F64) : ~dtype_bit(SMLA_F64);
     }
-    check_tensor(name, tensor, allowed, std::span<const int64_t>(shape, size_t(field.dims.count)));
+    check_tensor(name, tensor, allowed, std::span<const int64_t>(shape, size_t(field.dims.count)), context);
     if (field.is_rows) check_rows(name, tensor);
     if (field.is_output) check_apart(name, tensor);
     for (int i = 0; i < field.dims.count; ++i) letters.bind(field.dims.each[size_t(i)], tensor.shape[i]);
 }
 
-void check_one(const StageField& field, const smla_cache& cache, Letters& letters) {
+void check_one(const StageField& field, const smla_cache& cache, const CheckContext& context,
+               Letters& letters) {
     if (field.is_optional && cache.format == SMLA_FORMAT_NONE) return;
-    check_cache(field.name.c_str(), cache, field.allowed);
+    check_cache(field.name.c_str(), cache, field.allowed, context);
     if (field.dims.count) letters.bind(field.dims.each[0], CacheView(cache).width);
 }
 
 }  // namespace
 
-void check_fields(std::span<const StageField> fields, const void* args) {
+void check_fields(std::span<const StageField> fields, const void* args, const CheckContext& context) {
     Letters letters;
     for (const StageField& field : fields) {
         if (field.with_cache != kNoField && !cache_given(args, field.with_cache)) continue;
         if (field.follows != kNoField) check_presence(fields, field, args);
-        if (field.kind == FieldKind::tensor) check_one(field, args, letters);
-        else if (field.kind == FieldKind::cache) check_one(field, field_of<smla_cache>(args, field), letters);
+        if (field.kind == FieldKind::tensor) check_one(field, args, context, letters);
+        else if (field.kind == FieldKind::cache)
+            check_one(field, field_of<smla_cache>(args, field), context, letters);
     }
 }
 

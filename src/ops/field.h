@@ -184,12 +184,12 @@ void visit(Args& args, T tensor, C cache) {
     }
 }
 
-// Throws unless every field is there that has to be, and has its dtype, its shape, memory, and a place on the
-// device that is expected; elements of outputs lie apart.
-void check_fields(std::span<const StageField> fields, const void* args);
+// Throws unless every field is there that has to be, and has its dtype, its shape and memory as
+// the context says; elements of outputs lie apart.
+void check_fields(std::span<const StageField> fields, const void* args, const CheckContext& context);
 template <class Args>
-void check_fields(const Args& args) {
-    check_fields(fields_of<Args>(), &args);
+void check_fields(const Args& args, const CheckContext& context) {
+    check_fields(fields_of<Args>(), &args, context);
 }
 
 // Throws if an output shares memory with anything else that the call is given: no kernel's order of reads and

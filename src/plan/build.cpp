@@ -66,8 +66,8 @@ PlanJob Plan::job(const PlanBatch& batch) const {
 }
 
 void Plan::build(const PlanBatch& batch) {
-    const ExpectDevice device(place_.device->type(), place_.device->index());
-    size_ = check_batch(maxima_, batch, !place_.build);
+    size_ = check_batch(maxima_, batch, !place_.build,
+                        CheckContext::on(place_.device->type(), place_.device->index()));
     resize();
     if (place_.build) place_.build(job(batch), *place_.device, batch.stream);
     else build_here(job(batch));

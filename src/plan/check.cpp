@@ -64,9 +64,9 @@ void check_lengths(const PlanMaxima& maxima, const PlanBatch& batch, BatchSize& 
 }
 
 void check_table(const PlanMaxima& maxima, const PlanBatch& batch, const GroupSpec& spec,
-                 const BatchSize& size) {
+                 const CheckContext& context, const BatchSize& size) {
     const PlanGroup& group = batch.*spec.member;
-    check_tensor(spec.table, group.block_table, kInt32, {size.requests, kAny});
+    check_tensor(spec.table, group.block_table, kInt32, {size.requests, kAny}, context);
     check_rows(spec.table, group.block_table);
     const int64_t rows = size.longest / (holds_entries(maxima, spec) ? maxima.ratio : 1);
     const int64_t columns = ceil_div(rows, group.page_tokens);
@@ -76,7 +76,7 @@ void check_table(const PlanMaxima& maxima, const PlanBatch& batch, const GroupSp
 }
 
 void check_group(const PlanMaxima& maxima, const PlanBatch& batch, const GroupSpec& spec,
-                 const BatchSize& size) {
+                 const CheckContext& context, const BatchSize& size) {
     const PlanGroup& group = batch.*spec.member;
     if (!(maxima.groups & spec.bit)) {
         const bool absent =
@@ -91,12 +91,12 @@ void check_group(const PlanMaxima& maxima, const PlanBatch& batch, const GroupSp
     SMLA_CHECK(!entries || !slots, spec.slots, describe(group.slots),
                "absent: slots of entries are looked up");
     if (slots) {
-        check_tensor(spec.slots, group.slots, kInts, {kAny});
+        check_tensor(spec.slots, group.slots, kInts, {kAny}, context);
         SMLA_CHECK(group.slots.shape[0] >= size.query_tokens, text(spec.slots, ".shape[0]"),
                    group.slots.shape[0], text(size.query_tokens, " query tokens or more"));
     }
     if (!slots || spec.bit == SMLA_GROUP_WINDOW || present(group.block_table))
-        check_table(maxima, batch, spec, size);
+        check_table(maxima, batch, spec, context, size);
 }
 
 }  // namespace
@@ -139,13 +139,14 @@ void check_positions(const char* field, const Tensor& positions, int64_t count) 
     }
 }
 
-BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch, bool readable) {
+BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch, bool readable,
+                      const CheckContext& context) {
     BatchSize size;
-    check_tensor("batch.seq_lens", batch.seq_lens, kInt32, {kAny});
+    check_tensor("batch.seq_lens", batch.seq_lens, kInt32, {kAny}, context);
     size.requests = batch.seq_lens.shape[0];
     SMLA_CHECK(size.requests <= maxima.max_requests, "batch.seq_lens.shape[0]", size.requests,
                text("at most max_requests (", maxima.max_requests, ")"));
-    check_tensor("batch.query_start_loc", batch.query_start_loc, kInt32, {size.requests + 1});
+    check_tensor("batch.query_start_loc", batch.query_start_loc, kInt32, {size.requests + 1}, context);
     check_rows("batch.seq_lens", batch.seq_lens);
     check_rows("batch.query_start_loc", batch.query_start_loc);
     if (readable) {
@@ -165,12 +166,12 @@ BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch, bool rea
             size.tokens >= 1 && size.tokens <= maxima.max_tokens, "batch.tokens", batch.tokens,
             text("1 to max_tokens (", maxima.max_tokens, "): a GPU's query_start_loc is not read here"));
     }
-    if (check_optional("batch.rope_positions", batch.rope_positions, kInts, {kAny})) {
+    if (check_optional("batch.rope_positions", batch.rope_positions, kInts, {kAny}, context)) {
         SMLA_CHECK(batch.rope_positions.shape[0] >= size.query_tokens, "batch.rope_positions.shape[0]",
                    batch.rope_positions.shape[0], text(size.query_tokens, " query tokens or more"));
         if (readable) check_positions("batch.rope_positions", batch.rope_positions, size.query_tokens);
     }
-    for (const GroupSpec& spec : kGroups) check_group(maxima, batch, spec, size);
+    for (const GroupSpec& spec : kGroups) check_group(maxima, batch, spec, context, size);
     return size;
 }
 

@@ -21,9 +21,10 @@ struct BatchSize {
 void check_plan(const PlanMaxima& maxima);
 // Throws unless the first `count` fit int32, in which a plan stores them.
 void check_positions(const char* field, const Tensor& positions, int64_t count);
-// Throws before anything is written; allocates nothing unless it throws. `readable` false: the batch lies on
-// a GPU, and the host does not read its numbers.
-BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch, bool readable = true);
+// Throws before anything is written; allocates nothing unless it throws. `readable` false: the host does not
+// read the numbers of the batch.
+BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch, bool readable,
+                      const CheckContext& context);
 
 // Where the fields of a plan lie, and what builds them there. Engines bring the kernels of a GPU
 // (engines/plan.h).

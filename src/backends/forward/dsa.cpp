@@ -10,7 +10,8 @@ struct Shape {
     bool absorbed;  // q is [N,H,latent + rope], or a pair: q [N,H,latent] and q_pe [N,H,rope]
 };
 
-Shape check_args(const BackendInstance& on, const StepFields& step, const ForwardArgs& args) {
+Shape check_args(const BackendInstance& on, const StepFields& step, const ForwardArgs& args,
+                 const CheckContext& context) {
     const BackendArgs& model = on.config.args;
     Shape shape{step.tokens,    model.heads,    model.kv_lora_rank,
                 model.rope_dim, model.nope_dim, !present(args.w_uk_t)};
@@ -19,27 +20,28 @@ Shape check_args(const BackendInstance& on, const StepFields& step, const Forwar
     const int64_t width = pair             ? shape.latent
                           : shape.absorbed ? shape.latent + shape.rope
                                            : shape.nope + shape.rope;
-    check_tensor("args.q", args.q, kFloats, {kAny, shape.heads, width});
+    check_tensor("args.q", args.q, kFloats, {kAny, shape.heads, width}, context);
     const int64_t rows = args.q.shape[0];
-    if (pair) check_tensor("args.q_pe", args.q_pe, kFloats, {rows, shape.heads, shape.rope});
+    if (pair) check_tensor("args.q_pe", args.q_pe, kFloats, {rows, shape.heads, shape.rope}, context);
     check_rows_of_step("args.q", args.q, shape.tokens);
-    check_tensor("args.topk_indices", args.topk_indices, kInt32, {kAny, kAny});
+    check_tensor("args.topk_indices", args.topk_indices, kInt32, {kAny, kAny}, context);
     check_rows_of_step("args.topk_indices", args.topk_indices, shape.tokens);
     if (!shape.absorbed)
-        check_tensor("args.w_uk_t", args.w_uk_t, kFloats, {shape.heads, shape.nope, shape.latent});
+        check_tensor("args.w_uk_t", args.w_uk_t, kFloats, {shape.heads, shape.nope, shape.latent}, context);
     const bool up = present(args.w_uv);
-    if (up) check_tensor("args.w_uv", args.w_uv, kFloats, {shape.heads, shape.latent, model.v_head_dim});
+    if (up)
+        check_tensor("args.w_uv", args.w_uv, kFloats, {shape.heads, shape.latent, model.v_head_dim}, context);
     const int64_t value = up ? model.v_head_dim : shape.latent;
-    if (args.out.ndim == 2) check_tensor("args.out", args.out, kFloats, {kAny, shape.heads * value});
-    else check_tensor("args.out", args.out, kFloats, {kAny, shape.heads, value});
+    if (args.out.ndim == 2) check_tensor("args.out", args.out, kFloats, {kAny, shape.heads * value}, context);
+    else check_tensor("args.out", args.out, kFloats, {kAny, shape.heads, value}, context);
     check_rows("args.out", args.out);
     check_rows_of_step("args.out", args.out, shape.tokens);
-    if (check_optional("args.k_c", args.k_c, kFloats, {kAny, shape.latent})) {
+    if (check_optional("args.k_c", args.k_c, kFloats, {kAny, shape.latent}, context)) {
         check_rows_of_step("args.k_c", args.k_c, shape.tokens);
         const int64_t keys = args.k_c.shape[0];
         if (shape.rope && args.k_pe.ndim == 3)
-            check_tensor("args.k_pe", args.k_pe, kFloats, {keys, 1, shape.rope});
-        else if (shape.rope) check_tensor("args.k_pe", args.k_pe, kFloats, {keys, shape.rope});
+            check_tensor("args.k_pe", args.k_pe, kFloats, {keys, 1, shape.rope}, context);
+        else if (shape.rope) check_tensor("args.k_pe", args.k_pe, kFloats, {keys, shape.rope}, context);
     }
     check_cache("args.kv_cache", args.kv_cache, on);
     check_pages("args.kv_cache", args.kv_cache, step.kv);
@@ -64,7 +66,7 @@ Tensor joined(Runner& run, const BackendInstance& on, const StepFields& step, co
 
 void forward_dsa(Runner& run, const BackendInstance& on, const Metadata* metadata, const ForwardArgs& args) {
     const StepFields fields = metadata ? metadata->step() : largest_step(on, args.q.shape[0]);
-    const Shape shape = check_args(on, fields, args);
+    const Shape shape = check_args(on, fields, args, context_of(run, metadata));
     SMLA_CHECK(present(fields.kv.block_table), "batch.primary.block_table", "absent",
                "the table: rows are looked up in it");
     const auto cut = [&](const Tensor& tensor) { return slice(tensor, 0, 0, shape.tokens); };

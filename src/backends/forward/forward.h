@@ -10,6 +10,10 @@ void forward_dsa(Runner& run, const BackendInstance& on, const Metadata* metadat
 void forward_hybrid(Runner& run, const BackendInstance& on, const Metadata* metadata,
                     const ForwardArgs& args);
 
+// A call without metadata asks for sizes: its tensors may be shapes on the host.
+inline CheckContext context_of(const Runner& run, const Metadata* metadata) {
+    return metadata ? run.env().checks() : CheckContext{}.shapes_only();
+}
 // Checks shared by both.
 void check_rows_of_step(const char* field, const Tensor& tensor, int64_t tokens);
 void check_cache(const char* field, const smla_cache& cache, const BackendInstance& on);

@@ -7,19 +7,20 @@ namespace smla {
 
 namespace {
 
-void check_args(const BackendInstance& on, const StepFields& step, const ForwardArgs& args) {
+void check_args(const BackendInstance& on, const StepFields& step, const ForwardArgs& args,
+                const CheckContext& context) {
     const BackendArgs& model = on.config.args;
     const int64_t width = model.head_dim;
-    check_tensor("args.q", args.q, kFloats | dtype_bit(SMLA_E4M3), {kAny, model.heads, width});
+    check_tensor("args.q", args.q, kFloats | dtype_bit(SMLA_E4M3), {kAny, model.heads, width}, context);
     check_rows_of_step("args.q", args.q, step.tokens);
-    if (check_optional("args.k_c", args.k_c, kFloats, {kAny, width}))
+    if (check_optional("args.k_c", args.k_c, kFloats, {kAny, width}, context))
         check_rows_of_step("args.k_c", args.k_c, step.tokens);
-    check_tensor("args.out", args.out, kFloats, {kAny, kAny, width});
+    check_tensor("args.out", args.out, kFloats, {kAny, kAny, width}, context);
     check_rows("args.out", args.out);
     check_rows_of_step("args.out", args.out, step.tokens);
     SMLA_CHECK(args.out.shape[1] >= model.heads, "args.out.shape[1]", args.out.shape[1],
                text("the ", model.heads, " heads of q or more"));
-    if (check_optional("args.sink", args.sink, kFloat32Or64, {kAny}))
+    if (check_optional("args.sink", args.sink, kFloat32Or64, {kAny}, context))
         SMLA_CHECK(args.sink.shape[0] >= model.heads, "args.sink.shape[0]", args.sink.shape[0],
                    text("the ", model.heads, " heads of q or more"));
     const struct {
@@ -32,7 +33,7 @@ void check_args(const BackendInstance& on, const StepFields& step, const Forward
     for (const auto& [field, tensor] : absent)
         SMLA_CHECK(!present(tensor), field, describe(tensor), "absent: V4 absorbs nothing");
     if (on.config.kind() == LayerKind::compressed_sparse) {
-        check_tensor("args.topk_indices", args.topk_indices, kInt32, {kAny, kAny});
+        check_tensor("args.topk_indices", args.topk_indices, kInt32, {kAny, kAny}, context);
         check_rows_of_step("args.topk_indices", args.topk_indices, step.tokens);
     }
     check_cache("args.swa_cache", args.swa_cache, on);
@@ -62,7 +63,7 @@ void forward_hybrid(Runner& run, const BackendInstance& on, const Metadata* meta
                     const ForwardArgs& args) {
     const BackendArgs& model = on.config.args;
     const StepFields fields = metadata ? metadata->step() : largest_step(on, args.q.shape[0]);
-    check_args(on, fields, args);
+    check_args(on, fields, args, context_of(run, metadata));
     const auto cut = [&](const Tensor& tensor) {
         return present(tensor) ? slice(tensor, 0, 0, fields.tokens) : tensor;
     };

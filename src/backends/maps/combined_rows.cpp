@@ -12,20 +12,20 @@ void check(const smla_combined_rows_args& args) {
     SMLA_CHECK(args.entries >= 0, "args.entries", args.entries, "0 or more");
     SMLA_CHECK(args.stride >= args.entries, "args.stride", args.stride,
                text("at least entries (", args.entries, ")"));
-    check_tensor("args.seq_lens", args.seq_lens, kInt32, {kAny});
+    check_tensor("args.seq_lens", args.seq_lens, kInt32, {kAny}, kOnHost);
     const int64_t requests = args.seq_lens.shape[0];
-    check_tensor("args.query_start_loc", args.query_start_loc, kInt32, {requests + 1});
-    check_tensor("args.gather_lens", args.gather_lens, kInt32, {requests});
+    check_tensor("args.query_start_loc", args.query_start_loc, kInt32, {requests + 1}, kOnHost);
+    check_tensor("args.gather_lens", args.gather_lens, kInt32, {requests}, kOnHost);
     const int64_t tokens = load_int(args.query_start_loc, requests) - load_int(args.query_start_loc, 0);
     if (args.topk > 0) {
-        check_tensor("args.selected", args.selected, kInt32, {tokens, kAny});
+        check_tensor("args.selected", args.selected, kInt32, {tokens, kAny}, kOnHost);
         SMLA_CHECK(args.selected.shape[1] >= args.topk, "args.selected.shape[1]", args.selected.shape[1],
                    text("topk (", args.topk, ") or more"));
     }
-    check_tensor("args.rows", args.rows, kInt32, {tokens, kAny});
+    check_tensor("args.rows", args.rows, kInt32, {tokens, kAny}, kOnHost);
     SMLA_CHECK(args.rows.shape[1] >= int64_t(args.topk) + args.window, "args.rows.shape[1]",
                args.rows.shape[1], text("topk + window (", int64_t(args.topk) + args.window, ") or more"));
-    check_tensor("args.lens", args.lens, kInt32, {tokens});
+    check_tensor("args.lens", args.lens, kInt32, {tokens}, kOnHost);
     for (int64_t b = 0; b < requests; ++b) {
         const int64_t query = load_int(args.query_start_loc, b + 1) - load_int(args.query_start_loc, b);
         const int64_t length = load_int(args.seq_lens, b), gathered = load_int(args.gather_lens, b);

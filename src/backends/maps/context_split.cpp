@@ -4,11 +4,11 @@ namespace smla {
 
 void split_context(const smla_split_context_args& args) {
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
-    check_tensor("args.positions", args.positions, kInt32, {kAny, kAny});
+    check_tensor("args.positions", args.positions, kInt32, {kAny, kAny}, kOnHost);
     const int64_t tokens = args.positions.shape[0], columns = args.positions.shape[1];
-    check_tensor("args.context_lens", args.context_lens, kInt32, {tokens});
-    check_tensor("args.context_rows", args.context_rows, kInt32, {tokens, columns});
-    check_tensor("args.new_rows", args.new_rows, kInt32, {tokens, columns});
+    check_tensor("args.context_lens", args.context_lens, kInt32, {tokens}, kOnHost);
+    check_tensor("args.context_rows", args.context_rows, kInt32, {tokens, columns}, kOnHost);
+    check_tensor("args.new_rows", args.new_rows, kInt32, {tokens, columns}, kOnHost);
     for (int64_t t = 0; t < tokens; ++t) {
         const int32_t context = int32_t(load_int(args.context_lens, t));
         SMLA_CHECK(context >= 0, text("args.context_lens[", t, "]"), context, "0 or more");
@@ -21,8 +21,8 @@ void split_context(const smla_split_context_args& args) {
 }
 
 void lse_from_log2(const Tensor& log2_lse, const Tensor& lse) {
-    check_tensor("log2_lse", log2_lse, dtypes(SMLA_F32), {kAny, kAny});
-    check_tensor("lse", lse, dtypes(SMLA_F32), {log2_lse.shape[0], log2_lse.shape[1]});
+    check_tensor("log2_lse", log2_lse, dtypes(SMLA_F32), {kAny, kAny}, kOnHost);
+    check_tensor("lse", lse, dtypes(SMLA_F32), {log2_lse.shape[0], log2_lse.shape[1]}, kOnHost);
     for (int64_t t = 0; t < lse.shape[0]; ++t)
         for (int64_t h = 0; h < lse.shape[1]; ++h)
             *reinterpret_cast<float*>(address(lse, t, h)) =

@@ -18,10 +18,10 @@ int64_t flash_mla_parts(int64_t multiprocessors, int64_t heads, int64_t tokens, 
 
 void decode_schedule(const smla_decode_schedule_args& args) {
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
-    check_tensor("args.lens", args.lens, kInt32, {kAny});
+    check_tensor("args.lens", args.lens, kInt32, {kAny}, kOnHost);
     const int64_t requests = args.lens.shape[0];
-    check_tensor("args.schedule", args.schedule, kInt32, {kAny, kScheduleColumns});
-    check_tensor("args.splits", args.splits, kInt32, {requests + 1});
+    check_tensor("args.schedule", args.schedule, kInt32, {kAny, kScheduleColumns}, kOnHost);
+    check_tensor("args.splits", args.splits, kInt32, {requests + 1}, kOnHost);
     const int64_t parts = args.schedule.shape[0];
     SMLA_CHECK(parts >= 1, "args.schedule.shape[0]", parts, "1 or more");
     const auto blocks = [&](int64_t r) { return ceil_div(load_int(args.lens, r), kBlockRows); };

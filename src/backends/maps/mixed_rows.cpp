@@ -27,42 +27,42 @@ MixedShape check(const smla_mixed_rows_args& args) {
     SMLA_CHECK(args.ratio >= 0, "args.ratio", args.ratio, "0 or more");
     SMLA_CHECK(args.local == 0 || args.local == 1, "args.local", args.local, "0 or 1");
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
-    check_tensor("args.decode_window_rows", args.decode_window_rows, kInt32, {kAny, args.window});
+    check_tensor("args.decode_window_rows", args.decode_window_rows, kInt32, {kAny, args.window}, kOnHost);
     shape.decodes = args.decode_window_rows.shape[0];
-    if (check_optional("args.decode_entries", args.decode_entries, kInt32, {shape.decodes, kAny}))
+    if (check_optional("args.decode_entries", args.decode_entries, kInt32, {shape.decodes, kAny}, kOnHost))
         shape.decode_columns = args.decode_entries.shape[1];
-    if (check_optional("args.decode_lens", args.decode_lens, kInt32, {shape.decodes}))
+    if (check_optional("args.decode_lens", args.decode_lens, kInt32, {shape.decodes}, kOnHost))
         SMLA_CHECK(!args.local, "args.decode_lens", "given", "absent: local entries are counted");
     if (args.local) {
-        check_tensor("args.is_valid", args.is_valid, dtypes(SMLA_U8), {kAny});
+        check_tensor("args.is_valid", args.is_valid, dtypes(SMLA_U8), {kAny}, kOnHost);
         SMLA_CHECK(args.is_valid.shape[0] >= shape.decodes, "args.is_valid.shape[0]", args.is_valid.shape[0],
                    text(shape.decodes, " decode tokens or more"));
     }
     SMLA_CHECK(args.topk >= 0, "args.topk", args.topk, "0 or more");
-    if (check_optional("args.prefill_entries", args.prefill_entries, kInt32, {kAny, kAny})) {
+    if (check_optional("args.prefill_entries", args.prefill_entries, kInt32, {kAny, kAny}, kOnHost)) {
         shape.prefills = args.prefill_entries.shape[0];
         SMLA_CHECK(args.prefill_entries.shape[1] >= args.topk || shape.prefills == 0,
                    "args.prefill_entries.shape[1]", args.prefill_entries.shape[1],
                    text("topk (", args.topk, ") or more"));
     }
     const int64_t tokens = shape.decodes + shape.prefills;
-    check_tensor("args.seq_lens", args.seq_lens, kInt32, {kAny});
+    check_tensor("args.seq_lens", args.seq_lens, kInt32, {kAny}, kOnHost);
     const int64_t requests = args.seq_lens.shape[0];
-    check_tensor("args.query_start_loc", args.query_start_loc, kInt32, {requests + 1});
-    check_tensor("args.request_of_token", args.request_of_token, kInt32, {kAny});
+    check_tensor("args.query_start_loc", args.query_start_loc, kInt32, {requests + 1}, kOnHost);
+    check_tensor("args.request_of_token", args.request_of_token, kInt32, {kAny}, kOnHost);
     SMLA_CHECK(args.request_of_token.shape[0] >= tokens, "args.request_of_token.shape[0]",
                args.request_of_token.shape[0], text(tokens, " tokens or more"));
-    check_tensor("args.window_table", args.window_table, kInt32, {requests, kAny});
+    check_tensor("args.window_table", args.window_table, kInt32, {requests, kAny}, kOnHost);
     check_pages("args.window_page_tokens", args.window_page_tokens, "args.window_page_rows",
                 args.window_page_rows);
     if (args.ratio > 0) {
-        check_tensor("args.entry_table", args.entry_table, kInt32, {requests, kAny});
+        check_tensor("args.entry_table", args.entry_table, kInt32, {requests, kAny}, kOnHost);
         check_pages("args.entry_page_tokens", args.entry_page_tokens, "args.entry_page_rows",
                     args.entry_page_rows);
     }
     const int64_t width = mixed_width(args.window, std::max<int64_t>(args.topk, shape.decode_columns));
-    check_tensor("args.rows", args.rows, kInt32, {tokens, width});
-    check_tensor("args.lens", args.lens, kInt32, {tokens});
+    check_tensor("args.rows", args.rows, kInt32, {tokens, width}, kOnHost);
+    check_tensor("args.lens", args.lens, kInt32, {tokens}, kOnHost);
     return shape;
 }
 

@@ -29,12 +29,12 @@ void check(const smla_prefill_chunks_args& args) {
     SMLA_CHECK(args.max_logits_bytes >= 0, "args.max_logits_bytes", args.max_logits_bytes, "0 or more");
     SMLA_CHECK(args.max_requests >= 0, "args.max_requests", args.max_requests, "0 or more");
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
-    check_tensor("args.seq_lens", args.seq_lens, kInt32, {kAny});
+    check_tensor("args.seq_lens", args.seq_lens, kInt32, {kAny}, kOnHost);
     const int64_t requests = args.seq_lens.shape[0];
-    check_tensor("args.query_start_loc", args.query_start_loc, kInt32, {requests + 1});
+    check_tensor("args.query_start_loc", args.query_start_loc, kInt32, {requests + 1}, kOnHost);
     SMLA_CHECK(args.first_request >= 0 && args.first_request <= requests, "args.first_request",
                args.first_request, text("0 to ", requests));
-    check_tensor("args.chunks", args.chunks, kInt32, {kAny, kChunkColumns});
+    check_tensor("args.chunks", args.chunks, kInt32, {kAny, kChunkColumns}, kOnHost);
     const Prefill prefill(args);
     for (int64_t r = args.first_request; r < requests; ++r) {
         SMLA_CHECK(prefill.begin(r + 1) >= prefill.begin(r), text("args.query_start_loc[", r + 1, "]"),

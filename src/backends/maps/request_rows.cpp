@@ -16,17 +16,17 @@ void check(const smla_request_rows_args& args) {
                text("0 to ", std::max(args.ranks, 1) - 1));
     SMLA_CHECK(args.interleave >= 0, "args.interleave", args.interleave, "0 or more");
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
-    check_tensor("args.positions", args.positions, kInt32, {kAny, kAny});
+    check_tensor("args.positions", args.positions, kInt32, {kAny, kAny}, kOnHost);
     const int64_t tokens = args.positions.shape[0];
-    check_tensor("args.request_of_token", args.request_of_token, kInt32, {tokens});
-    check_tensor("args.block_table", args.block_table, kInt32, {kAny, kAny});
-    check_optional("args.is_valid", args.is_valid, dtypes(SMLA_U8), {tokens});
-    if (check_optional("args.workspace_of_token", args.workspace_of_token, kInt32, {tokens}))
-        check_tensor("args.workspace_starts", args.workspace_starts, kInt32, {kAny});
-    check_tensor("args.rows", args.rows, kInt32, {tokens, args.positions.shape[1]});
+    check_tensor("args.request_of_token", args.request_of_token, kInt32, {tokens}, kOnHost);
+    check_tensor("args.block_table", args.block_table, kInt32, {kAny, kAny}, kOnHost);
+    check_optional("args.is_valid", args.is_valid, dtypes(SMLA_U8), {tokens}, kOnHost);
+    if (check_optional("args.workspace_of_token", args.workspace_of_token, kInt32, {tokens}, kOnHost))
+        check_tensor("args.workspace_starts", args.workspace_starts, kInt32, {kAny}, kOnHost);
+    check_tensor("args.rows", args.rows, kInt32, {tokens, args.positions.shape[1]}, kOnHost);
     SMLA_CHECK(args.rows.data != args.positions.data || element_count(args.rows) == 0, "args.rows.data",
                "that of positions", "memory of its own");
-    check_optional("args.counts", args.counts, kInt32, {tokens});
+    check_optional("args.counts", args.counts, kInt32, {tokens}, kOnHost);
 }
 
 // Where the token's rows of a gathered workspace begin; -1: it reads the cache.

@@ -11,7 +11,7 @@ constexpr int kMaxHeads = 256;
 
 struct AttendOp {
     using Args = smla_attend_args;
-    static void check(const Args& args);
+    static void check(const Args& args, const CheckContext& context = {});
     static int64_t tasks(const Args& args) { return args.q.shape[0]; }  // tokens
     static void reference(const Args& args, int64_t begin, int64_t end);
 };

@@ -58,14 +58,14 @@ std::span<const StageField> fields_of<smla_attend_args>() {
     return table;
 }
 
-void AttendOp::check(const Args& args) {
+void AttendOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.precision >= 0 && args.precision <= SMLA_PRECISION_ROUNDED, "args.precision",
                args.precision, "default (0), exact (1) or rounded (2)");
     SMLA_CHECK(args.lse_base == SMLA_LSE_LN || args.lse_base == SMLA_LSE_LOG2, "args.lse_base", args.lse_base,
                "ln (0) or log2 (1)");
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
     check_limits(args);
-    check_fields(args);
+    check_fields(args, context);
     const int64_t width = args.q.shape[2];
     const bool f64 = args.q.dtype == SMLA_F64, fp8 = args.q.dtype == SMLA_E4M3;
     check_scale("args.softmax_scale", args.softmax_scale, args.softmax_scale_device);

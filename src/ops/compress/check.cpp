@@ -39,11 +39,11 @@ std::span<const StageField> fields_of<smla_compress_args>() {
     return table;
 }
 
-void CompressOp::check(const Args& args) {
+void CompressOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.ratio >= 1, "args.ratio", args.ratio, "1 or more");
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
     SMLA_CHECK(args.eps > 0 && std::isfinite(args.eps), "args.eps", args.eps, "a finite number above 0");
-    check_fields(args);
+    check_fields(args, context);
     const bool f64 = args.state.format == SMLA_STATE_F64;
     SMLA_CHECK(f64 || args.cache.format != SMLA_ROW_F64, "args.cache.format", "row_f64",
                "state_f64 with row_f64");

@@ -14,9 +14,9 @@ std::span<const StageField> fields_of<smla_copy_pages_args>() {
     return table;
 }
 
-void CopyPagesOp::check(const Args& args) {
+void CopyPagesOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
-    check_fields(args);
+    check_fields(args, context);
     const CacheView source(args.source), target(args.target);
     SMLA_CHECK(target.format == source.format, "args.target.format", target.format->name,
                text("the format of source: ", source.format->name));

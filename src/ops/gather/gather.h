@@ -9,7 +9,7 @@ namespace smla {
 
 struct GatherOp {
     using Args = smla_gather_args;
-    static void check(const Args& args);
+    static void check(const Args& args, const CheckContext& context = {});
     static int64_t tasks(const Args& args) {
         return args.out.shape[0];
     }  // rows of out: one long request still spreads

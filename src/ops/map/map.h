@@ -10,7 +10,7 @@ namespace smla {
 
 struct MapOp {
     using Args = smla_map_args;
-    static void check(const Args& args);
+    static void check(const Args& args, const CheckContext& context = {});
     static int64_t tasks(const Args& args) { return args.positions.shape[0]; }  // tokens
     static void reference(const Args& args, int64_t begin, int64_t end);
 };

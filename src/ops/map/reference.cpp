@@ -16,12 +16,12 @@ std::span<const StageField> fields_of<smla_map_args>() {
     return table;
 }
 
-void MapOp::check(const Args& args) {
+void MapOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
     SMLA_CHECK(args.page_tokens >= 1, "args.page_tokens", args.page_tokens, "1 or more");
     SMLA_CHECK(args.page_rows == 0 || args.page_rows >= args.page_tokens, "args.page_rows", args.page_rows,
                text("0, or at least page_tokens (", args.page_tokens, ")"));
-    check_fields(args);
+    check_fields(args, context);
 }
 
 BlockTable block_table_of(const Tensor& table, int64_t page_tokens, int64_t page_rows) {

@@ -16,10 +16,10 @@ std::span<const StageField> fields_of<smla_merge_args>() {
     return table;
 }
 
-void MergeOp::check(const Args& args) {
+void MergeOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.lse_base == SMLA_LSE_LN || args.lse_base == SMLA_LSE_LOG2, "args.lse_base", args.lse_base,
                "ln (0) or log2 (1)");
-    check_fields(args);
+    check_fields(args, context);
 }
 
 }  // namespace smla

@@ -18,11 +18,11 @@ std::span<const StageField> fields_of<smla_norm_args>() {
     return table;
 }
 
-void NormOp::check(const Args& args) {
+void NormOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.kind == SMLA_NORM_RMS || args.kind == SMLA_NORM_LAYER, "args.kind", args.kind,
                "rms (0) or layer (1)");
     SMLA_CHECK(args.eps > 0 && std::isfinite(args.eps), "args.eps", args.eps, "a finite number above 0");
-    check_fields(args);
+    check_fields(args, context);
     SMLA_CHECK(!present(args.bias) || args.kind == SMLA_NORM_LAYER, "args.bias", "present", "absent for rms");
 }
 

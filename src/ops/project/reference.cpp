@@ -17,9 +17,9 @@ std::span<const StageField> fields_of<smla_project_args>() {
     return table;
 }
 
-void ProjectOp::check(const Args& args) {
+void ProjectOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
-    check_fields(args);
+    check_fields(args, context);
     SMLA_CHECK(args.w.stride_elems[1] == 1 || args.w.stride_elems[2] == 1 || args.w.shape[2] <= 1 ||
                    args.w.shape[1] <= 1,
                "args.w.stride_elems", text(args.w.stride_elems[1], ", ", args.w.stride_elems[2]),

@@ -23,13 +23,13 @@ std::span<const StageField> fields_of<smla_quant_index_q_args>() {
     return table;
 }
 
-void QuantIndexQOp::check(const Args& args) {
+void QuantIndexQOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.hadamard == 0 || args.hadamard == 1, "args.hadamard", args.hadamard, "0 or 1");
     SMLA_CHECK(args.amax_floor >= 0 && std::isfinite(args.amax_floor), "args.amax_floor", args.amax_floor,
                "0 (the default, 1e-4) or a finite number above 0");
     SMLA_CHECK(args.factor > 0 && std::isfinite(args.factor), "args.factor", args.factor,
                "a finite number above 0: Hi^-0.5 * D^-0.5");
-    check_fields(args);
+    check_fields(args, context);
     const int64_t width = args.q.shape[2];
     const bool f64 = args.q.dtype == SMLA_F64;
     SMLA_CHECK(width >= 1, "args.q.shape[2]", width, "1 or more");

@@ -16,11 +16,11 @@ std::span<const StageField> fields_of<smla_rope_args>() {
     return table;
 }
 
-void RopeOp::check(const Args& args) {
+void RopeOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.style == SMLA_ROPE_INTERLEAVED || args.style == SMLA_ROPE_HALF, "args.style", args.style,
                "interleaved (0) or half (1)");
     SMLA_CHECK(args.inverse == 0 || args.inverse == 1, "args.inverse", args.inverse, "0 or 1");
-    check_fields(args);
+    check_fields(args, context);
     const int64_t rotated = 2 * args.frequencies.shape[0];
     SMLA_CHECK(
         args.first >= 0 && args.first + rotated <= args.x.shape[2], "args.first", args.first,

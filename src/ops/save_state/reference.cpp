@@ -16,9 +16,9 @@ std::span<const StageField> fields_of<smla_save_state_args>() {
     return table;
 }
 
-void SaveStateOp::check(const Args& args) {
+void SaveStateOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
-    check_fields(args);
+    check_fields(args, context);
     const bool f64 = args.state.format == SMLA_STATE_F64;
     const uint32_t inputs = f64 ? kFloats : kFloats & ~dtype_bit(SMLA_F64);
     check_dtype("args.kv", args.kv, inputs);

@@ -26,8 +26,8 @@ void check_score_rules(const char* prefix, const smla_score_args& args) {
                "f64 q with f64 keys");
 }
 
-void ScoreOp::check(const Args& args) {
-    check_fields(args);
+void ScoreOp::check(const Args& args, const CheckContext& context) {
+    check_fields(args, context);
     check_score_rules("args", args);
     SMLA_CHECK(args.logits.shape[1] <= INT32_MAX, "args.logits.shape[1]", args.logits.shape[1],
                "columns that fit in int32");

@@ -27,7 +27,7 @@ std::span<const StageField> fields_of<smla_score_select_args>() {
     return table;
 }
 
-void ScoreSelectOp::check(const Args& args) {
+void ScoreSelectOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.columns >= 0, "args.columns", args.columns, "0 or more");
     SMLA_CHECK(!present(args.score.logits), "args.score.logits", "present",
                "absent: logits are never stored whole");
@@ -41,7 +41,7 @@ void ScoreSelectOp::check(const Args& args) {
     for (const auto& each : absent)
         SMLA_CHECK(!present(each.tensor), each.field, "present",
                    "absent: the scores and windows are those of args.score");
-    check_fields(args);
+    check_fields(args, context);
     check_score_rules("args.score", args.score);
     check_select_rules("args.select", args.select, args.score.q.dtype == SMLA_F64);
 }

@@ -9,7 +9,7 @@ namespace smla {
 
 struct ScoreSelectOp {
     using Args = smla_score_select_args;
-    static void check(const Args& args);
+    static void check(const Args& args, const CheckContext& context = {});
     static int64_t tasks(const Args& args) { return args.score.q.shape[0]; }  // tokens
     static void reference(const Args& args, int64_t begin, int64_t end);
 };

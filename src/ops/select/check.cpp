@@ -16,8 +16,8 @@ void check_select_rules(const char* prefix, const smla_select_args& args, bool f
         check_dtype(field(".selected").c_str(), args.selected, f64 ? kFloat32Or64 : dtype_bit(SMLA_F32));
 }
 
-void SelectOp::check(const Args& args) {
-    check_fields(args);
+void SelectOp::check(const Args& args, const CheckContext& context) {
+    check_fields(args, context);
     const int64_t columns = args.scores.shape[1];
     SMLA_CHECK(columns <= INT32_MAX, "args.scores.shape[1]", columns, "columns that fit in int32");
     check_select_rules("args", args, args.scores.dtype == SMLA_F64);

@@ -17,8 +17,8 @@ std::span<const StageField> fields_of<smla_write_args>() {
 }
 
 namespace {
-void check_write(const smla_write_args& args, uint32_t formats) {
-    check_fields(args);
+void check_write(const smla_write_args& args, uint32_t formats, const CheckContext& context) {
+    check_fields(args, context);
     check_format("args.cache", args.cache, formats);
     const int64_t width = CacheView(args.cache).width, tokens = args.head.shape[0];
     const int64_t given = args.head.shape[1] + (present(args.tail) ? args.tail.shape[1] : 0);
@@ -30,14 +30,14 @@ void check_write(const smla_write_args& args, uint32_t formats) {
 }
 }  // namespace
 
-void WriteKvOp::check(const Args& args) {
+void WriteKvOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.hadamard == 0, "args.hadamard", args.hadamard, "0: only indexer keys are rotated");
-    check_write(args, kKvFormats);
+    check_write(args, kKvFormats, context);
 }
 
-void WriteIndexOp::check(const Args& args) {
+void WriteIndexOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.hadamard == 0 || args.hadamard == 1, "args.hadamard", args.hadamard, "0 or 1");
-    check_write(args, kIndexFormats);
+    check_write(args, kIndexFormats, context);
     const int64_t width = CacheView(args.cache).width;
     SMLA_CHECK(!args.hadamard || is_power_of_two(width), "args.cache.width", width,
                "a power of two, to rotate");

@@ -13,10 +13,10 @@ struct WriteOp {
     static void reference(const Args& args, int64_t begin, int64_t end);
 };
 struct WriteKvOp : WriteOp {
-    static void check(const Args& args);  // KV formats
+    static void check(const Args& args, const CheckContext& context = {});  // KV formats
 };
 struct WriteIndexOp : WriteOp {
-    static void check(const Args& args);  // index formats; hadamard allowed
+    static void check(const Args& args, const CheckContext& context = {});  // index formats; hadamard allowed
 };
 
 }  // namespace smla
