@@ -1,6 +1,5 @@
 #include "formats/format.h"
 
-
 #include <cstring>
 #include <limits>
 #include <string_view>

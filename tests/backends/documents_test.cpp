@@ -23,13 +23,16 @@ std::string text_of(const fs::path& path) {
 }
 
 TEST(BackendDocuments, EveryPathIsThere) {
-    // Paths stand in backquotes: `src/...`. No std::regex: it does not build under -fsanitize (GCC bug 105562).
+    // Paths stand in backquotes: `src/...`. No std::regex: it does not build under -fsanitize (GCC bug
+    // 105562).
     const std::string opening = "`src/";
     int found = 0;
     for (const auto& entry : fs::directory_iterator(kDocuments)) {
         const std::string document = text_of(entry.path());
-        for (size_t at = document.find(opening); at != std::string::npos; at = document.find(opening, at + 1)) {
-            const std::string named = document.substr(at + 1, document.find_first_of(" `", at + 1) - (at + 1));
+        for (size_t at = document.find(opening); at != std::string::npos;
+             at = document.find(opening, at + 1)) {
+            const std::string named =
+                document.substr(at + 1, document.find_first_of(" `", at + 1) - (at + 1));
             EXPECT_TRUE(fs::exists(fs::path(SMLA_SOURCE_DIR) / named))
                 << entry.path().filename() << ": " << named;
             ++found;
