@@ -7,6 +7,34 @@
 
 namespace smla {
 
+namespace {
+
+constexpr auto kForwardPlaces = [] {
+    using Args = ForwardArgs;
+    return std::array{SMLA_PLACE(q),
+                      SMLA_PLACE(q_pe),
+                      SMLA_PLACE(k_c),
+                      SMLA_PLACE(k_pe),
+                      SMLA_PLACE(topk_indices),
+                      SMLA_PLACE(w_uk_t),
+                      SMLA_PLACE(w_uv),
+                      SMLA_PLACE(sink),
+                      SMLA_PLACE(out),
+                      SMLA_PLACE(lse),
+                      fields::cache(SMLA_FIELD(kv_cache), 0),
+                      fields::cache(SMLA_FIELD(swa_cache), 0)};
+}();
+
+constexpr auto kFieldPlaces = [] {
+    using Args = StepFields;
+    return join_fields(std::array{SMLA_PLACE(row_limit)}, fields_inside(kBatchPlaces, offsetof(Args, batch)),
+                       fields_inside(kGroupPlaces, offsetof(Args, kv)),
+                       fields_inside(kWindowPlaces, offsetof(Args, window)),
+                       fields_inside(kEntriesPlaces, offsetof(Args, entries)));
+}();
+
+}  // namespace
+
 BackendInstance::BackendInstance(const Backend& which, const BackendConfig& given)
     : backend(&which), config(given), format(cache_format(which, given)) {
     std::string reasons;
@@ -72,11 +100,16 @@ void BackendInstance::run(const Env& env, const Metadata* metadata, const Forwar
     }
     metadata->check_for(*this);
     if (element_count(args.q) == 0) return;
-    Runner sizing(env, args.stage_budget, nullptr);
-    sizing.check_calls();
-    forward(sizing, metadata, args);
-    Runner runner(env, sizing, workspace, records);
-    forward(runner, metadata, args);
+    const StepFields fields = metadata->step();
+    PlanKey key(PlanUse::step, id, args.stage_budget, env);
+    key.add_address(workspace.data);
+    ForwardArgs described = args;
+    described.metadata = nullptr;  // known by its fields
+    key.add(described, kForwardPlaces);
+    key.add(fields, kFieldPlaces);
+    const bool keeps = key.add_numbers(fields.batch.parts);
+    run_step(env, keeps ? &key : nullptr, args.stage_budget, workspace, records, nullptr,
+             [&](Runner& run) { forward(run, metadata, args); });
 }
 
 }  // namespace smla

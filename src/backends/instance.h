@@ -3,6 +3,7 @@
 
 #include "backends/backend.h"
 #include "backends/runner.h"
+#include "backends/step_key.h"
 
 namespace smla {
 
@@ -12,6 +13,7 @@ struct BackendInstance {
     const Backend* backend;
     BackendConfig config;
     smla_format format;
+    uint64_t id = unique_id();
     Context* context = nullptr;  // where metadata and tensors lie; null: this machine's memory
 
     int32_t threshold() const { return 1 + config.args.speculative_tokens; }

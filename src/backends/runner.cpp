@@ -1,19 +1,29 @@
 #include "backends/runner.h"
 
+#include "backends/step_key.h"
+
+#include <atomic>
+
 namespace smla {
 
-Runner::Runner(const Env& env, const Runner& sized, Workspace workspace, StageRecords* records)
+uint64_t unique_id() {
+    static std::atomic<uint64_t> last{0};
+    return ++last;
+}
+
+Runner::Runner(const Env& env, const StepPlan& known, Workspace workspace, StageRecords* records,
+               const Tap* tap)
     : env_(env),
-      budget_(sized.budget_),
-      stage_bytes_(sized.stage_bytes_),
+      stage_bytes_(known.stage_bytes),
+      known_(&known),
+      activation_limit_(known.activation_bytes),
       records_(records),
-      watch_(sized.watch_.tap()) {
-    if (workspace.bytes < sized.total_bytes())
-        fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(workspace.bytes),
-             text("at least ", sized.total_bytes()));
+      watch_(tap) {
+    const size_t bytes = kWorkspaceHeader + stage_bytes_ + activation_limit_;
+    if (workspace.bytes < bytes)
+        fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(workspace.bytes), text("at least ", bytes));
     env_.workspace = {workspace.data, kWorkspaceHeader + stage_bytes_};
     activations_ = static_cast<char*>(workspace.data) + kWorkspaceHeader + stage_bytes_;
-    activation_limit_ = sized.activation_bytes_;
 }
 
 void* Runner::take(size_t bytes) {

@@ -1,11 +1,13 @@
 // Runs the stages of a step one after the other. The same code runs twice: a sizing pass without memory adds
 // up the bytes that the step takes, then a running pass works in the caller's workspace. The workspace holds
-// the counters, scratch that all stages share, and the activations.
+// the counters, scratch that all stages share, and the activations. A context keeps what the two passes found
+// (StepPlan), so a step of the same description runs once, and plans no call.
 #pragma once
 
 #include "backends/tap.h"
 #include "core/tensor.h"
 #include "engines/context.h"
+#include "engines/plan_cache.h"
 #include "engines/run.h"
 
 #include <array>
@@ -20,15 +22,34 @@ struct StageRecord {
 };
 using StageRecords = std::array<StageRecord, kStageCount>;
 
+// What a step of one description takes: bytes of the workspace, and the plan of every call in order.
+struct StepPlan {
+    struct Call {
+        Stage stage;
+        std::shared_ptr<const void> planned;  // PlannedCall<stage>
+    };
+    size_t stage_bytes = 0, activation_bytes = 0;
+    std::vector<Call> calls;  // none: of a sizing pass
+    bool prepared = true;     // every call is
+};
+
 class Runner {
 public:
     // Sizing pass.
     Runner(const Env& env, size_t stage_budget, const Tap* tap)
         : env_(env), budget_(stage_budget), sizing_(true), watch_(tap) {}
-    // Running pass: `sized` is the runner of a sizing pass over the same calls.
-    Runner(const Env& env, const Runner& sized, Workspace workspace, StageRecords* records);
+    // Running pass. `known`: of a sizing pass over the same calls, or of an earlier step; it outlives the
+    // runner.
+    Runner(const Env& env, const StepPlan& known, Workspace workspace, StageRecords* records, const Tap* tap);
 
     size_t total_bytes() const { return kWorkspaceHeader + stage_bytes_ + activation_bytes_; }
+    // What the pass found; a running pass knows the calls too.
+    StepPlan plan() const {
+        return {.stage_bytes = stage_bytes_,
+                .activation_bytes = activation_bytes_,
+                .calls = calls_,
+                .prepared = prepared_};
+    }
     bool sizing() const { return sizing_; }
     const Env& env() const { return env_; }
 
@@ -79,16 +100,32 @@ private:
     }
     template <Stage S>
     void call(const ArgsOf<S>& args) {
+        const PlannedCall<S>& planned = next_call<S>(args);
         const char* kernel = nullptr;
-        const double seconds = time([&] { kernel = run_stage<S>(args, env_); });
+        const double seconds = time([&] { kernel = launch_stage<S>(planned, args, env_); });
         if (!records_) return;
         StageRecord& record = (*records_)[size_t(S)];
         record.kernel = kernel;
         record.calls += 1;
         record.seconds += seconds;
     }
+    template <Stage S>
+    const PlannedCall<S>& next_call(const ArgsOf<S>& args) {
+        if (known_ && !known_->calls.empty()) {
+            const bool same = next_ < known_->calls.size() && known_->calls[next_].stage == S;
+            if (!same)
+                fail(SMLA_INTERNAL, "step", std::string(stage_name(S)),
+                     "the stages of the step that was planned");
+            return *static_cast<const PlannedCall<S>*>(known_->calls[next_++].planned.get());
+        }
+        const auto planned = plan_stage<S>(args, env_);
+        prepared_ = prepared_ && planned->plan.unprepared.empty();
+        calls_.push_back({S, planned});
+        return *planned;
+    }
     // On a GPU 0 unless each stage is waited for.
-    double time(const std::function<void()>& work) const {
+    template <class Work>
+    double time(const Work& work) const {
         const bool gpu = env_.device->type() != SMLA_CPU;
         if (records_ && (!gpu || waits_)) return env_.device->seconds_of(env_.stream, work);
         work();
@@ -99,11 +136,35 @@ private:
     Env env_;
     size_t budget_ = 0, stage_bytes_ = 0, activation_bytes_ = 0;
     bool sizing_ = false, checks_ = false;
+    const StepPlan* known_ = nullptr;
+    size_t next_ = 0;                    // of the known calls
+    std::vector<StepPlan::Call> calls_;  // else those that were planned here
+    bool prepared_ = true;
     char* activations_ = nullptr;
     size_t activation_limit_ = 0;
     StageRecords* records_ = nullptr;
     bool waits_ = false;
     StepWatch watch_;
 };
+
+// Runs a step: forward(runner) tells its stages. With a key the context keeps the step's plan; a null key:
+// the step is described anew.
+template <class Forward>
+void run_step(const Env& env, const PlanKey* key, size_t stage_budget, Workspace workspace,
+              StageRecords* records, const Tap* tap, const Forward& forward) {
+    const bool keeps = key && env.plans && !tap;
+    auto kept = keeps ? std::static_pointer_cast<const StepPlan>(env.plans->find(*key)) : nullptr;
+    const bool planned = kept != nullptr;
+    if (!planned) {
+        Runner sizing(env, stage_budget, tap);
+        sizing.check_calls();
+        forward(sizing);
+        kept = std::make_shared<const StepPlan>(sizing.plan());
+    }
+    Runner run(env, *kept, workspace, records, tap);
+    forward(run);
+    if (keeps && !planned && run.plan().prepared)
+        env.plans->keep(*key, std::make_shared<const StepPlan>(run.plan()));
+}
 
 }  // namespace smla

@@ -26,7 +26,7 @@ void reduce(smla_cache& cache) {
 
 }  // namespace
 
-void CallKey::reduce_addresses(std::span<const StageField> fields, char* args) {
+void PlanKey::reduce_addresses(std::span<const StageField> fields, char* args) {
     for (const StageField& field : fields) switch (field.kind) {
             case FieldKind::tensor: {
                 auto& tensor = field_of<Tensor>(args, field);
@@ -42,36 +42,58 @@ void CallKey::reduce_addresses(std::span<const StageField> fields, char* args) {
         }
 }
 
-uint64_t CallKey::hash() const {
-    uint64_t out = bytes_;
-    for (size_t at = 0; at + 8 <= bytes_; at += 8) {
-        uint64_t word;
-        std::memcpy(&word, data_.data() + at, 8);
-        out = (out ^ word) * 0x9e3779b97f4a7c15u;
-        out ^= out >> 29;
-    }
-    return out;
+void PlanKey::add_address(const void* address) {
+    const auto kept = uint64_t(uintptr_t(reduced(address)));
+    add(&kept, sizeof kept);
 }
 
-std::shared_ptr<const void> PlanCache::find(const CallKey& key) const {
+bool PlanKey::add_numbers(std::span<const int32_t> numbers) {
+    if (numbers.size_bytes() + 8 > kMost - bytes_) return false;
+    const uint64_t count = numbers.size();
+    add(&count, sizeof count);
+    add(numbers.data(), numbers.size_bytes());
+    const int32_t zero = 0;
+    if (count % 2) add(&zero, sizeof zero);  // whole words, for the hash
+    return true;
+}
+
+// Four sums side by side: one would wait for its own multiplications.
+uint64_t PlanKey::hash() const {
+    constexpr size_t kLanes = 4;
+    uint64_t lanes[kLanes] = {bytes_, 1, 2, 3};
+    for (size_t at = 0; at < bytes_; at += kLanes * 8)
+        for (size_t lane = 0; lane < kLanes && at + lane * 8 < bytes_; ++lane) {
+            uint64_t word;
+            std::memcpy(&word, data_.data() + at + lane * 8, 8);
+            lanes[lane] = (lanes[lane] ^ word) * 0x9e3779b97f4a7c15u;
+            lanes[lane] ^= lanes[lane] >> 29;
+        }
+    uint64_t out = 0;
+    for (const uint64_t lane : lanes) out = (out ^ lane) * 0x9e3779b97f4a7c15u + (out >> 32);
+    return out ^ out >> 32;
+}
+
+std::shared_ptr<const void> PlanCache::find(const PlanKey& key) const {
+    const uint64_t hash = key.hash();
     const std::lock_guard lock(mutex_);
     for (size_t i = 0; i < kProbes; ++i) {
-        const Slot& slot = slots_[(key.hash_value() + i) % kSlots];
-        if (slot.plan && slot.hash == key.hash_value() && slot.key.size() == key.bytes().size() &&
+        const Slot& slot = slots_[(hash + i) % kSlots];
+        if (slot.plan && slot.hash == hash && slot.key.size() == key.bytes().size() &&
             std::memcmp(slot.key.data(), key.bytes().data(), slot.key.size()) == 0)
             return slot.plan;
     }
     return nullptr;
 }
 
-void PlanCache::keep(const CallKey& key, std::shared_ptr<const void> plan) {
+void PlanCache::keep(const PlanKey& key, std::shared_ptr<const void> plan) {
+    const uint64_t hash = key.hash();
     const std::lock_guard lock(mutex_);
     size_t at = kProbes;
     for (size_t i = kProbes; i-- > 0;)
-        if (!slots_[(key.hash_value() + i) % kSlots].plan) at = i;
+        if (!slots_[(hash + i) % kSlots].plan) at = i;
     if (at == kProbes) at = next_++ % kProbes;
-    Slot& slot = slots_[(key.hash_value() + at) % kSlots];
-    slot.hash = key.hash_value();
+    Slot& slot = slots_[(hash + at) % kSlots];
+    slot.hash = hash;
     slot.key.assign(key.bytes().begin(), key.bytes().end());
     slot.plan = std::move(plan);
 }

@@ -13,53 +13,66 @@
 
 namespace smla {
 
-// What is kept of a call.
-enum class PlanUse : uint8_t { run, size, check };
+// What is kept of a call, or of a whole step.
+enum class PlanUse : uint8_t { run, size, check, step };
 
-class CallKey {
+// Bytes that are the same for calls which may share a plan.
+class PlanKey {
 public:
-    template <class Args>
-    CallKey(Stage stage, PlanUse use, size_t budget, const Args& args, const Env& env) {
-        static_assert(sizeof(Head) + sizeof(Args) <= kMost);
-        const Head head{.stage = uint16_t(stage),
-                        .use = uint16_t(use),
+    // `what`: a stage, or whose step it is.
+    PlanKey(PlanUse use, uint64_t what, size_t budget, const Env& env) {
+        const Head head{.use = uint16_t(use),
                         .isa = uint16_t(env.isa),
-                        .flags = uint16_t(env.batch_invariant + 2 * env.slow_bf16_dots),
+                        .flags = env.batch_invariant + 2u * env.slow_bf16_dots,
                         .engine = int32_t(env.engine),
                         .threads = int32_t(env.threads()),
+                        .what = what,
                         .budget = budget,
                         .demands = env.demanded.hash()};
-        bytes_ = sizeof head + sizeof args;
-        std::memcpy(data_.data(), &head, sizeof head);
-        std::memcpy(data_.data() + sizeof head, &args, sizeof args);
-        reduce_addresses(fields_of<Args>(), data_.data() + sizeof head);
-        hash_ = hash();
+        add(&head, sizeof head);
     }
-    uint64_t hash_value() const { return hash_; }
+    // Plain data. The addresses in its fields become their alignment and whether they are null; a scale in
+    // the host's memory becomes its value, which checks look at.
+    template <class Args>
+    void add(const Args& args, std::span<const StageField> fields) {
+        static_assert(sizeof args % 8 == 0);
+        reduce_addresses(fields, add(&args, sizeof args));
+    }
+    // The same for one address.
+    void add_address(const void* address);
+    // Numbers; false: there is no more room.
+    bool add_numbers(std::span<const int32_t> numbers);
+
+    uint64_t hash() const;
     std::span<const char> bytes() const { return {data_.data(), bytes_}; }
 
 private:
     struct Head {
-        uint16_t stage, use, isa, flags;
+        uint16_t use, isa;
+        uint32_t flags;
         int32_t engine, threads;
-        uint64_t budget, demands;
+        uint64_t what, budget, demands;
     };
-    static constexpr size_t kMost = 2048;
+    static constexpr size_t kMost = 6144;  // of the largest step, a backend's of V4
     alignas(8) std::array<char, kMost> data_;
-    size_t bytes_;
-    uint64_t hash_;
+    size_t bytes_ = 0;
 
-    // An address becomes its alignment and whether it is null; a scale in the host's memory its value, which
-    // checks look at.
+    char* add(const void* from, size_t bytes) {
+        if (bytes > kMost - bytes_)
+            fail(SMLA_INTERNAL, "PlanKey", text(bytes_ + bytes), text("at most ", kMost));
+        char* const to = data_.data() + bytes_;
+        std::memcpy(to, from, bytes);
+        bytes_ += bytes;
+        return to;
+    }
     static void reduce_addresses(std::span<const StageField> fields, char* args);
-    uint64_t hash() const;
 };
 
 // Safe to use from many threads. Holds a bounded number of plans; a new one may push out an older one.
 class PlanCache {
 public:
-    std::shared_ptr<const void> find(const CallKey& key) const;
-    void keep(const CallKey& key, std::shared_ptr<const void> plan);
+    std::shared_ptr<const void> find(const PlanKey& key) const;
+    void keep(const PlanKey& key, std::shared_ptr<const void> plan);
 
 private:
     struct Slot {

@@ -10,12 +10,6 @@ namespace smla {
 
 namespace {
 
-template <Stage S>
-struct PlannedCall {
-    const Candidate<ArgsOf<S>>* kernel = nullptr;
-    CallPlan<ArgsOf<S>> plan;
-};
-
 // The rule of dispatch: the first kernel that the demand leaves and that does not refuse.
 template <Stage S>
 PlannedCall<S> first_that_runs(const ArgsOf<S>& args, const Env& env, std::string& reasons) {
@@ -47,7 +41,8 @@ template <class Kept, Stage S, class Make>
 std::shared_ptr<const Kept> remembered(PlanUse use, size_t budget, const ArgsOf<S>& args, const Env& env,
                                        Make make) {
     if (!env.plans) return std::make_shared<const Kept>(make());
-    const CallKey key(S, use, budget, args, env);
+    PlanKey key(use, uint64_t(S), budget, env);
+    key.add(args, fields_of<ArgsOf<S>>());
     if (auto found = env.plans->find(key)) return std::static_pointer_cast<const Kept>(found);
     auto made = std::make_shared<const Kept>(make());
     bool keeps = true;
@@ -59,25 +54,34 @@ std::shared_ptr<const Kept> remembered(PlanUse use, size_t budget, const ArgsOf<
 }  // namespace
 
 template <Stage S>
-const char* run_stage(const ArgsOf<S>& args, const Env& env) {
+std::shared_ptr<const PlannedCall<S>> plan_stage(const ArgsOf<S>& args, const Env& env) {
     const size_t budget = env.workspace.budget();
-    const auto call = remembered<PlannedCall<S>, S>(PlanUse::run, budget, args, env, [&] {
+    return remembered<PlannedCall<S>, S>(PlanUse::run, budget, args, env, [&] {
         OpOf<S>::check(args, env.checks());
         return choose<S>(args, env.with_budget(budget));
     });
+}
+
+template <Stage S>
+const char* launch_stage(const PlannedCall<S>& call, const ArgsOf<S>& args, const Env& env) {
     check_own_memory(args, env.workspace);
-    const size_t needed = call->plan.scratch;
+    const size_t needed = call.plan.scratch;
     if (needed > env.workspace.bytes && needed > kWorkspaceHeader)
         fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(env.workspace.bytes),
              text("at least ", needed));
-    if (!call->plan.unprepared.empty())
-        fail(SMLA_UNSUPPORTED, "args", call->plan.unprepared,
+    if (!call.plan.unprepared.empty())
+        fail(SMLA_UNSUPPORTED, "args", call.plan.unprepared,
              "shapes that were prepared, sized or run before the capture");
     Device::Scope scope(*env.device);
     if constexpr (HasIndices<ArgsOf<S>>)
         if (env.check_indices) note_bad_value(index_scan(args), S, env);
-    call->plan.launch(args, env);
-    return call->kernel->name;
+    call.plan.launch(args, env);
+    return call.kernel->name;
+}
+
+template <Stage S>
+const char* run_stage(const ArgsOf<S>& args, const Env& env) {
+    return launch_stage<S>(*plan_stage<S>(args, env), args, env);
 }
 
 template <Stage S>
@@ -163,11 +167,15 @@ std::vector<std::string> kernel_names(Stage stage, smla_engine engine) {
     return out;
 }
 
-#define SMLA_INSTANTIATE(name, args)                                               \
-    template const char* run_stage<Stage::name>(const args&, const Env&);          \
-    template size_t stage_workspace<Stage::name>(const args&, const Env&, size_t); \
-    template void prepare_stage<Stage::name>(const args&, const Env&);             \
-    template void check_call<Stage::name>(const args&, const Env&);                \
+#define SMLA_INSTANTIATE(name, args)                                                              \
+    template std::shared_ptr<const PlannedCall<Stage::name>> plan_stage<Stage::name>(const args&, \
+                                                                                     const Env&); \
+    template const char* launch_stage<Stage::name>(const PlannedCall<Stage::name>&, const args&,  \
+                                                   const Env&);                                   \
+    template const char* run_stage<Stage::name>(const args&, const Env&);                         \
+    template size_t stage_workspace<Stage::name>(const args&, const Env&, size_t);                \
+    template void prepare_stage<Stage::name>(const args&, const Env&);                            \
+    template void check_call<Stage::name>(const args&, const Env&);                               \
     template std::vector<Verdict> explain_stage<Stage::name>(const args&, const Env&);
 SMLA_STAGES(SMLA_INSTANTIATE)
 #undef SMLA_INSTANTIATE

@@ -12,6 +12,17 @@ namespace smla {
 template <Stage S>
 const char* run_stage(const ArgsOf<S>& args, const Env& env);
 
+// The two halves of run_stage(). A planned call may be launched again with any arguments of its description.
+template <Stage S>
+struct PlannedCall {
+    const Candidate<ArgsOf<S>>* kernel = nullptr;
+    CallPlan<ArgsOf<S>> plan;
+};
+template <Stage S>
+std::shared_ptr<const PlannedCall<S>> plan_stage(const ArgsOf<S>& args, const Env& env);
+template <Stage S>
+const char* launch_stage(const PlannedCall<S>& call, const ArgsOf<S>& args, const Env& env);
+
 // Scratch that any candidate the shapes can reach may need; data pointers are not looked at.
 template <Stage S>
 size_t stage_workspace(const ArgsOf<S>& args, const Env& env, size_t budget);

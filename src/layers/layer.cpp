@@ -2,6 +2,21 @@
 
 namespace smla {
 
+namespace {
+
+constexpr auto kStepPlaces = [] {
+    using Args = LayerStep;
+    const auto group = [](size_t at) { return fields_inside(kGroupPlaces, at); };
+    return join_fields(
+        std::array{SMLA_PLACE(hidden), SMLA_PLACE(out), SMLA_PLACE(forced_topk), SMLA_PLACE(topk)},
+        fields_inside(kBatchPlaces, offsetof(Args, batch)), group(offsetof(Args, caches.kv)),
+        group(offsetof(Args, caches.index)), fields_inside(kWindowPlaces, offsetof(Args, caches.window)),
+        fields_inside(kEntriesPlaces, offsetof(Args, caches.entries)), group(offsetof(Args, caches.state)),
+        group(offsetof(Args, caches.index_state)));
+}();
+
+}  // namespace
+
 std::unique_ptr<Layer> open_layer(const Checkpoint& checkpoint, const AttentionConfig& config, int layer,
                                   LayerPrecision precision, Device& device) {
     return config.hybrid ? make_hybrid_layer(checkpoint, config, layer, precision, device)
@@ -25,11 +40,12 @@ size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step
 
 void run_layer(const Layer& layer, const Env& env, const LayerStep& step, Workspace workspace,
                size_t stage_budget, StageRecords* records, const Tap* tap) {
-    Runner sizing(env, stage_budget, tap);
-    sizing.check_calls();
-    layer.forward(sizing, step);
-    Runner run(env, sizing, workspace, records);
-    layer.forward(run, step);
+    PlanKey key(PlanUse::step, layer.id(), stage_budget, env);
+    key.add_address(workspace.data);
+    key.add(step, kStepPlaces);
+    const bool keeps = key.add_numbers(step.batch.parts);
+    run_step(env, keeps ? &key : nullptr, stage_budget, workspace, records, tap,
+             [&](Runner& run) { layer.forward(run, step); });
 }
 
 }  // namespace smla

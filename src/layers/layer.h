@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backends/step.h"
+#include "backends/step_key.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "plan/plan.h"
@@ -70,10 +71,13 @@ inline void place(HostTensor& tensor, Device& device) {
 class Layer {
 public:
     virtual ~Layer() = default;
+    Layer(const Layer&) = delete;
+    Layer& operator=(const Layer&) = delete;
     virtual void forward(Runner& run, const LayerStep& step) const = 0;
     // [hidden] on the device, of the norm before the block; absent if the checkpoint has none
     virtual Tensor input_norm() const = 0;
 
+    uint64_t id() const { return id_; }
     const AttentionConfig& config() const { return config_; }
     int layer_index() const { return layer_; }
     LayerKind kind() const { return config_.layer_kind(layer_); }
@@ -105,6 +109,7 @@ protected:
     LayerPrecision precision_;
 
 private:
+    const uint64_t id_ = unique_id();
     size_t weight_bytes_ = 0, borrowed_bytes_ = 0;
     std::vector<double> frequencies_;
     HostTensor placed_frequencies_;

@@ -163,7 +163,9 @@ void Session::forward(const Step& step) {
     LayerStep inner = layer_step(step);
     int64_t longest = 1;  // columns that any token of this step can score
     for (size_t r = 0; r < step.requests.size(); ++r) longest = std::max<int64_t>(longest, seq_lens_[r]);
-    inner.batch.max_columns = std::min(inner.batch.max_columns, longest);
+    // A bound that stays the same for many steps: their plans do too.
+    constexpr int64_t kColumns = 1024;
+    inner.batch.max_columns = std::min(inner.batch.max_columns, ceil_div(longest, kColumns) * kColumns);
     const Env env = context_.env({});
     size_t bytes = workspace_bytes_;
     if (step.tap)

@@ -177,13 +177,18 @@ void World::run(smla_engine engine) {
     context_args.threads = 2;
     Context context(context_args);
     const size_t bytes = on.workspace(context.env({}), args);
+    const std::vector<uint8_t> out_before = out.bytes(), lse_before = lse.bytes();
     // exactly what was asked for, all of it dirty but the counters
-    std::vector<uint8_t> memory(bytes + 64 + 256, 0xff);
+    std::vector<uint8_t> memory(bytes + 64 + 256);
     auto* aligned = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(memory.data()), 64));
-    std::memset(aligned, 0, kWorkspaceHeader);
-    on.run(context.env({}), metadata.get(), args, {aligned, bytes});
-    EXPECT_TRUE(
-        std::all_of(aligned + bytes, memory.data() + memory.size(), [](uint8_t b) { return b == 0xff; }));
+    for (const bool again : {false, true}) {  // the second time with the plan of the first
+        if (again) out.restore(out_before), lse.restore(lse_before);
+        std::fill(memory.begin(), memory.end(), uint8_t(0xff));
+        std::memset(aligned, 0, kWorkspaceHeader);
+        on.run(context.env({}), metadata.get(), args, {aligned, bytes});
+        EXPECT_TRUE(
+            std::all_of(aligned + bytes, memory.data() + memory.size(), [](uint8_t b) { return b == 0xff; }));
+    }
 }
 
 std::vector<double> World::key(int group, int64_t request, int64_t position) const {

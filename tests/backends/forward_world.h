@@ -22,6 +22,9 @@ public:
     void set(int64_t i, int64_t j, int64_t k, float value);
     Tensor view() const { return view_; }
     const std::vector<uint8_t>& bytes() const { return memory_; }
+    void restore(const std::vector<uint8_t>& bytes) {  // view() stays
+        std::copy(bytes.begin(), bytes.end(), memory_.begin());
+    }
 
 private:
     std::vector<uint8_t> memory_;

@@ -23,12 +23,12 @@ double flops_of(Stage stage, const TokenFlops& flops) {
 }  // namespace
 
 // Times a GPU's stages one by one. The whole step is timed without waiting between stages.
-void Bench::time_parts(const ModelStep& step, const Runner& sizing, Workspace workspace,
+void Bench::time_parts(const ModelStep& step, const StepPlan& plan, Workspace workspace,
                        std::array<std::vector<double>, kStageCount>& seconds) const {
     for (auto& each : seconds) each.clear();
     for (int i = 0; i < 10; ++i) {
         StageRecords records{};
-        Runner runner(context_.env({}), sizing, workspace, &records);
+        Runner runner(context_.env({}), plan, workspace, &records, nullptr);
         runner.wait_for_each_stage();
         step.run(runner);
         for (size_t stage = 0; stage < records.size(); ++stage)
@@ -50,6 +50,7 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
     Runner sizing(env, 0, nullptr);
     step.run(sizing);
     const Workspace workspace = workspace_.at_least(sizing.total_bytes());
+    const StepPlan plan = sizing.plan();
     // other index queries each time, so that other rows are selected: those of the last call are still cached
     Tensor& index_q = step.hybrid ? step.hybrid_step.indexer.q : step.dsa.indexer.q;
     Memory queries;
@@ -70,7 +71,7 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
                 [&](int64_t i) {
                     StageRecords records{};
                     index_q = variants[size_t(i) % variants.size()];
-                    Runner runner(env, sizing, workspace, &records);
+                    Runner runner(env, plan, workspace, &records, nullptr);
                     step.run(runner);
                     if (i > 0)
                         for (size_t stage = 0; stage < records.size(); ++stage)
@@ -79,13 +80,14 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
                 },
                 &total.repeats);
 
-    if (gpu()) time_parts(step, sizing, workspace, seconds);
+    if (gpu()) time_parts(step, plan, workspace, seconds);
 
     Tap tap;
     tap.attend = [&](const smla_attend_args& args) { total.error = attend_error(args, 0, 2); };
     Runner tapped(env, 0, &tap);
     step.run(tapped);
-    Runner looking(env, tapped, workspace_.at_least(tapped.total_bytes()), nullptr);
+    const StepPlan tapped_plan = tapped.plan();
+    Runner looking(env, tapped_plan, workspace_.at_least(tapped.total_bytes()), nullptr, &tap);
     step.run(looking);
 
     const LayerClass layer{test.config.layer_kind(test.layer), test.config.compress_ratio(test.layer),

@@ -72,7 +72,7 @@ public:
 private:
     // Sets the median time of body(i), and the peak for operands of this dtype measured around it.
     void time(Measured& out, smla_dtype queries, const std::function<void(int64_t)>& body);
-    void time_parts(const ModelStep& step, const Runner& sizing, Workspace workspace,
+    void time_parts(const ModelStep& step, const StepPlan& plan, Workspace workspace,
                     std::array<std::vector<double>, kStageCount>& seconds) const;
     const smla_cache& pool(const ListShape& list, int64_t width, int which);
     smla_isa isa() const { return context_.env({}).isa; }

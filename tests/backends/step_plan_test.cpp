@@ -1,0 +1,155 @@
+// Steps are planned once: a step of a description that its context knows runs in one pass and gives the bits
+// of a step that was planned anew; what differs is planned again.
+#include "backends/runner.h"
+#include "backends/step_key.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+namespace smla::test {
+namespace {
+
+smla_context_args on_cpu() {
+    smla_context_args args{};
+    args.struct_size = sizeof args;
+    args.version = SMLA_VERSION;
+    args.engine = SMLA_ENGINE_CPU;
+    args.threads = 1;
+    return args;
+}
+
+// Two norms, one after the other, over rows of 8 values.
+struct TwoNorms {
+    static constexpr int64_t kWidth = 8;
+    Tensor x{}, weight{}, out{};
+    int64_t passes = 0;  // no padding: the key has every byte
+
+    void operator()(Runner& run) {
+        ++passes;
+        const Tensor between = run.activation(SMLA_F32, {x.shape[0], 1, kWidth});
+        run.run<Stage::norm>({.eps = 1e-6, .x = x, .weight = weight, .out = between});
+        run.run<Stage::norm>({.eps = 1e-6, .x = between, .weight = weight, .out = out});
+    }
+};
+
+struct Buffers {
+    alignas(256) float x[64], weight[TwoNorms::kWidth], out[64];
+
+    explicit Buffers(uint32_t seed) {
+        std::mt19937 random(seed);
+        std::uniform_real_distribution<float> values(-2, 2);
+        for (float& value : x) value = values(random);
+        for (float& value : weight) value = values(random);
+        std::memset(out, 0xFF, sizeof out);
+    }
+    TwoNorms step(int64_t tokens) {
+        return {.x = make_tensor(x, SMLA_F32, {tokens, 1, TwoNorms::kWidth}),
+                .weight = make_tensor(weight, SMLA_F32, {TwoNorms::kWidth}),
+                .out = make_tensor(out, SMLA_F32, {tokens, 1, TwoNorms::kWidth})};
+    }
+};
+
+class StepPlans : public testing::Test {
+protected:
+    // How often the step is told.
+    int64_t run(TwoNorms step, uint64_t whose = 1, const Tap* tap = nullptr, size_t budget = 0) {
+        constexpr auto places = [] {
+            using Args = TwoNorms;
+            return std::array{SMLA_PLACE(x), SMLA_PLACE(weight), SMLA_PLACE(out)};
+        }();
+        const Env env = context.env({});
+        const Workspace memory = workspace.at_least(1 << 16);
+        PlanKey key(PlanUse::step, whose, budget, env);
+        key.add_address(memory.data);
+        TwoNorms described = step;
+        described.passes = 0;
+        key.add(described, places);
+        run_step(env, &key, budget, memory, nullptr, tap, [&](Runner& runner) { step(runner); });
+        return step.passes;
+    }
+
+    Context context{on_cpu()};
+    OwnedWorkspace workspace{context};
+};
+
+TEST_F(StepPlans, ASecondStepOfADescriptionIsToldOnce) {
+    Buffers a(1), b(2), planned(2);
+    EXPECT_EQ(run(a.step(3)), 2);
+    EXPECT_EQ(run(a.step(3)), 1);
+    EXPECT_EQ(run(b.step(3)), 1);  // other memory, aligned alike
+    EXPECT_EQ(run(planned.step(3), 2), 2);
+    EXPECT_EQ(std::memcmp(b.out, planned.out, sizeof b.out), 0);
+    EXPECT_NE(std::memcmp(a.out, b.out, sizeof a.out), 0);
+}
+
+TEST_F(StepPlans, WhatDiffersIsPlannedAgain) {
+    Buffers a(1);
+    EXPECT_EQ(run(a.step(3)), 2);
+    EXPECT_EQ(run(a.step(4)), 2);                    // a shape
+    EXPECT_EQ(run(a.step(3), 2), 2);                 // whose step it is
+    EXPECT_EQ(run(a.step(3), 1, nullptr, 4096), 2);  // the budget
+    TwoNorms moved = a.step(3);
+    moved.x.data = a.x + 1;  // the alignment
+    EXPECT_EQ(run(moved), 2);
+    EXPECT_EQ(run(a.step(3)), 1);
+    const Tap tap;
+    EXPECT_EQ(run(a.step(3), 1, &tap), 2);  // an observer may ask for more
+}
+
+TEST_F(StepPlans, ARefusedStepIsNotKeptAndWritesNothing) {
+    Buffers a(1);
+    TwoNorms wrong = a.step(3);
+    wrong.out.shape[2] = 7;
+    for (int i = 0; i < 2; ++i) EXPECT_THROW(run(wrong), Error);
+    uint32_t first;
+    std::memcpy(&first, a.out, sizeof first);
+    EXPECT_EQ(first, 0xFFFFFFFFu);
+    // memory that is missing is part of the description: no kept plan lets it pass
+    EXPECT_EQ(run(a.step(3)), 2);
+    TwoNorms absent = a.step(3);
+    absent.x.data = nullptr;
+    EXPECT_THROW(run(absent), Error);
+}
+
+TEST_F(StepPlans, ReplayedCallsLookForSharedMemory) {
+    Buffers a(1);
+    EXPECT_EQ(run(a.step(3)), 2);
+    TwoNorms shared = a.step(3);
+    shared.weight.data = shared.out.data;
+    EXPECT_THROW(run(shared), Error);
+}
+
+TEST_F(StepPlans, AnotherOrderOfStagesIsAnError) {
+    Buffers a(1);
+    const Env env = context.env({});
+    const Workspace memory = workspace.at_least(1 << 16);
+    PlanKey key(PlanUse::step, 7, 0, env);
+    run_step(env, &key, 0, memory, nullptr, nullptr, [&](Runner& runner) { a.step(3)(runner); });
+    TwoNorms longer = a.step(3);
+    EXPECT_THROW(run_step(env, &key, 0, memory, nullptr, nullptr,
+                          [&](Runner& runner) {
+                              longer(runner);
+                              longer(runner);
+                          }),
+                 Error);
+}
+
+TEST_F(StepPlans, PartsOfAStepAreInItsKey) {
+    const Env env = context.env({});
+    PlanKey one(PlanUse::step, 1, 0, env), other(PlanUse::step, 1, 0, env), longer(PlanUse::step, 1, 0, env);
+    EXPECT_TRUE(one.add_numbers(std::array{0, 3, 5}));
+    EXPECT_TRUE(other.add_numbers(std::array{0, 4, 5}));
+    EXPECT_TRUE(longer.add_numbers(std::array{0, 3, 5, 5}));
+    const auto keep = std::make_shared<const int>(1);
+    PlanCache cache;
+    cache.keep(one, keep);
+    EXPECT_EQ(cache.find(one), keep);
+    EXPECT_EQ(cache.find(other), nullptr);
+    EXPECT_EQ(cache.find(longer), nullptr);
+    EXPECT_FALSE(one.add_numbers(std::vector<int32_t>(1 << 12)));
+}
+
+}  // namespace
+}  // namespace smla::test
