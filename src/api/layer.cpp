@@ -49,17 +49,18 @@ CacheGroup group_of(const smla_layer_step& step, int32_t bit, const Tensor& slot
     return {given.cache, given.block_table, slots};
 }
 
-LayerStep read_step(const smla_layer& on, const smla_layer_step& step) {
+LayerStep read_step(const smla_layer& on, const smla_layer_step& step, const CheckContext& context) {
     const AttentionConfig& config = on.layer->config();
-    const PlanFields& fields = api::handle(step.plan, "plan").plan.fields();
-    check_tensor("step.hidden", step.hidden, kFloats, {kAny, config.common.hidden_size});
+    const PlanFields& fields = api::handle(step.plan, "step.plan").plan.fields();
+    check_tensor("step.hidden", step.hidden, kFloats, {kAny, config.common.hidden_size}, context);
     check_rows("step.hidden", step.hidden);
     const int64_t tokens = step.hidden.shape[0], planned = fields.position.shape[0];
     SMLA_CHECK(tokens == planned, "step.hidden.shape[0]", tokens, text(planned, ", the tokens of the plan"));
-    check_tensor("step.out", step.out, kFloats, {tokens, config.common.hidden_size});
+    check_tensor("step.out", step.out, kFloats, {tokens, config.common.hidden_size}, context);
     check_rows("step.out", step.out);
-    check_forced_topk("step.forced_topk", *on.layer, step.forced_topk, tokens);
-    if (config.indexer) check_optional("step.topk", step.topk, kInt32, {tokens, config.indexer->topk});
+    check_forced_topk("step.forced_topk", *on.layer, step.forced_topk, tokens, context);
+    if (config.indexer)
+        check_optional("step.topk", step.topk, kInt32, {tokens, config.indexer->topk}, context);
     SMLA_CHECK(step.max_columns >= 0, "step.max_columns", step.max_columns, "0 or more");
 
     const PlanMaxima& maxima = step.plan->plan.maxima();
@@ -220,7 +221,8 @@ smla_status smla_layer_workspace_size(const smla_layer* layer, const smla_layer_
     return api::guard([&] {
         const smla_layer& on = api::handle(layer, "layer");
         SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
-        *bytes = layer_workspace(*on.layer, on.context->context.env({}), read_step(on, api::read_args(step)),
+        *bytes = layer_workspace(*on.layer, on.context->context.env({}),
+                                 read_step(on, api::read_args(step), CheckContext{}.shapes_only()),
                                  stage_budget, nullptr);
     });
 }
@@ -229,7 +231,8 @@ smla_status smla_layer_forward(const smla_layer* layer, const smla_layer_step* s
                                smla_workspace workspace, smla_stream stream) {
     return api::guard([&] {
         const smla_layer& on = api::handle(layer, "layer");
-        run_layer(*on.layer, on.context->context.env({}, stream), read_step(on, api::read_args(step)),
+        const Env env = on.context->context.env({}, stream);
+        run_layer(*on.layer, env, read_step(on, api::read_args(step), env.checks()),
                   api::read_workspace(workspace), stage_budget, nullptr, nullptr);
     });
 }

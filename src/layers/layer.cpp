@@ -23,10 +23,11 @@ std::unique_ptr<Layer> open_layer(const Checkpoint& checkpoint, const AttentionC
                          : make_dsa_layer(checkpoint, config, layer, precision, device);
 }
 
-void check_forced_topk(const char* field, const Layer& layer, const Tensor& given, int64_t tokens) {
+void check_forced_topk(const char* field, const Layer& layer, const Tensor& given, int64_t tokens,
+                       const CheckContext& context) {
     const LayerKind kind = layer.kind();
-    if (kind == LayerKind::dsa_shared) return check_tensor(field, given, kInt32, {tokens, kAny});
-    if (!check_optional(field, given, kInt32, {tokens, kAny})) return;
+    if (kind == LayerKind::dsa_shared) return check_tensor(field, given, kInt32, {tokens, kAny}, context);
+    if (!check_optional(field, given, kInt32, {tokens, kAny}, context)) return;
     SMLA_CHECK(kind != LayerKind::sliding && kind != LayerKind::heavily_compressed, field, describe(given),
                text("nothing: a layer of kind ", layer_kind_name(kind), " selects none"));
 }

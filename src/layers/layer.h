@@ -134,7 +134,8 @@ std::unique_ptr<Layer> make_hybrid_layer(const Checkpoint&, const AttentionConfi
                                          Device&);
 
 // LayerStep::forced_topk: needed, possible or without a meaning, by the kind of layer.
-void check_forced_topk(const char* field, const Layer& layer, const Tensor& given, int64_t tokens);
+void check_forced_topk(const char* field, const Layer& layer, const Tensor& given, int64_t tokens,
+                       const CheckContext& context = {});
 
 // Bytes of workspace that forward() needs for these shapes, and the run itself.
 size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step, size_t stage_budget,
