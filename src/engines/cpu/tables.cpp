@@ -1,29 +1,66 @@
-// The candidate tables of the cpu engine, one per stage: specialised kernels first, the stage's generic code
-// last.
+// The candidate tables of the cpu engine: the kernels of each stage, best first. The last one of a stage
+// takes every shape and every record format.
+#include "engines/cpu/candidates.h"
 #include "engines/cpu/generic.h"
+#include "engines/cpu/score_select/run.h"
 #include "ops/ops.h"
 
 namespace smla {
 
-// Stages without a table of their own: the op's loops, spread over the threads.
-#define SMLA_GENERIC_TABLE(name, args)                                                                    \
-    template <>                                                                                           \
-    std::span<const Candidate<args>> cpu_candidates<Stage::name>() {                                      \
-        static constexpr Candidate<args> rows[] = {cpu_generic<OpOf<Stage::name>>("cpu_generic_" #name)}; \
-        return rows;                                                                                      \
+namespace {
+
+// The op's loops, spread over the threads.
+template <Stage S>
+constexpr auto loops(const char* name) {
+    return cpu_generic<OpOf<S>>(name);
+}
+
+constexpr Candidate<smla_score_select_args> kStreamed{.name = "cpu_streamed_score_select",
+                                                      .plan = plan_streamed};
+
+}  // namespace
+
+#if defined(__x86_64__)
+#define SMLA_X86(...) __VA_ARGS__,
+#else
+#define SMLA_X86(...)
+#endif
+
+#define SMLA_ROWS(stage, ...)                                                         \
+    template <>                                                                       \
+    std::span<const Candidate<ArgsOf<Stage::stage>>> cpu_candidates<Stage::stage>() { \
+        using namespace cpu;                                                          \
+        static const Candidate<ArgsOf<Stage::stage>> rows[] = {__VA_ARGS__};          \
+        return rows;                                                                  \
     }
-SMLA_GENERIC_TABLE(norm, smla_norm_args)
-SMLA_GENERIC_TABLE(rope, smla_rope_args)
-SMLA_GENERIC_TABLE(inverse_rope, smla_rope_args)
-SMLA_GENERIC_TABLE(quant_index_q, smla_quant_index_q_args)
-SMLA_GENERIC_TABLE(write_kv, smla_write_args)
-SMLA_GENERIC_TABLE(write_index, smla_write_args)
-SMLA_GENERIC_TABLE(save_state, smla_save_state_args)
-SMLA_GENERIC_TABLE(compress, smla_compress_args)
-SMLA_GENERIC_TABLE(gather, smla_gather_args)
-SMLA_GENERIC_TABLE(copy_pages, smla_copy_pages_args)
-SMLA_GENERIC_TABLE(map, smla_map_args)
-SMLA_GENERIC_TABLE(merge, smla_merge_args)
-#undef SMLA_GENERIC_TABLE
+#define SMLA_LOOPS(stage) loops<Stage::stage>("cpu_generic_" #stage)
+#define SMLA_PRODUCTS SMLA_X86(kFewTokens512, kFewTokens256) kCblasProject, kLoopsProject
+SMLA_ROWS(norm, SMLA_LOOPS(norm))
+SMLA_ROWS(rope, SMLA_LOOPS(rope))
+SMLA_ROWS(project, SMLA_PRODUCTS)
+SMLA_ROWS(absorb, SMLA_PRODUCTS)
+SMLA_ROWS(quant_index_q, SMLA_LOOPS(quant_index_q))
+SMLA_ROWS(write_kv, SMLA_LOOPS(write_kv))
+SMLA_ROWS(write_index, SMLA_LOOPS(write_index))
+SMLA_ROWS(save_state, SMLA_LOOPS(save_state))
+SMLA_ROWS(compress, SMLA_LOOPS(compress))
+SMLA_ROWS(gather, SMLA_LOOPS(gather))
+SMLA_ROWS(copy_pages, SMLA_LOOPS(copy_pages))
+SMLA_ROWS(score, SMLA_X86(kAvx512Bf16Score, kAvx512Score, kAvx2Score) kScalarScore, SMLA_LOOPS(score))
+SMLA_ROWS(select, SMLA_X86(kAvx512Select, kAvx2Select) kScalarSelect, SMLA_LOOPS(select))
+SMLA_ROWS(score_select, kStreamed, SMLA_LOOPS(score_select))
+SMLA_ROWS(map, SMLA_LOOPS(map))
+SMLA_ROWS(attend,
+          SMLA_X86(kAvx512Bf16Attend576, kAvx512Bf16Attend512, kAvx512Attend576, kAvx512Attend512,
+                   kAvx2Attend576, kAvx2Attend512) kScalarAttend576,
+          kScalarAttend512, kGenericAttend)
+SMLA_ROWS(merge, SMLA_LOOPS(merge))
+SMLA_ROWS(inverse_rope, SMLA_LOOPS(inverse_rope))
+SMLA_ROWS(up_project, SMLA_PRODUCTS)
+SMLA_ROWS(out_project, SMLA_PRODUCTS)
+#undef SMLA_PRODUCTS
+#undef SMLA_LOOPS
+#undef SMLA_ROWS
+#undef SMLA_X86
 
 }  // namespace smla

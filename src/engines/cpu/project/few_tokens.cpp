@@ -1,5 +1,6 @@
 // The driver of the few-token kernels: x in f32 once, then groups and blocks of outputs over the threads.
-#include "engines/cpu/project/table.h"
+#include "engines/cpu/candidates.h"
+#include "ops/ops.h"
 
 #if defined(__x86_64__)
 
@@ -10,6 +11,8 @@
 namespace smla::cpu_project {
 
 namespace {
+
+using Args = smla_project_args;
 
 constexpr int64_t kBlock = 256;  // outputs that a thread takes at once: 64 to 300 KB of weights
 
@@ -83,16 +86,23 @@ CallPlan<Args> plan_few(const Args& args, const Env& env, smla_isa needed, const
     return plan;
 }
 
+template <smla_isa Isa, const FewKernels& Kernels>
+constexpr Candidate<Args> few(const char* name) {
+    return {.name = name,
+            .plan = [](const Args& args, const Env& env) { return plan_few(args, env, Isa, Kernels); }};
+}
+
 }  // namespace
 
-constexpr Candidate<Args> kFewTokens512 = {.name = "cpu_avx512_few_project",
-                                           .plan = [](const Args& args, const Env& env) {
-                                               return plan_few(args, env, SMLA_ISA_AVX512, kFewAvx512);
-                                           }};
-constexpr Candidate<Args> kFewTokens256 = {
-    .name = "cpu_avx2_few_project",
-    .plan = [](const Args& args, const Env& env) { return plan_few(args, env, SMLA_ISA_AVX2, kFewAvx2); }};
-
 }  // namespace smla::cpu_project
+
+namespace smla::cpu {
+
+using namespace cpu_project;
+
+const Candidate<smla_project_args> kFewTokens512 = few<SMLA_ISA_AVX512, kFewAvx512>("cpu_avx512_few_project");
+const Candidate<smla_project_args> kFewTokens256 = few<SMLA_ISA_AVX2, kFewAvx2>("cpu_avx2_few_project");
+
+}  // namespace smla::cpu
 
 #endif

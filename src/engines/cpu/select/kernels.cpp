@@ -1,4 +1,5 @@
-// The select kernels of the cpu engine, best first.
+// The select kernels of the cpu engine.
+#include "engines/cpu/candidates.h"
 #include "engines/cpu/generic.h"
 #include "engines/cpu/select/run.h"
 #include "ops/select/select.h"
@@ -29,17 +30,14 @@ const SelectKernel* chosen_select_kernel(const smla_select_args& args, const Env
     return nullptr;
 }
 
-template <>
-std::span<const Candidate<smla_select_args>> cpu_candidates<Stage::select>() {
-    static const Candidate<smla_select_args> rows[] = {
+namespace cpu {
+
 #if defined(__x86_64__)
-        threshold<kSelectAvx512>(),
-        threshold<kSelectAvx2>(),
+const Candidate<smla_select_args> kAvx512Select = threshold<kSelectAvx512>();
+const Candidate<smla_select_args> kAvx2Select = threshold<kSelectAvx2>();
 #endif
-        threshold<kSelectScalar>(),
-        cpu_generic<SelectOp>("cpu_generic_select")
-    };
-    return rows;
-}
+const Candidate<smla_select_args> kScalarSelect = threshold<kSelectScalar>();
+
+}  // namespace cpu
 
 }  // namespace smla

@@ -1,7 +1,8 @@
-// The attend kernels of the cpu engine in order of preference. A name tells the instruction set, the
-// arithmetic and the key width: cpu_avx512_bf16_attend_576 multiplies pairs of bf16 for 576 wide keys.
+// The attend kernels of the cpu engine. cpu_avx512_bf16_attend_576 multiplies pairs of bf16 for keys of 576
+// values.
 #include "core/cpu_features.h"
 #include "engines/cpu/attend/run.h"
+#include "engines/cpu/candidates.h"
 #include "engines/cpu/generic.h"
 
 namespace smla {
@@ -66,24 +67,27 @@ constexpr Candidate<Args> bf16_kernel(const char* name) {
 
 }  // namespace
 
-template <>
-std::span<const Candidate<smla_attend_args>> cpu_candidates<Stage::attend>() {
-    static constexpr Candidate<Args> kTable[] = {
+namespace cpu {
+
 #if defined(__x86_64__)
-        bf16_kernel<576>("cpu_avx512_bf16_attend_576"),
-        bf16_kernel<512>("cpu_avx512_bf16_attend_512"),
-        f32_kernel<kAvx512F32, SMLA_ISA_AVX512, 576>("cpu_avx512_f32_attend_576"),
-        f32_kernel<kAvx512F32, SMLA_ISA_AVX512, 512>("cpu_avx512_f32_attend_512"),
-        f32_kernel<kAvx2F32, SMLA_ISA_AVX2, 576>("cpu_avx2_f32_attend_576"),
-        f32_kernel<kAvx2F32, SMLA_ISA_AVX2, 512>("cpu_avx2_f32_attend_512"),
+const Candidate<Args> kAvx512Bf16Attend576 = bf16_kernel<576>("cpu_avx512_bf16_attend_576");
+const Candidate<Args> kAvx512Bf16Attend512 = bf16_kernel<512>("cpu_avx512_bf16_attend_512");
+const Candidate<Args> kAvx512Attend576 =
+    f32_kernel<kAvx512F32, SMLA_ISA_AVX512, 576>("cpu_avx512_f32_attend_576");
+const Candidate<Args> kAvx512Attend512 =
+    f32_kernel<kAvx512F32, SMLA_ISA_AVX512, 512>("cpu_avx512_f32_attend_512");
+const Candidate<Args> kAvx2Attend576 = f32_kernel<kAvx2F32, SMLA_ISA_AVX2, 576>("cpu_avx2_f32_attend_576");
+const Candidate<Args> kAvx2Attend512 = f32_kernel<kAvx2F32, SMLA_ISA_AVX2, 512>("cpu_avx2_f32_attend_512");
 #endif
-        f32_kernel<kScalarF32, SMLA_ISA_SCALAR, 576>("cpu_scalar_f32_attend_576"),
-        f32_kernel<kScalarF32, SMLA_ISA_SCALAR, 512>("cpu_scalar_f32_attend_512"),
-        {.name = "cpu_generic_attend",
-         .plan = [](const Args& args,
-                    const Env& env) { return plan_with(kScalarF32, refuse_f64(args), args, env); }},
-    };
-    return kTable;
-}
+const Candidate<Args> kScalarAttend576 =
+    f32_kernel<kScalarF32, SMLA_ISA_SCALAR, 576>("cpu_scalar_f32_attend_576");
+const Candidate<Args> kScalarAttend512 =
+    f32_kernel<kScalarF32, SMLA_ISA_SCALAR, 512>("cpu_scalar_f32_attend_512");
+const Candidate<Args> kGenericAttend{.name = "cpu_generic_attend",
+                                     .plan = [](const Args& args, const Env& env) {
+                                         return plan_with(kScalarF32, refuse_f64(args), args, env);
+                                     }};
+
+}  // namespace cpu
 
 }  // namespace smla

@@ -1,4 +1,5 @@
-// The score kernels of the cpu engine, best first.
+// The score kernels of the cpu engine.
+#include "engines/cpu/candidates.h"
 #include "engines/cpu/generic.h"
 #include "engines/cpu/score/run.h"
 #include "ops/score/score.h"
@@ -32,18 +33,15 @@ const ScoreKernel* chosen_score_kernel(const smla_score_args& args, const Env& e
     return nullptr;
 }
 
-template <>
-std::span<const Candidate<smla_score_args>> cpu_candidates<Stage::score>() {
-    static const Candidate<smla_score_args> rows[] = {
+namespace cpu {
+
 #if defined(__x86_64__)
-        tiled<kScoreAvx512Bf16>(),
-        tiled<kScoreAvx512>(),
-        tiled<kScoreAvx2>(),
+const Candidate<smla_score_args> kAvx512Bf16Score = tiled<kScoreAvx512Bf16>();
+const Candidate<smla_score_args> kAvx512Score = tiled<kScoreAvx512>();
+const Candidate<smla_score_args> kAvx2Score = tiled<kScoreAvx2>();
 #endif
-        tiled<kScoreScalar>(),
-        cpu_generic<ScoreOp>("cpu_generic_score")
-    };
-    return rows;
-}
+const Candidate<smla_score_args> kScalarScore = tiled<kScoreScalar>();
+
+}  // namespace cpu
 
 }  // namespace smla

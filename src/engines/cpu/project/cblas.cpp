@@ -1,7 +1,8 @@
 // project, absorb, up_project, out_project on a CPU. Weights stay in their stored dtype; bf16 and f16 ones
 // are widened block by block into scratch, so that a layer holds them once.
-#include "engines/cpu/project/table.h"
 #include "linear/cblas.h"
+#include "engines/cpu/candidates.h"
+#include "ops/ops.h"
 
 namespace smla {
 
@@ -137,38 +138,17 @@ void run_loops(const Args& args, const Env& env) {
     else part(0, 0);
 }
 
-const Candidate<Args> kTable[] = {
-#if defined(__x86_64__)
-    cpu_project::kFewTokens512,
-    cpu_project::kFewTokens256,
-#endif
-    {.name = "cpu_cblas_project", .plan = plan_cblas},
-    {.name = "cpu_generic_project",
-     .plan =
-         [](const Args&, const Env&) {
-             CallPlan<Args> plan;
-             plan.launch = run_loops;
-             return plan;
-         }},
-};
-
 }  // namespace
 
-template <>
-std::span<const Candidate<Args>> cpu_candidates<Stage::project>() {
-    return kTable;
-}
-template <>
-std::span<const Candidate<Args>> cpu_candidates<Stage::absorb>() {
-    return kTable;
-}
-template <>
-std::span<const Candidate<Args>> cpu_candidates<Stage::up_project>() {
-    return kTable;
-}
-template <>
-std::span<const Candidate<Args>> cpu_candidates<Stage::out_project>() {
-    return kTable;
-}
+namespace cpu {
+
+const Candidate<Args> kCblasProject{.name = "cpu_cblas_project", .plan = plan_cblas};
+const Candidate<Args> kLoopsProject{.name = "cpu_generic_project", .plan = [](const Args&, const Env&) {
+                                        CallPlan<Args> plan;
+                                        plan.launch = run_loops;
+                                        return plan;
+                                    }};
+
+}  // namespace cpu
 
 }  // namespace smla

@@ -1,0 +1,18 @@
+// The kernels of the cpu engine that tables.cpp lists, each defined beside its code.
+#pragma once
+
+#include "engines/candidate.h"
+
+namespace smla::cpu {
+
+// attend/kernels.cpp. A name tells the instruction set, the arithmetic and the key width.
+extern const Candidate<smla_attend_args> kAvx512Bf16Attend576, kAvx512Bf16Attend512, kAvx512Attend576,
+    kAvx512Attend512, kAvx2Attend576, kAvx2Attend512, kScalarAttend576, kScalarAttend512, kGenericAttend;
+// score/kernels.cpp
+extern const Candidate<smla_score_args> kAvx512Bf16Score, kAvx512Score, kAvx2Score, kScalarScore;
+// select/kernels.cpp
+extern const Candidate<smla_select_args> kAvx512Select, kAvx2Select, kScalarSelect;
+// project/: few_tokens.cpp and cblas.cpp
+extern const Candidate<smla_project_args> kFewTokens512, kFewTokens256, kCblasProject, kLoopsProject;
+
+}  // namespace smla::cpu
