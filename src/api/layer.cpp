@@ -143,6 +143,17 @@ void give_options(const SessionOptions& options, smla_session_args& out) {
            0};
 }
 
+// What a session refuses of its options is a member of the caller's struct.
+template <class Make>
+auto within_args(const Make& make) {
+    try {
+        return make();
+    } catch (const Error& error) {
+        if (error.status != SMLA_INVALID_ARGUMENT) throw;
+        fail(error.status, "args." + error.field, error.got, error.wanted);
+    }
+}
+
 // A clone of `session`: what `args` leaves 0 is as there. Records are copied, so they keep their format.
 std::unique_ptr<Session> clone(const Session& session, const smla_session_args* args) {
     smla_session_args as{}, wanted{};
@@ -165,7 +176,8 @@ std::unique_ptr<Session> clone(const Session& session, const smla_session_args* 
     take(as.stage_budget, wanted.stage_budget);
     take(as.rewind_tokens, wanted.rewind_tokens);
     as.reserved = wanted.reserved;
-    return session.clone(read_options(as, session.layer()));
+    const SessionOptions options = read_options(as, session.layer());
+    return within_args([&] { return session.clone(options); });
 }
 
 Session& opened(smla_session* session) { return *api::handle(session, "session").session; }
@@ -222,7 +234,7 @@ smla_status smla_layer_workspace_size(const smla_layer* layer, const smla_layer_
         const smla_layer& on = api::handle(layer, "layer");
         SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
         *bytes = layer_workspace(*on.layer, on.context->context.env({}),
-                                 read_step(on, api::read_args(step), CheckContext{}.shapes_only()),
+                                 read_step(on, api::read_args(step, "step"), CheckContext{}.shapes_only()),
                                  stage_budget, nullptr);
     });
 }
@@ -232,7 +244,7 @@ smla_status smla_layer_forward(const smla_layer* layer, const smla_layer_step* s
     return api::guard([&] {
         const smla_layer& on = api::handle(layer, "layer");
         const Env env = on.context->context.env({}, stream);
-        run_layer(*on.layer, env, read_step(on, api::read_args(step), env.checks()),
+        run_layer(*on.layer, env, read_step(on, api::read_args(step, "step"), env.checks()),
                   api::read_workspace(workspace), stage_budget, nullptr, nullptr);
     });
 }
@@ -243,7 +255,9 @@ smla_status smla_session_create(const smla_layer* layer, const smla_session_args
         *out = nullptr;
         const smla_layer& on = api::handle(layer, "layer");
         const SessionOptions options = read_options(api::read_args(args), *on.layer);
-        *out = new smla_session{std::make_unique<Session>(on.context->context, *on.layer, options)};
+        *out = within_args([&] {
+            return new smla_session{std::make_unique<Session>(on.context->context, *on.layer, options)};
+        });
     });
 }
 
@@ -259,7 +273,7 @@ smla_status smla_session_get_args(const smla_session* session, smla_session_args
 smla_status smla_session_forward(smla_session* session, const smla_session_step* step) {
     return api::guard([&] {
         Session& on = opened(session);
-        const smla_session_step copy = api::read_args(step);
+        const smla_session_step copy = api::read_args(step, "step");
         SMLA_CHECK(copy.request_count >= 0, "step.request_count", copy.request_count, "0 or more");
         SMLA_CHECK(copy.requests || copy.request_count == 0, "step.requests", "null",
                    text(copy.request_count, " requests"));

@@ -30,44 +30,44 @@ int64_t Session::step_tokens(const Step& step) const {
 }
 
 void Session::check(const Step& step) const {
-    SMLA_CHECK(int64_t(step.requests.size()) <= options_.max_requests, "requests", step.requests.size(),
+    SMLA_CHECK(int64_t(step.requests.size()) <= options_.max_requests, "step.requests", step.requests.size(),
                text("at most ", options_.max_requests));
     std::vector<bool> seen(size_t(options_.max_requests));
     for (size_t i = 0; i < step.requests.size(); ++i) {
         const StepRequest& request = step.requests[i];
         SMLA_CHECK(request.request >= 0 && request.request < options_.max_requests,
-                   text("requests[", i, "].request"), request.request,
+                   text("step.requests[", i, "].request"), request.request,
                    text("0 to ", options_.max_requests - 1));
-        SMLA_CHECK(!seen[size_t(request.request)], text("requests[", i, "].request"),
+        SMLA_CHECK(!seen[size_t(request.request)], text("step.requests[", i, "].request"),
                    text(request.request, ", twice"), "each request once");
         seen[size_t(request.request)] = true;
         const int64_t length = int64_t(lengths_[size_t(request.request)]) + request.tokens;
         SMLA_CHECK(
-            request.tokens >= 0 && length <= options_.max_tokens, text("requests[", i, "].tokens"),
+            request.tokens >= 0 && length <= options_.max_tokens, text("step.requests[", i, "].tokens"),
             request.tokens,
             text("0 to ", options_.max_tokens - lengths_[size_t(request.request)], ", what max_tokens (",
                  options_.max_tokens, ") leaves; a resized session takes more"));
     }
     const int64_t tokens = step_tokens(step), hidden = layer_.config().common.hidden_size;
-    SMLA_CHECK(tokens <= options_.max_step_tokens, "requests", text(tokens, " tokens"),
+    SMLA_CHECK(tokens <= options_.max_step_tokens, "step.requests", text(tokens, " tokens"),
                text("at most ", options_.max_step_tokens));
-    check_tensor("hidden", step.hidden, kFloats, {tokens, hidden});
-    check_rows("hidden", step.hidden);
-    check_tensor("out", step.out, kFloats, {tokens, hidden});
-    check_rows("out", step.out);
-    if (check_optional("rope_positions", step.rope_positions, kInts, {tokens}) &&
+    check_tensor("step.hidden", step.hidden, kFloats, {tokens, hidden});
+    check_rows("step.hidden", step.hidden);
+    check_tensor("step.out", step.out, kFloats, {tokens, hidden});
+    check_rows("step.out", step.out);
+    if (check_optional("step.rope_positions", step.rope_positions, kInts, {tokens}) &&
         readable(step.rope_positions))
-        check_positions("rope_positions", step.rope_positions, tokens);
+        check_positions("step.rope_positions", step.rope_positions, tokens);
     check_forced_entries(step, tokens);
 }
 
 // Attention follows these numbers as they stand: the keys of later tokens must not be among them.
 void Session::check_forced_entries(const Step& step, int64_t tokens) const {
     const AttentionConfig& config = layer_.config();
-    check_forced_topk("forced_topk", layer_, step.forced_topk, tokens);
+    check_forced_topk("step.forced_topk", layer_, step.forced_topk, tokens);
     if (!present(step.forced_topk)) return;
     const int64_t columns = step.forced_topk.shape[1];
-    SMLA_CHECK(columns <= config.indexer->topk, "forced_topk.shape[1]", columns,
+    SMLA_CHECK(columns <= config.indexer->topk, "step.forced_topk.shape[1]", columns,
                text("at most index_topk (", config.indexer->topk, ")"));
     if (!readable(step.forced_topk)) return;
     const int64_t ratio = std::max<int64_t>(config.compress_ratio(layer_.layer_index()), 1);
@@ -77,7 +77,7 @@ void Session::check_forced_entries(const Step& step, int64_t tokens) const {
             const int64_t sees = (int64_t(lengths_[size_t(request.request)]) + i + 1) / ratio;
             for (int64_t c = 0; c < columns; ++c) {
                 const int64_t entry = load_int(step.forced_topk, t, c);
-                SMLA_CHECK(entry >= -1 && entry < sees, text("forced_topk[", t, ",", c, "]"), entry,
+                SMLA_CHECK(entry >= -1 && entry < sees, text("step.forced_topk[", t, ",", c, "]"), entry,
                            text("-1, or one of the ", sees, ratio > 1 ? " entries" : " positions",
                                 " that the token sees"));
             }

@@ -273,7 +273,7 @@ TEST_F(HppSession, requests_are_cut_copied_and_reordered_and_the_session_grows) 
         }
         return std::string("accepted");
     };
-    EXPECT_EQ(refused([](auto& wrong) { wrong.max_tokens = 39; }), "max_tokens");
+    EXPECT_EQ(refused([](auto& wrong) { wrong.max_tokens = 39; }), "args.max_tokens");
     EXPECT_EQ(refused([](auto& wrong) { wrong.kv_format = SMLA_ROW_BF16; }), "args.kv_format");
     EXPECT_EQ(refused([](auto& wrong) { wrong.index_format = SMLA_ROW_BF16; }), "args.index_format");
     EXPECT_EQ(refused([](auto& wrong) { wrong.page_tokens = 8; }), "args.page_tokens");

@@ -122,7 +122,7 @@ TEST(Serving, SharedLayerNeedsASelection) {
         step(session, {&feed}, {0}, {40});
         FAIL() << "accepted";
     } catch (const Error& error) {
-        EXPECT_EQ(error.field, "forced_topk");
+        EXPECT_EQ(error.field, "step.forced_topk");
     }
     EXPECT_EQ(session.length(0), 0);
 }
@@ -158,23 +158,23 @@ TEST(Serving, RefusalsNameTheFieldAndChangeNothing) {
     Session session(context, *layer, small_pages(2, 40));
     Feed feed(golden);
     const int64_t past = int64_t(1) << 31;
-    EXPECT_EQ(refused(session, {{2, 1}}), "requests[0].request");
-    EXPECT_EQ(refused(session, {{-1, 1}}), "requests[0].request");
-    EXPECT_EQ(refused(session, {{0, 1}, {0, 1}}), "requests[1].request");
-    EXPECT_EQ(refused(session, {{0, 41}}), "requests[0].tokens");
-    EXPECT_EQ(refused(session, {{0, -1}}), "requests[0].tokens");
-    EXPECT_EQ(refused(session, {{0, 1}, {1, 1}, {1, 1}}), "requests");
+    EXPECT_EQ(refused(session, {{2, 1}}), "step.requests[0].request");
+    EXPECT_EQ(refused(session, {{-1, 1}}), "step.requests[0].request");
+    EXPECT_EQ(refused(session, {{0, 1}, {0, 1}}), "step.requests[1].request");
+    EXPECT_EQ(refused(session, {{0, 41}}), "step.requests[0].tokens");
+    EXPECT_EQ(refused(session, {{0, -1}}), "step.requests[0].tokens");
+    EXPECT_EQ(refused(session, {{0, 1}, {1, 1}, {1, 1}}), "step.requests");
     EXPECT_EQ(refused(session, {{0, 0}, {1, 0}}), "accepted");  // nothing to do is no error
-    EXPECT_EQ(refused(session, {{0, 2}}, {}, {0, -past - 1}), "rope_positions[1]");
-    EXPECT_EQ(refused(session, {{0, 1}}, std::vector<int32_t>(7, -1)), "forced_topk.shape[1]");
-    EXPECT_EQ(refused(session, {{0, 2}}, {0, -1, 0, 2}), "forced_topk[1,1]");
+    EXPECT_EQ(refused(session, {{0, 2}}, {}, {0, -past - 1}), "step.rope_positions[1]");
+    EXPECT_EQ(refused(session, {{0, 1}}, std::vector<int32_t>(7, -1)), "step.forced_topk.shape[1]");
+    EXPECT_EQ(refused(session, {{0, 2}}, {0, -1, 0, 2}), "step.forced_topk[1,1]");
     for (const int64_t wrong : {int64_t(3), past - 1, int64_t(-2), -past})
-        EXPECT_EQ(refused(session, {{0, 3}}, {0, 0, int32_t(wrong)}), "forced_topk[2,0]") << wrong;
-    EXPECT_EQ(refused(session, {{1, 2}, {0, 2}}, {0, 1, 0, 2}), "forced_topk[3,0]");
+        EXPECT_EQ(refused(session, {{0, 3}}, {0, 0, int32_t(wrong)}), "step.forced_topk[2,0]") << wrong;
+    EXPECT_EQ(refused(session, {{1, 2}, {0, 2}}, {0, 1, 0, 2}), "step.forced_topk[3,0]");
     EXPECT_EQ(session.length(0), 0);
     step(session, {&feed}, {0}, {39});
     EXPECT_LE(error_of(feed), kF32);
-    EXPECT_EQ(refused(session, {{0, 1}}, {40}), "forced_topk[0,0]");
+    EXPECT_EQ(refused(session, {{0, 1}}, {40}), "step.forced_topk[0,0]");
     EXPECT_EQ(refused(session, {{0, 1}}, {39, 0, -1, -1, 5, -1}), "accepted");
 }
 
@@ -183,8 +183,8 @@ TEST(Serving, EntriesThatATokenDoesNotSeeAreRefused) {
     Context context = make_context();
     const auto layer = open(golden);
     Session session(context, *layer, small_pages(1, 40));
-    EXPECT_EQ(refused(session, {{0, 5}}, {-1, -1, 0, 0, 0}), "forced_topk[2,0]");
-    EXPECT_EQ(refused(session, {{0, 5}}, {-1, -1, -1, 0, 1}), "forced_topk[4,0]");
+    EXPECT_EQ(refused(session, {{0, 5}}, {-1, -1, 0, 0, 0}), "step.forced_topk[2,0]");
+    EXPECT_EQ(refused(session, {{0, 5}}, {-1, -1, -1, 0, 1}), "step.forced_topk[4,0]");
     EXPECT_EQ(refused(session, {{0, 5}}, {-1, -1, -1, 0, 0}), "accepted");
     EXPECT_EQ(refused(session, {{0, 3}}, {0, 0, 1}), "accepted");
 }
@@ -195,7 +195,7 @@ TEST(Serving, ASelectionForALayerThatSelectsNothingIsRefused) {
         Context context = make_context();
         const auto layer = open(golden);
         Session session(context, *layer, small_pages(1, 40));
-        EXPECT_EQ(refused(session, {{0, 2}}, {-1, -1}), "forced_topk") << name;
+        EXPECT_EQ(refused(session, {{0, 2}}, {-1, -1}), "step.forced_topk") << name;
         EXPECT_EQ(refused(session, {{0, 2}}), "accepted") << name;
     }
 }

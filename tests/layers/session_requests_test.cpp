@@ -254,7 +254,7 @@ TEST(SessionRequests, ClonesHoldTheSameRequestsAndOtherMaxima) {
         world.forward(*session, {{1, range(140, 135)}});
         world.forward(*session, {{1, range(275, 5)}});
         const std::string full = field_of([&] { world.forward(*session, {{1, {280}}}); });
-        EXPECT_EQ(full, "requests[0].tokens");
+        EXPECT_EQ(full, "step.requests[0].tokens");
         SessionOptions larger = world.options(3);
         larger.max_tokens = 300;
         larger.max_step_tokens = 8;  // its windows are smaller than those that it takes over
