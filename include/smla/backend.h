@@ -173,12 +173,21 @@ SMLA_API void smla_backend_metadata_destroy(smla_backend_metadata* metadata);
 /* Computes the metadata of a step. A refused batch changes nothing. block_table fields show the caller's own
  * tables.
  *
- * Of a GPU's context: the batch lies on the host all the same and may be changed when the call returns.
- * Fields lie on the GPU and change in the order of batch.stream; numbers stay on the host. A build queues
- * three or four kernels that read pinned memory of the metadata. There are two such memories, used in turn,
- * so the host waits only if the send before the last one is still under way. block_table fields show copies,
- * for pages no smaller than the backend's. A stream that is captured is refused: capture a forward, then
- * build before each replay. The graph serves later steps of the same T, decode tokens and page sizes. */
+ * Of a GPU's context: fields lie on the GPU and change in the order of batch.stream; numbers stay on the
+ * host. All tensors of a batch lie on the GPU, or all on the host.
+ *
+ * A batch on the GPU: three kernels read it, the host waits for nothing, and the build may be captured in a
+ * graph: replays follow what the tensors then hold, with T, R, addresses and numbers as captured. Numbers
+ * that the host does not read come with the batch (decodes and those after it); max_query_len, max_seq_len,
+ * decode_max_q_len and prefill_max_q_len are then bounds, prefill.has_context is 1 with any prefill, and
+ * indexer.prefill_chunks is empty. Forward attends in two calls, decodes and prefills. Wrong numbers make
+ * padding, as in smla_plan_build. block_table fields show the batch's own tables.
+ *
+ * A batch on the host may be changed when the call returns. A build queues three or four kernels that read
+ * pinned memory of the metadata. There are two such memories, used in turn, so the host waits only if the
+ * send before the last one is still under way. block_table fields show copies, for pages no smaller than the
+ * backend's. A stream that is captured is refused: capture a forward, then build before each replay. The
+ * graph serves later steps of the same T, decode tokens and page sizes. */
 SMLA_API smla_status smla_backend_metadata_build(smla_backend_metadata* metadata,
                                                  const smla_plan_batch* batch);
 

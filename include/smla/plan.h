@@ -93,6 +93,16 @@ typedef struct smla_plan_batch {
     smla_plan_group index_state;
     /* Of plans on a GPU: the kernels are queued here. */
     smla_stream stream;
+    /* Of a backend's metadata, for a batch on a GPU, whose numbers the host does not read (smla/backend.h).
+     * On the host they are counted. How many requests, the first ones, are decodes, and their tokens. */
+    int32_t decodes;
+    int32_t decode_tokens;
+    /* Tokens of all requests; padding follows. 0: `tokens`. */
+    int32_t query_tokens;
+    /* Bounds of the query lengths and of seq_lens. 0: query_tokens, and max_seq_len. */
+    int32_t max_query_len;
+    int32_t max_seq_len;
+    int32_t reserved;
 } smla_plan_batch;
 
 typedef struct smla_plan smla_plan;

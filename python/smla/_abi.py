@@ -301,6 +301,12 @@ class PlanBatch(c.Structure):
         ("state", PlanGroup),
         ("index_state", PlanGroup),
         ("stream", c.c_void_p),
+        ("decodes", c.c_int32),
+        ("decode_tokens", c.c_int32),
+        ("query_tokens", c.c_int32),
+        ("max_query_len", c.c_int32),
+        ("max_seq_len", c.c_int32),
+        ("reserved", c.c_int32),
     )
 
 

@@ -248,14 +248,39 @@ class Metadata:
             self, _destroy, lib.smla_backend_metadata_destroy, self.handle, backend
         ).atexit = False
 
-    def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, stream=None, **groups):
+    def build(
+        self,
+        query_start_loc,
+        seq_lens,
+        *,
+        tokens=0,
+        rope_positions=None,
+        stream=None,
+        decodes=0,
+        decode_tokens=0,
+        query_tokens=0,
+        max_query_len=0,
+        max_seq_len=0,
+        **groups,
+    ):
         """Builds the metadata of a step. A refused batch changes nothing.
 
-        Arguments: those of Plan.build, on the host. stream: on a GPU, the address of the CUDA stream in whose
-        order the fields change; None: the default stream.
+        Arguments: those of Plan.build. stream: on a GPU, the address of the CUDA stream in whose order the
+        fields change; None: the default stream.
+        All arrays lie on the host, or on the context's GPU: then nothing is waited for, the build may be
+        captured, and the rest comes as numbers. tokens: T. decodes: how many requests, the first ones, are
+        decodes; decode_tokens: their tokens. query_tokens: of all requests, 0: tokens. max_query_len,
+        max_seq_len: bounds, 0: none but the maxima. On the host these are counted.
         """
         keep = [query_start_loc, seq_lens, rope_positions, *groups.values()]
-        batch = fill_batch(keep, query_start_loc, seq_lens, tokens, rope_positions, stream, **groups)
+        told = {
+            "decodes": decodes,
+            "decode_tokens": decode_tokens,
+            "query_tokens": query_tokens,
+            "max_query_len": max_query_len,
+            "max_seq_len": max_seq_len,
+        }
+        batch = fill_batch(keep, query_start_loc, seq_lens, tokens, rope_positions, stream, told, **groups)
         check(lib.smla_backend_metadata_build(self.handle, c.byref(batch)))
         self._batch = keep  # block_table fields show the caller's own tables
 

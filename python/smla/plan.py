@@ -45,9 +45,12 @@ def bits_of(field, names, choices):
     return bits
 
 
-def fill_batch(keep, query_start_loc, seq_lens, tokens=0, rope_positions=None, stream=None, **groups):
-    """A smla_plan_batch."""
+def fill_batch(
+    keep, query_start_loc, seq_lens, tokens=0, rope_positions=None, stream=None, told=None, **groups
+):
+    """A smla_plan_batch. told: numbers of a batch on a GPU by their names in the struct."""
     values = {
+        **(told or {}),
         "tokens": tokens,
         "query_start_loc": query_start_loc,
         "seq_lens": seq_lens,

@@ -1,6 +1,7 @@
 // Stands in for the CUDA engine in a build without them.
 #include "engines/candidate.h"
 #include "engines/cuda/common/hyper_connection.h"
+#include "engines/cuda/common/metadata.h"
 #include "engines/cuda/common/plan.h"
 #include "engines/error_word.h"
 #include "engines/staging_buffer.h"
@@ -25,6 +26,9 @@ void hyper_connection_on_gpu(HyperStep, const HyperJob&, Device&, smla_stream) {
     fail(SMLA_INTERNAL, "hyper-connections", "a GPU's", "a build with the CUDA engine");
 }
 std::unique_ptr<StagingBuffer> open_staging_buffer(Device&, size_t) {
+    fail(SMLA_INTERNAL, "metadata", "a GPU's", "a build with the CUDA engine");
+}
+void fill_metadata_on_gpu(const MetadataJob&, Device&, smla_stream) {
     fail(SMLA_INTERNAL, "metadata", "a GPU's", "a build with the CUDA engine");
 }
 void count_up_on_gpu(const int32_t*, int32_t*, int64_t, int64_t, Device&, smla_stream) {

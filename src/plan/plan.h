@@ -54,6 +54,8 @@ public:
     const BatchSize& size() const { return size_; }
     const BatchSplit& split() const { return split_; }  // of a plan on the host
     const SplitSchedule& schedule() const { return schedule_; }
+    // [R+1], of the last build; where the plan lies.
+    const int32_t* starts_in_step() const { return starts_; }
     int64_t threshold() const { return 1 + int64_t(maxima_.speculative_tokens); }
 
 private:

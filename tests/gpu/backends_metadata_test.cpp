@@ -1,7 +1,9 @@
 // Metadata on a GPU hold what metadata on the host hold, bit by bit and under the same names, over steps that
 // share one object; addresses stay. And backends through the C ABI.
+#include "graph.h"
 #include "there.h"
 
+#include <functional>
 #include <map>
 
 namespace smla::test {
@@ -66,6 +68,156 @@ protected:
         EXPECT_EQ(at->second, gpu.data) << name;
     }
 };
+
+// A batch whose tensors lie on the GPU, at addresses that stay.
+class BatchThere {
+public:
+    explicit BatchThere(Device& device) : device_(device) {}
+
+    // `host` with its tensors copied there, and what the host tells of them.
+    PlanBatch put(const PlanBatch& host, const Metadata& built) {
+        PlanBatch out = host;
+        size_t at = 0;
+        const auto move = [&](Tensor& tensor) {
+            const size_t i = at++;
+            if (!present(tensor)) return;
+            if (rooms_.size() <= i) rooms_.resize(i + 1);
+            const size_t bytes = std::max<size_t>(span_bytes(tensor), 4);
+            if (rooms_[i].bytes() < bytes || !rooms_[i].data()) rooms_[i] = DeviceBuffer(device_, bytes);
+            device_.upload(rooms_[i].data(), tensor.data, span_bytes(tensor), nullptr);
+            tensor.data = rooms_[i].data();
+            tensor.device_type = device_.type();
+            tensor.device_index = device_.index();
+        };
+        for (Tensor* tensor : {&out.query_start_loc, &out.seq_lens, &out.rope_positions}) move(*tensor);
+        for (PlanGroup* group :
+             {&out.primary, &out.window, &out.compressed, &out.index, &out.state, &out.index_state}) {
+            move(group->block_table);
+            move(group->slots);
+        }
+        device_.wait(nullptr);
+        out.tokens = int32_t(built.tokens());
+        out.query_tokens = int32_t(built.split().decode_tokens + built.split().prefill_tokens);
+        out.decodes = int32_t(built.split().decodes);
+        out.decode_tokens = int32_t(built.split().decode_tokens);
+        out.max_query_len = *static_cast<const int32_t*>(built.find("max_query_len")->data);
+        out.max_seq_len = *static_cast<const int32_t*>(built.find("max_seq_len")->data);
+        return out;
+    }
+
+private:
+    Device& device_;
+    std::vector<DeviceBuffer> rooms_;
+};
+
+// Every backend, as args of both families.
+template <class Use>
+void each_backend(const Use& use) {
+    for (const Backend* backend : all_backends())
+        for (const int32_t ratio : {0, 4, 128}) {
+            const bool hybrid = backend->family == SMLA_FAMILY_HYBRID;
+            if (!hybrid && ratio == 0) continue;
+            BackendArgs args = backend_args(backend->family, ratio);
+            args.kv_cache_dtype = hybrid ? "auto" : "fp8_ds_mla";
+            use(*backend, args);
+            if (testing::Test::HasFailure()) return;
+        }
+}
+
+// What the host is only told bounds of.
+bool is_bound(const std::string& name) {
+    return name == "prefill.has_context" || name == "decode_max_q_len" || name == "prefill_max_q_len" ||
+           name == "indexer.prefill_chunks";
+}
+
+// Batches on the GPU and on the host in turn, on one object.
+TEST_F(GpuBackendMetadata, ABatchOnTheGpu) {
+    each_backend([&](const Backend& backend, BackendArgs args) {
+        args = here(args);
+        const BackendInstance host = instance(backend, args);
+        BackendInstance placed = instance(backend, args);
+        placed.context = context.get();
+        const auto on_gpu = placed.metadata(), on_host = host.metadata();
+        BatchThere there(device());
+        Random random(args.ratio + 5);
+        std::map<std::string, const void*> addresses;
+        for (int step = 0; step < 12; ++step) {
+            SCOPED_TRACE(testing::Message() << backend.name << " ratio " << args.ratio << " step " << step);
+            const Batch batch = random_step(random, args);
+            on_host->build(batch.view());
+            if (on_host->tokens() == 0) continue;
+            if (step % 4 == 3) on_gpu->build(batch.view());
+            else on_gpu->build(there.put(batch.view(), *on_host));
+            device().wait(nullptr);
+            for (const char* name : on_host->names())
+                if (!is_bound(name)) expect_field(*on_host, *on_gpu, name, addresses);
+            if (HasFailure()) return;
+        }
+    });
+}
+
+// A captured build follows what the batch's tensors hold when it is replayed.
+TEST_F(GpuBackendMetadata, ACapturedBuildOfABatchOnTheGpu) {
+    each_backend([&](const Backend& backend, BackendArgs args) {
+        args = here(args);
+        const BackendInstance host = instance(backend, args);
+        BackendInstance placed = instance(backend, args);
+        placed.context = context.get();
+        const auto on_gpu = placed.metadata(), on_host = host.metadata();
+        BatchThere there(device());
+        Random random(args.ratio + 7);
+        std::unique_ptr<gpu::Graph> graph;
+        std::map<std::string, const void*> addresses;
+        for (int step = 0; step < 4; ++step) {
+            SCOPED_TRACE(testing::Message() << backend.name << " ratio " << args.ratio << " step " << step);
+            const Batch batch = decode_step(random, args, 4);
+            on_host->build(batch.view());
+            PlanBatch moved = there.put(batch.view(), *on_host);
+            moved.query_tokens = 0;  // padding is found there
+            if (!graph)
+                graph = std::make_unique<gpu::Graph>([&](cudaStream_t stream) {
+                    moved.stream = stream;
+                    on_gpu->build(moved);
+                });
+            for (const cudaGraphNodeType kind : graph->kinds()) EXPECT_EQ(kind, cudaGraphNodeTypeKernel);
+            graph->replay();
+            for (const char* name : {"query_start_loc", "seq_lens", "row_limit", "plan.position"})
+                expect_field(*on_host, *on_gpu, name, addresses);
+            if (HasFailure()) return;
+        }
+    });
+}
+
+TEST_F(GpuBackendMetadata, WhatIsToldOfABatchIsChecked) {
+    const BackendArgs args = here(backend_args(SMLA_FAMILY_DSA));
+    BackendInstance on = instance(kFlashMlaSparse, args);
+    const auto on_host = on.metadata();
+    on.context = context.get();
+    const auto metadata = on.metadata();
+    BatchThere there(device());
+    Random random(3);
+    const Batch batch = random_step(random, args);
+    on_host->build(batch.view());
+    const PlanBatch good = there.put(batch.view(), *on_host);
+    const auto refused = [&](const std::function<void(PlanBatch&)>& change) {
+        PlanBatch wrong = good;
+        change(wrong);
+        try {
+            metadata->build(wrong);
+        } catch (const Error& error) {
+            return error.field;
+        }
+        return std::string();
+    };
+    EXPECT_EQ(refused([](PlanBatch& b) { b.tokens = 0; }), "batch.tokens");
+    EXPECT_EQ(refused([&](PlanBatch& b) { b.decodes = int32_t(batch.requests()) + 1; }), "batch.decodes");
+    EXPECT_EQ(refused([](PlanBatch& b) { b.decode_tokens = b.query_tokens + 1; }), "batch.decode_tokens");
+    EXPECT_EQ(refused([](PlanBatch& b) { b.max_seq_len = -1; }), "batch.max_seq_len");
+    EXPECT_EQ(refused([&](PlanBatch& b) { b.seq_lens = batch.view().seq_lens; }), "batch.seq_lens.device");
+    EXPECT_EQ(refused([&](PlanBatch& b) { b.primary.block_table = batch.view().primary.block_table; }),
+              "batch.primary.block_table.device");
+    EXPECT_EQ(refused([](PlanBatch&) {}), "");
+}
 
 TEST_F(GpuBackendMetadata, TheSameAsOnTheHost) {
     for (const Backend* backend : all_backends())

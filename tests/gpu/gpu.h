@@ -2,6 +2,7 @@
 // none.
 #pragma once
 
+#include "gpu/graph.h"
 #include "gpu/needs_gpu.h"
 
 #include <smla/smla.hpp>
@@ -15,8 +16,6 @@
 #include <vector>
 
 namespace gpu {
-
-inline void must(cudaError_t result) { ASSERT_EQ(result, cudaSuccess) << cudaGetErrorString(result); }
 
 inline smla::Context context(int device = 0) {
     smla_context_args args{};
@@ -95,42 +94,6 @@ public:
 
 private:
     Array<uint8_t> memory_;
-};
-
-// A captured graph of what `body` queues on a stream.
-class Graph {
-public:
-    template <class Body>
-    explicit Graph(const Body& body) {
-        must(cudaStreamCreate(&stream_));
-        must(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-        body(stream_);
-        cudaGraph_t graph = nullptr;
-        must(cudaStreamEndCapture(stream_, &graph));
-        must(cudaGraphInstantiate(&exec_, graph, 0));
-        size_t count = 0;
-        must(cudaGraphGetNodes(graph, nullptr, &count));
-        std::vector<cudaGraphNode_t> nodes(count);
-        must(cudaGraphGetNodes(graph, nodes.data(), &count));
-        for (const cudaGraphNode_t node : nodes) must(cudaGraphNodeGetType(node, &kinds_.emplace_back()));
-        cudaGraphDestroy(graph);
-    }
-    ~Graph() {
-        cudaGraphExecDestroy(exec_);
-        cudaStreamDestroy(stream_);
-    }
-    Graph(const Graph&) = delete;
-    Graph& operator=(const Graph&) = delete;
-    const std::vector<cudaGraphNodeType>& kinds() const { return kinds_; }  // of its nodes
-    void replay() const {
-        must(cudaGraphLaunch(exec_, stream_));
-        must(cudaStreamSynchronize(stream_));
-    }
-
-private:
-    cudaStream_t stream_ = nullptr;
-    cudaGraphExec_t exec_ = nullptr;
-    std::vector<cudaGraphNodeType> kinds_;
 };
 
 }  // namespace gpu

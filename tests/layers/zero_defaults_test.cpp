@@ -429,6 +429,8 @@ TEST(ZeroDefaults, EveryOneThatAHeaderNamesHasACase) {
                               "smla_plan_args.heads",
                               "smla_plan_args.workers",
                               "smla_plan_group.slots",
+                              "smla_plan_batch.query_tokens",
+                              "smla_plan_batch.max_query_len",
                               "smla_request_rows_args.workspace_of_token",
                               "smla_combined_rows_args.ratio",
                               "smla_mixed_rows_args.ratio",

@@ -7,7 +7,6 @@
 namespace smla {
 
 namespace {
-constexpr int64_t kBlockRows = 64;
 constexpr int64_t kOverhead = 5;  // of a request on a part, in blocks
 }  // namespace
 
@@ -24,7 +23,7 @@ void decode_schedule(const smla_decode_schedule_args& args) {
     check_tensor("args.splits", args.splits, kInt32, {requests + 1}, kOnHost);
     const int64_t parts = args.schedule.shape[0];
     SMLA_CHECK(parts >= 1, "args.schedule.shape[0]", parts, "1 or more");
-    const auto blocks = [&](int64_t r) { return ceil_div(load_int(args.lens, r), kBlockRows); };
+    const auto blocks = [&](int64_t r) { return ceil_div(load_int(args.lens, r), kScheduleBlockRows); };
     int64_t work = 0;
     for (int64_t r = 0; r < requests; ++r) {
         SMLA_CHECK(load_int(args.lens, r) >= 0, text("args.lens[", r, "]"), load_int(args.lens, r),

@@ -8,6 +8,7 @@
 namespace smla {
 
 constexpr int kScheduleColumns = 8;
+constexpr int64_t kScheduleBlockRows = 64;
 
 // Parts that FlashMLA of 2025 sizes its schedule for: one per pair of multiprocessors, shared by blocks of
 // 128 heads of all tokens; twice as many on sm_100.

@@ -29,7 +29,7 @@ public:
         show_plan();
         *block_table_ = no_table();
     }
-    void build(const PlanBatch& batch) override {
+    void shape(const PlanBatch& batch) override {
         *block_size_ = batch.primary.page_tokens;
         show_plan();
         *block_table_ = on_.table(SMLA_GROUP_PRIMARY);
@@ -56,7 +56,7 @@ public:
         on_.own("topk_tokens_tensor", SMLA_I32, {1}, on_.args().topk);
         on_.own("max_model_len_tensor", SMLA_I32, {1}, on_.args().max_seq_len);
     }
-    void build(const PlanBatch&) override {}
+    void shape(const PlanBatch&) override {}
 };
 
 class Fp8ScheduleFields final : public FieldSet {
@@ -70,13 +70,19 @@ public:
         on_.own("fp8_extra_metadata.cache_lens", SMLA_I32, {1}, on_.args().max_seq_len);
     }
     // All tokens are one request of the kernel: requests of their own would exceed its schedule.
-    void build(const PlanBatch&) override {
-        schedule_->resize(parts(on_.tokens()));
+    void shape(const PlanBatch&) override { schedule_->resize(parts(on_.tokens())); }
+    void fill(const PlanBatch&) override {
         smla_decode_schedule_args schedule{};
         schedule.lens = make_tensor(&on_.args().topk, SMLA_I32, {1});
         schedule.schedule = schedule_->host;
         schedule.splits = num_splits_->host;
         decode_schedule(schedule);
+    }
+    void add_to_job(MetadataJob& job) const override {
+        job.schedule = ints(schedule_->device);
+        job.schedule_splits = ints(num_splits_->device);
+        job.schedule_parts = schedule_->host.shape[0];
+        job.schedule_blocks = ceil_div(on_.args().topk, kScheduleBlockRows);
     }
 
 private:
@@ -99,14 +105,19 @@ public:
         new_starts_ = &on_.own("prefill_new_k_start_locs", SMLA_I32, {int64_t(args.max_requests) + 1}, 0);
     }
     void begin() override { *table_ = no_table(); }
-    void build(const PlanBatch& batch) override {
+    void shape(const PlanBatch&) override {
         const BatchSplit& split = on_.split();
-        const int64_t decodes = split.decodes, first = split.decode_tokens;
-        const int32_t *starts = ints(batch.query_start_loc), *lengths = ints(batch.seq_lens);
-        *table_ = slice(on_.table(SMLA_GROUP_PRIMARY), 0, decodes, on_.requests());
+        *table_ = slice(on_.table(SMLA_GROUP_PRIMARY), 0, split.decodes, on_.requests());
         context_lens_->resize(split.prefills);
         token_context_->resize(split.prefill_tokens);
         new_starts_->resize(split.prefills + 1);
+        // What the host does not know may be.
+        *has_context_ = split.prefills > 0;
+    }
+    void fill(const PlanBatch& batch) override {
+        const BatchSplit& split = on_.split();
+        const int64_t decodes = split.decodes, first = split.decode_tokens;
+        const int32_t *starts = ints(batch.query_start_loc), *lengths = ints(batch.seq_lens);
         *has_context_ = 0;
         ints(*new_starts_)[0] = 0;
         for (int64_t i = 0; i < split.prefills; ++i) {
@@ -118,6 +129,11 @@ public:
             std::fill(ints(*token_context_) + starts[r] - first,
                       ints(*token_context_) + starts[r + 1] - first, context);
         }
+    }
+    void add_to_job(MetadataJob& job) const override {
+        job.context_lens = ints(context_lens_->device);
+        job.new_starts = ints(new_starts_->device);
+        job.token_context = ints(token_context_->device);
     }
 
 private:
@@ -131,7 +147,7 @@ public:
         on_.own("dummy_block_table", SMLA_I32, {1, 1}, 0);
         splits_ = &on_.number("num_kv_splits");
     }
-    void build(const PlanBatch&) override {
+    void shape(const PlanBatch&) override {
         const BackendArgs& args = on_.args();
         *splits_ =
             int32_t(triton_split_count(on_.tokens(), args.heads, args.topk, args.device.multiprocessors));

@@ -13,12 +13,12 @@ Field decode_rows(const Field& field, int64_t n) {
     return reshape_rows(slice(field, 0, 0, n), {1, field.host.shape[1]});
 }
 
-// The first `count` lengths of the plan; what the last build wrote behind them becomes 0.
-void copy_lengths(const Field& from, int64_t count, Field& to, int64_t& written) {
+// The first lengths of the plan; what the last build wrote behind them becomes 0.
+void copy_lengths(const Field& from, Field& to, int64_t& written) {
+    const int64_t count = to.host.shape[0];
     std::copy_n(ints(from), count, ints(to));
     if (written > count) std::fill_n(ints(to) + count, written - count, 0);
     written = count;
-    to.resize(count);
 }
 
 class WindowFields final : public FieldSet {
@@ -46,7 +46,7 @@ public:
         *window_size_ = on_.args().window;
         *block_size_ = on_.args().window_page_tokens;
     }
-    void build(const PlanBatch& batch) override {
+    void shape(const PlanBatch& batch) override {
         const BatchSplit& split = on_.split();
         *num_decodes_ = int32_t(split.decodes);
         *num_prefills_ = int32_t(split.prefills);
@@ -57,6 +57,15 @@ public:
         *slots_ = on_.plan_field(&PlanFields::window_slot);
         *token_to_req_ = on_.plan_field(&PlanFields::request_of_token);
         *is_valid_ = on_.plan_field(&PlanFields::is_valid);
+        *decode_rows_ = decode_rows(on_.plan_field(&PlanFields::window_rows), split.decode_tokens);
+        decode_lens_->resize(split.decode_tokens);
+        prefill_rows_->resize(split.prefill_tokens);
+        prefill_lens_->resize(split.prefill_tokens);
+        prefill_seq_lens_->resize(split.prefills);
+        prefill_gather_lens_->resize(split.prefills);
+    }
+    void fill(const PlanBatch& batch) override {
+        const BatchSplit& split = on_.split();
         fill_rows(split);
         fill_prefills(batch, split);
         const auto* valid = static_cast<const uint8_t*>(is_valid_->host.data);
@@ -64,6 +73,14 @@ public:
             if (!valid[t]) on_.limit_rows(t, 0);
         const int64_t per_call = on_.backend().prefill_requests_per_call;
         on_.divide(split.decode_tokens, split.decodes, per_call ? per_call : on_.args().max_requests);
+    }
+    void add_to_job(MetadataJob& job) const override {
+        job.valid_alone = true;
+        job.window_decode_lens = ints(decode_lens_->device);
+        job.window_prefill_lens = ints(prefill_lens_->device);
+        job.window_prefill_rows = ints(prefill_rows_->device);
+        job.prefill_seq_lens = ints(prefill_seq_lens_->device);
+        job.prefill_gather_lens = ints(prefill_gather_lens_->device);
     }
     void add_to(StepFields& step) const override {
         step.window.group.block_table = on_.kernel_table(SMLA_GROUP_WINDOW);
@@ -77,17 +94,12 @@ private:
         const Field rows = on_.plan_field(&PlanFields::window_rows),
                     lengths = on_.plan_field(&PlanFields::window_len);
         const int64_t first = split.decode_tokens, prefill = split.prefill_tokens, window = on_.args().window;
-        *decode_rows_ = decode_rows(rows, first);
-        copy_lengths(lengths, first, *decode_lens_, written_);
-        prefill_rows_->resize(prefill);
-        prefill_lens_->resize(prefill);
+        copy_lengths(lengths, *decode_lens_, written_);
         std::copy_n(ints(rows) + first * window, prefill * window, ints(*prefill_rows_));
         std::copy_n(ints(lengths) + first, prefill, ints(*prefill_lens_));
     }
     void fill_prefills(const PlanBatch& batch, const BatchSplit& split) {
         const int32_t *starts = ints(batch.query_start_loc), *lengths = ints(batch.seq_lens);
-        prefill_seq_lens_->resize(split.prefills);
-        prefill_gather_lens_->resize(split.prefills);
         for (int64_t i = 0; i < split.prefills; ++i) {
             const int64_t r = split.decodes + i;
             const int32_t query = starts[r + 1] - starts[r], prefix = lengths[r] - query;
@@ -124,7 +136,7 @@ public:
         *block_size_ = on_.args().page_tokens;
         *topk_tokens_ = on_.args().topk;
     }
-    void build(const PlanBatch& batch) override {
+    void shape(const PlanBatch& batch) override {
         *slot_mapping_ = on_.plan_field(&PlanFields::compressed_slot);
         *block_table_ = on_.table(SMLA_GROUP_COMPRESSED);
         *req_id_per_token_ = on_.plan_field(&PlanFields::request_of_token);
@@ -132,8 +144,19 @@ public:
         if (!lists_all_) return;
         const int64_t decode_tokens = on_.split().decode_tokens;
         *decode_rows_ = decode_rows(on_.plan_field(&PlanFields::entry_rows), decode_tokens);
-        copy_lengths(on_.plan_field(&PlanFields::entry_len), decode_tokens, *decode_lens_, written_);
+        decode_lens_->resize(decode_tokens);
+        prefill_entries_->resize(on_.split().prefill_tokens);
+    }
+    void fill(const PlanBatch&) override {
+        if (!lists_all_) return;
+        copy_lengths(on_.plan_field(&PlanFields::entry_len), *decode_lens_, written_);
         list_prefill_entries();
+    }
+    void add_to_job(MetadataJob& job) const override {
+        if (!lists_all_) return;
+        job.entry_columns = prefill_entries_->host.shape[1];
+        job.entry_decode_lens = ints(decode_lens_->device);
+        job.entry_prefill_rows = ints(prefill_entries_->device);
     }
     void build_on_gpu(Device& device, smla_stream stream) override {
         if (!lists_all_) return;
@@ -156,7 +179,6 @@ private:
     // as both see.
     void list_prefill_entries() {
         const int64_t columns = prefill_entries_->host.shape[1], first = on_.split().decode_tokens;
-        prefill_entries_->resize(on_.split().prefill_tokens);
         for (int64_t i = 0; i < on_.split().prefill_tokens; ++i) {
             int32_t* row = ints(*prefill_entries_) + i * columns;
             int32_t& listed = listed_[size_t(i)];
@@ -183,11 +205,18 @@ public:
         decode_max_ = &on_.number("decode_max_q_len");
         prefill_max_ = &on_.number("prefill_max_q_len");
     }
-    void build(const PlanBatch& batch) override {
+    void shape(const PlanBatch&) override {
+        const BatchSplit& split = on_.split();
+        *decode_cu_ = slice(on_.query_start_loc(), 0, 0, split.decodes + 1);
+        prefill_cu_->resize(split.prefills + 1);
+        // Bounds; the host counts them if it can.
+        const int64_t longest = on_.longest_query(), threshold = on_.plan().threshold();
+        *decode_max_ = int32_t(split.decodes ? std::min(longest, threshold) : 0);
+        *prefill_max_ = int32_t(split.prefills ? longest : 0);
+    }
+    void fill(const PlanBatch& batch) override {
         const int64_t decodes = on_.split().decodes, requests = on_.requests();
         const int32_t* starts = ints(batch.query_start_loc);
-        *decode_cu_ = slice(on_.query_start_loc(), 0, 0, decodes + 1);
-        prefill_cu_->resize(on_.split().prefills + 1);
         for (int64_t r = decodes; r <= requests; ++r)
             ints(*prefill_cu_)[r - decodes] = starts[r] - starts[decodes];
         const auto longest = [&](int64_t begin, int64_t end) {
@@ -197,10 +226,15 @@ public:
         };
         *decode_max_ = longest(0, decodes);
         *prefill_max_ = longest(decodes, requests);
-        if (on_.config().kind() == LayerKind::compressed_sparse) limit_prefill_rows();
+        if (limits()) limit_prefill_rows();
+    }
+    void add_to_job(MetadataJob& job) const override {
+        job.prefill_cu = ints(prefill_cu_->device);
+        job.limits_prefill_rows = limits();
     }
 
 private:
+    bool limits() const { return on_.config().kind() == LayerKind::compressed_sparse; }
     // A decode token counts the entries that it finds in its list; a prefill token counts columns, as many as
     // it sees entries.
     void limit_prefill_rows() {

@@ -1,6 +1,7 @@
 #include "backends/metadata/metadata.h"
 
 #include "backends/maps/prefill_chunks.h"
+#include "engines/cuda/common/metadata.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -137,6 +138,10 @@ void Metadata::place_fields() {
 }
 
 Field Metadata::plan_field(Tensor PlanFields::*member) const {
+    if (built_there_) {
+        const Tensor& field = gpu_->plan_there().fields().*member;
+        return {field, field};
+    }
     const Tensor& host = plan_.fields().*member;
     return {host, gpu_ ? gpu_->plan_field(member) : host};
 }
@@ -145,11 +150,11 @@ Field Metadata::table(int32_t group) const {
     const Tensor& host = group == SMLA_GROUP_PRIMARY  ? batch_.primary.block_table
                          : group == SMLA_GROUP_WINDOW ? batch_.window.block_table
                                                       : batch_.compressed.block_table;
-    return {host, gpu_ ? gpu_->table(group) : host};
+    return {host, gpu_ && !built_there_ ? gpu_->table(group) : host};
 }
 
 Tensor Metadata::kernel_table(int32_t group) const {
-    return gpu_ ? gpu_->kernel_table(group) : table(group).host;
+    return gpu_ && !built_there_ ? gpu_->kernel_table(group) : table(group).host;
 }
 
 const Tensor* Metadata::find(std::string_view name) const {
@@ -171,17 +176,106 @@ void Metadata::check_for(const BackendInstance& on) const {
 }
 
 void Metadata::build(const PlanBatch& batch) {
+    if (gpu_ && batch.query_start_loc.device_type != SMLA_CPU) build_there(batch);
+    else build_here(batch);
+}
+
+void Metadata::build_here(const PlanBatch& batch) {
     if (gpu_) gpu_->check(batch);
     plan_.build(batch);  // checks everything before it writes
+    built_there_ = false;
+    size_ = plan_.size();
+    split_ = plan_.split();
+    count_lengths(batch);
+    if (gpu_) gpu_->take_tables(batch);
+    shape(batch);
+    fill_lengths(batch);
+    if (chunks_) fill_chunks(batch);
+    for (const auto& set : sets_) set->fill(batch);
+    if (gpu_) send(batch);
+}
+
+namespace {
+
+// What the host is told of a batch on a GPU.
+BatchSize told_size(const PlanMaxima& maxima, const PlanBatch& batch) {
+    BatchSize out;
+    out.requests = batch.seq_lens.ndim == 1 ? batch.seq_lens.shape[0] : 0;
+    out.tokens = batch.tokens;
+    out.query_tokens = batch.query_tokens ? batch.query_tokens : batch.tokens;
+    out.longest = batch.max_seq_len ? batch.max_seq_len : maxima.max_seq_len;
+    const auto within = [](const char* field, int64_t value, int64_t most) {
+        SMLA_CHECK(value >= 0 && value <= most, field, value, text("0 to ", most));
+    };
+    SMLA_CHECK(batch.tokens >= 1, "batch.tokens", batch.tokens,
+               text("1 to max_tokens (", maxima.max_tokens, "): the host does not read query_start_loc"));
+    within("batch.query_tokens", batch.query_tokens, batch.tokens);
+    within("batch.decodes", batch.decodes, out.requests);
+    within("batch.decode_tokens", batch.decode_tokens, out.query_tokens);
+    within("batch.max_query_len", batch.max_query_len, out.query_tokens);
+    within("batch.max_seq_len", batch.max_seq_len, maxima.max_seq_len);
+    SMLA_CHECK(batch.reserved == 0, "batch.reserved", batch.reserved, "0");
+    return out;
+}
+
+}  // namespace
+
+// The kernels read the caller's tensors, tables too: nothing is copied, and the stream may be capturing.
+void Metadata::build_there(const PlanBatch& batch) {
+    const BatchSize size = told_size(plan_.maxima(), batch);
+    gpu_->build_plan(batch);  // checks everything else before it writes
+    built_there_ = true;
+    size_ = size;
+    split_ = {.decodes = batch.decodes,
+              .prefills = size.requests - batch.decodes,
+              .decode_tokens = batch.decode_tokens,
+              .prefill_tokens = size.query_tokens - batch.decode_tokens};
+    *max_query_len_ = int32_t(batch.max_query_len ? batch.max_query_len : size.query_tokens);
+    *max_seq_len_ = int32_t(size.longest);
+    if (chunks_) chunks_->resize(0);                                    // they follow from lengths
+    for (Declared& declared : fields_) declared.sent = declared.bytes;  // a later build sends them whole
+    shape(batch);
+    fill_metadata_on_gpu(job(batch, gpu_->plan_there()), gpu_->device(), batch.stream);
+}
+
+void Metadata::shape(const PlanBatch& batch) {
     batch_ = batch;
     built_ = true;
     show_plan();
-    fill_lengths(batch);
-    divide(0, requests(), 1);
-    if (chunks_) fill_chunks(batch);
-    if (gpu_) gpu_->take_tables(batch);
-    for (const auto& set : sets_) set->build(batch);
-    if (gpu_) send(batch);
+    *num_reqs_ = int32_t(requests());
+    *num_actual_tokens_ = int32_t(tokens());
+    query_start_loc_->resize(requests() + 1);
+    seq_lens_->resize(requests());
+    row_limit_->resize(tokens());
+    divide(built_there_ ? split_.decode_tokens : 0, requests(), 1);
+    for (const auto& set : sets_) set->shape(batch);
+}
+
+MetadataJob Metadata::job(const PlanBatch& batch, const Plan& plan) const {
+    MetadataJob out;
+    out.tokens = tokens();
+    out.requests = requests();
+    out.max_tokens = plan.maxima().max_tokens;
+    out.max_requests = plan.maxima().max_requests;
+    out.decodes = split().decodes;
+    out.decode_tokens = split().decode_tokens;
+    out.max_seq_len = plan.maxima().max_seq_len;
+    out.lengths = ints(batch.seq_lens);
+    out.starts = plan.starts_in_step();
+    const PlanFields& fields = plan.fields();
+    out.is_valid = static_cast<const uint8_t*>(fields.is_valid.data);
+    out.query_start_loc = ints(query_start_loc_->device);
+    out.seq_lens = ints(seq_lens_->device);
+    out.row_limit = ints(row_limit_->device);
+    for (const auto& set : sets_) set->add_to_job(out);
+    if (out.window_decode_lens) {
+        out.window = plan.maxima().window;
+        out.window_rows = ints(fields.window_rows);
+        out.window_len = ints(fields.window_len);
+    }
+    out.visible_entries = ints(fields.visible_entries);
+    out.entry_len = ints(fields.entry_len);
+    return out;
 }
 
 // A field may now be shorter than at the last send. The host has reset what it showed beyond that.
@@ -202,22 +296,18 @@ void Metadata::show_plan() {
         if (declared.of_plan) declared.field = plan_field(declared.of_plan);
 }
 
-void Metadata::fill_lengths(const PlanBatch& batch) {
-    const int64_t n = requests();
-    query_start_loc_->resize(n + 1);
-    seq_lens_->resize(n);
-    row_limit_->resize(tokens());
-    int32_t longest_query = 0, longest = 0, *starts = ints(*query_start_loc_), *lengths = ints(*seq_lens_);
-    std::copy_n(ints(batch.query_start_loc), n + 1, starts);
-    std::copy_n(ints(batch.seq_lens), n, lengths);
-    for (int64_t r = 0; r < n; ++r) {
-        longest_query = std::max(longest_query, starts[r + 1] - starts[r]);
-        longest = std::max(longest, lengths[r]);
+void Metadata::count_lengths(const PlanBatch& batch) {
+    const int32_t *starts = ints(batch.query_start_loc), *lengths = ints(batch.seq_lens);
+    *max_query_len_ = *max_seq_len_ = 0;
+    for (int64_t r = 0; r < requests(); ++r) {
+        *max_query_len_ = std::max(*max_query_len_, starts[r + 1] - starts[r]);
+        *max_seq_len_ = std::max(*max_seq_len_, lengths[r]);
     }
-    *num_reqs_ = int32_t(n);
-    *num_actual_tokens_ = int32_t(tokens());
-    *max_query_len_ = longest_query;
-    *max_seq_len_ = longest;
+}
+
+void Metadata::fill_lengths(const PlanBatch& batch) {
+    std::copy_n(ints(batch.query_start_loc), requests() + 1, ints(*query_start_loc_));
+    std::copy_n(ints(batch.seq_lens), requests(), ints(*seq_lens_));
     const int64_t query_tokens = plan_.size().query_tokens;
     std::fill_n(ints(*row_limit_), query_tokens, std::numeric_limits<int32_t>::max());
     if (limited_ > query_tokens) std::fill_n(ints(*row_limit_) + query_tokens, limited_ - query_tokens, 0);

@@ -6,6 +6,7 @@
 #include "backends/metadata/field.h"
 #include "backends/metadata/on_gpu.h"
 #include "backends/step.h"
+#include "engines/metadata_job.h"
 #include "plan/plan.h"
 
 #include <deque>
@@ -33,8 +34,10 @@ public:
     FieldSet& operator=(const FieldSet&) = delete;
 
     virtual void begin() {}                             // once, as soon as the fields have memory
-    virtual void build(const PlanBatch& batch) = 0;     // on the host, from the plan of the step
-    virtual void build_on_gpu(Device&, smla_stream) {}  // what kernels make of the fields that were sent
+    virtual void shape(const PlanBatch& batch) = 0;     // shapes and numbers, and what is shown of others
+    virtual void fill(const PlanBatch&) {}              // values on the host, from the plan of the step
+    virtual void add_to_job(MetadataJob&) const {}      // the same for a batch on a GPU: what a kernel fills
+    virtual void build_on_gpu(Device&, smla_stream) {}  // what kernels make of fields that the host sent
     virtual void add_to(StepFields&) const {}           // what forward() reads
 
 protected:
@@ -48,9 +51,12 @@ public:
     Metadata(const Metadata&) = delete;
     Metadata& operator=(const Metadata&) = delete;
 
-    // The batch lies on the host. A refused one changes nothing. On a GPU the fields lie there and change in
-    // the order of the batch's stream; numbers stay on the host.
+    // A refused batch changes nothing. On a GPU the fields lie there and change in the order of the batch's
+    // stream; numbers stay on the host. A batch that lies there too is never waited for, and the build may be
+    // captured.
     void build(const PlanBatch& batch);
+    // What a kernel makes of a batch on a GPU, after its plan was built there.
+    MetadataJob job(const PlanBatch& batch, const Plan& plan) const;
     const Tensor* find(std::string_view name) const;  // null: there is no such field
     std::span<const char* const> names() const { return names_; }
     const PlanBatch& batch() const { return batch_; }  // of the last build: pages and the caller's tables
@@ -65,9 +71,10 @@ public:
     const Backend& backend() const { return *backend_; }
     smla_format format() const { return format_; }
     const Plan& plan() const { return plan_; }
-    const BatchSplit& split() const { return plan_.split(); }
-    int64_t requests() const { return plan_.size().requests; }
-    int64_t tokens() const { return plan_.size().tokens; }
+    const BatchSplit& split() const { return split_; }
+    int64_t requests() const { return size_.requests; }
+    int64_t tokens() const { return size_.tokens; }
+    int64_t longest_query() const { return *max_query_len_; }
 
     // Declared in the constructors of sets; the references stay.
     enum class FieldIs { sent, made_there };  // to a GPU; made there: build_on_gpu() does it
@@ -95,9 +102,13 @@ private:
         size_t sent = 0;  // bytes of the last send
         Tensor PlanFields::*of_plan = nullptr;
     };
+    void build_here(const PlanBatch& batch);
+    void build_there(const PlanBatch& batch);
+    void shape(const PlanBatch& batch);
     void declare_plan_fields();
     void place_fields();
     void show_plan();
+    void count_lengths(const PlanBatch& batch);
     void fill_lengths(const PlanBatch& batch);
     void fill_chunks(const PlanBatch& batch);
     void send(const PlanBatch& batch);
@@ -108,7 +119,9 @@ private:
     Context* context_;
     Plan plan_;
     PlanBatch batch_{};
-    bool built_ = false;
+    BatchSize size_;
+    BatchSplit split_;
+    bool built_ = false, built_there_ = false;
     std::vector<std::unique_ptr<FieldSet>> sets_;
     std::deque<Declared> fields_;
     std::deque<std::string> plan_names_;

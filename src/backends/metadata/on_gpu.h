@@ -22,6 +22,9 @@ public:
 
     // Throws, before anything is written, if a batch has no room on the GPU or its stream is capturing.
     void check(const PlanBatch& batch) const;
+    // The plan of a batch that lies there.
+    void build_plan(const PlanBatch& batch) { there_.build(batch); }
+    const Plan& plan_there() const { return there_; }
     // Tables are those of this batch from now on; finish() sends them.
     void take_tables(const PlanBatch& batch);
     // Between begin() and finish() the owner hands over its fields, as many bytes as may have changed.
