@@ -77,6 +77,57 @@ SMLA_API smla_status smla_explain_stage(smla_context* context, smla_stage stage,
  * SMLA_DATA_ERROR. Runs nothing. Waits for a GPU, so it is refused during a capture there. */
 SMLA_API smla_status smla_check_stage(smla_context* context, smla_stage stage, const void* args);
 
+/* What a field of a stage's arguments is. */
+typedef int32_t smla_field_kind;
+enum {
+    SMLA_FIELD_TENSOR = 0,
+    SMLA_FIELD_CACHE = 1,
+    /* A pointer to one f32 where the call runs. */
+    SMLA_FIELD_NUMBER = 2
+};
+
+/* Bits of smla_stage_field.flags. */
+typedef int32_t smla_field_flags;
+enum {
+    /* The call writes it. */
+    SMLA_FIELD_WRITTEN = 1,
+    SMLA_FIELD_OPTIONAL = 2,
+    /* The innermost stride is 1. */
+    SMLA_FIELD_ROWS = 4
+};
+
+/* A tensor, a cache or a number of a stage's arguments, for callers that fill structs by names of fields. The
+ * plain integers and doubles of a struct are not among them. */
+typedef struct smla_stage_field {
+    uint32_t struct_size;
+    smla_field_kind kind;
+    /* "primary.rows", as the struct's member is called; lives for ever, as `shape` does. */
+    const char* name;
+    /* "T K": a letter is the same length in all fields of the stage, "R+1" and "D/32" follow from one, "*" is
+     * any length. Of a cache: the letter of its width, "" if no tensor shares it. */
+    const char* shape;
+    /* Of the field in the struct, in bytes. */
+    size_t offset;
+    /* A bit 1 << value for each smla_dtype (of a cache: smla_format) that it may have. */
+    uint32_t types;
+    smla_field_flags flags;
+    /* Numbers of other fields of the stage, -1 for none: the tensor that this output may be itself; ... */
+    int32_t in_place_of;
+    /* ... the cache without which this field is not looked at; ... */
+    int32_t with_cache;
+    /* ... the tensor that this one is f64 with, and only with; ... */
+    int32_t double_as;
+    /* ... the tensor that this one is there with, and only with; if given_dtype is not 0, only with one of
+     * that dtype. */
+    int32_t given_with;
+    smla_dtype given_dtype;
+    int32_t reserved;
+} smla_stage_field;
+
+/* The fields of a stage by number, from 0 to *count - 1. */
+SMLA_API smla_status smla_stage_field_count(smla_stage stage, int32_t* count);
+SMLA_API smla_status smla_stage_get_field(smla_stage stage, int32_t index, smla_stage_field* field);
+
 /* What is wrong with a value: the tensor it stands in. */
 typedef int32_t smla_bad_kind;
 enum {

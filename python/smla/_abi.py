@@ -155,6 +155,18 @@ class Stage(IntEnum):
     COUNT = 20
 
 
+class FieldKind(IntEnum):
+    TENSOR = 0
+    CACHE = 1
+    NUMBER = 2
+
+
+class FieldFlags(IntEnum):
+    WRITTEN = 1
+    OPTIONAL = 2
+    ROWS = 4
+
+
 class BadKind(IntEnum):
     NONE = 0
     ROW = 1
@@ -627,6 +639,24 @@ class ProjectArgs(c.Structure):
     )
 
 
+class StageField(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("kind", c.c_int32),
+        ("name", c.c_char_p),
+        ("shape", c.c_char_p),
+        ("offset", c.c_size_t),
+        ("types", c.c_uint32),
+        ("flags", c.c_int32),
+        ("in_place_of", c.c_int32),
+        ("with_cache", c.c_int32),
+        ("double_as", c.c_int32),
+        ("given_with", c.c_int32),
+        ("given_dtype", c.c_int32),
+        ("reserved", c.c_int32),
+    )
+
+
 class ErrorWord(c.Structure):
     _fields_ = (
         ("kind", c.c_int32),
@@ -902,6 +932,8 @@ FUNCTIONS = {
     "smla_prepare": (c.c_int32, (c.c_void_p, c.c_int32, c.c_void_p)),
     "smla_explain_stage": (c.c_int32, (c.c_void_p, c.c_int32, c.c_void_p, c.c_void_p, c.c_void_p)),
     "smla_check_stage": (c.c_int32, (c.c_void_p, c.c_int32, c.c_void_p)),
+    "smla_stage_field_count": (c.c_int32, (c.c_int32, c.c_void_p)),
+    "smla_stage_get_field": (c.c_int32, (c.c_int32, c.c_int32, c.c_void_p)),
     "smla_read_error": (c.c_int32, (c.c_void_p, Workspace, c.c_void_p, c.c_void_p)),
     "smla_layer_create": (c.c_int32, (c.c_void_p, c.c_void_p, c.c_void_p)),
     "smla_layer_destroy": (None, (c.c_void_p,)),

@@ -27,13 +27,16 @@ _NUMBERS = {
 }
 _CACHE = struct.Struct(f"{_CACHE_BYTES}s")
 _KINDS = {_abi.Tensor: PACKED, _abi.Cache: _CACHE}
-_EXACT = (int, float)  # other numbers (arrays of one element) may not be hashable
+_EXACT = (int, float, bool)  # other numbers (arrays of one element) may not be hashable
 
 
 class Struct:
-    """An argument struct: where its tensors and caches lie, and which of them the call writes."""
+    """An argument struct: where its tensors and caches lie, and which of them the call writes.
 
-    def __init__(self, kind, outputs=()):
+    outputs: names of fields. called: what the values of a field are called, where not as the field.
+    """
+
+    def __init__(self, kind, outputs=(), called=str):
         self.kind, self.size = kind, c.sizeof(kind)
         self.places, self.outputs = {}, frozenset(outputs)
         self._find(kind, "", 0)
@@ -45,12 +48,18 @@ class Struct:
                 outer = dict(kind._fields_)[name.split(".")[0]]
                 c.c_uint32.from_buffer(blank, offset).value = c.sizeof(outer)
         self.blank = bytes(blank)
-        # What a call looks up: (writer, offset, whether the call writes through the field).
+        # What a call looks up: (writer, offset, whether the call writes through the field, its name). Of two
+        # fields that are called alike the first counts.
         self._writers = {
-            name: (_KINDS.get(what) or _NUMBERS[what], offset, name in self.outputs)
-            for name, (what, offset) in self.places.items()
+            called(name): (_KINDS.get(what) or _NUMBERS[what], offset, name in self.outputs, name)
+            for name, (what, offset) in reversed(self.places.items())
             if what in _KINDS or what in _NUMBERS
         }
+        self.arguments = frozenset(self._writers)
+
+    def ignore(self, names):
+        """Values that are no fields."""
+        self._writers.update((name, None) for name in names)
 
     def _find(self, kind, prefix, base):
         for name, field in kind._fields_:
@@ -72,10 +81,12 @@ class Struct:
         """(the struct of `fill`, a key with all that the size of the call's workspace depends on)."""
         args = self.kind.from_buffer_copy(self.blank)
         writers, key = self._writers, []
-        for name, value in values.items():
+        for called, value in values.items():
             if value is None:
                 continue
-            writer, offset, is_output = writers[name]
+            if (found := writers[called]) is None:
+                continue
+            writer, offset, is_output, name = found
             if writer is PACKED:
                 if is_output:
                     require_writable(value, name)

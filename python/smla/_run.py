@@ -1,14 +1,19 @@
 """One stage call: fills the arguments, finds context, workspace and stream, and runs it."""
 
 import ctypes as c
+import inspect
 import threading
 
-from ._abi import DeviceType, Stage
+import numpy as np
+
+from ._abi import DeviceType, Dtype, FieldKind, Stage
+from ._fields import argument_of, fields_of
 from ._fill import Struct
 from ._library import check, lib
+from ._outputs import Outputs, new
 from .context import Context, Workspace, default_context
-from .errors import Error, InvalidArgument, Unsupported, invalid
-from .tensor import device_of, stream_of
+from .errors import Error, InvalidArgument, Unsupported, invalid, one_of
+from .tensor import Tensor, device_of, dtype_of, plain, require_writable, shape_of, stream_of
 
 
 class _Instead(threading.local):
@@ -18,16 +23,90 @@ class _Instead(threading.local):
 _instead = _Instead()
 
 
+CALLS: dict[str, "StageCall"] = {}  # by the name of the stage
+_OF_CALL = ("context", "workspace", "stream")
+
+
 class StageCall:
-    """A stage of the C ABI. `outputs`: the fields it writes. run(values) -> None."""
+    """A stage of the C ABI, called with the arguments of its Python function: return _call(locals()).
 
-    def __init__(self, name, args_type, outputs):
+    What fields there are, which of them are written, and what shape and dtype outputs have, the library
+    knows (_fields.py). outputs: what the function allocates and returns; sizes, dtypes: see Outputs. words:
+    of enumerations, by argument. result: makes what the function returns of the outputs.
+    """
+
+    def __init__(self, name, args_type, outputs="", *, sizes=None, dtypes=None, words=None, result=None):
         self.name, self.stage = name, int(Stage[name.upper()])
-        self.struct = Struct(args_type, outputs)
+        fields = fields_of(self.stage)
+        self.fields = {field.argument: field for field in reversed(fields)}
+        written = [field.name for field in fields if field.is_written]
+        self.struct = Struct(args_type, written, argument_of)
+        self.outputs = Outputs(fields, outputs, sizes or {}, dtypes or {})
+        self.words, self.result = words or {}, result or (lambda output: output)
+        self.scales = [
+            name.removesuffix("_device")
+            for name, field in self.fields.items()
+            if field.kind is FieldKind.NUMBER
+        ]
+        # Left out, such an output means in place.
+        self._in_place = [
+            (name, field.in_place_of)
+            for name, field in self.fields.items()
+            if field.is_written and field.is_optional and field.in_place_of
+        ]
         self.function = getattr(lib, f"smla_{name}")
+        CALLS[name] = self
 
-    def __call__(self, values, like, context=None, workspace=None, stream=None):
+    def of(self, function):
+        """Reads the parameters of the stage's Python function."""
+        parameters = inspect.signature(function).parameters
+        self.parameters = {name: each for name, each in parameters.items() if name not in _OF_CALL}
+        self.flags = [name for name, each in self.parameters.items() if each.annotation is bool]
+        # What decides on outputs only.
+        self.choices = [name for name in self.parameters if name not in self.struct.arguments]
+        self.struct.ignore((*self.choices, *_OF_CALL))
+        tensors = [name for name in self.parameters if self.is_a(name, FieldKind.TENSOR)]
+        self.first = tensors[0]
+        return function
+
+    def is_a(self, argument, kind):
+        return argument in self.fields and self.fields[argument].kind is kind
+
+    def is_written(self, argument):
+        return argument in self.fields and self.fields[argument].is_written
+
+    def __call__(self, values):
+        """values: of the function's parameters, by name. Returns what the function returns."""
+        like = values[self.first]
+        for name, shape, dtype in self.outputs.missing(values):
+            values[name] = new(like, shape, dtype)
+        results = []
+        for name in self.outputs.names:
+            if (value := values[name]) is False:
+                value = values[name] = None
+            results.append(plain(value))
+        self._convert(values)
+        self._run(values, like)
+        return self.result(*results) if results else None
+
+    def _convert(self, values):
+        """To what the struct takes: numbers for words, addresses for scales that lie on the device."""
+        for name, words in self.words.items():
+            values[name] = one_of(name, values[name], words)
+        for name in self.flags:
+            if type(value := values[name]) is not bool:
+                values[name] = int(value)
+        for name, other in self._in_place:
+            if values[name] is values[other]:
+                require_writable(values[name], name)
+                values[name] = None
+        for name in self.scales:
+            if type(scale := values[name]) is not float and scale is not None:
+                _put_scale(values, name, self.first)
+
+    def _run(self, values, like):
         """like: the tensor that gives the device, library and stream which the caller does not give."""
+        context, workspace, stream = values["context"], values["workspace"], values["stream"]
         try:
             # If it is absent, the stage itself refuses, with its name.
             device = (DeviceType.CPU, 0) if like is None else device_of(like)
@@ -80,6 +159,20 @@ class StageCall:
         except Error:
             workspace.reset(stream)
             raise
+
+
+def _put_scale(values, name, first):
+    """A number stays; an array of one f32 beside the first tensor becomes its address, as <name>_device."""
+    scale = values[name]
+    if isinstance(scale, (int, float, np.number)):
+        return
+    dtype, shape = dtype_of(scale, name), shape_of(scale, name)
+    if dtype is not Dtype.F32 or any(extent != 1 for extent in shape):
+        raise invalid(name, f"{dtype.name.lower()} {list(shape)}", "a number, or an array of one f32")
+    if device_of(scale) != device_of(values[first]):  # the kernel reads it
+        raise invalid(f"{name}.device", device_of(scale), f"{device_of(values[first])}, that of {first}")
+    values[name] = None
+    values[f"{name}_device"] = Tensor(scale, Dtype.F32, name).address
 
 
 def _of_caller(workspace):

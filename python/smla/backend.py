@@ -9,10 +9,10 @@ from ._abi import DeviceType, Dtype, Family, Format, GraphSupport, Wants
 from ._dtypes import parse
 from ._fill import Struct
 from ._library import check, lib, names, sized_text
+from ._outputs import new, rank
 from .context import default_context
 from .errors import invalid, one_of
 from .plan import bits_of, fill_batch, group_bits
-from .stages._outputs import new, rank
 from .tensor import device_of, dtype_of, plain, stream_of
 
 _ARGS = Struct(_abi.BackendArgs)

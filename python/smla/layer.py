@@ -14,11 +14,11 @@ from ._arrays.interface import PACKED
 from ._dtypes import parse
 from ._fill import Struct
 from ._library import check, lib
+from ._outputs import new, rank
 from .cache import FORMATS
 from .context import default_context
 from .errors import invalid, one_of
 from .plan import GROUPS
-from .stages._outputs import new, rank
 from .tensor import describe, device_of, dtype_of, plain, shape_of, stream_of
 
 _LAYER = Struct(_abi.LayerArgs)

@@ -8,13 +8,12 @@ Alphabet: T query tokens, K columns, R requests, MB blocks per request, B reques
 import ctypes as c
 from typing import Any, NamedTuple
 
-from . import _abi
+from . import _abi, _outputs
 from ._abi import Dtype
 from ._arrays.interface import PACKED
 from ._fill import Struct
 from ._library import check, lib
 from .errors import invalid
-from .stages import _outputs
 from .tensor import Array, describe, empty, require_writable, shape_of
 
 _ARGS = {

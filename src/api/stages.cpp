@@ -1,6 +1,7 @@
 #include "api/guard.h"
 #include "engines/run.h"
 #include "ops/check_data.h"
+#include "ops/ops.h"
 
 #include <smla/stages.h>
 
@@ -20,6 +21,9 @@ SMLA_SAME(attend, SMLA_STAGE_ATTEND)
 SMLA_SAME(out_project, SMLA_STAGE_OUT_PROJECT)
 #undef SMLA_SAME
 static_assert(kStageCount == SMLA_STAGE_COUNT);
+
+static_assert(int(FieldKind::tensor) == SMLA_FIELD_TENSOR && int(FieldKind::cache) == SMLA_FIELD_CACHE &&
+              int(FieldKind::scalar) == SMLA_FIELD_NUMBER);
 
 void check_stage(smla_stage stage) {
     SMLA_CHECK(stage >= 0 && stage < SMLA_STAGE_COUNT, "stage", stage, text("0 to ", SMLA_STAGE_COUNT - 1));
@@ -84,9 +88,51 @@ std::string explanation(const Context& context, const void* args) {
         .dump();
 }
 
+// The number of the field that lies at an offset.
+int32_t field_at(std::span<const StageField> fields, size_t offset) {
+    for (size_t i = 0; i < fields.size(); ++i)
+        if (fields[i].offset == offset) return int32_t(i);
+    return -1;
+}
+
 }  // namespace
 
 extern "C" {
+
+smla_status smla_stage_field_count(smla_stage stage, int32_t* count) {
+    return api::guard([&] {
+        check_stage(stage);
+        SMLA_CHECK(count, "count", "null", "where the number of fields goes");
+        *count = int32_t(fields_of_stage(Stage(stage)).size());
+    });
+}
+
+smla_status smla_stage_get_field(smla_stage stage, int32_t index, smla_stage_field* out) {
+    return api::guard([&] {
+        check_stage(stage);
+        const auto fields = fields_of_stage(Stage(stage));
+        SMLA_CHECK(index >= 0 && size_t(index) < fields.size(), "index", index,
+                   text("0 to ", fields.size() - 1, ", the fields of ", stage_name(Stage(stage)).data()));
+        api::check_room("field", out);
+        const StageField& field = fields[size_t(index)];
+        const bool is_written = field.is_output || field.offset == written_cache(Stage(stage));
+        *out = {.struct_size = out->struct_size,
+                .kind = int32_t(field.kind),
+                .name = field.name.member().data(),
+                .shape = field.shape.data() ? field.shape.data() : "",
+                .offset = field.offset,
+                .types = field.allowed,
+                .flags = (is_written ? SMLA_FIELD_WRITTEN : 0) |
+                         (field.is_optional ? SMLA_FIELD_OPTIONAL : 0) |
+                         (field.is_rows ? SMLA_FIELD_ROWS : 0),
+                .in_place_of = field_at(fields, field.in_place_of),
+                .with_cache = field_at(fields, field.with_cache),
+                .double_as = field_at(fields, field.double_as),
+                .given_with = field_at(fields, field.follows),
+                .given_dtype = field.follows_dtype,
+                .reserved = 0};
+    });
+}
 
 smla_status smla_workspace_size(smla_context* context, smla_stage stage, const void* args, size_t budget,
                                 size_t* bytes) {

@@ -97,7 +97,7 @@ def test_errors_of_the_library_itself():
 def call_without_a_workspace(q, cache, rows):
     """What Python never does: it sizes workspaces itself."""
     context, out = smla.Context("cpu", threads=1, check_indices=True), np.zeros_like(q)
-    values = {"softmax_scale": 1.0, "q": q, "primary.cache": cache, "primary.rows": rows, "out": out}
+    values = {"softmax_scale": 1.0, "q": q, "cache": cache, "rows": rows, "out": out}
     args = _attend.struct.fill(values, [])
     _library.check(_attend.function(context.handle, c.byref(args), _abi.Workspace(), None))
 
@@ -257,7 +257,7 @@ def test_a_wrong_output_is_named_and_nothing_is_written(name, breaker):
         ("rope", {"first": 2**31}, "first"),
         ("rope", {"first": 1.5}, "first"),
         ("rope", {"style": None}, "style"),
-        ("project", {"out_dtype": "fp8"}, "dtype"),
+        ("project", {"out_dtype": "fp8"}, "out_dtype"),
         ("project", {"out_dtype": "i32"}, "args.out.dtype"),
         ("quant_index_q", {"factor": None}, "args.factor"),
         ("quant_index_q", {"amax_floor": -1.0}, "args.amax_floor"),

@@ -2,21 +2,13 @@
 
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from .. import _abi
 from .._abi import Dtype
 from .._run import StageCall
 from ..cache import Cache
 from ..context import Context, Workspace
-from ..errors import invalid, one_of
-from ..tensor import Array, DtypeLike, Tensor, device_of, dtype_of, plain, shape_of
-from ._outputs import extent, float_of, new, rank, sums
-
-_PRECISIONS = {"default": 0, "exact": 1, "rounded": 2}
-_LSE_BASES = {"ln": 0, "log2": 1}
-_attend = StageCall("attend", _abi.AttendArgs, ["out", "lse", "max_logits"])
-_merge = StageCall("merge", _abi.MergeArgs, ["out", "lse_out"])
+from ..errors import invalid
+from ..tensor import Array, DtypeLike, dtype_of
 
 
 class Attended(NamedTuple):
@@ -27,6 +19,30 @@ class Attended(NamedTuple):
     max_logits: Any
 
 
+def _value_width(values, length):
+    width = length("Dqk")
+    return values["value_width"] or (512 if width == 576 else width), "value_width"
+
+
+_LSE_BASES = {"ln": 0, "log2": 1}
+_attend = StageCall(
+    "attend",
+    _abi.AttendArgs,
+    "out, lse?, max_logits?",
+    sizes={"Dv": _value_width},
+    words={"precision": {"default": 0, "exact": 1, "rounded": 2}, "lse_base": _LSE_BASES},
+    result=Attended,
+)
+_merge = StageCall(
+    "merge",
+    _abi.MergeArgs,
+    "out, lse_out?",
+    words={"lse_base": _LSE_BASES},
+    result=lambda out, lse: Attended(out, lse, None),
+)
+
+
+@_attend.of
 def attend(
     q: Array,
     cache: Cache,
@@ -63,53 +79,16 @@ def attend(
     alone for e4m3, f64 for f64. lse, max_logits: True, or an array, to get them, [T,H] f32 (f64 for f64).
     Returns an Attended.
     """
-    tokens, heads, width = rank(q, "q", 3)
-    if out is None:
-        value_width = extent(value_width or (512 if width == 576 else width), "value_width")
-        out = new(q, (tokens, heads, value_width), float_of(q, "q") if out_dtype is None else out_dtype)
-    if lse is True:
-        lse = new(q, (tokens, heads), sums(q, "q"))
-    if max_logits is True:
-        max_logits = new(q, (tokens, heads), sums(q, "q"))
-    values = {
-        "precision": one_of("precision", precision, _PRECISIONS),
-        "lse_base": one_of("lse_base", lse_base, _LSE_BASES),
-        "q": q,
-        "primary.cache": cache,
-        "primary.rows": rows,
-        "primary.lengths": lengths,
-        "sink": sink,
-        "out": out,
-        "lse": None if lse is False else lse,
-        "max_logits": None if max_logits is False else max_logits,
-    }
     if q_scale is not None and dtype_of(q, "q") is not Dtype.E4M3:
         raise invalid(
             "q_scale", f"one beside q of {dtype_of(q, 'q').name.lower()}", "none: only e4m3 has one"
         )
-    _put_scale(values, "softmax_scale", softmax_scale, q)
-    _put_scale(values, "q_scale", q_scale, q)
-    if extra is not None:
-        values.update({"extra.cache": extra, "extra.rows": extra_rows, "extra.lengths": extra_lengths})
-    elif extra_rows is not None or extra_lengths is not None:
+    if extra is None and (extra_rows is not None or extra_lengths is not None):
         raise invalid("extra", None, "a smla.Cache, as its rows or lengths are given")
-    _attend(values, q, context, workspace, stream)
-    return Attended(plain(out), plain(values["lse"]), plain(values["max_logits"]))
+    return _attend(locals())
 
 
-def _put_scale(values, name, scale, q):
-    """A number, or the address of one f32 on the device of q, as <name> or <name>_device."""
-    if scale is None or isinstance(scale, (int, float, np.number)):
-        values[name] = scale
-        return
-    dtype, shape = dtype_of(scale, name), shape_of(scale, name)
-    if dtype is not Dtype.F32 or any(extent != 1 for extent in shape):
-        raise invalid(name, f"{dtype.name.lower()} {list(shape)}", "a number, or an array of one f32")
-    if device_of(scale) != device_of(q):  # the kernel reads it
-        raise invalid(f"{name}.device", device_of(scale), f"{device_of(q)}, that of q")
-    values[f"{name}_device"] = Tensor(scale, Dtype.F32, name).address
-
-
+@_merge.of
 def merge(
     partials: Array,
     lse: Array,
@@ -128,18 +107,4 @@ def merge(
     [T,H,Dv] of their type by default; f32, bf16, f16 (f64 for f64). lse_out: True, or [T,H] of lse's type, to
     get it (without the sink). Returns an Attended.
     """
-    _, *shape = rank(partials, "partials", 4)
-    if out is None:
-        out = new(partials, shape, float_of(partials))
-    if lse_out is True:
-        lse_out = new(partials, shape[:2], dtype_of(lse, "lse"))
-    values = {
-        "lse_base": one_of("lse_base", lse_base, _LSE_BASES),
-        "partials": partials,
-        "lse": lse,
-        "sink": sink,
-        "out": out,
-        "lse_out": None if lse_out is False else lse_out,
-    }
-    _merge(values, partials, context, workspace, stream)
-    return Attended(plain(out), plain(values["lse_out"]), None)
+    return _merge(locals())

@@ -1,21 +1,21 @@
 """Writing, compressing, gathering and mapping cached tokens (smla/stages_cache.h)."""
 
 from .. import _abi
-from .._abi import Dtype
 from .._run import StageCall
 from ..cache import Cache
 from ..context import Context, Workspace
-from ..tensor import Array, plain
-from ._outputs import new, rank
+from ..tensor import Array
 
-_writes = {name: StageCall(name, _abi.WriteArgs, ["cache"]) for name in ("write_kv", "write_index")}
-_save_state = StageCall("save_state", _abi.SaveStateArgs, ["state"])
-_compress = StageCall("compress", _abi.CompressArgs, ["cache", "entries"])
-_gather = StageCall("gather", _abi.GatherArgs, ["out", "scales"])
-_copy_pages = StageCall("copy_pages", _abi.CopyPagesArgs, ["target"])
-_map = StageCall("map", _abi.MapArgs, ["rows", "counts"])
+_write_kv = StageCall("write_kv", _abi.WriteArgs)
+_write_index = StageCall("write_index", _abi.WriteArgs)
+_save_state = StageCall("save_state", _abi.SaveStateArgs)
+_compress = StageCall("compress", _abi.CompressArgs)
+_gather = StageCall("gather", _abi.GatherArgs)
+_copy_pages = StageCall("copy_pages", _abi.CopyPagesArgs)
+_map = StageCall("map", _abi.MapArgs, "rows")
 
 
+@_write_kv.of
 def write_kv(
     head: Array,
     slots: Array,
@@ -31,11 +31,10 @@ def write_kv(
     head: [T,Dhead] float. tail: [T,Dtail] float, the rope part. slots: [N] i64 or i32, N <= T;
     further tokens are padding. cache: smla.Cache.
     """
-    _writes["write_kv"](
-        {"head": head, "tail": tail, "slots": slots, "cache": cache}, head, context, workspace, stream
-    )
+    _write_kv(locals())
 
 
+@_write_index.of
 def write_index(
     head: Array,
     slots: Array,
@@ -48,10 +47,10 @@ def write_index(
     stream: int | None = None,
 ) -> None:
     """write_kv of index keys. hadamard: rotate the row by H_D / sqrt(D) first, D a power of two."""
-    values = {"hadamard": int(hadamard), "head": head, "tail": tail, "slots": slots, "cache": cache}
-    _writes["write_index"](values, head, context, workspace, stream)
+    _write_index(locals())
 
 
+@_save_state.of
 def save_state(
     kv: Array,
     score: Array,
@@ -69,10 +68,10 @@ def save_state(
     kv, score: [T,W] f32, bf16, f16. ape: [ratio,W] f32. positions: [T] i32 or i64. slots: [N] i64 or i32,
     N <= T. state: smla.Cache of format state_f32, width 2 W; state_f64 also takes f64.
     """
-    values = {"kv": kv, "score": score, "ape": ape, "positions": positions, "slots": slots, "state": state}
-    _save_state(values, kv, context, workspace, stream)
+    _save_state(locals())
 
 
+@_compress.of
 def compress(
     state: Cache,
     state_table: Array,
@@ -99,23 +98,10 @@ def compress(
     keys or of index keys (row_f64: from state_f64). ratio: 4 overlaps. eps: of the RMS norm. entries: [T,D]
     f32, bf16, f16 (f64 of state_f64), optional output: the entries before encoding.
     """
-    values = {
-        "ratio": ratio,
-        "hadamard": int(hadamard),
-        "eps": eps,
-        "state": state,
-        "state_table": state_table,
-        "request_of_token": request_of_token,
-        "positions": positions,
-        "slots": slots,
-        "norm_weight": norm_weight,
-        "frequencies": frequencies,
-        "cache": cache,
-        "entries": entries,
-    }
-    _compress(values, positions, context, workspace, stream)
+    _compress(locals())
 
 
+@_gather.of
 def gather(
     cache: Cache,
     block_table: Array,
@@ -136,19 +122,11 @@ def gather(
     cu[R] on stay as they are. raw (index_fp8_132): out takes the e4m3 codes and scales [N] f32 theirs.
     Returns out.
     """
-    values = {
-        "raw": int(raw),
-        "cache": cache,
-        "block_table": block_table,
-        "starts": starts,
-        "cu": cu,
-        "out": out,
-        "scales": scales,
-    }
-    _gather(values, out, context, workspace, stream)
+    _gather(locals())
     return out
 
 
+@_copy_pages.of
 def copy_pages(
     source: Cache,
     target: Cache,
@@ -162,9 +140,10 @@ def copy_pages(
 
     pairs: [N,2] i32. Pairs that overlap are undefined.
     """
-    _copy_pages({"source": source, "target": target, "pairs": pairs}, pairs, context, workspace, stream)
+    _copy_pages(locals())
 
 
+@_map.of
 def map(
     positions: Array,
     request_of_token: Array,
@@ -184,16 +163,4 @@ def map(
     positions: [T,K] i32. request_of_token: [T] i32. block_table: [R,MB] i32. page_rows: 0: page_tokens.
     rows: [T,K] i32, may be positions. counts: [T] i32, optional output: rows that are not -1. Returns rows.
     """
-    if rows is None:
-        rows = new(positions, rank(positions, "positions", 2), Dtype.I32)
-    values = {
-        "page_tokens": page_tokens,
-        "page_rows": page_rows,
-        "positions": positions,
-        "request_of_token": request_of_token,
-        "block_table": block_table,
-        "rows": rows,
-        "counts": counts,
-    }
-    _map(values, positions, context, workspace, stream)
-    return plain(rows)
+    return _map(locals())

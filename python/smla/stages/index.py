@@ -3,21 +3,12 @@
 from typing import Any, NamedTuple
 
 from .. import _abi
-from .._abi import Dtype
-from .._dtypes import parse
+from .._outputs import rank
 from .._run import StageCall
 from ..cache import Cache
 from ..context import Context, Workspace
 from ..errors import invalid
-from ..tensor import Array, DtypeLike, dtype_of, plain, shape_of
-from ._outputs import extent, new, rank, sums
-
-_quant_index_q = StageCall("quant_index_q", _abi.QuantIndexQArgs, ["q_out", "scales", "w_out"])
-_score = StageCall("score", _abi.ScoreArgs, ["logits"])
-_select = StageCall("select", _abi.SelectArgs, ["indices", "selected", "counts"])
-_score_select = StageCall(
-    "score_select", _abi.ScoreSelectArgs, ["select.indices", "select.selected", "select.counts"]
-)
+from ..tensor import Array, DtypeLike, shape_of
 
 
 class QuantizedQuery(NamedTuple):
@@ -28,6 +19,49 @@ class QuantizedQuery(NamedTuple):
     w: Any
 
 
+class Selection(NamedTuple):
+    """indices: [T,k] i32 ascending, then -1. counts: [T] i32. selected: [T,k] f32 scores (f64 of f64), or
+    None.
+    """
+
+    indices: Any
+    counts: Any
+    selected: Any
+
+
+def _columns(keys, block_table, columns):
+    """N of logits that nobody sized: every token that the table, or the keys, can hold."""
+    if columns is not None:
+        return columns
+    if not hasattr(keys, "page_tokens"):
+        raise invalid("keys", type(keys).__name__, "a smla.Cache")
+    return keys.capacity if block_table is None else rank(block_table, "block_table", 2)[1] * keys.page_tokens
+
+
+def _logits(values, length):
+    return _columns(values["keys"], values["block_table"], values["columns"]), "columns"
+
+
+def _selected(values, length):
+    if values["k"] is None:
+        raise invalid("k", None, "how many to select, or indices=")
+    return values["k"], "k"
+
+
+_quant_index_q = StageCall(
+    "quant_index_q",
+    _abi.QuantIndexQArgs,
+    "q_out, scales, w_out",
+    dtypes={"q_out": "dtype"},
+    result=QuantizedQuery,
+)
+_score = StageCall("score", _abi.ScoreArgs, "logits", sizes={"N": _logits})
+_SELECTED = {"outputs": "indices, counts, selected?", "sizes": {"k": _selected}, "result": Selection}
+_select = StageCall("select", _abi.SelectArgs, **_SELECTED)
+_score_select = StageCall("score_select", _abi.ScoreSelectArgs, **_SELECTED)
+
+
+@_quant_index_q.of
 def quant_index_q(
     q: Array,
     w: Array,
@@ -49,37 +83,10 @@ def quant_index_q(
     "e4m3", "e2m1", "bf16", "f32" ("f64" for f64 only). hadamard: rotate by H_D / sqrt(D) first. amax_floor:
     0: 1e-4 (V4); V3.2 uses 1e-10. Returns a QuantizedQuery, with w f32 (f64 for f64).
     """
-    shape = rank(q, "q", 3)
-    kind = parse(dtype) if q_out is None else dtype_of(q_out, "q_out")
-    if q_out is None:
-        q_out = new(q, shape, kind)
-    if scales is None and kind is Dtype.E2M1:
-        scales = new(q, (*shape[:2], shape[2] // 32), Dtype.E8M0)
-    if w_out is None:
-        w_out = new(q, shape[:2], sums(q, "q"))
-    values = {
-        "hadamard": int(hadamard),
-        "amax_floor": amax_floor,
-        "factor": factor,
-        "q": q,
-        "w": w,
-        "q_out": q_out,
-        "scales": scales,
-        "w_out": w_out,
-    }
-    _quant_index_q(values, q, context, workspace, stream)
-    return QuantizedQuery(plain(q_out), plain(scales), plain(w_out))
+    return _quant_index_q(locals())
 
 
-def _columns(keys, block_table, columns):
-    """N of logits that nobody sized: every token that the table, or the keys, can hold."""
-    if columns is not None:
-        return extent(columns, "columns")
-    if not isinstance(keys, Cache):
-        raise invalid("keys", type(keys).__name__, "a smla.Cache")
-    return keys.capacity if block_table is None else rank(block_table, "block_table", 2)[1] * keys.page_tokens
-
-
+@_score.of
 def score(
     q: Array,
     w: Array,
@@ -106,49 +113,15 @@ def score(
     keys. starts, ends: [T] i32. columns: N of the result, by default what keys or table can hold. fill:
     columns outside the window become -inf, else they stay. Returns logits [T,N] f32 (f64 for f64).
     """
-    tokens = rank(q, "q", 3)[0]
-    if logits is None:
-        logits = new(q, (tokens, _columns(keys, block_table, columns)), sums(w, "w"))
-    values = {
-        "fill": int(fill),
-        "q": q,
-        "q_scales": q_scales,
-        "w": w,
-        "keys": keys,
-        "block_table": block_table,
-        "request_of_token": request_of_token,
-        "starts": starts,
-        "ends": ends,
-        "logits": logits,
-    }
-    _score(values, q, context, workspace, stream)
-    return plain(logits)
+    return _score(locals())
 
 
-class Selection(NamedTuple):
-    """indices: [T,k] i32 ascending, then -1. counts: [T] i32. selected: [T,k] f32 scores (f64 of f64), or
-    None.
-    """
-
-    indices: Any
-    counts: Any
-    selected: Any
-
-
-def _selection(like, tokens, k, indices, counts, selected, dtype):
-    if indices is None:
-        if k is None:
-            raise invalid("k", None, "how many to select, or indices=")
-        indices = new(like, (tokens, extent(k, "k")), Dtype.I32)
-    elif k is not None and k != shape_of(indices, "indices")[-1]:
+def _check_k(k, indices):
+    if indices is not None and k is not None and k != shape_of(indices, "indices")[-1]:
         raise invalid("k", k, f"the columns of indices, {list(shape_of(indices))}")
-    if counts is None:
-        counts = new(like, (tokens,), Dtype.I32)
-    if selected is True:
-        selected = new(like, shape_of(indices, "indices"), dtype)
-    return indices, counts, None if selected is False else selected
 
 
+@_select.of
 def select(
     scores: Array,
     k: int | None = None,
@@ -171,24 +144,11 @@ def select(
     skipped), and ids are returned. relative: indices count from starts[t]. selected: True, or an array, for
     the scores too. Returns a Selection.
     """
-    tokens = rank(scores, "scores", 2)[0]
-    indices, counts, selected = _selection(
-        scores, tokens, k, indices, counts, selected, sums(scores, "scores")
-    )
-    values = {
-        "relative": int(relative),
-        "scores": scores,
-        "ids": ids,
-        "starts": starts,
-        "ends": ends,
-        "indices": indices,
-        "selected": selected,
-        "counts": counts,
-    }
-    _select(values, scores, context, workspace, stream)
-    return Selection(plain(indices), plain(counts), plain(selected))
+    _check_k(k, indices)
+    return _select(locals())
 
 
+@_score_select.of
 def score_select(
     q: Array,
     w: Array,
@@ -213,22 +173,6 @@ def score_select(
 
     columns: an upper bound of ends. Returns a Selection.
     """
-    tokens = rank(q, "q", 3)[0]
-    indices, counts, selected = _selection(q, tokens, k, indices, counts, selected, sums(w, "w"))
-    values = {
-        "columns": _columns(keys, block_table, columns),
-        "score.q": q,
-        "score.q_scales": q_scales,
-        "score.w": w,
-        "score.keys": keys,
-        "score.block_table": block_table,
-        "score.request_of_token": request_of_token,
-        "score.starts": starts,
-        "score.ends": ends,
-        "select.relative": int(relative),
-        "select.indices": indices,
-        "select.selected": selected,
-        "select.counts": counts,
-    }
-    _score_select(values, q, context, workspace, stream)
-    return Selection(plain(indices), plain(counts), plain(selected))
+    _check_k(k, indices)
+    columns = _columns(keys, block_table, columns)
+    return _score_select(locals())

@@ -3,21 +3,19 @@
 from .. import _abi
 from .._run import StageCall
 from ..context import Context, Workspace
-from ..errors import one_of
-from ..tensor import Array, DtypeLike, plain, require_writable, shape_of
-from ._outputs import float_of, new, rank
+from ..tensor import Array, DtypeLike
 
-_NORMS = {"rms": 0, "layer": 1}
-_STYLES = {"interleaved": 0, "half": 1}
-_norm = StageCall("norm", _abi.NormArgs, ["out"])
-_rope = StageCall("rope", _abi.RopeArgs, ["out"])
-_inverse_rope = StageCall("inverse_rope", _abi.RopeArgs, ["out"])
-_products = {
-    name: StageCall(name, _abi.ProjectArgs, ["out"])
-    for name in ("project", "absorb", "up_project", "out_project")
-}
+_STYLES = {"style": {"interleaved": 0, "half": 1}}
+_norm = StageCall("norm", _abi.NormArgs, "out", words={"kind": {"rms": 0, "layer": 1}})
+_rope = StageCall("rope", _abi.RopeArgs, "out", words=_STYLES)
+_inverse_rope = StageCall("inverse_rope", _abi.RopeArgs, "out", words=_STYLES)
+_project = StageCall("project", _abi.ProjectArgs, "out")
+_absorb = StageCall("absorb", _abi.ProjectArgs, "out")
+_up_project = StageCall("up_project", _abi.ProjectArgs, "out")
+_out_project = StageCall("out_project", _abi.ProjectArgs, "out")
 
 
+@_norm.of
 def norm(
     x: Array,
     weight: Array | None = None,
@@ -35,20 +33,10 @@ def norm(
     x: [T,G,D]. weight, bias: [D]. eps: > 0. out: [T,G,D], may be x, by default of x's dtype. All float, mixed
     freely. Computed in f32, in f64 if out is f64. Returns out.
     """
-    if out is None:
-        out = new(x, shape_of(x, "x"), float_of(x))
-    values = {
-        "kind": one_of("kind", kind, _NORMS),
-        "eps": eps,
-        "x": x,
-        "weight": weight,
-        "bias": bias,
-        "out": out,
-    }
-    _norm(values, x, context, workspace, stream)
-    return plain(out)
+    return _norm(locals())
 
 
+@_rope.of
 def rope(
     x: Array,
     positions: Array,
@@ -69,9 +57,10 @@ def rope(
     [T,G,2n] takes the rotated channels only, [T,G,D] the whole row, of any float type; x itself: in place.
     Returns out, by default new, [T,G,D] of x's dtype.
     """
-    return _rotate(_rope, x, positions, frequencies, style, first, inverse, out, context, workspace, stream)
+    return _rope(locals())
 
 
+@_inverse_rope.of
 def inverse_rope(
     x: Array,
     positions: Array,
@@ -85,38 +74,10 @@ def inverse_rope(
     stream: int | None = None,
 ) -> Array:
     """rope by the negative angle, as V4 rotates the attended values back. Arguments: those of rope."""
-    return _rotate(
-        _inverse_rope, x, positions, frequencies, style, first, True, out, context, workspace, stream
-    )
+    return _inverse_rope(locals())
 
 
-def _rotate(stage, x, positions, frequencies, style, first, inverse, out, context, workspace, stream):
-    if out is None:
-        out = new(x, shape_of(x, "x"), float_of(x))
-    elif out is x:  # in place: the stage then has no `out`
-        require_writable(x, "out")
-    values = {
-        "style": one_of("style", style, _STYLES),
-        "inverse": int(inverse),
-        "first": first,
-        "x": x,
-        "positions": positions,
-        "frequencies": frequencies,
-        "out": None if out is x else out,
-    }
-    stage(values, x, context, workspace, stream)
-    return plain(out)
-
-
-def _multiply(name, x, w, out, out_dtype, context, workspace, stream):
-    tokens, groups, _ = rank(x, "x", 3)
-    _, columns, _ = rank(w, "w", 3)
-    if out is None:
-        out = new(x, (tokens, groups, columns), float_of(x) if out_dtype is None else out_dtype)
-    _products[name]({"x": x, "w": w, "out": out}, x, context, workspace, stream)
-    return plain(out)
-
-
+@_project.of
 def project(
     x: Array,
     w: Array,
@@ -133,9 +94,10 @@ def project(
     default of x's dtype or out_dtype. All float, mixed freely: bf16 queries over f32 weights are multiplied
     as they are, and only out is rounded. Sums in f32, in f64 if out is f64.
     """
-    return _multiply("project", x, w, out, out_dtype, context, workspace, stream)
+    return _project(locals())
 
 
+@_absorb.of
 def absorb(
     x: Array,
     w: Array,
@@ -147,9 +109,10 @@ def absorb(
     stream: int | None = None,
 ) -> Array:
     """project of queries into the latent space: x [T,H,nope], w [H,latent,nope] (W_UK). See project."""
-    return _multiply("absorb", x, w, out, out_dtype, context, workspace, stream)
+    return _absorb(locals())
 
 
+@_up_project.of
 def up_project(
     x: Array,
     w: Array,
@@ -161,9 +124,10 @@ def up_project(
     stream: int | None = None,
 ) -> Array:
     """project of attended latents to values: x [T,H,latent], w [H,v,latent] (W_UV). See project."""
-    return _multiply("up_project", x, w, out, out_dtype, context, workspace, stream)
+    return _up_project(locals())
 
 
+@_out_project.of
 def out_project(
     x: Array,
     w: Array,
@@ -175,4 +139,4 @@ def out_project(
     stream: int | None = None,
 ) -> Array:
     """project of the heads' values to the hidden size, grouped for V4: x [T,G,K], w [G,N,K]. See project."""
-    return _multiply("out_project", x, w, out, out_dtype, context, workspace, stream)
+    return _out_project(locals())

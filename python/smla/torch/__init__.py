@@ -21,8 +21,8 @@ from ..cache import Cache as _Cache
 from ..context import Context as _Context
 from ..errors import invalid as _invalid
 from ..tensor import Tensor as _Tensor
+from ._ops import DTYPES as _DTYPES
 from ._ops import OPERATORS as _OPERATORS
-from ._shapes import DTYPES as _DTYPES
 
 _Stage = TypeVar("_Stage", bound=Callable[..., Any])
 
@@ -91,10 +91,7 @@ def _call(function, positional, values):
 def _fill(operator, into, in_place, values, given):
     """Calls <stage>_out or <stage>_, with new tensors for what is wanted but not given: all outputs."""
     like = values[operator.first]
-    if len(given) < len(operator.outputs):
-        for key, spec in zip(operator.outputs, operator.entry.shapes(**values, **given)):
-            if spec is not None and key not in given:
-                given[key] = like.new_empty(spec[0], dtype=spec[1])
+    given.update(operator.new({**values, **given}))
     values = {key: value for key, value in values.items() if key not in operator.choice_names}
     results = [given.get(key) for key in operator.outputs]
     if in_place is not None and results[0] is like:
@@ -129,17 +126,17 @@ def _wrap(stage: _Stage) -> _Stage:
             key: values.pop(key) for key in operator.outputs if isinstance(values.get(key), torch.Tensor)
         }
         if given:
-            return operator.entry.result(*_fill(operator, into, in_place, values, given))
+            return operator.result(_fill(operator, into, in_place, values, given))
         results = _call(allocating, operator.positional, values)
         if operator.returned == 1:
             results = (results,)
         # What was not asked for has one dimension; outputs that need not be asked for have more.
         found = dict(zip(operator.outputs, results))
-        return operator.entry.result(
-            *(
+        return operator.result(
+            [
                 found[key] if key in found and (key in operator.required or found[key].dim() > 1) else None
                 for key in operator.outputs
-            )
+            ]
         )
 
     call.__name__ = call.__qualname__ = name

@@ -1,46 +1,74 @@
-"""Registers the operators of _table.py: real kernels, fake ones, and the refusal of autograd."""
+"""Registers the operators: real kernels, fake ones, and the refusal of autograd."""
+
+from typing import NamedTuple
 
 import torch
 from torch.autograd import forward_ad
 
 from .. import stages
 from .._abi import Dtype
+from .._arrays.torch import torch_dtype
+from .._run import CALLS
 from ..cache import Cache
 from ..context import context_of, default_context
 from ..errors import InvalidArgument, Unsupported, invalid
-from ..tensor import device_of
+from ..tensor import device_of, dtype_of
 from ..tensor import tensor as view_as
-from ._schema import CONTEXT, LAYOUT_FIELDS, expand, name_of, split
-from ._table import TABLE
+from ._schema import LAYOUT_FIELDS, name_of, schemas
 
-_BYTES = {"q_out": Dtype.E2M1, "q_scales": Dtype.E8M0, "scales": Dtype.E8M0}
+DTYPES = {dtype: torch_dtype(dtype) for dtype in Dtype}
 _library = torch.library.Library("smla", "DEF")
 
 
 class Operator:
     """What the operators of one stage share: names of arguments, new outputs, the call of the stage."""
 
-    def __init__(self, name, entry):
-        self.name, self.entry = name, entry
-        self.arguments = expand(entry.arguments)
-        self.arguments.keyword.append(CONTEXT)
-        self.choices = expand(entry.choices)
-        self.choice_names = {name_of(choice) for choice in split(entry.choices)}
-        marked = split(entry.outputs)
-        self.outputs = [output.rstrip("?+") for output in marked]
-        self.returned = sum(not output.endswith("+") for output in marked)
-        self.required = [output for output in marked if output[-1] not in "?+"]
+    def __init__(self, name, call):
+        self.name, self.call = name, call
+        self.arguments, self.choices = schemas(call)
+        self.choice_names = {name_of(text) for text in self.choices.positional + self.choices.keyword}
+        self.outputs = list(call.outputs.names)
+        self.returned = len(self.outputs)
+        fields = call.outputs.fields
+        self.required = [
+            field.argument
+            for field in fields
+            if field.argument not in call.outputs.asked_for and field.given_with is None
+        ]
+        if self.outputs:  # others are written only where they are given
+            self.outputs += [
+                key for key in call.parameters if key not in self.outputs and call.is_written(key)
+            ]
         self.positional = [name_of(argument) for argument in self.arguments.positional]
         self.first = self.positional[0]
+        self.in_place = bool(fields) and fields[0].in_place_of == self.first
         self._stage = getattr(stages, name)
         self._layouts = {
             cache: [(field, f"{cache}_{field}") for field in LAYOUT_FIELDS] for cache in self.arguments.caches
         }
 
-    def allocate(self, values):
-        """New outputs on the device of the first argument, None for those that were not asked for."""
-        like = values[self.first]
-        return [spec and like.new_empty(spec[0], dtype=spec[1]) for spec in self.entry.shapes(**values)]
+    def result(self, outputs):
+        """What the stage returns of its outputs."""
+        return self.call.result(*outputs[: self.returned])
+
+    def new(self, values):
+        """New outputs by name, on the device of the first argument: those that `values` lack and ask for."""
+        given = {
+            name: values.get(name, None if each.default is each.empty else each.default)
+            for name, each in self.call.parameters.items()
+        }
+        for cache in self.arguments.caches:
+            if given[cache] is not None:
+                given[cache] = _Layout(cache, given[cache], values)
+        like, out = values[self.first], {}
+        for name, shape, dtype in self.call.outputs.missing(given, _extent, self._dtype):
+            if dtype is Dtype.E2M1:
+                shape = (*shape[:-1], shape[-1] // 2)
+            out[name] = like.new_empty(shape, dtype=DTYPES[dtype])
+        return out
+
+    def _dtype(self, array, name):
+        return _bytes_as(self.call.fields[name], array) or dtype_of(array, name)
 
     def run(self, values):
         """Calls the stage. values: all arguments and outputs, by name."""
@@ -54,10 +82,57 @@ class Operator:
             given[name] = given.get(name) if device is None else device
         if self.name == "copy_pages":
             given.setdefault("source", given["target"])
-        _name_bytes(given)
+        self._name_bytes(given)
         number, like = given.pop("context", 0), values[self.first]
         context = context_of(number) if number else default_context(device_of(like))
         self._stage(**given, context=context, workspace=_workspace(context, like))
+
+    def _name_bytes(self, values):
+        """e2m1 and e8m0, which PyTorch holds as bytes; e2m1 has scales beside it."""
+        scaled = {
+            field.given_with for name, field in self.call.fields.items() if values.get(name) is not None
+        }
+        for name, field in self.call.fields.items():
+            held = values.get(name)
+            kind = isinstance(held, torch.Tensor) and _bytes_as(field, held)
+            if kind and (kind is not Dtype.E2M1 or name in scaled):
+                values[name] = view_as(held, kind, name)
+
+
+class _Layout(NamedTuple):
+    """What sizes follow from of a cache: its tensor and its layout stand for it."""
+
+    name: str
+    data: torch.Tensor
+    values: dict
+
+    @property
+    def page_tokens(self):
+        return self.values[f"{self.name}_page_tokens"]
+
+    @property
+    def capacity(self):
+        page_tokens, pages = self.page_tokens, self.values.get(f"{self.name}_pages")
+        if pages is None:
+            if self.data.dim() < 2:
+                raise invalid("columns", None, f"how many, or {self.name} whose first dimension counts pages")
+            pages = self.data.shape[0]
+        page_rows = self.values.get(f"{self.name}_page_rows") or page_tokens
+        return (pages - 1) * page_rows + page_tokens if pages else 0
+
+
+def _extent(value, name):
+    """A size, which may be a symbol."""
+    if value < 0:
+        raise invalid(name, value, "0 or more")
+    return value
+
+
+def _bytes_as(field, array):
+    """The type of which PyTorch holds the values as bytes, if the field may have one; else None."""
+    if array.dtype is not torch.uint8:
+        return None
+    return next((kind for kind in (Dtype.E2M1, Dtype.E8M0) if field.may_be(kind)), None)
 
 
 def _cache(name, data, layout):
@@ -68,15 +143,6 @@ def _cache(name, data, layout):
         return Cache(data, layout.pop("format", ""), layout.pop("page_tokens", 0), **layout)
     except InvalidArgument as error:
         raise invalid(error.field.replace("cache", name, 1), error.got, error.wanted) from None
-
-
-def _name_bytes(values):
-    """e2m1 and e8m0, which PyTorch holds as bytes. Index queries of bytes have block scales."""
-    kinds = _BYTES if values.get("q_scales") is None else {"q": Dtype.E2M1, **_BYTES}
-    for name, kind in kinds.items():
-        held = values.get(name)
-        if held is not None and held.dtype is torch.uint8:
-            values[name] = view_as(held, kind, name)
 
 
 def _workspace(context, like):
@@ -152,26 +218,26 @@ def _define_writer(name, operator, arguments, complete=lambda values: values):
 def _define_allocating(operator):
     """The operator that returns new tensors: an empty one for an output that was not asked for."""
 
-    def pack(values, outputs):
+    def pack(values, new):
         like = values[operator.first]
         outputs = [
-            like.new_empty(0, dtype=torch.float32) if output is None else output
-            for output in outputs[: operator.returned]
+            new[key] if key in new else like.new_empty(0, dtype=torch.float32)
+            for key in operator.outputs[: operator.returned]
         ]
         return outputs[0] if operator.returned == 1 else tuple(outputs)
 
     def real(values):
-        outputs = operator.allocate(values)
+        new = operator.new(values)
         inputs = {name: value for name, value in values.items() if name not in operator.choice_names}
-        operator.run({**inputs, **dict(zip(operator.outputs, outputs))})
-        return pack(values, outputs)
+        operator.run({**inputs, **new})
+        return pack(values, new)
 
     returns = "Tensor" if operator.returned == 1 else f"({', '.join(['Tensor'] * operator.returned)})"
     arguments = operator.arguments._replace(
         positional=operator.arguments.positional + operator.choices.positional,
         keyword=operator.arguments.keyword + operator.choices.keyword,
     )
-    _define(operator.name, arguments, returns, real, lambda values: pack(values, operator.allocate(values)))
+    _define(operator.name, arguments, returns, real, lambda values: pack(values, operator.new(values)))
 
 
 def _define_stage(operator):
@@ -188,7 +254,7 @@ def _define_stage(operator):
     _define_writer(
         f"{operator.name}_out", operator, arguments._replace(positional=required + arguments.positional)
     )
-    if operator.entry.in_place:
+    if operator.in_place:
         first, *others = arguments.positional
         _define_writer(
             f"{operator.name}_",
@@ -198,6 +264,6 @@ def _define_stage(operator):
         )
 
 
-OPERATORS = {name: Operator(name, entry) for name, entry in TABLE.items()}
+OPERATORS = {name: Operator(name, call) for name, call in CALLS.items()}
 for _operator in OPERATORS.values():
     _define_stage(_operator)

@@ -1,14 +1,13 @@
-"""The operators' argument lists: PyTorch's schema language, with words for a cache and for a scale.
+"""The operators' argument lists in PyTorch's schema language, from the parameters and fields of a stage.
 
-`Cache name` is the memory as a tensor, in place, and what smla.Cache takes besides it, by keyword:
-name_format, name_page_tokens, ... A smla.Cache itself cannot cross a schema. `Scale name` is a number, or
-name_device, an f32 tensor of one element. `Cache?` may be left out, `Cache(a!)` is written.
-
-Every operator takes CONTEXT too.
+A cache is its memory as a tensor, in place, and what smla.Cache takes besides it, by keyword: name_format,
+name_page_tokens, ... A smla.Cache itself cannot cross a schema. A scale is a number, or name_device, an f32
+tensor of one element. Every operator takes CONTEXT too.
 """
 
-import re
-from typing import NamedTuple
+from typing import NamedTuple, get_args
+
+from .._abi import FieldKind
 
 # What smla.Cache takes besides the memory. A first dimension of pages makes `pages` needless.
 _LAYOUT = (
@@ -34,7 +33,9 @@ LAYOUT_FIELDS = (
     "scale_device",
 )
 CONTEXT = "int context=0"  # the id of a smla.Context; 0: the default one
-_WORD = re.compile(r"(Cache|Scale)(\(\w!\))?(\?)? (\w+)(=None)?")
+_WORDS = {float: "float", bool: "bool", str: "str", int: "SymInt"}
+# A tensor that is written may not stand in a second argument.
+_LEFT_OUT_WITHIN_ONE_CACHE = {"copy_pages": "source"}
 
 
 class Arguments(NamedTuple):
@@ -45,15 +46,9 @@ class Arguments(NamedTuple):
     caches: list
     scales: list
 
-    def schema(self, more=()):
-        """The text between the parentheses; `more` are keyword arguments too."""
-        keyword = [*self.keyword, *more]
-        return ", ".join([*self.positional, *(["*", *keyword] if keyword else [])])
-
-
-def split(text):
-    """The arguments of a list, none for ""."""
-    return [part.strip() for part in text.split(",") if part.strip()]
+    def schema(self):
+        """The text between the parentheses."""
+        return ", ".join([*self.positional, *(["*", *self.keyword] if self.keyword else [])])
 
 
 def name_of(argument):
@@ -61,23 +56,46 @@ def name_of(argument):
     return argument.split()[-1].split("=")[0]
 
 
-def expand(text):
-    """Arguments from a list in which caches and scales are words."""
-    found = Arguments([], [], [], [])
-    into = found.positional
-    layouts = []
-    for argument in split(text):
-        word = _WORD.fullmatch(argument)
-        if argument == "*":
-            into = found.keyword
-        elif not word:
-            into.append(argument)
-        elif word[1] == "Scale":
-            found.scales.append(word[4])
-            found.keyword.extend((f"float? {word[4]}=None", f"Tensor? {word[4]}_device=None"))
-        else:
-            found.caches.append(word[4])
-            into.append(argument.replace("Cache", "Tensor", 1))
-            layouts.extend(field.format(word[4]) for field in (_OPTIONAL if word[3] else _REQUIRED) + _LAYOUT)
-    found.keyword.extend(layouts)
-    return found
+def _plain(parameter):
+    """A number, a word, a flag, a size or a dtype."""
+    kinds = get_args(parameter.annotation) or (parameter.annotation,)
+    kind = next((word for kind, word in _WORDS.items() if kind in kinds), None)
+    kind = kind or ("str" if isinstance(parameter.default, str) else "ScalarType")
+    return f"{kind}{_default(parameter)}"
+
+
+def _default(parameter):
+    """The rest of an argument behind its type."""
+    if parameter.default is parameter.empty:
+        return f" {parameter.name}"
+    return f"{'?' if parameter.default is None else ''} {parameter.name}={parameter.default!r}"
+
+
+def schemas(call):
+    """(Arguments that all operators of a StageCall take, those that only the allocating one takes)."""
+    common, choices = Arguments([], [], [], []), Arguments([], [], [], [])
+    letters, layouts = iter("abc"), []
+    moved = _LEFT_OUT_WITHIN_ONE_CACHE.get(call.name)
+    for name, parameter in sorted(call.parameters.items(), key=lambda item: item[0] == moved):
+        field = call.fields.get(name)
+        is_keyword = parameter.kind is parameter.KEYWORD_ONLY
+        into = common.keyword if is_keyword else common.positional
+        if name in call.outputs.asked_for:
+            choices.keyword.append(f"bool {name}=False")
+        elif name in call.choices:
+            (choices.keyword if is_keyword else choices.positional).append(_plain(parameter))
+        elif name in call.scales:
+            common.scales.append(name)
+            into.extend((f"float? {name}=None", f"Tensor? {name}_device=None"))
+        elif field is None:
+            into.append(_plain(parameter))
+        elif not (field.is_written and call.outputs.names):  # outputs come later
+            if name == moved:
+                parameter, into = parameter.replace(default=None), common.keyword
+            into.append(f"Tensor{f'({next(letters)}!)' if field.is_written else ''}{_default(parameter)}")
+            if field.kind is FieldKind.CACHE:
+                common.caches.append(name)
+                needed = _OPTIONAL if parameter.default is None else _REQUIRED
+                layouts.extend(text.format(name) for text in needed + _LAYOUT)
+    common.keyword.extend((*layouts, CONTEXT))
+    return common, choices

@@ -1,0 +1,114 @@
+"""Outputs that a caller did not bring: their shapes and dtypes follow from the fields of the stage."""
+
+from . import _dtypes
+from ._abi import Dtype, FieldKind
+from .errors import integer, invalid
+from .tensor import dtype_of, empty, shape_of, typed
+
+_F32, _F64 = Dtype.F32, Dtype.F64
+_FLOATS = frozenset((_F64, _F32, Dtype.BF16, Dtype.F16))
+_SUMS = 1 << _F32 | 1 << _F64
+_DTYPES = {1 << dtype: dtype for dtype in Dtype}
+
+
+def sums(array, name):
+    """The dtype of sums over an input: f64 for f64, else f32."""
+    return _F64 if dtype_of(array, name) is _F64 else _F32
+
+
+def float_of(array, name="x"):
+    """The dtype of an output beside a floating input: its own; bf16, which attend wants, for fp8."""
+    dtype = dtype_of(array, name)
+    return dtype if dtype in _FLOATS else Dtype.BF16
+
+
+def new(like, shape, dtype):
+    return typed(empty(like, tuple(shape), dtype), dtype)
+
+
+def extent(value, name):
+    """A size that the caller chose, as an int."""
+    return integer(name, value, 32, least=0)
+
+
+def rank(array, name, ndim):
+    shape = shape_of(array, name)
+    if len(shape) != ndim:
+        raise invalid(f"{name}.ndim", len(shape), str(ndim))
+    return shape
+
+
+class Outputs:
+    """What a stage computes into new arrays.
+
+    listed: "out, lse?": in the order of the result, `?`: only if asked for. sizes: of letters that no input
+    has: functions of the call's values and of lengths by letter, which give a size and the argument that
+    chose it. dtypes: the arguments that name dtypes of outputs, where that is not `<output>_dtype`.
+    """
+
+    def __init__(self, fields, listed, sizes, dtypes):
+        tensors = {field.argument: field for field in reversed(fields) if field.kind is FieldKind.TENSOR}
+        self._sizes = sizes
+        names = [name.strip() for name in listed.split(",") if name.strip()]
+        self.names = [name.rstrip("?") for name in names]
+        self.asked_for = frozenset(name.rstrip("?") for name in names if name.endswith("?"))
+        self.fields = [tensors[name] for name in self.names]
+        inputs = [field for field in fields if field.argument in tensors and not field.is_written]
+        self._first = inputs[0].argument
+        self._sources = {}  # fields by the letters that they have
+        for field in (*inputs, *self.fields):
+            for letter in field.shape:
+                self._sources.setdefault(letter, []).append(field)
+        self._plans = [
+            (field, self._dims(field, tensors), dtypes.get(field.argument, f"{field.argument}_dtype"))
+            for field in self.fields
+        ]
+
+    @staticmethod
+    def _dims(field, tensors):
+        """(letter, divisor) of each dimension; of "*", as in place."""
+        out = []
+        for dim, word in enumerate(field.shape):
+            letter, _, divisor = word.partition("/")
+            like = tensors[field.in_place_of].shape[dim] if word == "*" else letter
+            out.append((like, int(divisor or 1)))
+        return out
+
+    def missing(self, values, extent=extent, dtype_of=dtype_of):
+        """(argument, shape, dtype) of each output that `values` lack and the call wants, in order."""
+        out, lengths, dtypes = [], {}, {}
+        for field, dims, chosen in self._plans:
+            name = field.argument
+            value = values.get(name)
+            if name in self.asked_for if value is None else value is not True:
+                continue
+            if (other := field.given_with) is not None:
+                if (dtypes.get(other) or dtype_of(values[other], other)) != field.given_dtype:
+                    continue
+            shape = []
+            for letter, divisor in dims:
+                length = self._length(letter, lengths, values, extent)
+                shape.append(length if divisor == 1 else length // divisor)
+            dtypes[name] = self._dtype(field, values, chosen)
+            out.append((name, shape, dtypes[name]))
+        return out
+
+    def _length(self, letter, lengths, values, extent):
+        if letter in lengths:
+            return lengths[letter]
+        for field in self._sources[letter]:
+            array = values.get(field.argument)
+            if array is not None and not isinstance(array, bool):
+                lengths.update(zip(field.shape, rank(array, field.argument, len(field.shape))))
+                return lengths[letter]
+        size = self._sizes[letter](values, lambda other: self._length(other, lengths, values, extent))
+        lengths[letter] = extent(*size)
+        return lengths[letter]
+
+    def _dtype(self, field, values, chosen):
+        if (dtype := values.get(chosen)) is not None:
+            return _dtypes.parse(dtype, chosen)
+        if field.types & (field.types - 1) == 0:  # there is but one
+            return _DTYPES[field.types]
+        like = field.double_as or self._first
+        return (sums if field.types == _SUMS else float_of)(values[like], like)
