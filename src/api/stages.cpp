@@ -115,14 +115,13 @@ smla_status smla_stage_get_field(smla_stage stage, int32_t index, smla_stage_fie
                    text("0 to ", fields.size() - 1, ", the fields of ", stage_name(Stage(stage)).data()));
         api::check_room("field", out);
         const StageField& field = fields[size_t(index)];
-        const bool is_written = field.is_output || field.offset == written_cache(Stage(stage));
         *out = {.struct_size = out->struct_size,
                 .kind = int32_t(field.kind),
                 .name = field.name.member().data(),
                 .shape = field.shape.data() ? field.shape.data() : "",
                 .offset = field.offset,
                 .types = field.allowed,
-                .flags = (is_written ? SMLA_FIELD_WRITTEN : 0) |
+                .flags = (field.is_written ? SMLA_FIELD_WRITTEN : 0) |
                          (field.is_optional ? SMLA_FIELD_OPTIONAL : 0) |
                          (field.is_rows ? SMLA_FIELD_ROWS : 0),
                 .in_place_of = field_at(fields, field.in_place_of),

@@ -80,6 +80,7 @@ struct StageField {
     std::string_view shape;
     Dims dims;  // of `shape`; of a cache the letter that its width binds, if any
     bool is_output = false, is_optional = false, is_rows = false;
+    bool is_written = false;        // an output, or a cache that the call writes
     size_t with_cache = kNoField;   // looked at only if this cache is given
     size_t in_place_of = kNoField;  // an output may be this very tensor
     size_t follows = kNoField;  // there exactly if that tensor is there, and of this dtype if one is given
@@ -89,6 +90,11 @@ struct StageField {
     constexpr StageField optional() const {
         StageField out = *this;
         out.is_optional = true;
+        return out;
+    }
+    constexpr StageField written() const {
+        StageField out = *this;
+        out.is_written = true;
         return out;
     }
     constexpr StageField rows() const {  // the innermost dimension is contiguous
@@ -142,7 +148,7 @@ constexpr StageField in(const char* name, size_t offset, uint32_t dtypes, std::s
 }
 constexpr StageField out(const char* name, size_t offset, uint32_t dtypes, std::string_view shape) {
     StageField field = in(name, offset, dtypes, shape);
-    field.is_output = true;
+    field.is_output = field.is_written = true;
     return field;
 }
 // `width`: the letter that other fields' shapes know the width of the cache by.

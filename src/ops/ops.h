@@ -65,19 +65,4 @@ inline std::span<const StageField> fields_of_stage(Stage stage) {
     return {};
 }
 
-// Where the cache lies that a stage writes: the op says so. kNoField: it writes none.
-inline size_t written_cache(Stage stage) {
-    const auto of = []<class Op>(Op) -> size_t {
-        if constexpr (requires { Op::kWrittenCache; }) return Op::kWrittenCache;
-        else return kNoField;
-    };
-    switch (stage) {
-#define SMLA_WRITTEN(name, args) \
-    case Stage::name: return of(OpOf<Stage::name>());
-        SMLA_STAGES(SMLA_WRITTEN)
-#undef SMLA_WRITTEN
-    }
-    return kNoField;
-}
-
 }  // namespace smla

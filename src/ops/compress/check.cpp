@@ -27,7 +27,7 @@ std::span<const StageField> fields_of<smla_compress_args>() {
     using Args = smla_compress_args;
     static constexpr StageField table[] = {
         cache(SMLA_FIELD(state), kStateFormats),
-        cache(SMLA_FIELD(cache), kKvFormats | kIndexFormats, "D"),
+        cache(SMLA_FIELD(cache), kKvFormats | kIndexFormats, "D").written(),
         in(SMLA_FIELD(norm_weight), kFloats, "D"),
         in(SMLA_FIELD(frequencies), dtype_bit(SMLA_F64), "n").rows(),
         in(SMLA_FIELD(positions), kInts, "T"),

@@ -9,7 +9,6 @@ namespace smla {
 
 struct CompressOp {
     using Args = smla_compress_args;
-    static constexpr size_t kWrittenCache = offsetof(Args, cache);
     static void check(const Args& args, const CheckContext& context = {});
     static int64_t tasks(const Args& args) { return args.slots.shape[0]; }  // tokens with a slot
     static void reference(const Args& args, int64_t begin, int64_t end);

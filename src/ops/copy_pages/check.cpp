@@ -8,7 +8,7 @@ std::span<const StageField> fields_of<smla_copy_pages_args>() {
     using Args = smla_copy_pages_args;
     static constexpr StageField table[] = {
         cache(SMLA_FIELD(source), kKvFormats | kIndexFormats | kStateFormats),
-        cache(SMLA_FIELD(target), kKvFormats | kIndexFormats | kStateFormats),
+        cache(SMLA_FIELD(target), kKvFormats | kIndexFormats | kStateFormats).written(),
         in(SMLA_FIELD(pairs), kInt32, "N 2"),
     };
     return table;

@@ -9,7 +9,6 @@ namespace smla {
 
 struct CopyPagesOp {
     using Args = smla_copy_pages_args;
-    static constexpr size_t kWrittenCache = offsetof(Args, target);
     static void check(const Args& args, const CheckContext& context = {});
     static int64_t tasks(const Args& args) { return args.pairs.shape[0]; }  // pages
     static void reference(const Args& args, int64_t begin, int64_t end);

@@ -9,9 +9,12 @@ std::span<const StageField> fields_of<smla_save_state_args>() {
     using namespace fields;
     using Args = smla_save_state_args;
     static constexpr StageField table[] = {
-        cache(SMLA_FIELD(state), kStateFormats), in(SMLA_FIELD(kv), kFloats, "T W"),
-        in(SMLA_FIELD(score), kFloats, "T W"),   in(SMLA_FIELD(ape), kFloat32Or64, "ratio W"),
-        in(SMLA_FIELD(positions), kInts, "T"),   in(SMLA_FIELD(slots), kInts, "N"),
+        cache(SMLA_FIELD(state), kStateFormats).written(),
+        in(SMLA_FIELD(kv), kFloats, "T W"),
+        in(SMLA_FIELD(score), kFloats, "T W"),
+        in(SMLA_FIELD(ape), kFloat32Or64, "ratio W"),
+        in(SMLA_FIELD(positions), kInts, "T"),
+        in(SMLA_FIELD(slots), kInts, "N"),
     };
     return table;
 }

@@ -8,7 +8,7 @@ std::span<const StageField> fields_of<smla_write_args>() {
     using namespace fields;
     using Args = smla_write_args;
     static constexpr StageField table[] = {
-        cache(SMLA_FIELD(cache), kKvFormats | kIndexFormats),
+        cache(SMLA_FIELD(cache), kKvFormats | kIndexFormats).written(),
         in(SMLA_FIELD(head), kFloats, "T Dhead"),
         in(SMLA_FIELD(tail), kFloats, "T Dtail").optional(),
         in(SMLA_FIELD(slots), kInts, "N"),
