@@ -101,7 +101,7 @@ class Outputs:
             if array is not None and not isinstance(array, bool):
                 lengths.update(zip(field.shape, rank(array, field.argument, len(field.shape))))
                 return lengths[letter]
-        if letter not in self._sizes:  # a needed tensor is missing: its name, as of any other that is no array
+        if letter not in self._sizes:  # a needed tensor is missing
             shape_of(None, self._sources[letter][0].argument)
         size = self._sizes[letter](values, lambda other: self._length(other, lengths, values, extent))
         lengths[letter] = extent(*size)
