@@ -99,7 +99,7 @@ MUTANTS = [
     ),
     Mutant(
         "rows of a short weight block",
-        "src/engines/cpu/project/table.cpp",
+        "src/engines/cpu/project/cblas.cpp",
         "rows, out + t * rows);",
         "rows, out + t * block);",
         verify("project"),
@@ -208,17 +208,62 @@ MUTANTS = [
     ),
     Mutant(
         "Blackwell gets the Triton backend",
-        "src/backends/select.cpp",
+        "src/backends/registry.cpp",
         "if (major == 9 || major == 10)",
         "if (major == 9)",
         "test_backends *",
     ),
     Mutant(
         "fewer index rows than tokens",
-        "src/backends/latent.cpp",
-        "SMLA_CHECK(args.topk_indices.shape[0] >= shape.tokens,",
-        "SMLA_CHECK(args.topk_indices.shape[0] >= 0,",
+        "src/backends/forward/dsa.cpp",
+        'check_rows_of_step("args.topk_indices", args.topk_indices, shape.tokens);',
+        'check_rows_of_step("args.topk_indices", args.topk_indices, 0);',
         "test_backends *",
+    ),
+    # plans that are kept
+    Mutant(
+        "steps of other parts share a plan",
+        "src/backends/instance.cpp",
+        "const bool keeps = key.add_numbers(fields.batch.parts);",
+        "const bool keeps = true;",
+        "smla run --serve examples/traces/mixed.csv",
+    ),
+    Mutant(
+        "a replayed step may run other stages",
+        "src/backends/runner.h",
+        "known_->calls[next_].stage == S;",
+        "true;",
+        "test_backends StepPlans.*",
+    ),
+    Mutant(
+        "a kept plan forgets the alignment of memory",
+        "src/engines/plan_cache.cpp",
+        "return reinterpret_cast<Pointer>(bits % kAlignment + (bits ? kAlignment : 0));",
+        "return reinterpret_cast<Pointer>(uintptr_t(bits ? kAlignment : 0));",
+        "test_backends StepPlans.*",
+    ),
+    # metadata of a batch on a GPU
+    Mutant(
+        "a decode schedule leaves blocks out",
+        "src/engines/metadata_job.h",
+        "(blocks + kOverhead + parts - 1) / parts",
+        "(blocks + kOverhead) / parts",
+        "test_backends MetadataJob.*",
+    ),
+    Mutant(
+        "a request of wrong length has tokens",
+        "src/engines/metadata_job.h",
+        "!has_tokens(job, request_of(job.starts, job.requests, t))",
+        "false",
+        "test_backends MetadataJob.*",
+    ),
+    # defaults
+    Mutant(
+        "another default of the surface",
+        "src/layers/session.h",
+        "int32_t max_step_tokens = 512;",
+        "int32_t max_step_tokens = 256;",
+        "test_layers ZeroDefaults.*",
     ),
     # Python
     Mutant(
