@@ -61,7 +61,7 @@ private:
         if (bytes > kMost - bytes_)
             fail(SMLA_INTERNAL, "PlanKey", text(bytes_ + bytes), text("at most ", kMost));
         char* const to = data_.data() + bytes_;
-        std::memcpy(to, from, bytes);
+        if (bytes) std::memcpy(to, from, bytes);  // of no bytes the address may be null
         bytes_ += bytes;
         return to;
     }

@@ -127,6 +127,14 @@ TEST_F(StepPlans, AnotherOrderOfStagesIsAnError) {
     const Workspace memory = workspace.at_least(1 << 16);
     PlanKey key(PlanUse::step, 7, 0, env);
     run_step(env, &key, 0, memory, nullptr, nullptr, [&](Runner& runner) { a.step(3)(runner); });
+    EXPECT_THROW(run_step(env, &key, 0, memory, nullptr, nullptr,
+                          [&](Runner& runner) {
+                              const TwoNorms step = a.step(3);
+                              constexpr int64_t n = TwoNorms::kWidth;
+                              runner.run<Stage::project>(
+                                  {.x = step.x, .w = make_tensor(a.x, SMLA_F32, {1, n, n}), .out = step.out});
+                          }),
+                 Error);
     TwoNorms longer = a.step(3);
     EXPECT_THROW(run_step(env, &key, 0, memory, nullptr, nullptr,
                           [&](Runner& runner) {
