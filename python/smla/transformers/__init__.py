@@ -1,0 +1,123 @@
+"""smla inside transformers: attention, indexer and cache of DeepSeek-V3.2, GLM-5.x and DeepSeek-V4.
+
+smla.transformers.enable(model)          # a model that is built, or
+smla.transformers.enable()               # every model that from_pretrained or from_config builds from now on
+model.generate(...)                      # as before
+"""
+
+from ._versions import require
+
+require()
+
+import dataclasses  # noqa: E402
+
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel  # noqa: E402
+from transformers.monkey_patching import (  # noqa: E402
+    apply_patches,
+    get_patch_mapping,
+    register_patch_mapping,
+    unregister_patch_mapping,
+)
+
+from ..cache import FORMATS  # noqa: E402
+from ..errors import integer, one_of  # noqa: E402
+from . import _modules  # noqa: E402
+from ._cache import Cache  # noqa: E402
+from ._mask import make_mask, refused  # noqa: E402
+from ._modules import NAME, ORIGINALS, REPLACEMENTS, Defaults, OnSmla, Options  # noqa: E402
+
+__all__ = ["Cache", "disable", "enable", "why_not"]
+_QUERIES = {"f32": "f32", "bf16": "bf16"}
+
+
+def enable(model=None, *, kv_format=None, index_format=None, threads=0, queries=None):
+    """Attention of `model` on smla, in place; weights are shared. None: of every model that
+    from_pretrained or from_config builds from now on. Returns model.
+
+    kv_format, index_format: record formats of caches ("fp8_656", "index_fp8_132"); None: rows of the model's
+    dtype, f32 rows for f16. threads: on a CPU, 0: torch.get_num_threads(). queries: what attention multiplies
+    with, "f32" or "bf16"; None: as a bf16 model's weights, else f32.
+    """
+    for field, value in (("kv_format", kv_format), ("index_format", index_format)):
+        if value is not None:
+            one_of(field, value, FORMATS)
+    if queries is not None:
+        one_of("queries", queries, _QUERIES)
+    options = Options(kv_format, index_format, integer("threads", threads, least=0), queries)
+    if model is None:
+        Defaults.options = options
+        register_patch_mapping(REPLACEMENTS, overwrite=True)
+        _try_patches()
+        return None
+    found = _attentions(model)
+    if not found:
+        names = ", ".join(name.removesuffix("Attention") for name in REPLACEMENTS)
+        raise refused("model", type(model).__name__, f"a model of transformers with attention of {names}")
+    before = found[0].config._attn_implementation
+    for module in found:
+        if isinstance(module, OnSmla):
+            before = module.__dict__["_options"].before
+        else:
+            module.__class__ = REPLACEMENTS[type(module).__name__]
+        module.__dict__["_options"] = dataclasses.replace(options, before=before)
+        module.__dict__.pop("_built", None)
+    model.set_attn_implementation(NAME)
+    return model
+
+
+def disable(model=None):
+    """Undoes enable(): for one model, with the attention implementation that it had, or for models that are
+    built later. Caches that smla made are not transformers': begin with an empty one.
+    """
+    if model is None:
+        held = get_patch_mapping()
+        unregister_patch_mapping([name for name, ours in REPLACEMENTS.items() if held.get(name) is ours])
+        return None
+    found = [module for module in _attentions(model) if isinstance(module, OnSmla)]
+    for module in found:
+        module.__class__ = ORIGINALS[type(module)]
+    if found:
+        model.set_attn_implementation(found[0].__dict__["_options"].before)
+    for module in found:
+        for name in ("_options", "_built"):
+            module.__dict__.pop(name, None)
+    return model
+
+
+def why_not(model):
+    """Why a model's attention does not run on smla: a list of reasons, empty if it does once enabled."""
+    found = _attentions(model)
+    if not found:
+        return [f"{type(model).__name__} has no attention of {', '.join(REPLACEMENTS)}"]
+    return [f"layer {module.layer_idx}: {reason}" for module in found for reason in _modules.why_not(module)]
+
+
+def _try_patches():
+    """transformers before 5.23 looks into all of its modules to apply a patch, and fails where torchvision is
+    missing.
+    """
+    try:
+        with apply_patches():
+            pass
+    except ImportError as error:
+        disable()
+        raise ImportError(
+            f"smla.transformers.enable(): transformers cannot patch classes here ({error}): install what is "
+            "missing, or call enable(model) on the model once it is loaded"
+        ) from None
+
+
+def _attentions(model):
+    """Attention modules of a model, on smla or ready for it."""
+    if not isinstance(model, PreTrainedModel):
+        raise refused("model", type(model).__name__, "a model of transformers")
+    kinds = (*ORIGINALS, *ORIGINALS.values())
+    return [module for module in model.modules() if type(module) in kinds]
+
+
+def _no_attention(module, *args, **kwargs):
+    raise refused(type(module).__name__, 'attn_implementation="smla"', "smla.transformers.enable(model)")
+
+
+AttentionInterface.register(NAME, _no_attention)
+AttentionMaskInterface.register(NAME, make_mask)

@@ -1,0 +1,231 @@
+"""Caches of models on smla: layers of a transformers Cache, each over a smla.Session."""
+
+import itertools
+import weakref
+
+import torch
+import transformers
+from transformers.cache_utils import CacheLayerMixin
+
+from ._mask import refused
+
+STEP_TOKENS = 512  # of a session's step while a prompt is read: longer ones go in parts
+FEW_TOKENS = 16  # per sequence, that a session keeps scratch for between prompts
+_PAGE = 64
+_numbers = itertools.count(1)
+_by_number: weakref.WeakValueDictionary[int, "CacheLayer"] = weakref.WeakValueDictionary()
+
+
+def cache_layer_of(number):
+    """The cache layer that a compiled graph names by a number."""
+    return _by_number[number]
+
+
+class CacheLayer(CacheLayerMixin):
+    """What one attention layer remembers of a batch. Its session is made at the first step, for the layer
+    that runs it. Columns are transformers' tokens, padding among them; the session holds the real ones alone.
+    """
+
+    is_sliding = False
+    supports_early_init = False
+
+    def __init__(self, *, kv_format=None, index_format=None, max_tokens=0, static=False):
+        super().__init__()
+        self.kv_format, self.index_format = kv_format, index_format
+        self.max_tokens, self.is_compileable = max_tokens, static
+        self.session, self.module, self.rewinds = None, None, True
+        self.tokens = 0  # columns; a compiled step counts here, too
+        self.columns = None  # [B,tokens] bool on the host: which of them are real
+        self.shift = None  # [B] V4: position of a sequence's first token
+        self._count()
+
+    def _count(self):
+        # What a compiled step changes: the columns so far, and the number by which it finds this object.
+        number = next(_numbers)
+        self.clock = torch.tensor([self.tokens, number])
+        _by_number[number] = self
+
+    # What transformers asks.
+
+    @property
+    def is_croppable(self):
+        return self.rewinds
+
+    @property
+    def batch_size(self):
+        return -1 if self.columns is None else len(self.columns)
+
+    @property
+    def bytes(self):
+        """Of the caches."""
+        return self.session.cache_bytes if self.session else 0
+
+    def get_seq_length(self):
+        if self.is_compileable and self.session is not None:
+            return self.clock[0]
+        return self.tokens
+
+    def get_max_length(self):
+        return self.max_tokens if self.is_compileable else -1
+
+    def get_mask_sizes(self, query_length):
+        length = self.max_tokens if self.is_compileable else self.tokens + query_length
+        return length, 0
+
+    def crop(self, tokens_to_remove):
+        """Forgets the last -tokens_to_remove columns."""
+        if tokens_to_remove > 0:
+            raise refused("crop", tokens_to_remove, "minus the number of tokens to remove, or 0")
+        if tokens_to_remove == 0 or self.session is None:
+            return
+        kept = max(self.columns.shape[1] + tokens_to_remove, 0)
+        columns = self.columns[:, :kept]
+        for request, held in enumerate(columns.sum(1).tolist()):
+            self.session.truncate(held, request)
+        self._hold(columns)
+
+    def reset(self):
+        if self.session is not None:
+            for request in range(len(self.columns)):
+                self.session.end_request(request)
+            self.shift = None
+            self._hold(self.columns[:, :0])
+
+    def reorder_cache(self, beam_idx):
+        """Sequence i becomes what sequence beam_idx[i] was; the batch may grow or shrink by it."""
+        if self.session is None:
+            return
+        chosen = torch.as_tensor(beam_idx).to("cpu", torch.int64)
+        if len(chosen) > self.session.options["max_requests"]:
+            self.session.resize(max_requests=len(chosen))
+        self.session.reorder(chosen.tolist())
+        for request in range(len(chosen), len(self.columns)):
+            self.session.end_request(request)
+        self.shift = None if self.shift is None else self.shift[chosen]
+        self._hold(self.columns[chosen])
+
+    def batch_select_indices(self, indices):
+        chosen = torch.as_tensor(indices).to("cpu")
+        if chosen.dtype is torch.bool:
+            chosen = chosen.nonzero().flatten()
+        self.reorder_cache(chosen)
+
+    def batch_repeat_interleave(self, repeats):
+        if self.session is not None:
+            self.reorder_cache(torch.arange(len(self.columns)).repeat_interleave(repeats))
+
+    def _hold(self, columns):
+        self.columns, self.tokens = columns, columns.shape[1]
+        self.clock[0] = self.tokens
+
+    def __deepcopy__(self, memo):
+        out = object.__new__(type(self))
+        memo[id(self)] = out
+        out.__dict__.update(self.__dict__)
+        out.session = None if self.session is None else self.session.clone()
+        out._count()
+        return out
+
+    def __reduce__(self):
+        raise TypeError("a cache of smla.transformers cannot be pickled: keep the tokens and feed them again")
+
+    def lazy_initialization(self, key_states, value_states):
+        raise refused("past_key_values", "keys and values", "the hidden states of an attention layer on smla")
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        raise refused("past_key_values", "a cache of smla", f"one of this kind of attention: {_THEIRS}")
+
+    def update_indexer(self, indexer_key_states):
+        self.update(None, None)
+
+    def offload(self):
+        raise refused("past_key_values", "an offloaded cache", "one that stays where its layer runs")
+
+    prefetch = offload
+
+    # What a step asks.
+
+    def open(self, layer, options, batch, columns, step, *, keep):
+        """Room for `columns` in all, and for `step` tokens at once. keep: the cache outlives this step."""
+        if self.session is not None and self.session.layer is not layer:
+            raise refused("past_key_values", "a cache of other weights", "an empty one after weights change")
+        if self.columns is not None and len(self.columns) != batch:
+            raise refused("past_key_values", f"{len(self.columns)} sequences", f"{batch}, those of the step")
+        room = columns if not keep else max(self.max_tokens, columns + columns // 4)
+        room = -(-room // _PAGE) * _PAGE
+        if self.is_compileable:
+            room = self.max_tokens
+            if columns > room:
+                raise refused("past_key_values", f"{columns} tokens", f"at most {room}, what it was made for")
+        if self.session is None:
+            formats = {"kv_format": self.kv_format or options["kv_format"]}
+            if index_format := self.index_format or options["index_format"]:
+                formats["index_format"] = index_format
+            self.session = layer.session(**formats, max_requests=batch, max_tokens=room, max_step_tokens=step)
+            self.rewinds = layer.info["kind"].startswith("dsa")
+            self.columns = torch.ones(batch, 0, dtype=torch.bool)
+            self.is_initialized = True
+            return
+        held, more = self.session.options, {}
+        if columns > held["max_tokens"]:
+            more["max_tokens"] = room
+        if step > held["max_step_tokens"]:
+            more["max_step_tokens"] = step
+        if more:
+            self.session.resize(**more)
+
+    def close(self, batch):
+        """Scratch of a long prompt goes: a model has many layers, and each has its own."""
+        if self.session.options["max_step_tokens"] > batch * FEW_TOKENS:
+            self.session.resize(max_step_tokens=batch * FEW_TOKENS)
+
+    def add(self, real):
+        """[B,S] bool: the columns of a step that was run."""
+        self._hold(torch.cat([self.columns, real], 1))
+
+
+_THEIRS = "DynamicCache(config=model.config)"
+
+
+class Cache(transformers.Cache):
+    """A cache for a model on smla, to be given as past_key_values: room is made at once, formats are its own.
+
+    config: of the model. max_tokens: of each sequence; 0: it grows. kv_format, index_format: record formats
+    ("fp8_656", "index_fp8_132"); None: what enable() was told. static: the room is all there is, and its
+    length is a tensor, so that a compiled step serves every length.
+    """
+
+    def __init__(self, config, *, max_tokens=0, kv_format=None, index_format=None, static=False):
+        if static and max_tokens < 1:
+            raise refused("max_tokens", max_tokens, "1 or more for a static cache")
+        config = config.get_text_config(decoder=True)
+        options = {"kv_format": kv_format, "index_format": index_format, "max_tokens": max_tokens}
+        layers = [CacheLayer(**options, static=static) for _ in range(config.num_hidden_layers)]
+        super().__init__(layers=layers)
+
+    @property
+    def bytes(self):
+        """Of all layers' caches."""
+        return sum(layer.bytes for layer in self.layers)
+
+
+def layer_of_cache(past, index):
+    """Layer `index` of a cache; an empty one that transformers made is replaced by one on smla."""
+    if past is None:
+        return CacheLayer()
+    if getattr(past, "offloading", False):
+        raise refused("past_key_values", "an offloaded cache", "one that stays where its layer runs")
+    layers = getattr(past, "layers", None)
+    if layers is None:
+        raise refused(
+            "past_key_values", type(past).__name__, "a Cache of transformers or of smla.transformers"
+        )
+    while len(layers) <= index:
+        layers.append(CacheLayer())
+    held = layers[index]
+    if not isinstance(held, CacheLayer):
+        if held.is_initialized:
+            raise refused("past_key_values", f"a {type(held).__name__} that is in use", "an empty cache")
+        static = bool(held.is_compileable)
+        layers[index] = held = CacheLayer(static=static, max_tokens=held.get_max_length() if static else 0)
+    return held

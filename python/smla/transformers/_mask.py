@@ -1,0 +1,51 @@
+"""What a model makes of its 2D attention mask where smla runs: no [B,1,S,T] mask is ever formed."""
+
+import torch
+from transformers.masking_utils import causal_mask_function
+
+from ..errors import Unsupported
+
+
+def make_mask(mask_function=causal_mask_function, attention_mask=None, **_):
+    """[B,1,1,T] bool on the host, true where a column holds a token; None if all do.
+
+    Four dimensions, as transformers hands masks of that rank on unchanged, also those of generate().
+    """
+    if not _is_plain(mask_function):
+        raise refused("attention_mask", "packed sequences or a mask function", "a causal mask with padding")
+    if attention_mask is None:
+        return None
+    if attention_mask.ndim != 2:
+        raise refused(
+            "attention_mask", f"{attention_mask.ndim} dimensions", "[B,T]: 1 for tokens, 0 for padding"
+        )
+    columns = attention_mask.to(device="cpu", dtype=torch.bool)
+    if not torch.compiler.is_compiling() and bool(columns.all()):
+        return None
+    return columns[:, None, None, :]
+
+
+def _is_plain(function):
+    """Whether it is transformers' causal mask, with or without a sliding window, which V4's layers know."""
+    if function is causal_mask_function:
+        return True
+    name = getattr(function, "__qualname__", "")
+    if name.startswith("and_masks."):
+        parts = function.__closure__[0].cell_contents
+        return all(_is_plain(part) for part in parts)
+    return name.startswith("sliding_window_overlay.")
+
+
+def columns_of(mask, batch):
+    """[B,T] of what make_mask gave or the caller passed instead; None where every column holds a token."""
+    if mask is None:
+        return None
+    given = f"{mask.dtype} {list(mask.shape)}".removeprefix("torch.")
+    if mask.dtype is not torch.bool or mask.ndim != 4 or mask.shape[:3] != (batch, 1, 1):
+        raise refused("attention_mask", given, f"[{batch},T]: 1 for tokens, 0 for padding")
+    return mask[:, 0, 0].to("cpu")
+
+
+def refused(field, got, wanted):
+    """Unsupported, in the library's own words and under this package's name."""
+    return Unsupported(f"smla.transformers: {field}: got {got}, wanted {wanted}", field, str(got), wanted)

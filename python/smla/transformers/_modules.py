@@ -1,0 +1,246 @@
+"""Attention modules of transformers whose forward is a smla.Layer over the module's own weights."""
+
+import dataclasses
+import importlib
+import weakref
+
+import torch
+from torch import nn
+
+from ..context import Context
+from ..errors import Error
+from ..layer import Layer
+from . import _step
+from ._cache import CacheLayer, layer_of_cache
+from ._mask import refused
+
+NAME = "smla"  # of the attention implementation
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What enable() was told."""
+
+    kv_format: str | None = None
+    index_format: str | None = None
+    threads: int = 0
+    queries: str | None = None
+    before: str = "eager"  # the attention implementation that disable() goes back to
+
+
+class Defaults:
+    """Options of models that are built from now on."""
+
+    options = Options()
+
+
+_contexts: dict[tuple[torch.device, int], Context] = {}
+
+
+def _context(device, threads):
+    """One for each device and number of threads, 0: those of PyTorch."""
+    threads = threads or torch.get_num_threads()
+    index = (
+        torch.cuda.current_device() if device.type == "cuda" and device.index is None else device.index or 0
+    )
+    if device.type not in ("cpu", "cuda"):
+        raise refused("device", device.type, "cpu or cuda")
+    key = torch.device(device.type, index), threads
+    if key not in _contexts:
+        cuda = {"device": index} if device.type == "cuda" else {"threads": threads}
+        _contexts[key] = Context(device.type, **cuda)
+    return _contexts[key]
+
+
+class OnSmla(nn.Module):
+    """Before an attention class of transformers in a list of bases. Weights, their names and what the module
+    is called with stay; the cache layer and the forward are smla's while the model's implementation is NAME.
+    """
+
+    shares = False  # GLM: forward also returns the selection, for layers without an indexer
+    latent_norm = "q_a_layernorm"  # of V3.2 and GLM: its epsilon is the class's, whatever the config says
+
+    def __init__(self, config, layer_idx):
+        super().__init__(config, layer_idx)
+        self._options = dataclasses.replace(Defaults.options, before=config._attn_implementation or "eager")
+        config._attn_implementation = NAME
+
+    def __getstate__(self):
+        state = dict(self.__dict__)
+        state.pop("_built", None)
+        return state
+
+    def smla_options(self):
+        """Formats of a new cache."""
+        options = self.__dict__["_options"]
+        rows = "row_bf16" if next(self.parameters()).dtype is torch.bfloat16 else "row_f32"
+        return {"kv_format": options.kv_format or rows, "index_format": options.index_format}
+
+    def smla_layer(self):
+        """The smla.Layer over this module's weights; another one after they were moved or written."""
+        built = self.__dict__.get("_built")
+        if built is None or not _same(built[1]):
+            places = [
+                (values, name)
+                for module in self.modules()
+                for values in (module._parameters, module._buffers)
+                for name, value in values.items()
+                if value is not None
+            ]
+            self.__dict__["_built"] = built = self._build(), [_mark(*place) for place in places]
+        return built[0]
+
+    def _build(self):
+        options = self.__dict__["_options"]
+        device = next(self.parameters()).device
+        config = self.config.to_dict()
+        if norm := getattr(self, self.latent_norm, None):
+            config["latent_norm_eps"] = norm.variance_epsilon
+        prefix = f"model.layers.{self.layer_idx}.self_attn."
+        tensors = {prefix + name: value for name, value in self.state_dict().items()}
+        queries = options.queries or ("bf16" if next(self.parameters()).dtype is torch.bfloat16 else "f32")
+        return Layer.from_tensors(
+            _plain_values(config),
+            tensors,
+            self.layer_idx,
+            queries=queries,
+            context=_context(device, options.threads),
+        )
+
+    def forward(self, hidden_states, *args, **kwargs):
+        if self.config._attn_implementation != NAME:
+            return super().forward(hidden_states, *args, **kwargs)
+        if args:
+            raise TypeError(f"{self._label()}: arguments behind hidden_states are given by name")
+        return self._smla_forward(hidden_states, **kwargs)
+
+    def _smla_forward(
+        self,
+        hidden_states,
+        attention_mask=None,
+        past_key_values=None,
+        position_ids=None,
+        prev_topk_indices=None,
+        **kwargs,
+    ):
+        if torch.is_grad_enabled() and (hidden_states.requires_grad or _any_requires_grad(self)):
+            raise refused(
+                self._label(),
+                "a forward that records gradients",
+                "torch.no_grad(): smla has no backward pass",
+            )
+        if self.training and self.attention_dropout:
+            raise refused(self._label(), "dropout in training mode", "model.eval()")
+        if kwargs.get("output_attentions"):
+            raise refused("output_attentions", "True", "False: attention weights are never formed")
+        if torch.compiler.is_compiling():
+            out, chosen = self._compiled(
+                hidden_states, attention_mask, past_key_values, position_ids, prev_topk_indices
+            )
+        else:
+            cache = self._cache(past_key_values)
+            keep = past_key_values is not None
+            out, chosen = _step.run(
+                self, cache, hidden_states, attention_mask, position_ids, prev_topk_indices, keep=keep
+            )
+        if chosen is None:
+            chosen = prev_topk_indices
+        return (out, None, chosen) if self.shares else (out, None)
+
+    def _compiled(self, hidden, mask, past, positions, forced):
+        """The same as one operator of the graph. A cache's first step is taken outside of it."""
+        layers = [] if past is None else past.layers
+        ready = self.layer_idx < len(layers) and isinstance(layers[self.layer_idx], CacheLayer)
+        cache = layers[self.layer_idx] if ready else None
+        if cache is None or cache.session is None:
+            cache = self._first_cache(past)
+        columns = self.config.index_topk if self.shares and self.indexer is not None else 0
+        out, chosen = _step.compiled_step(cache.clock, hidden, mask, positions, forced, columns)
+        if not cache.is_compileable:
+            cache.tokens = cache.tokens + hidden.shape[1]
+        return out, chosen if columns else None
+
+    @torch.compiler.disable
+    def _first_cache(self, past):
+        return self._cache(past)
+
+    def _cache(self, past):
+        cache = layer_of_cache(past, self.layer_idx)
+        if cache.module is None:
+            cache.module = weakref.ref(self)
+        return cache
+
+    def _label(self):
+        return f"layer {self.layer_idx} ({type(self).__bases__[-1].__name__})"
+
+
+def _any_requires_grad(module):
+    return any(value.requires_grad for value in module.parameters())
+
+
+def _mark(values, name):
+    """Where a weight lies and how often it was written."""
+    value = values[name]
+    return values, name, value, value.data_ptr(), 0 if value.is_inference() else value._version
+
+
+def _same(marks):
+    return all(
+        values.get(name) is value
+        and value.data_ptr() == address
+        and (value.is_inference() or value._version == version)
+        for values, name, value, address, version in marks
+    )
+
+
+def _plain_values(config):
+    """What JSON can say; the rest of a config (dtypes, classes) is not for attention layers."""
+    if isinstance(config, dict):
+        return {str(key): _plain_values(value) for key, value in config.items()}
+    if isinstance(config, (list, tuple)):
+        return [_plain_values(value) for value in config]
+    return config if isinstance(config, (str, int, float, bool, type(None))) else str(config)
+
+
+def _attention(family, name):
+    """A class of transformers' module of that family; None: this release has none."""
+    try:
+        module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
+    except ImportError:
+        return None
+    return getattr(module, name, None)
+
+
+def _on_smla(family, name, **values):
+    base = _attention(family, name)
+    kind = None
+    if base is not None:
+        kind = type(f"Smla{name}", (OnSmla, base), {"__module__": __name__, **values})
+    return base, kind
+
+
+# Models by the names of their attention classes: transformers' class and ours.
+_FAMILIES = {
+    "DeepseekV32Attention": _on_smla("deepseek_v32", "DeepseekV32Attention"),
+    "GlmMoeDsaAttention": _on_smla("glm_moe_dsa", "GlmMoeDsaAttention", shares=True),
+    "DeepseekV4Attention": _on_smla("deepseek_v4", "DeepseekV4Attention"),
+}
+REPLACEMENTS = {name: ours for name, (_, ours) in _FAMILIES.items() if ours is not None}
+ORIGINALS = {ours: base for base, ours in _FAMILIES.values() if ours is not None}
+globals().update({ours.__name__: ours for ours in ORIGINALS})  # pickled models find them by name
+
+
+def why_not(module):
+    """Reasons why this attention module cannot run on smla."""
+    reasons = []
+    devices = {value.device.type for value in module.state_dict().values()}
+    if len(devices) != 1 or not devices <= {"cpu", "cuda"}:
+        reasons.append(f"weights on {', '.join(sorted(devices))}: wanted one device, cpu or cuda")
+        return reasons
+    if hasattr(module, "_hf_hook"):
+        reasons.append("weights that accelerate moves (device_map with offloading): wanted weights that stay")
+    try:
+        module.smla_layer()
+    except Error as error:
+        reasons.append(str(error))
+    return reasons

@@ -1,0 +1,127 @@
+"""One attention layer's step: from a padded batch to a session's requests and back."""
+
+import torch
+
+from ._cache import FEW_TOKENS, STEP_TOKENS, cache_layer_of
+from ._mask import columns_of, refused
+
+
+def run(module, cache, hidden, mask, positions, forced, *, keep=True):
+    """hidden [B,S,X] -> out [B,S,X], and the selection [B,S,k] i32 on the host (None without an indexer).
+
+    mask: of make_mask. positions: [B or 1,S] or None. forced: the selection of an earlier layer. keep: the
+    cache serves later steps. Padding gets zeros.
+    """
+    layer = module.smla_layer()
+    batch, steps, _ = hidden.shape
+    real = _new_columns(mask, cache, batch, steps)
+    whole = bool(real.all())
+    width = max(min(STEP_TOKENS // batch, steps), 1)  # columns at a time
+    room = max(batch * width, batch * FEW_TOKENS if keep else 1)
+    past = 0 if cache.columns is None else cache.columns.shape[1]
+    cache.open(layer, module.smla_options(), batch, past + steps, room, keep=keep)
+    kind = layer.info["kind"]
+    if positions is not None:
+        positions = positions.to("cpu", torch.int64).expand(batch, steps)
+        if not kind.startswith("dsa"):
+            _check_order(cache, positions, real)
+            positions = None
+    if kind != "dsa_shared":
+        forced = None
+    elif forced is None:
+        raise refused("prev_topk_indices", "None", "the selection of an earlier layer")
+    selects = kind == "dsa"
+    chosen = torch.full((batch, steps, layer.info["topk"]), -1, dtype=torch.int32) if selects else None
+    out = torch.empty_like(hidden) if whole else torch.zeros_like(hidden)
+    for first in range(0, steps, width):
+        part = slice(first, min(first + width, steps))
+        _run_part(cache.session, part, hidden, real, positions, forced, out, chosen)
+    cache.add(real)
+    if keep:
+        cache.close(batch)
+    return out, chosen
+
+
+def _new_columns(mask, cache, batch, steps):
+    """[B,S]: which columns of the step hold tokens. Those before it must be what the cache was fed."""
+    columns, held = columns_of(mask, batch), cache.columns
+    past = 0 if held is None else held.shape[1]
+    if columns is None:
+        if past and not bool(held.all()):
+            raise refused("attention_mask", "none", "one with the padding of earlier steps")
+        return torch.ones(batch, steps, dtype=torch.bool)
+    if columns.shape[1] < past + steps:
+        raise refused(
+            "attention_mask", f"{columns.shape[1]} columns", f"{past + steps}, those of the cache too"
+        )
+    if past and not torch.equal(columns[:, :past], held):
+        raise refused(
+            "attention_mask", "other padding than in earlier steps", "the same for tokens in the cache"
+        )
+    return columns[:, past : past + steps]
+
+
+def _check_order(cache, positions, real):
+    """V4 turns compressed entries by their order, so positions must follow it, from any first one on."""
+    if cache.shift is None:
+        cache.shift = torch.full((len(real),), -1)
+    done = cache.columns.sum(1)
+    order = done[:, None] + real.cumsum(1) - 1
+    for row in range(len(real)):
+        distance = (positions[row] - order[row])[real[row]]
+        if len(distance) == 0:
+            continue
+        if cache.shift[row] == -1:
+            cache.shift[row] = distance[0]
+        if not bool((distance == cache.shift[row]).all()):
+            raise refused("position_ids", f"{positions[row].tolist()[:8]}", "the order of the tokens")
+
+
+def _run_part(session, part, hidden, real, positions, forced, out, chosen):
+    """The columns `part` of all sequences, as one step of the session."""
+    now = real[:, part]
+    counts = now.sum(1).tolist()
+    if not any(counts):
+        return
+    whole = bool(now.all())
+    options = {}
+
+    def pick(values):
+        values = values[:, part]
+        return values.reshape(-1, *values.shape[2:]) if whole else values[now.to(values.device)]
+
+    if positions is not None:
+        options["rope_positions"] = pick(positions)
+    if forced is not None:
+        options["forced_topk"] = pick(forced)
+    place = out[:, part]
+    direct = whole and len(out) == 1
+    result = session.forward(
+        pick(hidden), list(enumerate(counts)), out=place[0] if direct else None, **options
+    )
+    if not direct:
+        place[now.to(place.device)] = result
+    if chosen is not None:
+        chosen[:, part][now] = torch.from_numpy(session.topk)
+
+
+@torch.library.custom_op("smla::transformers_step", mutates_args=("clock",))
+def compiled_step(
+    clock: torch.Tensor,
+    hidden: torch.Tensor,
+    mask: torch.Tensor | None,
+    positions: torch.Tensor | None,
+    forced: torch.Tensor | None,
+    topk: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """run() inside of a compiled graph. clock: the cache layer's, which also orders the steps. topk: columns
+    of the selection, 0: none."""
+    cache = cache_layer_of(int(clock[1]))
+    out, chosen = run(cache.module(), cache, hidden, mask, positions, forced)
+    return out, chosen if topk else torch.empty(0, dtype=torch.int32)
+
+
+@compiled_step.register_fake
+def _(clock, hidden, mask, positions, forced, topk):
+    shape = (*hidden.shape[:2], topk) if topk else (0,)
+    return torch.empty_like(hidden), torch.empty(shape, dtype=torch.int32, device="cpu")

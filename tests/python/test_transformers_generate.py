@@ -1,0 +1,177 @@
+"""generate() of transformers on smla: the same tokens and logits, in every way that it handles a cache."""
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="no PyTorch")
+transformers = pytest.importorskip("transformers", minversion="5.16", reason="no transformers 5.16")
+
+import smla  # noqa: E402
+from smla import transformers as on_smla  # noqa: E402
+from transformers_models import KINDS, errors, generate, padded, pair, prompts  # noqa: E402
+
+# f32 sums in another order. Of the largest logit; seen: 1e-6.
+F32 = 2e-5
+ROLLBACK = [kind for kind in KINDS if kind != "v4"]  # V4's module takes no assisted generation
+
+
+def close(got, wanted):
+    return float(errors(got, wanted).max()) <= F32
+
+
+def same(got, wanted):
+    assert torch.equal(got[0], wanted[0])
+    assert close(got[1], wanted[1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(2))
+def test_greedy(kind, seed):
+    model, fast = pair(kind, seed)
+    assert on_smla.why_not(fast) == []
+    same(generate(fast, prompts(), 24), generate(model, prompts(), 24))
+
+
+def test_the_comparison_sees_a_changed_weight():
+    model, fast = pair("v32")
+    fast.model.layers[1].self_attn.kv_b_proj.weight.data[3, 5] += 0.02
+    got, wanted = generate(fast, prompts(), 2), generate(model, prompts(), 2)
+    assert not close(got[1][0], wanted[1][0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_on_the_left(kind):
+    """Each row is what it is alone. transformers itself computes that for V3.2 and GLM; its V4 does not."""
+    model, fast = pair(kind)
+    lengths = [83, 30]
+    ids, mask = padded(prompts(), lengths)
+    got = generate(fast, ids, attention_mask=mask)
+    for row, length in enumerate(lengths):
+        tokens, logits, _ = generate(model, prompts()[row : row + 1, -length:])
+        assert torch.equal(got[0][row, -length - 12 :], tokens[0])
+        assert close(got[1][:, row], logits[:, 0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_beams(kind):
+    """transformers without its cache: the one of V4 loses states of the compressors when beams change."""
+    model, fast = pair(kind)
+    options = {"num_beams": 4, "do_sample": False, "max_new_tokens": 10}
+    wanted = model.generate(prompts(2, 90), use_cache=False, **options)
+    assert torch.equal(fast.generate(prompts(2, 90), **options), wanted)
+
+
+@pytest.mark.parametrize("kind", ROLLBACK)
+def test_rejected_tokens_are_taken_back(kind):
+    """Prompt lookup and an assistant: crop of the cache leaves no trace.
+
+    The prompt repeats itself, so that lookup finds something; its scores lie so close that transformers' own
+    lookup gives other tokens than transformers without.
+    """
+    _, fast = pair(kind)
+    ids = prompts(1, 40).repeat(1, 3)
+    wanted = generate(fast, ids, 20)
+    same(generate(fast, ids, 20, prompt_lookup_num_tokens=5), wanted)
+    same(generate(fast, ids, 20, assistant_model=copy.deepcopy(fast)), wanted)
+
+
+@pytest.mark.parametrize("kind", ROLLBACK)
+def test_a_static_cache(kind):
+    model, fast = pair(kind)
+    ids, mask = padded(prompts(), [83, 30])
+    wanted = generate(model, ids, attention_mask=mask)
+    got = generate(fast, ids, attention_mask=mask, cache_implementation="static")
+    same(got, wanted)
+    assert got[2].is_compileable and int(got[2].get_seq_length()) == 161
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cache_serves_a_second_prompt(kind):
+    """So does its copy, which is another cache; and it starts anew after reset()."""
+    model, fast = pair(kind)
+    first = generate(fast, prompts())
+    more = torch.cat([first[0], prompts(2, 20, 7)], 1)
+    other = copy.deepcopy(first[2])
+    wanted = generate(model, more)
+    for cache in (first[2], other):
+        got = generate(fast, more, past_key_values=cache)
+        same(got, wanted)
+    first[2].reset()
+    assert first[2].get_seq_length() == 0 and other.get_seq_length() > 0
+    same(generate(fast, prompts(), past_key_values=first[2]), first)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chunked_prefill_and_a_cache_that_grows(kind, monkeypatch):
+    """Chunks of the caller, and those that a long one is taken in."""
+    monkeypatch.setattr(on_smla._step, "STEP_TOKENS", 64)
+    model, fast = pair(kind)
+    ids, past = prompts(2, 220), transformers.DynamicCache(config=fast.config)
+    with torch.no_grad():
+        wanted = model(ids).logits
+        parts = [fast(part, past_key_values=past).logits for part in ids.split([3, 180, 1, 36], 1)]
+        assert close(torch.cat(parts, 1), wanted)
+        assert close(fast(ids, use_cache=False).logits, wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_padding_on_the_right(kind):
+    model, fast = pair(kind)
+    ids, mask = padded(prompts(), [83, 30])
+    ids, mask = ids.flip(1), mask.flip(1)
+    with torch.no_grad():
+        got, wanted = fast(ids, attention_mask=mask).logits, model(ids, attention_mask=mask).logits
+    assert close(got[mask.bool()], wanted[mask.bool()])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cache_of_its_own(kind):
+    """Room made at once, other formats, and the operations of a batch."""
+    model, fast = pair(kind)
+    past = on_smla.Cache(fast.config, max_tokens=400)
+    same(generate(fast, prompts(), past_key_values=past), generate(model, prompts()))
+    held = past.bytes
+    assert held > 0 and past.layers[0].session.options["max_tokens"] == 448
+    past.batch_repeat_interleave(2)
+    assert past.batch_size == 4 and past.bytes > held
+    past.batch_select_indices(torch.tensor([3, 0]))
+    assert past.batch_size == 2
+    ids = torch.cat([generate(model, prompts())[0][[1, 0]], prompts(2, 5, 3)], 1)
+    same(generate(fast, ids, past_key_values=past), generate(model, ids))
+
+
+@pytest.mark.parametrize("kind, kv_format", [("v32", "fp8_656"), ("glm", "fp8_656")])
+def test_fp8_records(kind, kv_format):
+    """Within what the records round, and a smaller cache. Index keys stay rows, so tokens are the same."""
+    model, rows = pair(kind)
+    _, fast = pair(kind, kv_format=kv_format, index_format="row_f32")
+    with torch.no_grad():
+        past, other = (on_smla.Cache(model.config) for _ in range(2))
+        got, wanted = fast(prompts(), past_key_values=past).logits, model(prompts()).logits
+        rows(prompts(), past_key_values=other)
+    relative = float((got - wanted).norm() / wanted.norm())
+    assert F32 < relative < 0.1
+    assert past.bytes < 0.6 * other.bytes
+
+
+def test_weights_that_change_are_the_ones_used():
+    """Written in place, replaced, and moved; a cache of the old ones is refused."""
+    model, fast = pair("v32")
+    past = generate(fast, prompts())[2]
+    with torch.no_grad():
+        for each in (model, fast):
+            attention = each.model.layers[1].self_attn
+            attention.q_a_layernorm.weight.mul_(1.5)
+            attention.o_proj.weight = torch.nn.Parameter(-attention.o_proj.weight)
+    same(generate(fast, prompts()), generate(model, prompts()))
+    with pytest.raises(smla.Error, match="a cache of other weights"):
+        generate(fast, torch.cat([prompts(), prompts()], 1), past_key_values=past)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_are_shared(kind):
+    _, fast = pair(kind)
+    for layer in fast.model.layers:
+        info = layer.self_attn.smla_layer().info
+        assert info["borrowed_bytes"] == info["weight_bytes"] > 0
