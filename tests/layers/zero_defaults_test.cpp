@@ -416,7 +416,8 @@ std::vector<std::string> documented_zeros() {
 TEST(ZeroDefaults, EveryOneThatAHeaderNamesHasACase) {
     std::set<std::string> tested;
     for (const Case& each : all_cases()) tested.insert(each.field);
-    // What 0 means here is no default: nothing of the kind, or not known.
+    // What 0 means here is no default (nothing of the kind, or not known), is seen on a GPU alone (of a batch
+    // that lies there), or is said of a neighbour (page_rows of mixed rows).
     for (const char* field : {"smla_device_info.multiprocessors",
                               "smla_device_info.memory_bytes",
                               "smla_backend_args.topk",
