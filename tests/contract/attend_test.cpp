@@ -238,11 +238,11 @@ struct MergeOf {
         const smla_attend_args& a = whole.with;
         const int64_t t = a.q.shape[0], h = a.q.shape[1], d = a.out.shape[2];
         call.with.lse_base = a.lse_base;
-        call.add("args.partials", call.with.partials, SMLA_F32, {parts, t, h, d}, kTokens1);
-        call.add("args.lse", call.with.lse, SMLA_F32, {parts, t, h}, kTokens1);
+        call.add(call.with.partials, SMLA_F32, {parts, t, h, d});
+        call.add(call.with.lse, SMLA_F32, {parts, t, h});
         call.with.sink = a.sink;
-        call.add("args.out", call.with.out, SMLA_F32, {t, h, d}, kOutput);
-        call.add("args.lse_out", call.with.lse_out, SMLA_F32, {t, h}, kOutput);
+        call.add(call.with.out, SMLA_F32, {t, h, d});
+        call.add(call.with.lse_out, SMLA_F32, {t, h});
     }
     smla_tensor part(const smla_tensor& of, int64_t i) const {
         smla_tensor out = of;

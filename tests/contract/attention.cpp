@@ -14,21 +14,18 @@ Attention::Attention(const Shape& s) : CallOf("attend", SMLA_STAGE_ATTEND, smla_
     tokens = s.tokens;
     with.softmax_scale = 1 / std::sqrt(double(s.width));
     with.q_scale = s.q == SMLA_E4M3 ? 0.5 : 0;
-    add_normal("args.q", with.q, s.q, {s.tokens, s.heads, s.width}, kInput, s.width);  // a padded head
+    add_normal(with.q, s.q, {s.tokens, s.heads, s.width}, s.width);  // a padded head
     const auto add_source = [&](bool extra, smla_format format, int32_t page_tokens, int64_t rows) {
         smla_attend_source& source = this->source(extra);
-        const std::string name = extra ? "args.extra" : "args.primary";
-        add_cache((name + ".cache").c_str(), source.cache,
-                  {format, int32_t(s.width), page_tokens, extra ? 0 : s.page_rows, s.pages});
-        fill_int(add((name + ".rows").c_str(), source.rows, SMLA_I32, {s.tokens, rows}, kFree1, 3, 2),
+        add_cache(source.cache, {format, int32_t(s.width), page_tokens, extra ? 0 : s.page_rows, s.pages});
+        fill_int(add(source.rows, SMLA_I32, {s.tokens, rows}, 3, 2),
                  [&](int64_t, int64_t) { return s.pages ? random_row(extra) : -1; });
     };
     add_source(false, s.format, s.page_tokens, s.rows);
     if (s.extra_format) add_source(true, s.extra_format, s.extra_page_tokens, s.extra_rows);
-    add("args.out", with.out, s.out, {s.tokens, s.heads, s.value_width}, kOutput | kFree2, s.value_width);
-    add("args.lse", with.lse, s.q == SMLA_F64 ? SMLA_F64 : SMLA_F32, {s.tokens, s.heads}, kOutput | kOptional,
-        3, 2);
-    add("args.max_logits", with.max_logits, with.lse.dtype, {s.tokens, s.heads}, kOutput | kOptional);
+    add(with.out, s.out, {s.tokens, s.heads, s.value_width}, s.value_width);
+    add(with.lse, s.q == SMLA_F64 ? SMLA_F64 : SMLA_F32, {s.tokens, s.heads}, 3, 2);
+    add(with.max_logits, with.lse.dtype, {s.tokens, s.heads});
 }
 
 int32_t Attention::random_row(bool extra) {
@@ -42,14 +39,11 @@ int32_t Attention::random_row(bool extra) {
 void Attention::add_lengths(bool extra) {
     smla_attend_source& from = source(extra);
     const int64_t width = from.rows.shape[1];
-    fill_int(add(extra ? "args.extra.lengths" : "args.primary.lengths", from.lengths, SMLA_I32, {tokens},
-                 kOptional, 0, 2),
-             [&](int64_t, int64_t) { return width; });
+    fill_int(add(from.lengths, SMLA_I32, {tokens}, 0, 2), [&](int64_t, int64_t) { return width; });
 }
 
 void Attention::add_sink(double value) {
-    if (with.sink.ndim == 0)
-        add("args.sink", with.sink, SMLA_F32, {with.q.shape[1]}, kNoTokens | kOptional, 0, 2);
+    if (with.sink.ndim == 0) add(with.sink, SMLA_F32, {with.q.shape[1]}, 0, 2);
     for (int64_t h = 0; h < with.q.shape[1]; ++h) set(with.sink, h, 0, 0, value);
 }
 

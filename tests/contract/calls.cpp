@@ -2,6 +2,8 @@
 
 #include "core/tensor.h"
 
+#include <algorithm>
+
 namespace contract {
 
 smla_status Call::run_with(smla_context* context, const void* args, smla_workspace workspace) const {
@@ -21,6 +23,37 @@ size_t Call::workspace(smla_context* context, size_t budget) const {
     size_t bytes = 0;
     EXPECT_TRUE(succeeded(smla_workspace_size(context, stage, placed.args(), budget, &bytes))) << name;
     return bytes;
+}
+
+int TensorField::token_dim() const {
+    const smla::Dims& dims = field->dims;
+    for (int d = 0; d < dims.count; ++d)
+        if (dims.each[size_t(d)].letter == 'T') return d;
+    return dims.count > 0 && dims.each[0].letter == 'N' ? 0 : -1;
+}
+
+bool Call::is_in_place(const TensorField& input) const {
+    for (const smla::StageField& field : smla::fields_of_stage(smla::Stage(stage)))
+        if (field.is_optional && field.in_place_of == input.field->offset)
+            return std::none_of(tensors.begin(), tensors.end(),
+                                [&](const TensorField& other) { return other.field == &field; });
+    return false;
+}
+
+bool Call::is_free(const TensorField& field, int dim) const {
+    const smla::Dim& own = field.field->dims.each[size_t(dim)];
+    if (own.letter == 0) return false;
+    if (own.any()) return true;
+    const auto is_in = [&](const smla::StageField* other) {
+        const auto& dims = other->dims;
+        return std::any_of(dims.each.begin(), dims.each.begin() + dims.count,
+                           [&](const smla::Dim& there) { return there.letter == own.letter; });
+    };
+    const auto elsewhere = [&](const auto& other) {
+        return other.field != field.field && is_in(other.field);
+    };
+    return std::none_of(tensors.begin(), tensors.end(), elsewhere) &&
+           std::none_of(caches.begin(), caches.end(), elsewhere);
 }
 
 void Call::slice_tokens(int64_t begin, int64_t end) {

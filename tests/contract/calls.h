@@ -6,37 +6,32 @@
 #include "kit/device_copies.h"
 #include "memory.h"
 
+#include "ops/ops.h"
+
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 
 namespace contract {
 
 using smla::kit::DeviceCopies;
 
-// What a check leaves open in a tensor, and what a call does with it.
-enum Traits : uint32_t {
-    kInput = 0,
-    kOutput = 1,
-    kInPlace = 2,  // read, then written
-    kOptional = 4,
-    kFree0 = 8,  // dimension 0 is not tied to another field
-    kFree1 = 16,
-    kFree2 = 32,
-    kNoTokens = 64,       // dimension 0 does not count tokens
-    kTokens1 = 128,       // dimension 1 does
-    kFollowsDtype = 256,  // decides which fields there are: another one may be blamed for a wrong dtype
-};
-
+// A tensor of a call, and its line in the stage's table.
 struct TensorField {
     std::string name;
     smla_tensor* tensor;
-    uint32_t traits;
-    int token_dim() const { return traits & kNoTokens ? -1 : traits & kTokens1 ? 1 : 0; }
-    bool is_free(int dim) const { return (traits >> (3 + dim) & 1) != 0; }
+    const smla::StageField* field;
+
+    // May be left out by itself.
+    bool is_optional() const { return field->is_optional && field->follows == smla::kNoField; }
+    // The dimension that is cut with the tokens: "T", or a leading "N", which is at most T. -1: there is
+    // none.
+    int token_dim() const;
 };
 struct CacheField {
     std::string name;
     smla_cache* cache;
+    const smla::StageField* field;
 };
 struct ChoiceField {  // an enum or a flag; reserved: 0 to 0
     std::string name;
@@ -73,6 +68,14 @@ public:
     };
     virtual std::vector<NestedSize> nested_struct_sizes() = 0;
     size_t workspace(smla_context* context, size_t budget = 0) const;
+    // Written in every element by each call. gather writes no row past the last one that it was asked for.
+    bool is_output(const TensorField& field) const {
+        return field.field->is_output && stage != SMLA_STAGE_GATHER;
+    }
+    // Read and written: an input whose own output is left out.
+    bool is_in_place(const TensorField& field) const;
+    // No other field of the call has the length of this dimension.
+    bool is_free(const TensorField& field, int dim) const;
     // Only tokens [begin, end) of the call.
     void slice_tokens(int64_t begin, int64_t end);
     // Tokens first, first + step, first + 2 * step and so on.
@@ -147,30 +150,38 @@ public:
         return {};
     }
 
-    // A new tensor of the call, with poison between its rows.
-    smla_tensor& add(const char* field, smla_tensor& tensor, smla_dtype dtype,
-                     std::initializer_list<int64_t> shape, uint32_t traits = kInput, int64_t gap = 8,
-                     int64_t step = 1) {
+    // A new tensor of the call, with poison between its rows. `tensor` is a member of `with`: the stage's
+    // table says the rest.
+    smla_tensor& add(smla_tensor& tensor, smla_dtype dtype, std::initializer_list<int64_t> shape,
+                     int64_t gap = 8, int64_t step = 1) {
         tensor = memory.tensor(dtype, shape, gap, step);
-        tensors.push_back({field, &tensor, traits});
-        if (traits & (kOutput | kInPlace)) memory.allow(tensor);
+        const smla::StageField& field = field_at(&tensor);
+        tensors.push_back({field.name.c_str(), &tensor, &field});
+        if (is_output(tensors.back())) memory.allow(tensor);
         return tensor;
     }
-    smla_tensor& add_normal(const char* field, smla_tensor& tensor, smla_dtype dtype,
-                            std::initializer_list<int64_t> shape, uint32_t traits = kInput, int64_t gap = 8,
-                            int64_t step = 1) {
-        fill_normal(add(field, tensor, dtype, shape, traits, gap, step), memory.rng);
+    smla_tensor& add_normal(smla_tensor& tensor, smla_dtype dtype, std::initializer_list<int64_t> shape,
+                            int64_t gap = 8, int64_t step = 1) {
+        fill_normal(add(tensor, dtype, shape, gap, step), memory.rng);
         return tensor;
     }
-    smla_cache& add_cache(const char* field, smla_cache& cache, const CacheShape& shape) {
+    smla_cache& add_cache(smla_cache& cache, const CacheShape& shape) {
         cache = memory.cache(shape);
-        caches.push_back({field, &cache});
+        const smla::StageField& field = field_at(&cache);
+        caches.push_back({field.name.c_str(), &cache, &field});
         return cache;
     }
 
     Args with;
 
 private:
+    const smla::StageField& field_at(const void* member) const {
+        const auto offset = size_t(static_cast<const char*>(member) - reinterpret_cast<const char*>(&with));
+        for (const smla::StageField& field : smla::fields_of<Args>())
+            if (field.offset == offset) return field;
+        throw std::logic_error("the member is in no table");
+    }
+
     Function function_;
 };
 

@@ -8,13 +8,13 @@ namespace {
 
 // Lists with holes of every kind, lengths below and above K, and look-alikes past them that name poison.
 template <class Args>
-void add_source(CallOf<Args>& call, const std::string& name, smla_attend_source& source,
-                const CacheShape& shape, int64_t tokens, int64_t width) {
-    call.add_cache((name + ".cache").c_str(), source.cache, shape);
+void add_source(CallOf<Args>& call, smla_attend_source& source, const CacheShape& shape, int64_t tokens,
+                int64_t width) {
+    call.add_cache(source.cache, shape);
     constexpr int64_t holes[] = {-1, INT32_MIN, INT32_MAX, 2147480000};
     const int64_t rows = capacity(source.cache), poison = rows - 1;
-    call.add((name + ".rows").c_str(), source.rows, SMLA_I32, {tokens, width}, kFree1, 8, 2);
-    call.add((name + ".lengths").c_str(), source.lengths, SMLA_I32, {tokens}, kOptional, 0, 2);
+    call.add(source.rows, SMLA_I32, {tokens, width}, 8, 2);
+    call.add(source.lengths, SMLA_I32, {tokens}, 0, 2);
     std::uniform_int_distribution<int64_t> pick(0, rows - 2);
     for (int64_t t = 0; t < tokens; ++t) {
         const int64_t length = t % 4 == 1 ? width + 9 : t % 4 == 3 ? width / 2 : width;
@@ -40,16 +40,14 @@ std::unique_ptr<Call> attend(int64_t tokens, const Kind& kind) {
     auto& a = call->with;
     a.softmax_scale = 1 / std::sqrt(double(kind.width));
     a.q_scale = kind.q == SMLA_E4M3 ? 0.5 : 0;
-    call->add_normal("args.q", a.q, kind.q, {tokens, kind.heads, kind.width});
-    add_source(*call, "args.primary", a.primary, {kind.primary, int32_t(kind.width), 8, 0, 5}, tokens,
-               kind.rows);
+    call->add_normal(a.q, kind.q, {tokens, kind.heads, kind.width});
+    add_source(*call, a.primary, {kind.primary, int32_t(kind.width), 8, 0, 5}, tokens, kind.rows);
     if (kind.extra)
-        add_source(*call, "args.extra", a.extra, {kind.extra, int32_t(kind.width), 2, 3, 20}, tokens,
-                   kind.rows / 2);
-    call->add_normal("args.sink", a.sink, SMLA_F32, {kind.heads}, kNoTokens | kOptional, 0, 2);
-    call->add("args.out", a.out, kind.out, {tokens, kind.heads, kind.value_width}, kOutput | kFree2);
-    call->add("args.lse", a.lse, SMLA_F32, {tokens, kind.heads}, kOutput | kOptional, 8, 2);
-    call->add("args.max_logits", a.max_logits, SMLA_F32, {tokens, kind.heads}, kOutput | kOptional);
+        add_source(*call, a.extra, {kind.extra, int32_t(kind.width), 2, 3, 20}, tokens, kind.rows / 2);
+    call->add_normal(a.sink, SMLA_F32, {kind.heads}, 0, 2);
+    call->add(a.out, kind.out, {tokens, kind.heads, kind.value_width});
+    call->add(a.lse, SMLA_F32, {tokens, kind.heads}, 8, 2);
+    call->add(a.max_logits, SMLA_F32, {tokens, kind.heads});
     call->choices = {{"args.precision", &a.precision, 0, 2},
                      {"args.lse_base", &a.lse_base, 0, 1},
                      {"args.reserved", &a.reserved, 0, 0}};
@@ -74,9 +72,8 @@ std::unique_ptr<Call> merge(int64_t tokens) {
     auto call = std::make_unique<CallOf<smla_merge_args>>("", SMLA_STAGE_MERGE, smla_merge);
     auto& a = call->with;
     constexpr int64_t parts = 3, heads = 5, width = 33;
-    call->add("args.partials", a.partials, SMLA_BF16, {parts, tokens, heads, width},
-              kTokens1 | kFree0 | kFree1);
-    call->add_normal("args.lse", a.lse, SMLA_F32, {parts, tokens, heads}, kTokens1, 8, 2);
+    call->add(a.partials, SMLA_BF16, {parts, tokens, heads, width});
+    call->add_normal(a.lse, SMLA_F32, {parts, tokens, heads}, 8, 2);
     for (int64_t i = 0; i < parts; ++i)
         for (int64_t t = 0; t < tokens; ++t)
             for (int64_t h = 0; h < heads; ++h) {
@@ -92,9 +89,9 @@ std::unique_ptr<Call> merge(int64_t tokens) {
                            t * a.partials.stride_elems[1] + h * a.partials.stride_elems[2];
                 fill_normal(row, call->memory.rng);
             }
-    call->add_normal("args.sink", a.sink, SMLA_F32, {heads}, kNoTokens | kOptional, 0, 2);
-    call->add("args.out", a.out, SMLA_F16, {tokens, heads, width}, kOutput);
-    call->add("args.lse_out", a.lse_out, SMLA_F32, {tokens, heads}, kOutput | kOptional);
+    call->add_normal(a.sink, SMLA_F32, {heads}, 0, 2);
+    call->add(a.out, SMLA_F16, {tokens, heads, width});
+    call->add(a.lse_out, SMLA_F32, {tokens, heads});
     call->choices = {{"args.lse_base", &a.lse_base, 0, 1}};
     return call;
 }

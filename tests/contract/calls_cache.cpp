@@ -11,7 +11,7 @@ template <class Args>
 void add_slots(CallOf<Args>& call, smla_tensor& slots, smla_dtype dtype, int64_t tokens,
                const smla_cache& cache) {
     const int64_t n = std::max<int64_t>(tokens - 1, 0);
-    fill_int(call.add("args.slots", slots, dtype, {n}, kFree0, 0, 3), [&](int64_t t, int64_t) {
+    fill_int(call.add(slots, dtype, {n}, 0, 3), [&](int64_t t, int64_t) {
         return t % kHoleEvery == 2 ? (t % 8 == 2 ? -1 : int64_t(INT32_MAX))
                                    : (7 * t + 3) % (cache.pages * cache.page_tokens);
     });
@@ -27,9 +27,9 @@ std::unique_ptr<Call> write(int64_t tokens) {
     const int64_t width = Format == SMLA_FP8_656 ? 576 : index ? 128 : 512, tail = index ? 0 : 64;
     const CacheShape shape{Format, int32_t(width), 5, 0, 9};
     a.hadamard = index;
-    call->add_normal("args.head", a.head, SMLA_BF16, {tokens, width - tail}, tail ? kInput : kFree0);
-    if (tail) call->add_normal("args.tail", a.tail, SMLA_F32, {tokens, tail}, kOptional, 8, 2);
-    call->add_cache("args.cache", a.cache, shape);
+    call->add_normal(a.head, SMLA_BF16, {tokens, width - tail});
+    if (tail) call->add_normal(a.tail, SMLA_F32, {tokens, tail}, 8, 2);
+    call->add_cache(a.cache, shape);
     add_slots(*call, a.slots, Slot, tokens, a.cache);
     call->choices = {{"args.hadamard", &a.hadamard, 0, index ? 1 : 0}};
     return call;
@@ -38,12 +38,11 @@ std::unique_ptr<Call> write(int64_t tokens) {
 std::unique_ptr<Call> save_state(int64_t tokens) {
     auto call = std::make_unique<CallOf<smla_save_state_args>>("", SMLA_STAGE_SAVE_STATE, smla_save_state);
     auto& a = call->with;
-    call->add_normal("args.kv", a.kv, SMLA_BF16, {tokens, 48}, kInput, 8, 2);
-    call->add_normal("args.score", a.score, SMLA_F32, {tokens, 48});
-    call->add_normal("args.ape", a.ape, SMLA_F32, {4, 48}, kFree0 | kNoTokens);
-    fill_int(call->add("args.positions", a.positions, SMLA_I64, {tokens}),
-             [](int64_t t, int64_t) { return 11 * t; });
-    call->add_cache("args.state", a.state, {SMLA_STATE_F32, 96, 4, 0, 9});
+    call->add_normal(a.kv, SMLA_BF16, {tokens, 48}, 8, 2);
+    call->add_normal(a.score, SMLA_F32, {tokens, 48});
+    call->add_normal(a.ape, SMLA_F32, {4, 48});
+    fill_int(call->add(a.positions, SMLA_I64, {tokens}), [](int64_t t, int64_t) { return 11 * t; });
+    call->add_cache(a.state, {SMLA_STATE_F32, 96, 4, 0, 9});
     add_slots(*call, a.slots, SMLA_I32, tokens, a.state);
     call->choices = {{"args.reserved", &a.reserved, 0, 0}};
     return call;
@@ -59,19 +58,18 @@ std::unique_ptr<Call> compress(int64_t tokens) {
     a.ratio = Ratio;
     a.hadamard = Format == SMLA_INDEX_FP8_132;
     a.eps = 1e-6;
-    call->add_cache("args.state", a.state, {SMLA_STATE_F32, 2 * coff * width, 4, 0, 2 * blocks + 1});
-    fill_int(call->add("args.state_table", a.state_table, SMLA_I32, {2, blocks}, kFree0 | kFree1 | kNoTokens),
+    call->add_cache(a.state, {SMLA_STATE_F32, 2 * coff * width, 4, 0, 2 * blocks + 1});
+    fill_int(call->add(a.state_table, SMLA_I32, {2, blocks}),
              [&](int64_t r, int64_t b) { return 2 * b + r; });
-    fill_int(call->add("args.request_of_token", a.request_of_token, SMLA_I32, {tokens}),
-             [](int64_t t, int64_t) { return t % 2; });
-    fill_int(call->add("args.positions", a.positions, SMLA_I32, {tokens}),
+    fill_int(call->add(a.request_of_token, SMLA_I32, {tokens}), [](int64_t t, int64_t) { return t % 2; });
+    fill_int(call->add(a.positions, SMLA_I32, {tokens}),
              [](int64_t t, int64_t) { return t / 2 * Ratio + Ratio - 1 - (t % 3 == 2); });
-    call->add_cache("args.cache", a.cache, {Format, width, 5, 0, tokens / 2 + 9});
+    call->add_cache(a.cache, {Format, width, 5, 0, tokens / 2 + 9});
     add_slots(*call, a.slots, SMLA_I64, tokens, a.cache);
-    call->add_normal("args.norm_weight", a.norm_weight, SMLA_BF16, {width}, kNoTokens);
-    call->add("args.frequencies", a.frequencies, SMLA_F64, {32}, kFree0 | kNoTokens);
+    call->add_normal(a.norm_weight, SMLA_BF16, {width});
+    call->add(a.frequencies, SMLA_F64, {32});
     for (int64_t i = 0; i < 32; ++i) set(a.frequencies, i, 0, 0, 1. / double(i + 1));
-    call->add("args.entries", a.entries, SMLA_F32, {tokens, width}, kOutput | kOptional, 8, 2);
+    call->add(a.entries, SMLA_F32, {tokens, width}, 8, 2);
     for (int64_t t = 0; t < tokens; ++t) {
         const int64_t position = get_int(a.positions, t);
         for (int64_t p = std::max<int64_t>(position + 1 - coff * Ratio, 0); p <= position; ++p)
@@ -89,13 +87,12 @@ std::unique_ptr<Call> gather(int64_t tokens) {
     auto& a = call->with;
     const int64_t width = Raw ? 128 : 576, blocks = tokens / 4 + 3;
     a.raw = Raw;
-    call->add_cache("args.cache", a.cache, {Raw ? SMLA_INDEX_FP8_132 : SMLA_FP8_656, 0, 4, 0, 2 * blocks});
-    fill_int(call->add("args.block_table", a.block_table, SMLA_I32, {2, blocks}, kFree0 | kFree1 | kNoTokens),
+    call->add_cache(a.cache, {Raw ? SMLA_INDEX_FP8_132 : SMLA_FP8_656, 0, 4, 0, 2 * blocks});
+    fill_int(call->add(a.block_table, SMLA_I32, {2, blocks}),
              [&](int64_t r, int64_t b) { return (2 * b + r) % (2 * blocks); });
-    fill_int(call->add("args.starts", a.starts, SMLA_I32, {2}, kOptional | kNoTokens, 0, 2),
-             [](int64_t r, int64_t) { return 3 * r; });
+    fill_int(call->add(a.starts, SMLA_I32, {2}, 0, 2), [](int64_t r, int64_t) { return 3 * r; });
     const int64_t first = tokens / 3, rows = tokens + 2;  // two rows of out stay untouched
-    fill_int(call->add("args.cu", a.cu, SMLA_I32, {3}, kNoTokens), [&](int64_t r, int64_t) {
+    fill_int(call->add(a.cu, SMLA_I32, {3}), [&](int64_t r, int64_t) {
         return r == 0 ? 0 : r == 1 ? first : tokens;
     });
     for (int64_t r = 0; r < 2; ++r)
@@ -103,8 +100,8 @@ std::unique_ptr<Call> gather(int64_t tokens) {
             const int64_t token = get_int(a.starts, r) + i;
             write_normal(a.cache, get_int(a.block_table, r, token / 4) * 4 + token % 4, call->memory.rng);
         }
-    call->add("args.out", a.out, Raw ? SMLA_E4M3 : SMLA_BF16, {rows, width}, kFree0 | kNoTokens);
-    if (Raw) call->add("args.scales", a.scales, SMLA_F32, {rows}, kNoTokens);
+    call->add(a.out, Raw ? SMLA_E4M3 : SMLA_BF16, {rows, width});
+    if (Raw) call->add(a.scales, SMLA_F32, {rows});
     call->memory.allow(smla_tensor(a.out).shape[0] ? [&] {
         smla_tensor used = a.out;
         used.shape[0] = tokens;
@@ -123,10 +120,10 @@ std::unique_ptr<Call> gather(int64_t tokens) {
 std::unique_ptr<Call> copy_pages(int64_t tokens) {
     auto call = std::make_unique<CallOf<smla_copy_pages_args>>("", SMLA_STAGE_COPY_PAGES, smla_copy_pages);
     auto& a = call->with;
-    call->add_cache("args.source", a.source, {SMLA_FP8_584, 0, 4, 0, tokens + 1, 128});
-    call->add_cache("args.target", a.target, {SMLA_FP8_584, 0, 4, 0, tokens + 3, 256});
+    call->add_cache(a.source, {SMLA_FP8_584, 0, 4, 0, tokens + 1, 128});
+    call->add_cache(a.target, {SMLA_FP8_584, 0, 4, 0, tokens + 3, 256});
     for (int64_t row = 0; row < a.source.pages * 4; ++row) write_normal(a.source, row, call->memory.rng);
-    fill_int(call->add("args.pairs", a.pairs, SMLA_I32, {tokens, 2}, kFree0), [&](int64_t i, int64_t side) {
+    fill_int(call->add(a.pairs, SMLA_I32, {tokens, 2}), [&](int64_t i, int64_t side) {
         return side ? i + 2 : i % 3 == 1 ? -1 : tokens - i;
     });
     for (int64_t i = 0; i < tokens; ++i)
@@ -141,16 +138,13 @@ std::unique_ptr<Call> map(int64_t tokens) {
     auto& a = call->with;
     a.page_tokens = 4;
     a.page_rows = 12;
-    fill_int(call->add("args.positions", a.positions, SMLA_I32, {tokens, 9}, kInput, 8, 2),
-             [](int64_t t, int64_t j) {
-                 return j == 4 ? -1 : j == 6 ? INT32_MAX : j == 7 ? INT32_MIN : (5 * t + j) % 24;
-             });
-    fill_int(call->add("args.request_of_token", a.request_of_token, SMLA_I32, {tokens}),
-             [](int64_t t, int64_t) { return t % 3; });
-    fill_int(call->add("args.block_table", a.block_table, SMLA_I32, {2, 6}, kFree0 | kFree1 | kNoTokens),
-             [](int64_t r, int64_t b) { return 6 * r + b; });
-    call->add("args.rows", a.rows, SMLA_I32, {tokens, 9}, kOutput, 8, 3);
-    call->add("args.counts", a.counts, SMLA_I32, {tokens}, kOutput | kOptional, 0, 2);
+    fill_int(call->add(a.positions, SMLA_I32, {tokens, 9}, 8, 2), [](int64_t t, int64_t j) {
+        return j == 4 ? -1 : j == 6 ? INT32_MAX : j == 7 ? INT32_MIN : (5 * t + j) % 24;
+    });
+    fill_int(call->add(a.request_of_token, SMLA_I32, {tokens}), [](int64_t t, int64_t) { return t % 3; });
+    fill_int(call->add(a.block_table, SMLA_I32, {2, 6}), [](int64_t r, int64_t b) { return 6 * r + b; });
+    call->add(a.rows, SMLA_I32, {tokens, 9}, 8, 3);
+    call->add(a.counts, SMLA_I32, {tokens}, 0, 2);
     call->choices = {{"args.page_tokens", &a.page_tokens, 1, INT32_MAX},
                      {"args.reserved", &a.reserved, 0, 0}};
     return call;

@@ -13,12 +13,11 @@ std::unique_ptr<Call> quant_index_q(int64_t tokens) {
     auto& a = call->with;
     a.hadamard = 1;
     a.factor = 0.044;
-    call->add_normal("args.q", a.q, SMLA_BF16, {tokens, kHeads, kWidth});
-    call->add_normal("args.w", a.w, SMLA_F32, {tokens, kHeads}, kInput, 8, 2);
-    call->add("args.q_out", a.q_out, Out, {tokens, kHeads, kWidth}, kOutput);
-    if (Out == SMLA_E2M1)
-        call->add("args.scales", a.scales, SMLA_E8M0, {tokens, kHeads, kWidth / 32}, kOutput);
-    call->add("args.w_out", a.w_out, SMLA_F32, {tokens, kHeads}, kOutput, 8, 3);
+    call->add_normal(a.q, SMLA_BF16, {tokens, kHeads, kWidth});
+    call->add_normal(a.w, SMLA_F32, {tokens, kHeads}, 8, 2);
+    call->add(a.q_out, Out, {tokens, kHeads, kWidth});
+    if (Out == SMLA_E2M1) call->add(a.scales, SMLA_E8M0, {tokens, kHeads, kWidth / 32});
+    call->add(a.w_out, SMLA_F32, {tokens, kHeads}, 8, 3);
     call->choices = {{"args.hadamard", &a.hadamard, 0, 1}};
     call->positives = {{"args.factor", &a.factor}};
     return call;
@@ -26,13 +25,10 @@ std::unique_ptr<Call> quant_index_q(int64_t tokens) {
 
 // The inputs of score: windows of all kinds, a request that does not exist, and pages that nobody names.
 template <class Args>
-void add_score(CallOf<Args>& call, smla_score_args& a, const std::string& prefix, int64_t tokens, bool paged,
-               bool e2m1 = false) {
-    const auto name = [&](const char* field) { return prefix + field; };
+void add_score(CallOf<Args>& call, smla_score_args& a, int64_t tokens, bool paged, bool e2m1) {
     if (e2m1) {
-        call.add_normal(name(".q").c_str(), a.q, SMLA_E2M1, {tokens, kHeads, kWidth}, kFollowsDtype);
-        const smla_tensor& scales =
-            call.add(name(".q_scales").c_str(), a.q_scales, SMLA_E8M0, {tokens, kHeads, kWidth / 32});
+        call.add_normal(a.q, SMLA_E2M1, {tokens, kHeads, kWidth});
+        const smla_tensor& scales = call.add(a.q_scales, SMLA_E8M0, {tokens, kHeads, kWidth / 32});
         for (int64_t t = 0; t < tokens; ++t)
             for (int64_t h = 0; h < kHeads; ++h) {
                 auto* const row = static_cast<uint8_t*>(scales.data) + t * scales.stride_elems[0] +
@@ -40,35 +36,33 @@ void add_score(CallOf<Args>& call, smla_score_args& a, const std::string& prefix
                 for (int64_t i = 0; i < kWidth / 32; ++i) row[i] = uint8_t(122 + (t + h + i) % 6);
             }
     } else {
-        call.add_normal(name(".q").c_str(), a.q, paged ? SMLA_E4M3 : SMLA_BF16, {tokens, kHeads, kWidth});
+        call.add_normal(a.q, paged ? SMLA_E4M3 : SMLA_BF16, {tokens, kHeads, kWidth});
     }
-    call.add_normal(name(".w").c_str(), a.w, SMLA_F32, {tokens, kHeads}, kInput, 8, 2);
+    call.add_normal(a.w, SMLA_F32, {tokens, kHeads}, 8, 2);
     const int64_t pages = paged ? 12 : 5;
-    call.add_cache(name(".keys").c_str(), a.keys,
-                   {paged ? SMLA_INDEX_FP8_132 : SMLA_ROW_BF16, kWidth, kPage, 0, pages});
+    call.add_cache(a.keys, {paged ? SMLA_INDEX_FP8_132 : SMLA_ROW_BF16, kWidth, kPage, 0, pages});
     if (paged) {
-        fill_int(call.add(name(".block_table").c_str(), a.block_table, SMLA_I32, {2, 5},
-                          kFree0 | kFree1 | kNoTokens | kOptional),
+        fill_int(call.add(a.block_table, SMLA_I32, {2, 5}),
                  [](int64_t r, int64_t b) { return 2 * b + r + 1; });
-        fill_int(call.add(name(".request_of_token").c_str(), a.request_of_token, SMLA_I32, {tokens}),
+        fill_int(call.add(a.request_of_token, SMLA_I32, {tokens}),
                  [](int64_t t, int64_t) { return t % 4 == 3 ? 9 : t % 2; });
     }
-    fill_int(call.add(name(".starts").c_str(), a.starts, SMLA_I32, {tokens}, kOptional, 0, 2),
+    fill_int(call.add(a.starts, SMLA_I32, {tokens}, 0, 2),
              [](int64_t t, int64_t) { return t % 3 == 0 ? INT32_MIN : 3 * t % 40; });
-    fill_int(call.add(name(".ends").c_str(), a.ends, SMLA_I32, {tokens}),
+    fill_int(call.add(a.ends, SMLA_I32, {tokens}),
              [](int64_t t, int64_t) { return t % 5 == 2 ? -7 : 20 + 9 * t % 45; });
     for (int64_t page = paged ? 1 : 0; page < (paged ? 11 : 5); ++page)
         for (int64_t i = 0; i < kPage; ++i) write_normal(a.keys, page * kPage + i, call.memory.rng);
-    call.choices.push_back({name(".fill"), &a.fill, 0, 1});
 }
 
 template <bool Paged, bool E2m1 = false>
 std::unique_ptr<Call> score(int64_t tokens) {
     auto call = std::make_unique<CallOf<smla_score_args>>("", SMLA_STAGE_SCORE, smla_score);
     auto& a = call->with;
-    add_score(*call, a, "args", tokens, Paged, E2m1);
+    add_score(*call, a, tokens, Paged, E2m1);
     a.fill = Paged;
-    call->add("args.logits", a.logits, SMLA_F32, {tokens, kColumns}, kOutput | kFree1);
+    call->add(a.logits, SMLA_F32, {tokens, kColumns});
+    call->choices = {{"args.fill", &a.fill, 0, 1}};
     return call;
 }
 
@@ -77,19 +71,19 @@ std::unique_ptr<Call> select(int64_t tokens) {
     auto call = std::make_unique<CallOf<smla_select_args>>("", SMLA_STAGE_SELECT, smla_select);
     auto& a = call->with;
     a.relative = !Ids;
-    call->add_normal("args.scores", a.scores, SMLA_F32, {tokens, kColumns}, kFree1);
+    call->add_normal(a.scores, SMLA_F32, {tokens, kColumns});
     for (int64_t t = 0; t < tokens; ++t)  // ties
         for (int64_t j = 0; j < kColumns; j += 3) set(a.scores, t, j, 0, double(j % 2));
     if (Ids)
-        fill_int(call->add("args.ids", a.ids, SMLA_I32, {tokens, kColumns}, kOptional),
+        fill_int(call->add(a.ids, SMLA_I32, {tokens, kColumns}),
                  [](int64_t t, int64_t j) { return j % 9 == 4 ? -1 : 1000 * t + 13 * (kColumns - j); });
-    fill_int(call->add("args.starts", a.starts, SMLA_I32, {tokens}, kOptional, 0, 2),
+    fill_int(call->add(a.starts, SMLA_I32, {tokens}, 0, 2),
              [](int64_t t, int64_t) { return t % 3 == 0 ? INT32_MIN : 3 * t % 40; });
-    fill_int(call->add("args.ends", a.ends, SMLA_I32, {tokens}, kOptional),
+    fill_int(call->add(a.ends, SMLA_I32, {tokens}),
              [](int64_t t, int64_t) { return t % 5 == 2 ? INT32_MAX : 20 + 9 * t % 45; });
-    call->add("args.indices", a.indices, SMLA_I32, {tokens, 24}, kOutput | kFree1);
-    call->add("args.selected", a.selected, SMLA_F32, {tokens, 24}, kOutput | kOptional);
-    call->add("args.counts", a.counts, SMLA_I32, {tokens}, kOutput | kOptional, 0, 2);
+    call->add(a.indices, SMLA_I32, {tokens, 24});
+    call->add(a.selected, SMLA_F32, {tokens, 24});
+    call->add(a.counts, SMLA_I32, {tokens}, 0, 2);
     call->choices = {{"args.relative", &a.relative, 0, Ids ? 0 : 1}};
     return call;
 }
@@ -100,12 +94,13 @@ std::unique_ptr<Call> score_select(int64_t tokens) {
         std::make_unique<CallOf<smla_score_select_args>>("", SMLA_STAGE_SCORE_SELECT, smla_score_select);
     auto& a = call->with;
     a.columns = kColumns;
-    add_score(*call, a.score, "args.score", tokens, true, E2m1);
-    call->add("args.select.indices", a.select.indices, SMLA_I32, {tokens, 24}, kOutput | kFree1);
-    call->add("args.select.selected", a.select.selected, SMLA_F32, {tokens, 24}, kOutput | kOptional);
-    call->add("args.select.counts", a.select.counts, SMLA_I32, {tokens}, kOutput | kOptional, 0, 2);
-    call->choices.push_back({"args.select.relative", &a.select.relative, 0, 1});
-    call->choices.push_back({"args.columns", &a.columns, 0, INT32_MAX});
+    add_score(*call, a.score, tokens, true, E2m1);
+    call->add(a.select.indices, SMLA_I32, {tokens, 24});
+    call->add(a.select.selected, SMLA_F32, {tokens, 24});
+    call->add(a.select.counts, SMLA_I32, {tokens}, 0, 2);
+    call->choices = {{"args.score.fill", &a.score.fill, 0, 1},
+                     {"args.select.relative", &a.select.relative, 0, 1},
+                     {"args.columns", &a.columns, 0, INT32_MAX}};
     return call;
 }
 

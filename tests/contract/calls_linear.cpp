@@ -12,11 +12,10 @@ std::unique_ptr<Call> norm(int64_t tokens) {
     auto& a = call->with;
     a.kind = Kind;
     a.eps = 1e-6;
-    call->add_normal("args.x", a.x, SMLA_BF16, {tokens, 3, 40}, kInput, 8, 2);
-    call->add_normal("args.weight", a.weight, SMLA_F32, {40}, kOptional | kNoTokens);
-    if (Kind == SMLA_NORM_LAYER)
-        call->add_normal("args.bias", a.bias, SMLA_BF16, {40}, kOptional | kNoTokens);
-    call->add("args.out", a.out, SMLA_F16, {tokens, 3, 40}, kOutput, 8, 3);
+    call->add_normal(a.x, SMLA_BF16, {tokens, 3, 40}, 8, 2);
+    call->add_normal(a.weight, SMLA_F32, {40});
+    if (Kind == SMLA_NORM_LAYER) call->add_normal(a.bias, SMLA_BF16, {40});
+    call->add(a.out, SMLA_F16, {tokens, 3, 40}, 8, 3);
     call->choices = {{"args.kind", &a.kind, 0, 1}};
     call->positives = {{"args.eps", &a.eps}};
     return call;
@@ -30,14 +29,13 @@ std::unique_ptr<Call> rope(int64_t tokens) {
     a.style = Style;
     a.inverse = Stage == SMLA_STAGE_INVERSE_ROPE;
     a.first = 8;
-    call->add_normal("args.x", a.x, SMLA_BF16, {tokens, 3, 40},
-                     kFree2 | (Elsewhere ? kInput : kInPlace | kFree1));
-    fill_int(
-        call->add("args.positions", a.positions, Elsewhere ? SMLA_I32 : SMLA_I64, {tokens}, kInput, 0, 2),
-        [](int64_t t, int64_t) { return 1000 * t + 7; });
-    call->add("args.frequencies", a.frequencies, SMLA_F64, {12}, kFree0 | kNoTokens);
+    call->add_normal(a.x, SMLA_BF16, {tokens, 3, 40});
+    fill_int(call->add(a.positions, Elsewhere ? SMLA_I32 : SMLA_I64, {tokens}, 0, 2),
+             [](int64_t t, int64_t) { return 1000 * t + 7; });
+    call->add(a.frequencies, SMLA_F64, {12});
     for (int64_t i = 0; i < 12; ++i) set(a.frequencies, i, 0, 0, std::pow(10000., -double(i) / 12));
-    if (Elsewhere) call->add("args.out", a.out, SMLA_F32, {tokens, 3, 24}, kOutput | kOptional);
+    if (Elsewhere) call->add(a.out, SMLA_F32, {tokens, 3, 24});
+    else call->memory.allow(a.x);
     call->choices = {
         {"args.style", &a.style, 0, 1}, {"args.inverse", &a.inverse, 0, 1}, {"args.first", &a.first, 0, 16}};
     return call;
@@ -53,15 +51,15 @@ std::unique_ptr<Call> project(int64_t tokens) {
                                                                      : 3];
     auto call = std::make_unique<CallOf<smla_project_args>>("", Stage, function);
     auto& a = call->with;
-    call->add_normal("args.x", a.x, SMLA_BF16, {tokens, 2, 24});
+    call->add_normal(a.x, SMLA_BF16, {tokens, 2, 24});
     if (Transposed) {
-        call->add_normal("args.w", a.w, Weight, {2, 24, 17}, kNoTokens);
+        call->add_normal(a.w, Weight, {2, 24, 17});
         std::swap(a.w.shape[1], a.w.shape[2]);
         std::swap(a.w.stride_elems[1], a.w.stride_elems[2]);
     } else {
-        call->add_normal("args.w", a.w, Weight, {2, 17, 24}, kNoTokens);
+        call->add_normal(a.w, Weight, {2, 17, 24});
     }
-    call->add("args.out", a.out, SMLA_F32, {tokens, 2, 17}, kOutput);
+    call->add(a.out, SMLA_F32, {tokens, 2, 17});
     call->choices = {{"args.reserved", &a.reserved, 0, 0}};
     call->through_blas = true;
     return call;

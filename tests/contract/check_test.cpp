@@ -73,7 +73,7 @@ void tame(Call& call) {
         const std::string last = field.name.substr(field.name.rfind('.') + 1);
         const smla_tensor& tensor = *field.tensor;
         if (last == "slots") fill_int(tensor, [](int64_t t, int64_t) { return t; });
-        else if (last == "rows" && !(field.traits & kOutput))
+        else if (last == "rows" && !call.is_output(field))
             fill_int(tensor, [](int64_t, int64_t) { return 0; });
         else if (last == "lengths") fill_int(tensor, [](int64_t t, int64_t) { return 20 - t; });
         else if (last == "request_of_token" || last == "pairs" || last == "starts")
@@ -256,7 +256,7 @@ CONTRACT_TEST(L9h_WhichValueIsTheFirstIsTheSameOnEveryEngine) {
         const std::unique_ptr<Call> call = make(maker, 23);
         for (int round = 0; round < 6; ++round) {
             for (const TensorField& field : call->tensors)
-                if (!(field.traits & kOutput) && field.tensor->dtype == SMLA_I32 && round > 0) {
+                if (!call->is_output(field) && field.tensor->dtype == SMLA_I32 && round > 0) {
                     const smla_tensor& tensor = *field.tensor;
                     const auto any = [&](int d) {
                         return d < tensor.ndim ? int64_t(call->memory.rng() % uint64_t(tensor.shape[d])) : 0;

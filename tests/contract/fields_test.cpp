@@ -38,24 +38,6 @@ TEST(Fields, EveryFieldOfEveryTableIsInACall) {
     }
 }
 
-TEST(Fields, CallsAndTablesAgreeOnOutputs) {
-    for (const NamedMaker& maker : all_calls()) {
-        const auto call = make(maker);
-        for (const TensorField& given : call->tensors) {
-            bool found = false;
-            for (const StageField& field : smla::fields_of_stage(smla::Stage(call->stage)))
-                if (given.name == field.name.c_str()) {
-                    found = true;
-                    // kOutput: every element is written; some outputs keep rows
-                    EXPECT_TRUE(field.is_output || !(given.traits & kOutput)) << call->name << given.name;
-                    EXPECT_EQ(field.dims.count, given.tensor->ndim) << call->name << given.name;
-                    EXPECT_TRUE(field.allowed & smla::dtype_bit(given.tensor->dtype)) << given.name;
-                }
-            EXPECT_TRUE(found) << call->name << ": no table has " << given.name;
-        }
-    }
-}
-
 int64_t bytes_of(const smla_tensor& tensor, int64_t elements) {
     return elements * smla::dtype_bits(tensor.dtype) / 8;
 }
@@ -86,7 +68,7 @@ TEST(Fields, StridesLeftOutMeanDense) {
         for (TensorField& field : call->tensors) {
             smla_tensor& tensor = *field.tensor;
             auto& dense = memory.emplace_back(size_t(bytes_of(tensor, smla::element_count(tensor))) + 64);
-            if (!(field.traits & kOutput))
+            if (!call->is_output(field))
                 each_element(tensor, [&](const char* from, int64_t at, int64_t bytes) {
                     std::memcpy(dense.data() + at, from, size_t(bytes));
                 });

@@ -33,11 +33,11 @@ std::vector<uint8_t> result(Call& call, const Engine& engine, const Options& opt
 CONTRACT_TEST(L5a_PoisonAroundBetweenAndBehindInputsNeverReachesAnOutput) {
     on_every_call(7, [](Call& call, const Engine& engine) {
         for (const TensorField& field : call.tensors)  // so that a NaN in an output was written there
-            if ((field.traits & kOutput) && field.tensor->dtype != SMLA_E2M1) zero(*field.tensor);
+            if (call.is_output(field) && field.tensor->dtype != SMLA_E2M1) zero(*field.tensor);
         const Context context(engine);
         run_exactly(call, context);
         for (const TensorField& field : call.tensors)
-            if (field.traits & kOutput) {
+            if (call.is_output(field)) {
                 EXPECT_FALSE(has_nan(*field.tensor)) << field.name;
             }
     });

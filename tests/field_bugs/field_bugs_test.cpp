@@ -129,9 +129,9 @@ TEST(FieldBugs, T46_ThousandsOfEqualScores) {
     constexpr int64_t columns = 20000, k = 2048;
     CallOf<smla_select_args> call("select", SMLA_STAGE_SELECT, smla_select);
     smla_select_args& a = call.with;
-    call.add("args.scores", a.scores, SMLA_F32, {5, columns});
-    call.add("args.indices", a.indices, SMLA_I32, {5, k}, kOutput);
-    call.add("args.counts", a.counts, SMLA_I32, {5}, kOutput);
+    call.add(a.scores, SMLA_F32, {5, columns});
+    call.add(a.indices, SMLA_I32, {5, k});
+    call.add(a.counts, SMLA_I32, {5});
     std::vector<std::vector<double>> rows(5, std::vector<double>(columns));
     for (int64_t j = 0; j < columns; ++j) {
         rows[0][size_t(j)] = 1.5;                                    // all equal
@@ -163,8 +163,8 @@ TEST(FieldBugs, T46_ARowAsWideAsAMillion) {
     constexpr int64_t columns = 1 << 20, k = 2048;
     CallOf<smla_select_args> call("select", SMLA_STAGE_SELECT, smla_select);
     smla_select_args& a = call.with;
-    call.add_normal("args.scores", a.scores, SMLA_BF16, {1, columns});  // many ties
-    call.add("args.indices", a.indices, SMLA_I32, {1, k}, kOutput);
+    call.add_normal(a.scores, SMLA_BF16, {1, columns});  // many ties
+    call.add(a.indices, SMLA_I32, {1, k});
     std::vector<double> scores;
     for (int64_t j = 0; j < columns; ++j) scores.push_back(get(a.scores, 0, j));
     const std::vector<int64_t> want = best_columns(scores, k);

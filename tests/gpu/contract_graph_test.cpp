@@ -11,7 +11,7 @@ namespace {
 void turn(Call& call) {
     for (const TensorField& field : call.tensors) {
         const smla_tensor& tensor = *field.tensor;
-        if (field.traits & kOutput || (tensor.dtype != SMLA_I32 && tensor.dtype != SMLA_I64)) continue;
+        if (call.is_output(field) || (tensor.dtype != SMLA_I32 && tensor.dtype != SMLA_I64)) continue;
         if (field.name == "args.cu") continue;  // ranges ascend
         std::vector<int64_t> values;
         fill_int(tensor, [&](int64_t i, int64_t j) { return values.emplace_back(get_int(tensor, i, j)); });
