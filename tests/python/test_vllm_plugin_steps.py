@@ -2,6 +2,8 @@
 
 import inspect
 import math
+import sys
+import types
 from types import SimpleNamespace
 
 import pytest
@@ -114,7 +116,7 @@ def test_a_step_of_v32(vllm, device, kind, dtype, page, seed):
     every = [(r, p) for r in range(len(lens)) for p in range(int(lens[r]))]  # as earlier steps would have
     slots = torch.tensor([int(table[r, p // page]) * page + p % page for r, p in every], device=device)
     keys, rope = (normal(rng, len(every), *shape, dtype=dtype).to(device) for shape in ((512,), (1, 64)))
-    ours.do_kv_cache_update(keys, rope, cache, slots[:, None], kind, layer._k_scale)
+    ours.do_kv_cache_update(keys, rope, cache, slots[:, None], kind, layer._k_scale, False)
     metadata = builder(vllm, page, device).build(0, common)
     q = (
         normal(rng, count, heads, 512, dtype=dtype).to(device),
@@ -178,6 +180,8 @@ REFUSALS = [
     ({"logits_soft_cap": 1.0}, "logits_soft_cap"),
     ({"attn_type": "encoder"}, "attn_type"),
     ({"indexer": None}, "indexer"),
+    ({"sinks": torch.zeros(5)}, "sinks"),
+    ({"something_new": True}, "something_new"),
 ]
 
 
@@ -188,18 +192,54 @@ def test_what_published_backends_refuse_is_refused(vllm, changes, field):
     assert caught.value.field == field
 
 
-def test_refusals_of_context_parallelism_and_mha(vllm, monkeypatch):
+def test_dense_attention_is_refused(vllm):
     with pytest.raises(smla.Unsupported, match="forward_mha"):
         impl(vllm).forward_mha(1, 2, output=3)
-    monkeypatch.setattr(vllm.impl.SmlaSparseImpl, "__new__", lambda cls, **_: spread(cls))
-    with pytest.raises(smla.Unsupported, match="context parallelism"):
-        impl(vllm)
+    assert impl(vllm).supports_dense_mha_prefill is False and impl(vllm).supports_pcp is False
 
 
-def spread(cls):
-    self = object.__new__(cls)
-    self.dcp_world_size = 2
-    return self
+@pytest.mark.parametrize("ranks, interleave, page", [(2, 1, 16), (3, 4, 16), (4, 8, 8)])
+def test_ranks_of_context_parallelism_join_to_the_whole(vllm, monkeypatch, ranks, interleave, page):
+    """Each rank writes its share of the keys and attends to it; merged by lse this is the whole attention."""
+    if not vllm.impl.SmlaSparseImpl.supports_dcp:
+        monkeypatch.setattr("vllm_world.RANKS", [ranks, 0])
+        with pytest.raises(smla.Unsupported, match="context parallelism"):
+            impl(vllm)
+        return
+    vllm.config.parallel_config.cp_kv_cache_interleave_size = interleave
+    rng, heads = torch.Generator().manual_seed(ranks), 5
+    common, tokens, table, lens = batch_of(rng, page, "cpu")
+    count, topk = common.num_actual_tokens, positions_of(rng, tokens, 13, 64)
+    rows = normal(rng, len(lens), 60, 576)
+    q = normal(rng, count, heads, 576)
+    outs, lses = [], []
+    for rank in range(ranks):
+        monkeypatch.setattr("vllm_world.RANKS", [ranks, rank])
+        ours = impl(vllm, heads=heads, topk=topk)
+        cache = torch.full((int(table.max()) + 2, page, 576), math.nan)
+        for r, length in enumerate(lens.tolist()):
+            mine = [p for p in range(length) if p // interleave % ranks == rank]
+            for at, position in enumerate(mine):
+                cache[int(table[r, at // page]), at % page] = rows[r, position]
+        metadata = builder(vllm, page).build(0, common)
+        out, lse = ours.forward_mqa(q, cache, metadata, SimpleNamespace(_k_scale=torch.ones(1)))
+        assert lse.shape == (count, heads) and not out.isnan().any()
+        outs.append(out.double())
+        lses.append(lse.double())
+    weights = torch.stack(lses).softmax(0).nan_to_num(0)  # no rank has a row: -inf everywhere
+    joined = (torch.stack(outs) * weights[..., None]).sum(0)
+    for t, (r, _) in enumerate(tokens):
+        listed = [p for p in topk[t].tolist() if p >= 0]
+        wanted = attention(q[t], rows[r].double(), listed, 192**-0.5)
+        assert torch.allclose(joined[t], wanted, rtol=1e-5, atol=1e-5), t
+    assert (joined[len(tokens) :] == 0).all()
+
+
+def test_the_selection_is_looked_up_in_every_call(vllm):
+    indexer = SimpleNamespace(topk_indices_buffer=torch.zeros(4, 13, dtype=torch.int32))
+    ours = impl(vllm, indexer=indexer)
+    indexer.topk_indices_buffer = torch.ones(4, 13, dtype=torch.int32)  # as for a draft model
+    assert ours.topk_indices_buffer is indexer.topk_indices_buffer
 
 
 @pytest.mark.parametrize("name", ["topk_indices_buffer", "topk_indice_buffer"])
@@ -354,3 +394,18 @@ def test_a_step_may_be_captured_in_a_cuda_graph(vllm):
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(captured, ours.forward_mqa(q, cache, metadata, layer)[0])
+
+
+def test_v4_gets_smla_in_the_classes_that_are_there(vllm, monkeypatch):
+    with pytest.raises(smla.Unsupported, match="DeepseekV4FlashMLAAttention"):
+        vllm.hybrid.install()
+    module = types.ModuleType("vllm.models.deepseek_v4.nvidia.flashmla")
+    theirs = module.DeepseekV4FlashMLAAttention = type("DeepseekV4FlashMLAAttention", (), {})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    for _ in range(2):
+        assert vllm.hybrid.install() == ["DeepseekV4FlashMLAAttention"]
+    output = torch.ones(2, 3, 512)
+    theirs().forward_mqa(None, None, None, output)  # bound: self is the layer
+    assert (output == 0).all()
+    with pytest.raises(smla.Unsupported, match="output: got tuple"):
+        theirs().forward_mqa(None, None, None, (output, output))

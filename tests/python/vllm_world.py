@@ -1,4 +1,8 @@
-"""Stand-ins for vLLM, made from vllm_interface.json, and batches for them."""
+"""Stand-ins for versions of vLLM, and batches for them.
+
+tests/python/vllm/VERSION.json says what that version asks of a backend (scripts/vllm_interface reads it from
+vLLM's sources); vllm_interface.json has what no script can read.
+"""
 
 import abc
 import enum
@@ -16,6 +20,7 @@ torch = pytest.importorskip("torch")
 
 
 INTERFACE = json.loads((ROOT / "tests/python/vllm_interface.json").read_text())
+FACTS = [json.loads(path.read_text()) for path in sorted((ROOT / "tests/python/vllm").glob("*.json"))]
 
 
 def signature(parameters):
@@ -35,30 +40,43 @@ def base(name, abstract, **members):
     return abc.ABCMeta(name, (), {**{key: method(value) for key, value in abstract.items()}, **members})
 
 
-def builder_base(spec):
+def provided(part):
+    """What the base class has: only that it is there matters."""
+    return dict.fromkeys(part["provides"])
+
+
+def builder_base(part):
     def init(self, *arguments):
-        for name, value in zip(spec["init_sets"], arguments, strict=True):
+        for name, value in zip(INTERFACE["builder"]["init_sets"], arguments, strict=True):
             setattr(self, name, value)
 
     def threshold(self, reorder_batch_threshold=1, supports_spec_as_decode=False):
         self.reorder_batch_threshold = reorder_batch_threshold
 
-    return base(spec["class"], spec["abstract"], __init__=init, _init_reorder_batch_threshold=threshold)
+    abstract = {name: each for name, each in part["abstract"].items() if name != "__init__"}
+    members = {**provided(part), "__init__": init, "_init_reorder_batch_threshold": threshold}
+    return base("AttentionMetadataBuilder", abstract, **members)
 
 
-def impl_base(era):
+def impl_base(part):
     def new(cls, *_arguments, **_named):
         self = object.__new__(cls)
-        self.dcp_world_size, self.dcp_rank = 1, 0
+        self.dcp_world_size, self.dcp_rank = RANKS
         return self
 
-    return base(era["impl_base"], era["impl_abstract"], __new__=new)
+    members = {**provided(part), "__new__": new}
+    for name in INTERFACE["impl"]["set_by_new"]:
+        members.pop(name, None)
+    return base(part["base"], part["abstract"], **members)
+
+
+RANKS = [1, 0]  # of decode context parallelism: how many, which
 
 
 class Registry:
     """vllm.v1.attention.backends.registry."""
 
-    def __init__(self, spec):
+    def __init__(self, members, takes_names):
         paths = self.paths = {}
 
         class Backends(enum.Enum):
@@ -66,33 +84,49 @@ class Registry:
                 return self in paths
 
             def get_path(self):
-                return paths[self]
+                return paths.get(self, self.value)
 
             def get_class(self):
-                module, name = paths[self].rsplit(".", 1)
+                module, name = self.get_path().rsplit(".", 1)
                 return getattr(importlib.import_module(module), name)
 
-        self.enum = Backends(spec["enum"], spec["members"])
+        self.enum = Backends("AttentionBackendEnum", members)
+        if takes_names:
+            self.enum.register = self._register
+
+    def _register(self, name, value):
+        member = object.__new__(self.enum)
+        member._name_, member._value_ = name, value
+        self.enum._member_map_[name] = member
+        return member
 
     def register_backend(self, backend, class_path=None, is_mamba=False):
+        backend = self.enum.register(backend, class_path) if isinstance(backend, str) else backend
         self.paths[backend] = class_path
         return lambda cls: cls
 
 
-def modules_of(era, registry, config):
+def modules_of(facts, registry, config):
+    theirs = facts["backend"]
     backend = {
-        "AttentionBackend": base("AttentionBackend", INTERFACE["backend"]["abstract"]),
+        "AttentionBackend": base("AttentionBackend", theirs["abstract"], **provided(theirs)),
         "AttentionMetadata": type("AttentionMetadata", (), {}),
-        "AttentionMetadataBuilder": builder_base(INTERFACE["builder"]),
+        "AttentionMetadataBuilder": builder_base(facts["builder"]),
         "AttentionCGSupport": enum.Enum("AttentionCGSupport", ["NEVER", "UNIFORM_BATCH", "ALWAYS"]),
         "MultipleOf": type("MultipleOf", (), {"__init__": lambda self, base: setattr(self, "base", base)}),
-        era["impl_base"]: impl_base(era),
+        facts["impl"]["base"]: impl_base(facts["impl"]),
     }
     members = {"AttentionBackendEnum": registry.enum, "register_backend": registry.register_backend}
     return {
         "vllm": {},
         "vllm.config": {"get_current_vllm_config": lambda: config},
         "vllm.forward_context": {"get_forward_context": lambda: config.context},
+        "vllm.model_executor": {},
+        "vllm.model_executor.layers": {},
+        "vllm.model_executor.layers.attention": {},
+        "vllm.model_executor.layers.attention.mla_attention": {
+            "_canonicalize_sparse_mla_kv_cache_dtype": lambda attn_backend, kv_cache_dtype: kv_cache_dtype
+        },
         "vllm.v1": {},
         "vllm.v1.attention": {},
         "vllm.v1.attention.backend": backend,
@@ -101,10 +135,11 @@ def modules_of(era, registry, config):
     }
 
 
-@pytest.fixture(params=INTERFACE["eras"])
+@pytest.fixture(params=FACTS, ids=lambda facts: facts["version"])
 def vllm(request, monkeypatch):
-    """Stand-ins of one version of vLLM. Gives its registry, config, and smla's modules over them."""
-    registry = Registry(INTERFACE["registry"])
+    """Stand-ins of one version of vLLM. Gives its facts, registry, config, and smla's modules over them."""
+    facts = request.param
+    registry = Registry(INTERFACE["registry"]["members"], facts["registry"]["takes_names"])
     text_config = SimpleNamespace(
         index_topk=11, kv_lora_rank=512, qk_nope_head_dim=128, qk_rope_head_dim=64, v_head_dim=128
     )
@@ -112,12 +147,12 @@ def vllm(request, monkeypatch):
     model.get_num_attention_heads = lambda parallel: parallel.heads
     config = SimpleNamespace(
         model_config=model,
-        parallel_config=SimpleNamespace(heads=5),
+        parallel_config=SimpleNamespace(heads=5, cp_kv_cache_interleave_size=1),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=64, max_num_seqs=8),
         context=SimpleNamespace(attn_metadata=None),
     )
     ours = [f"smla.vllm.{name}" for name in ("backend", "impl", "metadata", "hybrid")]
-    for name, members in modules_of(INTERFACE["eras"][request.param], registry, config).items():
+    for name, members in modules_of(facts, registry, config).items():
         module = types.ModuleType(name)
         module.__dict__.update(members)
         monkeypatch.setitem(sys.modules, name, module)
@@ -127,14 +162,14 @@ def vllm(request, monkeypatch):
     for name in ours:
         monkeypatch.delitem(sys.modules, name, raising=False)
     loaded = {name.rpartition(".")[2]: importlib.import_module(name) for name in ours}
-    yield SimpleNamespace(registry=registry, config=config, **loaded)
+    yield SimpleNamespace(facts=facts, registry=registry, config=config, **loaded)
     for name in ours:
         sys.modules.pop(name, None)
 
 
 def impl(vllm, *, heads=5, topk=None, drop=(), **changes):
     """An implementation, constructed as the layer does."""
-    arguments = dict.fromkeys(INTERFACE["impl"]["constructed_with"])
+    arguments = dict.fromkeys(vllm.facts["impl"]["constructed_with"])
     arguments.update(
         num_heads=heads,
         head_size=576,

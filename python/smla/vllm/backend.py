@@ -1,12 +1,14 @@
 """The attention backend that vLLM loads by name: what it supports, and its parts. Needs vLLM."""
 
+import importlib
 from typing import ClassVar
 
 import torch
 from vllm.v1.attention.backend import AttentionBackend, MultipleOf
 
+from . import registered_name
 from .impl import SmlaSparseImpl
-from .metadata import SmlaSparseMetadata, SmlaSparseMetadataBuilder
+from .metadata import SmlaSparseMetadataBuilder
 
 _RECORD_BYTES = 656  # fp8_ds_mla: 512 e4m3, 4 f32 scales, 64 bf16
 
@@ -20,8 +22,8 @@ class SmlaSparseBackend(AttentionBackend):
 
     @staticmethod
     def get_name() -> str:
-        """CUSTOM: vLLM looks the name up among those of its registry, and register() takes that one."""
-        return "CUSTOM"
+        """The name in vLLM's registry, where vLLM looks it up: SMLA, in older versions CUSTOM."""
+        return registered_name()
 
     @staticmethod
     def get_impl_cls() -> type[SmlaSparseImpl]:
@@ -32,11 +34,7 @@ class SmlaSparseBackend(AttentionBackend):
         return SmlaSparseMetadataBuilder
 
     @staticmethod
-    def get_metadata_cls() -> type[SmlaSparseMetadata]:
-        return SmlaSparseMetadata
-
-    @staticmethod
-    def get_supported_kernel_block_sizes() -> list:
+    def get_supported_kernel_block_sizes(kv_cache_spec=None) -> list:
         """Any size: the indexer's cache, which has the same one, decides."""
         return [MultipleOf(1)]
 
@@ -59,20 +57,46 @@ class SmlaSparseBackend(AttentionBackend):
 
     @classmethod
     def supports_combination(cls, *_args, **_named) -> str | None:
-        """Accepts what the versions of vLLM pass: head size, dtypes, block size, flags, capability.
+        """Why smla cannot serve the current configuration; None: it can.
 
-        Only whether the model is sparse matters.
+        Versions of vLLM pass different arguments (head size, dtypes, flags, capability); other methods answer
+        for those.
         """
         from vllm.config import get_current_vllm_config
 
-        model = get_current_vllm_config().model_config
-        if model is not None and not hasattr(model.hf_text_config, "index_topk"):
+        config = get_current_vllm_config()
+        if config.model_config is not None and not hasattr(config.model_config.hf_text_config, "index_topk"):
             return "smla needs a model with index_topk in its config"
+        if getattr(getattr(config, "attention_config", None), "hisparse_config", None) is not None:
+            return "smla reads caches on the GPU alone: no HiSparse"
         return None
 
+    # vLLM up to 0.31 asks for the shape; later versions know it from the layer.
     @staticmethod
     def get_kv_cache_shape(
         num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, cache_dtype_str: str = "auto"
     ) -> tuple[int, ...]:
         """[pages, tokens per page, record]: bytes for fp8_ds_mla, else values."""
         return num_blocks, block_size, _RECORD_BYTES if cache_dtype_str == "fp8_ds_mla" else head_size
+
+
+def _let_fp8_mean_ds_mla() -> None:
+    """Makes --kv-cache-dtype fp8 the record of 656 bytes, as for vLLM's FLASHMLA_SPARSE.
+
+    vLLM translates the word by the names of its own backends, in one private function of the layer.
+    """
+    layer = importlib.import_module("vllm.model_executor.layers.attention.mla_attention")
+    theirs = layer._canonicalize_sparse_mla_kv_cache_dtype
+    if getattr(theirs, "by_smla", False):
+        return
+
+    def translate(attn_backend, kv_cache_dtype):
+        if attn_backend is SmlaSparseBackend and kv_cache_dtype == "fp8":
+            return "fp8_ds_mla"
+        return theirs(attn_backend, kv_cache_dtype)
+
+    translate.by_smla = True
+    layer._canonicalize_sparse_mla_kv_cache_dtype = translate
+
+
+_let_fp8_mean_ds_mla()

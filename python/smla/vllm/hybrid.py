@@ -1,17 +1,50 @@
 """DeepSeek-V4's forward_mqa over vLLM's own metadata. Needs vLLM.
 
-vLLM chooses V4's implementation itself, not through its registry of backends. To use this one, assign it as
-the forward_mqa of the class that vLLM chooses (docs/python/vllm.md).
+vLLM chooses V4's attention class itself, not through its registry of backends. install() puts this
+implementation into the classes that it chooses from.
 """
 
+import importlib
 from typing import Any
 
 import torch
 
-from .. import Cache, stages
+from .. import Cache, Unsupported, stages
 from ..compat.vllm_ops.caches import paged
 
+# The classes of vLLM 0.25 to 0.33, by module.
+_CLASSES = {
+    "vllm.models.deepseek_v4.nvidia.flashmla": ("DeepseekV4FlashMLAAttention",),
+    "vllm.models.deepseek_v4.nvidia.flashinfer_sparse": (
+        "DeepseekV4FlashInferMLAAttention",
+        "DeepseekV4FlashInferSM120Attention",
+    ),
+}
 _FORMATS = {torch.bfloat16: "row_bf16", torch.float32: "row_f32", 584: "fp8_584", 512: "fp8_512"}
+
+
+def install() -> list[str]:
+    """Gives vLLM's attention classes of DeepSeek-V4 smla's forward_mqa. Returns the names of those found.
+
+    Call it before vLLM makes the model, in each of its processes: in a plug-in of the group
+    vllm.general_plugins. It may be called again. Unsupported if this vLLM has none of the classes.
+    """
+    found = []
+    for module, names in _CLASSES.items():
+        try:
+            classes = importlib.import_module(module)
+        except ImportError:
+            continue  # another version, or a part of vLLM that this machine cannot load
+        for name in names:
+            if (cls := getattr(classes, name, None)) is not None:
+                cls.forward_mqa = forward_mqa
+                found.append(name)
+    if not found:
+        wanted = ", ".join(name for names in _CLASSES.values() for name in names)
+        raise Unsupported(
+            f"vllm: got none of V4's attention classes, wanted {wanted}", "vllm", "none", wanted
+        )
+    return found
 
 
 def forward_mqa(
@@ -25,6 +58,9 @@ def forward_mqa(
     """
     from vllm.forward_context import get_forward_context
 
+    if not isinstance(output, torch.Tensor):
+        got, wanted = type(output).__name__, "a tensor: smla does not quantise outputs"
+        raise Unsupported(f"output: got {got}, wanted {wanted}", "output", got, wanted)
     metadata = get_forward_context().attn_metadata
     if metadata is None:  # a warm-up run
         output.zero_()

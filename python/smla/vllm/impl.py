@@ -7,6 +7,7 @@ latents.
 from typing import Any
 
 import torch
+from vllm.config import get_current_vllm_config
 from vllm.v1.attention import backend as _vllm
 
 from .. import Backend, Unsupported, stages
@@ -16,6 +17,9 @@ from .metadata import SmlaSparseMetadata
 # In the first half of 2026 vLLM had a base class for sparse attention; later versions ask for `is_sparse`.
 _Base: Any = getattr(_vllm, "SparseMLAAttentionImpl", None) or _vllm.MLAAttentionImpl
 
+# What the layer says of itself, and what speeds other backends up; this one does without.
+_UNUSED = ("q_lora_rank", "qk_head_dim", "kv_b_proj", "index_group_builder", "q_pad_num_heads")
+
 
 def _unsupported(field, got, wanted):
     return Unsupported(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
@@ -24,12 +28,16 @@ def _unsupported(field, got, wanted):
 class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
     """Attention over the positions that the model's indexer selected.
 
-    On a CPU it calls smla.Backend, on a GPU the stages of the same step: map, attend.
+    On a CPU it calls smla.Backend, on a GPU the stages of the same step: map, attend. With decode context
+    parallelism each rank attends to the positions whose keys it holds, and vLLM merges the parts by lse.
     """
 
     is_sparse = True
-    can_return_lse_for_decode = False
     supports_quant_query_input = False
+    supports_dense_mha_prefill = False
+    supports_pcp = False
+    # vLLM's indexer selects for all ranks since it asks backends for this.
+    supports_dcp = can_return_lse_for_decode = hasattr(_Base, "supports_dcp")
 
     def __init__(
         self,
@@ -48,30 +56,38 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         topk_indices_buffer: torch.Tensor | None = None,
         **mla_args,
     ) -> None:
-        wants = {
+        none = {
             "alibi_slopes": alibi_slopes,
             "sliding_window": sliding_window,
             "logits_soft_cap": logits_soft_cap,
         }
-        for name, value in wants.items():
-            if value:
-                raise _unsupported(name, value, "none: latent attention has none")
+        for name in ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim"):
+            setattr(self, name, mla_args.pop(name))
+        none.update((name, value) for name, value in mla_args.items() if name not in _UNUSED)
+        for name, value in none.items():
+            if value is not None and value is not False:
+                raise _unsupported(name, type(value).__name__, "none: smla.vllm does not know it")
         if getattr(attn_type, "value", attn_type) != "decoder":
             raise _unsupported("attn_type", attn_type, "decoder self-attention")
-        if getattr(self, "dcp_world_size", 1) > 1:
+        if max(getattr(self, "dcp_world_size", 1), 1) > 1 and not self.supports_dcp:
             raise _unsupported("decode context parallelism", f"{self.dcp_world_size} ranks", "1")
-        buffer = topk_indice_buffer if topk_indices_buffer is None else topk_indices_buffer
-        buffer = buffer if indexer is None else indexer.topk_indices_buffer
-        if buffer is None:
+        self._indexer = indexer
+        self._topk = topk_indice_buffer if topk_indices_buffer is None else topk_indices_buffer
+        if self.topk_indices_buffer is None:
             raise _unsupported("indexer", None, "one, or its buffer: a model with index_topk")
         self.num_heads, self.head_size, self.num_kv_heads = num_heads, head_size, num_kv_heads
         self.scale, self.kv_cache_dtype = float(scale), kv_cache_dtype
-        self.topk_indices_buffer = buffer
-        self.kv_lora_rank = mla_args["kv_lora_rank"]
-        self.qk_nope_head_dim = mla_args["qk_nope_head_dim"]
-        self.qk_rope_head_dim = mla_args["qk_rope_head_dim"]
-        self.v_head_dim = mla_args["v_head_dim"]
+        parallel = get_current_vllm_config().parallel_config
+        self._interleave = getattr(parallel, "cp_kv_cache_interleave_size", 1)
         self._backend = None
+
+    @property
+    def topk_indices_buffer(self) -> torch.Tensor | None:
+        """The indexer's: a draft model's indexer gets its target's buffer after this layer is made."""
+        return self._topk if self._indexer is None else self._indexer.topk_indices_buffer
+
+    def record_logical_topk_ready(self) -> None:
+        """vLLM tells that the selection is there; the stream's order is enough."""
 
     def do_kv_cache_update(
         self,
@@ -81,8 +97,9 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         slot_mapping: torch.Tensor,
         kv_cache_dtype: str,
         k_scale: torch.Tensor,
+        skip_scale: bool = False,
     ) -> None:
-        """Writes the step's keys. A profiling run has no slots, and writes nothing."""
+        """Writes the step's keys. A profiling run has no slots, and writes nothing. skip_scale: it is 1."""
         if slot_mapping is not None:
             rope = k_pe.squeeze(1) if k_pe.ndim == 3 else k_pe
             concat_and_cache_mla(kv_c_normed, rope, kv_cache, slot_mapping.flatten(), kv_cache_dtype, k_scale)
@@ -93,28 +110,45 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         kv_c_and_k_pe_cache: torch.Tensor,
         attn_metadata: SmlaSparseMetadata,
         layer: Any,
-    ) -> tuple[torch.Tensor, None]:
-        """q: absorbed, [T,H,latent + rope], or a pair of both parts. Returns ([T,H,latent], None)."""
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """q: absorbed, [T,H,latent + rope], or a pair of both parts. Returns [T,H,latent] and an lse.
+
+        lse: [T,H] f32, natural, of this rank's part; None without decode context parallelism.
+        """
         cache = latent_cache(kv_c_and_k_pe_cache, self.kv_cache_dtype, layer._k_scale)
-        forward = self._forward_stages if attn_metadata.host is None else self._forward_backend
-        return forward(q, cache, attn_metadata), None
+        if attn_metadata.host is not None and not self._has_parts:
+            return self._forward_backend(q, cache, attn_metadata), None
+        return self._forward_stages(q, cache, attn_metadata)
 
     def forward_mha(self, *_args, **_named) -> None:
         raise _unsupported("forward_mha", "a call", "none: all tokens go through forward_mqa")
 
+    @property
+    def _has_parts(self) -> bool:
+        return self.dcp_world_size > 1
+
     def _forward_stages(self, q, cache, metadata):
         q = torch.cat(q, -1) if isinstance(q, tuple) else q
         tokens = q.shape[0]
+        positions = self.topk_indices_buffer[:tokens]
+        if self._has_parts:
+            positions = local_positions(positions, self.dcp_world_size, self.dcp_rank, self._interleave)
         rows = stages.map(
-            self.topk_indices_buffer[:tokens],
+            positions,
             metadata.req_id_per_token[:tokens],
             metadata.block_table,
             page_tokens=metadata.block_size,
         )
-        lengths = metadata.row_lengths[:tokens]
-        return stages.attend(
-            q, cache, rows, lengths, softmax_scale=self.scale, value_width=self.kv_lora_rank
-        ).out
+        attended = stages.attend(
+            q,
+            cache,
+            rows,
+            metadata.row_lengths[:tokens],
+            softmax_scale=self.scale,
+            value_width=self.kv_lora_rank,
+            lse=self._has_parts,
+        )
+        return attended.out, attended.lse
 
     def _forward_backend(self, q, cache, metadata):
         q, q_pe = q if isinstance(q, tuple) else (q, None)
@@ -142,3 +176,13 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
             dtype=str(dtype).removeprefix("torch."),
             kv_cache_dtype=formats.get(self.kv_cache_dtype, self.kv_cache_dtype),
         )
+
+
+def local_positions(positions: torch.Tensor, ranks: int, rank: int, interleave: int) -> torch.Tensor:
+    """Positions of a request as one rank of decode context parallelism stores them; -1 for other ranks' ones.
+
+    vLLM deals tokens out in groups of `interleave`: group g belongs to rank g % ranks.
+    """
+    group = positions // interleave
+    local = group // ranks * interleave + positions % interleave
+    return torch.where((positions >= 0) & (group % ranks == rank), local, -1)

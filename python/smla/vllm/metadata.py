@@ -34,6 +34,8 @@ class SmlaSparseMetadata(AttentionMetadata):
     num_decodes: int = 0
     num_prefills: int = 0
     num_decode_tokens: int = 0
+    prefill: None = None  # no token takes the dense path
+    prefill_max_seq_len: int = 0
 
 
 class SmlaSparseMetadataBuilder(AttentionMetadataBuilder[SmlaSparseMetadata]):
