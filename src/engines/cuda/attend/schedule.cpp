@@ -18,9 +18,9 @@ struct Costs {
 constexpr Costs kMany = {3530, 0, 10800}, kManyCoded = {4030, 0, 16000};
 constexpr Costs kSome = {2120, 1030, 9400}, kSomeCoded = {2360, 1100, 14400};
 constexpr Costs kFew = {2040, 660, 9000}, kFewCoded = {1750, 1020, 7900};
-constexpr double kJoin = 5500, kJoinPerSplit = 125;  // the second kernel
-constexpr double kSumsPerCycle = 2000;               // bytes of splits' sums, of the whole device
-constexpr double kMemoryPerCycle = 2000;             // bytes of listed rows
+constexpr double kMerge = 5500, kMergePerSplit = 125;  // the second kernel
+constexpr double kSumsPerCycle = 2000;                 // bytes of splits' sums, of the whole device
+constexpr double kMemoryPerCycle = 2000;               // bytes of listed rows
 
 const Costs& costs_of(const Schedule& plan) {
     if (plan.heads == kManyHeads) return plan.coded ? kManyCoded : kMany;
@@ -46,7 +46,7 @@ double cost(const Schedule& plan, int64_t tiles, double bytes, int width, const 
     const double work = waves * each * (costs.tile + costs.sharing * sharing);
     double cycles = std::max(work, bytes / kMemoryPerCycle) + waves * costs.start;
     if (plan.splits > 1)
-        cycles += kJoin + kJoinPerSplit * plan.splits + double(plan.workspace()) / kSumsPerCycle;
+        cycles += kMerge + kMergePerSplit * plan.splits + double(plan.workspace()) / kSumsPerCycle;
     return cycles;
 }
 

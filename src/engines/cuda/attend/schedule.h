@@ -17,7 +17,7 @@ constexpr int kFewResident = 2, kFewCodedResident = 3, kSomeResident = 2;
 constexpr bool has_bf16_rope(smla_format format) { return format == SMLA_FP8_656 || format == SMLA_FP8_584; }
 
 // What a split knows of a head besides its sums.
-struct alignas(16) PartStatistics {
+struct alignas(16) PartialStatistics {
     float peak2;     // the sums are of exp2(logit2 - peak2), logit2 in powers of two; -inf: no finite logit
     float sum;       // of the weights
     float largest2;  // logit, in powers of two; -inf: none
@@ -25,9 +25,9 @@ struct alignas(16) PartStatistics {
 };
 
 // Scratch of the splits: sums [T,splits,H,512], statistics [T,splits,H].
-struct Parts {
+struct Partials {
     float* sums = nullptr;
-    PartStatistics* statistics = nullptr;
+    PartialStatistics* statistics = nullptr;
 };
 
 struct Schedule {
@@ -38,11 +38,11 @@ struct Schedule {
 
     int64_t head_tiles() const { return ceil_div(all_heads, heads); }
     int64_t blocks() const { return tokens * head_tiles() * splits; }
-    Parts carve(Arena& arena) const {
+    Partials carve(Arena& arena) const {
         if (splits == 1) return {};
         const size_t parts = size_t(tokens * splits * all_heads);
         return {.sums = arena.take<float>(parts * kValueWidth),
-                .statistics = arena.take<PartStatistics>(parts)};
+                .statistics = arena.take<PartialStatistics>(parts)};
     }
     size_t workspace() const {
         Arena arena;

@@ -34,10 +34,10 @@ __device__ float warp_max_nan(float value) {
 }
 
 // Reduces the statistics of all splits; writes each split's weight to `weights`.
-__device__ Combined combine_statistics(const PartStatistics* first, int64_t stride, int splits,
+__device__ Combined combine_statistics(const PartialStatistics* first, int64_t stride, int splits,
                                        float* weights) {
     const int lane = threadIdx.x % 32;
-    PartStatistics own[kEach];
+    PartialStatistics own[kEach];
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
         own[i] = {-INFINITY, 0.f, -INFINITY, 0.f};

@@ -28,7 +28,7 @@ struct TileConfig {
 // Tile scheduler: one block per (token, split, group of heads), groups of heads fastest.
 struct TileScheduler {
     Divisor head_tiles, by_splits;
-    Parts partials;
+    Partials partials;
 
     __host__ __device__ int splits() const { return int(by_splits.by); }
 };
