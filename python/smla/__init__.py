@@ -1,7 +1,8 @@
 """smla: sparse multi-head latent attention (DeepSeek-V3.2, GLM-5.x, DeepSeek-V4) on CPUs and NVIDIA GPUs.
 
 Stages: smla.attend, smla.score, smla.select, ... (smla.stages). Around them: smla.Cache, smla.Context,
-smla.Plan, smla.Backend, smla.Layer. What this machine can do: smla.doctor(), smla.explain(), smla.capacity().
+smla.Plan, smla.Backend, smla.Layer. What this machine can do: smla.doctor(), smla.explain(), smla.capacity(),
+smla.bench(), and smla.report(), which shows it all.
 """
 
 from . import rows, stages
@@ -24,6 +25,7 @@ from .errors import (
 )
 from .layer import Layer, Session
 from .plan import Plan, PlanGroup
+from .reporting import report
 from .stages import (
     Attended,
     QuantizedQuery,
@@ -50,6 +52,6 @@ from .stages import (
     write_kv,
 )
 from .tensor import Tensor, tensor
-from .tools import capacity, doctor, explain
+from .tools import bench, capacity, doctor, explain
 
 __version__ = f"{_VERSION // 10000}.{_VERSION // 100 % 100}.{_VERSION % 100}"

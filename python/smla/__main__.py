@@ -1,4 +1,5 @@
-"""The command line: `smla` and `python -m smla` start the program that comes with the package."""
+"""The command line: `smla` and `python -m smla` start the program that comes with the package. What
+needs Python's libraries runs here: `report`."""
 
 import os
 import sys
@@ -8,6 +9,10 @@ from .tools import program
 
 
 def main():
+    if sys.argv[1:2] == ["report"]:
+        from .reporting.command import main as report
+
+        return report(sys.argv[2:])
     try:
         path = program()
     except Error as error:
@@ -16,4 +21,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""What the command line answers, as Python data: smla.doctor, smla.capacity, smla.explain.
+"""What the command line answers, as Python data: smla.doctor, smla.bench, smla.capacity, smla.explain.
 
 They run the `smla` program that comes with the package (or was built in this clone) and read its JSON.
 """
@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from ._abi import Status
@@ -28,18 +29,21 @@ def program():
     raise IoError(f"smla: got {got}, wanted {wanted}", "smla", got, wanted)
 
 
-def _answer(*words):
+def answer(*words, **options):
+    """The JSON document of a subcommand. Its progress, if any, is seen where stderr is a terminal."""
+    words = [*words, *_options(options)]
     command = [program(), *map(str, words), "--json"]
-    result = subprocess.run(command, capture_output=True, text=True)
+    errors = None if sys.stderr.isatty() else subprocess.PIPE
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
-        answer = json.loads(result.stdout)
+        document = json.loads(result.stdout)
     except ValueError:
-        text = result.stderr.strip() or f"{command[0]}: exit status {result.returncode}"
+        text = (result.stderr or "").strip() or f"{command[0]}: exit status {result.returncode}"
         raise Error(text, "smla " + " ".join(map(str, words)), text, "a JSON document") from None
-    if refused := answer.get("error"):
+    if refused := document.get("error"):
         status = Status[refused["status"].replace(" ", "_").upper()]
         raise from_status(status, *(refused[name] for name in ("message", "field", "got", "wanted")))
-    return answer
+    return document
 
 
 def _options(options):
@@ -56,7 +60,26 @@ def doctor():
     """This machine: its processor, memory, GPU and engine, and a self-test of its kernels against the
     reference. A dict; "passed" tells the self-test's result.
     """
-    return _answer("doctor")
+    return answer("doctor")
+
+
+class BenchResults(dict):
+    """What `smla bench` measured; a notebook shows its plots and its table."""
+
+    def _repr_html_(self):
+        from .reporting import bench_html
+
+        return bench_html(self)
+
+
+def bench(**options):
+    """Times of the stages and of a decode step, against the peak that is measured in the same run. A dict
+    with "results", a row per case; a notebook draws it (with matplotlib: pip install 'smla[report]').
+
+    options: those of `smla bench --help` (case="attend", quick=True, seconds=, threads=, save=, ...).
+    Errors as those of `capacity`.
+    """
+    return BenchResults(answer("bench", **options))
 
 
 def capacity(config, **options):
@@ -65,7 +88,7 @@ def capacity(config, **options):
     config: a config.json or a checkpoint's folder. options: those of `smla capacity --help` (context=,
     batch=, kv_format=, memory= in GiB, ...). InvalidArgument, DataError or IoError as the command reports.
     """
-    return _answer("capacity", "--model", os.fspath(config), *_options(options))
+    return answer("capacity", "--model", os.fspath(config), **options)
 
 
 def explain(config, **options):
@@ -75,4 +98,4 @@ def explain(config, **options):
     config: a config.json or a checkpoint's folder. options: those of `smla explain --help` (layer=,
     kv_format=, context=; device="sm_90", kv_dtype=, backend=; ...). Errors as those of `capacity`.
     """
-    return _answer("explain", "--model", os.fspath(config), *_options(options))
+    return answer("explain", "--model", os.fspath(config), **options)

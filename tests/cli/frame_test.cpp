@@ -83,6 +83,14 @@ TEST(CliFrame, UnknownWordsAreAnsweredWithTheNearest) {
     EXPECT_FALSE(has(far["wanted"], "did you mean")) << far;
 }
 
+TEST(CliFrame, ReportSaysWhereItIs) {
+    const auto report = error_of({"report", "--model", "config.json", "-o", "x.html"}, 2);
+    EXPECT_EQ(report["got"], "report");
+    EXPECT_TRUE(has(report["wanted"], "python -m smla report")) << report;
+    EXPECT_FALSE(has(error_of({"list", "report"}, 2)["wanted"], "python")) << "an argument of another name";
+    EXPECT_TRUE(has(run_tool({"--help"}).out, "python -m smla report"));
+}
+
 TEST(CliFrame, UnknownOptionOfEverySubcommandExitsWithTwo) {
     for (const std::string& name : subcommands()) {
         const Finished run = run_tool({name, "--engin", "cpu", "--no-such-option"});

@@ -16,6 +16,7 @@ namespace {
 constexpr const char* kDescription =
     "Sparse multi-head latent attention: DeepSeek-V3.2, GLM-5.x (DSA), DeepSeek-V4.";
 constexpr const char* kFooter =
+    "smla report, one HTML page of all this, comes with the Python package: python -m smla report --help.\n"
     "Results go to stdout (with --json as one document), everything else to stderr. On a terminal, tables\n"
     "leave out their least important columns where it is too narrow; a pipe gets all of them.\n"
     "Exit codes: 0 ok, 1 a check failed, 2 wrong usage or input file, 3 not supported here, 4 device error,\n"
@@ -44,6 +45,10 @@ Error unexpected_argument(const CLI::App& app) {
     const std::vector<std::string> extras = app.remaining(true);
     const std::string word = extras.empty() ? "" : extras.front().substr(0, extras.front().find('='));
     const std::string near = nearest(word, known_words(command));
+    if (&command == &app && word == "report")
+        return Error(SMLA_INVALID_ARGUMENT, "argument", word,
+                     "the Python package, which makes reports: pip install 'smla[report]', then "
+                     "python -m smla report");
     const bool is_option = !word.empty() && word.front() == '-';
     const std::string name = &command == &app ? "smla" : "smla " + command.get_name();
     return Error(SMLA_INVALID_ARGUMENT, is_option ? "option" : "argument", word,

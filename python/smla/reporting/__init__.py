@@ -1,0 +1,90 @@
+"""smla.report: what this machine can do with smla, as one HTML page. matplotlib draws it (`smla[report]`)."""
+
+import os
+import sys
+from html import escape
+from pathlib import Path
+
+from ..errors import IoError
+from .collect import collect
+from .page import bench_page, page
+from .svg import needs_matplotlib
+
+
+class Report:
+    """A page. `html` is its text, `documents` the numbers it was made from; a notebook shows it as it is."""
+
+    def __init__(self, documents):
+        self.documents = documents
+        self.html = page(documents)
+
+    def save(self, path):
+        """Writes the page to a file, whole or not at all, and returns its path."""
+        path = Path(path)
+        part = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            part.write_text(self.html, encoding="utf-8")
+            os.replace(part, path)
+        except OSError as error:
+            part.unlink(missing_ok=True)
+            wanted = "a file that can be written"
+            raise IoError(
+                f"{path}: got {error.strerror}, wanted {wanted}", str(path), error.strerror, wanted
+            ) from None
+        return path
+
+    def _repr_html_(self):
+        return _frame(self.html)
+
+
+def bench_html(document):
+    """What a notebook shows of one bench document."""
+    return _frame(bench_page(document))
+
+
+def _frame(text):
+    """A page of its own inside another: neither's style touches the other."""
+    return f'<iframe style="width: 100%; height: 48rem; border: 0" srcdoc="{escape(text)}"></iframe>'
+
+
+def _progress(name, done, of):
+    """A line on a terminal that each step overwrites."""
+    if sys.stderr.isatty():
+        share = f" {done + 1} of {of}" if of > 1 else ""
+        sys.stderr.write(f"\r\033[Ksmla report: {name}{share} ...")
+        sys.stderr.flush()
+
+
+def report(
+    path=None, *, bench=None, peers=None, verify=None, model=None, memory=None, seconds=0.1, quick=False
+):
+    """One self-contained HTML page: this machine, what runs on it and why, its speed and accuracy; for a
+    model also its memory. A Report (`html`, `save(path)`), which a notebook shows; `path` saves it too.
+
+    bench, verify: files of `smla bench --json` and `smla verify --json`, one or a list; without them both
+    run here, `seconds` for each case, `quick` with few cases. peers: files with times of other libraries,
+    drawn beside cases of the same stage and name: {"name": ..., "results": [{"stage", "case", "ms"}]}.
+    model: a config.json or a checkpoint's folder; memory: GiB for its caches, by default the GPU's, else
+    this machine's.
+    Needs matplotlib (pip install 'smla[report]'), else Unsupported. A bad file is a DataError or an IoError.
+    """
+    needs_matplotlib()
+    try:
+        made = Report(
+            collect(
+                bench=bench,
+                peers=peers,
+                verify=verify,
+                model=model,
+                memory=memory,
+                seconds=seconds,
+                quick=quick,
+                tell=_progress,
+            )
+        )
+    finally:
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\033[K")
+    if path is not None:
+        made.save(path)
+    return made

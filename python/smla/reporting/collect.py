@@ -1,0 +1,100 @@
+"""What a report shows, from the answers of the command line and from files of earlier runs."""
+
+import os
+from pathlib import Path
+
+from .. import tools
+from ..errors import DataError, InvalidArgument
+from . import cases, documents
+
+CONTEXTS = tuple(1 << power for power in range(12, 21))
+
+
+def _paths(value):
+    """One path or several."""
+    return [value] if isinstance(value, (str, os.PathLike)) else list(value or ())
+
+
+def _memory_gib(doctor):
+    """Memory that caches may take: the first GPU's, else the machine's."""
+    devices = doctor["gpu"].get("devices") or [{}]
+    return (devices[0].get("memory_bytes") or doctor["memory_bytes"]) / (1 << 30)
+
+
+def _capacity(model, memory, tell):
+    """{cache formats: [{context, bytes, fit, flops}]} of a model, and what was said of its layers."""
+    lines, note = {}, ""
+    choices = ({}, {"kv_format": "bf16", "index_format": "bf16"})
+    for number, formats in enumerate(choices):
+        rows = []
+        for step, context in enumerate(CONTEXTS):
+            tell("capacity", number * len(CONTEXTS) + step, len(choices) * len(CONTEXTS))
+            try:
+                answer = tools.capacity(model, context=context, memory=memory, **formats)
+            except InvalidArgument:
+                if not formats:
+                    raise
+                break  # a model whose caches have no bf16 rows
+            totals = answer["totals"]
+            rows.append(
+                {
+                    "context": context,
+                    "bytes": totals["paged_bytes_per_request"],
+                    "fit": totals["requests_that_fit"],
+                    "flops": totals["flops_per_token"],
+                }
+            )
+            note = f"{answer['model_type']}, {totals['layers']} layers"
+            used = dict.fromkeys(cache["format"] for cache in answer["caches"])
+        if rows:
+            lines[" + ".join(used)] = rows
+    return {"lines": lines, "note": note, "memory_gib": memory}
+
+
+def _peers(path, benches):
+    """A peer's times, which must have a case in common with ours."""
+    found = documents.peers(path)
+    if not any(cases.pairs(bench["results"], found["results"]) for bench in benches):
+        row = next(row for row in benches[0]["results"] if not row.get("part"))
+        field, got = f"{os.fspath(path)}: results", "no case of the bench results"
+        wanted = f"one at least, such as stage {row['stage']!r}, case {row['case']!r}"
+        raise DataError(f"{field}: got {got}, wanted {wanted}", field, got, wanted)
+    return found
+
+
+def collect(
+    *,
+    bench=None,
+    peers=None,
+    verify=None,
+    model=None,
+    memory=None,
+    seconds=0.1,
+    quick=False,
+    tell=lambda name, done, of: None,
+):
+    """The documents of a report as a dict. Files are read first: a bad one is found before work begins."""
+    benches = [documents.bench(path) for path in _paths(bench)]
+    verified = [documents.verify(path) for path in _paths(verify)]
+    for path in _paths(peers):
+        documents.peers(path)
+    found = {"version": None, "verify": verified, "model": None}
+    if model is not None:
+        tell("explain", 0, 1)
+        found["explain"] = tools.explain(model)
+        found["model"] = Path(os.fspath(model)).resolve().name
+    tell("doctor", 0, 1)
+    found["doctor"] = tools.doctor()
+    found["version"] = found["doctor"]["version"]
+    found["list"] = tools.answer("list")
+    if model is not None:
+        found["capacity"] = _capacity(model, memory or _memory_gib(found["doctor"]), tell)
+    if not benches:
+        tell("bench", 0, 1)
+        benches = [dict(tools.bench(seconds=seconds, quick=quick))]
+    found["bench"] = benches
+    found["peers"] = [_peers(path, benches) for path in _paths(peers)]
+    if not verified:
+        tell("verify", 0, 1)
+        verified.append(tools.answer("verify", seconds=max(1.0, 10 * seconds)))
+    return found

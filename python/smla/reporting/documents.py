@@ -1,0 +1,126 @@
+"""JSON documents that come from files: read, and checked as far as a report uses them."""
+
+import json
+import math
+import os
+from pathlib import Path
+
+from ..errors import DataError, IoError
+
+
+def _wrong(field, got, wanted):
+    return DataError(f"{field}: got {got}, wanted {wanted}", field, got, wanted)
+
+
+def _shown(value):
+    """A value of a file, short enough for one line."""
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
+
+
+_KINDS = {
+    "a text": lambda value: isinstance(value, str),
+    "true or false": lambda value: isinstance(value, bool),
+    "a number": _is_number,
+    "a positive number": lambda value: _is_number(value) and value > 0,
+    "a list": lambda value: isinstance(value, list),
+    "an object": lambda value: isinstance(value, dict),
+}
+
+
+def _check(place, document, required, optional=()):
+    """Members of an object by kind; an optional one may be missing or null."""
+    if not isinstance(document, dict):
+        raise _wrong(place.removesuffix(": "), _shown(document), "an object")
+    at = place if place.endswith(": ") else place + "."
+    for name, kind in dict(required).items():
+        if name not in document:
+            raise _wrong(at + name, "nothing", kind)
+        if not _KINDS[kind](document[name]):
+            raise _wrong(at + name, _shown(document[name]), kind)
+    for name, kind in dict(optional).items():
+        if document.get(name) is not None and not _KINDS[kind](document[name]):
+            raise _wrong(at + name, _shown(document[name]), f"{kind} or null")
+
+
+def read(path):
+    """The JSON document of a file."""
+    path = os.fspath(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        wanted = "a file that can be read"
+        raise IoError(
+            f"{path}: got {error.strerror}, wanted {wanted}", path, error.strerror, wanted
+        ) from None
+    except UnicodeDecodeError:
+        raise _wrong(path, "bytes that are not UTF-8", "a JSON document") from None
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        got = f"{error.msg} at line {error.lineno}, column {error.colno}"
+        raise _wrong(path, got, "a JSON document") from None
+    except (RecursionError, ValueError):
+        raise _wrong(path, "one that cannot be read", "a JSON document") from None
+
+
+_TIME = {"stage": "a text", "case": "a text", "ms": "a positive number"}
+_FIGURES = {
+    "kernel": "a text",
+    "gflops": "a positive number",
+    "gbytes_per_second": "a positive number",
+    "percent_of_peak": "a positive number",
+    "error": "a number",
+    "part": "true or false",
+}
+
+
+def _results(place, document, optional):
+    if not document["results"]:
+        raise _wrong(place + "results", "none", "one at least")
+    for number, row in enumerate(document["results"]):
+        _check(f"{place}results[{number}]", row, _TIME, optional)
+
+
+def bench(path):
+    """A document of `smla bench --json`."""
+    document, place = read(path), f"{os.fspath(path)}: "
+    peaks = {name: "a positive number" for name in ("peak_bf16_dot_gflops", "peak_f32_fma_gflops")}
+    texts = {name: "a text" for name in ("cpu", "context", "method")}
+    _check(place, document, {"results": "a list"}, {**peaks, **texts, "machine": "an object"})
+    _results(place, document, _FIGURES)
+    return document
+
+
+def peers(path):
+    """Times of another library: {"name": ..., "results": [{"stage", "case", "ms"}]}, stages and cases as
+    `smla bench` names them. A document of `smla bench` passes too, so that two builds can be compared."""
+    document, place = read(path), f"{os.fspath(path)}: "
+    _check(place, document, {"results": "a list"}, {"name": "a text"})
+    _results(place, document, {})
+    return {"name": document.get("name") or Path(path).stem, "results": document["results"]}
+
+
+def verify(path):
+    """A document of `smla verify --json`: of random problems (kernels), or of golden files (combinations)."""
+    document, place = read(path), f"{os.fspath(path)}: "
+    lists = {"kernels": "a list", "combinations": "a list"}
+    _check(place, document, {}, lists)
+    if not any(document.get(name) for name in lists):
+        raise _wrong(place + "kernels", "none, and no combinations", "what `smla verify --json` prints")
+    for number, row in enumerate(document.get("kernels") or ()):
+        names = {"stage": "a text", "engine": "a text", "kernel": "a text", "problems": "a number"}
+        optional = {"worst_share_of_limit": "a number", "pass": "true or false"}
+        _check(f"{place}kernels[{number}]", row, names, optional)
+    for number, row in enumerate(document.get("combinations") or ()):
+        at = f"{place}combinations[{number}]"
+        _check(
+            at, row, {"golden": "a text", "engine": "a text"}, {"kv_format": "a text", "checked": "a list"}
+        )
+        for which, check in enumerate(row.get("checked") or ()):
+            _check(f"{at}.checked[{which}]", check, {"error": "a number", "tolerance": "a number"})
+    return document

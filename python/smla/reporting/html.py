@@ -1,0 +1,50 @@
+"""Pieces of HTML. Every text that is passed in is escaped; `Markup` is what is already HTML."""
+
+from html import escape
+
+
+class Markup(str):
+    """HTML that may stand in a page as it is."""
+
+    def __add__(self, other):
+        return Markup(str(self) + str(text(other)))
+
+
+def text(value):
+    return value if isinstance(value, Markup) else Markup(escape(str(value)))
+
+
+def element(name, *content, **attributes):
+    """<name attribute="...">content</name>. class_ is the attribute class."""
+    words = "".join(f' {key.rstrip("_")}="{escape(str(value))}"' for key, value in attributes.items())
+    return Markup(f"<{name}{words}>{''.join(map(text, content))}</{name}>")
+
+
+def table(head, rows, numbers=()):
+    """numbers: columns that are aligned as numbers are."""
+
+    def line(cell, row):
+        return element(
+            "tr",
+            *(
+                element(cell, value, class_="number") if column in numbers else element(cell, value)
+                for column, value in enumerate(row)
+            ),
+        )
+
+    body = element("tbody", *(line("td", row) for row in rows))
+    return element("div", element("table", element("thead", line("th", head)), body), class_="scroll")
+
+
+def folded(title, *content):
+    """Closed on a screen, open on paper."""
+    return element("details", element("summary", title), *content)
+
+
+def badge(good):
+    return element("span", "pass" if good else "FAIL", class_="good" if good else "bad")
+
+
+def figures(drawings, columns=2):
+    svgs = (element("figure", Markup(svg)) for svg in drawings)
+    return element("div", *svgs, class_=f"figures columns-{columns}")

@@ -1,0 +1,239 @@
+"""The figures of a report, each from rows of the tool's JSON documents."""
+
+import math
+
+from .svg import INK, MUTED, RULE, Drawing, color, styled
+from .units import bytes_text, flops_text, rate_text, time_text, tokens_text
+
+
+def _label(text):
+    """A label of a legend; matplotlib hides those that begin with an underscore."""
+    return f" {text}" if text.startswith("_") else text
+
+
+def _ticks(axis, places, text):
+    axis.set_ticks(places, [text(place) for place in places])
+    axis.set_minor_locator(_nothing())
+
+
+def _nothing():
+    from matplotlib.ticker import NullLocator
+
+    return NullLocator()
+
+
+def _decades(axis, text):
+    """Powers of ten where there are two or more, else as matplotlib finds them; labels with units."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    low, high = axis.get_view_interval()
+    spans = math.log10(high / low)
+    axis.set_major_locator(LogLocator(subs=(1.0,) if spans > 2 else (1.0, 2.0, 5.0)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+    axis.set_minor_locator(NullLocator())
+
+
+@styled
+def roofline(stage, rows, peaks):
+    """FLOP/s against FLOP per byte of cache that is read, under the peaks measured in the same run. Dashed:
+    what a given memory bandwidth would allow; no roof of memory is claimed, as bench measures none."""
+    points = [row for row in rows if row.get("gflops") and row.get("gbytes_per_second")]
+    drawing = Drawing(stage)
+    axes = drawing.axes
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    formats = list(dict.fromkeys(row["case"].split()[-1] for row in points))
+    spots = [(row["gflops"] / row["gbytes_per_second"], row["gflops"]) for row in points]
+    ceiling = max([y for _, y in spots] + list(peaks.values()))
+    left, right = min(x for x, _ in spots) / 2, max(x for x, _ in spots) * 2
+    bottom, top = min(y for _, y in spots) / 2, ceiling * 2
+    for row, (x, y) in zip(points, spots):
+        kind = row["case"].split()[-1]
+        (dot,) = axes.plot([x], [y], "o", color=color(formats.index(kind)), alpha=0.85, zorder=3)
+        share = f", {row['percent_of_peak']:.0f} % of peak" if row.get("percent_of_peak") else ""
+        drawing.tip(dot, f"{row['case']}: {time_text(row['ms'])}, {rate_text(y)}{share}")
+    for kind in formats:
+        axes.plot([], [], "o", color=color(formats.index(kind)), label=_label(kind))
+    for name, peak in peaks.items():
+        axes.axhline(peak, color=INK, linewidth=1.2)
+        axes.annotate(
+            f"{name}, {rate_text(peak)}",
+            (1, peak),
+            xycoords=("axes fraction", "data"),
+            ha="right",
+            va="bottom",
+            xytext=(0, 2),
+            textcoords="offset points",
+            fontsize=8,
+        )
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)
+    for power in range(-1, 6):
+        _bandwidth(axes, 10.0**power, left, right, bottom, ceiling)
+    _decades(axes.xaxis, lambda value: f"{value:g}")
+    _decades(axes.yaxis, rate_text)
+    axes.set_xlabel("FLOP per byte of cache read")
+    drawing.legend()
+    return drawing.svg()
+
+
+def _bandwidth(axes, gbytes, left, right, bottom, ceiling):
+    low, high = max(left, bottom / gbytes), min(right, ceiling / gbytes)
+    if low >= high * 0.9:
+        return
+    axes.plot([low, high], [low * gbytes, high * gbytes], "--", color=MUTED, linewidth=0.8, zorder=1)
+    axes.annotate(
+        f"{gbytes:g} GB/s",
+        (low, low * gbytes),
+        color=MUTED,
+        fontsize=7.5,
+        xytext=(3, 4),
+        textcoords="offset points",
+        rotation=0,
+        annotation_clip=True,
+    )
+
+
+@styled
+def times(title, lines, xlabel):
+    """Time of a call against one size. lines: {label: [(size, ms)]}."""
+    drawing = Drawing(title)
+    axes = drawing.axes
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    for number, (label, points) in enumerate(lines.items()):
+        sizes, values = zip(*points)
+        (line,) = axes.plot(sizes, values, "o-", color=color(number), label=_label(label))
+        drawing.tip(line, label + ": " + ", ".join(f"{tokens_text(x)} {time_text(y)}" for x, y in points))
+    every = sorted({size for points in lines.values() for size, _ in points})
+    _ticks(axes.xaxis, every, tokens_text)
+    axes.margins(x=0.08, y=0.12)
+    _decades(axes.yaxis, time_text)
+    axes.set_xlabel(xlabel)
+    if list(lines) != [title]:
+        drawing.legend()
+    return drawing.svg()
+
+
+@styled
+def steps(rows):
+    """Where the time of a decode step goes: a bar per case, a segment per stage."""
+    cases = list(dict.fromkeys(row["case"] for row in rows))
+    total = {case: sum(row["ms"] for row in rows if row["case"] == case) for case in cases}
+    weight = {}
+    for row in rows:
+        weight[row["stage"]] = max(weight.get(row["stage"], 0), row["ms"] / total[row["case"]])
+    shown = sorted((stage for stage in weight if weight[stage] >= 0.04), key=lambda stage: -weight[stage])[:5]
+    drawing = Drawing("Time of a decode step by stage", 9.4, 0.9 + 0.5 * len(cases))
+    for row, case in enumerate(cases):
+        left = 0.0
+        for stage in [*shown, "other stages"]:
+            own = [
+                r["ms"]
+                for r in rows
+                if r["case"] == case
+                and (r["stage"] == stage or (stage == "other stages" and r["stage"] not in shown))
+            ]
+            if not own:
+                continue
+            share = 100 * sum(own) / total[case]
+            tint = MUTED if stage == "other stages" else color(shown.index(stage))
+            (bar,) = drawing.axes.barh([row], [share], left=left, height=0.62, color=tint)
+            drawing.tip(bar, f"{case}, {stage}: {time_text(sum(own))}, {share:.0f} %")
+            left += share
+        drawing.axes.annotate(
+            time_text(total[case]), (100, row), va="center", xytext=(5, 0), textcoords="offset points"
+        )
+    for stage in [*shown, "other stages"]:
+        tint = MUTED if stage == "other stages" else color(shown.index(stage))
+        drawing.axes.barh([0], [0], color=tint, label=stage)
+    drawing.axes.set_yticks(range(len(cases)), cases)
+    drawing.axes.invert_yaxis()
+    drawing.axes.set_xlim(0, 110)
+    _ticks(drawing.axes.xaxis, range(0, 101, 25), lambda value: f"{value} %")
+    drawing.axes.grid(axis="y", visible=False)
+    drawing.legend(len(shown) + 1)
+    return drawing.svg()
+
+
+@styled
+def paired(name, pairs):
+    """This library beside another: bars are times relative to ours. pairs: (stage, case, ms, theirs)."""
+    drawing = Drawing(f"smla and {name}: time of a call, smla = 1", 9.4, 0.9 + 0.55 * len(pairs))
+    axes = drawing.axes
+    longest = max(max(theirs / ours, 1) for _, _, ours, theirs in pairs)
+    for row, (stage, case, ours, theirs) in enumerate(pairs):
+        for offset, value, ms, tint in ((-0.19, 1, ours, color(0)), (0.19, theirs / ours, theirs, color(1))):
+            (bar,) = axes.barh([row + offset], [value], height=0.36, color=tint)
+            drawing.tip(bar, f"{stage} {case}: {time_text(ms)}")
+            text = time_text(ms) if offset < 0 else f"{time_text(ms)}, {value:.3g}x"
+            axes.annotate(
+                text,
+                (max(value, 1), row + offset),
+                va="center",
+                xytext=(4, 0),
+                textcoords="offset points",
+                fontsize=8,
+            )
+    for label, tint in (("smla", color(0)), (_label(name), color(1))):
+        axes.barh([0], [0], color=tint, label=label)
+    axes.axvline(1, color=INK, linewidth=0.8)
+    axes.set_yticks(range(len(pairs)), [f"{stage} {case}" for stage, case, _, _ in pairs])
+    axes.invert_yaxis()
+    axes.set_xlim(0, longest * 1.2)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("time relative to smla")
+    drawing.legend()
+    return drawing.svg()
+
+
+@styled
+def accuracy(checks):
+    """Relative errors against double precision, each with its limit. checks: (label, error, limit)."""
+    shown = [check for check in checks if check[1] > 0]
+    drawing = Drawing("Relative error against double precision, and its limit", 9.4, 0.9 + 0.24 * len(shown))
+    axes = drawing.axes
+    axes.set_xscale("log")
+    for row, (label, error, limit) in enumerate(shown):
+        axes.plot([error, limit], [row, row], "-", color=RULE, linewidth=2, zorder=1)
+        (dot,) = axes.plot([error], [row], "o", color=color(0) if error <= limit else color(1))
+        drawing.tip(dot, f"{label}: error {error:.1e}, limit {limit:.1e}")
+        axes.plot([limit], [row], "|", color=INK, markersize=9, markeredgewidth=1.6)
+    axes.plot([], [], "o", color=color(0), label="error")
+    axes.plot([], [], "|", color=INK, markersize=9, markeredgewidth=1.6, label="limit")
+    _decades(axes.xaxis, lambda value: f"{value:.0e}")
+    axes.set_yticks(range(len(shown)), [label for label, _, _ in shown])
+    axes.invert_yaxis()
+    axes.grid(axis="y", visible=False)
+    drawing.legend()
+    return drawing.svg()
+
+
+@styled
+def capacity(title, lines, text):
+    """A quantity against the context, logarithmic both ways. lines: {label: [(context, value)]}."""
+    drawing = Drawing(title)
+    axes = drawing.axes
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log", base=2 if text is bytes_text else 10)
+    for number, (label, points) in enumerate(lines.items()):
+        axes.plot(*zip(*points), "o-", color=color(number), label=_label(label), markersize=3.5)
+    contexts = sorted({context for points in lines.values() for context, _ in points})
+    _ticks(axes.xaxis, contexts[::2], tokens_text)
+    if text is bytes_text:
+        low, high = (round(math.log2(end)) for end in axes.get_ylim())
+        stride = max(1, math.ceil((high - low) / 6))
+        _ticks(axes.yaxis, [2.0**power for power in range(low, high + 1, stride)], text)
+    else:
+        _decades(axes.yaxis, text)
+    axes.set_xlabel("context (tokens)")
+    drawing.legend()
+    return drawing.svg()
+
+
+# What `capacity` draws: key of its rows, title, and how a value is written.
+CAPACITY = (
+    ("bytes", "Cache of one request", bytes_text),
+    ("fit", "Requests that fit", lambda value: f"{value:g}"),
+    ("flops", "Arithmetic of one token, all layers", flops_text),
+)
