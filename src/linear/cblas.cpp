@@ -1,14 +1,33 @@
 #include "linear/cblas.h"
 
 #include "core/library.h"
+#include "linear/cblas_room.h"
 
 namespace smla {
 
+namespace {
+
+// The symbols of an optional part: without them the library is taken all the same.
+void find_functions(Symbols& symbol, Cblas& out) {
+    symbol(out.sgemm, "cblas_sgemm");
+    Symbols optional = symbol;
+    optional(out.take_buffer, "blas_memory_alloc");
+    optional(out.give_buffer, "blas_memory_free");
+}
+
+}  // namespace
+
 const Cblas& cblas() {
-    static const Cblas library = load_library<Cblas>(
-        "SMLA_CBLAS",
-        {"libopenblas.so.0", "libopenblas.so", "libcblas.so.3", "libblas.so.3", "libmkl_rt.so.2"},
-        [](Symbols& symbol, Cblas& out) { symbol(out.sgemm, "cblas_sgemm"); });
+    static const Cblas library = [] {
+        const char* const named = std::getenv("SMLA_CBLAS");
+        if (!named || *named) check_room_to_load_cblas();
+        Cblas loaded = load_library<Cblas>(
+            "SMLA_CBLAS",
+            {"libopenblas.so.0", "libopenblas.so", "libcblas.so.3", "libblas.so.3", "libmkl_rt.so.2"},
+            find_functions);
+        if (loaded.take_buffer && loaded.give_buffer) start_threads_of(loaded);
+        return loaded;
+    }();
     return library;
 }
 

@@ -14,8 +14,12 @@ struct Cblas {
                            const float* a, int lda, const float* b, int ldb, float beta, float* c, int ldc);
     Sgemm sgemm = nullptr;
     std::string library;  // what was loaded; empty: none
+    // OpenBLAS's own buffers (cblas_room.h); null: another library.
+    void* (*take_buffer)(int unused) = nullptr;
+    void (*give_buffer)(void*) = nullptr;
 };
 
+// Throws SMLA_OUT_OF_MEMORY where the library would have no room; a later call tries again.
 const Cblas& cblas();
 
 }  // namespace smla

@@ -1,8 +1,10 @@
 #include "cli/run_tool.h"
 
 #include <fcntl.h>
+#include <grp.h>
 #include <gtest/gtest.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +37,18 @@ Channel make_channel(const RunOptions& options) {
     return {leader, follower};
 }
 
+// Between fork and exec, so that the test itself keeps its own.
+void restrict_this_process(const RunOptions& options) {
+    for (const auto& [resource, value] : options.limits) {
+        const rlimit limit{value, value};
+        if (setrlimit(__rlimit_resource_t(resource), &limit) != 0) _exit(126);
+    }
+    if (options.user &&
+        (setgroups(0, nullptr) != 0 || setresuid(options.user, options.user, options.user) != 0))
+        _exit(125);
+    alarm(options.seconds);
+}
+
 std::string drain(int from) {
     std::string out;
     char buffer[4096];
@@ -63,6 +77,7 @@ Finished run_tool(const std::vector<std::string>& arguments, const RunOptions& o
             options.stdout_file.empty() ? out.write : open(options.stdout_file.c_str(), O_WRONLY | O_CLOEXEC);
         dup2(file, STDOUT_FILENO);
         dup2(err.write, STDERR_FILENO);
+        restrict_this_process(options);
         execve(argv[0], argv.data(), envp.data());
         _exit(127);
     }

@@ -3,6 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,9 @@ struct RunOptions {
     bool terminal = false;                 // stdout and stderr are pseudo terminals
     int columns = 0;                       // width of the terminal; 0: it does not say
     std::string stdout_file;               // stdout goes there instead
+    std::map<int, uint64_t> limits;        // RLIMIT_... of the process
+    unsigned seconds = 0;                  // it is killed after these; 0: never
+    uint32_t user = 0;                     // whose process it is, if the test may choose; 0: the test's own
 };
 Finished run_tool(const std::vector<std::string>& arguments, const RunOptions& options = {});
 

@@ -2,6 +2,7 @@
 // are widened block by block into scratch, so that a layer holds them once.
 #include "linear/cblas.h"
 #include "engines/cpu/candidates.h"
+#include "linear/cblas_room.h"
 #include "ops/ops.h"
 
 namespace smla {
@@ -80,7 +81,9 @@ void multiply_group(const Args& args, int64_t g, const Scratch& s, int64_t worke
                            : reinterpret_cast<float*>(address(args.out, 0, g, first));
         const int64_t out_lead = s.out ? rows : std::max(args.out.stride_elems[0], rows);
         constexpr int row_major = 101, no_transpose = 111, transpose = 112;
-        cblas().sgemm(row_major, no_transpose, w.transposed ? transpose : no_transpose, int(tokens),
+        const Cblas& library = cblas();
+        const CblasCaller caller(library);
+        library.sgemm(row_major, no_transpose, w.transposed ? transpose : no_transpose, int(tokens),
                       int(rows), int(inner), 1.f, x, int(std::max(x_lead, inner)), w.data, int(w.lead), 0.f,
                       out, int(out_lead));
         if (s.out)
