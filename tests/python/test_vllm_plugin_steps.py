@@ -174,6 +174,17 @@ def test_a_profiling_run_writes_nothing(vllm):
     assert (cache == 0).all()
 
 
+def test_a_cache_that_moved_and_a_scale_that_changed_are_seen(vllm):
+    ours, scale = impl(vllm, kv_cache_dtype="fp8_e4m3"), torch.ones(1)
+    keys, rope = torch.full((1, 512), 4.0), torch.full((1, 1, 64), 4.0)
+    first, second = (torch.zeros(2, 4, 576, dtype=torch.uint8) for _ in range(2))
+    for cache, value in ((first, 1.0), (second, 1.0), (first, 2.0), (first[:, 1:], 2.0)):
+        scale.fill_(value)  # in place, as vLLM does
+        ours.do_kv_cache_update(keys, rope, cache, torch.zeros(1, dtype=torch.int64), "fp8_e4m3", scale)
+        assert (cache[0, 0].view(E4M3).float() == 4 / value).all()
+    assert (first[0, 1].view(E4M3).float() == 2).all() and (first[0, 0].view(E4M3).float() == 2).all()
+
+
 REFUSALS = [
     ({"alibi_slopes": [1.0]}, "alibi_slopes"),
     ({"sliding_window": 4}, "sliding_window"),

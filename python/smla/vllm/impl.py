@@ -11,7 +11,7 @@ from vllm.config import get_current_vllm_config
 from vllm.v1.attention import backend as _vllm
 
 from .. import Backend, Unsupported, stages
-from ..compat.vllm_ops import concat_and_cache_mla, latent_cache
+from ..compat.vllm_ops import latent_cache
 from .metadata import SmlaSparseMetadata
 
 # In the first half of 2026 vLLM had a base class for sparse attention; later versions ask for `is_sparse`.
@@ -80,6 +80,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         parallel = get_current_vllm_config().parallel_config
         self._interleave = getattr(parallel, "cp_kv_cache_interleave_size", 1)
         self._backend = None
+        self._caches = {}
 
     @property
     def topk_indices_buffer(self) -> torch.Tensor | None:
@@ -99,10 +100,15 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         k_scale: torch.Tensor,
         skip_scale: bool = False,
     ) -> None:
-        """Writes the step's keys. A profiling run has no slots, and writes nothing. skip_scale: it is 1."""
-        if slot_mapping is not None:
-            rope = k_pe.squeeze(1) if k_pe.ndim == 3 else k_pe
-            concat_and_cache_mla(kv_c_normed, rope, kv_cache, slot_mapping.flatten(), kv_cache_dtype, k_scale)
+        """Writes the step's keys. A profiling run has no slots or no cache, and writes nothing.
+
+        skip_scale: it is 1.
+        """
+        if slot_mapping is None or kv_cache.numel() == 0:
+            return
+        rope = k_pe.squeeze(1) if k_pe.ndim == 3 else k_pe
+        cache = self._cache_of(kv_cache, kv_cache_dtype, k_scale)
+        stages.write_kv(kv_c_normed, slot_mapping.flatten(), cache, tail=rope if rope.shape[-1] else None)
 
     def forward_mqa(
         self,
@@ -115,13 +121,21 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
 
         lse: [T,H] f32, natural, of this rank's part; None without decode context parallelism.
         """
-        cache = latent_cache(kv_c_and_k_pe_cache, self.kv_cache_dtype, layer._k_scale)
+        cache = self._cache_of(kv_c_and_k_pe_cache, self.kv_cache_dtype, layer._k_scale)
         if attn_metadata.host is not None and not self._has_parts:
             return self._forward_backend(q, cache, attn_metadata), None
         return self._forward_stages(q, cache, attn_metadata)
 
     def forward_mha(self, *_args, **_named) -> None:
         raise _unsupported("forward_mha", "a call", "none: all tokens go through forward_mqa")
+
+    def _cache_of(self, data, dtype, scale):
+        """The layer's cache, described again only when vLLM moves or views it: a third of a call's time."""
+        key = (data.data_ptr(), data.shape, data.stride(0), data.dtype, dtype, scale.data_ptr())
+        if key not in self._caches:
+            self._caches = {k: v for k, v in self._caches.items() if k[0] == key[0]}
+            self._caches[key] = latent_cache(data, dtype, scale)
+        return self._caches[key]
 
     @property
     def _has_parts(self) -> bool:
