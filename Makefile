@@ -1,7 +1,7 @@
 # Everything a clone needs; the work is done by scripts/.
 PREFIX ?= /usr/local
 .DEFAULT_GOAL := help
-.PHONY: help setup build test demo docs bench-cpu wheel format lint ci install clean
+.PHONY: help setup build test demo docs bench-cpu site wheel format lint ci install clean
 
 help:  ## this text
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -24,7 +24,11 @@ docs: build  ## renew what the documents take from the code
 bench-cpu:  ## this library and its rivals on this machine's CPU
 	@scripts/bench-cpu
 
-wheel:  ## dist/: the wheel of the Python package
+site:  ## build/site/html: the documents as a web site
+	@scripts/python_env
+	@scripts/site
+
+wheel:  ## dist/: the source archive and the wheel of the Python package
 	@scripts/wheel
 
 format:  ## format the sources

@@ -52,6 +52,6 @@ from .stages import (
     write_kv,
 )
 from .tensor import Tensor, tensor
-from .tools import bench, capacity, doctor, explain
+from .tools import bench, capacity, doctor, explain, program
 
 __version__ = f"{_VERSION // 10000}.{_VERSION // 100 % 100}.{_VERSION % 100}"

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import warnings
 from pathlib import Path
 
 from . import _abi
@@ -18,6 +19,15 @@ def _candidates():
     return [_PACKAGE / "lib" / name, _PACKAGE.parents[1] / "build/release/lib" / name, f"{name}.0"]
 
 
+def _warn_of_two(folder):
+    """The wheels smla and smla-cuda13 hold the same files: the later one has overwritten the other."""
+    names = sorted(path.name.split("-")[0].replace("_", "-") for path in folder.glob("smla*.dist-info"))
+    both = [name for name in names if name in ("smla", "smla-cuda13")]
+    if len(both) > 1:
+        text = f"smla: {' and '.join(both)} are both installed, and share their files"
+        warnings.warn(f"{text}: uninstall both, then install one", RuntimeWarning, stacklevel=3)
+
+
 def _load():
     tried = []
     for path in _candidates():
@@ -32,6 +42,7 @@ def _load():
     raise ImportError(text + "; ".join(tried))
 
 
+_warn_of_two(_PACKAGE.parent)
 lib, path = _load()
 for _name, (_result, _arguments) in _abi.FUNCTIONS.items():
     try:

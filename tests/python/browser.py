@@ -26,7 +26,8 @@ addEventListener("load", () => {
   note.textContent = JSON.stringify({
     too_wide: root.scrollWidth - root.clientWidth, outside,
     heads: [...document.querySelectorAll("h1, h2")].map(head => head.textContent),
-    loaded: performance.getEntriesByType("resource").map(entry => entry.name),
+    loaded: [...document.querySelectorAll("[src], link:not([rel=canonical])")]
+      .map(each => each.src || each.href),
     paper: getComputedStyle(document.body).backgroundColor,
     tallest: Math.max(0, ...[...document.querySelectorAll("figure")].map(each => each.clientHeight)),
   });

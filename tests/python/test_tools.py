@@ -4,11 +4,12 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 import smla
-from smla import tools
+from smla import _library, tools
 
 ROOT = Path(__file__).resolve().parents[2]
 V32 = {
@@ -135,7 +136,7 @@ def test_bad_configs(folder, tmp_path):
 
 
 def test_the_program(monkeypatch, tmp_path):
-    assert Path(tools.program()).name == "smla"
+    assert Path(smla.program()).name == "smla"
     monkeypatch.setenv("SMLA_TOOL", str(tmp_path / "missing"))
     with pytest.raises(smla.IoError, match="smla: got .*missing, wanted one in the package"):
         smla.doctor()
@@ -146,6 +147,18 @@ def test_the_program(monkeypatch, tmp_path):
     assert tools.program() == str(talker)
     with pytest.raises(smla.Error, match="out of order"):
         smla.doctor()
+
+
+def test_two_wheels_at_once(tmp_path):
+    """smla and smla-cuda13 share their files; other packages of similar names do not matter."""
+    for name in ("smla-0.1.0", "smla_tools-1.0", "smlax-2"):
+        (tmp_path / f"{name}.dist-info").mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _library._warn_of_two(tmp_path)
+    (tmp_path / "smla_cuda13-0.1.0.dist-info").mkdir()
+    with pytest.warns(RuntimeWarning, match="smla and smla-cuda13 are both installed.*uninstall both"):
+        _library._warn_of_two(tmp_path)
 
 
 def test_the_command_line():
