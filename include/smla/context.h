@@ -25,15 +25,17 @@ enum {
 };
 
 /* Instruction sets of the CPU engine, weakest first. AUTO takes the set that the environment variable
- * SMLA_ISA names (scalar, avx2, avx512, avx512_bf16), or the machine's best where it is unset, empty or
- * "auto". An unknown name, or a set that the machine lacks, is refused. */
+ * SMLA_ISA names (scalar, avx2, avx512, avx512_bf16, amx, neon), or the machine's best where it is unset,
+ * empty or "auto". An unknown name, or a set that the machine lacks, is refused. */
 typedef int32_t smla_isa;
 enum {
     SMLA_ISA_AUTO = 0,
     SMLA_ISA_SCALAR = 1,
     SMLA_ISA_AVX2 = 2,
     SMLA_ISA_AVX512 = 3,
-    SMLA_ISA_AVX512_BF16 = 4
+    SMLA_ISA_AVX512_BF16 = 4,
+    SMLA_ISA_AMX = 5, /* AVX512_BF16 and tiles of bf16 */
+    SMLA_ISA_NEON = 6 /* 64-bit Arm */
 };
 
 /* Host memory from the caller. `alloc` returns null when there is none. */

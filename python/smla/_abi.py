@@ -67,6 +67,8 @@ class Isa(IntEnum):
     AVX2 = 2
     AVX512 = 3
     AVX512_BF16 = 4
+    AMX = 5
+    NEON = 6
 
 
 class Group(IntEnum):

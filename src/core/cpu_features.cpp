@@ -1,8 +1,46 @@
 #include "core/cpu_features.h"
 
+#include <atomic>
 #include <cstring>
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <cerrno>
+#endif
+
 namespace smla {
+
+namespace {
+
+constexpr const char* kNames[] = {"auto", "scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"};
+static_assert(sizeof kNames / sizeof *kNames == kLastIsa + 1);
+
+std::atomic<bool> tiles_assumed{false};
+
+#if defined(__x86_64__)
+bool has_tiles() {
+    if (tiles_assumed) return true;
+    unsigned a, b, c, d;
+    constexpr unsigned bf16 = 1u << 22, tile = 1u << 24;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bf16) && (d & tile);
+}
+#endif
+
+std::string ask_for_tiles() {
+#if defined(__x86_64__) && defined(__linux__)
+    // arch/x86/include/uapi/asm/prctl.h: ARCH_REQ_XCOMP_PERM of the state component XTILEDATA
+    constexpr long request_permission = 0x1023, tile_data = 18;
+    if (syscall(SYS_arch_prctl, request_permission, tile_data) == 0) return "";
+    return std::string("the operating system gives no permission for tile data (arch_prctl: ") +
+           std::strerror(errno) + ")";
+#else
+    return "tiles are used on Linux alone";
+#endif
+}
+
+}  // namespace
 
 smla_isa best_isa() {
 #if defined(__x86_64__)
@@ -12,11 +50,23 @@ smla_isa best_isa() {
     const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi"))
-        return SMLA_ISA_AVX512_BF16;
+        return has_tiles() ? SMLA_ISA_AMX : SMLA_ISA_AVX512_BF16;
     if (avx512) return SMLA_ISA_AVX512;
     if (avx2) return SMLA_ISA_AVX2;
-#endif
     return SMLA_ISA_SCALAR;
+#elif defined(__aarch64__)
+    return SMLA_ISA_NEON;
+#else
+    return SMLA_ISA_SCALAR;
+#endif
+}
+
+std::vector<smla_isa> isas_here() {
+    const smla_isa best = best_isa();
+    if (best == SMLA_ISA_NEON) return {SMLA_ISA_SCALAR, SMLA_ISA_NEON};
+    std::vector<smla_isa> out;
+    for (smla_isa isa = SMLA_ISA_SCALAR; isa <= best; ++isa) out.push_back(isa);
+    return out;
 }
 
 bool slow_bf16_dots() {
@@ -28,18 +78,37 @@ bool slow_bf16_dots() {
 #endif
 }
 
-namespace {
-constexpr const char* kNames[] = {"auto", "scalar", "avx2", "avx512", "avx512_bf16"};
-}
-
-const char* isa_name(smla_isa isa) {
-    return isa >= 0 && isa <= SMLA_ISA_AVX512_BF16 ? kNames[isa] : "unknown";
-}
+const char* isa_name(smla_isa isa) { return isa >= 0 && isa <= kLastIsa ? kNames[isa] : "unknown"; }
 
 smla_isa isa_from_name(const char* name) {
-    for (int isa = 1; isa <= SMLA_ISA_AVX512_BF16; ++isa)
+    for (smla_isa isa = SMLA_ISA_SCALAR; isa <= kLastIsa; ++isa)
         if (std::strcmp(name, kNames[isa]) == 0) return isa;
     return SMLA_ISA_AUTO;
 }
+
+std::vector<smla_isa> all_isas() {
+    std::vector<smla_isa> out;
+    for (smla_isa isa = SMLA_ISA_SCALAR; isa <= kLastIsa; ++isa) out.push_back(isa);
+    return out;
+}
+
+std::string isa_names(const std::vector<smla_isa>& isas) {
+    std::string out;
+    for (size_t i = 0; i < isas.size(); ++i) {
+        if (i > 0) out += i + 1 == isas.size() ? " or " : ", ";
+        out += isa_name(isas[i]);
+    }
+    return out;
+}
+
+std::string why_no_tiles() {
+    if (tiles_assumed) return "";
+    static const std::string why = ask_for_tiles();
+    return why;
+}
+
+bool tiles_are_untried() { return !tiles_assumed; }
+
+void assume_tiles() { tiles_assumed = true; }
 
 }  // namespace smla

@@ -3,14 +3,29 @@
 
 #include <smla/context.h>
 
+#include <string>
+#include <vector>
+
 namespace smla {
 
-smla_isa best_isa();  // SCALAR where nothing better is known (aarch64 too)
+smla_isa best_isa();                // SCALAR where nothing better is known
+std::vector<smla_isa> isas_here();  // those that the machine runs, weakest first
 // Whether vdpbf16ps, the product of the avx512_bf16 kernels, is slower than f32 multiply-adds: on Intel it
 // runs at a quarter of their rate. One core of a Xeon with AMX, V3.2, 128 heads, 2048 rows of fp8_656: 6.9
 // to 8.2 ms with it, 3.8 ms in f32.
 bool slow_bf16_dots();
-const char* isa_name(smla_isa isa);        // "scalar", "avx2", "avx512", "avx512_bf16"
+constexpr smla_isa kLastIsa = SMLA_ISA_NEON;
+const char* isa_name(smla_isa isa);        // "scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"
 smla_isa isa_from_name(const char* name);  // 0 if unknown, SMLA_ISA_AUTO for "auto" is 0 too
+std::string isa_names(const std::vector<smla_isa>& isas);  // "scalar, avx2 or avx512"
+std::vector<smla_isa> all_isas();
+
+// Why this process may not use the tiles of AMX; empty: it may. The first question asks the operating system
+// for permission, which holds for the process from then on.
+std::string why_no_tiles();
+// Whether no machine with tiles has run their kernels yet: then any other kernel is preferred.
+bool tiles_are_untried();
+// For tests, where AMX is emulated: from here on the processor has tiles, with permission, and tried.
+void assume_tiles();
 
 }  // namespace smla

@@ -20,12 +20,13 @@ smla_isa choose_isa(smla_isa asked) {
         const char* named = std::getenv("SMLA_ISA");
         if (!named || !*named || std::strcmp(named, "auto") == 0) return best;
         asked = isa_from_name(named);
-        SMLA_CHECK(asked != SMLA_ISA_AUTO, "SMLA_ISA", named, "scalar, avx2, avx512 or avx512_bf16");
+        SMLA_CHECK(asked != SMLA_ISA_AUTO, "SMLA_ISA", named, isa_names(all_isas()));
     }
-    SMLA_CHECK(asked >= SMLA_ISA_SCALAR && asked <= SMLA_ISA_AVX512_BF16, "args.isa", asked, "0 to 4");
-    if (asked > best)
+    SMLA_CHECK(asked >= SMLA_ISA_SCALAR && asked <= kLastIsa, "args.isa", asked, text("0 to ", kLastIsa));
+    const std::vector<smla_isa> here = isas_here();
+    if (std::find(here.begin(), here.end(), asked) == here.end())
         fail(SMLA_UNSUPPORTED, "args.isa", isa_name(asked),
-             text("at most ", isa_name(best), ", what this machine has"));
+             text(isa_names(here), ", which this machine has"));
     return asked;
 }
 
@@ -94,6 +95,7 @@ Context::Context(const smla_context_args& args) {
     }
     env_.pool = pool_.get();
     env_.slow_bf16_dots = slow_bf16_dots();
+    env_.untried_tiles = tiles_are_untried();
     plans_ = std::make_unique<PlanCache>();
     env_.plans = plans_.get();
     log_line(LogLevel::info, text("context: ", description_));

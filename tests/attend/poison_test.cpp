@@ -2,6 +2,8 @@
 // scale, infinite logits, statistics of any layout, workspaces of smaller calls, which kernel is chosen.
 #include "support.h"
 
+#include "kit/amx_emulator.h"
+
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -151,13 +153,14 @@ TEST(Kernels, WorkspaceOfTheMaximaHoldsEverySmallerCall) {
 
 TEST(Dispatch, KernelsOfStrongerInstructionSetsRefuse) {
     Problem problem(small());
-    for (int isa = SMLA_ISA_SCALAR; isa <= SMLA_ISA_AVX512_BF16; ++isa) {
+    kit::emulate_amx();
+    for (const smla_isa isa : isas_here()) {
         Env env;
         env.isa = isa;
         for (const Verdict& verdict : explain_stage<Stage::attend>(problem.args, env)) {
-            int needed = SMLA_ISA_SCALAR;
-            for (int each = SMLA_ISA_AVX2; each <= SMLA_ISA_AVX512_BF16; ++each)
-                if (verdict.kernel.find(isa_name(each)) != std::string::npos) needed = each;
+            smla_isa needed = SMLA_ISA_SCALAR;
+            for (smla_isa each = SMLA_ISA_AVX2; each <= kLastIsa; ++each)
+                if (verdict.kernel.find(text("_", isa_name(each), "_")) != std::string::npos) needed = each;
             const bool other_width = verdict.kernel.ends_with("_512");
             EXPECT_EQ(verdict.refusal.empty(), isa >= needed && !other_width)
                 << verdict.kernel << ": " << verdict.refusal;
@@ -166,23 +169,22 @@ TEST(Dispatch, KernelsOfStrongerInstructionSetsRefuse) {
 }
 
 TEST(Dispatch, ModelWidthsHaveKernelsOfTheirOwn) {  // no silent fall-back to the generic code
+    kit::emulate_amx();
     for (const auto& [width, format] :
          {std::pair<int64_t, smla_format>{576, SMLA_FP8_656}, {512, SMLA_FP8_584}})
         for (const smla_dtype q : {SMLA_F32, SMLA_BF16}) {
             Spec spec = small(format, width);
             spec.q = q;
             const Problem problem(spec);
-            for (int isa = SMLA_ISA_SCALAR; isa <= SMLA_ISA_AVX512_BF16; ++isa) {
+            for (const smla_isa isa : isas_here()) {
                 Env env;
                 env.isa = isa;
-#if defined(__x86_64__)
-                std::string wanted = text("cpu_", isa_name(isa), "_f32_attend_", width);
-                if (isa == SMLA_ISA_AVX512_BF16)
-                    wanted =
-                        text(q == SMLA_BF16 ? "cpu_avx512_bf16_attend_" : "cpu_avx512_f32_attend_", width);
-#else
-                const std::string wanted = text("cpu_scalar_f32_attend_", width);
-#endif
+                const bool bf16 = isa == SMLA_ISA_AVX512_BF16 || isa == SMLA_ISA_AMX;
+                const std::string arithmetic = q == SMLA_BF16 && isa == SMLA_ISA_AMX ? "amx"
+                                               : q == SMLA_BF16 && bf16              ? "avx512_bf16"
+                                               : bf16                                ? "avx512_f32"
+                                                      : text(isa_name(isa), "_f32");
+                const std::string wanted = text("cpu_", arithmetic, "_attend_", width);
                 EXPECT_EQ(kernels(problem, env).front(), wanted);
             }
         }

@@ -1,6 +1,7 @@
 #include "support.h"
 
 #include "core/numbers.h"
+#include "kit/amx_emulator.h"
 #include "kit/scratch.h"
 
 #include <algorithm>
@@ -225,6 +226,7 @@ Expected oracle(const Problem& problem) {
 
 Env best_env(ThreadPool* pool) {
     Env env;
+    kit::emulate_amx();  // where it cannot, kernels for AMX refuse
     env.isa = best_isa();
     env.pool = pool;
     return env;
@@ -270,9 +272,10 @@ namespace {
 // How far an output may be from the truth, as a share of sum_j p_j |v_j| and of the output itself.
 //   f32 kernels: 5e-5. A dot of 576 terms errs by a few 1e-6 of sum |q k| * scale (about 15 here), which is
 //   the relative error of a weight; a factor of ten above what is seen. bf16 kernels: each weight is rounded
-//   to bf16 once, at most 2^-8 of it; K and q are exact, so nothing else is lost.
+//   to bf16 once, at most 2^-8 of it; K and q are exact, so nothing else is lost. amx kernels are such.
 double weight_error(const std::string& kernel) {
-    return kernel.find("_bf16_") != std::string::npos ? 0x1p-8 + 5e-5 : 5e-5;
+    const bool bf16 = kernel.find("_bf16_") != std::string::npos || kernel.find("_amx_") != std::string::npos;
+    return bf16 ? 0x1p-8 + 5e-5 : 5e-5;
 }
 double output_rounding(smla_dtype dtype) {
     return dtype == SMLA_BF16 ? 0x1p-8 : dtype == SMLA_F16 ? 0x1p-11 : 0;

@@ -124,7 +124,8 @@ void attend_head(const smla_attend_args& args, const std::vector<std::vector<dou
 // some tens.
 double weight_error(const Engine& engine, const smla_attend_args& args) {
     if (args.q.dtype == SMLA_F64) return 1e-12;
-    const bool bf16 = engine.engine == SMLA_ENGINE_CUDA || engine.name.find("bf16") != std::string::npos;
+    const bool bf16 = engine.engine == SMLA_ENGINE_CUDA || engine.name.find("bf16") != std::string::npos ||
+                      engine.name.find("amx") != std::string::npos;
     return bf16 ? 0x1p-8 + 5e-5 : 5e-5;
 }
 double rounding(smla_dtype dtype) { return dtype == SMLA_BF16 ? 0x1p-8 : dtype == SMLA_F16 ? 0x1p-11 : 1e-7; }

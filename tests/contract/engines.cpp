@@ -1,6 +1,7 @@
 #include "engines.h"
 
 #include "engines/candidate.h"
+#include "kit/amx_emulator.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,7 +11,7 @@ namespace contract {
 
 namespace {
 
-constexpr const char* kIsaNames[] = {"auto", "scalar", "avx2", "avx512", "avx512_bf16"};
+constexpr const char* kIsaNames[] = {"auto", "scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"};
 
 bool gpu_suite_runs = false;
 
@@ -29,12 +30,13 @@ smla_status create(const Engine& engine, const Options& options, smla_context** 
 
 std::vector<Engine> list_engines() {
     std::vector<Engine> out{reference_engine()};
+    smla::kit::emulate_amx();  // where it cannot, there is no such engine
     const char* named = std::getenv("SMLA_ISA");
     if (named && *named && std::strcmp(named, "auto") != 0) {
         out.push_back({std::string("cpu_") + named, SMLA_ENGINE_CPU, SMLA_ISA_AUTO});
         return out;
     }
-    for (smla_isa isa = SMLA_ISA_SCALAR; isa <= SMLA_ISA_AVX512_BF16; ++isa) {
+    for (smla_isa isa = SMLA_ISA_SCALAR; isa <= SMLA_ISA_NEON; ++isa) {
         const Engine engine{std::string("cpu_") + kIsaNames[isa], SMLA_ENGINE_CPU, isa};
         smla_context* context = nullptr;
         const smla_status status = create(engine, {}, &context);

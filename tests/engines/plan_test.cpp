@@ -199,13 +199,18 @@ std::vector<std::string> order(const ArgsOf<S>& args, bool slow_bf16_dots) {
 }
 
 #if defined(__x86_64__)
-TEST(KernelOrder, WhereBf16DotsAreSlowF32KernelsComeFirst) {
+smla_attend_args attend_of_v32() {  // without data
     smla_attend_args attend{};
     attend.q = make_tensor(static_cast<void*>(nullptr), SMLA_BF16, {1, 128, 576});
     attend.out = make_tensor(static_cast<void*>(nullptr), SMLA_BF16, {1, 128, 512});
     attend.primary.cache.format = SMLA_FP8_656;
     attend.primary.cache.page_tokens = 64;
     attend.primary.rows = make_tensor(static_cast<void*>(nullptr), SMLA_I32, {1, 2048});
+    return attend;
+}
+
+TEST(KernelOrder, WhereBf16DotsAreSlowF32KernelsComeFirst) {
+    const smla_attend_args attend = attend_of_v32();
     EXPECT_EQ(order<Stage::attend>(attend, false).front(), "cpu_avx512_bf16_attend_576");
     const auto slow = order<Stage::attend>(attend, true);
     EXPECT_EQ(slow.front(), "cpu_avx512_f32_attend_576");
@@ -215,6 +220,39 @@ TEST(KernelOrder, WhereBf16DotsAreSlowF32KernelsComeFirst) {
 
 TEST(KernelOrder, AContextTakesTheFactsOfItsProcessor) {
     EXPECT_EQ(Context(on_cpu()).env({}).slow_bf16_dots, slow_bf16_dots());
+    EXPECT_EQ(Context(on_cpu()).env({}).untried_tiles, tiles_are_untried());
+}
+
+TEST(KernelOrder, KernelsOnTilesComeLastUntilAMachineHasRunThem) {
+    const smla_attend_args attend = attend_of_v32();
+    Env env;
+    env.isa = SMLA_ISA_AMX;
+    for (const bool untried : {false, true}) {
+        env.untried_tiles = untried;
+        for (const Verdict& each : explain_stage<Stage::attend>(attend, env)) {
+            const bool tiles = each.kernel.starts_with("cpu_amx_");
+            EXPECT_EQ(each.last_resort, tiles && untried ? "no machine with AMX has run it yet" : "");
+            EXPECT_FALSE(untried && tiles && each.chosen);
+        }
+    }
+}
+
+// Where the operating system gives no permission, for want of tiles or of goodwill, the others are taken.
+TEST(KernelOrder, WithoutPermissionForTilesTheirKernelsRefuse) {
+    if (why_no_tiles().empty()) GTEST_SKIP() << "this process may use tiles";
+    const smla_attend_args attend = attend_of_v32();
+    Env env;
+    env.isa = SMLA_ISA_AMX;
+    int refused = 0, chosen = 0;
+    for (const Verdict& each : explain_stage<Stage::attend>(attend, env)) {
+        chosen += each.chosen && !each.kernel.starts_with("cpu_amx_");
+        if (each.kernel != "cpu_amx_attend_576") continue;
+        EXPECT_EQ(each.refusal, why_no_tiles());
+        EXPECT_NE(each.refusal.find("permission for tile data"), std::string::npos) << each.refusal;
+        ++refused;
+    }
+    EXPECT_EQ(refused, 1);
+    EXPECT_EQ(chosen, 1);
 }
 #endif
 

@@ -69,7 +69,7 @@ TEST(ScoreSelect, EveryIsaIsThePair) {
     shape.columns = 400;
     ScoreCase test(shape);
     for (size_t t = 0; t < test.ends.size(); ++t) test.ends[t] = int32_t(21 * t + 3);
-    for (int isa = SMLA_ISA_SCALAR; isa <= best_isa(); ++isa) {
+    for (const smla_isa isa : isas_here()) {
         const Runner runner(isa, 2);
         EXPECT_TRUE(run_score_select(test, 64, runner.env) == pair(test, 64, runner.env)) << isa_name(isa);
     }

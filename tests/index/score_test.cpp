@@ -130,7 +130,7 @@ TEST(Score, NanReachesItsColumnAndNothingElse) {
         test.keys().decode(test.row(0, 33), key.data());
         key[5] = std::nanf("");
         test.keys().encode(test.row(0, 33), key.data());
-        for (int isa = SMLA_ISA_SCALAR; isa <= best_isa(); ++isa) {
+        for (const smla_isa isa : isas_here()) {
             Runner runner(isa);
             std::vector<float> want = run_score(clean, runner.env), got = run_score(test, runner.env);
             for (int64_t t = 0; t < shape.tokens; ++t) {
@@ -156,7 +156,7 @@ TEST(Score, InfiniteKeysDoNotMeetPaddedHeads) {
     test.keys().encode(test.row(0, 2), key.data());
     const std::vector<float> want = reference_score(test);
     ASSERT_FALSE(std::isnan(want[2]));
-    for (int isa = SMLA_ISA_SCALAR; isa <= best_isa(); ++isa) {
+    for (const smla_isa isa : isas_here()) {
         Runner runner(isa);
         EXPECT_EQ(run_score(test, runner.env)[2], want[2]) << isa_name(isa);
     }

@@ -24,7 +24,7 @@ TEST(ScoreWindows, WindowsAreClampedAndNothingOutsideIsRead) {
     test.starts = {0, 5, 47, 48, 100, 200, -9, 330, 320, 7, 0, 290};
     test.ends = {330, 5, 50, 49, 90, 250, 3, 400, 2147483647, 8, -4, 301};
     for (const bool fill : {true, false})
-        for (int isa = SMLA_ISA_SCALAR; isa <= best_isa(); ++isa) {
+        for (const smla_isa isa : isas_here()) {
             Runner runner(isa);
             const std::vector<float> all = run_score(whole, runner.env),
                                      got = run_score(test, runner.env, fill);
@@ -75,7 +75,7 @@ TEST(ScoreWindows, HolesScoreMinusInfinity) {
     test.table[1] = -1;                          // columns 16..31
     test.table[3] = int32_t(test.keys().pages);  // 48..63
     test.requests = {0, -1, 1};                  // only request 0 exists
-    for (int isa = SMLA_ISA_SCALAR; isa <= best_isa(); ++isa) {
+    for (const smla_isa isa : isas_here()) {
         Runner runner(isa);
         const std::vector<float> got = run_score(test, runner.env), want = reference_score(test);
         for (int64_t j = 0; j < shape.columns; ++j) {
@@ -100,7 +100,7 @@ TEST(ScoreWindows, RaggedColumnsAreRowsOfTheCache) {
         smla_score_args args = test.args();
         EXPECT_FALSE(present(args.block_table));
         const CacheView view = test.keys();
-        for (int isa = SMLA_ISA_SCALAR; isa <= best_isa(); ++isa) {
+        for (const smla_isa isa : isas_here()) {
             Runner runner(isa);
             const std::vector<float> got = run_score(test, runner.env);
             for (int64_t j = 0; j < shape.columns; ++j) {
@@ -130,7 +130,7 @@ TEST(ScoreWindows, BitsDoNotDependOnThreadsBatchPagesOrScratch) {
         test.starts[t] = int32_t(random() % 400);
         test.ends[t] = int32_t(random() % 1700);
     }
-    for (int isa = SMLA_ISA_SCALAR; isa <= best_isa(); ++isa) {
+    for (const smla_isa isa : isas_here()) {
         Runner one(isa);
         const std::vector<float> want = run_score(test, one.env);
         for (const int threads : {2, 5})
@@ -167,7 +167,7 @@ TEST(ScoreWindows, PagesInAnyOrderAndRaggedKeysGiveTheSameBits) {
         paged.keys().decode(paged.row(0, j), row.data());
         ragged.keys().encode(j, row.data());
     }
-    for (int isa = SMLA_ISA_SCALAR; isa <= best_isa(); ++isa) {
+    for (const smla_isa isa : isas_here()) {
         Runner runner(isa);
         EXPECT_TRUE(same_bits(run_score(paged, runner.env), run_score(ragged, runner.env))) << isa_name(isa);
     }

@@ -330,7 +330,7 @@ TEST(Select, BitsDoNotDependOnThreadsBatchOrScratch) {
     smla_select_args args{};
     args.scores = all;
     args.indices = make_tensor(static_cast<void*>(nullptr), SMLA_I32, {kTokens, kTop});
-    for (int isa = SMLA_ISA_SCALAR; isa <= best_isa(); ++isa) {
+    for (const smla_isa isa : isas_here()) {
         const Selection want = run_select(all, kTop, Runner(isa).env);
         for (const int threads : {2, 4}) EXPECT_TRUE(run_select(all, kTop, Runner(isa, threads).env) == want);
         const size_t least = stage_workspace<Stage::select>(args, Runner(isa).env, 1);

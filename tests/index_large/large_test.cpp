@@ -38,7 +38,7 @@ TEST(SelectLarge, LongRowsAreTheOracle) {
                 if (kind == 3) row[j] = 1.f + float(random() % 2007041) * 0x1p-23f;
             }
             const std::vector<int32_t> want = best(row, size.k);
-            for (int isa = SMLA_ISA_SCALAR; isa <= best_isa(); ++isa) {
+            for (const smla_isa isa : isas_here()) {
                 const Runner runner(isa);
                 const Selection got =
                     run_select(make_tensor(row.data(), SMLA_F32, {1, size.columns}), size.k, runner.env);

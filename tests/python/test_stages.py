@@ -400,7 +400,7 @@ def test_contexts_that_cannot_be(options, field):
 def test_engines_and_instruction_sets():
     (q, cache, rows), options, want = attention()
     ran = []
-    for isa in ("scalar", "avx2", "avx512", "avx512_bf16"):
+    for isa in ("scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"):
         try:
             context = smla.Context("cpu", isa=isa, threads=1, batch_invariant=True)
         except smla.Unsupported as error:  # this machine lacks it

@@ -49,7 +49,7 @@ def test_doctor():
     report = smla.doctor()
     assert report["version"] == f"smla {smla.__version__}"
     assert report["cores"] >= 1 and 0 < report["memory_available_bytes"] <= report["memory_bytes"]
-    assert report["best_isa"] in ("scalar", "avx2", "avx512", "avx512_bf16")
+    assert report["best_isa"] in ("scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon")
     assert report["context"] == smla.Context().description
     checks = report["self_test"]
     assert {"attend", "score", "select", "merge", "project"} <= {check["stage"] for check in checks}

@@ -13,6 +13,11 @@ inline const char* slow_bf16_dots_here(const Env& env) {
                               : nullptr;
 }
 
+// Candidate::last_resort of the kernels that multiply tiles.
+inline const char* untried_tiles_here(const Env& env) {
+    return env.untried_tiles ? "no machine with AMX has run it yet" : nullptr;
+}
+
 template <class Op>
 void run_cpu_generic(const typename Op::Args& args, const Env& env) {
     const int64_t tasks = Op::tasks(args);

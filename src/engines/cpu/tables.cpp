@@ -25,6 +25,11 @@ constexpr Candidate<smla_score_select_args> kStreamed{.name = "cpu_streamed_scor
 #else
 #define SMLA_X86(...)
 #endif
+#if defined(__aarch64__)
+#define SMLA_ARM(...) __VA_ARGS__,
+#else
+#define SMLA_ARM(...)
+#endif
 
 #define SMLA_ROWS(stage, ...)                                                         \
     template <>                                                                       \
@@ -46,13 +51,15 @@ SMLA_ROWS(save_state, SMLA_LOOPS(save_state))
 SMLA_ROWS(compress, SMLA_LOOPS(compress))
 SMLA_ROWS(gather, SMLA_LOOPS(gather))
 SMLA_ROWS(copy_pages, SMLA_LOOPS(copy_pages))
-SMLA_ROWS(score, SMLA_X86(kAvx512Bf16Score, kAvx512Score, kAvx2Score) kScalarScore, SMLA_LOOPS(score))
+SMLA_ROWS(score, SMLA_X86(kAvx512Bf16Score, kAvx512Score, kAvx2Score) SMLA_ARM(kNeonScore) kScalarScore,
+          SMLA_LOOPS(score))
 SMLA_ROWS(select, SMLA_X86(kAvx512Select, kAvx2Select) kScalarSelect, SMLA_LOOPS(select))
 SMLA_ROWS(score_select, kStreamed, SMLA_LOOPS(score_select))
 SMLA_ROWS(map, SMLA_LOOPS(map))
 SMLA_ROWS(attend,
-          SMLA_X86(kAvx512Bf16Attend576, kAvx512Bf16Attend512, kAvx512Attend576, kAvx512Attend512,
-                   kAvx2Attend576, kAvx2Attend512) kScalarAttend576,
+          SMLA_X86(kAmxAttend576, kAmxAttend512, kAvx512Bf16Attend576, kAvx512Bf16Attend512, kAvx512Attend576,
+                   kAvx512Attend512, kAvx2Attend576, kAvx2Attend512) SMLA_ARM(kNeonAttend576, kNeonAttend512)
+              kScalarAttend576,
           kScalarAttend512, kGenericAttend)
 SMLA_ROWS(merge, SMLA_LOOPS(merge))
 SMLA_ROWS(inverse_rope, SMLA_LOOPS(inverse_rope))
@@ -62,5 +69,6 @@ SMLA_ROWS(out_project, SMLA_PRODUCTS)
 #undef SMLA_LOOPS
 #undef SMLA_ROWS
 #undef SMLA_X86
+#undef SMLA_ARM
 
 }  // namespace smla

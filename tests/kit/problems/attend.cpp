@@ -277,8 +277,8 @@ const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel
 //            |out|. Products and weights are summed in f32, as for lse. Then one rounding to the type of out.
 // p_max = exp(max - lse) comes from the reference itself.
 void AttendProblem::compare(const std::string& kernel, Comparison& out) const {
-    const bool bf16 =
-        kernel.find("bf16") != std::string::npos || kernel.find("mma_attend") != std::string::npos;
+    const bool bf16 = kernel.find("bf16") != std::string::npos || kernel.find("amx") != std::string::npos ||
+                      kernel.find("mma_attend") != std::string::npos;
     const auto& [want, want_lse, want_max] = expected(kernel);
     const double scale = softmax_scale(args) * query_scale(args);
     const size_t n = want_lse.values.size();

@@ -85,7 +85,7 @@ Peaks measure_peaks(Context& context) {
     const smla_isa isa = context.env({}).isa;
     context.pool().run(context.pool().threads(), [&](int64_t, int) {
         Peaks one;
-        if (isa == SMLA_ISA_AVX512_BF16) one.bf16_dot = bench::dot_bf16_peak() * 1e9;
+        if (isa >= SMLA_ISA_AVX512_BF16) one.bf16_dot = bench::dot_bf16_peak() * 1e9;
         if (isa >= SMLA_ISA_AVX512) one.f32_fma = bench::fma_f32_peak() * 1e9;
         else if (isa == SMLA_ISA_AVX2) one.f32_fma = bench::fma_f32_peak_256() * 1e9;
         std::lock_guard lock(mutex);
@@ -98,7 +98,7 @@ Peaks measure_peaks(Context& context) {
 double Peaks::of(smla_isa isa, smla_dtype queries) const {
     if (f32_fma == 0) return bf16_dot;  // a GPU's matrix units
     const bool narrow = queries == SMLA_BF16 || queries == SMLA_E4M3 || queries == SMLA_E2M1;
-    return isa == SMLA_ISA_AVX512_BF16 && narrow ? bf16_dot : f32_fma;
+    return isa >= SMLA_ISA_AVX512_BF16 && narrow ? bf16_dot : f32_fma;
 }
 
 Bench::Bench(Context& context, const BenchOptions& options)

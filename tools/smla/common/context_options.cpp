@@ -14,7 +14,7 @@ void ContextOptions::add(CLI::App& command) {
         ->group(group);
     command
         .add_option("--isa", isa, "Instruction set of the cpu engine (default: SMLA_ISA, else the best here)")
-        ->type_name("auto|scalar|avx2|avx512|avx512_bf16")
+        ->type_name("auto|scalar|avx2|avx512|avx512_bf16|amx|neon")
         ->group(group);
     command.add_option("--device", device, "Number of the GPU, for the cuda engine")
         ->check(whole_number(0, 1023))
@@ -42,8 +42,7 @@ smla_context_args ContextOptions::args() const {
     args.engine = parse_choice("--engine", engine, {engine_names().begin(), engine_names().end()});
     args.device_index = device;
     std::vector<std::string> names{"auto"};
-    for (smla_isa each = SMLA_ISA_SCALAR; each <= SMLA_ISA_AVX512_BF16; ++each)
-        names.emplace_back(isa_name(each));
+    for (smla_isa each = SMLA_ISA_SCALAR; each <= kLastIsa; ++each) names.emplace_back(isa_name(each));
     args.isa = parse_choice("--isa", isa, names);
     args.threads = threads;
     args.batch_invariant = batch_invariant;

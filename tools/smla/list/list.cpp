@@ -6,6 +6,8 @@
 #include "formats/format.h"
 #include "subcommands.h"
 
+#include <algorithm>
+
 namespace smla::cli {
 
 namespace {
@@ -28,8 +30,9 @@ Table engines() {
 
 Table instruction_sets() {
     Table table({{"name", "isa"}, {"available", "here"}, {"chosen", "taken by auto"}});
-    for (smla_isa isa = SMLA_ISA_SCALAR; isa <= SMLA_ISA_AVX512_BF16; ++isa)
-        table.row({isa_name(isa), isa <= best_isa(), isa == best_isa()});
+    const std::vector<smla_isa> here = isas_here();
+    for (smla_isa isa = SMLA_ISA_SCALAR; isa <= kLastIsa; ++isa)
+        table.row({isa_name(isa), std::find(here.begin(), here.end(), isa) != here.end(), isa == best_isa()});
     return table;
 }
 

@@ -20,7 +20,7 @@ bool begins(const std::string& name, const std::string& with) { return name.rfin
 
 // A name says what its kernel needs: cpu_avx512_bf16_attend_576, cuda_sm90_attend_576.
 smla_isa isa_of_name(const std::string& kernel) {
-    for (smla_isa isa = SMLA_ISA_AVX512_BF16; isa > SMLA_ISA_SCALAR; --isa)
+    for (smla_isa isa = kLastIsa; isa > SMLA_ISA_SCALAR; --isa)
         if (begins(kernel, text("cpu_", isa_name(isa), "_"))) return isa;
     return SMLA_ISA_SCALAR;
 }
@@ -45,8 +45,9 @@ std::vector<smla_engine> Contexts::engines() const {
 
 Setting Contexts::draw(kit::Random& random, bool any_isa) const {
     Setting out{args_.isa, args_.threads, args_.batch_invariant};
+    const std::vector<smla_isa> here = isas_here();
     if (open_isa_ && any_isa && random.chance(0.3))
-        out.isa = smla_isa(random.between(SMLA_ISA_SCALAR, best_isa()));
+        out.isa = here[size_t(random.between(0, int64_t(here.size()) - 1))];
     if (!out.threads) out.threads = random.pick({1, 2, 3, 5});
     if (!out.batch_invariant) out.batch_invariant = random.chance(0.3);
     return out;
@@ -73,6 +74,7 @@ std::string Contexts::lacks(smla_engine engine, const std::string& kernel) {
     const Env env = strongest(engine).env({});
     const smla_isa isa = isa_of_name(kernel);
     if (env.isa < isa) return text("needs ", isa_name(isa), ", runs as ", isa_name(env.isa));
+    if (isa == SMLA_ISA_AMX && !why_no_tiles().empty()) return why_no_tiles();
     const int wanted = capability_of_name(kernel), here = env.device->facts().capability;
     if (wanted && here / 10 != wanted / 10) return text("needs sm_", wanted, ", this is sm_", here);
     if (begins(kernel, "cpu_cblas") && !cblas().sgemm) return "no CBLAS library was found at run time";

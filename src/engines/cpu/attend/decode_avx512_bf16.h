@@ -175,11 +175,12 @@ SMLA_INLINE bool powers_of_two(const DecodeArgs& args, int key) {
     return all;
 }
 
-template <class Reader, Scaling S>
+// Isa: how many keys a block has, and whether its products read the values of padded keys.
+template <class Isa, class Reader, Scaling S>
 bool decode_rows(const DecodeArgs& args) {
     constexpr int kAhead = 4,
                   kPairStep = 64;  // keys whose lines are fetched; words of a pair in a value tile
-    constexpr int kTiles = S == Scaling::product ? Reader::tiles : 0;
+    constexpr int kTiles = S == Scaling::product ? Reader::tiles : 0, kLast = Isa::block.last;
     const Bf16Decoder decoder;
     const Words zeros{_mm512_setzero_si512(), _mm512_setzero_si512()};
     for (int k = 0; k < args.count; k += 2) {
@@ -198,48 +199,53 @@ bool decode_rows(const DecodeArgs& args) {
             const Words b = odd ? Reader::template chunk<S>(decoder, args.keys[k + 1], args, c) : zeros;
             store_words(rows + c * 32, a);
             store_words(rows + args.row_words + c * 32, b);
-            if (c < args.value_tiles) store_pairs(pairs + c * (kLastKeys / 2) * kPairStep, a, b);
+            if (c < args.value_tiles) store_pairs(pairs + c * (kLast / 2) * kPairStep, a, b);
         }
         for (int t = 0; t < kTiles; ++t) {
-            args.tile_scales[t * kLastKeys + k] = Reader::scale(args.keys[k], args, t);
-            args.tile_scales[t * kLastKeys + k + 1] = odd ? Reader::scale(args.keys[k + 1], args, t) : 0.f;
+            args.tile_scales[t * kLast + k] = Reader::scale(args.keys[k], args, t);
+            args.tile_scales[t * kLast + k + 1] = odd ? Reader::scale(args.keys[k + 1], args, t) : 0.f;
         }
     }
     for (int k = args.count + (args.count & 1); k < args.padded; ++k) {
         for (int c = 0; c < Reader::chunks; ++c)
             store_words(args.keys_out + k * args.row_words + c * 32, zeros);
-        for (int t = 0; t < kTiles; ++t) args.tile_scales[t * kLastKeys + k] = 0.f;
+        if (Isa::pads_values && k % 2 == 0)
+            for (int c = 0; c < args.value_tiles; ++c)
+                store_pairs(args.values_out + k / 2 * kPairStep + c * (kLast / 2) * kPairStep, zeros, zeros);
+        for (int t = 0; t < kTiles; ++t) args.tile_scales[t * kLast + k] = 0.f;
     }
     return true;
 }
 
-template <class Reader>
+template <class Isa, class Reader>
 bool decode_scaled(const DecodeArgs& args) {
     switch (args.scaling) {
-        case Scaling::exponent: return decode_rows<Reader, Scaling::exponent>(args);
-        case Scaling::product: return decode_rows<Reader, Scaling::product>(args);
-        default: return decode_rows<Reader, Scaling::words>(args);
+        case Scaling::exponent: return decode_rows<Isa, Reader, Scaling::exponent>(args);
+        case Scaling::product: return decode_rows<Isa, Reader, Scaling::product>(args);
+        default: return decode_rows<Isa, Reader, Scaling::words>(args);
     }
 }
 
-template <class Reader>
+template <class Isa, class Reader>
 constexpr Decoder plain_decoder() {
-    return {decode_rows<Reader, Scaling::words>, false};
+    return {decode_rows<Isa, Reader, Scaling::words>, false};
 }
-template <class Reader>
+template <class Isa, class Reader>
 constexpr Decoder scaled_decoder() {
-    return {decode_scaled<Reader>, true};
+    return {decode_scaled<Isa, Reader>, true};
 }
 
+template <class Isa>
 Decoder bf16_decoder(smla_format format, int width) {
     switch (format) {
         case SMLA_ROW_BF16:
-            return width == 576 ? plain_decoder<PlainReader<576>>() : plain_decoder<PlainReader<512>>();
-        case SMLA_FP8_656: return scaled_decoder<LatentReader<layout::Fp8_656>>();
-        case SMLA_FP8_528: return scaled_decoder<LatentReader<layout::Fp8_528>>();
-        case SMLA_FP8_576: return scaled_decoder<PerTensorReader<layout::Fp8_576>>();
-        case SMLA_FP8_512: return scaled_decoder<PerTensorReader<layout::Fp8_512>>();
-        case SMLA_FP8_584: return plain_decoder<PagePackedReader>();
+            return width == 576 ? plain_decoder<Isa, PlainReader<576>>()
+                                : plain_decoder<Isa, PlainReader<512>>();
+        case SMLA_FP8_656: return scaled_decoder<Isa, LatentReader<layout::Fp8_656>>();
+        case SMLA_FP8_528: return scaled_decoder<Isa, LatentReader<layout::Fp8_528>>();
+        case SMLA_FP8_576: return scaled_decoder<Isa, PerTensorReader<layout::Fp8_576>>();
+        case SMLA_FP8_512: return scaled_decoder<Isa, PerTensorReader<layout::Fp8_512>>();
+        case SMLA_FP8_584: return plain_decoder<Isa, PagePackedReader>();
         default: return {};
     }
 }

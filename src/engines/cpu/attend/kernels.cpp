@@ -27,14 +27,20 @@ std::string refuse_dims(const Args& args, const Env& env, smla_isa isa, int widt
 }
 
 template <int Width>
-std::string refuse_bf16(const Args& args, const Env& env) {
-    const std::string dims = refuse_dims(args, env, SMLA_ISA_AVX512_BF16, Width);
+std::string refuse_bf16(const Args& args, const Env& env, smla_isa isa) {
+    const std::string dims = refuse_dims(args, env, isa, Width);
     if (!dims.empty()) return dims;
     if (args.q.dtype != SMLA_BF16 && args.q.dtype != SMLA_E4M3)
         return text("q must hold bf16 values, got ", dtype_name(args.q.dtype));
     for (const smla_attend_source* source : {&args.primary, &args.extra})
         if (source->cache.format == SMLA_ROW_F32) return "row_f32 keys do not fit bf16";
     return "";
+}
+
+template <int Width>
+std::string refuse_tiles(const Args& args, const Env& env) {
+    const std::string bf16 = refuse_bf16<Width>(args, env, SMLA_ISA_AMX);
+    return bf16.empty() ? why_no_tiles() : bf16;
 }
 
 CallPlan<Args> plan_with(const Micro& micro, std::string refusal, const Args& args, const Env& env) {
@@ -59,9 +65,17 @@ constexpr Candidate<Args> bf16_kernel(const char* name) {
     return {.name = name,
             .plan =
                 [](const Args& args, const Env& env) {
-                    return plan_with(kAvx512Bf16, refuse_bf16<Width>(args, env), args, env);
+                    return plan_with(kAvx512Bf16, refuse_bf16<Width>(args, env, SMLA_ISA_AVX512_BF16), args,
+                                     env);
                 },
             .last_resort = slow_bf16_dots_here};
+}
+template <int Width>
+constexpr Candidate<Args> amx_kernel(const char* name) {
+    return {.name = name,
+            .plan = [](const Args& args,
+                       const Env& env) { return plan_with(kAmx, refuse_tiles<Width>(args, env), args, env); },
+            .last_resort = untried_tiles_here};
 }
 #endif
 
@@ -70,6 +84,8 @@ constexpr Candidate<Args> bf16_kernel(const char* name) {
 namespace cpu {
 
 #if defined(__x86_64__)
+const Candidate<Args> kAmxAttend576 = amx_kernel<576>("cpu_amx_attend_576");
+const Candidate<Args> kAmxAttend512 = amx_kernel<512>("cpu_amx_attend_512");
 const Candidate<Args> kAvx512Bf16Attend576 = bf16_kernel<576>("cpu_avx512_bf16_attend_576");
 const Candidate<Args> kAvx512Bf16Attend512 = bf16_kernel<512>("cpu_avx512_bf16_attend_512");
 const Candidate<Args> kAvx512Attend576 =
@@ -78,6 +94,10 @@ const Candidate<Args> kAvx512Attend512 =
     f32_kernel<kAvx512F32, SMLA_ISA_AVX512, 512>("cpu_avx512_f32_attend_512");
 const Candidate<Args> kAvx2Attend576 = f32_kernel<kAvx2F32, SMLA_ISA_AVX2, 576>("cpu_avx2_f32_attend_576");
 const Candidate<Args> kAvx2Attend512 = f32_kernel<kAvx2F32, SMLA_ISA_AVX2, 512>("cpu_avx2_f32_attend_512");
+#endif
+#if defined(__aarch64__)
+const Candidate<Args> kNeonAttend576 = f32_kernel<kNeonF32, SMLA_ISA_NEON, 576>("cpu_neon_f32_attend_576");
+const Candidate<Args> kNeonAttend512 = f32_kernel<kNeonF32, SMLA_ISA_NEON, 512>("cpu_neon_f32_attend_512");
 #endif
 const Candidate<Args> kScalarAttend576 =
     f32_kernel<kScalarF32, SMLA_ISA_SCALAR, 576>("cpu_scalar_f32_attend_576");

@@ -16,6 +16,7 @@ struct Avx2F32 {
     static constexpr int lanes = 8, value_vectors = 2, value_heads = 6, values_per_word = 1,
                          order_vectors = 1;
     static constexpr int row_words = kWidest + kRowPadding;
+    static constexpr BlockKeys block = kVectorBlock;
 
     static SMLA_INLINE Vec zero() { return _mm256_setzero_ps(); }
     static SMLA_INLINE Vec load(const float* at) { return _mm256_loadu_ps(at); }

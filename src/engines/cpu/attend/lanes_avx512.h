@@ -13,6 +13,7 @@ namespace {
 struct Avx512 {
     using Vec = __m512;
     static constexpr int lanes = 16, value_vectors = 4, value_heads = 6;
+    static constexpr BlockKeys block = kVectorBlock;
 
     static SMLA_INLINE Vec zero() { return _mm512_setzero_ps(); }
     static SMLA_INLINE Vec load(const float* at) { return _mm512_loadu_ps(at); }

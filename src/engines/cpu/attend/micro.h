@@ -11,10 +11,13 @@
 
 namespace smla::cpu_attend {
 
-// Keys of a block: 64 to 128 measure alike, more overflows L2. The last block of a list takes up to
-// kLastKeys, because each block costs a pass over the accumulators. Both are multiples of every key tile (4,
-// 6, 8, 12, 16).
-constexpr int kBlockKeys = 96, kLastKeys = 144;
+// Keys of a block. The last one of a list takes more, because each block costs a pass over the accumulators;
+// a part is decoded and scored at once, while it is in L1. All are multiples of every key tile of their
+// kernels.
+struct BlockKeys {
+    int usual, last, part;
+};
+constexpr BlockKeys kVectorBlock{96, 144, 48};  // 64 to 128 measure alike, more overflows L2
 // Keys lie one line further apart than they are long: rows of 512 f32 would all start in the same few cache
 // sets.
 constexpr int kRowPadding = 16;
@@ -57,8 +60,8 @@ struct DecodeArgs {
     Scaling scaling;
     int64_t row_words;
     uint32_t* keys_out;    // [padded][row_words]
-    uint32_t* values_out;  // paired arithmetic: [Dv / tile][kLastKeys / 2][tile], two keys in a word
-    float* tile_scales;    // paired arithmetic: [kMaxTiles][kLastKeys], if the scaling is `product`
+    uint32_t* values_out;  // paired arithmetic: [Dv / tile][last / 2][tile], two keys in a word
+    float* tile_scales;    // paired arithmetic: [kMaxTiles][last], if the scaling is `product`
 };
 
 struct Decoder {
@@ -82,10 +85,9 @@ struct ScoreArgs {
 
 // Online softmax of one block for one head group: peaks and sums move on, scores become weights.
 struct SoftmaxArgs {
-    float* scores;  // [keys][score_stride]
-    uint32_t*
-        weights;  // [max(tiles,1)][kLastKeys / values per word][weight_stride]; plain arithmetic: the scores
-    const float* tile_scales;   // [tiles][kLastKeys]
+    float* scores;      // [keys][score_stride]
+    uint32_t* weights;  // [max(tiles,1)][last / values per word][weight_stride]; plain arithmetic: the scores
+    const float* tile_scales;   // [tiles][last]
     float *peak, *sum, *alpha;  // per head; peak: largest score, alpha: what earlier values weigh now
     int64_t score_stride, weight_stride;
     float factor;  // softmax scale * log2 e
@@ -120,11 +122,12 @@ struct FinishArgs {
 };
 
 struct Micro {
-    int lanes;                           // heads per vector
-    int values_per_word;                 // 1: f32, 2: bf16 pairs
-    int group_vectors;                   // vectors of heads that a score kernel takes at most
-    int value_tile;                      // dims per tile of the value kernel
-    int row_words;                       // between keys; 0: any
+    int lanes;            // heads per vector
+    int values_per_word;  // 1: f32, 2: bf16 pairs
+    int group_vectors;    // vectors of heads that a score kernel takes at most
+    int value_tile;       // dims per tile of the value kernel
+    int row_words;        // between keys; 0: any
+    BlockKeys block;
     void (*score[4])(const ScoreArgs&);  // by vectors - 1
     int key_tile[4];                     // keys_padded is a multiple
     // For at most lanes / 2 heads, with two lanes each; null: none. Its q is [steps / 2][head][2].
@@ -138,8 +141,11 @@ struct Micro {
     // words[lane * stride + step] to out[step * out_stride + lane], for one vector of lanes
     void (*transpose)(const uint32_t* words, int stride, int steps, uint32_t* out, int64_t out_stride);
     Decoder (*decoder)(smla_format format, int width);
+    // Around the work of a thread on one unit: state of the processor that the products need. Null: none.
+    void (*enter)();
+    void (*leave)();
 };
 
-extern const Micro kScalarF32, kAvx2F32, kAvx512F32, kAvx512Bf16;
+extern const Micro kScalarF32, kAvx2F32, kAvx512F32, kAvx512Bf16, kAmx, kNeonF32;
 
 }  // namespace smla::cpu_attend

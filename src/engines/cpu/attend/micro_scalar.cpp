@@ -14,6 +14,7 @@ struct Scalar {
     typedef int32_t Int __attribute__((vector_size(16)));
     static constexpr int lanes = 4, value_vectors = 2, value_heads = 4, values_per_word = 1,
                          order_vectors = 1, row_words = 0;
+    static constexpr BlockKeys block = kVectorBlock;
 
     static SMLA_INLINE Vec zero() { return Vec{}; }
     static SMLA_INLINE Vec load(const float* at) {

@@ -77,22 +77,23 @@ Chunk Plan::chunk(int index) const {
 Scratch carve_scratch(Arena& arena, const Plan& plan) {
     const Micro& micro = plan.micro;
     const bool paired = micro.values_per_word == 2;
+    const int last = micro.block.last;
     const size_t lanes = size_t(plan.chunk_vectors * micro.lanes),
                  group = size_t(micro.group_vectors * micro.lanes), steps = size_t(plan.steps);
     Scratch s{};
     s.rows = arena.take<int32_t>(size_t(plan.rows));
     s.q = arena.take<uint32_t>(steps * lanes);
     s.staging = arena.take<uint32_t>(steps * size_t(micro.lanes + 1));
-    s.keys = arena.take<uint32_t>(size_t(kLastKeys * plan.row_words));
-    s.scores = arena.take<float>(kLastKeys * (paired ? std::min(group, lanes) : lanes));
+    s.keys = arena.take<uint32_t>(size_t(last * plan.row_words));
+    s.scores = arena.take<float>(size_t(last) * (paired ? std::min(group, lanes) : lanes));
     s.weights = reinterpret_cast<uint32_t*>(s.scores);
     if (paired) {
-        s.values = arena.take<uint32_t>(size_t(plan.value_tiles * (kLastKeys / 2) * micro.value_tile));
-        s.weights = arena.take<uint32_t>(kMaxTiles * (kLastKeys / 2) * lanes);
-        s.tile_scales = arena.take<float>(kMaxTiles * kLastKeys);
+        s.values = arena.take<uint32_t>(size_t(plan.value_tiles * (last / 2) * micro.value_tile));
+        s.weights = arena.take<uint32_t>(size_t(kMaxTiles * (last / 2)) * lanes);
+        s.tile_scales = arena.take<float>(size_t(kMaxTiles * last));
     }
     s.alpha = arena.take<float>(lanes);
-    s.addresses = arena.take<KeyAddress>(2 * kLastKeys);
+    s.addresses = arena.take<KeyAddress>(size_t(2 * last));
     s.row = arena.take<float>(size_t(plan.value_tiles * micro.value_tile));
     return s;
 }

@@ -38,7 +38,10 @@ struct Plan {
     }
     int64_t units() const { return tokens * chunks * splits; }
     Chunk chunk(int index) const;
-    int64_t tile_stride(int heads_of_chunk) const { return int64_t(heads_of_chunk) * micro.value_tile; }
+    // Of accumulators: whole vectors of heads, which a product may store.
+    int64_t tile_stride(int heads_of_chunk) const {
+        return int64_t(round_up(size_t(heads_of_chunk), size_t(micro.lanes))) * micro.value_tile;
+    }
     size_t workspace() const;
 
 private:
@@ -55,13 +58,13 @@ struct Scratch {
     int32_t* rows;          // [rows] valid rows of the token, primary then extra
     uint32_t* q;            // [head groups][steps][lanes of the group]
     uint32_t* staging;      // [lanes][steps], and a row
-    uint32_t* keys;         // [kLastKeys][row_words]
-    uint32_t* values;       // paired arithmetic: [dim tiles][kLastKeys / 2][tile]
-    float* scores;          // paired: [kLastKeys][lanes of a group]; plain: [kLastKeys][lanes of the chunk]
-    uint32_t* weights;      // paired: [kMaxTiles][kLastKeys / 2][lanes of the chunk]; plain: the scores
-    float* tile_scales;     // [kMaxTiles][kLastKeys]
+    uint32_t* keys;         // [last][row_words]
+    uint32_t* values;       // paired arithmetic: [dim tiles][last / 2][tile]
+    float* scores;          // paired: [last][lanes of a group]; plain: [last][lanes of the chunk]
+    uint32_t* weights;      // paired: [kMaxTiles][last / 2][lanes of the chunk]; plain: the scores
+    float* tile_scales;     // [kMaxTiles][last]
     float* alpha;           // [lanes of the chunk]
-    KeyAddress* addresses;  // [2][kLastKeys]: this block and the next
+    KeyAddress* addresses;  // [2][last]: this block and the next
     float* row;             // [dim tiles * tile]
 };
 

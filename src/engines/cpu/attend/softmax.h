@@ -32,8 +32,8 @@ SMLA_INLINE void store_weights(const SoftmaxArgs& args, int key, int lane, typen
         const int64_t step = key / 2;
         if (args.tiles == 0) Isa::store_pair(args.weights + step * args.weight_stride + lane, even, odd);
         for (int t = 0; t < args.tiles; ++t) {
-            const float* scales = args.tile_scales + t * kLastKeys + key;
-            Isa::store_pair(args.weights + (t * (kLastKeys / 2) + step) * args.weight_stride + lane,
+            const float* scales = args.tile_scales + t * Isa::block.last + key;
+            Isa::store_pair(args.weights + (t * (Isa::block.last / 2) + step) * args.weight_stride + lane,
                             Isa::mul(even, Isa::broadcast(scales[0])),
                             Isa::mul(odd, Isa::broadcast(scales[1])));
         }

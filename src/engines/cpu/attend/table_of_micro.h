@@ -26,7 +26,7 @@ void transpose_words(const uint32_t* words, int stride, int steps, uint32_t* out
 
 template <class Isa, int V, int N>
 constexpr void set_score(Micro& micro) {
-    static_assert(kLastKeys % N == 0);
+    static_assert(Isa::block.usual % N == 0 && Isa::block.last % N == 0 && Isa::block.part % N == 0);
     micro.score[V - 1] = score_keys<Isa, V, N>;
     micro.key_tile[V - 1] = N;
 }
@@ -38,6 +38,7 @@ constexpr Micro micro_of(Decoder (*decoder)(smla_format, int)) {
     micro.values_per_word = Isa::values_per_word;
     micro.value_tile = Isa::value_vectors * Isa::lanes;
     micro.row_words = Isa::row_words;
+    micro.block = Isa::block;
     micro.fetch = fetch_lines<Isa>;
     micro.softmax = softmax_block<Isa>;
     micro.values = value_tile<Isa>;

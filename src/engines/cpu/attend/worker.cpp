@@ -8,8 +8,18 @@
 namespace smla::cpu_attend {
 
 namespace {
-constexpr int kPartKeys = 48;  // a multiple of every key tile
-}
+
+struct Entered {  // what a unit's products need of the processor
+    explicit Entered(const Micro& micro) : micro(micro) {
+        if (micro.enter) micro.enter();
+    }
+    ~Entered() {
+        if (micro.leave) micro.leave();
+    }
+    const Micro& micro;
+};
+
+}  // namespace
 
 void Worker::run(int64_t token, int chunk, int split, const Partial& out) {
     chunk_ = plan_.chunk(chunk);
@@ -21,6 +31,7 @@ void Worker::run(int64_t token, int chunk, int split, const Partial& out) {
     end_ = total * (split + 1) / plan_.splits;
     *out_.count = end_ - begin;
     if (begin == end_) return;
+    const Entered entered(plan_.micro);
     Block block{0, begin, 0};
     next_block(block);
     locate(block, 0);
@@ -111,13 +122,13 @@ void Worker::pack_queries(int64_t token) {
 bool Worker::next_block(Block& block) const {
     while (block.source + 1 < call_.source_count && block.begin >= ends_[block.source]) ++block.source;
     const int64_t left = std::max<int64_t>(std::min(ends_[block.source], end_) - block.begin, 0);
-    block.count = int(left <= kLastKeys ? left : kBlockKeys);
+    block.count = int(left <= plan_.micro.block.last ? left : plan_.micro.block.usual);
     return block.count > 0;
 }
 
 void Worker::locate(const Block& block, int buffer) {
     call_.sources[block.source].locate(scratch_.rows + block.begin, block.count,
-                                       scratch_.addresses + buffer * kLastKeys);
+                                       scratch_.addresses + buffer * plan_.micro.block.last);
 }
 
 // Spreads the lines of the next block over the score products of this one.
@@ -126,7 +137,7 @@ void Worker::plan_prefetch(bool any, const Block& next, int buffer) {
     prefetch_lines_ = 0;
     if (!any) return;
     const Source& source = call_.sources[next.source];
-    prefetch_.next = scratch_.addresses + buffer * kLastKeys;
+    prefetch_.next = scratch_.addresses + buffer * plan_.micro.block.last;
     prefetch_.end = prefetch_.next + next.count;
     prefetch_.row_bytes = source.row_bytes();
     prefetch_lines_ = int64_t(next.count) * source.row_lines();
@@ -157,7 +168,7 @@ bool Worker::weigh(const Block& block, int buffer, bool first) {
 // group.
 bool Worker::decode_and_score(const Block& block, int buffer) {
     const bool one = groups() == 1;
-    const int part = one ? kPartKeys : block.count;
+    const int part = one ? plan_.micro.block.part : block.count;
     for (int begin = 0; begin < block.count; begin += part) {
         const int count = std::min(part, block.count - begin);
         if (!decode(block, buffer, begin, count)) return false;
@@ -169,7 +180,7 @@ bool Worker::decode_and_score(const Block& block, int buffer) {
 bool Worker::decode(const Block& block, int buffer, int begin, int count) {
     const Source& source = call_.sources[block.source];
     DecodeArgs args{};
-    args.keys = scratch_.addresses + buffer * kLastKeys + begin;
+    args.keys = scratch_.addresses + buffer * plan_.micro.block.last + begin;
     args.count = count;
     args.padded = 0;
     for (int g = 0; g < groups(); ++g)
@@ -211,7 +222,7 @@ void Worker::score(const Source& source, const Group& group, int begin, int coun
     for (int tile = 0; tile < tiles_; ++tile) {
         args.begin = tile * source.tile_words();
         args.end = args.begin + source.tile_words();
-        args.scales = scratch_.tile_scales + tile * kLastKeys + begin;
+        args.scales = scratch_.tile_scales + tile * plan_.micro.block.last + begin;
         args.accumulate = tile > 0;
         product(args);
     }
@@ -259,10 +270,10 @@ void Worker::accumulate(const Block& block, Carry carry) {
     args.carry = carry;
     args.value_stride = paired ? micro.value_tile : plan_.row_words;
     for (int tile = 0; tile < plan_.value_tiles; ++tile) {
-        args.values = paired ? scratch_.values + int64_t(tile) * (kLastKeys / 2) * micro.value_tile
+        args.values = paired ? scratch_.values + int64_t(tile) * (micro.block.last / 2) * micro.value_tile
                              : scratch_.keys + int64_t(tile) * micro.value_tile;
         const int scaled = tiles_ ? tile * micro.value_tile / (2 * source.tile_words()) : 0;
-        args.weights = scratch_.weights + scaled * (kLastKeys / 2) * chunk_lanes;
+        args.weights = scratch_.weights + scaled * (micro.block.last / 2) * chunk_lanes;
         args.out = out_.out + tile * plan_.tile_stride(chunk_.heads);
         micro.values(args);
     }

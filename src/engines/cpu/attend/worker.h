@@ -19,7 +19,7 @@ public:
     void run(int64_t token, int chunk, int split, const Partial& out);
 
 private:
-    struct Block {  // up to kLastKeys rows of one source
+    struct Block {  // rows of one source
         int source;
         int64_t begin;  // in the token's list
         int count;

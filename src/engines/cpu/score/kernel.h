@@ -80,6 +80,8 @@ struct ScoreKernel {
 extern const ScoreKernel kScoreScalar;
 #if defined(__x86_64__)
 extern const ScoreKernel kScoreAvx2, kScoreAvx512, kScoreAvx512Bf16;
+#elif defined(__aarch64__)
+extern const ScoreKernel kScoreNeon;
 #endif
 
 }  // namespace smla

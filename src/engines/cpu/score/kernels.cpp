@@ -19,6 +19,8 @@ constexpr Candidate<smla_score_args> tiled() {
 constexpr const ScoreKernel* kKernels[] = {
 #if defined(__x86_64__)
     &kScoreAvx512Bf16, &kScoreAvx512, &kScoreAvx2,
+#elif defined(__aarch64__)
+    &kScoreNeon,
 #endif
     &kScoreScalar};
 
@@ -39,6 +41,8 @@ namespace cpu {
 const Candidate<smla_score_args> kAvx512Bf16Score = tiled<kScoreAvx512Bf16>();
 const Candidate<smla_score_args> kAvx512Score = tiled<kScoreAvx512>();
 const Candidate<smla_score_args> kAvx2Score = tiled<kScoreAvx2>();
+#elif defined(__aarch64__)
+const Candidate<smla_score_args> kNeonScore = tiled<kScoreNeon>();
 #endif
 const Candidate<smla_score_args> kScalarScore = tiled<kScoreScalar>();
 

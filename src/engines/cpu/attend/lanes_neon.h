@@ -1,0 +1,83 @@
+// 4 lanes of f32 for the templates of products.h, softmax.h and decode_f32.h. Only for 64-bit Arm.
+#pragma once
+
+#include "engines/cpu/attend/products.h"
+
+#include <arm_neon.h>
+
+namespace smla::cpu_attend {
+
+namespace {
+
+struct NeonF32 {
+    using Vec = float32x4_t;
+    // 4 vectors x 6 are 24 of 32 registers
+    static constexpr int lanes = 4, value_vectors = 4, value_heads = 6, values_per_word = 1,
+                         order_vectors = 1;
+    static constexpr int row_words = kWidest + kRowPadding;
+    static constexpr BlockKeys block = kVectorBlock;
+
+    static SMLA_INLINE Vec zero() { return vdupq_n_f32(0.f); }
+    static SMLA_INLINE Vec load(const float* at) { return vld1q_f32(at); }
+    static SMLA_INLINE void store(float* at, Vec v) { vst1q_f32(at, v); }
+    static SMLA_INLINE Vec load_words(const uint32_t* at) { return vreinterpretq_f32_u32(vld1q_u32(at)); }
+    static SMLA_INLINE Vec broadcast(float v) { return vdupq_n_f32(v); }
+    static SMLA_INLINE Vec broadcast_word(const uint32_t* at) {
+        return vreinterpretq_f32_u32(vld1q_dup_u32(at));
+    }
+    static SMLA_INLINE Vec add(Vec a, Vec b) { return vaddq_f32(a, b); }
+    static SMLA_INLINE Vec sub(Vec a, Vec b) { return vsubq_f32(a, b); }
+    static SMLA_INLINE Vec mul(Vec a, Vec b) { return vmulq_f32(a, b); }
+    static SMLA_INLINE Vec fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
+    static SMLA_INLINE Vec dot(Vec sum, Vec a, Vec b) { return vfmaq_f32(sum, a, b); }
+    // b if either is NaN
+    static SMLA_INLINE Vec max(Vec a, Vec b) { return vbslq_f32(vcgtq_f32(a, b), a, b); }
+    static SMLA_INLINE Vec round(Vec v) { return vrndnq_f32(v); }
+    // v * 2^n, 0 below the smallest normal number
+    static SMLA_INLINE Vec scale_by_power(Vec v, Vec n) {
+        const int32x4_t power = vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n), vdupq_n_s32(127)), 23);
+        const uint32x4_t small = vcltq_f32(n, vdupq_n_f32(-126.f));
+        return vbslq_f32(small, zero(), vmulq_f32(v, vreinterpretq_f32_s32(power)));
+    }
+    static SMLA_INLINE bool all_one(Vec v) { return vminvq_u32(vceqq_f32(v, vdupq_n_f32(1.f))) != 0; }
+    static SMLA_INLINE void store_ordered(float* at, const Vec* v) { store(at, v[0]); }
+
+    // The code's bits in the exponent and mantissa of an f32 are the value times 2^-120, subnormals included.
+    static SMLA_INLINE Vec load_e4m3(const uint8_t* codes) {
+        uint32_t four;
+        __builtin_memcpy(&four, codes, sizeof four);
+        const uint32x4_t code = vmovl_u16(vget_low_u16(vmovl_u8(vreinterpret_u8_u32(vdup_n_u32(four)))));
+        const uint32x4_t magnitude = vandq_u32(code, vdupq_n_u32(0x7f));
+        const uint32x4_t sign = vshlq_n_u32(vandq_u32(code, vdupq_n_u32(0x80)), 24);
+        const Vec value = vmulq_f32(vreinterpretq_f32_u32(vorrq_u32(vshlq_n_u32(magnitude, 20), sign)),
+                                    vdupq_n_f32(0x1p120f));
+        const uint32x4_t nan = vceqq_u32(magnitude, vdupq_n_u32(0x7f));
+        return vbslq_f32(nan, vdupq_n_f32(__builtin_nanf("")), value);
+    }
+    static SMLA_INLINE Vec load_bf16(const char* at) {
+        return vreinterpretq_f32_u32(vshll_n_u16(vreinterpret_u16_u8(vld1_u8(bytes(at))), 16));
+    }
+    // f32 rounded to a bf16 value, to nearest even, in the high halves of the words; a NaN stays one
+    static SMLA_INLINE uint32x4_t bf16_bits(Vec v) {
+        const uint32x4_t bits = vreinterpretq_u32_f32(v);
+        const uint32x4_t odd = vandq_u32(vshrq_n_u32(bits, 16), vdupq_n_u32(1));
+        const uint32x4_t sum = vaddq_u32(bits, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
+        const uint32x4_t quiet = vorrq_u32(bits, vdupq_n_u32(0x400000));
+        return vandq_u32(vbslq_u32(vceqq_f32(v, v), sum, quiet), vdupq_n_u32(0xffff0000u));
+    }
+    static SMLA_INLINE Vec round_bf16(Vec v) { return vreinterpretq_f32_u32(bf16_bits(v)); }
+    static SMLA_INLINE void store_bf16(char* at, Vec v) {
+        vst1_u8(bytes(at), vreinterpret_u8_u16(vshrn_n_u32(bf16_bits(v), 16)));
+    }
+    static SMLA_INLINE void store_f16(char* at, Vec v) {
+        vst1_u8(bytes(at), vreinterpret_u8_f16(vcvt_f16_f32(v)));
+    }
+
+private:
+    static SMLA_INLINE const uint8_t* bytes(const char* at) { return reinterpret_cast<const uint8_t*>(at); }
+    static SMLA_INLINE uint8_t* bytes(char* at) { return reinterpret_cast<uint8_t*>(at); }
+};
+
+}  // namespace
+
+}  // namespace smla::cpu_attend
