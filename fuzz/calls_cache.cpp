@@ -4,12 +4,13 @@ namespace smla::fuzz {
 
 namespace {
 
-constexpr smla_format kAnyFormat[] = {SMLA_ROW_F32, SMLA_ROW_BF16,      SMLA_FP8_656,
-                                      SMLA_FP8_576, SMLA_FP8_584,       SMLA_FP8_512,
-                                      SMLA_FP8_528, SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68};
+constexpr smla_format kAnyFormat[] = {
+    SMLA_ROW_F32,           SMLA_ROW_BF16,  SMLA_FP8_656,         SMLA_FP8_576,        SMLA_FP8_584,
+    SMLA_FP8_512,           SMLA_FP8_528,   SMLA_INDEX_FP8_132,   SMLA_INDEX_MXFP4_68, SMLA_FP8_528_G32,
+    SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384,      SMLA_NVFP4_352};
 
 smla_cache make_cache(World& world, int32_t& width) {
-    const smla_format format = kAnyFormat[world.choose.below(9)];
+    const smla_format format = kAnyFormat[world.choose.below(std::size(kAnyFormat))];
     const int32_t own = find_format(format)->width;
     width = own ? own : int32_t(world.choose.between(1, 70));
     return world.cache(format, width);

@@ -6,6 +6,7 @@ smla.Plan, smla.Backend, smla.Layer. What this machine can do: smla.doctor(), sm
 
 from . import rows, stages
 from ._abi import VERSION as _VERSION
+from ._abi import Writer
 from ._run import check_call, explain_call, prepare_call
 from ._views import GpuView
 from .backend import Backend, Metadata, backends, select_backend, why_not

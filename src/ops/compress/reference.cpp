@@ -21,7 +21,7 @@ public:
           cache_(args.cache),
           width_(cache_.width),
           coff_(overlap(args.ratio)),
-          rounds_(cache_.format->scale != ScaleKind::none),
+          rounds_(cache_.format->rounds_entries()),
           row_(size_t(state_.width)),
           peak_(size_t(width_)),
           sum_(size_t(width_)),

@@ -87,7 +87,7 @@ public:
             for (size_t d = 0; d < row.size(); ++d) {
                 load_row(args.entries, address(args.entries, entry.token, int64_t(d)), 1, &row[d]);
                 note(entry, d, row[d], 1e-37, out);
-                if (cache.format->scale != ScaleKind::none) row[d] = round_to_bf16(row[d]);
+                if (cache.format->rounds_entries()) row[d] = round_to_bf16(row[d]);
             }
             if (args.hadamard) continue;  // the rotation's order of sums is the kernel's own
             expected.encode(slot, row.data());

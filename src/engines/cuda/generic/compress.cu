@@ -225,7 +225,7 @@ void run_cuda_compress(const smla_compress_args& args, const Env& env) {
     p.entries = args.entries;
     p.ratio = args.ratio;
     p.eps = float(args.eps);
-    p.rounds = find_format(args.cache.format)->scale != ScaleKind::none;
+    p.rounds = find_format(args.cache.format)->rounds_entries();
     p.hadamard = args.hadamard != 0;
     const int width = p.cache.width;
     p.columns = int(ceil_div(width, cuda::kChannels));
