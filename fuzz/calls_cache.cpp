@@ -45,7 +45,7 @@ void make(World& world, smla_save_state_args& args) {
                   ratio = choose.between(1, 9);
     args.kv = world.values(any_float(world), {tokens, width});
     args.score = world.values(any_float(world), {tokens, width});
-    args.ape = world.values(SMLA_F32, {ratio, width});
+    if (choose.below(4)) args.ape = world.values(SMLA_F32, {ratio, width});
     args.positions = world.indices(any_int(world), {tokens}, 0, 50);
     args.state = world.cache(SMLA_STATE_F32, int32_t(2 * width));
     args.slots = make_slots(world, tokens, args.state);
@@ -74,6 +74,8 @@ void make(World& world, smla_compress_args& args) {
     args.entries = world.output(entries, {tokens, width}, 16 * (0x1p-16 + rounding(entries)));
     world.ignore(args.cache);  // codes of values on the edge of two
     if (choose.below(4) == 0) args.entries = {};
+    if (choose.flag())
+        args.latents = world.output(entries, {tokens, width}, 16 * (0x1p-16 + rounding(entries)));
 }
 
 void make(World& world, smla_gather_args& args) {

@@ -523,6 +523,7 @@ class CompressArgs(c.Structure):
         ("frequencies", Tensor),
         ("cache", Cache),
         ("entries", Tensor),
+        ("latents", Tensor),
     )
 
 

@@ -40,7 +40,7 @@ std::unique_ptr<Call> save_state(int64_t tokens) {
     auto& a = call->with;
     call->add_normal("args.kv", a.kv, SMLA_BF16, {tokens, 48}, kInput, 8, 2);
     call->add_normal("args.score", a.score, SMLA_F32, {tokens, 48});
-    call->add_normal("args.ape", a.ape, SMLA_F32, {4, 48}, kFree0 | kNoTokens);
+    call->add_normal("args.ape", a.ape, SMLA_F32, {4, 48}, kFree0 | kNoTokens | kOptional);
     fill_int(call->add("args.positions", a.positions, SMLA_I64, {tokens}),
              [](int64_t t, int64_t) { return 11 * t; });
     call->add_cache("args.state", a.state, {SMLA_STATE_F32, 96, 4, 0, 9});
@@ -72,6 +72,7 @@ std::unique_ptr<Call> compress(int64_t tokens) {
     call->add("args.frequencies", a.frequencies, SMLA_F64, {32}, kFree0 | kNoTokens);
     for (int64_t i = 0; i < 32; ++i) set(a.frequencies, i, 0, 0, 1. / double(i + 1));
     call->add("args.entries", a.entries, SMLA_F32, {tokens, width}, kOutput | kOptional, 8, 2);
+    call->add("args.latents", a.latents, SMLA_F32, {tokens, width}, kOutput | kOptional, 8, 2);
     for (int64_t t = 0; t < tokens; ++t) {
         const int64_t position = get_int(a.positions, t);
         for (int64_t p = std::max<int64_t>(position + 1 - coff * Ratio, 0); p <= position; ++p)

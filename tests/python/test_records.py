@@ -40,7 +40,8 @@ def test_written_as_other_engines_write(given, name, tokens):
     rows = np.stack([row / (token + 1) for token in range(tokens)])
     cache = smla.Cache.empty(format, 1, tokens, writer=writer)
     smla.write_kv(rows, np.arange(tokens), cache)
-    want = np.frombuffer(bytes.fromhex(example), np.uint8)
+    runs = [word.partition("*") for word in example.split()]  # "f8 00*3"
+    want = np.concatenate([np.full(int(times or 1), int(byte, 16), np.uint8) for byte, _, times in runs])
     np.testing.assert_array_equal(cache.array[: want.size], want)
 
 
