@@ -21,14 +21,16 @@ smla_attend_source make_source(World& world, smla_format format, int32_t width, 
     return out;
 }
 
-constexpr smla_format kFormats[] = {SMLA_ROW_F32, SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_576,
-                                    SMLA_FP8_584, SMLA_FP8_512,  SMLA_FP8_528};
+constexpr smla_format kFormats[] = {
+    SMLA_ROW_F32,         SMLA_ROW_BF16,  SMLA_FP8_656,     SMLA_FP8_576,           SMLA_FP8_584,
+    SMLA_FP8_512,         SMLA_FP8_528,   SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288,
+    SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384, SMLA_NVFP4_352};
 
 }  // namespace
 
 void make(World& world, smla_attend_args& args) {
     Choices& choose = world.choose;
-    const smla_format format = kFormats[choose.below(7)];
+    const smla_format format = kFormats[choose.below(std::size(kFormats))];
     const int32_t width = random_width(world, format);
     const int64_t tokens = choose.between(0, kTokens), heads = choose.between(1, 20);
     const int64_t value_width = choose.flag() ? std::min(width, 512) : choose.between(1, width);

@@ -4,12 +4,13 @@ namespace smla::fuzz {
 
 namespace {
 
-constexpr smla_format kAnyFormat[] = {SMLA_ROW_F32, SMLA_ROW_BF16,      SMLA_FP8_656,
-                                      SMLA_FP8_576, SMLA_FP8_584,       SMLA_FP8_512,
-                                      SMLA_FP8_528, SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68};
+constexpr smla_format kAnyFormat[] = {
+    SMLA_ROW_F32,           SMLA_ROW_BF16,  SMLA_FP8_656,         SMLA_FP8_576,        SMLA_FP8_584,
+    SMLA_FP8_512,           SMLA_FP8_528,   SMLA_INDEX_FP8_132,   SMLA_INDEX_MXFP4_68, SMLA_FP8_528_G32,
+    SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384,      SMLA_NVFP4_352};
 
 smla_cache make_cache(World& world, int32_t& width) {
-    const smla_format format = kAnyFormat[world.choose.below(9)];
+    const smla_format format = kAnyFormat[world.choose.below(std::size(kAnyFormat))];
     const int32_t own = find_format(format)->width;
     width = own ? own : int32_t(world.choose.between(1, 70));
     return world.cache(format, width);
@@ -44,7 +45,7 @@ void make(World& world, smla_save_state_args& args) {
                   ratio = choose.between(1, 9);
     args.kv = world.values(any_float(world), {tokens, width});
     args.score = world.values(any_float(world), {tokens, width});
-    args.ape = world.values(SMLA_F32, {ratio, width});
+    if (choose.below(4)) args.ape = world.values(SMLA_F32, {ratio, width});
     args.positions = world.indices(any_int(world), {tokens}, 0, 50);
     args.state = world.cache(SMLA_STATE_F32, int32_t(2 * width));
     args.slots = make_slots(world, tokens, args.state);
@@ -73,6 +74,8 @@ void make(World& world, smla_compress_args& args) {
     args.entries = world.output(entries, {tokens, width}, 16 * (0x1p-16 + rounding(entries)));
     world.ignore(args.cache);  // codes of values on the edge of two
     if (choose.below(4) == 0) args.entries = {};
+    if (choose.flag())
+        args.latents = world.output(entries, {tokens, width}, 16 * (0x1p-16 + rounding(entries)));
 }
 
 void make(World& world, smla_gather_args& args) {

@@ -35,7 +35,7 @@ void World::spoil(smla_cache& cache) {
     switch (choose.below(8)) {
         case 0:
             cache.format =
-                choose.flag() ? SMLA_FORMAT_NONE : smla_format(choose.any({-1, 13, 1000, INT32_MAX}));
+                choose.flag() ? SMLA_FORMAT_NONE : smla_format(choose.any({-1, 19, 1000, INT32_MAX}));
             break;
         case 1: cache.width = choose.any({-1, 1, INT32_MAX, INT32_MIN}); break;
         case 2: cache.page_tokens = choose.any({-1, 0, 1, INT32_MIN}); break;

@@ -130,6 +130,7 @@ smla_cache World::cache(smla_format format, int32_t width) {
     if (choose.below(4) == 0 && layout.packing == Packing::row)
         out.row_stride_bytes =
             int64_t(layout.record_bytes(width) + layout.alignment * size_t(choose.below(4)));
+    if (layout.writers) out.writer = layout.writers & int32_t(choose.below(4));
     if (layout.scale == ScaleKind::per_tensor) out.scale = choose.any({1.f, 0.25f, 2.f});
     if (choose.below(4) == 0) {
         const int64_t rows = out.row_stride_bytes ? out.row_stride_bytes * out.page_tokens

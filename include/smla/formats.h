@@ -24,7 +24,9 @@ enum {
     /* In the record: one f32 per values_per_scale values. */
     SMLA_SCALE_F32 = 2,
     /* In the record: one UE8M0 byte per values_per_scale values. */
-    SMLA_SCALE_E8M0 = 3
+    SMLA_SCALE_E8M0 = 3,
+    /* In the record: one e4m3 byte per values_per_scale values. */
+    SMLA_SCALE_E4M3 = 4
 };
 
 typedef struct smla_format_info {

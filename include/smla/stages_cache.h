@@ -40,7 +40,7 @@ typedef struct smla_save_state_args {
     /* [T,W] and [T,W], W = coff * D: coff 2 at ratio 4, else 1. */
     smla_tensor kv;
     smla_tensor score;
-    /* [ratio,W] f32 (f64): added to score by the token's place in its group. */
+    /* [ratio,W] f32 (f64), optional: added to score by the token's place in its group. V4.1 has none. */
     smla_tensor ape;
     /* [T] i32 or i64: the token's order in its request. */
     smla_tensor positions;
@@ -50,8 +50,8 @@ typedef struct smla_save_state_args {
     smla_cache state;
 } smla_save_state_args;
 
-/* Saves what compress will pool: row slots[t] of `state` = kv[t] | score[t] + ape[positions[t] % ratio].
- * Refused: a cache of another format, or not 2 * W wide. */
+/* Saves what compress will pool: row slots[t] of `state` = kv[t] | score[t] + ape[positions[t] % ratio], or
+ * the score alone. Refused: a cache of another format, or not 2 * W wide. */
 SMLA_API smla_status smla_save_state(smla_context* context, const smla_save_state_args* args,
                                      smla_workspace workspace, smla_stream stream);
 
@@ -83,6 +83,8 @@ typedef struct smla_compress_args {
     smla_cache cache;
     /* [T,D], optional: the entry before it is encoded. Rows of tokens without an entry stay as they are. */
     smla_tensor entries;
+    /* [T,D], optional: the entry before it is rotated, of which V4.1 makes its index keys. Likewise. */
+    smla_tensor latents;
 } smla_compress_args;
 
 /* A token with (position + 1) % ratio == 0 and a valid slot closes an entry: the state rows of its window are

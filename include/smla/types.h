@@ -164,7 +164,31 @@ enum {
     /* Compressor state: kv [width/2], then score + ape [width/2], in f32. */
     SMLA_STATE_F32 = 11,
     /* The same in f64, for the reference engine. */
-    SMLA_STATE_F64 = 12
+    SMLA_STATE_F64 = 12,
+    /* V4.1: 512 e4m3 with the rope part, 16 UE8M0, one per 32 values. Not fp8_528, though as long. */
+    SMLA_FP8_528_G32 = 13,
+    /* The same in pages: all rows of 512 e4m3, then 16 UE8M0 per token. Padded to multiples of 512 bytes. */
+    SMLA_FP8_528_G32_SPLIT = 14,
+    /* V4.1: 512 e2m1 with the rope part, 32 e4m3 scales, one per 16 values. */
+    SMLA_NVFP4_288 = 15,
+    /* The same in pages: all rows of 256 bytes e2m1, then 32 e4m3 per token. Padded to multiples of 256. */
+    SMLA_NVFP4_288_SPLIT = 16,
+    /* V4. A page: all rows (448 e2m1, 64 bf16 of the rope part), then 28 e4m3 scales and 4 zeros a token. */
+    SMLA_NVFP4_384 = 17,
+    /* V3.2, called nvfp4_ds_mla elsewhere: 512 e2m1, 64 e4m3 of the rope part, 32 e4m3 scales. */
+    SMLA_NVFP4_352 = 18
+};
+
+/* How a cache's values are quantised as they are written, where the writers of engines differ: bits; 0: as
+ * vLLM does. What reads a cache does not look at them. */
+typedef int32_t smla_writer;
+enum {
+    /* fp8_528_g32*: the scale of a group is at least 1e-4, as in sglang and flashinfer. Without the bit it is
+     * the largest magnitude that counts as at least 1e-4. */
+    SMLA_WRITER_SCALE_FLOOR = 1,
+    /* fp8_528_g32*, nvfp4_288*: values are rounded to bf16 before they are quantised, as in sglang and
+     * flashinfer. Compressed entries of other formats with scales always are. */
+    SMLA_WRITER_BF16_FIRST = 2
 };
 
 /* A paged cache. A row is addressed as page * page_rows + offset (int32). An offset >= page_tokens, a row < 0
@@ -187,7 +211,8 @@ typedef struct smla_cache {
     int64_t row_stride_bytes;
     /* fp8_576 and fp8_512: value = code * scale, > 0. Others: 0 or 1. */
     float scale;
-    int32_t reserved;
+    /* Bits of the format's writer; 0 for formats whose writers agree. */
+    smla_writer writer;
     /* Optional, where the cache lies: overrides `scale`; read when the kernel runs. */
     const float* scale_device;
 } smla_cache;

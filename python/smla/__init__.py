@@ -7,6 +7,7 @@ smla.bench(), and smla.report(), which shows it all.
 
 from . import rows, stages
 from ._abi import VERSION as _VERSION
+from ._abi import Writer
 from ._run import check_call, explain_call, prepare_call
 from ._views import GpuView
 from .backend import Backend, Metadata, backends, select_backend, why_not

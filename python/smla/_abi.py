@@ -52,6 +52,17 @@ class Format(IntEnum):
     INDEX_MXFP4_68 = 10
     STATE_F32 = 11
     STATE_F64 = 12
+    FP8_528_G32 = 13
+    FP8_528_G32_SPLIT = 14
+    NVFP4_288 = 15
+    NVFP4_288_SPLIT = 16
+    NVFP4_384 = 17
+    NVFP4_352 = 18
+
+
+class Writer(IntEnum):
+    SCALE_FLOOR = 1
+    BF16_FIRST = 2
 
 
 class Engine(IntEnum):
@@ -110,6 +121,7 @@ class ScaleKind(IntEnum):
     PER_CACHE = 1
     F32 = 2
     E8M0 = 3
+    E4M3 = 4
 
 
 class Precision(IntEnum):
@@ -234,7 +246,7 @@ class Cache(c.Structure):
         ("page_stride_bytes", c.c_int64),
         ("row_stride_bytes", c.c_int64),
         ("scale", c.c_float),
-        ("reserved", c.c_int32),
+        ("writer", c.c_int32),
         ("scale_device", c.c_void_p),
     )
 
@@ -513,6 +525,7 @@ class CompressArgs(c.Structure):
         ("frequencies", Tensor),
         ("cache", Cache),
         ("entries", Tensor),
+        ("latents", Tensor),
     )
 
 

@@ -26,6 +26,13 @@ _ROWS = {
     Format.STATE_F64: Dtype.F64,
 }
 _PER_TENSOR = (Format.FP8_576, Format.FP8_512)  # one scale per cache
+_FOUR_BITS = (
+    Format.INDEX_MXFP4_68,
+    Format.NVFP4_288,
+    Format.NVFP4_288_SPLIT,
+    Format.NVFP4_384,
+    Format.NVFP4_352,
+)
 
 
 class Cache:
@@ -34,11 +41,13 @@ class Cache:
     data: the memory, any array of uint8 or of the format's own type, first page first; it stays alive with
     the cache. Its first dimension counts pages, and its stride is the distance between them (padded pages are
     fine); a 1-D array, or one that is given with `pages`, is pages one behind the other. format: "row_f32",
-    "row_bf16", "row_f64", "fp8_656", "fp8_576", "fp8_584", "fp8_512", "fp8_528", "index_fp8_132",
+    "row_bf16", "row_f64", "fp8_656", "fp8_576", "fp8_584", "fp8_512", "fp8_528", "fp8_528_g32",
+    "fp8_528_g32_split", "nvfp4_288", "nvfp4_288_split", "nvfp4_384", "nvfp4_352", "index_fp8_132",
     "index_mxfp4_68", "state_f32", "state_f64" (docs/formats.md). page_tokens: tokens per page. page_rows:
     rows between pages, 0: page_tokens. width: values per token of row_* and state_*; 0: the format's own, or
     the last dimension of `data`. scale: of the per-tensor formats, value = code * scale: a number, or an f32
-    array of one element on the device.
+    array of one element on the device. writer: bits of smla.Writer for formats whose writers differ, by
+    default as vLLM writes.
 
     Attributes: array (the memory), format, device, abi (the C struct), and layout: what Cache takes besides
     the memory, so that `Cache(cache.array, **cache.layout)` is the same cache.
@@ -72,6 +81,7 @@ class Cache:
         page_stride_bytes=None,
         row_stride_bytes=0,
         scale=None,
+        writer=0,
     ):
         self.format = one_of("cache.format", format, FORMATS)
         memory = library_of(data, "cache.data").memory(data, "cache.data")
@@ -93,6 +103,7 @@ class Cache:
             page_tokens=integer("cache.page_tokens", page_tokens),
             page_rows=integer("cache.page_rows", page_rows),
             row_stride_bytes=integer("cache.row_stride_bytes", row_stride_bytes, 64),
+            writer=integer("cache.writer", writer),
         )
         if pages is not None:
             pages = integer("cache.pages", pages, 64)
@@ -119,7 +130,7 @@ class Cache:
             layout["pages"] = abi.pages
             layout["page_stride_bytes"] = abi.page_stride_bytes
             layout["row_stride_bytes"] = abi.row_stride_bytes
-        for field in ("width", "page_rows", "scale"):
+        for field in ("width", "page_rows", "scale", "writer"):
             if value := getattr(abi, field):
                 layout[field] = value
         if scale_array is not None:
@@ -135,7 +146,7 @@ class Cache:
 
     def _check_dtype(self, own):
         """Integers of any size are bytes; floats are values, and of one type."""
-        values = _ROWS.get(self.format, Dtype.E2M1 if self.format is Format.INDEX_MXFP4_68 else Dtype.E4M3)
+        values = _ROWS.get(self.format, Dtype.E2M1 if self.format in _FOUR_BITS else Dtype.E4M3)
         if own not in (None, Dtype.U8, Dtype.I32, Dtype.I64, values):
             raise invalid(
                 "cache.data.dtype",
@@ -212,9 +223,9 @@ class Cache:
         return self.abi.page_stride_bytes or _bytes(self.abi, pages=1)
 
     def _record_bytes(self):
-        # 72 tokens fill a page of any format without padding (fp8_584: 73 rows of 576 bytes).
-        plain = dict(pages=1, page_tokens=72, page_rows=0, page_stride_bytes=0, row_stride_bytes=0)
-        return _bytes(self.abi, **plain) // 72
+        # 288 tokens fill a page of any format without padding (fp8_584: 292 rows of 576 bytes).
+        plain = dict(pages=1, page_tokens=288, page_rows=0, page_stride_bytes=0, row_stride_bytes=0)
+        return _bytes(self.abi, **plain) // 288
 
     @property
     def bytes(self):
@@ -240,7 +251,7 @@ class Cache:
         return max(0, (self.pages - 1) * (self.abi.page_rows or self.page_tokens) + self.page_tokens)
 
     @classmethod
-    def empty(cls, format, pages, page_tokens, *, width=0, like=None, context=None, scale=None):
+    def empty(cls, format, pages, page_tokens, *, width=0, like=None, context=None, scale=None, writer=0):
         """A cache of zeros in new memory: of the library and on the device of `like`; without one, where
         `context` runs: of NumPy, on a GPU of PyTorch or else CuPy. By default on the CPU.
         """
@@ -251,6 +262,7 @@ class Cache:
             page_tokens=integer("cache.page_tokens", page_tokens),
             pages=integer("cache.pages", pages, 64),
             scale=1.0 if kind in _PER_TENSOR else 0.0,
+            writer=integer("cache.writer", writer),
         )
         size = c.c_size_t()
         check(lib.smla_cache_bytes(c.byref(abi), c.byref(size)))
@@ -258,7 +270,7 @@ class Cache:
             like = on_device((DeviceType.CPU, 0) if context is None else context.device)
         data = empty(like, (size.value,), "u8")
         data[...] = 0
-        return cls(data, kind, page_tokens, width=width, pages=pages, scale=scale)
+        return cls(data, kind, page_tokens, width=width, pages=pages, scale=scale, writer=writer)
 
     def grow(self, pages):
         """Moves the cache to new memory of `pages` pages in all.
@@ -339,6 +351,12 @@ _WIDTHS = {
     Format.FP8_584: 512,
     Format.FP8_512: 512,
     Format.FP8_528: 512,
+    Format.FP8_528_G32: 512,
+    Format.FP8_528_G32_SPLIT: 512,
+    Format.NVFP4_288: 512,
+    Format.NVFP4_288_SPLIT: 512,
+    Format.NVFP4_384: 512,
+    Format.NVFP4_352: 576,
     Format.INDEX_FP8_132: 128,
     Format.INDEX_MXFP4_68: 128,
 }

@@ -9,7 +9,8 @@ namespace {
 
 static_assert(int(Packing::row) == SMLA_PACKING_ROW && int(Packing::page) == SMLA_PACKING_PAGE);
 static_assert(int(ScaleKind::none) == SMLA_SCALE_NONE && int(ScaleKind::per_tensor) == SMLA_SCALE_PER_CACHE &&
-              int(ScaleKind::f32_tile) == SMLA_SCALE_F32 && int(ScaleKind::e8m0_tile) == SMLA_SCALE_E8M0);
+              int(ScaleKind::f32_tile) == SMLA_SCALE_F32 && int(ScaleKind::e8m0_tile) == SMLA_SCALE_E8M0 &&
+              int(ScaleKind::e4m3_tile) == SMLA_SCALE_E4M3);
 
 constexpr uint32_t kAnyDtype = ~0u;
 

@@ -59,7 +59,7 @@ smla_cache_shape BackendInstance::cache_shape(int32_t group, int64_t pages) cons
     const int64_t tokens = !hybrid      ? config.args.page_tokens
                            : compressed ? config.args.page_tokens / config.args.ratio
                                         : config.args.window_page_tokens;
-    const bool bytes = record.scale == ScaleKind::f32_tile || record.scale == ScaleKind::e8m0_tile;
+    const bool bytes = record.scale != ScaleKind::none && record.scale != ScaleKind::per_tensor;
     smla_cache_shape out{};
     out.struct_size = sizeof out;
     out.dtype = bytes                                   ? SMLA_U8

@@ -22,6 +22,23 @@ constexpr int32_t values_per_scale(ScaleKind scale) {
 }
 
 template <class Codec>
+constexpr smla_writer writers_of() {
+    if constexpr (requires { Codec::writers; }) return Codec::writers;
+    else return 0;
+}
+
+// Where a token's values and its scales lie, in layouts that have both arrangements.
+template <class Layout>
+uint8_t* values_of(const RecordAt& at) {
+    return fp8::bytes(Layout::split ? at.page + Layout::row_at(at.offset) : at.row());
+}
+template <class Layout>
+uint8_t* scales_of(const RecordAt& at) {
+    return fp8::bytes(Layout::split ? at.page + Layout::scales_at(at.page_tokens, at.offset)
+                                    : at.row() + Layout::row);
+}
+
+template <class Codec>
 constexpr Format format_of(smla_format id, const char* name) {
     using Layout = typename Codec::Layout;
     if constexpr (Codec::packing == Packing::page) {
@@ -40,6 +57,7 @@ constexpr Format format_of(smla_format id, const char* name) {
             .alignment = Codec::alignment,
             .record_bytes = [](int32_t) { return size_t(Layout::record); },
             .page_multiple = page_multiple<Layout>(),
+            .writers = writers_of<Codec>(),
             .encode_f32 = Codec::template encode<float>,
             .encode_f64 = Codec::template encode<double>,
             .decode_f32 = Codec::template decode<float>,

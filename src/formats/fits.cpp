@@ -14,6 +14,10 @@ std::string why_not_record(smla_format id, int64_t width, int64_t rope, bool hyb
     if (std::string reason = why_not_width(id, width); !reason.empty()) return reason;
     if (id == SMLA_FP8_656 && (hybrid || rope != 64))
         return "fp8_656 is 512 latent and 64 rope values of V3.2 and GLM";
+    if (id == SMLA_NVFP4_352 && (hybrid || rope != 64))
+        return "nvfp4_352 is 512 latent and 64 rope values of V3.2 and GLM";
+    if (id == SMLA_NVFP4_384 && (!hybrid || rope != 64))
+        return "nvfp4_384 is 448 plain and 64 rope values of V4";
     if (id == SMLA_FP8_584 && (!hybrid || rope != 64)) return "fp8_584 is 448 plain and 64 rope values of V4";
     if (id == SMLA_FP8_528 && hybrid) return "fp8_528 is for latent caches without rope";
     return "";

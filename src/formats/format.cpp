@@ -8,8 +8,9 @@ namespace smla {
 
 namespace {
 constexpr const Format* kFormats[] = {
-    &kRowF64,  &kRowF32,  &kRowBf16,      &kFp8_656,       &kFp8_576,  &kFp8_584,
-    &kFp8_512, &kFp8_528, &kIndexFp8_132, &kIndexMxfp4_68, &kStateF32, &kStateF64,
+    &kRowF64,    &kRowF32,    &kRowBf16,      &kFp8_656,          &kFp8_576,   &kFp8_584,
+    &kFp8_512,   &kFp8_528,   &kFp8_528_g32,  &kFp8_528_g32Split, &kNvfp4_288, &kNvfp4_288Split,
+    &kNvfp4_384, &kNvfp4_352, &kIndexFp8_132, &kIndexMxfp4_68,    &kStateF32,  &kStateF64,
 };
 
 struct Alias {
@@ -119,6 +120,15 @@ std::string why_not_scale(const Format& format, float scale) {
     return text("a finite number above 0: ", format.name, " has one scale");
 }
 
+static std::string writer_bits(const Format& format) {
+    if (!format.writers) return text("0: writers of ", format.name, " agree");
+    std::string out = "0";
+    for (const auto& [bit, name] : {std::pair(SMLA_WRITER_SCALE_FLOOR, "SMLA_WRITER_SCALE_FLOOR"),
+                                    {SMLA_WRITER_BF16_FIRST, "SMLA_WRITER_BF16_FIRST"}})
+        if (format.writers & bit) out += text(" or ", name, " (", bit, ")");
+    return text(out, " for ", format.name);
+}
+
 static void check_scale(const char* field, const smla_cache& cache, const Format& format) {
     const bool pointer = cache.scale_device && format.scale == ScaleKind::per_tensor;
     if (pointer && cache.device_type != SMLA_CPU) return;  // only its kernels can read it
@@ -148,7 +158,8 @@ void check_cache(const char* field, const smla_cache& cache, uint32_t allowed, c
     SMLA_CHECK(cache.pages - 1 <= kMaxRows / page_rows &&
                    (cache.pages - 1) * page_rows + cache.page_tokens <= kMaxRows,
                text(field, ".pages"), cache.pages, "rows that fit in int32");
-    SMLA_CHECK(cache.reserved == 0, text(field, ".reserved"), cache.reserved, "0");
+    SMLA_CHECK((cache.writer & ~format->writers) == 0, text(field, ".writer"), cache.writer,
+               writer_bits(*format));
     check_scale(field, cache, *format);
     const int32_t width = resolved_width(*format, cache);
     check_strides(field, cache, *format, width);
@@ -170,6 +181,7 @@ CacheView::CacheView(const smla_cache& cache)
     page_stride = cache.page_stride_bytes ? cache.page_stride_bytes : int64_t(packed_page_bytes(cache));
     row_stride = cache.row_stride_bytes ? cache.row_stride_bytes : int64_t(format->record_bytes(width));
     scale = cache.scale_device && cache.device_type == SMLA_CPU ? *cache.scale_device : cache.scale;
+    writer = cache.writer;
 }
 
 }  // namespace smla

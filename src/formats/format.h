@@ -20,12 +20,13 @@ struct RecordAt {
     int64_t row_stride;  // bytes; row-packed formats
     int32_t width;
     float scale;  // per-tensor formats
+    smla_writer writer;
 
     char* row() const { return page + offset * row_stride; }
 };
 
 enum class Packing { row, page };
-enum class ScaleKind { none, per_tensor, f32_tile, e8m0_tile };
+enum class ScaleKind { none, per_tensor, f32_tile, e8m0_tile, e4m3_tile };
 
 struct Format {
     smla_format id;
@@ -39,12 +40,15 @@ struct Format {
     uint32_t alignment;                     // of data, page stride and row stride, in bytes
     size_t (*record_bytes)(int32_t width);  // per token, without page padding
     int32_t page_multiple;                  // packed pages are padded to a multiple of so many bytes
+    smla_writer writers;                    // bits that a cache may choose
     // Values are in the order of the dequantised row. encode rounds as the format's writer rule says.
     void (*encode_f32)(const RecordAt&, const float* values);
     void (*encode_f64)(const RecordAt&, const double* values);
     void (*decode_f32)(const RecordAt&, float* values);
     void (*decode_f64)(const RecordAt&, double* values);
 
+    // Compressed entries become bf16 before they are quantised, unless that is the cache's choice.
+    bool rounds_entries() const { return scale != ScaleKind::none && !(writers & SMLA_WRITER_BF16_FIRST); }
     size_t page_bytes(int32_t at_width, int64_t page_tokens) const {  // packed page stride
         const size_t records = record_bytes(at_width) * size_t(page_tokens), multiple = size_t(page_multiple);
         return (records + multiple - 1) / multiple * multiple;
@@ -62,7 +66,9 @@ constexpr uint32_t formats(Ids... each) {
 }
 constexpr uint32_t kRowFormats = formats(SMLA_ROW_F64, SMLA_ROW_F32, SMLA_ROW_BF16);
 constexpr uint32_t kKvFormats =
-    kRowFormats | formats(SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584, SMLA_FP8_512, SMLA_FP8_528);
+    kRowFormats | formats(SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584, SMLA_FP8_512, SMLA_FP8_528,
+                          SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT,
+                          SMLA_NVFP4_384, SMLA_NVFP4_352);
 constexpr uint32_t kIndexFormats = kRowFormats | formats(SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68);
 constexpr uint32_t kStateFormats = formats(SMLA_STATE_F32, SMLA_STATE_F64);
 std::string format_list(uint32_t allowed);  // "row_f64, row_f32, ..."
@@ -91,12 +97,14 @@ struct CacheView {
     int64_t page_tokens, page_rows, pages, capacity;
     int64_t page_stride, row_stride;  // bytes
     float scale;                      // of a host cache; a device's scale is read by its kernels
+    smla_writer writer;
 
     RowRange range() const { return {capacity, page_rows, page_tokens}; }
     bool hole(int64_t row) const { return range().hole(row); }
     RecordAt at(int64_t row) const {  // row is not a hole
         const int64_t page = row / page_rows;
-        return {data + page * page_stride, row - page * page_rows, page_tokens, row_stride, width, scale};
+        return {
+            data + page * page_stride, row - page * page_rows, page_tokens, row_stride, width, scale, writer};
     }
     void decode(int64_t row, float* values) const { format->decode_f32(at(row), values); }
     void decode(int64_t row, double* values) const { format->decode_f64(at(row), values); }
@@ -107,6 +115,8 @@ struct CacheView {
 // One definition per format file.
 extern const Format kRowF64, kRowF32, kRowBf16;
 extern const Format kFp8_656, kFp8_576, kFp8_584, kFp8_512, kFp8_528;
+extern const Format kFp8_528_g32, kFp8_528_g32Split;
+extern const Format kNvfp4_288, kNvfp4_288Split, kNvfp4_384, kNvfp4_352;
 extern const Format kIndexFp8_132, kIndexMxfp4_68;
 extern const Format kStateF32, kStateF64;
 

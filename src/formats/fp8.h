@@ -5,6 +5,8 @@
 #include "core/numbers.h"
 #include "formats/scale_rules.h"
 
+#include <smla/types.h>
+
 #include <cmath>
 #include <cstring>
 
@@ -21,6 +23,14 @@ float amax(const Real* values, int n) {
         largest = number > largest ? number : largest;
     }
     return std::bit_cast<float>(largest);
+}
+
+// Values as a format's writer quantises them: in f32, rounded to bf16 if the cache says so.
+template <class Real>
+void to_write(const Real* values, int n, smla_writer writer, float* out) {
+    for (int i = 0; i < n; ++i) out[i] = float(values[i]);
+    if (writer & SMLA_WRITER_BF16_FIRST)
+        for (int i = 0; i < n; ++i) out[i] = round_to_bf16(out[i]);
 }
 
 template <class Real>

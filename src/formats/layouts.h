@@ -75,6 +75,59 @@ struct IndexMxfp4_68 {
 };
 static_assert(IndexMxfp4_68::record == 68 && IndexMxfp4_68::page_bytes(64) == 4352);
 
+// A record of a row of values and its scales: by row, or by page (Split), where all rows come first.
+template <int Row, int Scales, bool Split, int Multiple = 1>
+struct RowAndScales {
+    static constexpr bool split = Split;
+    static constexpr int row = Row, scales = Scales, record = row + scales;
+    static constexpr int page_multiple = Split ? Multiple : 1;
+    static constexpr int64_t row_at(int64_t token) { return token * row; }
+    static constexpr int64_t scales_at(int64_t page_tokens, int64_t token) {
+        return page_tokens * row + token * scales;
+    }
+    static constexpr int64_t page_bytes(int64_t page_tokens) {
+        return (page_tokens * record + page_multiple - 1) / page_multiple * page_multiple;
+    }
+};
+
+// fp8_528_g32* (V4.1): 512 e4m3 | 16 E8M0 scales, one per 32 codes; the rope part is quantised too. _split:
+// all rows of the page, then the scales of each token; a packed page is padded to whole rows.
+template <bool Split>
+struct Fp8_528_g32 : RowAndScales<512, 16, Split, 512> {
+    static constexpr int width = 512, tile = 32, tiles = width / tile;
+};
+static_assert(Fp8_528_g32<true>::record == 528 && Fp8_528_g32<true>::page_bytes(64) == 33792 &&
+              Fp8_528_g32<true>::page_bytes(5) == 3072 && Fp8_528_g32<false>::page_bytes(5) == 2640);
+
+// nvfp4_288* (V4.1): 512 e2m1, two per byte with the even channel in the low nibble | 32 e4m3 scales, one per
+// 16 codes; the rope part is quantised too. _split: all rows of the page, then the scales of each token; a
+// packed page is padded to whole rows.
+template <bool Split>
+struct Nvfp4_288 : RowAndScales<256, 32, Split, 256> {
+    static constexpr int width = 512, codes = width, tile = 16, tiles = codes / tile, rope = 0;
+    static constexpr int scale_at(int group) { return group; }
+};
+static_assert(Nvfp4_288<true>::record == 288 && Nvfp4_288<true>::page_bytes(64) == 18432 &&
+              Nvfp4_288<true>::page_bytes(5) == 1536);
+
+// nvfp4_384 (V4): all rows of the page (448 e2m1 | 64 bf16 rope), then for each token 28 e4m3 scales, one per
+// 16 codes, and 4 zero bytes.
+struct Nvfp4_384 : RowAndScales<352, 32, true> {
+    static constexpr int width = 512, codes = 448, tile = 16, tiles = codes / tile, rope = 64;
+    static constexpr int rope_at = codes / 2;
+    static constexpr int scale_at(int group) { return group; }
+};
+static_assert(Nvfp4_384::rope_at + 2 * Nvfp4_384::rope == Nvfp4_384::row && Nvfp4_384::record == 384);
+
+// nvfp4_352 (V3.2): 512 e2m1 | 64 e4m3 rope, not scaled | 32 e4m3 scales, one per 16 codes, that of group g
+// at byte 8 (g mod 4) + g / 4.
+struct Nvfp4_352 : RowAndScales<320, 32, false> {
+    static constexpr int width = 576, codes = 512, tile = 16, tiles = codes / tile, rope = 64;
+    static constexpr int rope_at = codes / 2;
+    static constexpr int scale_at(int group) { return 8 * (group % 4) + group / 4; }
+};
+static_assert(Nvfp4_352::rope_at + Nvfp4_352::rope == Nvfp4_352::row && Nvfp4_352::record == 352);
+
 // state_f32 and state_f64, `width` values: kv [width/2], then score + ape [width/2].
 constexpr int64_t state_score_at(int64_t width) { return width / 2; }  // in values
 

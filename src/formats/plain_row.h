@@ -41,6 +41,7 @@ struct PlainRow {
                 .alignment = sizeof(Stored),
                 .record_bytes = record_bytes,
                 .page_multiple = 1,
+                .writers = 0,
                 .encode_f32 = encode<float>,
                 .encode_f64 = encode<double>,
                 .decode_f32 = decode<float>,

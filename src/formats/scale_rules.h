@@ -1,5 +1,5 @@
-// How writers choose a tile's scale from its largest magnitude (NaN left out): powers of two all, so that
-// readers of any kind agree on them. In the arithmetic of the values, float or double. Sources:
+// How writers choose a tile's scale from its largest magnitude (NaN left out): powers of two, but for nvfp4,
+// so that readers of any kind agree on them. In the arithmetic of the values, float or double. Sources:
 // docs/formats.md.
 #pragma once
 
@@ -35,11 +35,12 @@ SMLA_HOST_DEVICE inline uint8_t ceil_code(Real value) {
     }
 }
 
-// The floor after the division: fp8_656 and fp8_528.
-SMLA_HOST_DEVICE inline float latent(float amax) {
-    return ceil_power_of_two(at_least(amax / float(kE4m3Max), float(kFloor)));
+// The floor after the division: fp8_656 and fp8_528, and fp8_528_g32 as sglang writes it.
+SMLA_HOST_DEVICE inline uint8_t e8m0_of_floored_scale(float amax) {
+    return ceil_e8m0(at_least(amax / float(kE4m3Max), float(kFloor)));
 }
-// The floor before it: fp8_584, index_fp8_132, e4m3 queries of an indexer.
+SMLA_HOST_DEVICE inline float latent(float amax) { return e8m0_to_f32(e8m0_of_floored_scale(amax)); }
+// The floor before it: fp8_584, fp8_528_g32, index_fp8_132, e4m3 queries of an indexer.
 template <class Real>
 SMLA_HOST_DEVICE inline uint8_t e8m0(Real amax, Real floor = Real(kFloor)) {
     return ceil_code(at_least(amax, floor) / Real(kE4m3Max));
@@ -48,6 +49,30 @@ SMLA_HOST_DEVICE inline uint8_t e8m0(Real amax, Real floor = Real(kFloor)) {
 template <class Real>
 SMLA_HOST_DEVICE inline uint8_t mxfp4(Real amax) {
     return ceil_code(at_least(amax, Real(kE2m1Floor)) / Real(kE2m1Max));
+}
+
+// Groups of e2m1 with e4m3 scales. The writers of the field round at different points: a sixth of the largest
+// magnitude, and a value's share of the scale, by division or by multiplication with a reciprocal.
+struct Nvfp4 {
+    bool sixth_by_reciprocal, scale_by_reciprocal;
+    float floor;  // of the scale; 0: a scale may round to zero, and then its codes are zeros
+};
+constexpr float kSmallestE4m3 = 0x1p-9f;
+constexpr Nvfp4 kNvfp4_288{true, false, kSmallestE4m3};
+constexpr Nvfp4 kNvfp4_352{true, true, kSmallestE4m3};
+constexpr Nvfp4 kNvfp4_384{false, true, 0};
+
+constexpr uint8_t kNanE4m3 = 0x7f;
+
+SMLA_HOST_DEVICE inline uint8_t nvfp4(float amax, const Nvfp4& rule) {
+    const float sixth = rule.sixth_by_reciprocal ? amax * (1.f / 6.f) : amax / 6.f;
+    return f32_to_e4m3(at_least(sixth, rule.floor));
+}
+// `scale` is that of the group; NaN: e2m1 has none, so the scale alone says it.
+SMLA_HOST_DEVICE inline uint8_t nvfp4_code(float value, float scale, const Nvfp4& rule) {
+    if (std::isnan(scale)) return 0;
+    if (scale == 0) return std::signbit(value) ? 8 : 0;
+    return f32_to_e2m1(rule.scale_by_reciprocal ? value * (1.f / scale) : value / scale);
 }
 
 }  // namespace smla::scale_rule

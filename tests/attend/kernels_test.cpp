@@ -4,8 +4,10 @@
 namespace attend_test {
 namespace {
 
-constexpr smla_format k576[] = {SMLA_ROW_BF16, SMLA_ROW_F32, SMLA_FP8_656, SMLA_FP8_576};
-constexpr smla_format k512[] = {SMLA_ROW_BF16, SMLA_ROW_F32, SMLA_FP8_584, SMLA_FP8_512, SMLA_FP8_528};
+constexpr smla_format k576[] = {SMLA_ROW_BF16, SMLA_ROW_F32, SMLA_FP8_656, SMLA_FP8_576, SMLA_NVFP4_352};
+constexpr smla_format k512[] = {
+    SMLA_ROW_BF16,    SMLA_ROW_F32,           SMLA_FP8_584,   SMLA_FP8_512,         SMLA_FP8_528,
+    SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384};
 
 Spec spec_of(smla_format format, int64_t width, int64_t k) {
     Spec spec;

@@ -8,9 +8,11 @@
 namespace smla::testing {
 namespace {
 
-constexpr smla_format kGathered[] = {SMLA_ROW_F64,       SMLA_ROW_F32,       SMLA_ROW_BF16, SMLA_FP8_656,
-                                     SMLA_FP8_576,       SMLA_FP8_584,       SMLA_FP8_512,  SMLA_FP8_528,
-                                     SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68};
+constexpr smla_format kGathered[] = {
+    SMLA_ROW_F64,       SMLA_ROW_F32,         SMLA_ROW_BF16,    SMLA_FP8_656,
+    SMLA_FP8_576,       SMLA_FP8_584,         SMLA_FP8_512,     SMLA_FP8_528,
+    SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68,  SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT,
+    SMLA_NVFP4_288,     SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384,   SMLA_NVFP4_352};
 constexpr int32_t kPageTokens = 4;
 
 // Two requests: the first in pages 2, 0, the second in page 1, then a hole, then a page past the cache.

@@ -6,8 +6,10 @@
 namespace smla::testing {
 namespace {
 
-constexpr smla_format kKv[] = {SMLA_ROW_F64, SMLA_ROW_F32, SMLA_ROW_BF16, SMLA_FP8_656,
-                               SMLA_FP8_576, SMLA_FP8_584, SMLA_FP8_512,  SMLA_FP8_528};
+constexpr smla_format kKv[] = {SMLA_ROW_F64,     SMLA_ROW_F32,           SMLA_ROW_BF16,  SMLA_FP8_656,
+                               SMLA_FP8_576,     SMLA_FP8_584,           SMLA_FP8_512,   SMLA_FP8_528,
+                               SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT,
+                               SMLA_NVFP4_384,   SMLA_NVFP4_352};
 
 TEST(WriteKv, HeadAndTailOfEveryDtypeIntoEveryFormat) {
     for (const smla_format format : kKv)

@@ -39,8 +39,12 @@ TEST(CliList, EverySectionAloneIsThatSectionOfAll) {
 TEST(CliList, FormatsAreThoseOfTheModels) {
     // bytes per token and of a packed page of 64, from the records' published layouts
     const std::map<std::string, std::pair<int, int>> known = {
-        {"fp8_656", {656, 64 * 656}}, {"fp8_576", {576, 64 * 576}},       {"fp8_512", {512, 64 * 512}},
-        {"fp8_528", {528, 64 * 528}}, {"index_fp8_132", {132, 64 * 132}}, {"index_mxfp4_68", {68, 64 * 68}},
+        {"fp8_656", {656, 64 * 656}},       {"fp8_576", {576, 64 * 576}},
+        {"fp8_512", {512, 64 * 512}},       {"fp8_528", {528, 64 * 528}},
+        {"index_fp8_132", {132, 64 * 132}}, {"index_mxfp4_68", {68, 64 * 68}},
+        {"fp8_528_g32", {528, 64 * 528}},   {"fp8_528_g32_split", {528, 64 * 528}},
+        {"nvfp4_288", {288, 64 * 288}},     {"nvfp4_288_split", {288, 64 * 288}},
+        {"nvfp4_384", {384, 64 * 384}},     {"nvfp4_352", {352, 64 * 352}},
         {"fp8_584", {584, 37440}}};  // whole pages are multiples of 576
     size_t seen = 0;
     for (const auto& row : json_of({"list", "formats"}, "formats")) {

@@ -149,6 +149,7 @@ TEST(SaveStateRefusals, ByField) {
     EXPECT_EQ(refused_save([](A& a) { a.kv.dtype = SMLA_F64, a.state.format = SMLA_STATE_F64; }), "accepted");
     EXPECT_EQ(refused_save([](A& a) { a.score = tensor(SMLA_F32, {6, 15}); }), "args.score.shape");
     EXPECT_EQ(refused_save([](A& a) { a.ape.dtype = SMLA_BF16; }), "args.ape.dtype");
+    EXPECT_EQ(refused_save([](A& a) { a.ape = {}; }), "accepted");
     EXPECT_EQ(refused_save([](A& a) { a.ape = tensor(SMLA_F32, {0, 16}); }), "args.ape.shape[0]");
     EXPECT_EQ(refused_save([](A& a) { a.ape = tensor(SMLA_F32, {4, 15}); }), "args.ape.shape");
     EXPECT_EQ(refused_save([](A& a) { a.positions = tensor(SMLA_I32, {5}); }), "args.positions.shape");

@@ -10,17 +10,20 @@ namespace {
 constexpr int64_t kTile = 64;  // rows that a kernel is likely to take at once
 
 CONTRACT_TEST(L1a_OneSoftmaxOverBothListsInEveryTypeAndFormat) {
-    const smla_format k576[] = {SMLA_ROW_BF16, SMLA_ROW_F32, SMLA_FP8_656, SMLA_FP8_576};
-    const smla_format k512[] = {SMLA_ROW_BF16, SMLA_ROW_F32, SMLA_FP8_584, SMLA_FP8_512, SMLA_FP8_528};
+    const smla_format k576[] = {SMLA_ROW_BF16, SMLA_ROW_F32, SMLA_FP8_656, SMLA_FP8_576, SMLA_NVFP4_352};
+    const smla_format k512[] = {
+        SMLA_ROW_BF16,    SMLA_ROW_F32,           SMLA_FP8_584,   SMLA_FP8_512,         SMLA_FP8_528,
+        SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384};
     const std::pair<smla_dtype, smla_dtype> types[] = {
         {SMLA_F32, SMLA_F16}, {SMLA_BF16, SMLA_BF16}, {SMLA_F16, SMLA_F32}, {SMLA_E4M3, SMLA_BF16}};
     uint32_t seed = 1;
     for (const int64_t width : {576, 512})
-        for (const smla_format format : width == 576 ? std::vector<smla_format>(k576, k576 + 4)
-                                                     : std::vector<smla_format>(k512, k512 + 5)) {
+        for (const smla_format format : width == 576
+                                            ? std::vector<smla_format>(std::begin(k576), std::end(k576))
+                                            : std::vector<smla_format>(std::begin(k512), std::end(k512))) {
             const auto& [q, out] = types[seed % 4];
             Shape shape{.width = width, .format = format, .q = q, .out = out, .seed = seed++};
-            if (width == 512) shape.extra_format = k512[seed % 5], shape.extra_rows = 21;
+            if (width == 512) shape.extra_format = k512[seed % std::size(k512)], shape.extra_rows = 21;
             Attention problem(shape);
             problem.fill_listed();
             SCOPED_TRACE(format);

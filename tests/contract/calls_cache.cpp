@@ -70,6 +70,7 @@ std::unique_ptr<Call> compress(int64_t tokens) {
     call->add(a.frequencies, SMLA_F64, {32});
     for (int64_t i = 0; i < 32; ++i) set(a.frequencies, i, 0, 0, 1. / double(i + 1));
     call->add(a.entries, SMLA_F32, {tokens, width}, 8, 2);
+    call->add(a.latents, SMLA_F32, {tokens, width}, 8, 2);
     for (int64_t t = 0; t < tokens; ++t) {
         const int64_t position = get_int(a.positions, t);
         for (int64_t p = std::max<int64_t>(position + 1 - coff * Ratio, 0); p <= position; ++p)

@@ -51,7 +51,7 @@ TEST(CheckCache, Format) {
     TestCache test(shape_of(SMLA_FP8_656));
     EXPECT_EQ(refused_field(test.cache, kIndexFormats), "args.cache.format");
     EXPECT_EQ(refused_field(test.cache, kKvFormats), "");
-    for (const smla_format unknown : {0, 13, 31, 32, 36, -1}) {
+    for (const smla_format unknown : {0, 19, 31, 32, 36, -1}) {
         test.cache.format = unknown;
         EXPECT_EQ(refused_field(test.cache, 0xffffffffu), "args.cache.format") << unknown;
     }
@@ -86,7 +86,16 @@ TEST(CheckCache, Pages) {
         EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.page_rows = -1; }), "args.cache.page_rows");
         EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.pages = -1; }), "args.cache.pages");
         EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.pages = INT64_MAX; }), "args.cache.pages");
-        EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.reserved = 1; }), "args.cache.reserved");
+        const bool floors = format == SMLA_FP8_528_G32 || format == SMLA_FP8_528_G32_SPLIT;
+        const bool rounds = floors || format == SMLA_NVFP4_288 || format == SMLA_NVFP4_288_SPLIT;
+        EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.writer = SMLA_WRITER_SCALE_FLOOR; }),
+                  floors ? "" : "args.cache.writer");
+        EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.writer = SMLA_WRITER_BF16_FIRST; }),
+                  rounds ? "" : "args.cache.writer");
+        EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.writer = 3; }),
+                  floors ? "" : "args.cache.writer");
+        EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.writer = 4; }), "args.cache.writer");
+        EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.writer = -1; }), "args.cache.writer");
     }
     // rows are int32: 2^31 of them is the last count whose ids fit
     EXPECT_EQ(refused_field(SMLA_FP8_512, [](smla_cache& c) { c.pages = (int64_t(1) << 31) / 4; }), "");

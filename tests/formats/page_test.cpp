@@ -13,10 +13,12 @@ TEST(Pages, PackedBytes) {
         int32_t page_tokens;
         size_t bytes;
     } cases[] = {
-        {SMLA_FP8_584, 64, 37440},       {SMLA_FP8_584, 2, 1728},   {SMLA_FP8_584, 1, 1152},
-        {SMLA_FP8_584, 72, 42048},       {SMLA_FP8_656, 64, 41984}, {SMLA_FP8_528, 64, 33792},
-        {SMLA_FP8_576, 32, 18432},       {SMLA_FP8_512, 64, 32768}, {SMLA_INDEX_FP8_132, 64, 8448},
-        {SMLA_INDEX_MXFP4_68, 64, 4352},
+        {SMLA_FP8_584, 64, 37440},           {SMLA_FP8_584, 2, 1728},     {SMLA_FP8_584, 1, 1152},
+        {SMLA_FP8_584, 72, 42048},           {SMLA_FP8_656, 64, 41984},   {SMLA_FP8_528, 64, 33792},
+        {SMLA_FP8_576, 32, 18432},           {SMLA_FP8_512, 64, 32768},   {SMLA_INDEX_FP8_132, 64, 8448},
+        {SMLA_INDEX_MXFP4_68, 64, 4352},     {SMLA_FP8_528_G32, 3, 1584}, {SMLA_FP8_528_G32_SPLIT, 3, 2048},
+        {SMLA_FP8_528_G32_SPLIT, 64, 33792}, {SMLA_NVFP4_288, 3, 864},    {SMLA_NVFP4_288_SPLIT, 3, 1024},
+        {SMLA_NVFP4_288_SPLIT, 64, 18432},   {SMLA_NVFP4_384, 3, 1152},   {SMLA_NVFP4_352, 3, 1056},
     };
     for (const auto& c : cases) {
         TestCache test(shape_of(c.format, c.page_tokens, 3));
@@ -45,6 +47,7 @@ TEST(Pages, TheTableOfFormats) {
         }
     }
     EXPECT_EQ(find_format(SMLA_FORMAT_NONE), nullptr);
+    EXPECT_EQ(find_format(smla_format(19)), nullptr);
     EXPECT_EQ(find_format(smla_format(99)), nullptr);
     EXPECT_EQ(find_format("fp8_ds_mla"), nullptr);  // V3.2 and V4 mean different records
     EXPECT_EQ(find_format("bf16_576"), &kRowBf16);

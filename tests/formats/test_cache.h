@@ -27,22 +27,43 @@ struct CacheShape {
 };
 
 constexpr smla_format kAllFormats[] = {
-    SMLA_ROW_F64, SMLA_ROW_F32, SMLA_ROW_BF16,      SMLA_FP8_656,        SMLA_FP8_576,   SMLA_FP8_584,
-    SMLA_FP8_512, SMLA_FP8_528, SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68, SMLA_STATE_F32, SMLA_STATE_F64};
-constexpr smla_format kFixedFormats[] = {SMLA_FP8_656, SMLA_FP8_576,       SMLA_FP8_584,       SMLA_FP8_512,
-                                         SMLA_FP8_528, SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68};
+    SMLA_ROW_F64,         SMLA_ROW_F32,   SMLA_ROW_BF16,    SMLA_FP8_656,           SMLA_FP8_576,
+    SMLA_FP8_584,         SMLA_FP8_512,   SMLA_FP8_528,     SMLA_INDEX_FP8_132,     SMLA_INDEX_MXFP4_68,
+    SMLA_STATE_F32,       SMLA_STATE_F64, SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288,
+    SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384, SMLA_NVFP4_352};
+constexpr smla_format kFixedFormats[] = {
+    SMLA_FP8_656,         SMLA_FP8_576,        SMLA_FP8_584,     SMLA_FP8_512,           SMLA_FP8_528,
+    SMLA_INDEX_FP8_132,   SMLA_INDEX_MXFP4_68, SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288,
+    SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384,      SMLA_NVFP4_352};
 
 inline bool page_packed(smla_format f) {
-    return f == SMLA_FP8_584 || f == SMLA_INDEX_FP8_132 || f == SMLA_INDEX_MXFP4_68;
+    return f == SMLA_FP8_584 || f == SMLA_INDEX_FP8_132 || f == SMLA_INDEX_MXFP4_68 ||
+           f == SMLA_FP8_528_G32_SPLIT || f == SMLA_NVFP4_288_SPLIT || f == SMLA_NVFP4_384;
+}
+// Bytes to a multiple of which packed pages are padded.
+inline int64_t page_multiple(smla_format f) {
+    return f == SMLA_FP8_584 ? 576 : f == SMLA_FP8_528_G32_SPLIT ? 512 : f == SMLA_NVFP4_288_SPLIT ? 256 : 1;
+}
+// Of values that share a NaN: e2m1 has none, so a group says it as a whole.
+inline int nan_group(smla_format f, int at) {
+    const bool codes = f == SMLA_NVFP4_288 || f == SMLA_NVFP4_288_SPLIT ||
+                       (f == SMLA_NVFP4_384 && at < 448) || (f == SMLA_NVFP4_352 && at < 512);
+    return f == SMLA_INDEX_MXFP4_68 ? 32 : codes ? 16 : 1;
 }
 inline bool per_tensor(smla_format f) { return f == SMLA_FP8_576 || f == SMLA_FP8_512; }
 
 inline int32_t width_of(smla_format f) {
     switch (f) {
         case SMLA_FP8_656:
+        case SMLA_NVFP4_352:
         case SMLA_FP8_576: return 576;
         case SMLA_FP8_584:
         case SMLA_FP8_512:
+        case SMLA_FP8_528_G32:
+        case SMLA_FP8_528_G32_SPLIT:
+        case SMLA_NVFP4_288:
+        case SMLA_NVFP4_288_SPLIT:
+        case SMLA_NVFP4_384:
         case SMLA_FP8_528: return 512;
         case SMLA_INDEX_FP8_132:
         case SMLA_INDEX_MXFP4_68: return 128;
@@ -61,7 +82,13 @@ inline int64_t record_of(smla_format f, int64_t width) {
         case SMLA_FP8_576: return 576;
         case SMLA_FP8_584: return 584;
         case SMLA_FP8_512: return 512;
+        case SMLA_FP8_528_G32:
+        case SMLA_FP8_528_G32_SPLIT:
         case SMLA_FP8_528: return 528;
+        case SMLA_NVFP4_288:
+        case SMLA_NVFP4_288_SPLIT: return 288;
+        case SMLA_NVFP4_384: return 384;
+        case SMLA_NVFP4_352: return 352;
         case SMLA_INDEX_FP8_132: return 132;
         default: return 68;
     }
@@ -72,6 +99,9 @@ inline std::vector<std::pair<int64_t, int64_t>> owned_bytes(smla_format f, int64
                                                             int64_t row_stride, int64_t offset) {
     switch (f) {
         case SMLA_FP8_584: return {{offset * 576, 576}, {page_tokens * 576 + offset * 8, 8}};
+        case SMLA_FP8_528_G32_SPLIT: return {{offset * 512, 512}, {page_tokens * 512 + offset * 16, 16}};
+        case SMLA_NVFP4_288_SPLIT: return {{offset * 256, 256}, {page_tokens * 256 + offset * 32, 32}};
+        case SMLA_NVFP4_384: return {{offset * 352, 352}, {page_tokens * 352 + offset * 32, 32}};
         case SMLA_INDEX_FP8_132: return {{offset * 128, 128}, {page_tokens * 128 + offset * 4, 4}};
         case SMLA_INDEX_MXFP4_68: return {{offset * 64, 64}, {page_tokens * 64 + offset * 4, 4}};
         default: return {{offset * row_stride, record_of(f, width)}};
@@ -87,7 +117,8 @@ public:
         record = record_of(shape.format, width);
         row_stride = record + shape.row_gap;
         int64_t packed = row_stride * shape.page_tokens;
-        if (shape.format == SMLA_FP8_584) packed = (packed + 575) / 576 * 576;
+        const int64_t multiple = page_multiple(shape.format);
+        packed = (packed + multiple - 1) / multiple * multiple;
         page_stride = packed + shape.page_gap;
         memory.assign(size_t(page_stride * shape.pages + 2 * kGuard + 64), poison);
         first = kGuard + (64 - reinterpret_cast<uintptr_t>(memory.data()) % 64) % 64;

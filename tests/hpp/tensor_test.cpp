@@ -152,8 +152,8 @@ TEST(HppFormat, a_format_tells_what_its_caches_take) {
 
 // What the header says of pages is what caches take, for every format and page size.
 TEST(HppFormat, pages_follow_the_rule_of_the_header) {
-    for (smla_format format = SMLA_ROW_F64; format <= SMLA_STATE_F64; ++format) {
-        const bool own_width = format >= SMLA_FP8_656 && format <= SMLA_INDEX_MXFP4_68;
+    for (smla_format format = SMLA_ROW_F64; format <= SMLA_NVFP4_352; ++format) {
+        const bool own_width = format >= SMLA_FP8_656 && format != SMLA_STATE_F32 && format != SMLA_STATE_F64;
         const smla_format_info info = smla::format_info(format, own_width ? 0 : 70);
         EXPECT_EQ(smla::format_by_name(info.name), format);
         for (const int64_t tokens : {1, 2, 3, 64, 71, 256}) {

@@ -95,7 +95,13 @@ void GuardedMemory::allow_record(const smla_cache& cache, int64_t row) {
         case SMLA_FP8_576: return allow_bytes(page + i * 576, 576);
         case SMLA_FP8_512: return allow_bytes(page + i * 512, 512);
         case SMLA_FP8_528: return allow_bytes(page + i * 528, 528);
+        case SMLA_FP8_528_G32: return allow_bytes(page + i * 528, 528);
+        case SMLA_NVFP4_288: return allow_bytes(page + i * 288, 288);
+        case SMLA_NVFP4_352: return allow_bytes(page + i * 352, 352);
         case SMLA_FP8_584: return split(576, 8);
+        case SMLA_FP8_528_G32_SPLIT: return split(512, 16);
+        case SMLA_NVFP4_288_SPLIT: return split(256, 32);
+        case SMLA_NVFP4_384: return split(352, 32);
         case SMLA_INDEX_FP8_132: return split(128, 4);
         case SMLA_INDEX_MXFP4_68: return split(64, 4);
         default: fail(SMLA_INTERNAL, "cache.format", text(cache.format), "a format of docs/formats.md");

@@ -113,9 +113,14 @@ def _tiles(values, scales):
 PLAIN = {"row_f64": "f64", "row_f32": "f32", "row_bf16": "bf16", "state_f32": "f32", "state_f64": "f64"}
 WIDTH = {"fp8_656": 576, "fp8_528": 512, "fp8_576": 576, "fp8_512": 512, "fp8_584": 512}
 WIDTH |= {"index_fp8_132": 128, "index_mxfp4_68": 128}
+WIDTH |= {"fp8_528_g32": 512, "fp8_528_g32_split": 512, "nvfp4_288": 512, "nvfp4_288_split": 512}
+WIDTH |= {"nvfp4_384": 512, "nvfp4_352": 576}
 # Bytes of a token's record, and bytes of it behind all records of the page.
 _PARTS = {"fp8_656": (656, 0), "fp8_528": (528, 0), "fp8_576": (576, 0), "fp8_512": (512, 0)}
 _PARTS |= {"fp8_584": (576, 8), "index_fp8_132": (128, 4), "index_mxfp4_68": (64, 4)}
+_PARTS |= {"fp8_528_g32": (528, 0), "fp8_528_g32_split": (512, 16), "nvfp4_288": (288, 0)}
+_PARTS |= {"nvfp4_288_split": (256, 32), "nvfp4_384": (352, 32), "nvfp4_352": (352, 0)}
+_PAGE_MULTIPLE = {"fp8_584": 576, "fp8_528_g32_split": 512, "nvfp4_288_split": 256}
 
 
 def width_of(format, width=0):
@@ -129,9 +134,9 @@ def parts(format, width=0):
 
 
 def page_bytes(format, page_tokens, width=0):
-    """Of a packed page; fp8_584 pads its pages to a multiple of 576."""
-    page = sum(parts(format, width)) * page_tokens
-    return -(-page // 576) * 576 if format == "fp8_584" else page
+    """Of a packed page; some formats pad their pages."""
+    page, multiple = sum(parts(format, width)) * page_tokens, _PAGE_MULTIPLE.get(format, 1)
+    return -(-page // multiple) * multiple
 
 
 def views(memory, format, pages, page_tokens, width=0, page_stride=0, row_stride=0):

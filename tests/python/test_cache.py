@@ -46,7 +46,7 @@ def test_every_format(format, page_tokens, pages=3):
         zeros(pages, page, dtype=np.uint8), Format[format.upper()], page_tokens, width=width
     )
     assert (in_pages.pages, in_pages.bytes) == (pages, size) and in_pages.format is cache.format
-    padding = page - page_tokens * 584 if format == "fp8_584" else 0  # of the last page: may be left out
+    padding = page - page_tokens * sum(parts(format, width))  # of the last page: may be left out
     few = zeros(size - padding, dtype=np.uint8)
     assert smla.Cache(few, format, page_tokens, width=width, pages=pages).bytes == size
     refused("cache.data", few[:-1], format, page_tokens, width=width, pages=pages)
@@ -232,7 +232,7 @@ def test_dtypes(format):
     world = World("numpy", "cpu")
     for dtype in ("u1", "i1", "u2", "i2", "i4", "u8"):  # any integers are bytes
         assert smla.Cache(zeros(size, dtype=np.uint8).view(dtype), format, 8, width=width).pages == 2
-    own = PLAIN.get(format, "e2m1" if format == "index_mxfp4_68" else "e4m3")
+    own = PLAIN.get(format, "e2m1" if "fp4" in format else "e4m3")
     own_bytes = {"f64": 8, "f32": 4, "bf16": 2}.get(own, 1)
     bits = zeros(size, dtype=np.uint8).view(f"u{own_bytes}")
     assert smla.Cache(

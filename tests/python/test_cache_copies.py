@@ -11,7 +11,7 @@ import pytest
 import smla
 from arrays import WITH_TORCH, Exporter
 from conftest import ROOT
-from numpy_formats import PLAIN, page_bytes
+from numpy_formats import PLAIN, page_bytes, parts
 from smla._abi import Format
 
 try:
@@ -38,8 +38,8 @@ def host(array):
 
 
 def used_bytes(format):
-    """Of a page: but for the padding of fp8_584."""
-    return TOKENS * 584 if format == "fp8_584" else page_bytes(format, TOKENS, WIDTH)
+    """Of a page, but for its padding."""
+    return TOKENS * sum(parts(format, WIDTH))
 
 
 # Each gives a cache and its pages' bytes, [PAGES, used]: all that a copy has to hold.
@@ -79,8 +79,8 @@ def in_a_pool(library, format):
 
 
 def unpadded(library, format):
-    """fp8_584 without the padding of its pages; other formats have none."""
-    record = 584 if format == "fp8_584" else page_bytes(format, 72, WIDTH) // 72
+    """Pages without the padding that some formats have."""
+    record = sum(parts(format, WIDTH))
     memory = noise(PAGES * TOKENS * record)
     width = WIDTH if format in PLAIN else 0
     cache = smla.Cache(of(library, memory.reshape(PAGES, TOKENS, record)), format, TOKENS, width=width)

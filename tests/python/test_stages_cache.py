@@ -369,6 +369,30 @@ def test_compress(world, ratio, format):
     np.testing.assert_array_equal(memory.bytes, want.bytes)
 
 
+@worlds()
+def test_latents_are_entries_before_the_rotation(world, ratio=2, width=16):
+    problem = Compression(np.random.default_rng(72), ratio, width)
+    problem.save(world, problem.state_slots())
+    state = problem.state.astype(np.float64)
+    due = (problem.positions + 1) % ratio == 0
+    slots = np.where(due, np.cumsum(due) - 1, -1)
+    slots = np.where(slots >= 0, slots % PAGE_TOKENS + slots // PAGE_TOKENS * PAGE_ROWS, -1)
+    latents, entries = (world.guarded((len(slots), width), "f32") for _ in range(2))
+    memory = Memory("row_f32", width=width)
+    problem.compress(world, slots, memory.cache(world), entries=entries.array, latents=latents.array)
+    still = np.zeros_like(problem.frequencies)
+    for t in range(len(slots)):
+        if not due[t]:
+            assert np.isnan(latents.bits[t]).all()  # the poison
+            continue
+        where = problem.requests[t], problem.positions[t]
+        latent, magnitude = compress(state, problem.table, *where, ratio, 1e-6, problem.weight, still)
+        assert (np.abs(latents.check()[t] - latent) <= (width + 40) * U * magnitude).all()
+    plain = width - 2 * len(still)
+    np.testing.assert_array_equal(latents.bits[:, :plain], entries.bits[:, :plain])
+    assert (latents.bits[due][:, plain:] != entries.bits[due][:, plain:]).any()
+
+
 @worlds("cpu")
 def test_compress_rotates_index_entries(world):
     problem = Compression(np.random.default_rng(72), 4, 16)

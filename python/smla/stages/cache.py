@@ -54,7 +54,7 @@ def write_index(
 def save_state(
     kv: Array,
     score: Array,
-    ape: Array,
+    ape: Array | None,
     positions: Array,
     slots: Array,
     state: Cache,
@@ -65,8 +65,8 @@ def save_state(
 ) -> None:
     """Row slots[t] of the compressor's state = kv[t] | score[t] + ape[positions[t] % ratio].
 
-    kv, score: [T,W] f32, bf16, f16. ape: [ratio,W] f32. positions: [T] i32 or i64. slots: [N] i64 or i32,
-    N <= T. state: smla.Cache of format state_f32, width 2 W; state_f64 also takes f64.
+    kv, score: [T,W] f32, bf16, f16. ape: [ratio,W] f32, or None (V4.1). positions: [T] i32 or i64. slots: [N]
+    i64 or i32, N <= T. state: smla.Cache of format state_f32, width 2 W; state_f64 also takes f64.
     """
     _save_state(locals())
 
@@ -86,6 +86,7 @@ def compress(
     eps: float,
     hadamard: bool = False,
     entries: Array | None = None,
+    latents: Array | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
@@ -96,7 +97,8 @@ def compress(
     state: smla.Cache (state_f32 or state_f64). state_table: [R,MB] i32. request_of_token: [T] i32. positions:
     [T] i32 or i64. slots: [N] i64 or i32, N <= T. norm_weight: [D] float. frequencies: [n] f64. cache: of
     keys or of index keys (row_f64: from state_f64). ratio: 4 overlaps. eps: of the RMS norm. entries: [T,D]
-    f32, bf16, f16 (f64 of state_f64), optional output: the entries before encoding.
+    f32, bf16, f16 (f64 of state_f64), optional output: the entries before encoding. latents: likewise, before
+    the rotation.
     """
     _compress(locals())
 

@@ -35,6 +35,7 @@ std::span<const StageField> fields_of<smla_compress_args>() {
         in(SMLA_FIELD(state_table), kInt32, "R MB"),
         in(SMLA_FIELD(slots), kInts, "N"),
         out(SMLA_FIELD(entries), kFloats, "T D").optional(),
+        out(SMLA_FIELD(latents), kFloats, "T D").optional(),
     };
     return table;
 }
@@ -54,8 +55,9 @@ void CompressOp::check(const Args& args, const CheckContext& context) {
     const int64_t tokens = args.positions.shape[0];
     SMLA_CHECK(args.slots.shape[0] <= tokens, "args.slots.shape[0]", args.slots.shape[0],
                text("at most ", tokens, ", the tokens of positions"));
-    if (present(args.entries))
-        check_dtype("args.entries", args.entries, f64 ? kFloats : kFloats & ~dtype_bit(SMLA_F64));
+    for (const auto& [field, tensor] :
+         {std::pair("args.entries", &args.entries), {"args.latents", &args.latents}})
+        if (present(*tensor)) check_dtype(field, *tensor, f64 ? kFloats : kFloats & ~dtype_bit(SMLA_F64));
 }
 
 }  // namespace smla

@@ -21,7 +21,7 @@ public:
           cache_(args.cache),
           width_(cache_.width),
           coff_(overlap(args.ratio)),
-          rounds_(cache_.format->scale != ScaleKind::none),
+          rounds_(cache_.format->rounds_entries()),
           row_(size_t(state_.width)),
           peak_(size_t(width_)),
           sum_(size_t(width_)),
@@ -35,6 +35,8 @@ public:
         if (position < 0 || position % args_.ratio != args_.ratio - 1 || cache_.hole(slot)) return;
         pool(load_int(args_.request_of_token, t), position);
         norm();
+        if (present(args_.latents))
+            store_row(args_.latents, address(args_.latents, t), width_, entry_.data());
         rotate(position / args_.ratio * args_.ratio);
         if (present(args_.entries))
             store_row(args_.entries, address(args_.entries, t), width_, entry_.data());

@@ -12,7 +12,7 @@ std::span<const StageField> fields_of<smla_save_state_args>() {
         cache(SMLA_FIELD(state), kStateFormats).written(),
         in(SMLA_FIELD(kv), kFloats, "T W"),
         in(SMLA_FIELD(score), kFloats, "T W"),
-        in(SMLA_FIELD(ape), kFloat32Or64, "ratio W"),
+        in(SMLA_FIELD(ape), kFloat32Or64, "ratio W").optional(),
         in(SMLA_FIELD(positions), kInts, "T"),
         in(SMLA_FIELD(slots), kInts, "N"),
     };
@@ -26,9 +26,11 @@ void SaveStateOp::check(const Args& args, const CheckContext& context) {
     const uint32_t inputs = f64 ? kFloats : kFloats & ~dtype_bit(SMLA_F64);
     check_dtype("args.kv", args.kv, inputs);
     check_dtype("args.score", args.score, inputs);
-    check_dtype("args.ape", args.ape, f64 ? kFloat32Or64 : dtype_bit(SMLA_F32));
     const int64_t tokens = args.kv.shape[0], width = args.kv.shape[1];
-    SMLA_CHECK(args.ape.shape[0] >= 1, "args.ape.shape[0]", args.ape.shape[0], "the ratio, 1 or more");
+    if (present(args.ape)) {
+        check_dtype("args.ape", args.ape, f64 ? kFloat32Or64 : dtype_bit(SMLA_F32));
+        SMLA_CHECK(args.ape.shape[0] >= 1, "args.ape.shape[0]", args.ape.shape[0], "the ratio, 1 or more");
+    }
     SMLA_CHECK(args.slots.shape[0] <= tokens, "args.slots.shape[0]", args.slots.shape[0],
                text("at most ", tokens, ", the tokens of kv"));
     SMLA_CHECK(args.state.width == 2 * width, "args.state.width", args.state.width,
@@ -40,7 +42,7 @@ namespace {
 template <class Real>
 void save_tokens(const smla_save_state_args& args, int64_t begin, int64_t end) {
     const CacheView state(args.state);
-    const int64_t width = args.kv.shape[1], ratio = args.ape.shape[0];
+    const int64_t width = args.kv.shape[1];
     std::vector<Real> row(size_t(2 * width)), ape(static_cast<size_t>(width));
     Real* const score = row.data() + width;
     for (int64_t t = begin; t < end; ++t) {
@@ -48,8 +50,10 @@ void save_tokens(const smla_save_state_args& args, int64_t begin, int64_t end) {
         if (state.hole(slot) || position < 0) continue;
         load_row(args.kv, address(args.kv, t), width, row.data());
         load_row(args.score, address(args.score, t), width, score);
-        load_row(args.ape, address(args.ape, position % ratio), width, ape.data());
-        for (int64_t d = 0; d < width; ++d) score[d] += ape[size_t(d)];
+        if (present(args.ape)) {
+            load_row(args.ape, address(args.ape, position % args.ape.shape[0]), width, ape.data());
+            for (int64_t d = 0; d < width; ++d) score[d] += ape[size_t(d)];
+        }
         state.encode(slot, row.data());
     }
 }

@@ -80,8 +80,11 @@ void AttendProblem::draw_shape() {
     if (model && !of_model() && random.chance(0.1)) value_width_ = random.between(1, width_);
     const auto fits = [&](bool none) -> smla_format {
         std::vector<smla_format> out{SMLA_ROW_F32, SMLA_ROW_BF16};
-        if (width_ == 576) out.insert(out.end(), {SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_656});
-        if (width_ == 512) out.insert(out.end(), {SMLA_FP8_584, SMLA_FP8_512, SMLA_FP8_528});
+        if (width_ == 576) out.insert(out.end(), {SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_656, SMLA_NVFP4_352});
+        if (width_ == 512)
+            out.insert(out.end(),
+                       {SMLA_FP8_584, SMLA_FP8_512, SMLA_FP8_528, SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT,
+                        SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384});
         if (none) return SMLA_FORMAT_NONE;
         return out[size_t(random.between(of_model() ? 1 : 0, int64_t(out.size()) - 1))];
     };

@@ -176,9 +176,9 @@ public:
         const int64_t ratio = random.pick<int64_t>({4, 128, 1, 7});
         args.kv = memory.tensor(pick_float(random), {tokens, width}, Inner::any);
         args.score = memory.tensor(pick_float(random), {tokens, width}, Inner::any);
-        args.ape = memory.tensor(SMLA_F32, {ratio, width}, Inner::any);
+        if (random.chance(0.8)) args.ape = memory.tensor(SMLA_F32, {ratio, width}, Inner::any);
         for (const Tensor* each : {&args.kv, &args.score}) fill_activations(*each, random, true);
-        fill_normal(args.ape, random, 1);
+        if (present(args.ape)) fill_normal(args.ape, random, 1);
         args.positions = memory.tensor(random.pick<smla_dtype>({SMLA_I32, SMLA_I64}), {tokens}, Inner::any);
         for (int64_t t = 0; t < tokens; ++t)
             set_int(args.positions, t, 0,
@@ -208,15 +208,16 @@ public:
 
 private:
     void expect() {
-        const int64_t width = args.kv.shape[1], ratio = args.ape.shape[0];
+        const int64_t width = args.kv.shape[1], ratio = std::max<int64_t>(args.ape.shape[0], 1);
         const Doubles kv(args.kv), score(args.score), ape(args.ape);
+        const auto added = [&](size_t i) { return present(args.ape) ? ape.values[i] : -0.; };
         for (int64_t t = 0; t < args.slots.shape[0]; ++t) {
             std::vector<double>& row = rows_.emplace_back();
             const int64_t position = std::max<int64_t>(load_int(args.positions, t), 0);
             for (int64_t d = 0; d < width; ++d) row.push_back(kv.values[size_t(t * width + d)]);
             for (int64_t d = 0; d < width; ++d)
                 row.push_back(double(float(score.values[size_t(t * width + d)] +
-                                           ape.values[size_t(position % ratio * width + d)])));
+                                           added(size_t(position % ratio * width + d)))));
         }
     }
 

@@ -24,6 +24,7 @@ smla_format pick_entry_format(Random& random) {
 struct Entry {
     int64_t token;
     std::vector<double> want, bound;
+    std::vector<double> latent, latent_bound;  // before the rotation
 };
 
 class CompressProblem : public ProblemOf<Stage::compress> {
@@ -54,6 +55,7 @@ public:
         for (int64_t i = 0; i < pairs; ++i)
             set_value(args.frequencies, i, 0, 0, 0, std::pow(10000., -double(i) / double(pairs)));
         if (random.chance(0.8)) args.entries = memory.tensor(SMLA_F32, {tokens, width_}, Inner::any);
+        if (random.chance(0.4)) args.latents = memory.tensor(SMLA_F32, {tokens, width_}, Inner::any);
         expect();
         allow();
         memory.remember();
@@ -74,6 +76,10 @@ public:
         for (const Entry& entry : entries_) {
             const int64_t slot = load_int(args.slots, entry.token);
             cache.decode(slot, got.data());
+            for (int64_t d = 0; present(args.latents) && d < width_; ++d)
+                out.note(std::fabs(load_one<double>(args.latents, entry.token, d) - entry.latent[size_t(d)]),
+                         entry.latent_bound[size_t(d)] + 1e-37,
+                         text("latent of token ", entry.token, " channel ", d));
             if (args.hadamard) compare_rotated(entry, got, out);
             if (!present(args.entries)) {
                 if (args.hadamard) continue;
@@ -87,7 +93,7 @@ public:
             for (size_t d = 0; d < row.size(); ++d) {
                 load_row(args.entries, address(args.entries, entry.token, int64_t(d)), 1, &row[d]);
                 note(entry, d, row[d], 1e-37, out);
-                if (cache.format->scale != ScaleKind::none) row[d] = round_to_bf16(row[d]);
+                if (cache.format->rounds_entries()) row[d] = round_to_bf16(row[d]);
             }
             if (args.hadamard) continue;  // the rotation's order of sums is the kernel's own
             expected.encode(slot, row.data());
@@ -182,6 +188,8 @@ private:
                 continue;
             Entry entry = pooled(state, t, position);
             normed(entry);
+            entry.latent = entry.want;
+            entry.latent_bound = entry.bound;
             rotated(entry, position / args.ratio * args.ratio);
             entries_.push_back(std::move(entry));
         }
@@ -202,7 +210,7 @@ private:
             state.decode(row, found.back().data());
             half.push_back(coff_ == 2 && j >= args.ratio ? 1 : 0);
         }
-        Entry out{token, std::vector<double>(n, 0), std::vector<double>(n, 0)};
+        Entry out{token, std::vector<double>(n, 0), std::vector<double>(n, 0), {}, {}};
         for (size_t d = 0; d < n; ++d) {
             double peak = -std::numeric_limits<double>::infinity(), sum = 0, value = 0, size = 0;
             const auto kv = [&](size_t j) { return found[j][size_t(half[j]) * n + d]; };
@@ -253,14 +261,16 @@ private:
 
     // The rows that may be written, found with the specification's own loops.
     void allow() {
-        const Tensor entries = args.entries;
-        args.entries = Tensor{};
+        const Tensor entries = args.entries, latents = args.latents;
+        args.entries = args.latents = Tensor{};
         CompressOp::check(args);
         memory.allow_written(args.cache, [&] { CompressOp::reference(args, 0, CompressOp::tasks(args)); });
         args.entries = entries;
+        args.latents = latents;
         CompressOp::check(args);
         for (const Entry& entry : entries_)
-            if (present(entries)) memory.allow(entries, entry.token, 0, width_);
+            for (const Tensor* each : {&entries, &latents})
+                if (present(*each)) memory.allow(*each, entry.token, 0, width_);
     }
 
     int64_t width_ = 0, coff_ = 1;

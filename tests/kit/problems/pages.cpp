@@ -39,7 +39,9 @@ public:
                                 ? SMLA_INDEX_FP8_132
                                 : random.pick<smla_format>(
                                       {SMLA_ROW_F32, SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584,
-                                       SMLA_FP8_512, SMLA_FP8_528, SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68});
+                                       SMLA_FP8_512, SMLA_FP8_528, SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68,
+                                       SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288,
+                                       SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384, SMLA_NVFP4_352});
         const int32_t own = find_format(format)->width;
         const int64_t width = own ? own : random.log_between(1, 600), requests = random.between(0, 4);
         const auto page_tokens = int32_t(random.log_between(1, 70));
@@ -105,7 +107,8 @@ public:
     explicit CopyPagesProblem(const Draw& draw) : ProblemOf(draw) {
         const auto format = random.pick<smla_format>(
             {SMLA_ROW_F32, SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584, SMLA_FP8_512,
-             SMLA_FP8_528, SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68, SMLA_STATE_F32});
+             SMLA_FP8_528, SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68, SMLA_STATE_F32, SMLA_FP8_528_G32,
+             SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384, SMLA_NVFP4_352});
         const Format& known = *find_format(format);
         const int64_t width = known.width ? known.width : random.log_between(1, 300) * known.width_multiple;
         const auto page_tokens = int32_t(random.log_between(1, 40));

@@ -42,6 +42,7 @@ const char* scale_text(ScaleKind kind) {
         case ScaleKind::per_tensor: return "one per cache";
         case ScaleKind::f32_tile: return "f32 per tile";
         case ScaleKind::e8m0_tile: return "e8m0 per tile";
+        case ScaleKind::e4m3_tile: return "e4m3 per tile";
     }
     return "";
 }

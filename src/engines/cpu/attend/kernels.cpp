@@ -32,8 +32,13 @@ std::string refuse_bf16(const Args& args, const Env& env, smla_isa isa) {
     if (!dims.empty()) return dims;
     if (args.q.dtype != SMLA_BF16 && args.q.dtype != SMLA_E4M3)
         return text("q must hold bf16 values, got ", dtype_name(args.q.dtype));
-    for (const smla_attend_source* source : {&args.primary, &args.extra})
-        if (source->cache.format == SMLA_ROW_F32) return "row_f32 keys do not fit bf16";
+    for (const smla_attend_source* source : {&args.primary, &args.extra}) {
+        const Format* const format = find_format(source->cache.format);
+        if (!format) continue;
+        if (format->id == SMLA_ROW_F32) return "row_f32 keys do not fit bf16";
+        if (!kAvx512Bf16.decoder(format->id, Width).rows)
+            return text("no decoder of ", format->name, " into pairs of bf16");
+    }
     return "";
 }
 

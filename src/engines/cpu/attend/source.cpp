@@ -9,11 +9,11 @@ namespace smla::cpu_attend {
 Source::Source(const smla_attend_args& args, const smla_attend_source& source, const Micro& micro)
     : source_(&source), view_(source.cache), decoder_(micro.decoder(source.cache.format, view_.width)) {
     rounded_ = rounds_keys(args, view_);
+    split_ = source.cache.format == SMLA_FP8_584;
     flat_ = view_.format->packing == Packing::row && view_.page_stride == view_.page_rows * view_.row_stride;
     if (std::has_single_bit(uint64_t(view_.page_rows)))
         page_shift_ = std::countr_zero(uint64_t(view_.page_rows));
-    const bool page_packed = view_.format->packing == Packing::page;
-    row_bytes_ = page_packed ? layout::Fp8_584::row : int(view_.format->record_bytes(view_.width));
+    row_bytes_ = split_ ? layout::Fp8_584::row : int(view_.format->record_bytes(view_.width));
     row_lines_ = row_bytes_ / int(kCacheLine) + 1;
     const bool tiled = view_.format->scale == ScaleKind::f32_tile;
     tiles_ = tiled ? layout::Fp8_656::tiles : 1;
@@ -32,10 +32,10 @@ void Source::locate(const int32_t* rows, int count, KeyAddress* out) const {
         const int64_t page = page_shift_ >= 0 ? row >> page_shift_ : row / uint64_t(view_.page_rows);
         const int64_t offset = row - page * view_.page_rows;
         char* at = view_.data + page * view_.page_stride;
-        if (view_.format->packing == Packing::page)
+        if (split_)
             out[i] = {at + layout::Fp8_584::row_at(offset),
                       at + layout::Fp8_584::scales_at(view_.page_tokens, offset)};
-        else out[i] = {at + offset * view_.row_stride, nullptr};
+        else out[i] = {at + offset * view_.row_stride, nullptr};  // of other pages: what is fetched ahead
     }
 }
 

@@ -31,6 +31,7 @@ private:
     CacheView view_;
     Decoder decoder_{};
     bool rounded_ = false;
+    bool split_ = false;   // scales at the page's end
     bool flat_ = false;    // row r lies at data + r * row_stride
     int page_shift_ = -1;  // log2 of page_rows, if a power of two
     int tiles_ = 0, tile_words_ = 0;

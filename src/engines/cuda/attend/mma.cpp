@@ -12,6 +12,8 @@ namespace {
 using namespace cuda_attend;
 using Args = smla_attend_args;
 
+constexpr uint32_t kMmaFormats =
+    formats(SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584, SMLA_FP8_512, SMLA_FP8_528);
 constexpr int64_t kPiece = 16;  // bytes that one asynchronous copy moves
 
 bool aligned(const void* data, int64_t bytes) {
@@ -23,6 +25,7 @@ std::string refuse_source(const char* name, const smla_attend_source& source) {
     if (cache.format == SMLA_FORMAT_NONE) return "";
     const CacheView view(cache);
     if (cache.format == SMLA_ROW_F32) return "row_f32 keys do not fit bf16";
+    if (!(kMmaFormats & format_bit(cache.format))) return text("no operands from ", view.format->name);
     if (!aligned(view.data, kPiece) || view.page_stride % kPiece ||
         (view.format->packing == Packing::row && view.row_stride % kPiece))
         return text(name, " pages and rows must be aligned to ", kPiece, " bytes");

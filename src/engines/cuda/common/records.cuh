@@ -14,8 +14,10 @@ namespace smla::cuda {
 
 // Formats that value() and warp_encode() know. Any other would read as zeros.
 constexpr smla_format kDeviceFormats[] = {
-    SMLA_ROW_F64, SMLA_ROW_F32, SMLA_ROW_BF16, SMLA_STATE_F64, SMLA_STATE_F32,     SMLA_FP8_656,
-    SMLA_FP8_576, SMLA_FP8_528, SMLA_FP8_512,  SMLA_FP8_584,   SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68};
+    SMLA_ROW_F64,       SMLA_ROW_F32,         SMLA_ROW_BF16,    SMLA_STATE_F64,         SMLA_STATE_F32,
+    SMLA_FP8_656,       SMLA_FP8_576,         SMLA_FP8_528,     SMLA_FP8_512,           SMLA_FP8_584,
+    SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68,  SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288,
+    SMLA_NVFP4_352,     SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384};
 
 // A CacheView as kernels take it, by value. The scale may be in device memory.
 struct DeviceCache {
@@ -36,6 +38,7 @@ struct DeviceCache {
         row_stride = view.row_stride;
         scale = view.scale;
         scale_device = cache.scale_device;
+        writer = cache.writer;
     }
 
     __device__ bool hole(int64_t row) const { return RowRange{capacity, page_rows, page_tokens}.hole(row); }
@@ -50,6 +53,7 @@ struct DeviceCache {
     int64_t page_tokens = 1, page_rows = 1, capacity = 0, page_stride = 0, row_stride = 0;
     float scale = 0;
     const float* scale_device = nullptr;
+    smla_writer writer = 0;
 };
 
 __device__ inline float bf16_at(const char* at) {
@@ -62,6 +66,42 @@ template <class Layout>
 __device__ float latent_value(const char* row, int d) {
     if (d >= Layout::codes) return bf16_at(row + Layout::rope_at + 2 * (d - Layout::codes));
     return e4m3_at(row + d) * f32_at(row + Layout::scales_at + 4 * (d / Layout::tile));
+}
+
+// Where a token's values and its scales lie, in layouts that have both arrangements.
+template <class Layout>
+struct Parts {
+    uint8_t *values, *scales;
+    __device__ Parts(const DeviceCache& cache, int64_t row) {
+        char* const page = cache.page(row);
+        const int64_t token = row % cache.page_rows;
+        char* const at = page + (Layout::split ? Layout::row_at(token) : token * cache.row_stride);
+        char* const behind =
+            Layout::split ? page + Layout::scales_at(cache.page_tokens, token) : at + Layout::row;
+        values = reinterpret_cast<uint8_t*>(at);
+        scales = reinterpret_cast<uint8_t*>(behind);
+    }
+};
+
+template <class Layout>
+__device__ float mxfp8_value(const DeviceCache& cache, int64_t row, int d) {
+    const Parts<Layout> at(cache, row);
+    return e4m3_to_f32(at.values[d]) * e8m0_to_f32(at.scales[d / Layout::tile]);
+}
+
+__device__ inline float rope_value(const uint8_t* rope, int d, layout::Nvfp4_352) {
+    return e4m3_to_f32(rope[d]);
+}
+__device__ inline float rope_value(const uint8_t* rope, int d, layout::Nvfp4_384) {
+    return bf16_to_f32(reinterpret_cast<const uint16_t*>(rope)[d]);
+}
+template <class Layout>
+__device__ float nvfp4_value(const DeviceCache& cache, int64_t row, int d) {
+    const Parts<Layout> at(cache, row);
+    if constexpr (Layout::rope > 0)
+        if (d >= Layout::codes) return rope_value(at.values + Layout::rope_at, d - Layout::codes, Layout{});
+    return e2m1_to_f32(uint8_t(at.values[d / 2] >> (4 * (d & 1)) & 15)) *
+           e4m3_to_f32(at.scales[Layout::scale_at(d / Layout::tile)]);
 }
 
 __device__ inline float DeviceCache::value(int64_t row, int d) const {
@@ -97,6 +137,12 @@ __device__ inline float DeviceCache::value(int64_t row, int d) const {
             return e2m1_to_f32(uint8_t(codes[d / 2] >> (4 * (d & 1)) & 15)) *
                    e8m0_to_f32(scales[d / L::tile]);
         }
+        case SMLA_FP8_528_G32: return mxfp8_value<layout::Fp8_528_g32<false>>(*this, row, d);
+        case SMLA_FP8_528_G32_SPLIT: return mxfp8_value<layout::Fp8_528_g32<true>>(*this, row, d);
+        case SMLA_NVFP4_288: return nvfp4_value<layout::Nvfp4_288<false>>(*this, row, d);
+        case SMLA_NVFP4_288_SPLIT: return nvfp4_value<layout::Nvfp4_288<true>>(*this, row, d);
+        case SMLA_NVFP4_384: return nvfp4_value<layout::Nvfp4_384>(*this, row, d);
+        case SMLA_NVFP4_352: return nvfp4_value<layout::Nvfp4_352>(*this, row, d);
         default: return 0;
     }
 }
@@ -170,6 +216,67 @@ __device__ inline void warp_encode_68(const float* values, char* page, int64_t p
     }
 }
 
+// A value as the cache's writer quantises it.
+__device__ inline float to_write(float value, smla_writer writer) {
+    return writer & SMLA_WRITER_BF16_FIRST ? round_to_bf16(value) : value;
+}
+
+template <class Layout>
+__device__ void warp_encode_mxfp8(const DeviceCache& cache, int64_t row, const float* values) {
+    static_assert(Layout::tile == 32);
+    const Parts<Layout> at(cache, row);
+    const int lane = int(threadIdx.x % 32);
+    for (int t = 0; t < Layout::tiles; ++t) {
+        const float value = to_write(values[t * Layout::tile + lane], cache.writer);
+        const float amax = warp_max(fmaxf(0.f, fabsf(value)));  // fmaxf ignores NaN
+        const uint8_t code = cache.writer & SMLA_WRITER_SCALE_FLOOR ? scale_rule::e8m0_of_floored_scale(amax)
+                                                                    : scale_rule::e8m0(amax);
+        at.values[t * Layout::tile + lane] = f32_to_e4m3(scaled(value, e8m0_to_f32(code)));
+        if (lane == 0) at.scales[t] = code;
+    }
+}
+
+// Each lane encodes a group of its own.
+template <class Layout>
+__device__ void warp_nvfp4_groups(const float* values, smla_writer writer, const scale_rule::Nvfp4 rule,
+                                  uint8_t* codes, uint8_t* scales) {
+    for (int g = int(threadIdx.x % 32); g < Layout::tiles; g += 32) {
+        const float* const group = values + g * Layout::tile;
+        float amax = 0;
+        bool nan = false;
+        for (int i = 0; i < Layout::tile; ++i) {
+            const float value = to_write(group[i], writer);
+            nan = nan || isnan(value);
+            amax = fmaxf(amax, fabsf(value));
+        }
+        const uint8_t code = nan ? scale_rule::kNanE4m3 : scale_rule::nvfp4(amax, rule);
+        const float scale = e4m3_to_f32(code);
+        scales[Layout::scale_at(g)] = code;
+        for (int i = 0; i < Layout::tile; i += 2)
+            codes[(g * Layout::tile + i) / 2] =
+                uint8_t(scale_rule::nvfp4_code(to_write(group[i], writer), scale, rule) |
+                        scale_rule::nvfp4_code(to_write(group[i + 1], writer), scale, rule) << 4);
+    }
+}
+template <class Layout>
+__device__ void warp_encode_288(const DeviceCache& cache, int64_t row, const float* values) {
+    const Parts<Layout> at(cache, row);
+    warp_nvfp4_groups<Layout>(values, cache.writer, scale_rule::kNvfp4_288, at.values, at.scales);
+}
+__device__ inline void warp_encode_384(const DeviceCache& cache, int64_t row, const float* values) {
+    using L = layout::Nvfp4_384;
+    const Parts<L> at(cache, row);
+    warp_nvfp4_groups<L>(values, 0, scale_rule::kNvfp4_384, at.values, at.scales);
+    if (threadIdx.x % 32 < L::scales - L::tiles) at.scales[L::tiles + threadIdx.x % 32] = 0;
+    warp_bf16(values + L::codes, L::rope, reinterpret_cast<char*>(at.values) + L::rope_at);
+}
+__device__ inline void warp_encode_352(const DeviceCache& cache, int64_t row, const float* values) {
+    using L = layout::Nvfp4_352;
+    const Parts<L> at(cache, row);
+    warp_nvfp4_groups<L>(values, 0, scale_rule::kNvfp4_352, at.values, at.scales);
+    warp_e4m3(values + L::codes, L::rope, 1.f, reinterpret_cast<char*>(at.values) + L::rope_at);
+}
+
 // Encodes `width` values in shared memory into one row, by one warp. The row must not be a hole.
 __device__ inline void warp_encode(const DeviceCache& cache, int64_t row, const float* values) {
     char* const page = cache.page(row);
@@ -189,6 +296,12 @@ __device__ inline void warp_encode(const DeviceCache& cache, int64_t row, const 
         case SMLA_FP8_584: warp_encode_584(values, page, cache.page_tokens, token); break;
         case SMLA_INDEX_FP8_132: warp_encode_132(values, page, cache.page_tokens, token); break;
         case SMLA_INDEX_MXFP4_68: warp_encode_68(values, page, cache.page_tokens, token); break;
+        case SMLA_FP8_528_G32: warp_encode_mxfp8<layout::Fp8_528_g32<false>>(cache, row, values); break;
+        case SMLA_FP8_528_G32_SPLIT: warp_encode_mxfp8<layout::Fp8_528_g32<true>>(cache, row, values); break;
+        case SMLA_NVFP4_288: warp_encode_288<layout::Nvfp4_288<false>>(cache, row, values); break;
+        case SMLA_NVFP4_288_SPLIT: warp_encode_288<layout::Nvfp4_288<true>>(cache, row, values); break;
+        case SMLA_NVFP4_384: warp_encode_384(cache, row, values); break;
+        case SMLA_NVFP4_352: warp_encode_352(cache, row, values); break;
         default: break;
     }
 }

@@ -37,7 +37,7 @@ static_assert(kRows <= kThreads && kMaxRowWidth <= kThreads * kChannels);
 struct CompressParams {
     DeviceCache state, cache;
     BlockTable table;
-    Tensor request_of_token, positions, slots, weight, frequencies, entries;
+    Tensor request_of_token, positions, slots, weight, frequencies, entries, latents;
     int64_t ratio;
     int columns, groups;  // threads along the channels, along the rows of the window
     float eps;
@@ -192,6 +192,8 @@ __global__ void __launch_bounds__(kThreads) compress_kernel(const __grid_constan
     const Window window{load_int(p.request_of_token, token), position - rows + 1, rows};
     pool<kAligned>(p, window, found, parts, entry);
     norm(p, entry, scratch);  // reads only the thread's own channels; its block sum is the barrier
+    for (int d = int(threadIdx.x); present(p.latents) && d < p.cache.width; d += kThreads)
+        store_value(p.latents, element(p.latents, token, d), entry[d]);
     __syncthreads();
     rotate(p, entry, position / p.ratio * p.ratio);
     __syncthreads();
@@ -223,9 +225,10 @@ void run_cuda_compress(const smla_compress_args& args, const Env& env) {
     p.weight = args.norm_weight;
     p.frequencies = args.frequencies;
     p.entries = args.entries;
+    p.latents = args.latents;
     p.ratio = args.ratio;
     p.eps = float(args.eps);
-    p.rounds = find_format(args.cache.format)->scale != ScaleKind::none;
+    p.rounds = find_format(args.cache.format)->rounds_entries();
     p.hadamard = args.hadamard != 0;
     const int width = p.cache.width;
     p.columns = int(ceil_div(width, cuda::kChannels));

@@ -20,13 +20,14 @@ __global__ void __launch_bounds__(kThreads) save_state_kernel(DeviceCache state,
     const int64_t token = blockIdx.x;
     const int64_t slot = load_int(slots, token), position = load_int(positions, token);
     if (state.hole(slot) || position < 0) return;
-    const int64_t phase = position % ape.shape[0];
+    const int64_t phase = present(ape) ? position % ape.shape[0] : 0;
     const int width = int(kv.shape[1]);
     auto* const row = reinterpret_cast<float*>(state.row_packed(slot));
     for (int d = int(threadIdx.x); d < width; d += kThreads) {
         row[d] = load_value(kv, element(kv, token, d));
         row[layout::state_score_at(state.width) + d] =
-            load_value(score, element(score, token, d)) + load_value(ape, element(ape, phase, d));
+            load_value(score, element(score, token, d)) +
+            (present(ape) ? load_value(ape, element(ape, phase, d)) : -0.f);  // x + -0 is x
     }
 }
 

@@ -1,0 +1,43 @@
+// fp8_528_g32*: a row of e4m3 in groups of 32 with E8M0 scales (OCP MXFP8). vLLM's writer takes
+// 2^ceil(log2(max(amax, 1e-4) / 448)), those of sglang and flashinfer 2^ceil(log2(max(amax / 448, 1e-4)))
+// (SMLA_WRITER_SCALE_FLOOR) and round values to bf16 first (SMLA_WRITER_BF16_FIRST). A NaN keeps its own
+// code; a group with an infinity has the largest scale.
+#pragma once
+
+#include "formats/codec.h"
+
+namespace smla {
+
+template <class Of>
+struct MxFp8 {
+    using Layout = Of;
+    static constexpr Packing packing = Layout::split ? Packing::page : Packing::row;
+    static constexpr ScaleKind scale = ScaleKind::e8m0_tile;
+    static constexpr uint32_t alignment = 1;
+    static constexpr smla_writer writers = SMLA_WRITER_SCALE_FLOOR | SMLA_WRITER_BF16_FIRST;
+
+    template <class Real>
+    static void encode(const RecordAt& at, const Real* values) {
+        uint8_t* codes = values_of<Layout>(at);
+        uint8_t* scales = scales_of<Layout>(at);
+        for (int t = 0; t < Layout::tiles; ++t) {
+            float tile[Layout::tile];
+            fp8::to_write(values + t * Layout::tile, Layout::tile, at.writer, tile);
+            const float amax = fp8::amax(tile, Layout::tile);
+            scales[t] = at.writer & SMLA_WRITER_SCALE_FLOOR ? scale_rule::e8m0_of_floored_scale(amax)
+                                                            : scale_rule::e8m0(amax);
+            fp8::encode(tile, Layout::tile, e8m0_to_f32(scales[t]), codes + t * Layout::tile);
+        }
+    }
+
+    template <class Real>
+    static void decode(const RecordAt& at, Real* values) {
+        const uint8_t* codes = values_of<Layout>(at);
+        const uint8_t* scales = scales_of<Layout>(at);
+        for (int t = 0; t < Layout::tiles; ++t)
+            fp8::decode(codes + t * Layout::tile, Layout::tile, e8m0_to_f32(scales[t]),
+                        values + t * Layout::tile);
+    }
+};
+
+}  // namespace smla
