@@ -1,0 +1,142 @@
+"""smla.transformers as callers find it: releases, refusals, from_pretrained, a compiled decode step."""
+
+import os
+import subprocess
+import sys
+import warnings
+
+import pytest
+from conftest import ROOT
+
+torch = pytest.importorskip("torch", reason="no PyTorch")
+transformers = pytest.importorskip("transformers", minversion="5.16", reason="no transformers 5.16")
+
+import smla  # noqa: E402
+from smla import transformers as on_smla  # noqa: E402
+from smla.transformers import _versions  # noqa: E402
+from transformers_models import KINDS, generate, pair, prompts, small  # noqa: E402
+
+
+@pytest.mark.parametrize("version", ["5.15.9", "4.57.1", "6.0.0", "next"])
+def test_releases_that_are_refused(version):
+    with pytest.raises(ImportError, match=f"got transformers {version}, wants transformers 5.16 to 5.23"):
+        _versions.check_version(version)
+
+
+def test_releases_that_are_taken():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for version in ("5.16.0", "5.17.0rc1", "5.23.4"):
+            _versions.check_version(version)
+    with pytest.warns(UserWarning, match="transformers 5.24.0 is newer than what was tested"):
+        _versions.check_version("5.24.0")
+
+
+def test_a_missing_package_is_named(tmp_path):
+    (tmp_path / "transformers.py").write_text("raise ImportError('none here')\n")
+    path = os.pathsep.join([str(tmp_path), str(ROOT / "python")])
+    code = "import smla.transformers"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert (
+        done.returncode == 1
+        and "transformers cannot be imported (none here), wants transformers 5.16" in last
+    )
+
+
+def test_refusals():
+    _, fast = pair("v32")
+    ids = prompts()
+    with pytest.raises(smla.Error, match="got a forward that records gradients, wanted torch.no_grad"):
+        fast(ids)
+    with torch.no_grad(), pytest.raises(smla.Error, match="output_attentions: got True, wanted False"):
+        fast(ids, output_attentions=True)
+    with pytest.raises(smla.InvalidArgument, match="kv_format: got 'fp9', wanted one of .*fp8_656"):
+        on_smla.enable(fast, kv_format="fp9")
+    with pytest.raises(smla.InvalidArgument, match="threads: got -1"):
+        on_smla.enable(fast, threads=-1)
+    with pytest.raises(smla.Error, match="model: got Linear, wanted a model of transformers"):
+        on_smla.enable(torch.nn.Linear(2, 2))
+    llama = transformers.LlamaConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=16
+    )
+    other = transformers.LlamaForCausalLM(llama)
+    with pytest.raises(smla.Error, match="got LlamaForCausalLM, wanted .* attention of DeepseekV32"):
+        on_smla.enable(other)
+    assert on_smla.why_not(other)[0].startswith("LlamaForCausalLM has no attention of")
+
+
+LOADED = """
+import sys, torch, transformers, smla.transformers
+from transformers_models import generate, prompts
+try:
+    smla.transformers.enable(kv_format="row_f32")
+except ImportError as error:  # transformers before 5.23 without torchvision
+    print(error)
+    model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])
+    assert "Smla" not in type(model.model.layers[0].self_attn).__name__, "a patch was left behind"
+    smla.transformers.enable(model)
+else:
+    print("patched")
+    model = transformers.AutoModelForCausalLM.from_pretrained(sys.argv[1])
+assert smla.transformers.why_not(model) == [] and model.config._attn_implementation == "smla"
+print(generate(model.eval(), prompts(), 8)[0].tolist())
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_model(kind, tmp_path):
+    """enable() before from_pretrained, in a process of its own. Where transformers cannot patch, the error
+    says what is missing and what works instead, and that is done."""
+    model = small(kind).eval()
+    model.save_pretrained(tmp_path)
+    path = os.pathsep.join(
+        [str(ROOT / "python"), str(ROOT / "tests/python"), os.environ.get("PYTHONPATH", "")]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    how, tokens = done.stdout.strip().splitlines()[-2:]
+    release = _versions.release_of(transformers.__version__)
+    try:
+        import torchvision  # noqa: F401
+    except ImportError:
+        if release < (5, 23):
+            assert "cannot patch classes here (No module named 'torchvision'): install what is missing" in how
+            assert "call enable(model) on the model once it is loaded" in how
+        else:
+            assert how == "patched"
+    else:
+        assert how == "patched"
+    assert tokens == str(generate(model, prompts(), 8)[0].tolist())
+
+
+@pytest.mark.parametrize("kind", ["v32", "glm"])
+def test_a_compiled_decode_step(kind):
+    """One graph for the whole step, no recompilation as the cache fills, the tokens of generate()."""
+    _, fast = pair(kind)
+    ids = prompts()
+    wanted = generate(fast, ids, 6)[0][:, ids.shape[1] :]
+    cache = on_smla.Cache(fast.config, max_tokens=ids.shape[1] + 8, static=True)
+    graphs = []
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    step = torch.compile(fast.forward, fullgraph=True, backend=count)
+    with torch.no_grad():
+        token = fast(ids, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
+        got = [token]
+        for _ in range(5):
+            token = step(token, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
+            got.append(token)
+    assert torch.equal(torch.cat(got, 1), wanted)
+    assert len(graphs) == 1, len(graphs)
