@@ -1,24 +1,42 @@
 #include "api/guard.h"
 #include "core/log.h"
 
+#include <new>
+#include <utility>
+
 namespace smla::api {
 
 namespace {
 struct LastError {
     smla_status status = SMLA_OK;
     std::string field, got, wanted, message;
+    bool without_text = false;  // there was no memory for it
+
+    const char* shown(const std::string& part) const {
+        return without_text ? "not known: no memory for the error's text" : part.c_str();
+    }
 };
 thread_local LastError last;
 }  // namespace
 
-void clear_error() {
-    if (last.status != SMLA_OK) last = {};
+void clear_error() noexcept {
+    if (last.status == SMLA_OK) return;
+    LastError gone;
+    std::swap(last, gone);  // an assignment would keep the memory of the text
 }
 
-smla_status record_error(smla_status status, const std::string& field, const std::string& got,
-                         const std::string& wanted) {
-    last = {status, field, got, wanted,
-            text(smla_status_name(status), ": ", field, ": got ", got, ", wanted ", wanted)};
+smla_status record_error(smla_status status, std::string_view field, std::string_view got,
+                         std::string_view wanted) noexcept {
+    try {
+        LastError found{status, std::string(field), std::string(got), std::string(wanted), {}};
+        found.message =
+            text(smla_status_name(status), ": ", found.field, ": got ", found.got, ", wanted ", found.wanted);
+        last = std::move(found);
+    } catch (const std::bad_alloc&) {
+        last = {};
+        last.status = status;
+        last.without_text = true;
+    }
     return status;
 }
 
@@ -28,12 +46,16 @@ extern "C" {
 
 int32_t smla_version(void) { return SMLA_VERSION; }
 
-const char* smla_last_error(void) { return smla::api::last.message.c_str(); }
+const char* smla_last_error(void) {
+    const auto& last = smla::api::last;
+    return last.shown(last.message);
+}
 
 void smla_last_error_info(smla_error* out) {
     const auto& last = smla::api::last;
     if (out)
-        *out = {last.status, last.field.c_str(), last.got.c_str(), last.wanted.c_str(), last.message.c_str()};
+        *out = {last.status, last.shown(last.field), last.shown(last.got), last.shown(last.wanted),
+                last.shown(last.message)};
 }
 
 const char* smla_status_name(smla_status status) {

@@ -13,6 +13,7 @@
 
 #include <cstring>
 #include <new>
+#include <string_view>
 
 struct smla_context {
     smla::Context context;
@@ -24,9 +25,9 @@ struct smla_plan {
 
 namespace smla::api {
 
-void clear_error();
-smla_status record_error(smla_status status, const std::string& field, const std::string& got,
-                         const std::string& wanted);
+void clear_error() noexcept;
+smla_status record_error(smla_status status, std::string_view field, std::string_view got,
+                         std::string_view wanted) noexcept;
 
 template <class Body>
 smla_status guard(Body&& body) {

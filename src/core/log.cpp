@@ -1,5 +1,7 @@
 #include "core/log.h"
 
+#include "core/fork.h"
+
 #include <cstdio>
 #include <cstdlib>
 #include <mutex>
@@ -7,7 +9,7 @@
 namespace smla {
 
 namespace {
-std::mutex mutex;
+GlobalMutex mutex;
 smla_log_function callback = nullptr;
 void* callback_user = nullptr;
 

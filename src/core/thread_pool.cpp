@@ -1,6 +1,16 @@
 #include "core/thread_pool.h"
 
+#include "core/status.h"
+
 #include <sched.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <vector>
 
 namespace smla {
 
@@ -23,14 +33,57 @@ int usable_cores() {
     return n ? int(n) : 1;
 }
 
-ThreadPool::ThreadPool(int threads) : threads_(threads > 0 ? threads : usable_cores()) {
-    for (int worker = 1; worker < threads_; ++worker) workers_.emplace_back([this, worker] { work(worker); });
-}
+class ThreadPool::Crew {
+public:
+    explicit Crew(int threads) : threads_(threads) {
+        workers_.reserve(size_t(threads - 1));
+        try {
+            for (int worker = 1; worker < threads; ++worker)
+                workers_.emplace_back([this, worker] { work(worker); });
+        } catch (const std::system_error& error) {
+            const size_t started = workers_.size();
+            dismiss();
+            fail(SMLA_OUT_OF_MEMORY, "args.threads",
+                 text(started, " of ", threads - 1, " started (", error.code().message(), ")"),
+                 "threads of the system, or fewer");
+        } catch (...) {
+            dismiss();
+            throw;
+        }
+    }
+    Crew(smla_parallel_for hook, void* hook_pool, int threads)
+        : threads_(threads), hook_(hook), hook_pool_(hook_pool) {}
+    ~Crew() { dismiss(); }
 
-ThreadPool::ThreadPool(smla_parallel_for hook, void* hook_pool, int threads)
-    : threads_(threads > 0 ? threads : usable_cores()), hook_(hook), hook_pool_(hook_pool) {}
+    void run(int64_t tasks, const Body& body);
 
-ThreadPool::~ThreadPool() {
+private:
+    void dismiss();
+    void work(int worker);
+    void drain(int worker);
+    void run_on_workers(int64_t tasks, const Body& body);
+    void run_hook(int64_t tasks, const Body& body);
+    static void hook_body(void* self, int64_t worker) { static_cast<Crew*>(self)->drain(int(worker)); }
+
+    const int threads_;
+    const smla_parallel_for hook_ = nullptr;
+    void* const hook_pool_ = nullptr;
+    std::vector<std::thread> workers_;
+    std::mutex run_mutex_;  // callers of run()
+
+    std::mutex mutex_;  // guards parking
+    std::condition_variable wake_, done_;
+    const Body* body_ = nullptr;
+    int64_t tasks_ = 0;
+    std::atomic<int64_t> next_{0};
+    std::atomic<uint64_t> generation_{0};
+    std::atomic<int> busy_{0};
+    bool stop_ = false;
+    std::mutex error_mutex_;
+    std::exception_ptr error_;
+};
+
+void ThreadPool::Crew::dismiss() {
     {
         std::lock_guard lock(mutex_);
         stop_ = true;
@@ -38,9 +91,10 @@ ThreadPool::~ThreadPool() {
     }
     wake_.notify_all();
     for (std::thread& worker : workers_) worker.join();
+    workers_.clear();
 }
 
-void ThreadPool::drain(int worker) {
+void ThreadPool::Crew::drain(int worker) {
     for (int64_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < tasks_;) {
         try {
             (*body_)(task, worker);
@@ -51,7 +105,7 @@ void ThreadPool::drain(int worker) {
     }
 }
 
-void ThreadPool::work(int worker) {
+void ThreadPool::Crew::work(int worker) {
     uint64_t seen = 0;
     for (;;) {
         for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin)
@@ -70,17 +124,30 @@ void ThreadPool::work(int worker) {
     }
 }
 
-void ThreadPool::hook_body(void* self, int64_t worker) { static_cast<ThreadPool*>(self)->drain(int(worker)); }
-
-void ThreadPool::run_hook(int64_t tasks, const Body& body) {
+void ThreadPool::Crew::run_hook(int64_t tasks, const Body& body) {
     body_ = &body;
     tasks_ = tasks;
     next_.store(0, std::memory_order_relaxed);
-    hook_(hook_pool_, threads_, &ThreadPool::hook_body, this);
+    hook_(hook_pool_, threads_, &Crew::hook_body, this);
 }
 
-void ThreadPool::run(int64_t tasks, const Body& body) {
-    if (tasks <= 0) return;
+void ThreadPool::Crew::run_on_workers(int64_t tasks, const Body& body) {
+    {
+        std::lock_guard lock(mutex_);
+        body_ = &body;
+        tasks_ = tasks;
+        next_.store(0, std::memory_order_relaxed);
+        busy_.store(threads_ - 1, std::memory_order_relaxed);
+        generation_.fetch_add(1, std::memory_order_release);
+    }
+    wake_.notify_all();
+    drain(0);
+    for (int spin = 0; spin < kSpins && busy_.load(std::memory_order_acquire) != 0; ++spin) pause_cpu();
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [&] { return busy_.load(std::memory_order_acquire) == 0; });
+}
+
+void ThreadPool::Crew::run(int64_t tasks, const Body& body) {
     std::lock_guard serial(run_mutex_);
     error_ = nullptr;
     if (hook_) {
@@ -89,21 +156,27 @@ void ThreadPool::run(int64_t tasks, const Body& body) {
         for (int64_t task = 0; task < tasks; ++task) body(task, 0);
         return;
     } else {
-        {
-            std::lock_guard lock(mutex_);
-            body_ = &body;
-            tasks_ = tasks;
-            next_.store(0, std::memory_order_relaxed);
-            busy_.store(threads_ - 1, std::memory_order_relaxed);
-            generation_.fetch_add(1, std::memory_order_release);
-        }
-        wake_.notify_all();
-        drain(0);
-        for (int spin = 0; spin < kSpins && busy_.load(std::memory_order_acquire) != 0; ++spin) pause_cpu();
-        std::unique_lock lock(mutex_);
-        done_.wait(lock, [&] { return busy_.load(std::memory_order_acquire) == 0; });
+        run_on_workers(tasks, body);
     }
     if (error_) std::rethrow_exception(error_);
+}
+
+ThreadPool::ThreadPool(int threads)
+    : threads_(threads > 0 ? threads : usable_cores()), crew_(std::make_unique<Crew>(threads_)) {}
+
+ThreadPool::ThreadPool(smla_parallel_for hook, void* hook_pool, int threads)
+    : threads_(threads > 0 ? threads : usable_cores()),
+      crew_(std::make_unique<Crew>(hook, hook_pool, threads_)) {}
+
+// In a child of fork() nothing of the crew may be touched: its threads stayed with the parent.
+ThreadPool::~ThreadPool() {
+    if (!birthplace_.here()) static_cast<void>(crew_.release());
+}
+
+void ThreadPool::run(int64_t tasks, const Body& body) {
+    if (tasks <= 0) return;
+    if (birthplace_.here()) return crew_->run(tasks, body);
+    for (int64_t task = 0; task < tasks; ++task) body(task, 0);
 }
 
 }  // namespace smla

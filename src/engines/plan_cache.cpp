@@ -74,6 +74,7 @@ uint64_t PlanKey::hash() const {
 }
 
 std::shared_ptr<const void> PlanCache::find(const PlanKey& key) const {
+    if (!birthplace_.here()) return nullptr;
     const uint64_t hash = key.hash();
     const std::lock_guard lock(mutex_);
     for (size_t i = 0; i < kProbes; ++i) {
@@ -86,6 +87,7 @@ std::shared_ptr<const void> PlanCache::find(const PlanKey& key) const {
 }
 
 void PlanCache::keep(const PlanKey& key, std::shared_ptr<const void> plan) {
+    if (!birthplace_.here()) return;
     const uint64_t hash = key.hash();
     const std::lock_guard lock(mutex_);
     size_t at = kProbes;

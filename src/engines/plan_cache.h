@@ -2,6 +2,7 @@
 // to what a plan may depend on. A call that comes again costs a look-up, neither a check nor a search.
 #pragma once
 
+#include "core/fork.h"
 #include "engines/candidate.h"
 #include "ops/field.h"
 
@@ -68,7 +69,8 @@ private:
     static void reduce_addresses(std::span<const StageField> fields, char* args);
 };
 
-// Safe to use from many threads. Holds a bounded number of plans; a new one may push out an older one.
+// Safe to use from many threads. Holds a bounded number of plans; a new one may push out an older one. In a
+// child of fork() it holds nothing: another thread may have been changing it.
 class PlanCache {
 public:
     std::shared_ptr<const void> find(const PlanKey& key) const;
@@ -81,6 +83,7 @@ private:
         std::shared_ptr<const void> plan;
     };
     static constexpr size_t kSlots = 512, kProbes = 4;
+    Birthplace birthplace_;
     mutable std::mutex mutex_;
     std::vector<Slot> slots_ = std::vector<Slot>(kSlots);
     size_t next_ = 0;  // which of a full line of slots goes

@@ -7,7 +7,7 @@ namespace smla {
 
 namespace {
 
-// The symbols of an optional part: without them the library is taken all the same.
+// Without its optional parts the library is taken all the same.
 void find_functions(Symbols& symbol, Cblas& out) {
     symbol(out.sgemm, "cblas_sgemm");
     Symbols optional = symbol;
@@ -19,13 +19,14 @@ void find_functions(Symbols& symbol, Cblas& out) {
 
 const Cblas& cblas() {
     static const Cblas library = [] {
+        const CblasLoading loading;
         const char* const named = std::getenv("SMLA_CBLAS");
         if (!named || *named) check_room_to_load_cblas();
         Cblas loaded = load_library<Cblas>(
             "SMLA_CBLAS",
             {"libopenblas.so.0", "libopenblas.so", "libcblas.so.3", "libblas.so.3", "libmkl_rt.so.2"},
             find_functions);
-        if (loaded.take_buffer && loaded.give_buffer) start_threads_of(loaded);
+        if (loaded.sgemm) start_threads_of(loaded);
         return loaded;
     }();
     return library;

@@ -8,9 +8,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
+#include <condition_variable>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 #include <system_error>
 #include <vector>
 
@@ -98,19 +99,70 @@ int threads_of_cblas() {
     return most;
 }
 
-std::atomic<int> callers{0}, tried{0};
-std::mutex trial;
+void make_room(const Cblas& library, int callers);
 
-// `now` buffers, whatever those in use are: at most one less of them is mapped without need.
-void take_buffers(const Cblas& library, int now) {
-    std::vector<void*> taken(static_cast<size_t>(now));
+// Products in progress, and the loading of the library. fork() and exit() wait for their end: in a child a
+// lock of OpenBLAS would stay closed for ever; at the end of a process it joins threads that a product still
+// uses, which may never end, and unmaps its buffers.
+class Gate {
+public:
+    // `library`: whose product it is; null: none is loaded yet.
+    void enter(const Cblas* library) {
+        const std::lock_guard lock(mutex_);
+        if (ended_) fail(SMLA_UNSUPPORTED, "process", "a call during exit()", "a process that goes on");
+        if (library && library->take_buffer && inside_ + 1 > tried_) {
+            make_room(*library, inside_ + 1);
+            tried_ = inside_ + 1;
+        }
+        ++inside_;
+    }
+    void leave() {
+        const std::lock_guard lock(mutex_);
+        if (--inside_ == 0) empty_.notify_all();
+    }
+    void one_caller_is_served() {
+        const std::lock_guard lock(mutex_);
+        tried_ = std::max(tried_, 1);
+    }
+
+    // No product runs from here until go_on().
+    void stop() {
+        std::unique_lock lock(mutex_);
+        empty_.wait(lock, [&] { return inside_ == 0; });
+        lock.release();
+    }
+    void go_on() { mutex_.unlock(); }
+    void go_on_in_child() {
+        new (&mutex_) std::mutex;
+        new (&empty_) std::condition_variable;
+    }
+    void end() {
+        stop();
+        ended_ = true;
+        go_on();
+    }
+
+    static Gate& get() {
+        static Gate& gate = *new Gate;  // never destroyed: threads may use it to the last
+        return gate;
+    }
+
+private:
+    std::mutex mutex_;
+    std::condition_variable empty_;
+    int inside_ = 0, tried_ = 0;  // callers now, and how many have had their buffers tried
+    bool ended_ = false;
+};
+
+// Buffers for so many callers at once, whatever those in use are; some may be mapped without need.
+void make_room(const Cblas& library, int callers) {
+    std::vector<void*> taken(static_cast<size_t>(callers));
     {
         Mappings mappings;
-        for (int i = 0; i < now; ++i) mappings.add(kBuffer);
+        for (int i = 0; i < callers; ++i) mappings.add(kBuffer);
     }
     for (void*& each : taken) each = library.take_buffer(0);
     for (void* const each : taken) library.give_buffer(each);
-    tried.store(now, std::memory_order_release);
 }
 
 }  // namespace
@@ -125,27 +177,27 @@ void check_room_to_load_cblas() {
 }
 
 void start_threads_of(const Cblas& library) {
-    constexpr int n = 1024, inner = 16;  // 2^24 products: OpenBLAS uses all threads from 2^18 on
-    const std::vector<float> a(size_t(n) * inner), b(size_t(n) * inner);
+    constexpr int n = 512, inner = 16;  // 2^22 products: OpenBLAS uses all threads from 2^18 on
+    const std::vector<float> a(size_t(n) * inner);
     std::vector<float> c(size_t(n) * n);
     constexpr int row_major = 101, no_transpose = 111;
-    library.sgemm(row_major, no_transpose, no_transpose, n, n, inner, 1.f, a.data(), inner, b.data(), n, 0.f,
+    library.sgemm(row_major, no_transpose, no_transpose, n, n, inner, 1.f, a.data(), inner, a.data(), n, 0.f,
                   c.data(), n);
-    tried.store(1, std::memory_order_release);
+    // After it is loaded: its own handler of fork must run after this one.
+    static const int watched = pthread_atfork([] { Gate::get().stop(); }, [] { Gate::get().go_on(); },
+                                              [] { Gate::get().go_on_in_child(); });
+    static_cast<void>(watched);
+    Gate::get().one_caller_is_served();
 }
 
-CblasCaller::CblasCaller(const Cblas& library) {
-    const int now = callers.fetch_add(1) + 1;
-    if (!library.take_buffer || now <= tried.load(std::memory_order_acquire)) return;
-    try {
-        const std::lock_guard lock(trial);
-        if (now > tried.load(std::memory_order_relaxed)) take_buffers(library, now);
-    } catch (...) {
-        callers.fetch_sub(1);
-        throw;
-    }
+CblasLoading::CblasLoading() {
+    static const int watched = std::atexit([] { Gate::get().end(); });
+    static_cast<void>(watched);
+    Gate::get().enter(nullptr);
 }
+CblasLoading::~CblasLoading() { Gate::get().leave(); }
 
-CblasCaller::~CblasCaller() { callers.fetch_sub(1); }
+CblasCaller::CblasCaller(const Cblas& library) { Gate::get().enter(&library); }
+CblasCaller::~CblasCaller() { Gate::get().leave(); }
 
 }  // namespace smla

@@ -8,6 +8,15 @@ namespace smla {
 
 struct Cblas;
 
+// Held while the library is loaded and its threads start; exit() waits for its end.
+class CblasLoading {
+public:
+    CblasLoading();
+    ~CblasLoading();
+    CblasLoading(const CblasLoading&) = delete;
+    CblasLoading& operator=(const CblasLoading&) = delete;
+};
+
 // Before the library is loaded: its threads, started for trial, the buffers of these and of one caller.
 // Throws SMLA_OUT_OF_MEMORY.
 void check_room_to_load_cblas();
@@ -15,8 +24,9 @@ void check_room_to_load_cblas();
 // After it: a product in which every thread takes part, so that each has its buffer from then on.
 void start_threads_of(const Cblas& library);
 
-// Held during a product. The library keeps its buffers, so only more callers at once than ever before need
-// a trial; then the buffers are mapped at once. Throws SMLA_OUT_OF_MEMORY.
+// Held during a product; fork() and exit() wait for its end. The library keeps its buffers, so only more
+// callers at once than ever before need a trial; then the buffers are mapped at once. Throws
+// SMLA_OUT_OF_MEMORY.
 class CblasCaller {
 public:
     explicit CblasCaller(const Cblas& library);

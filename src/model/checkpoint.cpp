@@ -67,8 +67,8 @@ struct Checkpoint::State {
     }
 
     void add_index(const fs::path& folder) {
-        const Json json = parse_json(read_text_file((folder / kIndexFile).string(), kMaxIndexBytes),
-                                     kIndexFile, {8, 4000000});
+        const JsonDocument json = parse_json(read_text_file((folder / kIndexFile).string(), kMaxIndexBytes),
+                                             kIndexFile, {8, 4000000});
         const auto found = json.is_object() ? json.find("weight_map") : json.end();
         if (!json.is_object() || found == json.end() || !found->is_object())
             fail(SMLA_DATA_ERROR, text(kIndexFile, ": weight_map"),

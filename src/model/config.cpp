@@ -149,7 +149,7 @@ double AttentionConfig::softmax_scale() const {
 }
 
 AttentionConfig parse_config(std::string_view json, const std::string& source) {
-    const Json object = parse_json(json, source);
+    const JsonDocument object = parse_json(json, source);
     if (!object.is_object()) fail(SMLA_DATA_ERROR, source, json_text(object), "an object");
     Findings findings(source);
     const ObjectReader reader(object, findings);

@@ -15,7 +15,7 @@ class Builder final : public nlohmann::json_sax<Json> {
 public:
     Builder(const std::string& source, JsonLimits limits) : source_(source), limits_(limits) {}
 
-    Json result;
+    JsonDocument result;
 
     bool null() override { return put(nullptr); }
     bool boolean(bool value) override { return put(value); }
@@ -90,9 +90,22 @@ private:
     Json* member_ = nullptr;
 };
 
+// Of empty values nlohmann's destructor takes no memory.
+void take_apart(Json& value) {
+    if (auto* const list = value.get_ptr<Json::array_t*>()) {
+        for (Json& each : *list) take_apart(each);
+        list->clear();
+    } else if (auto* const object = value.get_ptr<Json::object_t*>()) {
+        for (auto& each : *object) take_apart(each.second);
+        object->clear();
+    }
+}
+
 }  // namespace
 
-Json parse_json(std::string_view text, const std::string& source, JsonLimits limits) {
+JsonDocument::~JsonDocument() { take_apart(*this); }
+
+JsonDocument parse_json(std::string_view text, const std::string& source, JsonLimits limits) {
     // nlohmann takes a NUL byte for the end of its input and would not look at what follows
     const size_t nul = text.find('\0');
     if (nul != text.npos) fail(SMLA_DATA_ERROR, source, smla::text("a NUL at byte ", nul), "valid JSON");

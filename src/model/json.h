@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace smla {
 
@@ -18,8 +19,19 @@ struct JsonLimits {
         1000000;  // numbers, strings, lists and objects in all: bounds the memory (about 64 B each)
 };
 
+// nlohmann's destructor takes memory, to walk deep values without recursion, and the process ends where there
+// is none. This one takes the values apart before; their depth is limited.
+class JsonDocument : public Json {
+public:
+    JsonDocument() = default;
+    explicit JsonDocument(Json&& json) : Json(std::move(json)) {}
+    JsonDocument(JsonDocument&&) noexcept = default;
+    JsonDocument& operator=(JsonDocument&&) = delete;
+    ~JsonDocument();
+};
+
 // `source` is the field of an error, e.g. "config.json".
-Json parse_json(std::string_view text, const std::string& source, JsonLimits limits = {});
+JsonDocument parse_json(std::string_view text, const std::string& source, JsonLimits limits = {});
 
 bool is_string(const Json& value, std::string_view wanted);
 

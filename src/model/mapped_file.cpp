@@ -1,12 +1,16 @@
 #include "model/mapped_file.h"
 
+#include "core/huge_pages.h"
 #include "core/status.h"
+#include "model/file_range.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 namespace smla {
@@ -23,11 +27,23 @@ struct Descriptor {
     Descriptor& operator=(const Descriptor&) = delete;
 };
 
+// What owns a mapping; read_range() finds the file by it.
+struct Unmap {
+    std::shared_ptr<const Descriptor> file;
+    size_t size;
+    void operator()(const void* at) const { ::munmap(const_cast<void*>(at), size); }
+};
+
+constexpr size_t kAlignment = 64;  // a cache line; of every dtype too
+constexpr size_t kMostAtOnce = size_t(1) << 30;
+
 }  // namespace
 
 Bytes map_file(const std::string& path) {
     // O_NONBLOCK: opening a FIFO must not wait for a writer
-    const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    const auto owner =
+        std::make_shared<const Descriptor>(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+    const Descriptor& file = *owner;
     if (file.fd < 0) fail(SMLA_IO_ERROR, path, std::strerror(errno), "a readable file");
     struct stat info;
     if (::fstat(file.fd, &info) != 0) fail(SMLA_IO_ERROR, path, std::strerror(errno), "a readable file");
@@ -37,19 +53,45 @@ Bytes map_file(const std::string& path) {
     out.size = size_t(info.st_size);
     if (out.size == 0) return out;
     void* at = ::mmap(nullptr, out.size, PROT_READ, MAP_PRIVATE, file.fd, 0);
-    if (at == MAP_FAILED)
-        fail(SMLA_IO_ERROR, path, std::strerror(errno), text("a mapping of ", out.size, " bytes"));
-    const size_t size = out.size;
-    out.memory =
-        std::shared_ptr<const void>(at, [size](const void* p) { ::munmap(const_cast<void*>(p), size); });
+    if (at == MAP_FAILED) {
+        const int error = errno;
+        fail(error == ENOMEM ? SMLA_OUT_OF_MEMORY : SMLA_IO_ERROR, path, std::strerror(error),
+             text("a mapping of ", out.size, " bytes"));
+    }
+    out.memory = std::shared_ptr<const void>(at, Unmap{owner, out.size});
     out.data = static_cast<const char*>(at);
+    return out;
+}
+
+Bytes read_range(const Bytes& bytes, const std::string& name, size_t begin, size_t size) {
+    const Unmap* const mapped = std::get_deleter<Unmap>(bytes.memory);
+    if (!mapped) return {bytes.memory, bytes.data + begin, size};
+    Bytes out;
+    out.size = size;
+    if (size == 0) return out;
+    char* const to = static_cast<char*>(allocate_block(size, kAlignment));
+    if (!to) fail(SMLA_OUT_OF_MEMORY, name, text("no memory for ", size, " bytes"), "host memory");
+    out.memory = std::shared_ptr<const void>(to, std::free);
+    out.data = to;
+    for (size_t done = 0; done < size;) {
+        const ssize_t n =
+            ::pread(mapped->file->fd, to + done, std::min(size - done, kMostAtOnce), off_t(begin + done));
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0)
+            fail(
+                SMLA_IO_ERROR, name,
+                n < 0 ? std::strerror(errno) : text("an end at byte ", begin + done, ", since it was opened"),
+                text("all of its ", bytes.size, " bytes"));
+        done += size_t(n);
+    }
     return out;
 }
 
 std::string read_text_file(const std::string& path, size_t limit) {
     const Bytes bytes = map_file(path);
     if (bytes.size > limit) fail(SMLA_IO_ERROR, path, text(bytes.size, " bytes"), text("at most ", limit));
-    return std::string(bytes.data ? bytes.data : "", bytes.size);
+    const Bytes copy = read_range(bytes, path, 0, bytes.size);
+    return std::string(copy.data ? copy.data : "", copy.size);
 }
 
 }  // namespace smla

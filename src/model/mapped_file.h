@@ -13,9 +13,9 @@ struct Bytes {
     size_t size = 0;
 };
 
-// Throws SMLA_IO_ERROR naming the path. A file that is shortened by somebody while it is mapped ends the
-// process with SIGBUS when the lost part is read, as with every mmap reader: replace checkpoints by rename,
-// never in place.
+// Throws SMLA_IO_ERROR naming the path. Touching a mapping of which somebody has cut the file's end brings
+// SIGBUS, and what is read there may change at any time. So readers copy the parts that they need
+// (file_range.h).
 Bytes map_file(const std::string& path);
 
 // The whole content of a small file (JSON); at most `limit` bytes.

@@ -1,5 +1,6 @@
 #include "model/safetensors.h"
 
+#include "model/file_range.h"
 #include "model/findings.h"
 #include "model/json.h"
 #include "model/safetensors_dtypes.h"
@@ -37,12 +38,13 @@ public:
 
     void read() {
         const uint64_t length = header_length();
-        const std::string_view header(file_.bytes_.data + kLengthBytes, size_t(length));
+        const Bytes copy = read_range(file_.bytes_, file_.name_, kLengthBytes, size_t(length));
+        const std::string_view header(copy.data, copy.size);
         if (header.empty() || header[0] != '{')
             bad("header", header.empty() ? "nothing" : "a first byte other than {", "{");
         // A tensor takes 8 values: this allows 500,000, five times the largest checkpoint known (all shards
         // together).
-        const Json json = parse_json(header, file_.name_ + ": header", {4, 4000000});
+        const JsonDocument json = parse_json(header, file_.name_ + ": header", {4, 4000000});
         data_size_ = file_.bytes_.size - kLengthBytes - size_t(length);
         file_.data_ = file_.bytes_.data + kLengthBytes + length;
         for (const auto& item : json.items()) {
@@ -63,7 +65,7 @@ private:
     uint64_t header_length() const {
         const size_t size = file_.bytes_.size;
         if (size < kLengthBytes) bad("size", text(size, " bytes"), "at least 8: the header's length");
-        const uint64_t length = little_endian64(file_.bytes_.data);
+        const uint64_t length = little_endian64(read_range(file_.bytes_, file_.name_, 0, kLengthBytes).data);
         if (length > kMaxSafetensorsHeader)
             bad("header length", text(length), text("at most ", kMaxSafetensorsHeader));
         if (length > size - kLengthBytes)
@@ -201,9 +203,10 @@ HostTensor SafetensorsFile::tensor(const std::string& tensor) const {
              text("at most ", SMLA_MAX_NDIM));
 
     HostTensor out;
-    out.memory = bytes_.memory;
-    const char* data = data_ + entry.begin;
     const size_t bytes = size_t(entry.end - entry.begin);
+    const Bytes stored = read_range(bytes_, name_, size_t(data_ - bytes_.data) + entry.begin, bytes);
+    const char* data = stored.data;
+    out.memory = stored.memory;
     if (reinterpret_cast<uintptr_t>(data) % uintptr_t(dtype->bytes) != 0 && bytes > 0) {
         const std::shared_ptr<char[]> copy(new char[bytes]);
         std::memcpy(copy.get(), data, bytes);

@@ -13,7 +13,7 @@
 
 namespace smla {
 
-// A tensor on the host together with what keeps its memory alive: a mapped file or a copy.
+// A tensor on the host together with what keeps its memory alive.
 struct HostTensor {
     Tensor view{};
     std::shared_ptr<const void> memory;
@@ -34,7 +34,7 @@ public:
     const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
     // F64, F32, F16, BF16, F8_E4M3, F8_E8M0, I32, I64, U8, I8 (as u8 bits); others are refused here, not at
-    // open(). A view into the file, or a copy if its bytes are not aligned. A scalar is [1].
+    // open(). A copy of the file's bytes; of from_bytes' a view where they are aligned. A scalar is [1].
     HostTensor tensor(const std::string& tensor) const;
 
 private:

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -84,6 +85,10 @@ Finished run_tool(const std::vector<std::string>& arguments, const RunOptions& o
     close(out.write);
     close(err.write);
     Finished finished;
+    if (options.kill_after_us) {
+        usleep(options.kill_after_us);
+        kill(child, SIGKILL);
+    }
     std::thread errors([&] { finished.err = drain(err.read); });
     finished.out = drain(out.read);
     errors.join();

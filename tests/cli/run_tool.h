@@ -22,6 +22,7 @@ struct RunOptions {
     std::string stdout_file;               // stdout goes there instead
     std::map<int, uint64_t> limits;        // RLIMIT_... of the process
     unsigned seconds = 0;                  // it is killed after these; 0: never
+    unsigned kill_after_us = 0;            // kill -9 after these; 0: never
     uint32_t user = 0;                     // whose process it is, if the test may choose; 0: the test's own
 };
 Finished run_tool(const std::vector<std::string>& arguments, const RunOptions& options = {});

@@ -35,7 +35,8 @@ TEST(Goldens, BothSpellingsOfTheConfigAgreeAndTheWeightsLoad) {
     size_t layers = 0;
     for (const fs::path& path : golden_cases()) {
         SCOPED_TRACE(path.filename());
-        const Json golden = parse_json(read_text_file(path.string(), 1 << 24), path.filename().string());
+        const JsonDocument golden =
+            parse_json(read_text_file(path.string(), 1 << 24), path.filename().string());
         const AttentionConfig own = golden_config(golden, "config"),
                               theirs = golden_config(golden, "hf_config_kwargs");
         // both sides compute in double; the order of the products may differ

@@ -42,13 +42,22 @@ public:
 
     Checkpoint open() const {
         const Folder folder;
-        std::vector<NamedTensor> list;
-        for (const auto& each : tensors_) list.push_back({each.first, each.second});
-        write_safetensors(folder.path("c.safetensors"), list);
-        return Checkpoint::open(folder.path("c.safetensors"));
+        return Checkpoint::open(written_to(folder));
+    }
+    // Of a file in memory, whose tensors are views.
+    Checkpoint in_memory() const {
+        const Folder folder;
+        written_to(folder);
+        return Checkpoint::from_file(parse(folder.read("c.safetensors")));
     }
 
 private:
+    std::string written_to(const Folder& folder) const {
+        std::vector<NamedTensor> list;
+        for (const auto& each : tensors_) list.push_back({each.first, each.second});
+        write_safetensors(folder.path("c.safetensors"), list);
+        return folder.path("c.safetensors");
+    }
     std::mt19937 random_{11};
     std::list<std::vector<char>> data_;
     std::map<std::string, Tensor> tensors_;

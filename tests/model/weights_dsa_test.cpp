@@ -92,8 +92,8 @@ TEST(DsaWeights, Views) {
 }
 
 TEST(DsaWeights, HeldOnceWhereStoredAsWanted) {
-    const Checkpoint bf16 = dsa_store("model.layers.0.self_attn.", SMLA_BF16).open();
-    const Checkpoint f32 = dsa_store("model.layers.0.self_attn.", SMLA_F32).open();
+    const Checkpoint bf16 = dsa_store("model.layers.0.self_attn.", SMLA_BF16).in_memory();
+    const Checkpoint f32 = dsa_store("model.layers.0.self_attn.", SMLA_F32).in_memory();
     EXPECT_EQ(load_dsa_weights(bf16, dsa_config(), 0, {SMLA_BF16, ""}).q_a.view.data,
               bf16.tensor("model.layers.0.self_attn.q_a_proj.weight").view.data);
     EXPECT_EQ(load_dsa_weights(f32, dsa_config(), 0).kv_norm.view.data,

@@ -124,7 +124,7 @@ Golden load_golden(const std::string& path) {
         "--golden", path, "a .safetensors file with a .json beside it");
     const std::string json_path = path.substr(0, path.size() - suffix.size()) + ".json";
     const std::string file = fs::path(json_path).filename().string();
-    const Json meta = parse_json(read_text_file(json_path, 1 << 24), file, {64, 1000000});
+    const JsonDocument meta = parse_json(read_text_file(json_path, 1 << 24), file, {64, 1000000});
     if (!meta.is_object()) fail(SMLA_DATA_ERROR, file, json_text(meta), "an object");
 
     SafetensorsFile tensors = SafetensorsFile::open(path);

@@ -1,5 +1,6 @@
 // smla run: one attention layer of a checkpoint on hidden states from a file, or a serving run of a trace.
 #include "common.h"
+#include "core/visible.h"
 #include "expected.h"
 #include "layer_files.h"
 #include "outputs.h"
@@ -169,10 +170,10 @@ int report(const Tool& tool, const Options& options, const Job& job, const Sessi
                  {"workspace_bytes", session.workspace_bytes()},
                  {"stages", stages_json(session.records)},
                  {"out", options.out}};
-    std::string summary =
-        fmt::format("layer {} ({}), {}: {} tokens in {}, {} tokens/s, written to {}\n", job.layer,
-                    layer_kind_name(job.config.layer_kind(job.layer)), context.description(), tokens,
-                    seconds_text(seconds), number_text(double(tokens) / seconds), options.out);
+    std::string summary = fmt::format("layer {} ({}), {}: {} tokens in {}, {} tokens/s, written to {}\n",
+                                      job.layer, layer_kind_name(job.config.layer_kind(job.layer)),
+                                      context.description(), tokens, seconds_text(seconds),
+                                      number_text(double(tokens) / seconds), without_controls(options.out));
     bool pass = true;
     if (!options.expected.empty()) {
         const Deviation d = deviation(y, job.expected.view);
