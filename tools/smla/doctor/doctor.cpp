@@ -45,6 +45,14 @@ std::string gpu_text(const Document& gpu) {
     return out;
 }
 
+// Of AMX: whether the processor has them and this process may use them.
+std::string tiles() {
+    if (best_isa() != SMLA_ISA_AMX) return "none";
+    const std::string why = why_no_tiles();
+    if (!why.empty()) return why;
+    return tiles_are_untried() ? "usable; their kernels are taken on demand only" : "usable";
+}
+
 Document facts(const Context& context) {
     const std::string blas = cblas().library;
     const char* named = std::getenv("SMLA_CBLAS");
@@ -55,6 +63,7 @@ Document facts(const Context& context) {
             {"cpu", cpu_model()},
             {"cores", usable_cores()},
             {"best_isa", isa_name(best_isa())},
+            {"tiles", tiles()},
             {"context", context.description()},
             {"memory_bytes", memory_total()},
             {"memory_available_bytes", memory_available()},
@@ -77,6 +86,7 @@ std::string describe(const Document& facts) {
            line("cuda", cuda_text(facts["cuda"])) + line("cpu", facts["cpu"].get<std::string>()) +
            line("cores", text(facts["cores"].get<int>(), " that this process may use")) +
            line("isa", text("best here ", facts["best_isa"].get<std::string>())) +
+           line("tiles", facts["tiles"].get<std::string>()) +
            line("context", facts["context"].get<std::string>()) +
            line("memory", bytes_text(facts["memory_bytes"].get<double>()) + ", " +
                               bytes_text(facts["memory_available_bytes"].get<double>()) + " free") +
