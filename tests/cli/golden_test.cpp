@@ -100,10 +100,14 @@ TEST(CliGolden, AStepSelectsAndScoresAsManyAsItHasKeys) {
     fs::copy_file(kGoldens + "D1.json", folder.path("D1.json"));
     const SafetensorsFile original = SafetensorsFile::open(kD1);
     std::vector<NamedTensor> list;
-    for (const std::string& name : original.names()) list.push_back({name, original.tensor(name).view});
+    std::vector<HostTensor> kept;
+    const auto tensor = [&](const std::string& name) {
+        return kept.emplace_back(original.tensor(name)).view;
+    };
+    for (const std::string& name : original.names()) list.push_back({name, tensor(name)});
     for (const char* name : {"out.y", "mid.topk", "mid.index_score", "mid.core_out"}) {
         const std::string step = std::string("step.4.") + (std::strchr(name, '.') + 1);
-        list.push_back({step, slice(original.tensor(name).view, 1, 4, 5)});
+        list.push_back({step, slice(tensor(name), 1, 4, 5)});
     }
     write_safetensors(folder.path("D1.safetensors"), list);
     verified({folder.path("D1.safetensors")}, 0);
@@ -138,8 +142,9 @@ TEST(CliGolden, AFileWithoutAnOutputInDouble) {
     fs::copy_file(kGoldens + "D1.json", folder.path("D1.json"));
     const SafetensorsFile original = SafetensorsFile::open(kD1);
     std::vector<NamedTensor> list;
+    std::vector<HostTensor> kept;
     for (const std::string& name : original.names())
-        if (name != "ref.y") list.push_back({name, original.tensor(name).view});
+        if (name != "ref.y") list.push_back({name, kept.emplace_back(original.tensor(name)).view});
     EXPECT_LT(list.size(), original.names().size());
     write_safetensors(folder.path("D1.safetensors"), list);
     verified({folder.path("D1.safetensors"), "--engine", "reference"}, 0);

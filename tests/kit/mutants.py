@@ -357,4 +357,33 @@ MUTANTS = [
         "return (self.abi.page_tokens - 2) *",
         "python tests/python/test_cache.py",
     ),
+    # faults of the machine
+    Mutant(
+        "a child of fork waits for its parent's threads",
+        "src/core/thread_pool.cpp",
+        "if (birthplace_.here()) return crew_->run(tasks, body);",
+        "return crew_->run(tasks, body);",
+        "test_faults Threads.AChildOfForkComputes*",
+    ),
+    Mutant(
+        "exit does not wait for a product",
+        "src/linear/cblas_room.cpp",
+        "empty_.wait(lock, [&] { return inside_ == 0; });",
+        "",
+        "test_faults Threads.AProcessEnds*",
+    ),
+    Mutant(
+        "JSON is not taken apart",
+        "src/model/json.cpp",
+        "{ take_apart(*this); }",
+        "{ if (false) take_apart(*this); }",
+        "test_faults Allocation.OfALayer",
+    ),
+    Mutant(
+        "a cut file is read through its mapping",
+        "src/model/mapped_file.cpp",
+        "if (!mapped) return {bytes.memory",
+        "if (mapped || !mapped) return {bytes.memory",
+        "test_model Untrusted.*",
+    ),
 ]
