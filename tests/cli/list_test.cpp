@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 namespace smla::test {
@@ -79,7 +80,14 @@ TEST(CliExplain, EveryStageListsItsKernelsInOrder) {
             EXPECT_EQ(candidate["chosen"].get<bool>(), candidate["reason"] == "") << candidate;
             EXPECT_EQ(candidate["chosen"].get<bool>(), candidate["kernel"] == call["kernel"]) << candidate;
         }
-        EXPECT_EQ(names, row["cpu"].get<std::vector<std::string>>());
+        // In the order of the list, but for those that this processor takes last: they stand at the end.
+        const auto listed = row["cpu"].get<std::vector<std::string>>();
+        EXPECT_TRUE(std::is_permutation(names.begin(), names.end(), listed.begin(), listed.end())) << stage;
+        int backwards = 0;
+        for (size_t i = 1; i < names.size(); ++i)
+            backwards += std::find(listed.begin(), listed.end(), names[i]) <
+                         std::find(listed.begin(), listed.end(), names[i - 1]);
+        EXPECT_LE(backwards, 1) << stage;
         EXPECT_EQ(call["kernel"], first_able) << stage;
     }
 }
@@ -182,10 +190,12 @@ TEST(CliDoctor, PassesOnEveryInstructionSetAndTheReference) {
 }
 
 TEST(CliDoctor, DemandedKernelRunsWhereItCanAndIsSkippedElsewhere) {
-    const std::string first = kernels_of("attend").front();
+    const std::string first = "cpu_avx512_bf16_attend_576";
     const Finished run = run_tool({"doctor", "--kernel", "attend=" + first, "--json"});
     const auto found = nlohmann::json::parse(run.out);
     EXPECT_EQ(run.code, 0) << run.out;
+    const auto isas = available_isas();
+    const bool here = std::find(isas.begin(), isas.end(), "avx512_bf16") != isas.end();
     int ran = 0, skipped = 0;
     for (const auto& test : found["self_test"]) {
         if (test["stage"] != "attend") continue;
@@ -196,7 +206,7 @@ TEST(CliDoctor, DemandedKernelRunsWhereItCanAndIsSkippedElsewhere) {
         }
     }
     EXPECT_GT(skipped, 0);
-    EXPECT_EQ(ran > 0, available_isas().back() == "avx512_bf16");
+    EXPECT_EQ(ran > 0, here);
 }
 
 TEST(CliDoctor, LooksWithoutTesting) {

@@ -13,9 +13,10 @@ inline const char* slow_bf16_dots_here(const Env& env) {
                               : nullptr;
 }
 
-// Candidate::last_resort of the kernels that multiply tiles.
+// Candidate::last_resort of the kernels that multiply tiles; without tiles they refuse in their place.
 inline const char* untried_tiles_here(const Env& env) {
-    return env.untried_tiles ? "no machine with AMX has run it yet" : nullptr;
+    const bool untried = env.untried_tiles && env.isa == SMLA_ISA_AMX;
+    return untried ? "no machine with AMX has run it yet" : nullptr;
 }
 
 template <class Op>
