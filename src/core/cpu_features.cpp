@@ -107,8 +107,6 @@ std::string why_no_tiles() {
     return why;
 }
 
-bool tiles_are_untried() { return !tiles_assumed; }
-
 void assume_tiles() { tiles_assumed = true; }
 
 }  // namespace smla

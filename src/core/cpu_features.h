@@ -23,9 +23,7 @@ std::vector<smla_isa> all_isas();
 // Why this process may not use the tiles of AMX; empty: it may. The first question asks the operating system
 // for permission, which holds for the process from then on.
 std::string why_no_tiles();
-// Whether no machine with tiles has run their kernels yet: then any other kernel is preferred.
-bool tiles_are_untried();
-// For tests, where AMX is emulated: from here on the processor has tiles, with permission, and tried.
+// For tests, where AMX is emulated: from here on the processor has tiles, with permission.
 void assume_tiles();
 
 }  // namespace smla

@@ -50,7 +50,6 @@ struct Env {
     smla_engine engine = SMLA_ENGINE_CPU;
     smla_isa isa = SMLA_ISA_SCALAR;  // kernels of stronger sets refuse
     bool slow_bf16_dots = false;     // of the processor: see core/cpu_features.h
-    bool untried_tiles = false;      // likewise
     bool batch_invariant = false;
     bool check_indices = false;
     ThreadPool* pool = nullptr;

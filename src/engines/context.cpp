@@ -95,7 +95,6 @@ Context::Context(const smla_context_args& args) {
     }
     env_.pool = pool_.get();
     env_.slow_bf16_dots = slow_bf16_dots();
-    env_.untried_tiles = tiles_are_untried();
     plans_ = std::make_unique<PlanCache>();
     env_.plans = plans_.get();
     log_line(LogLevel::info, text("context: ", description_));

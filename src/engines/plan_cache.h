@@ -24,7 +24,7 @@ public:
     PlanKey(PlanUse use, uint64_t what, size_t budget, const Env& env) {
         const Head head{.use = uint16_t(use),
                         .isa = uint16_t(env.isa),
-                        .flags = env.batch_invariant + 2u * env.slow_bf16_dots + 4u * env.untried_tiles,
+                        .flags = env.batch_invariant + 2u * env.slow_bf16_dots,
                         .engine = int32_t(env.engine),
                         .threads = int32_t(env.threads()),
                         .what = what,

@@ -63,11 +63,11 @@ Batch decode_step(Random& random, const BackendArgs& args, int32_t requests) {
     batch.tokens = args.max_tokens;
     const bool hybrid = args.family == SMLA_FAMILY_HYBRID;
     const int first = hybrid ? kWindow : kPrimary;
-    random_pages(random, batch, first, hybrid ? args.window_page_tokens : args.page_tokens, args.max_seq_len,
-                 0);
-    if (args.ratio > 1)
-        random_pages(random, batch, kCompressed, args.page_tokens / args.ratio, args.max_seq_len / args.ratio,
-                     0);
+    const int32_t page = hybrid ? args.window_page_tokens : args.page_tokens;
+    random_pages(random, batch, first, page ? page : 64, args.max_seq_len, 0);
+    if (hybrid && args.ratio > 1)
+        random_pages(random, batch, kCompressed, (args.page_tokens ? args.page_tokens : 256) / args.ratio,
+                     args.max_seq_len / args.ratio, 0);
     give_slots(random, batch, batch.groups[size_t(first)]);
     return batch;
 }

@@ -220,21 +220,6 @@ TEST(KernelOrder, WhereBf16DotsAreSlowF32KernelsComeFirst) {
 
 TEST(KernelOrder, AContextTakesTheFactsOfItsProcessor) {
     EXPECT_EQ(Context(on_cpu()).env({}).slow_bf16_dots, slow_bf16_dots());
-    EXPECT_EQ(Context(on_cpu()).env({}).untried_tiles, tiles_are_untried());
-}
-
-TEST(KernelOrder, KernelsOnTilesComeLastUntilAMachineHasRunThem) {
-    const smla_attend_args attend = attend_of_v32();
-    Env env;
-    env.isa = SMLA_ISA_AMX;
-    for (const bool untried : {false, true}) {
-        env.untried_tiles = untried;
-        for (const Verdict& each : explain_stage<Stage::attend>(attend, env)) {
-            const bool tiles = each.kernel.starts_with("cpu_amx_");
-            EXPECT_EQ(each.last_resort, tiles && untried ? "no machine with AMX has run it yet" : "");
-            EXPECT_FALSE(untried && tiles && each.chosen);
-        }
-    }
 }
 
 // Where the operating system gives no permission, for want of tiles or of goodwill, the others are taken.

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 LIBRARY = Path(os.environ.get("SMLA_LIBRARY", ""))
 FAILING = LIBRARY.parent / "libsmla_failing_memory.so"
@@ -55,7 +56,12 @@ for more in (0, 1000000):
 
 @pytest.mark.skipif(not FAILING.is_file(), reason="this build has no library that lets malloc fail")
 def test_each_allocation_that_fails_is_an_exception():
-    environment = dict(os.environ, LD_PRELOAD=str(FAILING), PYTHONMALLOC="malloc")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT / "python"),
+        "LD_PRELOAD": str(FAILING),
+        "PYTHONMALLOC": "malloc",
+    }
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=240
     )

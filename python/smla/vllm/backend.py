@@ -1,7 +1,7 @@
 """The attention backend that vLLM loads by name: what it supports, and its parts. Needs vLLM."""
 
 import importlib
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from vllm.v1.attention.backend import AttentionBackend, MultipleOf
@@ -85,7 +85,7 @@ def _let_fp8_mean_ds_mla() -> None:
 
     vLLM translates the word by the names of its own backends, in one private function of the layer.
     """
-    layer = importlib.import_module("vllm.model_executor.layers.attention.mla_attention")
+    layer: Any = importlib.import_module("vllm.model_executor.layers.attention.mla_attention")
     theirs = layer._canonicalize_sparse_mla_kv_cache_dtype
     if getattr(theirs, "by_smla", False):
         return
@@ -95,7 +95,7 @@ def _let_fp8_mean_ds_mla() -> None:
             return "fp8_ds_mla"
         return theirs(attn_backend, kv_cache_dtype)
 
-    translate.by_smla = True
+    setattr(translate, "by_smla", True)  # noqa: B010, a function has no such attribute for mypy
     layer._canonicalize_sparse_mla_kv_cache_dtype = translate
 
 

@@ -80,7 +80,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         parallel = get_current_vllm_config().parallel_config
         self._interleave = getattr(parallel, "cp_kv_cache_interleave_size", 1)
         self._backend = None
-        self._caches = {}
+        self._caches: dict[tuple, Any] = {}
 
     @property
     def topk_indices_buffer(self) -> torch.Tensor | None:

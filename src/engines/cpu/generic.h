@@ -13,12 +13,6 @@ inline const char* slow_bf16_dots_here(const Env& env) {
                               : nullptr;
 }
 
-// Candidate::last_resort of the kernels that multiply tiles; without tiles they refuse in their place.
-inline const char* untried_tiles_here(const Env& env) {
-    const bool untried = env.untried_tiles && env.isa == SMLA_ISA_AMX;
-    return untried ? "no machine with AMX has run it yet" : nullptr;
-}
-
 template <class Op>
 void run_cpu_generic(const typename Op::Args& args, const Env& env) {
     const int64_t tasks = Op::tasks(args);

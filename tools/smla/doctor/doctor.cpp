@@ -49,8 +49,7 @@ std::string gpu_text(const Document& gpu) {
 std::string tiles() {
     if (best_isa() != SMLA_ISA_AMX) return "none";
     const std::string why = why_no_tiles();
-    if (!why.empty()) return why;
-    return tiles_are_untried() ? "usable; their kernels are taken on demand only" : "usable";
+    return why.empty() ? "usable" : why;
 }
 
 Document facts(const Context& context) {

@@ -77,10 +77,9 @@ constexpr Candidate<Args> bf16_kernel(const char* name) {
 }
 template <int Width>
 constexpr Candidate<Args> amx_kernel(const char* name) {
-    return {.name = name,
-            .plan = [](const Args& args,
-                       const Env& env) { return plan_with(kAmx, refuse_tiles<Width>(args, env), args, env); },
-            .last_resort = untried_tiles_here};
+    return {.name = name, .plan = [](const Args& args, const Env& env) {
+                return plan_with(kAmx, refuse_tiles<Width>(args, env), args, env);
+            }};
 }
 #endif
 
