@@ -37,8 +37,8 @@ TEST_F(Amx, EveryTestOfAllKernelsReachesThem) {
         spec.primary = {.format = SMLA_ROW_BF16, .k = 40};
         const Problem problem(spec);
         EXPECT_EQ(kernels(problem, best_env()).front(), text("cpu_amx_attend_", width));
-        const Env env = context_on_tiles(1, false).env({});
-        for (const Verdict& each : explain_stage<Stage::attend>(problem.args, env))
+        const Context context = context_on_tiles(1, false);
+        for (const Verdict& each : explain_stage<Stage::attend>(problem.args, context.env({})))
             EXPECT_EQ(each.chosen, each.kernel == text("cpu_amx_attend_", width)) << each.kernel;
     }
 }
