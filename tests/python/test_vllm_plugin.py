@@ -1,5 +1,6 @@
 """Registration of the plug-in for vLLM and the interface that it keeps (vllm_interface.json)."""
 
+import importlib
 import inspect
 import logging
 import os
@@ -134,6 +135,14 @@ def test_fp8_means_the_record_of_656_bytes(vllm):
     translate, ours = layer._canonicalize_sparse_mla_kv_cache_dtype, vllm.backend.SmlaSparseBackend
     assert translate(ours, "fp8") == "fp8_ds_mla" and translate(ours, "fp8_e4m3") == "fp8_e4m3"
     assert translate(ours, "auto") == "auto" and translate(object, "fp8") == "fp8"
+
+
+def test_fp8_is_refused_where_vllm_cannot_be_told_what_it_means(vllm, monkeypatch):
+    layer = sys.modules["vllm.model_executor.layers.attention.mla_attention"]
+    monkeypatch.delattr(layer, "_canonicalize_sparse_mla_kv_cache_dtype")
+    monkeypatch.delitem(sys.modules, "smla.vllm.backend")
+    kinds = importlib.import_module("smla.vllm.backend").SmlaSparseBackend.supported_kv_cache_dtypes
+    assert "fp8" not in kinds and "fp8_e4m3" in kinds and "fp8_ds_mla" in kinds
 
 
 def test_what_the_backend_says_of_itself(vllm):

@@ -71,7 +71,7 @@ class SmlaSparseBackend(AttentionBackend):
             return "smla reads caches on the GPU alone: no HiSparse"
         return None
 
-    # vLLM up to 0.31 asks for the shape; later versions know it from the layer.
+    # vLLM 0.25 asks for the shape; 0.32 and later know it from the layer.
     @staticmethod
     def get_kv_cache_shape(
         num_blocks: int, block_size: int, num_kv_heads: int, head_size: int, cache_dtype_str: str = "auto"
@@ -83,10 +83,14 @@ class SmlaSparseBackend(AttentionBackend):
 def _let_fp8_mean_ds_mla() -> None:
     """Makes --kv-cache-dtype fp8 the record of 656 bytes, as for vLLM's FLASHMLA_SPARSE.
 
-    vLLM translates the word by the names of its own backends, in one private function of the layer.
+    vLLM translates the word by the names of its own backends, in one private function of the layer. In a
+    version without it the word is refused, as it would mean one scale per layer.
     """
     layer: Any = importlib.import_module("vllm.model_executor.layers.attention.mla_attention")
-    theirs = layer._canonicalize_sparse_mla_kv_cache_dtype
+    theirs = getattr(layer, "_canonicalize_sparse_mla_kv_cache_dtype", None)
+    if theirs is None:
+        SmlaSparseBackend.supported_kv_cache_dtypes.remove("fp8")
+        return
     if getattr(theirs, "by_smla", False):
         return
 

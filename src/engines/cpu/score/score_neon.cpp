@@ -99,7 +99,7 @@ inline float32x4_t e4m3(uint32x4_t code) {
     return vbslq_f32(vceqq_u32(magnitude, vdupq_n_u32(0x7f)), vdupq_n_f32(__builtin_nanf("")), value);
 }
 
-// Code bits 0 to 2 choose a magnitude, whose bytes lie in a table of their high halves; bit 3 is the sign.
+// Bits 0 to 2 of a code choose the magnitude, bit 3 is the sign.
 inline float32x4_t e2m1(uint32x4_t code, uint32_t scale_code) {
     constexpr float magnitudes[8] = {0.f, 0.5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f};
     const uint32_t bits = scale_code == 0 ? 0x00400000u : scale_code == 255 ? 0x7fc00000u : scale_code << 23;
