@@ -1,0 +1,47 @@
+// Clusters of sm_90: blocks that run together and reach each other's shared memory.
+#pragma once
+
+#include "engines/cuda/common/ptx/shared.cuh"
+
+namespace smla::cuda {
+
+__device__ inline uint32_t cluster_rank() {
+    uint32_t rank;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+// Where block `rank` of the cluster has what this block has at `at`; an address of shared::cluster.
+__device__ inline uint32_t in_block(uint32_t at, uint32_t rank) {
+    uint32_t out;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(at), "r"(rank));
+    return out;
+}
+// All threads of all blocks of the cluster.
+__device__ inline void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+// After mbarrier_init: the other blocks see the barriers after the next cluster_sync.
+__device__ inline void fence_mbarrier_init() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+// Arrives at an mbarrier of any block of the cluster. Relaxed, as a release to the peer costs about 1000
+// cycles: for hand-overs of what completed wgmma have read.
+__device__ inline void mbarrier_arrive_in_cluster(uint32_t at) {
+    asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+}
+// Arrives at a barrier of this block, and has its phase wait for `bytes` more from asynchronous stores.
+__device__ inline void mbarrier_arrive_expect(uint32_t at, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+// Stores 16 bytes to shared memory of a block of the cluster; counted by the mbarrier of that block.
+__device__ inline void store_async(uint32_t to, uint32_t mbarrier, const uint4& value) {
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+            to),
+        "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(mbarrier)
+        : "memory");
+}
+
+}  // namespace smla::cuda

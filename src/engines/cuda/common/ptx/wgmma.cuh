@@ -1,0 +1,98 @@
+// wgmma of sm_90a: products of a warpgroup (4 warps), f32 accumulators in registers, operands in shared
+// memory.
+//
+// A tile is 64 rows of 128 bytes, 128-byte swizzle: 16-byte chunk c of row r lies at r * 128 + ((c ^ (r & 7))
+// << 4); tiles begin at multiples of 1024 bytes. A descriptor names a tile (PTX ISA, "matrix descriptor"):
+// address, leading and stride byte offsets in units of 16 bytes, swizzle mode.
+//
+// Accumulator of m64nN: lane l of warp w has, of n8-block i, d[4i], d[4i+1]: row 16w + l/4, columns
+// 8i + 2(l%4) and +1; d[4i+2], d[4i+3]: row + 8.
+#pragma once
+
+#include <cstdint>
+
+namespace smla::cuda {
+
+constexpr int kTileBytes = 8192;
+
+constexpr uint64_t kSwizzle128 = uint64_t(1) << 62;
+__device__ inline uint64_t descriptor(uint32_t at, uint32_t leading_bytes, uint32_t stride_bytes) {
+    return uint64_t((at & 0x3ffff) >> 4) | uint64_t(leading_bytes >> 4) << 16 |
+           uint64_t(stride_bytes >> 4) << 32 | kSwizzle128;
+}
+// A tile whose 128-byte rows run along k. The next 16 of k: + 32 bytes; the next tile along k: + kTileBytes.
+__device__ inline uint64_t k_major(uint32_t at) { return descriptor(at, 16, 1024); }
+// Tiles whose rows are k and whose columns are n ("transposed" B). The next 64 of n lie kTileBytes further,
+// the next 8 rows 1024 bytes; the next 16 of k: + 2048 bytes.
+__device__ inline uint64_t n_major(uint32_t at) { return descriptor(at, kTileBytes, 1024); }
+// A descriptor of what lies `bytes` further.
+__device__ inline uint64_t advanced(uint64_t descriptor, uint32_t bytes) { return descriptor + (bytes >> 4); }
+
+// Before the first wgmma, and after registers of accumulators or operands were written.
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits until at most `Pending` groups are incomplete.
+template <int Pending>
+__device__ inline void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+// What threads have written to shared memory becomes visible to wgmma and bulk copies.
+__device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Registers per thread of the calling warpgroup, all four warps together.
+template <int Registers>
+__device__ inline void raise_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+template <int Registers>
+__device__ inline void lower_registers() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers));
+}
+
+#define SMLA_F8(d, i)                                                                           \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define SMLA_F32(d, i) SMLA_F8(d, i), SMLA_F8(d, i + 8), SMLA_F8(d, i + 16), SMLA_F8(d, i + 24)
+#define SMLA_F128(d) SMLA_F32(d, 0), SMLA_F32(d, 32), SMLA_F32(d, 64), SMLA_F32(d, 96)
+#define SMLA_LIST32                                                                                       \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26," \
+    "%27,%28,%29,%30,%31}"
+#define SMLA_LIST128                                                                                         \
+    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"    \
+    "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"   \
+    "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,"   \
+    "%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101," \
+    "%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,"   \
+    "%122,%123,%124,%125,%126,%127}"
+
+// d [64,64] (+)= A [64,16] B [64,16]^T, bf16, both k-major in shared memory. Without `accumulate` d is
+// overwritten.
+__device__ inline void wgmma_n64(float (&d)[32], uint64_t a, uint64_t b, bool accumulate) {
+    asm volatile(
+        "{.reg .pred sum;\n setp.ne.b32 sum, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " SMLA_LIST32 ", %32, %33, sum, 1, 1, 0, 0;}"
+        : SMLA_F32(d, 0)
+        : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+// d [64,256] += A [64,16] B [16,256], bf16; A k-major, B n-major in shared memory.
+__device__ inline void wgmma_n256(float (&d)[128], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 " SMLA_LIST128
+                 ", %128, %129, 1, 1, 1, 0, 1;"
+                 : SMLA_F128(d)
+                 : "l"(a), "l"(b));
+}
+// The same with A in registers: a[0] row l/4, columns 2(l%4) and +1; a[1] row + 8; a[2], a[3] columns + 8.
+__device__ inline void wgmma_n256(float (&d)[128], const uint32_t* a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 " SMLA_LIST128
+                 ", {%128, %129, %130, %131}, %132, 1, 1, 1, 1;"
+                 : SMLA_F128(d)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+#undef SMLA_F8
+#undef SMLA_F32
+#undef SMLA_F128
+#undef SMLA_LIST32
+#undef SMLA_LIST128
+
+}  // namespace smla::cuda
