@@ -3,7 +3,7 @@
 // the start of a call's first kernel to the end of its last, as CUPTI records it, and a call's share of a
 // replay of the graph, gaps between kernels included. tests/gpu checks the results.
 //
-// usage: cuda_attend [only=PART OF A CASE'S NAME] [sweep]
+// usage: cuda_attend [only=PART OF A CASE'S NAME] [fp8_656=TOKENS,HEADS,K ...] [sweep]
 #include "cuda_kernel_times.h"
 #include "cuda_peaks.h"
 #include "engines/context.h"
@@ -244,7 +244,7 @@ std::string shape_name(const Shape& s) {
                 s.tokens, " H", s.heads, " K", s.k, s.extra_k ? text("+", s.extra_k) : "");
 }
 
-void time_all(const std::string& only) {
+void time_all(const std::string& only, const std::vector<Shape>& shapes) {
     Timer timer;
     Pools pools(timer.device());
     const double mma = mma_peak_tflops(), copy = copy_peak_gbytes();
@@ -252,7 +252,7 @@ void time_all(const std::string& only) {
                 timer.device().facts().name.c_str(), mma, copy);
     std::printf("%-30s %-20s %9s %9s %8s %5s %8s %5s\n", "case", "kernel", "us", "in graph", "TFLOP/s", "%",
                 "GB/s", "%");
-    for (const Shape& s : kShapes) {
+    for (const Shape& s : shapes) {
         if (shape_name(s).find(only) == std::string::npos) continue;
         const CachePool& pool = pools.of(s.format, s.width);
         const Times times = timer.run(s, pool, nullptr);
@@ -304,10 +304,18 @@ void sweep() {
 int main(int argc, char** argv) {
     std::string only;
     bool sweep = false;
+    std::vector<smla::bench::Shape> shapes(std::begin(smla::bench::kShapes), std::end(smla::bench::kShapes));
+    const auto given = shapes;
     for (int i = 1; i < argc; ++i) {
         if (std::strncmp(argv[i], "only=", 5) == 0) only = argv[i] + 5;
+        long long tokens, k;
+        int heads;
+        if (std::sscanf(argv[i], "fp8_656=%lld,%d,%lld", &tokens, &heads, &k) == 3) {
+            if (shapes.size() == given.size()) shapes.clear();
+            shapes.push_back({tokens, heads, 576, SMLA_FP8_656, k, 0, 8192});
+        }
         sweep = sweep || std::strcmp(argv[i], "sweep") == 0;
     }
     if (sweep) smla::bench::sweep();
-    else smla::bench::time_all(only);
+    else smla::bench::time_all(only, shapes);
 }

@@ -39,14 +39,13 @@ struct Smem {
     float sums[2][2][kHeads], largest[2][2][kHeads];
     uint16_t valid[2][4];                        // of a stage's keys: no hole; 16 keys of each producer warp
     uint64_t keys_full[2][2], keys_empty[2][2];  // of a stage's halves
-    uint64_t rope_full[3], queries_full;
+    uint64_t queries_full;
 };
 constexpr uint32_t kQueriesAt = offsetof(Smem, queries), kKeysAt = offsetof(Smem, keys),
                    kRingAt = offsetof(Smem, ring), kPeaksAt = offsetof(Smem, peaks),
                    kSumsAt = offsetof(Smem, sums), kLargestAt = offsetof(Smem, largest),
                    kValidAt = offsetof(Smem, valid), kKeysFullAt = offsetof(Smem, keys_full),
-                   kKeysEmptyAt = offsetof(Smem, keys_empty), kRopeFullAt = offsetof(Smem, rope_full),
-                   kQueriesFullAt = offsetof(Smem, queries_full);
+                   kKeysEmptyAt = offsetof(Smem, keys_empty), kQueriesFullAt = offsetof(Smem, queries_full);
 constexpr uint32_t kStageBytes = 8 * kTileBytes, kHalfBytes = 4 * kTileBytes;
 static_assert(sizeof(Smem) <= 232448, "what a block of sm_90 may have");
 

@@ -15,7 +15,6 @@ __device__ void init_barriers(uint32_t base) {
         cuda::mbarrier_init(base + kKeysFullAt + 8 * i, 4);
         cuda::mbarrier_init(base + kKeysEmptyAt + 8 * i, 4 * Cluster);
     }
-    for (uint32_t i = 0; i < 3; ++i) cuda::mbarrier_init(base + kRopeFullAt + 8 * i, kWarpgroup);
     cuda::mbarrier_init(base + kQueriesFullAt, kWarpgroup);
     cuda::fence_mbarrier_init();
 }

@@ -67,7 +67,7 @@ __device__ inline uint4 load_16(const char* data, uint32_t place, uint32_t offse
     asm volatile(
         "{.reg .pred real;\n setp.ne.u32 real, %5, 0xffffffff;\n"
         "mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
-        "@real ld.global.nc.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];}"
+        "@real ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];}"
         : "=&r"(out.x), "=&r"(out.y), "=&r"(out.z), "=&r"(out.w)
         : "l"(data + (uint64_t(place) << 4) + offset), "r"(place));
     return out;
@@ -115,36 +115,46 @@ public:
     __device__ void run() {
         uint32_t now = cursor_.place(cursor_.next()), next = cursor_.place(cursor_.next()),
                  after = cursor_.place(cursor_.next());
-        SplitScale scales[2], next_split[2];  // of columns 0 to 255 and 256 to 511; two in each word
+        SplitScale scales[2];  // of columns 0 to 255 and 256 to 511; two in each word
         split(load_scales(now), scales);
         copy_rope(0, now);
         prefetch(next);
 #pragma unroll
-        for (int e = 0; e < kAhead; ++e) load(e, now, uint32_t(e / kPieces));
+        for (int e = 0; e < kAhead; e += kPieces) load_pieces(e, now, uint32_t(e / kPieces));
 #pragma unroll 1
         for (int tile = 0; tile < cursor_.given(); ++tile) {
-            const float4 next_scales = load_scales(next);
-            const int row = cursor_.next();
-            prefetch(after);
             const uint32_t stage = uint32_t(tile) & 1, phase = (uint32_t(tile) >> 1 & 1) ^ 1;
+            float4 next_scales;
+            int row = -1;
 #pragma unroll
             for (int n = 0; n < 2; ++n) {
                 const uint32_t half = stage ^ uint32_t(n);
                 cuda::mbarrier_wait(base_ + kKeysEmptyAt + 16 * stage + 8 * half, phase);
                 if (n == 0) note_valid(stage, now);
-                if (n == 1 && tile + 1 < cursor_.given()) copy_rope(uint32_t(tile + 1) % 3, next);
                 store_half(n, stage, half, now,
                            {half ? scales[1].high : scales[0].high, half ? scales[1].low : scales[0].low});
-                if (n == 0) split(next_scales, next_split);
+                if (n == 1) {
+                    // Used here, before new loads start: a scoreboard that they share would wait for those
+                    // too.
+                    split(next_scales, scales);
+                    now = next, next = after, after = cuda::keep(cursor_.place(row));
 #pragma unroll
-                for (int i = 0; i < kPieces; ++i) {
-                    const int e = n * kPieces + i + kAhead;
-                    if (e < 2 * kPieces) load(e, now, half ^ 1);
-                    else load(e - 2 * kPieces, next, uint32_t((e - 2 * kPieces) / kPieces) ^ stage ^ 1);
+                    for (SplitScale& each : scales)
+                        each.high = cuda::keep(each.high), each.low = cuda::keep(each.low);
+                }
+                // kAhead pieces further: the other half of this tile, or a half of the next
+                const int e = n * kPieces + kAhead;
+                if (e < 2 * kPieces) load_pieces(e, now, half ^ 1);
+                else
+                    load_pieces(e - 2 * kPieces, n ? now : next,
+                                uint32_t((e - 2 * kPieces) / kPieces) ^ stage ^ 1);
+                if (n == 1 && tile + 1 < cursor_.given()) copy_rope(uint32_t(tile + 1) % 3, now);
+                if (n == 0) {
+                    next_scales = load_scales(next);
+                    row = cursor_.next();
+                    prefetch(after);
                 }
             }
-            scales[0] = next_split[0], scales[1] = next_split[1];
-            now = next, next = after, after = cursor_.place(row);
         }
     }
 
@@ -161,10 +171,13 @@ private:
         return (Cluster == 2 ? 16u : 0u) + uint32_t(2 * i) + lane_ / 16;
     }
 
-    // Piece e of a tile: 16 codes of a key, from the left or right half of the columns.
-    __device__ void load(int e, uint32_t places, uint32_t half) {
-        const uint32_t place = __shfl_sync(~0u, places, lane_of(e % kPieces));
-        raw_[e] = load_16(data_, place, half * 256 + piece_ * 16);
+    // Pieces from e on of a tile: 16 codes of a key each, from the left or right half of the columns.
+    __device__ void load_pieces(int e, uint32_t places, uint32_t half) {
+        uint32_t place[kPieces];
+#pragma unroll
+        for (int i = 0; i < kPieces; ++i) place[i] = __shfl_sync(~0u, places, lane_of(i));
+#pragma unroll
+        for (int i = 0; i < kPieces; ++i) raw_[e + i] = load_16(data_, place[i], half * 256 + piece_ * 16);
     }
     __device__ float4 load_scales(uint32_t places) const {
         const bool own = Cluster == 1 || lane_ >= 16;
@@ -172,7 +185,9 @@ private:
         return make_float4(__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
                            __uint_as_float(bits.w));
     }
-    static __device__ void split(const float4& scales, SplitScale (&split)[2]) {
+    __device__ void split(const float4& scales, SplitScale (&split)[2]) {
+        const float most = fmaxf(fmaxf(scales.x, scales.y), fmaxf(scales.z, scales.w));
+        wide_ = __any_sync(~0u, !(most < 0x1p7f));
         split[0] = split_pair(scales.x * 0x1p120f, scales.y * 0x1p120f);
         split[1] = split_pair(scales.z * 0x1p120f, scales.w * 0x1p120f);
     }
@@ -202,7 +217,6 @@ private:
                               data_ + (uint64_t(place) << 4) + layout::Fp8_656::rope_at + lane_ % 8 * 16,
                               place != kHole);
         }
-        cuda::mbarrier_arrive_after_copies(base_ + kRopeFullAt + 8 * slot);
     }
     // Which of the warp's 16 keys of the tile are no holes.
     __device__ void note_valid(uint32_t stage, uint32_t places) const {
@@ -212,43 +226,48 @@ private:
                          "h"(uint16_t(valid))
                          : "memory");
     }
-    // Converts and stores half of the columns of the warp's keys, here and in the other block.
-    __device__ void store_half(int n, uint32_t stage, uint32_t half, uint32_t places,
-                               const SplitScale& scales) {
-        const uint32_t to = stores_ + stage * kStageBytes + half * kHalfBytes,
-                       full = base_ + kKeysFullAt + 16 * stage + 8 * half;
-        uint32_t odd = ((scales.high & 0x7fff7fffu) + 0x00800080u) & 0x80008000u, nan = 0;
+    // Converts pieces i to i + 3 of half a tile, whose pieces are raw_[first] and on.
+    __device__ void store_pieces(int first, int i, uint32_t to, uint32_t full, uint32_t half, uint32_t places,
+                                 const SplitScale& scales) {
+        SplitScale own[4];
 #pragma unroll
-        for (int i = 0; i < kPieces; ++i) {
-            const uint4& codes = raw_[n * kPieces + i];
-            nan |= nan_codes(codes.x) | nan_codes(codes.y);
-            nan |= nan_codes(codes.z) | nan_codes(codes.w);
+        for (int k = 0; k < 4; ++k) {
+            const uint32_t pick = piece_ / 8 ? 0x3232 : 0x1010;
+            own[k].high = __byte_perm(__shfl_sync(~0u, scales.high, lane_of(i + k)), 0, pick);
+            own[k].low = __byte_perm(__shfl_sync(~0u, scales.low, lane_of(i + k)), 0, pick);
         }
-        const bool plain = !__any_sync(~0u, (odd | (nan & 0x80808080u)) != 0);
 #pragma unroll
-        for (int i = 0; i < kPieces; ++i) {
-            const uint4& codes = raw_[n * kPieces + i];
+        for (int k = 0; k < 4; ++k) {
+            const uint4& codes = raw_[first + i + k];
             uint4 low, high;
-            if (plain) {
-                const auto of_piece = [&](uint32_t word) {
-                    return __byte_perm(__shfl_sync(~0u, word, lane_of(i)), 0, piece_ / 8 ? 0x3232 : 0x1010);
-                };
-                const SplitScale own = {of_piece(scales.high), of_piece(scales.low)};
-                convert(codes.x, own, low.x, low.y), convert(codes.y, own, low.z, low.w);
-                convert(codes.z, own, high.x, high.y), convert(codes.w, own, high.z, high.w);
+            if (wide_) {
+                const uint32_t place = __shfl_sync(~0u, places, lane_of(i + k));
+                const float scale = place == kHole ? 0.f : scale_at(place, 2 * half + piece_ / 8);
+                convert_any(codes.x, scale, low.x, low.y), convert_any(codes.y, scale, low.z, low.w);
+                convert_any(codes.z, scale, high.x, high.y), convert_any(codes.w, scale, high.z, high.w);
             } else {
-                const uint32_t place = __shfl_sync(~0u, places, lane_of(i));
-                const float own = place == kHole ? 0.f : scale_at(place, 2 * half + piece_ / 8);
-                convert_any(codes.x, own, low.x, low.y), convert_any(codes.y, own, low.z, low.w);
-                convert_any(codes.z, own, high.x, high.y), convert_any(codes.w, own, high.z, high.w);
+                const uint32_t nan =
+                    (nan_codes(codes.x) | nan_codes(codes.y)) | (nan_codes(codes.z) | nan_codes(codes.w));
+                if (nan & 0x80808080u) own[k].high = 0x7fff7fffu;
+                convert(codes.x, own[k], low.x, low.y), convert(codes.y, own[k], low.z, low.w);
+                convert(codes.z, own[k], high.x, high.y), convert(codes.w, own[k], high.z, high.w);
             }
-            const uint32_t at = to + uint32_t(i) * 256 + (chunk_ ^ ((2 * uint32_t(i) & 7) << 4));
+            const uint32_t at = to + uint32_t(i + k) * 256 + (chunk_ ^ ((2 * uint32_t(i + k) & 7) << 4));
             cuda::store_shared(at, low), cuda::store_shared(at + kTileBytes, high);
             if constexpr (Cluster == 2) {
                 cuda::store_async(at + peer_, full + peer_, low);
                 cuda::store_async(at + kTileBytes + peer_, full + peer_, high);
             }
         }
+    }
+    // Converts and stores half of the columns of the warp's keys, here and in the other block.
+    __device__ void store_half(int n, uint32_t stage, uint32_t half, uint32_t places,
+                               const SplitScale& scales) {
+        const uint32_t to = stores_ + stage * kStageBytes + half * kHalfBytes,
+                       full = base_ + kKeysFullAt + 16 * stage + 8 * half;
+#pragma unroll
+        for (int i = 0; i < kPieces; i += 4) store_pieces(n * kPieces, i, to, full, half, places, scales);
+        if (n == 1) asm volatile("cp.async.wait_all;" ::: "memory");  // rope of this tile
         cuda::fence_async_proxy();
         __syncwarp();
         if (lane_ != 0) return;
@@ -264,6 +283,7 @@ private:
     const char* const data_;
     const uint32_t base_, lane_, warp_, piece_, peer_;
     uint32_t stores_, chunk_;
+    bool wide_ = false;  // a scale of the tile is too large for SplitScale
     uint4 raw_[2 * kPieces];
 };
 
