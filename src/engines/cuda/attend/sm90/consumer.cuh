@@ -10,7 +10,7 @@ namespace smla::cuda_attend::sm90 {
 // Tile t (counted through all tasks of the block) belongs to warpgroup t % 2: it computes the scores and
 // weights. Both add the values, each for half of the 512 columns. A lane has rows lane/4 and lane/4 + 8 of
 // its warp's 16.
-template <int Cluster>
+template <class Format, int Cluster>
 class Consumer {
 public:
     float o[128];  // sums of weights times values
@@ -33,10 +33,10 @@ public:
     __device__ uint32_t row() const { return row_; }  // the lane's first
     __device__ float scale_log2() const { return scale_log2_; }
 
-    // Tiles [first, end) of a task. Calls read_queries() in the warpgroup that has time for it once the
+    // Tiles [first, end) of a task. Calls copy_next_queries() in the warpgroup that has time for it, once the
     // queries of this task are read.
-    template <class ReadQueries>
-    __device__ void attend(uint32_t first, uint32_t end, const ReadQueries& read_queries) {
+    template <class CopyNextQueries>
+    __device__ void attend(uint32_t first, uint32_t end, const CopyNextQueries& copy_next_queries) {
         begin();
         for (uint32_t tile = first + ((first ^ group_) & 1); tile < end; tile += 2) {
             float peak[2] = {-INFINITY, -INFINITY};
@@ -64,7 +64,7 @@ public:
         if ((end - 1 ^ group_) & 1) {
             float peak[2];
             cuda::named_barrier<kConsumers>(int(Barrier::queries_read));
-            read_queries();
+            copy_next_queries();
             add_others_values(end - 1, peak);
             cuda::wgmma_wait<0>();
             release(end - 1);
@@ -82,6 +82,8 @@ private:
     __device__ void score_half(uint32_t tile, uint32_t n) {
         const uint32_t stage = tile & 1, half = stage ^ n;
         cuda::mbarrier_wait(base_ + kKeysFullAt + 16 * stage + 8 * half, tile >> 1 & 1);
+        if (n == 1 && Format::early_rope)
+            cuda::mbarrier_wait(base_ + kRopeFullAt + 8 * (tile % 3), tile / 3 & 1);
         cuda::wgmma_fence();
         const uint64_t q = cuda::k_major(base_ + kQueriesAt + half * kHalfBytes),
                        k = cuda::k_major(base_ + kKeysAt + stage * kStageBytes + half * kHalfBytes);
@@ -90,7 +92,7 @@ private:
             const uint32_t at = i / 4 * kTileBytes + i % 4 * 32;
             cuda::wgmma_n64(s_, cuda::advanced(q, at), cuda::advanced(k, at), n + i != 0);
         }
-        if (n == 1) {
+        if (n == 1 && Format::rope) {
             const uint64_t q_rope = cuda::k_major(base_ + kQueriesAt + 8 * kTileBytes),
                            k_rope = cuda::k_major(base_ + kRingAt + tile % 3 * kTileBytes);
 #pragma unroll

@@ -1,66 +1,10 @@
-// Producer of attend on Hopper: fp8_656 records -> bf16 keys in shared memory, in wgmma's layout.
+// Producer of attend on Hopper for fp8_656: records -> bf16 keys in shared memory, in wgmma's layout.
 #pragma once
 
-#include "engines/cuda/attend/sm90/config.h"
+#include "engines/cuda/attend/sm90/row_cursor.cuh"
 #include "engines/cuda/common/ptx/half.cuh"
 
 namespace smla::cuda_attend::sm90 {
-
-constexpr uint32_t kHole = ~0u;
-
-// The row numbers of one producer warp, a tile after the other, through all tasks of its block. Lanes 0 to 15
-// follow the 16 keys whose rope the warp copies. Lanes 16 to 31 follow the keys that it converts: with a
-// cluster 8 (twice), which it stores in both blocks, else the same 16.
-template <int Cluster>
-class RowCursor {
-public:
-    __device__ RowCursor(const Arguments& args, const Tasks& tasks, const Keys& keys)
-        : args_(args), tasks_(tasks), keys_(keys), task_(int(blockIdx.x / Cluster)) {
-        if (task_ < tasks_.count) enter();
-    }
-    // Starts to load the row number of the next tile; -1 past the end of a list or of the tasks.
-    __device__ int next() {
-        if (tiles_ == 0 && task_ < tasks_.count) {
-            task_ += int(gridDim.x / Cluster);
-            if (task_ < tasks_.count) enter();
-        }
-        if (tiles_ == 0) return -1;
-        --tiles_, ++given_;
-        const int row = left_ > 0 ? __ldg(at_) : -1;
-        at_ += kKeys * args_.sources[0].rows.stride_elems[1];
-        left_ -= kKeys;
-        return row;
-    }
-    __device__ int given() const { return given_; }  // tiles so far
-    // Place of a record in units of 16 bytes, or kHole.
-    __device__ uint32_t place(int row) const {
-        const Source& source = args_.sources[0];
-        const uint32_t page = source.page_rows.quotient(uint32_t(row)),
-                       token = uint32_t(row) - page * source.page_rows.by;
-        const bool valid = uint32_t(row) < source.rows_below && token < uint32_t(source.cache.page_tokens);
-        return valid ? page * keys_.page_16 + token * keys_.row_16 : kHole;
-    }
-
-private:
-    __device__ void enter() {
-        const Task task(tasks_, task_, kHeads * Cluster);
-        const TileRange range(args_, tasks_, task);
-        const Source& source = args_.sources[0];
-        const uint32_t lane = threadIdx.x % 32, warp = (threadIdx.x / 32) % 4;
-        const uint32_t key =
-            Cluster == 1 || lane < 16 ? 16 * warp + lane % 16 : 8 * (4 * (blockIdx.x % 2) + warp) + lane % 8;
-        const int entry = range.first * kKeys + int(key);
-        tiles_ = range.count();
-        left_ = int(source.length(task.token)) - entry;
-        at_ = static_cast<const int*>(source.rows.data) + cuda::element(source.rows, task.token, entry);
-    }
-
-    const Arguments& args_;
-    const Tasks& tasks_;
-    const Keys& keys_;
-    const int* at_ = nullptr;
-    int task_, tiles_ = 0, left_ = 0, given_ = 0;
-};
 
 __device__ inline uint4 load_16(const char* data, uint32_t place, uint32_t offset) {
     uint4 out;
@@ -73,12 +17,12 @@ __device__ inline uint4 load_16(const char* data, uint32_t place, uint32_t offse
     return out;
 }
 
-// A scale * 2^120 as the sum of two bf16, in both halves of a word each.
+// A scale * 2^80 as the sum of two bf16, in both halves of a word each.
 struct SplitScale {
     uint32_t high, low;
 };
-// Four e4m3 codes times a scale, rounded once, as two pairs of bf16. The bits of a code, moved to where bf16
-// has exponent and mantissa, are its value * 2^-120, but for NaN codes.
+// Four e4m3 codes times a scale * 2^-40, rounded once, as two pairs of bf16. The bits of a code, moved to
+// where bf16 has exponent and mantissa, are its value * 2^-120, but for NaN codes.
 __device__ inline void convert(uint32_t codes, const SplitScale& scale, uint32_t& low, uint32_t& high) {
     const auto scaled = [&](uint32_t pair) {
         const uint32_t placed = (pair & 0x7f007f00u) >> 4 | (pair & 0x80008000u);
@@ -86,22 +30,16 @@ __device__ inline void convert(uint32_t codes, const SplitScale& scale, uint32_t
     };
     low = scaled(__byte_perm(codes, 0, 0x1404)), high = scaled(__byte_perm(codes, 0, 0x3424));
 }
-// The same for any code and any scale.
-__device__ inline void convert_any(uint32_t codes, float scale, uint32_t& low, uint32_t& high) {
-    uint32_t pairs[2];
-    cuda::e4m3_to_f16(codes, pairs[0], pairs[1]);
-    low = cuda::pack_bf16(cuda::f16_low(pairs[0]) * scale, cuda::f16_high(pairs[0]) * scale);
-    high = cuda::pack_bf16(cuda::f16_low(pairs[1]) * scale, cuda::f16_high(pairs[1]) * scale);
-}
 // Bit 7 of a byte: its code is NaN. Other bits are noise.
 __device__ inline uint32_t nan_codes(uint32_t codes) { return (codes & 0x7f7f7f7fu) + 0x01010101u; }
 
 template <int Cluster>
-class Producer {
+class LatentProducer {
 public:
-    __device__ Producer(const Arguments& args, const Tasks& tasks, const Keys& keys, uint32_t base)
+    __device__ LatentProducer(const Arguments& args, const Tasks& tasks, const KeySources& keys,
+                              uint32_t base)
         : cursor_(args, tasks, keys),
-          data_(keys.data),
+          data_(keys.of[0].data),
           base_(base),
           lane_(threadIdx.x % 32),
           warp_((threadIdx.x / 32) % 4),
@@ -113,8 +51,8 @@ public:
     }
 
     __device__ void run() {
-        uint32_t now = cursor_.place(cursor_.next()), next = cursor_.place(cursor_.next()),
-                 after = cursor_.place(cursor_.next());
+        uint32_t now = cursor_.place(cursor_.next(), false), next = cursor_.place(cursor_.next(), false),
+                 after = cursor_.place(cursor_.next(), false);
         SplitScale scales[2];  // of columns 0 to 255 and 256 to 511; two in each word
         split(load_scales(now), scales);
         copy_rope(0, now);
@@ -130,14 +68,14 @@ public:
             for (int n = 0; n < 2; ++n) {
                 const uint32_t half = stage ^ uint32_t(n);
                 cuda::mbarrier_wait(base_ + kKeysEmptyAt + 16 * stage + 8 * half, phase);
-                if (n == 0) note_valid(stage, now);
-                store_half(n, stage, half, now,
+                if (n == 0) note_valid(base_, stage, now);
+                store_half(n, stage, half,
                            {half ? scales[1].high : scales[0].high, half ? scales[1].low : scales[0].low});
                 if (n == 1) {
                     // Used here, before new loads start: a scoreboard that they share would wait for those
                     // too.
                     split(next_scales, scales);
-                    now = next, next = after, after = cuda::keep(cursor_.place(row));
+                    now = next, next = after, after = cuda::keep(cursor_.place(row, false));
 #pragma unroll
                     for (SplitScale& each : scales)
                         each.high = cuda::keep(each.high), each.low = cuda::keep(each.low);
@@ -186,10 +124,8 @@ private:
                            __uint_as_float(bits.w));
     }
     __device__ void split(const float4& scales, SplitScale (&split)[2]) {
-        const float most = fmaxf(fmaxf(scales.x, scales.y), fmaxf(scales.z, scales.w));
-        wide_ = __any_sync(~0u, !(most < 0x1p7f));
-        split[0] = split_pair(scales.x * 0x1p120f, scales.y * 0x1p120f);
-        split[1] = split_pair(scales.z * 0x1p120f, scales.w * 0x1p120f);
+        split[0] = split_pair(scales.x * 0x1p80f, scales.y * 0x1p80f);
+        split[1] = split_pair(scales.z * 0x1p80f, scales.w * 0x1p80f);
     }
     static __device__ SplitScale split_pair(float a, float b) {
         const uint32_t high = cuda::pack_bf16(a, b);
@@ -217,18 +153,10 @@ private:
                               data_ + (uint64_t(place) << 4) + layout::Fp8_656::rope_at + lane_ % 8 * 16,
                               place != kHole);
         }
-    }
-    // Which of the warp's 16 keys of the tile are no holes.
-    __device__ void note_valid(uint32_t stage, uint32_t places) const {
-        const uint32_t valid = __ballot_sync(~0u, places != kHole) & 0xffff;
-        if (lane_ == 0)
-            asm volatile("st.shared.u16 [%0], %1;" ::"r"(base_ + kValidAt + 8 * stage + 2 * warp_),
-                         "h"(uint16_t(valid))
-                         : "memory");
+        cuda::mbarrier_arrive_after_copies(base_ + kRopeFullAt + 8 * slot);
     }
     // Converts pieces i to i + 3 of half a tile, whose pieces are raw_[first] and on.
-    __device__ void store_pieces(int first, int i, uint32_t to, uint32_t full, uint32_t half, uint32_t places,
-                                 const SplitScale& scales) {
+    __device__ void store_pieces(int first, int i, uint32_t to, uint32_t full, const SplitScale& scales) {
         SplitScale own[4];
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
@@ -240,18 +168,11 @@ private:
         for (int k = 0; k < 4; ++k) {
             const uint4& codes = raw_[first + i + k];
             uint4 low, high;
-            if (wide_) {
-                const uint32_t place = __shfl_sync(~0u, places, lane_of(i + k));
-                const float scale = place == kHole ? 0.f : scale_at(place, 2 * half + piece_ / 8);
-                convert_any(codes.x, scale, low.x, low.y), convert_any(codes.y, scale, low.z, low.w);
-                convert_any(codes.z, scale, high.x, high.y), convert_any(codes.w, scale, high.z, high.w);
-            } else {
-                const uint32_t nan =
-                    (nan_codes(codes.x) | nan_codes(codes.y)) | (nan_codes(codes.z) | nan_codes(codes.w));
-                if (nan & 0x80808080u) own[k].high = 0x7fff7fffu;
-                convert(codes.x, own[k], low.x, low.y), convert(codes.y, own[k], low.z, low.w);
-                convert(codes.z, own[k], high.x, high.y), convert(codes.w, own[k], high.z, high.w);
-            }
+            const uint32_t nan =
+                (nan_codes(codes.x) | nan_codes(codes.y)) | (nan_codes(codes.z) | nan_codes(codes.w));
+            if (nan & 0x80808080u) own[k].high = 0x7fff7fffu;
+            convert(codes.x, own[k], low.x, low.y), convert(codes.y, own[k], low.z, low.w);
+            convert(codes.z, own[k], high.x, high.y), convert(codes.w, own[k], high.z, high.w);
             const uint32_t at = to + uint32_t(i + k) * 256 + (chunk_ ^ ((2 * uint32_t(i + k) & 7) << 4));
             cuda::store_shared(at, low), cuda::store_shared(at + kTileBytes, high);
             if constexpr (Cluster == 2) {
@@ -261,29 +182,21 @@ private:
         }
     }
     // Converts and stores half of the columns of the warp's keys, here and in the other block.
-    __device__ void store_half(int n, uint32_t stage, uint32_t half, uint32_t places,
-                               const SplitScale& scales) {
+    __device__ void store_half(int n, uint32_t stage, uint32_t half, const SplitScale& scales) {
         const uint32_t to = stores_ + stage * kStageBytes + half * kHalfBytes,
                        full = base_ + kKeysFullAt + 16 * stage + 8 * half;
 #pragma unroll
-        for (int i = 0; i < kPieces; i += 4) store_pieces(n * kPieces, i, to, full, half, places, scales);
-        if (n == 1) asm volatile("cp.async.wait_all;" ::: "memory");  // rope of this tile
+        for (int i = 0; i < kPieces; i += 4) store_pieces(n * kPieces, i, to, full, scales);
         cuda::fence_async_proxy();
         __syncwarp();
         if (lane_ != 0) return;
         if constexpr (Cluster == 2) cuda::mbarrier_arrive_expect(full, kRows * 512);
         else cuda::mbarrier_arrive(full);
     }
-    __device__ float scale_at(uint32_t place, uint32_t group) const {
-        return *reinterpret_cast<const float*>(data_ + (uint64_t(place) << 4) + layout::Fp8_656::scales_at +
-                                               4 * group);
-    }
-
-    RowCursor<Cluster> cursor_;
+    RowCursor<Latents, Cluster> cursor_;
     const char* const data_;
     const uint32_t base_, lane_, warp_, piece_, peer_;
     uint32_t stores_, chunk_;
-    bool wide_ = false;  // a scale of the tile is too large for SplitScale
     uint4 raw_[2 * kPieces];
 };
 
