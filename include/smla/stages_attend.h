@@ -15,8 +15,8 @@ enum {
     SMLA_PRECISION_DEFAULT = 0,
     /* The scale of a tile is applied outside of the products, never rounded into a key. */
     SMLA_PRECISION_EXACT = 1,
-    /* A key may be rounded to bf16(code * scale): the engines reference and cpu do so, cuda stays exact.
-     * Where scales are powers of two the values are the same. */
+    /* A key may be rounded to bf16(code * scale): the engines reference and cpu do so, and on Hopper cuda's
+     * fastest kernels. Where scales are powers of two the values are the same. */
     SMLA_PRECISION_ROUNDED = 2
 };
 

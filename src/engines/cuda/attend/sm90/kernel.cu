@@ -1,4 +1,52 @@
-// attend by wgmma.
+// attend by wgmma on Hopper: 33 heads and more, keys of 576 or 512 values as bf16 rows, or fp8_656 records.
+//
+// Maths     S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries; O += P V
+// with
+//           V the first 512 columns of K. bf16 operands, f32 accumulators; P is rounded to bf16, and so are
+//           keys of records: bf16(code * scale).
+// Tile      64 heads x 64 keys. A grid of as many blocks as fit walks through tasks (token, split, 64 heads)
+// with
+//           the same pipeline; a task's first keys are loaded under the last products of the one before.
+// Cluster   with records and more than 64 heads two blocks share a token: each converts half of its keys and
+//           stores them in both.
+// Roles
+//   consumer  two warpgroups (consumer.cuh). They take tiles in turn: the owner of a tile computes its scores
+//   and
+//             weights; both add its values, each for 256 columns. The order of one warpgroup: half of the
+//             scores of tile t; values of t - 1 with the other's weights; the other half; softmax; values of
+//             t.
+//   producer  one warpgroup: latent_producer.cuh gathers records through registers a tile ahead and converts
+//   them;
+//             row_producer.cuh copies rows by cp.async.
+// Shared    config.h (Smem): queries, two stages of keys in halves of 256 columns, and a ring of three tiles
+// for
+//           columns 512 to 575, whose place the weights take. 226 KB: one block per multiprocessor.
+// mbarriers
+//   keys_full[stage][half]   arrive: each producer warp after its stores (records; with a cluster the bytes
+//   of the
+//                            other block too), or every producer thread when its copies are done (rows) and,
+//                            in the half that is first, its warp with its note of holes. Wait: the tile's
+//                            owner.
+//   keys_empty[stage][half]  arrive: the four warps of the warpgroup that reads values there, in both blocks
+//   of a
+//                            cluster. Wait: producers.
+//   rope_full[slot]          records only. Arrive: every producer thread when its copies are done. Wait: the
+//   owner. queries_full             arrive: the warpgroup that copied them. Wait: both.
+// Named barriers (enum class Barrier)
+//   weights + parity         arrive: the owner, with weights and peaks of a tile. Wait: the other warpgroup.
+//   queries_read             arrive: the owner of the last tile after its scores. Wait: the other, which has
+//   time and
+//                            copies the next queries.
+//   statistics               both, with sums and maxima of a task.
+//   queries_scaled           both, records only (Latents::shrink).
+// Registers 208 for a consumer (128 of O, 32 of S, 16 of P), 88 for a producer (32 of records on their way).
+// No
+//           spills: one in the producer's loop costs 2 to 25 %.
+// Why       Products of one warpgroup run under the softmax of the other, and stores of keys under value
+// products:
+//           beside score products from shared memory only 6 to 14 bytes per cycle are left for stores, beside
+//           value products 47. So a half of a stage is freed as soon as its values are added.
+// Results   docs/kernels/cuda_attend.md.
 #include "engines/cuda/attend/sm90/epilogue.cuh"
 #include "engines/cuda/attend/sm90/latent_producer.cuh"
 #include "engines/cuda/attend/sm90/launch.h"
