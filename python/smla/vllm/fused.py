@@ -21,9 +21,7 @@ def _unsupported(field, got, wanted):
     return Unsupported(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
 
 
-def rotated(
-    x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, interleaved: bool
-) -> torch.Tensor:
+def rotated(x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch.Tensor:
     """The first channels of x, [T,...,D], rotated, in f32: as many as the table has columns.
 
     interleaved: pairs (2i, 2i + 1), else (i, i + half).
@@ -181,7 +179,5 @@ def fused_indexer_q_rope_quant(
     """
     turned = rotated(q, positions, cos_sin_cache, interleaved=not is_neox).to(q.dtype)
     queries = torch.cat([turned, q[..., turned.shape[-1] :]], -1)
-    quantised = operators.quant_index_q(
-        queries, weights, factor=softmax_scale * head_scale, amax_floor=1e-10
-    )
+    quantised = operators.quant_index_q(queries, weights, factor=softmax_scale * head_scale, amax_floor=1e-10)
     return quantised.q, quantised.w

@@ -11,6 +11,7 @@ import importlib
 import logging
 import os
 import sys
+import warnings
 from typing import Any
 
 import torch
@@ -32,7 +33,7 @@ GENERIC_MODEL = "vllm.model_executor.models.deepseek_v2"
 # What 0.25 to 0.29 select with, where later versions ask get_indexer_topk.
 TOPK_OPERATORS = ("persistent_topk", "cooperative_topk")
 _logger = logging.getLogger("smla.vllm")
-_libraries: list[torch.library.Library] = []  # registrations live as long as these
+_libraries: dict[str, torch.library.Library] = {}  # registrations live as long as these
 
 
 def asked() -> bool | None:
@@ -44,7 +45,7 @@ def asked() -> bool | None:
 
 
 def needed(platform: Any) -> bool:
-    """Whether scores, selection and index cache are smla's: DeepGEMM is missing, or does not run on this GPU."""
+    """Whether scores, selection and index cache are smla's: there is no DeepGEMM for this GPU."""
     return _decided(platform, lambda: not (platform.support_deep_gemm() and _has_deep_gemm()))
 
 
@@ -138,9 +139,10 @@ def _replace_loaded(modules, names):
 
 
 def _replace_operators(dispatch_key):
-    if not _libraries:
-        library = torch.library.Library("_C", "IMPL")  # noqa: TOR901, it must outlive this call
-        for name in TOPK_OPERATORS:
-            library.impl(name, indexer_calls.persistent_topk, dispatch_key)
-        _libraries.append(library)
+    if dispatch_key not in _libraries:
+        library = _libraries[dispatch_key] = torch.library.Library("_C", "IMPL")  # noqa: TOR901, kept
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "(?s).*previously registered kernel", UserWarning)
+            for name in TOPK_OPERATORS:
+                library.impl(name, indexer_calls.persistent_topk, dispatch_key)
     return list(TOPK_OPERATORS)
