@@ -34,6 +34,19 @@ def padded(x, lengths, pad_value=-float("inf"), block_t=64, block_d=64):
     return torch.nn.utils.rnn.pad_sequence(x.split(lengths.tolist()), batch_first=True)
 
 
+class WarmKernel:
+    """vLLM's kernel object of 0.30 and later."""
+
+    def __init__(self):
+        self.warm = []
+
+    def __call__(self, *arguments, **named):
+        return arguments, named
+
+    def register_warmup(self, *, dtype, pad_value):
+        self.warm.append((dtype, pad_value))
+
+
 def define_operators():
     """vLLM's operators of selection, without kernels, once in a process."""
     global _operators
@@ -58,6 +71,9 @@ def world(vllm, monkeypatch):
     module.mqa_logits_use_mx_scales = lambda: PLATFORM.capability == 100
     if not facts["mx_scales"]:
         del module.mqa_logits_use_mx_scales
+    packing = modules[vllm.indexer.PACKING] = types.ModuleType(vllm.indexer.PACKING)
+    if facts["pack_warmups"]:
+        packing._PACK_SEQ_TRITON_KERNEL = WarmKernel()
     for name, each in modules.items():
         monkeypatch.setitem(sys.modules, name, each)
     vllm.modules, vllm.step = modules, module
@@ -177,6 +193,26 @@ def test_no_operation_of_the_step_is_left_to_vllm(vllm):
             assert last in vllm.indexer.TOPK_OPERATORS
         else:
             assert last.startswith("xpu_")  # another platform's
+
+
+@pytest.mark.parametrize("capability", [(8, 6), (8, 9)])
+def test_e4m3_is_not_warmed_up_where_triton_has_none(world, capability):
+    PLATFORM.be(*capability)
+    for _ in range(2):
+        world.indexer.install()
+    packing = world.modules[world.indexer.PACKING]
+    if not world.facts["indexer"]["pack_warmups"]:
+        assert not hasattr(packing, "_PACK_SEQ_TRITON_KERNEL")
+        return
+    kernel = packing._PACK_SEQ_TRITON_KERNEL
+    assert not is_ours(type(getattr(kernel, "_theirs", None)))  # wrapped once
+    for name, *keywords in world.facts["indexer"]["pack_warmups"]:
+        given = {"dtype=": E4M3, "pad_value=": -float("inf")}
+        getattr(kernel, name)(**{key.removesuffix("="): given[key] for key in keywords})
+    kernel.register_warmup(dtype=torch.float32, pad_value=1.0)
+    wanted = (torch.uint8, 0) if capability == (8, 6) else (E4M3, -float("inf"))
+    assert kernel.warm == [wanted, (torch.float32, 1.0)]
+    assert kernel(1, two=2) == ((1,), {"two": 2})
 
 
 def keys_of(rng, count):

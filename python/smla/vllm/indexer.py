@@ -29,6 +29,7 @@ KERNELS = (
     "vllm.models.deepseek_v32.common.kernels",
     "vllm.models.deepseek_v32.attention",
 )
+PACKING, PACK_KERNEL = "vllm.v1.attention.ops.common", "_PACK_SEQ_TRITON_KERNEL"
 GENERIC_MODEL = "vllm.model_executor.models.deepseek_v2"
 # What 0.25 to 0.29 select with, where later versions ask get_indexer_topk.
 TOPK_OPERATORS = ("persistent_topk", "cooperative_topk")
@@ -81,6 +82,7 @@ def install() -> list[str]:
     if kernels_needed(current_platform):
         replaced += _replace(module, fused_indexer_q_rope_quant=fused.fused_indexer_q_rope_quant)
         replaced += _replace_loaded((GENERIC_MODEL,), ("fused_indexer_q_rope_quant",))
+        replaced += _replace_pack_kernel(importlib.import_module(PACKING))
     if replaced:
         _logger.info("vLLM's indexer runs on smla: %s", ", ".join(replaced))
     return replaced
@@ -115,6 +117,14 @@ def _calls(module):
         own["ops"] = indexer_calls.Operations(module.ops)
         own["pack_seq_triton"] = indexer_calls.pack_seq(module.pack_seq_triton)
     return own
+
+
+def _replace_pack_kernel(module):
+    """The indexer warms this kernel up for e4m3, whatever it packs later."""
+    theirs = getattr(module, PACK_KERNEL, None)
+    if theirs is None or isinstance(theirs, indexer_calls.PackKernel):
+        return []
+    return _replace(module, **{PACK_KERNEL: indexer_calls.PackKernel(theirs)})
 
 
 def _yes() -> bool:

@@ -133,3 +133,21 @@ def pack_seq(theirs: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
         return theirs(x.view(torch.uint8), lengths, 0, **tile).view(x.dtype)
 
     return pack
+
+
+class PackKernel:
+    """vLLM's kernel behind pack_seq_triton (0.30 and later), warmed up for bytes in place of e4m3."""
+
+    def __init__(self, theirs: Any) -> None:
+        self._theirs = theirs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._theirs, name)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._theirs(*arguments, **named)
+
+    def register_warmup(self, *, dtype: torch.dtype, pad_value: float) -> None:
+        if dtype is torch.float8_e4m3fn:
+            dtype, pad_value = torch.uint8, 0
+        self._theirs.register_warmup(dtype=dtype, pad_value=pad_value)
