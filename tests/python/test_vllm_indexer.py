@@ -1,6 +1,7 @@
 """vLLM's indexer on smla: which names are replaced where, and scores and selection against float64."""
 
 import inspect
+import logging
 import sys
 import types
 
@@ -129,6 +130,15 @@ def test_registration_brings_the_indexer(world):
     PLATFORM.be(8, 0)
     assert smla.vllm.register()
     assert is_ours(world.step.fp8_fp4_mqa_logits)
+
+
+def test_a_vllm_without_the_indexer_keeps_the_backend(world, monkeypatch, caplog):
+    PLATFORM.be(8, 0)
+    monkeypatch.setitem(sys.modules, world.indexer.INDEXER, None)
+    with caplog.at_level(logging.WARNING):
+        assert smla.vllm.register()
+    assert "indexer stays as it is" in caplog.text
+    assert smla.vllm.BACKEND in world.registry.paths.values()
 
 
 def test_who_asks_for_deep_gemm(world):

@@ -29,7 +29,10 @@ def register() -> bool:
         return False
     from . import indexer
 
-    indexer.install()
+    try:
+        indexer.install()
+    except ImportError as error:  # models without an indexer run all the same
+        _logger.warning("vLLM's indexer stays as it is: %s", error)
     return True
 
 
