@@ -314,7 +314,8 @@ int main(int argc, char** argv) {
         if (std::sscanf(argv[i], "%31[a-z0-9_]=%lld,%d,%d,%lld,%lld", format, &tokens, &heads, &width, &k,
                         &region) == 6) {
             if (shapes.size() == given.size()) shapes.clear();
-            shapes.push_back({tokens, heads, width, smla::find_format(std::string_view(format))->id, k, 0, region});
+            shapes.push_back(
+                {tokens, heads, width, smla::find_format(std::string_view(format))->id, k, 0, region});
         }
         sweep = sweep || std::strcmp(argv[i], "sweep") == 0;
     }

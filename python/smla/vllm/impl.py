@@ -155,6 +155,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
             metadata.row_lengths[:tokens],
             softmax_scale=self.scale,
             value_width=self.kv_lora_rank,
+            precision="rounded",  # as the engine's own backends compute
             lse=self._has_parts,
         )
         return attended.out, attended.lse

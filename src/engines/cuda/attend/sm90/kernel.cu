@@ -93,6 +93,8 @@ __device__ void consume(const Arguments& args, const Tasks& tasks, uint32_t base
         const Task task = task_of(index);
         const uint32_t end = tile + uint32_t(TileRange(args, tasks, task).count());
         wait_for_queries<Format>(base, done);
+        // in long tasks; in short ones it is no faster
+        if (end - tile >= 16 && index + step < last) prefetch_queries<Format>(args, task_of(index + step));
         consumer.attend(tile, end, [&] {
             if (index + step < last) copy_queries<Format>(args, task_of(index + step), base);
         });

@@ -39,6 +39,18 @@ __device__ void copy_queries(const Arguments& args, const Task& task, uint32_t b
     cuda::mbarrier_arrive_after_copies(base + kQueriesFullAt);
 }
 
+// Both warpgroups ask for the queries of a task in L2, four threads a head.
+template <class Format>
+__device__ void prefetch_queries(const Arguments& args, const Task& task) {
+    const int head = task.head + int(threadIdx.x / 4);
+    if (head >= int(args.q.shape[1])) return;
+    constexpr int kShare = Format::rope ? 144 : 128;  // values
+    const auto* const q = static_cast<const uint16_t*>(args.q.data) +
+                          cuda::element(args.q, task.token, head) + kShare * (threadIdx.x % 4);
+#pragma unroll
+    for (int at = 0; at < kShare; at += 64) asm volatile("prefetch.global.L2 [%0];" ::"l"(q + at));
+}
+
 // Both warpgroups wait for the queries of task `done` of the block.
 template <class Format>
 __device__ void wait_for_queries(uint32_t base, uint32_t done) {

@@ -18,7 +18,6 @@ public:
 
     __device__ void run() {
         Pending now = resolve(cursor_.next()), next = resolve(cursor_.next());
-        prefetch(next);
 #pragma unroll 1
         for (int tile = 0; tile < cursor_.given(); ++tile) {
             const uint32_t stage = uint32_t(tile) & 1, phase = (uint32_t(tile) >> 1 & 1) ^ 1;
@@ -38,7 +37,6 @@ public:
                 }
             }
             now = next, next = resolve(row);
-            prefetch(next);
         }
         asm volatile("cp.async.wait_all;" ::: "memory");
     }
@@ -66,17 +64,6 @@ private:
                                   place != kHole);
         }
     }
-    __device__ void prefetch(const Pending& keys) const {
-        const uint32_t place = __shfl_sync(~0u, keys.place, threadIdx.x % 16);
-        if (place == kHole) return;
-        constexpr uint32_t kLines = Format::rope ? 5 : 4;
-        const char* const at = keys_.of[keys.extra].data + (uint64_t(place) << 4) +
-                               threadIdx.x % 32 / 16 * (Format::rope ? 576 : 512);
-#pragma unroll
-        for (uint32_t i = 0; i < kLines; ++i)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(at + (i < 4 ? 128 * i : 575)));
-    }
-
     RowCursor<Format, 1> cursor_;
     const KeySources& keys_;
     const uint32_t base_;
