@@ -29,6 +29,7 @@ struct ScoreTask {
     float* logits;  // of column window.begin
     int64_t stride;
     int tokens, heads, rows, groups, splits, fill;
+    uint32_t zero;  // 0, which the compiler does not know: end_block()
 };
 
 // Shared memory of a block, in this order.

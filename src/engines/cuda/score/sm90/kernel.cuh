@@ -59,61 +59,128 @@ __device__ inline float finish(const float (&first)[2], const float (&second)[2]
     return (odd ? b : a) + __shfl_xor_sync(~0u, odd ? a : b, 1);
 }
 
-// Rows [first, last) of a block, all of one request, against tiles [tile, end) of the columns in `all`.
+// Ends a basic block, after `first` and `second` are computed; `zero` is 0. The compiler moves instructions
+// within basic blocks only. Without this it spreads the products of a group over the epilogue beside them, and
+// the epilogue waits for the tensor cores.
+__device__ inline void end_block(uint32_t zero, float first = 0, float second = 0) {
+    asm volatile(
+        "{.reg .pred never;\n setp.ne.u32 never, %0, 0;\n"
+        "AGAIN: @!never bra.uni PAST;\n st.shared.v2.f32 [%0], {%1, %2};\n bra.uni AGAIN;\n PAST:}" ::"r"(zero),
+        "f"(first), "f"(second)
+        : "memory");
+}
+
+// Stores the logits of a lane's key, row after row.
+struct TileLogits {
+    const Window* window;  // of the row
+    float* logit;          // of this lane's key
+    int64_t stride;
+    int column;
+    float factor;
+    bool hole;
+
+    // here: whether this is a row of the run. Goes on to the next row.
+    __device__ void store(bool here, float sum) {
+        const Window seen = *window++;
+        const bool inside = uint32_t(column - seen.begin) < uint32_t(seen.end - seen.begin);
+        if (here && inside) *logit = hole ? -INFINITY : sum * factor;
+        logit += stride;
+    }
+};
+
+// Rows [first, last) of a block, all of one request, against a run of tiles. While the tensor cores work on one
+// bank, the epilogue of the other runs.
 template <int Heads, Products P>
-__device__ void score_tiles(const ScoreTask& task, const Shared& shared, float* logits, int first, int last,
-                            Window all, int tile, int end) {
-    constexpr int kRows = kColumns / Heads;
-    const int first_step = first / kRows, last_step = (last - 1) / kRows;
-    const KeyColumns::Pages pages = task.keys.place.pages_of(shared.requests[first]);
-    const uint64_t first_queries = k_major(shared_address(shared.queries) + first_step * step_bytes(P));
-    const float4* const weights = shared.weights + threadIdx.x % 4;
+class TileRun {
+    static constexpr int kRows = kColumns / Heads;
 
-    all.end = min(all.end, end * kKeys);  // keys of the next split are not fetched
-    KeyRows rows(task.keys, pages, all);
-    KeyOperand<P> keys[2];
-    float banks[2][32];
-    rows.look(tile);
-    rows.fetch();
-    rows.look(tile + 1);
-    rows.take(0, keys[0]);
-    rows.take(1, keys[1]);
-    rows.next();
-    rows.fetch();
-    rows.look(tile + 2);
-    multiply(banks[0], keys[0], first_queries);
-    for (; tile < end; ++tile) {
-        uint64_t queries = first_queries;
-        for (int step = first_step; step <= last_step; ++step) {
-            const bool over = step == last_step;
-            float sums[2][kRows][2];
-            wgmma_wait<0>();
-            multiply(banks[1], keys[1], queries);
-            add_heads<Heads>(banks[0], weights + step * 16, sums[0]);
-            if (over) rows.take(0, keys[0]);
-            queries = over ? first_queries : advanced(queries, step_bytes(P));
-            wgmma_wait<0>();
-            multiply(banks[0], keys[0], queries);
-            add_heads<Heads>(banks[1], weights + step * 16, sums[1]);
-            if (over) rows.take(1, keys[1]);
+public:
+    // Starts the loads of the first keys.
+    __device__ TileRun(const ScoreTask& task, const Shared& shared, float* logits, int first, int last,
+                       Window all, int tile, int end)
+        : task_(task),
+          shared_(shared),
+          logits_(logits),
+          first_(first),
+          last_(last),
+          tile_(tile),
+          end_(end),
+          // keys of the next split are not fetched
+          rows_(task.keys, task.keys.place.pages_of(shared.requests[first]),
+                {all.begin, min(all.end, end * kKeys)}) {
+        rows_.look(tile);
+        rows_.fetch();
+        rows_.look(tile + 1);
+    }
 
-            const int column = rows.own_column(tile);
+    // Queries have been loaded.
+    __device__ void run() {
+        const int first_step = first_ / kRows, last_step = (last_ - 1) / kRows;
+        const uint64_t first_queries = k_major(shared_address(shared_.queries) + first_step * step_bytes(P));
+        rows_.take(0, keys_[0], task_.zero);
+        rows_.take(1, keys_[1], task_.zero);
+        rows_.next();
+        rows_.fetch();
+        rows_.look(tile_ + 2);
+        multiply(banks_[0], keys_[0], first_queries);
+        for (; tile_ < end_; ++tile_) {
+            const int column = rows_.own_column(tile_), row = first_step * kRows;
+            TileLogits out{shared_.windows + row, logits_ + row * task_.stride + column,
+                           task_.stride,          column,
+                           rows_.factor(),        rows_.hole()};
+            uint64_t queries = first_queries;
+            for (int step = first_step; step < last_step; ++step) {
+                const uint64_t next = advanced(queries, step_bytes(P));
+                add_step<false>(out, step, queries, next);
+                queries = next;
+            }
+            add_step<true>(out, last_step, queries, first_queries);
+        }
+        wgmma_wait<0>();
+    }
+
+private:
+    // The products of the first bank with `queries` are under way. Last: of the tile; `next` are then for the
+    // tile that follows.
+    template <bool Last>
+    __device__ void add_step(TileLogits& out, int step, uint64_t queries, uint64_t next) {
+        const float4* const weights = shared_.weights + step * 16 + threadIdx.x % 4;
+        float sums[2][kRows][2];
+        end_block(task_.zero);
+        start(1, queries);
+        if constexpr (Last) rows_.take(0, keys_[0], task_.zero);
+        add_heads<Heads>(banks_[0], weights, sums[0]);
 #pragma unroll
-            for (int i = 0; i < kRows; ++i) {
-                const int row = step * kRows + i;
-                const float sum = finish(sums[0][i], sums[1][i]);
-                if (row < first || row >= last || !shared.windows[row].has(column)) continue;
-                logits[row * task.stride + column] = rows.hole() ? -INFINITY : sum * rows.factor();
-            }
-            if (over) {
-                rows.next();
-                rows.fetch();
-                rows.look(tile + 3);
-            }
+        for (int i = 0; i < kRows; ++i) end_block(task_.zero, sums[0][i][0], sums[0][i][1]);
+        start(0, next);
+        if constexpr (Last) rows_.take(1, keys_[1], task_.zero);
+        add_heads<Heads>(banks_[1], weights, sums[1]);
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+            const int row = step * kRows + i;
+            out.store(row >= first_ && row < last_, finish(sums[0][i], sums[1][i]));
+        }
+        if constexpr (Last) {
+            rows_.next();
+            rows_.fetch();
+            rows_.look(tile_ + 3);
         }
     }
-    wgmma_wait<0>();
-}
+    // Waits for the products under way and starts those of a bank.
+    __device__ void start(int bank, uint64_t queries) {
+        wgmma_wait<0>();
+        multiply(banks_[bank], keys_[bank], queries);
+        end_block(task_.zero);
+    }
+
+    const ScoreTask& task_;
+    const Shared& shared_;
+    float* logits_;
+    int first_, last_, tile_, end_;
+    KeyRows rows_;
+    KeyOperand<P> keys_[2];
+    float banks_[2][32];
+};
 
 template <int Heads, Products P>
 __global__ void __launch_bounds__(kThreads, resident_blocks(P))
@@ -128,10 +195,13 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(P))
     const int rows = int(min(int64_t(task.rows), task.tokens - token));
     if (task.fill)
         fill_outside<kThreads>(task.window, task.logits, task.stride, token, rows, split, task.splits);
-    load_queries<Heads, P>(task, shared, token, rows, steps);
-    fence_async_proxy();
+    if (int(threadIdx.x) < rows) {
+        shared.windows[threadIdx.x] = task.window(token + threadIdx.x);
+        shared.requests[threadIdx.x] = task.keys.place.request(token + threadIdx.x);
+    }
     __syncthreads();
     float* const logits = task.logits + token * task.stride - task.window.begin;
+    bool loaded = false;
     for (int first = 0, last; first < rows; first = last) {
         for (last = first + 1; last < rows && shared.requests[last] == shared.requests[first];) ++last;
         Window all{INT32_MAX, 0};
@@ -143,7 +213,15 @@ __global__ void __launch_bounds__(kThreads, resident_blocks(P))
         const int64_t start = all.begin / kKeys, tiles = (all.end - 1) / kKeys + 1 - start;
         const int tile = int(start + tiles * split / task.splits);
         const int end = int(start + tiles * (split + 1) / task.splits);
-        if (tile < end) score_tiles<Heads, P>(task, shared, logits, first, last, all, tile, end);
+        if (tile == end) continue;
+        TileRun<Heads, P> run(task, shared, logits, first, last, all, tile, end);
+        if (!loaded) {
+            load_queries<Heads, P>(task, shared, token, rows, steps);
+            fence_async_proxy();
+            __syncthreads();
+            loaded = true;
+        }
+        run.run();
     }
 }
 

@@ -27,18 +27,21 @@ struct KeyOperand<Products::e4m3> {
     static constexpr int steps = 4;
     uint32_t a[steps][4];
     // Of two rows: words 2 s and 2 s + 1 are bytes 4 t .. and 16 + 4 t .. of k-step s.
-    __device__ void set(const uint32_t (&rows)[2][8]) {
+    // zero: an instruction that the compiler cannot drop. Without it products read the registers that the
+    // next loads write, and it makes each product wait for the one before.
+    __device__ void set(const uint32_t (&rows)[2][8], uint32_t zero) {
 #pragma unroll
         for (int s = 0; s < steps; ++s)
 #pragma unroll
-            for (int i = 0; i < 4; ++i) a[s][i] = rows[i % 2][2 * s + i / 2];
+            for (int i = 0; i < 4; ++i)
+                asm volatile("xor.b32 %0, %1, %2;" : "=r"(a[s][i]) : "r"(rows[i % 2][2 * s + i / 2]), "r"(zero));
     }
 };
 template <>
 struct KeyOperand<Products::f16> {
     static constexpr int steps = 8;
     uint32_t a[steps][4];
-    __device__ void set(const uint32_t (&rows)[2][8]) {
+    __device__ void set(const uint32_t (&rows)[2][8], uint32_t) {
 #pragma unroll
         for (int s = 0; s < steps; ++s)
 #pragma unroll
@@ -50,7 +53,7 @@ class KeyRows {
     using Layout = layout::IndexFp8_132;
 
 public:
-    __device__ KeyRows(const KeySource& keys, const KeyColumns::Pages& pages, Window window)
+    __device__ KeyRows(const KeySource& keys, KeyColumns::Pages pages, Window window)
         : keys_(keys),
           pages_(pages),
           window_(window),
@@ -93,15 +96,15 @@ public:
     }
     // The loaded keys of a bank become an operand.
     template <Products P>
-    __device__ void take(int bank, KeyOperand<P>& out) const {
-        out.set(raw_[bank]);
+    __device__ void take(int bank, KeyOperand<P>& out, uint32_t zero) const {
+        out.set(raw_[bank], zero);
     }
     // Once both banks are taken and the logits of the tile before are stored.
     __device__ void next() { hole_ = next_hole_, scale_ = next_scale_; }
 
 private:
     const KeySource& keys_;
-    const KeyColumns::Pages& pages_;
+    KeyColumns::Pages pages_;
     Window window_;
     int own_, page_ = -1;
     uint32_t offset_ = 0;

@@ -31,32 +31,39 @@ __device__ void place_piece(char* step, int column, int p, int t, const uint4& p
     }
 }
 
+// kBatch steps at a time, so that their loads are under way together.
 template <int Heads, Products P>
 __device__ void load_queries(const ScoreTask& task, const Shared& shared, int64_t token, int rows, int steps) {
-    constexpr int kRows = kColumns / Heads;
-    const auto* const q = static_cast<const char*>(task.q.data);
-#pragma unroll 4
-    for (int i = int(threadIdx.x); i < steps * kColumns * 8; i += kThreads) {
-        const int piece = i % 8, column = i / 8 % kColumns, step = i / (8 * kColumns);
-        const int row = step * kRows + column / Heads, head = column % Heads;
-        uint4 codes{};
-        if (row < rows && head < task.heads)
-            codes = __ldg(reinterpret_cast<const uint4*>(q + element(task.q, token + row, head, 16 * piece)));
-        place_piece<P>(shared.queries + step * step_bytes(P), column, piece / 4, piece % 4, codes);
+    constexpr int kRows = kColumns / Heads, kBatch = 2, kPieces = kWidth / 16;
+    constexpr int kColumnsAtOnce = kThreads / kPieces, kEach = kColumns / kColumnsAtOnce;
+    const int piece = int(threadIdx.x) % kPieces, column = int(threadIdx.x) / kPieces;
+    const auto* const q = static_cast<const char*>(task.q.data) + 16 * piece;
+    for (int step = 0; step < steps; step += kBatch) {
+        uint4 codes[kBatch][kEach];
+#pragma unroll
+        for (int i = 0; i < kBatch * kEach; ++i) {
+            const int at = column + i % kEach * kColumnsAtOnce;
+            const int row = (step + i / kEach) * kRows + at / Heads, head = at % Heads;
+            const bool here = row < rows && head < task.heads;
+            codes[i / kEach][i % kEach] =
+                here ? __ldg(reinterpret_cast<const uint4*>(q + element(task.q, token + row, head))) : uint4{};
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch * kEach; ++i)
+            if (step + i / kEach < steps)
+                place_piece<P>(shared.queries + (step + i / kEach) * step_bytes(P),
+                               column + i % kEach * kColumnsAtOnce, piece / 4, piece % 4,
+                               codes[i / kEach][i % kEach]);
     }
     for (int i = int(threadIdx.x); i < steps * kColumns; i += kThreads) {
-        const int column = i % kColumns, step = i / kColumns;
-        const int row = step * kRows + column / Heads, head = column % Heads;
+        const int at = i % kColumns, step = i / kColumns;
+        const int row = step * kRows + at / Heads, head = at % Heads;
         float w = 0;
         if (row < rows && head < task.heads)
             w = 0.5f * __ldg(static_cast<const float*>(task.w.data) + element(task.w, token + row, head));
-        // float4 [column/16][lane%4]: columns 2(lane%4) and + 1 of two n8-blocks
-        const int at = (step * 4 + column / 16) * 4 + column % 8 / 2;
-        reinterpret_cast<float*>(shared.weights + at)[column / 8 % 2 * 2 + column % 2] = w;
-    }
-    if (int(threadIdx.x) < rows) {
-        shared.windows[threadIdx.x] = task.window(token + threadIdx.x);
-        shared.requests[threadIdx.x] = task.keys.place.request(token + threadIdx.x);
+        // float4 [at/16][lane%4]: columns 2(lane%4) and + 1 of two n8-blocks
+        float4* const four = shared.weights + (step * 4 + at / 16) * 4 + at % 8 / 2;
+        reinterpret_cast<float*>(four)[at / 8 % 2 * 2 + at % 2] = w;
     }
 }
 
