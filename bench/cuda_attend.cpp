@@ -167,6 +167,7 @@ Times Timer::run(const Shape& shape, const CachePool& pool, const cuda_attend::S
     smla_attend_args args{};
     args.struct_size = sizeof args;
     args.softmax_scale = 0.04f;
+    args.precision = SMLA_PRECISION_ROUNDED;  // as the peers compute
     args.q = make_tensor(q_memory.data(), SMLA_BF16, {t, h, shape.width});
     args.out = make_tensor(out_memory.data(), SMLA_BF16, {t, h, 512});
     args.lse = make_tensor(lse_memory.data(), SMLA_F32, {t, h});

@@ -12,7 +12,9 @@
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <random>
 
 namespace gpu {
 
@@ -178,6 +180,49 @@ inline SourceSpec hostile(smla_format format, int64_t k) {
             .page_gap = 48 * 12,
             .holes = 0.3,
             .lengths = true};
+}
+
+// Scales of the last 128 codes, fp8_584: 64, of every third row are 2^-40 to 2^40 times what they were, or 0,
+// or below 0; queries are 0 there, so that the rows weigh what they did.
+inline void scatter_scales(Problem& problem) {
+    const CacheView cache = problem.view(false);
+    const bool e8m0 = problem.spec.primary.format == SMLA_FP8_584;
+    std::uniform_int_distribution<int> power(-40, 40);
+    for (int64_t row = 0; row < cache.capacity; row += 3) {
+        const int64_t token = row % cache.page_rows;
+        if (token >= cache.page_tokens) continue;
+        char* const page = cache.data + row / cache.page_rows * cache.page_stride;
+        if (e8m0) {
+            char& code = page[layout::Fp8_584::scales_at(cache.page_tokens, token) + 6];
+            code = char(std::clamp(int(uint8_t(code)) + power(problem.rng), 0, 254));
+            continue;
+        }
+        char* const at = page + token * cache.row_stride + layout::Fp8_656::scales_at + 4 * 3;
+        float scale;
+        std::memcpy(&scale, at, 4);
+        scale *= row % 5 == 0 ? 0.f : std::exp2(float(power(problem.rng))) * (row % 7 == 0 ? -1.f : 1.f);
+        std::memcpy(at, &scale, 4);
+    }
+    auto* const q = reinterpret_cast<uint16_t*>(problem.args.q.data);
+    const auto& stride = problem.args.q.stride_elems;
+    for (int64_t t = 0; t < problem.spec.tokens; ++t)
+        for (int64_t h = 0; h < problem.spec.heads; ++h)
+            for (int64_t d = 384; d < (e8m0 ? 448 : 512); ++d) q[t * stride[0] + h * stride[1] + d] = 0;
+}
+
+// Each head has its own power of two; one that is infinite or NaN concerns no other.
+inline void scatter_queries(Problem& problem) {
+    auto* const q = reinterpret_cast<uint16_t*>(problem.args.q.data);
+    const auto& stride = problem.args.q.stride_elems;
+    for (int64_t t = 0; t < problem.spec.tokens; ++t)
+        for (int64_t h = 0; h < problem.spec.heads; ++h) {
+            uint16_t* const row = q + t * stride[0] + h * stride[1];
+            const float by = std::exp2(float(h % 8 * 12 - 80));  // to 2^4: logits stay finite
+            for (int64_t d = 0; d < problem.spec.width; ++d) row[d] = f32_to_bf16(bf16_to_f32(row[d]) * by);
+            if (h % 8 == 6) row[7] = t == 1 ? 0x7f80 : 0x7fc0;  // inf, NaN
+            if (h % 8 == 5) row[500] = f32_to_bf16(1e30f * float(t));
+            if (h % 8 == 4) std::fill_n(row, problem.spec.width, uint16_t(0));
+        }
 }
 
 }  // namespace gpu

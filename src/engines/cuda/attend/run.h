@@ -6,11 +6,14 @@
 
 namespace smla::cuda_attend {
 
-extern const Candidate<smla_attend_args> kMmaAttend576, kMmaAttend512;
+extern const Candidate<smla_attend_args> kSm90Attend576, kMmaAttend576, kMmaAttend512;
 
 void run_generic(const smla_attend_args& args, const Env& env);
 
 // bf16 products for keys of 576 or 512 values; plan.splits > 1 needs plan.workspace() bytes.
 void run_mma(const smla_attend_args& args, const Schedule& schedule, const Env& env);
+
+// wgmma products on Hopper; the same of its workspace.
+void run_sm90(const smla_attend_args& args, const Schedule& schedule, const Env& env);
 
 }  // namespace smla::cuda_attend

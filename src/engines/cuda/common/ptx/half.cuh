@@ -48,6 +48,11 @@ __device__ inline uint32_t times_bf16(uint32_t a, uint32_t b) {
         __hmul2(*reinterpret_cast<__nv_bfloat162*>(&a), *reinterpret_cast<__nv_bfloat162*>(&b));
     return *reinterpret_cast<const uint32_t*>(&product);
 }
+__device__ inline uint32_t fma_bf16(uint32_t a, uint32_t b, uint32_t c) {
+    uint32_t out;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+    return out;
+}
 
 // Moves bit 3 of each of four nibbles to bit 7 of four bytes.
 __device__ inline uint32_t signs_of(uint32_t nibbles) {

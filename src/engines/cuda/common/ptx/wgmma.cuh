@@ -39,6 +39,13 @@ __device__ inline void wgmma_wait() {
 // What threads have written to shared memory becomes visible to wgmma and bulk copies.
 __device__ inline void fence_async_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
+// Four 8x8 matrices of 16-bit values; lanes 8i .. 8i + 7 give the addresses of the rows of matrix i.
+__device__ inline void stmatrix_x4(uint32_t at, const uint32_t* values) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(values[0]),
+                 "r"(values[1]), "r"(values[2]), "r"(values[3])
+                 : "memory");
+}
+
 // Registers per thread of the calling warpgroup, all four warps together.
 template <int Registers>
 __device__ inline void raise_registers() {

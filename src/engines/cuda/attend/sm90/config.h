@@ -1,0 +1,111 @@
+// attend on Hopper: traits, shared memory, barriers and register budget. kernel.cu tells the whole.
+#pragma once
+
+#include "engines/cuda/attend/mma/config.h"
+#include "engines/cuda/common/ptx/barrier.cuh"
+#include "engines/cuda/common/ptx/cluster.cuh"
+#include "engines/cuda/common/ptx/cp_async.cuh"
+#include "engines/cuda/common/ptx/wgmma.cuh"
+
+#include <cstddef>
+
+namespace smla::cuda_attend::sm90 {
+
+using cuda::kTileBytes;
+
+constexpr int kKeys = 64;   // of a tile of the row list
+constexpr int kHeads = 64;  // of a block
+constexpr int kWarpgroup = 128, kConsumers = 2 * kWarpgroup, kThreads = 3 * kWarpgroup;
+// 2 * 208 + 88 = 504 registers for every 128 threads: what 384 threads may have. A consumer holds 128 of O,
+// 32 of S and 16 of P; a producer 32 of records on their way.
+constexpr int kConsumerRegisters = 208, kProducerRegisters = 88;
+
+// Named barriers; 0 is __syncthreads.
+enum class Barrier : int {
+    weights = 1,  // and 2, by the parity of the tile
+    queries_read = 3,
+    statistics = 4,
+};
+
+struct Smem {
+    // 64 heads x 64 columns each; columns 512 to 575 last
+    char queries[9][kTileBytes];
+    // two stages of 64 keys x 512 columns; the left half of the columns is tiles 0 to 3
+    char keys[2][8][kTileBytes];
+    // keys' columns 512 to 575; then, in the same place, the weights of the same keys
+    char ring[3][kTileBytes];
+    float peaks[2][kHeads];  // of the softmax after a tile, by the tile's parity
+    // of a task, by its parity and by warpgroup
+    float sums[2][2][kHeads], largest[2][2][kHeads];
+    uint16_t valid[2][4];                        // of a stage's keys: no hole; 16 keys of each producer warp
+    uint64_t keys_full[2][2], keys_empty[2][2];  // of a stage's halves
+    uint64_t rope_full[3], queries_full;
+};
+constexpr uint32_t kQueriesAt = offsetof(Smem, queries), kKeysAt = offsetof(Smem, keys),
+                   kRingAt = offsetof(Smem, ring), kPeaksAt = offsetof(Smem, peaks),
+                   kSumsAt = offsetof(Smem, sums), kLargestAt = offsetof(Smem, largest),
+                   kValidAt = offsetof(Smem, valid), kKeysFullAt = offsetof(Smem, keys_full),
+                   kKeysEmptyAt = offsetof(Smem, keys_empty), kRopeFullAt = offsetof(Smem, rope_full),
+                   kQueriesFullAt = offsetof(Smem, queries_full);
+constexpr uint32_t kStageBytes = 8 * kTileBytes, kHalfBytes = 4 * kTileBytes;
+static_assert(sizeof(Smem) <= 232448, "what a block of sm_90 may have");
+
+// Columns of a tile pair are permuted: of every 128 columns, the 16 bytes of columns 16p to 16p + 7 are chunk
+// p of the first tile, those of columns 16p + 8 to 16p + 15 chunk p of the second. So 16 fp8 codes, which a
+// lane of the producer holds, become one chunk in each of two tiles, and its stores meet no bank twice.
+// Queries have the same order; the epilogue undoes it.
+__device__ inline uint32_t chunk_at(uint32_t row, uint32_t chunk) {
+    return row * 128 + ((chunk ^ (row & 7)) << 4);
+}
+
+// Tasks of a persistent grid: (token, split, group of 64 * Cluster heads), groups fastest.
+struct Tasks {
+    int count = 0;  // of the whole call
+    Divisor head_groups, by_splits;
+    Partials partials;
+
+    __host__ __device__ int splits() const { return int(by_splits.by); }
+};
+
+// How a cache is addressed: a record lies 16 * (page * page_16 + token * row_16) bytes behind `data`.
+struct Keys {
+    const char* data = nullptr;
+    uint32_t page_16 = 0, row_16 = 0;
+};
+
+struct Task {
+    int partial, token, split, head;  // partial = token * splits + split; head: the cluster's first
+
+    __device__ Task(const Tasks& tasks, int index, int heads) {
+        partial = int(tasks.head_groups.quotient(uint32_t(index)));
+        head = (index - partial * int(tasks.head_groups.by)) * heads;
+        token = int(tasks.by_splits.quotient(uint32_t(partial)));
+        split = partial - token * tasks.splits();
+    }
+};
+
+// Key tiles [first, end) of a task: those of the primary list, then those of the extra list. At least one: a
+// task without keys has a tile of holes.
+struct TileRange {
+    int first, end, primary;  // primary: number of tiles of the whole primary list
+
+    __device__ TileRange(const Arguments& args, const Tasks& tasks, const Task& task) {
+        primary = tiles_of(args.sources[0], task.token);
+        const int all = primary + tiles_of(args.sources[1], task.token);
+        first = begin(all, task.split, tasks.by_splits);
+        end = begin(all, task.split + 1, tasks.by_splits);
+        if (end == first) end = first + 1;
+    }
+    __device__ int count() const { return end - first; }
+
+private:
+    static __device__ int tiles_of(const Source& source, int token) {
+        return source.cache.format == SMLA_FORMAT_NONE ? 0 : (int(source.length(token)) + kKeys - 1) / kKeys;
+    }
+    static __device__ int begin(int tiles, int split, const Divisor& splits) {
+        const uint32_t each = splits.quotient(uint32_t(tiles)), rest = uint32_t(tiles) - each * splits.by;
+        return int(each) * split + min(split, int(rest));
+    }
+};
+
+}  // namespace smla::cuda_attend::sm90

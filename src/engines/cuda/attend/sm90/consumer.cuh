@@ -1,0 +1,206 @@
+// Consumer of attend on Hopper: scores, softmax and values of 64 heads, by two warpgroups in turn.
+#pragma once
+
+#include "engines/cuda/attend/sm90/config.h"
+#include "engines/cuda/common/ptx/math.cuh"
+#include "engines/cuda/common/ptx/mma.cuh"
+
+namespace smla::cuda_attend::sm90 {
+
+// Tile t (counted through all tasks of the block) belongs to warpgroup t % 2: it computes the scores and
+// weights. Both add the values, each for half of the 512 columns. A lane has rows lane/4 and lane/4 + 8 of
+// its warp's 16.
+template <int Cluster>
+class Consumer {
+public:
+    float o[128];  // sums of weights times values
+    // The softmax weight of a key is exp2(logit2 - peak2); logit2 = product * scale_log2. Peaks rise only
+    // when a weight would pass 2^8.
+    float peak2[2], largest[2];  // largest: product
+    float sum[2];                // of this lane's own weights; -0.f: no key seen
+
+    __device__ Consumer(uint32_t base, float scale_log2)
+        : base_(base),
+          peer_(Cluster == 2 ? cuda::in_block(base, cuda::cluster_rank() ^ 1) - base : 0),
+          group_(threadIdx.x / kWarpgroup),
+          lane_(threadIdx.x % 32),
+          row_(threadIdx.x % kWarpgroup / 32 * 16 + lane_ / 4),
+          scale_log2_(scale_log2) {}
+
+    __device__ uint32_t group() const { return group_; }
+    __device__ uint32_t lane() const { return lane_; }
+    __device__ uint32_t row() const { return row_; }  // the lane's first
+    __device__ float scale_log2() const { return scale_log2_; }
+
+    // Tiles [first, end) of a task. Calls read_queries() in the warpgroup that has time for it once the
+    // queries of this task are read.
+    template <class ReadQueries>
+    __device__ void attend(uint32_t first, uint32_t end, const ReadQueries& read_queries) {
+        begin();
+        for (uint32_t tile = first + ((first ^ group_) & 1); tile < end; tile += 2) {
+            float peak[2] = {-INFINITY, -INFINITY};
+            score_half(tile, 0);
+            if (tile > first) {
+                add_others_values(tile - 1, peak);
+                score_half(tile, 1);
+                cuda::wgmma_wait<1>();
+                release(tile - 1);
+            } else {
+                score_half(tile, 1);
+            }
+            cuda::wgmma_wait<0>();
+            if (tile + 1 == end) cuda::named_barrier_arrive<kConsumers>(int(Barrier::queries_read));
+            float added[2];
+            const bool any = weigh(tile, peak, added);
+            publish(tile, peak);
+            rescale(peak);
+            if (any) sum[0] += added[0], sum[1] += added[1];
+            add_own_values(tile);
+            cuda::wgmma_wait<0>();
+            release(tile);
+        }
+        if ((end - 1 ^ group_) & 1) {
+            float peak[2];
+            cuda::named_barrier<kConsumers>(int(Barrier::queries_read));
+            read_queries();
+            add_others_values(end - 1, peak);
+            cuda::wgmma_wait<0>();
+            release(end - 1);
+        }
+    }
+
+private:
+    __device__ void begin() {
+#pragma unroll
+        for (float& value : o) value = 0;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) peak2[r] = largest[r] = -INFINITY, sum[r] = -0.f;
+    }
+    // S (+)= Q K^T over one half of the columns; the second half takes rope along.
+    __device__ void score_half(uint32_t tile, uint32_t n) {
+        const uint32_t stage = tile & 1, half = stage ^ n;
+        cuda::mbarrier_wait(base_ + kKeysFullAt + 16 * stage + 8 * half, tile >> 1 & 1);
+        const uint32_t slot = tile % 3;
+        if (n == 1) cuda::mbarrier_wait(base_ + kRopeFullAt + 8 * slot, tile / 3 & 1);
+        cuda::fence_async_proxy();
+        cuda::wgmma_fence();
+        const uint64_t q = cuda::k_major(base_ + kQueriesAt + half * kHalfBytes),
+                       k = cuda::k_major(base_ + kKeysAt + stage * kStageBytes + half * kHalfBytes);
+#pragma unroll
+        for (uint32_t i = 0; i < 16; ++i) {
+            const uint32_t at = i / 4 * kTileBytes + i % 4 * 32;
+            cuda::wgmma_n64(s_, cuda::advanced(q, at), cuda::advanced(k, at), n + i != 0);
+        }
+        if (n == 1) {
+            const uint64_t q_rope = cuda::k_major(base_ + kQueriesAt + 8 * kTileBytes),
+                           k_rope = cuda::k_major(base_ + kRingAt + slot * kTileBytes);
+#pragma unroll
+            for (uint32_t i = 0; i < 4; ++i)
+                cuda::wgmma_n64(s_, cuda::advanced(q_rope, 32 * i), cuda::advanced(k_rope, 32 * i), true);
+        }
+        cuda::wgmma_commit();
+    }
+    // Turns products into weights in p_, and raises `peak`, which is that of the tile before. False: the tile
+    // holds no key.
+    __device__ bool weigh(uint32_t tile, float (&peak)[2], float (&added)[2]) {
+        const uint2 words = cuda::load_shared_2(base_ + kValidAt + 8 * (tile & 1));
+        if ((words.x & words.y) != ~0u) mask(words);
+        float base[2];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            float most = s_[2 * r];
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+                most = cuda::max_nan(most, cuda::max_nan(s_[4 * i + 2 * r], s_[4 * i + 2 * r + 1]));
+            most = cuda::max_nan(most, __shfl_xor_sync(~0u, most, 1));
+            most = cuda::max_nan(most, __shfl_xor_sync(~0u, most, 2));
+            largest[r] = cuda::max_nan(largest[r], most);
+            const float most2 = most * scale_log2_;
+            if (most2 > peak[r] + 8) peak[r] = most2;
+            base[r] = peak[r] == -INFINITY ? 0.f : -peak[r];
+            added[r] = 0;
+        }
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            float w[4];
+#pragma unroll
+            for (int e = 0; e < 4; ++e)
+                w[e] = cuda::exp2_fast(__fmaf_rn(s_[4 * i + e], scale_log2_, base[e / 2]));
+            added[0] += w[0] + w[1], added[1] += w[2] + w[3];
+            p_[2 * i] = cuda::pack_bf16(w[0], w[1]), p_[2 * i + 1] = cuda::pack_bf16(w[2], w[3]);
+        }
+        return (words.x | words.y) != 0;
+    }
+    __device__ void mask(const uint2& words) {
+        const uint32_t shift = 2 * (lane_ % 4);
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            const uint32_t bits = (i < 4 ? words.x : words.y) >> shift >> (8 * (i % 4));
+            if (!(bits & 1)) s_[4 * i] = s_[4 * i + 2] = -INFINITY;
+            if (!(bits & 2)) s_[4 * i + 1] = s_[4 * i + 3] = -INFINITY;
+        }
+    }
+    // Weights go where the rope of the same keys was.
+    __device__ void publish(uint32_t tile, const float (&peak)[2]) {
+        const uint32_t row = row_ - lane_ / 4 + lane_ % 16, to = base_ + kRingAt + tile % 3 * kTileBytes;
+#pragma unroll
+        for (uint32_t i = 0; i < 4; ++i)
+            cuda::stmatrix_x4(to + chunk_at(row, 2 * i + lane_ / 16), p_ + 4 * i);
+        if (lane_ % 4 == 0)
+#pragma unroll
+            for (uint32_t r = 0; r < 2; ++r)
+                cuda::store_shared(base_ + kPeaksAt + 256 * (tile & 1) + 4 * (row_ + 8 * r), peak[r]);
+        cuda::fence_async_proxy();
+        cuda::named_barrier_arrive<kConsumers>(int(Barrier::weights) + int(tile & 1));
+    }
+    __device__ void rescale(const float (&peak)[2]) {
+        if (!__any_sync(~0u, peak[0] != peak2[0] || peak[1] != peak2[1])) return;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const float factor = peak[r] == peak2[r] ? 1.f : cuda::exp2_fast(peak2[r] - peak[r]);
+#pragma unroll
+            for (int i = 0; i < 32; ++i) o[4 * i + 2 * r] *= factor, o[4 * i + 2 * r + 1] *= factor;
+            sum[r] *= factor;
+            peak2[r] = peak[r];
+        }
+    }
+    // O += P V with weights of the other warpgroup, and its peaks.
+    __device__ void add_others_values(uint32_t tile, float (&peak)[2]) {
+        cuda::named_barrier<kConsumers>(int(Barrier::weights) + int(tile & 1));
+#pragma unroll
+        for (uint32_t r = 0; r < 2; ++r)
+            peak[r] = cuda::load_shared_f32(base_ + kPeaksAt + 256 * (tile & 1) + 4 * (row_ + 8 * r));
+        rescale(peak);
+        const uint64_t p = cuda::k_major(base_ + kRingAt + tile % 3 * kTileBytes), v = values(tile);
+        cuda::wgmma_fence();
+#pragma unroll
+        for (uint32_t i = 0; i < 4; ++i)
+            cuda::wgmma_n256(o, cuda::advanced(p, 32 * i), cuda::advanced(v, 2048 * i));
+        cuda::wgmma_commit();
+    }
+    __device__ void add_own_values(uint32_t tile) {
+        const uint64_t v = values(tile);
+        cuda::wgmma_fence();
+#pragma unroll
+        for (uint32_t i = 0; i < 4; ++i) cuda::wgmma_n256(o, p_ + 4 * i, cuda::advanced(v, 2048 * i));
+        cuda::wgmma_commit();
+    }
+    // This warpgroup's half of the columns.
+    __device__ uint64_t values(uint32_t tile) const {
+        return cuda::n_major(base_ + kKeysAt + (tile & 1) * kStageBytes + group_ * kHalfBytes);
+    }
+    // A warp has read its half of a tile's keys for the last time.
+    __device__ void release(uint32_t tile) const {
+        if (lane_ != 0) return;
+        const uint32_t empty = base_ + kKeysEmptyAt + 16 * (tile & 1) + 8 * group_;
+        cuda::mbarrier_arrive(empty);
+        if constexpr (Cluster == 2) cuda::mbarrier_arrive_in_cluster(empty + peer_);
+    }
+
+    const uint32_t base_, peer_, group_, lane_, row_;
+    const float scale_log2_;
+    float s_[32];
+    uint32_t p_[16];
+};
+
+}  // namespace smla::cuda_attend::sm90

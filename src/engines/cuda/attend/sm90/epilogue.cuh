@@ -1,0 +1,156 @@
+// Queries and results of attend on Hopper: what a task reads at its start and writes at its end.
+#pragma once
+
+#include "engines/cuda/attend/mma/epilogue.cuh"
+#include "engines/cuda/attend/sm90/consumer.cuh"
+
+namespace smla::cuda_attend::sm90 {
+
+// One warpgroup copies the 64 queries of a task; zeros past the last head.
+__device__ inline void copy_queries(const Arguments& args, const Task& task, uint32_t base) {
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % kWarpgroup / 32;
+    const int heads = int(args.q.shape[1]), first = task.head + int(16 * warp);
+    const int64_t stride = args.q.stride_elems[1];
+    const auto* const q =
+        static_cast<const uint16_t*>(args.q.data) + cuda::element(args.q, task.token, first);
+    const uint32_t to = base + kQueriesAt + 16 * warp * 128;
+    // columns 8 * lane to 8 * lane + 7, and those 256 further
+    const uint32_t tile = lane / 16 * 2 + lane % 2, chunk = lane / 2 % 8;
+#pragma unroll 4
+    for (uint32_t row = 0; row < 16; ++row) {
+        const bool real = first + int(row) < heads;
+        const uint16_t* const from = q + (real ? row : 0) * stride + 8 * lane;
+        const uint32_t at = to + tile * kTileBytes + chunk_at(row, chunk);
+        cuda::cp_async_16(at, from, real);
+        cuda::cp_async_16(at + kHalfBytes, from + 256, real);
+    }
+#pragma unroll
+    for (uint32_t row = lane / 8; row < 16; row += 4) {
+        const bool real = first + int(row) < heads;
+        cuda::cp_async_16(to + 8 * kTileBytes + chunk_at(row, lane % 8),
+                          q + (real ? row : 0) * stride + 512 + 8 * (lane % 8), real);
+    }
+    cuda::mbarrier_arrive_after_copies(base + kQueriesFullAt);
+}
+
+// Lane q of four has word q of blocks 0 to 3; afterwards it has words 0 to 3 of block q.
+__device__ inline uint4 transpose_quad(uint32_t (&x)[4], uint32_t lane) {
+    const bool odd = lane & 1, high = lane & 2;
+    const uint32_t a = __shfl_xor_sync(~0u, odd ? x[0] : x[1], 1),
+                   b = __shfl_xor_sync(~0u, odd ? x[2] : x[3], 1);
+    if (odd) x[0] = a, x[2] = b;
+    else x[1] = a, x[3] = b;
+    const uint32_t c = __shfl_xor_sync(~0u, high ? x[0] : x[2], 2),
+                   d = __shfl_xor_sync(~0u, high ? x[1] : x[3], 2);
+    return high ? make_uint4(c, d, x[2], x[3]) : make_uint4(x[0], x[1], c, d);
+}
+
+// Sums and maxima of both warpgroups together, and where a task's results go.
+template <int Cluster>
+class Epilogue {
+public:
+    // `parity`: of the task, counted in this block.
+    __device__ Epilogue(const Arguments& args, const Tasks& tasks, const Task& task, Consumer<Cluster>& of,
+                        uint32_t base, uint32_t parity)
+        : args_(args), tasks_(tasks), task_(task), of_(of), base_(base + 512 * parity) {}
+
+    __device__ void run() {
+        float factor[2];
+        exchange(factor);
+        const bool split = tasks_.splits() > 1;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+            const int h = task_.head + int(of_.row()) + 8 * r;
+            const bool real = h < int(args_.q.shape[1]);
+            if (split) {
+                float* const to =
+                    tasks_.partials.sums + (int64_t(task_.partial) * args_.q.shape[1] + h) * kValueWidth;
+                store_floats(to, r, factor[r], real);
+            } else if (args_.out.dtype == SMLA_F32) {
+                float* const to =
+                    static_cast<float*>(args_.out.data) + cuda::element(args_.out, task_.token, h);
+                store_floats(to, r, factor[r], real);
+            } else {
+                store_halves(
+                    static_cast<uint16_t*>(args_.out.data) + cuda::element(args_.out, task_.token, h), r,
+                    factor[r], real);
+            }
+        }
+    }
+
+private:
+    // Of columns: block i of a lane is 8 columns of its warpgroup's 256, tile i / 8.
+    static __device__ int column_of(int i) { return i / 16 * 128 + i % 8 * 16 + i / 8 % 2 * 8; }
+
+    __device__ void exchange(float (&factor)[2]) {
+        float sums[2];
+        const uint32_t own = base_ + 256 * of_.group() + 4 * of_.row(), both = base_ + 4 * of_.row();
+#pragma unroll
+        for (uint32_t r = 0; r < 2; ++r) {
+            sums[r] = of_.sum[r] + __shfl_xor_sync(~0u, of_.sum[r], 1);
+            sums[r] += __shfl_xor_sync(~0u, sums[r], 2);
+            if (of_.lane() % 4 == 0) {
+                cuda::store_shared(own + kSumsAt + 32 * r, sums[r]);
+                cuda::store_shared(own + kLargestAt + 32 * r, of_.largest[r]);
+            }
+        }
+        cuda::named_barrier<kConsumers>(int(Barrier::statistics));
+#pragma unroll
+        for (uint32_t r = 0; r < 2; ++r) {
+            const uint32_t at = both + 32 * r;
+            const float sum = cuda::load_shared_f32(at + kSumsAt) + cuda::load_shared_f32(at + kSumsAt + 256);
+            const float largest = cuda::max_nan(cuda::load_shared_f32(at + kLargestAt),
+                                                cuda::load_shared_f32(at + kLargestAt + 256));
+            factor[r] = finish_row(task_.head + int(of_.row() + 8 * r), of_.peak2[r], sum,
+                                   largest * of_.scale_log2());
+        }
+    }
+    // Writes a head's statistics, by one lane, and returns the factor of its output row.
+    __device__ float finish_row(int h, float peak2, float sum, float largest2) const {
+        if (h >= int(args_.q.shape[1])) return 0;
+        const bool any = __float_as_uint(sum) != 0x80000000u,
+                   writes = of_.group() == 0 && of_.lane() % 4 == 0;
+        if (tasks_.splits() > 1) {
+            if (writes)
+                tasks_.partials.statistics[int64_t(task_.partial) * args_.q.shape[1] + h] = {
+                    peak2, sum, largest2, any ? 1.f : 0.f};
+            return any ? 1.f : 0.f;
+        }
+        Totals totals = {0.f, -INFINITY};
+        if (any) totals = finish(peak2 * kLn2, sum, sink_of(args_, h));
+        if (writes) store_statistics(args_, task_.token, h, totals.lse, largest2 * kLn2);
+        return totals.factor;
+    }
+    __device__ void store_floats(float* to, int r, float factor, bool real) const {
+        if (!real) return;
+        to += 256 * of_.group() + 2 * (of_.lane() % 4);
+#pragma unroll
+        for (int i = 0; i < 32; ++i)
+            *reinterpret_cast<float2*>(to + column_of(i)) =
+                make_float2(of_.o[4 * i + 2 * r] * factor, of_.o[4 * i + 2 * r + 1] * factor);
+    }
+    // Four neighbouring blocks are 32 columns: a lane stores 16 bytes of them.
+    __device__ void store_halves(uint16_t* to, int r, float factor, bool real) const {
+        to += 256 * of_.group() + 8 * (of_.lane() % 4);
+        const bool bf16 = args_.out.dtype == SMLA_BF16;
+#pragma unroll
+        for (int g = 0; g < 8; ++g) {
+            uint32_t x[4];
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                const int i = (g / 4 * 2 + k % 2) * 8 + g % 4 * 2 + k / 2;
+                x[k] = pack_half(bf16, of_.o[4 * i + 2 * r] * factor, of_.o[4 * i + 2 * r + 1] * factor);
+            }
+            const uint4 chunk = transpose_quad(x, of_.lane());
+            if (real) *reinterpret_cast<uint4*>(to + g / 4 * 128 + g % 4 * 32) = chunk;
+        }
+    }
+
+    const Arguments& args_;
+    const Tasks& tasks_;
+    const Task& task_;
+    Consumer<Cluster>& of_;
+    const uint32_t base_;
+};
+
+}  // namespace smla::cuda_attend::sm90

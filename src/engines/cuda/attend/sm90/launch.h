@@ -1,0 +1,12 @@
+// What attend on Hopper takes from its plan.
+#pragma once
+
+#include "engines/cuda/attend/sm90/config.h"
+
+namespace smla::cuda_attend::sm90 {
+
+// fp8_656 records; schedule.heads: 64 or, with clusters of two blocks, 128.
+void launch_records(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
+                    const Keys& keys, const Env& env);
+
+}  // namespace smla::cuda_attend::sm90

@@ -1,0 +1,25 @@
+// Launches the kernel for Hopper that a schedule asks for, and combines its splits.
+#include "engines/cuda/attend/run.h"
+#include "engines/cuda/attend/sm90/launch.h"
+
+namespace smla::cuda_attend {
+
+void run_sm90(const smla_attend_args& args, const Schedule& schedule, const Env& env) {
+    Arena arena(env.workspace);
+    const int64_t groups = schedule.head_tiles();
+    const sm90::Tasks tasks{.count = int(schedule.blocks()),
+                            .head_groups = Divisor(groups),
+                            .by_splits = Divisor(schedule.splits),
+                            .partials = schedule.carve(arena)};
+    const CacheView view(args.primary.cache);
+    const sm90::Keys keys{.data = static_cast<const char*>(args.primary.cache.data),
+                          .page_16 = uint32_t(view.page_stride / 16),
+                          .row_16 = uint32_t(view.row_stride / 16)};
+    sm90::launch_records(args, schedule, tasks, keys, env);
+    if (schedule.splits > 1)
+        combine_splits(
+            args, {.head_tiles = tasks.head_groups, .by_splits = tasks.by_splits, .partials = tasks.partials},
+            env);
+}
+
+}  // namespace smla::cuda_attend
