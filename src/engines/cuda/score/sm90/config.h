@@ -9,14 +9,16 @@ namespace smla::cuda::sm90 {
 // Which products: e4m3 as they are, or as f16, where every product and each sum of two is exact.
 enum class Products { e4m3, f16 };
 
-constexpr int kThreads = 128;                  // one warpgroup
-constexpr int kKeys = 128;                     // of a tile: two banks of 64
-constexpr int kColumns = 64;                   // of a bank: (query row, head) pairs
+constexpr int kThreads = 128;                   // one warpgroup
+constexpr int kKeys = 128;                      // of a tile: two banks of 64
+constexpr int kColumns = 64;                    // of a bank: (query row, head) pairs
 constexpr int kMostSteps = 8, kMostHeads = 64;  // a step: the query rows of one bank, 64 / heads
 constexpr int kWidth = 128;
 
-// Blocks per multiprocessor: f16 keys take twice the registers.
-constexpr int resident_blocks(Products products) { return products == Products::e4m3 ? 3 : 2; }
+// Blocks per multiprocessor: f16 keys take twice the registers, and many rows per bank more of them.
+constexpr int resident_blocks(Products products, int heads) {
+    return products == Products::e4m3 && heads >= 32 ? 3 : 2;
+}
 // Bytes of the queries of a step, which is what one bank multiplies: 64 columns.
 constexpr int step_bytes(Products products) {
     return kColumns * kWidth * (products == Products::e4m3 ? 1 : 2);

@@ -60,12 +60,13 @@ __device__ inline float finish(const float (&first)[2], const float (&second)[2]
 }
 
 // Ends a basic block, after `first` and `second` are computed; `zero` is 0. The compiler moves instructions
-// within basic blocks only. Without this it spreads the products of a group over the epilogue beside them, and
-// the epilogue waits for the tensor cores.
+// within basic blocks only. Without this it spreads the products of a group over the epilogue beside them,
+// and the epilogue waits for the tensor cores.
 __device__ inline void end_block(uint32_t zero, float first = 0, float second = 0) {
     asm volatile(
         "{.reg .pred never;\n setp.ne.u32 never, %0, 0;\n"
-        "AGAIN: @!never bra.uni PAST;\n st.shared.v2.f32 [%0], {%1, %2};\n bra.uni AGAIN;\n PAST:}" ::"r"(zero),
+        "AGAIN: @!never bra.uni PAST;\n st.shared.v2.f32 [%0], {%1, %2};\n bra.uni AGAIN;\n PAST:}" ::"r"(
+            zero),
         "f"(first), "f"(second)
         : "memory");
 }
@@ -88,8 +89,8 @@ struct TileLogits {
     }
 };
 
-// Rows [first, last) of a block, all of one request, against a run of tiles. While the tensor cores work on one
-// bank, the epilogue of the other runs.
+// Rows [first, last) of a block, all of one request, against a run of tiles. While the tensor cores work on
+// one bank, the epilogue of the other runs.
 template <int Heads, Products P>
 class TileRun {
     static constexpr int kRows = kColumns / Heads;
@@ -183,7 +184,7 @@ private:
 };
 
 template <int Heads, Products P>
-__global__ void __launch_bounds__(kThreads, resident_blocks(P))
+__global__ void __launch_bounds__(kThreads, resident_blocks(P, Heads))
     score_sm90(const __grid_constant__ ScoreTask task) {
     extern __shared__ __align__(1024) char memory[];
     constexpr int kRows = kColumns / Heads;

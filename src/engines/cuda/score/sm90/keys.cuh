@@ -34,7 +34,9 @@ struct KeyOperand<Products::e4m3> {
         for (int s = 0; s < steps; ++s)
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                asm volatile("xor.b32 %0, %1, %2;" : "=r"(a[s][i]) : "r"(rows[i % 2][2 * s + i / 2]), "r"(zero));
+                asm volatile("xor.b32 %0, %1, %2;"
+                             : "=r"(a[s][i])
+                             : "r"(rows[i % 2][2 * s + i / 2]), "r"(zero));
     }
 };
 template <>
@@ -84,8 +86,8 @@ public:
         const char* const page = keys_.data + page_ * keys_.page_stride;
         const auto row = next_hole_ ? 0 : reinterpret_cast<uint64_t>(page + Layout::row_at(offset_));
         if (!next_hole_)
-            next_scale_ =
-                __ldg(reinterpret_cast<const float*>(page + Layout::scale_at(keys_.place.page_tokens, offset_)));
+            next_scale_ = __ldg(
+                reinterpret_cast<const float*>(page + Layout::scale_at(keys_.place.page_tokens, offset_)));
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const uint64_t owner = __shfl_sync(~0u, row, (threadIdx.x & 28) + i);

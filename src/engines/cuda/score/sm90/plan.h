@@ -13,26 +13,27 @@ struct ScorePlan {
     int64_t groups;
     size_t shared;
 
-    struct Machine {
+    struct Shape {
+        int64_t tokens, heads, requests, columns;  // requests: share no keys; 1 without a block table
         int multiprocessors;
         size_t shared_bytes;  // of a block at most
     };
-    // `requests` share no keys; 1 without a block table.
-    ScorePlan(Products products, int64_t tokens, int64_t real_heads, int64_t requests, int64_t columns,
-              const Machine& machine) {
+    ScorePlan(Products products, const Shape& shape) {
         heads = 8;
-        while (heads < real_heads) heads *= 2;
-        const int per_step = kColumns / heads, resident = resident_blocks(products);
+        while (heads < shape.heads) heads *= 2;
+        const int per_step = kColumns / heads, resident = resident_blocks(products, heads);
         const auto bytes = [&](int64_t n) { return sm90::shared_bytes(products, int(n), int(n) * per_step); };
         // 1 KB per block is reserved
-        const size_t each = (machine.shared_bytes + 1024) / size_t(resident) - 1024;
-        const int64_t wanted = (tokens + requests - 1) / std::max<int64_t>(requests, 1);
+        const size_t each = (shape.shared_bytes + 1024) / size_t(resident) - 1024;
+        const int64_t wanted =
+            std::max<int64_t>(1, shape.tokens / std::max<int64_t>(shape.requests, 1) +
+                                     (shape.tokens % std::max<int64_t>(shape.requests, 1) != 0));
         steps = int(std::clamp<int64_t>((wanted + per_step - 1) / per_step, 1, kMostSteps));
         while (steps > 1 && bytes(steps) > each) --steps;
         rows = int(std::clamp<int64_t>(wanted, 1, steps * per_step));
         shared = bytes(steps);
-        groups = (tokens + rows - 1) / rows;
-        splits = best_splits(columns, std::max(1, resident * machine.multiprocessors));
+        groups = (shape.tokens + rows - 1) / rows;
+        splits = best_splits(shape.columns, std::max(1, resident * shape.multiprocessors));
     }
 
 private:

@@ -1,7 +1,7 @@
 // Queries, weights and windows of a block, to shared memory.
 //
-// Column c of step s is head c % Heads of query row s * (64 / Heads) + c / Heads. The order along k is that of
-// keys.cuh: 16-byte piece t of a half of the key is what lane 4 g + t multiplies.
+// Column c of step s is head c % Heads of query row s * (64 / Heads) + c / Heads. The order along k is that
+// of keys.cuh: 16-byte piece t of a half of the key is what lane 4 g + t multiplies.
 #pragma once
 
 #include "engines/cuda/score/sm90/config.h"
@@ -33,7 +33,8 @@ __device__ void place_piece(char* step, int column, int p, int t, const uint4& p
 
 // kBatch steps at a time, so that their loads are under way together.
 template <int Heads, Products P>
-__device__ void load_queries(const ScoreTask& task, const Shared& shared, int64_t token, int rows, int steps) {
+__device__ void load_queries(const ScoreTask& task, const Shared& shared, int64_t token, int rows,
+                             int steps) {
     constexpr int kRows = kColumns / Heads, kBatch = 2, kPieces = kWidth / 16;
     constexpr int kColumnsAtOnce = kThreads / kPieces, kEach = kColumns / kColumnsAtOnce;
     const int piece = int(threadIdx.x) % kPieces, column = int(threadIdx.x) / kPieces;
@@ -46,7 +47,8 @@ __device__ void load_queries(const ScoreTask& task, const Shared& shared, int64_
             const int row = (step + i / kEach) * kRows + at / Heads, head = at % Heads;
             const bool here = row < rows && head < task.heads;
             codes[i / kEach][i % kEach] =
-                here ? __ldg(reinterpret_cast<const uint4*>(q + element(task.q, token + row, head))) : uint4{};
+                here ? __ldg(reinterpret_cast<const uint4*>(q + element(task.q, token + row, head)))
+                     : uint4{};
         }
 #pragma unroll
         for (int i = 0; i < kBatch * kEach; ++i)

@@ -1,7 +1,7 @@
 // wgmma with keys in registers: d [64,64] (+)= A [64,K] B [64,K]^T, both k-major, B in shared memory.
 //
-// A, lane l of warp w: a[0], a[1] rows 16w + l/4 and + 8 at bytes 4(l%4) .. + 3 of k; a[2], a[3] the same rows
-// 16 bytes further. The accumulator is that of common/ptx/wgmma.cuh.
+// A, lane l of warp w: a[0], a[1] rows 16w + l/4 and + 8 at bytes 4(l%4) .. + 3 of k; a[2], a[3] the same
+// rows 16 bytes further. The accumulator is that of common/ptx/wgmma.cuh.
 #pragma once
 
 #include "engines/cuda/common/ptx/wgmma.cuh"
@@ -19,20 +19,22 @@ namespace smla::cuda {
 // 32 of k, e4m3. The tensor cores of sm_90 add these products with about 14 bits.
 template <bool Accumulate>
 __device__ inline void wgmma_e4m3(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile("{.reg .pred sum;\n setp.ne.b32 sum, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 " SMLA_NAMES32
-                 ", {%32, %33, %34, %35}, %36, sum, 1, 1;}"
-                 : SMLA_D32(d)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(Accumulate)));
+    asm volatile(
+        "{.reg .pred sum;\n setp.ne.b32 sum, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 " SMLA_NAMES32
+        ", {%32, %33, %34, %35}, %36, sum, 1, 1;}"
+        : SMLA_D32(d)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(Accumulate)));
 }
 // 16 of k, f16.
 template <bool Accumulate>
 __device__ inline void wgmma_f16(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile("{.reg .pred sum;\n setp.ne.b32 sum, %37, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " SMLA_NAMES32
-                 ", {%32, %33, %34, %35}, %36, sum, 1, 1, 0;}"
-                 : SMLA_D32(d)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(Accumulate)));
+    asm volatile(
+        "{.reg .pred sum;\n setp.ne.b32 sum, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 " SMLA_NAMES32
+        ", {%32, %33, %34, %35}, %36, sum, 1, 1, 0;}"
+        : SMLA_D32(d)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(Accumulate)));
 }
 
 #undef SMLA_D8
