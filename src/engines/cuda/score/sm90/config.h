@@ -6,23 +6,21 @@
 
 namespace smla::cuda::sm90 {
 
-// Which products: e4m3 as they are, or as f16, where every product and each sum of two is exact.
+// Which products: e4m3 as they are, or as f16, where every product is exact.
 enum class Products { e4m3, f16 };
 
-constexpr int kThreads = 128;                   // one warpgroup
-constexpr int kKeys = 128;                      // of a tile: two banks of 64
-constexpr int kColumns = 64;                    // of a bank: (query row, head) pairs
-constexpr int kMostSteps = 8, kMostHeads = 64;  // a step: the query rows of one bank, 64 / heads
+constexpr int kGroups = 2, kThreads = kGroups * 128;  // warpgroups of a block
+constexpr int kKeys = 64;                             // of a tile: one warpgroup's
 constexpr int kWidth = 128;
+constexpr int kMostHeads = 64, kMostRows = 128;
 
-// Blocks per multiprocessor: f16 keys take twice the registers, and many rows per bank more of them.
-constexpr int resident_blocks(Products products, int heads) {
-    return products == Products::e4m3 && heads >= 32 ? 3 : 2;
-}
-// Bytes of the queries of a step, which is what one bank multiplies: 64 columns.
-constexpr int step_bytes(Products products) {
-    return kColumns * kWidth * (products == Products::e4m3 ? 1 : 2);
-}
+// What a kernel is made for. Columns: (query row, head) pairs of a step. Stages: tiles of keys under way.
+template <int Heads, Products P, int Columns, int Stages>
+struct Shape {
+    static constexpr int heads = Heads, columns = Columns, stages = Stages, rows = Columns / Heads;
+    static constexpr Products products = P;
+    static constexpr int step_bytes = Columns * kWidth * (P == Products::e4m3 ? 1 : 2);
+};
 
 struct ScoreTask {
     Tensor q, w;
@@ -31,25 +29,34 @@ struct ScoreTask {
     float* logits;  // of column window.begin
     int64_t stride;
     int tokens, heads, rows, groups, splits, fill;
-    uint32_t zero;  // 0, which the compiler does not know: end_block()
 };
 
-// Shared memory of a block, in this order.
+// Shared memory of a block: queries, in tiles of wgmma; keys and scales as they come; weights; requests;
+// windows. Everything of a thread's keys is its own.
+constexpr int kStageBytes = kKeys * kWidth + 128 * int(sizeof(float));
 struct Shared {
-    char* queries;      // [steps] tiles of wgmma, 1024-byte aligned
-    float4* weights;    // [steps][4][4]: of thread l%4, halved
+    char* queries;      // [steps], 1024-byte aligned
+    char* keys;         // [kGroups][stages][kStageBytes]
+    float4* weights;    // [steps][columns/16][4]: of thread l%4, halved
     int64_t* requests;  // [rows]
     Window* windows;    // [rows]
 
-    __device__ Shared(char* memory, Products products, int steps, int rows)
-        : queries(memory),
-          weights(reinterpret_cast<float4*>(memory + steps * step_bytes(products))),
-          requests(reinterpret_cast<int64_t*>(weights + steps * kColumns / 4)),
-          windows(reinterpret_cast<Window*>(requests + rows)) {}
+    template <class Shape>
+    static __device__ Shared of(char* memory, Shape, int steps) {
+        Shared out;
+        out.queries = memory;
+        out.keys = memory + steps * Shape::step_bytes;
+        out.weights = reinterpret_cast<float4*>(out.keys + kGroups * Shape::stages * kStageBytes);
+        out.requests = reinterpret_cast<int64_t*>(out.weights + steps * Shape::columns / 4);
+        out.windows = reinterpret_cast<Window*>(out.requests + steps * Shape::rows);
+        return out;
+    }
 };
-constexpr size_t shared_bytes(Products products, int steps, int rows) {  // rows: steps * 64 / heads
-    return size_t(steps) * (step_bytes(products) + kColumns * sizeof(float)) +
-           size_t(rows) * (sizeof(int64_t) + sizeof(Window));
+// bytes: of a value of a query.
+constexpr size_t shared_bytes(int bytes, int columns, int heads, int stages, int steps) {
+    return size_t(kGroups * stages * kStageBytes) +
+           size_t(steps) * (size_t(columns) * (kWidth * bytes + sizeof(float)) +
+                            size_t(columns / heads) * (sizeof(int64_t) + sizeof(Window)));
 }
 
 }  // namespace smla::cuda::sm90

@@ -1,19 +1,20 @@
 // score on Hopper: e4m3 queries and index_fp8_132 keys of 128 channels, up to 64 heads.
 //
-// Maths      logit[key] = scale * sum_h w_h relu(q_h . k): wgmma m64n64 with keys as rows and (query row,
-// head)
-//            pairs as columns, f32 accumulators. Precision rounded multiplies e4m3, exact multiplies f16.
-//            relu, weight and the sum over a thread's heads in registers; 3 shuffles per 4 keys finish the
-//            sum.
-// Tile       128 keys, two banks of 64, x 64 columns; up to 8 steps of columns per tile.
-// Roles      one warpgroup, all threads alike. The tensor cores work on one bank while the epilogue of the
-//            other runs; two or three blocks per multiprocessor fill each other's gaps.
-// Shared     queries, 8 KB per step (f16: 16), in tiles of wgmma | weights | requests | windows.
-// Barriers   two __syncthreads, before and after the queries are loaded.
-// Registers  up to 168 per thread, for three blocks (f16, or fewer than 32 heads: 255, for two).
-// Why        keys go from memory to the registers of the lanes that multiply them: no stage in shared memory,
-//            no barrier per tile, half the shared-memory traffic of two shared operands, and pages of any
-//            size.
+// Maths      logit[key] = scale * sum_h w_h relu(q_h . k): wgmma with keys as rows and (query row, head)
+// pairs
+//            as columns, f32 accumulators. Precision rounded multiplies e4m3, exact multiplies f16. relu,
+//            weight and the sum over a thread's heads in registers; 3 shuffles per 4 logits finish the sum.
+// Tile       64 keys per warpgroup x steps of 64 or 128 columns.
+// Roles      2 warpgroups, all warps alike; 4 warpgroups per multiprocessor fill each other's gaps: one's
+//            epilogue runs under the products of the others.
+// Shared     queries, 8 KB per 64 columns (f16: 16), in tiles of wgmma | per warpgroup 2 or 4 stages of raw
+// keys
+//            | weights | requests | windows.
+// Barriers   two __syncthreads per block, none per tile: a lane multiplies the keys that it copied itself.
+// Registers  128 per thread, for two blocks.
+// Why        keys as a register operand need half the shared-memory traffic of two shared ones, no barrier
+// and
+//            no swizzle, and pages may have any size; they are copied once for up to 8 rows of 64 heads.
 // Results    docs/kernels/cuda_score.md.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/score/sm90/kernel.cuh"
@@ -25,17 +26,19 @@ namespace {
 
 using namespace sm90;
 
-template <Products P>
-void launch_heads(const ScoreTask& task, const ScorePlan& plan, const Env& env) {
+template <int Heads>
+void launch_shape(Products products, const ScoreTask& task, const ScorePlan& plan, const Env& env) {
     const auto run = [&](auto* kernel) {
         launch(kernel, plan.groups * plan.splits, kThreads, plan.shared, env, task);
     };
-    switch (plan.heads) {
-        case 8: return run(score_sm90<8, P>);
-        case 16: return run(score_sm90<16, P>);
-        case 32: return run(score_sm90<32, P>);
-        default: return run(score_sm90<64, P>);
+    constexpr auto e4m3 = Products::e4m3, f16 = Products::f16;
+    if (products == f16) {
+        if (plan.stages == 2) return run(score_sm90<Shape<Heads, f16, 64, 2>>);
+        return run(score_sm90<Shape<Heads, f16, 64, 4>>);
     }
+    if (plan.columns == 64) return run(score_sm90<Shape<Heads, e4m3, 64, 4>>);
+    if (plan.stages == 4) return run(score_sm90<Shape<Heads, e4m3, 128, 4>>);
+    return run(score_sm90<Shape<Heads, e4m3, 128, 2>>);
 }
 
 }  // namespace
@@ -43,15 +46,14 @@ void launch_heads(const ScoreTask& task, const ScorePlan& plan, const Env& env) 
 void run_score_sm90(const smla_score_args& args, const ScorePart& part, const Env& env) {
     const int64_t tokens = args.q.shape[0];
     if (part.begin == part.end || tokens == 0) return;
-    const bool rounded = args.precision == SMLA_PRECISION_ROUNDED;
+    const Products products = args.precision == SMLA_PRECISION_ROUNDED ? Products::e4m3 : Products::f16;
     const DeviceFacts& device = env.device->facts();
-    const ScorePlan plan(rounded ? Products::e4m3 : Products::f16,
-                         {.tokens = tokens,
-                          .heads = args.q.shape[1],
-                          .requests = args.block_table.ndim ? args.block_table.shape[0] : 1,
-                          .columns = part.end - part.begin,
-                          .multiprocessors = device.multiprocessors,
-                          .shared_bytes = device.shared_bytes});
+    const ScorePlan plan(products, {.tokens = tokens,
+                                    .heads = args.q.shape[1],
+                                    .requests = args.block_table.ndim ? args.block_table.shape[0] : 1,
+                                    .columns = part.end - part.begin,
+                                    .multiprocessors = device.multiprocessors,
+                                    .shared_bytes = device.shared_bytes});
     const CacheView keys(args.keys);
     const ScoreTask task{.q = args.q,
                          .w = args.w,
@@ -68,10 +70,13 @@ void run_score_sm90(const smla_score_args& args, const ScorePart& part, const En
                          .rows = plan.rows,
                          .groups = int(plan.groups),
                          .splits = plan.splits,
-                         .fill = args.fill,
-                         .zero = 0};
-    if (rounded) launch_heads<Products::e4m3>(task, plan, env);
-    else launch_heads<Products::f16>(task, plan, env);
+                         .fill = args.fill};
+    switch (plan.heads) {
+        case 8: return launch_shape<8>(products, task, plan, env);
+        case 16: return launch_shape<16>(products, task, plan, env);
+        case 32: return launch_shape<32>(products, task, plan, env);
+        default: return launch_shape<64>(products, task, plan, env);
+    }
 }
 
 }  // namespace smla::cuda

@@ -1,24 +1,15 @@
-// A warp's 32 keys of a tile, from the cache to registers, as the first operand of wgmma.
+// A warp's 16 keys of a tile: copied raw into shared memory, then to registers as the first operand of wgmma.
 //
-// Lane 4 g + t loads, of keys g, g + 8, g + 16 and g + 24, the 16-byte pieces t and t + 4: a quad of lanes
-// reads whole sectors, and each lane multiplies what it has loaded. Which values meet in a k-step does not
-// matter as long as queries are ordered alike (queries.cuh). Keys g and g + 8 are rows of the first bank, the
-// others of the second.
+// Lane 4 g + t copies, of keys g and g + 8, the 16-byte pieces t and t + 4, so a quad of lanes reads whole
+// sectors. It multiplies what it copied: slots of shared memory belong to one lane each, and there is no
+// barrier, bank conflict or shuffle. Which values meet in a k-step does not matter as long as queries are
+// ordered alike (queries.cuh).
 #pragma once
 
+#include "engines/cuda/common/ptx/shared.cuh"
 #include "engines/cuda/score/sm90/config.h"
 
 namespace smla::cuda::sm90 {
-
-// 16 bytes that no other block is likely to find in this multiprocessor's L1; zeros if `from` is null.
-__device__ inline void load_piece(uint32_t* out, uint64_t from) {
-    asm volatile(
-        "{.reg .pred here;\n setp.ne.u64 here, %4, 0;\n"
-        "mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
-        "@here ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];}"
-        : "=&r"(out[0]), "=&r"(out[1]), "=&r"(out[2]), "=&r"(out[3])
-        : "l"(from));
-}
 
 template <Products P>
 struct KeyOperand;
@@ -26,93 +17,94 @@ template <>
 struct KeyOperand<Products::e4m3> {
     static constexpr int steps = 4;
     uint32_t a[steps][4];
-    // Of two rows: words 2 s and 2 s + 1 are bytes 4 t .. and 16 + 4 t .. of k-step s.
-    // zero: an instruction that the compiler cannot drop. Without it products read the registers that the
-    // next loads write, and it makes each product wait for the one before.
-    __device__ void set(const uint32_t (&rows)[2][8], uint32_t zero) {
-#pragma unroll
-        for (int s = 0; s < steps; ++s)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-                asm volatile("xor.b32 %0, %1, %2;"
-                             : "=r"(a[s][i])
-                             : "r"(rows[i % 2][2 * s + i / 2]), "r"(zero));
-    }
+    // Word w of key g + 8 i: half w % 2 of k-step w / 2.
+    __device__ void set(int i, int w, uint32_t word) { a[w / 2][i + w % 2 * 2] = word; }
 };
 template <>
 struct KeyOperand<Products::f16> {
     static constexpr int steps = 8;
     uint32_t a[steps][4];
-    __device__ void set(const uint32_t (&rows)[2][8], uint32_t) {
-#pragma unroll
-        for (int s = 0; s < steps; ++s)
-#pragma unroll
-            for (int i = 0; i < 2; ++i) e4m3_to_f16(rows[i][s], a[s][i], a[s][2 + i]);
-    }
+    __device__ void set(int i, int w, uint32_t word) { e4m3_to_f16(word, a[w][i], a[w][2 + i]); }
 };
 
-class KeyRows {
+template <int Stages>
+class KeyRing {
     using Layout = layout::IndexFp8_132;
 
 public:
-    __device__ KeyRows(const KeySource& keys, KeyColumns::Pages pages, Window window)
+    __device__ KeyRing(const KeySource& keys, const KeyColumns::Pages& pages, Window window, char* shared)
         : keys_(keys),
           pages_(pages),
           window_(window),
-          own_(int(threadIdx.x / 32 * 32 + threadIdx.x % 32 / 4 + threadIdx.x % 4 * 8)) {}
+          slots_(shared_address(shared) + threadIdx.x % 128 * 16),
+          scales_(shared_address(shared) + kKeys * kWidth + threadIdx.x % 128 * 4) {}
 
-    // Column of a tile whose key this lane looks up and whose logits it stores.
-    __device__ int own_column(int tile) const { return tile * kKeys + own_; }
+    // Column of a tile whose key this lane looks up and whose logits it stores; lanes t and t + 2 share one.
+    __device__ static int own_column(int tile) {
+        return tile * kKeys + int(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + threadIdx.x % 2 * 8);
+    }
+
+    struct Place {
+        int page;  // below 0 or past the cache: a hole
+        uint32_t offset;
+    };
+    // Starts the look-up of the page of this lane's key. Columns outside of the window are not looked up.
+    __device__ Place look(int tile) const {
+        const int column = own_column(tile);
+        if (column < window_.begin || column >= window_.end) return {-1, 0};
+        const KeyColumns& place = keys_.place;
+        const uint32_t block = uint32_t(column) / place.divisor;
+        const uint32_t offset = uint32_t(column) - block * place.divisor;
+        if (pages_.blocks)
+            return {block < pages_.count ? __ldg(pages_.blocks + block * pages_.stride) : -1, offset};
+        return {column < place.capacity && offset < place.page_tokens ? int(block) : -1, offset};
+    }
+    // Starts the copy of a tile, which take() gets Stages tiles later.
+    __device__ void fetch(const Place& at, int stage) {
+        const bool hole = at.page < 0 || at.page >= keys_.place.pages;
+        const char* const page = keys_.data + (hole ? 0 : at.page) * keys_.page_stride;
+        const auto row = reinterpret_cast<uint64_t>(page + Layout::row_at(at.offset));
+        holes_ = holes_ << 1 | uint32_t(hole);
+        const uint32_t to = slots_ + stage * kStageBytes;
+        cp_async_4(scales_ + stage * kStageBytes, page + Layout::scale_at(keys_.place.page_tokens, at.offset),
+                   !hole);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int owner = int(threadIdx.x & 28) + i;
+            const auto* const from =
+                reinterpret_cast<const char*>(__shfl_sync(~0u, row, owner)) + threadIdx.x % 4 * 16;
+            const bool valid = !__shfl_sync(~0u, int(hole), owner);
+            cp_async_16(to + i * 4096, from, valid);
+            cp_async_16(to + i * 4096 + 2048, from + 64, valid);
+        }
+        cp_async_commit();
+    }
+    // Waits for the oldest tile under way, whose slots may be overwritten afterwards.
+    template <Products P>
+    __device__ void take(int stage, KeyOperand<P>& out) {
+        cp_async_wait<Stages - 1>();
+        hole_ = holes_ >> (Stages - 1) & 1;
+        scale_ = load_shared_f32(scales_ + stage * kStageBytes);
+#pragma unroll
+        for (int piece = 0; piece < 4; ++piece) {
+            const uint4 all = load_shared_4(slots_ + stage * kStageBytes + piece * 2048);
+            const uint32_t words[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+            for (int i = 0; i < 4; ++i) out.set(piece / 2, piece % 2 * 4 + i, words[i]);
+        }
+    }
+    // Of the tile taken last.
     __device__ float factor() const { return scale_; }
     __device__ bool hole() const { return hole_; }
 
-    // Starts the look-up of the page of this lane's key. Columns outside of the window are not looked up.
-    __device__ void look(int tile) {
-        const int column = own_column(tile);
-        page_ = -1;
-        if (!window_.has(column)) return;
-        const KeyColumns& place = keys_.place;
-        const uint32_t block = uint32_t(column) / place.divisor;
-        offset_ = uint32_t(column) - block * place.divisor;
-        if (pages_.blocks) {
-            if (block < pages_.count) page_ = __ldg(pages_.blocks + block * pages_.stride);
-        } else if (column < place.capacity && offset_ < place.page_tokens) {
-            page_ = int(block);
-        }
-    }
-    // Starts the loads of the keys that look() found.
-    __device__ void fetch() {
-        next_hole_ = page_ < 0 || page_ >= keys_.place.pages;
-        const char* const page = keys_.data + page_ * keys_.page_stride;
-        const auto row = next_hole_ ? 0 : reinterpret_cast<uint64_t>(page + Layout::row_at(offset_));
-        if (!next_hole_)
-            next_scale_ = __ldg(
-                reinterpret_cast<const float*>(page + Layout::scale_at(keys_.place.page_tokens, offset_)));
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const uint64_t owner = __shfl_sync(~0u, row, (threadIdx.x & 28) + i);
-            const uint64_t from = owner ? owner + threadIdx.x % 4 * 16 : 0;
-            load_piece(raw_[i / 2][i % 2], from);
-            load_piece(raw_[i / 2][i % 2] + 4, owner ? from + 64 : 0);
-        }
-    }
-    // The loaded keys of a bank become an operand.
-    template <Products P>
-    __device__ void take(int bank, KeyOperand<P>& out, uint32_t zero) const {
-        out.set(raw_[bank], zero);
-    }
-    // Once both banks are taken and the logits of the tile before are stored.
-    __device__ void next() { hole_ = next_hole_, scale_ = next_scale_; }
-
 private:
     const KeySource& keys_;
-    KeyColumns::Pages pages_;
-    Window window_;
-    int own_, page_ = -1;
-    uint32_t offset_ = 0;
-    bool hole_ = true, next_hole_ = true;
-    float scale_ = 0, next_scale_ = 0;
-    uint32_t raw_[2][2][8];
+    const KeyColumns::Pages& pages_;
+    const Window window_;
+    const uint32_t slots_, scales_;
+    uint32_t holes_ = 0;  // bit i: of the tile fetched i tiles ago
+    bool hole_ = true;
+    float scale_ = 0;
 };
 
 }  // namespace smla::cuda::sm90

@@ -7,54 +7,59 @@
 
 namespace smla::cuda::sm90 {
 
+struct ScoreSizes {
+    int64_t tokens, heads, requests, columns;  // requests: share no keys; 1 without a block table
+    int multiprocessors;
+    size_t shared_bytes;  // of a block at most
+};
+
 struct ScorePlan {
-    int heads;  // of the kernel: columns per query row
+    int heads = 8, columns = 64, stages = 4;  // of the kernel's Shape
     int rows, steps, splits = 1;
     int64_t groups;
     size_t shared;
 
-    struct Shape {
-        int64_t tokens, heads, requests, columns;  // requests: share no keys; 1 without a block table
-        int multiprocessors;
-        size_t shared_bytes;  // of a block at most
-    };
-    ScorePlan(Products products, const Shape& shape) {
-        heads = 8;
-        while (heads < shape.heads) heads *= 2;
-        const int per_step = kColumns / heads, resident = resident_blocks(products, heads);
-        const auto bytes = [&](int64_t n) { return sm90::shared_bytes(products, int(n), int(n) * per_step); };
-        // 1 KB per block is reserved
-        const size_t each = (shape.shared_bytes + 1024) / size_t(resident) - 1024;
+    ScorePlan(Products products, const ScoreSizes& sizes) : bytes_(products == Products::e4m3 ? 1 : 2) {
+        while (heads < sizes.heads) heads *= 2;
         const int64_t wanted =
-            std::max<int64_t>(1, shape.tokens / std::max<int64_t>(shape.requests, 1) +
-                                     (shape.tokens % std::max<int64_t>(shape.requests, 1) != 0));
-        steps = int(std::clamp<int64_t>((wanted + per_step - 1) / per_step, 1, kMostSteps));
+            std::clamp<int64_t>(ceil_div(sizes.tokens, std::max<int64_t>(sizes.requests, 1)), 1, kMostRows);
+        // one row of keys' bytes needs no wide products, and f16 keys leave no registers for them
+        if (products == Products::e4m3 && wanted * heads > columns) columns = 128;
+        const size_t each = (sizes.shared_bytes + 1024) / kResident - 1024;  // 1 KB per block is reserved
+        steps = int(std::clamp<int64_t>(ceil_div(wanted * heads, columns), 1, kMostSteps));
+        if (steps > 2) stages = 2;  // a tile takes longer than its keys
         while (steps > 1 && bytes(steps) > each) --steps;
-        rows = int(std::clamp<int64_t>(wanted, 1, steps * per_step));
+        rows = int(std::min<int64_t>(wanted, steps * columns / heads));
         shared = bytes(steps);
-        groups = (shape.tokens + rows - 1) / rows;
-        splits = best_splits(shape.columns, std::max(1, resident * shape.multiprocessors));
+        groups = ceil_div(sizes.tokens, rows);
+        splits = best_splits(sizes.columns, std::max(1, kResident * sizes.multiprocessors));
     }
 
 private:
-    // Cost model, in steps of a tile: blocks run in rounds, a start costs kStart and half a step per step of
-    // queries, one-step tiles wait for their keys, all windows are full. Takes the most splits within 1/32 of
-    // the least cost, because windows are not all full.
-    int best_splits(int64_t columns, int64_t slots) const {
-        constexpr int64_t kStart = 6, kMostRounds = 32;  // in half steps
-        const int64_t tiles = std::max<int64_t>(1, (columns + kKeys - 1) / kKeys);
-        const int64_t blocks = std::max<int64_t>(groups, 1), fewest = (blocks + slots - 1) / slots;
-        const int64_t tile_cost = std::max(2 * steps, 5);
+    static constexpr int kMostSteps = 8, kResident = 2;
+
+    size_t bytes(int count) const { return shared_bytes(bytes_, columns, heads, stages, count); }
+
+    // Cost model; the unit is half of the products of 64 columns. Blocks run in rounds; a start costs 12
+    // units and one per 64 columns; a tile waits at least for its keys; all windows are full. Takes the most
+    // splits within 1/32 of the least cost, because windows are not all full.
+    int best_splits(int64_t all_columns, int64_t slots) const {
+        constexpr int64_t kStart = 12, kMostRounds = 32;
+        const int64_t tiles = std::max<int64_t>(1, ceil_div(all_columns, kKeys * kGroups));
+        const int64_t blocks = std::max<int64_t>(groups, 1), fewest = ceil_div(blocks, slots);
+        const int64_t width = steps * columns / 64, tile = std::max<int64_t>(2 * width, 5);
         int64_t best = 1, least = INT64_MAX / 2;
         for (int64_t rounds = fewest; rounds <= std::max(fewest, kMostRounds); ++rounds) {
-            const int64_t cut = std::max<int64_t>(1, std::min(tiles, rounds * slots / blocks));
-            const int64_t cost = rounds * (kStart + steps + (tiles + cut - 1) / cut * tile_cost);
+            const int64_t cut = std::clamp<int64_t>(rounds * slots / blocks, 1, tiles);
+            const int64_t cost = rounds * (kStart + width + ceil_div(tiles, cut) * tile);
             if (cost > least + least / 32) continue;
             least = std::min(least, cost);
             best = cut;
         }
         return int(best);
     }
+
+    int bytes_;  // of a value of a query
 };
 
 }  // namespace smla::cuda::sm90
