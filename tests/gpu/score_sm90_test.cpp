@@ -5,6 +5,7 @@
 #include "gpu/needs_gpu.h"
 #include "index/cases.h"
 #include "index/expected.h"
+#include "kit/problem.h"
 
 #include <cmath>
 #include <limits>
@@ -167,6 +168,31 @@ TEST_F(Sm90Score, ARowAloneHasTheBitsItHasInABatch) {
                                        got.begin() + long(from)))
                     << described(shape) << " row " << t;
             }
+        }
+}
+
+// One row per request makes steps of 64 columns, many rows of one request steps of 128.
+TEST_F(Sm90Score, StepsOfEveryWidthGiveTheSameBits) {
+    for (const int64_t heads : {8, 32, 64})
+        for (const smla_precision precision : kPrecisions) {
+            ScoreShape shape;
+            shape.heads = heads;
+            shape.tokens = shape.requests = 20;
+            shape.columns = 300;
+            shape.precision = precision;
+            const ScoreCase test(shape);
+            std::vector<float> logits[2];
+            const std::vector<int32_t> first(size_t(shape.tokens), 0);
+            for (int many = 0; many < 2; ++many) {
+                smla_score_args args = test.args();
+                args.request_of_token = make_tensor(first.data(), SMLA_I32, {shape.tokens});
+                if (many) args.block_table.shape[0] = 1;
+                logits[many].assign(size_t(shape.tokens * shape.columns), kCanary);
+                args.logits = make_tensor(logits[many].data(), SMLA_F32, {shape.tokens, shape.columns});
+                kit::run_placed<Stage::score>(args, env());
+            }
+            ASSERT_TRUE(same_bits(logits[0], logits[1]))
+                << described(shape) << ": " << first_difference(logits[0], logits[1], shape.columns);
         }
 }
 
