@@ -26,9 +26,10 @@ struct ScoreTask {
     Tensor q, w;
     KeySource keys;
     Windows window;
-    float* logits;  // of column window.begin
-    int64_t stride;
+    float* logits;                              // of column window.begin
+    int64_t stride, stride_bytes, two_strides;  // of logits; two_strides: in bytes too
     int tokens, heads, rows, groups, splits, fill;
+    int page_shift;  // column >> page_shift is its page; below 0: divide
 };
 
 // Shared memory of a block: queries, in tiles of wgmma; keys and scales as they come; weights; requests;

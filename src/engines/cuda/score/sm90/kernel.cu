@@ -20,6 +20,8 @@
 #include "engines/cuda/score/sm90/kernel.cuh"
 #include "engines/cuda/score/sm90/plan.h"
 
+#include <bit>
+
 namespace smla::cuda {
 
 namespace {
@@ -39,6 +41,13 @@ void launch_shape(Products products, const ScoreTask& task, const ScorePlan& pla
     if (plan.columns == 64) return run(score_sm90<Shape<Heads, e4m3, 64, 4>>);
     if (plan.stages == 4) return run(score_sm90<Shape<Heads, e4m3, 128, 4>>);
     return run(score_sm90<Shape<Heads, e4m3, 128, 2>>);
+}
+
+int page_shift(const smla_score_args& args, const CacheView& keys) {
+    const bool paged = args.block_table.ndim != 0;
+    if (!paged && keys.pages == 1) return 31;  // column j is row j of the page
+    const auto tokens = uint32_t(paged ? keys.page_tokens : keys.page_rows);
+    return std::has_single_bit(tokens) ? std::countr_zero(tokens) : -1;
 }
 
 }  // namespace
@@ -65,12 +74,15 @@ void run_score_sm90(const smla_score_args& args, const ScorePart& part, const En
                          .window = Windows(args.starts, args.ends, part.columns, part.begin, part.end),
                          .logits = part.logits,
                          .stride = part.stride,
+                         .stride_bytes = part.stride * int64_t(sizeof(float)),
+                         .two_strides = part.stride * int64_t(2 * sizeof(float)),
                          .tokens = int(tokens),
                          .heads = int(args.q.shape[1]),
                          .rows = plan.rows,
                          .groups = int(plan.groups),
                          .splits = plan.splits,
-                         .fill = args.fill};
+                         .fill = args.fill,
+                         .page_shift = page_shift(args, keys)};
     switch (plan.heads) {
         case 8: return launch_shape<8>(products, task, plan, env);
         case 16: return launch_shape<16>(products, task, plan, env);

@@ -59,8 +59,11 @@ __device__ inline float finish(const float (&first)[2], const float (&second)[2]
     return (odd ? b : a) + __shfl_xor_sync(~0u, odd ? a : b, 1);
 }
 
-// Stores the logits of a lane's key.
-struct TileLogits {
+// Stores the logits of a lane's key. Inside: all rows of all steps see all keys of the warp, none a hole.
+template <bool Inside>
+struct TileLogits;
+template <>
+struct TileLogits<false> {
     const Window* windows;
     float* logits;  // of the key, first row of the block
     int64_t stride;
@@ -69,27 +72,39 @@ struct TileLogits {
     float factor;
     bool hole;
 
-    __device__ void store(int row, float sum) const {
+    __device__ void store(int row, float sum) {
         if (row < first || row >= last) return;
         const Window seen = windows[row];
         if (column < seen.begin || column >= seen.end) return;
         logits[row * stride] = hole ? -INFINITY : sum * factor;
     }
 };
+template <>
+struct TileLogits<true> {
+    const ScoreTask& task;
+    char* next;  // of the key, the lane's row of the next store
+    float factor;
+
+    template <int Rows>  // between stores
+    __device__ void store(float sum) {
+        *reinterpret_cast<float*>(next) = sum * factor;
+        next += Rows == 2 ? task.two_strides : task.stride_bytes;
+    }
+};
 
 // The logits of the rows of a step, two at a time.
-template <class Shape, int Row = 0>
+template <class Shape, bool Inside, int Row = 0>
 __device__ inline void store_step(const float (&bank)[Shape::columns / 2], const float4* weights,
-                                  const TileLogits& out, int row) {
+                                  TileLogits<Inside>& out, int row) {
     float sums[2][2];
     add_heads<Shape, Row>(bank, weights, sums[0]);
-    if constexpr (Shape::rows == 1) {
-        const float sum = finish(sums[0], sums[0]);
-        if (threadIdx.x % 4 < 2) out.store(row, sum);
-    } else {
-        add_heads<Shape, Row + 1>(bank, weights, sums[1]);
-        out.store(row + Row + int(threadIdx.x % 4 / 2), finish(sums[0], sums[1]));
-        if constexpr (Row + 2 < Shape::rows) store_step<Shape, Row + 2>(bank, weights, out, row);
+    constexpr int kTwo = Shape::rows == 1 ? 1 : 2;
+    if constexpr (kTwo == 2) add_heads<Shape, Row + 1>(bank, weights, sums[1]);
+    const float sum = finish(sums[0], sums[kTwo - 1]);  // of one row: lanes t and t + 2 store the same
+    if constexpr (Inside) out.template store<kTwo>(sum);
+    else out.store(row + Row + (kTwo == 1 ? 0 : int(threadIdx.x % 4 / 2)), sum);
+    if constexpr (kTwo == 2) {
+        if constexpr (Row + 2 < Shape::rows) store_step<Shape, Inside, Row + 2>(bank, weights, out, row);
     }
 }
 
@@ -101,9 +116,9 @@ __device__ inline int warpgroup() { return __shfl_sync(~0u, int(threadIdx.x / 12
 template <class Shape>
 class TileRun {
 public:
-    // Starts the copies of the first tiles.
+    // Starts the copies of the first tiles. seen: what any row sees; common: what all of them do.
     __device__ TileRun(const ScoreTask& task, const Shared& shared, float* logits, int first, int last,
-                       const KeyColumns::Pages& pages, Window seen, int tile, int end)
+                       const KeyColumns::Pages& pages, Window seen, Window common, int tile, int end)
         : task_(task),
           shared_(shared),
           logits_(logits),
@@ -111,49 +126,64 @@ public:
           last_(last),
           tile_(tile + warpgroup()),
           end_(end),
-          ring_(task.keys, pages, {seen.begin, min(seen.end, end * kKeys)},
+          ring_(task, pages, {seen.begin, min(seen.end, end * kKeys)},
                 shared.keys + warpgroup() * (Shape::stages * kStageBytes)) {
+        const bool whole = first % Shape::rows == 0 && last % Shape::rows == 0;
+        inside_ = {(common.begin + kKeys - 1) / kKeys, whole ? common.end / kKeys : 0};
         typename KeyRing<Shape::stages>::Place places[Shape::stages];
 #pragma unroll
         for (int i = 0; i < Shape::stages; ++i) places[i] = ring_.look(tile_ + i * kGroups);
 #pragma unroll
         for (int i = 0; i < Shape::stages; ++i) ring_.fetch(places[i], i);
+        next_ = ring_.look(tile_ + Shape::stages * kGroups);
     }
 
     // Queries have been loaded.
     __device__ void run() {
-        const int first_step = first_ / Shape::rows, last_step = (last_ - 1) / Shape::rows;
-        const uint64_t queries = k_major(shared_address(shared_.queries));
-        auto next = ring_.look(tile_ + Shape::stages * kGroups);
-        int stage = 0;
         for (; tile_ < end_; tile_ += kGroups) {
             KeyOperand<Shape::products> keys;
-            ring_.take(stage, keys);
+            ring_.take(stage_, keys);
             const int column = ring_.own_column(tile_);
-            const TileLogits out{shared_.windows, logits_ + column, task_.stride,   first_,
-                                 last_,           column,           ring_.factor(), ring_.hole()};
-            for (int step = first_step; step <= last_step; ++step) {
-                float bank[Shape::columns / 2];
-                multiply<Shape>(bank, keys, advanced(queries, step * Shape::step_bytes));
-                if (step == first_step) {
-                    ring_.fetch(next, stage);
-                    next = ring_.look(tile_ + (Shape::stages + 1) * kGroups);
-                }
-                wgmma_wait<0>();
-                store_step<Shape>(bank, shared_.weights + step * Shape::columns / 4 + threadIdx.x % 4, out,
-                                  step * Shape::rows);
+            if (inside_.has(tile_) && !__any_sync(~0u, ring_.hole())) {
+                const int row = Shape::rows == 1 ? first_ : first_ + int(threadIdx.x % 4 / 2);
+                float* const logit = logits_ + row * task_.stride + column;
+                run_steps<true>(keys, {task_, reinterpret_cast<char*>(logit), ring_.factor()});
+            } else {
+                run_steps<false>(keys, {shared_.windows, logits_ + column, task_.stride, first_, last_,
+                                        column, ring_.factor(), ring_.hole()});
             }
-            stage = stage + 1 == Shape::stages ? 0 : stage + 1;
+            stage_ = stage_ + 1 == Shape::stages ? 0 : stage_ + 1;
         }
         cp_async_wait<0>();  // the next run overwrites the slots
     }
 
 private:
+    template <bool Inside>
+    __device__ void run_steps(const KeyOperand<Shape::products>& keys, TileLogits<Inside> out) {
+        const int first_step = first_ / Shape::rows, last_step = (last_ - 1) / Shape::rows;
+        uint64_t queries = k_major(shared_address(shared_.queries) + first_step * Shape::step_bytes);
+        const float4* weights = shared_.weights + first_step * (Shape::columns / 4) + threadIdx.x % 4;
+        for (int step = first_step; step <= last_step; ++step) {
+            float bank[Shape::columns / 2];
+            multiply<Shape>(bank, keys, queries);
+            queries = advanced(queries, Shape::step_bytes);
+            if (step == first_step) {
+                ring_.fetch(next_, stage_);
+                next_ = ring_.look(tile_ + (Shape::stages + 1) * kGroups);
+            }
+            wgmma_wait<0>();
+            store_step<Shape, Inside>(bank, weights, out, step * Shape::rows);
+            weights += Shape::columns / 4;
+        }
+    }
+
     const ScoreTask& task_;
     const Shared& shared_;
     float* logits_;
-    int first_, last_, tile_, end_;
+    int first_, last_, tile_, end_, stage_ = 0;
+    Window inside_;  // tiles
     KeyRing<Shape::stages> ring_;
+    typename KeyRing<Shape::stages>::Place next_;
 };
 
 template <class Shape>
@@ -176,9 +206,10 @@ __global__ void __launch_bounds__(kThreads, 2) score_sm90(const __grid_constant_
     bool loaded = false;
     for (int first = 0, last; first < rows; first = last) {
         for (last = first + 1; last < rows && shared.requests[last] == shared.requests[first];) ++last;
-        Window all{INT32_MAX, 0};
+        Window all{INT32_MAX, 0}, common{0, INT32_MAX};
         for (int row = first; row < last; ++row) {
             const Window window = shared.windows[row];
+            common = {max(common.begin, window.begin), min(common.end, window.end)};
             if (window.begin < window.end) all = {min(all.begin, window.begin), max(all.end, window.end)};
         }
         if (all.begin >= all.end) continue;
@@ -187,7 +218,7 @@ __global__ void __launch_bounds__(kThreads, 2) score_sm90(const __grid_constant_
         const int end = int(start + tiles * (split + 1) / task.splits);
         if (tile == end) continue;
         const KeyColumns::Pages pages = task.keys.place.pages_of(shared.requests[first]);
-        TileRun<Shape> run(task, shared, logits, first, last, pages, all, tile, end);
+        TileRun<Shape> run(task, shared, logits, first, last, pages, all, common, tile, end);
         if (!loaded) {
             load_queries<Shape>(task, shared, token, rows, steps);
             fence_async_proxy();

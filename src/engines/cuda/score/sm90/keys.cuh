@@ -32,10 +32,11 @@ class KeyRing {
     using Layout = layout::IndexFp8_132;
 
 public:
-    __device__ KeyRing(const KeySource& keys, const KeyColumns::Pages& pages, Window window, char* shared)
-        : keys_(keys),
+    __device__ KeyRing(const ScoreTask& task, const KeyColumns::Pages& pages, Window window, char* shared)
+        : keys_(task.keys),
           pages_(pages),
           window_(window),
+          shift_(task.page_shift),
           slots_(shared_address(shared) + threadIdx.x % 128 * 16),
           scales_(shared_address(shared) + kKeys * kWidth + threadIdx.x % 128 * 4) {}
 
@@ -53,7 +54,7 @@ public:
         const int column = own_column(tile);
         if (column < window_.begin || column >= window_.end) return {-1, 0};
         const KeyColumns& place = keys_.place;
-        const uint32_t block = uint32_t(column) / place.divisor;
+        const uint32_t block = shift_ >= 0 ? uint32_t(column) >> shift_ : uint32_t(column) / place.divisor;
         const uint32_t offset = uint32_t(column) - block * place.divisor;
         if (pages_.blocks)
             return {block < pages_.count ? __ldg(pages_.blocks + block * pages_.stride) : -1, offset};
@@ -63,7 +64,7 @@ public:
     __device__ void fetch(const Place& at, int stage) {
         const bool hole = at.page < 0 || at.page >= keys_.place.pages;
         const char* const page = keys_.data + (hole ? 0 : at.page) * keys_.page_stride;
-        const auto row = reinterpret_cast<uint64_t>(page + Layout::row_at(at.offset));
+        const uint64_t row = hole ? 0 : reinterpret_cast<uint64_t>(page + Layout::row_at(at.offset));
         holes_ = holes_ << 1 | uint32_t(hole);
         const uint32_t to = slots_ + stage * kStageBytes;
         cp_async_4(scales_ + stage * kStageBytes, page + Layout::scale_at(keys_.place.page_tokens, at.offset),
@@ -71,9 +72,9 @@ public:
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
             const int owner = int(threadIdx.x & 28) + i;
-            const auto* const from =
-                reinterpret_cast<const char*>(__shfl_sync(~0u, row, owner)) + threadIdx.x % 4 * 16;
-            const bool valid = !__shfl_sync(~0u, int(hole), owner);
+            const uint64_t first = __shfl_sync(~0u, row, owner);
+            const bool valid = first != 0;
+            const auto* const from = reinterpret_cast<const char*>(first) + threadIdx.x % 4 * 16;
             cp_async_16(to + i * 4096, from, valid);
             cp_async_16(to + i * 4096 + 2048, from + 64, valid);
         }
@@ -101,6 +102,7 @@ private:
     const KeySource& keys_;
     const KeyColumns::Pages& pages_;
     const Window window_;
+    const int shift_;
     const uint32_t slots_, scales_;
     uint32_t holes_ = 0;  // bit i: of the tile fetched i tiles ago
     bool hole_ = true;

@@ -44,7 +44,7 @@ private:
     // units and one per 64 columns; a tile waits at least for its keys; all windows are full. Takes the most
     // splits within 1/32 of the least cost, because windows are not all full.
     int best_splits(int64_t all_columns, int64_t slots) const {
-        constexpr int64_t kStart = 12, kMostRounds = 32;
+        constexpr int64_t kStart = 20, kMostRounds = 32;
         const int64_t tiles = std::max<int64_t>(1, ceil_div(all_columns, kKeys * kGroups));
         const int64_t blocks = std::max<int64_t>(groups, 1), fewest = ceil_div(blocks, slots);
         const int64_t width = steps * columns / 64, tile = std::max<int64_t>(2 * width, 5);
