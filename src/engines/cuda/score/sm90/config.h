@@ -12,7 +12,7 @@ enum class Products { e4m3, f16 };
 constexpr int kGroups = 2, kThreads = kGroups * 128;  // warpgroups of a block
 constexpr int kKeys = 64;                             // of a tile: one warpgroup's
 constexpr int kWidth = 128;
-constexpr int kMostHeads = 64, kMostRows = 128;
+constexpr int kMostHeads = 64, kMostRows = 128, kWideHeads = 32;  // from kWideHeads on steps of 128 columns
 
 // What a kernel is made for. Columns: (query row, head) pairs of a step. Stages: tiles of keys under way.
 template <int Heads, Products P, int Columns, int Stages>

@@ -38,9 +38,13 @@ void launch_shape(Products products, const ScoreTask& task, const ScorePlan& pla
         if (plan.stages == 2) return run(score_sm90<Shape<Heads, f16, 64, 2>>);
         return run(score_sm90<Shape<Heads, f16, 64, 4>>);
     }
-    if (plan.columns == 64) return run(score_sm90<Shape<Heads, e4m3, 64, 4>>);
-    if (plan.stages == 4) return run(score_sm90<Shape<Heads, e4m3, 128, 4>>);
-    return run(score_sm90<Shape<Heads, e4m3, 128, 2>>);
+    if constexpr (Heads >= kWideHeads) {
+        if (plan.columns == 128 && plan.stages == 4) return run(score_sm90<Shape<Heads, e4m3, 128, 4>>);
+        if (plan.columns == 128) return run(score_sm90<Shape<Heads, e4m3, 128, 2>>);
+    } else if (plan.stages == 2) {
+        return run(score_sm90<Shape<Heads, e4m3, 64, 2>>);
+    }
+    return run(score_sm90<Shape<Heads, e4m3, 64, 4>>);
 }
 
 int page_shift(const smla_score_args& args, const CacheView& keys) {

@@ -134,15 +134,20 @@ public:
 #pragma unroll
         for (int i = 0; i < Shape::stages; ++i) places[i] = ring_.look(tile_ + i * kGroups);
 #pragma unroll
-        for (int i = 0; i < Shape::stages; ++i) ring_.fetch(places[i], i);
-        next_ = ring_.look(tile_ + Shape::stages * kGroups);
+        for (int i = 0; i + 1 < Shape::stages; ++i) ring_.fetch(places[i], i);
+        next_ = places[Shape::stages - 1];
     }
 
     // Queries have been loaded.
     __device__ void run() {
+        int stage = 0;
         for (; tile_ < end_; tile_ += kGroups) {
+            // into the slots of the tile before
+            ring_.fetch(next_, stage == 0 ? Shape::stages - 1 : stage - 1);
+            next_ = ring_.look(tile_ + Shape::stages * kGroups);
             KeyOperand<Shape::products> keys;
-            ring_.take(stage_, keys);
+            ring_.take(stage, keys);
+            stage = stage + 1 == Shape::stages ? 0 : stage + 1;
             const int column = ring_.own_column(tile_);
             if (inside_.has(tile_) && !__any_sync(~0u, ring_.hole())) {
                 const int row = Shape::rows == 1 ? first_ : first_ + int(threadIdx.x % 4 / 2);
@@ -152,7 +157,6 @@ public:
                 run_steps<false>(keys, {shared_.windows, logits_ + column, task_.stride, first_, last_,
                                         column, ring_.factor(), ring_.hole()});
             }
-            stage_ = stage_ + 1 == Shape::stages ? 0 : stage_ + 1;
         }
         cp_async_wait<0>();  // the next run overwrites the slots
     }
@@ -167,10 +171,6 @@ private:
             float bank[Shape::columns / 2];
             multiply<Shape>(bank, keys, queries);
             queries = advanced(queries, Shape::step_bytes);
-            if (step == first_step) {
-                ring_.fetch(next_, stage_);
-                next_ = ring_.look(tile_ + (Shape::stages + 1) * kGroups);
-            }
             wgmma_wait<0>();
             store_step<Shape, Inside>(bank, weights, out, step * Shape::rows);
             weights += Shape::columns / 4;
@@ -180,7 +180,7 @@ private:
     const ScoreTask& task_;
     const Shared& shared_;
     float* logits_;
-    int first_, last_, tile_, end_, stage_ = 0;
+    int first_, last_, tile_, end_;
     Window inside_;  // tiles
     KeyRing<Shape::stages> ring_;
     typename KeyRing<Shape::stages>::Place next_;

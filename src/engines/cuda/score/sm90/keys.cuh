@@ -48,39 +48,44 @@ public:
     struct Place {
         int page;  // below 0 or past the cache: a hole
         uint32_t offset;
+        bool whole;  // the tile lies in one page, offset is that of its first key
     };
-    // Starts the look-up of the page of this lane's key. Columns outside of the window are not looked up.
+    // Starts the look-up of the page of a tile or of this lane's key. Columns outside of the window are not
+    // looked up.
     __device__ Place look(int tile) const {
-        const int column = own_column(tile);
-        if (column < window_.begin || column >= window_.end) return {-1, 0};
         const KeyColumns& place = keys_.place;
-        const uint32_t block = shift_ >= 0 ? uint32_t(column) >> shift_ : uint32_t(column) / place.divisor;
-        const uint32_t offset = uint32_t(column) - block * place.divisor;
-        if (pages_.blocks)
-            return {block < pages_.count ? __ldg(pages_.blocks + block * pages_.stride) : -1, offset};
-        return {column < place.capacity && offset < place.page_tokens ? int(block) : -1, offset};
+        const uint32_t start = uint32_t(tile * kKeys), block = start >> (shift_ & 31);
+        const uint32_t offset = start - block * place.divisor;
+        if (shift_ >= kShift && tile * kKeys >= window_.begin && tile * kKeys + kKeys <= window_.end) {
+            if (pages_.blocks) return {block < pages_.count ? table(block) : -1, offset, true};
+            if (start + kKeys <= place.capacity && offset + kKeys <= place.page_tokens)
+                return {int(block), offset, true};
+        }
+        return look_key(own_column(tile));
     }
-    // Starts the copy of a tile, which take() gets Stages tiles later.
+    // Starts the copy of a tile, which take() gets Stages - 1 fetches later.
     __device__ void fetch(const Place& at, int stage) {
         const bool hole = at.page < 0 || at.page >= keys_.place.pages;
         const char* const page = keys_.data + (hole ? 0 : at.page) * keys_.page_stride;
-        const uint64_t row = hole ? 0 : reinterpret_cast<uint64_t>(page + Layout::row_at(at.offset));
-        holes_ = holes_ << 1 | uint32_t(hole);
+        const char* const row = page + Layout::row_at(at.offset);
+        const char* scale = page + Layout::scale_at(keys_.place.page_tokens, at.offset);
         const uint32_t to = slots_ + stage * kStageBytes;
-        cp_async_4(scales_ + stage * kStageBytes, page + Layout::scale_at(keys_.place.page_tokens, at.offset),
-                   !hole);
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const int owner = int(threadIdx.x & 28) + i;
-            const uint64_t first = __shfl_sync(~0u, row, owner);
-            const bool valid = first != 0;
+        holes_ = holes_ << 1 | uint32_t(hole);
+        if (at.whole) {
+            const uint32_t warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+            copy(to, row + (warp * 16 + lane / 4) * kWidth + lane % 4 * 16, 8 * kWidth, !hole, !hole);
+            scale += own_column(0) * sizeof(float);
+        } else {
+            const uint64_t own = hole ? 0 : reinterpret_cast<uint64_t>(row);
+            const uint64_t first = __shfl_sync(~0u, own, threadIdx.x & 28);
+            const uint64_t second = __shfl_sync(~0u, own, (threadIdx.x & 28) + 1);
             const auto* const from = reinterpret_cast<const char*>(first) + threadIdx.x % 4 * 16;
-            cp_async_16(to + i * 4096, from, valid);
-            cp_async_16(to + i * 4096 + 2048, from + 64, valid);
+            copy(to, from, int64_t(second - first), first != 0, second != 0);
         }
+        cp_async_4(scales_ + stage * kStageBytes, scale, !hole);
         cp_async_commit();
     }
-    // Waits for the oldest tile under way, whose slots may be overwritten afterwards.
+    // Waits for the oldest of Stages tiles.
     template <Products P>
     __device__ void take(int stage, KeyOperand<P>& out) {
         cp_async_wait<Stages - 1>();
@@ -99,6 +104,26 @@ public:
     __device__ bool hole() const { return hole_; }
 
 private:
+    static constexpr int kShift = 6;
+    static_assert(1 << kShift == kKeys);
+
+    __device__ int table(uint32_t block) const { return __ldg(pages_.blocks + block * pages_.stride); }
+    __device__ Place look_key(int column) const {
+        if (column < window_.begin || column >= window_.end) return {-1, 0, false};
+        const KeyColumns& place = keys_.place;
+        const uint32_t block = shift_ >= 0 ? uint32_t(column) >> shift_ : uint32_t(column) / place.divisor;
+        const uint32_t offset = uint32_t(column) - block * place.divisor;
+        if (pages_.blocks) return {block < pages_.count ? table(block) : -1, offset, false};
+        return {column < place.capacity && offset < place.page_tokens ? int(block) : -1, offset, false};
+    }
+    // This lane's pieces of two keys, the second `further` bytes from the first.
+    __device__ static void copy(uint32_t to, const char* from, int64_t further, bool first, bool second) {
+        cp_async_16(to, from, first);
+        cp_async_16(to + 2048, from + 64, first);
+        cp_async_16(to + 4096, from + further, second);
+        cp_async_16(to + 6144, from + further + 64, second);
+    }
+
     const KeySource& keys_;
     const KeyColumns::Pages& pages_;
     const Window window_;

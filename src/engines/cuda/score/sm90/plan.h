@@ -23,8 +23,9 @@ struct ScorePlan {
         while (heads < sizes.heads) heads *= 2;
         const int64_t wanted =
             std::clamp<int64_t>(ceil_div(sizes.tokens, std::max<int64_t>(sizes.requests, 1)), 1, kMostRows);
-        // one row of keys' bytes needs no wide products, and f16 keys leave no registers for them
-        if (products == Products::e4m3 && wanted * heads > columns) columns = 128;
+        // one row waits for its keys whatever the width, f16 keys leave no registers for wide products, and
+        // more than four rows in a step neither
+        if (products == Products::e4m3 && wanted * heads > columns && heads >= kWideHeads) columns = 128;
         const size_t each = (sizes.shared_bytes + 1024) / kResident - 1024;  // 1 KB per block is reserved
         steps = int(std::clamp<int64_t>(ceil_div(wanted * heads, columns), 1, kMostSteps));
         if (steps > 2) stages = 2;  // a tile takes longer than its keys
