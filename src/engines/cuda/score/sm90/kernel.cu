@@ -34,17 +34,16 @@ void launch_shape(Products products, const ScoreTask& task, const ScorePlan& pla
         launch(kernel, plan.groups * plan.splits, kThreads, plan.shared, env, task);
     };
     constexpr auto e4m3 = Products::e4m3, f16 = Products::f16;
-    if (products == f16) {
-        if (plan.stages == 2) return run(score_sm90<Shape<Heads, f16, 64, 2>>);
-        return run(score_sm90<Shape<Heads, f16, 64, 4>>);
-    }
     if constexpr (Heads >= kWideHeads) {
-        if (plan.columns == 128 && plan.stages == 4) return run(score_sm90<Shape<Heads, e4m3, 128, 4>>);
-        if (plan.columns == 128) return run(score_sm90<Shape<Heads, e4m3, 128, 2>>);
-    } else if (plan.stages == 2) {
+        const bool deep = plan.stages == 4;
+        if (products == f16 && deep) return run(score_sm90<Shape<Heads, f16, 64, 4>>);
+        if (products == e4m3 && plan.columns == 64) return run(score_sm90<Shape<Heads, e4m3, 64, 4>>);
+        if (products == e4m3 && deep) return run(score_sm90<Shape<Heads, e4m3, 128, 4>>);
+        if (products == e4m3) return run(score_sm90<Shape<Heads, e4m3, 128, 2>>);
+    } else if (products == e4m3) {
         return run(score_sm90<Shape<Heads, e4m3, 64, 2>>);
     }
-    return run(score_sm90<Shape<Heads, e4m3, 64, 4>>);
+    run(score_sm90<Shape<Heads, f16, 64, 2>>);
 }
 
 int page_shift(const smla_score_args& args, const CacheView& keys) {

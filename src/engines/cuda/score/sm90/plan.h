@@ -23,12 +23,12 @@ struct ScorePlan {
         while (heads < sizes.heads) heads *= 2;
         const int64_t wanted =
             std::clamp<int64_t>(ceil_div(sizes.tokens, std::max<int64_t>(sizes.requests, 1)), 1, kMostRows);
-        // one row waits for its keys whatever the width, f16 keys leave no registers for wide products, and
-        // more than four rows in a step neither
+        // One row waits for its keys whatever the width; f16 keys leave no registers for wide products, and
+        // more than four rows in a step neither. Few heads share the kernels of many rows, to build fewer.
         if (products == Products::e4m3 && wanted * heads > columns && heads >= kWideHeads) columns = 128;
         const size_t each = (sizes.shared_bytes + 1024) / kResident - 1024;  // 1 KB per block is reserved
         steps = int(std::clamp<int64_t>(ceil_div(wanted * heads, columns), 1, kMostSteps));
-        if (steps > 2) stages = 2;  // a tile takes longer than its keys
+        if (steps > 2 || heads < kWideHeads) stages = 2;  // a tile of many steps takes longer than its keys
         while (steps > 1 && bytes(steps) > each) --steps;
         rows = int(std::min<int64_t>(wanted, steps * columns / heads));
         shared = bytes(steps);
@@ -41,7 +41,7 @@ private:
 
     size_t bytes(int count) const { return shared_bytes(bytes_, columns, heads, stages, count); }
 
-    // Cost model; the unit is half of the products of 64 columns. Blocks run in rounds; a start costs 12
+    // Cost model; the unit is half of the products of 64 columns. Blocks run in rounds; a start costs 20
     // units and one per 64 columns; a tile waits at least for its keys; all windows are full. Takes the most
     // splits within 1/32 of the least cost, because windows are not all full.
     int best_splits(int64_t all_columns, int64_t slots) const {
