@@ -134,7 +134,7 @@ public:
 #pragma unroll
         for (int i = 0; i < Shape::stages; ++i) places[i] = ring_.look(tile_ + i * kGroups);
 #pragma unroll
-        for (int i = 0; i + 1 < Shape::stages; ++i) ring_.fetch(places[i], i);
+        for (int i = 0; i + 1 < Shape::stages; ++i) ring_.fetch(tile_ + i * kGroups, places[i], i);
         next_ = places[Shape::stages - 1];
     }
 
@@ -143,13 +143,16 @@ public:
         int stage = 0;
         for (; tile_ < end_; tile_ += kGroups) {
             // into the slots of the tile before
-            ring_.fetch(next_, stage == 0 ? Shape::stages - 1 : stage - 1);
+            ring_.fetch(tile_ + (Shape::stages - 1) * kGroups, next_,
+                        stage == 0 ? Shape::stages - 1 : stage - 1);
             next_ = ring_.look(tile_ + Shape::stages * kGroups);
             KeyOperand<Shape::products> keys;
             ring_.take(stage, keys);
             stage = stage + 1 == Shape::stages ? 0 : stage + 1;
             const int column = ring_.own_column(tile_);
-            if (inside_.has(tile_) && !__any_sync(~0u, ring_.hole())) {
+            // All warps of a warpgroup take the same branch, as wgmma is one instruction of all four: in a
+            // whole tile all keys are holes or none is.
+            if (inside_.has(tile_) && ring_.whole(tile_) && !__any_sync(~0u, ring_.hole())) {
                 const int row = Shape::rows == 1 ? first_ : first_ + int(threadIdx.x % 4 / 2);
                 float* const logit = logits_ + row * task_.stride + column;
                 run_steps<true>(keys, {task_, reinterpret_cast<char*>(logit), ring_.factor()});

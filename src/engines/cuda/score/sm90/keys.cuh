@@ -37,6 +37,7 @@ public:
           pages_(pages),
           window_(window),
           shift_(task.page_shift),
+          whole_(whole_tiles()),
           slots_(shared_address(shared) + threadIdx.x % 128 * 16),
           scales_(shared_address(shared) + kKeys * kWidth + threadIdx.x % 128 * 4) {}
 
@@ -45,33 +46,30 @@ public:
         return tile * kKeys + int(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + threadIdx.x % 2 * 8);
     }
 
+    // Whether a tile is in the window, and in one page.
+    __device__ bool whole(int tile) const { return whole_.has(tile); }
+
     struct Place {
-        int page;  // below 0 or past the cache: a hole
-        uint32_t offset;
-        bool whole;  // the tile lies in one page, offset is that of its first key
+        int page;         // below 0 or past the cache: a hole
+        uint32_t offset;  // of this lane's key; whole: of the first key of the tile
     };
     // Starts the look-up of the page of a tile or of this lane's key. Columns outside of the window are not
     // looked up.
     __device__ Place look(int tile) const {
         const KeyColumns& place = keys_.place;
-        const uint32_t start = uint32_t(tile * kKeys), block = start >> (shift_ & 31);
-        const uint32_t offset = start - block * place.divisor;
-        if (shift_ >= kShift && tile * kKeys >= window_.begin && tile * kKeys + kKeys <= window_.end) {
-            if (pages_.blocks) return {block < pages_.count ? table(block) : -1, offset, true};
-            if (start + kKeys <= place.capacity && offset + kKeys <= place.page_tokens)
-                return {int(block), offset, true};
-        }
-        return look_key(own_column(tile));
+        if (!whole(tile)) return look_key(own_column(tile));
+        const uint32_t start = uint32_t(tile) * kKeys, block = start >> shift_;
+        return {page_of(block), start - block * place.divisor};
     }
     // Starts the copy of a tile, which take() gets Stages - 1 fetches later.
-    __device__ void fetch(const Place& at, int stage) {
+    __device__ void fetch(int tile, const Place& at, int stage) {
         const bool hole = at.page < 0 || at.page >= keys_.place.pages;
         const char* const page = keys_.data + (hole ? 0 : at.page) * keys_.page_stride;
         const char* const row = page + Layout::row_at(at.offset);
         const char* scale = page + Layout::scale_at(keys_.place.page_tokens, at.offset);
         const uint32_t to = slots_ + stage * kStageBytes;
         holes_ = holes_ << 1 | uint32_t(hole);
-        if (at.whole) {
+        if (whole(tile)) {
             const uint32_t warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
             copy(to, row + (warp * 16 + lane / 4) * kWidth + lane % 4 * 16, 8 * kWidth, !hole, !hole);
             scale += own_column(0) * sizeof(float);
@@ -89,7 +87,6 @@ public:
     template <Products P>
     __device__ void take(int stage, KeyOperand<P>& out) {
         cp_async_wait<Stages - 1>();
-        hole_ = holes_ >> (Stages - 1) & 1;
         scale_ = load_shared_f32(scales_ + stage * kStageBytes);
 #pragma unroll
         for (int piece = 0; piece < 4; ++piece) {
@@ -99,22 +96,33 @@ public:
             for (int i = 0; i < 4; ++i) out.set(piece / 2, piece % 2 * 4 + i, words[i]);
         }
     }
-    // Of the tile taken last.
+    // Of the tile taken last. In a whole tile all keys are holes or none is.
     __device__ float factor() const { return scale_; }
-    __device__ bool hole() const { return hole_; }
+    __device__ bool hole() const { return holes_ >> (Stages - 1) & 1; }
 
 private:
     static constexpr int kShift = 6;
     static_assert(1 << kShift == kKeys);
 
-    __device__ int table(uint32_t block) const { return __ldg(pages_.blocks + block * pages_.stride); }
-    __device__ Place look_key(int column) const {
-        if (column < window_.begin || column >= window_.end) return {-1, 0, false};
+    // Below 0: none.
+    __device__ int page_of(uint32_t block) const {
+        if (!pages_.blocks) return int(block);
+        return block < pages_.count ? __ldg(pages_.blocks + block * keys_.place.table.stride_elems[1]) : -1;
+    }
+    __device__ Place look_key(int column) const {  // past 2^31 - 1 it is below 0
+        if (column < window_.begin || column >= window_.end) return {-1, 0};
         const KeyColumns& place = keys_.place;
         const uint32_t block = shift_ >= 0 ? uint32_t(column) >> shift_ : uint32_t(column) / place.divisor;
         const uint32_t offset = uint32_t(column) - block * place.divisor;
-        if (pages_.blocks) return {block < pages_.count ? table(block) : -1, offset, false};
-        return {column < place.capacity && offset < place.page_tokens ? int(block) : -1, offset, false};
+        const bool here = pages_.blocks || (column < place.capacity && offset < place.page_tokens);
+        return {here ? page_of(block) : -1, offset};
+    }
+    // Without a table only one page will do.
+    __device__ Window whole_tiles() const {
+        int end = window_.end;
+        if (!pages_.blocks) end = int(min(int64_t(end), keys_.place.capacity));
+        const bool any = shift_ >= kShift && (pages_.blocks || shift_ == 31);
+        return {(window_.begin + kKeys - 1) / kKeys, any ? end / kKeys : 0};
     }
     // This lane's pieces of two keys, the second `further` bytes from the first.
     __device__ static void copy(uint32_t to, const char* from, int64_t further, bool first, bool second) {
@@ -128,9 +136,9 @@ private:
     const KeyColumns::Pages& pages_;
     const Window window_;
     const int shift_;
+    const Window whole_;  // tiles
     const uint32_t slots_, scales_;
     uint32_t holes_ = 0;  // bit i: of the tile fetched i tiles ago
-    bool hole_ = true;
     float scale_ = 0;
 };
 
