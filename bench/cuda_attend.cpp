@@ -3,7 +3,7 @@
 // the start of a call's first kernel to the end of its last, as CUPTI records it, and a call's share of a
 // replay of the graph, gaps between kernels included. tests/gpu checks the results.
 //
-// usage: cuda_attend [only=PART OF A CASE'S NAME] [sweep]
+// usage: cuda_attend [only=PART OF A CASE'S NAME] [FORMAT=TOKENS,HEADS,WIDTH,K,REGION ...] [sweep]
 #include "cuda_kernel_times.h"
 #include "cuda_peaks.h"
 #include "engines/context.h"
@@ -33,7 +33,7 @@ struct Shape {
     int heads, width;
     smla_format format;
     int64_t k, extra_k;
-    int64_t region;  // rows that one token's lists come from
+    int64_t region;  // rows that one token's lists come from; negative: the same for all tokens
 };
 
 // Random rows of every format, copied until caches are far larger than L2.
@@ -155,8 +155,8 @@ Times Timer::run(const Shape& shape, const CachePool& pool, const cuda_attend::S
     std::vector<int32_t> rows(size_t(t * k * calls));
     for (size_t i = 0; i < rows.size(); ++i) {
         const int64_t token = int64_t(i) / k;  // of all calls
-        const int64_t base = token * shape.region % CachePool::kRows;
-        rows[i] = int32_t(base + int64_t(random() % uint64_t(shape.region)));
+        const int64_t base = std::max<int64_t>(shape.region, 0) * token % CachePool::kRows;
+        rows[i] = int32_t(base + int64_t(random() % uint64_t(std::abs(shape.region))));
     }
     Device& gpu = device();
     DeviceBuffer q_memory(gpu, q.size() * 2), rows_memory(gpu, rows.size() * 4),
@@ -204,19 +204,19 @@ Times Timer::run(const Shape& shape, const CachePool& pool, const cuda_attend::S
 }
 
 constexpr Shape kShapes[] = {
-    {1, 128, 576, SMLA_ROW_BF16, 2048, 0, 65536},   {1, 16, 576, SMLA_ROW_BF16, 2048, 0, 65536},
-    {16, 16, 576, SMLA_ROW_BF16, 2048, 0, 16384},   {16, 128, 576, SMLA_ROW_BF16, 2048, 0, 16384},
-    {128, 8, 576, SMLA_ROW_BF16, 2048, 0, 8192},    {128, 16, 576, SMLA_ROW_BF16, 2048, 0, 8192},
-    {128, 32, 576, SMLA_ROW_BF16, 2048, 0, 8192},   {128, 64, 576, SMLA_ROW_BF16, 2048, 0, 8192},
-    {128, 128, 576, SMLA_ROW_BF16, 2048, 0, 8192},  {256, 128, 576, SMLA_ROW_BF16, 2048, 0, 4096},
-    {4096, 128, 576, SMLA_ROW_BF16, 2048, 0, 8192}, {1, 128, 576, SMLA_FP8_656, 2048, 0, 65536},
-    {1, 16, 576, SMLA_FP8_656, 2048, 0, 65536},     {16, 16, 576, SMLA_FP8_656, 2048, 0, 16384},
-    {128, 8, 576, SMLA_FP8_656, 2048, 0, 8192},     {128, 16, 576, SMLA_FP8_656, 2048, 0, 8192},
-    {128, 32, 576, SMLA_FP8_656, 2048, 0, 8192},    {128, 64, 576, SMLA_FP8_656, 2048, 0, 8192},
-    {128, 128, 576, SMLA_FP8_656, 2048, 0, 8192},   {256, 128, 576, SMLA_FP8_656, 2048, 0, 4096},
-    {4096, 128, 576, SMLA_FP8_656, 2048, 0, 8192},  {128, 16, 576, SMLA_FP8_576, 2048, 0, 8192},
-    {256, 64, 512, SMLA_FP8_584, 128, 512, 4096},   {256, 128, 512, SMLA_FP8_584, 128, 1024, 4096},
-    {256, 64, 512, SMLA_FP8_528, 640, 0, 4096},     {256, 64, 512, SMLA_FP8_512, 640, 0, 4096},
+    {1, 128, 576, SMLA_ROW_BF16, 2048, 0, 65536},    {1, 16, 576, SMLA_ROW_BF16, 2048, 0, 65536},
+    {16, 16, 576, SMLA_ROW_BF16, 2048, 0, 16384},    {16, 128, 576, SMLA_ROW_BF16, 2048, 0, 16384},
+    {128, 8, 576, SMLA_ROW_BF16, 2048, 0, 8192},     {128, 16, 576, SMLA_ROW_BF16, 2048, 0, 8192},
+    {128, 32, 576, SMLA_ROW_BF16, 2048, 0, 8192},    {128, 64, 576, SMLA_ROW_BF16, 2048, 0, 8192},
+    {128, 128, 576, SMLA_ROW_BF16, 2048, 0, 8192},   {256, 128, 576, SMLA_ROW_BF16, 2048, 0, 4096},
+    {4096, 128, 576, SMLA_ROW_BF16, 2048, 0, -8192}, {1, 128, 576, SMLA_FP8_656, 2048, 0, 65536},
+    {1, 16, 576, SMLA_FP8_656, 2048, 0, 65536},      {16, 16, 576, SMLA_FP8_656, 2048, 0, 16384},
+    {128, 8, 576, SMLA_FP8_656, 2048, 0, 8192},      {128, 16, 576, SMLA_FP8_656, 2048, 0, 8192},
+    {128, 32, 576, SMLA_FP8_656, 2048, 0, 8192},     {128, 64, 576, SMLA_FP8_656, 2048, 0, 8192},
+    {128, 128, 576, SMLA_FP8_656, 2048, 0, 8192},    {256, 128, 576, SMLA_FP8_656, 2048, 0, 4096},
+    {4096, 128, 576, SMLA_FP8_656, 2048, 0, -8192},  {128, 16, 576, SMLA_FP8_576, 2048, 0, 8192},
+    {256, 64, 512, SMLA_FP8_584, 128, 512, 4096},    {256, 128, 512, SMLA_FP8_584, 128, 1024, 4096},
+    {256, 64, 512, SMLA_FP8_528, 640, 0, 4096},      {256, 64, 512, SMLA_FP8_512, 640, 0, 4096},
     {256, 64, 512, SMLA_ROW_BF16, 640, 0, 4096},
 };
 
@@ -244,7 +244,7 @@ std::string shape_name(const Shape& s) {
                 s.tokens, " H", s.heads, " K", s.k, s.extra_k ? text("+", s.extra_k) : "");
 }
 
-void time_all(const std::string& only) {
+void time_all(const std::string& only, const std::vector<Shape>& shapes) {
     Timer timer;
     Pools pools(timer.device());
     const double mma = mma_peak_tflops(), copy = copy_peak_gbytes();
@@ -252,7 +252,7 @@ void time_all(const std::string& only) {
                 timer.device().facts().name.c_str(), mma, copy);
     std::printf("%-30s %-20s %9s %9s %8s %5s %8s %5s\n", "case", "kernel", "us", "in graph", "TFLOP/s", "%",
                 "GB/s", "%");
-    for (const Shape& s : kShapes) {
+    for (const Shape& s : shapes) {
         if (shape_name(s).find(only) == std::string::npos) continue;
         const CachePool& pool = pools.of(s.format, s.width);
         const Times times = timer.run(s, pool, nullptr);
@@ -304,10 +304,20 @@ void sweep() {
 int main(int argc, char** argv) {
     std::string only;
     bool sweep = false;
+    std::vector<smla::bench::Shape> shapes(std::begin(smla::bench::kShapes), std::end(smla::bench::kShapes));
+    const auto given = shapes;
     for (int i = 1; i < argc; ++i) {
         if (std::strncmp(argv[i], "only=", 5) == 0) only = argv[i] + 5;
+        long long tokens, k, region;
+        int heads, width;
+        char format[32];
+        if (std::sscanf(argv[i], "%31[a-z0-9_]=%lld,%d,%d,%lld,%lld", format, &tokens, &heads, &width, &k,
+                        &region) == 6) {
+            if (shapes.size() == given.size()) shapes.clear();
+            shapes.push_back({tokens, heads, width, smla::find_format(std::string_view(format))->id, k, 0, region});
+        }
         sweep = sweep || std::strcmp(argv[i], "sweep") == 0;
     }
     if (sweep) smla::bench::sweep();
-    else smla::bench::time_all(only);
+    else smla::bench::time_all(only, shapes);
 }

@@ -19,26 +19,44 @@ protected:
     }
 };
 
-constexpr char kKernel[] = "cuda_sm90_attend_576";
-
 // As it cuts the work itself, unsplit, and batch invariant.
 void check_sm90(Problem& problem) {
     const Expected expected = oracle(problem);
-    Context free = make_context(false, "attend=cuda_sm90_attend_576");
-    check_one(free, problem, expected, 0, kKernel);
-    check_one(free, problem, expected, kWorkspaceHeader, kKernel);
-    Context invariant = make_context(true, "attend=cuda_sm90_attend_576");
-    check_one(invariant, problem, expected, 0, kKernel);
+    const std::string kernel = text("cuda_sm90_attend_", problem.spec.width),
+                      demand = text("attend=", kernel);
+    Context free = make_context(false, demand.c_str());
+    check_one(free, problem, expected, 0, kernel.c_str());
+    check_one(free, problem, expected, kWorkspaceHeader, kernel.c_str());
+    Context invariant = make_context(true, demand.c_str());
+    check_one(invariant, problem, expected, 0, kernel.c_str());
 }
 void check_sm90(const Spec& spec) {
     Problem problem(spec);
     check_sm90(problem);
 }
 
-Spec spec_of(int heads, const SourceSpec& primary, uint32_t seed = 1) {
+struct Keys {
+    smla_format format;
+    int64_t width;
+    bool extra;  // a second cache too
+};
+constexpr Keys kKinds[] = {{SMLA_FP8_656, 576, false},
+                           {SMLA_ROW_BF16, 576, false},
+                           {SMLA_ROW_BF16, 576, true},
+                           {SMLA_ROW_BF16, 512, true}};
+
+Spec spec_of(const Keys& keys, int heads, SourceSpec primary, uint32_t seed = 1) {
+    primary.format = keys.format;
+    SourceSpec extra;
+    if (keys.extra) {
+        extra = primary;
+        extra.k = primary.k + 77;
+    }
     return {.tokens = 3,
             .heads = heads,
+            .width = keys.width,
             .primary = primary,
+            .extra = extra,
             .precision = SMLA_PRECISION_ROUNDED,
             .sink = seed % 2 == 0,
             .seed = seed};
@@ -46,11 +64,11 @@ Spec spec_of(int heads, const SourceSpec& primary, uint32_t seed = 1) {
 
 TEST_F(Sm90Attend, HeadsRowsAndOutputs) {
     uint32_t seed = 1;
-    for (const int heads : {33, 64, 65, 128, 130, 256})
-        for (const int64_t k : {1, 64, 65, 200, 700})
-            for (const smla_dtype out : {SMLA_BF16, SMLA_F16, SMLA_F32}) {
-                Spec spec = spec_of(heads, {.format = SMLA_FP8_656, .k = k}, ++seed);
-                spec.out = out;
+    for (const Keys& keys : kKinds)
+        for (const int heads : {33, 64, 65, 128, 130, 256})
+            for (const int64_t k : {1, 64, 65, 200, 700}) {
+                Spec spec = spec_of(keys, heads, {.k = k}, ++seed);
+                spec.out = seed % 3 == 0 ? SMLA_BF16 : seed % 3 == 1 ? SMLA_F16 : SMLA_F32;
                 check_sm90(spec);
                 if (HasFatalFailure()) return;
             }
@@ -58,9 +76,10 @@ TEST_F(Sm90Attend, HeadsRowsAndOutputs) {
 
 TEST_F(Sm90Attend, ManyTasksOfOneBlock) {
     uint32_t seed = 10;
-    for (const int heads : {64, 128})
-        for (const int64_t k : {1, 130, 400}) {
-            Spec spec = spec_of(heads, hostile(SMLA_FP8_656, k), ++seed);
+    for (const Keys& keys : kKinds)
+        for (const int heads : {64, 128}) {
+            ++seed;
+            Spec spec = spec_of(keys, heads, hostile(keys.format, seed % 3 ? 130 : 1), seed);
             spec.tokens = 301;
             check_sm90(spec);
             if (HasFatalFailure()) return;
@@ -69,39 +88,41 @@ TEST_F(Sm90Attend, ManyTasksOfOneBlock) {
 
 TEST_F(Sm90Attend, HolesLengthsSinks) {
     uint32_t seed = 20;
-    for (const int heads : {40, 64, 128, 200})
-        for (const int64_t k : {1, 33, 640, 1500})
-            for (const double holes : {0.3, 0.9, 0.9995}) {
-                SourceSpec source = hostile(SMLA_FP8_656, k);
-                source.holes = holes;
-                Spec spec = spec_of(heads, source, ++seed);
-                spec.base = seed % 3 ? SMLA_LSE_LN : SMLA_LSE_LOG2;
-                spec.head_padding = 2;
-                check_sm90(spec);
-                if (HasFatalFailure()) return;
-            }
+    for (const Keys& keys : kKinds)
+        for (const int heads : {40, 64, 128, 200})
+            for (const int64_t k : {1, 33, 640, 1500})
+                for (const double holes : {0.3, 0.9, 0.9995}) {
+                    SourceSpec source = hostile(keys.format, k);
+                    source.holes = holes;
+                    Spec spec = spec_of(keys, heads, source, ++seed);
+                    spec.base = seed % 3 ? SMLA_LSE_LN : SMLA_LSE_LOG2;
+                    spec.head_padding = 2;
+                    check_sm90(spec);
+                    if (HasFatalFailure()) return;
+                }
 }
 
 TEST_F(Sm90Attend, Edges) {
-    for (const int heads : {64, 128}) {
-        check_sm90(spec_of(heads, hostile(SMLA_FP8_656, 9000), 2));
-        check_sm90(spec_of(heads, {.format = SMLA_FP8_656, .k = 0}, 2));
-        check_sm90(spec_of(heads, {.format = SMLA_FP8_656, .k = 70, .pages = 0}));
-        Problem nan(spec_of(heads, {.format = SMLA_FP8_656, .k = 300, .pages = 16}));
-        std::vector<float> values(576, std::numeric_limits<float>::quiet_NaN());
-        const int32_t victim = nan.row(1, 123);
-        nan.view(false).encode(victim, values.data());
-        for (const int64_t t : {0, 2})
-            for (int64_t j = 0; j < 300; ++j)
-                if (nan.row(t, j) == victim) nan.row(t, j) = -1;
-        check_sm90(nan);
-        if (HasFatalFailure()) return;
-    }
+    for (const Keys& keys : kKinds)
+        for (const int heads : {64, 128}) {
+            check_sm90(spec_of(keys, heads, hostile(keys.format, 9000), 2));
+            check_sm90(spec_of(keys, heads, {.k = 0}, 2));
+            check_sm90(spec_of(keys, heads, {.k = 70, .pages = 0}));
+            Problem nan(spec_of(keys, heads, {.k = 300, .pages = 16}));
+            std::vector<float> values(size_t(keys.width), std::numeric_limits<float>::quiet_NaN());
+            const int32_t victim = nan.row(1, 123);
+            nan.view(false).encode(victim, values.data());
+            for (const int64_t t : {0, 2})
+                for (int64_t j = 0; j < 300; ++j)
+                    if (nan.row(t, j) == victim) nan.row(t, j) = -1;
+            check_sm90(nan);
+            if (HasFatalFailure()) return;
+        }
 }
 
 TEST_F(Sm90Attend, ScalesOfAnySize) {
     for (const int heads : {64, 128}) {
-        Problem problem(spec_of(heads, hostile(SMLA_FP8_656, 300), uint32_t(heads)));
+        Problem problem(spec_of(kKinds[0], heads, hostile(SMLA_FP8_656, 300), uint32_t(heads)));
         scatter_scales(problem);
         check_sm90(problem);
         if (HasFatalFailure()) return;
@@ -109,17 +130,18 @@ TEST_F(Sm90Attend, ScalesOfAnySize) {
 }
 
 TEST_F(Sm90Attend, QueriesAndLogitsOfAnySize) {
-    for (const int heads : {64, 128}) {
-        Problem problem(spec_of(heads, hostile(SMLA_FP8_656, 200), uint32_t(heads)));
-        scatter_queries(problem);
-        check_sm90(problem);
-        if (HasFatalFailure()) return;
-        for (const double scale : {1e-38, 1e-9}) {
-            Problem small(spec_of(heads, hostile(SMLA_FP8_656, 70), uint32_t(heads)));
-            small.args.softmax_scale = scale;
-            check_sm90(small);
+    for (const Keys& keys : kKinds)
+        for (const int heads : {64, 128}) {
+            Problem problem(spec_of(keys, heads, hostile(keys.format, 200), uint32_t(heads)));
+            scatter_queries(problem);
+            check_sm90(problem);
+            if (HasFatalFailure()) return;
+            for (const double scale : {1e-38, 1e-9}) {
+                Problem small(spec_of(keys, heads, hostile(keys.format, 70), uint32_t(heads)));
+                small.args.softmax_scale = scale;
+                check_sm90(small);
+            }
         }
-    }
 }
 
 // What it does not take goes to another kernel, with a reason.
@@ -130,7 +152,7 @@ TEST_F(Sm90Attend, RefusesWhatItDoesNotTake) {
         return explain_stage<Stage::attend>(OnDevice(context.device(), problem).args, context.env({}))[0]
             .refusal;
     };
-    const Spec good = spec_of(64, {.format = SMLA_FP8_656, .k = 100});
+    const Spec good = spec_of(kKinds[0], 64, {.k = 100});
     EXPECT_EQ(refusal(good), "");
     Spec bad = good;
     bad.precision = SMLA_PRECISION_EXACT;

@@ -171,13 +171,13 @@ TEST_F(CudaAttend, Edges) {
     check_all_ways(infinite);
 }
 
-// Rounded keys are allowed, not asked for: the same bits.
+// The mma kernels round no key, allowed or not: the same bits.
 TEST_F(CudaAttend, RoundedIsExact) {
     Problem problem({.tokens = 2,
                      .heads = 64,
                      .primary = {.format = SMLA_FP8_656, .k = 200},
                      .precision = SMLA_PRECISION_EXACT});
-    Context context = make_context(false, nullptr);
+    Context context = make_context(false, "attend=cuda_mma_attend_576");
     std::unique_ptr<Bits> exact;
     for (const smla_precision precision :
          {SMLA_PRECISION_EXACT, SMLA_PRECISION_ROUNDED, SMLA_PRECISION_DEFAULT}) {

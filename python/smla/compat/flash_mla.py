@@ -22,7 +22,7 @@ _PACKED = (torch.uint8, torch.int8, torch.float8_e4m3fn)
 _PLAIN = {torch.bfloat16: "row_bf16", torch.float32: "row_f32"}
 _QUERIES = (torch.bfloat16, torch.float16, torch.float32)
 _RECORDS = {(576, 656): "fp8_656", (512, 584): "fp8_584"}  # (d, bytes per token)
-_PRECISION = "rounded"  # keys are bf16(code * scale) in FlashMLA, on a CPU too then; GPU kernels stay exact
+_PRECISION = "rounded"  # keys are bf16(code * scale) in FlashMLA
 _HOPPER = (132, 9)  # multiprocessors and capability that a schedule for CPU tensors is made for
 
 

@@ -6,7 +6,7 @@
 
 namespace smla::cuda_attend {
 
-extern const Candidate<smla_attend_args> kSm90Attend576, kMmaAttend576, kMmaAttend512;
+extern const Candidate<smla_attend_args> kSm90Attend576, kSm90Attend512, kMmaAttend576, kMmaAttend512;
 
 void run_generic(const smla_attend_args& args, const Env& env);
 

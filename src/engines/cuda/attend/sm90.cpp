@@ -27,11 +27,17 @@ double cost(const Schedule& plan, int64_t tiles, const DeviceFacts& device) {
     return cycles;
 }
 
+bool given(const smla_attend_source& source) { return source.cache.format != SMLA_FORMAT_NONE; }
+
 Schedule schedule_sm90(const Args& args, const Env& env) {
-    Schedule best{.heads = args.q.shape[1] > kBlockHeads ? 2 * kBlockHeads : kBlockHeads,
+    const bool coded = given(args.primary) && args.primary.cache.format != SMLA_ROW_BF16;
+    Schedule best{.heads = coded && args.q.shape[1] > kBlockHeads ? 2 * kBlockHeads : kBlockHeads,
                   .tokens = args.q.shape[0],
-                  .all_heads = args.q.shape[1]};
-    const int64_t tiles = std::max<int64_t>(ceil_div(args.primary.rows.shape[1], kTileKeys), 1);
+                  .all_heads = args.q.shape[1],
+                  .coded = coded};
+    int64_t tiles = 0;
+    for (const smla_attend_source* source : {&args.primary, &args.extra})
+        if (given(*source)) tiles += ceil_div(source->rows.shape[1], kTileKeys);
     const int most = int(std::clamp<int64_t>(tiles, 1, kMaxSplits));
     if (env.batch_invariant) {  // from rows alone
         best.splits = std::clamp(most / 8, 1, kMaxSplits);
@@ -54,35 +60,53 @@ bool aligned(const Tensor& tensor, int64_t bytes) {
            tensor.stride_elems[0] * each % bytes == 0 && tensor.stride_elems[1] * each % bytes == 0;
 }
 
-std::string refuse_records(const smla_cache& cache) {
-    const CacheView view(cache);
+std::string refuse_source(const char* name, const smla_attend_source& source) {
+    if (!given(source)) return "";
+    const CacheView view(source.cache);
     if (reinterpret_cast<uintptr_t>(view.data) % 16 || view.page_stride % 16 || view.row_stride % 16)
-        return "primary pages and rows must be aligned to 16 bytes";
-    if (cache.pages * (view.page_stride / 16) >= UINT32_MAX) return "a primary cache of 64 GiB or more";
+        return text(name, " pages and rows must be aligned to 16 bytes");
+    if (source.cache.pages * (view.page_stride / 16) >= UINT32_MAX)
+        return text("a ", name, " cache of 64 GiB or more");
+    if (source.rows.shape[1] > INT32_MAX - kTileKeys) return text(name, " lists more than 2^31 rows");
     return "";
 }
 
+template <int Width>
+std::string refuse_formats(const Args& args) {
+    const smla_format first = args.primary.cache.format, second = args.extra.cache.format;
+    const auto rows = [](smla_format format) {
+        return format == SMLA_ROW_BF16 || format == SMLA_FORMAT_NONE;
+    };
+    if (rows(first) && rows(second)) return "";
+    if (Width != 576) return "for bf16 rows";
+    if (first != SMLA_FP8_656 || second != SMLA_FORMAT_NONE)
+        return "for bf16 rows, or fp8_656 records of one cache";
+    if (args.precision != SMLA_PRECISION_ROUNDED) return "it rounds keys to bf16, and precision is exact";
+    return "";
+}
+
+template <int Width>
 std::string refuse_sm90(const Args& args, const Env& env) {
 #ifndef SMLA_CUDA_SM90A
     return "this build has no code of sm_90a";
 #endif
     if (env.device->facts().capability != 90)
         return text("for sm_90, the device is sm_", env.device->facts().capability);
-    if (args.primary.cache.format != SMLA_FP8_656 || args.extra.cache.format != SMLA_FORMAT_NONE)
-        return "for fp8_656 records of one cache";
-    if (args.precision != SMLA_PRECISION_ROUNDED) return "it rounds keys to bf16, and precision is exact";
-    if (args.q.dtype != SMLA_BF16 || args.q.shape[2] != 576 || args.out.shape[2] != kValueWidth)
-        return text("for bf16 queries of 576 values and 512 of out, got ", dtype_name(args.q.dtype), " of ",
-                    args.q.shape[2], " and ", args.out.shape[2]);
+    if (args.q.dtype != SMLA_BF16 || args.q.shape[2] != Width || args.out.shape[2] != kValueWidth)
+        return text("for bf16 queries of ", Width, " values and 512 of out, got ", dtype_name(args.q.dtype),
+                    " of ", args.q.shape[2], " and ", args.out.shape[2]);
+    std::string refusal = refuse_formats<Width>(args);
+    if (!refusal.empty()) return refusal;
     if (args.q.shape[1] <= kSomeHeads) return text("with up to ", kSomeHeads, " heads cuda_mma is faster");
     if (!aligned(args.q, 16) || !aligned(args.out, 16))
         return "rows of q and out must be aligned to 16 bytes";
-    if (args.primary.rows.shape[1] > INT32_MAX - kTileKeys) return "primary lists more than 2^31 rows";
-    return refuse_records(args.primary.cache);
+    refusal = refuse_source("primary", args.primary);
+    return refusal.empty() ? refuse_source("extra", args.extra) : refusal;
 }
 
+template <int Width>
 CallPlan<Args> plan_sm90(const Args& args, const Env& env) {
-    CallPlan<Args> plan = refuse_call<Args>(refuse_sm90(args, env));
+    CallPlan<Args> plan = refuse_call<Args>(refuse_sm90<Width>(args, env));
     if (!plan.refusal.empty()) return plan;
     const Schedule cut = schedule_sm90(args, env);
     if (cut.blocks() > INT32_MAX) return refuse_call<Args>(text(cut.blocks(), " tasks: 2^31 or more"));
@@ -97,7 +121,8 @@ CallPlan<Args> plan_sm90(const Args& args, const Env& env) {
 
 namespace cuda_attend {
 
-const Candidate<Args> kSm90Attend576{.name = "cuda_sm90_attend_576", .plan = plan_sm90};
+const Candidate<Args> kSm90Attend576{.name = "cuda_sm90_attend_576", .plan = plan_sm90<576>};
+const Candidate<Args> kSm90Attend512{.name = "cuda_sm90_attend_512", .plan = plan_sm90<512>};
 
 }  // namespace cuda_attend
 

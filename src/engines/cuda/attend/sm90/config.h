@@ -25,6 +25,7 @@ enum class Barrier : int {
     weights = 1,  // and 2, by the parity of the tile
     queries_read = 3,
     statistics = 4,
+    queries_scaled = 5,
 };
 
 struct Smem {
@@ -50,10 +51,28 @@ constexpr uint32_t kQueriesAt = offsetof(Smem, queries), kKeysAt = offsetof(Smem
 constexpr uint32_t kStageBytes = 8 * kTileBytes, kHalfBytes = 4 * kTileBytes;
 static_assert(sizeof(Smem) <= 232448, "what a block of sm_90 may have");
 
-// Columns of a tile pair are permuted: of every 128 columns, the 16 bytes of columns 16p to 16p + 7 are chunk
-// p of the first tile, those of columns 16p + 8 to 16p + 15 chunk p of the second. So 16 fp8 codes, which a
-// lane of the producer holds, become one chunk in each of two tiles, and its stores meet no bank twice.
-// Queries have the same order; the epilogue undoes it.
+// Kinds of keys.
+struct Latents {                              // fp8_656
+    static constexpr bool rope = true;        // columns 512 to 575, which are in no value
+    static constexpr bool early_rope = true;  // copied a tile ahead, with barriers of its own
+    // Of every 128 columns, the 16 bytes of columns 16p to 16p + 7 are chunk p of the first of two tiles,
+    // those of columns 16p + 8 to 16p + 15 chunk p of the second. So 16 codes, which a lane of the producer
+    // holds, become one chunk in each of two tiles, and its stores meet no bank twice. Queries have the same
+    // order; the epilogue undoes it.
+    static constexpr bool permuted = true;
+    static constexpr int sources = 1;
+    // Keys, and the queries' columns of rope, are stored times this, so that bf16 holds a code times any
+    // scale from 2^-76 to 2^47 on its way (latent_producer.cuh).
+    static constexpr float shrink = 0x1p-40f;
+};
+template <int Width>
+struct Rows {  // bf16
+    static constexpr bool rope = Width == 576, early_rope = false, permuted = false;
+    static constexpr int sources = 2;
+    static constexpr float shrink = 1;
+};
+
+// Where 16-byte chunk `chunk` of row `row` of a tile lies.
 __device__ inline uint32_t chunk_at(uint32_t row, uint32_t chunk) {
     return row * 128 + ((chunk ^ (row & 7)) << 4);
 }
@@ -67,10 +86,13 @@ struct Tasks {
     __host__ __device__ int splits() const { return int(by_splits.by); }
 };
 
-// How a cache is addressed: a record lies 16 * (page * page_16 + token * row_16) bytes behind `data`.
-struct Keys {
+// How caches are addressed: a record lies 16 * (page * page_16 + token * row_16) bytes behind `data`.
+struct KeySource {
     const char* data = nullptr;
     uint32_t page_16 = 0, row_16 = 0;
+};
+struct KeySources {
+    KeySource of[2];  // primary, extra
 };
 
 struct Task {

@@ -10,7 +10,7 @@ namespace smla::cuda_attend::sm90 {
 // Tile t (counted through all tasks of the block) belongs to warpgroup t % 2: it computes the scores and
 // weights. Both add the values, each for half of the 512 columns. A lane has rows lane/4 and lane/4 + 8 of
 // its warp's 16.
-template <int Cluster>
+template <class Format, int Cluster>
 class Consumer {
 public:
     float o[128];  // sums of weights times values
@@ -22,7 +22,8 @@ public:
     __device__ Consumer(uint32_t base, float scale_log2)
         : base_(base),
           peer_(Cluster == 2 ? cuda::in_block(base, cuda::cluster_rank() ^ 1) - base : 0),
-          group_(threadIdx.x / kWarpgroup),
+          group_(__shfl_sync(~0u, threadIdx.x / kWarpgroup,
+                             0)),  // in a uniform register: descriptors depend on it
           lane_(threadIdx.x % 32),
           row_(threadIdx.x % kWarpgroup / 32 * 16 + lane_ / 4),
           scale_log2_(scale_log2) {}
@@ -32,10 +33,10 @@ public:
     __device__ uint32_t row() const { return row_; }  // the lane's first
     __device__ float scale_log2() const { return scale_log2_; }
 
-    // Tiles [first, end) of a task. Calls read_queries() in the warpgroup that has time for it once the
+    // Tiles [first, end) of a task. Calls copy_next_queries() in the warpgroup that has time for it, once the
     // queries of this task are read.
-    template <class ReadQueries>
-    __device__ void attend(uint32_t first, uint32_t end, const ReadQueries& read_queries) {
+    template <class CopyNextQueries>
+    __device__ void attend(uint32_t first, uint32_t end, const CopyNextQueries& copy_next_queries) {
         begin();
         for (uint32_t tile = first + ((first ^ group_) & 1); tile < end; tile += 2) {
             float peak[2] = {-INFINITY, -INFINITY};
@@ -48,10 +49,11 @@ public:
             } else {
                 score_half(tile, 1);
             }
+            const uint2 valid = cuda::load_shared_2(base_ + kValidAt + 8 * (tile & 1));
             cuda::wgmma_wait<0>();
             if (tile + 1 == end) cuda::named_barrier_arrive<kConsumers>(int(Barrier::queries_read));
             float added[2];
-            const bool any = weigh(tile, peak, added);
+            const bool any = weigh(valid, peak, added);
             publish(tile, peak);
             rescale(peak);
             if (any) sum[0] += added[0], sum[1] += added[1];
@@ -62,7 +64,7 @@ public:
         if ((end - 1 ^ group_) & 1) {
             float peak[2];
             cuda::named_barrier<kConsumers>(int(Barrier::queries_read));
-            read_queries();
+            copy_next_queries();
             add_others_values(end - 1, peak);
             cuda::wgmma_wait<0>();
             release(end - 1);
@@ -80,9 +82,8 @@ private:
     __device__ void score_half(uint32_t tile, uint32_t n) {
         const uint32_t stage = tile & 1, half = stage ^ n;
         cuda::mbarrier_wait(base_ + kKeysFullAt + 16 * stage + 8 * half, tile >> 1 & 1);
-        const uint32_t slot = tile % 3;
-        if (n == 1) cuda::mbarrier_wait(base_ + kRopeFullAt + 8 * slot, tile / 3 & 1);
-        cuda::fence_async_proxy();
+        if (n == 1 && Format::early_rope)
+            cuda::mbarrier_wait(base_ + kRopeFullAt + 8 * (tile % 3), tile / 3 & 1);
         cuda::wgmma_fence();
         const uint64_t q = cuda::k_major(base_ + kQueriesAt + half * kHalfBytes),
                        k = cuda::k_major(base_ + kKeysAt + stage * kStageBytes + half * kHalfBytes);
@@ -91,9 +92,9 @@ private:
             const uint32_t at = i / 4 * kTileBytes + i % 4 * 32;
             cuda::wgmma_n64(s_, cuda::advanced(q, at), cuda::advanced(k, at), n + i != 0);
         }
-        if (n == 1) {
+        if (n == 1 && Format::rope) {
             const uint64_t q_rope = cuda::k_major(base_ + kQueriesAt + 8 * kTileBytes),
-                           k_rope = cuda::k_major(base_ + kRingAt + slot * kTileBytes);
+                           k_rope = cuda::k_major(base_ + kRingAt + tile % 3 * kTileBytes);
 #pragma unroll
             for (uint32_t i = 0; i < 4; ++i)
                 cuda::wgmma_n64(s_, cuda::advanced(q_rope, 32 * i), cuda::advanced(k_rope, 32 * i), true);
@@ -102,30 +103,36 @@ private:
     }
     // Turns products into weights in p_, and raises `peak`, which is that of the tile before. False: the tile
     // holds no key.
-    __device__ bool weigh(uint32_t tile, float (&peak)[2], float (&added)[2]) {
-        const uint2 words = cuda::load_shared_2(base_ + kValidAt + 8 * (tile & 1));
+    __device__ bool weigh(const uint2& words, float (&peak)[2], float (&added)[2]) {
         if ((words.x & words.y) != ~0u) mask(words);
-        float base[2];
+        float most[2] = {s_[0], s_[2]}, scale = scale_log2_, base[2];
+#pragma unroll
+        for (int i = 0; i < 16; ++i)
+            most[i % 2] = cuda::max_nan(most[i % 2], cuda::max_nan(s_[2 * i], s_[2 * i + 1]));
+#pragma unroll
+        for (int step = 1; step <= 2; ++step)
+#pragma unroll
+            for (float& each : most) each = cuda::max_nan(each, __shfl_xor_sync(~0u, each, step));
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            float most = s_[2 * r];
-#pragma unroll
-            for (int i = 0; i < 8; ++i)
-                most = cuda::max_nan(most, cuda::max_nan(s_[4 * i + 2 * r], s_[4 * i + 2 * r + 1]));
-            most = cuda::max_nan(most, __shfl_xor_sync(~0u, most, 1));
-            most = cuda::max_nan(most, __shfl_xor_sync(~0u, most, 2));
-            largest[r] = cuda::max_nan(largest[r], most);
-            const float most2 = most * scale_log2_;
-            if (most2 > peak[r] + 8) peak[r] = most2;
-            base[r] = peak[r] == -INFINITY ? 0.f : -peak[r];
+            largest[r] = cuda::max_nan(largest[r], most[r]);
+            const float most2 = most[r] * scale;
+            if (!(most2 <= peak[r] + 8)) peak[r] = most2;  // NaN too
+            base[r] = peak[r] == -INFINITY ? 0.f : peak[r];
             added[r] = 0;
+        }
+        // An FMA does not round its product, so the largest logit does not cancel the peak: an error of the
+        // peak times 2^-24. Where that is not small, products are rounded first.
+        if (__any_sync(~0u, fmaxf(fabsf(base[0]), fabsf(base[1])) > 0x1p8f)) {
+#pragma unroll
+            for (float& product : s_) product *= scale;
+            scale = 1;
         }
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             float w[4];
 #pragma unroll
-            for (int e = 0; e < 4; ++e)
-                w[e] = cuda::exp2_fast(__fmaf_rn(s_[4 * i + e], scale_log2_, base[e / 2]));
+            for (int e = 0; e < 4; ++e) w[e] = cuda::exp2_fast(__fmaf_rn(s_[4 * i + e], scale, -base[e / 2]));
             added[0] += w[0] + w[1], added[1] += w[2] + w[3];
             p_[2 * i] = cuda::pack_bf16(w[0], w[1]), p_[2 * i + 1] = cuda::pack_bf16(w[2], w[3]);
         }

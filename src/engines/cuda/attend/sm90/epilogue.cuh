@@ -1,37 +1,10 @@
-// Queries and results of attend on Hopper: what a task reads at its start and writes at its end.
+// Results of attend on Hopper: what a task writes at its end.
 #pragma once
 
 #include "engines/cuda/attend/mma/epilogue.cuh"
 #include "engines/cuda/attend/sm90/consumer.cuh"
 
 namespace smla::cuda_attend::sm90 {
-
-// One warpgroup copies the 64 queries of a task; zeros past the last head.
-__device__ inline void copy_queries(const Arguments& args, const Task& task, uint32_t base) {
-    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % kWarpgroup / 32;
-    const int heads = int(args.q.shape[1]), first = task.head + int(16 * warp);
-    const int64_t stride = args.q.stride_elems[1];
-    const auto* const q =
-        static_cast<const uint16_t*>(args.q.data) + cuda::element(args.q, task.token, first);
-    const uint32_t to = base + kQueriesAt + 16 * warp * 128;
-    // columns 8 * lane to 8 * lane + 7, and those 256 further
-    const uint32_t tile = lane / 16 * 2 + lane % 2, chunk = lane / 2 % 8;
-#pragma unroll 4
-    for (uint32_t row = 0; row < 16; ++row) {
-        const bool real = first + int(row) < heads;
-        const uint16_t* const from = q + (real ? row : 0) * stride + 8 * lane;
-        const uint32_t at = to + tile * kTileBytes + chunk_at(row, chunk);
-        cuda::cp_async_16(at, from, real);
-        cuda::cp_async_16(at + kHalfBytes, from + 256, real);
-    }
-#pragma unroll
-    for (uint32_t row = lane / 8; row < 16; row += 4) {
-        const bool real = first + int(row) < heads;
-        cuda::cp_async_16(to + 8 * kTileBytes + chunk_at(row, lane % 8),
-                          q + (real ? row : 0) * stride + 512 + 8 * (lane % 8), real);
-    }
-    cuda::mbarrier_arrive_after_copies(base + kQueriesFullAt);
-}
 
 // Lane q of four has word q of blocks 0 to 3; afterwards it has words 0 to 3 of block q.
 __device__ inline uint4 transpose_quad(uint32_t (&x)[4], uint32_t lane) {
@@ -46,12 +19,12 @@ __device__ inline uint4 transpose_quad(uint32_t (&x)[4], uint32_t lane) {
 }
 
 // Sums and maxima of both warpgroups together, and where a task's results go.
-template <int Cluster>
+template <class Format, int Cluster>
 class Epilogue {
 public:
     // `parity`: of the task, counted in this block.
-    __device__ Epilogue(const Arguments& args, const Tasks& tasks, const Task& task, Consumer<Cluster>& of,
-                        uint32_t base, uint32_t parity)
+    __device__ Epilogue(const Arguments& args, const Tasks& tasks, const Task& task,
+                        Consumer<Format, Cluster>& of, uint32_t base, uint32_t parity)
         : args_(args), tasks_(tasks), task_(task), of_(of), base_(base + 512 * parity) {}
 
     __device__ void run() {
@@ -80,7 +53,9 @@ public:
 
 private:
     // Of columns: block i of a lane is 8 columns of its warpgroup's 256, tile i / 8.
-    static __device__ int column_of(int i) { return i / 16 * 128 + i % 8 * 16 + i / 8 % 2 * 8; }
+    static __device__ int column_of(int i) {
+        return Format::permuted ? i / 16 * 128 + i % 8 * 16 + i / 8 % 2 * 8 : 8 * i;
+    }
 
     __device__ void exchange(float (&factor)[2]) {
         float sums[2];
@@ -114,12 +89,12 @@ private:
             if (writes)
                 tasks_.partials.statistics[int64_t(task_.partial) * args_.q.shape[1] + h] = {
                     peak2, sum, largest2, any ? 1.f : 0.f};
-            return any ? 1.f : 0.f;
+            return any ? 1 / Format::shrink : 0.f;
         }
         Totals totals = {0.f, -INFINITY};
         if (any) totals = finish(peak2 * kLn2, sum, sink_of(args_, h));
         if (writes) store_statistics(args_, task_.token, h, totals.lse, largest2 * kLn2);
-        return totals.factor;
+        return totals.factor / Format::shrink;
     }
     __device__ void store_floats(float* to, int r, float factor, bool real) const {
         if (!real) return;
@@ -138,18 +113,18 @@ private:
             uint32_t x[4];
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
-                const int i = (g / 4 * 2 + k % 2) * 8 + g % 4 * 2 + k / 2;
+                const int i = Format::permuted ? (g / 4 * 2 + k % 2) * 8 + g % 4 * 2 + k / 2 : 4 * g + k;
                 x[k] = pack_half(bf16, of_.o[4 * i + 2 * r] * factor, of_.o[4 * i + 2 * r + 1] * factor);
             }
             const uint4 chunk = transpose_quad(x, of_.lane());
-            if (real) *reinterpret_cast<uint4*>(to + g / 4 * 128 + g % 4 * 32) = chunk;
+            if (real) *reinterpret_cast<uint4*>(to + 32 * g) = chunk;
         }
     }
 
     const Arguments& args_;
     const Tasks& tasks_;
     const Task& task_;
-    Consumer<Cluster>& of_;
+    Consumer<Format, Cluster>& of_;
     const uint32_t base_;
 };
 

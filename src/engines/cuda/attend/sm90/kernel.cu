@@ -1,7 +1,57 @@
-// attend by wgmma.
+// attend by wgmma on Hopper: 33 heads and more, keys of 576 or 512 values as bf16 rows, or fp8_656 records.
+//
+// Maths     S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries; O += P V
+// with
+//           V the first 512 columns of K. bf16 operands, f32 accumulators; P is rounded to bf16, and so are
+//           keys of records: bf16(code * scale).
+// Tile      64 heads x 64 keys. A grid of as many blocks as fit walks through tasks (token, split, 64 heads)
+// with
+//           the same pipeline; a task's first keys are loaded under the last products of the one before.
+// Cluster   with records and more than 64 heads two blocks share a token: each converts half of its keys and
+//           stores them in both.
+// Roles
+//   consumer  two warpgroups (consumer.cuh). They take tiles in turn: the owner of a tile computes its scores
+//   and
+//             weights; both add its values, each for 256 columns. The order of one warpgroup: half of the
+//             scores of tile t; values of t - 1 with the other's weights; the other half; softmax; values of
+//             t.
+//   producer  one warpgroup: latent_producer.cuh gathers records through registers a tile ahead and converts
+//   them;
+//             row_producer.cuh copies rows by cp.async.
+// Shared    config.h (Smem): queries, two stages of keys in halves of 256 columns, and a ring of three tiles
+// for
+//           columns 512 to 575, whose place the weights take. 226 KB: one block per multiprocessor.
+// mbarriers
+//   keys_full[stage][half]   arrive: each producer warp after its stores (records; with a cluster the bytes
+//   of the
+//                            other block too), or every producer thread when its copies are done (rows) and,
+//                            in the half that is first, its warp with its note of holes. Wait: the tile's
+//                            owner.
+//   keys_empty[stage][half]  arrive: the four warps of the warpgroup that reads values there, in both blocks
+//   of a
+//                            cluster. Wait: producers.
+//   rope_full[slot]          records only. Arrive: every producer thread when its copies are done. Wait: the
+//   owner. queries_full             arrive: the warpgroup that copied them. Wait: both.
+// Named barriers (enum class Barrier)
+//   weights + parity         arrive: the owner, with weights and peaks of a tile. Wait: the other warpgroup.
+//   queries_read             arrive: the owner of the last tile after its scores. Wait: the other, which has
+//   time and
+//                            copies the next queries.
+//   statistics               both, with sums and maxima of a task.
+//   queries_scaled           both, records only (Latents::shrink).
+// Registers 208 for a consumer (128 of O, 32 of S, 16 of P), 88 for a producer (32 of records on their way).
+// No
+//           spills: one in the producer's loop costs 2 to 25 %.
+// Why       Products of one warpgroup run under the softmax of the other, and stores of keys under value
+// products:
+//           beside score products from shared memory only 6 to 14 bytes per cycle are left for stores, beside
+//           value products 47. So a half of a stage is freed as soon as its values are added.
+// Results   docs/kernels/cuda_attend.md.
 #include "engines/cuda/attend/sm90/epilogue.cuh"
+#include "engines/cuda/attend/sm90/latent_producer.cuh"
 #include "engines/cuda/attend/sm90/launch.h"
-#include "engines/cuda/attend/sm90/producer.cuh"
+#include "engines/cuda/attend/sm90/queries.cuh"
+#include "engines/cuda/attend/sm90/row_producer.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 
@@ -9,19 +59,24 @@ namespace smla::cuda_attend::sm90 {
 
 namespace {
 
-template <int Cluster>
+template <class Format, int Cluster>
 __device__ void init_barriers(uint32_t base) {
-    for (uint32_t i = 0; i < 4; ++i) {
-        cuda::mbarrier_init(base + kKeysFullAt + 8 * i, 4);
-        cuda::mbarrier_init(base + kKeysEmptyAt + 8 * i, 4 * Cluster);
-    }
+    // rows: all threads of the producer, and for the first half of a stage its warps with their notes of
+    // holes
+    const bool rows = !std::is_same_v<Format, Latents>;
+    for (uint32_t stage = 0; stage < 2; ++stage)
+        for (uint32_t half = 0; half < 2; ++half) {
+            const uint32_t at = base + 16 * stage + 8 * half;
+            cuda::mbarrier_init(at + kKeysFullAt, rows ? kWarpgroup + (stage == half ? 4 : 0) : 4);
+            cuda::mbarrier_init(at + kKeysEmptyAt, 4 * Cluster);
+        }
     for (uint32_t i = 0; i < 3; ++i) cuda::mbarrier_init(base + kRopeFullAt + 8 * i, kWarpgroup);
     cuda::mbarrier_init(base + kQueriesFullAt, kWarpgroup);
     cuda::fence_mbarrier_init();
 }
 
 // A consumer warpgroup through all tasks of the block.
-template <int Cluster>
+template <class Format, int Cluster>
 __device__ void consume(const Arguments& args, const Tasks& tasks, uint32_t base) {
     const int step = int(gridDim.x / Cluster), last = tasks.count;
     const auto task_of = [&](int index) {
@@ -29,46 +84,47 @@ __device__ void consume(const Arguments& args, const Tasks& tasks, uint32_t base
         task.head += Cluster == 2 ? kHeads * int(blockIdx.x % 2) : 0;
         return task;
     };
-    Consumer<Cluster> consumer(base, args.scale() * kLog2E);
+    Consumer<Format, Cluster> consumer(base, args.scale() * (kLog2E / Format::shrink));
     uint32_t tile = 0, done = 0;
     int index = int(blockIdx.x / Cluster);
-    if (index < last && consumer.group() == 1) copy_queries(args, task_of(index), base);
+    if (index < last && consumer.group() == 1) copy_queries<Format>(args, task_of(index), base);
     for (; index < last; index += step, ++done) {
         const Task task = task_of(index);
         const uint32_t end = tile + uint32_t(TileRange(args, tasks, task).count());
-        cuda::mbarrier_wait(base + kQueriesFullAt, done & 1);
-        cuda::fence_async_proxy();
+        wait_for_queries<Format>(base, done);
         consumer.attend(tile, end, [&] {
-            if (index + step < last) copy_queries(args, task_of(index + step), base);
+            if (index + step < last) copy_queries<Format>(args, task_of(index + step), base);
         });
-        Epilogue<Cluster>(args, tasks, task, consumer, base, done & 1).run();
+        Epilogue<Format, Cluster>(args, tasks, task, consumer, base, done & 1).run();
         tile = end;
     }
 }
 
-template <int Cluster>
+template <class Format, int Cluster>
 __global__ void __launch_bounds__(kThreads, 1)
     attend_sm90(const __grid_constant__ Arguments args, const __grid_constant__ Tasks tasks,
-                const __grid_constant__ Keys keys) {
+                const __grid_constant__ KeySources keys) {
     extern __shared__ __align__(1024) char shared[];
     const uint32_t base = cuda::shared_address(shared);
-    if (threadIdx.x == 0) init_barriers<Cluster>(base);
+    if (threadIdx.x == 0) init_barriers<Format, Cluster>(base);
     if constexpr (Cluster == 2) cuda::cluster_sync();
     else __syncthreads();
     if (tasks.splits() > 1) cuda::start_next_grid();
     if (threadIdx.x < kConsumers) {
         cuda::raise_registers<kConsumerRegisters>();
-        consume<Cluster>(args, tasks, base);
+        consume<Format, Cluster>(args, tasks, base);
     } else {
         cuda::lower_registers<kProducerRegisters>();
-        Producer<Cluster>(args, tasks, keys, base).run();
+        if constexpr (std::is_same_v<Format, Latents>) LatentProducer<Cluster>(args, tasks, keys, base).run();
+        else RowProducer<Format>(args, tasks, keys, base).run();
     }
     if constexpr (Cluster == 2) cuda::cluster_sync();  // the peer may still store here and arrive here
 }
 
-template <int Cluster>
-void launch_cluster(const smla_attend_args& args, const Tasks& tasks, const Keys& keys, const Env& env) {
-    const auto kernel = attend_sm90<Cluster>;
+template <class Format, int Cluster>
+void launch_cluster(const smla_attend_args& args, const Tasks& tasks, const KeySources& keys,
+                    const Env& env) {
+    const auto kernel = attend_sm90<Format, Cluster>;
     SMLA_CUDA_CALL(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(sizeof(Smem))));
     cudaLaunchAttribute cluster{};
@@ -84,10 +140,12 @@ void launch_cluster(const smla_attend_args& args, const Tasks& tasks, const Keys
 
 }  // namespace
 
-void launch_records(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
-                    const Keys& keys, const Env& env) {
-    if (schedule.heads == 2 * kHeads) launch_cluster<2>(args, tasks, keys, env);
-    else launch_cluster<1>(args, tasks, keys, env);
+void launch(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
+            const KeySources& keys, const Env& env) {
+    if (schedule.coded && schedule.heads == 2 * kHeads) launch_cluster<Latents, 2>(args, tasks, keys, env);
+    else if (schedule.coded) launch_cluster<Latents, 1>(args, tasks, keys, env);
+    else if (args.q.shape[2] == 576) launch_cluster<Rows<576>, 1>(args, tasks, keys, env);
+    else launch_cluster<Rows<512>, 1>(args, tasks, keys, env);
 }
 
 }  // namespace smla::cuda_attend::sm90

@@ -5,8 +5,8 @@
 
 namespace smla::cuda_attend::sm90 {
 
-// fp8_656 records; schedule.heads: 64 or, with clusters of two blocks, 128.
-void launch_records(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
-                    const Keys& keys, const Env& env);
+// schedule.coded: fp8_656 records, else bf16 rows; schedule.heads: 64 or, with clusters of two blocks, 128.
+void launch(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
+            const KeySources& keys, const Env& env);
 
 }  // namespace smla::cuda_attend::sm90

@@ -11,11 +11,14 @@ void run_sm90(const smla_attend_args& args, const Schedule& schedule, const Env&
                             .head_groups = Divisor(groups),
                             .by_splits = Divisor(schedule.splits),
                             .partials = schedule.carve(arena)};
-    const CacheView view(args.primary.cache);
-    const sm90::Keys keys{.data = static_cast<const char*>(args.primary.cache.data),
-                          .page_16 = uint32_t(view.page_stride / 16),
-                          .row_16 = uint32_t(view.row_stride / 16)};
-    sm90::launch_records(args, schedule, tasks, keys, env);
+    const auto source = [](const smla_cache& cache) -> sm90::KeySource {
+        if (cache.format == SMLA_FORMAT_NONE) return {};
+        const CacheView view(cache);
+        return {.data = static_cast<const char*>(cache.data),
+                .page_16 = uint32_t(view.page_stride / 16),
+                .row_16 = uint32_t(view.row_stride / 16)};
+    };
+    sm90::launch(args, schedule, tasks, {source(args.primary.cache), source(args.extra.cache)}, env);
     if (schedule.splits > 1)
         combine_splits(
             args, {.head_tiles = tasks.head_groups, .by_splits = tasks.by_splits, .partials = tasks.partials},

@@ -1,0 +1,84 @@
+// Which rows a producer warp of attend on Hopper loads.
+#pragma once
+
+#include "engines/cuda/attend/sm90/config.h"
+
+namespace smla::cuda_attend::sm90 {
+
+constexpr uint32_t kHole = ~0u;
+
+// The row numbers of one producer warp, a tile after the other, through all tasks of its block. Lanes 0 to 15
+// follow the warp's 16 keys of a tile. Lanes 16 to 31 follow the same; with a cluster, where lanes 0 to 15
+// serve rope alone, they follow the 8 keys (twice) that the warp converts for both blocks.
+template <class Format, int Cluster>
+class RowCursor {
+public:
+    __device__ RowCursor(const Arguments& args, const Tasks& tasks, const KeySources& keys)
+        : args_(args), tasks_(tasks), keys_(keys), task_(int(blockIdx.x / Cluster)) {
+        if (task_ < tasks_.count) enter();
+    }
+    // Starts to load the row number of the next tile; -1 past the end of a list or of the tasks.
+    __device__ int next() {
+        if (tiles_ == 0 && task_ < tasks_.count) {
+            task_ += int(gridDim.x / Cluster);
+            if (task_ < tasks_.count) enter();
+        }
+        if (tiles_ == 0) return -1;
+        if (Format::sources == 2 && !extra_ && first_ >= primary_) enter_source(1);
+        --tiles_, ++given_;
+        if (Format::sources == 2) ++first_;
+        const int row = left_ > 0 ? __ldg(at_) : -1;
+        at_ += kKeys * args_.sources[extra()].rows.stride_elems[1];
+        left_ -= kKeys;
+        return row;
+    }
+    __device__ int given() const { return given_; }                           // tiles so far
+    __device__ bool extra() const { return Format::sources == 2 && extra_; }  // source of the last of them
+    // Place of a record in units of 16 bytes, or kHole.
+    __device__ uint32_t place(int row, bool extra) const {
+        const Source& source = args_.sources[extra];
+        const KeySource& keys = keys_.of[extra];
+        const uint32_t page = source.page_rows.quotient(uint32_t(row)),
+                       token = uint32_t(row) - page * source.page_rows.by;
+        const bool valid = uint32_t(row) < source.rows_below && token < uint32_t(source.cache.page_tokens);
+        return valid ? page * keys.page_16 + token * keys.row_16 : kHole;
+    }
+
+private:
+    __device__ void enter() {
+        const TileRange range(args_, tasks_, Task(tasks_, task_, kHeads * Cluster));
+        tiles_ = range.count(), first_ = range.first, primary_ = range.primary;
+        enter_source(0);
+    }
+    // From tile first_ of the task on.
+    __device__ void enter_source(int index) {
+        const Task task(tasks_, task_, kHeads * Cluster);
+        const Source& source = args_.sources[index];
+        const uint32_t lane = threadIdx.x % 32, warp = (threadIdx.x / 32) % 4;
+        const uint32_t key =
+            Cluster == 1 || lane < 16 ? 16 * warp + lane % 16 : 8 * (4 * (blockIdx.x % 2) + warp) + lane % 8;
+        const int entry = (first_ - (index ? primary_ : 0)) * kKeys + int(key);
+        const bool given = source.cache.format != SMLA_FORMAT_NONE;
+        left_ = given ? int(source.length(task.token)) - entry : 0;
+        at_ = static_cast<const int*>(source.rows.data) + cuda::element(source.rows, task.token, entry);
+        extra_ = index != 0;
+    }
+
+    const Arguments& args_;
+    const Tasks& tasks_;
+    const KeySources& keys_;
+    const int* at_ = nullptr;
+    int task_, tiles_ = 0, first_ = 0, primary_ = 0, left_ = 0, given_ = 0;
+    bool extra_ = false;
+};
+
+// Tells the consumers which of the warp's 16 keys of a stage are no holes.
+__device__ inline void note_valid(uint32_t base, uint32_t stage, uint32_t places) {
+    const uint32_t valid = __ballot_sync(~0u, places != kHole) & 0xffff;
+    if (threadIdx.x % 32 == 0)
+        asm volatile("st.shared.u16 [%0], %1;" ::"r"(base + kValidAt + 8 * stage + threadIdx.x / 32 % 4 * 2),
+                     "h"(uint16_t(valid))
+                     : "memory");
+}
+
+}  // namespace smla::cuda_attend::sm90
