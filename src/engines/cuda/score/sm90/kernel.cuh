@@ -126,7 +126,7 @@ public:
           last_(last),
           tile_(tile + warpgroup()),
           end_(end),
-          ring_(task, pages, {seen.begin, min(seen.end, end * kKeys)},
+          ring_(task, pages, {seen.begin, int(min(int64_t(seen.end), int64_t(end) * kKeys))},
                 shared.keys + warpgroup() * (Shape::stages * kStageBytes)) {
         const bool whole = first % Shape::rows == 0 && last % Shape::rows == 0;
         inside_ = {(common.begin + kKeys - 1) / kKeys, whole ? common.end / kKeys : 0};
