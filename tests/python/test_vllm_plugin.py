@@ -172,3 +172,17 @@ def test_what_the_backend_says_of_itself(vllm):
     del vllm.config.attention_config
     del vllm.config.model_config.hf_text_config.index_topk
     assert "index_topk" in backend.supports_combination(576, torch.bfloat16)
+
+
+def test_the_hook_covers_the_classes_of_each_version(vllm):
+    """Classes of DeepSeek-V4 with a forward_mqa for NVIDIA GPUs, by module, and its parameters."""
+    place = "vllm.models.deepseek_v4."
+    theirs = {
+        place + file.removesuffix(".py").replace("/", "."): set(classes)
+        for file, classes in vllm.facts["v4"].items()
+        if file.startswith("nvidia/")
+    }
+    assert theirs == {module: set(names) for module, names in vllm.hybrid._CLASSES.items()}
+    ours = list(inspect.signature(vllm.hybrid.forward_mqa).parameters)[1:]  # behind the layer itself
+    for classes in vllm.facts["v4"].values():
+        assert all(parameters[1:] == ours for parameters in classes.values())

@@ -9,8 +9,10 @@ import enum
 import importlib
 import inspect
 import json
+import os
 import sys
 import types
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,7 +22,11 @@ torch = pytest.importorskip("torch")
 
 
 INTERFACE = json.loads((ROOT / "tests/python/vllm_interface.json").read_text())
-FACTS = [json.loads(path.read_text()) for path in sorted((ROOT / "tests/python/vllm").glob("*.json"))]
+# scripts/vllm_check names another version's facts.
+FACTS_FILES = [Path(path) for path in [os.environ.get("SMLA_VLLM_FACTS")] if path] or sorted(
+    (ROOT / "tests/python/vllm").glob("*.json")
+)
+FACTS = [json.loads(path.read_text()) for path in FACTS_FILES]
 
 
 def signature(parameters):
@@ -70,6 +76,26 @@ def impl_base(part):
     return base(part["base"], part["abstract"], **members)
 
 
+class Platform:
+    """vllm.platforms.current_platform: a GPU of this capability, or (0, 0), a CPU. deep_gemm: the package."""
+
+    def __init__(self):
+        self.be(0, 0)
+
+    def be(self, major, minor, deep_gemm=True):
+        self.capability, self.deep_gemm, self.dispatch_key = major * 10 + minor, deep_gemm, "CPU"
+
+    def is_cuda(self):
+        return self.capability > 0
+
+    def has_device_capability(self, capability):
+        return self.capability >= capability
+
+    def support_deep_gemm(self):
+        return self.capability // 10 in (9, 10, 12)
+
+
+PLATFORM = Platform()
 RANKS = [1, 0]  # of decode context parallelism: how many, which
 
 
@@ -121,6 +147,9 @@ def modules_of(facts, registry, config):
         "vllm": {},
         "vllm.config": {"get_current_vllm_config": lambda: config},
         "vllm.forward_context": {"get_forward_context": lambda: config.context},
+        "vllm.platforms": {"current_platform": PLATFORM},
+        "vllm.utils": {},
+        "vllm.utils.import_utils": {"has_deep_gemm": lambda: PLATFORM.deep_gemm},
         "vllm.model_executor": {},
         "vllm.model_executor.layers": {},
         "vllm.model_executor.layers.attention": {},
@@ -151,7 +180,8 @@ def vllm(request, monkeypatch):
         scheduler_config=SimpleNamespace(max_num_batched_tokens=64, max_num_seqs=8),
         context=SimpleNamespace(attn_metadata=None),
     )
-    ours = [f"smla.vllm.{name}" for name in ("backend", "impl", "metadata", "hybrid")]
+    PLATFORM.be(0, 0)
+    ours = [f"smla.vllm.{name}" for name in ("backend", "impl", "metadata", "hybrid", "indexer")]
     for name, members in modules_of(facts, registry, config).items():
         module = types.ModuleType(name)
         module.__dict__.update(members)

@@ -17,17 +17,30 @@ def register() -> bool:
     """Registers smla among vLLM's attention backends, and returns whether it is there.
 
     Its name is SMLA, or CUSTOM where the registry takes no new names. It may be called repeatedly. If vLLM
-    has no such registry, or another plug-in holds the name, it warns and changes nothing.
+    has no such registry, or another plug-in holds the name, it warns and changes nothing. Where the GPU needs
+    it, vLLM's indexer is put on smla too (smla.vllm.indexer).
     """
     try:
         from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     except ImportError as error:
         _logger.warning("smla is no attention backend of this vLLM: %s", error)
         return False
-    if hasattr(AttentionBackendEnum, "register") and NAME not in AttentionBackendEnum.__members__:
+    if not _registered(AttentionBackendEnum, register_backend):
+        return False
+    from . import indexer
+
+    try:
+        indexer.install()
+    except ImportError as error:  # models without an indexer run all the same
+        _logger.warning("vLLM's indexer stays as it is: %s", error)
+    return True
+
+
+def _registered(members, register_backend):
+    if hasattr(members, "register") and NAME not in members.__members__:
         register_backend(NAME, BACKEND)
         return True
-    member = AttentionBackendEnum[registered_name()]
+    member = members[registered_name()]
     if (member.is_overridden() or member.name == NAME) and member.get_path() != BACKEND:
         _logger.warning("smla is not registered: %s is %s", member.name, member.get_path())
         return False

@@ -12,6 +12,8 @@ from vllm.v1.attention import backend as _vllm
 
 from .. import Backend, Unsupported, stages
 from ..compat.vllm_ops import latent_cache
+from . import indexer as _indexer
+from .caches import Described
 from .metadata import SmlaSparseMetadata
 
 # In the first half of 2026 vLLM had a base class for sparse attention; later versions ask for `is_sparse`.
@@ -80,7 +82,8 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         parallel = get_current_vllm_config().parallel_config
         self._interleave = getattr(parallel, "cp_kv_cache_interleave_size", 1)
         self._backend = None
-        self._caches: dict[tuple, Any] = {}
+        self._cache_of = Described(latent_cache)
+        _indexer.install_model()
 
     @property
     def topk_indices_buffer(self) -> torch.Tensor | None:
@@ -128,14 +131,6 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
 
     def forward_mha(self, *_args, **_named) -> None:
         raise _unsupported("forward_mha", "a call", "none: all tokens go through forward_mqa")
-
-    def _cache_of(self, data, dtype, scale):
-        """The layer's cache, described again only when vLLM moves or views it: a third of a call's time."""
-        key = (data.data_ptr(), data.shape, data.stride(0), data.dtype, dtype, scale.data_ptr())
-        if key not in self._caches:
-            self._caches = {k: v for k, v in self._caches.items() if k[0] == key[0]}
-            self._caches[key] = latent_cache(data, dtype, scale)
-        return self._caches[key]
 
     @property
     def _has_parts(self) -> bool:

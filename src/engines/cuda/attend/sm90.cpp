@@ -30,7 +30,7 @@ double cost(const Schedule& plan, int64_t tiles, const DeviceFacts& device) {
 bool given(const smla_attend_source& source) { return source.cache.format != SMLA_FORMAT_NONE; }
 
 Schedule schedule_sm90(const Args& args, const Env& env) {
-    const bool coded = given(args.primary) && args.primary.cache.format != SMLA_ROW_BF16;
+    const bool coded = (given(args.primary) ? args.primary : args.extra).cache.format != SMLA_ROW_BF16;
     Schedule best{.heads = coded && args.q.shape[1] > kBlockHeads ? 2 * kBlockHeads : kBlockHeads,
                   .tokens = args.q.shape[0],
                   .all_heads = args.q.shape[1],
@@ -63,10 +63,11 @@ bool aligned(const Tensor& tensor, int64_t bytes) {
 std::string refuse_source(const char* name, const smla_attend_source& source) {
     if (!given(source)) return "";
     const CacheView view(source.cache);
-    if (reinterpret_cast<uintptr_t>(view.data) % 16 || view.page_stride % 16 || view.row_stride % 16)
+    if (reinterpret_cast<uintptr_t>(view.data) % 16 || view.page_stride % 16 ||
+        (view.format->packing == Packing::row && view.row_stride % 16))
         return text(name, " pages and rows must be aligned to 16 bytes");
-    if (source.cache.pages * (view.page_stride / 16) >= UINT32_MAX)
-        return text("a ", name, " cache of 64 GiB or more");
+    if (source.cache.pages * (view.page_stride / 8) >= UINT32_MAX)
+        return text("a ", name, " cache of 32 GiB or more");  // latent_producer.cuh counts in 8 bytes
     if (source.rows.shape[1] > INT32_MAX - kTileKeys) return text(name, " lists more than 2^31 rows");
     return "";
 }
@@ -77,8 +78,9 @@ std::string refuse_formats(const Args& args) {
     const auto rows = [](smla_format format) {
         return format == SMLA_ROW_BF16 || format == SMLA_FORMAT_NONE;
     };
+    const auto v4 = [](smla_format format) { return format == SMLA_FP8_584 || format == SMLA_FORMAT_NONE; };
     if (rows(first) && rows(second)) return "";
-    if (Width != 576) return "for bf16 rows";
+    if (Width == 512) return v4(first) && v4(second) ? "" : "for bf16 rows or fp8_584 records";
     if (first != SMLA_FP8_656 || second != SMLA_FORMAT_NONE)
         return "for bf16 rows, or fp8_656 records of one cache";
     if (args.precision != SMLA_PRECISION_ROUNDED) return "it rounds keys to bf16, and precision is exact";

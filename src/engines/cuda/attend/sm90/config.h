@@ -52,7 +52,8 @@ constexpr uint32_t kStageBytes = 8 * kTileBytes, kHalfBytes = 4 * kTileBytes;
 static_assert(sizeof(Smem) <= 232448, "what a block of sm_90 may have");
 
 // Kinds of keys.
-struct Latents {                              // fp8_656
+struct Latents656 {  // fp8_656
+    static constexpr bool records = true;
     static constexpr bool rope = true;        // columns 512 to 575, which are in no value
     static constexpr bool early_rope = true;  // copied a tile ahead, with barriers of its own
     // Of every 128 columns, the 16 bytes of columns 16p to 16p + 7 are chunk p of the first of two tiles,
@@ -60,16 +61,26 @@ struct Latents {                              // fp8_656
     // holds, become one chunk in each of two tiles, and its stores meet no bank twice. Queries have the same
     // order; the epilogue undoes it.
     static constexpr bool permuted = true;
+    static constexpr int natural_from = 512;  // the first column that is not permuted
+    static constexpr int codes = 512;
     static constexpr int sources = 1;
-    // Keys, and the queries' columns of rope, are stored times this, so that bf16 holds a code times any
-    // scale from 2^-76 to 2^47 on its way (latent_producer.cuh).
+    // Keys, but for their columns of rope, and the queries' columns of rope are stored times this, so that
+    // bf16 holds a code times any scale from 2^-76 to 2^47 on its way (latent_producer.cuh).
     static constexpr float shrink = 0x1p-40f;
+    static constexpr uint32_t rope_tile = 8;
+};
+struct Latents584 {  // fp8_584: the last 64 columns are rope and values too
+    static constexpr bool records = true, rope = false, early_rope = false, permuted = true;
+    static constexpr int natural_from = 384, codes = 448, sources = 2;
+    static constexpr float shrink = Latents656::shrink;
+    static constexpr uint32_t rope_tile = 7;
 };
 template <int Width>
 struct Rows {  // bf16
-    static constexpr bool rope = Width == 576, early_rope = false, permuted = false;
-    static constexpr int sources = 2;
+    static constexpr bool records = false, rope = Width == 576, early_rope = false, permuted = false;
+    static constexpr int natural_from = 0, codes = 0, sources = 2;
     static constexpr float shrink = 1;
+    static constexpr uint32_t rope_tile = 8;
 };
 
 // Where 16-byte chunk `chunk` of row `row` of a tile lies.

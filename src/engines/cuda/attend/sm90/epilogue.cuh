@@ -52,9 +52,16 @@ public:
     }
 
 private:
-    // Of columns: block i of a lane is 8 columns of its warpgroup's 256, tile i / 8.
-    static __device__ int column_of(int i) {
-        return Format::permuted ? i / 16 * 128 + i % 8 * 16 + i / 8 % 2 * 8 : 8 * i;
+    // Block i of a lane is 8 columns of its warpgroup's 256, of tile i / 8; the column of the first.
+    __device__ int column_of(int i) const {
+        return natural(i) ? 8 * i : i / 16 * 128 + i % 8 * 16 + i / 8 % 2 * 8;
+    }
+    __device__ bool natural(int i) const {
+        return !Format::permuted || (Format::natural_from < 512 && i >= 16 && of_.group() == 1);
+    }
+    // Of block i; columns of rope are not shrunk.
+    __device__ float factor_of(int i, float factor) const {
+        return Format::rope_tile < 8 && i >= 24 && of_.group() == 1 ? factor * Format::shrink : factor;
     }
 
     __device__ void exchange(float (&factor)[2]) {
@@ -101,8 +108,8 @@ private:
         to += 256 * of_.group() + 2 * (of_.lane() % 4);
 #pragma unroll
         for (int i = 0; i < 32; ++i)
-            *reinterpret_cast<float2*>(to + column_of(i)) =
-                make_float2(of_.o[4 * i + 2 * r] * factor, of_.o[4 * i + 2 * r + 1] * factor);
+            *reinterpret_cast<float2*>(to + column_of(i)) = make_float2(
+                of_.o[4 * i + 2 * r] * factor_of(i, factor), of_.o[4 * i + 2 * r + 1] * factor_of(i, factor));
     }
     // Four neighbouring blocks are 32 columns: a lane stores 16 bytes of them.
     __device__ void store_halves(uint16_t* to, int r, float factor, bool real) const {
@@ -113,8 +120,12 @@ private:
             uint32_t x[4];
 #pragma unroll
             for (int k = 0; k < 4; ++k) {
-                const int i = Format::permuted ? (g / 4 * 2 + k % 2) * 8 + g % 4 * 2 + k / 2 : 4 * g + k;
-                x[k] = pack_half(bf16, of_.o[4 * i + 2 * r] * factor, of_.o[4 * i + 2 * r + 1] * factor);
+                const auto value = [&](int i) {
+                    const float own = factor_of(i, factor);
+                    return pack_half(bf16, of_.o[4 * i + 2 * r] * own, of_.o[4 * i + 2 * r + 1] * own);
+                };
+                const int permuted = (g / 4 * 2 + k % 2) * 8 + g % 4 * 2 + k / 2;
+                x[k] = natural(4 * g) ? value(4 * g + k) : value(permuted);
             }
             const uint4 chunk = transpose_quad(x, of_.lane());
             if (real) *reinterpret_cast<uint4*>(to + 32 * g) = chunk;

@@ -1,9 +1,10 @@
-// attend by wgmma on Hopper: 33 heads and more, keys of 576 or 512 values as bf16 rows, or fp8_656 records.
+// attend by wgmma on Hopper: 33 heads and more, keys of 576 or 512 values as bf16 rows, fp8_656 or fp8_584
+// records.
 //
 // Maths     S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries; O += P V
 // with
 //           V the first 512 columns of K. bf16 operands, f32 accumulators; P is rounded to bf16, and so are
-//           keys of records: bf16(code * scale).
+//           keys of records: bf16(code * scale), which is exact for the powers of two of fp8_584.
 // Tile      64 heads x 64 keys. A grid of as many blocks as fit walks through tasks (token, split, 64 heads)
 // with
 //           the same pipeline; a task's first keys are loaded under the last products of the one before.
@@ -61,13 +62,13 @@ namespace {
 
 template <class Format, int Cluster>
 __device__ void init_barriers(uint32_t base) {
-    // rows: all threads of the producer, and for the first half of a stage its warps with their notes of
-    // holes
-    const bool rows = !std::is_same_v<Format, Latents>;
     for (uint32_t stage = 0; stage < 2; ++stage)
         for (uint32_t half = 0; half < 2; ++half) {
             const uint32_t at = base + 16 * stage + 8 * half;
-            cuda::mbarrier_init(at + kKeysFullAt, rows ? kWarpgroup + (stage == half ? 4 : 0) : 4);
+            // warps that store, or note holes in the half that is first; threads that copy
+            const bool warps = Format::records || stage == half,
+                       copies = !Format::records || (Format::rope_tile < 8 && half == 1);
+            cuda::mbarrier_init(at + kKeysFullAt, (warps ? 4 : 0) + (copies ? kWarpgroup : 0));
             cuda::mbarrier_init(at + kKeysEmptyAt, 4 * Cluster);
         }
     for (uint32_t i = 0; i < 3; ++i) cuda::mbarrier_init(base + kRopeFullAt + 8 * i, kWarpgroup);
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         consume<Format, Cluster>(args, tasks, base);
     } else {
         cuda::lower_registers<kProducerRegisters>();
-        if constexpr (std::is_same_v<Format, Latents>) LatentProducer<Cluster>(args, tasks, keys, base).run();
+        if constexpr (Format::records) LatentProducer<Format, Cluster>(args, tasks, keys, base).run();
         else RowProducer<Format>(args, tasks, keys, base).run();
     }
     if constexpr (Cluster == 2) cuda::cluster_sync();  // the peer may still store here and arrive here
@@ -138,13 +139,21 @@ void launch_cluster(const smla_attend_args& args, const Tasks& tasks, const KeyS
     cuda::launch_with(config, kernel, clusters * Cluster, kThreads, env, Arguments(args), tasks, keys);
 }
 
+template <class Format>
+void launch_records(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
+                    const KeySources& keys, const Env& env) {
+    if (schedule.heads == 2 * kHeads) launch_cluster<Format, 2>(args, tasks, keys, env);
+    else launch_cluster<Format, 1>(args, tasks, keys, env);
+}
+
 }  // namespace
 
 void launch(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
             const KeySources& keys, const Env& env) {
-    if (schedule.coded && schedule.heads == 2 * kHeads) launch_cluster<Latents, 2>(args, tasks, keys, env);
-    else if (schedule.coded) launch_cluster<Latents, 1>(args, tasks, keys, env);
-    else if (args.q.shape[2] == 576) launch_cluster<Rows<576>, 1>(args, tasks, keys, env);
+    const bool wide = args.q.shape[2] == 576;
+    if (schedule.coded && wide) launch_records<Latents656>(args, schedule, tasks, keys, env);
+    else if (schedule.coded) launch_records<Latents584>(args, schedule, tasks, keys, env);
+    else if (wide) launch_cluster<Rows<576>, 1>(args, tasks, keys, env);
     else launch_cluster<Rows<512>, 1>(args, tasks, keys, env);
 }
 

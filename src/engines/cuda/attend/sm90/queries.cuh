@@ -24,8 +24,11 @@ __device__ void copy_queries(const Arguments& args, const Task& task, uint32_t b
         const bool real = first + int(row) < heads;
         const uint16_t* const from = q + (real ? row : 0) * stride + 8 * lane;
         const uint32_t at = to + tile * kTileBytes + chunk_at(row, chunk);
+        const bool natural = Format::permuted && 256 + 8 * int(lane) >= Format::natural_from;
+        const uint32_t right =
+            natural ? to + (4 + lane / 8) * kTileBytes + chunk_at(row, lane % 8) : at + kHalfBytes;
         cuda::cp_async_16(at, from, real);
-        cuda::cp_async_16(at + kHalfBytes, from + 256, real);
+        cuda::cp_async_16(right, from + 256, real);
     }
 #pragma unroll
     for (uint32_t row = lane / 8; Format::rope && row < 16; row += 4) {
@@ -44,7 +47,8 @@ __device__ void wait_for_queries(uint32_t base, uint32_t done) {
         const uint32_t factor = cuda::pack_bf16(Format::shrink, Format::shrink);
 #pragma unroll
         for (uint32_t i = 0; i < 2; ++i) {
-            const uint32_t at = base + kQueriesAt + 8 * kTileBytes + 16 * (threadIdx.x + kConsumers * i);
+            const uint32_t at =
+                base + kQueriesAt + Format::rope_tile * kTileBytes + 16 * (threadIdx.x + kConsumers * i);
             uint4 four = cuda::load_shared_4(at);
             four.x = cuda::times_bf16(four.x, factor), four.y = cuda::times_bf16(four.y, factor);
             four.z = cuda::times_bf16(four.z, factor), four.w = cuda::times_bf16(four.w, factor);

@@ -43,6 +43,14 @@ public:
         const bool valid = uint32_t(row) < source.rows_below && token < uint32_t(source.cache.page_tokens);
         return valid ? page * keys.page_16 + token * keys.row_16 : kHole;
     }
+    // Place of the scales of an fp8_584 record in units of 8 bytes, if the row is no hole.
+    __device__ uint32_t scales_place(int row, bool extra) const {
+        const Source& source = args_.sources[extra];
+        const uint32_t page = source.page_rows.quotient(uint32_t(row)),
+                       token = uint32_t(row) - page * source.page_rows.by;
+        return page * (2 * keys_.of[extra].page_16) +
+               uint32_t(source.cache.page_tokens) * (layout::Fp8_584::row / 8) + token;
+    }
 
 private:
     __device__ void enter() {

@@ -14,9 +14,10 @@ void run_sm90(const smla_attend_args& args, const Schedule& schedule, const Env&
     const auto source = [](const smla_cache& cache) -> sm90::KeySource {
         if (cache.format == SMLA_FORMAT_NONE) return {};
         const CacheView view(cache);
-        return {.data = static_cast<const char*>(cache.data),
-                .page_16 = uint32_t(view.page_stride / 16),
-                .row_16 = uint32_t(view.row_stride / 16)};
+        return {
+            .data = static_cast<const char*>(cache.data),
+            .page_16 = uint32_t(view.page_stride / 16),
+            .row_16 = uint32_t(cache.format == SMLA_FP8_584 ? layout::Fp8_584::row : view.row_stride) / 16};
     };
     sm90::launch(args, schedule, tasks, {source(args.primary.cache), source(args.extra.cache)}, env);
     if (schedule.splits > 1)

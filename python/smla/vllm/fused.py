@@ -1,0 +1,183 @@
+"""The fused kernels before vLLM's indexer, as stages: below sm_89 Triton has no e4m3. Needs PyTorch alone.
+
+Signatures are those of vLLM 0.25 to 0.33 (vllm/models/deepseek_v32/common/kernels.py,
+vllm/model_executor/layers/sparse_attn_indexer.py). Rotations follow vLLM's table of cosines and sines,
+[positions, cos | sin], which holds what YaRN changes; norms, quantisation and cache writes are stages.
+"""
+
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from .. import stages
+from .. import torch as operators
+from ..compat.vllm_ops import latent_cache
+from ..compat.vllm_ops.caches import index_cache
+from ..errors import Unsupported
+
+
+def _unsupported(field, got, wanted):
+    return Unsupported(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
+
+
+def rotated(x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch.Tensor:
+    """The first channels of x, [T,...,D], rotated, in f32: as many as the table has columns.
+
+    interleaved: pairs (2i, 2i + 1), else (i, i + half).
+    """
+    width = table.shape[-1]
+    angle = table[positions].float().view(-1, *[1] * (x.ndim - 2), width)
+    cos, sin = angle.chunk(2, -1)
+    part = x[..., :width].float()
+    first, second = (part[..., 0::2], part[..., 1::2]) if interleaved else part.chunk(2, -1)
+    pair = first * cos - second * sin, second * cos + first * sin
+    return torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
+
+
+def _norm(x, weight, eps, dtype, **layer):
+    """RMS norm of the rows of x, [T,D], or with kind and bias another, in a new tensor."""
+    out = torch.empty(x.shape, dtype=dtype, device=x.device)
+    stages.norm(x.unsqueeze(1), weight, eps=eps, out=out.unsqueeze(1), **layer)
+    return out
+
+
+# Descriptions of vLLM's caches, which go when vLLM drops its tensor.
+_described: Any = WeakTensorKeyDictionary()
+
+
+def _cache(describe, data, *named):
+    """describe(data, *named), remembered: vLLM passes the same tensor in every step."""
+    known = _described.setdefault(data, {})
+    key = (describe, data.shape, *(x.data_ptr() if isinstance(x, torch.Tensor) else x for x in named))
+    if key not in known:
+        known[key] = describe(data.detach(), *named)  # not a view of the key, which it must not keep alive
+    return known[key]
+
+
+def fused_norm_rope(
+    positions: torch.Tensor,
+    q_c: torch.Tensor,
+    q_rms_norm_w: torch.Tensor,
+    q_rms_eps: float,
+    kv_c: torch.Tensor,
+    kv_rms_norm_w: torch.Tensor,
+    kv_rms_eps: float,
+    k_pe: torch.Tensor,
+    k_rope_cos_sin_cache: torch.Tensor,
+    index_k: torch.Tensor | None,
+    index_k_layer_norm_w: torch.Tensor | None,
+    index_k_layer_norm_bias: torch.Tensor | None,
+    index_k_layer_norm_eps: float,
+    index_k_rope_cos_sin_cache: torch.Tensor | None,
+    topk_indices_buffer: torch.Tensor,
+    slot_mapping: torch.Tensor | None = None,
+    indexer_slot_mapping: torch.Tensor | None = None,
+    indexer_k_cache: torch.Tensor | None = None,
+    indexer_cache_shuffled: bool = False,
+    mla_kv_cache: torch.Tensor | None = None,
+    mla_kv_cache_dtype: str = "auto",
+    mla_k_scale: torch.Tensor | None = None,
+    has_indexer: bool = True,
+    index_rope_interleave: bool = False,
+    q_c_out: torch.Tensor | None = None,
+    kv_c_out: torch.Tensor | None = None,
+    k_pe_out: torch.Tensor | None = None,
+    index_k_out: torch.Tensor | None = None,
+    skip_scale: bool = False,
+) -> torch.Tensor:
+    """Norms of a step's queries and keys, both caches' writes, and a cleared list of positions. Returns q_c.
+
+    T tokens. q_c: [T,Q]. kv_c: [T,512]. k_pe: [T,64]. index_k: [T,128], of layers with an indexer.
+    slot_mapping, indexer_slot_mapping (None: the same): [>=T]; below 0 nothing is written. skip_scale: the
+    scale is 1. Outputs that are given get what the caches get, in their own types.
+    """
+    if indexer_cache_shuffled:
+        raise _unsupported("indexer_cache_shuffled", True, "False: keys in the order of their tokens")
+    latent = _norm(kv_c, kv_rms_norm_w, kv_rms_eps, torch.float32)
+    tail = rotated(k_pe, positions, k_rope_cos_sin_cache, interleaved=True)
+    _copy(latent, kv_c_out)
+    _copy(tail, k_pe_out)
+    if mla_kv_cache is not None and mla_kv_cache.numel() and slot_mapping is not None:
+        cache = _cache(latent_cache, mla_kv_cache, mla_kv_cache_dtype, mla_k_scale)
+        stages.write_kv(latent, slot_mapping[: len(latent)], cache, tail=tail if tail.shape[-1] else None)
+    if has_indexer:
+        keys = _index_keys(
+            positions,
+            index_k,
+            index_k_layer_norm_w,
+            index_k_layer_norm_bias,
+            index_k_layer_norm_eps,
+            index_k_rope_cos_sin_cache,
+            index_rope_interleave,
+        )
+        _copy(keys, index_k_out)
+        slots = slot_mapping if indexer_slot_mapping is None else indexer_slot_mapping
+        if indexer_k_cache is not None and indexer_k_cache.numel() and slots is not None:
+            stages.write_index(keys, slots[: len(keys)], _cache(index_cache, indexer_k_cache))
+        topk_indices_buffer[: len(keys)] = -1
+    normed = _norm(q_c, q_rms_norm_w, q_rms_eps, q_c.dtype)
+    return normed if q_c_out is None else q_c_out.copy_(normed)
+
+
+def _copy(values, out):
+    if out is not None:
+        out.copy_(values)
+
+
+def _index_keys(positions, index_k, weight, bias, eps, table, interleaved):
+    """Index keys, normed and rotated, [T,128] f32."""
+    keys = _norm(index_k, weight, eps, torch.float32, kind="layer", bias=bias)
+    return torch.cat([rotated(keys, positions, table, interleaved), keys[..., table.shape[-1] :]], -1)
+
+
+def fused_q(
+    positions: torch.Tensor,
+    q_pe: torch.Tensor,
+    q_pe_cos_sin_cache: torch.Tensor,
+    index_q: torch.Tensor | None,
+    index_q_cos_sin_cache: torch.Tensor | None,
+    ql_nope: torch.Tensor,
+    q_scale: torch.Tensor,
+    index_weights: torch.Tensor | None,
+    index_weights_softmax_scale: float,
+    index_weights_head_scale: float,
+    has_indexer: bool = True,
+    index_rope_interleave: bool = False,
+    quantize_mqa: bool = True,
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor]:
+    """Index queries, rotated and quantised, their weights, and the rotated part of attention's queries.
+
+    q_pe: [T,H,64]. index_q: [T,Hi,128]. index_weights: [T,Hi]. Returns ([T,Hi,128] e4m3, [T,Hi] f32,
+    [T,H,64]); the first two are None in a layer without an indexer.
+    """
+    if quantize_mqa:
+        raise _unsupported("quantize_mqa", True, "False: smla's backend takes queries as they are")
+    q_pe_out = rotated(q_pe, positions, q_pe_cos_sin_cache, interleaved=True).to(q_pe.dtype)
+    if not has_indexer or index_q is None or index_weights is None or index_q_cos_sin_cache is None:
+        return None, None, q_pe_out
+    turned = rotated(index_q, positions, index_q_cos_sin_cache, index_rope_interleave)
+    queries = torch.cat([turned, index_q[..., turned.shape[-1] :].float()], -1)
+    factor = index_weights_softmax_scale * index_weights_head_scale
+    quantised = stages.quant_index_q(queries, index_weights, factor=factor)
+    return quantised.q, quantised.w, q_pe_out
+
+
+def fused_indexer_q_rope_quant(
+    positions: torch.Tensor,
+    q: torch.Tensor,
+    cos_sin_cache: torch.Tensor,
+    weights: torch.Tensor,
+    softmax_scale: float,
+    head_scale: float,
+    is_neox: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Index queries, rotated and quantised, and their weights: ([T,Hi,128] e4m3, [T,Hi] f32).
+
+    q: [T,Hi,128]. weights: [T,Hi]. is_neox: pairs are (i, i + half). Rotated channels are rounded to q's type
+    before they are quantised. It is traced by torch.compile, so it calls an operator.
+    """
+    turned = rotated(q, positions, cos_sin_cache, interleaved=not is_neox).to(q.dtype)
+    queries = torch.cat([turned, q[..., turned.shape[-1] :]], -1)
+    quantised = operators.quant_index_q(queries, weights, factor=softmax_scale * head_scale, amax_floor=1e-10)
+    return quantised.q, quantised.w

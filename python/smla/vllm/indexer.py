@@ -1,0 +1,158 @@
+"""vLLM's sparse indexer on smla, for GPUs that DeepGEMM or Triton's e4m3 leave out. Needs vLLM.
+
+    SMLA_VLLM_INDEXER    unset: where this GPU needs it; 1: everywhere; 0: nowhere
+
+vLLM 0.25 to 0.33 score with DeepGEMM (sm_90, sm_100, sm_120 families) and write e4m3 by Triton (sm_89 and
+later). The plug-in calls install() when vLLM loads it, before there is a model, and install_model() for each
+layer. Both replace names in vLLM's modules, and can be called again.
+"""
+
+import importlib
+import logging
+import os
+import sys
+import warnings
+from typing import Any
+
+import torch
+
+from ..errors import Unsupported, invalid
+from . import fused, indexer_calls
+
+VARIABLE = "SMLA_VLLM_INDEXER"
+INDEXER = "vllm.model_executor.layers.sparse_attn_indexer"
+METADATA = "vllm.v1.attention.backends.mla.indexer"
+# Who imports the fused kernels by name: 0.25 and 0.26 have the first two of V3.2, later versions the others.
+KERNELS = (
+    "vllm.models.deepseek_v32.nvidia.kernels",
+    "vllm.models.deepseek_v32.nvidia.attention",
+    "vllm.models.deepseek_v32.common.kernels",
+    "vllm.models.deepseek_v32.attention",
+)
+PACKING, PACK_KERNEL = "vllm.v1.attention.ops.common", "_PACK_SEQ_TRITON_KERNEL"
+GENERIC_MODEL = "vllm.model_executor.models.deepseek_v2"
+# What 0.25 to 0.29 select with, where later versions ask get_indexer_topk.
+TOPK_OPERATORS = ("persistent_topk", "cooperative_topk")
+_logger = logging.getLogger("smla.vllm")
+_libraries: dict[str, torch.library.Library] = {}  # registrations live as long as these
+
+
+def asked() -> bool | None:
+    """What SMLA_VLLM_INDEXER says: True, False, or None where it is unset."""
+    value = os.environ.get(VARIABLE, "")
+    if value not in ("", "0", "1"):
+        raise invalid(VARIABLE, repr(value), "0, 1, or unset")
+    return None if value == "" else value == "1"
+
+
+def needed(platform: Any) -> bool:
+    """Whether scores, selection and index cache are smla's: there is no DeepGEMM for this GPU."""
+    return _decided(platform, lambda: not (platform.support_deep_gemm() and _has_deep_gemm()))
+
+
+def _has_deep_gemm():
+    return importlib.import_module("vllm.utils.import_utils").has_deep_gemm()
+
+
+def kernels_needed(platform: Any) -> bool:
+    """Whether the fused kernels are smla's: Triton has no e4m3 below sm_89."""
+    return _decided(platform, lambda: not platform.has_device_capability(89))
+
+
+def _decided(platform, here):
+    wanted = asked()
+    return platform.is_cuda() and (here() if wanted is None else wanted)
+
+
+def install() -> list[str]:
+    """Puts smla under vLLM's indexer where this GPU needs it. Returns the names that were replaced."""
+    from vllm.platforms import current_platform
+
+    if not (needed(current_platform) or kernels_needed(current_platform)):
+        return []
+    module = importlib.import_module(INDEXER)
+    replaced = []
+    if needed(current_platform):
+        _refuse_mx_scales(module)
+        replaced += _replace(module, **_calls(module))
+        # Schedules of DeepGEMM's kernels are not needed, and how many rows it takes at once does not bind.
+        replaced += _replace(importlib.import_module(METADATA), has_deep_gemm=_no)
+        if not hasattr(module, "get_indexer_topk"):
+            replaced += _replace_operators(current_platform.dispatch_key)
+    if kernels_needed(current_platform):
+        replaced += _replace(module, fused_indexer_q_rope_quant=fused.fused_indexer_q_rope_quant)
+        replaced += _replace_loaded((GENERIC_MODEL,), ("fused_indexer_q_rope_quant",))
+        replaced += _replace_pack_kernel(importlib.import_module(PACKING))
+    if replaced:
+        _logger.info("vLLM's indexer runs on smla: %s", ", ".join(replaced))
+    return replaced
+
+
+def install_model() -> list[str]:
+    """Puts smla under the fused kernels of the model, which has been imported. Returns the names."""
+    from vllm.platforms import current_platform
+
+    if not kernels_needed(current_platform):
+        return []
+    return _replace_loaded(KERNELS, ("fused_norm_rope", "fused_q")) + _replace_loaded(
+        (GENERIC_MODEL,), ("fused_indexer_q_rope_quant",)
+    )
+
+
+def _refuse_mx_scales(module):
+    """On the sm_100 family vLLM 0.33 keeps other scales in the index cache, for DeepGEMM's kernels there."""
+    if getattr(module, "mqa_logits_use_mx_scales", _no)():
+        got, wanted = "1 on an sm_100 GPU, whose index cache has DeepGEMM's own scales", "0, or unset"
+        raise Unsupported(f"{VARIABLE}: got {got}, wanted {wanted}", VARIABLE, got, wanted)
+
+
+def _calls(module):
+    own = {
+        "has_deep_gemm": _yes,
+        "fp8_fp4_mqa_logits": indexer_calls.fp8_fp4_mqa_logits,
+        "fp8_fp4_paged_mqa_logits": indexer_calls.fp8_fp4_paged_mqa_logits,
+        "get_indexer_topk": indexer_calls.get_indexer_topk,
+    }
+    if not isinstance(module.ops, indexer_calls.Operations):
+        own["ops"] = indexer_calls.Operations(module.ops)
+        own["pack_seq_triton"] = indexer_calls.pack_seq(module.pack_seq_triton)
+    return own
+
+
+def _replace_pack_kernel(module):
+    """The indexer warms this kernel up for e4m3, whatever it packs later."""
+    theirs = getattr(module, PACK_KERNEL, None)
+    if theirs is None or isinstance(theirs, indexer_calls.PackKernel):
+        return []
+    return _replace(module, **{PACK_KERNEL: indexer_calls.PackKernel(theirs)})
+
+
+def _yes() -> bool:
+    return True
+
+
+def _no() -> bool:
+    return False
+
+
+def _replace(module, **own):
+    names = [name for name in own if hasattr(module, name)]  # get_indexer_topk is younger than the others
+    for name in names:
+        setattr(module, name, own[name])
+    return names
+
+
+def _replace_loaded(modules, names):
+    """Replaces names in those of the modules that vLLM has imported; each version has some of them."""
+    found = [sys.modules[name] for name in modules if name in sys.modules]
+    return [x for module in found for x in _replace(module, **{name: getattr(fused, name) for name in names})]
+
+
+def _replace_operators(dispatch_key):
+    if dispatch_key not in _libraries:
+        library = _libraries[dispatch_key] = torch.library.Library("_C", "IMPL")  # noqa: TOR901, kept
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "(?s).*previously registered kernel", UserWarning)
+            for name in TOPK_OPERATORS:
+                library.impl(name, indexer_calls.persistent_topk, dispatch_key)
+    return list(TOPK_OPERATORS)

@@ -1,0 +1,153 @@
+"""What vLLM's sparse indexer calls, under vLLM's signatures of 0.25 to 0.33, on smla's stages.
+
+Needs PyTorch alone. Shapes: smla.compat.deep_gemm and smla.compat.vllm_ops, which do the work.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..compat import deep_gemm, vllm_ops
+
+Pair = tuple[torch.Tensor, torch.Tensor | None]
+
+
+def fp8_fp4_mqa_logits(
+    q: Pair,
+    kv: Pair,
+    weights: torch.Tensor,
+    cu_seqlen_ks: torch.Tensor,
+    cu_seqlen_ke: torch.Tensor,
+    max_seqlen_k: int = 0,
+    *,
+    clean_logits: bool = False,
+) -> torch.Tensor:
+    """Logits of prefill rows over gathered keys.
+
+    0.33 passes max_seqlen_k, and column j is key cu_seqlen_ks[t] + j; before, column j is key j.
+    """
+    return deep_gemm.fp8_fp4_mqa_logits(
+        q, kv, weights, cu_seqlen_ks, cu_seqlen_ke, clean_logits, max_seqlen_k
+    )
+
+
+def fp8_fp4_paged_mqa_logits(
+    q: Pair,
+    kv_cache: torch.Tensor,
+    weights: torch.Tensor,
+    context_lens: torch.Tensor,
+    block_tables: torch.Tensor,
+    schedule_metadata: torch.Tensor | None,
+    max_model_len: int,
+    indices: torch.Tensor | None = None,
+    *,
+    clean_logits: bool = False,
+) -> torch.Tensor:
+    """Logits of decode rows over the keys in pages. context_lens: [B], [B,1] or [B,next_n]."""
+    return deep_gemm.fp8_fp4_paged_mqa_logits(
+        q,
+        kv_cache,
+        weights,
+        _lens_of(context_lens, q[0].shape[1]),
+        block_tables,
+        schedule_metadata,
+        max_model_len,
+        clean_logits,
+        indices=indices,
+    )
+
+
+def _lens_of(lens, next_n):
+    """[B,1] beside several rows a request is the length of the last row, as [B] is."""
+    return lens[:, 0] if lens.ndim == 2 and lens.shape[1] == 1 < next_n else lens
+
+
+def get_indexer_topk(backend: str) -> Callable[..., None]:
+    """The selection of decode rows (0.30 and later). backend: vLLM's name of a kernel, ignored."""
+    return select_decode_rows
+
+
+def select_decode_rows(
+    logits: torch.Tensor,
+    seq_lens: torch.Tensor,
+    next_n: int,
+    topk_indices: torch.Tensor,
+    topk_tokens: int,
+    max_seq_len: int,
+) -> None:
+    """The best topk_tokens columns of each row, ascending, then -1; ties go to the lowest.
+
+    seq_lens: as context_lens of fp8_fp4_paged_mqa_logits. topk_indices: [>=rows,>=topk_tokens] i32.
+    """
+    vllm_ops.top_k_per_row_decode(
+        logits,
+        next_n,
+        _lens_of(seq_lens, next_n),
+        topk_indices,
+        logits.shape[0],
+        logits.stride(0),
+        logits.stride(1),
+        topk_tokens,
+    )
+
+
+def persistent_topk(
+    logits: torch.Tensor,
+    lengths: torch.Tensor,
+    output: torch.Tensor,
+    workspace: torch.Tensor,
+    k: int,
+    max_seq_len: int,
+) -> None:
+    """vLLM's operators persistent_topk and cooperative_topk, which 0.25 to 0.29 call by name."""
+    select_decode_rows(logits, lengths, logits.shape[0] // max(lengths.shape[0], 1), output, k, max_seq_len)
+
+
+class Operations:
+    """vllm._custom_ops as the indexer sees it: index cache and top-k on smla, the rest vLLM's."""
+
+    indexer_k_quant_and_cache = staticmethod(vllm_ops.indexer_k_quant_and_cache)
+    cp_gather_indexer_k_quant_cache = staticmethod(vllm_ops.cp_gather_indexer_k_quant_cache)
+    top_k_per_row_prefill = staticmethod(vllm_ops.top_k_per_row_prefill)
+    top_k_per_row_decode = staticmethod(vllm_ops.top_k_per_row_decode)
+
+    def __init__(self, theirs: Any) -> None:
+        self._theirs = theirs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._theirs, name)
+
+
+def pack_seq(theirs: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """vLLM's pack_seq_triton, with e4m3 as bytes: below sm_89 Triton has no such type.
+
+    Padding is 0. Rows of padding are never selected from, whatever they hold.
+    """
+
+    def pack(
+        x: torch.Tensor, lengths: torch.Tensor, pad_value: float = -float("inf"), **tile: int
+    ) -> torch.Tensor:
+        if x.dtype is not torch.float8_e4m3fn:
+            return theirs(x, lengths, pad_value, **tile)
+        return theirs(x.view(torch.uint8), lengths, 0, **tile).view(x.dtype)
+
+    return pack
+
+
+class PackKernel:
+    """vLLM's kernel behind pack_seq_triton (0.30 and later), warmed up for bytes in place of e4m3."""
+
+    def __init__(self, theirs: Any) -> None:
+        self._theirs = theirs
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._theirs, name)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self._theirs(*arguments, **named)
+
+    def register_warmup(self, *, dtype: torch.dtype, pad_value: float) -> None:
+        if dtype is torch.float8_e4m3fn:
+            dtype, pad_value = torch.uint8, 0
+        self._theirs.register_warmup(dtype=dtype, pad_value=pad_value)

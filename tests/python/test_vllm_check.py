@@ -1,0 +1,66 @@
+"""scripts/vllm_check: what it compares and what it skips. The runs themselves need vLLM."""
+
+import os
+import subprocess
+import sys
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+
+import pytest
+from conftest import ROOT
+
+SCRIPT = ROOT / "scripts/vllm_check"
+
+
+@pytest.fixture
+def check(monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    loader = SourceFileLoader("vllm_check", str(SCRIPT))
+    module = module_from_spec(spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    return module
+
+
+def result(*tokens, margins=(1.0, 0.1, 1.0)):
+    return {"outputs": [{"prompt": 5, "tokens": list(tokens), "margins": list(margins)}]}
+
+
+def test_tokens_may_differ_from_a_near_tie_on(check):
+    assert check.difference(result(3, 4, 5), result(3, 4, 5)) == ""
+    assert check.difference(result(3, 4, 5), result(3, 9, 9)) == ""  # the second token's lead is 0.1
+    assert "prompt of 5: token 0" in check.difference(result(3, 4, 5), result(9, 4, 5))
+    assert "token 2" in check.difference(result(3, 4, 5), result(3, 4, 9))
+    assert check.same_tokens(result(3, 4, 5), result(3, 9, 5)) == "1 of 3 tokens before a near tie"
+
+
+def test_a_folder_without_vllm_is_refused(tmp_path):
+    run = subprocess.run([sys.executable, SCRIPT, tmp_path], capture_output=True, text=True)
+    assert run.returncode == 1 and "wanted a folder with the package vllm" in run.stderr
+
+
+def test_what_cannot_run_is_skipped_by_name(check, tmp_path):
+    assert check.why_no_tokens(str(tmp_path / "python"), dict(os.environ)) == (
+        f"{tmp_path}/python: No such file or directory"
+    )
+
+
+def test_a_failure_is_the_exit_code(check, capsys):
+    table = check.Table()
+    table.line("tokens", "a", "skipped: no GPU")
+    assert not table.failed
+    table.line("tokens", "b", "failed: differs")
+    table.line("tokens", "c", "ok")
+    assert table.failed and capsys.readouterr().out.count("\n") == 3
+
+
+def test_vllms_own_backend_may_be_missing_and_the_plug_in_may_not(check, monkeypatch, capsys, tmp_path):
+    """On sm_80 vLLM has none; then the runs on smla are compared with each other."""
+    results = [None, result(3, 4, 5), result(3, 4, 6), None]
+    for each in filter(None, results):
+        each.update(impl=["SmlaSparseImpl"], steps_ms=[9.0, 2.0, 3.0, 2.5])
+    monkeypatch.setattr(check, "generate", lambda *_: (results.pop(0), "no valid backend"))
+    table = check.Table()
+    check.tokens("python3", {}, table, tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    assert "skipped: no valid backend" in lines[0] and "ran: SmlaSparseImpl; decode step 2.50 ms" in lines[1]
+    assert "failed: differs from plug-in" in lines[2] and "failed: no valid backend" in lines[3]

@@ -1,0 +1,242 @@
+"""Generates with a tiny DeepSeek-V3.2 on an installed vLLM and a GPU; scripts/vllm_check runs it.
+
+    python3 tests/python/vllm_tiny.py --backend SMLA|auto|NAME --out FILE.json
+
+Weights are random, but the same for every backend. FILE gets tokens, their log-probabilities, by how much
+the best token led, and the times of the steps.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+import zlib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = {
+    "architectures": ["DeepseekV32ForCausalLM"],
+    "model_type": "deepseek_v32",
+    "attention_bias": False,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "ep_size": 1,
+    "hidden_act": "silu",
+    "hidden_size": 1024,
+    "index_head_dim": 128,
+    "index_n_heads": 64,
+    "index_topk": 2048,
+    "intermediate_size": 2048,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 16384,
+    "moe_intermediate_size": 512,
+    "moe_layer_freq": 1,
+    "n_group": 1,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_experts_per_tok": 2,
+    "num_nextn_predict_layers": 0,
+    "q_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10000,
+    "routed_scaling_factor": 1.0,
+    "scoring_func": "sigmoid",
+    "tie_word_embeddings": False,
+    "topk_group": 1,
+    "topk_method": "noaux_tc",
+    "torch_dtype": "bfloat16",
+    "v_head_dim": 128,
+    "vocab_size": 4096,
+}
+# Sizes with which attention and selection matter: the standard deviation times sqrt(columns), by name.
+SIZES = {"lm_head": 4.0, "q_b_proj": 3.0}
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--backend", default="SMLA", help="SMLA, auto (vLLM's choice), or a name of vLLM's")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--kv-cache-dtype", default="auto")
+    parser.add_argument("--layers", type=int, default=1, help="with more, rounding decides what is selected")
+    parser.add_argument("--heads", type=int, default=64)
+    parser.add_argument("--topk", type=int, default=MODEL["index_topk"])
+    parser.add_argument("--lengths", default="5,64,700,2049,3000,5000", help="of the prompts")
+    parser.add_argument("--tokens", type=int, default=32)
+    parser.add_argument("--max-model-len", type=int, default=8192)
+    parser.add_argument("--max-batched", type=int, default=4096, help="fewer: prompts come in chunks")
+    parser.add_argument("--cache-gib", type=float, default=2.0)
+    parser.add_argument("--graphs", action="store_true", help="decode steps in CUDA graphs")
+    return parser.parse_args()
+
+
+def model_folder(given, folder):
+    """A folder with the model's config.json."""
+    heads = {"num_attention_heads": given.heads, "num_key_value_heads": given.heads}
+    layers = {"num_hidden_layers": given.layers, "first_k_dense_replace": given.layers}
+    config = {**MODEL, **heads, **layers, "index_topk": given.topk}
+    Path(folder, "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def fill(model):
+    """The same random weights for every backend: by name."""
+    import torch
+
+    for name, parameter in model.named_parameters():
+        if not parameter.is_floating_point():
+            continue
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+        values = torch.randn(parameter.shape, generator=generator)
+        if name.endswith("bias"):
+            values *= 0
+        elif "norm" in name or parameter.ndim == 1:
+            values = 1 + 0.1 * values
+        elif "embed" not in name:
+            values *= next((x for part, x in SIZES.items() if part in name), 1.0) / values.shape[-1] ** 0.5
+        with torch.no_grad():
+            parameter.copy_(values.to(parameter.dtype))
+
+
+def find_platform():
+    """Where NVML cannot be asked, vLLM would find no platform: names the one that asks CUDA alone."""
+    import vllm.platforms as platforms
+
+    try:
+        found = platforms.builtin_platform_plugins["cuda"]() is not None
+    except Exception:  # NVML is there and fails
+        found = False
+    if not found:
+        platforms.builtin_platform_plugins["cuda"] = lambda: "vllm.platforms.cuda.NonNvmlCudaPlatform"
+
+
+def own_name():
+    """smla's name among vLLM's backends, registered by hand where smla is not installed."""
+    from vllm.plugins import load_general_plugins
+
+    sys.path.append(str(ROOT / "python"))
+    import smla.vllm
+
+    load_general_plugins()
+    if not smla.vllm.register():
+        sys.exit("vllm_tiny: smla is not registered")
+    return smla.vllm.registered_name()
+
+
+def engine(given, folder):
+    from vllm import LLM
+    from vllm.model_executor.model_loader import dummy_loader
+
+    dummy_loader.DummyModelLoader.load_weights = lambda self, model, model_config: fill(model)
+    more = {} if given.backend == "auto" else {"attention_backend": given.backend}
+    if given.graphs:
+        sizes = [1, 2, 4, 8]
+        more["compilation_config"] = {
+            "mode": 0,
+            "cudagraph_mode": "FULL_DECODE_ONLY",
+            "cudagraph_capture_sizes": sizes,
+        }
+    return LLM(
+        model=model_folder(given, folder),
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        dtype="bfloat16",
+        seed=0,
+        enforce_eager=not given.graphs,
+        block_size=64,
+        kv_cache_dtype=given.kv_cache_dtype,
+        max_model_len=given.max_model_len,
+        max_num_seqs=16,
+        max_num_batched_tokens=given.max_batched,
+        gpu_memory_utilization=0.3,
+        kv_cache_memory_bytes=int(given.cache_gib * 2**30),
+        enable_prefix_caching=False,
+        disable_log_stats=True,
+        async_scheduling=False,
+        **more,
+    )
+
+
+def runner_of(llm):
+    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+
+
+def timed(runner, steps):
+    """Appends the milliseconds of each step."""
+    import torch
+
+    execute = runner.execute_model
+
+    def run(*args, **named):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        result = execute(*args, **named)
+        torch.cuda.synchronize()
+        steps.append((time.perf_counter() - begun) * 1e3)
+        return result
+
+    runner.execute_model = run
+
+
+def implementations(runner):
+    layers = runner.compilation_config.static_forward_context.values()
+    return sorted({type(x.impl).__qualname__ for x in layers if getattr(x, "impl", None) is not None})
+
+
+def outputs_of(done):
+    for request in done:
+        output = request.outputs[0]
+        ranked = [sorted((x.logprob for x in at.values()), reverse=True) for at in output.logprobs]
+        yield {
+            "prompt": len(request.prompt_token_ids),
+            "tokens": list(output.token_ids),
+            "logprobs": [at[t].logprob for at, t in zip(output.logprobs, output.token_ids, strict=True)],
+            "margins": [x[0] - x[1] if len(x) > 1 else 0.0 for x in ranked],
+        }
+
+
+def main():
+    given = arguments()
+    defaults = {
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # all in this process
+        "VLLM_DEEP_GEMM_WARMUP": "skip",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    if given.backend != "SMLA":
+        os.environ["VLLM_PLUGINS"] = ""  # vLLM as it is
+    import torch
+
+    find_platform()
+    from vllm import SamplingParams
+
+    if given.backend == "SMLA":
+        given.backend = own_name()
+    with tempfile.TemporaryDirectory() as folder:
+        llm = engine(given, folder)
+    runner, steps = runner_of(llm), []
+    timed(runner, steps)
+    generator = torch.Generator().manual_seed(7)
+    lengths = [int(x) for x in given.lengths.split(",")]
+    ids = [torch.randint(2, MODEL["vocab_size"], (n,), generator=generator).tolist() for n in lengths]
+    prompts = [{"prompt_token_ids": x} for x in ids]
+    params = SamplingParams(
+        temperature=0.0, max_tokens=given.tokens, ignore_eos=True, logprobs=2, detokenize=False
+    )
+    for _ in range(2):  # the first one compiles
+        steps.clear()
+        done = llm.generate(prompts, params, use_tqdm=False)
+    impl, outputs = implementations(runner), list(outputs_of(done))
+    given.out.write_text(json.dumps({"impl": impl, "steps_ms": steps, "outputs": outputs}))
+
+
+if __name__ == "__main__":
+    main()
