@@ -14,7 +14,8 @@ namespace smla::bench {
 
 namespace {
 
-constexpr const char* kKernels[] = {"cuda_mma_score", "cuda_generic_score"};
+constexpr char kHopper[] = "cuda_sm90_score";  // precision exact; takes some shapes only
+constexpr const char* kKernels[] = {kHopper, "cuda_mma_score", "cuda_generic_score"};
 constexpr float kCanary = 12345.678f;
 
 struct ScoreCase {
@@ -243,9 +244,9 @@ void check_case(Gpu& gpu, Report& report, const ScoreCase& shape) {
     for (const char* kernel : kKernels) {
         const auto got = run_score(gpu, problem, kernel);
         if (got.empty()) {
-            report.check(
-                shape.width != 128 || shape.q == SMLA_F32 || shape.format == SMLA_ROW_F32 || !shape.tokens,
-                text(kernel, " refuses ", name_of(shape)));
+            report.check(kernel == kHopper || shape.width != 128 || shape.q == SMLA_F32 ||
+                             shape.format == SMLA_ROW_F32 || !shape.tokens,
+                         text(kernel, " refuses ", name_of(shape)));
             continue;
         }
         std::string wrong;
@@ -309,6 +310,7 @@ void check_infinity(Gpu& gpu, Report& report) {
     ScoreOp::reference(problem.host, 0, shape.tokens);
     for (const char* kernel : kKernels) {
         const auto got = run_score(gpu, problem, kernel);
+        if (got.empty() && kernel == kHopper) continue;
         report.check(got[2] == reference[2] || (std::isnan(got[2]) && std::isnan(reference[2])),
                      text(kernel, ": infinite key ", got[2], ", wanted ", reference[2]));
     }
@@ -365,7 +367,7 @@ void check_score_select(Gpu& gpu, Report& report) {
         smla_score_args score = problem.place(gpu);
         score.logits = Gpu::tensor(gpu.allocate<float>(size_t(each.tokens * each.columns)), SMLA_F32,
                                    {each.tokens, each.columns});
-        gpu.run<Stage::score>(kKernels[0], score);
+        gpu.run<Stage::score>(gpu.refuses<Stage::score>(kHopper, score) ? kKernels[1] : kHopper, score);
         auto logits =
             gpu.download(static_cast<float*>(score.logits.data), size_t(each.tokens * each.columns));
         const size_t size = size_t(each.tokens * each.k);

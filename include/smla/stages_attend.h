@@ -9,17 +9,6 @@
 extern "C" {
 #endif
 
-typedef int32_t smla_precision;
-enum {
-    /* SMLA_PRECISION_EXACT. */
-    SMLA_PRECISION_DEFAULT = 0,
-    /* The scale of a tile is applied outside of the products, never rounded into a key. */
-    SMLA_PRECISION_EXACT = 1,
-    /* A key may be rounded to bf16(code * scale): the engines reference and cpu do so, and on Hopper cuda's
-     * fastest kernels. Where scales are powers of two the values are the same. */
-    SMLA_PRECISION_ROUNDED = 2
-};
-
 /* Logarithms of sums of exponentials (lse): natural, or base 2. */
 typedef int32_t smla_lse_base;
 enum { SMLA_LSE_LN = 0, SMLA_LSE_LOG2 = 1 };

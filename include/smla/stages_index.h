@@ -62,6 +62,8 @@ typedef struct smla_score_args {
     smla_tensor ends;
     /* [T,N] f32 (f64) */
     smla_tensor logits;
+    smla_precision precision;
+    int32_t reserved;
 } smla_score_args;
 
 /* logits[t,j] = key_scale[j] * sum_h w[t,h] * relu(q[t,h] . k[j]) for starts[t] <= j < ends[t]. A NaN product

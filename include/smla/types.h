@@ -217,6 +217,21 @@ typedef struct smla_cache {
     const float* scale_device;
 } smla_cache;
 
+/* What a kernel may round beyond the order of its f32 sums. */
+typedef int32_t smla_precision;
+enum {
+    /* SMLA_PRECISION_EXACT. */
+    SMLA_PRECISION_DEFAULT = 0,
+    /* attend: the scale of a tile is applied outside of the products, never rounded into a key. score:
+     * products are summed in f32. */
+    SMLA_PRECISION_EXACT = 1,
+    /* attend: a key may be rounded to bf16(code * scale): the engines reference and cpu do so, and on Hopper
+     * cuda's fastest kernels. Where scales are powers of two the values are the same. score: e4m3 products
+     * may be summed with about 14 bits, as tensor cores of Hopper and DeepGEMM do:
+     * docs/kernels/cuda_score.md has the bound. */
+    SMLA_PRECISION_ROUNDED = 2
+};
+
 /* A CUDA stream; null: the default stream, and always so on a CPU. */
 typedef void* smla_stream;
 

@@ -65,6 +65,12 @@ class Writer(IntEnum):
     BF16_FIRST = 2
 
 
+class Precision(IntEnum):
+    DEFAULT = 0
+    EXACT = 1
+    ROUNDED = 2
+
+
 class Engine(IntEnum):
     AUTO = 0
     REFERENCE = 1
@@ -122,12 +128,6 @@ class ScaleKind(IntEnum):
     F32 = 2
     E8M0 = 3
     E4M3 = 4
-
-
-class Precision(IntEnum):
-    DEFAULT = 0
-    EXACT = 1
-    ROUNDED = 2
 
 
 class LseBase(IntEnum):
@@ -593,6 +593,8 @@ class ScoreArgs(c.Structure):
         ("starts", Tensor),
         ("ends", Tensor),
         ("logits", Tensor),
+        ("precision", c.c_int32),
+        ("reserved", c.c_int32),
     )
 
 

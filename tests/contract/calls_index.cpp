@@ -62,7 +62,9 @@ std::unique_ptr<Call> score(int64_t tokens) {
     add_score(*call, a, tokens, Paged, E2m1);
     a.fill = Paged;
     call->add(a.logits, SMLA_F32, {tokens, kColumns});
-    call->choices = {{"args.fill", &a.fill, 0, 1}};
+    call->choices = {{"args.fill", &a.fill, 0, 1},
+                     {"args.precision", &a.precision, 0, 2},
+                     {"args.reserved", &a.reserved, 0, 0}};
     return call;
 }
 
@@ -99,6 +101,8 @@ std::unique_ptr<Call> score_select(int64_t tokens) {
     call->add(a.select.selected, SMLA_F32, {tokens, 24});
     call->add(a.select.counts, SMLA_I32, {tokens}, 0, 2);
     call->choices = {{"args.score.fill", &a.score.fill, 0, 1},
+                     {"args.score.precision", &a.score.precision, 0, 2},
+                     {"args.score.reserved", &a.score.reserved, 0, 0},
                      {"args.select.relative", &a.select.relative, 0, 1},
                      {"args.columns", &a.columns, 0, INT32_MAX}};
     return call;

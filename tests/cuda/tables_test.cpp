@@ -105,6 +105,36 @@ TEST(CudaTables, CachesOfF64AreForTheReference) {
     refuses<Stage::gather>(gather, kF64);
 }
 
+TEST(CudaTables, ScoreOnHopperSaysWhatItDoesNotTake) {
+    if (!has_code_for(90)) GTEST_SKIP() << "this build has no code of sm_90a";
+    const auto& kernel = cuda_candidates<Stage::score>()[0];
+    ASSERT_STREQ(kernel.name, "cuda_sm90_score");
+    FactsOnly device;
+    const Env env = facts_env(device);
+    smla_score_args good{};
+    good.q = shaped(SMLA_E4M3, {3, 64, 128});
+    good.w = shaped(SMLA_F32, {3, 64});
+    good.keys = cache_of(SMLA_INDEX_FP8_132, 0);
+    good.ends = shaped(SMLA_I32, {3});
+    good.logits = shaped(SMLA_F32, {3, 200});
+    EXPECT_EQ(kernel.refuse(good, env), "");
+    smla_score_args args = good;
+    args.q.dtype = SMLA_BF16;
+    EXPECT_EQ(kernel.refuse(args, env), "q is bf16, made for e4m3");
+    args = good;
+    args.keys.format = SMLA_INDEX_MXFP4_68;
+    EXPECT_EQ(kernel.refuse(args, env), "keys are index_mxfp4_68, made for index_fp8_132");
+    args = good;
+    args.q = shaped(SMLA_E4M3, {3, 65, 128});
+    EXPECT_EQ(kernel.refuse(args, env), "65 heads, made for up to 64");
+    args = good;
+    args.q.stride_elems[1] = 136;
+    EXPECT_EQ(kernel.refuse(args, env), "rows of q do not lie at multiples of 16 bytes");
+    args = good;
+    args.keys.page_tokens = 5;
+    EXPECT_EQ(kernel.refuse(args, env), "pages of keys do not lie at multiples of 16 bytes");
+}
+
 TEST(CudaTables, BytesAndIntegersAreNeverRefused) {
     smla_copy_pages_args copy{};
     copy.source = copy.target = cache_of(SMLA_ROW_F64, 7);

@@ -1,6 +1,7 @@
 #include "index/cases.h"
 
 #include "formats/layouts.h"
+#include "kit/problem.h"
 #include "ops/score/score.h"
 #include "ops/score_select/score_select.h"
 #include "ops/select/select.h"
@@ -113,6 +114,7 @@ smla_score_args ScoreCase::args() const {
     }
     args.starts = make_tensor(starts.data(), SMLA_I32, {shape.tokens});
     args.ends = make_tensor(ends.data(), SMLA_I32, {shape.tokens});
+    args.precision = shape.precision;
     return args;
 }
 
@@ -190,7 +192,10 @@ Selection selection(int64_t tokens, int64_t k, const Select& select) {
 }  // namespace
 
 std::vector<float> run_score(const ScoreCase& test, const Env& env, bool fill) {
-    return scored(test, fill, [&](const smla_score_args& args) { run_stage<Stage::score>(args, env); });
+    return scored(test, fill, [&](const smla_score_args& args) {
+        if (env.engine == SMLA_ENGINE_CUDA) kit::run_placed<Stage::score>(args, env);
+        else run_stage<Stage::score>(args, env);
+    });
 }
 
 std::vector<float> reference_score(const ScoreCase& test, bool fill) {

@@ -28,7 +28,8 @@ struct ScoreShape {
     smla_dtype q = SMLA_E4M3;
     int64_t page_tokens = 64, page_rows = 0;
     bool paged = true;
-    bool exact = false;       // values whose products and sums every kernel holds exactly
+    bool exact = false;  // values whose products and sums every kernel holds exactly
+    smla_precision precision = SMLA_PRECISION_DEFAULT;
     bool odd_scales = false;  // index_fp8_132: f32 scales that are no powers of two
     uint32_t seed = 1;
 };
@@ -75,7 +76,8 @@ private:
     std::shared_ptr<Bytes> workspace_;
 };
 
-// Logits of a case, [T,N] with a canary row on each side; checks the canaries.
+// Logits of a case, [T,N] with a canary row on each side; checks the canaries. On a GPU arguments are copied
+// there and back.
 std::vector<float> run_score(const ScoreCase& test, const Env& env, bool fill = true);
 std::vector<float> reference_score(const ScoreCase& test, bool fill = true);
 

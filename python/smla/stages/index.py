@@ -55,10 +55,11 @@ _quant_index_q = StageCall(
     dtypes={"q_out": "dtype"},
     result=QuantizedQuery,
 )
-_score = StageCall("score", _abi.ScoreArgs, "logits", sizes={"N": _logits})
+_PRECISIONS = {"precision": {"default": 0, "exact": 1, "rounded": 2}}
+_score = StageCall("score", _abi.ScoreArgs, "logits", sizes={"N": _logits}, words=_PRECISIONS)
 _SELECTED = {"outputs": "indices, counts, selected?", "sizes": {"k": _selected}, "result": Selection}
 _select = StageCall("select", _abi.SelectArgs, **_SELECTED)
-_score_select = StageCall("score_select", _abi.ScoreSelectArgs, **_SELECTED)
+_score_select = StageCall("score_select", _abi.ScoreSelectArgs, words=_PRECISIONS, **_SELECTED)
 
 
 @_quant_index_q.of
@@ -99,6 +100,7 @@ def score(
     q_scales: Array | None = None,
     columns: int | None = None,
     fill: bool = True,
+    precision: str = "default",
     logits: Array | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
@@ -111,7 +113,9 @@ def score(
     weights times Hi^-0.5 D^-0.5. keys: smla.Cache, row_f64 only with q of f64. block_table: [R,MB] i32 with
     request_of_token: [T] i32 (paged: column j is token j of the request); None: column j is row j of the
     keys. starts, ends: [T] i32. columns: N of the result, by default what keys or table can hold. fill:
-    columns outside the window become -inf, else they stay. Returns logits [T,N] f32 (f64 for f64).
+    columns outside the window become -inf, else they stay. precision: "exact" (the default) or "rounded",
+    which allows e4m3 products to be summed with about 14 bits, as DeepGEMM does on Hopper. Returns logits
+    [T,N] f32 (f64 for f64).
     """
     return _score(locals())
 
@@ -162,6 +166,7 @@ def score_select(
     q_scales: Array | None = None,
     columns: int | None = None,
     relative: bool = False,
+    precision: str = "default",
     indices: Array | None = None,
     counts: Array | None = None,
     selected: Array | bool | None = None,

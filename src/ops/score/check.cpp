@@ -11,6 +11,9 @@ std::span<const StageField> fields_of<smla_score_args>() {
 void check_score_rules(const char* prefix, const smla_score_args& args) {
     const auto field = [&](const char* name) { return text(prefix, name); };
     SMLA_CHECK(args.fill == 0 || args.fill == 1, field(".fill"), args.fill, "0 or 1");
+    SMLA_CHECK(args.precision >= 0 && args.precision <= SMLA_PRECISION_ROUNDED, field(".precision"),
+               args.precision, "default (0), exact (1) or rounded (2)");
+    SMLA_CHECK(args.reserved == 0, field(".reserved"), args.reserved, "0");
     const int64_t heads = args.q.shape[1], width = args.q.shape[2];
     const bool f64 = args.q.dtype == SMLA_F64;
     SMLA_CHECK(heads >= 1 && heads <= kMaxIndexHeads, field(".q.shape[1]"), heads,

@@ -29,8 +29,9 @@ public:
         inputs_.expect(args, args.fill);
     }
 
-    void compare(const std::string&, Comparison& out) const override {  // untouched columns stay NaN
-        out.close("logits", args.logits, inputs_.logits.values, [&](size_t i) { return inputs_.bound[i]; });
+    void compare(const std::string& kernel, Comparison& out) const override {  // untouched columns stay NaN
+        out.close("logits", args.logits, inputs_.logits.values,
+                  [&](size_t i) { return inputs_.allowed(kernel, i); });
     }
 
 private:
@@ -69,10 +70,13 @@ ScoreInputs::ScoreInputs(Problem& problem, smla_score_args& args, bool of_model)
     draw_queries(problem, args, heads, width);
     fill_windows(problem, args.starts, args.ends, true, tokens, columns);
     draw_keys(problem, args, format, width);
+    args.precision =
+        random.pick<smla_precision>({SMLA_PRECISION_DEFAULT, SMLA_PRECISION_EXACT, SMLA_PRECISION_ROUNDED});
     problem.description =
         text("T", tokens, " Hi", heads, " D", width, " q ", dtype_name(args.q.dtype), ", ",
              find_format(format)->name, " pages of ", args.keys.page_tokens,
-             present(args.block_table) ? "" : " ragged", ", ", columns, " columns", exact ? ", whole" : "");
+             present(args.block_table) ? "" : " ragged", ", ", columns, " columns", exact ? ", whole" : "",
+             args.precision == SMLA_PRECISION_ROUNDED ? ", rounded" : "");
 }
 
 void ScoreInputs::fill(Problem& problem, const smla_score_args& args) {
@@ -197,6 +201,40 @@ void ScoreInputs::expect(const smla_score_args& args, bool fill) {
             if (rows.row(j) < 0) continue;
             keys.decode(rows.row(j), key.data());
             bound[size_t(t * columns + j)] = share * query * norm(key.data(), width) + 1e-36;
+        }
+    }
+    expect_rounded(args, q, w);
+}
+
+// The tensor cores of Hopper take 32 products of e4m3 and the sum so far, align them to the largest exponent
+// among them and cut each to 14 bits; two leading bits may be those of a product of two significands. So each
+// of the 33 loses less than 2^-12 of the largest, in each of the D / 32 steps. No product and no sum in any
+// order is larger than the positive products together, or than the negative ones.
+void ScoreInputs::expect_rounded(const smla_score_args& args, const Doubles& q, const Doubles& w) {
+    if (args.precision != SMLA_PRECISION_ROUNDED || args.q.dtype != SMLA_E4M3) return;
+    if (args.keys.format != SMLA_INDEX_FP8_132) return;
+    const int64_t heads = args.q.shape[1], width = args.q.shape[2];
+    const double share = double(width / 32 * 33) * 0x1p-12;
+    rounded.assign(size_t(tokens * columns), 0);
+    const CacheView keys(args.keys);
+    KeyColumns rows(args, keys);
+    std::vector<double> key(static_cast<size_t>(width));
+    for (int64_t t = 0; t < tokens; ++t) {
+        const ColumnWindow window = clamp_window(args.starts, args.ends, t, columns);
+        rows.set_token(t);
+        for (int64_t j = window.begin; j < window.end; ++j) {
+            if (rows.row(j) < 0) continue;
+            keys.decode(rows.row(j), key.data());
+            double sum = 0;
+            for (int64_t h = t * heads; h < (t + 1) * heads; ++h) {
+                double above = 0, below = 0;
+                for (int64_t d = 0; d < width; ++d) {
+                    const double product = q.values[size_t(h * width + d)] * key[size_t(d)];
+                    (product > 0 ? above : below) += product;
+                }
+                sum += std::fabs(w.values[size_t(h)]) * std::max(above, -below);
+            }
+            rounded[size_t(t * columns + j)] = share * sum;
         }
     }
 }

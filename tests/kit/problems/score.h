@@ -19,8 +19,15 @@ struct ScoreInputs {
         false;  // small whole numbers: every order of summation gives the same logits, with many ties
     Doubles logits;
     std::vector<double> bound;
+    // What such a kernel may add to it with precision rounded; else empty.
+    std::vector<double> rounded;
+    double allowed(const std::string& kernel, size_t i) const {
+        const bool rounds = kernel == "cuda_sm90_score" || kernel == "cuda_streamed_score_select";
+        return bound[i] + (rounds && !rounded.empty() ? rounded[i] : 0);
+    }
 
 private:
+    void expect_rounded(const smla_score_args& args, const Doubles& q, const Doubles& w);
     void draw_queries(Problem& problem, smla_score_args& args, int64_t heads, int64_t width);
     void fill_queries(Random& random, const smla_score_args& args);
     void draw_keys(Problem& problem, smla_score_args& args, smla_format format, int64_t width);

@@ -107,14 +107,14 @@ public:
         compare_with_pair(context, kernel, out);
     }
 
-    void compare(const std::string&, Comparison& out) const override {
+    void compare(const std::string& kernel, Comparison& out) const override {
         if (inputs_.exact) {
             out.equal("indices", args.select.indices, indices_.values);
             out.equal("counts", args.select.counts, counts_.values);
             out.equal("selected", args.select.selected, selected_.values);
             return;
         }
-        for (int64_t t = 0; t < inputs_.tokens; ++t) compare_token(t, out);
+        for (int64_t t = 0; t < inputs_.tokens; ++t) compare_token(t, kernel, out);
     }
 
 private:
@@ -122,7 +122,7 @@ private:
     static double rank(double score) {
         return std::isnan(score) ? -2e300 : score == -kInfinity ? -1e300 : score;
     }
-    void compare_token(int64_t t, Comparison& out) const;
+    void compare_token(int64_t t, const std::string& kernel, Comparison& out) const;
     void compare_with_pair(Context& context, const std::string& kernel, Comparison& out) const;
     void expect() {
         smla_select_args exact = args.select;
@@ -142,17 +142,17 @@ private:
     Doubles indices_, counts_, selected_;
 };
 
-void ScoreSelectProblem::compare_token(int64_t t, Comparison& out) const {
+void ScoreSelectProblem::compare_token(int64_t t, const std::string& kernel, Comparison& out) const {
     const smla_select_args& select = args.select;
     const ColumnWindow window = clamp_window(args.score.starts, args.score.ends, t, inputs_.columns);
     const int64_t k = select.indices.shape[1], count = std::min(k, window.end - window.begin);
     const double* logits = inputs_.logits.values.data() + t * inputs_.columns;
-    const double* bound = inputs_.bound.data() + t * inputs_.columns;
+    const auto bound = [&](int64_t j) { return inputs_.allowed(kernel, size_t(t * inputs_.columns + j)); };
     if (present(select.counts))
         out.check(load_int(select.counts, t) == count, text("counts[", t, "] is not ", count));
     std::vector<uint8_t> taken(static_cast<size_t>(inputs_.columns));
     int64_t before = -1, worst = -1;
-    const auto sure = [&](int64_t j) { return rank(logits[j]) + bound[j]; };  // at most
+    const auto sure = [&](int64_t j) { return rank(logits[j]) + bound(j); };  // at most
     for (int64_t i = 0; i < k; ++i) {
         const int64_t index = load_int(select.indices, t, i);
         const int64_t column = index + (select.relative ? window.begin : 0);
@@ -175,12 +175,12 @@ void ScoreSelectProblem::compare_token(int64_t t, Comparison& out) const {
             out.check(std::isnan(want) == std::isnan(score) && (std::isnan(want) || want == score),
                       text("selected[", t, ",", i, "] is ", score, ", wanted ", want));
         else if (present(select.selected))
-            out.note(std::fabs(score - want), bound[column],
+            out.note(std::fabs(score - want), bound(column),
                      text("selected[", t, ",", i, "] is ", score, ", wanted ", want));
     }
     for (int64_t j = window.begin; j < window.end && worst >= 0; ++j) {
         if (taken[size_t(j)]) continue;
-        const double better = rank(logits[j]) - rank(logits[worst]), allowed = bound[j] + bound[worst];
+        const double better = rank(logits[j]) - rank(logits[worst]), allowed = bound(j) + bound(worst);
         if (better > 0)
             out.note(better, allowed,
                      text("token ", t, " left out column ", j, " of ", logits[j], " and took ", worst, " of ",

@@ -14,6 +14,7 @@ std::string refuse_generic(const smla_score_args& args, const Env&) {
 }
 
 constexpr ScoreKernel kKernels[] = {
+    {.name = "cuda_sm90_score", .refuse = refuse_score_sm90, .run = run_score_sm90},
     {.name = "cuda_mma_score", .refuse = refuse_score_tile, .run = run_score_tile},
     {.name = "cuda_generic_score", .refuse = refuse_generic, .run = run_score_generic}};
 
@@ -32,11 +33,16 @@ CallPlan<smla_score_args> plan_all_columns(const smla_score_args& args, const En
                                        });
 }
 
+template <const ScoreKernel& Kernel>
+constexpr Candidate<smla_score_args> candidate() {
+    return {.name = Kernel.name, .plan = plan_all_columns<Kernel>};
+}
+
 }  // namespace
 
-const Candidate<smla_score_args> kMmaScore{.name = kKernels[0].name, .plan = plan_all_columns<kKernels[0]>};
-const Candidate<smla_score_args> kGenericScore{.name = kKernels[1].name,
-                                               .plan = plan_all_columns<kKernels[1]>};
+const Candidate<smla_score_args> kSm90Score = candidate<kKernels[0]>();
+const Candidate<smla_score_args> kMmaScore = candidate<kKernels[1]>();
+const Candidate<smla_score_args> kGenericScore = candidate<kKernels[2]>();
 
 const ScoreKernel* chosen_score_kernel(const smla_score_args& args, const Env& env) {
     for (const ScoreKernel& kernel : kKernels)

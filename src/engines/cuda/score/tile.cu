@@ -274,21 +274,6 @@ private:
     uint32_t again_ = 0;
 };
 
-__device__ void fill_outside(const ScoreTile& task, int64_t token, int rows, int split) {
-    const int64_t length = task.window.end - task.window.begin;
-    const int first = task.window.begin + int(length * split / task.splits);
-    const int last = task.window.begin + int(length * (split + 1) / task.splits);
-    for (int row = 0; row < rows; ++row) {
-        const Window window = task.window(token + row);
-        float* const logits = task.logits + (token + row) * task.stride - task.window.begin;
-        const bool empty = window.begin == window.end;
-        const int before = empty ? last : min(window.begin, last),
-                  after = empty ? last : max(window.end, first);
-        for (int j = first + int(threadIdx.x); j < before; j += kWarps * 32) logits[j] = -INFINITY;
-        for (int j = after + int(threadIdx.x); j < last; j += kWarps * 32) logits[j] = -INFINITY;
-    }
-}
-
 // Rows [first, last) of a block, all of one request, against one split of the columns that any of them sees.
 template <smla_format Format, Half Type>
 __device__ void score_rows(const ScoreTile& task, const Shared& shared, int64_t token, int first, int last,
@@ -329,7 +314,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm)
     // the last tokens first: in a causal prompt they see most columns
     const int64_t token = int64_t(task.groups - 1 - blockIdx.x % task.groups) * task.rows;
     const int rows = int(min(int64_t(task.rows), task.tokens - token));
-    if (task.fill) fill_outside(task, token, rows, split);
+    if (task.fill)
+        fill_outside<kWarps * 32>(task.window, task.logits, task.stride, token, rows, split, task.splits);
     load_queries<Format, Type>(task, shared, token, rows);
     __syncthreads();
     for (int first = 0, last; first < rows; first = last) {

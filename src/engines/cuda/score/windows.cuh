@@ -32,4 +32,23 @@ struct Windows {
     int columns, begin, end;
 };
 
+// Writes -inf to the columns outside of the windows of `rows` tokens, one of `splits` parts of all columns.
+// `logits`: of column window.begin of the first token of all.
+template <int Threads>
+__device__ inline void fill_outside(const Windows& all, float* first_logits, int64_t stride, int64_t token,
+                                    int rows, int split, int splits) {
+    const int64_t length = all.end - all.begin;
+    const int first = all.begin + int(length * split / splits);
+    const int last = all.begin + int(length * (split + 1) / splits);
+    for (int row = 0; row < rows; ++row) {
+        const Window window = all(token + row);
+        float* const logits = first_logits + (token + row) * stride - all.begin;
+        const bool empty = window.begin == window.end;
+        const int before = empty ? last : min(window.begin, last),
+                  after = empty ? last : max(window.end, first);
+        for (int j = first + int(threadIdx.x); j < before; j += Threads) logits[j] = -INFINITY;
+        for (int j = after + int(threadIdx.x); j < last; j += Threads) logits[j] = -INFINITY;
+    }
+}
+
 }  // namespace smla::cuda

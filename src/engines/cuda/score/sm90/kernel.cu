@@ -1,0 +1,97 @@
+// score on Hopper: e4m3 queries and index_fp8_132 keys of 128 channels, up to 64 heads.
+//
+// Maths      logit[key] = scale * sum_h w_h relu(q_h . k): wgmma with keys as rows and (query row, head)
+// pairs
+//            as columns, f32 accumulators. Precision rounded multiplies e4m3, exact multiplies f16. relu,
+//            weight and the sum over a thread's heads in registers; 3 shuffles per 4 logits finish the sum.
+// Tile       64 keys per warpgroup x steps of 64 or 128 columns.
+// Roles      2 warpgroups, all warps alike; 4 warpgroups per multiprocessor fill each other's gaps: one's
+//            epilogue runs under the products of the others.
+// Shared     queries, 8 KB per 64 columns (f16: 16), in tiles of wgmma | per warpgroup 2 or 4 stages of raw
+// keys
+//            | weights | requests | windows.
+// Barriers   two __syncthreads per block, none per tile: a lane multiplies the keys that it copied itself.
+// Registers  128 per thread, for two blocks.
+// Why        keys as a register operand need half the shared-memory traffic of two shared ones, no barrier
+// and
+//            no swizzle, and pages may have any size; they are copied once for up to 8 rows of 64 heads.
+// Results    docs/kernels/cuda_score.md.
+#include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/score/sm90/kernel.cuh"
+#include "engines/cuda/score/sm90/plan.h"
+
+#include <bit>
+
+namespace smla::cuda {
+
+namespace {
+
+using namespace sm90;
+
+template <int Heads>
+void launch_shape(Products products, const ScoreTask& task, const ScorePlan& plan, const Env& env) {
+    const auto run = [&](auto* kernel) {
+        launch(kernel, plan.groups * plan.splits, kThreads, plan.shared, env, task);
+    };
+    constexpr auto e4m3 = Products::e4m3, f16 = Products::f16;
+    if constexpr (Heads >= kWideHeads) {
+        const bool deep = plan.stages == 4;
+        if (products == f16 && deep) return run(score_sm90<Shape<Heads, f16, 64, 4>>);
+        if (products == e4m3 && plan.columns == 64) return run(score_sm90<Shape<Heads, e4m3, 64, 4>>);
+        if (products == e4m3 && deep) return run(score_sm90<Shape<Heads, e4m3, 128, 4>>);
+        if (products == e4m3) return run(score_sm90<Shape<Heads, e4m3, 128, 2>>);
+    } else if (products == e4m3) {
+        return run(score_sm90<Shape<Heads, e4m3, 64, 2>>);
+    }
+    run(score_sm90<Shape<Heads, f16, 64, 2>>);
+}
+
+int page_shift(const smla_score_args& args, const CacheView& keys) {
+    const bool paged = args.block_table.ndim != 0;
+    if (!paged && keys.pages == 1) return 31;  // column j is row j of the page
+    const auto tokens = uint32_t(paged ? keys.page_tokens : keys.page_rows);
+    return std::has_single_bit(tokens) ? std::countr_zero(tokens) : -1;
+}
+
+}  // namespace
+
+void run_score_sm90(const smla_score_args& args, const ScorePart& part, const Env& env) {
+    const int64_t tokens = args.q.shape[0];
+    if (part.begin == part.end || tokens == 0) return;
+    const Products products = args.precision == SMLA_PRECISION_ROUNDED ? Products::e4m3 : Products::f16;
+    const DeviceFacts& device = env.device->facts();
+    const ScorePlan plan(products, {.tokens = tokens,
+                                    .heads = args.q.shape[1],
+                                    .requests = args.block_table.ndim ? args.block_table.shape[0] : 1,
+                                    .columns = part.end - part.begin,
+                                    .multiprocessors = device.multiprocessors,
+                                    .shared_bytes = device.shared_bytes});
+    const CacheView keys(args.keys);
+    const ScoreTask task{.q = args.q,
+                         .w = args.w,
+                         .keys = {.place = KeyColumns(args, keys),
+                                  .data = keys.data,
+                                  .page_stride = keys.page_stride,
+                                  .row_stride = keys.row_stride,
+                                  .wide = true},
+                         .window = Windows(args.starts, args.ends, part.columns, part.begin, part.end),
+                         .logits = part.logits,
+                         .stride = part.stride,
+                         .stride_bytes = part.stride * int64_t(sizeof(float)),
+                         .two_strides = part.stride * int64_t(2 * sizeof(float)),
+                         .tokens = int(tokens),
+                         .heads = int(args.q.shape[1]),
+                         .rows = plan.rows,
+                         .groups = int(plan.groups),
+                         .splits = plan.splits,
+                         .fill = args.fill,
+                         .page_shift = page_shift(args, keys)};
+    switch (plan.heads) {
+        case 8: return launch_shape<8>(products, task, plan, env);
+        case 16: return launch_shape<16>(products, task, plan, env);
+        case 32: return launch_shape<32>(products, task, plan, env);
+        default: return launch_shape<64>(products, task, plan, env);
+    }
+}
+
+}  // namespace smla::cuda

@@ -1,0 +1,60 @@
+// wgmma with keys in registers: d [64,N] (+)= A [64,K] B [N,K]^T, both k-major, B in shared memory.
+//
+// A, lane l of warp w: a[0], a[1] rows 16w + l/4 and + 8 at bytes 4(l%4) .. + 3 of k; a[2], a[3] the same
+// rows 16 bytes further. The accumulator is that of common/ptx/wgmma.cuh.
+#pragma once
+
+#include "engines/cuda/common/ptx/wgmma.cuh"
+
+namespace smla::cuda::sm90 {
+
+#define SMLA_D8(d, i)                                                                           \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+        "+f"(d[i + 6]), "+f"(d[i + 7])
+#define SMLA_D32(d, i) SMLA_D8(d, i), SMLA_D8(d, i + 8), SMLA_D8(d, i + 16), SMLA_D8(d, i + 24)
+#define SMLA_NAMES32                                                                                       \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
+    "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SMLA_NAMES64                                                                                         \
+    SMLA_NAMES32                                                                                             \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
+    "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SMLA_KEYS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+
+// 32 of k, e4m3. The tensor cores of sm_90 add these products with about 14 bits.
+template <bool Accumulate>
+__device__ inline void wgmma_e4m3(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile(
+        "{.reg .pred sum;\n setp.ne.b32 sum, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" SMLA_NAMES32
+        "}, {%32, %33, %34, %35}, %36, sum, 1, 1;}"
+        : SMLA_D32(d, 0)
+        : SMLA_KEYS(a), "l"(b), "n"(int(Accumulate)));
+}
+template <bool Accumulate>
+__device__ inline void wgmma_e4m3(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile(
+        "{.reg .pred sum;\n setp.ne.b32 sum, %69, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" SMLA_NAMES64
+        "}, {%64, %65, %66, %67}, %68, sum, 1, 1;}"
+        : SMLA_D32(d, 0), SMLA_D32(d, 32)
+        : SMLA_KEYS(a), "l"(b), "n"(int(Accumulate)));
+}
+// 16 of k, f16.
+template <bool Accumulate>
+__device__ inline void wgmma_f16(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
+    asm volatile(
+        "{.reg .pred sum;\n setp.ne.b32 sum, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" SMLA_NAMES32
+        "}, {%32, %33, %34, %35}, %36, sum, 1, 1, 0;}"
+        : SMLA_D32(d, 0)
+        : SMLA_KEYS(a), "l"(b), "n"(int(Accumulate)));
+}
+
+#undef SMLA_D8
+#undef SMLA_D32
+#undef SMLA_NAMES32
+#undef SMLA_NAMES64
+#undef SMLA_KEYS
+
+}  // namespace smla::cuda::sm90

@@ -1,0 +1,237 @@
+// score on Hopper against double precision, with exact and with rounded products: heads that fill no step,
+// pages of several sizes, windows, holes, NaN, many rows of one request and one row of many; the same bits
+// alone and in a batch.
+#include "engines/context.h"
+#include "gpu/needs_gpu.h"
+#include "index/cases.h"
+#include "index/expected.h"
+#include "kit/problem.h"
+
+#include <cmath>
+#include <limits>
+
+namespace smla::test {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr smla_precision kPrecisions[] = {SMLA_PRECISION_EXACT, SMLA_PRECISION_ROUNDED};
+
+class Sm90Score : public testing::Test {
+protected:
+    void SetUp() override {
+        SMLA_NEEDS_GPU();
+        smla_context_args args{};
+        args.struct_size = sizeof args;
+        args.version = SMLA_VERSION;
+        args.engine = SMLA_ENGINE_CUDA;
+        context_ = std::make_unique<Context>(args);
+        const int capability = context_->device().facts().capability;
+        if (capability != 90) GTEST_SKIP() << "for sm_90, here is sm_" << capability;
+    }
+    Env env() const {
+        Env out = context_->env({});
+        out.demanded[size_t(Stage::score)] = "cuda_sm90_score";
+        return out;
+    }
+    std::string refusal(const ScoreShape& shape) const {
+        const ScoreCase test(shape);
+        smla_score_args args = test.args();
+        args.logits = make_tensor(static_cast<void*>(nullptr), SMLA_F32, {shape.tokens, shape.columns});
+        return explain_stage<Stage::score>(args, context_->env({}))[0].refusal;
+    }
+
+    std::unique_ptr<Context> context_;
+};
+
+std::string described(const ScoreShape& shape) {
+    return text("H ", shape.heads, " T ", shape.tokens, " R ", shape.requests, " N ", shape.columns,
+                " pages of ", shape.page_tokens, shape.paged ? "" : " ragged", " precision ",
+                shape.precision);
+}
+
+std::vector<ScoreShape> shapes() {
+    std::vector<ScoreShape> out;
+    for (const int64_t heads : {1, 8, 11, 16, 24, 32, 50, 64})
+        for (const int64_t tokens : {1, 5, 70})
+            for (const smla_precision precision : kPrecisions) {
+                ScoreShape shape;
+                shape.heads = heads;
+                shape.tokens = tokens;
+                shape.requests = tokens == 5 ? 3 : 1;
+                shape.columns = tokens == 70 ? 150 : 700;
+                shape.paged = heads != 24;
+                shape.page_tokens = heads % 16 == 0 ? 64 : 12;
+                shape.precision = precision;
+                shape.odd_scales = heads != 32;
+                shape.seed = uint32_t(out.size() + 1);
+                out.push_back(shape);
+            }
+    return out;
+}
+
+TEST_F(Sm90Score, IsWithinTheBound) {
+    for (const ScoreShape& shape : shapes()) {
+        ScoreCase test(shape);
+        for (int64_t t = 0; t < shape.tokens; ++t) test.requests[size_t(t)] = int32_t(t % shape.requests);
+        const std::vector<float> got = run_score(test, env());
+        double worst = 0, product = 0, squares = 0;
+        for (int64_t t = 0; t < shape.tokens; ++t)
+            for (int64_t j = 0; j < shape.columns; ++j) {
+                const Want want = logit_of(test, t, test.row(t % shape.requests, j));
+                const double is = got[size_t(t * shape.columns + j)], error = std::fabs(is - want.logit);
+                const bool rounded = shape.precision == SMLA_PRECISION_ROUNDED;
+                worst = std::max(worst, error / (want.bound + (rounded ? want.rounded : 0)));
+                product += is * want.logit;
+                squares += (is * is + want.logit * want.logit) / 2;
+            }
+        ASSERT_LE(worst, 1) << described(shape);
+        ASSERT_LT(1 - product / squares, 5e-6) << described(shape);  // DeepGEMM's own measure and limit
+    }
+}
+
+TEST_F(Sm90Score, WholeNumbersGiveTheBitsOfTheReference) {
+    for (ScoreShape shape : shapes()) {
+        shape.exact = true;
+        shape.odd_scales = false;
+        const ScoreCase test(shape);
+        const std::vector<float> got = run_score(test, env()), want = reference_score(test);
+        ASSERT_TRUE(same_bits(got, want))
+            << described(shape) << ": " << first_difference(got, want, shape.columns);
+    }
+}
+
+// Precision rounded multiplies otherwise: else nothing above would test it.
+TEST_F(Sm90Score, RoundedIsNotExact) {
+    ScoreShape shape;
+    shape.columns = 300;
+    const std::vector<float> exact = run_score(ScoreCase(shape), env());
+    shape.precision = SMLA_PRECISION_ROUNDED;
+    EXPECT_FALSE(same_bits(run_score(ScoreCase(shape), env()), exact));
+}
+
+TEST_F(Sm90Score, WindowsAndHoles) {
+    for (const int64_t heads : {8, 32, 64})
+        for (const smla_precision precision : kPrecisions)
+            for (const bool fill : {true, false}) {
+                ScoreShape shape;
+                shape.tokens = 12;
+                shape.heads = heads;
+                shape.columns = 330;
+                shape.page_tokens = 16;
+                shape.requests = 2;
+                shape.precision = precision;
+                const ScoreCase whole(shape);
+                ScoreCase test(shape);
+                test.requests = {0, 0, 0, 1, 1, 0, -1, 2, 0, 0, 0, 0};
+                test.starts = {0, 5, 47, 48, 100, 200, -9, 330, 320, 7, 0, 290};
+                test.ends = {330, 5, 50, 49, 90, 250, 3, 400, 2147483647, 8, -4, 301};
+                test.table[1] = -1;  // columns 16 to 31 of request 0
+                test.table[20] = int32_t(test.keys().pages);
+                ScoreCase each(shape);
+                each.requests = {0, 0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0};
+                const std::vector<float> all = run_score(each, env()), got = run_score(test, env(), fill);
+                for (int64_t t = 0; t < shape.tokens; ++t)
+                    for (int64_t j = 0; j < shape.columns; ++j) {
+                        const size_t at = size_t(t * shape.columns + j);
+                        const int32_t request = test.requests[size_t(t)];
+                        const bool inside = j >= test.starts[size_t(t)] && j < test.ends[size_t(t)];
+                        const bool hole =
+                            request < 0 || request > 1 || (request == 0 && (j / 16 == 1 || j / 16 == 20));
+                        ASSERT_EQ(got[at], inside ? hole ? -kInfinity : all[at]
+                                           : fill ? -kInfinity
+                                                  : kCanary)
+                            << described(shape) << " " << t << " " << j;
+                    }
+            }
+}
+
+// Neither the other rows of a batch nor how it is cut change a row's bits.
+TEST_F(Sm90Score, ARowAloneHasTheBitsItHasInABatch) {
+    for (const int64_t heads : {16, 32, 64})
+        for (const smla_precision precision : kPrecisions) {
+            ScoreShape shape;
+            shape.heads = heads;
+            shape.tokens = 37;
+            shape.columns = 1000;
+            shape.paged = false;
+            shape.precision = precision;
+            ScoreCase test(shape);
+            const std::vector<float> all = run_score(test, env());
+            for (int64_t t = 0; t < shape.tokens; t += 5) {
+                ScoreCase alone(shape);
+                for (int64_t other = 0; other < shape.tokens; ++other)
+                    if (other != t) alone.ends[size_t(other)] = 0;
+                alone.starts[size_t(t)] = int32_t(t * 3);
+                const std::vector<float> got = run_score(alone, env());
+                const size_t at = size_t(t * shape.columns), from = at + size_t(t * 3);
+                ASSERT_TRUE(std::equal(all.begin() + long(from), all.begin() + long(at) + shape.columns,
+                                       got.begin() + long(from)))
+                    << described(shape) << " row " << t;
+            }
+        }
+}
+
+// One row per request makes steps of 64 columns, many rows of one request steps of 128.
+TEST_F(Sm90Score, StepsOfEveryWidthGiveTheSameBits) {
+    for (const int64_t heads : {8, 32, 64})
+        for (const smla_precision precision : kPrecisions) {
+            ScoreShape shape;
+            shape.heads = heads;
+            shape.tokens = shape.requests = 20;
+            shape.columns = 300;
+            shape.precision = precision;
+            const ScoreCase test(shape);
+            std::vector<float> logits[2];
+            const std::vector<int32_t> first(size_t(shape.tokens), 0);
+            for (int many = 0; many < 2; ++many) {
+                smla_score_args args = test.args();
+                args.request_of_token = make_tensor(first.data(), SMLA_I32, {shape.tokens});
+                if (many) args.block_table.shape[0] = 1;
+                logits[many].assign(size_t(shape.tokens * shape.columns), kCanary);
+                args.logits = make_tensor(logits[many].data(), SMLA_F32, {shape.tokens, shape.columns});
+                kit::run_placed<Stage::score>(args, env());
+            }
+            ASSERT_TRUE(same_bits(logits[0], logits[1]))
+                << described(shape) << ": " << first_difference(logits[0], logits[1], shape.columns);
+        }
+}
+
+TEST_F(Sm90Score, NanReachesItsColumnAndNothingElse) {
+    for (const smla_precision precision : kPrecisions) {
+        ScoreShape shape;
+        shape.tokens = 9;
+        shape.heads = 21;
+        shape.columns = 200;
+        shape.precision = precision;
+        const ScoreCase clean(shape);
+        ScoreCase test(shape);
+        std::vector<float> key(size_t(shape.width));
+        test.keys().decode(test.row(0, 33), key.data());
+        key[5] = std::nanf("");
+        test.keys().encode(test.row(0, 33), key.data());
+        const std::vector<float> want = run_score(clean, env()), got = run_score(test, env());
+        for (size_t i = 0; i < got.size(); ++i) {
+            if (i % size_t(shape.columns) == 33) EXPECT_TRUE(std::isnan(got[i])) << "relu hid a NaN";
+            else EXPECT_EQ(got[i], want[i]) << i;
+        }
+    }
+}
+
+TEST_F(Sm90Score, RefusesWhatItDoesNotTake) {
+    ScoreShape shape;
+    EXPECT_EQ(refusal(shape), "");
+    shape.heads = 65;
+    EXPECT_NE(refusal(shape).find("65 heads"), std::string::npos);
+    shape = {};
+    shape.q = SMLA_BF16;
+    EXPECT_NE(refusal(shape).find("q is bf16"), std::string::npos);
+    shape = {};
+    shape.format = SMLA_INDEX_MXFP4_68;
+    EXPECT_NE(refusal(shape).find("index_mxfp4_68"), std::string::npos);
+    shape = {};
+    shape.page_tokens = 5;  // 660 bytes
+    EXPECT_NE(refusal(shape).find("16 bytes"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace smla::test
