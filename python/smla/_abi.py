@@ -166,7 +166,8 @@ class Stage(IntEnum):
     INVERSE_ROPE = 17
     UP_PROJECT = 18
     OUT_PROJECT = 19
-    COUNT = 20
+    SCORE_SELECT_BLOCKS = 20
+    COUNT = 21
 
 
 class FieldKind(IntEnum):
@@ -196,6 +197,7 @@ class BadKind(IntEnum):
     END = 11
     CU = 12
     PAGE = 13
+    CANDIDATE = 14
 
 
 class WeightStorage(IntEnum):
@@ -619,6 +621,29 @@ class ScoreSelectArgs(c.Structure):
     )
 
 
+class ScoreSelectBlocksArgs(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("columns", c.c_int32),
+        ("block_size", c.c_int32),
+        ("relative", c.c_int32),
+        ("q", Tensor),
+        ("q_scales", Tensor),
+        ("w", Tensor),
+        ("keys", Cache),
+        ("block_table", Tensor),
+        ("request_of_token", Tensor),
+        ("starts", Tensor),
+        ("ends", Tensor),
+        ("blocks", Tensor),
+        ("indices", Tensor),
+        ("selected", Tensor),
+        ("counts", Tensor),
+        ("block_maxima", Tensor),
+        ("best_blocks", Tensor),
+    )
+
+
 class NormArgs(c.Structure):
     _fields_ = (
         ("struct_size", c.c_uint32),
@@ -935,6 +960,7 @@ FUNCTIONS = {
     "smla_score": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
     "smla_select": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
     "smla_score_select": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_score_select_blocks": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
     "smla_norm": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
     "smla_rope": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
     "smla_inverse_rope": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),

@@ -386,4 +386,40 @@ MUTANTS = [
         "if (mapped || !mapped) return {bytes.memory",
         "test_model Untrusted.*",
     ),
+    # score_select_blocks
+    Mutant(
+        "the newest block may fall out",
+        "src/engines/cpu/score_select_blocks/run.cpp",
+        "if (candidate == all.count - 1 && all.has_newest()) best = kInfinity;",
+        "",
+        verify("score_select_blocks"),
+    ),
+    Mutant(
+        "a block listed twice counts twice",
+        "src/ops/score_select_blocks/check.cpp",
+        "return std::unique(out, out + n) - out;",
+        "return n;",
+        verify("score_select_blocks"),
+    ),
+    Mutant(
+        "blocks past the window are taken for blocks",
+        "src/ops/score_select_blocks/check.cpp",
+        "if (block >= 0 && block < blocks) out[n++]",
+        "if (block >= 0 && block <= blocks) out[n++]",
+        verify("score_select_blocks"),
+    ),
+    Mutant(
+        "a slice leaves its first block out",
+        "src/engines/cpu/score_select_blocks/run.cpp",
+        "const int64_t begin = all.count * slice / plan_.slices, end =",
+        "const int64_t begin = all.count * slice / plan_.slices + (slice > 0), end =",
+        "test_index ScoreSelectBlocks.SlicesThreadsAndBudgetsChangeNoBit",
+    ),
+    Mutant(
+        "a NaN hides the rest of its block",
+        "src/engines/cpu/score_select_blocks/run.cpp",
+        "if (logits[j] > best || std::isnan(best)) best = logits[j];",
+        "if (logits[j] > best) best = logits[j];",
+        verify("score_select_blocks"),
+    ),
 ]
