@@ -66,7 +66,9 @@ enum {
     /* V4: window and selected entries, one per 4 tokens. */
     SMLA_LAYER_COMPRESSED_SPARSE = 3,
     /* V4: window and all entries. */
-    SMLA_LAYER_HEAVILY_COMPRESSED = 4
+    SMLA_LAYER_HEAVILY_COMPRESSED = 4,
+    /* V4.1: window and selected entries, which an earlier layer may have written or selected. */
+    SMLA_LAYER_SHARED_SPARSE = 5
 };
 
 typedef struct smla_layer_info {

@@ -19,7 +19,8 @@ namespace {
 static_assert(int(LayerKind::dsa) == SMLA_LAYER_DSA && int(LayerKind::dsa_shared) == SMLA_LAYER_DSA_SHARED &&
               int(LayerKind::sliding) == SMLA_LAYER_SLIDING &&
               int(LayerKind::compressed_sparse) == SMLA_LAYER_COMPRESSED_SPARSE &&
-              int(LayerKind::heavily_compressed) == SMLA_LAYER_HEAVILY_COMPRESSED);
+              int(LayerKind::heavily_compressed) == SMLA_LAYER_HEAVILY_COMPRESSED &&
+              int(LayerKind::shared_sparse) == SMLA_LAYER_SHARED_SPARSE);
 
 LayerPrecision read_precision(const smla_layer_args& args, smla_engine engine) {
     LayerPrecision out;
@@ -207,7 +208,7 @@ smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_info* info) 
         api::check_room("info", info);
         const Layer& at = *api::handle(layer, "layer").layer;
         const AttentionConfig& config = at.config();
-        const bool indexer = has_indexer(at.kind());
+        const bool indexer = config.selects(at.layer_index());
         int32_t groups = 0, width = 0;
         for (const CacheNeed& need : cache_needs(config, at.layer_index(), {})) {
             groups |= need.group;

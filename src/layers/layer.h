@@ -32,6 +32,8 @@ struct LayerStep {
     // the selection of the layer they follow; for others it replaces their own.
     Tensor forced_topk{};
     Tensor topk{};  // optional out [T,k] i32: for the layers that follow this one
+    // V4.1, [T,B] i32: blocks of entries that the indexer looks at, and those that it names for later layers.
+    Tensor candidates{}, best_blocks{};
 };
 
 // What a plan says of a step. cut(field): the part of it that counts; group(SMLA_GROUP_*, slots): caches.

@@ -399,7 +399,7 @@ MUTANTS = [
         "src/ops/score_select_blocks/check.cpp",
         "return std::unique(out, out + n) - out;",
         "return n;",
-        verify("score_select_blocks"),
+        "test_index ScoreSelectBlocks.OnlyListedKeysAreRead",
     ),
     Mutant(
         "blocks past the window are taken for blocks",

@@ -92,6 +92,9 @@ private:
                       ratio = config_.compress_ratio(layer_);
         HybridStep step;
         step.kind = config_.layer_kind(layer_);
+        if (step.kind == LayerKind::shared_sparse)
+            fail(SMLA_UNSUPPORTED, "--layer", text(layer_, ", of kind shared_sparse"),
+                 "a layer that reads no other's entries (V3.2, GLM, V4)");
         step.ratio = int32_t(ratio);
         step.q = absent_data(shape_.queries, {tokens_, heads, width});
         step.kv = absent_data(SMLA_F32, {tokens_, width});
