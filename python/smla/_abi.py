@@ -211,6 +211,7 @@ class LayerKind(IntEnum):
     SLIDING = 2
     COMPRESSED_SPARSE = 3
     HEAVILY_COMPRESSED = 4
+    SHARED_SPARSE = 5
 
 
 class Error(c.Structure):
@@ -743,6 +744,10 @@ class LayerInfo(c.Structure):
         ("plan_groups", c.c_int32),
         ("weight_bytes", c.c_size_t),
         ("borrowed_bytes", c.c_size_t),
+        ("entries_of", c.c_int32),
+        ("selection_of", c.c_int32),
+        ("candidates_of", c.c_int32),
+        ("candidate_blocks", c.c_int32),
     )
 
 
@@ -768,6 +773,8 @@ class LayerStep(c.Structure):
         ("index", LayerCache),
         ("state", LayerCache),
         ("index_state", LayerCache),
+        ("candidates", Tensor),
+        ("best_blocks", Tensor),
     )
 
 
@@ -784,6 +791,7 @@ class SessionArgs(c.Structure):
         ("stage_budget", c.c_size_t),
         ("rewind_tokens", c.c_int32),
         ("reserved", c.c_int32),
+        ("entries_of", c.c_void_p),
     )
 
 
@@ -803,6 +811,7 @@ class SessionStep(c.Structure):
         ("out", Tensor),
         ("rope_positions", Tensor),
         ("forced_topk", Tensor),
+        ("candidates", Tensor),
     )
 
 
@@ -986,6 +995,7 @@ FUNCTIONS = {
     "smla_session_get_args": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_session_forward": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_session_topk": (c.c_int32, (c.c_void_p, c.c_void_p)),
+    "smla_session_candidates": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_session_length": (c.c_int32, (c.c_void_p, c.c_int32, c.c_void_p)),
     "smla_session_end_request": (c.c_int32, (c.c_void_p, c.c_int32)),
     "smla_session_truncate": (c.c_int32, (c.c_void_p, c.c_int32, c.c_int32)),

@@ -34,6 +34,18 @@ void check_forced_topk(const char* field, const Layer& layer, const Tensor& give
                text("nothing: a layer of kind ", layer_kind_name(layer.kind()), " selects none"));
 }
 
+void check_candidates(const Layer& layer, const Tensor& candidates, const Tensor& best_blocks, bool selects,
+                      int64_t tokens, const CheckContext& context) {
+    const int64_t source = layer.config().sources(layer.layer_index()).candidates;
+    const bool names = source == layer.layer_index(), reads = source >= 0 && !names;
+    if (reads && selects) check_tensor("step.candidates", candidates, kInt32, {tokens, kAny}, context);
+    else if (check_optional("step.candidates", candidates, kInt32, {tokens, kAny}, context))
+        SMLA_CHECK(reads, "step.candidates", describe(candidates), "nothing: the layer looks at all entries");
+    const int64_t blocks = names ? layer.config().hybrid->sharing->candidate_blocks : kAny;
+    if (check_optional("step.best_blocks", best_blocks, kInt32, {tokens, blocks}, context))
+        SMLA_CHECK(names, "step.best_blocks", describe(best_blocks), "nothing: the layer names no blocks");
+}
+
 size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step, size_t stage_budget,
                        const Tap* tap) {
     Runner sizing(env, stage_budget, tap);

@@ -139,6 +139,10 @@ std::unique_ptr<Layer> make_hybrid_layer(const Checkpoint&, const AttentionConfi
 void check_forced_topk(const char* field, const Layer& layer, const Tensor& given, int64_t tokens,
                        const CheckContext& context = {});
 
+// LayerStep::candidates and best_blocks. `selects`: the step runs the layer's own indexer.
+void check_candidates(const Layer& layer, const Tensor& candidates, const Tensor& best_blocks, bool selects,
+                      int64_t tokens, const CheckContext& context = {});
+
 // Bytes of workspace that forward() needs for these shapes, and the run itself.
 size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step, size_t stage_budget,
                        const Tap* tap);

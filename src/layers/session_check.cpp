@@ -85,11 +85,7 @@ void Session::check(const Step& step) const {
 
 // The layers that this one reads have run the same step.
 void Session::check_sources(const Step& step, int64_t tokens) const {
-    const bool chooses = reads_candidates() && !present(step.forced_topk);
-    if (chooses) check_tensor("step.candidates", step.candidates, kInt32, {tokens, kAny});
-    else if (!reads_candidates())
-        SMLA_CHECK(!present(step.candidates), "step.candidates", describe(step.candidates),
-                   "nothing: the layer looks at all entries");
+    check_candidates(layer_, step.candidates, {}, !present(step.forced_topk), tokens);
     if (!reads_entries()) return;
     for (const StepRequest& request : step.requests) {
         const int64_t wanted = int64_t(lengths_[size_t(request.request)]) + request.tokens;

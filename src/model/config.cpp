@@ -191,6 +191,8 @@ AttentionConfig parse_config(std::string_view json, const std::string& source) {
         read_quantization(top.has("quantization_config") ? top : reader, config.common);
         read_mhc(reader, config);
         if (findings.empty() && config.dsa) check_ramp(reader, config.common.rope_dim, config.dsa->rope);
+        if (findings.empty() && config.hybrid && config.hybrid->sharing)
+            check_sharing(reader, *config.hybrid);
         if (findings.empty() && config.hybrid) {
             check_ramp(reader, config.common.rope_dim, config.hybrid->rope);
             check_ramp(reader, config.common.rope_dim, config.hybrid->compress_rope);

@@ -161,7 +161,8 @@ int64_t latest(const std::vector<int64_t>& layers, int64_t layer) {
 
 bool is_in(const std::vector<int64_t>& layers, int64_t layer) { return latest(layers, layer) == layer; }
 
-// Every layer with entries has somebody who wrote them, with its own ratio, and somebody who chose among
+}  // namespace
+
 // them.
 void check_sharing(const ObjectReader& reader, const HybridConfig& hybrid) {
     const SharingConfig& sharing = *hybrid.sharing;
@@ -202,8 +203,6 @@ void check_sharing(const ObjectReader& reader, const HybridConfig& hybrid) {
                               text("a layer whose entries layer ", layer, " reads too: blocks number them"));
 }
 
-}  // namespace
-
 void read_hybrid(const ObjectReader& reader, AttentionConfig& config) {
     HybridConfig hybrid;
     hybrid.head_dim = reader.integer("head_dim", 2, kMaxHeadDim);
@@ -219,8 +218,6 @@ void read_hybrid(const ObjectReader& reader, AttentionConfig& config) {
     if (config.common.model_type == "deepseek_v41") hybrid.sharing = read_sharing(reader);
     read_ratios(reader, config.common, hybrid);
     const bool reads_entries = hybrid.sharing && (has_ratio(hybrid, 1) || has_ratio(hybrid, 2));
-    if (hybrid.sharing && reader.good({"kv_source_layer_ids", "index_source_layer_ids", "compress_ratios"}))
-        check_sharing(reader, hybrid);
     if (has_ratio(hybrid, kSparseRatio) || reads_entries || reader.has("index_topk")) {
         config.indexer = read_indexer(reader);
         if (config.indexer->head_dim < config.common.rope_dim &&

@@ -422,4 +422,41 @@ MUTANTS = [
         "if (logits[j] > best) best = logits[j];",
         verify("score_select_blocks"),
     ),
+    # layers of DeepSeek-V4.1
+    Mutant(
+        "entries' index keys are rotated at their last token",
+        "src/layers/hybrid.cpp",
+        "        rotate(back, 1);",
+        "",
+        "test_layers Goldens.EveryCombinationPasses",
+    ),
+    Mutant(
+        "index keys are made of rotated entries",
+        "src/backends/step.cpp",
+        "    run.tap(\"entries\", reshape_rows(rotated, {width}));",
+        "    run.run<Stage::rope>({.first = int32_t(width - 2 * step.frequencies.shape[0]), .x = latents, "
+        ".positions = batch.position, .frequencies = step.frequencies});",
+        "test_layers Goldens.EveryCombinationPasses",
+    ),
+    Mutant(
+        "a layer after the candidate source looks everywhere",
+        "src/layers/hybrid.cpp",
+        "else out.blocks = step.candidates;",
+        "",
+        "test_layers Goldens.EveryCombinationPasses",
+    ),
+    Mutant(
+        "the entries of the first source serve all",
+        "src/model/config.cpp",
+        "return *std::prev(std::upper_bound(layers.begin(), layers.end(), layer));",
+        "return layers.front() + 0 * layer;",
+        "test_model Config.DeepseekV41",
+    ),
+    Mutant(
+        "queries of V4.1 are normed per head",
+        "src/layers/hybrid.cpp",
+        "if (!config_.hybrid->sharing) norm(run, q, {});",
+        "norm(run, q, {});",
+        "test_layers Goldens.EveryCombinationPasses",
+    ),
 ]

@@ -81,8 +81,7 @@ std::vector<Call> model_calls(const AttentionConfig& config, int layer, const St
 }
 
 std::string title(const AttentionConfig& config, int layer, const StepShape& shape, const Context& context) {
-    const bool has_indexer = config.layer_kind(layer) == LayerKind::dsa ||
-                             config.layer_kind(layer) == LayerKind::compressed_sparse;
+    const bool has_indexer = config.selects(layer);
     return text(config.common.model_type, " layer ", layer, " (", layer_kind_name(config.layer_kind(layer)),
                 "), ", shape.requests, shape.requests == 1 ? " request, " : " requests, ", shape.tokens,
                 " query ", shape.tokens == 1 ? "token" : "tokens", " each at ", shape.context, ", kv ",

@@ -200,7 +200,7 @@ void add_stage_options(CLI::App& command, StageShape& shape) {
     count("--width", shape.width, "Width of queries and keys; 0: the format's", 0);
     count("--value-width", shape.value_width, "attend, merge: width of a value", 1);
     count("--outer", shape.outer, "project: outputs per group", 1);
-    count("--rows", shape.rows, "attend: listed rows; map, gather: rows", 0);
+    count("--rows", shape.rows, "attend: listed rows; map, gather: rows; score_select_blocks: blocks", 0);
     count("--extra-rows", shape.extra_rows, "attend: listed rows of the extra cache", 0);
     count("--columns", shape.columns, "score, select: keys", 0);
     count("--topk", shape.topk, "select: rows wanted", 0);
