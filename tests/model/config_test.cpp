@@ -274,7 +274,8 @@ TEST(Config, V41SourcesThatDoNotGoTogether) {
     bad(with_inner("candidate_source_layer_id", "14"), "text_config.candidate_source_layer_id", "14",
         "a layer whose entries layer 20 reads too: blocks number them");
     bad(with_inner("candidate_topk_blocks", "0"), "text_config.candidate_topk_blocks", "0");
-    bad(with_inner("compress_ratios", "[0, 4]"), "text_config.compress_ratios[1]", "4", "0 to 2");
+    bad(with_inner("compress_ratios", "[0, 4]"), "text_config.compress_ratios[1]", "4",
+        "an integer from 0 to 2");
 }
 
 TEST(Config, V4WithOneRatioForAllLayers) {

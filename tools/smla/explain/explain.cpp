@@ -55,7 +55,7 @@ struct Call {
         const int best = chosen();
         const std::string name =
             best < 0 ? paint(Colour::red, "none") : paint(Colour::green, kernels[size_t(best)].kernel);
-        std::string out = fmt::format("{:<14}{}\n", stage, name), next;
+        std::string out = fmt::format("{:<13} {}\n", stage, name), next;
         for (size_t i = 0; i < kernels.size(); ++i) {
             if (int(i) == best) continue;
             const bool able = kernels[i].refusal.empty();
