@@ -427,7 +427,7 @@ MUTANTS = [
         "entries' index keys are rotated at their last token",
         "src/layers/hybrid.cpp",
         "        rotate(back, 1);",
-        "",
+        "        rotate(back, 0);",
         "test_layers Goldens.EveryCombinationPasses",
     ),
     Mutant(
