@@ -105,14 +105,14 @@ std::unique_ptr<Call> score_select(int64_t tokens) {
 }
 
 // Candidates with holes, duplicates and blocks past the windows.
-template <bool Listed, bool Paged>
+template <bool Listed, bool Paged, bool E2m1 = false>
 std::unique_ptr<Call> score_select_blocks(int64_t tokens) {
     auto call = std::make_unique<CallOf<smla_score_select_blocks_args>>("", SMLA_STAGE_SCORE_SELECT_BLOCKS,
                                                                         smla_score_select_blocks);
     auto& a = call->with;
     a.columns = kColumns;
     a.block_size = 8;
-    add_score(*call, a, tokens, Paged, false);
+    add_score(*call, a, tokens, Paged, E2m1);
     if (Listed)
         fill_int(call->add(a.blocks, SMLA_I32, {tokens, 7}, 8, 2),
                  [](int64_t t, int64_t i) { return (5 * t + 3 * i) % 8 - (i % 3 == 2 ? 1000 : i % 2); });
@@ -143,6 +143,7 @@ std::vector<NamedMaker> index_calls() {
         {"score_select_e2m1", score_select<true>},
         {"score_all_blocks", score_select_blocks<false, false>},
         {"score_listed_blocks", score_select_blocks<true, true>},
+        {"score_blocks_e2m1", score_select_blocks<true, true, true>},
     };
 }
 
