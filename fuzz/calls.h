@@ -14,6 +14,7 @@ void make(World& world, smla_quant_index_q_args& args);
 void make(World& world, smla_score_args& args);
 void make(World& world, smla_select_args& args);
 void make(World& world, smla_score_select_args& args);
+void make(World& world, smla_score_select_blocks_args& args);
 void make(World& world, smla_map_args& args);
 void make(World& world, smla_write_args& args);  // of either write stage
 void make(World& world, smla_save_state_args& args);

@@ -25,7 +25,8 @@ void make(World& world, smla_quant_index_q_args& args) {
 namespace {
 
 // All of a score call but the logits; returns the columns.
-int64_t make_inputs(World& world, smla_score_args& args) {
+template <class Args>
+int64_t make_inputs(World& world, Args& args) {
     Choices& choose = world.choose;
     const smla_format format =
         choose.any({SMLA_ROW_F32, SMLA_ROW_BF16, SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68});
@@ -34,7 +35,7 @@ int64_t make_inputs(World& world, smla_score_args& args) {
                   columns = choose.between(0, 60);
     smla_dtype q = choose.any({SMLA_E4M3, SMLA_F32, SMLA_BF16, SMLA_E2M1});
     if (q == SMLA_E2M1 && width % 32 != 0) q = SMLA_F32;
-    args.fill = choose.any({0, 1});
+    if constexpr (requires { args.fill; }) args.fill = choose.any({0, 1});
     args.q = world.values(q, {tokens, heads, width});
     if (q == SMLA_E2M1) args.q_scales = world.values(SMLA_E8M0, {tokens, heads, width / 32});
     args.w = world.powers(SMLA_F32, {tokens, heads});
@@ -51,11 +52,13 @@ int64_t make_inputs(World& world, smla_score_args& args) {
 }
 
 // Sums of quarters times powers of two are exact; with block scales their range grows past f32's 24 bits.
-double logit_tolerance(const smla_score_args& args) {
+template <class Args>
+double logit_tolerance(const Args& args) {
     return args.q.dtype == SMLA_E2M1 || args.keys.format == SMLA_INDEX_MXFP4_68 ? 0.05 : 0;
 }
 
-void make_outputs(World& world, smla_select_args& args, int64_t tokens) {
+template <class Args>
+void make_outputs(World& world, Args& args, int64_t tokens) {
     Choices& choose = world.choose;
     const int64_t k = choose.between(0, 40);
     args.relative = choose.any({0, 1});
@@ -92,6 +95,22 @@ void make(World& world, smla_score_select_args& args) {
         world.ignore(args.select.indices);
         if (present(args.select.selected)) world.ignore(args.select.selected);
     }
+}
+
+void make(World& world, smla_score_select_blocks_args& args) {
+    Choices& choose = world.choose;
+    args.columns = int32_t(make_inputs(world, args));
+    args.block_size = int32_t(choose.between(1, 20));
+    const int64_t tokens = args.q.shape[0], blocks = ceil_div(args.columns, args.block_size);
+    if (choose.flag()) args.blocks = world.indices(SMLA_I32, {tokens, choose.between(0, 9)}, -1, blocks);
+    make_outputs(world, args, tokens);
+    const double tolerance = logit_tolerance(args);
+    if (choose.flag()) args.block_maxima = world.output(SMLA_F32, {tokens, blocks}, tolerance);
+    if (choose.flag()) args.best_blocks = world.output(SMLA_I32, {tokens, choose.between(0, 9)});
+    if (tolerance == 0) return;
+    world.ignore(args.indices);  // ties may fall either way
+    if (present(args.selected)) world.ignore(args.selected);
+    if (present(args.best_blocks)) world.ignore(args.best_blocks);
 }
 
 void make(World& world, smla_map_args& args) {

@@ -66,7 +66,9 @@ enum {
     /* V4: window and selected entries, one per 4 tokens. */
     SMLA_LAYER_COMPRESSED_SPARSE = 3,
     /* V4: window and all entries. */
-    SMLA_LAYER_HEAVILY_COMPRESSED = 4
+    SMLA_LAYER_HEAVILY_COMPRESSED = 4,
+    /* V4.1: window and selected entries, which an earlier layer may have written or selected. */
+    SMLA_LAYER_SHARED_SPARSE = 5
 };
 
 typedef struct smla_layer_info {
@@ -87,6 +89,11 @@ typedef struct smla_layer_info {
     /* Bytes of all weights, and of those among them that lie in memory of the caller. */
     size_t weight_bytes;
     size_t borrowed_bytes;
+    /* Whose work the layer reads (its own number: its own; -1: none): who writes its compressed entries and
+     * their index keys, who selects what it attends to, who names the blocks that its indexer looks at. */
+    int32_t entries_of, selection_of, candidates_of;
+    /* How many blocks. */
+    int32_t candidate_blocks;
 } smla_layer_info;
 
 typedef struct smla_layer smla_layer;
@@ -124,6 +131,11 @@ typedef struct smla_layer_step {
      * is given and in layers without an indexer. */
     smla_tensor topk;
     smla_layer_cache primary, window, compressed, index, state, index_state;
+    /* V4.1, [T,B] i32: the blocks of entries that the layer's indexer looks at, in any order, -1 for none.
+     * Needed without forced_topk where smla_layer_info.candidates_of names another layer. */
+    smla_tensor candidates;
+    /* [T,B] i32, optional, written where candidates_of is the layer itself: the blocks that it names. */
+    smla_tensor best_blocks;
 } smla_layer_step;
 
 /* Bytes of workspace that a step of these shapes needs; data pointers may be null. Stages keep their scratch
@@ -134,6 +146,8 @@ SMLA_API smla_status smla_layer_workspace_size(const smla_layer* layer, const sm
  * refused step writes nothing. */
 SMLA_API smla_status smla_layer_forward(const smla_layer* layer, const smla_layer_step* step,
                                         size_t stage_budget, smla_workspace workspace, smla_stream stream);
+
+typedef struct smla_session smla_session;
 
 typedef struct smla_session_args {
     uint32_t struct_size;
@@ -157,6 +171,9 @@ typedef struct smla_session_args {
     int32_t rewind_tokens;
     /* 0 */
     int32_t reserved;
+    /* The session of the layer smla_layer_info.entries_of, if that is another one. It runs each step before
+     * this session does, and outlives it. smla_session_get_args gives null. */
+    smla_session* entries_of;
 } smla_session_args;
 
 typedef struct smla_step_request {
@@ -180,9 +197,9 @@ typedef struct smla_session_step {
     /* As in smla_layer_step, k at most topk. On the host, numbers that a token does not see are refused;
      * those in a GPU's memory are not looked at. */
     smla_tensor forced_topk;
+    /* As in smla_layer_step. */
+    smla_tensor candidates;
 } smla_session_step;
-
-typedef struct smla_session smla_session;
 
 /* Makes a session with all its caches, plan and scratch. Its layer must outlive it. A session serves one call
  * at a time; on a GPU it works in the default stream. */
@@ -198,6 +215,8 @@ SMLA_API smla_status smla_session_forward(smla_session* session, const smla_sess
 /* Selection of the last step, if it had no forced_topk: [T,k] i32 on the host, valid until the next step.
  * ndim 0 in layers without an indexer. */
 SMLA_API smla_status smla_session_topk(const smla_session* session, smla_tensor* out);
+/* Likewise the blocks that the layer named: [T,B] i32, ndim 0 in layers that name none. */
+SMLA_API smla_status smla_session_candidates(const smla_session* session, smla_tensor* out);
 /* Tokens that a request holds. */
 SMLA_API smla_status smla_session_length(const smla_session* session, int32_t request, int32_t* tokens);
 /* Forgets all tokens of a request; its pages serve others. */

@@ -49,7 +49,8 @@ enum {
     SMLA_STAGE_INVERSE_ROPE = 17,
     SMLA_STAGE_UP_PROJECT = 18,
     SMLA_STAGE_OUT_PROJECT = 19,
-    SMLA_STAGE_COUNT = 20
+    SMLA_STAGE_SCORE_SELECT_BLOCKS = 20,
+    SMLA_STAGE_COUNT = 21
 };
 
 /* Bytes of workspace that a call of these shapes may need. Data pointers are not looked at. A kernel that can
@@ -151,7 +152,9 @@ enum {
     SMLA_BAD_END = 11,
     SMLA_BAD_CU = 12,
     /* copy_pages, pairs. */
-    SMLA_BAD_PAGE = 13
+    SMLA_BAD_PAGE = 13,
+    /* score_select_blocks, blocks: neither -1 nor a block of the columns. */
+    SMLA_BAD_CANDIDATE = 14
 };
 
 /* The error word: the last 64 bytes of a workspace's first 4 KiB. In a context with check_indices, a call

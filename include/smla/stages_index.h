@@ -116,6 +116,55 @@ typedef struct smla_score_select_args {
 SMLA_API smla_status smla_score_select(smla_context* context, const smla_score_select_args* args,
                                        smla_workspace workspace, smla_stream stream);
 
+typedef struct smla_score_select_blocks_args {
+    uint32_t struct_size;
+    /* N: an upper bound of ends. */
+    int32_t columns;
+    /* Columns of a block, > 0. Block b of a token is columns starts[t] + b * block_size and on, and ends with
+     * the window. */
+    int32_t block_size;
+    /* 1: indices count from starts[t]. */
+    int32_t relative;
+    /* [T,Hi,D] e4m3, e2m1, bf16, f32 (f64): this and what follows as of score. */
+    smla_tensor q;
+    /* [T,Hi,D/32] e8m0, with e2m1 only. */
+    smla_tensor q_scales;
+    /* [T,Hi] f32 (f64): all scales of q included. */
+    smla_tensor w;
+    /* Index or row format of width D. */
+    smla_cache keys;
+    /* [R,MB] i32, optional. */
+    smla_tensor block_table;
+    /* [T] i32, with block_table only. */
+    smla_tensor request_of_token;
+    /* [T] i32, optional: 0. */
+    smla_tensor starts;
+    /* [T] i32 */
+    smla_tensor ends;
+    /* [T,B] i32, optional: all blocks. The candidate blocks in any order; entries that are no block of the
+     * window are holes, and a block counts once. */
+    smla_tensor blocks;
+    /* [T,k] i32: this and what follows as of select. */
+    smla_tensor indices;
+    /* [T,k] f32 (f64), optional. */
+    smla_tensor selected;
+    /* [T] i32, optional. */
+    smla_tensor counts;
+    /* [T,NB] f32 (f64), optional, NB = ceil(N / block_size): the best score of each candidate block, NaN only
+     * if all are; +inf of the newest block, the last of the window; -inf of all others. */
+    smla_tensor block_maxima;
+    /* [T,KB] i32, optional: the best candidate blocks by those maxima, the newest one always among them, in
+     * ascending order, then -1. Serves as `blocks` of later calls. */
+    smla_tensor best_blocks;
+} smla_score_select_blocks_args;
+
+/* score and select within candidate blocks of columns: keys of other blocks are not read. With all blocks the
+ * selection has the bits of score_select.
+ * Refused: what score and select refuse; block_maxima of another width than NB. */
+SMLA_API smla_status smla_score_select_blocks(smla_context* context,
+                                              const smla_score_select_blocks_args* args,
+                                              smla_workspace workspace, smla_stream stream);
+
 #ifdef __cplusplus
 }
 #endif

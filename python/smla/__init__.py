@@ -29,6 +29,7 @@ from .plan import Plan, PlanGroup
 from .reporting import report
 from .stages import (
     Attended,
+    BlockSelection,
     QuantizedQuery,
     Selection,
     absorb,
@@ -47,6 +48,7 @@ from .stages import (
     save_state,
     score,
     score_select,
+    score_select_blocks,
     select,
     up_project,
     write_index,

@@ -166,7 +166,8 @@ class Stage(IntEnum):
     INVERSE_ROPE = 17
     UP_PROJECT = 18
     OUT_PROJECT = 19
-    COUNT = 20
+    SCORE_SELECT_BLOCKS = 20
+    COUNT = 21
 
 
 class FieldKind(IntEnum):
@@ -196,6 +197,7 @@ class BadKind(IntEnum):
     END = 11
     CU = 12
     PAGE = 13
+    CANDIDATE = 14
 
 
 class WeightStorage(IntEnum):
@@ -209,6 +211,7 @@ class LayerKind(IntEnum):
     SLIDING = 2
     COMPRESSED_SPARSE = 3
     HEAVILY_COMPRESSED = 4
+    SHARED_SPARSE = 5
 
 
 class Error(c.Structure):
@@ -621,6 +624,29 @@ class ScoreSelectArgs(c.Structure):
     )
 
 
+class ScoreSelectBlocksArgs(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("columns", c.c_int32),
+        ("block_size", c.c_int32),
+        ("relative", c.c_int32),
+        ("q", Tensor),
+        ("q_scales", Tensor),
+        ("w", Tensor),
+        ("keys", Cache),
+        ("block_table", Tensor),
+        ("request_of_token", Tensor),
+        ("starts", Tensor),
+        ("ends", Tensor),
+        ("blocks", Tensor),
+        ("indices", Tensor),
+        ("selected", Tensor),
+        ("counts", Tensor),
+        ("block_maxima", Tensor),
+        ("best_blocks", Tensor),
+    )
+
+
 class NormArgs(c.Structure):
     _fields_ = (
         ("struct_size", c.c_uint32),
@@ -720,6 +746,10 @@ class LayerInfo(c.Structure):
         ("plan_groups", c.c_int32),
         ("weight_bytes", c.c_size_t),
         ("borrowed_bytes", c.c_size_t),
+        ("entries_of", c.c_int32),
+        ("selection_of", c.c_int32),
+        ("candidates_of", c.c_int32),
+        ("candidate_blocks", c.c_int32),
     )
 
 
@@ -745,6 +775,8 @@ class LayerStep(c.Structure):
         ("index", LayerCache),
         ("state", LayerCache),
         ("index_state", LayerCache),
+        ("candidates", Tensor),
+        ("best_blocks", Tensor),
     )
 
 
@@ -761,6 +793,7 @@ class SessionArgs(c.Structure):
         ("stage_budget", c.c_size_t),
         ("rewind_tokens", c.c_int32),
         ("reserved", c.c_int32),
+        ("entries_of", c.c_void_p),
     )
 
 
@@ -780,6 +813,7 @@ class SessionStep(c.Structure):
         ("out", Tensor),
         ("rope_positions", Tensor),
         ("forced_topk", Tensor),
+        ("candidates", Tensor),
     )
 
 
@@ -937,6 +971,7 @@ FUNCTIONS = {
     "smla_score": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
     "smla_select": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
     "smla_score_select": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
+    "smla_score_select_blocks": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
     "smla_norm": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
     "smla_rope": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
     "smla_inverse_rope": (c.c_int32, (c.c_void_p, c.c_void_p, Workspace, c.c_void_p)),
@@ -962,6 +997,7 @@ FUNCTIONS = {
     "smla_session_get_args": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_session_forward": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_session_topk": (c.c_int32, (c.c_void_p, c.c_void_p)),
+    "smla_session_candidates": (c.c_int32, (c.c_void_p, c.c_void_p)),
     "smla_session_length": (c.c_int32, (c.c_void_p, c.c_int32, c.c_void_p)),
     "smla_session_end_request": (c.c_int32, (c.c_void_p, c.c_int32)),
     "smla_session_truncate": (c.c_int32, (c.c_void_p, c.c_int32, c.c_int32)),

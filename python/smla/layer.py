@@ -23,7 +23,7 @@ from .tensor import describe, device_of, dtype_of, plain, shape_of, stream_of
 
 _LAYER = Struct(_abi.LayerArgs)
 _SESSION = Struct(_abi.SessionArgs)
-_STEP = Struct(_abi.LayerStep, ["out", "topk", *[f"{group}.cache" for group in GROUPS]])
+_STEP = Struct(_abi.LayerStep, ["out", "topk", "best_blocks", *[f"{group}.cache" for group in GROUPS]])
 _SESSION_STEP = Struct(_abi.SessionStep, ["out"])
 _REQUEST = struct.Struct("=ii")
 assert _REQUEST.size == c.sizeof(_abi.StepRequest)
@@ -107,7 +107,8 @@ class Layer:
     @property
     def info(self):
         """kind, hidden_size, heads, kv_width, index_width, topk, window, ratio, plan_groups, weight_bytes,
-        borrowed_bytes: a dict.
+        borrowed_bytes, entries_of, selection_of, candidates_of (numbers of the layers whose work it reads, -1
+        for none), candidate_blocks: a dict.
         """
         out = _abi.LayerInfo(struct_size=c.sizeof(_abi.LayerInfo))
         check(lib.smla_layer_get_info(self.handle, c.byref(out)))
@@ -125,6 +126,8 @@ class Layer:
         out=None,
         forced_topk=None,
         topk=None,
+        candidates=None,
+        best_blocks=None,
         max_columns=0,
         stage_budget=0,
         workspace=None,
@@ -136,7 +139,9 @@ class Layer:
         {"primary": (smla.Cache, block_table [R,MB] i32), "index": ...}, one for each of info["plan_groups"].
         forced_topk: [T,k] i32 ascending, -1 last: positions (entries) to attend to; shared layers need it,
         layers that select nothing refuse it.
-        topk: [T,topk] i32, optional output: the selection. max_columns: a bound of the longest seq_len of the
+        topk: [T,topk] i32, optional output: the selection. candidates, best_blocks: [T,B] i32, of V4.1: the
+        blocks of entries that the indexer looks at, and, an optional output, those that the layer named by
+        info["candidates_of"] names. max_columns: a bound of the longest seq_len of the
         step. workspace: smla.Workspace. Returns out [T,X], of hidden's dtype.
         """
         if out is None:
@@ -148,6 +153,8 @@ class Layer:
             "out": out,
             "forced_topk": forced_topk,
             "topk": topk,
+            "candidates": candidates,
+            "best_blocks": best_blocks,
         }
         for name, groups in (("plan", plan.groups), ("caches", caches)):
             if not self._groups.issubset(groups):
@@ -182,6 +189,8 @@ class Session:
     all requests in a step): caches and scratch are made for these; resize() changes them. kv_scale: of
     per-tensor formats. stage_budget: bytes of scratch that a stage may use, 0: as much as pays.
     rewind_tokens: V4 alone: tokens that truncate() may take off beyond those of the last step.
+    entries_of: V4.1 alone: the Session of the layer info["entries_of"], if that is another one. It runs each
+    step first.
 
     copy.deepcopy(session) is session.clone(): the layer is shared, the caches are copied. A session cannot be
     pickled, as its caches are no files: keep the tokens and feed them again.
@@ -200,6 +209,7 @@ class Session:
         kv_scale=1.0,
         stage_budget=0,
         rewind_tokens=0,
+        entries_of=None,
     ):
         def format_of(name, field):
             return 0 if name is None else one_of(field, name, FORMATS)
@@ -215,24 +225,28 @@ class Session:
                 "kv_scale": kv_scale,
                 "stage_budget": stage_budget,
                 "rewind_tokens": rewind_tokens,
+                "entries_of": None if entries_of is None else _session(entries_of).handle,
             },
             [],
         )
         handle = c.c_void_p()
         check(lib.smla_session_create(layer.handle, c.byref(args), c.byref(handle)))
-        self._own(handle.value, layer)
+        self._own(handle.value, layer, entries_of)
 
-    def _own(self, handle, layer):
-        self.handle, self.layer = handle, layer
-        weakref.finalize(self, _release, lib.smla_session_destroy, handle, layer).atexit = False
+    def _own(self, handle, layer, entries_of):
+        self.handle, self.layer, self._entries_of = handle, layer, entries_of
+        holds = (layer, entries_of)
+        weakref.finalize(self, _release, lib.smla_session_destroy, handle, holds).atexit = False
 
-    def forward(self, hidden, requests=None, *, out=None, rope_positions=None, forced_topk=None):
+    def forward(
+        self, hidden, requests=None, *, out=None, rope_positions=None, forced_topk=None, candidates=None
+    ):
         """One step. Arrays lie in host memory or on the context's device.
 
         hidden: [T,X], the requests' tokens one after the other.
         requests: [(request, tokens), ...], each request at most once; None: all tokens belong to request 0.
-        rope_positions: [T] i32 or i64; None: the order in the request. forced_topk: as in Layer.forward.
-        Returns out [T,X], of hidden's dtype.
+        rope_positions: [T] i32 or i64; None: the order in the request. forced_topk, candidates: as in
+        Layer.forward. Returns out [T,X], of hidden's dtype.
         """
         if out is None:
             out = new(hidden, shape_of(hidden), dtype_of(hidden, "hidden"))
@@ -247,6 +261,7 @@ class Session:
                 "out": out,
                 "rope_positions": rope_positions,
                 "forced_topk": forced_topk,
+                "candidates": candidates,
             },
             keep,
         )
@@ -258,8 +273,18 @@ class Session:
         """Selection of the last step, if it had no forced_topk: [T,k] i32, a copy. None without an
         indexer.
         """
+        return self._copy_of(lib.smla_session_topk)
+
+    @property
+    def candidates(self):
+        """Blocks of entries that the layer named in the last step: [T,B] i32, a copy. None in layers that
+        name none.
+        """
+        return self._copy_of(lib.smla_session_candidates)
+
+    def _copy_of(self, getter):
         out = _abi.Tensor()
-        check(lib.smla_session_topk(self.handle, c.byref(out)))
+        check(getter(self.handle, c.byref(out)))
         view = _views.view(out, self)
         return None if view is None else view.copy()
 
@@ -304,7 +329,7 @@ class Session:
         handle = c.c_void_p()
         check(lib.smla_session_clone(self.handle, c.byref(_maxima(maxima)), c.byref(handle)))
         out = object.__new__(type(self))
-        out._own(handle.value, self.layer)
+        out._own(handle.value, self.layer, self._entries_of)
         return out
 
     def resize(self, **maxima):
@@ -318,7 +343,7 @@ class Session:
         """What it was made with, defaults filled in: a dict."""
         out = _abi.SessionArgs(struct_size=c.sizeof(_abi.SessionArgs))
         check(lib.smla_session_get_args(self.handle, c.byref(out)))
-        hidden = ("struct_size", "reserved")
+        hidden = ("struct_size", "reserved", "entries_of")
         options = {name: getattr(out, name) for name, _ in out._fields_ if name not in hidden}
         for name in ("kv_format", "index_format"):
             options[name] = Format(options[name]).name.lower()
@@ -350,6 +375,12 @@ class Session:
 
 
 _MAXIMA = ("max_requests", "max_tokens", "max_step_tokens", "rewind_tokens", "stage_budget")
+
+
+def _session(value):
+    if not isinstance(value, Session):
+        raise invalid("entries_of", type(value).__name__, "a smla.Session")
+    return value
 
 
 def _maxima(given):

@@ -19,7 +19,8 @@ namespace {
 static_assert(int(LayerKind::dsa) == SMLA_LAYER_DSA && int(LayerKind::dsa_shared) == SMLA_LAYER_DSA_SHARED &&
               int(LayerKind::sliding) == SMLA_LAYER_SLIDING &&
               int(LayerKind::compressed_sparse) == SMLA_LAYER_COMPRESSED_SPARSE &&
-              int(LayerKind::heavily_compressed) == SMLA_LAYER_HEAVILY_COMPRESSED);
+              int(LayerKind::heavily_compressed) == SMLA_LAYER_HEAVILY_COMPRESSED &&
+              int(LayerKind::shared_sparse) == SMLA_LAYER_SHARED_SPARSE);
 
 LayerPrecision read_precision(const smla_layer_args& args, smla_engine engine) {
     LayerPrecision out;
@@ -61,6 +62,8 @@ LayerStep read_step(const smla_layer& on, const smla_layer_step& step, const Che
     check_forced_topk("step.forced_topk", *on.layer, step.forced_topk, tokens, context);
     if (config.indexer)
         check_optional("step.topk", step.topk, kInt32, {tokens, config.indexer->topk}, context);
+    check_candidates(*on.layer, step.candidates, step.best_blocks, !present(step.forced_topk), tokens,
+                     context);
     SMLA_CHECK(step.max_columns >= 0, "step.max_columns", step.max_columns, "0 or more");
 
     const PlanMaxima& maxima = step.plan->plan.maxima();
@@ -73,6 +76,8 @@ LayerStep read_step(const smla_layer& on, const smla_layer_step& step, const Che
     out.out = step.out;
     out.forced_topk = step.forced_topk;
     out.topk = step.topk;
+    out.candidates = step.candidates;
+    out.best_blocks = step.best_blocks;
     return out;
 }
 
@@ -112,6 +117,9 @@ Checkpoint read_checkpoint(const smla_layer_args& args, Device& device) {
     return Checkpoint::from_tensors(list, "args.tensors", device);
 }
 
+// null: none
+Session* opened_or_none(smla_session* session) { return session ? session->session.get() : nullptr; }
+
 SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
     SessionOptions out;
@@ -126,6 +134,7 @@ SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
     if (args.kv_scale != 0) out.caches.kv_scale = args.kv_scale;
     out.stage_budget = args.stage_budget;
     out.rewind_tokens = args.rewind_tokens;
+    out.entries_of = opened_or_none(args.entries_of);
     return out;
 }
 
@@ -140,7 +149,8 @@ void give_options(const SessionOptions& options, smla_session_args& out) {
            options.caches.kv_scale,
            options.stage_budget,
            options.rewind_tokens,
-           0};
+           0,
+           nullptr};
 }
 
 // What a session refuses of its options is a member of the caller's struct.
@@ -176,7 +186,8 @@ std::unique_ptr<Session> clone(const Session& session, const smla_session_args* 
     take(as.stage_budget, wanted.stage_budget);
     take(as.rewind_tokens, wanted.rewind_tokens);
     as.reserved = wanted.reserved;
-    const SessionOptions options = read_options(as, session.layer());
+    SessionOptions options = read_options(as, session.layer());
+    options.entries_of = wanted.entries_of ? opened_or_none(wanted.entries_of) : session.options().entries_of;
     return within_args([&] { return session.clone(options); });
 }
 
@@ -207,12 +218,14 @@ smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_info* info) 
         api::check_room("info", info);
         const Layer& at = *api::handle(layer, "layer").layer;
         const AttentionConfig& config = at.config();
-        const bool indexer = has_indexer(at.kind());
+        const bool indexer = config.selects(at.layer_index());
+        const LayerSources sources = config.sources(at.layer_index());
         int32_t groups = 0, width = 0;
         for (const CacheNeed& need : cache_needs(config, at.layer_index(), {})) {
             groups |= need.group;
             if (need.group == SMLA_GROUP_PRIMARY || need.group == SMLA_GROUP_WINDOW) width = need.width;
         }
+        if (config.hybrid && sources.entries >= 0) groups |= SMLA_GROUP_COMPRESSED;  // another's, if need be
         *info = {info->struct_size,
                  int32_t(at.kind()),
                  int32_t(config.common.hidden_size),
@@ -224,7 +237,11 @@ smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_info* info) 
                  int32_t(config.compress_ratio(at.layer_index())),
                  groups,
                  at.weight_bytes(),
-                 at.borrowed_bytes()};
+                 at.borrowed_bytes(),
+                 int32_t(sources.entries),
+                 int32_t(sources.selection),
+                 int32_t(sources.candidates),
+                 sources.candidates < 0 ? 0 : int32_t(config.hybrid->sharing->candidate_blocks)};
     });
 }
 
@@ -283,6 +300,7 @@ smla_status smla_session_forward(smla_session* session, const smla_session_step*
         inner.out = copy.out;
         inner.rope_positions = copy.rope_positions;
         inner.forced_topk = copy.forced_topk;
+        inner.candidates = copy.candidates;
         on.forward(inner);
     });
 }
@@ -291,6 +309,13 @@ smla_status smla_session_topk(const smla_session* session, smla_tensor* out) {
     return api::guard([&] {
         SMLA_CHECK(out, "out", "null", "where the tensor goes");
         *out = opened(session).topk();
+    });
+}
+
+smla_status smla_session_candidates(const smla_session* session, smla_tensor* out) {
+    return api::guard([&] {
+        SMLA_CHECK(out, "out", "null", "where the tensor goes");
+        *out = opened(session).candidates();
     });
 }
 

@@ -49,6 +49,21 @@ Selection run_indexer(Runner& run, const StepBatch& batch, const Indexer& in, co
                           .starts = {},
                           .ends = ends,
                           .logits = {}};
+    if (in.block_size > 0) {
+        run.run<Stage::score_select_blocks>({.columns = int32_t(batch.max_columns),
+                                             .block_size = in.block_size,
+                                             .q = query.q,
+                                             .q_scales = query.scales,
+                                             .w = query.w,
+                                             .keys = in.keys.cache,
+                                             .block_table = in.keys.block_table,
+                                             .request_of_token = batch.request_of_token,
+                                             .ends = ends,
+                                             .blocks = in.blocks,
+                                             .indices = indices,
+                                             .best_blocks = in.best_blocks});
+        return {.indices = indices, .lengths = {}};
+    }
     smla_select_args select{};
     select.struct_size = sizeof select;
     select.indices = indices;
@@ -150,7 +165,7 @@ namespace {
 
 // Saves the step's tokens and writes the entries that they close into `entries`.
 void run_compressor(Runner& run, const StepBatch& batch, const HybridStep& step, const Compressor& in,
-                    const CacheGroup& entries) {
+                    const CacheGroup& entries, const Tensor& latents = {}) {
     if (!present(in.kv)) return;
     run.run<Stage::save_state>({.kv = in.kv,
                                 .score = in.score,
@@ -168,13 +183,14 @@ void run_compressor(Runner& run, const StepBatch& batch, const HybridStep& step,
                               .slots = entries.slots,
                               .norm_weight = in.norm_weight,
                               .frequencies = step.frequencies,
-                              .cache = entries.cache});
+                              .cache = entries.cache,
+                              .latents = latents});
 }
 
 // The entries that each token attends to.
 smla_attend_source entries_to_attend(Runner& run, const StepBatch& batch, const HybridStep& step) {
     const Entries& entries = step.entries;
-    if (step.kind != LayerKind::compressed_sparse)
+    if (step.kind == LayerKind::heavily_compressed)
         return {.cache = entries.group.cache, .rows = entries.rows, .lengths = entries.lengths};
     const Selection selection = present(step.forced.indices)
                                     ? step.forced
@@ -186,12 +202,40 @@ smla_attend_source entries_to_attend(Runner& run, const StepBatch& batch, const 
 
 }  // namespace
 
+Tensor write_entries(Runner& run, const StepBatch& batch, const HybridStep& step) {
+    const Compressor& in = step.compressor;
+    const CacheGroup& entries = step.entries.group;
+    const int64_t tokens = in.kv.shape[0], width = in.norm_weight.shape[0];
+    const smla_dtype plain = is_f64(in.kv) ? SMLA_F64 : SMLA_F32;
+    const Tensor latents = run.activation(plain, {tokens, 1, width});
+    const Tensor rows = reshape_rows(latents, {width});
+    if (step.ratio > 1) {
+        run_compressor(run, batch, step, in, entries, rows);
+        return latents;
+    }
+    run.run<Stage::norm>(
+        {.eps = step.eps, .x = reshape_rows(in.kv, {1, width}), .weight = in.norm_weight, .out = latents});
+    const Tensor rotated = run.activation(plain, {tokens, 1, width});
+    run.run<Stage::rope>({.first = int32_t(width - 2 * step.frequencies.shape[0]),
+                          .x = latents,
+                          .positions = batch.position,
+                          .frequencies = step.frequencies,
+                          .out = rotated});
+    run.tap("entries", reshape_rows(rotated, {width}));
+    run.run<Stage::write_kv>(
+        {.head = reshape_rows(rotated, {width}), .slots = entries.slots, .cache = entries.cache});
+    return latents;
+}
+
 void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step) {
     const Window& window = step.window;
     if (present(step.kv))
         run.run<Stage::write_kv>({.head = step.kv, .slots = window.group.slots, .cache = window.group.cache});
     run_compressor(run, batch, step, step.compressor, step.entries.group);
     run_compressor(run, batch, step, step.index_compressor, step.indexer.keys);
+    if (present(step.index_k))
+        run.run<Stage::write_index>(
+            {.head = step.index_k, .slots = step.indexer.keys.slots, .cache = step.indexer.keys.cache});
 
     smla_attend_args attend{};
     attend.primary = {.cache = window.group.cache, .rows = window.rows, .lengths = window.lengths};

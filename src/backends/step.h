@@ -60,12 +60,16 @@ struct Indexer {
     bool hadamard = false;
     int64_t topk = 0;
     CacheGroup keys;  // V4: of compressed entries
+    // V4.1, columns of a block; 0: no blocks. Selects within `blocks` (absent: everywhere) and names the
+    // best.
+    int32_t block_size = 0;
+    Tensor blocks{}, best_blocks{};  // [T,B], [T,KB] i32, optional
 };
 
 // A compressor's projected rows of the step's tokens, and the cache of its state.
 struct Compressor {
     Tensor kv{}, score{};  // [T, coff * D]; absent: the entries are already written
-    Tensor ape{};          // [ratio, coff * D]
+    Tensor ape{};          // [ratio, coff * D]; optional
     Tensor norm_weight{};  // [D]
     CacheGroup state;
     bool hadamard = false;
@@ -103,6 +107,7 @@ struct HybridStep {
     Compressor compressor;
     Indexer indexer;
     Compressor index_compressor;            // writes the indexer's keys
+    Tensor index_k{};                       // V4.1, [T,D]: the keys themselves, of tokens that close an entry
     Selection forced;                       // attend to these entries instead of the indexer's
     Tensor topk{};                          // [T,k] i32 out: what the indexer selected; absent: scratch
     double softmax_scale = 0, q_scale = 0;  // q_scale: of e4m3 queries
@@ -111,6 +116,11 @@ struct HybridStep {
     Tensor lse{};                           // [T,H], optional
 };
 void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step);
+
+// V4.1: writes the entries that the step's tokens close, from step.compressor (without `score` at ratio 1)
+// into step.entries, and returns them as they were before the rotation, [T,1,D]: index keys are made of them.
+// Rows of tokens that close none hold anything.
+Tensor write_entries(Runner& run, const StepBatch& batch, const HybridStep& step);
 
 // Copies [T,G,D] to memory of any strides and of any float type.
 void copy_rows(Runner& run, const StepBatch& batch, const Tensor& from, const Tensor& to);

@@ -2,6 +2,7 @@
 
 #include "backends/runner.h"
 #include "ops/field.h"
+#include "ops/score_select_blocks/score_select_blocks.h"
 
 namespace smla {
 
@@ -31,14 +32,24 @@ void StepWatch::show_entries(const Runner& run, const smla_compress_args& args) 
 }
 
 // Whole logits exist only for those who look at them: the step never stores them.
-void StepWatch::show_selection(Runner& run, const smla_score_select_args& args) const {
-    if (!sees_tensors()) return;
-    smla_score_args score = args.score;
+void StepWatch::show_logits(Runner& run, smla_score_args score, int64_t columns) const {
     score.fill = 1;
-    score.logits = run.activation(plain_dtype(score.w), {score.q.shape[0], args.columns});
+    score.logits = run.activation(plain_dtype(score.w), {score.q.shape[0], columns});
     run.run<Stage::score>(score);
     show(run, "index_score", score.logits);
+}
+
+void StepWatch::show_selection(Runner& run, const smla_score_select_args& args) const {
+    if (!sees_tensors()) return;
+    show_logits(run, args.score, args.columns);
     show(run, "topk", args.select.indices);
+}
+
+void StepWatch::show_selection(Runner& run, const smla_score_select_blocks_args& args) const {
+    if (!sees_tensors()) return;
+    show_logits(run, score_args_of(args), args.columns);
+    show(run, "topk", args.indices);
+    if (present(args.best_blocks)) show(run, "candidates", args.best_blocks);
 }
 
 void StepWatch::show_attend(const Runner& run, smla_attend_args args) const {

@@ -42,6 +42,7 @@ public:
     void after(Runner& run, const ArgsOf<S>& args) {
         if constexpr (S == Stage::quant_index_q) show(run, "index_w", args.w_out);
         if constexpr (S == Stage::score_select) show_selection(run, args);
+        if constexpr (S == Stage::score_select_blocks) show_selection(run, args);
         if constexpr (S == Stage::compress) show_entries(run, args);
         if constexpr (S == Stage::absorb) show(run, "q_nope", args.x);
         if constexpr (S == Stage::rope)
@@ -55,6 +56,8 @@ private:
     void want_entries(Runner& run, smla_compress_args& args) const;
     void show_entries(const Runner& run, const smla_compress_args& args);
     void show_selection(Runner& run, const smla_score_select_args& args) const;
+    void show_selection(Runner& run, const smla_score_select_blocks_args& args) const;
+    void show_logits(Runner& run, smla_score_args score, int64_t columns) const;
     void show_attend(const Runner& run, smla_attend_args args) const;
 
     const Tap* tap_;

@@ -6,11 +6,12 @@
 namespace smla {
 
 enum class LayerKind {
-    dsa,                // V3.2, GLM: keys that its own indexer selects
-    dsa_shared,         // GLM-5.2: the selection of an earlier layer
-    sliding,            // V4: the window alone
-    compressed_sparse,  // V4: the window, and entries that its own indexer selects
-    heavily_compressed  // V4: the window and every entry
+    dsa,                 // V3.2, GLM: keys that its own indexer selects
+    dsa_shared,          // GLM-5.2: the selection of an earlier layer
+    sliding,             // V4: the window alone
+    compressed_sparse,   // V4: the window, and entries that its own indexer selects
+    heavily_compressed,  // V4: the window and every entry
+    shared_sparse  // V4.1: the window, and entries that a source layer wrote and a source layer selected
 };
 
 // A V4 layer's kind follows from its tokens per entry (0: no entries).
@@ -20,6 +21,7 @@ constexpr LayerKind hybrid_layer_kind(int64_t ratio) {
                         : LayerKind::heavily_compressed;
 }
 
+// Of V3.2 and V4; a V4.1 layer's indexer does not follow from its kind (AttentionConfig::selects).
 constexpr bool has_indexer(LayerKind kind) {
     return kind == LayerKind::dsa || kind == LayerKind::compressed_sparse;
 }

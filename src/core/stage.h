@@ -30,7 +30,8 @@
     X(merge, smla_merge_args)                 \
     X(inverse_rope, smla_rope_args)           \
     X(up_project, smla_project_args)          \
-    X(out_project, smla_project_args)
+    X(out_project, smla_project_args)         \
+    X(score_select_blocks, smla_score_select_blocks_args)
 
 namespace smla {
 

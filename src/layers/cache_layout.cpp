@@ -69,15 +69,19 @@ std::vector<CacheNeed> cache_needs(const AttentionConfig& config, int layer, con
     add(needs, config, false,
         {SMLA_GROUP_WINDOW, "window", choice.kv, width, page, 1, config.hybrid->window - 1});
     if (kind == LayerKind::sliding) return needs;
+    // V4.1: other layers read what this one writes.
+    if (kind == LayerKind::shared_sparse && !config.writes_entries(layer)) return needs;
     const smla_format state = choice.f64 ? SMLA_STATE_F64 : SMLA_STATE_F32;
     const bool sparse = kind == LayerKind::compressed_sparse;  // its windows overlap by half
     const int32_t overlap = sparse ? 2 : 1, state_page = sparse ? 4 : 8;
     const int32_t entry_page = int32_t(std::clamp<int64_t>(4 * int64_t(page) / ratio, 1, INT32_MAX));
     add(needs, config, false, {SMLA_GROUP_COMPRESSED, "compressed", choice.kv, width, entry_page, ratio, 0});
-    add(needs, config, false,
-        {SMLA_GROUP_STATE, "state", state, 2 * overlap * width, state_page, 1, overlap * ratio - 1});
-    if (!sparse) return needs;
+    if (ratio > 1)
+        add(needs, config, false,
+            {SMLA_GROUP_STATE, "state", state, 2 * overlap * width, state_page, 1, overlap * ratio - 1});
+    if (!config.selects(layer)) return needs;
     add(needs, config, true, {SMLA_GROUP_INDEX, "index", choice.index, index_width, entry_page, ratio, 0});
+    if (!sparse) return needs;
     add(needs, config, true,
         {SMLA_GROUP_INDEX_STATE, "index_state", state, 2 * overlap * index_width, state_page, 1,
          overlap * ratio - 1});

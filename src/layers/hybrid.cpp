@@ -1,6 +1,6 @@
-// DeepSeek-V4: one vector per token is key and value; a token attends to a local window and, by the layer's
-// kind, to compressed entries (those that an indexer selects, or all); attention sinks; a grouped output
-// projection.
+// DeepSeek-V4 and V4.1: one vector per token is key and value; a token attends to a local window and, by the
+// layer's kind, to compressed entries (those that an indexer selects, or all); attention sinks; a grouped
+// output projection.
 #include "layers/layer.h"
 
 namespace smla {
@@ -15,7 +15,12 @@ public:
           weights_(load_hybrid_weights(checkpoint, config, layer, weight_options(precision))) {
         kind_ = config.layer_kind(layer);
         ratio_ = int32_t(config.compress_ratio(layer));
+        sources_ = config.sources(layer);
         place(weights_, device);
+        // An entry stands at its first token, ratio - 1 before the one that closes it.
+        before_.view = make_tensor(&entry_width_, SMLA_I32, {1});
+        entry_width_ = ratio_ - 1;
+        smla::place(before_, device);
         scale_ = config.softmax_scale();
     }
 
@@ -30,11 +35,14 @@ private:
     Compressor compressor(Runner& run, const Tensor& x, const CompressorWeights& weights,
                           const CacheGroup& state) const;
     Indexer indexer(Runner& run, const Tensor& x, const Tensor& latent, const LayerStep& step) const;
+    void write_shared(Runner& run, const Tensor& x, const LayerStep& step, HybridStep& inner) const;
     void project_out(Runner& run, const Tensor& core, const Tensor& out) const;
 
     HybridWeights weights_;
     LayerKind kind_;
-    int32_t ratio_;
+    LayerSources sources_;
+    int32_t ratio_, entry_width_ = 0;
+    HostTensor before_;  // i32 [1]: entry_width_
     double scale_;
 };
 
@@ -59,7 +67,7 @@ void HybridLayer::rotate_tail(Runner& run, const Tensor& x, const StepBatch& bat
 Tensor HybridLayer::project_query(Runner& run, const Tensor& latent, const StepBatch& batch) const {
     const int64_t tokens = latent.shape[0], heads = config_.common.heads, width = config_.hybrid->head_dim;
     Tensor q = reshape_rows(project(run, latent, weights_.q_b), {heads, width});
-    norm(run, q, {});  // per head, without a weight
+    if (!config_.hybrid->sharing) norm(run, q, {});  // V4: per head, without a weight
     const bool same = precision_.queries == precision_.activations;
     const Tensor rotated = same ? Tensor{} : run.activation(precision_.queries, {tokens, heads, width});
     rotate_tail(run, q, batch, rotated);
@@ -83,12 +91,49 @@ Indexer HybridLayer::indexer(Runner& run, const Tensor& x, const Tensor& latent,
     const Tensor q = reshape_rows(project(run, latent, weights_.indexer->q_b), {heads, width});
     rotate_tail(run, q, step.batch, {});
     run.tap("index_q", q);
-    return {.q = q,
-            .w = reshape_rows(project(run, x, weights_.indexer->head_weights), {heads}),
-            .factor = config_.indexer->weight_factor(),
-            .amax_floor = 1e-4,
-            .topk = config_.indexer->topk,
-            .keys = step.caches.index};
+    Indexer out{.q = q,
+                .w = reshape_rows(project(run, x, weights_.indexer->head_weights), {heads}),
+                .factor = config_.indexer->weight_factor(),
+                .amax_floor = 1e-4,
+                .topk = config_.indexer->topk,
+                .keys = step.caches.index};
+    if (sources_.candidates < 0) return out;
+    out.block_size = int32_t(config_.hybrid->sharing->candidate_block_size);
+    if (sources_.candidates == layer_) out.best_blocks = step.best_blocks;
+    else out.blocks = step.candidates;
+    return out;
+}
+
+// V4.1: the entries that this layer writes for itself and others, and their index keys, made of the entries
+// before their rotation.
+void HybridLayer::write_shared(Runner& run, const Tensor& x, const LayerStep& step, HybridStep& inner) const {
+    const CompressorWeights& weights = *weights_.compressor;
+    const int64_t width = config_.hybrid->head_dim;
+    inner.compressor = {.kv = reshape_rows(project(run, x, weights.kv), {width}),
+                        .norm_weight = weights.norm.view,
+                        .state = step.caches.state};
+    if (ratio_ > 1) inner.compressor.score = reshape_rows(project(run, x, weights.gate), {width});
+    const Tensor latents = write_entries(run, step.batch, inner);
+    inner.compressor = {};
+    run.tap("latent", reshape_rows(latents, {width}));
+    const Tensor keys = project(run, latents, weights_.indexer->k);
+    norm(run, keys, weights_.indexer->k_norm.view);
+    const auto rotate = [&](const Tensor& positions, int32_t inverse) {
+        run.run<Stage::rope>({.inverse = inverse,
+                              .first = int32_t(keys.shape[2] - 2 * frequencies().shape[0]),
+                              .x = keys,
+                              .positions = positions,
+                              .frequencies = frequencies()});
+    };
+    rotate(step.batch.position, 0);
+    if (ratio_ > 1) {
+        Tensor back = before_.view;  // the same number for every token
+        back.shape[0] = latents.shape[0];
+        back.stride_elems[0] = 0;
+        rotate(back, 1);
+    }
+    inner.index_k = reshape_rows(keys, {keys.shape[2]});
+    run.tap("entries_index", inner.index_k);
 }
 
 void HybridLayer::project_out(Runner& run, const Tensor& core, const Tensor& out) const {
@@ -126,10 +171,13 @@ void HybridLayer::forward(Runner& run, const LayerStep& step) const {
     inner.sink = weights_.sink.view;
     inner.window = step.caches.window;
     inner.entries = step.caches.entries;
-    if (kind_ != LayerKind::sliding)
+    if (sources_.entries == layer_ && config_.hybrid->sharing) write_shared(run, x, step, inner);
+    else if (sources_.entries == layer_)
         inner.compressor = compressor(run, x, *weights_.compressor, step.caches.state);
     if (kind_ == LayerKind::compressed_sparse) {
         inner.index_compressor = compressor(run, x, weights_.indexer->compressor, step.caches.index_state);
+        inner.indexer = indexer(run, x, latent, step);
+    } else if (sources_.selection == layer_) {
         inner.indexer = indexer(run, x, latent, step);
     }
     inner.forced.indices = step.forced_topk;

@@ -7,12 +7,13 @@ namespace {
 constexpr auto kStepPlaces = [] {
     using Args = LayerStep;
     const auto group = [](size_t at) { return fields_inside(kGroupPlaces, at); };
-    return join_fields(
-        std::array{SMLA_PLACE(hidden), SMLA_PLACE(out), SMLA_PLACE(forced_topk), SMLA_PLACE(topk)},
-        fields_inside(kBatchPlaces, offsetof(Args, batch)), group(offsetof(Args, caches.kv)),
-        group(offsetof(Args, caches.index)), fields_inside(kWindowPlaces, offsetof(Args, caches.window)),
-        fields_inside(kEntriesPlaces, offsetof(Args, caches.entries)), group(offsetof(Args, caches.state)),
-        group(offsetof(Args, caches.index_state)));
+    return join_fields(std::array{SMLA_PLACE(hidden), SMLA_PLACE(out), SMLA_PLACE(forced_topk),
+                                  SMLA_PLACE(topk), SMLA_PLACE(candidates), SMLA_PLACE(best_blocks)},
+                       fields_inside(kBatchPlaces, offsetof(Args, batch)), group(offsetof(Args, caches.kv)),
+                       group(offsetof(Args, caches.index)),
+                       fields_inside(kWindowPlaces, offsetof(Args, caches.window)),
+                       fields_inside(kEntriesPlaces, offsetof(Args, caches.entries)),
+                       group(offsetof(Args, caches.state)), group(offsetof(Args, caches.index_state)));
 }();
 
 }  // namespace
@@ -25,11 +26,24 @@ std::unique_ptr<Layer> open_layer(const Checkpoint& checkpoint, const AttentionC
 
 void check_forced_topk(const char* field, const Layer& layer, const Tensor& given, int64_t tokens,
                        const CheckContext& context) {
-    const LayerKind kind = layer.kind();
-    if (kind == LayerKind::dsa_shared) return check_tensor(field, given, kInt32, {tokens, kAny}, context);
+    const int64_t source = layer.config().sources(layer.layer_index()).selection;
+    if (source >= 0 && source != layer.layer_index())
+        return check_tensor(field, given, kInt32, {tokens, kAny}, context);
     if (!check_optional(field, given, kInt32, {tokens, kAny}, context)) return;
-    SMLA_CHECK(kind != LayerKind::sliding && kind != LayerKind::heavily_compressed, field, describe(given),
-               text("nothing: a layer of kind ", layer_kind_name(kind), " selects none"));
+    SMLA_CHECK(source >= 0, field, describe(given),
+               text("nothing: a layer of kind ", layer_kind_name(layer.kind()), " selects none"));
+}
+
+void check_candidates(const Layer& layer, const Tensor& candidates, const Tensor& best_blocks, bool selects,
+                      int64_t tokens, const CheckContext& context) {
+    const int64_t source = layer.config().sources(layer.layer_index()).candidates;
+    const bool names = source == layer.layer_index(), reads = source >= 0 && !names;
+    if (reads && selects) check_tensor("step.candidates", candidates, kInt32, {tokens, kAny}, context);
+    else if (check_optional("step.candidates", candidates, kInt32, {tokens, kAny}, context))
+        SMLA_CHECK(reads, "step.candidates", describe(candidates), "nothing: the layer looks at all entries");
+    const int64_t blocks = names ? layer.config().hybrid->sharing->candidate_blocks : kAny;
+    if (check_optional("step.best_blocks", best_blocks, kInt32, {tokens, blocks}, context))
+        SMLA_CHECK(names, "step.best_blocks", describe(best_blocks), "nothing: the layer names no blocks");
 }
 
 size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step, size_t stage_budget,

@@ -32,6 +32,8 @@ struct LayerStep {
     // the selection of the layer they follow; for others it replaces their own.
     Tensor forced_topk{};
     Tensor topk{};  // optional out [T,k] i32: for the layers that follow this one
+    // V4.1, [T,B] i32: blocks of entries that the indexer looks at, and those that it names for later layers.
+    Tensor candidates{}, best_blocks{};
 };
 
 // What a plan says of a step. cut(field): the part of it that counts; group(SMLA_GROUP_*, slots): caches.
@@ -136,6 +138,10 @@ std::unique_ptr<Layer> make_hybrid_layer(const Checkpoint&, const AttentionConfi
 // LayerStep::forced_topk: needed, possible or without a meaning, by the kind of layer.
 void check_forced_topk(const char* field, const Layer& layer, const Tensor& given, int64_t tokens,
                        const CheckContext& context = {});
+
+// LayerStep::candidates and best_blocks. `selects`: the step runs the layer's own indexer.
+void check_candidates(const Layer& layer, const Tensor& candidates, const Tensor& best_blocks, bool selects,
+                      int64_t tokens, const CheckContext& context = {});
 
 // Bytes of workspace that forward() needs for these shapes, and the run itself.
 size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step, size_t stage_budget,

@@ -16,6 +16,7 @@ Tensor numbers(std::vector<int32_t>& values) {
 
 Session::Session(Context& context, const Layer& layer, const SessionOptions& options)
     : context_(context), layer_(layer), options_(options), staging_(context), workspace_(context) {
+    sources_ = layer.config().sources(layer.layer_index());
     options_.caches.f64 = layer.precision().activations == SMLA_F64;
     needs_ = cache_needs(layer.config(), layer.layer_index(), options_.caches);
     for (CacheNeed& need : needs_)
@@ -34,6 +35,10 @@ Session::Session(Context& context, const Layer& layer, const SessionOptions& opt
     PlanMaxima maxima{};
     maxima.struct_size = sizeof maxima;
     for (const CacheNeed& need : needs_) maxima.groups |= need.group;
+    if (reads_entries()) maxima.groups |= SMLA_GROUP_COMPRESSED;
+    if (names_candidates())
+        candidates_.resize(size_t(options.max_step_tokens) *
+                           size_t(config.hybrid->sharing->candidate_blocks));
     maxima.max_tokens = options.max_step_tokens;
     maxima.max_requests = options.max_requests;
     maxima.max_seq_len = options.max_tokens;
@@ -55,9 +60,13 @@ Session::Step Session::largest_step() const {
     largest.hidden = make_tensor(static_cast<void*>(nullptr), layer_.precision().activations,
                                  {options_.max_step_tokens, config.common.hidden_size});
     largest.out = largest.hidden;
-    if (layer_.kind() == LayerKind::dsa_shared)
+    if (sources_.selection >= 0 && sources_.selection != layer_.layer_index())
         largest.forced_topk = make_tensor(static_cast<void*>(nullptr), SMLA_I32,
                                           {options_.max_step_tokens, config.indexer->topk});
+    if (reads_candidates())
+        largest.candidates =
+            make_tensor(static_cast<void*>(nullptr), SMLA_I32,
+                        {options_.max_step_tokens, config.hybrid->sharing->candidate_blocks});
     return largest;
 }
 
@@ -87,6 +96,8 @@ void Session::reserve_staging(const Step& largest) {
         const int64_t columns = layer_.config().indexer->topk;
         bytes += 2 * room(make_tensor(topk_.data(), SMLA_I32, {options_.max_step_tokens, columns}));
     }
+    if (names_candidates()) bytes += room(host_candidates(options_.max_step_tokens));
+    bytes += room(largest.candidates);
     bytes += room(numbers(query_start_loc_)) + room(numbers(seq_lens_)) + room(positions);
     for (const Group& group : groups_) bytes += room(group.placed_table);
     staging_.reserve(bytes);
@@ -107,11 +118,16 @@ void Session::build_plan(const Step& step) {
     batch.seq_lens = slice(staging_.put(numbers(seq_lens_)), 0, 0, requests);
     batch.rope_positions = staging_.put(step.rope_positions);
     batch.tokens = std::max<int64_t>(query_start_loc_[size_t(requests)], 1);
-    for (Group& group : groups_) {
-        place_table(group, step.requests);
+    const auto view_of = [&](const Group& group) {
         PlanGroup view{};
         view.block_table = slice(group.placed_table, 0, 0, requests);
         view.page_tokens = group.need.page_rows;
+        return view;
+    };
+    if (reads_entries()) batch.compressed = view_of(*options_.entries_of->find_group(SMLA_GROUP_COMPRESSED));
+    for (Group& group : groups_) {
+        place_table(group, step.requests);
+        const PlanGroup view = view_of(group);
         switch (group.need.group) {
             case SMLA_GROUP_PRIMARY: batch.primary = view; break;
             case SMLA_GROUP_WINDOW: batch.window = view; break;
@@ -136,9 +152,16 @@ void Session::place_table(Group& group, std::span<const StepRequest> requests) {
         staging_.put(make_tensor(group.table.data(), SMLA_I32, {options_.max_requests, group.columns}));
 }
 
-CacheGroup Session::cache_group(int32_t bit, const Tensor& slots) const {
+const Session::Group* Session::find_group(int32_t bit) const {
     for (const Group& group : groups_)
-        if (group.need.group == bit) return {group.cache, group.placed_table, slots};
+        if (group.need.group == bit) return &group;
+    return nullptr;
+}
+
+CacheGroup Session::cache_group(int32_t bit, const Tensor& slots) const {
+    if (const Group* group = find_group(bit)) return {group->cache, group->placed_table, slots};
+    if (reads_entries() && (bit == SMLA_GROUP_COMPRESSED || bit == SMLA_GROUP_INDEX))
+        return options_.entries_of->cache_group(bit, {});
     return {};
 }
 
@@ -153,6 +176,8 @@ LayerStep Session::layer_step(const Step& step) {
     out.out = staging_.room(step.out);
     out.forced_topk = staging_.put(step.forced_topk);
     out.topk = staging_.room(host_topk(tokens));
+    out.candidates = staging_.put(step.candidates);
+    out.best_blocks = staging_.room(host_candidates(tokens));
     return out;
 }
 
@@ -174,6 +199,8 @@ void Session::forward(const Step& step) {
     run_layer(layer_, env, inner, workspace_.at_least(bytes), options_.stage_budget, &records, step.tap);
     staging_.get(inner.out, step.out);
     if (present(inner.topk)) staging_.get(inner.topk, host_topk(inner.topk.shape[0]));
+    if (present(inner.best_blocks))
+        staging_.get(inner.best_blocks, host_candidates(inner.best_blocks.shape[0]));
     for (const StepRequest& request : step.requests) lengths_[size_t(request.request)] += request.tokens;
     last_tokens_ = step.hidden.shape[0];
 }
@@ -181,8 +208,16 @@ void Session::forward(const Step& step) {
 Tensor Session::topk() const { return host_topk(last_tokens_); }
 
 Tensor Session::host_topk(int64_t tokens) const {
-    if (!has_indexer(layer_.kind())) return {};
+    if (sources_.selection != layer_.layer_index()) return {};
     return make_tensor(topk_.data(), SMLA_I32, {tokens, layer_.config().indexer->topk});
+}
+
+Tensor Session::candidates() const { return host_candidates(last_tokens_); }
+
+Tensor Session::host_candidates(int64_t tokens) const {
+    if (!names_candidates()) return {};
+    return make_tensor(candidates_.data(), SMLA_I32,
+                       {tokens, layer_.config().hybrid->sharing->candidate_blocks});
 }
 
 size_t Session::cache_bytes() const {

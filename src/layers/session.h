@@ -15,6 +15,8 @@
 
 namespace smla {
 
+class Session;
+
 struct SessionOptions {
     CacheChoice caches;
     int32_t max_requests = 1;
@@ -22,6 +24,9 @@ struct SessionOptions {
     int32_t max_step_tokens = 512;  // of all requests in one step
     int32_t rewind_tokens = 0;      // that truncate() may take off beyond those of the last step
     size_t stage_budget = 0;        // bytes of scratch a stage may use; 0: as much as pays
+    // Of the layer whose entries this one reads (V4.1; LayerSources::entries): it runs each step before this
+    // one does, and outlives it. Null where the layer reads its own.
+    Session* entries_of = nullptr;
     uint64_t page_seed = 1;  // pages are handed out in a shuffled order: nothing may rely on neighbours
 };
 
@@ -40,6 +45,7 @@ public:
         Tensor out{};             // [T,hidden]
         Tensor rope_positions{};  // [T] i32 or i64, optional: the order in the request
         Tensor forced_topk{};     // [T,k] i32: see LayerStep; shared layers need it
+        Tensor candidates{};      // [T,B] i32: see LayerStep; of the layer that names them
         const Tap* tap = nullptr;
     };
     void forward(const Step& step);
@@ -47,6 +53,7 @@ public:
     // Selected positions of the last step, [T,k] i32 on the host: for the layers that share them. Absent
     // without an indexer.
     Tensor topk() const;
+    Tensor candidates() const;  // likewise, the blocks that it named
     void check_request(const char* field, int32_t request) const;
     int32_t length(int32_t request) const { return lengths_[size_t(request)]; }
     void end_request(int32_t request);  // frees its pages
@@ -85,6 +92,7 @@ private:
     };
 
     void check_options() const;
+    void check_entries_of() const;
     void create_group(const CacheNeed& need, std::mt19937_64& random);
     static int32_t take_page(Group& group);
     static void give_back(Group& group, std::vector<int32_t>& pages, int64_t first, int64_t last);
@@ -96,15 +104,21 @@ private:
                                           std::vector<int32_t>& pairs);
     void copy_pages(const smla_cache& source, const smla_cache& target, std::vector<int32_t>& pairs);
     void check(const Step& step) const;
+    void check_sources(const Step& step, int64_t tokens) const;
     void check_forced_entries(const Step& step, int64_t tokens) const;
     void build_plan(const Step& step);
     void place_table(Group& group, std::span<const StepRequest> requests);
     LayerStep layer_step(const Step& step);
+    const Group* find_group(int32_t bit) const;  // null: the layer has none
     CacheGroup cache_group(int32_t bit, const Tensor& slots) const;
     Step largest_step() const;
     size_t largest_workspace(Step largest);
     void reserve_staging(const Step& largest);
     Tensor host_topk(int64_t tokens) const;
+    Tensor host_candidates(int64_t tokens) const;
+    bool reads_entries() const { return sources_.entries >= 0 && sources_.entries != layer_.layer_index(); }
+    bool names_candidates() const { return sources_.candidates == layer_.layer_index(); }
+    bool reads_candidates() const { return sources_.candidates >= 0 && !names_candidates(); }
     int64_t step_tokens(const Step& step) const;
 
     Context& context_;
@@ -114,7 +128,8 @@ private:
     std::vector<Group> groups_;
     std::vector<int32_t> lengths_;
     std::unique_ptr<Plan> plan_;
-    std::vector<int32_t> query_start_loc_, seq_lens_, topk_;
+    std::vector<int32_t> query_start_loc_, seq_lens_, topk_, candidates_;
+    LayerSources sources_;
     int64_t last_tokens_ = 0;
     Staging staging_;
     OwnedWorkspace workspace_;

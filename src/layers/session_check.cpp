@@ -15,12 +15,33 @@ void Session::check_options() const {
     SMLA_CHECK(options_.max_step_tokens >= 1, "max_step_tokens", options_.max_step_tokens, "1 or more");
     SMLA_CHECK(options_.caches.page_tokens >= 1, "page_tokens", options_.caches.page_tokens, "1 or more");
     SMLA_CHECK(options_.rewind_tokens >= 0, "rewind_tokens", options_.rewind_tokens, "0 or more");
+    check_entries_of();
     constexpr int64_t kMaxRows = int64_t(1) << 31;  // int32 numbers them; so their bytes fit size_t, too
     for (const CacheNeed& need : needs_) {
         const int64_t rows = need.pages(options_.max_tokens, options_.max_step_tokens) * need.page_rows;
         SMLA_CHECK(rows <= kMaxRows / options_.max_requests, "max_requests", options_.max_requests,
                    text("caches of at most ", kMaxRows, " rows: each request has ", rows, " of ", need.name));
     }
+}
+
+// A layer that reads another's entries needs that layer's session, which holds the same requests.
+void Session::check_entries_of() const {
+    const Session* const source = options_.entries_of;
+    if (!reads_entries()) {
+        SMLA_CHECK(!source, "entries_of", "a session", "none: the layer reads no other's entries");
+        return;
+    }
+    const std::string wanted = text("the session of layer ", sources_.entries, ", whose entries layer ",
+                                    layer_.layer_index(), " reads");
+    SMLA_CHECK(source, "entries_of", "none", wanted);
+    SMLA_CHECK(source->layer_.layer_index() == sources_.entries, "entries_of",
+               text("a session of layer ", source->layer_.layer_index()), wanted);
+    SMLA_CHECK(&source->context_ == &context_, "entries_of", "a session of another context",
+               "one of this one");
+    SMLA_CHECK(source->options_.max_requests >= options_.max_requests, "entries_of",
+               text(source->options_.max_requests, " requests"), text("at least ", options_.max_requests));
+    SMLA_CHECK(source->options_.max_tokens >= options_.max_tokens, "entries_of",
+               text(source->options_.max_tokens, " tokens"), text("at least ", options_.max_tokens));
 }
 
 int64_t Session::step_tokens(const Step& step) const {
@@ -59,6 +80,20 @@ void Session::check(const Step& step) const {
         readable(step.rope_positions))
         check_positions("step.rope_positions", step.rope_positions, tokens);
     check_forced_entries(step, tokens);
+    check_sources(step, tokens);
+}
+
+// The layers that this one reads have run the same step.
+void Session::check_sources(const Step& step, int64_t tokens) const {
+    check_candidates(layer_, step.candidates, {}, !present(step.forced_topk), tokens);
+    if (!reads_entries()) return;
+    for (const StepRequest& request : step.requests) {
+        const int64_t wanted = int64_t(lengths_[size_t(request.request)]) + request.tokens;
+        const int64_t got = options_.entries_of->length(request.request);
+        SMLA_CHECK(got == wanted, text("step.requests: request ", request.request),
+                   text(got, " tokens in layer ", sources_.entries),
+                   text(wanted, ": the layer that writes the entries runs a step first"));
+    }
 }
 
 // Attention follows these numbers as they stand: the keys of later tokens must not be among them.

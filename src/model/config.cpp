@@ -4,8 +4,10 @@
 #include "model/config_parts.h"
 #include "model/mapped_file.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 
 namespace smla {
 
@@ -18,12 +20,14 @@ struct KnownModel {
     std::string_view type;
     ModelFamily family;
     bool latent_eps_is_rms_eps;
+    int64_t weight_block = 128;  // rows and columns per scale of fp8 weights, where the config does not tell
 };
 // GLM-5.x: config says rms_norm_eps 1e-5; vLLM and SGLang use it in the latent norms as well, transformers
 // uses 1e-6. DeepSeek: 1e-6 everywhere. `latent_norm_eps` overrides both.
 constexpr KnownModel kModels[] = {{"deepseek_v32", ModelFamily::dsa, false},
                                   {"glm_moe_dsa", ModelFamily::dsa, true},
-                                  {"deepseek_v4", ModelFamily::hybrid, false}};
+                                  {"deepseek_v4", ModelFamily::hybrid, false},
+                                  {"deepseek_v41", ModelFamily::hybrid, true, 32}};
 
 const KnownModel* read_model_type(const ObjectReader& reader) {
     std::string known;
@@ -40,6 +44,7 @@ const KnownModel* read_model_type(const ObjectReader& reader) {
 void read_common(const ObjectReader& reader, const KnownModel& model, CommonConfig& common) {
     common.model_type = model.type;
     common.family = model.family;
+    common.weight_block_rows = common.weight_block_columns = model.weight_block;
     common.hidden_size = reader.integer("hidden_size", 1, kMaxHidden);
     common.layers = reader.integer("num_hidden_layers", 1, kMaxLayers, 0);
     common.mtp_layers = reader.integer("num_nextn_predict_layers", 0, kMaxLayers, 0);
@@ -100,6 +105,7 @@ const char* layer_kind_name(LayerKind kind) {
         case LayerKind::sliding: return "sliding";
         case LayerKind::compressed_sparse: return "compressed_sparse";
         case LayerKind::heavily_compressed: return "heavily_compressed";
+        case LayerKind::shared_sparse: return "shared_sparse";
     }
     return "unknown";
 }
@@ -117,6 +123,8 @@ int64_t AttentionConfig::compress_ratio(int64_t layer) const {
 
 LayerKind AttentionConfig::layer_kind(int64_t layer) const {
     check_layer(common, layer);
+    if (hybrid && hybrid->sharing)
+        return compress_ratio(layer) ? LayerKind::shared_sparse : LayerKind::sliding;
     if (hybrid) return hybrid_layer_kind(compress_ratio(layer));
     if (layer < int64_t(dsa->has_indexer.size()))
         return dsa->has_indexer[size_t(layer)] ? LayerKind::dsa : LayerKind::dsa_shared;
@@ -125,11 +133,29 @@ LayerKind AttentionConfig::layer_kind(int64_t layer) const {
     return since % dsa->index_frequency == 0 ? LayerKind::dsa : LayerKind::dsa_shared;
 }
 
-int64_t AttentionConfig::index_source_layer(int64_t layer) const {
-    if (layer_kind(layer) == LayerKind::sliding || layer_kind(layer) == LayerKind::heavily_compressed)
-        return -1;
-    while (layer_kind(layer) == LayerKind::dsa_shared) --layer;
-    return layer;
+LayerSources AttentionConfig::sources(int64_t layer) const {
+    const auto latest = [layer](const std::vector<int64_t>& layers) {
+        return *std::prev(std::upper_bound(layers.begin(), layers.end(), layer));
+    };
+    LayerSources out;
+    switch (layer_kind(layer)) {
+        case LayerKind::sliding: break;
+        case LayerKind::heavily_compressed: out.entries = layer; break;
+        case LayerKind::compressed_sparse: out.entries = out.selection = layer; break;
+        case LayerKind::dsa: out.selection = layer; break;
+        case LayerKind::dsa_shared:
+            out.selection = layer;
+            while (layer_kind(out.selection) == LayerKind::dsa_shared) --out.selection;
+            break;
+        case LayerKind::shared_sparse: {
+            const SharingConfig& sharing = *hybrid->sharing;
+            out.entries = latest(sharing.entry_layers);
+            out.selection = latest(sharing.index_layers);
+            if (out.selection == layer && sharing.candidate_layer <= layer)
+                out.candidates = sharing.candidate_layer;
+        }
+    }
+    return out;
 }
 
 const RopeParameters& AttentionConfig::rope(int64_t layer) const {
@@ -152,15 +178,21 @@ AttentionConfig parse_config(std::string_view json, const std::string& source) {
     const JsonDocument object = parse_json(json, source);
     if (!object.is_object()) fail(SMLA_DATA_ERROR, source, json_text(object), "an object");
     Findings findings(source);
-    const ObjectReader reader(object, findings);
+    const ObjectReader top(object, findings);
+    // Models that see, V4.1 among them, hold the language model's config in a member of theirs.
+    const std::optional<ObjectReader> nested =
+        top.has("hidden_size") ? std::nullopt : top.object("text_config");
+    const ObjectReader reader = nested ? *nested : top;
     AttentionConfig config;
-    if (const KnownModel* model = read_model_type(reader)) {
+    if (const KnownModel* model = read_model_type(top.has("model_type") ? top : reader)) {
         read_common(reader, *model, config.common);
         if (model->family == ModelFamily::dsa) read_dsa(reader, config);
         else read_hybrid(reader, config);
-        read_quantization(reader, config.common);
+        read_quantization(top.has("quantization_config") ? top : reader, config.common);
         read_mhc(reader, config);
         if (findings.empty() && config.dsa) check_ramp(reader, config.common.rope_dim, config.dsa->rope);
+        if (findings.empty() && config.hybrid && config.hybrid->sharing)
+            check_sharing(reader, *config.hybrid);
         if (findings.empty() && config.hybrid) {
             check_ramp(reader, config.common.rope_dim, config.hybrid->rope);
             check_ramp(reader, config.common.rope_dim, config.hybrid->compress_rope);

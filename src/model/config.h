@@ -18,7 +18,7 @@ constexpr int64_t kMaxLayers = 10000;
 
 enum class ModelFamily {
     dsa,    // deepseek_v32, glm_moe_dsa: latent attention over keys that an indexer selects
-    hybrid  // deepseek_v4: sliding window and compressed entries in one softmax
+    hybrid  // deepseek_v4, deepseek_v41: sliding window and compressed entries in one softmax
 };
 
 const char* layer_kind_name(LayerKind kind);
@@ -51,12 +51,27 @@ struct DsaConfig {
     int64_t index_frequency = 1, index_offset = 2;
 };
 
+// Whose work a layer reads: numbers of layers, its own where it does the work itself, -1 for none.
+struct LayerSources {
+    int64_t entries = -1;     // wrote the compressed entries and their index keys
+    int64_t selection = -1;   // selected the keys to attend to
+    int64_t candidates = -1;  // named the blocks of entries that this layer's indexer looks at
+};
+
+// V4.1: layers that write and select for those after them.
+struct SharingConfig {
+    std::vector<int64_t> entry_layers, index_layers;  // ascending
+    int64_t candidate_layer = -1;                     // names `candidate_blocks` blocks; -1: none does
+    int64_t candidate_blocks = 0, candidate_block_size = 0;
+};
+
 struct HybridConfig {
     int64_t head_dim = 0, window = 0, o_groups = 0, o_lora_rank = 0;
     RopeParameters rope;                   // of layers without compression
     RopeParameters compress_rope;          // of layers with it
     std::vector<int64_t> compress_ratios;  // per layer: 0 none
     std::optional<int64_t> uniform_ratio;  // the config gives one ratio for all layers
+    std::optional<SharingConfig> sharing;  // V4.1
 };
 
 struct MhcConfig {
@@ -75,9 +90,11 @@ struct AttentionConfig {
     // All throw SMLA_INVALID_ARGUMENT for a layer that the model does not have.
     LayerKind layer_kind(int64_t layer) const;
     int64_t compress_ratio(int64_t layer) const;  // 0: none
-    // The layer whose selection this layer attends to: itself, or for a shared layer the nearest before it
-    // that has an indexer; -1: no selection.
-    int64_t index_source_layer(int64_t layer) const;
+    // A layer reads entries of V4 and V4.1 alone; selections also of V3.2 and GLM, candidates of V4.1 alone.
+    LayerSources sources(int64_t layer) const;
+    bool selects(int64_t layer) const { return sources(layer).selection == layer; }  // has an indexer
+    bool writes_entries(int64_t layer) const { return sources(layer).entries == layer; }
+    int64_t index_source_layer(int64_t layer) const { return sources(layer).selection; }
     const RopeParameters& rope(int64_t layer) const;
 
     int64_t qk_head_dim() const;

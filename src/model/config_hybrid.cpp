@@ -9,7 +9,9 @@ namespace {
 constexpr int64_t kSparseRatio = 4;  // overlap and indexer come with this ratio
 constexpr int64_t kMaxRatio = 4096;
 
-int64_t read_ratio(const ObjectReader& reader, const Json& value, const std::string& name) {
+int64_t read_ratio(const ObjectReader& reader, const HybridConfig& hybrid, const Json& value,
+                   const std::string& name) {
+    if (hybrid.sharing) return reader.integer_of(value, name, 0, 2);
     const int64_t ratio = reader.integer_of(value, name, 0, kMaxRatio);
     if (ratio == 1) reader.add(name, "1", "0 (no compression), 4 (sparse) or 2 and more (heavy)");
     return ratio;
@@ -41,12 +43,13 @@ void read_ratios(const ObjectReader& reader, CommonConfig& common, HybridConfig&
     const char* name = "compress_ratios";
     if (const Json* ratios = read_layer_list(reader, name)) {
         for (size_t i = 0; i < ratios->size(); ++i)
-            hybrid.compress_ratios.push_back(read_ratio(reader, (*ratios)[i], text(name, "[", i, "]")));
-    } else if (const Json* types = read_layer_list(reader, "layer_types")) {
+            hybrid.compress_ratios.push_back(
+                read_ratio(reader, hybrid, (*ratios)[i], text(name, "[", i, "]")));
+    } else if (const Json* types = hybrid.sharing ? nullptr : read_layer_list(reader, "layer_types")) {
         name = "layer_types";
         read_layer_types(reader, *types, hybrid);
-    } else if (const Json* ratio = reader.find("compress_ratio")) {
-        hybrid.uniform_ratio = read_ratio(reader, *ratio, "compress_ratio");
+    } else if (const Json* ratio = hybrid.sharing ? nullptr : reader.find("compress_ratio")) {
+        hybrid.uniform_ratio = read_ratio(reader, hybrid, *ratio, "compress_ratio");
         return;
     } else {
         if (reader.good({name, "layer_types"}))
@@ -55,7 +58,7 @@ void read_ratios(const ObjectReader& reader, CommonConfig& common, HybridConfig&
     }
     const int64_t given = int64_t(hybrid.compress_ratios.size());
     if (common.layers == 0) common.layers = given;
-    if (given < common.layers)
+    if (given < common.layers && !hybrid.sharing)  // layers past V4.1's list slide
         reader.add(name, text(given, " layers"), text("num_hidden_layers, ", common.layers));
     common.mtp_layers =
         std::max(common.mtp_layers, given - common.layers);  // the list goes on over the MTP layers
@@ -124,7 +127,81 @@ bool has_ratio(const HybridConfig& hybrid, int64_t ratio) {
     return false;
 }
 
+std::vector<int64_t> read_layers(const ObjectReader& reader, const char* name) {
+    const Json* list = reader.list(name);
+    if (!list && reader.good({name})) reader.add(name, "absent", "a list of layers");
+    std::vector<int64_t> out;
+    for (size_t i = 0; list && i < list->size(); ++i) {
+        const std::string at = text(name, "[", i, "]");
+        const int64_t layer = reader.integer_of((*list)[i], at, 0, kMaxLayers - 1);
+        if (!out.empty() && layer <= out.back()) reader.add(at, text(layer), text("more than ", out.back()));
+        else out.push_back(layer);
+    }
+    return out;
+}
+
+SharingConfig read_sharing(const ObjectReader& reader) {
+    SharingConfig sharing;
+    sharing.entry_layers = read_layers(reader, "kv_source_layer_ids");
+    sharing.index_layers = read_layers(reader, "index_source_layer_ids");
+    sharing.candidate_layer = reader.integer("candidate_source_layer_id", -1, kMaxLayers - 1, -1);
+    if (sharing.candidate_layer < 0) return sharing;
+    sharing.candidate_blocks = reader.integer("candidate_topk_blocks", 1, kMaxTopk);
+    sharing.candidate_block_size = reader.integer("candidate_block_size", 1, kMaxTopk);
+    return sharing;
+}
+
+// The latest of the ascending layers that is not after `layer`; -1: none.
+int64_t latest(const std::vector<int64_t>& layers, int64_t layer) {
+    int64_t found = -1;
+    for (const int64_t each : layers)
+        if (each <= layer) found = each;
+    return found;
+}
+
+bool is_in(const std::vector<int64_t>& layers, int64_t layer) { return latest(layers, layer) == layer; }
+
 }  // namespace
+
+// them.
+void check_sharing(const ObjectReader& reader, const HybridConfig& hybrid) {
+    const SharingConfig& sharing = *hybrid.sharing;
+    const auto ratio = [&](int64_t layer) {
+        return layer < int64_t(hybrid.compress_ratios.size()) ? hybrid.compress_ratios[size_t(layer)] : 0;
+    };
+    const char* const entries = "kv_source_layer_ids";
+    const char* const index = "index_source_layer_ids";
+    for (int64_t layer = 0; layer < int64_t(hybrid.compress_ratios.size()); ++layer) {
+        if (ratio(layer) == 0) continue;
+        const int64_t wrote = latest(sharing.entry_layers, layer),
+                      chose = latest(sharing.index_layers, layer);
+        if (wrote < 0 || ratio(wrote) != ratio(layer))
+            return reader.add(entries, wrote < 0 ? text("none up to layer ", layer) : text(wrote),
+                              text("a layer of ratio ", ratio(layer), " at or before layer ", layer));
+        if (chose < wrote)
+            return reader.add(
+                index, chose < 0 ? text("none up to layer ", layer) : text(chose),
+                text("a layer from ", wrote, " to ", layer, ", which reads entries of ", wrote));
+    }
+    for (const auto& [name, layers] :
+         {std::pair{entries, &sharing.entry_layers}, {index, &sharing.index_layers}})
+        for (const int64_t layer : *layers)
+            if (ratio(layer) == 0)
+                return reader.add(name, text(layer), "layers whose compress_ratios are 1 or 2");
+    for (const int64_t layer : sharing.entry_layers)
+        if (!is_in(sharing.index_layers, layer))
+            return reader.add(index, text("without ", layer),
+                              "all of kv_source_layer_ids: they make index keys");
+    if (sharing.candidate_layer < 0) return;
+    const char* const candidate = "candidate_source_layer_id";
+    if (!is_in(sharing.index_layers, sharing.candidate_layer))
+        return reader.add(candidate, text(sharing.candidate_layer), "-1, or one of index_source_layer_ids");
+    for (const int64_t layer : sharing.index_layers)
+        if (layer > sharing.candidate_layer &&
+            latest(sharing.entry_layers, layer) != latest(sharing.entry_layers, sharing.candidate_layer))
+            return reader.add(candidate, text(sharing.candidate_layer),
+                              text("a layer whose entries layer ", layer, " reads too: blocks number them"));
+}
 
 void read_hybrid(const ObjectReader& reader, AttentionConfig& config) {
     HybridConfig hybrid;
@@ -138,8 +215,10 @@ void read_hybrid(const ObjectReader& reader, AttentionConfig& config) {
                    text("a divisor of num_attention_heads, ", config.common.heads));
     config.common.rope_dim = read_rope_dim(reader, hybrid.head_dim);
     read_ropes(reader, hybrid);
+    if (config.common.model_type == "deepseek_v41") hybrid.sharing = read_sharing(reader);
     read_ratios(reader, config.common, hybrid);
-    if (has_ratio(hybrid, kSparseRatio) || reader.has("index_topk")) {
+    const bool reads_entries = hybrid.sharing && (has_ratio(hybrid, 1) || has_ratio(hybrid, 2));
+    if (has_ratio(hybrid, kSparseRatio) || reads_entries || reader.has("index_topk")) {
         config.indexer = read_indexer(reader);
         if (config.indexer->head_dim < config.common.rope_dim &&
             reader.good({"index_head_dim", "qk_rope_head_dim"}))

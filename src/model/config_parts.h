@@ -15,6 +15,9 @@ constexpr int64_t kMaxTopk = 1 << 20;
 
 void read_dsa(const ObjectReader& reader, AttentionConfig& config);
 void read_hybrid(const ObjectReader& reader, AttentionConfig& config);
+// V4.1: every layer with entries has somebody who wrote them, with its own ratio, and somebody who chose
+// among them.
+void check_sharing(const ObjectReader& reader, const HybridConfig& hybrid);
 IndexerConfig read_indexer(const ObjectReader& reader);
 
 // A list of one entry per layer, of sane length.

@@ -131,7 +131,7 @@ std::string WeightReader::scale_name(const std::string& name) const {
         name.compare(name.size() - kWeight.size(), kWeight.size(), kWeight) != 0)
         return {};
     const std::string base = name.substr(0, name.size() - kWeight.size());
-    for (const char* suffix : {".weight_scale_inv", ".scale"})
+    for (const char* suffix : {".weight_scale_inv", ".weight_scale", ".scale"})
         if (has(base + suffix)) return base + suffix;
     return {};
 }

@@ -44,15 +44,16 @@ struct DsaWeights {
 
 // C head_dim of the entries; the channels of kv, gate and ape double where windows overlap (ratio 4).
 struct CompressorWeights {
-    HostTensor kv, gate;  // [C or 2C,X]
-    HostTensor ape;       // [ratio,C or 2C]
+    HostTensor kv, gate;  // [C or 2C,X]; V4.1 has no gate at ratio 1
+    HostTensor ape;       // [ratio,C or 2C]; not in V4.1
     HostTensor norm;      // [C]
 };
 
 struct HybridIndexerWeights {
-    HostTensor q_b;           // [Hi*D,Q]
-    HostTensor head_weights;  // [Hi,X]
-    CompressorWeights compressor;
+    HostTensor q_b;                // [Hi*D,Q]
+    HostTensor head_weights;       // [Hi,X]
+    CompressorWeights compressor;  // V4
+    HostTensor k, k_norm;          // [D,C], [D]: V4.1, of layers that write entries
 };
 
 struct HybridWeights {
@@ -94,6 +95,8 @@ void each_tensor(HybridWeights& w, Use use) {
     use(w.indexer->q_b);
     use(w.indexer->head_weights);
     each_tensor(w.indexer->compressor, use);
+    use(w.indexer->k);
+    use(w.indexer->k_norm);
 }
 
 struct MhcWeights {    // n streams

@@ -4,7 +4,8 @@ namespace smla {
 
 namespace {
 
-// One of the two spellings of a V4 checkpoint: DeepSeek's own or that of transformers.
+// One of the spellings of a V4 checkpoint: DeepSeek's own, with the block's name of engines that rename it,
+// or that of transformers.
 struct Spelling {
     std::string block, attention;
     bool original;
@@ -24,9 +25,10 @@ Spelling find_spelling(const WeightReader& reader, const AttentionConfig& config
     const bool mtp = layers > 0 && layer >= layers;
     const std::string own = mtp ? text("mtp.", layer - layers, ".") : text("layers.", layer, ".");
     const std::string transformers = text("layers.", layer, ".");
-    for (const char* lead : {"", "model."})
-        if (reader.has(text(lead, own, "attn.wq_a.weight")))
-            return {lead + own, text(lead, own, "attn."), true};
+    for (const char* lead : {"", "model.", "language_model.model."})
+        for (const char* part : {"attn.", "self_attn."})
+            if (reader.has(text(lead, own, part, "wq_a.weight")))
+                return {lead + own, text(lead, own, part), true};
     for (const char* lead : {"model.", ""})
         if (reader.has(text(lead, transformers, "self_attn.q_a_proj.weight")))
             return {lead + transformers, text(lead, transformers, "self_attn."), false};
@@ -66,6 +68,42 @@ HybridIndexerWeights read_indexer_weights(WeightReader& reader, const Spelling& 
     return out;
 }
 
+// V4.1: no ape, no overlap; a gate only where two tokens are pooled. Fused kernels' checkpoints join the two.
+CompressorWeights read_shared_compressor(WeightReader& reader, const Spelling& at, int64_t ratio,
+                                         int64_t width, int64_t hidden) {
+    CompressorWeights out;
+    const std::string joint = at.attention + "compressor.wkv_gate.weight";
+    if (ratio == 2 && reader.has(joint)) {
+        out.kv = out.gate = reader.matrix({joint}, 2 * width, hidden);
+        if (present(out.kv.view)) {
+            out.kv.view = slice(out.kv.view, 0, 0, width);
+            out.gate.view = slice(out.gate.view, 0, width, 2 * width);
+        }
+    } else {
+        out.kv = reader.matrix(at.names("compressor.wkv.weight", {"compressor.wkv.weight"}), width, hidden);
+        if (ratio == 2)
+            out.gate = reader.matrix(at.names("compressor.wgate.weight", {"compressor.wgate.weight"}), width,
+                                     hidden);
+    }
+    out.norm = reader.vector(at.names("compressor.norm.weight", {"compressor.norm.weight"}), width);
+    return out;
+}
+
+HybridIndexerWeights read_shared_indexer(WeightReader& reader, const Spelling& at,
+                                         const AttentionConfig& config, bool makes_keys) {
+    const CommonConfig& common = config.common;
+    const IndexerConfig& indexer = *config.indexer;
+    const auto names = [&](const char* name) { return at.names(name, {name}); };
+    HybridIndexerWeights out;
+    out.q_b =
+        reader.matrix(names("indexer.wq_b.weight"), indexer.heads * indexer.head_dim, common.q_lora_rank);
+    out.head_weights = reader.matrix(names("indexer.weights_proj.weight"), indexer.heads, common.hidden_size);
+    if (!makes_keys) return out;
+    out.k = reader.matrix(names("indexer.wk.weight"), indexer.head_dim, config.hybrid->head_dim);
+    out.k_norm = reader.vector(names("indexer.k_norm.weight"), indexer.head_dim);
+    return out;
+}
+
 }  // namespace
 
 Tensor HybridWeights::out_a_groups(const AttentionConfig& config) const {
@@ -76,7 +114,7 @@ Tensor HybridWeights::out_a_groups(const AttentionConfig& config) const {
 
 HybridWeights load_hybrid_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
                                   const WeightOptions& options) {
-    SMLA_CHECK(config.hybrid, "config.model_type", config.common.model_type, "deepseek_v4");
+    SMLA_CHECK(config.hybrid, "config.model_type", config.common.model_type, "deepseek_v4 or deepseek_v41");
     const CommonConfig& common = config.common;
     const HybridConfig& hybrid = *config.hybrid;
     const LayerKind kind = config.layer_kind(layer);
@@ -101,7 +139,11 @@ HybridWeights load_hybrid_weights(const Checkpoint& checkpoint, const AttentionC
     out.out_a = reader.matrix(at.names("wo_a.weight", {"o_a_proj.weight"}), out_rows,
                               heads / hybrid.o_groups * hybrid.head_dim);
     out.out_b = reader.matrix(at.names("wo_b.weight", {"o_b_proj.weight"}), hidden, out_rows);
-    if (kind != LayerKind::sliding)
+    if (kind == LayerKind::shared_sparse) {
+        const bool writes = config.writes_entries(layer);
+        if (writes) out.compressor = read_shared_compressor(reader, at, ratio, hybrid.head_dim, hidden);
+        if (config.selects(layer)) out.indexer = read_shared_indexer(reader, at, config, writes);
+    } else if (kind != LayerKind::sliding)
         out.compressor = read_compressor(reader, at, false, ratio, hybrid.head_dim, hidden);
     if (kind == LayerKind::compressed_sparse) out.indexer = read_indexer_weights(reader, at, config, ratio);
     reader.throw_if_any();

@@ -2,6 +2,7 @@
 
 #include "formats/format.h"
 #include "ops/compress/compress.h"
+#include "ops/score_select_blocks/score_select_blocks.h"
 
 namespace smla {
 
@@ -135,6 +136,19 @@ IndexScan index_scan(const smla_select_args& args) {
 IndexScan index_scan(const smla_score_select_args& args) {
     IndexScan scan = scan_of_score(args.score, args.columns);
     scan.inside = ".score";
+    return scan;
+}
+
+IndexScan index_scan(const smla_score_select_blocks_args& args) {
+    IndexScan scan = scan_of_score(score_args_of(args), args.columns);
+    if (!present(args.blocks)) return scan;
+    add(scan, {.rule = IndexRule::listed_rows,
+               .kind = SMLA_BAD_CANDIDATE,
+               .tokens = args.blocks.shape[0],
+               .per_token = args.blocks.shape[1],
+               .values = args.blocks,
+               .rows = {.capacity = block_count(args)},
+               .field = "args.blocks"});
     return scan;
 }
 

@@ -14,6 +14,7 @@ IndexScan index_scan(const smla_attend_args& args);
 IndexScan index_scan(const smla_score_args& args);
 IndexScan index_scan(const smla_select_args& args);
 IndexScan index_scan(const smla_score_select_args& args);
+IndexScan index_scan(const smla_score_select_blocks_args& args);
 IndexScan index_scan(const smla_write_args& args);
 IndexScan index_scan(const smla_save_state_args& args);
 IndexScan index_scan(const smla_compress_args& args);

@@ -46,7 +46,7 @@ struct IndexList {
 };
 
 struct IndexScan {
-    static constexpr int kMost = 4;
+    static constexpr int kMost = 5;
     int count = 0;
     IndexList lists[kMost];
     const char* inside = "";  // of args: where the fields are

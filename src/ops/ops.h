@@ -17,6 +17,7 @@
 #include "ops/save_state/save_state.h"
 #include "ops/score/score.h"
 #include "ops/score_select/score_select.h"
+#include "ops/score_select_blocks/score_select_blocks.h"
 #include "ops/select/select.h"
 #include "ops/write/write.h"
 
@@ -46,6 +47,7 @@ SMLA_OP(copy_pages, CopyPagesOp)
 SMLA_OP(score, ScoreOp)
 SMLA_OP(select, SelectOp)
 SMLA_OP(score_select, ScoreSelectOp)
+SMLA_OP(score_select_blocks, ScoreSelectBlocksOp)
 SMLA_OP(map, MapOp)
 SMLA_OP(attend, AttendOp)
 SMLA_OP(merge, MergeOp)

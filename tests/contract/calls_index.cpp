@@ -24,8 +24,8 @@ std::unique_ptr<Call> quant_index_q(int64_t tokens) {
 }
 
 // The inputs of score: windows of all kinds, a request that does not exist, and pages that nobody names.
-template <class Args>
-void add_score(CallOf<Args>& call, smla_score_args& a, int64_t tokens, bool paged, bool e2m1) {
+template <class Args, class Score>
+void add_score(CallOf<Args>& call, Score& a, int64_t tokens, bool paged, bool e2m1) {
     if (e2m1) {
         call.add_normal(a.q, SMLA_E2M1, {tokens, kHeads, kWidth});
         const smla_tensor& scales = call.add(a.q_scales, SMLA_E8M0, {tokens, kHeads, kWidth / 32});
@@ -108,6 +108,29 @@ std::unique_ptr<Call> score_select(int64_t tokens) {
     return call;
 }
 
+// Candidates with holes, duplicates and blocks past the windows.
+template <bool Listed, bool Paged, bool E2m1 = false>
+std::unique_ptr<Call> score_select_blocks(int64_t tokens) {
+    auto call = std::make_unique<CallOf<smla_score_select_blocks_args>>("", SMLA_STAGE_SCORE_SELECT_BLOCKS,
+                                                                        smla_score_select_blocks);
+    auto& a = call->with;
+    a.columns = kColumns;
+    a.block_size = 8;
+    add_score(*call, a, tokens, Paged, E2m1);
+    if (Listed)
+        fill_int(call->add(a.blocks, SMLA_I32, {tokens, 7}, 8, 2),
+                 [](int64_t t, int64_t i) { return (5 * t + 3 * i) % 8 - (i % 3 == 2 ? 1000 : i % 2); });
+    call->add(a.indices, SMLA_I32, {tokens, 24});
+    call->add(a.selected, SMLA_F32, {tokens, 24});
+    call->add(a.counts, SMLA_I32, {tokens}, 0, 2);
+    call->add(a.block_maxima, SMLA_F32, {tokens, 9});
+    call->add(a.best_blocks, SMLA_I32, {tokens, 4});
+    call->choices = {{"args.relative", &a.relative, 0, 1},
+                     {"args.block_size", &a.block_size, 1, INT32_MAX},
+                     {"args.columns", &a.columns, 0, INT32_MAX}};
+    return call;
+}
+
 }  // namespace
 
 std::vector<NamedMaker> index_calls() {
@@ -122,6 +145,9 @@ std::vector<NamedMaker> index_calls() {
         {"select_ids", select<true>},
         {"score_select", score_select<false>},
         {"score_select_e2m1", score_select<true>},
+        {"score_all_blocks", score_select_blocks<false, false>},
+        {"score_listed_blocks", score_select_blocks<true, true>},
+        {"score_blocks_e2m1", score_select_blocks<true, true, true>},
     };
 }
 

@@ -54,6 +54,10 @@ const Bad kBad[] = {
     {"select", "args.ends", 4, -1, 71, SMLA_BAD_END},
     {"score_select", "args.score.ends", 4, -1, 71, SMLA_BAD_END},
     {"score_select", "args.score.block_table", 0, 0, -1, SMLA_BAD_BLOCK},
+    {"score_listed_blocks", "args.ends", 3, -1, 71, SMLA_BAD_END},
+    {"score_listed_blocks", "args.block_table", 0, 0, 12, SMLA_BAD_BLOCK},
+    {"score_listed_blocks", "args.blocks", 2, 3, 9, SMLA_BAD_CANDIDATE},
+    {"score_listed_blocks", "args.blocks", 4, 6, -2, SMLA_BAD_CANDIDATE},
     {"map", "args.positions", 4, 8, 24, SMLA_BAD_POSITION},
     {"map", "args.positions", 1, 2, -2, SMLA_BAD_POSITION},
     {"map", "args.request_of_token", 2, -1, 2, SMLA_BAD_REQUEST},
@@ -78,6 +82,7 @@ void tame(Call& call) {
         else if (last == "lengths") fill_int(tensor, [](int64_t t, int64_t) { return 20 - t; });
         else if (last == "request_of_token" || last == "pairs" || last == "starts")
             fill_int(tensor, [](int64_t, int64_t) { return 0; });
+        else if (last == "blocks") fill_int(tensor, [](int64_t t, int64_t i) { return t % 2 ? i : -1; });
         else if (last == "ends") fill_int(tensor, [](int64_t, int64_t) { return 5; });
         else if (last == "positions" && tensor.ndim == 2)
             fill_int(tensor, [](int64_t, int64_t j) { return j - 1; });

@@ -386,4 +386,77 @@ MUTANTS = [
         "if (mapped || !mapped) return {bytes.memory",
         "test_model Untrusted.*",
     ),
+    # score_select_blocks
+    Mutant(
+        "the newest block may fall out",
+        "src/engines/cpu/score_select_blocks/run.cpp",
+        "if (candidate == all.count - 1 && all.has_newest()) best = kInfinity;",
+        "",
+        verify("score_select_blocks"),
+    ),
+    Mutant(
+        "a block listed twice counts twice",
+        "src/ops/score_select_blocks/check.cpp",
+        "return std::unique(out, out + n) - out;",
+        "return n;",
+        "test_index ScoreSelectBlocks.OnlyListedKeysAreRead",
+    ),
+    Mutant(
+        "blocks past the window are taken for blocks",
+        "src/ops/score_select_blocks/check.cpp",
+        "if (block >= 0 && block < blocks) out[n++]",
+        "if (block >= 0 && block <= blocks) out[n++]",
+        verify("score_select_blocks"),
+    ),
+    Mutant(
+        "a slice leaves its first block out",
+        "src/engines/cpu/score_select_blocks/run.cpp",
+        "const int64_t begin = all.count * slice / plan_.slices, end =",
+        "const int64_t begin = all.count * slice / plan_.slices + (slice > 0), end =",
+        "test_index ScoreSelectBlocks.SlicesThreadsAndBudgetsChangeNoBit",
+    ),
+    Mutant(
+        "a NaN hides the rest of its block",
+        "src/engines/cpu/score_select_blocks/run.cpp",
+        "if (logits[j] > best || std::isnan(best)) best = logits[j];",
+        "if (logits[j] > best) best = logits[j];",
+        verify("score_select_blocks"),
+    ),
+    # layers of DeepSeek-V4.1
+    Mutant(
+        "entries' index keys are rotated at their last token",
+        "src/layers/hybrid.cpp",
+        "        rotate(back, 1);",
+        "        rotate(back, 0);",
+        "test_layers Goldens.EveryCombinationPasses",
+    ),
+    Mutant(
+        "index keys are made of rotated entries",
+        "src/backends/step.cpp",
+        "    run.tap(\"entries\", reshape_rows(rotated, {width}));",
+        "    run.run<Stage::rope>({.first = int32_t(width - 2 * step.frequencies.shape[0]), .x = latents, "
+        ".positions = batch.position, .frequencies = step.frequencies});",
+        "test_layers Goldens.EveryCombinationPasses",
+    ),
+    Mutant(
+        "a layer after the candidate source looks everywhere",
+        "src/layers/hybrid.cpp",
+        "else out.blocks = step.candidates;",
+        "",
+        "test_layers Goldens.EveryCombinationPasses",
+    ),
+    Mutant(
+        "the entries of the first source serve all",
+        "src/model/config.cpp",
+        "return *std::prev(std::upper_bound(layers.begin(), layers.end(), layer));",
+        "return layers.front() + 0 * layer;",
+        "test_model Config.DeepseekV41",
+    ),
+    Mutant(
+        "queries of V4.1 are normed per head",
+        "src/layers/hybrid.cpp",
+        "if (!config_.hybrid->sharing) norm(run, q, {});",
+        "norm(run, q, {});",
+        "test_layers Goldens.EveryCombinationPasses",
+    ),
 ]

@@ -119,6 +119,7 @@ std::unique_ptr<Problem> make_problem(Stage stage, const Draw& draw) {
             case Stage::score: return make_score;
             case Stage::select: return make_select;
             case Stage::score_select: return make_score_select;
+            case Stage::score_select_blocks: return make_score_select_blocks;
             case Stage::attend: return make_attend;
             case Stage::merge: return make_merge;
         }

@@ -126,6 +126,6 @@ std::unique_ptr<Problem> make_problem(Stage stage, const Draw& draw);
 using MakeProblem = std::unique_ptr<Problem>(Stage stage, const Draw& draw);
 MakeProblem make_norm, make_rope, make_project, make_quant_index_q, make_write, make_save_state,
     make_compress, make_gather, make_copy_pages, make_map, make_score, make_select, make_score_select,
-    make_attend, make_merge;
+    make_score_select_blocks, make_attend, make_merge;
 
 }  // namespace smla::kit

@@ -204,6 +204,80 @@ TEST(Config, V4AsTransformersWritesIt) {
         "compress_rates.heavily_compressed_attention", "4");
 }
 
+// As published: the language model's config within that of the whole model.
+std::string v41() {
+    Json inner = Json::parse(R"({"hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 64,
+      "head_dim": 512, "qk_rope_head_dim": 64, "q_lora_rank": 1280, "o_groups": 8, "o_lora_rank": 1024,
+      "sliding_window": 128, "rms_norm_eps": 1e-20, "rope_theta": 1e4, "compress_rope_theta": 1.6e5,
+      "rope_scaling": {"rope_type": "yarn", "factor": 16, "original_max_position_embeddings": 65536,
+      "beta_fast": 32, "beta_slow": 1}, "index_n_heads": 32, "index_head_dim": 128, "index_topk": 512,
+      "kv_source_layer_ids": [2, 8, 14, 20], "index_source_layer_ids": [2, 8, 14, 20, 24, 28, 32, 36],
+      "candidate_source_layer_id": 20, "candidate_topk_blocks": 2048, "candidate_block_size": 8})");
+    for (int i = 0; i < 43; ++i) inner["compress_ratios"].push_back(i < 2 || i >= 40 ? 0 : i < 20 ? 2 : 1);
+    Json outer;
+    outer["model_type"] = "deepseek_v41";
+    outer["text_config"] = inner;
+    return outer.dump();
+}
+
+std::string with_inner(const std::string& member, const std::string& value) {
+    Json outer = Json::parse(v41());
+    outer["text_config"] = Json::parse(with(outer["text_config"].dump(), member, value));
+    return outer.dump();
+}
+
+TEST(Config, DeepseekV41) {
+    const AttentionConfig config = parse(v41());
+    EXPECT_EQ(config.common.rms_norm_eps, 1e-20);
+    EXPECT_EQ(config.common.weight_block_rows, 32);
+    EXPECT_EQ(config.common.weight_block_columns, 32);
+    EXPECT_EQ(config.common.mtp_layers, 3);
+    const struct {
+        int64_t layer, ratio, entries, selection, candidates;
+    } cases[] = {{0, 0, -1, -1, -1},  {1, 0, -1, -1, -1},  {2, 2, 2, 2, -1},    {7, 2, 2, 2, -1},
+                 {8, 2, 8, 8, -1},    {19, 2, 14, 14, -1}, {20, 1, 20, 20, 20}, {23, 1, 20, 20, -1},
+                 {24, 1, 20, 24, 20}, {39, 1, 20, 36, -1}, {36, 1, 20, 36, 20}, {40, 0, -1, -1, -1}};
+    for (const auto& each : cases) {
+        SCOPED_TRACE(each.layer);
+        EXPECT_EQ(config.layer_kind(each.layer), each.ratio ? LayerKind::shared_sparse : LayerKind::sliding);
+        EXPECT_EQ(config.compress_ratio(each.layer), each.ratio);
+        const LayerSources sources = config.sources(each.layer);
+        EXPECT_EQ(sources.entries, each.entries);
+        EXPECT_EQ(sources.selection, each.selection);
+        EXPECT_EQ(sources.candidates, each.candidates);
+        EXPECT_EQ(config.rope(each.layer).yarn.has_value(), each.ratio > 0);
+        EXPECT_EQ(config.rope(each.layer).theta, each.ratio ? 1.6e5 : 1e4);
+    }
+    // the same without the outer config, and with its own blocks of scales
+    Json flat = Json::parse(v41())["text_config"];
+    flat["model_type"] = "deepseek_v41";
+    EXPECT_EQ(parse(flat.dump()).hybrid->sharing->candidate_blocks, 2048);
+    Json blocks = Json::parse(v41());
+    blocks["quantization_config"] = {{"weight_block_size", {64, 16}}};
+    EXPECT_EQ(parse(blocks.dump()).common.weight_block_columns, 16);
+}
+
+TEST(Config, V41SourcesThatDoNotGoTogether) {
+    bad(with_inner("kv_source_layer_ids", ""), "text_config.kv_source_layer_ids", "absent");
+    bad(with_inner("kv_source_layer_ids", "[2, 8, 8, 20]"), "text_config.kv_source_layer_ids[2]", "8",
+        "more than 8");
+    bad(with_inner("kv_source_layer_ids", "[3, 8, 14, 20]"), "text_config.kv_source_layer_ids",
+        "none up to layer 2");
+    bad(with_inner("kv_source_layer_ids", "[2, 8, 14]"), "text_config.kv_source_layer_ids", "14",
+        "a layer of ratio 1 at or before layer 20");
+    bad(with_inner("kv_source_layer_ids", "[1, 2, 8, 14, 20]"), "text_config.kv_source_layer_ids", "1",
+        "layers whose compress_ratios are 1 or 2");
+    bad(with_inner("index_source_layer_ids", "[2, 14, 20]"), "text_config.index_source_layer_ids", "2",
+        "a layer from 8 to 8, which reads entries of 8");
+    bad(with_inner("candidate_source_layer_id", "21"), "text_config.candidate_source_layer_id", "21",
+        "-1, or one of index_source_layer_ids");
+    bad(with_inner("candidate_source_layer_id", "14"), "text_config.candidate_source_layer_id", "14",
+        "a layer whose entries layer 20 reads too: blocks number them");
+    bad(with_inner("candidate_topk_blocks", "0"), "text_config.candidate_topk_blocks", "0");
+    bad(with_inner("compress_ratios", "[0, 4]"), "text_config.compress_ratios[1]", "4",
+        "an integer from 0 to 2");
+}
+
 TEST(Config, V4WithOneRatioForAllLayers) {
     for (const char* ratio : {"0", "4", "8"}) {
         std::string json = with(test::v4_flash(), "compress_ratios", "");
@@ -262,8 +336,8 @@ TEST(Config, AModelWithoutSparseLayersNeedsNoIndexer) {
 }
 
 TEST(Config, ModelTypes) {
-    bad(R"({"model_type": "deepseek_v41"})", "model_type", "\"deepseek_v41\"",
-        "one of deepseek_v32, glm_moe_dsa, deepseek_v4");
+    bad(R"({"model_type": "deepseek_v5"})", "model_type", "\"deepseek_v5\"",
+        "one of deepseek_v32, glm_moe_dsa, deepseek_v4, deepseek_v41");
     bad("{}", "model_type", "absent");
     bad(R"({"model_type": 7})", "model_type", "7", "a string");
     expect_error([] { parse("[]"); }, SMLA_DATA_ERROR, "config.json", "a list of 0", "an object");

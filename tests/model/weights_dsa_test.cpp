@@ -283,7 +283,7 @@ TEST(DsaWeights, AllThatIsWrongIsListed) {
         },
         SMLA_INVALID_ARGUMENT, "options.matrices", "5");
     expect_error([&] { load_hybrid_weights(store.open(), dsa_config(), 0); }, SMLA_INVALID_ARGUMENT,
-                 "config.model_type", "glm_moe_dsa", "deepseek_v4");
+                 "config.model_type", "glm_moe_dsa", "deepseek_v4 or deepseek_v41");
     expect_error([&] { load_dsa_weights(store.open(), dsa_config(), 9); }, SMLA_INVALID_ARGUMENT, "layer",
                  "9");
 }

@@ -163,6 +163,87 @@ TEST(HybridWeights, Fp8WithE8m0Scales) {
                  "a finite factor, 0 or more");
 }
 
+// Layers 1 (ratio 2) and 2 (ratio 1) write entries, 3 selects among them, 4 reads alone.
+AttentionConfig shared_config() {
+    return parse_config(R"({"model_type": "deepseek_v41", "hidden_size": 24, "num_attention_heads": 4,
+      "q_lora_rank": 10, "head_dim": 8, "qk_rope_head_dim": 4, "o_groups": 2, "o_lora_rank": 3,
+      "sliding_window": 8, "compress_ratios": [0, 2, 1, 1, 1], "kv_source_layer_ids": [1, 2],
+      "index_source_layer_ids": [1, 2, 3], "index_n_heads": 2, "index_head_dim": 6, "index_topk": 3,
+      "rms_norm_eps": 1e-20, "rope_theta": 10000, "compress_rope_theta": 160000})",
+                        "config.json");
+}
+
+Store shared_store(const std::string& prefix, int64_t layer, bool joint) {
+    Store store;
+    for (const Name& each : kAlways) store.add(prefix + each.own, SMLA_BF16, each.shape);
+    const auto add = [&](const char* name, std::vector<int64_t> shape) {
+        store.add(prefix + name, SMLA_BF16, std::move(shape));
+    };
+    if (layer == 1 || layer == 2) {
+        if (joint) add("compressor.wkv_gate.weight", {16, 24});
+        else add("compressor.wkv.weight", {8, 24});
+        if (layer == 1 && !joint) add("compressor.wgate.weight", {8, 24});
+        add("compressor.norm.weight", {8});
+        add("indexer.wk.weight", {6, 8});
+        add("indexer.k_norm.weight", {6});
+    }
+    if (layer >= 1 && layer <= 3) {
+        add("indexer.wq_b.weight", {12, 10});
+        add("indexer.weights_proj.weight", {2, 24});
+    }
+    return store;
+}
+
+TEST(HybridWeights, OfV41UnderEverySpelling) {
+    for (const char* lead : {"", "model.", "language_model.model."})
+        for (const char* part : {".attn.", ".self_attn."})
+            for (const int64_t layer : {0, 1, 2, 3, 4})
+                for (const bool joint : {false, true}) {
+                    if (joint && layer != 1) continue;
+                    const std::string prefix = text(lead, "layers.", layer, part);
+                    SCOPED_TRACE(prefix);
+                    const Store store = shared_store(prefix, layer, joint);
+                    const HybridWeights w = load_hybrid_weights(store.open(), shared_config(), layer);
+                    expect_same(w.kv, store.tensor(prefix + "wkv.weight"));
+                    EXPECT_EQ(w.compressor.has_value(), layer == 1 || layer == 2);
+                    EXPECT_EQ(w.indexer.has_value(), layer >= 1 && layer <= 3);
+                    if (w.indexer) expect_same(w.indexer->q_b, store.tensor(prefix + "indexer.wq_b.weight"));
+                    if (!w.compressor) continue;
+                    expect_same(w.indexer->k, store.tensor(prefix + "indexer.wk.weight"));
+                    expect_same(w.indexer->k_norm, store.tensor(prefix + "indexer.k_norm.weight"));
+                    EXPECT_EQ(present(w.compressor->gate.view), layer == 1);
+                    EXPECT_FALSE(present(w.compressor->ape.view));
+                    if (!joint) {
+                        expect_same(w.compressor->kv, store.tensor(prefix + "compressor.wkv.weight"));
+                        continue;
+                    }
+                    const Tensor both = store.tensor(prefix + "compressor.wkv_gate.weight");
+                    expect_same(w.compressor->kv, slice(both, 0, 0, 8));
+                    expect_same(w.compressor->gate, slice(both, 0, 8, 16));
+                }
+}
+
+TEST(HybridWeights, OfV41InBlocksOf32) {
+    AttentionConfig config = shared_config();
+    EXPECT_EQ(config.common.weight_block_rows, 32);
+    for (const char* suffix : {".scale", ".weight_scale", ".weight_scale_inv"}) {
+        const std::string name = "layers.4.attn.wq_b";
+        Store store = shared_store("layers.4.attn.", 4, false);
+        config.hybrid->head_dim = 10;  // 40 rows: two blocks
+        store.add("layers.4.attn.wkv.weight", SMLA_BF16, {10, 24});
+        store.add("layers.4.attn.kv_norm.weight", SMLA_BF16, {10});
+        store.add("layers.4.attn.wo_a.weight", SMLA_BF16, {6, 20});
+        store.add(name + ".weight", SMLA_E4M3, {40, 10});
+        store.add(name + suffix, SMLA_E8M0, {2, 1});
+        const HybridWeights w = load_hybrid_weights(store.open(), config, 4);
+        for (int64_t r = 0; r < 40; ++r)
+            for (int64_t c = 0; c < 10; ++c)
+                EXPECT_EQ(load_one<float>(w.q_b.view, r, c),
+                          load_one<float>(store.tensor(name + ".weight"), r, c) *
+                              load_one<float>(store.tensor(name + suffix), r / 32, 0));
+    }
+}
+
 TEST(HybridWeights, SinksMayBeInfinite) {
     Store store = own_store("layers.0.attn.", 0);
     store.add("layers.0.attn.attn_sink", SMLA_F32, {4});

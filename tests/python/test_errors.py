@@ -193,6 +193,7 @@ def poisoned_outputs(name, arguments, options):
         "merge": ["out"],
         "select": ["indices", "counts"],
         "score_select": ["indices", "counts"],
+        "score_select_blocks": ["indices", "counts"],
         "score": ["logits"],
         "map": ["rows"],
         "quant_index_q": ["q_out", None, "w_out"],
@@ -219,6 +220,7 @@ FREE = (
     "attend out",
     "select indices",
     "score_select indices",
+    "score_select_blocks indices",
     "score logits",
 )  # their last extent is a choice
 
@@ -227,7 +229,7 @@ FREE = (
 @pytest.mark.parametrize("name", [name for name in STAGES if poisoned_outputs(name, *calls()[name])])
 def test_a_wrong_output_is_named_and_nothing_is_written(name, breaker):
     arguments, options = calls()[name]
-    if name in ("select", "score_select"):
+    if name in ("select", "score_select", "score_select_blocks"):
         arguments = arguments[:-1]  # without k: the outputs tell it
     outputs = poisoned_outputs(name, *calls()[name])
     for key in outputs:
@@ -274,6 +276,9 @@ def test_a_wrong_output_is_named_and_nothing_is_written(name, breaker):
         ("score", {"precision": "double"}, "precision"),
         ("score_select", {"columns": 2**31}, "columns"),
         ("score_select", {"precision": "double"}, "precision"),
+        ("score_select_blocks", {"columns": 2**31}, "columns"),
+        ("score_select_blocks", {"block_size": 0, "block_maxima": True}, "block_size"),
+        ("score_select_blocks", {"best_blocks": True}, "keep"),
         ("map", {"page_tokens": 0}, "args.page_tokens"),
         ("map", {"page_rows": 3}, "args.page_rows"),
         ("map", {"page_tokens": "4"}, "page_tokens"),

@@ -33,14 +33,22 @@ def opened(tmp_path_factory):
 class Caches:
     """Caches of a layer in memory of poison, their pages in random order, and the plan of its steps."""
 
-    def __init__(self, layer, random, requests, max_tokens, formats=(), step_tokens=64):
+    def __init__(self, layer, random, requests, max_tokens, formats=(), step_tokens=64, source=None):
+        """source: of the layer whose entries this one reads, if it is another one."""
         info, formats = layer.info, dict(formats)
+        self.planned = info["plan_groups"]
         overlap = 2 if info["ratio"] == 4 else 1
         widths = {"index": info["index_width"]}
         widths["state"] = 2 * overlap * info["kv_width"]
         widths["index_state"] = 2 * overlap * info["index_width"]
         self.caches, self.groups, self.memory, self.tables = {}, {}, {}, {}
+        if source is not None:
+            shared = ["compressed", "index"] if info["topk"] else ["compressed"]
+            for mine in ("caches", "groups", "memory", "tables"):
+                getattr(self, mine).update({name: getattr(source, mine)[name] for name in shared})
         for name in info["plan_groups"]:
+            if name in self.caches:
+                continue
             entries = name == "compressed" or (name == "index" and info["ratio"])
             width, page = widths.get(name, info["kv_width"]), int(random.choice([1, 3, 4, 7]))
             columns = -(-max_tokens // (info["ratio"] if entries else 1)) // page + 2
@@ -63,7 +71,7 @@ class Caches:
             max_seq_len=max_tokens,
             window=info["window"],
             ratio=info["ratio"],
-            list_entries=info["ratio"] not in (0, 4),
+            list_entries=info["kind"] == "heavily_compressed",
         )
         self.done = np.zeros(requests, np.int32)
 
@@ -76,10 +84,11 @@ class Caches:
         groups = {
             name: smla.PlanGroup(tables[name], page_tokens=page, page_rows=rows)
             for name, (page, rows) in self.groups.items()
+            if name in self.planned
         }
         tokens = int(starts[-1]) + padding
         self.plan.build(starts, self.done[order], tokens=tokens, rope_positions=rope_positions, **groups)
-        return {name: (self.caches[name], tables[name]) for name in groups}
+        return {name: (self.caches[name], tables[name]) for name in self.groups}
 
     def rows_of(self, name, request, count):
         """Memory of the rows of tokens (or entries) 0, 1, ... of a request: page, offset."""
@@ -93,9 +102,15 @@ def run(golden, layers, chunks, seed, **options):
     random = np.random.default_rng(seed)
     batch, tokens = golden.batch, golden.tokens
     positions = golden["in.position_ids"].ravel()
-    results, forced = [], None
+    results, done, selected, named_blocks = [], {}, {}, {}
     for entry, layer in zip(golden.layers, layers):
-        caches = Caches(layer, random, batch, tokens, step_tokens=batch * max(chunks) + 3)
+        info, own = layer.info, entry["layer_idx"]
+        chosen = selected.get(info["selection_of"]) if info["selection_of"] != own else None
+        blocks = named_blocks.get(info["candidates_of"]) if info["candidates_of"] != own else None
+        names, selects = info["candidates_of"] == own, info["selection_of"] == own
+        source, most = done.get(info["entries_of"]), batch * max(chunks) + 3
+        caches = Caches(layer, random, batch, tokens, step_tokens=most, source=source)
+        best = np.full((batch * tokens, info["candidate_blocks"]), -9, np.int32)
         topk = np.full((batch * tokens, layer.info["topk"] or 1), -9, np.int32)
         y, first = np.full((batch * tokens, layer.info["hidden_size"]), np.nan, np.float32), 0
         for n in chunks:
@@ -105,20 +120,23 @@ def run(golden, layers, chunks, seed, **options):
             hidden[: len(at)] = golden.rows("in.hidden" + entry["suffix"])[at]
             named = caches.begin([(b, n) for b in range(batch)], padding, positions[at])
             picked = np.full((len(hidden), topk.shape[1]), -9, np.int32)
+            listed = np.full((len(hidden), best.shape[1]), -9, np.int32)
             out = layer.forward(
                 hidden,
                 caches.plan,
                 caches=named,
-                topk=picked if layer.info["kind"] == "dsa" else None,
-                forced_topk=_padded(forced[at], padding) if layer.info["kind"] == "dsa_shared" else None,
+                topk=picked if selects else None,
+                forced_topk=None if chosen is None else _padded(chosen[at], padding),
+                candidates=None if blocks is None else _padded(blocks[at], padding),
+                best_blocks=listed if names else None,
                 max_columns=int(random.choice([0, first + n])),
                 **options,
             )
-            y[at], topk[at] = out[: len(at)], picked[: len(at)]
-            assert layer.info["kind"] != "dsa" or (picked[len(at) :] == -1).all()
+            y[at], topk[at], best[at] = out[: len(at)], picked[: len(at)], listed[: len(at)]
+            assert not selects or (picked[len(at) :] == -1).all()
             assert not out[len(at) :].any()  # padding attends to nothing
             first += n
-        forced = topk if layer.info["kind"] == "dsa" else forced
+        done[own], selected[own], named_blocks[own] = caches, topk, best
         results.append((y, topk, caches))
     return results
 
@@ -141,7 +159,7 @@ def test_steps_over_the_callers_caches(opened, name):
         chunks = chunks_of(golden.tokens, np.random.default_rng(seed))
         for entry, layer, (y, topk, _) in zip(golden.layers, layers, run(golden, layers, chunks, seed)):
             assert worst(y, golden.wanted(entry["suffix"])) < golden.tolerance["fp32_y"]
-            if layer.info["kind"] == "dsa":
+            if layer.info["selection_of"] == entry["layer_idx"] and golden.has("mid.topk" + entry["suffix"]):
                 assert np.array_equal(topk, golden.topk(layer.info["topk"], entry["suffix"]))
 
 

@@ -32,35 +32,44 @@ def run_sessions(golden, folder, chunks, layer_options, force=False, **session_o
 
     force: attend to the file's own selection.
     """
-    batch, tokens = golden.batch, golden.tokens
-    out, selected = [], None
+    batch, tokens, layers, sessions = golden.batch, golden.tokens, {}, {}
     for entry in golden.layers:
         layer = smla.Layer.from_pretrained(folder, entry["layer_idx"], **layer_options)
         options = {"max_requests": batch, "max_tokens": tokens, "max_step_tokens": batch * max(chunks)}
-        session = layer.session(**options, **session_options)
-        shared = layer.info["kind"] == "dsa_shared"
-        forced = selected if shared else None
-        if force and golden.has("mid.topk" + entry["suffix"]):
-            forced = golden.topk(layer.info["topk"], entry["suffix"])
-        y, picked, first = np.empty_like(golden.wanted()), [], 0
-        for n in chunks:
-            at = (np.arange(batch)[:, None] * tokens + np.arange(first, first + n)).ravel()
+        source = sessions.get(layer.info["entries_of"])  # not yet there: the layer's own
+        layers[entry["layer_idx"]] = layer
+        sessions[entry["layer_idx"]] = layer.session(**options, **session_options, entries_of=source)
+    ys = {index: np.empty_like(golden.wanted()) for index in layers}
+    selected = {
+        index: np.empty((batch * tokens, layer.info["topk"]), np.int32)
+        for index, layer in layers.items()
+        if layer.info["topk"]
+    }
+    first = 0
+    for n in chunks:
+        at = (np.arange(batch)[:, None] * tokens + np.arange(first, first + n)).ravel()
+        for entry in golden.layers:
+            index, session = entry["layer_idx"], sessions[entry["layer_idx"]]
+            info, more = layers[index].info, {}
+            if force and golden.has("mid.topk" + entry["suffix"]):
+                more["forced_topk"] = golden.topk(info["topk"], entry["suffix"])[at]
+            elif info["selection_of"] not in (-1, index):
+                more["forced_topk"] = sessions[info["selection_of"]].topk
+            if info["candidates_of"] not in (-1, index):
+                more["candidates"] = sessions[info["candidates_of"]].candidates
             hidden = golden.rows("in.hidden" + entry["suffix"])[at]
-            y[at] = session.forward(
+            ys[index][at] = session.forward(
                 hidden.astype(np.float64) if layer_options.get("activations") == "f64" else hidden,
                 [(request, n) for request in range(batch)],
                 rope_positions=golden["in.position_ids"].ravel()[at],
-                forced_topk=None if forced is None else forced[at],
+                **more,
             )
-            picked.append((at, session.topk))
-            first += n
+            if index in selected and not force:
+                selected[index][at] = session.topk
+        first += n
+    for session in sessions.values():
         assert [session.length(request) for request in range(batch)] == [tokens] * batch
-        if picked[0][1] is not None and not force:
-            selected = np.empty((batch * tokens, layer.info["topk"]), np.int32)
-            for at, rows in picked:
-                selected[at] = rows
-        out.append((y, selected if layer.info["kind"] in ("dsa", "compressed_sparse") else None))
-    return out
+    return [(ys[index], None if force else selected.get(index)) for index in layers]
 
 
 def check_selection(golden, results):
@@ -248,6 +257,10 @@ def test_info(checkpoint, name, kind, groups):
         "plan_groups": groups,
         "weight_bytes": sum(4 * golden[name].size for name in golden.names("w.")),
         "borrowed_bytes": 0,
+        "entries_of": -1 if kind in ("dsa", "sliding") else golden.layers[0]["layer_idx"],
+        "selection_of": golden.layers[0]["layer_idx"] if indexed else -1,
+        "candidates_of": -1,
+        "candidate_blocks": 0,
     }
 
 
@@ -263,6 +276,40 @@ def test_info_of_a_shared_layer_and_what_it_needs(checkpoint):
     with pytest.raises(smla.InvalidArgument, match="forced_topk"):
         session.forward(golden.rows("in.hidden.layer1"))
     assert session.topk is None and session.length() == 0
+
+
+def test_layers_that_read_what_others_wrote_and_selected(checkpoint):
+    golden, folder = checkpoint("V41_chain")
+    layers = [smla.Layer.from_pretrained(folder, i) for i in range(6)]
+    sources = [(x.info["entries_of"], x.info["selection_of"], x.info["candidates_of"]) for x in layers]
+    assert sources == [(-1, -1, -1), (1, 1, -1), (1, 1, -1), (3, 3, 3), (3, 3, -1), (3, 5, 3)]
+    with pytest.raises(smla.InvalidArgument, match="entries_of: got none, wanted the session of layer 1"):
+        layers[2].session()
+    with pytest.raises(smla.InvalidArgument, match="entries_of: got Layer"):
+        layers[2].session(entries_of=layers[1])
+    sessions = []
+    for layer, (entries, _, _) in zip(layers, sources):
+        other = sessions[entries] if entries not in (-1, len(sessions)) else None
+        sessions.append(layer.session(page_tokens=4, max_tokens=44, entries_of=other))
+    with pytest.raises(smla.InvalidArgument, match="entries_of: got a session of layer 3"):
+        layers[2].session(max_tokens=44, entries_of=sessions[3])
+    rows = [golden.rows("in.hidden" + each["suffix"]) for each in golden.layers]
+    early = {"forced_topk": np.full((20, 6), -1, np.int32)}
+    with pytest.raises(smla.InvalidArgument, match="the layer that writes the entries runs a step first"):
+        sessions[2].forward(rows[2][:20], **early)
+    ys, start = [[] for _ in layers], 0
+    for tokens in (20, 1, 23):
+        for i, (session, (_, selection, candidates)) in enumerate(zip(sessions, sources)):
+            more = {} if selection in (-1, i) else {"forced_topk": sessions[selection].topk}
+            if candidates not in (-1, i):
+                with pytest.raises(smla.InvalidArgument, match="step.candidates"):
+                    session.forward(rows[i][start : start + tokens])
+                more["candidates"] = sessions[candidates].candidates
+            ys[i].append(session.forward(rows[i][start : start + tokens], **more))
+        start += tokens
+    for each, y in zip(golden.layers, ys):
+        assert worst(np.concatenate(y), golden["ref.y" + each["suffix"]][0]) < golden.tolerance["fp32_y"]
+    assert sessions[0].candidates is None and sessions[3].candidates.shape == (23, 4)
 
 
 def test_a_session_counts_its_bytes(checkpoint):

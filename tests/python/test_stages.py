@@ -56,6 +56,7 @@ def calls():
         "score": ((x, index_w, cache, ends), {}),
         "select": ((index_w, 2), {}),
         "score_select": ((x, index_w, cache, ends, 2), {}),
+        "score_select_blocks": ((x, index_w, cache, ends, 2), {"block_size": 2, "blocks": rows}),
         "attend": ((x, cache, rows), {"softmax_scale": 1.0}),
         "merge": ((np.ones((2, 2, 3, 8), f32), np.ones((2, 2, 3), f32)), {}),
     }  # fmt: skip

@@ -210,6 +210,42 @@ def two_steps(logits, k, problem):
     return indices, counts, selected
 
 
+@worlds()
+@pytest.mark.parametrize("listed", [False, True], ids=["all", "listed"])
+@pytest.mark.parametrize("format", ["index_fp8_132", "row_f32"])
+def test_score_select_blocks_chooses_within_the_blocks(world, format, listed):
+    problem, size, k, keep = Problem(world, format, True, 15), 3, 6, 3
+    tokens, count = len(problem.q), -(-problem.columns // size)
+    blocks = np.random.default_rng(16).integers(-2, count + 2, (tokens, 4)).astype(np.int32)
+    got = smla.score_select_blocks(
+        *problem.arguments,
+        k,
+        block_size=size,
+        blocks=world.wrap(blocks, "i32") if listed else None,
+        keep=keep,
+        selected=True,
+        block_maxima=True,
+        best_blocks=True,
+        **problem.options,
+    )
+    logits = world.bits(smla.score(*problem.arguments, **problem.options))
+    for t in range(tokens):
+        columns = list(problem.window(t))
+        by_block = {b: columns[b * size : (b + 1) * size] for b in range(-(-len(columns) // size))}
+        newest = max(by_block, default=None)
+        if listed:
+            by_block = {b: by_block[b] for b in by_block if b in blocks[t]}
+        candidates = [j for b in sorted(by_block) for j in by_block[b]]
+        chosen = sorted(sorted(candidates, key=lambda j: (-logits[t, j], j))[:k])
+        maxima = {b: np.inf if b == newest else max(logits[t, by_block[b]]) for b in by_block}
+        best = sorted(sorted(maxima, key=lambda b: (b != newest, -maxima[b], b))[:keep])
+        assert world.bits(got.indices)[t].tolist() == chosen + [-1] * (k - len(chosen))
+        assert world.bits(got.counts)[t] == len(chosen)
+        assert world.bits(got.selected)[t, : len(chosen)].tolist() == logits[t, chosen].tolist()
+        assert world.bits(got.block_maxima)[t].tolist() == [maxima.get(b, -np.inf) for b in range(count)]
+        assert world.bits(got.best_blocks)[t].tolist() == best + [-1] * (keep - len(best))
+
+
 def hostile_scores(rng, dtype, tokens, columns):
     """Few distinct values, both zeros, infinities and NaN; some rows without them."""
     values = rng.choice([-2.5, -0.0, 0.0, 1.0, 1.0, 7.0, -np.inf, np.inf, np.nan], (tokens, columns))

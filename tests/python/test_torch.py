@@ -31,6 +31,7 @@ OUTPUTS = {  # of stages that allocate: keywords of outputs, in the order of the
     "up_project": ["out"], "out_project": ["out"], "quant_index_q": ["q_out", "scales", "w_out"],
     "score": ["logits"], "select": ["indices", "counts", "selected"],
     "score_select": ["indices", "counts", "selected"], "map": ["rows"],
+    "score_select_blocks": ["indices", "counts", "selected", "block_maxima", "best_blocks"],
     "attend": ["out", "lse", "max_logits"], "merge": ["out", "lse_out"],
 }  # fmt: skip
 

@@ -215,6 +215,21 @@ CASES = {
         *_scored("index_fp8_132", "e4m3", True)
     ),
     "score_select rows": lambda: (lambda args, more: ("score_select", (*args, 3), more))(*_scored_rows()),
+    "score_select_blocks": lambda: (
+        lambda args, more: (
+            "score_select_blocks",
+            (*args, 4),
+            {
+                **more,
+                "block_size": 2,
+                "blocks": integers(-1, 9, T, 5),
+                "selected": True,
+                "block_maxima": True,
+                "best_blocks": True,
+                "keep": 3,
+            },
+        )
+    )(*_scored("index_fp8_132", "e4m3", True)),
     "map": lambda: (
         "map",
         (integers(-2, 14, T, K), integers(0, 2, T), integers(0, 9, 2, 4)),

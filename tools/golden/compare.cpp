@@ -109,12 +109,13 @@ std::vector<Checked> check_intermediates(const Golden& golden, size_t layer, con
     std::vector<Checked> out;
     for (const auto& [name, rows] : seen) {
         const std::string whole = "mid." + name + at.suffix, some = "rows." + name + at.suffix;
-        if (name == "topk") {
+        if (name == "topk" || name == "candidates") {
             if (golden.has(whole)) out.push_back(check_topk(golden, whole, rows));
             continue;
         }
         std::vector<double> values = rows.values;
-        if (name == "entries" || name == "entries_index") values = closed_entries(golden, ratio, rows);
+        if (name == "entries" || name == "entries_index" || name == "latent")
+            values = closed_entries(golden, ratio, rows);
         if (golden.has(whole)) {
             if (name == "index_score") values = first_columns(rows, golden.tokens / ratio);
             out.push_back({whole, compare(values, golden.values(whole)).max, tolerance, "max"});

@@ -96,6 +96,10 @@ std::vector<Running> open_layers(Context& context, const Golden& golden, const R
         session.max_step_tokens = int32_t(golden.batch) * longest_step;
         session.page_seed = options.page_seed;
         session.stage_budget = options.stage_budget;
+        const int64_t writer = each.config.sources(each.index).entries;
+        for (Running& earlier : out)
+            if (writer != each.index && earlier.golden.index == writer)
+                session.entries_of = earlier.session.get();
         running.session = std::make_unique<Session>(context, *running.layer, session);
         running.collector = std::make_unique<Collector>(golden, each);
         running.hidden = golden.values("in.hidden" + each.suffix);
@@ -107,7 +111,12 @@ std::vector<Running> open_layers(Context& context, const Golden& golden, const R
     return out;
 }
 
-void run_step(const Golden& golden, const RunOptions& options, Running& running, const Tensor& earlier_topk,
+// What earlier layers of the step have published.
+struct Published {
+    Tensor topk{}, candidates{};
+};
+
+void run_step(const Golden& golden, const RunOptions& options, Running& running, const Published& earlier,
               int64_t first, int64_t n) {
     const int64_t tokens = golden.batch * n, width = running.golden.config.common.hidden_size;
     const bool f64 = options.precision.activations == SMLA_F64;
@@ -124,13 +133,16 @@ void run_step(const Golden& golden, const RunOptions& options, Running& running,
         positions = step_rows<int32_t>(golden.values("in.position_ids"), golden, first, n);
         step.rope_positions = make_tensor(positions.data(), SMLA_I32, {tokens});
     }
-    const bool shared = running.golden.config.layer_kind(running.golden.index) == LayerKind::dsa_shared;
+    const LayerSources sources = running.golden.config.sources(running.golden.index);
+    const bool shared = sources.selection >= 0 && sources.selection != running.golden.index;
     if (!running.topk.empty()) {
         topk = step_rows<int32_t>(running.topk, golden, first, n);
         step.forced_topk = make_tensor(topk.data(), SMLA_I32, {tokens, int64_t(topk.size()) / tokens});
     } else if (shared) {
-        step.forced_topk = earlier_topk;
+        step.forced_topk = earlier.topk;
     }
+    if (sources.candidates >= 0 && sources.candidates != running.golden.index)
+        step.candidates = earlier.candidates;
     running.collector->begin_step(first, n);
     Tap tap;
     if (options.intermediates)
@@ -139,7 +151,7 @@ void run_step(const Golden& golden, const RunOptions& options, Running& running,
     step.tap = &tap;
     const auto start = std::chrono::steady_clock::now();
     running.session->forward(step);
-    if (options.intermediates && shared && running.topk.empty()) running.collector->add("topk", earlier_topk);
+    if (options.intermediates && shared && running.topk.empty()) running.collector->add("topk", earlier.topk);
     running.result.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     std::vector<double> row(static_cast<size_t>(width));
     for (int64_t i = 0; i < tokens; ++i) {
@@ -164,10 +176,11 @@ std::vector<LayerResult> run_golden(Context& context, const Golden& golden, cons
         open_layers(context, golden, options, *std::max_element(chunks.begin(), chunks.end()));
     int64_t first = 0;
     for (const int32_t n : chunks) {
-        Tensor topk{};
+        Published earlier;
         for (Running& running : layers) {
-            run_step(golden, options, running, topk, first, n);
-            if (const Tensor own = running.session->topk(); present(own)) topk = own;
+            run_step(golden, options, running, earlier, first, n);
+            if (const Tensor own = running.session->topk(); present(own)) earlier.topk = own;
+            if (const Tensor own = running.session->candidates(); present(own)) earlier.candidates = own;
         }
         first += n;
     }

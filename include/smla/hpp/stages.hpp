@@ -26,7 +26,8 @@
     X(merge, SMLA_STAGE_MERGE, smla_merge_args)                         \
     X(inverse_rope, SMLA_STAGE_INVERSE_ROPE, smla_rope_args)            \
     X(up_project, SMLA_STAGE_UP_PROJECT, smla_project_args)             \
-    X(out_project, SMLA_STAGE_OUT_PROJECT, smla_project_args)
+    X(out_project, SMLA_STAGE_OUT_PROJECT, smla_project_args)           \
+    X(score_select_blocks, SMLA_STAGE_SCORE_SELECT_BLOCKS, smla_score_select_blocks_args)
 
 namespace smla {
 inline namespace v0 {

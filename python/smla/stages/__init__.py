@@ -15,5 +15,14 @@ Errors: InvalidArgument names the field, what it got and wants; Unsupported if n
 
 from .attend import Attended, attend, merge
 from .cache import compress, copy_pages, gather, map, save_state, write_index, write_kv
-from .index import QuantizedQuery, Selection, quant_index_q, score, score_select, select
+from .index import (
+    BlockSelection,
+    QuantizedQuery,
+    Selection,
+    quant_index_q,
+    score,
+    score_select,
+    score_select_blocks,
+    select,
+)
 from .linear import absorb, inverse_rope, norm, out_project, project, rope, up_project

@@ -7,7 +7,7 @@ from .._outputs import rank
 from .._run import StageCall
 from ..cache import Cache
 from ..context import Context, Workspace
-from ..errors import invalid
+from ..errors import integer, invalid
 from ..tensor import Array, DtypeLike, shape_of
 
 
@@ -27,6 +27,18 @@ class Selection(NamedTuple):
     indices: Any
     counts: Any
     selected: Any
+
+
+class BlockSelection(NamedTuple):
+    """indices: [T,k] i32 ascending, then -1. counts: [T] i32. selected: [T,k] f32 scores (f64 of f64), or
+    None. block_maxima: [T,NB] f32 (f64), or None. best_blocks: [T,KB] i32 ascending, then -1, or None.
+    """
+
+    indices: Any
+    counts: Any
+    selected: Any
+    block_maxima: Any
+    best_blocks: Any
 
 
 def _columns(keys, block_table, columns):
@@ -60,6 +72,27 @@ _score = StageCall("score", _abi.ScoreArgs, "logits", sizes={"N": _logits}, word
 _SELECTED = {"outputs": "indices, counts, selected?", "sizes": {"k": _selected}, "result": Selection}
 _select = StageCall("select", _abi.SelectArgs, **_SELECTED)
 _score_select = StageCall("score_select", _abi.ScoreSelectArgs, words=_PRECISIONS, **_SELECTED)
+
+
+def _blocks(values, length):
+    columns = _columns(values["keys"], values["block_table"], values["columns"])
+    columns = integer("columns", columns, 32, least=0)
+    return -(-columns // integer("block_size", values["block_size"], 32, least=1)), "block_size"
+
+
+def _kept_blocks(values, length):
+    if values["keep"] is None:
+        raise invalid("keep", None, "how many blocks to select, or best_blocks=")
+    return values["keep"], "keep"
+
+
+_score_select_blocks = StageCall(
+    "score_select_blocks",
+    _abi.ScoreSelectBlocksArgs,
+    "indices, counts, selected?, block_maxima?, best_blocks?",
+    sizes={"k": _selected, "NB": _blocks, "KB": _kept_blocks},
+    result=BlockSelection,
+)
 
 
 @_quant_index_q.of
@@ -181,3 +214,42 @@ def score_select(
     _check_k(k, indices)
     columns = _columns(keys, block_table, columns)
     return _score_select(locals())
+
+
+@_score_select_blocks.of
+def score_select_blocks(
+    q: Array,
+    w: Array,
+    keys: Cache,
+    ends: Array,
+    k: int | None = None,
+    *,
+    block_size: int,
+    blocks: Array | None = None,
+    starts: Array | None = None,
+    block_table: Array | None = None,
+    request_of_token: Array | None = None,
+    q_scales: Array | None = None,
+    columns: int | None = None,
+    relative: bool = False,
+    keep: int | None = None,
+    indices: Array | None = None,
+    counts: Array | None = None,
+    selected: Array | bool | None = None,
+    block_maxima: Array | bool | None = None,
+    best_blocks: Array | bool | None = None,
+    context: Context | None = None,
+    workspace: Workspace | None = None,
+    stream: int | None = None,
+) -> BlockSelection:
+    """score and select within candidate blocks of columns: keys of other blocks are not read.
+
+    Arguments: those of score_select, and: block_size: columns of a block. blocks: [T,B] i32, the candidate
+    blocks of each token in any order, -1 for none; None: all. block_maxima: True, or an array, for the best
+    score of each candidate block: +inf of the newest one, -inf of those that are no candidates. best_blocks:
+    True, or an array, for the `keep` best blocks by those maxima, the newest always among them: `blocks` of
+    later calls. Returns a BlockSelection.
+    """
+    _check_k(k, indices)
+    columns = _columns(keys, block_table, columns)
+    return _score_select_blocks(locals())

@@ -3,6 +3,7 @@
 #include "engines/cpu/candidates.h"
 #include "engines/cpu/generic.h"
 #include "engines/cpu/score_select/run.h"
+#include "engines/cpu/score_select_blocks/run.h"
 #include "ops/ops.h"
 
 namespace smla {
@@ -17,6 +18,8 @@ constexpr auto loops(const char* name) {
 
 constexpr Candidate<smla_score_select_args> kStreamed{.name = "cpu_streamed_score_select",
                                                       .plan = plan_streamed};
+constexpr Candidate<smla_score_select_blocks_args> kStreamedBlocks{.name = "cpu_streamed_score_select_blocks",
+                                                                   .plan = plan_streamed_blocks};
 
 }  // namespace
 
@@ -55,6 +58,7 @@ SMLA_ROWS(score, SMLA_X86(kAvx512Bf16Score, kAvx512Score, kAvx2Score) SMLA_ARM(k
           SMLA_LOOPS(score))
 SMLA_ROWS(select, SMLA_X86(kAvx512Select, kAvx2Select) kScalarSelect, SMLA_LOOPS(select))
 SMLA_ROWS(score_select, kStreamed, SMLA_LOOPS(score_select))
+SMLA_ROWS(score_select_blocks, kStreamedBlocks, SMLA_LOOPS(score_select_blocks))
 SMLA_ROWS(map, SMLA_LOOPS(map))
 SMLA_ROWS(attend,
           SMLA_X86(kAmxAttend576, kAmxAttend512, kAvx512Bf16Attend576, kAvx512Bf16Attend512, kAvx512Attend576,

@@ -8,7 +8,9 @@ namespace smla::cli {
 
 std::string LayerClass::name() const {
     const std::string kind_name = layer_kind_name(kind);
-    return kind == LayerKind::heavily_compressed ? text(kind_name, " ", ratio) : kind_name;
+    if (kind == LayerKind::heavily_compressed) return text(kind_name, " ", ratio);
+    if (kind != LayerKind::shared_sparse) return kind_name;
+    return text(kind_name, " ", ratio, writes ? " (writes, selects)" : selects ? " (selects)" : "");
 }
 
 std::vector<LayerClass> layer_classes(const AttentionConfig& config, int64_t layers) {
@@ -16,11 +18,13 @@ std::vector<LayerClass> layer_classes(const AttentionConfig& config, int64_t lay
     for (int64_t layer = 0; layer < layers; ++layer) {
         const LayerKind kind = config.layer_kind(layer);
         const int64_t ratio = config.compress_ratio(layer);
+        const bool selects = config.selects(layer), writes = config.writes_entries(layer);
         const auto same = std::find_if(out.begin(), out.end(), [&](const LayerClass& each) {
-            return each.kind == kind && each.ratio == ratio;
+            return each.kind == kind && each.ratio == ratio && each.selects == selects &&
+                   each.writes == writes;
         });
         if (same != out.end()) same->count += 1;
-        else out.push_back({kind, ratio, layer, 1});
+        else out.push_back({kind, ratio, layer, 1, selects, writes});
     }
     return out;
 }
@@ -41,8 +45,20 @@ TokenKeys token_keys(const AttentionConfig& config, const LayerClass& layers, in
     const int64_t window = std::min(context, config.hybrid->window);
     if (layers.ratio == 0) return {0, window};
     const int64_t entries = context / layers.ratio;
-    if (layers.kind == LayerKind::compressed_sparse) return {entries, window + std::min(entries, topk)};
-    return {0, window + entries};
+    if (layers.kind == LayerKind::heavily_compressed) return {0, window + entries};
+    int64_t scored = layers.kind == LayerKind::shared_sparse && !layers.selects ? 0 : entries;
+    const LayerSources sources = config.sources(layers.first);
+    if (sources.candidates >= 0 && sources.candidates != layers.first)
+        scored = std::min(
+            scored, config.hybrid->sharing->candidate_blocks * config.hybrid->sharing->candidate_block_size);
+    return {scored, window + std::min(entries, topk)};
+}
+
+// Of V4.1's entries and their index keys, per token.
+static double entry_flops(const AttentionConfig& config, const LayerClass& layers) {
+    if (!layers.writes) return 0;
+    const double width = double(config.hybrid->head_dim), ratio = double(layers.ratio);
+    return 2 * width * (ratio * double(config.common.hidden_size) + double(config.indexer->head_dim) / ratio);
 }
 
 TokenFlops token_flops(const AttentionConfig& config, const LayerClass& layers, int64_t context) {
@@ -50,7 +66,8 @@ TokenFlops token_flops(const AttentionConfig& config, const LayerClass& layers, 
     const TokenKeys keys = token_keys(config, layers, context);
     const double hidden = double(common.hidden_size), heads = double(common.heads),
                  q_rank = double(common.q_lora_rank);
-    const bool has_indexer = layers.kind == LayerKind::dsa || layers.kind == LayerKind::compressed_sparse;
+    const bool has_indexer =
+        layers.kind == LayerKind::dsa || layers.kind == LayerKind::compressed_sparse || layers.selects;
     const double index_heads = has_indexer ? double(config.indexer->heads) : 0;
     const double index_width = has_indexer ? double(config.indexer->head_dim) : 0;
     TokenFlops out;
@@ -73,7 +90,8 @@ TokenFlops token_flops(const AttentionConfig& config, const LayerClass& layers, 
     const double overlap =
         layers.ratio == 4 ? 2 : 1;  // channels of the compressor double where windows overlap
     out.project += 2 * width * hidden;
-    if (layers.ratio) out.project += 2 * 2 * overlap * (width + index_width) * hidden;
+    if (layers.kind == LayerKind::shared_sparse) out.project += entry_flops(config, layers);
+    else if (layers.ratio) out.project += 2 * 2 * overlap * (width + index_width) * hidden;
     out.attend = 2 * heads * 2 * width * double(keys.attended);
     out.out_project = 2 * (heads * width * rank + groups * rank * hidden);
     return out;

@@ -9,13 +9,14 @@
 
 namespace smla::cli {
 
-// Layers of one kind and compression ratio.
+// Layers of one kind and compression ratio that do the same for others.
 struct LayerClass {
     LayerKind kind;
     int64_t ratio;  // tokens per compressed entry; 0: none
     int64_t first;  // number of the first such layer
     int64_t count;
-    std::string name() const;  // "dsa_shared", "heavily_compressed 128"
+    bool selects = false, writes = false;  // has an indexer; writes entries
+    std::string name() const;  // "dsa_shared", "heavily_compressed 128", "shared_sparse 2 (selects)"
 };
 std::vector<LayerClass> layer_classes(const AttentionConfig& config, int64_t layers);
 

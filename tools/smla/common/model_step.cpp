@@ -11,7 +11,12 @@ public:
           layer_(layer),
           shape_(shape),
           tokens_(shape.requests * shape.tokens),
-          needs_(cache_needs(config, layer, shape.caches)) {}
+          needs_(cache_needs(config, layer, shape.caches)),
+          sources_(config.sources(layer)) {
+        if (sources_.entries < 0 || sources_.entries == layer) return;
+        for (const CacheNeed& need : cache_needs(config, int(sources_.entries), shape.caches))
+            if (need.group == SMLA_GROUP_COMPRESSED || need.group == SMLA_GROUP_INDEX) needs_.push_back(need);
+    }
 
     ModelStep build() const {
         ModelStep step;
@@ -106,6 +111,10 @@ private:
         step.out = absent_data(SMLA_F32, {tokens_, heads, width});
         if (step.kind == LayerKind::sliding) return step;
         step.entries.group = group(SMLA_GROUP_COMPRESSED);
+        if (step.kind == LayerKind::shared_sparse) {
+            add_shared(step);
+            return step;
+        }
         step.compressor = compressor(width, SMLA_GROUP_STATE, ratio);
         if (step.kind == LayerKind::compressed_sparse) {
             step.index_compressor = compressor(config_.indexer->head_dim, SMLA_GROUP_INDEX_STATE, ratio);
@@ -118,11 +127,34 @@ private:
         return step;
     }
 
+    // V4.1: what the layer does itself. Entries of ratio 1 are a norm, a rope and a write_kv outside of the
+    // step.
+    void add_shared(HybridStep& step) const {
+        const IndexerConfig& model = *config_.indexer;
+        if (sources_.entries == layer_) {
+            if (step.ratio > 1)
+                step.compressor = compressor(config_.hybrid->head_dim, SMLA_GROUP_STATE, step.ratio);
+            step.compressor.ape = {};
+            step.index_k = absent_data(SMLA_F32, {tokens_, model.head_dim});
+        }
+        if (sources_.selection != layer_) {
+            step.forced.indices = absent_data(SMLA_I32, {tokens_, model.topk});
+            return;
+        }
+        step.indexer = indexer(1e-4);
+        if (sources_.candidates < 0) return;
+        const SharingConfig& sharing = *config_.hybrid->sharing;
+        const Tensor blocks = absent_data(SMLA_I32, {tokens_, sharing.candidate_blocks});
+        step.indexer.block_size = int32_t(sharing.candidate_block_size);
+        (sources_.candidates == layer_ ? step.indexer.best_blocks : step.indexer.blocks) = blocks;
+    }
+
     const AttentionConfig& config_;
     int layer_;
     const StepShape& shape_;
     int64_t tokens_;
     std::vector<CacheNeed> needs_;
+    LayerSources sources_;
 };
 
 }  // namespace
@@ -150,7 +182,7 @@ void place(ModelStep& step, PlacedMemory& memory) {
         group(each.state);
     };
     const auto indexer = [&](Indexer& each) {
-        tensors({&each.q, &each.w});
+        tensors({&each.q, &each.w, &each.blocks, &each.best_blocks});
         group(each.keys);
     };
     StepBatch& batch = step.batch;
@@ -161,9 +193,9 @@ void place(ModelStep& step, PlacedMemory& memory) {
     group(dsa.kv);
     indexer(dsa.indexer);
     HybridStep& hybrid = step.hybrid_step;
-    tensors({&hybrid.q, &hybrid.kv, &hybrid.frequencies, &hybrid.forced.indices, &hybrid.sink,
-             &hybrid.window.rows, &hybrid.window.lengths, &hybrid.entries.visible, &hybrid.entries.rows,
-             &hybrid.entries.lengths, &hybrid.out});
+    tensors({&hybrid.q, &hybrid.kv, &hybrid.index_k, &hybrid.frequencies, &hybrid.forced.indices,
+             &hybrid.sink, &hybrid.window.rows, &hybrid.window.lengths, &hybrid.entries.visible,
+             &hybrid.entries.rows, &hybrid.entries.lengths, &hybrid.out});
     group(hybrid.window.group);
     group(hybrid.entries.group);
     compressor(hybrid.compressor);

@@ -60,7 +60,8 @@ public:
     }
 
     void compressor(Compressor& input) {
-        for (Tensor* each : {&input.kv, &input.score, &input.ape, &input.norm_weight}) filler_.values(*each);
+        for (Tensor* each : {&input.kv, &input.score, &input.ape, &input.norm_weight})
+            if (present(*each)) filler_.values(*each);
         group(input.state, 1);
     }
 
@@ -68,6 +69,15 @@ public:
         filler_.values(input.q);
         filler_.values(input.w, 0.1f);
         group(input.keys, ratio);
+    }
+
+    // Blocks at even distances, as far as the entries reach.
+    void blocks(Tensor& blocks, int64_t size, int64_t ratio) {
+        if (!present(blocks)) return;
+        memory_.back(blocks);
+        const int64_t all = std::max<int64_t>(shape_.context / ratio / size, 1), n = blocks.shape[1];
+        for (int64_t t = 0; t < blocks.shape[0]; ++t)
+            for (int64_t i = 0; i < n; ++i) at(blocks, t, i) = int32_t(all * i / n);
     }
 
     Filler& filler() { return filler_; }
@@ -120,9 +130,15 @@ void fill(ModelStep& step, const StepShape& shape, Memory& memory, ThreadPool& p
     if (hybrid.kind == LayerKind::sliding) return;
     Entries& entries = hybrid.entries;
     fill.entries(entries.visible, ratio);
-    fill.compressor(hybrid.compressor);
+    if (present(hybrid.compressor.kv)) fill.compressor(hybrid.compressor);
     fill.group(entries.group, ratio);
-    if (hybrid.kind == LayerKind::compressed_sparse) {
+    if (hybrid.kind == LayerKind::shared_sparse) {
+        if (present(hybrid.index_k)) fill.filler().values(hybrid.index_k);
+        if (present(hybrid.forced.indices)) fill.filler().rows(hybrid.forced.indices, entries.group.cache);
+        else fill.indexer(hybrid.indexer, ratio);
+        fill.blocks(hybrid.indexer.blocks, hybrid.indexer.block_size, ratio);
+        if (present(hybrid.indexer.best_blocks)) memory.back(hybrid.indexer.best_blocks);
+    } else if (hybrid.kind == LayerKind::compressed_sparse) {
         fill.compressor(hybrid.index_compressor);
         fill.indexer(hybrid.indexer, ratio);
     } else {

@@ -55,7 +55,7 @@ struct Call {
         const int best = chosen();
         const std::string name =
             best < 0 ? paint(Colour::red, "none") : paint(Colour::green, kernels[size_t(best)].kernel);
-        std::string out = fmt::format("{:<14}{}\n", stage, name), next;
+        std::string out = fmt::format("{:<13} {}\n", stage, name), next;
         for (size_t i = 0; i < kernels.size(); ++i) {
             if (int(i) == best) continue;
             const bool able = kernels[i].refusal.empty();
@@ -81,8 +81,7 @@ std::vector<Call> model_calls(const AttentionConfig& config, int layer, const St
 }
 
 std::string title(const AttentionConfig& config, int layer, const StepShape& shape, const Context& context) {
-    const bool has_indexer = config.layer_kind(layer) == LayerKind::dsa ||
-                             config.layer_kind(layer) == LayerKind::compressed_sparse;
+    const bool has_indexer = config.selects(layer);
     return text(config.common.model_type, " layer ", layer, " (", layer_kind_name(config.layer_kind(layer)),
                 "), ", shape.requests, shape.requests == 1 ? " request, " : " requests, ", shape.tokens,
                 " query ", shape.tokens == 1 ? "token" : "tokens", " each at ", shape.context, ", kv ",

@@ -34,6 +34,20 @@ public:
     void set(smla_score_args& args) const { args = score_args(score()); }
     void set(smla_select_args& args) const { args = select_args({s_.tokens, s_.columns, s_.topk}); }
     void set(smla_score_select_args& args) const { args = score_select_args(score(), s_.topk); }
+    void set(smla_score_select_blocks_args& args) const {
+        const smla_score_args score = score_args(this->score());
+        args.columns = int32_t(score.logits.shape[1]);
+        args.block_size = 8;
+        args.q = score.q;
+        args.q_scales = score.q_scales;
+        args.w = score.w;
+        args.keys = score.keys;
+        args.block_table = score.block_table;
+        args.request_of_token = score.request_of_token;
+        args.ends = score.ends;
+        args.blocks = absent_data(SMLA_I32, {s_.tokens, s_.rows});
+        args.indices = absent_data(SMLA_I32, {s_.tokens, s_.topk});
+    }
     void set(smla_merge_args& args) const {
         args = merge_args({s_.partials, s_.tokens, heads(128), s_.value_width});
     }
@@ -186,7 +200,7 @@ void add_stage_options(CLI::App& command, StageShape& shape) {
     count("--width", shape.width, "Width of queries and keys; 0: the format's", 0);
     count("--value-width", shape.value_width, "attend, merge: width of a value", 1);
     count("--outer", shape.outer, "project: outputs per group", 1);
-    count("--rows", shape.rows, "attend: listed rows; map, gather: rows", 0);
+    count("--rows", shape.rows, "attend: listed rows; map, gather: rows; score_select_blocks: blocks", 0);
     count("--extra-rows", shape.extra_rows, "attend: listed rows of the extra cache", 0);
     count("--columns", shape.columns, "score, select: keys", 0);
     count("--topk", shape.topk, "select: rows wanted", 0);

@@ -43,14 +43,13 @@ int64_t KeySpans::page_of(int64_t request, int64_t block) const {
     return page >= 0 && page < keys_.pages ? page : -1;
 }
 
-void KeySpans::locate(int64_t request, ColumnWindow columns, KeyTile& tile) const {
+void KeySpans::append(int64_t request, ColumnWindow columns, KeyTile& tile) const {
     // Ragged columns are rows of the cache: its pages, in order, are page_rows apart.
     const int64_t page_columns = paged_ ? keys_.page_tokens : keys_.page_rows;
     int64_t block = columns.begin / page_columns, offset = columns.begin % page_columns;
-    tile.columns = columns;
-    const int n = tile.n();
-    tile.holes = 0;
-    for (int at = 0; at < n; ++block, offset = 0) {
+    int at = tile.n();
+    tile.columns.end += columns.end - columns.begin;
+    for (const int n = tile.n(); at < n; ++block, offset = 0) {
         const int span = int(std::min<int64_t>(n - at, page_columns - offset));
         const int64_t page = page_of(request, block);
         const int64_t tokens = page < 0 ? 0 : std::clamp<int64_t>(keys_.page_tokens - offset, 0, span);

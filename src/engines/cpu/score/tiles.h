@@ -84,6 +84,22 @@ public:
         }
     }
 
+    // Scores the tiles that fill(spans, tile) makes, until it leaves one empty, for one token; each(logits)
+    // after each.
+    template <class Fill, class Each>
+    void run_tiles(ScoreScratch& scratch, int64_t token, const Fill& fill, const Each& each) const {
+        Pipeline line;
+        for (int i = 0; i < 3; ++i) {
+            line.advance();
+            fill(spans_, line.tile(2));
+        }
+        for (; line.tile(0).n() > 0; line.advance(), fill(spans_, line.tile(2))) {
+            begin_tile(scratch, line);
+            score(scratch, 0, token, line);
+            each(scratch.logits);
+        }
+    }
+
 private:
     template <class Emit>
     void run_request(ScoreScratch& scratch, int64_t request, int64_t first, int64_t from, int64_t to,

@@ -1,0 +1,334 @@
+#include "engines/cpu/score_select_blocks/run.h"
+
+#include "engines/cpu/score/run.h"
+#include "engines/cpu/score/tiles.h"
+#include "engines/cpu/select/run.h"
+#include "engines/cpu/select/top_k.h"
+#include "ops/score_select_blocks/score_select_blocks.h"
+#include "ops/select/select.h"
+
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+namespace smla {
+
+namespace {
+
+using Args = smla_score_select_blocks_args;
+
+// Few tokens: their blocks are cut into slices, each with its own best, merged at the end. Several slices per
+// thread even out windows of different lengths; none has fewer columns than this.
+constexpr int64_t kLeastSlice = 2048, kSlicesPerThread = 4;
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct Kernels {
+    const ScoreKernel* score;
+    const SelectKernel* select;
+
+    Kernels(const Args& args, const Env& env)
+        : score(chosen_score_kernel(score_args_of(args), env)),
+          select(chosen_select_kernel(select_args_of(args), env)) {}
+};
+
+// How a call is cut: a function of shapes, threads and budget. Results do not depend on it.
+struct Plan {
+    int heads, width, threads;
+    int64_t tokens, columns, listed, k, blocks_k, capacity, blocks_capacity;
+    int64_t slices, kept;  // kept: (token, slice) results that there is memory for
+
+    Plan(const ScoreKernel& kernel, const Args& args, const Env& env)
+        : heads(int(args.q.shape[1])),
+          width(int(args.q.shape[2])),
+          threads(env.threads()),
+          tokens(args.q.shape[0]),
+          columns(args.columns),
+          listed(present(args.blocks) ? args.blocks.shape[1] : 0),
+          k(args.indices.shape[1]),
+          blocks_k(present(args.best_blocks) ? args.best_blocks.shape[1] : 0),
+          capacity(TopK::capacity(k, candidates(args), 0)),
+          blocks_capacity(TopK::capacity(blocks_k, blocks(args), 0)),
+          slices(slices_of(tokens, candidates(args))),
+          kept(0) {
+        // The memory of slices does not shrink where more tokens need fewer slices.
+        for (int64_t t = 1; t <= std::min<int64_t>(tokens, 2 * threads); ++t)
+            if (const int64_t n = slices_of(t, candidates(args)); n > 1) kept = std::max(kept, t * n);
+        const int64_t least = TopK::capacity(k, candidates(args), 1);
+        const int64_t blocks_least = TopK::capacity(blocks_k, blocks(args), 1);
+        while (env.budget != 0 && bytes(kernel) > env.budget) {
+            if (kept > 0) kept = slices > 2 && kept > 2 * tokens ? kept / 2 : 0;
+            else if (capacity > least) capacity = std::max(least, capacity * 3 / 4);
+            else if (blocks_capacity > blocks_least)
+                blocks_capacity = std::max(blocks_least, blocks_capacity * 3 / 4);
+            else break;
+        }
+        slices = std::clamp<int64_t>(kept / std::max<int64_t>(tokens, 1), 1, slices);
+    }
+    size_t bytes(const ScoreKernel& kernel) const;
+
+private:
+    static int64_t blocks(const Args& args) {
+        return present(args.blocks) ? std::min(args.blocks.shape[1], block_count(args)) : block_count(args);
+    }
+    static int64_t candidates(const Args& args) {
+        return std::min<int64_t>(args.columns, blocks(args) * args.block_size);
+    }
+    int64_t slices_of(int64_t n, int64_t candidates) const {
+        if (threads == 1 || n >= 2 * threads) return 1;
+        const int64_t wanted = ceil_div(kSlicesPerThread * threads, std::max<int64_t>(1, n));
+        return std::clamp<int64_t>(candidates / kLeastSlice, 1, wanted);
+    }
+};
+
+struct Scratch {
+    ScoreScratch score;
+    TopK top, blocks;
+    int32_t* list;  // a token's candidate blocks
+
+    void take(Arena& arena, const ScoreKernel& kernel, const Plan& plan) {
+        score.take(arena, kernel, 1, plan.heads, plan.width);
+        top.take(arena, plan.capacity);
+        if (plan.blocks_k > 0) blocks.take(arena, plan.blocks_capacity);
+        list = arena.take<int32_t>(size_t(plan.listed));
+    }
+};
+
+// What each slice kept of each token, until they are merged.
+struct Kept {
+    float* values;     // [kept,k]
+    int32_t* columns;  // [kept,k]
+    int64_t* counts;   // [kept]
+
+    void take(Arena& arena, int64_t kept, int64_t k) {
+        values = arena.take<float>(size_t(kept * k));
+        columns = arena.take<int32_t>(size_t(kept * k));
+        counts = arena.take<int64_t>(size_t(kept));
+    }
+    void keep(int64_t at, int64_t k, const TopK& top) const {
+        counts[at] = top.count();
+        std::memcpy(values + at * k, top.values(), size_t(top.count()) * sizeof(float));
+        std::memcpy(columns + at * k, top.columns(), size_t(top.count()) * sizeof(int32_t));
+    }
+    void push(int64_t at, int64_t k, TopK& top) const {
+        top.push(values + at * k, columns + at * k, counts[at]);
+    }
+};
+
+size_t Plan::bytes(const ScoreKernel& kernel) const {
+    Arena arena;
+    Kept().take(arena, kept, k);
+    Kept().take(arena, kept, blocks_k);
+    const size_t before = arena.used();
+    Scratch().take(arena, kernel, *this);
+    return before + size_t(threads) * (arena.used() - before);
+}
+
+// A token's candidate blocks by number: all of its window, or those of a list.
+struct Candidates {
+    ColumnWindow window;
+    int64_t block_size, count;
+    const int32_t* list;  // null: all
+
+    int64_t block(int64_t i) const { return list ? list[i] : i; }
+    ColumnWindow columns(int64_t i) const { return columns_of_block(window, block_size, block(i)); }
+    bool has_newest() const { return count > 0 && columns(count - 1).end == window.end; }
+};
+
+// Walks over the columns of candidates [at, end), at most a given number at a time and never past a block.
+class Walk {
+public:
+    Walk(const Candidates& of, int64_t at, int64_t end) : of_(of), at_(at), end_(end) { enter(); }
+
+    // Empty at the end. `candidate`: the number of its block among the candidates.
+    ColumnWindow next(int64_t most, int64_t& candidate) {
+        if (at_ >= end_) return {0, 0};
+        candidate = at_;
+        const ColumnWindow part{rest_.begin, std::min(rest_.begin + most, rest_.end)};
+        rest_.begin = part.end;
+        if (rest_.begin == rest_.end) {
+            ++at_;
+            enter();
+        }
+        return part;
+    }
+
+private:
+    void enter() {
+        if (at_ < end_) rest_ = of_.columns(at_);
+    }
+
+    const Candidates& of_;
+    int64_t at_, end_;
+    ColumnWindow rest_;
+};
+
+class Stream {
+public:
+    Stream(const Args& args, const Env& env, const Kernels& kernels, const Plan& plan)
+        : args_(args),
+          score_(score_args_of(args)),
+          plan_(plan),
+          select_(*kernels.select),
+          tiles_(score_, *kernels.score, args.columns),
+          spans_(score_),
+          scratch_(static_cast<size_t>(plan.threads)) {
+        Arena arena(env.workspace);
+        kept_.take(arena, plan.kept, plan.k);
+        kept_blocks_.take(arena, plan.kept, plan.blocks_k);
+        for (Scratch& each : scratch_) {
+            each.take(arena, *kernels.score, plan);
+            each.score.reset(1);
+        }
+    }
+
+    void run(ThreadPool* pool) {
+        parallel(pool, plan_.tokens * plan_.slices, [&](int64_t task, int worker) {
+            run_slice(scratch_[size_t(worker)], task / plan_.slices, task % plan_.slices);
+        });
+        if (plan_.slices == 1) return;
+        parallel(pool, plan_.tokens, [&](int64_t t, int worker) { merge(scratch_[size_t(worker)], t); });
+    }
+
+private:
+    template <class Body>
+    static void parallel(ThreadPool* pool, int64_t tasks, const Body& body) {
+        if (pool) return pool->run(tasks, body);
+        for (int64_t task = 0; task < tasks; ++task) body(task, 0);
+    }
+
+    Candidates candidates(Scratch& scratch, int64_t t) const {
+        const ColumnWindow window = tiles_.window(t);
+        if (!present(args_.blocks))
+            return {window, args_.block_size, blocks_in(window, args_.block_size), nullptr};
+        const int64_t count = candidate_blocks(args_, t, window, scratch.list);
+        return {window, args_.block_size, count, scratch.list};
+    }
+
+    void run_slice(Scratch& scratch, int64_t t, int64_t slice) const {
+        const Candidates all = candidates(scratch, t);
+        const int64_t begin = all.count * slice / plan_.slices, end = all.count * (slice + 1) / plan_.slices;
+        start(scratch);
+        clear_maxima(all, t, slice);
+        score_blocks(scratch, t, all, begin, end);
+        if (plan_.k > 0) scratch.top.finish();
+        if (plan_.blocks_k > 0) scratch.blocks.finish();
+        if (plan_.slices == 1) return store(scratch, t, all);
+        const int64_t at = t * plan_.slices + slice;
+        if (plan_.k > 0) kept_.keep(at, plan_.k, scratch.top);
+        if (plan_.blocks_k > 0) kept_blocks_.keep(at, plan_.blocks_k, scratch.blocks);
+    }
+
+    void score_blocks(Scratch& scratch, int64_t t, const Candidates& all, int64_t begin, int64_t end) const {
+        if (plan_.k == 0 && plan_.blocks_k == 0 && !present(args_.block_maxima))
+            return;  // nothing to score for
+        const int64_t request = spans_.request(t);
+        Walk ahead(all, begin, end), behind(all, begin, end);
+        int64_t candidate = 0, open = -1;  // open: the candidate that `best` belongs to
+        float best = 0;
+        const auto fill = [&](const KeySpans& spans, KeyTile& tile) {
+            int64_t ignored = 0;
+            tile.columns = {0, 0};
+            tile.holes = 0;
+            while (tile.n() < kScoreTile) {
+                const ColumnWindow part = ahead.next(kScoreTile - tile.n(), ignored);
+                if (part.begin == part.end) break;
+                spans.append(request, part, tile);
+            }
+        };
+        const auto each = [&](const float* logits) {
+            for (int at = 0; at < kScoreTile;) {
+                const ColumnWindow part = behind.next(kScoreTile - at, candidate);
+                const int n = int(part.end - part.begin);
+                if (n == 0) break;
+                if (plan_.k > 0) scratch.top.push(logits + at, n, int32_t(part.begin));
+                if (candidate != open) {
+                    close_block(scratch, t, all, open, best);
+                    open = candidate;
+                    best = logits[at];
+                }
+                for (int j = at; j < at + n; ++j)
+                    if (logits[j] > best || std::isnan(best)) best = logits[j];
+                at += n;
+            }
+        };
+        tiles_.run_tiles(scratch.score, t, fill, each);
+        close_block(scratch, t, all, open, best);
+    }
+
+    void close_block(Scratch& scratch, int64_t t, const Candidates& all, int64_t candidate,
+                     float best) const {
+        if (candidate < 0) return;
+        if (candidate == all.count - 1 && all.has_newest()) best = kInfinity;
+        const int64_t block = all.block(candidate);
+        if (present(args_.block_maxima))
+            *reinterpret_cast<float*>(address(args_.block_maxima, t, block)) = best;
+        if (plan_.blocks_k > 0) scratch.blocks.push(&best, 1, int32_t(block));
+    }
+
+    // -inf for the blocks between a slice's first candidate and the next slice's.
+    void clear_maxima(const Candidates& all, int64_t t, int64_t slice) const {
+        if (!present(args_.block_maxima)) return;
+        const auto bound = [&](int64_t s) {
+            const int64_t first = all.count * s / plan_.slices;
+            if (s == 0 || (first == 0 && all.count > 0)) return int64_t(0);
+            return first < all.count ? all.block(first) : args_.block_maxima.shape[1];
+        };
+        auto* const out = reinterpret_cast<float*>(address(args_.block_maxima, t));
+        std::fill(out + bound(slice), out + bound(slice + 1), -kInfinity);
+    }
+
+    void start(Scratch& scratch) const {
+        scratch.top.start(select_, plan_.k);
+        if (plan_.blocks_k > 0) scratch.blocks.start(select_, plan_.blocks_k);
+    }
+
+    void merge(Scratch& scratch, int64_t t) const {
+        start(scratch);
+        for (int64_t at = t * plan_.slices; at < (t + 1) * plan_.slices; ++at) {
+            if (plan_.k > 0) kept_.push(at, plan_.k, scratch.top);
+            if (plan_.blocks_k > 0) kept_blocks_.push(at, plan_.blocks_k, scratch.blocks);
+        }
+        if (plan_.k > 0) scratch.top.finish();
+        if (plan_.blocks_k > 0) scratch.blocks.finish();
+        store(scratch, t, candidates(scratch, t));
+    }
+
+    void store(const Scratch& scratch, int64_t t, const Candidates& all) const {
+        const int64_t base = args_.relative ? all.window.begin : 0,
+                      count = plan_.k > 0 ? scratch.top.count() : 0;
+        store_selection(select_args_of(args_), t, scratch.top.columns(), scratch.top.values(), count, base);
+        if (!present(args_.best_blocks)) return;
+        auto* const out = reinterpret_cast<int32_t*>(address(args_.best_blocks, t));
+        const int64_t found = plan_.blocks_k > 0 ? scratch.blocks.count() : 0;
+        std::copy_n(scratch.blocks.columns(), found, out);
+        std::fill(out + found, out + plan_.blocks_k, -1);
+        // The newest block stays in even where the lists of others are full of +inf.
+        if (found > 0 && all.has_newest()) out[found - 1] = int32_t(all.block(all.count - 1));
+    }
+
+    const Args& args_;
+    const smla_score_args score_;
+    const Plan& plan_;
+    const SelectKernel& select_;
+    ScoreTiles tiles_;
+    KeySpans spans_;
+    std::vector<Scratch> scratch_;
+    Kept kept_{}, kept_blocks_{};
+};
+
+}  // namespace
+
+CallPlan<Args> plan_streamed_blocks(const Args& args, const Env& env) {
+    const Kernels kernels(args, env);
+    if (!kernels.score) return refuse_call<Args>("no tiled score kernel runs these arguments");
+    if (!kernels.select) return refuse_call<Args>("no threshold select kernel runs these arguments");
+    const Plan cut(*kernels.score, args, env);
+    CallPlan<Args> plan;
+    plan.scratch = cut.bytes(*kernels.score);
+    plan.launch = [kernels, cut](const Args& call, const Env& on) {
+        Stream(call, on, kernels, cut).run(on.pool);
+    };
+    return plan;
+}
+
+}  // namespace smla
