@@ -64,8 +64,8 @@ Spec spec_of(const Keys& keys, int heads, SourceSpec primary, uint32_t seed = 1)
 TEST_F(Sm90Attend, HeadsRowsAndOutputs) {
     uint32_t seed = 1;
     for (const Keys& keys : kKinds)
-        for (const int heads : {33, 64, 65, 128, 130, 256})
-            for (const int64_t k : {1, 64, 65, 200, 700}) {
+        for (const int heads : {33, 65, 128, 256})
+            for (const int64_t k : {1, 64, 65, 700}) {
                 Spec spec = spec_of(keys, heads, {.k = k}, ++seed);
                 spec.out = seed % 3 == 0 ? SMLA_BF16 : seed % 3 == 1 ? SMLA_F16 : SMLA_F32;
                 check_sm90(spec);
@@ -79,7 +79,7 @@ TEST_F(Sm90Attend, ManyTasksOfOneBlock) {
         for (const int heads : {64, 128}) {
             ++seed;
             Spec spec = spec_of(keys, heads, hostile(keys.format, seed % 3 ? 130 : 1), seed);
-            spec.tokens = 301;
+            spec.tokens = 140;
             check_sm90(spec);
             if (HasFatalFailure()) return;
         }
@@ -88,8 +88,8 @@ TEST_F(Sm90Attend, ManyTasksOfOneBlock) {
 TEST_F(Sm90Attend, HolesLengthsSinks) {
     uint32_t seed = 20;
     for (const Keys& keys : kKinds)
-        for (const int heads : {40, 64, 128, 200})
-            for (const int64_t k : {1, 33, 640, 1500})
+        for (const int heads : {40, 64, 130})
+            for (const int64_t k : {1, 640})
                 for (const double holes : {0.3, 0.9, 0.9995}) {
                     SourceSpec source = hostile(keys.format, k);
                     source.holes = holes;
@@ -104,7 +104,7 @@ TEST_F(Sm90Attend, HolesLengthsSinks) {
 TEST_F(Sm90Attend, Edges) {
     for (const Keys& keys : kKinds)
         for (const int heads : {64, 128}) {
-            check_sm90(spec_of(keys, heads, hostile(keys.format, 9000), 2));
+            check_sm90(spec_of(keys, heads, hostile(keys.format, 3000), 2));
             check_sm90(spec_of(keys, heads, {.k = 0}, 2));
             check_sm90(spec_of(keys, heads, {.k = 70, .pages = 0}));
             Problem nan(spec_of(keys, heads, {.k = 300, .pages = 16}));
