@@ -101,7 +101,6 @@ def _attention(layer, q, output):
             softmax_scale=layer.scale,
             q_scale=q_scale,
             sink=sink,
-            precision="rounded",  # as the engine's own backends compute
             out=output[part, :heads],
             **caches,
         )

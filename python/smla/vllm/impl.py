@@ -155,7 +155,8 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
             metadata.row_lengths[:tokens],
             softmax_scale=self.scale,
             value_width=self.kv_lora_rank,
-            precision="rounded",  # as the engine's own backends compute
+            # As the engine's own backend computes; Hopper's kernel for these records asks for it.
+            precision="rounded" if cache.format == "fp8_656" else "default",
             lse=self._has_parts,
         )
         return attended.out, attended.lse
