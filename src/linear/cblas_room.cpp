@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <cstdlib>
 #include <mutex>
@@ -31,27 +32,28 @@ class Mappings {
 public:
     Mappings() = default;
     ~Mappings() {
-        for (const Mapping& each : all_) munmap(each.at, each.bytes);
+        for (size_t i = 0; i < count_; ++i) munmap(all_[i].at, all_[i].bytes);
     }
     Mappings(const Mappings&) = delete;
     Mappings& operator=(const Mappings&) = delete;
 
     void add(size_t bytes) {
-        all_.reserve(all_.size() + 1);
         void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (at == MAP_FAILED)
             fail(SMLA_OUT_OF_MEMORY, "memory",
-                 text("no room for ", all_.size() + 1, " mappings, the last of ", bytes >> 20, " MiB"),
+                 text("no room for ", count_ + 1, " mappings, the last of ", bytes >> 20, " MiB"),
                  text("the buffers of CBLAS", kWayOut));
-        all_.push_back({at, bytes});
+        all_[count_++] = {at, bytes};
     }
+    static constexpr int kMost = kMostThreads + 1;
 
 private:
     struct Mapping {
         void* at;
         size_t bytes;
     };
-    std::vector<Mapping> all_;
+    std::array<Mapping, kMost> all_{};  // no vector: hot calls take nothing from the heap
+    size_t count_ = 0;
 };
 
 // Threads that do nothing but exist at the same time. They are the system's, not std::thread: one that calls
@@ -156,13 +158,14 @@ private:
 
 // Buffers for so many callers at once, whatever those in use are; some may be mapped without need.
 void make_room(const Cblas& library, int callers) {
-    std::vector<void*> taken(static_cast<size_t>(callers));
+    std::array<void*, Mappings::kMost> taken;
+    callers = std::min(callers, Mappings::kMost);
     {
         Mappings mappings;
         for (int i = 0; i < callers; ++i) mappings.add(kBuffer);
     }
-    for (void*& each : taken) each = library.take_buffer(0);
-    for (void* const each : taken) library.give_buffer(each);
+    for (int i = 0; i < callers; ++i) taken[size_t(i)] = library.take_buffer(0);
+    for (int i = 0; i < callers; ++i) library.give_buffer(taken[size_t(i)]);
 }
 
 }  // namespace
