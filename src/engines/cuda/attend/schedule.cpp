@@ -18,9 +18,7 @@ struct Costs {
 constexpr Costs kMany = {3530, 0, 10800}, kManyCoded = {4030, 0, 16000};
 constexpr Costs kSome = {2120, 1030, 9400}, kSomeCoded = {2360, 1100, 14400};
 constexpr Costs kFew = {2040, 660, 9000}, kFewCoded = {1750, 1020, 7900};
-constexpr double kMerge = 5500, kMergePerSplit = 125;  // the second kernel
-constexpr double kSumsPerCycle = 2000;                 // bytes of splits' sums, of the whole device
-constexpr double kMemoryPerCycle = 2000;               // bytes of listed rows
+constexpr double kMemoryPerCycle = 2000;  // bytes of listed rows
 
 const Costs& costs_of(const Schedule& plan) {
     if (plan.heads == kManyHeads) return plan.coded ? kManyCoded : kMany;

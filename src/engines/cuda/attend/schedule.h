@@ -9,6 +9,9 @@ namespace smla::cuda_attend {
 constexpr int kValueWidth = 512;
 constexpr int kKeys = 32;        // listed rows that are counted at once: one tile of few heads, two of many
 constexpr int kMaxSplits = 128;  // blocks that share a token's rows
+// Clock cycles of an H200's multiprocessor: of the kernel that combines splits, per split, and bytes of
+// splits' sums per cycle of the whole device.
+constexpr double kMerge = 5500, kMergePerSplit = 125, kSumsPerCycle = 2000;
 constexpr int kFewHeads = 16, kSomeHeads = 32, kManyHeads = 64;
 // Blocks per multiprocessor, from registers.
 constexpr int kFewResident = 2, kFewCodedResident = 3, kSomeResident = 2;

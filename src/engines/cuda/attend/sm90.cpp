@@ -16,7 +16,6 @@ constexpr int kTileKeys = 64, kBlockHeads = 64;
 
 // Clock cycles of an H200's multiprocessor: of a tile of 64 keys and of a task around its tiles.
 constexpr double kTile = 3400, kTask = 12000;
-constexpr double kMerge = 5500, kMergePerSplit = 125, kSumsPerCycle = 2000;  // as in schedule.cpp
 
 double cost(const Schedule& plan, int64_t tiles, const DeviceFacts& device) {
     const double clusters = std::max(1, device.multiprocessors * kBlockHeads / plan.heads);

@@ -1,52 +1,48 @@
-// attend by wgmma on Hopper: 33 heads and more, keys of 576 or 512 values as bf16 rows, fp8_656 or fp8_584
-// records.
+// attend by wgmma on Hopper: 33 heads and more; keys of 576 or 512 values, as bf16 rows, fp8_656 or fp8_584.
 //
-// Maths     S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries; O += P V
-// with
-//           V the first 512 columns of K. bf16 operands, f32 accumulators; P is rounded to bf16, and so are
-//           keys of records: bf16(code * scale), which is exact for the powers of two of fp8_584.
-// Tile      64 heads x 64 keys. A grid of as many blocks as fit walks through tasks (token, split, 64 heads)
-// with
-//           the same pipeline; a task's first keys are loaded under the last products of the one before.
-// Cluster   with records and more than 64 heads two blocks share a token: each converts half of its keys and
+// Maths     S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
+//           O += P V, where V is the first 512 columns of K. Operands are bf16, accumulators f32. P is
+//           rounded to bf16, and so are keys of records: bf16(code * scale), which is exact for fp8_584.
+// Tile      64 heads x 64 keys. As many blocks as fit walk through tasks (token, split, 64 heads) with one
+//           pipeline: a task's first keys are loaded under the last products of the task before.
+// Cluster   With records and more than 64 heads two blocks share a token. Each converts half of its keys and
 //           stores them in both.
 // Roles
-//   consumer  two warpgroups (consumer.cuh). They take tiles in turn: the owner of a tile computes its scores
-//   and
-//             weights; both add its values, each for 256 columns. The order of one warpgroup: half of the
-//             scores of tile t; values of t - 1 with the other's weights; the other half; softmax; values of
-//             t.
-//   producer  one warpgroup: latent_producer.cuh gathers records through registers a tile ahead and converts
-//   them;
-//             row_producer.cuh copies rows by cp.async.
+//   consumer  two warpgroups (consumer.cuh) take tiles in turn. The owner of a tile computes its scores and
+//             weights. Both add its values, each for 256 columns. The order of one warpgroup: half of the
+//             scores of tile t, values of t - 1 with the other's weights, the other half of the scores,
+//             softmax, values of t.
+//   producer  one warpgroup. latent_producer.cuh gathers records through registers, a tile ahead, and
+//             converts them. row_producer.cuh copies rows by cp.async.
 // Shared    config.h (Smem): queries, two stages of keys in halves of 256 columns, and a ring of three tiles
-// for
-//           columns 512 to 575, whose place the weights take. 226 KB: one block per multiprocessor.
+//           for columns 512 to 575, whose place the weights take. 226 KB: one block per multiprocessor.
 // mbarriers
-//   keys_full[stage][half]   arrive: each producer warp after its stores (records; with a cluster the bytes
-//   of the
-//                            other block too), or every producer thread when its copies are done (rows) and,
-//                            in the half that is first, its warp with its note of holes. Wait: the tile's
-//                            owner.
-//   keys_empty[stage][half]  arrive: the four warps of the warpgroup that reads values there, in both blocks
-//   of a
-//                            cluster. Wait: producers.
-//   rope_full[slot]          records only. Arrive: every producer thread when its copies are done. Wait: the
-//   owner. queries_full             arrive: the warpgroup that copied them. Wait: both.
+//   keys_full[stage][half]
+//     arrive  records: each producer warp after its stores, and with a cluster the bytes of the other
+//             block. fp8_584, right half: also every producer thread when its copies of rope are done.
+//             rows: every producer thread when its copies are done, and in the half that is first each
+//             warp with its note of holes.
+//     wait    the owner of the tile.
+//   keys_empty[stage][half]
+//     arrive  the four warps that read values there, in both blocks of a cluster.
+//     wait    producers.
+//   rope_full[slot], fp8_656 alone
+//     arrive  every producer thread when its copies are done.
+//     wait    the owner of the tile.
+//   queries_full
+//     arrive  every thread of the warpgroup that copies them.
+//     wait    both warpgroups.
 // Named barriers (enum class Barrier)
-//   weights + parity         arrive: the owner, with weights and peaks of a tile. Wait: the other warpgroup.
-//   queries_read             arrive: the owner of the last tile after its scores. Wait: the other, which has
-//   time and
-//                            copies the next queries.
-//   statistics               both, with sums and maxima of a task.
-//   queries_scaled           both, records only (Latents::shrink).
-// Registers 208 for a consumer (128 of O, 32 of S, 16 of P), 88 for a producer (32 of records on their way).
-// No
-//           spills: one in the producer's loop costs 2 to 25 %.
+//   weights + parity  arrive: the owner, with weights and peaks of a tile. Wait: the other warpgroup.
+//   queries_read      arrive: the owner of the last tile, after its scores. Wait: the other warpgroup,
+//                     which then copies the next queries.
+//   statistics        both, with sums and maxima of a task.
+//   queries_scaled    both, records alone (shrink in config.h).
+// Registers 208 for a consumer (128 of O, 32 of S, 16 of P), 88 for a producer (32 of records on their
+//           way). A spill in the producer's loop costs 2 to 25 %; there is none.
 // Why       Products of one warpgroup run under the softmax of the other, and stores of keys under value
-// products:
-//           beside score products from shared memory only 6 to 14 bytes per cycle are left for stores, beside
-//           value products 47. So a half of a stage is freed as soon as its values are added.
+//           products: score products leave 6 to 14 bytes of shared memory per cycle to stores, value
+//           products 47. So a half of a stage is freed as soon as its values are added.
 // Results   docs/kernels/cuda_attend.md.
 #include "engines/cuda/attend/sm90/epilogue.cuh"
 #include "engines/cuda/attend/sm90/latent_producer.cuh"
