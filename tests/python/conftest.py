@@ -27,6 +27,20 @@ def no_gpu():
     return None if torch.cuda.is_available() else "no GPU"
 
 
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """checkpoint(name) -> its Golden and a folder of its weights in Hugging Face layout, written once."""
+
+    from golden_files import Golden
+
+    @functools.cache
+    def make(name):
+        golden = Golden(name)
+        return golden, golden.write_checkpoint(tmp_path_factory.mktemp(name))
+
+    return make
+
+
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("gpu") and no_gpu():
