@@ -73,10 +73,13 @@ private:
 };
 
 struct Expected {
-    std::vector<double> out, magnitude;   // [T,H,Dv]: the result, and sum_j p_j |v_j|
+    // [T,H,Dv]: the result, sum_j p_j |v_j|, and that sum if all weights were the largest
+    std::vector<double> out, magnitude, largest;
     std::vector<double> lse, max_logits;  // [T,H], in the problem's base and in natural units
 };
-Expected oracle(const Problem& problem);
+// What a kernel that may round keys makes of those of fp8_656: bf16(code * scale), or f16(code * f16(scale)).
+enum class KeyType { bf16, f16 };
+Expected oracle(const Problem& problem, KeyType rounded = KeyType::bf16);
 
 Env best_env(ThreadPool* pool = nullptr);  // of the cpu engine
 

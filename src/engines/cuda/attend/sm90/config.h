@@ -5,6 +5,7 @@
 #include "engines/cuda/common/ptx/barrier.cuh"
 #include "engines/cuda/common/ptx/cluster.cuh"
 #include "engines/cuda/common/ptx/cp_async.cuh"
+#include "engines/cuda/common/ptx/half.cuh"
 #include "engines/cuda/common/ptx/wgmma.cuh"
 
 #include <cstddef>
@@ -16,16 +17,15 @@ using cuda::kTileBytes;
 constexpr int kKeys = 64;   // of a tile of the row list
 constexpr int kHeads = 64;  // of a block
 constexpr int kWarpgroup = 128, kConsumers = 2 * kWarpgroup, kThreads = 3 * kWarpgroup;
-// 2 * 208 + 88 = 504 registers for every 128 threads: what 384 threads may have. A consumer holds 128 of O,
-// 32 of S and 16 of P; a producer 32 of records on their way.
-constexpr int kConsumerRegisters = 208, kProducerRegisters = 88;
+// For every 128 threads, of two consumer warpgroups and the producer together. A consumer holds 128 of O, 32
+// of S and 16 of P; a producer the records on their way.
+constexpr int kRegisters = 504;
 
 // Named barriers; 0 is __syncthreads.
 enum class Barrier : int {
     weights = 1,  // and 2, by the parity of the tile
     queries_read = 3,
     statistics = 4,
-    queries_scaled = 5,
 };
 
 struct Smem {
@@ -41,19 +41,40 @@ struct Smem {
     uint16_t valid[2][4];                        // of a stage's keys: no hole; 16 keys of each producer warp
     uint64_t keys_full[2][2], keys_empty[2][2];  // of a stage's halves
     uint64_t rope_full[3], queries_full;
+    float query_factor[kHeads];  // logits of f16 queries are products times this
+    uint32_t out_of_range;       // the first tile with a scale that f16 does not hold; ~0: none
 };
 constexpr uint32_t kQueriesAt = offsetof(Smem, queries), kKeysAt = offsetof(Smem, keys),
                    kRingAt = offsetof(Smem, ring), kPeaksAt = offsetof(Smem, peaks),
                    kSumsAt = offsetof(Smem, sums), kLargestAt = offsetof(Smem, largest),
                    kValidAt = offsetof(Smem, valid), kKeysFullAt = offsetof(Smem, keys_full),
                    kKeysEmptyAt = offsetof(Smem, keys_empty), kRopeFullAt = offsetof(Smem, rope_full),
-                   kQueriesFullAt = offsetof(Smem, queries_full);
+                   kQueriesFullAt = offsetof(Smem, queries_full),
+                   kQueryFactorAt = offsetof(Smem, query_factor),
+                   kOutOfRangeAt = offsetof(Smem, out_of_range);
 constexpr uint32_t kStageBytes = 8 * kTileBytes, kHalfBytes = 4 * kTileBytes;
 static_assert(sizeof(Smem) <= 232448, "what a block of sm_90 may have");
 
 // Kinds of keys.
-struct Latents656 {  // fp8_656
+template <cuda::Half Type>
+struct Latents {
     static constexpr bool records = true;
+    // of queries, keys and weights; columns of rope are bf16 always
+    static constexpr cuda::Half half = Type;
+    static constexpr bool f16 = Type == cuda::Half::f16;
+    // Keys, but for their columns of rope, and the queries' columns of rope are stored times this. f16:
+    // scales of 2^-23 to 1, those of maxima from 0.00005 to 448, become 2^-16 to 2^7. A scale of 2^-16 has 8
+    // bits, like bf16; 448 * 2^7 is still finite. bf16: a code times any scale from 2^-76 to 2^47 is finite
+    // on its way (conversion.cuh).
+    static constexpr float key_factor = f16 ? 0x1p7f : 0x1p-40f;
+    // Weights are up to 2^8 times those of the peak. f16: the peak's is 2^7, so that weights down to 2^-31
+    // count, and sums of keys that have less are as wrong as f32 is.
+    static constexpr float peak_weight_log2 = f16 ? 7.f : 0.f;
+};
+template <cuda::Half Type>
+struct Latents656 : Latents<Type> {  // fp8_656
+    using Bf16 = Latents656<cuda::Half::bf16>;
+    static constexpr int consumer_registers = 208;
     static constexpr bool rope = true;        // columns 512 to 575, which are in no value
     static constexpr bool early_rope = true;  // copied a tile ahead, with barriers of its own
     // Of every 128 columns, the 16 bytes of columns 16p to 16p + 7 are chunk p of the first of two tiles,
@@ -64,22 +85,24 @@ struct Latents656 {  // fp8_656
     static constexpr int natural_from = 512;  // the first column that is not permuted
     static constexpr int codes = 512;
     static constexpr int sources = 1;
-    // Keys, but for their columns of rope, and the queries' columns of rope are stored times this, so that
-    // bf16 holds a code times any scale from 2^-76 to 2^47 on its way (latent_producer.cuh).
-    static constexpr float shrink = 0x1p-40f;
     static constexpr uint32_t rope_tile = 8;
 };
-struct Latents584 {  // fp8_584: the last 64 columns are rope and values too
-    static constexpr bool records = true, rope = false, early_rope = false, permuted = true;
+// fp8_584: the last 64 columns are rope and values too. bf16, as these are: values of two types would take
+// two products, and two types of weights.
+struct Latents584 : Latents<cuda::Half::bf16> {
+    static constexpr int consumer_registers = 192;
+    static constexpr bool rope = false, early_rope = false, permuted = true;
     static constexpr int natural_from = 384, codes = 448, sources = 2;
-    static constexpr float shrink = Latents656::shrink;
     static constexpr uint32_t rope_tile = 7;
 };
 template <int Width>
 struct Rows {  // bf16
+    static constexpr cuda::Half half = cuda::Half::bf16;
+    static constexpr bool f16 = false;
+    static constexpr int consumer_registers = 208;
     static constexpr bool records = false, rope = Width == 576, early_rope = false, permuted = false;
     static constexpr int natural_from = 0, codes = 0, sources = 2;
-    static constexpr float shrink = 1;
+    static constexpr float key_factor = 1, peak_weight_log2 = 0;
     static constexpr uint32_t rope_tile = 8;
 };
 

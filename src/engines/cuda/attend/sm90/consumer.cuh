@@ -19,24 +19,28 @@ public:
     float peak2[2], largest[2];  // largest: product
     float sum[2];                // of this lane's own weights; -0.f: no key seen
 
-    __device__ Consumer(uint32_t base, float scale_log2)
+    __device__ Consumer(uint32_t base, float scale)
         : base_(base),
           peer_(Cluster == 2 ? cuda::in_block(base, cuda::cluster_rank() ^ 1) - base : 0),
           group_(__shfl_sync(~0u, threadIdx.x / kWarpgroup,
                              0)),  // in a uniform register: descriptors depend on it
           lane_(threadIdx.x % 32),
           row_(threadIdx.x % kWarpgroup / 32 * 16 + lane_ / 4),
-          scale_log2_(scale_log2) {}
+          scale_(scale * (kLog2E / Format::key_factor)) {
+#pragma unroll
+        for (float& each : scale_log2_) each = scale_;
+    }
 
     __device__ uint32_t group() const { return group_; }
     __device__ uint32_t lane() const { return lane_; }
     __device__ uint32_t row() const { return row_; }  // the lane's first
-    __device__ float scale_log2() const { return scale_log2_; }
+    __device__ float scale_log2(int r) const { return scale_log2_[r]; }
 
-    // Tiles [first, end) of a task. Calls copy_next_queries() in the warpgroup that has time for it, once the
-    // queries of this task are read.
-    template <class CopyNextQueries>
-    __device__ void attend(uint32_t first, uint32_t end, const CopyNextQueries& copy_next_queries) {
+    // Tiles [first, end) of a task. Calls copy_next_queries(), and convert_next_queries() while values are
+    // added, in the warpgroup that has time for it, once the queries of this task are read.
+    template <class Copy, class Convert>
+    __device__ void attend(uint32_t first, uint32_t end, const Copy& copy_next_queries,
+                           const Convert& convert_next_queries) {
         begin();
         for (uint32_t tile = first + ((first ^ group_) & 1); tile < end; tile += 2) {
             float peak[2] = {-INFINITY, -INFINITY};
@@ -66,6 +70,7 @@ public:
             cuda::named_barrier<kConsumers>(int(Barrier::queries_read));
             copy_next_queries();
             add_others_values(end - 1, peak);
+            convert_next_queries();
             cuda::wgmma_wait<0>();
             release(end - 1);
         }
@@ -76,7 +81,12 @@ private:
 #pragma unroll
         for (float& value : o) value = 0;
 #pragma unroll
-        for (int r = 0; r < 2; ++r) peak2[r] = largest[r] = -INFINITY, sum[r] = -0.f;
+        for (int r = 0; r < 2; ++r) {
+            peak2[r] = largest[r] = -INFINITY, sum[r] = -0.f;
+            if constexpr (Format::f16)
+                scale_log2_[r] =
+                    scale_ * cuda::load_shared_f32(base_ + kQueryFactorAt + 4 * (row_ + 8 * uint32_t(r)));
+        }
     }
     // S (+)= Q K^T over one half of the columns; the second half takes rope along.
     __device__ void score_half(uint32_t tile, uint32_t n) {
@@ -85,27 +95,27 @@ private:
         if (n == 1 && Format::early_rope)
             cuda::mbarrier_wait(base_ + kRopeFullAt + 8 * (tile % 3), tile / 3 & 1);
         cuda::wgmma_fence();
-        const uint64_t q = cuda::k_major(base_ + kQueriesAt + half * kHalfBytes),
-                       k = cuda::k_major(base_ + kKeysAt + stage * kStageBytes + half * kHalfBytes);
-#pragma unroll
-        for (uint32_t i = 0; i < 16; ++i) {
-            const uint32_t at = i / 4 * kTileBytes + i % 4 * 32;
-            cuda::wgmma_n64(s_, cuda::advanced(q, at), cuda::advanced(k, at), n + i != 0);
-        }
-        if (n == 1 && Format::rope) {
-            const uint64_t q_rope = cuda::k_major(base_ + kQueriesAt + 8 * kTileBytes),
-                           k_rope = cuda::k_major(base_ + kRingAt + tile % 3 * kTileBytes);
-#pragma unroll
-            for (uint32_t i = 0; i < 4; ++i)
-                cuda::wgmma_n64(s_, cuda::advanced(q_rope, 32 * i), cuda::advanced(k_rope, 32 * i), true);
-        }
+        const uint32_t queries = base_ + kQueriesAt;
+        score_tiles<4, Format::half>(queries + half * kHalfBytes,
+                                     base_ + kKeysAt + stage * kStageBytes + half * kHalfBytes, n == 0);
+        if (n == 1 && Format::rope)
+            score_tiles<1, cuda::Half::bf16>(queries + 8 * kTileBytes, ring(tile), false);
         cuda::wgmma_commit();
+    }
+    template <uint32_t Tiles, cuda::Half Type>
+    __device__ void score_tiles(uint32_t queries, uint32_t keys, bool overwrite) {
+        const uint64_t q = cuda::k_major(queries), k = cuda::k_major(keys);
+#pragma unroll
+        for (uint32_t i = 0; i < 4 * Tiles; ++i) {
+            const uint32_t at = i / 4 * kTileBytes + i % 4 * 32;
+            cuda::wgmma_n64<Type>(s_, cuda::advanced(q, at), cuda::advanced(k, at), !overwrite || i != 0);
+        }
     }
     // Turns products into weights in p_, and raises `peak`, which is that of the tile before. False: the tile
     // holds no key.
     __device__ bool weigh(const uint2& words, float (&peak)[2], float (&added)[2]) {
         if ((words.x & words.y) != ~0u) mask(words);
-        float most[2] = {s_[0], s_[2]}, scale = scale_log2_, base[2];
+        float most[2] = {s_[0], s_[2]}, scale[2] = {scale_log2_[0], scale_log2_[1]}, base[2];
 #pragma unroll
         for (int i = 0; i < 16; ++i)
             most[i % 2] = cuda::max_nan(most[i % 2], cuda::max_nan(s_[2 * i], s_[2 * i + 1]));
@@ -116,8 +126,9 @@ private:
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
             largest[r] = cuda::max_nan(largest[r], most[r]);
-            const float most2 = most[r] * scale;
-            if (!(most2 <= peak[r] + 8)) peak[r] = most2;  // NaN too
+            const float most2 = most[r] * scale[r];
+            if (!(most2 <= peak[r] + (8 + Format::peak_weight_log2)))  // NaN too
+                peak[r] = most2 - Format::peak_weight_log2;
             base[r] = peak[r] == -INFINITY ? 0.f : peak[r];
             added[r] = 0;
         }
@@ -125,16 +136,18 @@ private:
         // peak times 2^-24. Where that is not small, products are rounded first.
         if (__any_sync(~0u, fmaxf(fabsf(base[0]), fabsf(base[1])) > 0x1p8f)) {
 #pragma unroll
-            for (float& product : s_) product *= scale;
-            scale = 1;
+            for (int i = 0; i < 32; ++i) s_[i] *= scale[i / 2 % 2];
+            scale[0] = scale[1] = 1;
         }
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             float w[4];
 #pragma unroll
-            for (int e = 0; e < 4; ++e) w[e] = cuda::exp2_fast(__fmaf_rn(s_[4 * i + e], scale, -base[e / 2]));
+            for (int e = 0; e < 4; ++e)
+                w[e] = cuda::exp2_fast(__fmaf_rn(s_[4 * i + e], scale[e / 2], -base[e / 2]));
             added[0] += w[0] + w[1], added[1] += w[2] + w[3];
-            p_[2 * i] = cuda::pack_bf16(w[0], w[1]), p_[2 * i + 1] = cuda::pack_bf16(w[2], w[3]);
+            p_[2 * i] = cuda::pack_half<Format::half>(w[0], w[1]);
+            p_[2 * i + 1] = cuda::pack_half<Format::half>(w[2], w[3]);
         }
         return (words.x | words.y) != 0;
     }
@@ -147,9 +160,11 @@ private:
             if (!(bits & 2)) s_[4 * i + 1] = s_[4 * i + 3] = -INFINITY;
         }
     }
+    __device__ uint32_t ring(uint32_t tile) const { return base_ + kRingAt + tile % 3 * kTileBytes; }
+
     // Weights go where the rope of the same keys was.
     __device__ void publish(uint32_t tile, const float (&peak)[2]) {
-        const uint32_t row = row_ - lane_ / 4 + lane_ % 16, to = base_ + kRingAt + tile % 3 * kTileBytes;
+        const uint32_t row = row_ - lane_ / 4 + lane_ % 16, to = ring(tile);
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i)
             cuda::stmatrix_x4(to + chunk_at(row, 2 * i + lane_ / 16), p_ + 4 * i);
@@ -178,18 +193,19 @@ private:
         for (uint32_t r = 0; r < 2; ++r)
             peak[r] = cuda::load_shared_f32(base_ + kPeaksAt + 256 * (tile & 1) + 4 * (row_ + 8 * r));
         rescale(peak);
-        const uint64_t p = cuda::k_major(base_ + kRingAt + tile % 3 * kTileBytes), v = values(tile);
+        const uint64_t p = cuda::k_major(ring(tile)), v = values(tile);
         cuda::wgmma_fence();
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i)
-            cuda::wgmma_n256(o, cuda::advanced(p, 32 * i), cuda::advanced(v, 2048 * i));
+            cuda::wgmma_n256<Format::half>(o, cuda::advanced(p, 32 * i), cuda::advanced(v, 2048 * i));
         cuda::wgmma_commit();
     }
     __device__ void add_own_values(uint32_t tile) {
         const uint64_t v = values(tile);
         cuda::wgmma_fence();
 #pragma unroll
-        for (uint32_t i = 0; i < 4; ++i) cuda::wgmma_n256(o, p_ + 4 * i, cuda::advanced(v, 2048 * i));
+        for (uint32_t i = 0; i < 4; ++i)
+            cuda::wgmma_n256<Format::half>(o, p_ + 4 * i, cuda::advanced(v, 2048 * i));
         cuda::wgmma_commit();
     }
     // This warpgroup's half of the columns.
@@ -205,7 +221,8 @@ private:
     }
 
     const uint32_t base_, peer_, group_, lane_, row_;
-    const float scale_log2_;
+    const float scale_;
+    float scale_log2_[2];  // of the lane's rows
     float s_[32];
     uint32_t p_[16];
 };

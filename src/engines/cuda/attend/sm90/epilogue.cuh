@@ -59,9 +59,9 @@ private:
     __device__ bool natural(int i) const {
         return !Format::permuted || (Format::natural_from < 512 && i >= 16 && of_.group() == 1);
     }
-    // Of block i; columns of rope are not shrunk.
+    // Of block i; columns of rope were not multiplied.
     __device__ float factor_of(int i, float factor) const {
-        return Format::rope_tile < 8 && i >= 24 && of_.group() == 1 ? factor * Format::shrink : factor;
+        return Format::rope_tile < 8 && i >= 24 && of_.group() == 1 ? factor * Format::key_factor : factor;
     }
 
     __device__ void exchange(float (&factor)[2]) {
@@ -84,7 +84,7 @@ private:
             const float largest = cuda::max_nan(cuda::load_shared_f32(at + kLargestAt),
                                                 cuda::load_shared_f32(at + kLargestAt + 256));
             factor[r] = finish_row(task_.head + int(of_.row() + 8 * r), of_.peak2[r], sum,
-                                   largest * of_.scale_log2());
+                                   largest * of_.scale_log2(r));
         }
     }
     // Writes a head's statistics, by one lane, and returns the factor of its output row.
@@ -96,12 +96,12 @@ private:
             if (writes)
                 tasks_.partials.statistics[int64_t(task_.partial) * args_.q.shape[1] + h] = {
                     peak2, sum, largest2, any ? 1.f : 0.f};
-            return any ? 1 / Format::shrink : 0.f;
+            return any ? 1 / Format::key_factor : 0.f;
         }
         Totals totals = {0.f, -INFINITY};
         if (any) totals = finish(peak2 * kLn2, sum, sink_of(args_, h));
         if (writes) store_statistics(args_, task_.token, h, totals.lse, largest2 * kLn2);
-        return totals.factor / Format::shrink;
+        return totals.factor / Format::key_factor;
     }
     __device__ void store_floats(float* to, int r, float factor, bool real) const {
         if (!real) return;

@@ -1,8 +1,11 @@
 // attend by wgmma on Hopper: 33 heads and more; keys of 576 or 512 values, as bf16 rows, fp8_656 or fp8_584.
 //
 // Maths     S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
-//           O += P V, where V is the first 512 columns of K. Operands are bf16, accumulators f32. P is
-//           rounded to bf16, and so are keys of records: bf16(code * scale), which is exact for fp8_584.
+//           O += P V, where V is the first 512 columns of K. Operands are bf16 or f16, accumulators f32.
+// Operands  Rows are multiplied as bf16, and P is rounded to bf16. Records are multiplied as f16, which the
+//           hardware makes of codes: f16(code * f16(scale)), exact for fp8_584, with P and Q in f16 and a
+//           power of two per head and per tensor (config.h, queries.cuh). Columns of rope stay bf16. Where
+//           f16 does not hold a scale, the block does its tasks again from there on in bf16.
 // Tile      64 heads x 64 keys. As many blocks as fit walk through tasks (token, split, 64 heads) with one
 //           pipeline: a task's first keys are loaded under the last products of the task before.
 // Cluster   With records and more than 64 heads two blocks share a token. Each converts half of its keys and
@@ -30,14 +33,13 @@
 //     arrive  every producer thread when its copies are done.
 //     wait    the owner of the tile.
 //   queries_full
-//     arrive  every thread of the warpgroup that copies them.
+//     arrive  every thread of the warpgroup that copies (and converts) them.
 //     wait    both warpgroups.
 // Named barriers (enum class Barrier)
 //   weights + parity  arrive: the owner, with weights and peaks of a tile. Wait: the other warpgroup.
 //   queries_read      arrive: the owner of the last tile, after its scores. Wait: the other warpgroup,
 //                     which then copies the next queries.
 //   statistics        both, with sums and maxima of a task.
-//   queries_scaled    both, records alone (shrink in config.h).
 // Registers 208 for a consumer (128 of O, 32 of S, 16 of P), 88 for a producer (32 of records on their
 //           way). A spill in the producer's loop costs 2 to 25 %; there is none.
 // Why       Products of one warpgroup run under the softmax of the other, and stores of keys under value
@@ -57,7 +59,7 @@ namespace smla::cuda_attend::sm90 {
 namespace {
 
 template <class Format, int Cluster>
-__device__ void init_barriers(uint32_t base) {
+__device__ void init(uint32_t base) {
     for (uint32_t stage = 0; stage < 2; ++stage)
         for (uint32_t half = 0; half < 2; ++half) {
             const uint32_t at = base + 16 * stage + 8 * half;
@@ -69,33 +71,79 @@ __device__ void init_barriers(uint32_t base) {
         }
     for (uint32_t i = 0; i < 3; ++i) cuda::mbarrier_init(base + kRopeFullAt + 8 * i, kWarpgroup);
     cuda::mbarrier_init(base + kQueriesFullAt, kWarpgroup);
+    cuda::store_shared(base + kOutOfRangeAt, ~0u);
     cuda::fence_mbarrier_init();
 }
 
-// A consumer warpgroup through all tasks of the block.
+template <int Cluster>
+__device__ void sync() {
+    if constexpr (Cluster == 2) cuda::cluster_sync();
+    else __syncthreads();
+}
+
+// Where a pass over tasks begins: tasks and tiles are counted through both passes.
+struct Start {
+    int task;       // index in the grid's tasks
+    uint32_t tile;  // number of its first tile
+    uint32_t done;  // tasks of this block before it
+};
+
+// A consumer warpgroup through the tasks of the block. Returns what comes after them.
 template <class Format, int Cluster>
-__device__ void consume(const Arguments& args, const Tasks& tasks, uint32_t base) {
+__device__ Start consume(const Arguments& args, const Tasks& tasks, uint32_t base, Start at) {
     const int step = int(gridDim.x / Cluster), last = tasks.count;
     const auto task_of = [&](int index) {
         Task task(tasks, index, kHeads * Cluster);
         task.head += Cluster == 2 ? kHeads * int(blockIdx.x % 2) : 0;
         return task;
     };
-    Consumer<Format, Cluster> consumer(base, args.scale() * (kLog2E / Format::shrink));
-    uint32_t tile = 0, done = 0;
-    int index = int(blockIdx.x / Cluster);
-    if (index < last && consumer.group() == 1) copy_queries<Format>(args, task_of(index), base);
-    for (; index < last; index += step, ++done) {
-        const Task task = task_of(index);
-        const uint32_t end = tile + uint32_t(TileRange(args, tasks, task).count());
-        wait_for_queries<Format>(base, done);
+    Consumer<Format, Cluster> consumer(base, args.scale());
+    if (at.task < last && consumer.group() == 1) {
+        copy_queries<Format>(args, task_of(at.task), base);
+        if constexpr (Format::records) convert_queries<Format>(base);
+    }
+    for (; at.task < last; at.task += step, ++at.done) {
+        const Task task = task_of(at.task);
+        const uint32_t end = at.tile + uint32_t(TileRange(args, tasks, task).count());
+        wait_for_queries(base, at.done);
+        const bool more = at.task + step < last;
         // in long tasks; in short ones it is no faster
-        if (end - tile >= 16 && index + step < last) prefetch_queries<Format>(args, task_of(index + step));
-        consumer.attend(tile, end, [&] {
-            if (index + step < last) copy_queries<Format>(args, task_of(index + step), base);
-        });
-        Epilogue<Format, Cluster>(args, tasks, task, consumer, base, done & 1).run();
-        tile = end;
+        if (end - at.tile >= 16 && more) prefetch_queries<Format>(args, task_of(at.task + step));
+        consumer.attend(
+            at.tile, end,
+            [&] {
+                if (more) copy_queries<Format>(args, task_of(at.task + step), base);
+            },
+            [&] {
+                if constexpr (Format::records)
+                    if (more) convert_queries<Format>(base);
+            });
+        Epilogue<Format, Cluster>(args, tasks, task, consumer, base, at.done & 1).run();
+        at.tile = end;
+    }
+    return at;
+}
+
+// A producer warp through the tasks of the block. Returns the number of the tile after the last.
+template <class Format, int Cluster>
+__device__ uint32_t produce(const Arguments& args, const Tasks& tasks, const KeySources& keys, uint32_t base,
+                            int task, uint32_t tile) {
+    if constexpr (Format::records)
+        return LatentProducer<Format, Cluster>(args, tasks, keys, base, task, tile).run();
+    else return RowProducer<Format>(args, tasks, keys, base).run();
+}
+
+// After a pass in f16: the task whose tile is the first with scales out of range, of this block or the other
+// of its cluster; tasks.count if there is none.
+template <int Cluster>
+__device__ int first_out_of_range(const Arguments& args, const Tasks& tasks, uint32_t base) {
+    sync<Cluster>();
+    const uint32_t tile = cuda::load_shared(base + kOutOfRangeAt);
+    if (tile == ~0u) return tasks.count;
+    int index = int(blockIdx.x / Cluster);
+    for (uint32_t end = 0;; index += int(gridDim.x / Cluster)) {
+        end += uint32_t(TileRange(args, tasks, Task(tasks, index, kHeads * Cluster)).count());
+        if (tile < end) return index;
     }
 }
 
@@ -105,17 +153,24 @@ __global__ void __launch_bounds__(kThreads, 1)
                 const __grid_constant__ KeySources keys) {
     extern __shared__ __align__(1024) char shared[];
     const uint32_t base = cuda::shared_address(shared);
-    if (threadIdx.x == 0) init_barriers<Format, Cluster>(base);
-    if constexpr (Cluster == 2) cuda::cluster_sync();
-    else __syncthreads();
+    if (threadIdx.x == 0) init<Format, Cluster>(base);
+    sync<Cluster>();
     if (tasks.splits() > 1) cuda::start_next_grid();
+    const int first = int(blockIdx.x / Cluster);
     if (threadIdx.x < kConsumers) {
-        cuda::raise_registers<kConsumerRegisters>();
-        consume<Format, Cluster>(args, tasks, base);
+        cuda::raise_registers<Format::consumer_registers>();
+        Start end = consume<Format, Cluster>(args, tasks, base, {first, 0, 0});
+        if constexpr (Format::f16) {
+            end.task = first_out_of_range<Cluster>(args, tasks, base);
+            consume<typename Format::Bf16, Cluster>(args, tasks, base, end);
+        }
     } else {
-        cuda::lower_registers<kProducerRegisters>();
-        if constexpr (Format::records) LatentProducer<Format, Cluster>(args, tasks, keys, base).run();
-        else RowProducer<Format>(args, tasks, keys, base).run();
+        cuda::lower_registers<kRegisters - 2 * Format::consumer_registers>();
+        const uint32_t end = produce<Format, Cluster>(args, tasks, keys, base, first, 0);
+        if constexpr (Format::f16) {
+            const int again = first_out_of_range<Cluster>(args, tasks, base);
+            produce<typename Format::Bf16, Cluster>(args, tasks, keys, base, again, end);
+        }
     }
     if constexpr (Cluster == 2) cuda::cluster_sync();  // the peer may still store here and arrive here
 }
@@ -149,7 +204,7 @@ void launch_records(const smla_attend_args& args, const Schedule& schedule, cons
 void launch(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
             const KeySources& keys, const Env& env) {
     const bool wide = args.q.shape[2] == 576;
-    if (schedule.coded && wide) launch_records<Latents656>(args, schedule, tasks, keys, env);
+    if (schedule.coded && wide) launch_records<Latents656<cuda::Half::f16>>(args, schedule, tasks, keys, env);
     else if (schedule.coded) launch_records<Latents584>(args, schedule, tasks, keys, env);
     else if (wide) launch_cluster<Rows<576>, 1>(args, tasks, keys, env);
     else launch_cluster<Rows<512>, 1>(args, tasks, keys, env);

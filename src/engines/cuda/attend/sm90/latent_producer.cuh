@@ -1,122 +1,46 @@
-// Producer of attend on Hopper for fp8_656 and fp8_584: records -> bf16 keys in shared memory, in wgmma's
-// layout.
+// Producer of attend on Hopper for fp8_656 and fp8_584: records -> f16 or bf16 keys in shared memory, in
+// wgmma's layout.
 #pragma once
 
+#include "engines/cuda/attend/sm90/conversion.cuh"
 #include "engines/cuda/attend/sm90/row_cursor.cuh"
-#include "engines/cuda/common/ptx/half.cuh"
 
 namespace smla::cuda_attend::sm90 {
-
-__device__ inline uint4 load_16(const char* data, uint32_t place, uint32_t offset) {
-    uint4 out;
-    asm volatile(
-        "{.reg .pred real;\n setp.ne.u32 real, %5, 0xffffffff;\n"
-        "mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
-        "@real ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];}"
-        : "=&r"(out.x), "=&r"(out.y), "=&r"(out.z), "=&r"(out.w)
-        : "l"(data + (uint64_t(place) << 4) + offset), "r"(place));
-    return out;
-}
-
-// A scale * 2^80 as the sum of two bf16, in both halves of a word each.
-struct SplitScale {
-    uint32_t high, low;
-};
-// Four e4m3 codes times a scale * 2^-40, rounded once, as two pairs of bf16. The bits of a code, moved to
-// where bf16 has exponent and mantissa, are its value * 2^-120, but for NaN codes. PowerOfTwo: low is 0.
-template <bool PowerOfTwo>
-__device__ void convert(uint32_t codes, const SplitScale& scale, uint32_t& low, uint32_t& high) {
-    const auto scaled = [&](uint32_t pair) {
-        const uint32_t placed = (pair & 0x7f007f00u) >> 4 | (pair & 0x80008000u);
-        if (PowerOfTwo) return cuda::times_bf16(placed, scale.high);
-        return cuda::fma_bf16(placed, scale.high, cuda::times_bf16(placed, scale.low));
-    };
-    low = scaled(__byte_perm(codes, 0, 0x1404)), high = scaled(__byte_perm(codes, 0, 0x3424));
-}
-// Bit 7 of a byte: its code is NaN. Other bits are noise.
-__device__ inline uint32_t nan_codes(uint32_t codes) { return (codes & 0x7f7f7f7fu) + 0x01010101u; }
-
-// The scales of the key that a lane follows. of_piece: those of piece `piece` of a half of the columns, of
-// the key that lane `from` follows.
-template <class Format>
-class Scales;
-
-template <>
-class Scales<Latents656> {  // four f32, of 128 columns each
-public:
-    using Loaded = uint4;
-    static __device__ Loaded load(const char* data, uint32_t place, uint32_t) {
-        return load_16(data, place, layout::Fp8_656::scales_at);
-    }
-    __device__ void set(const Loaded& bits) {
-        of_[0] = split(__uint_as_float(bits.x) * 0x1p80f, __uint_as_float(bits.y) * 0x1p80f);
-        of_[1] = split(__uint_as_float(bits.z) * 0x1p80f, __uint_as_float(bits.w) * 0x1p80f);
-    }
-    __device__ SplitScale of_piece(uint32_t half, uint32_t piece, uint32_t from) const {
-        const uint32_t pick = piece / 8 ? 0x3232 : 0x1010;
-        return {__byte_perm(__shfl_sync(~0u, half ? of_[1].high : of_[0].high, from), 0, pick),
-                __byte_perm(__shfl_sync(~0u, half ? of_[1].low : of_[0].low, from), 0, pick)};
-    }
-
-private:
-    static __device__ SplitScale split(float a, float b) {  // two scales in each word
-        const uint32_t high = cuda::keep(cuda::pack_bf16(a, b));
-        return {high, cuda::keep(cuda::pack_bf16(a - __uint_as_float(high << 16),
-                                                 b - __uint_as_float(high & 0xffff0000u)))};
-    }
-    SplitScale of_[2];  // of columns 0 to 255 and 256 to 511
-};
-
-template <>
-class Scales<Latents584> {  // seven E8M0 codes, of 64 columns each
-public:
-    using Loaded = uint2;
-    static __device__ Loaded load(const char* data, uint32_t place, uint32_t scales_place) {
-        Loaded out = {0, 0};
-        if (place != kHole) out = *reinterpret_cast<const uint2*>(data + (uint64_t(scales_place) << 3));
-        return out;
-    }
-    __device__ void set(const Loaded& codes) { of_[0] = cuda::keep(codes.x), of_[1] = cuda::keep(codes.y); }
-    __device__ SplitScale of_piece(uint32_t half, uint32_t piece, uint32_t from) const {
-        const uint32_t word = __shfl_sync(~0u, half ? of_[1] : of_[0], from),
-                       code = word >> (piece / 4 * 8) & 255;
-        const uint32_t bits = min(code + 80, 255u) << 7 | (code == 255 ? 0x40u : 0u);  // 255: NaN
-        return {bits * 0x10001u, 0};
-    }
-
-private:
-    uint32_t of_[2];
-};
 
 template <class Format, int Cluster>
 class LatentProducer {
 public:
+    // From task `task` on, whose first tile is the block's tile `first_tile`.
     __device__ LatentProducer(const Arguments& args, const Tasks& tasks, const KeySources& keys,
-                              uint32_t base)
-        : cursor_(args, tasks, keys),
+                              uint32_t base, int task, uint32_t first_tile)
+        : cursor_(args, tasks, keys, task),
           keys_(keys),
           base_(base),
           lane_(threadIdx.x % 32),
           warp_((threadIdx.x / 32) % 4),
           piece_(lane_ % 16),
+          first_tile_(first_tile),
           peer_(Cluster == 2 ? cuda::in_block(base, cuda::cluster_rank() ^ 1) - base : 0) {
         const uint32_t row = first_key() + lane_ / 16;
         stores_ = base + kKeysAt + piece_ / 8 * 2 * kTileBytes + row * 128;
         chunk_ = (piece_ % 8 ^ row % 8) << 4;
     }
 
-    __device__ void run() {
+    // Returns the number of the tile after the last.
+    __device__ uint32_t run() {
         Pending now = resolve(cursor_.next()), next = resolve(cursor_.next()),
                 after = resolve(cursor_.next());
         Scales<Format> scales;
-        scales.set(load_scales(now));
-        if (Format::early_rope) copy_rope(now, base_ + kRingAt, base_ + kRopeFullAt);
-        prefetch(next);
+        note_range(scales.set(load_scales(now)), first_tile_);
+        if (Format::early_rope) copy_rope_early(now, first_tile_);
+        if (kPrefetches) prefetch(next);
 #pragma unroll
-        for (int e = 0; e < kAhead; e += kPieces) load_pieces(e, now, uint32_t(e / kPieces));
+        for (int e = 0; e < kAhead; e += kPieces)
+            load_pieces(e, now, uint32_t(e / kPieces) ^ (first_tile_ & 1));
+        uint32_t tile = first_tile_;
 #pragma unroll 1
-        for (int tile = 0; tile < cursor_.given(); ++tile) {
-            const uint32_t stage = uint32_t(tile) & 1, phase = (uint32_t(tile) >> 1 & 1) ^ 1;
+        for (; tile < first_tile_ + uint32_t(cursor_.given()); ++tile) {
+            const uint32_t stage = tile & 1, phase = (tile >> 1 & 1) ^ 1;
             typename Scales<Format>::Loaded next_scales;
             int row = -1;
 #pragma unroll
@@ -131,7 +55,7 @@ public:
                 if (n == 1) {
                     // Used here, before new loads start: a scoreboard that they share would wait for those
                     // too.
-                    scales.set(next_scales);
+                    note_range(scales.set(next_scales), tile + 1);
                     now = next, next = after, after = resolve(row);
                     after.place = cuda::keep(after.place);
                 }
@@ -141,23 +65,25 @@ public:
                 else
                     load_pieces(e - 2 * kPieces, n ? now : next,
                                 uint32_t((e - 2 * kPieces) / kPieces) ^ stage ^ 1);
-                if (Format::early_rope && n == 1 && tile + 1 < cursor_.given()) {
-                    const uint32_t slot = uint32_t(tile + 1) % 3;
-                    copy_rope(now, base_ + kRingAt + slot * kTileBytes, base_ + kRopeFullAt + 8 * slot);
-                }
+                if (Format::early_rope && n == 1 && tile + 1 < first_tile_ + uint32_t(cursor_.given()))
+                    copy_rope_early(now, tile + 1);
                 if (n == 0) {
                     next_scales = load_scales(next);
                     row = cursor_.next();
-                    prefetch(after);
+                    if (kPrefetches) prefetch(after);
                 }
             }
         }
+        return tile;
     }
 
 private:
     static constexpr int kRows = 16 / Cluster,
                          kPieces = kRows / 2;  // keys of a warp; 16-byte pieces of a lane
-    static constexpr int kAhead = 8;           // pieces in registers ahead of their conversion
+    // Pieces in registers ahead of their conversion: a whole tile, or half of one where registers are short,
+    // whose latency L2 must hide then.
+    static constexpr int kAhead = Format::codes == 448 ? 2 * kPieces : 8;
+    static constexpr bool kPrefetches = Format::codes == 512;
 
     __device__ uint32_t first_key() const {
         return Cluster == 2 ? 8 * (4 * (blockIdx.x % 2) + warp_) : 16 * warp_;
@@ -195,16 +121,22 @@ private:
         const bool own = Cluster == 1 || lane_ >= 16;
         return Scales<Format>::load(data(keys), own ? keys.place : kHole, keys.scales);
     }
+    // Asks for the records of the warp's keys in L2.
     __device__ void prefetch(const Pending& keys) const {
-        const uint32_t place = __shfl_sync(~0u, keys.place, 32 - kRows + lane_ % kRows);
-        constexpr uint32_t kBytes = Format::codes + 128, kLanes = 32 / kRows, kShare = 672 / kLanes,
-                           kStep = kRows == 8 ? 84 : 112;
-        if (place == kHole) return;
-#pragma unroll
-        for (uint32_t at = 0; at < kShare; at += kStep) {
-            const uint32_t offset = min(lane_ / kRows * kShare + at, kBytes - 1);
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(data(keys) + (uint64_t(place) << 4) + offset));
-        }
+        constexpr uint32_t kBytes = Format::codes == 512 ? 656 : 576;
+        if (lane_ >= 32 - kRows && keys.place != kHole)
+            asm volatile(
+                "cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(data(keys) + (uint64_t(keys.place) << 4)),
+                "n"(kBytes));
+    }
+    // Both blocks learn from which tile on scales are out of range.
+    __device__ void note_range(bool holds, uint32_t tile) const {
+        if (!Format::f16 || holds) return;
+        cuda::min_shared(base_ + kOutOfRangeAt, tile);
+        if constexpr (Cluster == 2) cuda::min_in_cluster(base_ + kOutOfRangeAt + peer_, tile);
+    }
+    __device__ void copy_rope_early(const Pending& keys, uint32_t tile) const {
+        copy_rope(keys, base_ + kRingAt + tile % 3 * kTileBytes, base_ + kRopeFullAt + 8 * (tile % 3));
     }
     // bf16 columns of the warp's 16 keys, to the tile at `tile`.
     __device__ void copy_rope(const Pending& keys, uint32_t tile, uint32_t barrier) const {
@@ -226,21 +158,16 @@ private:
                                  const Scales<Format>& scales) {
         const bool natural = Format::natural_from < 512 && half == 1 && piece_ >= 8;
         const uint32_t chunk = natural ? chunk_ ^ ((piece_ % 8 ^ 2 * (piece_ % 8)) << 4) : chunk_;
-        SplitScale own[4];
+        decltype(scales.of_piece(half, piece_, 0)) own[4];
 #pragma unroll
         for (int k = 0; k < 4; ++k) own[k] = scales.of_piece(half, piece_, lane_of(i + k));
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
-            constexpr bool kPowerOfTwo = Format::codes == 448;
             const uint4& codes = raw_[first + i + k];
             uint4 low, high;
-            const uint32_t nan =
-                (nan_codes(codes.x) | nan_codes(codes.y)) | (nan_codes(codes.z) | nan_codes(codes.w));
-            if (nan & 0x80808080u) own[k].high = 0x7fff7fffu;
-            convert<kPowerOfTwo>(codes.x, own[k], low.x, low.y),
-                convert<kPowerOfTwo>(codes.y, own[k], low.z, low.w);
-            convert<kPowerOfTwo>(codes.z, own[k], high.x, high.y),
-                convert<kPowerOfTwo>(codes.w, own[k], high.z, high.w);
+            own[k].prepare(codes);
+            own[k].convert(codes.x, low.x, low.y), own[k].convert(codes.y, low.z, low.w);
+            own[k].convert(codes.z, high.x, high.y), own[k].convert(codes.w, high.z, high.w);
             const uint32_t at = stores_ + to + uint32_t(i + k) * 256 +
                                 (chunk ^ ((2 * uint32_t(i + k) & 7) << 4)),
                            second = natural ? at ^ 16 : at + kTileBytes;
@@ -267,7 +194,7 @@ private:
 
     RowCursor<Format, Cluster> cursor_;
     const KeySources& keys_;
-    const uint32_t base_, lane_, warp_, piece_, peer_;
+    const uint32_t base_, lane_, warp_, piece_, first_tile_, peer_;
     uint32_t stores_, chunk_;
     uint4 raw_[2 * kPieces];
 };

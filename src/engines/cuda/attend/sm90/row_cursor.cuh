@@ -13,8 +13,9 @@ constexpr uint32_t kHole = ~0u;
 template <class Format, int Cluster>
 class RowCursor {
 public:
-    __device__ RowCursor(const Arguments& args, const Tasks& tasks, const KeySources& keys)
-        : args_(args), tasks_(tasks), keys_(keys), task_(int(blockIdx.x / Cluster)) {
+    // From task `task` of the block on.
+    __device__ RowCursor(const Arguments& args, const Tasks& tasks, const KeySources& keys, int task)
+        : args_(args), tasks_(tasks), keys_(keys), task_(task) {
         if (task_ < tasks_.count) enter();
     }
     // Starts to load the row number of the next tile; -1 past the end of a list or of the tasks.

@@ -11,12 +11,13 @@ template <class Format>
 class RowProducer {
 public:
     __device__ RowProducer(const Arguments& args, const Tasks& tasks, const KeySources& keys, uint32_t base)
-        : cursor_(args, tasks, keys), keys_(keys), base_(base) {
+        : cursor_(args, tasks, keys, int(blockIdx.x)), keys_(keys), base_(base) {
         const uint32_t row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 8;
         to_ = base + chunk_at(row, threadIdx.x % 8);
     }
 
-    __device__ void run() {
+    // Returns the number of tiles.
+    __device__ uint32_t run() {
         Pending now = resolve(cursor_.next()), next = resolve(cursor_.next());
 #pragma unroll 1
         for (int tile = 0; tile < cursor_.given(); ++tile) {
@@ -38,7 +39,8 @@ public:
             }
             now = next, next = resolve(row);
         }
-        asm volatile("cp.async.wait_all;" ::: "memory");
+        cuda::cp_async_wait_all();
+        return uint32_t(cursor_.given());
     }
 
 private:

@@ -21,6 +21,7 @@ __device__ inline void cp_async_4(uint32_t to, const void* from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 // Waits until at most `Pending` groups of this thread are incomplete.
 template <int Pending>
 __device__ inline void cp_async_wait() {

@@ -22,6 +22,10 @@ __device__ inline void mma_half(float (&c)[4], const uint32_t (&a)[4], uint32_t 
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+template <Half Type>
+__device__ inline uint32_t pack_half(float low, float high) {
+    return Type == Half::bf16 ? pack_bf16(low, high) : pack_f16(low, high);
+}
 __device__ inline uint32_t f16_to_bf16(uint32_t pair) { return pack_bf16(f16_low(pair), f16_high(pair)); }
 
 // The four e4m3 codes of a word as two pairs; the first code is the low half of `low`. NaN stays NaN.

@@ -52,6 +52,9 @@ __device__ inline void store_shared(uint32_t at, const uint4& value) {
                  "r"(value.z), "r"(value.w)
                  : "memory");
 }
+__device__ inline void min_shared(uint32_t at, uint32_t value) {
+    asm volatile("red.shared.min.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
+}
 __device__ inline void store_shared_byte(uint32_t at, uint32_t value) {
     asm volatile("st.shared.u8 [%0], %1;" ::"r"(at), "r"(value) : "memory");
 }

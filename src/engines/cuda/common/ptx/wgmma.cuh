@@ -9,6 +9,8 @@
 // 8i + 2(l%4) and +1; d[4i+2], d[4i+3]: row + 8.
 #pragma once
 
+#include "engines/cuda/common/ptx/half.cuh"
+
 #include <cstdint>
 
 namespace smla::cuda {
@@ -61,39 +63,52 @@ __device__ inline void lower_registers() {
         "+f"(d[i + 6]), "+f"(d[i + 7])
 #define SMLA_F32(d, i) SMLA_F8(d, i), SMLA_F8(d, i + 8), SMLA_F8(d, i + 16), SMLA_F8(d, i + 24)
 #define SMLA_F128(d) SMLA_F32(d, 0), SMLA_F32(d, 32), SMLA_F32(d, 64), SMLA_F32(d, 96)
-#define SMLA_LIST32                                                                                       \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26," \
-    "%27,%28,%29,%30,%31}"
+#define SMLA_LIST32                                                                                      \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26," \
+    "%27,%28,%29,%30,%31"
 #define SMLA_LIST128                                                                                         \
-    "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,"    \
-    "%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,"   \
-    "%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,"   \
-    "%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101," \
-    "%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,"   \
-    "%122,%123,%124,%125,%126,%127}"
+    SMLA_LIST32                                                                                              \
+    ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,"  \
+    "%57,%58,%59,%60,%61,%62,%63,%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,"   \
+    "%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105," \
+    "%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,"   \
+    "%126,%127"
+#define SMLA_WGMMA(n, type) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {"
 
-// d [64,64] (+)= A [64,16] B [64,16]^T, bf16, both k-major in shared memory. Without `accumulate` d is
-// overwritten.
+// d [64,64] (+)= A [64,16] B [64,16]^T, both k-major in shared memory. Without `accumulate` d is overwritten.
+template <Half Type>
 __device__ inline void wgmma_n64(float (&d)[32], uint64_t a, uint64_t b, bool accumulate) {
-    asm volatile(
-        "{.reg .pred sum;\n setp.ne.b32 sum, %34, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 " SMLA_LIST32 ", %32, %33, sum, 1, 1, 0, 0;}"
-        : SMLA_F32(d, 0)
-        : "l"(a), "l"(b), "r"(int(accumulate)));
+#define SMLA_RUN(type)                                                                            \
+    asm volatile("{.reg .pred sum;\n setp.ne.b32 sum, %34, 0;\n" SMLA_WGMMA(64, type) SMLA_LIST32 \
+                 "}, %32, %33, sum, 1, 1, 0, 0;}"                                                 \
+                 : SMLA_F32(d, 0)                                                                 \
+                 : "l"(a), "l"(b), "r"(int(accumulate)))
+    if constexpr (Type == Half::bf16) SMLA_RUN("bf16");
+    else SMLA_RUN("f16");
+#undef SMLA_RUN
 }
-// d [64,256] += A [64,16] B [16,256], bf16; A k-major, B n-major in shared memory.
+
+// d [64,256] += A [64,16] B [16,256]; A k-major, B n-major in shared memory.
+template <Half Type>
 __device__ inline void wgmma_n256(float (&d)[128], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 " SMLA_LIST128
-                 ", %128, %129, 1, 1, 1, 0, 1;"
-                 : SMLA_F128(d)
-                 : "l"(a), "l"(b));
+#define SMLA_RUN(type)                                                              \
+    asm volatile(SMLA_WGMMA(256, type) SMLA_LIST128 "}, %128, %129, 1, 1, 1, 0, 1;" \
+                 : SMLA_F128(d)                                                     \
+                 : "l"(a), "l"(b))
+    if constexpr (Type == Half::bf16) SMLA_RUN("bf16");
+    else SMLA_RUN("f16");
+#undef SMLA_RUN
 }
 // The same with A in registers: a[0] row l/4, columns 2(l%4) and +1; a[1] row + 8; a[2], a[3] columns + 8.
+template <Half Type>
 __device__ inline void wgmma_n256(float (&d)[128], const uint32_t* a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 " SMLA_LIST128
-                 ", {%128, %129, %130, %131}, %132, 1, 1, 1, 1;"
-                 : SMLA_F128(d)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+#define SMLA_RUN(type)                                                                               \
+    asm volatile(SMLA_WGMMA(256, type) SMLA_LIST128 "}, {%128, %129, %130, %131}, %132, 1, 1, 1, 1;" \
+                 : SMLA_F128(d)                                                                      \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+    if constexpr (Type == Half::bf16) SMLA_RUN("bf16");
+    else SMLA_RUN("f16");
+#undef SMLA_RUN
 }
 
 #undef SMLA_F8
@@ -101,5 +116,6 @@ __device__ inline void wgmma_n256(float (&d)[128], const uint32_t* a, uint64_t b
 #undef SMLA_F128
 #undef SMLA_LIST32
 #undef SMLA_LIST128
+#undef SMLA_WGMMA
 
 }  // namespace smla::cuda
