@@ -9,11 +9,10 @@ torch = pytest.importorskip("torch")
 from vllm_world import FACTS, batch_of, builder, decodes_of, impl, normal, positions_of
 from vllm_world import vllm as vllm
 
+VERSIONS = {facts["version"]: facts for facts in (FACTS[0], FACTS[-1])}
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.parametrize(
-        "vllm", [FACTS[0], FACTS[-1]], indirect=True, ids=[FACTS[0]["version"], FACTS[-1]["version"]]
-    ),
+    pytest.mark.parametrize("vllm", VERSIONS.values(), indirect=True, ids=VERSIONS),
 ]
 DEVICE = "cuda"
 HEADS, PAGE, LIST, ROWS = 5, 16, 13, 64

@@ -397,27 +397,6 @@ def test_a_warm_up_of_v4_zeroes_the_output(vllm):
     assert names == INTERFACE["v4"]["forward_mqa"]
 
 
-@pytest.mark.gpu
-def test_a_step_may_be_captured_in_a_cuda_graph(vllm):
-    rng = torch.Generator().manual_seed(5)
-    common, tokens, table, _ = batch_of(rng, 16, "cuda")
-    topk = positions_of(rng, tokens, 13, 64).cuda()
-    cache = normal(rng, int(table.max()) + 2, 16, 576, dtype=torch.bfloat16).cuda()
-    layer, ours = SimpleNamespace(_k_scale=torch.ones(1, device="cuda")), impl(vllm, topk=topk)
-    metadata = builder(vllm, 16, "cuda").build(0, common)
-    q = normal(rng, common.num_actual_tokens, 5, 576, dtype=torch.bfloat16).cuda()
-    for _ in range(2):
-        ours.forward_mqa(q, cache, metadata, layer)
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured, _ = ours.forward_mqa(q, cache, metadata, layer)
-    topk.copy_(positions_of(rng, tokens, 13, 64))
-    graph.replay()
-    torch.cuda.synchronize()
-    assert torch.equal(captured, ours.forward_mqa(q, cache, metadata, layer)[0])
-
-
 def test_v4_gets_smla_in_the_classes_that_are_there(vllm, monkeypatch):
     with pytest.raises(smla.Unsupported, match="DeepseekV4FlashMLAAttention"):
         vllm.hybrid.install()
