@@ -1,4 +1,4 @@
-"""What stage calls share: kernels by name, float types, arrays of other libraries, calls that compute nothing."""
+"""What stage calls share: kernels by name, float types, other libraries, calls that compute nothing."""
 
 import numpy as np
 import pytest

@@ -20,8 +20,10 @@ from .metadata import SmlaSparseMetadata
 # In the first half of 2026 vLLM had a base class for sparse attention; later versions ask for `is_sparse`.
 _Base: Any = getattr(_vllm, "SparseMLAAttentionImpl", None) or _vllm.MLAAttentionImpl
 
-# What the layer says of itself, and what speeds other backends up; this one does without.
+# Arguments of the layer that this implementation does without.
 _UNUSED = ("q_lora_rank", "qk_head_dim", "kv_b_proj", "index_group_builder", "q_pad_num_heads")
+
+_ONE_RANK = "1: the indexer of this vLLM selects for one rank alone"
 
 
 def _unsupported(field, got, wanted):
@@ -73,7 +75,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         if getattr(attn_type, "value", attn_type) != "decoder":
             raise _unsupported("attn_type", attn_type, "decoder self-attention")
         if max(getattr(self, "dcp_world_size", 1), 1) > 1 and not self.supports_dcp:
-            raise _unsupported("decode context parallelism", f"{self.dcp_world_size} ranks", "1")
+            raise _unsupported("decode context parallelism", f"{self.dcp_world_size} ranks", _ONE_RANK)
         self._indexer = indexer
         self._topk: Any = topk_indice_buffer if topk_indices_buffer is None else topk_indices_buffer
         if self.topk_indices_buffer is None:
