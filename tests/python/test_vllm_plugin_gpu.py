@@ -1,6 +1,7 @@
 """Steps of the plug-in for vLLM on a GPU against the same classes on a CPU: eager, captured, replayed."""
 
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 
@@ -15,14 +16,27 @@ pytestmark = [
     pytest.mark.parametrize("vllm", VERSIONS.values(), indirect=True, ids=VERSIONS),
 ]
 DEVICE = "cuda"
-HEADS, PAGE, LIST, ROWS = 5, 16, 13, 64
+PAGE, LIST, ROWS = 16, 13, 64
+
+
+class Kind(NamedTuple):
+    """Of a layer: --kv-cache-dtype, the dtypes of queries and of the cache, heads."""
+
+    cache: str
+    dtype: torch.dtype
+    store: torch.dtype
+    heads: int = 5
+
+
+PLAIN = Kind("auto", torch.bfloat16, torch.bfloat16)
 KINDS = {
-    "auto-f32": ("auto", torch.float32, torch.float32),
-    "auto-bf16": ("auto", torch.bfloat16, torch.bfloat16),
-    "fp8_e4m3": ("fp8_e4m3", torch.bfloat16, torch.uint8),
-    "fp8_ds_mla": ("fp8_ds_mla", torch.bfloat16, torch.uint8),
+    "auto-f32": Kind("auto", torch.float32, torch.float32),
+    "auto-bf16": PLAIN,
+    "fp8_e4m3": Kind("fp8_e4m3", torch.bfloat16, torch.uint8),
+    "fp8_ds_mla": Kind("fp8_ds_mla", torch.bfloat16, torch.uint8),
+    "fp8_ds_mla-64": Kind("fp8_ds_mla", torch.bfloat16, torch.uint8, 64),  # Hopper's kernel takes it
 }
-kinds = pytest.mark.parametrize("kind, dtype, store", KINDS.values(), ids=KINDS)
+kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
 def copied(common, device):
@@ -46,7 +60,7 @@ class Side:
         self.inputs = {name: value.to(device, copy=True) for name, value in inputs.items()}
         self.cache = cache.to(device, copy=True)
         self.layer = SimpleNamespace(_k_scale=torch.tensor(0.05, device=device))
-        self.impl = impl(vllm, heads=HEADS, topk=self.inputs["topk"], kv_cache_dtype=kind)
+        self.impl = impl(vllm, heads=kind.heads, topk=self.inputs["topk"], kv_cache_dtype=kind.cache)
         self.builder = builder(vllm, PAGE, device)
         self.build()
 
@@ -56,10 +70,10 @@ class Side:
     def write(self):
         keys, rope = self.inputs["keys"], self.inputs["rope"]
         slots = self.metadata.slot_mapping
-        self.impl.do_kv_cache_update(keys, rope, self.cache, slots, self.kind, self.layer._k_scale)
+        self.impl.do_kv_cache_update(keys, rope, self.cache, slots, self.kind.cache, self.layer._k_scale)
 
     def attend(self):
-        rows = self.cache.view(torch.float8_e4m3fn) if self.kind == "fp8_e4m3" else self.cache
+        rows = self.cache.view(torch.float8_e4m3fn) if self.kind.cache == "fp8_e4m3" else self.cache
         q = self.inputs["q"], self.inputs["q_rope"]
         return self.impl.forward_mqa(q, rows, self.metadata, self.layer)[0]
 
@@ -68,33 +82,34 @@ class Side:
         return self.attend()
 
 
-def inputs_of(rng, common, tokens, dtype):
-    count = common.num_actual_tokens
+def inputs_of(rng, common, tokens, kind):
+    count, dtype = common.num_actual_tokens, kind.dtype
     return {
-        "q": normal(rng, count, HEADS, 512, dtype=dtype),
-        "q_rope": normal(rng, count, HEADS, 64, dtype=dtype),
+        "q": normal(rng, count, kind.heads, 512, dtype=dtype),
+        "q_rope": normal(rng, count, kind.heads, 64, dtype=dtype),
         "keys": normal(rng, count, 512, dtype=dtype),
         "rope": normal(rng, count, 1, 64, dtype=dtype),
         "topk": positions_of(rng, tokens, LIST, ROWS),
     }
 
 
-def filled_cache(vllm, rng, common, kind, dtype, store):
+def filled_cache(vllm, rng, common, kind):
     """Every row written, on the CPU: records of fp8 have no other valid bytes."""
     pages = int(common.block_table_tensor.max()) + 2
-    shape = vllm.backend.SmlaSparseBackend.get_kv_cache_shape(pages, PAGE, 1, 576, kind)
-    cache = torch.zeros(shape, dtype=store)
-    keys, rope = normal(rng, pages * PAGE, 512, dtype=dtype), normal(rng, pages * PAGE, 1, 64, dtype=dtype)
-    slots = torch.arange(pages * PAGE)
-    impl(vllm, kv_cache_dtype=kind).do_kv_cache_update(keys, rope, cache, slots, kind, torch.tensor(0.05))
+    shape = vllm.backend.SmlaSparseBackend.get_kv_cache_shape(pages, PAGE, 1, 576, kind.cache)
+    cache = torch.zeros(shape, dtype=kind.store)
+    keys, rope = (normal(rng, pages * PAGE, *row, dtype=kind.dtype) for row in ((512,), (1, 64)))
+    writer, slots = impl(vllm, kv_cache_dtype=kind.cache), torch.arange(pages * PAGE)
+    writer.do_kv_cache_update(keys, rope, cache, slots, kind.cache, torch.tensor(0.05))
     return cache
 
 
-def sides(vllm, rng, batch, kind, dtype, store):
+def sides(vllm, rng, batch, kind):
     """The same step on the CPU and on the GPU."""
     common, tokens = batch
-    inputs = inputs_of(rng, common, tokens, dtype)
-    cache = filled_cache(vllm, rng, common, kind, dtype, store)
+    vllm.config.parallel_config.heads = kind.heads
+    inputs = inputs_of(rng, common, tokens, kind)
+    cache = filled_cache(vllm, rng, common, kind)
     return [Side(vllm, device, kind, common, inputs, cache) for device in ("cpu", DEVICE)]
 
 
@@ -104,7 +119,7 @@ def check(host, gpu, out, real):
     Each is within 1e-5 (f32) or 2^-6 of attention in float64 (test_vllm_plugin_steps.py), so two are within
     twice that. Padding is 0 on both.
     """
-    if host.kind == "auto":  # a copy of the keys
+    if host.kind.cache == "auto":  # a copy of the keys
         host.write()
         assert torch.equal(host.cache, gpu.cache.cpu())
     host.cache.copy_(gpu.cache)
@@ -115,10 +130,10 @@ def check(host, gpu, out, real):
 
 
 @kinds
-def test_decodes_prefill_and_padding(vllm, kind, dtype, store):
+def test_decodes_prefill_and_padding(vllm, kind):
     rng = torch.Generator().manual_seed(1)
     common, tokens, _, _ = batch_of(rng, PAGE, "cpu", queries=(1, 2, 0, 1, 20), padding=3)
-    host, gpu = sides(vllm, rng, (common, tokens), kind, dtype, store)
+    host, gpu = sides(vllm, rng, (common, tokens), kind)
     check(host, gpu, gpu.step(), len(tokens))
 
 
@@ -134,11 +149,11 @@ def captured(run):
 
 
 @kinds
-def test_a_captured_forward_follows_batches_built_before_each_replay(vllm, kind, dtype, store):
+def test_a_captured_forward_follows_batches_built_before_each_replay(vllm, kind):
     """As vLLM does: the builder fills the same buffers anew, and the graph reads them."""
     rng = torch.Generator().manual_seed(2)
     common, tokens = decodes_of(rng, PAGE, live=6)
-    host, gpu = sides(vllm, rng, (common, tokens), kind, dtype, store)
+    host, gpu = sides(vllm, rng, (common, tokens), kind)
     graph, out = captured(gpu.step)
     host.write()
     for live in (6, 4, 1, 5):
@@ -146,7 +161,7 @@ def test_a_captured_forward_follows_batches_built_before_each_replay(vllm, kind,
         for side in (host, gpu):
             overwrite(vars(side.common), vars(common))
             side.build()
-        inputs = inputs_of(rng, common, tokens, dtype)
+        inputs = inputs_of(rng, common, tokens, kind)
         overwrite(host.inputs, inputs)
         overwrite(gpu.inputs, inputs)
         out.fill_(torch.nan)
@@ -158,7 +173,7 @@ def test_a_captured_forward_follows_batches_built_before_each_replay(vllm, kind,
 def test_a_captured_build_follows_the_buffers_of_the_batch(vllm):
     rng = torch.Generator().manual_seed(3)
     common, tokens = decodes_of(rng, PAGE, live=6)
-    host, gpu = sides(vllm, rng, (common, tokens), *KINDS["auto-bf16"])
+    host, gpu = sides(vllm, rng, (common, tokens), PLAIN)
 
     def run():
         gpu.build()
@@ -171,7 +186,7 @@ def test_a_captured_build_follows_the_buffers_of_the_batch(vllm):
         for side in (host, gpu):
             overwrite(vars(side.common), vars(common))
         host.build()
-        inputs = inputs_of(rng, common, tokens, torch.bfloat16)
+        inputs = inputs_of(rng, common, tokens, PLAIN)
         overwrite(host.inputs, inputs)
         overwrite(gpu.inputs, inputs)
         graph.replay()
@@ -181,7 +196,7 @@ def test_a_captured_build_follows_the_buffers_of_the_batch(vllm):
 def test_a_step_stays_on_the_current_stream_and_waits_for_nothing(vllm):
     rng = torch.Generator().manual_seed(4)
     common, tokens = decodes_of(rng, PAGE, live=6)
-    host, gpu = sides(vllm, rng, (common, tokens), *KINDS["auto-bf16"])
+    host, gpu = sides(vllm, rng, (common, tokens), PLAIN)
     common, tokens = decodes_of(rng, PAGE, live=5)
     later = copied(common, DEVICE)
     stream, woken = torch.cuda.Stream(), torch.cuda.Event()
