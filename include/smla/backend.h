@@ -3,8 +3,7 @@
  * per layer. Names, fields and rules are those of the published backends: docs/backends has a table for each.
  *
  * A backend serves one kind of layer: V3.2 and GLM-5.x (SMLA_FAMILY_DSA), or one compression ratio of V4
- * (SMLA_FAMILY_HYBRID). Layers of a kind share one metadata. Below, "DSA:" and "HYBRID:" say whose a
- * field is. */
+ * (SMLA_FAMILY_HYBRID). Layers of a kind share one metadata. "DSA:" and "HYBRID:" say whose a field is. */
 #ifndef SMLA_BACKEND_H
 #define SMLA_BACKEND_H
 
@@ -25,9 +24,8 @@ typedef struct smla_device_info {
     smla_device_type type;
     /* GPU: 10 * major + minor, 90 for sm_90. */
     int32_t capability;
-    /* CPU: threads. 0: unknown. */
+    /* CPU: threads. 0: unknown, here and below. */
     int32_t multiprocessors;
-    /* 0: unknown. */
     int64_t memory_bytes;
 } smla_device_info;
 
@@ -96,6 +94,9 @@ typedef struct smla_backend_args {
     smla_device_info device;
     /* Of the metadata; all null: malloc. */
     smla_allocator allocator;
+    /* Of attention, as in smla_attend_args; 0: exact. */
+    smla_precision precision;
+    int32_t reserved;
 } smla_backend_args;
 
 /* Names of all backends, in the order of the library; they live for ever. */
@@ -165,8 +166,7 @@ typedef struct smla_cache_shape {
 SMLA_API smla_status smla_backend_cache_shape(const smla_backend* backend, int32_t group, int64_t pages,
                                               smla_cache_shape* out);
 
-/* Metadata: buffers that create allocates from the maxima. A build changes contents, never addresses, and
- * allocates nothing. */
+/* Buffers for the maxima. A build changes contents, never addresses, and allocates nothing. */
 SMLA_API smla_status smla_backend_metadata_create(const smla_backend* backend, smla_backend_metadata** out);
 SMLA_API void smla_backend_metadata_destroy(smla_backend_metadata* metadata);
 

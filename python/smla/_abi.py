@@ -379,6 +379,8 @@ class BackendArgs(c.Structure):
         ("max_logits_bytes", c.c_int64),
         ("device", DeviceInfo),
         ("allocator", Allocator),
+        ("precision", c.c_int32),
+        ("reserved", c.c_int32),
     )
 
 

@@ -5,7 +5,7 @@ import json
 import weakref
 
 from . import _abi, _views
-from ._abi import DeviceType, Dtype, Family, Format, GraphSupport, Wants
+from ._abi import DeviceType, Dtype, Family, Format, GraphSupport, Precision, Wants
 from ._dtypes import parse
 from ._fill import Struct
 from ._library import check, lib, names, sized_text
@@ -20,6 +20,7 @@ _DEVICE = Struct(_abi.DeviceInfo)
 _FORWARD = Struct(_abi.BackendForwardArgs, ["out", "lse", "kv_cache", "swa_cache"])
 _FAMILIES = {kind.name.lower(): kind for kind in Family}
 _WANTS = {kind.name.lower(): kind for kind in Wants}
+_PRECISIONS = {kind.name.lower(): kind for kind in Precision}
 _NUMBERS = (
     "heads",
     "kv_lora_rank",
@@ -74,7 +75,16 @@ def _device(device):
     return _DEVICE.fill({**device, "type": one_of("device.type", device.get("type", "cuda"), kinds)}, [])
 
 
-def _args(family, device=None, kv_cache_dtype=None, dtype="bf16", wants=(), plan_groups=(), **numbers):
+def _args(
+    family,
+    device=None,
+    kv_cache_dtype=None,
+    dtype="bf16",
+    wants=(),
+    plan_groups=(),
+    precision="default",
+    **numbers,
+):
     """smla_backend_args; unknown names are refused."""
     for name in numbers:
         if name not in _NUMBERS:
@@ -85,6 +95,7 @@ def _args(family, device=None, kv_cache_dtype=None, dtype="bf16", wants=(), plan
             "dtype": parse(dtype),
             "wants": bits_of("wants", wants, _WANTS),
             "plan_groups": group_bits(plan_groups),
+            "precision": one_of("precision", precision, _PRECISIONS),
             **numbers,
         },
         [],
@@ -129,7 +140,8 @@ class Backend:
     v_head_dim, head_dim, page_tokens, window_page_tokens, topk, window, ratio, max_tokens, max_requests,
     max_seq_len, speculative_tokens, batch_invariant, softmax_scale, q_scale, kv_scale, max_logits_bytes;
     kv_cache_dtype ("auto", "fp8_ds_mla", ...), dtype of queries, wants (what must be refused: "alibi", ...),
-    plan_groups (more groups for the metadata), device ("sm_90", ...; None: what the context runs on).
+    plan_groups (more groups for the metadata), device ("sm_90", ...; None: what the context runs on),
+    precision of attention ("exact", "rounded": see smla.attend).
     """
 
     def __init__(self, name, family, *, context=None, **options):
@@ -139,6 +151,7 @@ class Backend:
             lib.smla_backend_create(self.context.handle, _text(name, "name"), c.byref(args), c.byref(handle))
         )
         self.handle, self._values = handle.value, args
+        self._sizes = {}  # of workspaces, by what they depend on
         weakref.finalize(self, _destroy, lib.smla_backend_destroy, self.handle, self.context).atexit = False
 
     @property
@@ -211,15 +224,25 @@ class Backend:
                 raise invalid(name, "a tensor", "one of " + ", ".join(sorted(_TENSORS)))
         if stream is None and device_of(q, "q")[0]:
             stream = stream_of(q) or 0
-        args = _FORWARD.fill({**values, **tensors}, keep, stream)
-        size = c.c_size_t()
-        if metadata is not None or kv_cache is not None or swa_cache is not None:
-            check(lib.smla_backend_workspace_size(self.handle, c.byref(args), c.byref(size)))
+        args, key = _FORWARD.fill_sized({**values, **tensors}, keep, stream)
+        size = self._sizes.get(key)
+        if size is None:
+            is_step = metadata is not None or kv_cache is not None or swa_cache is not None
+            size = self._size(key, args) if is_step else 0
         if workspace is None:
-            workspace = self.context.own_workspace(q, stream, size.value)
-        workspace.reserve(size.value, stream)
+            workspace = self.context.own_workspace(q, stream, size)
+        workspace.reserve(size, stream)
         check(lib.smla_backend_forward(self.handle, c.byref(args), workspace.abi, stream))
         return plain(out)
+
+    def _size(self, key, args):
+        """Bytes of a call's workspace."""
+        size = c.c_size_t()
+        check(lib.smla_backend_workspace_size(self.handle, c.byref(args), c.byref(size)))
+        if len(self._sizes) >= 4096:  # shapes of a server change for ever
+            self._sizes.clear()
+        self._sizes[key] = size.value
+        return size.value
 
     def _out(self, q, tensors):
         tokens, heads, width = rank(q, "q", 3)
@@ -266,7 +289,8 @@ class Metadata:
         """Builds the metadata of a step. A refused batch changes nothing.
 
         Arguments: those of Plan.build. stream: on a GPU, the address of the CUDA stream in whose order the
-        fields change; None: the default stream.
+        fields change; None: the current stream of the library of query_start_loc, for arrays on the host the
+        default stream.
         All arrays lie on the host, or on the context's GPU: then nothing is waited for, the build may be
         captured, and the rest comes as numbers. tokens: T. decodes: how many requests, the first ones, are
         decodes; decode_tokens: their tokens. query_tokens: of all requests, 0: tokens. max_query_len,

@@ -9,7 +9,7 @@ from ._abi import Group
 from ._fill import Struct
 from ._library import check, lib, names
 from .errors import invalid, one_of
-from .tensor import Tensor
+from .tensor import Tensor, stream_of
 
 GROUPS = {kind.name.lower(): kind for kind in Group}
 _ARGS = Struct(_abi.PlanArgs)
@@ -65,7 +65,10 @@ def fill_batch(
             raise invalid(name, type(group).__name__, "a smla.PlanGroup")
         values.update({f"{name}.{field}": value for field, value in zip(PlanGroup._fields, group)})
     keep += [value for value in values.values() if type(value) is Tensor]
-    return _BATCH.fill(values, keep)
+    batch = _BATCH.fill(values, keep, stream or 0)
+    if stream is None and query_start_loc is not None:
+        batch.stream = stream_of(query_start_loc)
+    return batch
 
 
 class Plan:
@@ -127,7 +130,8 @@ class Plan:
 
         query_start_loc: [R+1] i32, from 0. seq_lens: [R] i32, after this step. tokens: T with padding, 0:
         none. rope_positions: [N] i64 or i32; None: the order in the request. groups: primary=PlanGroup(...),
-        window=, ... stream: a CUDA stream's address, for a plan on a GPU; None: the default stream.
+        window=, ... stream: a CUDA stream's address, for a plan on a GPU; None: the current stream of the
+        library of query_start_loc.
         """
         keep = []
         batch = fill_batch(keep, query_start_loc, seq_lens, tokens, rope_positions, stream, **groups)

@@ -45,6 +45,9 @@ void check_dimensions(const BackendConfig& config) {
     SMLA_CHECK(args.speculative_tokens >= 0, "args.speculative_tokens", args.speculative_tokens, "0 or more");
     SMLA_CHECK(args.max_logits_bytes >= 0, "args.max_logits_bytes", double(args.max_logits_bytes),
                "0 or more");
+    SMLA_CHECK(args.precision >= 0 && args.precision <= SMLA_PRECISION_ROUNDED, "args.precision",
+               args.precision, "default (0), exact (1) or rounded (2)");
+    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
     for (const auto& [field, scale] : {std::pair{"args.softmax_scale", args.softmax_scale},
                                        {"args.q_scale", args.q_scale},
                                        {"args.kv_scale", args.kv_scale}})

@@ -150,6 +150,7 @@ void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {
     attend.primary.lengths = selection.lengths;
     attend.primary.cache = step.kv.cache;
     attend.q = present(step.w_uk) ? absorb_query(run, batch, step) : step.q;
+    attend.precision = step.precision;
     attend.softmax_scale = step.softmax_scale;
     attend.lse = step.lse;
     if (!present(step.w_uv)) {
@@ -240,6 +241,7 @@ void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step
     smla_attend_args attend{};
     attend.primary = {.cache = window.group.cache, .rows = window.rows, .lengths = window.lengths};
     if (step.kind != LayerKind::sliding) attend.extra = entries_to_attend(run, batch, step);
+    attend.precision = step.precision;
     attend.softmax_scale = step.softmax_scale;
     attend.q_scale = step.q_scale;
     attend.q = step.q;

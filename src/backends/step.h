@@ -87,6 +87,7 @@ struct DsaStep {
     Tensor w_uk{}, w_uv{};
     Selection forced;                   // attend to these positions instead of the indexer's
     smla_dtype query_dtype = SMLA_F32;  // of absorbed queries: bf16 selects bf16 arithmetic
+    smla_precision precision = SMLA_PRECISION_DEFAULT;
     double softmax_scale = 0;
     CacheGroup kv;
     Tensor topk{};  // [T,k] i32 out: what the indexer selected, for later shared layers; absent: scratch
@@ -102,6 +103,7 @@ struct HybridStep {
     Tensor kv{};           // [T,D] rotated; absent: the window cache is already written
     Tensor frequencies{};  // [n] f64; absent: out stays rotated
     double eps = 0;        // of the compressors' norms
+    smla_precision precision = SMLA_PRECISION_DEFAULT;
     Window window;
     Entries entries;
     Compressor compressor;

@@ -268,6 +268,8 @@ TEST(Selection, ArgumentsThatMakeNoSense) {
     EXPECT_EQ(field([](A& a) { a.max_tokens = 0; }), "args.max_tokens");
     EXPECT_EQ(field([](A& a) { a.topk = -1; }), "args.topk");
     EXPECT_EQ(field([](A& a) { a.wants = 64; }), "args.wants");
+    EXPECT_EQ(field([](A& a) { a.precision = 3; }), "args.precision");
+    EXPECT_EQ(field([](A& a) { a.reserved = 1; }), "args.reserved");
     EXPECT_EQ(field([](A& a) { a.window = -1; }), "args.window");
     EXPECT_EQ(field([](A& a) { a.rope_dim = 63; }), "args.rope_dim");
     for (const char* name : {"", "gpu", "sm_", "sm_9x", "sm_5", "90"})

@@ -290,6 +290,20 @@ MUTANTS = [
         'check_rows_of_step("args.topk_indices", args.topk_indices, 0);',
         "test_backends *",
     ),
+    Mutant(
+        "a backend of V3.2 has no precision",
+        "src/backends/forward/dsa.cpp",
+        "step.precision = on.config.args.precision;",
+        "",
+        "python tests/python/test_backends.py -k precision",
+    ),
+    Mutant(
+        "a backend of V4 has no precision",
+        "src/backends/forward/hybrid.cpp",
+        "step.precision = model.precision;",
+        "",
+        "python tests/python/test_backends.py -k precision",
+    ),
     # plans that are kept
     Mutant(
         "steps of other parts share a plan",

@@ -105,6 +105,30 @@ def test_forward_over_published_records(name, ratio, kind, format, dims, dtype):
     assert error(out[: world.tokens], wanted) < (BF16_L2 if dtype == "bf16" else F32)
 
 
+ROUNDING = [
+    ("FLASHMLA_SPARSE", 0, "fp8_576", PUBLISHED),
+    ("FLASHINFER_MLA_SPARSE_DSV4", 4, "fp8_e4m3", {"head_dim": 512, "rope_dim": 64, "softmax_scale": 0.04}),
+]
+
+
+@pytest.mark.parametrize("name,ratio,kind,dims", ROUNDING)
+def test_precision_decides_whether_keys_are_rounded(name, ratio, kind, dims, monkeypatch):
+    """One scale, 0.3: code * scale is no bf16."""
+    options = options_of(name, ratio, kv_cache_dtype=kind, kv_scale=0.3, **{**dims, "softmax_scale": 0.04})
+    outs = []
+    for precision in ("default", "exact", "rounded"):
+        world = World(name, {**options, "precision": precision}, 3, written=True)
+        if precision == "rounded":
+            for group in filter(None, (world.group, world.entries)):
+                values = formats.rounded(group.values().astype(np.float32), "bf16").astype(np.float64)
+                monkeypatch.setattr(group, "values", lambda values=values: values)
+        outs.append(world.forward()[: world.tokens])
+        assert worst(outs[-1], world.wanted()[0]) < F32
+    assert np.array_equal(outs[0], outs[1]) and worst(outs[2], outs[1]) > 10 * F32
+    with pytest.raises(smla.InvalidArgument, match="precision"):
+        smla.Backend(name, **{**options, "precision": "sloppy"})
+
+
 def e4m3(values):
     """The nearest codes of f32 values within +-448."""
     distance = np.abs(values[..., None] - np.nan_to_num(formats.E4M3, nan=1e9))

@@ -14,6 +14,7 @@ import smla
 from smla._abi import Dtype
 from smla._arrays import TORCH, on_device
 from smla._arrays.interface import PACKED
+from smla.plan import fill_batch
 from smla.tensor import describe, device_of, dtype_of, empty, shape_of, stream_of
 from test_dlpack import Capsule
 from test_tensor import norm, ones, refused
@@ -153,6 +154,14 @@ def test_arrays_of_cupy(cupy):
     assert named.device == (1, 1) and stream_of(named) == 101 and dtype_of(named, "x").name == "BF16"
     refused(Played(np.zeros((2, 3, 4), np.uint16)), "x.dtype")
     refused(Played(np.zeros((2, 3), ">u2")), "tensor.dtype", call=lambda x: smla.tensor(x, "bf16"))
+
+
+def test_batches_are_built_on_the_stream_of_their_library(cupy):
+    starts, lens = (np.zeros(n, np.int32) for n in (3, 2))
+    there = Played(starts, device=1), Played(lens, device=1)
+    assert fill_batch([], *there, tokens=2).stream == 101
+    assert fill_batch([], *there, tokens=2, stream=7).stream == 7
+    assert fill_batch([], starts, lens).stream is None
 
 
 def test_new_arrays_of_cupy_lie_beside_the_first(cupy):

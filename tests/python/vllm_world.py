@@ -176,7 +176,9 @@ def vllm(request, monkeypatch):
     model.get_num_attention_heads = lambda parallel: parallel.heads
     config = SimpleNamespace(
         model_config=model,
-        parallel_config=SimpleNamespace(heads=5, cp_kv_cache_interleave_size=1),
+        parallel_config=SimpleNamespace(
+            heads=5, cp_kv_cache_interleave_size=1, decode_context_parallel_size=1
+        ),
         scheduler_config=SimpleNamespace(max_num_batched_tokens=64, max_num_seqs=8),
         context=SimpleNamespace(attn_metadata=None),
     )
@@ -222,3 +224,75 @@ def impl(vllm, *, heads=5, topk=None, drop=(), **changes):
 def builder(vllm, page, device="cpu"):
     spec = SimpleNamespace(block_size=page)
     return vllm.metadata.SmlaSparseMetadataBuilder(spec, ["layer"], vllm.config, torch.device(device))
+
+
+def ints(rng, low, high, *shape):
+    return torch.randint(low, high, shape, generator=rng, dtype=torch.int32)
+
+
+def normal(rng, *shape, dtype=torch.float32):
+    return torch.randn(shape, generator=rng).to(dtype)
+
+
+def batch_of(rng, page, device, queries=(1, 1, 3, 0, 6), padding=2, longest=60):
+    """CommonAttentionMetadata of decodes, a request without tokens, prefill, and padding tokens."""
+    queries = torch.tensor(queries, dtype=torch.int32)
+    lens = torch.maximum(queries, ints(rng, 1, longest, len(queries)))
+    starts = torch.cat([torch.zeros(1, dtype=torch.int32), queries.cumsum(0).int()])
+    blocks = -(-longest // page)
+    table = torch.randperm(len(queries) * blocks + 3, generator=rng)[: len(queries) * blocks].int()
+    table = table.view(len(queries), blocks)
+    tokens = [(r, int(lens[r] - queries[r]) + i) for r in range(len(queries)) for i in range(int(queries[r]))]
+    slots = [int(table[r, p // page]) * page + p % page for r, p in tokens] + [-1] * padding
+    slots[:1] = [-1]  # not padding: a token whose key is in the cache already
+    place = lambda tensor: tensor.to(device)  # noqa: E731
+    common = SimpleNamespace(
+        query_start_loc=place(starts),
+        seq_lens=place(torch.cat([lens, torch.full((3,), 99)]).int()),  # buffers are longer than the batch
+        num_reqs=len(queries),
+        num_actual_tokens=len(slots),
+        max_query_len=int(queries.max()),
+        max_seq_len=int(lens.max()),
+        block_table_tensor=place(torch.cat([table, torch.full((2, blocks), -5, dtype=torch.int32)])),
+        slot_mapping=place(torch.tensor(slots + [7, 7])),
+    )
+    return common, tokens, table, lens
+
+
+def positions_of(rng, tokens, topk, rows):
+    """Selected positions with holes, some listed twice. Behind the step's tokens stand stale ones.
+
+    The stale positions name real rows.
+    """
+    out = torch.zeros(rows, topk, dtype=torch.int32)
+    out[: len(tokens)] = -1
+    for t, (_, position) in enumerate(tokens):
+        some = ints(rng, 0, position + 1, topk)
+        out[t] = torch.where(torch.rand(topk, generator=rng) < 0.3, -1, some)
+    return out
+
+
+def decodes_of(rng, page, live, requests=6, tokens_each=2, longest=60):
+    """CommonAttentionMetadata of a captured decode step, of the same shapes in every step: `live` requests of
+    tokens_each tokens, as with speculative decoding, then requests and tokens of padding. And the tokens.
+    """
+    lens = ints(rng, tokens_each, longest, requests)
+    lens[live:] = 0
+    starts = torch.arange(requests + 1, dtype=torch.int32).clamp(max=live) * tokens_each
+    blocks = -(-longest // page)
+    table = torch.randperm(requests * blocks, generator=rng).int().view(requests, blocks)
+    tokens = [(r, int(lens[r]) - tokens_each + i) for r in range(live) for i in range(tokens_each)]
+    slots = torch.full((requests * tokens_each,), -1, dtype=torch.int64)
+    for t, (r, p) in enumerate(tokens):
+        slots[t] = int(table[r, p // page]) * page + p % page
+    common = SimpleNamespace(
+        query_start_loc=starts,
+        seq_lens=lens,
+        num_reqs=requests,
+        num_actual_tokens=len(slots),
+        max_query_len=tokens_each,
+        max_seq_len=longest,
+        block_table_tensor=table,
+        slot_mapping=slots,
+    )
+    return common, tokens

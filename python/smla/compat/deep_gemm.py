@@ -159,7 +159,7 @@ def fp8_fp4_paged_mqa_logits(
     if keys is None:
         return logits.without_keys()
     ends = context_lens.reshape(batch, 1 if one_each else next_n)
-    if one_each:  # of the last row; below 0 is 0
+    if one_each:  # the keys of the last row; fewer than 0 count as 0
         ends = ends.clamp(min=0) + torch.arange(1 - next_n, 1, dtype=torch.int32, device=values.device)
     row = torch.arange(rows, dtype=torch.int32, device=values.device)
     where = {"ends": ends.flatten(), "block_table": table, "request_of_token": row // max(next_n, 1)}
@@ -236,14 +236,16 @@ def _splits(lens):
 
 
 def _paired_splits(lens, indices):
-    """Splits of each atom, at its first row. Those of a pair follow from its second row."""
+    """How many splits each atom has, at its first row: as many as its last row; 0 at second rows."""
     rows = torch.arange(lens.numel(), device=lens.device)
-    follows = torch.zeros_like(rows, dtype=torch.bool)  # rows of the same request as the one before
+    follows = torch.zeros_like(rows, dtype=torch.bool)  # the row before is of the same request
     follows[1:] = indices[1:] == indices[:-1]
-    run = torch.cummax(rows.masked_fill(follows, 0), 0).values  # the first row of the request
+    run = torch.cummax(rows.masked_fill(follows, 0), 0).values  # first row of each row's request
     second = (rows - run) % 2 == 1
     splits = _splits(lens)
-    of_pair = torch.where(second.roll(-1), splits.roll(-1), splits)  # row 0 is never a second one
+    of_pair = torch.where(
+        second.roll(-1), splits.roll(-1), splits
+    )  # row 0, which roll puts last, is no second row
     return of_pair.masked_fill(second, 0)
 
 
@@ -297,7 +299,7 @@ class _DenseKeys:
         self._scales = kv_sf
 
     def cache(self, by_key):
-        """by_key: pages of one key each; else one page of all keys."""
+        """by_key: a cache with pages of one key each; else with one page of all keys."""
         if not by_key and (page := self._page_in_place()):
             return page
         page_tokens = 1 if by_key else self.count
@@ -306,9 +308,9 @@ class _DenseKeys:
         return _pack(codes, scales, self._kind, self._width)
 
     def _page_in_place(self):
-        """The page that both tensors are parts of, or None: then the scales do not lie as those of a page do.
+        """The page that values and scales are views of; None if the scales do not lie where a page has them.
 
-        They do in a workspace of M keys that is cut into values and scales, also if N < M keys are given.
+        A workspace of M keys, cut into values and scales, is such a page, even if only N < M keys are given.
         """
         codes, scales, row = self._codes, self._scales, self._kind.row_bytes
         if codes.shape[1] != row or not codes.is_contiguous() or not scales.is_contiguous():
@@ -322,7 +324,7 @@ class _DenseKeys:
             or codes.data_ptr() % 16
         ):
             return None
-        # There is one page, but kernels that load 16-byte words ask for a page stride of such words.
+        # Nothing strides over the one page, but kernels that load 16-byte words ask for a multiple of 16.
         return Cache(
             codes.as_strided((size,), (1,)),
             self._kind.format,

@@ -185,7 +185,7 @@ def _prefill(q, kv, indices, sm_scale, d_v, attn_sink=None, topk_length=None, ls
     _require_sink(attn_sink, q, heads)
     if topk_length is not None:
         _require(topk_length, "topk_length", (tokens,), torch.int32, like=q)
-    pages_of_one = kv.unsqueeze(1)  # any distance between rows
+    pages_of_one = kv.unsqueeze(1)  # rows may be any distance apart
     return stages.attend(
         q,
         _open(pages_of_one, width, kv.dtype in _PACKED, "kv"),
@@ -233,10 +233,10 @@ def _every_row(q, cache, block_table, cache_seqlens, causal, packed):
     def count(n):
         return torch.arange(n, dtype=torch.int32, device=q.device)
 
-    hidden = s_q - 1 - count(s_q) if causal else count(1).expand(s_q)  # rows that only later queries see
+    hidden = s_q - 1 - count(s_q) if causal else count(1).expand(s_q)  # rows of later queries
     lengths = (cache_seqlens[:, None] - hidden).reshape(b * s_q)
     columns = block_table.shape[1] * cache.shape[1]
-    positions = count(columns).expand(b * s_q, columns)  # rows behind the lengths are garbage, and never read
+    positions = count(columns).expand(b * s_q, columns)  # beyond the lengths rows are never read
     requests = count(b)[:, None].expand(b, s_q).reshape(b * s_q)
     rows = stages.map(positions, requests, block_table, page_tokens=cache.shape[1])
     return _Source(source, rows, lengths)
@@ -309,7 +309,7 @@ def _require_absent(value, name, wanted):
 
 
 def _require_schedule(metadata, num_splits):
-    """Neither is read, but another argument in their place is a mistake."""
+    """Refuses other arguments in the place of a schedule, which is not read itself."""
     wanted = "what get_mla_metadata returned, or None"
     known = metadata is None or isinstance(metadata, torch.Tensor)
     if not known and not hasattr(metadata, "tile_scheduler_metadata"):  # FlashMLA's own class will do

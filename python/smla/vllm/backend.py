@@ -14,7 +14,7 @@ _RECORD_BYTES = 656  # fp8_ds_mla: 512 e4m3, 4 f32 scales, 64 bf16
 
 
 class SmlaSparseBackend(AttentionBackend):
-    """Sparse MLA of V3.2 and GLM-5.x on stages of smla: any page size, head count and list width."""
+    """Sparse MLA of V3.2 and GLM-5.x through smla.Backend: any page size, head count and list width."""
 
     accept_output_buffer: bool = True
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.bfloat16, torch.float32]
@@ -35,7 +35,7 @@ class SmlaSparseBackend(AttentionBackend):
 
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec=None) -> list:
-        """Any size: the indexer's cache, which has the same one, decides."""
+        """Any size: the pages are those of the indexer's cache, whose backend chooses."""
         return [MultipleOf(1)]
 
     @classmethod
@@ -83,8 +83,8 @@ class SmlaSparseBackend(AttentionBackend):
 def _let_fp8_mean_ds_mla() -> None:
     """Makes --kv-cache-dtype fp8 the record of 656 bytes, as for vLLM's FLASHMLA_SPARSE.
 
-    vLLM translates the word by the names of its own backends, in one private function of the layer. In a
-    version without it the word is refused, as it would mean one scale per layer.
+    vLLM translates the word in one private function of the layer, by the names of its own backends. Without
+    that function fp8 would mean one scale per layer, so the backend does not offer it.
     """
     layer: Any = importlib.import_module("vllm.model_executor.layers.attention.mla_attention")
     theirs = getattr(layer, "_canonicalize_sparse_mla_kv_cache_dtype", None)

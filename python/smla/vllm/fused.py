@@ -1,8 +1,8 @@
-"""The fused kernels before vLLM's indexer, as stages: below sm_89 Triton has no e4m3. Needs PyTorch alone.
+"""vLLM's fused kernels of queries and keys, as stages: below sm_89 Triton has no e4m3. Needs PyTorch alone.
 
 Signatures are those of vLLM 0.25 to 0.33 (vllm/models/deepseek_v32/common/kernels.py,
-vllm/model_executor/layers/sparse_attn_indexer.py). Rotations follow vLLM's table of cosines and sines,
-[positions, cos | sin], which holds what YaRN changes; norms, quantisation and cache writes are stages.
+vllm/model_executor/layers/sparse_attn_indexer.py). PyTorch rotates, by vLLM's table of cosines and sines,
+[positions, cos | sin], which includes the changes of YaRN. Norms, quantisation and cache writes are stages.
 """
 
 from typing import Any
@@ -22,7 +22,7 @@ def _unsupported(field, got, wanted):
 
 
 def rotated(x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch.Tensor:
-    """The first channels of x, [T,...,D], rotated, in f32: as many as the table has columns.
+    """Rotates the first channels of x, [T,...,D], as many as the table has columns; returns those in f32.
 
     interleaved: pairs (2i, 2i + 1), else (i, i + half).
     """
@@ -36,22 +36,22 @@ def rotated(x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, inter
 
 
 def _norm(x, weight, eps, dtype, **layer):
-    """RMS norm of the rows of x, [T,D], or with kind and bias another, in a new tensor."""
+    """Norm of the rows of x, [T,D], in a new tensor. layer: kind and bias of stages.norm, if not RMS."""
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
     stages.norm(x.unsqueeze(1), weight, eps=eps, out=out.unsqueeze(1), **layer)
     return out
 
 
-# Descriptions of vLLM's caches, which go when vLLM drops its tensor.
+# Descriptions of vLLM's caches, by vLLM's tensor; an entry is dropped with its tensor.
 _described: Any = WeakTensorKeyDictionary()
 
 
 def _cache(describe, data, *named):
-    """describe(data, *named), remembered: vLLM passes the same tensor in every step."""
+    """describe(data, *named), remembered, as vLLM passes the same tensor in every step."""
     known = _described.setdefault(data, {})
     key = (describe, data.shape, *(x.data_ptr() if isinstance(x, torch.Tensor) else x for x in named))
     if key not in known:
-        known[key] = describe(data.detach(), *named)  # not a view of the key, which it must not keep alive
+        known[key] = describe(data.detach(), *named)  # detached: an entry must not keep its key alive
     return known[key]
 
 
@@ -86,11 +86,11 @@ def fused_norm_rope(
     index_k_out: torch.Tensor | None = None,
     skip_scale: bool = False,
 ) -> torch.Tensor:
-    """Norms of a step's queries and keys, both caches' writes, and a cleared list of positions. Returns q_c.
+    """Norms queries and keys of a step, writes both caches, and clears the selection. Returns the normed q_c.
 
     T tokens. q_c: [T,Q]. kv_c: [T,512]. k_pe: [T,64]. index_k: [T,128], of layers with an indexer.
     slot_mapping, indexer_slot_mapping (None: the same): [>=T]; below 0 nothing is written. skip_scale: the
-    scale is 1. Outputs that are given get what the caches get, in their own types.
+    scale is 1. kv_c_out, k_pe_out, index_k_out: optional, for what the caches get, before quantisation.
     """
     if indexer_cache_shuffled:
         raise _unsupported("indexer_cache_shuffled", True, "False: keys in the order of their tokens")
@@ -175,7 +175,7 @@ def fused_indexer_q_rope_quant(
     """Index queries, rotated and quantised, and their weights: ([T,Hi,128] e4m3, [T,Hi] f32).
 
     q: [T,Hi,128]. weights: [T,Hi]. is_neox: pairs are (i, i + half). Rotated channels are rounded to q's type
-    before they are quantised. It is traced by torch.compile, so it calls an operator.
+    before they are quantised. torch.compile traces this function, so it calls an operator.
     """
     turned = rotated(q, positions, cos_sin_cache, interleaved=not is_neox).to(q.dtype)
     queries = torch.cat([turned, q[..., turned.shape[-1] :]], -1)

@@ -115,9 +115,10 @@ def _cache(layer, data) -> Cache:
 
 
 def _entry_rows(layer, window, entries, selected, part):
-    """Rows of the entries selected for a part's tokens, and lengths: every column, or none for padding.
+    """Rows of the entries selected for the tokens of a part, and the lengths of these lists.
 
-    The number of valid entries would cut a list with gaps short. Attention skips holes anyway.
+    Lengths are the width, for padding 0. The number of valid entries would be too short for a list with
+    holes, which attention skips.
     """
     rows = stages.map(
         selected[: part.stop - part.start],
@@ -145,7 +146,7 @@ def _prefill_entries(layer, window, entries, part):
 
 
 def _prefill_window(layer, window, part):
-    """Rows and lengths of the window, which vLLM computes on some devices only."""
+    """Rows and lengths of the window. vLLM computes them on some devices only."""
     if window.prefill_swa_indices is not None:
         tokens = part.stop - part.start
         return window.prefill_swa_indices[:tokens], window.prefill_swa_lens[:tokens]

@@ -4,13 +4,14 @@ vLLM's layer absorbs the queries, calls do_kv_cache_update and forward_mqa, and 
 latents.
 """
 
+import functools
 from typing import Any
 
 import torch
 from vllm.config import get_current_vllm_config
 from vllm.v1.attention import backend as _vllm
 
-from .. import Backend, Unsupported, stages
+from .. import Backend, Context, Unsupported, stages
 from ..compat.vllm_ops import latent_cache
 from . import indexer as _indexer
 from .caches import Described
@@ -19,8 +20,10 @@ from .metadata import SmlaSparseMetadata
 # In the first half of 2026 vLLM had a base class for sparse attention; later versions ask for `is_sparse`.
 _Base: Any = getattr(_vllm, "SparseMLAAttentionImpl", None) or _vllm.MLAAttentionImpl
 
-# What the layer says of itself, and what speeds other backends up; this one does without.
+# Arguments of the layer that this implementation does without.
 _UNUSED = ("q_lora_rank", "qk_head_dim", "kv_b_proj", "index_group_builder", "q_pad_num_heads")
+
+_ONE_RANK = "1: the indexer of this vLLM selects for one rank alone"
 
 
 def _unsupported(field, got, wanted):
@@ -30,8 +33,8 @@ def _unsupported(field, got, wanted):
 class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
     """Attention over the positions that the model's indexer selected.
 
-    On a CPU it calls smla.Backend, on a GPU the stages of the same step: map, attend. With decode context
-    parallelism each rank attends to the positions whose keys it holds, and vLLM merges the parts by lse.
+    With decode context parallelism each rank attends to the positions whose keys it holds, and vLLM merges
+    the parts by lse.
     """
 
     is_sparse = True
@@ -72,21 +75,21 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         if getattr(attn_type, "value", attn_type) != "decoder":
             raise _unsupported("attn_type", attn_type, "decoder self-attention")
         if max(getattr(self, "dcp_world_size", 1), 1) > 1 and not self.supports_dcp:
-            raise _unsupported("decode context parallelism", f"{self.dcp_world_size} ranks", "1")
+            raise _unsupported("decode context parallelism", f"{self.dcp_world_size} ranks", _ONE_RANK)
         self._indexer = indexer
-        self._topk = topk_indice_buffer if topk_indices_buffer is None else topk_indices_buffer
+        self._topk: Any = topk_indice_buffer if topk_indices_buffer is None else topk_indices_buffer
         if self.topk_indices_buffer is None:
             raise _unsupported("indexer", None, "one, or its buffer: a model with index_topk")
         self.num_heads, self.head_size, self.num_kv_heads = num_heads, head_size, num_kv_heads
         self.scale, self.kv_cache_dtype = float(scale), kv_cache_dtype
         parallel = get_current_vllm_config().parallel_config
         self._interleave = getattr(parallel, "cp_kv_cache_interleave_size", 1)
-        self._backend = None
+        self._backends: dict[tuple, Backend] = {}
         self._cache_of = Described(latent_cache)
         _indexer.install_model()
 
     @property
-    def topk_indices_buffer(self) -> torch.Tensor | None:
+    def topk_indices_buffer(self) -> torch.Tensor:
         """The indexer's: a draft model's indexer gets its target's buffer after this layer is made."""
         return self._topk if self._indexer is None else self._indexer.topk_indices_buffer
 
@@ -125,68 +128,54 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         lse: [T,H] f32, natural, of this rank's part; None without decode context parallelism.
         """
         cache = self._cache_of(kv_c_and_k_pe_cache, self.kv_cache_dtype, layer._k_scale)
-        if attn_metadata.host is not None and not self._has_parts:
-            return self._forward_backend(q, cache, attn_metadata), None
-        return self._forward_stages(q, cache, attn_metadata)
+        q = torch.cat(q, -1) if isinstance(q, tuple) else q
+        tokens, heads, _ = q.shape
+        selected, lse = self.topk_indices_buffer[:tokens], None
+        if self.dcp_world_size > 1:
+            selected = local_positions(selected, self.dcp_world_size, self.dcp_rank, self._interleave)
+            lse = torch.empty(tokens, heads, dtype=torch.float32, device=q.device)
+        backend = self._backend_for(attn_metadata.step.backend, heads, q.dtype, cache.format)
+        out = backend.forward(attn_metadata.step, q, topk_indices=selected, kv_cache=cache, lse=lse)
+        return out, lse
 
     def forward_mha(self, *_args, **_named) -> None:
         raise _unsupported("forward_mha", "a call", "none: all tokens go through forward_mqa")
 
-    @property
-    def _has_parts(self) -> bool:
-        return self.dcp_world_size > 1
+    def _backend_for(self, built, heads, dtype, record) -> Backend:
+        """The backend whose metadata are built, with this layer's scale and record."""
+        key = (heads, dtype, record)
+        if key not in self._backends:
+            self._backends[key] = _backend_of_layers(
+                built.context,
+                built.info["name"],
+                heads=heads,
+                kv_lora_rank=self.kv_lora_rank,
+                rope_dim=self.qk_rope_head_dim or -1,
+                nope_dim=self.qk_nope_head_dim,
+                v_head_dim=self.v_head_dim,
+                topk=self.topk_indices_buffer.shape[1],
+                softmax_scale=self.scale,
+                dtype=str(dtype).removeprefix("torch."),
+                kv_cache_dtype=record.name.lower(),
+            )
+        return self._backends[key]
 
-    def _forward_stages(self, q, cache, metadata):
-        q = torch.cat(q, -1) if isinstance(q, tuple) else q
-        tokens = q.shape[0]
-        positions = self.topk_indices_buffer[:tokens]
-        if self._has_parts:
-            positions = local_positions(positions, self.dcp_world_size, self.dcp_rank, self._interleave)
-        rows = stages.map(
-            positions,
-            metadata.req_id_per_token[:tokens],
-            metadata.block_table,
-            page_tokens=metadata.block_size,
-        )
-        attended = stages.attend(
-            q,
-            cache,
-            rows,
-            metadata.row_lengths[:tokens],
-            softmax_scale=self.scale,
-            value_width=self.kv_lora_rank,
-            # As the engine's own backend computes; Hopper's kernel for these records asks for it.
-            precision="rounded" if cache.format == "fp8_656" else "default",
-            lse=self._has_parts,
-        )
-        return attended.out, attended.lse
 
-    def _forward_backend(self, q, cache, metadata):
-        q, q_pe = q if isinstance(q, tuple) else (q, None)
-        if self._backend is None:
-            self._backend = self._backend_like(metadata.host.backend, q.dtype)
-        listed = self.topk_indices_buffer[: q.shape[0]]
-        return self._backend.forward(metadata.host, q, q_pe=q_pe, topk_indices=listed, kv_cache=cache)
-
-    def _backend_like(self, built, dtype):
-        """The backend that the metadata belongs to, with this layer's scale and record."""
-        formats = {"fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3"}
-        return Backend(
-            built.info["name"],
-            "dsa",
-            heads=self.num_heads,
-            kv_lora_rank=self.kv_lora_rank,
-            rope_dim=self.qk_rope_head_dim or -1,
-            nope_dim=self.qk_nope_head_dim,
-            v_head_dim=self.v_head_dim,
-            topk=self.topk_indices_buffer.shape[1],
-            max_tokens=1,  # bounds metadata, and this backend builds none
-            max_requests=1,
-            max_seq_len=1,
-            softmax_scale=self.scale,
-            dtype=str(dtype).removeprefix("torch."),
-            kv_cache_dtype=formats.get(self.kv_cache_dtype, self.kv_cache_dtype),
-        )
+@functools.lru_cache
+def _backend_of_layers(context: Context, name: str, *, kv_cache_dtype: str, **dims) -> Backend:
+    """One backend for all layers that are alike: they share the plans of its calls."""
+    return Backend(
+        name,
+        "dsa",
+        context=context,
+        max_tokens=1,  # bounds metadata, and this backend builds none
+        max_requests=1,
+        max_seq_len=1,
+        kv_cache_dtype=kv_cache_dtype,
+        # As the engine's own backend computes; Hopper's kernel for these records asks for it.
+        precision="rounded" if kv_cache_dtype == "fp8_656" else "default",
+        **dims,
+    )
 
 
 def local_positions(positions: torch.Tensor, ranks: int, rank: int, interleave: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""vLLM's sparse indexer on smla, for GPUs that DeepGEMM or Triton's e4m3 leave out. Needs vLLM.
+"""vLLM's sparse indexer on smla, for GPUs without DeepGEMM or without e4m3 in Triton. Needs vLLM.
 
     SMLA_VLLM_INDEXER    unset: where this GPU needs it; 1: everywhere; 0: nowhere
 
@@ -22,7 +22,7 @@ from . import fused, indexer_calls
 VARIABLE = "SMLA_VLLM_INDEXER"
 INDEXER = "vllm.model_executor.layers.sparse_attn_indexer"
 METADATA = "vllm.v1.attention.backends.mla.indexer"
-# Who imports the fused kernels by name: 0.25 and 0.26 have the first two of V3.2, later versions the others.
+# Modules that import the fused kernels by name: in vLLM 0.25 and 0.26 the first two, later the others.
 KERNELS = (
     "vllm.models.deepseek_v32.nvidia.kernels",
     "vllm.models.deepseek_v32.nvidia.attention",
@@ -31,7 +31,7 @@ KERNELS = (
 )
 PACKING, PACK_KERNEL = "vllm.v1.attention.ops.common", "_PACK_SEQ_TRITON_KERNEL"
 GENERIC_MODEL = "vllm.model_executor.models.deepseek_v2"
-# What 0.25 to 0.29 select with, where later versions ask get_indexer_topk.
+# Operators that vLLM 0.25 to 0.29 select with; later versions call get_indexer_topk.
 TOPK_OPERATORS = ("persistent_topk", "cooperative_topk")
 _logger = logging.getLogger("smla.vllm")
 _libraries: dict[str, torch.library.Library] = {}  # registrations live as long as these
@@ -46,7 +46,7 @@ def asked() -> bool | None:
 
 
 def needed(platform: Any) -> bool:
-    """Whether scores, selection and index cache are smla's: there is no DeepGEMM for this GPU."""
+    """Whether smla takes over scores, selection and index cache: by default where DeepGEMM cannot run."""
     return _decided(platform, lambda: not (platform.support_deep_gemm() and _has_deep_gemm()))
 
 
@@ -55,7 +55,7 @@ def _has_deep_gemm():
 
 
 def kernels_needed(platform: Any) -> bool:
-    """Whether the fused kernels are smla's: Triton has no e4m3 below sm_89."""
+    """Whether smla takes over the fused kernels: by default below sm_89, where Triton has no e4m3."""
     return _decided(platform, lambda: not platform.has_device_capability(89))
 
 
@@ -65,7 +65,7 @@ def _decided(platform, here):
 
 
 def install() -> list[str]:
-    """Puts smla under vLLM's indexer where this GPU needs it. Returns the names that were replaced."""
+    """Replaces what vLLM's indexer calls, where this GPU needs it. Returns the names that were replaced."""
     from vllm.platforms import current_platform
 
     if not (needed(current_platform) or kernels_needed(current_platform)):
@@ -75,7 +75,7 @@ def install() -> list[str]:
     if needed(current_platform):
         _refuse_mx_scales(module)
         replaced += _replace(module, **_calls(module))
-        # Schedules of DeepGEMM's kernels are not needed, and how many rows it takes at once does not bind.
+        # Without DeepGEMM vLLM makes no schedules for its kernels and ignores their limit of rows per call.
         replaced += _replace(importlib.import_module(METADATA), has_deep_gemm=_no)
         if not hasattr(module, "get_indexer_topk"):
             replaced += _replace_operators(current_platform.dispatch_key)
@@ -89,7 +89,7 @@ def install() -> list[str]:
 
 
 def install_model() -> list[str]:
-    """Puts smla under the fused kernels of the model, which has been imported. Returns the names."""
+    """Replaces the fused kernels in modules of the model, which vLLM has imported. Returns their names."""
     from vllm.platforms import current_platform
 
     if not kernels_needed(current_platform):
@@ -120,7 +120,7 @@ def _calls(module):
 
 
 def _replace_pack_kernel(module):
-    """The indexer warms this kernel up for e4m3, whatever it packs later."""
+    """vLLM warms this kernel up for e4m3 even if it only packs bytes later."""
     theirs = getattr(module, PACK_KERNEL, None)
     if theirs is None or isinstance(theirs, indexer_calls.PackKernel):
         return []
@@ -136,7 +136,7 @@ def _no() -> bool:
 
 
 def _replace(module, **own):
-    names = [name for name in own if hasattr(module, name)]  # get_indexer_topk is younger than the others
+    names = [name for name in own if hasattr(module, name)]  # vLLM before 0.30 has no get_indexer_topk
     for name in names:
         setattr(module, name, own[name])
     return names

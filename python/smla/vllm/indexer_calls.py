@@ -25,7 +25,7 @@ def fp8_fp4_mqa_logits(
 ) -> torch.Tensor:
     """Logits of prefill rows over gathered keys.
 
-    0.33 passes max_seqlen_k, and column j is key cu_seqlen_ks[t] + j; before, column j is key j.
+    With max_seqlen_k, which 0.33 passes, column j is key cu_seqlen_ks[t] + j; without it, key j.
     """
     return deep_gemm.fp8_fp4_mqa_logits(
         q, kv, weights, cu_seqlen_ks, cu_seqlen_ke, clean_logits, max_seqlen_k
@@ -59,12 +59,12 @@ def fp8_fp4_paged_mqa_logits(
 
 
 def _lens_of(lens, next_n):
-    """[B,1] beside several rows a request is the length of the last row, as [B] is."""
+    """[B,1] as [B] where a request has several rows: both hold the length of its last row."""
     return lens[:, 0] if lens.ndim == 2 and lens.shape[1] == 1 < next_n else lens
 
 
 def get_indexer_topk(backend: str) -> Callable[..., None]:
-    """The selection of decode rows (0.30 and later). backend: vLLM's name of a kernel, ignored."""
+    """The function that selects for decode rows (0.30 and later). backend: a kernel of vLLM, ignored."""
     return select_decode_rows
 
 

@@ -7,8 +7,7 @@ import torch
 from vllm.v1.attention.backend import AttentionCGSupport, AttentionMetadata, AttentionMetadataBuilder
 
 from .. import Backend, Metadata, PlanGroup
-
-_WHOLE_LIST = 2**31 - 1  # attend bounds it by the width of the list, which may exceed index_topk
+from ..context import default_context
 
 
 @dataclass
@@ -25,10 +24,8 @@ class SmlaSparseMetadata(AttentionMetadata):
     query_start_loc: torch.Tensor  # [R+1] i32
     slot_mapping: torch.Tensor  # [T] i64, -1: padding
     block_table: torch.Tensor  # [R,MB] i32
-    req_id_per_token: torch.Tensor  # [T] i32, 0 for padding
     seq_lens: torch.Tensor  # [R] i32
-    row_lengths: torch.Tensor  # [T] i32: how many selected positions count, 0 for padding
-    host: Metadata | None  # of smla.Backend, on a CPU
+    step: Metadata  # of smla.Backend; the builder's next build changes it
     block_size: int = 64
     topk_tokens: int = 2048
     num_decodes: int = 0
@@ -37,9 +34,15 @@ class SmlaSparseMetadata(AttentionMetadata):
     prefill: None = None  # no token takes the dense path
     prefill_max_seq_len: int = 0
 
+    @property
+    def req_id_per_token(self) -> torch.Tensor:
+        """[T] i32, 0 for padding."""
+        field, device = self.step.field("req_id_per_token"), self.seq_lens.device
+        return torch.tensor(field) if device.type == "cpu" else torch.as_tensor(field, device=device)
+
 
 class SmlaSparseMetadataBuilder(AttentionMetadataBuilder[SmlaSparseMetadata]):
-    """Builds the metadata on the device, and reads nothing back. On a CPU it also builds smla.Backend's."""
+    """Builds the metadata where the batch lies: on a GPU by kernels, which the host does not wait for."""
 
     _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.UNIFORM_BATCH
 
@@ -47,19 +50,18 @@ class SmlaSparseMetadataBuilder(AttentionMetadataBuilder[SmlaSparseMetadata]):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.topk_tokens = vllm_config.model_config.hf_text_config.index_topk
         self._init_reorder_batch_threshold(1, supports_spec_as_decode=True)  # the indexer wants decodes first
-        tokens = vllm_config.scheduler_config.max_num_batched_tokens
-        self._token = torch.arange(tokens, dtype=torch.int32, device=device)
-        self._request = torch.zeros(tokens, dtype=torch.int32, device=device)
-        self._lengths = torch.zeros(tokens, dtype=torch.int32, device=device)
-        self._host = self._host_metadata() if torch.device(device).type == "cpu" else None
+        self._step = self._backend(torch.device(device)).metadata()
 
-    def _host_metadata(self):
-        model, scheduler = self.vllm_config.model_config, self.vllm_config.scheduler_config
-        dims = model.hf_text_config
-        backend = Backend(
+    def _backend(self, device):
+        """The backend of the step. Its layers have backends of their own, with their scale and record."""
+        model, parallel = self.vllm_config.model_config, self.vllm_config.parallel_config
+        scheduler, dims = self.vllm_config.scheduler_config, model.hf_text_config
+        ranks = getattr(parallel, "decode_context_parallel_size", 1)  # which attend for each other's heads
+        return Backend(
             None,
             "dsa",
-            heads=model.get_num_attention_heads(self.vllm_config.parallel_config),
+            context=default_context(device),
+            heads=model.get_num_attention_heads(parallel) * ranks,
             kv_lora_rank=dims.kv_lora_rank,
             rope_dim=dims.qk_rope_head_dim or -1,
             nope_dim=dims.qk_nope_head_dim,
@@ -69,9 +71,8 @@ class SmlaSparseMetadataBuilder(AttentionMetadataBuilder[SmlaSparseMetadata]):
             max_tokens=scheduler.max_num_batched_tokens,
             max_requests=scheduler.max_num_seqs,
             max_seq_len=model.max_model_len,
-            softmax_scale=1.0,  # unused: each layer has its own
+            softmax_scale=1.0,  # unused
         )
-        return backend.metadata()
 
     def build(
         self, common_prefix_len: int, common_attn_metadata, fast_build: bool = False
@@ -80,14 +81,15 @@ class SmlaSparseMetadataBuilder(AttentionMetadataBuilder[SmlaSparseMetadata]):
         requests, tokens = common.num_reqs, common.num_actual_tokens
         starts, seq_lens = common.query_start_loc[: requests + 1], common.seq_lens[:requests]
         slots, table = common.slot_mapping[:tokens], common.block_table_tensor[:requests]
-        request, lengths = self._request[:tokens], self._lengths[:tokens]
-        token = self._token[:tokens]
-        found, real = torch.searchsorted(starts[1:], token, right=True), token < starts[-1]
-        request.copy_(torch.where(real, found, 0))
-        lengths.copy_(torch.where(real, _WHOLE_LIST, 0))
-        if self._host is not None:
-            group = PlanGroup(table, slots, self.kv_cache_spec.block_size)
-            self._host.build(starts, seq_lens, tokens=tokens, primary=group)
+        page = self.kv_cache_spec.block_size
+        self._step.build(
+            starts,
+            seq_lens,
+            tokens=tokens,
+            decodes=requests,
+            decode_tokens=tokens,
+            primary=PlanGroup(table, slots, page),
+        )
         return SmlaSparseMetadata(
             num_reqs=requests,
             max_query_len=common.max_query_len,
@@ -96,11 +98,9 @@ class SmlaSparseMetadataBuilder(AttentionMetadataBuilder[SmlaSparseMetadata]):
             query_start_loc=starts,
             slot_mapping=slots,
             block_table=table,
-            req_id_per_token=request,
             seq_lens=seq_lens,
-            row_lengths=lengths,
-            host=self._host,
-            block_size=self.kv_cache_spec.block_size,
+            step=self._step,
+            block_size=page,
             topk_tokens=self.topk_tokens,
             num_decodes=requests,
             num_decode_tokens=tokens,

@@ -80,6 +80,7 @@ void forward_dsa(Runner& run, const BackendInstance& on, const Metadata* metadat
     if (present(args.w_uv)) step.w_uv = transposed(args.w_uv);
     step.forced = {.indices = cut(args.topk_indices), .lengths = fields.row_limit};
     step.query_dtype = on.config.args.dtype;
+    step.precision = on.config.args.precision;
     step.softmax_scale = on.config.args.softmax_scale;
     step.kv = fields.kv;
     step.kv.cache = args.kv_cache;

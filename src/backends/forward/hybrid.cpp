@@ -70,6 +70,7 @@ void forward_hybrid(Runner& run, const BackendInstance& on, const Metadata* meta
     HybridStep step;
     step.q = cut(args.q);
     step.kv = cut(args.k_c);  // a cache without pages takes nothing
+    step.precision = model.precision;
     step.softmax_scale = model.softmax_scale;
     step.q_scale = args.q.dtype == SMLA_E4M3 ? model.q_scale : 0;
     if (present(args.sink)) step.sink = slice(args.sink, 0, 0, model.heads);

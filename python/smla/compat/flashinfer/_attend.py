@@ -31,7 +31,7 @@ def attend(query, segments, out, *, scales, sinks=None, layout=None, lse=None, s
     bmm1 = scale_of(scales[0], scale_name, query, positive=True)
     bmm2 = scale_of(scales[1], "bmm2_scale", query, positive=False)
     on_device = isinstance(bmm2, torch.Tensor)
-    # The scale of a cache applies to K and V. Given as bmm2, it is divided out of bmm1, at no cost.
+    # A cache of e4m3 values has one scale, for K and V: bmm2, by which bmm1 is divided in return.
     folds = all(is_per_tensor(segment.pool, query.shape[-1]) for segment in segments)
     folds = folds and (on_device or bmm2 > 0)
     caches = [
@@ -47,7 +47,7 @@ def attend(query, segments, out, *, scales, sinks=None, layout=None, lse=None, s
         segments[0].rows,
         segments[0].lengths,
         softmax_scale=bmm1 / bmm2 if folds else bmm1,
-        q_scale=1.0 if query.dtype == torch.float8_e4m3fn else None,  # bmm1 has it
+        q_scale=1.0 if query.dtype == torch.float8_e4m3fn else None,  # bmm1 includes it
         sink=sinks,
         lse_base="log2",
         out=out,

@@ -1,5 +1,5 @@
 """DeepSeek-V4's sparse decode: a window of raw tokens and compressed entries, in the conventions of three of
-FlashInfer's backends. Each says with other arguments which rows of the two pools a token attends to.
+FlashInfer's backends. Conventions differ in the arguments that list a token's rows of the two pools.
 """
 
 import torch
@@ -16,7 +16,7 @@ _WINDOW = 128  # columns of a combined table that list rows of the window's pool
 _ALIGNED = "compressed-page-aligned"
 _TWO_LISTS = ("swa_topk_lens", "extra_sparse_indices", "extra_sparse_topk_lens")
 _PAGES = ("hca_swa_indices", "hca_compressed_block_tables", "hca_seq_lens")
-_REFUSED = {  # what a convention does not use, and the original refuses
+_REFUSED = {  # arguments that a convention does not use; the original refuses them too
     "auto": (),
     "trtllm-gen": _TWO_LISTS + _PAGES,
     "sparse": _PAGES,
@@ -85,7 +85,7 @@ def trtllm_batch_decode_sparse_mla_dsv4(
     }
     given = {name: value for name, value in given.items() if value is not None}
     if hca_sparse_indices_format:
-        backend = "trtllm-gen"  # the table as it is, where the original makes pages of it
+        backend = "trtllm-gen"  # reads the table as it is; the original makes pages of it
     segments_of = _SEGMENTS[_convention(backend, given, swa_kv_cache)]
     segments = segments_of(flat, batch, swa_kv_cache, compressed_kv_cache, given, kv_layout)
     out, flat_out = output_of(out, "out", flat, (*query.shape[:-1], _WIDTH))
@@ -128,7 +128,7 @@ def _guess(given, packed):
         return "cute-dsl"
     two_lists = not given.keys().isdisjoint(_TWO_LISTS)
     if "sparse_topk_lens" in given and not (two_lists and packed):
-        return "trtllm-gen"  # it refuses two lists; over packed records SM120 ignores sparse_topk_lens
+        return "trtllm-gen"  # refuses two lists; for packed records SM120 ignores sparse_topk_lens
     if two_lists or packed:
         return "sparse"
     wanted = "sparse_topk_lens of a combined table, swa_topk_lens of two lists, or the name of a backend"
@@ -169,7 +169,7 @@ def _two_lists(query, batch, swa, compressed, given, layout):
 
 
 def _pages(query, batch, swa, compressed, given, layout):
-    """Window rows, and the pages that hold a token's compressed entries in order."""
+    """A list of window rows, and a table of the pages with a token's compressed entries, in order."""
     tokens = query.shape[0]
     for name in ("swa_topk_lens", "sparse_topk_lens"):
         if name not in given:

@@ -145,7 +145,7 @@ def dequantize_and_gather_k_cache(
     their values.
 
     out: [>=R,M,512] bf16. k_cache: V4's, [nb,bs,584] u8. seq_lens, gather_lens (None: all tokens): [R] i32.
-    block_table: [>=R,MB] i32. It runs one gather per request, as the rows of two are not adjacent in out.
+    block_table: [>=R,MB] i32. Each request is gathered by itself: rows of two are not adjacent in out.
     """
     _check_fp8(True, use_fnuz)
     cache, lens = _v4_cache(k_cache, block_size), seq_lens if gather_lens is None else gather_lens

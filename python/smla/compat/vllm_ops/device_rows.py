@@ -111,7 +111,7 @@ def combined_rows(
     alive = request < seq_lens.shape[0]
     request = request.clamp(max=seq_lens.shape[0] - 1)
     length = seq_lens[request]
-    position = torch.where(alive, length - ends[request] + token, -1)  # -1: no columns at all
+    position = torch.where(alive, length - ends[request] + token, -1)  # -1: the token lists nothing
     listed, windowed = (n[:, None] for n in _prefill_columns(position, ratio, topk, window))
     first_row = (stride * request).int()[:, None]
 
@@ -122,7 +122,7 @@ def combined_rows(
     step = torch.arange(window, dtype=torch.int32, device=device)
     behind = position[:, None] - windowed + 1 + step - (length - gather_lens[request])[:, None]
     inside = (step < windowed) & (behind >= 0)
-    # Columns behind the window get the -1 that they hold already: listed + window stays within the width.
+    # Columns behind the window get -1, which they hold already. listed + window stays within the width.
     rows.scatter_(1, (listed + step).long(), torch.where(inside, first_row + entries + behind, -1))
     return Rows(rows, (listed + windowed).flatten())
 

@@ -101,9 +101,8 @@ def triton_filter_and_convert_dcp_index(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Rows of the positions that a context-parallel rank holds, in its own numbering; -1 for other ranks'.
 
-    compact_valid_to_front: moves rows to the front, in the order of their positions; with one rank nothing
-    moves.
-    Other arguments and results: triton_convert_req_index_to_global_index.
+    compact_valid_to_front: moves rows to the front and keeps their order; with one rank nothing moves. Other
+    arguments and results: triton_convert_req_index_to_global_index.
     """
     _check_conversion(req_id, block_table, token_indices, NUM_TOPK_TOKENS)
     if dcp_size < 1 or not 0 <= dcp_rank < dcp_size:
@@ -282,10 +281,10 @@ def filter_prefill_indices(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Splits positions into those of the cached context and those of the new tokens, which count from 0.
 
-    A column that belongs to the one result is -1 in the other.
+    A column that belongs to the one result is -1 in the other. In the original this is a method of
+    FlashMLASparseDecodeAndContextMetadata, and prefill_context_lengths its field.
 
-    A method of FlashMLASparseDecodeAndContextMetadata in the original, whose field prefill_context_lengths
-    is. indices: [T,K]. prefill_context_lengths: [T].
+    indices: [T,K]. prefill_context_lengths: [T].
     """
     check_ints(2, indices=indices)
     check_ints(1, prefill_context_lengths=prefill_context_lengths)
