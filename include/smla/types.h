@@ -225,8 +225,9 @@ enum {
     /* attend: the scale of a tile is applied outside of the products, never rounded into a key. score:
      * products are summed in f32. */
     SMLA_PRECISION_EXACT = 1,
-    /* attend: a key may be rounded to bf16(code * scale): the engines reference and cpu do so, and on Hopper
-     * cuda's fastest kernels. Where scales are powers of two the values are the same. score: e4m3 products
+    /* attend: a key may be rounded to bf16(code * scale), as the engines reference and cpu do, or to
+     * f16(code * f16(scale)), which is nearer: cuda's fastest kernels on Hopper do one or the other. Where
+     * scales are powers of two the values are the same. score: e4m3 products
      * may be summed with about 14 bits, as tensor cores of Hopper and DeepGEMM do:
      * docs/kernels/cuda_score.md has the bound. */
     SMLA_PRECISION_ROUNDED = 2

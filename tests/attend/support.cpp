@@ -2,6 +2,7 @@
 
 #include "core/numbers.h"
 #include "kit/amx_emulator.h"
+#include "kit/rounded_key.h"
 #include "kit/scratch.h"
 
 #include <algorithm>
@@ -171,16 +172,8 @@ void round_key(const CacheView& cache, int64_t row, KeyType type, std::vector<do
         for (double& v : key) v = double(round_to_bf16(float(v)));
         return;
     }
-    if (cache.format->id != SMLA_FP8_656) return;  // scales are powers of two
-    const char* const record =
-        cache.data + row / cache.page_rows * cache.page_stride + row % cache.page_rows * cache.row_stride;
-    for (size_t d = 0; d < 512; ++d) {
-        float scale;
-        std::memcpy(&scale, record + 512 + d / 128 * 4, 4);
-        const double code = scale == 0 ? 0 : key[d] / double(scale);
-        key[d] =
-            double(f16_to_f32(f32_to_f16(float(code * double(f16_to_f32(f32_to_f16(scale * 128)))))) / 128);
-    }
+    // the scales of other formats are powers of two
+    if (cache.format->id == SMLA_FP8_656) kit::round_key_to_f16(cache, row, key.data());
 }
 
 }  // namespace

@@ -146,7 +146,7 @@ TEST_F(Sm90Attend, AFewScalesThatF16DoesNotHold) {
                         if (std::ranges::count(bad, problem.row(t, j))) problem.row(t, j) = -1;
                 for (size_t i = 0; i < tokens.size(); ++i) problem.row(tokens[i], 60) = bad[i];
                 set_scales(problem, [&](int64_t row) {
-                    return std::ranges::count(bad, row) ? (row == 70 ? -40 : 10) : int(row % 20) - 20;
+                    return std::ranges::count(bad, row) ? (row == 70 ? -40 : 2) : int(row % 20) - 20;
                 });
                 check_sm90(problem, KeyType::bf16);
                 if (HasFatalFailure()) return;

@@ -195,6 +195,8 @@ def vllm(request, monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
     loaded = {name.rpartition(".")[2]: importlib.import_module(name) for name in ours}
     yield SimpleNamespace(facts=facts, registry=registry, config=config, **loaded)
+    for library in loaded["indexer"]._libraries.values():
+        library._destroy()  # else the next world's registrations are refused where something keeps this one's
     for name in ours:
         sys.modules.pop(name, None)
 

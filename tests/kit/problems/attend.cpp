@@ -1,6 +1,7 @@
 // Problems of attend and merge.
 #include "formats/layouts.h"
 #include "kit/problem.h"
+#include "kit/rounded_key.h"
 
 #include <algorithm>
 #include <cmath>
@@ -42,9 +43,12 @@ public:
         q_ = Doubles(args.q);
         sink_ = Doubles(args.sink);
         AttendOp::check(args);
-        for (const smla_precision each : {SMLA_PRECISION_EXACT, SMLA_PRECISION_ROUNDED})
-            if (each == SMLA_PRECISION_EXACT || args.precision == each)
-                expected_.emplace(each, reference(each));
+        expected_.emplace(Keys::exact, reference(args, SMLA_PRECISION_EXACT));
+        if (args.precision == SMLA_PRECISION_ROUNDED) {
+            expected_.emplace(Keys::bf16, reference(args, SMLA_PRECISION_ROUNDED));
+            if (primary_ == SMLA_FP8_656 || extra_ == SMLA_FP8_656)
+                expected_.emplace(Keys::f16, reference_of_f16_keys());
+        }
         for (int64_t t = 0; t < tokens_; ++t) facts_.push_back(facts(t));
     }
 
@@ -60,7 +64,9 @@ private:
     struct Expected {
         Doubles out, lse, max_logits;
     };
-    Expected reference(smla_precision precision) const;
+    enum class Keys { exact, bf16, f16 };  // as they are, or what kernels may round them to
+    Expected reference(const smla_attend_args& call, smla_precision precision) const;
+    Expected reference_of_f16_keys() const;
     const Expected& expected(const std::string& kernel) const;
     TokenFacts facts(int64_t token) const;
 
@@ -69,7 +75,7 @@ private:
     float scale_override_ = 0, q_scale_override_ = 0, cache_scale_[2] = {};
     double query_spread_ = 1;
     Doubles q_, sink_;
-    std::map<smla_precision, Expected> expected_;
+    std::map<Keys, Expected> expected_;
     std::vector<TokenFacts> facts_;
 };
 
@@ -242,10 +248,11 @@ TokenFacts AttendProblem::facts(int64_t token) const {
     return out;
 }
 
-AttendProblem::Expected AttendProblem::reference(smla_precision precision) const {
+AttendProblem::Expected AttendProblem::reference(const smla_attend_args& call,
+                                                 smla_precision precision) const {
     Expected out{Doubles::like(args.out), Doubles::like(make_tensor(&args, SMLA_F64, {tokens_, heads_})),
                  Doubles::like(make_tensor(&args, SMLA_F64, {tokens_, heads_}))};
-    smla_attend_args exact = args;
+    smla_attend_args exact = call;
     exact.precision = precision;
     exact.softmax_scale = softmax_scale(args) * query_scale(args);
     exact.q_scale = 0;
@@ -261,11 +268,37 @@ AttendProblem::Expected AttendProblem::reference(smla_precision precision) const
     return out;
 }
 
+// The same lists over rows of f32, which are fp8_656 keys rounded to f16.
+AttendProblem::Expected AttendProblem::reference_of_f16_keys() const {
+    smla_attend_args call = args;
+    std::vector<float> values[2];
+    for (const bool extra : {false, true}) {
+        smla_cache& cache = (extra ? call.extra : call.primary).cache;
+        if (cache.format != SMLA_FP8_656) continue;
+        const CacheView from(cache);
+        values[extra].assign(size_t(from.capacity * width_), NAN);
+        cache.format = SMLA_ROW_F32;
+        cache.width = width_;
+        cache.data = values[extra].data();
+        cache.page_stride_bytes = cache.row_stride_bytes = 0;
+        const CacheView to(cache);
+        std::vector<double> key(static_cast<size_t>(width_));
+        for (int64_t row = 0; row < from.capacity; ++row) {
+            if (from.hole(row)) continue;
+            from.decode(row, key.data());
+            kit::round_key_to_f16(from, row, key.data());
+            to.encode(row, std::vector<float>(key.begin(), key.end()).data());
+        }
+    }
+    return reference(call, SMLA_PRECISION_EXACT);
+}
+
 // Keys may be rounded where that is asked for; of the GPU's kernels those for Hopper do.
 const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel) const {
-    const bool able = kernel.rfind("cuda", 0) != 0 || kernel.find("sm90") != std::string::npos;
-    const bool rounds = args.precision == SMLA_PRECISION_ROUNDED && able;
-    return expected_.at(rounds ? SMLA_PRECISION_ROUNDED : SMLA_PRECISION_EXACT);
+    if (args.precision != SMLA_PRECISION_ROUNDED) return expected_.at(Keys::exact);
+    const bool sm90 = kernel.find("sm90") != std::string::npos;
+    if (sm90 && expected_.contains(Keys::f16)) return expected_.at(Keys::f16);
+    return expected_.at(sm90 || kernel.rfind("cuda", 0) != 0 ? Keys::bf16 : Keys::exact);
 }
 
 // How far f32 and bf16 arithmetic may be off. One head of one token: logits l_j, weights p_j of sum 1 - sink,

@@ -105,7 +105,9 @@ private:
             cuda::store_shared(at, words);
         };
         if (Format::rope) convert(at_.rope(row));
-        for (uint32_t k = 0; rope_to_the_right() && k < 4; ++k) convert(at_.right(row + k));
+        if (!rope_to_the_right()) return;
+#pragma unroll 1
+        for (uint32_t k = 0; k < 4; ++k) convert(at_.right(row + k));
     }
     __device__ void f16(uint32_t row) const {
         static_assert(Format::rope);

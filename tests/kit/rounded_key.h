@@ -1,0 +1,26 @@
+// What kernels for Hopper make of a key of fp8_656 where keys may be rounded.
+#pragma once
+
+#include "core/numbers.h"
+#include "formats/format.h"
+#include "formats/layouts.h"
+
+#include <cstring>
+
+namespace smla::kit {
+
+// key [576]: a decoded row. Its codes become f16(code * f16(scale)), 2^7 times too large on the way.
+inline void round_key_to_f16(const CacheView& cache, int64_t row, double* key) {
+    const char* const record = cache.at(row).row();
+    for (int tile = 0; tile < layout::Fp8_656::tiles; ++tile) {
+        float scale;
+        std::memcpy(&scale, record + layout::Fp8_656::scales_at + 4 * tile, sizeof scale);
+        const double rounded = double(f16_to_f32(f32_to_f16(scale * 128)));
+        for (int d = 128 * tile; d < 128 * (tile + 1); ++d) {
+            const double code = scale == 0 ? 0 : key[d] / double(scale);
+            key[d] = double(f16_to_f32(f32_to_f16(float(code * rounded)))) / 128;
+        }
+    }
+}
+
+}  // namespace smla::kit
