@@ -40,6 +40,7 @@ std::vector<Sequence> make_sequences(const DemoModel& model, std::vector<std::ve
         const int64_t tokens = request_tokens(model, r);
         memory[size_t(r)].assign(size_t(tokens * width), 0);
         Sequence sequence{.hidden = slice(model.hidden.view, 0, 0, tokens)};
+        for (const HostTensor& each : model.read) sequence.read.push_back(slice(each.view, 0, 0, tokens));
         if (present(model.positions.view)) sequence.positions = slice(model.positions.view, 0, 0, tokens);
         sequence.out = make_tensor(memory[size_t(r)].data(), SMLA_F32, {tokens, width});
         out.push_back(std::move(sequence));
@@ -96,8 +97,8 @@ double output_error(const DemoModel& model, const std::vector<Sequence>& sequenc
 }
 
 // Runs one request through the same caches again and predicts, from its queries and rows, the error of fp8.
-double predicted_error(Session& session, const DemoModel& model) {
-    session.end_request(0);
+double predicted_error(LayerChain& chain, const DemoModel& model) {
+    chain.end_request(0);
     std::vector<float> y(size_t(model.tokens * model.config.common.hidden_size));
     double worst = 0;
     Tap tap;
@@ -114,13 +115,15 @@ double predicted_error(Session& session, const DemoModel& model) {
         if (present(model.positions.view))
             step.rope_positions = slice(model.positions.view, 0, first, first + n);
         step.tap = &tap;
-        session.forward(step);
+        std::vector<Tensor> read;
+        for (const HostTensor& each : model.read) read.push_back(slice(each.view, 0, first, first + n));
+        chain.forward(step, read);
     }
     return worst;
 }
 
 double total_flops(const DemoModel& model) {
-    const LayerClass layers{model.kind, model.config.compress_ratio(model.layer), model.layer, 1};
+    const LayerClass layers = layer_class(model.config, model.layer);
     double sum = 0;
     for (int32_t r = 0; r < kDemoRequests; ++r)
         for (int64_t t = 1; t <= request_tokens(model, r); ++t)
@@ -140,7 +143,11 @@ DemoModel open_demo_model(const std::string& folder) {
     model.tokens = input.tokens;
     model.layer = input.layer.value_or(0);
     model.kind = model.config.layer_kind(model.layer);
-    model.has_index = model.kind == LayerKind::dsa || model.kind == LayerKind::compressed_sparse;
+    model.has_index = model.config.selects(model.layer);
+    for (const HostTensor& each :
+         read_others(folder + "/hidden.safetensors", layers_read(model.config, model.layer, false), input,
+                     model.layer))
+        model.read.push_back(first_sequence(each));
     model.hidden = first_sequence(input.hidden);
     if (present(input.positions.view)) model.positions = first_sequence(input.positions);
     const int64_t ratio = model.config.compress_ratio(model.layer);
@@ -151,7 +158,8 @@ DemoModel open_demo_model(const std::string& folder) {
     model.expected.resize(size_t(element_count(y.view)));
     const Tensor flat = reshape(y.view, {int64_t(model.expected.size())});
     load_row(flat, address(flat, 0), int64_t(model.expected.size()), model.expected.data());
-    model.has_topk = model.kind == LayerKind::dsa && SafetensorsFile::open(path).has("topk");
+    const bool listed = model.kind == LayerKind::dsa || model.kind == LayerKind::shared_sparse;
+    model.has_topk = listed && SafetensorsFile::open(path).has("topk");
     if (model.has_topk) {
         const HostTensor topk = read_topk(path, 1, model.tokens);
         const auto* values = static_cast<const int32_t*>(topk.view.data);
@@ -181,8 +189,6 @@ DemoResult run_demo(Context& context, const DemoModel& model, const DemoFormat& 
     const bool f32 = format.kv == SMLA_ROW_F32;
     LayerPrecision precision;
     precision.queries = f32 ? SMLA_F32 : SMLA_BF16;
-    const auto layer =
-        open_layer(Checkpoint::open(model.folder), model.config, model.layer, precision, context.device());
     Schedule schedule{
         .chunks = {kDemoChunk}, .decode_tokens = kDemoDecode, .stagger = 1, .keep_selected = true};
     SessionOptions options;
@@ -191,11 +197,12 @@ DemoResult run_demo(Context& context, const DemoModel& model, const DemoFormat& 
     options.max_requests = kDemoRequests;
     options.max_tokens = int32_t(model.tokens);
     options.max_step_tokens = largest_step(schedule, kDemoRequests);
-    Session session(context, *layer, options);
+    LayerChain chain(context, model.folder, model.config, model.layer, precision, options);
+    const Session& session = chain.session();
 
     std::vector<std::vector<float>> memory(kDemoRequests);
     std::vector<Sequence> sequences = make_sequences(model, memory);
-    const double seconds = run_sequences(session, sequences, schedule, progress);
+    const double seconds = run_sequences(chain, sequences, schedule, progress);
     DemoResult out;
     out.engine = context.description().substr(0, context.description().find(','));
     const char* kernel = session.records[size_t(Stage::attend)].kernel;
@@ -211,7 +218,7 @@ DemoResult run_demo(Context& context, const DemoModel& model, const DemoFormat& 
     out.error = output_error(model, sequences, f32, out.same_selection);
     out.tolerance = f32                ? kF32Max
                     : plain(format.kv) ? kBf16L2
-                                       : golden::kOverPrediction * predicted_error(session, model);
+                                       : golden::kOverPrediction * predicted_error(chain, model);
     return out;
 }
 

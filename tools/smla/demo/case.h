@@ -18,6 +18,7 @@ struct DemoModel {
     LayerKind kind{};
     bool has_index = false, has_topk = false;
     HostTensor hidden, positions;  // [S,X], [S]
+    std::vector<HostTensor> read;  // [S,X] of each layer that the layer reads
     std::vector<double> expected;  // [S,X]
     std::vector<int32_t> topk;     // [S,k]
     int64_t tokens = 0;

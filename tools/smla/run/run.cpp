@@ -27,6 +27,7 @@ struct Options {
 struct Job {
     AttentionConfig config;
     LayerInput input;
+    std::vector<HostTensor> read;  // hidden states of the layers that the layer reads
     HostTensor topk, expected;
     int layer = 0;
     SessionOptions session;
@@ -94,6 +95,8 @@ Job prepare(const Options& options) {
     job.layer = options.layer >= 0 ? options.layer : job.input.layer.value_or(0);
     choose_precision(options, job);
     check_files(options, job);
+    job.read = read_others(options.hidden, layers_read(job.config, job.layer, !options.topk.empty()),
+                           job.input, job.layer);
     job.schedule.chunks = parse_chunks(options.chunks);
     for (int32_t& chunk : job.schedule.chunks) chunk = int32_t(std::min<int64_t>(chunk, job.input.tokens));
     job.schedule.decode_tokens = options.decode;
@@ -193,9 +196,8 @@ int report(const Tool& tool, const Options& options, const Job& job, const Sessi
 int run(const Tool& tool, const Options& options) {
     Context context = options.context.create();
     Job job = prepare(options);
-    const auto layer = open_layer(Checkpoint::open(options.checkpoint), job.config, job.layer, job.precision,
-                                  context.device());
-    Session session(context, *layer, job.session);
+    LayerChain chain(context, options.checkpoint, job.config, job.layer, job.precision, job.session,
+                     !options.topk.empty());
     const smla_dtype dtype = options.f64 ? SMLA_F64 : SMLA_F32;
     const int64_t width = job.config.common.hidden_size;
     std::vector<char> memory(size_t(job.input.batch * job.input.tokens * width) * size_t(dtype_bits(dtype)) /
@@ -205,22 +207,25 @@ int run(const Tool& tool, const Options& options) {
     for (int64_t b = 0; b < job.input.batch; ++b) {
         Sequence sequence{.hidden = row_of(job.input.hidden.view, b)};
         sequence.out = row_of(y, b);
+        for (const HostTensor& each : job.read) sequence.read.push_back(row_of(each.view, b));
         if (present(job.input.positions.view)) sequence.positions = row_of(job.input.positions.view, b);
         if (present(job.topk.view)) sequence.topk = row_of(job.topk.view, b);
         sequences.push_back(std::move(sequence));
     }
     Progress progress(job.input.batch * job.input.tokens);
     const double seconds =
-        run_sequences(session, sequences, job.schedule, [&](int64_t n) { progress.advance(n, "tokens"); });
+        run_sequences(chain, sequences, job.schedule, [&](int64_t n) { progress.advance(n, "tokens"); });
     write_safetensors(options.out, {{"y", y}}, {{"layer", std::to_string(job.layer)}});
     if (!options.save_topk.empty()) save_selection(options, job, sequences);
-    return report(tool, options, job, session, context, y, seconds);
+    return report(tool, options, job, chain.session(), context, y, seconds);
 }
 
 void add_options(CLI::App& command, Options& o) {
     command.add_option("checkpoint", o.checkpoint, "Folder with config.json and model.safetensors");
-    command.add_option("--hidden", o.hidden,
-                       "Input: safetensors with hidden, [S,X] or [B,S,X]; may have position_ids");
+    command.add_option(
+        "--hidden", o.hidden,
+        "Input: safetensors with hidden, [S,X] or [B,S,X]; may have position_ids; hidden.layer3 of "
+        "a layer that this one reads");
     command.add_option("--hidden-name", o.hidden_name,
                        "Name of the input tensor; default: hidden or hidden_states");
     command.add_option("--out", o.out, "Output: safetensors with y, f32");
@@ -251,7 +256,8 @@ void add_options(CLI::App& command, Options& o) {
         ->capture_default_str();
     command.add_option(
         "--topk", o.topk,
-        "Selection to attend to: safetensors with topk, [S,k] or [B,S,k]; shared layers need it");
+        "Selection to attend to: safetensors with topk, [S,k] or [B,S,k]; shared layers need it, or "
+        "hidden states of the layer that selects");
     command.add_option("--save-topk", o.save_topk,
                        "Output: this layer's selection, for the layers that share it");
     command.add_option("--expected", o.expected,
