@@ -103,7 +103,7 @@ double predicted_error(LayerChain& chain, const DemoModel& model) {
     double worst = 0;
     Tap tap;
     tap.attend = [&](const smla_attend_args& args) {
-        worst = std::max(worst, golden::predicted_e4m3_error(args));
+        worst = std::max(worst, golden::predicted_rounding_error(args));
     };
     for (int64_t first = 0; first < model.tokens; first += kDemoChunk) {
         const int64_t n = std::min<int64_t>(kDemoChunk, model.tokens - first);
