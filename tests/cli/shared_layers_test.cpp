@@ -43,6 +43,9 @@ TEST(CliSharedLayers, RunAloneWithWhatTheyRead) {
         EXPECT_LT(exact["expected"]["max_over_rms"], 1e-12);
     }
     EXPECT_LT(json_of(run(folder, example(folder, "G2", 1)))["expected"]["max_over_rms"], 5e-6);
+    // entries of layer 1, the selection of layer 3, which reads those entries too
+    const std::string three = example(folder, "V41_share", 4);
+    EXPECT_LT(json_of(run(folder, three, {"--chunk", "9,4,30"}))["expected"]["max_over_rms"], 5e-6);
 }
 
 // Where the selection is in a file, the layer that selects need not run: GLM-5.2's shared layers read nothing
@@ -72,6 +75,23 @@ TEST(CliSharedLayers, ASelectionInAFileTakesThePlaceOfTheLayerThatSelects) {
     EXPECT_LT(json_of(with_topk(run(folder, last), last))["expected"]["max_over_rms"], 5e-6);
     words = with_topk(less(last, "hidden.layer3"), last);  // whose entries it needs still
     EXPECT_EQ(error_of(words, 2)["field"], "less.safetensors: tensor hidden.layer3");
+}
+
+// Records of four bits come within the error of their rounding, by the rules of either engine.
+TEST(CliSharedLayers, RecordsOfV41ByEitherWriter) {
+    const Folder folder;
+    const std::string path = example(folder, "V41_full", 4), topk = path + "/expected.safetensors";
+    for (const char* format : {"fp8_528_g32", "nvfp4_288"}) {
+        const auto vllm = json_of(run(folder, path, {"--topk", topk, "--kv-format", format}));
+        const auto sglang =
+            json_of(run(folder, path, {"--topk", topk, "--kv-format", format, "--kv-writer", "sglang"}));
+        EXPECT_TRUE(vllm["expected"]["pass"]) << vllm;
+        EXPECT_TRUE(sglang["expected"]["pass"]) << sglang;
+        EXPECT_NE(vllm["expected"]["l2"], sglang["expected"]["l2"]);
+    }
+    const auto error = error_of(run(folder, path, {"--kv-format", "fp8_584", "--kv-writer", "sglang"}), 2);
+    EXPECT_EQ(error["field"], "--kv-writer");
+    EXPECT_EQ(error["wanted"], "vllm: writers of fp8_584 agree");
 }
 
 // Records of the published widths: each output is compared where the expected keys were selected.

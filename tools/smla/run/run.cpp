@@ -15,7 +15,7 @@ namespace {
 struct Options {
     std::string checkpoint, hidden, hidden_name, out, expected, topk, save_topk;
     int layer = -1;
-    std::string kv_format = "row_f32", index_format = "auto", queries = "auto";
+    std::string kv_writer = "vllm", kv_format = "row_f32", index_format = "auto", queries = "auto";
     std::string chunks = "512";
     int decode = 0, page_tokens = 64;
     double tolerance = 0, scratch_mib = 0;
@@ -47,6 +47,11 @@ void choose_precision(const Options& options, Job& job) {
     caches.kv = parse_format("--kv-format", options.kv_format);
     if (options.f64) caches.kv = SMLA_ROW_F64;
     caches.index = index_format(options, job, caches.kv);
+    if (options.kv_writer == "sglang") {
+        caches.kv_writer = find_format(caches.kv)->writers;
+        SMLA_CHECK(caches.kv_writer, "--kv-writer", options.kv_writer,
+                   text("vllm: writers of ", find_format(caches.kv)->name, " agree"));
+    }
     caches.page_tokens = options.page_tokens;
     if (options.f64) {
         SMLA_CHECK(options.context.engine == "reference", "--f64", options.context.engine,
@@ -236,6 +241,9 @@ void add_options(CLI::App& command, Options& o) {
     command.add_option("--layer", o.layer, "Layer number (default: the input file's metadata, else 0)")
         ->check(whole_number(0, kMostLayers));
     command.add_option("--kv-format", o.kv_format, "Record format of the KV cache (smla list formats)")
+        ->capture_default_str();
+    command.add_option("--kv-writer", o.kv_writer, "Whose rules records are written by: vllm or sglang")
+        ->check(CLI::IsMember({"vllm", "sglang"}))
         ->capture_default_str();
     command.add_option("--index-format", o.index_format, "Record format of index keys")
         ->capture_default_str();
