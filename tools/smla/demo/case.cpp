@@ -1,6 +1,7 @@
 #include "case.h"
 
 #include "bench/measure.h"
+#include "formats/fits.h"
 #include "golden/compare.h"
 #include "layer_files.h"
 #include "sequences.h"
@@ -27,6 +28,13 @@ HostTensor first_sequence(HostTensor tensor) {  // [1,S,...] -> [S,...]
 }
 
 bool plain(smla_format format) { return format_bit(format) & kRowFormats; }
+
+bool fits(const AttentionConfig& config, smla_format format) {
+    const bool hybrid = config.hybrid.has_value();
+    const int64_t width =
+        hybrid ? config.hybrid->head_dim : config.dsa->kv_lora_rank + config.common.rope_dim;
+    return why_not_record(format, width, config.common.rope_dim, hybrid).empty();
+}
 
 // The first request is the whole prompt, the others are prefixes of it, so that the expected rows are known.
 int64_t request_tokens(const DemoModel& model, int32_t request) {
@@ -170,9 +178,12 @@ DemoModel open_demo_model(const std::string& folder) {
 
 std::vector<DemoFormat> demo_formats(const DemoModel& model) {
     std::vector<DemoFormat> out{{SMLA_ROW_F32, SMLA_ROW_F32}, {SMLA_ROW_BF16, SMLA_ROW_BF16}};
-    const smla_format record = kv_formats_for(model.config)[0];
-    if (!plain(record))
-        out.push_back({record, model.config.indexer ? index_formats_for(model.config)[0] : SMLA_ROW_BF16});
+    std::vector<smla_format> records{kv_formats_for(model.config)[0]};
+    if (model.config.hybrid && model.config.hybrid->sharing)
+        records.insert(records.end(), {SMLA_FP8_528_G32, SMLA_NVFP4_288});
+    const smla_format index = model.config.indexer ? index_formats_for(model.config)[0] : SMLA_ROW_BF16;
+    for (const smla_format record : records)
+        if (!plain(record) && fits(model.config, record)) out.push_back({record, index});
     return out;
 }
 

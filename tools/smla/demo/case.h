@@ -28,7 +28,7 @@ DemoModel open_demo_model(const std::string& folder);
 struct DemoFormat {
     smla_format kv, index;
 };
-// Plain f32, bf16, and the fp8 record that serves this model.
+// Plain f32, bf16, the fp8 record that serves this model, and in V4.1 its own records.
 std::vector<DemoFormat> demo_formats(const DemoModel& model);
 int64_t demo_tokens(const DemoModel& model);  // of all requests
 
