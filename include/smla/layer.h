@@ -169,8 +169,8 @@ typedef struct smla_session_args {
     size_t stage_budget;
     /* V4: tokens that smla_session_truncate may take off beyond those of the last step. */
     int32_t rewind_tokens;
-    /* 0 */
-    int32_t reserved;
+    /* SMLA_WRITER_* bits of kv_format: how its records are written. 0: as vLLM does. */
+    smla_writer kv_writer;
     /* The session of the layer smla_layer_info.entries_of, if that is another one. It runs each step before
      * this session does, and outlives it. smla_session_get_args gives null. */
     smla_session* entries_of;
@@ -231,8 +231,8 @@ SMLA_API smla_status smla_session_copy_request(smla_session* session, int32_t so
  * request may be named often; pages are copied only then. */
 SMLA_API smla_status smla_session_reorder(smla_session* session, const int32_t* sources, int32_t count);
 /* Makes another session of the same layer that holds the same requests. args may be null. A field that is 0
- * is taken from `session`; the maxima may differ if the requests fit, kv_format, index_format, page_tokens
- * and kv_scale may not. */
+ * is taken from `session`; the maxima may differ if the requests fit, kv_format, index_format, page_tokens,
+ * kv_scale and kv_writer may not. */
 SMLA_API smla_status smla_session_clone(const smla_session* session, const smla_session_args* args,
                                         smla_session** out);
 /* Gives a session other maxima, to grow beyond max_tokens: as if `session` were the clone. For the time of

@@ -794,7 +794,7 @@ class SessionArgs(c.Structure):
         ("kv_scale", c.c_float),
         ("stage_budget", c.c_size_t),
         ("rewind_tokens", c.c_int32),
-        ("reserved", c.c_int32),
+        ("kv_writer", c.c_int32),
         ("entries_of", c.c_void_p),
     )
 

@@ -187,8 +187,9 @@ class Session:
     kv_format, index_format: record formats; None: row_f32 (row_f64 with f64 activations), and index_fp8_132
     beside quantised ones. page_tokens: per page. max_requests, max_tokens (per request), max_step_tokens (of
     all requests in a step): caches and scratch are made for these; resize() changes them. kv_scale: of
-    per-tensor formats. stage_budget: bytes of scratch that a stage may use, 0: as much as pays.
-    rewind_tokens: V4 alone: tokens that truncate() may take off beyond those of the last step.
+    per-tensor formats. kv_writer: bits of smla.Writer, how records of kv_format are written, 0: as vLLM
+    does. stage_budget: bytes of scratch that a stage may use, 0: as much as pays. rewind_tokens: V4 alone:
+    tokens that truncate() may take off beyond those of the last step.
     entries_of: V4.1 alone: the Session of the layer info["entries_of"], if that is another one. It runs each
     step first.
 
@@ -209,6 +210,7 @@ class Session:
         kv_scale=1.0,
         stage_budget=0,
         rewind_tokens=0,
+        kv_writer=0,
         entries_of=None,
     ):
         def format_of(name, field):
@@ -225,6 +227,7 @@ class Session:
                 "kv_scale": kv_scale,
                 "stage_budget": stage_budget,
                 "rewind_tokens": rewind_tokens,
+                "kv_writer": kv_writer,
                 "entries_of": None if entries_of is None else _session(entries_of).handle,
             },
             [],
@@ -343,7 +346,7 @@ class Session:
         """What it was made with, defaults filled in: a dict."""
         out = _abi.SessionArgs(struct_size=c.sizeof(_abi.SessionArgs))
         check(lib.smla_session_get_args(self.handle, c.byref(out)))
-        hidden = ("struct_size", "reserved", "entries_of")
+        hidden = ("struct_size", "entries_of")
         options = {name: getattr(out, name) for name, _ in out._fields_ if name not in hidden}
         for name in ("kv_format", "index_format"):
             options[name] = Format(options[name]).name.lower()

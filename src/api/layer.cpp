@@ -121,7 +121,6 @@ Checkpoint read_checkpoint(const smla_layer_args& args, Device& device) {
 Session* opened_or_none(smla_session* session) { return session ? session->session.get() : nullptr; }
 
 SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
-    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
     SessionOptions out;
     const bool f64 = layer.precision().activations == SMLA_F64;
     out.caches.kv = args.kv_format ? args.kv_format : f64 ? SMLA_ROW_F64 : SMLA_ROW_F32;
@@ -132,6 +131,7 @@ SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
     if (args.max_tokens) out.max_tokens = args.max_tokens;
     if (args.max_step_tokens) out.max_step_tokens = args.max_step_tokens;
     if (args.kv_scale != 0) out.caches.kv_scale = args.kv_scale;
+    out.caches.kv_writer = args.kv_writer;
     out.stage_budget = args.stage_budget;
     out.rewind_tokens = args.rewind_tokens;
     out.entries_of = opened_or_none(args.entries_of);
@@ -139,18 +139,9 @@ SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
 }
 
 void give_options(const SessionOptions& options, smla_session_args& out) {
-    out = {out.struct_size,
-           options.caches.kv,
-           options.caches.index,
-           options.caches.page_tokens,
-           options.max_requests,
-           options.max_tokens,
-           options.max_step_tokens,
-           options.caches.kv_scale,
-           options.stage_budget,
-           options.rewind_tokens,
-           0,
-           nullptr};
+    out = {out.struct_size,      options.caches.kv,     options.caches.index,     options.caches.page_tokens,
+           options.max_requests, options.max_tokens,    options.max_step_tokens,  options.caches.kv_scale,
+           options.stage_budget, options.rewind_tokens, options.caches.kv_writer, nullptr};
 }
 
 // What a session refuses of its options is a member of the caller's struct.
@@ -177,6 +168,7 @@ std::unique_ptr<Session> clone(const Session& session, const smla_session_args* 
     same("args.index_format", wanted.index_format, as.index_format);
     same("args.page_tokens", wanted.page_tokens, as.page_tokens);
     same("args.kv_scale", double(wanted.kv_scale), double(as.kv_scale));
+    same("args.kv_writer", wanted.kv_writer, as.kv_writer);
     const auto take = [](auto& to, auto given) {
         if (given != 0) to = given;
     };
@@ -185,7 +177,6 @@ std::unique_ptr<Session> clone(const Session& session, const smla_session_args* 
     take(as.max_step_tokens, wanted.max_step_tokens);
     take(as.stage_budget, wanted.stage_budget);
     take(as.rewind_tokens, wanted.rewind_tokens);
-    as.reserved = wanted.reserved;
     SessionOptions options = read_options(as, session.layer());
     options.entries_of = wanted.entries_of ? opened_or_none(wanted.entries_of) : session.options().entries_of;
     return within_args([&] { return session.clone(options); });

@@ -1,6 +1,6 @@
 #include "formats/fits.h"
 
-#include "formats/format.h"
+#include <utility>
 
 namespace smla {
 
@@ -8,6 +8,16 @@ std::string why_not_width(smla_format id, int64_t width) {
     const Format& format = *find_format(id);
     if (format.width == 0 || format.width == width) return "";
     return text("a format for ", width, " values, the layer's; ", format.name, " holds ", format.width);
+}
+
+std::string why_not_writer(const Format& format, smla_writer writer) {
+    if ((writer & ~format.writers) == 0) return "";
+    if (!format.writers) return text("0: writers of ", format.name, " agree");
+    std::string out = "0";
+    for (const auto& [bit, name] : {std::pair(SMLA_WRITER_SCALE_FLOOR, "SMLA_WRITER_SCALE_FLOOR"),
+                                    {SMLA_WRITER_BF16_FIRST, "SMLA_WRITER_BF16_FIRST"}})
+        if (format.writers & bit) out += text(" or ", name, " (", bit, ")");
+    return text(out, " for ", format.name);
 }
 
 std::string why_not_record(smla_format id, int64_t width, int64_t rope, bool hybrid) {

@@ -1,5 +1,7 @@
 #include "formats/format.h"
 
+#include "formats/fits.h"
+
 #include <cstring>
 #include <limits>
 #include <string_view>
@@ -120,15 +122,6 @@ std::string why_not_scale(const Format& format, float scale) {
     return text("a finite number above 0: ", format.name, " has one scale");
 }
 
-static std::string writer_bits(const Format& format) {
-    if (!format.writers) return text("0: writers of ", format.name, " agree");
-    std::string out = "0";
-    for (const auto& [bit, name] : {std::pair(SMLA_WRITER_SCALE_FLOOR, "SMLA_WRITER_SCALE_FLOOR"),
-                                    {SMLA_WRITER_BF16_FIRST, "SMLA_WRITER_BF16_FIRST"}})
-        if (format.writers & bit) out += text(" or ", name, " (", bit, ")");
-    return text(out, " for ", format.name);
-}
-
 static void check_scale(const char* field, const smla_cache& cache, const Format& format) {
     const bool pointer = cache.scale_device && format.scale == ScaleKind::per_tensor;
     if (pointer && cache.device_type != SMLA_CPU) return;  // only its kernels can read it
@@ -158,8 +151,8 @@ void check_cache(const char* field, const smla_cache& cache, uint32_t allowed, c
     SMLA_CHECK(cache.pages - 1 <= kMaxRows / page_rows &&
                    (cache.pages - 1) * page_rows + cache.page_tokens <= kMaxRows,
                text(field, ".pages"), cache.pages, "rows that fit in int32");
-    SMLA_CHECK((cache.writer & ~format->writers) == 0, text(field, ".writer"), cache.writer,
-               writer_bits(*format));
+    const std::string bits = why_not_writer(*format, cache.writer);
+    SMLA_CHECK(bits.empty(), text(field, ".writer"), cache.writer, bits);
     check_scale(field, cache, *format);
     const int32_t width = resolved_width(*format, cache);
     check_strides(field, cache, *format, width);

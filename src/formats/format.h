@@ -65,10 +65,12 @@ constexpr uint32_t formats(Ids... each) {
     return (format_bit(each) | ...);
 }
 constexpr uint32_t kRowFormats = formats(SMLA_ROW_F64, SMLA_ROW_F32, SMLA_ROW_BF16);
-constexpr uint32_t kKvFormats =
-    kRowFormats | formats(SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584, SMLA_FP8_512, SMLA_FP8_528,
-                          SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT,
-                          SMLA_NVFP4_384, SMLA_NVFP4_352);
+constexpr uint32_t kE2m1Formats =
+    formats(SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384, SMLA_NVFP4_352);
+constexpr uint32_t kKvFormats = kRowFormats |
+                                formats(SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584, SMLA_FP8_512, SMLA_FP8_528,
+                                        SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT) |
+                                kE2m1Formats;
 constexpr uint32_t kIndexFormats = kRowFormats | formats(SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68);
 constexpr uint32_t kStateFormats = formats(SMLA_STATE_F32, SMLA_STATE_F64);
 std::string format_list(uint32_t allowed);  // "row_f64, row_f32, ..."

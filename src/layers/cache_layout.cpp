@@ -29,6 +29,8 @@ void check_choice(const CacheChoice& choice) {
     check_format("index_format", choice.index, kIndexFormats, choice.f64);
     const std::string wanted = why_not_scale(*find_format(choice.kv), choice.kv_scale);
     SMLA_CHECK(wanted.empty(), "kv_scale", double(choice.kv_scale), wanted);
+    const std::string bits = why_not_writer(*find_format(choice.kv), choice.kv_writer);
+    SMLA_CHECK(bits.empty(), "kv_writer", choice.kv_writer, bits);
 }
 
 void add(std::vector<CacheNeed>& needs, const AttentionConfig& config, bool index, CacheNeed need) {

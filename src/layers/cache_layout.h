@@ -17,6 +17,7 @@ struct CacheChoice {
     bool f64 = false;                  // f64 activations, and compressor state: reference engine
     int32_t page_tokens = 64;  // of KV and index pages; V4's compressed pages cover 4 of these, as in vLLM
     float kv_scale = 1;        // per-tensor formats
+    smla_writer kv_writer = 0;
 };
 
 // One group of a layer's caches (the SMLA_GROUP_* bit says which).

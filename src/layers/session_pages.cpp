@@ -18,6 +18,8 @@ void Session::create_group(const CacheNeed& need, std::mt19937_64& random) {
     cache.page_tokens = need.page_rows;
     cache.pages = pages;
     cache.scale = find_format(need.format)->scale == ScaleKind::per_tensor ? options_.caches.kv_scale : 0.f;
+    if (need.group & (SMLA_GROUP_PRIMARY | SMLA_GROUP_WINDOW | SMLA_GROUP_COMPRESSED))
+        cache.writer = options_.caches.kv_writer;
     group.memory = {context_.allocate(size_t(pages) * need.page_bytes()),
                     [this](void* memory) { context_.release(memory); }};
     cache.data = group.memory.get();

@@ -37,6 +37,28 @@ TEST(CliCapacity, BytesPerToken) {
               30 * (584 + 132) / 4.0 + 31 * 584 / 128.0);  // 5511
 }
 
+// Four layers write entries and index keys for the others: three of two tokens, one of one. 890 bytes with
+// 4-bit records, the published figure.
+TEST(CliCapacity, V41CountsEntriesOnceForAllWhoReadThem) {
+    const auto found = capacity(v41(), {"--kv-format", "nvfp4_288", "--index-format", "index_mxfp4_68"});
+    EXPECT_EQ(total(found, "bytes_per_token"), 3 * (288 + 68) / 2.0 + (288 + 68));
+    // a window of 128 in every layer; two rows of kv and gate in f32 in the layers that pool two tokens
+    EXPECT_EQ(total(found, "fixed_bytes_per_request"), 40 * 128 * 288 + 3 * 2 * 2 * 512 * 4);
+    EXPECT_EQ(total(capacity(v41(), {"--kv-format", "fp8_528_g32"}), "bytes_per_token"),
+              3 * (528 + 132) / 2.0 + (528 + 132));
+    // scored: by the layers that select, of which the last four look at 2048 blocks of 8 alone
+    std::map<std::string, int64_t> scored;
+    const auto million = capacity(v41(), {"--context", "1048576"});
+    for (const auto& row : million["flops"]) scored[row["layer_kind"]] = row["keys_scored"];
+    const std::map<std::string, int64_t> wanted{{"sliding", 0},
+                                                {"shared_sparse 2", 0},
+                                                {"shared_sparse 1", 0},
+                                                {"shared_sparse 2 (writes, selects)", 524288},
+                                                {"shared_sparse 1 (writes, selects)", 1048576},
+                                                {"shared_sparse 1 (selects)", 16384}};
+    EXPECT_EQ(scored, wanted);
+}
+
 TEST(CliCapacity, FixedPartOfARequest) {
     EXPECT_EQ(total(capacity(kV32), "fixed_bytes_per_request"), 0);
     // a window of 128 in every layer; state rows of kv and score in f32: 8 of 2 x 1024 and of 2 x 256 values

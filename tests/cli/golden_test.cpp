@@ -94,6 +94,34 @@ TEST(CliGolden, EveryResultOfAFileIsCompared) {
     EXPECT_GT(compared, 60);
 }
 
+// Every record of the published widths is read back by each engine and held to the error that it must leave.
+TEST(CliGolden, EveryRecordThatFitsIsVerified) {
+    const auto formats = [](const char* name) {
+        std::map<std::string, std::string> out;
+        const json found = verified({kGoldens + name + std::string(".safetensors")}, 0);
+        for (const json& each : found["combinations"])
+            if (!each.contains("skipped")) {
+                if (each["how"] == "forced topk") out[each["kv_format"]] += "rounding ";
+                else if (each["how"] == "own topk") out[each["index_format"]] += "selection ";
+                else if (each["how"] == "same cache, bf16 queries") out[each["kv_format"]] += "attend ";
+            }
+        return out;
+    };
+    const std::string both = "attend rounding ";
+    std::map<std::string, std::string> wanted;
+    for (const char* record : {"fp8_584", "fp8_512", "fp8_528_g32", "fp8_528_g32_split", "nvfp4_288",
+                               "nvfp4_288_split", "nvfp4_384"})
+        wanted[record] = both;
+    for (const char* keys : {"index_fp8_132", "index_mxfp4_68"}) wanted[keys] = "selection ";
+    EXPECT_EQ(formats("V41_full"), wanted);
+    wanted = {{"fp8_656", both},
+              {"fp8_576", both},
+              {"nvfp4_352", both},
+              {"index_fp8_132", "selection "},
+              {"index_mxfp4_68", "selection "}};
+    EXPECT_EQ(formats("D6"), wanted);
+}
+
 // D1 has five keys where six could be selected.
 TEST(CliGolden, AStepSelectsAndScoresAsManyAsItHasKeys) {
     const Folder folder;

@@ -139,6 +139,14 @@ TEST(CliExplain, ModelStepsAreWhatTheLayerRuns) {
     EXPECT_EQ(stages(hybrid[2]), "write_kv save_state compress attend inverse_rope");
     const auto shared = json_of({"explain", "--model", glm.path(), "--layer", "3"})["layers"];
     EXPECT_EQ(stages(shared[0]), "write_kv map absorb rope attend up_project");  // no indexer of its own
+    const TemporaryFile chain(v41());
+    const auto chained = [&](const char* layer) {
+        return stages(json_of({"explain", "--model", chain.path(), "--layer", layer})["layers"][0]);
+    };
+    EXPECT_EQ(chained("7"), "write_kv map attend inverse_rope");  // reads entries and selection of another
+    EXPECT_NE(chained("8").find("compress"), std::string::npos) << chained("8");
+    EXPECT_NE(chained("20").find("score_select_blocks"), std::string::npos) << chained("20");
+    EXPECT_NE(chained("24").find("score_select"), std::string::npos) << chained("24");
 }
 
 TEST(CliExplain, WithoutArgumentsSaysWhatToAskFor) {

@@ -219,6 +219,20 @@ MUTANTS = [
         "test_formats MxRecords.*",
     ),
     Mutant(
+        "a session forgets its writer",
+        "src/layers/session_pages.cpp",
+        "cache.writer = options_.caches.kv_writer",
+        "cache.writer = 0",
+        "test_layers SessionWriters.*",
+    ),
+    Mutant(
+        "a layer that is read gets another's hidden states",
+        "tools/smla/common/chain.cpp",
+        "each.hidden = hidden[i]",
+        "each.hidden = hidden[0]",
+        "test_cli CliSharedLayers.*",
+    ),
+    Mutant(
         "a group of e2m1 hides its NaN",
         "src/formats/nv_fp4.h",
         "if (std::isnan(group[i])) return",

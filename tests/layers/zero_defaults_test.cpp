@@ -426,6 +426,7 @@ TEST(ZeroDefaults, EveryOneThatAHeaderNamesHasACase) {
                               "smla_backend_forward_args.kv_cache",
                               "smla_layer_info.index_width",
                               "smla_session_args.stage_budget",
+                              "smla_session_args.kv_writer",
                               "smla_plan_args.topk",
                               "smla_plan_args.heads",
                               "smla_plan_args.workers",

@@ -11,6 +11,7 @@ namespace {
 
 using test::error_of;
 using test::expect_error;
+using test::v41;
 
 std::string with(const std::string& json, const std::string& member, const std::string& value) {
     Json object = Json::parse(json);
@@ -202,22 +203,6 @@ TEST(Config, V4AsTransformersWritesIt) {
         "compress_rates.compressed_sparse_attention", "8", "4");
     bad(with(json, "compress_rates", R"({"heavily_compressed_attention": 4})"),
         "compress_rates.heavily_compressed_attention", "4");
-}
-
-// As published: the language model's config within that of the whole model.
-std::string v41() {
-    Json inner = Json::parse(R"({"hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 64,
-      "head_dim": 512, "qk_rope_head_dim": 64, "q_lora_rank": 1280, "o_groups": 8, "o_lora_rank": 1024,
-      "sliding_window": 128, "rms_norm_eps": 1e-20, "rope_theta": 1e4, "compress_rope_theta": 1.6e5,
-      "rope_scaling": {"rope_type": "yarn", "factor": 16, "original_max_position_embeddings": 65536,
-      "beta_fast": 32, "beta_slow": 1}, "index_n_heads": 32, "index_head_dim": 128, "index_topk": 512,
-      "kv_source_layer_ids": [2, 8, 14, 20], "index_source_layer_ids": [2, 8, 14, 20, 24, 28, 32, 36],
-      "candidate_source_layer_id": 20, "candidate_topk_blocks": 2048, "candidate_block_size": 8})");
-    for (int i = 0; i < 43; ++i) inner["compress_ratios"].push_back(i < 2 || i >= 40 ? 0 : i < 20 ? 2 : 1);
-    Json outer;
-    outer["model_type"] = "deepseek_v41";
-    outer["text_config"] = inner;
-    return outer.dump();
 }
 
 std::string with_inner(const std::string& member, const std::string& value) {

@@ -74,4 +74,21 @@ inline std::string v4_pro() {  // [128, 128, 4, 128, ..., 4] and one MTP layer
         ratios + ", 0", 61);
 }
 
+// The language model's config lies within that of the whole model. 40 layers and 3 draft layers.
+inline std::string v41() {
+    std::string ratios = "0, 0";
+    for (int layer = 2; layer < 43; ++layer) ratios += layer < 20 ? ", 2" : layer < 40 ? ", 1" : ", 0";
+    return R"({"model_type": "deepseek_v41", "text_config": {
+  "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 64, "head_dim": 512,
+  "qk_rope_head_dim": 64, "q_lora_rank": 1280, "o_groups": 8, "o_lora_rank": 1024, "sliding_window": 128,
+  "rms_norm_eps": 1e-20, "rope_theta": 1e4, "compress_rope_theta": 1.6e5,
+  "rope_scaling": {"rope_type": "yarn", "factor": 16, "original_max_position_embeddings": 65536,
+                   "beta_fast": 32, "beta_slow": 1},
+  "index_n_heads": 32, "index_head_dim": 128, "index_topk": 512,
+  "kv_source_layer_ids": [2, 8, 14, 20], "index_source_layer_ids": [2, 8, 14, 20, 24, 28, 32, 36],
+  "candidate_source_layer_id": 20, "candidate_topk_blocks": 2048, "candidate_block_size": 8,
+  "compress_ratios": [)" +
+           ratios + "]}}";
+}
+
 }  // namespace smla::test

@@ -211,6 +211,8 @@ Difference recheck_attend(const smla_attend_args& args) {
 
 namespace {
 
+bool holds_e2m1(const smla_cache& cache) { return format_bit(cache.format) & kE2m1Formats; }
+
 // Mean of sum_d (q_d k_d)^2 over the token's heads and rows.
 double squared_terms(const smla_attend_args& args, const smla_attend_source& source, int64_t t,
                      int64_t& rows_seen) {
@@ -235,7 +237,7 @@ double squared_terms(const smla_attend_args& args, const smla_attend_source& sou
 
 }  // namespace
 
-double predicted_e4m3_error(const smla_attend_args& args) {
+double predicted_rounding_error(const smla_attend_args& args) {
     double sum = 0;
     int64_t rows = 0;
     for (int64_t t = 0; t < args.q.shape[0]; ++t)
@@ -243,7 +245,8 @@ double predicted_e4m3_error(const smla_attend_args& args) {
             sum += squared_terms(args, *source, t, rows);
     const double scale = softmax_scale(args) * query_scale(args);
     const double n_squared = rows ? sum / double(rows) * scale * scale : 0;
-    const double rounding = 1.0 / 16 / std::sqrt(3.0) / std::sqrt(7.0 / 3);
+    const bool e2m1 = holds_e2m1(args.primary.cache) || holds_e2m1(args.extra.cache);
+    const double rounding = e2m1 ? 0.0951 : 1.0 / 16 / std::sqrt(3.0) / std::sqrt(7.0 / 3);
     return rounding * std::sqrt(1 + n_squared);
 }
 

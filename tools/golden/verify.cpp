@@ -11,7 +11,7 @@ namespace {
 
 // Quantised caches, with the file's own selection: an engine against the reference on the same cache bytes
 // and rows, in f32 arithmetic and in bf16; and the reference on that cache against the file, where the error
-// that the format must leave is predicted (predicted_e4m3_error).
+// that the format must leave is predicted (predicted_rounding_error).
 constexpr double kSameCacheF32 = 5e-5, kSameCacheBf16L2 = 1e-2;
 // fp8 and fp4 index keys may flip a few picks, of one or two any share; engines flip the same ones.
 constexpr double kOverlap = 0.97, kOverlapFp8 = 0.97, kOverlapFp4 = 0.85;
@@ -41,7 +41,9 @@ public:
             plain(engine, SMLA_ROW_BF16);
             chunked(engine);
         }
-        for (const smla_format id : {SMLA_FP8_656, SMLA_FP8_584, SMLA_FP8_576, SMLA_FP8_512, SMLA_FP8_528})
+        for (const smla_format id :
+             {SMLA_FP8_656, SMLA_FP8_584, SMLA_FP8_576, SMLA_FP8_512, SMLA_FP8_528, SMLA_FP8_528_G32,
+              SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT, SMLA_NVFP4_384, SMLA_NVFP4_352})
             records(id);
         for (const smla_format id : {SMLA_INDEX_FP8_132, SMLA_INDEX_MXFP4_68}) index_keys(id);
     }
@@ -224,7 +226,7 @@ private:
             std::vector<double> predicted;
             RunOptions watched = run;
             watched.on_attend = [&](const smla_attend_args& args) {
-                predicted.push_back(predicted_e4m3_error(args));
+                predicted.push_back(predicted_rounding_error(args));
             };
             const auto results = run_golden(on, golden_, watched);
             note_kernels(on, out, results);
@@ -250,7 +252,11 @@ private:
     }
 
     void index_keys(smla_format format) {
-        if (!golden_.layers[0].config.indexer || !golden_.has("mid.topk") || fast_.empty()) return;
+        const bool listed =
+            std::any_of(golden_.layers.begin(), golden_.layers.end(), [&](const GoldenLayer& layer) {
+                return layer.config.indexer && golden_.has("mid.topk" + layer.suffix);
+            });
+        if (!listed || fast_.empty()) return;
         if (!fits(SMLA_ROW_F32, format)) return;
         for (const smla_engine engine : fast_) own_topk(engine, format);
     }

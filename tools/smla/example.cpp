@@ -1,7 +1,9 @@
 // smla example: unpacks a golden file into a checkpoint folder of the Hugging Face layout, with input and
 // expected output.
+#include "chain.h"
 #include "common.h"
 #include "golden/golden.h"
+#include "layer_files.h"
 #include "model/output_file.h"
 #include "subcommands.h"
 
@@ -70,6 +72,9 @@ int example(const Tool& tool, const Options& options) {
         if (name.compare(0, prefix.size(), prefix) == 0)
             weights.add(golden, name, name.substr(prefix.size()));
     input.add(golden, "in.hidden" + layer.suffix, "hidden");
+    for (const int read : layers_read(layer.config, layer.index, false))
+        for (const golden::GoldenLayer& other : golden.layers)
+            if (other.index == read) input.add(golden, "in.hidden" + other.suffix, other_hidden(read));
     if (golden.has("in.position_ids")) input.add(golden, "in.position_ids", "position_ids");
     const std::string y =
         golden.has("ref.y" + layer.suffix) ? "ref.y" + layer.suffix : "out.y" + layer.suffix;

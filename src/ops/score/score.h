@@ -18,11 +18,11 @@ struct ScoreOp {
     static void reference(const Args& args, int64_t begin, int64_t end);
 };
 
-// score_select has the same fields within its own.
-constexpr std::array<StageField, 9> kScoreFields = [] {
+// What a stage scores, members of these names in the arguments of any, and the fields that it has besides.
+template <class Args, size_t N>
+constexpr auto scored_fields_and(const std::array<StageField, N>& more) {
     using namespace fields;
-    using Args = smla_score_args;
-    return std::array<StageField, 9>{
+    const std::array scored{
         in(SMLA_FIELD(q), dtypes(SMLA_F64, SMLA_F32, SMLA_BF16, SMLA_E4M3, SMLA_E2M1), "T Hi D").rows(),
         in(SMLA_FIELD(q_scales), dtype_bit(SMLA_E8M0), "T Hi D/32")
             .rows()
@@ -33,11 +33,21 @@ constexpr std::array<StageField, 9> kScoreFields = [] {
         in(SMLA_FIELD(request_of_token), kInt32, "T").exactly_if(offsetof(Args, block_table)),
         in(SMLA_FIELD(starts), kInt32, "T").optional(),
         in(SMLA_FIELD(ends), kInt32, "T"),
-        out(SMLA_FIELD(logits), kFloat32Or64, "T N").rows().as_double_as(offsetof(Args, q)),
     };
+    std::array<StageField, scored.size() + N> all{};
+    std::copy(more.begin(), more.end(), std::copy(scored.begin(), scored.end(), all.begin()));
+    return all;
+}
+
+// score_select has the same fields within its own.
+constexpr auto kScoreFields = [] {
+    using namespace fields;
+    using Args = smla_score_args;
+    return scored_fields_and<Args>(
+        std::array{out(SMLA_FIELD(logits), kFloat32Or64, "T N").rows().as_double_as(offsetof(Args, q))});
 }();
-// The rules between fields, but for `logits`, which
-// score_select does without. `prefix`: "args" or "args.score".
+// The rules between fields, but for `logits`, which score_select does without. `prefix`: "args" or
+// "args.score".
 void check_score_rules(const char* prefix, const smla_score_args& args);
 
 // Columns [begin, end) of one token; empty: begin == end.

@@ -8,24 +8,14 @@ template <>
 std::span<const StageField> fields_of<smla_score_select_blocks_args>() {
     using namespace fields;
     using Args = smla_score_select_blocks_args;
-    static constexpr StageField table[] = {
-        in(SMLA_FIELD(q), dtypes(SMLA_F64, SMLA_F32, SMLA_BF16, SMLA_E4M3, SMLA_E2M1), "T Hi D").rows(),
-        in(SMLA_FIELD(q_scales), dtype_bit(SMLA_E8M0), "T Hi D/32")
-            .rows()
-            .exactly_if(offsetof(Args, q), SMLA_E2M1),
-        in(SMLA_FIELD(w), kFloat32Or64, "T Hi").as_double_as(offsetof(Args, q)),
-        cache(SMLA_FIELD(keys), kIndexFormats),
-        in(SMLA_FIELD(block_table), kInt32, "R MB").optional(),
-        in(SMLA_FIELD(request_of_token), kInt32, "T").exactly_if(offsetof(Args, block_table)),
-        in(SMLA_FIELD(starts), kInt32, "T").optional(),
-        in(SMLA_FIELD(ends), kInt32, "T"),
+    static constexpr auto table = scored_fields_and<Args>(std::array{
         in(SMLA_FIELD(blocks), kInt32, "T B").optional(),
         out(SMLA_FIELD(indices), kInt32, "T k").rows(),
         out(SMLA_FIELD(selected), kFloat32Or64, "T k").rows().optional(),
         out(SMLA_FIELD(counts), kInt32, "T").optional(),
         out(SMLA_FIELD(block_maxima), kFloat32Or64, "T NB").rows().as_double_as(offsetof(Args, q)).optional(),
         out(SMLA_FIELD(best_blocks), kInt32, "T KB").rows().optional(),
-    };
+    });
     return table;
 }
 

@@ -79,6 +79,26 @@ LayerInput read_input(const std::string& path, const std::string& name, int64_t 
     return out;
 }
 
+std::string other_hidden(int layer) { return text("hidden.layer", layer); }
+
+std::vector<HostTensor> read_others(const std::string& path, const std::vector<int>& layers,
+                                    const LayerInput& input, int reader) {
+    std::vector<HostTensor> out;
+    if (layers.empty()) return out;
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    for (const int layer : layers) {
+        const std::string name = other_hidden(layer);
+        if (!file.has(name))
+            fail(SMLA_DATA_ERROR, file.name() + ": tensor " + name, "absent",
+                 text("hidden states of layer ", layer, ", which layer ", reader, " reads"));
+        out.push_back(read_tensor(path, name, kFloats, input.batch, input.tokens));
+        const int64_t width = input.hidden.view.shape[2];
+        SMLA_CHECK(out.back().view.shape[2] == width, file.name() + ": tensor " + name,
+                   describe(out.back().view), text("rows of ", width));
+    }
+    return out;
+}
+
 HostTensor read_rows(const std::string& path, const std::string& name, int64_t batch, int64_t tokens) {
     return read_tensor(path, name, kFloats, batch, tokens);
 }

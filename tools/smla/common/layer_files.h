@@ -19,6 +19,11 @@ struct LayerInput {
 // or [B,S,X]. Also reads "position_ids", [S] or [B,S], if the file has it.
 LayerInput read_input(const std::string& path, const std::string& name, int64_t hidden_size);
 
+// Hidden states of other layers for the same tokens, tensors "hidden.layer3": those that `reader` reads.
+std::vector<HostTensor> read_others(const std::string& path, const std::vector<int>& layers,
+                                    const LayerInput& input, int reader);
+std::string other_hidden(int layer);  // the name of the tensor
+
 constexpr int kMostLayers = 1 << 20;  // largest layer number that options and files may name
 
 // Reads a tensor [S,X] or [B,S,X] as [B,S,X]. read_rows: floats. read_topk: positions, narrowed to i32.

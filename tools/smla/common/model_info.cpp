@@ -13,18 +13,21 @@ std::string LayerClass::name() const {
     return text(kind_name, " ", ratio, writes ? " (writes, selects)" : selects ? " (selects)" : "");
 }
 
+LayerClass layer_class(const AttentionConfig& config, int64_t layer) {
+    return {config.layer_kind(layer), config.compress_ratio(layer), layer, 1,
+            config.selects(layer),    config.writes_entries(layer)};
+}
+
 std::vector<LayerClass> layer_classes(const AttentionConfig& config, int64_t layers) {
     std::vector<LayerClass> out;
     for (int64_t layer = 0; layer < layers; ++layer) {
-        const LayerKind kind = config.layer_kind(layer);
-        const int64_t ratio = config.compress_ratio(layer);
-        const bool selects = config.selects(layer), writes = config.writes_entries(layer);
+        const LayerClass one = layer_class(config, layer);
         const auto same = std::find_if(out.begin(), out.end(), [&](const LayerClass& each) {
-            return each.kind == kind && each.ratio == ratio && each.selects == selects &&
-                   each.writes == writes;
+            return each.kind == one.kind && each.ratio == one.ratio && each.selects == one.selects &&
+                   each.writes == one.writes;
         });
         if (same != out.end()) same->count += 1;
-        else out.push_back({kind, ratio, layer, 1, selects, writes});
+        else out.push_back(one);
     }
     return out;
 }

@@ -18,6 +18,7 @@ struct LayerClass {
     bool selects = false, writes = false;  // has an indexer; writes entries
     std::string name() const;  // "dsa_shared", "heavily_compressed 128", "shared_sparse 2 (selects)"
 };
+LayerClass layer_class(const AttentionConfig& config, int64_t layer);  // of this layer alone
 std::vector<LayerClass> layer_classes(const AttentionConfig& config, int64_t layers);
 
 // Formats by name; "auto" is the first format that serves a model of these dimensions.

@@ -1,7 +1,6 @@
 #include "sequences.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cstring>
 
 namespace smla::cli {
@@ -55,15 +54,17 @@ struct Part {
     int64_t first, tokens;
 };
 
-double run_step(Session& session, std::vector<Sequence>& sequences, const std::vector<Part>& parts,
+double run_step(LayerChain& chain, std::vector<Sequence>& sequences, const std::vector<Part>& parts,
                 const Schedule& schedule) {
     std::vector<StepRequest> requests;
     StepBuffer hidden, positions, topk, out;
+    std::vector<StepBuffer> read(sequences[parts[0].sequence].read.size());
     int64_t tokens = 0;
     for (const Part& part : parts) {
         const Sequence& sequence = sequences[part.sequence];
         requests.push_back({int32_t(part.sequence), int32_t(part.tokens)});
         hidden.append(sequence.hidden, part.first, part.tokens);
+        for (size_t i = 0; i < read.size(); ++i) read[i].append(sequence.read[i], part.first, part.tokens);
         if (present(sequence.positions)) positions.append(sequence.positions, part.first, part.tokens);
         if (present(sequence.topk)) topk.append(sequence.topk, part.first, part.tokens);
         tokens += part.tokens;
@@ -76,11 +77,11 @@ double run_step(Session& session, std::vector<Sequence>& sequences, const std::v
     step.out = out.tensor(like.out, tokens);
     if (present(like.positions)) step.rope_positions = positions.tensor(like.positions, tokens);
     if (present(like.topk)) step.forced_topk = topk.tensor(like.topk, tokens);
-    const auto start = std::chrono::steady_clock::now();
-    session.forward(step);
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    std::vector<Tensor> others;
+    for (size_t i = 0; i < read.size(); ++i) others.push_back(read[i].tensor(like.read[i], tokens));
+    const double seconds = chain.forward(step, others);
 
-    const Tensor selected = schedule.keep_selected ? session.topk() : Tensor{};
+    const Tensor selected = schedule.keep_selected ? chain.selection() : Tensor{};
     int64_t at = 0;
     for (const Part& part : parts) {
         Sequence& sequence = sequences[part.sequence];
@@ -103,7 +104,7 @@ int32_t largest_step(const Schedule& schedule, size_t sequences) {
     return chunk * int32_t(sequences);
 }
 
-double run_sequences(Session& session, std::vector<Sequence>& sequences, const Schedule& schedule,
+double run_sequences(LayerChain& chain, std::vector<Sequence>& sequences, const Schedule& schedule,
                      const std::function<void(int64_t tokens)>& progress) {
     std::vector<Cursor> cursors(sequences.size());
     double seconds = 0;
@@ -124,7 +125,7 @@ double run_sequences(Session& session, std::vector<Sequence>& sequences, const S
         }
         if (parts.empty() && !waiting) return seconds;
         if (parts.empty()) continue;
-        seconds += run_step(session, sequences, parts, schedule);
+        seconds += run_step(chain, sequences, parts, schedule);
         if (progress) progress(tokens);
     }
 }

@@ -1,6 +1,7 @@
 #include "case.h"
 
 #include "bench/measure.h"
+#include "formats/fits.h"
 #include "golden/compare.h"
 #include "layer_files.h"
 #include "sequences.h"
@@ -28,6 +29,13 @@ HostTensor first_sequence(HostTensor tensor) {  // [1,S,...] -> [S,...]
 
 bool plain(smla_format format) { return format_bit(format) & kRowFormats; }
 
+bool fits(const AttentionConfig& config, smla_format format) {
+    const bool hybrid = config.hybrid.has_value();
+    const int64_t width =
+        hybrid ? config.hybrid->head_dim : config.dsa->kv_lora_rank + config.common.rope_dim;
+    return why_not_record(format, width, config.common.rope_dim, hybrid).empty();
+}
+
 // The first request is the whole prompt, the others are prefixes of it, so that the expected rows are known.
 int64_t request_tokens(const DemoModel& model, int32_t request) {
     return std::max<int64_t>(model.tokens * (kDemoRequests - request) / kDemoRequests, 1);
@@ -40,6 +48,7 @@ std::vector<Sequence> make_sequences(const DemoModel& model, std::vector<std::ve
         const int64_t tokens = request_tokens(model, r);
         memory[size_t(r)].assign(size_t(tokens * width), 0);
         Sequence sequence{.hidden = slice(model.hidden.view, 0, 0, tokens)};
+        for (const HostTensor& each : model.read) sequence.read.push_back(slice(each.view, 0, 0, tokens));
         if (present(model.positions.view)) sequence.positions = slice(model.positions.view, 0, 0, tokens);
         sequence.out = make_tensor(memory[size_t(r)].data(), SMLA_F32, {tokens, width});
         out.push_back(std::move(sequence));
@@ -96,13 +105,13 @@ double output_error(const DemoModel& model, const std::vector<Sequence>& sequenc
 }
 
 // Runs one request through the same caches again and predicts, from its queries and rows, the error of fp8.
-double predicted_error(Session& session, const DemoModel& model) {
-    session.end_request(0);
+double predicted_error(LayerChain& chain, const DemoModel& model) {
+    chain.end_request(0);
     std::vector<float> y(size_t(model.tokens * model.config.common.hidden_size));
     double worst = 0;
     Tap tap;
     tap.attend = [&](const smla_attend_args& args) {
-        worst = std::max(worst, golden::predicted_e4m3_error(args));
+        worst = std::max(worst, golden::predicted_rounding_error(args));
     };
     for (int64_t first = 0; first < model.tokens; first += kDemoChunk) {
         const int64_t n = std::min<int64_t>(kDemoChunk, model.tokens - first);
@@ -114,13 +123,15 @@ double predicted_error(Session& session, const DemoModel& model) {
         if (present(model.positions.view))
             step.rope_positions = slice(model.positions.view, 0, first, first + n);
         step.tap = &tap;
-        session.forward(step);
+        std::vector<Tensor> read;
+        for (const HostTensor& each : model.read) read.push_back(slice(each.view, 0, first, first + n));
+        chain.forward(step, read);
     }
     return worst;
 }
 
 double total_flops(const DemoModel& model) {
-    const LayerClass layers{model.kind, model.config.compress_ratio(model.layer), model.layer, 1};
+    const LayerClass layers = layer_class(model.config, model.layer);
     double sum = 0;
     for (int32_t r = 0; r < kDemoRequests; ++r)
         for (int64_t t = 1; t <= request_tokens(model, r); ++t)
@@ -140,7 +151,11 @@ DemoModel open_demo_model(const std::string& folder) {
     model.tokens = input.tokens;
     model.layer = input.layer.value_or(0);
     model.kind = model.config.layer_kind(model.layer);
-    model.has_index = model.kind == LayerKind::dsa || model.kind == LayerKind::compressed_sparse;
+    model.has_index = model.config.selects(model.layer);
+    for (const HostTensor& each :
+         read_others(folder + "/hidden.safetensors", layers_read(model.config, model.layer, false), input,
+                     model.layer))
+        model.read.push_back(first_sequence(each));
     model.hidden = first_sequence(input.hidden);
     if (present(input.positions.view)) model.positions = first_sequence(input.positions);
     const int64_t ratio = model.config.compress_ratio(model.layer);
@@ -151,7 +166,8 @@ DemoModel open_demo_model(const std::string& folder) {
     model.expected.resize(size_t(element_count(y.view)));
     const Tensor flat = reshape(y.view, {int64_t(model.expected.size())});
     load_row(flat, address(flat, 0), int64_t(model.expected.size()), model.expected.data());
-    model.has_topk = model.kind == LayerKind::dsa && SafetensorsFile::open(path).has("topk");
+    const bool listed = model.kind == LayerKind::dsa || model.kind == LayerKind::shared_sparse;
+    model.has_topk = listed && SafetensorsFile::open(path).has("topk");
     if (model.has_topk) {
         const HostTensor topk = read_topk(path, 1, model.tokens);
         const auto* values = static_cast<const int32_t*>(topk.view.data);
@@ -162,9 +178,12 @@ DemoModel open_demo_model(const std::string& folder) {
 
 std::vector<DemoFormat> demo_formats(const DemoModel& model) {
     std::vector<DemoFormat> out{{SMLA_ROW_F32, SMLA_ROW_F32}, {SMLA_ROW_BF16, SMLA_ROW_BF16}};
-    const smla_format record = kv_formats_for(model.config)[0];
-    if (!plain(record))
-        out.push_back({record, model.config.indexer ? index_formats_for(model.config)[0] : SMLA_ROW_BF16});
+    std::vector<smla_format> records{kv_formats_for(model.config)[0]};
+    if (model.config.hybrid && model.config.hybrid->sharing)
+        records.insert(records.end(), {SMLA_FP8_528_G32, SMLA_NVFP4_288});
+    const smla_format index = model.config.indexer ? index_formats_for(model.config)[0] : SMLA_ROW_BF16;
+    for (const smla_format record : records)
+        if (!plain(record) && fits(model.config, record)) out.push_back({record, index});
     return out;
 }
 
@@ -181,8 +200,6 @@ DemoResult run_demo(Context& context, const DemoModel& model, const DemoFormat& 
     const bool f32 = format.kv == SMLA_ROW_F32;
     LayerPrecision precision;
     precision.queries = f32 ? SMLA_F32 : SMLA_BF16;
-    const auto layer =
-        open_layer(Checkpoint::open(model.folder), model.config, model.layer, precision, context.device());
     Schedule schedule{
         .chunks = {kDemoChunk}, .decode_tokens = kDemoDecode, .stagger = 1, .keep_selected = true};
     SessionOptions options;
@@ -191,11 +208,12 @@ DemoResult run_demo(Context& context, const DemoModel& model, const DemoFormat& 
     options.max_requests = kDemoRequests;
     options.max_tokens = int32_t(model.tokens);
     options.max_step_tokens = largest_step(schedule, kDemoRequests);
-    Session session(context, *layer, options);
+    LayerChain chain(context, model.folder, model.config, model.layer, precision, options);
+    const Session& session = chain.session();
 
     std::vector<std::vector<float>> memory(kDemoRequests);
     std::vector<Sequence> sequences = make_sequences(model, memory);
-    const double seconds = run_sequences(session, sequences, schedule, progress);
+    const double seconds = run_sequences(chain, sequences, schedule, progress);
     DemoResult out;
     out.engine = context.description().substr(0, context.description().find(','));
     const char* kernel = session.records[size_t(Stage::attend)].kernel;
@@ -211,7 +229,7 @@ DemoResult run_demo(Context& context, const DemoModel& model, const DemoFormat& 
     out.error = output_error(model, sequences, f32, out.same_selection);
     out.tolerance = f32                ? kF32Max
                     : plain(format.kv) ? kBf16L2
-                                       : golden::kOverPrediction * predicted_error(session, model);
+                                       : golden::kOverPrediction * predicted_error(chain, model);
     return out;
 }
 

@@ -18,6 +18,7 @@ struct DemoModel {
     LayerKind kind{};
     bool has_index = false, has_topk = false;
     HostTensor hidden, positions;  // [S,X], [S]
+    std::vector<HostTensor> read;  // [S,X] of each layer that the layer reads
     std::vector<double> expected;  // [S,X]
     std::vector<int32_t> topk;     // [S,k]
     int64_t tokens = 0;
@@ -27,7 +28,7 @@ DemoModel open_demo_model(const std::string& folder);
 struct DemoFormat {
     smla_format kv, index;
 };
-// Plain f32, bf16, and the fp8 record that serves this model.
+// Plain f32, bf16, the fp8 record that serves this model, and in V4.1 its own records.
 std::vector<DemoFormat> demo_formats(const DemoModel& model);
 int64_t demo_tokens(const DemoModel& model);  // of all requests
 
