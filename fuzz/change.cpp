@@ -1,5 +1,6 @@
 #include "change.h"
 
+#include "kit/hostile_memory.h"
 #include "kit/values.h"
 
 #include <smla/formats.h>
@@ -141,12 +142,82 @@ Changed change_number(std::span<const StageField> fields, void* args, size_t byt
     return {.comparable = false, .runnable = value != INT32_MAX};
 }
 
+struct Length {
+    uint64_t letter;
+    int64_t now;
+};
+
+// The lengths of a call that the table has a letter for.
+std::vector<Length> lengths_of(std::span<const StageField> fields, const void* args) {
+    std::vector<Length> out;
+    for (const StageField& field : fields) {
+        if (field.kind != FieldKind::tensor) continue;
+        const auto& tensor = field_of<Tensor>(args, field);
+        for (int d = 0; d < std::min(tensor.ndim, field.dims.count); ++d) {
+            const Dim& dim = field.dims.each[size_t(d)];
+            const auto same = [&](const Length& other) { return other.letter == dim.letter; };
+            if (dim.plain() && tensor.shape[d] > 0 && std::none_of(out.begin(), out.end(), same))
+                out.push_back({dim.letter, tensor.shape[d]});
+        }
+    }
+    return out;
+}
+
+// An output, or an input that may be one in place.
+bool is_written(std::span<const StageField> fields, const StageField& field) {
+    return field.is_output || std::ranges::any_of(fields, [&](const StageField& other) {
+               return other.in_place_of == field.offset;
+           });
+}
+
+// Dense, in poison that all calls share.
+void lay_out(Tensor& tensor) {
+    static kit::HostileMemory memory(0);
+    static const Tensor spare = memory.tensor(SMLA_U8, {1 << 18});
+    tensor.data = spare.data;
+    std::memset(tensor.stride_elems, 0, sizeof tensor.stride_elems);
+}
+
+// Another length in all fields that share its letter: the table allows it, and the rules between fields are
+// left to refuse it. What grows repeats an element, as there is no more memory, or lies in
+// poison elsewhere. Rows of any width follow now
+// and then, in caches that the table does not tie to the letter, too.
+void change_length(std::span<const StageField> fields, void* args, Choices& choose) {
+    const std::vector<Length> lengths = lengths_of(fields, args);
+    if (lengths.empty()) return;
+    const auto [letter, now] = lengths[size_t(choose.below(int64_t(lengths.size())))];
+    const int64_t next = choose.below(4) == 0 ? now + choose.any<int64_t>({1, 7, 40, 600})
+                         : choose.flag()      ? now - 1
+                                              : choose.below(std::min<int64_t>(now, 65535));
+    const bool follow = choose.flag(), spare = choose.flag();
+    for (const StageField& field : fields) {
+        if (field.kind == FieldKind::cache) {
+            auto& cache = field_of<smla_cache>(args, field);
+            const bool tied = field.dims.count > 0 && field.dims.each[0].letter == letter;
+            if (tied || (follow && cache.width == now)) cache.width = int32_t(next);
+        }
+        if (field.kind != FieldKind::tensor) continue;
+        auto& tensor = field_of<Tensor>(args, field);
+        for (int d = 0; d < std::min(tensor.ndim, field.dims.count); ++d) {
+            const Dim& dim = field.dims.each[size_t(d)];
+            if (dim.letter != letter) continue;
+            tensor.shape[d] = (next + dim.plus) / std::max(dim.divisor, 1);
+            if (next > now && !field.is_output) tensor.stride_elems[d] = SMLA_STRIDE_REPEAT;
+            if (next > now && spare && !is_written(fields, field)) lay_out(tensor);
+        }
+    }
+}
+
 }  // namespace
 
 Changed change(std::span<const StageField> fields, void* args, size_t bytes, Choices& choose) {
     const StageField& field = fields[size_t(choose.below(int64_t(fields.size())))];
     const int64_t kind = choose.below(8);
     if (kind == 0) return change_number(fields, args, bytes, choose);
+    if (kind == 2 || kind == 3) {
+        change_length(fields, args, choose);
+        return {};
+    }
     if (field.kind == FieldKind::scalar) return change_scalar(field_of<const float*>(args, field), choose);
     if (field.kind == FieldKind::cache)
         return {.comparable = change_cache(field_of<smla_cache>(args, field), choose)};

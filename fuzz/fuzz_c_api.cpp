@@ -92,6 +92,10 @@ public:
 
     void run() {
         problem_->memory.remember();
+        static const bool show = std::getenv("SMLA_FUZZ_SHOW");  // of an input that fails: what it is
+        if (show)
+            std::fprintf(stderr, "%s of %s%s", stage_name(stage_).data(), problem_->description.c_str(),
+                         spelt_out().c_str());
         const bool refused = contradicts_table(fields(), args());
         smla_context* const reference = Contexts::get().reference;
         if (!changed_.runnable || !fits(fields(), args())) {
@@ -215,6 +219,9 @@ private:
 
 }  // namespace
 }  // namespace smla::fuzz
+
+// Long backtraces of every allocation took a third of the time.
+extern "C" const char* __asan_default_options() { return "malloc_context_size=2"; }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     smla::fuzz::Case(data, size).run();

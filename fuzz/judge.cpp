@@ -17,7 +17,7 @@ bool within(const void* data, __int128 bytes) {
     if (!data || bytes <= 0) return true;
     const kit::Range payload = kit::block_around(data).payload;
     const auto* at = static_cast<const uint8_t*>(data);
-    return payload.begin && at >= payload.begin && at + bytes <= payload.begin + payload.bytes;
+    return payload.begin && at >= payload.begin && bytes <= payload.begin + payload.bytes - at;
 }
 
 bool fits(Tensor tensor) {

@@ -105,7 +105,7 @@ void Comparison::equal_bytes(const char* name, const std::vector<uint8_t>& got,
 
 namespace {
 int64_t longest(const Draw& draw) {
-    return draw.small ? Random(~draw.seed).pick<int64_t>({3, 3, 3, 8, 8, 8, 8, 20}) : INT64_MAX;
+    return draw.small ? Random(~draw.seed).pick<int64_t>({2, 3, 3, 4, 4, 8, 8, 16}) : INT64_MAX;
 }
 }  // namespace
 

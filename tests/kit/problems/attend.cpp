@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Multiplications of one problem: it runs a dozen times.
-constexpr int64_t kWork = 4'000'000, kSmallWork = 40'000;
+constexpr int64_t kWork = 4'000'000, kSmallWork = 20'000;
 
 // log(exp(a) + exp(b))
 double log_add(double a, double b) {

@@ -145,6 +145,7 @@ private:
     void allow() {
         const Tensor& x = this->args.x;
         if (present(this->args.out)) return this->memory.allow(this->args.out);
+        if (element_count(x) == 0) return;
         Tensor rotated = x;
         rotated.data = static_cast<char*>(x.data) + this->args.first * dtype_bits(x.dtype) / 8;
         rotated.shape[2] = 2 * pairs();

@@ -104,7 +104,7 @@ private:
         for (int64_t r = 0; r < last; ++r)
             ascends = ascends && load_int(args.cu, r) <= load_int(args.cu, r + 1);
         for (const Tensor* each : {&args.out, &args.scales}) {
-            if (!present(*each)) continue;
+            if (!present(*each) || element_count(*each) == 0) continue;
             if (ascends) memory.allow(slice(*each, 0, load_int(args.cu, 0), load_int(args.cu, last)));
             else
                 memory.allow_written(each->data,

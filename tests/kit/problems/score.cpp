@@ -11,7 +11,7 @@ namespace smla::kit {
 namespace {
 
 // Multiplications of one problem: it runs a dozen times.
-constexpr int64_t kWork = 2'000'000, kSmallWork = 50'000;
+constexpr int64_t kWork = 2'000'000, kSmallWork = 25'000;
 
 // For score: nothing but its logits.
 class ScoreProblem : public ProblemOf<Stage::score> {
