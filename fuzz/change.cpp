@@ -20,7 +20,7 @@ constexpr int64_t kAbsurd[] = {-1, INT64_MIN, INT64_MAX, int64_t(1) << 50, SMLA_
 int64_t other_length(int64_t now, Choices& choose) {
     switch (choose.below(4)) {
         case 0: return kAbsurd[choose.below(std::size(kAbsurd))];
-        case 1: return now + 1;
+        case 1: return now < INT64_MAX ? now + 1 : now;
         default: return choose.below(std::clamp<int64_t>(now, 0, 65535) + 1);
     }
 }
@@ -156,7 +156,8 @@ std::vector<Length> lengths_of(std::span<const StageField> fields, const void* a
         for (int d = 0; d < std::min(tensor.ndim, field.dims.count); ++d) {
             const Dim& dim = field.dims.each[size_t(d)];
             const auto same = [&](const Length& other) { return other.letter == dim.letter; };
-            if (dim.plain() && tensor.shape[d] > 0 && std::none_of(out.begin(), out.end(), same))
+            const bool sane = tensor.shape[d] > 0 && tensor.shape[d] <= 65535;
+            if (dim.plain() && sane && std::none_of(out.begin(), out.end(), same))
                 out.push_back({dim.letter, tensor.shape[d]});
         }
     }
@@ -188,7 +189,7 @@ void change_length(std::span<const StageField> fields, void* args, Choices& choo
     const auto [letter, now] = lengths[size_t(choose.below(int64_t(lengths.size())))];
     const int64_t next = choose.below(4) == 0 ? now + choose.any<int64_t>({1, 7, 40, 600})
                          : choose.flag()      ? now - 1
-                                              : choose.below(std::min<int64_t>(now, 65535));
+                                              : choose.below(now);
     const bool follow = choose.flag(), spare = choose.flag();
     for (const StageField& field : fields) {
         if (field.kind == FieldKind::cache) {
