@@ -1,13 +1,24 @@
-// Stage calls through the C ABI, with hostile indices and spoilt fields: no engine crashes or touches memory
-// outside its arguments, and what the reference engine accepts the cpu engine computes alike.
-#include "calls.h"
-#include "core/stage.h"
+// Stage calls: a problem of the test kit, whose fields may be changed by the stage's table. What is refused
+// is refused by every engine, and nothing is written; what is accepted comes out as the kit expects from the
+// reference and from every kernel of the cpu engine that takes it.
+#include "change.h"
+#include "fuzz.h"
+#include "judge.h"
+
+#include "api/guard.h"
+#include "engines/run.h"
+#include "kit/problem.h"
 
 #include <algorithm>
-#include <cstring>
+#include <vector>
 
 namespace smla::fuzz {
 namespace {
+
+using kit::Comparison;
+using kit::Problem;
+
+constexpr size_t kMostScratch = size_t(16) << 20;
 
 smla_context* make_context(smla_engine engine, smla_isa isa) {
     smla_context_args args{};
@@ -25,7 +36,7 @@ struct Contexts {
     std::vector<smla_context*> cpu;  // every instruction set that the machine has
 
     Contexts() {
-        for (const smla_isa isa : {SMLA_ISA_SCALAR, SMLA_ISA_AVX2, SMLA_ISA_AVX512, SMLA_ISA_AVX512_BF16})
+        for (const smla_isa isa : {SMLA_ISA_AUTO, SMLA_ISA_SCALAR, SMLA_ISA_AVX2, SMLA_ISA_AVX512})
             if (smla_context* context = make_context(SMLA_ENGINE_CPU, isa)) cpu.push_back(context);
         FUZZ_ASSERT(reference && !cpu.empty());
     }
@@ -33,25 +44,6 @@ struct Contexts {
         static const Contexts* const all = new Contexts;  // for the life of the process
         return *all;
     }
-};
-
-// Scratch of exactly the size that the library asks for, dirty but for what init zeroes.
-class Scratch {
-public:
-    Scratch(smla_context* context, size_t bytes)
-        : data_(bytes ? static_cast<char*>(::operator new (bytes, std::align_val_t{64})) : nullptr),
-          bytes_(bytes) {
-        if (data_) std::memset(data_, 0xff, bytes_);
-        FUZZ_ASSERT(smla_workspace_init(context, get(), nullptr) == SMLA_OK);
-    }
-    ~Scratch() { ::operator delete (data_, std::align_val_t{64}); }
-    Scratch(const Scratch&) = delete;
-    Scratch& operator=(const Scratch&) = delete;
-    smla_workspace get() const { return {data_, bytes_}; }
-
-private:
-    char* data_;
-    size_t bytes_;
 };
 
 void check_status(smla_status status) {
@@ -62,66 +54,176 @@ void check_status(smla_status status) {
     FUZZ_ASSERT((status == SMLA_OK) == (error.message[0] == 0));
 }
 
-template <class Args>
-using Call = smla_status (*)(smla_context*, const Args*, smla_workspace, smla_stream);
-
-template <class Args>
-smla_status run(smla_context* context, smla_stage stage, Call<Args> call, const Args& args, size_t budget) {
-    size_t bytes = 0;
-    const smla_status sized = smla_workspace_size(context, stage, &args, budget, &bytes);
-    check_status(sized);
-    const Scratch scratch(context, sized == SMLA_OK ? bytes : 0);
-    size_t text = 0;
-    check_status(smla_explain_stage(context, stage, &args, nullptr, &text));
-    check_status(smla_check_stage(context, stage, &args));
-    const smla_status status = call(context, &args, scratch.get(), nullptr);
-    check_status(status);
-    return status;
-}
-
-template <class Args>
-struct Made {
-    World world;
-    Args args{};
-    bool spoilt = false;
-    size_t budget = 0;
-
-    Made(const uint8_t* data, size_t size) : world(data, size) {
-        const int64_t spoil = world.choose.below(3);
-        if (world.choose.below(4) == 0) budget = size_t(world.choose.below(20000));
-        args.struct_size = sizeof args;
-        make(world, args);
-        spoilt = spoil == 0 && world.spoil(&args, sizeof args);
-    }
+struct StageRow {
+    smla_status (*call)(smla_context*, const void*, smla_workspace);
+    size_t bytes;  // of its arguments
+};
+constexpr StageRow kStages[] = {
+#define SMLA_ROW(name, type)                                                              \
+    {[](smla_context* context, const void* args, smla_workspace workspace) {              \
+         return smla_##name(context, static_cast<const type*>(args), workspace, nullptr); \
+     },                                                                                   \
+     sizeof(type)},
+    SMLA_STAGES(SMLA_ROW)
+#undef SMLA_ROW
 };
 
-template <class Args>
-void differ(smla_stage stage, Call<Args> call, const uint8_t* data, size_t size, int64_t cpu) {
-    const Contexts& contexts = Contexts::get();
-    smla_context* const engine = contexts.cpu[size_t(cpu) % contexts.cpu.size()];
-    Made<Args> a(data, size), b(data, size);
-    const smla_status expected = run(contexts.reference, stage, call, a.args, a.budget);
-    const smla_status status = run(engine, stage, call, b.args, b.budget);
-    // f64 runs on the reference engine only
-    FUZZ_ASSERT(status == expected || (expected == SMLA_OK && status == SMLA_UNSUPPORTED));
-    if (a.spoilt || status != SMLA_OK) return;
-    if (!World::same(a.world, b.world)) {
-        std::fprintf(stderr, "stage %d on %s\n", int(stage), smla_context_description(engine));
-        std::abort();
+class Case {
+public:
+    Case(const uint8_t* data, size_t size) : choose_(data, size) {
+        stage_ = Stage(choose_.below(kStageCount));
+        const auto& cpu = Contexts::get().cpu;
+        cpu_ = cpu[size_t(choose_.below(int64_t(cpu.size())))];
+        const int64_t kind = choose_.below(8);
+        uint64_t seed = 0;
+        for (int i = 0; i < 3; ++i) seed = seed << 8 | choose_.byte();
+        problem_ = kit::make_problem(
+            stage_, {.seed = seed, .of_model = kind == 0, .small = true, .walls = (kind & 1) != 0});
+        if (choose_.below(4) == 0) budget_ = size_t(choose_.below(20000));
+        if (choose_.below(3) == 0)
+            for (int64_t i = choose_.below(4); i >= 0; --i) spoil_contents(fields(), args(), choose_);
+        if (choose_.below(3) == 0) return;
+        for (int64_t i = choose_.below(4) / 2; i >= 0; --i) {
+            const Changed more = change(fields(), args(), kStages[size_t(stage_)].bytes, choose_);
+            changed_.comparable = changed_.comparable && more.comparable;
+            changed_.runnable = changed_.runnable && more.runnable;
+        }
     }
-}
+
+    void run() {
+        problem_->memory.remember();
+        static const bool show = std::getenv("SMLA_FUZZ_SHOW");  // of an input that fails: what it is
+        if (show)
+            std::fprintf(stderr, "%s of %s%s", stage_name(stage_).data(), problem_->description.c_str(),
+                         spelt_out().c_str());
+        const bool refused = contradicts_table(fields(), args());
+        smla_context* const reference = Contexts::get().reference;
+        if (!changed_.runnable || !fits(fields(), args())) {
+            FUZZ_ASSERT(!refused || size(reference).status != SMLA_OK);
+            return;
+        }
+        const smla_status expected = call(reference);
+        FUZZ_ASSERT(!refused || expected != SMLA_OK);
+        if (expected != SMLA_OK) {
+            FUZZ_ASSERT(!problem_->memory.changed());
+            FUZZ_ASSERT(call(cpu_) == expected && !problem_->memory.changed());
+            return;
+        }
+        problem_->memory.reset();
+        const smla_status status = call(cpu_);
+        FUZZ_ASSERT(status == SMLA_OK || (status == SMLA_UNSUPPORTED && !problem_->memory.changed()));
+        problem_->memory.reset();
+        expect();
+        run_kernels(reference->context);
+        run_kernels(cpu_->context);
+    }
+
+private:
+    std::span<const StageField> fields() const { return fields_of_stage(stage_); }
+    void* args() const { return problem_->arguments(); }
+
+    struct Size {
+        smla_status status;
+        size_t bytes;
+    };
+    Size size(smla_context* context) const {
+        Size out{};
+        out.status = smla_workspace_size(context, smla_stage(stage_), args(), budget_, &out.bytes);
+        check_status(out.status);
+        size_t text = 0;
+        check_status(smla_explain_stage(context, smla_stage(stage_), args(), nullptr, &text));
+        return out;
+    }
+
+    // Through the C ABI, in a workspace of exactly the size that the library asks for.
+    smla_status call(smla_context* context) const {
+        const Size sized = size(context);
+        check_status(smla_check_stage(context, smla_stage(stage_), args()));
+        FUZZ_ASSERT(sized.bytes <= kMostScratch);
+        const kit::Scratch scratch(host_device(), sized.status == SMLA_OK ? sized.bytes : 0);
+        const kit::GuardedMemory::Closed closed(problem_->memory);
+        const Workspace workspace = scratch.get();
+        const smla_status status =
+            kStages[size_t(stage_)].call(context, args(), {workspace.data, workspace.bytes});
+        check_status(status);
+        FUZZ_ASSERT(scratch.complaint().empty());
+        return status;
+    }
+
+    // What may be written, and with mild values what must come of it.
+    void expect() {
+        problem_->alone = !changed_.comparable;
+        for (const StageField& field : fields())
+            if (field.kind == FieldKind::tensor) resolve_strides(field_of<Tensor>(args(), field));
+        if (stage_ == Stage::inverse_rope) static_cast<smla_rope_args*>(args())->inverse = 1;
+        if (changed_.comparable) return problem_->expect();
+        problem_->memory.allow_nothing();
+        for (const StageField& field : fields()) {
+            if (!field.is_written) continue;
+            if (field.kind == FieldKind::tensor) problem_->memory.allow(written_by(field));
+            else if (void* const data = field_of<smla_cache>(args(), field).data)
+                problem_->memory.allow_all_of(data);
+        }
+    }
+
+    // An output that is left out may be another field's, in place.
+    const Tensor& written_by(const StageField& output) const {
+        const auto& own = field_of<Tensor>(args(), output);
+        for (const StageField& field : fields())
+            if (!present(own) && field.offset == output.in_place_of) return field_of<Tensor>(args(), field);
+        return own;
+    }
+
+    void run_kernels(Context& context) {
+        for (const Verdict& verdict : problem_->kernels(context.env({}))) {
+            if (!verdict.refusal.empty()) continue;
+            Comparison result;
+            problem_->memory.reset();
+            problem_->run(context, verdict.kernel, budget_, result);
+            if (changed_.comparable) problem_->compare(verdict.kernel, result);
+            if (result.worst <= 1) continue;
+            std::fprintf(stderr, "%s on %s: %s, %g times what is allowed\n%s%s", verdict.kernel.c_str(),
+                         context.description().c_str(), result.what.c_str(), result.worst,
+                         problem_->description.c_str(), spelt_out().c_str());
+            std::abort();
+        }
+    }
+
+    // The arguments, a line for each field that is there.
+    std::string spelt_out() const {
+        std::string out = "\n";
+        for (const StageField& field : fields()) {
+            if (field.kind == FieldKind::cache) {
+                const auto& cache = field_of<smla_cache>(args(), field);
+                if (cache.format != SMLA_FORMAT_NONE)
+                    out += text(field.name.c_str(), ": format ", cache.format, ", ", cache.pages,
+                                " pages of ", cache.page_tokens, ", ", cache.page_rows, " rows apart\n");
+            }
+            if (field.kind != FieldKind::tensor) continue;
+            const auto& tensor = field_of<Tensor>(args(), field);
+            if (!present(tensor)) continue;
+            out += text(field.name.c_str(), ": ", describe(tensor), ", strides");
+            for (int d = 0; d < tensor.ndim; ++d) out += text(" ", tensor.stride_elems[d]);
+            out += "\n";
+        }
+        return out;
+    }
+
+    Choices choose_;
+    Stage stage_{};
+    smla_context* cpu_ = nullptr;
+    std::unique_ptr<Problem> problem_;
+    size_t budget_ = 0;
+    Changed changed_;
+};
 
 }  // namespace
 }  // namespace smla::fuzz
 
+// Long backtraces of every allocation took a third of the time.
+extern "C" const char* __asan_default_options() { return "malloc_context_size=2"; }
+
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-    if (size < 2) return 0;
-    const int64_t stage = data[0] % SMLA_STAGE_COUNT, cpu = data[1] % 4;
-    int64_t index = 0;
-#define SMLA_CASE(name, args_type) \
-    if (stage == index++)          \
-        smla::fuzz::differ<args_type>(smla_stage(stage), smla_##name, data + 2, size - 2, cpu);
-    SMLA_STAGES(SMLA_CASE)
-#undef SMLA_CASE
+    smla::fuzz::Case(data, size).run();
     return 0;
 }

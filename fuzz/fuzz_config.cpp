@@ -44,14 +44,8 @@ void check_config(const AttentionConfig& config) {
 
 }  // namespace
 
-extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
-
 extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max_size, unsigned seed) {
-    std::string text(reinterpret_cast<char*>(data), size);
-    if (seed % 4 == 0 || !smla::fuzz::JsonMutator(seed).mutate(text) || text.size() > max_size)
-        return LLVMFuzzerMutate(data, size, max_size);
-    std::memcpy(data, text.data(), text.size());
-    return text.size();
+    return smla::fuzz::mutate_json(data, size, max_size, seed);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

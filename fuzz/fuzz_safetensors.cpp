@@ -6,8 +6,6 @@
 
 #include <cstring>
 
-extern "C" size_t LLVMFuzzerMutate(uint8_t* data, size_t size, size_t max_size);
-
 namespace {
 
 uint64_t header_length(const uint8_t* data) {

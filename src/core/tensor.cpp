@@ -3,6 +3,7 @@
 #include "core/e4m3_table.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
@@ -124,7 +125,44 @@ bool check_optional(const char* field, const Tensor& tensor, uint32_t allowed,
     return true;
 }
 
-// Along any two dimensions: three whose steps add up to nothing are not looked for.
+namespace {
+
+struct Step {
+    int64_t count, stride;
+    int64_t reach;  // how far this dimension and all behind it lead together
+};
+
+// Whether steps of these dimensions, fewer than `count` of each either way and not all of none, lead from
+// `from` to 0. After `patience` many tries the answer is yes: layouts that nest need one for each dimension.
+bool meets(std::span<const Step> steps, int64_t from, bool moved, int& patience) {
+    if (steps.empty()) return moved && from == 0;
+    const auto [count, stride, reach] = steps.front();
+    const int64_t further = reach - (count - 1) * stride;
+    const int64_t low = std::max(1 - count, -(further + from) / stride),
+                  high = std::min(count - 1, (further - from) / stride);
+    for (int64_t n = low; n <= high; ++n)
+        if (--patience < 0 || meets(steps.subspan(1), from + n * stride, moved || n != 0, patience))
+            return true;
+    return false;
+}
+
+// For three dimensions or more, of which each two are apart.
+void check_all_apart(const char* field, const Tensor& tensor) {
+    std::array<Step, SMLA_MAX_NDIM> steps{};  // those that are none end up last
+    size_t count = 0;
+    for (int i = 0; i < tensor.ndim; ++i)
+        if (tensor.shape[i] > 1) steps[count++] = {tensor.shape[i], tensor.stride_elems[i], 0};
+    if (count < 3) return;
+    std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) { return a.stride > b.stride; });
+    for (size_t i = count; i-- > 0;)
+        steps[i].reach = (steps[i].count - 1) * steps[i].stride + (i + 1 < count ? steps[i + 1].reach : 0);
+    int patience = 1 << 14;
+    SMLA_CHECK(!meets({steps.data(), count}, 0, false, patience), text(field, ".stride_elems"),
+               text("two elements in one place of ", describe(tensor)), "each element in a place of its own");
+}
+
+}  // namespace
+
 void check_apart(const char* field, const Tensor& tensor) {
     if (element_count(tensor) == 0) return;
     const auto& shape = tensor.shape;
@@ -143,6 +181,7 @@ void check_apart(const char* field, const Tensor& tensor) {
                             stride[i], " apart"));
         }
     }
+    check_all_apart(field, tensor);
 }
 
 void check_output(const char* field, const Tensor& tensor, uint32_t allowed,

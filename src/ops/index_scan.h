@@ -96,9 +96,9 @@ SMLA_HOST_DEVICE inline Finding state_block(const IndexList& list, int64_t token
     const int64_t last = load_int(list.values, token);  // position of the token
     if (last < 0 || last % list.ratio != list.ratio - 1 || load_int(list.other, token) == -1) return {};
     const int64_t first = (last < list.window ? 0 : last - list.window + 1) / list.page_tokens;
-    const int64_t end = last / list.page_tokens + 1;
-    if (first + b >= end) return {};
-    return block(list, load_int(list.requests, token), first + b, end);
+    const int64_t final = last / list.page_tokens;
+    if (b > final - first) return {};
+    return block(list, load_int(list.requests, token), first + b, final < INT64_MAX ? final + 1 : final);
 }
 
 // Items of a request: the begin of its range, the end, its first token, then blocks.

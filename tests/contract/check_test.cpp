@@ -241,6 +241,13 @@ CONTRACT_TEST(L9g_AWindowThatBeginsInAPageIsSeenToItsEnd) {
         const Context context(engines().back());
         EXPECT_TRUE(refused(call->check(context), SMLA_DATA_ERROR, "args.state_table[0,5]"));
         EXPECT_EQ(word_of(*call, engines().back()).column, 5);
+        // The last position of all closes a group, far past the table's pages of one token.
+        std::vector<int64_t> last(9, INT64_MAX);
+        tensor_of(*call, "args.positions") = smla_dense(last.data(), SMLA_I64, 1, 9, 0, 0, 0);
+        for (CacheField& field : call->caches)
+            if (field.name == "args.state") field.cache->page_tokens = 1;
+        EXPECT_TRUE(refused(call->check(context), SMLA_DATA_ERROR, "args.state_table.shape[1]"));
+        EXPECT_EQ(word_of(*call, engines().back()).kind, SMLA_BAD_TABLE_WIDTH);
     }
 }
 

@@ -116,6 +116,67 @@ TEST(Fields, AnElementIsRepeatedWhereTheStrideSaysSo) {
     EXPECT_EQ(smla_norm(context, &args, {}, nullptr), SMLA_INVALID_ARGUMENT);  // an output is not repeated
 }
 
+// One row for all tokens, one row for all outputs, and rows of which each begins within the one before.
+TEST(Fields, RowsOfAProductMayShareElements) {
+    std::vector<float> x(20), w(20), out(8);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = float(i) - 3, w[i] = float(2 * i % 7);
+    const auto run = [&](const Engine& engine, int64_t tokens, int64_t x_stride, int64_t w_stride,
+                         bool transposed) {
+        smla_project_args args{};
+        args.struct_size = sizeof args;
+        args.x = smla_dense(x.data(), SMLA_F32, 3, tokens, 1, 4, 0);
+        args.w = smla_dense(w.data(), SMLA_F32, 3, 1, 2, 4, 0);
+        args.out = smla_dense(out.data(), SMLA_F32, 3, tokens, 1, 2, 0);
+        args.x.stride_elems[0] = x_stride;
+        args.w.stride_elems[transposed ? 2 : 1] = w_stride;
+        args.w.stride_elems[transposed ? 1 : 2] = 1;
+        const Context context(engine);
+        const Scratch scratch(context, size_t(1) << 20);
+        ASSERT_TRUE(succeeded(smla_project(context, &args, scratch.get(), nullptr)));
+        for (int64_t t = 0; t < tokens; ++t)
+            for (int64_t n = 0; n < 2; ++n) {
+                float want = 0;
+                for (int64_t k = 0; k < 4; ++k)
+                    want += x[size_t(t * x_stride + k)] *
+                            w[size_t(transposed ? k * w_stride + n : n * w_stride + k)];
+                EXPECT_EQ(out[size_t(2 * t + n)], want)
+                    << engine.name << ", " << tokens << " tokens, strides " << x_stride << " and "
+                    << w_stride;
+            }
+    };
+    for (const Engine& engine : engines())
+        for (const int64_t tokens : {1, 2, 4})
+            for (const int64_t stride : {0, 1, 3, 4, 5})
+                for (const bool transposed : {false, true}) {
+                    run(engine, tokens, stride, 4, transposed);
+                    run(engine, tokens, 4, stride, transposed);
+                }
+}
+
+// Layouts of [6,2,4] whose dimensions two by two are apart: one step along the second and one back along the
+// third lead as far as one along the first, or nowhere.
+TEST(Fields, OutputsWhoseStepsMeetAlongThreeDimensionsAreRefused) {
+    float x[48] = {}, out[200];
+    smla_norm_args args{};
+    args.struct_size = sizeof args;
+    args.eps = 1e-6;
+    args.x = smla_dense(x, SMLA_F32, 3, 6, 2, 4, 0);
+    args.out = smla_dense(out, SMLA_F32, 3, 6, 2, 4, 0);
+    const Context context(first_and_last_engine().front());
+    const auto status = [&](int64_t first, int64_t second, int64_t third) {
+        args.out.stride_elems[0] = first, args.out.stride_elems[1] = second;
+        args.out.stride_elems[2] = third;
+        return smla_norm(context, &args, {}, nullptr);
+    };
+    EXPECT_TRUE(refused(status(9, 11, 1), SMLA_INVALID_ARGUMENT, "args.out.stride_elems"));  // 9 + 2 = 11
+    EXPECT_TRUE(refused(status(11, 9, 1), SMLA_INVALID_ARGUMENT, "args.out.stride_elems"));
+    EXPECT_TRUE(refused(status(4, 22, 1), SMLA_INVALID_ARGUMENT, "args.out.stride_elems"));  // 20 + 2 = 22
+    EXPECT_EQ(status(9, 4, 1), SMLA_OK) << smla_last_error();
+    EXPECT_EQ(status(4, 24, 1), SMLA_OK) << smla_last_error();
+    EXPECT_EQ(status(10, 5, 1), SMLA_OK) << smla_last_error();
+    EXPECT_EQ(status(2, 1, 12), SMLA_OK) << smla_last_error();
+}
+
 TEST(Fields, InverseRopeRotatesBackWhateverTheStructHolds) {
     const double frequency = 0.5;
     const int32_t position = 3;

@@ -6,10 +6,7 @@
 #include "kit/memory.h"
 #include "ops/field.h"
 
-#include <smla/stages_attend.h>
-
 #include <memory>
-#include <type_traits>
 #include <vector>
 
 namespace smla::kit {
@@ -61,10 +58,8 @@ template <class Args>
 void move(Args& args, DeviceCopies& copies) {
     visit(
         args, [&](smla_tensor& each) { copies.move(each); }, [&](smla_cache& each) { copies.move(each); });
-    if constexpr (std::is_same_v<Args, smla_attend_args>) {
-        copies.move(args.softmax_scale_device);
-        copies.move(args.q_scale_device);
-    }
+    for (const StageField& field : fields_of<Args>())
+        if (field.kind == FieldKind::scalar) copies.move(field_of<const float*>(&args, field));
 }
 
 }  // namespace smla::kit

@@ -6,8 +6,10 @@
 
 namespace smla::kit {
 
-// A multiple of 64 bytes as often as only what the caller promises.
-size_t HostileMemory::skew(size_t alignment) {
+// A multiple of 64 bytes as often as only what the caller promises; before a wall what ends at it.
+size_t HostileMemory::skew(size_t alignment, size_t bytes) {
+    const size_t to_the_wall = (64 - bytes % 64) % 64;
+    if (walls() && !aligned_ && to_the_wall % alignment == 0) return to_the_wall;
     if (aligned_ || random_.chance(0.5)) return 0;
     return size_t(random_.between(0, int64_t(63 / alignment))) * alignment;
 }
@@ -27,7 +29,8 @@ Tensor HostileMemory::tensor(smla_dtype dtype, std::initializer_list<int64_t> sh
         if (random_.chance(0.3)) stride += int64_t(unit) * random_.between(1, 20);
         stride = int64_t(round_up(size_t(stride), unit));
     }
-    out.data = add(span_bytes(out), skew(std::max<size_t>(bits / 8, 1)), describe(out));
+    const size_t bytes = span_bytes(out);
+    out.data = add(bytes, skew(std::max<size_t>(bits / 8, 1), bytes), describe(out));
     return out;
 }
 
@@ -49,7 +52,8 @@ smla_cache HostileMemory::cache(const CacheShape& shape) {
             int64_t(round_up(packed_page_bytes(out), size_t(unit))) + unit * random_.between(0, 64);
     if (format.writers && random_.chance(0.5)) out.writer = format.writers & int32_t(random_.between(1, 3));
     if (format.scale == ScaleKind::per_tensor) out.scale = float(random_.uniform(0.005, 0.05));
-    out.data = add(cache_bytes(out), skew(format.alignment), text("cache ", format.name));
+    const size_t bytes = cache_bytes(out);
+    out.data = add(bytes, skew(format.alignment, bytes), text("cache ", format.name));
     return out;
 }
 

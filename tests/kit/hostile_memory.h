@@ -19,7 +19,8 @@ struct CacheShape {
 class HostileMemory : public GuardedMemory {
 public:
     // `aligned`: rows and pages begin at multiples of 64 bytes, and elements lie side by side.
-    explicit HostileMemory(uint64_t seed, bool aligned = false) : random_(seed), aligned_(aligned) {}
+    explicit HostileMemory(uint64_t seed, bool aligned = false, bool walls = false)
+        : GuardedMemory(walls), random_(seed), aligned_(aligned) {}
 
     // With random gaps between rows, and between elements where `inner` lets them.
     Tensor tensor(smla_dtype dtype, std::initializer_list<int64_t> shape, Inner inner = Inner::dense);
@@ -27,7 +28,7 @@ public:
     smla_cache cache(const CacheShape& shape);
 
 private:
-    size_t skew(size_t alignment);
+    size_t skew(size_t alignment, size_t bytes);
 
     Random random_;
     bool aligned_;

@@ -1,11 +1,58 @@
 #include "kit/memory.h"
 
+#include "core/workspace.h"
+#include "kit/mapped.h"
+
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <map>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define SMLA_KIT_ASAN
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define SMLA_KIT_ASAN
+#endif
+#endif
+#ifdef SMLA_KIT_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
 
 namespace smla::kit {
 
+// Pages between walls, and of each of their bytes what it was and whether it may be written.
+struct Storage {
+    explicit Storage(size_t bytes) : pages(bytes), before(bytes), allowed(bytes) {}
+    Walled pages;
+    std::vector<uint8_t> before, allowed;
+};
+
 namespace {
+
+// Storage that no block has at the moment, by its size, a power of two.
+class Storages {
+public:
+    static Storages& all() {
+        static Storages* const storages = new Storages;  // memory of static objects goes back at the end, too
+        return *storages;
+    }
+    std::unique_ptr<Storage> take(size_t bytes) {
+        const size_t size = std::bit_ceil(std::max(bytes, kSmallest));
+        auto& free = free_[size];
+        if (free.empty()) return std::make_unique<Storage>(size);
+        std::unique_ptr<Storage> out = std::move(free.back());
+        free.pop_back();
+        return out;
+    }
+    void give_back(std::unique_ptr<Storage> storage) {
+        if (storage->pages.size() <= kLargest) free_[storage->pages.size()].push_back(std::move(storage));
+    }
+
+private:
+    static constexpr size_t kSmallest = 4096, kLargest = size_t(1) << 22;
+    std::map<size_t, std::vector<std::unique_ptr<Storage>>> free_;
+};
 
 constexpr size_t kGuard = 192;  // three cache lines: a kernel that rounds up to vectors hits it
 
@@ -30,35 +77,72 @@ bool is_row(const smla_cache& cache, int64_t row) {
     return row >= 0 && row < cache.pages * page_rows && row % page_rows < cache.page_tokens;
 }
 
+GuardedMemory::GuardedMemory(bool walls) : walls_(walls) {}
+
 GuardedMemory::~GuardedMemory() {
-    for (const auto& block : blocks_) all_blocks().erase(block->bytes.data());
+    for (Block& block : blocks_) {
+        all_blocks().erase(block.begin);
+        Storages::all().give_back(std::move(block.storage));
+    }
 }
 
 uint8_t* GuardedMemory::add(size_t bytes, size_t skew, std::string what) {
-    Block& block = *blocks_.emplace_back(std::make_unique<Block>());
-    block.bytes.assign(bytes + 2 * kGuard + 128, kPoison);
-    const size_t address = reinterpret_cast<uintptr_t>(block.bytes.data()) + kGuard;
-    block.payload = kGuard + (64 - address % 64) % 64 + skew;
+    Block block;
+    const size_t lines = round_up(skew + bytes, 64), behind = walls_ ? 0 : kGuard;
+    block.storage = Storages::all().take(kGuard + lines + behind);
+    const Walled& pages = block.storage->pages;
+    uint8_t* const last = reinterpret_cast<uint8_t*>(pages.data()) + pages.size() - behind;
+    block.begin = last - lines - kGuard;
+    block.payload = kGuard + skew;
     block.payload_bytes = bytes;
-    block.bytes.resize(block.payload + bytes + kGuard);
-    block.allowed.assign(block.bytes.size(), 0);
+    block.size = kGuard + (walls_ ? lines : skew + bytes + kGuard);
     block.what = std::move(what);
-    uint8_t* const data = block.bytes.data() + block.payload;
-    all_blocks()[block.bytes.data()] = {{block.bytes.data(), block.bytes.size()}, {data, bytes}};
+    std::fill_n(block.begin, block.size, kPoison);
+    std::fill_n(block.storage->allowed.begin(), block.size, uint8_t(0));
+    uint8_t* const data = block.begin + block.payload;
+    all_blocks()[block.begin] = {{block.begin, block.size}, {data, bytes}};
+    blocks_.push_back(std::move(block));
     return data;
+}
+
+std::span<uint8_t> GuardedMemory::Block::before() const { return {storage->before.data(), size}; }
+std::span<uint8_t> GuardedMemory::Block::allowed() const { return {storage->allowed.data(), size}; }
+bool GuardedMemory::Block::changed() const { return std::memcmp(begin, storage->before.data(), size) != 0; }
+
+void GuardedMemory::close([[maybe_unused]] bool closed) const {
+#ifdef SMLA_KIT_ASAN
+    for (const Block& block : blocks_) {
+        if (!closed) {
+            __asan_unpoison_memory_region(block.begin, block.size);
+            continue;
+        }
+        const size_t end = block.payload + block.payload_bytes;
+        __asan_poison_memory_region(block.begin, block.payload);
+        __asan_poison_memory_region(block.begin + end, block.size - end);
+    }
+#endif
 }
 
 GuardedMemory::Block& GuardedMemory::block_of(const void* data) {
     const auto* at = static_cast<const uint8_t*>(data);
-    for (const auto& block : blocks_)
-        if (at >= block->bytes.data() && at < block->bytes.data() + block->bytes.size()) return *block;
+    for (Block& block : blocks_)
+        if (at >= block.begin && at < block.begin + std::max<size_t>(block.size, 1)) return block;
     fail(SMLA_INTERNAL, "kit", "an address outside", "memory of the problem");
 }
 
 void GuardedMemory::allow_bytes(const void* from, size_t count) {
-    Block& block = block_of(from);
-    const size_t at = size_t(static_cast<const uint8_t*>(from) - block.bytes.data());
-    std::fill_n(block.allowed.begin() + std::ptrdiff_t(at), count, uint8_t(1));
+    const Block& block = block_of(from);
+    const auto at = size_t(static_cast<const uint8_t*>(from) - block.begin);
+    std::fill_n(block.allowed().begin() + std::ptrdiff_t(at), count, uint8_t(1));
+}
+
+void GuardedMemory::allow_all_of(const void* data) {
+    const Block& block = block_of(data);
+    std::fill_n(block.allowed().begin() + std::ptrdiff_t(block.payload), block.payload_bytes, uint8_t(1));
+}
+
+void GuardedMemory::allow_nothing() {
+    for (const Block& block : blocks_) std::ranges::fill(block.allowed(), uint8_t(0));
 }
 
 void GuardedMemory::allow(const Tensor& tensor) {
@@ -108,55 +192,53 @@ void GuardedMemory::allow_record(const smla_cache& cache, int64_t row) {
     }
 }
 
-void GuardedMemory::allow_written(const smla_cache& cache, const std::function<void()>& write) {
-    Block& block = block_of(cache.data);
+void GuardedMemory::allow_written(const void* data, const std::function<void()>& write) {
+    if (!data) return;
+    const Block& block = block_of(data);
     for (const int fill : {0x00, 0xFF}) {  // a byte written with what was there shows against the other
-        std::fill(block.bytes.begin(), block.bytes.end(), uint8_t(fill));
+        std::ranges::fill(block.bytes(), uint8_t(fill));
         write();
-        for (size_t i = 0; i < block.bytes.size(); ++i)
-            if (block.bytes[i] != fill) block.allowed[i] = 1;
+        for (size_t i = 0; i < block.size; ++i)
+            if (block.begin[i] != fill) block.allowed()[i] = 1;
     }
-    std::fill(block.bytes.begin(), block.bytes.end(), kPoison);
+    std::ranges::fill(block.bytes(), kPoison);
 }
 
 void GuardedMemory::remember() {
-    for (const auto& block : blocks_) block->before = block->bytes;
+    for (const Block& block : blocks_) std::ranges::copy(block.bytes(), block.before().begin());
 }
 
 void GuardedMemory::reset() {  // the blocks keep their addresses
-    for (const auto& block : blocks_)
-        std::copy(block->before.begin(), block->before.end(), block->bytes.begin());
+    for (const Block& block : blocks_) std::ranges::copy(block.before(), block.begin);
 }
 
 std::string GuardedMemory::forbidden_write() const {
-    for (const auto& block : blocks_) {
-        if (block->bytes == block->before) continue;
-        for (size_t i = 0; i < block->bytes.size(); ++i)
-            if (block->bytes[i] != block->before[i] && !block->allowed[i])
-                return text("wrote byte ", int64_t(i) - int64_t(block->payload), " of ", block->what,
+    for (const Block& block : blocks_) {
+        if (!block.changed()) continue;
+        for (size_t i = 0; i < block.size; ++i)
+            if (block.begin[i] != block.before()[i] && !block.allowed()[i])
+                return text("wrote byte ", int64_t(i) - int64_t(block.payload), " of ", block.what,
                             ", which is not its to write");
     }
     return "";
 }
 
 bool GuardedMemory::changed() const {
-    return std::any_of(blocks_.begin(), blocks_.end(),
-                       [](const auto& block) { return block->bytes != block->before; });
+    return std::ranges::any_of(blocks_, [](const Block& block) { return block.changed(); });
 }
 
 std::vector<uint8_t> GuardedMemory::image() const {
     std::vector<uint8_t> out;
-    for (const auto& block : blocks_) {
-        const auto first = block->bytes.begin() + std::ptrdiff_t(block->payload);
-        out.insert(out.end(), first, first + std::ptrdiff_t(block->payload_bytes));
+    for (const Block& block : blocks_) {
+        const std::vector<uint8_t> held = block.held();
+        out.insert(out.end(), held.begin(), held.end());
     }
     return out;
 }
 
 std::vector<uint8_t> GuardedMemory::image(const smla_cache& cache) const {
-    const Block& block = block_of(cache.data);
-    const auto first = block.bytes.begin() + std::ptrdiff_t(block.payload);
-    return {first, first + std::ptrdiff_t(block.payload_bytes)};
+    if (!cache.data) return {};
+    return block_of(cache.data).held();
 }
 
 }  // namespace smla::kit

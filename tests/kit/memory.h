@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,12 +27,27 @@ struct BlockRanges {
 };
 BlockRanges block_around(const void* address);
 
+struct Storage;  // of a block; kept for later blocks, as mapping pages takes longer than most calls
+
 class GuardedMemory {
 public:
-    GuardedMemory() = default;
+    // `walls`: blocks end, but for less than 64 bytes, where a page begins that nobody may touch.
+    explicit GuardedMemory(bool walls = false);
     ~GuardedMemory();
     GuardedMemory(const GuardedMemory&) = delete;
     GuardedMemory& operator=(const GuardedMemory&) = delete;
+
+    // While this lives the address sanitizer reports reads of guards, too. Other builds see writes alone.
+    class Closed {
+    public:
+        explicit Closed(const GuardedMemory& memory) : memory_(memory) { memory.close(true); }
+        ~Closed() { memory_.close(false); }
+        Closed(const Closed&) = delete;
+        Closed& operator=(const Closed&) = delete;
+
+    private:
+        const GuardedMemory& memory_;
+    };
 
     // What a call may write.
     void allow(const Tensor& tensor);
@@ -39,7 +55,12 @@ public:
     // The bytes of a row, from the tables of the formats in docs/formats.md and not from the library's code.
     void allow_record(const smla_cache& cache, int64_t row);
     // The bytes of the cache that `write` writes, whatever was there. They are poison again afterwards.
-    void allow_written(const smla_cache& cache, const std::function<void()>& write);
+    void allow_written(const smla_cache& cache, const std::function<void()>& write) {
+        allow_written(cache.data, write);
+    }
+    void allow_written(const void* data, const std::function<void()>& write);  // of the block there
+    void allow_all_of(const void* data);  // of the block there, but for its guards
+    void allow_nothing();
 
     // The state that reset() goes back to: to be called when the inputs are filled.
     void remember();
@@ -51,20 +72,30 @@ public:
     std::vector<uint8_t> image(const smla_cache& cache) const;
 
 protected:
+    bool walls() const { return walls_; }
     // A block of poison that begins `skew` bytes past a multiple of 64.
     uint8_t* add(size_t bytes, size_t skew, std::string what);
 
 private:
     struct Block {
-        std::vector<uint8_t> bytes, before, allowed;
+        std::unique_ptr<Storage> storage;
+        uint8_t* begin = nullptr;
+        size_t size = 0, payload = 0, payload_bytes = 0;
         std::string what;
-        size_t payload = 0, payload_bytes = 0;
+
+        std::span<uint8_t> bytes() const { return {begin, size}; }
+        std::span<uint8_t> before() const;
+        std::span<uint8_t> allowed() const;
+        std::vector<uint8_t> held() const { return {begin + payload, begin + payload + payload_bytes}; }
+        bool changed() const;
     };
+    void close(bool closed) const;
     void allow_bytes(const void* from, size_t count);
     Block& block_of(const void* data);
     const Block& block_of(const void* data) const { return const_cast<GuardedMemory*>(this)->block_of(data); }
 
-    std::vector<std::unique_ptr<Block>> blocks_;
+    bool walls_;
+    std::vector<Block> blocks_;
 };
 
 // Whether a row of the cache is one: not past its end and not between its pages.

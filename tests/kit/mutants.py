@@ -146,7 +146,21 @@ MUTANTS = [
         "rows, out + t * block);",
         verify("project"),
     ),
+    Mutant(
+        "rows that share elements go to BLAS as if they lay behind each other",
+        "src/engines/cpu/project/cblas.cpp",
+        "return rows > 1 && stride < width;",
+        "return rows > 1 && stride < width && false;",
+        "test_contract Fields.RowsOfAProduct*",
+    ),
     # checks
+    Mutant(
+        "outputs may meet along three dimensions",
+        "src/core/tensor.cpp",
+        "    check_all_apart(field, tensor);",
+        "    if (false) check_all_apart(field, tensor);",
+        "test_contract Fields.OutputsWhoseSteps*",
+    ),
     Mutant(
         "one head too many",
         "src/ops/attend/check.cpp",

@@ -47,6 +47,11 @@ void Comparison::note(double error, double bound, const std::string& where) {
     what = where;
 }
 
+void Comparison::near(double got, double want, double bound, const std::string& where) {
+    if (same(got, want)) return;
+    note(std::isfinite(got) && std::isfinite(want) ? std::fabs(got - want) : kInfinity, bound, where);
+}
+
 void Comparison::check(bool holds, const std::string& failure) {
     if (!holds) note(kInfinity, 1, failure);
 }
@@ -97,6 +102,17 @@ void Comparison::equal_bytes(const char* name, const std::vector<uint8_t>& got,
     for (size_t i = 0; i < want.size(); ++i)
         if (got[i] != want[i]) return check(false, text(name, ": byte ", i, got_want(got[i], want[i])));
 }
+
+namespace {
+int64_t longest(const Draw& draw) {
+    return draw.small ? Random(~draw.seed).pick<int64_t>({2, 3, 3, 4, 4, 8, 8, 16}) : INT64_MAX;
+}
+}  // namespace
+
+Problem::Problem(const Draw& draw)
+    : random(draw.seed, longest(draw)),
+      memory(draw.seed ^ 0x5bd1e995, draw.of_model, draw.walls),
+      draw_(draw) {}
 
 std::unique_ptr<Problem> make_problem(Stage stage, const Draw& draw) {
     const auto maker = [&]() -> MakeProblem* {

@@ -37,6 +37,8 @@ public:
     void equal(const char* name, const Tensor& got, const std::vector<double>& want);
     void equal_bytes(const char* name, const std::vector<uint8_t>& got, const std::vector<uint8_t>& want);
     void check(bool holds, const std::string& what);  // a miss unless it holds
+    // One number; NaN must meet NaN, an infinity itself.
+    void near(double got, double want, double bound, const std::string& what);
     void note(double error, double bound, const std::string& what);
 
     double worst = 0;
@@ -51,6 +53,9 @@ struct Draw {
     // Widths, dtypes and aligned memory of a served model, which specialised kernels want; else anything
     // goes.
     bool of_model = false;
+    // Few tokens, short lists, narrow rows: for fuzzers, which want many problems a second.
+    bool small = false;
+    bool walls = false;  // memory ends where a page begins that nobody may touch
     // Asked when shapes, strides and addresses are drawn and values are not yet. Empty: every problem is
     // wanted.
     std::function<bool(const Problem&)> wanted;
@@ -58,9 +63,13 @@ struct Draw {
 
 class Problem {
 public:
-    explicit Problem(const Draw& draw)
-        : random(draw.seed), memory(draw.seed ^ 0x5bd1e995, draw.of_model), draw_(draw) {}
+    explicit Problem(const Draw& draw);
     virtual ~Problem() = default;
+    virtual Stage stage() const = 0;
+    virtual void* arguments() = 0;  // the stage's struct
+    // Finds out from the arguments and what their memory holds what may be written and what must come of the
+    // call, and keeps that memory for reset(). To be called again when one or the other has been changed.
+    virtual void expect() = 0;
     // Every kernel of the engine, and why it refuses this problem.
     virtual std::vector<Verdict> kernels(const Env& env) const = 0;
     // Runs a kernel in poisoned scratch of exactly the size that it asks for within `budget`; what it must
@@ -72,12 +81,15 @@ public:
     HostileMemory memory;
     std::string description;  // of its shape
 
+    bool alone = false;  // run() compares the call with no other stage's
+
     bool given_up() const { return given_up_; }
 
 protected:
     // Constructors return where this is true: the problem is then incomplete and must not be run.
     bool unwanted() { return given_up_ = draw_.wanted && !draw_.wanted(*this); }
     bool of_model() const { return draw_.of_model; }
+    bool small() const { return draw_.small; }
 
 private:
     Draw draw_;
@@ -88,6 +100,8 @@ template <Stage S>
 class ProblemOf : public Problem {
 public:
     explicit ProblemOf(const Draw& draw) : Problem(draw) { args.struct_size = sizeof args; }
+    Stage stage() const override { return S; }
+    void* arguments() override { return &args; }
     std::vector<Verdict> kernels(const Env& env) const override { return explain_stage<S>(args, env); }
     void run(Context& context, const std::string& kernel, size_t budget, Comparison& out) override;
 
@@ -112,7 +126,10 @@ void ProblemOf<S>::run(Context& context, const std::string& kernel, size_t budge
     const Placed<ArgsOf<S>> placed(context.device(), args);
     const Scratch scratch(context.device(), stage_workspace<S>(args, env, budget));
     env.workspace = scratch.get();
-    const std::string ran = run_stage<S>(placed.args, env);
+    const std::string ran = [&] {
+        const GuardedMemory::Closed closed(memory);
+        return run_stage<S>(placed.args, env);
+    }();
     context.device().wait(nullptr);
     placed.copy_back();
     out.check(ran == kernel, text("ran ", ran));

@@ -10,7 +10,8 @@ namespace smla::kit {
 
 class Random {
 public:
-    explicit Random(uint64_t seed) : state_(seed) {}
+    // `longest`: what log_between() keeps to, however far its caller would go.
+    explicit Random(uint64_t seed, int64_t longest = INT64_MAX) : state_(seed), longest_(longest) {}
     uint64_t next() {
         uint64_t z = state_ += 0x9e3779b97f4a7c15u;
         z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -22,6 +23,7 @@ public:
         return low + int64_t(below(uint64_t(high - low) + 1));
     }
     int64_t log_between(int64_t low, int64_t high) {  // low >= 1; small numbers as often as large ones
+        high = std::max(low, std::min(high, longest_));
         const double value = std::exp(uniform(std::log(double(low)), std::log(double(high) + 1)));
         return std::clamp(int64_t(value), low, high);
     }
@@ -44,6 +46,7 @@ public:
 
 private:
     uint64_t state_;
+    int64_t longest_;
 };
 
 }  // namespace smla::kit

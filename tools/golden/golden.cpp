@@ -2,6 +2,8 @@
 
 #include "model/json.h"
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 namespace smla::golden {
@@ -9,6 +11,12 @@ namespace smla::golden {
 namespace {
 
 namespace fs = std::filesystem;
+
+// Whether casting a number of it to an integer would be undefined.
+bool overflows(const Json& json) {
+    if (json.is_number_float()) return std::fabs(json.get<double>()) >= 0x1p31;
+    return json.is_structured() && std::any_of(json.begin(), json.end(), overflows);
+}
 
 template <class T>
 T member(const Json& json, const std::string& file, const char* name, T fallback, bool required) {
@@ -18,9 +26,12 @@ T member(const Json& json, const std::string& file, const char* name, T fallback
             fail(SMLA_DATA_ERROR, text(file, ": ", name), "absent", "a member of a golden file's JSON");
         return fallback;
     }
+    constexpr bool takes_all = std::is_same_v<T, double> || std::is_same_v<T, Json>;
     try {
-        T value = found->get<T>();
-        if (Json(value) == *found) return value;  // nlohmann cuts numbers to fit
+        if (takes_all || !overflows(*found)) {
+            T value = found->get<T>();
+            if (Json(value) == *found) return value;  // nlohmann cuts numbers to fit
+        }
     } catch (const Json::exception&) {
     }
     fail(SMLA_DATA_ERROR, text(file, ": ", name), json_text(*found),

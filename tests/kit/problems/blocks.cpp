@@ -40,7 +40,7 @@ std::vector<Ranked> best_of(std::vector<Ranked> list, size_t k) {
 
 class BlocksProblem : public ProblemOf<Stage::score_select_blocks> {
 public:
-    explicit BlocksProblem(const Draw& draw) : ProblemOf(draw), inputs_(*this, score_, of_model()) {
+    explicit BlocksProblem(const Draw& draw) : ProblemOf(draw), inputs_(*this, score_, of_model(), small()) {
         take_inputs();
         args.columns = int32_t(inputs_.columns);
         args.block_size = int32_t(random.pick<int64_t>({1, 3, 8, 8, 16, 64, random.between(1, 200)}));
@@ -56,21 +56,28 @@ public:
         if (random.chance(0.6)) args.block_maxima = memory.tensor(SMLA_F32, {tokens, blocks});
         if (random.chance(0.6))
             args.best_blocks = memory.tensor(SMLA_I32, {tokens, random.between(0, blocks + 3)});
-        for (const Tensor* each :
-             {&args.indices, &args.selected, &args.counts, &args.block_maxima, &args.best_blocks})
-            memory.allow(*each);
         description +=
             text(", blocks of ", args.block_size, ", k ", k, present(args.blocks) ? ", listed" : "");
         if (unwanted()) return;
         inputs_.fill(*this, score_);
         if (present(args.blocks)) fill_blocks(blocks);
+        expect();
+    }
+
+    void expect() override {
+        give_inputs();
+        memory.allow_nothing();
+        for (const Tensor* each :
+             {&args.indices, &args.selected, &args.counts, &args.block_maxima, &args.best_blocks})
+            memory.allow(*each);
         memory.remember();
-        inputs_.expect(score_, false);
+        inputs_.expect(score_, args.columns, false);
         memory.reset();
     }
 
     void run(Context& context, const std::string& kernel, size_t budget, Comparison& out) override {
         ProblemOf::run(context, kernel, budget, out);
+        if (alone) return;
         // The logits of the score stage in the same context: the generic kernel has the bits of the generic
         // one.
         smla_score_args score = score_;
@@ -97,6 +104,17 @@ private:
         args.request_of_token = score_.request_of_token;
         args.starts = score_.starts;
         args.ends = score_.ends;
+    }
+
+    void give_inputs() {
+        score_.q = args.q;
+        score_.q_scales = args.q_scales;
+        score_.w = args.w;
+        score_.keys = args.keys;
+        score_.block_table = args.block_table;
+        score_.request_of_token = args.request_of_token;
+        score_.starts = args.starts;
+        score_.ends = args.ends;
     }
 
     // Holes, duplicates and blocks past the window, in any order.

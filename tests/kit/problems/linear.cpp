@@ -40,8 +40,6 @@ public:
         }
         const bool in_place = random.chance(0.3);
         args.out = in_place ? args.x : memory.tensor(pick_float(random), {tokens, groups, width}, Inner::any);
-        memory.allow(args.out);
-        memory.remember();
         description = text("T", tokens, " G", groups, " of ", width, " ", dtype_name(args.x.dtype),
                            args.kind == SMLA_NORM_RMS ? " rms" : " layer", in_place ? ", in place" : "");
         expect();
@@ -52,10 +50,14 @@ public:
                   [&](size_t i) { return bound_[i] + stored(args.out.dtype, want_[i]); });
     }
 
-private:
     // Each centred value c = x - mean errs by the mean's sum and one rounding; the variance by those, twice
     // over, and by its own sum; the factor 1 / sqrt by half the relative error of what is under the root.
-    void expect() {
+    void expect() override {
+        memory.allow_nothing();
+        memory.allow(args.out);
+        memory.remember();
+        want_.clear();
+        bound_.clear();
         const Doubles x(args.x), weight(args.weight), bias(args.bias);
         const auto width = size_t(args.x.shape[2]);
         for (size_t row = 0; row < x.values.size(); row += width) {
@@ -82,6 +84,8 @@ private:
             }
         }
     }
+
+private:
     static double centre_error(double c, double mean, double mean_error) {
         return mean == 0 ? 0 : mean_error + kF32 * (std::fabs(c) + std::fabs(mean));
     }
@@ -111,16 +115,13 @@ public:
         args.frequencies = memory.tensor(SMLA_F64, {pairs});
         for (int64_t i = 0; i < pairs; ++i)
             set_value(args.frequencies, i, 0, 0, 0, std::pow(10000., -double(i) / double(pairs)));
-        where_ = random.pick<const char*>({"in place", "whole rows", "rotated channels"});
-        if (where_ != std::string("in place"))
-            args.out =
-                memory.tensor(pick_float(random),
-                              {tokens, groups, where_ == std::string("whole rows") ? width : 2 * pairs});
-        allow(pairs);
-        memory.remember();
+        const std::string where = random.pick<const char*>({"in place", "whole rows", "rotated channels"});
+        if (where != "in place")
+            args.out = memory.tensor(pick_float(random),
+                                     {tokens, groups, where == "whole rows" ? width : 2 * pairs});
         this->description = text("T", tokens, " G", groups, ", ", 2 * pairs, " of ", width, " ",
-                                 dtype_name(args.x.dtype), ", ", where_);
-        expect(pairs);
+                                 dtype_name(args.x.dtype), ", ", where);
+        expect();
     }
 
     // A rotation is two products and a sum of factors rounded to f32.
@@ -130,22 +131,33 @@ public:
                   [&](size_t i) { return 4 * kF32 * size_[i] + stored(got.dtype, want_[i]); });
     }
 
+    void expect() override {
+        this->memory.allow_nothing();
+        allow();
+        this->memory.remember();
+        want_.clear();
+        size_.clear();
+        rotate();
+    }
+
 private:
-    void allow(int64_t pairs) {
+    int64_t pairs() const { return this->args.frequencies.shape[0]; }
+    void allow() {
         const Tensor& x = this->args.x;
         if (present(this->args.out)) return this->memory.allow(this->args.out);
+        if (element_count(x) == 0) return;
         Tensor rotated = x;
         rotated.data = static_cast<char*>(x.data) + this->args.first * dtype_bits(x.dtype) / 8;
-        rotated.shape[2] = 2 * pairs;
+        rotated.shape[2] = 2 * pairs();
         this->memory.allow(rotated);
     }
 
-    void expect(int64_t pairs) {
+    void rotate() {
         const smla_rope_args& args = this->args;
         const Doubles x(args.x), frequencies(args.frequencies);
-        const int64_t width = args.x.shape[2], first = args.first;
+        const int64_t width = args.x.shape[2], first = args.first, pairs = this->pairs();
         const bool half = args.style == SMLA_ROPE_HALF,
-                   short_rows = where_ == std::string("rotated channels");
+                   short_rows = present(args.out) && args.out.shape[2] != width;
         for (int64_t row = 0; row < args.x.shape[0] * args.x.shape[1]; ++row) {
             const auto position = double(load_int(args.positions, row / args.x.shape[1]));
             for (int64_t d = short_rows ? first : 0; d < (short_rows ? first + 2 * pairs : width); ++d) {
@@ -168,7 +180,6 @@ private:
         }
     }
 
-    const char* where_;
     std::vector<double> want_, size_;
 };
 
@@ -181,7 +192,7 @@ public:
         HostileMemory& memory = this->memory;
         smla_project_args& args = this->args;
         // some weights are larger than the blocks in which kernels widen them
-        const bool wide = random.chance(0.04), few = wide || this->of_model();
+        const bool wide = random.chance(0.04) && !this->small(), few = wide || this->of_model();
         const int64_t tokens = random.chance(0.05) ? 0 : random.log_between(1, few ? 4 : 40),
                       groups = wide ? 1 : random.log_between(1, 6),
                       inner = wide ? random.between(2000, 3000) : random.log_between(1, 300),
@@ -199,8 +210,6 @@ public:
         fill_normal(args.x, random, random.pick({0.01, 1., 10.}));
         fill_normal(args.w, random, random.pick({0.02, 1.}));
         maybe_poison_token(args.x, random);
-        memory.allow(args.out);
-        memory.remember();
         this->description =
             text("T", tokens, " G", groups, ", ", inner, " to ", outer, ", x ", dtype_name(args.x.dtype),
                  ", w ", dtype_name(args.w.dtype), transposed ? " transposed" : "");
@@ -214,9 +223,13 @@ public:
                   [&](size_t i) { return sums * size_[i] + stored(args.out.dtype, want_[i]); });
     }
 
-private:
-    void expect() {
+    void expect() override {
         const smla_project_args& args = this->args;
+        this->memory.allow_nothing();
+        this->memory.allow(args.out);
+        this->memory.remember();
+        want_.clear();
+        size_.clear();
         const Doubles x(args.x), w(args.w);
         const int64_t groups = args.w.shape[0], outer = args.w.shape[1], inner = args.w.shape[2];
         for (int64_t row = 0; row < args.x.shape[0] * groups; ++row)
@@ -233,6 +246,7 @@ private:
             }
     }
 
+private:
     std::vector<double> want_, size_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 
 namespace smla::kit {
 
@@ -58,17 +59,12 @@ public:
             rows += random.chance(0.2) ? 0 : random.log_between(1, 60);
             set_int(args.cu, r + 1, 0, rows);
         }
-        const int64_t named = rows;
         rows += random.between(0, 3);
         const auto out = args.raw ? SMLA_E4M3 : random.pick<smla_dtype>({SMLA_F32, SMLA_BF16, SMLA_F16});
         args.out = memory.tensor(out, {rows, width}, args.raw ? Inner::dense : Inner::any);
         if (args.raw) args.scales = memory.tensor(SMLA_F32, {rows}, Inner::any);
-        const int64_t first = load_int(args.cu, 0);
-        memory.allow(slice(args.out, 0, first, named));
-        if (args.raw) memory.allow(slice(args.scales, 0, first, named));
         description = text(find_format(format)->name, " of ", width, args.raw ? " raw" : "", ", ", requests,
                            " requests, ", rows, " rows, out ", dtype_name(out), ", pages of ", page_tokens);
-        memory.remember();
         expect();
     }
 
@@ -81,8 +77,10 @@ public:
         });
     }
 
-private:
-    void expect() {
+    void expect() override {
+        memory.allow_nothing();
+        allow();
+        memory.remember();
         smla_gather_args exact = args;
         GatherOp::check(args);
         if (args.raw) {
@@ -96,6 +94,22 @@ private:
         exact.out = out_.tensor();
         GatherOp::check(exact);
         GatherOp::reference(exact, 0, GatherOp::tasks(exact));
+    }
+
+private:
+    // The rows that requests ask for. Where cu does not ascend, what the specification's own loops write.
+    void allow() {
+        const int64_t last = args.cu.shape[0] - 1;
+        bool ascends = load_int(args.cu, 0) >= 0 && load_int(args.cu, last) <= args.out.shape[0];
+        for (int64_t r = 0; r < last; ++r)
+            ascends = ascends && load_int(args.cu, r) <= load_int(args.cu, r + 1);
+        for (const Tensor* each : {&args.out, &args.scales}) {
+            if (!present(*each) || element_count(*each) == 0) continue;
+            if (ascends) memory.allow(slice(*each, 0, load_int(args.cu, 0), load_int(args.cu, last)));
+            else
+                memory.allow_written(each->data,
+                                     [&] { GatherOp::reference(args, 0, GatherOp::tasks(args)); });
+        }
     }
 
     Doubles out_, scales_;
@@ -135,35 +149,40 @@ public:
             set_int(args.pairs, i, 1, to);
         }
         description = text(known.name, " of ", width, ", ", pairs, " pairs, pages of ", page_tokens);
-        CopyPagesOp::check(args);
-        const auto copy = [&] { CopyPagesOp::reference(args, 0, pairs); };
-        memory.allow_written(args.target, copy);
-        memory.remember();
         expect();
+    }
+
+    void expect() override {
+        memory.allow_nothing();
+        CopyPagesOp::check(args);
+        memory.allow_written(args.target, [&] { CopyPagesOp::reference(args, 0, args.pairs.shape[0]); });
+        memory.remember();
+        find_rows();
     }
 
     void compare(const std::string&, Comparison& out) const override {
         const CacheView target(args.target);
         std::vector<double> row(static_cast<size_t>(target.width));
-        for (size_t i = 0; i < rows_.size(); ++i) {
-            target.decode(rows_[i], row.data());
-            const std::string name = text("target row ", rows_[i]);
-            out.equal(name.c_str(), make_tensor(row.data(), SMLA_F64, {target.width}), values_[i]);
+        for (const auto& [number, want] : rows_) {
+            target.decode(number, row.data());
+            const std::string name = text("target row ", number);
+            out.equal(name.c_str(), make_tensor(row.data(), SMLA_F64, {target.width}), want);
         }
         out.equal_bytes("target", memory.image(args.target), bytes_);
     }
 
 private:
     // Both what decoding says, from the pairs alone, and every byte of the reference.
-    void expect() {
+    void find_rows() {
+        rows_.clear();
         const CacheView source(args.source), target(args.target);
         for (int64_t i = 0; i < args.pairs.shape[0]; ++i) {
             const int64_t from = load_int(args.pairs, i, 0), to = load_int(args.pairs, i, 1);
             if (from < 0 || from >= source.pages || to < 0 || to >= target.pages) continue;
             for (int64_t token = 0; token < source.page_tokens; ++token) {
-                rows_.push_back(to * target.page_rows + token);
-                values_.emplace_back(size_t(source.width));
-                source.decode(from * source.page_rows + token, values_.back().data());
+                std::vector<double>& row = rows_[to * target.page_rows + token];
+                row.resize(size_t(source.width));
+                source.decode(from * source.page_rows + token, row.data());
             }
         }
         CopyPagesOp::reference(args, 0, args.pairs.shape[0]);
@@ -171,8 +190,7 @@ private:
         memory.reset();
     }
 
-    std::vector<int64_t> rows_;
-    std::vector<std::vector<double>> values_;
+    std::map<int64_t, std::vector<double>> rows_;
     std::vector<uint8_t> bytes_;
 };
 
@@ -199,13 +217,18 @@ public:
                                        : random.between(0, requests));
         args.rows = random.chance(0.3) ? args.positions : memory.tensor(SMLA_I32, {tokens, k}, Inner::any);
         if (random.chance(0.7)) args.counts = memory.tensor(SMLA_I32, {tokens}, Inner::any);
-        memory.allow(args.rows);
-        memory.allow(args.counts);
         description = text("T", tokens, " K", k, ", ", requests, " requests, pages of ", args.page_tokens,
                            args.rows.data == args.positions.data ? ", in place" : "");
+        expect();
+    }
+
+    void expect() override {
+        memory.allow_nothing();
+        memory.allow(args.rows);
+        memory.allow(args.counts);
         memory.remember();
         MapOp::check(args);
-        MapOp::reference(args, 0, tokens);
+        MapOp::reference(args, 0, MapOp::tasks(args));
         rows_ = Doubles(args.rows);
         counts_ = Doubles(args.counts);
         memory.reset();

@@ -10,23 +10,30 @@ namespace smla::kit {
 
 namespace {
 
-constexpr int64_t kWork = 2'000'000;  // multiplications of one problem: it runs a dozen times
+// Multiplications of one problem: it runs a dozen times.
+constexpr int64_t kWork = 2'000'000, kSmallWork = 25'000;
 
 // For score: nothing but its logits.
 class ScoreProblem : public ProblemOf<Stage::score> {
 public:
-    explicit ScoreProblem(const Draw& draw) : ProblemOf(draw), inputs_(*this, args, of_model()) {
+    explicit ScoreProblem(const Draw& draw) : ProblemOf(draw), inputs_(*this, args, of_model(), small()) {
         args.fill = random.chance(0.5);
         args.logits = memory.tensor(SMLA_F32, {inputs_.tokens, inputs_.columns});
-        for (int64_t t = 0; t < inputs_.tokens; ++t) {
-            const ColumnWindow window = clamp_window(args.starts, args.ends, t, inputs_.columns);
-            if (args.fill) memory.allow(args.logits, t, 0, inputs_.columns);
-            else memory.allow(args.logits, t, window.begin, window.end - window.begin);
-        }
         if (unwanted()) return;
         inputs_.fill(*this, args);
+        expect();
+    }
+
+    void expect() override {
+        memory.allow_nothing();
+        const int64_t tokens = args.logits.shape[0], columns = args.logits.shape[1];
+        for (int64_t t = 0; t < tokens; ++t) {
+            const ColumnWindow window = clamp_window(args.starts, args.ends, t, columns);
+            if (args.fill) memory.allow(args.logits, t, 0, columns);
+            else memory.allow(args.logits, t, window.begin, window.end - window.begin);
+        }
         memory.remember();
-        inputs_.expect(args, args.fill);
+        inputs_.expect(args, columns, args.fill);
     }
 
     void compare(const std::string& kernel, Comparison& out) const override {  // untouched columns stay NaN
@@ -56,7 +63,7 @@ void fill_windows(Problem& problem, Tensor& starts, Tensor& ends, bool need_ends
     for (int64_t t = 0; t < tokens; ++t) set_int(ends, t, 0, random.chance(0.5) ? columns : bound());
 }
 
-ScoreInputs::ScoreInputs(Problem& problem, smla_score_args& args, bool of_model) {
+ScoreInputs::ScoreInputs(Problem& problem, smla_score_args& args, bool of_model, bool small) {
     Random& random = problem.random;
     exact = random.chance(0.4);
     const auto format = random.pick<smla_format>(
@@ -65,7 +72,7 @@ ScoreInputs::ScoreInputs(Problem& problem, smla_score_args& args, bool of_model)
     const int64_t width = any_width ? random.log_between(1, 300) : 128;
     const int64_t heads = random.chance(0.5) ? random.pick<int64_t>({16, 32, 64}) : random.log_between(1, 80);
     tokens = random.chance(0.03) ? 0 : random.log_between(1, 20);
-    const int64_t most = kWork / (width * heads * std::max<int64_t>(tokens, 1)) + 5;
+    const int64_t most = (small ? kSmallWork : kWork) / (width * heads * std::max<int64_t>(tokens, 1)) + 5;
     columns = random.chance(0.03) ? 0 : random.log_between(1, std::min<int64_t>(most, 3000));
     draw_queries(problem, args, heads, width);
     fill_windows(problem, args.starts, args.ends, true, tokens, columns);
@@ -165,7 +172,9 @@ void ScoreInputs::fill_keys(Problem& problem, const smla_score_args& args) {
 
 // A logit is key_scale * sum_h w_h relu(q_h . k): D products summed in f32, H of those, each sum in any
 // order; relu makes no error larger; three more roundings. |q_h . k| <= |q_h| |k|.
-void ScoreInputs::expect(const smla_score_args& args, bool fill) {
+void ScoreInputs::expect(const smla_score_args& args, int64_t columns_asked, bool fill) {
+    tokens = args.q.shape[0];
+    columns = columns_asked;
     const int64_t heads = args.q.shape[1], width = args.q.shape[2];
     Doubles q(args.q);
     const Doubles w(args.w), scales(args.q_scales);

@@ -7,12 +7,12 @@ namespace smla::kit {
 
 struct ScoreInputs {
     // Draws everything of `args` but the logits, for `columns` columns.
-    ScoreInputs(Problem& problem, smla_score_args& args, bool of_model);
+    ScoreInputs(Problem& problem, smla_score_args& args, bool of_model, bool small);
     // Values of queries, weights and keys.
     void fill(Problem& problem, const smla_score_args& args);
 
     // Logits [T,columns] in double of those windows, and how far f32 may be off.
-    void expect(const smla_score_args& args, bool fill);
+    void expect(const smla_score_args& args, int64_t columns_asked, bool fill);
 
     int64_t tokens = 0, columns = 0;
     bool exact =

@@ -194,8 +194,10 @@ bool Worker::decode(const Block& block, int buffer, int begin, int count) {
     args.scaling = scaling_;
     args.row_words = plan_.row_words;
     args.keys_out = keys_at(begin);
-    args.values_out = scratch_.values + begin / 2 * plan_.micro.value_tile;
-    args.tile_scales = scratch_.tile_scales + begin;
+    if (plan_.micro.values_per_word == 2) {  // plain arithmetic has neither
+        args.values_out = scratch_.values + begin / 2 * plan_.micro.value_tile;
+        args.tile_scales = scratch_.tile_scales + begin;
+    }
     return source.decode(scratch_.rows + block.begin + begin, args);
 }
 

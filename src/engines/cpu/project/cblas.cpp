@@ -13,7 +13,18 @@ using Args = smla_project_args;
 
 constexpr int64_t kBlockElements = 1 << 18;  // of a widened weight block: 1 MiB of f32, about one core's L2
 
-bool widened(const Args& args) { return args.w.dtype != SMLA_F32; }
+// Rows that share elements, as a repeated one does: BLAS wants each to begin behind the one before.
+bool overlap(int64_t rows, int64_t stride, int64_t width) { return rows > 1 && stride < width; }
+bool copies_x(const Args& args) {
+    return args.x.dtype != SMLA_F32 || overlap(args.x.shape[0], args.x.stride_elems[0], args.x.shape[2]);
+}
+bool along_inner(const Args& args) { return args.w.stride_elems[2] == 1 || args.w.shape[2] <= 1; }
+bool widened(const Args& args) {
+    if (args.w.dtype != SMLA_F32) return true;
+    const int64_t outer = args.w.shape[1], inner = args.w.shape[2];
+    return along_inner(args) ? overlap(outer, args.w.stride_elems[1], inner)
+                             : overlap(inner, args.w.stride_elems[2], outer);
+}
 int64_t block_rows(const Args& args) {
     if (!widened(args)) return args.w.shape[1];
     return std::clamp<int64_t>(kBlockElements / std::max<int64_t>(args.w.shape[2], 1), 1,
@@ -29,7 +40,7 @@ Scratch carve(Arena& arena, const Args& args, int threads) {
                  block = size_t(block_rows(args));
     const size_t workers = args.x.shape[1] > 1 ? size_t(threads) : 1;
     Scratch s{};
-    if (args.x.dtype != SMLA_F32) s.x = arena.take<float>(workers * tokens * inner);
+    if (copies_x(args)) s.x = arena.take<float>(workers * tokens * inner);
     if (widened(args)) s.w = arena.take<float>(workers * block * inner);
     if (args.out.dtype != SMLA_F32) s.out = arena.take<float>(workers * tokens * block);
     return s;
@@ -46,7 +57,7 @@ Operand weight_block(const Args& args, int64_t g, int64_t first, int64_t rows, f
     const int64_t inner = args.w.shape[2], outer_stride = args.w.stride_elems[1],
                   inner_stride = args.w.stride_elems[2];
     const char* at = address(args.w, g, first);
-    const bool transposed = inner_stride == 1 || inner <= 1;
+    const bool transposed = along_inner(args);
     if (!widened(args)) {
         const int64_t lead = transposed ? outer_stride : inner_stride;
         return {reinterpret_cast<const float*>(at), std::max(lead, transposed ? inner : rows), transposed};
