@@ -212,23 +212,15 @@ inline void scatter_scales(Problem& problem) {
             for (int64_t d = 384; d < (e8m0 ? 448 : 512); ++d) q[t * stride[0] + h * stride[1] + d] = 0;
 }
 
-// All scales of row r of the primary cache are 2^exponent_of(r).
+// All scales of row r of the primary cache, fp8_656, are 2^exponent_of(r).
 template <class ExponentOf>
 void set_scales(Problem& problem, const ExponentOf& exponent_of) {
     const CacheView cache = problem.view(false);
-    const bool e8m0 = problem.spec.primary.format == SMLA_FP8_584;
     for (int64_t row = 0; row < cache.capacity; ++row) {
-        const int64_t token = row % cache.page_rows;
-        if (token >= cache.page_tokens) continue;
-        char* const page = cache.data + row / cache.page_rows * cache.page_stride;
-        const int exponent = exponent_of(row);
-        if (e8m0) {
-            std::memset(page + layout::Fp8_584::scales_at(cache.page_tokens, token), 127 + exponent, 7);
-            continue;
-        }
-        const float scale = std::exp2(float(exponent));
-        for (int i = 0; i < 4; ++i)
-            std::memcpy(page + token * cache.row_stride + layout::Fp8_656::scales_at + 4 * i, &scale, 4);
+        if (cache.hole(row)) continue;
+        const float scale = std::exp2(float(exponent_of(row)));
+        for (int i = 0; i < layout::Fp8_656::tiles; ++i)
+            std::memcpy(cache.at(row).row() + layout::Fp8_656::scales_at + 4 * i, &scale, sizeof scale);
     }
 }
 

@@ -133,24 +133,22 @@ TEST_F(Sm90Attend, ScalesOfAnySize) {
 // Blocks that have done many tasks before one, or before their last, meets a scale that f16 does not hold.
 // All scales are powers of two, so that both types have the same keys.
 TEST_F(Sm90Attend, AFewScalesThatF16DoesNotHold) {
-    for (const Keys& keys : kKinds)
-        for (const int heads : {64, 128})
-            for (const std::vector<int64_t>& tokens : {std::vector<int64_t>{0}, {149}, {7, 133}}) {
-                if (keys.format == SMLA_ROW_BF16) continue;
-                Spec spec = spec_of(keys, heads, {.k = 66}, uint32_t(heads));
-                spec.tokens = 150;
-                Problem problem(spec);
-                const std::vector<int32_t> bad = {5, 70};
-                for (int64_t t = 0; t < spec.tokens; ++t)
-                    for (int64_t j = 0; j < spec.primary.k; ++j)
-                        if (std::ranges::count(bad, problem.row(t, j))) problem.row(t, j) = -1;
-                for (size_t i = 0; i < tokens.size(); ++i) problem.row(tokens[i], 60) = bad[i];
-                set_scales(problem, [&](int64_t row) {
-                    return std::ranges::count(bad, row) ? (row == 70 ? -40 : 2) : int(row % 20) - 20;
-                });
-                check_sm90(problem, KeyType::bf16);
-                if (HasFatalFailure()) return;
-            }
+    for (const int heads : {64, 128})
+        for (const std::vector<int64_t>& tokens : {std::vector<int64_t>{0}, {149}, {7, 133}}) {
+            Spec spec = spec_of(kKinds[0], heads, {.k = 66}, uint32_t(heads));
+            spec.tokens = 150;
+            Problem problem(spec);
+            const std::vector<int32_t> bad = {5, 70};
+            for (int64_t t = 0; t < spec.tokens; ++t)
+                for (int64_t j = 0; j < spec.primary.k; ++j)
+                    if (std::ranges::count(bad, problem.row(t, j))) problem.row(t, j) = -1;
+            for (size_t i = 0; i < tokens.size(); ++i) problem.row(tokens[i], 60) = bad[i];
+            set_scales(problem, [&](int64_t row) {
+                return std::ranges::count(bad, row) ? (row == 70 ? -40 : 2) : int(row % 20) - 20;
+            });
+            check_sm90(problem, KeyType::bf16);
+            if (HasFatalFailure()) return;
+        }
 }
 
 TEST_F(Sm90Attend, QueriesAndLogitsOfAnySize) {

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <optional>
 
 namespace smla::kit {
 
@@ -52,6 +53,7 @@ public:
         sink_ = Doubles(args.sink);
         AttendOp::check(args);
         expected_.clear();
+        expected_of_f16_.reset();
         facts_.clear();
         for (const smla_precision each : {SMLA_PRECISION_EXACT, SMLA_PRECISION_ROUNDED})
             if (each == SMLA_PRECISION_EXACT || args.precision == each)
@@ -80,7 +82,7 @@ private:
     };
     Expected reference(const smla_attend_args& call, smla_precision precision) const;
     Expected reference_of_f16_keys() const;
-    Expected expected(const std::string& kernel) const;
+    const Expected& expected(const std::string& kernel) const;
     TokenFacts facts(int64_t token) const;
 
     int64_t tokens_ = 1, heads_ = 1, width_ = 1, value_width_ = 1, listed_ = 0;
@@ -89,6 +91,7 @@ private:
     double query_spread_ = 1;
     Doubles q_, sink_;
     std::map<smla_precision, Expected> expected_;
+    mutable std::optional<Expected> expected_of_f16_;
     std::vector<TokenFacts> facts_;
 };
 
@@ -308,10 +311,13 @@ AttendProblem::Expected AttendProblem::reference_of_f16_keys() const {
 }
 
 // Keys may be rounded where that is asked for; of the GPU's kernels those for Hopper do.
-AttendProblem::Expected AttendProblem::expected(const std::string& kernel) const {
+const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel) const {
     const bool rounds = args.precision == SMLA_PRECISION_ROUNDED,
                sm90 = kernel.find("sm90") != std::string::npos;
-    if (rounds && sm90 && primary_ == SMLA_FP8_656) return reference_of_f16_keys();
+    if (rounds && sm90 && primary_ == SMLA_FP8_656) {
+        if (!expected_of_f16_) expected_of_f16_.emplace(reference_of_f16_keys());
+        return *expected_of_f16_;
+    }
     const bool able = kernel.rfind("cuda", 0) != 0 || sm90;
     return expected_.at(rounds && able ? SMLA_PRECISION_ROUNDED : SMLA_PRECISION_EXACT);
 }
