@@ -29,17 +29,29 @@ def codes_of(rng, *shape):
     return normal(rng, *shape).mul(60).clamp(-448, 448).to(E4M3)
 
 
-def logits_of(q, weights, keys, scale):
-    """[M,N] in float64, and the sum of absolute terms: a bound of what f32 may lose."""
-    products = torch.einsum("mhd,nd->mhn", q.double(), keys.double()).relu()
-    weighted = weights.double()[:, :, None] * products
-    return weighted.sum(1) * scale.double(), weighted.abs().sum(1) * scale.double()
+def rounds(device):
+    """Whether products of e4m3 are rounded: on Hopper."""
+    return device == "cuda" and torch.cuda.get_device_capability()[0] == 9
+
+
+def logits_of(q, weights, keys, scale, device):
+    """[M,N] in float64, and how far from it a result may be: what f32 may lose of the sum of absolute terms;
+    where products are rounded, docs/kernels/cuda_score.md bounds one logit."""
+    q, weights, keys, scale = q.double(), weights.double()[:, :, None], keys.double(), scale.double()
+    weighted = weights * torch.einsum("mhd,nd->mhn", q, keys).relu()
+    if rounds(device):
+        sizes = weights.abs() * torch.einsum("mhd,nd->mhn", q.abs(), keys.abs())
+        return weighted.sum(1) * scale, 132 * 2**-12 * sizes.sum(1) * scale
+    return weighted.sum(1) * scale, 2**-20 * weighted.abs().sum(1) * scale + 1e-30
 
 
 def assert_logits(got, wanted, bound, inside):
     got = got.cpu().double()
     assert (got[~inside] == -math.inf).all()
-    assert ((got - wanted).abs()[inside] <= (2**-20 * bound + 1e-30)[inside]).all()
+    got, wanted = got[inside], wanted[inside]
+    assert ((got - wanted).abs() <= bound[inside]).all()
+    # DeepGEMM's measure of all of them
+    assert 2 * (got * wanted).sum() >= (1 - 5e-6) * (got.square() + wanted.square()).sum()
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -60,7 +72,7 @@ def test_fp8_mqa_logits(rng, device, heads, keys):
     columns = torch.arange(keys)
     inside = (columns >= starts[:, None]) & (columns < ends[:, None])
     assert got.shape == (tokens, keys) and got.dtype == torch.float32
-    assert_logits(got, *logits_of(q, weights, k, scale), inside)
+    assert_logits(got, *logits_of(q, weights, k, scale, device), inside)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -98,7 +110,7 @@ def test_fp8_paged_mqa_logits(rng, device, next_n, page, per_token):
         rows = [row(table, b, p, page) for p in range(blocks * page)]
         lines = slice(b * next_n, (b + 1) * next_n)
         wanted[lines, : len(rows)], bound[lines, : len(rows)] = logits_of(
-            q[b], weights[lines], k[rows], scale[rows]
+            q[b], weights[lines], k[rows], scale[rows], device
         )
         inside[lines] = torch.arange(columns) < seen[b][:, None]
     assert_logits(got, wanted, bound, inside)

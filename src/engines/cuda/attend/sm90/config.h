@@ -26,6 +26,7 @@ enum class Barrier : int {
     weights = 1,  // and 2, by the parity of the tile
     queries_read = 3,
     statistics = 4,
+    passes = 5,
 };
 
 struct Smem {

@@ -40,8 +40,9 @@
 //   queries_read      arrive: the owner of the last tile, after its scores. Wait: the other warpgroup,
 //                     which then copies the next queries.
 //   statistics        both, with sums and maxima of a task.
+//   passes            all threads, between a pass in f16 and one in bf16.
 // Registers 208 for a consumer (128 of O, 32 of S, 16 of P), 88 for a producer (32 of records on their
-//           way). A spill in the producer's loop costs 2 to 25 %; there is none.
+//           way); fp8_584: 192 and 120 (64). A spill in the producer's loop costs 2 to 25 %; there is none.
 // Why       Products of one warpgroup run under the softmax of the other, and stores of keys under value
 //           products: score products leave 6 to 14 bytes of shared memory per cycle to stores, value
 //           products 47. So a half of a stage is freed as soon as its values are added.
@@ -73,12 +74,6 @@ __device__ void init(uint32_t base) {
     cuda::mbarrier_init(base + kQueriesFullAt, kWarpgroup);
     cuda::store_shared(base + kOutOfRangeAt, ~0u);
     cuda::fence_mbarrier_init();
-}
-
-template <int Cluster>
-__device__ void sync() {
-    if constexpr (Cluster == 2) cuda::cluster_sync();
-    else __syncthreads();
 }
 
 // Where a pass over tasks begins: tasks and tiles are counted through both passes.
@@ -137,7 +132,8 @@ __device__ uint32_t produce(const Arguments& args, const Tasks& tasks, const Key
 // of its cluster; tasks.count if there is none.
 template <int Cluster>
 __device__ int first_out_of_range(const Arguments& args, const Tasks& tasks, uint32_t base) {
-    sync<Cluster>();
+    if constexpr (Cluster == 2) cuda::cluster_sync();
+    else cuda::named_barrier<kThreads>(int(Barrier::passes));
     const uint32_t tile = cuda::load_shared(base + kOutOfRangeAt);
     if (tile == ~0u) return tasks.count;
     int index = int(blockIdx.x / Cluster);
@@ -154,7 +150,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     extern __shared__ __align__(1024) char shared[];
     const uint32_t base = cuda::shared_address(shared);
     if (threadIdx.x == 0) init<Format, Cluster>(base);
-    sync<Cluster>();
+    if constexpr (Cluster == 2) cuda::cluster_sync();
+    else __syncthreads();
     if (tasks.splits() > 1) cuda::start_next_grid();
     const int first = int(blockIdx.x / Cluster);
     if (threadIdx.x < kConsumers) {
