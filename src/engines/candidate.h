@@ -103,9 +103,9 @@ struct Candidate {
     // A pure function of the arguments (but for where pointers lead) and the environment. Allocates nothing
     // on a device.
     CallPlan<Args> (*plan)(const Args&, const Env&);
-    // Why the kernel comes after all others on this machine: facts of the processor, never a measurement, so
-    // that a machine always gives the same bits. Null: it never does.
-    const char* (*last_resort)(const Env&) = nullptr;
+    // Why the kernel comes after all others for this call: facts of the processor and of shapes, never a
+    // measurement, so that a machine always gives the same bits. Null: it never does.
+    const char* (*last_resort)(const Args&, const Env&) = nullptr;
 
     std::string refuse(const Args& args, const Env& env) const { return plan(args, env).refusal; }
     size_t workspace(const Args& args, const Env& env, size_t budget) const {
@@ -116,12 +116,13 @@ struct Candidate {
     }
 };
 
-// Calls use(kernel) in the order in which kernels are tried on this machine, until it returns true.
-template <class Kernel, class Use>
-bool in_order(std::span<const Kernel> kernels, const Env& env, Use use) {
+// Calls use(kernel) in the order in which kernels are tried for this call, until it returns true.
+template <class Kernel, class Args, class Use>
+bool in_order(std::span<const Kernel> kernels, const Args& args, const Env& env, Use use) {
     for (const bool last_resort : {false, true})
         for (const Kernel& kernel : kernels)
-            if ((kernel.last_resort && kernel.last_resort(env)) == last_resort && use(kernel)) return true;
+            if ((kernel.last_resort && kernel.last_resort(args, env)) == last_resort && use(kernel))
+                return true;
     return false;
 }
 

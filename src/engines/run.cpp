@@ -14,7 +14,7 @@ namespace {
 template <Stage S>
 PlannedCall<S> first_that_runs(const ArgsOf<S>& args, const Env& env, std::string& reasons) {
     PlannedCall<S> found;
-    in_order(candidates<S>(env), env, [&](const Candidate<ArgsOf<S>>& candidate) {
+    in_order(candidates<S>(env), args, env, [&](const Candidate<ArgsOf<S>>& candidate) {
         if (!env.allows(S, candidate.name)) return false;
         CallPlan<ArgsOf<S>> plan = candidate.plan(args, env);
         if (!plan.refusal.empty()) {
@@ -100,7 +100,7 @@ template <Stage S>
 void prepare_stage(const ArgsOf<S>& args, const Env& env) {
     // A caller's workspace has room for all that pays, or none.
     for (const size_t budget : {size_t(0), kWorkspaceHeader})
-        in_order(candidates<S>(env), env, [&](const Candidate<ArgsOf<S>>& candidate) {
+        in_order(candidates<S>(env), args, env, [&](const Candidate<ArgsOf<S>>& candidate) {
             if (env.allows(S, candidate.name)) candidate.plan(args, env.with_budget(budget));
             return false;
         });
@@ -120,8 +120,8 @@ std::vector<Verdict> explain_stage(const ArgsOf<S>& args, const Env& env) {
     std::vector<Verdict> out;
     std::string reasons;
     const auto* chosen = first_that_runs<S>(args, env, reasons).kernel;
-    in_order(candidates<S>(env), env, [&](const Candidate<ArgsOf<S>>& candidate) {
-        const char* const last_resort = candidate.last_resort ? candidate.last_resort(env) : nullptr;
+    in_order(candidates<S>(env), args, env, [&](const Candidate<ArgsOf<S>>& candidate) {
+        const char* const last_resort = candidate.last_resort ? candidate.last_resort(args, env) : nullptr;
         out.push_back({candidate.name, candidate.refuse(args, env), last_resort ? last_resort : "",
                        &candidate == chosen});
         return false;

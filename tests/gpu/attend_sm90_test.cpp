@@ -169,11 +169,13 @@ TEST_F(Sm90Attend, QueriesAndLogitsOfAnySize) {
 // What it does not take goes to another kernel, with a reason.
 TEST_F(Sm90Attend, RefusesWhatItDoesNotTake) {
     Context context = make_context(false, nullptr);
-    const auto refusal = [&](Spec spec) {
+    const auto verdict = [&](Spec spec) {
         Problem problem(spec);
-        return explain_stage<Stage::attend>(OnDevice(context.device(), problem).args, context.env({}))[0]
-            .refusal;
+        const auto all =
+            explain_stage<Stage::attend>(OnDevice(context.device(), problem).args, context.env({}));
+        return *std::ranges::find(all, "cuda_sm90_attend_576", &Verdict::kernel);
     };
+    const auto refusal = [&](const Spec& spec) { return verdict(spec).refusal; };
     const Spec good = spec_of(kKinds[0], 64, {.k = 100});
     EXPECT_EQ(refusal(good), "");
     Spec bad = good;
@@ -183,6 +185,12 @@ TEST_F(Sm90Attend, RefusesWhatItDoesNotTake) {
     EXPECT_NE(refusal(bad).find("heads"), std::string::npos);
     bad = good, bad.primary.format = SMLA_FP8_576;
     EXPECT_NE(refusal(bad).find("fp8_656"), std::string::npos);
+    bad = good, bad.tokens = 7;  // it takes them, but another does first
+    EXPECT_EQ(refusal(bad), "");
+    EXPECT_NE(verdict(bad).last_resort.find("fewer than 8"), std::string::npos);
+    EXPECT_FALSE(verdict(bad).chosen);
+    bad.tokens = 8;
+    EXPECT_TRUE(verdict(bad).chosen);
 }
 
 }  // namespace

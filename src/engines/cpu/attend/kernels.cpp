@@ -73,7 +73,7 @@ constexpr Candidate<Args> bf16_kernel(const char* name) {
                     return plan_with(kAvx512Bf16, refuse_bf16<Width>(args, env, SMLA_ISA_AVX512_BF16), args,
                                      env);
                 },
-            .last_resort = slow_bf16_dots_here};
+            .last_resort = slow_bf16_dots_here<Args>};
 }
 template <int Width>
 constexpr Candidate<Args> amx_kernel(const char* name) {

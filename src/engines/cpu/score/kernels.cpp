@@ -13,7 +13,7 @@ constexpr Candidate<smla_score_args> tiled() {
     using Args = smla_score_args;
     return {.name = Kernel.name,
             .plan = [](const Args& args, const Env& env) { return plan_score(Kernel, args, env); },
-            .last_resort = Kernel.bf16_operands ? slow_bf16_dots_here : nullptr};
+            .last_resort = Kernel.bf16_operands ? slow_bf16_dots_here<Args> : nullptr};
 }
 
 constexpr const ScoreKernel* kKernels[] = {
