@@ -77,7 +77,7 @@ __device__ inline uint32_t max_magnitude_bf16(const uint4& words) {
 
 // Each thread of that warpgroup waits for what it has copied and converts it where it lies. bf16: columns of
 // rope are multiplied by key_factor. f16: a head is multiplied by the power of two that brings its largest
-// value between 2^14 and 2^15, which is exact but for values 2^-28 of that; rope as in bf16.
+// value between 2^14 and 2^15, which is exact but for values less than 2^-31 of it; rope as in bf16.
 template <class Format>
 class QueryConverter {
 public:
@@ -122,8 +122,8 @@ private:
             cuda::store_shared(base_ + kQueryFactorAt + 4 * (16 * at_.warp + row + at_.lane / 8),
                                __uint_as_float((own - 14) << 23));
     }
-    // Heads row + k and row + k + 1, loaded together, so that loads wait once. Returns the exponent of the
-    // head whose columns of rope this lane has, or 0.
+    // Heads row + first and the one after it, loaded together, so that loads wait once. Returns the exponent
+    // of the head whose columns of rope this lane has, or 0.
     __device__ uint32_t two_f16(uint32_t row, uint32_t first, uint32_t rope_largest) const {
         uint4 left[2], right[2];
 #pragma unroll
