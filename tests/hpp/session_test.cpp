@@ -278,7 +278,7 @@ TEST_F(HppSession, requests_are_cut_copied_and_reordered_and_the_session_grows) 
     EXPECT_EQ(refused([](auto& wrong) { wrong.index_format = SMLA_ROW_BF16; }), "args.index_format");
     EXPECT_EQ(refused([](auto& wrong) { wrong.page_tokens = 8; }), "args.page_tokens");
     EXPECT_EQ(refused([](auto& wrong) { wrong.kv_scale = 2; }), "args.kv_scale");
-    EXPECT_EQ(refused([](auto& wrong) { wrong.reserved = 1; }), "args.reserved");
+    EXPECT_EQ(refused([](auto& wrong) { wrong.kv_writer = SMLA_WRITER_BF16_FIRST; }), "args.kv_writer");
     EXPECT_EQ(refused([](auto& wrong) { wrong.max_tokens = 40; }), "accepted");
 }
 
