@@ -5,6 +5,7 @@
 #include "backends/instance.h"
 #include "backends/registry.h"
 #include "core/thread_pool.h"
+#include "ops/attend/attend.h"
 
 #include <smla/smla.h>
 
@@ -74,6 +75,16 @@ std::string hybrid_page_of(const smla_backend_args& args) {
     return text(BackendInstance(find_backend("FLASHMLA_SPARSE_DSV4"), config).config.args.page_tokens);
 }
 
+// Whether attention of a backend may round keys.
+std::string rounds(const smla_backend_args& args) {
+    smla_attend_args attend{};
+    attend.precision = resolve_config(backend_base(args, SMLA_FAMILY_DSA)).args.precision;
+    smla_cache cache{};
+    cache.format = SMLA_FP8_656;
+    cache.page_tokens = 1;
+    return text(rounds_keys(attend, CacheView(cache)));
+}
+
 std::vector<Case> backend_cases() {
     using Args = smla_backend_args;
     return {member_case("smla_backend_args.dtype", SMLA_BF16, SMLA_F32, &Args::dtype, dsa),
@@ -89,6 +100,8 @@ std::vector<Case> backend_cases() {
             member_case("smla_backend_args.window", 128, 64, &Args::window, hybrid),
             member_case("smla_backend_args.q_scale", 1, 2, &Args::q_scale, dsa),
             member_case("smla_backend_args.kv_scale", 1, 2, &Args::kv_scale, dsa),
+            member_case("smla_backend_args.precision", SMLA_PRECISION_EXACT, SMLA_PRECISION_ROUNDED,
+                        &Args::precision, rounds),
             member_case("smla_backend_args.max_logits_bytes", double(512 << 20), 1 << 20,
                         &Args::max_logits_bytes, dsa),
             {"smla_backend_args.device", 1, 90, [](double device) {
