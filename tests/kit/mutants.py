@@ -1,6 +1,7 @@
 """The mutants of scripts/mutants: each breaks one line, and the test named beside it must fail.
 
 A test is `BINARY FILTER` of GoogleTest, `smla ARGUMENTS` or `python PYTEST-ARGUMENTS`.
+The file is one table, so it is not split.
 """
 
 from typing import NamedTuple

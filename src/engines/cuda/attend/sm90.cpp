@@ -118,8 +118,7 @@ CallPlan<Args> plan_sm90(const Args& args, const Env& env) {
     return plan;
 }
 
-// H200: one token, 128 heads 16.5 us instead of cuda_mma's 14.4 (bf16 rows); one token of V4, 64 heads 25 to
-// 27 instead of 16 to 18; four tokens, 128 heads 24 instead of 31. Batch-invariant results are one kernel's.
+// docs/kernels/cuda_attend.md has the times. Batch-invariant results are one kernel's.
 const char* small_call(const Args& args, const Env& env) {
     constexpr int64_t kFewest = 8;
     const bool small = args.q.shape[0] * ceil_div(args.q.shape[1], kBlockHeads) < kFewest;

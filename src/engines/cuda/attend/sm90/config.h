@@ -68,8 +68,8 @@ struct Latents {
     // bits, like bf16; 448 * 2^7 is still finite. bf16: a code times any scale from 2^-76 to 2^47 is finite
     // on its way (conversion.cuh).
     static constexpr float key_factor = f16 ? 0x1p7f : 0x1p-40f;
-    // Weights are up to 2^8 times those of the peak. f16: the peak's is 2^7, so that weights down to 2^-31
-    // count, and sums of keys that have less are as wrong as f32 is.
+    // The weight of the peak; others are up to 2^8 times that. f16 has nothing below 2^-24, so there the
+    // peak's is 2^7: weights down to 2^-31 of it count.
     static constexpr float peak_weight_log2 = f16 ? 7.f : 0.f;
 };
 template <cuda::Half Type>
@@ -120,6 +120,8 @@ struct Tasks {
 
     __host__ __device__ int splits() const { return int(by_splits.by); }
 };
+
+constexpr uint32_t kHole = ~0u;  // the place of a row that is not attended to
 
 // How caches are addressed: a record lies 16 * (page * page_16 + token * row_16) bytes behind `data`.
 struct KeySource {

@@ -8,11 +8,11 @@ namespace smla::cuda_attend::sm90 {
 __device__ inline uint4 load_16(const char* data, uint32_t place, uint32_t offset) {
     uint4 out;
     asm volatile(
-        "{.reg .pred real;\n setp.ne.u32 real, %5, 0xffffffff;\n"
+        "{.reg .pred real;\n setp.ne.u32 real, %5, %6;\n"
         "mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
         "@real ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];}"
         : "=&r"(out.x), "=&r"(out.y), "=&r"(out.z), "=&r"(out.w)
-        : "l"(data + (uint64_t(place) << 4) + offset), "r"(place));
+        : "l"(data + (uint64_t(place) << 4) + offset), "r"(place), "n"(kHole));
     return out;
 }
 
@@ -120,7 +120,7 @@ public:
     using Loaded = uint2;
     static __device__ Loaded load(const char* data, uint32_t place, uint32_t scales_place) {
         Loaded out = {0, 0};
-        if (place != ~0u) out = *reinterpret_cast<const uint2*>(data + (uint64_t(scales_place) << 3));
+        if (place != kHole) out = *reinterpret_cast<const uint2*>(data + (uint64_t(scales_place) << 3));
         return out;
     }
     __device__ bool set(const Loaded& codes) {

@@ -5,8 +5,6 @@
 
 namespace smla::cuda_attend::sm90 {
 
-constexpr uint32_t kHole = ~0u;
-
 // The row numbers of one producer warp, a tile after the other, through all tasks of its block. Lanes 0 to 15
 // follow the warp's 16 keys of a tile. Lanes 16 to 31 follow the same; with a cluster, where lanes 0 to 15
 // serve rope alone, they follow the 8 keys (twice) that the warp converts for both blocks.
