@@ -53,14 +53,42 @@ def test_a_failure_is_the_exit_code(check, capsys):
     assert table.failed and capsys.readouterr().out.count("\n") == 3
 
 
+def workload(*tokens, preemptions=0, cached=0):
+    made = result(*tokens)
+    made["outputs"][0]["cached"] = cached
+    decode = {"tokens": 1, "requests": 1, "ms": 2.0, "host_ms_layer": 0.1}
+    steps = [{**decode, "tokens": 5, "ms": 9.0}, decode, {**decode, "ms": 3.0}, {**decode, "ms": 2.5}]
+    return {**made, "steps": steps, "preemptions": preemptions}
+
+
 def test_vllms_own_backend_may_be_missing_and_the_plug_in_may_not(check, monkeypatch, capsys, tmp_path):
     """On sm_80 vLLM has none; then the runs on smla are compared with each other."""
-    results = [None, result(3, 4, 5), result(3, 4, 6), None]
-    for each in filter(None, results):
-        each.update(impl=["SmlaSparseImpl"], steps_ms=[9.0, 2.0, 3.0, 2.5])
-    monkeypatch.setattr(check, "generate", lambda *_: (results.pop(0), "no valid backend"))
+    runs = {
+        "plug-in": workload(3, 4, 5),
+        "own indexer": workload(3, 4, 6),
+        "preemption": workload(3, 4, 5),
+        "chunks, prefix cache": workload(3, 4, 5, cached=4),
+    }
+
+    def generate(python, environment, run, out):
+        made = runs.get(run.name)
+        return ({"impl": ["SmlaSparseImpl"], "workloads": [made]}, "") if made else (None, "no valid backend")
+
+    monkeypatch.setattr(check, "generate", generate)
     table = check.Table()
-    check.tokens("python3", {}, table, tmp_path)
-    lines = capsys.readouterr().out.splitlines()
-    assert "skipped: no valid backend" in lines[0] and "ran: SmlaSparseImpl; decode step 2.50 ms" in lines[1]
-    assert "failed: differs from plug-in" in lines[2] and "failed: no valid backend" in lines[3]
+    check.tokens("python3", {}, table, tmp_path, 2)
+    lines = {x["what"]: x["result"] for x in table.lines}
+    assert lines[check.OWN] == "skipped: no valid backend" and lines["plug-in"] == "ran: SmlaSparseImpl"
+    assert "failed: against plug-in: prompt of 5: token 2" in lines["own indexer"]
+    assert "nothing was preempted" in lines["preemption"]
+    assert lines["chunks, prefix cache"].startswith("ok: 3 of 3")
+    assert lines["graphs"] == "failed: no valid backend"
+
+
+def test_steps_with_prompts_have_a_median_of_their_own(check):
+    assert check.medians(workload(3)) == {
+        "decode_ms": 2.5,
+        "decode_host_ms_layer": 0.1,
+        "prompts_ms": 9.0,
+        "prompts_host_ms_layer": 0.1,
+    }

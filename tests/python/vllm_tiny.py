@@ -2,11 +2,13 @@
 
     python3 tests/python/vllm_tiny.py --backend SMLA|auto|NAME --out FILE.json
 
-Weights are random, but the same for every backend. FILE gets tokens, their log-probabilities, by how much
-the best token led, and the times of the steps.
+Weights are random, but the same for every backend. FILE gets, of each workload's second run, tokens, their
+log-probabilities, by how much the best token led, and the times of the steps: ms of a whole step, and of the
+host in a layer's calls of the attention backend.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -53,6 +55,7 @@ MODEL = {
     "v_head_dim": 128,
     "vocab_size": 4096,
 }
+PAGE = 64  # tokens
 # Sizes with which attention and selection matter: the standard deviation times sqrt(columns), by name.
 SIZES = {"lm_head": 4.0, "q_b_proj": 3.0}
 
@@ -66,19 +69,46 @@ def arguments():
     parser.add_argument("--heads", type=int, default=64)
     parser.add_argument("--topk", type=int, default=MODEL["index_topk"])
     parser.add_argument("--lengths", default="5,64,700,2049,3000,5000", help="of the prompts")
+    parser.add_argument(
+        "--requests",
+        type=int,
+        nargs="+",
+        default=[],
+        help="in place of lengths: so many of 64 to 4096 tokens",
+    )
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--max-model-len", type=int, default=8192)
     parser.add_argument("--max-batched", type=int, default=4096, help="fewer: prompts come in chunks")
     parser.add_argument("--cache-gib", type=float, default=2.0)
     parser.add_argument("--graphs", action="store_true", help="decode steps in CUDA graphs")
+    parser.add_argument(
+        "--prefix-caching", action="store_true", help="the second run finds the prompts cached"
+    )
+    parser.add_argument("--preempt", action="store_true", help="pages for the prompts alone")
+    parser.add_argument("--mtp", action="store_true", help="speculative decoding of one token")
     return parser.parse_args()
+
+
+def workloads(given):
+    """Lengths of the prompts of each workload, all of which run on one engine."""
+    import torch
+
+    generator = torch.Generator().manual_seed(11)
+    drawn = [torch.randint(64, 4097, (n,), generator=generator).tolist() for n in given.requests]
+    return drawn or [[int(x) for x in given.lengths.split(",")]]
 
 
 def model_folder(given, folder):
     """A folder with the model's config.json."""
     heads = {"num_attention_heads": given.heads, "num_key_value_heads": given.heads}
     layers = {"num_hidden_layers": given.layers, "first_k_dense_replace": given.layers}
-    config = {**MODEL, **heads, **layers, "index_topk": given.topk}
+    config = {
+        **MODEL,
+        **heads,
+        **layers,
+        "index_topk": given.topk,
+        "num_nextn_predict_layers": int(given.mtp),
+    }
     Path(folder, "config.json").write_text(json.dumps(config))
     return folder
 
@@ -127,64 +157,119 @@ def own_name():
     return smla.vllm.registered_name()
 
 
-def engine(given, folder):
-    from vllm import LLM
-    from vllm.model_executor.model_loader import dummy_loader
+def fix_quant_mode():
+    """vLLM 0.25 lays no cache of fp8_ds_mla out, with any backend (issue 48378): tells its spec."""
+    from vllm.model_executor.layers.attention.mla_attention import MLAAttention
+    from vllm.v1.kv_cache_interface import get_kv_quant_mode
 
-    dummy_loader.DummyModelLoader.load_weights = lambda self, model, model_config: fill(model)
+    spec_of = MLAAttention.get_kv_cache_spec
+
+    def with_mode(layer, config):
+        return dataclasses.replace(
+            spec_of(layer, config), kv_quant_mode=get_kv_quant_mode(layer.kv_cache_dtype)
+        )
+
+    MLAAttention.get_kv_cache_spec = with_mode
+
+
+def options(given, requests):
+    """Of the engine, beyond those of every run."""
     more = {} if given.backend == "auto" else {"attention_backend": given.backend}
     if given.graphs:
-        sizes = [1, 2, 4, 8]
+        sizes = [x for x in (1, 2, 4, 8, 16, 32, 64) if x < 2 * requests]
         more["compilation_config"] = {
             "mode": 0,
             "cudagraph_mode": "FULL_DECODE_ONLY",
             "cudagraph_capture_sizes": sizes,
         }
-    return LLM(
+    if given.mtp:
+        more["speculative_config"] = {"method": "mtp", "num_speculative_tokens": 1}
+    if given.preempt:  # one page is vLLM's own
+        more["num_gpu_blocks_override"] = 1 + sum(-(-n // PAGE) for n in workloads(given)[0])
+    return more
+
+
+def engine(given, folder):
+    import vllm
+    from vllm.model_executor.model_loader import dummy_loader
+
+    dummy_loader.DummyModelLoader.load_weights = lambda self, model, model_config: fill(model)
+    if given.kv_cache_dtype.startswith("fp8") and vllm.__version__.startswith("0.25."):
+        fix_quant_mode()
+    requests = max(map(len, workloads(given)))
+    return vllm.LLM(
         model=model_folder(given, folder),
         load_format="dummy",
         skip_tokenizer_init=True,
         dtype="bfloat16",
         seed=0,
         enforce_eager=not given.graphs,
-        block_size=64,
+        block_size=PAGE,
         kv_cache_dtype=given.kv_cache_dtype,
         max_model_len=given.max_model_len,
-        max_num_seqs=16,
+        max_num_seqs=max(16, requests),
         max_num_batched_tokens=given.max_batched,
-        gpu_memory_utilization=0.3,
+        gpu_memory_utilization=0.1,  # of an H200; several engines share it
         kv_cache_memory_bytes=int(given.cache_gib * 2**30),
-        enable_prefix_caching=False,
+        enable_prefix_caching=given.prefix_caching,
         disable_log_stats=True,
         async_scheduling=False,
-        **more,
+        **options(given, requests),
     )
 
 
-def runner_of(llm):
-    return llm.llm_engine.engine_core.engine_core.model_executor.driver_worker.worker.model_runner
+def core_of(llm):
+    return llm.llm_engine.engine_core.engine_core
 
 
-def timed(runner, steps):
-    """Appends the milliseconds of each step."""
-    import torch
+class Meter:
+    """Times and counts of an engine's steps, while a workload runs."""
 
-    execute = runner.execute_model
+    def __init__(self, core, runner):
+        self.clear()
+        self._wrap(runner, "execute_model", self._step)
+        layers = runner.compilation_config.static_forward_context.values()
+        self.impls = [x.impl for x in layers if getattr(x, "impl", None) is not None]
+        for impl in self.impls:
+            for name in ("forward_mqa", "do_kv_cache_update"):
+                if hasattr(impl, name):
+                    self._wrap(impl, name, self._host)
+        if hasattr(core.scheduler, "_preempt_request"):
+            self._wrap(core.scheduler, "_preempt_request", self._preempt)
 
-    def run(*args, **named):
+    def clear(self):
+        self.steps, self.preemptions, self.host = [], 0, 0.0
+
+    @staticmethod
+    def _wrap(holder, name, around):
+        inner = getattr(holder, name)
+        setattr(holder, name, lambda *args, **named: around(inner, *args, **named))
+
+    def _step(self, inner, scheduled, *args, **named):
+        import torch
+
         torch.cuda.synchronize()
-        begun = time.perf_counter()
-        result = execute(*args, **named)
+        self.host, begun = 0.0, time.perf_counter()
+        result = inner(scheduled, *args, **named)
         torch.cuda.synchronize()
-        steps.append((time.perf_counter() - begun) * 1e3)
+        step = {
+            "tokens": scheduled.total_num_scheduled_tokens,
+            "requests": len(scheduled.num_scheduled_tokens),
+        }
+        step["ms"] = (time.perf_counter() - begun) * 1e3
+        step["host_ms_layer"] = self.host * 1e3 / len(self.impls)
+        self.steps.append(step)
         return result
 
-    runner.execute_model = run
+    def _host(self, inner, *args, **named):
+        begun = time.perf_counter()
+        result = inner(*args, **named)
+        self.host += time.perf_counter() - begun
+        return result
 
-
-def implementations(runner):
-    layers = runner.compilation_config.static_forward_context.values()
-    return sorted({type(x.impl).__qualname__ for x in layers if getattr(x, "impl", None) is not None})
+    def _preempt(self, inner, *args, **named):
+        self.preemptions += 1
+        return inner(*args, **named)
 
 
 def outputs_of(done):
@@ -193,6 +278,7 @@ def outputs_of(done):
         ranked = [sorted((x.logprob for x in at.values()), reverse=True) for at in output.logprobs]
         yield {
             "prompt": len(request.prompt_token_ids),
+            "cached": request.num_cached_tokens or 0,
             "tokens": list(output.token_ids),
             "logprobs": [at[t].logprob for at, t in zip(output.logprobs, output.token_ids, strict=True)],
             "margins": [x[0] - x[1] if len(x) > 1 else 0.0 for x in ranked],
@@ -222,20 +308,23 @@ def main():
         given.backend = own_name()
     with tempfile.TemporaryDirectory() as folder:
         llm = engine(given, folder)
-    runner, steps = runner_of(llm), []
-    timed(runner, steps)
-    generator = torch.Generator().manual_seed(7)
-    lengths = [int(x) for x in given.lengths.split(",")]
-    ids = [torch.randint(2, MODEL["vocab_size"], (n,), generator=generator).tolist() for n in lengths]
-    prompts = [{"prompt_token_ids": x} for x in ids]
+    core = core_of(llm)
+    meter = Meter(core, core.model_executor.driver_worker.worker.model_runner)
     params = SamplingParams(
         temperature=0.0, max_tokens=given.tokens, ignore_eos=True, logprobs=2, detokenize=False
     )
-    for _ in range(2):  # the first one compiles
-        steps.clear()
-        done = llm.generate(prompts, params, use_tqdm=False)
-    impl, outputs = implementations(runner), list(outputs_of(done))
-    given.out.write_text(json.dumps({"impl": impl, "steps_ms": steps, "outputs": outputs}))
+    ran = []
+    for lengths in workloads(given):
+        generator = torch.Generator().manual_seed(7)
+        ids = [torch.randint(2, MODEL["vocab_size"], (n,), generator=generator).tolist() for n in lengths]
+        for _ in range(2):  # the first one compiles
+            meter.clear()
+            done = llm.generate([{"prompt_token_ids": x} for x in ids], params, use_tqdm=False)
+        ran.append(
+            {"steps": meter.steps, "preemptions": meter.preemptions, "outputs": list(outputs_of(done))}
+        )
+    impl = sorted({type(x).__qualname__ for x in meter.impls})
+    given.out.write_text(json.dumps({"impl": impl, "workloads": ran}))
 
 
 if __name__ == "__main__":
