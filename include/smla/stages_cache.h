@@ -147,6 +147,10 @@ typedef struct smla_map_args {
     smla_tensor rows;
     /* [T] i32, optional: rows[t] that are not -1. */
     smla_tensor counts;
+    /* [T] i32, optional: columns of rows[t] up to the last that is not -1, as attend's lengths. */
+    smla_tensor lengths;
+    /* [T] i32, optional: rows[t] are -1 from this column on. */
+    smla_tensor limits;
 } smla_map_args;
 
 /* From positions of a request to rows of a cache: rows[t,j] = block_table[request_of_token[t]][p /

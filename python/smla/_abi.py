@@ -568,6 +568,8 @@ class MapArgs(c.Structure):
         ("block_table", Tensor),
         ("rows", Tensor),
         ("counts", Tensor),
+        ("lengths", Tensor),
+        ("limits", Tensor),
     )
 
 

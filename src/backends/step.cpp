@@ -71,16 +71,23 @@ Selection run_indexer(Runner& run, const StepBatch& batch, const Indexer& in, co
     return {.indices = indices, .lengths = {}};
 }
 
-// Rows of the cache, one per selected index.
-Tensor rows_of(Runner& run, const StepBatch& batch, const CacheGroup& group, const Tensor& indices) {
-    const Tensor rows = run.activation(SMLA_I32, {indices.shape[0], indices.shape[1]});
+// What is selected, as rows of the cache. A token's list ends at its last row: a prompt's first tokens see
+// fewer keys than lists have columns.
+smla_attend_source rows_of(Runner& run, const StepBatch& batch, const CacheGroup& group,
+                           const Selection& selection) {
+    const Tensor& indices = selection.indices;
+    const smla_attend_source source{.cache = group.cache,
+                                    .rows = run.activation(SMLA_I32, {indices.shape[0], indices.shape[1]}),
+                                    .lengths = run.activation(SMLA_I32, {indices.shape[0]})};
     run.run<Stage::map>({.page_tokens = group.cache.page_tokens,
                          .page_rows = group.cache.page_rows,
                          .positions = indices,
                          .request_of_token = batch.request_of_token,
                          .block_table = group.block_table,
-                         .rows = rows});
-    return rows;
+                         .rows = source.rows,
+                         .lengths = source.lengths,
+                         .limits = selection.lengths});
+    return source;
 }
 
 Tensor tokens_of(const Tensor& tensor, int64_t begin, int64_t end) {
@@ -146,9 +153,7 @@ void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {
                                     : run_indexer(run, batch, step.indexer, batch.visible_tokens, step.topk);
 
     smla_attend_args attend{};
-    attend.primary.rows = rows_of(run, batch, step.kv, selection.indices);
-    attend.primary.lengths = selection.lengths;
-    attend.primary.cache = step.kv.cache;
+    attend.primary = rows_of(run, batch, step.kv, selection);
     attend.q = present(step.w_uk) ? absorb_query(run, batch, step) : step.q;
     attend.precision = step.precision;
     attend.softmax_scale = step.softmax_scale;
@@ -196,9 +201,7 @@ smla_attend_source entries_to_attend(Runner& run, const StepBatch& batch, const 
     const Selection selection = present(step.forced.indices)
                                     ? step.forced
                                     : run_indexer(run, batch, step.indexer, entries.visible, step.topk);
-    return {.cache = entries.group.cache,
-            .rows = rows_of(run, batch, entries.group, selection.indices),
-            .lengths = selection.lengths};
+    return rows_of(run, batch, entries.group, selection);
 }
 
 }  // namespace

@@ -146,6 +146,8 @@ std::unique_ptr<Call> map(int64_t tokens) {
     fill_int(call->add(a.block_table, SMLA_I32, {2, 6}), [](int64_t r, int64_t b) { return 6 * r + b; });
     call->add(a.rows, SMLA_I32, {tokens, 9}, 8, 3);
     call->add(a.counts, SMLA_I32, {tokens}, 0, 2);
+    call->add(a.lengths, SMLA_I32, {tokens}, 0, 2);
+    fill_int(call->add(a.limits, SMLA_I32, {tokens}), [](int64_t t, int64_t) { return t % 4 * 3; });
     call->choices = {{"args.page_tokens", &a.page_tokens, 1, INT32_MAX},
                      {"args.reserved", &a.reserved, 0, 0}};
     return call;

@@ -74,13 +74,12 @@ smla_tensor& tensor_of(Call& call, const std::string& name) {
 // Every index in its range: nothing to report.
 void tame(Call& call) {
     for (const TensorField& field : call.tensors) {
+        if (call.is_output(field)) continue;
         const std::string last = field.name.substr(field.name.rfind('.') + 1);
         const smla_tensor& tensor = *field.tensor;
         if (last == "slots") fill_int(tensor, [](int64_t t, int64_t) { return t; });
-        else if (last == "rows" && !call.is_output(field))
-            fill_int(tensor, [](int64_t, int64_t) { return 0; });
         else if (last == "lengths") fill_int(tensor, [](int64_t t, int64_t) { return 20 - t; });
-        else if (last == "request_of_token" || last == "pairs" || last == "starts")
+        else if (last == "rows" || last == "request_of_token" || last == "pairs" || last == "starts")
             fill_int(tensor, [](int64_t, int64_t) { return 0; });
         else if (last == "blocks") fill_int(tensor, [](int64_t t, int64_t i) { return t % 2 ? i : -1; });
         else if (last == "ends") fill_int(tensor, [](int64_t, int64_t) { return 5; });

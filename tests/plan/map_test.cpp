@@ -13,7 +13,7 @@ namespace smla {
 namespace {
 
 struct Mapped {
-    std::vector<int32_t> rows, counts;
+    std::vector<int32_t> rows, counts, lengths;
 };
 
 smla_map_args map_args(const std::vector<int32_t>& positions, const std::vector<int32_t>& requests,
@@ -22,6 +22,7 @@ smla_map_args map_args(const std::vector<int32_t>& positions, const std::vector<
     const int64_t tokens = int64_t(requests.size()), width = int64_t(positions.size()) / tokens;
     out.rows.assign(positions.size(), 12345);
     out.counts.assign(requests.size(), 12345);
+    out.lengths.assign(requests.size(), 12345);
     smla_map_args args{};
     args.struct_size = sizeof args;
     args.page_tokens = page_tokens;
@@ -31,6 +32,7 @@ smla_map_args map_args(const std::vector<int32_t>& positions, const std::vector<
     args.block_table = make_tensor(table.data(), SMLA_I32, {int64_t(table.size()) / columns, columns});
     args.rows = make_tensor(out.rows.data(), SMLA_I32, {tokens, width});
     args.counts = make_tensor(out.counts.data(), SMLA_I32, {tokens});
+    args.lengths = make_tensor(out.lengths.data(), SMLA_I32, {tokens});
     return args;
 }
 
@@ -42,6 +44,7 @@ TEST(Map, WorkedNumbers) {
     MapOp::reference(args, 0, MapOp::tasks(args));
     EXPECT_EQ(out.rows, (std::vector<int32_t>{448, 511, 192, -1, -1}));
     EXPECT_EQ(out.counts, std::vector<int32_t>{3});
+    EXPECT_EQ(out.lengths, std::vector<int32_t>{3});
 }
 
 TEST(Map, HolesOfEveryKind) {
@@ -58,6 +61,7 @@ TEST(Map, HolesOfEveryKind) {
     EXPECT_EQ(out.rows, (std::vector<int32_t>{-1, 33, -1, most - 7, most - 5, most - 4, -1, -1,  //
                                               -1, -1, -1, -1, -1, -1, -1, -1}));
     EXPECT_EQ(out.counts, (std::vector<int32_t>{4, 0}));
+    EXPECT_EQ(out.lengths, (std::vector<int32_t>{6, 0}));
 }
 
 TEST(Map, RandomAndInPlace) {
@@ -73,7 +77,7 @@ TEST(Map, RandomAndInPlace) {
         for (size_t i = 0; i < requests.size() * size_t(width); ++i)
             positions.push_back(in(-3, page * columns + 9));
         for (int32_t i = 0; i < 4 * columns; ++i) table.push_back(in(-1, 3));
-        std::vector<int32_t> want, counts(requests.size(), 0);
+        std::vector<int32_t> want, counts(requests.size(), 0), lengths(requests.size(), 0);
         for (size_t i = 0; i < positions.size(); ++i) {
             const size_t t = i / size_t(width);
             int32_t row = -1;
@@ -83,6 +87,7 @@ TEST(Map, RandomAndInPlace) {
                 if (block >= 0) row = block * (page_rows ? page_rows : page) + positions[i] % page;
             }
             counts[t] += row >= 0;
+            if (row >= 0) lengths[t] = int32_t(i % size_t(width)) + 1;
             want.push_back(row);
         }
         Mapped out;
@@ -91,6 +96,16 @@ TEST(Map, RandomAndInPlace) {
         MapOp::reference(args, 0, MapOp::tasks(args));
         ASSERT_EQ(out.rows, want);
         ASSERT_EQ(out.counts, counts);
+        ASSERT_EQ(out.lengths, lengths);
+        std::vector<int32_t> limits(requests.size(), width / 2);
+        args.limits = make_tensor(limits.data(), SMLA_I32, {int64_t(limits.size())});
+        MapOp::reference(args, 0, MapOp::tasks(args));
+        for (size_t i = 0; i < want.size(); ++i) {
+            const bool listed = int32_t(i % size_t(width)) < width / 2;
+            ASSERT_EQ(out.rows[i], listed ? want[i] : -1);
+        }
+        for (const int32_t length : out.lengths) ASSERT_LE(length, width / 2);
+        args.limits = {};
         args.rows = args.positions;
         args.counts = {};
         MapOp::check(args);

@@ -12,6 +12,8 @@ std::span<const StageField> fields_of<smla_map_args>() {
         in(SMLA_FIELD(block_table), kInt32, "R MB"),
         out(SMLA_FIELD(rows), kInt32, "T K").or_in_place_of(offsetof(Args, positions)),
         out(SMLA_FIELD(counts), kInt32, "T").optional(),
+        out(SMLA_FIELD(lengths), kInt32, "T").optional(),
+        in(SMLA_FIELD(limits), kInt32, "T").optional(),
     };
     return table;
 }
@@ -43,13 +45,16 @@ void MapOp::reference(const Args& args, int64_t begin, int64_t end) {
     const BlockTable table = block_table_of(args.block_table, args.page_tokens, args.page_rows);
     for (int64_t t = begin; t < end; ++t) {
         const int64_t request = load_int(args.request_of_token, t);
-        int32_t count = 0;
+        const int64_t limit = present(args.limits) ? load_int(args.limits, t) : INT64_MAX;
+        int32_t count = 0, length = 0;
         for (int64_t j = 0; j < args.positions.shape[1]; ++j) {
-            const int32_t row = row_of(table, request, load_int(args.positions, t, j));
+            const int32_t row = j < limit ? row_of(table, request, load_int(args.positions, t, j)) : -1;
             *reinterpret_cast<int32_t*>(address(args.rows, t, j)) = row;
             count += row >= 0;
+            if (row >= 0) length = int32_t(j) + 1;
         }
         if (present(args.counts)) *reinterpret_cast<int32_t*>(address(args.counts, t)) = count;
+        if (present(args.lengths)) *reinterpret_cast<int32_t*>(address(args.lengths, t)) = length;
     }
 }
 

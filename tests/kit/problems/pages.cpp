@@ -217,6 +217,12 @@ public:
                                        : random.between(0, requests));
         args.rows = random.chance(0.3) ? args.positions : memory.tensor(SMLA_I32, {tokens, k}, Inner::any);
         if (random.chance(0.7)) args.counts = memory.tensor(SMLA_I32, {tokens}, Inner::any);
+        if (random.chance(0.7)) args.lengths = memory.tensor(SMLA_I32, {tokens}, Inner::any);
+        if (random.chance(0.3)) args.limits = memory.tensor(SMLA_I32, {tokens}, Inner::any);
+        for (int64_t t = 0; present(args.limits) && t < tokens; ++t)
+            set_int(
+                args.limits, t, 0,
+                random.chance(0.2) ? random.pick<int64_t>({INT32_MIN, INT32_MAX}) : random.between(0, k + 1));
         description = text("T", tokens, " K", k, ", ", requests, " requests, pages of ", args.page_tokens,
                            args.rows.data == args.positions.data ? ", in place" : "");
         expect();
@@ -224,23 +230,24 @@ public:
 
     void expect() override {
         memory.allow_nothing();
-        memory.allow(args.rows);
-        memory.allow(args.counts);
+        for (const Tensor* each : {&args.rows, &args.counts, &args.lengths}) memory.allow(*each);
         memory.remember();
         MapOp::check(args);
         MapOp::reference(args, 0, MapOp::tasks(args));
         rows_ = Doubles(args.rows);
         counts_ = Doubles(args.counts);
+        lengths_ = Doubles(args.lengths);
         memory.reset();
     }
 
     void compare(const std::string&, Comparison& out) const override {
         out.equal("rows", args.rows, rows_.values);
         out.equal("counts", args.counts, counts_.values);
+        out.equal("lengths", args.lengths, lengths_.values);
     }
 
 private:
-    Doubles rows_, counts_;
+    Doubles rows_, counts_, lengths_;
 };
 
 }  // namespace

@@ -1,8 +1,8 @@
 // map: positions of a request become rows of a cache, through its block table.
 //
-// A block takes a token; if nothing is counted, a part of its columns. One thread reads and writes an
-// element, so the call may be in place. Limit: integer divisions, about 1 us for 128 x 2048 columns, then
-// memory; the table is cached.
+// A block takes a token; if nothing is counted or measured, a part of its columns. One thread reads and
+// writes an element, so the call may be in place. Limit: integer divisions, about 1 us for 128 x 2048
+// columns, then memory; the table is cached.
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/values.cuh"
@@ -17,40 +17,45 @@ namespace cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int64_t kColumns = 4 * kThreads;  // per block, if nothing is counted
+constexpr int kThreads = 512;
+constexpr int64_t kColumns = 2 * kThreads;  // per block, if nothing is counted or measured
 
 struct MapParams {
-    Tensor positions, request_of_token, rows, counts;
+    Tensor positions, request_of_token, rows, counts, lengths, limits;
     BlockTable table;
     int64_t block_columns;
     unsigned parts;  // blocks per token
 };
 
-__device__ int block_count(int value) {
-    __shared__ int scratch[kThreads / 32];
-    value = __reduce_add_sync(~0u, value);
-    if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = value;
+// Thread 0 gets the sum of `count` and the maximum of `length`.
+__device__ int2 over_block(int count, int length) {
+    __shared__ int counts[kThreads / 32], lengths[kThreads / 32];
+    count = __reduce_add_sync(~0u, count), length = __reduce_max_sync(~0u, length);
+    if (threadIdx.x % 32 == 0) counts[threadIdx.x / 32] = count, lengths[threadIdx.x / 32] = length;
     __syncthreads();
-    int sum = 0;
-    for (int warp = 0; warp < kThreads / 32; ++warp) sum += scratch[warp];
-    return sum;
+    const bool reads = threadIdx.x < kThreads / 32;
+    return {__reduce_add_sync(~0u, reads ? counts[threadIdx.x] : 0),
+            __reduce_max_sync(~0u, reads ? lengths[threadIdx.x] : 0)};
 }
 
 __global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ MapParams p) {
     const int64_t token = blockIdx.x / p.parts, begin = blockIdx.x % p.parts * p.block_columns;
     const int64_t end = min(begin + p.block_columns, p.positions.shape[1]);
     const int64_t request = load_int(p.request_of_token, token);
-    int found = 0;
+    const int64_t limit = present(p.limits) ? load_int(p.limits, token) : end;
+    int found = 0, length = 0;
     for (int64_t j = begin + threadIdx.x; j < end; j += kThreads) {
         const auto position = int32_t(load_int(p.positions, token, j));
-        const int32_t row = row_of(p.table, request, position);
+        const int32_t row = j < limit ? row_of(p.table, request, position) : -1;
         static_cast<int32_t*>(p.rows.data)[element(p.rows, token, j)] = row;
         found += row >= 0;
+        if (row >= 0) length = int(j) + 1;
     }
-    if (!present(p.counts)) return;
-    found = block_count(found);
-    if (threadIdx.x == 0) static_cast<int32_t*>(p.counts.data)[element(p.counts, token)] = found;
+    if (!present(p.counts) && !present(p.lengths)) return;
+    const int2 all = over_block(found, length);
+    if (threadIdx.x != 0) return;
+    if (present(p.counts)) static_cast<int32_t*>(p.counts.data)[element(p.counts, token)] = all.x;
+    if (present(p.lengths)) static_cast<int32_t*>(p.lengths.data)[element(p.lengths, token)] = all.y;
 }
 
 }  // namespace
@@ -65,7 +70,9 @@ void run_cuda_map(const smla_map_args& args, const Env& env) {
     p.table = block_table_of(args.block_table, args.page_tokens, args.page_rows);
     p.rows = args.rows;
     p.counts = args.counts;
-    p.block_columns = present(args.counts) ? columns : cuda::kColumns;
+    p.lengths = args.lengths;
+    p.limits = args.limits;
+    p.block_columns = present(args.counts) || present(args.lengths) ? columns : cuda::kColumns;
     p.parts = cuda::grid_of(ceil_div(columns, p.block_columns));
     cuda::launch(cuda::map_kernel, tokens * p.parts, cuda::kThreads, 0, env, p);
 }
