@@ -23,6 +23,10 @@ _Base: Any = getattr(_vllm, "SparseMLAAttentionImpl", None) or _vllm.MLAAttentio
 # Arguments of the layer that this implementation does without.
 _UNUSED = ("q_lora_rank", "qk_head_dim", "kv_b_proj", "index_group_builder", "q_pad_num_heads")
 
+# From here on smla joins the parts of queries: torch.cat copies them 2 bytes at a time, in 2.6 ms for 8192
+# tokens of 128 heads on an H200. Below, its one launch is quicker than two.
+_MANY_TOKENS = 512
+
 _ONE_RANK = "1: the indexer of this vLLM selects for one rank alone"
 
 
@@ -128,14 +132,18 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         lse: [T,H] f32, natural, of this rank's part; None without decode context parallelism.
         """
         cache = self._cache_of(kv_c_and_k_pe_cache, self.kv_cache_dtype, layer._k_scale)
-        q = torch.cat(q, -1) if isinstance(q, tuple) else q
+        parts = {}
+        if isinstance(q, tuple) and q[0].shape[0] >= _MANY_TOKENS:
+            q, parts["q_pe"] = q
+        elif isinstance(q, tuple):
+            q = torch.cat(q, -1)
         tokens, heads, _ = q.shape
         selected, lse = self.topk_indices_buffer[:tokens], None
         if self.dcp_world_size > 1:
             selected = local_positions(selected, self.dcp_world_size, self.dcp_rank, self._interleave)
             lse = torch.empty(tokens, heads, dtype=torch.float32, device=q.device)
         backend = self._backend_for(attn_metadata.step.backend, heads, q.dtype, cache.format)
-        out = backend.forward(attn_metadata.step, q, topk_indices=selected, kv_cache=cache, lse=lse)
+        out = backend.forward(attn_metadata.step, q, topk_indices=selected, kv_cache=cache, lse=lse, **parts)
         return out, lse
 
     def forward_mha(self, *_args, **_named) -> None:
