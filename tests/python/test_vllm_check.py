@@ -22,7 +22,8 @@ def check(monkeypatch):
 
 
 def result(*tokens, margins=(1.0, 0.1, 1.0)):
-    return {"outputs": [{"prompt": 5, "tokens": list(tokens), "margins": list(margins)}]}
+    one = {"prompt": 5, "tokens": list(tokens), "margins": list(margins), "logprobs": [-x for x in tokens]}
+    return {"outputs": [one]}
 
 
 def test_tokens_may_differ_from_a_near_tie_on(check):
@@ -30,7 +31,8 @@ def test_tokens_may_differ_from_a_near_tie_on(check):
     assert check.difference(result(3, 4, 5), result(3, 9, 9)) == ""  # the second token's lead is 0.1
     assert "prompt of 5: token 0" in check.difference(result(3, 4, 5), result(9, 4, 5))
     assert "token 2" in check.difference(result(3, 4, 5), result(3, 4, 9))
-    assert check.same_tokens(result(3, 4, 5), result(3, 9, 5)) == "1 of 3 tokens before a near tie"
+    said = check.same_tokens(result(3, 4, 5), result(3, 9, 5))
+    assert said == "1 of 3 tokens before a near tie, log-probabilities within 0.000"
 
 
 def test_a_folder_without_vllm_is_refused(tmp_path):
@@ -76,13 +78,17 @@ def test_vllms_own_backend_may_be_missing_and_the_plug_in_may_not(check, monkeyp
 
     monkeypatch.setattr(check, "generate", generate)
     table = check.Table()
-    check.tokens("python3", {}, table, tmp_path, 2)
+    check.tokens("python3", {}, table, tmp_path, 2, check.TOKENS)
     lines = {x["what"]: x["result"] for x in table.lines}
     assert lines[check.OWN] == "skipped: no valid backend" and lines["plug-in"] == "ran: SmlaSparseImpl"
     assert "failed: against plug-in: prompt of 5: token 2" in lines["own indexer"]
     assert "nothing was preempted" in lines["preemption"]
     assert lines["chunks, prefix cache"].startswith("ok: 3 of 3")
     assert lines["graphs"] == "failed: no valid backend"
+
+
+def test_runs_are_chosen_by_name(check):
+    assert [x.name for x in check.chosen(check.TOKENS, "^fp8_ds_mla")] == ["fp8_ds_mla", "fp8_ds_mla, graphs"]
 
 
 def test_steps_with_prompts_have_a_median_of_their_own(check):
