@@ -10,7 +10,7 @@ class LayersGpu : public testing::Test {
 protected:
     void SetUp() override {
         const std::string why = why_no_engine(SMLA_ENGINE_CUDA);
-        if (!why.empty()) GTEST_SKIP() << why;
+        if (!why.empty()) GTEST_SKIP() << "no GPU: " << why;
         context = std::make_unique<Context>(make_context(SMLA_ENGINE_CUDA));
     }
 
@@ -71,6 +71,25 @@ TEST_F(LayersGpu, RequestsAreCutCopiedReorderedAndCloned) {
                 forward(*each, request, 3);
                 EXPECT_EQ(forward(*each, request, 5), wanted) << request;
             }
+    }
+}
+
+// Decode steps keep their addresses, so that from the fourth on they are replayed: the same bits as launched.
+TEST_F(LayersGpu, ReplayedStepsAreLaunchedOnes) {
+    setenv("SMLA_STEP_GRAPHS", "0", 1);
+    Context launching = make_context(SMLA_ENGINE_CUDA);
+    unsetenv("SMLA_STEP_GRAPHS");
+    for (const KindOfLayer& kind : kKinds) {
+        SCOPED_TRACE(kind.name);
+        const RandomWeights weights(kind.config(kHidden), kind.layer);
+        const auto layer =
+            open_layer(weights.checkpoint(), weights.config, weights.layer, {}, context->device());
+        Session replayed(*context, *layer, options()), launched(launching, *layer, options());
+        EXPECT_EQ(forward(replayed, 0, 126), forward(launched, 0, 126));
+        for (int step = 0; step < 12; ++step)
+            ASSERT_EQ(forward(replayed, 0, 1), forward(launched, 0, 1)) << step;
+        EXPECT_EQ(replayed.records[size_t(Stage::attend)].calls,
+                  launched.records[size_t(Stage::attend)].calls);
     }
 }
 
