@@ -24,6 +24,8 @@ __global__ void __launch_bounds__(256) multiply(float* out, uint32_t seed) {
     if (sum == 12345.678f) *out = sum;  // never, but the compiler cannot know
 }
 
+__global__ void nothing() {}
+
 template <class Work>
 double best_ms(const Work& work) {
     cudaEvent_t begin, end;
@@ -75,6 +77,12 @@ double copy_peak_gbytes() {
     cudaFree(from);
     cudaFree(to);
     return 2. * double(kBytes) / ms * 1e-6;
+}
+
+void launch_nothing() {
+    cudaLaunchConfig_t config{};
+    config.gridDim = config.blockDim = dim3(1);
+    SMLA_CUDA_CALL(cudaLaunchKernelEx(&config, nothing));
 }
 
 }  // namespace smla::bench

@@ -239,7 +239,7 @@ typedef struct smla_backend_forward_args {
 /* Workspace of a call with these shapes. Data and metadata are not looked at. Never shrinks when N grows. */
 SMLA_API smla_status smla_backend_workspace_size(const smla_backend* backend,
                                                  const smla_backend_forward_args* args, size_t* bytes);
-/* Writes the step's tokens to the cache and attends. A refused step writes nothing. */
+/* Writes the step's tokens to the cache and attends. A refused step writes nothing. Recorded as a layer's. */
 SMLA_API smla_status smla_backend_forward(const smla_backend* backend, const smla_backend_forward_args* args,
                                           smla_workspace workspace, smla_stream stream);
 

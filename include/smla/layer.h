@@ -143,7 +143,8 @@ typedef struct smla_layer_step {
 SMLA_API smla_status smla_layer_workspace_size(const smla_layer* layer, const smla_layer_step* step,
                                                size_t stage_budget, size_t* bytes);
 /* Runs one step. `workspace` was initialised by smla_workspace_init; `stage_budget` is that of the size. A
- * refused step writes nothing. */
+ * refused step writes nothing. On a GPU a step whose addresses come again is recorded as a CUDA graph, which
+ * later ones launch with one call, unless SMLA_STEP_GRAPHS is 0 or the stream is being captured. */
 SMLA_API smla_status smla_layer_forward(const smla_layer* layer, const smla_layer_step* step,
                                         size_t stage_budget, smla_workspace workspace, smla_stream stream);
 

@@ -19,9 +19,9 @@ Runner::Runner(const Env& env, const StepPlan& known, Workspace workspace, Stage
       activation_limit_(known.activation_bytes),
       records_(records),
       watch_(tap) {
-    const size_t bytes = kWorkspaceHeader + stage_bytes_ + activation_limit_;
-    if (workspace.bytes < bytes)
-        fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(workspace.bytes), text("at least ", bytes));
+    if (workspace.bytes < known.total_bytes())
+        fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(workspace.bytes),
+             text("at least ", known.total_bytes()));
     env_.workspace = {workspace.data, kWorkspaceHeader + stage_bytes_};
     activations_ = static_cast<char*>(workspace.data) + kWorkspaceHeader + stage_bytes_;
 }

@@ -1,26 +1,18 @@
 // Runs the stages of a step one after the other. The same code runs twice: a sizing pass without memory adds
 // up the bytes that the step takes, then a running pass works in the caller's workspace. The workspace holds
 // the counters, scratch that all stages share, and the activations. A context keeps what the two passes found
-// (StepPlan), so a step of the same description runs once, and plans no call.
+// (StepPlan), so a step of the same description runs once, and plans no call. On a GPU a step that also has
+// the addresses of earlier ones is replayed from a recording.
 #pragma once
 
+#include "backends/step_recordings.h"
 #include "backends/tap.h"
 #include "core/tensor.h"
 #include "engines/context.h"
 #include "engines/plan_cache.h"
 #include "engines/run.h"
 
-#include <array>
-
 namespace smla {
-
-// What ran, for tables and logs.
-struct StageRecord {
-    const char* kernel = nullptr;
-    int64_t calls = 0;
-    double seconds = 0;
-};
-using StageRecords = std::array<StageRecord, kStageCount>;
 
 // What a step of one description takes: bytes of the workspace, and the plan of every call in order.
 struct StepPlan {
@@ -29,8 +21,11 @@ struct StepPlan {
         std::shared_ptr<const void> planned;  // PlannedCall<stage>
     };
     size_t stage_bytes = 0, activation_bytes = 0;
-    std::vector<Call> calls;  // none: of a sizing pass
-    bool prepared = true;     // every call is
+    std::vector<Call> calls;                               // none: of a sizing pass
+    bool prepared = true;                                  // every call is
+    std::shared_ptr<StepRecordings> recordings = nullptr;  // of a step that is kept
+
+    size_t total_bytes() const { return kWorkspaceHeader + stage_bytes + activation_bytes; }
 };
 
 class Runner {
@@ -147,6 +142,29 @@ private:
     StepWatch watch_;
 };
 
+// Replays a step of a known plan, or records it when it came with the same addresses often enough; false: it
+// is to be run. A stream that is being captured gets the launches themselves.
+template <class Forward>
+bool replay_step(const Env& env, const PlanKey& key, const StepPlan& plan, Workspace workspace,
+                 StageRecords* records, const Forward& forward) {
+    const StepRecordings::Addresses addresses = key.addresses();
+    if (!env.records_steps || addresses.empty() || plan.calls.size() < StepRecordings::kLeastCalls)
+        return false;
+    if (workspace.bytes < plan.total_bytes() || env.device->capturing(env.stream)) return false;
+    StepRecordings& recordings = *plan.recordings;
+    if (recordings.replay(addresses, env.stream, records)) return true;
+    if (!recordings.due(addresses)) return false;
+    StageRecords ran{};
+    recordings.keep(addresses, env.device->record([&](smla_stream stream) {
+        Env recorded = env;
+        recorded.stream = stream;
+        Runner run(recorded, plan, workspace, &ran, nullptr);
+        forward(run);
+    }),
+                    ran);
+    return recordings.replay(addresses, env.stream, records);
+}
+
 // Runs a step: forward(runner) tells its stages. With a key the context keeps the step's plan; a null key:
 // the step is described anew.
 template <class Forward>
@@ -155,6 +173,7 @@ void run_step(const Env& env, const PlanKey* key, size_t stage_budget, Workspace
     const bool keeps = key && env.plans && !tap;
     auto kept = keeps ? std::static_pointer_cast<const StepPlan>(env.plans->find(*key)) : nullptr;
     const bool planned = kept != nullptr;
+    if (planned && replay_step(env, *key, *kept, workspace, records, forward)) return;
     if (!planned) {
         Runner sizing(env, stage_budget, tap);
         sizing.check_calls();
@@ -163,8 +182,10 @@ void run_step(const Env& env, const PlanKey* key, size_t stage_budget, Workspace
     }
     Runner run(env, *kept, workspace, records, tap);
     forward(run);
-    if (keeps && !planned && run.plan().prepared)
-        env.plans->keep(*key, std::make_shared<const StepPlan>(run.plan()));
+    if (!keeps || planned || !run.plan().prepared) return;
+    StepPlan plan = run.plan();
+    plan.recordings = std::make_shared<StepRecordings>();
+    env.plans->keep(*key, std::make_shared<const StepPlan>(std::move(plan)));
 }
 
 }  // namespace smla

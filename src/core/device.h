@@ -22,6 +22,13 @@ struct DeviceFacts {
     std::string name;
 };
 
+// Work of a device that was recorded and is queued again with one call.
+class Recording {
+public:
+    virtual ~Recording() = default;
+    virtual void replay(smla_stream stream) const = 0;  // not from two threads at once
+};
+
 class Device {
 public:
     virtual ~Device() = default;
@@ -46,6 +53,13 @@ public:
     // Seconds from the first to the last piece of work that `body` queues, as the device's own clock has it;
     // waits.
     virtual double seconds_of(smla_stream stream, const std::function<void()>& body) = 0;
+
+    // What `body` queues on the stream that it is given; none of it runs. Null: the device records nothing,
+    // or not this.
+    virtual std::unique_ptr<Recording> record(const std::function<void(smla_stream)>& body) {
+        (void)body;
+        return nullptr;
+    }
 
     // Makes the device current for this thread's calls while it lives.
     class Scope {

@@ -52,6 +52,7 @@ struct Env {
     bool slow_bf16_dots = false;     // of the processor: see core/cpu_features.h
     bool batch_invariant = false;
     bool check_indices = false;
+    bool records_steps = false;  // whole steps that come again, on a GPU: see backends/step_recordings.h
     ThreadPool* pool = nullptr;
     Device* device = &host_device();
     smla_stream stream = nullptr;  // of a CUDA device

@@ -81,6 +81,8 @@ Context::Context(const smla_context_args& args) {
     if (env_.engine == SMLA_ENGINE_CUDA) {
         gpu_ = open_cuda_device(args.device_index);
         env_.device = gpu_.get();
+        const char* graphs = std::getenv("SMLA_STEP_GRAPHS");  // 0: every kernel is launched, for profilers
+        env_.records_steps = !graphs || std::strcmp(graphs, "0") != 0;
         pool_ = std::make_unique<ThreadPool>(1);
         description_ = text("cuda ", gpu_->facts().name, ", sm_", gpu_->facts().capability);
     } else if (env_.engine == SMLA_ENGINE_REFERENCE) {

@@ -29,9 +29,9 @@ public:
 
 private:
     Env env_;
-    std::unique_ptr<PlanCache> plans_;
     smla_allocator allocator_{};
     std::unique_ptr<Device> gpu_;
+    std::unique_ptr<PlanCache> plans_;  // whose recordings are the device's
     std::unique_ptr<ThreadPool> pool_;
     std::string description_;
 };

@@ -6,13 +6,17 @@ namespace {
 
 constexpr uintptr_t kAlignment = 256;  // the coarsest that a plan asks for
 
+}  // namespace
+
 template <class Pointer>
-Pointer reduced(Pointer address) {
+Pointer PlanKey::reduced(Pointer address) {
     const auto bits = uintptr_t(address);
+    if (address_count_ < kMostAddresses) addresses_[address_count_] = bits;
+    ++address_count_;
     return reinterpret_cast<Pointer>(bits % kAlignment + (bits ? kAlignment : 0));
 }
 
-void reduce(smla_cache& cache) {
+void PlanKey::reduce(smla_cache& cache) {
     cache.data = reduced(cache.data);
     if (!cache.scale_device) return;
     if (cache.device_type == SMLA_CPU) {
@@ -23,8 +27,6 @@ void reduce(smla_cache& cache) {
         cache.scale_device = reduced(cache.scale_device);
     }
 }
-
-}  // namespace
 
 void PlanKey::reduce_addresses(std::span<const StageField> fields, char* args) {
     for (const StageField& field : fields) switch (field.kind) {

@@ -46,6 +46,11 @@ public:
 
     uint64_t hash() const;
     std::span<const char> bytes() const { return {data_.data(), bytes_}; }
+    // The addresses that were reduced, in order: two calls of one key that share them differ in nothing but
+    // what lies in memory. None: there were too many.
+    std::span<const uintptr_t> addresses() const {
+        return {addresses_.data(), address_count_ <= kMostAddresses ? address_count_ : 0};
+    }
 
 private:
     struct Head {
@@ -55,8 +60,11 @@ private:
         uint64_t what, budget, demands;
     };
     static constexpr size_t kMost = 6144;  // of the largest step, a backend's of V4
+    static constexpr size_t kMostAddresses = 96;
     alignas(8) std::array<char, kMost> data_;
     size_t bytes_ = 0;
+    std::array<uintptr_t, kMostAddresses> addresses_;
+    size_t address_count_ = 0;
 
     char* add(const void* from, size_t bytes) {
         if (bytes > kMost - bytes_)
@@ -66,7 +74,11 @@ private:
         bytes_ += bytes;
         return to;
     }
-    static void reduce_addresses(std::span<const StageField> fields, char* args);
+    void reduce_addresses(std::span<const StageField> fields, char* args);
+    void reduce(smla_cache& cache);
+    // Keeps the address and returns what is left of it in the key.
+    template <class Pointer>
+    Pointer reduced(Pointer address);
 };
 
 // Safe to use from many threads. Holds a bounded number of plans; a new one may push out an older one. In a

@@ -1,7 +1,6 @@
 // Steps are planned once: a step of a description that its context knows runs in one pass and gives the bits
 // of a step that was planned anew; what differs is planned again.
-#include "backends/runner.h"
-#include "backends/step_key.h"
+#include "norm_chain.h"
 
 #include <gtest/gtest.h>
 
@@ -21,22 +20,8 @@ smla_context_args on_cpu() {
     return args;
 }
 
-// Two norms, one after the other, over rows of 8 values.
-struct TwoNorms {
-    static constexpr int64_t kWidth = 8;
-    Tensor x{}, weight{}, out{};
-    int64_t passes = 0;  // no padding: the key has every byte
-
-    void operator()(Runner& run) {
-        ++passes;
-        const Tensor between = run.activation(SMLA_F32, {x.shape[0], 1, kWidth});
-        run.run<Stage::norm>({.eps = 1e-6, .x = x, .weight = weight, .out = between});
-        run.run<Stage::norm>({.eps = 1e-6, .x = between, .weight = weight, .out = out});
-    }
-};
-
 struct Buffers {
-    alignas(256) float x[64], weight[TwoNorms::kWidth], out[64];
+    alignas(256) float x[64], weight[kNormWidth], out[64];
 
     explicit Buffers(uint32_t seed) {
         std::mt19937 random(seed);
@@ -45,30 +30,18 @@ struct Buffers {
         for (float& value : weight) value = values(random);
         std::memset(out, 0xFF, sizeof out);
     }
-    TwoNorms step(int64_t tokens) {
-        return {.x = make_tensor(x, SMLA_F32, {tokens, 1, TwoNorms::kWidth}),
-                .weight = make_tensor(weight, SMLA_F32, {TwoNorms::kWidth}),
-                .out = make_tensor(out, SMLA_F32, {tokens, 1, TwoNorms::kWidth})};
+    NormChain step(int64_t tokens) {
+        return {.x = make_tensor(x, SMLA_F32, {tokens, 1, kNormWidth}),
+                .weight = make_tensor(weight, SMLA_F32, {kNormWidth}),
+                .out = make_tensor(out, SMLA_F32, {tokens, 1, kNormWidth})};
     }
 };
 
 class StepPlans : public testing::Test {
 protected:
     // How often the step is told.
-    int64_t run(TwoNorms step, uint64_t whose = 1, const Tap* tap = nullptr, size_t budget = 0) {
-        constexpr auto places = [] {
-            using Args = TwoNorms;
-            return std::array{SMLA_PLACE(x), SMLA_PLACE(weight), SMLA_PLACE(out)};
-        }();
-        const Env env = context.env({});
-        const Workspace memory = workspace.at_least(1 << 16);
-        PlanKey key(PlanUse::step, whose, budget, env);
-        key.add_address(memory.data);
-        TwoNorms described = step;
-        described.passes = 0;
-        key.add(described, places);
-        run_step(env, &key, budget, memory, nullptr, tap, [&](Runner& runner) { step(runner); });
-        return step.passes;
+    int64_t run(const NormChain& step, uint64_t whose = 1, const Tap* tap = nullptr, size_t budget = 0) {
+        return run_chain(context.env({}), step, workspace.at_least(1 << 16), whose, tap, budget);
     }
 
     Context context{on_cpu()};
@@ -91,7 +64,7 @@ TEST_F(StepPlans, WhatDiffersIsPlannedAgain) {
     EXPECT_EQ(run(a.step(4)), 2);                    // a shape
     EXPECT_EQ(run(a.step(3), 2), 2);                 // whose step it is
     EXPECT_EQ(run(a.step(3), 1, nullptr, 4096), 2);  // the budget
-    TwoNorms moved = a.step(3);
+    NormChain moved = a.step(3);
     moved.x.data = a.x + 1;  // the alignment
     EXPECT_EQ(run(moved), 2);
     EXPECT_EQ(run(a.step(3)), 1);
@@ -101,7 +74,7 @@ TEST_F(StepPlans, WhatDiffersIsPlannedAgain) {
 
 TEST_F(StepPlans, ARefusedStepIsNotKeptAndWritesNothing) {
     Buffers a(1);
-    TwoNorms wrong = a.step(3);
+    NormChain wrong = a.step(3);
     wrong.out.shape[2] = 7;
     for (int i = 0; i < 2; ++i) EXPECT_THROW(run(wrong), Error);
     uint32_t first;
@@ -109,7 +82,7 @@ TEST_F(StepPlans, ARefusedStepIsNotKeptAndWritesNothing) {
     EXPECT_EQ(first, 0xFFFFFFFFu);
     // memory that is missing is part of the description: no kept plan lets it pass
     EXPECT_EQ(run(a.step(3)), 2);
-    TwoNorms absent = a.step(3);
+    NormChain absent = a.step(3);
     absent.x.data = nullptr;
     EXPECT_THROW(run(absent), Error);
 }
@@ -117,7 +90,7 @@ TEST_F(StepPlans, ARefusedStepIsNotKeptAndWritesNothing) {
 TEST_F(StepPlans, ReplayedCallsLookForSharedMemory) {
     Buffers a(1);
     EXPECT_EQ(run(a.step(3)), 2);
-    TwoNorms shared = a.step(3);
+    NormChain shared = a.step(3);
     shared.weight.data = shared.out.data;
     EXPECT_THROW(run(shared), Error);
 }
@@ -137,13 +110,13 @@ TEST_F(StepPlans, AnotherOrderOfStagesIsAnError) {
         return std::string();
     };
     EXPECT_EQ(refused([&](Runner& runner) {
-                  const TwoNorms step = a.step(3);
-                  constexpr int64_t n = TwoNorms::kWidth;
+                  const NormChain step = a.step(3);
+                  constexpr int64_t n = kNormWidth;
                   runner.run<Stage::project>(
                       {.x = step.x, .w = make_tensor(a.x, SMLA_F32, {1, n, n}), .out = step.out});
               }),
               "step");
-    TwoNorms longer = a.step(3);
+    NormChain longer = a.step(3);
     EXPECT_EQ(refused([&](Runner& runner) {
                   longer(runner);
                   longer(runner);

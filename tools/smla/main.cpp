@@ -23,6 +23,7 @@ constexpr const char* kFooter =
     "out of memory, or a bug in smla.\n"
     "Environment: SMLA_ENGINE, SMLA_ISA, SMLA_THREADS, SMLA_KERNEL and SMLA_BACKEND stand for the options;\n"
     "SMLA_CBLAS and SMLA_CUBLASLT name libraries; SMLA_LOG is 0 (errors), 1 (and warnings) or 2 (all);\n"
+    "SMLA_STEP_GRAPHS=0 launches each kernel of a GPU's step by itself, as profilers want it;\n"
     "NO_COLOR turns colours off; COLUMNS is the width of the terminal.";
 
 // The subcommand of the command line; the whole app if it names none.

@@ -35,6 +35,64 @@ int attribute(cudaDeviceAttr which, int index) {
     return value;
 }
 
+// A CUDA graph that is ready to launch.
+class GraphRecording final : public Recording {
+public:
+    GraphRecording(Device& device, cudaGraphExec_t graph) : device_(device), graph_(graph) {}
+    ~GraphRecording() override { cudaGraphExecDestroy(graph_); }  // after its last launch, if one is running
+    void replay(smla_stream stream) const override {
+        Device::Scope scope(device_);
+        SMLA_CUDA_CALL(cudaGraphLaunch(graph_, stream_of(stream)));
+    }
+
+private:
+    Device& device_;
+    cudaGraphExec_t graph_;
+};
+
+// Captures what this thread queues on a stream of its own. Relaxed: otherwise another thread's capture would
+// forbid this one to make a graph. What fails here leaves no error for the caller's next call.
+class Capture {
+public:
+    Capture() {
+        try_it(cudaThreadExchangeStreamCaptureMode(&mode_));
+        try_it(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+        capturing_ = try_it(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
+    }
+    ~Capture() {
+        if (cudaGraph_t graph = end()) cudaGraphDestroy(graph);
+        if (stream_) cudaStreamDestroy(stream_);
+        cudaThreadExchangeStreamCaptureMode(&mode_);
+    }
+    Capture(const Capture&) = delete;
+    Capture& operator=(const Capture&) = delete;
+    bool capturing() const { return capturing_; }
+    smla_stream stream() const { return stream_; }
+    // Null: something could not be captured.
+    cudaGraphExec_t instantiate() {
+        cudaGraphExec_t out = nullptr;
+        cudaGraph_t graph = end();
+        if (graph) try_it(cudaGraphInstantiate(&out, graph, 0));
+        if (graph) cudaGraphDestroy(graph);
+        return works_ ? out : nullptr;
+    }
+
+private:
+    bool try_it(cudaError_t result) {
+        if (result != cudaSuccess) works_ = false, cudaGetLastError();
+        return works_;
+    }
+    cudaGraph_t end() {
+        cudaGraph_t graph = nullptr;
+        if (capturing_) try_it(cudaStreamEndCapture(stream_, &graph));
+        capturing_ = false;
+        return graph;
+    }
+    cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+    cudaStream_t stream_ = nullptr;
+    bool works_ = true, capturing_ = false;
+};
+
 class CudaDevice final : public Device {
 public:
     explicit CudaDevice(int index) : index_(index) {
@@ -119,6 +177,19 @@ public:
         SMLA_CUDA_CALL(cudaEventElapsedTime(&milliseconds, events[0], events[1]));
         for (cudaEvent_t& event : events) cudaEventDestroy(event);
         return milliseconds * 1e-3;
+    }
+
+    std::unique_ptr<Recording> record(const std::function<void(smla_stream)>& body) override {
+        Scope scope(*this);
+        Capture capture;
+        if (!capture.capturing()) return nullptr;
+        try {
+            body(capture.stream());
+        } catch (const Error&) {
+            return nullptr;  // the caller meets it again when it runs what it could not record
+        }
+        cudaGraphExec_t graph = capture.instantiate();
+        return graph ? std::make_unique<GraphRecording>(*this, graph) : nullptr;
     }
 
 private:

@@ -1,0 +1,56 @@
+// Recordings of a step on a GPU. An engine's decode steps bring the same addresses again and again; the
+// host then queues a step with one call instead of some 25 launches of 3 to 5 us each.
+#pragma once
+
+#include "core/device.h"
+#include "core/stage.h"
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+namespace smla {
+
+// What ran, for tables and logs.
+struct StageRecord {
+    const char* kernel = nullptr;
+    int64_t calls = 0;
+    double seconds = 0;
+};
+using StageRecords = std::array<StageRecord, kStageCount>;
+
+// Of the steps of one description (StepPlan), by their addresses. Safe to use from many threads.
+class StepRecordings {
+public:
+    using Addresses = std::span<const uintptr_t>;
+    // Calls of a step that is worth a recording: fewer are launched as quickly one by one.
+    static constexpr size_t kLeastCalls = 6;
+
+    // Queues the step that was recorded with these addresses; false: there is none.
+    bool replay(Addresses addresses, smla_stream stream, StageRecords* records);
+    // Notes a step; true: it came often enough to be recorded now.
+    bool due(Addresses addresses);
+    // What was recorded, and what ran in it. Null: steps with these addresses are never due again.
+    void keep(Addresses addresses, std::unique_ptr<Recording> recording, const StageRecords& ran);
+
+private:
+    struct Slot {
+        std::vector<uintptr_t> addresses;
+        int64_t steps = 0;  // that came with them
+        int64_t last = 0;   // when the latest came
+        std::unique_ptr<Recording> recording;
+        StageRecords ran{};
+    };
+    static constexpr int64_t kDue = 3;  // the third step of the same addresses is recorded
+    static constexpr size_t kSlots = 8;
+
+    Slot* find(Addresses addresses);
+
+    std::mutex mutex_;
+    std::vector<Slot> slots_;
+    int64_t clock_ = 0;
+};
+
+}  // namespace smla
