@@ -1,0 +1,185 @@
+// score on AMX tiles of bf16: S^T = K Q^T in f32, logit = scale * sum over heads of w * relu(S).
+//   left   [16 keys][16 words]: keys as they were decoded
+//   right  [16 words][16 heads]: the query, packed once a token
+//   sums   [16 keys][16 heads]: a row is a key, lanes are heads, as in the vector kernels
+// A pass has 2 x 2 tiles of sums, 32 keys and 32 heads: a tile is loaded per product. While its products run,
+// the vector units weigh the products of the pass before, decode rows of the next tile of keys and fetch
+// rows of the one after, a share of each between two steps of 16 words.
+//
+// Why this shape. Cycles for 64 keys, 64 heads, 128 channels of e4m3, from the vendor's table of instructions
+// (16 for tdpbf16ps, 8 for tileloadd, 16 for tilestored), each as if alone:
+//   products    64 x 16 = 1024
+//   tile loads  64 x  8 =  512 on the load ports; 1 x 4 tiles of sums would take 640
+//   decoding    128 x 7 =  896 on port 5: two vpermi2b of 2, vpermq, two vpunpck; 256 more on either port
+//   weighing    256 x (max, multiply-add) = 512 on two ports, 4 sums over the lanes of 16 keys of 45: 90 more
+// Decoding and weighing fill both vector ports for 1050 cycles, so the two sides are as long, and 131,072 keys
+// take 2.2 million cycles if they run beside each other, 4.3 if nothing does. With keys on the right, S = Q K^T,
+// heads would be summed without the lanes (360 operations less), but every 16 x 16 words of keys need 64 more
+// shuffles on port 5, which is the full one: 1024.
+//
+// 64 keys a tile: 16 KB decoded, twice, beside 16 KB of queries. That is a little over L1, but queries, which
+// each pass of 32 keys reads again, stay there.
+#define SMLA_LANES_NAMESPACE score_amx
+#include "engines/cpu/amx_tiles.h"
+#include "engines/cpu/score/decode_avx512_bf16.h"
+#include "engines/cpu/score/lanes_avx512.h"
+
+namespace smla {
+
+namespace score_amx {
+
+using amx::kTile;
+
+constexpr int kPassKeys = 2 * kTile, kPassHeads = 2 * kTile;
+
+// Products of a pass as tiles store them, and what turns them into logits.
+struct Products {
+    alignas(64) float dots[kPassKeys * kPassHeads];
+    int key = 0, head = 0, heads = 0;  // the first ones of the pass, heads of the query
+    int weighed = kPassKeys;           // keys done
+
+    bool first() const { return head == 0; }
+    bool last() const { return head + kPassHeads >= heads; }
+};
+
+inline __mmask16 first_lanes(int n) { return n >= kTile ? __mmask16(0xffff) : __mmask16((1u << n) - 1); }
+
+// Adds w * relu(q . k) of the pass's heads to the sums of its next `n` keys.
+template <int Vectors, bool First>
+void weigh(Products& pass, int n, const float* w, float* sums) {
+    const __m512 zero = _mm512_setzero_ps(), first = _mm512_load_ps(w + pass.head),
+                 second = _mm512_load_ps(w + pass.head + (Vectors - 1) * kTile);
+    // Padded heads stay out: zero times an infinite key would be NaN.
+    const __mmask16 last = first_lanes(pass.heads - pass.head - (Vectors - 1) * kTile);
+    const int end = pass.weighed + n < kPassKeys ? pass.weighed + n : kPassKeys;
+    const float* dots = pass.dots + pass.weighed * kPassHeads;
+    float* at = sums + (pass.key + pass.weighed) * kTile;
+#pragma GCC unroll 4
+    for (int j = pass.weighed; j < end; ++j, dots += kPassHeads, at += kTile) {
+        __m512 sum = First ? zero : _mm512_load_ps(at);
+        // A NaN is the second operand of max, and the result.
+        if (Vectors == 2) sum = _mm512_fmadd_ps(_mm512_max_ps(zero, _mm512_load_ps(dots)), first, sum);
+        const __m512 relu = _mm512_max_ps(zero, _mm512_load_ps(dots + (Vectors - 1) * kTile));
+        _mm512_store_ps(at, _mm512_mask3_fmadd_ps(relu, second, sum, last));
+    }
+    pass.weighed = end;
+}
+
+// What the vector units do beside the tiles.
+class Beside {
+public:
+    Beside(const TileQuery& query, const float* scales, const TilesAhead& ahead, float* sums, float* logits,
+           int passes)
+        : query_(query), scales_(scales), ahead_(ahead), sums_(sums), logits_(logits) {
+        const auto share = [](int n, int steps) { return (n + steps - 1) / steps; };
+        const int steps = query.words / kTile;
+        keys_ = share(kPassKeys, steps);
+        rows_ = share(ahead.n, passes * steps);
+        fetches_ = share(ahead.fetch_rows, passes * steps);
+    }
+    // The next share.
+    void step() {
+        const int rows = rows_ < ahead_.n - row_ ? rows_ : ahead_.n - row_;
+        if (rows > 0)
+            decode(ahead_.kind, ahead_.rows + row_, rows, ahead_.width, query_.stride,
+                   ahead_.out + int64_t(row_) * query_.stride);
+        row_ += rows;
+        fetch_ahead(ahead_, fetched_, fetches_);
+        fetched_ += fetches_;
+        // Last, since the products of the pass before may still be on their way.
+        if (pass_.weighed < kPassKeys) weigh_keys(keys_);
+    }
+    // All that is left of the pass before; then its products may be overwritten.
+    void finish() {
+        if (pass_.weighed < kPassKeys) weigh_keys(kPassKeys);
+        if (!any_ || !pass_.last()) return;
+        for (int j = pass_.key; j < pass_.key + kPassKeys; j += kTile)
+            _mm512_storeu_ps(logits_ + j, _mm512_mul_ps(sum_lanes(sums_ + j * kTile),
+                                                        _mm512_loadu_ps(scales_ + j)));
+    }
+    // The pass whose products are stored next.
+    float* start(int key, int head) {
+        pass_.key = key;
+        pass_.head = head;
+        pass_.heads = query_.heads;
+        pass_.weighed = 0;
+        any_ = true;
+        return pass_.dots;
+    }
+
+private:
+    void weigh_keys(int n) {
+        const bool two = pass_.heads - pass_.head > kTile;
+        if (pass_.first()) (two ? weigh<2, true> : weigh<1, true>)(pass_, n, query_.w, sums_);
+        else (two ? weigh<2, false> : weigh<1, false>)(pass_, n, query_.w, sums_);
+    }
+
+    const TileQuery& query_;
+    const float* scales_;
+    const TilesAhead& ahead_;
+    float* sums_;
+    float* logits_;
+    int keys_, rows_, fetches_;  // of a share
+    int row_ = 0, fetched_ = 0;
+    Products pass_;
+    bool any_ = false;  // of a pass before
+};
+
+// One pass: `keys` and `q` point to its own.
+template <bool TwoVectors>
+void run_pass(const TileQuery& query, const uint32_t* keys, const uint32_t* q, int key, int head,
+              Beside& beside) {
+    using Tiles = amx::Sums<true, TwoVectors>;
+    constexpr int lanes = TwoVectors ? kPassHeads : kTile;
+    Tiles::clear();
+    for (int word = 0; word < query.words; word += kTile) {
+        Tiles::add(keys + word, query.stride, int64_t(kTile) * query.stride, q + word * lanes, lanes);
+        beside.step();
+    }
+    beside.finish();
+    Tiles::store(beside.start(key, head), kPassHeads);
+}
+
+bool score_tile(const TileQuery& query, const uint32_t* keys, const float* scales, int n,
+                const TilesAhead& ahead, float* sums, float* logits) {
+    const int blocks = (n + kPassKeys - 1) / kPassKeys;
+    Beside beside(query, scales, ahead, sums, logits,
+                  blocks * ((query.heads + kPassHeads - 1) / kPassHeads));
+    for (int key = 0; key < n; key += kPassKeys)
+        for (int head = 0; head < query.heads; head += kPassHeads) {
+            const uint32_t* rows = keys + int64_t(key) * query.stride;
+            const uint32_t* q = query.packed + int64_t(head) * query.words;
+            if (query.heads - head > kTile) run_pass<true>(query, rows, q, key, head, beside);
+            else run_pass<false>(query, rows, q, key, head, beside);
+        }
+    beside.finish();
+    return ahead.n > 0;
+}
+
+// [heads][stride] words -> [32 heads, of the last ones perhaps 16][word][lane], zero where there is no head
+void pack_pairs(const uint32_t* decoded, int heads, int words, int stride, uint32_t* packed) {
+    const __m512i rows = _mm512_mullo_epi32(
+        _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(stride));
+    for (int head = 0; head < heads; head += kPassHeads)
+        for (int i = 0; i < words; ++i)
+            for (int h = head; h < heads && h < head + kPassHeads; h += kTile, packed += kTile)
+                _mm512_store_si512(packed, _mm512_mask_i32gather_epi32(
+                                               _mm512_setzero_si512(), first_lanes(heads - h), rows,
+                                               decoded + int64_t(h) * stride + i, 4));
+}
+
+}  // namespace score_amx
+
+extern const ScoreKernel kScoreAmx = {.name = "cpu_amx_score",
+                                      .isa = SMLA_ISA_AMX,
+                                      .lanes = amx::kTile,
+                                      .bf16_operands = true,
+                                      .tile = kMostTileKeys,
+                                      .word_step = amx::kTile,
+                                      .decode = score_amx::decode,
+                                      .pack = score_amx::pack_pairs,
+                                      .score = score_amx::score_tile,
+                                      .enter = amx::enter,
+                                      .leave = amx::leave};
+
+}  // namespace smla
