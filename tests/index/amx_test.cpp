@@ -30,8 +30,7 @@ protected:
 
 smla_score_args without_data(const ScoreCase& test) {
     smla_score_args args = test.args();
-    args.logits =
-        make_tensor(static_cast<void*>(nullptr), SMLA_F32, {test.shape.tokens, test.shape.columns});
+    args.logits = make_tensor(static_cast<void*>(nullptr), SMLA_F32, {test.shape.tokens, test.shape.columns});
     return args;
 }
 

@@ -1,5 +1,5 @@
-// Rows of e4m3, e2m1 and bf16 as pairs of bf16, which hold all of their values. Words past the width are zeros
-// up to a whole cache line. Each file that includes it names its own namespace, as for lanes_avx512.h.
+// Rows of e4m3, e2m1 and bf16 as pairs of bf16, which hold all of their values. Words past the width are
+// zeros, up to a whole cache line. Each file that includes it names its own namespace, as for lanes_avx512.h.
 #pragma once
 
 #ifndef SMLA_LANES_NAMESPACE

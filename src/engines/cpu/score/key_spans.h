@@ -14,7 +14,7 @@ struct KeyTile {
 
     ValueRow rows[kMostTileKeys];
     float scales[kMostTileKeys];  // 1 where the format has none
-    uint64_t holes = 0;        // bit j: column j has no key; its row is zeros
+    uint64_t holes = 0;           // bit j: column j has no key; its row is zeros
     static_assert(kMostTileKeys <= 64);
 };
 

@@ -1,24 +1,24 @@
 // score on AMX tiles of bf16: S^T = K Q^T in f32, logit = scale * sum over heads of w * relu(S).
-//   left   [16 keys][16 words]: keys as they were decoded
-//   right  [16 words][16 heads]: the query, packed once a token
-//   sums   [16 keys][16 heads]: a row is a key, lanes are heads, as in the vector kernels
-// A pass has 2 x 2 tiles of sums, 32 keys and 32 heads: a tile is loaded per product. While its products run,
-// the vector units weigh the products of the pass before, decode rows of the next tile of keys and fetch
-// rows of the one after, a share of each between two steps of 16 words.
+//   left   [16 keys][16 words]   keys as they were decoded
+//   right  [16 words][16 heads]  the query, packed once per token
+//   sums   [16 keys][16 heads]   a row is a key and lanes are heads, as in the vector kernels
+// A pass has 2 x 2 tiles of sums, 32 keys and 32 heads, so it loads one tile per product. Between its steps
+// of 16 words the vector units do a share of other work: they weigh the products of the pass before, decode
+// rows of the next tile of keys and fetch rows of the one after.
 //
-// Why this shape. Cycles for 64 keys, 64 heads, 128 channels of e4m3, from the vendor's table of instructions
-// (16 for tdpbf16ps, 8 for tileloadd, 16 for tilestored), each as if alone:
+// Why this shape: cycles for 64 keys, 64 heads and 128 channels of e4m3, each kind of work as if alone,
+// counted with 16 cycles for tdpbf16ps and tilestored, 8 for tileloadd, 2 of port 5 for vpermi2b.
 //   products    64 x 16 = 1024
-//   tile loads  64 x  8 =  512 on the load ports; 1 x 4 tiles of sums would take 640
-//   decoding    128 x 7 =  896 on port 5: two vpermi2b of 2, vpermq, two vpunpck; 256 more on either port
-//   weighing    256 x (max, multiply-add) = 512 on two ports, 4 sums over the lanes of 16 keys of 45: 90 more
-// Decoding and weighing fill both vector ports for 1050 cycles, so the two sides are as long, and 131,072 keys
-// take 2.2 million cycles if they run beside each other, 4.3 if nothing does. With keys on the right, S = Q K^T,
-// heads would be summed without the lanes (360 operations less), but every 16 x 16 words of keys need 64 more
-// shuffles on port 5, which is the full one: 1024.
+//   tile loads  64 x 8  =  512 of the load ports; 1 x 4 tiles of sums would take 640
+//   decoding    128 x 7 =  896 of port 5, and 384 operations on either vector port
+//   weighing    256 x 2 =  512 operations on either port
+//   sums over the lanes  =  120 of port 5 and 60 on either port
+// Port 5 is busy for 1016 cycles, as long as the tiles: 131,072 keys take 2.1 million cycles if all runs side
+// by side, 4.2 million if nothing does. With keys on the right (S = Q K^T) no lanes are summed, but each
+// 16 x 16 words of keys must be transposed: 1024 more shuffles, all on port 5.
 //
-// 64 keys a tile: 16 KB decoded, twice, beside 16 KB of queries. That is a little over L1, but queries, which
-// each pass of 32 keys reads again, stay there.
+// A tile of 64 keys is 16 KB, twice, beside 16 KB of queries: a little over L1, but queries, which each half
+// of a tile reads again, stay there.
 #define SMLA_LANES_NAMESPACE score_amx
 #include "engines/cpu/amx_tiles.h"
 #include "engines/cpu/score/decode_avx512_bf16.h"
@@ -94,8 +94,8 @@ public:
         if (pass_.weighed < kPassKeys) weigh_keys(kPassKeys);
         if (!any_ || !pass_.last()) return;
         for (int j = pass_.key; j < pass_.key + kPassKeys; j += kTile)
-            _mm512_storeu_ps(logits_ + j, _mm512_mul_ps(sum_lanes(sums_ + j * kTile),
-                                                        _mm512_loadu_ps(scales_ + j)));
+            _mm512_storeu_ps(logits_ + j,
+                             _mm512_mul_ps(sum_lanes(sums_ + j * kTile), _mm512_loadu_ps(scales_ + j)));
     }
     // The pass whose products are stored next.
     float* start(int key, int head) {
@@ -143,8 +143,7 @@ void run_pass(const TileQuery& query, const uint32_t* keys, const uint32_t* q, i
 bool score_tile(const TileQuery& query, const uint32_t* keys, const float* scales, int n,
                 const TilesAhead& ahead, float* sums, float* logits) {
     const int blocks = (n + kPassKeys - 1) / kPassKeys;
-    Beside beside(query, scales, ahead, sums, logits,
-                  blocks * ((query.heads + kPassHeads - 1) / kPassHeads));
+    Beside beside(query, scales, ahead, sums, logits, blocks * ((query.heads + kPassHeads - 1) / kPassHeads));
     for (int key = 0; key < n; key += kPassKeys)
         for (int head = 0; head < query.heads; head += kPassHeads) {
             const uint32_t* rows = keys + int64_t(key) * query.stride;
@@ -163,9 +162,9 @@ void pack_pairs(const uint32_t* decoded, int heads, int words, int stride, uint3
     for (int head = 0; head < heads; head += kPassHeads)
         for (int i = 0; i < words; ++i)
             for (int h = head; h < heads && h < head + kPassHeads; h += kTile, packed += kTile)
-                _mm512_store_si512(packed, _mm512_mask_i32gather_epi32(
-                                               _mm512_setzero_si512(), first_lanes(heads - h), rows,
-                                               decoded + int64_t(h) * stride + i, 4));
+                _mm512_store_si512(
+                    packed, _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), first_lanes(heads - h), rows,
+                                                        decoded + int64_t(h) * stride + i, 4));
 }
 
 }  // namespace score_amx
