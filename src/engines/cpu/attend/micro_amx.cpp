@@ -76,8 +76,8 @@ bool softmax_tiles(const SoftmaxArgs& args) {
             for (int pair = pairs; pair < padded; ++pair)
                 _mm512_storeu_si512(weights + pair * args.weight_stride, _mm512_setzero_si512());
             for (int pair = 0; pair < padded; pair += kTile)
-                transpose_16(weights + pair * args.weight_stride, args.weight_stride,
-                             weights + pair * args.weight_stride, args.weight_stride);
+                avx512::transpose_16(weights + pair * args.weight_stride, args.weight_stride,
+                                     weights + pair * args.weight_stride, args.weight_stride);
         }
     return rescale;
 }

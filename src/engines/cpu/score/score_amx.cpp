@@ -23,6 +23,7 @@
 #include "engines/cpu/amx_tiles.h"
 #include "engines/cpu/score/decode_avx512_bf16.h"
 #include "engines/cpu/score/lanes_avx512.h"
+#include "engines/cpu/transpose_avx512.h"
 
 namespace smla {
 
@@ -155,16 +156,29 @@ bool score_tile(const TileQuery& query, const uint32_t* keys, const float* scale
     return ahead.n > 0;
 }
 
-// [heads][stride] words -> [32 heads, of the last ones perhaps 16][word][lane], zero where there is no head
-void pack_pairs(const uint32_t* decoded, int heads, int words, int stride, uint32_t* packed) {
+// A vector of heads: out[word][lane], zero where there is no head.
+void pack_vector(const uint32_t* decoded, int heads, int words, int stride, uint32_t* out,
+                 int64_t out_stride) {
+    if (heads >= kTile) {
+        for (int i = 0; i < words; i += kTile)
+            avx512::transpose_16(decoded + i, stride, out + i * out_stride, out_stride);
+        return;
+    }
     const __m512i rows = _mm512_mullo_epi32(
         _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), _mm512_set1_epi32(stride));
-    for (int head = 0; head < heads; head += kPassHeads)
-        for (int i = 0; i < words; ++i)
-            for (int h = head; h < heads && h < head + kPassHeads; h += kTile, packed += kTile)
-                _mm512_store_si512(
-                    packed, _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), first_lanes(heads - h), rows,
-                                                        decoded + int64_t(h) * stride + i, 4));
+    for (int i = 0; i < words; ++i)
+        _mm512_store_si512(
+            out + i * out_stride,
+            _mm512_mask_i32gather_epi32(_mm512_setzero_si512(), first_lanes(heads), rows, decoded + i, 4));
+}
+
+// [heads][stride] words -> [32 heads, of the last ones perhaps 16][word][lane]
+void pack_pairs(const uint32_t* decoded, int heads, int words, int stride, uint32_t* packed) {
+    for (int head = 0; head < heads; head += kTile) {
+        const int pair = head / kPassHeads * kPassHeads, lanes = heads - pair > kTile ? kPassHeads : kTile;
+        pack_vector(decoded + int64_t(head) * stride, heads - head, words, stride,
+                    packed + int64_t(pair) * words + (head - pair), lanes);
+    }
 }
 
 }  // namespace score_amx
