@@ -45,10 +45,13 @@ struct Products {
 
 inline __mmask16 first_lanes(int n) { return n >= kTile ? __mmask16(0xffff) : __mmask16((1u << n) - 1); }
 
+// A NaN is the second operand of max, and the result.
+inline __m512 relu(const float* dots) { return _mm512_max_ps(_mm512_setzero_ps(), _mm512_load_ps(dots)); }
+
 // Adds w * relu(q . k) of the pass's heads to the sums of its next `n` keys.
 template <int Vectors, bool First>
 void weigh(Products& pass, int n, const float* w, float* sums) {
-    const __m512 zero = _mm512_setzero_ps(), first = _mm512_load_ps(w + pass.head),
+    const __m512 first = _mm512_load_ps(w + pass.head),
                  second = _mm512_load_ps(w + pass.head + (Vectors - 1) * kTile);
     // Padded heads stay out: zero times an infinite key would be NaN.
     const __mmask16 last = first_lanes(pass.heads - pass.head - (Vectors - 1) * kTile);
@@ -57,11 +60,9 @@ void weigh(Products& pass, int n, const float* w, float* sums) {
     float* at = sums + (pass.key + pass.weighed) * kTile;
 #pragma GCC unroll 4
     for (int j = pass.weighed; j < end; ++j, dots += kPassHeads, at += kTile) {
-        __m512 sum = First ? zero : _mm512_load_ps(at);
-        // A NaN is the second operand of max, and the result.
-        if (Vectors == 2) sum = _mm512_fmadd_ps(_mm512_max_ps(zero, _mm512_load_ps(dots)), first, sum);
-        const __m512 relu = _mm512_max_ps(zero, _mm512_load_ps(dots + (Vectors - 1) * kTile));
-        _mm512_store_ps(at, _mm512_mask3_fmadd_ps(relu, second, sum, last));
+        __m512 sum = First ? _mm512_setzero_ps() : _mm512_load_ps(at);
+        if (Vectors == 2) sum = _mm512_fmadd_ps(relu(dots), first, sum);
+        _mm512_store_ps(at, _mm512_mask3_fmadd_ps(relu(dots + (Vectors - 1) * kTile), second, sum, last));
     }
     pass.weighed = end;
 }
