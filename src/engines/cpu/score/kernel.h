@@ -14,7 +14,7 @@
 
 namespace smla {
 
-// Keys decoded at once. 48 and the packed query of 64 heads fit a 48 KB L1; no kernel has more than the most.
+// Keys decoded at once: 48 and the packed query of 64 heads fit a 48 KB L1. And the most of any kernel.
 constexpr int kScoreTile = 48, kMostTileKeys = 64;
 
 enum class ValueBytes { e4m3, e2m1, bf16, f32 };
@@ -60,10 +60,10 @@ struct TilesAhead {
 struct ScoreKernel {
     const char* name;
     smla_isa isa;
-    int lanes;           // heads are padded to a multiple of it
-    bool bf16_operands;  // else f32
-    int tile = kScoreTile;
-    int word_step = 1;  // words per row are a multiple of it: past the width, decode writes zeros
+    int lanes;              // heads are padded to a multiple of it
+    bool bf16_operands;     // else f32
+    int tile = kScoreTile;  // keys
+    int word_step = 1;      // words per row are a multiple of it, zeros past the width
 
     // rows [n,width] -> out [n][stride] words, zero past width
     void (*decode)(ValueBytes kind, const ValueRow* rows, int n, int width, int stride, uint32_t* out);
@@ -74,7 +74,7 @@ struct ScoreKernel {
     // Returns whether it has decoded the next tile.
     bool (*score)(const TileQuery& query, const uint32_t* keys, const float* scales, int n,
                   const TilesAhead& ahead, float* sums, float* logits);
-    // Called by a thread before its scores and after them; null: nothing to do.
+    // A thread calls them before its first score and after its last, once per task; null: nothing to do.
     void (*enter)() = nullptr, (*leave)() = nullptr;
 
     int words(int width) const {

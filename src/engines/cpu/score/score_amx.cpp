@@ -94,7 +94,7 @@ public:
     // All that is left of the pass before; then its products may be overwritten.
     void finish() {
         if (pass_.weighed < kPassKeys) weigh_keys(kPassKeys);
-        if (!any_ || !pass_.last()) return;
+        if (!started_ || !pass_.last()) return;
         for (int j = pass_.key; j < pass_.key + kPassKeys; j += kTile)
             _mm512_storeu_ps(logits_ + j,
                              _mm512_mul_ps(sum_lanes(sums_ + j * kTile), _mm512_loadu_ps(scales_ + j)));
@@ -105,7 +105,7 @@ public:
         pass_.head = head;
         pass_.heads = query_.heads;
         pass_.weighed = 0;
-        any_ = true;
+        started_ = true;
         return pass_.dots;
     }
 
@@ -124,7 +124,7 @@ private:
     int keys_, rows_, fetches_;  // of a share
     int row_ = 0, fetched_ = 0;
     Products pass_;
-    bool any_ = false;  // of a pass before
+    bool started_ = false;  // a pass has stored its products
 };
 
 // One pass: `keys` and `q` point to its own.
