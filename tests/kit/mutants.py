@@ -190,6 +190,13 @@ MUTANTS = [
         verify("select"),
     ),
     Mutant(
+        "merged slices name columns by their number in the slice",
+        "src/engines/cpu/select/top_k.cpp",
+        "passed[i] = columns[passed[i]];",
+        "passed[i] = columns[i];",
+        "test_index ScoreSelect*",
+    ),
+    Mutant(
         "listed ties go to the larger id",
         "src/engines/cpu/select/run.cpp",
         "a.key > b.key : a.id != b.id ? a.id < b.id : a.column < b.column;\n        });\n        std::sort",
