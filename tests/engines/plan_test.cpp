@@ -222,22 +222,38 @@ TEST(KernelOrder, AContextTakesTheFactsOfItsProcessor) {
     EXPECT_EQ(Context(on_cpu()).env({}).slow_bf16_dots, slow_bf16_dots());
 }
 
-// Where the operating system gives no permission, for want of tiles or of goodwill, the others are taken.
-TEST(KernelOrder, WithoutPermissionForTilesTheirKernelsRefuse) {
-    if (why_no_tiles().empty()) GTEST_SKIP() << "this process may use tiles";
-    const smla_attend_args attend = attend_of_v32();
+smla_score_args score_of_v32() {  // without data
+    smla_score_args score{};
+    score.q = make_tensor(static_cast<void*>(nullptr), SMLA_E4M3, {1, 64, 128});
+    score.w = make_tensor(static_cast<void*>(nullptr), SMLA_F32, {1, 64});
+    score.logits = make_tensor(static_cast<void*>(nullptr), SMLA_F32, {1, 4096});
+    score.keys.format = SMLA_INDEX_FP8_132;
+    score.keys.width = 128;
+    score.keys.page_tokens = 64;
+    return score;
+}
+
+template <Stage S>
+void expect_refusal_for_want_of_permission(const ArgsOf<S>& args, const std::string& kernel) {
     Env env;
     env.isa = SMLA_ISA_AMX;
     int refused = 0, chosen = 0;
-    for (const Verdict& each : explain_stage<Stage::attend>(attend, env)) {
+    for (const Verdict& each : explain_stage<S>(args, env)) {
         chosen += each.chosen && !each.kernel.starts_with("cpu_amx_");
-        if (each.kernel != "cpu_amx_attend_576") continue;
+        if (each.kernel != kernel) continue;
         EXPECT_EQ(each.refusal, why_no_tiles());
         EXPECT_NE(each.refusal.find("permission for tile data"), std::string::npos) << each.refusal;
         ++refused;
     }
-    EXPECT_EQ(refused, 1);
-    EXPECT_EQ(chosen, 1);
+    EXPECT_EQ(refused, 1) << kernel;
+    EXPECT_EQ(chosen, 1) << kernel;
+}
+
+// Where the operating system gives no permission, for want of tiles or of goodwill, the others are taken.
+TEST(KernelOrder, WithoutPermissionForTilesTheirKernelsRefuse) {
+    if (why_no_tiles().empty()) GTEST_SKIP() << "this process may use tiles";
+    expect_refusal_for_want_of_permission<Stage::attend>(attend_of_v32(), "cpu_amx_attend_576");
+    expect_refusal_for_want_of_permission<Stage::score>(score_of_v32(), "cpu_amx_score");
 }
 #endif
 

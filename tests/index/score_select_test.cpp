@@ -112,6 +112,23 @@ TEST(ScoreSelect, AscendingScoresFillEveryBuffer) {
     }
 }
 
+// Slices of 2048 columns or more keep k each, and what they kept fills the buffer that merges them.
+TEST(ScoreSelect, SlicesTogetherFillTheBufferThatMergesThem) {
+    ScoreShape shape;
+    shape.format = SMLA_ROW_F32;
+    shape.q = SMLA_F32;
+    shape.heads = 1;
+    shape.width = 16;
+    shape.tokens = 1;
+    shape.columns = 20000;  // 4 threads: 9 slices; the buffer holds 8,192
+    ScoreCase test(shape);
+    test.w[0] = 1;  // so that the best lie everywhere
+    const Selection want = pair(test, 2048, Runner().env);
+    for (const int threads : {1, 2, 4})
+        EXPECT_TRUE(run_score_select(test, 2048, Runner(best_isa(), threads).env) == want)
+            << threads << " threads";
+}
+
 // T-46 through the fused stage: all logits equal, zero, or NaN.
 TEST(ScoreSelect, TiesGoToTheLowestColumns) {
     ScoreShape shape;

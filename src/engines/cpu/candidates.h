@@ -10,7 +10,8 @@ extern const Candidate<smla_attend_args> kAmxAttend576, kAmxAttend512, kAvx512Bf
     kAvx512Bf16Attend512, kAvx512Attend576, kAvx512Attend512, kAvx2Attend576, kAvx2Attend512, kNeonAttend576,
     kNeonAttend512, kScalarAttend576, kScalarAttend512, kGenericAttend;
 // score/kernels.cpp
-extern const Candidate<smla_score_args> kAvx512Bf16Score, kAvx512Score, kAvx2Score, kNeonScore, kScalarScore;
+extern const Candidate<smla_score_args> kAmxScore, kAvx512Bf16Score, kAvx512Score, kAvx2Score, kNeonScore,
+    kScalarScore;
 // select/kernels.cpp
 extern const Candidate<smla_select_args> kAvx512Select, kAvx2Select, kScalarSelect;
 // project/: few_tokens.cpp and cblas.cpp

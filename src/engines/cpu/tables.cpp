@@ -54,7 +54,8 @@ SMLA_ROWS(save_state, SMLA_LOOPS(save_state))
 SMLA_ROWS(compress, SMLA_LOOPS(compress))
 SMLA_ROWS(gather, SMLA_LOOPS(gather))
 SMLA_ROWS(copy_pages, SMLA_LOOPS(copy_pages))
-SMLA_ROWS(score, SMLA_X86(kAvx512Bf16Score, kAvx512Score, kAvx2Score) SMLA_ARM(kNeonScore) kScalarScore,
+SMLA_ROWS(score,
+          SMLA_X86(kAmxScore, kAvx512Bf16Score, kAvx512Score, kAvx2Score) SMLA_ARM(kNeonScore) kScalarScore,
           SMLA_LOOPS(score))
 SMLA_ROWS(select, SMLA_X86(kAvx512Select, kAvx2Select) kScalarSelect, SMLA_LOOPS(select))
 SMLA_ROWS(score_select, kStreamed, SMLA_LOOPS(score_select))

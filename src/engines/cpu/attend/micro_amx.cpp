@@ -4,6 +4,7 @@
 //   scores: keys as they were decoded [16 keys][16 words], times queries [16 words][16 heads]
 //   values: weights [16 heads][16 pairs of keys], transposed after the softmax, times values [16 pairs][16
 //   dims]
+#include "engines/cpu/amx_tiles.h"
 #include "engines/cpu/attend/lanes_avx512_bf16.h"
 #include "engines/cpu/attend/table_of_micro.h"
 
@@ -11,80 +12,13 @@ namespace smla::cpu_attend {
 
 namespace {
 
-constexpr int kTile = 16;  // rows of a tile, and words in a row
-
-// The intrinsics of g++ 12 do not say that they read memory (amxtileintrin.h).
-template <int T>
-SMLA_INLINE void load_tile(const void* at, int64_t stride_words) {
-    asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(at), "r"(stride_words * 4) : "memory");
-}
-template <int T>
-SMLA_INLINE void store_tile(void* at, int64_t stride_words) {
-    asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(T), "r"(at), "r"(stride_words * 4) : "memory");
-}
-template <int T>
-SMLA_INLINE void zero_tile() {
-    asm volatile("tilezero %%tmm%c0" ::"i"(T));
-}
-template <int Sum, int A, int B>
-SMLA_INLINE void multiply_tiles() {
-    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sum), "i"(A), "i"(B));
-}
-
-struct alignas(64) TileConfig {  // ldtilecfg: every tile is whole
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {kTile, kTile, kTile, kTile, kTile, kTile, kTile, kTile};
-};
-constexpr TileConfig kConfig;
-
-void enter_tiles() { asm volatile("ldtilecfg %0" ::"m"(kConfig)); }
-void leave_tiles() { asm volatile("tilerelease" ::); }
+using amx::kTile;
+using amx::Sums;
 
 struct Amx : Avx512Bf16 {
     // Whole tiles of pairs. Larger than those of the vector kernels: each block loads and stores all sums.
     static constexpr BlockKeys block{128, 192, 64};
     static constexpr bool pads_values = true;
-};
-
-// Two rows of tiles by one or two columns of them: tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns.
-template <bool TwoRows, bool TwoColumns>
-struct Sums {
-    static SMLA_INLINE void clear() {
-        zero_tile<0>();
-        if (TwoRows) zero_tile<1>();
-        if (TwoColumns) zero_tile<2>();
-        if (TwoRows && TwoColumns) zero_tile<3>();
-    }
-    static SMLA_INLINE void load(const float* at, int64_t stride) {
-        load_tile<0>(at, stride);
-        if (TwoRows) load_tile<1>(at + kTile * stride, stride);
-        if (TwoColumns) load_tile<2>(at + kTile, stride);
-        if (TwoRows && TwoColumns) load_tile<3>(at + kTile * stride + kTile, stride);
-    }
-    static SMLA_INLINE void store(float* at, int64_t stride) {
-        store_tile<0>(at, stride);
-        if (TwoRows) store_tile<1>(at + kTile * stride, stride);
-        if (TwoColumns) store_tile<2>(at + kTile, stride);
-        if (TwoRows && TwoColumns) store_tile<3>(at + kTile * stride + kTile, stride);
-    }
-    // rows [16][stride], the second tile of them `next_rows` further; columns [16][stride], tiles side by
-    // side
-    static SMLA_INLINE void add(const uint32_t* rows, int64_t row_stride, int64_t next_rows,
-                                const uint32_t* columns, int64_t column_stride) {
-        load_tile<4>(rows, row_stride);
-        load_tile<6>(columns, column_stride);
-        multiply_tiles<0, 4, 6>();
-        if (TwoRows) {
-            load_tile<5>(rows + next_rows, row_stride);
-            multiply_tiles<1, 5, 6>();
-        }
-        if (TwoColumns) {
-            load_tile<7>(columns + kTile, column_stride);
-            multiply_tiles<2, 4, 7>();
-        }
-        if (TwoRows && TwoColumns) multiply_tiles<3, 5, 7>();
-    }
 };
 
 constexpr int kKeyTile = 2 * kTile;
@@ -142,8 +76,8 @@ bool softmax_tiles(const SoftmaxArgs& args) {
             for (int pair = pairs; pair < padded; ++pair)
                 _mm512_storeu_si512(weights + pair * args.weight_stride, _mm512_setzero_si512());
             for (int pair = 0; pair < padded; pair += kTile)
-                transpose_16(weights + pair * args.weight_stride, args.weight_stride,
-                             weights + pair * args.weight_stride, args.weight_stride);
+                avx512::transpose_16(weights + pair * args.weight_stride, args.weight_stride,
+                                     weights + pair * args.weight_stride, args.weight_stride);
         }
     return rescale;
 }
@@ -197,8 +131,8 @@ constexpr Micro make() {
     set_score_tiles<4>(micro);
     micro.softmax = softmax_tiles;
     micro.values = value_tiles;
-    micro.enter = enter_tiles;
-    micro.leave = leave_tiles;
+    micro.enter = amx::enter;
+    micro.leave = amx::leave;
     return micro;
 }
 

@@ -14,7 +14,8 @@
 
 namespace smla {
 
-constexpr int kScoreTile = 48;  // keys decoded at once: with the packed query of 64 heads they fit a 48 KB L1
+// Keys decoded at once: 48 and the packed query of 64 heads fit a 48 KB L1. And the most of any kernel.
+constexpr int kScoreTile = 48, kMostTileKeys = 64;
 
 enum class ValueBytes { e4m3, e2m1, bf16, f32 };
 
@@ -59,27 +60,34 @@ struct TilesAhead {
 struct ScoreKernel {
     const char* name;
     smla_isa isa;
-    int lanes;           // heads are padded to a multiple of it
-    bool bf16_operands;  // else f32
+    int lanes;              // heads are padded to a multiple of it
+    bool bf16_operands;     // else f32
+    int tile = kScoreTile;  // keys
+    int word_step = 1;      // words per row are a multiple of it, zeros past the width
 
     // rows [n,width] -> out [n][stride] words, zero past width
     void (*decode)(ValueBytes kind, const ValueRow* rows, int n, int width, int stride, uint32_t* out);
     // decoded rows of `heads` heads -> packed
     void (*pack)(const uint32_t* decoded, int heads, int words, int stride, uint32_t* packed);
     // logits[j] = scales[j] * sum_h w[h] * relu(q[h] . keys[j]) for j < n, rounded up to a whole tile:
-    // `keys`, `scales` and `logits` have kScoreTile rows, `sums` kScoreTile * lanes values of scratch.
+    // `keys`, `scales` and `logits` have `tile` rows, `sums` tile * lanes values of scratch.
     // Returns whether it has decoded the next tile.
     bool (*score)(const TileQuery& query, const uint32_t* keys, const float* scales, int n,
                   const TilesAhead& ahead, float* sums, float* logits);
+    // A thread calls them before its first score and after its last, once per task; null: nothing to do.
+    void (*enter)() = nullptr, (*leave)() = nullptr;
 
-    int words(int width) const { return bf16_operands ? (width + 1) / 2 : width; }
+    int words(int width) const {
+        const int used = bf16_operands ? (width + 1) / 2 : width;
+        return (used + word_step - 1) / word_step * word_step;
+    }
     int stride(int width) const { return (words(width) + 15) / 16 * 16; }  // whole cache lines
     int padded_heads(int heads) const { return (heads + lanes - 1) / lanes * lanes; }
 };
 
 extern const ScoreKernel kScoreScalar;
 #if defined(__x86_64__)
-extern const ScoreKernel kScoreAvx2, kScoreAvx512, kScoreAvx512Bf16;
+extern const ScoreKernel kScoreAvx2, kScoreAvx512, kScoreAvx512Bf16, kScoreAmx;
 #elif defined(__aarch64__)
 extern const ScoreKernel kScoreNeon;
 #endif

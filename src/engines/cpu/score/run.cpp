@@ -10,8 +10,8 @@ namespace smla {
 
 namespace {
 
-// Columns per task: some 50 microseconds of work for one row of 64 heads.
-constexpr int64_t kChunk = 32 * kScoreTile;
+// Tiles per task: some 50 microseconds of work for one row of 64 heads, 20 on tiles of AMX.
+constexpr int64_t kChunkTiles = 32;
 
 void fill_outside(const smla_score_args& args, int64_t token, ColumnWindow window, int64_t begin,
                   int64_t end) {
@@ -32,10 +32,10 @@ void run_score(const ScoreKernel& kernel, int rows, const smla_score_args& args,
         each.reset(rows);
     }
     const ScoreTiles tiles(args, kernel, columns);
-    const int64_t chunks = ceil_div(columns, kChunk);
+    const int64_t chunk = kChunkTiles * kernel.tile, chunks = ceil_div(columns, chunk);
     const auto body = [&](int64_t task, int worker) {
         const int64_t first = task / chunks * rows, last = std::min(first + rows, tokens);
-        const int64_t begin = task % chunks * kChunk, end = std::min(begin + kChunk, columns);
+        const int64_t begin = task % chunks * chunk, end = std::min(begin + chunk, columns);
         if (args.fill)
             for (int64_t t = first; t < last; ++t) fill_outside(args, t, tiles.window(t), begin, end);
         tiles.run(scratch[size_t(worker)], first, last, begin, end,
@@ -56,7 +56,7 @@ std::string refuse_score(const ScoreKernel& kernel, const smla_score_args& args,
     if (!kernel.bf16_operands) return {};
     if (args.q.dtype == SMLA_F32) return "f32 queries do not fit bf16 operands";
     if (args.keys.format == SMLA_ROW_F32) return "row_f32 keys do not fit bf16 operands";
-    return {};
+    return kernel.isa == SMLA_ISA_AMX ? why_no_tiles() : "";
 }
 
 CallPlan<smla_score_args> plan_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env) {

@@ -9,9 +9,9 @@ void ScoreScratch::take(Arena& arena, const ScoreKernel& kernel, int block_rows,
     weights = arena.take<float>(rows * padded);
     packed = arena.take<int64_t>(rows);
     query_rows = arena.take<uint32_t>(size_t(heads) * stride);
-    for (uint32_t*& each : keys) each = arena.take<uint32_t>(kScoreTile * stride);
-    sums = arena.take<float>(kScoreTile * size_t(kernel.lanes));
-    logits = arena.take<float>(kScoreTile);
+    for (uint32_t*& each : keys) each = arena.take<uint32_t>(size_t(kernel.tile) * stride);
+    sums = arena.take<float>(size_t(kernel.tile) * size_t(kernel.lanes));
+    logits = arena.take<float>(size_t(kernel.tile));
 }
 
 size_t score_scratch_bytes(const ScoreKernel& kernel, int block_rows, int heads, int width) {
@@ -39,7 +39,7 @@ KeyTile& ScoreTiles::begin_tile(ScoreScratch& scratch, Pipeline& line) const {
     if (!line.decoded[line.buffer]) kernel_.decode(spans_.kind(), tile.rows, tile.n(), width_, stride_, keys);
     line.decoded[line.buffer] = true;
     // Kernels score whole blocks of keys: what lies past the end is never used, but it is defined.
-    std::fill(keys + int64_t(tile.n()) * stride_, keys + int64_t(kScoreTile) * stride_, 0u);
+    std::fill(keys + int64_t(tile.n()) * stride_, keys + int64_t(kernel_.tile) * stride_, 0u);
     spans_.load_scales(tile);
     return tile;
 }

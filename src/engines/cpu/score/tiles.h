@@ -18,9 +18,9 @@ struct ScoreScratch {
     float* weights;        // [block rows][padded heads]
     int64_t* packed;       // [block rows]: which token each row of `queries` holds, -1 for none
     uint32_t* query_rows;  // [heads][stride]: a query before packing
-    uint32_t* keys[2];     // [kScoreTile][stride]: the tile being scored and the next one
-    float* sums;           // [kScoreTile][lanes]
-    float* logits;         // [kScoreTile]
+    uint32_t* keys[2];     // [tile][stride]: the tile being scored and the next one
+    float* sums;           // [tile][lanes]
+    float* logits;         // [tile]
 
     // Sizes only, if the arena has no memory.
     void take(Arena& arena, const ScoreKernel& kernel, int block_rows, int heads, int width);
@@ -66,6 +66,7 @@ public:
           words_(kernel.words(width_)),
           stride_(kernel.stride(width_)) {}
 
+    int tile_keys() const { return kernel_.tile; }
     ColumnWindow window(int64_t token) const {
         return clamp_window(args_.starts, args_.ends, token, columns_);
     }
@@ -75,6 +76,7 @@ public:
     template <class Emit>
     void run(ScoreScratch& scratch, int64_t first, int64_t last, int64_t begin, int64_t end,
              const Emit& emit) const {
+        const Entered entered(kernel_);
         for (int64_t from = first; from < last;) {
             const int64_t request = spans_.request(from);
             int64_t to = from + 1;
@@ -88,6 +90,7 @@ public:
     // after each.
     template <class Fill, class Each>
     void run_tiles(ScoreScratch& scratch, int64_t token, const Fill& fill, const Each& each) const {
+        const Entered entered(kernel_);
         Pipeline line;
         for (int i = 0; i < 3; ++i) {
             line.advance();
@@ -101,6 +104,21 @@ public:
     }
 
 private:
+    class Entered {
+    public:
+        explicit Entered(const ScoreKernel& kernel) : leave_(kernel.leave) {
+            if (kernel.enter) kernel.enter();
+        }
+        ~Entered() {
+            if (leave_) leave_();
+        }
+        Entered(const Entered&) = delete;
+        Entered& operator=(const Entered&) = delete;
+
+    private:
+        void (*leave_)();
+    };
+
     template <class Emit>
     void run_request(ScoreScratch& scratch, int64_t request, int64_t first, int64_t from, int64_t to,
                      int64_t begin, int64_t end, const Emit& emit) const {
@@ -134,11 +152,11 @@ private:
     }
     // The next columns at or after `from` that a window asks for, at most a tile of them; empty at the end.
     // Between windows that lie apart nothing is asked for, and nothing read.
-    static ColumnWindow next_tile(const ColumnWindow* windows, int64_t n, int64_t from, int64_t end) {
-        for (; from < end; from += kScoreTile) {
-            ColumnWindow wanted{from + kScoreTile, from};
+    ColumnWindow next_tile(const ColumnWindow* windows, int64_t n, int64_t from, int64_t end) const {
+        for (; from < end; from += kernel_.tile) {
+            ColumnWindow wanted{from + kernel_.tile, from};
             for (int64_t i = 0; i < n; ++i) {
-                const ColumnWindow part = clip(windows[i], from, from + kScoreTile);
+                const ColumnWindow part = clip(windows[i], from, from + kernel_.tile);
                 if (part.begin < part.end)
                     wanted = {std::min(wanted.begin, part.begin), std::max(wanted.end, part.end)};
             }

@@ -229,15 +229,15 @@ private:
             int64_t ignored = 0;
             tile.columns = {0, 0};
             tile.holes = 0;
-            while (tile.n() < kScoreTile) {
-                const ColumnWindow part = ahead.next(kScoreTile - tile.n(), ignored);
+            while (tile.n() < tiles_.tile_keys()) {
+                const ColumnWindow part = ahead.next(tiles_.tile_keys() - tile.n(), ignored);
                 if (part.begin == part.end) break;
                 spans.append(request, part, tile);
             }
         };
         const auto each = [&](const float* logits) {
-            for (int at = 0; at < kScoreTile;) {
-                const ColumnWindow part = behind.next(kScoreTile - at, candidate);
+            for (int at = 0; at < tiles_.tile_keys();) {
+                const ColumnWindow part = behind.next(tiles_.tile_keys() - at, candidate);
                 const int n = int(part.end - part.begin);
                 if (n == 0) break;
                 if (plan_.k > 0) scratch.top.push(logits + at, n, int32_t(part.begin));

@@ -81,9 +81,16 @@ void TopK::push(const float* values, const int32_t* columns, int64_t n) {
     while (n > 0) {
         if (count_ == capacity_) compact();
         const int64_t some = std::min(n, capacity_ - count_);
-        std::memcpy(values_ + count_, values, size_t(some) * sizeof(float));
-        std::memcpy(columns_ + count_, columns, size_t(some) * sizeof(int32_t));
-        count_ += some;
+        if (open_) {
+            std::memcpy(values_ + count_, values, size_t(some) * sizeof(float));
+            std::memcpy(columns_ + count_, columns, size_t(some) * sizeof(int32_t));
+            count_ += some;
+        } else {  // the filter numbers entries from 0
+            int32_t* passed = columns_ + count_;
+            const int64_t n_passed = kernel_->filter(values, some, 0, floor_, values_ + count_, passed);
+            for (int64_t i = 0; i < n_passed; ++i) passed[i] = columns[passed[i]];
+            count_ += n_passed;
+        }
         values += some;
         columns += some;
         n -= some;

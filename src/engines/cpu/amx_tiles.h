@@ -1,0 +1,79 @@
+// The instructions of AMX on tiles of bf16, and 2 x 2 tiles of sums, for files named *_amx.cpp.
+#pragma once
+
+#include <cstdint>
+
+namespace smla::amx {
+
+constexpr int kTile = 16;  // rows of a tile, and words in a row
+
+// The intrinsics of g++ 12 do not say that they read memory (amxtileintrin.h).
+template <int T>
+[[gnu::always_inline]] inline void load_tile(const void* at, int64_t stride_words) {
+    asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(at), "r"(stride_words * 4) : "memory");
+}
+template <int T>
+[[gnu::always_inline]] inline void store_tile(void* at, int64_t stride_words) {
+    asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(T), "r"(at), "r"(stride_words * 4) : "memory");
+}
+template <int T>
+[[gnu::always_inline]] inline void zero_tile() {
+    asm volatile("tilezero %%tmm%c0" ::"i"(T));
+}
+template <int Sum, int A, int B>
+[[gnu::always_inline]] inline void multiply_tiles() {
+    asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(Sum), "i"(A), "i"(B));
+}
+
+struct alignas(64) TileConfig {  // ldtilecfg: every tile is whole
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+    uint8_t rows[16] = {kTile, kTile, kTile, kTile, kTile, kTile, kTile, kTile};
+};
+inline constexpr TileConfig kConfig;
+
+// Around a thread's unit of work: configuring takes 200 cycles.
+inline void enter() { asm volatile("ldtilecfg %0" ::"m"(kConfig)); }
+inline void leave() { asm volatile("tilerelease" ::); }
+
+// Two rows of tiles by one or two columns of them: tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns.
+template <bool TwoRows, bool TwoColumns>
+struct Sums {
+    [[gnu::always_inline]] static inline void clear() {
+        zero_tile<0>();
+        if (TwoRows) zero_tile<1>();
+        if (TwoColumns) zero_tile<2>();
+        if (TwoRows && TwoColumns) zero_tile<3>();
+    }
+    [[gnu::always_inline]] static inline void load(const float* at, int64_t stride) {
+        load_tile<0>(at, stride);
+        if (TwoRows) load_tile<1>(at + kTile * stride, stride);
+        if (TwoColumns) load_tile<2>(at + kTile, stride);
+        if (TwoRows && TwoColumns) load_tile<3>(at + kTile * stride + kTile, stride);
+    }
+    [[gnu::always_inline]] static inline void store(float* at, int64_t stride) {
+        store_tile<0>(at, stride);
+        if (TwoRows) store_tile<1>(at + kTile * stride, stride);
+        if (TwoColumns) store_tile<2>(at + kTile, stride);
+        if (TwoRows && TwoColumns) store_tile<3>(at + kTile * stride + kTile, stride);
+    }
+    // rows [16][stride], the second tile of them `next_rows` further; columns [16][stride], tiles side by
+    // side
+    [[gnu::always_inline]] static inline void add(const uint32_t* rows, int64_t row_stride, int64_t next_rows,
+                                                  const uint32_t* columns, int64_t column_stride) {
+        load_tile<4>(rows, row_stride);
+        load_tile<6>(columns, column_stride);
+        multiply_tiles<0, 4, 6>();
+        if (TwoRows) {
+            load_tile<5>(rows + next_rows, row_stride);
+            multiply_tiles<1, 5, 6>();
+        }
+        if (TwoColumns) {
+            load_tile<7>(columns + kTile, column_stride);
+            multiply_tiles<2, 4, 7>();
+        }
+        if (TwoRows && TwoColumns) multiply_tiles<3, 5, 7>();
+    }
+};
+
+}  // namespace smla::amx
