@@ -153,8 +153,10 @@ def map(
     *,
     page_tokens: int,
     page_rows: int = 0,
+    limits: Array | None = None,
     rows: Array | None = None,
     counts: Array | None = None,
+    lengths: Array | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
@@ -163,6 +165,7 @@ def map(
     positions[t,j]; -1 for a position below 0 or past the table.
 
     positions: [T,K] i32. request_of_token: [T] i32. block_table: [R,MB] i32. page_rows: 0: page_tokens.
-    rows: [T,K] i32, may be positions. counts: [T] i32, optional output: rows that are not -1. Returns rows.
+    limits: [T] i32, optional: rows are -1 from this column on. rows: [T,K] i32, may be positions. Optional
+    outputs, [T] i32: counts, of rows that are not -1; lengths, of columns up to the last such row. Returns rows.
     """
     return _map(locals())
