@@ -77,7 +77,9 @@ public:
     }
     bool reaches(const void* memory) const override {
         cudaPointerAttributes attributes{};
-        if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) cudaGetLastError();
+        const cudaError_t result = cudaPointerGetAttributes(&attributes, memory);
+        if (result == cudaErrorInvalidValue) cudaGetLastError();  // not an address that CUDA knows
+        else check_cuda(result, "cudaPointerGetAttributes");
         return attributes.type != cudaMemoryTypeUnregistered || facts_.reads_pageable;
     }
     void fill(void* to, int byte, size_t bytes, smla_stream stream) override {
