@@ -88,7 +88,7 @@ TEST(GpuMemoryFull, IsAnErrorAndTheNextCallWorks) {
         }
         std::printf("%zu MiB left: %zu of %zu parts ran\n", kept / kMiB, ran, parts().size());
         EXPECT_EQ(cudaGetLastError(), cudaSuccess);
-        if (kept == 0) EXPECT_EQ(ran, 0u) << "a part that needs no memory";
+        EXPECT_TRUE(kept || ran == 0) << "a part that needs no memory";
         EXPECT_TRUE(held() == before) << held().text() << "; there were " << before.text();
         for (size_t p = 0; p < parts().size(); ++p)
             EXPECT_TRUE(bits_of(parts()[p]) == wanted[p]) << parts()[p].name << ", afterwards";
@@ -131,13 +131,11 @@ TEST(GpuFaults, CachesLargerThanTheDevice) {
         smla_last_error_info(&error);
         EXPECT_EQ(error.status, SMLA_OUT_OF_MEMORY) << error.message;
         smla_plan_args args{};
-        args.groups = SMLA_GROUP_PRIMARY | SMLA_GROUP_WINDOW | SMLA_GROUP_COMPRESSED;
+        args.groups = SMLA_GROUP_WINDOW;
         args.max_tokens = 1 << 30;
         args.max_requests = 1 << 20;
         args.max_seq_len = 1 << 30;
-        args.window = 1 << 20;
-        args.ratio = 4;
-        args.list_entries = 1;
+        args.window = 1 << 15;
         EXPECT_THROW(smla::Plan(context, args), smla::Error);
         smla_last_error_info(&error);
         std::printf("a plan: %s\n", error.message);

@@ -66,12 +66,13 @@ TEST(GpuSoak, HandlesComeAndGoOnThreads) {
     };
     on_threads(round);
     memory.begin();
-    std::atomic<long> rounds = 0;
-    on_threads([&](int thread) {
-        for (const Deadline deadline; !deadline.passed() && !testing::Test::HasFailure(); ++rounds) round(thread);
-    });
+    long rounds = 0;
+    for (const Deadline deadline; !deadline.passed() && !testing::Test::HasFailure(); ++rounds) {
+        on_threads(round);
+        memory.settle(deadline);
+    }
     memory.expect_unchanged();
-    std::printf("%ld rounds\n", rounds.load());
+    std::printf("%ld rounds\n", rounds);
 }
 
 }  // namespace

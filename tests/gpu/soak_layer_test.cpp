@@ -219,6 +219,7 @@ TEST(GpuSoak, ReplaysOfADecodeStep) {
         int64_t replays = 0, compared = 0;
         for (const gpu::Deadline deadline(0.25); replays < 20 || !deadline.passed(); ++replays) {
             if (replays == 1) memory.begin();
+            memory.settle(deadline);
             decode.next_batch();
             const bool compare = replays < 5 || random() % 100 == 0;
             if (compare) decode.keep_caches();

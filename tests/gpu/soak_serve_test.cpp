@@ -43,6 +43,7 @@ TEST(GpuSoak, ServingOnEveryBackend) {
             rejected += out.counts.rejected;
             worst = std::max(worst, out.error);
             if (round == 1) memory.begin();
+            memory.settle(deadline);
             if (HasFailure()) return;
         }
         memory.expect_unchanged();
