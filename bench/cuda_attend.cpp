@@ -212,7 +212,8 @@ double Timer::run_map(int64_t tokens, int64_t k) {
     constexpr int64_t kRequests = 16, kColumns = 1024, kPage = 64;
     constexpr int kCalls = 12;
     std::mt19937 random(9);
-    std::vector<int32_t> positions(size_t(tokens * k)), requests(static_cast<size_t>(tokens)), table(kRequests * kColumns);
+    std::vector<int32_t> positions(size_t(tokens * k)), requests(static_cast<size_t>(tokens)),
+        table(kRequests * kColumns);
     for (int32_t& each : positions) each = int32_t(random() % uint64_t(kColumns * kPage));
     for (int32_t& each : requests) each = int32_t(random() % kRequests);
     for (int32_t& each : table) each = int32_t(random() % table.size());

@@ -94,7 +94,8 @@ std::string Child::complaint() {
     if (!status) return "hangs, and cannot be killed";
     if (hung) return "hangs: killed after " + std::to_string(kChildSeconds) + " s";
     if (WIFSIGNALED(*status)) return std::string("ended by a signal: ") + strsignal(WTERMSIG(*status));
-    return WEXITSTATUS(*status) == 0 ? "" : "exit code " + std::to_string(WEXITSTATUS(*status));
+    if (WEXITSTATUS(*status) != 0) return "ended with exit code " + std::to_string(WEXITSTATUS(*status));
+    return output().find("[  PASSED  ] 1 test.") == std::string::npos ? "ran no test" : "";
 }
 
 std::string Child::output() const {

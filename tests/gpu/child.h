@@ -35,10 +35,10 @@ private:
 // Runs the test in a child and fails unless it passes there; what it printed is shown.
 void expect_child_passes();
 
-#define SMLA_IN_A_CHILD()                \
-    if (gpu::child_role().empty()) {     \
-        gpu::expect_child_passes();      \
-        return;                          \
+#define SMLA_IN_A_CHILD()            \
+    if (gpu::child_role().empty()) { \
+        gpu::expect_child_passes();  \
+        return;                      \
     }
 
 }  // namespace gpu

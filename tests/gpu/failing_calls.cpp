@@ -84,17 +84,17 @@ std::string Held::text() const {
 }  // namespace gpu
 
 // The linker calls f of the library __real_f, and sends calls of f to __wrap_f.
-#define SMLA_WRAPPED(name, takes_memory, parameters, arguments)                \
-    extern "C" cudaError_t __real_##name parameters;                           \
-    extern "C" cudaError_t __wrap_##name parameters {                          \
-        if (gpu::fails(#name, takes_memory)) return gpu::failure();            \
-        return __real_##name arguments;                                        \
+#define SMLA_WRAPPED(name, takes_memory, parameters, arguments)     \
+    extern "C" cudaError_t __real_##name parameters;                \
+    extern "C" cudaError_t __wrap_##name parameters {               \
+        if (gpu::fails(#name, takes_memory)) return gpu::failure(); \
+        return __real_##name arguments;                             \
     }
-#define SMLA_COUNTED(name, may_fail, parameters, arguments, count)                                   \
-    extern "C" cudaError_t __real_##name parameters;                                                 \
-    extern "C" cudaError_t __wrap_##name parameters {                                                \
-        if (may_fail && gpu::fails(#name, true)) return gpu::failure();                              \
-        return gpu::counted(__real_##name arguments, [&]([[maybe_unused]] gpu::State & s) { count; }); \
+#define SMLA_COUNTED(name, may_fail, parameters, arguments, count)                                    \
+    extern "C" cudaError_t __real_##name parameters;                                                  \
+    extern "C" cudaError_t __wrap_##name parameters {                                                 \
+        if (may_fail && gpu::fails(#name, true)) return gpu::failure();                               \
+        return gpu::counted(__real_##name arguments, [&]([[maybe_unused]] gpu::State& s) { count; }); \
     }
 
 SMLA_COUNTED(cudaMalloc, true, (void** memory, size_t bytes), (memory, bytes), s.blocks[*memory] = bytes)
@@ -102,7 +102,8 @@ SMLA_COUNTED(cudaFree, false, (void* memory), (memory), s.blocks.erase(memory))
 SMLA_COUNTED(cudaHostAlloc, true, (void** memory, size_t bytes, unsigned flags), (memory, bytes, flags),
              ++s.pinned)
 SMLA_COUNTED(cudaFreeHost, false, (void* memory), (memory), --s.pinned)
-SMLA_COUNTED(cudaEventCreateWithFlags, true, (cudaEvent_t * event, unsigned flags), (event, flags), ++s.events)
+SMLA_COUNTED(cudaEventCreateWithFlags, true, (cudaEvent_t * event, unsigned flags), (event, flags),
+             ++s.events)
 SMLA_COUNTED(cudaEventDestroy, false, (cudaEvent_t event), (event), --s.events)
 
 SMLA_WRAPPED(cudaMemcpyAsync, false,

@@ -13,8 +13,8 @@ namespace {
 
 // Some of the integers become others. Ranges of requests are not among them: kernels rely on their order.
 void spoil(Call& call, std::mt19937& random) {
-    constexpr int64_t kHostile[] = {-1,         -2,         INT32_MIN,  INT32_MAX,      INT32_MAX - 63,
-                                    1000000007, 1000000,    4096,       64,             0};
+    constexpr int64_t kHostile[] = {-1,         -2,      INT32_MIN, INT32_MAX, INT32_MAX - 63,
+                                    1000000007, 1000000, 4096,      64,        0};
     for (const TensorField& field : call.tensors) {
         const smla_tensor& tensor = *field.tensor;
         if (call.is_output(field) || (tensor.dtype != SMLA_I32 && tensor.dtype != SMLA_I64)) continue;
@@ -44,7 +44,7 @@ TEST(GpuFaults, AnyIntegersAreReportedAndNeverFollowed) {
     std::mt19937 random(22);
     int calls = 0, reported = 0;
     for (const NamedMaker& maker : all_calls())
-        for (int round = 0; round < 4; ++round) {
+        for (int round = 0; round < 3; ++round) {
             SCOPED_TRACE(testing::Message() << maker.name << ", round " << round);
             const std::unique_ptr<Call> call = make(maker, 9);
             spoil(*call, random);

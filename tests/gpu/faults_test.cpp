@@ -32,6 +32,7 @@ std::string device_error(const std::string& what, const Call& call) {
         return "";
     } catch (const smla::Error& error) {
         std::printf("%s: %s\n", what.c_str(), error.what());
+        std::fflush(stdout);
         EXPECT_EQ(error.code, SMLA_DEVICE_ERROR) << what << ": " << error.what();
         EXPECT_FALSE(error.field.empty() || error.got.empty() || error.wanted.empty()) << what;
         return error.what();
@@ -57,13 +58,12 @@ TEST(GpuFaults, AnErrorThatSticksIsThatOfEveryCall) {
         expect_device_error(each.name, [&] { each.part->run(nullptr); });
         expect_device_error(each.name + ", again", [&] { each.part->run(nullptr); });
     }
-    for (const NamedPart& each : parts()) expect_device_error(each.name + ", made now", [&] { bits_of(each); });
-    expect_device_error("smla_workspace_init", [&] {
-        smla::check(smla_workspace_init(context.get(), workspace.get(), nullptr));
-    });
+    for (const NamedPart& each : parts())
+        expect_device_error(each.name + ", made now", [&] { bits_of(each); });
+    expect_device_error("smla_workspace_init",
+                        [&] { smla::check(smla_workspace_init(context.get(), workspace.get(), nullptr)); });
     expect_device_error("smla_read_error", [&] { context.read_error(workspace.get()); });
     expect_device_error("smla_allocate", [&] { context.buffer(100); });
-    std::fflush(stdout);
     made.clear();
 }
 
@@ -82,14 +82,12 @@ TEST(GpuFaults, AContextLostInTheMiddleOfAStep) {
     const auto missing = [&] { return std::count(errors.begin(), errors.end(), ""); };
     for (; missing() && rounds < 2000; ++rounds) {
         for (size_t p = 0; p < made.size(); ++p)
-            if (errors[p].empty())
-                errors[p] = device_error(made[p].name, [&] { made[p].part->run(stream); });
+            if (errors[p].empty()) errors[p] = device_error(made[p].name, [&] { made[p].part->run(stream); });
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     std::printf("%d rounds until every part had seen it\n", rounds);
     EXPECT_EQ(missing(), 0);
     EXPECT_NE(cudaStreamSynchronize(stream), cudaSuccess);
-    std::fflush(stdout);
     made.clear();
 }
 
@@ -133,7 +131,7 @@ uint64_t digest(const std::vector<uint16_t>& values) {
     return out;
 }
 
-// The same long calls, over and over for about a second; what they gave.
+// The same long calls, over and over for half a second; what they gave.
 std::string digest_of_attention() {
     const smla::Context context = gpu::context();
     Attention it(128);
@@ -141,7 +139,7 @@ std::string digest_of_attention() {
     const Workspace workspace(context, context.workspace_size<SMLA_STAGE_ATTEND>(it.args));
     std::string first;
     using Clock = std::chrono::steady_clock;
-    const Clock::time_point last = Clock::now() + std::chrono::seconds(1);
+    const Clock::time_point last = Clock::now() + std::chrono::milliseconds(500);
     int rounds = 0;
     do {
         for (int i = 0; i < 20; ++i) context.attend(it.args, workspace.get());

@@ -64,6 +64,7 @@ bool runs(const NamedPart& part, const Bits& wanted) {
         return true;
     } catch (const smla::Error& error) {
         std::printf("%s: %s\n", part.name.c_str(), error.what());
+        std::fflush(stdout);
         EXPECT_EQ(error.code, SMLA_OUT_OF_MEMORY) << part.name << ": " << error.what();
         return false;
     }
@@ -77,6 +78,7 @@ TEST(GpuMemoryFull, IsAnErrorAndTheNextCallWorks) {
         wanted.clear();
         for (const NamedPart& part : parts()) wanted.push_back(bits_of(part));
     }
+    { const Full once(0); }
     const Held before = held();
     const size_t room = available();
     for (const size_t kept : {size_t(0), 2 * kMiB, 16 * kMiB, 128 * kMiB}) {

@@ -172,8 +172,8 @@ private:
     smla::Tensor q_ = context_.copy_of(random_floats(3 * 2 * 6, 1), {3, 2, 6}),
                  k_c_ = context_.copy_of(random_floats(3 * 8, 2), {3, 8}),
                  k_pe_ = context_.copy_of(random_floats(3 * 2, 3), {3, 2}),
-                 topk_ = context_.copy_of(
-                     std::vector<int32_t>{0, -1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1}, {3, 4}),
+                 topk_ = context_.copy_of(std::vector<int32_t>{0, -1, -1, -1, 1, -1, -1, -1, 2, -1, -1, -1},
+                                          {3, 4}),
                  w_uk_t_ = context_.copy_of(random_floats(2 * 4 * 8, 4), {2, 4, 8}),
                  w_uv_ = context_.copy_of(random_floats(2 * 8 * 3, 5), {2, 8, 3}),
                  out_ = context_.tensor<float>({3, 6});
@@ -214,7 +214,8 @@ public:
 
 private:
     LayerWeights weights_;
-    std::vector<float> hidden_ = random_floats(size_t(10 * kHidden), 7), out_ = std::vector<float>(10 * kHidden);
+    std::vector<float> hidden_ = random_floats(size_t(10 * kHidden), 7),
+                       out_ = std::vector<float>(10 * kHidden);
     smla::Context context_ = checking_context();
     smla::Layer layer_;
     smla::Session session_;

@@ -32,7 +32,8 @@ private:
 };
 
 // The device's memory, to the byte: what the library holds, from the first round on. In a soak, where nothing
-// else may run there, all of the device as well, in the second half: the driver loads code when it first runs.
+// else may run there, all of the device as well, in the second half: the driver loads code when it first
+// runs.
 class ConstantMemory {
 public:
     void begin() { held_ = held(); }

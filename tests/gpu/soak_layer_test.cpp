@@ -1,8 +1,8 @@
 // A layer's whole decode step, plan and all, captured once and replayed with other batches: block tables,
 // lengths and hidden states change in place between replays. At random replays the same step is run eagerly.
 #include "engines/plan.h"
-#include "gpu/needs_gpu.h"
 #include "gpu/graph.h"
+#include "gpu/needs_gpu.h"
 #include "gpu/soak.h"
 #include "layers/cache_layout.h"
 #include "layers/random_layer.h"

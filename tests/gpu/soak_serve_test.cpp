@@ -9,9 +9,9 @@ namespace smla::cli {
 namespace {
 
 // arrival, prompt, output, shared: as in examples/traces/mixed.csv. The short form takes the first four.
-const std::vector<TraceRequest> kTrace = {
-    {0, 5, 12, 0},   {0, 300, 6, 280}, {1, 33, 9, 0},   {2, 290, 8, 280}, {3, 1, 30, 0},
-    {4, 300, 5, 256}, {6, 540, 8, 520}, {9, 90, 14, 0}, {12, 2, 3, 0},    {15, 600, 4, 520}};
+const std::vector<TraceRequest> kTrace = {{0, 5, 12, 0}, {0, 300, 6, 280}, {1, 33, 9, 0},    {2, 290, 8, 280},
+                                          {3, 1, 30, 0}, {4, 300, 5, 256}, {6, 540, 8, 520}, {9, 90, 14, 0},
+                                          {12, 2, 3, 0}, {15, 600, 4, 520}};
 
 Context gpu_context() {
     smla_context_args args{};

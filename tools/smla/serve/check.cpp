@@ -11,7 +11,8 @@ namespace {
 
 // Output of every token of each request, computed alone by the reference engine: in chunks, from an empty
 // cache.
-std::vector<std::vector<float>> alone(ServeSpec spec, const std::vector<TraceRequest>& trace, int32_t longest) {
+std::vector<std::vector<float>> alone(ServeSpec spec, const std::vector<TraceRequest>& trace,
+                                      int32_t longest) {
     constexpr int32_t kChunk = 64;
     smla_context_args engine{};
     engine.struct_size = sizeof engine;

@@ -13,9 +13,11 @@ void ServeOptions::add(CLI::App& command) {
            "Trace of requests, CSV: arrival,prompt,output,shared (examples/traces/mixed.csv)");
     option("--backend", backend, "all, or an attention backend by name");
     option("--kv-dtype", settings.kv_dtype, "kv_cache_dtype of the backend");
-    option("--step-tokens", settings.step_tokens, "Tokens of a step, at most")->check(whole_number(4, 1 << 16));
+    option("--step-tokens", settings.step_tokens, "Tokens of a step, at most")
+        ->check(whole_number(4, 1 << 16));
     option("--requests", settings.requests, "Requests of a step, at most")->check(whole_number(1, 1 << 10));
-    option("--pool-percent", settings.pool_percent, "Pages of the pool, in percent of what all requests need at once")
+    option("--pool-percent", settings.pool_percent,
+           "Pages of the pool, in percent of what all requests need at once")
         ->check(whole_number(1, 1000));
     option("--seed", seed, "Seed of the speculative tokens and of which are rejected");
 }
