@@ -134,10 +134,10 @@ TEST(GpuFaults, CachesLargerThanTheDevice) {
         EXPECT_EQ(error.status, SMLA_OUT_OF_MEMORY) << error.message;
         smla_plan_args args{};
         args.groups = SMLA_GROUP_WINDOW;
-        args.max_tokens = 1 << 30;
+        args.max_tokens = 1 << 29;
         args.max_requests = 1 << 20;
         args.max_seq_len = 1 << 30;
-        args.window = 1 << 15;
+        args.window = 1 << 14;
         EXPECT_THROW(smla::Plan(context, args), smla::Error);
         smla_last_error_info(&error);
         std::printf("a plan: %s\n", error.message);

@@ -102,7 +102,7 @@ public:
         cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
         const cudaError_t result = cudaStreamIsCapturing(stream_of(stream), &status);
         if (result != cudaErrorStreamCaptureImplicit) {
-            SMLA_CUDA_CALL(result);
+            check_cuda(result, "cudaStreamIsCapturing");
             return status != cudaStreamCaptureStatusNone;
         }
         cudaGetLastError();
