@@ -3,7 +3,8 @@
 // the start of a call's first kernel to the end of its last, as CUPTI records it, and a call's share of a
 // replay of the graph, gaps between kernels included. tests/gpu checks the results.
 //
-// usage: cuda_attend [only=PART OF A CASE'S NAME] [FORMAT=TOKENS,HEADS,WIDTH,K,REGION ...] [sweep]
+// usage: cuda_attend [only=PART OF A CASE'S NAME] [FORMAT=TOKENS,HEADS,WIDTH,K,REGION ...] [sweep] [check]
+// `check`: what check_indices costs, of attend and of map.
 #include "cuda_kernel_times.h"
 #include "cuda_peaks.h"
 #include "engines/context.h"
@@ -21,8 +22,9 @@ namespace smla::bench {
 
 namespace {
 
-Context make_context() {
+Context make_context(bool check_indices) {
     smla_context_args args{};
+    args.check_indices = check_indices;
     args.struct_size = sizeof args;
     args.engine = SMLA_ENGINE_CUDA;
     return Context(args);
@@ -80,7 +82,8 @@ struct Times {                         // of one call, in microseconds
 
 class Timer {
 public:
-    Timer() : context_(make_context()), flush_(context_.device(), size_t(256) << 20) {
+    explicit Timer(bool check_indices = false)
+        : context_(make_context(check_indices)), flush_(context_.device(), size_t(256) << 20) {
         SMLA_CUDA_CALL(cudaStreamCreate(&stream_));
         for (cudaEvent_t* event : {&begin_, &end_}) SMLA_CUDA_CALL(cudaEventCreate(event));
     }
@@ -89,6 +92,8 @@ public:
 
     // `forced` overrides the engine's own schedule.
     Times run(const Shape& shape, const CachePool& pool, const cuda_attend::Schedule* forced);
+    // map of T tokens with K positions each, in a graph.
+    double run_map(int64_t tokens, int64_t k);
     std::string last;  // kernel
 
 private:
@@ -203,6 +208,46 @@ Times Timer::run(const Shape& shape, const CachePool& pool, const cuda_attend::S
     return times;
 }
 
+double Timer::run_map(int64_t tokens, int64_t k) {
+    constexpr int64_t kRequests = 16, kColumns = 1024, kPage = 64;
+    constexpr int kCalls = 12;
+    std::mt19937 random(9);
+    std::vector<int32_t> positions(size_t(tokens * k)), requests(static_cast<size_t>(tokens)),
+        table(kRequests * kColumns);
+    for (int32_t& each : positions) each = int32_t(random() % uint64_t(kColumns * kPage));
+    for (int32_t& each : requests) each = int32_t(random() % kRequests);
+    for (int32_t& each : table) each = int32_t(random() % table.size());
+    Device& gpu = device();
+    std::vector<DeviceBuffer> memory;
+    const auto placed = [&](const std::vector<int32_t>& values, std::initializer_list<int64_t> shape) {
+        memory.emplace_back(gpu, values.size() * sizeof(int32_t));
+        gpu.upload(memory.back().data(), values.data(), memory.back().bytes(), nullptr);
+        Tensor out = make_tensor(memory.back().data(), SMLA_I32, shape);
+        out.device_type = SMLA_CUDA;
+        return out;
+    };
+    smla_map_args args{};
+    args.struct_size = sizeof args;
+    args.page_tokens = kPage;
+    args.positions = placed(positions, {tokens, k});
+    args.request_of_token = placed(requests, {tokens});
+    args.block_table = placed(table, {kRequests, kColumns});
+    args.rows = placed(positions, {tokens, k});
+    const size_t bytes = std::max(stage_workspace<Stage::map>(args, env(), 0), kWorkspaceHeader);
+    const DeviceBuffer scratch(gpu, bytes);
+    context_.init_workspace({scratch.data(), bytes}, nullptr);
+    const auto call = [&] { run_stage<Stage::map>(args, context_.env({scratch.data(), bytes}, stream_)); };
+    call();
+    SMLA_CUDA_CALL(cudaStreamSynchronize(stream_));
+    cudaGraph_t graph;
+    SMLA_CUDA_CALL(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < kCalls; ++i) call();
+    SMLA_CUDA_CALL(cudaStreamEndCapture(stream_, &graph));
+    const double us = time_replays(graph, kCalls);
+    SMLA_CUDA_CALL(cudaGraphDestroy(graph));
+    return us;
+}
+
 constexpr Shape kShapes[] = {
     {1, 128, 576, SMLA_ROW_BF16, 2048, 0, 65536},    {1, 16, 576, SMLA_ROW_BF16, 2048, 0, 65536},
     {16, 16, 576, SMLA_ROW_BF16, 2048, 0, 16384},    {16, 128, 576, SMLA_ROW_BF16, 2048, 0, 16384},
@@ -268,6 +313,25 @@ void time_all(const std::string& only, const std::vector<Shape>& shapes) {
     }
 }
 
+// Microseconds of a call in a captured graph, plain and with check_indices.
+void cost_of_checks(const std::string& only, const std::vector<Shape>& shapes) {
+    Timer plain, checking(true);
+    Pools pools(plain.device());
+    std::printf("%s\n%-30s %9s %9s %8s\n", plain.device().facts().name.c_str(), "in a graph, us", "plain",
+                "checked", "cost %");
+    const auto print = [](const std::string& name, double without, double with) {
+        std::printf("%-30s %9.2f %9.2f %8.2f\n", name.c_str(), without, with, 100 * (with / without - 1));
+        std::fflush(stdout);
+    };
+    for (const Shape& s : shapes) {
+        if (shape_name(s).find(only) == std::string::npos) continue;
+        const CachePool& pool = pools.of(s.format, s.width);
+        const double without = plain.run(s, pool, nullptr).replayed;
+        print(shape_name(s), without, checking.run(s, pool, nullptr).replayed);
+    }
+    print("map T128 K2048", plain.run_map(128, 2048), checking.run_map(128, 2048));
+}
+
 // Every tile and several splits, to set the costs of schedule.cpp by.
 void sweep() {
     Timer timer;
@@ -303,7 +367,7 @@ void sweep() {
 
 int main(int argc, char** argv) {
     std::string only;
-    bool sweep = false;
+    bool sweep = false, check = false;
     std::vector<smla::bench::Shape> shapes(std::begin(smla::bench::kShapes), std::end(smla::bench::kShapes));
     const auto given = shapes;
     for (int i = 1; i < argc; ++i) {
@@ -318,7 +382,9 @@ int main(int argc, char** argv) {
                 {tokens, heads, width, smla::find_format(std::string_view(format))->id, k, 0, region});
         }
         sweep = sweep || std::strcmp(argv[i], "sweep") == 0;
+        check = check || std::strcmp(argv[i], "check") == 0;
     }
-    if (sweep) smla::bench::sweep();
+    if (check) smla::bench::cost_of_checks(only, shapes);
+    else if (sweep) smla::bench::sweep();
     else smla::bench::time_all(only, shapes);
 }

@@ -171,6 +171,17 @@ bool is_written(std::span<const StageField> fields, const StageField& field) {
            });
 }
 
+// Dense, in memory of its own.
+void grow(Tensor& tensor, kit::HostileMemory& memory) {
+    constexpr int64_t kMost = 1 << 18;  // elements
+    int64_t count = 1;
+    for (int d = 0; d < tensor.ndim && count <= kMost; ++d)
+        count *= std::clamp<int64_t>(tensor.shape[d], 0, kMost);
+    if (count > kMost || tensor.dtype < SMLA_F64 || tensor.dtype > SMLA_I64) return;
+    tensor.data = memory.tensor(tensor.dtype, {(count + 2) / 2 * 2}).data;
+    std::memset(tensor.stride_elems, 0, sizeof tensor.stride_elems);
+}
+
 // Dense, in poison that all calls share.
 void lay_out(Tensor& tensor) {
     static kit::HostileMemory memory(0);
@@ -179,17 +190,29 @@ void lay_out(Tensor& tensor) {
     std::memset(tensor.stride_elems, 0, sizeof tensor.stride_elems);
 }
 
+// For a length that becomes another. Rules between two lengths end right past the other one, its half or its
+// double.
+int64_t next_length(int64_t now, const std::vector<Length>& lengths, Choices& choose) {
+    const int64_t other = lengths[size_t(choose.below(int64_t(lengths.size())))].now;
+    switch (choose.below(8)) {
+        case 0: return now + choose.any<int64_t>({1, 7, 40, 600});
+        case 1: return other + 1;
+        case 2: return choose.flag() ? other / 2 + 1 : 2 * other + 1;
+        case 3:
+        case 4: return choose.below(now);
+        default: return now - 1;
+    }
+}
+
 // Another length in all fields that share its letter: the table allows it, and the rules between fields are
-// left to refuse it. What grows repeats an element, as there is no more memory, or lies in
-// poison elsewhere. Rows of any width follow now
-// and then, in caches that the table does not tie to the letter, too.
-void change_length(std::span<const StageField> fields, void* args, Choices& choose) {
+// left to refuse it. An output that grows gets memory for it. An input repeats an element, or lies in poison
+// elsewhere. Rows of any width follow now and then, in caches that the table does not tie to the letter, too.
+void change_length(std::span<const StageField> fields, void* args, kit::HostileMemory& memory,
+                   Choices& choose) {
     const std::vector<Length> lengths = lengths_of(fields, args);
     if (lengths.empty()) return;
     const auto [letter, now] = lengths[size_t(choose.below(int64_t(lengths.size())))];
-    const int64_t next = choose.below(4) == 0 ? now + choose.any<int64_t>({1, 7, 40, 600})
-                         : choose.flag()      ? now - 1
-                                              : choose.below(now);
+    const int64_t next = next_length(now, lengths, choose);
     const bool follow = choose.flag(), spare = choose.flag();
     for (const StageField& field : fields) {
         if (field.kind == FieldKind::cache) {
@@ -203,20 +226,23 @@ void change_length(std::span<const StageField> fields, void* args, Choices& choo
             const Dim& dim = field.dims.each[size_t(d)];
             if (dim.letter != letter) continue;
             tensor.shape[d] = (next + dim.plus) / std::max(dim.divisor, 1);
-            if (next > now && !field.is_output) tensor.stride_elems[d] = SMLA_STRIDE_REPEAT;
-            if (next > now && spare && !is_written(fields, field)) lay_out(tensor);
+            if (next <= now) continue;
+            if (field.is_output) grow(tensor, memory);
+            else tensor.stride_elems[d] = SMLA_STRIDE_REPEAT;
+            if (spare && !is_written(fields, field)) lay_out(tensor);
         }
     }
 }
 
 }  // namespace
 
-Changed change(std::span<const StageField> fields, void* args, size_t bytes, Choices& choose) {
+Changed change(std::span<const StageField> fields, void* args, size_t bytes, kit::HostileMemory& memory,
+               Choices& choose) {
     const StageField& field = fields[size_t(choose.below(int64_t(fields.size())))];
     const int64_t kind = choose.below(8);
     if (kind == 0) return change_number(fields, args, bytes, choose);
     if (kind == 2 || kind == 3) {
-        change_length(fields, args, choose);
+        change_length(fields, args, memory, choose);
         return {};
     }
     if (field.kind == FieldKind::scalar) return change_scalar(field_of<const float*>(args, field), choose);

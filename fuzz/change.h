@@ -4,6 +4,7 @@
 
 #include "choices.h"
 
+#include "kit/hostile_memory.h"
 #include "ops/field.h"
 
 #include <span>
@@ -20,7 +21,8 @@ struct Changed {
 
 // One element or one record becomes an index of any kind or NaN. Of a call that no change() has touched yet.
 void spoil_contents(std::span<const StageField> fields, const void* args, Choices& choose);
-// One field, one number or one pointer becomes another.
-Changed change(std::span<const StageField> fields, void* args, size_t bytes, Choices& choose);
+// One field, one number or one pointer becomes another. `memory`: the call's, for what grows.
+Changed change(std::span<const StageField> fields, void* args, size_t bytes, kit::HostileMemory& memory,
+               Choices& choose);
 
 }  // namespace smla::fuzz

@@ -84,7 +84,8 @@ public:
             for (int64_t i = choose_.below(4); i >= 0; --i) spoil_contents(fields(), args(), choose_);
         if (choose_.below(3) == 0) return;
         for (int64_t i = choose_.below(4) / 2; i >= 0; --i) {
-            const Changed more = change(fields(), args(), kStages[size_t(stage_)].bytes, choose_);
+            const Changed more =
+                change(fields(), args(), kStages[size_t(stage_)].bytes, problem_->memory, choose_);
             changed_.comparable = changed_.comparable && more.comparable;
             changed_.runnable = changed_.runnable && more.runnable;
         }

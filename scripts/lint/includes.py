@@ -27,7 +27,8 @@ def _project_include(file, target, paths):
     parts = file.path.split("/")
     if parts[0] != "src":
         own = ["/".join(parts[:n]) + "/" + target for n in range(1, len(parts))]
-        own += ["tools/" + target, "bench/" + target]  # tests check the tools' parts, which show measurements
+        # tests check the tools' parts, which show measurements
+        own += ["tools/" + target, "tools/smla/" + target, "bench/" + target]
         if parts[:2] == ["tools", "smla"]:
             own.append("tools/smla/common/" + target)
         if target.startswith("kit/"):

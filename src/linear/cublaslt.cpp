@@ -30,6 +30,11 @@ constexpr int kMaxWorkspace = 1, kReductions = 3, kAlignmentA = 5;  // cublasLtM
 constexpr int kNoTranspose = 0, kTranspose = 1;                     // cublasOperation_t
 // Parts of a sum meet in f32, in the workspace: sums in the output's type or in place are not for us.
 constexpr uint32_t kReduceInComputeType = 2;
+constexpr int kAllocFailed = 3;  // cublasStatus_t
+
+[[noreturn]] void no_memory(const char* call) {
+    fail(SMLA_OUT_OF_MEMORY, call, text("status ", kAllocFailed), "memory");
+}
 
 // The first call that fails ends the chain.
 class Calls {
@@ -109,6 +114,7 @@ std::string LtProduct::choose(const LtShape& s) {
     if (!calls.failure().empty()) return calls.failure();
     int count = 0;
     const int status = lt.heuristic(handle_, operation_, a_, b_, d_, d_, preference_, 1, &algorithm_, &count);
+    lacks_memory_ = status == kAllocFailed;
     if (status != 0 || count < 1 || algorithm_.status != 0)
         return text("cuBLASLt has no algorithm for this product (status ", status, ")");
     return "";
@@ -118,6 +124,7 @@ void LtProduct::run(const void* a, const void* b, void* d, void* workspace, void
     const float one = 1, zero = 0;
     const int status = cublaslt().matmul(handle_, operation_, &one, a, a_, b, b_, &zero, d, d_, d, d_,
                                          algorithm_.opaque, workspace, algorithm_.workspace_bytes, stream);
+    if (status == kAllocFailed) no_memory("cublasLtMatmul");
     if (status != 0) fail(SMLA_DEVICE_ERROR, "cublasLtMatmul", text("status ", status), "success");
 }
 
@@ -131,13 +138,17 @@ std::shared_ptr<const LtProduct> LtProducts::make(const LtShape& shape) {
     const std::lock_guard lock(mutex_);
     const auto found = products_.find(shape);
     if (found != products_.end()) return found->second;
-    if (!handle_ && cublaslt().create(&handle_) != 0) {
-        handle_ = nullptr;  // not kept: there may be memory for one later
+    if (const int status = handle_ ? 0 : cublaslt().create(&handle_); status != 0) {
+        handle_ = nullptr;
+        // A plan with other kernels would be kept, and give other bits once there is memory.
+        if (status == kAllocFailed) no_memory("cublasLtCreate");
         return std::make_shared<const LtProduct>(handle_, shape);
     }
     constexpr size_t kMost = 4096;  // of about 1 KB; steps of ever other sizes would pile them up
     if (products_.size() >= kMost) products_.clear();
-    return products_[shape] = std::make_shared<const LtProduct>(handle_, shape);
+    auto product = std::make_shared<const LtProduct>(handle_, shape);
+    if (product->lacks_memory()) no_memory("cublasLtMatmulAlgoGetHeuristic");
+    return products_[shape] = std::move(product);
 }
 
 LtProducts& lt_products(int32_t device_index) {

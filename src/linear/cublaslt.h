@@ -65,6 +65,7 @@ public:
     LtProduct& operator=(const LtProduct&) = delete;
 
     const std::string& refusal() const { return refusal_; }  // why the library cannot; empty: it can
+    bool lacks_memory() const { return lacks_memory_; }      // a later one may not
     void run(const void* a, const void* b, void* d, void* workspace, void* stream) const;
 
 private:
@@ -75,6 +76,7 @@ private:
     void *operation_ = nullptr, *a_ = nullptr, *b_ = nullptr, *d_ = nullptr, *preference_ = nullptr;
     CublasLt::Algorithm algorithm_{};
     std::string refusal_;
+    bool lacks_memory_ = false;
 };
 
 // One device's handle and products. It must be the current device in every call.

@@ -35,15 +35,22 @@ Plan::Plan(const PlanMaxima& maxima, const PlanPlace& place) : maxima_(maxima), 
     for (const FieldSpec& spec : kPlanFieldSpecs)
         bytes += round_up(field_bytes(largest_field(spec, maxima)), kCacheLine);
     allocate(bytes);
-    carve();
-    schedule_ = plan_schedule(maxima);
-    const int32_t schedule[] = {int32_t(schedule_.splits), int32_t(schedule_.rows)};
-    if (present(fields_.schedule))
-        place_.device->upload(fields_.schedule.data, schedule, sizeof schedule, nullptr);
-    place_.device->wait(nullptr);  // builds may come on any stream
+    try {
+        carve();
+        schedule_ = plan_schedule(maxima);
+        const int32_t schedule[] = {int32_t(schedule_.splits), int32_t(schedule_.rows)};
+        if (present(fields_.schedule))
+            place_.device->upload(fields_.schedule.data, schedule, sizeof schedule, nullptr);
+        place_.device->wait(nullptr);  // builds may come on any stream
+    } catch (...) {
+        release();
+        throw;
+    }
 }
 
-Plan::~Plan() {
+Plan::~Plan() { release(); }
+
+void Plan::release() noexcept {
     if (place_.build) place_.device->release(memory_);
     else allocator_.free(allocator_.user, memory_);
 }

@@ -60,6 +60,7 @@ public:
 
 private:
     void allocate(size_t bytes);
+    void release() noexcept;
     void carve();
     void resize();
 

@@ -1,63 +1,13 @@
-// Lines 2d and 5c on a GPU: memory that ends where nothing is mapped. A kernel that reads behind it ends the
-// process's use of the GPU, and every test after it fails, too.
+// Lines 2d and 5c on a GPU: memory that ends where nothing is mapped.
 #include "contract/attention.h"
-
-#include <cuda.h>
-#include <cuda_runtime.h>
-#include <dlfcn.h>
-
-#include <stdexcept>
+#include "gpu/wall.h"
 
 namespace contract {
 namespace {
 
-constexpr size_t kAlignment = 16;  // what the fastest kernels ask for
-
-// The driver's functions of virtual memory, which the runtime does not have.
-template <class Function>
-Function* driver(const char* name) {
-    static void* const library = dlopen("libcuda.so.1", RTLD_NOW);
-    void* const found = library ? dlsym(library, name) : nullptr;
-    if (!found) throw std::runtime_error(std::string("the driver has no ") + name);
-    return reinterpret_cast<Function*>(found);
-}
-#define DRIVER(function) driver<decltype(function)>(#function)
-
-void must(CUresult result, const char* call) {
-    if (result != CUDA_SUCCESS)
-        throw std::runtime_error(std::string(call) + " gave " + std::to_string(int(result)));
-}
-#define MUST(function, ...) must(DRIVER(function)(__VA_ARGS__), #function)
-
-// `bytes` whose end, but for alignment, is that of the pages mapped; the addresses behind are kept free.
-std::shared_ptr<void> before_a_wall(size_t bytes) {
-    CUmemAllocationProp kind{};
-    kind.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    kind.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    size_t page = 0;
-    MUST(cuMemGetAllocationGranularity, &page, &kind, CU_MEM_ALLOC_GRANULARITY_MINIMUM);
-    const size_t room = (bytes + kAlignment) / kAlignment * kAlignment,
-                 mapped = (room + page - 1) / page * page;
-    CUdeviceptr base = 0;
-    CUmemGenericAllocationHandle memory{};
-    MUST(cuMemAddressReserve, &base, mapped + page, 0, 0, 0);
-    MUST(cuMemCreate, &memory, mapped, &kind, 0);
-    MUST(cuMemMap, base, mapped, 0, memory, 0);
-    CUmemAccessDesc access{};
-    access.location = kind.location;
-    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    MUST(cuMemSetAccess, base, mapped, &access, 1);
-    const size_t used = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    return {reinterpret_cast<void*>(base + mapped - used), [=](void*) {
-                DRIVER(cuMemUnmap)(base, mapped);
-                DRIVER(cuMemRelease)(memory);
-                DRIVER(cuMemAddressFree)(base, mapped + page);
-            }};
-}
-
 void run_before_walls(const Call& call, smla_context* context) {
     const Scratch scratch(context, call.workspace(context));
-    const Placed placed(call, context, call.args(), before_a_wall);
+    const Placed placed(call, context, call.args(), gpu::before_a_wall);
     ASSERT_TRUE(succeeded(call.call(context, placed.args(), scratch.get())));
     placed.fetch();
 }

@@ -1,5 +1,5 @@
 // Graphs, streams and refusals on a GPU: contract 7 and the bugs T-28 to T-30, T-35 and T-44.
-#include "gpu/gpu.h"
+#include "gpu/attention.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -7,74 +7,7 @@
 
 namespace {
 
-using gpu::Array;
-
-constexpr int64_t kTokens = 8, kHeads = 16, kRows = 2048, kPages = 64;
-
-// attend of V3.2 as a server captures it: its buffers stay, their contents change.
-struct Attention {
-    explicit Attention(int64_t heads = kHeads)
-        : heads(heads),
-          q(SMLA_BF16, {kTokens, heads, 576}),
-          rows(SMLA_I32, {kTokens, kRows}),
-          lengths(SMLA_I32, {kTokens}),
-          out(SMLA_BF16, {kTokens, heads, 512}),
-          lse(SMLA_F32, {kTokens, heads}),
-          pages(SMLA_U8, {int64_t(smla::cache_bytes(smla::cache(nullptr, SMLA_FP8_656, kPages, 64)))}) {
-        args.softmax_scale = 0.05;
-        args.q = q.tensor();
-        args.primary.cache = smla::cache(pages.tensor().data, SMLA_FP8_656, kPages, 64);
-        args.primary.cache.device_type = SMLA_CUDA;
-        args.primary.cache.device_index = pages.tensor().device_index;
-        args.primary.rows = rows.tensor();
-        args.primary.lengths = lengths.tensor();
-        args.out = out.tensor();
-        args.lse = lse.tensor();
-        fill_cache();
-    }
-    void fill_cache() {
-        const smla::Context host;
-        std::vector<uint8_t> bytes(pages.count());
-        std::vector<float> values(size_t(kPages * 64 * 576));
-        std::normal_distribution<float> normal;
-        for (float& v : values) v = normal(random);
-        std::vector<int64_t> slots(size_t(kPages * 64));
-        for (size_t i = 0; i < slots.size(); ++i) slots[i] = int64_t(i);
-        host.write_kv({.head = smla::tensor(values, {kPages * 64, 576}),
-                       .slots = smla::tensor(slots),
-                       .cache = smla::cache(bytes.data(), SMLA_FP8_656, kPages, 64)});
-        pages.set(bytes);
-    }
-    // Another batch: `live` tokens with rows, the others as a server leaves them.
-    void batch(int64_t live, int32_t stale_length, int32_t stale_row) {
-        std::vector<uint16_t> queries(q.count());
-        for (uint16_t& each : queries) each = uint16_t(0x3f00 + random() % 256 + (random() % 2 << 15));
-        std::vector<int32_t> list(rows.count(), stale_row), length(kTokens, stale_length);
-        for (int64_t t = 0; t < live; ++t) {
-            length[size_t(t)] = int32_t(random() % (kRows + 1));
-            for (int64_t j = 0; j < kRows; ++j)
-                list[size_t(t * kRows + j)] = random() % 10 ? int32_t(random() % (kPages * 64)) : -1;
-        }
-        q.set(queries);
-        rows.set(list);
-        lengths.set(length);
-    }
-    std::vector<uint16_t> take() {
-        std::vector<uint16_t> got = out.get();
-        out.poison();
-        lse.poison();
-        return got;
-    }
-
-    std::mt19937 random{28};
-    int64_t heads;
-    Array<uint16_t> q;
-    Array<int32_t> rows, lengths;
-    Array<uint16_t> out;
-    Array<float> lse;
-    Array<uint8_t> pages;
-    smla_attend_args args{};
-};
+using gpu::Array, gpu::Attention, gpu::kHeads, gpu::kRows, gpu::kTokens;
 
 void expect_counters_zero(const gpu::Workspace& workspace) {
     const std::vector<uint8_t> header = workspace.header();

@@ -78,9 +78,7 @@ Metadata::Metadata(const BackendInstance& on)
     for (const auto& set : sets_) set->begin();
 }
 
-Metadata::~Metadata() {
-    if (memory_) allocator_.free(allocator_.user, memory_);
-}
+Metadata::~Metadata() = default;
 
 Field& Metadata::own(const char* name, smla_dtype dtype, std::initializer_list<int64_t> largest,
                      int32_t initial, FieldIs how) {
@@ -114,9 +112,10 @@ void Metadata::declare_plan_fields() {
 void Metadata::place_fields() {
     size_t bytes = 0;
     for (const Declared& declared : fields_) bytes += round_up(declared.bytes, kCacheLine);
-    memory_ = allocator_.alloc(allocator_.user, std::max(bytes, kCacheLine), kCacheLine);
+    memory_ = {allocator_.alloc(allocator_.user, std::max(bytes, kCacheLine), kCacheLine),
+               FreeMemory{allocator_}};
     if (!memory_) fail(SMLA_OUT_OF_MEMORY, "args.allocator", text("null for ", bytes, " bytes"), "memory");
-    char* const begin = static_cast<char*>(memory_);
+    char* const begin = static_cast<char*>(memory_.get());
     size_t at = 0;
     for (Declared& declared : fields_) {
         if (!declared.bytes) continue;
@@ -126,7 +125,7 @@ void Metadata::place_fields() {
     }
     if (context_ && context_->device().type() != SMLA_CPU)
         gpu_ = std::make_unique<GpuMetadata>(*context_, config_.args, plan_,
-                                             make_tensor(memory_, SMLA_U8, {int64_t(bytes)}));
+                                             make_tensor(memory_.get(), SMLA_U8, {int64_t(bytes)}));
     for (Declared& declared : fields_) {
         Field& field = declared.field;
         if (declared.bytes)

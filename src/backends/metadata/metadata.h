@@ -129,8 +129,12 @@ private:
     std::deque<int32_t> numbers_;
     std::vector<int32_t> parts_;
     size_t part_count_ = 0;
+    struct FreeMemory {
+        smla_allocator allocator;
+        void operator()(void* memory) const { allocator.free(allocator.user, memory); }
+    };
     smla_allocator allocator_{};
-    void* memory_ = nullptr;
+    std::unique_ptr<void, FreeMemory> memory_;
     std::unique_ptr<GpuMetadata> gpu_;  // null: on a CPU
     Field *query_start_loc_ = nullptr, *seq_lens_ = nullptr, *chunks_ = nullptr, *row_limit_ = nullptr;
     int32_t *num_reqs_, *num_actual_tokens_, *max_query_len_, *max_seq_len_;

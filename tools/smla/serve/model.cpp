@@ -1,5 +1,6 @@
 #include "model.h"
 
+#include "backends/device.h"
 #include "engines/run.h"
 
 #include <algorithm>
@@ -51,8 +52,28 @@ void fill_rows(Tensor& tensor, const std::vector<ServeSlice>& slices, uint64_t w
             for (int64_t i = 0; i < each; ++i) *at++ = noise(key, what, uint64_t(i));
 }
 
+// On the context's device.
+BackendInstance instance_on(Context& context, const ServeSpec& spec) {
+    BackendArgs args = serve_args(spec);
+    if (context.device().type() != SMLA_CPU) args.device = device_info(context.device());
+    BackendInstance out(*spec.backend, resolve_config(args));
+    if (context.device().type() != SMLA_CPU) out.context = &context;
+    return out;
+}
+
 Tensor floats(std::initializer_list<int64_t> shape) {
     return make_tensor(static_cast<void*>(nullptr), SMLA_F32, shape);
+}
+
+// What a call's tensors hold, where the device reads it; caches and weights lie there.
+template <class Args>
+void place(Args& args, PlacedMemory& placed) {
+    visit(
+        args,
+        [&](Tensor& each) {
+            if (each.device_type == SMLA_CPU) placed.take(each);
+        },
+        [](smla_cache&) {});
 }
 
 }  // namespace
@@ -70,8 +91,9 @@ ServeModel::ServeModel(Context& context, const ServeSpec& spec, const std::vecto
     : context_(context),
       spec_(spec),
       groups_(groups(spec)),
-      on_(*spec.backend, resolve_config(serve_args(spec))),
+      on_(instance_on(context, spec)),
       metadata_(on_.metadata()),
+      placed_(context.device()),
       workspace_(context) {
     const BackendArgs& args = on_.config.args;
     const int32_t overlap = spec.ratio == 4 ? 2 : 1;
@@ -88,7 +110,15 @@ ServeModel::ServeModel(Context& context, const ServeSpec& spec, const std::vecto
     }
     starts_.resize(size_t(spec.max_requests) + 1);
     lengths_.resize(size_t(spec.max_requests));
-    Filler filler(fixed_, context.pool(), 3);
+    make_weights();
+    for (smla_cache& each : caches_) placed_.take(each);
+    for (Tensor* each : {&w_uk_t_, &w_uv_, &sink_, &ape_, &norm_, &frequencies_}) placed_.take(*each);
+}
+
+void ServeModel::make_weights() {
+    const BackendArgs& args = on_.config.args;
+    const int32_t overlap = spec_.ratio == 4 ? 2 : 1;
+    Filler filler(fixed_, context_.pool(), 3);
     const auto weight = [&](Tensor& tensor, std::initializer_list<int64_t> shape, float spread) {
         tensor = floats(shape);
         filler.values(tensor, spread);
@@ -101,8 +131,8 @@ ServeModel::ServeModel(Context& context, const ServeSpec& spec, const std::vecto
     }
     weight(sink_, {kHeads}, 1);
     width_ = int64_t(kHeads) * args.head_dim;
-    if (!spec.ratio) return;
-    weight(ape_, {spec.ratio, overlap * args.head_dim}, 1);
+    if (!spec_.ratio) return;
+    weight(ape_, {spec_.ratio, overlap * args.head_dim}, 1);
     weight(norm_, {args.head_dim}, 1);
     frequencies_ = make_tensor(static_cast<void*>(nullptr), SMLA_F64, {32});
     fixed_.back(frequencies_);
@@ -151,7 +181,7 @@ void ServeModel::fill_batch(const std::vector<ServeSlice>& slices, PlanBatch& ba
 }
 
 // State rows of the step's tokens, then the entries that they close.
-void ServeModel::write_entries(const std::vector<ServeSlice>& slices, Memory& memory) {
+void ServeModel::write_entries(const std::vector<ServeSlice>& slices, Memory& memory, PlacedMemory& placed) {
     const PlanFields& plan = metadata_->plan().fields();
     const int64_t tokens = metadata_->plan().size().tokens, channels = ape_.shape[1];
     Tensor kv = floats({tokens, channels}), score = floats({tokens, channels});
@@ -176,6 +206,8 @@ void ServeModel::write_entries(const std::vector<ServeSlice>& slices, Memory& me
     compress.norm_weight = norm_;
     compress.frequencies = frequencies_;
     compress.cache = cache(SMLA_GROUP_COMPRESSED);
+    place(save, placed);
+    place(compress, placed);
     const Env env = context_.env(
         workspace_.at_least(std::max(stage_workspace<Stage::save_state>(save, context_.env({}), 0),
                                      stage_workspace<Stage::compress>(compress, context_.env({}), 0))));
@@ -225,12 +257,15 @@ std::vector<float> ServeModel::step(const std::vector<ServeSlice>& slices) {
     fill_batch(slices, batch);
     metadata_->build(batch);
     Memory memory;
-    if (spec_.ratio) write_entries(slices, memory);
-    const ForwardArgs args = inputs(slices, memory);
+    PlacedMemory placed(context_.device());  // of this step
+    if (spec_.ratio) write_entries(slices, memory, placed);
+    ForwardArgs args = inputs(slices, memory);
+    for (Tensor* each : {&args.q, &args.k_c, &args.k_pe, &args.topk_indices, &args.out}) placed.take(*each);
     const Env env = context_.env({});
     on_.run(env, metadata_.get(), args, workspace_.at_least(on_.workspace(env, args)));
-    const float* out = static_cast<const float*>(args.out.data);
-    return {out, out + element_count(args.out)};
+    std::vector<float> out(size_t(element_count(args.out)));
+    context_.device().download(out.data(), args.out.data, out.size() * sizeof(float), nullptr);
+    return out;
 }
 
 }  // namespace smla::cli

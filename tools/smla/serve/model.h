@@ -1,10 +1,11 @@
 // One attention layer for a serving run. It drives a backend as an inference engine does: metadata, state,
 // entries, forward. A token's inputs are computed from its text alone, so that they are the same in any
-// batch.
+// batch. On a GPU caches and weights stay there; a step's inputs are made on the host and sent.
 #pragma once
 
 #include "backends/metadata/metadata.h"
 #include "engines/context.h"
+#include "engines/placed.h"
 #include "problems.h"
 
 namespace smla::cli {
@@ -45,7 +46,8 @@ public:
 private:
     void fill_batch(const std::vector<ServeSlice>& slices, PlanBatch& batch);
     ForwardArgs inputs(const std::vector<ServeSlice>& slices, Memory& memory);
-    void write_entries(const std::vector<ServeSlice>& slices, Memory& memory);
+    void make_weights();
+    void write_entries(const std::vector<ServeSlice>& slices, Memory& memory, PlacedMemory& placed);
     smla_cache& cache(int32_t bit);
     Tensor table(int32_t bit, int64_t requests) const;
 
@@ -54,7 +56,8 @@ private:
     std::vector<ServeGroup> groups_;
     BackendInstance on_;
     std::unique_ptr<Metadata> metadata_;
-    Memory fixed_;  // caches, weights
+    Memory fixed_;         // caches, weights
+    PlacedMemory placed_;  // the same on a GPU
     std::vector<smla_cache> caches_;
     std::vector<std::vector<int32_t>> tables_;
     std::vector<int32_t> starts_, lengths_;

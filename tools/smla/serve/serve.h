@@ -2,6 +2,7 @@
 // with that of its request computed alone.
 #pragma once
 
+#include "check.h"
 #include "context_options.h"
 #include "tool.h"
 
@@ -10,8 +11,8 @@
 namespace smla::cli {
 
 struct ServeOptions {
-    std::string trace, backend = "all", kv_dtype = "auto";
-    int32_t step_tokens = 192, requests = 6, pool_percent = 45;
+    std::string trace, backend = "all";
+    ServeSettings settings;
     uint64_t seed = 1;
 
     void add(CLI::App& command);

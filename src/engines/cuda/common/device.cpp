@@ -135,7 +135,9 @@ public:
     }
     bool reaches(const void* memory) const override {
         cudaPointerAttributes attributes{};
-        if (cudaPointerGetAttributes(&attributes, memory) != cudaSuccess) cudaGetLastError();
+        const cudaError_t result = cudaPointerGetAttributes(&attributes, memory);
+        if (result == cudaErrorInvalidValue) cudaGetLastError();  // not an address that CUDA knows
+        else check_cuda(result, "cudaPointerGetAttributes");
         return attributes.type != cudaMemoryTypeUnregistered || facts_.reads_pageable;
     }
     void fill(void* to, int byte, size_t bytes, smla_stream stream) override {
@@ -158,7 +160,7 @@ public:
         cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
         const cudaError_t result = cudaStreamIsCapturing(stream_of(stream), &status);
         if (result != cudaErrorStreamCaptureImplicit) {
-            SMLA_CUDA_CALL(result);
+            check_cuda(result, "cudaStreamIsCapturing");
             return status != cudaStreamCaptureStatusNone;
         }
         cudaGetLastError();

@@ -55,8 +55,12 @@ public:
         }
     }
     ~CudaStagingBuffer() override {
-        Device::Scope scope(device_);
-        release();
+        try {
+            Device::Scope scope(device_);
+            release();
+        } catch (...) {  // of a device that is lost: the scope fails, and there is nothing left to wait for
+            release();
+        }
     }
 
     void refuse_capture(const char* field, smla_stream stream) const override {

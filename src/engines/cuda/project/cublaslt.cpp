@@ -1,7 +1,6 @@
 // project, absorb, up_project, out_project through cuBLASLt, which is loaded at run time.
 #include "core/tensor.h"
 #include "engines/cuda/candidates.h"
-#include "engines/cuda/common/check.h"
 #include "engines/cuda/project/project.h"
 
 #include <algorithm>
@@ -20,14 +19,6 @@ void each_pass(const Args& args, const LtRoute& route, Use use) {
         use(first, std::min(route.pass_tokens, tokens - first));
 }
 
-// What is not "none" may be a capture of another stream that this thread must not disturb.
-bool capturing(const Env& env) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    const cudaError_t result = cudaStreamIsCapturing(stream_of(env.stream), &status);
-    if (result != cudaSuccess) cudaGetLastError();
-    return result != cudaSuccess || status != cudaStreamCaptureStatusNone;
-}
-
 // The products of a call's passes over tokens, in order.
 using Products = std::vector<std::shared_ptr<const LtProduct>>;
 
@@ -35,7 +26,7 @@ using Products = std::vector<std::shared_ptr<const LtProduct>>;
 std::shared_ptr<const LtProduct> product_of(const LtShape& shape, const Env& env) {
     LtProducts& products = lt_products(env.device->index());
     auto product = products.find(shape);
-    return product || capturing(env) ? product : products.make(shape);
+    return product || env.device->capturing(env.stream) ? product : products.make(shape);
 }
 
 void run_pass(const Args& args, const Env& env, const LtRoute& route, const LtProduct& product, char* scratch,
