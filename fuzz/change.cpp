@@ -145,6 +145,7 @@ Changed change_number(std::span<const StageField> fields, void* args, size_t byt
 struct Length {
     uint64_t letter;
     int64_t now;
+    int fields = 1;  // that have it
 };
 
 // The lengths of a call that the table has a letter for.
@@ -157,8 +158,9 @@ std::vector<Length> lengths_of(std::span<const StageField> fields, const void* a
             const Dim& dim = field.dims.each[size_t(d)];
             const auto same = [&](const Length& other) { return other.letter == dim.letter; };
             const bool sane = tensor.shape[d] > 0 && tensor.shape[d] <= 65535;
-            if (dim.plain() && sane && std::none_of(out.begin(), out.end(), same))
-                out.push_back({dim.letter, tensor.shape[d]});
+            const auto known = std::find_if(out.begin(), out.end(), same);
+            if (known != out.end()) ++known->fields;
+            else if (dim.plain() && sane) out.push_back({dim.letter, tensor.shape[d]});
         }
     }
     return out;
@@ -185,35 +187,46 @@ void grow(Tensor& tensor, kit::HostileMemory& memory) {
 // Dense, in poison that all calls share.
 void lay_out(Tensor& tensor) {
     static kit::HostileMemory memory(0);
-    static const Tensor spare = memory.tensor(SMLA_U8, {1 << 18});
+    static const Tensor spare = memory.tensor(SMLA_F64, {1 << 15});  // aligned for every type
     tensor.data = spare.data;
     std::memset(tensor.stride_elems, 0, sizeof tensor.stride_elems);
 }
 
 // For a length that becomes another. Rules between two lengths end right past the other one, its half or its
-// double.
+// double; most are about the width, which is the longest.
 int64_t next_length(int64_t now, const std::vector<Length>& lengths, Choices& choose) {
-    const int64_t other = lengths[size_t(choose.below(int64_t(lengths.size())))].now;
+    const auto shorter = [](const Length& a, const Length& b) { return a.now < b.now; };
+    const int64_t other = choose.flag() ? std::max_element(lengths.begin(), lengths.end(), shorter)->now
+                                        : lengths[size_t(choose.below(int64_t(lengths.size())))].now;
     switch (choose.below(8)) {
-        case 0: return now + choose.any<int64_t>({1, 7, 40, 600});
-        case 1: return other + 1;
-        case 2: return choose.flag() ? other / 2 + 1 : 2 * other + 1;
-        case 3:
-        case 4: return choose.below(now);
+        case 0:
+        case 1: return now + choose.any<int64_t>({1, 7, 40, 600});
+        case 2: return other + 1;
+        case 3: return other / 2 + 1;
+        case 4: return 2 * other + 1;
+        case 5: return choose.below(now);
         default: return now - 1;
     }
 }
 
 // Another length in all fields that share its letter: the table allows it, and the rules between fields are
-// left to refuse it. An output that grows gets memory for it. An input repeats an element, or lies in poison
-// elsewhere. Rows of any width follow now and then, in caches that the table does not tie to the letter, too.
-void change_length(std::span<const StageField> fields, void* args, kit::HostileMemory& memory,
-                   Choices& choose) {
+// left to refuse it. An output that grows gets memory for it. An input repeats an element if it may, or lies
+// in poison elsewhere. Rows of any width follow now and then, in caches that the table does not tie to the
+// letter, too.
+Changed change_length(std::span<const StageField> fields, void* args, kit::HostileMemory& memory,
+                      Choices& choose) {
     const std::vector<Length> lengths = lengths_of(fields, args);
-    if (lengths.empty()) return;
-    const auto [letter, now] = lengths[size_t(choose.below(int64_t(lengths.size())))];
+    if (lengths.empty()) return {};
+    // The table holds fields of one letter to each other; a letter of one field has rules alone.
+    std::vector<Length> from = lengths;
+    if (choose.flag()) std::erase_if(from, [](const Length& each) { return each.fields > 1; });
+    if (from.empty()) from = lengths;
+    const Length& chosen = from[size_t(choose.below(int64_t(from.size())))];
+    const uint64_t letter = chosen.letter;
+    const int64_t now = chosen.now;
     const int64_t next = next_length(now, lengths, choose);
     const bool follow = choose.flag(), spare = choose.flag();
+    Changed out;
     for (const StageField& field : fields) {
         if (field.kind == FieldKind::cache) {
             auto& cache = field_of<smla_cache>(args, field);
@@ -227,11 +240,16 @@ void change_length(std::span<const StageField> fields, void* args, kit::HostileM
             if (dim.letter != letter) continue;
             tensor.shape[d] = (next + dim.plus) / std::max(dim.divisor, 1);
             if (next <= now) continue;
-            if (field.is_output) grow(tensor, memory);
-            else tensor.stride_elems[d] = SMLA_STRIDE_REPEAT;
-            if (spare && !is_written(fields, field)) lay_out(tensor);
+            if (field.is_output) {
+                grow(tensor, memory);
+                out.comparable = false;  // norm of a row that repeats one element is all rounding
+            } else {
+                tensor.stride_elems[d] = SMLA_STRIDE_REPEAT;
+            }
+            if ((spare || field.is_rows) && !is_written(fields, field)) lay_out(tensor);
         }
     }
+    return out;
 }
 
 }  // namespace
@@ -241,10 +259,7 @@ Changed change(std::span<const StageField> fields, void* args, size_t bytes, kit
     const StageField& field = fields[size_t(choose.below(int64_t(fields.size())))];
     const int64_t kind = choose.below(8);
     if (kind == 0) return change_number(fields, args, bytes, choose);
-    if (kind == 2 || kind == 3) {
-        change_length(fields, args, memory, choose);
-        return {};
-    }
+    if (kind >= 2 && kind <= 4) return change_length(fields, args, memory, choose);
     if (field.kind == FieldKind::scalar) return change_scalar(field_of<const float*>(args, field), choose);
     if (field.kind == FieldKind::cache)
         return {.comparable = change_cache(field_of<smla_cache>(args, field), choose)};
