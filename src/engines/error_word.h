@@ -9,8 +9,10 @@ namespace smla {
 // The end of a workspace's counters. Zero while there is nothing to read.
 struct ErrorPlace {
     smla_error_word word;
-    // While a GPU scans: the complement of the lowest list and item found so far.
+    // While a GPU scans, else zero: the complement of the lowest list and item found so far; blocks that are
+    // done.
     unsigned long long first;
+    unsigned arrived;
 };
 constexpr size_t kErrorWordBytes = 64;
 constexpr size_t kErrorWordAt = kWorkspaceHeader - kErrorWordBytes;

@@ -37,7 +37,7 @@ protected:
     std::array<float, kRows * kNormWidth> result(const NormChain& chain) const {
         std::array<float, kRows * kNormWidth> out;
         device().wait(nullptr);
-        device().download(chain.out.data, out.data(), sizeof out, nullptr);
+        device().download(out.data(), chain.out.data, sizeof out, nullptr);
         return out;
     }
 };

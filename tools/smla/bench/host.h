@@ -36,6 +36,7 @@ public:
         for (int64_t batch = -1; batch < 0 || int64_t(times.size()) < least_ || spent < limit_; ++batch) {
             between();
             device_.wait(nullptr);
+            const auto begun = std::chrono::steady_clock::now();
             for (int i = 0; i < kBatch; ++i) {
                 const auto start = std::chrono::steady_clock::now();
                 const smla_status status = call();
@@ -43,10 +44,10 @@ public:
                 if (status != SMLA_OK) check_status(status);
                 if (batch < 0) continue;  // the first batch warms up
                 times.push_back(gone.count());
-                spent += gone.count();
             }
+            device_.wait(nullptr);  // the device may take far longer than the host
+            spent += std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
         }
-        device_.wait(nullptr);
         return summary(name, what, times);
     }
     template <class Call>

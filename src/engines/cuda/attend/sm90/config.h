@@ -26,7 +26,6 @@ enum class Barrier : int {
     weights = 1,  // and 2, by the parity of the tile
     queries_read = 3,
     statistics = 4,
-    passes = 5,
 };
 
 struct Smem {
@@ -41,7 +40,7 @@ struct Smem {
     float sums[2][2][kHeads], largest[2][2][kHeads];
     uint16_t valid[2][4];                        // of a stage's keys: no hole; 16 keys of each producer warp
     uint64_t keys_full[2][2], keys_empty[2][2];  // of a stage's halves
-    uint64_t rope_full[3], queries_full;
+    uint64_t rope_full[3], queries_full, pass_done;
     float query_factor[kHeads];  // logits of f16 queries are products times this
     uint32_t out_of_range;       // the first tile with a scale that f16 does not hold; ~0: none
 };
@@ -50,7 +49,7 @@ constexpr uint32_t kQueriesAt = offsetof(Smem, queries), kKeysAt = offsetof(Smem
                    kSumsAt = offsetof(Smem, sums), kLargestAt = offsetof(Smem, largest),
                    kValidAt = offsetof(Smem, valid), kKeysFullAt = offsetof(Smem, keys_full),
                    kKeysEmptyAt = offsetof(Smem, keys_empty), kRopeFullAt = offsetof(Smem, rope_full),
-                   kQueriesFullAt = offsetof(Smem, queries_full),
+                   kQueriesFullAt = offsetof(Smem, queries_full), kPassDoneAt = offsetof(Smem, pass_done),
                    kQueryFactorAt = offsetof(Smem, query_factor),
                    kOutOfRangeAt = offsetof(Smem, out_of_range);
 constexpr uint32_t kStageBytes = 8 * kTileBytes, kHalfBytes = 4 * kTileBytes;

@@ -36,12 +36,14 @@
 //   queries_full
 //     arrive  every thread of the warpgroup that copies (and converts) them.
 //     wait    both warpgroups.
+//   pass_done, formats in f16 without a cluster
+//     arrive, wait  every thread, between a pass in f16 and one in bf16. Not a barrier of the block: roles
+//             would reach it at instructions of their own, which synccheck takes for divergence.
 // Named barriers (enum class Barrier)
 //   weights + parity  arrive: the owner, with weights and peaks of a tile. Wait: the other warpgroup.
 //   queries_read      arrive: the owner of the last tile, after its scores. Wait: the other warpgroup,
 //                     which then copies the next queries.
 //   statistics        both, with sums and maxima of a task.
-//   passes            all threads, between a pass in f16 and one in bf16.
 // Registers 208 for a consumer (128 of O, 32 of S, 16 of P), 88 for a producer (32 of records on their
 //           way); fp8_584: 192 and 120 (64). A spill in the producer's loop costs 2 to 25 %; there is none.
 // Why       Products of one warpgroup run under the softmax of the other, and stores of keys under value
@@ -73,6 +75,7 @@ __device__ void init(uint32_t base) {
         }
     for (uint32_t i = 0; i < 3; ++i) cuda::mbarrier_init(base + kRopeFullAt + 8 * i, kWarpgroup);
     cuda::mbarrier_init(base + kQueriesFullAt, kWarpgroup);
+    cuda::mbarrier_init(base + kPassDoneAt, kThreads);
     cuda::store_shared(base + kOutOfRangeAt, ~0u);
     cuda::fence_mbarrier_init();
 }
@@ -133,8 +136,12 @@ __device__ uint32_t produce(const Arguments& args, const Tasks& tasks, const Key
 // of its cluster; tasks.count if there is none.
 template <int Cluster>
 __device__ int first_out_of_range(const Arguments& args, const Tasks& tasks, uint32_t base) {
-    if constexpr (Cluster == 2) cuda::cluster_sync();
-    else cuda::named_barrier<kThreads>(int(Barrier::passes));
+    if constexpr (Cluster == 2) {
+        cuda::cluster_sync();
+    } else {
+        cuda::mbarrier_arrive(base + kPassDoneAt);
+        cuda::mbarrier_wait(base + kPassDoneAt, 0);
+    }
     const uint32_t tile = cuda::load_shared(base + kOutOfRangeAt);
     if (tile == ~0u) return tasks.count;
     int index = int(blockIdx.x / Cluster);
