@@ -78,10 +78,10 @@ def test_rejected_tokens_are_taken_back(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_static_cache(kind):
-    """Of transformers, which makes none for V4, and of one's own."""
-    model, fast = pair(kind)
+    """Of transformers, which makes none for V4, and of one's own: what a dynamic one gives."""
+    _, fast = pair(kind)
     ids, mask = padded(prompts(), [83, 30])
-    wanted = generate(fast if kind == "v4" else model, ids, attention_mask=mask)
+    wanted = generate(fast, ids, attention_mask=mask)
     own = on_smla.Cache(fast.config, max_tokens=162, static=True)
     got = generate(fast, ids, attention_mask=mask, past_key_values=own)
     same(got, wanted)
@@ -124,12 +124,15 @@ def test_chunked_prefill_and_a_cache_that_grows(kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_on_the_right(kind):
+    """Each row is what it is alone; with sdpa, transformers 5.16 does not compute that."""
     model, fast = pair(kind)
-    ids, mask = padded(prompts(), [83, 30])
-    ids, mask = ids.flip(1), mask.flip(1)
+    lengths = [83, 30]
+    ids, mask = (each.flip(1) for each in padded(prompts(), lengths))
     with torch.no_grad():
-        got, wanted = fast(ids, attention_mask=mask).logits, model(ids, attention_mask=mask).logits
-    assert close(got[mask.bool()], wanted[mask.bool()])
+        got = fast(ids, attention_mask=mask).logits
+        for row, length in enumerate(lengths):
+            wanted = model(ids[row : row + 1, :length]).logits[0]
+            assert close(got[row, :length], wanted)
 
 
 @pytest.mark.parametrize("kind", KINDS)
