@@ -4,6 +4,6 @@
 namespace smla::bench {
 
 double mma_peak_tflops();   // mma.sync bf16 from registers alone
-double copy_peak_gbytes();  // device copy of 4 GB, read and written bytes per second
+double copy_peak_gbytes();  // device copy of 1 GiB, read and written bytes per second
 
 }  // namespace smla::bench

@@ -7,9 +7,10 @@
 The layer has the published sizes (hidden 7168, 128 heads, 64 index heads, 2048 selected tokens), random weights
 and a small MLP behind it. Each implementation runs in a process of its own, on the same weights and inputs.
 prefill: the last --chunk tokens of the context in one call; where memory does not suffice for that, in halves,
-quarters and so on ("parts"). decode: one token at the end of the context. Times are medians of wall time.
-peak: memory above that of the loaded model, caches included. transformers' cache is filled with random values,
-smla's by running the context. error: how much smla's output of the shortest context differs from transformers'.
+quarters and so on ("parts"). decode: one token at the end of the context. Times are medians: of one thread its
+processor time, which other load does not change, else wall time. peak: memory above that of the loaded model,
+caches included. transformers' cache is filled with random values, smla's by running the context. error: how much
+smla's output of the shortest context differs from transformers'.
 """
 
 import argparse
@@ -43,13 +44,13 @@ def parsed():
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--context", type=int, nargs="+", default=[1024, 16384])
     parser.add_argument("--chunk", type=int, default=512, help="tokens of a prefill")
-    parser.add_argument("--steps", type=int, default=8, help="decode steps, after one that warms up")
+    parser.add_argument("--steps", type=int, default=5, help="decode steps, after one that warms up")
     parser.add_argument("--dtype", choices=DTYPES, default="bf16")
     parser.add_argument("--heads", type=int, default=128)
     parser.add_argument("--hidden", type=int, default=7168)
     parser.add_argument("--against", choices=("sdpa", "eager"), default="sdpa")
     parser.add_argument("--kv-format", help="of smla's cache: fp8_656; default: rows of --dtype")
-    parser.add_argument("--threads", type=int, default=0, help="on a CPU; default: PyTorch's choice")
+    parser.add_argument("--threads", type=int, default=1, help="on a CPU; 0: PyTorch's choice")
     parser.add_argument("--floors", action="store_true", help="exit code 1 where a floor is missed")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--run", help=argparse.SUPPRESS)  # this process measures one implementation
@@ -111,6 +112,8 @@ class Side:
         self.options, self.name, self.device = options, options.run, options.device
         if options.threads:
             torch.set_num_threads(options.threads)
+        alone = self.device == "cpu" and torch.get_num_threads() == 1
+        self.clock = time.process_time if alone else time.perf_counter
         torch.set_default_dtype(DTYPES[options.dtype])
         torch.manual_seed(0)
         config = transformers.DeepseekV32Config(
@@ -163,12 +166,12 @@ class Side:
 
     def filled(self, tokens):
         """A cache of so many tokens, and the seconds that smla took for them."""
-        past, begin = self.cache(), time.perf_counter()
+        past, begin = self.cache(), self.clock()
         if self.name == "smla":
             while (held := past.get_seq_length()) < tokens:
                 self.run(past, min(tokens - held, 8192))
             self.wait()
-            return past, time.perf_counter() - begin
+            return past, self.clock() - begin
         if tokens:
             held = self.warm.layers[0]
 
@@ -196,10 +199,10 @@ class Side:
 
     def timed(self, call, *arguments):
         self.wait()
-        begin = time.perf_counter()
+        begin = self.clock()
         call(*arguments)
         self.wait()
-        return (time.perf_counter() - begin) * 1e3
+        return (self.clock() - begin) * 1e3
 
     def measure(self, context, base):
         """Times and memory at one context. On a CPU a long one is timed once: a chunk takes many seconds."""
@@ -245,7 +248,8 @@ def machine(options):
         return torch.cuda.get_device_name()
     names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     threads = options.threads or torch.get_num_threads()
-    return f"{names[0].split(':')[1].strip() if names else 'CPU'}, {threads} threads"
+    processor = names[0].split(":")[1].strip() if names else "CPU"
+    return f"{processor}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def both_sides(options):
