@@ -12,8 +12,8 @@ double fma_f32_peak();      // multiply-adds of its widest registers
 double fma_f32_peak_256();  // of 256-bit registers
 double dot_bf16_peak();     // vdpbf16ps
 
-// Reads memory in order, as fast as it comes, in blocks of 256 bytes; a remainder is left out. The sum keeps a
-// compiler from leaving the reads out.
+// Reads memory in order, as fast as it comes, in blocks of 256 bytes; a remainder is left out. The sum keeps
+// a compiler from leaving the reads out.
 uint64_t read_in_order(const void* memory, size_t bytes);
 
 }  // namespace smla::bench

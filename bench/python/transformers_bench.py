@@ -4,13 +4,18 @@
     python bench/python/transformers_bench.py --device cuda --context 1024 65536
     python bench/python/transformers_bench.py --floors                          exit code 1 below the floors
 
-The layer has the published sizes (hidden 7168, 128 heads, 64 index heads, 2048 selected tokens), random weights
-and a small MLP behind it. Each implementation runs in a process of its own, on the same weights and inputs.
-prefill: the last --chunk tokens of the context in one call; where memory does not suffice for that, in halves,
-quarters and so on ("parts"). decode: one token at the end of the context. Times are medians: of one thread its
-processor time, which other load does not change, else wall time. peak: memory above that of the loaded model,
-caches included. transformers' cache is filled with random values, smla's by running the context. error: how much
-smla's output of the shortest context differs from transformers'.
+The layer has the published sizes (hidden 7168, 128 heads, 64 index heads, 2048 selected tokens), random
+weights and a small MLP behind it. Each implementation runs in a process of its own, on the same weights and
+inputs.
+
+prefill: the last --chunk tokens of the context in one call (the whole of a context of two chunks at most);
+where memory does not suffice for that, in halves, quarters and so on ("parts").
+decode: one token at the end of the context.
+peak: memory above that of the loaded model, caches included.
+error: how much smla's output of the shortest context differs from transformers'.
+
+Times are medians: of one thread its processor time, which other load does not change, else wall time. What
+comes before the prefill: transformers' cache is filled with random values, smla's by running those tokens.
 """
 
 import argparse
@@ -57,9 +62,8 @@ def parsed():
     parser.add_argument("--outputs", help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.context.sort()
-    if options.chunk < 1 or options.context[0] < options.chunk or min(options.steps, options.threads + 1) < 1:
-        parser.error(f"--context: got {options.context[0]}, wanted --chunk ({options.chunk}) or more; "
-                     "--chunk, --steps: 1 or more; --threads: 0 or more")  # fmt: skip
+    if min(options.chunk, options.context[0], options.steps, options.threads + 1) < 1:
+        parser.error("--chunk, --context, --steps: wanted 1 or more; --threads: 0 or more")
     return options
 
 
@@ -143,15 +147,15 @@ class Side:
         rows = torch.arange(first, first + tokens, device=self.device) % self.inputs.shape[1]
         return self.model(inputs_embeds=self.inputs[:, rows], past_key_values=past).last_hidden_state[0]
 
-    def prefill(self, past):
-        """The next chunk, in as many parts as memory asks for."""
+    def prefill(self, past, tokens):
+        """The next tokens, in as many parts as memory asks for -> [tokens,X]."""
         before = int(past.get_seq_length())
         while True:
             try:
-                width = -(-self.options.chunk // self.parts)
-                for begin in range(0, self.options.chunk, width):
-                    out = self.run(past, min(width, self.options.chunk - begin))
-                return out
+                width = -(-tokens // self.parts)
+                return torch.cat(
+                    [self.run(past, min(width, tokens - begin)) for begin in range(0, tokens, width)]
+                )
             except torch.OutOfMemoryError:
                 if self.name == "smla" or width == 1:
                     raise
@@ -206,16 +210,17 @@ class Side:
 
     def measure(self, context, base):
         """Times and memory at one context. On a CPU a long one is timed once: a chunk takes many seconds."""
-        start = context - self.options.chunk
+        chunk = context if context <= 2 * self.options.chunk else self.options.chunk
+        start = context - chunk
         past, seconds = self.filled(start)
         with Memory(self.device) as memory:
-            prefills = [self.timed(self.prefill, past)]
+            prefills = [self.timed(self.prefill, past, chunk)]
             self.run(past, 1)
         if context <= 4096 or self.device == "cuda":
             prefills = []
             for _ in range(5):
                 self.back(past, start)
-                prefills.append(self.timed(self.prefill, past))
+                prefills.append(self.timed(self.prefill, past, chunk))
             self.run(past, 1)
         steps = [self.timed(self.run, past, 1) for _ in range(self.options.steps)]
         return {
@@ -223,6 +228,7 @@ class Side:
             "decode_ms": statistics.median(steps),
             "peak_mib": (memory.peak - base) / MIB,
             "cache_mib": self.cache_bytes(past) / MIB,
+            "chunk": chunk,
             "parts": self.parts,
             "fill_s": seconds,
         }
@@ -238,8 +244,7 @@ def one_side(options):
     base = Memory(options.device).now()
     found = {str(context): side.measure(context, base) for context in options.context}
     past = side.cache()
-    torch.save(torch.cat([side.prefill(past) for _ in range(options.context[0] // options.chunk)]).float().cpu(),
-               options.outputs)  # fmt: skip
+    torch.save(side.prefill(past, options.context[0]).float().cpu(), options.outputs)
     print(json.dumps(found))
 
 
@@ -275,10 +280,16 @@ def both_sides(options):
         "versions": {each.__name__: each.__version__ for each in (smla, torch, transformers)},
         "load": os.getloadavg()[0],
         "against": options.against,
-        "layer": {name: getattr(options, name) for name in ("hidden", "heads", "dtype", "chunk", "kv_format")},
+        "layer": {
+            name: getattr(options, name) for name in ("hidden", "heads", "dtype", "chunk", "kv_format")
+        },
         "error": float((ours - theirs).norm() / theirs.norm()),
         "rows": rows,
     }
+
+
+def below(name, row, floor):
+    return f"{name} at {row['context']}: got {row['ratios'][name]:.2f}, wanted {floor}"
 
 
 def missed(document, device):
@@ -286,17 +297,21 @@ def missed(document, device):
     floors, rows = FLOORS[device], document["rows"]
     for name in ("decode", "prefill", "peak"):
         if name in floors and rows[-1]["ratios"][name] < floors[name]:
-            yield f"{name} at {rows[-1]['context']}: got {rows[-1]['ratios'][name]:.2f}, wanted {floors[name]}"
+            yield below(name, rows[-1], floors[name])
     for name in ("decode", "prefill"):
         if rows[0]["ratios"][name] < floors.get("shortest", 0):
-            yield f"{name} at {rows[0]['context']}: got {rows[0]['ratios'][name]:.2f}, wanted {floors['shortest']}"
+            yield below(name, rows[0], floors["shortest"])
 
 
 def table(document):
     other = document["against"]
     lines = [("context", "", "smla", other, "ratio")]
-    shown = (("prefill", "prefill_ms", "ms"), ("decode", "decode_ms", "ms"), ("peak", "peak_mib", "MiB"),
-             ("cache", "cache_mib", "MiB"))  # fmt: skip
+    shown = (
+        ("prefill", "prefill_ms", "ms"),
+        ("decode", "decode_ms", "ms"),
+        ("peak", "peak_mib", "MiB"),
+        ("cache", "cache_mib", "MiB"),
+    )
     for row in document["rows"]:
         for name, key, unit in shown:
             cells = [f"{row[side][key]:.4g} {unit}" for side in ("smla", other)]

@@ -157,12 +157,14 @@ def lines_of(svg):
 
 
 def test_rooflines():
-    """The roof of memory rises to each peak of arithmetic, which begins there: y = x GB/s in both logarithms."""
+    """The roof of memory rises to each peak of arithmetic, which begins there."""
     pytest.importorskip("matplotlib")
     rows = [{**row, "gflops": 30.0 * (number + 1)} for number, row in enumerate(BENCH["results"][:4])]
     peaks = {"bf16 dot": 400.0, "f32 FMA": 200.0}
     svg = plots.roofline("attend", rows, peaks, 20.5)
-    assert "<title>memory, 20.5 GB/s</title>" in svg and ">memory, 20.5 GB/s<" in svg and ">10 GB/s<" not in svg
+    assert (
+        "<title>memory, 20.5 GB/s</title>" in svg and ">memory, 20.5 GB/s<" in svg and ">10 GB/s<" not in svg
+    )
     flat = sorted((line for line in lines_of(svg) if line[0][1] == line[1][1]), key=lambda line: line[0][1])
     rising = [line for line in lines_of(svg) if line[0][0] < line[1][0] and line[0][1] > line[1][1]]
     (low, high), (dot, fma) = rising[0], [line for line in flat if line[0][0] > rising[0][0][0] + 1][:2]

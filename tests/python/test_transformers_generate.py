@@ -9,7 +9,7 @@ transformers = pytest.importorskip("transformers", minversion="5.16", reason="no
 
 import smla  # noqa: E402
 from smla import transformers as on_smla  # noqa: E402
-from transformers_models import KINDS, errors, generate, padded, pair, prompts  # noqa: E402
+from transformers_models import KINDS, errors, generate, padded, pair, prompts, small  # noqa: E402
 
 # f32 sums in another order. Of the largest logit; seen: 1e-6.
 F32 = 2e-5
@@ -185,3 +185,29 @@ def test_weights_are_shared(kind):
     for layer in fast.model.layers:
         info = layer.self_attn.smla_layer().info
         assert info["borrowed_bytes"] == info["weight_bytes"] > 0
+
+
+def logits(model, ids):
+    """[B,T,V] float64: a prompt, then single tokens."""
+    past = transformers.DynamicCache(config=model.config)
+    with torch.no_grad():
+        parts = ids.split([ids.shape[1] - 4, 1, 1, 1, 1], 1)
+        return torch.cat([model(part, past_key_values=past).logits for part in parts], 1).double()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_bf16_against_float64(kind):
+    """No further from float64 on the same weights than transformers' own bf16. The prompt is too short for a
+    selection and all experts are taken: a choice that flips by rounding outweighs what attention rounds."""
+    squares = torch.zeros(2, dtype=torch.float64)
+    for seed in range(3):
+        model = small(kind, seed, n_routed_experts=2, num_experts_per_tok=2).bfloat16()
+        fast, exact = on_smla.enable(copy.deepcopy(model)), copy.deepcopy(model).double()
+        exact.set_attn_implementation("eager")
+        exact.set_experts_implementation("eager")
+        ids = prompts(2, 60, seed)
+        wanted = logits(exact, ids)
+        for number, each in enumerate((fast, model)):
+            squares[number] += ((logits(each, ids) - wanted).norm() / wanted.norm()) ** 2
+    ours, theirs = (squares / 3).sqrt().tolist()
+    assert 1e-3 < ours < theirs, (ours, theirs)

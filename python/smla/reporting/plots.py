@@ -95,7 +95,9 @@ def _memory_roof(drawing, memory, low, high):
     if low >= high:
         return
     text = f"memory, {memory:.3g} GB/s"
-    (line,) = drawing.axes.plot([low, high], [low * memory, high * memory], color=INK, linewidth=1.2, zorder=2)
+    (line,) = drawing.axes.plot(
+        [low, high], [low * memory, high * memory], color=INK, linewidth=1.2, zorder=2
+    )
     drawing.tip(line, text)
     middle = low * (high / low) ** 0.3  # below the peaks of arithmetic and their names
     drawing.axes.annotate(

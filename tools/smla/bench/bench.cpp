@@ -111,12 +111,13 @@ int bench(const Tool& tool, const Options& options) {
     const auto peak = [](double flops) {
         return flops > 0 ? fmt::format("{:.0f} GFLOP/s", flops * 1e-9) : "none";
     };
-    tool.print(document,
-               fmt::format("{}, {}; medians of {}\npeak measured now: bf16 dot {}, f32 multiply-add {}, memory {}\n\n{}",
-                           cpu_model(), context.description(), clock, peak(peaks.bf16_dot), peak(peaks.f32_fma),
-                           peaks.memory > 0 ? fmt::format("{:.3g} GB/s", peaks.memory * 1e-9) : "none",
-                           table.text()),
-               options.bench.save);
+    tool.print(
+        document,
+        fmt::format(
+            "{}, {}; medians of {}\npeak measured now: bf16 dot {}, f32 multiply-add {}, memory {}\n\n{}",
+            cpu_model(), context.description(), clock, peak(peaks.bf16_dot), peak(peaks.f32_fma),
+            peaks.memory > 0 ? fmt::format("{:.3g} GB/s", peaks.memory * 1e-9) : "none", table.text()),
+        options.bench.save);
     return kOk;
 }
 

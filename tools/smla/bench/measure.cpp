@@ -124,7 +124,8 @@ double Bench::memory_peak() const {
     const size_t share = bytes / size_t(pool.threads()) / kPageBytes * kPageBytes;
     const std::unique_ptr<char[]> memory(new char[bytes]);
     // Each thread touches its share first, which places it in the memory nearest to it.
-    pool.run(pool.threads(), [&](int64_t part, int) { std::memset(&memory[size_t(part) * share], 1, share); });
+    pool.run(pool.threads(),
+             [&](int64_t part, int) { std::memset(&memory[size_t(part) * share], 1, share); });
     std::atomic<uint64_t> sum = 0;
     int repeats = 0;
     const double seconds = stopwatch_.median(
