@@ -211,3 +211,17 @@ def test_bf16_against_float64(kind):
             squares[number] += ((logits(each, ids) - wanted).norm() / wanted.norm()) ** 2
     ours, theirs = (squares / 3).sqrt().tolist()
     assert 1e-3 < ours < theirs, (ours, theirs)
+
+
+def test_index_queries_of_a_bf16_model():
+    """They are bf16, as transformers' are, so that kernels of bf16 operands take them: rounding flips a few
+    selections against f32 queries over the same bf16 keys, and no more."""
+    found = []
+    for queries in ("f32", "bf16"):
+        fast = on_smla.enable(small("v32").bfloat16(), queries=queries)
+        past = on_smla.Cache(fast.config, kv_format="row_bf16", index_format="row_bf16")
+        with torch.no_grad():
+            fast(prompts(1, 400), past_key_values=past)
+        found.append(torch.from_numpy(past.layers[0].session.topk))
+    same = sum(len(set(a) & set(b)) for a, b in zip(*[each.tolist() for each in found]))
+    assert 0.98 < same / sum(len(set(row)) for row in found[0].tolist()) < 1
