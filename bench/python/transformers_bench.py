@@ -165,8 +165,14 @@ class Side:
             self.back(past, before)
 
     def back(self, past, tokens):
-        if (more := int(past.get_seq_length()) - tokens) > 0:
-            past.crop(-more)
+        """Forgets all but the first tokens, also those of a step that failed half-way."""
+        if self.name == "smla":
+            if (more := past.get_seq_length() - tokens) > 0:
+                past.crop(-more)
+            return
+        held = past.layers[0]
+        held.keys, held.values = held.keys[:, :, :tokens], held.values[:, :, :tokens]
+        held.indexer_keys = held.indexer_keys[:, :tokens]
 
     def filled(self, tokens):
         """A cache of so many tokens, and the seconds that smla took for them."""

@@ -2,6 +2,7 @@
 
 Pointers are addresses (c_void_p), but text is c_char_p. Do not edit: scripts/bindings write renews it.
 """
+
 import ctypes as c
 from enum import IntEnum
 
@@ -255,11 +256,7 @@ class Cache(c.Structure):
 
 
 class Allocator(c.Structure):
-    _fields_ = (
-        ("alloc", c.c_void_p),
-        ("free", c.c_void_p),
-        ("user", c.c_void_p),
-    )
+    _fields_ = (("alloc", c.c_void_p), ("free", c.c_void_p), ("user", c.c_void_p))
 
 
 class ContextArgs(c.Structure):
@@ -280,10 +277,7 @@ class ContextArgs(c.Structure):
 
 
 class Workspace(c.Structure):
-    _fields_ = (
-        ("data", c.c_void_p),
-        ("bytes", c.c_size_t),
-    )
+    _fields_ = (("data", c.c_void_p), ("bytes", c.c_size_t))
 
 
 class PlanArgs(c.Structure):
@@ -451,11 +445,7 @@ class FormatInfo(c.Structure):
 
 
 class AttendSource(c.Structure):
-    _fields_ = (
-        ("cache", Cache),
-        ("rows", Tensor),
-        ("lengths", Tensor),
-    )
+    _fields_ = (("cache", Cache), ("rows", Tensor), ("lengths", Tensor))
 
 
 class AttendArgs(c.Structure):
@@ -713,10 +703,7 @@ class ErrorWord(c.Structure):
 
 
 class NamedTensor(c.Structure):
-    _fields_ = (
-        ("name", c.c_char_p),
-        ("tensor", Tensor),
-    )
+    _fields_ = (("name", c.c_char_p), ("tensor", Tensor))
 
 
 class LayerArgs(c.Structure):
@@ -756,10 +743,7 @@ class LayerInfo(c.Structure):
 
 
 class LayerCache(c.Structure):
-    _fields_ = (
-        ("cache", Cache),
-        ("block_table", Tensor),
-    )
+    _fields_ = (("cache", Cache), ("block_table", Tensor))
 
 
 class LayerStep(c.Structure):
@@ -800,10 +784,7 @@ class SessionArgs(c.Structure):
 
 
 class StepRequest(c.Structure):
-    _fields_ = (
-        ("request", c.c_int32),
-        ("tokens", c.c_int32),
-    )
+    _fields_ = (("request", c.c_int32), ("tokens", c.c_int32))
 
 
 class SessionStep(c.Structure):
