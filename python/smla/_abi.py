@@ -2,7 +2,6 @@
 
 Pointers are addresses (c_void_p), but text is c_char_p. Do not edit: scripts/bindings write renews it.
 """
-
 import ctypes as c
 from enum import IntEnum
 
@@ -256,7 +255,11 @@ class Cache(c.Structure):
 
 
 class Allocator(c.Structure):
-    _fields_ = (("alloc", c.c_void_p), ("free", c.c_void_p), ("user", c.c_void_p))
+    _fields_ = (
+        ("alloc", c.c_void_p),
+        ("free", c.c_void_p),
+        ("user", c.c_void_p),
+    )
 
 
 class ContextArgs(c.Structure):
@@ -277,7 +280,10 @@ class ContextArgs(c.Structure):
 
 
 class Workspace(c.Structure):
-    _fields_ = (("data", c.c_void_p), ("bytes", c.c_size_t))
+    _fields_ = (
+        ("data", c.c_void_p),
+        ("bytes", c.c_size_t),
+    )
 
 
 class PlanArgs(c.Structure):
@@ -445,7 +451,11 @@ class FormatInfo(c.Structure):
 
 
 class AttendSource(c.Structure):
-    _fields_ = (("cache", Cache), ("rows", Tensor), ("lengths", Tensor))
+    _fields_ = (
+        ("cache", Cache),
+        ("rows", Tensor),
+        ("lengths", Tensor),
+    )
 
 
 class AttendArgs(c.Structure):
@@ -703,7 +713,10 @@ class ErrorWord(c.Structure):
 
 
 class NamedTensor(c.Structure):
-    _fields_ = (("name", c.c_char_p), ("tensor", Tensor))
+    _fields_ = (
+        ("name", c.c_char_p),
+        ("tensor", Tensor),
+    )
 
 
 class LayerArgs(c.Structure):
@@ -743,7 +756,10 @@ class LayerInfo(c.Structure):
 
 
 class LayerCache(c.Structure):
-    _fields_ = (("cache", Cache), ("block_table", Tensor))
+    _fields_ = (
+        ("cache", Cache),
+        ("block_table", Tensor),
+    )
 
 
 class LayerStep(c.Structure):
@@ -784,7 +800,10 @@ class SessionArgs(c.Structure):
 
 
 class StepRequest(c.Structure):
-    _fields_ = (("request", c.c_int32), ("tokens", c.c_int32))
+    _fields_ = (
+        ("request", c.c_int32),
+        ("tokens", c.c_int32),
+    )
 
 
 class SessionStep(c.Structure):
