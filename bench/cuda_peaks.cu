@@ -68,7 +68,7 @@ double mma_peak_tflops() {
 }
 
 double copy_peak_gbytes() {
-    constexpr size_t kBytes = size_t(4) << 30;
+    constexpr size_t kBytes = size_t(1) << 30;
     char *from = nullptr, *to = nullptr;
     SMLA_CUDA_CALL(cudaMalloc(&from, kBytes));
     SMLA_CUDA_CALL(cudaMalloc(&to, kBytes));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <ctime>
 
 #if defined(__x86_64__)
@@ -73,6 +74,8 @@ __attribute__((target("avx2,fma"))) void fma256_chains() {
 }
 #endif
 
+using Lanes [[gnu::vector_size(64)]] = uint64_t;  // the registers that this build may use
+
 }  // namespace
 
 double fma_f32_peak() {
@@ -95,6 +98,22 @@ double dot_bf16_peak() {
     if (best_isa() >= SMLA_ISA_AVX512_BF16) return median_gflops(4.0 * 16 * kChains * kSteps, dot_chains);
 #endif
     return 0;
+}
+
+uint64_t read_in_order(const void* memory, size_t bytes) {
+    constexpr int kStreams = 4;  // sums that do not wait for each other
+    Lanes sums[kStreams] = {};
+    const char* from = static_cast<const char*>(memory);
+    for (size_t at = 0; at + sizeof sums <= bytes; at += sizeof sums)
+        for (int i = 0; i < kStreams; ++i) {
+            Lanes block;
+            std::memcpy(&block, from + at + size_t(i) * sizeof block, sizeof block);
+            sums[i] += block;
+        }
+    const Lanes sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    uint64_t out = 0;
+    for (size_t i = 0; i < sizeof sum / sizeof out; ++i) out += sum[i];
+    return out;
 }
 
 }  // namespace smla::bench

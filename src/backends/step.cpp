@@ -6,8 +6,8 @@ namespace {
 
 bool is_f64(const Tensor& tensor) { return tensor.dtype == SMLA_F64; }
 
-// Queries of the type that the index keys are scored with: e4m3 for fp8 keys, e2m1 for mxfp4, else
-// unquantised.
+// Queries of the type that the index keys are scored with: e4m3 for fp8 keys, e2m1 for mxfp4, bf16 for bf16
+// rows if that is wanted, else as they are.
 struct IndexQuery {
     Tensor q, scales, w;
 };
@@ -16,9 +16,14 @@ IndexQuery quantise_index_q(Runner& run, const Indexer& in) {
     const smla_cache& keys = in.keys.cache;
     const int64_t tokens = in.q.shape[0], heads = in.q.shape[1], width = in.q.shape[2];
     const bool fp8 = keys.format == SMLA_INDEX_FP8_132, fp4 = keys.format == SMLA_INDEX_MXFP4_68;
+    const bool bf16 = keys.format == SMLA_ROW_BF16 && in.query_dtype == SMLA_BF16;
     const smla_dtype plain = is_f64(in.q) ? SMLA_F64 : SMLA_F32;
     IndexQuery out{};
-    out.q = run.activation(fp8 ? SMLA_E4M3 : fp4 ? SMLA_E2M1 : plain, {tokens, heads, width});
+    out.q = run.activation(fp8    ? SMLA_E4M3
+                           : fp4  ? SMLA_E2M1
+                           : bf16 ? SMLA_BF16
+                                  : plain,
+                           {tokens, heads, width});
     if (fp4) out.scales = run.activation(SMLA_E8M0, {tokens, heads, width / 32});
     out.w = run.activation(plain, {tokens, heads});
     run.run<Stage::quant_index_q>({.hadamard = in.hadamard,

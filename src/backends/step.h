@@ -58,6 +58,7 @@ struct Indexer {
     double factor = 0;
     double amax_floor = 0;
     bool hadamard = false;
+    smla_dtype query_dtype = SMLA_F32;  // beside keys that are bf16 rows: bf16 selects bf16 arithmetic
     int64_t topk = 0;
     CacheGroup keys;  // V4: of compressed entries
     // V4.1, columns of a block; 0: no blocks. Selects within `blocks` (absent: everywhere) and names the

@@ -101,6 +101,7 @@ void DsaLayer::project_index(Runner& run, const LayerStep& step, const Query& qu
                      .w = reshape_rows(w, {heads}),
                      .factor = index.weight_factor(),
                      .amax_floor = 1e-10,  // of V3.2's query quantiser; V4 uses 1e-4
+                     .query_dtype = precision_.queries,
                      .topk = index.topk,
                      .keys = step.caches.index};
 }

@@ -10,7 +10,7 @@ import sys
 import pytest
 import smla
 from conftest import ROOT
-from smla.reporting import cases, documents, units
+from smla.reporting import cases, documents, plots, units
 from test_tools import V32
 
 BENCH = {
@@ -19,6 +19,7 @@ BENCH = {
     "method": "median",
     "peak_bf16_dot_gflops": 400.0,
     "peak_f32_fma_gflops": 200.0,
+    "peak_memory_gbytes_per_second": 20.5,
     "results": [
         {"stage": "attend", "case": f"V3.2 T{t} H128 K{k} fp8_656", "kernel": "k<1>", "ms": 1e-3 * t * k,
          "gflops": 100.0 + t, "gbytes_per_second": 2.0, "percent_of_peak": 30.0, "error": 1e-3}
@@ -149,11 +150,38 @@ def test_figures_follow_the_page(made):
     assert "<title>V3.2 T16 H128 K2048 fp8_656: 32.8 ms, 116 GFLOP/s, 30 % of peak</title>" in svgs[0]
 
 
+def lines_of(svg):
+    """Corners of the straight two-point lines that data draw: [((x, y), (x, y))], y downwards."""
+    found = re.findall(r'<path d="M ([\d.]+) ([\d.]+) \nL ([\d.]+) ([\d.]+) \n" clip-path', svg)
+    return [((float(a), float(b)), (float(c), float(d))) for a, b, c, d in found]
+
+
+def test_rooflines():
+    """The roof of memory rises to each peak of arithmetic, which begins there."""
+    pytest.importorskip("matplotlib")
+    rows = [{**row, "gflops": 30.0 * (number + 1)} for number, row in enumerate(BENCH["results"][:4])]
+    peaks = {"bf16 dot": 400.0, "f32 FMA": 200.0}
+    svg = plots.roofline("attend", rows, peaks, 20.5)
+    assert (
+        "<title>memory, 20.5 GB/s</title>" in svg and ">memory, 20.5 GB/s<" in svg and ">10 GB/s<" not in svg
+    )
+    flat = sorted((line for line in lines_of(svg) if line[0][1] == line[1][1]), key=lambda line: line[0][1])
+    rising = [line for line in lines_of(svg) if line[0][0] < line[1][0] and line[0][1] > line[1][1]]
+    (low, high), (dot, fma) = rising[0], [line for line in flat if line[0][0] > rising[0][0][0] + 1][:2]
+    assert len(rising) == 1 and dot[0] == pytest.approx(high, abs=0.01)
+    share = (fma[0][0] - low[0]) / (high[0] - low[0])  # the f32 peak begins on the line
+    assert 0.05 < share < 0.95
+    assert fma[0][1] == pytest.approx(low[1] + share * (high[1] - low[1]), abs=0.01)
+    older = plots.roofline("attend", rows, peaks)
+    assert ">10 GB/s<" in older and "memory" not in older
+
+
 def test_bench_and_defaults(monkeypatch):
     pytest.importorskip("matplotlib")
     found = smla.bench(case="select", quick=True, seconds=0.02)
     assert [row["stage"] for row in found["results"]] == ["select"] and found["results"][0]["ms"] > 0
     assert "cpu_" in found._repr_html_()
+    assert 0.5 < found["peak_memory_gbytes_per_second"] < 20000
     with pytest.raises(smla.InvalidArgument, match="--case: got nothing"):
         smla.bench(case="nothing")
     report = smla.report(quick=True, seconds=0.01)  # no files: everything runs here
@@ -193,6 +221,7 @@ def spoilt(document, path, value):
         ("bench", ("results", 2, "case", KeyError), r"results\[2\].case: got nothing, wanted a text"),
         ("bench", ("results", 2, 7), r"results\[2\]: got 7, wanted an object"),
         ("bench", ("peak_bf16_dot_gflops", True), "peak_bf16_dot_gflops: got true, wanted a positive number"),
+        ("bench", ("peak_memory_gbytes_per_second", 0), "gbytes_per_second: got 0, wanted a positive number"),
         ("peers", ("results", 0, "stage", None), r"peers.json: results\[0\].stage: got null, wanted a text"),
         ("peers", ("results", 0, "case", "V9"), "peers.json: results: got no case of the bench results, wan"),
         ("verify", "{}", "verify.json: kernels: got none, and no combinations, wanted what `smla verify"),

@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers", minversion="5.16", reason="no
 import smla  # noqa: E402
 from smla import transformers as on_smla  # noqa: E402
 from smla.transformers import _versions  # noqa: E402
-from transformers_models import KINDS, generate, pair, prompts, small  # noqa: E402
+from transformers_models import KINDS, generate, padded, pair, prompts, small  # noqa: E402
 
 
 @pytest.mark.parametrize("version", ["5.15.9", "4.57.1", "6.0.0", "next"])
@@ -117,7 +117,18 @@ def test_a_saved_model(kind, tmp_path):
     assert tokens == str(generate(model, prompts(), 8)[0].tolist())
 
 
-@pytest.mark.parametrize("kind", ["v32", "glm"])
+def compiled(model, graphs):
+    """model's forward as one graph, which is added to graphs each time that it is compiled."""
+
+    def count(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    return torch.compile(model.forward, fullgraph=True, backend=count)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_compiled_decode_step(kind):
     """One graph for the whole step, no recompilation as the cache fills, the tokens of generate()."""
     _, fast = pair(kind)
@@ -125,13 +136,7 @@ def test_a_compiled_decode_step(kind):
     wanted = generate(fast, ids, 6)[0][:, ids.shape[1] :]
     cache = on_smla.Cache(fast.config, max_tokens=ids.shape[1] + 8, static=True)
     graphs = []
-
-    def count(graph, inputs):
-        graphs.append(graph)
-        return graph.forward
-
-    torch._dynamo.reset()
-    step = torch.compile(fast.forward, fullgraph=True, backend=count)
+    step = compiled(fast, graphs)
     with torch.no_grad():
         token = fast(ids, past_key_values=cache, use_cache=True).logits[:, -1:].argmax(-1)
         got = [token]
@@ -140,3 +145,37 @@ def test_a_compiled_decode_step(kind):
             got.append(token)
     assert torch.equal(torch.cat(got, 1), wanted)
     assert len(graphs) == 1, len(graphs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_compiled_step_of_a_padded_batch(kind):
+    """The mask keeps its shape, so that one graph serves all steps."""
+    _, fast = pair(kind)
+    steps, graphs = 5, []
+    ids, mask = padded(prompts(), [83, 30])
+    wanted = generate(fast, ids, 1 + steps, attention_mask=mask)[0][:, ids.shape[1] :]
+    cache = on_smla.Cache(fast.config, max_tokens=ids.shape[1] + steps, static=True)
+    step = compiled(fast, graphs)
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    room = torch.cat([mask, torch.ones(len(ids), steps, dtype=mask.dtype)], 1)
+    with torch.no_grad():
+        first = {"attention_mask": mask, "position_ids": positions}
+        got = [fast(ids, past_key_values=cache, **first).logits[:, -1:].argmax(-1)]
+        for number in range(1, 1 + steps):
+            now = {"attention_mask": room, "position_ids": positions[:, -1:] + number}
+            got.append(step(got[-1], past_key_values=cache, **now).logits[:, -1:].argmax(-1))
+    assert torch.equal(torch.cat(got, 1), wanted)
+    assert len(graphs) == 1, len(graphs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_sequences_are_refused(kind):
+    """In plain words; where the step is compiled, by the compiler, which evaluates no mask of tensors."""
+    _, fast = pair(kind)
+    packed = torch.cat([torch.arange(75), torch.arange(75)])[None].expand(2, -1)
+    options = {"position_ids": packed, "use_cache": False}
+    with torch.no_grad():
+        with pytest.raises(smla.Error, match="attention_mask: got packed sequences or a mask function"):
+            fast(prompts(), **options)
+        with pytest.raises(Exception, match="(?i)closure|constant"):
+            compiled(fast, [])(prompts(), **options)

@@ -89,7 +89,8 @@ def _results(place, document, optional):
 def bench(path):
     """A document of `smla bench --json`."""
     document, place = read(path), f"{os.fspath(path)}: "
-    peaks = {name: "a positive number" for name in ("peak_bf16_dot_gflops", "peak_f32_fma_gflops")}
+    names = ("peak_bf16_dot_gflops", "peak_f32_fma_gflops", "peak_memory_gbytes_per_second")
+    peaks = dict.fromkeys(names, "a positive number")
     texts = {name: "a text" for name in ("cpu", "context", "method")}
     _check(place, document, {"results": "a list"}, {**peaks, **texts, "machine": "an object"})
     _results(place, document, _FIGURES)

@@ -130,11 +130,13 @@ def bench_body(bench):
         yield element("h4", "Rooflines")
         yield element(
             "p",
-            "Arithmetic rate against arithmetic per byte of cache. Lines across: peaks "
-            "measured in the same run. Dashed: what a memory bandwidth would allow.",
+            "Arithmetic rate against arithmetic per byte of cache. Lines: peaks of arithmetic (across) and "
+            "of memory (rising), measured in the same run. Rows that a call reads again, or that a "
+            "processor's caches hold, may lie above the rising line.",
             class_="note",
         )
-        yield figures(plots.roofline(stage, points, peaks) for stage, points in staged.items())
+        memory = bench.get("peak_memory_gbytes_per_second")
+        yield figures(plots.roofline(stage, points, peaks, memory) for stage, points in staged.items())
     drawings = []
     for letter, axis in cases.AXES.items():
         for stage, lines in cases.curves(rows, letter).items():

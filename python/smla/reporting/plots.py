@@ -34,9 +34,10 @@ def _decades(axis, text):
 
 
 @styled
-def roofline(stage, rows, peaks):
-    """FLOP/s against FLOP per byte of cache that is read, under the peaks measured in the same run. Dashed:
-    what a given memory bandwidth would allow; no roof of memory is claimed, as bench measures none."""
+def roofline(stage, rows, peaks, memory=None):
+    """FLOP/s against FLOP per byte of cache that is read, under the peaks measured in the same run: of
+    arithmetic, {name: GFLOP/s}, and of memory, in GB/s. Without that one (documents of older releases) dashed
+    lines show what some bandwidths would allow."""
     points = [row for row in rows if row.get("gflops") and row.get("gbytes_per_second")]
     drawing = Drawing(stage)
     axes = drawing.axes
@@ -47,6 +48,10 @@ def roofline(stage, rows, peaks):
     ceiling = max([y for _, y in spots] + list(peaks.values()))
     left, right = min(x for x, _ in spots) / 2, max(x for x, _ in spots) * 2
     bottom, top = min(y for _, y in spots) / 2, ceiling * 2
+    if memory and peaks:  # the ridges, where roofs meet, are in sight, and there is room for the name below
+        bottom = min(bottom, min(peaks.values()) / 6)
+        left = min(left, min(peaks.values()) / memory / 6)
+        right = max(right, max(peaks.values()) / memory * 2)
     for row, (x, y) in zip(points, spots):
         kind = row["case"].split()[-1]
         (dot,) = axes.plot([x], [y], "o", color=color(formats.index(kind)), alpha=0.85, zorder=3)
@@ -54,27 +59,50 @@ def roofline(stage, rows, peaks):
         drawing.tip(dot, f"{row['case']}: {time_text(row['ms'])}, {rate_text(y)}{share}")
     for kind in formats:
         axes.plot([], [], "o", color=color(formats.index(kind)), label=_label(kind))
-    for name, peak in peaks.items():
-        axes.axhline(peak, color=INK, linewidth=1.2)
-        axes.annotate(
-            f"{name}, {rate_text(peak)}",
-            (1, peak),
-            xycoords=("axes fraction", "data"),
-            ha="right",
-            va="bottom",
-            xytext=(0, 2),
-            textcoords="offset points",
-            fontsize=8,
-        )
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
-    for power in range(-1, 6):
-        _bandwidth(axes, 10.0**power, left, right, bottom, ceiling)
+    for name, peak in peaks.items():
+        _roof(drawing, peak, memory, left, right, f"{name}, {rate_text(peak)}")
+    if memory:
+        _memory_roof(drawing, memory, max(left, bottom / memory), min(right, ceiling / memory))
+    else:
+        for power in range(-1, 6):
+            _bandwidth(axes, 10.0**power, left, right, bottom, ceiling)
     _decades(axes.xaxis, lambda value: f"{value:g}")
     _decades(axes.yaxis, rate_text)
     axes.set_xlabel("FLOP per byte of cache read")
     drawing.legend()
     return drawing.svg()
+
+
+def _roof(drawing, peak, memory, left, right, text):
+    """A peak of arithmetic, from where memory suffices for it."""
+    begin = min(max(left, peak / memory), right) if memory else left
+    drawing.axes.plot([begin, right], [peak, peak], color=INK, linewidth=1.2, zorder=2)
+    drawing.axes.annotate(
+        text,
+        (1, peak),
+        xycoords=("axes fraction", "data"),
+        ha="right",
+        va="bottom",
+        xytext=(0, 2),
+        textcoords="offset points",
+        fontsize=8,
+    )
+
+
+def _memory_roof(drawing, memory, low, high):
+    if low >= high:
+        return
+    text = f"memory, {memory:.3g} GB/s"
+    (line,) = drawing.axes.plot(
+        [low, high], [low * memory, high * memory], color=INK, linewidth=1.2, zorder=2
+    )
+    drawing.tip(line, text)
+    middle = low * (high / low) ** 0.3  # below the peaks of arithmetic and their names
+    drawing.axes.annotate(
+        text, (middle, middle * memory), xytext=(6, -2), textcoords="offset points", fontsize=8, va="top"
+    )
 
 
 def _bandwidth(axes, gbytes, left, right, bottom, ceiling):

@@ -1,9 +1,12 @@
 """What a model makes of its 2D attention mask where smla runs: no [B,1,S,T] mask is ever formed."""
 
 import torch
-from transformers.masking_utils import causal_mask_function
+from transformers.masking_utils import and_masks, causal_mask_function, sliding_window_overlay
 
 from ..errors import Unsupported
+
+# These functions are made anew for each mask; their code is always the same.
+_AND, _WINDOW = and_masks().__code__, sliding_window_overlay(1).__code__
 
 
 def make_mask(mask_function=causal_mask_function, attention_mask=None, **_):
@@ -25,15 +28,14 @@ def make_mask(mask_function=causal_mask_function, attention_mask=None, **_):
     return columns[:, None, None, :]
 
 
+@torch.compiler.assume_constant_result  # a compiler does not look into closures; a model's function stays
 def _is_plain(function):
     """Whether it is transformers' causal mask, with or without a sliding window, which V4's layers know."""
-    if function is causal_mask_function:
-        return True
-    name = getattr(function, "__qualname__", "")
-    if name.startswith("and_masks."):
-        parts = function.__closure__[0].cell_contents
+    code = getattr(function, "__code__", None)
+    if code is _AND:
+        (parts,) = (cell.cell_contents for cell in function.__closure__)
         return all(_is_plain(part) for part in parts)
-    return name.startswith("sliding_window_overlay.")
+    return code is causal_mask_function.__code__ or code is _WINDOW
 
 
 def columns_of(mask, batch):

@@ -7,7 +7,8 @@ from ._mask import columns_of, refused
 
 
 def run(module, cache, hidden, mask, positions, forced, *, keep=True):
-    """hidden [B,S,X] -> out [B,S,X], and the selection [B,S,k] i32 on the host (None without an indexer).
+    """hidden [B,S,X] -> out [B,S,X], and the selection [B,S,k] i32 on the host, where later layers
+    share it (else None).
 
     mask: of make_mask. positions: [B or 1,S] or None. forced: the selection of an earlier layer. keep: the
     cache serves later steps. Padding gets zeros.
@@ -30,7 +31,7 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True):
         forced = None
     elif forced is None:
         raise refused("prev_topk_indices", "None", "the selection of an earlier layer")
-    selects = kind == "dsa"
+    selects = kind == "dsa" and module.shares
     chosen = torch.full((batch, steps, layer.info["topk"]), -1, dtype=torch.int32) if selects else None
     out = torch.empty_like(hidden) if whole else torch.zeros_like(hidden)
     for first in range(0, steps, width):

@@ -105,16 +105,19 @@ int bench(const Tool& tool, const Options& options) {
                                                 : ", random rows of caches larger than the processor's")},
                             {"peak_bf16_dot_gflops", figure(peaks.bf16_dot * 1e-9)},
                             {"peak_f32_fma_gflops", figure(peaks.f32_fma * 1e-9)},
+                            {"peak_memory_gbytes_per_second", figure(peaks.memory * 1e-9)},
                             {"quick", options.bench.quick},
                             {"results", results}};
     const auto peak = [](double flops) {
         return flops > 0 ? fmt::format("{:.0f} GFLOP/s", flops * 1e-9) : "none";
     };
-    tool.print(document,
-               fmt::format("{}, {}; medians of {}\npeak measured now: bf16 dot {}, f32 multiply-add {}\n\n{}",
-                           cpu_model(), context.description(), clock, peak(peaks.bf16_dot),
-                           peak(peaks.f32_fma), table.text()),
-               options.bench.save);
+    tool.print(
+        document,
+        fmt::format(
+            "{}, {}; medians of {}\npeak measured now: bf16 dot {}, f32 multiply-add {}, memory {}\n\n{}",
+            cpu_model(), context.description(), clock, peak(peaks.bf16_dot), peak(peaks.f32_fma),
+            peaks.memory > 0 ? fmt::format("{:.3g} GB/s", peaks.memory * 1e-9) : "none", table.text()),
+        options.bench.save);
     return kOk;
 }
 

@@ -7,7 +7,10 @@
 #include "peaks.h"
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <ctime>
+#include <memory>
 #include <mutex>
 
 namespace smla::cli {
@@ -17,6 +20,7 @@ namespace {
 constexpr int64_t kVariants =
     32;  // lists and queries alternate, so that caches and predictors cannot learn them
 constexpr uint64_t kSeed = 20;
+constexpr size_t kPageBytes = 4096;
 
 template <class... Tensors>
 void take_tokens(int64_t first, int64_t count, Tensors*... each) {
@@ -106,7 +110,33 @@ Bench::Bench(Context& context, const BenchOptions& options)
       options_(options),
       stopwatch_(options_, context),
       peaks_(measure_peaks(context)),
-      workspace_(context) {}
+      workspace_(context) {
+    peaks_.memory = memory_peak();
+}
+
+double Bench::memory_peak() const {
+    if (gpu()) {
+        Device::Scope scope(context_.device());
+        return bench::copy_peak_gbytes() * 1e9;
+    }
+    const size_t bytes = size_t(options_.quick ? 128 : 512) << 20;
+    ThreadPool& pool = context_.pool();
+    const size_t share = bytes / size_t(pool.threads()) / kPageBytes * kPageBytes;
+    const std::unique_ptr<char[]> memory(new char[bytes]);
+    // Each thread touches its share first, which places it in the memory nearest to it.
+    pool.run(pool.threads(),
+             [&](int64_t part, int) { std::memset(&memory[size_t(part) * share], 1, share); });
+    std::atomic<uint64_t> sum = 0;
+    int repeats = 0;
+    const double seconds = stopwatch_.median(
+        [&](int64_t) {
+            pool.run(pool.threads(), [&](int64_t part, int) {
+                sum += bench::read_in_order(&memory[size_t(part) * share], share);
+            });
+        },
+        &repeats);
+    return double(share) * pool.threads() / seconds;
+}
 
 // A pool is filled once and shared by cases. `which` tells the two caches of one call apart.
 const smla_cache& Bench::pool(const ListShape& list, int64_t width, int which) {

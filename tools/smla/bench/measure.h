@@ -50,6 +50,7 @@ private:
 // Floating-point operations per second of the context's threads, on registers only, measured now.
 struct Peaks {
     double bf16_dot = 0, f32_fma = 0;
+    double memory = 0;  // bytes per second, of memory far larger than caches; Bench::peaks() alone has it
     double of(smla_isa isa, smla_dtype queries) const;
 };
 Peaks measure_peaks(Context& context);
@@ -70,6 +71,8 @@ public:
     std::vector<Measured> decode(const DecodeCase& test);
 
 private:
+    // Bytes per second that the threads read of memory in order; that a GPU's copy reads and writes.
+    double memory_peak() const;
     // Sets the median time of body(i), and the peak for operands of this dtype measured around it.
     void time(Measured& out, smla_dtype queries, const std::function<void(int64_t)>& body);
     void time_parts(const ModelStep& step, const StepPlan& plan, Workspace workspace,
