@@ -5,6 +5,9 @@
 #include "engines/cuda/common/check.h"
 
 #include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
 
 namespace smla::cuda {
 
@@ -27,12 +30,23 @@ void launch_with(cudaLaunchConfig_t config, void (*kernel)(Params...), int64_t b
     SMLA_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, given...));
 }
 
+// Lets a kernel's blocks have so much shared memory; 48 KB they have anyway. The driver takes about 2 us for
+// it, so it is asked once per kernel and device.
+inline void allow_shared(const void* kernel, size_t bytes, const Env& env) {
+    if (bytes <= 48 * 1024) return;
+    static std::mutex mutex;
+    static std::map<std::pair<const void*, int32_t>, size_t> allowed;
+    const std::lock_guard lock(mutex);
+    size_t& most = allowed[{kernel, env.device->index()}];
+    if (bytes <= most) return;
+    SMLA_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes)));
+    most = bytes;
+}
+
 template <class... Params, class... Given>
 void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, const Env& env,
             const Given&... given) {
-    if (shared_bytes > 48 * 1024)
-        SMLA_CUDA_CALL(
-            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)));
+    allow_shared(reinterpret_cast<const void*>(kernel), shared_bytes, env);
     cudaLaunchConfig_t config{};
     config.dynamicSmemBytes = shared_bytes;
     launch_with(config, kernel, blocks, threads, env, given...);

@@ -184,8 +184,7 @@ template <class Format, int Cluster>
 void launch_cluster(const smla_attend_args& args, const Tasks& tasks, const KeySources& keys,
                     const Env& env) {
     const auto kernel = attend_sm90<Format, Cluster>;
-    SMLA_CUDA_CALL(
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(sizeof(Smem))));
+    cuda::allow_shared(reinterpret_cast<const void*>(kernel), sizeof(Smem), env);
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {unsigned(Cluster), 1, 1};
