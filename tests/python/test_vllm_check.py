@@ -35,6 +35,19 @@ def test_tokens_may_differ_from_a_near_tie_on(check):
     assert said == "1 of 3 tokens before a near tie, log-probabilities within 0.000"
 
 
+def test_fp8_caches_may_be_as_far_from_bf16_as_vllms_own(check):
+    def shifted(*by):
+        made = result(3, 4, 5)
+        made["outputs"][0]["logprobs"] = [-x + y for x, y in zip((3, 4, 5), by, strict=True)]
+        return made
+
+    bf16, own = result(3, 4, 5), shifted(0.1, -0.2, 0.0)
+    bad, how = check.further(bf16, shifted(-0.2, 0.1, 0.1), own)
+    assert bad == "" and how == "log-probabilities 0.133 from those of bf16, vLLM's own 0.100"
+    assert check.further(bf16, shifted(0.2, 0.2, 0.2), own)[0] == "too far; "
+    assert check.further(bf16, result(9, 4, 5), own)[0] == "no tokens in common; "
+
+
 def test_a_folder_without_vllm_is_refused(tmp_path):
     run = subprocess.run([sys.executable, SCRIPT, tmp_path], capture_output=True, text=True)
     assert run.returncode == 1 and "wanted a folder with the package vllm" in run.stderr
