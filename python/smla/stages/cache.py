@@ -166,6 +166,7 @@ def map(
 
     positions: [T,K] i32. request_of_token: [T] i32. block_table: [R,MB] i32. page_rows: 0: page_tokens.
     limits: [T] i32, optional: rows are -1 from this column on. rows: [T,K] i32, may be positions. Optional
-    outputs, [T] i32: counts, of rows that are not -1; lengths, of columns up to the last such row. Returns rows.
+    outputs, [T] i32: counts, of rows that are not -1; lengths, of columns up to the last of them. Returns
+    rows.
     """
     return _map(locals())
