@@ -614,4 +614,18 @@ MUTANTS = [
         "j <= limit ? row_of",
         "test_plan Map.*",
     ),
+    Mutant(
+        "blocks of weights do not keep to the budget",
+        "src/engines/cpu/project/cblas.cpp",
+        "> env.budget) block",
+        "> 1000 * env.budget) block",
+        "test_engines CblasProject.*",
+    ),
+    Mutant(
+        "blocks of weights follow the tokens in batch-invariant mode",
+        "src/engines/cpu/project/cblas.cpp",
+        "block_rows(args, !env.batch_invariant)",
+        "block_rows(args, true)",
+        "test_engines CblasProject.*",
+    ),
 ]

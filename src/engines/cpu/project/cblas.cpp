@@ -11,7 +11,10 @@ namespace {
 
 using Args = smla_project_args;
 
-constexpr int64_t kBlockElements = 1 << 18;  // of a widened weight block: 1 MiB of f32, about one core's L2
+// Of a widened block of weights: 1 MiB of f32, about one core's L2. With many tokens a block has as many
+// rows: BLAS packs all of x again for each block, and with the 16 rows of 16,384 columns that 1 MiB holds 512
+// tokens took three times as long as with f32 weights.
+constexpr int64_t kBlockElements = 1 << 18, kMostBlockTokens = 512;
 
 // Rows that share elements, as a repeated one does: BLAS wants each to begin behind the one before.
 bool overlap(int64_t rows, int64_t stride, int64_t width) { return rows > 1 && stride < width; }
@@ -25,19 +28,20 @@ bool widened(const Args& args) {
     return along_inner(args) ? overlap(outer, args.w.stride_elems[1], inner)
                              : overlap(inner, args.w.stride_elems[2], outer);
 }
-int64_t block_rows(const Args& args) {
+int64_t block_rows(const Args& args, bool for_tokens) {
     if (!widened(args)) return args.w.shape[1];
-    return std::clamp<int64_t>(kBlockElements / std::max<int64_t>(args.w.shape[2], 1), 1,
-                               std::max<int64_t>(args.w.shape[1], 1));
+    const int64_t cached = kBlockElements / std::max<int64_t>(args.w.shape[2], 1);
+    const int64_t wanted = for_tokens ? std::min(args.x.shape[0], kMostBlockTokens) : 1;
+    return std::min(std::max(cached, wanted), std::max<int64_t>(args.w.shape[1], 1));
 }
 
 struct Scratch {
     float *x, *w, *out;
 };
 
-Scratch carve(Arena& arena, const Args& args, int threads) {
+Scratch carve(Arena& arena, const Args& args, int64_t block_rows, int threads) {
     const size_t tokens = size_t(args.x.shape[0]), inner = size_t(args.x.shape[2]),
-                 block = size_t(block_rows(args));
+                 block = size_t(block_rows);
     const size_t workers = args.x.shape[1] > 1 ? size_t(threads) : 1;
     Scratch s{};
     if (copies_x(args)) s.x = arena.take<float>(workers * tokens * inner);
@@ -74,9 +78,8 @@ Operand weight_block(const Args& args, int64_t g, int64_t first, int64_t rows, f
     return {scratch, rows, false};
 }
 
-void multiply_group(const Args& args, int64_t g, const Scratch& s, int64_t worker) {
-    const int64_t tokens = args.x.shape[0], inner = args.x.shape[2], outer = args.w.shape[1],
-                  block = block_rows(args);
+void multiply_group(const Args& args, int64_t g, int64_t block, const Scratch& s, int64_t worker) {
+    const int64_t tokens = args.x.shape[0], inner = args.x.shape[2], outer = args.w.shape[1];
     const float* x = reinterpret_cast<const float*>(address(args.x, 0, g));
     int64_t x_lead = args.x.stride_elems[0];
     if (s.x) {
@@ -115,26 +118,33 @@ std::string refuse_cblas(const Args& args, const Env&) {
     return "";
 }
 
-void run_cblas(const Args& args, const Env& env) {
+void run_cblas(const Args& args, int64_t block, const Env& env) {
     const int64_t groups = args.x.shape[1];
     if (args.x.shape[0] == 0 || args.w.shape[1] == 0) return;
     Arena arena(env.workspace);
-    const Scratch s = carve(arena, args, env.threads());
+    const Scratch s = carve(arena, args, block, env.threads());
     if (groups == 1 || !env.pool) {
-        for (int64_t g = 0; g < groups; ++g) multiply_group(args, g, s, 0);
+        for (int64_t g = 0; g < groups; ++g) multiply_group(args, g, block, s, 0);
     } else {
-        env.pool->run(groups, [&](int64_t g, int worker) { multiply_group(args, g, s, worker); });
+        env.pool->run(groups, [&](int64_t g, int worker) { multiply_group(args, g, block, s, worker); });
     }
+}
+
+size_t scratch_bytes(const Args& args, int64_t block, int threads) {
+    Arena arena;
+    carve(arena, args, block, threads);
+    return arena.used();
 }
 
 CallPlan<Args> plan_cblas(const Args& args, const Env& env) {
     std::string refusal = refuse_cblas(args, env);
     if (!refusal.empty()) return refuse_call<Args>(std::move(refusal));
+    // Blocks by tokens leave batch-invariant bits to the library's rounding.
+    int64_t block = block_rows(args, !env.batch_invariant);
+    if (env.budget && scratch_bytes(args, block, env.threads()) > env.budget) block = block_rows(args, false);
     CallPlan<Args> plan;
-    Arena arena;
-    carve(arena, args, env.threads());
-    plan.scratch = arena.used();
-    plan.launch = run_cblas;
+    plan.scratch = scratch_bytes(args, block, env.threads());
+    plan.launch = [block](const Args& call, const Env& on) { run_cblas(call, block, on); };
     return plan;
 }
 
