@@ -14,17 +14,25 @@ struct BlockTable {
     int64_t page_tokens = 1, page_rows = 1;
 };
 
-// -1: no such request or column, no block, or a row past int32. The sign is tested first: -1 / n is 0 in C.
-// Divides in the position's own type: on a GPU a division of 64 bits is a subroutine.
+// Where the table has a position's block; -1: no such request or column. The sign is tested first: -1 / n is
+// 0 in C. Divides in the position's own type: on a GPU a division of 64 bits is a subroutine.
+template <class Position>
+SMLA_HOST_DEVICE inline int64_t entry_of(const BlockTable& table, int64_t request, Position position) {
+    if (position < 0 || request < 0 || request >= table.requests) return -1;
+    const Position column = position / Position(table.page_tokens);
+    if (column >= table.columns) return -1;
+    return request * table.request_stride + int64_t(column) * table.column_stride;
+}
+// -1: no block, or a row past int32.
+template <class Position>
+SMLA_HOST_DEVICE inline int32_t row_in(const BlockTable& table, int64_t block, Position position) {
+    const int64_t row = block * table.page_rows + position % Position(table.page_tokens);
+    return block < 0 || row > INT32_MAX ? -1 : int32_t(row);
+}
 template <class Position>
 SMLA_HOST_DEVICE inline int32_t row_of(const BlockTable& table, int64_t request, Position position) {
-    if (position < 0 || request < 0 || request >= table.requests) return -1;
-    const Position page_tokens = Position(table.page_tokens), column = position / page_tokens;
-    if (column >= table.columns) return -1;
-    const int64_t block =
-        table.blocks[request * table.request_stride + int64_t(column) * table.column_stride];
-    const int64_t row = block * table.page_rows + position % page_tokens;
-    return block < 0 || row > INT32_MAX ? -1 : int32_t(row);
+    const int64_t entry = entry_of(table, request, position);
+    return entry < 0 ? -1 : row_in(table, table.blocks[entry], position);
 }
 
 // The entry that a token closes, by tokens visible to it (itself included; 0: padding): -1 none.

@@ -63,6 +63,9 @@ std::vector<std::function<std::vector<Measured>(Bench&)>> plan(const std::string
     if (all || test == "score_select")
         for (const FusedCase& each : fused_cases(quick))
             out.push_back([each](Bench& bench) { return std::vector{bench.score_select(each)}; });
+    if (all || test == "project")
+        for (const ProjectCase& each : project_cases(quick))
+            out.push_back([each](Bench& bench) { return std::vector{bench.project(each)}; });
     if (all || test == "metadata")
         for (const MetadataCase& each : metadata_cases(quick))
             out.push_back([each](Bench& bench) { return std::vector{bench.metadata(each)}; });
@@ -73,8 +76,9 @@ std::vector<std::function<std::vector<Measured>(Bench&)>> plan(const std::string
 }
 
 int bench(const Tool& tool, const Options& options) {
-    parse_choice("--case", options.test,
-                 {"all", "attend", "score", "select", "score_select", "metadata", "decode", "host"});
+    parse_choice(
+        "--case", options.test,
+        {"all", "attend", "score", "select", "score_select", "project", "metadata", "decode", "host"});
     if (!options.bench.save.empty()) OutputFile::check(options.bench.save);
     if (options.test == "host") return bench_host(tool, options.context, options.bench);
     Context context = options.context.create();
@@ -132,9 +136,9 @@ void add_bench(CLI::App& app, Tool& tool) {
         "Lists are random rows of caches larger than the processor's; the error is against double, on a "
         "sample.\nhost: how long the host is busy with a call that has next to nothing to compute.");
     command
-        ->add_option(
-            "--case", options->test,
-            "all, attend, score, select, score_select, metadata, decode; or host, which all leaves out")
+        ->add_option("--case", options->test,
+                     "all, attend, score, select, score_select, project, metadata, decode; or host, which "
+                     "all leaves out")
         ->capture_default_str();
     command->add_flag("--quick", options->bench.quick, "Few cases, small caches: seconds");
     command->add_option("--seconds", options->bench.seconds, "Time spent repeating each case")

@@ -31,6 +31,13 @@ struct FusedCase {
     ScoreShape score;
     int64_t topk;
 };
+struct ProjectCase {
+    std::string name;
+    int64_t tokens, groups, inner, outer;
+    bool along_n;  // w is dense along its outputs, as the keys' half of kv_b_proj is
+    double flops() const { return 2.0 * double(tokens * groups * inner * outer); }
+    double bytes() const { return 2.0 * double(groups * inner * outer); }  // of the bf16 weights
+};
 struct DecodeCase {
     std::string name;
     AttentionConfig config;
@@ -51,6 +58,7 @@ std::vector<AttendCase> attend_cases(bool quick, bool gpu);
 std::vector<ScoreCase> score_cases(bool quick, bool gpu);
 std::vector<SelectCase> select_cases(bool quick, bool gpu);
 std::vector<FusedCase> fused_cases(bool quick);
+std::vector<ProjectCase> project_cases(bool quick);
 std::vector<DecodeCase> decode_cases(bool quick);
 std::vector<MetadataCase> metadata_cases(bool quick);
 

@@ -1,4 +1,5 @@
-// smla bench --case decode: the inner step of one token, as a whole and by stage.
+// smla bench --case decode: the inner step of one token, as a whole and by stage. On a GPU the whole is one
+// captured graph that is replayed, as an engine's decode step is.
 #include "measure.h"
 #include "model_info.h"
 #include "model_step.h"
@@ -36,6 +37,48 @@ void Bench::time_parts(const ModelStep& step, const StepPlan& plan, Workspace wo
     }
 }
 
+// One recording of the step per variant of `input`; none where the device records nothing.
+std::vector<std::unique_ptr<Recording>> Bench::record(const ModelStep& step, const StepPlan& plan,
+                                                      Workspace workspace, Tensor& input,
+                                                      const std::vector<Tensor>& variants) const {
+    std::vector<std::unique_ptr<Recording>> out;
+    for (const Tensor& variant : variants) {
+        input = variant;
+        auto recording = context_.device().record([&](smla_stream stream) {
+            Env env = context_.env({});
+            env.stream = stream;
+            Runner runner(env, plan, workspace, nullptr, nullptr);
+            step.run(runner);
+        });
+        if (!recording) return {};
+        out.push_back(std::move(recording));
+    }
+    return out;
+}
+
+// The stages that ran, as rows of the table below the whole step.
+std::vector<Measured> Bench::parts(const StageRecords& records,
+                                   const std::array<std::vector<double>, kStageCount>& seconds,
+                                   const Measured& total, const TokenFlops& flops) const {
+    std::vector<Measured> out;
+    for (int stage = 0; stage < kStageCount; ++stage) {
+        const StageRecord& record = records[size_t(stage)];
+        if (record.calls == 0) continue;
+        Measured each{.stage = std::string(kStageNames[stage]),
+                      .name = total.name,
+                      .kernel = record.kernel,
+                      .part = true};
+        each.seconds = median_of(seconds[size_t(stage)]);
+        each.repeats = total.repeats;
+        each.flops = flops_of(Stage(stage), flops);
+        const bool bf16 = stage == int(Stage::attend) || stage == int(Stage::score_select);
+        each.peak_flops = each.flops > 0 ? peaks_.of(isa(), bf16 ? SMLA_BF16 : SMLA_F32) : 0;
+        each.error = std::numeric_limits<double>::quiet_NaN();
+        out.push_back(each);
+    }
+    return out;
+}
+
 std::vector<Measured> Bench::decode(const DecodeCase& test) {
     StepShape shape;
     shape.context = test.context;
@@ -65,18 +108,24 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
     Measured total{.stage = "decode", .name = test.name};
     StageRecords last{};
     std::array<std::vector<double>, kStageCount> seconds;
+    const auto run = [&](int64_t i) {
+        StageRecords records{};
+        index_q = variants[size_t(i) % variants.size()];
+        Runner runner(env, plan, workspace, &records, nullptr);
+        step.run(runner);
+        if (i > 0)
+            for (size_t stage = 0; stage < records.size(); ++stage)
+                seconds[stage].push_back(records[stage].seconds);
+        last = records;
+    };
+    run(0);
+    const auto recordings = record(step, plan, workspace, index_q, variants);
     total.seconds =  // wall time: a CBLAS library has threads of its own
         Stopwatch(options_, context_, Stopwatch::Clock::wall)
             .median(
                 [&](int64_t i) {
-                    StageRecords records{};
-                    index_q = variants[size_t(i) % variants.size()];
-                    Runner runner(env, plan, workspace, &records, nullptr);
-                    step.run(runner);
-                    if (i > 0)
-                        for (size_t stage = 0; stage < records.size(); ++stage)
-                            seconds[stage].push_back(records[stage].seconds);
-                    last = records;
+                    if (recordings.empty()) run(i);
+                    else recordings[size_t(i) % recordings.size()]->replay(nullptr);
                 },
                 &total.repeats);
 
@@ -92,24 +141,8 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
 
     const LayerClass layer{test.config.layer_kind(test.layer), test.config.compress_ratio(test.layer),
                            test.layer, 1};
-    const TokenFlops flops = token_flops(test.config, layer, test.context);
-    std::vector<Measured> out;
-    for (int stage = 0; stage < kStageCount; ++stage) {
-        const StageRecord& record = last[size_t(stage)];
-        if (record.calls == 0) continue;
-        Measured each{.stage = std::string(kStageNames[stage]),
-                      .name = test.name,
-                      .kernel = record.kernel,
-                      .part = true};
-        each.seconds = median_of(seconds[size_t(stage)]);
-        each.repeats = total.repeats;
-        each.flops = flops_of(Stage(stage), flops);
-        const bool bf16 = stage == int(Stage::attend) || stage == int(Stage::score_select);
-        each.peak_flops = each.flops > 0 ? peaks_.of(isa(), bf16 ? SMLA_BF16 : SMLA_F32) : 0;
-        each.error = std::numeric_limits<double>::quiet_NaN();
-        total.flops += each.flops;
-        out.push_back(each);
-    }
+    std::vector<Measured> out = parts(last, seconds, total, token_flops(test.config, layer, test.context));
+    for (const Measured& each : out) total.flops += each.flops;
     out.insert(out.begin(), total);
     return out;
 }

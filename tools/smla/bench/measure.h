@@ -3,6 +3,7 @@
 
 #include "cases.h"
 #include "engines/context.h"
+#include "model_info.h"
 #include "model_step.h"
 
 #include <functional>
@@ -65,6 +66,8 @@ public:
     Measured score(const ScoreCase& test);
     Measured select(const SelectCase& test);
     Measured score_select(const FusedCase& test);
+    // f32 activations and bf16 weights.
+    Measured project(const ProjectCase& test);
     // Building a backend's metadata for one step.
     Measured metadata(const MetadataCase& test);
     // The whole inner step of one decoded token: first the total, then its stages.
@@ -75,6 +78,12 @@ private:
     double memory_peak() const;
     // Sets the median time of body(i), and the peak for operands of this dtype measured around it.
     void time(Measured& out, smla_dtype queries, const std::function<void(int64_t)>& body);
+    std::vector<std::unique_ptr<Recording>> record(const ModelStep& step, const StepPlan& plan,
+                                                   Workspace workspace, Tensor& input,
+                                                   const std::vector<Tensor>& variants) const;
+    std::vector<Measured> parts(const StageRecords& records,
+                                const std::array<std::vector<double>, kStageCount>& seconds,
+                                const Measured& total, const TokenFlops& flops) const;
     void time_parts(const ModelStep& step, const StepPlan& plan, Workspace workspace,
                     std::array<std::vector<double>, kStageCount>& seconds) const;
     const smla_cache& pool(const ListShape& list, int64_t width, int which);

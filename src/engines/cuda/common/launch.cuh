@@ -52,16 +52,19 @@ void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t share
     launch_with(config, kernel, blocks, threads, env, given...);
 }
 
-// Programmatic dependent launch, for a kernel that calls wait_for_grid_before() (ptx/grid.cuh): on sm_90 and
-// later it starts while the kernel before it is still running.
+// Programmatic dependent launch, for a kernel that calls wait_for_grid_before() (ptx/grid.cuh) before it
+// touches memory: on sm_90 and later it starts while the kernel before it is still running.
 template <class... Params, class... Given>
-void launch_early(void (*kernel)(Params...), int64_t blocks, int threads, const Env& env,
+void launch_early(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, const Env& env,
                   const Given&... given) {
-    if (env.device->facts().capability < 90) return launch(kernel, blocks, threads, 0, env, given...);
+    if (env.device->facts().capability < 90)
+        return launch(kernel, blocks, threads, shared_bytes, env, given...);
+    allow_shared(reinterpret_cast<const void*>(kernel), shared_bytes, env);
     cudaLaunchAttribute early{};
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
+    config.dynamicSmemBytes = shared_bytes;
     config.attrs = &early;
     config.numAttrs = 1;
     launch_with(config, kernel, blocks, threads, env, given...);

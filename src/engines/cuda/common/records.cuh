@@ -1,4 +1,4 @@
-// Cached records on the device: address of a row, one value of it, encoding of a row by a warp. Offsets come
+// Cached records on the device: address of a row, one value of it, encoding of a row by warps. Offsets come
 // from formats/layouts.h, scale rules from formats/scale_rules.h.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace smla::cuda {
 
-// Formats that value() and warp_encode() know. Any other would read as zeros.
+// Formats that value() and encode() know. Any other would read as zeros.
 constexpr smla_format kDeviceFormats[] = {
     SMLA_ROW_F64,       SMLA_ROW_F32,         SMLA_ROW_BF16,    SMLA_STATE_F64,         SMLA_STATE_F32,
     SMLA_FP8_656,       SMLA_FP8_576,         SMLA_FP8_528,     SMLA_FP8_512,           SMLA_FP8_584,
@@ -157,42 +157,52 @@ __device__ inline float warp_amax(const float* values, int n) {
 // value / scale that keeps the sign of a NaN, as division on a host does; a GPU returns one canonical NaN.
 __device__ inline float scaled(float value, float scale) { return isnan(value) ? value : value / scale; }
 
-__device__ inline void warp_e4m3(const float* values, int n, float scale, char* out) {
-    for (int i = int(threadIdx.x % 32); i < n; i += 32) out[i] = char(f32_to_e4m3(scaled(values[i], scale)));
+// The warps that encode a row together: each takes its share of the row's tiles.
+struct Warps {
+    int index = 0, count = 1;  // this warp, among them
+    __device__ int lane() const { return int(threadIdx.x % 32); }
+    __device__ int thread() const { return 32 * index + lane(); }
+    __device__ int threads() const { return 32 * count; }
+};
+
+__device__ inline void encode_e4m3(Warps by, const float* values, int n, float scale, char* out) {
+    for (int i = by.thread(); i < n; i += by.threads()) out[i] = char(f32_to_e4m3(scaled(values[i], scale)));
 }
-__device__ inline void warp_bf16(const float* values, int n, char* out) {
-    for (int i = int(threadIdx.x % 32); i < n; i += 32)
+__device__ inline void encode_bf16(Warps by, const float* values, int n, char* out) {
+    for (int i = by.thread(); i < n; i += by.threads())
         reinterpret_cast<uint16_t*>(out)[i] = f32_to_bf16(values[i]);
 }
 
 template <class Layout>
-__device__ void warp_encode_latent(const float* values, char* row) {
-    for (int t = 0; t < Layout::tiles; ++t) {
+__device__ void encode_latent(Warps by, const float* values, char* row) {
+    for (int t = by.index; t < Layout::tiles; t += by.count) {
         const float scale = scale_rule::latent(warp_amax(values + t * Layout::tile, Layout::tile));
-        warp_e4m3(values + t * Layout::tile, Layout::tile, scale, row + t * Layout::tile);
-        if (threadIdx.x % 32 == 0) *reinterpret_cast<float*>(row + Layout::scales_at + 4 * t) = scale;
+        encode_e4m3({}, values + t * Layout::tile, Layout::tile, scale, row + t * Layout::tile);
+        if (by.lane() == 0) *reinterpret_cast<float*>(row + Layout::scales_at + 4 * t) = scale;
     }
-    warp_bf16(values + Layout::codes, Layout::rope, row + Layout::rope_at);
+    encode_bf16(by, values + Layout::codes, Layout::rope, row + Layout::rope_at);
 }
 
-__device__ inline void warp_encode_584(const float* values, char* page, int64_t page_tokens, int64_t token) {
+__device__ inline void encode_584(Warps by, const float* values, char* page, int64_t page_tokens,
+                                  int64_t token) {
     using L = layout::Fp8_584;
     char* codes = page + L::row_at(token);
     char* scales = page + L::scales_at(page_tokens, token);
-    for (int t = 0; t < L::tiles; ++t) {
+    for (int t = by.index; t < L::tiles; t += by.count) {
         const uint8_t scale = scale_rule::e8m0(warp_amax(values + t * L::tile, L::tile));
-        warp_e4m3(values + t * L::tile, L::tile, e8m0_to_f32(scale), codes + t * L::tile);
-        if (threadIdx.x % 32 == 0) scales[t] = char(scale);
+        encode_e4m3({}, values + t * L::tile, L::tile, e8m0_to_f32(scale), codes + t * L::tile);
+        if (by.lane() == 0) scales[t] = char(scale);
     }
-    if (threadIdx.x % 32 == 0) scales[L::tiles] = 0;
-    warp_bf16(values + L::codes, L::rope, codes + L::rope_at);
+    if (by.thread() == 0) scales[L::tiles] = 0;
+    encode_bf16(by, values + L::codes, L::rope, codes + L::rope_at);
 }
 
-__device__ inline void warp_encode_132(const float* values, char* page, int64_t page_tokens, int64_t token) {
+__device__ inline void encode_132(Warps by, const float* values, char* page, int64_t page_tokens,
+                                  int64_t token) {
     using L = layout::IndexFp8_132;
     const float scale = e8m0_to_f32(scale_rule::e8m0(warp_amax(values, L::width)));
-    warp_e4m3(values, L::width, scale, page + L::row_at(token));
-    if (threadIdx.x % 32 == 0) *reinterpret_cast<float*>(page + L::scale_at(page_tokens, token)) = scale;
+    encode_e4m3(by, values, L::width, scale, page + L::row_at(token));
+    if (by.thread() == 0) *reinterpret_cast<float*>(page + L::scale_at(page_tokens, token)) = scale;
 }
 
 // e2m1 has no NaN: a tile that contains one gets the NaN scale.
@@ -200,19 +210,20 @@ __device__ inline uint8_t warp_mxfp4_scale(const float* tile) {
     const bool nan = __any_sync(~0u, isnan(tile[threadIdx.x % 32]));
     return nan ? uint8_t(255) : scale_rule::mxfp4(warp_amax(tile, layout::IndexMxfp4_68::tile));
 }
-__device__ inline void warp_encode_68(const float* values, char* page, int64_t page_tokens, int64_t token) {
+__device__ inline void encode_68(Warps by, const float* values, char* page, int64_t page_tokens,
+                                 int64_t token) {
     using L = layout::IndexMxfp4_68;
     static_assert(L::tile == 32);
     char* codes = page + L::row_at(token);
     char* scales = page + L::scales_at(page_tokens, token);
-    for (int t = 0; t < L::tiles; ++t) {
+    for (int t = by.index; t < L::tiles; t += by.count) {
         const uint8_t code = warp_mxfp4_scale(values + t * L::tile);
         const float scale = e8m0_to_f32(code);
-        const int lane = int(threadIdx.x % 32), pair = t * L::tile + 2 * lane;
-        if (lane < L::tile / 2)
+        const int pair = t * L::tile + 2 * by.lane();
+        if (by.lane() < L::tile / 2)
             codes[pair / 2] = char(f32_to_e2m1(scaled(values[pair], scale)) |
                                    f32_to_e2m1(scaled(values[pair + 1], scale)) << 4);
-        if (lane == 0) scales[t] = char(code);
+        if (by.lane() == 0) scales[t] = char(code);
     }
 }
 
@@ -222,25 +233,24 @@ __device__ inline float to_write(float value, smla_writer writer) {
 }
 
 template <class Layout>
-__device__ void warp_encode_mxfp8(const DeviceCache& cache, int64_t row, const float* values) {
+__device__ void encode_mxfp8(Warps by, const DeviceCache& cache, int64_t row, const float* values) {
     static_assert(Layout::tile == 32);
     const Parts<Layout> at(cache, row);
-    const int lane = int(threadIdx.x % 32);
-    for (int t = 0; t < Layout::tiles; ++t) {
-        const float value = to_write(values[t * Layout::tile + lane], cache.writer);
+    for (int t = by.index; t < Layout::tiles; t += by.count) {
+        const float value = to_write(values[t * Layout::tile + by.lane()], cache.writer);
         const float amax = warp_max(fmaxf(0.f, fabsf(value)));  // fmaxf ignores NaN
         const uint8_t code = cache.writer & SMLA_WRITER_SCALE_FLOOR ? scale_rule::e8m0_of_floored_scale(amax)
                                                                     : scale_rule::e8m0(amax);
-        at.values[t * Layout::tile + lane] = f32_to_e4m3(scaled(value, e8m0_to_f32(code)));
-        if (lane == 0) at.scales[t] = code;
+        at.values[t * Layout::tile + by.lane()] = f32_to_e4m3(scaled(value, e8m0_to_f32(code)));
+        if (by.lane() == 0) at.scales[t] = code;
     }
 }
 
 // Each lane encodes a group of its own.
 template <class Layout>
-__device__ void warp_nvfp4_groups(const float* values, smla_writer writer, const scale_rule::Nvfp4 rule,
-                                  uint8_t* codes, uint8_t* scales) {
-    for (int g = int(threadIdx.x % 32); g < Layout::tiles; g += 32) {
+__device__ void encode_nvfp4_groups(Warps by, const float* values, smla_writer writer,
+                                    const scale_rule::Nvfp4 rule, uint8_t* codes, uint8_t* scales) {
+    for (int g = by.thread(); g < Layout::tiles; g += by.threads()) {
         const float* const group = values + g * Layout::tile;
         float amax = 0;
         bool nan = false;
@@ -259,49 +269,49 @@ __device__ void warp_nvfp4_groups(const float* values, smla_writer writer, const
     }
 }
 template <class Layout>
-__device__ void warp_encode_288(const DeviceCache& cache, int64_t row, const float* values) {
+__device__ void encode_288(Warps by, const DeviceCache& cache, int64_t row, const float* values) {
     const Parts<Layout> at(cache, row);
-    warp_nvfp4_groups<Layout>(values, cache.writer, scale_rule::kNvfp4_288, at.values, at.scales);
+    encode_nvfp4_groups<Layout>(by, values, cache.writer, scale_rule::kNvfp4_288, at.values, at.scales);
 }
-__device__ inline void warp_encode_384(const DeviceCache& cache, int64_t row, const float* values) {
+__device__ inline void encode_384(Warps by, const DeviceCache& cache, int64_t row, const float* values) {
     using L = layout::Nvfp4_384;
     const Parts<L> at(cache, row);
-    warp_nvfp4_groups<L>(values, 0, scale_rule::kNvfp4_384, at.values, at.scales);
-    if (threadIdx.x % 32 < L::scales - L::tiles) at.scales[L::tiles + threadIdx.x % 32] = 0;
-    warp_bf16(values + L::codes, L::rope, reinterpret_cast<char*>(at.values) + L::rope_at);
+    encode_nvfp4_groups<L>(by, values, 0, scale_rule::kNvfp4_384, at.values, at.scales);
+    if (by.thread() < L::scales - L::tiles) at.scales[L::tiles + by.thread()] = 0;
+    encode_bf16(by, values + L::codes, L::rope, reinterpret_cast<char*>(at.values) + L::rope_at);
 }
-__device__ inline void warp_encode_352(const DeviceCache& cache, int64_t row, const float* values) {
+__device__ inline void encode_352(Warps by, const DeviceCache& cache, int64_t row, const float* values) {
     using L = layout::Nvfp4_352;
     const Parts<L> at(cache, row);
-    warp_nvfp4_groups<L>(values, 0, scale_rule::kNvfp4_352, at.values, at.scales);
-    warp_e4m3(values + L::codes, L::rope, 1.f, reinterpret_cast<char*>(at.values) + L::rope_at);
+    encode_nvfp4_groups<L>(by, values, 0, scale_rule::kNvfp4_352, at.values, at.scales);
+    encode_e4m3(by, values + L::codes, L::rope, 1.f, reinterpret_cast<char*>(at.values) + L::rope_at);
 }
 
-// Encodes `width` values in shared memory into one row, by one warp. The row must not be a hole.
-__device__ inline void warp_encode(const DeviceCache& cache, int64_t row, const float* values) {
+// Encodes `width` values in shared memory, which all warps can read, into one row. It must not be a hole.
+__device__ inline void encode(Warps by, const DeviceCache& cache, int64_t row, const float* values) {
     char* const page = cache.page(row);
     const int64_t token = row % cache.page_rows;
     char* const at = page + token * cache.row_stride;
-    const int lane = int(threadIdx.x % 32);
     switch (cache.format) {
         case SMLA_ROW_F32:
         case SMLA_STATE_F32:
-            for (int i = lane; i < cache.width; i += 32) reinterpret_cast<float*>(at)[i] = values[i];
+            for (int i = by.thread(); i < cache.width; i += by.threads())
+                reinterpret_cast<float*>(at)[i] = values[i];
             break;
-        case SMLA_ROW_BF16: warp_bf16(values, cache.width, at); break;
-        case SMLA_FP8_656: warp_encode_latent<layout::Fp8_656>(values, at); break;
-        case SMLA_FP8_528: warp_encode_latent<layout::Fp8_528>(values, at); break;
+        case SMLA_ROW_BF16: encode_bf16(by, values, cache.width, at); break;
+        case SMLA_FP8_656: encode_latent<layout::Fp8_656>(by, values, at); break;
+        case SMLA_FP8_528: encode_latent<layout::Fp8_528>(by, values, at); break;
         case SMLA_FP8_576:
-        case SMLA_FP8_512: warp_e4m3(values, cache.width, cache.tensor_scale(), at); break;
-        case SMLA_FP8_584: warp_encode_584(values, page, cache.page_tokens, token); break;
-        case SMLA_INDEX_FP8_132: warp_encode_132(values, page, cache.page_tokens, token); break;
-        case SMLA_INDEX_MXFP4_68: warp_encode_68(values, page, cache.page_tokens, token); break;
-        case SMLA_FP8_528_G32: warp_encode_mxfp8<layout::Fp8_528_g32<false>>(cache, row, values); break;
-        case SMLA_FP8_528_G32_SPLIT: warp_encode_mxfp8<layout::Fp8_528_g32<true>>(cache, row, values); break;
-        case SMLA_NVFP4_288: warp_encode_288<layout::Nvfp4_288<false>>(cache, row, values); break;
-        case SMLA_NVFP4_288_SPLIT: warp_encode_288<layout::Nvfp4_288<true>>(cache, row, values); break;
-        case SMLA_NVFP4_384: warp_encode_384(cache, row, values); break;
-        case SMLA_NVFP4_352: warp_encode_352(cache, row, values); break;
+        case SMLA_FP8_512: encode_e4m3(by, values, cache.width, cache.tensor_scale(), at); break;
+        case SMLA_FP8_584: encode_584(by, values, page, cache.page_tokens, token); break;
+        case SMLA_INDEX_FP8_132: encode_132(by, values, page, cache.page_tokens, token); break;
+        case SMLA_INDEX_MXFP4_68: encode_68(by, values, page, cache.page_tokens, token); break;
+        case SMLA_FP8_528_G32: encode_mxfp8<layout::Fp8_528_g32<false>>(by, cache, row, values); break;
+        case SMLA_FP8_528_G32_SPLIT: encode_mxfp8<layout::Fp8_528_g32<true>>(by, cache, row, values); break;
+        case SMLA_NVFP4_288: encode_288<layout::Nvfp4_288<false>>(by, cache, row, values); break;
+        case SMLA_NVFP4_288_SPLIT: encode_288<layout::Nvfp4_288<true>>(by, cache, row, values); break;
+        case SMLA_NVFP4_384: encode_384(by, cache, row, values); break;
+        case SMLA_NVFP4_352: encode_352(by, cache, row, values); break;
         default: break;
     }
 }

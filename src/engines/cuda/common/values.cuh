@@ -7,6 +7,8 @@
 
 #include <smla/types.h>
 
+#include <type_traits>
+
 namespace smla::cuda {
 
 using Tensor = smla_tensor;
@@ -30,6 +32,43 @@ __device__ inline float load_value(const Tensor& t, int64_t at) {
         case SMLA_E2M1: return e2m1_to_f32(uint8_t(bytes[at / 2] >> (4 * (at & 1)) & 15));
         default: return 0;
     }
+}
+
+// The values at `at`, at + step, ...: `count` of them exist, at most kN are taken, the others are 0. All
+// loads are on their way at once; in a loop around load_value each waits for the one before, as a switch
+// stands between them.
+template <int kN>
+__device__ void load_values(const Tensor& t, int64_t at, int64_t step, int count, float (&out)[kN]) {
+    const auto load = [&](const auto* data, auto to_f32) {
+        std::remove_cvref_t<decltype(*data)> raw[kN];
+#pragma unroll
+        for (int i = 0; i < kN; ++i) raw[i] = i < count ? data[at + i * step] : 0;
+#pragma unroll
+        for (int i = 0; i < kN; ++i) out[i] = to_f32(raw[i]);
+    };
+    switch (t.dtype) {
+        case SMLA_F32: load(static_cast<const float*>(t.data), [](float value) { return value; }); break;
+        case SMLA_BF16: load(static_cast<const uint16_t*>(t.data), bf16_to_f32); break;
+        case SMLA_F16: load(static_cast<const uint16_t*>(t.data), f16_to_f32); break;
+        default:
+            for (int i = 0; i < kN; ++i) out[i] = i < count ? load_value(t, at + i * step) : 0.f;
+    }
+}
+// The same for the i32 or i64 elements (i,j), (i,j+step), ...; those that do not exist are -1.
+template <int kN>
+__device__ void load_ints(const Tensor& t, int64_t i, int64_t j, int64_t step, int count,
+                          int32_t (&out)[kN]) {
+    const int64_t at = i * t.stride_elems[0] + j * t.stride_elems[1], apart = step * t.stride_elems[1];
+    const auto load = [&](const auto* data) {
+#pragma unroll
+        for (int n = 0; n < kN; ++n) out[n] = n < count ? int32_t(data[at + n * apart]) : -1;
+    };
+    if (t.dtype == SMLA_I64) load(static_cast<const int64_t*>(t.data));
+    else load(static_cast<const int32_t*>(t.data));
+}
+// How many of first, first + step, ... are below `end`.
+__device__ inline int count_below(int end, int first, int step) {
+    return first < end ? (end - first + step - 1) / step : 0;
 }
 
 // Stores f32, bf16 or f16, rounded once.

@@ -5,16 +5,18 @@
 //         neighbouring channels of every groups-th row of the window, kBatch rows in flight, in one pass
 //         with a running maximum (soft_pool.h). Then the groups' partials are combined in shared memory, in
 //         a fixed order. The split depends on width and ratio alone, so a token's bits depend on no other
-//         token and no alignment. Then norm and rope by the block, and encoding by one warp.
+//         token and no alignment. Then norm and rope by the block, and encoding by its warps.
 // Shared  row addresses [kRows] i64 (looked up once, by one thread per row) | sums of warps | peaks, sums
 //         and values of the partials, each [groups][columns] float4 | the entry [D] f32. __syncthreads
 //         between any write and another thread's read.
-// Limit   reads of one SM: 2 * coff * ratio * D * 4 bytes (512 KiB at ratio 128) at 64 bytes per clock; few
-//         tokens of a step close a group of 128.
+// Limit   reads of one SM: 2 * coff * ratio * D * 4 bytes (512 KiB at ratio 128) at 64 bytes per clock, so
+//         8 rows per thread are in flight there (4: 13.6 us instead of 11.5 on an H200; windows of 8 rows
+//         take longer with 8 than with 4). Few tokens of a step close a group of 128.
 #include "core/tensor.h"
 #include "engines/cuda/candidates.h"
 #include "engines/cuda/common/hadamard.cuh"
 #include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/records.cuh"
 #include "engines/cuda/generic/generic.h"
 #include "ops/compress/compress.h"
@@ -30,7 +32,8 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 512, kRows = 128;
-constexpr int kChannels = 4, kBatch = 4;  // per thread: channels, rows in flight
+constexpr int kChannels = 4;                // per thread
+constexpr int kFewRows = 4, kManyRows = 8;  // of a thread in flight, by the window
 constexpr int kMostGroups = 16;
 static_assert(kRows <= kThreads && kMaxRowWidth <= kThreads * kChannels);
 
@@ -75,7 +78,7 @@ __device__ void load_channels(const float* at, int left, float missing, float (&
 }
 
 // kBatch rows from row j on, `groups` apart; channels from d on.
-template <bool kAligned>
+template <bool kAligned, int kBatch>
 __device__ void pool_batch(const CompressParams& p, const Window& window, const char* const* found,
                            int64_t from, int j, int d, SoftPool (&pools)[kChannels]) {
     const int width = p.cache.width, overlapped = int(overlap(p.ratio)) * width;
@@ -115,7 +118,7 @@ __device__ void pool_batch(const CompressParams& p, const Window& window, const 
     }
 }
 
-template <bool kAligned>
+template <bool kAligned, int kBatch>
 __device__ void pool(const CompressParams& p, const Window& window, const char** found, float4* parts,
                      float* entry) {
     const int column = int(threadIdx.x) % p.columns, group = int(threadIdx.x) / p.columns;
@@ -126,7 +129,7 @@ __device__ void pool(const CompressParams& p, const Window& window, const char**
         if (group >= p.groups) continue;
         const int count = int(min(int64_t(kRows), window.rows - from));
         for (int j = group; j < count; j += kBatch * p.groups)
-            pool_batch<kAligned>(p, window, found, from, j, column * kChannels, pools);
+            pool_batch<kAligned, kBatch>(p, window, found, from, j, column * kChannels, pools);
     }
     const int size = p.groups * p.columns;
     if (group < p.groups) {
@@ -147,24 +150,33 @@ __device__ void pool(const CompressParams& p, const Window& window, const char**
     }
 }
 
-__device__ void norm(const CompressParams& p, float* entry, float* scratch) {
+// `weight`: of the thread's channel threadIdx.x, as wider entries load theirs.
+__device__ void norm(const CompressParams& p, float* entry, float weight, float* scratch) {
     const int width = p.cache.width;
     float square = 0;
     for (int d = int(threadIdx.x); d < width; d += kThreads) square += entry[d] * entry[d];
     const float factor = 1.f / sqrtf(block_sum(square, scratch) / float(width) + p.eps);
     for (int d = int(threadIdx.x); d < width; d += kThreads)
-        entry[d] = entry[d] * factor * load_value(p.weight, element(p.weight, d));
+        entry[d] *= factor * (d < kThreads ? weight : load_value(p.weight, element(p.weight, d)));
 }
 
-__device__ void rotate(const CompressParams& p, float* entry, int64_t position) {
-    const int pairs = int(p.frequencies.shape[0]);
-    for (int i = int(threadIdx.x); i < pairs; i += kThreads) {
+// By the block's last warp, which has no rows to look up meanwhile.
+__device__ void find_angles(const CompressParams& p, int64_t position, float2* angles) {
+    if (threadIdx.x < kThreads - 32) return;
+    for (int i = int(threadIdx.x % 32); i < int(p.frequencies.shape[0]); i += 32) {
         double s, c;
         sincos(double(position) * static_cast<const double*>(p.frequencies.data)[i], &s, &c);
+        angles[i] = {float(c), float(s)};
+    }
+}
+
+__device__ void rotate(const CompressParams& p, float* entry, const float2* angles) {
+    const int pairs = int(p.frequencies.shape[0]);
+    for (int i = int(threadIdx.x); i < pairs; i += kThreads) {
         float* const pair = entry + p.cache.width - 2 * pairs + 2 * i;
-        const float a = pair[0], b = pair[1], cosine = float(c), sine = float(s);
-        pair[0] = a * cosine - b * sine;
-        pair[1] = b * cosine + a * sine;
+        const float a = pair[0], b = pair[1];
+        pair[0] = a * angles[i].x - b * angles[i].y;
+        pair[1] = b * angles[i].x + a * angles[i].y;
     }
 }
 
@@ -177,31 +189,40 @@ __device__ void store_entry(const CompressParams& p, int64_t token, float* entry
     }
 }
 
-// kAligned: a thread loads its four channels of a row at once.
-template <bool kAligned>
+// kAligned: a thread loads its four channels of a row at once. kBatch: rows of a thread in flight.
+template <bool kAligned, int kBatch>
 __global__ void __launch_bounds__(kThreads) compress_kernel(const __grid_constant__ CompressParams p) {
     __shared__ const char* found[kRows];
+    __shared__ float2 angles[kMaxRowWidth / 2];
     __shared__ float scratch[kThreads / 32];
     extern __shared__ float4 parts[];
     float* const entry = reinterpret_cast<float*>(parts + 3 * p.groups * p.columns);
+    follow_grid_before();
     const int64_t token = blockIdx.x;
-    const int64_t slot = load_int(p.slots, token), position = load_int(p.positions, token);
+    const int64_t slot = load_int(p.slots, token), position = load_int(p.positions, token),
+                  request = load_int(p.request_of_token, token);
     if (position < 0 || position % p.ratio != p.ratio - 1 || p.cache.hole(slot)) return;
 
     const int64_t rows = overlap(p.ratio) * p.ratio;
-    const Window window{load_int(p.request_of_token, token), position - rows + 1, rows};
-    pool<kAligned>(p, window, found, parts, entry);
-    norm(p, entry, scratch);  // reads only the thread's own channels; its block sum is the barrier
+    const Window window{request, position - rows + 1, rows};
+    const int channel = min(int(threadIdx.x), p.cache.width - 1);
+    const float weight = load_value(p.weight, element(p.weight, channel));
+    find_angles(p, position / p.ratio * p.ratio, angles);
+    pool<kAligned, kBatch>(p, window, found, parts, entry);
+    norm(p, entry, weight, scratch);  // reads only the thread's own channels; its block sum is the barrier
     for (int d = int(threadIdx.x); present(p.latents) && d < p.cache.width; d += kThreads)
         store_value(p.latents, element(p.latents, token, d), entry[d]);
     __syncthreads();
-    rotate(p, entry, position / p.ratio * p.ratio);
+    rotate(p, entry, angles);
     __syncthreads();
     store_entry(p, token, entry);
     __syncthreads();
-    if (threadIdx.x >= 32) return;
-    if (p.hadamard) warp_hadamard(entry, p.cache.width);
-    warp_encode(p.cache, slot, entry);
+    const Warps all{int(threadIdx.x) / 32, kThreads / 32};
+    if (p.hadamard) {
+        if (all.index == 0) warp_hadamard(entry, p.cache.width);
+        __syncthreads();
+    }
+    encode(all, p.cache, slot, entry);
 }
 
 bool aligned(const DeviceCache& state, int width) {
@@ -236,9 +257,11 @@ void run_cuda_compress(const smla_compress_args& args, const Env& env) {
                                       overlap(p.ratio) * std::min<int64_t>(p.ratio, cuda::kRows)}));
     const size_t shared =
         3 * size_t(p.groups) * size_t(p.columns) * sizeof(float4) + size_t(width) * sizeof(float);
-    const auto kernel =
-        cuda::aligned(p.state, width) ? cuda::compress_kernel<true> : cuda::compress_kernel<false>;
-    cuda::launch(kernel, args.slots.shape[0], cuda::kThreads, shared, env, p);
+    const bool aligned = cuda::aligned(p.state, width), many = overlap(p.ratio) * p.ratio > 32;
+    const auto kernel = !aligned ? cuda::compress_kernel<false, cuda::kFewRows>
+                        : many   ? cuda::compress_kernel<true, cuda::kManyRows>
+                                 : cuda::compress_kernel<true, cuda::kFewRows>;
+    cuda::launch_early(kernel, args.slots.shape[0], cuda::kThreads, shared, env, p);
 }
 
 }  // namespace smla

@@ -5,6 +5,7 @@
 // columns, then memory; the table is cached.
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/values.cuh"
 #include "engines/cuda/generic/generic.h"
 #include "ops/map/map.h"
@@ -18,6 +19,7 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 512;
+constexpr int kBatch = 4;                   // columns of a thread whose loads are on their way at once
 constexpr int64_t kColumns = 2 * kThreads;  // per block, if nothing is counted or measured
 
 struct MapParams {
@@ -39,17 +41,31 @@ __device__ int2 over_block(int count, int length) {
 }
 
 __global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ MapParams p) {
+    follow_grid_before();
     const int64_t token = blockIdx.x / p.parts, begin = blockIdx.x % p.parts * p.block_columns;
     const int64_t end = min(begin + p.block_columns, p.positions.shape[1]);
     const int64_t request = load_int(p.request_of_token, token);
     const int64_t limit = present(p.limits) ? load_int(p.limits, token) : end;
     int found = 0, length = 0;
-    for (int64_t j = begin + threadIdx.x; j < end; j += kThreads) {
-        const auto position = int32_t(load_int(p.positions, token, j));
-        const int32_t row = j < limit ? row_of(p.table, request, position) : -1;
-        static_cast<int32_t*>(p.rows.data)[element(p.rows, token, j)] = row;
-        found += row >= 0;
-        if (row >= 0) length = int(j) + 1;
+    for (int64_t first = begin + threadIdx.x; first < end; first += kBatch * kThreads) {
+        const int count = min(kBatch, count_below(int(end - first), 0, kThreads));
+        int32_t positions[kBatch], blocks[kBatch];
+        load_ints(p.positions, token, first, kThreads, count, positions);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            const int64_t entry = entry_of(p.table, request, positions[i]);
+            const bool listed = entry >= 0 && first + i * kThreads < limit;
+            blocks[i] = listed ? p.table.blocks[entry] : -1;
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            const int64_t j = first + i * kThreads;
+            if (i >= count) break;
+            const int32_t row = row_in(p.table, blocks[i], positions[i]);
+            static_cast<int32_t*>(p.rows.data)[element(p.rows, token, j)] = row;
+            found += row >= 0;
+            if (row >= 0) length = int(j) + 1;
+        }
     }
     if (!present(p.counts) && !present(p.lengths)) return;
     const int2 all = over_block(found, length);
@@ -74,7 +90,7 @@ void run_cuda_map(const smla_map_args& args, const Env& env) {
     p.limits = args.limits;
     p.block_columns = present(args.counts) || present(args.lengths) ? columns : cuda::kColumns;
     p.parts = cuda::grid_of(ceil_div(columns, p.block_columns));
-    cuda::launch(cuda::map_kernel, tokens * p.parts, cuda::kThreads, 0, env, p);
+    cuda::launch_early(cuda::map_kernel, tokens * p.parts, cuda::kThreads, 0, env, p);
 }
 
 }  // namespace smla

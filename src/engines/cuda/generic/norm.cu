@@ -1,9 +1,10 @@
 // norm: out = (x - mean) / sqrt(mean((x - mean)^2) + eps) * weight + bias; the mean is 0 for rms.
 //
 // A row of up to 1024 values takes a warp, eight rows per block; a longer one takes a block of eight warps. A
-// row is read three times (mean, squares, result), twice from cache: registers for whole rows would save
-// that, but tie the kernel to widths. Limit: memory for many rows, latency for few.
+// row is read three times (mean, squares, result), twice from L1, each time kBatch values of a thread at
+// once. Limit: memory for many rows, latency for few.
 #include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/values.cuh"
 #include "engines/cuda/generic/generic.h"
 
@@ -14,6 +15,7 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kBatch = 16;  // values of a thread that are on their way at once
 
 // Sum over the row, the same in every thread that works on it.
 template <int RowThreads>
@@ -26,35 +28,62 @@ __device__ float row_sum(float value) {
     }
 }
 
+// Calls use(d, values, count) for the thread's values of a row, kBatch of them at a time: those of d,
+// d + RowThreads, ...
+template <int RowThreads, class Use>
+__device__ void each_batch(const Tensor& x, int64_t row_at, Use use) {
+    const int width = int(x.shape[2]);
+    for (int d = int(threadIdx.x % RowThreads); d < width; d += kBatch * RowThreads) {
+        const int count = min(kBatch, count_below(width, d, RowThreads));
+        float values[kBatch];
+        load_values(x, row_at + d * x.stride_elems[2], RowThreads * x.stride_elems[2], count, values);
+        use(d, values, count);
+    }
+}
+
 template <int RowThreads>
 __global__ void __launch_bounds__(kThreads)
-    norm_kernel(Tensor x, Tensor weight, Tensor bias, Tensor out, bool centre, float eps) {
-    const int64_t width = x.shape[2];
+    norm_kernel(const __grid_constant__ Tensor x, const __grid_constant__ Tensor weight,
+                const __grid_constant__ Tensor bias, const __grid_constant__ Tensor out, bool centre,
+                float eps) {
+    follow_grid_before();
     const auto groups = unsigned(x.shape[1]);
     const unsigned row = blockIdx.x * (kThreads / RowThreads) + threadIdx.x / RowThreads;
     if (row >= x.shape[0] * groups) return;  // whole warps, or the whole block
-    const int first = int(threadIdx.x % RowThreads);
     const int64_t in = element(x, row / groups, row % groups), to = element(out, row / groups, row % groups);
-    const int64_t x_step = x.stride_elems[2], out_step = out.stride_elems[2];
+    const auto width = float(x.shape[2]);
 
     float mean = 0;
     if (centre) {
-        for (int64_t d = first; d < width; d += RowThreads) mean += load_value(x, in + d * x_step);
-        mean = row_sum<RowThreads>(mean) / float(width);
+        each_batch<RowThreads>(x, in, [&](int, const auto& values, int) {
+#pragma unroll
+            for (int i = 0; i < kBatch; ++i) mean += values[i];
+        });
+        mean = row_sum<RowThreads>(mean) / width;
     }
     float square = 0;
-    for (int64_t d = first; d < width; d += RowThreads) {
-        const float v = load_value(x, in + d * x_step) - mean;
-        square += v * v;
-    }
-    const float factor = 1.f / sqrtf(row_sum<RowThreads>(square) / float(width) + eps);
+    each_batch<RowThreads>(x, in, [&](int, const auto& values, int count) {
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i)
+            if (i < count) square += (values[i] - mean) * (values[i] - mean);
+    });
+    const float factor = 1.f / sqrtf(row_sum<RowThreads>(square) / width + eps);
     // out may be x: from here on each thread reads only what it writes itself
-    for (int64_t d = first; d < width; d += RowThreads) {
-        float v = (load_value(x, in + d * x_step) - mean) * factor;
-        if (present(weight)) v *= load_value(weight, element(weight, d));
-        if (present(bias)) v += load_value(bias, element(bias, d));
-        store_value(out, to + d * out_step, v);
-    }
+    each_batch<RowThreads>(x, in, [&](int d, const auto& values, int count) {
+        float weights[kBatch], biases[kBatch];
+        const auto load = [&](const Tensor& t, float(&into)[kBatch]) {
+            if (present(t)) load_values(t, element(t, d), RowThreads * t.stride_elems[0], count, into);
+        };
+        load(weight, weights);
+        load(bias, biases);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            float v = (values[i] - mean) * factor;
+            if (present(weight)) v *= weights[i];
+            if (present(bias)) v += biases[i];
+            if (i < count) store_value(out, to + (d + i * RowThreads) * out.stride_elems[2], v);
+        }
+    });
 }
 
 }  // namespace
@@ -66,8 +95,8 @@ void run_cuda_norm(const smla_norm_args& args, const Env& env) {
     const bool narrow = args.x.shape[2] <= 1024;
     const int64_t blocks = narrow ? ceil_div(rows, cuda::kThreads / 32) : rows;
     const auto kernel = narrow ? cuda::norm_kernel<32> : cuda::norm_kernel<cuda::kThreads>;
-    cuda::launch(kernel, blocks, cuda::kThreads, 0, env, args.x, args.weight, args.bias, args.out,
-                 args.kind == SMLA_NORM_LAYER, float(args.eps));
+    cuda::launch_early(kernel, blocks, cuda::kThreads, 0, env, args.x, args.weight, args.bias, args.out,
+                       args.kind == SMLA_NORM_LAYER, float(args.eps));
 }
 
 }  // namespace smla

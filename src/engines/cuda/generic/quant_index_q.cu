@@ -8,6 +8,7 @@
 #include "core/tensor.h"
 #include "engines/cuda/common/hadamard.cuh"
 #include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/records.cuh"
 #include "engines/cuda/generic/generic.h"
 #include "ops/quant_index_q/quant_index_q.h"
@@ -19,6 +20,7 @@ namespace cuda {
 namespace {
 
 constexpr int kWarps = 4;
+constexpr int kBatch = 4;  // values of a lane that are on their way at once
 constexpr int kGroup = int(kQueryScaleGroup);
 static_assert(kGroup == 32, "a group has a lane for each value");
 
@@ -45,7 +47,7 @@ __device__ float encode_row(const QuantParams& p, int64_t token, int64_t head, c
     const int64_t to = element(p.q_out, token, head);
     if (p.q_out.dtype == SMLA_E4M3) {
         const float scale = e8m0_to_f32(scale_rule::e8m0(warp_amax(row, width), p.floor));
-        warp_e4m3(row, width, scale, static_cast<char*>(p.q_out.data) + to);
+        encode_e4m3({}, row, width, scale, static_cast<char*>(p.q_out.data) + to);
         return scale;
     }
     if (p.q_out.dtype == SMLA_E2M1) {
@@ -61,8 +63,9 @@ __device__ float encode_row(const QuantParams& p, int64_t token, int64_t head, c
     return 1;
 }
 
-__global__ void __launch_bounds__(32 * kWarps) quant_index_q_kernel(QuantParams p) {
+__global__ void __launch_bounds__(32 * kWarps) quant_index_q_kernel(const __grid_constant__ QuantParams p) {
     extern __shared__ float rows[];
+    follow_grid_before();
     const auto heads = unsigned(p.q.shape[1]);
     const int width = int(p.q.shape[2]), lane = int(threadIdx.x % 32);
     const unsigned index = blockIdx.x * kWarps + threadIdx.x / 32;
@@ -70,14 +73,19 @@ __global__ void __launch_bounds__(32 * kWarps) quant_index_q_kernel(QuantParams 
     const int64_t token = index / heads, head = index % heads;
     float* const row = rows + int(threadIdx.x / 32) * width;
     const int64_t in = element(p.q, token, head);
-    for (int d = lane; d < width; d += 32) row[d] = load_value(p.q, in + d);
+    for (int first = lane; first < width; first += kBatch * 32) {
+        float values[kBatch];
+        const int count = min(kBatch, count_below(width, first, 32));
+        load_values(p.q, in + first, 32, count, values);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i)
+            if (i < count) row[first + 32 * i] = values[i];
+    }
+    const float weight = lane == 0 ? load_value(p.w, element(p.w, token, head)) : 0.f;
     __syncwarp();
     if (p.hadamard) warp_hadamard(row, width);
     const float scale = encode_row(p, token, head, row, width);
-    if (lane == 0) {
-        const float w = load_value(p.w, element(p.w, token, head));
-        store_value(p.w_out, element(p.w_out, token, head), w * p.factor * scale);
-    }
+    if (lane == 0) store_value(p.w_out, element(p.w_out, token, head), weight * p.factor * scale);
 }
 
 }  // namespace
@@ -95,8 +103,8 @@ void run_cuda_quant_index_q(const smla_quant_index_q_args& args, const Env& env)
     p.factor = float(args.factor);
     p.hadamard = args.hadamard != 0;
     const int64_t rows = args.q.shape[0] * args.q.shape[1];
-    cuda::launch(cuda::quant_index_q_kernel, ceil_div(rows, cuda::kWarps), 32 * cuda::kWarps,
-                 size_t(cuda::kWarps * args.q.shape[2]) * sizeof(float), env, p);
+    cuda::launch_early(cuda::quant_index_q_kernel, ceil_div(rows, cuda::kWarps), 32 * cuda::kWarps,
+                       size_t(cuda::kWarps * args.q.shape[2]) * sizeof(float), env, p);
 }
 
 }  // namespace smla

@@ -11,6 +11,7 @@
 // Shared  cosine [pairs] | sine [pairs], f32.
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/values.cuh"
 #include "engines/cuda/generic/generic.h"
 
@@ -44,8 +45,9 @@ __device__ void fill_angles(const RopeParams& p, int64_t token, float* cosine, f
     }
 }
 
-__global__ void __launch_bounds__(kThreads) rope_kernel(RopeParams p) {
+__global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ RopeParams p) {
     extern __shared__ float angles[];
+    follow_grid_before();
     float* const cosine = angles;
     float* const sine = angles + p.pairs;
     const int64_t token = blockIdx.x / p.parts, begin = blockIdx.x % p.parts * p.block_groups;
@@ -64,9 +66,10 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeParams p) {
                 continue;
             }
             const int64_t a = first + (p.half ? item : 2 * item), b = p.half ? a + p.pairs : a + 1;
-            const float u = load_value(p.x, in + a), v = load_value(p.x, in + b);
-            store_value(p.out, to + a, u * cosine[item] - v * sine[item]);
-            store_value(p.out, to + b, v * cosine[item] + u * sine[item]);
+            float pair[2];
+            load_values(p.x, in + a, b - a, 2, pair);
+            store_value(p.out, to + a, pair[0] * cosine[item] - pair[1] * sine[item]);
+            store_value(p.out, to + b, pair[1] * cosine[item] + pair[0] * sine[item]);
         }
     }
 }
@@ -88,6 +91,7 @@ constexpr int kCopies = 4;  // 16-byte copies of a thread that are on their way 
 
 __global__ void __launch_bounds__(kThreads)
     copy_kernel(CopyPlace from, CopyPlace to, uint32_t groups, uint32_t row_16, uint32_t count) {
+    follow_grid_before();
     uint4 value[kCopies];
     char* place[kCopies];
     const uint32_t first = blockIdx.x * uint32_t(kThreads * kCopies) + threadIdx.x;
@@ -116,8 +120,8 @@ bool copy_rows(const smla_rope_args& args, const Env& env) {
     if (args.x.dtype != args.out.dtype || !dense || row_bytes % 16 != 0 || !from.aligned() || !to.aligned() ||
         count == 0 || count > INT32_MAX)
         return false;
-    launch(copy_kernel, ceil_div(count, kThreads * kCopies), kThreads, 0, env, from, to,
-           uint32_t(args.x.shape[1]), uint32_t(row_bytes / 16), uint32_t(count));
+    launch_early(copy_kernel, ceil_div(count, kThreads * kCopies), kThreads, 0, env, from, to,
+                 uint32_t(args.x.shape[1]), uint32_t(row_bytes / 16), uint32_t(count));
     return true;
 }
 
@@ -150,8 +154,8 @@ void run_cuda_rope(const smla_rope_args& args, const Env& env) {
     p.half = args.style == SMLA_ROPE_HALF;
     p.inverse = args.inverse != 0;
     p.parts = cuda::grid_of(ceil_div(groups, p.block_groups));
-    cuda::launch(cuda::rope_kernel, tokens * p.parts, cuda::kThreads, size_t(2 * pairs) * sizeof(float), env,
-                 p);
+    cuda::launch_early(cuda::rope_kernel, tokens * p.parts, cuda::kThreads, size_t(2 * pairs) * sizeof(float),
+                       env, p);
 }
 
 }  // namespace smla

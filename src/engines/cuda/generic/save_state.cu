@@ -4,6 +4,7 @@
 // written per channel of f32 inputs; ape is cached.
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/records.cuh"
 #include "engines/cuda/generic/generic.h"
 
@@ -14,20 +15,33 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kBatch = 4;  // channels of a thread whose loads are on their way at once
 
-__global__ void __launch_bounds__(kThreads) save_state_kernel(DeviceCache state, Tensor kv, Tensor score,
-                                                              Tensor ape, Tensor positions, Tensor slots) {
+__global__ void __launch_bounds__(kThreads)
+    save_state_kernel(const __grid_constant__ DeviceCache state, const __grid_constant__ Tensor kv,
+                      const __grid_constant__ Tensor score, const __grid_constant__ Tensor ape,
+                      const __grid_constant__ Tensor positions, const __grid_constant__ Tensor slots) {
+    follow_grid_before();
     const int64_t token = blockIdx.x;
     const int64_t slot = load_int(slots, token), position = load_int(positions, token);
-    if (state.hole(slot) || position < 0) return;
-    const int64_t phase = present(ape) ? position % ape.shape[0] : 0;
     const int width = int(kv.shape[1]);
-    auto* const row = reinterpret_cast<float*>(state.row_packed(slot));
-    for (int d = int(threadIdx.x); d < width; d += kThreads) {
-        row[d] = load_value(kv, element(kv, token, d));
-        row[layout::state_score_at(state.width) + d] =
-            load_value(score, element(score, token, d)) +
-            (present(ape) ? load_value(ape, element(ape, phase, d)) : -0.f);  // x + -0 is x
+    for (int first = int(threadIdx.x); first < width; first += kBatch * kThreads) {
+        const int count = min(kBatch, count_below(width, first, kThreads));
+        float kvs[kBatch], scores[kBatch], apes[kBatch] = {-0.f, -0.f, -0.f, -0.f};  // x + -0 is x
+        load_values(kv, element(kv, token, first), kThreads * kv.stride_elems[1], count, kvs);
+        load_values(score, element(score, token, first), kThreads * score.stride_elems[1], count, scores);
+        if (state.hole(slot) || position < 0) return;  // asked when all loads are under way
+        auto* const row = reinterpret_cast<float*>(state.row_packed(slot));
+        const int64_t phase = present(ape) ? position % ape.shape[0] : 0;
+        if (present(ape))
+            load_values(ape, element(ape, phase, first), kThreads * ape.stride_elems[1], count, apes);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+            const int d = first + i * kThreads;
+            if (i >= count) break;
+            row[d] = kvs[i];
+            row[layout::state_score_at(state.width) + d] = scores[i] + apes[i];
+        }
     }
 }
 
@@ -36,8 +50,9 @@ __global__ void __launch_bounds__(kThreads) save_state_kernel(DeviceCache state,
 }  // namespace cuda
 
 void run_cuda_save_state(const smla_save_state_args& args, const Env& env) {
-    cuda::launch(cuda::save_state_kernel, args.slots.shape[0], cuda::kThreads, 0, env,
-                 cuda::DeviceCache(args.state), args.kv, args.score, args.ape, args.positions, args.slots);
+    cuda::launch_early(cuda::save_state_kernel, args.slots.shape[0], cuda::kThreads, 0, env,
+                       cuda::DeviceCache(args.state), args.kv, args.score, args.ape, args.positions,
+                       args.slots);
 }
 
 }  // namespace smla

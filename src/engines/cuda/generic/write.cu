@@ -1,14 +1,15 @@
 // write_kv and write_index: encode [head | tail] of a token into the row that its slot names.
 //
-// A warp takes a token, four tokens per block: the row goes to shared memory as f32, is rotated there if
-// asked (warp_hadamard), and is encoded from there (warp_encode) with tile maxima over the warp. The bytes
+// A block takes a token: the row goes to shared memory as f32, all its values on their way at once, is
+// rotated there if asked (warp_hadamard), and is encoded from there, tile by tile, by four warps. The bytes
 // equal those of the host's encoders. Limit: memory for thousands of tokens (4 B read and about 1 B written
 // per value), latency for a few.
 //
-// Shared  one f32 row per warp.
+// Shared  the row as f32.
 #include "core/tensor.h"
 #include "engines/cuda/common/hadamard.cuh"
 #include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/records.cuh"
 #include "engines/cuda/generic/generic.h"
 
@@ -18,23 +19,38 @@ namespace cuda {
 
 namespace {
 
-constexpr int kWarps = 4;
+constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr int kBatch = 4;  // values of a thread that are on their way at once
 
-__global__ void __launch_bounds__(32 * kWarps)
-    write_kernel(DeviceCache cache, Tensor head, Tensor tail, Tensor slots, bool hadamard) {
-    extern __shared__ float rows[];
-    const int64_t token = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
-    if (token >= slots.shape[0]) return;
-    const int64_t slot = load_int(slots, token);
+// Values [0,width) of the row from one of its two parts.
+__device__ void load_part(const Tensor& part, int64_t token, float* row) {
+    const int width = int(part.shape[1]);
+    for (int first = int(threadIdx.x); first < width; first += kBatch * kThreads) {
+        float values[kBatch];
+        const int count = min(kBatch, count_below(width, first, kThreads));
+        load_values(part, element(part, token, first), kThreads * part.stride_elems[1], count, values);
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i)
+            if (i < count) row[first + i * kThreads] = values[i];
+    }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    write_kernel(const __grid_constant__ DeviceCache cache, const __grid_constant__ Tensor head,
+                 const __grid_constant__ Tensor tail, const __grid_constant__ Tensor slots, bool hadamard) {
+    extern __shared__ float row[];
+    follow_grid_before();
+    const int64_t token = blockIdx.x, slot = load_int(slots, token);
+    load_part(head, token, row);
+    if (present(tail)) load_part(tail, token, row + head.shape[1]);
     if (cache.hole(slot)) return;
-    float* const row = rows + int(threadIdx.x / 32) * cache.width;
-    const int from_head = int(head.shape[1]);
-    for (int d = int(threadIdx.x % 32); d < cache.width; d += 32)
-        row[d] = d < from_head ? load_value(head, element(head, token, d))
-                               : load_value(tail, element(tail, token, d - from_head));
-    __syncwarp();
-    if (hadamard) warp_hadamard(row, cache.width);
-    warp_encode(cache, slot, row);
+    __syncthreads();
+    const Warps all{int(threadIdx.x) / 32, kWarps};
+    if (hadamard) {
+        if (all.index == 0) warp_hadamard(row, cache.width);
+        __syncthreads();
+    }
+    encode(all, cache, slot, row);
 }
 
 }  // namespace
@@ -43,9 +59,9 @@ __global__ void __launch_bounds__(32 * kWarps)
 
 void run_cuda_write(const smla_write_args& args, const Env& env) {
     const cuda::DeviceCache cache(args.cache);
-    cuda::launch(cuda::write_kernel, ceil_div(args.slots.shape[0], cuda::kWarps), 32 * cuda::kWarps,
-                 size_t(cuda::kWarps * cache.width) * sizeof(float), env, cache, args.head, args.tail,
-                 args.slots, args.hadamard != 0);
+    cuda::launch_early(cuda::write_kernel, args.slots.shape[0], cuda::kThreads,
+                       size_t(cache.width) * sizeof(float), env, cache, args.head, args.tail, args.slots,
+                       args.hadamard != 0);
 }
 
 }  // namespace smla

@@ -1,4 +1,5 @@
-// How the products run on a GPU: through cuBLASLt where it can, else by loops of our own.
+// How the products run on a GPU: a few tokens by a kernel of our own, more through cuBLASLt where it can,
+// else by loops of our own.
 #pragma once
 
 #include "engines/candidate.h"
@@ -32,6 +33,7 @@ LtShape lt_shape(const smla_project_args& args, const LtRoute& route, int64_t fi
 void run_cuda_split(const smla_tensor& x, smla_dtype operand, int parts, void* to, const Env& env);
 void run_cuda_add_parts(const float* sums, int parts, const smla_tensor& out, const Env& env);
 
+extern const Candidate<smla_project_args> kFewTokensProject;
 extern const Candidate<smla_project_args> kCublasLtProject;
 
 void run_cuda_project_loops(const smla_project_args& args, const Env& env);

@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 2)
     const auto* const sums =
         reinterpret_cast<const float4*>(scheduler.partials.sums + first * kValueWidth + channel);
     float4 part[kAhead], out = {};
-    cuda::wait_for_grid_before();
+    cuda::follow_grid_before();
     load_partials(sums, stride, kAhead * group, scheduler.splits(), part);
     const Combined combined =
         combine_statistics(scheduler.partials.statistics + first, heads, scheduler.splits(), weights);
@@ -136,7 +136,7 @@ void combine_splits(const smla_attend_args& args, const TileScheduler& scheduler
     const int64_t fit = 2 * env.device->facts().multiprocessors / std::max<int64_t>(blocks, 1);
     const int most = std::min(kGroups, (scheduler.splits() + kAhead - 1) / kAhead);
     const int groups = int(std::clamp<int64_t>(fit, 1, most));
-    cuda::launch_early(combine, blocks, groups * kGroup, env, Arguments(args), scheduler);
+    cuda::launch_early(combine, blocks, groups * kGroup, 0, env, Arguments(args), scheduler);
 }
 
 }  // namespace smla::cuda_attend

@@ -17,4 +17,11 @@ __device__ inline void wait_for_grid_before() {
 #endif
 }
 
+// The first statement of a small kernel that launch_early launches: lets the grid after it start, then waits
+// for the one before.
+__device__ inline void follow_grid_before() {
+    start_next_grid();
+    wait_for_grid_before();
+}
+
 }  // namespace smla::cuda

@@ -1,0 +1,300 @@
+// project for 1 to 8 tokens (a decode step): out[t,g,n] = sum_k x[t,g,k] w[g,n,k], f32 products and sums.
+//
+// Two kernels, by the dimension along which w [G,N,K] is dense:
+//   along k  a warp takes kRows outputs n and every splits-th step of 256 k; a lane has 8 neighbouring k of
+//            each row, which share the lane's x. Sums go over the lanes, then over the warps that share n.
+//   along n  a warp takes 256 n, 8 neighbouring ones per lane, and every 8th k; x [T,K] lies in shared memory
+//            as f32. Sums go over the warps of the block.
+// Tokens   1, 2, 4 or 8 at a time: a template, so that sums stay in registers.
+// Shared   sums of warps [kWarps][T][kRows] | x [T,K] and sums [kWarps][256] of one token
+// Limit    the bytes of w, each read once, 16 per lane at a time. A block asks for its first weights before
+// it
+//          waits for the kernel before.
+// Why      cuBLASLt wants both operands of one dtype: with f32 x and bf16 weights it runs between a kernel
+//          that splits x into bf16 parts and one that adds their sums up; the weights of one head pair are as
+//          quick as those two.
+// A sum's order depends on the shape of w alone, but it is not that of other kernels, so batch-invariant
+// calls are refused.
+#include "core/tensor.h"
+#include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/ptx/grid.cuh"
+#include "engines/cuda/common/values.cuh"
+#include "engines/cuda/project/project.h"
+
+#include <cuda_fp16.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <type_traits>
+
+namespace smla {
+
+namespace cuda {
+
+namespace {
+
+constexpr int kWarps = 8, kThreads = 32 * kWarps;
+constexpr int kMostTokens = 8;
+constexpr int kRows = 4;                      // outputs of a warp, if w is dense along k
+constexpr int kLane = 8, kStep = 32 * kLane;  // values of a lane, of a warp at a time
+constexpr int kAhead = 8;                     // rows of a warp in flight, if w is dense along n
+constexpr int64_t kMostShared = 32 * 1024;    // bytes of x, if w is dense along n
+// Sums are cut until there are so many warps: 16 for each multiprocessor of an H100. Not the GPU's own
+// number: bits shall depend on shapes alone.
+constexpr int64_t kWantedWarps = 16 * 132;
+
+struct FewTokens {
+    Tensor x, out;
+    const char* w;
+    int64_t w_group, w_step;  // elements between groups, and between rows of what is dense
+    int outer, inner, tokens;
+    int splits, tiles;  // warps that share the sums of a row; blocks per group
+};
+
+// 8 neighbouring elements as they lie: 16 bytes, or 32 of f32.
+template <class T>
+struct Raw {
+    uint4 words[sizeof(T) == 4 ? 2 : 1];
+};
+template <class T>
+__device__ Raw<T> load_raw(const T* at) {
+    Raw<T> out;
+#pragma unroll
+    for (int i = 0; i < int(sizeof(out) / 16); ++i) out.words[i] = *(reinterpret_cast<const uint4*>(at) + i);
+    return out;
+}
+
+// Harmless while the kernel before may still write there: L2 is where its stores go too.
+__device__ inline void prefetch_to_l2(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
+
+struct F16 {
+    uint16_t bits;
+};
+struct Bf16 {
+    uint16_t bits;
+};
+__device__ inline float low_half(uint32_t word, Bf16) { return __uint_as_float(word << 16); }
+__device__ inline float high_half(uint32_t word, Bf16) { return __uint_as_float(word & 0xffff0000u); }
+__device__ inline float low_half(uint32_t word, F16) {
+    return __half2float(__ushort_as_half(uint16_t(word)));
+}
+__device__ inline float high_half(uint32_t word, F16) {
+    return __half2float(__ushort_as_half(uint16_t(word >> 16)));
+}
+
+template <class T>
+__device__ void to_f32(const Raw<T>& raw, float (&out)[kLane]) {
+    const uint32_t* const words = &raw.words[0].x;
+#pragma unroll
+    for (int i = 0; i < kLane; ++i)
+        if constexpr (sizeof(T) == 4) out[i] = __uint_as_float(words[i]);
+        else out[i] = i % 2 ? high_half(words[i / 2], T{}) : low_half(words[i / 2], T{});
+}
+
+// 8 values of each of kN tokens from token `first` on, all on their way at once. Missing tokens are the last
+// one again: nobody stores their sums.
+template <int kN>
+__device__ void load_x(const FewTokens& p, int first, int64_t group, int64_t k, float (&out)[kN][kLane]) {
+    const auto load = [&](const auto* x) {
+        Raw<std::remove_cvref_t<decltype(*x)>> raw[kN];
+#pragma unroll
+        for (int t = 0; t < kN; ++t)
+            raw[t] = load_raw(x + element(p.x, min(first + t, p.tokens - 1), group, k));
+#pragma unroll
+        for (int t = 0; t < kN; ++t) to_f32(raw[t], out[t]);
+    };
+    if (p.x.dtype == SMLA_F32) load(static_cast<const float*>(p.x.data));
+    else if (p.x.dtype == SMLA_BF16) load(static_cast<const Bf16*>(p.x.data));
+    else load(static_cast<const F16*>(p.x.data));
+}
+
+// The warp's share of the sums of kRows rows from `first` on, for all tokens.
+template <class W, int kTokens>
+__device__ void multiply_rows(const FewTokens& p, const W* w, int64_t group, int first, int split,
+                              float (&sums)[kTokens][kRows]) {
+    constexpr int kTogether = kTokens < 4 ? kTokens : 4;
+    for (int k = split * kStep + kLane * int(threadIdx.x % 32); k < p.inner; k += p.splits * kStep) {
+        Raw<W> raw[kRows] = {};
+#pragma unroll
+        for (int r = 0; r < kRows; ++r)
+            if (first + r < p.outer) raw[r] = load_raw(w + (first + r) * p.w_step + k);
+        float x[kTogether][kLane], weights[kRows][kLane];
+        load_x(p, 0, group, k, x);
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) to_f32(raw[r], weights[r]);
+#pragma unroll
+        for (int token = 0; token < kTokens; token += kTogether) {
+            if (token > 0) load_x(p, token, group, k, x);
+#pragma unroll
+            for (int t = 0; t < kTogether; ++t)
+#pragma unroll
+                for (int r = 0; r < kRows; ++r)
+#pragma unroll
+                    for (int i = 0; i < kLane; ++i) sums[token + t][r] += x[t][i] * weights[r][i];
+        }
+    }
+}
+
+template <class W, int kTokens>
+__global__ void __launch_bounds__(kThreads) few_along_k(const __grid_constant__ FewTokens p) {
+    __shared__ float shared[kWarps][kTokens][kRows];
+    const int warp = int(threadIdx.x / 32), lane = int(threadIdx.x % 32);
+    const int64_t group = blockIdx.x / unsigned(p.tiles);
+    const int tile = int(blockIdx.x % unsigned(p.tiles)), warp_rows = kWarps / p.splits;
+    const int first = (tile * warp_rows + warp / p.splits) * kRows;
+    const int split = warp % p.splits;
+    const W* const w = reinterpret_cast<const W*>(p.w) + group * p.w_group;
+    const int k = split * kStep + kLane * lane;
+#pragma unroll
+    for (int r = 0; r < kRows; ++r)
+        if (first + r < p.outer && k < p.inner) prefetch_to_l2(w + (first + r) * p.w_step + k);
+    follow_grid_before();
+    float sums[kTokens][kRows] = {};
+    multiply_rows(p, w, group, first, split, sums);
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t)
+#pragma unroll
+        for (int r = 0; r < kRows; ++r) {
+            const float sum = warp_sum(sums[t][r]);
+            if (lane == 0) shared[warp][t][r] = sum;
+        }
+    __syncthreads();
+    for (int i = int(threadIdx.x); i < warp_rows * kRows * kTokens; i += kThreads) {
+        const int t = i / (warp_rows * kRows), row = i % (warp_rows * kRows);
+        const int n = tile * warp_rows * kRows + row;
+        if (t >= p.tokens || n >= p.outer) continue;
+        float sum = 0;
+        for (int s = 0; s < p.splits; ++s) sum += shared[row / kRows * p.splits + s][t][row % kRows];
+        store_value(p.out, element(p.out, t, group, n), sum);
+    }
+}
+
+template <class W, int kTokens>
+__global__ void __launch_bounds__(kThreads) few_along_n(const __grid_constant__ FewTokens p) {
+    __shared__ float shared[kWarps][kStep];
+    extern __shared__ float xs[];  // [K][kTokens]
+    const int warp = int(threadIdx.x / 32), lane = int(threadIdx.x % 32);
+    const int64_t group = blockIdx.x / unsigned(p.tiles);
+    const int first = int(blockIdx.x % unsigned(p.tiles)) * kStep, n = first + kLane * lane;
+    const bool here = n < p.outer;
+    const W* const w = reinterpret_cast<const W*>(p.w) + group * p.w_group + n;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+        if (here && warp + i * kWarps < p.inner) prefetch_to_l2(w + (warp + i * kWarps) * p.w_step);
+    follow_grid_before();
+    for (int i = int(threadIdx.x); i < kTokens * p.inner; i += kThreads) {
+        const int k = i / kTokens, t = i % kTokens;
+        xs[i] = t < p.tokens ? load_value(p.x, element(p.x, t, group, k)) : 0.f;
+    }
+    __syncthreads();
+    float sums[kTokens][kLane] = {};
+#pragma unroll kAhead
+    for (int k = warp; k < p.inner; k += kWarps) {
+        Raw<W> raw = {};
+        if (here) raw = load_raw(w + k * p.w_step);
+        float weights[kLane];
+        to_f32(raw, weights);
+#pragma unroll
+        for (int t = 0; t < kTokens; ++t)
+#pragma unroll
+            for (int i = 0; i < kLane; ++i) sums[t][i] += xs[k * kTokens + t] * weights[i];
+    }
+#pragma unroll
+    for (int t = 0; t < kTokens; ++t) {
+        if (t >= p.tokens) break;
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < kLane; ++i) shared[warp][lane * kLane + i] = sums[t][i];
+        __syncthreads();
+        float sum = 0;
+#pragma unroll
+        for (int s = 0; s < kWarps; ++s) sum += shared[s][threadIdx.x];
+        if (first + int(threadIdx.x) < p.outer)
+            store_value(p.out, element(p.out, t, group, first + int(threadIdx.x)), sum);
+    }
+}
+
+using Args = smla_project_args;
+
+bool along_k(const Tensor& w) { return w.stride_elems[2] == 1; }
+// Rows of 16-byte pieces.
+bool aligned(const Tensor& tensor, std::initializer_list<int> dims) {
+    uint64_t bits = reinterpret_cast<uintptr_t>(tensor.data);
+    for (const int dim : dims)
+        if (tensor.shape[dim] > 1) bits |= uint64_t(tensor.stride_elems[dim] * dtype_bits(tensor.dtype) / 8);
+    return bits % 16 == 0;
+}
+bool is_half_or_f32(const Tensor& tensor) {
+    return tensor.dtype == SMLA_F32 || tensor.dtype == SMLA_BF16 || tensor.dtype == SMLA_F16;
+}
+
+std::string refuse_few(const Args& args, const Env& env) {
+    const Tensor &x = args.x, &w = args.w;
+    if (x.shape[0] > kMostTokens) return text(x.shape[0], " tokens: made for up to ", kMostTokens);
+    if (env.batch_invariant) return "batch-invariant: sums in another order than those of more tokens";
+    if (!is_half_or_f32(x) || !is_half_or_f32(w) || !is_half_or_f32(args.out))
+        return "made for f32, bf16 and f16";
+    if (w.shape[1] > INT32_MAX || w.shape[2] > INT32_MAX / kMostTokens) return "2^28 weights of a sum";
+    if (along_k(w)) {
+        if (w.shape[2] % kLane != 0 || !aligned(w, {0, 1}) || x.stride_elems[2] != 1 || !aligned(x, {0, 1}))
+            return "x or w are no rows of 16-byte pieces";
+        return "";
+    }
+    if (w.stride_elems[1] != 1 || w.shape[1] % kLane != 0 || !aligned(w, {0, 2}))
+        return "w is dense neither along k nor along n, in 16-byte pieces";
+    if (kMostTokens * w.shape[2] * int64_t(sizeof(float)) > kMostShared)
+        return text("sums of ", w.shape[2], " products, w dense along n: x does not fit shared memory");
+    return "";
+}
+
+template <class W, int kTokens>
+void launch_few(const Args& args, const Env& env) {
+    const Tensor& w = args.w;
+    const bool k_dense = along_k(w);
+    FewTokens p{.x = args.x,
+                .out = args.out,
+                .w = static_cast<const char*>(w.data),
+                .w_group = w.stride_elems[0],
+                .w_step = w.stride_elems[k_dense ? 1 : 2],
+                .outer = int(w.shape[1]),
+                .inner = int(w.shape[2]),
+                .tokens = int(args.x.shape[0]),
+                .splits = 1,
+                .tiles = 0};
+    if (!k_dense) {
+        p.tiles = int(ceil_div(p.outer, kStep));
+        return launch_early(few_along_n<W, kTokens>, w.shape[0] * p.tiles, kThreads,
+                            size_t(kTokens) * size_t(p.inner) * sizeof(float), env, p);
+    }
+    const int64_t row_warps = w.shape[0] * ceil_div(p.outer, kRows);
+    while (p.splits < kWarps && p.splits * kStep < p.inner && row_warps * p.splits < kWantedWarps)
+        p.splits *= 2;
+    p.tiles = int(ceil_div(p.outer, kRows * kWarps / p.splits));
+    launch_early(few_along_k<W, kTokens>, w.shape[0] * p.tiles, kThreads, 0, env, p);
+}
+template <class W>
+void run_few(const Args& args, const Env& env) {
+    const int64_t tokens = args.x.shape[0];
+    if (element_count(args.out) == 0) return;
+    if (tokens == 1) launch_few<W, 1>(args, env);
+    else if (tokens == 2) launch_few<W, 2>(args, env);
+    else if (tokens <= 4) launch_few<W, 4>(args, env);
+    else launch_few<W, 8>(args, env);
+}
+
+CallPlan<Args> plan_few(const Args& args, const Env& env) {
+    CallPlan<Args> plan = refuse_call<Args>(refuse_few(args, env));
+    if (!plan.refusal.empty()) return plan;
+    plan.launch = args.w.dtype == SMLA_F32    ? run_few<float>
+                  : args.w.dtype == SMLA_BF16 ? run_few<Bf16>
+                                              : run_few<F16>;
+    return plan;
+}
+
+}  // namespace
+
+}  // namespace cuda
+
+const Candidate<smla_project_args> kFewTokensProject{.name = "cuda_few_project", .plan = cuda::plan_few};
+
+}  // namespace smla
