@@ -173,7 +173,7 @@ void round_key(const CacheView& cache, int64_t row, KeyType type, std::vector<do
         return;
     }
     // the scales of other formats are powers of two
-    if (cache.format->id == SMLA_FP8_656) kit::round_key_to_f16(cache, row, key.data());
+    if (kit::becomes_f16(cache.format->id)) kit::round_key_to_f16(cache, row, key.data());
 }
 
 }  // namespace

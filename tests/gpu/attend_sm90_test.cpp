@@ -42,7 +42,8 @@ struct Keys {
 };
 constexpr Keys kKinds[] = {{SMLA_FP8_656, 576, false}, {SMLA_ROW_BF16, 576, false},
                            {SMLA_ROW_BF16, 576, true}, {SMLA_ROW_BF16, 512, true},
-                           {SMLA_FP8_584, 512, true},  {SMLA_FP8_584, 512, false}};
+                           {SMLA_FP8_584, 512, true},  {SMLA_FP8_584, 512, false},
+                           {SMLA_FP8_528, 512, false}};
 
 Spec spec_of(const Keys& keys, int heads, SourceSpec primary, uint32_t seed = 1) {
     primary.format = keys.format;

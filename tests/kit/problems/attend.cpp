@@ -285,13 +285,13 @@ AttendProblem::Expected AttendProblem::reference(const smla_attend_args& call,
     return out;
 }
 
-// The same lists over rows of f32, which are fp8_656 keys rounded to f16.
+// The same lists over rows of f32, which are the records' keys rounded to f16.
 AttendProblem::Expected AttendProblem::reference_of_f16_keys() const {
     smla_attend_args call = args;
     std::vector<float> values[2];
     for (const bool extra : {false, true}) {
         smla_cache& cache = (extra ? call.extra : call.primary).cache;
-        if (cache.format != SMLA_FP8_656) continue;
+        if (!kit::becomes_f16(cache.format)) continue;
         const CacheView from(cache);
         values[extra].assign(size_t(from.capacity * width_), NAN);
         cache.format = SMLA_ROW_F32;
@@ -314,7 +314,7 @@ AttendProblem::Expected AttendProblem::reference_of_f16_keys() const {
 const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel) const {
     const bool rounds = args.precision == SMLA_PRECISION_ROUNDED,
                sm90 = kernel.find("sm90") != std::string::npos;
-    if (rounds && sm90 && primary_ == SMLA_FP8_656) {
+    if (rounds && sm90 && kit::becomes_f16(primary_)) {
         if (!expected_of_f16_) expected_of_f16_.emplace(reference_of_f16_keys());
         return *expected_of_f16_;
     }

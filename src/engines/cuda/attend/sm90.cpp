@@ -79,9 +79,10 @@ std::string refuse_formats(const Args& args) {
     };
     const auto v4 = [](smla_format format) { return format == SMLA_FP8_584 || format == SMLA_FORMAT_NONE; };
     if (rows(first) && rows(second)) return "";
-    if (Width == 512) return v4(first) && v4(second) ? "" : "for bf16 rows or fp8_584 records";
-    if (first != SMLA_FP8_656 || second != SMLA_FORMAT_NONE)
-        return "for bf16 rows, or fp8_656 records of one cache";
+    if (Width == 512 && v4(first) && v4(second)) return "";
+    if (first != (Width == 512 ? SMLA_FP8_528 : SMLA_FP8_656) || second != SMLA_FORMAT_NONE)
+        return Width == 512 ? "for bf16 rows, fp8_584 records, or fp8_528 records of one cache"
+                            : "for bf16 rows, or fp8_656 records of one cache";
     if (args.precision != SMLA_PRECISION_ROUNDED) return "it rounds keys to bf16, and precision is exact";
     return "";
 }

@@ -9,6 +9,7 @@
 #include "engines/cuda/common/ptx/wgmma.cuh"
 
 #include <cstddef>
+#include <type_traits>
 
 namespace smla::cuda_attend::sm90 {
 
@@ -71,12 +72,15 @@ struct Latents {
     // peak's is 2^7: weights down to 2^-31 of it count.
     static constexpr float peak_weight_log2 = f16 ? 7.f : 0.f;
 };
-template <cuda::Half Type>
-struct Latents656 : Latents<Type> {  // fp8_656
-    using Bf16 = Latents656<cuda::Half::bf16>;
+// fp8_656 and, without rope, fp8_528: an f32 scale for every 128 codes.
+template <cuda::Half Type, bool Rope>
+struct LatentsF32 : Latents<Type> {
+    using Bf16 = LatentsF32<cuda::Half::bf16, Rope>;
+    using Layout = std::conditional_t<Rope, layout::Fp8_656, layout::Fp8_528>;
     static constexpr int consumer_registers = 208;
-    static constexpr bool rope = true;        // columns 512 to 575, which are in no value
-    static constexpr bool early_rope = true;  // copied a tile ahead, with barriers of its own
+    static constexpr bool rope = Rope;        // columns 512 to 575, which are in no value
+    static constexpr bool early_rope = Rope;  // copied a tile ahead, with barriers of its own
+    static constexpr int row_bytes = Layout::record;
     // Of every 128 columns, the 16 bytes of columns 16p to 16p + 7 are chunk p of the first of two tiles,
     // those of columns 16p + 8 to 16p + 15 chunk p of the second. So 16 codes, which a lane of the producer
     // holds, become one chunk in each of two tiles, and its stores meet no bank twice. Queries have the same
@@ -92,7 +96,7 @@ struct Latents656 : Latents<Type> {  // fp8_656
 struct Latents584 : Latents<cuda::Half::bf16> {
     static constexpr int consumer_registers = 192;
     static constexpr bool rope = false, early_rope = false, permuted = true;
-    static constexpr int natural_from = 384, codes = 448, sources = 2;
+    static constexpr int natural_from = 384, codes = 448, sources = 2, row_bytes = layout::Fp8_584::row;
     static constexpr uint32_t rope_tile = 7;
 };
 template <int Width>

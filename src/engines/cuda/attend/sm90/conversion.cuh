@@ -62,6 +62,7 @@ class FloatScales {  // four f32, of 128 columns each
 public:
     using Loaded = uint4;
     static __device__ Loaded load(const char* data, uint32_t place, uint32_t) {
+        static_assert(layout::Fp8_656::scales_at == layout::Fp8_528::scales_at);
         return load_16(data, place, layout::Fp8_656::scales_at);
     }
 
@@ -71,8 +72,8 @@ protected:
     }
 };
 
-template <>
-class Scales<Latents656<cuda::Half::f16>> : public FloatScales {
+template <bool Rope>
+class Scales<LatentsF32<cuda::Half::f16, Rope>> : public FloatScales {
 public:
     __device__ bool set(const Loaded& bits) {
         of_[0] = cuda::keep(pack(bits.x, bits.y)), of_[1] = cuda::keep(pack(bits.z, bits.w));
@@ -84,7 +85,7 @@ public:
 
 private:
     static __device__ uint32_t pack(uint32_t a, uint32_t b) {
-        constexpr float kFactor = Latents656<cuda::Half::f16>::key_factor;
+        constexpr float kFactor = Latents<cuda::Half::f16>::key_factor;
         return cuda::pack_f16(__uint_as_float(a) * kFactor, __uint_as_float(b) * kFactor);
     }
     static __device__ bool holds(uint32_t bits) {  // 0, or 2^-23 to 1
@@ -93,8 +94,8 @@ private:
     uint32_t of_[2];  // of columns 0 to 255 and 256 to 511
 };
 
-template <>
-class Scales<Latents656<cuda::Half::bf16>> : public FloatScales {
+template <bool Rope>
+class Scales<LatentsF32<cuda::Half::bf16, Rope>> : public FloatScales {
 public:
     __device__ bool set(const Loaded& bits) {
         split(0, __uint_as_float(bits.x) * 0x1p80f, __uint_as_float(bits.y) * 0x1p80f);

@@ -1,10 +1,11 @@
-// attend by wgmma on Hopper: 33 heads and more; keys of 576 or 512 values, as bf16 rows, fp8_656 or fp8_584.
+// attend by wgmma on Hopper: 33 heads and more; keys of 576 or 512 values, as bf16 rows, fp8_656, fp8_528 or
+// fp8_584.
 //
 // Maths     S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
 //           O += P V, where V is the first 512 columns of K. Operands are bf16 or f16, accumulators f32.
-// Operands  Rows and fp8_584 are multiplied as bf16, exactly, with P rounded to bf16. fp8_656 is multiplied
-//           as f16, which the hardware makes of codes: f16(code * f16(scale)). Then Q and P are f16, too,
-//           with powers of two that keep them in range (config.h, queries.cuh); columns of rope stay bf16.
+// Operands  Rows and fp8_584 are multiplied as bf16, exactly, with P rounded to bf16. fp8_656 and fp8_528 are
+//           multiplied as f16, which the hardware makes of codes: f16(code * f16(scale)). Then Q and P are
+//           f16, too, with powers of two that keep them in range (config.h, queries.cuh); columns of rope stay bf16.
 //           Where f16 does not hold a scale, the block does its tasks again from there on with keys of
 //           bf16(code * scale).
 // Tile      64 heads x 64 keys. As many blocks as fit walk through tasks (token, split, 64 heads) with one
@@ -208,7 +209,10 @@ void launch_records(const smla_attend_args& args, const Schedule& schedule, cons
 void launch(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
             const KeySources& keys, const Env& env) {
     const bool wide = args.q.shape[2] == 576;
-    if (schedule.coded && wide) launch_records<Latents656<cuda::Half::f16>>(args, schedule, tasks, keys, env);
+    const auto f16 = cuda::Half::f16;
+    if (schedule.coded && wide) launch_records<LatentsF32<f16, true>>(args, schedule, tasks, keys, env);
+    else if (args.primary.cache.format == SMLA_FP8_528)
+        launch_records<LatentsF32<f16, false>>(args, schedule, tasks, keys, env);
     else if (schedule.coded) launch_records<Latents584>(args, schedule, tasks, keys, env);
     else if (wide) launch_cluster<Rows<576>, 1>(args, tasks, keys, env);
     else launch_cluster<Rows<512>, 1>(args, tasks, keys, env);

@@ -1,4 +1,4 @@
-// Producer of attend on Hopper for fp8_656 and fp8_584: records -> f16 or bf16 keys in shared memory, in
+// Producer of attend on Hopper for fp8_656, fp8_528 and fp8_584: records -> f16 or bf16 keys in shared memory, in
 // wgmma's layout.
 #pragma once
 
@@ -49,7 +49,7 @@ public:
                                to = stage * kStageBytes + half * kHalfBytes;
                 cuda::mbarrier_wait(base_ + kKeysEmptyAt + 16 * stage + 8 * half, phase);
                 if (n == 0) note_valid(base_, stage, now.place);
-                if (!Format::early_rope && half == 1)
+                if (Format::rope_tile < 8 && half == 1)
                     copy_rope(now, base_ + kKeysAt + to + 3 * kTileBytes, full);
                 store_half(n, half, to, full, scales);
                 if (n == 1) {
@@ -123,11 +123,10 @@ private:
     }
     // Asks for the records of the warp's keys in L2.
     __device__ void prefetch(const Pending& keys) const {
-        constexpr uint32_t kBytes = Format::codes == 512 ? 656 : 576;
         if (lane_ >= 32 - kRows && keys.place != kHole)
             asm volatile(
                 "cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(data(keys) + (uint64_t(keys.place) << 4)),
-                "n"(kBytes));
+                "n"(Format::row_bytes));
     }
     // Both blocks learn from which tile on scales are out of range.
     __device__ void note_range(bool holds, uint32_t tile) const {

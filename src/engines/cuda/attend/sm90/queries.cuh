@@ -110,14 +110,14 @@ private:
         for (uint32_t k = 0; k < 4; ++k) convert(at_.right(row + k));
     }
     __device__ void f16(uint32_t row) const {
-        static_assert(Format::rope);
-        uint4 rope = cuda::load_shared_4(at_.rope(row));
+        uint4 rope = {};
+        if (Format::rope) rope = cuda::load_shared_4(at_.rope(row));
         const uint32_t rope_largest = max_magnitude_bf16(rope);
         uint32_t own = two_f16(row, 0, rope_largest);
         own = max(own, two_f16(row, 2, rope_largest));
         const float of_rope = factor(own) * Format::key_factor;
         times_bf16(rope, cuda::pack_bf16(of_rope, of_rope));
-        cuda::store_shared(at_.rope(row), rope);
+        if (Format::rope) cuda::store_shared(at_.rope(row), rope);
         if (at_.lane % 8 == 0)
             cuda::store_shared(base_ + kQueryFactorAt + 4 * (16 * at_.warp + row + at_.lane / 8),
                                __uint_as_float((own - 14) << 23));
