@@ -98,11 +98,13 @@ class OnSmla(nn.Module):
             config["latent_norm_eps"] = norm.variance_epsilon
         prefix = f"model.layers.{self.layer_idx}.self_attn."
         tensors = {prefix + name: value for name, value in self.state_dict().items()}
-        queries = options.queries or ("bf16" if next(self.parameters()).dtype is torch.bfloat16 else "f32")
+        bf16 = next(self.parameters()).dtype is torch.bfloat16
+        queries = options.queries or ("bf16" if bf16 else "f32")
         return Layer.from_tensors(
             _plain_values(config),
             tensors,
             self.layer_idx,
+            activations=queries if bf16 else "f32",
             queries=queries,
             context=_context(device, options.threads),
         )
