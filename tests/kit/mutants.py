@@ -636,6 +636,20 @@ MUTANTS = [
         "test_plan Map.*",
     ),
     Mutant(
+        "a step that failed leaves the selection of the one before",
+        "src/layers/session.cpp",
+        "    last_tokens_ = 0;\n",
+        "",
+        "test_layers Selection.*",
+    ),
+    Mutant(
+        "activations stay f32 where bf16 operands are asked for",
+        "src/layers/layer.h",
+        "return bf16_operands ? SMLA_BF16 : activations;",
+        "return activations;",
+        "test_layers Bf16Operands.*",
+    ),
+    Mutant(
         "blocks of weights do not keep to the budget",
         "src/engines/cpu/project/cblas.cpp",
         "> env.budget) block",
