@@ -22,7 +22,8 @@ Served serve(Context& context, const KindOfLayer& kind, bool bf16_operands) {
     LayerPrecision precision;
     precision.bf16_operands = bf16_operands;
     precision.as_stored = true;
-    const auto layer = open_layer(weights.checkpoint(), weights.config, weights.layer, precision);
+    const auto layer =
+        open_layer(weights.checkpoint(), weights.config, weights.layer, precision, context.device());
     SessionOptions options;
     options.max_requests = 3;
     options.max_tokens = 6;
@@ -45,18 +46,26 @@ Served serve(Context& context, const KindOfLayer& kind, bool bf16_operands) {
     return {{out.begin(), out.end()}, session.records};
 }
 
-TEST(Bf16Operands, AreRoundedAndNoMore) {
-    for (const smla_engine engine : {SMLA_ENGINE_CPU, SMLA_ENGINE_REFERENCE}) {
-        Context context = make_context(engine);
-        for (const KindOfLayer& kind : kKinds) {
-            SCOPED_TRACE(text(kind.name, ", engine ", engine));
-            const auto coarse = serve(context, kind, true), fine = serve(context, kind, false);
-            const golden::Difference error = golden::compare(coarse.out, fine.out);
-            // Three operands in a row are rounded by 2^-9 at most each.
-            EXPECT_GT(error.l2, 1e-4);
-            EXPECT_LT(error.l2, 3 * 0x1p-9);
-        }
+void rounded_and_no_more(smla_engine engine) {
+    Context context = make_context(engine);
+    for (const KindOfLayer& kind : kKinds) {
+        SCOPED_TRACE(kind.name);
+        const auto coarse = serve(context, kind, true), fine = serve(context, kind, false);
+        const golden::Difference error = golden::compare(coarse.out, fine.out);
+        // Three operands in a row are rounded by 2^-9 at most each.
+        EXPECT_GT(error.l2, 1e-4);
+        EXPECT_LT(error.l2, 3 * 0x1p-9);
     }
+}
+
+TEST(Bf16Operands, AreRoundedAndNoMore) { rounded_and_no_more(SMLA_ENGINE_CPU); }
+
+TEST(Bf16Operands, AreRoundedAndNoMoreByTheReference) { rounded_and_no_more(SMLA_ENGINE_REFERENCE); }
+
+TEST(LayersGpuBf16Operands, AreRoundedAndNoMore) {
+    const std::string why = why_no_engine(SMLA_ENGINE_CUDA);
+    if (!why.empty()) GTEST_SKIP() << "no GPU: " << why;
+    rounded_and_no_more(SMLA_ENGINE_CUDA);
 }
 
 TEST(Bf16Operands, TakeTheirKernel) {
