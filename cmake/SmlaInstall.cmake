@@ -23,8 +23,8 @@ file(RELATIVE_PATH SMLA_PC_PREFIX /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /pre
 configure_file(${PROJECT_SOURCE_DIR}/cmake/smla.pc.in smla.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/smla.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-# A wheel holds one file of each, without links: they are loaded by path.
+# A wheel holds one file of each, without links: the library is loaded by path.
 if(SMLA_PYTHON)
-    install(FILES $<TARGET_FILE:smla> DESTINATION smla/lib RENAME libsmla.so COMPONENT python)
-    install(PROGRAMS $<TARGET_FILE:smla_tool> DESTINATION smla/bin COMPONENT python)
+    install(FILES $<TARGET_FILE:smla_python> DESTINATION smla/lib COMPONENT python)
+    install(PROGRAMS $<TARGET_FILE:smla_python_tool> DESTINATION smla/bin COMPONENT python)
 endif()

@@ -19,7 +19,7 @@ typedef struct smla_named_tensor {
     smla_tensor tensor;
 } smla_named_tensor;
 
-/* How a layer holds its matrices. Vectors, sinks and position biases are always held in `activations`. */
+/* How a layer holds its matrices. Vectors, sinks and position biases are f32, or f64 with f64 activations. */
 typedef int32_t smla_weight_storage;
 enum {
     /* In the dtype of `activations`. */
@@ -38,7 +38,7 @@ typedef struct smla_layer_args {
     const char* checkpoint;
     /* Path of a config.json or of its folder. Null: the checkpoint's folder. */
     const char* config;
-    /* f32 (0), or f64 with the reference engine. */
+    /* f32 (0); f64: reference engine; bf16: f32, but matrix products read bf16 (and `hidden` as given). */
     smla_dtype activations;
     /* What attention multiplies with: f32 (0), bf16, or f64 (0) with f64 activations. */
     smla_dtype queries;

@@ -49,10 +49,11 @@ class Layer:
         """Layer `layer` of a checkpoint in Hugging Face layout.
 
         folder: with config.json and model.safetensors (or shards); or a .safetensors file, with `config`.
-        activations: "f32", or "f64" with the reference engine. queries: what attention multiplies with, "f32"
-        or "bf16"; None: as activations. weights: "converted" holds matrices in the dtype of activations,
-        "as_stored" holds f32 and bf16 ones as they are. context: None: the default one of the CPU. One error
-        lists every missing or misshapen tensor (DataError).
+        activations: "f32", or "f64" with the reference engine; "bf16": f32 but for what matrix products read,
+        which is rounded to bf16, as a model in bf16 does: faster with bf16 weights.
+        queries: what attention multiplies with, "f32" or "bf16"; None: as activations. weights: "converted"
+        holds matrices in the dtype of activations, "as_stored" holds f32 and bf16 ones as they are. context:
+        None: the default one of the CPU. One error lists every missing or misshapen tensor (DataError).
         """
         args = _layer_args(layer, activations, queries, weights)
         args.checkpoint = os.fsencode(folder)

@@ -24,11 +24,12 @@ static_assert(int(LayerKind::dsa) == SMLA_LAYER_DSA && int(LayerKind::dsa_shared
 
 LayerPrecision read_precision(const smla_layer_args& args, smla_engine engine) {
     LayerPrecision out;
-    SMLA_CHECK(args.activations == 0 || args.activations == SMLA_F32 || args.activations == SMLA_F64,
-               "args.activations", args.activations, "0 (f32), f32 or f64");
+    SMLA_CHECK(args.activations == 0 || args.activations == SMLA_F32 || args.activations == SMLA_BF16 ||
+                   args.activations == SMLA_F64,
+               "args.activations", args.activations, "0 (f32), f32, bf16 or f64");
     if (args.activations == SMLA_F64) {
         SMLA_CHECK(engine == SMLA_ENGINE_REFERENCE, "args.activations", "f64",
-                   "f32: f64 is for the reference engine");
+                   "f32 or bf16: f64 is for the reference engine");
         SMLA_CHECK(args.queries == 0 || args.queries == SMLA_F64, "args.queries", dtype_name(args.queries),
                    "f64 with f64");
         out.activations = out.queries = SMLA_F64;
@@ -37,6 +38,7 @@ LayerPrecision read_precision(const smla_layer_args& args, smla_engine engine) {
     SMLA_CHECK(args.queries == 0 || args.queries == SMLA_F32 || args.queries == SMLA_BF16, "args.queries",
                args.queries, "0 (f32), f32 or bf16");
     if (args.queries) out.queries = args.queries;
+    out.bf16_operands = args.activations == SMLA_BF16;
     return out;
 }
 

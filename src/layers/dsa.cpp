@@ -33,14 +33,14 @@ private:
 
 DsaLayer::Query DsaLayer::project_query(Runner& run, const Tensor& hidden) const {
     const int64_t tokens = hidden.shape[0], rank = config_.common.q_lora_rank, heads = config_.common.heads;
-    const smla_dtype dtype = precision_.activations;
-    Query query{run.activation(dtype, {tokens, 1, rank}),
-                run.activation(dtype, {tokens, heads, config_.qk_head_dim()})};
+    const Tensor latent = run.activation(precision_.activations, {tokens, 1, rank});
+    Query query{operand_of(run, latent),
+                run.activation(precision_.operands(), {tokens, heads, config_.qk_head_dim()})};
     run.run<Stage::project>({.x = reshape_rows(hidden, {1, config_.common.hidden_size}),
                              .w = as_matrix(weights_.q_a),
-                             .out = query.latent});
+                             .out = latent});
     run.run<Stage::norm>({.eps = config_.common.latent_norm_eps,
-                          .x = query.latent,
+                          .x = latent,
                           .weight = weights_.q_norm.view,
                           .out = query.latent});
     run.tap("qr", query.latent);
@@ -123,7 +123,7 @@ void DsaLayer::forward(Runner& run, const LayerStep& step) const {
     inner.kv = step.caches.kv;
     inner.forced.indices = step.forced_topk;
     inner.topk = step.topk;
-    inner.out = run.activation(precision_.activations, {step.hidden.shape[0], heads, value});
+    inner.out = run.activation(precision_.operands(), {step.hidden.shape[0], heads, value});
     run_dsa_step(run, step.batch, inner);
     run.tap("core_out", inner.out);
 

@@ -29,7 +29,8 @@ public:
 
 private:
     Tensor project(Runner& run, const Tensor& x, const HostTensor& w) const;  // [T,1,K] -> [T,1,N]
-    void norm(Runner& run, const Tensor& x, const Tensor& weight) const;      // in place
+    void norm(Runner& run, const Tensor& x, const Tensor& weight, const Tensor& out) const;
+    void norm(Runner& run, const Tensor& x, const Tensor& weight) const { norm(run, x, weight, x); }
     void rotate_tail(Runner& run, const Tensor& x, const StepBatch& batch, const Tensor& out) const;
     Tensor project_query(Runner& run, const Tensor& latent, const StepBatch& batch) const;
     Compressor compressor(Runner& run, const Tensor& x, const CompressorWeights& weights,
@@ -52,8 +53,8 @@ Tensor HybridLayer::project(Runner& run, const Tensor& x, const HostTensor& w) c
     return out;
 }
 
-void HybridLayer::norm(Runner& run, const Tensor& x, const Tensor& weight) const {
-    run.run<Stage::norm>({.eps = config_.common.rms_norm_eps, .x = x, .weight = weight, .out = x});
+void HybridLayer::norm(Runner& run, const Tensor& x, const Tensor& weight, const Tensor& out) const {
+    run.run<Stage::norm>({.eps = config_.common.rms_norm_eps, .x = x, .weight = weight, .out = out});
 }
 
 void HybridLayer::rotate_tail(Runner& run, const Tensor& x, const StepBatch& batch, const Tensor& out) const {
@@ -140,7 +141,7 @@ void HybridLayer::project_out(Runner& run, const Tensor& core, const Tensor& out
     const int64_t tokens = core.shape[0], groups = config_.hybrid->o_groups,
                   rank = config_.hybrid->o_lora_rank;
     const int64_t inner = config_.common.heads * config_.hybrid->head_dim / groups;
-    const Tensor lora = run.activation(precision_.activations, {tokens, groups, rank});
+    const Tensor lora = run.activation(precision_.operands(), {tokens, groups, rank});
     run.run<Stage::out_project>(
         {.x = reshape_rows(core, {groups, inner}), .w = weights_.out_a_groups(config_), .out = lora});
     run.tap("o_lora", lora);
@@ -152,8 +153,8 @@ void HybridLayer::project_out(Runner& run, const Tensor& core, const Tensor& out
 void HybridLayer::forward(Runner& run, const LayerStep& step) const {
     const int64_t tokens = step.hidden.shape[0], width = config_.hybrid->head_dim;
     const Tensor x = reshape_rows(step.hidden, {1, config_.common.hidden_size});
-    const Tensor latent = project(run, x, weights_.q_a);
-    norm(run, latent, weights_.q_norm.view);
+    const Tensor projected = project(run, x, weights_.q_a), latent = operand_of(run, projected);
+    norm(run, projected, weights_.q_norm.view, latent);
     run.tap("qr", latent);
     const Tensor kv = project(run, x, weights_.kv);
     norm(run, kv, weights_.kv_norm.view);
@@ -182,7 +183,7 @@ void HybridLayer::forward(Runner& run, const LayerStep& step) const {
     }
     inner.forced.indices = step.forced_topk;
     inner.topk = step.topk;
-    inner.out = run.activation(precision_.activations, {tokens, config_.common.heads, width});
+    inner.out = run.activation(precision_.operands(), {tokens, config_.common.heads, width});
     run_hybrid_step(run, step.batch, inner);
     project_out(run, inner.out, step.out);
 }

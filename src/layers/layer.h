@@ -59,8 +59,11 @@ LayerStep planned_step(const PlanFields& fields, const Cut& cut, const Group& gr
 struct LayerPrecision {
     smla_dtype activations = SMLA_F32;  // f64: reference engine
     smla_dtype queries = SMLA_F32;      // what attend gets: bf16 selects bf16 arithmetic
+    bool bf16_operands = false;         // activations that matrix products read are rounded to bf16
     std::string weight_prefix;          // before every tensor name of the checkpoint
     bool as_stored = false;             // matrices of f32 and bf16 keep their dtype
+
+    smla_dtype operands() const { return bf16_operands ? SMLA_BF16 : activations; }
 };
 
 inline void place(HostTensor& tensor, Device& device) {
@@ -105,6 +108,12 @@ protected:
         smla::place(placed_frequencies_, device);
     }
     const Tensor& frequencies() const { return placed_frequencies_.view; }
+    // Where a product's operand of x's shape is written: x itself, if it has the dtype.
+    Tensor operand_of(Runner& run, const Tensor& x) const {
+        return x.dtype == precision_.operands()
+                   ? x
+                   : run.activation(precision_.operands(), {x.shape[0], x.shape[1], x.shape[2]});
+    }
 
     AttentionConfig config_;
     int layer_;
@@ -118,7 +127,7 @@ private:
 };
 
 inline WeightOptions weight_options(const LayerPrecision& precision) {
-    return {.matrices = precision.activations,
+    return {.matrices = precision.operands(),
             .prefix = precision.weight_prefix,
             .as_stored = precision.as_stored};
 }

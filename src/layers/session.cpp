@@ -183,6 +183,7 @@ LayerStep Session::layer_step(const Step& step) {
 
 void Session::forward(const Step& step) {
     check(step);
+    last_tokens_ = 0;
     staging_.begin_step();
     build_plan(step);
     LayerStep inner = layer_step(step);
@@ -198,21 +199,26 @@ void Session::forward(const Step& step) {
             layer_workspace(layer_, env, inner, options_.stage_budget, step.tap);  // looking costs scratch
     run_layer(layer_, env, inner, workspace_.at_least(bytes), options_.stage_budget, &records, step.tap);
     staging_.get(inner.out, step.out);
-    if (present(inner.topk)) staging_.get(inner.topk, host_topk(inner.topk.shape[0]));
-    if (present(inner.best_blocks))
-        staging_.get(inner.best_blocks, host_candidates(inner.best_blocks.shape[0]));
+    placed_topk_ = inner.topk;
+    placed_candidates_ = inner.best_blocks;
     for (const StepRequest& request : step.requests) lengths_[size_t(request.request)] += request.tokens;
     last_tokens_ = step.hidden.shape[0];
 }
 
-Tensor Session::topk() const { return host_topk(last_tokens_); }
+Tensor Session::fetched(Tensor& placed, const Tensor& host) const {
+    if (present(placed) && last_tokens_ > 0) staging_.get(placed, host);
+    placed = {};
+    return host;
+}
+
+Tensor Session::topk() const { return fetched(placed_topk_, host_topk(last_tokens_)); }
 
 Tensor Session::host_topk(int64_t tokens) const {
     if (sources_.selection != layer_.layer_index()) return {};
     return make_tensor(topk_.data(), SMLA_I32, {tokens, layer_.config().indexer->topk});
 }
 
-Tensor Session::candidates() const { return host_candidates(last_tokens_); }
+Tensor Session::candidates() const { return fetched(placed_candidates_, host_candidates(last_tokens_)); }
 
 Tensor Session::host_candidates(int64_t tokens) const {
     if (!names_candidates()) return {};

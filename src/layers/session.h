@@ -50,8 +50,8 @@ public:
     };
     void forward(const Step& step);
 
-    // Selected positions of the last step, [T,k] i32 on the host: for the layers that share them. Absent
-    // without an indexer.
+    // Selected positions of the last step, [T,k] i32 on the host until the next one: for the layers that
+    // share them. Absent without an indexer; no rows after a step that failed.
     Tensor topk() const;
     Tensor candidates() const;  // likewise, the blocks that it named
     void check_request(const char* field, int32_t request) const;
@@ -116,6 +116,7 @@ private:
     void reserve_staging(const Step& largest);
     Tensor host_topk(int64_t tokens) const;
     Tensor host_candidates(int64_t tokens) const;
+    Tensor fetched(Tensor& placed, const Tensor& host) const;
     bool reads_entries() const { return sources_.entries >= 0 && sources_.entries != layer_.layer_index(); }
     bool names_candidates() const { return sources_.candidates == layer_.layer_index(); }
     bool reads_candidates() const { return sources_.candidates >= 0 && !names_candidates(); }
@@ -131,6 +132,8 @@ private:
     std::vector<int32_t> query_start_loc_, seq_lens_, topk_, candidates_;
     LayerSources sources_;
     int64_t last_tokens_ = 0;
+    // Of the last step, on a GPU until somebody asks: up to 8 MB, which few callers want.
+    mutable Tensor placed_topk_{}, placed_candidates_{};
     Staging staging_;
     OwnedWorkspace workspace_;
     size_t workspace_bytes_ = 0;

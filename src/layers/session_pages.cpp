@@ -201,8 +201,14 @@ std::unique_ptr<Session> Session::clone(const SessionOptions& options) const {
         out->copy_pages(groups_[g].cache, to.cache, pairs);
     }
     std::copy_n(lengths_.begin(), requests, out->lengths_.begin());
-    if (out->topk_.size() < topk_.size()) out->topk_.resize(topk_.size());
-    std::copy(topk_.begin(), topk_.end(), out->topk_.begin());
+    topk();
+    candidates();
+    const auto copy = [](const std::vector<int32_t>& from, std::vector<int32_t>& to) {
+        if (to.size() < from.size()) to.resize(from.size());
+        std::copy(from.begin(), from.end(), to.begin());
+    };
+    copy(topk_, out->topk_);
+    copy(candidates_, out->candidates_);
     out->last_tokens_ = last_tokens_;
     return out;
 }

@@ -36,7 +36,7 @@ Tensor Staging::put(const Tensor& host) {
     return out;
 }
 
-void Staging::get(const Tensor& placed, const Tensor& host) {
+void Staging::get(const Tensor& placed, const Tensor& host) const {
     if (placed.data == host.data) return;
     std::unique_ptr<char[]> memory;
     const Tensor rows = fetch(context_.device(), placed, nullptr, memory);

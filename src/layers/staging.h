@@ -21,8 +21,8 @@ public:
     void begin_step();                // what the step before put is gone
     Tensor put(const Tensor& host);   // a copy on the device; what lies there already as it is
     Tensor room(const Tensor& host);  // the same shape, not copied: for results
-    void get(const Tensor& placed,
-             const Tensor& host);  // rows [i] of results back; nothing if they are the same
+    // Rows [i] of results of the last step back; nothing if they are the same.
+    void get(const Tensor& placed, const Tensor& host) const;
 
     static constexpr size_t kAlignment = 256;  // of what put() and room() give
 

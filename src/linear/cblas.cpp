@@ -11,6 +11,7 @@ namespace {
 void find_functions(Symbols& symbol, Cblas& out) {
     symbol(out.sgemm, "cblas_sgemm");
     Symbols optional = symbol;
+    optional(out.core_name, "openblas_get_corename");
     optional(out.take_buffer, "blas_memory_alloc");
     optional(out.give_buffer, "blas_memory_free");
 }

@@ -14,6 +14,8 @@ struct Cblas {
                            const float* a, int lda, const float* b, int ldb, float beta, float* c, int ldc);
     Sgemm sgemm = nullptr;
     std::string library;  // what was loaded; empty: none
+    // The processor whose kernels OpenBLAS has taken; null: another library.
+    const char* (*core_name)() = nullptr;
     // OpenBLAS's own buffers (cblas_room.h); null: another library.
     void* (*take_buffer)(int unused) = nullptr;
     void (*give_buffer)(void*) = nullptr;

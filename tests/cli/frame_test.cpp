@@ -1,5 +1,6 @@
 // Help, versions, errors, exit codes, streams: what holds for every subcommand.
 #include "cli/run_tool.h"
+#include "core/cpu_features.h"
 
 #include <gtest/gtest.h>
 #include <smla/types.h>
@@ -134,6 +135,20 @@ TEST(CliFrame, EnvironmentStandsForOptions) {
     EXPECT_EQ(run("SMLA_THREADS=x").code, 2);
     EXPECT_EQ(run("SMLA_KERNEL=attend=none").code, 2);
     EXPECT_TRUE(has(run("SMLA_CBLAS=").out, "\"cblas\": null"));
+}
+
+TEST(CliFrame, DoctorNamesTheKernelsOfOpenblas) {
+    const auto run = [](const char* core) {
+        return run_tool({"doctor", "--no-self-test"}, {.environment = {core}}).out;
+    };
+    const std::string old = run("OPENBLAS_CORETYPE=Haswell");
+    if (!has(old, "libopenblas")) GTEST_SKIP() << "no OpenBLAS here";
+    if (!has(old, "Haswell kernels")) GTEST_SKIP() << "an OpenBLAS of one processor only";
+    const bool avx512 = best_isa() >= SMLA_ISA_AVX512 && best_isa() <= SMLA_ISA_AMX;
+    EXPECT_EQ(has(old, "OPENBLAS_CORETYPE=SkylakeX takes them"), avx512) << old;
+    if (!avx512) return;
+    const std::string modern = run("OPENBLAS_CORETYPE=SkylakeX");
+    EXPECT_TRUE(has(modern, "SkylakeX kernels\n")) << modern;
 }
 
 TEST(CliFrame, OptionsAreStrongerThanTheEnvironment) {

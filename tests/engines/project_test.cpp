@@ -1,5 +1,7 @@
-// project through CBLAS: weights of 16 bits are widened in blocks of rows, whose size follows the tokens and
-// the budget. Random problems of the kit are too small for a second block.
+// Products in blocks, of which random problems of the kit are too small for a second one. Through CBLAS,
+// weights of 16 bits are widened in blocks of rows, whose size follows the tokens and the budget; bf16 with
+// bf16 has blocks in all three dimensions.
+#include "core/cpu_features.h"
 #include "core/numbers.h"
 #include "engines/context.h"
 #include "engines/run.h"
@@ -7,7 +9,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <cstring>
 #include <random>
 
 namespace smla {
@@ -15,14 +19,15 @@ namespace {
 
 constexpr int64_t kInner = 5000, kOuter = 130;  // 52 rows are a block of few tokens
 
-Context on_cpu(bool batch_invariant) {
+Context on_cpu(bool batch_invariant, const char* kernel = "cpu_cblas_project", int32_t threads = 1) {
     smla_context_args args{};
     args.struct_size = sizeof args;
     args.version = SMLA_VERSION;
     args.engine = SMLA_ENGINE_CPU;
-    args.threads = 1;
+    args.threads = threads;
     args.batch_invariant = batch_invariant;
-    args.kernel = "project=cpu_cblas_project";
+    const std::string demand = std::string("project=") + kernel;
+    args.kernel = demand.c_str();
     return Context(args);
 }
 
@@ -92,6 +97,109 @@ TEST(CblasProject, BatchInvariantBlocksDoNotFollowTheTokens) {
     const std::vector<float> bits = product.out;
     EXPECT_EQ(run(context, product, kWorkspaceHeader + 1), all);
     EXPECT_EQ(product.out, bits);
+}
+
+// Two groups of rows of x, with NaN between them, times bf16 weights; NaN around what is written.
+struct Bf16Product {
+    static constexpr int64_t kGroups = 2, kGap = 3;
+    int64_t tokens, inner, outer;
+    std::vector<uint16_t> x, w, bf16;
+    std::vector<float> f32;
+    smla_project_args args{};
+
+    Bf16Product(int64_t tokens, int64_t inner, int64_t outer, bool by_columns, smla_dtype out)
+        : tokens(tokens),
+          inner(inner),
+          outer(outer),
+          x(size_t(tokens * kGroups * (inner + kGap)), 0x7fff),
+          w(size_t(kGroups * inner * outer)),
+          bf16(size_t(tokens * kGroups * (outer + kGap)), 0x7fff),
+          f32(bf16.size(), NAN) {
+        std::mt19937 random(11);
+        std::uniform_real_distribution<float> values(-1, 1);
+        args.struct_size = sizeof args;
+        args.x = make_tensor(x.data(), SMLA_BF16, {tokens, kGroups, inner + kGap});
+        args.x.shape[2] = inner;
+        for (int64_t t = 0; t < tokens; ++t)
+            for (int64_t i = 0; i < kGroups * inner; ++i)
+                x[size_t((t * kGroups + i / inner) * (inner + kGap) + i % inner)] =
+                    f32_to_bf16(values(random));
+        for (uint16_t& value : w) value = f32_to_bf16(values(random));
+        args.w = make_tensor(w.data(), SMLA_BF16, {kGroups, outer, inner});
+        if (by_columns) args.w.stride_elems[1] = 1, args.w.stride_elems[2] = outer;
+        void* const written = out == SMLA_BF16 ? static_cast<void*>(bf16.data()) : f32.data();
+        args.out = make_tensor(written, out, {tokens, kGroups, outer + kGap});
+        args.out.shape[2] = outer;
+    }
+    double value(int64_t t, int64_t g, int64_t n) const {
+        float out;
+        load_row(args.out, address(args.out, t, g, n), 1, &out);
+        return out;
+    }
+    // Products are exact and sums are f32, so that only the order of additions is open.
+    void expect_right(int64_t step) const {
+        const double rounding = args.out.dtype == SMLA_BF16 ? 0x1p-8 : 0;
+        for (int64_t t = 0; t < tokens; t += step)
+            for (int64_t g = 0; g < kGroups; ++g) {
+                for (int64_t n = 0; n < outer; ++n) {
+                    double sum = 0, size = 0;
+                    for (int64_t k = 0; k < inner; ++k) {
+                        const double term =
+                            double(bf16_to_f32(x[size_t((t * kGroups + g) * (inner + kGap) + k)])) *
+                            bf16_to_f32(w[size_t(g * inner * outer + n * args.w.stride_elems[1] +
+                                                 k * args.w.stride_elems[2])]);
+                        sum += term;
+                        size += std::fabs(term);
+                    }
+                    ASSERT_NEAR(value(t, g, n), sum,
+                                double(inner + 2) * 0x1p-24 * size + rounding * std::fabs(sum))
+                        << "token " << t << ", group " << g << ", output " << n;
+                }
+                for (int64_t n = outer; n < outer + kGap; ++n) ASSERT_TRUE(std::isnan(value(t, g, n)));
+            }
+    }
+};
+
+size_t run_bf16(Context& context, Bf16Product& product, size_t budget) {
+    const size_t bytes = stage_workspace<Stage::project>(product.args, context.env({}), budget);
+    OwnedWorkspace owned(context);
+    Workspace workspace = owned.at_least(bytes);
+    workspace.bytes = bytes;
+    run_stage<Stage::project>(product.args, context.env(workspace));
+    return bytes;
+}
+
+TEST(Bf16Project, EveryBlockAndEdge) {
+    if (best_isa() < SMLA_ISA_AVX512_BF16) GTEST_SKIP() << "this processor has no AVX-512 bf16";
+    Context context = on_cpu(false, "cpu_avx512_bf16_project", 2);
+    for (const bool by_columns : {false, true})
+        for (const smla_dtype out : {SMLA_F32, SMLA_BF16})
+            // Partial tiles and panels; several blocks of tokens, outputs and the inner dimension.
+            for (const auto& [tokens, inner, outer] :
+                 {std::array<int64_t, 3>{1, 2, 1}, {7, 34, 17}, {13, 1024, 64}, {523, 2082, 331}}) {
+                SCOPED_TRACE(text("T", tokens, ", ", inner, " to ", outer, ", by columns ", by_columns));
+                Bf16Product product(tokens, inner, outer, by_columns, out);
+                run_bf16(context, product, 0);
+                product.expect_right(tokens > 100 ? 29 : 1);
+            }
+}
+
+TEST(Bf16Project, ATokensBitsDependOnNothingElse) {
+    if (best_isa() < SMLA_ISA_AVX512_BF16) GTEST_SKIP() << "this processor has no AVX-512 bf16";
+    Context context = on_cpu(true, "cpu_avx512_bf16_project", 2);
+    Bf16Product all(523, 2082, 331, false, SMLA_F32), least(523, 2082, 331, false, SMLA_F32);
+    const size_t most = run_bf16(context, all, 0), small = run_bf16(context, least, kWorkspaceHeader + 1);
+    EXPECT_LT(small, most / 3);
+    EXPECT_EQ(std::memcmp(all.f32.data(), least.f32.data(), all.f32.size() * sizeof(float)), 0);
+    Bf16Product one(523, 2082, 331, false, SMLA_F32);
+    const Tensor x = one.args.x, out = one.args.out;
+    for (const int64_t t : {0, 5, 262, 522}) {
+        one.args.x = slice(x, 0, t, t + 1);
+        one.args.out = slice(out, 0, t, t + 1);
+        run_bf16(context, one, 0);
+        for (int64_t g = 0; g < Bf16Product::kGroups; ++g)
+            EXPECT_EQ(std::memcmp(address(out, t, g), address(all.args.out, t, g), 331 * sizeof(float)), 0);
+    }
 }
 
 }  // namespace

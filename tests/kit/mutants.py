@@ -211,6 +211,27 @@ MUTANTS = [
         verify("project"),
     ),
     Mutant(
+        "lanes behind the last output of a bf16 product are stored",
+        "src/engines/cpu/project/bf16_tiles_avx512_bf16.cpp",
+        "lanes_before(a.count - first);",
+        "lanes_before(kLanes);",
+        "test_engines Bf16Project.*",
+    ),
+    Mutant(
+        "the last part of the inner dimension forgets the parts before",
+        "src/engines/cpu/project/bf16_tiles_avx512_bf16.cpp",
+        ".adds = first > 0,",
+        ".adds = first > 0 && !last,",
+        "test_engines Bf16Project.*",
+    ),
+    Mutant(
+        "blocks of bf16 products do not keep to the budget",
+        "src/engines/cpu/project/bf16.cpp",
+        "scratch_bytes(args, cut) > env.budget",
+        "scratch_bytes(args, cut) > 1000 * env.budget",
+        "test_engines Bf16Project.*",
+    ),
+    Mutant(
         "rows of a short weight block",
         "src/engines/cpu/project/cblas.cpp",
         "rows, out + t * rows);",
@@ -613,6 +634,20 @@ MUTANTS = [
         "j < limit ? row_of",
         "j <= limit ? row_of",
         "test_plan Map.*",
+    ),
+    Mutant(
+        "a step that failed leaves the selection of the one before",
+        "src/layers/session.cpp",
+        "    last_tokens_ = 0;\n",
+        "",
+        "test_layers Selection.*",
+    ),
+    Mutant(
+        "activations stay f32 where bf16 operands are asked for",
+        "src/layers/layer.h",
+        "return bf16_operands ? SMLA_BF16 : activations;",
+        "return activations;",
+        "test_layers Bf16Operands.*",
     ),
     Mutant(
         "blocks of weights do not keep to the budget",

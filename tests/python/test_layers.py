@@ -112,6 +112,25 @@ def test_queries_of_bf16_are_rounded(checkpoint):
     assert 1e-4 < l2(coarse, fine) < golden.tolerance["bf16_y_L2"]
 
 
+def test_activations_of_bf16(checkpoint):
+    """What products read is rounded: within the bounds of bf16, and not what bf16 queries alone give. The
+    queries are bf16 too, unless f32 ones are asked for."""
+    golden, folder = checkpoint("D6")
+    options = {"kv_format": "row_bf16", "index_format": "row_f32"}
+    found = []
+    for given in (
+        {"activations": "bf16"},
+        {"activations": "bf16", "queries": "bf16"},
+        {"activations": "bf16", "queries": "f32"},
+        {"activations": "f32", "queries": "bf16"},
+    ):
+        ((y, _),) = run_sessions(golden, folder, [golden.tokens], given, **options)
+        assert l2(y, golden.wanted()) < golden.tolerance["bf16_y_L2"]
+        found.append(y)
+    assert np.array_equal(found[0], found[1])
+    assert l2(found[0], found[2]) > 1e-4 and l2(found[0], found[3]) > 1e-4
+
+
 @functools.cache
 def gpu():
     return smla.Context("cuda")
@@ -431,7 +450,11 @@ def test_sessions_that_are_refused(checkpoint, options, error, text):
         ({"layer": 2**32}, smla.InvalidArgument, "layer: got 4294967296"),
         ({"layer": 1}, smla.DataError, "layers.1.self_attn.q_a_proj.weight"),
         ({"activations": "f64"}, smla.InvalidArgument, "activations"),
-        ({"activations": "bf16"}, smla.InvalidArgument, "activations"),
+        (
+            {"activations": "f16"},
+            smla.InvalidArgument,
+            "activations: got .*, wanted 0 .f32., f32, bf16 or f64",
+        ),
         ({"activations": "f33"}, smla.InvalidArgument, "activations: got 'f33', wanted one of"),
         ({"queries": "i32"}, smla.InvalidArgument, "queries"),
         ({"folder": "/nowhere"}, smla.IoError, "nowhere"),

@@ -213,6 +213,25 @@ def test_bf16_against_float64(kind):
     assert 1e-3 < ours < theirs, (ours, theirs)
 
 
+def test_activations_of_a_bf16_model(monkeypatch):
+    """bf16, as transformers' are, so that products take kernels of bf16 operands; f32 where asked for."""
+    found, make = [], smla.Layer.from_tensors
+
+    def spy(*args, **options):
+        found.append((options["activations"], options["queries"]))
+        return make(*args, **options)
+
+    monkeypatch.setattr(on_smla._modules.Layer, "from_tensors", spy)
+    for model, queries in (
+        (small("v32").bfloat16(), None),
+        (small("v32").bfloat16(), "f32"),
+        (small("v32"), None),
+        (small("v32"), "bf16"),
+    ):
+        on_smla.enable(model, queries=queries).model.layers[0].self_attn.smla_layer()
+    assert list(dict.fromkeys(found)) == [("bf16", "bf16"), ("f32", "f32"), ("f32", "bf16")]
+
+
 def test_index_queries_of_a_bf16_model():
     """They are bf16, as transformers' are, so that kernels of bf16 operands take them: rounding flips a few
     selections against f32 queries over the same bf16 keys, and no more."""

@@ -19,17 +19,17 @@ from transformers_models import KINDS, generate, padded, pair, prompts, small  #
 
 @pytest.mark.parametrize("version", ["5.15.9", "4.57.1", "6.0.0", "next"])
 def test_releases_that_are_refused(version):
-    with pytest.raises(ImportError, match=f"got transformers {version}, wants transformers 5.16 to 5.23"):
+    with pytest.raises(ImportError, match=f"got transformers {version}, wants transformers 5.16 to 5.24"):
         _versions.check_version(version)
 
 
 def test_releases_that_are_taken():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for version in ("5.16.0", "5.17.0rc1", "5.23.4"):
+        for version in ("5.16.0", "5.17.0rc1", "5.24.4"):
             _versions.check_version(version)
-    with pytest.warns(UserWarning, match="transformers 5.24.0 is newer than what was tested"):
-        _versions.check_version("5.24.0")
+    with pytest.warns(UserWarning, match="transformers 5.25.0 is newer than what was tested"):
+        _versions.check_version("5.25.0")
 
 
 def test_a_missing_package_is_named(tmp_path):
@@ -66,6 +66,19 @@ def test_refusals():
     with pytest.raises(smla.Error, match="got LlamaForCausalLM, wanted .* attention of DeepseekV32"):
         on_smla.enable(other)
     assert on_smla.why_not(other)[0].startswith("LlamaForCausalLM has no attention of")
+
+
+def test_a_cache_by_either_name():
+    """transformers 5.24 calls `cache` what was past_key_values. One of an unknown name is not passed over."""
+    _, fast = pair("v32")
+    module, hidden = fast.model.layers[0].self_attn, torch.randn(1, 5, fast.config.hidden_size)
+    with torch.no_grad():
+        for name in ("past_key_values", "cache"):
+            past = transformers.DynamicCache(config=fast.config)
+            module(hidden, **{name: past})
+            assert past.get_seq_length() == 5
+        with pytest.raises(smla.Error, match="state: got a cache, wanted cache or past_key_values"):
+            module(hidden, state=past)
 
 
 LOADED = """

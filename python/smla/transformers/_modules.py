@@ -5,6 +5,7 @@ import importlib
 import weakref
 
 import torch
+import transformers
 from torch import nn
 
 from ..context import Context
@@ -98,11 +99,13 @@ class OnSmla(nn.Module):
             config["latent_norm_eps"] = norm.variance_epsilon
         prefix = f"model.layers.{self.layer_idx}.self_attn."
         tensors = {prefix + name: value for name, value in self.state_dict().items()}
-        queries = options.queries or ("bf16" if next(self.parameters()).dtype is torch.bfloat16 else "f32")
+        bf16 = next(self.parameters()).dtype is torch.bfloat16
+        queries = options.queries or ("bf16" if bf16 else "f32")
         return Layer.from_tensors(
             _plain_values(config),
             tensors,
             self.layer_idx,
+            activations=queries if bf16 else "f32",
             queries=queries,
             context=_context(device, options.threads),
         )
@@ -121,8 +124,13 @@ class OnSmla(nn.Module):
         past_key_values=None,
         position_ids=None,
         prev_topk_indices=None,
+        cache=None,
         **kwargs,
     ):
+        past = past_key_values if cache is None else cache  # renamed in transformers 5.24
+        for name, value in kwargs.items():
+            if isinstance(value, transformers.Cache):  # under a name of a later release
+                raise refused(name, "a cache", "cache or past_key_values")
         if torch.is_grad_enabled() and (hidden_states.requires_grad or _any_requires_grad(self)):
             raise refused(
                 self._label(),
@@ -134,14 +142,16 @@ class OnSmla(nn.Module):
         if kwargs.get("output_attentions"):
             raise refused("output_attentions", "True", "False: attention weights are never formed")
         if torch.compiler.is_compiling():
-            out, chosen = self._compiled(
-                hidden_states, attention_mask, past_key_values, position_ids, prev_topk_indices
-            )
+            out, chosen = self._compiled(hidden_states, attention_mask, past, position_ids, prev_topk_indices)
         else:
-            cache = self._cache(past_key_values)
-            keep = past_key_values is not None
             out, chosen = _step.run(
-                self, cache, hidden_states, attention_mask, position_ids, prev_topk_indices, keep=keep
+                self,
+                self._cache(past),
+                hidden_states,
+                attention_mask,
+                position_ids,
+                prev_topk_indices,
+                keep=past is not None,
             )
         if chosen is None:
             chosen = prev_topk_indices

@@ -14,7 +14,8 @@ extern const Candidate<smla_score_args> kAmxScore, kAvx512Bf16Score, kAvx512Scor
     kScalarScore;
 // select/kernels.cpp
 extern const Candidate<smla_select_args> kAvx512Select, kAvx2Select, kScalarSelect;
-// project/: few_tokens.cpp and cblas.cpp
-extern const Candidate<smla_project_args> kFewTokens512, kFewTokens256, kCblasProject, kLoopsProject;
+// project/: few_tokens.cpp, bf16.cpp and cblas.cpp
+extern const Candidate<smla_project_args> kFewTokens512, kFewTokens256, kAvx512Bf16Project, kCblasProject,
+    kLoopsProject;
 
 }  // namespace smla::cpu

@@ -52,8 +52,18 @@ std::string tiles() {
     return why.empty() ? "usable" : why;
 }
 
+// OpenBLAS takes kernels of AVX2 on processors that are newer than it (0.3.21: Zen 5), at half the rate.
+std::string kernels_of_openblas(const std::string& core) {
+    const bool avx2 = core == "Haswell" || core == "Zen";
+    return text(core, " kernels",
+                avx2 && best_isa() >= SMLA_ISA_AVX512 && best_isa() <= SMLA_ISA_AMX
+                    ? ": those of AVX-512 may be faster, OPENBLAS_CORETYPE=SkylakeX takes them"
+                    : "");
+}
+
 Document facts(const Context& context) {
     const std::string blas = cblas().library;
+    const auto core = cblas().core_name;
     const char* named = std::getenv("SMLA_CBLAS");
     return {{"version", version_text()},
             {"build", text(compiler(), ", ", build_type())},
@@ -68,6 +78,7 @@ Document facts(const Context& context) {
             {"memory_available_bytes", memory_available()},
             {"huge_pages", huge_pages()},
             {"cblas", blas.empty() ? Document() : Document(blas)},
+            {"cblas_core", core ? Document(core()) : Document()},
             {"cblas_asked_for", named ? Document(named) : Document()}};
 }
 
@@ -79,6 +90,9 @@ std::string describe(const Document& facts) {
         facts["cblas"].is_null()
             ? "none found: projections use smla's own loops, slower (SMLA_CBLAS names one)"
             : facts["cblas"].get<std::string>();
+    const std::string core = facts["cblas_core"].is_null()
+                                 ? ""
+                                 : ", " + kernels_of_openblas(facts["cblas_core"].get<std::string>());
     const std::string pages = facts["huge_pages"].get<std::string>();
     return line("version", facts["version"].get<std::string>()) +
            line("build", facts["build"].get<std::string>()) + line("gpu", gpu_text(facts["gpu"])) +
@@ -90,7 +104,7 @@ std::string describe(const Document& facts) {
            line("memory", bytes_text(facts["memory_bytes"].get<double>()) + ", " +
                               bytes_text(facts["memory_available_bytes"].get<double>()) + " free") +
            line("huge pages", pages == "never" ? "never: gathers from large caches are slower" : pages) +
-           line("cblas", blas);
+           line("cblas", blas + core);
 }
 
 Table results_table(const std::vector<SelfTestResult>& results) {

@@ -1,0 +1,30 @@
+// Products of bf16 with bf16, exact, summed in f32 by vdpbf16ps: what is to multiply, for one block of tokens
+// and outputs. Weights are packed once per block, the rows of x are read where they lie.
+#pragma once
+
+#include <cstdint>
+
+namespace smla::cpu_project {
+
+// Lanes are outputs: a panel of packed weights has 4 registers of them, pairs of the inner dimension one
+// after the other. With 6 tokens that makes 24 sums, enough to hide the latency of a product (6 cycles at 2
+// per cycle), and 10 loads for 24 products.
+constexpr int kPanel = 64, kTileTokens = 6;
+// A panel of 1024 of the inner dimension are 128 KiB, so that 4 stay in a core's L2; the rows of x that meet
+// them take 12 KiB of L1. Sums of more are added up in memory.
+constexpr int64_t kInnerBlock = 1024, kOuterBlock = 256, kTokenBlock = 512;
+
+struct Bf16Block {
+    const uint16_t* x;  // [tokens][inner]
+    const uint16_t* w;  // (n, k) at w_outer * n + w_inner * k; one of both is 1
+    void* out;          // [tokens][outer] f32 or bf16
+    uint32_t* packed;   // room for outer, in whole panels, times kInnerBlock / 2
+    float* sums;        // [tokens][sums_stride] where inner exceeds kInnerBlock
+    int64_t x_stride, w_outer, w_inner, out_stride, sums_stride;
+    int64_t tokens, outer, inner;  // inner is even
+    bool out_bf16;
+};
+
+void multiply_bf16_block(const Bf16Block& block);
+
+}  // namespace smla::cpu_project

@@ -1,0 +1,125 @@
+// The command line: options, what a wrong one is told, and the subcommand's exit code.
+#include "names.h"
+#include "subcommands.h"
+#include "tool_main.h"
+
+#include <smla/types.h>
+
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+namespace smla::cli {
+
+namespace {
+
+constexpr const char* kDescription =
+    "Sparse multi-head latent attention: DeepSeek-V3.2, GLM-5.x (DSA), DeepSeek-V4.";
+constexpr const char* kFooter =
+    "smla report, one HTML page of all this, comes with the Python package: python -m smla report --help.\n"
+    "Results go to stdout (with --json as one document), everything else to stderr. On a terminal, tables\n"
+    "leave out their least important columns where it is too narrow; a pipe gets all of them.\n"
+    "Exit codes: 0 ok, 1 a check failed, 2 wrong usage or input file, 3 not supported here, 4 device error,\n"
+    "out of memory, or a bug in smla.\n"
+    "Environment: SMLA_ENGINE, SMLA_ISA, SMLA_THREADS, SMLA_KERNEL and SMLA_BACKEND stand for the options;\n"
+    "SMLA_CBLAS and SMLA_CUBLASLT name libraries; SMLA_LOG is 0 (errors), 1 (and warnings) or 2 (all);\n"
+    "SMLA_STEP_GRAPHS=0 launches each kernel of a GPU's step by itself, as profilers want it;\n"
+    "NO_COLOR turns colours off; COLUMNS is the width of the terminal.";
+
+// The subcommand of the command line; the whole app if it names none.
+const CLI::App& innermost(const CLI::App& app) {
+    const auto chosen = app.get_subcommands();
+    return chosen.empty() ? app : innermost(*chosen.front());
+}
+
+std::vector<std::string> known_words(const CLI::App& command) {
+    std::vector<std::string> words;
+    for (const CLI::Option* option : command.get_options())
+        for (const std::string& name : option->get_lnames()) words.push_back("--" + name);
+    for (const CLI::App* each : command.get_subcommands([](const CLI::App*) { return true; }))
+        words.push_back(each->get_name());
+    return words;
+}
+
+Error unexpected_argument(const CLI::App& app) {
+    const CLI::App& command = innermost(app);
+    const std::vector<std::string> extras = app.remaining(true);
+    const std::string word = extras.empty() ? "" : extras.front().substr(0, extras.front().find('='));
+    const std::string near = nearest(word, known_words(command));
+    if (&command == &app && word == "report")
+        return Error(SMLA_INVALID_ARGUMENT, "argument", word,
+                     "the Python package, which makes reports: pip install 'smla[report]', then "
+                     "python -m smla report");
+    const bool is_option = !word.empty() && word.front() == '-';
+    const std::string name = &command == &app ? "smla" : "smla " + command.get_name();
+    return Error(SMLA_INVALID_ARGUMENT, is_option ? "option" : "argument", word,
+                 "what " + name + " --help lists" + (near.empty() ? "" : "; did you mean " + near + "?"));
+}
+
+// Splits what our validators say ("--threads: got x, wanted y") into an Error; wraps what CLI11 says itself.
+Error wrong_value(const CLI::App& app, const std::string& message) {
+    const size_t got = message.find(": got "), wanted = message.rfind(", wanted ");
+    if (got != std::string::npos && wanted != std::string::npos && got < wanted)
+        return Error(SMLA_INVALID_ARGUMENT, message.substr(0, got), message.substr(got + 6, wanted - got - 6),
+                     message.substr(wanted + 9));
+    const CLI::App& command = innermost(app);
+    return Error(SMLA_INVALID_ARGUMENT, "command line", message,
+                 "what smla " + (&command == &app ? "" : command.get_name() + " ") + "--help says");
+}
+
+int parse_and_run(CLI::App& app, Tool& tool, int argc, char** argv) {
+    for (int i = 1; i < argc; ++i)  // before parsing, so that its errors are JSON too
+        if (std::string_view(argv[i]) == "--json") tool.want_json();
+    try {
+        app.parse(argc, argv);
+    } catch (const CLI::Success& done) {  // --help, --version
+        return app.exit(done);
+    } catch (const CLI::ExtrasError&) {
+        return tool.report(unexpected_argument(app));
+    } catch (const CLI::ParseError& error) {
+        return tool.report(wrong_value(app, error.what()));
+    }
+    const auto chosen = app.get_subcommands();
+    if (chosen.empty()) {
+        if (!tool.json()) std::fputs(app.help().c_str(), stderr);
+        return tool.report(Error(SMLA_INVALID_ARGUMENT, "subcommand", "none", "one of the list above"));
+    }
+    return tool.run(chosen.front());
+}
+
+int run(int argc, char** argv) {
+    std::signal(SIGXFSZ, SIG_IGN);  // so that write() fails instead where a file grows too large
+    Tool tool;
+    CLI::App app(kDescription, "smla");
+    app.footer(kFooter);
+    app.set_version_flag("--version", version_text());
+    app.get_formatter()->column_width(34);
+    bool json = false;
+    app.add_flag("--json", json, "Print one JSON document");
+    app.require_subcommand(0, 1);  // at most one: a folder may have a subcommand's name
+#define SMLA_ADD(name) add_##name(app, tool);
+    SMLA_SUBCOMMANDS(SMLA_ADD)
+#undef SMLA_ADD
+    int code;
+    try {
+        code = parse_and_run(app, tool, argc, argv);
+    } catch (const Error& error) {
+        code = tool.report(error);
+    } catch (const std::bad_alloc&) {
+        code = tool.report(Error(SMLA_OUT_OF_MEMORY, "memory", "none left", "more, or a smaller problem"));
+    } catch (const std::exception& error) {
+        code = tool.report(Error(SMLA_INTERNAL, "smla", error.what(), "no such error: please report it"));
+    }
+    if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
+        std::fputs("smla: error: stdout cannot be written\n", stderr);
+        return code == kOk ? kDeviceError : code;
+    }
+    return code;
+}
+
+}  // namespace
+
+}  // namespace smla::cli
+
+int smla_tool_main(int argc, char** argv) { return smla::cli::run(argc, argv); }
