@@ -52,8 +52,8 @@ MUTANTS = [
     Mutant(
         "pairs without a key keep old weights on tiles",
         "src/engines/cpu/attend/micro_amx.cpp",
-        "for (int k = keys; k < kKeyTile; ++k) _mm512_store_ps",
-        "for (int k = keys; k < keys; ++k) _mm512_store_ps",
+        "for (; pair < kTile; ++pair) tile.set",
+        "for (; pair < 0; ++pair) tile.set",
         "test_attend Amx.*",
     ),
     Mutant(

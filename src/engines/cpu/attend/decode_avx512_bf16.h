@@ -194,7 +194,7 @@ SMLA_INLINE void store_pairs(uint32_t* at, uint32_t* second, Words even, Words o
 // Chunk `c` of the pair of keys whose words start at `pairs` in each tile of values.
 template <class Isa>
 SMLA_INLINE void store_chunk(uint32_t* pairs, int c, Words even, Words odd) {
-    constexpr int kWords = Isa::value_vectors * Isa::lanes, kTile = Isa::block.last / 2 * kWords;
+    constexpr int kWords = Isa::value_vectors * Isa::lanes, kTile = Isa::value_words;
     static_assert(kWords == 64 || kWords == 32);
     if constexpr (kWords == 64) {
         store_pairs(pairs + c * kTile, pairs + c * kTile + 32, even, odd);

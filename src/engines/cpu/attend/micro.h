@@ -60,7 +60,7 @@ struct DecodeArgs {
     Scaling scaling;
     int64_t row_words;
     uint32_t* keys_out;    // [padded][row_words]
-    uint32_t* values_out;  // paired arithmetic: [Dv / tile][last / 2][tile], two keys in a word
+    uint32_t* values_out;  // paired arithmetic: [Dv / tile][last / 2][tile], two keys in a word, padded
     float* tile_scales;    // paired arithmetic: [kMaxTiles][last], if the scaling is `product`
 };
 
@@ -129,6 +129,7 @@ struct Micro {
     int panel_vectors;    // of those, how many lie side by side in queries and scores; 0: all
     int value_tile;       // dims per tile of the value kernel
     int row_words;        // between keys; 0: any
+    int value_words;      // paired arithmetic: from one tile of values to the next
     BlockKeys block;
     void (*score[8])(const ScoreArgs&);  // by vectors - 1
     int key_tile[8];                     // keys_padded is a multiple

@@ -23,6 +23,8 @@ struct Amx : Avx512Bf16 {
     // Each block loads and stores all sums, so blocks are large; 32 keys and the queries that pass by fit L1.
     static constexpr BlockKeys block{256, 384, 32};
     static constexpr int value_vectors = 2;
+    // A row of padding: else the tiles that a key's values go to would all start in the same sets of L1.
+    static constexpr int value_words = (block.last / 2 + 1) * value_vectors * lanes;
     static constexpr bool pads_values = true;
 };
 
@@ -92,23 +94,35 @@ SMLA_INLINE __m512 exp2_by_floor(__m512 x) {
     return _mm512_scalef_ps(p, x);
 }
 
-// Weights of 32 keys and a vector of heads as a tile of the value product, for each tile of scales.
-void store_weight_tiles(const SoftmaxArgs& args, int key, uint32_t* out, const float* weights) {
+// Weights of 32 keys and a vector of heads, before they are a tile of the value product.
+struct WeightTile {
+    alignas(64) float weights[kKeyTile * kTile];  // with scales alone
     alignas(64) uint32_t words[kTileWords];
-    for (int t = 0; t < (args.tiles > 0 ? args.tiles : 1); ++t) {
-        for (int pair = 0; pair < kTile; ++pair) {
-            __m512 even = _mm512_load_ps(weights + 2 * pair * kTile),
-                   odd = _mm512_load_ps(weights + (2 * pair + 1) * kTile);
-            if (args.tiles > 0) {
-                const float* scales = args.tile_scales + t * Amx::block.last + key + 2 * pair;
-                even = _mm512_mul_ps(even, _mm512_set1_ps(scales[0]));
-                odd = _mm512_mul_ps(odd, _mm512_set1_ps(scales[1]));
-            }
+
+    template <bool Scaled>
+    SMLA_INLINE void set(int pair, __m512 even, __m512 odd) {
+        if constexpr (Scaled) {
+            _mm512_store_ps(weights + 2 * pair * kTile, even);
+            _mm512_store_ps(weights + (2 * pair + 1) * kTile, odd);
+        } else {
             _mm512_store_si512(words + pair * kTile, pair_words(even, odd));
         }
-        avx512::transpose_16(words, kTile, out + t * (Amx::block.last / 2) * args.weight_stride, kTile);
     }
-}
+    // One for each tile of scales, or only one.
+    template <bool Scaled>
+    SMLA_INLINE void store(const SoftmaxArgs& args, int key, uint32_t* out) {
+        for (int t = 0; t < (Scaled ? args.tiles : 1); ++t) {
+            const float* scales = Scaled ? args.tile_scales + t * Amx::block.last + key : nullptr;
+            for (int pair = 0; Scaled && pair < kTile; ++pair, scales += 2)
+                _mm512_store_si512(words + pair * kTile,
+                                   pair_words(weight(2 * pair, scales[0]), weight(2 * pair + 1, scales[1])));
+            avx512::transpose_16(words, kTile, out + t * (Amx::block.last / 2) * args.weight_stride, kTile);
+        }
+    }
+    SMLA_INLINE __m512 weight(int key, float scale) const {
+        return _mm512_mul_ps(_mm512_load_ps(weights + key * kTile), _mm512_set1_ps(scale));
+    }
+};
 
 __m512 largest_score(const float* scores, int keys) {
     __m512 largest[4];
@@ -122,6 +136,7 @@ __m512 largest_score(const float* scores, int keys) {
 }
 
 // softmax_block for one vector of heads.
+template <bool Scaled>
 bool softmax_vector(const SoftmaxArgs& args, int vector) {
     const int lane = vector * kTile;
     const __m512 factor = _mm512_set1_ps(args.factor);
@@ -142,17 +157,27 @@ bool softmax_vector(const SoftmaxArgs& args, int vector) {
     _mm512_storeu_ps(args.peak + lane, largest);
     largest = _mm512_max_ps(largest, lowest);
     for (int key = 0; key < args.keys; key += kKeyTile, out += kTileWords) {
-        alignas(64) float weights[kKeyTile * kTile];
-        const int keys = args.keys - key < kKeyTile ? args.keys - key : kKeyTile;
-        for (int k = 0; k < keys; ++k) {
+        WeightTile tile;
+        // times the factor at last, as in softmax_block
+        const auto weight = [&](int k) SMLA_LAMBDA_INLINE {
             const __m512 score = _mm512_loadu_ps(scores + (key + k) * kPanel);
-            // times the factor at last, as in softmax_block
-            const __m512 weight = exp2_by_floor(_mm512_mul_ps(_mm512_sub_ps(score, largest), factor));
-            sum[k % 2] = _mm512_add_ps(sum[k % 2], weight);
-            _mm512_store_ps(weights + k * kTile, weight);
+            return exp2_by_floor(_mm512_mul_ps(_mm512_sub_ps(score, largest), factor));
+        };
+        const int keys = args.keys - key < kKeyTile ? args.keys - key : kKeyTile;
+        int pair = 0;
+        for (; 2 * pair + 2 <= keys; ++pair) {
+            const __m512 even = weight(2 * pair), odd = weight(2 * pair + 1);
+            sum[0] = _mm512_add_ps(sum[0], even);
+            sum[1] = _mm512_add_ps(sum[1], odd);
+            tile.set<Scaled>(pair, even, odd);
         }
-        for (int k = keys; k < kKeyTile; ++k) _mm512_store_ps(weights + k * kTile, _mm512_setzero_ps());
-        store_weight_tiles(args, key, out, weights);
+        if (keys % 2) {
+            const __m512 even = weight(2 * pair);
+            sum[0] = _mm512_add_ps(sum[0], even);
+            tile.set<Scaled>(pair++, even, _mm512_setzero_ps());
+        }
+        for (; pair < kTile; ++pair) tile.set<Scaled>(pair, _mm512_setzero_ps(), _mm512_setzero_ps());
+        tile.store<Scaled>(args, key, out);
     }
     _mm512_storeu_ps(args.sum + lane, _mm512_add_ps(sum[0], sum[1]));
     return rescale;
@@ -160,7 +185,8 @@ bool softmax_vector(const SoftmaxArgs& args, int vector) {
 
 bool softmax_tiles(const SoftmaxArgs& args) {
     bool rescale = false;
-    for (int vector = 0; vector < args.vectors; ++vector) rescale |= softmax_vector(args, vector);
+    for (int vector = 0; vector < args.vectors; ++vector)
+        rescale |= args.tiles > 0 ? softmax_vector<true>(args, vector) : softmax_vector<false>(args, vector);
     return rescale;
 }
 
@@ -209,6 +235,7 @@ constexpr void set_score_tiles(Micro& micro) {
 
 constexpr Micro make() {
     Micro micro = micro_of<Amx>(bf16_decoder<Amx>);
+    micro.value_words = Amx::value_words;
     micro.group_vectors = 8;
     micro.panel_vectors = 2;
     micro.transpose = transpose_avx512;

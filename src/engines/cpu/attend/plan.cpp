@@ -90,7 +90,7 @@ Scratch carve_scratch(Arena& arena, const Plan& plan) {
     s.scores = arena.take<float>(size_t(last) * (paired ? round_up(std::min(group, lanes), panel) : lanes));
     s.weights = reinterpret_cast<uint32_t*>(s.scores);
     if (paired) {
-        s.values = arena.take<uint32_t>(size_t(plan.value_tiles * (last / 2) * micro.value_tile));
+        s.values = arena.take<uint32_t>(size_t(plan.value_tiles * micro.value_words));
         s.weights = arena.take<uint32_t>(size_t(kMaxTiles * (last / 2)) * lanes);
         s.tile_scales = arena.take<float>(size_t(kMaxTiles * last));
     }

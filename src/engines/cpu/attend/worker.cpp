@@ -283,7 +283,7 @@ void Worker::accumulate(const Block& block, Carry carry) {
     args.carry = carry;
     args.value_stride = paired ? micro.value_tile : plan_.row_words;
     for (int tile = 0; tile < plan_.value_tiles; ++tile) {
-        args.values = paired ? scratch_.values + int64_t(tile) * (micro.block.last / 2) * micro.value_tile
+        args.values = paired ? scratch_.values + int64_t(tile) * micro.value_words
                              : scratch_.keys + int64_t(tile) * micro.value_tile;
         const int scaled = tiles_ ? tile * micro.value_tile / (2 * source.tile_words()) : 0;
         args.weights = scratch_.weights + scaled * (micro.block.last / 2) * chunk_lanes;
