@@ -72,9 +72,9 @@ MUTANTS = [
     ),
     Mutant(
         "zeros and NaN take the way of normal codes",
-        "src/engines/cpu/attend/decode_avx512_bf16.h",
-        "_mm512_set1_epi8(char(252 - 16))) == 0;",
-        "_mm512_set1_epi8(char(252 - 16))) != 1;",
+        "src/engines/cpu/e4m3_avx512.h",
+        "_mm512_set1_epi8(0x70)) == 0;",
+        "_mm512_set1_epi8(0x78)) == 0;",
         "test_attend *",
     ),
     Mutant(

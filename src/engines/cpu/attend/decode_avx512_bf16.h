@@ -5,6 +5,7 @@
 
 #include "core/e4m3_table.h"
 #include "engines/cpu/attend/lanes_avx512.h"
+#include "engines/cpu/e4m3_avx512.h"
 #include "formats/layouts.h"
 
 namespace smla::cpu_attend {
@@ -98,27 +99,10 @@ SMLA_INLINE bool adds_exactly(float scale) {
     return (bits & 0x7fffffu) == 0 && (bits >> 23) - kLowestExponent <= kHighestExponent - kLowestExponent;
 }
 
-// Whether 64 codes are all normal numbers: no zero, no subnormal, no NaN.
-SMLA_INLINE bool all_normal(const char* at) {
-    const __m512i codes = _mm512_loadu_si512(at), twice = _mm512_add_epi8(codes, codes);  // 16 to 252
-    return _mm512_cmpgt_epu8_mask(_mm512_sub_epi8(twice, _mm512_set1_epi8(16)),
-                                  _mm512_set1_epi8(char(252 - 16))) == 0;
-}
-// Then their bits moved to those of a bf16, and a sum in the exponent, are the values times
-// 2^(exponent - 127): half the shuffles of the table.
-SMLA_INLINE Words normal_codes(const char* at, uint8_t exponent) {
-    const __m512i bits = _mm512_set1_epi16(short(0x87f0)),
-                  bias = _mm512_set1_epi16(short((int(exponent) - 7) * 128));
-    const auto half = [&](const char* codes) SMLA_LAMBDA_INLINE {
-        const __m512i wide =
-            _mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)));
-        return _mm512_add_epi16(_mm512_and_si512(_mm512_slli_epi16(wide, 4), bits), bias);
-    };
-    return {half(at), half(at + 32)};
-}
 SMLA_INLINE Words codes_times_e8m0(const Bf16Decoder& decoder, const char* at, uint8_t exponent) {
-    if (exponent >= kLowestExponent && exponent <= kHighestExponent && all_normal(at))
-        return normal_codes(at, exponent);
+    if (exponent >= kLowestExponent && exponent <= kHighestExponent &&
+        avx512::normal_e4m3(_mm512_loadu_si512(at)))
+        return {avx512::normal_e4m3_words(at, exponent), avx512::normal_e4m3_words(at + 32, exponent)};
     return times_e8m0(decoder.codes(at), number_codes(at), exponent);
 }
 
