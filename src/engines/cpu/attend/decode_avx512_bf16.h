@@ -206,6 +206,7 @@ bool decode_rows(const DecodeArgs& args) {
         for (int i = k + kAhead; i < k + kAhead + 2 && i < args.count; ++i)
             for (int line = 0; line < args.row_lines; ++line)
                 __builtin_prefetch(args.keys[i].row + 64 * line);
+        fetch<Isa>(*args.prefetch, args.prefetch->per_pair);
         const bool odd = k + 1 < args.count;
         if (S == Scaling::exponent &&
             !(powers_of_two<Reader>(args, k) && (!odd || powers_of_two<Reader>(args, k + 1))))

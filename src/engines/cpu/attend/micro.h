@@ -36,7 +36,8 @@ struct Prefetch {
     const KeyAddress* end = nullptr;
     int row_bytes = 0;
     int at = 0;        // bytes of *next that are on their way
-    int per_step = 0;  // lines per kPrefetchSteps steps
+    int per_step = 0;  // lines per kPrefetchSteps steps of scores
+    int per_pair = 0;  // lines per two keys that are decoded
 };
 constexpr int kPrefetchSteps = 8;
 
@@ -62,6 +63,7 @@ struct DecodeArgs {
     uint32_t* keys_out;    // [padded][row_words]
     uint32_t* values_out;  // paired arithmetic: [Dv / tile][last / 2][tile], two keys in a word, padded
     float* tile_scales;    // paired arithmetic: [kMaxTiles][last], if the scaling is `product`
+    Prefetch* prefetch;
 };
 
 struct Decoder {
@@ -131,6 +133,8 @@ struct Micro {
     int row_words;        // between keys; 0: any
     int value_words;      // paired arithmetic: from one tile of values to the next
     BlockKeys block;
+    float decode_time;  // of a key, in the time its scores for a vector of heads take; 0: nothing to fetch
+                        // there
     void (*score[8])(const ScoreArgs&);  // by vectors - 1
     int key_tile[8];                     // keys_padded is a multiple
     // For at most lanes / 2 heads, with two lanes each; null: none. Its q is [steps / 2][head][2].

@@ -236,6 +236,7 @@ constexpr void set_score_tiles(Micro& micro) {
 constexpr Micro make() {
     Micro micro = micro_of<Amx>(bf16_decoder<Amx>);
     micro.value_words = Amx::value_words;
+    micro.decode_time = 4;
     micro.group_vectors = 8;
     micro.panel_vectors = 2;
     micro.transpose = transpose_avx512;

@@ -9,6 +9,8 @@ namespace smla::cpu_attend {
 
 namespace {
 
+constexpr int kFewVectors = 4;  // of heads
+
 struct Entered {  // what a unit's products need of the processor
     explicit Entered(const Micro& micro) : micro(micro) {
         if (micro.enter) micro.enter();
@@ -147,7 +149,11 @@ void Worker::plan_prefetch(bool any, const Block& next, int buffer) {
     int64_t chances = 1;
     for (int g = 0; g < groups(); ++g)
         chances += int64_t(plan_.steps / kPrefetchSteps) * (next.count / plan_.key_tile(group(g).vectors));
-    prefetch_.per_step = int(ceil_div(prefetch_lines_, chances));
+    // With few heads decoding takes the larger part of the time, and its share of the lines.
+    const float decode = chunk_.vectors <= kFewVectors ? plan_.micro.decode_time : 0;
+    const int64_t decoding = int64_t(float(prefetch_lines_) * decode / (decode + float(chunk_.vectors)));
+    prefetch_.per_pair = int(ceil_div(decoding, (next.count + 1) / 2));
+    prefetch_.per_step = int(ceil_div(prefetch_lines_ - decoding, chances));
 }
 
 bool Worker::weigh(const Block& block, int buffer, bool first) {
@@ -191,6 +197,7 @@ bool Worker::decode(const Block& block, int buffer, int begin, int count) {
             std::max(args.padded, int(round_up(size_t(count), size_t(plan_.key_tile(group(g).vectors)))));
     args.width = plan_.width;
     args.row_lines = source.row_lines();
+    args.prefetch = &prefetch_;
     args.value_tiles = plan_.value_tiles;
     args.rounded = source.rounded();
     args.scale = source.scale();
