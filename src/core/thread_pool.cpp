@@ -1,6 +1,7 @@
 #include "core/thread_pool.h"
 
 #include "core/status.h"
+#include "core/workspace.h"
 
 #include <sched.h>
 
@@ -73,12 +74,14 @@ private:
 
     std::mutex mutex_;  // guards parking
     std::condition_variable wake_, done_;
+    // Written before `generation_` moves on, read after it did.
     const Body* body_ = nullptr;
     int64_t tasks_ = 0;
-    std::atomic<int64_t> next_{0};
-    std::atomic<uint64_t> generation_{0};
-    std::atomic<int> busy_{0};
     bool stop_ = false;
+    // Each on a line of its own: some threads write the others while the rest still waits for the first.
+    alignas(kCacheLine) std::atomic<uint64_t> generation_{0};
+    alignas(kCacheLine) std::atomic<int64_t> next_{0};
+    alignas(kCacheLine) std::atomic<int> busy_{0};
     std::mutex error_mutex_;
     std::exception_ptr error_;
 };
@@ -107,15 +110,16 @@ void ThreadPool::Crew::drain(int worker) {
 
 void ThreadPool::Crew::work(int worker) {
     uint64_t seen = 0;
+    const auto moved_on = [&] { return generation_.load(std::memory_order_acquire) != seen; };
     for (;;) {
-        for (int spin = 0; spin < kSpins && generation_.load(std::memory_order_acquire) == seen; ++spin)
-            pause_cpu();
-        {
+        for (int spin = 0; spin < kSpins && !moved_on(); ++spin) pause_cpu();
+        // Whoever saw it move on takes no lock: all workers would queue for it, asleep, and wake one another.
+        if (!moved_on()) {
             std::unique_lock lock(mutex_);
-            wake_.wait(lock, [&] { return generation_.load(std::memory_order_acquire) != seen; });
-            if (stop_) return;
-            seen = generation_.load(std::memory_order_relaxed);
+            wake_.wait(lock, moved_on);
         }
+        if (stop_) return;
+        ++seen;  // it does not move again before this worker is done
         drain(worker);
         if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
             std::lock_guard lock(mutex_);

@@ -43,9 +43,9 @@ TEST_F(Amx, EveryTestOfAllKernelsReachesThem) {
     }
 }
 
-TEST_F(Amx, RowsOfEveryCountAroundItsBlocks) {  // 16 keys a tile, 32 a step, 64 a part, 128 or 192 a block
+TEST_F(Amx, RowsOfEveryCountAroundItsBlocks) {  // 16 keys a tile, 32 a step and a part, 256 or 384 a block
     for (const int64_t k :
-         {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 191, 192, 193, 255, 320, 321})
+         {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 255, 256, 257, 383, 384, 385, 511, 640, 641})
         for (const int64_t heads : {3, 80}) {
             Spec spec;
             spec.tokens = 1;

@@ -52,8 +52,8 @@ MUTANTS = [
     Mutant(
         "pairs without a key keep old weights on tiles",
         "src/engines/cpu/attend/micro_amx.cpp",
-        "for (int pair = pairs; pair < padded; ++pair)",
-        "for (int pair = pairs; pair < pairs; ++pair)",
+        "for (; pair < kTile; ++pair) tile.set",
+        "for (; pair < 0; ++pair) tile.set",
         "test_attend Amx.*",
     ),
     Mutant(
@@ -68,6 +68,20 @@ MUTANTS = [
         "src/engines/cpu/attend/micro_amx.cpp",
         "if (args.carry == Carry::rescale) rescale",
         "if (false) rescale",
+        "test_attend Amx.*",
+    ),
+    Mutant(
+        "zeros and NaN take the way of normal codes",
+        "src/engines/cpu/e4m3_avx512.h",
+        "_mm512_set1_epi8(0x70)) == 0;",
+        "_mm512_set1_epi8(0x78)) == 0;",
+        "test_attend *",
+    ),
+    Mutant(
+        "the last panel of queries lies as if it were whole",
+        "src/engines/cpu/attend/worker.cpp",
+        "std::min(panel, group.vectors - first)",
+        "panel",
         "test_attend Amx.*",
     ),
     Mutant(

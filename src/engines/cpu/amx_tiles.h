@@ -12,6 +12,12 @@ template <int T>
 [[gnu::always_inline]] inline void load_tile(const void* at, int64_t stride_words) {
     asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(at), "r"(stride_words * 4) : "memory");
 }
+// The same for rows that are read once before others take their place in L1 (tileloaddt1): what stays there
+// is not driven out.
+template <int T>
+[[gnu::always_inline]] inline void stream_tile(const void* at, int64_t stride_words) {
+    asm volatile("tileloaddt1 (%1,%2,1), %%tmm%c0" ::"i"(T), "r"(at), "r"(stride_words * 4) : "memory");
+}
 template <int T>
 [[gnu::always_inline]] inline void store_tile(void* at, int64_t stride_words) {
     asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"i"(T), "r"(at), "r"(stride_words * 4) : "memory");
@@ -36,8 +42,14 @@ inline constexpr TileConfig kConfig;
 inline void enter() { asm volatile("ldtilecfg %0" ::"m"(kConfig)); }
 inline void leave() { asm volatile("tilerelease" ::); }
 
+enum class Stream {
+    none,
+    rows,
+    columns
+};  // the operand of a product that passes through L1 once; the other one stays there
+
 // Two rows of tiles by one or two columns of them: tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns.
-template <bool TwoRows, bool TwoColumns>
+template <bool TwoRows, bool TwoColumns, Stream S = Stream::none>
 struct Sums {
     [[gnu::always_inline]] static inline void clear() {
         zero_tile<0>();
@@ -57,19 +69,24 @@ struct Sums {
         if (TwoColumns) store_tile<2>(at + kTile, stride);
         if (TwoRows && TwoColumns) store_tile<3>(at + kTile * stride + kTile, stride);
     }
+    template <int T, Stream Own>
+    [[gnu::always_inline]] static inline void operand(const uint32_t* at, int64_t stride) {
+        if constexpr (S == Own) stream_tile<T>(at, stride);
+        else load_tile<T>(at, stride);
+    }
     // rows [16][stride], the second tile of them `next_rows` further; columns [16][stride], tiles side by
     // side
     [[gnu::always_inline]] static inline void add(const uint32_t* rows, int64_t row_stride, int64_t next_rows,
                                                   const uint32_t* columns, int64_t column_stride) {
-        load_tile<4>(rows, row_stride);
-        load_tile<6>(columns, column_stride);
+        operand<4, Stream::rows>(rows, row_stride);
+        operand<6, Stream::columns>(columns, column_stride);
         multiply_tiles<0, 4, 6>();
         if (TwoRows) {
-            load_tile<5>(rows + next_rows, row_stride);
+            operand<5, Stream::rows>(rows + next_rows, row_stride);
             multiply_tiles<1, 5, 6>();
         }
         if (TwoColumns) {
-            load_tile<7>(columns + kTile, column_stride);
+            operand<7, Stream::columns>(columns + kTile, column_stride);
             multiply_tiles<2, 4, 7>();
         }
         if (TwoRows && TwoColumns) multiply_tiles<3, 5, 7>();

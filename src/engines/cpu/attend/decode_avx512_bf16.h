@@ -5,6 +5,7 @@
 
 #include "core/e4m3_table.h"
 #include "engines/cpu/attend/lanes_avx512.h"
+#include "engines/cpu/e4m3_avx512.h"
 #include "formats/layouts.h"
 
 namespace smla::cpu_attend {
@@ -98,12 +99,19 @@ SMLA_INLINE bool adds_exactly(float scale) {
     return (bits & 0x7fffffu) == 0 && (bits >> 23) - kLowestExponent <= kHighestExponent - kLowestExponent;
 }
 
+SMLA_INLINE Words codes_times_e8m0(const Bf16Decoder& decoder, const char* at, uint8_t exponent) {
+    if (exponent >= kLowestExponent && exponent <= kHighestExponent &&
+        avx512::normal_e4m3(_mm512_loadu_si512(at)))
+        return {avx512::normal_e4m3_words(at, exponent), avx512::normal_e4m3_words(at + 32, exponent)};
+    return times_e8m0(decoder.codes(at), number_codes(at), exponent);
+}
+
 template <Scaling S>
 SMLA_INLINE Words scaled_codes(const Bf16Decoder& decoder, const char* at, float scale) {
+    if (S == Scaling::exponent)
+        return codes_times_e8m0(decoder, at, uint8_t(__builtin_bit_cast(uint32_t, scale) >> 23));
     const Words words = decoder.codes(at);
-    if (S == Scaling::product) return words;
-    if (S == Scaling::words) return scaled(words, scale);
-    return times_e8m0(words, number_codes(at), uint8_t(__builtin_bit_cast(uint32_t, scale) >> 23));
+    return S == Scaling::product ? words : scaled(words, scale);
 }
 
 // Readers: 64 values of a row at a time, and the row's scales.
@@ -141,8 +149,7 @@ struct PagePackedReader {
                                    int c) {
         if (c * 64 >= Layout::codes)
             return Bf16Decoder::plain(key.row + Layout::rope_at + 2 * (c * 64 - Layout::codes));
-        return times_e8m0(decoder.codes(key.row + c * 64), number_codes(key.row + c * 64),
-                          uint8_t(key.scales[c]));
+        return codes_times_e8m0(decoder, key.row + c * 64, uint8_t(key.scales[c]));
     }
 };
 template <int Width>
@@ -161,11 +168,23 @@ SMLA_INLINE void store_words(uint32_t* at, Words words) {
 }
 
 // Value words of 64 dims of two keys; finish puts the order of the unpacks right again.
-SMLA_INLINE void store_pairs(uint32_t* at, Words even, Words odd) {
+// `second`: where the last 32 dims go.
+SMLA_INLINE void store_pairs(uint32_t* at, uint32_t* second, Words even, Words odd) {
     _mm512_storeu_si512(at, _mm512_unpacklo_epi16(even.first, odd.first));
     _mm512_storeu_si512(at + 16, _mm512_unpackhi_epi16(even.first, odd.first));
-    _mm512_storeu_si512(at + 32, _mm512_unpacklo_epi16(even.second, odd.second));
-    _mm512_storeu_si512(at + 48, _mm512_unpackhi_epi16(even.second, odd.second));
+    _mm512_storeu_si512(second, _mm512_unpacklo_epi16(even.second, odd.second));
+    _mm512_storeu_si512(second + 16, _mm512_unpackhi_epi16(even.second, odd.second));
+}
+// Chunk `c` of the pair of keys whose words start at `pairs` in each tile of values.
+template <class Isa>
+SMLA_INLINE void store_chunk(uint32_t* pairs, int c, Words even, Words odd) {
+    constexpr int kWords = Isa::value_vectors * Isa::lanes, kTile = Isa::value_words;
+    static_assert(kWords == 64 || kWords == 32);
+    if constexpr (kWords == 64) {
+        store_pairs(pairs + c * kTile, pairs + c * kTile + 32, even, odd);
+    } else {
+        store_pairs(pairs + 2 * c * kTile, pairs + (2 * c + 1) * kTile, even, odd);
+    }
 }
 
 template <class Reader>
@@ -178,8 +197,8 @@ SMLA_INLINE bool powers_of_two(const DecodeArgs& args, int key) {
 // Isa: how many keys a block has, and whether its products read the values of padded keys.
 template <class Isa, class Reader, Scaling S>
 bool decode_rows(const DecodeArgs& args) {
-    constexpr int kAhead = 4,
-                  kPairStep = 64;  // keys whose lines are fetched; words of a pair in a value tile
+    constexpr int kAhead = 4;                                   // keys whose lines are fetched
+    constexpr int kPairStep = Isa::value_vectors * Isa::lanes;  // words of a pair in a value tile
     constexpr int kTiles = S == Scaling::product ? Reader::tiles : 0, kLast = Isa::block.last;
     const Bf16Decoder decoder;
     const Words zeros{_mm512_setzero_si512(), _mm512_setzero_si512()};
@@ -187,6 +206,7 @@ bool decode_rows(const DecodeArgs& args) {
         for (int i = k + kAhead; i < k + kAhead + 2 && i < args.count; ++i)
             for (int line = 0; line < args.row_lines; ++line)
                 __builtin_prefetch(args.keys[i].row + 64 * line);
+        fetch<Isa>(*args.prefetch, args.prefetch->per_pair);
         const bool odd = k + 1 < args.count;
         if (S == Scaling::exponent &&
             !(powers_of_two<Reader>(args, k) && (!odd || powers_of_two<Reader>(args, k + 1))))
@@ -199,7 +219,7 @@ bool decode_rows(const DecodeArgs& args) {
             const Words b = odd ? Reader::template chunk<S>(decoder, args.keys[k + 1], args, c) : zeros;
             store_words(rows + c * 32, a);
             store_words(rows + args.row_words + c * 32, b);
-            if (c < args.value_tiles) store_pairs(pairs + c * (kLast / 2) * kPairStep, a, b);
+            if (c * 64 < args.value_tiles * kPairStep) store_chunk<Isa>(pairs, c, a, b);
         }
         for (int t = 0; t < kTiles; ++t) {
             args.tile_scales[t * kLast + k] = Reader::scale(args.keys[k], args, t);
@@ -210,8 +230,8 @@ bool decode_rows(const DecodeArgs& args) {
         for (int c = 0; c < Reader::chunks; ++c)
             store_words(args.keys_out + k * args.row_words + c * 32, zeros);
         if (Isa::pads_values && k % 2 == 0)
-            for (int c = 0; c < args.value_tiles; ++c)
-                store_pairs(args.values_out + k / 2 * kPairStep + c * (kLast / 2) * kPairStep, zeros, zeros);
+            for (int c = 0; c * 64 < args.value_tiles * kPairStep; ++c)
+                store_chunk<Isa>(args.values_out + k / 2 * kPairStep, c, zeros, zeros);
         for (int t = 0; t < kTiles; ++t) args.tile_scales[t * kLast + k] = 0.f;
     }
     return true;

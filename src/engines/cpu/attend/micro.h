@@ -36,7 +36,8 @@ struct Prefetch {
     const KeyAddress* end = nullptr;
     int row_bytes = 0;
     int at = 0;        // bytes of *next that are on their way
-    int per_step = 0;  // lines per kPrefetchSteps steps
+    int per_step = 0;  // lines per kPrefetchSteps steps of scores
+    int per_pair = 0;  // lines per two keys that are decoded
 };
 constexpr int kPrefetchSteps = 8;
 
@@ -60,8 +61,9 @@ struct DecodeArgs {
     Scaling scaling;
     int64_t row_words;
     uint32_t* keys_out;    // [padded][row_words]
-    uint32_t* values_out;  // paired arithmetic: [Dv / tile][last / 2][tile], two keys in a word
+    uint32_t* values_out;  // paired arithmetic: [Dv / tile][last / 2][tile], two keys in a word, padded
     float* tile_scales;    // paired arithmetic: [kMaxTiles][last], if the scaling is `product`
+    Prefetch* prefetch;
 };
 
 struct Decoder {
@@ -72,7 +74,7 @@ struct Decoder {
 
 // scores[key][lane] (+)= scale[key] * sum over steps [begin,end) of q[step][lane] . keys[key][step]
 struct ScoreArgs {
-    const uint32_t* q;  // [steps][lanes of the head group]
+    const uint32_t* q;  // [steps][lanes of the head group], or of each panel of it
     const uint32_t* keys;
     float* scores;
     const float* scales;  // null: 1
@@ -81,6 +83,7 @@ struct ScoreArgs {
     int begin, end;
     int keys_padded;
     bool accumulate;
+    int64_t q_panel, score_panel;  // words from one panel (Micro::panel_vectors) to the next
 };
 
 // Online softmax of one block for one head group: peaks and sums move on, scores become weights.
@@ -89,7 +92,7 @@ struct SoftmaxArgs {
     uint32_t* weights;  // [max(tiles,1)][last / values per word][weight_stride]; plain arithmetic: the scores
     const float* tile_scales;   // [tiles][last]
     float *peak, *sum, *alpha;  // per head; peak: largest score, alpha: what earlier values weigh now
-    int64_t score_stride, weight_stride;
+    int64_t score_stride, score_panel, weight_stride;
     float factor;  // softmax scale * log2 e
     int keys, tiles, vectors;
     bool first;  // nothing came before
@@ -125,11 +128,15 @@ struct Micro {
     int lanes;            // heads per vector
     int values_per_word;  // 1: f32, 2: bf16 pairs
     int group_vectors;    // vectors of heads that a score kernel takes at most
+    int panel_vectors;    // of those, how many lie side by side in queries and scores; 0: all
     int value_tile;       // dims per tile of the value kernel
     int row_words;        // between keys; 0: any
+    int value_words;      // paired arithmetic: from one tile of values to the next
     BlockKeys block;
-    void (*score[4])(const ScoreArgs&);  // by vectors - 1
-    int key_tile[4];                     // keys_padded is a multiple
+    float decode_time;  // of a key, in the time its scores for a vector of heads take; 0: nothing to fetch
+                        // there
+    void (*score[8])(const ScoreArgs&);  // by vectors - 1
+    int key_tile[8];                     // keys_padded is a multiple
     // For at most lanes / 2 heads, with two lanes each; null: none. Its q is [steps / 2][head][2].
     void (*score_few)(const ScoreArgs&);
     int key_tile_few;

@@ -8,6 +8,7 @@ namespace {
 
 constexpr Micro make() {
     Micro micro = micro_of<Avx512Bf16>(bf16_decoder<Avx512Bf16>);
+    micro.value_words = Avx512Bf16::value_words;
     micro.group_vectors = 4;
     micro.transpose = transpose_avx512;
     set_score<Avx512Bf16, 1, 16>(micro);

@@ -84,11 +84,13 @@ Scratch carve_scratch(Arena& arena, const Plan& plan) {
     s.rows = arena.take<int32_t>(size_t(plan.rows));
     s.q = arena.take<uint32_t>(steps * lanes);
     s.staging = arena.take<uint32_t>(steps * size_t(micro.lanes + 1));
-    s.keys = arena.take<uint32_t>(size_t(last * plan.row_words));
-    s.scores = arena.take<float>(size_t(last) * (paired ? std::min(group, lanes) : lanes));
+    const bool parts = paired && plan.chunk_vectors <= micro.group_vectors;  // they share one buffer
+    s.keys = arena.take<uint32_t>(size_t((parts ? micro.block.part : last) * plan.row_words));
+    const size_t panel = size_t(std::max(micro.panel_vectors, 1) * micro.lanes);
+    s.scores = arena.take<float>(size_t(last) * (paired ? round_up(std::min(group, lanes), panel) : lanes));
     s.weights = reinterpret_cast<uint32_t*>(s.scores);
     if (paired) {
-        s.values = arena.take<uint32_t>(size_t(plan.value_tiles * (last / 2) * micro.value_tile));
+        s.values = arena.take<uint32_t>(size_t(plan.value_tiles * micro.value_words));
         s.weights = arena.take<uint32_t>(size_t(kMaxTiles * (last / 2)) * lanes);
         s.tile_scales = arena.take<float>(size_t(kMaxTiles * last));
     }

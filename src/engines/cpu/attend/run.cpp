@@ -23,7 +23,7 @@ void for_each(const Env& env, int workers, int64_t count, const Body& body) {
     });
 }
 
-constexpr int kFinishHeads = 16;  // of a task of the last step, when splits are joined
+constexpr int kFinishHeads = 4;  // of a task of the last step, when splits are joined
 
 struct Unit {
     int64_t token;

@@ -9,6 +9,8 @@ namespace smla::cpu_attend {
 
 namespace {
 
+constexpr int kFewVectors = 4;  // of heads
+
 struct Entered {  // what a unit's products need of the processor
     explicit Entered(const Micro& micro) : micro(micro) {
         if (micro.enter) micro.enter();
@@ -109,12 +111,15 @@ void Worker::pack_queries(int64_t token) {
     const int share = int(ceil_div(prefetch_lines_, chunk_.vectors));
     for (int g = 0; g < groups(); ++g) {
         const Group group = this->group(g);
-        uint32_t* out = scratch_.q + int64_t(steps) * group.first_vector * lanes;
+        const int panel = panel_vectors(group);
         for (int v = 0; v < group.vectors; ++v) {
             int stride;
             const uint32_t* rows = stage(token, (group.first_vector + v) * lanes, stride);
             plan_.micro.fetch(prefetch_, share);
-            plan_.micro.transpose(rows, stride, steps, out + v * lanes, int64_t(group.vectors) * lanes);
+            const int first = v / panel * panel, side_by_side = std::min(panel, group.vectors - first);
+            uint32_t* out = scratch_.q + int64_t(steps) * (group.first_vector + first) * lanes;
+            plan_.micro.transpose(rows, stride, steps, out + (v - first) * lanes,
+                                  int64_t(side_by_side) * lanes);
         }
     }
 }
@@ -144,7 +149,11 @@ void Worker::plan_prefetch(bool any, const Block& next, int buffer) {
     int64_t chances = 1;
     for (int g = 0; g < groups(); ++g)
         chances += int64_t(plan_.steps / kPrefetchSteps) * (next.count / plan_.key_tile(group(g).vectors));
-    prefetch_.per_step = int(ceil_div(prefetch_lines_, chances));
+    // With few heads decoding takes the larger part of the time, and its share of the lines.
+    const float decode = chunk_.vectors <= kFewVectors ? plan_.micro.decode_time : 0;
+    const int64_t decoding = int64_t(float(prefetch_lines_) * decode / (decode + float(chunk_.vectors)));
+    prefetch_.per_pair = int(ceil_div(decoding, (next.count + 1) / 2));
+    prefetch_.per_step = int(ceil_div(prefetch_lines_ - decoding, chances));
 }
 
 bool Worker::weigh(const Block& block, int buffer, bool first) {
@@ -188,6 +197,7 @@ bool Worker::decode(const Block& block, int buffer, int begin, int count) {
             std::max(args.padded, int(round_up(size_t(count), size_t(plan_.key_tile(group(g).vectors)))));
     args.width = plan_.width;
     args.row_lines = source.row_lines();
+    args.prefetch = &prefetch_;
     args.value_tiles = plan_.value_tiles;
     args.rounded = source.rounded();
     args.scale = source.scale();
@@ -219,6 +229,8 @@ void Worker::score(const Source& source, const Group& group, int begin, int coun
     args.scores = scratch_.scores + (paired ? 0 : first_lane) + begin * args.score_stride;
     args.prefetch = &prefetch_;
     args.row_words = plan_.row_words;
+    args.q_panel = int64_t(plan_.steps) * panel_vectors(group) * micro.lanes;
+    args.score_panel = micro.block.last * args.score_stride;
     args.keys_padded = int(round_up(size_t(count), size_t(plan_.key_tile(group.vectors))));
     const auto product = plan_.few_heads ? micro.score_few : micro.score[group.vectors - 1];
     for (int tile = 0; tile < tiles_; ++tile) {
@@ -236,7 +248,12 @@ void Worker::score(const Source& source, const Group& group, int begin, int coun
 }
 
 int64_t Worker::score_stride(const Group& group) const {
-    return int64_t(plan_.micro.values_per_word == 2 ? group.vectors : chunk_.vectors) * plan_.micro.lanes;
+    return int64_t(plan_.micro.values_per_word == 2 ? panel_vectors(group) : chunk_.vectors) *
+           plan_.micro.lanes;
+}
+
+int Worker::panel_vectors(const Group& group) const {
+    return plan_.micro.panel_vectors ? plan_.micro.panel_vectors : group.vectors;
 }
 
 bool Worker::softmax(const Group& group, int count, bool first) {
@@ -245,6 +262,7 @@ bool Worker::softmax(const Group& group, int count, bool first) {
     SoftmaxArgs args{};
     args.scores = scratch_.scores + (micro.values_per_word == 2 ? 0 : first_lane);
     args.score_stride = score_stride(group);
+    args.score_panel = micro.block.last * args.score_stride;
     args.weights = scratch_.weights + first_lane;
     args.weight_stride = int64_t(chunk_.vectors) * micro.lanes;
     args.tile_scales = scratch_.tile_scales;
@@ -272,7 +290,7 @@ void Worker::accumulate(const Block& block, Carry carry) {
     args.carry = carry;
     args.value_stride = paired ? micro.value_tile : plan_.row_words;
     for (int tile = 0; tile < plan_.value_tiles; ++tile) {
-        args.values = paired ? scratch_.values + int64_t(tile) * (micro.block.last / 2) * micro.value_tile
+        args.values = paired ? scratch_.values + int64_t(tile) * micro.value_words
                              : scratch_.keys + int64_t(tile) * micro.value_tile;
         const int scaled = tiles_ ? tile * micro.value_tile / (2 * source.tile_words()) : 0;
         args.weights = scratch_.weights + scaled * (micro.block.last / 2) * chunk_lanes;

@@ -45,6 +45,7 @@ private:
     Group group(int index) const;
     uint32_t* keys_at(int begin) const;
     int64_t score_stride(const Group& group) const;
+    int panel_vectors(const Group& group) const;
 
     const Call& call_;
     const Plan& plan_;

@@ -6,6 +6,7 @@
 #error "name the instruction set: #define SMLA_LANES_NAMESPACE score_avx512_bf16"
 #endif
 
+#include "engines/cpu/e4m3_avx512.h"
 #include "engines/cpu/score/kernel.h"
 
 #include <immintrin.h>
@@ -34,7 +35,7 @@ struct E4m3Table {
 };
 constexpr E4m3Table kTable;
 
-// 64 codes as two registers of bf16. The constants are loaded where they are used: in the middle of the
+// Any 64 codes as two registers of bf16. The constants are loaded where they are used: in the middle of the
 // products there are three registers to spare.
 inline void decode64(__m512i codes, __m512i& first, __m512i& second) {
     // Eight codes to the low half of each 128-bit lane and eight to the high half, so that unpacking keeps
@@ -57,7 +58,13 @@ inline void decode_e4m3(const ValueRow* rows, int n, int width, int stride, uint
         const uint8_t* in = rows[j].values;
         __m512i first, second;
         for (int d = 0; d < whole; d += 64) {
-            decode64(_mm512_loadu_si512(in + d), first, second);
+            const __m512i codes = _mm512_loadu_si512(in + d);
+            if (avx512::normal_e4m3(codes)) {
+                first = avx512::normal_e4m3_words(in + d, 127);
+                second = avx512::normal_e4m3_words(in + d + 32, 127);
+            } else {
+                decode64(codes, first, second);
+            }
             _mm512_store_si512(out + d / 2, first);
             _mm512_store_si512(out + d / 2 + 16, second);
         }

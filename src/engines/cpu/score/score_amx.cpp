@@ -7,15 +7,15 @@
 // rows of the next tile of keys and fetch rows of the one after.
 //
 // Why this shape: cycles for 64 keys, 64 heads and 128 channels of e4m3, each kind of work as if alone,
-// counted with 16 cycles for tdpbf16ps and tilestored, 8 for tileloadd, 2 of port 5 for vpermi2b.
+// counted with 16 cycles for tdpbf16ps and tilestored, 8 for tileloadd, two ports for vectors.
 //   products    64 x 16 = 1024
 //   tile loads  64 x 8  =  512 of the load ports; 1 x 4 tiles of sums would take 640
-//   decoding    128 x 7 =  896 of port 5, and 384 operations on either vector port
-//   weighing    256 x 2 =  512 operations on either port
-//   sums over the lanes  =  120 of port 5 and 60 on either port
-// Port 5 is busy for 1016 cycles, as long as the tiles: 131,072 keys take 2.1 million cycles if all runs side
-// by side, 4.2 million if nothing does. With keys on the right (S = Q K^T) no lanes are summed, but each
-// 16 x 16 words of keys must be transposed: 1024 more shuffles, all on port 5.
+//   decoding    128 x 11 operations on vectors = 704 of both ports; by table 896 of the port that shuffles
+//   weighing    256 x 2 = 256 of both ports
+//   sums over the lanes 180 = 90 of both ports
+// The vector ports are busy for 1050 cycles, as long as the tiles: 131,072 keys take 2.1 million cycles if
+// all runs side by side, 4.2 million if nothing does. With keys on the right (S = Q K^T) no lanes are summed,
+// but each 16 x 16 words of keys must be transposed: 1024 more shuffles, all on one port.
 //
 // A tile of 64 keys is 16 KB, twice, beside 16 KB of queries: a little over L1, but queries, which each half
 // of a tile reads again, stay there.
