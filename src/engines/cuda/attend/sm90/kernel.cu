@@ -5,9 +5,9 @@
 //           O += P V, where V is the first 512 columns of K. Operands are bf16 or f16, accumulators f32.
 // Operands  Rows and fp8_584 are multiplied as bf16, exactly, with P rounded to bf16. fp8_656 and fp8_528 are
 //           multiplied as f16, which the hardware makes of codes: f16(code * f16(scale)). Then Q and P are
-//           f16, too, with powers of two that keep them in range (config.h, queries.cuh); columns of rope stay bf16.
-//           Where f16 does not hold a scale, the block does its tasks again from there on with keys of
-//           bf16(code * scale).
+//           f16, too, with powers of two that keep them in range (config.h, queries.cuh); columns of rope
+//           stay bf16. Where f16 does not hold a scale, the block does its tasks again from there on with
+//           keys of bf16(code * scale).
 // Tile      64 heads x 64 keys. As many blocks as fit walk through tasks (token, split, 64 heads) with one
 //           pipeline: a task's first keys are loaded under the last products of the task before.
 // Cluster   With records and more than 64 heads two blocks share a token. Each converts half of its keys and

@@ -1,5 +1,5 @@
-// Producer of attend on Hopper for fp8_656, fp8_528 and fp8_584: records -> f16 or bf16 keys in shared memory, in
-// wgmma's layout.
+// Producer of attend on Hopper for fp8_656, fp8_528 and fp8_584: records -> f16 or bf16 keys in shared
+// memory, in wgmma's layout.
 #pragma once
 
 #include "engines/cuda/attend/sm90/conversion.cuh"
