@@ -57,7 +57,7 @@ typedef struct smla_context_args {
     smla_isa isa;
     /* CPU engine; 0: one per core that this process may use. */
     int32_t threads;
-    /* 1: a token's bits never depend on what else is in the batch. */
+    /* 1: a token's bits never depend on what else is in the batch, except where a BLAS library multiplies. */
     int32_t batch_invariant;
     /* Kernels demanded by name, "attend=cpu_avx512_bf16_attend_576,score=..."; null: none. A stage whose
      * kernel is demanded runs that kernel or is refused. */

@@ -108,7 +108,8 @@ class Context:
     engine: "auto", "reference", "cpu", "cuda". isa: of the cpu engine ("scalar" ... "avx512_bf16").
     threads: 0: one per core that the process may use (torch.set_num_threads does not change it).
     device: of the CUDA engine.
-    batch_invariant: a token's bits never depend on what else is in the batch.
+    batch_invariant: a token's bits never depend on what else is in the batch, except where a BLAS library
+    multiplies.
     kernel: demands kernels by name, "attend=cpu_avx512_bf16_attend_576".
     check_indices: calls note the first bad index for Workspace.read_error (slower).
     """
