@@ -99,6 +99,32 @@ TEST(CblasProject, BatchInvariantBlocksDoNotFollowTheTokens) {
     EXPECT_EQ(product.out, bits);
 }
 
+// The weights' blocks that stay in L2 end inside of a thread's block: 26 rows of 5000, or 64 columns of them.
+TEST(FewTokensProject, ATokenHasTheBitsItHasAlone) {
+    const char* const kernel =
+        best_isa() >= SMLA_ISA_AVX512 ? "cpu_avx512_few_project" : "cpu_avx2_few_project";
+    if (best_isa() < SMLA_ISA_AVX2) GTEST_SKIP() << "no AVX2 here";
+    Context context = on_cpu(false, kernel);
+    for (const bool by_columns : {false, true})
+        for (const int64_t tokens : {4, 5, 63, 64}) {
+            SCOPED_TRACE(testing::Message() << tokens << " tokens, by columns " << by_columns);
+            Product all(tokens, by_columns);
+            run(context, all, 0);
+            all.expect_right();
+            for (int64_t t = 0; t < tokens; ++t) {
+                Product one(1, by_columns);
+                std::copy_n(&all.x[size_t(t * kInner)], kInner, one.x.data());
+                std::copy(all.w.begin(), all.w.end(), one.w.begin());
+                run(context, one, 0);
+                ASSERT_EQ(std::memcmp(one.out.data(), &all.out[size_t(t * kOuter)], kOuter * sizeof(float)),
+                          0)
+                    << "token " << t;
+            }
+        }
+    Product more(65, false);
+    EXPECT_THROW(run(context, more, 0), Error);
+}
+
 // Two groups of rows of x, with NaN between them, times bf16 weights; NaN around what is written.
 struct Bf16Product {
     static constexpr int64_t kGroups = 2, kGap = 3;

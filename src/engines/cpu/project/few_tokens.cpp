@@ -1,4 +1,5 @@
 // The driver of the few-token kernels: x in f32 once, then groups and blocks of outputs over the threads.
+// More tokens than a kernel takes at once pass over weights that are in L2 by then.
 #include "engines/cpu/candidates.h"
 #include "ops/ops.h"
 
@@ -15,6 +16,14 @@ namespace {
 using Args = smla_project_args;
 
 constexpr int64_t kBlock = 256;  // outputs that a thread takes at once: 64 to 300 KB of weights
+constexpr int64_t kResident = 256 * 1024, kLeastRows = 4, kLeastColumns = 64;  // of weights in L2
+
+// More than kTogether where weights of bf16 would have to be widened in memory for a BLAS: 8 tokens of
+// 16,384 x 7168 took 267 ms through one on a core of Zen 4, 23 here; 64 took 367 and 146.
+int64_t most_tokens(const Args& args, const Env& env) {
+    const bool dots = env.isa >= SMLA_ISA_AVX512_BF16 && !env.slow_bf16_dots;  // cpu_avx512_bf16_project
+    return args.w.dtype == SMLA_BF16 && !(dots && args.x.dtype == SMLA_BF16) ? 64 : kTogether;
+}
 
 struct Scratch {
     float *x, *out;
@@ -29,13 +38,33 @@ Scratch carve(Arena& arena, const Args& args) {
 
 std::string refuse(const Args& args, smla_isa needed, const Env& env) {
     if (env.isa < needed) return "needs a stronger instruction set";
-    static_assert(kMostTokens == 4);
-    if (args.x.shape[0] > kMostTokens) return "more than 4 tokens";
+    const int64_t most = most_tokens(args, env);
+    if (args.x.shape[0] > most) return text("more than ", most, " tokens");
     if (args.w.dtype != SMLA_F32 && args.w.dtype != SMLA_BF16)
         return text(dtype_name(args.w.dtype), " weights");
     for (const Tensor* each : {&args.x, &args.out})
         if (each->dtype == SMLA_F64) return "f64 tensors: for the loops";
     return "";
+}
+
+// A block of outputs for all tokens, kTogether of them at a time.
+void run_block(FewArgs few, int64_t tokens, const FewKernels& kernels) {
+    const int64_t rows = few.rows, bytes = few.inner * (few.bf16 ? 2 : 4),
+                  least = few.along_inner ? kLeastRows : kLeastColumns;
+    const int64_t step = tokens > kTogether
+                             ? std::max(kResident / std::max<int64_t>(bytes, 1) / least, int64_t(1)) * least
+                             : rows;
+    const FewArgs whole = few;
+    for (int64_t n = 0; n < rows; n += step)
+        for (int64_t t = 0; t < tokens; t += kTogether) {
+            few.x = whole.x + t * few.x_stride;
+            few.w = static_cast<const char*>(whole.w) +
+                    n * (few.along_inner ? few.w_stride : 1) * (few.bf16 ? 2 : 4);
+            few.out = whole.out + t * few.out_stride + n;
+            few.rows = std::min(step, rows - n);
+            few.tokens = int(std::min<int64_t>(kTogether, tokens - t));
+            kernels.run[few.tokens - 1](few);
+        }
 }
 
 void run(const Args& args, const Env& env, const FewKernels& kernels) {
@@ -60,10 +89,10 @@ void run(const Args& args, const Env& env, const FewKernels& kernels) {
                           .out_stride = s.out ? outer : args.out.stride_elems[0],
                           .inner = inner,
                           .rows = rows,
-                          .tokens = int(tokens),
+                          .tokens = 0,
                           .bf16 = args.w.dtype == SMLA_BF16,
                           .along_inner = along_inner};
-        kernels.run[tokens - 1](few);
+        run_block(few, tokens, kernels);
         if (s.out)
             for (int64_t t = 0; t < tokens; ++t)
                 store_row(args.out, address(args.out, t, g, first), rows, few.out + t * outer);
@@ -77,7 +106,7 @@ CallPlan<Args> plan_few(const Args& args, const Env& env, smla_isa needed, const
     CallPlan<Args> plan = refuse_call<Args>(refuse(args, needed, env));
     if (env.isa < needed) return plan;
     Args most = args;  // a workspace sized for more tokens serves these kernels' calls, too
-    most.x.shape[0] = std::min<int64_t>(args.x.shape[0], kMostTokens);
+    most.x.shape[0] = std::min<int64_t>(args.x.shape[0], most_tokens(args, env));
     Arena arena;
     carve(arena, most);
     plan.scratch = arena.used();

@@ -1,13 +1,14 @@
 // Products of a few tokens, bound by reading the weights: each weight is read once, widened in registers and
-// multiplied with every token. BLAS would want it widened in memory first (3.5 ms instead of 0.9 for absorb
-// of V3.2, bf16, one token and thread). One file per instruction set fills a table from its vectors.
+// multiplied with up to kTogether tokens. BLAS would want it widened in memory first (3.5 ms instead of 0.9
+// for absorb of V3.2, bf16, one token and thread). One file per instruction set fills a table from its
+// vectors.
 #pragma once
 
 #include <cstdint>
 
 namespace smla::cpu_project {
 
-constexpr int kMostTokens = 4;
+constexpr int kTogether = 4;  // tokens
 
 // out[t][n] = sum_k x[t][k] * w(n, k) for n in [0, rows). Weights are f32 or bf16; along k or along n they
 // are dense, the other stride counts elements.
@@ -22,7 +23,7 @@ struct FewArgs {
 };
 
 struct FewKernels {
-    void (*run[kMostTokens])(const FewArgs&);  // by tokens - 1
+    void (*run[kTogether])(const FewArgs&);  // by tokens - 1
 };
 extern const FewKernels kFewAvx2, kFewAvx512;
 
