@@ -1,7 +1,6 @@
 // Products in blocks, of which random problems of the kit are too small for a second one. Through CBLAS,
 // weights of 16 bits are widened in blocks of rows, whose size follows the tokens and the budget; bf16 with
 // bf16 has blocks in all three dimensions.
-#include "core/cpu_features.h"
 #include "core/numbers.h"
 #include "engines/context.h"
 #include "engines/run.h"
@@ -29,6 +28,15 @@ Context on_cpu(bool batch_invariant, const char* kernel = "cpu_cblas_project", i
     const std::string demand = std::string("project=") + kernel;
     args.kernel = demand.c_str();
     return Context(args);
+}
+
+// Whether calls use at least this instruction set: SMLA_ISA may hold them below the processor's.
+bool on_x86_with([[maybe_unused]] smla_isa least) {
+#if defined(__x86_64__)
+    return on_cpu(false).env({}).isa >= least;
+#else
+    return false;
+#endif
 }
 
 // T rows times a bf16 weight, stored by rows or by columns.
@@ -102,8 +110,8 @@ TEST(CblasProject, BatchInvariantBlocksDoNotFollowTheTokens) {
 // The weights' blocks that stay in L2 end inside of a thread's block: 26 rows of 5000, or 64 columns of them.
 TEST(FewTokensProject, ATokenHasTheBitsItHasAlone) {
     const char* const kernel =
-        best_isa() >= SMLA_ISA_AVX512 ? "cpu_avx512_few_project" : "cpu_avx2_few_project";
-    if (best_isa() < SMLA_ISA_AVX2) GTEST_SKIP() << "no AVX2 here";
+        on_x86_with(SMLA_ISA_AVX512) ? "cpu_avx512_few_project" : "cpu_avx2_few_project";
+    if (!on_x86_with(SMLA_ISA_AVX2)) GTEST_SKIP() << "no AVX2 here";
     Context context = on_cpu(false, kernel);
     for (const bool by_columns : {false, true})
         for (const int64_t tokens : {4, 5, 63, 64}) {
@@ -196,7 +204,7 @@ size_t run_bf16(Context& context, Bf16Product& product, size_t budget) {
 }
 
 TEST(Bf16Project, EveryBlockAndEdge) {
-    if (best_isa() < SMLA_ISA_AVX512_BF16) GTEST_SKIP() << "this processor has no AVX-512 bf16";
+    if (!on_x86_with(SMLA_ISA_AVX512_BF16)) GTEST_SKIP() << "no AVX-512 bf16 here";
     Context context = on_cpu(false, "cpu_avx512_bf16_project", 2);
     for (const bool by_columns : {false, true})
         for (const smla_dtype out : {SMLA_F32, SMLA_BF16})
@@ -211,7 +219,7 @@ TEST(Bf16Project, EveryBlockAndEdge) {
 }
 
 TEST(Bf16Project, ATokensBitsDependOnNothingElse) {
-    if (best_isa() < SMLA_ISA_AVX512_BF16) GTEST_SKIP() << "this processor has no AVX-512 bf16";
+    if (!on_x86_with(SMLA_ISA_AVX512_BF16)) GTEST_SKIP() << "no AVX-512 bf16 here";
     Context context = on_cpu(true, "cpu_avx512_bf16_project", 2);
     Bf16Product all(523, 2082, 331, false, SMLA_F32), least(523, 2082, 331, false, SMLA_F32);
     const size_t most = run_bf16(context, all, 0), small = run_bf16(context, least, kWorkspaceHeader + 1);
