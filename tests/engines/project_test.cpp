@@ -26,7 +26,7 @@ Context on_cpu(bool batch_invariant, const char* kernel = "cpu_cblas_project", i
     args.threads = threads;
     args.batch_invariant = batch_invariant;
     const std::string demand = std::string("project=") + kernel;
-    args.kernel = demand.c_str();
+    if (*kernel) args.kernel = demand.c_str();
     return Context(args);
 }
 
@@ -131,6 +131,37 @@ TEST(FewTokensProject, ATokenHasTheBitsItHasAlone) {
         }
     Product more(65, false);
     EXPECT_THROW(run(context, more, 0), Error);
+}
+
+// In batch-invariant mode no product of f32 or bf16 goes through a BLAS, whatever the tokens, threads and
+// budget.
+TEST(FewTokensProject, BatchInvariantProductsOfAnySizeHaveTheBitsOfOneToken) {
+    if (!on_x86_with(SMLA_ISA_AVX2)) GTEST_SKIP() << "no AVX2 here";
+    for (const smla_dtype of_x : {SMLA_F32, SMLA_BF16})
+        for (const smla_dtype of_w : {SMLA_F32, SMLA_BF16}) {
+            SCOPED_TRACE(testing::Message() << dtype_name(of_x) << " by " << dtype_name(of_w));
+            constexpr int64_t kTokens = 150;
+            Product product(kTokens, false);
+            std::vector<float> w(product.w.size());
+            std::vector<uint16_t> x(product.x.size());
+            for (size_t i = 0; i < w.size(); ++i) w[i] = bf16_to_f32(product.w[i]);
+            for (size_t i = 0; i < x.size(); ++i) x[i] = f32_to_bf16(product.x[i]);
+            if (of_x == SMLA_BF16) product.args.x.dtype = SMLA_BF16, product.args.x.data = x.data();
+            if (of_w == SMLA_F32) product.args.w.dtype = SMLA_F32, product.args.w.data = w.data();
+            std::vector<float> wanted;
+            for (const auto& [threads, count, budget] :
+                 {std::array<int64_t, 3>{1, kTokens, 0}, {2, kTokens, 300'000}, {2, 63, 0}, {1, 1, 0}}) {
+                Context context = on_cpu(true, "", int32_t(threads));
+                Product part = product;
+                part.args.x.shape[0] = part.args.out.shape[0] = count;
+                part.args.out.data = part.out.data();
+                run(context, part, size_t(budget));
+                part.out.resize(size_t(count * kOuter));
+                if (wanted.empty()) wanted = part.out;
+                EXPECT_EQ(std::memcmp(part.out.data(), wanted.data(), part.out.size() * sizeof(float)), 0)
+                    << threads << " threads, " << count << " tokens, budget " << budget;
+            }
+        }
 }
 
 // Two groups of rows of x, with NaN between them, times bf16 weights; NaN around what is written.

@@ -18,11 +18,19 @@ using Args = smla_project_args;
 constexpr int64_t kBlock = 256;  // outputs that a thread takes at once: 64 to 300 KB of weights
 constexpr int64_t kResident = 256 * 1024, kLeastRows = 4, kLeastColumns = 64;  // of weights in L2
 
+constexpr int64_t kPass = 64;  // tokens whose x is held in f32, where the budget allows it
+
 // More than kTogether where weights of bf16 would have to be widened in memory for a BLAS: 8 tokens of
-// 16,384 x 7168 took 267 ms through one on a core of Zen 4, 23 here; 64 took 367 and 146.
-int64_t most_tokens(const Args& args, const Env& env) {
-    const bool dots = env.isa >= SMLA_ISA_AVX512_BF16 && !env.slow_bf16_dots;  // cpu_avx512_bf16_project
-    return args.w.dtype == SMLA_BF16 && !(dots && args.x.dtype == SMLA_BF16) ? 64 : kTogether;
+// 16,384 x 7168 took 267 ms through one on a core of Zen 4, 23 here; 64 took 367 and 146. Any number in
+// batch-invariant mode: a token's bits are the same in every pass, and a BLAS's are not. bf16 with bf16 is
+// left to cpu_avx512_bf16_project there, whose bits do not depend on the batch either.
+std::string refuse_tokens(const Args& args, const Env& env) {
+    const bool dots = env.isa >= SMLA_ISA_AVX512_BF16 && !env.slow_bf16_dots && args.w.dtype == SMLA_BF16 &&
+                      args.x.dtype == SMLA_BF16;
+    if (env.batch_invariant)
+        return dots ? "batch-invariant, and cpu_avx512_bf16_project takes any batch" : "";
+    const int64_t most = args.w.dtype == SMLA_BF16 && !dots ? kPass : kTogether;
+    return args.x.shape[0] > most ? text("more than ", most, " tokens") : "";
 }
 
 struct Scratch {
@@ -38,13 +46,11 @@ Scratch carve(Arena& arena, const Args& args) {
 
 std::string refuse(const Args& args, smla_isa needed, const Env& env) {
     if (env.isa < needed) return "needs a stronger instruction set";
-    const int64_t most = most_tokens(args, env);
-    if (args.x.shape[0] > most) return text("more than ", most, " tokens");
     if (args.w.dtype != SMLA_F32 && args.w.dtype != SMLA_BF16)
         return text(dtype_name(args.w.dtype), " weights");
     for (const Tensor* each : {&args.x, &args.out})
         if (each->dtype == SMLA_F64) return "f64 tensors: for the loops";
-    return "";
+    return refuse_tokens(args, env);
 }
 
 // A block of outputs for all tokens, kTogether of them at a time.
@@ -67,12 +73,9 @@ void run_block(FewArgs few, int64_t tokens, const FewKernels& kernels) {
         }
 }
 
-void run(const Args& args, const Env& env, const FewKernels& kernels) {
+void run_pass(const Args& args, const Env& env, const FewKernels& kernels, const Scratch& s) {
     const int64_t tokens = args.x.shape[0], groups = args.w.shape[0], outer = args.w.shape[1],
                   inner = args.x.shape[2];
-    if (tokens == 0 || outer == 0 || groups == 0) return;
-    Arena arena(env.workspace);
-    const Scratch s = carve(arena, args);
     const int64_t blocks = ceil_div(outer, kBlock);
     for (int64_t g = 0; g < groups; ++g)
         for (int64_t t = 0; t < tokens; ++t)
@@ -102,16 +105,41 @@ void run(const Args& args, const Env& env, const FewKernels& kernels) {
         for (int64_t i = 0; i < groups * blocks; ++i) unit(i, 0);
 }
 
+// Tokens [first, first + count) of a call, as far as it has them.
+Args pass_of(const Args& args, int64_t first, int64_t count) {
+    Args pass = args;
+    const int64_t end = std::min(first + count, args.x.shape[0]);
+    pass.x = slice(args.x, 0, first, end);
+    pass.out = slice(args.out, 0, first, end);
+    return pass;
+}
+size_t scratch_bytes(const Args& args, int64_t pass) {
+    Arena arena;
+    carve(arena, pass_of(args, 0, pass));
+    return arena.used();
+}
+// A token's bits do not depend on it.
+int64_t pass_within(const Args& args, size_t budget) {
+    int64_t pass = kPass;
+    while (budget && pass > 1 && scratch_bytes(args, pass) > budget) pass /= 2;
+    return pass;
+}
+
+void run(const Args& args, const Env& env, int64_t pass, const FewKernels& kernels) {
+    if (element_count(args.out) == 0) return;
+    Arena arena(env.workspace);
+    const Scratch s = carve(arena, pass_of(args, 0, pass));
+    for (int64_t first = 0; first < args.x.shape[0]; first += pass)
+        run_pass(pass_of(args, first, pass), env, kernels, s);
+}
+
 CallPlan<Args> plan_few(const Args& args, const Env& env, smla_isa needed, const FewKernels& kernels) {
     CallPlan<Args> plan = refuse_call<Args>(refuse(args, needed, env));
     if (env.isa < needed) return plan;
-    Args most = args;  // a workspace sized for more tokens serves these kernels' calls, too
-    most.x.shape[0] = std::min<int64_t>(args.x.shape[0], most_tokens(args, env));
-    Arena arena;
-    carve(arena, most);
-    plan.scratch = arena.used();
+    const int64_t pass = pass_within(args, env.budget);
+    plan.scratch = scratch_bytes(args, pass);  // of more tokens, too: their workspace serves fewer
     if (plan.refusal.empty())
-        plan.launch = [&kernels](const Args& call, const Env& on) { run(call, on, kernels); };
+        plan.launch = [pass, &kernels](const Args& call, const Env& on) { run(call, on, pass, kernels); };
     return plan;
 }
 
