@@ -5,10 +5,9 @@
 //            each row, which share the lane's x. Sums go over the lanes, then over the warps that share n.
 //   along n  a warp takes 256 n, 8 neighbouring ones per lane, and every 8th k; x [T,K] lies in shared memory
 //            as f32. Sums go over the warps of the block.
-// Tokens   1, 2, 4 or 8 at a time: a template, so that sums stay in registers.
+// Tokens   1, 2, 4 or 8 at a time: a template, so that sums stay in registers. Weights are f32 or bf16.
 // Shared   sums of warps [kWarps][T][kRows] | x [T,K] and sums [kWarps][256] of one token
-// Limit    the bytes of w, each read once, 16 per lane at a time. A block asks for its first weights before
-// it
+// Limit    the bytes of w, each read once, 16 per lane at a time. A block asks for its first weights, then
 //          waits for the kernel before.
 // Why      cuBLASLt wants both operands of one dtype: with f32 x and bf16 weights it runs between a kernel
 //          that splits x into bf16 parts and one that adds their sums up; the weights of one head pair are as
@@ -228,12 +227,12 @@ bool is_half_or_f32(const Tensor& tensor) {
     return tensor.dtype == SMLA_F32 || tensor.dtype == SMLA_BF16 || tensor.dtype == SMLA_F16;
 }
 
-std::string refuse_few(const Args& args, const Env& env) {
+std::string refuse_few(const Args& args, int most_tokens, const Env& env) {
     const Tensor &x = args.x, &w = args.w;
-    if (x.shape[0] > kMostTokens) return text(x.shape[0], " tokens: made for up to ", kMostTokens);
+    if (x.shape[0] > most_tokens) return text(x.shape[0], " tokens: made for up to ", most_tokens);
     if (env.batch_invariant) return "batch-invariant: sums in another order than those of more tokens";
-    if (!is_half_or_f32(x) || !is_half_or_f32(w) || !is_half_or_f32(args.out))
-        return "made for f32, bf16 and f16";
+    if (w.dtype != SMLA_F32 && w.dtype != SMLA_BF16) return "made for weights of f32 and bf16";
+    if (!is_half_or_f32(x) || !is_half_or_f32(args.out)) return "made for f32, bf16 and f16";
     if (w.shape[1] > INT32_MAX || w.shape[2] > INT32_MAX / kMostTokens) return "2^28 weights of a sum";
     if (along_k(w)) {
         if (w.shape[2] % kLane != 0 || !aligned(w, {0, 1}) || x.stride_elems[2] != 1 || !aligned(x, {0, 1}))
@@ -272,22 +271,28 @@ void launch_few(const Args& args, const Env& env) {
     p.tiles = int(ceil_div(p.outer, kRows * kWarps / p.splits));
     launch_early(few_along_k<W, kTokens>, w.shape[0] * p.tiles, kThreads, 0, env, p);
 }
+// f32 weights: two tokens at most, so that there are few kernels to build; cuBLASLt needs no kernels around
+// it where x is f32 too.
+template <class W>
+constexpr int kMostOf = sizeof(W) == 4 ? 2 : kMostTokens;
+
 template <class W>
 void run_few(const Args& args, const Env& env) {
     const int64_t tokens = args.x.shape[0];
     if (element_count(args.out) == 0) return;
-    if (tokens == 1) launch_few<W, 1>(args, env);
-    else if (tokens == 2) launch_few<W, 2>(args, env);
-    else if (tokens <= 4) launch_few<W, 4>(args, env);
-    else launch_few<W, 8>(args, env);
+    if (tokens == 1) return launch_few<W, 1>(args, env);
+    if (tokens == 2) return launch_few<W, 2>(args, env);
+    if constexpr (kMostOf < W >> 2) {
+        if (tokens <= 4) return launch_few<W, 4>(args, env);
+        launch_few<W, 8>(args, env);
+    }
 }
 
 CallPlan<Args> plan_few(const Args& args, const Env& env) {
-    CallPlan<Args> plan = refuse_call<Args>(refuse_few(args, env));
+    const bool f32 = args.w.dtype == SMLA_F32;
+    CallPlan<Args> plan = refuse_call<Args>(refuse_few(args, f32 ? kMostOf<float> : kMostOf<Bf16>, env));
     if (!plan.refusal.empty()) return plan;
-    plan.launch = args.w.dtype == SMLA_F32    ? run_few<float>
-                  : args.w.dtype == SMLA_BF16 ? run_few<Bf16>
-                                              : run_few<F16>;
+    plan.launch = f32 ? run_few<float> : run_few<Bf16>;
     return plan;
 }
 
