@@ -1,0 +1,47 @@
+"""A kernel of a file that launches early waits for the grid before: else it reads what is not written yet."""
+import re
+
+from source import sample
+
+EARLY = re.compile(r"\blaunch_early\s*\(")
+KERNEL = re.compile(r"__global__[^;{]*\{")
+WAITS = re.compile(r"\b(?:follow|wait_for)_grid_before\s*\(\s*\)")
+
+
+def _body(text, begin):
+    """What stands between the brace before `begin` and the one that closes it."""
+    depth, at = 1, begin
+    while depth and at < len(text):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        at += 1
+    return text[begin:at]
+
+
+def check(files):
+    for file in files:
+        if not file.path.endswith(".cu") or not EARLY.search(file.text):
+            continue
+        for found in KERNEL.finditer(file.text):
+            if WAITS.search(_body(file.text, found.end())):
+                continue
+            head = re.sub(r"__\w+__(?:\s*\([^()]*\))?", "", found.group())
+            name = re.search(r"(\w+)\s*\(", head)
+            line = file.text.count("\n", 0, found.start()) + 1
+            yield (
+                f"{file.path}:{line}: {name[1] if name else 'a kernel'} calls neither follow_grid_before() "
+                "nor wait_for_grid_before(), and the file launches early"
+            )
+
+
+LAUNCH = "void g() { cuda::launch_early(f, 1, 32, 0, env, a); }\n"
+WAITING = "__global__ void f(int* a) {\n  if (a) { wait_for_grid_before(); }\n  *a = 1;\n}\n"
+HASTY = "__global__ void __launch_bounds__(32) h(int* a) {\n  if (a) { *a = 1; }\n}\n"
+BAD = [
+    ([sample("src/a.cu", HASTY + LAUNCH)], "h calls neither"),
+    ([sample("src/a.cu", WAITING + HASTY + LAUNCH)], "h calls neither"),
+]
+GOOD = [
+    [sample("src/a.cu", WAITING + LAUNCH)],
+    [sample("src/a.cu", HASTY + "void g() { launch(h, 1); }\n")],
+    [sample("src/launch.cuh", HASTY + "void launch_early(void (*kernel)()) {}\n")],
+]
