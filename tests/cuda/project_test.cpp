@@ -177,23 +177,61 @@ TEST(CudaProject, WhatTheLibraryIsToldIsTheProduct) {
     }
 }
 
-TEST(CudaProject, TheLibraryComesFirstAndTheLoopsTakeTheRest) {
+TEST(CudaProject, FewTokensComeFirstThenTheLibraryAndTheLoopsTakeTheRest) {
     FactsOnly device;
     const Env env = facts_env(device);
     const auto table = cuda_candidates<Stage::absorb>();
-    ASSERT_EQ(table.size(), 2u);
-    EXPECT_STREQ(table[0].name, "cuda_cublaslt_project");
-    EXPECT_STREQ(table[1].name, "cuda_generic_project");
+    ASSERT_EQ(table.size(), 3u);
+    EXPECT_STREQ(table[0].name, "cuda_few_project");
+    EXPECT_STREQ(table[1].name, "cuda_cublaslt_project");
+    EXPECT_STREQ(table[2].name, "cuda_generic_project");
     for (const smla_dtype x : {SMLA_F32, SMLA_BF16, SMLA_F16})
         for (const smla_dtype w : {SMLA_F32, SMLA_BF16, SMLA_F16}) {
             const smla_project_args args = product(x, w, SMLA_BF16, 3, 2, 8, 8);
-            EXPECT_EQ(table[1].refuse(args, env), "");
-            EXPECT_EQ(table[1].workspace(args, env, 0), kWorkspaceHeader);
+            EXPECT_EQ(table[2].refuse(args, env), "");
+            EXPECT_EQ(table[2].workspace(args, env, 0), kWorkspaceHeader);
             if (cublaslt().library.empty() && lt_route(args, 0).refusal.empty()) {
-                EXPECT_EQ(table[0].refuse(args, env), "no cuBLASLt library was found at run time");
+                EXPECT_EQ(table[1].refuse(args, env), "no cuBLASLt library was found at run time");
             }
         }
-    EXPECT_NE(table[1].refuse(product(SMLA_F64, SMLA_F64, SMLA_F64, 3, 2, 8, 8), env), "");
+    EXPECT_NE(table[2].refuse(product(SMLA_F64, SMLA_F64, SMLA_F64, 3, 2, 8, 8), env), "");
+}
+
+TEST(CudaProject, TheKernelOfFewTokensSaysWhatItDoesNotTake) {
+    FactsOnly device;
+    const Env env = facts_env(device);
+    const auto refusal = [&](const smla_project_args& args) { return kFewTokensProject.refuse(args, env); };
+    const auto sent_on = [&](const smla_project_args& args, const char* why) {
+        EXPECT_NE(refusal(args).find(why), std::string::npos) << refusal(args);
+    };
+    for (const smla_dtype x : {SMLA_F32, SMLA_BF16, SMLA_F16}) {
+        EXPECT_EQ(refusal(product(x, SMLA_BF16, SMLA_F32, 8, 2, 7, 64)), "");
+        EXPECT_EQ(refusal(product(x, SMLA_F32, SMLA_BF16, 2, 2, 7, 64)), "");
+        EXPECT_EQ(kFewTokensProject.workspace(product(x, SMLA_BF16, SMLA_F32, 8, 2, 7, 64), env, 0),
+                  kWorkspaceHeader);
+    }
+    sent_on(product(SMLA_F32, SMLA_BF16, SMLA_F32, 9, 2, 7, 64), "up to 8");
+    sent_on(product(SMLA_F32, SMLA_F32, SMLA_F32, 3, 2, 7, 64), "up to 2");
+    sent_on(product(SMLA_F16, SMLA_F16, SMLA_F32, 1, 2, 7, 64), "weights of f32 and bf16");
+    sent_on(product(SMLA_F64, SMLA_BF16, SMLA_F64, 1, 2, 7, 64), "f32, bf16 and f16");
+    sent_on(product(SMLA_F32, SMLA_BF16, SMLA_F32, 1, 2, 7, 60), "16-byte pieces");
+    smla_project_args apart = product(SMLA_F32, SMLA_BF16, SMLA_F32, 2, 2, 7, 64);
+    apart.x.stride_elems[0] += 2;  // 8 bytes
+    sent_on(apart, "16-byte pieces");
+
+    const auto along_n = [](int64_t outer, int64_t inner) {
+        smla_project_args args = product(SMLA_F32, SMLA_BF16, SMLA_F32, 4, 2, outer, inner);
+        args.w.stride_elems[1] = 1, args.w.stride_elems[2] = outer;
+        return args;
+    };
+    EXPECT_EQ(refusal(along_n(64, 1001)), "");
+    sent_on(along_n(60, 128), "neither along k nor along n");
+    sent_on(along_n(64, 1025), "does not fit shared memory");
+
+    Env invariant = env;
+    invariant.batch_invariant = true;
+    const smla_project_args good = product(SMLA_F32, SMLA_BF16, SMLA_F32, 1, 2, 7, 64);
+    EXPECT_NE(kFewTokensProject.refuse(good, invariant).find("batch-invariant"), std::string::npos);
 }
 
 }  // namespace
