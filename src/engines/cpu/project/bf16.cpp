@@ -61,16 +61,6 @@ Cut cut_of(const Args& args, const Env& env) {
     return cut;
 }
 
-std::string refuse(const Args& args, const Env& env) {
-    if (env.isa < SMLA_ISA_AVX512_BF16) return "needs a stronger instruction set";
-    if (args.w.dtype != SMLA_BF16) return text(dtype_name(args.w.dtype), " weights");
-    if (args.x.dtype != SMLA_BF16) return text(dtype_name(args.x.dtype), " activations");
-    if (args.out.dtype != SMLA_BF16 && args.out.dtype != SMLA_F32)
-        return text(dtype_name(args.out.dtype), " outputs");
-    if (args.x.shape[2] % 2) return "an odd inner dimension";
-    return "";
-}
-
 void run(const Args& args, const Env& env, const Cut& cut) {
     const int64_t tokens = args.x.shape[0], groups = args.w.shape[0], outer = args.w.shape[1];
     if (tokens == 0 || outer == 0 || groups == 0) return;
@@ -102,7 +92,7 @@ void run(const Args& args, const Env& env, const Cut& cut) {
 }
 
 CallPlan<Args> plan_bf16(const Args& args, const Env& env) {
-    std::string refusal = refuse(args, env);
+    std::string refusal = cpu::refuse_bf16_product(args, env);
     if (!refusal.empty()) return refuse_call<Args>(std::move(refusal));
     const Cut cut = cut_of(args, env);
     CallPlan<Args> plan;
@@ -116,6 +106,16 @@ CallPlan<Args> plan_bf16(const Args& args, const Env& env) {
 }  // namespace smla::cpu_project
 
 namespace smla::cpu {
+
+std::string refuse_bf16_product(const smla_project_args& args, const Env& env) {
+    if (env.isa < SMLA_ISA_AVX512_BF16) return "needs a stronger instruction set";
+    if (args.w.dtype != SMLA_BF16) return text(dtype_name(args.w.dtype), " weights");
+    if (args.x.dtype != SMLA_BF16) return text(dtype_name(args.x.dtype), " activations");
+    if (args.out.dtype != SMLA_BF16 && args.out.dtype != SMLA_F32)
+        return text(dtype_name(args.out.dtype), " outputs");
+    if (args.x.shape[2] % 2) return "an odd inner dimension";
+    return "";
+}
 
 const Candidate<smla_project_args> kAvx512Bf16Project{.name = "cpu_avx512_bf16_project",
                                                       .plan = cpu_project::plan_bf16,

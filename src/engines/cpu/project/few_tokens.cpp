@@ -17,16 +17,14 @@ using Args = smla_project_args;
 
 constexpr int64_t kBlock = 256;  // outputs that a thread takes at once: 64 to 300 KB of weights
 constexpr int64_t kResident = 256 * 1024, kLeastRows = 4, kLeastColumns = 64;  // of weights in L2
-
-constexpr int64_t kPass = 64;  // tokens whose x is held in f32, where the budget allows it
+constexpr int64_t kPass = 64;  // tokens whose x is held in f32; fewer where the budget is short
 
 // More than kTogether where weights of bf16 would have to be widened in memory for a BLAS: 8 tokens of
 // 16,384 x 7168 took 267 ms through one on a core of Zen 4, 23 here; 64 took 367 and 146. Any number in
 // batch-invariant mode: a token's bits are the same in every pass, and a BLAS's are not. bf16 with bf16 is
 // left to cpu_avx512_bf16_project there, whose bits do not depend on the batch either.
 std::string refuse_tokens(const Args& args, const Env& env) {
-    const bool dots = env.isa >= SMLA_ISA_AVX512_BF16 && !env.slow_bf16_dots && args.w.dtype == SMLA_BF16 &&
-                      args.x.dtype == SMLA_BF16;
+    const bool dots = !env.slow_bf16_dots && cpu::refuse_bf16_product(args, env).empty();
     if (env.batch_invariant)
         return dots ? "batch-invariant, and cpu_avx512_bf16_project takes any batch" : "";
     const int64_t most = args.w.dtype == SMLA_BF16 && !dots ? kPass : kTogether;

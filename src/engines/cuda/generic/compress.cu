@@ -10,8 +10,8 @@
 //         and values of the partials, each [groups][columns] float4 | the entry [D] f32. __syncthreads
 //         between any write and another thread's read.
 // Limit   reads of one SM: 2 * coff * ratio * D * 4 bytes (512 KiB at ratio 128) at 64 bytes per clock, so
-//         8 rows per thread are in flight there (4: 13.6 us instead of 11.5 on an H200; windows of 8 rows
-//         take longer with 8 than with 4). Few tokens of a step close a group of 128.
+//         8 rows per thread are in flight there (13.6 us on an H200, with 4 rows 15.9; windows of 8 rows take
+//         longer with 8 than with 4). Few tokens of a step close a group of 128.
 #include "core/tensor.h"
 #include "engines/cuda/candidates.h"
 #include "engines/cuda/common/hadamard.cuh"
@@ -150,7 +150,7 @@ __device__ void pool(const CompressParams& p, const Window& window, const char**
     }
 }
 
-// `weight`: of the thread's channel threadIdx.x, as wider entries load theirs.
+// `weight`: that of channel threadIdx.x, which was loaded early. Channels from kThreads on load theirs here.
 __device__ void norm(const CompressParams& p, float* entry, float weight, float* scratch) {
     const int width = p.cache.width;
     float square = 0;

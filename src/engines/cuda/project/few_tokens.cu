@@ -10,8 +10,7 @@
 // Limit    the bytes of w, each read once, 16 per lane at a time. A block asks for its first weights, then
 //          waits for the kernel before.
 // Why      cuBLASLt wants both operands of one dtype: with f32 x and bf16 weights it runs between a kernel
-//          that splits x into bf16 parts and one that adds their sums up; the weights of one head pair are as
-//          quick as those two.
+//          that splits x into bf16 parts and one that adds their sums (docs/kernels/log/cuda_stages.md).
 // A sum's order depends on the shape of w alone, but it is not that of other kernels, so batch-invariant
 // calls are refused.
 #include "core/tensor.h"
@@ -233,7 +232,8 @@ std::string refuse_few(const Args& args, int most_tokens, const Env& env) {
     if (env.batch_invariant) return "batch-invariant: sums in another order than those of more tokens";
     if (w.dtype != SMLA_F32 && w.dtype != SMLA_BF16) return "made for weights of f32 and bf16";
     if (!is_half_or_f32(x) || !is_half_or_f32(args.out)) return "made for f32, bf16 and f16";
-    if (w.shape[1] > INT32_MAX || w.shape[2] > INT32_MAX / kMostTokens) return "2^28 weights of a sum";
+    if (w.shape[1] > INT32_MAX || w.shape[2] > INT32_MAX / kMostTokens)
+        return "sums of 2^28 products or more";
     if (along_k(w)) {
         if (w.shape[2] % kLane != 0 || !aligned(w, {0, 1}) || x.stride_elems[2] != 1 || !aligned(x, {0, 1}))
             return "x or w are no rows of 16-byte pieces";
