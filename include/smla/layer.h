@@ -38,7 +38,7 @@ typedef struct smla_layer_args {
     const char* checkpoint;
     /* Path of a config.json or of its folder. Null: the checkpoint's folder. */
     const char* config;
-    /* f32 (0); f64: reference engine; bf16: f32, but matrix products read bf16 (and `hidden` as given). */
+    /* 0 is f32. f64: reference engine. bf16: f32, which products read rounded to bf16, `hidden` as it is. */
     smla_dtype activations;
     /* What attention multiplies with: f32 (0), bf16, or f64 (0) with f64 activations. */
     smla_dtype queries;
