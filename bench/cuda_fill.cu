@@ -42,7 +42,7 @@ __global__ void keys(const __grid_constant__ cuda::DeviceCache cache, uint32_t s
         for (int d = int(threadIdx.x % 32); d < cache.width; d += 32)
             row[d] = normal(uint64_t(r * cache.width + d), seed);
         __syncwarp();
-        cuda::warp_encode(cache, r, row);
+        cuda::encode({}, cache, r, row);
         __syncwarp();
     }
 }

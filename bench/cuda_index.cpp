@@ -182,7 +182,7 @@ void time_select(Bench& bench, const char* what, int64_t rows, int64_t columns, 
     if (integers)
         fill_i32(static_cast<int32_t*>(args.scores.data), rows * columns, 0x3f800000, 1 << 20, 7 << 20);
     std::vector<int32_t> want;
-    for (const char* name : {"cuda_generic_select", "cuda_sampled_select"}) {
+    for (const char* name : {"cuda_generic_select", "cuda_sampled_select", "cuda_cluster_select"}) {
         args.indices = Gpu::tensor(bench.gpu.allocate<int32_t>(size_t(rows * k)), SMLA_I32, {rows, k});
         if (bench.gpu.refuses<Stage::select>(name, args)) continue;
         const auto& kernel = bench.gpu.prepare<Stage::select>(name, args);
@@ -204,6 +204,7 @@ void time_score_select(Bench& bench, const ScoreShape& shape, size_t budget) {
     args.columns = int32_t(shape.columns);
     args.score = make_score(bench.gpu, shape, 17);
     args.score.logits = {};
+    args.score.precision = SMLA_PRECISION_ROUNDED;
     args.select.indices =
         Gpu::tensor(bench.gpu.allocate<int32_t>(size_t(shape.tokens * 2048)), SMLA_I32, {shape.tokens, 2048});
     const char* name = "cuda_streamed_score_select";
@@ -287,7 +288,9 @@ void time_all(Gpu& gpu, Report& report) {
          .requests = 256,
          .next_n = 2},
         {.name = "paged score 256 x 65536", .tokens = 256, .columns = 65536, .requests = 256, .next_n = 1},
+        {.name = "paged score 1 x 32768", .tokens = 1, .columns = 32768, .requests = 1, .next_n = 1},
         {.name = "paged score 1 x 131072", .tokens = 1, .columns = 131072, .requests = 1, .next_n = 1},
+        {.name = "paged score 1 x 524288", .tokens = 1, .columns = 524288, .requests = 1, .next_n = 1},
         {.name = "paged score 256 x 8192 mxfp4",
          .tokens = 256,
          .columns = 8192,
@@ -308,6 +311,17 @@ void time_all(Gpu& gpu, Report& report) {
     time_score_select(bench, {.name = "score_select 2048 x 65536", .tokens = 2048, .columns = 65536}, 0);
     time_score_select(bench, {.name = "score_select 2048 x 65536", .tokens = 2048, .columns = 65536},
                       16 << 20);
+    for (const int64_t columns : {32768, 131072})
+        time_score_select(bench,
+                          {.name = columns > 32768 ? "score_select 1 x 131072" : "score_select 1 x 32768",
+                           .tokens = 1,
+                           .columns = columns,
+                           .next_n = 1},
+                          0);
+    time_score_select(
+        bench,
+        {.name = "score_select 256 x 65536", .tokens = 256, .columns = 65536, .requests = 256, .next_n = 1},
+        0);
     time_score_select(
         bench,
         {.name = "score_select 64 x 131072", .tokens = 64, .columns = 131072, .requests = 64, .next_n = 1},

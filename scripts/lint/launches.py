@@ -3,7 +3,7 @@ import re
 
 from source import sample
 
-EARLY = re.compile(r"\blaunch_early\s*\(")
+EARLY = re.compile(r"\blaunch_early\s*\(|\bcudaLaunchAttributeProgrammaticStreamSerialization\b")
 KERNEL = re.compile(r"__global__[^;{]*\{")
 WAITS = re.compile(r"\b(?:follow|wait_for)_grid_before\s*\(\s*\)")
 
@@ -39,6 +39,7 @@ HASTY = "__global__ void __launch_bounds__(32) h(int* a) {\n  if (a) { *a = 1; }
 BAD = [
     ([sample("src/a.cu", HASTY + LAUNCH)], "h calls neither"),
     ([sample("src/a.cu", WAITING + HASTY + LAUNCH)], "h calls neither"),
+    ([sample("src/a.cu", HASTY + "a.id = cudaLaunchAttributeProgrammaticStreamSerialization;\n")], "h calls"),
 ]
 GOOD = [
     [sample("src/a.cu", WAITING + LAUNCH)],

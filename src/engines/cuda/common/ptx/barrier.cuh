@@ -27,6 +27,10 @@ __device__ inline void mbarrier_arrive(uint32_t at) {
 __device__ inline void mbarrier_arrive_after_copies(uint32_t at) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
 }
+// The phase waits for the cp.async that this thread has issued; to be called before its last arrival.
+__device__ inline void mbarrier_count_copies(uint32_t at) {
+    asm volatile("cp.async.mbarrier.arrive.shared.b64 [%0];" ::"r"(at) : "memory");
+}
 // Whether the phase of this parity has completed. The barrier must be in that phase or the next.
 __device__ inline bool mbarrier_over(uint32_t at, uint32_t parity) {
     uint32_t over;

@@ -30,16 +30,24 @@ struct ScoreTask {
     int64_t stride, stride_bytes, two_strides;  // of logits; two_strides: in bytes too
     int tokens, heads, rows, groups, splits, fill;
     int page_shift;  // column >> page_shift is its page; below 0: divide
+    bool one_round;  // all blocks run at once: the next grid may start beside them
 };
 
-// Shared memory of a block: queries, in tiles of wgmma; keys and scales as they come; weights; requests;
-// windows. Everything of a thread's keys is its own.
-constexpr int kStageBytes = kKeys * kWidth + 128 * int(sizeof(float));
+// What a warpgroup copies its keys by.
+struct KeyPlaces {
+    KeyColumns::Pages pages;
+    Window window;
+};
+
+// Shared memory of a block: queries, in tiles of wgmma; stages of keys (keys.cuh); weights; requests;
+// windows.
+constexpr int kStageBytes = kKeys * (kWidth + int(sizeof(float))) + 32;
 struct Shared {
     char* queries;      // [steps], 1024-byte aligned
     char* keys;         // [kGroups][stages][kStageBytes]
     float4* weights;    // [steps][columns/16][4]: of thread l%4, halved
     int64_t* requests;  // [rows]
+    KeyPlaces* places;  // [kGroups]
     Window* windows;    // [rows]
 
     template <class Shape>
@@ -49,13 +57,14 @@ struct Shared {
         out.keys = memory + steps * Shape::step_bytes;
         out.weights = reinterpret_cast<float4*>(out.keys + kGroups * Shape::stages * kStageBytes);
         out.requests = reinterpret_cast<int64_t*>(out.weights + steps * Shape::columns / 4);
-        out.windows = reinterpret_cast<Window*>(out.requests + steps * Shape::rows);
+        out.places = reinterpret_cast<KeyPlaces*>(out.requests + steps * Shape::rows);
+        out.windows = reinterpret_cast<Window*>(out.places + kGroups);
         return out;
     }
 };
 // bytes: of a value of a query.
 constexpr size_t shared_bytes(int bytes, int columns, int heads, int stages, int steps) {
-    return size_t(kGroups * stages * kStageBytes) +
+    return size_t(kGroups) * (stages * kStageBytes + sizeof(KeyPlaces)) +
            size_t(steps) * (size_t(columns) * (kWidth * bytes + sizeof(float)) +
                             size_t(columns / heads) * (sizeof(int64_t) + sizeof(Window)));
 }

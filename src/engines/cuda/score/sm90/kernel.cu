@@ -1,20 +1,18 @@
 // score on Hopper: e4m3 queries and index_fp8_132 keys of 128 channels, up to 64 heads.
 //
 // Maths      logit[key] = scale * sum_h w_h relu(q_h . k): wgmma with keys as rows and (query row, head)
-// pairs
-//            as columns, f32 accumulators. Precision rounded multiplies e4m3, exact multiplies f16. relu,
-//            weight and the sum over a thread's heads in registers; 3 shuffles per 4 logits finish the sum.
+//            pairs as columns, f32 accumulators. Precision rounded multiplies e4m3, exact multiplies f16.
+//            relu, weight and the sum over a thread's heads in registers; 3 shuffles per 4 logits finish the
+//            sum.
 // Tile       64 keys per warpgroup x steps of 64 or 128 columns.
 // Roles      2 warpgroups, all warps alike; 4 warpgroups per multiprocessor fill each other's gaps: one's
 //            epilogue runs under the products of the others.
 // Shared     queries, 8 KB per 64 columns (f16: 16), in tiles of wgmma | per warpgroup 2 or 4 stages of raw
-// keys
-//            | weights | requests | windows.
-// Barriers   two __syncthreads per block, none per tile: a lane multiplies the keys that it copied itself.
+//            keys | weights | requests | windows.
+// Barriers   full and empty mbarriers per stage of a warpgroup (keys.cuh); two __syncthreads per block.
 // Registers  128 per thread, for two blocks.
-// Why        keys as a register operand need half the shared-memory traffic of two shared ones, no barrier
-// and
-//            no swizzle, and pages may have any size; they are copied once for up to 8 rows of 64 heads.
+// Why        keys as a register operand need half the shared-memory traffic of two shared ones and no
+//            swizzle, so pages come as they lie, by bulk copies; once for up to 8 rows of 64 heads.
 // Results    docs/kernels/cuda_score.md.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/score/sm90/kernel.cuh"
@@ -85,7 +83,8 @@ void run_score_sm90(const smla_score_args& args, const ScorePart& part, const En
                          .groups = int(plan.groups),
                          .splits = plan.splits,
                          .fill = args.fill,
-                         .page_shift = page_shift(args, keys)};
+                         .page_shift = page_shift(args, keys),
+                         .one_round = plan.groups * plan.splits <= plan.slots};
     switch (plan.heads) {
         case 8: return launch_shape<8>(products, task, plan, env);
         case 16: return launch_shape<16>(products, task, plan, env);

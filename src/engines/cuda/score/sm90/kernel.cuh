@@ -1,6 +1,7 @@
 // The device side of cuda_sm90_score; see kernel.cu.
 #pragma once
 
+#include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/score/sm90/keys.cuh"
 #include "engines/cuda/score/sm90/queries.cuh"
 #include "engines/cuda/score/sm90/wgmma.cuh"
@@ -108,48 +109,35 @@ __device__ inline void store_step(const float (&bank)[Shape::columns / 2], const
     }
 }
 
-// The same in all lanes of a warp, and known to be.
-__device__ inline int warpgroup() { return __shfl_sync(~0u, int(threadIdx.x / 128), 0); }
-
 // Rows [first, last) of a block, all of one request, against a run of tiles, of which a warpgroup takes every
 // kGroups-th.
 template <class Shape>
 class TileRun {
 public:
     // Starts the copies of the first tiles. seen: what any row sees; common: what all of them do.
-    __device__ TileRun(const ScoreTask& task, const Shared& shared, float* logits, int first, int last,
-                       const KeyColumns::Pages& pages, Window seen, Window common, int tile, int end)
+    __device__ TileRun(const ScoreTask& task, const Shared& shared, KeyRing<Shape::stages>& ring,
+                       float* logits, int first, int last, const KeyColumns::Pages& pages, Window seen,
+                       Window common, int tile, int end)
         : task_(task),
           shared_(shared),
+          ring_(ring),
           logits_(logits),
           first_(first),
           last_(last),
-          tile_(tile + warpgroup()),
-          end_(end),
-          ring_(task, pages, {seen.begin, int(min(int64_t(seen.end), int64_t(end) * kKeys))},
-                shared.keys + warpgroup() * (Shape::stages * kStageBytes)) {
+          tile_(tile + warp_of_block() / 4) {
         const bool whole = first % Shape::rows == 0 && last % Shape::rows == 0;
         inside_ = {(common.begin + kKeys - 1) / kKeys, whole ? common.end / kKeys : 0};
-        typename KeyRing<Shape::stages>::Place places[Shape::stages];
-#pragma unroll
-        for (int i = 0; i < Shape::stages; ++i) places[i] = ring_.look(tile_ + i * kGroups);
-#pragma unroll
-        for (int i = 0; i + 1 < Shape::stages; ++i) ring_.fetch(tile_ + i * kGroups, places[i], i);
-        next_ = places[Shape::stages - 1];
+        ring_.aim(pages, {seen.begin, int(min(int64_t(seen.end), int64_t(end) * kKeys))}, tile_, end);
     }
 
     // Queries have been loaded.
     __device__ void run() {
-        int stage = 0;
-        for (; tile_ < end_; tile_ += kGroups) {
-            // into the slots of the tile before
-            ring_.fetch(tile_ + (Shape::stages - 1) * kGroups, next_,
-                        stage == 0 ? Shape::stages - 1 : stage - 1);
-            next_ = ring_.look(tile_ + Shape::stages * kGroups);
+        for (; ring_.has(tile_); tile_ += kGroups) {
+            // into the stage of the tile before
+            ring_.fetch();
             KeyOperand<Shape::products> keys;
-            ring_.take(stage, keys);
-            stage = stage + 1 == Shape::stages ? 0 : stage + 1;
-            const int column = ring_.own_column(tile_);
+            ring_.take(keys);
+            const int column = tile_ * kKeys + ring_.own_key();
             // All warps of a warpgroup take the same branch, as wgmma is one instruction of all four: in a
             // whole tile all keys are holes or none is.
             if (inside_.has(tile_) && ring_.whole(tile_) && !__any_sync(~0u, ring_.hole())) {
@@ -161,7 +149,6 @@ public:
                                         column, ring_.factor(), ring_.hole()});
             }
         }
-        cp_async_wait<0>();  // the next run overwrites the slots
     }
 
 private:
@@ -182,15 +169,15 @@ private:
 
     const ScoreTask& task_;
     const Shared& shared_;
+    KeyRing<Shape::stages>& ring_;
     float* logits_;
-    int first_, last_, tile_, end_;
+    int first_, last_, tile_;
     Window inside_;  // tiles
-    KeyRing<Shape::stages> ring_;
-    typename KeyRing<Shape::stages>::Place next_;
 };
 
 template <class Shape>
 __global__ void __launch_bounds__(kThreads, 2) score_sm90(const __grid_constant__ ScoreTask task) {
+    if (task.one_round) start_next_grid();
     extern __shared__ __align__(1024) char memory[];
     const int steps = (task.rows + Shape::rows - 1) / Shape::rows;
     const Shared shared = Shared::of(memory, Shape(), steps);
@@ -198,6 +185,9 @@ __global__ void __launch_bounds__(kThreads, 2) score_sm90(const __grid_constant_
     // the last tokens first: in a causal prompt they see most columns
     const int64_t token = int64_t(task.groups - 1 - blockIdx.x % task.groups) * task.rows;
     const int rows = int(min(int64_t(task.rows), task.tokens - token));
+    prefetch_queries(task, token, rows);
+    KeyRing<Shape::stages> ring(task, shared);
+    ring.start();
     if (task.fill)
         fill_outside<kThreads>(task.window, task.logits, task.stride, token, rows, split, task.splits);
     if (int(threadIdx.x) < rows) {
@@ -221,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, 2) score_sm90(const __grid_constant_
         const int end = int(start + tiles * (split + 1) / task.splits);
         if (tile == end) continue;
         const KeyColumns::Pages pages = task.keys.place.pages_of(shared.requests[first]);
-        TileRun<Shape> run(task, shared, logits, first, last, pages, all, common, tile, end);
+        TileRun<Shape> run(task, shared, ring, logits, first, last, pages, all, common, tile, end);
         if (!loaded) {
             load_queries<Shape>(task, shared, token, rows, steps);
             fence_async_proxy();

@@ -4,6 +4,7 @@
 // of keys.cuh: 16-byte piece t of a half of the key is what lane 4 g + t multiplies.
 #pragma once
 
+#include "engines/cuda/common/ptx/bulk.cuh"
 #include "engines/cuda/score/sm90/config.h"
 
 namespace smla::cuda::sm90 {
@@ -31,14 +32,36 @@ __device__ void place_piece(char* step, int column, int p, int t, const uint4& p
     }
 }
 
+// Asks L2 for queries and weights before the keys are asked for: behind 100 KB of keys per multiprocessor
+// queries take 8000 cycles to come.
+__device__ inline void prefetch_queries(const ScoreTask& task, int64_t token, int rows) {
+    const auto* const q = static_cast<const char*>(task.q.data);
+    const auto* const w = static_cast<const float*>(task.w.data);
+    for (int i = int(threadIdx.x); i < rows * task.heads; i += kThreads) {
+        const int row = i / task.heads, head = i % task.heads;
+        prefetch_line(q + element(task.q, token + row, head));
+        if (head % 32 == 0) prefetch_line(w + element(task.w, token + row, head));
+    }
+}
+
 // kBatch steps at a time, so that their loads are under way together.
 template <class Shape>
 __device__ void load_queries(const ScoreTask& task, const Shared& shared, int64_t token, int rows,
                              int steps) {
     constexpr int kPieces = kWidth / 16, kColumnsAtOnce = kThreads / kPieces;
-    constexpr int kEach = Shape::columns / kColumnsAtOnce, kBatch = 8 / kEach;
+    constexpr int kEach = Shape::columns / kColumnsAtOnce, kBatch = 4 / kEach;
     const int piece = int(threadIdx.x) % kPieces, column = int(threadIdx.x) / kPieces;
     const auto* const q = static_cast<const char*>(task.q.data) + 16 * piece;
+    for (int i = int(threadIdx.x); i < steps * Shape::columns; i += kThreads) {
+        const int at = i % Shape::columns, step = i / Shape::columns;
+        const int row = step * Shape::rows + at / Shape::heads, head = at % Shape::heads;
+        float w = 0;
+        if (row < rows && head < task.heads)
+            w = 0.5f * __ldg(static_cast<const float*>(task.w.data) + element(task.w, token + row, head));
+        // float4 [at/16][lane%4]: columns 2(lane%4) and + 1 of two n8-blocks
+        float4* const four = shared.weights + (step * Shape::columns / 16 + at / 16) * 4 + at % 8 / 2;
+        reinterpret_cast<float*>(four)[at / 8 % 2 * 2 + at % 2] = w;
+    }
     for (int step = 0; step < steps; step += kBatch) {
         uint4 codes[kBatch * kEach];
 #pragma unroll
@@ -54,16 +77,6 @@ __device__ void load_queries(const ScoreTask& task, const Shared& shared, int64_
             if (step + i / kEach < steps)
                 place_piece<Shape>(shared.queries + (step + i / kEach) * Shape::step_bytes,
                                    column + i % kEach * kColumnsAtOnce, piece / 4, piece % 4, codes[i]);
-    }
-    for (int i = int(threadIdx.x); i < steps * Shape::columns; i += kThreads) {
-        const int at = i % Shape::columns, step = i / Shape::columns;
-        const int row = step * Shape::rows + at / Shape::heads, head = at % Shape::heads;
-        float w = 0;
-        if (row < rows && head < task.heads)
-            w = 0.5f * __ldg(static_cast<const float*>(task.w.data) + element(task.w, token + row, head));
-        // float4 [at/16][lane%4]: columns 2(lane%4) and + 1 of two n8-blocks
-        float4* const four = shared.weights + (step * Shape::columns / 16 + at / 16) * 4 + at % 8 / 2;
-        reinterpret_cast<float*>(four)[at / 8 % 2 * 2 + at % 2] = w;
     }
 }
 

@@ -1,0 +1,21 @@
+// Bulk copies of sm_90: one instruction of one thread copies many bytes, which an mbarrier counts.
+#pragma once
+
+#include <cstdint>
+
+namespace smla::cuda {
+
+// Copies `bytes`, a multiple of 16, to shared memory; both addresses are multiples of 16. The phase of the
+// mbarrier must expect them.
+__device__ inline void copy_bulk(uint32_t to, const void* from, int bytes, uint32_t mbarrier) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+        "l"(from), "r"(bytes), "r"(mbarrier)
+        : "memory");
+}
+// Asks L2 for the 128 bytes around an address.
+__device__ inline void prefetch_line(const void* at) {
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory");
+}
+
+}  // namespace smla::cuda
