@@ -167,7 +167,8 @@ private:
             if (field.kind != FieldKind::tensor) continue;
             auto& tensor = field_of<Tensor>(args(), field);
             resolve_strides(tensor);
-            for (int d = 0; d < tensor.ndim; ++d)
+            for (int d = 0; d < std::min(tensor.ndim, SMLA_MAX_NDIM);
+                 ++d)  // one that nobody looks at may lie
                 problem_->repeats |= tensor.shape[d] > 1 && tensor.stride_elems[d] == 0;
         }
         if (outputs_overlap(fields(), args())) changed_.comparable = false;

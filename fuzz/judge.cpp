@@ -76,7 +76,9 @@ bool outputs_overlap(std::span<const StageField> fields, const void* args) {
             return {static_cast<uint8_t*>(cache.data), cache_bytes(cache)};
         }
         const auto& tensor = field_of<Tensor>(args, field);
-        if (!present(tensor)) return {};
+        const bool sane =
+            tensor.ndim <= SMLA_MAX_NDIM && tensor.dtype >= SMLA_F64 && tensor.dtype <= SMLA_I64;
+        if (!present(tensor) || !sane) return {};
         return {static_cast<uint8_t*>(tensor.data), size_t(span_bytes(tensor))};
     };
     const auto written = [&](const StageField& field) {
