@@ -7,7 +7,7 @@ if(SMLA_PORTABLE)
     add_link_options(-static-libstdc++ -static-libgcc -s)
 endif()
 
-if(SMLA_TOOLS)
+if(SMLA_TOOLS OR SMLA_FUZZ)
     find_package(CLI11 REQUIRED)
     if(CMAKE_CROSSCOMPILING OR SMLA_PORTABLE)
         add_library(fmt::fmt INTERFACE IMPORTED GLOBAL)

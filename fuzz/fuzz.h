@@ -16,3 +16,9 @@
             std::abort();                                                                \
         }                                                                                \
     } while (0)
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+namespace smla::fuzz {
+bool report();  // prints what the inputs have reached; false: not all that they should have
+}  // namespace smla::fuzz

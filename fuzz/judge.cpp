@@ -1,5 +1,6 @@
 #include "judge.h"
 
+#include "formats/format.h"
 #include "kit/memory.h"
 
 #include <smla/formats.h>
@@ -48,6 +49,50 @@ bool fits(std::span<const StageField> fields, const void* args) {
         if (field.kind == FieldKind::tensor) return fits(field_of<Tensor>(args, field));
         return field.kind != FieldKind::cache || fits(field_of<smla_cache>(args, field));
     });
+}
+
+bool lies_in_blocks(std::span<const StageField> fields, const void* args) {
+    return std::ranges::all_of(fields, [&](const StageField& field) {
+        if (field.kind == FieldKind::scalar) return true;
+        const void* const data = field.kind == FieldKind::tensor ? field_of<Tensor>(args, field).data
+                                                                 : field_of<smla_cache>(args, field).data;
+        return !data || kit::block_around(data).whole.begin;
+    });
+}
+
+bool on_first_device(std::span<const StageField> fields, const void* args) {
+    return std::ranges::all_of(fields, [&](const StageField& field) {
+        if (field.kind == FieldKind::tensor) return field_of<Tensor>(args, field).device_index == 0;
+        return field.kind != FieldKind::cache || field_of<smla_cache>(args, field).device_index == 0;
+    });
+}
+
+bool outputs_overlap(std::span<const StageField> fields, const void* args) {
+    const auto range = [&](const StageField& field) -> kit::Range {
+        if (field.kind == FieldKind::scalar) return {};
+        if (field.kind == FieldKind::cache) {
+            const auto& cache = field_of<smla_cache>(args, field);
+            if (cache.format == SMLA_FORMAT_NONE || !cache.data) return {};
+            return {static_cast<uint8_t*>(cache.data), cache_bytes(cache)};
+        }
+        const auto& tensor = field_of<Tensor>(args, field);
+        const bool sane =
+            tensor.ndim <= SMLA_MAX_NDIM && tensor.dtype >= SMLA_F64 && tensor.dtype <= SMLA_I64;
+        if (!present(tensor) || !sane) return {};
+        return {static_cast<uint8_t*>(tensor.data), size_t(span_bytes(tensor))};
+    };
+    const auto written = [&](const StageField& field) {
+        return field.is_written || std::ranges::any_of(fields, [&](const StageField& output) {
+                   return output.in_place_of == field.offset && !present(field_of<Tensor>(args, output));
+               });
+    };
+    for (const StageField& output : fields)
+        for (const StageField& other : fields) {
+            const kit::Range a = range(output), b = range(other);
+            if (!written(output) || a.begin == b.begin) continue;
+            if (a.begin < b.begin + b.bytes && b.begin < a.begin + a.bytes) return true;
+        }
+    return false;
 }
 
 bool contradicts_table(std::span<const StageField> fields, const void* args) {

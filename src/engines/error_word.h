@@ -10,7 +10,7 @@ namespace smla {
 struct ErrorPlace {
     smla_error_word word;
     // While a GPU scans, else zero: the complement of the lowest list and item found so far; blocks that are
-    // done.
+    // done, and how many of them have found something.
     unsigned long long first;
     unsigned arrived;
 };

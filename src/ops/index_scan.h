@@ -55,8 +55,13 @@ struct IndexScan {
 namespace index_rules {
 
 SMLA_HOST_DEVICE inline bool given(const smla_tensor& tensor) { return tensor.ndim != 0; }
+// A GPU divides 64 bits in about 100 instructions.
+SMLA_HOST_DEVICE inline int64_t quotient(int64_t a, int64_t b) {
+    return ((a | b) >> 32) == 0 ? int64_t(uint32_t(a) / uint32_t(b)) : a / b;
+}
 SMLA_HOST_DEVICE inline int64_t blocks_of(int64_t tokens, int64_t page_tokens) {
-    return tokens / page_tokens + (tokens % page_tokens != 0);
+    const int64_t whole = quotient(tokens, page_tokens);
+    return whole + (tokens != whole * page_tokens);
 }
 
 SMLA_HOST_DEVICE inline Finding within(smla_bad_kind kind, int64_t token, int64_t column, int64_t value,
@@ -118,7 +123,7 @@ SMLA_HOST_DEVICE inline Finding gathered(const IndexList& list, int64_t request,
 SMLA_HOST_DEVICE inline Finding table_position(const IndexList& list, int64_t token, int64_t j) {
     const int64_t position = load_int(list.values, token, j);
     if (position < -1 || position > list.high) return {list.kind, token, j, position, -1, list.high};
-    const int64_t at = position / list.page_tokens;
+    const int64_t at = quotient(position, list.page_tokens);
     return position < 0 ? Finding{} : block(list, load_int(list.requests, token), at, at + 1);
 }
 
@@ -127,10 +132,7 @@ SMLA_HOST_DEVICE inline Finding table_position(const IndexList& list, int64_t to
 // What is wrong with item `item` of a list, item < tokens * per_token.
 SMLA_HOST_DEVICE inline Finding examine(const IndexList& list, int64_t item) {
     using namespace index_rules;
-    // a GPU divides 64 bits in about 100 instructions
-    const bool narrow = ((item | list.per_token) >> 32) == 0;
-    const int64_t t = narrow ? uint32_t(item) / uint32_t(list.per_token) : item / list.per_token;
-    const int64_t j = item - t * list.per_token;
+    const int64_t t = quotient(item, list.per_token), j = item - t * list.per_token;
     switch (list.rule) {
         case IndexRule::range:
             return within(list.kind, t, kNoColumn, load_int(list.values, t), list.low, list.high);

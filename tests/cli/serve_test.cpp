@@ -52,6 +52,13 @@ TEST(CliServe, SensibleErrors) {
     EXPECT_EQ(refused("arrival,prompt,output,shared\n1,2,3,3\n"), "2 shared");
     EXPECT_EQ(refused("# text\narrival,prompt,output,shared\n0,0,3,0\n"), "3 prompt");
     EXPECT_EQ(refused("arrival,prompt,output,shared\n0,5x,3,0\n"), "2 prompt");
+    for (const char* before :
+         {"", "arrival,prompt,output,shared\n", "arrival,prompt,output,shared\n1,2,3,"}) {
+        const TemporaryFile trace(before + std::string(1 << 20, '7'));
+        const std::string got = error_of({"run", "--serve", trace.path()}, 2)["got"];
+        EXPECT_LT(got.size(), 200u) << "an error shows where a line begins, not a megabyte of it";
+        EXPECT_EQ(got.substr(got.size() - 6), "777...");
+    }
     EXPECT_EQ(error_of({"run", "--serve", kMixed, "--backend", "NONE"}, 2)["field"], "backend");
     EXPECT_EQ(error_of({"run"}, 2)["field"], "checkpoint");
     EXPECT_EQ(error_of({"run", "somewhere", "--out", "y"}, 2)["field"], "--hidden");

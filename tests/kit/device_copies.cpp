@@ -15,13 +15,18 @@ size_t misalignment(const void* host) { return reinterpret_cast<uintptr_t>(host)
 
 // One allocation for all calls, which nest: making and freeing one for each block takes longer than the call.
 struct Arena {
-    DeviceBuffer memory{gpu(), size_t(256) << 20};
+    explicit Arena(Device& device) : memory(device, size_t(256) << 20) {}
+    DeviceBuffer memory;
     size_t used = 0;
     uint8_t* top() const { return static_cast<uint8_t*>(memory.data()) + used; }
 };
-Arena& arena() {
-    static Arena all;
-    return all;
+Arena& arena(bool on_gpu) {
+    if (on_gpu) {
+        static Arena there(gpu());
+        return there;
+    }
+    static Arena here(host_device());
+    return here;
 }
 }  // namespace
 
@@ -50,18 +55,19 @@ void* DeviceCopies::of(const void* host, size_t bytes, bool comes_back) {
 
 uint8_t* DeviceCopies::place(const Range& host) {
     if (bare_) return static_cast<uint8_t*>(bare_memory_.emplace_back(bare_(host.bytes)).get());
-    if (!there_.begin) there_.begin = arena().top();
+    if (!there_.begin) there_.begin = arena(on_gpu_).top();
     const size_t skipped = misalignment(host.begin),
                  room = round_up(skipped + host.bytes, kAlignment) + kAlignment;
-    if (arena().used + room > arena().memory.bytes()) throw std::length_error("a call larger than the arena");
-    uint8_t* const at = arena().top() + skipped;
-    arena().used += room;
+    if (arena(on_gpu_).used + room > arena(on_gpu_).memory.bytes())
+        throw std::length_error("a call larger than the arena");
+    uint8_t* const at = arena(on_gpu_).top() + skipped;
+    arena(on_gpu_).used += room;
     there_.bytes += room;
     return at;
 }
 
 DeviceCopies::~DeviceCopies() {
-    if (there_.begin) arena().used -= there_.bytes;
+    if (there_.begin) arena(on_gpu_).used -= there_.bytes;
 }
 
 void DeviceCopies::move(smla_tensor& tensor) {

@@ -20,7 +20,8 @@ public:
     using Allocate = std::shared_ptr<void> (*)(size_t bytes);
 
     // With an allocator of one's own each copy holds what a tensor or a cache may have of it, and no poison
-    // around: for memory that ends where nothing is mapped, of a GPU or of the host.
+    // around: for memory that ends where nothing is mapped, of a GPU or of the host. Not on a GPU: copies for
+    // an engine of the host.
     explicit DeviceCopies(Allocate bare = nullptr, bool on_gpu = true) : bare_(bare), on_gpu_(on_gpu) {}
     ~DeviceCopies();
     DeviceCopies(const DeviceCopies&) = delete;

@@ -27,7 +27,10 @@ bool same(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)
 
 }  // namespace
 
-double sum_error(int64_t terms) { return 2 * kF32 * (std::sqrt(double(terms)) + 1); }
+double sum_error(int64_t terms, bool equal_terms) {
+    const auto n = double(terms);
+    return 2 * kF32 * ((equal_terms ? std::max(std::sqrt(n), n / 2) : std::sqrt(n)) + 1);
+}
 
 double rounding(smla_dtype dtype) {
     switch (dtype) {

@@ -17,9 +17,10 @@ namespace smla::kit {
 
 // Sums of n terms in f32: each rounding is at most u = 2^-24 of a partial sum, and their signs do not depend
 // on each other, so that together they grow as u * sqrt(n) * sum |terms| (Higham and Mary 2019), in whatever
-// order terms are added. Twice that is allowed.
+// order terms are added. Twice that is allowed. Roundings of terms that are one number again and again have
+// one sign: together they grow as u * n.
 constexpr double kF32 = 0x1p-24;
-double sum_error(int64_t terms);
+double sum_error(int64_t terms, bool equal_terms);
 // Largest relative error of rounding to a type, and its smallest step.
 double rounding(smla_dtype dtype);
 double smallest_step(smla_dtype dtype);
@@ -81,7 +82,9 @@ public:
     HostileMemory memory;
     std::string description;  // of its shape
 
-    bool alone = false;  // run() compares the call with no other stage's
+    bool alone = false;    // run() compares the call with no other stage's
+    bool repeats = false;  // inputs repeat elements: what is summed may be one number again and again
+    double sum_error(int64_t terms) const { return kit::sum_error(terms, repeats); }
 
     bool given_up() const { return given_up_; }
 

@@ -71,7 +71,7 @@ public:
              {&args.indices, &args.selected, &args.counts, &args.block_maxima, &args.best_blocks})
             memory.allow(*each);
         memory.remember();
-        inputs_.expect(score_, args.columns, false);
+        inputs_.expect(*this, score_, args.columns, false);
         memory.reset();
     }
 

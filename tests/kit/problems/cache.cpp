@@ -149,7 +149,7 @@ private:
             double norm = 0;
             for (int64_t d = 0; d < cache.width; ++d) norm += want[d] * want[d];
             if (!std::isfinite(norm)) continue;
-            const double sums = sum_error(cache.width) * std::sqrt(norm);
+            const double sums = this->sum_error(cache.width) * std::sqrt(norm);
             for (int64_t d = 0; d < cache.width; ++d) {
                 double largest = 0;
                 for (int64_t e = d / tile * tile; e < (d / tile + 1) * tile; ++e)

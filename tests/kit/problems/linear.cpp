@@ -222,7 +222,7 @@ public:
 
     void compare(const std::string&, Comparison& out) const override {
         const smla_project_args& args = this->args;
-        const double sums = sum_error(args.x.shape[2]);
+        const double sums = this->sum_error(args.x.shape[2]);
         out.close("out", args.out, want_,
                   [&](size_t i) { return sums * size_[i] + stored(args.out.dtype, want_[i]); });
     }

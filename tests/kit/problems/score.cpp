@@ -33,7 +33,7 @@ public:
             else memory.allow(args.logits, t, window.begin, window.end - window.begin);
         }
         memory.remember();
-        inputs_.expect(args, columns, args.fill);
+        inputs_.expect(*this, args, columns, args.fill);
     }
 
     void compare(const std::string& kernel, Comparison& out) const override {  // untouched columns stay NaN
@@ -172,7 +172,8 @@ void ScoreInputs::fill_keys(Problem& problem, const smla_score_args& args) {
 
 // A logit is key_scale * sum_h w_h relu(q_h . k): D products summed in f32, H of those, each sum in any
 // order; relu makes no error larger; three more roundings. |q_h . k| <= |q_h| |k|.
-void ScoreInputs::expect(const smla_score_args& args, int64_t columns_asked, bool fill) {
+void ScoreInputs::expect(const Problem& problem, const smla_score_args& args, int64_t columns_asked,
+                         bool fill) {
     tokens = args.q.shape[0];
     columns = columns_asked;
     const int64_t heads = args.q.shape[1], width = args.q.shape[2];
@@ -191,7 +192,7 @@ void ScoreInputs::expect(const smla_score_args& args, int64_t columns_asked, boo
     ScoreOp::reference(exactly, 0, tokens);
 
     bound.assign(size_t(tokens * columns), 0);
-    const double share = sum_error(width) + sum_error(heads) + 4 * kF32;
+    const double share = problem.sum_error(width) + problem.sum_error(heads) + 4 * kF32;
     const CacheView keys(args.keys);
     KeyColumns rows(args, keys);
     std::vector<double> key(static_cast<size_t>(width));

@@ -12,7 +12,7 @@ struct ScoreInputs {
     void fill(Problem& problem, const smla_score_args& args);
 
     // Logits [T,columns] in double of those windows, and how far f32 may be off.
-    void expect(const smla_score_args& args, int64_t columns_asked, bool fill);
+    void expect(const Problem& problem, const smla_score_args& args, int64_t columns_asked, bool fill);
 
     int64_t tokens = 0, columns = 0;
     bool exact =

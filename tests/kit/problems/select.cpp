@@ -105,7 +105,7 @@ public:
         for (const Tensor* each : {&args.select.indices, &args.select.selected, &args.select.counts})
             memory.allow(*each);
         memory.remember();
-        inputs_.expect(args.score, args.columns, false);
+        inputs_.expect(*this, args.score, args.columns, false);
         select();
     }
 

@@ -22,11 +22,22 @@ ExitCode exit_code(smla_status status) {
     }
 }
 
-namespace {
-
 std::string dump(const Document& document) {
     return document.dump(2, ' ', false, Document::error_handler_t::replace) + "\n";
 }
+
+Document error_document(const Error& error) {
+    return Document{{"error",
+                     {{"status", smla_status_name(error.status)},
+                      {"field", error.field},
+                      {"got", error.got},
+                      {"wanted", error.wanted},
+                      {"message", error.what()},
+                      {"exit_code", exit_code(error.status)}}}};
+}
+
+namespace {
+
 void write(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
 
 }  // namespace
@@ -63,17 +74,9 @@ void Tool::print(const std::string& text) const { write(wrapped(text, terminal_c
 void Tool::note(const std::string& line) const { std::fprintf(stderr, "smla: %s\n", line.c_str()); }
 
 int Tool::report(const Error& error) const {
-    const int code = exit_code(error.status);
     note(text("error: ", error.what()));
-    if (json_)
-        print(Document{{"error",
-                        {{"status", smla_status_name(error.status)},
-                         {"field", error.field},
-                         {"got", error.got},
-                         {"wanted", error.wanted},
-                         {"message", error.what()},
-                         {"exit_code", code}}}});
-    return code;
+    if (json_) print(error_document(error));
+    return exit_code(error.status);
 }
 
 std::string paint(Colour colour, const std::string& text) {

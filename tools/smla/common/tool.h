@@ -13,7 +13,9 @@
 
 namespace smla::cli {
 
-using Document = nlohmann::ordered_json;  // for --json; keys keep the order in which they were added
+using Document = nlohmann::ordered_json;     // for --json; keys keep the order in which they were added
+std::string dump(const Document& document);  // as --json prints it: what is no UTF-8 becomes U+FFFD
+Document error_document(const Error& error);
 
 enum ExitCode : int { kOk = 0, kFailedCheck = 1, kUsage = 2, kUnsupportedHere = 3, kDeviceError = 4 };
 ExitCode exit_code(smla_status status);

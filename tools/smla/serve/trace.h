@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 #include <vector>
 
@@ -16,5 +17,7 @@ struct TraceRequest {
 };
 
 std::vector<TraceRequest> read_trace(const std::string& path);
+// The same of what a file holds. Errors name `path` and the line.
+std::vector<TraceRequest> parse_trace(std::istream& file, const std::string& path);
 
 }  // namespace smla::cli

@@ -1,13 +1,20 @@
 // Contexts with check_indices: finds the first bad integer of a call, before the call, and writes it to the
 // error word.
 //
-// A kernel on the call's stream examines every item of every list (ops/index_scan.h) and keeps the lowest
-// number of a bad one: an atomic maximum of complements, so that zero means none and the result does not
-// depend on the order of threads. The last block to arrive examines that item again, writes the error word
+// A kernel on the call's stream scans every list (index_parts.h) and keeps the lowest number of a bad item:
+// an atomic maximum of complements, so that zero means none and the result does not depend on the order of
+// threads. If a block has found one, the last block to arrive examines that item again, writes the error word
 // and zeroes the number. Grids depend on shapes alone, so a graph may be replayed with other integers. An
-// error word that nobody has read stays, and then nothing is scanned. On an H200 it takes 14 us before attend
-// of 128 x 2048 rows, 7 us before map, where reading 1 MB of lists would take less than 1 us: why is open.
+// error word that nobody has read stays.
+//
+// Limit: latency. A call's lists are a megabyte, which all multiprocessors read in less than 1 us; a launch,
+// a load from memory and an atomic are 2 us more. So what runs where nothing is wrong is short: all
+// instructions come from memory once per call (with every value through the rules, on an H200 the kernel took
+// 14 us before attend of 128 x 2048 rows), a thread loads 16 bytes at once, and each block asks memory for
+// nothing but its values and its turn.
+#include "engines/cuda/common/index_parts.h"
 #include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/error_word.h"
 
 #include <algorithm>
@@ -18,44 +25,46 @@ namespace cuda {
 
 namespace {
 
-constexpr int kThreads = 256, kBlocksPerMultiprocessor = 8;
-constexpr int kItemBits = 56;  // a tensor has at most 2^48 elements
+constexpr int kThreads = 512, kBlocksPerMultiprocessor = 2;  // of a list
+constexpr int kItemBits = 56;                                // a tensor has at most 2^48 elements
 static_assert(IndexScan::kMost < 1 << (63 - kItemBits));
+constexpr unsigned kFound = 1u << 16;  // in the count of blocks that are done: this one has found something
+constexpr int64_t kMostBlocks = kFound / IndexScan::kMost - 1;  // of a list
 
-__device__ void scan(const IndexScan& scan, ErrorPlace* place) {
-    const int64_t first = int64_t(blockIdx.x) * kThreads + threadIdx.x, step = int64_t(gridDim.x) * kThreads;
-    for (int l = 0; l < scan.count; ++l) {
-        const int64_t items = scan.lists[l].tokens * scan.lists[l].per_token;
-        for (int64_t item = first; item < items; item += step) {
-            if (examine(scan.lists[l], item).kind == SMLA_BAD_NONE) continue;
-            const unsigned long long number = (unsigned long long)l << kItemBits | (unsigned long long)item;
-            atomicMax(&place->first, ~number);
-            return;  // the rest of this thread's items come later
-        }
-    }
-}
-
-__device__ bool last_to_arrive(ErrorPlace* place) {
-    __threadfence();  // after this block's numbers
-    if (atomicAdd(&place->arrived, 1) != gridDim.x - 1) return false;
+// The last block of those where any has found something, after what they have found.
+__device__ bool has_to_note(ErrorPlace* place, bool found) {
+    if (found) __threadfence();  // after this block's numbers
+    const unsigned before = atomicAdd(&place->arrived, found ? kFound + 1 : 1);
+    if (before % kFound != gridDim.x - 1) return false;
     place->arrived = 0;
+    if (!found && before < kFound) return false;
     __threadfence();  // before the other blocks' numbers are read
     return true;
 }
 
-// The word is written after every block has arrived, so all blocks of a launch see the same one.
-__global__ void __launch_bounds__(kThreads)
-    check_kernel(const __grid_constant__ IndexScan lists, smla_stage stage, ErrorPlace* place) {
-    if (place->word.kind != SMLA_BAD_NONE) return;
-    scan(lists, place);
-    __syncthreads();
-    if (threadIdx.x != 0 || !last_to_arrive(place)) return;
-    const unsigned long long found = atomicExch(&place->first, 0);
-    if (found == 0) return;
-    const unsigned long long number = ~found;
+__device__ void note(const IndexScan& lists, smla_stage stage, ErrorPlace* place) {
+    const unsigned long long number = ~atomicExch(&place->first, 0);
     const int64_t item = int64_t(number & ((1ull << kItemBits) - 1));
     const Finding bad = examine(lists.lists[number >> kItemBits], item);
     place->word = {bad.kind, stage, bad.token, bad.column, bad.value};
+}
+
+// The word is written after every block has arrived, so all blocks of a launch see the same one.
+__global__ void __launch_bounds__(kThreads)
+    check_kernel(ErrorPlace* place, smla_stage stage, const __grid_constant__ ListParts parts,
+                 const __grid_constant__ IndexScan lists) {
+    start_next_grid();
+    int l = 0;
+    while (blockIdx.x >= parts.of[l].end) ++l;
+    wait_for_grid_before();
+    const ListPart& part = parts.of[l];
+    const int64_t bad =
+        scan_part(part, lists.lists[l], int64_t(blockIdx.x - part.begin) * kThreads + threadIdx.x,
+                  int64_t(part.end - part.begin) * kThreads);
+    const bool found = bad >= 0 && place->word.kind == SMLA_BAD_NONE;
+    if (found) atomicMax(&place->first, ~((unsigned long long)l << kItemBits | (unsigned long long)bad));
+    const bool any = __syncthreads_or(found);
+    if (threadIdx.x == 0 && has_to_note(place, any)) note(lists, stage, place);
 }
 
 }  // namespace
@@ -63,12 +72,10 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace cuda
 
 void note_bad_value_on_gpu(const IndexScan& scan, Stage stage, ErrorPlace* place, const Env& env) {
-    int64_t items = 0;
-    for (int l = 0; l < scan.count; ++l)
-        items = std::max(items, scan.lists[l].tokens * scan.lists[l].per_token);
     const int64_t most = int64_t(env.device->facts().multiprocessors) * cuda::kBlocksPerMultiprocessor;
-    cuda::launch(cuda::check_kernel, std::min(ceil_div(items, cuda::kThreads), most), cuda::kThreads, 0, env,
-                 scan, smla_stage(stage), place);
+    const cuda::ListParts parts = cuda::parts_of(scan, cuda::kThreads, std::min(most, cuda::kMostBlocks));
+    cuda::launch_early(cuda::check_kernel, parts.blocks, cuda::kThreads, 0, env, place, smla_stage(stage),
+                       parts, scan);
 }
 
 }  // namespace smla
