@@ -662,7 +662,7 @@ MUTANTS = [
         "src/layers/cache_layout.cpp",
         "std::max<int64_t>(pool - 1, 1)",
         "1",
-        "test_layers SessionRequests.*",
+        "test_layers Goldens.EveryCombinationPasses",
     ),
     Mutant(
         "a shared layer follows a linear one",
