@@ -57,7 +57,7 @@ typedef struct smla_layer_args {
 
 typedef int32_t smla_layer_kind;
 enum {
-    /* V3.2, GLM: with an indexer of its own. */
+    /* V3.2, GLM: with an indexer of its own, in GLM-5.3 of pools of tokens. */
     SMLA_LAYER_DSA = 0,
     /* GLM-5.2: attends to the selection of an earlier layer. */
     SMLA_LAYER_DSA_SHARED = 1,
@@ -81,7 +81,7 @@ typedef struct smla_layer_info {
     /* Values of an index key, and how many keys are selected. 0: no indexer. */
     int32_t index_width;
     int32_t topk;
-    /* V4: tokens of the window, and tokens per entry. Otherwise 0. */
+    /* V4: tokens of the window, and tokens per entry (GLM-5.3: per pool). Otherwise 0. */
     int32_t window;
     int32_t ratio;
     /* SMLA_GROUP_* bits of the caches that it has. */
@@ -115,7 +115,7 @@ typedef struct smla_layer_cache {
 
 typedef struct smla_layer_step {
     uint32_t struct_size;
-    /* Bound of the longest seq_len of the step (V4: of its entries). 0: the plan's maximum. */
+    /* Bound of the longest seq_len of the step (V4: its entries, GLM-5.3: pools). 0: the plan's maximum. */
     int32_t max_columns;
     /* Built for this step, with the layer's groups. */
     const smla_plan* plan;
@@ -123,9 +123,9 @@ typedef struct smla_layer_step {
     smla_tensor hidden;
     /* [T,X] f32, bf16, f16 (f64): written. */
     smla_tensor out;
-    /* [T,k] i32, ascending, -1 last: positions (V4: entries) to attend to. Shared layers need it, layers that
-     * select nothing refuse it. The numbers are followed as they stand, also to later tokens; those outside
-     * of the block table are left out. */
+    /* [T,k] i32, ascending, -1 last: positions (V4: entries, GLM-5.3: pools) to attend to. Shared layers need
+     * it, layers that select nothing refuse it. The numbers are followed as they stand, also to later tokens;
+     * those outside of the block table are left out. */
     smla_tensor forced_topk;
     /* [T,topk] i32, optional, written: the selection, for layers that share it. Untouched where forced_topk
      * is given and in layers without an indexer. */
@@ -168,7 +168,7 @@ typedef struct smla_session_args {
     float kv_scale;
     /* Bytes of scratch that a stage may use. 0: as much as pays. */
     size_t stage_budget;
-    /* V4: tokens that smla_session_truncate may take off beyond those of the last step. */
+    /* V4, GLM-5.3: tokens that smla_session_truncate may take off beyond those of the last step. */
     int32_t rewind_tokens;
     /* SMLA_WRITER_* bits of kv_format: how its records are written. 0: as vLLM does. */
     smla_writer kv_writer;
@@ -223,8 +223,8 @@ SMLA_API smla_status smla_session_length(const smla_session* session, int32_t re
 /* Forgets all tokens of a request; its pages serve others. */
 SMLA_API smla_status smla_session_end_request(smla_session* session, int32_t request);
 /* Forgets all but the first `tokens` tokens of a request, after rejected speculation. The next step has the
- * bits of a session that never saw the others. Any length in V3.2 and GLM. V4 keeps a window alone: at least
- * the length before the last step, less rewind_tokens, or 0; a shorter one is SMLA_INVALID_ARGUMENT. */
+ * bits of a session that never saw the others. Any length in V3.2 and GLM. V4 and GLM-5.3 keep a window
+ * alone: at least the length before the last step, less rewind_tokens, or 0; else SMLA_INVALID_ARGUMENT. */
 SMLA_API smla_status smla_session_truncate(smla_session* session, int32_t request, int32_t tokens);
 /* Request `target` drops what it holds and holds what `source` holds, in pages of its own. */
 SMLA_API smla_status smla_session_copy_request(smla_session* session, int32_t source, int32_t target);

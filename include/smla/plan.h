@@ -21,7 +21,7 @@ enum {
     SMLA_GROUP_PRIMARY = 1,     /* KV of every token (V3.2, GLM) */
     SMLA_GROUP_WINDOW = 2,      /* KV of every token, attended to through a sliding window (V4) */
     SMLA_GROUP_COMPRESSED = 4,  /* KV entries, one per `ratio` tokens */
-    SMLA_GROUP_INDEX = 8,       /* index keys: one per token, or with COMPRESSED one per entry */
+    SMLA_GROUP_INDEX = 8,       /* index keys: one per token, or with a ratio one per entry */
     SMLA_GROUP_STATE = 16,      /* compressor state of the KV entries, one row per token */
     SMLA_GROUP_INDEX_STATE = 32 /* compressor state of the index entries */
 };
@@ -42,7 +42,8 @@ typedef struct smla_plan_args {
     int32_t uniform_decodes;
     /* With SMLA_GROUP_WINDOW: tokens in the window, the query token included. Else 0. */
     int32_t window;
-    /* With SMLA_GROUP_COMPRESSED: tokens per entry. Else 0. */
+    /* With SMLA_GROUP_COMPRESSED: tokens per entry. Without, with PRIMARY or INDEX: tokens per pool of
+     * GLM-5.3, or 0. Else 0. */
     int32_t ratio;
     /* 1: entry_rows lists every visible entry, for ratios that have no indexer. */
     int32_t list_entries;

@@ -62,10 +62,11 @@ typedef struct smla_compress_args {
     int32_t ratio;
     /* Index entries: as in smla_write_args. */
     int32_t hadamard;
-    int32_t reserved;
-    /* Of the entry's RMS norm, > 0. */
+    /* 1: windows do not overlap at ratio 4 either (GLM-5.3). */
+    int32_t no_overlap;
+    /* Of the entry's RMS norm, > 0; not looked at without norm_weight. */
     double eps;
-    /* state_f32 (state_f64), width 2 * coff * D: coff 2 at ratio 4, else 1. */
+    /* state_f32 (state_f64), width 2 * coff * D: coff 2 at ratio 4 unless no_overlap, else 1. */
     smla_cache state;
     /* [R,MB] i32: pages of each request in `state`. */
     smla_tensor state_table;
@@ -75,7 +76,7 @@ typedef struct smla_compress_args {
     smla_tensor positions;
     /* [N] i64 or i32, N <= T: the row of the entry in `cache`, a hole where none is due. */
     smla_tensor slots;
-    /* [D] */
+    /* [D], optional: no norm (GLM-5.3). */
     smla_tensor norm_weight;
     /* [n] f64: rotates the last 2n channels, interleaved. */
     smla_tensor frequencies;
@@ -136,26 +137,31 @@ typedef struct smla_map_args {
     int32_t page_tokens;
     /* Rows from one page to the next; 0: page_tokens. */
     int32_t page_rows;
-    int32_t reserved;
-    /* [T,K] i32 */
+    /* Neighbouring tokens that a position stands for, a pool of GLM-5.3. 0: 1. */
+    int32_t pool_tokens;
+    /* [T,P] i32 */
     smla_tensor positions;
     /* [T] i32 */
     smla_tensor request_of_token;
     /* [R,MB] i32 */
     smla_tensor block_table;
-    /* [T,K] i32; may be positions. */
+    /* [T,K] i32, K = P * pool_tokens, with visible_tokens pool_tokens - 1 more. May be positions if K = P. */
     smla_tensor rows;
     /* [T] i32, optional: rows[t] that are not -1. */
     smla_tensor counts;
     /* [T] i32, optional: columns of rows[t] up to the last that is not -1, as attend's lengths. */
     smla_tensor lengths;
-    /* [T] i32, optional: rows[t] are -1 from this column on. */
+    /* [T] i32, optional: positions[t] count as -1 from this column on. */
     smla_tensor limits;
+    /* [T] i32, optional: how many tokens each token sees. Those behind the last whole pool are listed too,
+     * after the tokens of the last pool of positions[t] that is not negative. */
+    smla_tensor visible_tokens;
 } smla_map_args;
 
 /* From positions of a request to rows of a cache: rows[t,j] = block_table[request_of_token[t]][p /
  * page_tokens] * page_rows + p % page_tokens, p = positions[t,j]. A position < 0 or past the table becomes
- * -1. Columns stay where they are. Refused: page_rows below page_tokens. */
+ * -1. Columns stay where they are. A pool lists its tokens pool_tokens * p and on, side by side.
+ * Refused: page_rows below page_tokens. */
 SMLA_API smla_status smla_map(smla_context* context, const smla_map_args* args, smla_workspace workspace,
                               smla_stream stream);
 

@@ -519,7 +519,7 @@ class CompressArgs(c.Structure):
         ("struct_size", c.c_uint32),
         ("ratio", c.c_int32),
         ("hadamard", c.c_int32),
-        ("reserved", c.c_int32),
+        ("no_overlap", c.c_int32),
         ("eps", c.c_double),
         ("state", Cache),
         ("state_table", Tensor),
@@ -562,7 +562,7 @@ class MapArgs(c.Structure):
         ("struct_size", c.c_uint32),
         ("page_tokens", c.c_int32),
         ("page_rows", c.c_int32),
-        ("reserved", c.c_int32),
+        ("pool_tokens", c.c_int32),
         ("positions", Tensor),
         ("request_of_token", Tensor),
         ("block_table", Tensor),
@@ -570,6 +570,7 @@ class MapArgs(c.Structure):
         ("counts", Tensor),
         ("lengths", Tensor),
         ("limits", Tensor),
+        ("visible_tokens", Tensor),
     )
 
 

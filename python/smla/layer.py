@@ -138,8 +138,8 @@ class Layer:
 
         hidden: [T,X] f32, bf16, f16. plan: smla.Plan, built for this step with the layer's groups. caches:
         {"primary": (smla.Cache, block_table [R,MB] i32), "index": ...}, one for each of info["plan_groups"].
-        forced_topk: [T,k] i32 ascending, -1 last: positions (entries) to attend to; shared layers need it,
-        layers that select nothing refuse it.
+        forced_topk: [T,k] i32 ascending, -1 last: positions (V4: entries, GLM-5.3: pools) to attend to;
+        shared layers need it, layers that select nothing refuse it.
         topk: [T,topk] i32, optional output: the selection. candidates, best_blocks: [T,B] i32, of V4.1: the
         blocks of entries that the indexer looks at, and, an optional output, those that the layer named by
         info["candidates_of"] names. max_columns: a bound of the longest seq_len of the
@@ -189,8 +189,8 @@ class Session:
     beside quantised ones. page_tokens: per page. max_requests, max_tokens (per request), max_step_tokens (of
     all requests in a step): caches and scratch are made for these; resize() changes them. kv_scale: of
     per-tensor formats. kv_writer: bits of smla.Writer, how records of kv_format are written, 0: as vLLM
-    does. stage_budget: bytes of scratch that a stage may use, 0: as much as pays. rewind_tokens: V4 alone:
-    tokens that truncate() may take off beyond those of the last step.
+    does. stage_budget: bytes of scratch that a stage may use, 0: as much as pays. rewind_tokens: V4 and
+    GLM-5.3 alone: tokens that truncate() may take off beyond those of the last step.
     entries_of: V4.1 alone: the Session of the layer info["entries_of"], if that is another one. It runs each
     step first.
 

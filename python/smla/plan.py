@@ -75,8 +75,9 @@ class Plan:
     """Persistent buffers, sized once from the maxima; a build changes contents, never addresses.
 
     groups: names of the cache groups (see group_bits). max_tokens: query tokens of a step, padding included.
-    window: tokens of the window, the own one included (V4). ratio: tokens per compressed entry (V4).
-    list_entries: entry_rows lists every visible entry (ratio 128). topk, heads, workers: for `schedule`.
+    window: tokens of the window, the own one included (V4). ratio: tokens per compressed entry (V4) or
+    pool (GLM-5.3). list_entries: entry_rows lists every visible entry (ratio 128). topk, heads, workers: for
+    `schedule`.
     One plan covers one compression ratio. It serves one build or reader at a time.
     context: whose device the fields lie on (smla/plan.h says how builds on a GPU differ); None: this machine.
     """

@@ -1,5 +1,9 @@
 #include "backends/step.h"
 
+#include "ops/map/row_of.h"
+
+#include <algorithm>
+
 namespace smla {
 
 namespace {
@@ -79,19 +83,22 @@ Selection run_indexer(Runner& run, const StepBatch& batch, const Indexer& in, co
 // What is selected, as rows of the cache. A token's list ends at its last row: a prompt's first tokens see
 // fewer keys than lists have columns.
 smla_attend_source rows_of(Runner& run, const StepBatch& batch, const CacheGroup& group,
-                           const Selection& selection) {
+                           const Selection& selection, int32_t pool = 1) {
     const Tensor& indices = selection.indices;
+    const int64_t columns = Pool{pool, pool > 1}.columns(indices.shape[1]);
     const smla_attend_source source{.cache = group.cache,
-                                    .rows = run.activation(SMLA_I32, {indices.shape[0], indices.shape[1]}),
+                                    .rows = run.activation(SMLA_I32, {indices.shape[0], columns}),
                                     .lengths = run.activation(SMLA_I32, {indices.shape[0]})};
     run.run<Stage::map>({.page_tokens = group.cache.page_tokens,
                          .page_rows = group.cache.page_rows,
+                         .pool_tokens = pool,
                          .positions = indices,
                          .request_of_token = batch.request_of_token,
                          .block_table = group.block_table,
                          .rows = source.rows,
                          .lengths = source.lengths,
-                         .limits = selection.lengths});
+                         .limits = selection.lengths,
+                         .visible_tokens = pool > 1 ? batch.visible_tokens : Tensor{}});
     return source;
 }
 
@@ -131,16 +138,57 @@ Tensor absorb_query(Runner& run, const StepBatch& batch, const DsaStep& step) {
     return q;
 }
 
+// Frequencies of no channel, where `like` lies.
+Tensor nothing_rotated(const Tensor& like) {
+    Tensor out = make_tensor(static_cast<double*>(nullptr), SMLA_F64, {0});
+    out.device_type = like.device_type;
+    out.device_index = like.device_index;
+    return out;
+}
+
+// How a compressor makes entries of what it saved; see smla_compress_args.
+struct Pooling {
+    int32_t ratio = 0, no_overlap = 0;
+    double eps = 0;
+    Tensor frequencies{};
+};
+
+// Saves the step's tokens and writes the entries that they close into `entries`.
+void run_compressor(Runner& run, const StepBatch& batch, const Pooling& how, const Compressor& in,
+                    const CacheGroup& entries, const Tensor& latents = {}) {
+    if (!present(in.kv)) return;
+    run.run<Stage::save_state>({.kv = in.kv,
+                                .score = in.score,
+                                .ape = in.ape,
+                                .positions = batch.position,
+                                .slots = in.state.slots,
+                                .state = in.state.cache});
+    run.run<Stage::compress>({.ratio = how.ratio,
+                              .hadamard = in.hadamard,
+                              .no_overlap = how.no_overlap,
+                              .eps = how.eps,
+                              .state = in.state.cache,
+                              .state_table = in.state.block_table,
+                              .request_of_token = batch.request_of_token,
+                              .positions = batch.position,
+                              .slots = entries.slots,
+                              .norm_weight = in.norm_weight,
+                              .frequencies = how.frequencies,
+                              .cache = entries.cache,
+                              .latents = latents});
+}
+
+Pooling pooling_of(const HybridStep& step) {
+    return {.ratio = step.ratio, .eps = step.eps, .frequencies = step.frequencies};
+}
+
 }  // namespace
 
 // There is no stage that only copies. rope is one if it rotates no channel, and it takes any strides and
 // types.
 void copy_rows(Runner& run, const StepBatch& batch, const Tensor& from, const Tensor& to) {
-    Tensor no_frequencies = make_tensor(static_cast<double*>(nullptr), SMLA_F64, {0});
-    no_frequencies.device_type = from.device_type;
-    no_frequencies.device_index = from.device_index;
     run.run<Stage::rope>(
-        {.x = from, .positions = batch.rope_position, .frequencies = no_frequencies, .out = to});
+        {.x = from, .positions = batch.rope_position, .frequencies = nothing_rotated(from), .out = to});
 }
 
 void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {
@@ -153,12 +201,15 @@ void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {
                                      .head = step.index_k,
                                      .slots = step.indexer.keys.slots,
                                      .cache = step.indexer.keys.cache});
+    run_compressor(run, batch, {.ratio = step.pool, .no_overlap = 1, .frequencies = nothing_rotated(step.q)},
+                   step.index_compressor, step.indexer.keys);
+    const Tensor& visible = step.pool ? step.visible_pools : batch.visible_tokens;
     const Selection selection = present(step.forced.indices)
                                     ? step.forced
-                                    : run_indexer(run, batch, step.indexer, batch.visible_tokens, step.topk);
+                                    : run_indexer(run, batch, step.indexer, visible, step.topk);
 
     smla_attend_args attend{};
-    attend.primary = rows_of(run, batch, step.kv, selection);
+    attend.primary = rows_of(run, batch, step.kv, selection, std::max(step.pool, 1));
     attend.q = present(step.w_uk) ? absorb_query(run, batch, step) : step.q;
     attend.precision = step.precision;
     attend.softmax_scale = step.softmax_scale;
@@ -173,30 +224,6 @@ void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {
 }
 
 namespace {
-
-// Saves the step's tokens and writes the entries that they close into `entries`.
-void run_compressor(Runner& run, const StepBatch& batch, const HybridStep& step, const Compressor& in,
-                    const CacheGroup& entries, const Tensor& latents = {}) {
-    if (!present(in.kv)) return;
-    run.run<Stage::save_state>({.kv = in.kv,
-                                .score = in.score,
-                                .ape = in.ape,
-                                .positions = batch.position,
-                                .slots = in.state.slots,
-                                .state = in.state.cache});
-    run.run<Stage::compress>({.ratio = step.ratio,
-                              .hadamard = in.hadamard,
-                              .eps = step.eps,
-                              .state = in.state.cache,
-                              .state_table = in.state.block_table,
-                              .request_of_token = batch.request_of_token,
-                              .positions = batch.position,
-                              .slots = entries.slots,
-                              .norm_weight = in.norm_weight,
-                              .frequencies = step.frequencies,
-                              .cache = entries.cache,
-                              .latents = latents});
-}
 
 // The entries that each token attends to.
 smla_attend_source entries_to_attend(Runner& run, const StepBatch& batch, const HybridStep& step) {
@@ -219,7 +246,7 @@ Tensor write_entries(Runner& run, const StepBatch& batch, const HybridStep& step
     const Tensor latents = run.activation(plain, {tokens, 1, width});
     const Tensor rows = reshape_rows(latents, {width});
     if (step.ratio > 1) {
-        run_compressor(run, batch, step, in, entries, rows);
+        run_compressor(run, batch, pooling_of(step), in, entries, rows);
         return latents;
     }
     run.run<Stage::norm>(
@@ -240,8 +267,8 @@ void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step
     const Window& window = step.window;
     if (present(step.kv))
         run.run<Stage::write_kv>({.head = step.kv, .slots = window.group.slots, .cache = window.group.cache});
-    run_compressor(run, batch, step, step.compressor, step.entries.group);
-    run_compressor(run, batch, step, step.index_compressor, step.indexer.keys);
+    run_compressor(run, batch, pooling_of(step), step.compressor, step.entries.group);
+    run_compressor(run, batch, pooling_of(step), step.index_compressor, step.indexer.keys);
     if (present(step.index_k))
         run.run<Stage::write_index>(
             {.head = step.index_k, .slots = step.indexer.keys.slots, .cache = step.indexer.keys.cache});

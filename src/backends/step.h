@@ -71,7 +71,7 @@ struct Indexer {
 struct Compressor {
     Tensor kv{}, score{};  // [T, coff * D]; absent: the entries are already written
     Tensor ape{};          // [ratio, coff * D]; optional
-    Tensor norm_weight{};  // [D]
+    Tensor norm_weight{};  // [D]; absent: no norm
     CacheGroup state;
     bool hadamard = false;
 };
@@ -81,8 +81,14 @@ struct DsaStep {
     Tensor frequencies{};  // [rope / 2] f64; absent: the rope channels of q are rotated already
     Tensor latent{};       // [T,L] normed; absent: the cache is already written
     Tensor k_rope{};       // [T,R] rotated
-    Tensor index_k{};      // [T,D] normed and rotated; absent: a shared layer
+    Tensor index_k{};      // [T,D] normed and rotated; absent: a shared layer, or pools
     Indexer indexer;
+    // GLM-5.3: tokens per index key (0: each token has its own), what makes those keys of index_k, and how
+    // many of them each token sees, [T] i32. Selections are of pools, and the tokens behind the last whole
+    // pool are always attended to.
+    int32_t pool = 0;
+    Compressor index_compressor;
+    Tensor visible_pools{};
     // [H,L,nope] and [H,v,L] views of kv_b_proj. Absent w_uk: q is absorbed and rotated; absent w_uv: out is
     // the attended latent.
     Tensor w_uk{}, w_uv{};

@@ -24,11 +24,12 @@ void StepWatch::show(const Runner& run, const char* name, const Tensor& tensor) 
 void StepWatch::want_entries(Runner& run, smla_compress_args& args) const {
     if (!sees_tensors()) return;
     args.entries = run.activation(args.state.format == SMLA_STATE_F64 ? SMLA_F64 : SMLA_F32,
-                                  {args.positions.shape[0], args.norm_weight.shape[0]});
+                                  {args.positions.shape[0], CacheView(args.cache).width});
 }
 
 void StepWatch::show_entries(const Runner& run, const smla_compress_args& args) {
-    show(run, compressors_++ == 0 ? "entries" : "entries_index", args.entries);
+    const bool index = !present(args.norm_weight);  // GLM-5.3: pools of index keys alone
+    show(run, compressors_++ == 0 && !index ? "entries" : "entries_index", args.entries);
 }
 
 // Whole logits exist only for those who look at them: the step never stores them.

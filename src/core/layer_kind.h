@@ -6,12 +6,13 @@
 namespace smla {
 
 enum class LayerKind {
-    dsa,                 // V3.2, GLM: keys that its own indexer selects
+    dsa,                 // V3.2, GLM: keys that its own indexer selects (GLM-5.3: pools of keys)
     dsa_shared,          // GLM-5.2: the selection of an earlier layer
     sliding,             // V4: the window alone
     compressed_sparse,   // V4: the window, and entries that its own indexer selects
     heavily_compressed,  // V4: the window and every entry
-    shared_sparse  // V4.1: the window, and entries that a source layer wrote and a source layer selected
+    shared_sparse,  // V4.1: the window, and entries that a source layer wrote and a source layer selected
+    linear          // GLM-5.3: linear attention (KDA), which is not computed here; no smla_layer_kind
 };
 
 // A V4 layer's kind follows from its tokens per entry (0: no entries).

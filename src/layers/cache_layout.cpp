@@ -56,24 +56,30 @@ double CacheNeed::bytes_per_token() const {
 }
 
 std::vector<CacheNeed> cache_needs(const AttentionConfig& config, int layer, const CacheChoice& choice) {
+    config.check_computed(layer);
     check_choice(choice);
     std::vector<CacheNeed> needs;
     const int32_t width = int32_t(kv_width(config)), page = choice.page_tokens;
     const int32_t index_width = config.indexer ? int32_t(config.indexer->head_dim) : 0;
     const LayerKind kind = config.layer_kind(layer);
+    const smla_format state = choice.f64 ? SMLA_STATE_F64 : SMLA_STATE_F32;
+    const int64_t ratio = config.compress_ratio(layer);
     if (!config.hybrid) {
+        const int64_t pool = std::max<int64_t>(ratio, 1);
         add(needs, config, false, {SMLA_GROUP_PRIMARY, "kv", choice.kv, width, page, 1, 0});
         if (has_indexer(kind))
-            add(needs, config, true, {SMLA_GROUP_INDEX, "index", choice.index, index_width, page, 1, 0});
+            add(needs, config, true, {SMLA_GROUP_INDEX, "index", choice.index, index_width, page, pool, 0});
+        if (has_indexer(kind) && ratio)
+            add(needs, config, true,
+                {SMLA_GROUP_INDEX_STATE, "index_state", state, 2 * index_width, 8, 1,
+                 std::max<int64_t>(pool - 1, 1)});
         return needs;
     }
-    const int64_t ratio = config.compress_ratio(layer);
     add(needs, config, false,
         {SMLA_GROUP_WINDOW, "window", choice.kv, width, page, 1, config.hybrid->window - 1});
     if (kind == LayerKind::sliding) return needs;
     // V4.1: other layers read what this one writes.
     if (kind == LayerKind::shared_sparse && !config.writes_entries(layer)) return needs;
-    const smla_format state = choice.f64 ? SMLA_STATE_F64 : SMLA_STATE_F32;
     const bool sparse = kind == LayerKind::compressed_sparse;  // its windows overlap by half
     const int32_t overlap = sparse ? 2 : 1, state_page = sparse ? 4 : 8;
     const int32_t entry_page = int32_t(std::clamp<int64_t>(4 * int64_t(page) / ratio, 1, INT32_MAX));
@@ -93,7 +99,7 @@ std::vector<CacheNeed> cache_needs(const AttentionConfig& config, int layer, con
 std::vector<smla_format> kv_formats_for(const AttentionConfig& config) {
     std::vector<smla_format> out;
     for (const smla_format id :
-         {SMLA_FP8_656, SMLA_FP8_584, SMLA_FP8_576, SMLA_FP8_512, SMLA_ROW_BF16, SMLA_ROW_F32})
+         {SMLA_FP8_656, SMLA_FP8_584, SMLA_FP8_528, SMLA_FP8_576, SMLA_FP8_512, SMLA_ROW_BF16, SMLA_ROW_F32})
         if (why_not(config, id, false).empty()) out.push_back(id);
     return out;
 }

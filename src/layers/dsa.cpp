@@ -1,4 +1,6 @@
-// DeepSeek-V3.2 and GLM-5.x: multi-head latent attention over the keys that a small indexer picks.
+// DeepSeek-V3.2 and GLM-5.x: multi-head latent attention over the keys that a small indexer picks. GLM-5.3
+// rotates nothing, and its indexer picks pools of neighbouring tokens.
+#include "core/hadamard.h"
 #include "layers/layer.h"
 
 namespace smla {
@@ -26,6 +28,8 @@ private:
     Query project_query(Runner& run, const Tensor& hidden) const;
     void project_keys(Runner& run, const Tensor& hidden, const StepBatch& batch, DsaStep& inner) const;
     void project_index(Runner& run, const LayerStep& step, const Query& query, DsaStep& inner) const;
+    void pool_index(Runner& run, const LayerStep& step, const Tensor& k, DsaStep& inner) const;
+    bool rotates() const { return config_.common.rope_dim > 0; }
 
     DsaWeights weights_;
     double scale_;
@@ -58,11 +62,12 @@ void DsaLayer::project_keys(Runner& run, const Tensor& hidden, const StepBatch& 
     const Tensor latent = slice(both, 2, 0, rank);
     run.run<Stage::norm>(
         {.eps = config_.common.latent_norm_eps, .x = latent, .weight = weights_.kv_norm.view, .out = latent});
+    inner.latent = reshape_rows(latent, {rank});
+    run.tap("latent", inner.latent);
+    if (!rotates()) return;
     run.run<Stage::rope>(
         {.first = int32_t(rank), .x = both, .positions = batch.rope_position, .frequencies = frequencies()});
-    inner.latent = reshape_rows(latent, {rank});
     inner.k_rope = reshape_rows(slice(both, 2, rank, rank + rope), {rope});
-    run.tap("latent", inner.latent);
     run.tap("kpe", inner.k_rope);
 }
 
@@ -86,17 +91,17 @@ void DsaLayer::project_index(Runner& run, const LayerStep& step, const Query& qu
                           .bias = weights_.indexer->k_norm_bias.view,
                           .out = k});
     for (const Tensor& x : {q, k})
-        run.run<Stage::rope>({.style = index.rope_style,
-                              .x = x,
-                              .positions = step.batch.rope_position,
-                              .frequencies = frequencies()});
+        if (rotates())
+            run.run<Stage::rope>({.style = index.rope_style,
+                                  .x = x,
+                                  .positions = step.batch.rope_position,
+                                  .frequencies = frequencies()});
     run.run<Stage::project>({.x = reshape_rows(hidden, {1, config_.common.hidden_size}),
                              .w = as_matrix(weights_.indexer->head_weights),
                              .out = w});
     run.tap("index_q", q);
     run.tap("index_k", k);
 
-    inner.index_k = reshape_rows(k, {width});
     inner.indexer = {.q = q,
                      .w = reshape_rows(w, {heads}),
                      .factor = index.weight_factor(),
@@ -104,11 +109,32 @@ void DsaLayer::project_index(Runner& run, const LayerStep& step, const Query& qu
                      .query_dtype = precision_.queries,
                      .topk = index.topk,
                      .keys = step.caches.index};
+    if (config_.dsa->pool) pool_index(run, step, reshape_rows(k, {width}), inner);
+    else inner.index_k = reshape_rows(k, {width});
+}
+
+void DsaLayer::pool_index(Runner& run, const LayerStep& step, const Tensor& k, DsaStep& inner) const {
+    const int64_t tokens = step.hidden.shape[0], width = config_.indexer->head_dim;
+    const Tensor gate = run.activation(precision_.activations, {tokens, 1, width});
+    run.run<Stage::project>({.x = reshape_rows(step.hidden, {1, config_.common.hidden_size}),
+                             .w = as_matrix(weights_.indexer->pool_gate),
+                             .out = gate});
+    // As vLLM: keys that are rounded to fp8 or fp4 are rotated before, so that outliers spread.
+    const bool quantised = kIndexFormats & ~kRowFormats & format_bit(step.caches.index.cache.format);
+    inner.indexer.hadamard = quantised && is_power_of_two(width);
+    inner.indexer.amax_floor = 1e-4;
+    inner.index_compressor = {.kv = k,
+                              .score = reshape_rows(gate, {width}),
+                              .ape = weights_.indexer->pool_ape.view,
+                              .state = step.caches.index_state,
+                              .hadamard = inner.indexer.hadamard};
 }
 
 void DsaLayer::forward(Runner& run, const LayerStep& step) const {
     const int64_t heads = config_.common.heads, value = config_.dsa->v_head_dim;
     DsaStep inner{};
+    inner.pool = int32_t(config_.dsa->pool);
+    inner.visible_pools = step.caches.entries.visible;
     const Query query = project_query(run, step.hidden);
     project_keys(run, step.hidden, step.batch, inner);
     if (weights_.indexer) project_index(run, step, query, inner);

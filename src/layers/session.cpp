@@ -43,7 +43,8 @@ Session::Session(Context& context, const Layer& layer, const SessionOptions& opt
     maxima.max_requests = options.max_requests;
     maxima.max_seq_len = options.max_tokens;
     maxima.window = config.hybrid ? int32_t(config.hybrid->window) : 0;
-    maxima.ratio = int32_t(config.compress_ratio(layer.layer_index()));
+    if (maxima.groups & (SMLA_GROUP_COMPRESSED | SMLA_GROUP_INDEX))
+        maxima.ratio = int32_t(config.compress_ratio(layer.layer_index()));
     maxima.list_entries = layer.kind() == LayerKind::heavily_compressed;
     plan_ = std::make_unique<Plan>(maxima, plan_place(context));
 

@@ -103,7 +103,8 @@ void Session::check_forced_entries(const Step& step, int64_t tokens) const {
     if (!present(step.forced_topk)) return;
     const int64_t columns = step.forced_topk.shape[1];
     SMLA_CHECK(columns <= config.indexer->topk, "step.forced_topk.shape[1]", columns,
-               text("at most index_topk (", config.indexer->topk, ")"));
+               text("at most index_topk", config.dsa && config.dsa->pool ? " / index_kpool (" : " (",
+                    config.indexer->topk, ")"));
     if (!readable(step.forced_topk)) return;
     const int64_t ratio = std::max<int64_t>(config.compress_ratio(layer_.layer_index()), 1);
     int64_t t = 0;
@@ -113,7 +114,10 @@ void Session::check_forced_entries(const Step& step, int64_t tokens) const {
             for (int64_t c = 0; c < columns; ++c) {
                 const int64_t entry = load_int(step.forced_topk, t, c);
                 SMLA_CHECK(entry >= -1 && entry < sees, text("step.forced_topk[", t, ",", c, "]"), entry,
-                           text("-1, or one of the ", sees, ratio > 1 ? " entries" : " positions",
+                           text("-1, or one of the ", sees,
+                                ratio == 1   ? " positions"
+                                : config.dsa ? " pools"
+                                             : " entries",
                                 " that the token sees"));
             }
         }

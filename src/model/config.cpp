@@ -24,10 +24,10 @@ struct KnownModel {
 };
 // GLM-5.x: config says rms_norm_eps 1e-5; vLLM and SGLang use it in the latent norms as well, transformers
 // uses 1e-6. DeepSeek: 1e-6 everywhere. `latent_norm_eps` overrides both.
-constexpr KnownModel kModels[] = {{"deepseek_v32", ModelFamily::dsa, false},
-                                  {"glm_moe_dsa", ModelFamily::dsa, true},
-                                  {"deepseek_v4", ModelFamily::hybrid, false},
-                                  {"deepseek_v41", ModelFamily::hybrid, true, 32}};
+constexpr KnownModel kModels[] = {
+    {"deepseek_v32", ModelFamily::dsa, false},   {"glm_moe_dsa", ModelFamily::dsa, true},
+    {"glm5_next", ModelFamily::dsa, true},       {"glm5_next_text", ModelFamily::dsa, true},
+    {"deepseek_v4", ModelFamily::hybrid, false}, {"deepseek_v41", ModelFamily::hybrid, true, 32}};
 
 const KnownModel* read_model_type(const ObjectReader& reader) {
     std::string known;
@@ -106,6 +106,7 @@ const char* layer_kind_name(LayerKind kind) {
         case LayerKind::compressed_sparse: return "compressed_sparse";
         case LayerKind::heavily_compressed: return "heavily_compressed";
         case LayerKind::shared_sparse: return "shared_sparse";
+        case LayerKind::linear: return "linear";
     }
     return "unknown";
 }
@@ -116,7 +117,7 @@ double IndexerConfig::weight_factor() const {
 
 int64_t AttentionConfig::compress_ratio(int64_t layer) const {
     check_layer(common, layer);
-    if (!hybrid) return 0;
+    if (dsa) return layer_kind(layer) == LayerKind::linear ? 0 : dsa->pool;
     if (hybrid->uniform_ratio) return *hybrid->uniform_ratio;
     return layer < int64_t(hybrid->compress_ratios.size()) ? hybrid->compress_ratios[size_t(layer)] : 0;
 }
@@ -126,6 +127,7 @@ LayerKind AttentionConfig::layer_kind(int64_t layer) const {
     if (hybrid && hybrid->sharing)
         return compress_ratio(layer) ? LayerKind::shared_sparse : LayerKind::sliding;
     if (hybrid) return hybrid_layer_kind(compress_ratio(layer));
+    if (layer < int64_t(dsa->linear.size()) && dsa->linear[size_t(layer)]) return LayerKind::linear;
     if (layer < int64_t(dsa->has_indexer.size()))
         return dsa->has_indexer[size_t(layer)] ? LayerKind::dsa : LayerKind::dsa_shared;
     if (!dsa->has_indexer.empty()) return LayerKind::dsa;  // MTP layers stand alone
@@ -139,13 +141,14 @@ LayerSources AttentionConfig::sources(int64_t layer) const {
     };
     LayerSources out;
     switch (layer_kind(layer)) {
-        case LayerKind::sliding: break;
+        case LayerKind::sliding:
+        case LayerKind::linear: break;
         case LayerKind::heavily_compressed: out.entries = layer; break;
         case LayerKind::compressed_sparse: out.entries = out.selection = layer; break;
         case LayerKind::dsa: out.selection = layer; break;
         case LayerKind::dsa_shared:
             out.selection = layer;
-            while (layer_kind(out.selection) == LayerKind::dsa_shared) --out.selection;
+            while (layer_kind(out.selection) != LayerKind::dsa) --out.selection;
             break;
         case LayerKind::shared_sparse: {
             const SharingConfig& sharing = *hybrid->sharing;
@@ -156,6 +159,20 @@ LayerSources AttentionConfig::sources(int64_t layer) const {
         }
     }
     return out;
+}
+
+void AttentionConfig::check_computed(int64_t layer) const {
+    if (layer_kind(layer) != LayerKind::linear) return;
+    constexpr int kNamed = 8;
+    std::string others;
+    int named = 0;
+    for (int64_t each = 0; each < common.layers && named <= kNamed; ++each) {
+        if (layer_kind(each) == LayerKind::linear) continue;
+        others += (named ? ", " : "") + (named < kNamed ? text(each) : std::string("..."));
+        ++named;
+    }
+    fail(SMLA_UNSUPPORTED, "layer", text(layer, ", of linear attention (KDA)"),
+         "a layer of sparse attention: " + others);
 }
 
 const RopeParameters& AttentionConfig::rope(int64_t layer) const {

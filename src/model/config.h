@@ -17,7 +17,7 @@ namespace smla {
 constexpr int64_t kMaxLayers = 10000;
 
 enum class ModelFamily {
-    dsa,    // deepseek_v32, glm_moe_dsa: latent attention over keys that an indexer selects
+    dsa,    // deepseek_v32, glm_moe_dsa, glm5_next: latent attention over keys that an indexer selects
     hybrid  // deepseek_v4, deepseek_v41: sliding window and compressed entries in one softmax
 };
 
@@ -38,7 +38,8 @@ struct CommonConfig {
 };
 
 struct IndexerConfig {
-    int64_t heads = 0, head_dim = 0, topk = 0;
+    int64_t heads = 0, head_dim = 0;
+    int64_t topk = 0;  // keys that a token selects: of tokens, entries (V4) or pools (GLM-5.3)
     smla_rope_style rope_style = SMLA_ROPE_INTERLEAVED;
     double key_norm_eps = 1e-6;    // of the DSA key's LayerNorm; in no config, 1e-6 in all published models
     double weight_factor() const;  // heads^-0.5 head_dim^-0.5
@@ -47,6 +48,8 @@ struct IndexerConfig {
 struct DsaConfig {
     int64_t kv_lora_rank = 0, qk_nope_head_dim = 0, v_head_dim = 0;
     RopeParameters rope;
+    int64_t pool = 0;               // GLM-5.3: tokens per index key; 0: each token has its own
+    std::vector<bool> linear;       // GLM-5.3, per layer: linear attention
     std::vector<bool> has_indexer;  // per layer; where it ends, the rule of frequency and offset
     int64_t index_frequency = 1, index_offset = 2;
 };
@@ -89,7 +92,9 @@ struct AttentionConfig {
 
     // All throw SMLA_INVALID_ARGUMENT for a layer that the model does not have.
     LayerKind layer_kind(int64_t layer) const;
-    int64_t compress_ratio(int64_t layer) const;  // 0: none
+    int64_t compress_ratio(int64_t layer) const;  // tokens per entry, or per pool of GLM-5.3; 0: none
+    // Throws SMLA_UNSUPPORTED for a layer of linear attention.
+    void check_computed(int64_t layer) const;
     // A layer reads entries of V4 and V4.1 alone; selections also of V3.2 and GLM, candidates of V4.1 alone.
     LayerSources sources(int64_t layer) const;
     bool selects(int64_t layer) const { return sources(layer).selection == layer; }  // has an indexer

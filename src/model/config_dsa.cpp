@@ -1,5 +1,7 @@
 #include "model/config_parts.h"
 
+#include <algorithm>
+
 namespace smla {
 
 namespace {
@@ -39,11 +41,9 @@ IndexerConfig read_indexer(const ObjectReader& reader) {
     return indexer;
 }
 
-void read_dsa(const ObjectReader& reader, AttentionConfig& config) {
-    DsaConfig dsa;
-    dsa.kv_lora_rank = reader.integer("kv_lora_rank", 1, kMaxHeadDim);
-    dsa.qk_nope_head_dim = reader.integer("qk_nope_head_dim", 1, kMaxHeadDim);
-    dsa.v_head_dim = reader.integer("v_head_dim", 1, kMaxHeadDim);
+namespace {
+
+void read_rotary(const ObjectReader& reader, AttentionConfig& config, DsaConfig& dsa) {
     config.common.rope_dim = reader.integer("qk_rope_head_dim", 2, kMaxHeadDim);
     const int64_t rope_dim = config.common.rope_dim;
     if (rope_dim % 2 != 0)
@@ -64,8 +64,6 @@ void read_dsa(const ObjectReader& reader, AttentionConfig& config) {
         }
     }
     if (!has_theta) reader.add("rope_theta", "absent", "a number, here or in rope_parameters");
-
-    config.indexer = read_indexer(reader);
     // As vLLM and SGLang decide; the main attention's rope_interleave says nothing of the indexer. GLM's own
     // code knows interleaved only, and configs that transformers 5.17 saves do not name it.
     const bool glm = config.common.model_type == "glm_moe_dsa";
@@ -74,6 +72,66 @@ void read_dsa(const ObjectReader& reader, AttentionConfig& config) {
     if (config.indexer->head_dim < rope_dim && reader.good({"index_head_dim", "qk_rope_head_dim"}))
         reader.add("index_head_dim", text(config.indexer->head_dim),
                    text("at least qk_rope_head_dim, ", rope_dim));
+}
+
+// GLM-5.3 rotates nothing, and its indexer selects pools. Defaults are those of transformers, which saves
+// sparse layers as "indexed_attention" since 5.23.
+void read_pools(const ObjectReader& reader, AttentionConfig& config, DsaConfig& dsa) {
+    if (const int64_t rope = reader.integer("qk_rope_head_dim", 0, kMaxHeadDim, 0))
+        reader.add("qk_rope_head_dim", text(rope), "0: attention of this model rotates nothing");
+    dsa.pool = reader.integer("index_kpool", 1, kMaxPool, 16);
+    int64_t& topk = config.indexer->topk;
+    if (reader.good({"index_topk", "index_kpool"}) && topk % dsa.pool != 0)
+        reader.add("index_topk", text(topk), text("a multiple of index_kpool, ", dsa.pool));
+    topk /= dsa.pool;
+    // A token before the first whole pool would have nothing to attend to.
+    if (!reader.boolean("index_kpool_always_select_tail", true))
+        reader.add("index_kpool_always_select_tail", "false", "true");
+
+    if (const Json* types = read_layer_list(reader, "layer_types")) {
+        for (size_t i = 0; i < types->size(); ++i) {
+            const Json& type = (*types)[i];
+            const bool linear = is_string(type, "linear_attention");
+            if (!linear && !is_string(type, "deepseek_sparse_attention") &&
+                !is_string(type, "indexed_attention") && !is_string(type, "full_attention"))
+                reader.add(text("layer_types[", i, "]"), json_text(type),
+                           "\"linear_attention\" or \"deepseek_sparse_attention\"");
+            dsa.linear.push_back(linear);
+        }
+        if (config.common.layers == 0) config.common.layers = int64_t(dsa.linear.size());
+        if (int64_t(dsa.linear.size()) < config.common.layers)
+            reader.add("layer_types", text(dsa.linear.size(), " layers"),
+                       text("num_hidden_layers, ", config.common.layers));
+    } else if (config.common.layers == 0) {
+        reader.add("layer_types", "absent",
+                   "a list, or num_hidden_layers for every fourth layer to be sparse");
+    }
+    for (int64_t layer = int64_t(dsa.linear.size()); layer < config.common.layers; ++layer)
+        dsa.linear.push_back(layer % 4 != 3);
+}
+
+// The first layer that attends to a selection makes it.
+void check_first_selection(const ObjectReader& reader, const AttentionConfig& config) {
+    const std::vector<bool>& linear = config.dsa->linear;
+    const int64_t first = std::find(linear.begin(), linear.end(), false) - linear.begin();
+    if (first > 0 && first == int64_t(linear.size()))
+        return reader.add("layer_types", "linear attention alone", "a layer of sparse attention");
+    if (config.layer_kind(first) == LayerKind::dsa_shared)
+        reader.add("indexer_types", text("layer ", first, " shared"),
+                   text("layer ", first, " full: nothing before it selects"));
+}
+
+}  // namespace
+
+void read_dsa(const ObjectReader& reader, AttentionConfig& config) {
+    DsaConfig dsa;
+    dsa.kv_lora_rank = reader.integer("kv_lora_rank", 1, kMaxHeadDim);
+    dsa.qk_nope_head_dim = reader.integer("qk_nope_head_dim", 1, kMaxHeadDim);
+    dsa.v_head_dim = reader.integer("v_head_dim", 1, kMaxHeadDim);
+    config.indexer = read_indexer(reader);
+    const bool pools = config.common.model_type.starts_with("glm5_next");
+    if (pools) read_pools(reader, config, dsa);
+    else read_rotary(reader, config, dsa);
 
     read_index_sharing(reader, dsa);
     if (config.common.layers == 0) config.common.layers = int64_t(dsa.has_indexer.size());
@@ -82,8 +140,7 @@ void read_dsa(const ObjectReader& reader, AttentionConfig& config) {
                    text(dsa.has_indexer.size(), " layers"),
                    text("num_hidden_layers, ", config.common.layers));
     config.dsa = dsa;
-    if (config.layer_kind(0) == LayerKind::dsa_shared)
-        reader.add("indexer_types", "layer 0 shared", "layer 0 full: nothing before it selects");
+    if (reader.good({"layer_types"})) check_first_selection(reader, config);
 }
 
 }  // namespace smla

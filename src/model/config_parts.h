@@ -12,6 +12,7 @@ constexpr int64_t kMaxRank = 1 << 16;
 constexpr int64_t kMaxHeads = 1024;
 constexpr int64_t kMaxHeadDim = 1024;  // the widest row a cache holds
 constexpr int64_t kMaxTopk = 1 << 20;
+constexpr int64_t kMaxPool = 1024;
 
 void read_dsa(const ObjectReader& reader, AttentionConfig& config);
 void read_hybrid(const ObjectReader& reader, AttentionConfig& config);

@@ -25,6 +25,8 @@ struct DsaIndexerWeights {
     HostTensor k_norm;        // [D]
     HostTensor k_norm_bias;   // [D]
     HostTensor head_weights;  // [Hi,X]
+    HostTensor pool_gate;     // [D,X]: GLM-5.3, logits of a token's share in its pool
+    HostTensor pool_ape;      // [pool,D]: GLM-5.3, added to them by the token's place
 };
 
 struct DsaWeights {
@@ -79,7 +81,9 @@ void each_tensor(DsaWeights& w, Use use) {
         use(*each);
     if (!w.indexer) return;
     DsaIndexerWeights& i = *w.indexer;
-    for (HostTensor* each : {&i.q_b, &i.k, &i.k_norm, &i.k_norm_bias, &i.head_weights}) use(*each);
+    for (HostTensor* each :
+         {&i.q_b, &i.k, &i.k_norm, &i.k_norm_bias, &i.head_weights, &i.pool_gate, &i.pool_ape})
+        use(*each);
 }
 template <class Use>
 void each_tensor(CompressorWeights& w, Use use) {
@@ -106,7 +110,8 @@ struct MhcWeights {    // n streams
 };
 
 // All throw SMLA_DATA_ERROR that lists every tensor that is absent or has another shape or dtype. Names are
-// those of the published checkpoints; V4 also those of transformers. With or without the leading "model.".
+// those of the published checkpoints; V4 also those of transformers. With or without the leading "model.";
+// GLM-5.3 also with "model.language_model.".
 DsaWeights load_dsa_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
                             const WeightOptions& options = {});
 HybridWeights load_hybrid_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,

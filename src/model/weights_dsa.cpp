@@ -14,6 +14,11 @@ DsaIndexerWeights read_indexer_weights(WeightReader& reader, const std::string& 
     out.k_norm = reader.vector({prefix + "k_norm.weight"}, indexer.head_dim);
     out.k_norm_bias = reader.vector({prefix + "k_norm.bias"}, indexer.head_dim);
     out.head_weights = reader.matrix({prefix + "weights_proj.weight"}, indexer.heads, common.hidden_size);
+    if (const int64_t pool = config.dsa->pool) {
+        out.pool_gate =
+            reader.matrix({prefix + "index_kpool_compress_gate"}, indexer.head_dim, common.hidden_size);
+        out.pool_ape = reader.table({prefix + "index_kpool_compress_ape"}, pool, indexer.head_dim);
+    }
     return out;
 }
 
@@ -37,16 +42,20 @@ Tensor DsaWeights::value_up(const AttentionConfig& config) const {
 
 DsaWeights load_dsa_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
                             const WeightOptions& options) {
-    SMLA_CHECK(config.dsa, "config.model_type", config.common.model_type, "deepseek_v32 or glm_moe_dsa");
+    SMLA_CHECK(config.dsa, "config.model_type", config.common.model_type,
+               "deepseek_v32, glm_moe_dsa or glm5_next");
+    config.check_computed(layer);
     const LayerKind kind = config.layer_kind(layer);
     const CommonConfig& common = config.common;
     const DsaConfig& dsa = *config.dsa;
     const int64_t heads = common.heads;
     WeightReader reader(checkpoint, config, layer, options);
 
-    const std::string without = text("layers.", layer, ".");
-    const bool bare = reader.has(without + "self_attn.q_a_proj.weight");
-    const std::string block = bare ? without : text("model.", without);
+    std::string block = text("model.layers.", layer, ".");
+    for (const char* stem : {"", "model.language_model."}) {  // the latter: beside an image encoder
+        const std::string other = text(stem, "layers.", layer, ".");
+        if (reader.has(other + "self_attn.q_a_proj.weight")) block = other;
+    }
     const std::string prefix = block + "self_attn.";
 
     DsaWeights out;

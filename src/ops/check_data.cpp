@@ -170,7 +170,7 @@ IndexScan index_scan(const smla_compress_args& args) {
     add_slots(scan, args.slots, args.cache);
     add_positions(scan, args.positions);
     add_requests(scan, args.request_of_token, args.state_table);
-    const int64_t window = overlap(args.ratio) * args.ratio, page_tokens = args.state.page_tokens;
+    const int64_t window = overlap(args) * args.ratio, page_tokens = args.state.page_tokens;
     add(scan, {.rule = IndexRule::state_blocks,
                .tokens = args.slots.shape[0],
                .per_token = window / page_tokens + 2,  // a window may begin in the middle of a page
@@ -223,17 +223,22 @@ IndexScan index_scan(const smla_map_args& args) {
     IndexScan scan;
     add_requests(scan, args.request_of_token, args.block_table);
     const int64_t page_rows = args.page_rows ? args.page_rows : args.page_tokens;
+    const int64_t reach = args.block_table.shape[1] * args.page_tokens,
+                  pool = std::max<int64_t>(args.pool_tokens, 1);
+    if (present(args.visible_tokens))
+        add_range(scan, SMLA_BAD_POSITION, "args.visible_tokens", args.visible_tokens, 0, reach);
     add(scan, {.rule = IndexRule::table_positions,
                .kind = SMLA_BAD_POSITION,
                .tokens = args.positions.shape[0],
-               .per_token = args.positions.shape[1],
+               .per_token = args.positions.shape[1] * pool,
                .values = args.positions,
                .requests = args.request_of_token,
                .table = args.block_table,
-               .high = args.block_table.shape[1] * args.page_tokens - 1,
+               .high = reach / pool - 1,
                .page_tokens = args.page_tokens,
                .first_page = -1,
                .pages = INT32_MAX / page_rows + 1,  // those whose rows an i32 can name
+               .ratio = int32_t(pool),
                .field = "args.positions",
                .table_field = "args.block_table"});
     return scan;

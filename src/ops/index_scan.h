@@ -27,7 +27,7 @@ enum class IndexRule : int32_t {
     state_blocks,    // blocks that a closing token pools from
     gather,          // the ranges of a request, and their blocks
     page_pairs,      // values[i,side] is a page of its side
-    table_positions  // values[t,j] is -1 or covered by the table, whose block is a page
+    table_positions  // values[t,j] is -1 or covered by the table, whose blocks are pages
 };
 
 struct IndexList {
@@ -41,7 +41,7 @@ struct IndexList {
     RowRange rows;                                        // that values name
     int64_t page_tokens = 1;                              // of the table's pages
     int64_t first_page = 0, pages = 0, source_pages = 0;  // pages of the table's blocks: [first_page, pages)
-    int32_t ratio = 1, window = 1;                        // tokens that close an entry, that it pools
+    int32_t ratio = 1, window = 1;  // tokens that close an entry (of a pool), that it pools
     const char *field = "", *table_field = "", *other_field = "";  // for people: not for kernels
 };
 
@@ -120,10 +120,11 @@ SMLA_HOST_DEVICE inline Finding gathered(const IndexList& list, int64_t request,
     return at < blocks ? block(list, request, at, blocks) : Finding{};
 }
 
-SMLA_HOST_DEVICE inline Finding table_position(const IndexList& list, int64_t token, int64_t j) {
-    const int64_t position = load_int(list.values, token, j);
+// Item i: token i % ratio of pool i / ratio, or a position if ratio is 1.
+SMLA_HOST_DEVICE inline Finding table_position(const IndexList& list, int64_t token, int64_t i) {
+    const int64_t j = i / list.ratio, position = load_int(list.values, token, j);
     if (position < -1 || position > list.high) return {list.kind, token, j, position, -1, list.high};
-    const int64_t at = quotient(position, list.page_tokens);
+    const int64_t at = quotient(position * list.ratio + i % list.ratio, list.page_tokens);
     return position < 0 ? Finding{} : block(list, load_int(list.requests, token), at, at + 1);
 }
 

@@ -117,8 +117,12 @@ void check_plan(const PlanMaxima& maxima) {
     const bool window = maxima.groups & SMLA_GROUP_WINDOW, entries = maxima.groups & SMLA_GROUP_COMPRESSED;
     SMLA_CHECK(window ? maxima.window >= 1 : maxima.window == 0, "args.window", maxima.window,
                window ? "1 or more tokens" : "0: there is no window group");
-    SMLA_CHECK(entries ? maxima.ratio >= 1 : maxima.ratio == 0, "args.ratio", maxima.ratio,
-               entries ? "1 or more tokens per entry" : "0: there is no compressed group");
+    const bool pools = maxima.groups & (SMLA_GROUP_PRIMARY | SMLA_GROUP_INDEX);  // of GLM-5.3
+    SMLA_CHECK(maxima.ratio >= int32_t(entries) && (entries || pools || maxima.ratio == 0), "args.ratio",
+               maxima.ratio,
+               entries ? "1 or more tokens per entry"
+               : pools ? "0, or 1 or more tokens per pool"
+                       : "0: there is no compressed, primary or index group");
     SMLA_CHECK(entries || !maxima.list_entries, "args.list_entries", maxima.list_entries,
                "0: there is no compressed group");
     const bool given = maxima.allocator.alloc || maxima.allocator.free;

@@ -17,7 +17,7 @@ namespace smla {
     X(window_slot, SMLA_I64, tokens, -1, SMLA_GROUP_WINDOW)           \
     X(window_rows, SMLA_I32, tokens_window, -1, SMLA_GROUP_WINDOW)    \
     X(window_len, SMLA_I32, tokens, 0, SMLA_GROUP_WINDOW)             \
-    X(visible_entries, SMLA_I32, tokens, 0, SMLA_GROUP_COMPRESSED)    \
+    X(visible_entries, SMLA_I32, tokens, 0, kPlanCountsEntries)       \
     X(compressed_slot, SMLA_I64, tokens, -1, SMLA_GROUP_COMPRESSED)   \
     X(entry_rows, SMLA_I32, tokens_entries, -1, kPlanListsEntries)    \
     X(entry_len, SMLA_I32, tokens, 0, kPlanListsEntries)              \

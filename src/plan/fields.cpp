@@ -8,10 +8,11 @@ int32_t plan_features(const PlanMaxima& maxima) {
     int32_t features = maxima.groups;
     if (maxima.list_entries) features |= kPlanListsEntries;
     if (maxima.heads && maxima.workers) features |= kPlanSchedules;
+    if (maxima.ratio) features |= kPlanCountsEntries;
     return features;
 }
 
-bool index_holds_entries(const PlanMaxima& maxima) { return maxima.groups & SMLA_GROUP_COMPRESSED; }
+bool index_holds_entries(const PlanMaxima& maxima) { return maxima.ratio > 0; }
 
 int64_t entry_columns(const PlanMaxima& maxima) {
     constexpr int64_t kColumns =

@@ -18,6 +18,7 @@ using PlanGroup = smla_plan_group;
 constexpr int32_t kPlanGroups = 63;
 constexpr int32_t kPlanListsEntries = 64;
 constexpr int32_t kPlanSchedules = 128;
+constexpr int32_t kPlanCountsEntries = 256;  // of keys, or of index keys alone (GLM-5.3)
 int32_t plan_features(const PlanMaxima& maxima);
 bool index_holds_entries(const PlanMaxima& maxima);  // else one key per token
 int64_t entry_columns(const PlanMaxima& maxima);     // E

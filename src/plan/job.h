@@ -150,7 +150,7 @@ SMLA_HOST_DEVICE inline Visible place_token(const PlanJob& job, int64_t t, const
         const int32_t closed = closed_entry(visible, job.ratio);
         sees.entries = visible / job.ratio;
         out.visible_entries[t] = sees.entries;
-        out.compressed_slot[t] = row_of(job.entry_table, token.request, closed);
+        if (out.compressed_slot) out.compressed_slot[t] = row_of(job.entry_table, token.request, closed);
         if (job.index_entries) out.index_slot[t] = row_of(job.index_table, token.request, closed);
         if (out.entry_len) out.entry_len[t] = sees.entries;
     }

@@ -106,6 +106,19 @@ TEST(CliCapacity, SharedLayersHaveNoIndexCache) {
     EXPECT_EQ(index, 1);
 }
 
+// GLM-5.3: an index key of 132 bytes per 16 tokens, and 16 rows of the state.
+TEST(CliCapacity, PoolsOfTokens) {
+    const auto found = capacity(kGlm53, {"--context", "131080"});
+    EXPECT_EQ(total(found, "bytes_per_token"), 11 * (528 + 132 / 16.0));
+    EXPECT_EQ(total(found, "fixed_bytes_per_request"), 11 * 16 * 256 * 4);
+    EXPECT_EQ(found["flops"].size(), 1u);
+    EXPECT_EQ(found["flops"][0]["layers"], 11);
+    EXPECT_EQ(found["flops"][0]["keys_scored"], 8192);
+    EXPECT_EQ(found["flops"][0]["keys_attended"], 2048 + 8);
+    EXPECT_NE(found["note"].get<std::string>().find("34 layers of linear attention not counted"),
+              std::string::npos);
+}
+
 TEST(CliCapacity, MtpLayersOnlyWhenAskedFor) {
     const auto without = capacity(kV32), with = capacity(kV32, {"--mtp"});
     EXPECT_NE(without["note"].get<std::string>().find("1 MTP layer not counted"), std::string::npos);

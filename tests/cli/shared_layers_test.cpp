@@ -77,6 +77,35 @@ TEST(CliSharedLayers, ASelectionInAFileTakesThePlaceOfTheLayerThatSelects) {
     EXPECT_EQ(error_of(words, 2)["field"], "less.safetensors: tensor hidden.layer3");
 }
 
+// GLM-5.3: pools of tokens, a layer that shares the selection of pools, and layers that are not computed.
+TEST(CliSharedLayers, PoolsOfTokens) {
+    const Folder folder;
+    for (const char* name : {"N1", "N1_pool1", "N2"}) {
+        SCOPED_TRACE(name);
+        const std::string path = example(folder, name, 0);
+        EXPECT_LT(json_of(run(folder, path))["expected"]["max_over_rms"], 1e-5);
+        const auto chunks =
+            json_of(run(folder, path, {"--chunk", "7,1,9", "--decode", "5", "--page-tokens", "2"}));
+        EXPECT_LT(chunks["expected"]["max_over_rms"], 1e-5);
+        const auto exact = json_of(run(folder, path, {"--engine", "reference", "--f64"}));
+        EXPECT_LT(exact["expected"]["max_over_rms"], 1e-12);
+    }
+    const std::string shared = example(folder, "N2", 1);
+    EXPECT_LT(json_of(run(folder, shared, {"--chunk", "13,1"}))["expected"]["max_over_rms"], 1e-5);
+    const auto error = error_of(run(folder, example(folder, "N1", 0), {"--layer", "1"}), 3);
+    EXPECT_EQ(error["got"], "1, of linear attention (KDA)");
+    EXPECT_EQ(error["wanted"], "a layer of sparse attention: 3");
+    // the records and index keys of servers: those are rotated before they are rounded
+    const std::string wide = example(folder, "N3", 0);
+    for (const char* index : {"index_fp8_132", "row_bf16"}) {
+        const auto found = json_of(run(folder, wide, {"--kv-format", "fp8_528", "--index-format", index}));
+        EXPECT_TRUE(found["expected"]["pass"]) << found;
+    }
+    const Finished demo = run_tool({"demo", wide, "--json"});
+    EXPECT_EQ(demo.code, 0) << demo.err;
+    EXPECT_EQ(nlohmann::json::parse(demo.out)["layers"].size(), 3u);
+}
+
 // Records of four bits come within the error of their rounding, by the rules of either engine.
 TEST(CliSharedLayers, RecordsOfV41ByEitherWriter) {
     const Folder folder;

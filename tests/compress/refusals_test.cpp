@@ -62,8 +62,11 @@ TEST(CompressRefusals, Numbers) {
     EXPECT_EQ(refused([](A&) {}), "accepted");
     EXPECT_EQ(refused([](A& a) { a.ratio = 0; }), "args.ratio");
     EXPECT_EQ(refused([](A& a) { a.ratio = -4; }), "args.ratio");
-    EXPECT_EQ(refused([](A& a) { a.reserved = 4; }), "args.reserved");
+    EXPECT_EQ(refused([](A& a) { a.no_overlap = 2; }), "args.no_overlap");
+    EXPECT_EQ(refused([](A& a) { a.no_overlap = 1; }), "args.state.width");
+    EXPECT_EQ(refused([](A& a) { a.no_overlap = 1, a.state.width = 16; }), "accepted");
     EXPECT_EQ(refused([](A& a) { a.eps = 0; }), "args.eps");
+    EXPECT_EQ(refused([](A& a) { a.eps = 0, a.norm_weight = {}; }), "accepted");
     EXPECT_EQ(refused([](A& a) { a.eps = std::numeric_limits<double>::quiet_NaN(); }), "args.eps");
     EXPECT_EQ(refused([](A& a) { a.hadamard = 2; }), "args.hadamard");
     EXPECT_EQ(refused([](A& a) { a.hadamard = 1; }), "accepted");

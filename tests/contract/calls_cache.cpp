@@ -49,15 +49,17 @@ std::unique_ptr<Call> save_state(int64_t tokens) {
 }
 
 // Two requests; every third token closes nothing. Only the state rows that are pooled are not poison.
-template <int32_t Ratio, smla_format Format>
+template <int32_t Ratio, smla_format Format, int32_t NoOverlap = 0>
 std::unique_ptr<Call> compress(int64_t tokens) {
     auto call = std::make_unique<CallOf<smla_compress_args>>("", SMLA_STAGE_COMPRESS, smla_compress);
     auto& a = call->with;
-    constexpr int32_t width = Format == SMLA_INDEX_FP8_132 ? 128 : 512, coff = Ratio == 4 ? 2 : 1;
+    constexpr int32_t width = Format == SMLA_INDEX_FP8_132 ? 128 : 512,
+                      coff = Ratio == 4 && !NoOverlap ? 2 : 1;
     const int64_t blocks = tokens / 2 * Ratio / 4 + 2;
     a.ratio = Ratio;
     a.hadamard = Format == SMLA_INDEX_FP8_132;
-    a.eps = 1e-6;
+    a.no_overlap = NoOverlap;
+    if (!NoOverlap) a.eps = 1e-6;
     call->add_cache(a.state, {SMLA_STATE_F32, 2 * coff * width, 4, 0, 2 * blocks + 1});
     fill_int(call->add(a.state_table, SMLA_I32, {2, blocks}),
              [&](int64_t r, int64_t b) { return 2 * b + r; });
@@ -66,7 +68,7 @@ std::unique_ptr<Call> compress(int64_t tokens) {
              [](int64_t t, int64_t) { return t / 2 * Ratio + Ratio - 1 - (t % 3 == 2); });
     call->add_cache(a.cache, {Format, width, 5, 0, tokens / 2 + 9});
     add_slots(*call, a.slots, SMLA_I64, tokens, a.cache);
-    call->add_normal(a.norm_weight, SMLA_BF16, {width});
+    if (!NoOverlap) call->add_normal(a.norm_weight, SMLA_BF16, {width});
     call->add(a.frequencies, SMLA_F64, {32});
     for (int64_t i = 0; i < 32; ++i) set(a.frequencies, i, 0, 0, 1. / double(i + 1));
     call->add(a.entries, SMLA_F32, {tokens, width}, 8, 2);
@@ -76,9 +78,9 @@ std::unique_ptr<Call> compress(int64_t tokens) {
         for (int64_t p = std::max<int64_t>(position + 1 - coff * Ratio, 0); p <= position; ++p)
             write_normal(a.state, get_int(a.state_table, t % 2, p / 4) * 4 + p % 4, call->memory.rng);
     }
-    call->positives = {{"args.eps", &a.eps}};
+    if (!NoOverlap) call->positives = {{"args.eps", &a.eps}};
     call->choices = {{"args.hadamard", &a.hadamard, 0, Format == SMLA_INDEX_FP8_132 ? 1 : 0},
-                     {"args.reserved", &a.reserved, 0, 0}};
+                     {"args.no_overlap", &a.no_overlap, 0, 1}};
     return call;
 }
 
@@ -148,8 +150,29 @@ std::unique_ptr<Call> map(int64_t tokens) {
     call->add(a.counts, SMLA_I32, {tokens}, 0, 2);
     call->add(a.lengths, SMLA_I32, {tokens}, 0, 2);
     fill_int(call->add(a.limits, SMLA_I32, {tokens}), [](int64_t t, int64_t) { return t % 4 * 3; });
-    call->choices = {{"args.page_tokens", &a.page_tokens, 1, INT32_MAX},
-                     {"args.reserved", &a.reserved, 0, 0}};
+    call->choices = {{"args.page_tokens", &a.page_tokens, 1, INT32_MAX}};
+    return call;
+}
+
+// Lists of pools of 3 tokens, and the tokens behind the last whole one.
+std::unique_ptr<Call> map_pools(int64_t tokens) {
+    auto call = std::make_unique<CallOf<smla_map_args>>("", SMLA_STAGE_MAP, smla_map);
+    auto& a = call->with;
+    a.page_tokens = 4;
+    a.page_rows = 12;
+    a.pool_tokens = 3;
+    fill_int(call->add(a.positions, SMLA_I32, {tokens, 5}, 8, 2), [](int64_t t, int64_t j) {
+        return j == 2 ? -1 : j > t ? -1 : j == 3 ? INT32_MAX : (5 * t + j) % 8;
+    });
+    fill_int(call->add(a.request_of_token, SMLA_I32, {tokens}), [](int64_t t, int64_t) { return t % 3; });
+    fill_int(call->add(a.block_table, SMLA_I32, {2, 6}), [](int64_t r, int64_t b) { return 6 * r + b; });
+    call->add(a.rows, SMLA_I32, {tokens, 17}, 8, 3);
+    call->add(a.counts, SMLA_I32, {tokens}, 0, 2);
+    call->add(a.lengths, SMLA_I32, {tokens}, 0, 2);
+    fill_int(call->add(a.limits, SMLA_I32, {tokens}), [](int64_t t, int64_t) { return 5 - t % 4; });
+    fill_int(call->add(a.visible_tokens, SMLA_I32, {tokens}, 0, 2),
+             [](int64_t t, int64_t) { return 7 * t % 23; });
+    call->choices = {{"args.page_tokens", &a.page_tokens, 1, INT32_MAX}};
     return call;
 }
 
@@ -167,7 +190,9 @@ std::vector<NamedMaker> cache_calls() {
         {"gather", gather<false>},
         {"gather_raw", gather<true>},
         {"copy_pages", copy_pages},
+        {"compress_4_pools", compress<4, SMLA_INDEX_FP8_132, 1>},
         {"map", map},
+        {"map_pools", map_pools},
     };
 }
 

@@ -207,7 +207,7 @@ TEST(GpuSoak, ReplaysOfADecodeStep) {
     SMLA_NEEDS_GPU();
     std::mt19937 random(5);
     for (const KindOfLayer& kind : kKinds) {
-        if (std::string(kind.name) == "dsa_shared") continue;  // brings no selection of its own
+        if (std::string(kind.name).ends_with("shared")) continue;  // brings no selection of its own
         SCOPED_TRACE(kind.name);
         Context context = make_context(SMLA_ENGINE_CUDA);
         Decode decode(context, kind);

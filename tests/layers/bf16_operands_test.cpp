@@ -34,8 +34,7 @@ Served serve(Context& context, const KindOfLayer& kind, bool bf16_operands) {
     std::vector<float> out(hidden.size(), NAN);
     std::vector<int32_t> topk;
     for (const StepRequest& request : kRequests)
-        for (int32_t t = 0; t < request.tokens; ++t)
-            for (int32_t c = 0; c < 6; ++c) topk.push_back(c <= t ? c : -1);
+        for (int32_t t = 0; t < request.tokens; ++t) append_newest(topk, *layer, t, 6);
     Session::Step step;
     step.requests = kRequests;
     step.hidden = make_tensor(const_cast<float*>(hidden.data()), SMLA_F32, {kTokens, kHidden});

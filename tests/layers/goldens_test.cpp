@@ -7,8 +7,9 @@ namespace smla::layers_test {
 namespace {
 
 TEST(Goldens, EveryCombinationPasses) {
-    for (const char* name : {"D1", "D2_eps", "D3", "D5_batch", "G2", "V1_S9", "V2_S40", "V3_S9", "V5_csa",
-                             "V5_hca", "V5_sliding", "V7_mixed", "V8", "V41_r1", "V41_chain"}) {
+    for (const char* name :
+         {"D1", "D2_eps", "D3", "D5_batch", "G2", "V1_S9", "V2_S40", "V3_S9", "V5_csa", "V5_hca",
+          "V5_sliding", "V7_mixed", "V8", "V41_r1", "V41_chain", "N1", "N1_pool1", "N2"}) {
         int ran = 0;
         golden::verify_golden(load(name), {.threads = 2}, [&](const golden::Combination& each) {
             if (!each.ran()) return;

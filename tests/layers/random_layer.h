@@ -22,6 +22,16 @@ inline std::string dsa_config(int64_t hidden) {
                 hidden, "}");
 }
 
+// GLM-5.3: the same of pools of 4 tokens, without rotation. Layer 0 is linear.
+inline std::string pool_config(int64_t hidden) {
+    return text(R"({"model_type": "glm5_next", "num_hidden_layers": 3, "num_attention_heads": 2,
+        "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 12, "qk_rope_head_dim": 0,
+        "v_head_dim": 16, "index_n_heads": 4, "index_head_dim": 16, "index_topk": 24, "index_kpool": 4,
+        "layer_types": ["linear_attention", "deepseek_sparse_attention", "deepseek_sparse_attention"],
+        "indexer_types": ["full", "full", "shared"], "hidden_size": )",
+                hidden, "}");
+}
+
 // Layer 0 is sliding, layer 1 of ratio 4, layer 2 of ratio 128.
 inline std::string hybrid_config(int64_t hidden) {
     return text(R"({"model_type": "deepseek_v4", "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -57,6 +67,9 @@ inline std::vector<NamedShape> dsa_shapes(const AttentionConfig& config, int lay
                                {"self_attn.indexer.k_norm.weight", {i.head_dim}},
                                {"self_attn.indexer.k_norm.bias", {i.head_dim}},
                                {"self_attn.indexer.weights_proj.weight", {i.heads, c.hidden_size}}});
+    if (config.layer_kind(layer) == LayerKind::dsa && d.pool)
+        out.insert(out.end(), {{"self_attn.indexer.index_kpool_compress_gate", {i.head_dim, c.hidden_size}},
+                               {"self_attn.indexer.index_kpool_compress_ape", {d.pool, i.head_dim}}});
     for (NamedShape& each : out) each.name = at + each.name;
     return out;
 }
@@ -107,8 +120,11 @@ struct RandomWeights {
         std::normal_distribution<double> normal;
         for (const NamedShape& each :
              config.hybrid ? hybrid_shapes(config, layer) : dsa_shapes(config, layer)) {
-            const bool matrix = each.shape.size() == 2 && each.name.find(".ape") == std::string::npos;
-            const smla_dtype dtype = matrix ? matrices : SMLA_F32;
+            const bool matrix = each.shape.size() == 2 && !each.name.ends_with("ape");
+            const bool quantises = each.name.ends_with(".weight");  // not the gate of pools
+            const smla_dtype dtype = !matrix                               ? SMLA_F32
+                                     : matrices == SMLA_E4M3 && !quantises ? SMLA_BF16
+                                                                           : matrices;
             int64_t count = 1;
             for (const int64_t n : each.shape) count *= n;
             Tensor tensor = make_tensor(memory.emplace_back(size_t(count * dtype_bits(dtype) / 8)).data(),
@@ -158,11 +174,17 @@ struct KindOfLayer {
     std::string (*config)(int64_t hidden);
     int layer;
 };
-constexpr KindOfLayer kKinds[] = {{"dsa", dsa_config, 0},
-                                  {"dsa_shared", dsa_config, 1},
-                                  {"sliding", hybrid_config, 0},
-                                  {"ratio 4", hybrid_config, 1},
+constexpr KindOfLayer kKinds[] = {{"dsa", dsa_config, 0},         {"dsa_shared", dsa_config, 1},
+                                  {"pools", pool_config, 1},      {"pools_shared", pool_config, 2},
+                                  {"sliding", hybrid_config, 0},  {"ratio 4", hybrid_config, 1},
                                   {"ratio 128", hybrid_config, 2}};
+
+// A selection for a layer that shares one: the newest of the keys that the token at `position` sees, then -1.
+inline void append_newest(std::vector<int32_t>& topk, const Layer& layer, int64_t position, int32_t columns) {
+    const int64_t ratio = std::max<int64_t>(layer.config().compress_ratio(layer.layer_index()), 1);
+    const auto sees = int32_t((position + 1) / ratio), listed = std::min(sees, columns);
+    for (int32_t i = 0; i < columns; ++i) topk.push_back(i < listed ? sees - listed + i : -1);
+}
 
 inline std::vector<double> random_hidden(int64_t tokens, int64_t width, uint64_t seed) {
     std::mt19937_64 random(seed);

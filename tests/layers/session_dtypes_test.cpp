@@ -55,11 +55,8 @@ std::vector<double> serve(Context& context, const Layer& layer, size_t stage_bud
     step.out = y.tensor;
     if (layer.config().layer_kind(layer.layer_index()) == LayerKind::dsa_shared) {
         const int64_t columns = layer.config().indexer->topk;
-        topk.assign(size_t(kTokens * columns), -1);
-        int64_t row = 0;
         for (const StepRequest& request : kRequests)
-            for (int32_t t = 0; t < request.tokens; ++t, ++row)
-                for (int32_t p = 0; p <= t && p < columns; ++p) topk[size_t(row * columns + p)] = p;
+            for (int32_t t = 0; t < request.tokens; ++t) append_newest(topk, layer, t, int32_t(columns));
         step.forced_topk = make_tensor(topk.data(), SMLA_I32, {kTokens, columns});
     }
     session.forward(step);

@@ -18,14 +18,13 @@ std::vector<float> serve(const Layer& layer) {
     const std::vector<double> values = random_hidden(kTokens, kHidden, 5);
     std::vector<float> hidden(values.begin(), values.end()), out(hidden.size(), NAN);
     const StepRequest request{0, kTokens};
-    std::vector<int32_t> topk(size_t(kTokens) * 6, -1);
+    std::vector<int32_t> topk;
     Session::Step step;
     step.requests = {&request, 1};
     step.hidden = make_tensor(hidden.data(), SMLA_F32, {kTokens, kHidden});
     step.out = make_tensor(out.data(), SMLA_F32, {kTokens, kHidden});
     if (layer.kind() == LayerKind::dsa_shared) {
-        for (int32_t t = 0; t < kTokens; ++t)
-            for (int32_t i = 0; i <= std::min(t, 5); ++i) topk[size_t(t * 6 + i)] = std::max(t - 5, 0) + i;
+        for (int32_t t = 0; t < kTokens; ++t) append_newest(topk, layer, t, 6);
         step.forced_topk = make_tensor(topk.data(), SMLA_I32, {kTokens, 6});
     }
     session.forward(step);

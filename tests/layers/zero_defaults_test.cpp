@@ -296,16 +296,17 @@ std::vector<Case> plan_cases() {
 
 // Positions through a table, by the stage.
 std::string map_of(smla_map_args args) {
-    int32_t positions[] = {0, 3, 4, 9, 6, 1}, request[] = {0, 1}, table[] = {5, 2, 7, 1, 4, 6}, rows[6];
+    int32_t positions[] = {0, 3, 4, 9, 6, 1}, request[] = {0, 1}, table[] = {5, 2, 7, 1, 4, 6}, rows[12];
+    const int64_t columns = 3 * std::max(args.pool_tokens, 1);
     args.page_tokens = 4;
     args.positions = make_tensor(positions, SMLA_I32, {2, 3});
     args.request_of_token = make_tensor(request, SMLA_I32, {2});
     args.block_table = make_tensor(table, SMLA_I32, {2, 3});
-    args.rows = make_tensor(rows, SMLA_I32, {2, 3});
+    args.rows = make_tensor(rows, SMLA_I32, {2, columns});
     smla_context* const context = a_context();
     EXPECT_EQ(smla_map(context, &args, {}, nullptr), SMLA_OK) << last_error();
     smla_context_destroy(context);
-    return numbers(rows, 6);
+    return numbers(rows, 2 * columns);
 }
 
 // Queries below both floors, so that the floor decides the scale.
@@ -361,6 +362,7 @@ std::vector<Case> stage_cases() {
                     }};
     };
     return {member_case("smla_map_args.page_rows", 4, 6, &smla_map_args::page_rows, map_of),
+            member_case("smla_map_args.pool_tokens", 1, 2, &smla_map_args::pool_tokens, map_of),
             member_case("smla_quant_index_q_args.amax_floor", 1e-4, 1e-10,
                         &smla_quant_index_q_args::amax_floor, quantised_of),
             cache_case("smla_cache.page_rows", 4, 5, &smla_cache::page_rows),

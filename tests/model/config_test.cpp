@@ -322,7 +322,7 @@ TEST(Config, AModelWithoutSparseLayersNeedsNoIndexer) {
 
 TEST(Config, ModelTypes) {
     bad(R"({"model_type": "deepseek_v5"})", "model_type", "\"deepseek_v5\"",
-        "one of deepseek_v32, glm_moe_dsa, deepseek_v4, deepseek_v41");
+        "one of deepseek_v32, glm_moe_dsa, glm5_next, glm5_next_text, deepseek_v4, deepseek_v41");
     bad("{}", "model_type", "absent");
     bad(R"({"model_type": 7})", "model_type", "7", "a string");
     expect_error([] { parse("[]"); }, SMLA_DATA_ERROR, "config.json", "a list of 0", "an object");

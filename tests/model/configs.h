@@ -39,6 +39,13 @@ inline const std::string kGlm52 = R"({
   "rms_norm_eps": 1e-05, "rope_parameters": {"rope_theta": 8000000, "rope_type": "default"},
   "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}})";
 
+// GLM-5.3-Flash, whose language model's config lies in that of the whole.
+inline const std::string kGlm53 = R"({"model_type": "glm5_next", "text_config": {
+  "model_type": "glm5_next_text", "hidden_size": 4096, "num_hidden_layers": 45, "num_attention_heads": 64,
+  "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 256, "qk_rope_head_dim": 0, "v_head_dim": 256,
+  "index_n_heads": 16, "index_head_dim": 128, "index_topk": 2048, "index_kpool": 16, "rms_norm_eps": 1e-05,
+  "hc_mult": 4, "hc_eps": 1e-06, "hc_sinkhorn_iters": 20, "attention_bias": false}})";
+
 // ratios: the text of compress_ratios
 inline std::string v4(const char* sizes, const std::string& ratios, int layers) {
     return std::string(R"({"model_type": "deepseek_v4", "num_hidden_layers": )") + std::to_string(layers) +

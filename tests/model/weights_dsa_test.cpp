@@ -45,6 +45,36 @@ Store dsa_store(const std::string& prefix, smla_dtype dtype) {
     return store;
 }
 
+// GLM-5.3: the pools' own tensors, and its name beside an image encoder.
+TEST(DsaWeights, Pools) {
+    const AttentionConfig config = parse_config(R"({"model_type": "glm5_next", "hidden_size": 24,
+      "num_attention_heads": 3, "q_lora_rank": 10, "kv_lora_rank": 12, "qk_nope_head_dim": 5, "v_head_dim": 6,
+      "index_n_heads": 2, "index_head_dim": 8, "index_topk": 6, "index_kpool": 3,
+      "layer_types": ["linear_attention", "deepseek_sparse_attention"]})",
+                                                "config.json");
+    const char* const gate = "indexer.index_kpool_compress_gate";
+    const char* const ape = "indexer.index_kpool_compress_ape";
+    for (const char* stem : {"", "model.", "model.language_model."}) {
+        const std::string prefix = text(stem, "layers.1.self_attn.");
+        Store store = dsa_store(prefix, SMLA_BF16);
+        for (const Shape& each :
+             {Shape{"q_b_proj.weight", {15, 10}}, {"kv_a_proj_with_mqa.weight", {12, 24}}}) {
+            store.remove(prefix + each.name);
+            store.add(prefix + each.name, SMLA_BF16, each.shape);
+        }
+        store.add(prefix + gate, SMLA_BF16, {8, 24});
+        store.add(prefix + ape, SMLA_F32, {3, 8});
+        const DsaWeights w = load_dsa_weights(store.open(), config, 1, {SMLA_F32, ""});
+        expect_same(w.indexer->pool_gate, store.tensor(prefix + gate));
+        expect_same(w.indexer->pool_ape, store.tensor(prefix + ape));
+        expect_error([&] { load_dsa_weights(store.open(), config, 0); }, SMLA_UNSUPPORTED, "layer",
+                     "0, of linear attention (KDA)", "a layer of sparse attention: 1");
+        store.remove(prefix + ape);
+        expect_error([&] { load_dsa_weights(store.open(), config, 1); }, SMLA_DATA_ERROR,
+                     "c.safetensors: layer 1: tensor " + prefix + ape, "absent");
+    }
+}
+
 TEST(DsaWeights, EveryTensorUnderItsName) {
     for (const smla_dtype stored : {SMLA_BF16, SMLA_F32, SMLA_F16}) {
         for (const smla_dtype wanted : {SMLA_F32, SMLA_F64}) {

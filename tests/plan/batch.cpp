@@ -91,7 +91,7 @@ void set_table(Batch& batch, int group, int64_t columns, int32_t page_tokens, in
 std::map<std::string, Expected> expected_fields(const PlanMaxima& maxima, const Batch& batch) {
     std::map<std::string, Expected> out;
     const auto add = [&](const std::string& name, int64_t value) { out[name].values.push_back(value); };
-    const bool entries = batch.groups[kCompressed].given(), index = batch.groups[kIndex].given();
+    const bool entries = maxima.ratio > 0, index = batch.groups[kIndex].given();
 
     // decodes: requests before the first longer than the threshold
     int64_t decodes = 0;
@@ -130,7 +130,8 @@ std::map<std::string, Expected> expected_fields(const PlanMaxima& maxima, const 
             const bool closes = token.valid && (token.position + 1) % maxima.ratio == 0;
             const int64_t entry = token.position / maxima.ratio;
             add("visible_entries", visible);
-            add("compressed_slot", closes ? row_of(batch.groups[kCompressed], token.request, entry) : -1);
+            if (batch.groups[kCompressed].given())
+                add("compressed_slot", closes ? row_of(batch.groups[kCompressed], token.request, entry) : -1);
             if (index) add("index_slot", closes ? row_of(batch.groups[kIndex], token.request, entry) : -1);
         }
         if (maxima.list_entries) {

@@ -114,6 +114,34 @@ TEST(Map, RandomAndInPlace) {
     }
 }
 
+// Pools of 3: tokens of each, then those that a token sees behind its last whole pool.
+TEST(Map, Pools) {
+    const std::vector<int32_t> positions{0, 2, -1, 1, -1, -1, -1, -1, -1, 0, 1, 2}, requests{0, 0, 0, 0},
+        table{5, 1, 3};
+    const std::vector<int32_t> visible{11, 8, 2, 9};
+    Mapped out;
+    smla_map_args args = map_args(positions, requests, table, 3, 4, 0, out);
+    args.pool_tokens = 3;
+    args.visible_tokens = make_tensor(visible.data(), SMLA_I32, {4});
+    out.rows.assign(4 * 11, 12345);
+    args.rows = make_tensor(out.rows.data(), SMLA_I32, {4, 11});
+    MapOp::check(args);
+    MapOp::reference(args, 0, 4);
+    EXPECT_EQ(out.rows, (std::vector<int32_t>{20, 21, 22, 6,  7,  12, 13, 14, -1, -1, -1,  // 0-2, 6-8; 9, 10
+                                              23, 4,  5,  6,  7,  -1, -1, -1, -1, -1, -1,  // 3-5; 6, 7
+                                              20, 21, -1, -1, -1, -1, -1, -1, -1, -1, -1,  // 0, 1
+                                              20, 21, 22, 23, 4,  5,  6,  7,  12, -1, -1}));  // 0-8
+    EXPECT_EQ(out.lengths, (std::vector<int32_t>{8, 5, 2, 9}));
+    const std::vector<int32_t> limits{1, 3, 0, 2};
+    args.limits = make_tensor(limits.data(), SMLA_I32, {4});
+    MapOp::reference(args, 0, 4);
+    EXPECT_EQ(out.lengths, (std::vector<int32_t>{5, 5, 2, 6}));
+    args.rows.shape[1] = 9;
+    EXPECT_THROW(MapOp::check(args), Error);
+    args.visible_tokens = {};
+    MapOp::check(args);
+}
+
 TEST(Map, Refusals) {
     const auto refused = [](const std::function<void(smla_map_args&)>& spoil) -> std::string {
         const std::vector<int32_t> positions(6), requests(2), table(6);
@@ -131,10 +159,15 @@ TEST(Map, Refusals) {
     EXPECT_EQ(refused([](A&) {}), "accepted");
     EXPECT_EQ(refused([](A& a) { a.page_tokens = 0; }), "args.page_tokens");
     EXPECT_EQ(refused([](A& a) { a.page_rows = 3; }), "args.page_rows");
+    EXPECT_EQ(refused([](A& a) { a.pool_tokens = -1; }), "args.pool_tokens");
+    EXPECT_EQ(refused([](A& a) { a.pool_tokens = 2; }), "args.rows.shape[1]");
+    EXPECT_EQ(refused([](A& a) { a.pool_tokens = 2, a.rows.shape[1] = a.rows.stride_elems[0] = 6; }),
+              "accepted");
+    EXPECT_EQ(refused([](A& a) { a.visible_tokens = a.request_of_token; }), "accepted");
     EXPECT_EQ(refused([](A& a) { a.positions.dtype = SMLA_I64; }), "args.positions.dtype");
     EXPECT_EQ(refused([](A& a) { a.request_of_token.shape[0] = 1; }), "args.request_of_token.shape");
     EXPECT_EQ(refused([](A& a) { a.block_table = {}; }), "args.block_table");
-    EXPECT_EQ(refused([](A& a) { a.rows.shape[1] = 2; }), "args.rows.shape");
+    EXPECT_EQ(refused([](A& a) { a.rows.shape[1] = 2; }), "args.rows.shape[1]");
     EXPECT_EQ(refused([](A& a) { a.counts.shape[0] = 3; }), "args.counts.shape");
     EXPECT_EQ(refused([](A& a) { a.rows.data = a.positions.data; }), "accepted");
 }

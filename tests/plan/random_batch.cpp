@@ -17,7 +17,8 @@ PlanMaxima random_maxima(Dice& dice) {
     if (maxima.groups & SMLA_GROUP_COMPRESSED) {
         maxima.ratio = dice.one_in(3) ? 4 : dice.in(1, 130);
         maxima.list_entries = dice.in(0, 1);
-    }
+    } else if ((maxima.groups & (SMLA_GROUP_PRIMARY | SMLA_GROUP_INDEX)) && dice.one_in(2))
+        maxima.ratio = dice.in(1, 20);
     maxima.heads = dice.in(0, 20);
     maxima.workers = dice.in(0, 8);
     maxima.topk = dice.in(0, 100);

@@ -37,7 +37,7 @@ class Caches:
         """source: of the layer whose entries this one reads, if it is another one."""
         info, formats = layer.info, dict(formats)
         self.planned = info["plan_groups"]
-        overlap = 2 if info["ratio"] == 4 else 1
+        overlap = 2 if info["kind"] == "compressed_sparse" else 1
         widths = {"index": info["index_width"]}
         widths["state"] = 2 * overlap * info["kv_width"]
         widths["index_state"] = 2 * overlap * info["index_width"]

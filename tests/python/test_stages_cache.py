@@ -270,6 +270,37 @@ def test_map(world, page_tokens, page_rows, tokens=7, k=9, requests=3, blocks=5)
     np.testing.assert_array_equal(world.bits(arguments[0]), want)
 
 
+@worlds()
+def test_map_of_pools(world, tokens=6, pools=4, pool=3, blocks=5, page_tokens=4):
+    rng = np.random.default_rng(67)
+    lists = np.sort(rng.integers(0, 6, (tokens, pools), dtype=np.int32), 1)
+    lists[np.arange(pools) >= rng.integers(0, pools + 1, tokens)[:, None]] = -1
+    lists[0, 1:] = -1, 2, -1  # a hole within
+    of_token = rng.integers(0, 2, tokens, dtype=np.int32)
+    visible = rng.integers(0, blocks * page_tokens, tokens, dtype=np.int32)
+    table = rng.integers(0, 10**6, (2, blocks), dtype=np.int32)
+    positions = np.full((tokens, pools * pool + pool - 1), -1, np.int32)
+    for row, listed, seen in zip(positions, lists, visible):
+        own = [-1 if p < 0 else p * pool + i for p in np.trim_zeros(listed + 1, "b") - 1 for i in range(pool)]
+        own += range(seen // pool * pool, seen)
+        row[: len(own)] = own
+    want, _ = map_rows(positions, of_token, table, page_tokens, 0)
+    arguments = [world.wrap(lists, "i32"), world.wrap(of_token, "i32"), world.wrap(table, "i32")]
+    ends = world.guarded((tokens,), "i32")
+    got = smla.map(
+        *arguments,
+        page_tokens=page_tokens,
+        pool_tokens=pool,
+        visible_tokens=world.wrap(visible, "i32"),
+        lengths=ends.array,
+        context=world.context,
+    )
+    np.testing.assert_array_equal(world.bits(got), want)
+    np.testing.assert_array_equal(ends.check(), ((want >= 0) * np.arange(1, want.shape[1] + 1)).max(1))
+    whole = smla.map(*arguments, page_tokens=page_tokens, pool_tokens=pool, context=world.context)
+    assert world.bits(whole).shape == (tokens, pools * pool)
+
+
 class Compression:
     """One V4 compressor: state, tables of two requests, entries that are due."""
 

@@ -235,6 +235,11 @@ CASES = {
         (integers(-2, 14, T, K), integers(0, 2, T), integers(0, 9, 2, 4)),
         {"page_tokens": 3, "page_rows": 5},
     ),
+    "map pools": lambda: (
+        "map",
+        (integers(-2, 6, T, K), integers(0, 2, T), integers(0, 9, 2, 6)),
+        {"page_tokens": 3, "pool_tokens": 2, "visible_tokens": integers(0, 14, T)},
+    ),
     "attend": lambda: ("attend", *_attend()),
     "attend all": lambda: ("attend", *_attend_all()),
     "merge": lambda: ("merge", (normal(3, T, H, W), normal(3, T, H)), {"sink": normal(H), "lse_out": True}),

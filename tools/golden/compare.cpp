@@ -95,7 +95,8 @@ std::vector<Checked> check_intermediates(const Golden& golden, size_t layer, con
     const GoldenLayer& at = golden.layers[layer];
     const int64_t ratio = std::max<int64_t>(at.config.compress_ratio(at.index), 1);
     std::map<std::string, Rows> seen = result.seen;
-    if (seen.count("q_nope")) {  // [T,H,nope] and [T,H,rope] of DSA, stored as one
+    if (seen.count("q_nope") && !seen.count("q_rope")) seen["q_rot"] = seen["q_nope"];
+    if (seen.count("q_nope") && seen.count("q_rope")) {  // [T,H,nope] and [T,H,rope] of DSA, stored as one
         const Rows &nope = seen["q_nope"], &rope = seen["q_rope"];
         Rows both{{nope.shape[0], nope.shape[1] + rope.shape[1]}, {}};
         for (size_t i = 0; i * size_t(nope.shape[1]) < nope.values.size(); ++i) {
@@ -114,7 +115,7 @@ std::vector<Checked> check_intermediates(const Golden& golden, size_t layer, con
             continue;
         }
         std::vector<double> values = rows.values;
-        if (name == "entries" || name == "entries_index" || name == "latent")
+        if (name == "entries" || name == "entries_index" || (name == "latent" && at.config.hybrid))
             values = closed_entries(golden, ratio, rows);
         if (golden.has(whole)) {
             if (name == "index_score") values = first_columns(rows, golden.tokens / ratio);

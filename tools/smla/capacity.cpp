@@ -96,6 +96,12 @@ std::string layers_note(const AttentionConfig& config, const Options& options) {
     if (mtp)
         out += text(out.empty() ? "" : "; ", mtp, " MTP ", mtp == 1 ? "layer" : "layers",
                     options.mtp ? " counted" : " not counted (--mtp counts)");
+    int64_t linear = 0;
+    for (int64_t layer = 0; layer < config.common.layers; ++layer)
+        linear += config.layer_kind(layer) == LayerKind::linear;
+    if (linear)
+        out += text(out.empty() ? "" : "; ", linear,
+                    " layers of linear attention not counted, nor their states");
     return out;
 }
 

@@ -12,7 +12,15 @@ _save_state = StageCall("save_state", _abi.SaveStateArgs)
 _compress = StageCall("compress", _abi.CompressArgs)
 _gather = StageCall("gather", _abi.GatherArgs)
 _copy_pages = StageCall("copy_pages", _abi.CopyPagesArgs)
-_map = StageCall("map", _abi.MapArgs, "rows")
+
+
+def _columns(values, length):
+    pool = max(values.get("pool_tokens", 0), 1)
+    tail = 0 if values.get("visible_tokens") is None else pool - 1
+    return length("P") * pool + tail, "pool_tokens"
+
+
+_map = StageCall("map", _abi.MapArgs, "rows", sizes={"K": _columns})
 
 
 @_write_kv.of
@@ -78,13 +86,14 @@ def compress(
     request_of_token: Array,
     positions: Array,
     slots: Array,
-    norm_weight: Array,
+    norm_weight: Array | None,
     frequencies: Array,
     cache: Cache,
     *,
     ratio: int,
-    eps: float,
+    eps: float = 0.0,
     hadamard: bool = False,
+    no_overlap: bool = False,
     entries: Array | None = None,
     latents: Array | None = None,
     context: Context | None = None,
@@ -95,8 +104,9 @@ def compress(
     rotates at the window's first position, and writes one entry to row slots[t] of `cache`.
 
     state: smla.Cache (state_f32 or state_f64). state_table: [R,MB] i32. request_of_token: [T] i32. positions:
-    [T] i32 or i64. slots: [N] i64 or i32, N <= T. norm_weight: [D] float. frequencies: [n] f64. cache: of
-    keys or of index keys (row_f64: from state_f64). ratio: 4 overlaps. eps: of the RMS norm. entries: [T,D]
+    [T] i32 or i64. slots: [N] i64 or i32, N <= T. norm_weight: [D] float, or None: no norm (GLM-5.3).
+    frequencies: [n] f64. cache: of keys or of index keys (row_f64: from state_f64). ratio: 4 overlaps, unless
+    no_overlap. eps: of the RMS norm. entries: [T,D]
     f32, bf16, f16 (f64 of state_f64), optional output: the entries before encoding. latents: likewise, before
     the rotation.
     """
@@ -153,7 +163,9 @@ def map(
     *,
     page_tokens: int,
     page_rows: int = 0,
+    pool_tokens: int = 0,
     limits: Array | None = None,
+    visible_tokens: Array | None = None,
     rows: Array | None = None,
     counts: Array | None = None,
     lengths: Array | None = None,
@@ -164,9 +176,11 @@ def map(
     """rows[t,j] = block_table[request_of_token[t]][p / page_tokens] * page_rows + p % page_tokens, p =
     positions[t,j]; -1 for a position below 0 or past the table.
 
-    positions: [T,K] i32. request_of_token: [T] i32. block_table: [R,MB] i32. page_rows: 0: page_tokens.
-    limits: [T] i32, optional: rows are -1 from this column on. rows: [T,K] i32, may be positions. Optional
-    outputs, [T] i32: counts, of rows that are not -1; lengths, of columns up to the last of them. Returns
-    rows.
+    positions: [T,P] i32. request_of_token: [T] i32. block_table: [R,MB] i32. page_rows: 0: page_tokens.
+    pool_tokens: neighbouring tokens that a position stands for (GLM-5.3), 0: 1. limits: [T] i32, optional:
+    positions are -1 from this column on. visible_tokens: [T] i32, optional: how many tokens each token sees;
+    those behind the last whole pool are listed last. rows: [T,K] i32, K = P * pool_tokens, with
+    visible_tokens pool_tokens - 1 more; may be positions. Optional outputs, [T] i32: counts, of rows that are
+    not -1; lengths, of columns up to the last of them. Returns rows.
     """
     return _map(locals())

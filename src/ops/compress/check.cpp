@@ -28,7 +28,7 @@ std::span<const StageField> fields_of<smla_compress_args>() {
     static constexpr StageField table[] = {
         cache(SMLA_FIELD(state), kStateFormats),
         cache(SMLA_FIELD(cache), kKvFormats | kIndexFormats, "D").written(),
-        in(SMLA_FIELD(norm_weight), kFloats, "D"),
+        in(SMLA_FIELD(norm_weight), kFloats, "D").optional(),
         in(SMLA_FIELD(frequencies), dtype_bit(SMLA_F64), "n").rows(),
         in(SMLA_FIELD(positions), kInts, "T"),
         in(SMLA_FIELD(request_of_token), kInt32, "T"),
@@ -42,13 +42,14 @@ std::span<const StageField> fields_of<smla_compress_args>() {
 
 void CompressOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.ratio >= 1, "args.ratio", args.ratio, "1 or more");
-    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
-    SMLA_CHECK(args.eps > 0 && std::isfinite(args.eps), "args.eps", args.eps, "a finite number above 0");
+    SMLA_CHECK(args.no_overlap == 0 || args.no_overlap == 1, "args.no_overlap", args.no_overlap, "0 or 1");
+    SMLA_CHECK(!present(args.norm_weight) || (args.eps > 0 && std::isfinite(args.eps)), "args.eps", args.eps,
+               "a finite number above 0");
     check_fields(args, context);
     const bool f64 = args.state.format == SMLA_STATE_F64;
     SMLA_CHECK(f64 || args.cache.format != SMLA_ROW_F64, "args.cache.format", "row_f64",
                "state_f64 with row_f64");
-    const int64_t width = CacheView(args.cache).width, state_width = 2 * overlap(args.ratio) * width;
+    const int64_t width = CacheView(args.cache).width, state_width = 2 * overlap(args) * width;
     SMLA_CHECK(args.state.width == state_width, "args.state.width", args.state.width,
                text(state_width, " for entries of ", width, " channels at ratio ", args.ratio));
     check_channels(args, width);

@@ -14,7 +14,9 @@ struct CompressOp {
     static void reference(const Args& args, int64_t begin, int64_t end);
 };
 
-// coff: ratio 4 pools two windows (its own and the one before), any other ratio its own only.
-constexpr int64_t overlap(int64_t ratio) { return ratio == 4 ? 2 : 1; }
+// coff: V4's ratio 4 pools two windows (its own and the one before), all others their own only.
+constexpr int64_t overlap(const smla_compress_args& args) {
+    return args.ratio == 4 && !args.no_overlap ? 2 : 1;
+}
 
 }  // namespace smla

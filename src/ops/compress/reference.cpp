@@ -20,13 +20,14 @@ public:
           state_(args.state),
           cache_(args.cache),
           width_(cache_.width),
-          coff_(overlap(args.ratio)),
+          coff_(overlap(args)),
           rounds_(cache_.format->rounds_entries()),
           row_(size_t(state_.width)),
           peak_(size_t(width_)),
           sum_(size_t(width_)),
           entry_(size_t(width_)),
           weight_(size_t(width_)) {
+        if (!present(args.norm_weight)) return;
         load_row(args.norm_weight, address(args.norm_weight, 0), width_, weight_.data());
     }
 
@@ -88,6 +89,7 @@ private:
     }
 
     void norm() {
+        if (!present(args_.norm_weight)) return;
         Real square = 0;
         for (const Real v : entry_) square += v * v;
         const Real factor = Real(1) / std::sqrt(square / Real(width_) + Real(args_.eps));

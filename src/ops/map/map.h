@@ -15,6 +15,8 @@ struct MapOp {
     static void reference(const Args& args, int64_t begin, int64_t end);
 };
 
+Pool pool_of(const smla_map_args& args);
+
 // A checked [R,MB] i32 tensor as look-ups want it; page_rows 0: page_tokens.
 BlockTable block_table_of(const Tensor& table, int64_t page_tokens, int64_t page_rows);
 // The row of a request's token through its block table; -1: no such request, column or block. The table is

@@ -35,6 +35,27 @@ SMLA_HOST_DEVICE inline int32_t row_of(const BlockTable& table, int64_t request,
     return entry < 0 ? -1 : row_in(table, table.blocks[entry], position);
 }
 
+// What a position of a list stands for: `tokens` neighbouring tokens. With `tail`, the list ends with those
+// that a token sees behind the last whole pool.
+struct Pool {
+    int32_t tokens = 1;
+    bool tail = false;
+
+    SMLA_HOST_DEVICE int64_t columns(int64_t listed) const {
+        return listed * tokens + (tail ? tokens - 1 : 0);
+    }
+    // Column j of the tokens of a listed pool; -1 for a hole.
+    SMLA_HOST_DEVICE int64_t token(int32_t listed, int64_t j) const {
+        return listed < 0 ? -1 : int64_t(listed) * tokens + j % tokens;
+    }
+    // Token i behind the last whole pool; -1: the token does not see so many.
+    SMLA_HOST_DEVICE int64_t tail_token(int32_t visible_tokens, int64_t i) const {
+        return visible_tokens > 0 && i < visible_tokens % tokens
+                   ? visible_tokens - visible_tokens % tokens + i
+                   : -1;
+    }
+};
+
 // The entry that a token closes, by tokens visible to it (itself included; 0: padding): -1 none.
 SMLA_HOST_DEVICE inline int32_t closed_entry(int32_t visible_tokens, int32_t ratio) {
     return visible_tokens > 0 && visible_tokens % ratio == 0 ? visible_tokens / ratio - 1 : -1;

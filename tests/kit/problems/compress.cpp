@@ -37,9 +37,10 @@ public:
         width_ = known.width ? known.width : random.log_between(1, 200) * known.width_multiple;
         args.ratio = int32_t(random.pick<int64_t>({4, 4, small() ? 8 : 128, 1, 3}));
         if (format_bit(format) & kIndexFormats && is_power_of_two(width_)) args.hadamard = random.chance(0.5);
+        args.no_overlap = random.chance(0.3);
         args.eps = random.pick({1e-6, 1e-3});
         score_shift_ = random.pick({0.f, 0.f, 300.f, -300.f});
-        coff_ = args.ratio == 4 ? 2 : 1;
+        coff_ = args.ratio == 4 && !args.no_overlap ? 2 : 1;
         args.cache = memory.cache({format, width_, random.between(1, 4), int32_t(random.log_between(1, 40))});
         const int64_t span = random.log_between(args.ratio, 4 * args.ratio + 20),  // positions of a request
             page = random.log_between(1, 16), blocks = (span + page - 1) / page;
@@ -47,9 +48,11 @@ public:
         args.state_table = memory.tensor(SMLA_I32, {requests, blocks});
         fill_table();
         make_tokens(tokens, requests, span);
-        args.norm_weight =
-            memory.tensor(random.pick<smla_dtype>({SMLA_F32, SMLA_BF16}), {width_}, Inner::any);
-        fill_normal(args.norm_weight, random, 1);
+        if (random.chance(0.7)) {
+            args.norm_weight =
+                memory.tensor(random.pick<smla_dtype>({SMLA_F32, SMLA_BF16}), {width_}, Inner::any);
+            fill_normal(args.norm_weight, random, 1);
+        }
         const int64_t pairs = random.between(0, std::min<int64_t>(width_ / 2, 32));
         args.frequencies = memory.tensor(SMLA_F64, {pairs});
         for (int64_t i = 0; i < pairs; ++i)
@@ -106,7 +109,7 @@ public:
 
     void expect() override {
         width_ = CacheView(args.cache).width;
-        coff_ = args.ratio == 4 ? 2 : 1;
+        coff_ = args.ratio == 4 && !args.no_overlap ? 2 : 1;
         memory.allow_nothing();
         find_entries();
         allow();
@@ -249,6 +252,7 @@ private:
     }
 
     void normed(Entry& entry) const {
+        if (!present(args.norm_weight)) return;
         const Doubles weight(args.norm_weight);
         double square = 0, spoilt = 0;
         for (size_t d = 0; d < entry.want.size(); ++d) {

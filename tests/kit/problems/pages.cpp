@@ -215,7 +215,18 @@ public:
             set_int(args.request_of_token, t, 0,
                     random.chance(0.1) ? random.pick<int64_t>({-1, INT32_MIN, requests, INT32_MAX})
                                        : random.between(0, requests));
-        args.rows = random.chance(0.3) ? args.positions : memory.tensor(SMLA_I32, {tokens, k}, Inner::any);
+        if (random.chance(0.4)) args.pool_tokens = int32_t(random.log_between(1, 20));
+        const bool tail = random.chance(args.pool_tokens ? 0.8 : 0.1);
+        if (tail) args.visible_tokens = memory.tensor(SMLA_I32, {tokens}, Inner::any);
+        for (int64_t t = 0; tail && t < tokens; ++t)
+            set_int(args.visible_tokens, t, 0,
+                    random.chance(0.1) ? random.pick<int64_t>({-1, INT32_MIN, INT32_MAX})
+                                       : random.between(0, reach));
+        for (int64_t t = 0; tail && t < tokens; ++t)  // few pools, then holes
+            for (int64_t j = random.between(0, k); j < k; ++j) set_int(args.positions, t, j, -1);
+        const int64_t pool = std::max(args.pool_tokens, 1), columns = k * pool + (tail ? pool - 1 : 0);
+        const bool in_place = columns == k && random.chance(0.3);
+        args.rows = in_place ? args.positions : memory.tensor(SMLA_I32, {tokens, columns}, Inner::any);
         if (random.chance(0.7)) args.counts = memory.tensor(SMLA_I32, {tokens}, Inner::any);
         if (random.chance(0.7)) args.lengths = memory.tensor(SMLA_I32, {tokens}, Inner::any);
         if (random.chance(0.3)) args.limits = memory.tensor(SMLA_I32, {tokens}, Inner::any);
@@ -223,7 +234,8 @@ public:
             set_int(
                 args.limits, t, 0,
                 random.chance(0.2) ? random.pick<int64_t>({INT32_MIN, INT32_MAX}) : random.between(0, k + 1));
-        description = text("T", tokens, " K", k, ", ", requests, " requests, pages of ", args.page_tokens,
+        description = text("T", tokens, " K", k, args.pool_tokens ? text(" pools of ", args.pool_tokens) : "",
+                           ", ", requests, " requests, pages of ", args.page_tokens,
                            args.rows.data == args.positions.data ? ", in place" : "");
         expect();
     }
@@ -233,8 +245,10 @@ public:
         for (const Tensor* each : {&args.rows, &args.counts, &args.lengths}) memory.allow(*each);
         memory.remember();
         MapOp::check(args);
+        const std::vector<int32_t> pools = rows_of_pools();
         MapOp::reference(args, 0, MapOp::tasks(args));
         rows_ = Doubles(args.rows);
+        if (args.pool_tokens) rows_.values.assign(pools.begin(), pools.end());
         counts_ = Doubles(args.counts);
         lengths_ = Doubles(args.lengths);
         memory.reset();
@@ -247,6 +261,32 @@ public:
     }
 
 private:
+    // Each token's list of positions is put together, then looked up.
+    std::vector<int32_t> rows_of_pools() const {
+        std::vector<int32_t> out;
+        for (int64_t t = 0; args.pool_tokens && t < args.positions.shape[0]; ++t) {
+            int64_t limit = args.positions.shape[1];
+            if (present(args.limits)) limit = std::min(limit, load_int(args.limits, t));
+            std::vector<int64_t> list;
+            for (int64_t j = 0; j < limit; ++j) {
+                const int64_t pool = load_int(args.positions, t, j);
+                for (int64_t i = 0; i < args.pool_tokens; ++i)
+                    list.push_back(pool < 0 ? -1 : pool * args.pool_tokens + i);
+            }
+            if (present(args.visible_tokens)) {
+                while (!list.empty() && list.back() < 0) list.pop_back();
+                const int64_t visible = load_int(args.visible_tokens, t);
+                for (int64_t p = visible / args.pool_tokens * args.pool_tokens; p < visible; ++p)
+                    list.push_back(p);
+            }
+            list.resize(size_t(args.rows.shape[1]), -1);
+            for (const int64_t position : list)
+                out.push_back(map_position(args.block_table, load_int(args.request_of_token, t), position,
+                                           args.page_tokens, args.page_rows));
+        }
+        return out;
+    }
+
     Doubles rows_, counts_, lengths_;
 };
 

@@ -8,7 +8,8 @@ namespace smla::cli {
 
 std::string LayerClass::name() const {
     const std::string kind_name = layer_kind_name(kind);
-    if (kind == LayerKind::heavily_compressed) return text(kind_name, " ", ratio);
+    if (kind == LayerKind::heavily_compressed || kind == LayerKind::dsa || kind == LayerKind::dsa_shared)
+        return ratio ? text(kind_name, " ", ratio) : kind_name;
     if (kind != LayerKind::shared_sparse) return kind_name;
     return text(kind_name, " ", ratio, writes ? " (writes, selects)" : selects ? " (selects)" : "");
 }
@@ -22,6 +23,7 @@ std::vector<LayerClass> layer_classes(const AttentionConfig& config, int64_t lay
     std::vector<LayerClass> out;
     for (int64_t layer = 0; layer < layers; ++layer) {
         const LayerClass one = layer_class(config, layer);
+        if (one.kind == LayerKind::linear) continue;
         const auto same = std::find_if(out.begin(), out.end(), [&](const LayerClass& each) {
             return each.kind == one.kind && each.ratio == one.ratio && each.selects == one.selects &&
                    each.writes == one.writes;
@@ -44,7 +46,10 @@ CacheChoice choose_caches(const AttentionConfig& config, const std::string& kv_f
 
 TokenKeys token_keys(const AttentionConfig& config, const LayerClass& layers, int64_t context) {
     const int64_t topk = config.indexer ? config.indexer->topk : 0;
-    if (!config.hybrid) return {layers.kind == LayerKind::dsa ? context : 0, std::min(context, topk)};
+    if (!config.hybrid) {
+        const int64_t pool = std::max<int64_t>(layers.ratio, 1), keys = context / pool;
+        return {layers.kind == LayerKind::dsa ? keys : 0, std::min(keys, topk) * pool + context % pool};
+    }
     const int64_t window = std::min(context, config.hybrid->window);
     if (layers.ratio == 0) return {0, window};
     const int64_t entries = context / layers.ratio;
@@ -80,7 +85,8 @@ TokenFlops token_flops(const AttentionConfig& config, const LayerClass& layers, 
     if (config.dsa) {
         const double latent = double(config.dsa->kv_lora_rank), rope = double(common.rope_dim),
                      value = double(config.dsa->v_head_dim);
-        out.project += 2 * ((latent + rope) * hidden + index_width * hidden);
+        const double index_rows = layers.ratio ? 2 : 1;  // keys, and of pools their shares
+        out.project += 2 * ((latent + rope) * hidden + index_rows * index_width * hidden);
         out.absorb = 2 * heads * double(config.dsa->qk_nope_head_dim) * latent;
         out.attend = 2 * heads * (2 * latent + rope) * double(keys.attended);
         out.up_project = 2 * heads * value * latent;

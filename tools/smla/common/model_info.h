@@ -12,13 +12,15 @@ namespace smla::cli {
 // Layers of one kind and compression ratio that do the same for others.
 struct LayerClass {
     LayerKind kind;
-    int64_t ratio;  // tokens per compressed entry; 0: none
+    int64_t ratio;  // tokens per compressed entry or pool; 0: none
     int64_t first;  // number of the first such layer
     int64_t count;
     bool selects = false, writes = false;  // has an indexer; writes entries
-    std::string name() const;  // "dsa_shared", "heavily_compressed 128", "shared_sparse 2 (selects)"
+    std::string name()
+        const;  // "dsa_shared", "dsa 16", "heavily_compressed 128", "shared_sparse 2 (selects)"
 };
 LayerClass layer_class(const AttentionConfig& config, int64_t layer);  // of this layer alone
+// Without layers of linear attention.
 std::vector<LayerClass> layer_classes(const AttentionConfig& config, int64_t layers);
 
 // Formats by name; "auto" is the first format that serves a model of these dimensions.

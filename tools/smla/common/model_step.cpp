@@ -63,9 +63,12 @@ private:
                       rope = config_.common.rope_dim, nope = model.qk_nope_head_dim, value = model.v_head_dim;
         DsaStep step;
         step.q = absent_data(SMLA_F32, {tokens_, heads, nope + rope});
-        step.frequencies = frequencies();
         step.latent = absent_data(SMLA_F32, {tokens_, latent});
-        step.k_rope = absent_data(SMLA_F32, {tokens_, rope});
+        if (rope) {
+            step.frequencies = frequencies();
+            step.k_rope = absent_data(SMLA_F32, {tokens_, rope});
+        }
+        step.pool = int32_t(model.pool);
         // keys' rows of kv_b [H,nope + v,L], transposed for the absorption
         step.w_uk = transposed(slice(absent_data(shape_.weights, {heads, nope + value, latent}), 1, 0, nope));
         step.w_uv = slice(absent_data(shape_.weights, {heads, nope + value, latent}), 1, nope, nope + value);
@@ -77,13 +80,20 @@ private:
             step.forced.indices = absent_data(SMLA_I32, {tokens_, config_.indexer->topk});
             return step;
         }
-        step.index_k = absent_data(SMLA_F32, {tokens_, config_.indexer->head_dim});
-        step.indexer = indexer(1e-10);
+        const int64_t width = config_.indexer->head_dim;
+        step.indexer = indexer(model.pool ? 1e-4 : 1e-10);
+        if (model.pool) {
+            step.index_compressor = compressor(width, SMLA_GROUP_INDEX_STATE, model.pool, 1);
+            step.index_compressor.norm_weight = {};
+            step.visible_pools = ints();
+        } else {
+            step.index_k = absent_data(SMLA_F32, {tokens_, width});
+        }
         return step;
     }
 
-    Compressor compressor(int64_t width, int32_t state, int64_t ratio) const {
-        const int64_t channels = (ratio == 4 ? 2 : 1) * width;
+    Compressor compressor(int64_t width, int32_t state, int64_t ratio, int64_t windows) const {
+        const int64_t channels = windows * width;
         return {.kv = absent_data(SMLA_F32, {tokens_, channels}),
                 .score = absent_data(SMLA_F32, {tokens_, channels}),
                 .ape = absent_data(SMLA_F32, {ratio, channels}),
@@ -115,9 +125,11 @@ private:
             add_shared(step);
             return step;
         }
-        step.compressor = compressor(width, SMLA_GROUP_STATE, ratio);
+        const int64_t windows = ratio == 4 ? 2 : 1;
+        step.compressor = compressor(width, SMLA_GROUP_STATE, ratio, windows);
         if (step.kind == LayerKind::compressed_sparse) {
-            step.index_compressor = compressor(config_.indexer->head_dim, SMLA_GROUP_INDEX_STATE, ratio);
+            step.index_compressor =
+                compressor(config_.indexer->head_dim, SMLA_GROUP_INDEX_STATE, ratio, windows);
             step.indexer = indexer(1e-4);
         } else {
             step.entries.rows =
@@ -133,7 +145,7 @@ private:
         const IndexerConfig& model = *config_.indexer;
         if (sources_.entries == layer_) {
             if (step.ratio > 1)
-                step.compressor = compressor(config_.hybrid->head_dim, SMLA_GROUP_STATE, step.ratio);
+                step.compressor = compressor(config_.hybrid->head_dim, SMLA_GROUP_STATE, step.ratio, 1);
             step.compressor.ape = {};
             step.index_k = absent_data(SMLA_F32, {tokens_, model.head_dim});
         }
@@ -189,8 +201,9 @@ void place(ModelStep& step, PlacedMemory& memory) {
     tensors({&batch.request_of_token, &batch.position, &batch.rope_position, &batch.visible_tokens});
     DsaStep& dsa = step.dsa;
     tensors({&dsa.q, &dsa.frequencies, &dsa.latent, &dsa.k_rope, &dsa.index_k, &dsa.w_uk, &dsa.w_uv,
-             &dsa.forced.indices, &dsa.topk, &dsa.out});
+             &dsa.forced.indices, &dsa.topk, &dsa.visible_pools, &dsa.out});
     group(dsa.kv);
+    compressor(dsa.index_compressor);
     indexer(dsa.indexer);
     HybridStep& hybrid = step.hybrid_step;
     tensors({&hybrid.q, &hybrid.kv, &hybrid.index_k, &hybrid.frequencies, &hybrid.forced.indices,

@@ -105,9 +105,15 @@ void fill(ModelStep& step, const StepShape& shape, Memory& memory, ThreadPool& p
     fill.batch(step.batch);
     if (!step.hybrid) {
         DsaStep& dsa = step.dsa;
-        for (Tensor* each : {&dsa.q, &dsa.latent, &dsa.k_rope, &dsa.index_k}) fill.filler().values(*each);
-        fill.frequencies(dsa.frequencies);
-        fill.indexer(dsa.indexer, 1);
+        for (Tensor* each : {&dsa.q, &dsa.latent, &dsa.k_rope, &dsa.index_k})
+            if (present(*each)) fill.filler().values(*each);
+        if (present(dsa.frequencies)) fill.frequencies(dsa.frequencies);
+        const int64_t pool = std::max(dsa.pool, 1);
+        fill.indexer(dsa.indexer, pool);
+        if (present(dsa.visible_pools)) {
+            fill.compressor(dsa.index_compressor);
+            fill.entries(dsa.visible_pools, pool);
+        }
         // one kv_b [H,nope + v,L], as in a checkpoint; its two halves are views
         const int64_t heads = dsa.w_uv.shape[0], value = dsa.w_uv.shape[1], latent = dsa.w_uv.shape[2],
                       nope = dsa.w_uk.shape[2];

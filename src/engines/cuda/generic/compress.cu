@@ -41,7 +41,7 @@ struct CompressParams {
     DeviceCache state, cache;
     BlockTable table;
     Tensor request_of_token, positions, slots, weight, frequencies, entries, latents;
-    int64_t ratio;
+    int64_t ratio, coff;  // coff: windows that an entry pools
     int columns, groups;  // threads along the channels, along the rows of the window
     float eps;
     bool rounds, hadamard;
@@ -81,7 +81,7 @@ __device__ void load_channels(const float* at, int left, float missing, float (&
 template <bool kAligned, int kBatch>
 __device__ void pool_batch(const CompressParams& p, const Window& window, const char* const* found,
                            int64_t from, int j, int d, SoftPool (&pools)[kChannels]) {
-    const int width = p.cache.width, overlapped = int(overlap(p.ratio)) * width;
+    const int width = p.cache.width, overlapped = int(p.coff) * width;
     float kv[kBatch][kChannels], score[kBatch][kChannels];
     const char* rows[kBatch];
     bool whole = true;
@@ -203,13 +203,14 @@ __global__ void __launch_bounds__(kThreads) compress_kernel(const __grid_constan
                   request = load_int(p.request_of_token, token);
     if (position < 0 || position % p.ratio != p.ratio - 1 || p.cache.hole(slot)) return;
 
-    const int64_t rows = overlap(p.ratio) * p.ratio;
+    const int64_t rows = p.coff * p.ratio;
     const Window window{request, position - rows + 1, rows};
     const int channel = min(int(threadIdx.x), p.cache.width - 1);
-    const float weight = load_value(p.weight, element(p.weight, channel));
+    const float weight = present(p.weight) ? load_value(p.weight, element(p.weight, channel)) : 1;
     find_angles(p, position / p.ratio * p.ratio, angles);
     pool<kAligned, kBatch>(p, window, found, parts, entry);
-    norm(p, entry, weight, scratch);  // reads only the thread's own channels; its block sum is the barrier
+    // A thread reads its own channels alone, as it does below; norm's block sum is a barrier besides.
+    if (present(p.weight)) norm(p, entry, weight, scratch);
     for (int d = int(threadIdx.x); present(p.latents) && d < p.cache.width; d += kThreads)
         store_value(p.latents, element(p.latents, token, d), entry[d]);
     __syncthreads();
@@ -248,16 +249,17 @@ void run_cuda_compress(const smla_compress_args& args, const Env& env) {
     p.entries = args.entries;
     p.latents = args.latents;
     p.ratio = args.ratio;
+    p.coff = overlap(args);
     p.eps = float(args.eps);
     p.rounds = find_format(args.cache.format)->rounds_entries();
     p.hadamard = args.hadamard != 0;
     const int width = p.cache.width;
     p.columns = int(ceil_div(width, cuda::kChannels));
-    p.groups = int(std::min<int64_t>({cuda::kThreads / p.columns, cuda::kMostGroups,
-                                      overlap(p.ratio) * std::min<int64_t>(p.ratio, cuda::kRows)}));
+    p.groups = int(std::min<int64_t>(
+        {cuda::kThreads / p.columns, cuda::kMostGroups, p.coff * std::min<int64_t>(p.ratio, cuda::kRows)}));
     const size_t shared =
         3 * size_t(p.groups) * size_t(p.columns) * sizeof(float4) + size_t(width) * sizeof(float);
-    const bool aligned = cuda::aligned(p.state, width), many = overlap(p.ratio) * p.ratio > 32;
+    const bool aligned = cuda::aligned(p.state, width), many = p.coff * p.ratio > 32;
     const auto kernel = !aligned ? cuda::compress_kernel<false, cuda::kFewRows>
                         : many   ? cuda::compress_kernel<true, cuda::kManyRows>
                                  : cuda::compress_kernel<true, cuda::kFewRows>;

@@ -2,7 +2,8 @@
 //
 // A block takes a token; if nothing is counted or measured, a part of its columns. One thread reads and
 // writes an element, so the call may be in place. Limit: integer divisions, about 1 us for 128 x 2048
-// columns, then memory; the table is cached.
+// columns, then memory; the table is cached. Pools take a kernel of their own: a block finds the end of its
+// token's list, then writes all of its columns.
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
@@ -23,8 +24,9 @@ constexpr int kBatch = 4;                   // columns of a thread whose loads a
 constexpr int64_t kColumns = 2 * kThreads;  // per block, if nothing is counted or measured
 
 struct MapParams {
-    Tensor positions, request_of_token, rows, counts, lengths, limits;
+    Tensor positions, request_of_token, rows, counts, lengths, limits, visible_tokens;
     BlockTable table;
+    Pool pool;
     int64_t block_columns;
     unsigned parts;  // blocks per token
 };
@@ -74,6 +76,42 @@ __global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ M
     if (present(p.lengths)) static_cast<int32_t*>(p.lengths.data)[element(p.lengths, token)] = all.y;
 }
 
+// Pools up to the last that is listed, for all threads of the block.
+__device__ int64_t listed_pools(const MapParams& p, int64_t token, int64_t limit) {
+    __shared__ int last;
+    int own = 0;
+    for (int64_t j = threadIdx.x; j < limit; j += kThreads)
+        if (load_int(p.positions, token, j) >= 0) own = int(j) + 1;
+    const int2 all = over_block(0, own);
+    if (threadIdx.x == 0) last = all.y;
+    __syncthreads();  // also before the memory of over_block serves again
+    return last;
+}
+
+__global__ void __launch_bounds__(kThreads) map_pools_kernel(const __grid_constant__ MapParams p) {
+    follow_grid_before();
+    const int64_t token = blockIdx.x, request = load_int(p.request_of_token, token);
+    int64_t limit = p.positions.shape[1];
+    if (present(p.limits)) limit = max(int64_t(0), min(limit, load_int(p.limits, token)));
+    const int32_t visible = p.pool.tail ? int32_t(load_int(p.visible_tokens, token)) : 0;
+    const int64_t behind = (p.pool.tail ? listed_pools(p, token, limit) : limit) * p.pool.tokens;
+    int found = 0, length = 0;
+    for (int64_t j = threadIdx.x; j < p.rows.shape[1]; j += kThreads) {
+        int64_t position = -1;
+        if (j < behind) position = p.pool.token(int32_t(load_int(p.positions, token, j / p.pool.tokens)), j);
+        else position = p.pool.tail_token(visible, j - behind);
+        const int32_t row = row_of(p.table, request, position);
+        static_cast<int32_t*>(p.rows.data)[element(p.rows, token, j)] = row;
+        found += row >= 0;
+        if (row >= 0) length = int(j) + 1;
+    }
+    if (!present(p.counts) && !present(p.lengths)) return;
+    const int2 all = over_block(found, length);
+    if (threadIdx.x != 0) return;
+    if (present(p.counts)) static_cast<int32_t*>(p.counts.data)[element(p.counts, token)] = all.x;
+    if (present(p.lengths)) static_cast<int32_t*>(p.lengths.data)[element(p.lengths, token)] = all.y;
+}
+
 }  // namespace
 
 }  // namespace cuda
@@ -88,6 +126,10 @@ void run_cuda_map(const smla_map_args& args, const Env& env) {
     p.counts = args.counts;
     p.lengths = args.lengths;
     p.limits = args.limits;
+    p.visible_tokens = args.visible_tokens;
+    p.pool = pool_of(args);
+    if (p.pool.tokens > 1)
+        return cuda::launch_early(cuda::map_pools_kernel, tokens, cuda::kThreads, 0, env, p);
     p.block_columns = present(args.counts) || present(args.lengths) ? columns : cuda::kColumns;
     p.parts = cuda::grid_of(ceil_div(columns, p.block_columns));
     cuda::launch_early(cuda::map_kernel, tokens * p.parts, cuda::kThreads, 0, env, p);

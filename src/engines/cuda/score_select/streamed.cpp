@@ -58,7 +58,8 @@ struct Plan {
             out.scores[i] = arena.take<float>(kept);
             out.columns[i] = arena.take<int32_t>(kept);
         }
-        const size_t select = sampled() && !clusters(env) ? sampled_scratch(part_tokens, part_columns, env) : 0;
+        const size_t select =
+            sampled() && !clusters(env) ? sampled_scratch(part_tokens, part_columns, env) : 0;
         out.select = select ? arena.take<char>(select) : nullptr;
         return out;
     }
