@@ -356,7 +356,7 @@ def test_tensors_of_pytorch():
         ({"window": 4}, "window"),
         ({"groups": ["window"]}, "window"),
         ({"groups": ["compressed"]}, "ratio"),
-        ({"ratio": 4}, "ratio"),
+        ({"groups": ["window"], "window": 4, "ratio": 4}, "ratio"),
         ({"list_entries": True}, "list_entries"),
         ({"uniform_decodes": 2}, "uniform_decodes"),
         ({"speculative_tokens": -1}, "speculative_tokens"),
