@@ -9,7 +9,7 @@
 // Tile       a cluster of 8 blocks of 512 threads per row.
 // Shared     struct ClusterShared and two bits per column of an eighth: 87 KB for 131,072 columns.
 // Barriers   the cluster meets once, between steps 2 and 3; a block ends when all have copied.
-// Registers  128 per thread: a thread has 16 elements in flight.
+// Registers  90 per thread: a thread has 16 elements in flight.
 // Why        between blocks that meet in global memory (sampled.cu) a row waits for four atomics and two
 //            fences, and the last block sorts alone.
 // Results    docs/kernels/cuda_select.md.
