@@ -1,8 +1,7 @@
 // select for few rows: eight blocks share a row and find its winners through each other's shared memory.
 //
 // Steps      1. Each block samples the whole row, as sampled.cu does; all get the same floor. 2. Each
-// collects
-//            the columns of its eighth that reach the floor. 3. Each copies the keys of all blocks'
+//            collects the columns of its eighth that reach the floor. 3. Each copies the keys of all blocks'
 //            candidates and finds the same cut by histograms. 4. Bitmaps of a block's winners, which are in
 //            column order, and the winners of the blocks before it give their places. With too few or too
 //            many candidates the first block selects exactly (collect.cuh).
@@ -24,7 +23,6 @@ namespace smla::cuda {
 namespace {
 
 constexpr int kBlocks = 8;  // of a cluster: as many as every GPU with clusters offers
-constexpr int kAhead = 16;  // elements in flight per thread
 // With more of either, blocks that meet in global memory are faster (sampled.cu).
 constexpr int64_t kMostRows = 2, kMostColumns = 1 << 18;
 
@@ -38,12 +36,13 @@ struct ClusterSelect {
 struct ClusterShared : CandidateShared {
     uint32_t keys[kRoom];  // of all blocks' candidates, block after block
     uint32_t counts[kBlocks], starts[kBlocks + 1];
-    // Bit i of word w: element 32 w + i of the block's part is above the cut, or equal to it.
-    __device__ uint32_t* above() { return reinterpret_cast<uint32_t*>(this + 1); }
-    __device__ uint32_t* equal(int words) { return above() + words; }
 };
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+
+// Bit i of word w: element 32 w + i of the block's part is above the cut, or equal to it.
+__device__ uint32_t* above_bits(ClusterShared& shared) { return reinterpret_cast<uint32_t*>(&shared + 1); }
+__device__ uint32_t* equal_bits(ClusterShared& shared, int words) { return above_bits(shared) + words; }
 
 // How many candidates each block has; false if all together are too few or too many.
 __device__ bool count_candidates(ClusterShared& shared, uint32_t k) {
@@ -93,8 +92,8 @@ __device__ uint32_t mark(ClusterShared& shared, const Cut& cut, int begin, int w
 #pragma unroll 1
     for (int i = int(threadIdx.x); i < count; i += kSelectThreads) {
         const uint32_t key = shared.found.keys[i], at = uint32_t(shared.found.numbers[i] - begin);
-        if (key > cut.key) atomicOr(shared.above() + at / 32, 1u << at % 32);
-        else if (key == cut.key && cut.equal) atomicOr(shared.equal(words) + at / 32, 1u << at % 32);
+        if (key > cut.key) atomicOr(above_bits(shared) + at / 32, 1u << at % 32);
+        else if (key == cut.key && cut.equal) atomicOr(equal_bits(shared, words) + at / 32, 1u << at % 32);
     }
     uint32_t mine = 0, sum;
 #pragma unroll 1
@@ -110,8 +109,8 @@ __device__ void put_marked(const List& list, const Cut& cut, uint32_t before, in
                            const Winners& winners, ClusterShared& shared) {
     for (int first = 0; first < words; first += kSelectThreads) {
         const int word = first + int(threadIdx.x);
-        const uint32_t above = word < words ? shared.above()[word] : 0;
-        const uint32_t equal = word < words ? shared.equal(words)[word] : 0;
+        const uint32_t above = word < words ? above_bits(shared)[word] : 0;
+        const uint32_t equal = word < words ? equal_bits(shared, words)[word] : 0;
         uint32_t total;
         uint32_t at =
             before + block_scan(uint32_t(__popc(above) | __popc(equal) << 16), shared.cut.warps, total);
@@ -141,6 +140,7 @@ __global__ void __launch_bounds__(kSelectThreads, 1)
     ClusterShared& shared = *reinterpret_cast<ClusterShared*>(memory);
     const int64_t token = blockIdx.x / kBlocks;
     const int part = int(cluster_rank()), k = int(task.output.k);
+    constexpr int kAhead = 16;  // elements in flight per thread
     const ScoreList<Score, kAhead> list(task.input, task.windows, token, k);
     const Winners winners(task.output, token);
     const int base = base_of(task.output, task.windows, token);
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kSelectThreads, 1)
         return;
     }
     if (threadIdx.x == 0) shared.count = shared.best = 0, shared.least = UINT32_MAX;
-    for (int i = int(threadIdx.x); i < 2 * task.words; i += kSelectThreads) shared.above()[i] = 0;
+    for (int i = int(threadIdx.x); i < 2 * task.words; i += kSelectThreads) above_bits(shared)[i] = 0;
     __syncthreads();
     const uint32_t floor = list.count() <= kRoom ? 0 : sampled_floor(list, k, shared);
     collect(list, floor, part, kBlocks, shared);
