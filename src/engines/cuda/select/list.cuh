@@ -96,7 +96,7 @@ public:
         const int pairs = min(wanted / (2 * kTogether), vectors_ / 2);
         const auto* const from = reinterpret_cast<const uint4*>(scores_ + head_);
         const float step = float(vectors_ / 2) / float(max(pairs, 1));  // no 64-bit division
-#pragma unroll 1  // run once: code that comes from memory costs more than what unrolling gains
+#pragma unroll 1
         for (int i = int(threadIdx.x); i < 2 * pairs; i += kSelectThreads) {
             const int at = min(int(float(i / 2) * step), vectors_ / 2 - 1) * 2 + i % 2;
             float scores[kTogether];
