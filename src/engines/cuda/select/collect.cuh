@@ -84,7 +84,9 @@ __device__ uint32_t sampled_floor(const List& list, int k, CandidateShared& shar
     const float share = float(samples) / float(list.count()), rank = float(k) * share;
     const float target = fminf(rank + 8 * sqrtf(rank) + 4, float(kExpectedMost) * share);
     if (!(target >= 1 && target < float(samples))) return 0;
-    uint32_t floor = linear_floor(shared.found.keys, samples, uint32_t(target), shared.cut);
+    uint32_t floor = 0;
+    if (4 * target < float(samples))  // else it hardly lies above the mean
+        floor = linear_floor(shared.found.keys, samples, uint32_t(target), shared.cut);
     if (floor == 0) {
         const Cut cut =
             find_cut<PlainCounter>(shared.cut, uint32_t(target), 0, UINT32_MAX, 2, [&](const auto& f) {
