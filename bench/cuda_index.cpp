@@ -182,7 +182,7 @@ void time_select(Bench& bench, const char* what, int64_t rows, int64_t columns, 
     if (integers)
         fill_i32(static_cast<int32_t*>(args.scores.data), rows * columns, 0x3f800000, 1 << 20, 7 << 20);
     std::vector<int32_t> want;
-    for (const char* name : {"cuda_generic_select", "cuda_sampled_select", "cuda_cluster_select"}) {
+    for (const char* name : {"cuda_generic_select", "cuda_sampled_select"}) {
         args.indices = Gpu::tensor(bench.gpu.allocate<int32_t>(size_t(rows * k)), SMLA_I32, {rows, k});
         if (bench.gpu.refuses<Stage::select>(name, args)) continue;
         const auto& kernel = bench.gpu.prepare<Stage::select>(name, args);

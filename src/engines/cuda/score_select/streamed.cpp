@@ -58,15 +58,11 @@ struct Plan {
             out.scores[i] = arena.take<float>(kept);
             out.columns[i] = arena.take<int32_t>(kept);
         }
-        const size_t select =
-            sampled() && !clusters(env) ? sampled_scratch(part_tokens, part_columns, env) : 0;
+        const size_t select = sampled() ? sampled_scratch(part_tokens, part_columns, env) : 0;
         out.select = select ? arena.take<char>(select) : nullptr;
         return out;
     }
     bool sampled() const { return refuse_sampled(part_columns, k).empty(); }
-    bool clusters(const Env& env) const {
-        return part_columns == columns && refuse_cluster(part_tokens, columns, k, env).empty();
-    }
     size_t bytes(const Env& env) const {
         Arena arena;
         take(arena, env);
@@ -124,8 +120,7 @@ private:
                 .k = plan_.k};
     }
     void select(const SelectInput& input, const SelectOutput& output) const {
-        if (plan_.clusters(env_)) run_select_cluster(input, output, env_);
-        else if (plan_.sampled()) run_select_sampled(input, output, scratch_.select, env_);
+        if (plan_.sampled()) run_select_sampled(input, output, scratch_.select, env_);
         else run_select_exact(input, output, env_);
     }
 

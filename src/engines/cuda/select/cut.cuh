@@ -27,7 +27,6 @@ struct CutScratch {  // in shared memory
     uint32_t bins[kBins];
     uint32_t warps[kSelectWarps];
     uint32_t bin, above, inside;
-    uint32_t few[32], few_count;  // keys of the last bin
 };
 
 // Exclusive prefix sum over the block; `total` is the sum of all. Every thread calls it.
@@ -90,46 +89,24 @@ struct Cut {
     uint32_t key, equal;
 };
 
-// Finds the bin with the need-th largest key; false if there are not so many.
-__device__ inline bool find_bin(CutScratch& scratch, uint32_t need) {
-    static_assert(kBins == 4 * kSelectThreads);
-    const int top = kBins - 1 - 4 * int(threadIdx.x);
-    const uint4 all = *reinterpret_cast<const uint4*>(scratch.bins + top - 3);
-    const uint32_t bins[4] = {all.w, all.z, all.y, all.x};  // from the top
-    uint32_t total;
-    uint32_t above = block_scan(bins[0] + bins[1] + bins[2] + bins[3], scratch.warps, total);
+// Finds the bin with the need-th largest key.
+__device__ inline void find_bin(CutScratch& scratch, uint32_t need) {
+    constexpr int kPer = kBins / kSelectThreads;
+    const int top = kBins - 1 - kPer * int(threadIdx.x);
+    uint32_t sum = 0, total;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        if (above < need && need <= above + bins[i])
-            scratch.bin = uint32_t(top - i), scratch.above = above, scratch.inside = bins[i];
-        above += bins[i];
-    }
+    for (int i = 0; i < kPer; ++i) sum += scratch.bins[top - i];
+    uint32_t above = block_scan(sum, scratch.warps, total);
+    if (above < need && need <= above + sum)
+        for (int i = 0;; ++i) {
+            const uint32_t inside = scratch.bins[top - i];
+            if (need <= above + inside) {
+                scratch.bin = uint32_t(top - i), scratch.above = above, scratch.inside = inside;
+                break;
+            }
+            above += inside;
+        }
     __syncthreads();
-    return need <= total;
-}
-
-// The cut that leaves the need best of the keys in [low, last], which are at most 32.
-template <class Each>
-__device__ Cut cut_few(CutScratch& scratch, uint32_t need, uint32_t low, uint32_t last, const Each& each) {
-    if (threadIdx.x == 0) scratch.few_count = 0;
-    __syncthreads();
-    each([&](uint32_t key) {
-        if (key >= low && (key <= last || last < low)) scratch.few[atomicAdd(&scratch.few_count, 1u)] = key;
-    });
-    __syncthreads();
-    const uint32_t count = scratch.few_count, lane = threadIdx.x % 32;  // every warp does the same
-    const uint32_t mine = lane < count ? scratch.few[lane] : 0;
-    uint32_t above = 0, equal = 0;
-#pragma unroll 1
-    for (uint32_t i = 0; i < count; ++i) {
-        const uint32_t other = __shfl_sync(~0u, mine, int(i));
-        above += other > mine, equal += other == mine;
-    }
-    const uint32_t found = __ballot_sync(~0u, lane < count && above < need && need <= above + equal);
-    const int at = __ffs(int(found)) - 1;
-    const Cut cut{__shfl_sync(~0u, mine, at), need - __shfl_sync(~0u, above, at)};
-    const bool all = cut.equal == __shfl_sync(~0u, equal, at) && cut.key > 0;
-    return all ? Cut{cut.key - 1, 0} : cut;
 }
 
 // Cut through the keys in [low, high] that leaves the k best; 1 <= k <= their number. each(f) calls f(key)
@@ -138,7 +115,6 @@ __device__ Cut cut_few(CutScratch& scratch, uint32_t need, uint32_t low, uint32_
 template <class Counter, class Each>
 __device__ Cut find_cut(CutScratch& scratch, uint32_t k, uint32_t low, uint32_t high, int digits,
                         const Each& each) {
-    const bool exact = digits >= 3;
     uint32_t base = low, need = k;
     for (int width = 32 - __clz(int(high - low)); width > 0 && digits > 0; --digits) {
         const int shift = max(width - kDigit, 0);
@@ -157,8 +133,6 @@ __device__ Cut find_cut(CutScratch& scratch, uint32_t k, uint32_t low, uint32_t 
         base += scratch.bin << shift;
         need -= scratch.above;
         width = shift;
-        if (exact && width > 0 && scratch.inside <= 32)
-            return cut_few(scratch, need, base, base + (1u << width) - 1, each);
         if ((need == scratch.inside || (digits == 1 && width > 0)) && base > 0) return {base - 1, 0};
     }
     return {base, need};

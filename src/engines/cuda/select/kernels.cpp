@@ -1,8 +1,6 @@
 // The select kernels of the cuda engine: what they take.
 #include "engines/cuda/select/run.h"
 
-#include "engines/cuda/candidates.h"
-
 namespace smla {
 
 namespace cuda {
@@ -44,17 +42,6 @@ std::string refuse_f64(const smla_select_args& args) {
 
 char* beyond_header(const Env& env) { return static_cast<char*>(env.workspace.data) + kWorkspaceHeader; }
 
-CallPlan<smla_select_args> plan_cluster(const smla_select_args& args, const Env& env) {
-    using Args = smla_select_args;
-    if (args.ids.ndim) return refuse_call<Args>("lists with ids");
-    std::string refusal = refuse_f64(args);
-    if (refusal.empty())
-        refusal = refuse_cluster(args.scores.shape[0], args.scores.shape[1], args.indices.shape[1], env);
-    return plain_plan<Args>(std::move(refusal), [](const Args& call, const Env& on) {
-        run_select_cluster(select_input(call), select_output(call), on);
-    });
-}
-
 CallPlan<smla_select_args> plan_sampled(const smla_select_args& args, const Env& env) {
     using Args = smla_select_args;
     if (args.ids.ndim) return refuse_call<Args>("lists with ids");
@@ -83,7 +70,6 @@ CallPlan<smla_select_args> plan_generic(const smla_select_args& args, const Env&
 
 }  // namespace
 
-const Candidate<smla_select_args> kClusterSelect{.name = "cuda_cluster_select", .plan = plan_cluster};
 const Candidate<smla_select_args> kSampledSelect{.name = "cuda_sampled_select", .plan = plan_sampled};
 const Candidate<smla_select_args> kGenericSelect{.name = "cuda_generic_select", .plan = plan_generic};
 

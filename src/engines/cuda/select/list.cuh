@@ -48,18 +48,16 @@ public:
     __device__ float score(int i) const { return i < kept_ ? kept_scores_[i] : value(scores_[i - kept_]); }
     __device__ uint32_t key(int i) const { return rank_key(score(i)); }
 
-    // First element of part `part` of `parts`: parts are in list order.
-    __device__ int part_begin(int part, int parts) const {
-        if (part == 0) return 0;
-        if (part == parts) return count();
-        return kept_ + head_ + int(int64_t(vectors_) * part / parts) * kTogether;
-    }
     // Spreads part `part` of `parts` of the list over the block's threads: visit(group), called by whole
     // warps.
     template <class Visit>
     __device__ void groups(const Visit& visit, int part = 0, int parts = 1) const {
-        if (part == 0) scalars(0, kept_ + head_, visit);
-        if (part == parts - 1) scalars(kept_ + head_ + vectors_ * kTogether, count(), visit);
+        const int rest = head_ + vectors_ * kTogether;  // after the vectors
+        if (part == 0) {
+            scalars(kept_, visit, [&](int i) { return i; });
+            scalars(length_ - vectors_ * kTogether, visit,
+                    [&](int i) { return kept_ + (i < head_ ? i : rest + i - head_); });
+        }
         const auto* const from = reinterpret_cast<const uint4*>(scores_ + head_);
         const int first = int(int64_t(vectors_) * part / parts),
                   last = int(int64_t(vectors_) * (part + 1) / parts);
@@ -86,7 +84,7 @@ public:
     __device__ void each(const F& f) const {
         groups([&](const auto& group) {
 #pragma unroll
-            for (int e = 0; e < group.size; ++e)
+            for (int e = 0; e < Ahead; ++e)
                 if (group.here >> e & 1) f(rank_key(group.scores[e]), group.number(e));
         });
     }
@@ -95,10 +93,8 @@ public:
     __device__ int sample(uint32_t* out, int wanted) const {
         const int pairs = min(wanted / (2 * kTogether), vectors_ / 2);
         const auto* const from = reinterpret_cast<const uint4*>(scores_ + head_);
-        const float step = float(vectors_ / 2) / float(max(pairs, 1));  // no 64-bit division
-#pragma unroll 1
         for (int i = int(threadIdx.x); i < 2 * pairs; i += kSelectThreads) {
-            const int at = min(int(float(i / 2) * step), vectors_ / 2 - 1) * 2 + i % 2;
+            const int64_t at = int64_t(i / 2) * (vectors_ / 2) / pairs * 2 + i % 2;
             float scores[kTogether];
             unpack(__ldg(from + at), scores);
 #pragma unroll
@@ -123,13 +119,15 @@ private:
                 scores[2 * i + 1] = value(Score(all[i] >> 16));
             }
     }
-    template <class Visit>
-    __device__ void scalars(int first, int last, const Visit& visit) const {
+    template <class Visit, class Number>
+    __device__ void scalars(int count, const Visit& visit, const Number& number) const {
         const int lane = int(threadIdx.x % 32);
-        for (int64_t i = first + int64_t(threadIdx.x); i - lane < last; i += kSelectThreads) {
-            Group<1, 1> group{};
-            if (i < last) {
-                group.first = int(i);
+        for (int64_t i = int(threadIdx.x); i - lane < count; i += kSelectThreads) {
+            Group<Ahead, 1> group;
+#pragma unroll
+            for (int e = 0; e < Ahead; ++e) group.scores[e] = 0;
+            if (i < count) {
+                group.first = number(int(i));
                 group.scores[0] = score(group.first);
                 group.here = 1;
             }

@@ -29,19 +29,16 @@ struct SelectOutput {
     int64_t k = 0;
     bool relative = false;
 };
-extern const Candidate<smla_select_args> kClusterSelect, kSampledSelect, kGenericSelect;
+extern const Candidate<smla_select_args> kSampledSelect, kGenericSelect;
 
 SelectOutput select_output(const smla_select_args& args);
 
-// The faster for many rows: why it cannot select k of so many columns (empty: it can), and its scratch
+// The faster of two kernels: why it cannot select k of so many columns (empty: it can), and its scratch
 // beyond the workspace's header for at most so many tokens and columns. Without scratch rows are not split
 // over blocks.
 std::string refuse_sampled(int64_t columns, int64_t k);
 size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env);
 void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env);
-// The fastest for few rows, for which it needs no scratch; takes no scores kept of earlier columns.
-std::string refuse_cluster(int64_t tokens, int64_t columns, int64_t k, const Env& env);
-void run_select_cluster(const SelectInput& input, const SelectOutput& output, const Env& env);
 void run_select_exact(const SelectInput& input, const SelectOutput& output, const Env& env);
 
 // Lists with ids.

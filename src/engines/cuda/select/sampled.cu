@@ -15,15 +15,18 @@
 // Why        a row comes from memory once; every other step works on 3 to 5 thousand keys.
 // Results    docs/kernels/cuda_select.md.
 #include "engines/cuda/common/launch.cuh"
-#include "engines/cuda/select/collect.cuh"
+#include "engines/cuda/select/list.cuh"
 
 #include <algorithm>
+#include <cmath>
 
 namespace smla::cuda {
 
 namespace {
 
-constexpr int kManyRows = 8, kFewRows = 16;  // elements in flight per thread
+constexpr int kRoom = 6144, kMostWinners = 4096;
+constexpr int kManyRows = 8, kFewRows = 16;   // elements in flight per thread
+constexpr int kExpectedMost = kRoom * 3 / 4;  // candidates that a floor may be chosen for
 #if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
 constexpr int kBlocksPerSm = 3;  // as many as shared memory holds
 #else
@@ -32,6 +35,11 @@ constexpr int kBlocksPerSm = 2;
 // A call with at most kSplitRows rows may split them; two counters per row.
 constexpr int64_t kSplitRows = 256, kLeastPart = 4096;
 static_assert(kSplitRows * 2 * sizeof(uint32_t) <= kWorkspaceHeader / 2);
+
+struct Candidates {  // of a row, in shared memory or scratch
+    uint32_t keys[kRoom];
+    int numbers[kRoom];
+};
 
 struct SampledSelect {
     SelectInput input;
@@ -42,10 +50,79 @@ struct SampledSelect {
     uint32_t* counters;   // [tokens][2]: candidates, parts that have arrived
 };
 
-struct SelectShared : CandidateShared {
+struct SelectShared {
+    Candidates found;
+    CutScratch cut;
+    uint32_t count, least, best;
     bool last;
-    __device__ int* places() { return reinterpret_cast<int*>(this + 1); }  // [k]
+    int places[];  // [k]
 };
+
+__host__ __device__ constexpr int samples_of(int64_t columns) {
+    return int(columns < 32 * 256 ? 256 : columns > 32 * kRoom ? kRoom : columns / 32);
+}
+
+// Floor that a few more than k columns should reach, from a sample in found.keys; 0: none, all columns pass.
+template <class List>
+__device__ uint32_t sampled_floor(const List& list, int k, SelectShared& shared) {
+    const int samples = list.sample(shared.found.keys, samples_of(list.count()));
+    __syncthreads();
+    const float share = float(samples) / float(list.count()), rank = float(k) * share;
+    const float target = fminf(rank + 8 * sqrtf(rank) + 4, float(kExpectedMost) * share);
+    if (!(target >= 1 && target < float(samples))) return 0;
+    const Cut cut =
+        find_cut<PlainCounter>(shared.cut, uint32_t(target), 0, UINT32_MAX, 2, [&](const auto& f) {
+            for (int i = int(threadIdx.x); i < samples; i += kSelectThreads) f(shared.found.keys[i]);
+        });
+    __syncthreads();  // candidates overwrite the sample
+    return cut.equal ? cut.key : cut.key + 1;
+}
+
+// Floor if k winners of earlier columns are known: the worst of them.
+template <class List>
+__device__ uint32_t kept_floor(const List& list, SelectShared& shared) {
+    uint32_t least = UINT32_MAX;
+    for (int i = int(threadIdx.x); i < list.kept(); i += kSelectThreads) least = min(least, list.key(i));
+    least = __reduce_min_sync(~0u, least);
+    if (threadIdx.x % 32 == 0) atomicMin(&shared.least, least);
+    __syncthreads();
+    return shared.least;
+}
+
+// Appends the columns that reach the floor. Counts all, keeps as many as there is room for.
+template <class List>
+__device__ void collect(const List& list, uint32_t floor, int part, int parts, SelectShared& shared) {
+    const int lane = int(threadIdx.x % 32);
+    const bool all = floor == 0;
+    const float least = score_of(max(floor, kLowestKey));
+    list.groups(
+        [&](const auto& group) {
+            uint32_t passed = 0;
+#pragma unroll
+            for (int e = 0; e < group.size; ++e) passed |= uint32_t(group.scores[e] >= least) << e;
+            passed = (all ? ~0u : passed) & group.here;
+            const uint32_t mine = __popc(passed);
+            if (!__any_sync(~0u, mine)) return;
+            uint32_t sum = mine;
+#pragma unroll
+            for (int step = 1; step < 32; step *= 2) {
+                const uint32_t other = __shfl_up_sync(~0u, sum, step);
+                if (lane >= step) sum += other;
+            }
+            uint32_t at = 0;
+            if (lane == 31) at = atomicAdd(&shared.count, sum);
+            at = __shfl_sync(~0u, at, 31) + sum - mine;
+#pragma unroll
+            for (int e = 0; e < group.size; ++e)
+                if (passed >> e & 1) {
+                    if (at < kRoom)
+                        shared.found.keys[at] = rank_key(group.scores[e]),
+                        shared.found.numbers[at] = group.number(e);
+                    ++at;
+                }
+        },
+        part, parts);
+}
 
 // Gathers the candidates of all parts of a row; true in the last block to arrive, which has them all.
 __device__ bool gather_parts(const SampledSelect& task, int64_t token, SelectShared& shared) {
@@ -118,7 +195,6 @@ __device__ void put_sorted(const List& list, const CandidateCut& cut, int base, 
     const int count = int(shared.count), tid = int(threadIdx.x);
     const int shift = max(0, 32 - __clz(list.count() - 1) - kDigit);
     uint32_t* const bins = shared.cut.bins;
-    int* const places = shared.places();
     __syncthreads();
     for (int i = tid; i < kBins; i += kSelectThreads) bins[i] = 0;
     __syncthreads();
@@ -138,16 +214,28 @@ __device__ void put_sorted(const List& list, const CandidateCut& cut, int base, 
     for (int i = tid; i < count; i += kSelectThreads)
         if (cut.wins(shared.found, i)) {
             const int number = shared.found.numbers[i];
-            places[atomicAdd(bins + (number >> shift), 1u)] = number;
+            shared.places[atomicAdd(bins + (number >> shift), 1u)] = number;
         }
     __syncthreads();  // a bin's counter is now the start of the next bin
     for (int i = tid; i < k; i += kSelectThreads) {
-        const int number = places[i], bin = number >> shift;
+        const int number = shared.places[i], bin = number >> shift;
         const int first = bin > 0 ? int(bins[bin - 1]) : 0, last = int(bins[bin]);
         int place = first;
-        for (int other = first; other < last; ++other) place += places[other] < number;
+        for (int other = first; other < last; ++other) place += shared.places[other] < number;
         winners.put(place, list.column(number) - base, [&] { return list.score(number); });
     }
+}
+
+// Too many or too few candidates. If many columns equal the floor (zeros of relu, say), the floor is the cut.
+template <class List>
+__device__ void select_otherwise(const List& list, uint32_t floor, int k, int base, const Winners& winners,
+                                 SelectShared& shared) {
+    uint32_t mine = 0, above;
+    list.each([&](uint32_t key, int) { mine += key > floor; });
+    block_scan(mine, shared.cut.warps, above);
+    if (shared.count >= uint32_t(k) && above < uint32_t(k))
+        put_in_order(list, Cut{floor, uint32_t(k) - above}, base, winners, shared.cut);
+    else select_exactly(list, k, base, winners, shared.cut);
 }
 
 // Many rows: three blocks per multiprocessor hide each other's latencies. Few rows: more loads in flight.

@@ -21,20 +21,6 @@ __device__ inline void cluster_sync() {
     asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
 }
-// The two halves of it, for where nothing written before it is read behind it: a release of all threads takes
-// thousands of cycles.
-__device__ inline void cluster_arrive_relaxed() {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-__device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// What this thread has written or seen is seen by the threads of the cluster that it then meets.
-__device__ inline void fence_cluster() { asm volatile("fence.acq_rel.cluster;" ::: "memory"); }
-// From an address of in_block.
-__device__ inline uint32_t load_in_cluster(uint32_t at) {
-    uint32_t out;
-    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(out) : "r"(at) : "memory");
-    return out;
-}
 // After mbarrier_init: the other blocks see the barriers after the next cluster_sync.
 __device__ inline void fence_mbarrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
