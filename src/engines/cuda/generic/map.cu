@@ -42,6 +42,15 @@ __device__ int2 over_block(int count, int length) {
             __reduce_max_sync(~0u, reads ? lengths[threadIdx.x] : 0)};
 }
 
+// Counts and lengths of a token, of what the block's threads have found.
+__device__ void put_totals(const MapParams& p, int64_t token, int found, int length) {
+    if (!present(p.counts) && !present(p.lengths)) return;
+    const int2 all = over_block(found, length);
+    if (threadIdx.x != 0) return;
+    if (present(p.counts)) static_cast<int32_t*>(p.counts.data)[element(p.counts, token)] = all.x;
+    if (present(p.lengths)) static_cast<int32_t*>(p.lengths.data)[element(p.lengths, token)] = all.y;
+}
+
 __global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ MapParams p) {
     follow_grid_before();
     const int64_t token = blockIdx.x / p.parts, begin = blockIdx.x % p.parts * p.block_columns;
@@ -69,11 +78,7 @@ __global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ M
             if (row >= 0) length = int(j) + 1;
         }
     }
-    if (!present(p.counts) && !present(p.lengths)) return;
-    const int2 all = over_block(found, length);
-    if (threadIdx.x != 0) return;
-    if (present(p.counts)) static_cast<int32_t*>(p.counts.data)[element(p.counts, token)] = all.x;
-    if (present(p.lengths)) static_cast<int32_t*>(p.lengths.data)[element(p.lengths, token)] = all.y;
+    put_totals(p, token, found, length);
 }
 
 // Pools up to the last that is listed, for all threads of the block.
@@ -105,11 +110,7 @@ __global__ void __launch_bounds__(kThreads) map_pools_kernel(const __grid_consta
         found += row >= 0;
         if (row >= 0) length = int(j) + 1;
     }
-    if (!present(p.counts) && !present(p.lengths)) return;
-    const int2 all = over_block(found, length);
-    if (threadIdx.x != 0) return;
-    if (present(p.counts)) static_cast<int32_t*>(p.counts.data)[element(p.counts, token)] = all.x;
-    if (present(p.lengths)) static_cast<int32_t*>(p.lengths.data)[element(p.lengths, token)] = all.y;
+    put_totals(p, token, found, length);
 }
 
 }  // namespace

@@ -30,7 +30,6 @@ struct ScoreTask {
     int64_t stride, stride_bytes, two_strides;  // of logits; two_strides: in bytes too
     int tokens, heads, rows, groups, splits, fill;
     int page_shift;  // column >> page_shift is its page; below 0: divide
-    bool one_round;  // all blocks run at once: the next grid may start beside them
 };
 
 // What a warpgroup copies its keys by.

@@ -83,8 +83,7 @@ void run_score_sm90(const smla_score_args& args, const ScorePart& part, const En
                          .groups = int(plan.groups),
                          .splits = plan.splits,
                          .fill = args.fill,
-                         .page_shift = page_shift(args, keys),
-                         .one_round = plan.groups * plan.splits <= plan.slots};
+                         .page_shift = page_shift(args, keys)};
     switch (plan.heads) {
         case 8: return launch_shape<8>(products, task, plan, env);
         case 16: return launch_shape<16>(products, task, plan, env);

@@ -1,7 +1,6 @@
 // The device side of cuda_sm90_score; see kernel.cu.
 #pragma once
 
-#include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/score/sm90/keys.cuh"
 #include "engines/cuda/score/sm90/queries.cuh"
 #include "engines/cuda/score/sm90/wgmma.cuh"
@@ -177,7 +176,6 @@ private:
 
 template <class Shape>
 __global__ void __launch_bounds__(kThreads, 2) score_sm90(const __grid_constant__ ScoreTask task) {
-    if (task.one_round) start_next_grid();
     extern __shared__ __align__(1024) char memory[];
     const int steps = (task.rows + Shape::rows - 1) / Shape::rows;
     const Shared shared = Shared::of(memory, Shape(), steps);

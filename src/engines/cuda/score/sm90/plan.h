@@ -16,7 +16,7 @@ struct ScoreSizes {
 struct ScorePlan {
     int heads = 8, columns = 64, stages = 4;  // of the kernel's Shape
     int rows, steps, splits = 1;
-    int64_t groups, slots;  // slots: blocks that run at once
+    int64_t groups;
     size_t shared;
 
     ScorePlan(Products products, const ScoreSizes& sizes) : bytes_(products == Products::e4m3 ? 1 : 2) {
@@ -33,8 +33,7 @@ struct ScorePlan {
         rows = int(std::min<int64_t>(wanted, steps * columns / heads));
         shared = bytes(steps);
         groups = ceil_div(sizes.tokens, rows);
-        slots = std::max(1, kResident * sizes.multiprocessors);
-        splits = best_splits(sizes.columns);
+        splits = best_splits(sizes.columns, std::max(1, kResident * sizes.multiprocessors));
     }
 
 private:
@@ -45,7 +44,7 @@ private:
     // Cost model; the unit is half of the products of 64 columns. Blocks run in rounds; a start costs 20
     // units and one per 64 columns; a tile waits at least for its keys; all windows are full. Takes the most
     // splits within 1/32 of the least cost, because windows are not all full.
-    int best_splits(int64_t all_columns) const {
+    int best_splits(int64_t all_columns, int64_t slots) const {
         constexpr int64_t kStart = 20, kMostRounds = 32;
         const int64_t tiles = std::max<int64_t>(1, ceil_div(all_columns, kKeys * kGroups));
         const int64_t blocks = std::max<int64_t>(groups, 1), fewest = ceil_div(blocks, slots);
