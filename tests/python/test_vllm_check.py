@@ -90,6 +90,7 @@ def test_vllms_own_backend_may_be_missing_and_the_plug_in_may_not(check, monkeyp
         return ({"impl": ["SmlaSparseImpl"], "workloads": [made]}, "") if made else (None, "no valid backend")
 
     monkeypatch.setattr(check, "generate", generate)
+    monkeypatch.setattr(check, "gpus_of", lambda *_: 1)
     table = check.Table()
     check.tokens("python3", {}, table, tmp_path, 2, check.TOKENS)
     lines = {x["what"]: x["result"] for x in table.lines}
@@ -98,6 +99,8 @@ def test_vllms_own_backend_may_be_missing_and_the_plug_in_may_not(check, monkeyp
     assert "nothing was preempted" in lines["preemption"]
     assert lines["chunks, prefix cache"].startswith("ok: 3 of 3")
     assert lines["graphs"] == "failed: no valid backend"
+    two = [lines[run.name] for run in check.TOKENS if run.gpus == 2]
+    assert len(two) == 9 and set(two) == {"skipped: 1 GPU"}
 
 
 def test_runs_are_chosen_by_name(check):

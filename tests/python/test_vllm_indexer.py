@@ -69,6 +69,8 @@ def world(vllm, monkeypatch):
             setattr(module, name, padded if name == "pack_seq_triton" else theirs)
     module = modules[vllm.indexer.INDEXER]
     module.ops = types.SimpleNamespace(indexer_k_quant_and_cache=theirs, something_else="kept")
+    module.get_dcp_group = theirs
+    module.has_cutedsl = lambda: PLATFORM.cutedsl
     module.mqa_logits_use_mx_scales = lambda: PLATFORM.capability == 100
     if not facts["mx_scales"]:
         del module.mqa_logits_use_mx_scales
@@ -92,6 +94,7 @@ def replaced(world, ours):
 
 
 SCORES = {"has_deep_gemm", "fp8_fp4_mqa_logits", "fp8_fp4_paged_mqa_logits", "pack_seq_triton"}
+MERGE = "_merge_dcp_topk_global"
 KERNELS = {"fused_indexer_q_rope_quant", "fused_norm_rope", "fused_q"}
 
 
@@ -118,12 +121,18 @@ def test_what_is_replaced_follows_the_gpu(world, monkeypatch, gpu, variable, sco
         world.indexer.install()
         world.indexer.install_model()
     known = set(world.facts["indexer"]["names"])
-    expected = ((SCORES | {"get_indexer_topk"}) if scores else set()) | (KERNELS if kernels else set())
-    assert replaced(world, True) == expected & known and SCORES | KERNELS <= known
+    expected = (SCORES | {MERGE, "get_indexer_topk"} if scores else set()) | (KERNELS if kernels else set())
+    assert replaced(world, True) == expected & known and SCORES | KERNELS | {MERGE} <= known
     assert replaced(world, False) == known - expected
     assert is_ours(type(world.step.ops)) is scores
     assert not is_ours(type(getattr(world.step.ops, "_theirs", None)))  # wrapped once
     assert world.step.ops.something_else == "kept"
+
+
+def test_ranks_merge_on_smla_without_cutedsl(world):
+    PLATFORM.be(9, 0)
+    PLATFORM.cutedsl = False
+    assert world.indexer.install() == [MERGE] and replaced(world, True) == {MERGE}
 
 
 def test_registration_brings_the_indexer(world):
@@ -169,6 +178,7 @@ def test_an_index_cache_of_other_scales_is_refused(world, monkeypatch):
 def test_the_replacements_take_the_calls_that_vllm_makes(vllm):
     places = {**vars(indexer_calls), **vars(fused)}
     places["pack_seq_triton"] = indexer_calls.pack_seq(theirs)
+    places[MERGE] = indexer_calls.merge_dcp_topk(theirs)
     places["selection"] = indexer_calls.get_indexer_topk("auto")
     facts, seen = vllm.facts["indexer"], set()
     for name, *arguments in facts["calls"] + facts["selection"]:
@@ -177,7 +187,7 @@ def test_the_replacements_take_the_calls_that_vllm_makes(vllm):
         positional = [argument for argument in arguments if not argument.endswith("=")]
         inspect.signature(places[name]).bind(*positional, **{a[:-1]: 0 for a in arguments if a.endswith("=")})
         seen.add(name)
-    assert seen >= {*SCORES, *KERNELS} - {"has_deep_gemm"}
+    assert seen >= {*SCORES, *KERNELS, MERGE} - {"has_deep_gemm"}
     assert bool(facts["selection"]) == ("get_indexer_topk" in facts["names"])
 
 
@@ -357,3 +367,57 @@ def test_rows_of_uneven_requests_are_packed_as_bytes(step):
     packed = step.module.pack_seq_triton(step.place(q), torch.tensor([2, 3])).cpu()
     assert packed.dtype is E4M3 and packed.shape == (2, 3, HEADS, 128)
     assert packed[0, :2].float().equal(q[:2].float()) and packed[1].float().equal(q[2:].float())
+
+
+class Ranks:
+    """vLLM's group of ranks, each of which gave what gives[rank] says."""
+
+    def __init__(self, gives):
+        self.gives, self.sent = gives, None
+
+    def all_gather(self, tensor, dim):
+        self.sent = tensor
+        return torch.cat([tensor if given is None else given for given in self.gives], dim)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("starts", [False, True])
+@pytest.mark.parametrize("ranks, interleave", [(2, 1), (3, 4)])
+def test_ranks_select_what_one_selects(device, ranks, interleave, starts):
+    """Rows of all lengths, with ties within and between ranks: the same list as over all keys."""
+    rng, k = torch.Generator().manual_seed(ranks), 7
+    lens = [0, 1, 2, 6, 7, 8, 20, 61, 64]
+    scores = torch.randint(-3, 3, (len(lens), max(lens)), generator=rng).float()
+    given = []
+    for rank in range(ranks):
+        first = [3 * t if starts else 0 for t in range(len(lens))]
+        logits = torch.full(
+            (len(lens), 3 * len(lens) + max(lens)), 9.0
+        )  # best of all, where it must not look
+        topk = torch.full((len(lens), k), -1, dtype=torch.int32)
+        for t, length in enumerate(lens):
+            mine = [p for p in range(length) if p // interleave % ranks == rank]
+            logits[t, first[t] : first[t] + len(mine)] = scores[t, mine]
+            topk[t] = torch.tensor(best(logits[t, first[t] :], 0, len(mine), k))
+        named = {"row_starts": torch.tensor(first, dtype=torch.int32, device=device)} if starts else {}
+        given.append((logits.to(device), topk.to(device), named))
+
+    def merge(rank, group):
+        logits, topk, named = given[rank]
+        topk = topk.clone()
+        indexer_calls.merge_dcp_topk(lambda: group)(logits, topk, k, rank, ranks, interleave, **named)
+        return topk
+
+    alone = [Ranks([None]) for _ in range(ranks)]
+    for rank, group in enumerate(alone):
+        merge(rank, group)
+    wanted = [best(scores[t], 0, length, k) for t, length in enumerate(lens)]
+    for rank in range(ranks):
+        group = Ranks([None if r == rank else other.sent for r, other in enumerate(alone)])
+        assert merge(rank, group).tolist() == wanted, rank
+
+
+def test_one_rank_keeps_its_selection():
+    topk = torch.tensor([[1, 5, -1]], dtype=torch.int32)
+    indexer_calls.merge_dcp_topk(theirs)(torch.zeros(1, 9), topk, 3, 0, 1, 1)
+    assert topk.tolist() == [[1, 5, -1]]

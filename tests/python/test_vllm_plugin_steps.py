@@ -216,11 +216,6 @@ def test_dense_attention_is_refused(vllm):
 @pytest.mark.parametrize("ranks, interleave, page", [(2, 1, 16), (3, 4, 16), (4, 8, 8)])
 def test_ranks_of_context_parallelism_join_to_the_whole(vllm, monkeypatch, device, ranks, interleave, page):
     """Each rank writes its share of the keys and attends to it; merged by lse this is the whole attention."""
-    if not vllm.impl.SmlaSparseImpl.supports_dcp:
-        monkeypatch.setattr("vllm_world.RANKS", [ranks, 0])
-        with pytest.raises(smla.Unsupported, match="context parallelism"):
-            impl(vllm)
-        return
     parallel = vllm.config.parallel_config
     parallel.cp_kv_cache_interleave_size, parallel.decode_context_parallel_size = interleave, ranks
     rng, heads = torch.Generator().manual_seed(ranks), 5 * ranks  # of all ranks: vLLM gathers the queries

@@ -5,6 +5,9 @@
 Weights are random, but the same for every backend. FILE gets, of each workload's second run, tokens, their
 log-probabilities, by how much the best token led, and the times of the steps: ms of a whole step, and of the
 host in a layer's calls of the attention backend.
+
+On N GPUs: python3 -m torch.distributed.run --standalone --nproc-per-node N tests/python/vllm_tiny.py
+--tensor-parallel N ...; the first rank writes FILE.
 """
 
 import argparse
@@ -85,6 +88,8 @@ def arguments():
         "--prefix-caching", action="store_true", help="the second run finds the prompts cached"
     )
     parser.add_argument("--preempt", action="store_true", help="pages for the prompts alone")
+    parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N")
+    parser.add_argument("--decode-context-parallel", type=int, default=1, metavar="N")
     parser.add_argument("--mtp", action="store_true", help="speculative decoding of one token")
     return parser.parse_args()
 
@@ -114,22 +119,49 @@ def model_folder(given, folder):
 
 
 def fill(model):
-    """The same random weights for every backend: by name."""
+    """The same random weights for every backend and number of ranks: by name."""
     import torch
 
-    for name, parameter in model.named_parameters():
-        if not parameter.is_floating_point():
-            continue
-        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-        values = torch.randn(parameter.shape, generator=generator)
-        if name.endswith("bias"):
-            values *= 0
-        elif "norm" in name or parameter.ndim == 1:
-            values = 1 + 0.1 * values
-        elif "embed" not in name:
-            values *= next((x for part, x in SIZES.items() if part in name), 1.0) / values.shape[-1] ** 0.5
-        with torch.no_grad():
-            parameter.copy_(values.to(parameter.dtype))
+    for prefix, module in model.named_modules():
+        for last, parameter in module.named_parameters(recurse=False):
+            if not parameter.is_floating_point():
+                continue
+            name = f"{prefix}.{last}"
+            shape, part_of = whole(module, parameter.shape)
+            values = torch.randn(shape, generator=torch.Generator().manual_seed(zlib.crc32(name.encode())))
+            if name.endswith("bias"):
+                values *= 0
+            elif "norm" in name or parameter.ndim == 1:
+                values = 1 + 0.1 * values
+            elif "embed" not in name:
+                values *= (
+                    next((x for part, x in SIZES.items() if part in name), 1.0) / values.shape[-1] ** 0.5
+                )
+            with torch.no_grad():
+                parameter.copy_(part_of(values).to(parameter.dtype))
+
+
+def whole(module, shape):
+    """The shape of a module's parameter over all ranks of tensor parallelism, and which part is this rank's."""
+    import torch
+    from vllm.distributed import get_tensor_model_parallel_rank
+    from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear
+    from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
+
+    ranks, rank = getattr(module, "tp_size", 1), get_tensor_model_parallel_rank()
+    if ranks == 1 or not isinstance(
+        module, (ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding)
+    ):
+        return shape, lambda values: values
+    dim = 1 if isinstance(module, RowParallelLinear) else 0
+    # matrices in one, each of which is divided
+    sizes = module.output_partition_sizes if isinstance(module, ColumnParallelLinear) else [shape[dim]]
+
+    def part_of(values):
+        parts = values.split([size * ranks for size in sizes], dim)
+        return torch.cat([part.chunk(ranks, dim)[rank] for part in parts], dim)
+
+    return (*shape[:dim], shape[dim] * ranks, *shape[dim + 1 :]), part_of
 
 
 def find_platform():
@@ -182,6 +214,11 @@ def options(given, requests):
             "cudagraph_mode": "FULL_DECODE_ONLY",
             "cudagraph_capture_sizes": sizes,
         }
+    if given.tensor_parallel > 1:
+        more["tensor_parallel_size"] = given.tensor_parallel
+        more["decode_context_parallel_size"] = given.decode_context_parallel
+        more["distributed_executor_backend"] = "external_launcher"
+        more["disable_custom_all_reduce"] = True  # NCCL's, whatever joins the GPUs
     if given.mtp:
         more["speculative_config"] = {"method": "mtp", "num_speculative_tokens": 1}
     if given.preempt:  # one page is vLLM's own
@@ -291,6 +328,7 @@ def main():
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # all in this process
         "VLLM_DEEP_GEMM_WARMUP": "skip",
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
@@ -324,7 +362,8 @@ def main():
             {"steps": meter.steps, "preemptions": meter.preemptions, "outputs": list(outputs_of(done))}
         )
     impl = sorted({type(x).__qualname__ for x in meter.impls})
-    given.out.write_text(json.dumps({"impl": impl, "workloads": ran}))
+    if int(os.environ.get("RANK", "0")) == 0:
+        given.out.write_text(json.dumps({"impl": impl, "workloads": ran}))
 
 
 if __name__ == "__main__":

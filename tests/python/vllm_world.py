@@ -77,13 +77,14 @@ def impl_base(part):
 
 
 class Platform:
-    """vllm.platforms.current_platform: a GPU of this capability, or (0, 0), a CPU. deep_gemm: the package."""
+    """vllm.platforms.current_platform: a GPU of this capability, or (0, 0), a CPU. deep_gemm, cutedsl: packages."""
 
     def __init__(self):
         self.be(0, 0)
 
     def be(self, major, minor, deep_gemm=True):
         self.capability, self.deep_gemm, self.dispatch_key = major * 10 + minor, deep_gemm, "CPU"
+        self.cutedsl = True
 
     def is_cuda(self):
         return self.capability > 0

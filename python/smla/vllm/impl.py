@@ -27,8 +27,6 @@ _UNUSED = ("q_lora_rank", "qk_head_dim", "kv_b_proj", "index_group_builder", "q_
 # tokens of 128 heads on an H200. Below, its one launch is quicker than two.
 _MANY_TOKENS = 512
 
-_ONE_RANK = "1: the indexer of this vLLM selects for one rank alone"
-
 
 def _unsupported(field, got, wanted):
     return Unsupported(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
@@ -45,8 +43,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
     supports_quant_query_input = False
     supports_dense_mha_prefill = False
     supports_pcp = False
-    # vLLM's indexer selects for all ranks since it asks backends for this.
-    supports_dcp = can_return_lse_for_decode = hasattr(_Base, "supports_dcp")
+    supports_dcp = can_return_lse_for_decode = True
 
     def __init__(
         self,
@@ -78,8 +75,6 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
                 raise _unsupported(name, type(value).__name__, "none: smla.vllm does not know it")
         if getattr(attn_type, "value", attn_type) != "decoder":
             raise _unsupported("attn_type", attn_type, "decoder self-attention")
-        if max(getattr(self, "dcp_world_size", 1), 1) > 1 and not self.supports_dcp:
-            raise _unsupported("decode context parallelism", f"{self.dcp_world_size} ranks", _ONE_RANK)
         self._indexer = indexer
         self._topk: Any = topk_indice_buffer if topk_indices_buffer is None else topk_indices_buffer
         if self.topk_indices_buffer is None:

@@ -68,10 +68,14 @@ def install() -> list[str]:
     """Replaces what vLLM's indexer calls, where this GPU needs it. Returns the names that were replaced."""
     from vllm.platforms import current_platform
 
-    if not (needed(current_platform) or kernels_needed(current_platform)):
+    if not current_platform.is_cuda() or asked() is False:
         return []
     module = importlib.import_module(INDEXER)
     replaced = []
+    if needed(current_platform) or not getattr(module, "has_cutedsl", _yes)():
+        replaced += _replace(
+            module, _merge_dcp_topk_global=indexer_calls.merge_dcp_topk(module.get_dcp_group)
+        )
     if needed(current_platform):
         _refuse_mx_scales(module)
         replaced += _replace(module, **_calls(module))

@@ -104,6 +104,53 @@ def persistent_topk(
     select_decode_rows(logits, lengths, logits.shape[0] // max(lengths.shape[0], 1), output, k, max_seq_len)
 
 
+def merge_dcp_topk(group_of: Callable[[], Any]) -> Callable[..., None]:
+    """vLLM's _merge_dcp_topk_global (0.26 and later), which needs CuteDSL there. group_of: its get_dcp_group."""
+
+    def merge(
+        logits: torch.Tensor,
+        topk_indices: torch.Tensor,
+        topk_tokens: int,
+        dcp_rank: int,
+        dcp_world_size: int,
+        cp_interleave: int,
+        row_starts: torch.Tensor | None = None,
+    ) -> None:
+        """Turns each rank's best positions in its own keys into the best of all ranks' keys, in place.
+
+        logits: [T,N] f32, row t's from column row_starts[t] on. topk_indices: [T,topk_tokens] i32, -1: none.
+        They become positions in the request, ascending, then -1; ties go to the lowest.
+        """
+        if dcp_world_size <= 1:
+            return
+        local = topk_indices.clamp(min=0)
+        columns = local if row_starts is None else local + row_starts[: local.shape[0], None]
+        scores = logits.gather(1, columns.clamp(max=max(logits.shape[1] - 1, 0)).long())
+        group = local // cp_interleave * dcp_world_size + dcp_rank
+        positions = group * cp_interleave + local % cp_interleave
+        positions = torch.where(topk_indices >= 0, positions, _NOWHERE)
+        both = torch.stack((scores, positions.view(torch.float32)), -1)
+        select_of_ranks(group_of().all_gather(both, dim=1), topk_indices, topk_tokens)
+
+    return merge
+
+
+_NOWHERE = torch.iinfo(torch.int32).max  # behind every position
+
+
+def select_of_ranks(gathered: torch.Tensor, out: torch.Tensor, topk_tokens: int) -> None:
+    """out[t] = positions of the best of gathered[t], [T,N,2]: scores f32, and positions i32 in f32's bits."""
+    positions, order = gathered[..., 1].contiguous().view(torch.int32).sort(dim=1)
+    scores = gathered[..., 0].gather(1, order)
+    ends = (positions != _NOWHERE).sum(1, dtype=torch.int32)
+    columns = torch.empty_like(out[:, :topk_tokens])
+    vllm_ops.top_k_per_row_prefill(
+        scores, torch.zeros_like(ends), ends, columns, scores.shape[0], *scores.stride(), topk_tokens
+    )
+    best = positions.gather(1, columns.clamp(min=0).long())
+    out[:, :topk_tokens] = torch.where(columns >= 0, best, -1)
+
+
 class Operations:
     """vllm._custom_ops as the indexer sees it: index cache and top-k on smla, the rest vLLM's."""
 
