@@ -142,7 +142,7 @@ def fill(model):
 
 
 def whole(module, shape):
-    """The shape of a module's parameter over all ranks of tensor parallelism, and which part is this rank's."""
+    """The shape of a module's parameter over all tensor-parallel ranks, and which part is this rank's."""
     import torch
     from vllm.distributed import get_tensor_model_parallel_rank
     from vllm.model_executor.layers.linear import ColumnParallelLinear, RowParallelLinear

@@ -77,7 +77,10 @@ def impl_base(part):
 
 
 class Platform:
-    """vllm.platforms.current_platform: a GPU of this capability, or (0, 0), a CPU. deep_gemm, cutedsl: packages."""
+    """vllm.platforms.current_platform: a GPU of this capability, or (0, 0), a CPU.
+
+    deep_gemm, cutedsl: whether there are these packages.
+    """
 
     def __init__(self):
         self.be(0, 0)
