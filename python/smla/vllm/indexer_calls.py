@@ -105,7 +105,7 @@ def persistent_topk(
 
 
 def merge_dcp_topk(group_of: Callable[[], Any]) -> Callable[..., None]:
-    """vLLM's _merge_dcp_topk_global , which needs CuteDSL there. group_of: get_dcp_group."""
+    """vLLM's _merge_dcp_topk_global, which needs CuteDSL there. group_of: get_dcp_group."""
 
     def merge(
         logits: torch.Tensor,
