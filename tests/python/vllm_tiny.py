@@ -12,6 +12,7 @@ On N GPUs: python3 -m torch.distributed.run --standalone --nproc-per-node N test
 
 import argparse
 import dataclasses
+import faulthandler
 import json
 import os
 import sys
@@ -91,6 +92,9 @@ def arguments():
     parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N")
     parser.add_argument("--decode-context-parallel", type=int, default=1, metavar="N")
     parser.add_argument("--mtp", action="store_true", help="speculative decoding of one token")
+    parser.add_argument(
+        "--limit", type=float, default=600, metavar="SECONDS", help="then it says where it hangs, and ends"
+    )
     return parser.parse_args()
 
 
@@ -324,6 +328,7 @@ def outputs_of(done):
 
 def main():
     given = arguments()
+    faulthandler.dump_traceback_later(given.limit, exit=True)
     defaults = {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # all in this process
         "VLLM_DEEP_GEMM_WARMUP": "skip",
