@@ -369,6 +369,11 @@ def main():
     impl = sorted({type(x).__qualname__ for x in meter.impls})
     if int(os.environ.get("RANK", "0")) == 0:
         given.out.write_text(json.dumps({"impl": impl, "workloads": ran}))
+    if given.tensor_parallel > 1:
+        torch.distributed.barrier()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)  # NCCL's communicators of captured graphs can hang where Python takes them down
 
 
 if __name__ == "__main__":
