@@ -139,7 +139,7 @@ struct Micro {
     int key_tile[8];                     // keys_padded is a multiple
     // For at most lanes / 2 heads, with two lanes each; null: none. Its q is [steps / 2][head][2].
     void (*score_few)(const ScoreArgs&);
-    int key_tile_few;
+    int key_tile_few, key_padding_few;  // keys_padded is a multiple of the latter
     void (*fetch)(Prefetch&, int lines);
     bool (*softmax)(const SoftmaxArgs&);  // false: every alpha is 1
     void (*values)(const ValueArgs&);

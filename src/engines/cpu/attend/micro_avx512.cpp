@@ -14,8 +14,7 @@ constexpr Micro make() {
     set_score<Avx512F32, 2, 12>(micro);
     set_score<Avx512F32, 3, 8>(micro);
     set_score<Avx512F32, 4, 6>(micro);
-    micro.score_few = score_keys<Avx512F32, 1, 16, 2>;
-    micro.key_tile_few = 16;
+    set_score_few<Avx512F32, 16, 4>(micro);
     return micro;
 }
 }  // namespace

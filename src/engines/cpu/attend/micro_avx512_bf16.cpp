@@ -15,8 +15,7 @@ constexpr Micro make() {
     set_score<Avx512Bf16, 2, 12>(micro);
     set_score<Avx512Bf16, 3, 8>(micro);
     set_score<Avx512Bf16, 4, 6>(micro);
-    micro.score_few = score_keys<Avx512Bf16, 1, 16, 2>;
-    micro.key_tile_few = 16;
+    set_score_few<Avx512Bf16, 16, 4>(micro);
     return micro;
 }
 

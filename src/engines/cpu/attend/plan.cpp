@@ -83,7 +83,7 @@ Scratch carve_scratch(Arena& arena, const Plan& plan) {
     Scratch s{};
     s.rows = arena.take<int32_t>(size_t(plan.rows));
     s.q = arena.take<uint32_t>(steps * lanes);
-    s.staging = arena.take<uint32_t>(steps * size_t(micro.lanes + 1));
+    s.staging = arena.take<uint32_t>(steps * size_t(micro.lanes));
     const bool parts = paired && plan.chunk_vectors <= micro.group_vectors;  // they share one buffer
     s.keys = arena.take<uint32_t>(size_t((parts ? micro.block.part : last) * plan.row_words));
     const size_t panel = size_t(std::max(micro.panel_vectors, 1) * micro.lanes);

@@ -36,6 +36,11 @@ struct Plan {
     int key_tile(int group_vectors) const {
         return few_heads ? micro.key_tile_few : micro.key_tile[group_vectors - 1];
     }
+    // A number of keys, and those that are computed beside them.
+    int padded(int keys, int group_vectors) const {
+        const int padding = few_heads ? micro.key_padding_few : micro.key_tile[group_vectors - 1];
+        return int(round_up(size_t(keys), size_t(padding)));
+    }
     int64_t units() const { return tokens * chunks * splits; }
     Chunk chunk(int index) const;
     // Of accumulators: whole vectors of heads, which a product may store.
@@ -57,7 +62,7 @@ struct Partial {
 struct Scratch {
     int32_t* rows;          // [rows] valid rows of the token, primary then extra
     uint32_t* q;            // [head groups][steps][lanes of the group]
-    uint32_t* staging;      // [lanes][steps], and a row
+    uint32_t* staging;      // [lanes][steps]
     uint32_t* keys;         // [last][row_words]
     uint32_t* values;       // paired arithmetic: [dim tiles][last / 2][tile]
     float* scores;          // paired: [last][lanes of a group]; plain: [last][lanes of the chunk]

@@ -79,14 +79,14 @@ struct ScoreTile {
     }
 };
 
-template <class Isa, int V, int N, int LanesPerHead = 1>
-void score_keys(const ScoreArgs& args) {
+// Tiles of N keys from `key` on; returns where the last whole one ends.
+template <class Isa, int V, int N, int LanesPerHead>
+SMLA_INLINE int score_tiles(const ScoreArgs& args, Prefetch& prefetch, int key) {
     constexpr int64_t lanes = V * Isa::lanes;
     constexpr int L = LanesPerHead;
     // constant where it can be: then 16 rows need one address register
     const int64_t row_words = Isa::row_words ? Isa::row_words : args.row_words;
-    Prefetch prefetch = *args.prefetch;
-    for (int key = 0; key < args.keys_padded; key += N) {
+    for (; key + N <= args.keys_padded; key += N) {
         ScoreTile<Isa, V, N, L> tile;
         tile.clear();
         const uint32_t* keys = args.keys + key * row_words;
@@ -99,6 +99,22 @@ void score_keys(const ScoreArgs& args) {
         for (; step < args.end; step += L) tile.step(args.q + step / L * lanes, keys + step, row_words);
         tile.store(args, key);
     }
+    return key;
+}
+
+template <class Isa, int V, int N>
+void score_keys(const ScoreArgs& args) {
+    Prefetch prefetch = *args.prefetch;
+    score_tiles<Isa, V, N, 1>(args, prefetch, 0);
+    *args.prefetch = prefetch;
+}
+
+// With few heads: tiles of N keys, then tiles of Padding, so that a list of one key is not computed as N.
+template <class Isa, int N, int Padding>
+void score_few_keys(const ScoreArgs& args) {
+    Prefetch prefetch = *args.prefetch;
+    const int key = score_tiles<Isa, 1, N, 2>(args, prefetch, 0);
+    score_tiles<Isa, 1, Padding, 2>(args, prefetch, key);
     *args.prefetch = prefetch;
 }
 

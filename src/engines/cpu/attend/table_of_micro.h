@@ -31,6 +31,14 @@ constexpr void set_score(Micro& micro) {
     micro.key_tile[V - 1] = N;
 }
 
+template <class Isa, int N, int Padding>
+constexpr void set_score_few(Micro& micro) {
+    static_assert(Isa::block.part % N == 0 && N % Padding == 0);
+    micro.score_few = score_few_keys<Isa, N, Padding>;
+    micro.key_tile_few = N;
+    micro.key_padding_few = Padding;
+}
+
 template <class Isa>
 constexpr Micro micro_of(Decoder (*decoder)(smla_format, int)) {
     Micro micro{};

@@ -79,35 +79,37 @@ const uint32_t* Worker::stage(int64_t token, int first, int& stride) {
     const char* rows = address(q, token, chunk_.first_head + first);
     // the stride of a single head means nothing and may be any number
     const int64_t bytes = q.shape[1] > 1 ? q.stride_elems[1] * dtype_bits(q.dtype) / 8 : 0;
-    if (words && !plan_.few_heads && first + lanes <= chunk_.heads && bytes % 4 == 0 && bytes < INT32_MAX &&
+    if (words && first + lanes <= chunk_.heads && bytes % 4 == 0 && bytes < INT32_MAX &&
         reinterpret_cast<uintptr_t>(rows) % 4 == 0) {
         stride = int(bytes / 4);  // as they lie
         return reinterpret_cast<const uint32_t*>(rows);
     }
-    uint32_t* staging = scratch_.staging;
-    if (!plan_.few_heads) {
-        for (int lane = 0; lane < lanes; ++lane) {
-            uint32_t* row = staging + int64_t(lane) * steps;
-            if (first + lane < chunk_.heads) load_query(token, chunk_.first_head + first + lane, row);
-            else std::memset(row, 0, size_t(steps) * sizeof *row);
-        }
-        stride = steps;
-        return staging;
+    for (int lane = 0; lane < lanes; ++lane) {
+        uint32_t* row = scratch_.staging + int64_t(lane) * steps;
+        if (first + lane < chunk_.heads) load_query(token, chunk_.first_head + first + lane, row);
+        else std::memset(row, 0, size_t(steps) * sizeof *row);
     }
-    stride = steps / 2;  // a row of even and a row of odd steps for each head
-    std::memset(staging, 0, size_t(lanes * stride) * sizeof *staging);
+    stride = steps;
+    return scratch_.staging;
+}
+
+// [head][step] to [step / 2][head][2], zeros where there is no head
+void Worker::pack_few_queries(int64_t token) {
+    const int lanes = plan_.micro.lanes, pairs = plan_.steps / 2;
+    std::memset(scratch_.q, 0, size_t(pairs * lanes) * sizeof *scratch_.q);
+    plan_.micro.fetch(prefetch_, int(prefetch_lines_));
     for (int head = 0; head < chunk_.heads; ++head) {
-        uint32_t* row = staging + int64_t(lanes) * stride;
-        load_query(token, head, row);
-        for (int step = 0; step < steps; ++step)
-            staging[(2 * head + step % 2) * stride + step / 2] = row[step];
+        load_query(token, chunk_.first_head + head, scratch_.staging);
+        for (int pair = 0; pair < pairs; ++pair)
+            std::memcpy(scratch_.q + pair * lanes + 2 * head, scratch_.staging + 2 * pair,
+                        2 * sizeof *scratch_.q);
     }
-    return staging;
 }
 
 // [head][step] to [step][head]
 void Worker::pack_queries(int64_t token) {
-    const int lanes = plan_.micro.lanes, steps = plan_.few_heads ? plan_.steps / 2 : plan_.steps;
+    if (plan_.few_heads) return pack_few_queries(token);
+    const int lanes = plan_.micro.lanes, steps = plan_.steps;
     const int share = int(ceil_div(prefetch_lines_, chunk_.vectors));
     for (int g = 0; g < groups(); ++g) {
         const Group group = this->group(g);
@@ -193,8 +195,7 @@ bool Worker::decode(const Block& block, int buffer, int begin, int count) {
     args.count = count;
     args.padded = 0;
     for (int g = 0; g < groups(); ++g)
-        args.padded =
-            std::max(args.padded, int(round_up(size_t(count), size_t(plan_.key_tile(group(g).vectors)))));
+        args.padded = std::max(args.padded, plan_.padded(count, group(g).vectors));
     args.width = plan_.width;
     args.row_lines = source.row_lines();
     args.prefetch = &prefetch_;
@@ -231,7 +232,7 @@ void Worker::score(const Source& source, const Group& group, int begin, int coun
     args.row_words = plan_.row_words;
     args.q_panel = int64_t(plan_.steps) * panel_vectors(group) * micro.lanes;
     args.score_panel = micro.block.last * args.score_stride;
-    args.keys_padded = int(round_up(size_t(count), size_t(plan_.key_tile(group.vectors))));
+    args.keys_padded = plan_.padded(count, group.vectors);
     const auto product = plan_.few_heads ? micro.score_few : micro.score[group.vectors - 1];
     for (int tile = 0; tile < tiles_; ++tile) {
         args.begin = tile * source.tile_words();

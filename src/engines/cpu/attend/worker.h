@@ -28,6 +28,7 @@ private:
         int first_vector, vectors;
     };
 
+    void pack_few_queries(int64_t token);
     void pack_queries(int64_t token);
     const uint32_t* stage(int64_t token, int first, int& stride);
     void load_query(int64_t token, int head, uint32_t* words) const;
