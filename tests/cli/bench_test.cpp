@@ -96,6 +96,41 @@ TEST(CliBench, SavedDocumentIsTheOneThatJsonPrints) {
     EXPECT_EQ(error["status"], "io error");
 }
 
+TEST(CliBench, ASuiteStandsBesideItsPeers) {
+    const auto found = json_of({"bench", "--suite", "hopper", "--quick", "--seconds", "0.01"});
+    std::vector<std::string> cases;
+    for (const auto& row : found["results"]) {
+        cases.push_back(row["case"]);
+        const double us = row["us"], peer = row["peer_us"], target = row["target_us"];
+        EXPECT_GT(us, 0) << row;
+        EXPECT_NEAR(row["times_as_fast"].get<double>() * us, peer, 1e-6 * peer) << row;
+        EXPECT_EQ(row["reached"], us <= target) << row;
+        EXPECT_LE(row["error"], kLimits.at(row["stage"])) << row;
+    }
+    EXPECT_EQ(cases, (std::vector<std::string>{"decode b1 sq1 H128 K2048", "decode V4 b2 sq2 H64 K128+512",
+                                               "T1 N131072 k2048"}));
+    EXPECT_EQ(error_of({"bench", "--suite", "ampere"}, 2)["field"], "--suite");
+}
+
+TEST(CliBench, ASuiteOfAGpuIsRefusedOnACpu) {
+    EXPECT_EQ(error_of({"bench", "--suite", "hopper", "--engine", "cpu"}, 3)["field"], "--suite");
+}
+
+TEST(CliBench, ASuiteIsListedWithoutRunning) {
+    std::map<std::string, int> stages;
+    const auto cases = json_of({"bench", "--suite", "hopper", "--list"}, "results");
+    for (const auto& each : cases) {
+        ++stages[each["stage"]];
+        EXPECT_GT(each["peer_us"], each["target_us"].get<double>() * 0.98) << each;
+        EXPECT_FALSE(each.contains("us"));
+    }
+    EXPECT_EQ(stages,
+              (std::map<std::string, int>{{"attend", 25}, {"score", 8}, {"select", 5}, {"score_select", 1}}));
+    EXPECT_EQ(cases[0]["case"], "decode b128 sq2 H128 K2048");
+    EXPECT_EQ(cases[19]["case"], "prefill T4096 H128 576 K2048 of 131072");
+    EXPECT_EQ(error_of({"bench", "--list"}, 2)["field"], "--list");
+}
+
 TEST(CliBench, UnknownCase) { EXPECT_EQ(error_of({"bench", "--case", "atend"}, 2)["field"], "--case"); }
 
 }  // namespace

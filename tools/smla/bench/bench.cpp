@@ -5,6 +5,7 @@
 #include "measure.h"
 #include "model/output_file.h"
 #include "subcommands.h"
+#include "suite.h"
 
 #include <cmath>
 
@@ -13,10 +14,13 @@ namespace smla::cli {
 namespace {
 
 struct Options {
-    std::string test = "all";
+    std::string test = "all", suite;
+    bool list = false;
     BenchOptions bench;
     ContextOptions context;
 };
+
+constexpr const char* kPeersMeasured = "on an H200, on 2026-11-21 and 2026-11-23";
 
 Document figure(double value) { return value > 0 ? Document(value) : Document(); }
 
@@ -34,6 +38,24 @@ Table make_table() {
                   {"percent_of_peak", "% of peak", show_fixed(1), 5},
                   {"gbytes_per_second", "GB/s", show_fixed(1), 2},
                   {"error", "error", small, 4},
+                  {"repeats", "repeats", {}, 1}});
+}
+
+Table make_suite_table() {
+    const auto small = [](const Document& cell) { return fmt::format("{:.1e}", cell.get<double>()); };
+    return Table({{"stage", "stage"},
+                  {"case", "case"},
+                  {"kernel", "kernel", {}, 3},
+                  {"us", "us", show_fixed(1)},
+                  {"peer", "peer", {}, 6},
+                  {"peer_us", "peer us", show_fixed(1), 7},
+                  {"times_as_fast", "times as fast", show_fixed(2), 7},
+                  {"target_us", "target us", show_fixed(0), 7},
+                  {"reached", "reached", {}, 6},
+                  {"tflops", "TFLOP/s", show_fixed(0), 2},
+                  {"percent_of_peak", "% of peak", show_fixed(1), 4},
+                  {"gbytes_per_second", "GB/s", show_fixed(0), 2},
+                  {"error", "error", small, 3},
                   {"repeats", "repeats", {}, 1}});
 }
 
@@ -75,11 +97,84 @@ std::vector<std::function<std::vector<Measured>(Bench&)>> plan(const std::string
     return out;
 }
 
+// What every figure depends on.
+Document facts(const Bench& bench, const Context& context, bool quick) {
+    const char* clock = bench.stopwatch().clock();
+    const bool gpu = context.device().type() != SMLA_CPU;
+    return {{"machine", machine_facts()},
+            {"cpu", cpu_model()},
+            {"context", context.description()},
+            {"clock", clock},
+            {"method", text("median of one call, ", clock,
+                            gpu ? ", after a write that empties L2"
+                                : ", random rows of caches larger than the processor's")},
+            {"peak_bf16_dot_gflops", figure(bench.peaks().bf16_dot * 1e-9)},
+            {"peak_f32_fma_gflops", figure(bench.peaks().f32_fma * 1e-9)},
+            {"peak_memory_gbytes_per_second", figure(bench.peaks().memory * 1e-9)},
+            {"quick", quick}};
+}
+std::string headline(const Bench& bench, const Context& context) {
+    const Peaks& peaks = bench.peaks();
+    const auto peak = [](double flops) {
+        return flops > 0 ? fmt::format("{:.0f} GFLOP/s", flops * 1e-9) : "none";
+    };
+    return fmt::format(
+        "{}, {}; medians of {}\npeak measured now: bf16 dot {}, f32 multiply-add {}, memory {}\n\n",
+        cpu_model(), context.description(), bench.stopwatch().clock(), peak(peaks.bf16_dot),
+        peak(peaks.f32_fma), peaks.memory > 0 ? fmt::format("{:.3g} GB/s", peaks.memory * 1e-9) : "none");
+}
+
+int list_suite(const Tool& tool, const Options& options) {
+    Table table({{"stage", "stage"},
+                 {"case", "case"},
+                 {"peer", "peer", {}, 3},
+                 {"peer_us", "peer us", show_fixed(1)},
+                 {"target_us", "target us", show_fixed(0)}});
+    for (const SuiteCase& each : hopper_suite(options.bench.quick))
+        table.row({each.stage, each.name, each.peer, each.peer_us, each.target_us});
+    tool.print({{"suite", options.suite}, {"peers_measured", kPeersMeasured}, {"results", table.json()}},
+               text("peers: ", kPeersMeasured, "\n\n") + table.text(), options.bench.save);
+    return kOk;
+}
+
+int bench_suite(const Tool& tool, const Options& options) {
+    parse_choice("--suite", options.suite, {"hopper"});
+    if (options.list) return list_suite(tool, options);
+    Context context = options.context.create();
+    if (context.device().type() == SMLA_CPU && !options.bench.quick)
+        fail(SMLA_UNSUPPORTED, "--suite", text(options.suite, " on a CPU"), "--engine cuda, or --quick");
+    const std::vector<SuiteCase> cases = hopper_suite(options.bench.quick);
+    Progress progress(int64_t(cases.size()) + 1);
+    Bench bench(context, options.bench);
+    progress.advance(1, "peak");
+    Table table = make_suite_table();
+    for (const SuiteCase& each : cases) {
+        const Measured m = each.run(bench);
+        const double us = m.seconds * 1e6, flops = m.flops / m.seconds;
+        table.row({m.stage, each.name, m.kernel, us, each.peer, each.peer_us, each.peer_us / us,
+                   each.target_us, us <= each.target_us, figure(flops * 1e-12),
+                   m.peak_flops > 0 ? figure(100 * flops / m.peak_flops) : Document(),
+                   figure(m.bytes / m.seconds * 1e-9), std::isnan(m.error) ? Document() : Document(m.error),
+                   m.repeats});
+        progress.advance(1, m.stage + " " + each.name);
+    }
+    Document document = facts(bench, context, options.bench.quick);
+    document["suite"] = options.suite;
+    document["peers_measured"] = kPeersMeasured;
+    document["results"] = table.json();
+    tool.print(document, headline(bench, context) + text("peers: ", kPeersMeasured, "\n\n") + table.text(),
+               options.bench.save);
+    return kOk;
+}
+
 int bench(const Tool& tool, const Options& options) {
     parse_choice(
         "--case", options.test,
         {"all", "attend", "score", "select", "score_select", "project", "metadata", "decode", "host"});
     if (!options.bench.save.empty()) OutputFile::check(options.bench.save);
+    if (options.list && options.suite.empty())
+        fail(SMLA_INVALID_ARGUMENT, "--list", "no suite", "--suite hopper beside it");
+    if (!options.suite.empty()) return bench_suite(tool, options);
     if (options.test == "host") return bench_host(tool, options.context, options.bench);
     Context context = options.context.create();
     const bool gpu = context.device().type() != SMLA_CPU;
@@ -93,35 +188,14 @@ int bench(const Tool& tool, const Options& options) {
         for (const Measured& measured : results) add_row(table, measured);
         progress.advance(1, results.front().stage + " " + results.front().name);
     }
-    const Peaks& peaks = bench.peaks();
     Document results = table.json();
     for (Document& each : results) {
         each.erase("shown_stage");
         each.erase("shown_case");
     }
-    const char* clock = bench.stopwatch().clock();
-    const Document document{{"machine", machine_facts()},
-                            {"cpu", cpu_model()},
-                            {"context", context.description()},
-                            {"clock", clock},
-                            {"method", text("median of one call, ", clock,
-                                            gpu ? ", after a write that empties L2"
-                                                : ", random rows of caches larger than the processor's")},
-                            {"peak_bf16_dot_gflops", figure(peaks.bf16_dot * 1e-9)},
-                            {"peak_f32_fma_gflops", figure(peaks.f32_fma * 1e-9)},
-                            {"peak_memory_gbytes_per_second", figure(peaks.memory * 1e-9)},
-                            {"quick", options.bench.quick},
-                            {"results", results}};
-    const auto peak = [](double flops) {
-        return flops > 0 ? fmt::format("{:.0f} GFLOP/s", flops * 1e-9) : "none";
-    };
-    tool.print(
-        document,
-        fmt::format(
-            "{}, {}; medians of {}\npeak measured now: bf16 dot {}, f32 multiply-add {}, memory {}\n\n{}",
-            cpu_model(), context.description(), clock, peak(peaks.bf16_dot), peak(peaks.f32_fma),
-            peaks.memory > 0 ? fmt::format("{:.3g} GB/s", peaks.memory * 1e-9) : "none", table.text()),
-        options.bench.save);
+    Document document = facts(bench, context, options.bench.quick);
+    document["results"] = results;
+    tool.print(document, headline(bench, context) + table.text(), options.bench.save);
     return kOk;
 }
 
@@ -132,7 +206,7 @@ void add_bench(CLI::App& app, Tool& tool) {
     CLI::App* command = tool.command(
         app, "bench", "Times of the stages and of a decode step, against this machine's measured peak",
         "  smla bench --quick\n  smla bench --case attend --threads 1\n  smla bench --case decode --json\n"
-        "  smla bench --case host --threads 1\n"
+        "  smla bench --case host --threads 1\n  smla bench --suite hopper --json\n"
         "Lists are random rows of caches larger than the processor's; the error is against double, on a "
         "sample.\nhost: how long the host is busy with a call that has next to nothing to compute.");
     command
@@ -140,6 +214,9 @@ void add_bench(CLI::App& app, Tool& tool) {
                      "all, attend, score, select, score_select, project, metadata, decode; or host, which "
                      "all leaves out")
         ->capture_default_str();
+    command->add_option("--suite", options->suite,
+                        "hopper: cases that have peers, beside the peers' times and this library's targets");
+    command->add_flag("--list", options->list, "Print the suite's cases and run none");
     command->add_flag("--quick", options->bench.quick, "Few cases, small caches: seconds");
     command->add_option("--seconds", options->bench.seconds, "Time spent repeating each case")
         ->check(positive_number())

@@ -9,27 +9,6 @@ double row_bytes(const ListShape& list, int64_t width) {
     return format ? double(format->record_bytes(int32_t(width))) * double(list.listed) : 0;
 }
 
-AttendCase latent_case(smla_format format, int64_t tokens, int64_t heads, int64_t rows) {
-    AttendShape shape;
-    shape.tokens = tokens;
-    shape.heads = heads;
-    shape.primary = {.format = format, .listed = rows, .pool_rows = kColdRows};
-    const std::string name = format == SMLA_ROW_BF16 ? "bf16_576" : find_format(format)->name;
-    return {text("V3.2 T", tokens, " H", heads, " K", rows, " ", name), shape};
-}
-
-AttendCase window_case(smla_format format, int64_t tokens, int64_t heads, int64_t rows) {
-    AttendShape shape;
-    shape.tokens = tokens;
-    shape.heads = heads;
-    shape.width = 512;
-    shape.primary = {.format = format, .listed = 128, .pool_rows = kColdRows};
-    shape.extra = {.format = format, .listed = rows, .pool_rows = kColdRows};
-    shape.sink = true;
-    const std::string name = format == SMLA_ROW_BF16 ? "bf16_512" : find_format(format)->name;
-    return {text("V4 T", tokens, " H", heads, " K128+", rows, " ", name), shape};
-}
-
 // What an inference engine would read from the published config.json files.
 AttentionConfig v32() {
     AttentionConfig config;
@@ -72,6 +51,27 @@ AttentionConfig v4_flash() {
 
 }  // namespace
 
+AttendCase latent_case(smla_format format, int64_t tokens, int64_t heads, int64_t rows) {
+    AttendShape shape;
+    shape.tokens = tokens;
+    shape.heads = heads;
+    shape.primary = {.format = format, .listed = rows, .pool_rows = kColdRows};
+    const std::string name = format == SMLA_ROW_BF16 ? "bf16_576" : find_format(format)->name;
+    return {text("V3.2 T", tokens, " H", heads, " K", rows, " ", name), shape};
+}
+
+AttendCase window_case(smla_format format, int64_t tokens, int64_t heads, int64_t rows) {
+    AttendShape shape;
+    shape.tokens = tokens;
+    shape.heads = heads;
+    shape.width = 512;
+    shape.primary = {.format = format, .listed = 128, .pool_rows = kColdRows};
+    shape.extra = {.format = format, .listed = rows, .pool_rows = kColdRows};
+    shape.sink = true;
+    const std::string name = format == SMLA_ROW_BF16 ? "bf16_512" : find_format(format)->name;
+    return {text("V4 T", tokens, " H", heads, " K128+", rows, " ", name), shape};
+}
+
 double AttendCase::flops() const {
     const int64_t rows = shape.primary.listed + shape.extra.listed;
     return 2.0 * double(shape.tokens * shape.heads * rows * (shape.width + shape.value_width));
@@ -81,11 +81,12 @@ double AttendCase::bytes() const {
            (row_bytes(shape.primary, shape.width) + row_bytes(shape.extra, shape.width));
 }
 double ScoreCase::flops() const {
-    return 2.0 * double(shape.tokens * shape.heads * shape.width * shape.columns);
+    const int64_t each = shape.tokens_per_request, unseen = shape.requests() * each * (each - 1) / 2;
+    return 2.0 * double(shape.heads * shape.width) * double(shape.tokens * shape.columns - unseen);
 }
 double ScoreCase::bytes() const {
     return double(find_format(shape.format)->record_bytes(int32_t(shape.width))) *
-           double(shape.columns * shape.tokens);
+           double(shape.columns * shape.requests());
 }
 double SelectCase::bytes() const { return 4.0 * double(shape.tokens * shape.columns); }
 

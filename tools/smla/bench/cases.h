@@ -54,6 +54,10 @@ struct MetadataCase {
 
 constexpr int64_t kColdRows = 131072;  // 86 MB of fp8_656
 
+// Lists of `rows` keys of 576 values, and of 128 + `rows` of 512: a model's name and the shape.
+AttendCase latent_case(smla_format format, int64_t tokens, int64_t heads, int64_t rows);
+AttendCase window_case(smla_format format, int64_t tokens, int64_t heads, int64_t rows);
+
 std::vector<AttendCase> attend_cases(bool quick, bool gpu);
 std::vector<ScoreCase> score_cases(bool quick, bool gpu);
 std::vector<SelectCase> select_cases(bool quick, bool gpu);

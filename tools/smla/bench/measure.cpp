@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstring>
 #include <ctime>
+#include <limits>
 #include <memory>
 #include <mutex>
 
@@ -201,8 +202,9 @@ Measured Bench::score(const ScoreCase& test) {
     Measured out{.stage = "score", .name = test.name, .flops = test.flops(), .bytes = test.bytes()};
     time(out, args.q.dtype, [&](int64_t) { out.kernel = run_stage<Stage::score>(placed.args, env); });
     placed.copy_back();
-    const int64_t sample = std::min<int64_t>(256, test.shape.columns);
-    out.error = score_error(args, 0, test.shape.columns - sample, sample);
+    const int64_t end = test.shape.columns - test.shape.tokens_per_request + 1;  // of the first token
+    const int64_t sample = std::min<int64_t>(256, end);
+    out.error = score_error(args, 0, end - sample, sample);
     return out;
 }
 
@@ -241,7 +243,8 @@ Measured Bench::score_select(const FusedCase& test) {
     time(out, args.score.q.dtype,
          [&](int64_t) { out.kernel = run_stage<Stage::score_select>(placed.args, env); });
     placed.copy_back();
-    out.error = test.score.columns <= 16384 ? selection_error(args, 0) : 0;
+    const bool checked = test.score.columns <= 16384 && test.score.tokens_per_request == 1;
+    out.error = checked ? selection_error(args, 0) : std::numeric_limits<double>::quiet_NaN();
     return out;
 }
 

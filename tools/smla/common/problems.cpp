@@ -55,10 +55,14 @@ smla_score_args score_args(const ScoreShape& shape) {
     if (shape.q == SMLA_E2M1)
         args.q_scales = absent_data(SMLA_E8M0, {shape.tokens, shape.heads, shape.width / 32});
     args.w = absent_data(SMLA_F32, {shape.tokens, shape.heads});
-    args.keys = cache_of(shape.format, shape.width, shape.columns * shape.tokens, shape.page_tokens);
-    args.keys.pages = ceil_div(shape.columns, shape.page_tokens) * shape.tokens;
-    args.block_table = absent_data(SMLA_I32, {shape.tokens, ceil_div(shape.columns, shape.page_tokens)});
-    args.request_of_token = absent_data(SMLA_I32, {shape.tokens});
+    args.precision = shape.precision;
+    const int64_t pages = ceil_div(shape.columns, shape.page_tokens), requests = shape.requests();
+    args.keys = cache_of(shape.format, shape.width, shape.columns * requests, shape.page_tokens);
+    args.keys.pages = pages * requests;
+    if (requests > 1 || shape.tokens == 1) {
+        args.block_table = absent_data(SMLA_I32, {requests, pages});
+        args.request_of_token = absent_data(SMLA_I32, {shape.tokens});
+    }
     args.ends = absent_data(SMLA_I32, {shape.tokens});
     args.logits = absent_data(SMLA_F32, {shape.tokens, shape.columns});
     return args;

@@ -34,6 +34,10 @@ struct ScoreShape {
     smla_dtype q = SMLA_E4M3;
     smla_format format = SMLA_INDEX_FP8_132;
     int32_t page_tokens = 64;
+    // Tokens that share a request's keys: the last one sees all, the one before all but one, and so on.
+    int64_t tokens_per_request = 1;
+    smla_precision precision = SMLA_PRECISION_DEFAULT;
+    int64_t requests() const { return ceil_div(tokens, tokens_per_request); }
 };
 
 struct SelectShape {
@@ -48,7 +52,8 @@ struct MergeShape {
 Tensor absent_data(smla_dtype dtype, std::initializer_list<int64_t> shape);
 smla_cache cache_of(smla_format format, int64_t width, int64_t rows, int32_t page_tokens);
 smla_attend_args attend_args(const AttendShape& shape);
-smla_score_args score_args(const ScoreShape& shape);  // pages of one request per token
+// In pages; one request of several tokens has its keys as they lie.
+smla_score_args score_args(const ScoreShape& shape);
 smla_select_args select_args(const SelectShape& shape);
 smla_score_select_args score_select_args(const ScoreShape& shape, int64_t topk);
 smla_merge_args merge_args(const MergeShape& shape);
@@ -84,9 +89,9 @@ public:
     void rows(Tensor& rows, const smla_cache& cache);    // [T,K] i32
     void table(Tensor& table, const smla_cache& cache);  // [R,MB] i32: every page once, shuffled
     void constant(Tensor& tensor, int32_t value);        // i32
-    void count_up(Tensor& tensor);                       // i32: 0, 1, 2, ...
 
 private:
+    void requests(smla_score_args& args, int64_t columns);  // request and end of each token
     uint64_t next_seed() { return ++seed_ * 0x9e3779b97f4a7c15u; }
 
     Memory& memory_;

@@ -108,10 +108,15 @@ void Filler::constant(Tensor& tensor, int32_t value) {
     if (present(tensor)) std::fill(values, values + element_count(tensor), value);
 }
 
-void Filler::count_up(Tensor& tensor) {
-    memory_.back(tensor);
-    auto* values = static_cast<int32_t*>(tensor.data);
-    if (present(tensor)) std::iota(values, values + element_count(tensor), 0);
+void Filler::requests(smla_score_args& args, int64_t columns) {
+    const int64_t tokens = args.q.shape[0];
+    const int64_t each = ceil_div(tokens, present(args.block_table) ? args.block_table.shape[0] : 1);
+    for (Tensor* tensor : {&args.request_of_token, &args.ends}) memory_.back(*tensor);
+    for (int64_t t = 0; t < tokens; ++t) {
+        if (present(args.request_of_token))
+            static_cast<int32_t*>(args.request_of_token.data)[t] = int32_t(t / each);
+        static_cast<int32_t*>(args.ends.data)[t] = int32_t(columns - each + 1 + t % each);
+    }
 }
 
 void Filler::fill(smla_attend_args& args) {
@@ -134,13 +139,11 @@ void Filler::inputs(smla_score_args& args) {
     values(args.w, 0.01f);
     records(args.keys);
     table(args.block_table, args.keys);
-    count_up(args.request_of_token);
-    const int64_t columns = args.block_table.shape[1] * args.keys.page_tokens;
-    constant(args.ends, int32_t(present(args.logits) ? args.logits.shape[1] : columns));
 }
 
 void Filler::fill(smla_score_args& args) {
     inputs(args);
+    requests(args, args.logits.shape[1]);
     memory_.back(args.logits);
 }
 
@@ -153,7 +156,7 @@ void Filler::fill(smla_select_args& args) {
 
 void Filler::fill(smla_score_select_args& args) {
     inputs(args.score);
-    constant(args.score.ends, args.columns);
+    requests(args.score, args.columns);
     memory_.back(args.select.indices);
     memory_.back(args.select.selected);
     memory_.back(args.select.counts);

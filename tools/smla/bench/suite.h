@@ -1,0 +1,18 @@
+// smla bench --suite: cases that have peers, in a fixed order, beside the peers' times and this library's
+// targets.
+#pragma once
+
+#include "measure.h"
+
+namespace smla::cli {
+
+struct SuiteCase {
+    std::string stage, name, peer;
+    double peer_us, target_us;
+    std::function<Measured(Bench&)> run;
+};
+
+// On an H200: sparse decode and prefill, index scores and selections. quick: those that a CPU can run too.
+std::vector<SuiteCase> hopper_suite(bool quick);
+
+}  // namespace smla::cli
