@@ -20,6 +20,11 @@ endif()
 set(CMAKE_CUDA_STANDARD 20)
 set(CMAKE_CUDA_STANDARD_REQUIRED ON)
 
+option(SMLA_CUDA_BOUNDED_WAITS "Kernels stop, and say where, instead of waiting for ever" OFF)
+if(SMLA_CUDA_BOUNDED_WAITS)
+    target_compile_definitions(smla_flags INTERFACE SMLA_CUDA_BOUNDED_WAITS)
+endif()
+
 # --expt-relaxed-constexpr: layouts and number formats are constexpr functions that host and device share.
 # -Xptxas=-v: the report that cmake/nvcc_report keeps.
 target_compile_options(smla_flags INTERFACE

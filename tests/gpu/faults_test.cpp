@@ -67,6 +67,16 @@ TEST(GpuFaults, AnErrorThatSticksIsThatOfEveryCall) {
     made.clear();
 }
 
+TEST(GpuFaults, AWaitWithoutAnEndStops) {
+    SMLA_NEEDS_GPU();
+#ifndef SMLA_CUDA_BOUNDED_WAITS
+    GTEST_SKIP() << "this build waits for ever (preset cuda-bounded)";
+#endif
+    SMLA_IN_A_CHILD();
+    ASSERT_EQ(wait_for_nobody(nullptr), cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorAssert);
+}
+
 // The trap is queued behind other work, and calls go on.
 TEST(GpuFaults, AContextLostInTheMiddleOfAStep) {
     SMLA_NEEDS_GPU();

@@ -1,5 +1,7 @@
 #include "trap.h"
 
+#include "engines/cuda/common/ptx/barrier.cuh"
+
 namespace gpu {
 
 namespace {
@@ -13,7 +15,19 @@ __global__ void trap_kernel(unsigned long long nanoseconds) {
     __trap();
 }
 
+__global__ void waiting_kernel() {
+    __shared__ uint64_t barrier;
+    const auto at = uint32_t(__cvta_generic_to_shared(&barrier));
+    smla::cuda::mbarrier_init(at, 1);
+    smla::cuda::mbarrier_wait(at, 0);
+}
+
 }  // namespace
+
+cudaError_t wait_for_nobody(cudaStream_t stream) {
+    waiting_kernel<<<1, 1, 0, stream>>>();
+    return cudaGetLastError();
+}
 
 cudaError_t trap(cudaStream_t stream, int milliseconds) {
     trap_kernel<<<1, 1, 0, stream>>>(1000000ull * static_cast<unsigned long long>(milliseconds));

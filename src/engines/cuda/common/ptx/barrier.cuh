@@ -3,6 +3,11 @@
 
 #include <cstdint>
 
+#ifdef SMLA_CUDA_BOUNDED_WAITS  // what assert() calls; the driver has it
+extern "C" __device__ void __assertfail(const void* message, const void* file, unsigned line,
+                                        const void* function, size_t character_bytes);
+#endif
+
 namespace smla::cuda {
 
 // Arrives at named barrier `id` (1 to 15) and waits until `Threads` threads, whole warps, have arrived.
@@ -43,9 +48,29 @@ __device__ inline bool mbarrier_over(uint32_t at, uint32_t parity) {
         : "memory");
     return over != 0;
 }
+// What a wait may take: in builds with SMLA_CUDA_BOUNDED_WAITS 10 seconds, then the kernel stops as by a
+// failed assertion, which names its file, the block, the thread, and as line the barrier's place in shared
+// memory.
+struct WaitLimit {
+#ifdef SMLA_CUDA_BOUNDED_WAITS
+    unsigned long long begun_ns = 0;
+
+    __device__ void check(uint32_t at, uint32_t parity) {
+        unsigned long long now_ns;
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now_ns));
+        if (begun_ns == 0) begun_ns = now_ns;
+        if (now_ns - begun_ns > 10'000'000'000ull)
+            __assertfail("an mbarrier is complete within 10 s (line: its offset in shared memory)",
+                         __BASE_FILE__, at, parity ? "odd phase" : "even phase", sizeof(char));
+    }
+#else
+    __device__ void check(uint32_t, uint32_t) {}
+#endif
+};
 // Waits until the phase of this parity has completed.
 __device__ inline void mbarrier_wait(uint32_t at, uint32_t parity) {
     uint32_t over;
+    WaitLimit limit;
     do {
 #if __CUDA_ARCH__ >= 900
         asm volatile(
@@ -58,6 +83,7 @@ __device__ inline void mbarrier_wait(uint32_t at, uint32_t parity) {
 #else
         over = mbarrier_over(at, parity);
 #endif
+        if (!over) limit.check(at, parity);
     } while (!over);
 }
 
