@@ -108,6 +108,7 @@ class Wants(IntEnum):
     SOFT_CAP = 4
     ENCODER = 8
     FUSED_OUTPUT_QUANT = 16
+    SHARED_ENTRIES = 32
 
 
 class GraphSupport(IntEnum):
