@@ -39,9 +39,9 @@ enum {
     /* A window besides V4's own. */
     SMLA_WANTS_SLIDING_WINDOW = 2,
     SMLA_WANTS_SOFT_CAP = 4,
-    /* Any attention type but decoder self-attention. */
-    SMLA_WANTS_ENCODER = 8,
-    SMLA_WANTS_FUSED_OUTPUT_QUANT = 16
+    SMLA_WANTS_ENCODER = 8, /* any attention type but decoder self-attention */
+    SMLA_WANTS_FUSED_OUTPUT_QUANT = 16,
+    SMLA_WANTS_SHARED_ENTRIES = 32 /* HYBRID: V4.1's, which layers read from others */
 };
 
 typedef struct smla_backend_args {
@@ -73,7 +73,7 @@ typedef struct smla_backend_args {
     int32_t topk;
     /* HYBRID: tokens; 0: 128. */
     int32_t window;
-    /* HYBRID: 0 or 1 (window only), 4 or 128. */
+    /* HYBRID: 0 or 1 (window only), 4 or 128. DSA: index_kpool; 0 or 1, no backend has more. */
     int32_t ratio;
     /* The next four: as in smla_plan_args. */
     int32_t max_tokens;
@@ -215,7 +215,7 @@ typedef struct smla_backend_forward_args {
     smla_tensor k_c;
     /* DSA, with k_c: [N,rope] or [N,1,rope], rotated. */
     smla_tensor k_pe;
-    /* [N,K] i32: positions (V4: entries) of the request. HYBRID: ratio 4 only. */
+    /* [N,K] i32: positions (V4: entries) of the request, any K. HYBRID: ratio 4 only. */
     smla_tensor topk_indices;
     /* DSA: [H,nope,latent]; absent: q is absorbed already. */
     smla_tensor w_uk_t;

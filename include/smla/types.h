@@ -183,12 +183,18 @@ enum {
  * vLLM does. What reads a cache does not look at them. */
 typedef int32_t smla_writer;
 enum {
-    /* fp8_528_g32*: the scale of a group is at least 1e-4, as in sglang and flashinfer. Without the bit it is
-     * the largest magnitude that counts as at least 1e-4. */
+    /* fp8_528_g32*, index_mxfp4_68: the scale of a group is at least 1e-4, as in sglang (index keys: of V4).
+     * Without the bit the largest magnitude counts as at least 1e-4 (index keys: 6 * 2^-126). */
     SMLA_WRITER_SCALE_FLOOR = 1,
     /* fp8_528_g32*, nvfp4_288*: values are rounded to bf16 before they are quantised, as in sglang and
      * flashinfer. Compressed entries of other formats with scales always are. */
-    SMLA_WRITER_BF16_FIRST = 2
+    SMLA_WRITER_BF16_FIRST = 2,
+    /* index_mxfp4_68: ties take the smaller magnitude, zeros no sign, as in sglang's index keys of V4. */
+    SMLA_WRITER_TIES_TO_ZERO = 4,
+    /* fp8_528_g32*, nvfp4_288*: what becomes a compressed entry is bf16 before its norm, as in sglang. */
+    SMLA_WRITER_BF16_POOLED = 8,
+    /* fp8_528_g32*: compressed entries hold values of nvfp4_288, as in sglang; windows of sessions do not. */
+    SMLA_WRITER_FP4_VALUES = 16
 };
 
 /* A paged cache. A row is addressed as page * page_rows + offset (int32). An offset >= page_tokens, a row < 0

@@ -63,6 +63,9 @@ class Format(IntEnum):
 class Writer(IntEnum):
     SCALE_FLOOR = 1
     BF16_FIRST = 2
+    TIES_TO_ZERO = 4
+    BF16_POOLED = 8
+    FP4_VALUES = 16
 
 
 class Precision(IntEnum):
@@ -108,6 +111,7 @@ class Wants(IntEnum):
     SOFT_CAP = 4
     ENCODER = 8
     FUSED_OUTPUT_QUANT = 16
+    SHARED_ENTRIES = 32
 
 
 class GraphSupport(IntEnum):

@@ -27,6 +27,7 @@ void check_dimensions(const BackendConfig& config) {
         SMLA_CHECK(args.kv_lora_rank % 2 == 0, "args.kv_lora_rank", args.kv_lora_rank, "even");
         amount("args.nope_dim", args.nope_dim, 1);
         amount("args.v_head_dim", args.v_head_dim, 1);
+        amount("args.ratio", args.ratio, 0);
     } else {
         amount("args.head_dim", args.head_dim, 1);
         amount("args.window", args.window, 1);
@@ -36,7 +37,7 @@ void check_dimensions(const BackendConfig& config) {
     SMLA_CHECK(args.page_tokens >= 0, "args.page_tokens", args.page_tokens, "0 or more");
     SMLA_CHECK(args.window_page_tokens >= 0, "args.window_page_tokens", args.window_page_tokens, "0 or more");
     SMLA_CHECK(args.topk >= 0, "args.topk", args.topk, "0 or more");
-    constexpr int32_t kWants = 2 * SMLA_WANTS_FUSED_OUTPUT_QUANT - 1;
+    constexpr int32_t kWants = 2 * SMLA_WANTS_SHARED_ENTRIES - 1;
     SMLA_CHECK((args.wants & ~kWants) == 0, "args.wants", args.wants,
                text("SMLA_WANTS_* bits, 0 to ", kWants));
     SMLA_CHECK(args.max_tokens >= 1, "args.max_tokens", args.max_tokens, "1 or more");

@@ -87,6 +87,12 @@ std::vector<std::string> config_refusals(const Backend& backend, const BackendCo
     if (args.wants & SMLA_WANTS_SLIDING_WINDOW) out.push_back("no sliding window beside the model's own");
     if (args.wants & SMLA_WANTS_SOFT_CAP) out.push_back("no soft cap of the logits");
     if (args.wants & SMLA_WANTS_FUSED_OUTPUT_QUANT) out.push_back("no fused output quantisation");
+    if (!config.hybrid() && args.ratio > 1)
+        out.push_back(text("index_kpool ", args.ratio,
+                           "; it has 1: its lists hold tokens, not pools. smla_layer has pools"));
+    if (args.wants & SMLA_WANTS_SHARED_ENTRIES)
+        out.push_back(
+            "kv_source_layer_ids; it has none: each layer writes its own entries. smla_layer has them");
     if (has_indexer(config.kind()) && args.topk == 0)
         out.push_back("it needs a model with index_topk in its config");
     return out;
@@ -121,6 +127,8 @@ std::vector<std::string> published_refusals(const Backend& backend, const Backen
     if (args.wants & (SMLA_WANTS_ALIBI | SMLA_WANTS_SLIDING_WINDOW | SMLA_WANTS_SOFT_CAP))
         out.push_back("no alibi slopes, sliding window or soft cap");
     if (args.wants & SMLA_WANTS_FUSED_OUTPUT_QUANT) out.push_back("no fused output quantisation");
+    if (args.wants & SMLA_WANTS_SHARED_ENTRIES)
+        out.push_back("entries of other layers; V4.1 has backends of its own");
     if (gate.more)
         if (std::string reason = gate.more(config); !reason.empty()) out.push_back(std::move(reason));
     return out;

@@ -249,8 +249,13 @@ Tensor write_entries(Runner& run, const StepBatch& batch, const HybridStep& step
         run_compressor(run, batch, pooling_of(step), in, entries, rows);
         return latents;
     }
-    run.run<Stage::norm>(
-        {.eps = step.eps, .x = reshape_rows(in.kv, {1, width}), .weight = in.norm_weight, .out = latents});
+    Tensor kv = reshape_rows(in.kv, {1, width});
+    if (entries.cache.writer & SMLA_WRITER_BF16_POOLED) {
+        const Tensor rounded = run.activation(SMLA_BF16, {tokens, 1, width});
+        copy_rows(run, batch, kv, rounded);
+        kv = rounded;
+    }
+    run.run<Stage::norm>({.eps = step.eps, .x = kv, .weight = in.norm_weight, .out = latents});
     const Tensor rotated = run.activation(plain, {tokens, 1, width});
     run.run<Stage::rope>({.first = int32_t(width - 2 * step.frequencies.shape[0]),
                           .x = latents,

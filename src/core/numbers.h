@@ -1,4 +1,5 @@
-// Bit-exact number formats: bf16, f16, e4m3 (fn), e8m0, e2m1. All roundings are to nearest, ties to even.
+// Bit-exact number formats: bf16, f16, e4m3 (fn), e8m0, e2m1. All roundings are to nearest, ties to even
+// unless a name says otherwise.
 #pragma once
 
 #include "core/host_device.h"
@@ -104,6 +105,14 @@ SMLA_HOST_DEVICE inline uint8_t f32_to_e2m1(float value) {
     else if (magnitude < 3.5f) code = 5;
     else if (magnitude <= 5.f) code = 6;
     return uint8_t(sign | code);
+}
+
+// The same, but ties go to the smaller magnitude, and zero has no sign; a NaN is 0.
+SMLA_HOST_DEVICE inline uint8_t f32_to_e2m1_ties_to_zero(float value) {
+    const float magnitude = std::fabs(value);
+    const int code = (magnitude > 0.25f) + (magnitude > 0.75f) + (magnitude > 1.25f) + (magnitude > 1.75f) +
+                     (magnitude > 2.5f) + (magnitude > 3.5f) + (magnitude > 5.f);
+    return uint8_t(code && std::signbit(value) ? code | 8 : code);
 }
 
 }  // namespace smla

@@ -27,6 +27,9 @@ constexpr smla_writer writers_of() {
     else return 0;
 }
 
+// Bits of all records of V4.1.
+inline constexpr smla_writer kEntryWriters = SMLA_WRITER_BF16_FIRST | SMLA_WRITER_BF16_POOLED;
+
 // Where a token's values and its scales lie, in layouts that have both arrangements.
 template <class Layout>
 uint8_t* values_of(const RecordAt& at) {

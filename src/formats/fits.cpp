@@ -15,7 +15,10 @@ std::string why_not_writer(const Format& format, smla_writer writer) {
     if (!format.writers) return text("0: writers of ", format.name, " agree");
     std::string out = "0";
     for (const auto& [bit, name] : {std::pair(SMLA_WRITER_SCALE_FLOOR, "SMLA_WRITER_SCALE_FLOOR"),
-                                    {SMLA_WRITER_BF16_FIRST, "SMLA_WRITER_BF16_FIRST"}})
+                                    {SMLA_WRITER_BF16_FIRST, "SMLA_WRITER_BF16_FIRST"},
+                                    {SMLA_WRITER_TIES_TO_ZERO, "SMLA_WRITER_TIES_TO_ZERO"},
+                                    {SMLA_WRITER_BF16_POOLED, "SMLA_WRITER_BF16_POOLED"},
+                                    {SMLA_WRITER_FP4_VALUES, "SMLA_WRITER_FP4_VALUES"}})
         if (format.writers & bit) out += text(" or ", name, " (", bit, ")");
     return text(out, " for ", format.name);
 }

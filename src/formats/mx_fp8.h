@@ -1,10 +1,12 @@
 // fp8_528_g32*: a row of e4m3 in groups of 32 with E8M0 scales (OCP MXFP8). vLLM's writer takes
 // 2^ceil(log2(max(amax, 1e-4) / 448)), those of sglang and flashinfer 2^ceil(log2(max(amax / 448, 1e-4)))
-// (SMLA_WRITER_SCALE_FLOOR) and round values to bf16 first (SMLA_WRITER_BF16_FIRST). A NaN keeps its own
-// code; a group with an infinity has the largest scale.
+// (SMLA_WRITER_SCALE_FLOOR) and round values to bf16 first (SMLA_WRITER_BF16_FIRST). sglang's compressed
+// entries are values of nvfp4_288, each exact in bf16, in such a record (SMLA_WRITER_FP4_VALUES). A NaN
+// keeps its own code; a group with an infinity has the largest scale.
 #pragma once
 
 #include "formats/codec.h"
+#include "formats/nv_fp4.h"
 
 namespace smla {
 
@@ -14,7 +16,9 @@ struct MxFp8 {
     static constexpr Packing packing = Layout::split ? Packing::page : Packing::row;
     static constexpr ScaleKind scale = ScaleKind::e8m0_tile;
     static constexpr uint32_t alignment = 1;
-    static constexpr smla_writer writers = SMLA_WRITER_SCALE_FLOOR | SMLA_WRITER_BF16_FIRST;
+    static constexpr smla_writer writers = kEntryWriters | SMLA_WRITER_SCALE_FLOOR | SMLA_WRITER_FP4_VALUES;
+    using Fp4 = NvFp4Groups<layout::Nvfp4_288<Layout::split>, scale_rule::kNvfp4_288>;
+    static_assert(Layout::tile % Fp4::Layout::tile == 0);
 
     template <class Real>
     static void encode(const RecordAt& at, const Real* values) {
@@ -23,6 +27,8 @@ struct MxFp8 {
         for (int t = 0; t < Layout::tiles; ++t) {
             float tile[Layout::tile];
             fp8::to_write(values + t * Layout::tile, Layout::tile, at.writer, tile);
+            for (int i = 0; at.writer & SMLA_WRITER_FP4_VALUES && i < Layout::tile; i += Fp4::Layout::tile)
+                Fp4::round(tile + i);
             const float amax = fp8::amax(tile, Layout::tile);
             scales[t] = at.writer & SMLA_WRITER_SCALE_FLOOR ? scale_rule::e8m0_of_floored_scale(amax)
                                                             : scale_rule::e8m0(amax);

@@ -17,6 +17,13 @@ struct NvFp4Groups {
         return scale_rule::nvfp4(fp8::amax(group, Layout::tile), Rule);
     }
 
+    // A group's values become what its codes stand for.
+    static void round(float* group) {
+        const float scale = e4m3_to_f32(scale_of(group));
+        for (int i = 0; i < Layout::tile; ++i)
+            group[i] = e2m1_to_f32(scale_rule::nvfp4_code(group[i], scale, Rule)) * scale;
+    }
+
     template <class Real>
     static void encode(const Real* values, smla_writer writer, uint8_t* codes, uint8_t* scales) {
         for (int g = 0; g < Layout::tiles; ++g) {
@@ -53,7 +60,7 @@ struct NvFp4_288 {
     static constexpr Packing packing = Layout::split ? Packing::page : Packing::row;
     static constexpr ScaleKind scale = ScaleKind::e4m3_tile;
     static constexpr uint32_t alignment = 1;
-    static constexpr smla_writer writers = SMLA_WRITER_BF16_FIRST;
+    static constexpr smla_writer writers = kEntryWriters;
 
     template <class Real>
     static void encode(const RecordAt& at, const Real* values) {

@@ -50,6 +50,10 @@ template <class Real>
 SMLA_HOST_DEVICE inline uint8_t mxfp4(Real amax) {
     return ceil_code(at_least(amax, Real(kE2m1Floor)) / Real(kE2m1Max));
 }
+// The same with the floor after the division: SMLA_WRITER_SCALE_FLOOR.
+SMLA_HOST_DEVICE inline uint8_t mxfp4_of_floored_scale(float amax) {
+    return ceil_e8m0(at_least(amax / float(kE2m1Max), float(kFloor)));
+}
 
 // Groups of e2m1 with e4m3 scales. The writers of the field round at different points: a sixth of the largest
 // magnitude, and a value's share of the scale, by division or by multiplication with a reciprocal.

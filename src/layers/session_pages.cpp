@@ -20,6 +20,7 @@ void Session::create_group(const CacheNeed& need, std::mt19937_64& random) {
     cache.scale = find_format(need.format)->scale == ScaleKind::per_tensor ? options_.caches.kv_scale : 0.f;
     if (need.group & (SMLA_GROUP_PRIMARY | SMLA_GROUP_WINDOW | SMLA_GROUP_COMPRESSED))
         cache.writer = options_.caches.kv_writer;
+    if (need.group != SMLA_GROUP_COMPRESSED) cache.writer &= ~SMLA_WRITER_FP4_VALUES;  // of a window
     group.memory = {context_.allocate(size_t(pages) * need.page_bytes()),
                     [this](void* memory) { context_.release(memory); }};
     cache.data = group.memory.get();

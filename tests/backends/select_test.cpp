@@ -237,7 +237,18 @@ TEST(Selection, Refusals) {
         for (const int32_t heads : {1, 5, 22, 24, 66, 72, 129, 256})
             EXPECT_TRUE(refusals(*backend, [&](BackendArgs& a) { a.heads = heads; }).empty()) << heads;
         EXPECT_TRUE(refusals(*backend, [](BackendArgs& a) { a.topk = 2051; }).empty());
+        EXPECT_TRUE(says(refusals(*backend, [](BackendArgs& a) { a.wants = SMLA_WANTS_SHARED_ENTRIES; }),
+                         "kv_source_layer_ids; it has none"));
         EXPECT_TRUE(refusals(*backend, [](BackendArgs& a) { a.page_tokens = 1280; }).empty());
+    }
+    // pools of tokens; one token each is what all models of the family but GLM-5.3-Flash have
+    for (const int32_t pool : {0, 1, 16}) {
+        const auto reasons =
+            refusals(kTritonMlaSparse, [&](BackendArgs& a) { a.ratio = pool, a.rope_dim = -1; });
+        if (pool < 2) EXPECT_TRUE(reasons.empty());
+        else
+            EXPECT_EQ(reasons, std::vector{std::string("index_kpool 16; it has 1: its lists hold tokens, not "
+                                                       "pools. smla_layer has pools")});
     }
     // a layer that attends to a window alone, or to all entries, needs no indexer
     for (const int32_t ratio : {0, 1, 128})
@@ -267,6 +278,7 @@ TEST(Selection, ArgumentsThatMakeNoSense) {
     EXPECT_EQ(field([](A& a) { a.kv_scale = -1; }), "args.kv_scale");
     EXPECT_EQ(field([](A& a) { a.max_tokens = 0; }), "args.max_tokens");
     EXPECT_EQ(field([](A& a) { a.topk = -1; }), "args.topk");
+    EXPECT_EQ(field([](A& a) { a.family = SMLA_FAMILY_DSA, a.ratio = -1; }), "args.ratio");
     EXPECT_EQ(field([](A& a) { a.wants = 64; }), "args.wants");
     EXPECT_EQ(field([](A& a) { a.precision = 3; }), "args.precision");
     EXPECT_EQ(field([](A& a) { a.reserved = 1; }), "args.reserved");

@@ -83,19 +83,59 @@ TEST(CliBackends, NamesForceOne) {
         EXPECT_EQ(error_of({"explain", "--model", v32.path(), option, "fp8"}, 2)["field"], option);
 }
 
+// Models whose layers run here, but not as an attention backend: refused by the field that says so. An
+// indexer of pools of one token is one of tokens.
+TEST(CliBackends, PoolsAndSharedEntriesAreRefusedByName) {
+    std::string pool_of_one = kGlm53;
+    pool_of_one.replace(pool_of_one.find("\"index_kpool\": 16"), 17, "\"index_kpool\": 1");
+    const TemporaryFile pools(kGlm53), tokens(pool_of_one), shared(v41());
+    for (const char* device : {"cpu", "sm_90", "sm_120"}) {
+        for (const auto& [config, reason] :
+             {std::pair(&pools,
+                        "index_kpool 16; it has 1: its lists hold tokens, not pools. smla_layer has "
+                        "pools"),
+              std::pair(&shared,
+                        "kv_source_layer_ids; it has none: each layer writes its own entries. "
+                        "smla_layer has them")}) {
+            const Finished refused =
+                run_tool({"explain", "--model", config->path(), "--device", device, "--json"});
+            EXPECT_EQ(refused.code, 3) << refused.out;
+            const auto found = nlohmann::json::parse(refused.out);
+            EXPECT_TRUE(found["backend"].is_null());
+            EXPECT_EQ(found["candidates"].size(), 3u);
+            for (const auto& each : found["candidates"])
+                EXPECT_EQ(each["refusals"], nlohmann::json::array({reason})) << each;
+        }
+        EXPECT_EQ(explained(tokens, device)["candidates"][0]["refusals"].size(), 0u) << device;
+    }
+    const Finished named =
+        run_tool({"explain", "--model", pools.path(), "--device", "cpu", "--backend", "FLASHMLA_SPARSE"});
+    EXPECT_EQ(named.code, 3);
+    EXPECT_NE(named.out.find("no attention backend (asked for by name)"), std::string::npos) << named.out;
+}
+
 TEST(CliBackends, ListsAgreeWithExplain) {
     const auto backends = json_of({"list", "backends"}, "backends");
     EXPECT_EQ(backends.size(), 6u);
-    const TemporaryFile v32(kV32);
-    int compared = 0;
+    const TemporaryFile v32(kV32), flash(kGlm53), shared(v41());
+    const std::map<std::string, const TemporaryFile*> models = {
+        {"DeepSeek-V3.2", &v32}, {"GLM-5.3-Flash", &flash}, {"DeepSeek-V4.1", &shared}};
+    std::map<std::string, int> compared, served;
     for (const auto& row : json_of({"list", "support"}, "support")) {
-        if (row["model"] != "DeepSeek-V3.2" || row["backend"].is_null()) continue;
-        const auto found = explained(v32, row["device"], {"--kv-dtype", row["kv_cache_dtype"]});
+        const auto model = models.find(row["model"]);
+        if (model == models.end()) continue;
+        const Finished run = run_tool({"explain", "--json", "--model", model->second->path(), "--device",
+                                       row["device"], "--kv-dtype", row["kv_cache_dtype"]});
+        const auto found = nlohmann::json::parse(run.out);
         EXPECT_EQ(found["backend"], row["backend"]) << row;
         EXPECT_EQ(found["engine"], row["engine"]);
-        ++compared;
+        ++compared[row["model"]];
+        served[row["model"]] += !row["backend"].is_null();
     }
-    EXPECT_EQ(compared, 40);
+    EXPECT_EQ(compared, (std::map<std::string, int>{
+                            {"DeepSeek-V3.2", 40}, {"DeepSeek-V4.1", 40}, {"GLM-5.3-Flash", 40}}));
+    EXPECT_EQ(served, (std::map<std::string, int>{
+                          {"DeepSeek-V3.2", 40}, {"DeepSeek-V4.1", 0}, {"GLM-5.3-Flash", 0}}));
 }
 
 }  // namespace

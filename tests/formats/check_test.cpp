@@ -88,13 +88,20 @@ TEST(CheckCache, Pages) {
         EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.pages = INT64_MAX; }), "args.cache.pages");
         const bool floors = format == SMLA_FP8_528_G32 || format == SMLA_FP8_528_G32_SPLIT;
         const bool rounds = floors || format == SMLA_NVFP4_288 || format == SMLA_NVFP4_288_SPLIT;
+        const bool ties = format == SMLA_INDEX_MXFP4_68;
         EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.writer = SMLA_WRITER_SCALE_FLOOR; }),
-                  floors ? "" : "args.cache.writer");
+                  floors || ties ? "" : "args.cache.writer");
+        EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.writer = SMLA_WRITER_TIES_TO_ZERO; }),
+                  ties ? "" : "args.cache.writer");
+        EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.writer = SMLA_WRITER_BF16_POOLED; }),
+                  rounds ? "" : "args.cache.writer");
         EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.writer = SMLA_WRITER_BF16_FIRST; }),
                   rounds ? "" : "args.cache.writer");
         EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.writer = 3; }),
                   floors ? "" : "args.cache.writer");
-        EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.writer = 4; }), "args.cache.writer");
+        EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.writer = SMLA_WRITER_FP4_VALUES; }),
+                  floors ? "" : "args.cache.writer");
+        EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.writer = 32; }), "args.cache.writer");
         EXPECT_EQ(refused_field(format, [](smla_cache& c) { c.writer = -1; }), "args.cache.writer");
     }
     // rows are int32: 2^31 of them is the last count whose ids fit

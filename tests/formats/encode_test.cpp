@@ -163,6 +163,55 @@ TEST(Encode, ScaleBytesOfMxfp4Blocks) {
     EXPECT_EQ(mxfp4_scale_byte(0x1p-149f), 1);
 }
 
+// By sglang's rule for V4: thresholds that a value has to exceed, in blocks of scale 2 and in one whose scale
+// is the floor, 2^-13.
+TEST(Encode, TiesOfMxfp4BlocksGoToZero) {
+    const float halves[] = {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.f};
+    TestCache test(shape_of(SMLA_INDEX_MXFP4_68, 1, 1));
+    for (const smla_writer writer : {0, 1, 4, 5}) {
+        test.cache.writer = writer;
+        const bool floor = writer & SMLA_WRITER_SCALE_FLOOR, zero = writer & SMLA_WRITER_TIES_TO_ZERO;
+        std::vector<float> values(128, 0.f);
+        for (size_t i = 0; i < 7; ++i) {
+            const float up = std::nextafter(halves[i], 9.f), down = std::nextafter(halves[i], 0.f);
+            const float all[] = {halves[i], -halves[i], up, -up, down};
+            for (size_t j = 0; j < 4; ++j) values[4 * i + j] = 2 * all[j];
+            values[32 + i] = 2 * down;
+        }
+        values[28] = values[60] = 12.f;
+        values[64] = 1e-6f;  // block 2: scale of the floor, or of itself
+        values[65] = -1e-6f;
+        test.view().encode(0, values.data());
+        const uint8_t* const page = test.page(0);
+        const auto code = [&](size_t i) { return int(page[i / 2] >> 4 * (i % 2) & 15); };
+        const int scales[] = {128, 128, floor ? 114 : 105, floor ? 114 : 1};
+        for (size_t t = 0; t < 4; ++t) EXPECT_EQ(int(page[64 + t]), scales[t]) << writer << " " << t;
+        for (size_t i = 0; i < 7; ++i) {
+            const int below = int(i), even = below + below % 2, tie = zero ? below : even;
+            EXPECT_EQ(code(4 * i), tie) << writer << " " << halves[i];
+            EXPECT_EQ(code(4 * i + 1), zero && !tie ? 0 : tie + 8) << writer << " " << halves[i];
+            EXPECT_EQ(code(4 * i + 2), below + 1) << writer;
+            EXPECT_EQ(code(4 * i + 3), below + 9) << writer;
+            EXPECT_EQ(code(32 + i), below) << writer;
+        }
+        EXPECT_EQ(code(64), floor ? 0 : 6) << writer;  // 1e-6 * 2^22 = 4.19
+        EXPECT_EQ(code(65), floor ? (zero ? 0 : 8) : 14) << writer;
+    }
+}
+
+// The floor is of the scale, amax / 6, not of amax.
+TEST(Encode, FloorOfMxfp4Scales) {
+    TestCache test(shape_of(SMLA_INDEX_MXFP4_68, 1, 1));
+    test.cache.writer = SMLA_WRITER_SCALE_FLOOR;
+    for (int e = -30; e <= 125; ++e)
+        for (const bool above : {false, true}) {
+            std::vector<float> values(128, 0.f);
+            values[97] = above ? std::nextafter(std::ldexp(6.f, e), kInf) : std::ldexp(6.f, e);
+            test.view().encode(0, values.data());
+            EXPECT_EQ(test.page(0)[64 + 3], std::max(e + 127 + above, 114)) << e;
+        }
+}
+
 TEST(Encode, IndexScaleIsAPowerOfTwo) {
     TestCache test(shape_of(SMLA_INDEX_FP8_132, 2, 1));
     const std::pair<float, float> cases[] = {

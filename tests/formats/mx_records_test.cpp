@@ -61,10 +61,23 @@ double tile_amax(const float* values, int n) {
     return out;
 }
 
+// What codes of nvfp4_288 stand for.
+void round_to_fp4(std::vector<float>& x) {
+    for (size_t g = 0; g < x.size(); g += 16) {
+        const float sixth = float(tile_amax(&x[g], 16)) * (1.f / 6.f);
+        const double scale = e4m3_by_formula(e4m3_code(std::max(double(sixth), 0x1p-9)));
+        for (size_t i = g; i < g + 16; ++i) {
+            const int code = e2m1_code(double(x[i] / float(scale)));
+            x[i] = float(kE2m1[code & 7] * (code & 8 ? -1 : 1) * scale);
+        }
+    }
+}
+
 Record mx_record(std::vector<float> x, smla_writer writer) {
     Record out;
     if (writer & SMLA_WRITER_BF16_FIRST)
         for (float& v : x) v = round_to_bf16(v);
+    if (writer & SMLA_WRITER_FP4_VALUES) round_to_fp4(x);
     for (int t = 0; t < 16; ++t) {
         const double amax = tile_amax(&x[size_t(32 * t)], 32);
         const double scale =
@@ -137,7 +150,8 @@ void expect_record(const Record& got, const Record& want, const std::string& whe
 }
 
 std::vector<smla_writer> writers_of(smla_format format) {
-    if (format == SMLA_FP8_528_G32 || format == SMLA_FP8_528_G32_SPLIT) return {0, 1, 2, 3};
+    if (format == SMLA_FP8_528_G32 || format == SMLA_FP8_528_G32_SPLIT)
+        return {0, 1, 2, 3, SMLA_WRITER_FP4_VALUES, SMLA_WRITER_FP4_VALUES | 3};
     if (format == SMLA_NVFP4_288 || format == SMLA_NVFP4_288_SPLIT) return {0, 2};
     return {0};
 }

@@ -50,7 +50,7 @@ smla_cache HostileMemory::cache(const CacheShape& shape) {
     if (random_.chance(0.4))
         out.page_stride_bytes =
             int64_t(round_up(packed_page_bytes(out), size_t(unit))) + unit * random_.between(0, 64);
-    if (format.writers && random_.chance(0.5)) out.writer = format.writers & int32_t(random_.between(1, 3));
+    if (format.writers && random_.chance(0.5)) out.writer = format.writers & int32_t(random_.between(1, 31));
     if (format.scale == ScaleKind::per_tensor) out.scale = float(random_.uniform(0.005, 0.05));
     const size_t bytes = cache_bytes(out);
     out.data = add(bytes, skew(format.alignment, bytes), text("cache ", format.name));

@@ -313,8 +313,8 @@ MUTANTS = [
     Mutant(
         "e2m1 pairs are swapped",
         "src/formats/index_mxfp4_68.cpp",
-        "f32_to_e2m1(float(values[i + 1]) / scale) << 4",
-        "f32_to_e2m1(float(values[i]) / scale) << 4",
+        "code(float(values[i + 1]) / scale) << 4",
+        "code(float(values[i]) / scale) << 4",
         "test_formats *",
     ),
     Mutant(
@@ -337,6 +337,55 @@ MUTANTS = [
         "at.writer & SMLA_WRITER_SCALE_FLOOR ?",
         "false ?",
         "test_formats MxRecords.*",
+    ),
+    Mutant(
+        "records of fp8 hold no values of fp4",
+        "src/formats/mx_fp8.h",
+        "at.writer & SMLA_WRITER_FP4_VALUES &&",
+        "false &&",
+        "test_formats MxRecords.*",
+    ),
+    Mutant(
+        "a window's records hold values of fp4",
+        "src/layers/session_pages.cpp",
+        "if (need.group != SMLA_GROUP_COMPRESSED)",
+        "if (false)",
+        "test_layers SessionWriters.*",
+    ),
+    Mutant(
+        "ties of index keys go to even codes by every writer",
+        "src/formats/index_mxfp4_68.cpp",
+        "at.writer & SMLA_WRITER_TIES_TO_ZERO ?",
+        "false ?",
+        "test_formats Encode.*",
+    ),
+    Mutant(
+        "scales of index keys have no floor by any writer",
+        "src/formats/index_mxfp4_68.cpp",
+        "return writer & SMLA_WRITER_SCALE_FLOOR ?",
+        "return writer > 9 ?",
+        "test_formats Encode.*",
+    ),
+    Mutant(
+        "entries of a token are normed unrounded by every writer",
+        "src/backends/step.cpp",
+        "if (entries.cache.writer & SMLA_WRITER_BF16_POOLED)",
+        "if (false)",
+        "test_backends Entries.*",
+    ),
+    Mutant(
+        "pooled entries are normed unrounded by every writer",
+        "src/ops/compress/reference.cpp",
+        "if (cache_.writer & SMLA_WRITER_BF16_POOLED)",
+        "if (false)",
+        "test_backends Entries.*",
+    ),
+    Mutant(
+        "a rotated index entry is not rounded again",
+        "src/ops/compress/reference.cpp",
+        "            if (rounds_) to_bf16(entry_);",
+        "",
+        "test_compress CompressFormats.*",
     ),
     Mutant(
         "a session forgets its writer",
@@ -606,6 +655,21 @@ MUTANTS = [
         "if (!config_.hybrid->sharing) norm(run, q, {});",
         "norm(run, q, {});",
         "test_layers Goldens.EveryCombinationPasses",
+    ),
+    # attention backends
+    Mutant(
+        "backends serve pools of tokens",
+        "src/backends/gate.cpp",
+        "if (!config.hybrid() && args.ratio > 1)",
+        "if (false)",
+        "test_backends Selection.*",
+    ),
+    Mutant(
+        "a layer of V4.1 is one of V4 to backends",
+        "src/model/backend_config.cpp",
+        "if (shared) args.wants",
+        "if (false) args.wants",
+        "test_cli CliBackends.*",
     ),
     # layers of GLM-5.3
     Mutant(

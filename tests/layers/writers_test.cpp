@@ -53,8 +53,7 @@ Seen seen(smla_format format, smla_writer writer) {
         const bool window = args.primary.rows.shape[1] == 128;
         const smla_attend_source& source = window ? args.primary : args.extra;
         ASSERT_EQ(source.rows.shape[1], 128);
-        EXPECT_EQ(args.primary.cache.writer, writer);
-        EXPECT_EQ(args.extra.cache.writer, writer);
+        EXPECT_EQ((window ? args.extra : args.primary).cache.writer, writer);
         const CacheView view(source.cache);
         out.read.resize(size_t(kTokens * kWidth));
         for (int64_t t = 0; t < kTokens; ++t)
@@ -78,10 +77,12 @@ TEST(SessionWriters, RowsAreRoundedAsTheWriterDoes) {
     for (const smla_format format :
          {SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT}) {
         SCOPED_TRACE(find_format(format)->name);
-        for (const smla_writer writer : {0, int(SMLA_WRITER_BF16_FIRST)}) {
+        for (const smla_writer writer :
+             {0, int(SMLA_WRITER_BF16_FIRST), int(SMLA_WRITER_FP4_VALUES | SMLA_WRITER_BF16_FIRST)}) {
+            if (writer & ~find_format(format)->writers) continue;
             const Seen found = seen(format, writer);
             ASSERT_FALSE(found.read.empty());
-            EXPECT_EQ(found.writer, writer);
+            EXPECT_EQ(found.writer, writer & SMLA_WRITER_BF16_FIRST);  // values of a window are not fp4
             int64_t differ = 0;
             for (size_t t = 0; t * 512 < found.read.size(); ++t) {
                 const std::vector<float> row(found.written.begin() + int64_t(t) * 512,
@@ -107,7 +108,7 @@ TEST(SessionWriters, BitsThatTheFormatLacksAreRefused) {
     };
     EXPECT_EQ(refused(SMLA_FP8_584, SMLA_WRITER_BF16_FIRST), "kv_writer: 0: writers of fp8_584 agree");
     EXPECT_EQ(refused(SMLA_NVFP4_288, SMLA_WRITER_SCALE_FLOOR),
-              "kv_writer: 0 or SMLA_WRITER_BF16_FIRST (2) for nvfp4_288");
+              "kv_writer: 0 or SMLA_WRITER_BF16_FIRST (2) or SMLA_WRITER_BF16_POOLED (8) for nvfp4_288");
     EXPECT_EQ(refused(SMLA_FP8_528_G32, SMLA_WRITER_SCALE_FLOOR | SMLA_WRITER_BF16_FIRST), "");
 }
 

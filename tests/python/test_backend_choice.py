@@ -134,6 +134,26 @@ def test_selection_on_devices(device, dsa, hybrid):
             assert reasons == each["refusals"] + engine
 
 
+def test_pools_and_shared_entries_are_refused_by_name():
+    """Models that smla.Layer has and no backend: GLM-5.3-Flash and V4.1."""
+    flash = {**V32, "rope_dim": -1, "nope_dim": 256, "v_head_dim": 256}
+    pools = "index_kpool 16; it has 1: its lists hold tokens, not pools. smla_layer has pools"
+    shared = "kv_source_layer_ids; it has none: each layer writes its own entries. smla_layer has them"
+    for family, options, reason in (
+        ("dsa", {**flash, "ratio": 16}, pools),
+        ("hybrid", {**V4, "wants": ["shared_entries"]}, shared),
+    ):
+        for name in LATENT if family == "dsa" else HYBRID:
+            assert smla.why_not(name, family, **options) == [reason]
+            with pytest.raises(smla.Error, match=f"backend: got {name}: {reason}, wanted"):
+                smla.Backend(name, family, **options)
+        assert smla.select_backend(family, **options)["backend"] is None
+        with pytest.raises(smla.Error, match="backend: got .*" + reason):
+            smla.Backend(None, family, **options)
+    # an engine that expands pools itself attends to a list of their tokens
+    assert smla.Backend("FLASHMLA_SPARSE", "dsa", **{**flash, "topk": 2048 + 15}).info["head_size"] == 512
+
+
 def test_a_wanted_backend(monkeypatch):
     forced = smla.select_backend("dsa", wanted="SPARSE_MLA_SM120", **V32)
     assert (forced["backend"], forced["forced"]) == ("SPARSE_MLA_SM120", True)

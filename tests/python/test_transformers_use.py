@@ -68,6 +68,29 @@ def test_refusals():
     assert on_smla.why_not(other)[0].startswith("LlamaForCausalLM has no attention of")
 
 
+def test_a_model_of_pools_is_refused():
+    """GLM-5.3-Flash by its class; enable() without a model has no class in the place of its attention."""
+    family = pytest.importorskip("transformers.models.glm5_next", reason="no glm5_next in this transformers")
+    config = family.configuration_glm5_next.Glm5NextTextConfig(
+        hidden_size=16,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_hidden_layers=1,
+        layer_types=["deepseek_sparse_attention"],
+        mlp_layer_types=["dense"],
+        vocab_size=16,
+        pad_token_id=0,
+    )
+    with torch.device("meta"):
+        model = family.modeling_glm5_next.Glm5NextTextModel(config)
+    assert type(model.layers[0].self_attn).__name__ == "Glm5NextTextAttention"
+    with pytest.raises(smla.Error, match="model: got Glm5NextTextModel, wanted .* attention of DeepseekV32"):
+        on_smla.enable(model)
+    assert on_smla.why_not(model)[0].startswith("Glm5NextTextModel has no attention of")
+    assert "Glm5NextTextAttention" not in on_smla._modules.REPLACEMENTS
+    assert type(model.layers[0].self_attn).__name__ == "Glm5NextTextAttention"
+
+
 def test_a_cache_by_either_name():
     """transformers 5.24 calls `cache` what was past_key_values. One of an unknown name is not passed over."""
     _, fast = pair("v32")

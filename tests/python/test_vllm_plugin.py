@@ -171,7 +171,15 @@ def test_what_the_backend_says_of_itself(vllm):
     vllm.config.attention_config = SimpleNamespace(hisparse_config="on")
     assert "HiSparse" in backend.supports_combination(576, torch.bfloat16)
     del vllm.config.attention_config
-    del vllm.config.model_config.hf_text_config.index_topk
+    model = vllm.config.model_config.hf_text_config
+    for pool in (1, 16):
+        model.index_kpool = pool
+        said = backend.supports_combination(512, torch.bfloat16)
+        assert said == (
+            None if pool == 1 else "index_kpool: got 16, smla wants 1: it selects tokens, not pools of tokens"
+        )
+    assert 512 not in backend.get_supported_head_sizes()
+    del model.index_topk
     assert "index_topk" in backend.supports_combination(576, torch.bfloat16)
 
 

@@ -65,8 +65,13 @@ class SmlaSparseBackend(AttentionBackend):
         from vllm.config import get_current_vllm_config
 
         config = get_current_vllm_config()
-        if config.model_config is not None and not hasattr(config.model_config.hf_text_config, "index_topk"):
-            return "smla needs a model with index_topk in its config"
+        if config.model_config is not None:
+            model = config.model_config.hf_text_config
+            if not hasattr(model, "index_topk"):
+                return "smla needs a model with index_topk in its config"
+            pool = getattr(model, "index_kpool", 1)  # of GLM-5.3-Flash, whose head size is 512
+            if pool != 1:
+                return f"index_kpool: got {pool}, smla wants 1: it selects tokens, not pools of tokens"
         if getattr(getattr(config, "attention_config", None), "hisparse_config", None) is not None:
             return "smla reads caches on the GPU alone: no HiSparse"
         return None

@@ -13,6 +13,11 @@ namespace smla {
 namespace {
 
 template <class Real>
+void to_bf16(std::vector<Real>& values) {
+    for (Real& v : values) v = Real(round_to_bf16(float(v)));
+}
+
+template <class Real>
 class Compressor {
 public:
     explicit Compressor(const smla_compress_args& args)
@@ -43,9 +48,11 @@ public:
             store_row(args_.entries, address(args_.entries, t), width_, entry_.data());
         // Quantising writers see a bf16 row, as where an entry is computed by one kernel and stored by
         // another; rotated channels come from unrounded values and are rounded this once.
-        if (rounds_)
-            for (Real& v : entry_) v = Real(round_to_bf16(float(v)));
-        if (args_.hadamard) hadamard(entry_.data(), width_);
+        if (rounds_) to_bf16(entry_);
+        if (args_.hadamard) {
+            hadamard(entry_.data(), width_);
+            if (rounds_) to_bf16(entry_);
+        }
         cache_.encode(slot, entry_.data());
     }
 
@@ -90,6 +97,7 @@ private:
 
     void norm() {
         if (!present(args_.norm_weight)) return;
+        if (cache_.writer & SMLA_WRITER_BF16_POOLED) to_bf16(entry_);
         Real square = 0;
         for (const Real v : entry_) square += v * v;
         const Real factor = Real(1) / std::sqrt(square / Real(width_) + Real(args_.eps));

@@ -158,8 +158,9 @@ private:
                               std::fabs(want[d]);
                 if (args.cache.format == SMLA_INDEX_FP8_132)
                     step = std::max(std::fabs(want[d]) / 8, std::max(largest, 1e-4) / 448 * 0x1p-8);
+                const double floor = args.cache.writer & SMLA_WRITER_SCALE_FLOOR ? 6e-4 : 0;
                 if (args.cache.format == SMLA_INDEX_MXFP4_68)
-                    step = std::max(std::fabs(want[d]) / 2, largest / 6);
+                    step = std::max(std::fabs(want[d]) / 2, std::max(largest, floor) / 6);
                 out.note(std::fabs(got[size_t(d)] - want[d]), step / 2 + 2 * sums + 1e-37,
                          text("row ", slot, " channel ", d, " is ", got[size_t(d)], ", wanted ", want[d]));
             }

@@ -131,7 +131,7 @@ private:
         std::vector<double> rotated = entry.want;
         hadamard(rotated.data(), width_);
         hadamard(got.data(), width_);
-        double norm = 0, bound = 0, error = 0, largest = 1e-4;
+        double norm = 0, bound = 0, error = 0, largest = 6e-4;  // floors of scales
         for (size_t d = 0; d < got.size(); ++d) {
             norm += entry.want[d] * entry.want[d];
             bound += entry.bound[d] * entry.bound[d];
@@ -140,6 +140,7 @@ private:
         }
         const double step = largest * std::sqrt(double(width_));
         double rounded = rounding(args.cache.format == SMLA_ROW_F32 ? SMLA_F32 : SMLA_BF16) * std::sqrt(norm);
+        if (find_format(args.cache.format)->rounds_entries()) rounded *= 2;  // before the rotation, and after
         if (args.cache.format == SMLA_INDEX_FP8_132) rounded += std::sqrt(norm) / 16 + step / 448 / 512;
         if (args.cache.format == SMLA_INDEX_MXFP4_68) rounded += std::sqrt(norm) / 4 + step / 12;
         if (!std::isfinite(norm)) return;
@@ -254,6 +255,9 @@ private:
     void normed(Entry& entry) const {
         if (!present(args.norm_weight)) return;
         const Doubles weight(args.norm_weight);
+        if (args.cache.writer & SMLA_WRITER_BF16_POOLED)
+            for (size_t d = 0; d < entry.want.size(); ++d)
+                entry.bound[d] += rounding(SMLA_BF16) * (std::fabs(entry.want[d]) + entry.bound[d]);
         double square = 0, spoilt = 0;
         for (size_t d = 0; d < entry.want.size(); ++d) {
             square += entry.want[d] * entry.want[d] / double(width_);

@@ -21,7 +21,7 @@ std::string joined(const std::vector<std::string>& reasons) {
 // The layer to ask about: the first with an indexer, if there is one, since it has all that others have.
 int64_t telling_layer(const AttentionConfig& config) {
     for (const LayerClass& each : layer_classes(config, std::max<int64_t>(config.common.layers, 1)))
-        if (each.kind == LayerKind::dsa || each.kind == LayerKind::compressed_sparse) return each.first;
+        if (each.selects) return each.first;
     return 0;
 }
 

@@ -28,7 +28,17 @@ std::vector<Model> models() {
     v4.heads = 64;
     v4.topk = 512;
     v4.ratio = 4;
-    return {{"DeepSeek-V3.2", v32}, {"GLM-5.x", glm}, {"DeepSeek-V4", v4}};
+    BackendArgs flash = glm, v41 = v4;
+    flash.rope_dim = -1;
+    flash.nope_dim = 256;
+    flash.ratio = 16;
+    v41.ratio = 0;
+    v41.wants = SMLA_WANTS_SHARED_ENTRIES;
+    return {{"DeepSeek-V3.2", v32},
+            {"GLM-5.x", glm},
+            {"GLM-5.3-Flash", flash},
+            {"DeepSeek-V4", v4},
+            {"DeepSeek-V4.1", v41}};
 }
 
 constexpr const char* kDevices[] = {"cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "sm_121"};

@@ -156,8 +156,10 @@ double tolerance(const Options& options, const Job& job) {
     if (options.f64) return 1e-10;
     if (is_f32(job)) return 5e-5;
     if (format_bit(job.session.caches.kv) & kRowFormats) return 1.5e-2;
-    const double rounding =
-        format_bit(job.session.caches.kv) & kE2m1Formats ? 4 * kRoundedToE4m3 : kRoundedToE4m3;
+    const double rounding = format_bit(job.session.caches.kv) & kE2m1Formats ||
+                                    job.session.caches.kv_writer & SMLA_WRITER_FP4_VALUES
+                                ? 4 * kRoundedToE4m3
+                                : kRoundedToE4m3;
     return job.config.indexer && options.topk.empty() ? std::max(rounding, 1.5e-1) : rounding;
 }
 

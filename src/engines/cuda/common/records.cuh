@@ -206,23 +206,28 @@ __device__ inline void encode_132(Warps by, const float* values, char* page, int
 }
 
 // e2m1 has no NaN: a tile that contains one gets the NaN scale.
-__device__ inline uint8_t warp_mxfp4_scale(const float* tile) {
+__device__ inline uint8_t warp_mxfp4_scale(const float* tile, smla_writer writer = 0) {
     const bool nan = __any_sync(~0u, isnan(tile[threadIdx.x % 32]));
-    return nan ? uint8_t(255) : scale_rule::mxfp4(warp_amax(tile, layout::IndexMxfp4_68::tile));
+    const float amax = warp_amax(tile, layout::IndexMxfp4_68::tile);
+    if (nan) return 255;
+    return writer & SMLA_WRITER_SCALE_FLOOR ? scale_rule::mxfp4_of_floored_scale(amax)
+                                            : scale_rule::mxfp4(amax);
 }
-__device__ inline void encode_68(Warps by, const float* values, char* page, int64_t page_tokens,
-                                 int64_t token) {
+__device__ inline void encode_68(Warps by, const float* values, smla_writer writer, char* page,
+                                 int64_t page_tokens, int64_t token) {
     using L = layout::IndexMxfp4_68;
     static_assert(L::tile == 32);
     char* codes = page + L::row_at(token);
     char* scales = page + L::scales_at(page_tokens, token);
     for (int t = by.index; t < L::tiles; t += by.count) {
-        const uint8_t code = warp_mxfp4_scale(values + t * L::tile);
+        const uint8_t code = warp_mxfp4_scale(values + t * L::tile, writer);
         const float scale = e8m0_to_f32(code);
         const int pair = t * L::tile + 2 * by.lane();
-        if (by.lane() < L::tile / 2)
-            codes[pair / 2] = char(f32_to_e2m1(scaled(values[pair], scale)) |
-                                   f32_to_e2m1(scaled(values[pair + 1], scale)) << 4);
+        const auto e2m1 = [&](float value) {
+            return writer & SMLA_WRITER_TIES_TO_ZERO ? f32_to_e2m1_ties_to_zero(scaled(value, scale))
+                                                     : f32_to_e2m1(scaled(value, scale));
+        };
+        if (by.lane() < L::tile / 2) codes[pair / 2] = char(e2m1(values[pair]) | e2m1(values[pair + 1]) << 4);
         if (by.lane() == 0) scales[t] = char(code);
     }
 }
@@ -232,12 +237,27 @@ __device__ inline float to_write(float value, smla_writer writer) {
     return writer & SMLA_WRITER_BF16_FIRST ? round_to_bf16(value) : value;
 }
 
+// The values of a warp's lanes, in groups of 16, as nvfp4_288 holds them.
+__device__ inline float fp4_value(float value) {
+    constexpr unsigned kGroup = layout::Nvfp4_288<false>::tile;
+    static_assert(kGroup == 16);
+    float amax = isnan(value) ? 0.f : fabsf(value);
+    for (unsigned distance = kGroup / 2; distance; distance /= 2)
+        amax = fmaxf(amax, __shfl_xor_sync(~0u, amax, int(distance)));
+    const unsigned group = 0xffffu << (threadIdx.x % 32 / kGroup * kGroup);
+    const bool nan = __ballot_sync(~0u, isnan(value)) & group;
+    const scale_rule::Nvfp4 rule = scale_rule::kNvfp4_288;
+    const float scale = e4m3_to_f32(nan ? scale_rule::kNanE4m3 : scale_rule::nvfp4(amax, rule));
+    return e2m1_to_f32(scale_rule::nvfp4_code(value, scale, rule)) * scale;
+}
+
 template <class Layout>
 __device__ void encode_mxfp8(Warps by, const DeviceCache& cache, int64_t row, const float* values) {
     static_assert(Layout::tile == 32);
     const Parts<Layout> at(cache, row);
     for (int t = by.index; t < Layout::tiles; t += by.count) {
-        const float value = to_write(values[t * Layout::tile + by.lane()], cache.writer);
+        const float given = to_write(values[t * Layout::tile + by.lane()], cache.writer);
+        const float value = cache.writer & SMLA_WRITER_FP4_VALUES ? fp4_value(given) : given;
         const float amax = warp_max(fmaxf(0.f, fabsf(value)));  // fmaxf ignores NaN
         const uint8_t code = cache.writer & SMLA_WRITER_SCALE_FLOOR ? scale_rule::e8m0_of_floored_scale(amax)
                                                                     : scale_rule::e8m0(amax);
@@ -305,7 +325,7 @@ __device__ inline void encode(Warps by, const DeviceCache& cache, int64_t row, c
         case SMLA_FP8_512: encode_e4m3(by, values, cache.width, cache.tensor_scale(), at); break;
         case SMLA_FP8_584: encode_584(by, values, page, cache.page_tokens, token); break;
         case SMLA_INDEX_FP8_132: encode_132(by, values, page, cache.page_tokens, token); break;
-        case SMLA_INDEX_MXFP4_68: encode_68(by, values, page, cache.page_tokens, token); break;
+        case SMLA_INDEX_MXFP4_68: encode_68(by, values, cache.writer, page, cache.page_tokens, token); break;
         case SMLA_FP8_528_G32: encode_mxfp8<layout::Fp8_528_g32<false>>(by, cache, row, values); break;
         case SMLA_FP8_528_G32_SPLIT: encode_mxfp8<layout::Fp8_528_g32<true>>(by, cache, row, values); break;
         case SMLA_NVFP4_288: encode_288<layout::Nvfp4_288<false>>(by, cache, row, values); break;

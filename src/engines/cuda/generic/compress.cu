@@ -154,7 +154,10 @@ __device__ void pool(const CompressParams& p, const Window& window, const char**
 __device__ void norm(const CompressParams& p, float* entry, float weight, float* scratch) {
     const int width = p.cache.width;
     float square = 0;
-    for (int d = int(threadIdx.x); d < width; d += kThreads) square += entry[d] * entry[d];
+    for (int d = int(threadIdx.x); d < width; d += kThreads) {
+        if (p.cache.writer & SMLA_WRITER_BF16_POOLED) entry[d] = round_to_bf16(entry[d]);
+        square += entry[d] * entry[d];
+    }
     const float factor = 1.f / sqrtf(block_sum(square, scratch) / float(width) + p.eps);
     for (int d = int(threadIdx.x); d < width; d += kThreads)
         entry[d] *= factor * (d < kThreads ? weight : load_value(p.weight, element(p.weight, d)));
@@ -221,6 +224,9 @@ __global__ void __launch_bounds__(kThreads) compress_kernel(const __grid_constan
     const Warps all{int(threadIdx.x) / 32, kThreads / 32};
     if (p.hadamard) {
         if (all.index == 0) warp_hadamard(entry, p.cache.width);
+        __syncthreads();
+        for (int d = int(threadIdx.x); p.rounds && d < p.cache.width; d += kThreads)
+            entry[d] = round_to_bf16(entry[d]);
         __syncthreads();
     }
     encode(all, p.cache, slot, entry);
