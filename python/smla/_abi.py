@@ -100,6 +100,7 @@ class Group(IntEnum):
 class Family(IntEnum):
     DSA = 0
     HYBRID = 1
+    HYBRID_SHARED = 2
 
 
 class Wants(IntEnum):
@@ -397,6 +398,7 @@ class BackendInfo(c.Structure):
         ("reorder_threshold", c.c_int32),
         ("padded_heads", c.c_int32),
         ("graph_support", c.c_int32),
+        ("compressed_format", c.c_int32),
     )
 
 

@@ -11,7 +11,7 @@ BackendArgs backend_args(const AttentionConfig& config, int64_t layer) {
     args.softmax_scale = config.softmax_scale();
     args.max_tokens = args.max_requests = args.max_seq_len = 1;
     if (config.hybrid) {
-        args.family = SMLA_FAMILY_HYBRID;
+        args.family = config.hybrid->sharing ? SMLA_FAMILY_HYBRID_SHARED : SMLA_FAMILY_HYBRID;
         args.head_dim = int32_t(config.hybrid->head_dim);
         args.window = int32_t(config.hybrid->window);
         args.ratio = int32_t(config.compress_ratio(layer));

@@ -19,7 +19,7 @@ nlohmann::json explained(const TemporaryFile& config, const std::string& device,
 }
 
 TEST(CliBackends, EveryDeviceOfTheModels) {
-    const TemporaryFile v32(kV32), glm(kGlm5), v4(v4_flash());
+    const TemporaryFile v32(kV32), glm(kGlm5), v4(v4_flash()), sharing(v41());
     const std::map<std::string, std::pair<std::string, std::string>> expected = {
         {"cpu", {"TRITON_MLA_SPARSE", "FLASHMLA_SPARSE_DSV4"}},
         {"sm_80", {"TRITON_MLA_SPARSE", "FLASHMLA_SPARSE_DSV4"}},
@@ -39,6 +39,10 @@ TEST(CliBackends, EveryDeviceOfTheModels) {
         }
         EXPECT_EQ(explained(v4, device)["backend"], backends.second) << device;
         EXPECT_EQ(explained(v4, device, {"--kv-dtype", "fp8_e4m3"})["backend"], "FLASHINFER_MLA_SPARSE_DSV4");
+        const bool sm_12x = device.substr(0, 5) == "sm_12";
+        EXPECT_EQ(explained(sharing, device)["backend"],
+                  sm_12x ? "FLASHINFER_MLA_SPARSE_DSV41" : "FLASHMLA_SPARSE_DSV41");
+        EXPECT_EQ(explained(sharing, device)["candidates"].size(), 2u);
     }
     EXPECT_EQ(explained(v32, "cpu")["heads"], 128);
     EXPECT_EQ(explained(v32, "cpu", {"--heads", "16"})["heads"], 16);
@@ -57,6 +61,21 @@ TEST(CliBackends, EveryCandidateSaysWhyAndWhatTheOriginalWould) {
     for (const char* part : {"attention backend FLASHMLA_SPARSE_DSV4, engine cuda", "original: would accept",
                              "DSV4_SPARSE_MLA_SM120", "compute capability 9.x; it has 12"})
         EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
+}
+
+TEST(CliBackends, RecordsOfBothCaches) {
+    const TemporaryFile sharing(v41());
+    const auto cache = [&](const char* device, const char* type) {
+        const auto found = explained(sharing, device, {"--kv-dtype", type});
+        EXPECT_EQ(found["candidates"][0]["backend"], "FLASHMLA_SPARSE_DSV41");
+        return found["candidates"][0]["cache"].get<std::string>();
+    };
+    EXPECT_EQ(cache("sm_100", "auto"), "fp8_528_g32");
+    EXPECT_EQ(cache("sm_90", "auto"), "fp8_584");
+    EXPECT_EQ(cache("sm_100", "nvfp4_ds_mla"), "fp8_528_g32, nvfp4_288");
+    const auto split = explained(sharing, "sm_100", {"--kv-dtype", "nvfp4_288_split"});
+    EXPECT_EQ(split["backend"], "FLASHINFER_MLA_SPARSE_DSV41");
+    EXPECT_TRUE(split["candidates"][0]["cache"].is_null());  // FlashMLA's records are not split
 }
 
 TEST(CliBackends, NamesForceOne) {
@@ -85,7 +104,7 @@ TEST(CliBackends, NamesForceOne) {
 
 TEST(CliBackends, ListsAgreeWithExplain) {
     const auto backends = json_of({"list", "backends"}, "backends");
-    EXPECT_EQ(backends.size(), 6u);
+    EXPECT_EQ(backends.size(), 8u);
     const TemporaryFile v32(kV32);
     int compared = 0;
     for (const auto& row : json_of({"list", "support"}, "support")) {

@@ -2,7 +2,6 @@
 
 #include "backends/gate.h"
 #include "backends/registry.h"
-#include "formats/format.h"
 
 namespace smla::cli {
 
@@ -18,7 +17,7 @@ std::vector<Model> models() {
     BackendArgs base{};
     base.struct_size = sizeof base;
     base.softmax_scale = base.max_tokens = base.max_requests = base.max_seq_len = 1;
-    BackendArgs v32 = base, glm = base, v4 = base;
+    BackendArgs v32 = base, glm = base, v4 = base, v41 = base;
     v32.heads = 128;
     v32.topk = glm.topk = 2048;
     glm.heads = 64;
@@ -28,11 +27,15 @@ std::vector<Model> models() {
     v4.heads = 64;
     v4.topk = 512;
     v4.ratio = 4;
-    return {{"DeepSeek-V3.2", v32}, {"GLM-5.x", glm}, {"DeepSeek-V4", v4}};
+    v41.family = SMLA_FAMILY_HYBRID_SHARED;
+    v41.heads = 64;
+    v41.topk = 512;
+    v41.ratio = 1;
+    return {{"DeepSeek-V3.2", v32}, {"GLM-5.x", glm}, {"DeepSeek-V4", v4}, {"DeepSeek-V4.1", v41}};
 }
 
 constexpr const char* kDevices[] = {"cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "sm_121"};
-constexpr const char* kCacheTypes[] = {"auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla"};
+constexpr const char* kCacheTypes[] = {"auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla"};
 
 template <class List>
 std::string joined(const List& list, const char* between = ", ") {
@@ -62,8 +65,8 @@ Table backends_table() {
     for (const Backend* backend : all_backends()) {
         std::vector<std::string> types;
         for (const CacheType& type : backend->cache_types) types.emplace_back(type.name);
-        table.row({backend->name, backend->family == SMLA_FAMILY_DSA ? "V3.2, GLM-5.x" : "V4", joined(types),
-                   backend->page_tokens, graph_text(backend->graph_support), joined(backend->aliases)});
+        table.row({backend->name, find_family(backend->family)->models, joined(types), backend->page_tokens,
+                   graph_text(backend->graph_support), joined(backend->aliases)});
     }
     return table;
 }
@@ -83,12 +86,9 @@ Table support_table() {
                 model.args.kv_cache_dtype = type;
                 const BackendConfig config = resolve_config(model.args);
                 const BackendChoice selection = select_backend(config, "");
-                if (!selection.backend) {
-                    table.row({model.name, type, device, {}, {}, selection.engine.name, {}});
-                    continue;
-                }
+                if (!selection.backend) continue;  // no backend of the family has such a cache
                 table.row({model.name, type, device, selection.backend->name,
-                           find_format(cache_format(*selection.backend, config))->name, selection.engine.name,
+                           record_names(*selection.backend, config), selection.engine.name,
                            joined(published_refusals(*selection.backend, config), "; ")});
             }
     return table;
