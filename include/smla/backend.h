@@ -1,9 +1,9 @@
 /* smla/backend.h: attention backends, the units that an inference engine plugs in. A backend has a name, the
  * types and shapes that it supports, a cache shape, metadata built once per step, and a forward called once
  * per layer. Names, fields and rules are those of the published backends: docs/backends has a table for each.
- *
  * A backend serves one kind of layer: V3.2 and GLM-5.x (SMLA_FAMILY_DSA), or one compression ratio of V4
- * (SMLA_FAMILY_HYBRID). Layers of a kind share one metadata. "DSA:" and "HYBRID:" say whose a field is. */
+ * (SMLA_FAMILY_HYBRID) or V4.1 (SMLA_FAMILY_HYBRID_SHARED). Layers of a kind share one metadata. "DSA:" and
+ * "HYBRID:" say whose a field is; "HYBRID:" means V4 and V4.1. */
 #ifndef SMLA_BACKEND_H
 #define SMLA_BACKEND_H
 
@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 typedef int32_t smla_family;
-enum { SMLA_FAMILY_DSA = 0, SMLA_FAMILY_HYBRID = 1 };
+enum { SMLA_FAMILY_DSA = 0, SMLA_FAMILY_HYBRID = 1, SMLA_FAMILY_HYBRID_SHARED = 2 };
 
 /* A device, real or only described. */
 typedef struct smla_device_info {
@@ -29,8 +29,7 @@ typedef struct smla_device_info {
     int64_t memory_bytes;
 } smla_device_info;
 
-/* A device by name: "cpu" (this machine's threads), or "sm_80", "sm_86", "sm_89", "sm_90", "sm_100",
- * "sm_120", "sm_121" or another sm_XY (a common GPU of that kind; none has to be there). */
+/* A device by name: "cpu" (this machine's threads) or sm_XY (a common GPU of that kind, there or not). */
 SMLA_API smla_status smla_describe_device(const char* name, smla_device_info* out);
 
 /* Features that no backend here has. Any set bit is refused, in the words of the originals. */
@@ -40,14 +39,13 @@ enum {
     SMLA_WANTS_SLIDING_WINDOW = 2,
     SMLA_WANTS_SOFT_CAP = 4,
     SMLA_WANTS_ENCODER = 8, /* any attention type but decoder self-attention */
-    SMLA_WANTS_FUSED_OUTPUT_QUANT = 16,
-    SMLA_WANTS_SHARED_ENTRIES = 32 /* HYBRID: V4.1's, which layers read from others */
+    SMLA_WANTS_FUSED_OUTPUT_QUANT = 16
 };
 
 typedef struct smla_backend_args {
     uint32_t struct_size;
     smla_family family;
-    /* "auto" (null), "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", or the name of a record format. */
+    /* "auto" (null), "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla", or a record format's. */
     const char* kv_cache_dtype;
     /* Of queries: bf16 (0), f16, f32, f64 (reference), e4m3 (per-tensor caches). */
     smla_dtype dtype;
@@ -65,15 +63,15 @@ typedef struct smla_backend_args {
     int32_t v_head_dim;
     /* HYBRID; 0: 512. */
     int32_t head_dim;
-    /* Tokens per page; 0: the first size that the backend lists. HYBRID: of the compressed groups, 0: 256. */
+    /* Tokens per page; 0: the size that the backend lists. HYBRID: of the compressed groups. */
     int32_t page_tokens;
-    /* HYBRID; 0: 64. */
+    /* HYBRID; 0: 64, V4.1 32. */
     int32_t window_page_tokens;
     /* index_topk of the model; 0: no indexer. */
     int32_t topk;
     /* HYBRID: tokens; 0: 128. */
     int32_t window;
-    /* HYBRID: 0 or 1 (window only), 4 or 128. DSA: index_kpool; 0 or 1, no backend has more. */
+    /* HYBRID: 0 or 1 (window only), 4 or 128; V4.1: 0 (window only), 1 or 2. DSA: index_kpool, 0 or 1. */
     int32_t ratio;
     /* The next four: as in smla_plan_args. */
     int32_t max_tokens;
@@ -149,6 +147,8 @@ typedef struct smla_backend_info {
     /* Heads that the published kernel wants; any number is accepted here. */
     int32_t padded_heads;
     smla_graph_support graph_support;
+    /* HYBRID: of the compressed cache, `format` is the window's. NONE: the layer has no compressed cache. */
+    smla_format compressed_format;
 } smla_backend_info;
 SMLA_API smla_status smla_backend_get_info(const smla_backend* backend, smla_backend_info* info);
 
@@ -170,8 +170,7 @@ SMLA_API smla_status smla_backend_cache_shape(const smla_backend* backend, int32
 SMLA_API smla_status smla_backend_metadata_create(const smla_backend* backend, smla_backend_metadata** out);
 SMLA_API void smla_backend_metadata_destroy(smla_backend_metadata* metadata);
 
-/* Computes the metadata of a step. A refused batch changes nothing. block_table fields show the caller's own
- * tables.
+/* Computes the metadata of a step. A refused batch changes nothing. block_table fields show its own tables.
  *
  * Of a GPU's context: fields lie on the GPU and change in the order of batch.stream; numbers stay on the
  * host. All tensors of a batch lie on the GPU, or all on the host.
@@ -215,7 +214,7 @@ typedef struct smla_backend_forward_args {
     smla_tensor k_c;
     /* DSA, with k_c: [N,rope] or [N,1,rope], rotated. */
     smla_tensor k_pe;
-    /* [N,K] i32: positions (V4: entries) of the request, any K. HYBRID: ratio 4 only. */
+    /* [N,K] i32: positions (HYBRID: entries) of the request, any K. HYBRID: ratios 4, and V4.1's 1 and 2. */
     smla_tensor topk_indices;
     /* DSA: [H,nope,latent]; absent: q is absorbed already. */
     smla_tensor w_uk_t;

@@ -103,6 +103,7 @@ class Group(IntEnum):
 class Family(IntEnum):
     DSA = 0
     HYBRID = 1
+    HYBRID_SHARED = 2
 
 
 class Wants(IntEnum):
@@ -111,7 +112,6 @@ class Wants(IntEnum):
     SOFT_CAP = 4
     ENCODER = 8
     FUSED_OUTPUT_QUANT = 16
-    SHARED_ENTRIES = 32
 
 
 class GraphSupport(IntEnum):
@@ -401,6 +401,7 @@ class BackendInfo(c.Structure):
         ("reorder_threshold", c.c_int32),
         ("padded_heads", c.c_int32),
         ("graph_support", c.c_int32),
+        ("compressed_format", c.c_int32),
     )
 
 

@@ -135,10 +135,11 @@ def select_backend(family, *, wanted=None, **options):
 class Backend:
     """An attention backend for one kind of layer.
 
-    name: of backends(), or None: selected. family: "dsa" (V3.2, GLM-5.x) or "hybrid" (one compression ratio
-    of V4). Options, with their defaults in smla/backend.h: heads, kv_lora_rank, rope_dim, nope_dim,
-    v_head_dim, head_dim, page_tokens, window_page_tokens, topk, window, ratio, max_tokens, max_requests,
-    max_seq_len, speculative_tokens, batch_invariant, softmax_scale, q_scale, kv_scale, max_logits_bytes;
+    name: of backends(), or None: selected. family: "dsa" (V3.2, GLM-5.x), "hybrid" (one compression ratio of
+    V4) or "hybrid_shared" (one of V4.1). Options, with their defaults in smla/backend.h: heads, kv_lora_rank,
+    rope_dim, nope_dim, v_head_dim, head_dim, page_tokens, window_page_tokens, topk, window, ratio,
+    max_tokens, max_requests, max_seq_len, speculative_tokens, batch_invariant, softmax_scale, q_scale,
+    kv_scale, max_logits_bytes;
     kv_cache_dtype ("auto", "fp8_ds_mla", ...), dtype of queries, wants (what must be refused: "alibi", ...),
     plan_groups (more groups for the metadata), device ("sm_90", ...; None: what the context runs on),
     precision of attention ("exact", "rounded": see smla.attend).
@@ -157,7 +158,7 @@ class Backend:
     @property
     def info(self):
         """name, family, kv_cache_dtype, format, head_size, page_tokens, window_page_tokens,
-        reorder_threshold, padded_heads, graph_support: a dict.
+        reorder_threshold, padded_heads, graph_support, compressed_format ("none": no such cache): a dict.
         """
         out = _abi.BackendInfo(struct_size=c.sizeof(_abi.BackendInfo))
         check(lib.smla_backend_get_info(self.handle, c.byref(out)))
@@ -168,13 +169,14 @@ class Backend:
             family=Family(out.family).name.lower(),
             format=Format(out.format).name.lower(),
             graph_support=GraphSupport(out.graph_support).name.lower(),
+            compressed_format=Format(out.compressed_format).name.lower(),
         )
         return info
 
     def cache_shape(self, pages, group="primary"):
         """shape [pages, tokens per page, record], dtype, page_stride_bytes and bytes of a cache: a dict.
 
-        group: "primary", or "window" and "compressed" of V4.
+        group: "primary", or "window" and "compressed" of V4 and V4.1.
         """
         out = _abi.CacheShape(struct_size=c.sizeof(_abi.CacheShape))
         check(lib.smla_backend_cache_shape(self.handle, group_bits([group]), pages, c.byref(out)))

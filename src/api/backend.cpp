@@ -128,7 +128,8 @@ smla_status smla_backend_get_info(const smla_backend* backend, smla_backend_info
                  .window_page_tokens = on.config.hybrid() ? on.config.args.window_page_tokens : 0,
                  .reorder_threshold = on.threshold(),
                  .padded_heads = padded_heads(*on.backend, on.config),
-                 .graph_support = on.backend->graph_support};
+                 .graph_support = on.backend->graph_support,
+                 .compressed_format = on.entry_format};
     });
 }
 

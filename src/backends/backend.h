@@ -11,10 +11,14 @@
 
 namespace smla {
 
-// A kv_cache_dtype and the record that it stands for; `nope` instead in models without rope channels.
+// A kv_cache_dtype and the record that it stands for.
 struct CacheType {
     const char* name;
-    smla_format format, nope = SMLA_FORMAT_NONE;
+    smla_format format;
+    smla_format nope = SMLA_FORMAT_NONE;     // instead, in models without rope channels
+    smla_format entries = SMLA_FORMAT_NONE;  // V4.1: of the compressed cache, where that is another record
+    int32_t major = 0;                       // compute capability of GPUs ...
+    smla_format there = SMLA_FORMAT_NONE;    // ... that have this record instead
 };
 
 // What the published backend's own gate accepts. This library refuses less: docs/support-matrix.md shows

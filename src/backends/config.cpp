@@ -2,12 +2,19 @@
 
 #include "core/tensor.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 namespace smla {
 
 namespace {
+
+constexpr int32_t kNoEntries[] = {0}, kHybridRatios[] = {0, 4, 128}, kSharingRatios[] = {0, 1, 2};
+constexpr FamilyTraits kFamilies[] = {{"DeepSeek-V3.2 and GLM-5.x", kNoEntries, "0", 0},
+                                      {"DeepSeek-V4", kHybridRatios, "0 or 1 (window only), 4 or 128", 64},
+                                      {"DeepSeek-V4.1", kSharingRatios, "0 (window only), 1 or 2", 32}};
 
 void default_to(int32_t& value, int32_t standard) {
     if (value == 0) value = standard;
@@ -31,13 +38,14 @@ void check_dimensions(const BackendConfig& config) {
     } else {
         amount("args.head_dim", args.head_dim, 1);
         amount("args.window", args.window, 1);
-        SMLA_CHECK(args.ratio == 0 || args.ratio == 4 || args.ratio == 128, "args.ratio", args.ratio,
-                   "0 or 1 (window only), 4 or 128");
+        const FamilyTraits& family = *find_family(args.family);
+        SMLA_CHECK(std::find(family.ratios.begin(), family.ratios.end(), args.ratio) != family.ratios.end(),
+                   "args.ratio", args.ratio, family.ratios_text);
     }
     SMLA_CHECK(args.page_tokens >= 0, "args.page_tokens", args.page_tokens, "0 or more");
     SMLA_CHECK(args.window_page_tokens >= 0, "args.window_page_tokens", args.window_page_tokens, "0 or more");
     SMLA_CHECK(args.topk >= 0, "args.topk", args.topk, "0 or more");
-    constexpr int32_t kWants = 2 * SMLA_WANTS_SHARED_ENTRIES - 1;
+    constexpr int32_t kWants = 2 * SMLA_WANTS_FUSED_OUTPUT_QUANT - 1;
     SMLA_CHECK((args.wants & ~kWants) == 0, "args.wants", args.wants,
                text("SMLA_WANTS_* bits, 0 to ", kWants));
     SMLA_CHECK(args.max_tokens >= 1, "args.max_tokens", args.max_tokens, "1 or more");
@@ -57,12 +65,17 @@ void check_dimensions(const BackendConfig& config) {
 
 }  // namespace
 
+const FamilyTraits* find_family(smla_family family) {
+    return family >= 0 && family < int32_t(std::size(kFamilies)) ? &kFamilies[family] : nullptr;
+}
+
 BackendConfig resolve_config(const BackendArgs& given) {
     BackendConfig config;
     config.args = given;
     BackendArgs& args = config.args;
-    SMLA_CHECK(args.family == SMLA_FAMILY_DSA || args.family == SMLA_FAMILY_HYBRID, "args.family",
-               args.family, "SMLA_FAMILY_DSA (0) or SMLA_FAMILY_HYBRID (1)");
+    const FamilyTraits* const family = find_family(args.family);
+    SMLA_CHECK(family, "args.family", args.family,
+               "SMLA_FAMILY_DSA (0), SMLA_FAMILY_HYBRID (1) or SMLA_FAMILY_HYBRID_SHARED (2)");
     if (args.kv_cache_dtype) config.cache_type = args.kv_cache_dtype;
     args.kv_cache_dtype = nullptr;  // the caller's memory
     if (args.dtype == 0) args.dtype = SMLA_BF16;
@@ -73,8 +86,8 @@ BackendConfig resolve_config(const BackendArgs& given) {
     if (config.hybrid()) {
         default_to(args.head_dim, 512);
         default_to(args.window, 128);
-        default_to(args.window_page_tokens, 64);
-        if (args.ratio == 1) args.ratio = 0;
+        default_to(args.window_page_tokens, family->window_page_tokens);
+        if (args.family == SMLA_FAMILY_HYBRID && args.ratio == 1) args.ratio = 0;
     } else {
         default_to(args.kv_lora_rank, 512);
         default_to(args.nope_dim, 128);

@@ -6,6 +6,7 @@
 
 #include <smla/backend.h>
 
+#include <span>
 #include <string>
 
 namespace smla {
@@ -13,12 +14,25 @@ namespace smla {
 using BackendArgs = smla_backend_args;
 using ForwardArgs = smla_backend_forward_args;
 
+// The models of a family.
+struct FamilyTraits {
+    const char* models;
+    std::span<const int32_t> ratios;  // tokens per entry of their kinds of layers; 0: no entries
+    const char* ratios_text;
+    int32_t window_page_tokens;  // default
+};
+const FamilyTraits* find_family(smla_family family);  // null: there is no such family
+
 struct BackendConfig {
     BackendArgs args{};
     std::string cache_type = "auto";
 
-    bool hybrid() const { return args.family == SMLA_FAMILY_HYBRID; }
-    LayerKind kind() const { return hybrid() ? hybrid_layer_kind(args.ratio) : LayerKind::dsa; }
+    bool hybrid() const { return args.family != SMLA_FAMILY_DSA; }
+    LayerKind kind() const {
+        if (!hybrid()) return LayerKind::dsa;
+        return args.family == SMLA_FAMILY_HYBRID ? hybrid_layer_kind(args.ratio)
+                                                 : sharing_layer_kind(args.ratio);
+    }
     int32_t rope_dim() const { return args.rope_dim; }
     int32_t head_size() const { return hybrid() ? args.head_dim : args.kv_lora_rank + args.rope_dim; }
 };

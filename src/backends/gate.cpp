@@ -40,6 +40,35 @@ smla_format plain_format(smla_dtype dtype) {
     return dtype == SMLA_F64 ? SMLA_ROW_F64 : dtype == SMLA_F32 ? SMLA_ROW_F32 : SMLA_ROW_BF16;
 }
 
+// The records of a kv_cache_dtype.
+struct Records {
+    smla_format cache = SMLA_FORMAT_NONE, entries = SMLA_FORMAT_NONE;
+};
+
+Records named_records(const Backend& backend, const BackendConfig& config) {
+    const bool nope = !config.hybrid() && config.rope_dim() == 0;
+    for (const CacheType& type : backend.cache_types) {
+        if (config.cache_type != type.name) continue;
+        if (type.there && type.major == major_capability(config.args.device)) return {type.there, type.there};
+        smla_format id = nope && type.nope ? type.nope : type.format;
+        if (id == SMLA_ROW_BF16) id = plain_format(config.args.dtype);
+        return {id, type.entries ? type.entries : id};
+    }
+    const Format* format = find_format(std::string_view(config.cache_type));
+    if (!format || !(backend.formats & format_bit(format->id))) return {};
+    return {format->id, format->id};
+}
+
+// The same, if they have the model's dimensions.
+Records records_of(const Backend& backend, const BackendConfig& config) {
+    const Records out = named_records(backend, config);
+    const auto fits = [&](smla_format id) {
+        return id && config.head_size() <= find_format(id)->max_width &&
+               why_not_record(id, config.head_size(), config.rope_dim(), config.hybrid()).empty();
+    };
+    return fits(out.cache) && fits(out.entries) ? out : Records{};
+}
+
 }  // namespace
 
 int32_t padded_heads(const Backend& backend, const BackendConfig& config) {
@@ -52,28 +81,27 @@ int32_t padded_heads(const Backend& backend, const BackendConfig& config) {
 }
 
 smla_format cache_format(const Backend& backend, const BackendConfig& config) {
-    const bool nope = !config.hybrid() && config.rope_dim() == 0;
-    smla_format id = SMLA_FORMAT_NONE;
-    for (const CacheType& type : backend.cache_types) {
-        if (config.cache_type != type.name) continue;
-        id = nope && type.nope ? type.nope : type.format;
-        if (id == SMLA_ROW_BF16) id = plain_format(config.args.dtype);
-    }
-    if (!id)
-        if (const Format* format = find_format(std::string_view(config.cache_type)))
-            if (backend.formats & format_bit(format->id)) id = format->id;
-    if (!id) return id;
-    const bool fits = why_not_record(id, config.head_size(), config.rope_dim(), config.hybrid()).empty() &&
-                      config.head_size() <= find_format(id)->max_width;
-    return fits ? id : SMLA_FORMAT_NONE;
+    return records_of(backend, config).cache;
+}
+
+smla_format entry_format(const Backend& backend, const BackendConfig& config) {
+    const bool compressed = config.hybrid() && config.kind() != LayerKind::sliding;
+    return compressed ? records_of(backend, config).entries : SMLA_FORMAT_NONE;
+}
+
+std::string record_names(const Backend& backend, const BackendConfig& config) {
+    const smla_format cache = cache_format(backend, config), entries = entry_format(backend, config);
+    if (!cache) return "";
+    const bool two = entries && entries != cache;
+    return find_format(cache)->name + (two ? text(", ", find_format(entries)->name) : "");
 }
 
 std::vector<std::string> config_refusals(const Backend& backend, const BackendConfig& config) {
     std::vector<std::string> out;
     const BackendArgs& args = config.args;
     if (backend.family != args.family)
-        return {backend.family == SMLA_FAMILY_DSA ? "it is for DeepSeek-V3.2 and GLM-5.x, not for V4"
-                                                  : "it is for DeepSeek-V4, not for V3.2 and GLM-5.x"};
+        return {text("it is for ", find_family(backend.family)->models, ", not for ",
+                     find_family(args.family)->models)};
     const smla_format format = cache_format(backend, config);
     if (!format)
         out.push_back(text("kv_cache_dtype ", config.cache_type, " with ", config.head_size(),
@@ -90,10 +118,7 @@ std::vector<std::string> config_refusals(const Backend& backend, const BackendCo
     if (!config.hybrid() && args.ratio > 1)
         out.push_back(text("index_kpool ", args.ratio,
                            "; it has 1: its lists hold tokens, not pools. smla_layer has pools"));
-    if (args.wants & SMLA_WANTS_SHARED_ENTRIES)
-        out.push_back(
-            "kv_source_layer_ids; it has none: each layer writes its own entries. smla_layer has them");
-    if (has_indexer(config.kind()) && args.topk == 0)
+    if (reads_selection(config.kind()) && args.topk == 0)
         out.push_back("it needs a model with index_topk in its config");
     return out;
 }
@@ -127,8 +152,6 @@ std::vector<std::string> published_refusals(const Backend& backend, const Backen
     if (args.wants & (SMLA_WANTS_ALIBI | SMLA_WANTS_SLIDING_WINDOW | SMLA_WANTS_SOFT_CAP))
         out.push_back("no alibi slopes, sliding window or soft cap");
     if (args.wants & SMLA_WANTS_FUSED_OUTPUT_QUANT) out.push_back("no fused output quantisation");
-    if (args.wants & SMLA_WANTS_SHARED_ENTRIES)
-        out.push_back("entries of other layers; V4.1 has backends of its own");
     if (gate.more)
         if (std::string reason = gate.more(config); !reason.empty()) out.push_back(std::move(reason));
     return out;

@@ -3,13 +3,18 @@
 
 #include "backends/backend.h"
 
+#include <string>
 #include <vector>
 
 namespace smla {
 
-// The record of the cache. NONE: the backend does not know the type, or the record does not have these
-// dimensions.
+// The record of the cache, in V4 and V4.1 of the window's. NONE: the backend does not know the type, or its
+// records do not have these dimensions.
 smla_format cache_format(const Backend& backend, const BackendConfig& config);
+// The record of the compressed cache. NONE: as above, or the layer has no compressed cache.
+smla_format entry_format(const Backend& backend, const BackendConfig& config);
+// Names of both records, one where they are the same; empty: NONE.
+std::string record_names(const Backend& backend, const BackendConfig& config);
 // Reasons in words, apart from the device.
 std::vector<std::string> config_refusals(const Backend& backend, const BackendConfig& config);
 // The same, and why no engine of this build runs on the device.

@@ -36,7 +36,10 @@ constexpr auto kFieldPlaces = [] {
 }  // namespace
 
 BackendInstance::BackendInstance(const Backend& which, const BackendConfig& given)
-    : backend(&which), config(given), format(cache_format(which, given)) {
+    : backend(&which),
+      config(given),
+      format(cache_format(which, given)),
+      entry_format(smla::entry_format(which, given)) {
     std::string reasons;
     for (const std::string& reason : why_not(which, given)) reasons += (reasons.empty() ? "" : "; ") + reason;
     if (!reasons.empty()) fail(SMLA_UNSUPPORTED, which.name, reasons, "arguments that it can serve");
@@ -55,7 +58,7 @@ smla_cache_shape BackendInstance::cache_shape(int32_t group, int64_t pages) cons
         "group", group,
         hybrid ? config.args.ratio ? "WINDOW or COMPRESSED" : "WINDOW: the layer has no other" : "PRIMARY");
     SMLA_CHECK(pages >= 0 && pages < (int64_t(1) << 31), "pages", pages, "0 or more, rows within int32");
-    const Format& record = *find_format(format);
+    const Format& record = *find_format(compressed ? entry_format : format);
     const int64_t tokens = !hybrid      ? config.args.page_tokens
                            : compressed ? config.args.page_tokens / config.args.ratio
                                         : config.args.window_page_tokens;
@@ -64,8 +67,8 @@ smla_cache_shape BackendInstance::cache_shape(int32_t group, int64_t pages) cons
     out.struct_size = sizeof out;
     out.dtype = bytes                                   ? SMLA_U8
                 : record.scale == ScaleKind::per_tensor ? SMLA_E4M3
-                : format == SMLA_ROW_F64                ? SMLA_F64
-                : format == SMLA_ROW_F32                ? SMLA_F32
+                : record.id == SMLA_ROW_F64             ? SMLA_F64
+                : record.id == SMLA_ROW_F32             ? SMLA_F32
                                                         : SMLA_BF16;
     out.shape[0] = pages;
     out.shape[1] = tokens;

@@ -12,7 +12,7 @@ struct BackendInstance {
 
     const Backend* backend;
     BackendConfig config;
-    smla_format format;
+    smla_format format, entry_format;  // of the cache (V4, V4.1: the window's) and of the compressed one
     uint64_t id = unique_id();
     Context* context = nullptr;  // where metadata and tensors lie; null: this machine's memory
 

@@ -35,7 +35,7 @@ std::string joined(const std::vector<std::string>& reasons) {
     return out;
 }
 
-// Whether only FLASHINFER_MLA_SPARSE_DSV4 was made for the cache.
+// Whether only FlashInfer's backends were made for the cache.
 bool plain_hybrid_cache(const BackendConfig& config) {
     constexpr std::string_view kPlain[] = {"bfloat16", "bf16", "bf16_512", "row_bf16", "fp8_e4m3", "fp8_512"};
     return std::find(std::begin(kPlain), std::end(kPlain), config.cache_type) != std::end(kPlain);
@@ -47,8 +47,11 @@ const Backend* preferred(const BackendConfig& config) {
         if (major == 9 || major == 10) return &kFlashMlaSparse;
         return major == 12 ? &kSparseMlaSm120 : &kTritonMlaSparse;
     }
+    const bool plain = plain_hybrid_cache(config);
+    if (config.args.family == SMLA_FAMILY_HYBRID_SHARED)
+        return major == 12 || plain ? &kFlashInferMlaSparseDsv41 : &kFlashMlaSparseDsv41;
     if (major == 12) return &kDsv4SparseMlaSm120;
-    return plain_hybrid_cache(config) ? &kFlashInferMlaSparseDsv4 : &kFlashMlaSparseDsv4;
+    return plain ? &kFlashInferMlaSparseDsv4 : &kFlashMlaSparseDsv4;
 }
 
 }  // namespace
@@ -75,7 +78,7 @@ const Backend& find_backend(std::string_view name) {
 
 std::vector<const Backend*> preference(const BackendConfig& config) {
     std::vector<const Backend*> out{preferred(config)};
-    if (config.hybrid() && plain_hybrid_cache(config) && out[0] != &kFlashInferMlaSparseDsv4)
+    if (out[0] == &kDsv4SparseMlaSm120 && plain_hybrid_cache(config))
         out.push_back(&kFlashInferMlaSparseDsv4);
     for (const Backend* backend : all_backends())
         if (backend->family == config.args.family && std::find(out.begin(), out.end(), backend) == out.end())

@@ -9,13 +9,15 @@
 namespace smla {
 
 // Every backend, one line each, in the order of preference where nothing else decides.
-#define SMLA_BACKENDS(X)   \
-    X(kFlashMlaSparse)     \
-    X(kSparseMlaSm120)     \
-    X(kTritonMlaSparse)    \
-    X(kDsv4SparseMlaSm120) \
-    X(kFlashMlaSparseDsv4) \
-    X(kFlashInferMlaSparseDsv4)
+#define SMLA_BACKENDS(X)        \
+    X(kFlashMlaSparse)          \
+    X(kSparseMlaSm120)          \
+    X(kTritonMlaSparse)         \
+    X(kDsv4SparseMlaSm120)      \
+    X(kFlashMlaSparseDsv4)      \
+    X(kFlashInferMlaSparseDsv4) \
+    X(kFlashMlaSparseDsv41)     \
+    X(kFlashInferMlaSparseDsv41)
 
 #define SMLA_DECLARE_BACKEND(name) extern const Backend name;
 SMLA_BACKENDS(SMLA_DECLARE_BACKEND)

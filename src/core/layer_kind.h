@@ -22,9 +22,19 @@ constexpr LayerKind hybrid_layer_kind(int64_t ratio) {
                         : LayerKind::heavily_compressed;
 }
 
+// The same of a V4.1 layer.
+constexpr LayerKind sharing_layer_kind(int64_t ratio) {
+    return ratio == 0 ? LayerKind::sliding : LayerKind::shared_sparse;
+}
+
 // Of V3.2 and V4; a V4.1 layer's indexer does not follow from its kind (AttentionConfig::selects).
 constexpr bool has_indexer(LayerKind kind) {
     return kind == LayerKind::dsa || kind == LayerKind::compressed_sparse;
+}
+
+// Attends to keys that an indexer has selected, its own or another layer's.
+constexpr bool reads_selection(LayerKind kind) {
+    return has_indexer(kind) || kind == LayerKind::dsa_shared || kind == LayerKind::shared_sparse;
 }
 
 }  // namespace smla

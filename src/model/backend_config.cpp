@@ -9,16 +9,13 @@ BackendArgs backend_args(const AttentionConfig& config, int64_t layer) {
     args.struct_size = sizeof args;
     args.heads = int32_t(config.common.heads);
     args.rope_dim = config.common.rope_dim ? int32_t(config.common.rope_dim) : -1;
-    const bool shared = config.layer_kind(layer) == LayerKind::shared_sparse;
-    const int64_t ratio = config.compress_ratio(layer);
-    const int64_t pool = config.hybrid ? 1 : std::max<int64_t>(ratio, 1);
+    args.ratio = int32_t(config.compress_ratio(layer));
+    const int64_t pool = config.hybrid ? 1 : std::max<int64_t>(args.ratio, 1);
     args.topk = config.indexer ? int32_t(config.indexer->topk * pool) : 0;  // in tokens, as index_topk is
-    args.ratio = shared ? 0 : int32_t(ratio);                               // ratios of V4.1 are no backend's
-    if (shared) args.wants |= SMLA_WANTS_SHARED_ENTRIES;
     args.softmax_scale = config.softmax_scale();
     args.max_tokens = args.max_requests = args.max_seq_len = 1;
     if (config.hybrid) {
-        args.family = SMLA_FAMILY_HYBRID;
+        args.family = config.hybrid->sharing ? SMLA_FAMILY_HYBRID_SHARED : SMLA_FAMILY_HYBRID;
         args.head_dim = int32_t(config.hybrid->head_dim);
         args.window = int32_t(config.hybrid->window);
     } else {

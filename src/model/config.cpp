@@ -124,8 +124,7 @@ int64_t AttentionConfig::compress_ratio(int64_t layer) const {
 
 LayerKind AttentionConfig::layer_kind(int64_t layer) const {
     check_layer(common, layer);
-    if (hybrid && hybrid->sharing)
-        return compress_ratio(layer) ? LayerKind::shared_sparse : LayerKind::sliding;
+    if (hybrid && hybrid->sharing) return sharing_layer_kind(compress_ratio(layer));
     if (hybrid) return hybrid_layer_kind(compress_ratio(layer));
     if (layer < int64_t(dsa->linear.size()) && dsa->linear[size_t(layer)]) return LayerKind::linear;
     if (layer < int64_t(dsa->has_indexer.size()))

@@ -26,7 +26,8 @@ constexpr double kF32 = 1e-4;
 constexpr double kBf16 = 0.02;
 
 const Backend* const kLatent[] = {&kFlashMlaSparse, &kSparseMlaSm120, &kTritonMlaSparse};
-const Backend* const kHybrid[] = {&kFlashMlaSparseDsv4, &kDsv4SparseMlaSm120, &kFlashInferMlaSparseDsv4};
+const Backend* const kHybrid[] = {&kFlashMlaSparseDsv4, &kDsv4SparseMlaSm120, &kFlashInferMlaSparseDsv4,
+                                  &kFlashMlaSparseDsv41, &kFlashInferMlaSparseDsv41};
 
 TEST(BackendForward, LatentSteps) {
     for (const Backend* backend : kLatent)
@@ -83,9 +84,9 @@ TEST(BackendForward, LatentRecordsOfV32) {
 
 TEST(BackendForward, HybridSteps) {
     for (const Backend* backend : kHybrid)
-        for (const int32_t ratio : {0, 4, 128})
+        for (const int32_t ratio : ratios(*backend))
             for (uint32_t seed = 0; seed < 12; ++seed) {
-                WorldSpec spec{.backend = backend, .args = small_hybrid(ratio), .seed = seed};
+                WorldSpec spec{.backend = backend, .args = small_args(*backend, ratio), .seed = seed};
                 spec.padded_heads = seed % 3;
                 spec.sink = seed % 4 != 1;
                 spec.written = seed % 5 == 2;
@@ -122,40 +123,93 @@ TEST(BackendForward, HybridRecordsOfV4) {
         }
 }
 
+// The published record in both caches, and entries in four bits beside it; each backend has the arrangement
+// of its kernels.
+TEST(BackendForward, HybridRecordsOfV41) {
+    const struct {
+        const Backend* backend;
+        const char* type;
+        smla_dtype dtype;
+        smla_format window, entries;
+    } cases[] = {{&kFlashMlaSparseDsv41, "auto", SMLA_F32, SMLA_FP8_528_G32, SMLA_FP8_528_G32},
+                 {&kFlashMlaSparseDsv41, "fp8_ds_mla", SMLA_BF16, SMLA_FP8_528_G32, SMLA_FP8_528_G32},
+                 {&kFlashMlaSparseDsv41, "nvfp4_ds_mla", SMLA_F32, SMLA_FP8_528_G32, SMLA_NVFP4_288},
+                 {&kFlashMlaSparseDsv41, "nvfp4_288", SMLA_BF16, SMLA_FP8_528_G32, SMLA_NVFP4_288},
+                 {&kFlashMlaSparseDsv41, "fp8_584", SMLA_F32, SMLA_FP8_584, SMLA_FP8_584},
+                 {&kFlashInferMlaSparseDsv41, "fp8_528_g32_split", SMLA_F32, SMLA_FP8_528_G32_SPLIT,
+                  SMLA_FP8_528_G32_SPLIT},
+                 {&kFlashInferMlaSparseDsv41, "nvfp4_288_split", SMLA_BF16, SMLA_FP8_528_G32_SPLIT,
+                  SMLA_NVFP4_288_SPLIT},
+                 {&kFlashInferMlaSparseDsv41, "auto", SMLA_BF16, SMLA_ROW_BF16, SMLA_ROW_BF16},
+                 {&kFlashInferMlaSparseDsv41, "fp8", SMLA_E4M3, SMLA_FP8_512, SMLA_FP8_512}};
+    for (const auto& each : cases)
+        for (const int32_t ratio : {0, 1, 2}) {
+            SCOPED_TRACE(each.type);
+            WorldSpec spec{.backend = each.backend,
+                           .args = backend_args(SMLA_FAMILY_HYBRID_SHARED, ratio),
+                           .seed = 32 + uint32_t(ratio)};
+            spec.args.heads = 2;
+            spec.args.dtype = each.dtype;
+            spec.args.kv_cache_dtype = each.type;
+            spec.args.softmax_scale = 0.02;
+            spec.args.kv_scale = 0.25;
+            spec.out = each.dtype == SMLA_E4M3 ? SMLA_BF16 : SMLA_F32;
+            const World world(spec);
+            EXPECT_EQ(world.on.format, each.window);
+            EXPECT_EQ(world.on.entry_format, ratio ? each.entries : SMLA_FORMAT_NONE);
+            check(spec, each.dtype == SMLA_F32 ? kF32 : kBf16);
+        }
+}
+
+// A token sees the entries that end at or before it: at ratio 1 its own, which is in the cache before
+// forward.
+TEST(BackendForward, EntriesOfOneTokenAreNoWindow) {
+    const auto out = [](const Backend& backend, int32_t ratio) {
+        World world({.backend = &backend, .args = small_hybrid(ratio, backend.family), .seed = 33});
+        EXPECT_EQ(present(world.args.topk_indices), ratio && backend.family == SMLA_FAMILY_HYBRID_SHARED);
+        world.run();
+        return world.out.bytes();
+    };
+    EXPECT_TRUE(out(kFlashMlaSparseDsv4, 1) == out(kFlashMlaSparseDsv4, 0));
+    EXPECT_FALSE(out(kFlashMlaSparseDsv41, 1) == out(kFlashMlaSparseDsv41, 0));
+}
+
 TEST(BackendForward, ReferenceEngineInF64) {
     WorldSpec latent{.backend = &kFlashMlaSparse, .args = small_latent(), .seed = 5, .out = SMLA_F64};
     latent.args.dtype = SMLA_F64;
     latent.args.kv_cache_dtype = "auto";
     check(latent, 1e-12, SMLA_ENGINE_REFERENCE);
-    for (const int32_t ratio : {0, 4, 128}) {
-        WorldSpec hybrid{
-            .backend = &kFlashInferMlaSparseDsv4, .args = small_hybrid(ratio), .seed = 6, .out = SMLA_F64};
-        hybrid.args.dtype = SMLA_F64;
-        hybrid.args.kv_cache_dtype = "auto";
-        hybrid.sink = false;  // sinks are f32 here
-        check(hybrid, 1e-12, SMLA_ENGINE_REFERENCE);
-    }
-}
-
-// The three V4 backends differ in layout and metadata only.
-TEST(BackendForward, HybridBackendsAgreeBitForBit) {
-    for (const int32_t ratio : {0, 4, 128})
-        for (uint32_t seed = 60; seed < 66; ++seed) {
-            std::vector<std::vector<uint8_t>> outs;
-            for (const Backend* backend : kHybrid) {
-                World world({.backend = backend, .args = small_hybrid(ratio), .seed = seed});
-                world.run();
-                outs.push_back(world.out.bytes());
-            }
-            EXPECT_TRUE(outs[0] == outs[1]) << ratio << " " << seed;
-            EXPECT_TRUE(outs[0] == outs[2]) << ratio << " " << seed;
+    for (const Backend* backend : {&kFlashInferMlaSparseDsv4, &kFlashInferMlaSparseDsv41})
+        for (const int32_t ratio : ratios(*backend)) {
+            WorldSpec hybrid{
+                .backend = backend, .args = small_args(*backend, ratio), .seed = 6, .out = SMLA_F64};
+            hybrid.args.dtype = SMLA_F64;
+            hybrid.args.kv_cache_dtype = "auto";
+            hybrid.sink = false;  // sinks are f32 here
+            check(hybrid, 1e-12, SMLA_ENGINE_REFERENCE);
         }
 }
 
+// The backends of V4, and those of V4.1, differ in layout and metadata only.
+TEST(BackendForward, HybridBackendsAgreeBitForBit) {
+    for (const Backend* first : {&kFlashMlaSparseDsv4, &kFlashMlaSparseDsv41})
+        for (const int32_t ratio : ratios(*first))
+            for (uint32_t seed = 60; seed < 66; ++seed) {
+                std::vector<std::vector<uint8_t>> outs;
+                for (const Backend* backend : kHybrid) {
+                    if (backend->family != first->family) continue;
+                    World world({.backend = backend, .args = small_args(*backend, ratio), .seed = seed});
+                    world.run();
+                    outs.push_back(world.out.bytes());
+                }
+                EXPECT_GE(outs.size(), 2u);
+                for (const auto& out : outs) EXPECT_TRUE(out == outs[0]) << ratio << " " << seed;
+            }
+}
+
 TEST(BackendForward, WarmUpZeroesTheOutputAndLeavesCaches) {
-    for (const Backend* backend : {&kFlashMlaSparse, &kFlashInferMlaSparseDsv4}) {
-        const bool hybrid = backend->family == SMLA_FAMILY_HYBRID;
-        World world({.backend = backend, .args = hybrid ? small_hybrid(4) : small_latent(), .seed = 7});
+    for (const Backend* backend : {&kFlashMlaSparse, &kFlashInferMlaSparseDsv4, &kFlashMlaSparseDsv41}) {
+        World world({.backend = backend, .args = small_args(*backend), .seed = 7});
         const auto window = world.window.memory, kv = world.kv.memory;
         Env env;
         world.on.run(env, nullptr, world.args, {});
@@ -166,9 +220,8 @@ TEST(BackendForward, WarmUpZeroesTheOutputAndLeavesCaches) {
 
 // No cache yet (profiling): nothing is written, and no row can be read.
 TEST(BackendForward, EmptyCaches) {
-    for (const Backend* backend : {&kFlashMlaSparse, &kFlashMlaSparseDsv4}) {
-        const bool hybrid = backend->family == SMLA_FAMILY_HYBRID;
-        World world({.backend = backend, .args = hybrid ? small_hybrid(4) : small_latent(), .seed = 8});
+    for (const Backend* backend : {&kFlashMlaSparse, &kFlashMlaSparseDsv4, &kFlashInferMlaSparseDsv41}) {
+        World world({.backend = backend, .args = small_args(*backend), .seed = 8});
         for (smla_cache* cache : {&world.args.kv_cache, &world.args.swa_cache}) {
             cache->pages = 0;
             cache->data = nullptr;
@@ -209,8 +262,7 @@ TEST(BackendForward, ABudgetKeepsScratchSmall) {
 
 TEST(BackendForward, Refusals) {
     const auto refused = [](const Backend& backend, auto spoil) {
-        const bool hybrid = backend.family == SMLA_FAMILY_HYBRID;
-        World world({.backend = &backend, .args = hybrid ? small_hybrid(4) : small_latent(), .seed = 14});
+        World world({.backend = &backend, .args = small_args(backend), .seed = 14});
         ForwardArgs args = world.args;
         spoil(args);
         std::vector<uint8_t> memory(1 << 22);
@@ -249,6 +301,34 @@ TEST(BackendForward, Refusals) {
     EXPECT_EQ(hybrid([](A& a) { a.topk_indices = {}; }), "args.topk_indices");
     EXPECT_EQ(hybrid([](A& a) { a.swa_cache.format = SMLA_FP8_584; }), "args.swa_cache.format");
     EXPECT_EQ(hybrid([](A& a) { a.kv_cache.page_tokens = 2; }), "args.kv_cache.page_tokens");
+    const auto sharing = [&](auto spoil) { return refused(kFlashMlaSparseDsv41, spoil); };
+    EXPECT_EQ(sharing([](A&) {}), "");
+    EXPECT_EQ(sharing([](A& a) { a.topk_indices = {}; }), "args.topk_indices");
+    EXPECT_EQ(sharing([](A& a) { a.w_uk_t = a.q; }), "args.w_uk_t");
+    EXPECT_EQ(sharing([](A& a) { a.kv_cache = {}; }), "args.kv_cache.format");
+}
+
+// Caches in another record or arrangement than the backend's: nothing is read as what it is not.
+TEST(BackendForward, ARecordOfAnotherArrangementIsRefused) {
+    const auto refused = [](smla_format window, smla_format entries) {
+        WorldSpec spec{
+            .backend = &kFlashMlaSparseDsv41, .args = backend_args(SMLA_FAMILY_HYBRID_SHARED), .seed = 34};
+        spec.args.kv_cache_dtype = "nvfp4_ds_mla";
+        World world(spec);
+        world.args.swa_cache.format = window;
+        world.args.kv_cache.format = entries;
+        try {
+            world.run();
+        } catch (const Error& error) {
+            return error.field;
+        }
+        return std::string();
+    };
+    EXPECT_EQ(refused(SMLA_FP8_528_G32, SMLA_NVFP4_288), "");
+    EXPECT_EQ(refused(SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288), "args.swa_cache.format");
+    EXPECT_EQ(refused(SMLA_FP8_528_G32, SMLA_NVFP4_288_SPLIT), "args.kv_cache.format");
+    EXPECT_EQ(refused(SMLA_FP8_528_G32, SMLA_FP8_528_G32), "args.kv_cache.format");
+    EXPECT_EQ(refused(SMLA_NVFP4_288, SMLA_NVFP4_288), "args.swa_cache.format");
 }
 
 }  // namespace

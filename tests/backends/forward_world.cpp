@@ -84,8 +84,8 @@ void World::make_caches(Random& random) {
     const int64_t width = on.config.head_size();
     const auto fill = [&](int group, PoisonedCache& cache, int64_t ratio) {
         const Group& pages = batch.groups[size_t(group)];
-        cache = PoisonedCache(on.format, width, batch.requests() * pages.columns, pages.page_tokens,
-                              float(model.kv_scale));
+        cache = PoisonedCache(group == kCompressed ? on.entry_format : on.format, width,
+                              batch.requests() * pages.columns, pages.page_tokens, float(model.kv_scale));
         std::vector<float> values(static_cast<size_t>(width));
         for (int64_t r = 0; r < batch.requests(); ++r)
             for (int64_t p = 0; p < batch.lengths[size_t(r)] / ratio; ++p) {
@@ -144,7 +144,7 @@ void World::make_inputs(Random& random) {
             const int64_t visible = hybrid ? (model.ratio ? (position + 1) / model.ratio : 0) : position + 1;
             for (int64_t j = 0; j < columns; ++j)
                 topk.at(t, j) = visible && random.in(0, 4) ? random.in(0, int32_t(visible) - 1) : -1;
-            // FlashInfer's lengths of prefill count columns, so lists of ratio 4 begin with what is visible
+            // FlashInfer's lengths of prefill count columns, so lists of entries begin with what is visible
             if (hybrid)
                 std::stable_sort(&topk.at(t, 0), &topk.at(t, 0) + columns,
                                  [](int32_t a, int32_t b) { return (a >= 0) > (b >= 0); });
@@ -159,7 +159,7 @@ void World::make_inputs(Random& random) {
         args.k_c = k_c.view();
         args.k_pe = k_pe.view();
     }
-    if (!hybrid || model.ratio == 4) args.topk_indices = topk.matrix();
+    if (reads_selection(on.config.kind())) args.topk_indices = topk.matrix();
     args.w_uk_t = w_uk_t.view();
     args.w_uv = w_uv.view();
     args.sink = sink.view();
@@ -209,9 +209,9 @@ std::vector<std::vector<double>> World::attended(int64_t token, int64_t request,
     for (int64_t p = std::max<int64_t>(0, position - model.window + 1); p <= position; ++p)
         out.push_back(key(kWindow, request, p));
     const int64_t visible = model.ratio ? (position + 1) / model.ratio : 0;
-    if (model.ratio == 128)
+    if (on.config.kind() == LayerKind::heavily_compressed)
         for (int64_t c = 0; c < visible; ++c) out.push_back(key(kCompressed, request, c));
-    if (model.ratio == 4)
+    if (reads_selection(on.config.kind()))
         for (const int32_t c : topk.row(token))
             if (c >= 0) out.push_back(key(kCompressed, request, c));
     return out;

@@ -50,7 +50,7 @@ void check(const Backend& backend, const BackendArgs& args, uint32_t seed) {
     for (int step = 0; step < 12; ++step) {
         SCOPED_TRACE(testing::Message() << backend.name << " ratio " << args.ratio << " step " << step);
         Batch batch = random_step(random, args);
-        if (args.family == SMLA_FAMILY_HYBRID && (args.plan_groups & SMLA_GROUP_INDEX))
+        if (args.family != SMLA_FAMILY_DSA && (args.plan_groups & SMLA_GROUP_INDEX))
             set_table(batch, kIndex, args.max_seq_len, 64);
         const PlanBatch view = batch.view();
         metadata->build(view);
@@ -77,16 +77,14 @@ void check(const Backend& backend, const BackendArgs& args, uint32_t seed) {
             filled += !kept.empty();
         }
     }
-    EXPECT_GT(filled, args.family == SMLA_FAMILY_HYBRID ? 12 * 4 : 12 * 2);
+    EXPECT_GT(filled, args.family != SMLA_FAMILY_DSA ? 12 * 4 : 12 * 2);
 }
 
 TEST(MetadataJob, TheSameBitsAsTheHost) {
     for (const Backend* backend : all_backends())
-        for (const int32_t ratio : {0, 4, 128}) {
-            const bool hybrid = backend->family == SMLA_FAMILY_HYBRID;
-            if (!hybrid && ratio == 0) continue;
+        for (const int32_t ratio : ratios(*backend)) {
             BackendArgs args = backend_args(backend->family, ratio);
-            args.kv_cache_dtype = hybrid ? "auto" : "fp8_ds_mla";
+            args.kv_cache_dtype = backend->family == SMLA_FAMILY_DSA ? "fp8_ds_mla" : "auto";
             for (uint32_t seed = 1; seed <= 6; ++seed) {
                 args.topk = int32_t(seed * 300);
                 args.device = describe_device("cpu");

@@ -35,7 +35,7 @@ PlanMaxima model_maxima(const BackendArgs& args) {
     maxima.max_seq_len = args.max_seq_len;
     maxima.max_tokens = args.max_tokens;
     maxima.speculative_tokens = args.speculative_tokens;
-    if (args.family == SMLA_FAMILY_HYBRID) {
+    if (args.family != SMLA_FAMILY_DSA) {
         maxima.window = args.window ? args.window : 128;
         maxima.ratio = args.ratio;
         maxima.list_entries = args.ratio == 128;
@@ -130,11 +130,11 @@ Fields hybrid_fields(const BackendArgs& args, const Batch& batch) {
     };
     out["decode_max_q_len"] = longest(0, decodes);
     out["prefill_max_q_len"] = longest(decodes, batch.requests());
-    if (args.ratio <= 1) return out;
+    if (args.ratio == 0) return out;
     out["slot_mapping"] = of_plan("compressed_slot", 0, tokens);
     out["block_table"] = wide(batch.groups[kCompressed].table);
     out["req_id_per_token"] = out["swa.token_to_req_indices"];
-    out["block_size"] = {256};
+    out["block_size"] = {args.family == SMLA_FAMILY_HYBRID ? 256 : 128};
     out["topk_tokens"] = {args.topk};
     out["c128a_global_decode_topk_indices"] = of_plan("entry_rows", 0, first);
     out["c128a_decode_topk_lens"] = of_plan("entry_len", 0, first);
@@ -152,10 +152,10 @@ std::vector<int64_t> row_limit(const Backend& backend, const BackendArgs& args, 
     std::vector<int64_t> out;
     const int64_t tokens = batch.tokens ? batch.tokens : batch.query_tokens();
     for (int64_t t = 0; t < tokens; ++t) {
-        const bool counts = args.family == SMLA_FAMILY_HYBRID
-                                ? fields.at("swa.is_valid_token")[size_t(t)] != 0
-                                : t < batch.query_tokens();
-        const bool columns = &backend == &kFlashInferMlaSparseDsv4 && args.ratio == 4 &&
+        const bool counts = args.family != SMLA_FAMILY_DSA ? fields.at("swa.is_valid_token")[size_t(t)] != 0
+                                                           : t < batch.query_tokens();
+        const bool columns = ((&backend == &kFlashInferMlaSparseDsv4 && args.ratio == 4) ||
+                              (&backend == &kFlashInferMlaSparseDsv41 && args.ratio)) &&
                              t >= fields.at("swa.num_decode_tokens")[0];
         out.push_back(!counts ? 0 : columns ? fields.at("plan.visible_entries")[size_t(t)] : 2147483647);
     }
@@ -164,7 +164,7 @@ std::vector<int64_t> row_limit(const Backend& backend, const BackendArgs& args, 
 
 void expect_step(const Metadata& metadata, const Backend& backend, const BackendArgs& args,
                  const Batch& batch) {
-    Fields want = args.family == SMLA_FAMILY_HYBRID ? hybrid_fields(args, batch) : latent_fields(args, batch);
+    Fields want = args.family != SMLA_FAMILY_DSA ? hybrid_fields(args, batch) : latent_fields(args, batch);
     want["row_limit"] = row_limit(backend, args, batch, want);
     for (const char* name : metadata.names()) {
         const std::string label = name;
@@ -212,19 +212,19 @@ TEST(BackendMetadata, LatentFields) {
 }
 
 TEST(BackendMetadata, HybridFields) {
-    for (const Backend* backend : {&kFlashMlaSparseDsv4, &kDsv4SparseMlaSm120, &kFlashInferMlaSparseDsv4})
-        for (const int32_t ratio : {0, 4, 128})
-            check_backend(*backend, backend_args(SMLA_FAMILY_HYBRID, ratio), 15);
+    for (const Backend* backend : all_backends())
+        for (const int32_t ratio : ratios(*backend))
+            if (backend->family != SMLA_FAMILY_DSA)
+                check_backend(*backend, backend_args(backend->family, ratio), 15);
 }
 
 // The same step gives the same fields whatever came before.
 TEST(BackendMetadata, HistoryLeavesNoTrace) {
     for (const Backend* backend : all_backends())
-        for (const int32_t ratio : {4, 128})
+        for (const int32_t ratio : ratios(*backend))
             for (uint32_t seed = 500; seed < 510; ++seed) {
                 Random random(seed);
-                BackendArgs args = backend_args(backend->family, ratio);
-                if (args.family == SMLA_FAMILY_DSA) args.ratio = 0;
+                const BackendArgs args = backend_args(backend->family, ratio);
                 const BackendInstance on = instance(*backend, args);
                 const auto used = on.metadata(), fresh = on.metadata();
                 for (int step = 0; step < 5; ++step) used->build(random_step(random, args).view());
@@ -273,6 +273,8 @@ TEST(BackendMetadata, PartsOfAStep) {
     EXPECT_EQ(parts(kDsv4SparseMlaSm120, mixed, 0), (std::vector<int32_t>{0, 3, 21, 36}));
     EXPECT_EQ(parts(kFlashMlaSparseDsv4, mixed, 40), (std::vector<int32_t>{0, 3, 21, 40}));
     EXPECT_EQ(parts(kFlashInferMlaSparseDsv4, mixed, 0), (std::vector<int32_t>{0, 3, 36}));
+    EXPECT_EQ(parts(kFlashMlaSparseDsv41, mixed, 40), (std::vector<int32_t>{0, 3, 21, 40}));
+    EXPECT_EQ(parts(kFlashInferMlaSparseDsv41, mixed, 0), (std::vector<int32_t>{0, 3, 36}));
     EXPECT_EQ(parts(kFlashMlaSparse, mixed, 0), (std::vector<int32_t>{0, 36}));
     EXPECT_EQ(parts(kDsv4SparseMlaSm120, {1, 1}, 5), (std::vector<int32_t>{0, 5}));
     EXPECT_EQ(parts(kDsv4SparseMlaSm120, {9, 1}, 0), (std::vector<int32_t>{0, 10}));

@@ -22,8 +22,8 @@ struct Mixed {
 
     explicit Mixed(Random& random) {
         window = random.in(1, 9);
-        ratio = std::vector<int32_t>{0, 4, 128}[size_t(random.in(0, 2))];
-        local = ratio == 4;
+        ratio = std::vector<int32_t>{0, 1, 2, 4, 128}[size_t(random.in(0, 4))];
+        local = ratio && ratio != 128;
         topk = ratio ? random.in(0, 7) : 0;
         decode_columns = ratio ? random.in(0, 7) : 0;
         window_page = random.in(1, 5);

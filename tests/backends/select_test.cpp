@@ -10,7 +10,7 @@
 namespace smla::test {
 namespace {
 
-BackendConfig on(smla_family family, const char* device, const char* type = "auto", int32_t ratio = 4) {
+BackendConfig on(smla_family family, const char* device, const char* type = "auto", int32_t ratio = -1) {
     BackendArgs args = backend_args(family, ratio);
     args.device = describe_device(device);
     args.kv_cache_dtype = type;
@@ -61,6 +61,24 @@ TEST(Selection, OrderForV4) {
     }
 }
 
+TEST(Selection, OrderForV41) {
+    const auto of = [](const char* device, const char* type) {
+        return chosen(on(SMLA_FAMILY_HYBRID_SHARED, device, type));
+    };
+    for (const char* device : {"cpu", "sm_80", "sm_90", "sm_100"}) {
+        for (const char* type : {"auto", "fp8", "fp8_ds_mla", "nvfp4_ds_mla", "fp8_528_g32", "nvfp4_288"})
+            EXPECT_EQ(of(device, type), "FLASHMLA_SPARSE_DSV41") << device << " " << type;
+        for (const char* type : {"bfloat16", "fp8_e4m3", "fp8_512", "fp8_528_g32_split", "nvfp4_288_split"})
+            EXPECT_EQ(of(device, type), "FLASHINFER_MLA_SPARSE_DSV41") << device << " " << type;
+    }
+    for (const char* device : {"sm_120", "sm_121"}) {
+        for (const char* type : {"auto", "fp8", "fp8_ds_mla", "nvfp4_288_split"})
+            EXPECT_EQ(of(device, type), "FLASHINFER_MLA_SPARSE_DSV41") << device << " " << type;
+        EXPECT_EQ(of(device, "nvfp4_ds_mla"), "FLASHMLA_SPARSE_DSV41");  // the other one has no such cache
+    }
+    EXPECT_EQ(preference(on(SMLA_FAMILY_HYBRID_SHARED, "sm_120", "bfloat16")).size(), 2u);
+}
+
 // "fp8" is another record for each backend.
 TEST(Selection, TheStringAloneDoesNotFixTheLayout) {
     const auto record = [](const Backend& backend, const char* type) {
@@ -75,6 +93,25 @@ TEST(Selection, TheStringAloneDoesNotFixTheLayout) {
     EXPECT_EQ(record(kFlashInferMlaSparseDsv4, "fp8_ds_mla"), SMLA_FORMAT_NONE);
     EXPECT_EQ(record(kFlashMlaSparse, "fp8_584"), SMLA_FORMAT_NONE);
     EXPECT_EQ(record(kFlashMlaSparse, "float16"), SMLA_FORMAT_NONE);
+    const auto there = [](const Backend& backend, const char* device, const char* type, int32_t ratio) {
+        const BackendConfig config = on(SMLA_FAMILY_HYBRID_SHARED, device, type, ratio);
+        return std::pair(cache_format(backend, config), entry_format(backend, config));
+    };
+    using Pair = std::pair<smla_format, smla_format>;
+    for (const char* type : {"auto", "fp8", "fp8_ds_mla"}) {  // V4's record but on 10.x
+        EXPECT_EQ(there(kFlashMlaSparseDsv41, "sm_90", type, 2), Pair(SMLA_FP8_584, SMLA_FP8_584));
+        EXPECT_EQ(there(kFlashMlaSparseDsv41, "sm_90", type, 0), Pair(SMLA_FP8_584, SMLA_FORMAT_NONE));
+        for (const char* device : {"cpu", "sm_100", "sm_103"})
+            EXPECT_EQ(there(kFlashMlaSparseDsv41, device, type, 1), Pair(SMLA_FP8_528_G32, SMLA_FP8_528_G32));
+        EXPECT_EQ(there(kFlashInferMlaSparseDsv41, "sm_120", type, 1), Pair(SMLA_FP8_584, SMLA_FP8_584));
+    }
+    EXPECT_EQ(there(kFlashMlaSparseDsv41, "sm_90", "nvfp4_ds_mla", 1),
+              Pair(SMLA_FP8_528_G32, SMLA_NVFP4_288));
+    EXPECT_EQ(there(kFlashInferMlaSparseDsv41, "sm_100", "auto", 1), Pair(SMLA_ROW_BF16, SMLA_ROW_BF16));
+    EXPECT_EQ(there(kFlashInferMlaSparseDsv41, "sm_100", "fp8", 2), Pair(SMLA_FP8_512, SMLA_FP8_512));
+    EXPECT_EQ(there(kFlashInferMlaSparseDsv41, "sm_120", "fp8_e4m3", 2), Pair(SMLA_FP8_512, SMLA_FP8_512));
+    EXPECT_EQ(there(kFlashMlaSparseDsv41, "cpu", "fp8_528_g32_split", 1), Pair());
+    EXPECT_EQ(there(kFlashInferMlaSparseDsv41, "cpu", "nvfp4_288", 1), Pair());
     // "auto" is as wide as queries are
     for (const auto& [dtype, format] : {std::pair<smla_dtype, smla_format>{SMLA_BF16, SMLA_ROW_BF16},
                                         {SMLA_F16, SMLA_ROW_BF16},
@@ -183,7 +220,9 @@ TEST(Selection, PublishedGates) {
                     {&kTritonMlaSparse, {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "sm_121"}},
                     {&kFlashMlaSparseDsv4, {"sm_90", "sm_100"}},
                     {&kDsv4SparseMlaSm120, {"sm_120", "sm_121"}},
-                    {&kFlashInferMlaSparseDsv4, {"sm_100"}}};
+                    {&kFlashInferMlaSparseDsv4, {"sm_100"}},
+                    {&kFlashMlaSparseDsv41, {"sm_90", "sm_100"}},
+                    {&kFlashInferMlaSparseDsv41, {"sm_100"}}};
     for (const auto& [backend, devices] : accepted)
         for (const char* device : {"cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "sm_121"}) {
             const bool listed =
@@ -205,6 +244,19 @@ TEST(Selection, PublishedGates) {
         says(gate(kFlashInferMlaSparseDsv4, "sm_100", [](BackendArgs& a) { a.heads = 129; }), "129 heads"));
     EXPECT_TRUE(says(gate(kFlashInferMlaSparseDsv4, "sm_100", nothing, "fp8_ds_mla"), "fp8_ds_mla on 10"));
     EXPECT_TRUE(gate(kFlashInferMlaSparseDsv4, "sm_120", nothing, "fp8").empty());
+    const auto page = [](int32_t tokens) { return [tokens](BackendArgs& a) { a.page_tokens = tokens; }; };
+    EXPECT_TRUE(gate(kFlashMlaSparseDsv41, "sm_90", page(64)).empty());
+    EXPECT_TRUE(gate(kFlashMlaSparseDsv41, "sm_100", page(128)).empty());
+    EXPECT_TRUE(says(gate(kFlashMlaSparseDsv41, "sm_90", page(128)), "block size 128; it has 64"));
+    EXPECT_TRUE(says(gate(kFlashMlaSparseDsv41, "sm_100", page(64)), "block size 64; it has 128"));
+    EXPECT_TRUE(says(gate(kFlashInferMlaSparseDsv41, "sm_100", page(64)), "block size 64; it has 128"));
+    EXPECT_TRUE(
+        says(gate(kFlashMlaSparseDsv41, "sm_100", nothing, "nvfp4_ds_mla"), "kv_cache_dtype nvfp4_ds_mla"));
+    EXPECT_TRUE(says(gate(kFlashInferMlaSparseDsv41, "sm_100", nothing, "fp8_ds_mla"), "fp8_ds_mla on 10"));
+    EXPECT_TRUE(says(gate(kFlashInferMlaSparseDsv41, "sm_120", nothing, "fp8_e4m3"), "packed records"));
+    EXPECT_TRUE(gate(kFlashInferMlaSparseDsv41, "sm_120", nothing, "fp8_ds_mla").empty());
+    for (const Backend* backend : {&kFlashMlaSparseDsv41, &kFlashInferMlaSparseDsv41})
+        EXPECT_TRUE(says(gate(*backend, "sm_100", [](BackendArgs& a) { a.heads = 129; }), "129 heads"));
     EXPECT_TRUE(
         says(gate(kFlashMlaSparse, "sm_90", [](BackendArgs& a) { a.wants = SMLA_WANTS_ALIBI; }), "alibi"));
     EXPECT_TRUE(says(gate(kFlashMlaSparse, "sm_90", [](BackendArgs& a) { a.wants = SMLA_WANTS_ENCODER; }),
@@ -232,13 +284,12 @@ TEST(Selection, Refusals) {
         EXPECT_TRUE(says(refusals(*backend, [](BackendArgs& a) { a.topk = 0; }), "index_topk"));
         EXPECT_TRUE(says(refusals(*backend, [](BackendArgs& a) { a.heads = 257; }), "257 heads"));
         EXPECT_TRUE(says(refusals(*backend, [](BackendArgs& a) { a.kv_cache_dtype = "int8"; }), "int8"));
-        EXPECT_FALSE(refusals(*backend, [](BackendArgs& a) { a.family = 1 - a.family; }).empty());
+        EXPECT_FALSE(
+            refusals(*backend, [](BackendArgs& a) { a.family = (a.family + 1) % 3, a.ratio = 0; }).empty());
         // limits of the originals that are none here
         for (const int32_t heads : {1, 5, 22, 24, 66, 72, 129, 256})
             EXPECT_TRUE(refusals(*backend, [&](BackendArgs& a) { a.heads = heads; }).empty()) << heads;
         EXPECT_TRUE(refusals(*backend, [](BackendArgs& a) { a.topk = 2051; }).empty());
-        EXPECT_TRUE(says(refusals(*backend, [](BackendArgs& a) { a.wants = SMLA_WANTS_SHARED_ENTRIES; }),
-                         "kv_source_layer_ids; it has none"));
         EXPECT_TRUE(refusals(*backend, [](BackendArgs& a) { a.page_tokens = 1280; }).empty());
     }
     // pools of tokens; one token each is what all models of the family but GLM-5.3-Flash have
@@ -254,7 +305,13 @@ TEST(Selection, Refusals) {
     for (const int32_t ratio : {0, 1, 128})
         EXPECT_TRUE(
             refusals(kFlashMlaSparseDsv4, [&](BackendArgs& a) { a.ratio = ratio, a.topk = 0; }).empty());
+    EXPECT_TRUE(refusals(kFlashMlaSparseDsv41, [](BackendArgs& a) { a.ratio = 0, a.topk = 0; }).empty());
+    EXPECT_TRUE(
+        says(refusals(kFlashMlaSparseDsv41, [](BackendArgs& a) { a.ratio = 1, a.topk = 0; }), "index_topk"));
     EXPECT_TRUE(says(refusals(kFlashMlaSparse, [](BackendArgs& a) { a.dtype = SMLA_E4M3; }), "e4m3"));
+    EXPECT_TRUE(says(refusals(kFlashMlaSparseDsv4,
+                              [](BackendArgs& a) { a.family = SMLA_FAMILY_HYBRID_SHARED, a.ratio = 1; }),
+                     "it is for DeepSeek-V4, not for DeepSeek-V4.1"));
 }
 
 TEST(Selection, ArgumentsThatMakeNoSense) {
@@ -270,7 +327,10 @@ TEST(Selection, ArgumentsThatMakeNoSense) {
     };
     using A = BackendArgs;
     EXPECT_EQ(field([](A&) {}), "");
-    EXPECT_EQ(field([](A& a) { a.family = 2; }), "args.family");
+    EXPECT_EQ(field([](A& a) { a.family = 3; }), "args.family");
+    EXPECT_EQ(field([](A& a) { a.family = -1; }), "args.family");
+    EXPECT_EQ(field([](A& a) { a.family = SMLA_FAMILY_HYBRID_SHARED; }), "args.ratio");  // of V4: 4
+    EXPECT_EQ(field([](A& a) { a.ratio = 2; }), "args.ratio");                           // of V4.1
     EXPECT_EQ(field([](A& a) { a.ratio = 8; }), "args.ratio");
     EXPECT_EQ(field([](A& a) { a.heads = 0; }), "args.heads");
     EXPECT_EQ(field([](A& a) { a.dtype = SMLA_I32; }), "args.dtype");
@@ -314,6 +374,17 @@ TEST(Backends, CacheShapes) {
               (Shape{SMLA_BF16, 10, 64, 512, 65536, 655360}));
     EXPECT_EQ(shape(kFlashInferMlaSparseDsv4, "fp8", SMLA_GROUP_WINDOW),
               (Shape{SMLA_E4M3, 10, 64, 512, 32768, 327680}));
+    EXPECT_EQ(shape(kFlashMlaSparseDsv41, "auto", SMLA_GROUP_WINDOW, 2),
+              (Shape{SMLA_U8, 10, 32, 528, 16896, 168960}));
+    EXPECT_EQ(shape(kFlashMlaSparseDsv41, "auto", SMLA_GROUP_COMPRESSED, 1),
+              (Shape{SMLA_U8, 10, 128, 528, 67584, 675840}));
+    EXPECT_EQ(shape(kFlashMlaSparseDsv41, "nvfp4_ds_mla", SMLA_GROUP_WINDOW, 2),
+              (Shape{SMLA_U8, 10, 32, 528, 16896, 168960}));
+    EXPECT_EQ(shape(kFlashMlaSparseDsv41, "nvfp4_ds_mla", SMLA_GROUP_COMPRESSED, 2),
+              (Shape{SMLA_U8, 10, 64, 288, 18432, 184320}));
+    EXPECT_EQ(shape(kFlashInferMlaSparseDsv41, "auto", SMLA_GROUP_COMPRESSED, 2),
+              (Shape{SMLA_BF16, 10, 64, 512, 65536, 655360}));
+    EXPECT_THROW(shape(kFlashMlaSparseDsv41, "auto", SMLA_GROUP_COMPRESSED, 0), Error);
     EXPECT_THROW(shape(kFlashMlaSparse, "auto", SMLA_GROUP_WINDOW), Error);
     EXPECT_THROW(shape(kFlashMlaSparseDsv4, "auto", SMLA_GROUP_COMPRESSED, 0), Error);
     EXPECT_THROW(shape(kFlashMlaSparseDsv4, "auto", SMLA_GROUP_PRIMARY), Error);
@@ -333,6 +404,8 @@ TEST(Backends, HeadsOfThePublishedKernels) {
     EXPECT_EQ(heads(kTritonMlaSparse, 9, "sm_80"), 16);
     EXPECT_EQ(heads(kFlashInferMlaSparseDsv4, 64, "sm_100"), 64);
     EXPECT_EQ(heads(kFlashInferMlaSparseDsv4, 65, "sm_100"), 128);
+    EXPECT_EQ(heads(kFlashMlaSparseDsv41, 9, "sm_90"), 64);
+    EXPECT_EQ(heads(kFlashInferMlaSparseDsv41, 9, "sm_100"), 16);
 }
 
 }  // namespace

@@ -18,6 +18,17 @@ void random_pages(Random& random, Batch& batch, int group, int32_t page_tokens, 
     batch.groups[size_t(group)].table = pages;
 }
 
+// Tokens per entry of the layer, and of a page of the compressed groups.
+int32_t entry_ratio(const BackendArgs& args) {
+    return args.family == SMLA_FAMILY_HYBRID && args.ratio == 1 ? 0 : args.ratio;
+}
+int32_t entry_page_tokens(const BackendArgs& args) {
+    return args.page_tokens ? args.page_tokens : args.family == SMLA_FAMILY_HYBRID ? 256 : 128;
+}
+int32_t window_page_tokens(const BackendArgs& args) {
+    return args.window_page_tokens ? args.window_page_tokens : args.family == SMLA_FAMILY_HYBRID ? 64 : 32;
+}
+
 // Slots given: some tokens have none.
 void give_slots(Random& random, Batch& batch, Group& group) {
     for (int64_t r = 0; r < batch.requests(); ++r)
@@ -43,13 +54,12 @@ Batch random_step(Random& random, const BackendArgs& args) {
     for (int32_t i = 0; i < decodes; ++i) add(random.in(1, most));
     for (int32_t i = 0; i < prefills; ++i) add(random.in(most + 1, most + 8));
     if (random.in(0, 2) == 0) batch.tokens = std::max(1, random.in(batch.starts.back(), args.max_tokens));
-    const bool hybrid = args.family == SMLA_FAMILY_HYBRID;
+    const bool hybrid = args.family != SMLA_FAMILY_DSA;
     const int first = hybrid ? kWindow : kPrimary;
-    random_pages(random, batch, first,
-                 hybrid ? (args.window_page_tokens ? args.window_page_tokens : 64) : random.in(1, 70),
+    random_pages(random, batch, first, hybrid ? window_page_tokens(args) : random.in(1, 70),
                  args.max_seq_len);
-    if (hybrid && args.ratio > 1)
-        random_pages(random, batch, kCompressed, (args.page_tokens ? args.page_tokens : 256) / args.ratio,
+    if (hybrid && entry_ratio(args))
+        random_pages(random, batch, kCompressed, entry_page_tokens(args) / args.ratio,
                      args.max_seq_len / args.ratio);
     if (!hybrid && (args.plan_groups & SMLA_GROUP_INDEX))
         random_pages(random, batch, kIndex, 64, args.max_seq_len);
@@ -61,12 +71,12 @@ Batch decode_step(Random& random, const BackendArgs& args, int32_t requests) {
     Batch batch;
     for (int32_t r = 0; r < requests; ++r) add_request(batch, 1, random.in(1, args.max_seq_len));
     batch.tokens = args.max_tokens;
-    const bool hybrid = args.family == SMLA_FAMILY_HYBRID;
+    const bool hybrid = args.family != SMLA_FAMILY_DSA;
     const int first = hybrid ? kWindow : kPrimary;
-    const int32_t page = hybrid ? args.window_page_tokens : args.page_tokens;
-    random_pages(random, batch, first, page ? page : 64, args.max_seq_len, 0);
-    if (hybrid && args.ratio > 1)
-        random_pages(random, batch, kCompressed, (args.page_tokens ? args.page_tokens : 256) / args.ratio,
+    const int32_t page = hybrid ? window_page_tokens(args) : args.page_tokens ? args.page_tokens : 64;
+    random_pages(random, batch, first, page, args.max_seq_len, 0);
+    if (hybrid && entry_ratio(args))
+        random_pages(random, batch, kCompressed, entry_page_tokens(args) / args.ratio,
                      args.max_seq_len / args.ratio, 0);
     give_slots(random, batch, batch.groups[size_t(first)]);
     return batch;

@@ -8,8 +8,11 @@
 
 namespace smla::test {
 
-// Small maxima; the tests change what they care about.
-inline BackendArgs backend_args(smla_family family, int32_t ratio = 4) {
+// Of the kinds of layers that a backend serves.
+inline std::span<const int32_t> ratios(const Backend& backend) { return find_family(backend.family)->ratios; }
+
+// Small maxima; the tests change what they care about. `ratio` -1: of a kind whose entries are selected.
+inline BackendArgs backend_args(smla_family family, int32_t ratio = -1) {
     BackendArgs args{};
     args.struct_size = sizeof args;
     args.family = family;
@@ -20,7 +23,8 @@ inline BackendArgs backend_args(smla_family family, int32_t ratio = 4) {
     args.max_seq_len = 1200;
     args.speculative_tokens = 1;
     args.softmax_scale = 0.07;
-    if (family == SMLA_FAMILY_HYBRID) args.ratio = ratio;
+    if (family == SMLA_FAMILY_HYBRID) args.ratio = ratio < 0 ? 4 : ratio;
+    if (family == SMLA_FAMILY_HYBRID_SHARED) args.ratio = ratio < 0 ? 2 : ratio;
     return args;
 }
 
@@ -37,8 +41,8 @@ inline BackendArgs small_latent() {
     return args;
 }
 
-inline BackendArgs small_hybrid(int32_t ratio) {
-    BackendArgs args = backend_args(SMLA_FAMILY_HYBRID, ratio);
+inline BackendArgs small_hybrid(int32_t ratio, smla_family family = SMLA_FAMILY_HYBRID) {
+    BackendArgs args = backend_args(family, ratio);
     args.heads = 3;
     args.head_dim = 20;
     args.rope_dim = 4;
@@ -46,6 +50,10 @@ inline BackendArgs small_hybrid(int32_t ratio) {
     args.dtype = SMLA_F32;
     args.kv_cache_dtype = "row_f32";
     return args;
+}
+
+inline BackendArgs small_args(const Backend& backend, int32_t ratio = -1) {
+    return backend.family == SMLA_FAMILY_DSA ? small_latent() : small_hybrid(ratio, backend.family);
 }
 
 inline BackendInstance instance(const Backend& backend, const BackendArgs& args) {

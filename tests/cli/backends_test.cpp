@@ -19,7 +19,7 @@ nlohmann::json explained(const TemporaryFile& config, const std::string& device,
 }
 
 TEST(CliBackends, EveryDeviceOfTheModels) {
-    const TemporaryFile v32(kV32), glm(kGlm5), v4(v4_flash());
+    const TemporaryFile v32(kV32), glm(kGlm5), v4(v4_flash()), sharing(v41());
     const std::map<std::string, std::pair<std::string, std::string>> expected = {
         {"cpu", {"TRITON_MLA_SPARSE", "FLASHMLA_SPARSE_DSV4"}},
         {"sm_80", {"TRITON_MLA_SPARSE", "FLASHMLA_SPARSE_DSV4"}},
@@ -39,6 +39,10 @@ TEST(CliBackends, EveryDeviceOfTheModels) {
         }
         EXPECT_EQ(explained(v4, device)["backend"], backends.second) << device;
         EXPECT_EQ(explained(v4, device, {"--kv-dtype", "fp8_e4m3"})["backend"], "FLASHINFER_MLA_SPARSE_DSV4");
+        const bool sm_12x = device.substr(0, 5) == "sm_12";
+        EXPECT_EQ(explained(sharing, device)["backend"],
+                  sm_12x ? "FLASHINFER_MLA_SPARSE_DSV41" : "FLASHMLA_SPARSE_DSV41");
+        EXPECT_EQ(explained(sharing, device)["candidates"].size(), 2u);
     }
     EXPECT_EQ(explained(v32, "cpu")["heads"], 128);
     EXPECT_EQ(explained(v32, "cpu", {"--heads", "16"})["heads"], 16);
@@ -57,6 +61,21 @@ TEST(CliBackends, EveryCandidateSaysWhyAndWhatTheOriginalWould) {
     for (const char* part : {"attention backend FLASHMLA_SPARSE_DSV4, engine cuda", "original: would accept",
                              "DSV4_SPARSE_MLA_SM120", "compute capability 9.x; it has 12"})
         EXPECT_NE(text.out.find(part), std::string::npos) << part << "\n" << text.out;
+}
+
+TEST(CliBackends, RecordsOfBothCaches) {
+    const TemporaryFile sharing(v41());
+    const auto cache = [&](const char* device, const char* type) {
+        const auto found = explained(sharing, device, {"--kv-dtype", type});
+        EXPECT_EQ(found["candidates"][0]["backend"], "FLASHMLA_SPARSE_DSV41");
+        return found["candidates"][0]["cache"].get<std::string>();
+    };
+    EXPECT_EQ(cache("sm_100", "auto"), "fp8_528_g32");
+    EXPECT_EQ(cache("sm_90", "auto"), "fp8_584");
+    EXPECT_EQ(cache("sm_100", "nvfp4_ds_mla"), "fp8_528_g32, nvfp4_288");
+    const auto split = explained(sharing, "sm_100", {"--kv-dtype", "nvfp4_288_split"});
+    EXPECT_EQ(split["backend"], "FLASHINFER_MLA_SPARSE_DSV41");
+    EXPECT_TRUE(split["candidates"][0]["cache"].is_null());  // FlashMLA's records are not split
 }
 
 TEST(CliBackends, NamesForceOne) {
@@ -83,29 +102,22 @@ TEST(CliBackends, NamesForceOne) {
         EXPECT_EQ(error_of({"explain", "--model", v32.path(), option, "fp8"}, 2)["field"], option);
 }
 
-// Models whose layers run here, but not as an attention backend: refused by the field that says so. An
+// A model whose layers run here, but not as an attention backend: refused by the field that says so. An
 // indexer of pools of one token is one of tokens.
-TEST(CliBackends, PoolsAndSharedEntriesAreRefusedByName) {
+TEST(CliBackends, PoolsAreRefusedByName) {
     std::string pool_of_one = kGlm53;
     pool_of_one.replace(pool_of_one.find("\"index_kpool\": 16"), 17, "\"index_kpool\": 1");
-    const TemporaryFile pools(kGlm53), tokens(pool_of_one), shared(v41());
+    const TemporaryFile pools(kGlm53), tokens(pool_of_one);
+    const std::string reason =
+        "index_kpool 16; it has 1: its lists hold tokens, not pools. smla_layer has pools";
     for (const char* device : {"cpu", "sm_90", "sm_120"}) {
-        for (const auto& [config, reason] :
-             {std::pair(&pools,
-                        "index_kpool 16; it has 1: its lists hold tokens, not pools. smla_layer has "
-                        "pools"),
-              std::pair(&shared,
-                        "kv_source_layer_ids; it has none: each layer writes its own entries. "
-                        "smla_layer has them")}) {
-            const Finished refused =
-                run_tool({"explain", "--model", config->path(), "--device", device, "--json"});
-            EXPECT_EQ(refused.code, 3) << refused.out;
-            const auto found = nlohmann::json::parse(refused.out);
-            EXPECT_TRUE(found["backend"].is_null());
-            EXPECT_EQ(found["candidates"].size(), 3u);
-            for (const auto& each : found["candidates"])
-                EXPECT_EQ(each["refusals"], nlohmann::json::array({reason})) << each;
-        }
+        const Finished refused = run_tool({"explain", "--model", pools.path(), "--device", device, "--json"});
+        EXPECT_EQ(refused.code, 3) << refused.out;
+        const auto found = nlohmann::json::parse(refused.out);
+        EXPECT_TRUE(found["backend"].is_null());
+        EXPECT_EQ(found["candidates"].size(), 3u);
+        for (const auto& each : found["candidates"])
+            EXPECT_EQ(each["refusals"], nlohmann::json::array({reason})) << each;
         EXPECT_EQ(explained(tokens, device)["candidates"][0]["refusals"].size(), 0u) << device;
     }
     const Finished named =
@@ -116,7 +128,7 @@ TEST(CliBackends, PoolsAndSharedEntriesAreRefusedByName) {
 
 TEST(CliBackends, ListsAgreeWithExplain) {
     const auto backends = json_of({"list", "backends"}, "backends");
-    EXPECT_EQ(backends.size(), 6u);
+    EXPECT_EQ(backends.size(), 8u);
     const TemporaryFile v32(kV32), flash(kGlm53), shared(v41());
     const std::map<std::string, const TemporaryFile*> models = {
         {"DeepSeek-V3.2", &v32}, {"GLM-5.3-Flash", &flash}, {"DeepSeek-V4.1", &shared}};
@@ -133,9 +145,9 @@ TEST(CliBackends, ListsAgreeWithExplain) {
         served[row["model"]] += !row["backend"].is_null();
     }
     EXPECT_EQ(compared, (std::map<std::string, int>{
-                            {"DeepSeek-V3.2", 40}, {"DeepSeek-V4.1", 40}, {"GLM-5.3-Flash", 40}}));
+                            {"DeepSeek-V3.2", 40}, {"DeepSeek-V4.1", 48}, {"GLM-5.3-Flash", 40}}));
     EXPECT_EQ(served, (std::map<std::string, int>{
-                          {"DeepSeek-V3.2", 40}, {"DeepSeek-V4.1", 0}, {"GLM-5.3-Flash", 0}}));
+                          {"DeepSeek-V3.2", 40}, {"DeepSeek-V4.1", 48}, {"GLM-5.3-Flash", 0}}));
 }
 
 }  // namespace

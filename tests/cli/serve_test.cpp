@@ -13,7 +13,8 @@ const std::string kMixed = SMLA_SOURCE_DIR "/examples/traces/mixed.csv";
 
 TEST(CliServe, EveryBackendGivesEachRequestWhatItGetsAlone) {
     for (const char* dtype : {"auto", "fp8"}) {
-        const auto found = json_of({"run", "--serve", kMixed, "--kv-dtype", dtype, "--threads", "2"});
+        const auto found = json_of(
+            {"run", "--serve", kMixed, "--kv-dtype", dtype, "--threads", "2", "--pool-percent", "35"});
         EXPECT_TRUE(found["pass"]);
         std::set<std::string> names;
         for (const auto& run : found["runs"]) {
@@ -26,8 +27,27 @@ TEST(CliServe, EveryBackendGivesEachRequestWhatItGetsAlone) {
             EXPECT_EQ(run["compared"].get<int64_t>(),
                       run["tokens"].get<int64_t>() - run["rejected"].get<int64_t>());
         }
-        EXPECT_EQ(names.size(), 6u);
-        EXPECT_EQ(found["runs"].size(), 12u);  // V4's three kinds of layers
+        EXPECT_EQ(names.size(), 8u);
+        EXPECT_EQ(found["runs"].size(), 18u);  // three kinds of layers of V4, and of V4.1
+    }
+}
+
+// Entries in four bits beside a window of fp8, in either arrangement.
+TEST(CliServe, RecordsOfV41) {
+    const struct {
+        const char *backend, *type, *record;
+    } cases[] = {{"FLASHMLA_SPARSE_DSV41", "nvfp4_ds_mla", "fp8_528_g32, nvfp4_288"},
+                 {"FLASHINFER_MLA_SPARSE_DSV41", "nvfp4_288_split", "fp8_528_g32_split, nvfp4_288_split"}};
+    for (const auto& each : cases) {
+        const auto found = json_of(
+            {"run", "--serve", kMixed, "--backend", each.backend, "--kv-dtype", each.type, "--threads", "2"});
+        EXPECT_TRUE(found["pass"]) << found;
+        ASSERT_EQ(found["runs"].size(), 3u);
+        for (int i = 0; i < 3; ++i) EXPECT_EQ(found["runs"][size_t(i)]["ratio"], i);
+        const std::string record = each.record;
+        EXPECT_EQ(found["runs"][1]["record"], record);
+        EXPECT_EQ(found["runs"][2]["record"], record);
+        EXPECT_EQ(found["runs"][0]["record"], record.substr(0, record.find(',')));  // no entries
     }
 }
 

@@ -12,7 +12,8 @@ namespace {
 constexpr double kF32 = 1e-4, kBf16 = 0.02;
 
 const Backend* const kLatent[] = {&kFlashMlaSparse, &kSparseMlaSm120, &kTritonMlaSparse};
-const Backend* const kHybrid[] = {&kFlashMlaSparseDsv4, &kDsv4SparseMlaSm120, &kFlashInferMlaSparseDsv4};
+const Backend* const kHybrid[] = {&kFlashMlaSparseDsv4, &kDsv4SparseMlaSm120, &kFlashInferMlaSparseDsv4,
+                                  &kFlashMlaSparseDsv41, &kFlashInferMlaSparseDsv41};
 
 class GpuBackendForward : public GpuBackends {
 protected:
@@ -78,9 +79,9 @@ TEST_F(GpuBackendForward, LatentRecordsOfV32) {
 
 TEST_F(GpuBackendForward, HybridSteps) {
     for (const Backend* backend : kHybrid)
-        for (const int32_t ratio : {0, 4, 128})
+        for (const int32_t ratio : ratios(*backend))
             for (uint32_t seed = 0; seed < 6; ++seed) {
-                WorldSpec spec{.backend = backend, .args = small_hybrid(ratio), .seed = seed};
+                WorldSpec spec{.backend = backend, .args = small_args(*backend, ratio), .seed = seed};
                 spec.padded_heads = seed % 3;
                 spec.view_heads = seed % 2;
                 spec.sink = seed % 4 != 1;
@@ -90,7 +91,7 @@ TEST_F(GpuBackendForward, HybridSteps) {
             }
 }
 
-TEST_F(GpuBackendForward, HybridRecordsOfV4) {
+TEST_F(GpuBackendForward, HybridRecordsOfV4AndV41) {
     const struct {
         const Backend* backend;
         const char* type;
@@ -99,11 +100,16 @@ TEST_F(GpuBackendForward, HybridRecordsOfV4) {
                  {&kDsv4SparseMlaSm120, "fp8", SMLA_BF16},
                  {&kFlashInferMlaSparseDsv4, "auto", SMLA_BF16},
                  {&kFlashInferMlaSparseDsv4, "fp8", SMLA_BF16},
-                 {&kFlashInferMlaSparseDsv4, "fp8_e4m3", SMLA_E4M3}};
+                 {&kFlashInferMlaSparseDsv4, "fp8_e4m3", SMLA_E4M3},
+                 {&kFlashMlaSparseDsv41, "fp8_528_g32", SMLA_BF16},
+                 {&kFlashMlaSparseDsv41, "nvfp4_ds_mla", SMLA_BF16},
+                 {&kFlashInferMlaSparseDsv41, "fp8", SMLA_BF16},
+                 {&kFlashInferMlaSparseDsv41, "fp8_528_g32_split", SMLA_BF16},
+                 {&kFlashInferMlaSparseDsv41, "nvfp4_288_split", SMLA_BF16}};
     for (const auto& each : cases)
-        for (const int32_t ratio : {0, 4, 128}) {
+        for (const int32_t ratio : ratios(*each.backend)) {
             WorldSpec spec{
-                .backend = each.backend, .args = backend_args(SMLA_FAMILY_HYBRID, ratio), .seed = 31};
+                .backend = each.backend, .args = backend_args(each.backend->family, ratio), .seed = 31};
             spec.args.heads = 8;
             spec.args.dtype = each.dtype;
             spec.args.kv_cache_dtype = each.type;
@@ -117,11 +123,8 @@ TEST_F(GpuBackendForward, HybridRecordsOfV4) {
 
 TEST_F(GpuBackendForward, WarmUpZeroesTheOutputAndLeavesCaches) {
     for (const Backend* backend : {&kFlashMlaSparse, &kFlashInferMlaSparseDsv4}) {
-        const bool hybrid = backend->family == SMLA_FAMILY_HYBRID;
-        World world({.backend = backend,
-                     .args = here(hybrid ? small_hybrid(4) : small_latent()),
-                     .seed = 7,
-                     .context = context.get()});
+        World world(
+            {.backend = backend, .args = here(small_args(*backend)), .seed = 7, .context = context.get()});
         const auto window = world.window.memory, kv = world.kv.memory;
         There there(device());
         world.on.run(context->env({}), nullptr, there.put(world.args), {});
@@ -136,15 +139,13 @@ TEST_F(GpuBackendForward, AGraphServesLaterSteps) {
     cudaStream_t stream = nullptr;
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
     for (const Backend* backend : all_backends())
-        for (const int32_t ratio : {0, 4, 128}) {
-            const bool hybrid = backend->family == SMLA_FAMILY_HYBRID;
-            if (!hybrid && ratio != 4) continue;
+        for (const int32_t ratio : ratios(*backend)) {
             SCOPED_TRACE(testing::Message() << backend->name << " ratio " << ratio);
             WorldSpec spec{.backend = backend,
-                           .args = here(hybrid ? small_hybrid(ratio) : small_latent()),
+                           .args = here(small_args(*backend, ratio)),
                            .decodes = 5,
                            .context = context.get()};
-            spec.args.page_tokens = hybrid ? 256 : 16;
+            spec.args.page_tokens = backend->family == SMLA_FAMILY_DSA ? 16 : 256;
             World first(spec);
             There there(device());
             ForwardArgs args = there.put(first.args);

@@ -38,7 +38,7 @@ protected:
         for (int step = 0; step < 12; ++step) {
             SCOPED_TRACE(testing::Message() << backend.name << " ratio " << args.ratio << " step " << step);
             Batch batch = random_step(random, args);
-            if (args.family == SMLA_FAMILY_HYBRID && (args.plan_groups & SMLA_GROUP_INDEX))
+            if (args.family != SMLA_FAMILY_DSA && (args.plan_groups & SMLA_GROUP_INDEX))
                 set_table(batch, kIndex, args.max_seq_len, 64);
             on_host->build(batch.view());
             on_gpu->build(batch.view());
@@ -110,15 +110,13 @@ private:
     std::vector<DeviceBuffer> rooms_;
 };
 
-// Every backend, as args of both families.
+// Every backend, as args of each kind of layer.
 template <class Use>
 void each_backend(const Use& use) {
     for (const Backend* backend : all_backends())
-        for (const int32_t ratio : {0, 4, 128}) {
-            const bool hybrid = backend->family == SMLA_FAMILY_HYBRID;
-            if (!hybrid && ratio == 0) continue;
+        for (const int32_t ratio : ratios(*backend)) {
             BackendArgs args = backend_args(backend->family, ratio);
-            args.kv_cache_dtype = hybrid ? "auto" : "fp8_ds_mla";
+            args.kv_cache_dtype = backend->family == SMLA_FAMILY_DSA ? "fp8_ds_mla" : "auto";
             use(*backend, args);
             if (testing::Test::HasFailure()) return;
         }
@@ -221,12 +219,10 @@ TEST_F(GpuBackendMetadata, WhatIsToldOfABatchIsChecked) {
 
 TEST_F(GpuBackendMetadata, TheSameAsOnTheHost) {
     for (const Backend* backend : all_backends())
-        for (const int32_t ratio : {0, 4, 128}) {
-            const bool hybrid = backend->family == SMLA_FAMILY_HYBRID;
-            if (!hybrid && ratio == 0) continue;
+        for (const int32_t ratio : ratios(*backend)) {
             BackendArgs args = backend_args(backend->family, ratio);
-            args.kv_cache_dtype = hybrid ? "auto" : "fp8_ds_mla";
-            if (ratio == 4) args.plan_groups = SMLA_GROUP_INDEX;
+            args.kv_cache_dtype = backend->family == SMLA_FAMILY_DSA ? "fp8_ds_mla" : "auto";
+            if (reads_selection(resolve_config(args).kind())) args.plan_groups = SMLA_GROUP_INDEX;
             check(*backend, args);
             if (HasFailure()) return;
         }

@@ -99,15 +99,13 @@ TEST_F(GpuStepRecordings, ACallersCaptureGetsTheLaunches) {
 // Decode steps as an engine has them: one set of addresses, other lengths, slots, tables, lists and values.
 TEST_F(GpuStepRecordings, BackendsServeLaterSteps) {
     for (const Backend* backend : all_backends())
-        for (const int32_t ratio : {4, 128}) {
-            const bool hybrid = backend->family == SMLA_FAMILY_HYBRID;
-            if (!hybrid && ratio != 4) continue;
+        for (const int32_t ratio : ratios(*backend)) {
             SCOPED_TRACE(testing::Message() << backend->name << " ratio " << ratio);
             WorldSpec spec{.backend = backend,
-                           .args = here(hybrid ? small_hybrid(ratio) : small_latent()),
+                           .args = here(small_args(*backend, ratio)),
                            .decodes = 5,
                            .context = context.get()};
-            spec.args.page_tokens = hybrid ? 256 : 16;
+            spec.args.page_tokens = backend->family == SMLA_FAMILY_DSA ? 16 : 256;
             World first(spec);
             There there(device());
             const ForwardArgs args = there.put(first.args);

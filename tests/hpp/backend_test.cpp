@@ -83,7 +83,7 @@ struct Step {
 };
 
 TEST(HppBackend, names_and_what_they_say) {
-    EXPECT_EQ(smla::backends().size(), 6u);
+    EXPECT_EQ(smla::backends().size(), 8u);
     EXPECT_EQ(smla::backends().front(), "FLASHMLA_SPARSE");
     smla_backend_args args = latent_args();
     for (const std::string_view name : smla::backends())

@@ -487,6 +487,49 @@ MUTANTS = [
         "",
         "python tests/python/test_backends.py -k precision",
     ),
+    Mutant(
+        "the compressed cache has the window's record",
+        "src/backends/gate.cpp",
+        "return {id, type.entries ? type.entries : id};",
+        "return {id, id};",
+        "test_backends *",
+    ),
+    Mutant(
+        "Hopper has Blackwell's record of V4.1",
+        "src/backends/gate.cpp",
+        "if (type.there && type.major == major_capability(config.args.device)) "
+        "return {type.there, type.there};",
+        "",
+        "test_backends *",
+    ),
+    Mutant(
+        "entries of one token are none in V4.1",
+        "src/backends/config.cpp",
+        "if (args.family == SMLA_FAMILY_HYBRID && args.ratio == 1)",
+        "if (args.ratio == 1)",
+        "test_backends *",
+    ),
+    Mutant(
+        "FlashInfer counts all columns of V4.1's lists",
+        "src/backends/metadata/hybrid.cpp",
+        "return reads_selection(on_.config().kind());",
+        "return has_indexer(on_.config().kind());",
+        "test_backends *",
+    ),
+    Mutant(
+        "a list of V4.1's entries may be absent",
+        "src/backends/forward/hybrid.cpp",
+        "if (reads_selection(on.config.kind())) {",
+        "if (has_indexer(on.config.kind())) {",
+        "test_backends *",
+    ),
+    Mutant(
+        "FlashMLA's kernels read any arrangement",
+        "src/backends/forward/hybrid.cpp",
+        'check_cache("args.kv_cache", args.kv_cache, on.entry_format);',
+        "",
+        "test_backends *",
+    ),
     # plans that are kept
     Mutant(
         "steps of other parts share a plan",

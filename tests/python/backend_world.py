@@ -6,8 +6,12 @@ import smla
 
 LATENT = ("FLASHMLA_SPARSE", "SPARSE_MLA_SM120", "TRITON_MLA_SPARSE")
 HYBRID = ("DSV4_SPARSE_MLA_SM120", "FLASHMLA_SPARSE_DSV4", "FLASHINFER_MLA_SPARSE_DSV4")
+SHARED = ("FLASHMLA_SPARSE_DSV41", "FLASHINFER_MLA_SPARSE_DSV41")
+FAMILY = {name: "dsa" for name in LATENT} | {name: "hybrid" for name in HYBRID}
+FAMILY |= {name: "hybrid_shared" for name in SHARED}
+RATIOS = {"dsa": (0,), "hybrid": (0, 4, 128), "hybrid_shared": (0, 1, 2)}
 MAXIMA = {"max_tokens": 40, "max_requests": 4, "max_seq_len": 300, "speculative_tokens": 1}
-KINDS = [(name, 0) for name in LATENT] + [(name, ratio) for name in HYBRID for ratio in (0, 4, 128)]
+KINDS = [(name, ratio) for name, family in FAMILY.items() for ratio in RATIOS[family]]
 PUBLISHED = {"kv_lora_rank": 512, "rope_dim": 64, "nope_dim": 128, "v_head_dim": 128, "softmax_scale": 0.03}
 SMALL_LATENT = {"heads": 3, "kv_lora_rank": 24, "rope_dim": 8, "nope_dim": 10, "v_head_dim": 6}
 SMALL_HYBRID = {"heads": 3, "head_dim": 20, "rope_dim": 4, "window": 9}
@@ -16,9 +20,14 @@ SMALL_HYBRID = {"heads": 3, "head_dim": 20, "rope_dim": 4, "window": 9}
 def options_of(name, ratio=0, **more):
     """Backend options of small dimensions: f32 queries and caches unless `more` says otherwise."""
     small = SMALL_LATENT if name in LATENT else {**SMALL_HYBRID, "ratio": ratio}
-    topk = 11 if name in LATENT or ratio == 4 else 0
-    family = "dsa" if name in LATENT else "hybrid"
-    own = {"family": family, "dtype": "f32", "kv_cache_dtype": "row_f32", "softmax_scale": 0.31, "topk": topk}
+    topk = 11 if name in LATENT or ratio in (1, 2, 4) else 0
+    own = {
+        "family": FAMILY[name],
+        "dtype": "f32",
+        "kv_cache_dtype": "row_f32",
+        "softmax_scale": 0.31,
+        "topk": topk,
+    }
     return {**own, **small, **MAXIMA, **more}
 
 
@@ -68,6 +77,7 @@ class World:
         self.group = Group(self.random, self.requests, most, format, self.width, scale)  # of every token
         self.entries = None
         if ratio:
+            format = self.backend.info["compressed_format"]
             self.entries = Group(self.random, self.requests, most // ratio, format, self.width, scale)
         self._fill_caches(ratio)
         self._draw_inputs(ratio)
@@ -146,11 +156,11 @@ class World:
                 self.arguments["sink"] = self.sink
         self.lse = np.full((self.tokens + 2, self.heads), 7, np.float32)
         self.arguments["lse"] = self.lse
-        if self.latent or ratio == 4:
+        if self.latent or ratio in (1, 2, 4):
             self._draw_topk(ratio or 1)
 
     def _draw_topk(self, ratio):
-        """Some of what a token sees, holes anywhere; in V4 within the columns of visible entries."""
+        """Some of what a token sees, holes anywhere; of entries within the columns that are visible."""
         columns = self.options["topk"]
         self.topk = np.full((self.tokens + 2, columns), 1, np.int32)  # plausible behind the step
         for t in range(self.used):

@@ -211,6 +211,13 @@ def unpack(format, records, behind, scale=1.0):
         return np.concatenate([latent, bf16(records[..., 448:])], -1)
     if format == "index_fp8_132":
         return tiled(E4M3[records], f32(behind))
+    if format.startswith(("fp8_528_g32", "nvfp4_288")):  # together, or the scales behind the page's rows
+        four_bits = format.startswith("nvfp4")
+        values = 256 if four_bits else 512
+        scales = behind if format.endswith("_split") else records[..., values:]
+        if four_bits:
+            return tiled(from_bits(records[..., :values], "e2m1"), E4M3[scales])
+        return tiled(E4M3[records[..., :values]], E8M0[scales])
     return tiled(from_bits(records, "e2m1"), E8M0[behind])
 
 

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import smla
-from backend_world import HYBRID, LATENT, MAXIMA, PUBLISHED, World, options_of
+from backend_world import FAMILY, LATENT, MAXIMA, PUBLISHED, SHARED, World, options_of
 
 V32 = {"heads": 20, "topk": 2048, **PUBLISHED, **MAXIMA}
 V4 = {"heads": 20, "topk": 512, "ratio": 4, "softmax_scale": 0.04, **MAXIMA}
+V41 = {**V4, "ratio": 2}
 
 
 @pytest.fixture(autouse=True)
@@ -14,42 +15,48 @@ def nobody_wants_one(monkeypatch):
     monkeypatch.delenv("SMLA_BACKEND", raising=False)
 
 
+MODEL = {"dsa": V32, "hybrid": V4, "hybrid_shared": V41}
+
+
 def family_of(name):
-    return "dsa" if name in LATENT else "hybrid"
+    return FAMILY[name]
 
 
 def published(name, **more):
-    return {**(V32 if name in LATENT else V4), **more}
+    return {**MODEL[family_of(name)], **more}
 
 
 def test_backends():
-    assert sorted(smla.backends()) == sorted(LATENT + HYBRID)
+    assert sorted(smla.backends()) == sorted(FAMILY)
 
 
-@pytest.mark.parametrize("name", LATENT + HYBRID)
+@pytest.mark.parametrize("name", FAMILY)
 def test_info(name):
-    latent = name in LATENT
+    latent, shared = name in LATENT, name in SHARED
     info = smla.Backend(name, family_of(name), **published(name)).info
     padded = {  # heads that the published kernel is compiled for
         "FLASHMLA_SPARSE": 64,
         "FLASHMLA_SPARSE_DSV4": 64,
         "FLASHINFER_MLA_SPARSE_DSV4": 64,
+        "FLASHMLA_SPARSE_DSV41": 64,
     }
-    format = "row_bf16" if latent or name == "FLASHINFER_MLA_SPARSE_DSV4" else "fp8_584"
+    packed = {"hybrid": "fp8_584", "hybrid_shared": "fp8_528_g32"}
+    format = "row_bf16" if latent or name.startswith("FLASHINFER") else packed[family_of(name)]
     assert info == {
         "name": name,
         "family": family_of(name),
         "kv_cache_dtype": format,
         "format": format,
         "head_size": 576 if latent else 512,
-        "page_tokens": 64 if latent else 256,
-        "window_page_tokens": 0 if latent else 64,
+        "page_tokens": 64 if latent else 128 if shared else 256,
+        "window_page_tokens": 0 if latent else 32 if shared else 64,
         "reorder_threshold": 2,
         "padded_heads": padded.get(name, 32),
         "graph_support": "uniform_batch",
+        "compressed_format": "none" if latent else format,
     }
     small = smla.Backend(
-        name, **options_of(name, 4, page_tokens=8, window_page_tokens=0 if latent else 5)
+        name, **options_of(name, 2 if shared else 4, page_tokens=8, window_page_tokens=0 if latent else 5)
     ).info
     assert (small["format"], small["head_size"], small["page_tokens"]) == ("row_f32", 32 if latent else 20, 8)
     assert small["window_page_tokens"] == (0 if latent else 5)
@@ -76,6 +83,8 @@ def test_names_and_aliases():
         ("DSV4_SPARSE_MLA_SM120", "fp8", "compressed", (64, 584), "u8", 65 * 576),
         ("FLASHINFER_MLA_SPARSE_DSV4", "fp8_e4m3", "compressed", (64, 512), "e4m3", 64 * 512),
         ("FLASHINFER_MLA_SPARSE_DSV4", "auto", "window", (64, 512), "bf16", 64 * 1024),
+        ("FLASHMLA_SPARSE_DSV41", "nvfp4_ds_mla", "window", (32, 528), "u8", 32 * 528),
+        ("FLASHINFER_MLA_SPARSE_DSV41", "fp8_528_g32_split", "compressed", (64, 528), "u8", 66 * 512),
     ],
 )
 def test_cache_shape(name, kind, group, shape, dtype, stride):
@@ -119,9 +128,11 @@ def test_pages_of_two_entries():
     ],
 )
 def test_selection_on_devices(device, dsa, hybrid):
-    for family, options, wanted in (("dsa", V32, dsa), ("hybrid", V4, hybrid)):
+    shared = "FLASHINFER_MLA_SPARSE_DSV41" if "SM120" in hybrid else "FLASHMLA_SPARSE_DSV41"
+    for family, wanted in (("dsa", dsa), ("hybrid", hybrid), ("hybrid_shared", shared)):
+        options = MODEL[family]
         chosen = smla.select_backend(family, device=device, **options)
-        names = LATENT if family == "dsa" else HYBRID
+        names = [name for name in FAMILY if FAMILY[name] == family]
         assert chosen["backend"] == wanted and not chosen["forced"]
         assert sorted(each["backend"] for each in chosen["candidates"]) == sorted(names)
         for each in chosen["candidates"]:
@@ -134,22 +145,18 @@ def test_selection_on_devices(device, dsa, hybrid):
             assert reasons == each["refusals"] + engine
 
 
-def test_pools_and_shared_entries_are_refused_by_name():
-    """Models that smla.Layer has and no backend: GLM-5.3-Flash and V4.1."""
+def test_pools_are_refused_by_name():
+    """A model that smla.Layer has and no backend: GLM-5.3-Flash."""
     flash = {**V32, "rope_dim": -1, "nope_dim": 256, "v_head_dim": 256}
-    pools = "index_kpool 16; it has 1: its lists hold tokens, not pools. smla_layer has pools"
-    shared = "kv_source_layer_ids; it has none: each layer writes its own entries. smla_layer has them"
-    for family, options, reason in (
-        ("dsa", {**flash, "ratio": 16}, pools),
-        ("hybrid", {**V4, "wants": ["shared_entries"]}, shared),
-    ):
-        for name in LATENT if family == "dsa" else HYBRID:
-            assert smla.why_not(name, family, **options) == [reason]
-            with pytest.raises(smla.Error, match=f"backend: got {name}: {reason}, wanted"):
-                smla.Backend(name, family, **options)
-        assert smla.select_backend(family, **options)["backend"] is None
-        with pytest.raises(smla.Error, match="backend: got .*" + reason):
-            smla.Backend(None, family, **options)
+    reason = "index_kpool 16; it has 1: its lists hold tokens, not pools. smla_layer has pools"
+    options = {**flash, "ratio": 16}
+    for name in LATENT:
+        assert smla.why_not(name, "dsa", **options) == [reason]
+        with pytest.raises(smla.Error, match=f"backend: got {name}: {reason}, wanted"):
+            smla.Backend(name, "dsa", **options)
+    assert smla.select_backend("dsa", **options)["backend"] is None
+    with pytest.raises(smla.Error, match="backend: got .*" + reason):
+        smla.Backend(None, "dsa", **options)
     # an engine that expands pools itself attends to a list of their tokens
     assert smla.Backend("FLASHMLA_SPARSE", "dsa", **{**flash, "topk": 2048 + 15}).info["head_size"] == 512
 
@@ -180,6 +187,8 @@ def test_a_wanted_backend(monkeypatch):
         ("FLASHMLA_SPARSE", {"device": "sm_90"}, "sm_90"),
         ("FLASHMLA_SPARSE_DSV4", {"wants": ["fused_output_quant"]}, "fused output"),
         ("FLASHMLA_SPARSE_DSV4", {"topk": 0}, "index_topk"),
+        ("FLASHMLA_SPARSE_DSV41", {"topk": 0, "ratio": 1}, "index_topk"),
+        ("FLASHMLA_SPARSE_DSV41", {"kv_cache_dtype": "nvfp4_288_split"}, "nvfp4_288_split with 512 values"),
     ],
 )
 def test_reasons(name, change, reason):
@@ -192,11 +201,13 @@ def test_reasons(name, change, reason):
     assert smla.why_not(name, family_of(name), **published(name)) == []
 
 
-@pytest.mark.parametrize("name", LATENT + HYBRID)
-def test_reasons_of_the_other_family(name):
-    other = "hybrid" if name in LATENT else "dsa"
-    (reason,) = smla.why_not(name, other, **(V4 if name in LATENT else V32))
-    assert reason.startswith("it is for DeepSeek-V")
+@pytest.mark.parametrize("name", FAMILY)
+def test_reasons_of_the_other_families(name):
+    models = {"dsa": "DeepSeek-V3.2 and GLM-5.x", "hybrid": "DeepSeek-V4", "hybrid_shared": "DeepSeek-V4.1"}
+    own = family_of(name)
+    for other in set(models) - {own}:
+        (reason,) = smla.why_not(name, other, **MODEL[other])
+        assert reason == f"it is for {models[own]}, not for {models[other]}"
 
 
 def test_the_published_gate_is_narrower():
@@ -211,7 +222,7 @@ def test_the_published_gate_is_narrower():
     "change,text",
     [
         ({"hads": 3}, "hads: got 3, wanted one of heads, kv_lora_rank"),
-        ({"family": "moe"}, "family: got 'moe', wanted one of dsa, hybrid"),
+        ({"family": "moe"}, "family: got 'moe', wanted one of dsa, hybrid, hybrid_shared"),
         ({"heads": 0}, "args.heads"),
         ({"heads": 2**32 + 1}, "heads: got 4294967297, wanted an integer of 32 bits"),
         ({"heads": "20"}, "heads: got '20', wanted an integer"),

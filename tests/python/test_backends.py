@@ -82,6 +82,16 @@ RECORDS = [
     ),
     ("FLASHINFER_MLA_SPARSE_DSV4", 4, "auto", "row_bf16", {"head_dim": 512, "rope_dim": 64}),
     ("FLASHINFER_MLA_SPARSE_DSV4", 128, "fp8", "fp8_512", {"head_dim": 512, "kv_scale": 0.125}),
+    ("FLASHMLA_SPARSE_DSV41", 1, "auto", "fp8_528_g32", {"head_dim": 512, "rope_dim": 64}),
+    ("FLASHMLA_SPARSE_DSV41", 2, "nvfp4_ds_mla", "fp8_528_g32", {"head_dim": 512, "rope_dim": 64}),
+    (
+        "FLASHINFER_MLA_SPARSE_DSV41",
+        1,
+        "nvfp4_288_split",
+        "fp8_528_g32_split",
+        {"head_dim": 512, "rope_dim": 64},
+    ),
+    ("FLASHINFER_MLA_SPARSE_DSV41", 2, "fp8", "fp8_512", {"head_dim": 512, "kv_scale": 0.125}),
 ]
 
 

@@ -7,10 +7,10 @@ void check_rows_of_step(const char* field, const Tensor& tensor, int64_t tokens)
                text(tokens, " tokens or more"));
 }
 
-void check_cache(const char* field, const smla_cache& cache, const BackendInstance& on) {
+void check_cache(const char* field, const smla_cache& cache, smla_format wanted) {
     const Format* format = find_format(cache.format);
-    SMLA_CHECK(cache.format == on.format, text(field, ".format"), format ? format->name : "none",
-               find_format(on.format)->name);
+    SMLA_CHECK(cache.format == wanted, text(field, ".format"), format ? format->name : "none",
+               find_format(wanted)->name);
 }
 
 void check_pages(const char* field, const smla_cache& cache, const CacheGroup& built) {

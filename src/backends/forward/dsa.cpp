@@ -43,7 +43,7 @@ Shape check_args(const BackendInstance& on, const StepFields& step, const Forwar
             check_tensor("args.k_pe", args.k_pe, kFloats, {keys, 1, shape.rope}, context);
         else if (shape.rope) check_tensor("args.k_pe", args.k_pe, kFloats, {keys, shape.rope}, context);
     }
-    check_cache("args.kv_cache", args.kv_cache, on);
+    check_cache("args.kv_cache", args.kv_cache, on.format);
     check_pages("args.kv_cache", args.kv_cache, step.kv);
     SMLA_CHECK(!present(args.sink), "args.sink", describe(args.sink), "absent: V3.2 has no sinks");
     SMLA_CHECK(args.swa_cache.format == SMLA_FORMAT_NONE, "args.swa_cache.format", args.swa_cache.format,

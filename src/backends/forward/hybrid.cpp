@@ -1,6 +1,6 @@
-// V4: attends to a window cache and a compressed one in one softmax. The published kernels gather both caches
-// into one list or one workspace before prefill (smla/rows.h does it for them); here the lists are read as
-// they are.
+// V4 and V4.1: attends to a window cache and a compressed one in one softmax. The published kernels gather
+// both caches into one list or one workspace before prefill (smla/rows.h does it for them); here the lists
+// are read as they are.
 #include "backends/forward/forward.h"
 
 namespace smla {
@@ -31,15 +31,15 @@ void check_args(const BackendInstance& on, const StepFields& step, const Forward
                   {"args.w_uk_t", args.w_uk_t},
                   {"args.w_uv", args.w_uv}};
     for (const auto& [field, tensor] : absent)
-        SMLA_CHECK(!present(tensor), field, describe(tensor), "absent: V4 absorbs nothing");
-    if (on.config.kind() == LayerKind::compressed_sparse) {
+        SMLA_CHECK(!present(tensor), field, describe(tensor), "absent: V4 and V4.1 absorb nothing");
+    if (reads_selection(on.config.kind())) {
         check_tensor("args.topk_indices", args.topk_indices, kInt32, {kAny, kAny}, context);
         check_rows_of_step("args.topk_indices", args.topk_indices, step.tokens);
     }
-    check_cache("args.swa_cache", args.swa_cache, on);
+    check_cache("args.swa_cache", args.swa_cache, on.format);
     // The compressed cache of a layer without entries may hold anything.
     if (on.config.kind() == LayerKind::sliding) return;
-    check_cache("args.kv_cache", args.kv_cache, on);
+    check_cache("args.kv_cache", args.kv_cache, on.entry_format);
     check_pages("args.kv_cache", args.kv_cache, step.entries.group);
 }
 
@@ -53,7 +53,7 @@ void read_entries(HybridStep& step, const BackendInstance& on, const StepFields&
     step.entries.group.cache = args.kv_cache;
     if (const int32_t page_rows = fields.entries.group.cache.page_rows)
         step.entries.group.cache.page_rows = page_rows;
-    if (step.kind == LayerKind::compressed_sparse)
+    if (reads_selection(step.kind))
         step.forced = {.indices = slice(args.topk_indices, 0, 0, fields.tokens), .lengths = fields.row_limit};
 }
 

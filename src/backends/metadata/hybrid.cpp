@@ -1,4 +1,4 @@
-// Fields of the backends of V4: a window cache, and a compressed one in layers that have entries.
+// Fields of the backends of V4 and V4.1: a window cache, and a compressed one in layers that have entries.
 #include "backends/metadata/sets.h"
 
 #include <algorithm>
@@ -234,7 +234,7 @@ public:
     }
 
 private:
-    bool limits() const { return on_.config().kind() == LayerKind::compressed_sparse; }
+    bool limits() const { return reads_selection(on_.config().kind()); }
     // A decode token counts the entries that it finds in its list; a prefill token counts columns, as many as
     // it sees entries.
     void limit_prefill_rows() {

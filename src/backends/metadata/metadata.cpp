@@ -35,7 +35,7 @@ PlanMaxima plan_maxima(const BackendConfig& config) {
     maxima.batch_invariant = args.batch_invariant;
     maxima.allocator = args.allocator;
     const LayerKind kind = config.kind();
-    if (has_indexer(kind)) maxima.topk = args.topk;
+    if (reads_selection(kind)) maxima.topk = args.topk;
     if (!config.hybrid()) {
         maxima.groups = SMLA_GROUP_PRIMARY | (args.plan_groups & SMLA_GROUP_INDEX);
         return maxima;

@@ -12,7 +12,7 @@ std::unique_ptr<FieldSet> fp8_schedule_fields(Metadata& metadata);     // FlashM
 std::unique_ptr<FieldSet> prefill_context_fields(Metadata& metadata);  // cached context and new tokens
 std::unique_ptr<FieldSet> kv_split_fields(Metadata& metadata);         // split count by occupancy
 
-// V4 (hybrid.cpp)
+// V4 and V4.1 (hybrid.cpp)
 std::unique_ptr<FieldSet> window_fields(Metadata& metadata);
 std::unique_ptr<FieldSet> entry_fields(Metadata& metadata);
 std::unique_ptr<FieldSet> call_length_fields(

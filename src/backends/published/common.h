@@ -5,6 +5,8 @@
 #include "backends/registry.h"
 #include "formats/format.h"
 
+#include <string>
+
 namespace smla {
 
 inline constexpr smla_dtype kBf16Only[] = {SMLA_BF16};
@@ -27,6 +29,16 @@ inline constexpr CacheType kHybridCacheTypes[] = {
 constexpr uint32_t kHybridFormats = kRowFormats | formats(SMLA_FP8_584);
 inline constexpr int32_t kHybridHeadSizes[] = {512};
 inline constexpr MakeFieldSet kHybridFields[] = {window_fields, entry_fields};
+inline constexpr MakeFieldSet kFlashInferFields[] = {window_fields, entry_fields, call_length_fields};
 constexpr int32_t kPrefillChunkRequests = 4;  // of the published prefill loops
+
+// FlashInfer's backends of V4 and V4.1: more heads than it pads to, and caches of the other kind of GPU.
+inline std::string flashinfer_refusal(const BackendConfig& config) {
+    const int32_t major = major_capability(config.args.device);
+    if (config.args.heads > 128) return text(config.args.heads, " heads; it pads to 128 at most");
+    if (major == 10 && config.cache_type == "fp8_ds_mla") return "fp8_ds_mla on 10.x";
+    if (major == 12 && config.cache_type.substr(0, 3) != "fp8") return "a cache that is not fp8 on 12.x";
+    return "";
+}
 
 }  // namespace smla

@@ -12,15 +12,6 @@ constexpr CacheType kCacheTypes[] = {
     {"auto", SMLA_ROW_BF16}, {"bfloat16", SMLA_ROW_BF16}, {"fp8", SMLA_FP8_512}, {"fp8_e4m3", SMLA_FP8_512}};
 constexpr const char* kPublishedTypes[] = {"auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla"};
 constexpr int32_t kHeads[] = {64, 128}, kCapabilities[] = {10, 12};
-constexpr MakeFieldSet kFields[] = {window_fields, entry_fields, call_length_fields};
-
-std::string published_shape(const BackendConfig& config) {
-    const int32_t major = major_capability(config.args.device);
-    if (config.args.heads > 128) return text(config.args.heads, " heads; it pads to 64 or 128");
-    if (major == 10 && config.cache_type == "fp8_ds_mla") return "fp8_ds_mla on 10.x";
-    if (major == 12 && config.cache_type.substr(0, 3) != "fp8") return "a cache that is not fp8 on 12.x";
-    return "";
-}
 
 }  // namespace
 
@@ -39,8 +30,8 @@ const Backend kFlashInferMlaSparseDsv4 = {
                   .page_multiple = 256,
                   .page_exact = true,
                   .capabilities = kCapabilities,
-                  .more = published_shape},
-    .fields = kFields,
+                  .more = flashinfer_refusal},
+    .fields = kFlashInferFields,
 };
 
 }  // namespace smla

@@ -18,10 +18,11 @@ std::string joined(const std::vector<std::string>& reasons) {
     return out;
 }
 
-// The layer to ask about: the first with an indexer, if there is one, since it has all that others have.
+// The layer to ask about: the first whose keys are selected, if there is one, since it has all that others
+// have.
 int64_t telling_layer(const AttentionConfig& config) {
     for (const LayerClass& each : layer_classes(config, std::max<int64_t>(config.common.layers, 1)))
-        if (each.selects) return each.first;
+        if (each.kind != LayerKind::dsa_shared && reads_selection(each.kind)) return each.first;
     return 0;
 }
 
@@ -37,11 +38,11 @@ void check_cache_type(const std::string& given) {
 Document as_json(const BackendChoice& selection, const BackendConfig& config) {
     Document candidates = Document::array();
     for (const BackendVerdict& verdict : selection.verdicts) {
-        const smla_format format = cache_format(*verdict.backend, config);
+        const std::string records = record_names(*verdict.backend, config);
         candidates.push_back({{"backend", verdict.backend->name},
                               {"chosen", verdict.backend == selection.backend},
                               {"can_serve", verdict.refusals.empty()},
-                              {"cache", format ? Document(find_format(format)->name) : Document()},
+                              {"cache", records.empty() ? Document() : Document(records)},
                               {"refusals", verdict.refusals},
                               {"original", verdict.published}});
     }

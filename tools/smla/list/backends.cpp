@@ -2,7 +2,8 @@
 
 #include "backends/gate.h"
 #include "backends/registry.h"
-#include "formats/format.h"
+
+#include <algorithm>
 
 namespace smla::cli {
 
@@ -18,7 +19,7 @@ std::vector<Model> models() {
     BackendArgs base{};
     base.struct_size = sizeof base;
     base.softmax_scale = base.max_tokens = base.max_requests = base.max_seq_len = 1;
-    BackendArgs v32 = base, glm = base, v4 = base;
+    BackendArgs v32 = base, glm = base, v4 = base, v41 = base;
     v32.heads = 128;
     v32.topk = glm.topk = 2048;
     glm.heads = 64;
@@ -28,12 +29,14 @@ std::vector<Model> models() {
     v4.heads = 64;
     v4.topk = 512;
     v4.ratio = 4;
-    BackendArgs flash = glm, v41 = v4;
+    BackendArgs flash = glm;
     flash.rope_dim = -1;
     flash.nope_dim = 256;
     flash.ratio = 16;
-    v41.ratio = 0;
-    v41.wants = SMLA_WANTS_SHARED_ENTRIES;
+    v41.family = SMLA_FAMILY_HYBRID_SHARED;
+    v41.heads = 64;
+    v41.topk = 512;
+    v41.ratio = 1;
     return {{"DeepSeek-V3.2", v32},
             {"GLM-5.x", glm},
             {"GLM-5.3-Flash", flash},
@@ -42,7 +45,7 @@ std::vector<Model> models() {
 }
 
 constexpr const char* kDevices[] = {"cpu", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120", "sm_121"};
-constexpr const char* kCacheTypes[] = {"auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla"};
+constexpr const char* kCacheTypes[] = {"auto", "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla"};
 
 template <class List>
 std::string joined(const List& list, const char* between = ", ") {
@@ -60,6 +63,16 @@ const char* graph_text(smla_graph_support level) {
     }
 }
 
+bool has_cache_type(smla_family family, std::string_view name) {
+    const auto has = [&](const Backend* backend) {
+        const auto& types = backend->cache_types;
+        return backend->family == family &&
+               std::any_of(types.begin(), types.end(),
+                           [&](const CacheType& type) { return type.name == name; });
+    };
+    return std::any_of(all_backends().begin(), all_backends().end(), has);
+}
+
 }  // namespace
 
 Table backends_table() {
@@ -72,8 +85,8 @@ Table backends_table() {
     for (const Backend* backend : all_backends()) {
         std::vector<std::string> types;
         for (const CacheType& type : backend->cache_types) types.emplace_back(type.name);
-        table.row({backend->name, backend->family == SMLA_FAMILY_DSA ? "V3.2, GLM-5.x" : "V4", joined(types),
-                   backend->page_tokens, graph_text(backend->graph_support), joined(backend->aliases)});
+        table.row({backend->name, find_family(backend->family)->models, joined(types), backend->page_tokens,
+                   graph_text(backend->graph_support), joined(backend->aliases)});
     }
     return table;
 }
@@ -89,17 +102,21 @@ Table support_table() {
     for (Model& model : models())
         for (const char* type : kCacheTypes)
             for (const char* device : kDevices) {
+                if (!has_cache_type(model.args.family, type)) continue;
                 model.args.device = describe_device(device);
                 model.args.kv_cache_dtype = type;
                 const BackendConfig config = resolve_config(model.args);
                 const BackendChoice selection = select_backend(config, "");
-                if (!selection.backend) {
-                    table.row({model.name, type, device, {}, {}, selection.engine.name, {}});
-                    continue;
+                std::vector<Document> row{model.name, type, device};
+                if (selection.backend) {
+                    row.insert(row.end(),
+                               {selection.backend->name, record_names(*selection.backend, config)});
+                    row.emplace_back(selection.engine.name);
+                    row.emplace_back(joined(published_refusals(*selection.backend, config), "; "));
+                } else {
+                    row.insert(row.end(), {Document(), Document(), selection.engine.name, Document()});
                 }
-                table.row({model.name, type, device, selection.backend->name,
-                           find_format(cache_format(*selection.backend, config))->name, selection.engine.name,
-                           joined(published_refusals(*selection.backend, config), "; ")});
+                table.row(std::move(row));
             }
     return table;
 }

@@ -1,5 +1,6 @@
 #include "check.h"
 
+#include "backends/gate.h"
 #include "backends/registry.h"
 
 #include <algorithm>
@@ -51,9 +52,7 @@ std::vector<ServeCase> serve_cases(const std::string& name) {
     std::vector<ServeCase> out;
     for (const Backend* backend : all_backends()) {
         if (name != "all" && backend != &find_backend(name)) continue;
-        if (backend->family == SMLA_FAMILY_DSA) out.push_back({backend, 0});
-        else
-            for (const int32_t ratio : {0, 4, 128}) out.push_back({backend, ratio});
+        for (const int32_t ratio : find_family(backend->family)->ratios) out.push_back({backend, ratio});
     }
     return out;
 }
@@ -84,7 +83,7 @@ ServeOutcome ServeCheck::run(Context& context, uint64_t seed) const {
     ServeModel model(context, spec_, limits.pages);
     ServeRun run(model, groups, trace_, limits);
     ServeOutcome out;
-    out.record = find_format(model.instance().format)->name;
+    out.record = record_names(*spec_.backend, model.instance().config);
     const auto see = [&](int32_t id, int32_t position, const float* row) {
         const float* want = alone_[size_t(id)].data() + int64_t(position) * model.width();
         double worst = 0, square = 0;

@@ -23,7 +23,7 @@ struct ServeSettings {
 };
 
 struct ServeOutcome {
-    std::string record;
+    std::string record;  // of both caches, if they differ
     ServeCounts counts;
     int64_t compared = 0;
     double error = 0;  // largest difference, relative to the row's root mean square

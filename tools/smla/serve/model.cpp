@@ -1,7 +1,7 @@
 #include "model.h"
 
 #include "backends/device.h"
-#include "engines/run.h"
+#include "backends/step.h"
 
 #include <algorithm>
 #include <cmath>
@@ -23,6 +23,9 @@ float noise(uint64_t key, uint64_t what, uint64_t i) {
     return float(int64_t(mixed(key ^ mixed(what * 1000003 + i)) >> 40)) * 0x1p-23f - 1.f;
 }
 
+// Entries of one token are no pool.
+bool has_state(const ServeSpec& spec) { return spec.ratio > 1; }
+
 BackendArgs serve_args(const ServeSpec& spec) {
     BackendArgs args{};
     args.struct_size = sizeof args;
@@ -36,7 +39,7 @@ BackendArgs serve_args(const ServeSpec& spec) {
     args.max_requests = spec.max_requests;
     args.max_seq_len = spec.max_seq_len;
     args.speculative_tokens = spec.speculative_tokens;
-    args.plan_groups = spec.ratio ? SMLA_GROUP_STATE : 0;
+    args.plan_groups = has_state(spec) ? SMLA_GROUP_STATE : 0;
     args.kv_scale = 0.01;  // of per-tensor caches: values up to 1 stay within 448
     args.softmax_scale = args.family == SMLA_FAMILY_DSA ? std::pow(192, -0.5) : std::pow(512, -0.5);
     return args;
@@ -65,26 +68,26 @@ Tensor floats(std::initializer_list<int64_t> shape) {
     return make_tensor(static_cast<void*>(nullptr), SMLA_F32, shape);
 }
 
-// What a call's tensors hold, where the device reads it; caches and weights lie there.
-template <class Args>
-void place(Args& args, PlacedMemory& placed) {
-    visit(
-        args,
-        [&](Tensor& each) {
-            if (each.device_type == SMLA_CPU) placed.take(each);
-        },
-        [](smla_cache&) {});
-}
-
 }  // namespace
 
 std::vector<ServeGroup> ServeModel::groups(const ServeSpec& spec) {
     if (spec.backend->family == SMLA_FAMILY_DSA) return {{SMLA_GROUP_PRIMARY, 64, 1}};
-    std::vector<ServeGroup> out{{SMLA_GROUP_WINDOW, 64, 1}};
-    if (!spec.ratio) return out;
-    out.push_back({SMLA_GROUP_COMPRESSED, 256 / spec.ratio, spec.ratio});
-    out.push_back({SMLA_GROUP_STATE, spec.ratio == 4 ? 4 : 8, 1});
+    std::vector<ServeGroup> out{
+        {SMLA_GROUP_WINDOW, find_family(spec.backend->family)->window_page_tokens, 1}};
+    if (spec.ratio)
+        out.push_back({SMLA_GROUP_COMPRESSED, spec.backend->page_tokens / spec.ratio, spec.ratio});
+    if (has_state(spec)) out.push_back({SMLA_GROUP_STATE, spec.ratio == 4 ? 4 : 8, 1});
     return out;
+}
+
+bool ServeModel::has_group(int32_t bit) const {
+    return std::any_of(groups_.begin(), groups_.end(),
+                       [&](const ServeGroup& each) { return each.bit == bit; });
+}
+
+// V4's groups of four overlap: a token's row has a half for its own group and one for the next.
+int64_t ServeModel::compressor_width() const {
+    return int64_t(spec_.ratio == 4 ? 2 : 1) * on_.config.args.head_dim;
 }
 
 ServeModel::ServeModel(Context& context, const ServeSpec& spec, const std::vector<int32_t>& pages)
@@ -96,15 +99,15 @@ ServeModel::ServeModel(Context& context, const ServeSpec& spec, const std::vecto
       placed_(context.device()),
       workspace_(context) {
     const BackendArgs& args = on_.config.args;
-    const int32_t overlap = spec.ratio == 4 ? 2 : 1;
     for (size_t g = 0; g < groups_.size(); ++g) {
         const ServeGroup& group = groups_[g];
         const bool state = group.bit == SMLA_GROUP_STATE;
-        caches_.push_back(cache_of(state ? SMLA_STATE_F32 : on_.format,
-                                   state ? 2 * overlap * args.head_dim : on_.config.head_size(),
+        const smla_format format = state                                ? SMLA_STATE_F32
+                                   : group.bit == SMLA_GROUP_COMPRESSED ? on_.entry_format
+                                                                        : on_.format;
+        caches_.push_back(cache_of(format, state ? 2 * compressor_width() : on_.config.head_size(),
                                    int64_t(pages[g]) * group.page_rows, group.page_rows));
-        if (!state && find_format(on_.format)->scale == ScaleKind::per_tensor)
-            caches_.back().scale = float(args.kv_scale);
+        if (find_format(format)->scale == ScaleKind::per_tensor) caches_.back().scale = float(args.kv_scale);
         fixed_.back(caches_.back());
         tables_.emplace_back(size_t(spec.max_requests * group.pages(spec.max_seq_len + 256)));
     }
@@ -117,7 +120,6 @@ ServeModel::ServeModel(Context& context, const ServeSpec& spec, const std::vecto
 
 void ServeModel::make_weights() {
     const BackendArgs& args = on_.config.args;
-    const int32_t overlap = spec_.ratio == 4 ? 2 : 1;
     Filler filler(fixed_, context_.pool(), 3);
     const auto weight = [&](Tensor& tensor, std::initializer_list<int64_t> shape, float spread) {
         tensor = floats(shape);
@@ -132,7 +134,7 @@ void ServeModel::make_weights() {
     weight(sink_, {kHeads}, 1);
     width_ = int64_t(kHeads) * args.head_dim;
     if (!spec_.ratio) return;
-    weight(ape_, {spec_.ratio, overlap * args.head_dim}, 1);
+    if (args.family == SMLA_FAMILY_HYBRID) weight(ape_, {spec_.ratio, compressor_width()}, 1);
     weight(norm_, {args.head_dim}, 1);
     frequencies_ = make_tensor(static_cast<void*>(nullptr), SMLA_F64, {32});
     fixed_.back(frequencies_);
@@ -180,39 +182,39 @@ void ServeModel::fill_batch(const std::vector<ServeSlice>& slices, PlanBatch& ba
     }
 }
 
-// State rows of the step's tokens, then the entries that they close.
-void ServeModel::write_entries(const std::vector<ServeSlice>& slices, Memory& memory, PlacedMemory& placed) {
+// The entries that the step's tokens close, as a layer's compressor writes them: the source layer's of V4.1.
+void ServeModel::close_entries(const std::vector<ServeSlice>& slices, Memory& memory, PlacedMemory& placed) {
     const PlanFields& plan = metadata_->plan().fields();
-    const int64_t tokens = metadata_->plan().size().tokens, channels = ape_.shape[1];
-    Tensor kv = floats({tokens, channels}), score = floats({tokens, channels});
-    fill_rows(kv, slices, 21, memory);
-    fill_rows(score, slices, 22, memory);
-    smla_save_state_args save{.struct_size = sizeof save,
-                              .kv = kv,
-                              .score = score,
-                              .ape = ape_,
-                              .positions = plan.position,
-                              .slots = plan.state_slot,
-                              .state = cache(SMLA_GROUP_STATE)};
-    smla_compress_args compress{};
-    compress.struct_size = sizeof compress;
-    compress.ratio = spec_.ratio;
-    compress.eps = 1e-6;
-    compress.state = cache(SMLA_GROUP_STATE);
-    compress.state_table = table(SMLA_GROUP_STATE, int64_t(slices.size()));
-    compress.request_of_token = plan.request_of_token;
-    compress.positions = plan.position;
-    compress.slots = plan.compressed_slot;
-    compress.norm_weight = norm_;
-    compress.frequencies = frequencies_;
-    compress.cache = cache(SMLA_GROUP_COMPRESSED);
-    place(save, placed);
-    place(compress, placed);
-    const Env env = context_.env(
-        workspace_.at_least(std::max(stage_workspace<Stage::save_state>(save, context_.env({}), 0),
-                                     stage_workspace<Stage::compress>(compress, context_.env({}), 0))));
-    run_stage<Stage::save_state>(save, env);
-    run_stage<Stage::compress>(compress, env);
+    const int64_t tokens = metadata_->plan().size().tokens, width = compressor_width();
+    StepBatch batch;
+    batch.request_of_token = plan.request_of_token;
+    batch.position = plan.position;
+    HybridStep step;
+    step.ratio = spec_.ratio;
+    step.eps = 1e-6;
+    step.frequencies = frequencies_;
+    step.entries.group.cache = cache(SMLA_GROUP_COMPRESSED);
+    step.entries.group.slots = plan.compressed_slot;
+    Compressor& from = step.compressor;
+    from.norm_weight = norm_;
+    from.kv = floats({tokens, width});
+    fill_rows(from.kv, slices, 21, memory);
+    if (has_group(SMLA_GROUP_STATE)) {
+        from.score = floats({tokens, width});
+        fill_rows(from.score, slices, 22, memory);
+        from.ape = ape_;
+        from.state.cache = cache(SMLA_GROUP_STATE);
+        from.state.block_table = table(SMLA_GROUP_STATE, int64_t(slices.size()));
+        from.state.slots = plan.state_slot;
+    }
+    for (Tensor* each : {&batch.request_of_token, &batch.position, &step.entries.group.slots, &from.kv,
+                         &from.score, &from.state.block_table, &from.state.slots})
+        placed.take(*each);
+    const Env env = context_.env({});
+    const auto write = [&](Runner& run) { write_entries(run, batch, step); };
+    Runner sizing(env, 0, nullptr);
+    write(sizing);
+    run_step(env, nullptr, 0, workspace_.at_least(sizing.total_bytes()), nullptr, nullptr, write);
 }
 
 ForwardArgs ServeModel::inputs(const std::vector<ServeSlice>& slices, Memory& memory) {
@@ -238,14 +240,15 @@ ForwardArgs ServeModel::inputs(const std::vector<ServeSlice>& slices, Memory& me
         args.out = floats({tokens, width_});
     }
     memory.back(args.out);
-    if (hybrid && spec_.ratio != 4) return args;
-    // what the indexer would have selected of what the token sees
+    if (!reads_selection(on_.config.kind())) return args;
+    // what an indexer would have selected of what the token sees
     args.topk_indices = make_tensor(static_cast<void*>(nullptr), SMLA_I32, {tokens, kTopk});
     memory.back(args.topk_indices);
     int32_t* at = static_cast<int32_t*>(args.topk_indices.data);
     for (const ServeSlice& slice : slices)
         for (size_t i = 0; i < slice.keys.size(); ++i) {
-            const int64_t seen = slice.computed + int64_t(i) + 1, columns = hybrid ? seen / 4 : seen;
+            const int64_t seen = slice.computed + int64_t(i) + 1,
+                          columns = hybrid ? seen / spec_.ratio : seen;
             for (int32_t j = 0; j < kTopk; ++j)
                 *at++ = j < columns ? int32_t(mixed(slice.keys[i] + uint64_t(j)) % uint64_t(columns)) : -1;
         }
@@ -258,7 +261,7 @@ std::vector<float> ServeModel::step(const std::vector<ServeSlice>& slices) {
     metadata_->build(batch);
     Memory memory;
     PlacedMemory placed(context_.device());  // of this step
-    if (spec_.ratio) write_entries(slices, memory, placed);
+    if (spec_.ratio) close_entries(slices, memory, placed);
     ForwardArgs args = inputs(slices, memory);
     for (Tensor* each : {&args.q, &args.k_c, &args.k_pe, &args.topk_indices, &args.out}) placed.take(*each);
     const Env env = context_.env({});

@@ -12,7 +12,7 @@ namespace smla::cli {
 
 struct ServeSpec {
     const Backend* backend;
-    int32_t ratio = 0;  // V4
+    int32_t ratio = 0;  // V4, V4.1
     std::string kv_dtype = "auto";
     int32_t max_tokens = 0, max_requests = 0, max_seq_len = 0;
     int32_t speculative_tokens = 0;
@@ -47,7 +47,9 @@ private:
     void fill_batch(const std::vector<ServeSlice>& slices, PlanBatch& batch);
     ForwardArgs inputs(const std::vector<ServeSlice>& slices, Memory& memory);
     void make_weights();
-    void write_entries(const std::vector<ServeSlice>& slices, Memory& memory, PlacedMemory& placed);
+    void close_entries(const std::vector<ServeSlice>& slices, Memory& memory, PlacedMemory& placed);
+    bool has_group(int32_t bit) const;
+    int64_t compressor_width() const;
     smla_cache& cache(int32_t bit);
     Tensor table(int32_t bit, int64_t requests) const;
 
