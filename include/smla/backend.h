@@ -71,7 +71,7 @@ typedef struct smla_backend_args {
     int32_t topk;
     /* HYBRID: tokens; 0: 128. */
     int32_t window;
-    /* HYBRID: 0 or 1 (window only), 4 or 128; V4.1: 0 (window only), 1 or 2. DSA: index_kpool, 0 or 1. */
+    /* HYBRID: 0 or 1 (window only), 4, 128; V4.1: 0 (window only), 1, 2. DSA: index_kpool, 0 or 1. */
     int32_t ratio;
     /* The next four: as in smla_plan_args. */
     int32_t max_tokens;
@@ -214,7 +214,7 @@ typedef struct smla_backend_forward_args {
     smla_tensor k_c;
     /* DSA, with k_c: [N,rope] or [N,1,rope], rotated. */
     smla_tensor k_pe;
-    /* [N,K] i32: positions (HYBRID: entries) of the request, any K. HYBRID: ratios 4, and V4.1's 1 and 2. */
+    /* [N,K] i32, any K: positions (HYBRID: entries) of the request. HYBRID: ratios 4, and V4.1's 1 and 2. */
     smla_tensor topk_indices;
     /* DSA: [H,nope,latent]; absent: q is absorbed already. */
     smla_tensor w_uk_t;
