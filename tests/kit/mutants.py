@@ -497,9 +497,8 @@ MUTANTS = [
     Mutant(
         "Hopper has Blackwell's record of V4.1",
         "src/backends/gate.cpp",
-        "if (type.there && type.major == major_capability(config.args.device)) "
-        "return {type.there, type.there};",
-        "",
+        "if (type.there && type.major == major_capability(config.args.device))",
+        "if (false)",
         "test_backends *",
     ),
     Mutant(
@@ -710,8 +709,8 @@ MUTANTS = [
     Mutant(
         "a layer of V4.1 is one of V4 to backends",
         "src/model/backend_config.cpp",
-        "if (shared) args.wants",
-        "if (false) args.wants",
+        "config.hybrid->sharing ? SMLA_FAMILY_HYBRID_SHARED : SMLA_FAMILY_HYBRID",
+        "SMLA_FAMILY_HYBRID",
         "test_cli CliBackends.*",
     ),
     # layers of GLM-5.3

@@ -144,9 +144,8 @@ def select_of_ranks(gathered: torch.Tensor, out: torch.Tensor, topk_tokens: int)
     scores = gathered[..., 0].gather(1, order)
     ends = (positions != _NOWHERE).sum(1, dtype=torch.int32)
     columns = torch.empty_like(out[:, :topk_tokens])
-    vllm_ops.top_k_per_row_prefill(
-        scores, torch.zeros_like(ends), ends, columns, scores.shape[0], *scores.stride(), topk_tokens
-    )
+    rows, (row_stride, stride), starts = scores.shape[0], scores.stride(), torch.zeros_like(ends)
+    vllm_ops.top_k_per_row_prefill(scores, starts, ends, columns, rows, row_stride, stride, topk_tokens)
     best = positions.gather(1, columns.clamp(min=0).long())
     out[:, :topk_tokens] = torch.where(columns >= 0, best, -1)
 
