@@ -153,7 +153,8 @@ CONTRACT_TEST(L9c_EveryWrongCacheIsRefusedByName) {
                 refuse(cache.page_stride_bytes, bytes, ".page_stride_bytes");
             for (const int64_t bytes : {int64_t(-1), int64_t(1), INT64_MAX})
                 refuse(cache.row_stride_bytes, bytes, ".row_stride_bytes");
-            refuse(cache.writer, 4, ".writer");
+            const int32_t foreign = ~format.writers & (format.writers + 1);  // of other formats; 32: of none
+            for (const int32_t writer : {foreign, 32}) refuse(cache.writer, writer, ".writer");
             refuse(cache.data, nullptr, ".data");
             if (format.alignment > 1) refuse(cache.data, static_cast<char*>(cache.data) + 1, ".data");
             refuse(cache.device_type, SMLA_CUDA, ".device");
