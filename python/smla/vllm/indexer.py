@@ -1,4 +1,4 @@
-"""vLLM's sparse indexer on smla, for GPUs without DeepGEMM or without e4m3 in Triton. Needs vLLM.
+"""vLLM's sparse indexer on smla, where DeepGEMM, e4m3 in Triton or CuteDSL is missing. Needs vLLM.
 
     SMLA_VLLM_INDEXER    unset: where this GPU needs it; 1: everywhere; 0: nowhere
 

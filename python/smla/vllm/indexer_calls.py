@@ -104,6 +104,9 @@ def persistent_topk(
     select_decode_rows(logits, lengths, logits.shape[0] // max(lengths.shape[0], 1), output, k, max_seq_len)
 
 
+_NOWHERE = torch.iinfo(torch.int32).max  # behind every position
+
+
 def merge_dcp_topk(group_of: Callable[[], Any]) -> Callable[..., None]:
     """vLLM's _merge_dcp_topk_global, which needs CuteDSL there. group_of: get_dcp_group."""
 
@@ -133,9 +136,6 @@ def merge_dcp_topk(group_of: Callable[[], Any]) -> Callable[..., None]:
         select_of_ranks(group_of().all_gather(both, dim=1), topk_indices, topk_tokens)
 
     return merge
-
-
-_NOWHERE = torch.iinfo(torch.int32).max  # behind every position
 
 
 def select_of_ranks(gathered: torch.Tensor, out: torch.Tensor, topk_tokens: int) -> None:
