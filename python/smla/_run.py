@@ -11,6 +11,7 @@ from ._fields import argument_of, fields_of
 from ._fill import Struct
 from ._library import check, lib
 from ._outputs import Outputs, new
+from ._recorded import Recorded
 from .context import Context, Workspace, default_context
 from .errors import Error, InvalidArgument, Unsupported, invalid, one_of
 from .tensor import Tensor, device_of, dtype_of, plain, require_writable, shape_of, stream_of
@@ -139,6 +140,19 @@ class StageCall:
             workspace.reserve(size, stream)
         if status := self.function(context.handle, reference, workspace.abi, stream):
             self._fail(status, workspace, stream)
+
+    def recorded(self, moving, **values):
+        """The call with these arguments, without outputs to allocate, as a Recorded; nothing is computed.
+
+        moving: names of its tensors whose addresses the Recorded is given, the first one among them.
+        """
+        values = {**{name: each.default for name, each in self.parameters.items()}, **values}
+        self._convert(values)
+        context = default_context(device_of(values[self.first]))
+        args, key = self.struct.fill_sized(values, [])
+        key = (self.stage, 0, key)
+        size = context._sizes.get(key) or self._size(context, key, c.byref(args))
+        return Recorded(self.function, context.handle, args, self.struct, moving, context, size)
 
     @staticmethod
     def _size(context, key, reference):

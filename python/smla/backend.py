@@ -10,6 +10,7 @@ from ._dtypes import parse
 from ._fill import Struct
 from ._library import check, lib, names, sized_text
 from ._outputs import new, rank
+from ._recorded import Recorded
 from .context import default_context
 from .errors import invalid, one_of
 from .plan import bits_of, fill_batch, group_bits
@@ -211,31 +212,38 @@ class Backend:
         dtype (bf16 beside e4m3). kv_cache, swa_cache: smla.Cache. tensors, as in smla/backend.h: q_pe, k_c,
         k_pe, topk_indices, w_uk_t, w_uv, sink, lse. Returns out.
         """
-        keep = []
         out = self._out(q, tensors) if out is None else out
-        values = {
-            "stage_budget": stage_budget,
-            "metadata": None if metadata is None else metadata.handle,
-            "q": q,
-            "out": out,
-            "kv_cache": kv_cache,
-            "swa_cache": swa_cache,
-        }
-        for name in tensors:
-            if name not in _TENSORS:
-                raise invalid(name, "a tensor", "one of " + ", ".join(sorted(_TENSORS)))
         if stream is None and device_of(q, "q")[0]:
             stream = stream_of(q) or 0
-        args, key = _FORWARD.fill_sized({**values, **tensors}, keep, stream)
-        size = self._sizes.get(key)
-        if size is None:
-            is_step = metadata is not None or kv_cache is not None or swa_cache is not None
-            size = self._size(key, args) if is_step else 0
+        keep = []
+        values = {"q": q, "out": out, "kv_cache": kv_cache, "swa_cache": swa_cache, **tensors}
+        args, size = self._fill(metadata, values, stage_budget, keep, stream)
         if workspace is None:
             workspace = self.context.own_workspace(q, stream, size)
         workspace.reserve(size, stream)
         check(lib.smla_backend_forward(self.handle, c.byref(args), workspace.abi, stream))
         return plain(out)
+
+    def recorded(self, metadata, moving, **tensors):
+        """The call of `forward` with these tensors, out among them, as a Recorded; nothing is computed."""
+        args, size = self._fill(metadata, tensors, 0, [], 0)
+        function = lib.smla_backend_forward
+        return Recorded(function, self.handle, args, _FORWARD, moving, self.context, size)
+
+    def _fill(self, metadata, tensors, stage_budget, keep, stream):
+        """The arguments of a step, and the bytes of workspace that they need."""
+        for name in tensors:
+            if name not in _TENSORS:
+                raise invalid(name, "a tensor", "one of " + ", ".join(sorted(_TENSORS - _NAMED)))
+        handle = None if metadata is None else metadata.handle
+        values = {"stage_budget": stage_budget, "metadata": handle, **tensors}
+        args, key = _FORWARD.fill_sized(values, keep, stream)
+        size = self._sizes.get(key)
+        if size is None:
+            caches = tensors.get("kv_cache"), tensors.get("swa_cache")
+            is_step = metadata is not None or caches != (None, None)
+            size = self._size(key, args) if is_step else 0
+        return args, size
 
     def _size(self, key, args):
         """Bytes of a call's workspace."""
@@ -255,7 +263,8 @@ class Backend:
         return new(q, (tokens, heads, width), Dtype.BF16 if dtype is Dtype.E4M3 else dtype)
 
 
-_TENSORS = {name for name, (what, _) in _FORWARD.places.items() if what is _abi.Tensor} - {"q", "out"}
+_NAMED = {"q", "out", "kv_cache", "swa_cache"}  # parameters of forward
+_TENSORS = {name for name, (what, _) in _FORWARD.places.items() if what is _abi.Tensor} | _NAMED
 
 
 class Metadata:

@@ -136,7 +136,14 @@ class Torch(Library):
 
     def stream(self, array):
         index = array.get_device()
-        return sys.modules["torch"].cuda.current_stream(index).cuda_stream if index >= 0 else None
+        return self._stream(index) if index >= 0 else None
+
+    def _stream(self, index):
+        """Of a GPU. PyTorch's compiler asks for the address alone, and so do we where that function is there."""
+        torch = sys.modules["torch"]
+        raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self._stream = raw or (lambda index: torch.cuda.current_stream(index).cuda_stream)
+        return self._stream(index)
 
     def is_capturing(self):
         cuda = getattr(sys.modules.get("torch"), "cuda", None)

@@ -11,8 +11,11 @@ import torch
 from vllm.config import get_current_vllm_config
 from vllm.v1.attention import backend as _vllm
 
-from .. import Backend, Context, Unsupported, stages
+from .. import Backend, Context, Unsupported
+from .._recorded import Recorded, Recordings
+from .._run import CALLS
 from ..compat.vllm_ops import latent_cache
+from ..tensor import stream_of
 from . import indexer as _indexer
 from .caches import Described
 from .metadata import SmlaSparseMetadata
@@ -26,6 +29,16 @@ _UNUSED = ("q_lora_rank", "qk_head_dim", "kv_b_proj", "index_group_builder", "q_
 # From here on smla joins the parts of queries: torch.cat copies them 2 bytes at a time, in 2.6 ms for 8192
 # tokens of 128 heads on an H200. Below, its one launch is quicker than two.
 _MANY_TOKENS = 512
+
+
+def _layout(tensor):
+    """What a recorded call depends on of a tensor that moves."""
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr() % 16
+
+
+def _cache(tensor):
+    """What it depends on of a cache, which stays."""
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _unsupported(field, got, wanted):
@@ -85,6 +98,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         self._interleave = getattr(parallel, "cp_kv_cache_interleave_size", 1)
         self._backends: dict[tuple, Backend] = {}
         self._cache_of = Described(latent_cache)
+        self._writes, self._attends = Recordings(), Recordings()
         _indexer.install_model()
 
     @property
@@ -111,9 +125,29 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         """
         if slot_mapping is None or kv_cache.numel() == 0:
             return
-        rope = k_pe.squeeze(1) if k_pe.ndim == 3 else k_pe
+        if slot_mapping.ndim > 1:
+            slot_mapping = slot_mapping.flatten()
+        slots = slot_mapping.data_ptr()
+        if not slots:  # no tokens
+            return
+        key = (
+            _layout(kv_c_normed),
+            _layout(k_pe),
+            _layout(slot_mapping),
+            (*_cache(kv_cache), kv_cache_dtype, k_scale.data_ptr()),
+        )
+        write = self._writes.get(key) or self._writes.keep(
+            key, self._write(kv_c_normed, k_pe, kv_cache, slot_mapping, kv_cache_dtype, k_scale)
+        )
+        write(kv_c_normed, stream_of(kv_c_normed), kv_c_normed.data_ptr(), slots, k_pe.data_ptr())
+
+    def _write(self, head, rope, kv_cache, slots, kv_cache_dtype, k_scale) -> Recorded:
+        rope = rope.squeeze(1) if rope.ndim == 3 else rope
         cache = self._cache_of(kv_cache, kv_cache_dtype, k_scale)
-        stages.write_kv(kv_c_normed, slot_mapping.flatten(), cache, tail=rope if rope.shape[-1] else None)
+        moving = ("head", "slots", "tail") if rope.shape[-1] else ("head", "slots")
+        return CALLS["write_kv"].recorded(
+            moving, head=head, slots=slots, cache=cache, tail=rope if rope.shape[-1] else None
+        )
 
     def forward_mqa(
         self,
@@ -126,19 +160,42 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
 
         lse: [T,H] f32, natural, of this rank's part; None without decode context parallelism.
         """
-        cache = self._cache_of(kv_c_and_k_pe_cache, self.kv_cache_dtype, layer._k_scale)
-        parts = {}
-        if isinstance(q, tuple) and q[0].shape[0] >= _MANY_TOKENS:
-            q, parts["q_pe"] = q
-        elif isinstance(q, tuple):
+        if isinstance(q, tuple):
+            if q[0].shape[0] >= _MANY_TOKENS or self.dcp_world_size > 1:
+                return self._forward(*q, kv_c_and_k_pe_cache, attn_metadata, layer)
             q = torch.cat(q, -1)
+        elif self.dcp_world_size > 1:
+            return self._forward(q, None, kv_c_and_k_pe_cache, attn_metadata, layer)
+        topk, step = self.topk_indices_buffer, attn_metadata.step
+        tokens, heads, _ = q.shape
+        out = torch.empty(tokens, heads, self.kv_lora_rank, dtype=q.dtype, device=q.device)
+        if tokens == 0:
+            return out, None
+        scale = layer._k_scale
+        key = (step.handle, _layout(q), _layout(topk), _cache(kv_c_and_k_pe_cache), scale.data_ptr())
+        attend = self._attends.get(key)
+        if attend is None:
+            cache = self._cache_of(kv_c_and_k_pe_cache, self.kv_cache_dtype, scale)
+            backend = self._backend_for(step.backend, heads, q.dtype, cache.format)
+            tensors = {"q": q, "topk_indices": topk[:tokens], "out": out, "kv_cache": cache}
+            attend = self._attends.keep(key, backend.recorded(step, ("q", "topk_indices", "out"), **tensors))
+        attend(q, stream_of(q), q.data_ptr(), topk.data_ptr(), out.data_ptr())
+        return out, None
+
+    def _forward(self, q, q_pe, kv_cache, attn_metadata, layer):
+        """Many tokens, whose queries stay in parts, and ranks of decode context parallelism."""
+        cache = self._cache_of(kv_cache, self.kv_cache_dtype, layer._k_scale)
+        if q_pe is not None and q.shape[0] < _MANY_TOKENS:
+            q, q_pe = torch.cat([q, q_pe], -1), None
         tokens, heads, _ = q.shape
         selected, lse = self.topk_indices_buffer[:tokens], None
         if self.dcp_world_size > 1:
             selected = local_positions(selected, self.dcp_world_size, self.dcp_rank, self._interleave)
             lse = torch.empty(tokens, heads, dtype=torch.float32, device=q.device)
         backend = self._backend_for(attn_metadata.step.backend, heads, q.dtype, cache.format)
-        out = backend.forward(attn_metadata.step, q, topk_indices=selected, kv_cache=cache, lse=lse, **parts)
+        out = backend.forward(
+            attn_metadata.step, q, q_pe=q_pe, topk_indices=selected, kv_cache=cache, lse=lse
+        )
         return out, lse
 
     def forward_mha(self, *_args, **_named) -> None:

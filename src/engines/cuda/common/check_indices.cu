@@ -7,6 +7,9 @@
 // and zeroes the number. Grids depend on shapes alone, so a graph may be replayed with other integers. An
 // error word that nobody has read stays.
 //
+// Nothing that the call itself touches is written here, and the call follows no bad integer. So a kernel that
+// is launched early behind this one need not wait for it: sm90's attend waits when its work is done.
+//
 // Limit: latency. A call's lists are a megabyte, which all multiprocessors read in less than 1 us; a launch,
 // a load from memory and an atomic are 2 us more. So what runs where nothing is wrong is short: all
 // instructions come from memory once per call (with every value through the rules, on an H200 the kernel took
@@ -53,10 +56,10 @@ __device__ void note(const IndexScan& lists, smla_stage stage, ErrorPlace* place
 __global__ void __launch_bounds__(kThreads)
     check_kernel(ErrorPlace* place, smla_stage stage, const __grid_constant__ ListParts parts,
                  const __grid_constant__ IndexScan lists) {
-    start_next_grid();
     int l = 0;
     while (blockIdx.x >= parts.of[l].end) ++l;
     wait_for_grid_before();
+    start_next_grid();  // after the wait: what starts now may read what earlier grids wrote
     const ListPart& part = parts.of[l];
     const int64_t bad =
         scan_part(part, lists.lists[l], int64_t(blockIdx.x - part.begin) * kThreads + threadIdx.x,

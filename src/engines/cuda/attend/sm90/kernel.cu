@@ -161,7 +161,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x == 0) init<Format, Cluster>(base);
     if constexpr (Cluster == 2) cuda::cluster_sync();
     else __syncthreads();
-    cuda::wait_for_grid_before();
     if (tasks.splits() > 1) cuda::start_next_grid();
     const int first = int(blockIdx.x / Cluster);
     if (threadIdx.x < kConsumers) {
@@ -179,6 +178,7 @@ __global__ void __launch_bounds__(kThreads, 1)
             produce<typename Format::Bf16, Cluster>(args, tasks, keys, base, again, end);
         }
     }
+    cuda::wait_for_grid_before();  // the scan of the lists: whoever waits for this grid waits for it, too
     if constexpr (Cluster == 2) cuda::cluster_sync();  // the peer may still store here and arrive here
 }
 
@@ -190,13 +190,14 @@ void launch_cluster(const smla_attend_args& args, const Tasks& tasks, const KeyS
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim = {unsigned(Cluster), 1, 1};
-    // Behind the scan of its lists it starts early; behind other kernels a launch of its own is quicker.
+    // Behind the scan of its lists it starts early (check_indices.cu), and there is one where a list has rows;
+    // behind other kernels a launch of its own is quicker.
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
     config.dynamicSmemBytes = sizeof(Smem);
     config.attrs = attributes;
-    config.numAttrs = env.check_indices ? 2 : 1;
+    config.numAttrs = env.check_indices && args.primary.rows.shape[1] > 0 ? 2 : 1;
     const int64_t clusters = std::min<int64_t>(tasks.count, env.device->facts().multiprocessors / Cluster);
     cuda::launch_with(config, kernel, clusters * Cluster, kThreads, env, Arguments(args), tasks, keys);
 }
