@@ -596,6 +596,27 @@ MUTANTS = [
         "return (self.abi.page_tokens - 2) *",
         "python tests/python/test_cache.py",
     ),
+    Mutant(
+        "a call that comes again forgets strides",
+        "python/smla/vllm/impl.py",
+        "return tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr() % 16",
+        "return tensor.shape, tensor.dtype, tensor.data_ptr() % 16",
+        "python tests/python/test_vllm_plugin_steps.py",
+    ),
+    Mutant(
+        "a call that comes again reads the first call's list",
+        "python/smla/vllm/impl.py",
+        'backend.recorded(step, ("q", "topk_indices", "out"), **tensors)',
+        'backend.recorded(step, ("q", "w_uv", "out"), **tensors)',
+        "python tests/python/test_vllm_plugin_steps.py",
+    ),
+    Mutant(
+        "a call that comes again goes to the first call's cache",
+        "python/smla/vllm/impl.py",
+        "return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype",
+        "return tensor.shape, tensor.stride(), tensor.dtype",
+        "python tests/python/test_vllm_plugin_steps.py",
+    ),
     # faults of the machine
     Mutant(
         "a child of fork waits for its parent's threads",

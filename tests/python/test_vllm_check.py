@@ -107,10 +107,40 @@ def test_runs_are_chosen_by_name(check):
     assert [x.name for x in check.chosen(check.TOKENS, "^fp8_ds_mla")] == ["fp8_ds_mla", "fp8_ds_mla, graphs"]
 
 
+def timed(host, decode=(2.0, 3.0, 2.5), prompts=(9.0, 9.0)):
+    """A workload of one request: steps with prompts, then decode steps."""
+    steps = [{"tokens": 5, "requests": 1, "ms": ms, "host_ms_layer": host} for ms in prompts]
+    steps += [
+        {"tokens": 1, "requests": 1, "ms": ms, "host_ms_layer": host + i / 100} for i, ms in enumerate(decode)
+    ]
+    return {**result(3, 4, 5), "steps": steps}
+
+
 def test_steps_with_prompts_have_a_median_of_their_own(check):
-    assert check.medians(workload(3)) == {
+    assert check.summary(timed(0.1)) == {
         "decode_ms": 2.5,
-        "decode_host_ms_layer": 0.1,
+        "decode_host_ms_layer": 0.11,
+        "decode_host_ms_layer_q1": 0.1,
         "prompts_ms": 9.0,
         "prompts_host_ms_layer": 0.1,
+        "prompts_host_ms_layer_q1": 0.1,
     }
+    assert "prompts_ms" not in check.summary(timed(0.1, prompts=()))
+
+
+def test_times_are_those_of_neighbours(check, monkeypatch, tmp_path):
+    """Both engines of a run are in what it wrote; where vLLM's own is missing, the run is skipped by name."""
+
+    def generate(python, environment, run, out):
+        if "FLASH_ATTN" in run.name:
+            return None, "no such backend"
+        return {"workloads": [timed(0.2)], "beside": [{"workloads": [timed(0.1)]}]}, ""
+
+    monkeypatch.setattr(check, "generate", generate)
+    table = check.Table()
+    check.times("python3", {}, table, tmp_path, check.TIMES)
+    assert not table.failed and len(table.lines) == 2 * 3 + 2
+    assert table.lines[0]["what"] == "16 heads, fp8_ds_mla, FLASHMLA_SPARSE, 1 requests"
+    assert table.lines[1]["what"] == "16 heads, fp8_ds_mla, the plug-in beside it, 1 requests"
+    assert table.lines[2]["ratios"]["decode_host_ms_layer"] == 0.52
+    assert table.lines[-1]["result"] == "skipped: no such backend"

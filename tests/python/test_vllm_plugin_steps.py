@@ -145,6 +145,42 @@ def test_layers_that_are_alike_share_a_backend(vllm):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("kind", ["bfloat16", "fp8_ds_mla"])
+def test_calls_that_come_again_are_filled_once(vllm, device, kind):
+    """Tensors move between the calls, the list's buffer and the cache too; bits are those of first calls."""
+    rng = torch.Generator().manual_seed(8)
+    common, tokens, table, _ = batch_of(rng, 16, device)
+    metadata, count = builder(vllm, 16, device).build(0, common), common.num_actual_tokens
+    record, store = (656, torch.uint8) if kind == "fp8_ds_mla" else (576, torch.bfloat16)
+    kept = impl(vllm, kv_cache_dtype=kind)
+    layer, slots = SimpleNamespace(_k_scale=torch.ones(1, device=device)), common.slot_mapping[:count]
+    caches = [torch.zeros(int(table.max()) + 2, 16, record, dtype=store, device=device) for _ in range(2)]
+
+    def tensors():
+        wide = normal(rng, count, 5, 640, dtype=torch.bfloat16).to(device)
+        rope = normal(rng, count, 1, 96, dtype=torch.bfloat16).to(device)[..., :64]  # a part of wider rows
+        head = normal(rng, count, 512, dtype=torch.bfloat16).to(device)
+        return head, rope, (wide[..., :512], wide[..., 512:576]), positions_of(rng, tokens, 13, 64).to(device)
+
+    def step(ours, cache, head, rope, q, topk):
+        ours._indexer.topk_indices_buffer = topk
+        ours.do_kv_cache_update(head, rope, cache, slots, kind, layer._k_scale)
+        return ours.forward_mqa(q, cache, metadata, layer)[0]
+
+    for i in range(6):  # a cache each in turns: two recordings
+        given, cache = tensors(), caches[i % 2]
+        other = cache.clone()
+        out = step(kept, cache, *given)
+        assert torch.equal(out, step(impl(vllm, kv_cache_dtype=kind), other, *given))
+        assert torch.equal(cache, other) and not torch.equal(out, torch.zeros_like(out))
+    assert len(kept._writes) == len(kept._attends) == 2
+    head, rope, q, topk = tensors()
+    halved = head.repeat_interleave(2, 1)[:, ::2]  # other strides
+    step(kept, caches[0], halved, rope, q, topk)
+    assert len(kept._writes) == 3 and len(kept._attends) == 2
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_metadata_of_a_step(vllm, device):
     rng = torch.Generator().manual_seed(3)
     making = builder(vllm, 16, device)

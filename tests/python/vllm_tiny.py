@@ -2,9 +2,11 @@
 
     python3 tests/python/vllm_tiny.py --backend SMLA|auto|NAME --out FILE.json
 
-Weights are random, but the same for every backend. FILE gets, of each workload's second run, tokens, their
+Weights are random, but the same for every backend. FILE gets, of each workload, tokens, their
 log-probabilities, by how much the best token led, and the times of the steps: ms of a whole step, and of the
-host in a layer's calls of the attention backend.
+host in a layer's calls of the attention backend. A first round, which compiles, is not counted. With
+--beside, several engines take turns in one process, round by round: on a virtual machine the same code takes
+2.5 times as long in one minute as in another, so only neighbours can be compared.
 
 On N GPUs: python3 -m torch.distributed.run --standalone --nproc-per-node N tests/python/vllm_tiny.py
 --tensor-parallel N ...; the first rank writes FILE.
@@ -69,6 +71,14 @@ def arguments():
     parser.add_argument("--backend", default="SMLA", help="SMLA, auto (vLLM's choice), or a name of vLLM's")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--kv-cache-dtype", default="auto")
+    parser.add_argument(
+        "--beside",
+        nargs="+",
+        default=[],
+        metavar="BACKEND,DTYPE",
+        help="more engines, of these backends and caches",
+    )
+    parser.add_argument("--rounds", type=int, default=1, help="of each workload")
     parser.add_argument("--layers", type=int, default=1, help="with more, rounding decides what is selected")
     parser.add_argument("--heads", type=int, default=64)
     parser.add_argument("--topk", type=int, default=MODEL["index_topk"])
@@ -326,6 +336,41 @@ def outputs_of(done):
         }
 
 
+def engines_of(given):
+    """The arguments of each engine."""
+    for text in [f"{given.backend},{given.kv_cache_dtype}", *given.beside]:
+        backend, dtype = text.split(",")
+        yield argparse.Namespace(**{**vars(given), "backend": backend, "kv_cache_dtype": dtype})
+
+
+class Engine:
+    """An engine, its meter, and what came of its workloads."""
+
+    def __init__(self, given):
+        self.name, self.dtype, self.ran = given.backend, given.kv_cache_dtype, []
+        if given.backend == "SMLA":
+            given.backend = own_name()
+        with tempfile.TemporaryDirectory() as folder:
+            self.llm = engine(given, folder)
+        core = core_of(self.llm)
+        self.meter = Meter(core, core.model_executor.driver_worker.worker.model_runner)
+
+    def run(self, prompts, params, number):
+        """Round `number` of a workload; what happens in round 0 is not counted."""
+        if number <= 1:
+            self.meter.clear()
+        done = self.llm.generate(prompts, params, use_tqdm=False)
+        if number == 0:
+            return
+        steps, preemptions = self.meter.steps, self.meter.preemptions
+        workload = {"steps": steps, "preemptions": preemptions, "outputs": list(outputs_of(done))}
+        self.ran[len(self.ran) - (number > 1) :] = [workload]
+
+    def result(self):
+        impl = sorted({type(x).__qualname__ for x in self.meter.impls})
+        return {"backend": self.name, "kv_cache_dtype": self.dtype, "impl": impl, "workloads": self.ran}
+
+
 def main():
     given = arguments()
     faulthandler.dump_traceback_later(given.limit, exit=True)
@@ -340,35 +385,27 @@ def main():
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
-    if given.backend != "SMLA":
+    if not any(each.backend == "SMLA" for each in engines_of(given)):
         os.environ["VLLM_PLUGINS"] = ""  # vLLM as it is
     import torch
 
     find_platform()
     from vllm import SamplingParams
 
-    if given.backend == "SMLA":
-        given.backend = own_name()
-    with tempfile.TemporaryDirectory() as folder:
-        llm = engine(given, folder)
-    core = core_of(llm)
-    meter = Meter(core, core.model_executor.driver_worker.worker.model_runner)
     params = SamplingParams(
         temperature=0.0, max_tokens=given.tokens, ignore_eos=True, logprobs=2, detokenize=False
     )
-    ran = []
+    engines = [Engine(each) for each in engines_of(given)]
     for lengths in workloads(given):
         generator = torch.Generator().manual_seed(7)
         ids = [torch.randint(2, MODEL["vocab_size"], (n,), generator=generator).tolist() for n in lengths]
-        for _ in range(2):  # the first one compiles
-            meter.clear()
-            done = llm.generate([{"prompt_token_ids": x} for x in ids], params, use_tqdm=False)
-        ran.append(
-            {"steps": meter.steps, "preemptions": meter.preemptions, "outputs": list(outputs_of(done))}
-        )
-    impl = sorted({type(x).__qualname__ for x in meter.impls})
+        prompts = [{"prompt_token_ids": x} for x in ids]
+        for number in range(given.rounds + 1):  # the first one compiles
+            for each in engines:
+                each.run(prompts, params, number)
     if int(os.environ.get("RANK", "0")) == 0:
-        given.out.write_text(json.dumps({"impl": impl, "workloads": ran}))
+        first, *beside = [each.result() for each in engines]
+        given.out.write_text(json.dumps({**first, "beside": beside}))
     if given.tensor_parallel > 1:
         torch.distributed.barrier()
         sys.stdout.flush()

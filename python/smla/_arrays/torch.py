@@ -139,7 +139,7 @@ class Torch(Library):
         return self._stream(index) if index >= 0 else None
 
     def _stream(self, index):
-        """Of a GPU. PyTorch's compiler asks for the address alone, and so do we where that function is there."""
+        """Of a GPU. Its address alone, as PyTorch's compiler asks for it, where that function is there."""
         torch = sys.modules["torch"]
         raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._stream = raw or (lambda index: torch.cuda.current_stream(index).cuda_stream)

@@ -190,8 +190,8 @@ void launch_cluster(const smla_attend_args& args, const Tasks& tasks, const KeyS
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim = {unsigned(Cluster), 1, 1};
-    // Behind the scan of its lists it starts early (check_indices.cu), and there is one where a list has rows;
-    // behind other kernels a launch of its own is quicker.
+    // Behind the scan of its lists it starts early (check_indices.cu), and there is one where a list has
+    // rows; behind other kernels a launch of its own is quicker.
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
