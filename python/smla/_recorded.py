@@ -15,10 +15,10 @@ _MOST = 4096  # shapes of a server change for ever
 
 
 class Recorded:
-    """A call of the C ABI, `function(handle, args, workspace, stream)`, but for the addresses of some tensors.
+    """A call of the C ABI, `function(handle, args, workspace, stream)`, but for addresses of some tensors.
 
-    args: filled; `kind`, a smla._fill.Struct, lays them out. moving: fields whose tensors move, but keep shape,
-    strides, dtype and their place between multiples of 16 bytes. Keeps no memory alive.
+    args: filled; `kind`, a smla._fill.Struct, lays them out. moving: fields whose tensors move, but keep
+    shape, strides, dtype and their place between multiples of 16 bytes. Keeps no memory alive.
     """
 
     __slots__ = ("_function", "_handle", "_kind", "_packed", "_places", "_context", "_bytes")
