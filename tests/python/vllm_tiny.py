@@ -371,6 +371,13 @@ class Engine:
         return {"backend": self.name, "kv_cache_dtype": self.dtype, "impl": impl, "workloads": self.ran}
 
 
+def share_workspace():
+    """vLLM's engines of one process share a workspace, which may not grow after the last one's warm-up."""
+    from vllm.v1.worker.workspace import unlock_workspace
+
+    unlock_workspace()
+
+
 def main():
     given = arguments()
     faulthandler.dump_traceback_later(given.limit, exit=True)
@@ -396,6 +403,8 @@ def main():
         temperature=0.0, max_tokens=given.tokens, ignore_eos=True, logprobs=2, detokenize=False
     )
     engines = [Engine(each) for each in engines_of(given)]
+    if len(engines) > 1:
+        share_workspace()
     for lengths in workloads(given):
         generator = torch.Generator().manual_seed(7)
         ids = [torch.randint(2, MODEL["vocab_size"], (n,), generator=generator).tolist() for n in lengths]
