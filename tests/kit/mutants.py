@@ -604,10 +604,10 @@ MUTANTS = [
         "python tests/python/test_vllm_plugin_steps.py",
     ),
     Mutant(
-        "a call that comes again reads the first call's list",
+        "a call that comes again writes over its queries",
         "python/smla/vllm/impl.py",
-        'backend.recorded(step, ("q", "topk_indices", "out"), **tensors)',
-        'backend.recorded(step, ("q", "w_uv", "out"), **tensors)',
+        "scale, addresses = layer._k_scale, [q.data_ptr(), topk.data_ptr(), out.data_ptr()]",
+        "scale, addresses = layer._k_scale, [q.data_ptr(), topk.data_ptr(), q.data_ptr()]",
         "python tests/python/test_vllm_plugin_steps.py",
     ),
     Mutant(

@@ -145,9 +145,14 @@ def test_layers_that_are_alike_share_a_backend(vllm):
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("kind", ["bfloat16", "fp8_ds_mla"])
-def test_calls_that_come_again_are_filled_once(vllm, device, kind):
-    """Tensors move between the calls, the list's buffer and the cache too; bits are those of first calls."""
+@pytest.mark.parametrize("kind, parts", [("bfloat16", True), ("fp8_ds_mla", False)])
+def test_calls_that_come_again_are_filled_once(vllm, monkeypatch, device, kind, parts):
+    """Tensors move between the calls, the list's buffer and the cache too; bits are those of first calls.
+
+    parts: as in steps of many tokens, whose queries are joined by smla.
+    """
+    if parts:
+        monkeypatch.setattr(vllm.impl, "_MANY_TOKENS", 1)
     rng = torch.Generator().manual_seed(8)
     common, tokens, table, _ = batch_of(rng, 16, device)
     metadata, count = builder(vllm, 16, device).build(0, common), common.num_actual_tokens

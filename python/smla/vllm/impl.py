@@ -160,43 +160,44 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
 
         lse: [T,H] f32, natural, of this rank's part; None without decode context parallelism.
         """
-        if isinstance(q, tuple):
-            if q[0].shape[0] >= _MANY_TOKENS or self.dcp_world_size > 1:
-                return self._forward(*q, kv_c_and_k_pe_cache, attn_metadata, layer)
-            q = torch.cat(q, -1)
-        elif self.dcp_world_size > 1:
-            return self._forward(q, None, kv_c_and_k_pe_cache, attn_metadata, layer)
+        q, rope = q if isinstance(q, tuple) else (q, None)
+        if rope is not None and q.shape[0] < _MANY_TOKENS:
+            q, rope = torch.cat((q, rope), -1), None
+        if self.dcp_world_size > 1:
+            return self._forward_part(q, rope, kv_c_and_k_pe_cache, attn_metadata, layer)
         topk, step = self.topk_indices_buffer, attn_metadata.step
         tokens, heads, _ = q.shape
         out = torch.empty(tokens, heads, self.kv_lora_rank, dtype=q.dtype, device=q.device)
         if tokens == 0:
             return out, None
-        scale = layer._k_scale
+        scale, addresses = layer._k_scale, [q.data_ptr(), topk.data_ptr(), out.data_ptr()]
         key = (step.handle, _layout(q), _layout(topk), _cache(kv_c_and_k_pe_cache), scale.data_ptr())
+        tensors = {"q": q, "topk_indices": topk, "out": out}
+        if rope is not None:
+            tensors["q_pe"] = rope
+            addresses.append(rope.data_ptr())
+            key = (*key, _layout(rope))
         attend = self._attends.get(key)
         if attend is None:
             cache = self._cache_of(kv_c_and_k_pe_cache, self.kv_cache_dtype, scale)
             backend = self._backend_for(step.backend, heads, q.dtype, cache.format)
-            tensors = {"q": q, "topk_indices": topk[:tokens], "out": out, "kv_cache": cache}
-            attend = self._attends.keep(key, backend.recorded(step, ("q", "topk_indices", "out"), **tensors))
-        attend(q, stream_of(q), q.data_ptr(), topk.data_ptr(), out.data_ptr())
+            attend = backend.recorded(
+                step, tuple(tensors), **{**tensors, "topk_indices": topk[:tokens], "kv_cache": cache}
+            )
+            self._attends.keep(key, attend)
+        attend(q, stream_of(q), *addresses)
         return out, None
 
-    def _forward(self, q, q_pe, kv_cache, attn_metadata, layer):
-        """Many tokens, whose queries stay in parts, and ranks of decode context parallelism."""
+    def _forward_part(self, q, q_pe, kv_cache, attn_metadata, layer):
+        """Attention to the keys that this rank of decode context parallelism holds."""
         cache = self._cache_of(kv_cache, self.kv_cache_dtype, layer._k_scale)
-        if q_pe is not None and q.shape[0] < _MANY_TOKENS:
-            q, q_pe = torch.cat([q, q_pe], -1), None
         tokens, heads, _ = q.shape
-        selected, lse = self.topk_indices_buffer[:tokens], None
-        if self.dcp_world_size > 1:
-            selected = local_positions(selected, self.dcp_world_size, self.dcp_rank, self._interleave)
-            lse = torch.empty(tokens, heads, dtype=torch.float32, device=q.device)
+        selected = self.topk_indices_buffer[:tokens]
+        selected = local_positions(selected, self.dcp_world_size, self.dcp_rank, self._interleave)
+        lse = torch.empty(tokens, heads, dtype=torch.float32, device=q.device)
         backend = self._backend_for(attn_metadata.step.backend, heads, q.dtype, cache.format)
-        out = backend.forward(
-            attn_metadata.step, q, q_pe=q_pe, topk_indices=selected, kv_cache=cache, lse=lse
-        )
-        return out, lse
+        named = {"topk_indices": selected, "kv_cache": cache, "lse": lse}
+        return backend.forward(attn_metadata.step, q, q_pe=q_pe, **named), lse
 
     def forward_mha(self, *_args, **_named) -> None:
         raise _unsupported("forward_mha", "a call", "none: all tokens go through forward_mqa")
