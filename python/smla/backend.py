@@ -224,7 +224,7 @@ class Backend:
         check(lib.smla_backend_forward(self.handle, c.byref(args), workspace.abi, stream))
         return plain(out)
 
-    def recorded(self, metadata, moving, **tensors):
+    def _recorded(self, metadata, moving, **tensors):
         """The call of `forward` with these tensors, out among them, as a Recorded; nothing is computed."""
         args, size = self._fill(metadata, tensors, 0, [], 0)
         function = lib.smla_backend_forward

@@ -181,7 +181,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         if attend is None:
             cache = self._cache_of(kv_c_and_k_pe_cache, self.kv_cache_dtype, scale)
             backend = self._backend_for(step.backend, heads, q.dtype, cache.format)
-            attend = backend.recorded(
+            attend = backend._recorded(
                 step, tuple(tensors), **{**tensors, "topk_indices": topk[:tokens], "kv_cache": cache}
             )
             self._attends.keep(key, attend)
