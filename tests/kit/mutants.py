@@ -625,6 +625,28 @@ MUTANTS = [
         "if (mapped || !mapped) return {bytes.memory",
         "test_model Untrusted.*",
     ),
+    # files that are written
+    Mutant(
+        "a new file has another name first",
+        "src/model/output_file.cpp",
+        "if (named_ || !fresh_ || !link_as(fd_, target_)) {",
+        "if (true) {",
+        "test_model SafetensorsWrite.*",
+    ),
+    Mutant(
+        "what a killed process left stays",
+        "src/model/output_file.cpp",
+        "    remove_left_over();",
+        "",
+        "test_model SafetensorsWrite.*",
+    ),
+    Mutant(
+        "what others are writing is taken for left over",
+        "src/model/output_file.cpp",
+        "::flock(fd, LOCK_EX | LOCK_NB) == 0 && ",
+        "",
+        "test_model SafetensorsWrite.*",
+    ),
     # score_select_blocks
     Mutant(
         "the newest block may fall out",
