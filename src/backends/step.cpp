@@ -41,45 +41,6 @@ IndexQuery quantise_index_q(Runner& run, const Indexer& in) {
     return out;
 }
 
-// The indexer's choice among the keys [0, ends[t]) of each token, ascending, then -1; `topk` takes it if
-// given.
-Selection run_indexer(Runner& run, const StepBatch& batch, const Indexer& in, const Tensor& ends,
-                      const Tensor& topk) {
-    const Tensor indices = present(topk) ? topk : run.activation(SMLA_I32, {in.q.shape[0], in.topk});
-    const IndexQuery query = quantise_index_q(run, in);
-    smla_score_args score{.struct_size = sizeof(smla_score_args),
-                          .fill = 0,
-                          .q = query.q,
-                          .q_scales = query.scales,
-                          .w = query.w,
-                          .keys = in.keys.cache,
-                          .block_table = in.keys.block_table,
-                          .request_of_token = batch.request_of_token,
-                          .starts = {},
-                          .ends = ends,
-                          .logits = {}};
-    if (in.block_size > 0) {
-        run.run<Stage::score_select_blocks>({.columns = int32_t(batch.max_columns),
-                                             .block_size = in.block_size,
-                                             .q = query.q,
-                                             .q_scales = query.scales,
-                                             .w = query.w,
-                                             .keys = in.keys.cache,
-                                             .block_table = in.keys.block_table,
-                                             .request_of_token = batch.request_of_token,
-                                             .ends = ends,
-                                             .blocks = in.blocks,
-                                             .indices = indices,
-                                             .best_blocks = in.best_blocks});
-        return {.indices = indices, .lengths = {}};
-    }
-    smla_select_args select{};
-    select.struct_size = sizeof select;
-    select.indices = indices;
-    run.run<Stage::score_select>({.columns = int32_t(batch.max_columns), .score = score, .select = select});
-    return {.indices = indices, .lengths = {}};
-}
-
 // What is selected, as rows of the cache. A token's list ends at its last row: a prompt's first tokens see
 // fewer keys than lists have columns.
 smla_attend_source rows_of(Runner& run, const StepBatch& batch, const CacheGroup& group,
@@ -189,6 +150,43 @@ Pooling pooling_of(const HybridStep& step) {
 void copy_rows(Runner& run, const StepBatch& batch, const Tensor& from, const Tensor& to) {
     run.run<Stage::rope>(
         {.x = from, .positions = batch.rope_position, .frequencies = nothing_rotated(from), .out = to});
+}
+
+Selection run_indexer(Runner& run, const StepBatch& batch, const Indexer& in, const Tensor& ends,
+                      const Tensor& topk) {
+    const Tensor indices = present(topk) ? topk : run.activation(SMLA_I32, {in.q.shape[0], in.topk});
+    const IndexQuery query = quantise_index_q(run, in);
+    smla_score_args score{.struct_size = sizeof(smla_score_args),
+                          .fill = 0,
+                          .q = query.q,
+                          .q_scales = query.scales,
+                          .w = query.w,
+                          .keys = in.keys.cache,
+                          .block_table = in.keys.block_table,
+                          .request_of_token = batch.request_of_token,
+                          .starts = {},
+                          .ends = ends,
+                          .logits = {}};
+    if (in.block_size > 0) {
+        run.run<Stage::score_select_blocks>({.columns = int32_t(batch.max_columns),
+                                             .block_size = in.block_size,
+                                             .q = query.q,
+                                             .q_scales = query.scales,
+                                             .w = query.w,
+                                             .keys = in.keys.cache,
+                                             .block_table = in.keys.block_table,
+                                             .request_of_token = batch.request_of_token,
+                                             .ends = ends,
+                                             .blocks = in.blocks,
+                                             .indices = indices,
+                                             .best_blocks = in.best_blocks});
+        return {.indices = indices, .lengths = {}};
+    }
+    smla_select_args select{};
+    select.struct_size = sizeof select;
+    select.indices = indices;
+    run.run<Stage::score_select>({.columns = int32_t(batch.max_columns), .score = score, .select = select});
+    return {.indices = indices, .lengths = {}};
 }
 
 void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {

@@ -66,6 +66,10 @@ struct Indexer {
     int32_t block_size = 0;
     Tensor blocks{}, best_blocks{};  // [T,B], [T,KB] i32, optional
 };
+// The indexer's choice among the keys [0, ends[t]) of each token, ascending, then -1; `topk` takes it if
+// given. The keys are already written.
+Selection run_indexer(Runner& run, const StepBatch& batch, const Indexer& in, const Tensor& ends,
+                      const Tensor& topk);
 
 // A compressor's projected rows of the step's tokens, and the cache of its state.
 struct Compressor {

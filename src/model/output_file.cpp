@@ -3,6 +3,7 @@
 #include "core/status.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <atomic>
@@ -34,6 +35,23 @@ std::string folder_of(const std::string& path) {
 
 std::string link_to(int fd) { return text("/proc/self/fd/", fd); }
 
+bool link_as(int fd, const std::string& path) {
+    return ::linkat(AT_FDCWD, link_to(fd).c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) == 0;
+}
+
+// Temporary names: that of the file, kMark, process, number.
+constexpr const char* kMark = ".smla-part.";
+
+// Nobody holds the lock of a file whose writer is gone. Without locks on its file system it is left alone.
+void remove_unless_locked(const fs::path& path) {
+    const int fd = ::open(path.c_str(), O_WRONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0) return;
+    struct stat found {};
+    const bool left = ::flock(fd, LOCK_EX | LOCK_NB) == 0 && ::fstat(fd, &found) == 0;
+    if (left && S_ISREG(found.st_mode) && found.st_nlink > 0) ::unlink(path.c_str());
+    ::close(fd);
+}
+
 }  // namespace
 
 OutputFile::OutputFile(const std::string& path) : path_(path), target_(followed(path).string()) {
@@ -41,6 +59,7 @@ OutputFile::OutputFile(const std::string& path) : path_(path), target_(followed(
     const bool exists = ::stat(target_.c_str(), &old) == 0;
     if (exists && S_ISDIR(old.st_mode)) fail(SMLA_IO_ERROR, path_, "a folder", "a file");
     regular_ = !exists || S_ISREG(old.st_mode);
+    fresh_ = !exists;
     if (!regular_) {
         fd_ = ::open(target_.c_str(), O_WRONLY | O_CLOEXEC);
         if (fd_ < 0) give_up("something that can be written to");
@@ -56,15 +75,35 @@ OutputFile::~OutputFile() {
     if (named_) ::unlink(temporary_.c_str());
 }
 
+// The lock tells others that the writer lives, and ends with it.
 void OutputFile::open_beside() {
     static std::atomic<uint64_t> counter{0};
-    temporary_ = target_ + text(".", ::getpid(), ".", counter.fetch_add(1), ".tmp");
+    temporary_ = target_ + text(kMark, ::getpid(), ".", counter.fetch_add(1));
+    remove_left_over();
     fd_ = ::open(folder_of(target_).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
-    if (fd_ >= 0 && ::access(link_to(fd_).c_str(), F_OK) == 0) return;
+    if (fd_ >= 0 && ::access(link_to(fd_).c_str(), F_OK) == 0) {
+        ::flock(fd_, LOCK_EX);
+        return;
+    }
     if (fd_ >= 0) ::close(fd_);  // without /proc it could get no name later
+    while (!open_named()) ::close(fd_);
+}
+
+// False: another process took the file for one that is left over, before it was locked.
+bool OutputFile::open_named() {
     fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd_ < 0) give_up("a file that can be created");
-    named_ = true;
+    ::flock(fd_, LOCK_EX);
+    struct stat now {};
+    named_ = ::fstat(fd_, &now) != 0 || now.st_nlink > 0;
+    return named_;
+}
+
+void OutputFile::remove_left_over() const {
+    const std::string begins = fs::path(target_).filename().string() + kMark;
+    std::error_code error;
+    for (fs::directory_iterator at(folder_of(target_), error), end; !error && at != end; at.increment(error))
+        if (at->path().filename().string().rfind(begins, 0) == 0) remove_unless_locked(at->path());
 }
 
 void OutputFile::write(const char* data, size_t size) {
@@ -86,12 +125,13 @@ void OutputFile::commit() {
 
 void OutputFile::put_in_place() {
     if (::fsync(fd_) != 0) give_up("data on the disk");
-    if (!named_)
-        named_ =
-            ::linkat(AT_FDCWD, link_to(fd_).c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) == 0;
-    if (!named_ || ::rename(temporary_.c_str(), target_.c_str()) != 0)
-        give_up("a file that can be put in place");
-    named_ = false;
+    // Only what replaces another file needs a name before its own.
+    if (named_ || !fresh_ || !link_as(fd_, target_)) {
+        if (!named_) named_ = link_as(fd_, temporary_);
+        if (!named_ || ::rename(temporary_.c_str(), target_.c_str()) != 0)
+            give_up("a file that can be put in place");
+        named_ = false;
+    }
     // The new name must outlive a power cut too; not every file system can sync a folder, and the file is
     // whole.
     const int folder = ::open(folder_of(target_).c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

@@ -7,9 +7,10 @@
 namespace smla {
 
 // What lies at `path` stays until commit() puts the new file in its place, with the old one's permissions; a
-// symbolic link stays one. Where the file system allows it the new file has no name before that, so nothing
-// is left of it however the process ends; elsewhere it has a temporary one in the same folder. What is no
-// regular file (a pipe, /dev/null) is written to as it is. Throws SMLA_IO_ERROR.
+// symbolic link stays one. Where the file system allows it the new file has no name before that; elsewhere it
+// has a temporary one in the same folder, and where it replaces another it has one for a moment. A process
+// that is killed there leaves it, and the next write to `path` removes it. What is no regular file (a pipe,
+// /dev/null) is written to as it is. Throws SMLA_IO_ERROR.
 class OutputFile {
 public:
     explicit OutputFile(const std::string& path);
@@ -25,6 +26,8 @@ public:
 
 private:
     void open_beside();
+    bool open_named();
+    void remove_left_over() const;
     void put_in_place();
     [[noreturn]] void give_up(const char* wanted) const;
 
@@ -32,6 +35,7 @@ private:
     int fd_ = -1;
     bool regular_ = true;  // or something that is not replaced
     bool named_ = false;   // lies at `temporary_`
+    bool fresh_ = false;   // nothing was at `target_`
 };
 
 }  // namespace smla

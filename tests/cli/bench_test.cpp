@@ -55,6 +55,27 @@ TEST(CliBench, OneThreadIsTimedByItsProcessorTime) {
     EXPECT_EQ(one["results"].size(), 1u);
 }
 
+TEST(CliBench, MetadataOfEveryFamilyAndKindOfLayer) {
+    std::set<std::pair<std::string, std::string>> found;
+    for (const auto& row :
+         json_of({"bench", "--quick", "--case", "metadata", "--seconds", "0.01"}, "results")) {
+        const std::string name = row["case"];
+        EXPECT_GT(row["ms"], 0) << row;
+        found.insert({row["kernel"], name.substr(0, name.find(','))});
+    }
+    EXPECT_EQ(found, (std::set<std::pair<std::string, std::string>>{
+                         {"FLASHMLA_SPARSE", "V3.2"},
+                         {"FLASHMLA_SPARSE_DSV4", "V4 window"},
+                         {"FLASHMLA_SPARSE_DSV4", "V4 ratio 4"},
+                         {"FLASHMLA_SPARSE_DSV4", "V4 ratio 128"},
+                         {"FLASHMLA_SPARSE_DSV41", "V4.1 window"},
+                         {"FLASHMLA_SPARSE_DSV41", "V4.1 ratio 1"},
+                         {"FLASHMLA_SPARSE_DSV41", "V4.1 ratio 2"},
+                         {"FLASHINFER_MLA_SPARSE_DSV41", "V4.1 FlashInfer window"},
+                         {"FLASHINFER_MLA_SPARSE_DSV41", "V4.1 FlashInfer ratio 1"},
+                         {"FLASHINFER_MLA_SPARSE_DSV41", "V4.1 FlashInfer ratio 2"}}));
+}
+
 TEST(CliBench, HostTimesOfCallsStandBesideTheirBars) {
     const TemporaryFile saved("old");
     const auto found = json_of({"bench", "--case", "host", "--quick", "--seconds", "0.01", "--threads", "1",

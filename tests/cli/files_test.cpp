@@ -40,14 +40,19 @@ protected:
         return {"run",   at("model"),   "--hidden",    at("model/hidden.safetensors"),
                 "--out", out + "/y.st", "--save-topk", out + "/t.st"};
     }
-    // Of files that were there before and files of other names.
-    static void expect_old_or_whole(const fs::path& folder, const std::vector<std::string>& names) {
+    // Of files that were there before and files of other names. A kill at the moment when a file is replaced
+    // leaves the new one, whole, under a name that the next write removes.
+    static void expect_old_or_whole(const fs::path& folder, const std::vector<std::string>& names,
+                                    bool killed_while_replacing = false) {
         for (const auto& entry : fs::recursive_directory_iterator(folder)) {
             const std::string name = entry.path().filename();
-            EXPECT_NE(std::find(names.begin(), names.end(), name), names.end()) << name << " is left over";
-            if (entry.path().extension() == ".json") {
+            const fs::path of =
+                name.substr(0, killed_while_replacing ? name.find(".smla-part.") : std::string::npos);
+            EXPECT_NE(std::find(names.begin(), names.end(), of), names.end()) << name << " is left over";
+            EXPECT_TRUE(fs::exists(entry.path().parent_path() / of)) << name << " replaces nothing";
+            if (of.extension() == ".json") {
                 EXPECT_TRUE(nlohmann::json::accept(content(entry.path()))) << name;
-            } else if (content(entry.path()) != "old") {
+            } else if (of != name || content(entry.path()) != "old") {
                 EXPECT_NO_THROW(SafetensorsFile::open(entry.path().string())) << name << " is torn";
             }
         }
@@ -70,24 +75,28 @@ TEST_F(CliFiles, AKilledRunLeavesEachFileOldOrWhole) {
         RunOptions options;
         options.kill_after_us = 1 + random() % 60000;
         killed += run_tool(run_into(at("out")), options).code == -1;
-        expect_old_or_whole(at("out"), {"y.st", "t.st"});
+        expect_old_or_whole(at("out"), {"y.st", "t.st"}, true);
     }
     EXPECT_GT(killed, 0);
     EXPECT_EQ(run_tool(run_into(at("out"))).code, 0);
+    expect_old_or_whole(at("out"), {"y.st", "t.st"});
     EXPECT_TRUE(SafetensorsFile::open(at("out/y.st")).has("y"));
 }
 
 TEST_F(CliFiles, AKilledExampleLeavesEachFileOldOrWhole) {
+    const std::vector<std::string> names{"config.json", "model.safetensors", "hidden.safetensors",
+                                         "expected.safetensors"};
     std::mt19937 random(2);
     for (int i = 0; i < kills(); ++i) {
+        const bool replaces = i % 3 > 0;
+        if (!replaces) fs::remove_all(at("made"));
         RunOptions options;
         options.kill_after_us = 1 + random() % 40000;
         run_tool({"example", "--golden", kGolden, "--out", at("made")}, options);
-        if (fs::exists(at("made")))
-            expect_old_or_whole(at("made"), {"config.json", "model.safetensors", "hidden.safetensors",
-                                             "expected.safetensors"});
+        if (fs::exists(at("made"))) expect_old_or_whole(at("made"), names, replaces);
     }
     EXPECT_EQ(run_tool({"example", "--golden", kGolden, "--out", at("made")}).code, 0);
+    expect_old_or_whole(at("made"), names);
 }
 
 TEST_F(CliFiles, AFileThatMayNotGrowLeavesTheOldOne) {

@@ -28,7 +28,7 @@ TEST(CliServe, EveryBackendGivesEachRequestWhatItGetsAlone) {
                       run["tokens"].get<int64_t>() - run["rejected"].get<int64_t>());
         }
         EXPECT_EQ(names.size(), 8u);
-        EXPECT_EQ(found["runs"].size(), 18u);  // three kinds of layers of V4, and of V4.1
+        EXPECT_EQ(found["runs"].size(), 22u);  // three kinds of layers of V4, and of V4.1, and its sources
     }
 }
 
@@ -42,13 +42,39 @@ TEST(CliServe, RecordsOfV41) {
         const auto found = json_of(
             {"run", "--serve", kMixed, "--backend", each.backend, "--kv-dtype", each.type, "--threads", "2"});
         EXPECT_TRUE(found["pass"]) << found;
-        ASSERT_EQ(found["runs"].size(), 3u);
-        for (int i = 0; i < 3; ++i) EXPECT_EQ(found["runs"][size_t(i)]["ratio"], i);
+        const int ratios[] = {0, 1, 1, 2, 2};  // entries by lists at random, then by those of index sources
+        ASSERT_EQ(found["runs"].size(), std::size(ratios));
         const std::string record = each.record;
-        EXPECT_EQ(found["runs"][1]["record"], record);
-        EXPECT_EQ(found["runs"][2]["record"], record);
-        EXPECT_EQ(found["runs"][0]["record"], record.substr(0, record.find(',')));  // no entries
+        for (size_t i = 0; i < std::size(ratios); ++i) {
+            const auto& run = found["runs"][i];
+            EXPECT_EQ(run["ratio"], ratios[i]);
+            EXPECT_EQ(run["record"], ratios[i] ? record : record.substr(0, record.find(',')));
+        }
     }
+}
+
+// The first index source names blocks, those after it select within them: what plain loops over the text
+// find. Without the blocks most tokens would attend to something else.
+TEST(CliServe, LaterIndexSourcesSelectWithinCandidateBlocks) {
+    for (const char* engine : {"cpu", "reference"})
+        for (const char* backend : {"FLASHMLA_SPARSE_DSV41", "FLASHINFER_MLA_SPARSE_DSV41"}) {
+            const auto found = json_of({"run", "--serve", kMixed, "--backend", backend, "--engine", engine,
+                                        "--pool-percent", "35", "--seed", "2"});
+            EXPECT_TRUE(found["pass"]) << found;
+            int in_blocks = 0;
+            for (const auto& run : found["runs"]) {
+                if (run["lists"] != "in blocks") {
+                    EXPECT_TRUE(run["restricted"].is_null());
+                    EXPECT_EQ(run["lists"].is_null(), run["ratio"] == 0);
+                    continue;
+                }
+                ++in_blocks;
+                EXPECT_GT(run["restricted"].get<int64_t>(), run["compared"].get<int64_t>() / 2) << run;
+                for (const char* count : {"decodes", "rejected", "preempted", "shared"})
+                    EXPECT_GT(run[count], 0) << run;
+            }
+            EXPECT_EQ(in_blocks, 2);  // ratios 1 and 2
+        }
 }
 
 TEST(CliServe, ReferenceEngineAndOtherSchedules) {

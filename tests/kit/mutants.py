@@ -646,6 +646,28 @@ MUTANTS = [
         "if (mapped || !mapped) return {bytes.memory",
         "test_model Untrusted.*",
     ),
+    # files that are written
+    Mutant(
+        "a new file has another name first",
+        "src/model/output_file.cpp",
+        "if (named_ || !fresh_ || !link_as(fd_, target_)) {",
+        "if (true) {",
+        "test_model SafetensorsWrite.*",
+    ),
+    Mutant(
+        "what a killed process left stays",
+        "src/model/output_file.cpp",
+        "    remove_left_over();",
+        "",
+        "test_model SafetensorsWrite.*",
+    ),
+    Mutant(
+        "what others are writing is taken for left over",
+        "src/model/output_file.cpp",
+        "::flock(fd, LOCK_EX | LOCK_NB) == 0 && ",
+        "",
+        "test_model SafetensorsWrite.*",
+    ),
     # score_select_blocks
     Mutant(
         "the newest block may fall out",
@@ -704,6 +726,34 @@ MUTANTS = [
         "else out.blocks = step.candidates;",
         "",
         "test_layers Goldens.EveryCombinationPasses",
+    ),
+    Mutant(
+        "index sources of a step look everywhere",
+        "src/backends/step.cpp",
+        ".blocks = in.blocks,",
+        "",
+        "smla run --serve examples/traces/mixed.csv --backend FLASHINFER_MLA_SPARSE_DSV41",
+    ),
+    Mutant(
+        "no index source names blocks",
+        "src/backends/step.cpp",
+        ".best_blocks = in.best_blocks",
+        "",
+        "smla run --serve examples/traces/mixed.csv --backend FLASHINFER_MLA_SPARSE_DSV41",
+    ),
+    Mutant(
+        "the serving run's later index sources get no blocks",
+        "tools/smla/serve/model.cpp",
+        "(source == 0 ? in.best_blocks : in.blocks) = blocks;",
+        "if (source == 0) in.best_blocks = blocks;",
+        "smla run --serve examples/traces/mixed.csv --backend FLASHMLA_SPARSE_DSV41",
+    ),
+    Mutant(
+        "candidate blocks are those of the token before",
+        "src/ops/score_select_blocks/check.cpp",
+        "load_int(args.blocks, token, i);",
+        "load_int(args.blocks, token > 0 ? token - 1 : 0, i);",
+        "smla run --serve examples/traces/mixed.csv --backend FLASHINFER_MLA_SPARSE_DSV41",
     ),
     Mutant(
         "the entries of the first source serve all",

@@ -2,6 +2,8 @@
 #include "model/output_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -152,6 +154,72 @@ TEST(SafetensorsWrite, AnEndHalfWayLeavesNothing) {
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_TRUE(WIFSIGNALED(status));
     EXPECT_EQ(folder.count(), 0u);
+}
+
+// Names that a file gets in the folder, in order; any other one could be left by a process that is killed.
+std::vector<std::string> names_given(const Folder& folder, const std::function<void()>& write) {
+    const int watch = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    EXPECT_GE(inotify_add_watch(watch, folder.path().c_str(), IN_CREATE | IN_MOVED_TO), 0);
+    write();
+    std::vector<std::string> out;
+    alignas(inotify_event) char buffer[4096];
+    const ssize_t size = read(watch, buffer, sizeof buffer);
+    for (ssize_t at = 0; at < size;) {
+        const auto* event = reinterpret_cast<const inotify_event*>(buffer + at);
+        out.emplace_back(event->name);
+        at += ssize_t(sizeof *event + event->len);
+    }
+    close(watch);
+    return out;
+}
+
+TEST(SafetensorsWrite, OnlyWhatReplacesAFileHasAnotherNameFirst) {
+    Folder folder;
+    const int unnamed = open(folder.path("").c_str(), O_TMPFILE | O_WRONLY, 0600);
+    if (unnamed < 0) GTEST_SKIP() << "no files without names here";
+    close(unnamed);
+    float value = 1;
+    const auto write = [&] {
+        write_safetensors(folder.path("a"), {{"v", make_tensor(&value, SMLA_F32, {1})}});
+    };
+    EXPECT_EQ(names_given(folder, write), std::vector<std::string>{"a"});
+    const std::vector<std::string> again = names_given(folder, write);
+    ASSERT_EQ(again.size(), 2u);
+    EXPECT_EQ(again[0].rfind("a.smla-part.", 0), 0u) << again[0];
+    EXPECT_EQ(again[1], "a");
+    EXPECT_EQ(folder.count(), 1u);
+}
+
+// What a killed process left goes with the next write; what a living one writes, and what is not ours, stays.
+TEST(SafetensorsWrite, RemovesWhatAKilledProcessLeft) {
+    Folder folder;
+    for (const char* name : {"a", "a.smla-part.1.0", "a.smla-part.2.0", "a.smla-part", "b.smla-part.1.0"})
+        folder.write(name, "some");
+    const int living = open(folder.path("a.smla-part.2.0").c_str(), O_RDONLY | O_CLOEXEC);
+    ASSERT_EQ(flock(living, LOCK_EX), 0);
+    float value = 1;
+    write_safetensors(folder.path("a"), {{"v", make_tensor(&value, SMLA_F32, {1})}});
+    EXPECT_EQ(folder.read("a.smla-part.1.0"), "");
+    EXPECT_EQ(folder.count(), 4u);
+    EXPECT_EQ(folder.read("a.smla-part.2.0"), "some");
+    close(living);
+    write_safetensors(folder.path("a"), {{"v", make_tensor(&value, SMLA_F32, {1})}});
+    EXPECT_EQ(folder.count(), 3u);
+}
+
+TEST(SafetensorsWrite, WritersOfOneFileLeaveEachOtherAlone) {
+    Folder folder;
+    folder.write("a", "old");
+    OutputFile first(folder.path("a"));
+    {
+        OutputFile second(folder.path("a"));
+        second.write("second", 6);
+        second.commit();
+    }
+    first.write("first", 5);
+    first.commit();
+    EXPECT_EQ(folder.read("a"), "first");
+    EXPECT_EQ(folder.count(), 1u);
 }
 
 TEST(SafetensorsWrite, ReplacesAFile) {

@@ -49,7 +49,7 @@ struct MetadataCase {
     std::string name;
     const char* backend;
     int32_t requests, context;  // decodes of one token each
-    int32_t ratio;              // -1: V3.2
+    int32_t ratio;              // tokens per entry; 0: no entries
 };
 
 constexpr int64_t kColdRows = 131072;  // 86 MB of fp8_656

@@ -42,19 +42,18 @@ struct Decodes {
     }
 };
 
-BackendArgs metadata_args(const MetadataCase& test) {
+BackendArgs metadata_args(const Backend& backend, const MetadataCase& test) {
+    const bool shared = backend.family == SMLA_FAMILY_HYBRID_SHARED;
     BackendArgs args{};
     args.struct_size = sizeof args;
-    args.heads = 128;
-    args.topk = 2048;
+    args.family = backend.family;
+    args.heads = shared ? 64 : 128;
+    args.topk = shared ? 512 : 2048;
+    args.ratio = test.ratio;
     args.max_tokens = args.max_requests = test.requests;
     args.max_seq_len = test.context;
     args.softmax_scale = 1;
     args.kv_cache_dtype = "fp8_ds_mla";
-    if (test.ratio >= 0) {
-        args.family = SMLA_FAMILY_HYBRID;
-        args.ratio = test.ratio;
-    }
     return args;
 }
 
@@ -62,17 +61,17 @@ BackendArgs metadata_args(const MetadataCase& test) {
 
 Measured Bench::metadata(const MetadataCase& test) {
     const Backend& backend = find_backend(test.backend);
-    const BackendInstance on(backend, resolve_config(metadata_args(test)));
+    const BackendInstance on(backend, resolve_config(metadata_args(backend, test)));
     const auto metadata = on.metadata();
     Decodes step(test.requests, test.context);
-    if (test.ratio < 0) {
-        step.add(step.primary, test.context, 64, true);
+    if (!on.config.hybrid()) {
+        step.add(step.primary, test.context, backend.page_tokens, true);
         step.batch.primary = step.primary.view;
     } else {
-        step.add(step.window, test.context, 64, true);
+        step.add(step.window, test.context, on.config.args.window_page_tokens, true);
         step.batch.window = step.window.view;
         if (test.ratio > 0) {
-            step.add(step.compressed, test.context / test.ratio, 256 / test.ratio, false);
+            step.add(step.compressed, test.context / test.ratio, backend.page_tokens / test.ratio, false);
             step.batch.compressed = step.compressed.view;
         }
     }
@@ -97,9 +96,18 @@ std::vector<MetadataCase> metadata_cases(bool quick) {
         return MetadataCase{text(what, ", ", requests, " requests x ", context), backend, requests, context,
                             ratio};
     };
-    return {named("V3.2", "FLASHMLA_SPARSE", -1), named("V4 window", "FLASHMLA_SPARSE_DSV4", 0),
-            named("V4 ratio 4", "FLASHMLA_SPARSE_DSV4", 4),
-            named("V4 ratio 128", "FLASHMLA_SPARSE_DSV4", 128)};
+    constexpr const char *v4 = "FLASHMLA_SPARSE_DSV4", *v41 = "FLASHMLA_SPARSE_DSV41",
+                         *lengths = "FLASHINFER_MLA_SPARSE_DSV41";  // has those of both lists besides
+    return {named("V3.2", "FLASHMLA_SPARSE", 0),
+            named("V4 window", v4, 0),
+            named("V4 ratio 4", v4, 4),
+            named("V4 ratio 128", v4, 128),
+            named("V4.1 window", v41, 0),
+            named("V4.1 ratio 1", v41, 1),
+            named("V4.1 ratio 2", v41, 2),
+            named("V4.1 FlashInfer window", lengths, 0),
+            named("V4.1 FlashInfer ratio 1", lengths, 1),
+            named("V4.1 FlashInfer ratio 2", lengths, 2)};
 }
 
 }  // namespace smla::cli

@@ -13,7 +13,7 @@ namespace {
 // Output of every token of each request, computed alone by the reference engine: in chunks, from an empty
 // cache.
 std::vector<std::vector<float>> alone(ServeSpec spec, const std::vector<TraceRequest>& trace,
-                                      int32_t longest) {
+                                      const std::vector<PlainLists>& lists, int32_t longest) {
     constexpr int32_t kChunk = 64;
     smla_context_args engine{};
     engine.struct_size = sizeof engine;
@@ -37,6 +37,7 @@ std::vector<std::vector<float>> alone(ServeSpec spec, const std::vector<TraceReq
         out.emplace_back();
         for (int32_t at = 0; at < trace[id].total(); at += kChunk) {
             ServeSlice slice{.computed = at, .pages = &own};
+            if (spec.indexed) slice.lists = &lists[id].of_source;
             for (int32_t i = at; i < std::min(at + kChunk, trace[id].total()); ++i)
                 slice.keys.push_back(token_key(trace[id], int32_t(id), i));
             const std::vector<float> rows = model.step({slice});
@@ -52,14 +53,21 @@ std::vector<ServeCase> serve_cases(const std::string& name) {
     std::vector<ServeCase> out;
     for (const Backend* backend : all_backends()) {
         if (name != "all" && backend != &find_backend(name)) continue;
-        for (const int32_t ratio : find_family(backend->family)->ratios) out.push_back({backend, ratio});
+        for (const int32_t ratio : find_family(backend->family)->ratios) {
+            out.push_back({backend, ratio});
+            if (backend->family == SMLA_FAMILY_HYBRID_SHARED && ratio > 0)
+                out.push_back({backend, ratio, true});
+        }
     }
     return out;
 }
 
 ServeCheck::ServeCheck(const ServeCase& each, const ServeSettings& settings,
                        const std::vector<TraceRequest>& trace)
-    : spec_{.backend = each.backend, .ratio = each.ratio, .kv_dtype = settings.kv_dtype},
+    : spec_{.backend = each.backend,
+            .ratio = each.ratio,
+            .indexed = each.indexed,
+            .kv_dtype = settings.kv_dtype},
       settings_(settings),
       trace_(trace) {
     for (const TraceRequest& request : trace) {
@@ -70,7 +78,12 @@ ServeCheck::ServeCheck(const ServeCase& each, const ServeSettings& settings,
     spec_.max_requests = settings.requests;
     spec_.max_seq_len = longest_;
     spec_.speculative_tokens = 3;
-    alone_ = alone(spec_, trace_, longest_);
+    for (size_t id = 0; each.indexed && id < trace.size(); ++id) {
+        std::vector<uint64_t> text;
+        for (int32_t i = 0; i < trace[id].total(); ++i) text.push_back(token_key(trace[id], int32_t(id), i));
+        lists_.push_back(plain_lists(text, each.ratio, kServeTopk));
+    }
+    alone_ = alone(spec_, trace_, lists_, longest_);
 }
 
 ServeOutcome ServeCheck::run(Context& context, uint64_t seed) const {
@@ -84,6 +97,7 @@ ServeOutcome ServeCheck::run(Context& context, uint64_t seed) const {
     ServeRun run(model, groups, trace_, limits);
     ServeOutcome out;
     out.record = record_names(*spec_.backend, model.instance().config);
+    if (reads_selection(model.instance().config.kind())) out.lists = spec_.indexed ? "in blocks" : "given";
     const auto see = [&](int32_t id, int32_t position, const float* row) {
         const float* want = alone_[size_t(id)].data() + int64_t(position) * model.width();
         double worst = 0, square = 0;
@@ -95,6 +109,7 @@ ServeOutcome ServeCheck::run(Context& context, uint64_t seed) const {
         const double rms = std::sqrt(square / double(model.width()));
         out.error = std::max(out.error, worst / (rms > 0 ? rms : 1));
         ++out.compared;
+        out.restricted += spec_.indexed && lists_[size_t(id)].restricted[size_t(position)];
     };
     while (run.step(see)) {
     }

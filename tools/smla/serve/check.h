@@ -14,6 +14,7 @@ constexpr double kServeLimit = 1e-4;
 struct ServeCase {
     const Backend* backend;
     int32_t ratio;
+    bool indexed = false;  // as in ServeSpec
 };
 std::vector<ServeCase> serve_cases(const std::string& backend);  // or "all"
 
@@ -24,14 +25,16 @@ struct ServeSettings {
 
 struct ServeOutcome {
     std::string record;  // of both caches, if they differ
+    std::string lists;   // of what tokens attend to: "given", or selected "in blocks"; empty: there are none
     ServeCounts counts;
     int64_t compared = 0;
-    double error = 0;  // largest difference, relative to the row's root mean square
+    int64_t restricted = 0;  // of them, tokens whose lists would be others without candidate blocks
+    double error = 0;        // largest difference, relative to the row's root mean square
 };
 
 class ServeCheck {
 public:
-    // Computes each request alone.
+    // Computes each request alone, with lists by plain loops where layers select.
     ServeCheck(const ServeCase& each, const ServeSettings& settings, const std::vector<TraceRequest>& trace);
     // The trace in batches; what is guessed, rejected and preempted follows from the seed.
     ServeOutcome run(Context& context, uint64_t seed) const;
@@ -41,6 +44,7 @@ private:
     ServeSettings settings_;
     std::vector<TraceRequest> trace_;
     int32_t longest_ = 0, total_ = 0;  // tokens
+    std::vector<PlainLists> lists_;    // by request, if layers select
     std::vector<std::vector<float>> alone_;
 };
 

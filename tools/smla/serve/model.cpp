@@ -2,6 +2,7 @@
 
 #include "backends/device.h"
 #include "backends/step.h"
+#include "noise.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,17 +11,11 @@ namespace smla::cli {
 
 namespace {
 
-constexpr int32_t kHeads = 2, kTopk = 16;
+constexpr int32_t kHeads = 2;
 
-uint64_t mixed(uint64_t x) {  // splitmix64
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
 // Number `i` of a token's input `what`, in [-1, 1).
 float noise(uint64_t key, uint64_t what, uint64_t i) {
-    return float(int64_t(mixed(key ^ mixed(what * 1000003 + i)) >> 40)) * 0x1p-23f - 1.f;
+    return float(int64_t(drawn(key, what, i) >> 40)) * 0x1p-23f - 1.f;
 }
 
 // Entries of one token are no pool.
@@ -33,26 +28,30 @@ BackendArgs serve_args(const ServeSpec& spec) {
     args.dtype = SMLA_F32;
     args.kv_cache_dtype = spec.kv_dtype.c_str();
     args.heads = kHeads;
-    args.topk = kTopk;
+    args.topk = kServeTopk;
     args.ratio = spec.ratio;
     args.max_tokens = spec.max_tokens;
     args.max_requests = spec.max_requests;
     args.max_seq_len = spec.max_seq_len;
     args.speculative_tokens = spec.speculative_tokens;
-    args.plan_groups = has_state(spec) ? SMLA_GROUP_STATE : 0;
+    args.plan_groups = (has_state(spec) ? SMLA_GROUP_STATE : 0) | (spec.indexed ? SMLA_GROUP_INDEX : 0);
     args.kv_scale = 0.01;  // of per-tensor caches: values up to 1 stay within 448
     args.softmax_scale = args.family == SMLA_FAMILY_DSA ? std::pow(192, -0.5) : std::pow(512, -0.5);
     return args;
 }
 
-// Rows of [T, ...] from each token's key.
-void fill_rows(Tensor& tensor, const std::vector<ServeSlice>& slices, uint64_t what, Memory& memory) {
+// Rows of [T, ...]: number(key, i) of each token.
+template <class Number>
+void fill_rows(Tensor& tensor, const std::vector<ServeSlice>& slices, Memory& memory, const Number& number) {
     memory.back(tensor);
     const int64_t each = tensor.stride_elems[0];
     float* at = static_cast<float*>(tensor.data);
     for (const ServeSlice& slice : slices)
         for (const uint64_t key : slice.keys)
-            for (int64_t i = 0; i < each; ++i) *at++ = noise(key, what, uint64_t(i));
+            for (int64_t i = 0; i < each; ++i) *at++ = number(key, i);
+}
+void fill_rows(Tensor& tensor, const std::vector<ServeSlice>& slices, uint64_t what, Memory& memory) {
+    fill_rows(tensor, slices, memory, [&](uint64_t key, int64_t i) { return noise(key, what, uint64_t(i)); });
 }
 
 // On the context's device.
@@ -67,6 +66,9 @@ BackendInstance instance_on(Context& context, const ServeSpec& spec) {
 Tensor floats(std::initializer_list<int64_t> shape) {
     return make_tensor(static_cast<void*>(nullptr), SMLA_F32, shape);
 }
+Tensor integers(std::initializer_list<int64_t> shape) {
+    return make_tensor(static_cast<void*>(nullptr), SMLA_I32, shape);
+}
 
 }  // namespace
 
@@ -76,6 +78,7 @@ std::vector<ServeGroup> ServeModel::groups(const ServeSpec& spec) {
         {SMLA_GROUP_WINDOW, find_family(spec.backend->family)->window_page_tokens, 1}};
     if (spec.ratio)
         out.push_back({SMLA_GROUP_COMPRESSED, spec.backend->page_tokens / spec.ratio, spec.ratio});
+    if (spec.indexed) out.push_back({SMLA_GROUP_INDEX, spec.backend->page_tokens / spec.ratio, spec.ratio});
     if (has_state(spec)) out.push_back({SMLA_GROUP_STATE, spec.ratio == 4 ? 4 : 8, 1});
     return out;
 }
@@ -98,24 +101,35 @@ ServeModel::ServeModel(Context& context, const ServeSpec& spec, const std::vecto
       metadata_(on_.metadata()),
       placed_(context.device()),
       workspace_(context) {
-    const BackendArgs& args = on_.config.args;
-    for (size_t g = 0; g < groups_.size(); ++g) {
-        const ServeGroup& group = groups_[g];
-        const bool state = group.bit == SMLA_GROUP_STATE;
-        const smla_format format = state                                ? SMLA_STATE_F32
-                                   : group.bit == SMLA_GROUP_COMPRESSED ? on_.entry_format
-                                                                        : on_.format;
-        caches_.push_back(cache_of(format, state ? 2 * compressor_width() : on_.config.head_size(),
-                                   int64_t(pages[g]) * group.page_rows, group.page_rows));
-        if (find_format(format)->scale == ScaleKind::per_tensor) caches_.back().scale = float(args.kv_scale);
-        fixed_.back(caches_.back());
-        tables_.emplace_back(size_t(spec.max_requests * group.pages(spec.max_seq_len + 256)));
-    }
+    make_caches(pages);
     starts_.resize(size_t(spec.max_requests) + 1);
     lengths_.resize(size_t(spec.max_requests));
     make_weights();
-    for (smla_cache& each : caches_) placed_.take(each);
+    for (std::vector<smla_cache>* all : {&caches_, &windows_})
+        for (smla_cache& each : *all) placed_.take(each);
     for (Tensor* each : {&w_uk_t_, &w_uv_, &sink_, &ape_, &norm_, &frequencies_}) placed_.take(*each);
+}
+
+void ServeModel::make_caches(const std::vector<int32_t>& pages) {
+    for (size_t g = 0; g < groups_.size(); ++g) {
+        const ServeGroup& group = groups_[g];
+        smla_format format = on_.format;
+        int64_t width = on_.config.head_size();
+        if (group.bit == SMLA_GROUP_COMPRESSED) format = on_.entry_format;
+        if (group.bit == SMLA_GROUP_INDEX) format = SMLA_INDEX_MXFP4_68, width = kIndexWidth;
+        if (group.bit == SMLA_GROUP_STATE) format = SMLA_STATE_F32, width = 2 * compressor_width();
+        const auto made = [&] {
+            smla_cache out = cache_of(format, width, int64_t(pages[g]) * group.page_rows, group.page_rows);
+            if (find_format(format)->scale == ScaleKind::per_tensor)
+                out.scale = float(on_.config.args.kv_scale);
+            fixed_.back(out);
+            return out;
+        };
+        caches_.push_back(made());
+        for (int32_t layer = 1; layer < layers() && group.bit == SMLA_GROUP_WINDOW; ++layer)
+            windows_.push_back(made());
+        tables_.emplace_back(size_t(spec_.max_requests * group.pages(spec_.max_seq_len + 256)));
+    }
 }
 
 void ServeModel::make_weights() {
@@ -141,7 +155,8 @@ void ServeModel::make_weights() {
     for (int i = 0; i < 32; ++i) static_cast<double*>(frequencies_.data)[i] = std::pow(160000.0, -i / 32.0);
 }
 
-smla_cache& ServeModel::cache(int32_t bit) {
+smla_cache& ServeModel::cache(int32_t bit, int32_t layer) {
+    if (bit == SMLA_GROUP_WINDOW && layer > 0) return windows_[size_t(layer - 1)];
     for (size_t g = 0; g < groups_.size(); ++g)
         if (groups_[g].bit == bit) return caches_[g];
     fail(SMLA_INTERNAL, "serve", text(bit), "a group of the model");
@@ -178,6 +193,7 @@ void ServeModel::fill_batch(const std::vector<ServeSlice>& slices, PlanBatch& ba
         if (group.bit == SMLA_GROUP_PRIMARY) batch.primary = view;
         else if (group.bit == SMLA_GROUP_WINDOW) batch.window = view;
         else if (group.bit == SMLA_GROUP_COMPRESSED) batch.compressed = view;
+        else if (group.bit == SMLA_GROUP_INDEX) batch.index = view;
         else batch.state = view;
     }
 }
@@ -210,26 +226,75 @@ void ServeModel::close_entries(const std::vector<ServeSlice>& slices, Memory& me
     for (Tensor* each : {&batch.request_of_token, &batch.position, &step.entries.group.slots, &from.kv,
                          &from.score, &from.state.block_table, &from.state.slots})
         placed.take(*each);
-    const Env env = context_.env({});
-    const auto write = [&](Runner& run) { write_entries(run, batch, step); };
-    Runner sizing(env, 0, nullptr);
-    write(sizing);
-    run_step(env, nullptr, 0, workspace_.at_least(sizing.total_bytes()), nullptr, nullptr, write);
+    run_stages([&](Runner& run) { write_entries(run, batch, step); });
 }
 
-ForwardArgs ServeModel::inputs(const std::vector<ServeSlice>& slices, Memory& memory) {
+// What runs outside of the backend, as an engine's other operators do.
+void ServeModel::run_stages(const std::function<void(Runner&)>& stages) {
+    const Env env = context_.env({});
+    Runner sizing(env, 0, nullptr);
+    stages(sizing);
+    run_step(env, nullptr, 0, workspace_.at_least(sizing.total_bytes()), nullptr, nullptr, stages);
+}
+
+// The keys of the entries that the step's tokens close.
+void ServeModel::write_index_keys(const std::vector<ServeSlice>& slices, Memory& memory,
+                                  PlacedMemory& placed) {
+    Tensor keys = floats({metadata_->plan().size().tokens, kIndexWidth});
+    fill_rows(keys, slices, memory, index_key);
+    Tensor slots = metadata_->plan().fields().index_slot;
+    for (Tensor* each : {&keys, &slots}) placed.take(*each);
+    run_stages([&](Runner& run) {
+        run.run<Stage::write_index>({.head = keys, .slots = slots, .cache = cache(SMLA_GROUP_INDEX)});
+    });
+}
+
+// What an index source selects: the first everywhere, with the best blocks into `blocks`; the others in them.
+Tensor ServeModel::select(const std::vector<ServeSlice>& slices, int32_t source, Tensor& blocks,
+                          Memory& memory, PlacedMemory& placed) {
+    const PlanFields& plan = metadata_->plan().fields();
+    const int64_t tokens = metadata_->plan().size().tokens;
+    StepBatch batch;
+    batch.request_of_token = plan.request_of_token;
+    batch.max_columns = spec_.max_seq_len / spec_.ratio;
+    Tensor ends = plan.visible_entries, selected = integers({tokens, kServeTopk});
+    memory.back(selected);
+    Indexer in{.q = floats({tokens, kIndexHeads, kIndexWidth}),
+               .w = floats({tokens, kIndexHeads}),
+               .factor = 1,
+               .amax_floor = 1e-4,
+               .topk = kServeTopk,
+               .keys = {.cache = cache(SMLA_GROUP_INDEX),
+                        .block_table = table(SMLA_GROUP_INDEX, int64_t(slices.size()))},
+               .block_size = kBlockSize};
+    fill_rows(in.q, slices, memory, [&](uint64_t key, int64_t i) { return index_query(key, source, i); });
+    fill_rows(in.w, slices, memory, [&](uint64_t key, int64_t i) { return index_weight(key, source, i); });
+    if (source == 0) {
+        blocks = integers({tokens, kBlocks});
+        memory.back(blocks);
+        placed.take(blocks);
+    }
+    (source == 0 ? in.best_blocks : in.blocks) = blocks;
+    for (Tensor* each : {&batch.request_of_token, &ends, &selected, &in.q, &in.w, &in.keys.block_table})
+        placed.take(*each);
+    run_stages([&](Runner& run) { run_indexer(run, batch, in, ends, selected); });
+    return selected;
+}
+
+ForwardArgs ServeModel::inputs(const std::vector<ServeSlice>& slices, int32_t layer, Memory& memory) {
+    const uint64_t own = 1000 * uint64_t(layer);  // numbers of this layer's inputs
     const BackendArgs& model = on_.config.args;
     const int64_t tokens = metadata_->plan().size().tokens;
     const bool hybrid = on_.config.hybrid();
     ForwardArgs args{};
     args.q = floats({tokens, kHeads, hybrid ? model.head_dim : model.nope_dim + model.rope_dim});
-    fill_rows(args.q, slices, 11, memory);
+    fill_rows(args.q, slices, own + 11, memory);
     args.k_c = floats({tokens, hybrid ? model.head_dim : model.kv_lora_rank});
-    fill_rows(args.k_c, slices, 12, memory);
+    fill_rows(args.k_c, slices, own + 12, memory);
     args.kv_cache =
         cache(hybrid ? spec_.ratio ? SMLA_GROUP_COMPRESSED : SMLA_GROUP_WINDOW : SMLA_GROUP_PRIMARY);
     if (hybrid) {
-        args.swa_cache = cache(SMLA_GROUP_WINDOW);
+        args.swa_cache = cache(SMLA_GROUP_WINDOW, layer);
         args.sink = sink_;
         args.out = floats({tokens, kHeads, model.head_dim});
     } else {
@@ -240,19 +305,28 @@ ForwardArgs ServeModel::inputs(const std::vector<ServeSlice>& slices, Memory& me
         args.out = floats({tokens, width_});
     }
     memory.back(args.out);
-    if (!reads_selection(on_.config.kind())) return args;
-    // what an indexer would have selected of what the token sees
-    args.topk_indices = make_tensor(static_cast<void*>(nullptr), SMLA_I32, {tokens, kTopk});
-    memory.back(args.topk_indices);
-    int32_t* at = static_cast<int32_t*>(args.topk_indices.data);
-    for (const ServeSlice& slice : slices)
+    return args;
+}
+
+// What each token attends to, of the text that it sees: given, or drawn.
+Tensor ServeModel::lists(const std::vector<ServeSlice>& slices, int32_t layer, Memory& memory) const {
+    const int32_t ratio = on_.config.hybrid() ? spec_.ratio : 1;
+    Tensor out = integers({metadata_->plan().size().tokens, kServeTopk});
+    memory.back(out);
+    int32_t* at = static_cast<int32_t*>(out.data);
+    for (const ServeSlice& slice : slices) {
+        if (slice.lists) {
+            const int32_t* from = (*slice.lists)[size_t(layer)].data() + int64_t(slice.computed) * kServeTopk;
+            at = std::copy(from, from + slice.keys.size() * kServeTopk, at);
+            continue;
+        }
         for (size_t i = 0; i < slice.keys.size(); ++i) {
-            const int64_t seen = slice.computed + int64_t(i) + 1,
-                          columns = hybrid ? seen / spec_.ratio : seen;
-            for (int32_t j = 0; j < kTopk; ++j)
+            const int64_t columns = (slice.computed + int64_t(i) + 1) / ratio;
+            for (int32_t j = 0; j < kServeTopk; ++j)
                 *at++ = j < columns ? int32_t(mixed(slice.keys[i] + uint64_t(j)) % uint64_t(columns)) : -1;
         }
-    return args;
+    }
+    return out;
 }
 
 std::vector<float> ServeModel::step(const std::vector<ServeSlice>& slices) {
@@ -261,13 +335,24 @@ std::vector<float> ServeModel::step(const std::vector<ServeSlice>& slices) {
     metadata_->build(batch);
     Memory memory;
     PlacedMemory placed(context_.device());  // of this step
+    const bool selects = spec_.indexed && !slices[0].lists;
     if (spec_.ratio) close_entries(slices, memory, placed);
-    ForwardArgs args = inputs(slices, memory);
-    for (Tensor* each : {&args.q, &args.k_c, &args.k_pe, &args.topk_indices, &args.out}) placed.take(*each);
-    const Env env = context_.env({});
-    on_.run(env, metadata_.get(), args, workspace_.at_least(on_.workspace(env, args)));
-    std::vector<float> out(size_t(element_count(args.out)));
-    context_.device().download(out.data(), args.out.data, out.size() * sizeof(float), nullptr);
+    if (selects) write_index_keys(slices, memory, placed);
+    const int64_t tokens = metadata_->plan().size().tokens;
+    std::vector<float> out(size_t(tokens * width())), rows(size_t(tokens * width_));
+    Tensor blocks;  // of the first layer, for those after it
+    for (int32_t layer = 0; layer < layers(); ++layer) {
+        ForwardArgs args = inputs(slices, layer, memory);
+        if (selects) args.topk_indices = select(slices, layer, blocks, memory, placed);
+        else if (reads_selection(on_.config.kind())) args.topk_indices = lists(slices, layer, memory);
+        for (Tensor* each : {&args.q, &args.k_c, &args.k_pe, &args.out}) placed.take(*each);
+        if (!selects) placed.take(args.topk_indices);
+        const Env env = context_.env({});
+        on_.run(env, metadata_.get(), args, workspace_.at_least(on_.workspace(env, args)));
+        context_.device().download(rows.data(), args.out.data, rows.size() * sizeof(float), nullptr);
+        for (int64_t t = 0; t < tokens; ++t)
+            std::copy_n(rows.begin() + t * width_, width_, out.begin() + t * width() + layer * width_);
+    }
     return out;
 }
 

@@ -30,6 +30,7 @@ int serve(const Tool& tool, const ServeOptions& options, const ContextOptions& c
     Table table(
         {{"backend", "backend"},
          {"ratio", "ratio"},
+         {"lists", "lists", {}, 4},
          {"record", "record", {}, 4},
          {"steps", "steps", {}, 2},
          {"tokens", "tokens", {}, 2},
@@ -38,6 +39,7 @@ int serve(const Tool& tool, const ServeOptions& options, const ContextOptions& c
          {"preempted", "preempted", {}, 1},
          {"shared", "shared", {}, 1},
          {"compared", "compared", {}, 3},
+         {"restricted", "restricted", {}, 4},
          {"error", "error", [](const Document& cell) { return fmt::format("{:.1e}", cell.get<double>()); }}});
     const std::vector<ServeCase> all = serve_cases(options.backend);
     bool pass = true;
@@ -45,8 +47,10 @@ int serve(const Tool& tool, const ServeOptions& options, const ContextOptions& c
     for (const ServeCase& each : all) {
         const ServeOutcome out = ServeCheck(each, options.settings, trace).run(context, options.seed);
         const ServeCounts& counts = out.counts;
-        table.row({each.backend->name, each.ratio, out.record, counts.steps, counts.tokens, counts.decodes,
-                   counts.rejected, counts.preempted, counts.shared, out.compared, out.error});
+        table.row({each.backend->name, each.ratio, out.lists.empty() ? Document() : Document(out.lists),
+                   out.record, counts.steps, counts.tokens, counts.decodes, counts.rejected, counts.preempted,
+                   counts.shared, out.compared, each.indexed ? Document(out.restricted) : Document(),
+                   out.error});
         pass = pass && out.error <= kServeLimit;
         progress.advance(1, each.backend->name);
     }
