@@ -1,5 +1,6 @@
 // The indexer's stages on a GPU: checks against the host, then times. usage: cuda_index
-// [check|brief|tiny|time]; brief and tiny: a few checks, for sanitizers.
+// [check|brief|tiny|time|blocks]; brief and tiny: a few checks, for sanitizers; blocks: those of
+// score_select_blocks alone.
 //
 // A time is the median of 30 runs, each after a 256 MB memset that flushes the L2 cache, by CUDA events
 // around the call.
@@ -216,6 +217,56 @@ void time_score_select(Bench& bench, const ScoreShape& shape, size_t budget) {
     bench.gpu.clear();
 }
 
+// 2,048 candidate blocks of 8 columns, as V4.1's later index sources have them, beside the score of all.
+void time_blocks(Bench& bench, const ScoreShape& shape) {
+    constexpr int64_t kBlocks = 2048, kBlock = 8, kBest = 512;
+    const smla_score_args all = make_score(bench.gpu, shape, 29);
+    smla_score_select_blocks_args args{};
+    args.struct_size = sizeof args;
+    args.columns = int32_t(shape.columns);
+    args.block_size = kBlock;
+    args.q = all.q, args.q_scales = all.q_scales, args.w = all.w, args.keys = all.keys, args.ends = all.ends;
+    args.block_table = all.block_table, args.request_of_token = all.request_of_token;
+    std::vector<int32_t> blocks;
+    const int64_t step = shape.columns / kBlock / kBlocks;
+    for (int64_t t = 0; t < shape.tokens; ++t)
+        for (int64_t i = 1; i <= kBlocks; ++i) blocks.push_back(int32_t(i * step - 1 - (t + i) % step));
+    args.blocks = Gpu::tensor(bench.gpu.upload(blocks), SMLA_I32, {shape.tokens, kBlocks});
+    args.indices = Gpu::tensor(bench.gpu.allocate<int32_t>(size_t(shape.tokens * kBest)), SMLA_I32,
+                               {shape.tokens, kBest});
+    const double listed = double(shape.tokens * kBlocks * kBlock),
+                 key = double(cache_bytes(all.keys)) / double(all.keys.pages * all.keys.page_tokens);
+    double whole = 0;
+    for (const char* name : {"cuda_sm90_score", "cuda_mma_score"}) {
+        if (bench.gpu.refuses<Stage::score>(name, all)) continue;
+        const auto& kernel = bench.gpu.prepare<Stage::score>(name, all);
+        const double us = bench.timer.median_us([&] { kernel.run(all, bench.gpu.env()); });
+        const double pairs = double(shape.tokens * shape.columns);
+        bench.print(shape.name, name, us, 2 * double(shape.heads) * 128 * pairs, key * pairs);
+        whole = whole == 0 ? us : std::min(whole, us);
+    }
+    for (const char* name : {"cuda_streamed_score_select_blocks", "cuda_generic_score_select_blocks"}) {
+        const auto& kernel = bench.gpu.prepare<Stage::score_select_blocks>(name, args);
+        const double us = bench.timer.median_us([&] { kernel.run(args, bench.gpu.env()); });
+        bench.print(text("  2048 blocks of 8: 1/", int(whole / us)), name, us,
+                    2 * double(shape.heads) * 128 * listed, key * listed);
+    }
+    bench.gpu.clear();
+}
+
+void time_all_blocks(Gpu& gpu, Report& report) {
+    Bench bench{gpu, report, {}, {}};
+    for (const int64_t tokens : {1, 64})
+        time_blocks(bench, {.name = tokens == 1 ? "score 1 x 1048576" : "score 64 x 1048576",
+                            .tokens = tokens,
+                            .columns = 1 << 20,
+                            .heads = 32,
+                            .requests = tokens,
+                            .next_n = 1,
+                            .format = SMLA_INDEX_MXFP4_68,
+                            .q = SMLA_E2M1});
+}
+
 // A captured call follows what changes in memory: two replays with other windows, against direct calls.
 void check_graph(Gpu& gpu, Report& report) {
     constexpr int64_t tokens = 20, columns = 30000, k = 512;
@@ -337,6 +388,10 @@ int run(const std::string& what) {
     const auto seconds = [&] {
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     };
+    if (what == "blocks") {
+        time_all_blocks(gpu, report);
+        return 0;
+    }
     if (what != "time") {
         check_score(gpu, report);
         std::printf("score: %d checks, %d wrong, error at most %.3f of the bound, %.1f s\n", report.checks,

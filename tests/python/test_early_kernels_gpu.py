@@ -13,8 +13,9 @@ CALLS = 60
 @pytest.mark.parametrize("heads", [16, 64, 128])
 @pytest.mark.parametrize("record, width", [("fp8_656", 576), ("row_bf16", 576), ("fp8_584", 512)])
 def test_attend_beside_the_scan_of_its_lists(record, width, heads):
-    """map writes the rows that attend reads, and between them a context with check_indices scans them. Nothing
-    waits in between, and each call has other positions and queries in the same memory.
+    """map writes the rows that attend reads, and between them a context with check_indices scans them.
+
+    Nothing waits in between, and each call has other positions and queries in the same memory.
     """
     generator = torch.Generator("cuda").manual_seed(5)
 

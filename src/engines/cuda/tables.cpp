@@ -55,8 +55,6 @@ constexpr Candidate<smla_norm_args> kNorm{.name = "cuda_generic_norm", .plan = p
 constexpr Candidate<smla_rope_args> kRope{.name = "cuda_generic_rope", .plan = plan_rope};
 constexpr Candidate<smla_quant_index_q_args> kQuantIndexQ{.name = "cuda_generic_quant_index_q",
                                                           .plan = plan_quant_index_q};
-constexpr Candidate<smla_score_select_blocks_args> kScoreSelectBlocks{
-    .name = "cuda_generic_score_select_blocks", .plan = plan_cuda_score_select_blocks};
 constexpr auto kWrite = generic<smla_write_args, run_cuda_write>("cuda_generic_write");
 constexpr auto kSaveState = generic<smla_save_state_args, run_cuda_save_state>("cuda_generic_save_state");
 constexpr auto kCompress = generic<smla_compress_args, run_cuda_compress>("cuda_generic_compress");
@@ -89,7 +87,7 @@ SMLA_ROWS(copy_pages, kCopyPages)
 SMLA_ROWS(score, cuda::kSm90Score, cuda::kMmaScore, cuda::kGenericScore)
 SMLA_ROWS(select, cuda::kSampledSelect, cuda::kGenericSelect)
 SMLA_ROWS(score_select, cuda::kStreamedScoreSelect)
-SMLA_ROWS(score_select_blocks, kScoreSelectBlocks)
+SMLA_ROWS(score_select_blocks, cuda::kStreamedBlocks, cuda::kGenericBlocks)
 SMLA_ROWS(map, kMap)
 SMLA_ROWS(attend, cuda_attend::kSm90Attend576, cuda_attend::kSm90Attend512, cuda_attend::kMmaAttend576,
           cuda_attend::kMmaAttend512, kGenericAttend)

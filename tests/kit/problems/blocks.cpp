@@ -79,13 +79,15 @@ public:
         ProblemOf::run(context, kernel, budget, out);
         if (alone) return;
         // The logits of the score stage in the same context: the generic kernel has the bits of the generic
-        // one.
+        // one, and candidates in a table those of the kernel that reads tables.
         smla_score_args score = score_;
         std::vector<float> memory(size_t(inputs_.tokens * inputs_.columns) + 1);
         score.logits = make_tensor(memory.data(), SMLA_F32, {inputs_.tokens, inputs_.columns});
         Env env = context.env({});
         if (kernel.find("generic") != std::string::npos)
             env.demanded[size_t(Stage::score)] = kernel_names(Stage::score, env.engine).back();
+        else if (kernel == "cuda_streamed_score_select_blocks" && present(args.blocks))
+            env.demanded[size_t(Stage::score)] = "cuda_mma_score";
         run_placed<Stage::score>(score, env);
         compare_with(std::vector<double>(memory.begin(), memory.end()), out);
     }

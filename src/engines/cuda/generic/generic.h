@@ -19,9 +19,6 @@ void run_cuda_gather(const smla_gather_args& args, const Env& env);
 void run_cuda_copy_pages(const smla_copy_pages_args& args, const Env& env);
 void run_cuda_map(const smla_map_args& args, const Env& env);
 
-CallPlan<smla_score_select_blocks_args> plan_cuda_score_select_blocks(
-    const smla_score_select_blocks_args& args, const Env& env);
-
 namespace cuda_merge {
 void run_generic(const smla_merge_args& args, const Env& env);
 }

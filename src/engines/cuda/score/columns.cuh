@@ -18,6 +18,12 @@ struct KeyColumns {
           divisor(present() ? page_tokens : uint32_t(keys.page_rows)) {}
     __host__ __device__ bool present() const { return table.ndim != 0; }
 
+    // Has entries of the table name parts of pages, of `tokens` each: page << bits | part.
+    void divide_pages(uint32_t tokens, int bits) {
+        divisor = tokens;
+        part_bits = bits;
+    }
+
     __device__ int64_t request(int64_t token) const { return present() ? load_int(requests, token) : 0; }
 
     struct Place {
@@ -41,13 +47,16 @@ struct KeyColumns {
         const uint32_t block = uint32_t(column) / divisor, offset = uint32_t(column) - block * divisor;
         if (!of.blocks) return {column < capacity && offset < page_tokens ? int64_t(block) : -1, offset};
         if (block >= of.count) return {};
-        const int64_t page = __ldg(of.blocks + block * of.stride);
-        return {page < pages ? page : -1, offset};
+        const int entry = __ldg(of.blocks + block * of.stride);
+        const int64_t page = entry >> part_bits;
+        const uint32_t part = uint32_t(entry) & ~(~0u << part_bits);
+        return {page < pages ? page : -1, part * divisor + offset};
     }
 
     Tensor table, requests;
     int64_t pages, capacity;
     uint32_t page_tokens, divisor;
+    int part_bits = 0;
 };
 
 }  // namespace smla::cuda

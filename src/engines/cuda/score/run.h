@@ -11,6 +11,10 @@ struct ScorePart {
     int64_t begin = 0, end = 0;
     float* logits = nullptr;
     int64_t stride = 0;  // floats between tokens
+    // cuda_mma_score alone: entries of the block table name parts of pages, of so many tokens: page <<
+    // part_bits | part. 0: they name pages.
+    uint32_t part_tokens = 0;
+    int part_bits = 0;
 };
 
 struct ScoreKernel {

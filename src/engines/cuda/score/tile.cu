@@ -415,10 +415,12 @@ void run_score_tile(const smla_score_args& args, const ScorePart& part, const En
     const int64_t bits = dtype_bits(args.q.dtype);  // of 8 values: as many bytes
     const int64_t* const strides = args.q.stride_elems;
     const bool wide = aligned(args.q.data, {strides[0] * bits / 8, strides[1] * bits / 8}, bits);
+    KeyColumns place(args, keys);
+    if (part.part_tokens) place.divide_pages(part.part_tokens, part.part_bits);
     const ScoreTile task{.q = args.q,
                          .q_scales = args.q_scales,
                          .w = args.w,
-                         .keys = {.place = KeyColumns(args, keys),
+                         .keys = {.place = place,
                                   .data = keys.data,
                                   .page_stride = keys.page_stride,
                                   .row_stride = keys.row_stride,

@@ -1,15 +1,20 @@
-// score_select_blocks for any heads, width, key format, dtype and list of blocks.
+// score_select_blocks: the streamed kernel, over the score kernels of this engine, and the generic one for
+// any heads, width, key format, dtype and list of blocks.
 //
 // Steps      a token's candidate blocks as an ascending list (a bit per block, then a prefix sum over the
 //            bits); the logits of their columns side by side, as if the blocks were neighbours; the exact
 //            select over them; the winners' columns. The maxima of the blocks, and a select over them, alike.
-// Tile       a warp per logit, as in score.cu; a block of 512 threads per token elsewhere.
-// Limit      score.cu's products; the logits of a part of the tokens lie in the workspace.
+// Logits     streamed: a table says for each token in which page, and in which part of it, its candidates
+//            lie. cuda_mma_score reads the table as the block table of a request of that token's own, whose
+//            pages are blocks. Of all blocks the logits are those of score. Generic: a warp per logit, as in
+//            score.cu.
+// Tile       a block of 512 threads per token elsewhere.
+// Limit      the products of score; the logits of a part of the tokens lie in the workspace.
 #include "engines/cuda/candidates.h"
 #include "engines/cuda/common/launch.cuh"
-#include "engines/cuda/generic/generic.h"
 #include "engines/cuda/score/columns.cuh"
 #include "engines/cuda/score/logit.cuh"
+#include "engines/cuda/score_select/run.h"
 #include "engines/cuda/select/cut.cuh"
 #include "engines/cuda/select/run.h"
 #include "ops/score_select_blocks/score_select_blocks.h"
@@ -37,6 +42,9 @@ struct Candidates {
     int32_t* list;     // [tokens,most], ascending; unused if all
     int32_t* counts;   // [tokens]
     int32_t* columns;  // [tokens]: of all candidates together
+    int32_t* table;    // [tokens,most]: where the candidates of `list` lie, page << part_bits | part; or null
+    int32_t* order;    // [tokens], with table: 0, 1, ...
+    int part_bits;
 
     __device__ int block(int64_t token, int i) const { return present(blocks) ? list[token * most + i] : i; }
     __device__ Window part(const Window& window, int block) const {
@@ -59,9 +67,16 @@ __device__ void mark(uint32_t* marks, const Candidates& of, int64_t token, int b
     __syncthreads();
 }
 
+// A hole stays one.
+__device__ int table_entry(const Candidates& of, const KeyColumns& place, const KeyColumns::Pages& pages,
+                           int block) {
+    const KeyColumns::Place at = place.find(pages, block * of.block_size);
+    return at.page < 0 ? -1 : int(at.page << of.part_bits | at.offset / uint32_t(of.block_size));
+}
+
 __global__ void __launch_bounds__(kSelectThreads)
-    list_candidates(const __grid_constant__ Candidates task, float* maxima, int64_t maxima_stride,
-                    int64_t all_blocks) {
+    list_candidates(const __grid_constant__ Candidates task, const __grid_constant__ KeyColumns place,
+                    float* maxima, int64_t maxima_stride, int64_t all_blocks) {
     __shared__ uint32_t warps[kSelectWarps];
     const int64_t token = blockIdx.x;
     const Window window = task.windows(token);
@@ -86,6 +101,12 @@ __global__ void __launch_bounds__(kSelectThreads)
         count += total;
     }
     __syncthreads();
+    if (task.table) {
+        const KeyColumns::Pages pages = place.pages_of(place.request(token));
+        for (uint32_t i = threadIdx.x; i < count; i += kSelectThreads)
+            task.table[token * task.most + i] = table_entry(task, place, pages, list[i]);
+        if (threadIdx.x == 0) task.order[token] = int(token);
+    }
     if (threadIdx.x != 0) return;
     task.counts[token] = int(count);
     if (count == 0) {
@@ -103,7 +124,7 @@ struct ScoreBlocks {
     float* logits;  // [tokens,capacity]
 };
 
-__global__ void __launch_bounds__(kWarps * 32) score_candidates(const __grid_constant__ ScoreBlocks task) {
+__global__ void __launch_bounds__(kWarps * 32) generic_logits(const __grid_constant__ ScoreBlocks task) {
     extern __shared__ float shared[];
     const Candidates& of = task.candidates;
     const unsigned groups = unsigned((of.capacity + kColumns - 1) / kColumns);
@@ -190,16 +211,17 @@ struct Plan {
     static constexpr size_t kPays = size_t(256) << 20;
 
     int64_t tokens, most, capacity, words, part_tokens;
-    bool listed, maxima;
+    bool listed, maxima, streamed;
 
-    Plan(const Args& args, size_t budget)
+    Plan(const Args& args, bool over_score_kernels, size_t budget)
         : tokens(args.q.shape[0]),
           most(block_count(args)),
           capacity(0),
           words(0),
           part_tokens(std::max<int64_t>(tokens, 1)),
           listed(smla::present(args.blocks)),
-          maxima(smla::present(args.block_maxima) || smla::present(args.best_blocks)) {
+          maxima(smla::present(args.block_maxima) || smla::present(args.best_blocks)),
+          streamed(over_score_kernels) {
         if (listed) words = ceil_div(most, 32);
         if (listed) most = std::min(most, args.blocks.shape[1]);
         capacity = std::min<int64_t>(args.columns, most * args.block_size);
@@ -209,7 +231,7 @@ struct Plan {
     struct Scratch {
         float *logits, *maxima;
         uint32_t* marks;
-        int32_t *list, *counts, *columns;
+        int32_t *list, *counts, *columns, *table, *order;
     };
     Scratch take(Arena& arena) const {
         const auto n = size_t(part_tokens);
@@ -220,6 +242,9 @@ struct Plan {
         out.list = arena.take<int32_t>(listed ? n * size_t(most) : 0);
         out.counts = arena.take<int32_t>(n);
         out.columns = arena.take<int32_t>(n);
+        const bool in_table = streamed && listed;
+        out.table = in_table ? arena.take<int32_t>(n * size_t(most)) : nullptr;
+        out.order = in_table ? arena.take<int32_t>(n) : nullptr;
         return out;
     }
     size_t bytes() const {
@@ -243,10 +268,50 @@ void select_places(const float* scores, int64_t stride, int32_t* ends, int64_t t
     run_select_exact(input, output, env);
 }
 
+// Bits of an entry of the table that say which block of a page it is.
+int part_bits(const Args& args) {
+    int bits = 0;
+    while ((int64_t(1) << bits) * args.block_size < args.keys.page_tokens) ++bits;
+    return bits;
+}
+
+// The arguments of score with the candidates' table in place of the block table.
+smla_score_args in_table(const Args& args, const Plan& plan, const Plan::Scratch& scratch) {
+    const int64_t tokens = args.q.shape[0];
+    smla_score_args score = score_args_of(args);
+    score.block_table = make_tensor(scratch.table, SMLA_I32, {tokens, plan.most});
+    score.request_of_token = make_tensor(scratch.order, SMLA_I32, {tokens});
+    score.ends = make_tensor(scratch.columns, SMLA_I32, {tokens});
+    return score;
+}
+
+void run_streamed(const Args& args, const Plan& plan, const Plan::Scratch& scratch, const Env& env) {
+    ScorePart part{.columns = plan.capacity,
+                   .begin = 0,
+                   .end = plan.capacity,
+                   .logits = scratch.logits,
+                   .stride = plan.capacity};
+    if (!plan.listed) {
+        const smla_score_args score = score_args_of(args);
+        return chosen_score_kernel(score, env)->run(score, part, env);
+    }
+    part.part_tokens = uint32_t(args.block_size);
+    part.part_bits = part_bits(args);
+    run_score_tile(in_table(args, plan, scratch), part, env);
+}
+
+void run_generic(const Args& args, const Plan& plan, const Candidates& candidates, const KeyColumns& place,
+                 float* logits, const Env& env) {
+    const ScoreBlocks task{
+        candidates, {args.q, args.q_scales, args.w, DeviceCache(args.keys)}, place, logits};
+    launch(generic_logits, args.q.shape[0] * ceil_div(plan.capacity, kColumns), kWarps * 32,
+           kWarps * size_t(args.q.shape[2]) * sizeof(float), env, task);
+}
+
 void run_part(const Args& args, const Plan& plan, const Plan::Scratch& scratch, const Env& env) {
     const int64_t tokens = args.q.shape[0];
     const smla_score_args score = score_args_of(args);
-    const CacheView keys(args.keys);
+    const KeyColumns place(score, CacheView(args.keys));
     const Candidates candidates{.blocks = args.blocks,
                                 .windows = Windows(args.starts, args.ends, args.columns, 0, args.columns),
                                 .block_size = args.block_size,
@@ -256,18 +321,17 @@ void run_part(const Args& args, const Plan& plan, const Plan::Scratch& scratch, 
                                 .marks = scratch.marks,
                                 .list = scratch.list,
                                 .counts = scratch.counts,
-                                .columns = scratch.columns};
+                                .columns = scratch.columns,
+                                .table = scratch.table,
+                                .order = scratch.order,
+                                .part_bits = part_bits(args)};
     const bool shown = smla::present(args.block_maxima);
     float* const shown_maxima = shown ? static_cast<float*>(args.block_maxima.data) : nullptr;
     const int64_t shown_stride = shown ? args.block_maxima.stride_elems[0] : 0;
-    launch(list_candidates, tokens, kSelectThreads, 0, env, candidates, shown_maxima, shown_stride,
+    launch(list_candidates, tokens, kSelectThreads, 0, env, candidates, place, shown_maxima, shown_stride,
            block_count(args));
-    const ScoreBlocks task{candidates,
-                           {args.q, args.q_scales, args.w, DeviceCache(args.keys)},
-                           KeyColumns(score, keys),
-                           scratch.logits};
-    launch(score_candidates, tokens * ceil_div(plan.capacity, kColumns), kWarps * 32,
-           kWarps * size_t(keys.width) * sizeof(float), env, task);
+    if (plan.streamed) run_streamed(args, plan, scratch, env);
+    else run_generic(args, plan, candidates, place, scratch.logits, env);
     SelectOutput output = select_output(select_args_of(args));
     const bool relative = output.relative;
     output.relative = false;
@@ -286,27 +350,37 @@ void run_part(const Args& args, const Plan& plan, const Plan::Scratch& scratch, 
            false, false);
 }
 
-}  // namespace
+// Of arguments that score's kernels cannot take by a table. Blocks must not cross the ends of pages.
+std::string refuse_streamed(const Args& args, const Env& env) {
+    if (smla::present(args.starts)) return "starts: made for windows from column 0 on";
+    const std::string refusal = refuse_score_tile(score_args_of(args), env);
+    if (!refusal.empty() || !smla::present(args.blocks)) return refusal;
+    const CacheView keys(args.keys);
+    if (keys.page_tokens % args.block_size || keys.page_rows % args.block_size)
+        return text("pages of ", keys.page_tokens, " tokens, made for whole blocks of ", args.block_size);
+    if (keys.pages > INT32_MAX >> part_bits(args)) return text(keys.pages, " pages: too many for its table");
+    return {};
+}
 
-}  // namespace smla::cuda
-
-namespace smla {
-
-CallPlan<smla_score_select_blocks_args> plan_cuda_score_select_blocks(
-    const smla_score_select_blocks_args& args, const Env& env) {
-    using Args = smla_score_select_blocks_args;
+template <bool Streamed>
+CallPlan<Args> plan_blocks(const Args& args, const Env& env) {
     CallPlan<Args> plan = refuse_call<Args>(refuse_f64(args));
+    if (Streamed && plan.refusal.empty()) plan.refusal = refuse_streamed(args, env);
     if (!plan.refusal.empty()) return plan;
-    const cuda::Plan cut(args, env.budget);
+    const Plan cut(args, Streamed, env.budget);
     plan.scratch = cut.bytes();
     plan.launch = [cut](const Args& call, const Env& on) {
         Arena arena(on.workspace);
-        const cuda::Plan::Scratch scratch = cut.take(arena);
+        const Plan::Scratch scratch = cut.take(arena);
         for (int64_t first = 0; first < cut.tokens; first += cut.part_tokens)
-            cuda::run_part(cuda::part_of(call, first, std::min(first + cut.part_tokens, cut.tokens)), cut,
-                           scratch, on);
+            run_part(part_of(call, first, std::min(first + cut.part_tokens, cut.tokens)), cut, scratch, on);
     };
     return plan;
 }
 
-}  // namespace smla
+}  // namespace
+
+const Candidate<Args> kStreamedBlocks{.name = "cuda_streamed_score_select_blocks", .plan = plan_blocks<true>};
+const Candidate<Args> kGenericBlocks{.name = "cuda_generic_score_select_blocks", .plan = plan_blocks<false>};
+
+}  // namespace smla::cuda
