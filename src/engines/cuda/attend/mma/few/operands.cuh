@@ -267,9 +267,11 @@ public:
     static __device__ int column_of(int c) { return 64 * (c / 16) + 16 * warp() + c % 16; }
     __device__ void write(const typename T::Epilogue& out, smla_format) const {
 #pragma unroll
-        for (int i = 0; i < 4 * T::n_steps; ++i)
+        for (int i = 0; i < 4 * T::n_steps; ++i) {
+            const float(&s)[4] = sums_[i / 4][i / 2 % 2];
             out.write(threadIdx.x % 32 / 4 + 8 * (i % 2), 8 * uint32_t(i / 2) + 2 * (threadIdx.x % 4),
-                      sums_[i / 4][i / 2 % 2][2 * (i % 2)], sums_[i / 4][i / 2 % 2][2 * (i % 2) + 1]);
+                      T::value_unit * s[2 * (i % 2)], T::value_unit * s[2 * (i % 2) + 1]);
+        }
     }
 
 private:

@@ -1,6 +1,7 @@
 // Roles of attend_few. Every warp plays all of them in turn, tile by tile.
 #pragma once
 
+#include "engines/cuda/attend/mma/decoded_rows.cuh"
 #include "engines/cuda/attend/mma/few/operands.cuh"
 #include "engines/cuda/attend/mma/softmax.cuh"
 
@@ -22,7 +23,7 @@ struct WarpState {
     WarpMma<T> mma;
 
     __device__ WarpState(const Arguments& args, char* shared)
-        : args(args), shared(shared), softmax(args.scale() * kLog2E), mma(shared) {}
+        : args(args), shared(shared), softmax(args.scale() * (T::value_unit * kLog2E)), mma(shared) {}
     __device__ uint32_t keys(int stage) const {
         return cuda::shared_address(shared) + uint32_t(stage * T::keys_bytes);
     }
@@ -51,6 +52,8 @@ __device__ uint32_t load_tile(const FewTiles<T>& tiles, int tile, uint32_t keys)
             copy_record<T::width, T::copy_lanes>(
                 keys + to * T::pitch, reinterpret_cast<const char*>(__shfl_sync(~0u, record, int(to))),
                 source.chunks, valid, chunk);
+        else if constexpr (T::decoded)
+            copy_raw_record(keys + to * T::pitch, source, tiles.row(tile, int(to), source), chunk);
         else
             copy_row<T::width>(swizzled_at(keys, T::pitch, to, chunk),
                                source.record(tiles.row(tile, int(to), source)), valid, chunk);
@@ -58,6 +61,20 @@ __device__ uint32_t load_tile(const FewTiles<T>& tiles, int tile, uint32_t keys)
     if constexpr (T::coded)
         if (key / 8 == warp_index()) copy_scales(keys + uint32_t(key) * T::pitch, source, row);
     return mask;
+}
+
+// Producer, records that become rows: what load_tile copied, once this thread's copies are complete.
+template <class T>
+__device__ void decode_tile(const BlockSource& source, uint32_t keys) {
+    const bool nvfp4 = is_nvfp4(source);
+    __syncwarp();  // the copies of all lanes of a row
+#pragma unroll 1
+    for (uint32_t i = 0; i < T::rows_per_thread; ++i) {
+        const uint32_t row = threadIdx.x / T::copy_lanes + i * (T::threads / T::copy_lanes);
+        const uint32_t place = keys + row * T::pitch, lane = threadIdx.x % T::copy_lanes;
+        if (nvfp4) decode_row<Nvfp4Group, 4>(place, row, lane);
+        else decode_row<Mxfp8Group, 2>(place, row, lane);
+    }
 }
 
 // Score: sums the partial products of all warps through shared memory, in the same order in each of them.
@@ -126,6 +143,8 @@ __device__ void main_loop(WarpState<T>& warp, const WorkTile& work, const TileSc
         const int stage = i & 1;
         const typename WarpMma<T>::Kind kind(tiles.source(i));
         cuda::cp_async_wait<0>();
+        if constexpr (T::decoded)
+            if (mask) decode_tile<T>(tiles.source(i), warp.keys(stage));
         __syncthreads();  // tile i is complete; nobody reads tile i - 1 any more
         const uint32_t next = load_tile<T>(tiles, i + 1, warp.keys(stage ^ 1));
         if (warp_index() == i % T::warps) tiles.fetch(i + 3, int(threadIdx.x % 32));

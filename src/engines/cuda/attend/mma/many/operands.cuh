@@ -145,8 +145,8 @@ public:
 #pragma unroll
         for (int i = 0; i < 4 * T::n_values; ++i) {
             const float(&s)[4] = sums[m][i / 4][i / 2 % 2];
-            out.write(lane / 4 + 8 * uint32_t(i % 2), 8 * uint32_t(i / 2) + 2 * (lane % 4), s[2 * (i % 2)],
-                      s[2 * (i % 2) + 1]);
+            out.write(lane / 4 + 8 * uint32_t(i % 2), 8 * uint32_t(i / 2) + 2 * (lane % 4),
+                      T::value_unit * s[2 * (i % 2)], T::value_unit * s[2 * (i % 2) + 1]);
         }
     }
 
