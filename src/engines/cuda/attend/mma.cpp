@@ -56,8 +56,8 @@ std::string refuse_mma(const Args& args, const Env& env) {
     }
     const smla_format first = args.primary.cache.format, second = args.extra.cache.format;
     if (first && second && key_form(first) != key_form(second))
-        return text("products of ", find_format(first)->name, " and of ", find_format(second)->name,
-                    " keys take other operands");
+        return text("keys of ", find_format(first)->name, " and of ", find_format(second)->name,
+                    " are other operands");
     if (first && second && has_bf16_rope(first) != has_bf16_rope(second))
         return "one cache with rope of bf16 and one without";
     if ((args.q.dtype == SMLA_BF16 && !pairs(args.q)) || !pairs(args.out))

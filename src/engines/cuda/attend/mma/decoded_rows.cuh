@@ -46,18 +46,18 @@ __device__ inline uint4 decode_e4m3(const uint2& codes, uint32_t scales) {
 
 // A lane takes 16 values at once, two chunks of 16 bytes of the row: group `lane` of every 8. So that the
 // lanes of an access fall into different banks, some load and store their second chunk first (`swapped`), and
-// rows of nvfp4_288 take every two steps of 128 values in either order (`step`).
+// records of nvfp4_288 lie 64 bytes lower in odd rows.
 
 struct Nvfp4Group {
     using Layout = layout::Nvfp4_288<false>;
-    static constexpr uint32_t at = 1024 - Layout::record;  // of the record in its row's place
 
+    // Where the record lies in the place of its row.
+    static __device__ uint32_t at(uint32_t row) { return 1024 - Layout::record - 64 * (row & 1); }
     static __device__ uint32_t swapped(uint32_t row, uint32_t lane) { return (lane >> 2 ^ row >> 1) & 1; }
-    static __device__ uint32_t step(uint32_t i, uint32_t row) { return i ^ (row & 1); }
     __device__ void load(uint32_t record, uint32_t step, uint32_t lane, uint32_t swapped) {
-        const uint32_t from = record + 64 * step + 8 * lane + 4 * swapped;
-        codes_[0] = cuda::load_shared(from), codes_[1] = cuda::load_shared(from ^ 4);
-        scale_ = cuda::load_shared_byte(record + Layout::row + 8 * step + lane);
+        const uint32_t from = record + 8 * lane + 4 * swapped, other = from ^ 4;
+        codes_[0] = cuda::load_shared(from + 64 * step), codes_[1] = cuda::load_shared(other + 64 * step);
+        scale_ = cuda::load_shared_byte(record + lane + Layout::row + 8 * step);
     }
     __device__ uint32_t scales() const {
         uint32_t pair, unused;
@@ -73,14 +73,14 @@ private:
 
 struct Mxfp8Group {
     using Layout = layout::Fp8_528_g32<false>;
-    static constexpr uint32_t at = 1024 - Layout::record;
 
+    static __device__ uint32_t at(uint32_t) { return 1024 - Layout::record; }
     static __device__ uint32_t swapped(uint32_t row, uint32_t lane) { return (lane >> 2 ^ row) & 1; }
-    static __device__ uint32_t step(uint32_t i, uint32_t) { return i; }
     __device__ void load(uint32_t record, uint32_t step, uint32_t lane, uint32_t swapped) {
-        const uint32_t from = record + 128 * step + 16 * lane + 8 * swapped;
-        codes_[0] = cuda::load_shared_2(from), codes_[1] = cuda::load_shared_2(from ^ 8);
-        scale_ = cuda::load_shared_byte(record + Layout::row + 4 * step + lane / 2);
+        const uint32_t from = record + 16 * lane + 8 * swapped, other = from ^ 8;
+        codes_[0] = cuda::load_shared_2(from + 128 * step);
+        codes_[1] = cuda::load_shared_2(other + 128 * step);
+        scale_ = cuda::load_shared_byte(record + lane / 2 + Layout::row + 4 * step);
     }
     __device__ uint32_t scales() const {
         const float stored = __uint_as_float(scale_ << 23);  // 255 is infinite so far
@@ -98,10 +98,10 @@ __device__ inline bool is_nvfp4(const BlockSource& source) {
     return source.format == SMLA_NVFP4_288 || source.format == SMLA_NVFP4_288_SPLIT;
 }
 
-// One of 8 threads' share of a record, into the end of its row's place. An invalid row becomes zeros; nothing
-// is read then.
-__device__ inline void copy_raw_record(uint32_t place, const BlockSource& source, const BlockSource::Row& row,
-                                       uint32_t lane) {
+// One of 8 threads' share of a record, into the end of the place of row `in_tile` of a tile. An invalid row
+// becomes zeros; nothing is read then.
+__device__ inline void copy_raw_record(uint32_t place, uint32_t in_tile, const BlockSource& source,
+                                       const BlockSource::Row& row, uint32_t lane) {
     using Nvfp4 = Nvfp4Group::Layout;
     using Mxfp8 = Mxfp8Group::Layout;
     const bool nvfp4 = is_nvfp4(source);
@@ -111,33 +111,33 @@ __device__ inline void copy_raw_record(uint32_t place, const BlockSource& source
     const char* const from = page + uint64_t(row.token) * (split ? values : source.row_stride);
     const char* const behind =
         split ? page + uint64_t(source.page_tokens) * values + uint64_t(row.token) * scales : from + values;
-    const uint32_t to = place + 16 * lane + (nvfp4 ? Nvfp4Group::at : Mxfp8Group::at);
+    const uint32_t to = place + 16 * lane + (nvfp4 ? Nvfp4Group::at(in_tile) : Mxfp8Group::at(in_tile));
 #pragma unroll
     for (uint32_t c = 0; c < Mxfp8::row; c += 16 * kDecodedLanes)
         if (c < Nvfp4::row || !nvfp4) cuda::cp_async_16(to + c, from + c, row.valid);
     if (16 * lane < scales) cuda::cp_async_16(to + values, behind, row.valid);
 }
 
-// One of 8 threads' share of row `row` of a tile, of which all 8 have waited for their copies, with
-// __syncwarp. `Steps` of its four groups are in registers at once: what is written lies on no record's bytes
-// that are still to be read.
+// One of 8 threads' share of row `row` of a tile (the row modulo 8 will do), of which all 8 have waited for
+// their copies, with __syncwarp. `Steps` of its four groups are in registers at once: what is written lies on
+// no record's bytes that are still to be read.
 template <class Group, int Steps>
 __device__ inline void decode_row(uint32_t place, uint32_t row, uint32_t lane) {
     static_assert(Steps == 2 || Steps == 4);
-    const uint32_t swapped = Group::swapped(row, lane);
+    const uint32_t swapped = Group::swapped(row, lane), record = place + Group::at(row);
     const uint32_t to = swizzled_at(place, 0, row, 2 * (lane & 3) + swapped) + 128 * (lane / 4);
+    const uint32_t other = to ^ 16;
 #pragma unroll 1
     for (uint32_t first = 0; first < 4; first += Steps) {
         Group groups[Steps];
 #pragma unroll
-        for (uint32_t i = 0; i < Steps; ++i)
-            groups[i].load(place + Group::at, first + Group::step(i, row), lane, swapped);
+        for (uint32_t i = 0; i < Steps; ++i) groups[i].load(record, first + i, lane, swapped);
         __syncwarp();
 #pragma unroll
         for (uint32_t i = 0; i < Steps; ++i) {
-            const uint32_t scales = groups[i].scales(), at = to + 256 * (first + Group::step(i, row));
-            cuda::store_shared(at, groups[i].chunk(0, scales));
-            cuda::store_shared(at ^ 16, groups[i].chunk(1, scales));
+            const uint32_t scales = groups[i].scales();
+            cuda::store_shared(to + 256 * (first + i), groups[i].chunk(0, scales));
+            cuda::store_shared(other + 256 * (first + i), groups[i].chunk(1, scales));
         }
     }
 }

@@ -53,7 +53,7 @@ __device__ uint32_t load_tile(const FewTiles<T>& tiles, int tile, uint32_t keys)
                 keys + to * T::pitch, reinterpret_cast<const char*>(__shfl_sync(~0u, record, int(to))),
                 source.chunks, valid, chunk);
         else if constexpr (T::decoded)
-            copy_raw_record(keys + to * T::pitch, source, tiles.row(tile, int(to), source), chunk);
+            copy_raw_record(keys + to * T::pitch, to, source, tiles.row(tile, int(to), source), chunk);
         else
             copy_row<T::width>(swizzled_at(keys, T::pitch, to, chunk),
                                source.record(tiles.row(tile, int(to), source)), valid, chunk);
@@ -66,14 +66,19 @@ __device__ uint32_t load_tile(const FewTiles<T>& tiles, int tile, uint32_t keys)
 // Producer, records that become rows: what load_tile copied, once this thread's copies are complete.
 template <class T>
 __device__ void decode_tile(const BlockSource& source, uint32_t keys) {
-    const bool nvfp4 = is_nvfp4(source);
+    constexpr uint32_t kRows = T::threads / T::copy_lanes;  // at once
+    static_assert(kRows % 8 == 0);
     __syncwarp();  // the copies of all lanes of a row
+    const uint32_t row = threadIdx.x / T::copy_lanes, lane = threadIdx.x % T::copy_lanes;
+    const uint32_t first = keys + row * T::pitch;
+    if (is_nvfp4(source)) {
+#pragma unroll
+        for (uint32_t i = 0; i < T::rows_per_thread; ++i)
+            decode_row<Nvfp4Group, 4>(first + i * kRows * T::pitch, row, lane);
+    } else {
 #pragma unroll 1
-    for (uint32_t i = 0; i < T::rows_per_thread; ++i) {
-        const uint32_t row = threadIdx.x / T::copy_lanes + i * (T::threads / T::copy_lanes);
-        const uint32_t place = keys + row * T::pitch, lane = threadIdx.x % T::copy_lanes;
-        if (nvfp4) decode_row<Nvfp4Group, 4>(place, row, lane);
-        else decode_row<Mxfp8Group, 2>(place, row, lane);
+        for (uint32_t i = 0; i < T::rows_per_thread; ++i)
+            decode_row<Mxfp8Group, 2>(first + i * kRows * T::pitch, row, lane);
     }
 }
 
