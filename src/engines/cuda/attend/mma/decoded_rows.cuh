@@ -98,24 +98,50 @@ __device__ inline bool is_nvfp4(const BlockSource& source) {
     return source.format == SMLA_NVFP4_288 || source.format == SMLA_NVFP4_288_SPLIT;
 }
 
-// One of 8 threads' share of a record, into the end of the place of row `in_tile` of a tile. An invalid row
-// becomes zeros; nothing is read then.
-__device__ inline void copy_raw_record(uint32_t place, uint32_t in_tile, const BlockSource& source,
-                                       const BlockSource::Row& row, uint32_t lane) {
-    using Nvfp4 = Nvfp4Group::Layout;
-    using Mxfp8 = Mxfp8Group::Layout;
-    const bool nvfp4 = is_nvfp4(source);
-    const bool split = source.format == SMLA_NVFP4_288_SPLIT || source.format == SMLA_FP8_528_G32_SPLIT;
-    const uint32_t values = nvfp4 ? Nvfp4::row : Mxfp8::row, scales = nvfp4 ? Nvfp4::scales : Mxfp8::scales;
-    const char* const page = source.page(row) + 16 * lane;
-    const char* const from = page + uint64_t(row.token) * (split ? values : source.row_stride);
-    const char* const behind =
-        split ? page + uint64_t(source.page_tokens) * values + uint64_t(row.token) * scales : from + values;
-    const uint32_t to = place + 16 * lane + (nvfp4 ? Nvfp4Group::at(in_tile) : Mxfp8Group::at(in_tile));
+// Where a record's values and its scales lie. Of a row that is no hole; else no address that may be read.
+struct RawRecord {
+    const char *values, *scales;
+
+    RawRecord() = default;
+    __device__ RawRecord(const BlockSource& source, const BlockSource::Row& row) {
+        using Nvfp4 = Nvfp4Group::Layout;
+        using Mxfp8 = Mxfp8Group::Layout;
+        const bool nvfp4 = is_nvfp4(source);
+        const bool split = source.format == SMLA_NVFP4_288_SPLIT || source.format == SMLA_FP8_528_G32_SPLIT;
+        const uint32_t of_row = nvfp4 ? Nvfp4::row : Mxfp8::row;
+        const char* const page = source.page(row);
+        values = page + uint64_t(row.token) * (split ? of_row : source.row_stride);
+        scales = split ? page + uint64_t(source.page_tokens) * of_row +
+                             uint64_t(row.token) * (nvfp4 ? Nvfp4::scales : Mxfp8::scales)
+                       : values + of_row;
+    }
+    __device__ RawRecord of_lane(int lane) const {
+        const auto from = [&](const char* at) {
+            return reinterpret_cast<const char*>(
+                __shfl_sync(~0u, reinterpret_cast<unsigned long long>(at), lane));
+        };
+        RawRecord out;
+        out.values = from(values), out.scales = from(scales);
+        return out;
+    }
+};
+
+// One of 8 threads' share of a record, into the end of the place of row `row` of a tile. If not `valid`,
+// zeros; nothing is read then.
+template <class Group>
+__device__ inline void copy_raw(uint32_t place, uint32_t row, const RawRecord& record, bool valid,
+                                uint32_t lane) {
+    constexpr uint32_t kValues = Group::Layout::row;
+    const uint32_t to = place + Group::at(row) + 16 * lane;
 #pragma unroll
-    for (uint32_t c = 0; c < Mxfp8::row; c += 16 * kDecodedLanes)
-        if (c < Nvfp4::row || !nvfp4) cuda::cp_async_16(to + c, from + c, row.valid);
-    if (16 * lane < scales) cuda::cp_async_16(to + values, behind, row.valid);
+    for (uint32_t c = 0; c < kValues; c += 16 * kDecodedLanes)
+        cuda::cp_async_16(to + c, record.values + 16 * lane + c, valid);
+    if (16 * lane < Group::Layout::scales) cuda::cp_async_16(to + kValues, record.scales + 16 * lane, valid);
+}
+__device__ inline void copy_raw_record(uint32_t place, uint32_t row, const BlockSource& source,
+                                       const RawRecord& record, bool valid, uint32_t lane) {
+    if (is_nvfp4(source)) copy_raw<Nvfp4Group>(place, row, record, valid, lane);
+    else copy_raw<Mxfp8Group>(place, row, record, valid, lane);
 }
 
 // One of 8 threads' share of row `row` of a tile (the row modulo 8 will do), of which all 8 have waited for

@@ -43,6 +43,8 @@ __device__ uint32_t load_tile(const FewTiles<T>& tiles, int tile, uint32_t keys)
     const uint32_t mask = __ballot_sync(~0u, row.valid);
     if (mask == 0) return 0;
     const auto record = reinterpret_cast<unsigned long long>(source.record(row));
+    RawRecord raw;
+    if constexpr (T::decoded) raw = RawRecord(source, row);
 #pragma unroll
     for (int i = 0; i < T::rows_per_thread; ++i) {
         const uint32_t to = threadIdx.x / T::copy_lanes + uint32_t(i * (T::threads / T::copy_lanes));
@@ -53,7 +55,7 @@ __device__ uint32_t load_tile(const FewTiles<T>& tiles, int tile, uint32_t keys)
                 keys + to * T::pitch, reinterpret_cast<const char*>(__shfl_sync(~0u, record, int(to))),
                 source.chunks, valid, chunk);
         else if constexpr (T::decoded)
-            copy_raw_record(keys + to * T::pitch, to, source, tiles.row(tile, int(to), source), chunk);
+            copy_raw_record(keys + to * T::pitch, to, source, raw.of_lane(int(to)), valid, chunk);
         else
             copy_row<T::width>(swizzled_at(keys, T::pitch, to, chunk),
                                source.record(tiles.row(tile, int(to), source)), valid, chunk);

@@ -70,7 +70,8 @@ public:
                                                  lane.chunk);
             if (lane.chunk == 0) copy_scales(to, source, row);
         } else if constexpr (T::decoded)
-            copy_raw_record(stage.keys(base_) + lane.row * T::pitch, lane.row, source, row, lane.chunk);
+            copy_raw_record(stage.keys(base_) + lane.row * T::pitch, lane.row, source, RawRecord(source, row),
+                            row.valid, lane.chunk);
         else
             copy_row<T::width>(swizzled_at(stage.keys(base_), T::pitch, lane.row, lane.chunk),
                                source.record(row), row.valid, lane.chunk);
