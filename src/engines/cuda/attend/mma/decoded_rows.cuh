@@ -47,11 +47,8 @@ struct Nvfp4Group {
         const uint32_t low = __byte_perm(codes_.x, codes_.y, 0x5410),
                        high = __byte_perm(codes_.x, codes_.y, 0x7632);
         const auto chunk = [&](bool odd) {
-            const uint32_t mask = odd ? 0x00f000f0u : 0x000f000fu;
-            // a code once with its magnitude at bit 6, once with its sign at bit 15
-            const uint32_t places = odd ? 0x0104u : 0x1040u;
             const auto pair = [&](uint32_t codes) {
-                return cuda::times_bf16((codes & mask) * places & 0x81c081c0u, scales);
+                return cuda::times_bf16(e2m1_pair_to_tiny_bf16(codes, odd), scales);
             };
             return make_uint4(pair(low), pair(low >> 8), pair(high), pair(high >> 8));
         };
