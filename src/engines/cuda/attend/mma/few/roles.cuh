@@ -69,7 +69,7 @@ __device__ uint32_t load_tile(const FewTiles<T>& tiles, int tile, uint32_t keys)
 template <class T>
 __device__ void decode_tile(const BlockSource& source, uint32_t keys) {
     constexpr uint32_t kRows = T::threads / T::copy_lanes;  // at once
-    static_assert(kRows % 8 == 0);
+    static_assert(T::copy_lanes == kDecodedLanes && kRows % 8 == 0);
     __syncwarp();  // the copies of all lanes of a row
     const uint32_t row = threadIdx.x / T::copy_lanes, lane = threadIdx.x % T::copy_lanes;
     const uint32_t first = keys + row * T::pitch;

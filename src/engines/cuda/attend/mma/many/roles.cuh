@@ -82,6 +82,7 @@ public:
     // tiles of the team.
     template <int Later>
     __device__ void decode_tile(int t, const KeyStage<T>& stage) {
+        static_assert(T::copy_lanes == kDecodedLanes);
         if (t >= tiles_.count() || t % kTeams != team()) return;
         wait_copies<Later>();
         const CopyLane lane = copy_lane<T, T::copy_lanes>();
@@ -103,8 +104,7 @@ private:
     // Prefetch depth of row numbers, in tiles of a team. cp.async completes in issue order, so waiting for
     // row numbers also waits for older tiles, all of them before t: t + ahead - kTeams * kRowsAhead < t.
     static constexpr int kRowsAhead = T::ahead / kTeams + 1;
-    static constexpr int kLater =
-        kTeams == 1;  // tiles that this team loads between a tile's copies and decoding
+    static constexpr int kLater = kTeams == 1;  // tiles that a team loads between copies and decoding of one
     static_assert(T::ahead == 3 || !T::decoded);         // tiles 0 and 1 are decoded in the prologue
     static_assert(kTeams * kRowsAhead <= T::row_slots);  // a slot is read before it is written again
 
