@@ -3,7 +3,9 @@
 // the start of a call's first kernel to the end of its last, as CUPTI records it, and a call's share of a
 // replay of the graph, gaps between kernels included. tests/gpu checks the results.
 //
-// usage: cuda_attend [only=PART OF A CASE'S NAME] [FORMAT=TOKENS,HEADS,WIDTH,K,REGION ...] [sweep] [check]
+// usage: cuda_attend [only=PART OF A CASE'S NAME] [kernel=NAME] [sweep] [check]
+//            [FORMAT=TOKENS,HEADS,WIDTH,K,REGION ...] [FORMAT+EXTRA=TOKENS,HEADS,WIDTH,K,EXTRA_K,REGION ...]
+// `kernel`: demanded instead of the engine's choice, so that on Hopper the mma kernels can be timed too.
 // `check`: what check_indices costs, of attend and of map.
 #include "cuda_kernel_times.h"
 #include "cuda_peaks.h"
@@ -15,15 +17,19 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <random>
+#include <utility>
 
 namespace smla::bench {
 
 namespace {
 
-Context make_context(bool check_indices) {
+Context make_context(bool check_indices, const std::string& kernel) {
     smla_context_args args{};
+    const std::string demand = "attend=" + kernel;
+    if (!kernel.empty()) args.kernel = demand.c_str();
     args.check_indices = check_indices;
     args.struct_size = sizeof args;
     args.engine = SMLA_ENGINE_CUDA;
@@ -36,6 +42,7 @@ struct Shape {
     smla_format format;
     int64_t k, extra_k;
     int64_t region;  // rows that one token's lists come from; negative: the same for all tokens
+    smla_format extra_format = SMLA_FORMAT_NONE;  // of the extra cache, where it is another one
 };
 
 // Random rows of every format, copied until caches are far larger than L2.
@@ -82,8 +89,8 @@ struct Times {                         // of one call, in microseconds
 
 class Timer {
 public:
-    explicit Timer(bool check_indices = false)
-        : context_(make_context(check_indices)), flush_(context_.device(), size_t(256) << 20) {
+    explicit Timer(const std::string& kernel, bool check_indices = false)
+        : context_(make_context(check_indices, kernel)), flush_(context_.device(), size_t(256) << 20) {
         SMLA_CUDA_CALL(cudaStreamCreate(&stream_));
         for (cudaEvent_t* event : {&begin_, &end_}) SMLA_CUDA_CALL(cudaEventCreate(event));
     }
@@ -91,7 +98,10 @@ public:
     Env env() { return context_.env({}); }
 
     // `forced` overrides the engine's own schedule.
-    Times run(const Shape& shape, const CachePool& pool, const cuda_attend::Schedule* forced);
+    struct Pair {
+        const CachePool &primary, &extra;
+    };
+    Times run(const Shape& shape, const Pair& pools, const cuda_attend::Schedule* forced);
     // map of T tokens with K positions each, in a graph.
     double run_map(int64_t tokens, int64_t k);
     std::string last;  // kernel
@@ -148,7 +158,7 @@ private:
     cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
 
-Times Timer::run(const Shape& shape, const CachePool& pool, const cuda_attend::Schedule* forced) {
+Times Timer::run(const Shape& shape, const Pair& pools, const cuda_attend::Schedule* forced) {
     const int64_t t = shape.tokens, h = shape.heads, k = shape.k + shape.extra_k;
     const int calls = t <= 16 ? 12 : t <= 256 ? 3 : 1;
     std::mt19937 random(7);
@@ -177,7 +187,7 @@ Times Timer::run(const Shape& shape, const CachePool& pool, const cuda_attend::S
     args.out = make_tensor(out_memory.data(), SMLA_BF16, {t, h, 512});
     args.lse = make_tensor(lse_memory.data(), SMLA_F32, {t, h});
     for (Tensor* tensor : {&args.q, &args.out, &args.lse}) tensor->device_type = SMLA_CUDA;
-    args.primary.cache = args.extra.cache = pool.cache;
+    args.primary.cache = pools.primary.cache, args.extra.cache = pools.extra.cache;
     if (!shape.extra_k) args.extra.cache.format = SMLA_FORMAT_NONE;
     const auto list = [&](int64_t first, int64_t count) {
         Tensor out = make_tensor(static_cast<int32_t*>(rows_memory.data()) + first, SMLA_I32, {t, count});
@@ -249,48 +259,80 @@ double Timer::run_map(int64_t tokens, int64_t k) {
 }
 
 constexpr Shape kShapes[] = {
-    {1, 128, 576, SMLA_ROW_BF16, 2048, 0, 65536},    {1, 16, 576, SMLA_ROW_BF16, 2048, 0, 65536},
-    {16, 16, 576, SMLA_ROW_BF16, 2048, 0, 16384},    {16, 128, 576, SMLA_ROW_BF16, 2048, 0, 16384},
-    {128, 8, 576, SMLA_ROW_BF16, 2048, 0, 8192},     {128, 16, 576, SMLA_ROW_BF16, 2048, 0, 8192},
-    {128, 32, 576, SMLA_ROW_BF16, 2048, 0, 8192},    {128, 64, 576, SMLA_ROW_BF16, 2048, 0, 8192},
-    {128, 128, 576, SMLA_ROW_BF16, 2048, 0, 8192},   {256, 128, 576, SMLA_ROW_BF16, 2048, 0, 4096},
-    {4096, 128, 576, SMLA_ROW_BF16, 2048, 0, -8192}, {1, 128, 576, SMLA_FP8_656, 2048, 0, 65536},
-    {1, 16, 576, SMLA_FP8_656, 2048, 0, 65536},      {16, 16, 576, SMLA_FP8_656, 2048, 0, 16384},
-    {128, 8, 576, SMLA_FP8_656, 2048, 0, 8192},      {128, 16, 576, SMLA_FP8_656, 2048, 0, 8192},
-    {128, 32, 576, SMLA_FP8_656, 2048, 0, 8192},     {128, 64, 576, SMLA_FP8_656, 2048, 0, 8192},
-    {128, 128, 576, SMLA_FP8_656, 2048, 0, 8192},    {256, 128, 576, SMLA_FP8_656, 2048, 0, 4096},
-    {4096, 128, 576, SMLA_FP8_656, 2048, 0, -8192},  {128, 16, 576, SMLA_FP8_576, 2048, 0, 8192},
-    {256, 64, 512, SMLA_FP8_584, 128, 512, 4096},    {256, 128, 512, SMLA_FP8_584, 128, 1024, 4096},
-    {256, 64, 512, SMLA_FP8_528, 640, 0, 4096},      {256, 64, 512, SMLA_FP8_512, 640, 0, 4096},
+    {1, 128, 576, SMLA_ROW_BF16, 2048, 0, 65536},
+    {1, 16, 576, SMLA_ROW_BF16, 2048, 0, 65536},
+    {16, 16, 576, SMLA_ROW_BF16, 2048, 0, 16384},
+    {16, 128, 576, SMLA_ROW_BF16, 2048, 0, 16384},
+    {128, 8, 576, SMLA_ROW_BF16, 2048, 0, 8192},
+    {128, 16, 576, SMLA_ROW_BF16, 2048, 0, 8192},
+    {128, 32, 576, SMLA_ROW_BF16, 2048, 0, 8192},
+    {128, 64, 576, SMLA_ROW_BF16, 2048, 0, 8192},
+    {128, 128, 576, SMLA_ROW_BF16, 2048, 0, 8192},
+    {256, 128, 576, SMLA_ROW_BF16, 2048, 0, 4096},
+    {4096, 128, 576, SMLA_ROW_BF16, 2048, 0, -8192},
+    {1, 128, 576, SMLA_FP8_656, 2048, 0, 65536},
+    {1, 16, 576, SMLA_FP8_656, 2048, 0, 65536},
+    {16, 16, 576, SMLA_FP8_656, 2048, 0, 16384},
+    {128, 8, 576, SMLA_FP8_656, 2048, 0, 8192},
+    {128, 16, 576, SMLA_FP8_656, 2048, 0, 8192},
+    {128, 32, 576, SMLA_FP8_656, 2048, 0, 8192},
+    {128, 64, 576, SMLA_FP8_656, 2048, 0, 8192},
+    {128, 128, 576, SMLA_FP8_656, 2048, 0, 8192},
+    {256, 128, 576, SMLA_FP8_656, 2048, 0, 4096},
+    {4096, 128, 576, SMLA_FP8_656, 2048, 0, -8192},
+    {128, 16, 576, SMLA_FP8_576, 2048, 0, 8192},
+    {256, 64, 512, SMLA_FP8_584, 128, 512, 4096},
+    {256, 128, 512, SMLA_FP8_584, 128, 1024, 4096},
+    {256, 64, 512, SMLA_FP8_528, 640, 0, 4096},
+    {256, 64, 512, SMLA_FP8_512, 640, 0, 4096},
     {256, 64, 512, SMLA_ROW_BF16, 640, 0, 4096},
+    {256, 64, 512, SMLA_FP8_528_G32, 128, 512, 4096, SMLA_NVFP4_288},
+    {256, 128, 512, SMLA_FP8_528_G32, 128, 1024, 4096, SMLA_NVFP4_288},
 };
 
 class Pools {
 public:
     explicit Pools(Device& device) : device_(device) {}
-    const CachePool& of(smla_format format, int width) {
-        if (!pool_ || format != format_ || width != width_) {
-            pool_.reset();
-            pool_ = std::make_unique<CachePool>(device_, format, width);
-            format_ = format, width_ = width;
-        }
-        return *pool_;
+    Timer::Pair of(const Shape& s) {
+        const bool mixed = s.extra_format != SMLA_FORMAT_NONE && s.extra_format != s.format;
+        if (!mixed) extra_ = {};
+        const CachePool& primary = make(primary_, s.format, s.width);
+        return {primary, mixed ? make(extra_, s.extra_format, s.width) : primary};
     }
 
 private:
+    struct Kept {
+        std::unique_ptr<CachePool> pool;
+        smla_format format = SMLA_FORMAT_NONE;
+        int width = 0;
+    };
+    const CachePool& make(Kept& kept, smla_format format, int width) {
+        if (!kept.pool || format != kept.format || width != kept.width) {
+            kept.pool.reset();
+            kept = {std::make_unique<CachePool>(device_, format, width), format, width};
+        }
+        return *kept.pool;
+    }
     Device& device_;
-    std::unique_ptr<CachePool> pool_;
-    smla_format format_ = SMLA_FORMAT_NONE;
-    int width_ = 0;
+    Kept primary_, extra_;
 };
 
 std::string shape_name(const Shape& s) {
-    return text(find_format(s.format)->name, s.format == SMLA_ROW_BF16 ? text("_", s.width) : "", " T",
-                s.tokens, " H", s.heads, " K", s.k, s.extra_k ? text("+", s.extra_k) : "");
+    return text(find_format(s.format)->name, s.format == SMLA_ROW_BF16 ? text("_", s.width) : "",
+                s.extra_format ? text("+", find_format(s.extra_format)->name) : "", " T", s.tokens, " H",
+                s.heads, " K", s.k, s.extra_k ? text("+", s.extra_k) : "");
 }
 
-void time_all(const std::string& only, const std::vector<Shape>& shapes) {
-    Timer timer;
+double bytes_of(const Shape& s) {  // of listed rows
+    const auto record = [&](smla_format format) {
+        return double(find_format(format)->record_bytes(s.width));
+    };
+    const smla_format extra = s.extra_format ? s.extra_format : s.format;
+    return double(s.tokens) * (double(s.k) * record(s.format) + double(s.extra_k) * record(extra));
+}
+
+void time_all(const std::string& only, const std::string& kernel, const std::vector<Shape>& shapes) {
+    Timer timer(kernel);
     Pools pools(timer.device());
     const double mma = mma_peak_tflops(), copy = copy_peak_gbytes();
     std::printf("%s: mma.sync bf16 %.0f TFLOP/s, device copy %.0f GB/s\n",
@@ -299,13 +341,11 @@ void time_all(const std::string& only, const std::vector<Shape>& shapes) {
                 "GB/s", "%");
     for (const Shape& s : shapes) {
         if (shape_name(s).find(only) == std::string::npos) continue;
-        const CachePool& pool = pools.of(s.format, s.width);
-        const Times times = timer.run(s, pool, nullptr);
+        const Times times = timer.run(s, pools.of(s), nullptr);
         const double us = times.kernels ? times.kernels : times.replayed;
         const double keys = double(s.tokens * (s.k + s.extra_k));
         const double tflops = 2 * keys * s.heads * (s.width + 512) / us * 1e-6;
-        const double record = double(find_format(s.format)->record_bytes(s.width));
-        const double gbytes = keys * record / us * 1e-3;
+        const double gbytes = bytes_of(s) / us * 1e-3;
         std::printf("%-30s %-20s %9.1f %9.1f %8.0f %5.1f %8.0f %5.1f\n", shape_name(s).c_str(),
                     timer.last.c_str(), us, times.replayed, tflops, 100 * tflops / mma, gbytes,
                     100 * gbytes / copy);
@@ -314,8 +354,8 @@ void time_all(const std::string& only, const std::vector<Shape>& shapes) {
 }
 
 // Microseconds of a call in a captured graph, plain and with check_indices.
-void cost_of_checks(const std::string& only, const std::vector<Shape>& shapes) {
-    Timer plain, checking(true);
+void cost_of_checks(const std::string& only, const std::string& kernel, const std::vector<Shape>& shapes) {
+    Timer plain(kernel), checking(kernel, true);
     Pools pools(plain.device());
     std::printf("%s\n%-30s %9s %9s %8s\n", plain.device().facts().name.c_str(), "in a graph, us", "plain",
                 "checked", "cost %");
@@ -325,16 +365,16 @@ void cost_of_checks(const std::string& only, const std::vector<Shape>& shapes) {
     };
     for (const Shape& s : shapes) {
         if (shape_name(s).find(only) == std::string::npos) continue;
-        const CachePool& pool = pools.of(s.format, s.width);
-        const double without = plain.run(s, pool, nullptr).replayed;
-        print(shape_name(s), without, checking.run(s, pool, nullptr).replayed);
+        const Timer::Pair caches = pools.of(s);
+        const double without = plain.run(s, caches, nullptr).replayed;
+        print(shape_name(s), without, checking.run(s, caches, nullptr).replayed);
     }
     print("map T128 K2048", plain.run_map(128, 2048), checking.run_map(128, 2048));
 }
 
 // Every tile and several splits, to set the costs of schedule.cpp by.
 void sweep() {
-    Timer timer;
+    Timer timer("");
     Pools pools(timer.device());
     constexpr int kSplits[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, 64};
     std::printf("%-28s", "us, splits:");
@@ -354,7 +394,7 @@ void sweep() {
                                                      .all_heads = heads,
                                                      .splits = splits,
                                                      .coded = format != SMLA_ROW_BF16};
-                    std::printf(" %6.1f", timer.run(shape, pools.of(format, 576), &plan).replayed);
+                    std::printf(" %6.1f", timer.run(shape, pools.of(shape), &plan).replayed);
                 }
                 std::printf("\n");
                 std::fflush(stdout);
@@ -365,26 +405,41 @@ void sweep() {
 
 }  // namespace smla::bench
 
+// FORMAT=T,H,WIDTH,K,REGION or FORMAT+EXTRA=T,H,WIDTH,K,EXTRA_K,REGION, with names of formats that exist.
+static bool parse_shape(const char* word, smla::bench::Shape& out) {
+    long long tokens, k, extra_k = 0, region;
+    int heads, width;
+    char format[32], extra[32];
+    const bool one = std::sscanf(word, "%31[a-z0-9_]=%lld,%d,%d,%lld,%lld", format, &tokens, &heads, &width,
+                                 &k, &region) == 6;
+    if (!one && std::sscanf(word, "%31[a-z0-9_]+%31[a-z0-9_]=%lld,%d,%d,%lld,%lld,%lld", format, extra,
+                            &tokens, &heads, &width, &k, &extra_k, &region) != 8)
+        return false;
+    const auto id = [](const char* name) {
+        const smla::Format* const found = smla::find_format(std::string_view(name));
+        if (!found) std::fprintf(stderr, "no format is named %s\n", name), std::exit(2);
+        return found->id;
+    };
+    out = {tokens, heads, width, id(format), k, extra_k, region, one ? SMLA_FORMAT_NONE : id(extra)};
+    return true;
+}
+
 int main(int argc, char** argv) {
-    std::string only;
-    bool sweep = false, check = false;
+    std::string only, kernel;
+    bool sweep = false, check = false, listed = false;
     std::vector<smla::bench::Shape> shapes(std::begin(smla::bench::kShapes), std::end(smla::bench::kShapes));
-    const auto given = shapes;
     for (int i = 1; i < argc; ++i) {
         if (std::strncmp(argv[i], "only=", 5) == 0) only = argv[i] + 5;
-        long long tokens, k, region;
-        int heads, width;
-        char format[32];
-        if (std::sscanf(argv[i], "%31[a-z0-9_]=%lld,%d,%d,%lld,%lld", format, &tokens, &heads, &width, &k,
-                        &region) == 6) {
-            if (shapes.size() == given.size()) shapes.clear();
-            shapes.push_back(
-                {tokens, heads, width, smla::find_format(std::string_view(format))->id, k, 0, region});
+        if (std::strncmp(argv[i], "kernel=", 7) == 0) kernel = argv[i] + 7;
+        smla::bench::Shape shape{};
+        if (parse_shape(argv[i], shape)) {
+            if (!std::exchange(listed, true)) shapes.clear();
+            shapes.push_back(shape);
         }
         sweep = sweep || std::strcmp(argv[i], "sweep") == 0;
         check = check || std::strcmp(argv[i], "check") == 0;
     }
-    if (check) smla::bench::cost_of_checks(only, shapes);
+    if (check) smla::bench::cost_of_checks(only, kernel, shapes);
     else if (sweep) smla::bench::sweep();
-    else smla::bench::time_all(only, shapes);
+    else smla::bench::time_all(only, kernel, shapes);
 }

@@ -91,6 +91,15 @@ SMLA_HOST_DEVICE inline float e2m1_to_f32(uint8_t code) {
     return code & 8 ? -magnitude : magnitude;
 }
 
+// One e2m1 code in each half of a word, its lowest four bits or, if `next`, the four above; whatever else it
+// holds. As a pair of bf16 that are 2^-126 of the values: magnitude at bit 6, sign at bit 15.
+SMLA_HOST_DEVICE inline uint32_t e2m1_pair_to_tiny_bf16(uint32_t codes, bool next) {
+    const uint32_t mask = next ? 0x00f000f0u : 0x000f000fu;
+    const uint32_t places =
+        next ? 0x0104u : 0x1040u;  // the code's copies: one for the magnitude, one for the sign
+    return (codes & mask) * places & 0x81c081c0u;
+}
+
 // Saturates to +-6; ties go to the even code: as values, 0.25 -> 0, 0.75 -> 1, 1.25 -> 1, 1.75 -> 2, 2.5 ->
 // 2, 3.5 -> 4, 5 -> 4.
 SMLA_HOST_DEVICE inline uint8_t f32_to_e2m1(float value) {

@@ -392,20 +392,23 @@ CONTRACT_TEST(L6b_AnyWidthOfEachList) {
 }
 
 CONTRACT_TEST(L6c_AnyPageSizeAndInterleavedPages) {
-    for (const int32_t page : {1, 2, 3, 64, 100, 256})
-        for (const int32_t page_rows : {0, 1000}) {
-            Attention problem({.width = 512,
-                               .extra_rows = 7,
-                               .format = SMLA_FP8_584,
-                               .extra_format = SMLA_FP8_528,
-                               .page_tokens = page,
-                               .page_rows = page_rows,
-                               .extra_page_tokens = page,
-                               .pages = 5});
-            problem.fill_listed();
-            SCOPED_TRACE(page);
-            expect_truth(problem);
-        }
+    for (const auto& [window, extra] : {std::pair(SMLA_FP8_584, SMLA_FP8_528),
+                                        {SMLA_FP8_528_G32, SMLA_NVFP4_288},
+                                        {SMLA_NVFP4_288_SPLIT, SMLA_FP8_528_G32_SPLIT}})
+        for (const int32_t page : {1, 2, 3, 64, 100, 256})
+            for (const int32_t page_rows : {0, 1000}) {
+                Attention problem({.width = 512,
+                                   .extra_rows = 7,
+                                   .format = window,
+                                   .extra_format = extra,
+                                   .page_tokens = page,
+                                   .page_rows = page_rows,
+                                   .extra_page_tokens = page,
+                                   .pages = 5});
+                problem.fill_listed();
+                SCOPED_TRACE(testing::Message() << "format " << window << ", pages of " << page);
+                expect_truth(problem);
+            }
 }
 
 CONTRACT_TEST(L6d_AnyNumberOfTokensAndAnyWidthInRowFormats) {

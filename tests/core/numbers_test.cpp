@@ -64,6 +64,21 @@ TEST(Numbers, E2m1Ties) {
     for (int code = 0; code < 16; ++code) EXPECT_EQ(f32_to_e2m1(e2m1_to_f32(uint8_t(code))), code);
 }
 
+TEST(Numbers, PairsOfE2m1AsTinyBf16) {
+    for (uint32_t low = 0; low < 256; ++low)
+        for (uint32_t high = 0; high < 256; ++high)
+            for (const bool next : {false, true})
+                for (const uint32_t more : {0u, 0xff00ff00u}) {  // what else the word holds
+                    const uint32_t pair = e2m1_pair_to_tiny_bf16(low | high << 16 | more, next);
+                    const auto value = [&](uint32_t codes) {
+                        return e2m1_to_f32(uint8_t(codes >> (next ? 4 : 0) & 15));
+                    };
+                    ASSERT_EQ(bf16_to_f32(uint16_t(pair)) * 0x1p126f, value(low));
+                    ASSERT_EQ(bf16_to_f32(uint16_t(pair >> 16)) * 0x1p126f, value(high));
+                    ASSERT_EQ(std::signbit(bf16_to_f32(uint16_t(pair))), bool(low >> (next ? 7 : 3) & 1));
+                }
+}
+
 TEST(Numbers, Bf16AndF16RoundTrip) {
     for (uint32_t bits = 0; bits < 65536; ++bits) {
         const float b = bf16_to_f32(uint16_t(bits)), h = f16_to_f32(uint16_t(bits));

@@ -1,4 +1,5 @@
 // The tables of the smaller stages: names, refusals in words, scratch.
+#include "formats/format.h"
 #include "support.h"
 
 #include <gtest/gtest.h>
@@ -133,6 +134,38 @@ TEST(CudaTables, ScoreOnHopperSaysWhatItDoesNotTake) {
     args = good;
     args.keys.page_tokens = 5;
     EXPECT_EQ(kernel.refuse(args, env), "pages of keys do not lie at multiples of 16 bytes");
+}
+
+// Why the mma kernel for keys of 512 refuses a call of these caches; an extra one may be missing.
+std::string refusal_of_mma(const smla_cache& primary, const smla_cache& extra) {
+    FactsOnly device;
+    smla_attend_args args{};
+    args.q = shaped(SMLA_BF16, {3, 64, 512});
+    args.out = shaped(SMLA_BF16, {3, 64, 512});
+    args.primary.cache = primary, args.extra.cache = extra;
+    args.primary.rows = shaped(SMLA_I32, {3, 128});
+    if (extra.format) args.extra.rows = shaped(SMLA_I32, {3, 512});
+    for (const auto& candidate : cuda_candidates<Stage::attend>())
+        if (std::strcmp(candidate.name, "cuda_mma_attend_512") == 0)
+            return candidate.refuse(args, facts_env(device));
+    return "no such kernel";
+}
+
+TEST(CudaTables, MmaTakesRecordsOfV41BesideEachOther) {
+    constexpr smla_format kV41[] = {SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288,
+                                    SMLA_NVFP4_288_SPLIT};
+    for (const smla_format primary : kV41) {
+        EXPECT_EQ(refusal_of_mma(cache_of(primary, 0), {}), "");
+        for (const smla_format extra : kV41)
+            EXPECT_EQ(refusal_of_mma(cache_of(primary, 0), cache_of(extra, 0)), "");
+        for (const smla_format other : {SMLA_ROW_BF16, SMLA_FP8_584, SMLA_FP8_528})
+            EXPECT_EQ(refusal_of_mma(cache_of(primary, 0), cache_of(other, other == SMLA_ROW_BF16 ? 512 : 0)),
+                      text("keys of ", find_format(primary)->name, " and of ", find_format(other)->name,
+                           " are other operands"));
+        smla_cache odd = cache_of(primary, 0);
+        odd.page_stride_bytes = 64 * 528 + 8;
+        EXPECT_EQ(refusal_of_mma(odd, {}), "primary pages and rows must be aligned to 16 bytes");
+    }
 }
 
 TEST(CudaTables, BytesAndIntegersAreNeverRefused) {

@@ -26,12 +26,19 @@ protected:
     void SetUp() override { SMLA_NEEDS_GPU(); }
 };
 
+// Records that mma kernels make rows of bf16 of: of V4.1.
+constexpr smla_format kDecoded[] = {SMLA_FP8_528_G32, SMLA_NVFP4_288, SMLA_FP8_528_G32_SPLIT,
+                                    SMLA_NVFP4_288_SPLIT};
+inline bool is_decoded(smla_format format) {
+    return std::find(std::begin(kDecoded), std::end(kDecoded), format) != std::end(kDecoded);
+}
+
 // Weights are rounded to bf16, as in the bf16 kernels of the cpu engine; where all values are codes, they,
 // their scales and their product are rounded to f16.
 inline double mma_weights(const Spec& spec, const char* kernel) {
     if (std::strstr(kernel, "sm90")) return 0x1p-8;
     for (const smla_format format : {spec.primary.format, spec.extra.format})
-        if (format == SMLA_ROW_BF16 || format == SMLA_FP8_584) return 0x1p-8;
+        if (format == SMLA_ROW_BF16 || format == SMLA_FP8_584 || is_decoded(format)) return 0x1p-8;
     return 0x1.8p-10;
 }
 
@@ -157,7 +164,8 @@ inline void check_all_ways(Problem& problem) {
     const bool must =
         std::find(std::begin(kMmaWidths), std::end(kMmaWidths), problem.spec.width) != std::end(kMmaWidths) &&
         (problem.spec.q == SMLA_BF16 || problem.spec.q == SMLA_E4M3) &&
-        (!second || bf16_rope(first) == bf16_rope(second));
+        (!first || !second ||
+         (bf16_rope(first) == bf16_rope(second) && is_decoded(first) == is_decoded(second)));
     ASSERT_EQ(refusal.empty(), must) << refusal;
     if (!must) return;
     check_one(free, problem, expected, 0, mma);
@@ -171,7 +179,19 @@ inline void check_all_ways(const Spec& spec) {
 }
 
 constexpr smla_format kWide[] = {SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_576};
-constexpr smla_format kNarrow[] = {SMLA_ROW_BF16, SMLA_FP8_528, SMLA_FP8_512, SMLA_FP8_584};
+constexpr smla_format kNarrow[] = {SMLA_ROW_BF16,  SMLA_FP8_528,        SMLA_FP8_512,
+                                   SMLA_FP8_584,   SMLA_FP8_528_G32,    SMLA_FP8_528_G32_SPLIT,
+                                   SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT};
+// A format that the mma kernels take beside another.
+inline smla_format beside(smla_format format) {
+    switch (format) {
+        case SMLA_FP8_528: return SMLA_FP8_512;
+        case SMLA_FP8_528_G32: return SMLA_NVFP4_288;
+        case SMLA_FP8_528_G32_SPLIT: return SMLA_NVFP4_288_SPLIT;
+        case SMLA_NVFP4_288: return SMLA_FP8_528_G32_SPLIT;
+        default: return format;
+    }
+}
 
 inline SourceSpec hostile(smla_format format, int64_t k) {
     return {.format = format,

@@ -39,10 +39,11 @@ TEST_F(CudaAttend, ScalesOfAnySize) {
 TEST_F(CudaAttend, QueriesOfAnySize) {
     for (const int heads : {16, 32, 64})
         for (const smla_format format :
-             {SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584, SMLA_FP8_512}) {
+             {SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584, SMLA_FP8_512, SMLA_NVFP4_288}) {
+            const int fixed = find_format(format)->width;
             Problem problem({.tokens = 3,
                              .heads = heads,
-                             .width = format == SMLA_FP8_584 || format == SMLA_FP8_512 ? 512 : 576,
+                             .width = fixed ? fixed : 576,
                              .primary = hostile(format, 200),
                              .precision = SMLA_PRECISION_EXACT,
                              .seed = uint32_t(heads)});

@@ -45,7 +45,7 @@ TEST_F(CudaAttend, HolesLengthsSinkTwoSources) {
                                 .heads = heads,
                                 .width = 512,
                                 .primary = hostile(format, k),
-                                .extra = hostile(format == SMLA_FP8_528 ? SMLA_FP8_512 : format, k + 7),
+                                .extra = hostile(beside(format), k + 7),
                                 .out = SMLA_F16,
                                 .precision = SMLA_PRECISION_EXACT,
                                 .sink = true,
@@ -60,8 +60,8 @@ TEST_F(CudaAttend, EmptyTiles) {
     uint32_t seed = 50;
     for (const int heads : {16, 64})
         for (const double primary : {0.9, 0.98, 0.9995})
-            for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_584}) {
-                SourceSpec first = hostile(format, 1000), second = hostile(format, 500);
+            for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_584, SMLA_NVFP4_288}) {
+                SourceSpec first = hostile(format, 1000), second = hostile(beside(format), 500);
                 first.holes = primary;
                 second.holes = primary > 0.95 ? 0.5 : 0.99;
                 check_all_ways({.tokens = 5,
@@ -119,13 +119,23 @@ TEST_F(CudaAttend, Fp8Queries) {
                             .out = SMLA_BF16,
                             .precision = SMLA_PRECISION_EXACT,
                             .sink = true});
+    for (const int heads : {16, 64})
+        check_all_ways({.tokens = 3,
+                        .heads = heads,
+                        .width = 512,
+                        .primary = hostile(SMLA_FP8_528_G32, 300),
+                        .extra = hostile(SMLA_NVFP4_288, 40),
+                        .q = SMLA_E4M3,
+                        .out = SMLA_BF16,
+                        .precision = SMLA_PRECISION_EXACT,
+                        .sink = true});
 }
 
 // Rows of queries that begin between two pieces of 16 bytes: pairs of values are aligned, no more.
 TEST_F(CudaAttend, QueriesBetweenPieces) {
     for (const int heads : {16, 64})
-        for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_584}) {
-            const int width = format == SMLA_FP8_584 ? 512 : 576;
+        for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_584, SMLA_NVFP4_288}) {
+            const int width = format == SMLA_FP8_584 || format == SMLA_NVFP4_288 ? 512 : 576;
             Problem problem(
                 {.tokens = 3, .heads = heads, .width = width, .primary = hostile(format, 300), .sink = true});
             problem.q.insert(problem.q.begin(), 4, uint8_t(0xFF));

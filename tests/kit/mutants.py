@@ -918,4 +918,18 @@ MUTANTS = [
         "block_rows(args, true)",
         "test_engines CblasProject.*",
     ),
+    Mutant(
+        "e2m1 codes lose their signs on the way to bf16",
+        "src/core/numbers.h",
+        "* places & 0x81c081c0u",
+        "* places & 0x01c001c0u",
+        "test_core Numbers.*",
+    ),
+    Mutant(
+        "an odd e2m1 code takes the place of an even one",
+        "src/core/numbers.h",
+        "next ? 0x0104u : 0x1040u",
+        "next ? 0x1040u : 0x1040u",
+        "test_core Numbers.*",
+    ),
 ]

@@ -13,7 +13,8 @@ using namespace cuda_attend;
 using Args = smla_attend_args;
 
 constexpr uint32_t kMmaFormats =
-    formats(SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584, SMLA_FP8_512, SMLA_FP8_528);
+    formats(SMLA_ROW_BF16, SMLA_FP8_656, SMLA_FP8_576, SMLA_FP8_584, SMLA_FP8_512, SMLA_FP8_528,
+            SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT);
 constexpr int64_t kPiece = 16;  // bytes that one asynchronous copy moves
 
 bool aligned(const void* data, int64_t bytes) {
@@ -54,14 +55,15 @@ std::string refuse_mma(const Args& args, const Env& env) {
         if (!refusal.empty()) return refusal;
     }
     const smla_format first = args.primary.cache.format, second = args.extra.cache.format;
-    if (first && second && (first == SMLA_ROW_BF16) != (second == SMLA_ROW_BF16))
-        return "one cache of bf16 rows and one of fp8 records";
+    if (first && second && key_form(first) != key_form(second))
+        return text("keys of ", find_format(first)->name, " and of ", find_format(second)->name,
+                    " are other operands");
     if (first && second && has_bf16_rope(first) != has_bf16_rope(second))
         return "one cache with rope of bf16 and one without";
     if ((args.q.dtype == SMLA_BF16 && !pairs(args.q)) || !pairs(args.out))
         return "rows of q and out must be aligned to pairs of values";
-    const size_t needed =
-        std::max(shared_bytes(kManyHeads, Width, true), shared_bytes(kManyHeads, Width, false));
+    const size_t needed = std::max(shared_bytes(kManyHeads, Width, KeyForm::codes),
+                                   shared_bytes(kManyHeads, Width, KeyForm::rows));
     if (needed > env.device->facts().shared_bytes)
         return text("needs ", needed, " bytes of shared memory, the device has ",
                     env.device->facts().shared_bytes);

@@ -18,19 +18,25 @@ struct Costs {
 constexpr Costs kMany = {3530, 0, 10800}, kManyCoded = {4030, 0, 16000};
 constexpr Costs kSome = {2120, 1030, 9400}, kSomeCoded = {2360, 1100, 14400};
 constexpr Costs kFew = {2040, 660, 9000}, kFewCoded = {1750, 1020, 7900};
+// Estimates, not measured: bf16 rows, and a share of the decoding's instructions (0.4 per value and warp).
+constexpr Costs kManyDecoded = {3800, 0, 12000}, kSomeDecoded = {2300, 1150, 10600};
+constexpr Costs kFewDecoded = {2300, 880, 9500};
 constexpr double kMemoryPerCycle = 2000;  // bytes of listed rows
 
 const Costs& costs_of(const Schedule& plan) {
-    if (plan.heads == kManyHeads) return plan.coded ? kManyCoded : kMany;
-    if (plan.heads == kSomeHeads) return plan.coded ? kSomeCoded : kSome;
-    return plan.coded ? kFewCoded : kFew;
+    const auto pick = [&](const Costs& rows, const Costs& codes, const Costs& decoded) -> const Costs& {
+        return plan.decoded ? decoded : plan.coded ? codes : rows;
+    };
+    if (plan.heads == kManyHeads) return pick(kMany, kManyCoded, kManyDecoded);
+    if (plan.heads == kSomeHeads) return pick(kSome, kSomeCoded, kSomeDecoded);
+    return pick(kFew, kFewCoded, kFewDecoded);
 }
 
 // `bytes`: of all listed rows.
 double cost(const Schedule& plan, int64_t tiles, double bytes, int width, const DeviceFacts& device) {
     const double processors = std::max(1, device.multiprocessors);
     const double fit =
-        std::floor(double(device.shared_bytes) / double(shared_bytes(plan.heads, width, plan.coded)));
+        std::floor(double(device.shared_bytes) / double(shared_bytes(plan.heads, width, plan.keys())));
     const int registers = plan.heads == kManyHeads                ? 1
                           : plan.heads == kSomeHeads              ? kSomeResident
                           : plan.coded && device.capability >= 89 ? kFewCodedResident
@@ -48,16 +54,18 @@ double cost(const Schedule& plan, int64_t tiles, double bytes, int width, const 
     return cycles;
 }
 
-bool holds_codes(const smla_attend_source& source) {
-    return source.cache.format != SMLA_FORMAT_NONE && source.cache.format != SMLA_ROW_BF16;
+bool holds(KeyForm keys, const smla_attend_source& source) {
+    return source.cache.format != SMLA_FORMAT_NONE && key_form(source.cache.format) == keys;
 }
 
 }  // namespace
 
 Schedule schedule(const smla_attend_args& args, const Env& env, size_t budget) {
+    const auto any = [&](KeyForm keys) { return holds(keys, args.primary) || holds(keys, args.extra); };
     Schedule best{.tokens = args.q.shape[0],
                   .all_heads = args.q.shape[1],
-                  .coded = holds_codes(args.primary) || holds_codes(args.extra)};
+                  .coded = any(KeyForm::codes) || any(KeyForm::decoded),
+                  .decoded = any(KeyForm::decoded)};
     const int width = int(args.q.shape[2]);
     int64_t tiles = 0;
     double bytes = 0;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engines/candidate.h"
+#include "formats/format.h"
 
 namespace smla::cuda_attend {
 
@@ -33,12 +34,24 @@ struct Partials {
     PartialStatistics* statistics = nullptr;
 };
 
+// How the mma kernels hold keys in shared memory: bf16 rows, fp8 records as they are, or records that become
+// bf16 rows on their way.
+enum class KeyForm { rows, codes, decoded };
+constexpr KeyForm key_form(smla_format format) {
+    constexpr uint32_t kDecoded =
+        formats(SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT);
+    if (format == SMLA_ROW_BF16) return KeyForm::rows;
+    return kDecoded & format_bit(format) ? KeyForm::decoded : KeyForm::codes;
+}
+
 struct Schedule {
     int heads = kFewHeads;  // per block
     int64_t tokens = 0, all_heads = 1;
     int splits = 1;
-    bool coded = false;  // fp8 records, not bf16 rows
+    bool coded = false;    // records, not bf16 rows
+    bool decoded = false;  // of records, those that become bf16 rows on their way
 
+    KeyForm keys() const { return decoded ? KeyForm::decoded : coded ? KeyForm::codes : KeyForm::rows; }
     int64_t head_tiles() const { return ceil_div(all_heads, heads); }
     int64_t blocks() const { return tokens * head_tiles() * splits; }
     Partials carve(Arena& arena) const {
@@ -54,7 +67,7 @@ struct Schedule {
     }
 };
 
-size_t shared_bytes(int heads, int width, bool coded);  // of one block of the mma kernel
+size_t shared_bytes(int heads, int width, KeyForm keys);  // of one block of the mma kernel
 Schedule schedule(const smla_attend_args& args, const Env& env, size_t budget);
 
 }  // namespace smla::cuda_attend

@@ -15,14 +15,18 @@ constexpr int kSharedLimit = 99 * 1024;  // bytes per block that every supported
 // the 8 rows of an ldmatrix fall into 8 different bank groups.
 constexpr int record_pitch(int width) { return width == 576 ? 656 : 592; }
 
-// Width: of keys. Coded: fp8 records, not bf16 rows. Keys: row-list entries per tile.
-template <int Width, bool Coded, int Keys>
+// Keys of decoded records are this much of their values (decoded_rows.cuh).
+constexpr float kDecodedUnit = 0x1p-7f;
+
+// Width: of keys. Keys: row-list entries per tile.
+template <int Width, KeyForm Form, int Keys>
 struct TileConfig {
     static constexpr int width = Width, keys = Keys;
-    static constexpr bool coded = Coded;
-    static constexpr int pitch = Coded ? record_pitch(Width) : 2 * Width, keys_bytes = Keys * pitch;
+    static constexpr bool coded = Form == KeyForm::codes, decoded = Form == KeyForm::decoded;
+    static constexpr float value_unit = decoded ? 1 / kDecodedUnit : 1.f;  // what outputs and logits lack
+    static constexpr int pitch = coded ? record_pitch(Width) : 2 * Width, keys_bytes = Keys * pitch;
     static constexpr int scaled = Width == 576 ? 128 : 64;  // columns that share a scale in every format
-    static constexpr int lift = Coded ? 7 : 0;              // softmax weights are 2^lift times too large
+    static constexpr int lift = coded ? 7 : 0;              // softmax weights are 2^lift times too large
 };
 
 // Tile scheduler: one block per (token, split, group of heads), groups of heads fastest.
@@ -51,11 +55,11 @@ struct WorkTile {
 };
 
 // few/kernel.cu: 16 heads per block; many/kernel.cu: 32 or 64. Both are instantiated for keys of 576 and 512
-// values, as fp8 records and as bf16 rows.
-template <int Width, bool Coded>
+// values, as fp8 records and as bf16 rows, and of 512 values for records that become rows.
+template <int Width, KeyForm Form>
 void launch_few(const smla_attend_args& args, const Schedule& schedule, const TileScheduler& scheduler,
                 const Env& env);
-template <int Width, bool Coded>
+template <int Width, KeyForm Form>
 void launch_many(const smla_attend_args& args, const Schedule& schedule, const TileScheduler& scheduler,
                  const Env& env);
 

@@ -11,10 +11,16 @@ template <int Width>
 void launch_width(const smla_attend_args& args, const Schedule& schedule, const TileScheduler& scheduler,
                   const Env& env) {
     const bool few = schedule.heads == kFewHeads;
-    if (schedule.coded && few) launch_few<Width, true>(args, schedule, scheduler, env);
-    else if (schedule.coded) launch_many<Width, true>(args, schedule, scheduler, env);
-    else if (few) launch_few<Width, false>(args, schedule, scheduler, env);
-    else launch_many<Width, false>(args, schedule, scheduler, env);
+    const auto launch = [&]<KeyForm Form>() {
+        if (few) launch_few<Width, Form>(args, schedule, scheduler, env);
+        else launch_many<Width, Form>(args, schedule, scheduler, env);
+    };
+    switch (schedule.keys()) {
+        case KeyForm::rows: return launch.template operator()<KeyForm::rows>();
+        case KeyForm::codes: return launch.template operator()<KeyForm::codes>();
+        case KeyForm::decoded:
+            if constexpr (Width == 512) return launch.template operator()<KeyForm::decoded>();
+    }
 }
 
 }  // namespace
@@ -29,15 +35,19 @@ void run_mma(const smla_attend_args& args, const Schedule& schedule, const Env& 
     if (scheduler.splits() > 1) combine_splits(args, scheduler, env);
 }
 
-template <int Width, bool Coded>
+template <int Width, KeyForm Form>
 static size_t bytes_of(int heads) {
-    return heads == kFewHeads    ? FewHeads<Width, Coded>::bytes
-           : heads == kSomeHeads ? ManyHeads<Width, Coded, kSomeHeads>::bytes
-                                 : ManyHeads<Width, Coded, kManyHeads>::bytes;
+    return heads == kFewHeads    ? FewHeads<Width, Form>::bytes
+           : heads == kSomeHeads ? ManyHeads<Width, Form, kSomeHeads>::bytes
+                                 : ManyHeads<Width, Form, kManyHeads>::bytes;
 }
-size_t shared_bytes(int heads, int width, bool coded) {
-    if (width == 576) return coded ? bytes_of<576, true>(heads) : bytes_of<576, false>(heads);
-    return coded ? bytes_of<512, true>(heads) : bytes_of<512, false>(heads);
+size_t shared_bytes(int heads, int width, KeyForm keys) {
+    if (width == 576)
+        return keys == KeyForm::codes ? bytes_of<576, KeyForm::codes>(heads)
+                                      : bytes_of<576, KeyForm::rows>(heads);
+    return keys == KeyForm::codes     ? bytes_of<512, KeyForm::codes>(heads)
+           : keys == KeyForm::decoded ? bytes_of<512, KeyForm::decoded>(heads)
+                                      : bytes_of<512, KeyForm::rows>(heads);
 }
 
 }  // namespace smla::cuda_attend

@@ -32,6 +32,11 @@ __device__ inline uint4 load_shared_4(uint32_t at) {
                  : "memory");
     return out;
 }
+__device__ inline uint32_t load_shared_byte(uint32_t at) {
+    uint32_t out;
+    asm volatile("ld.shared.u8 %0, [%1];" : "=r"(out) : "r"(at) : "memory");
+    return out;
+}
 __device__ inline float load_shared_f16(uint32_t at) {
     float out;
     asm volatile("{.reg .b16 half;\n ld.shared.b16 half, [%1];\n cvt.f32.f16 %0, half;}"

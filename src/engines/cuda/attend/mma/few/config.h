@@ -7,9 +7,9 @@
 
 namespace smla::cuda_attend {
 
-template <int Width, bool Coded>
-struct FewHeads : TileConfig<Width, Coded, 32> {
-    using Base = TileConfig<Width, Coded, 32>;
+template <int Width, KeyForm Form>
+struct FewHeads : TileConfig<Width, Form, 32> {
+    using Base = TileConfig<Width, Form, 32>;
     static constexpr int heads = kFewHeads, warps = 4, threads = 32 * warps;
 
     // Register budget: blocks per multiprocessor that the compiler must leave room for. On sm_89 and sm_120
@@ -19,7 +19,7 @@ struct FewHeads : TileConfig<Width, Coded, 32> {
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
     static constexpr int resident = kFewResident;
 #else
-    static constexpr int resident = Coded ? kFewCodedResident : kFewResident;
+    static constexpr int resident = Form == KeyForm::rows ? kFewResident : kFewCodedResident;
 #endif
 
     static constexpr int stages = 2;     // of keys

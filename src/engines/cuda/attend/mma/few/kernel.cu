@@ -54,19 +54,21 @@ __global__ void __launch_bounds__(T::threads, T::resident)
 
 }  // namespace
 
-template <int Width, bool Coded>
+template <int Width, KeyForm Form>
 void launch_few(const smla_attend_args& args, const Schedule& schedule, const TileScheduler& scheduler,
                 const Env& env) {
-    using T = FewHeads<Width, Coded>;
+    using T = FewHeads<Width, Form>;
     cuda::launch(attend_few<T>, schedule.blocks(), T::threads, T::bytes, env, Arguments(args), scheduler);
 }
-template void launch_few<576, false>(const smla_attend_args&, const Schedule&, const TileScheduler&,
-                                     const Env&);
-template void launch_few<576, true>(const smla_attend_args&, const Schedule&, const TileScheduler&,
-                                    const Env&);
-template void launch_few<512, false>(const smla_attend_args&, const Schedule&, const TileScheduler&,
-                                     const Env&);
-template void launch_few<512, true>(const smla_attend_args&, const Schedule&, const TileScheduler&,
-                                    const Env&);
+template void launch_few<576, KeyForm::rows>(const smla_attend_args&, const Schedule&, const TileScheduler&,
+                                             const Env&);
+template void launch_few<576, KeyForm::codes>(const smla_attend_args&, const Schedule&, const TileScheduler&,
+                                              const Env&);
+template void launch_few<512, KeyForm::rows>(const smla_attend_args&, const Schedule&, const TileScheduler&,
+                                             const Env&);
+template void launch_few<512, KeyForm::codes>(const smla_attend_args&, const Schedule&, const TileScheduler&,
+                                              const Env&);
+template void launch_few<512, KeyForm::decoded>(const smla_attend_args&, const Schedule&,
+                                                const TileScheduler&, const Env&);
 
 }  // namespace smla::cuda_attend

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "engines/cuda/attend/mma/codes.cuh"
+#include "engines/cuda/attend/mma/decoded_rows.cuh"
 #include "engines/cuda/attend/mma/few/config.h"
 #include "engines/cuda/attend/mma/queries.cuh"
 
@@ -230,7 +231,10 @@ public:
     // Step s: columns 16 * (4 s + warp). bf16 queries are not scaled.
     __device__ void load_queries(const QueryTile<T::width, T::query_rows>& queries, uint32_t, float (&)[2]) {
 #pragma unroll
-        for (int s = 0; s < T::k_steps; ++s) queries.operand(0, uint32_t(4 * s + warp()), q_[s]);
+        for (int s = 0; s < T::k_steps; ++s) {
+            queries.operand(0, uint32_t(4 * s + warp()), q_[s]);
+            if constexpr (T::decoded) order_queries(q_[s]);
+        }
     }
 
     // This warp's part of Q K^T: 16 heads x 32 keys.
@@ -267,9 +271,11 @@ public:
     static __device__ int column_of(int c) { return 64 * (c / 16) + 16 * warp() + c % 16; }
     __device__ void write(const typename T::Epilogue& out, smla_format) const {
 #pragma unroll
-        for (int i = 0; i < 4 * T::n_steps; ++i)
+        for (int i = 0; i < 4 * T::n_steps; ++i) {
+            const Pair pair = neighbours<T>(sums_[i / 4], i / 2 % 2, i % 2);
             out.write(threadIdx.x % 32 / 4 + 8 * (i % 2), 8 * uint32_t(i / 2) + 2 * (threadIdx.x % 4),
-                      sums_[i / 4][i / 2 % 2][2 * (i % 2)], sums_[i / 4][i / 2 % 2][2 * (i % 2) + 1]);
+                      pair.low, pair.high);
+        }
     }
 
 private:

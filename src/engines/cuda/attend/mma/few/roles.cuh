@@ -1,6 +1,7 @@
 // Roles of attend_few. Every warp plays all of them in turn, tile by tile.
 #pragma once
 
+#include "engines/cuda/attend/mma/decoded_rows.cuh"
 #include "engines/cuda/attend/mma/few/operands.cuh"
 #include "engines/cuda/attend/mma/softmax.cuh"
 
@@ -22,7 +23,7 @@ struct WarpState {
     WarpMma<T> mma;
 
     __device__ WarpState(const Arguments& args, char* shared)
-        : args(args), shared(shared), softmax(args.scale() * kLog2E), mma(shared) {}
+        : args(args), shared(shared), softmax(args.scale() * (T::value_unit * kLog2E)), mma(shared) {}
     __device__ uint32_t keys(int stage) const {
         return cuda::shared_address(shared) + uint32_t(stage * T::keys_bytes);
     }
@@ -42,6 +43,8 @@ __device__ uint32_t load_tile(const FewTiles<T>& tiles, int tile, uint32_t keys)
     const uint32_t mask = __ballot_sync(~0u, row.valid);
     if (mask == 0) return 0;
     const auto record = reinterpret_cast<unsigned long long>(source.record(row));
+    RawRecord raw;
+    if constexpr (T::decoded) raw = RawRecord(source, row);
 #pragma unroll
     for (int i = 0; i < T::rows_per_thread; ++i) {
         const uint32_t to = threadIdx.x / T::copy_lanes + uint32_t(i * (T::threads / T::copy_lanes));
@@ -51,6 +54,8 @@ __device__ uint32_t load_tile(const FewTiles<T>& tiles, int tile, uint32_t keys)
             copy_record<T::width, T::copy_lanes>(
                 keys + to * T::pitch, reinterpret_cast<const char*>(__shfl_sync(~0u, record, int(to))),
                 source.chunks, valid, chunk);
+        else if constexpr (T::decoded)
+            copy_raw_record(keys + to * T::pitch, to, source, raw.of_lane(int(to)), valid, chunk);
         else
             copy_row<T::width>(swizzled_at(keys, T::pitch, to, chunk),
                                source.record(tiles.row(tile, int(to), source)), valid, chunk);
@@ -58,6 +63,25 @@ __device__ uint32_t load_tile(const FewTiles<T>& tiles, int tile, uint32_t keys)
     if constexpr (T::coded)
         if (key / 8 == warp_index()) copy_scales(keys + uint32_t(key) * T::pitch, source, row);
     return mask;
+}
+
+// Producer, records that become rows: what load_tile copied, once this thread's copies are complete.
+template <class T>
+__device__ void decode_tile(const BlockSource& source, uint32_t keys) {
+    constexpr uint32_t kRows = T::threads / T::copy_lanes;  // at once
+    static_assert(T::copy_lanes == kDecodedLanes && kRows % 8 == 0);
+    __syncwarp();  // the copies of all lanes of a row
+    const uint32_t row = threadIdx.x / T::copy_lanes, lane = threadIdx.x % T::copy_lanes;
+    const uint32_t first = keys + row * T::pitch;
+    if (is_nvfp4(source)) {
+#pragma unroll
+        for (uint32_t i = 0; i < T::rows_per_thread; ++i)
+            decode_row<Nvfp4Group, 4>(first + i * kRows * T::pitch, row, lane);
+    } else {
+#pragma unroll 1
+        for (uint32_t i = 0; i < T::rows_per_thread; ++i)
+            decode_row<Mxfp8Group, 2>(first + i * kRows * T::pitch, row, lane);
+    }
 }
 
 // Score: sums the partial products of all warps through shared memory, in the same order in each of them.
@@ -126,6 +150,8 @@ __device__ void main_loop(WarpState<T>& warp, const WorkTile& work, const TileSc
         const int stage = i & 1;
         const typename WarpMma<T>::Kind kind(tiles.source(i));
         cuda::cp_async_wait<0>();
+        if constexpr (T::decoded)
+            if (mask) decode_tile<T>(tiles.source(i), warp.keys(stage));
         __syncthreads();  // tile i is complete; nobody reads tile i - 1 any more
         const uint32_t next = load_tile<T>(tiles, i + 1, warp.keys(stage ^ 1));
         if (warp_index() == i % T::warps) tiles.fetch(i + 3, int(threadIdx.x % 32));

@@ -26,9 +26,9 @@ struct WeightBarriers {
     uint64_t full, empty, scored;
 };
 
-template <int Width, bool Coded, int Heads>
-struct ManyHeads : TileConfig<Width, Coded, 16> {
-    using Base = TileConfig<Width, Coded, 16>;
+template <int Width, KeyForm Form, int Heads>
+struct ManyHeads : TileConfig<Width, Form, 16> {
+    using Base = TileConfig<Width, Form, 16>;
     // A pair of score warps shares the width of 32 heads. Value warps, two per score warp, share the columns.
     static constexpr int heads = Heads, score_warps = Heads / 16, value_warps = Heads / 8;
     static constexpr int threads = 32 * (score_warps + value_warps);
@@ -37,21 +37,22 @@ struct ManyHeads : TileConfig<Width, Coded, 16> {
     // to 112 registers of queries, a value warp 128 of accumulators.
     static constexpr int resident = kManyHeads / Heads;  // blocks per multiprocessor
 
-    static constexpr int stages = Coded ? 5 : 4;  // of keys: as many as fit
-    static constexpr int ahead = 3;               // tiles that are loaded before they are multiplied
+    static constexpr int stages = Base::coded ? 5 : 4;  // of keys: as many as fit
+    static constexpr int ahead = 3;                     // tiles that are loaded before they are multiplied
     static constexpr int weight_stages = 2;
     static constexpr int row_slots = 4;  // tiles whose row numbers have a place in shared memory
-    static constexpr int copy_lanes = Coded && Width == 512 ? 4 : 8;  // threads that copy a row
+    static constexpr int copy_lanes = Base::coded && Width == 512 ? 4 : 8;  // threads that copy a row
 
-    static constexpr int k_steps = Width / 32;                           // of Q K^T, per score warp
-    static constexpr int q_steps = !Coded ? 14 : Width == 512 ? 8 : 10;  // with queries in registers
-    static constexpr int q_spilled = k_steps - q_steps;                  // with queries in shared memory
-    static constexpr int columns = kValueWidth / value_warps;            // of P V, per value warp
+    static constexpr int k_steps = Width / 32;                                 // of Q K^T, per score warp
+    static constexpr int q_steps = !Base::coded ? 14 : Width == 512 ? 8 : 10;  // with queries in registers
+    static constexpr int q_spilled = k_steps - q_steps;        // with queries in shared memory
+    static constexpr int columns = kValueWidth / value_warps;  // of P V, per value warp
     static constexpr int m_values = Heads / 16, n_values = columns / 16;
     static constexpr int query_rows = Heads / value_warps;  // queries that one value warp loads
 
-    static constexpr int spill_bytes = 1024 * q_spilled;       // per score warp
-    static constexpr int exchange_bytes = Coded ? 512 : 1024;  // per score warp; 512: half of what is sent
+    static constexpr int spill_bytes = 1024 * q_spilled;  // per score warp
+    static constexpr int exchange_bytes =
+        Base::coded ? 512 : 1024;  // per score warp; 512: half of what is sent
     static constexpr int weights_bytes = Heads * Base::keys * 2;
 
     using TileList = TileListSmem<Base::keys, row_slots>;

@@ -16,11 +16,12 @@
 //           all queries lie behind the first stage of keys; at the end the epilogue overlaps keys and
 //           queries.
 // Pipeline  4 or 5 stages of keys, 2 of weights (pipeline.cuh). The copy of tile t + 3 starts before the
-//           products with the values of t, by a quarter, half or all of the value warps in turn. Score warps
-//           run one tile ahead.
+//           products with the values of t, by a quarter, half or all of the value warps in turn; then tile
+//           t + 2 is decoded, if that is needed. Score warps run one tile ahead.
 // mbarriers
 //   full[stage]      arrive: every copying thread when its copies are done, one per row again when it has
-//                    stored the row's byte of the mask. Wait: score warps.
+//                    stored the row's byte of the mask; of records that become rows, every warp that has
+//                    decoded its rows. Wait: score warps.
 //   empty[stage]     arrive: every warp after its last read. Wait: producers.
 //   weights full     arrive: score warps, with P of their heads. Wait: value warps, which then see the keys
 //                    too.
@@ -84,20 +85,22 @@ void launch_tile(const smla_attend_args& args, const Schedule& schedule, const T
 
 }  // namespace
 
-template <int Width, bool Coded>
+template <int Width, KeyForm Form>
 void launch_many(const smla_attend_args& args, const Schedule& schedule, const TileScheduler& scheduler,
                  const Env& env) {
     if (schedule.heads == kSomeHeads)
-        launch_tile<ManyHeads<Width, Coded, kSomeHeads>>(args, schedule, scheduler, env);
-    else launch_tile<ManyHeads<Width, Coded, kManyHeads>>(args, schedule, scheduler, env);
+        launch_tile<ManyHeads<Width, Form, kSomeHeads>>(args, schedule, scheduler, env);
+    else launch_tile<ManyHeads<Width, Form, kManyHeads>>(args, schedule, scheduler, env);
 }
-template void launch_many<576, false>(const smla_attend_args&, const Schedule&, const TileScheduler&,
-                                      const Env&);
-template void launch_many<576, true>(const smla_attend_args&, const Schedule&, const TileScheduler&,
-                                     const Env&);
-template void launch_many<512, false>(const smla_attend_args&, const Schedule&, const TileScheduler&,
-                                      const Env&);
-template void launch_many<512, true>(const smla_attend_args&, const Schedule&, const TileScheduler&,
-                                     const Env&);
+template void launch_many<576, KeyForm::rows>(const smla_attend_args&, const Schedule&, const TileScheduler&,
+                                              const Env&);
+template void launch_many<576, KeyForm::codes>(const smla_attend_args&, const Schedule&, const TileScheduler&,
+                                               const Env&);
+template void launch_many<512, KeyForm::rows>(const smla_attend_args&, const Schedule&, const TileScheduler&,
+                                              const Env&);
+template void launch_many<512, KeyForm::codes>(const smla_attend_args&, const Schedule&, const TileScheduler&,
+                                               const Env&);
+template void launch_many<512, KeyForm::decoded>(const smla_attend_args&, const Schedule&,
+                                                 const TileScheduler&, const Env&);
 
 }  // namespace smla::cuda_attend

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engines/cuda/attend/mma/codes.cuh"
+#include "engines/cuda/attend/mma/decoded_rows.cuh"
 #include "engines/cuda/attend/mma/many/pipeline.cuh"
 
 namespace smla::cuda_attend {
@@ -65,6 +66,12 @@ public:
 #pragma unroll
         for (int s = 0; s < T::k_steps; ++s)
             slice_.load_queries(queries, s, s < T::q_steps ? q_[s] : spilled[s - T::q_steps]);
+        if constexpr (T::decoded)
+#pragma unroll
+            for (int i = 0; i < 2 * T::k_steps; ++i) {
+                const int s = i / 2;
+                order_queries((s < T::q_steps ? q_[s] : spilled[s - T::q_steps])[i % 2]);
+            }
         finish_queries_taken<T>();
 #pragma unroll
         for (int i = 0; i < T::q_spilled; ++i) slice_.spill(i, spilled[i]);
@@ -144,9 +151,9 @@ public:
                           int m) const {
 #pragma unroll
         for (int i = 0; i < 4 * T::n_values; ++i) {
-            const float(&s)[4] = sums[m][i / 4][i / 2 % 2];
-            out.write(lane / 4 + 8 * uint32_t(i % 2), 8 * uint32_t(i / 2) + 2 * (lane % 4), s[2 * (i % 2)],
-                      s[2 * (i % 2) + 1]);
+            const Pair pair = neighbours<T>(sums[m][i / 4], i / 2 % 2, i % 2);
+            out.write(lane / 4 + 8 * uint32_t(i % 2), 8 * uint32_t(i / 2) + 2 * (lane % 4), pair.low,
+                      pair.high);
         }
     }
 

@@ -80,9 +80,9 @@ struct WeightStage : PipelineState<T::weight_stages> {
 };
 
 // Arrivals at `full` of a stage of keys: every thread that copies, and for each row one of them once more
-// when it has stored the row's byte of the mask.
+// when it has stored the row's byte of the mask; or every warp that has decoded its rows.
 template <class T>
-constexpr int kCopyArrivals = (T::copy_lanes + 1) * T::keys;
+constexpr int kCopyArrivals = T::decoded ? T::copy_lanes* T::keys / 32 : (T::copy_lanes + 1) * T::keys;
 
 template <class T>
 __device__ void init_barriers(uint32_t base) {

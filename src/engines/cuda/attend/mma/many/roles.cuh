@@ -1,6 +1,7 @@
 // Roles of attend_many: producer, score, accumulate and epilogue.
 #pragma once
 
+#include "engines/cuda/attend/mma/decoded_rows.cuh"
 #include "engines/cuda/attend/mma/many/operands.cuh"
 #include "engines/cuda/attend/mma/softmax.cuh"
 
@@ -47,12 +48,17 @@ public:
         load_tile(0, stage);
         if (T::coded) queries(base_).scale(format, first_query(), WeightStage<T>::output_factor(base_, 0));
         signal_queries_loaded<T>();
+        if constexpr (T::decoded) decode_tile<0>(0, stage);
         wait_queries_taken<T>();
         for (int t = 1; t < T::ahead; ++t) load_tile(t, stage = stage.after(1));
+        if constexpr (T::decoded) decode_tile<kLater>(1, KeyStage<T>().after(1));
     }
     // Starts the copy of tile t into its stage, if it is this team's.
     __device__ void load_tile(int t, const KeyStage<T>& stage) {
-        if (t >= tiles_.count() || t % kTeams != team()) return;
+        if (t >= tiles_.count() || t % kTeams != team()) {
+            if constexpr (T::decoded && kLater > 0) cuda::cp_async_commit();  // decode_tile counts on it
+            return;
+        }
         wait_copies<kRowsAhead - 1>();  // the row numbers
         wait_until_empty(stage);
         const CopyLane lane = copy_lane<T, T::copy_lanes>();
@@ -63,11 +69,33 @@ public:
             copy_record<T::width, T::copy_lanes>(to, source.record(row), source.chunks, row.valid,
                                                  lane.chunk);
             if (lane.chunk == 0) copy_scales(to, source, row);
-        } else
+        } else if constexpr (T::decoded)
+            copy_raw_record(stage.keys(base_) + lane.row * T::pitch, lane.row, source, RawRecord(source, row),
+                            row.valid, lane.chunk);
+        else
             copy_row<T::width>(swizzled_at(stage.keys(base_), T::pitch, lane.row, lane.chunk),
                                source.record(row), row.valid, lane.chunk);
         publish_tile(stage.full(base_), stage.mask(base_), lane, row.valid);
         fetch(t + kRowsAhead * kTeams);
+    }
+    // Makes rows of tile t's records, if it is this team's, and arrives at `full`. Loaded since: `Later`
+    // tiles of the team.
+    template <int Later>
+    __device__ void decode_tile(int t, const KeyStage<T>& stage) {
+        static_assert(T::copy_lanes == kDecodedLanes);
+        if (t >= tiles_.count() || t % kTeams != team()) return;
+        wait_copies<Later>();
+        const CopyLane lane = copy_lane<T, T::copy_lanes>();
+        const uint32_t place = stage.keys(base_) + lane.row * T::pitch;
+        if (is_nvfp4(tiles_.source(t))) decode_row<Nvfp4Group, 2>(place, lane.row, lane.chunk);
+        else decode_row<Mxfp8Group, 2>(place, lane.row, lane.chunk);
+        arrive_as_warp(stage.full(base_), threadIdx.x % 32);
+    }
+    // Before the products with the values of tile t, the copies of t + ahead start and tile t + ahead - 1 is
+    // decoded: by the team that has loaded nothing since, or after one more tile if all warps are one team.
+    __device__ void produce(int t, const KeyStage<T>& stage) {
+        load_tile(t + T::ahead, stage.after(T::ahead));
+        if constexpr (T::decoded) decode_tile<kLater>(t + T::ahead - 1, stage.after(T::ahead - 1));
     }
 
 private:
@@ -76,18 +104,20 @@ private:
     // Prefetch depth of row numbers, in tiles of a team. cp.async completes in issue order, so waiting for
     // row numbers also waits for older tiles, all of them before t: t + ahead - kTeams * kRowsAhead < t.
     static constexpr int kRowsAhead = T::ahead / kTeams + 1;
+    static constexpr int kLater = kTeams == 1;  // tiles that a team loads between copies and decoding of one
+    static_assert(T::ahead == 3 || !T::decoded);         // tiles 0 and 1 are decoded in the prologue
     static_assert(kTeams * kRowsAhead <= T::row_slots);  // a slot is read before it is written again
 
     static __device__ uint32_t first_query() {  // of this warp
         return (cuda::keep(threadIdx.x) - kFirst) / 32 * T::query_rows;
     }
-    // Arrives at `full` once this thread's copies are done; one thread per row stores the row's byte of the
-    // mask.
+    // One thread per row stores the row's byte of the mask. Arrives at `full` once this thread's copies are
+    // done, unless the tile is to be decoded.
     __device__ void publish_tile(uint32_t full, uint32_t mask, const CopyLane& lane, bool valid) {
-        cuda::mbarrier_arrive_after_copies(full);
+        if constexpr (!T::decoded) cuda::mbarrier_arrive_after_copies(full);
         if (lane.chunk == 0) {
             cuda::store_shared_byte(mask + lane.row, valid);
-            cuda::mbarrier_arrive(full);
+            if constexpr (!T::decoded) cuda::mbarrier_arrive(full);
         }
         __syncwarp();  // the row number is read; fetch() may overwrite it
     }
@@ -123,7 +153,7 @@ public:
           warp_(T::coded ? __shfl_sync(~0u, threadIdx.x / 32, 0) : cuda::keep(threadIdx.x / 32)),
           lane_(T::coded ? __shfl_sync(~0u, threadIdx.x % 32, threadIdx.x % 32)
                          : cuda::keep(threadIdx.x % 32)),
-          softmax_(args.scale() * kLog2E),
+          softmax_(args.scale() * (T::value_unit * kLog2E)),
           mma_(ScoreSlice<T>{base_, warp_, lane_}) {}
 
     __device__ void load_queries() {
@@ -261,7 +291,7 @@ public:
         WeightStage<T> weights;
         producer.prologue(format);
         for (int t = 0; t < tiles.count(); ++t, stage = stage.after(1), weights = weights.after(1)) {
-            producer.load_tile(t + T::ahead, stage.after(T::ahead));
+            producer.produce(t, stage);
             const typename WarpMma::Kind kind(tiles.source(t));
             // whoever sees the weights sees the keys they come from
             cuda::mbarrier_wait(weights.full(base_), weights.phase());
