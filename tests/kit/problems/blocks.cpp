@@ -81,6 +81,7 @@ public:
         // The logits of the score stage in the same context: the generic kernel has the bits of the generic
         // one, and candidates in a table those of the kernel that reads tables.
         smla_score_args score = score_;
+        score.precision = SMLA_PRECISION_EXACT;  // as this stage computes
         std::vector<float> memory(size_t(inputs_.tokens * inputs_.columns) + 1);
         score.logits = make_tensor(memory.data(), SMLA_F32, {inputs_.tokens, inputs_.columns});
         Env env = context.env({});
