@@ -4,11 +4,13 @@
 #include "core/numbers.h"
 #include "engines/context.h"
 #include "engines/run.h"
+#include "kit/amx_emulator.h"
 #include "linear/cblas.h"
 
 #include <gtest/gtest.h>
 
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <random>
@@ -253,6 +255,72 @@ TEST(Bf16Project, EveryBlockAndEdge) {
                 run_bf16(context, product, 0);
                 product.expect_right(tokens > 100 ? 29 : 1);
             }
+}
+
+class TilesProject : public testing::Test {
+protected:
+    void SetUp() override {
+        const std::string why = kit::emulate_amx();
+        if (!why.empty()) GTEST_SKIP() << "no AMX: " << why;
+    }
+    static constexpr const char* kKernel = "cpu_amx_few_project";
+};
+
+TEST_F(TilesProject, EveryStepAndEdgeOfBf16) {
+    Context context = on_cpu(false, kKernel, 2);
+    for (const bool by_columns : {false, true})
+        for (const smla_dtype out : {SMLA_F32, SMLA_BF16})
+            for (const auto& [tokens, inner, outer] : {std::array<int64_t, 3>{5, 2, 1},
+                                                       {16, 34, 31},
+                                                       {17, 32, 129},
+                                                       {32, 330, 97},
+                                                       {9, 62, 300}}) {
+                SCOPED_TRACE(text("T", tokens, ", ", inner, " to ", outer, ", by columns ", by_columns));
+                Bf16Product product(tokens, inner, outer, by_columns, out);
+                run_bf16(context, product, 0);
+                product.expect_right(1);
+            }
+    Bf16Product few(4, 64, 64, false, SMLA_F32), many(33, 64, 64, false, SMLA_F32);
+    EXPECT_THROW(run_bf16(context, few, 0), Error);
+    EXPECT_THROW(run_bf16(context, many, 0), Error);
+}
+
+// f32 is three bf16: products are exact, so sums are as good as those of a loop in f32.
+TEST_F(TilesProject, PartsOfF32) {
+    Context context = on_cpu(false, kKernel, 2);
+    for (const bool by_columns : {false, true})
+        for (const int64_t tokens : {5, 10}) {
+            Product product(tokens, by_columns);
+            product.x[3] = 1 + 0x1p-23f;  // has bits in all three
+            run(context, product, 0);
+            product.expect_right();
+        }
+    Product more(11, false);
+    EXPECT_THROW(run(context, more, 0), Error);
+}
+
+// What is not finite stays what it is, and stays in its row.
+TEST_F(TilesProject, InfinitiesAndNaN) {
+    Context context = on_cpu(false, kKernel);
+    for (const bool by_columns : {false, true}) {
+        Product product(6, by_columns);
+        const auto weight = [&](int64_t n, int64_t k) -> uint16_t& {
+            return product.w[size_t(n * product.args.w.stride_elems[1] + k * product.args.w.stride_elems[2])];
+        };
+        const float sign = product.x[size_t(2 * kInner + 7)] < 0 ? -1.f : 1.f;
+        weight(9, 7) = f32_to_bf16(INFINITY);
+        product.x[size_t(1 * kInner + 5)] = std::bit_cast<float>(0x7f800001u);  // NaN in its lowest bit alone
+        product.x[size_t(3 * kInner + 5)] = INFINITY;
+        run(context, product, 0);
+        EXPECT_EQ(product.out[size_t(2 * kOuter + 9)], sign * INFINITY);
+        for (int64_t n = 0; n < kOuter; ++n) {
+            EXPECT_TRUE(std::isnan(product.out[size_t(kOuter + n)])) << n;
+            EXPECT_FALSE(std::isfinite(product.out[size_t(3 * kOuter + n)])) << n;
+            if (n == 9) continue;
+            EXPECT_TRUE(std::isfinite(product.out[size_t(2 * kOuter + n)])) << n;
+            EXPECT_TRUE(std::isinf(product.out[size_t(3 * kOuter + n)])) << n;
+        }
+    }
 }
 
 TEST(Bf16Project, ATokensBitsDependOnNothingElse) {

@@ -17,7 +17,7 @@ extern const Candidate<smla_select_args> kAvx512Select, kAvx2Select, kScalarSele
 // project/: few_tokens.cpp, bf16.cpp and cblas.cpp
 // Why cpu_avx512_bf16_project cannot run a call; empty: it can.
 std::string refuse_bf16_product(const smla_project_args& args, const Env& env);
-extern const Candidate<smla_project_args> kFewTokens512, kFewTokens256, kAvx512Bf16Project, kCblasProject,
-    kLoopsProject;
+extern const Candidate<smla_project_args> kAmxProject, kFewTokens512, kFewTokens256, kAvx512Bf16Project,
+    kCblasProject, kLoopsProject;
 
 }  // namespace smla::cpu

@@ -42,7 +42,8 @@ constexpr Candidate<smla_score_select_blocks_args> kStreamedBlocks{.name = "cpu_
         return rows;                                                                  \
     }
 #define SMLA_LOOPS(stage) loops<Stage::stage>("cpu_generic_" #stage)
-#define SMLA_PRODUCTS SMLA_X86(kFewTokens512, kFewTokens256, kAvx512Bf16Project) kCblasProject, kLoopsProject
+#define SMLA_PRODUCTS \
+    SMLA_X86(kAmxProject, kFewTokens512, kFewTokens256, kAvx512Bf16Project) kCblasProject, kLoopsProject
 SMLA_ROWS(norm, SMLA_LOOPS(norm))
 SMLA_ROWS(rope, SMLA_LOOPS(rope))
 SMLA_ROWS(project, SMLA_PRODUCTS)

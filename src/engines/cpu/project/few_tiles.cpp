@@ -1,0 +1,154 @@
+// The driver of the products of a few tokens on tiles: x once in the order of tiles, then groups and blocks
+// of outputs over the threads.
+#include "engines/cpu/candidates.h"
+#include "engines/cpu/generic.h"
+#include "ops/ops.h"
+
+#if defined(__x86_64__)
+
+#include "core/cpu_features.h"
+#include "engines/cpu/project/few_tiles.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+namespace smla::cpu_project {
+
+namespace {
+
+using Args = smla_project_args;
+
+constexpr int64_t kUnitsPerThread = 4, kLeastOutputs = 32;
+constexpr int64_t kLeastTokens = 5;  // for fewer, cpu_avx512_few_project is as fast
+
+bool along_inner(const Args& args) { return args.w.stride_elems[2] == 1 || args.x.shape[2] <= 1; }
+
+// Rows of x on tiles: of f32 and f16 three for a token.
+int64_t parts(const Args& args) { return args.x.dtype == SMLA_BF16 ? 1 : 3; }
+int64_t tile_rows(const Args& args) {
+    return ceil_div(std::max<int64_t>(args.x.shape[0], 1) * parts(args), kTileRows) * kTileRows;
+}
+
+std::string refuse(const Args& args, const Env& env) {
+    if (env.isa < SMLA_ISA_AMX) return "needs a stronger instruction set";
+    if (args.w.dtype != SMLA_BF16) return text(dtype_name(args.w.dtype), " weights");
+    if (args.x.dtype == SMLA_F64 || args.out.dtype == SMLA_F64) return "f64 tensors: for the loops";
+    if (env.batch_invariant) return "batch-invariant, and larger batches take another kernel";
+    const int64_t tokens = args.x.shape[0], most = 2 * kTileRows / parts(args);
+    if (tokens < kLeastTokens || tokens > most)
+        return text(tokens, " tokens, made for ", kLeastTokens, " to ", most);
+    if (along_inner(args) && args.w.stride_elems[1] % 2)
+        return "rows of weights an odd number of values apart";
+    return why_no_tiles();
+}
+
+int64_t padded(const Args& args) { return ceil_div(args.x.shape[2], kStep) * kStep; }
+int64_t x_values(const Args& args) { return padded(args) * tile_rows(args); }  // of a group
+
+// x of a group (FewTiles), row part * tokens + t. `rows`: room for as much. `row`: for x of f16.
+void pack_x(const Args& args, int64_t group, float* row, uint16_t* rows, uint16_t* out) {
+    const int64_t inner = args.x.shape[2], tokens = args.x.shape[0], width = padded(args);
+    if (!along_inner(args)) rows = out;
+    std::memset(rows, 0, size_t(x_values(args)) * sizeof(uint16_t));
+    for (int64_t t = 0; t < tokens; ++t) {
+        const char* const from = address(args.x, t, group);
+        if (args.x.dtype == SMLA_BF16) {
+            std::memcpy(rows + t * width, from, size_t(inner) * sizeof(uint16_t));
+            continue;
+        }
+        const bool f16 = args.x.dtype == SMLA_F16;
+        if (f16) load_row(args.x, from, inner, row);
+        split_row(f16 ? row : reinterpret_cast<const float*>(from), inner, rows + t * width, tokens * width);
+    }
+    if (rows != out) pair_columns(rows, tile_rows(args), width, out);
+}
+
+struct Scratch {
+    uint16_t *x, *rows;  // of all groups
+    float* row;
+};
+Scratch carve(Arena& arena, const Args& args) {
+    const auto values = size_t(args.w.shape[0] * x_values(args));
+    Scratch s{};
+    s.x = arena.take<uint16_t>(values);
+    s.rows = arena.take<uint16_t>(along_inner(args) ? values : 0);
+    s.row = arena.take<float>(args.x.dtype == SMLA_F16 ? size_t(args.w.shape[0] * args.x.shape[2]) : 0);
+    return s;
+}
+
+int64_t unit_outputs(const Args& args, const Env& env) {
+    int64_t outputs = kUnitOutputs;
+    while (outputs > kLeastOutputs &&
+           args.w.shape[0] * ceil_div(args.w.shape[1], outputs) < kUnitsPerThread * env.threads())
+        outputs /= 2;
+    return outputs;
+}
+
+template <class Work>
+void run_units(const Env& env, int64_t count, const Work& work) {
+    if (env.pool) env.pool->run(count, work);
+    else
+        for (int64_t i = 0; i < count; ++i) work(i, 0);
+}
+
+// A token's parts added up. Where the first one's sum is not finite it is the sum: weights may be infinite,
+// and zeros in the other parts would make NaN of them.
+void store(const Args& args, int64_t group, int64_t first, int64_t outputs, float* sums) {
+    const int64_t tokens = args.x.shape[0];
+    for (int64_t t = 0; t < tokens; ++t) {
+        float* const out = sums + t * kUnitOutputs;
+        for (int64_t part = 1; part < parts(args); ++part)
+            for (int64_t n = 0; n < outputs; ++n)
+                out[n] += std::isfinite(out[n]) ? out[part * tokens * kUnitOutputs + n] : 0.f;
+        store_row(args.out, address(args.out, t, group, first), outputs, out);
+    }
+}
+
+void run(const Args& args, const Env& env) {
+    const int64_t groups = args.w.shape[0], outer = args.w.shape[1], most = unit_outputs(args, env);
+    if (element_count(args.out) == 0) return;
+    Arena arena(env.workspace);
+    const Scratch s = carve(arena, args);
+    const bool pairs = along_inner(args);
+    run_units(env, groups, [&](int64_t g, int) {
+        const int64_t at = g * x_values(args);
+        pack_x(args, g, s.row + g * args.x.shape[2], s.rows + at, s.x + at);
+    });
+    const int64_t blocks = ceil_div(outer, most);
+    run_units(env, groups * blocks, [&](int64_t i, int) {
+        const int64_t g = i / blocks, first = i % blocks * most, outputs = std::min(most, outer - first);
+        alignas(64) float sums[2 * kTileRows * kUnitOutputs];
+        multiply_few_tiles({.w = reinterpret_cast<const uint16_t*>(address(args.w, g, first)),
+                            .w_stride = args.w.stride_elems[pairs ? 1 : 2],
+                            .x = s.x + g * x_values(args),
+                            .out = sums,
+                            .inner = args.x.shape[2],
+                            .outputs = outputs,
+                            .tiles = int(tile_rows(args) / kTileRows),
+                            .along_inner = pairs});
+        store(args, g, first, outputs, sums);
+    });
+}
+
+CallPlan<Args> plan(const Args& args, const Env& env) {
+    CallPlan<Args> plan = refuse_call<Args>(refuse(args, env));
+    if (!plan.refusal.empty()) return plan;
+    Arena arena;
+    carve(arena, args);
+    plan.scratch = arena.used();
+    plan.launch = run;
+    return plan;
+}
+
+}  // namespace
+
+}  // namespace smla::cpu_project
+
+namespace smla::cpu {
+
+const Candidate<smla_project_args> kAmxProject{.name = "cpu_amx_few_project", .plan = cpu_project::plan};
+
+}  // namespace smla::cpu
+
+#endif
