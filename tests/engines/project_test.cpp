@@ -270,7 +270,7 @@ TEST_F(TilesProject, EveryStepAndEdgeOfBf16) {
     Context context = on_cpu(false, kKernel, 2);
     for (const bool by_columns : {false, true})
         for (const smla_dtype out : {SMLA_F32, SMLA_BF16})
-            for (const auto& [tokens, inner, outer] : {std::array<int64_t, 3>{5, 2, 1},
+            for (const auto& [tokens, inner, outer] : {std::array<int64_t, 3>{5, 2, 2},
                                                        {16, 34, 31},
                                                        {17, 32, 129},
                                                        {32, 330, 97},
