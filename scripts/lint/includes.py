@@ -10,7 +10,7 @@ ORDER = ("core", "formats", "ops", "plan", "linear", "engines", "backends", "mod
 FOREIGN = ("torch/", "pybind11/", "Python.h", "numpy/")
 PUBLIC_MAY_USE = re.compile(r"smla/[a-z_]+\.(h|hpp)|[a-z_0-9]+(\.h)?")
 INTRINSICS = re.compile(r"(imm|x86|xmm|emm|amm|avx\w*)intrin\.h")
-ISA_FILE = re.compile(r"avx2|avx512")
+ISA_FILE = re.compile(r"avx2|avx512|amx")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:<([^>]+)>|"([^"]+)")', re.MULTILINE)
 
 
