@@ -113,17 +113,25 @@ def timed(host, decode=(2.0, 3.0, 2.5), prompts=(9.0, 9.0)):
     steps += [
         {"tokens": 1, "requests": 1, "ms": ms, "host_ms_layer": host + i / 100} for i, ms in enumerate(decode)
     ]
+    for step in steps:
+        step["host_ms_step"] = 3 * step["host_ms_layer"]
     return {**result(3, 4, 5), "steps": steps}
 
 
 def test_steps_with_prompts_have_a_median_of_their_own(check):
     assert check.summary(timed(0.1)) == {
         "decode_ms": 2.5,
+        "decode_ms_q1": 2.0,
         "decode_host_ms_layer": 0.11,
         "decode_host_ms_layer_q1": 0.1,
+        "decode_host_ms_step": 0.33,
+        "decode_host_ms_step_q1": 0.3,
         "prompts_ms": 9.0,
+        "prompts_ms_q1": 9.0,
         "prompts_host_ms_layer": 0.1,
         "prompts_host_ms_layer_q1": 0.1,
+        "prompts_host_ms_step": 0.3,
+        "prompts_host_ms_step_q1": 0.3,
     }
     assert "prompts_ms" not in check.summary(timed(0.1, prompts=()))
 

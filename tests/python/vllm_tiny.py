@@ -3,10 +3,11 @@
     python3 tests/python/vllm_tiny.py --backend SMLA|auto|NAME --out FILE.json
 
 Weights are random, but the same for every backend. FILE gets, of each workload, tokens, their
-log-probabilities, by how much the best token led, and the times of the steps: ms of a whole step, and of the
-host in a layer's calls of the attention backend. A first round, which compiles, is not counted. With
---beside, several engines take turns in one process, round by round: on a virtual machine the same code takes
-2.5 times as long in one minute as in another, so only neighbours can be compared.
+log-probabilities, by how much the best token led, and the times of the steps: ms of a whole step, of the
+host in a layer's calls of the attention backend, and of those of all layers and the metadata's. A first
+round, which compiles, is not counted. With --beside, several engines take turns in one process, round by
+round: on a virtual machine the same code takes 2.5 times as long in one minute as in another, so only
+neighbours can be compared.
 
 On N GPUs: python3 -m torch.distributed.run --standalone --nproc-per-node N tests/python/vllm_tiny.py
 --tensor-parallel N ...; the first rank writes FILE.
@@ -279,17 +280,22 @@ class Meter:
     def __init__(self, core, runner):
         self.clear()
         self._wrap(runner, "execute_model", self._step)
-        layers = runner.compilation_config.static_forward_context.values()
-        self.impls = [x.impl for x in layers if getattr(x, "impl", None) is not None]
+        layers = runner.compilation_config.static_forward_context
+        names = {name for name, x in layers.items() if getattr(x, "impl", None) is not None}
+        self.impls = [layers[name].impl for name in names]
         for impl in self.impls:
             for name in ("forward_mqa", "do_kv_cache_update"):
                 if hasattr(impl, name):
                     self._wrap(impl, name, self._host)
+        for group in [each for groups in getattr(runner, "attn_groups", []) for each in groups]:
+            if names.intersection(group.layer_names):
+                for builder in group.metadata_builders:
+                    self._wrap(builder, "build", self._build)
         if hasattr(core.scheduler, "_preempt_request"):
             self._wrap(core.scheduler, "_preempt_request", self._preempt)
 
     def clear(self):
-        self.steps, self.preemptions, self.host = [], 0, 0.0
+        self.steps, self.preemptions, self.host, self.built = [], 0, 0.0, 0.0
 
     @staticmethod
     def _wrap(holder, name, around):
@@ -300,7 +306,8 @@ class Meter:
         import torch
 
         torch.cuda.synchronize()
-        self.host, begun = 0.0, time.perf_counter()
+        self.host = self.built = 0.0
+        begun = time.perf_counter()
         result = inner(scheduled, *args, **named)
         torch.cuda.synchronize()
         step = {
@@ -309,6 +316,7 @@ class Meter:
         }
         step["ms"] = (time.perf_counter() - begun) * 1e3
         step["host_ms_layer"] = self.host * 1e3 / len(self.impls)
+        step["host_ms_step"] = (self.host + self.built) * 1e3
         self.steps.append(step)
         return result
 
@@ -316,6 +324,12 @@ class Meter:
         begun = time.perf_counter()
         result = inner(*args, **named)
         self.host += time.perf_counter() - begun
+        return result
+
+    def _build(self, inner, *args, **named):
+        begun = time.perf_counter()
+        result = inner(*args, **named)
+        self.built += time.perf_counter() - begun
         return result
 
     def _preempt(self, inner, *args, **named):
