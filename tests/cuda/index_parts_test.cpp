@@ -76,7 +76,8 @@ TEST(CudaIndexParts, GoodListsPassTheFilter) {
     ASSERT_EQ(parts.of[0].filter, cuda::ListFilter::values);
     ASSERT_EQ(parts.of[1].filter, cuda::ListFilter::vectors);
     EXPECT_EQ(parts.of[0].end, 1u);
-    EXPECT_EQ(parts.blocks, 1 + unsigned(rows.size()) / 4 / kThreads);
+    EXPECT_EQ(parts.blocks,
+              1 + unsigned(ceil_div(int64_t(rows.size()) / 4, kThreads * cuda::kUnitsPerThread)));
     for (const int32_t row : rows) ASSERT_FALSE(cuda::index_parts::doubts(parts.of[1], row)) << row;
     for (const int32_t row : {-2, 2, 5, 899, 900, INT32_MIN, INT32_MAX})
         EXPECT_TRUE(cuda::index_parts::doubts(parts.of[1], row)) << row;

@@ -14,7 +14,8 @@
 // a load from memory and an atomic are 2 us more. So what runs where nothing is wrong is short: all
 // instructions come from memory once per call (with every value through the rules, on an H200 the kernel took
 // 14 us before attend of 128 x 2048 rows), a thread loads 16 bytes at once, and each block asks memory for
-// nothing but its values and its turn.
+// nothing but its values and its turn. Clusters need whole pairs of multiprocessors: behind a scan on all of
+// them attend of 128 x 2048 rows by clusters took 9 us more on an H100, without clusters 0.7.
 #include "engines/cuda/common/index_parts.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"

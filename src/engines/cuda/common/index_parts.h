@@ -19,6 +19,10 @@ enum class ListFilter : int32_t {
 };
 
 constexpr int kVector = 4;  // items, of 4 bytes
+constexpr int kBatch = 4;   // vectors that a thread asks for before it looks at the first
+// Vectors or items of a thread, where a list has so many: a scan that takes few multiprocessors leaves the
+// others to the kernel after it.
+constexpr int64_t kUnitsPerThread = 4 * kBatch;
 struct alignas(16) IndexVector {
     int32_t values[kVector];
 };
@@ -112,13 +116,27 @@ SMLA_HOST_DEVICE inline bool doubts(const ListPart& part, const IndexVector& vec
     return -1;
 }
 
+SMLA_HOST_DEVICE inline IndexVector load_vector(const ListPart& part, int64_t unit) {
+    const uint32_t token = uint32_t(unit) / part.line_vectors;
+    const uint32_t column = kVector * (uint32_t(unit) - token * part.line_vectors);
+    return *reinterpret_cast<const IndexVector*>(part.lines + int64_t(token) * part.line_stride + column);
+}
+
+// The first of units next, next + step, ... that the filter doubts; -1: none.
+SMLA_HOST_DEVICE inline int64_t doubtful_vector(const ListPart& part, int64_t next, int64_t step) {
+    for (; next < part.units; next += kBatch * step) {
+        IndexVector batch[kBatch];
+        for (int i = 0; i < kBatch; ++i)
+            if (next + i * step < part.units) batch[i] = load_vector(part, next + i * step);
+        for (int i = 0; i < kBatch; ++i)
+            if (next + i * step < part.units && doubts(part, batch[i])) return next + i * step;
+    }
+    return -1;
+}
+
 SMLA_HOST_DEVICE inline int64_t scan_vectors(const ListPart& part, const IndexList& list, int64_t first,
                                              int64_t step) {
-    for (int64_t unit = first; unit < part.units; unit += step) {
-        const uint32_t token = uint32_t(unit) / part.line_vectors;
-        const uint32_t column = kVector * (uint32_t(unit) - token * part.line_vectors);
-        const int32_t* const values = part.lines + int64_t(token) * part.line_stride + column;
-        if (!doubts(part, *reinterpret_cast<const IndexVector*>(values))) continue;
+    for (int64_t unit = first; (unit = doubtful_vector(part, unit, step)) >= 0; unit += step) {
         const int64_t bad = first_bad(list, unit * kVector, kVector);
         if (bad >= 0) return bad;
     }
@@ -144,7 +162,7 @@ inline ListParts parts_of(const IndexScan& scan, int threads, int64_t most) {
         if (l < scan.count) parts.of[l] = index_parts::part_of(scan.lists[l]);
         ListPart& part = parts.of[l];
         part.begin = parts.blocks;
-        parts.blocks += unsigned(std::min(ceil_div(part.units, threads), most));
+        parts.blocks += unsigned(std::min(ceil_div(part.units, threads * kUnitsPerThread), most));
         part.end = parts.blocks;
     }
     return parts;
