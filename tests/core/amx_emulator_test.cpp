@@ -43,7 +43,7 @@ void store(void* at, int64_t stride) {
 class AmxEmulator : public testing::Test {
 protected:
     void SetUp() override {
-        if (!install_amx_emulator()) GTEST_SKIP() << "needs AVX-512";
+        if (!install_amx_emulator()) GTEST_SKIP() << "needs AVX-512 and a processor without tiles";
         release();
     }
     void TearDown() override { release(); }

@@ -210,7 +210,7 @@ void on_illegal_instruction(int, siginfo_t*, void* context) {
 bool install_amx_emulator() {
     static const bool installed = [] {
         __builtin_cpu_init();
-        if (!__builtin_cpu_supports("avx512f")) return false;
+        if (!__builtin_cpu_supports("avx512f") || best_isa() == SMLA_ISA_AMX) return false;
         struct sigaction action {};
         action.sa_sigaction = on_illegal_instruction;
         action.sa_flags = SA_SIGINFO;

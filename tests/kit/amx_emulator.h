@@ -10,7 +10,8 @@ namespace smla::kit {
 // Why AMX code cannot run here; empty: it can, emulated or not, and the library knows it (assume_tiles). A
 // processor that has tiles runs its own.
 const char* emulate_amx();
-// The handler alone, without a word to the library; false where it cannot work: it multiplies with AVX-512.
+// The handler alone, without a word to the library; false where it cannot work: it multiplies with AVX-512,
+// and a processor with tiles configures them itself, so that the handler would see half of the instructions.
 bool install_amx_emulator();
 
 }  // namespace smla::kit
