@@ -192,7 +192,8 @@ public:
         HostileMemory& memory = this->memory;
         smla_project_args& args = this->args;
         // some weights are larger than the blocks in which kernels widen them
-        const bool wide = random.chance(0.04) && !this->small(), few = wide || this->of_model();
+        const bool wide = random.chance(0.04) && !this->small(),
+                   few = wide || (this->of_model() && random.chance(0.5));
         const int64_t tokens = random.chance(0.05) ? 0 : random.log_between(1, few ? 4 : 40),
                       groups = wide ? 1 : random.log_between(1, 6);
         // rows of whole 16-byte pieces, as models have them
