@@ -262,6 +262,7 @@ protected:
     void SetUp() override {
         const std::string why = kit::emulate_amx();
         if (!why.empty()) GTEST_SKIP() << "no AMX: " << why;
+        if (!on_x86_with(SMLA_ISA_AMX)) GTEST_SKIP() << "SMLA_ISA forbids AMX";
     }
     static constexpr const char* kKernel = "cpu_amx_few_project";
 };

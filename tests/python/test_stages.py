@@ -88,7 +88,9 @@ def test_explain_check_and_prepare(name, engine):
 def test_a_kernel_that_cannot_run_is_refused():
     arguments, options, _ = attention()
     names = [row["kernel"] for row in smla.explain_call(smla.attend, *arguments, **options)["candidates"]]
-    for kernel in names[:-1]:  # all but the generic one want other widths
+    for kernel in names:
+        if "generic" in kernel:  # the others want other widths
+            continue
         try:
             context = smla.Context("cpu", threads=1, kernel=f"attend={kernel}")
         except smla.Unsupported:  # an instruction set that this machine lacks

@@ -81,8 +81,9 @@ def expect_close(got, want, bound):
 
 
 def weight_error(want, k, kernel, unit):
-    """The relative error of a softmax weight: logits, exp, sums; bf16 kernels round it to 8 bits."""
-    return 2 * want.logit_error[..., None] + (k + 16) * unit + (2.0**-8 if "_bf16_" in kernel else 0)
+    """The relative error of a softmax weight: logits, exp, sums; kernels of bf16 round it to 8 bits."""
+    rounds = "_bf16_" in kernel or "_amx_" in kernel
+    return 2 * want.logit_error[..., None] + (k + 16) * unit + (2.0**-8 if rounds else 0)
 
 
 CASES = {  # format, width, dtype of q, of out

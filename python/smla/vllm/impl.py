@@ -171,12 +171,12 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         if tokens == 0:
             return out, None
         scale, addresses = layer._k_scale, [q.data_ptr(), topk.data_ptr(), out.data_ptr()]
-        key = (step.handle, _layout(q), _layout(topk), _cache(kv_c_and_k_pe_cache), scale.data_ptr())
+        layouts = _layout(q), _layout(topk), None if rope is None else _layout(rope)
+        key = (step.handle, *layouts, _cache(kv_c_and_k_pe_cache), scale.data_ptr())
         tensors = {"q": q, "topk_indices": topk, "out": out}
         if rope is not None:
             tensors["q_pe"] = rope
             addresses.append(rope.data_ptr())
-            key = (*key, _layout(rope))
         attend = self._attends.get(key)
         if attend is None:
             cache = self._cache_of(kv_c_and_k_pe_cache, self.kv_cache_dtype, scale)
