@@ -1,8 +1,8 @@
 """A call that comes again and again with other memory: filled once, then only addresses are written.
 
-Filling the arguments of attention and of its cache's update takes 25 us where Python is warm. In an engine's
-step it is not: between two calls run a layer's other operators, and the host's time goes into memory that is
-read again for each of ours.
+vLLM's two calls of a layer take 20 us so, and 39 where their arguments are filled each time, if Python's
+code and objects are in the processor's caches. In an engine's step they are not, as the layer's other
+operators run in between: 90 and 167 us.
 """
 
 import ctypes as c

@@ -137,9 +137,13 @@ def test_steps_with_prompts_have_a_median_of_their_own(check):
 
 
 def test_times_are_those_of_neighbours(check, monkeypatch, tmp_path):
-    """Both engines of a run are in what it wrote; where vLLM's own is missing, the run is skipped by name."""
+    """Both engines of a run are in what it wrote. Without vLLM's own backend the plug-in runs alone."""
+    alone = {"workloads": [timed(0.1)]}, ""
 
     def generate(python, environment, run, out):
+        if "--beside" not in run.arguments:
+            assert run.backend == "SMLA" and run.arguments[-2:] == ("--kv-cache-dtype", "bfloat16")
+            return alone
         if "FLASH_ATTN" in run.name:
             return None, "no such backend"
         return {"workloads": [timed(0.2)], "beside": [{"workloads": [timed(0.1)]}]}, ""
@@ -147,8 +151,12 @@ def test_times_are_those_of_neighbours(check, monkeypatch, tmp_path):
     monkeypatch.setattr(check, "generate", generate)
     table = check.Table()
     check.times("python3", {}, table, tmp_path, check.TIMES)
-    assert not table.failed and len(table.lines) == 2 * 3 + 2
+    assert not table.failed and len(table.lines) == 2 * 3 + 2 * 2
     assert table.lines[0]["what"] == "16 heads, fp8_ds_mla, FLASHMLA_SPARSE, 1 requests"
     assert table.lines[1]["what"] == "16 heads, fp8_ds_mla, the plug-in beside it, 1 requests"
     assert table.lines[2]["ratios"]["decode_host_ms_layer"] == 0.52
-    assert table.lines[-1]["result"] == "skipped: no such backend"
+    assert table.lines[-2]["result"] == "skipped: no such backend"
+    assert table.lines[-1]["what"] == "128 heads, bfloat16, SMLA, 1 requests"
+    alone = None, "the plug-in fails"
+    check.times("python3", {}, table, tmp_path, check.TIMES)
+    assert table.failed and table.lines[-1]["result"] == "failed: the plug-in fails"

@@ -355,6 +355,7 @@ std::string refuse_streamed(const Args& args, const Env& env) {
     if (smla::present(args.starts)) return "starts: made for windows from column 0 on";
     const std::string refusal = refuse_score_tile(score_args_of(args), env);
     if (!refusal.empty() || !smla::present(args.blocks)) return refusal;
+    if (!env.allows(Stage::score, "cuda_mma_score")) return "only cuda_mma_score reads its table";
     const CacheView keys(args.keys);
     if (keys.page_tokens % args.block_size || keys.page_rows % args.block_size)
         return text("pages of ", keys.page_tokens, " tokens, made for whole blocks of ", args.block_size);
