@@ -49,6 +49,39 @@ TEST(CudaTables, Norm) {
     refuses<Stage::norm>(args, kF64);
 }
 
+// A table of candidates names whole blocks of pages, and cuda_mma_score alone reads it.
+TEST(CudaTables, CandidateBlocksOfATable) {
+    const auto& streamed = cuda_candidates<Stage::score_select_blocks>().front();
+    ASSERT_STREQ(streamed.name, "cuda_streamed_score_select_blocks");
+    FactsOnly device;
+    Env env = facts_env(device);
+    smla_score_select_blocks_args args{};
+    args.columns = 256;
+    args.block_size = 8;
+    args.q = shaped(SMLA_E4M3, {3, 32, 128});
+    args.w = shaped(SMLA_F32, {3, 32});
+    args.keys = cache_of(SMLA_INDEX_FP8_132, 128);
+    args.keys.page_rows = 64;
+    args.ends = shaped(SMLA_I32, {3});
+    args.blocks = shaped(SMLA_I32, {3, 5});
+    args.indices = shaped(SMLA_I32, {3, 4});
+    EXPECT_EQ(streamed.refuse(args, env), "");
+    env.demanded[size_t(Stage::score)] = "cuda_generic_score";
+    EXPECT_EQ(streamed.refuse(args, env), "only cuda_mma_score reads its table");
+    smla_score_select_blocks_args all = args;
+    all.blocks = {};
+    EXPECT_EQ(streamed.refuse(all, env), "") << "score does what was demanded of it";
+    env.demanded[size_t(Stage::score)] = "cuda_mma_score";
+    EXPECT_EQ(streamed.refuse(args, env), "");
+    args.block_size = 24;
+    EXPECT_EQ(streamed.refuse(args, env), "pages of 64 tokens, made for whole blocks of 24");
+    args.block_size = 8;
+    args.keys.pages = INT32_MAX / 8 + 1;
+    EXPECT_NE(streamed.refuse(args, env).find("too many for its table"), std::string::npos);
+    args.starts = shaped(SMLA_I32, {3});
+    EXPECT_EQ(streamed.refuse(args, env), "starts: made for windows from column 0 on");
+}
+
 TEST(CudaTables, RopeFrequenciesAreF64AndNoReasonToRefuse) {
     smla_rope_args args{};
     args.x = shaped(SMLA_F32, {3, 128, 192});
