@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <random>
 
 namespace gpu {
@@ -257,6 +258,23 @@ inline void scatter_queries(Problem& problem) {
             if (h % 8 == 5) row[500] = f32_to_bf16(1e30f * float(t));
             if (h % 8 == 4) std::fill_n(row, problem.spec.width, uint16_t(0));
         }
+}
+
+// The mma kernels round no key, allowed or not: the same bits.
+inline void expect_no_rounding(Problem& problem, const char* kernel) {
+    Context context = make_context(false, text("attend=", kernel).c_str());
+    std::unique_ptr<Bits> exact;
+    for (const smla_precision precision :
+         {SMLA_PRECISION_EXACT, SMLA_PRECISION_ROUNDED, SMLA_PRECISION_DEFAULT}) {
+        OnDevice on(context.device(), problem);
+        on.args.precision = precision;
+        on.poison();
+        run_guarded(context, on.args, 0, kernel);
+        if (testing::Test::HasFatalFailure()) return;
+        on.fetch_outputs();
+        ASSERT_TRUE(!exact || *exact == Bits(problem));
+        exact = std::make_unique<Bits>(problem);
+    }
 }
 
 }  // namespace gpu

@@ -181,24 +181,12 @@ TEST_F(CudaAttend, Edges) {
     check_all_ways(infinite);
 }
 
-// The mma kernels round no key, allowed or not: the same bits.
 TEST_F(CudaAttend, RoundedIsExact) {
     Problem problem({.tokens = 2,
                      .heads = 64,
                      .primary = {.format = SMLA_FP8_656, .k = 200},
                      .precision = SMLA_PRECISION_EXACT});
-    Context context = make_context(false, "attend=cuda_mma_attend_576");
-    std::unique_ptr<Bits> exact;
-    for (const smla_precision precision :
-         {SMLA_PRECISION_EXACT, SMLA_PRECISION_ROUNDED, SMLA_PRECISION_DEFAULT}) {
-        OnDevice on(context.device(), problem);
-        on.args.precision = precision;
-        on.poison();
-        run_guarded(context, on.args, 0, "cuda_mma_attend_576");
-        on.fetch_outputs();
-        ASSERT_TRUE(!exact || *exact == Bits(problem));
-        exact = std::make_unique<Bits>(problem);
-    }
+    expect_no_rounding(problem, "cuda_mma_attend_576");
 }
 
 }  // namespace
