@@ -33,8 +33,9 @@ GpuMetadata::GpuMetadata(Context& context, const BackendArgs& args, const Plan& 
               maxima.max_seq_len);
     add_table(SMLA_GROUP_COMPRESSED, &PlanBatch::compressed, "batch.compressed.page_tokens", entry_page,
               entries);
-    if (index_holds_entries(maxima))
-        add_table(SMLA_GROUP_INDEX, &PlanBatch::index, "batch.index.page_tokens", entry_page, entries);
+    if (index_holds_entries(maxima))  // its pages may be smaller than those of the entries, as V3.2's are
+        add_table(SMLA_GROUP_INDEX, &PlanBatch::index, "batch.index.page_tokens",
+                  std::min<int64_t>(entry_page, 64), entries);
     const size_t tokens = size_t(maxima.max_tokens);
     rope_ = DeviceBuffer(device_, whole_units(tokens * sizeof(int32_t)));
     size_t bytes = whole_units(span_bytes(fields)) + rope_.bytes();

@@ -63,11 +63,12 @@ std::vector<ServeCase> serve_cases(const std::string& name) {
 }
 
 ServeCheck::ServeCheck(const ServeCase& each, const ServeSettings& settings,
-                       const std::vector<TraceRequest>& trace)
+                       const std::vector<TraceRequest>& trace, const Device& device)
     : spec_{.backend = each.backend,
             .ratio = each.ratio,
             .indexed = each.indexed,
-            .kv_dtype = settings.kv_dtype},
+            .kv_dtype = settings.kv_dtype,
+            .device = device_info(device)},
       settings_(settings),
       trace_(trace) {
     for (const TraceRequest& request : trace) {
@@ -97,6 +98,9 @@ ServeOutcome ServeCheck::run(Context& context, uint64_t seed) const {
     ServeRun run(model, groups, trace_, limits);
     ServeOutcome out;
     out.record = record_names(*spec_.backend, model.instance().config);
+    const bool computed = spec_.ratio > 0 && spec_.device.type != SMLA_CPU;
+    if (computed && find_format(model.instance().entry_format)->scale != ScaleKind::none)
+        out.limit = kServeCodeLimit;
     if (reads_selection(model.instance().config.kind())) out.lists = spec_.indexed ? "in blocks" : "given";
     const auto see = [&](int32_t id, int32_t position, const float* row) {
         const float* want = alone_[size_t(id)].data() + int64_t(position) * model.width();

@@ -8,8 +8,11 @@
 
 namespace smla::cli {
 
-// The two sides sum a few hundred f32 products in different orders. Their records are the same bits.
-constexpr double kServeLimit = 1e-4;
+// The two sides sum a few hundred f32 products in different orders. Their records are the same bits, but for
+// codes of entries that a GPU has computed: a value between two codes may become either, and one of e4m3 is up
+// to an eighth of the value off, in one of some hundred keys (1.8e-3 at most in 1,732 tokens on an H100). A
+// wrong row is off by more than a tenth.
+constexpr double kServeLimit = 1e-4, kServeCodeLimit = 1e-2;
 
 struct ServeCase {
     const Backend* backend;
@@ -30,12 +33,15 @@ struct ServeOutcome {
     int64_t compared = 0;
     int64_t restricted = 0;  // of them, tokens whose lists would be others without candidate blocks
     double error = 0;        // largest difference, relative to the row's root mean square
+    double limit = kServeLimit;
 };
 
 class ServeCheck {
 public:
-    // Computes each request alone, with lists by plain loops where layers select.
-    ServeCheck(const ServeCase& each, const ServeSettings& settings, const std::vector<TraceRequest>& trace);
+    // Computes each request alone on the processor, with the records that the backend has on `device`, and
+    // with lists by plain loops where layers select.
+    ServeCheck(const ServeCase& each, const ServeSettings& settings, const std::vector<TraceRequest>& trace,
+               const Device& device);
     // The trace in batches; what is guessed, rejected and preempted follows from the seed.
     ServeOutcome run(Context& context, uint64_t seed) const;
 

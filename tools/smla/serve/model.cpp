@@ -27,6 +27,7 @@ BackendArgs serve_args(const ServeSpec& spec) {
     args.family = spec.backend->family;
     args.dtype = SMLA_F32;
     args.kv_cache_dtype = spec.kv_dtype.c_str();
+    args.device = spec.device;
     args.heads = kHeads;
     args.topk = kServeTopk;
     args.ratio = spec.ratio;
@@ -56,9 +57,7 @@ void fill_rows(Tensor& tensor, const std::vector<ServeSlice>& slices, uint64_t w
 
 // On the context's device.
 BackendInstance instance_on(Context& context, const ServeSpec& spec) {
-    BackendArgs args = serve_args(spec);
-    if (context.device().type() != SMLA_CPU) args.device = device_info(context.device());
-    BackendInstance out(*spec.backend, resolve_config(args));
+    BackendInstance out(*spec.backend, resolve_config(serve_args(spec)));
     if (context.device().type() != SMLA_CPU) out.context = &context;
     return out;
 }
