@@ -28,8 +28,8 @@ std::pair<int, int64_t> first_of(const IndexScan& scan, const cuda::ListParts& p
     return first;
 }
 
-void expect_same(const IndexScan& scan, int64_t most_blocks, bool packed) {
-    const auto [list, item] = first_of(scan, cuda::parts_of(scan, kThreads, most_blocks, packed));
+void expect_same(const IndexScan& scan, int64_t most_blocks) {
+    const auto [list, item] = first_of(scan, cuda::parts_of(scan, kThreads, most_blocks));
     const FoundValue wanted = find_bad_value(scan);
     ASSERT_EQ(item >= 0, wanted.has_value());
     if (!wanted) return;
@@ -52,7 +52,7 @@ TEST(CudaIndexParts, ThreadsFindWhatTheReferenceFinds) {
             ++(cuda::index_parts::part_of(scan.lists[l]).filter == cuda::ListFilter::vectors ? vectors
                                                                                              : others);
         }
-        expect_same(scan, 1 + round % 5, round % 2 == 0);
+        expect_same(scan, 1 + round % 5);
         found += find_bad_value(scan).has_value();
     }
     EXPECT_GT(vectors, 60);
@@ -72,16 +72,11 @@ TEST(CudaIndexParts, GoodListsPassTheFilter) {
     args.primary.rows = make_tensor(rows.data(), SMLA_I32, {8, 256});
     args.primary.lengths = make_tensor(lengths.data(), SMLA_I32, {8});
     const IndexScan scan = index_scan(args);
-    const cuda::ListParts parts = cuda::parts_of(scan, kThreads, 100, true);
+    const cuda::ListParts parts = cuda::parts_of(scan, kThreads, 100);
     ASSERT_EQ(parts.of[0].filter, cuda::ListFilter::values);
     ASSERT_EQ(parts.of[1].filter, cuda::ListFilter::vectors);
     EXPECT_EQ(parts.of[0].end, 1u);
-    const auto blocks = [&](int64_t each) {
-        return unsigned(ceil_div(int64_t(rows.size()) / 4, kThreads * each));
-    };
-    EXPECT_EQ(parts.of[1].end, 1 + blocks(cuda::kPackedVectors));
-    EXPECT_EQ(cuda::parts_of(scan, kThreads, 100, false).of[1].end, 1 + blocks(1));
-    EXPECT_EQ(parts.blocks % 2, 0u);
+    EXPECT_EQ(parts.blocks, 1 + unsigned(rows.size()) / 4 / kThreads);
     for (const int32_t row : rows) ASSERT_FALSE(cuda::index_parts::doubts(parts.of[1], row)) << row;
     for (const int32_t row : {-2, 2, 5, 899, 900, INT32_MIN, INT32_MAX})
         EXPECT_TRUE(cuda::index_parts::doubts(parts.of[1], row)) << row;
@@ -131,7 +126,7 @@ TEST(CudaIndexParts, SlotsOfAnySize) {
             args.cache.page_tokens = 64;
             args.cache.pages = pages;
             args.cache.page_rows = page_rows;
-            expect_same(index_scan(args), 2, true);
+            expect_same(index_scan(args), 2);
         }
 }
 

@@ -28,21 +28,20 @@ int serve(const Tool& tool, const ServeOptions& options, const ContextOptions& c
     for (const TraceRequest& request : trace) total += request.total();
     Context context = context_options.create();
     const auto scientific = [](const Document& cell) { return fmt::format("{:.1e}", cell.get<double>()); };
-    Table table(
-        {{"backend", "backend"},
-         {"ratio", "ratio"},
-         {"lists", "lists", {}, 4},
-         {"record", "record", {}, 4},
-         {"steps", "steps", {}, 2},
-         {"tokens", "tokens", {}, 2},
-         {"decodes", "decodes", {}, 1},
-         {"rejected", "rejected", {}, 1},
-         {"preempted", "preempted", {}, 1},
-         {"shared", "shared", {}, 1},
-         {"compared", "compared", {}, 3},
-         {"restricted", "restricted", {}, 4},
-         {"error", "error", scientific},
-         {"limit", "limit", scientific, 6}});
+    Table table({{"backend", "backend"},
+                 {"ratio", "ratio"},
+                 {"lists", "lists", {}, 4},
+                 {"record", "record", {}, 4},
+                 {"steps", "steps", {}, 2},
+                 {"tokens", "tokens", {}, 2},
+                 {"decodes", "decodes", {}, 1},
+                 {"rejected", "rejected", {}, 1},
+                 {"preempted", "preempted", {}, 1},
+                 {"shared", "shared", {}, 1},
+                 {"compared", "compared", {}, 3},
+                 {"restricted", "restricted", {}, 4},
+                 {"error", "error", scientific},
+                 {"limit", "limit", scientific, 6}});
     const std::vector<ServeCase> all = serve_cases(options.backend);
     bool pass = true;
     Progress progress(int64_t(all.size()));

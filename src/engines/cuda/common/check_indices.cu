@@ -15,12 +15,6 @@
 // instructions come from memory once per call (with every value through the rules, on an H200 the kernel took
 // 14 us before attend of 128 x 2048 rows), a thread loads 16 bytes at once, and each block asks memory for
 // nothing but its values and its turn.
-//
-// Hopper's attend runs beside the scan of its lists, where that leaves it room. Its clusters of two need
-// pairs of multiprocessors, and the last of them have one task where the first have two. So the scan is
-// packed into few blocks, in clusters of two themselves: 128 x 2048 rows take two pairs. On an H100 attend of
-// so many rows took 9 us more behind a scan on all multiprocessors, and 12 us more behind one of eight single
-// blocks.
 #include "engines/cuda/common/index_parts.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
@@ -34,9 +28,8 @@ namespace cuda {
 
 namespace {
 
-constexpr int kThreads = 1024;  // a block per multiprocessor, of a list
-constexpr int kCluster = 2;
-constexpr int kItemBits = 56;  // a tensor has at most 2^48 elements
+constexpr int kThreads = 512, kBlocksPerMultiprocessor = 2;  // of a list
+constexpr int kItemBits = 56;                                // a tensor has at most 2^48 elements
 static_assert(IndexScan::kMost < 1 << (63 - kItemBits));
 constexpr unsigned kFound = 1u << 16;  // in the count of blocks that are done: this one has found something
 constexpr int64_t kMostBlocks = kFound / IndexScan::kMost - 1;  // of a list
@@ -82,12 +75,10 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace cuda
 
 void note_bad_value_on_gpu(const IndexScan& scan, Stage stage, ErrorPlace* place, const Env& env) {
-    const DeviceFacts& facts = env.device->facts();
-    const bool packed = facts.capability == 90 && stage == Stage::attend;
-    const cuda::ListParts parts = cuda::parts_of(
-        scan, cuda::kThreads, std::min<int64_t>(facts.multiprocessors, cuda::kMostBlocks), packed);
-    cuda::launch_early_in_clusters(cuda::kCluster, cuda::check_kernel, parts.blocks, cuda::kThreads, 0, env,
-                                   place, smla_stage(stage), parts, scan);
+    const int64_t most = int64_t(env.device->facts().multiprocessors) * cuda::kBlocksPerMultiprocessor;
+    const cuda::ListParts parts = cuda::parts_of(scan, cuda::kThreads, std::min(most, cuda::kMostBlocks));
+    cuda::launch_early(cuda::check_kernel, parts.blocks, cuda::kThreads, 0, env, place, smla_stage(stage),
+                       parts, scan);
 }
 
 }  // namespace smla

@@ -19,9 +19,6 @@ enum class ListFilter : int32_t {
 };
 
 constexpr int kVector = 4;  // items, of 4 bytes
-constexpr int kBatch = 8;   // vectors that a thread asks for before it looks at the first
-// Vectors of a thread in a scan that takes few multiprocessors, and leaves the others to the kernel after it.
-constexpr int64_t kPackedVectors = 2 * kBatch;
 struct alignas(16) IndexVector {
     int32_t values[kVector];
 };
@@ -58,7 +55,7 @@ inline bool in_vectors(const IndexList& list) {
     return values.dtype == SMLA_I32 && values.ndim == 2 && values.stride_elems[1] == 1 &&
            values.stride_elems[0] % kVector == 0 && list.per_token % kVector == 0 &&
            reinterpret_cast<uintptr_t>(values.data) % sizeof(IndexVector) == 0 &&
-           list.tokens * list.per_token / kVector <= INT32_MAX;
+           list.tokens * list.per_token / kVector <= UINT32_MAX;
 }
 
 inline ListPart part_of(const IndexList& list) {
@@ -115,29 +112,13 @@ SMLA_HOST_DEVICE inline bool doubts(const ListPart& part, const IndexVector& vec
     return -1;
 }
 
-SMLA_HOST_DEVICE inline IndexVector load_vector(const ListPart& part, uint32_t unit) {
-    const uint32_t token = unit / part.line_vectors;
-    const uint32_t column = kVector * (unit - token * part.line_vectors);
-    return *reinterpret_cast<const IndexVector*>(part.lines + int64_t(token) * part.line_stride + column);
-}
-
-// The first of units next, next + step, ... that the filter doubts; -1: none.
-SMLA_HOST_DEVICE inline int64_t doubtful_vector(const ListPart& part, uint32_t next, uint32_t step) {
-    const uint32_t units = uint32_t(part.units);
-    for (; next < units; next += kBatch * step) {
-        IndexVector batch[kBatch];
-        for (uint32_t i = 0; i < kBatch; ++i)
-            if (next + i * step < units) batch[i] = load_vector(part, next + i * step);
-        for (uint32_t i = 0; i < kBatch; ++i)
-            if (next + i * step < units && doubts(part, batch[i])) return next + i * step;
-    }
-    return -1;
-}
-
 SMLA_HOST_DEVICE inline int64_t scan_vectors(const ListPart& part, const IndexList& list, int64_t first,
                                              int64_t step) {
-    for (int64_t unit = first; (unit = doubtful_vector(part, uint32_t(unit), uint32_t(step))) >= 0;
-         unit += step) {
+    for (int64_t unit = first; unit < part.units; unit += step) {
+        const uint32_t token = uint32_t(unit) / part.line_vectors;
+        const uint32_t column = kVector * (uint32_t(unit) - token * part.line_vectors);
+        const int32_t* const values = part.lines + int64_t(token) * part.line_stride + column;
+        if (!doubts(part, *reinterpret_cast<const IndexVector*>(values))) continue;
         const int64_t bad = first_bad(list, unit * kVector, kVector);
         if (bad >= 0) return bad;
     }
@@ -156,19 +137,16 @@ SMLA_HOST_DEVICE inline int64_t scan_values(const ListPart& part, const IndexLis
 
 }  // namespace index_parts
 
-// A list takes at most `most` blocks of so many threads; grids depend on shapes alone. `packed`: few blocks
-// for vectors. Blocks come in pairs, as a grid of clusters of two wants it.
-inline ListParts parts_of(const IndexScan& scan, int threads, int64_t most, bool packed) {
+// A list takes at most `most` blocks of so many threads; grids depend on shapes alone.
+inline ListParts parts_of(const IndexScan& scan, int threads, int64_t most) {
     ListParts parts;
     for (int l = 0; l < IndexScan::kMost; ++l) {
         if (l < scan.count) parts.of[l] = index_parts::part_of(scan.lists[l]);
         ListPart& part = parts.of[l];
         part.begin = parts.blocks;
-        const int64_t each = packed && part.filter == ListFilter::vectors ? kPackedVectors : 1;
-        parts.blocks += unsigned(std::min(ceil_div(part.units, threads * each), most));
+        parts.blocks += unsigned(std::min(ceil_div(part.units, threads), most));
         part.end = parts.blocks;
     }
-    if (parts.blocks % 2 != 0) parts.of[IndexScan::kMost - 1].end = ++parts.blocks;
     return parts;
 }
 

@@ -53,30 +53,21 @@ void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t share
 }
 
 // Programmatic dependent launch, for a kernel that calls wait_for_grid_before() (ptx/grid.cuh) before it
-// touches memory: on sm_90 and later it starts while the kernel before it is still running, and its blocks
-// start in clusters of so many.
-template <class... Params, class... Given>
-void launch_early_in_clusters(unsigned cluster, void (*kernel)(Params...), int64_t blocks, int threads,
-                              size_t shared_bytes, const Env& env, const Given&... given) {
-    if (env.device->facts().capability < 90)
-        return launch(kernel, blocks, threads, shared_bytes, env, given...);
-    allow_shared(reinterpret_cast<const void*>(kernel), shared_bytes, env);
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim = {cluster, 1, 1};
-    cudaLaunchConfig_t config{};
-    config.dynamicSmemBytes = shared_bytes;
-    config.attrs = attributes;
-    config.numAttrs = cluster > 1 ? 2 : 1;
-    launch_with(config, kernel, blocks, threads, env, given...);
-}
-
+// touches memory: on sm_90 and later it starts while the kernel before it is still running.
 template <class... Params, class... Given>
 void launch_early(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, const Env& env,
                   const Given&... given) {
-    launch_early_in_clusters(1, kernel, blocks, threads, shared_bytes, env, given...);
+    if (env.device->facts().capability < 90)
+        return launch(kernel, blocks, threads, shared_bytes, env, given...);
+    allow_shared(reinterpret_cast<const void*>(kernel), shared_bytes, env);
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.dynamicSmemBytes = shared_bytes;
+    config.attrs = &early;
+    config.numAttrs = 1;
+    launch_with(config, kernel, blocks, threads, env, given...);
 }
 
 }  // namespace smla::cuda
