@@ -14,8 +14,8 @@
 
 namespace smla {
 
-// Keys decoded at once: 48 and the packed query of 64 heads fit a 48 KB L1. And the most of any kernel.
-constexpr int kScoreTile = 48, kMostTileKeys = 64;
+// Keys decoded at once, at most: 48 and the packed query of 64 heads fit a 48 KB L1.
+constexpr int kScoreTile = 48;
 
 enum class ValueBytes { e4m3, e2m1, bf16, f32 };
 

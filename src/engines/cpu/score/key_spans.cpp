@@ -85,9 +85,9 @@ void KeySpans::locate_in_page(int64_t page, int64_t offset, int n, int at, KeyTi
 void KeySpans::load_scales(KeyTile& tile) const {
     if (kind_ == ValueBytes::e4m3) {
         for (int j = 0; j < tile.n(); ++j) std::memcpy(tile.scales + j, tile.rows[j].scales, sizeof(float));
-        std::fill(tile.scales + tile.n(), tile.scales + kMostTileKeys, 0.f);
+        std::fill(tile.scales + tile.n(), tile.scales + kScoreTile, 0.f);
     } else {
-        std::fill(tile.scales, tile.scales + kMostTileKeys, 1.f);
+        std::fill(tile.scales, tile.scales + kScoreTile, 1.f);
     }
 }
 

@@ -12,10 +12,10 @@ struct KeyTile {
     ColumnWindow columns;
     int n() const { return int(columns.end - columns.begin); }
 
-    ValueRow rows[kMostTileKeys];
-    float scales[kMostTileKeys];  // 1 where the format has none
-    uint64_t holes = 0;           // bit j: column j has no key; its row is zeros
-    static_assert(kMostTileKeys <= 64);
+    ValueRow rows[kScoreTile];
+    float scales[kScoreTile];  // 1 where the format has none
+    uint64_t holes = 0;        // bit j: column j has no key; its row is zeros
+    static_assert(kScoreTile <= 64);
 };
 
 class KeySpans {
