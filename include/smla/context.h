@@ -55,7 +55,8 @@ typedef struct smla_context_args {
     smla_engine engine;
     /* CPU engine. */
     smla_isa isa;
-    /* CPU engine; 0: one per core that this process may use. */
+    /* CPU engine; 0: one per core that this process may use, by its affinity mask and a container's CPU
+     * limit. */
     int32_t threads;
     /* 1: a token's bits never depend on what else is in the batch, except where a BLAS library multiplies. */
     int32_t batch_invariant;

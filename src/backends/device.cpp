@@ -1,7 +1,7 @@
 #include "backends/device.h"
 
+#include "core/limits.h"
 #include "core/status.h"
-#include "core/thread_pool.h"
 #include "engines/candidate.h"
 
 #include <charconv>

@@ -1,9 +1,8 @@
 #include "core/thread_pool.h"
 
+#include "core/limits.h"
 #include "core/status.h"
 #include "core/workspace.h"
-
-#include <sched.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -26,13 +25,6 @@ void pause_cpu() {
 #endif
 }
 }  // namespace
-
-int usable_cores() {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0) return CPU_COUNT(&set);
-    const unsigned n = std::thread::hardware_concurrency();
-    return n ? int(n) : 1;
-}
 
 class ThreadPool::Crew {
 public:

@@ -12,8 +12,6 @@
 
 namespace smla {
 
-int usable_cores();  // cores that this process may run on
-
 class ThreadPool {
 public:
     // Throws SMLA_OUT_OF_MEMORY where the system starts fewer threads.

@@ -1,7 +1,7 @@
 #include "linear/cblas_room.h"
 
+#include "core/limits.h"
 #include "core/status.h"
-#include "core/thread_pool.h"
 #include "linear/cblas.h"
 
 #include <pthread.h>
@@ -90,9 +90,10 @@ private:
     std::vector<pthread_t> all_;
 };
 
-// How many threads OpenBLAS computes with: the first of these variables that is set, at most the cores.
+// How many threads OpenBLAS computes with: the first of these variables that is set, at most the cores of the
+// affinity mask. It does not ask for a CPU limit.
 int threads_of_cblas() {
-    const int most = std::min(usable_cores(), kMostThreads);
+    const int most = std::min(cores_of_affinity(), kMostThreads);
     for (const char* name : {"OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"}) {
         const char* const value = std::getenv(name);
         const int threads = value ? std::atoi(value) : 0;

@@ -1,5 +1,7 @@
 #include "core/thread_pool.h"
 
+#include "core/limits.h"
+
 #include <gtest/gtest.h>
 
 #include <memory>

@@ -4,7 +4,7 @@
 
 #include "backends/instance.h"
 #include "backends/registry.h"
-#include "core/thread_pool.h"
+#include "core/limits.h"
 #include "ops/attend/attend.h"
 
 #include <smla/smla.h>

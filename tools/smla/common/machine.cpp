@@ -2,6 +2,7 @@
 
 #include "core/cpu_features.h"
 #include "core/device.h"
+#include "core/limits.h"
 #include "core/status.h"
 #include "engines/run.h"
 #include "names.h"

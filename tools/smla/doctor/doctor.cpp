@@ -1,6 +1,7 @@
 // smla doctor: what this machine has, which engines run on it, and a self-test.
 #include "common.h"
 #include "core/cpu_features.h"
+#include "core/limits.h"
 #include "engines/run.h"
 #include "linear/cblas.h"
 #include "machine.h"
@@ -61,6 +62,39 @@ std::string kernels_of_openblas(const std::string& core) {
                     : "");
 }
 
+Document or_null(double limit) { return limit > 0 ? Document(limit) : Document(); }
+
+Document nodes_facts() {
+    Document nodes = Document::array();
+    for (const MemoryNode& node : memory_nodes())
+        nodes.push_back({{"number", node.number}, {"cores", node.cores}});
+    return nodes;
+}
+
+std::string cores_text(const Document& facts) {
+    const int usable = facts["cores"].get<int>();
+    const std::string cores = text(usable, " that this process may use");
+    if (facts["cpu_limit_cores"].is_null()) return cores;
+    const double limit = facts["cpu_limit_cores"].get<double>();
+    const int of_mask = facts["cores_of_affinity"].get<int>();
+    if (limit >= of_mask) return cores;
+    return text(cores, ": a CPU limit of ", fmt::format("{:g}", limit), " of ", of_mask,
+                " cores (OPENBLAS_NUM_THREADS=", usable, " holds OpenBLAS to it)");
+}
+
+// Nothing where all cores share one node's memory.
+std::string nodes_text(const Document& nodes) {
+    if (nodes.size() < 2) return "";
+    std::string cores;
+    for (const Document& node : nodes)
+        cores += text(cores.empty() ? "" : ", ", "node ", node["number"].get<int>(), " has ",
+                      node["cores"].get<int>(), " cores");
+    return text(nodes.size(), ": ", cores,
+                "; the memory of another node is slower, so run a process on each: ",
+                "numactl --cpunodebind=", nodes[0]["number"].get<int>(),
+                " --membind=", nodes[0]["number"].get<int>(), " COMMAND");
+}
+
 Document facts(const Context& context) {
     const std::string blas = cblas().library;
     const auto core = cblas().core_name;
@@ -71,11 +105,15 @@ Document facts(const Context& context) {
             {"cuda", cuda_facts()},
             {"cpu", cpu_model()},
             {"cores", usable_cores()},
+            {"cores_of_affinity", cores_of_affinity()},
+            {"cpu_limit_cores", or_null(cpu_limit_cores())},
+            {"memory_nodes", nodes_facts()},
             {"best_isa", isa_name(best_isa())},
             {"tiles", tiles()},
             {"context", context.description()},
             {"memory_bytes", memory_total()},
             {"memory_available_bytes", memory_available()},
+            {"memory_limit_bytes", memory_limit_bytes() > 0 ? Document(memory_limit_bytes()) : Document()},
             {"huge_pages", huge_pages()},
             {"cblas", blas.empty() ? Document() : Document(blas)},
             {"cblas_core", core ? Document(core()) : Document()},
@@ -93,16 +131,20 @@ std::string describe(const Document& facts) {
     const std::string core = facts["cblas_core"].is_null()
                                  ? ""
                                  : ", " + kernels_of_openblas(facts["cblas_core"].get<std::string>());
+    const std::string nodes = nodes_text(facts["memory_nodes"]);
+    const std::string limit = facts["memory_limit_bytes"].is_null()
+                                  ? ""
+                                  : ", a limit of " + bytes_text(facts["memory_limit_bytes"].get<double>());
     const std::string pages = facts["huge_pages"].get<std::string>();
     return line("version", facts["version"].get<std::string>()) +
            line("build", facts["build"].get<std::string>()) + line("gpu", gpu_text(facts["gpu"])) +
            line("cuda", cuda_text(facts["cuda"])) + line("cpu", facts["cpu"].get<std::string>()) +
-           line("cores", text(facts["cores"].get<int>(), " that this process may use")) +
+           line("cores", cores_text(facts)) + (nodes.empty() ? "" : line("memory nodes", nodes)) +
            line("isa", text("best here ", facts["best_isa"].get<std::string>())) +
            line("tiles", facts["tiles"].get<std::string>()) +
            line("context", facts["context"].get<std::string>()) +
            line("memory", bytes_text(facts["memory_bytes"].get<double>()) + ", " +
-                              bytes_text(facts["memory_available_bytes"].get<double>()) + " free") +
+                              bytes_text(facts["memory_available_bytes"].get<double>()) + " free" + limit) +
            line("huge pages", pages == "never" ? "never: gathers from large caches are slower" : pages) +
            line("cblas", blas + core);
 }

@@ -2,6 +2,7 @@
 #include "backends.h"
 #include "common.h"
 #include "core/cpu_features.h"
+#include "core/limits.h"
 #include "engines/run.h"
 #include "formats/format.h"
 #include "subcommands.h"
