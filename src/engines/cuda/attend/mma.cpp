@@ -1,5 +1,5 @@
-// The mma kernels of attend: what they take, and how a call is cut. They multiply 16-bit floats, so they take
-// only q whose values are bf16: no precision of another q is lost.
+// The mma kernels of attend: what they take, and how a call is cut. They multiply 16-bit floats, so q must be
+// bf16, or e4m3, which bf16 holds exactly.
 #include "engines/cuda/attend/run.h"
 #include "ops/attend/attend.h"
 
@@ -33,11 +33,11 @@ std::string refuse_source(const char* name, const smla_attend_source& source) {
     if (source.rows.shape[1] > INT32_MAX - kKeys) return text(name, " lists more than 2^31 rows");
     const int64_t between = source.rows.stride_elems[1];
     if (view.page_stride / kPiece > UINT32_MAX || view.row_stride > UINT32_MAX || between != int32_t(between))
-        return text(name, " pages, rows or listed entries lie too far apart");  // 32-bit factors, keys.cuh
+        return text(name, " pages, rows or listed entries lie too far apart");  // for BlockSource's 32 bits
     return "";
 }
 
-// Pairs of neighbours are loaded and stored at once.
+// Whether two neighbouring values can be loaded and stored as one aligned pair.
 bool pairs(const Tensor& tensor) {
     const int64_t bytes = dtype_bits(tensor.dtype) / 4;
     return aligned(tensor.data, bytes) && tensor.stride_elems[0] % 2 == 0 && tensor.stride_elems[1] % 2 == 0;

@@ -14,7 +14,7 @@ using Args = smla_attend_args;
 
 constexpr int kTileKeys = 64, kBlockHeads = 64;
 
-// Clock cycles of an H200's multiprocessor: of a tile of 64 keys and of a task around its tiles.
+// Clock cycles of an H200's multiprocessor: a tile of 64 keys, and the rest of a task.
 constexpr double kTile = 3400, kTask = 12000;
 
 double cost(const Schedule& plan, int64_t tiles, const DeviceFacts& device) {
@@ -38,7 +38,7 @@ Schedule schedule_sm90(const Args& args, const Env& env) {
     for (const smla_attend_source* source : {&args.primary, &args.extra})
         if (given(*source)) tiles += ceil_div(source->rows.shape[1], kTileKeys);
     const int most = int(std::clamp<int64_t>(tiles, 1, kMaxSplits));
-    if (env.batch_invariant) {  // from rows alone
+    if (env.batch_invariant) {  // list widths alone: neither tokens nor the budget
         best.splits = std::clamp(most / 8, 1, kMaxSplits);
         return best;
     }
