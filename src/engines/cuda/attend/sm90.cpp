@@ -83,7 +83,7 @@ std::string refuse_formats(const Args& args) {
     if (first != (Width == 512 ? SMLA_FP8_528 : SMLA_FP8_656) || second != SMLA_FORMAT_NONE)
         return Width == 512 ? "for bf16 rows, fp8_584 records, or fp8_528 records of one cache"
                             : "for bf16 rows, or fp8_656 records of one cache";
-    if (args.precision != SMLA_PRECISION_ROUNDED) return "it rounds keys to bf16, and precision is exact";
+    if (args.precision != SMLA_PRECISION_ROUNDED) return "it rounds keys to 16 bits, and precision is exact";
     return "";
 }
 
