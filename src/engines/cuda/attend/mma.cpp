@@ -25,8 +25,8 @@ std::string refuse_source(const char* name, const smla_attend_source& source) {
     const smla_cache& cache = source.cache;
     if (cache.format == SMLA_FORMAT_NONE) return "";
     const CacheView view(cache);
-    if (cache.format == SMLA_ROW_F32) return "row_f32 keys do not fit bf16";
-    if (!(kMmaFormats & format_bit(cache.format))) return text("no operands from ", view.format->name);
+    if (cache.format == SMLA_ROW_F32) return "row_f32 keys do not fit 16-bit operands";
+    if (!(kMmaFormats & format_bit(cache.format))) return text("no operands of ", view.format->name, " keys");
     if (!aligned(view.data, kPiece) || view.page_stride % kPiece ||
         (view.format->packing == Packing::row && view.row_stride % kPiece))
         return text(name, " pages and rows must be aligned to ", kPiece, " bytes");
@@ -57,9 +57,9 @@ std::string refuse_mma(const Args& args, const Env& env) {
     const smla_format first = args.primary.cache.format, second = args.extra.cache.format;
     if (first && second && key_form(first) != key_form(second))
         return text("keys of ", find_format(first)->name, " and of ", find_format(second)->name,
-                    " are other operands");
+                    " become different operands");
     if (first && second && has_bf16_rope(first) != has_bf16_rope(second))
-        return "one cache with rope of bf16 and one without";
+        return "one cache has bf16 rope and the other has not";
     if ((args.q.dtype == SMLA_BF16 && !pairs(args.q)) || !pairs(args.out))
         return "rows of q and out must be aligned to pairs of values";
     const size_t needed = std::max(shared_bytes(kManyHeads, Width, KeyForm::codes),
