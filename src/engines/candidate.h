@@ -52,7 +52,7 @@ struct Env {
     bool slow_bf16_dots = false;     // of the processor: see core/cpu_features.h
     bool batch_invariant = false;
     bool check_indices = false;
-    bool records_steps = false;  // whole steps that come again, on a GPU: see backends/step_recordings.h
+    bool records_steps = false;  // a GPU replays repeated steps as graphs: see backends/step_recordings.h
     ThreadPool* pool = nullptr;
     Device* device = &host_device();
     smla_stream stream = nullptr;  // of a CUDA device
@@ -64,7 +64,7 @@ struct Env {
     // What calls expect of their tensors.
     CheckContext checks() const { return CheckContext::on(device->type(), device->index()); }
     int threads() const { return pool ? pool->threads() : 1; }
-    // Whether the context's demand leaves this kernel.
+    // False: the context demands another kernel of this stage.
     bool allows(Stage stage, std::string_view kernel) const {
         const std::string& wanted = demanded[size_t(stage)];
         return wanted.empty() || wanted == kernel;
@@ -81,13 +81,13 @@ struct Env {
 template <class Args>
 struct CallPlan {
     std::string refusal;  // why the kernel cannot run the call; empty: it can
-    // Bytes of workspace, header included. With a refusal: what smaller calls, which the kernel would take,
-    // need of a workspace that was sized with this one.
+    // Bytes of workspace, header included. With a refusal: what smaller calls that this kernel takes need, as
+    // a workspace sized for this call must serve them.
     size_t scratch = kWorkspaceHeader;
     // Reads the call's pointers and its Env; all else was decided. Null with a refusal.
     std::function<void(const Args&, const Env&)> launch;
-    // What the plan lacks because the stream is being captured; such a plan is not kept, and its launch
-    // fails.
+    // What the plan could not make because the stream is being captured. Such a plan is not cached, and
+    // launching it is refused.
     std::string unprepared;
 };
 
@@ -104,8 +104,8 @@ struct Candidate {
     // A pure function of the arguments (but for where pointers lead) and the environment. Allocates nothing
     // on a device.
     CallPlan<Args> (*plan)(const Args&, const Env&);
-    // Why the kernel comes after all others for this call: facts of the processor and of shapes, never a
-    // measurement, so that a machine always gives the same bits. Null: it never does.
+    // Why the kernel is tried after all others for this call: facts of the processor and of shapes, never a
+    // measurement, so that a machine always gives the same bits. Null: it never is.
     const char* (*last_resort)(const Args&, const Env&) = nullptr;
 
     std::string refuse(const Args& args, const Env& env) const { return plan(args, env).refusal; }
@@ -158,7 +158,7 @@ std::span<const Candidate<ArgsOf<S>>> candidates(const Env& env) {
 
 // A GPU of this machine; throws where there is none, or none that this build has code for.
 std::unique_ptr<Device> open_cuda_device(int32_t index);
-// What the CUDA engine of this build are compiled for, as 10 * major + minor; empty without them.
+// Architectures that this build's CUDA engine is compiled for, as 10 * major + minor; empty without one.
 std::vector<int> cuda_architectures();
 // Machine code runs on its own architecture and on later minor versions of the same major one.
 bool has_code_for(int capability);

@@ -31,7 +31,7 @@ private:
     Env env_;
     smla_allocator allocator_{};
     std::unique_ptr<Device> gpu_;
-    std::unique_ptr<PlanCache> plans_;  // whose recordings are the device's
+    std::unique_ptr<PlanCache> plans_;  // after gpu_: its recordings must go before the device
     std::unique_ptr<ThreadPool> pool_;
     std::string description_;
 };

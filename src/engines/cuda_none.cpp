@@ -1,4 +1,4 @@
-// Stands in for the CUDA engine in a build without them.
+// Stands in for the CUDA engine in a build without it.
 #include "engines/candidate.h"
 #include "engines/cuda/common/hyper_connection.h"
 #include "engines/cuda/common/metadata.h"
@@ -17,7 +17,7 @@ std::vector<int> cuda_architectures() { return {}; }
 void note_bad_value_on_gpu(const IndexScan&, Stage, ErrorPlace*, const Env&) {
     fail(SMLA_INTERNAL, "engine", "a GPU's call", "none in a build without the CUDA engine");
 }
-// Never called: without a GPU's Device there are no plans and no metadata on one.
+// The functions below are never called: they take a GPU's Device, which this build cannot make.
 void build_plan_on_gpu(const PlanJob&, Device&, smla_stream) {
     fail(SMLA_INTERNAL, "plan", "a GPU's", "a build with the CUDA engine");
 }

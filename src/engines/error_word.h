@@ -6,13 +6,12 @@
 
 namespace smla {
 
-// The end of a workspace's counters. Zero while there is nothing to read.
+// Lies at the end of a workspace's header.
 struct ErrorPlace {
-    smla_error_word word;
-    // While a GPU scans, else zero: the complement of the lowest list and item found so far; blocks that are
-    // done, and how many of them have found something.
-    unsigned long long first;
-    unsigned arrived;
+    smla_error_word word;  // zero: nothing was noted
+    // Both zero, but for the time of a GPU's scan.
+    unsigned long long first;  // complement of the lowest list and item found so far
+    unsigned arrived;          // low half: blocks that are done; high half: those that have found something
 };
 constexpr size_t kErrorWordBytes = 64;
 constexpr size_t kErrorWordAt = kWorkspaceHeader - kErrorWordBytes;
@@ -23,7 +22,7 @@ static_assert(sizeof(ErrorPlace) <= kErrorWordBytes);
 void note_bad_value(const IndexScan& scan, Stage stage, const Env& env);
 void note_bad_value_on_gpu(const IndexScan& scan, Stage stage, ErrorPlace* place, const Env& env);
 
-// What was noted; the place is empty again. Waits for the stream.
+// Returns the noted word and clears it. Waits for the stream.
 smla_error_word take_error(Device& device, const Workspace& workspace, smla_stream stream);
 
 }  // namespace smla

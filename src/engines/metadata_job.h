@@ -40,7 +40,7 @@ SMLA_HOST_DEVICE inline int32_t query_tokens_of(const MetadataJob& job, int64_t 
     return job.starts[request + 1] - job.starts[request];
 }
 
-// A request whose length cannot be has no tokens; the plan made padding of them.
+// A request with an impossible length counts as having no tokens: the plan has made them padding.
 SMLA_HOST_DEVICE inline bool has_tokens(const MetadataJob& job, int64_t request) {
     return job.lengths[request] >= query_tokens_of(job, request) && job.lengths[request] <= job.max_seq_len;
 }
@@ -66,7 +66,7 @@ SMLA_HOST_DEVICE inline void place_request(const MetadataJob& job, int64_t r) {
     job.prefill_gather_lens[prefill] = real ? query + (prefix < most ? prefix : most) : 0;
 }
 
-// Part p of the schedule of one request: each takes so many blocks that all parts together take every one.
+// Part p of the schedule of one request: all parts take equally many blocks, but for the last.
 SMLA_HOST_DEVICE inline void place_schedule_part(const MetadataJob& job, int64_t p) {
     constexpr int64_t kOverhead = 5;  // of a request on a part, in blocks
     const int64_t blocks = job.schedule_blocks, parts = job.schedule_parts,
@@ -84,7 +84,7 @@ SMLA_HOST_DEVICE inline void place_schedule_part(const MetadataJob& job, int64_t
     job.schedule_splits[1] = int32_t(p) + 1;
 }
 
-// How many listed rows of a token count.
+// How many of a token's listed rows count.
 SMLA_HOST_DEVICE inline int32_t row_limit_of(const MetadataJob& job, int64_t t) {
     if (t >= job.starts[job.requests] || !has_tokens(job, request_of(job.starts, job.requests, t))) return 0;
     if (job.limits_prefill_rows && t >= job.decode_tokens) return job.visible_entries[t];

@@ -1,5 +1,5 @@
-// A call's arguments on a device: copies of every tensor and cache of the host, one copy for what shares
-// memory, and back again. On a CPU the arguments themselves.
+// Copies a call's tensors and caches from the host to a device, and back. Those that begin at the same
+// address share a copy. On a CPU the arguments are used as they are.
 #pragma once
 
 #include "core/device.h"

@@ -59,7 +59,7 @@ bool PlanKey::add_numbers(std::span<const int32_t> numbers) {
     return true;
 }
 
-// Four sums side by side: one would wait for its own multiplications.
+// Four independent sums: a single one would be bound by the latency of its multiplications.
 uint64_t PlanKey::hash() const {
     constexpr size_t kLanes = 4;
     uint64_t lanes[kLanes] = {bytes_, 1, 2, 3};

@@ -32,8 +32,8 @@ public:
                         .demands = env.demanded.hash()};
         add(&head, sizeof head);
     }
-    // Plain data. The addresses in its fields become their alignment and whether they are null; a scale in
-    // the host's memory becomes its value, which checks look at.
+    // Adds an argument struct. Of an address in its fields, only the alignment and whether it is null are
+    // kept; a scale in host memory is kept by value, as checks look at it.
     template <class Args>
     void add(const Args& args, std::span<const StageField> fields) {
         static_assert(sizeof args % 8 == 0);
@@ -41,13 +41,13 @@ public:
     }
     // The same for one address.
     void add_address(const void* address);
-    // Numbers; false: there is no more room.
+    // Adds numbers; false: there was no room for them.
     bool add_numbers(std::span<const int32_t> numbers);
 
     uint64_t hash() const;
     std::span<const char> bytes() const { return {data_.data(), bytes_}; }
-    // The addresses that were reduced, in order: two calls of one key that share them differ in nothing but
-    // what lies in memory. None: there were too many.
+    // The addresses that were reduced, in order; empty if there were too many. Two calls with the same key
+    // and the same addresses differ only in what the memory holds.
     std::span<const uintptr_t> addresses() const {
         return {addresses_.data(), address_count_ <= kMostAddresses ? address_count_ : 0};
     }

@@ -10,7 +10,7 @@ namespace smla {
 
 namespace {
 
-// The rule of dispatch: the first kernel that the demand leaves and that does not refuse.
+// Dispatch: the first candidate that is allowed and does not refuse. None: `reasons` has the refusals.
 template <Stage S>
 PlannedCall<S> first_that_runs(const ArgsOf<S>& args, const Env& env, std::string& reasons) {
     PlannedCall<S> found;
@@ -36,7 +36,7 @@ PlannedCall<S> choose(const ArgsOf<S>& args, const Env& env) {
     fail(SMLA_UNSUPPORTED, std::string(stage_name(S)), reasons, "a kernel that can run these arguments");
 }
 
-// What `make` returns, once for all calls of this description. Something unprepared is not kept.
+// Returns make(), or what it returned for an earlier call of this description. Unprepared plans are not kept.
 template <class Kept, Stage S, class Make>
 std::shared_ptr<const Kept> remembered(PlanUse use, size_t budget, const ArgsOf<S>& args, const Env& env,
                                        Make make) {

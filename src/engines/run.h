@@ -23,7 +23,7 @@ std::shared_ptr<const PlannedCall<S>> plan_stage(const ArgsOf<S>& args, const En
 template <Stage S>
 const char* launch_stage(const PlannedCall<S>& call, const ArgsOf<S>& args, const Env& env);
 
-// Scratch that any candidate the shapes can reach may need; data pointers are not looked at.
+// Bytes of workspace that are enough for every allowed candidate. Data pointers are not looked at.
 template <Stage S>
 size_t stage_workspace(const ArgsOf<S>& args, const Env& env, size_t budget);
 

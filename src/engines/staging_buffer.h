@@ -1,4 +1,4 @@
-// Copies from the host to a GPU in stream order without waiting: the last step of a metadata build.
+// Copies fields from the host to a GPU in stream order, without waiting: the last step of a metadata build.
 #pragma once
 
 #include "core/device.h"

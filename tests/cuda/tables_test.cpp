@@ -194,7 +194,7 @@ TEST(CudaTables, MmaTakesRecordsOfV41BesideEachOther) {
         for (const smla_format other : {SMLA_ROW_BF16, SMLA_FP8_584, SMLA_FP8_528})
             EXPECT_EQ(refusal_of_mma(cache_of(primary, 0), cache_of(other, other == SMLA_ROW_BF16 ? 512 : 0)),
                       text("keys of ", find_format(primary)->name, " and of ", find_format(other)->name,
-                           " are other operands"));
+                           " become different operands"));
         smla_cache odd = cache_of(primary, 0);
         odd.page_stride_bytes = 64 * 528 + 8;
         EXPECT_EQ(refusal_of_mma(odd, {}), "primary pages and rows must be aligned to 16 bytes");

@@ -1,5 +1,5 @@
-// The mma kernels of attend: what they take, and how a call is cut. They multiply 16-bit floats, so they take
-// only q whose values are bf16: no precision of another q is lost.
+// The mma kernels of attend: what they take, and how a call is cut. They multiply 16-bit floats, so q must be
+// bf16, or e4m3, which bf16 holds exactly.
 #include "engines/cuda/attend/run.h"
 #include "ops/attend/attend.h"
 
@@ -25,19 +25,19 @@ std::string refuse_source(const char* name, const smla_attend_source& source) {
     const smla_cache& cache = source.cache;
     if (cache.format == SMLA_FORMAT_NONE) return "";
     const CacheView view(cache);
-    if (cache.format == SMLA_ROW_F32) return "row_f32 keys do not fit bf16";
-    if (!(kMmaFormats & format_bit(cache.format))) return text("no operands from ", view.format->name);
+    if (cache.format == SMLA_ROW_F32) return "row_f32 keys do not fit 16-bit operands";
+    if (!(kMmaFormats & format_bit(cache.format))) return text("no operands of ", view.format->name, " keys");
     if (!aligned(view.data, kPiece) || view.page_stride % kPiece ||
         (view.format->packing == Packing::row && view.row_stride % kPiece))
         return text(name, " pages and rows must be aligned to ", kPiece, " bytes");
     if (source.rows.shape[1] > INT32_MAX - kKeys) return text(name, " lists more than 2^31 rows");
     const int64_t between = source.rows.stride_elems[1];
     if (view.page_stride / kPiece > UINT32_MAX || view.row_stride > UINT32_MAX || between != int32_t(between))
-        return text(name, " pages, rows or listed entries lie too far apart");  // 32-bit factors, keys.cuh
+        return text(name, " pages, rows or listed entries lie too far apart");  // for BlockSource's 32 bits
     return "";
 }
 
-// Pairs of neighbours are loaded and stored at once.
+// Whether two neighbouring values can be loaded and stored as one aligned pair.
 bool pairs(const Tensor& tensor) {
     const int64_t bytes = dtype_bits(tensor.dtype) / 4;
     return aligned(tensor.data, bytes) && tensor.stride_elems[0] % 2 == 0 && tensor.stride_elems[1] % 2 == 0;
@@ -57,9 +57,9 @@ std::string refuse_mma(const Args& args, const Env& env) {
     const smla_format first = args.primary.cache.format, second = args.extra.cache.format;
     if (first && second && key_form(first) != key_form(second))
         return text("keys of ", find_format(first)->name, " and of ", find_format(second)->name,
-                    " are other operands");
+                    " become different operands");
     if (first && second && has_bf16_rope(first) != has_bf16_rope(second))
-        return "one cache with rope of bf16 and one without";
+        return "one cache has bf16 rope and the other has not";
     if ((args.q.dtype == SMLA_BF16 && !pairs(args.q)) || !pairs(args.out))
         return "rows of q and out must be aligned to pairs of values";
     const size_t needed = std::max(shared_bytes(kManyHeads, Width, KeyForm::codes),

@@ -10,10 +10,11 @@ extern const Candidate<smla_attend_args> kSm90Attend576, kSm90Attend512, kMmaAtt
 
 void run_generic(const smla_attend_args& args, const Env& env);
 
-// bf16 products for keys of 576 or 512 values; plan.splits > 1 needs plan.workspace() bytes.
+// mma.sync kernels for keys of 576 or 512 values. With schedule.splits > 1 the workspace must have
+// schedule.workspace() bytes.
 void run_mma(const smla_attend_args& args, const Schedule& schedule, const Env& env);
 
-// wgmma products on Hopper; the same of its workspace.
+// wgmma kernel of Hopper, with the same demand on the workspace.
 void run_sm90(const smla_attend_args& args, const Schedule& schedule, const Env& env);
 
 }  // namespace smla::cuda_attend

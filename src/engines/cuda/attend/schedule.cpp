@@ -18,7 +18,7 @@ struct Costs {
 constexpr Costs kMany = {3530, 0, 10800}, kManyCoded = {4030, 0, 16000};
 constexpr Costs kSome = {2120, 1030, 9400}, kSomeCoded = {2360, 1100, 14400};
 constexpr Costs kFew = {2040, 660, 9000}, kFewCoded = {1750, 1020, 7900};
-// Estimates, not measured: bf16 rows, and a share of the decoding's instructions (0.4 per value and warp).
+// Estimates, not measured: the cost of bf16 rows plus that of decoding (0.4 instructions per value and warp).
 constexpr Costs kManyDecoded = {3800, 0, 12000}, kSomeDecoded = {2300, 1150, 10600};
 constexpr Costs kFewDecoded = {2300, 880, 9500};
 constexpr double kMemoryPerCycle = 2000;  // bytes of listed rows
@@ -78,7 +78,7 @@ Schedule schedule(const smla_attend_args& args, const Env& env, size_t budget) {
     const auto fits = [&](const Schedule& plan) {
         return plan.splits == 1 || budget == 0 || plan.workspace() <= budget;
     };
-    if (env.batch_invariant) {  // from heads and rows alone
+    if (env.batch_invariant) {  // heads and list widths alone: neither tokens nor the budget
         best.heads = best.all_heads <= kFewHeads    ? kFewHeads
                      : best.all_heads <= kSomeHeads ? kSomeHeads
                                                     : kManyHeads;
@@ -89,7 +89,7 @@ Schedule schedule(const smla_attend_args& args, const Env& env, size_t budget) {
     double least = -1;
     for (const int heads : {kFewHeads, kSomeHeads, kManyHeads}) {
         if (heads > kFewHeads && best.all_heads <= heads / 2) continue;
-        // coarser for many: a call pays for each one that is weighed
+        // coarser steps for many splits, as every candidate costs host time
         for (int splits = 1; splits <= most; splits += splits < 16 ? 1 : splits < 64 ? 4 : 16) {
             Schedule plan = best;
             plan.heads = heads;

@@ -1,5 +1,5 @@
 // How attend's work is cut for a GPU: heads per block, and how many blocks share one token's listed rows.
-// From shapes, device and mode only.
+// A function of shapes, device, mode and budget.
 #pragma once
 
 #include "engines/candidate.h"
@@ -8,19 +8,19 @@
 namespace smla::cuda_attend {
 
 constexpr int kValueWidth = 512;
-constexpr int kKeys = 32;        // listed rows that are counted at once: one tile of few heads, two of many
+constexpr int kKeys = 32;        // list entries per unit of the cost model: a tile of few heads, two of many
 constexpr int kMaxSplits = 128;  // blocks that share a token's rows
-// Clock cycles of an H200's multiprocessor: of the kernel that combines splits, per split, and bytes of
-// splits' sums per cycle of the whole device.
+// Cost of combining splits, in clock cycles of an H200's multiprocessor: the kernel itself, and each split;
+// then bytes of partial sums that the whole device moves per cycle.
 constexpr double kMerge = 5500, kMergePerSplit = 125, kSumsPerCycle = 2000;
 constexpr int kFewHeads = 16, kSomeHeads = 32, kManyHeads = 64;
-// Blocks per multiprocessor, from registers.
+// Blocks per multiprocessor that registers allow.
 constexpr int kFewResident = 2, kFewCodedResident = 3, kSomeResident = 2;
 
-// Of fp8 records, those whose last 64 values are bf16.
+// fp8 records whose last 64 values, the rope, are bf16.
 constexpr bool has_bf16_rope(smla_format format) { return format == SMLA_FP8_656 || format == SMLA_FP8_584; }
 
-// What a split knows of a head besides its sums.
+// A head's softmax statistics in one split.
 struct alignas(16) PartialStatistics {
     float peak2;     // the sums are of exp2(logit2 - peak2), logit2 in powers of two; -inf: no finite logit
     float sum;       // of the weights
@@ -34,8 +34,8 @@ struct Partials {
     PartialStatistics* statistics = nullptr;
 };
 
-// How the mma kernels hold keys in shared memory: bf16 rows, fp8 records as they are, or records that become
-// bf16 rows on their way.
+// Keys of the mma kernels in shared memory: bf16 rows, fp8 records as stored, or bf16 rows that the producer
+// decodes from records.
 enum class KeyForm { rows, codes, decoded };
 constexpr KeyForm key_form(smla_format format) {
     constexpr uint32_t kDecoded =
@@ -48,8 +48,8 @@ struct Schedule {
     int heads = kFewHeads;  // per block
     int64_t tokens = 0, all_heads = 1;
     int splits = 1;
-    bool coded = false;    // records, not bf16 rows
-    bool decoded = false;  // of records, those that become bf16 rows on their way
+    bool coded = false;    // keys are records, not bf16 rows
+    bool decoded = false;  // the producer decodes these records to bf16 rows
 
     KeyForm keys() const { return decoded ? KeyForm::decoded : coded ? KeyForm::codes : KeyForm::rows; }
     int64_t head_tiles() const { return ceil_div(all_heads, heads); }

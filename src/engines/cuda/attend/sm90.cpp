@@ -14,7 +14,7 @@ using Args = smla_attend_args;
 
 constexpr int kTileKeys = 64, kBlockHeads = 64;
 
-// Clock cycles of an H200's multiprocessor: of a tile of 64 keys and of a task around its tiles.
+// Clock cycles of an H200's multiprocessor: a tile of 64 keys, and the rest of a task.
 constexpr double kTile = 3400, kTask = 12000;
 
 double cost(const Schedule& plan, int64_t tiles, const DeviceFacts& device) {
@@ -38,7 +38,7 @@ Schedule schedule_sm90(const Args& args, const Env& env) {
     for (const smla_attend_source* source : {&args.primary, &args.extra})
         if (given(*source)) tiles += ceil_div(source->rows.shape[1], kTileKeys);
     const int most = int(std::clamp<int64_t>(tiles, 1, kMaxSplits));
-    if (env.batch_invariant) {  // from rows alone
+    if (env.batch_invariant) {  // list widths alone: neither tokens nor the budget
         best.splits = std::clamp(most / 8, 1, kMaxSplits);
         return best;
     }
@@ -83,7 +83,7 @@ std::string refuse_formats(const Args& args) {
     if (first != (Width == 512 ? SMLA_FP8_528 : SMLA_FP8_656) || second != SMLA_FORMAT_NONE)
         return Width == 512 ? "for bf16 rows, fp8_584 records, or fp8_528 records of one cache"
                             : "for bf16 rows, or fp8_656 records of one cache";
-    if (args.precision != SMLA_PRECISION_ROUNDED) return "it rounds keys to bf16, and precision is exact";
+    if (args.precision != SMLA_PRECISION_ROUNDED) return "it rounds keys to 16 bits, and precision is exact";
     return "";
 }
 

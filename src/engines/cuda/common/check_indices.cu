@@ -31,10 +31,11 @@ namespace {
 constexpr int kThreads = 512, kBlocksPerMultiprocessor = 2;  // of a list
 constexpr int kItemBits = 56;                                // a tensor has at most 2^48 elements
 static_assert(IndexScan::kMost < 1 << (63 - kItemBits));
-constexpr unsigned kFound = 1u << 16;  // in the count of blocks that are done: this one has found something
+constexpr unsigned kFound = 1u << 16;  // added to `arrived` by blocks that have found something
 constexpr int64_t kMostBlocks = kFound / IndexScan::kMost - 1;  // of a list
 
-// The last block of those where any has found something, after what they have found.
+// Counts this block as done. True in the last block if any block has found something; it then sees what all
+// of them have found.
 __device__ bool has_to_note(ErrorPlace* place, bool found) {
     if (found) __threadfence();  // after this block's numbers
     const unsigned before = atomicAdd(&place->arrived, found ? kFound + 1 : 1);

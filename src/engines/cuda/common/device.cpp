@@ -39,7 +39,7 @@ int attribute(cudaDeviceAttr which, int index) {
 class GraphRecording final : public Recording {
 public:
     GraphRecording(Device& device, cudaGraphExec_t graph) : device_(device), graph_(graph) {}
-    ~GraphRecording() override { cudaGraphExecDestroy(graph_); }  // after its last launch, if one is running
+    ~GraphRecording() override { cudaGraphExecDestroy(graph_); }  // a running launch ends first
     void replay(smla_stream stream) const override {
         Device::Scope scope(device_);
         SMLA_CUDA_CALL(cudaGraphLaunch(graph_, stream_of(stream)));
@@ -188,7 +188,7 @@ public:
         try {
             body(capture.stream());
         } catch (const Error&) {
-            return nullptr;  // the caller meets it again when it runs what it could not record
+            return nullptr;  // the caller meets the error again when it runs the body without recording
         }
         cudaGraphExec_t graph = capture.instantiate();
         return graph ? std::make_unique<GraphRecording>(*this, graph) : nullptr;
@@ -221,8 +221,8 @@ private:
 std::vector<int> cuda_architectures() { return {std::begin(kBuilt), std::end(kBuilt)}; }
 
 std::unique_ptr<Device> open_cuda_device(int32_t index) {
-    // Kernels load now, not at their first launch, which may stand in a capture. Counts until CUDA is first
-    // used.
+    // Loads kernels eagerly: a first launch in a capture could not load them. Has an effect only before CUDA
+    // is initialised.
     setenv("CUDA_MODULE_LOADING", "EAGER", 0);
     int count = 0;
     const cudaError_t result = cudaGetDeviceCount(&count);

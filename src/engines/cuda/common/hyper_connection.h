@@ -1,4 +1,4 @@
-// Hyper-connections (layers/mhc.h) on a GPU, in f32: streams [T,n,hidden] there, nothing allocated, no wait.
+// Hyper-connections (layers/mhc.h) on a GPU, in f32. Allocates nothing and does not wait.
 #pragma once
 
 #include "core/device.h"
@@ -10,8 +10,8 @@ constexpr int kMostHyperStreams = 8;
 
 struct HyperJob {
     const float *fn, *base, *scale;  // [2n+n*n,n*hidden], [2n+n*n], [3]
-    Tensor streams;                  // any float but f64, as is:
-    Tensor block;                    // [T,hidden]; out of collapse, y of expand
+    Tensor streams;                  // [T,n,hidden], any float but f64
+    Tensor block;                    // [T,hidden], the same; out of collapse, y of expand
     float* rows;                     // [T,2n+n*n] pre, post, comb; behind them partial sums
     int32_t iterations;
     float norm_eps, eps;

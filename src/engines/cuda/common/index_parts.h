@@ -1,6 +1,6 @@
 // How a kernel scans the lists of a call (ops/index_scan.h): each list has blocks of its own, and a filter of
-// a few instructions that tells most good values. Only what it doubts goes through the rules, whose code is
-// long and cold. The filter may doubt a good value; it lets no bad one pass.
+// a few instructions that recognises most good values. Only values that it doubts are examined by the rules,
+// whose code is long and rarely loaded. The filter may doubt a good value; it passes no bad one.
 #pragma once
 
 #include "core/workspace.h"
@@ -41,7 +41,7 @@ struct ListParts {
 
 namespace index_parts {
 
-// Rows that the filter can tell by 32-bit arithmetic.
+// False: the filter's 32-bit arithmetic cannot check these rows.
 inline bool take_rows(ListPart& part, const RowRange& rows) {
     if (rows.capacity > INT32_MAX || rows.page_rows > INT32_MAX) return false;
     part.low = -1, part.high = rows.capacity - 1;

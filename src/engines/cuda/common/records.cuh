@@ -237,7 +237,7 @@ __device__ inline float to_write(float value, smla_writer writer) {
     return writer & SMLA_WRITER_BF16_FIRST ? round_to_bf16(value) : value;
 }
 
-// The values of a warp's lanes, in groups of 16, as nvfp4_288 holds them.
+// A lane's value, rounded as nvfp4_288 would hold it; 16 lanes share a scale.
 __device__ inline float fp4_value(float value) {
     constexpr unsigned kGroup = layout::Nvfp4_288<false>::tile;
     static_assert(kGroup == 16);

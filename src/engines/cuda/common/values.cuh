@@ -34,9 +34,8 @@ __device__ inline float load_value(const Tensor& t, int64_t at) {
     }
 }
 
-// The values at `at`, at + step, ...: `count` of them exist, at most kN are taken, the others are 0. All
-// loads are on their way at once; in a loop around load_value each waits for the one before, as a switch
-// stands between them.
+// The values at `at`, at + step, ...: the first `count` exist, the others of out become 0. All loads are in
+// flight together; in a loop around load_value, its switch makes each load wait for the one before.
 template <int kN>
 __device__ void load_values(const Tensor& t, int64_t at, int64_t step, int count, float (&out)[kN]) {
     const auto load = [&](const auto* data, auto to_f32) {

@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kThreads) compress_kernel(const __grid_constan
     const float weight = present(p.weight) ? load_value(p.weight, element(p.weight, channel)) : 1;
     find_angles(p, position / p.ratio * p.ratio, angles);
     pool<kAligned, kBatch>(p, window, found, parts, entry);
-    // A thread reads its own channels alone, as it does below; norm's block sum is a barrier besides.
+    // Needs no barrier: until the next one, a thread touches only its own channels of `entry`.
     if (present(p.weight)) norm(p, entry, weight, scratch);
     for (int d = int(threadIdx.x); present(p.latents) && d < p.cache.width; d += kThreads)
         store_value(p.latents, element(p.latents, token, d), entry[d]);

@@ -42,7 +42,7 @@ __device__ int2 over_block(int count, int length) {
             __reduce_max_sync(~0u, reads ? lengths[threadIdx.x] : 0)};
 }
 
-// Counts and lengths of a token, of what the block's threads have found.
+// Writes a token's count and length, from what each thread of the block has found.
 __device__ void put_totals(const MapParams& p, int64_t token, int found, int length) {
     if (!present(p.counts) && !present(p.lengths)) return;
     const int2 all = over_block(found, length);
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ M
     put_totals(p, token, found, length);
 }
 
-// Pools up to the last that is listed, for all threads of the block.
+// How many pools there are up to the last one listed; the same in all threads of the block.
 __device__ int64_t listed_pools(const MapParams& p, int64_t token, int64_t limit) {
     __shared__ int last;
     int own = 0;

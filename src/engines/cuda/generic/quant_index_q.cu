@@ -30,7 +30,7 @@ struct QuantParams {
     bool hadamard;
 };
 
-// Codes of a group of 32. e2m1 has no NaN, so the group's scale becomes NaN.
+// Encodes a group of 32; returns its scale's code: NaN if any value is NaN, as e2m1 has none.
 __device__ uint8_t encode_e2m1_group(const float* values, uint8_t* bytes) {
     const int lane = int(threadIdx.x % 32);
     const uint8_t code = scale_rule::mxfp4(warp_amax(values, kGroup));

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ 
     }
 }
 
-// A place of [T,G,row] in bytes.
+// Address and byte strides of a tensor [T,G,row].
 struct CopyPlace {
     char* data;
     int64_t token_bytes, group_bytes;

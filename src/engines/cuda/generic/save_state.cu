@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
         float kvs[kBatch], scores[kBatch], apes[kBatch] = {-0.f, -0.f, -0.f, -0.f};  // x + -0 is x
         load_values(kv, element(kv, token, first), kThreads * kv.stride_elems[1], count, kvs);
         load_values(score, element(score, token, first), kThreads * score.stride_elems[1], count, scores);
-        if (state.hole(slot) || position < 0) return;  // asked when all loads are under way
+        if (state.hole(slot) || position < 0) return;  // tested after all loads are issued
         auto* const row = reinterpret_cast<float*>(state.row_packed(slot));
         const int64_t phase = present(ape) ? position % ape.shape[0] : 0;
         if (present(ape))

@@ -37,8 +37,8 @@ constexpr int kRows = 4;                      // outputs of a warp, if w is dens
 constexpr int kLane = 8, kStep = 32 * kLane;  // values of a lane, of a warp at a time
 constexpr int kAhead = 8;                     // rows of a warp in flight, if w is dense along n
 constexpr int64_t kMostShared = 32 * 1024;    // bytes of x, if w is dense along n
-// Sums are cut until there are so many warps: 16 for each multiprocessor of an H100. Not the GPU's own
-// number: bits shall depend on shapes alone.
+// Sums over k are split until there are so many warps: 16 for each multiprocessor of an H100. The GPU's own
+// number would make bits depend on more than shapes.
 constexpr int64_t kWantedWarps = 16 * 132;
 
 struct FewTokens {
@@ -62,7 +62,7 @@ __device__ Raw<T> load_raw(const T* at) {
     return out;
 }
 
-// Harmless while the kernel before may still write there: L2 is where its stores go too.
+// Safe even if the kernel before still writes there, as its stores go to L2 too.
 __device__ inline void prefetch_to_l2(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 struct F16 {
@@ -89,8 +89,8 @@ __device__ void to_f32(const Raw<T>& raw, float (&out)[kLane]) {
         else out[i] = i % 2 ? high_half(words[i / 2], T{}) : low_half(words[i / 2], T{});
 }
 
-// 8 values of each of kN tokens from token `first` on, all on their way at once. Missing tokens are the last
-// one again: nobody stores their sums.
+// Loads 8 values of each of kN tokens from token `first` on, all loads before the first use. Past the last
+// token its values are loaded again; those sums are not stored.
 template <int kN>
 __device__ void load_x(const FewTokens& p, int first, int64_t group, int64_t k, float (&out)[kN][kLane]) {
     const auto load = [&](const auto* x) {
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kThreads) few_along_n(const __grid_constant__ 
 using Args = smla_project_args;
 
 bool along_k(const Tensor& w) { return w.stride_elems[2] == 1; }
-// Rows of 16-byte pieces.
+// Whether the rows along these dimensions begin at multiples of 16 bytes.
 bool aligned(const Tensor& tensor, std::initializer_list<int> dims) {
     uint64_t bits = reinterpret_cast<uintptr_t>(tensor.data);
     for (const int dim : dims)

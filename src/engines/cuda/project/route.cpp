@@ -12,7 +12,7 @@ using Args = smla_project_args;
 
 constexpr size_t kConvertedBytes = size_t(128) << 20;  // of a pass: converted x and sums not yet added up
 constexpr size_t kLeastScratch = size_t(1) << 20, kMostScratch = size_t(32) << 20;  // the library's own
-constexpr int64_t kSplits = 8;  // of a sum over K: f32 results of as many fit where tokens are few
+constexpr int64_t kSplits = 8;  // parts of a sum over K whose f32 results the library may keep in its scratch
 
 size_t aligned(int64_t bytes) { return round_up(size_t(bytes), kLtAlignment); }
 
@@ -75,7 +75,7 @@ void fit(const Args& args, LtRoute& route, size_t budget) {
     if (route.lt_bytes + aligned(each.x) + aligned(each.sum) > room) route.lt_bytes = 0;
     const int64_t left = int64_t(room) - int64_t(route.lt_bytes);
     for (set_tokens(std::min(left / std::max<int64_t>(bytes, 1), route.pass_tokens));
-         route.pass_tokens > 1 && route.scratch() > room;)  // both blocks round up
+         route.pass_tokens > 1 && route.scratch() > room;)  // x_bytes and sum_bytes are rounded up
         set_tokens(route.pass_tokens - 1);
 }
 
@@ -83,7 +83,7 @@ LtType lt_type(smla_dtype dtype) {
     return dtype == SMLA_BF16 ? LtType::bf16 : dtype == SMLA_F16 ? LtType::f16 : LtType::f32;
 }
 
-// Largest power of two up to 16 that divides the address; memory that is not there yet is well aligned.
+// Largest power of two up to 16 that divides the address: 16 for null, in calls that only ask for sizes.
 int32_t alignment_of(const void* data) {
     const auto address = reinterpret_cast<uintptr_t>(data) | 16;
     return int32_t(address & (~address + 1));

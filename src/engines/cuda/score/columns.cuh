@@ -18,7 +18,7 @@ struct KeyColumns {
           divisor(present() ? page_tokens : uint32_t(keys.page_rows)) {}
     __host__ __device__ bool present() const { return table.ndim != 0; }
 
-    // Has entries of the table name parts of pages, of `tokens` each: page << bits | part.
+    // Makes entries of the table name parts of pages, `tokens` tokens each: page << bits | part.
     void divide_pages(uint32_t tokens, int bits) {
         divisor = tokens;
         part_bits = bits;

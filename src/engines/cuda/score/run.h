@@ -11,8 +11,8 @@ struct ScorePart {
     int64_t begin = 0, end = 0;
     float* logits = nullptr;
     int64_t stride = 0;  // floats between tokens
-    // cuda_mma_score alone: entries of the block table name parts of pages, of so many tokens: page <<
-    // part_bits | part. 0: they name pages.
+    // cuda_mma_score alone. Above 0: entries of the block table name parts of pages, of so many tokens each,
+    // as page << part_bits | part. 0: they name pages.
     uint32_t part_tokens = 0;
     int part_bits = 0;
 };
@@ -24,7 +24,7 @@ struct ScoreKernel {
 };
 
 extern const Candidate<smla_score_args> kSm90Score, kMmaScore, kGenericScore;
-// The kernel that the score stage would run, a demand for one counted; null if that refuses.
+// The kernel that the score stage would run. Null: all kernels that the context allows refuse.
 const ScoreKernel* chosen_score_kernel(const smla_score_args& args, const Env& env);
 
 std::string refuse_score_sm90(const smla_score_args& args, const Env& env);

@@ -32,8 +32,8 @@ struct Windows {
     int columns, begin, end;
 };
 
-// Writes -inf to the columns outside of the windows of `rows` tokens, one of `splits` parts of all columns.
-// `logits`: of column window.begin of the first token of all.
+// Writes -inf to the columns outside of the windows of `rows` tokens from `token` on, in part `split` of
+// `splits` of all columns. first_logits: logit of the call's first token and column all.begin.
 template <int Threads>
 __device__ inline void fill_outside(const Windows& all, float* first_logits, int64_t stride, int64_t token,
                                     int rows, int split, int splits) {

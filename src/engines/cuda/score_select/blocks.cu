@@ -5,10 +5,10 @@
 //            bits); the logits of their columns side by side, as if the blocks were neighbours; the exact
 //            select over them; the winners' columns. The maxima of the blocks, and a select over them, alike.
 // Logits     streamed: a table says for each token in which page, and in which part of it, its candidates
-//            lie. cuda_mma_score reads the table as the block table of a request of that token's own, whose
-//            pages are blocks. Of all blocks the logits are those of score. Generic: a warp per logit, as in
-//            score.cu.
-// Tile       a block of 512 threads per token elsewhere.
+//            lie. cuda_mma_score reads the table as a block table: each token is a request of its own, whose
+//            pages are blocks. Without a list of blocks the score kernels run as in the score stage. Generic:
+//            a warp per logit, as in score.cu.
+// Tile       a block of 512 threads per token, but for the logits.
 // Limit      the products of score; the logits of a part of the tokens lie in the workspace.
 #include "engines/cuda/candidates.h"
 #include "engines/cuda/common/launch.cuh"
@@ -39,7 +39,7 @@ struct Candidates {
     int64_t capacity;  // columns of them
     int64_t words;     // of a token's marks
     uint32_t* marks;   // [tokens,words], one bit per block
-    int32_t* list;     // [tokens,most], ascending; unused if all
+    int32_t* list;     // [tokens,most], ascending; unused without `blocks`
     int32_t* counts;   // [tokens]
     int32_t* columns;  // [tokens]: of all candidates together
     int32_t* table;    // [tokens,most]: where the candidates of `list` lie, page << part_bits | part; or null
@@ -67,7 +67,7 @@ __device__ void mark(uint32_t* marks, const Candidates& of, int64_t token, int b
     __syncthreads();
 }
 
-// A hole stays one.
+// Entry of the table for a candidate block: page << part_bits | part; -1: the page is a hole.
 __device__ int table_entry(const Candidates& of, const KeyColumns& place, const KeyColumns::Pages& pages,
                            int block) {
     const KeyColumns::Place at = place.find(pages, block * of.block_size);
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kWarps * 32) generic_logits(const __grid_const
     }
 }
 
-// The best score of each candidate, +inf of the newest block.
+// The best score of each candidate block; +inf for the newest block.
 __global__ void __launch_bounds__(kSelectThreads)
     find_maxima(const __grid_constant__ Candidates of, const float* logits, float* maxima, float* out,
                 int64_t out_stride) {
@@ -169,7 +169,7 @@ __global__ void __launch_bounds__(kSelectThreads)
     }
 }
 
-// Places among the candidates' columns become columns, or places among candidates become blocks.
+// Replaces places among the candidates' columns by columns, or places among the candidates by blocks.
 __global__ void __launch_bounds__(kSelectThreads)
     name_winners(const __grid_constant__ Candidates of, int32_t* winners, int64_t stride, int64_t k,
                  bool columns, bool relative) {
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kSelectThreads)
             const Window part = of.part(window, of.block(token, at / of.block_size));
             row[i] = part.begin + at % of.block_size - (relative ? window.begin : 0);
         } else {
-            // The newest block stays in even where the lists of others are full of +inf.
+            // The newest block is selected even if k or more other blocks score +inf too.
             const bool newest = i == last && of.has_newest(token, window);
             row[i] = of.block(token, newest ? of.counts[token] - 1 : at);
         }
@@ -254,7 +254,7 @@ struct Plan {
     }
 };
 
-// The k best of a row of scratch, as places in it.
+// Selects the k best of each row of scratch, as places in the row.
 void select_places(const float* scores, int64_t stride, int32_t* ends, int64_t tokens,
                    const SelectOutput& output, const Env& env) {
     const SelectInput input{.scores = scores,
@@ -350,7 +350,7 @@ void run_part(const Args& args, const Plan& plan, const Plan::Scratch& scratch, 
            false, false);
 }
 
-// Of arguments that score's kernels cannot take by a table. Blocks must not cross the ends of pages.
+// Why the score kernels cannot run the call. With a list of blocks, none may cross the end of a page.
 std::string refuse_streamed(const Args& args, const Env& env) {
     if (smla::present(args.starts)) return "starts: made for windows from column 0 on";
     const std::string refusal = refuse_score_tile(score_args_of(args), env);

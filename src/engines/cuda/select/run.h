@@ -33,15 +33,14 @@ extern const Candidate<smla_select_args> kSampledSelect, kGenericSelect;
 
 SelectOutput select_output(const smla_select_args& args);
 
-// The faster of two kernels: why it cannot select k of so many columns (empty: it can), and its scratch
-// beyond the workspace's header for at most so many tokens and columns. Without scratch rows are not split
-// over blocks.
+// The sampled kernel, the faster one: why it cannot select k of so many columns (empty: it can), and its
+// scratch beyond the workspace's header. If run_select_sampled gets no scratch, it splits no row over blocks.
 std::string refuse_sampled(int64_t columns, int64_t k);
 size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env);
 void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env);
 void run_select_exact(const SelectInput& input, const SelectOutput& output, const Env& env);
 
-// Lists with ids.
+// The exact kernel for lists with ids.
 size_t select_ids_scratch(const smla_select_args& args, const Env& env);
 void run_select_ids(const smla_select_args& args, void* scratch, const Env& env);
 

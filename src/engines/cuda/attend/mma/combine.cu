@@ -4,8 +4,8 @@
 //          the sink joins the denominator.
 // Tile     one block per token and head, 4 channels per thread. The order of the sum is fixed (8 splits,
 //          then the next 8), whether one group of 4 warps adds them all or up to 4 groups share them.
-// Roles    every warp reduces the statistics of all splits by itself; so there is no barrier before the
-//          groups' sums meet.
+// Roles    every warp reduces the statistics of all splits by itself, so the first barrier is that of the
+//          groups' sums.
 // Shared   per warp the weights of up to 128 splits | the sums of all groups but the first.
 // Limit    latency: two independent loads (statistics, partials) after the attend grid has ended. On sm_90
 //          and later this grid is launched early and waits for that one.

@@ -15,7 +15,7 @@ constexpr int kSharedLimit = 99 * 1024;  // bytes per block that every supported
 // the 8 rows of an ldmatrix fall into 8 different bank groups.
 constexpr int record_pitch(int width) { return width == 576 ? 656 : 592; }
 
-// Keys of decoded records are this much of their values (decoded_rows.cuh).
+// Decoded keys are stored as their values times this (decoded_rows.cuh).
 constexpr float kDecodedUnit = 0x1p-7f;
 
 // Width: of keys. Keys: row-list entries per tile.
@@ -23,7 +23,7 @@ template <int Width, KeyForm Form, int Keys>
 struct TileConfig {
     static constexpr int width = Width, keys = Keys;
     static constexpr bool coded = Form == KeyForm::codes, decoded = Form == KeyForm::decoded;
-    static constexpr float value_unit = decoded ? 1 / kDecodedUnit : 1.f;  // what outputs and logits lack
+    static constexpr float value_unit = decoded ? 1 / kDecodedUnit : 1.f;  // factor of outputs and logits
     static constexpr int pitch = coded ? record_pitch(Width) : 2 * Width, keys_bytes = Keys * pitch;
     static constexpr int scaled = Width == 576 ? 128 : 64;  // columns that share a scale in every format
     static constexpr int lift = coded ? 7 : 0;              // softmax weights are 2^lift times too large

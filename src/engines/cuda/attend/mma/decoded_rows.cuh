@@ -1,19 +1,20 @@
-// Records that become bf16 rows on their way (fp8_528_g32 and nvfp4_288, values and scales together or by
-// page): all products are then those of bf16 rows.
+// Records that the producer decodes to bf16 rows (fp8_528_g32 and nvfp4_288, scales behind each record or
+// behind all records of a page): all products are then those of bf16 rows.
 //
-// Place     cp.async puts a record into the end of its row's own 1024 bytes. When it has arrived, the 8
-//           threads that copied it take it into registers and write the row over it, swizzled like rows
-//           that are copied.
-// Numbers   keys are 2^-7 of their values (kDecodedUnit): the bits of an e2m1 code, moved to where bf16 has
-//           exponent and mantissa, are 2^-126 of its value, and 2^126 times a scale would be infinite
-//           without the unit. The softmax scale and the output make up for it. A value of nvfp4_288 has 6
-//           bits and one of fp8_528_g32 has 4, so bf16 holds them exactly, down to 2^-119; E8M0 0 (2^-127)
-//           counts as 0, as with fp8_584.
-// Columns   of each 16 in the order 0 8 2 10 4 12 6 14, 1 9 3 11 5 13 7 15: the halves of a word hold the
-//           codes of four columns each, at the same places. Queries take the same order (order_queries); of
-//           outputs a lane holds the same columns as with rows, elsewhere (neighbours).
-// NaN       a code of e4m3 keeps its own, and a scale makes NaN of its group, zeros too, as in the codecs.
-// Zeros     a record that is not read becomes zeros, which decode to a row of zeros.
+// Place     cp.async copies a record to the end of its row's 1024 bytes. When it has arrived, the 8 threads
+//           that copied it load it into registers and store the decoded row over it, swizzled like bf16
+//           rows.
+// Numbers   keys are stored as 2^-7 of their values (kDecodedUnit). The bits of an e2m1 code, moved to the
+//           exponent and mantissa of bf16, are 2^-126 of its value; without the unit, 2^126 times a scale
+//           would be infinite. The softmax scale and the output undo the unit. A value of nvfp4_288 has 6
+//           bits and one of fp8_528_g32 has 4, so bf16 holds them exactly, down to 2^-119; E8M0 code 0
+//           (2^-127) counts as 0, as with fp8_584.
+// Columns   each 16 are stored in the order 0 8 2 10 4 12 6 14, 1 9 3 11 5 13 7 15: the halves of a word
+//           hold the codes of four columns each, at the same places. Queries have the same order
+//           (order_queries). A lane's accumulators hold the same columns as with bf16 rows, in another
+//           order (neighbours).
+// NaN       a NaN code stays NaN; a NaN scale makes its whole group NaN, zeros too, as in the codecs.
+// Holes     cp.async fills a hole's record with zeros, which decode to a row of zeros.
 #pragma once
 
 #include "engines/cuda/attend/mma/key_tiles.cuh"
@@ -24,14 +25,14 @@ namespace smla::cuda_attend {
 
 constexpr uint32_t kDecodedLanes = 8;  // threads that copy and decode a row
 
-// A lane takes 16 columns at once, two chunks of the row: group `lane` of every 8. So that the lanes of a
-// store fall into different banks, lanes 4 to 7 store the chunk of odd columns first.
+// A lane decodes 16 columns at once, two chunks of the row: group `lane` of every 8. Lanes 4 to 7 store the
+// chunk of odd columns first, so that the lanes of a store fall into different banks.
 __device__ inline bool odd_first(uint32_t lane) { return lane & 4; }
 
 struct Nvfp4Group {
     using Layout = layout::Nvfp4_288<false>;
 
-    // Where the record lies in the place of its row: rows that are loaded at once in different banks.
+    // Offset of the record in its row's 1024 bytes; rows that are loaded at once fall into different banks.
     static __device__ uint32_t at(uint32_t row) { return 1024 - Layout::record - 64 * (row & 1); }
     __device__ void load(uint32_t record, uint32_t step, uint32_t lane) {
         codes_ = cuda::load_shared_2(record + 8 * lane + 64 * step);
@@ -105,8 +106,8 @@ __device__ inline void order_queries(uint32_t (&a)[4]) {
     }
 }
 
-// Of 16 columns of a lane's accumulators, columns 8 b + 2 (lane % 4) and + 1 of head lane / 4 + 8 r, as
-// values.
+// Two neighbouring outputs of a lane, from its accumulators of 16 columns: columns 8 b + 2 (lane % 4) and + 1
+// of head lane / 4 + 8 r.
 struct Pair {
     float low, high;
 };
@@ -120,7 +121,7 @@ __device__ inline bool is_nvfp4(const BlockSource& source) {
     return source.format == SMLA_NVFP4_288 || source.format == SMLA_NVFP4_288_SPLIT;
 }
 
-// Where a record's values and its scales lie. Of a row that is no hole; else no address that may be read.
+// Addresses of a record's values and scales. Those of a hole must not be read.
 struct RawRecord {
     const char *values, *scales;
 
@@ -148,8 +149,8 @@ struct RawRecord {
     }
 };
 
-// One of 8 threads' share of a record, into the end of the place of row `row` of a tile. If not `valid`,
-// zeros; nothing is read then.
+// Copies one of 8 threads' share of a record to the end of the 1024 bytes at `place`, those of row `row` of a
+// tile. If not `valid`, zeros are stored and nothing is read.
 template <class Group>
 __device__ inline void copy_raw(uint32_t place, uint32_t row, const RawRecord& record, bool valid,
                                 uint32_t lane) {
@@ -166,9 +167,9 @@ __device__ inline void copy_raw_record(uint32_t place, uint32_t row, const Block
     else copy_raw<Mxfp8Group>(place, row, record, valid, lane);
 }
 
-// One of 8 threads' share of row `row` of a tile (the row modulo 8 will do), of which all 8 have waited for
-// their copies, with __syncwarp. `Steps` of its four groups are in registers at once: what is written lies on
-// no record's bytes that are still to be read.
+// Decodes one of 8 threads' share of row `row` of a tile (the row modulo 8 is enough). All 8 must have waited
+// for their copies, and then called __syncwarp. `Steps` of the share's four groups are in registers at once,
+// so that no store overlaps bytes of the record that are still to be read.
 template <class Group, int Steps>
 __device__ inline void decode_row(uint32_t place, uint32_t row, uint32_t lane) {
     static_assert(Steps == 2 || Steps == 4);

@@ -43,7 +43,7 @@ struct alignas(16) BlockSource {
     uint8_t chunks = 0, format = SMLA_FORMAT_NONE;  // 16-byte chunks of an fp8 record
     uint16_t scales_at = 0;                         // in shared memory
     float scale = 0;                                // of the whole cache, if the format has one
-    int first_tile = 0;                             // add to a tile of the block: tile of the list
+    int first_tile = 0;                             // tile of the list = tile of the block + this
 
     BlockSource() = default;
     __device__ BlockSource(const Source& source, int token) : format(uint8_t(source.cache.format)) {
@@ -155,7 +155,7 @@ __device__ inline uint32_t swizzled_at(uint32_t buffer, uint32_t pitch, uint32_t
     return buffer + row * pitch + ((chunk ^ (row & 7)) << 4);
 }
 
-// One of 8 threads' share of a bf16 row. `to`: the swizzled address of its first chunk. An invalid row
+// Copies one of 8 threads' share of a bf16 row. `to`: the swizzled address of its first chunk. An invalid row
 // becomes zeros; `from` is not read then.
 template <int Width>
 __device__ inline void copy_row(uint32_t to, const char* from, bool valid, uint32_t chunk) {
@@ -164,7 +164,7 @@ __device__ inline void copy_row(uint32_t to, const char* from, bool valid, uint3
         cuda::cp_async_16(to + uint32_t(c), from + c + 16 * chunk, valid);
 }
 
-// One of `Lanes` threads' share of an fp8 record, every Lanes-th chunk from `chunk` on. An invalid row
+// Copies one of `Lanes` threads' share of an fp8 record, every Lanes-th chunk from `chunk` on. An invalid row
 // becomes zeros; `from` is not read then.
 template <int Width, int Lanes>
 __device__ inline void copy_record(uint32_t to, const char* from, uint32_t chunks, bool valid,
@@ -175,7 +175,7 @@ __device__ inline void copy_record(uint32_t to, const char* from, uint32_t chunk
         if (c + Lanes <= 32 || chunk + c < chunks) cuda::cp_async_16(to + 16 * c, from + 16 * c, valid);
 }
 static_assert(kScalesBehindAt + 16 <= record_pitch(576) && kScalesBehindAt + 8 <= record_pitch(512));
-// By one thread: scales that the format does not store within the record.
+// Called by one thread: copies the scales that the format does not store within the record.
 __device__ inline void copy_scales(uint32_t to, const BlockSource& source, const BlockSource::Row& row) {
     if (source.format == SMLA_FP8_584) cuda::cp_async_8(to + kScalesBehindAt, source.scales(row), row.valid);
     else if (source.format == SMLA_FP8_576 || source.format == SMLA_FP8_512) {

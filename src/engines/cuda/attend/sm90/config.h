@@ -18,8 +18,8 @@ using cuda::kTileBytes;
 constexpr int kKeys = 64;   // of a tile of the row list
 constexpr int kHeads = 64;  // of a block
 constexpr int kWarpgroup = 128, kConsumers = 2 * kWarpgroup, kThreads = 3 * kWarpgroup;
-// For every 128 threads, of two consumer warpgroups and the producer together. A consumer holds 128 of O, 32
-// of S and 16 of P; a producer the records on their way.
+// Registers per thread, summed over two consumer warpgroups and the producer. A consumer holds 128 of O, 32
+// of S and 16 of P; a producer holds the records between load and store.
 constexpr int kRegisters = 504;
 
 // Named barriers; 0 is __syncthreads.
@@ -34,12 +34,12 @@ struct Smem {
     char queries[9][kTileBytes];
     // two stages of 64 keys x 512 columns; the left half of the columns is tiles 0 to 3
     char keys[2][8][kTileBytes];
-    // keys' columns 512 to 575; then, in the same place, the weights of the same keys
+    // columns 512 to 575 of a tile's keys; then, in the same slot, the weights of these keys
     char ring[3][kTileBytes];
-    float peaks[2][kHeads];  // of the softmax after a tile, by the tile's parity
-    // of a task, by its parity and by warpgroup
+    float peaks[2][kHeads];  // softmax peaks after a tile, by the tile's parity
+    // a task's softmax sums and largest products, by the task's parity and by warpgroup
     float sums[2][2][kHeads], largest[2][2][kHeads];
-    uint16_t valid[2][4];                        // of a stage's keys: no hole; 16 keys of each producer warp
+    uint16_t valid[2][4];                        // by stage and producer warp: bit k, its key k is no hole
     uint64_t keys_full[2][2], keys_empty[2][2];  // of a stage's halves
     uint64_t rope_full[3], queries_full, pass_done;
     float query_factor[kHeads];  // logits of f16 queries are products times this
@@ -63,10 +63,10 @@ struct Latents {
     // of queries, keys and weights; columns of rope are bf16 always
     static constexpr cuda::Half half = Type;
     static constexpr bool f16 = Type == cuda::Half::f16;
-    // Keys, but for their columns of rope, and the queries' columns of rope are stored times this. f16:
-    // scales of 2^-23 to 1, those of maxima from 0.00005 to 448, become 2^-16 to 2^7. A scale of 2^-16 has 8
-    // bits, like bf16; 448 * 2^7 is still finite. bf16: a code times any scale from 2^-76 to 2^47 is finite
-    // on its way (conversion.cuh).
+    // Factor of the keys' columns that are not rope, and of the queries' columns of rope: all products have
+    // it. f16: scales of 2^-23 to 1, those of maxima from 0.00005 to 448, become 2^-16 to 2^7. A scale of
+    // 2^-16 has 8 bits, like bf16; 448 * 2^7 is still finite. bf16: a code times any scale from 2^-76 to 2^47
+    // stays finite during the conversion (conversion.cuh).
     static constexpr float key_factor = f16 ? 0x1p7f : 0x1p-40f;
     // The weight of the peak; others are up to 2^8 times that. f16 has nothing below 2^-24, so there the
     // peak's is 2^7: weights down to 2^-31 of it count.
@@ -91,8 +91,8 @@ struct LatentsF32 : Latents<Type> {
     static constexpr int sources = 1;
     static constexpr uint32_t rope_tile = 8;
 };
-// fp8_584: the last 64 columns are rope and values too. bf16, as these are: values of two types would take
-// two products, and two types of weights.
+// fp8_584: the last 64 columns are rope, and values too. All keys become bf16, the type of the rope: values
+// of two types would take two products, and weights of two types.
 struct Latents584 : Latents<cuda::Half::bf16> {
     static constexpr int consumer_registers = 192;
     static constexpr bool rope = false, early_rope = false, permuted = true;
@@ -124,7 +124,7 @@ struct Tasks {
     __host__ __device__ int splits() const { return int(by_splits.by); }
 };
 
-constexpr uint32_t kHole = ~0u;  // the place of a row that is not attended to
+constexpr uint32_t kHole = ~0u;  // the place of a hole, or of a row past the end of the list
 
 // How caches are addressed: a record lies 16 * (page * page_16 + token * row_16) bytes behind `data`.
 struct KeySource {

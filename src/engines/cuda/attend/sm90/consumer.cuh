@@ -36,8 +36,8 @@ public:
     __device__ uint32_t row() const { return row_; }  // the lane's first
     __device__ float scale_log2(int r) const { return scale_log2_[r]; }
 
-    // Tiles [first, end) of a task. Calls copy_next_queries(), and convert_next_queries() while values are
-    // added, in the warpgroup that has time for it, once the queries of this task are read.
+    // Tiles [first, end) of a task. Once the queries of this task are read, the warpgroup that does not own
+    // the last tile calls copy_next_queries(), then convert_next_queries() while its value products run.
     template <class Copy, class Convert>
     __device__ void attend(uint32_t first, uint32_t end, const Copy& copy_next_queries,
                            const Convert& convert_next_queries) {
@@ -88,7 +88,7 @@ private:
                     scale_ * cuda::load_shared_f32(base_ + kQueryFactorAt + 4 * (row_ + 8 * uint32_t(r)));
         }
     }
-    // S (+)= Q K^T over one half of the columns; the second half takes rope along.
+    // S (+)= Q K^T over one half of the columns; the second call adds the columns of rope.
     __device__ void score_half(uint32_t tile, uint32_t n) {
         const uint32_t stage = tile & 1, half = stage ^ n;
         cuda::mbarrier_wait(base_ + kKeysFullAt + 16 * stage + 8 * half, tile >> 1 & 1);
@@ -111,8 +111,8 @@ private:
             cuda::wgmma_n64<Type>(s_, cuda::advanced(q, at), cuda::advanced(k, at), !overwrite || i != 0);
         }
     }
-    // Turns products into weights in p_, and raises `peak`, which is that of the tile before. False: the tile
-    // holds no key.
+    // Turns the products into weights in p_. `peak` comes in as the peak after the tile before and is raised
+    // if needed. False: the tile holds no key.
     __device__ bool weigh(const uint2& words, float (&peak)[2], float (&added)[2]) {
         if ((words.x & words.y) != ~0u) mask(words);
         float most[2] = {s_[0], s_[2]}, scale[2] = {scale_log2_[0], scale_log2_[1]}, base[2];
@@ -162,7 +162,7 @@ private:
     }
     __device__ uint32_t ring(uint32_t tile) const { return base_ + kRingAt + tile % 3 * kTileBytes; }
 
-    // Weights go where the rope of the same keys was.
+    // Stores weights in the ring slot of the same tile's rope, which this warpgroup has read.
     __device__ void publish(uint32_t tile, const float (&peak)[2]) {
         const uint32_t row = row_ - lane_ / 4 + lane_ % 16, to = ring(tile);
 #pragma unroll

@@ -5,6 +5,7 @@
 
 namespace smla::cuda_attend::sm90 {
 
+// 16 bytes at `offset` of the record at `place`, in units of 16 bytes; zeros for kHole.
 __device__ inline uint4 load_16(const char* data, uint32_t place, uint32_t offset) {
     uint4 out;
     asm volatile(
@@ -16,7 +17,7 @@ __device__ inline uint4 load_16(const char* data, uint32_t place, uint32_t offse
     return out;
 }
 
-// A scale of 16 codes. prepare() sees them all before convert() makes two pairs of four of them.
+// A scale of 16 codes. prepare() takes all of them first; then convert() turns four at a time into two pairs.
 
 // f16: a scale * 2^7, twice. The hardware converts codes, NaN too.
 struct F16Scale {
@@ -53,8 +54,8 @@ private:
     }
 };
 
-// The scales of the key that a lane follows. set() returns whether the format's type holds them. of_piece:
-// that of piece `piece` of a half of the columns, of the key that lane `from` follows.
+// The scales of the key that a lane follows. set() returns whether the operands' type holds them. of_piece():
+// the scale of piece `piece` of a half of the columns, for the key that lane `from` follows.
 template <class Format>
 class Scales;
 

@@ -1,4 +1,4 @@
-// Results of attend on Hopper: what a task writes at its end.
+// Epilogue of attend on Hopper: writes the results of a task, or the partials of a split.
 #pragma once
 
 #include "engines/cuda/attend/mma/epilogue.cuh"
@@ -18,7 +18,7 @@ __device__ inline uint4 transpose_quad(uint32_t (&x)[4], uint32_t lane) {
     return high ? make_uint4(c, d, x[2], x[3]) : make_uint4(x[0], x[1], c, d);
 }
 
-// Sums and maxima of both warpgroups together, and where a task's results go.
+// Joins the sums and maxima of both warpgroups and stores the task's rows.
 template <class Format, int Cluster>
 class Epilogue {
 public:

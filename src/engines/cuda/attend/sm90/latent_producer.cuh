@@ -80,8 +80,8 @@ public:
 private:
     static constexpr int kRows = 16 / Cluster,
                          kPieces = kRows / 2;  // keys of a warp; 16-byte pieces of a lane
-    // Pieces in registers ahead of their conversion: a whole tile, or half of one where registers are short,
-    // whose latency L2 must hide then.
+    // Pieces loaded ahead of their conversion: a whole tile, or half of one where registers are short. Half a
+    // tile does not hide the latency of memory, so such formats prefetch their records to L2.
     static constexpr int kAhead = Format::codes == 448 ? 2 * kPieces : 8;
     static constexpr bool kPrefetches = Format::codes == 512;
 

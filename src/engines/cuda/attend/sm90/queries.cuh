@@ -75,8 +75,8 @@ __device__ inline uint32_t max_magnitude_bf16(const uint4& words) {
                                     cuda::max_magnitude_bf16(cuda::max_magnitude_bf16(0, words.z), words.w));
 }
 
-// Each thread of that warpgroup waits for what it has copied and converts it where it lies. bf16: columns of
-// rope are multiplied by key_factor. f16: a head is multiplied by the power of two that brings its largest
+// Each thread of the copying warpgroup waits for what it has copied and converts it in place. bf16: columns
+// of rope are multiplied by key_factor. f16: a head is multiplied by the power of two that brings its largest
 // value between 2^14 and 2^15, which is exact but for values less than 2^-31 of it; rope as in bf16.
 template <class Format>
 class QueryConverter {
@@ -138,7 +138,7 @@ private:
             const uint32_t most = cuda::max_magnitude_bf16(
                 cuda::max_magnitude_bf16(max_magnitude_bf16(left[i]), max_magnitude_bf16(right[i])),
                 mine ? rope_largest : 0);
-            // 1 is 127; so small that 2^14 / largest is no f32: as if it were 2^-100
+            // biased; at least that of 2^-100, as 2^14 / largest must be an f32
             exponent[i] = max(__reduce_max_sync(~0u, max(most >> 16, most & 0xffff)) >> 7, 27u);
             if (mine) own = exponent[i];
         }

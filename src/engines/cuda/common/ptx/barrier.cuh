@@ -32,7 +32,8 @@ __device__ inline void mbarrier_arrive(uint32_t at) {
 __device__ inline void mbarrier_arrive_after_copies(uint32_t at) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
 }
-// The phase waits for the cp.async that this thread has issued; to be called before its last arrival.
+// Adds an arrival to the current phase, made once all cp.async of this thread are complete. To be called
+// before the phase's last arrival.
 __device__ inline void mbarrier_count_copies(uint32_t at) {
     asm volatile("cp.async.mbarrier.arrive.shared.b64 [%0];" ::"r"(at) : "memory");
 }
@@ -48,8 +49,8 @@ __device__ inline bool mbarrier_over(uint32_t at, uint32_t parity) {
         : "memory");
     return over != 0;
 }
-// What a wait may take: in builds with SMLA_CUDA_BOUNDED_WAITS 10 seconds, then the kernel stops as by a
-// failed assertion, which names its file, the block, the thread, and as line the barrier's place in shared
+// Limit of a wait, in builds with SMLA_CUDA_BOUNDED_WAITS: after 10 seconds the kernel stops like a failed
+// assertion, which names the file, the block, the thread, and as the line the barrier's offset in shared
 // memory.
 struct WaitLimit {
 #ifdef SMLA_CUDA_BOUNDED_WAITS

@@ -10,7 +10,7 @@ __device__ inline uint32_t cluster_rank() {
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
     return rank;
 }
-// Where block `rank` of the cluster has what this block has at `at`; an address of shared::cluster.
+// The shared::cluster address in block `rank` that corresponds to `at` in this block.
 __device__ inline uint32_t in_block(uint32_t at, uint32_t rank) {
     uint32_t out;
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(at), "r"(rank));
@@ -27,11 +27,12 @@ __device__ inline void fence_mbarrier_init() {
 }
 
 // Arrives at an mbarrier of any block of the cluster. Relaxed, as a release to the peer costs about 1000
-// cycles: for hand-overs of what completed wgmma have read.
+// cycles. Enough to free memory that only wgmma have read, once these are complete.
 __device__ inline void mbarrier_arrive_in_cluster(uint32_t at) {
     asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
 }
-// Arrives at a barrier of this block, and has its phase wait for `bytes` more from asynchronous stores.
+// Arrives at an mbarrier of this block, and has its phase expect `bytes` more of bulk copies or asynchronous
+// stores.
 __device__ inline void mbarrier_arrive_expect(uint32_t at, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }

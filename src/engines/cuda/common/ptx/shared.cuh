@@ -6,8 +6,8 @@
 
 namespace smla::cuda {
 
-// Hides a value from the optimiser: it stays in a register instead of being recomputed at each use, and what
-// is derived from it is computed where it is used instead of kept across a loop. Both save registers.
+// Hides a value from the optimiser: the value itself stays in a register instead of being recomputed at each
+// use, and what is derived from it is recomputed where it is used instead of kept across a loop.
 __device__ inline uint32_t keep(uint32_t value) {
     asm volatile("" : "+r"(value));
     return value;

@@ -14,7 +14,8 @@ constexpr int kKeys = 64;                             // of a tile: one warpgrou
 constexpr int kWidth = 128;
 constexpr int kMostHeads = 64, kMostRows = 128, kWideHeads = 32;  // from kWideHeads on steps of 128 columns
 
-// What a kernel is made for. Columns: (query row, head) pairs of a step. Stages: tiles of keys under way.
+// Compile-time shape of a kernel. Columns: (query row, head) pairs of a step. Stages: of the pipeline of
+// keys.
 template <int Heads, Products P, int Columns, int Stages>
 struct Shape {
     static constexpr int heads = Heads, columns = Columns, stages = Stages, rows = Columns / Heads;
@@ -32,7 +33,7 @@ struct ScoreTask {
     int page_shift;  // column >> page_shift is its page; below 0: divide
 };
 
-// What a warpgroup copies its keys by.
+// Block table and window by which a warpgroup finds its keys.
 struct KeyPlaces {
     KeyColumns::Pages pages;
     Window window;

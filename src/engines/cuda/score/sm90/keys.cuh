@@ -76,7 +76,7 @@ public:
     __device__ static int own_key() {
         return int(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + threadIdx.x % 2 * 8);
     }
-    // Whether a tile is in the window, and in one page.
+    // Whether all keys of a tile are in the window and in one page.
     __device__ bool whole(int tile) const { return whole_.has(tile); }
     __device__ bool has(int tile) const { return tile < end_; }
     // Starts to copy the next tile, if there is one, as soon as its stage is empty.
@@ -88,7 +88,7 @@ public:
         else fetch_keys();
         ++fetched_;
         tile_ += kGroups;
-        // a wait that the tiles under way hide
+        // the tiles in flight hide the latency of this load
         if (place_of(tile_) == 0) page_ = look(tile_ + lane() * kGroups);
     }
     // Waits for the oldest tile that has not been taken.
@@ -202,7 +202,7 @@ private:
     const uint32_t stages_;
     Window whole_;  // tiles
     int tile_ = 0, end_ = 0;
-    int page_ = -1;                     // of one of 32 tiles, where that is whole: lane place_of(tile) has it
+    int page_ = -1;                     // of 32 tiles: lane place_of(tile) has the page of a whole tile
     uint32_t fetched_ = 0, taken_ = 0;  // tiles so far
     float scale_ = 0;
     bool hole_ = false;

@@ -8,7 +8,7 @@
 namespace smla::cuda::sm90 {
 
 struct ScoreSizes {
-    int64_t tokens, heads, requests, columns;  // requests: share no keys; 1 without a block table
+    int64_t tokens, heads, requests, columns;  // requests: of the block table; 1 without one
     int multiprocessors;
     size_t shared_bytes;  // of a block at most
 };

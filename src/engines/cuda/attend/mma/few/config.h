@@ -23,7 +23,7 @@ struct FewHeads : TileConfig<Width, Form, 32> {
 #endif
 
     static constexpr int stages = 2;     // of keys
-    static constexpr int row_slots = 4;  // tiles whose row numbers have a place in shared memory
+    static constexpr int row_slots = 4;  // tiles in the ring of row numbers
     static constexpr int copy_lanes = 8, rows_per_thread = Base::keys * copy_lanes / threads;
     static constexpr int query_rows = heads / warps;          // queries that one warp loads
     static constexpr int k_steps = Width / 16 / warps;        // of Q K^T, per warp

@@ -40,7 +40,7 @@ struct ManyHeads : TileConfig<Width, Form, 16> {
     static constexpr int stages = Base::coded ? 5 : 4;  // of keys: as many as fit
     static constexpr int ahead = 3;                     // tiles that are loaded before they are multiplied
     static constexpr int weight_stages = 2;
-    static constexpr int row_slots = 4;  // tiles whose row numbers have a place in shared memory
+    static constexpr int row_slots = 4;  // tiles in the ring of row numbers
     static constexpr int copy_lanes = Base::coded && Width == 512 ? 4 : 8;  // threads that copy a row
 
     static constexpr int k_steps = Width / 32;                                 // of Q K^T, per score warp

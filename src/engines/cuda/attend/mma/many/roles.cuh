@@ -78,8 +78,8 @@ public:
         publish_tile(stage.full(base_), stage.mask(base_), lane, row.valid);
         fetch(t + kRowsAhead * kTeams);
     }
-    // Makes rows of tile t's records, if it is this team's, and arrives at `full`. Loaded since: `Later`
-    // tiles of the team.
+    // Decodes tile t, if it is this team's, and arrives at `full`. Later: tiles that the team has loaded
+    // since.
     template <int Later>
     __device__ void decode_tile(int t, const KeyStage<T>& stage) {
         static_assert(T::copy_lanes == kDecodedLanes);
@@ -91,8 +91,8 @@ public:
         else decode_row<Mxfp8Group, 2>(place, lane.row, lane.chunk);
         arrive_as_warp(stage.full(base_), threadIdx.x % 32);
     }
-    // Before the products with the values of tile t, the copies of t + ahead start and tile t + ahead - 1 is
-    // decoded: by the team that has loaded nothing since, or after one more tile if all warps are one team.
+    // Called before the value products of tile t: starts the copies of tile t + ahead and decodes tile
+    // t + ahead - 1, whose team has loaded nothing since, or one tile if all warps are one team.
     __device__ void produce(int t, const KeyStage<T>& stage) {
         load_tile(t + T::ahead, stage.after(T::ahead));
         if constexpr (T::decoded) decode_tile<kLater>(t + T::ahead - 1, stage.after(T::ahead - 1));
@@ -167,7 +167,7 @@ public:
         for (int t = 0; t < tiles.count(); ++t, stage = stage.after(1)) {
             typename WarpMma::Early early;
             mma_.load_early(tiles.source(t), early);
-            // asked early, so that the answer arrives during the wait for keys
+            // tested early: the result arrives during the wait for keys
             const bool free = !T::coded && cuda::mbarrier_over(weights.empty(base_), weights.phase() ^ 1);
             cuda::mbarrier_wait(stage.full(base_), stage.phase());
             mma_.load_first(stage.keys(base_), early);
