@@ -1,6 +1,9 @@
 // Functions of a library that is loaded at run time, so that neither build nor start needs it.
 #pragma once
 
+#include "core/log.h"
+#include "core/status.h"
+
 #include <dlfcn.h>
 
 #include <cstdlib>
@@ -39,7 +42,11 @@ Table load_library(const char* variable, std::initializer_list<const char*> usua
     };
     Table out{};
     if (const char* const named = std::getenv(variable)) {
-        if (*named) attempt(named, out);
+        if (*named && !attempt(named, out)) {
+            const char* const why = dlerror();  // null: it was loaded, and lacks a function
+            log_line(LogLevel::warning, text(variable, "=", named, " is not used: ",
+                                             why ? why : "it lacks a function that is needed"));
+        }
         return out;
     }
     for (const char* name : usual)

@@ -47,6 +47,7 @@ double smaller_limit(double a, double b) { return a > 0 && (b <= 0 || a < b) ? a
 template <typename Limit>
 double limit_of_groups(const std::string& root, const std::string& controller,
                        const std::vector<std::string>& mounts, const Limit& limit) {
+    const std::filesystem::path top = root + "/sys/fs/cgroup";
     std::ifstream groups(root + "/proc/self/cgroup");
     double least = 0;
     // "ID:CONTROLLERS:GROUP"; version 2 names no controllers. A container may see the host's name of its
@@ -60,8 +61,7 @@ double limit_of_groups(const std::string& root, const std::string& controller,
         const std::filesystem::path group = std::filesystem::path(line.substr(second + 1)).relative_path();
         for (const std::string& mount : version_2 ? std::vector<std::string>{"", "unified"} : mounts)
             for (std::filesystem::path at = group;; at = at.parent_path()) {
-                least =
-                    smaller_limit(limit(root + "/sys/fs/cgroup" / std::filesystem::path(mount) / at), least);
+                least = smaller_limit(limit(top / mount / at), least);
                 if (at.empty()) break;
             }
     }

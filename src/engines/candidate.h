@@ -84,6 +84,9 @@ struct CallPlan {
     // Bytes of workspace, header included. With a refusal: what smaller calls that this kernel takes need, as
     // a workspace sized for this call must serve them.
     size_t scratch = kWorkspaceHeader;
+    // What calls of fewer tokens take at most, where that can be more: a workspace that is sized with this
+    // call serves them too.
+    size_t scratch_of_fewer = 0;
     // Reads the call's pointers and its Env; all else was decided. Null with a refusal.
     std::function<void(const Args&, const Env&)> launch;
     // What the plan could not make because the stream is being captured. Such a plan is not cached, and

@@ -90,7 +90,8 @@ size_t stage_workspace(const ArgsOf<S>& args, const Env& env, size_t budget) {
         size_t bytes = kWorkspaceHeader;
         for (const auto& candidate : candidates<S>(env)) {
             if (!env.allows(S, candidate.name)) continue;
-            bytes = std::max(bytes, candidate.plan(args, env.with_budget(budget)).scratch);
+            const CallPlan<ArgsOf<S>> plan = candidate.plan(args, env.with_budget(budget));
+            bytes = std::max({bytes, plan.scratch, plan.scratch_of_fewer});
         }
         return bytes;
     });

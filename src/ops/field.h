@@ -206,6 +206,18 @@ void check_own_memory(const Args& args, const Workspace& workspace) {
     check_own_memory(fields_of<Args>(), &args, workspace);
 }
 
+// The arguments of tokens [begin, end) alone: of fields whose first dimension is T.
+template <class Args>
+Args tokens_of(Args args, int64_t begin, int64_t end) {
+    for (const StageField& field : fields_of<Args>()) {
+        if (field.kind != FieldKind::tensor || field.dims.count == 0) continue;
+        const Dim& first = field.dims.each[0];
+        Tensor& tensor = field_of<Tensor>(&args, field);
+        if (first.plain() && first.letter == 'T' && present(tensor)) tensor = slice(tensor, 0, begin, end);
+    }
+    return args;
+}
+
 // Strides that are all zero mean dense, row-major; SMLA_STRIDE_REPEAT means the same element again.
 void resolve_strides(Tensor& tensor);
 template <class Args>

@@ -71,6 +71,9 @@ TEST(CudaTables, CandidateBlocksOfATable) {
     smla_score_select_blocks_args all = args;
     all.blocks = {};
     EXPECT_EQ(streamed.refuse(all, env), "") << "score does what was demanded of it";
+    all.q = shaped(SMLA_BF16, {3, 32, 128});
+    env.demanded[size_t(Stage::score)] = "cuda_sm90_score";
+    EXPECT_EQ(streamed.refuse(all, env), "the score kernel that is demanded cannot run it");
     env.demanded[size_t(Stage::score)] = "cuda_mma_score";
     EXPECT_EQ(streamed.refuse(args, env), "");
     args.block_size = 24;

@@ -11,15 +11,17 @@ namespace smla {
 
 constexpr int64_t kMaxRowWidth = 1024;  // values that a generic kernel holds of a row in shared memory
 
-// Every dtype but f64: that is for the reference engine. Frequencies are f64 always.
+// Every dtype but f64: that is for the reference engine. Frequencies are f64 always, and a sink may be,
+// whatever the call computes in: kernels read it as f32.
 template <class Args>
 std::string refuse_f64(const Args& args) {
     bool found = false;
-    [[maybe_unused]] const void* frequencies = nullptr;
-    if constexpr (requires { args.frequencies; }) frequencies = &args.frequencies;
+    [[maybe_unused]] const void* read_as_f32 = nullptr;
+    if constexpr (requires { args.frequencies; }) read_as_f32 = &args.frequencies;
+    if constexpr (requires { args.sink; }) read_as_f32 = &args.sink;
     visit(
         args,
-        [&](const Tensor& t) { found = found || (present(t) && t.dtype == SMLA_F64 && &t != frequencies); },
+        [&](const Tensor& t) { found = found || (present(t) && t.dtype == SMLA_F64 && &t != read_as_f32); },
         [&](const smla_cache& cache) {
             found = found || cache.format == SMLA_ROW_F64 || cache.format == SMLA_STATE_F64;
         });

@@ -124,10 +124,12 @@ std::string describe(const Document& facts) {
     const auto line = [](const char* name, const std::string& value) {
         return fmt::format("{:<14}{}\n", name, value);
     };
+    const std::string asked = facts["cblas_asked_for"].is_null() ? "" : facts["cblas_asked_for"];
     const std::string blas =
-        facts["cblas"].is_null()
+        !facts["cblas"].is_null() ? facts["cblas"].get<std::string>()
+        : asked.empty()
             ? "none found: projections use smla's own loops, slower (SMLA_CBLAS names one)"
-            : facts["cblas"].get<std::string>();
+            : text("SMLA_CBLAS=", asked, " cannot be loaded: projections use smla's own loops, slower");
     const std::string core = facts["cblas_core"].is_null()
                                  ? ""
                                  : ", " + kernels_of_openblas(facts["cblas_core"].get<std::string>());

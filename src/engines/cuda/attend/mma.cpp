@@ -1,9 +1,6 @@
 // The mma kernels of attend: what they take, and how a call is cut. They multiply 16-bit floats, so q must be
 // bf16, or e4m3, which bf16 holds exactly.
 #include "engines/cuda/attend/run.h"
-#include "ops/attend/attend.h"
-
-#include <algorithm>
 
 namespace smla {
 
@@ -74,9 +71,12 @@ template <int Width>
 CallPlan<Args> plan_mma(const Args& args, const Env& env) {
     CallPlan<Args> plan = refuse_call<Args>(refuse_mma<Width>(args, env));
     if (!plan.refusal.empty()) return plan;
-    const Schedule cut = schedule(args, env, env.budget);
+    const Schedule cut = schedule(args, env);
     plan.scratch = cut.workspace();
-    plan.launch = [cut](const Args& call, const Env& on) { run_mma(call, cut, on); };
+    plan.scratch_of_fewer = env.batch_invariant ? 0 : most_workspace(args, env);
+    plan.launch = [cut](const Args& call, const Env& on) {
+        each_launch(call, cut, [&](const Args& part, const Schedule& tokens) { run_mma(part, tokens, on); });
+    };
     return plan;
 }
 

@@ -1,8 +1,5 @@
 #include "engines/cuda/attend/schedule.h"
 
-#include "ops/attend/attend.h"
-
-#include <algorithm>
 #include <cmath>
 
 namespace smla::cuda_attend {
@@ -22,6 +19,12 @@ constexpr Costs kFew = {2040, 660, 9000}, kFewCoded = {1750, 1020, 7900};
 constexpr Costs kManyDecoded = {3800, 0, 12000}, kSomeDecoded = {2300, 1150, 10600};
 constexpr Costs kFewDecoded = {2300, 880, 9500};
 constexpr double kMemoryPerCycle = 2000;  // bytes of listed rows
+
+// Limits of partials that leave every choice of `cost` as it is for 1 to 4096 tokens, 1 to 128 heads, lists
+// of up to 8192 rows and 82 to 188 multiprocessors: one wave of blocks and one split per token and 512 listed
+// rows, and 80 KiB per listed row; of short lists as of 2048 rows.
+constexpr int64_t kRowsPerSplit = 512, kShortList = 2048;
+constexpr size_t kBytesPerListedRow = 80 << 10;
 
 const Costs& costs_of(const Schedule& plan) {
     const auto pick = [&](const Costs& rows, const Costs& codes, const Costs& decoded) -> const Costs& {
@@ -54,13 +57,49 @@ double cost(const Schedule& plan, int64_t tiles, double bytes, int width, const 
     return cycles;
 }
 
+int64_t listed_rows(const smla_attend_args& args) {
+    int64_t listed = 0;
+    for (const smla_attend_source* source : {&args.primary, &args.extra})
+        if (source->cache.format != SMLA_FORMAT_NONE) listed += source->rows.shape[1];
+    return listed;
+}
+
+// Whatever the number of tokens.
+size_t most_workspace_of_a_launch(const smla_attend_args& args, const Env& env) {
+    const size_t most = kBytesPerListedRow * size_t(std::max(listed_rows(args), kShortList));
+    return env.budget == 0 ? most : std::min(most, env.budget);
+}
+
+size_t workspace_of(int64_t rows) {
+    Arena arena;
+    Partials::carve(arena, rows);
+    return arena.used();
+}
+
 bool holds(KeyForm keys, const smla_attend_source& source) {
     return source.cache.format != SMLA_FORMAT_NONE && key_form(source.cache.format) == keys;
 }
 
 }  // namespace
 
-Schedule schedule(const smla_attend_args& args, const Env& env, size_t budget) {
+size_t most_workspace(const smla_attend_args& args, const Env& env) {
+    const int64_t rows = args.q.shape[0] * args.q.shape[1], listed = listed_rows(args);
+    const int64_t waves = int64_t(env.device->facts().multiprocessors) * kManyHeads +
+                          rows * (std::max(listed, kShortList) / kRowsPerSplit);
+    const int64_t most_splits = std::clamp<int64_t>(listed / kKeys + 2, 1, kMaxSplits);
+    return std::min(workspace_of(std::min(waves, rows * most_splits)), most_workspace_of_a_launch(args, env));
+}
+
+int64_t tokens_of_a_launch(const smla_attend_args& args, int splits, const Env& env) {
+    const int64_t tokens = args.q.shape[0], rows = splits * args.q.shape[1];
+    if (splits == 1 || tokens == 0) return tokens;
+    const auto room = int64_t(most_workspace_of_a_launch(args, env));
+    const int64_t fit = (room - int64_t(workspace_of(0)) - 2 * int64_t(kCacheLine)) /
+                        (rows * int64_t(kValueWidth * sizeof(float) + sizeof(PartialStatistics)));
+    return std::clamp<int64_t>(fit, 1, tokens);
+}
+
+Schedule schedule(const smla_attend_args& args, const Env& env) {
     const auto any = [&](KeyForm keys) { return holds(keys, args.primary) || holds(keys, args.extra); };
     Schedule best{.tokens = args.q.shape[0],
                   .all_heads = args.q.shape[1],
@@ -75,16 +114,15 @@ Schedule schedule(const smla_attend_args& args, const Env& env, size_t budget) {
         bytes += double(best.tokens * source->rows.shape[1]) *
                  double(find_format(source->cache.format)->record_bytes(width));
     }
-    const auto fits = [&](const Schedule& plan) {
-        return plan.splits == 1 || budget == 0 || plan.workspace() <= budget;
-    };
     if (env.batch_invariant) {  // heads and list widths alone: neither tokens nor the budget
         best.heads = best.all_heads <= kFewHeads    ? kFewHeads
                      : best.all_heads <= kSomeHeads ? kSomeHeads
                                                     : kManyHeads;
         best.splits = int(std::clamp<int64_t>(tiles / 16, 1, kMaxSplits));
+        best.tokens = tokens_of_a_launch(args, best.splits, env);
         return best;
     }
+    const size_t room = most_workspace(args, env);
     const int most = int(std::clamp<int64_t>(tiles, 1, kMaxSplits));
     double least = -1;
     for (const int heads : {kFewHeads, kSomeHeads, kManyHeads}) {
@@ -94,7 +132,7 @@ Schedule schedule(const smla_attend_args& args, const Env& env, size_t budget) {
             Schedule plan = best;
             plan.heads = heads;
             plan.splits = splits;
-            if (!fits(plan)) continue;
+            if (splits > 1 && plan.workspace() > room) continue;
             const double cycles = cost(plan, tiles, bytes, width, env.device->facts());
             if (least < 0 || cycles < least) {
                 least = cycles;

@@ -4,6 +4,9 @@
 
 #include "engines/candidate.h"
 #include "formats/format.h"
+#include "ops/attend/attend.h"
+
+#include <algorithm>
 
 namespace smla::cuda_attend {
 
@@ -32,6 +35,12 @@ struct alignas(16) PartialStatistics {
 struct Partials {
     float* sums = nullptr;
     PartialStatistics* statistics = nullptr;
+
+    // `rows`: T * splits * H.
+    static Partials carve(Arena& arena, int64_t rows) {
+        return {.sums = arena.take<float>(size_t(rows) * kValueWidth),
+                .statistics = arena.take<PartialStatistics>(size_t(rows))};
+    }
 };
 
 // Keys of the mma kernels in shared memory: bf16 rows, fp8 records as stored, or bf16 rows that the producer
@@ -45,8 +54,8 @@ constexpr KeyForm key_form(smla_format format) {
 }
 
 struct Schedule {
-    int heads = kFewHeads;  // per block
-    int64_t tokens = 0, all_heads = 1;
+    int heads = kFewHeads;              // per block
+    int64_t tokens = 0, all_heads = 1;  // tokens: of one launch
     int splits = 1;
     bool coded = false;    // keys are records, not bf16 rows
     bool decoded = false;  // the producer decodes these records to bf16 rows
@@ -55,10 +64,7 @@ struct Schedule {
     int64_t head_tiles() const { return ceil_div(all_heads, heads); }
     int64_t blocks() const { return tokens * head_tiles() * splits; }
     Partials carve(Arena& arena) const {
-        if (splits == 1) return {};
-        const size_t parts = size_t(tokens * splits * all_heads);
-        return {.sums = arena.take<float>(parts * kValueWidth),
-                .statistics = arena.take<PartialStatistics>(parts)};
+        return splits == 1 ? Partials{} : Partials::carve(arena, tokens * splits * all_heads);
     }
     size_t workspace() const {
         Arena arena;
@@ -68,6 +74,24 @@ struct Schedule {
 };
 
 size_t shared_bytes(int heads, int width, KeyForm keys);  // of one block of the mma kernel
-Schedule schedule(const smla_attend_args& args, const Env& env, size_t budget);
+Schedule schedule(const smla_attend_args& args, const Env& env);
+
+// The most workspace that splits of a call may take. It never shrinks as tokens are added, so that a
+// workspace of this size serves every call of fewer tokens.
+size_t most_workspace(const smla_attend_args& args, const Env& env);
+// Batch-invariant splits depend on lists and heads alone: such a call is cut into launches whose partials fit
+// instead. Tokens of one launch.
+int64_t tokens_of_a_launch(const smla_attend_args& args, int splits, const Env& env);
+
+// Calls run(args, schedule) for the tokens of each launch.
+template <class Run>
+void each_launch(const smla_attend_args& args, Schedule schedule, const Run& run) {
+    const int64_t tokens = args.q.shape[0], most = schedule.tokens;
+    if (most >= tokens) return run(args, schedule);
+    for (int64_t begin = 0; begin < tokens; begin += most) {
+        schedule.tokens = std::min(most, tokens - begin);
+        run(tokens_of(args, begin, begin + schedule.tokens), schedule);
+    }
+}
 
 }  // namespace smla::cuda_attend

@@ -1,8 +1,6 @@
 // attend on Hopper: what its kernel takes, and how a call is cut.
 #include "engines/cuda/attend/run.h"
-#include "ops/attend/attend.h"
 
-#include <algorithm>
 #include <cmath>
 
 namespace smla {
@@ -40,13 +38,15 @@ Schedule schedule_sm90(const Args& args, const Env& env) {
     const int most = int(std::clamp<int64_t>(tiles, 1, kMaxSplits));
     if (env.batch_invariant) {  // list widths alone: neither tokens nor the budget
         best.splits = std::clamp(most / 8, 1, kMaxSplits);
+        best.tokens = tokens_of_a_launch(args, best.splits, env);
         return best;
     }
+    const size_t room = most_workspace(args, env);
     double least = -1;
     for (int splits = 1; splits <= most; ++splits) {
         Schedule plan = best;
         plan.splits = splits;
-        if (splits > 1 && env.budget != 0 && plan.workspace() > env.budget) continue;
+        if (splits > 1 && plan.workspace() > room) continue;
         const double cycles = cost(plan, tiles, env.device->facts());
         if (least < 0 || cycles < least) least = cycles, best.splits = splits;
     }
@@ -113,8 +113,11 @@ CallPlan<Args> plan_sm90(const Args& args, const Env& env) {
     const Schedule cut = schedule_sm90(args, env);
     if (cut.blocks() > INT32_MAX) return refuse_call<Args>(text(cut.blocks(), " tasks: 2^31 or more"));
     plan.scratch = cut.workspace();
+    plan.scratch_of_fewer = env.batch_invariant ? 0 : most_workspace(args, env);
 #ifdef SMLA_CUDA_SM90A
-    plan.launch = [cut](const Args& call, const Env& on) { run_sm90(call, cut, on); };
+    plan.launch = [cut](const Args& call, const Env& on) {
+        each_launch(call, cut, [&](const Args& part, const Schedule& tokens) { run_sm90(part, tokens, on); });
+    };
 #endif
     return plan;
 }

@@ -35,6 +35,14 @@ int attribute(cudaDeviceAttr which, int index) {
     return value;
 }
 
+struct Event {
+    Event() { SMLA_CUDA_CALL(cudaEventCreate(&event)); }
+    ~Event() { cudaEventDestroy(event); }
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+    cudaEvent_t event = nullptr;
+};
+
 // A CUDA graph that is ready to launch.
 class GraphRecording final : public Recording {
 public:
@@ -169,15 +177,13 @@ public:
 
     double seconds_of(smla_stream stream, const std::function<void()>& body) override {
         Scope scope(*this);
-        cudaEvent_t events[2];
-        for (cudaEvent_t& event : events) SMLA_CUDA_CALL(cudaEventCreate(&event));
-        SMLA_CUDA_CALL(cudaEventRecord(events[0], stream_of(stream)));
+        const Event begin, end;
+        SMLA_CUDA_CALL(cudaEventRecord(begin.event, stream_of(stream)));
         body();
-        SMLA_CUDA_CALL(cudaEventRecord(events[1], stream_of(stream)));
-        SMLA_CUDA_CALL(cudaEventSynchronize(events[1]));
+        SMLA_CUDA_CALL(cudaEventRecord(end.event, stream_of(stream)));
+        SMLA_CUDA_CALL(cudaEventSynchronize(end.event));
         float milliseconds = 0;
-        SMLA_CUDA_CALL(cudaEventElapsedTime(&milliseconds, events[0], events[1]));
-        for (cudaEvent_t& event : events) cudaEventDestroy(event);
+        SMLA_CUDA_CALL(cudaEventElapsedTime(&milliseconds, begin.event, end.event));
         return milliseconds * 1e-3;
     }
 

@@ -64,10 +64,7 @@ public:
     }
 
     void refuse_capture(const char* field, smla_stream stream) const override {
-        Device::Scope scope(device_);
-        cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-        SMLA_CUDA_CALL(cudaStreamIsCapturing(stream_of(stream), &status));
-        SMLA_CHECK(status == cudaStreamCaptureStatusNone, field, "capturing",
+        SMLA_CHECK(!device_.capturing(stream), field, "capturing",
                    "a stream outside of captures: build before a graph is captured, and before each replay");
     }
 

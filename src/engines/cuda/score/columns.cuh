@@ -5,6 +5,8 @@
 #include "engines/cuda/score/run.h"
 #include "engines/cuda/score/windows.cuh"
 
+#include <algorithm>
+
 namespace smla::cuda {
 
 // Page and offset of a column of a request. One division per look-up.
@@ -15,7 +17,7 @@ struct KeyColumns {
           pages(keys.pages),
           capacity(keys.capacity),
           page_tokens(uint32_t(keys.page_tokens)),
-          divisor(present() ? page_tokens : uint32_t(keys.page_rows)) {}
+          divisor(present() ? page_tokens : uint32_t(std::min(keys.page_rows, int64_t(1) << 31))) {}
     __host__ __device__ bool present() const { return table.ndim != 0; }
 
     // Makes entries of the table name parts of pages, `tokens` tokens each: page << bits | part.

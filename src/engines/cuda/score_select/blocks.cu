@@ -191,20 +191,6 @@ __global__ void __launch_bounds__(kSelectThreads)
     }
 }
 
-Tensor part_of(const Tensor& tensor, int64_t first, int64_t last) {
-    return smla::present(tensor) ? slice(tensor, 0, first, last) : tensor;
-}
-
-// Tokens [first, last) of a call.
-Args part_of(const Args& args, int64_t first, int64_t last) {
-    Args part = args;
-    for (Tensor* each :
-         {&part.q, &part.q_scales, &part.w, &part.request_of_token, &part.starts, &part.ends, &part.blocks,
-          &part.indices, &part.selected, &part.counts, &part.block_maxima, &part.best_blocks})
-        *each = part_of(*each, first, last);
-    return part;
-}
-
 // How a call is cut: a function of shapes and budget. Results do not depend on it.
 struct Plan {
     // Without a budget: parts large enough that starting kernels costs little.
@@ -218,14 +204,20 @@ struct Plan {
           most(block_count(args)),
           capacity(0),
           words(0),
-          part_tokens(std::max<int64_t>(tokens, 1)),
+          part_tokens(1),
           listed(smla::present(args.blocks)),
           maxima(smla::present(args.block_maxima) || smla::present(args.best_blocks)),
           streamed(over_score_kernels) {
         if (listed) words = ceil_div(most, 32);
         if (listed) most = std::min(most, args.blocks.shape[1]);
         capacity = std::min<int64_t>(args.columns, most * args.block_size);
+        const auto bytes_of_part = [this](int64_t of) {
+            part_tokens = of;
+            return bytes();
+        };
         const size_t limit = budget == 0 ? kPays : std::min(budget, kPays);
+        most_bytes = std::max(limit, bytes_of_part(1));
+        most_bytes = std::min(most_bytes, bytes_of_part(std::max<int64_t>(tokens, 1)));
         while (part_tokens > 1 && bytes() > limit) part_tokens = ceil_div(part_tokens, 2);
     }
     struct Scratch {
@@ -354,7 +346,11 @@ void run_part(const Args& args, const Plan& plan, const Plan::Scratch& scratch, 
 std::string refuse_streamed(const Args& args, const Env& env) {
     if (smla::present(args.starts)) return "starts: made for windows from column 0 on";
     const std::string refusal = refuse_score_tile(score_args_of(args), env);
-    if (!refusal.empty() || !smla::present(args.blocks)) return refusal;
+    if (!refusal.empty()) return refusal;
+    if (!smla::present(args.blocks))
+        return chosen_score_kernel(score_args_of(args), env)
+                   ? ""
+                   : "the score kernel that is demanded cannot run it";
     if (!env.allows(Stage::score, "cuda_mma_score")) return "only cuda_mma_score reads its table";
     const CacheView keys(args.keys);
     if (keys.page_tokens % args.block_size || keys.page_rows % args.block_size)
@@ -370,11 +366,12 @@ CallPlan<Args> plan_blocks(const Args& args, const Env& env) {
     if (!plan.refusal.empty()) return plan;
     const Plan cut(args, Streamed, env.budget);
     plan.scratch = cut.bytes();
+    plan.scratch_of_fewer = cut.most_bytes;
     plan.launch = [cut](const Args& call, const Env& on) {
         Arena arena(on.workspace);
         const Plan::Scratch scratch = cut.take(arena);
         for (int64_t first = 0; first < cut.tokens; first += cut.part_tokens)
-            run_part(part_of(call, first, std::min(first + cut.part_tokens, cut.tokens)), cut, scratch, on);
+            run_part(tokens_of(call, first, std::min(first + cut.part_tokens, cut.tokens)), cut, scratch, on);
     };
     return plan;
 }

@@ -62,6 +62,19 @@ struct Plan {
         out.select = select ? arena.take<char>(select) : nullptr;
         return out;
     }
+    // Of a call that is not cut. Grows with the number of tokens.
+    size_t bytes_whole(int64_t all_tokens, const Env& env) const {
+        Plan whole = *this;
+        whole.part_tokens = std::max<int64_t>(all_tokens, 1);
+        whole.part_columns = std::max<int64_t>(columns, 1);
+        return whole.bytes(env);
+    }
+    // The most that this call or one of fewer tokens takes.
+    size_t most_bytes(const Env& env, size_t budget) const {
+        const size_t pays = std::max(kPays, bytes_whole(std::min(tokens, kFewTokens), env));
+        const size_t most = std::min(bytes_whole(tokens, env), pays);
+        return budget == 0 ? most : std::min(most, std::max(budget, bytes(env)));
+    }
     bool sampled() const { return refuse_sampled(part_columns, k).empty(); }
     size_t bytes(const Env& env) const {
         Arena arena;
@@ -137,6 +150,7 @@ CallPlan<Args> plan_streamed(const Args& args, const Env& env) {
     const Plan cut(args, env, env.budget);
     CallPlan<Args> plan;
     plan.scratch = cut.bytes(env);
+    plan.scratch_of_fewer = cut.most_bytes(env, env.budget);
     plan.launch = [score, cut](const Args& call, const Env& on) { Parts(call, on, *score, cut).run(); };
     return plan;
 }

@@ -48,9 +48,12 @@ CallPlan<smla_select_args> plan_sampled(const smla_select_args& args, const Env&
     CallPlan<Args> plan = refuse_call<Args>(refuse_f64(args));
     if (plan.refusal.empty()) plan.refusal = refuse_sampled(args.scores.shape[1], args.indices.shape[1]);
     if (!plan.refusal.empty()) return plan;
-    const size_t scratch = sampled_scratch(args.scores.shape[0], args.scores.shape[1], env);
-    plan.scratch = kWorkspaceHeader + scratch;
-    plan.launch = [splits = scratch > 0](const Args& call, const Env& on) {
+    const size_t scratch =
+        kWorkspaceHeader + sampled_scratch(args.scores.shape[0], args.scores.shape[1], env);
+    const bool splits = scratch > kWorkspaceHeader && (env.budget == 0 || scratch <= env.budget);
+    if (splits) plan.scratch = scratch;
+    else plan.scratch_of_fewer = std::min(scratch, env.budget);
+    plan.launch = [splits](const Args& call, const Env& on) {
         run_select_sampled(select_input(call), select_output(call), splits ? beyond_header(on) : nullptr, on);
     };
     return plan;

@@ -292,7 +292,10 @@ std::string refuse_sampled(int64_t columns, int64_t k) {
 }
 
 size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env) {
-    return parts_of(tokens, columns, env) > 1 ? size_t(tokens) * sizeof(Candidates) : 0;
+    if (parts_of(1, columns, env) == 1) return 0;
+    // More tokens are not split over blocks, but their last ones may be.
+    const int64_t split = std::min<int64_t>(kSplitRows, env.device->facts().multiprocessors);
+    return size_t(std::min(tokens, split)) * sizeof(Candidates);
 }
 
 void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env) {
