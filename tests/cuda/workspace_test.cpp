@@ -171,7 +171,8 @@ TEST(CudaWorkspace, LaunchesOfACallCoverEachTokenOnce) {
         cuda_attend::Schedule schedule;
         schedule.tokens = std::min<int64_t>(most, 10);
         int64_t next = 0;
-        cuda_attend::each_launch(args, schedule, [&](const smla_attend_args& part, const auto& cut) {
+        cuda_attend::each_launch(args, schedule, [&](const smla_attend_args& part, const auto& cut, bool first) {
+            EXPECT_EQ(first, next == 0);
             EXPECT_LE(cut.tokens, most);
             for (const smla_tensor* each :
                  {&part.q, &part.out, &part.lse, &part.primary.rows, &part.extra.rows})

@@ -83,14 +83,14 @@ size_t most_workspace(const smla_attend_args& args, const Env& env);
 // instead. Tokens of one launch.
 int64_t tokens_of_a_launch(const smla_attend_args& args, int splits, const Env& env);
 
-// Calls run(args, schedule) for the tokens of each launch.
+// Calls run(args, schedule, first) for the tokens of each launch.
 template <class Run>
 void each_launch(const smla_attend_args& args, Schedule schedule, const Run& run) {
     const int64_t tokens = args.q.shape[0], most = schedule.tokens;
-    if (most >= tokens) return run(args, schedule);
+    if (most >= tokens) return run(args, schedule, true);
     for (int64_t begin = 0; begin < tokens; begin += most) {
         schedule.tokens = std::min(most, tokens - begin);
-        run(tokens_of(args, begin, begin + schedule.tokens), schedule);
+        run(tokens_of(args, begin, begin + schedule.tokens), schedule, begin == 0);
     }
 }
 
