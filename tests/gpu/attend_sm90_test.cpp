@@ -19,7 +19,7 @@ protected:
     }
 };
 
-// As it cuts the work itself, unsplit, and batch invariant.
+// As it cuts the work itself, unsplit, and batch invariant, then also a token at a time.
 void check_sm90(Problem& problem, KeyType keys = KeyType::f16) {
     const Expected expected = oracle(problem, keys);
     const std::string kernel = text("cuda_sm90_attend_", problem.spec.width),
@@ -29,6 +29,7 @@ void check_sm90(Problem& problem, KeyType keys = KeyType::f16) {
     check_one(free, problem, expected, kWorkspaceHeader, kernel.c_str());
     Context invariant = make_context(true, demand.c_str());
     check_one(invariant, problem, expected, 0, kernel.c_str());
+    check_one(invariant, problem, expected, kWorkspaceHeader, kernel.c_str());
 }
 void check_sm90(const Spec& spec) {
     Problem problem(spec);
