@@ -147,7 +147,7 @@ bool meets(std::span<const Step> steps, int64_t from, bool moved, int& patience)
 
 // For tensors of three dimensions or more whose pairs of dimensions have passed already.
 void check_all_apart(const char* field, const Tensor& tensor) {
-    std::array<Step, SMLA_MAX_NDIM> steps{};
+    std::array<Step, SMLA_MAX_NDIM> steps{};  // the sort leaves unused ones, of stride 0, at the end
     size_t count = 0;
     for (int i = 0; i < tensor.ndim; ++i)
         if (tensor.shape[i] > 1) steps[count++] = {tensor.shape[i], tensor.stride_elems[i], 0};
