@@ -66,8 +66,8 @@ size_t cache_bytes(const smla_cache& cache) {
     return size_t(cache.pages - 1) * stride + std::min(page, stride);
 }
 
-// What the records of a page take: a packed page may end with padding that nothing touches, so the next page
-// may begin there (fp8_584 as [pages,tokens,584] without gaps).
+// Bytes of a page without its padding. Nothing touches the padding, so the next page may begin in it (fp8_584
+// as [pages,tokens,584] without gaps).
 static int64_t record_bytes_of_page(const smla_cache& cache, int64_t record) {
     return (cache.row_stride_bytes ? cache.row_stride_bytes : record) * cache.page_tokens;
 }
