@@ -42,14 +42,14 @@ bool cache_given(const void* args, size_t offset) {
     return cache->format != SMLA_FORMAT_NONE;
 }
 
-// "q" of the field that lies there.
+// The name of the field at an offset, such as "q".
 std::string_view member_at(std::span<const StageField> fields, size_t offset) {
     for (const StageField& field : fields)
         if (field.offset == offset) return field.name.member();
     return "";
 }
 
-// Whether an optional field is there exactly where it has to be.
+// Throws unless an optional field is present exactly where it has to be.
 void check_presence(std::span<const StageField> fields, const StageField& field, const void* args) {
     const auto& other = *reinterpret_cast<const Tensor*>(static_cast<const char*>(args) + field.follows);
     const bool is_there = present(field_of<Tensor>(args, field));
@@ -103,7 +103,7 @@ void check_fields(std::span<const StageField> fields, const void* args, const Ch
 
 namespace {
 
-// Bytes [begin, end); with gaps not all of them.
+// Bytes [begin, end) that a field spans; if `gaps`, it does not use all of them.
 struct Extent {
     uintptr_t begin = 0, end = 0;
     bool gaps = false;
@@ -131,7 +131,8 @@ Extent extent_of(const StageField& field, const void* args) {
     return {};
 }
 
-// Two with gaps may lie between each other's elements, unless they begin at one place.
+// Whether an output overlaps another extent. Two extents with gaps may interleave unless they begin at the
+// same address.
 bool meet(const Extent& output, const Extent& other) {
     if (other.begin == other.end || output.begin >= other.end || other.begin >= output.end) return false;
     const Extent &holed = output.gaps ? output : other, &whole = output.gaps ? other : output;

@@ -6,7 +6,7 @@ namespace smla {
 
 namespace {
 
-// What the table cannot say of a source: its rows are as wide as q, and in double only where q is.
+// Rules that the table cannot express: rows are as wide as q, and in double only where q is.
 void check_source(const char* name, const smla_attend_source& source, int64_t width, bool f64) {
     if (source.cache.format == SMLA_FORMAT_NONE) return;
     const CacheView view(source.cache);
@@ -16,7 +16,7 @@ void check_source(const char* name, const smla_attend_source& source, int64_t wi
                "f64 q with an f64 cache");
 }
 
-// Said before other fields' shapes, which follow from these.
+// Checked first, because the shapes of other fields follow from these dimensions.
 void check_limits(const smla_attend_args& args) {
     if (args.q.ndim != 3 || args.out.ndim != 3) return;
     const int64_t heads = args.q.shape[1], width = args.q.shape[2];
@@ -27,7 +27,7 @@ void check_limits(const smla_attend_args& args) {
                text("1 to ", width, ": V is the first values of the K row"));
 }
 
-// As f32: what kernels multiply with.
+// The scale has to be valid as f32, too: kernels multiply with f32.
 void check_scale(const char* field, double scale, const float* override_scale) {
     using F32 = std::numeric_limits<float>;
     SMLA_CHECK(override_scale || (scale >= F32::denorm_min() && scale <= F32::max()), field, double(scale),
@@ -111,8 +111,8 @@ int64_t valid_rows(const smla_attend_source& source, const CacheView& cache, int
     const int32_t* in = reinterpret_cast<const int32_t*>(address(source.rows, token));
     const int64_t step = source.rows.stride_elems[1];
     int64_t n = 0;
-    if (cache.page_rows ==
-        cache.page_tokens) {  // no gaps: no division, and no branch that random holes mislead
+    // Pages without gaps: no division, and no branch, which random holes would mispredict.
+    if (cache.page_rows == cache.page_tokens) {
         for (int64_t j = 0; j < listed; ++j) {
             const int32_t row = in[j * step];
             rows[n] = row;
