@@ -1,4 +1,5 @@
 // The driver of the bf16 products: which calls they take, and blocks of tokens and outputs over the threads.
+#include "core/cpu_features.h"
 #include "engines/cpu/candidates.h"
 #include "engines/cpu/generic.h"
 #include "ops/ops.h"
@@ -108,7 +109,7 @@ CallPlan<Args> plan_bf16(const Args& args, const Env& env) {
 namespace smla::cpu {
 
 std::string refuse_bf16_product(const smla_project_args& args, const Env& env) {
-    if (env.isa < SMLA_ISA_AVX512_BF16) return "needs a stronger instruction set";
+    if (env.isa < SMLA_ISA_AVX512_BF16) return text("needs avx512_bf16, runs on ", isa_name(env.isa));
     if (args.w.dtype != SMLA_BF16) return text(dtype_name(args.w.dtype), " weights");
     if (args.x.dtype != SMLA_BF16) return text(dtype_name(args.x.dtype), " activations");
     if (args.out.dtype != SMLA_BF16 && args.out.dtype != SMLA_F32)

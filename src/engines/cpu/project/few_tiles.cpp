@@ -24,16 +24,17 @@ constexpr int64_t kLeastTokens = 5;  // for fewer, cpu_avx512_few_project is as 
 
 bool along_inner(const Args& args) { return args.w.stride_elems[2] == 1 || args.x.shape[2] <= 1; }
 
-// Rows of x on tiles: of f32 and f16 three for a token.
+// Rows of tiles that a token of x takes: f32 and f16 are split into three of bf16.
 int64_t parts(const Args& args) { return args.x.dtype == SMLA_BF16 ? 1 : 3; }
 int64_t tile_rows(const Args& args) {
     return ceil_div(std::max<int64_t>(args.x.shape[0], 1) * parts(args), kTileRows) * kTileRows;
 }
 
 std::string refuse(const Args& args, const Env& env) {
-    if (env.isa < SMLA_ISA_AMX) return "needs a stronger instruction set";
+    if (env.isa < SMLA_ISA_AMX) return text("needs amx, runs on ", isa_name(env.isa));
     if (args.w.dtype != SMLA_BF16) return text(dtype_name(args.w.dtype), " weights");
-    if (args.x.dtype == SMLA_F64 || args.out.dtype == SMLA_F64) return "f64 tensors: for the loops";
+    if (args.x.dtype == SMLA_F64 || args.out.dtype == SMLA_F64)
+        return "f64 tensors: cpu_generic_project takes them";
     if (env.batch_invariant) return "batch-invariant, and larger batches take another kernel";
     const int64_t tokens = args.x.shape[0], most = 2 * kTileRows / parts(args);
     if (tokens < kLeastTokens || tokens > most)
@@ -46,7 +47,8 @@ std::string refuse(const Args& args, const Env& env) {
 int64_t padded(const Args& args) { return ceil_div(args.x.shape[2], kStep) * kStep; }
 int64_t x_values(const Args& args) { return padded(args) * tile_rows(args); }  // of a group
 
-// x of a group (FewTiles), row part * tokens + t. `rows`: room for as much. `row`: for x of f16.
+// Packs x of a group as FewTiles::x; part p of token t is row p * tokens + t. `rows`: scratch of the same
+// size. `row`: scratch of one row, if x is f16.
 void pack_x(const Args& args, int64_t group, float* row, uint16_t* rows, uint16_t* out) {
     const int64_t inner = args.x.shape[2], tokens = args.x.shape[0], width = padded(args);
     if (!along_inner(args)) rows = out;
@@ -92,8 +94,8 @@ void run_units(const Env& env, int64_t count, const Work& work) {
         for (int64_t i = 0; i < count; ++i) work(i, 0);
 }
 
-// A token's parts added up. Where the first one's sum is not finite it is the sum: weights may be infinite,
-// and zeros in the other parts would make NaN of them.
+// Adds up the parts of each token. A sum of the first part that is not finite is the result: a weight may be
+// infinite, and zeros of the other parts would make NaN of it.
 void store(const Args& args, int64_t group, int64_t first, int64_t outputs, float* sums) {
     const int64_t tokens = args.x.shape[0];
     for (int64_t t = 0; t < tokens; ++t) {
