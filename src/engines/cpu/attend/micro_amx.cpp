@@ -96,7 +96,7 @@ SMLA_INLINE __m512 exp2_by_floor(__m512 x) {
 
 // Weights of 32 keys and a vector of heads, before they are a tile of the value product.
 struct WeightTile {
-    alignas(64) float weights[kKeyTile * kTile];  // with scales alone
+    alignas(64) float weights[kKeyTile * kTile];  // if Scaled
     alignas(64) uint32_t words[kTileWords];
 
     template <bool Scaled>
@@ -158,7 +158,7 @@ bool softmax_vector(const SoftmaxArgs& args, int vector) {
     largest = _mm512_max_ps(largest, lowest);
     for (int key = 0; key < args.keys; key += kKeyTile, out += kTileWords) {
         WeightTile tile;
-        // times the factor at last, as in softmax_block
+        // The factor is applied last, as in softmax_block.
         const auto weight = [&](int k) SMLA_LAMBDA_INLINE {
             const __m512 score = _mm512_loadu_ps(scores + (key + k) * kPanel);
             return exp2_by_floor(_mm512_mul_ps(_mm512_sub_ps(score, largest), factor));
@@ -190,7 +190,7 @@ bool softmax_tiles(const SoftmaxArgs& args) {
     return rescale;
 }
 
-// Of the heads that have a new peak: after the first blocks few do.
+// Rescales the sums of heads that have a new peak; after the first blocks few have one.
 void rescale_values(const ValueArgs& args) {
     for (int first = 0; first < args.heads; first += kTile) {
         uint32_t heads =

@@ -6,8 +6,8 @@
 
 namespace smla::cpu_attend {
 
-// 2^x for x <= 0 (or NaN): x = n + f, |f| <= 1/2, a minimax polynomial with 2^0 exactly 1; relative
-// error 1.9e-7 (measured over f), below it 2^-160 counts as zero. A NaN stays one.
+// 2^x for x <= 0 (or NaN): x = n + f, |f| <= 1/2, and a minimax polynomial of f with 2^0 exactly 1. Relative
+// error 1.9e-7 (measured over f); x below -160 counts as -160, which gives 0. A NaN stays one.
 template <class Isa>
 SMLA_INLINE typename Isa::Vec exp2_below(typename Isa::Vec x) {
     x = Isa::max(Isa::broadcast(-160.f), x);  // the order keeps a NaN
@@ -71,8 +71,8 @@ bool softmax_block(const SoftmaxArgs& args) {
         }
         Isa::store(args.peak + lane, largest);
         largest = Isa::max(largest, lowest);
-        // times the factor at last: the weight of the largest is 1 however large it is, and what rounds is
-        // small where a weight is not
+        // The factor is applied last. So the largest score has weight 1 however large it is, and where a
+        // weight is not small the difference that is rounded is.
         const auto weight = [&](int k) SMLA_LAMBDA_INLINE {
             return exp2_below<Isa>(Isa::mul(Isa::sub(score(k), largest), factor));
         };

@@ -13,8 +13,9 @@ namespace smla {
 
 namespace {
 
-// Few rows: their columns are cut into slices too, each with its own k best, merged at the end. Several
-// slices per thread even out windows of different lengths; none is shorter than this.
+// With few blocks of rows, columns are cut into slices, too. Each slice keeps its own k best, which are
+// merged at the end. Several slices per thread even out windows of different lengths. A slice of a full
+// window has at least kLeastSlice columns.
 constexpr int64_t kLeastSlice = 2048, kSlicesPerThread = 4;
 
 struct Kernels {

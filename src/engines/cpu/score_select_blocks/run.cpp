@@ -17,8 +17,9 @@ namespace {
 
 using Args = smla_score_select_blocks_args;
 
-// Few tokens: their blocks are cut into slices, each with its own best, merged at the end. Several slices per
-// thread even out windows of different lengths; none has fewer columns than this.
+// With few tokens, their candidate blocks are cut into slices. Each slice keeps its own best, which are
+// merged at the end. Several slices per thread even out windows of different lengths. A slice of a full
+// window has about kLeastSlice columns or more.
 constexpr int64_t kLeastSlice = 2048, kSlicesPerThread = 4;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -302,7 +303,7 @@ private:
         const int64_t found = plan_.blocks_k > 0 ? scratch.blocks.count() : 0;
         std::copy_n(scratch.blocks.columns(), found, out);
         std::fill(out + found, out + plan_.blocks_k, -1);
-        // The newest block stays in even where the lists of others are full of +inf.
+        // The newest block is kept even where more blocks than the list holds have a maximum of +inf.
         if (found > 0 && all.has_newest()) out[found - 1] = int32_t(all.block(all.count - 1));
     }
 

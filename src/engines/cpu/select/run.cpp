@@ -15,8 +15,8 @@ namespace smla {
 namespace {
 
 constexpr int64_t kChunk = 2048;     // 16-bit scores widened at once
-constexpr int64_t kSample = 4096;    // of the long rows
-constexpr int64_t kShortRow = 8192;  // not worth a sample
+constexpr int64_t kSample = 4096;    // scores that are sampled of a long row
+constexpr int64_t kShortRow = 8192;  // shorter rows are not sampled
 
 struct Listed {  // one column of a list with ids
     int32_t key, id, column;
@@ -65,7 +65,7 @@ public:
         top.start(kernel_, k_, floor);
         if (std::isnan(floor)) top.start(kernel_, k_);
         push(scratch, t, window);
-        if (!top.finish()) {  // the sample promised too much: without it, then
+        if (!top.finish()) {  // the sampled floor was too high: again, without one
             top.start(kernel_, k_);
             push(scratch, t, window);
             top.finish();
@@ -103,7 +103,8 @@ private:
             const float* from = load(scratch.chunk, t, window.begin + b * length / blocks, kFilterSlack);
             std::copy(from, from + kFilterSlack, sample + b * kFilterSlack);
         }
-        // The k-th best is expected at rank k * sampled / length; three standard deviations more for luck.
+        // The k-th best is expected at rank k * sampled / length of the sample. Three standard deviations
+        // more make a floor that is too high rare.
         const double expected = double(k_) * double(sampled) / double(length);
         const int64_t rank = int64_t(expected + 3 * std::sqrt(expected) + 4);
         int32_t* keys = scratch.top.spare_keys();
