@@ -89,9 +89,8 @@ typedef struct smla_layer_info {
     /* Bytes of all weights, and of those among them that lie in memory of the caller. */
     size_t weight_bytes;
     size_t borrowed_bytes;
-    /* Numbers of the layers whose results this layer reads, its own number if it makes them itself, -1 for
-     * none: the layer that writes its compressed entries and their index keys, the one that selects what it
-     * attends to, the one that names the blocks that its indexer looks at. */
+    /* The layer (this one: its own number; -1: none) that writes the compressed entries and index keys, the
+     * one that selects what is attended to, the one that names the blocks that the indexer looks at. */
     int32_t entries_of, selection_of, candidates_of;
     /* How many blocks candidates_of names. 0: none. */
     int32_t candidate_blocks;
