@@ -15,8 +15,10 @@ std::vector<smla_isa> isas_here();  // those that the machine runs, weakest firs
 // to 8.2 ms with it, 3.8 ms in f32.
 bool slow_bf16_dots();
 constexpr smla_isa kLastIsa = SMLA_ISA_NEON;
-const char* isa_name(smla_isa isa);        // "scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"
-smla_isa isa_from_name(const char* name);  // SMLA_ISA_AUTO for "auto" and for unknown names
+const char* isa_name(smla_isa isa);  // "scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"
+// Why calls that use the instruction set `here` cannot take a kernel; empty: they can.
+std::string why_no_isa(smla_isa needed, smla_isa here);
+smla_isa isa_from_name(const char* name);                  // SMLA_ISA_AUTO for "auto" and for unknown names
 std::string isa_names(const std::vector<smla_isa>& isas);  // "scalar, avx2 or avx512"
 std::vector<smla_isa> all_isas();
 

@@ -19,7 +19,7 @@ std::string refuse_f64(const Args& args) {
 }
 
 std::string refuse_dims(const Args& args, const Env& env, smla_isa isa, int width) {
-    if (env.isa < isa) return text("needs ", isa_name(isa), ", runs on ", isa_name(env.isa));
+    if (std::string why = why_no_isa(isa, env.isa); !why.empty()) return why;
     if (args.q.shape[2] != width || args.out.shape[2] != kValueWidth)
         return text("for keys of ", width, " and values of ", kValueWidth, " values, got ", args.q.shape[2],
                     " and ", args.out.shape[2]);

@@ -2,6 +2,7 @@
 // are widened block by block into scratch, so that a layer holds them once.
 #include "linear/cblas.h"
 #include "engines/cpu/candidates.h"
+#include "engines/cpu/tasks.h"
 #include "linear/cblas_room.h"
 #include "ops/ops.h"
 
@@ -158,8 +159,7 @@ void run_loops(const Args& args, const Env& env) {
         piece.out = slice(args.out, 2, outer * i / parts, outer * (i + 1) / parts);
         ProjectOp::reference(piece, 0, args.x.shape[0]);
     };
-    if (env.pool) env.pool->run(parts, part);
-    else part(0, 0);
+    run_tasks(env, parts, part);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #if defined(__x86_64__)
 
 #include "engines/cpu/project/few_tokens.h"
+#include "engines/cpu/tasks.h"
 
 #include <algorithm>
 
@@ -45,7 +46,7 @@ Scratch carve(Arena& arena, const Args& args) {
 }
 
 std::string refuse(const Args& args, smla_isa needed, const Env& env) {
-    if (env.isa < needed) return text("needs ", isa_name(needed), ", runs on ", isa_name(env.isa));
+    if (std::string why = why_no_isa(needed, env.isa); !why.empty()) return why;
     if (args.w.dtype != SMLA_F32 && args.w.dtype != SMLA_BF16)
         return text(dtype_name(args.w.dtype), " weights");
     for (const Tensor* each : {&args.x, &args.out})
@@ -100,9 +101,7 @@ void run_pass(const Args& args, const Env& env, const FewKernels& kernels, const
             for (int64_t t = 0; t < tokens; ++t)
                 store_row(args.out, address(args.out, t, g, first), rows, few.out + t * outer);
     };
-    if (env.pool) env.pool->run(groups * blocks, unit);
-    else
-        for (int64_t i = 0; i < groups * blocks; ++i) unit(i, 0);
+    run_tasks(env, groups * blocks, unit);
 }
 
 // Tokens [first, first + count) of a call, as far as it has them.

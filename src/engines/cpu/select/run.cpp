@@ -3,6 +3,7 @@
 #include "core/cpu_features.h"
 #include "engines/cpu/select/rank_key.h"
 #include "engines/cpu/select/top_k.h"
+#include "engines/cpu/tasks.h"
 #include "ops/score/score.h"
 #include "ops/select/select.h"
 
@@ -152,16 +153,14 @@ void run_select(const SelectKernel& kernel, int64_t capacity, const smla_select_
     std::vector<Scratch> scratch(size_t(env.threads()));
     for (Scratch& each : scratch) each.take(arena, args, capacity);
     const Rows rows(kernel, args);
-    const int64_t tokens = args.scores.shape[0];
-    if (env.pool)
-        return env.pool->run(tokens, [&](int64_t t, int worker) { rows.select(scratch[size_t(worker)], t); });
-    for (int64_t t = 0; t < tokens; ++t) rows.select(scratch[0], t);
+    run_tasks(env, args.scores.shape[0],
+              [&](int64_t t, int worker) { rows.select(scratch[size_t(worker)], t); });
 }
 
 }  // namespace
 
 std::string refuse_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env) {
-    if (env.isa < kernel.isa) return text("needs ", isa_name(kernel.isa), ", runs on ", isa_name(env.isa));
+    if (std::string why = why_no_isa(kernel.isa, env.isa); !why.empty()) return why;
     if (args.scores.dtype == SMLA_F64) return "f64 scores: the generic kernel compares in double";
     return {};
 }
