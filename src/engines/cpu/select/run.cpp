@@ -111,7 +111,7 @@ private:
         int32_t* keys = scratch.top.spare_keys();
         kernel_.keys(sample, sampled, keys);
         const int32_t key = kth_key(kernel_, keys, sampled, std::min(rank, sampled));
-        return key <= kNanKey + 1 ? NAN : floor_above(key - 1);
+        return key == kNanKey ? NAN : floor_above(key - 1);
     }
 
     void select_listed(Scratch& scratch, int64_t t, ColumnWindow window) const {
