@@ -155,6 +155,7 @@ bool softmax_vector(const SoftmaxArgs& args, int vector) {
         sum[0] = _mm512_mul_ps(_mm512_loadu_ps(args.sum + lane), alpha);
     }
     _mm512_storeu_ps(args.peak + lane, largest);
+    mark_nan_scores<Amx>(scores, kPanel, args.keys, args.peak + lane);
     largest = _mm512_max_ps(largest, lowest);
     for (int key = 0; key < args.keys; key += kKeyTile, out += kTileWords) {
         WeightTile tile;
@@ -180,6 +181,7 @@ bool softmax_vector(const SoftmaxArgs& args, int vector) {
         tile.store<Scaled>(args, key, out);
     }
     _mm512_storeu_ps(args.sum + lane, _mm512_add_ps(sum[0], sum[1]));
+    mark_nan_sums<Amx>(args.sum + lane, args.peak + lane);
     return rescale;
 }
 
