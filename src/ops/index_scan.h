@@ -26,7 +26,7 @@ enum class IndexRule : int32_t {
     state_blocks,    // blocks that a token pools from if it closes an entry
     gather,          // the ranges of a request, and their blocks
     page_pairs,      // values[i,side] is a page of its side
-    table_positions  // values[t,j] is -1 or covered by the table, whose blocks are pages
+    table_positions  // values[t,j] before the limit is -1 or covered by the table, whose blocks are pages
 };
 
 struct IndexList {
@@ -34,7 +34,7 @@ struct IndexList {
     smla_bad_kind kind = SMLA_BAD_NONE;  // of a bad value
     int64_t tokens = 0, per_token = 1;   // items in order: those of token 0, of token 1, ...
     smla_tensor values{};
-    smla_tensor other{};  // lengths, ends, slots or starts, by the rule
+    smla_tensor other{};  // lengths, ends, slots, starts or limits, by the rule
     smla_tensor requests{}, table{};
     int64_t low = 0, high = 0;                            // of values
     RowRange rows;                                        // that values name
@@ -122,7 +122,9 @@ SMLA_HOST_DEVICE inline Finding gathered(const IndexList& list, int64_t request,
 
 // Item i: token i % ratio of pool i / ratio, or a position if ratio is 1.
 SMLA_HOST_DEVICE inline Finding table_position(const IndexList& list, int64_t token, int64_t i) {
-    const int64_t j = i / list.ratio, position = load_int(list.values, token, j);
+    const int64_t j = i / list.ratio;
+    if (given(list.other) && j >= load_int(list.other, token)) return {};
+    const int64_t position = load_int(list.values, token, j);
     if (position < -1 || position > list.high) return {list.kind, token, j, position, -1, list.high};
     const int64_t at = quotient(position * list.ratio + i % list.ratio, list.page_tokens);
     return position < 0 ? Finding{} : block(list, load_int(list.requests, token), at, at + 1);
