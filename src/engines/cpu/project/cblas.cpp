@@ -96,11 +96,12 @@ void multiply_group(const Args& args, int64_t g, int64_t block, const Scratch& s
                            : reinterpret_cast<float*>(address(args.out, 0, g, first));
         const int64_t out_lead = s.out ? rows : std::max(args.out.stride_elems[0], rows);
         constexpr int row_major = 101, no_transpose = 111, transpose = 112;
+        const auto lead = [](int64_t of, int64_t width) { return int(std::max({of, width, int64_t(1)})); };
         const Cblas& library = cblas();
         const CblasCaller caller(library);
         library.sgemm(row_major, no_transpose, w.transposed ? transpose : no_transpose, int(tokens),
-                      int(rows), int(inner), 1.f, x, int(std::max(x_lead, inner)), w.data, int(w.lead), 0.f,
-                      out, int(out_lead));
+                      int(rows), int(inner), 1.f, x, lead(x_lead, inner), w.data, lead(w.lead, 1), 0.f, out,
+                      int(out_lead));
         if (s.out)
             for (int64_t t = 0; t < tokens; ++t)
                 store_row(args.out, address(args.out, t, g, first), rows, out + t * rows);
