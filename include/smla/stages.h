@@ -90,7 +90,7 @@ enum {
 /* Bits of smla_stage_field.flags. */
 typedef int32_t smla_field_flags;
 enum {
-    /* The call writes it. */
+    /* The call writes it. An input whose output (in_place_of) is optional is written where that is absent. */
     SMLA_FIELD_WRITTEN = 1,
     SMLA_FIELD_OPTIONAL = 2,
     /* The innermost stride is 1. */

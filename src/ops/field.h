@@ -199,8 +199,9 @@ void check_fields(const Args& args, const CheckContext& context) {
     check_fields(fields_of<Args>(), &args, context);
 }
 
-// Throws if an output shares memory with another argument or with the workspace: results must not depend on a
-// kernel's order of reads and writes. Where a stage works in place, the output is the very same tensor.
+// Throws if what the call writes, an output, a cache or an input in place, shares memory with another
+// argument or with the workspace: results must not depend on a kernel's order of reads and writes. Where a
+// stage works in place, the output is the very same tensor; two caches may be the same one.
 void check_own_memory(std::span<const StageField> fields, const void* args, const Workspace& workspace);
 template <class Args>
 void check_own_memory(const Args& args, const Workspace& workspace) {
