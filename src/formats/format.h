@@ -91,7 +91,11 @@ size_t cache_bytes(const smla_cache& cache);        // from the first page to th
 // The same without the padding of the last page: bytes that a call may read or write.
 size_t touched_bytes(const smla_cache& cache);
 
-// A checked cache, resolved: defaults filled in, the scale read.
+// The scale that calls read from the host's memory behind a pointer; null: there is none, or it is a
+// device's.
+const float* scale_in_memory(const smla_cache& cache);
+
+// A checked cache, resolved: defaults filled in.
 struct CacheView {
     explicit CacheView(const smla_cache& cache);
 
@@ -100,15 +104,23 @@ struct CacheView {
     int32_t width;
     int64_t page_tokens, page_rows, pages, capacity;
     int64_t page_stride, row_stride;  // bytes
-    float scale;                      // of a host cache; a device's scale is read by its kernels
+    float scale;                      // the host's number
+    const float* scale_device;  // instead, if not null: of a cache in host memory whose format has a scale
     smla_writer writer;
+
+    float tensor_scale() const { return scale_device ? *scale_device : scale; }
 
     RowRange range() const { return {capacity, page_rows, page_tokens}; }
     bool hole(int64_t row) const { return range().hole(row); }
     RecordAt at(int64_t row) const {  // row is not a hole
         const int64_t page = row / page_rows;
-        return {
-            data + page * page_stride, row - page * page_rows, page_tokens, row_stride, width, scale, writer};
+        return {data + page * page_stride,
+                row - page * page_rows,
+                page_tokens,
+                row_stride,
+                width,
+                tensor_scale(),
+                writer};
     }
     void decode(int64_t row, float* values) const { format->decode_f32(at(row), values); }
     void decode(int64_t row, double* values) const { format->decode_f64(at(row), values); }
