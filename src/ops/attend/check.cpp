@@ -1,6 +1,7 @@
 #include "ops/attend/attend.h"
 
 #include <limits>
+#include <numbers>
 
 namespace smla {
 
@@ -32,6 +33,15 @@ void check_scale(const char* field, double scale, const float* override_scale) {
     using F32 = std::numeric_limits<float>;
     SMLA_CHECK(override_scale || (scale >= F32::denorm_min() && scale <= F32::max()), field, double(scale),
                "a finite number above 0, also in f32");
+}
+
+// Kernels multiply products by both scales and log2 e in one f32. Scales behind pointers are the caller's to
+// keep small.
+void check_factor(const smla_attend_args& args) {
+    const double softmax = args.softmax_scale_device ? 1 : args.softmax_scale;
+    const double q = args.q.dtype == SMLA_E4M3 && !args.q_scale_device ? args.q_scale : 1;
+    SMLA_CHECK(softmax * q * std::numbers::log2e <= std::numeric_limits<float>::max(), "args.softmax_scale",
+               args.softmax_scale, "a number that q_scale and log2 e leave finite in f32");
 }
 
 }  // namespace
@@ -73,6 +83,7 @@ void AttendOp::check(const Args& args, const CheckContext& context) {
     else
         SMLA_CHECK(args.q_scale == 0 || args.q_scale == 1, "args.q_scale", args.q_scale,
                    text("0 or 1: ", dtype_name(args.q.dtype), " queries have no scale, only e4m3 has"));
+    check_factor(args);
 
     SMLA_CHECK(args.primary.cache.format != SMLA_FORMAT_NONE || args.extra.cache.format != SMLA_FORMAT_NONE,
                "args.primary.cache.format", "none", "at least one source");
