@@ -184,9 +184,9 @@ SMLA_API void smla_backend_metadata_destroy(smla_backend_metadata* metadata);
  *
  * A batch on the host may be changed when the call returns. A build queues three or four kernels that read
  * pinned memory of the metadata. There are two such memories, used in turn, so the host waits only if the
- * send before the last one is still under way. block_table fields show copies, for pages no smaller than the
- * backend's. A stream that is captured is refused: capture a forward, then build before each replay. The
- * graph serves later steps of the same T, decode tokens and page sizes. */
+ * copy of the build before the last one is still under way. block_table fields show copies, for pages no
+ * smaller than the backend's. A stream that is captured is refused: capture a forward, then build before each
+ * replay. The graph serves later steps of the same T, decode tokens and page sizes. */
 SMLA_API smla_status smla_backend_metadata_build(smla_backend_metadata* metadata,
                                                  const smla_plan_batch* batch);
 
@@ -238,7 +238,8 @@ typedef struct smla_backend_forward_args {
 /* Workspace of a call with these shapes. Data and metadata are not looked at. Never shrinks when N grows. */
 SMLA_API smla_status smla_backend_workspace_size(const smla_backend* backend,
                                                  const smla_backend_forward_args* args, size_t* bytes);
-/* Writes the step's tokens to the cache and attends. A refused step writes nothing. Recorded as a layer's. */
+/* Writes the step's tokens to the cache and attends. A refused step writes nothing. On a GPU a step may be
+ * recorded as a CUDA graph: see smla_layer_forward. */
 SMLA_API smla_status smla_backend_forward(const smla_backend* backend, const smla_backend_forward_args* args,
                                           smla_workspace workspace, smla_stream stream);
 

@@ -79,7 +79,7 @@ typedef struct smla_context smla_context;
 
 /* Fails for a GPU or an instruction set that is not there, and for an unknown kernel. */
 SMLA_API smla_status smla_context_create(const smla_context_args* args, smla_context** out);
-/* Whatever was made from the context must be gone before. Null is allowed. */
+/* Destroy everything that was made from the context first. Null is allowed. */
 SMLA_API void smla_context_destroy(smla_context* context);
 
 /* What the context runs on, e.g. "cpu avx512_bf16, 2 threads". Lives as long as the context. */
@@ -90,7 +90,7 @@ SMLA_API smla_status smla_context_device(const smla_context* context, smla_devic
                                          int32_t* device_index);
 
 /* Memory where the context runs, aligned to 64 bytes on a CPU and to 256 on a GPU. Its contents are
- * undefined. An engine that has its own memory needs none of the four calls below. */
+ * undefined. A caller that has such memory needs neither this call nor the next three. */
 SMLA_API smla_status smla_allocate(smla_context* context, size_t bytes, void** out);
 /* Calls that use the memory must be done: on a GPU, wait for their stream first. Null is allowed. */
 SMLA_API void smla_release(smla_context* context, void* memory);

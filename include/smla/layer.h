@@ -89,10 +89,10 @@ typedef struct smla_layer_info {
     /* Bytes of all weights, and of those among them that lie in memory of the caller. */
     size_t weight_bytes;
     size_t borrowed_bytes;
-    /* Whose work the layer reads (its own number: its own; -1: none): who writes its compressed entries and
-     * their index keys, who selects what it attends to, who names the blocks that its indexer looks at. */
+    /* The layer (this one: its own number; -1: none) that writes the compressed entries and index keys, the
+     * one that selects what is attended to, the one that names the blocks that the indexer looks at. */
     int32_t entries_of, selection_of, candidates_of;
-    /* How many blocks. */
+    /* How many blocks candidates_of names. 0: none. */
     int32_t candidate_blocks;
 } smla_layer_info;
 

@@ -1,9 +1,9 @@
 /* smla/stages.h: the stages of a step, and what all of them share: scratch, explanations, checks.
  *
  * A stage call checks its arguments, picks the first kernel of the context's engine that can run them, and
- * uses only the caller's workspace: no allocation on a device, no copy to the host, no text. On a GPU it
- * queues its work on `stream` and returns; it may be captured in a CUDA graph. Any thread may call; a
- * workspace serves one call at a time. T = 0 is allowed everywhere and does nothing.
+ * takes scratch from the caller's workspace: it allocates nothing on a device, copies nothing to the host and
+ * prints nothing. On a GPU it queues its work on `stream` and returns; it may be captured in a CUDA graph.
+ * Any thread may call; a workspace serves one call at a time. T = 0 is allowed everywhere and does nothing.
  *
  * Every stage call returns
  *   SMLA_INVALID_ARGUMENT      a field has the wrong type, shape, range or place; an output overlaps another
@@ -90,7 +90,7 @@ enum {
 /* Bits of smla_stage_field.flags. */
 typedef int32_t smla_field_flags;
 enum {
-    /* The call writes it. */
+    /* The call writes it. An input whose output (in_place_of) is optional is written where that is absent. */
     SMLA_FIELD_WRITTEN = 1,
     SMLA_FIELD_OPTIONAL = 2,
     /* The innermost stride is 1. */
@@ -112,14 +112,15 @@ typedef struct smla_stage_field {
     /* A bit 1 << value for each smla_dtype (of a cache: smla_format) that it may have. */
     uint32_t types;
     smla_field_flags flags;
-    /* Numbers of other fields of the stage, -1 for none: the tensor that this output may be itself; ... */
+    /* This and the next three are numbers of other fields of the stage, -1 for none. This output may be that
+     * very tensor. */
     int32_t in_place_of;
-    /* ... the cache without which this field is not looked at; ... */
+    /* This field is ignored unless that cache is given. */
     int32_t with_cache;
-    /* ... the tensor that this one is f64 with, and only with; ... */
+    /* This tensor is f64 exactly if that one is. */
     int32_t double_as;
-    /* ... the tensor that this one is there with, and only with; if given_dtype is not 0, only with one of
-     * that dtype. */
+    /* This tensor is present exactly if that one is; if given_dtype is not 0, exactly if that one has this
+     * dtype. */
     int32_t given_with;
     smla_dtype given_dtype;
     int32_t reserved;

@@ -89,8 +89,8 @@ typedef struct smla_compress_args {
 } smla_compress_args;
 
 /* A token with (position + 1) % ratio == 0 and a valid slot closes an entry: the state rows of its window are
- * pooled, normed, rotated at the window's first position, and written to slots[t]. The state rows of the
- * step's own tokens must be saved before.
+ * pooled, normed, rotated at position / ratio * ratio, and written to slots[t]. The state rows of the step's
+ * own tokens must be saved before.
  * Refused: a state that is not as wide as ratio and D say; hadamard with a KV format. */
 SMLA_API smla_status smla_compress(smla_context* context, const smla_compress_args* args,
                                    smla_workspace workspace, smla_stream stream);

@@ -179,8 +179,8 @@ enum {
     SMLA_NVFP4_352 = 18
 };
 
-/* How a cache's values are quantised as they are written, where the writers of engines differ: bits; 0: as
- * vLLM does. What reads a cache does not look at them. */
+/* How a cache's values are quantised as they are written, where the writers of inference engines differ:
+ * bits; 0: as vLLM does. Readers of a cache ignore them. */
 typedef int32_t smla_writer;
 enum {
     /* fp8_528_g32*, index_mxfp4_68: the scale of a group is at least 1e-4, as in sglang (index keys: of V4).
@@ -233,9 +233,8 @@ enum {
     SMLA_PRECISION_EXACT = 1,
     /* attend: a key may be rounded to bf16(code * scale), as the engines reference and cpu do, or to
      * f16(code * f16(scale)), which is nearer: cuda's fastest kernels on Hopper do one or the other. Where
-     * scales are powers of two the values are the same. score: e4m3 products
-     * may be summed with about 14 bits, as tensor cores of Hopper and DeepGEMM do:
-     * docs/kernels/cuda_score.md has the bound. */
+     * scales are powers of two the values are the same. score: e4m3 products may be summed with about 14
+     * bits, as tensor cores of Hopper and DeepGEMM do: docs/kernels/cuda_score.md has the bound. */
     SMLA_PRECISION_ROUNDED = 2
 };
 

@@ -1,5 +1,7 @@
 #include "core/cpu_features.h"
 
+#include "core/status.h"
+
 #include <atomic>
 #include <cstring>
 
@@ -79,6 +81,10 @@ bool slow_bf16_dots() {
 }
 
 const char* isa_name(smla_isa isa) { return isa >= 0 && isa <= kLastIsa ? kNames[isa] : "unknown"; }
+
+std::string why_no_isa(smla_isa needed, smla_isa here) {
+    return here < needed ? text("needs ", isa_name(needed), ", runs on ", isa_name(here)) : "";
+}
 
 smla_isa isa_from_name(const char* name) {
     for (smla_isa isa = SMLA_ISA_SCALAR; isa <= kLastIsa; ++isa)

@@ -15,15 +15,17 @@ std::vector<smla_isa> isas_here();  // those that the machine runs, weakest firs
 // to 8.2 ms with it, 3.8 ms in f32.
 bool slow_bf16_dots();
 constexpr smla_isa kLastIsa = SMLA_ISA_NEON;
-const char* isa_name(smla_isa isa);        // "scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"
-smla_isa isa_from_name(const char* name);  // 0 if unknown, SMLA_ISA_AUTO for "auto" is 0 too
+const char* isa_name(smla_isa isa);  // "scalar", "avx2", "avx512", "avx512_bf16", "amx", "neon"
+// Why calls that use the instruction set `here` cannot take a kernel; empty: they can.
+std::string why_no_isa(smla_isa needed, smla_isa here);
+smla_isa isa_from_name(const char* name);                  // SMLA_ISA_AUTO for "auto" and for unknown names
 std::string isa_names(const std::vector<smla_isa>& isas);  // "scalar, avx2 or avx512"
 std::vector<smla_isa> all_isas();
 
-// Why this process may not use the tiles of AMX; empty: it may. The first question asks the operating system
-// for permission, which holds for the process from then on.
+// Why this process may not use AMX tiles; empty: it may. The first call requests permission from the
+// operating system, which then holds for the life of the process.
 std::string why_no_tiles();
-// For tests, where AMX is emulated: from here on the processor has tiles, with permission.
+// For tests with emulated AMX: from now on the processor counts as having tiles, with permission.
 void assume_tiles();
 
 }  // namespace smla

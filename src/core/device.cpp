@@ -79,7 +79,7 @@ Tensor fetch(Device& device, const Tensor& tensor, smla_stream stream, std::uniq
     memory = std::make_unique<char[]>(bytes ? bytes : 1);
     device.download(memory.get(), tensor.data, bytes, stream);
     device.wait(stream);
-    Tensor out = tensor;  // the same strides: what lies between came along
+    Tensor out = tensor;  // the same strides: the gaps were copied, too
     out.data = memory.get();
     out.device_type = SMLA_CPU;
     out.device_index = 0;

@@ -1,5 +1,5 @@
-// Where an engine's memory lies: this machine's own, or a GPU's. Engines that run on a GPU bring their
-// Device; what owns memory (layers, sessions, plans) goes through it.
+// The device whose memory an engine uses: the host, or a GPU. GPU engines implement Device; owners of memory
+// (layers, sessions, plans) allocate and copy through it.
 #pragma once
 
 #include <smla/types.h>
@@ -16,13 +16,13 @@ namespace smla {
 struct DeviceFacts {
     int capability = 0;  // 10 * major + minor: 90 for an H200
     int multiprocessors = 0;
-    size_t shared_bytes = 0;  // most that one block may have
+    size_t shared_bytes = 0;  // shared memory of a thread block, at most
     size_t memory_bytes = 0, l2_bytes = 0;
-    bool reads_pageable = false;  // all memory of the host, as it is
+    bool reads_pageable = false;  // kernels can read pageable host memory
     std::string name;
 };
 
-// Work of a device that was recorded and is queued again with one call.
+// Recorded device work, all of which one call queues again.
 class Recording {
 public:
     virtual ~Recording() = default;
@@ -36,32 +36,32 @@ public:
     virtual int32_t index() const = 0;
     virtual const DeviceFacts& facts() const = 0;
 
-    virtual void* allocate(size_t bytes) = 0;  // aligned to 256 bytes; throws when there is none
+    // Aligned to 256 bytes on a GPU, to a cache line on the host. Throws when there is no memory.
+    virtual void* allocate(size_t bytes) = 0;
     virtual void release(void* memory) noexcept = 0;
     virtual bool reaches(const void* memory) const = 0;  // whether kernels can read and write it
-    // In the order of the stream. Host memory may be reused when the call returns.
+    // Copies run in stream order. upload: `from` may be reused when the call returns.
     virtual void upload(void* to, const void* from, size_t bytes, smla_stream stream) = 0;
     virtual void download(void* to, const void* from, size_t bytes, smla_stream stream) = 0;
     virtual void fill(void* to, int byte, size_t bytes, smla_stream stream) = 0;
-    // `rows` times row_bytes, pitch bytes apart.
+    // Fills `rows` rows of row_bytes each, which begin `pitch` bytes apart.
     virtual void fill_rows(void* to, size_t pitch, int byte, size_t row_bytes, size_t rows,
                            smla_stream stream) = 0;
     virtual void wait(smla_stream stream) = 0;
-    // Whether waiting for the stream would break a capture: of it or, for the null stream, of one it waits
-    // for.
+    // Whether waiting for the stream would break a capture: of this stream or, for the null stream, of one
+    // that it synchronises with.
     virtual bool capturing(smla_stream stream) = 0;
-    // Seconds from the first to the last piece of work that `body` queues, as the device's own clock has it;
-    // waits.
+    // Seconds that the work queued by `body` takes, measured with the device's clock. Waits for that work.
     virtual double seconds_of(smla_stream stream, const std::function<void()>& body) = 0;
 
-    // What `body` queues on the stream that it is given; none of it runs. Null: the device records nothing,
-    // or not this.
+    // Records what `body` queues on the stream that it is given, without running it. Null: the device cannot
+    // record, or cannot record this work.
     virtual std::unique_ptr<Recording> record(const std::function<void(smla_stream)>& body) {
         (void)body;
         return nullptr;
     }
 
-    // Makes the device current for this thread's calls while it lives.
+    // Makes the device current for this thread during the scope's lifetime.
     class Scope {
     public:
         explicit Scope(Device& device) : device_(device), before_(device.enter()) {}
@@ -80,10 +80,10 @@ private:
 };
 
 Device& host_device();
-// For calls that wait: throws while the stream is captured, and leaves the capture alone.
+// For calls that wait: throws if the stream is being captured. The capture stays intact.
 void refuse_capture(Device& device, smla_stream stream);
 
-// Memory of a device that frees itself.
+// Owns a block of device memory.
 class DeviceBuffer {
 public:
     DeviceBuffer() = default;
@@ -110,14 +110,14 @@ private:
     size_t bytes_ = 0;
 };
 
-// A copy of a host tensor in a device's memory, strides and all, and what owns it. On the host: the tensor
-// itself.
+// A copy of a host tensor in device memory, with the same strides, and the owner of that memory. On the host
+// device: the tensor itself, not copied.
 struct PlacedTensor {
     smla_tensor view{};
     std::shared_ptr<DeviceBuffer> memory;
 };
 PlacedTensor place(Device& device, const smla_tensor& host);
-// A device's tensor in the host's memory, once the stream is done; `memory` owns it.
+// Waits for the stream and copies a device tensor to host memory, which `memory` then owns.
 smla_tensor fetch(Device& device, const smla_tensor& tensor, smla_stream stream,
                   std::unique_ptr<char[]>& memory);
 

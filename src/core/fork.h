@@ -1,5 +1,5 @@
-// What a child of fork() must know: only the thread that called it lives on there, and a lock that another
-// thread held stays locked for ever.
+// Support for fork(): only the calling thread survives in the child, and a lock that another thread held
+// would stay locked there for ever.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,10 @@
 
 namespace smla {
 
-// Changes with every fork between the process that loaded the library and this one.
+// The number of forks between the process that loaded the library and this one.
 uint32_t fork_generation();
 
-// Whether what is made now lives in the process that made it.
+// Remembers the process that made an object; here() is false in a child of fork().
 class Birthplace {
 public:
     bool here() const { return generation_ == fork_generation(); }
@@ -19,7 +19,7 @@ private:
     uint32_t generation_ = fork_generation();
 };
 
-// A lock of the whole library, made before main(); a child finds it open.
+// A lock of static storage duration. fork() leaves it unlocked in the child.
 class GlobalMutex {
 public:
     GlobalMutex();

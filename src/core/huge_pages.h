@@ -25,6 +25,7 @@ inline void ask_for_huge_pages([[maybe_unused]] void* memory, [[maybe_unused]] s
 inline void* allocate_block(size_t bytes, size_t alignment) {
     const bool large = bytes >= kHugePage / 2;
     if (large && alignment < kHugePage) alignment = kHugePage;
+    if (bytes > SIZE_MAX - (alignment - 1)) return nullptr;
     const size_t rounded = (bytes + alignment - 1) / alignment * alignment;
     void* memory = std::aligned_alloc(alignment, rounded);
     if (large) ask_for_huge_pages(memory, rounded);

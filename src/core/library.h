@@ -19,16 +19,16 @@ public:
         function = reinterpret_cast<Function>(dlsym(library_, name));
         all_ = all_ && function;
     }
-    bool all() const { return all_; }  // so far were there
+    bool all() const { return all_; }  // looked up so far were found
 
 private:
     void* library_;
     bool all_ = true;
 };
 
-// From the library that the environment names (empty: none, on purpose), else from the first of the usual
-// ones that has all functions. find(symbols, table) asks for them. Table{} if there is none; its `library`
-// says which it is.
+// Loads a table of functions, which find(symbols, table) looks up: from the library that the environment
+// variable names (empty: deliberately none), else from the first of `usual` that has all of them. Table{} if
+// no library qualifies; otherwise `library` in the table is its name.
 template <class Table, class Find>
 Table load_library(const char* variable, std::initializer_list<const char*> usual, const Find& find) {
     const auto attempt = [&](const char* name, Table& out) {

@@ -82,8 +82,6 @@ SMLA_HOST_DEVICE inline uint8_t ceil_e8m0(float value) {
     return uint8_t(code > 254 ? 254 : code);
 }
 
-SMLA_HOST_DEVICE inline float ceil_power_of_two(float value) { return e8m0_to_f32(ceil_e8m0(value)); }
-
 SMLA_HOST_DEVICE inline float e2m1_to_f32(uint8_t code) {
     // no table: a GPU would keep it in local memory
     const uint32_t steps = code & 7u;  // 0, 0.5, then 1, 1.5, 2, 3, 4, 6: a float's exponent and first bit
@@ -91,8 +89,8 @@ SMLA_HOST_DEVICE inline float e2m1_to_f32(uint8_t code) {
     return code & 8 ? -magnitude : magnitude;
 }
 
-// One e2m1 code in each half of a word, its lowest four bits or, if `next`, the four above; whatever else it
-// holds. As a pair of bf16 that are 2^-126 of the values: magnitude at bit 6, sign at bit 15.
+// Converts the e2m1 code in each half of a word (its lowest four bits or, if `next`, the four above them) to
+// a bf16 of 2^-126 times its value: magnitude at bit 6, sign at bit 15. Other bits of the word are ignored.
 SMLA_HOST_DEVICE inline uint32_t e2m1_pair_to_tiny_bf16(uint32_t codes, bool next) {
     const uint32_t mask = next ? 0x00f000f0u : 0x000f000fu;
     const uint32_t places =
@@ -100,8 +98,8 @@ SMLA_HOST_DEVICE inline uint32_t e2m1_pair_to_tiny_bf16(uint32_t codes, bool nex
     return (codes & mask) * places & 0x81c081c0u;
 }
 
-// Saturates to +-6; ties go to the even code: as values, 0.25 -> 0, 0.75 -> 1, 1.25 -> 1, 1.75 -> 2, 2.5 ->
-// 2, 3.5 -> 4, 5 -> 4.
+// Saturates to +-6, and so does a NaN. Ties go to the even code: as values, 0.25 -> 0, 0.75 -> 1, 1.25 ->
+// 1, 1.75 -> 2, 2.5 -> 2, 3.5 -> 4, 5 -> 4.
 SMLA_HOST_DEVICE inline uint8_t f32_to_e2m1(float value) {
     const float magnitude = std::fabs(value);
     const uint8_t sign = std::signbit(value) ? 8 : 0;

@@ -56,9 +56,7 @@ void check_extent(const char* field, const Tensor& tensor, const CheckContext& c
                text("address % ", alignment, " = ", reinterpret_cast<uintptr_t>(tensor.data) % alignment),
                text("aligned to its elements of ", alignment, " bytes"));
 }
-}  // namespace
 
-namespace {
 std::string device_name(smla_device_type type, int32_t index) {
     if (type == SMLA_CPU) return "cpu";
     return type == SMLA_CUDA ? text("cuda:", index) : text("device type ", type);
@@ -101,7 +99,7 @@ size_t span_bytes(const Tensor& tensor) {
 void check_tensor(const char* field, const Tensor& tensor, uint32_t allowed, std::span<const int64_t> shape,
                   const CheckContext& context) {
     const int ndim = int(shape.size());
-    // text is made on failure only: checks of hot calls allocate nothing
+    // a text is made on failure only: checks of hot calls must not allocate
     const auto wanted = [&] { return text(dtype_list(allowed), " ", shape_text(shape.data(), ndim)); };
     SMLA_CHECK(tensor.ndim >= 0 && tensor.ndim <= SMLA_MAX_NDIM, text(field, ".ndim"), tensor.ndim, wanted());
     SMLA_CHECK(present(tensor), field, "absent", wanted());
@@ -129,11 +127,12 @@ namespace {
 
 struct Step {
     int64_t count, stride;
-    int64_t reach;  // how far this dimension and all behind it lead together
+    int64_t reach;  // the largest offset within this dimension and all after it
 };
 
-// Whether steps of these dimensions, fewer than `count` of each either way and not all of none, lead from
-// `from` to 0. After `patience` many tries the answer is yes: layouts that nest need one for each dimension.
+// Whether offset `from` becomes 0 by n_i steps along each dimension i, |n_i| < count_i, not all n_i 0
+// (`moved`: one before was not). After `patience` tries the answer is yes; nested layouts need one try per
+// dimension.
 bool meets(std::span<const Step> steps, int64_t from, bool moved, int& patience) {
     if (steps.empty()) return moved && from == 0;
     const auto [count, stride, reach] = steps.front();
@@ -146,9 +145,9 @@ bool meets(std::span<const Step> steps, int64_t from, bool moved, int& patience)
     return false;
 }
 
-// For three dimensions or more, of which each two are apart.
+// For tensors of three dimensions or more whose pairs of dimensions have passed already.
 void check_all_apart(const char* field, const Tensor& tensor) {
-    std::array<Step, SMLA_MAX_NDIM> steps{};  // those that are none end up last
+    std::array<Step, SMLA_MAX_NDIM> steps{};  // the sort leaves unused ones, of stride 0, at the end
     size_t count = 0;
     for (int i = 0; i < tensor.ndim; ++i)
         if (tensor.shape[i] > 1) steps[count++] = {tensor.shape[i], tensor.stride_elems[i], 0};
@@ -184,19 +183,6 @@ void check_apart(const char* field, const Tensor& tensor) {
     check_all_apart(field, tensor);
 }
 
-void check_output(const char* field, const Tensor& tensor, uint32_t allowed,
-                  std::initializer_list<int64_t> shape, const CheckContext& context) {
-    check_tensor(field, tensor, allowed, shape, context);
-    check_apart(field, tensor);
-}
-
-bool check_optional_output(const char* field, const Tensor& tensor, uint32_t allowed,
-                           std::initializer_list<int64_t> shape, const CheckContext& context) {
-    if (!check_optional(field, tensor, allowed, shape, context)) return false;
-    check_apart(field, tensor);
-    return true;
-}
-
 void check_dtype(const char* field, const Tensor& tensor, uint32_t allowed) {
     const bool known = tensor.dtype > 0 && tensor.dtype < kDtypeCount;
     SMLA_CHECK(known && (allowed & dtype_bit(tensor.dtype)), text(field, ".dtype"),
@@ -207,20 +193,6 @@ void check_rows(const char* field, const Tensor& tensor) {
     const int last = tensor.ndim - 1;
     SMLA_CHECK(last < 0 || tensor.shape[last] <= 1 || tensor.stride_elems[last] == 1,
                text(field, ".stride_elems[", last, "]"), tensor.stride_elems[last], "1");
-}
-
-void check_output_rows(const char* field, const Tensor& tensor, uint32_t allowed,
-                       std::initializer_list<int64_t> shape, const CheckContext& context) {
-    check_tensor(field, tensor, allowed, shape, context);
-    check_rows(field, tensor);
-    check_apart(field, tensor);
-}
-
-bool check_optional_output_rows(const char* field, const Tensor& tensor, uint32_t allowed,
-                                std::initializer_list<int64_t> shape, const CheckContext& context) {
-    if (tensor.ndim == 0) return false;
-    check_output_rows(field, tensor, allowed, shape, context);
-    return true;
 }
 
 Tensor make_tensor(void* data, smla_dtype dtype, std::initializer_list<int64_t> shape) {
@@ -277,7 +249,7 @@ char* address(const Tensor& tensor, int64_t i, int64_t j, int64_t k) {
     int64_t at = i * tensor.stride_elems[0];
     if (tensor.ndim > 1) at += j * tensor.stride_elems[1];
     if (tensor.ndim > 2) at += k * tensor.stride_elems[2];
-    if (!tensor.data) return nullptr;  // no elements: rows of width 0 still have numbers
+    if (!tensor.data) return nullptr;  // no elements, but there may be rows of width 0
     return static_cast<char*>(tensor.data) + at * dtype_bits(tensor.dtype) / 8;
 }
 

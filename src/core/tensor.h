@@ -31,15 +31,15 @@ int dtype_bits(smla_dtype dtype);
 std::string describe(const Tensor& tensor);  // "bf16[2,16,576] on cpu"
 inline bool present(const Tensor& tensor) { return tensor.ndim != 0; }
 int64_t element_count(const Tensor& tensor);
-size_t span_bytes(
-    const Tensor& tensor);  // from the first element to the end of the last, whatever the strides
+// From the first element to the end of the last, gaps of strides included.
+size_t span_bytes(const Tensor& tensor);
 
-// What checks of tensors and caches expect of memory. By default it lies on any device, and it is there.
+// What checks expect of the memory of tensors and caches. By default: present, on any device.
 struct CheckContext {
     bool any_device = true;
     smla_device_type device_type = SMLA_CPU;
     int32_t device_index = 0;
-    bool needs_memory = true;  // false: sizes are asked for before there is memory
+    bool needs_memory = true;  // false: data may be null, as when a size is asked for
 
     static CheckContext on(smla_device_type type, int32_t index = 0) {
         return {.any_device = false, .device_type = type, .device_index = index};
@@ -66,25 +66,15 @@ inline void check_tensor(const char* field, const Tensor& tensor, uint32_t allow
 // The same for an optional tensor; returns whether it is there.
 bool check_optional(const char* field, const Tensor& tensor, uint32_t allowed,
                     std::initializer_list<int64_t> shape, const CheckContext& context = {});
-// Throws if elements of what a call writes share a place.
+// For tensors that a call writes: throws if two elements share an address.
 void check_apart(const char* field, const Tensor& tensor);
-// check_tensor and that.
-void check_output(const char* field, const Tensor& tensor, uint32_t allowed,
-                  std::initializer_list<int64_t> shape, const CheckContext& context = {});
-bool check_optional_output(const char* field, const Tensor& tensor, uint32_t allowed,
-                           std::initializer_list<int64_t> shape, const CheckContext& context = {});
 // The dtype alone: for a rule that depends on another field.
 void check_dtype(const char* field, const Tensor& tensor, uint32_t allowed);
-// The innermost dimension is contiguous (kernels read rows).
+// Throws unless the innermost dimension is contiguous: kernels read whole rows.
 void check_rows(const char* field, const Tensor& tensor);
-// check_output of rows: what is wrong with the innermost dimension is not laid to an outer one.
-void check_output_rows(const char* field, const Tensor& tensor, uint32_t allowed,
-                       std::initializer_list<int64_t> shape, const CheckContext& context = {});
-bool check_optional_output_rows(const char* field, const Tensor& tensor, uint32_t allowed,
-                                std::initializer_list<int64_t> shape, const CheckContext& context = {});
 
-Tensor make_tensor(void* data, smla_dtype dtype,
-                   std::initializer_list<int64_t> shape);  // contiguous, on the host
+// Contiguous, on the host.
+Tensor make_tensor(void* data, smla_dtype dtype, std::initializer_list<int64_t> shape);
 inline Tensor make_tensor(const void* data, smla_dtype dtype, std::initializer_list<int64_t> shape) {
     return make_tensor(const_cast<void*>(data), dtype, shape);
 }
@@ -101,7 +91,8 @@ Tensor transposed(const Tensor& tensor);
 // Address of the first element of row [i] or [i,j] or [i,j,k].
 char* address(const Tensor& tensor, int64_t i, int64_t j = 0, int64_t k = 0);
 
-// n values of one row, along the last dimension whatever its stride, converted to Real = float or double.
+// n values along the last dimension, converted to Real = float or double. Any stride; e2m1 must be
+// contiguous.
 template <class Real>
 void load_row(const Tensor& tensor, const char* row, int64_t n, Real* out);
 // The same from Real, rounded once. Integers and fp8 are not stored this way.

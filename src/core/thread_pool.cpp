@@ -66,11 +66,11 @@ private:
 
     std::mutex mutex_;  // guards parking
     std::condition_variable wake_, done_;
-    // Written before `generation_` moves on, read after it did.
+    // Published by the increment of `generation_`: written before, read after.
     const Body* body_ = nullptr;
     int64_t tasks_ = 0;
     bool stop_ = false;
-    // Each on a line of its own: some threads write the others while the rest still waits for the first.
+    // Each on a cache line of its own: working threads write next_ and busy_ while others poll generation_.
     alignas(kCacheLine) std::atomic<uint64_t> generation_{0};
     alignas(kCacheLine) std::atomic<int64_t> next_{0};
     alignas(kCacheLine) std::atomic<int> busy_{0};
@@ -105,13 +105,14 @@ void ThreadPool::Crew::work(int worker) {
     const auto moved_on = [&] { return generation_.load(std::memory_order_acquire) != seen; };
     for (;;) {
         for (int spin = 0; spin < kSpins && !moved_on(); ++spin) pause_cpu();
-        // Whoever saw it move on takes no lock: all workers would queue for it, asleep, and wake one another.
+        // A worker that saw the new generation while spinning takes no lock: all would queue for it, asleep,
+        // and wake one another.
         if (!moved_on()) {
             std::unique_lock lock(mutex_);
             wake_.wait(lock, moved_on);
         }
         if (stop_) return;
-        ++seen;  // it does not move again before this worker is done
+        ++seen;  // the generation does not move again before this worker is done
         drain(worker);
         if (busy_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
             std::lock_guard lock(mutex_);

@@ -24,9 +24,10 @@ public:
 
     int threads() const { return threads_; }
 
-    // Tasks are handed out in order, one at a time. `worker` is in [0, threads) and no two bodies share one
-    // at a time. The first exception of a body is thrown again here, after all bodies have ended. One run at
-    // a time. In a child of fork(), where there are no other threads, the calling thread does all the work.
+    // Tasks are handed out in order, one at a time. `worker` is in [0, threads); bodies that run at the same
+    // time have different ones. The first exception of a body is rethrown here, after all bodies have ended.
+    // Concurrent runs take turns. In a child of fork(), which has no other threads, the calling thread does
+    // all the work.
     using Body = std::function<void(int64_t task, int worker)>;
     void run(int64_t tasks, const Body& body);
 

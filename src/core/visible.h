@@ -7,7 +7,7 @@
 namespace smla {
 
 void append_hex(std::string& out, char byte);  // \xNN
-// Control characters, those of C1 too, as \xNN; other UTF-8, in a path, stays.
+// Writes control characters, C1 included, as \xNN. Other UTF-8, as in a path, stays.
 std::string without_controls(std::string_view raw);
 
 }  // namespace smla

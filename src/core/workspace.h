@@ -20,12 +20,12 @@ struct Workspace {
     void* data = nullptr;
     size_t bytes = 0;
 
-    // What a kernel may plan with. Never 0, which as a budget means none: no workspace is the least one.
+    // What a kernel may plan with. Never 0, because a budget of 0 means no limit.
     size_t budget() const { return bytes < kWorkspaceHeader ? kWorkspaceHeader : bytes; }
 };
 
-// Hands out 64-byte aligned blocks. With no memory behind it, it only adds up: the same code sizes and
-// carves.
+// Hands out 64-byte aligned blocks. An arena without memory only adds up sizes, so that the code that carves
+// a workspace also sizes it.
 class Arena {
 public:
     Arena() = default;  // sizing

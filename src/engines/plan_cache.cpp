@@ -19,9 +19,9 @@ Pointer PlanKey::reduced(Pointer address) {
 void PlanKey::reduce(smla_cache& cache) {
     cache.data = reduced(cache.data);
     if (!cache.scale_device) return;
-    if (cache.device_type == SMLA_CPU) {
+    if (const float* const read = reads_memory_ ? scale_in_memory(cache) : nullptr) {
         uint32_t bits;
-        std::memcpy(&bits, cache.scale_device, sizeof bits);
+        std::memcpy(&bits, read, sizeof bits);
         cache.scale_device = reinterpret_cast<const float*>(uintptr_t(bits) + (uintptr_t(1) << 32));
     } else {
         cache.scale_device = reduced(cache.scale_device);

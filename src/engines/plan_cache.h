@@ -21,7 +21,8 @@ enum class PlanUse : uint8_t { run, size, check, step };
 class PlanKey {
 public:
     // `what`: a stage, or whose step it is.
-    PlanKey(PlanUse use, uint64_t what, size_t budget, const Env& env) {
+    PlanKey(PlanUse use, uint64_t what, size_t budget, const Env& env)
+        : reads_memory_(use == PlanUse::run || use == PlanUse::step) {
         const Head head{.use = uint16_t(use),
                         .isa = uint16_t(env.isa),
                         .flags = env.batch_invariant + 2u * env.slow_bf16_dots,
@@ -59,6 +60,7 @@ private:
         int32_t engine, threads;
         uint64_t what, budget, demands;
     };
+    const bool reads_memory_;              // else pointers may lead nowhere
     static constexpr size_t kMost = 6144;  // of the largest step, a backend's of V4
     static constexpr size_t kMostAddresses = 96;
     alignas(8) std::array<char, kMost> data_;

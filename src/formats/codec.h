@@ -1,5 +1,5 @@
-// A fixed-width format from a codec, which names its Layout (layouts.h), how pages pack, what scales it has,
-// its alignment, and encodes and decodes one record in float and double.
+// Makes a fixed-width Format of a codec: a struct with its Layout (layouts.h), the packing of pages, the kind
+// of scales, the alignment, and encode and decode of one record in float and double.
 #pragma once
 
 #include "formats/format.h"
@@ -27,7 +27,7 @@ constexpr smla_writer writers_of() {
     else return 0;
 }
 
-// Bits of all records of V4.1.
+// Writer bits that all record formats of V4.1 have.
 inline constexpr smla_writer kEntryWriters = SMLA_WRITER_BF16_FIRST | SMLA_WRITER_BF16_POOLED;
 
 // Where a token's values and its scales lie, in layouts that have both arrangements.

@@ -66,8 +66,8 @@ size_t cache_bytes(const smla_cache& cache) {
     return size_t(cache.pages - 1) * stride + std::min(page, stride);
 }
 
-// What the records of a page take: a packed page may end with padding that nothing touches, so the next page
-// may begin there (fp8_584 as [pages,tokens,584] without gaps).
+// Bytes of a page without its padding. Nothing touches the padding, so the next page may begin in it (fp8_584
+// as [pages,tokens,584] without gaps).
 static int64_t record_bytes_of_page(const smla_cache& cache, int64_t record) {
     return (cache.row_stride_bytes ? cache.row_stride_bytes : record) * cache.page_tokens;
 }
@@ -92,13 +92,13 @@ static void check_strides(const char* field, const smla_cache& cache, const Form
                        (cache.row_stride_bytes >= record && cache.row_stride_bytes % format.alignment == 0 &&
                         cache.row_stride_bytes < (int64_t(1) << 31)),
                    text(field, ".row_stride_bytes"), cache.row_stride_bytes,
-                   text("0, or at least ", record, " and a multiple of ", format.alignment));
+                   text("0, or at least ", record, ", below 2^31 and a multiple of ", format.alignment));
     const int64_t page = record_bytes_of_page(cache, record);
     SMLA_CHECK(cache.page_stride_bytes == 0 ||
                    (cache.page_stride_bytes >= page && cache.page_stride_bytes % format.alignment == 0 &&
                     cache.page_stride_bytes < kMaxBytes),
                text(field, ".page_stride_bytes"), cache.page_stride_bytes,
-               text("0, or at least ", page, " and a multiple of ", format.alignment));
+               text("0, or at least ", page, ", below 2^56 and a multiple of ", format.alignment));
     const int64_t stride =
         cache.page_stride_bytes ? cache.page_stride_bytes : int64_t(packed_page_bytes(cache));
     SMLA_CHECK(cache.pages == 0 || stride <= kMaxBytes / cache.pages, text(field, ".pages"), cache.pages,
@@ -122,9 +122,15 @@ std::string why_not_scale(const Format& format, float scale) {
     return text("a finite number above 0: ", format.name, " has one scale");
 }
 
-static void check_scale(const char* field, const smla_cache& cache, const Format& format) {
+const float* scale_in_memory(const smla_cache& cache) {
+    const Format* const format = find_format(cache.format);
+    const bool counts = format && format->scale == ScaleKind::per_tensor;
+    return counts && cache.device_type == SMLA_CPU ? cache.scale_device : nullptr;
+}
+
+static void check_scale(const char* field, const smla_cache& cache, const Format& format, bool reads) {
     const bool pointer = cache.scale_device && format.scale == ScaleKind::per_tensor;
-    if (pointer && cache.device_type != SMLA_CPU) return;  // only its kernels can read it
+    if (pointer && !(reads && scale_in_memory(cache))) return;
     const float scale = pointer ? *cache.scale_device : cache.scale;
     const std::string wanted = why_not_scale(format, scale);
     SMLA_CHECK(wanted.empty(), text(field, pointer ? ".scale_device" : ".scale"), double(scale), wanted);
@@ -153,7 +159,7 @@ void check_cache(const char* field, const smla_cache& cache, uint32_t allowed, c
                text(field, ".pages"), cache.pages, "rows that fit in int32");
     const std::string bits = why_not_writer(*format, cache.writer);
     SMLA_CHECK(bits.empty(), text(field, ".writer"), cache.writer, bits);
-    check_scale(field, cache, *format);
+    check_scale(field, cache, *format, context.needs_memory);
     const int32_t width = resolved_width(*format, cache);
     check_strides(field, cache, *format, width);
     SMLA_CHECK(cache.data || cache.pages == 0 || !context.needs_memory, text(field, ".data"), "null",
@@ -173,7 +179,8 @@ CacheView::CacheView(const smla_cache& cache)
     capacity = pages == 0 ? 0 : (pages - 1) * page_rows + page_tokens;
     page_stride = cache.page_stride_bytes ? cache.page_stride_bytes : int64_t(packed_page_bytes(cache));
     row_stride = cache.row_stride_bytes ? cache.row_stride_bytes : int64_t(format->record_bytes(width));
-    scale = cache.scale_device && cache.device_type == SMLA_CPU ? *cache.scale_device : cache.scale;
+    scale = cache.scale;
+    scale_device = scale_in_memory(cache);
     writer = cache.writer;
 }
 

@@ -12,7 +12,8 @@
 
 namespace smla {
 
-// Where one token lives. Row-packed formats use page + offset * row_stride, page-packed ones page_tokens too.
+// Where one token lives. A row-packed record is at page + offset * row_stride; the parts of a page-packed one
+// follow from offset and page_tokens.
 struct RecordAt {
     char* page;
     int64_t offset;  // token in its page
@@ -47,7 +48,8 @@ struct Format {
     void (*decode_f32)(const RecordAt&, float* values);
     void (*decode_f64)(const RecordAt&, double* values);
 
-    // Compressed entries become bf16 before they are quantised, unless that is the cache's choice.
+    // Whether compressed entries are always rounded to bf16 before they are quantised. Formats with
+    // SMLA_WRITER_BF16_FIRST leave that to the cache.
     bool rounds_entries() const { return scale != ScaleKind::none && !(writers & SMLA_WRITER_BF16_FIRST); }
     size_t page_bytes(int32_t at_width, int64_t page_tokens) const {  // packed page stride
         const size_t records = record_bytes(at_width) * size_t(page_tokens), multiple = size_t(page_multiple);
@@ -57,7 +59,7 @@ struct Format {
 
 std::span<const Format* const> all_formats();
 const Format* find_format(smla_format id);  // null if unknown
-// Also by the aliases bf16_576 and bf16_512; not by fp8_ds_mla, which names two records.
+// Also by the aliases bf16_576, bf16_512, bf16 and f32; not by fp8_ds_mla, which names two records.
 const Format* find_format(std::string_view name);
 constexpr uint32_t format_bit(smla_format id) { return 1u << id; }
 template <class... Ids>
@@ -86,10 +88,14 @@ std::string why_not_cache_width(const Format& format, int32_t width);
 std::string why_not_scale(const Format& format, float scale);
 size_t packed_page_bytes(const smla_cache& cache);  // what page_stride_bytes = 0 stands for
 size_t cache_bytes(const smla_cache& cache);        // from the first page to the end of the last
-// The same without what pads the last page: bytes that a call may read or write.
+// The same without the padding of the last page: bytes that a call may read or write.
 size_t touched_bytes(const smla_cache& cache);
 
-// A checked cache, resolved: defaults filled in, the scale read.
+// The scale that calls read from the host's memory behind a pointer; null: there is none, or it is a
+// device's.
+const float* scale_in_memory(const smla_cache& cache);
+
+// A checked cache, resolved: defaults filled in.
 struct CacheView {
     explicit CacheView(const smla_cache& cache);
 
@@ -98,15 +104,23 @@ struct CacheView {
     int32_t width;
     int64_t page_tokens, page_rows, pages, capacity;
     int64_t page_stride, row_stride;  // bytes
-    float scale;                      // of a host cache; a device's scale is read by its kernels
+    float scale;                      // the host's number
+    const float* scale_device;  // instead, if not null: of a cache in host memory whose format has a scale
     smla_writer writer;
+
+    float tensor_scale() const { return scale_device ? *scale_device : scale; }
 
     RowRange range() const { return {capacity, page_rows, page_tokens}; }
     bool hole(int64_t row) const { return range().hole(row); }
     RecordAt at(int64_t row) const {  // row is not a hole
         const int64_t page = row / page_rows;
-        return {
-            data + page * page_stride, row - page * page_rows, page_tokens, row_stride, width, scale, writer};
+        return {data + page * page_stride,
+                row - page * page_rows,
+                page_tokens,
+                row_stride,
+                width,
+                tensor_scale(),
+                writer};
     }
     void decode(int64_t row, float* values) const { format->decode_f32(at(row), values); }
     void decode(int64_t row, double* values) const { format->decode_f64(at(row), values); }

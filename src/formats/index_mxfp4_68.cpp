@@ -1,8 +1,8 @@
 // index_mxfp4_68: page-packed indexer keys, 128 e2m1 in blocks of 32 with E8M0 scales (OCP MX). Block scale:
 // 2^ceil(log2(max(amax, 6 * 2^-126) / 6)). e2m1 has no NaN, so a block that holds one gets the NaN scale.
 // sglang's writer of V4 takes 2^ceil(log2(max(amax / 6, 1e-4))) (SMLA_WRITER_SCALE_FLOOR) and rounds ties to
-// zero (SMLA_WRITER_TIES_TO_ZERO); that of V4.1 differs from vLLM's in the sign of zeros alone, which has no
-// bit.
+// zero (SMLA_WRITER_TIES_TO_ZERO); its writer of V4.1 differs from vLLM's in the sign of zeros alone, for
+// which there is no bit.
 #include "core/numbers.h"
 #include "formats/codec.h"
 

@@ -17,7 +17,7 @@ struct NvFp4Groups {
         return scale_rule::nvfp4(fp8::amax(group, Layout::tile), Rule);
     }
 
-    // A group's values become what its codes stand for.
+    // Replaces a group's values by those that its codes decode to.
     static void round(float* group) {
         const float scale = e4m3_to_f32(scale_of(group));
         for (int i = 0; i < Layout::tile; ++i)

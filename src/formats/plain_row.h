@@ -9,7 +9,7 @@ template <class Stored>
 struct PlainRow {
     static size_t record_bytes(int32_t width) { return sizeof(Stored) * size_t(width); }
 
-    // The width in a local and no aliasing between row and values: otherwise the loops do not vectorise.
+    // Loops vectorise only with the width in a local variable and no aliasing between row and values.
     template <class Real>
     static void encode(const RecordAt& at, const Real* __restrict values) {
         Stored* __restrict out = reinterpret_cast<Stored*>(at.row());

@@ -13,7 +13,7 @@ constexpr double kE4m3Max = 448, kE2m1Max = 6;
 constexpr double kFloor = 1e-4;              // of amax or of the scale, as each rule says
 constexpr double kE2m1Floor = 6 * 0x1p-126;  // of amax: a scale of 2^-126, the smallest normal float
 
-// not std::max: its references need an address, which constants have on no device
+// Not std::max: it takes references, and a constant of the host has no address in device code.
 template <class Real>
 SMLA_HOST_DEVICE inline Real at_least(Real value, Real floor) {
     return value < floor ? floor : value;
@@ -72,7 +72,7 @@ SMLA_HOST_DEVICE inline uint8_t nvfp4(float amax, const Nvfp4& rule) {
     const float sixth = rule.sixth_by_reciprocal ? amax * (1.f / 6.f) : amax / 6.f;
     return f32_to_e4m3(at_least(sixth, rule.floor));
 }
-// `scale` is that of the group; NaN: e2m1 has none, so the scale alone says it.
+// `scale` is the group's. If it is NaN the code is 0: e2m1 has no NaN, so the scale alone carries it.
 SMLA_HOST_DEVICE inline uint8_t nvfp4_code(float value, float scale, const Nvfp4& rule) {
     if (std::isnan(scale)) return 0;
     if (scale == 0) return std::signbit(value) ? 8 : 0;

@@ -7,7 +7,7 @@ namespace smla {
 
 namespace {
 
-// Without its optional parts the library is taken all the same.
+// A library that lacks the optional functions is used all the same.
 void find_functions(Symbols& symbol, Cblas& out) {
     symbol(out.sgemm, "cblas_sgemm");
     Symbols optional = symbol;

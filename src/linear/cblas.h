@@ -1,6 +1,5 @@
 // The host's CBLAS, loaded at run time: SMLA_CBLAS names a library, else the usual ones are tried.
-// Projections are not what this project is for, so they go through it; without one, callers use their own
-// loops.
+// Projections that no kernel of the engine takes go through it, else through plain loops.
 #pragma once
 
 #include <cstdint>

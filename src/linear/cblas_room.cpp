@@ -21,13 +21,14 @@ namespace smla {
 namespace {
 
 constexpr size_t kBuffer = size_t(128) << 20;
-// The library with what it needs takes 44 MiB of addresses, and an arena of malloc 64, should a thread take
-// one meanwhile.
+// Address space for loading: the library and what it depends on take 44 MiB, and a malloc arena, which a
+// thread may take meanwhile, 64 MiB.
 constexpr size_t kLibrary = size_t(48 + 64) << 20;
 constexpr int kMostThreads = 64;  // of Debian's build
 constexpr const char* kWayOut = "; an empty SMLA_CBLAS does without the library";
 
-// Mapped as OpenBLAS does it, in its sizes: a limit on addresses and a strict overcommit both count it.
+// Trial mappings, made in the way and in the sizes of OpenBLAS, so that limits on address space and strict
+// overcommit count them alike.
 class Mappings {
 public:
     Mappings() = default;
@@ -56,8 +57,9 @@ private:
     size_t count_ = 0;
 };
 
-// Threads that do nothing but exist at the same time. They are the system's, not std::thread: one that calls
-// malloc or free takes an arena of 64 MiB of addresses, which stays.
+// Trial threads, which only have to exist at the same time. They are pthreads, because std::thread calls free
+// in the new thread: a thread that calls malloc or free takes an arena of 64 MiB of address space, which
+// stays.
 class IdleThreads {
 public:
     IdleThreads() : closed_(gate_) {}
@@ -104,8 +106,8 @@ int threads_of_cblas() {
 
 void make_room(const Cblas& library, int callers);
 
-// Products in progress, and the loading of the library. fork() and exit() wait for their end: in a child a
-// lock of OpenBLAS would stay closed for ever; at the end of a process it joins threads that a product still
+// Counts products in progress and the loading of the library. fork() and exit() wait until there are none: in
+// a child a lock of OpenBLAS would stay closed for ever; at exit OpenBLAS joins threads that a product still
 // uses, which may never end, and unmaps its buffers.
 class Gate {
 public:
@@ -153,11 +155,11 @@ public:
 private:
     std::mutex mutex_;
     std::condition_variable empty_;
-    int inside_ = 0, tried_ = 0;  // callers now, and how many have had their buffers tried
+    int inside_ = 0, tried_ = 0;  // callers now; most callers at once for which there was a trial
     bool ended_ = false;
 };
 
-// Buffers for so many callers at once, whatever those in use are; some may be mapped without need.
+// Makes OpenBLAS map buffers for `callers` callers, beside those that are in use: some may not be needed.
 void make_room(const Cblas& library, int callers) {
     std::array<void*, Mappings::kMost> taken;
     callers = std::min(callers, Mappings::kMost);

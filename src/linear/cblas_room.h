@@ -1,7 +1,7 @@
 // Room for what OpenBLAS takes without asking. OpenBLAS 0.3.21 maps a buffer of 128 MiB in each of its
 // threads and for each caller, and repeats that for ever where it fails (driver/others/memory.c); a thread
 // that does not start ends the process (driver/others/blas_server.c). So the room is tried first, and its
-// absence is an error. What is not seen: somebody who takes the room between the trial and its use.
+// absence is an error. The trial does not see somebody else take the room before OpenBLAS does.
 #pragma once
 
 namespace smla {
@@ -17,16 +17,17 @@ public:
     CblasLoading& operator=(const CblasLoading&) = delete;
 };
 
-// Before the library is loaded: its threads, started for trial, the buffers of these and of one caller.
-// Throws SMLA_OUT_OF_MEMORY.
+// Before the library is loaded: starts as many threads as it will start, and maps the buffers of these and of
+// one caller, all for trial. Throws SMLA_OUT_OF_MEMORY.
 void check_room_to_load_cblas();
 
-// After it: a product in which every thread takes part, so that each has its buffer from then on.
+// After it is loaded: runs a product in which every thread takes part, so that each has its buffer from then
+// on.
 void start_threads_of(const Cblas& library);
 
-// Held during a product; fork() and exit() wait for its end. The library keeps its buffers, so only more
-// callers at once than ever before need a trial; then the buffers are mapped at once. Throws
-// SMLA_OUT_OF_MEMORY.
+// Held during a product; fork() and exit() wait for its end. OpenBLAS keeps its buffers, so a trial is due
+// only when there are more callers at once than ever before; after it OpenBLAS maps their buffers at once.
+// Throws SMLA_OUT_OF_MEMORY.
 class CblasCaller {
 public:
     explicit CblasCaller(const Cblas& library);

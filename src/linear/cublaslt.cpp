@@ -28,7 +28,7 @@ constexpr int kTransposeA = 3;                                      // cublasLtM
 constexpr int kBatchCount = 5, kBatchOffset = 6;                    // cublasLtMatrixLayoutAttribute_t
 constexpr int kMaxWorkspace = 1, kReductions = 3, kAlignmentA = 5;  // cublasLtMatmulPreferenceAttributes_t
 constexpr int kNoTranspose = 0, kTranspose = 1;                     // cublasOperation_t
-// Parts of a sum meet in f32, in the workspace: sums in the output's type or in place are not for us.
+// Split-K: partial sums are reduced in f32 in the workspace, never in the output's type or in place.
 constexpr uint32_t kReduceInComputeType = 2;
 constexpr int kAllocFailed = 3;  // cublasStatus_t
 
@@ -140,11 +140,12 @@ std::shared_ptr<const LtProduct> LtProducts::make(const LtShape& shape) {
     if (found != products_.end()) return found->second;
     if (const int status = handle_ ? 0 : cublaslt().create(&handle_); status != 0) {
         handle_ = nullptr;
-        // A plan with other kernels would be kept, and give other bits once there is memory.
+        // Throws: after a refusal a plan with another kernel would be kept, whose bits differ once there is
+        // memory again.
         if (status == kAllocFailed) no_memory("cublasLtCreate");
         return std::make_shared<const LtProduct>(handle_, shape);
     }
-    constexpr size_t kMost = 4096;  // of about 1 KB; steps of ever other sizes would pile them up
+    constexpr size_t kMost = 4096;  // of about 1 KB each; steps of ever new sizes would pile them up
     if (products_.size() >= kMost) products_.clear();
     auto product = std::make_shared<const LtProduct>(handle_, shape);
     if (product->lacks_memory()) no_memory("cublasLtMatmulAlgoGetHeuristic");

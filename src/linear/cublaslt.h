@@ -65,7 +65,7 @@ public:
     LtProduct& operator=(const LtProduct&) = delete;
 
     const std::string& refusal() const { return refusal_; }  // why the library cannot; empty: it can
-    bool lacks_memory() const { return lacks_memory_; }      // a later one may not
+    bool lacks_memory() const { return lacks_memory_; }      // a later attempt may succeed
     void run(const void* a, const void* b, void* d, void* workspace, void* stream) const;
 
 private:
@@ -82,7 +82,7 @@ private:
 // One device's handle and products. It must be the current device in every call.
 class LtProducts {
 public:
-    // Null if it was not made yet: making one is not for a stream that is being captured.
+    // Null if it was not made yet. For streams that are being captured, where none may be made.
     std::shared_ptr<const LtProduct> find(const LtShape& shape);
     std::shared_ptr<const LtProduct> make(const LtShape& shape);
 
@@ -91,6 +91,6 @@ private:
     void* handle_ = nullptr;
     std::map<LtShape, std::shared_ptr<const LtProduct>> products_;
 };
-LtProducts& lt_products(int32_t device_index);  // as long as the process lives
+LtProducts& lt_products(int32_t device_index);  // lives as long as the process
 
 }  // namespace smla

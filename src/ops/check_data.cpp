@@ -10,15 +10,11 @@ namespace {
 
 void add(IndexScan& scan, const IndexList& list) { scan.lists[scan.count++] = list; }
 
-void add_range(IndexScan& scan, smla_bad_kind kind, const char* field, const Tensor& values, int64_t low,
-               int64_t high) {
+// Of the first `tokens` values: those behind are padding.
+void add_range(IndexScan& scan, smla_bad_kind kind, const char* field, const Tensor& values, int64_t tokens,
+               int64_t low, int64_t high) {
     if (!present(values)) return;
-    add(scan, {.kind = kind,
-               .tokens = values.shape[0],
-               .values = values,
-               .low = low,
-               .high = high,
-               .field = field});
+    add(scan, {.kind = kind, .tokens = tokens, .values = values, .low = low, .high = high, .field = field});
 }
 
 void add_slots(IndexScan& scan, const Tensor& slots, const smla_cache& cache) {
@@ -33,7 +29,8 @@ void add_slots(IndexScan& scan, const Tensor& slots, const smla_cache& cache) {
 void add_source(IndexScan& scan, bool extra, const smla_attend_source& source) {
     if (source.cache.format == SMLA_FORMAT_NONE) return;
     add_range(scan, extra ? SMLA_BAD_EXTRA_LENGTH : SMLA_BAD_LENGTH,
-              extra ? "args.extra.lengths" : "args.primary.lengths", source.lengths, 0, source.rows.shape[1]);
+              extra ? "args.extra.lengths" : "args.primary.lengths", source.lengths, source.rows.shape[0], 0,
+              source.rows.shape[1]);
     add(scan, {.rule = IndexRule::listed_rows,
                .kind = extra ? SMLA_BAD_EXTRA_ROW : SMLA_BAD_ROW,
                .tokens = source.rows.shape[0],
@@ -44,26 +41,28 @@ void add_source(IndexScan& scan, bool extra, const smla_attend_source& source) {
                .field = extra ? "args.extra.rows" : "args.primary.rows"});
 }
 
-void add_windows(IndexScan& scan, const Tensor& starts, const Tensor& ends, int64_t columns) {
-    add_range(scan, SMLA_BAD_START, "args.starts", starts, 0, columns);
-    add_range(scan, SMLA_BAD_END, "args.ends", ends, 0, columns);
+void add_windows(IndexScan& scan, const Tensor& starts, const Tensor& ends, int64_t tokens, int64_t columns) {
+    add_range(scan, SMLA_BAD_START, "args.starts", starts, tokens, 0, columns);
+    add_range(scan, SMLA_BAD_END, "args.ends", ends, tokens, 0, columns);
 }
 
-void add_requests(IndexScan& scan, const Tensor& request_of_token, const Tensor& table) {
-    add_range(scan, SMLA_BAD_REQUEST, "args.request_of_token", request_of_token, 0, table.shape[0] - 1);
+void add_requests(IndexScan& scan, const Tensor& request_of_token, int64_t tokens, const Tensor& table) {
+    add_range(scan, SMLA_BAD_REQUEST, "args.request_of_token", request_of_token, tokens, 0,
+              table.shape[0] - 1);
 }
 
-void add_positions(IndexScan& scan, const Tensor& positions) {
-    add_range(scan, SMLA_BAD_POSITION, "args.positions", positions, 0, INT64_MAX);
+void add_positions(IndexScan& scan, const Tensor& positions, int64_t tokens) {
+    add_range(scan, SMLA_BAD_POSITION, "args.positions", positions, tokens, 0, INT64_MAX);
 }
 
 IndexScan scan_of_score(const smla_score_args& args, int64_t columns) {
     IndexScan scan;
-    add_windows(scan, args.starts, args.ends, columns);
+    const int64_t tokens = args.q.shape[0];
+    add_windows(scan, args.starts, args.ends, tokens, columns);
     if (!present(args.block_table)) return scan;
-    add_requests(scan, args.request_of_token, args.block_table);
+    add_requests(scan, args.request_of_token, tokens, args.block_table);
     add(scan, {.rule = IndexRule::score_blocks,
-               .tokens = args.q.shape[0],
+               .tokens = tokens,
                .per_token = ceil_div(columns, args.keys.page_tokens),
                .other = args.ends,
                .requests = args.request_of_token,
@@ -129,7 +128,7 @@ IndexScan index_scan(const smla_score_args& args) { return scan_of_score(args, a
 
 IndexScan index_scan(const smla_select_args& args) {
     IndexScan scan;
-    add_windows(scan, args.starts, args.ends, args.scores.shape[1]);
+    add_windows(scan, args.starts, args.ends, args.scores.shape[0], args.scores.shape[1]);
     return scan;
 }
 
@@ -161,18 +160,19 @@ IndexScan index_scan(const smla_write_args& args) {
 IndexScan index_scan(const smla_save_state_args& args) {
     IndexScan scan;
     add_slots(scan, args.slots, args.state);
-    add_positions(scan, args.positions);
+    add_positions(scan, args.positions, args.slots.shape[0]);
     return scan;
 }
 
 IndexScan index_scan(const smla_compress_args& args) {
     IndexScan scan;
+    const int64_t tokens = args.slots.shape[0];
     add_slots(scan, args.slots, args.cache);
-    add_positions(scan, args.positions);
-    add_requests(scan, args.request_of_token, args.state_table);
+    add_positions(scan, args.positions, tokens);
+    add_requests(scan, args.request_of_token, tokens, args.state_table);
     const int64_t window = overlap(args) * args.ratio, page_tokens = args.state.page_tokens;
     add(scan, {.rule = IndexRule::state_blocks,
-               .tokens = args.slots.shape[0],
+               .tokens = tokens,
                .per_token = window / page_tokens + 2,  // a window may begin in the middle of a page
                .values = args.positions,
                .other = args.slots,
@@ -221,17 +221,19 @@ IndexScan index_scan(const smla_copy_pages_args& args) {
 
 IndexScan index_scan(const smla_map_args& args) {
     IndexScan scan;
-    add_requests(scan, args.request_of_token, args.block_table);
+    const int64_t tokens = args.positions.shape[0];
+    add_requests(scan, args.request_of_token, tokens, args.block_table);
     const int64_t page_rows = args.page_rows ? args.page_rows : args.page_tokens;
     const int64_t reach = args.block_table.shape[1] * args.page_tokens,
                   pool = std::max<int64_t>(args.pool_tokens, 1);
     if (present(args.visible_tokens))
-        add_range(scan, SMLA_BAD_POSITION, "args.visible_tokens", args.visible_tokens, 0, reach);
+        add_range(scan, SMLA_BAD_POSITION, "args.visible_tokens", args.visible_tokens, tokens, 0, reach);
     add(scan, {.rule = IndexRule::table_positions,
                .kind = SMLA_BAD_POSITION,
-               .tokens = args.positions.shape[0],
+               .tokens = tokens,
                .per_token = args.positions.shape[1] * pool,
                .values = args.positions,
+               .other = args.limits,
                .requests = args.request_of_token,
                .table = args.block_table,
                .high = reach / pool - 1,

@@ -42,14 +42,14 @@ bool cache_given(const void* args, size_t offset) {
     return cache->format != SMLA_FORMAT_NONE;
 }
 
-// "q" of the field that lies there.
+// The name of the field at an offset, such as "q".
 std::string_view member_at(std::span<const StageField> fields, size_t offset) {
     for (const StageField& field : fields)
         if (field.offset == offset) return field.name.member();
     return "";
 }
 
-// Whether an optional field is there exactly where it has to be.
+// Throws unless an optional field is present exactly where it has to be.
 void check_presence(std::span<const StageField> fields, const StageField& field, const void* args) {
     const auto& other = *reinterpret_cast<const Tensor*>(static_cast<const char*>(args) + field.follows);
     const bool is_there = present(field_of<Tensor>(args, field));
@@ -103,7 +103,7 @@ void check_fields(std::span<const StageField> fields, const void* args, const Ch
 
 namespace {
 
-// Bytes [begin, end); with gaps not all of them.
+// Bytes [begin, end) that a field spans; if `gaps`, it does not use all of them.
 struct Extent {
     uintptr_t begin = 0, end = 0;
     bool gaps = false;
@@ -131,12 +131,13 @@ Extent extent_of(const StageField& field, const void* args) {
     return {};
 }
 
-// Two with gaps may lie between each other's elements, unless they begin at one place.
-bool meet(const Extent& output, const Extent& other) {
-    if (other.begin == other.end || output.begin >= other.end || other.begin >= output.end) return false;
-    const Extent &holed = output.gaps ? output : other, &whole = output.gaps ? other : output;
+// Whether what a call writes overlaps another extent. Two extents with gaps may interleave unless they begin
+// at the same address.
+bool meet(const Extent& written, const Extent& other) {
+    if (other.begin == other.end || written.begin >= other.end || other.begin >= written.end) return false;
+    const Extent &holed = written.gaps ? written : other, &whole = written.gaps ? other : written;
     const bool ends = holed.begin >= whole.begin || holed.end <= whole.end;
-    return output.begin == other.begin || (!whole.gaps && (!holed.gaps || ends));
+    return written.begin == other.begin || (!whole.gaps && (!holed.gaps || ends));
 }
 
 bool same_elements(const Tensor& a, const Tensor& b) {
@@ -145,13 +146,39 @@ bool same_elements(const Tensor& a, const Tensor& b) {
     return same;
 }
 
-bool in_place(const StageField& output, const StageField& other, const void* args) {
-    return output.in_place_of == other.offset &&
-           same_elements(field_of<Tensor>(args, other), field_of<Tensor>(args, output));
+// Whether every page of one cache is a page of the other, or shares nothing with it.
+bool same_pages(const smla_cache& a, const smla_cache& b) {
+    const auto stride = [](const smla_cache& cache) {
+        return cache.page_stride_bytes ? size_t(cache.page_stride_bytes) : packed_page_bytes(cache);
+    };
+    const uintptr_t at = uintptr_t(a.data), other = uintptr_t(b.data);
+    return a.format == b.format && a.width == b.width && a.page_tokens == b.page_tokens &&
+           a.row_stride_bytes == b.row_stride_bytes && stride(a) == stride(b) &&
+           (at > other ? at - other : other - at) % stride(a) == 0;
 }
 
-[[noreturn]] void fail_shared(const StageField& output) {
-    fail(SMLA_INVALID_ARGUMENT, text(output.name.c_str(), ".data"),
+bool in_place(const StageField& written, const StageField& other, const void* args) {
+    if (written.kind == FieldKind::cache && other.kind == FieldKind::cache)
+        return same_pages(field_of<smla_cache>(args, written), field_of<smla_cache>(args, other));
+    return written.in_place_of == other.offset &&
+           same_elements(field_of<Tensor>(args, other), field_of<Tensor>(args, written));
+}
+
+enum class Writes { output, in_place, cache };  // in the order in which a shared one is named
+
+bool writes(std::span<const StageField> fields, const StageField& field, const void* args, Writes how) {
+    switch (how) {
+        case Writes::output: return field.is_output;
+        case Writes::cache: return field.is_written && !field.is_output;
+        case Writes::in_place: break;
+    }
+    for (const StageField& output : fields)
+        if (output.in_place_of == field.offset && !present(field_of<Tensor>(args, output))) return true;
+    return false;
+}
+
+[[noreturn]] void fail_shared(const StageField& written) {
+    fail(SMLA_INVALID_ARGUMENT, text(written.name.c_str(), ".data"),
          "memory that another argument or the workspace has", "its own");
 }
 
@@ -164,13 +191,14 @@ void check_own_memory(std::span<const StageField> fields, const void* args, cons
     for (size_t i = 0; i < fields.size(); ++i) extents[i] = extent_of(fields[i], args);
     const auto begin = uintptr_t(workspace.data);
     const Extent scratch{begin, begin + workspace.bytes, false};
-    for (size_t i = 0; i < fields.size(); ++i) {
-        if (!fields[i].is_output || extents[i].begin == extents[i].end) continue;
-        if (meet(extents[i], scratch)) fail_shared(fields[i]);
-        for (size_t j = 0; j < fields.size(); ++j)
-            if (j != i && meet(extents[i], extents[j]) && !in_place(fields[i], fields[j], args))
-                fail_shared(fields[i]);
-    }
+    for (const Writes how : {Writes::output, Writes::in_place, Writes::cache})
+        for (size_t i = 0; i < fields.size(); ++i) {
+            if (extents[i].begin == extents[i].end || !writes(fields, fields[i], args, how)) continue;
+            if (meet(extents[i], scratch)) fail_shared(fields[i]);
+            for (size_t j = 0; j < fields.size(); ++j)
+                if (j != i && meet(extents[i], extents[j]) && !in_place(fields[i], fields[j], args))
+                    fail_shared(fields[i]);
+        }
 }
 
 void resolve_strides(Tensor& tensor) {

@@ -1,5 +1,5 @@
-// The fields of a stage's arguments, declared once in a table: what visits tensors, checks them one by one,
-// looks for overlaps, finds outputs or keeps a call's plan reads the table. Rules between fields are the op's
+// The fields of a stage's arguments, declared once in a table, which serves visits of all tensors, checks of
+// single fields, searches for overlaps and outputs, and keys of kept plans. Rules between fields are the op's
 // own check().
 #pragma once
 
@@ -80,10 +80,11 @@ struct StageField {
     std::string_view shape;
     Dims dims;  // of `shape`; of a cache the letter that its width binds, if any
     bool is_output = false, is_optional = false, is_rows = false;
-    bool is_written = false;        // an output, or a cache that the call writes
-    size_t with_cache = kNoField;   // looked at only if this cache is given
+    bool is_written = false;  // an output, or a cache that the call writes
+    // Offsets of other fields:
+    size_t with_cache = kNoField;   // ignored unless this cache is given
     size_t in_place_of = kNoField;  // an output may be this very tensor
-    size_t follows = kNoField;  // there exactly if that tensor is there, and of this dtype if one is given
+    size_t follows = kNoField;  // present exactly if that tensor is, or is of follows_dtype if that is not 0
     smla_dtype follows_dtype = 0;
     size_t double_as = kNoField;  // f64 exactly if that tensor is f64
 
@@ -151,7 +152,7 @@ constexpr StageField out(const char* name, size_t offset, uint32_t dtypes, std::
     field.is_output = field.is_written = true;
     return field;
 }
-// `width`: the letter that other fields' shapes know the width of the cache by.
+// `width`: the letter of the cache's width in the shapes of other fields.
 constexpr StageField cache(const char* name, size_t offset, uint32_t formats, std::string_view width = {}) {
     StageField field = in(name, offset, formats, width);
     field.kind = FieldKind::cache;
@@ -177,7 +178,7 @@ const T& field_of(const void* args, const StageField& field) {
     return *reinterpret_cast<const T*>(static_cast<const char*>(args) + field.offset);
 }
 
-// Defined by each op: its table. Stages that share arguments share it.
+// The table; each op defines that of its arguments. Stages with the same argument struct share it.
 template <class Args>
 std::span<const StageField> fields_of();
 
@@ -190,16 +191,17 @@ void visit(Args& args, T tensor, C cache) {
     }
 }
 
-// Throws unless every field is there that has to be, and has its dtype, its shape and memory as
-// the context says; elements of outputs lie apart.
+// Throws unless all required fields are present, every field has an allowed dtype, its shape and the memory
+// that the context expects, and no two elements of an output share an address.
 void check_fields(std::span<const StageField> fields, const void* args, const CheckContext& context);
 template <class Args>
 void check_fields(const Args& args, const CheckContext& context) {
     check_fields(fields_of<Args>(), &args, context);
 }
 
-// Throws if an output shares memory with anything else that the call is given: no kernel's order of reads and
-// writes may show. In place, where a stage works so, is the very same tensor.
+// Throws if what the call writes, an output, a cache or an input in place, shares memory with another
+// argument or with the workspace: results must not depend on a kernel's order of reads and writes. Where a
+// stage works in place, the output is the very same tensor; two caches may be the same one.
 void check_own_memory(std::span<const StageField> fields, const void* args, const Workspace& workspace);
 template <class Args>
 void check_own_memory(const Args& args, const Workspace& workspace) {

@@ -1,7 +1,7 @@
-// What hot calls treat as a hole, found: the lists of integers that a call looks at, and what is wrong with
-// an item of one. The first bad item of the first list that has one is reported. Shared by the host's scan
-// and a GPU's: items are looked at in any order there, so every rule stays inside its tensors whatever
-// earlier lists hold, and leaves to them what they report.
+// Finds the bad indices that hot calls silently treat as holes: the lists of integers that a call reads, and
+// the rule for an item of each list. The first bad item of the first list that has one is reported. The scans
+// of host and GPU share the rules. A GPU examines items in any order, so a rule never reads outside of its
+// tensors whatever earlier lists hold, and does not report again what the rule of an earlier list reports.
 #pragma once
 
 #include "core/ints.h"
@@ -11,8 +11,7 @@
 
 namespace smla {
 
-// In smla_error_word's terms; kind NONE: nothing is wrong. low and high are what the value should have been
-// within.
+// As smla_error_word has it; kind NONE: nothing is wrong. The value should have been in [low, high].
 struct Finding {
     smla_bad_kind kind = SMLA_BAD_NONE;
     int64_t token = 0, column = 0, value = 0, low = 0, high = 0;
@@ -24,10 +23,10 @@ enum class IndexRule : int32_t {
     row_or_hole,     // values[i] is -1 or in rows
     listed_rows,     // values[t,j] is -1 or in rows, below token t's length
     score_blocks,    // blocks of the table up to a token's end
-    state_blocks,    // blocks that a closing token pools from
+    state_blocks,    // blocks that a token pools from if it closes an entry
     gather,          // the ranges of a request, and their blocks
     page_pairs,      // values[i,side] is a page of its side
-    table_positions  // values[t,j] is -1 or covered by the table, whose blocks are pages
+    table_positions  // values[t,j] before the limit is -1 or covered by the table, whose blocks are pages
 };
 
 struct IndexList {
@@ -35,21 +34,21 @@ struct IndexList {
     smla_bad_kind kind = SMLA_BAD_NONE;  // of a bad value
     int64_t tokens = 0, per_token = 1;   // items in order: those of token 0, of token 1, ...
     smla_tensor values{};
-    smla_tensor other{};  // lengths, ends, slots or starts, by the rule
+    smla_tensor other{};  // lengths, ends, slots, starts or limits, by the rule
     smla_tensor requests{}, table{};
     int64_t low = 0, high = 0;                            // of values
     RowRange rows;                                        // that values name
     int64_t page_tokens = 1;                              // of the table's pages
     int64_t first_page = 0, pages = 0, source_pages = 0;  // pages of the table's blocks: [first_page, pages)
-    int32_t ratio = 1, window = 1;  // tokens that close an entry (of a pool), that it pools
-    const char *field = "", *table_field = "", *other_field = "";  // for people: not for kernels
+    int32_t ratio = 1, window = 1;  // tokens per entry or pool, tokens that an entry pools
+    const char *field = "", *table_field = "", *other_field = "";  // for error texts, not for kernels
 };
 
 struct IndexScan {
     static constexpr int kMost = 5;
     int count = 0;
     IndexList lists[kMost];
-    const char* inside = "";  // of args: where the fields are
+    const char* inside = "";  // the member of args that has the fields, ".score"
 };
 
 namespace index_rules {
@@ -70,7 +69,7 @@ SMLA_HOST_DEVICE inline Finding within(smla_bad_kind kind, int64_t token, int64_
     return {kind, token, column, value, low, high};
 }
 
-// A block of a request's line of the table; the call needs those below `end`.
+// A block of a request's row of the table; the call needs the blocks below `end`.
 SMLA_HOST_DEVICE inline Finding block(const IndexList& list, int64_t request, int64_t block, int64_t end) {
     if (request < 0 || request >= list.table.shape[0]) return {};
     const int64_t width = list.table.shape[1];
@@ -96,7 +95,8 @@ SMLA_HOST_DEVICE inline Finding score_block(const IndexList& list, int64_t token
     return block(list, load_int(list.requests, token), b, blocks);
 }
 
-// The pages that a closing token pools from; -1 marks one that was given up, as a window may reach back to.
+// The pages that a token pools from if it closes an entry. Block -1 is no error: it marks a page that was
+// freed, which a window may still reach back to.
 SMLA_HOST_DEVICE inline Finding state_block(const IndexList& list, int64_t token, int64_t b) {
     const int64_t last = load_int(list.values, token);  // position of the token
     if (last < 0 || last % list.ratio != list.ratio - 1 || load_int(list.other, token) == -1) return {};
@@ -122,7 +122,9 @@ SMLA_HOST_DEVICE inline Finding gathered(const IndexList& list, int64_t request,
 
 // Item i: token i % ratio of pool i / ratio, or a position if ratio is 1.
 SMLA_HOST_DEVICE inline Finding table_position(const IndexList& list, int64_t token, int64_t i) {
-    const int64_t j = i / list.ratio, position = load_int(list.values, token, j);
+    const int64_t j = i / list.ratio;
+    if (given(list.other) && j >= load_int(list.other, token)) return {};
+    const int64_t position = load_int(list.values, token, j);
     if (position < -1 || position > list.high) return {list.kind, token, j, position, -1, list.high};
     const int64_t at = quotient(position * list.ratio + i % list.ratio, list.page_tokens);
     return position < 0 ? Finding{} : block(list, load_int(list.requests, token), at, at + 1);

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 
-// What each group's tensors are called in refusals, and where it stands.
+// Where each cache group stands in a batch, and what refusals call its fields.
 struct GroupSpec {
     int32_t bit;
     PlanGroup PlanBatch::*member;

@@ -22,7 +22,7 @@ struct Stored<SMLA_U8> {
     using type = uint8_t;
 };
 
-// Where the fields lie; null: the plan does not have it.
+// Where each field lies; null: the plan does not have it.
 struct PlanPointers {
 #define SMLA_PLAN_POINTER(name, dtype, shape, padding, feature) Stored<dtype>::type* name = nullptr;
     SMLA_PLAN_FIELDS(SMLA_PLAN_POINTER)
@@ -83,7 +83,7 @@ SMLA_HOST_DEVICE inline int32_t start_in_step(const PlanJob& job, int64_t reques
     return most > before ? most : before;
 }
 
-// Tokens of a request after the step; -1: a length that cannot be.
+// Tokens of a request after the step; -1: the given length is impossible.
 SMLA_HOST_DEVICE inline int32_t request_length(const PlanJob& job, int64_t request, int32_t query) {
     const int32_t length = job.lengths[request];
     return length < query || length > job.max_seq_len ? -1 : length;
@@ -101,7 +101,7 @@ SMLA_HOST_DEVICE inline int32_t within_int32(int64_t value) {
 
 SMLA_HOST_DEVICE inline bool fits_int32(int64_t value) { return value == int32_t(value); }
 
-// Token t, one of request's, whose tokens are [starts[request], starts[request + 1]).
+// Token t of `request`, whose tokens are [starts[request], starts[request + 1]).
 SMLA_HOST_DEVICE inline PlanToken token_of(const PlanJob& job, const int32_t* starts, int64_t request,
                                            int64_t t) {
     const int32_t length = request_length(job, request, starts[request + 1] - starts[request]);

@@ -19,7 +19,7 @@ struct BatchSize {
 };
 
 void check_plan(const PlanMaxima& maxima);
-// Throws unless the first `count` fit int32, in which a plan stores them.
+// Throws unless the first `count` positions fit int32: a plan stores them so.
 void check_positions(const char* field, const Tensor& positions, int64_t count);
 // Throws before anything is written; allocates nothing unless it throws. `readable` false: the host does not
 // read the numbers of the batch.
@@ -42,7 +42,7 @@ public:
     Plan& operator=(const Plan&) = delete;
 
     void build(const PlanBatch& batch);
-    // A batch that was checked, as the rule of one token (job.h) takes it.
+    // A checked batch as plain pointers, for the rule of one token (job.h).
     PlanJob job(const PlanBatch& batch) const;
 
     const PlanMaxima& maxima() const { return maxima_; }

@@ -11,7 +11,7 @@ namespace smla {
 struct QueryLengths {
     int64_t longest = 0;
     int64_t first_prefill = INT64_MAX;  // first request that is too long for a decode, or unlike request 0
-    bool alike = true;                  // all as long as the first, or empty
+    bool alike = true;                  // each is as long as the first, or 0
 
     SMLA_HOST_DEVICE void add(int64_t request, int64_t length, int64_t first, int64_t threshold,
                               bool uniform) {

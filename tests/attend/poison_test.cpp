@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 namespace attend_test {
 namespace {
@@ -80,6 +81,37 @@ TEST(Kernels, NanInAScaleReachesOnlyItsToken) {
     const float nan = std::numeric_limits<float>::quiet_NaN();
     std::memcpy(at, &nan, 4);
     check_all(problem);
+}
+
+// The first key, keys of every block, and an infinite logit before it or behind it; split over rows, too.
+TEST(Kernels, ANanLogitIsTheLargestWhereverItStands) {
+    ThreadPool pool(4);
+    for (const auto& [format, q] :
+         {std::pair<smla_format, smla_dtype>{SMLA_ROW_F32, SMLA_F32}, {SMLA_ROW_BF16, SMLA_BF16}})
+        for (const int64_t infinite : {-1, 0, 450}) {
+            Spec spec = small(format, 576);
+            spec.tokens = 1;
+            spec.q = q;
+            spec.primary.k = 600;
+            Problem problem(spec);
+            const CacheView cache = problem.view(false);
+            std::vector<float> values(576);
+            cache.decode(5, values.data());
+            for (const auto& [row, value] : {std::pair{5, kInfinity}, {7, std::nanf("")}}) {
+                values[575] = value;  // of the rope part
+                cache.encode(row, values.data());
+            }
+            for (auto& row : problem.primary_rows)
+                if (row == 5 || row == 7) row = 6;
+            if (infinite >= 0) problem.row(0, infinite) = 5;
+            for (const int64_t at : {0, 1, 150, 599}) {
+                if (at == infinite) continue;
+                const int32_t before = std::exchange(problem.row(0, at), 7);
+                ASSERT_TRUE(std::isnan(oracle(problem).max_logits[0]));
+                for (ThreadPool* each : {static_cast<ThreadPool*>(nullptr), &pool}) check_all(problem, each);
+                problem.row(0, at) = before;
+            }
+        }
 }
 
 TEST(Kernels, InfiniteLogits) {  // an infinite rope value makes logits of +inf and -inf

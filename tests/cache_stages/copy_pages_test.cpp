@@ -145,5 +145,32 @@ TEST(CopyPagesCheck, RefusalsNameTheField) {
     EXPECT_EQ(refused(scaled, [&](Args& x) { x.target.scale = 0, x.target.scale_device = &scale; }), "");
 }
 
+// Within one cache pages are the same or apart; two that partly overlap would be read while they are written.
+TEST(CopyPagesCheck, CachesAreTheSamePagesOrApart) {
+    using Args = smla_copy_pages_args;
+    TestCache cache(shape_of(SMLA_ROW_BF16));
+    const std::vector<int32_t> pairs = {0, 1};
+    const int64_t page = int64_t(packed_page_bytes(cache.cache)), row = page / cache.cache.page_tokens;
+    const auto refused = [&](int64_t shift, int64_t stride) -> std::string {
+        Args args = copy_args(cache, cache, pairs);
+        args.target.data = static_cast<char*>(args.target.data) + shift;
+        args.target.pages = 1;
+        args.target.page_stride_bytes = stride;
+        try {
+            check_own_memory(args, {});
+            return "";
+        } catch (const Error& error) {
+            return error.field;
+        }
+    };
+    for (const int64_t stride : {int64_t(0), page}) {
+        EXPECT_EQ(refused(0, stride), "");
+        EXPECT_EQ(refused(page, stride), "");
+        EXPECT_EQ(refused(row, stride), "args.target.data");
+    }
+    EXPECT_EQ(refused(0, 2 * page), "args.target.data");
+    EXPECT_EQ(refused(int64_t(cache_bytes(cache.cache)), 0), "");
+}
+
 }  // namespace
 }  // namespace smla::testing

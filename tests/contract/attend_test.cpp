@@ -85,6 +85,12 @@ CONTRACT_TEST(L1d_AScaleThatIsMissingIsAnError) {
             refused(problem.run(context, scratch.get()), SMLA_INVALID_ARGUMENT, "args.primary.cache.scale"));
         a.primary.cache.scale = good_kv;
     }
+    // Times log2 e, or together, they are infinite in f32.
+    for (const auto& [softmax, q] : {std::pair{3e38, 1.}, {1e30, 1e10}}) {
+        a.softmax_scale = softmax, a.q_scale = q;
+        EXPECT_TRUE(
+            refused(problem.run(context, scratch.get()), SMLA_INVALID_ARGUMENT, "args.softmax_scale"));
+    }
     EXPECT_TRUE(problem.memory.nothing_changed());
 }
 

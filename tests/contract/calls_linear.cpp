@@ -41,7 +41,7 @@ std::unique_ptr<Call> rope(int64_t tokens) {
     return call;
 }
 
-template <smla_stage Stage, smla_dtype Weight, bool Transposed>
+template <smla_stage Stage, smla_dtype Weight, bool Transposed, smla_dtype X = SMLA_BF16>
 std::unique_ptr<Call> project(int64_t tokens) {
     constexpr CallOf<smla_project_args>::Function functions[] = {smla_project, smla_absorb, smla_up_project,
                                                                  smla_out_project};
@@ -51,7 +51,7 @@ std::unique_ptr<Call> project(int64_t tokens) {
                                                                      : 3];
     auto call = std::make_unique<CallOf<smla_project_args>>("", Stage, function);
     auto& a = call->with;
-    call->add_normal(a.x, SMLA_BF16, {tokens, 2, 24});
+    call->add_normal(a.x, X, {tokens, 2, 24});
     if (Transposed) {
         call->add_normal(a.w, Weight, {2, 24, 17});
         std::swap(a.w.shape[1], a.w.shape[2]);
@@ -75,6 +75,7 @@ std::vector<NamedMaker> linear_calls() {
         {"rope_elsewhere", rope<SMLA_STAGE_ROPE, SMLA_ROPE_HALF, true>},
         {"inverse_rope", rope<SMLA_STAGE_INVERSE_ROPE, SMLA_ROPE_INTERLEAVED, false>},
         {"project", project<SMLA_STAGE_PROJECT, SMLA_BF16, false>},
+        {"project_f32", project<SMLA_STAGE_PROJECT, SMLA_BF16, false, SMLA_F32>},
         {"absorb", project<SMLA_STAGE_ABSORB, SMLA_BF16, true>},
         {"up_project", project<SMLA_STAGE_UP_PROJECT, SMLA_F32, false>},
         {"out_project", project<SMLA_STAGE_OUT_PROJECT, SMLA_F16, false>},

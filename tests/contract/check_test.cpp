@@ -35,7 +35,7 @@ const Bad kBad[] = {
     {"save_state", "args.slots", 2, -1, 36, SMLA_BAD_SLOT},
     {"save_state", "args.positions", 2, -1, -1, SMLA_BAD_POSITION},
     {"compress_4", "args.slots", 2, -1, INT64_MIN, SMLA_BAD_SLOT},
-    {"compress_4", "args.positions", 4, -1, -3, SMLA_BAD_POSITION},
+    {"compress_4", "args.positions", 3, -1, -3, SMLA_BAD_POSITION},
     {"compress_4", "args.request_of_token", 1, -1, 2, SMLA_BAD_REQUEST},
     {"compress_4", "args.state_table", 0, 0, 9, SMLA_BAD_BLOCK},
     {"compress_4", "args.positions", 1, -1, 4095, SMLA_BAD_TABLE_WIDTH, "args.state_table.shape[1]"},
@@ -82,6 +82,7 @@ void tame(Call& call) {
         else if (last == "rows" || last == "request_of_token" || last == "pairs" || last == "starts")
             fill_int(tensor, [](int64_t, int64_t) { return 0; });
         else if (last == "blocks") fill_int(tensor, [](int64_t t, int64_t i) { return t % 2 ? i : -1; });
+        else if (last == "limits") fill_int(tensor, [](int64_t, int64_t) { return 9; });
         else if (last == "ends") fill_int(tensor, [](int64_t, int64_t) { return 5; });
         else if (last == "positions" && tensor.ndim == 2)
             fill_int(tensor, [](int64_t, int64_t j) { return j - 1; });
@@ -173,6 +174,13 @@ const Border kBorders[] = {
     {"attend_v4", {{"args.extra.rows", 0, 3, 60}}, SMLA_BAD_EXTRA_ROW, 0, 3},
     {"write_kv_656", {{"args.slots", 2, 0, 44}}},
     {"write_kv_656", {{"args.slots", 2, 0, -1}}},
+    // The last token is padding.
+    {"save_state", {{"args.positions", 4, 0, -77}}},
+    {"save_state", {{"args.positions", 3, 0, -77}}, SMLA_BAD_POSITION, 3, -1},
+    {"compress_4", {{"args.positions", 4, 0, -77}}},
+    {"compress_4", {{"args.positions", 3, 0, -77}}, SMLA_BAD_POSITION, 3, -1},
+    {"compress_4", {{"args.request_of_token", 4, 0, 2}}},
+    {"compress_4", {{"args.request_of_token", 3, 0, 2}}, SMLA_BAD_REQUEST, 3, -1},
     {"compress_4", {{"args.request_of_token", 3, 0, 1}}},
     // Position 11 pools from 4 on, not from block 0; position 18 closes nothing.
     {"compress_4",
@@ -203,6 +211,9 @@ const Border kBorders[] = {
     {"score_paged", {{"args.ends", 0, 0, 17}, {"args.block_table", 0, 1, 12}}, SMLA_BAD_BLOCK, 0, 1},
     {"score_paged", {{"args.block_table", 0, 0, 11}}},
     {"map", {{"args.positions", 0, 0, 23}}},
+    {"map", {{"args.positions", 4, 8, 24}, {"args.limits", 4, 0, 8}}},
+    {"map", {{"args.positions", 4, 8, 24}, {"args.limits", 4, 0, 9}}, SMLA_BAD_POSITION, 4, 8},
+    {"map", {{"args.positions", 4, 0, 24}, {"args.limits", 4, 0, -1}}},
     {"map", {{"args.block_table", 0, 0, -1}}},
     {"map", {{"args.block_table", 0, 0, INT32_MAX / 12}}},
     {"map", {{"args.block_table", 0, 0, INT32_MAX / 12 + 1}}, SMLA_BAD_BLOCK, 0, 0},

@@ -230,7 +230,7 @@ CONTRACT_TEST(L9l_AnOutputInMemoryOfSomethingElseIsRefused) {
     CONTRACT_SKIP_ON_GPU("every tensor is copied to memory of its own");
     on_every_call([](Bench& bench) {
         for (TensorField& field : bench.call->tensors) {
-            if (!bench.call->is_output(field)) continue;
+            if (!bench.call->is_output(field) && !bench.call->is_in_place(field)) continue;
             for (const TensorField& other : bench.call->tensors) {
                 const smla_tensor &out = *field.tensor, &there = *other.tensor;
                 const bool in_place =
@@ -245,6 +245,26 @@ CONTRACT_TEST(L9l_AnOutputInMemoryOfSomethingElseIsRefused) {
                 bench.expect_refused(field.name + ".data");
             }
             const With<void*> wrong(field.tensor->data, bench.scratch.data());
+            bench.expect_refused(field.name + ".data");
+        }
+    });
+}
+
+CONTRACT_TEST(L9l_ACacheThatIsWrittenInMemoryOfSomethingElseIsRefused) {
+    CONTRACT_SKIP_ON_GPU("every cache is copied to memory of its own");
+    on_every_call([](Bench& bench) {
+        for (CacheField& field : bench.call->caches) {
+            if (!field.field->is_written) continue;
+            for (TensorField& other : bench.call->tensors) {
+                const With<void*> wrong(other.tensor->data, field.cache->data);
+                bench.expect_refused_somewhere(other.name + " in " + field.name);
+            }
+            for (const CacheField& other : bench.call->caches) {
+                if (other.cache == field.cache) continue;
+                const With<void*> wrong(field.cache->data, other.cache->data);
+                bench.expect_refused(field.name + ".data");
+            }
+            const With<void*> wrong(field.cache->data, bench.scratch.data());
             bench.expect_refused(field.name + ".data");
         }
     });

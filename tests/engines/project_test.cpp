@@ -110,6 +110,19 @@ TEST(CblasProject, BatchInvariantBlocksDoNotFollowTheTokens) {
     EXPECT_EQ(product.out, bits);
 }
 
+// Dense strides are 0 then, which is no leading dimension.
+TEST(CblasProject, ASumOfNothingIsZero) {
+    if (!cblas().sgemm) GTEST_SKIP() << "no CBLAS here";
+    Context context = on_cpu(false);
+    for (const smla_dtype dtype : {SMLA_F32, SMLA_BF16}) {
+        Product product(3, false);
+        product.args.x = make_tensor(product.x.data(), SMLA_F32, {3, 1, 0});
+        product.args.w = make_tensor(product.w.data(), dtype, {1, kOuter, 0});
+        run(context, product, 0);
+        EXPECT_EQ(product.out, std::vector<float>(product.out.size(), 0.f)) << dtype_name(dtype);
+    }
+}
+
 // The weights' blocks that stay in L2 end inside of a thread's block: 26 rows of 5000, or 64 columns of them.
 TEST(FewTokensProject, ATokenHasTheBitsItHasAlone) {
     const char* const kernel =
@@ -298,6 +311,23 @@ TEST_F(TilesProject, PartsOfF32) {
         }
     Product more(11, false);
     EXPECT_THROW(run(context, more, 0), Error);
+}
+
+TEST_F(TilesProject, AWorkspaceForManyTokensServesFewerAndABudgetIsKept) {
+    Context context = on_cpu(false, kKernel, 2);
+    const auto size = [&](const auto& product) {
+        return stage_workspace<Stage::project>(product.args, context.env({}), 0);
+    };
+    for (const bool by_columns : {false, true}) {
+        const size_t few = size(Product(10, by_columns));
+        for (const int64_t tokens : {11, 32, 33, 1000}) EXPECT_GE(size(Product(tokens, by_columns)), few);
+        EXPECT_GE(size(Bf16Product(64, 64, 97, by_columns, SMLA_F32)),
+                  size(Bf16Product(32, 64, 97, by_columns, SMLA_F32)));
+        Bf16Product product(9, 330, 97, by_columns, SMLA_F32);
+        const size_t all = run_bf16(context, product, 0);
+        EXPECT_LT(run_bf16(context, product, kWorkspaceHeader + 1), all);  // group by group
+        product.expect_right(1);
+    }
 }
 
 // What is not finite stays what it is, and stays in its row.

@@ -190,6 +190,23 @@ TEST(CheckCache, Data) {
     }
 }
 
+// A stride that is large enough is not told to be larger.
+TEST(CheckCache, StridesHaveAnUpperBoundThatTheRefusalNames) {
+    TestCache test(shape_of(SMLA_ROW_BF16));
+    const auto wanted = [&](int64_t smla_cache::*member, int64_t bytes) -> std::string {
+        smla_cache cache = test.cache;
+        cache.*member = bytes;
+        try {
+            check_cache("args.cache", cache, kEveryFormat);
+            return "";
+        } catch (const Error& error) {
+            return error.wanted;
+        }
+    };
+    EXPECT_NE(wanted(&smla_cache::row_stride_bytes, int64_t(1) << 31).find("below 2^31"), std::string::npos);
+    EXPECT_NE(wanted(&smla_cache::page_stride_bytes, int64_t(1) << 56).find("below 2^56"), std::string::npos);
+}
+
 TEST(CheckCache, Device) {
     TestCache test(shape_of(SMLA_FP8_656));
     EXPECT_EQ(refused_field(test.cache, kEveryFormat, kOnHost), "");

@@ -182,5 +182,17 @@ TEST(Decode, ScaleOfADeviceIsNotRead) {
     EXPECT_EQ(test.view().scale, test.cache.scale);
 }
 
+// Nor does a pointer lead anywhere where the format has no scale, or where only sizes are asked for.
+TEST(Decode, AScaleThatNothingNeedsIsNotRead) {
+    for (const smla_format format : kAllFormats) {
+        TestCache test(shape_of(format, 1, 1));
+        test.cache.scale_device = reinterpret_cast<const float*>(uintptr_t(64));
+        const CheckContext sizes = kOnHost.shapes_only();
+        check_cache("args.cache", test.cache, format_bit(format), per_tensor(format) ? sizes : kOnHost);
+        const CacheView view(test.cache);
+        if (!per_tensor(format)) Decoded(test, 0);
+    }
+}
+
 }  // namespace
 }  // namespace smla::testing

@@ -187,6 +187,18 @@ TEST(HppPlan, keeps_its_context) {
     EXPECT_EQ(context.shared().use_count(), before);
 }
 
+TEST(HppPlan, a_context_that_was_moved_from_is_no_host) {
+    smla::Context first(smla_context_args{.threads = 1});
+    const smla::Context second = std::move(first);
+    try {
+        smla::Plan(first, maxima());  // NOLINT: moved from
+        FAIL() << "a plan on the host";
+    } catch (const smla::Error& error) {
+        EXPECT_EQ(error.field, "context");
+    }
+    EXPECT_NO_THROW(smla::Plan(second, maxima()));
+}
+
 TEST(HppPlan, moves_and_frees_what_it_took) {
     Counting counting;
     {

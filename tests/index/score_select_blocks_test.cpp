@@ -30,6 +30,7 @@ struct Blocks {
     bool relative = false;
 };
 
+// bytes: a budget, which becomes the size of the workspace; nothing runs then.
 Result run_blocks(const ScoreCase& test, const Blocks& blocks, const Env& env, size_t* bytes = nullptr) {
     const int64_t tokens = test.shape.tokens, all = ceil_div(test.shape.columns, blocks.size);
     Result out;
@@ -92,6 +93,31 @@ TEST(ScoreSelectBlocks, AllBlocksGiveTheBitsOfScoreSelect) {
                 EXPECT_EQ(got.counts, want.counts);
                 EXPECT_TRUE(same_bits(got.selected, want.selected));
             }
+    }
+}
+
+TEST(ScoreSelectBlocks, MoreTokensTakeNoLessScratch) {
+    const ScoreCase test(ScoreShape{});
+    const smla_score_args score = test.args();
+    smla_score_select_blocks_args args{};
+    args.columns = 131072;
+    args.block_size = 8;
+    args.q = score.q;
+    args.w = score.w;
+    args.keys = score.keys;
+    args.indices = make_tensor(static_cast<void*>(nullptr), SMLA_I32, {1, 512});
+    for (const int threads : {1, 16}) {
+        const Runner runner(best_isa(), threads);
+        const size_t all = stage_workspace<Stage::score_select_blocks>(args, runner.env, 0);
+        for (const size_t budget : {size_t(0), size_t(1), all / 4, all}) {
+            size_t before = 0;
+            for (int64_t tokens = 0; tokens <= 100; ++tokens) {
+                args.q.shape[0] = args.indices.shape[0] = tokens;
+                const size_t bytes = stage_workspace<Stage::score_select_blocks>(args, runner.env, budget);
+                ASSERT_GE(bytes, before) << tokens << " tokens, budget " << budget << ", threads " << threads;
+                before = bytes;
+            }
+        }
     }
 }
 

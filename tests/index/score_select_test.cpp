@@ -192,6 +192,38 @@ TEST(ScoreSelect, ScratchIsBoundedAndItsSizeChangesNothing) {
     }
 }
 
+// A workspace sized with the largest step serves every smaller one as well as one of its own.
+TEST(ScoreSelect, MoreTokensTakeNoLessScratch) {
+    ScoreShape shape;
+    shape.heads = 8;
+    const ScoreCase test(shape);
+    smla_score_select_args args{};
+    args.score = test.args();
+    args.columns = 131072;
+    args.select.indices = make_tensor(static_cast<void*>(nullptr), SMLA_I32, {1, 512});
+    for (const int threads : {1, 3, 16}) {
+        const Runner runner(best_isa(), threads);
+        const size_t all = stage_workspace<Stage::score_select>(args, runner.env, 0);
+        for (const size_t budget : {size_t(0), size_t(1), all / 4, all, 4 * all}) {
+            size_t before = 0;
+            for (int64_t tokens = 0; tokens <= 600; ++tokens) {
+                args.score.q.shape[0] = args.select.indices.shape[0] = tokens;
+                const size_t bytes = stage_workspace<Stage::score_select>(args, runner.env, budget);
+                ASSERT_GE(bytes, before) << tokens << " tokens, budget " << budget << ", threads " << threads;
+                before = bytes;
+            }
+        }
+    }
+}
+
+TEST(ScoreSelect, NoTokensTakeNoMemoryForLogits) {
+    const ScoreCase test(ScoreShape{});
+    smla_score_select_args args{};
+    args.score = test.args();
+    args.columns = INT32_MAX;
+    ScoreSelectOp::reference(args, 0, 0);  // 16 GiB would be for one token
+}
+
 TEST(ScoreSelect, TheGenericKernelServesDoubles) {
     const std::vector<double> q = {1, 2}, keys = {1, 0, 0, 1, 1, 1}, w = {1};
     const int32_t end = 3;

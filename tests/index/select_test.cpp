@@ -171,6 +171,17 @@ TEST(Select, TheNextFloatAboveTheFloorWins) {
     }
 }
 
+// The k best of the first buffer are all of it that is not NaN, and its floor has to let the rest in.
+TEST(Select, AFloorBetweenNanAndMinusInfinityKeepsNobodyOut) {
+    for (const int64_t k : {1, 4, 1000})
+        for (const float least : {-kInfinity, -std::numeric_limits<float>::max(), 0.f, kInfinity}) {
+            std::vector<float> row(8000, kNan);  // too short for a sample
+            std::fill(row.begin(), row.begin() + k, least);
+            for (size_t j = 7500; j < row.size(); ++j) row[j] = float(j % 100);
+            expect_oracle(row, k, "scores behind NaN");
+        }
+}
+
 // Long rows are filtered by a floor from evenly spaced vectors of 16; here these vectors are not like the
 // rest.
 TEST(Select, AMisleadingSampleChangesNothing) {

@@ -39,8 +39,8 @@ public:
         memory_ = std::move(grown);
     }
 
-    // The counters of a call that broke off may be left as they were (INVALID_ARGUMENT and UNSUPPORTED start
-    // nothing).
+    // Zeroes the counters, which a call that broke off may have left set (INVALID_ARGUMENT and UNSUPPORTED
+    // start nothing).
     void reset(smla_stream stream = nullptr) {
         if (memory_.bytes()) check(smla_workspace_init(context_.get(), get(), stream));
     }
@@ -80,7 +80,7 @@ public:
     Context& operator=(Context&&) noexcept = default;
 
     smla_context* get() const { return handle_.get(); }
-    // What stands on a context keeps it alive by it.
+    // Objects made from a context hold this to keep it alive.
     const std::shared_ptr<smla_context>& shared() const { return handle_; }
     std::string description() const { return smla_context_description(get()); }
     Workspace workspace(size_t budget = 0) const { return Workspace(handle_, budget); }
@@ -166,7 +166,7 @@ public:
         return workspace.bytes() ? read_error(workspace.get(), stream) : std::nullopt;
     }
     std::optional<smla_error_word> read_error() const {
-        Own& own = lock_target();
+        Own& own = own_or_throw();
         const std::lock_guard lock(own.turn);
         return read_error(own.workspace);
     }
@@ -190,7 +190,7 @@ private:
         Workspace workspace;
     };
 
-    Own& lock_target() const {
+    Own& own_or_throw() const {
         if (!own_) throw Error(SMLA_INVALID_ARGUMENT, "context", "moved from", "a context");
         return *own_;
     }
@@ -207,7 +207,7 @@ private:
     }
     template <smla_stage S, class Call>
     void run_own(Call call, const StageArgs<S>& args) const {
-        Own& own = lock_target();
+        Own& own = own_or_throw();
         const std::lock_guard lock(own.turn);
         run<S>(call, args, own.workspace, nullptr);
     }

@@ -52,9 +52,9 @@ public:
     }
 
     // One step over the caller's caches and plan; the workspace grows if it must.
-    void forward(smla_layer_step step, Workspace& workspace) const {
-        workspace.reserve(workspace_size(step, workspace.budget()));
-        forward(step, workspace.get(), workspace.budget());
+    void forward(smla_layer_step step, Workspace& workspace, smla_stream stream = nullptr) const {
+        workspace.reserve(workspace_size(step, workspace.budget()), stream);
+        forward(step, workspace.get(), workspace.budget(), stream);
     }
     // The same in at least workspace_size(step, stage_budget) bytes.
     void forward(smla_layer_step step, smla_workspace workspace, size_t stage_budget = 0,

@@ -101,6 +101,7 @@ private:
     };
     static smla_plan_args with(const Context& context, smla_plan_args args) {
         args.context = context.get();
+        if (!args.context) throw Error(SMLA_INVALID_ARGUMENT, "context", "moved from", "a context");
         return args;
     }
     std::unique_ptr<smla_plan, Destroy> handle_;

@@ -101,7 +101,7 @@ def compress(
     stream: int | None = None,
 ) -> None:
     """A token with (position + 1) % ratio == 0 and a valid slot pools the state rows of its window, norms,
-    rotates at the window's first position, and writes one entry to row slots[t] of `cache`.
+    rotates at position / ratio * ratio, and writes one entry to row slots[t] of `cache`.
 
     state: smla.Cache (state_f32 or state_f64). state_table: [R,MB] i32. request_of_token: [T] i32. positions:
     [T] i32 or i64. slots: [N] i64 or i32, N <= T. norm_weight: [D] float, or None: no norm (GLM-5.3).

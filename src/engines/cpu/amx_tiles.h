@@ -42,11 +42,8 @@ inline constexpr TileConfig kConfig;
 inline void enter() { asm volatile("ldtilecfg %0" ::"m"(kConfig)); }
 inline void leave() { asm volatile("tilerelease" ::); }
 
-enum class Stream {
-    none,
-    rows,
-    columns
-};  // the operand of a product that passes through L1 once; the other one stays there
+// The operand of a product that passes through L1 once; the other one stays there.
+enum class Stream { none, rows, columns };
 
 // Two rows of tiles by one or two columns of them: tiles 0 to 3 are sums, 4 and 5 rows, 6 and 7 columns.
 template <bool TwoRows, bool TwoColumns, Stream S = Stream::none>

@@ -1,5 +1,6 @@
-// Codes of e4m3 that are normal numbers as bf16 by arithmetic, for files compiled for AVX-512. A table takes
-// all codes but twice the shuffles: on Intel three operations of one port for each byte of the result.
+// Converts e4m3 codes of normal numbers to bf16 by arithmetic, for files compiled for AVX-512. A table
+// converts all codes, but with twice the shuffles: on Intel three operations of one port for each byte of the
+// result.
 #pragma once
 
 #include <immintrin.h>
@@ -8,14 +9,14 @@
 
 namespace smla::avx512 {
 
-// Whether 64 codes are normal numbers, which the function below takes. Says no where one is zero, subnormal
-// or NaN, and also for those below 2^-5 but the largest: one addition then finds them all.
+// Whether the function below may take 64 codes: none is zero, subnormal or NaN. Also rejects the normal codes
+// 0x08 to 0x0e, which are below 2^-5, so that one addition finds all cases.
 [[gnu::always_inline]] inline bool normal_e4m3(__m512i codes) {
-    const __m512i next = _mm512_add_epi8(codes, _mm512_set1_epi8(1));  // magnitudes 0x00 to 0x0f: not taken
+    const __m512i next = _mm512_add_epi8(codes, _mm512_set1_epi8(1));  // rejected: magnitudes 0x00 to 0x0f
     return _mm512_testn_epi8_mask(next, _mm512_set1_epi8(0x70)) == 0;
 }
 
-// 32 of them times 2^(exponent - 127): the bits in their places, and a sum in the exponent.
+// 32 normal codes times 2^(exponent - 127) as bf16: the bits shifted into place, then a sum in the exponent.
 [[gnu::always_inline]] inline __m512i normal_e4m3_words(const void* codes, int exponent) {
     const __m512i wide = _mm512_cvtepi8_epi16(_mm256_loadu_si256(static_cast<const __m256i*>(codes)));
     const __m512i bits = _mm512_and_si512(_mm512_slli_epi16(wide, 4), _mm512_set1_epi16(short(0x87f0)));

@@ -19,8 +19,8 @@ struct AttendOp {
 int64_t max_rows_per_token(const smla_attend_args& args);  // K of both lists
 double softmax_scale(const smla_attend_args& args);
 double query_scale(const smla_attend_args& args);  // 1 unless q is e4m3
-bool rounds_keys(const smla_attend_args& args,
-                 const CacheView& cache);  // precision `rounded` on an fp8 format
+// Whether keys are rounded to bf16: precision `rounded`, and a format with scales.
+bool rounds_keys(const smla_attend_args& args, const CacheView& cache);
 
 // Compacts rows[t, 0:length] of one source; returns how many valid rows were written.
 int64_t valid_rows(const smla_attend_source& source, const CacheView& cache, int64_t token, int32_t* rows);

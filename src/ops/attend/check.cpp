@@ -1,12 +1,13 @@
 #include "ops/attend/attend.h"
 
 #include <limits>
+#include <numbers>
 
 namespace smla {
 
 namespace {
 
-// What the table cannot say of a source: its rows are as wide as q, and in double only where q is.
+// Rules that the table cannot express: rows are as wide as q, and in double only where q is.
 void check_source(const char* name, const smla_attend_source& source, int64_t width, bool f64) {
     if (source.cache.format == SMLA_FORMAT_NONE) return;
     const CacheView view(source.cache);
@@ -16,7 +17,7 @@ void check_source(const char* name, const smla_attend_source& source, int64_t wi
                "f64 q with an f64 cache");
 }
 
-// Said before other fields' shapes, which follow from these.
+// Checked first, because the shapes of other fields follow from these dimensions.
 void check_limits(const smla_attend_args& args) {
     if (args.q.ndim != 3 || args.out.ndim != 3) return;
     const int64_t heads = args.q.shape[1], width = args.q.shape[2];
@@ -27,11 +28,20 @@ void check_limits(const smla_attend_args& args) {
                text("1 to ", width, ": V is the first values of the K row"));
 }
 
-// As f32: what kernels multiply with.
+// The scale has to be valid as f32, too: kernels multiply with f32.
 void check_scale(const char* field, double scale, const float* override_scale) {
     using F32 = std::numeric_limits<float>;
     SMLA_CHECK(override_scale || (scale >= F32::denorm_min() && scale <= F32::max()), field, double(scale),
                "a finite number above 0, also in f32");
+}
+
+// Kernels multiply products by both scales and log2 e in one f32. Scales behind pointers are the caller's to
+// keep small.
+void check_factor(const smla_attend_args& args) {
+    const double softmax = args.softmax_scale_device ? 1 : args.softmax_scale;
+    const double q = args.q.dtype == SMLA_E4M3 && !args.q_scale_device ? args.q_scale : 1;
+    SMLA_CHECK(softmax * q * std::numbers::log2e <= std::numeric_limits<float>::max(), "args.softmax_scale",
+               args.softmax_scale, "a number that q_scale and log2 e leave finite in f32");
 }
 
 }  // namespace
@@ -73,6 +83,7 @@ void AttendOp::check(const Args& args, const CheckContext& context) {
     else
         SMLA_CHECK(args.q_scale == 0 || args.q_scale == 1, "args.q_scale", args.q_scale,
                    text("0 or 1: ", dtype_name(args.q.dtype), " queries have no scale, only e4m3 has"));
+    check_factor(args);
 
     SMLA_CHECK(args.primary.cache.format != SMLA_FORMAT_NONE || args.extra.cache.format != SMLA_FORMAT_NONE,
                "args.primary.cache.format", "none", "at least one source");
@@ -111,8 +122,8 @@ int64_t valid_rows(const smla_attend_source& source, const CacheView& cache, int
     const int32_t* in = reinterpret_cast<const int32_t*>(address(source.rows, token));
     const int64_t step = source.rows.stride_elems[1];
     int64_t n = 0;
-    if (cache.page_rows ==
-        cache.page_tokens) {  // no gaps: no division, and no branch that random holes mislead
+    // Pages without gaps: no division, and no branch, which random holes would mispredict.
+    if (cache.page_rows == cache.page_tokens) {
         for (int64_t j = 0; j < listed; ++j) {
             const int32_t row = in[j * step];
             rows[n] = row;

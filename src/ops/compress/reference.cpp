@@ -46,8 +46,8 @@ public:
         rotate(position / args_.ratio * args_.ratio);
         if (present(args_.entries))
             store_row(args_.entries, address(args_.entries, t), width_, entry_.data());
-        // Quantising writers see a bf16 row, as where an entry is computed by one kernel and stored by
-        // another; rotated channels come from unrounded values and are rounded this once.
+        // Quantising writers take a bf16 row, as if one kernel had computed the entry and another stored it.
+        // Rotated channels come from unrounded values, so this is their only rounding.
         if (rounds_) to_bf16(entry_);
         if (args_.hadamard) {
             hadamard(entry_.data(), width_);

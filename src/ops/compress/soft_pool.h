@@ -1,5 +1,5 @@
-// One channel's softmax-weighted mean over rows that come in any order and in parts: what a kernel that
-// splits a window over threads keeps of the rows it has seen. Host code only tests it.
+// The softmax-weighted mean of one channel, accumulated over rows in any order and joined from partial
+// results: for kernels that split a window over threads. On the host only tests use it.
 #pragma once
 
 #include "core/host_device.h"

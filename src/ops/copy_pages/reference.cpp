@@ -7,6 +7,7 @@
 namespace smla {
 
 namespace {
+// memmove: pages of two caches with gaps may overlap.
 void copy_page(const CacheView& source, const CacheView& target, int64_t from, int64_t to) {
     const char* in = source.data + from * source.page_stride;
     char* out = target.data + to * target.page_stride;
@@ -15,11 +16,11 @@ void copy_page(const CacheView& source, const CacheView& target, int64_t from, i
     const bool dense = source.format->packing == Packing::page ||
                        (source.row_stride == record && target.row_stride == record);
     if (dense) {
-        std::memcpy(out, in, size_t(record * source.page_tokens));
+        std::memmove(out, in, size_t(record * source.page_tokens));
         return;
     }
     for (int64_t token = 0; token < source.page_tokens; ++token)
-        std::memcpy(out + token * target.row_stride, in + token * source.row_stride, size_t(record));
+        std::memmove(out + token * target.row_stride, in + token * source.row_stride, size_t(record));
 }
 }  // namespace
 

@@ -21,7 +21,8 @@ void GatherOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.raw == 0 || args.raw == 1, "args.raw", args.raw, "0 or 1");
     if (args.raw) {
         check_format("args.cache", args.cache, formats(SMLA_INDEX_FP8_132));
-        if (args.out.ndim == 2) check_rows("args.out", args.out);  // before the table lays it to an outer one
+        // First, so that the error names this dimension and not an outer one.
+        if (args.out.ndim == 2) check_rows("args.out", args.out);
     }
     if (present(args.out)) check_dtype("args.out", args.out, args.raw ? dtype_bit(SMLA_E4M3) : kFloats);
     check_fields(args, context);

@@ -10,9 +10,8 @@ namespace smla {
 struct GatherOp {
     using Args = smla_gather_args;
     static void check(const Args& args, const CheckContext& context = {});
-    static int64_t tasks(const Args& args) {
-        return args.out.shape[0];
-    }  // rows of out: one long request still spreads
+    // Rows of out, so that one long request is spread over threads, too.
+    static int64_t tasks(const Args& args) { return args.out.shape[0]; }
     static void reference(const Args& args, int64_t begin, int64_t end);
 };
 

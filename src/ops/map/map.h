@@ -19,8 +19,8 @@ Pool pool_of(const smla_map_args& args);
 
 // A checked [R,MB] i32 tensor as look-ups want it; page_rows 0: page_tokens.
 BlockTable block_table_of(const Tensor& table, int64_t page_tokens, int64_t page_rows);
-// The row of a request's token through its block table; -1: no such request, column or block. The table is
-// checked, and one look-up serves map, compress and the plan's definition.
+// The row of a request's token through its block table, which has been checked; -1: no such request, column
+// or block.
 int32_t map_position(const Tensor& block_table, int64_t request, int64_t position, int64_t page_tokens,
                      int64_t page_rows);
 

@@ -14,8 +14,9 @@ struct BlockTable {
     int64_t page_tokens = 1, page_rows = 1;
 };
 
-// Where the table has a position's block; -1: no such request or column. The sign is tested first: -1 / n is
-// 0 in C. Divides in the position's own type: on a GPU a division of 64 bits is a subroutine.
+// The offset of a position's block in the table; -1: no such request or column. The sign is tested first,
+// because -1 / n is 0 in C. Divides in the position's own type: on a GPU a division of 64 bits is a
+// subroutine.
 template <class Position>
 SMLA_HOST_DEVICE inline int64_t entry_of(const BlockTable& table, int64_t request, Position position) {
     if (position < 0 || request < 0 || request >= table.requests) return -1;
@@ -35,8 +36,8 @@ SMLA_HOST_DEVICE inline int32_t row_of(const BlockTable& table, int64_t request,
     return entry < 0 ? -1 : row_in(table, table.blocks[entry], position);
 }
 
-// What a position of a list stands for: `tokens` neighbouring tokens. With `tail`, the list ends with those
-// that a token sees behind the last whole pool.
+// A listed position stands for a pool of `tokens` neighbouring tokens. With `tail`, the tokens that a query
+// token sees behind the last whole pool follow the list.
 struct Pool {
     int32_t tokens = 1;
     bool tail = false;
@@ -56,7 +57,8 @@ struct Pool {
     }
 };
 
-// The entry that a token closes, by tokens visible to it (itself included; 0: padding): -1 none.
+// The entry that a token closes; -1: none. `visible_tokens`: how many the token sees, itself included; 0:
+// padding.
 SMLA_HOST_DEVICE inline int32_t closed_entry(int32_t visible_tokens, int32_t ratio) {
     return visible_tokens > 0 && visible_tokens % ratio == 0 ? visible_tokens / ratio - 1 : -1;
 }

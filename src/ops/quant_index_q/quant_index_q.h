@@ -16,7 +16,7 @@ struct QuantIndexQOp {
 
 constexpr int64_t kQueryScaleGroup = 32;  // e2m1 values that share one e8m0 scale
 
-// Rows of e2m1 must begin at a byte.
+// Throws unless all rows of an e2m1 tensor begin at a whole byte.
 void check_even_strides(const char* field, const Tensor& tensor);
 
 }  // namespace smla

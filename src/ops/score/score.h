@@ -18,7 +18,7 @@ struct ScoreOp {
     static void reference(const Args& args, int64_t begin, int64_t end);
 };
 
-// What a stage scores, members of these names in the arguments of any, and the fields that it has besides.
+// The fields of a stage that scores: those below, which its arguments have under the same names, then `more`.
 template <class Args, size_t N>
 constexpr auto scored_fields_and(const std::array<StageField, N>& more) {
     using namespace fields;
@@ -46,8 +46,7 @@ constexpr auto kScoreFields = [] {
     return scored_fields_and<Args>(
         std::array{out(SMLA_FIELD(logits), kFloat32Or64, "T N").rows().as_double_as(offsetof(Args, q))});
 }();
-// The rules between fields, but for `logits`, which score_select does without. `prefix`: "args" or
-// "args.score".
+// The rules between fields other than `logits`, which score_select lacks. `prefix`: "args" or "args.score".
 void check_score_rules(const char* prefix, const smla_score_args& args);
 
 // Columns [begin, end) of one token; empty: begin == end.
@@ -100,7 +99,7 @@ private:
 float load_key(const CacheView& keys, int64_t row, float* codes);
 double load_key(const CacheView& keys, int64_t row, double* codes);
 
-// One row of q, dequantised by q_scales where they are (exact: their scales are powers of two).
+// One row of q; e2m1 is multiplied by q_scales (exact: they are powers of two).
 template <class Real>
 void load_index_query(const smla_score_args& args, int64_t token, int64_t head, Real* row);
 

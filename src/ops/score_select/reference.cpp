@@ -75,6 +75,7 @@ smla_select_args select_part(const smla_score_select_args& args, int64_t begin, 
 }
 
 void ScoreSelectOp::reference(const Args& args, int64_t begin, int64_t end) {
+    if (begin == end) return;
     const smla_dtype dtype = args.score.q.dtype == SMLA_F64 ? SMLA_F64 : SMLA_F32;
     std::vector<double> memory(static_cast<size_t>(args.columns));  // large enough for either
     const Tensor logits = make_tensor(memory.data(), dtype, {1, args.columns});

@@ -102,7 +102,7 @@ private:
         const int64_t count = std::min(select.indices.shape[1], int64_t(blocks_.size()));
         if (count == 0 || columns_of_block(window_, args_.block_size, blocks_.back()).end != window_.end)
             return;
-        // The newest block stays in even where the lists of others are full of +inf.
+        // The newest block is kept even where more blocks than the list holds have a maximum of +inf.
         reinterpret_cast<int32_t*>(select.indices.data)[count - 1] = blocks_.back();
     }
 

@@ -14,7 +14,7 @@ struct SelectOp {
     static void reference(const Args& args, int64_t begin, int64_t end);
 };
 
-// score_select has the same fields within its own.
+// score_select has the same fields in its member `select`.
 constexpr std::array<StageField, 7> kSelectFields = [] {
     using namespace fields;
     using Args = smla_select_args;

@@ -73,7 +73,7 @@ std::string Contexts::demanded(smla_engine engine, Stage stage) {
 std::string Contexts::lacks(smla_engine engine, const std::string& kernel) {
     const Env env = strongest(engine).env({});
     const smla_isa isa = isa_of_name(kernel);
-    if (env.isa < isa) return text("needs ", isa_name(isa), ", runs as ", isa_name(env.isa));
+    if (std::string why = why_no_isa(isa, env.isa); !why.empty()) return why;
     if (isa == SMLA_ISA_AMX && !why_no_tiles().empty()) return why_no_tiles();
     const int wanted = capability_of_name(kernel), here = env.device->facts().capability;
     if (wanted && here / 10 != wanted / 10) return text("needs sm_", wanted, ", this is sm_", here);

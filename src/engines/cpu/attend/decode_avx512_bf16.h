@@ -167,7 +167,7 @@ SMLA_INLINE void store_words(uint32_t* at, Words words) {
     _mm512_storeu_si512(at + 16, words.second);
 }
 
-// Value words of 64 dims of two keys; finish puts the order of the unpacks right again.
+// Value words of 64 dims of two keys, in the order of the unpacks, which store_ordered() undoes at the end.
 // `second`: where the last 32 dims go.
 SMLA_INLINE void store_pairs(uint32_t* at, uint32_t* second, Words even, Words odd) {
     _mm512_storeu_si512(at, _mm512_unpacklo_epi16(even.first, odd.first));

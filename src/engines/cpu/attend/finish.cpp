@@ -13,8 +13,8 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 struct HeadSums {
-    double peak = -kInfinity;  // natural log
-    double total = 0;          // of exp(logit - peak), NaN if a logit is
+    double peak = -kInfinity;  // natural log, NaN if a logit is
+    double total = 0;          // of exp(logit - peak)
     int count = 0;             // parts that saw a key
     const float* parts[kMaxSplits];
     float weights[kMaxSplits];
@@ -28,8 +28,11 @@ double sink_factor(double sink, double peak, double total) {
 
 // unit: turns a score into a logit.
 void join(const Plan& plan, const Partial* parts, int head, double unit, HeadSums& sums) {
-    for (int s = 0; s < plan.splits; ++s)
-        if (*parts[s].count > 0) sums.peak = std::max(sums.peak, double(parts[s].peak[head]) * unit);
+    for (int s = 0; s < plan.splits; ++s) {
+        if (*parts[s].count == 0) continue;
+        const double peak = double(parts[s].peak[head]) * unit;
+        if (!(peak <= sums.peak) && !std::isnan(sums.peak)) sums.peak = peak;
+    }
     const double shift = std::max(sums.peak, -std::numeric_limits<double>::max());
     for (int s = 0; s < plan.splits; ++s) {
         if (*parts[s].count == 0) continue;
@@ -47,8 +50,7 @@ void store_stats(const smla_attend_args& args, int64_t token, int head, const He
     float lse = -std::numeric_limits<float>::infinity(), peak = lse;
     if (sums.count > 0) {
         lse = float((sums.peak + std::log(sums.total)) * unit);
-        peak = std::isnan(sums.total) && std::isfinite(sums.peak) ? std::numeric_limits<float>::quiet_NaN()
-                                                                  : float(sums.peak);
+        peak = float(sums.peak);
     }
     if (present(args.lse)) *reinterpret_cast<float*>(address(args.lse, token, head)) = lse;
     if (present(args.max_logits)) *reinterpret_cast<float*>(address(args.max_logits, token, head)) = peak;

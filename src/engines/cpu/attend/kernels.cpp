@@ -15,11 +15,11 @@ using Args = smla_attend_args;
 constexpr int kValueWidth = 512;  // of the models whose widths have kernels of their own
 
 std::string refuse_f64(const Args& args) {
-    return args.q.dtype == SMLA_F64 ? "f64 runs on the reference engine" : "";
+    return args.q.dtype == SMLA_F64 ? "f64 queries: only the reference engine takes them" : "";
 }
 
 std::string refuse_dims(const Args& args, const Env& env, smla_isa isa, int width) {
-    if (env.isa < isa) return text("needs ", isa_name(isa), ", runs as ", isa_name(env.isa));
+    if (std::string why = why_no_isa(isa, env.isa); !why.empty()) return why;
     if (args.q.shape[2] != width || args.out.shape[2] != kValueWidth)
         return text("for keys of ", width, " and values of ", kValueWidth, " values, got ", args.q.shape[2],
                     " and ", args.out.shape[2]);

@@ -12,7 +12,7 @@ namespace {
 
 struct Avx2F32 {
     using Vec = __m256;
-    // 2 vectors x 6 are 12 of 16 registers; 3 x 4 measured slower (cpu study: 89 against 127 GFLOP/s)
+    // 2 vectors x 6 are 12 of 16 registers; 3 x 4 measured slower: 89 against 127 GFLOP/s
     static constexpr int lanes = 8, value_vectors = 2, value_heads = 6, values_per_word = 1,
                          order_vectors = 1;
     static constexpr int row_words = kWidest + kRowPadding;

@@ -133,8 +133,8 @@ struct Micro {
     int row_words;        // between keys; 0: any
     int value_words;      // paired arithmetic: from one tile of values to the next
     BlockKeys block;
-    float decode_time;  // of a key, in the time its scores for a vector of heads take; 0: nothing to fetch
-                        // there
+    // Time to decode a key over the time to score it for one vector of heads; 0: decoding prefetches nothing.
+    float decode_time;
     void (*score[8])(const ScoreArgs&);  // by vectors - 1
     int key_tile[8];                     // keys_padded is a multiple
     // For at most lanes / 2 heads, with two lanes each; null: none. Its q is [steps / 2][head][2].

@@ -96,7 +96,7 @@ SMLA_INLINE __m512 exp2_by_floor(__m512 x) {
 
 // Weights of 32 keys and a vector of heads, before they are a tile of the value product.
 struct WeightTile {
-    alignas(64) float weights[kKeyTile * kTile];  // with scales alone
+    alignas(64) float weights[kKeyTile * kTile];  // if Scaled
     alignas(64) uint32_t words[kTileWords];
 
     template <bool Scaled>
@@ -155,10 +155,11 @@ bool softmax_vector(const SoftmaxArgs& args, int vector) {
         sum[0] = _mm512_mul_ps(_mm512_loadu_ps(args.sum + lane), alpha);
     }
     _mm512_storeu_ps(args.peak + lane, largest);
+    mark_nan_scores<Amx>(scores, kPanel, args.keys, args.peak + lane);
     largest = _mm512_max_ps(largest, lowest);
     for (int key = 0; key < args.keys; key += kKeyTile, out += kTileWords) {
         WeightTile tile;
-        // times the factor at last, as in softmax_block
+        // The factor is applied last, as in softmax_block.
         const auto weight = [&](int k) SMLA_LAMBDA_INLINE {
             const __m512 score = _mm512_loadu_ps(scores + (key + k) * kPanel);
             return exp2_by_floor(_mm512_mul_ps(_mm512_sub_ps(score, largest), factor));
@@ -180,6 +181,7 @@ bool softmax_vector(const SoftmaxArgs& args, int vector) {
         tile.store<Scaled>(args, key, out);
     }
     _mm512_storeu_ps(args.sum + lane, _mm512_add_ps(sum[0], sum[1]));
+    mark_nan_sums<Amx>(args.sum + lane, args.peak + lane);
     return rescale;
 }
 
@@ -190,7 +192,7 @@ bool softmax_tiles(const SoftmaxArgs& args) {
     return rescale;
 }
 
-// Of the heads that have a new peak: after the first blocks few do.
+// Rescales the sums of heads that have a new peak; after the first blocks few have one.
 void rescale_values(const ValueArgs& args) {
     for (int first = 0; first < args.heads; first += kTile) {
         uint32_t heads =

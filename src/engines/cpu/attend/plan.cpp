@@ -7,8 +7,8 @@ namespace smla::cpu_attend {
 namespace {
 
 constexpr int kChunkHeads = 128;  // their accumulators (256 KiB), queries and keys share a 1 MiB L2
-constexpr int kMinChunkHeads =
-    32;  // below, decoding the keys again for each chunk costs more than it spreads
+// With fewer heads in a chunk, decoding the keys again for each chunk costs more than more units gain.
+constexpr int kMinChunkHeads = 32;
 constexpr int64_t kMinSplitRows = 256;
 constexpr double kMergeCost = 0.02;       // measured: two halves merged against one pass
 constexpr int kMaxPartialsPerThread = 4;  // with more units than that, tokens alone balance the threads

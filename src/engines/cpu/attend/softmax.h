@@ -6,8 +6,8 @@
 
 namespace smla::cpu_attend {
 
-// 2^x for x <= 0 (or NaN): x = n + f, |f| <= 1/2, a minimax polynomial with 2^0 exactly 1; relative
-// error 1.9e-7 (measured over f), below it 2^-160 counts as zero. A NaN stays one.
+// 2^x for x <= 0 (or NaN): x = n + f, |f| <= 1/2, and a minimax polynomial of f with 2^0 exactly 1. Relative
+// error 1.9e-7 (measured over f); x below -160 counts as -160, which gives 0. A NaN stays one.
 template <class Isa>
 SMLA_INLINE typename Isa::Vec exp2_below(typename Isa::Vec x) {
     x = Isa::max(Isa::broadcast(-160.f), x);  // the order keeps a NaN
@@ -40,6 +40,23 @@ SMLA_INLINE void store_weights(const SoftmaxArgs& args, int key, int lane, typen
     }
 }
 
+// A NaN among the scores of a head becomes its peak and stays it. A maximum keeps some of them only; the sum
+// has all, but where the peak is +inf, which makes every sum NaN. So scores are looked at under a peak of
+// +inf, before they become weights, and sums under all others.
+template <class Isa>
+SMLA_INLINE void mark_nan_scores(const float* scores, int64_t stride, int keys, float* peak) {
+    for (int lane = 0; lane < Isa::lanes; ++lane) {
+        if (peak[lane] != __builtin_inff()) continue;
+        for (int key = 0; key < keys; ++key)
+            if (scores[key * stride + lane] != scores[key * stride + lane]) peak[lane] = __builtin_nanf("");
+    }
+}
+template <class Isa>
+SMLA_INLINE void mark_nan_sums(const float* sum, float* peak) {
+    for (int lane = 0; lane < Isa::lanes; ++lane)
+        if (sum[lane] != sum[lane] && peak[lane] != __builtin_inff()) peak[lane] = __builtin_nanf("");
+}
+
 template <class Isa>
 bool softmax_block(const SoftmaxArgs& args) {
     using Vec = typename Isa::Vec;
@@ -70,9 +87,10 @@ bool softmax_block(const SoftmaxArgs& args) {
             sum = Isa::mul(Isa::load(args.sum + lane), alpha);
         }
         Isa::store(args.peak + lane, largest);
+        mark_nan_scores<Isa>(scores, args.score_stride, args.keys, args.peak + lane);
         largest = Isa::max(largest, lowest);
-        // times the factor at last: the weight of the largest is 1 however large it is, and what rounds is
-        // small where a weight is not
+        // The factor is applied last. So the largest score has weight 1 however large it is, and where a
+        // weight is not small the difference that is rounded is.
         const auto weight = [&](int k) SMLA_LAMBDA_INLINE {
             return exp2_below<Isa>(Isa::mul(Isa::sub(score(k), largest), factor));
         };
@@ -90,6 +108,7 @@ bool softmax_block(const SoftmaxArgs& args) {
             store_weights<Isa>(args, key, lane, even, Isa::zero());
         }
         Isa::store(args.sum + lane, Isa::add(sum, sum_odd));
+        mark_nan_sums<Isa>(args.sum + lane, args.peak + lane);
     }
     return rescale;
 }

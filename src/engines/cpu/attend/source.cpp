@@ -32,10 +32,12 @@ void Source::locate(const int32_t* rows, int count, KeyAddress* out) const {
         const int64_t page = page_shift_ >= 0 ? row >> page_shift_ : row / uint64_t(view_.page_rows);
         const int64_t offset = row - page * view_.page_rows;
         char* at = view_.data + page * view_.page_stride;
+        // Page-packed formats without a decoder here take the last branch: their address only serves
+        // prefetching.
         if (split_)
             out[i] = {at + layout::Fp8_584::row_at(offset),
                       at + layout::Fp8_584::scales_at(view_.page_tokens, offset)};
-        else out[i] = {at + offset * view_.row_stride, nullptr};  // of other pages: what is fetched ahead
+        else out[i] = {at + offset * view_.row_stride, nullptr};
     }
 }
 

@@ -20,7 +20,7 @@ public:
     int tiles() const { return tiles_; }            // of scales, where products apply them
     int tile_words() const { return tile_words_; }  // steps that one covers
     bool rounded() const { return rounded_; }
-    float scale() const { return view_.scale; }
+    float scale() const { return view_.tensor_scale(); }
     int row_bytes() const { return row_bytes_; }
     int row_lines() const { return row_lines_; }
 

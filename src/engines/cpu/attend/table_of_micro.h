@@ -5,7 +5,7 @@
 
 namespace smla::cpu_attend {
 
-// One row of f32 into the output type; n is a multiple of the lanes except in scalar code.
+// One row of f32 into the output type; n is a multiple of Isa::lanes.
 template <class Isa>
 void narrow_row(const float* row, int n, smla_dtype dtype, char* out) {
     int i = 0;

@@ -53,7 +53,7 @@ private:
     Scratch scratch_;
     Chunk chunk_{};
     Partial out_{};
-    int64_t ends_[2] = {0, 0};  // of each source in the list
+    int64_t ends_[2] = {0, 0};  // where the rows of each source end in the token's list
     int64_t end_ = 0;           // of this split
     Prefetch prefetch_;
     int64_t prefetch_lines_ = 0;

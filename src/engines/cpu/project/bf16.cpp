@@ -1,4 +1,5 @@
 // The driver of the bf16 products: which calls they take, and blocks of tokens and outputs over the threads.
+#include "core/cpu_features.h"
 #include "engines/cpu/candidates.h"
 #include "engines/cpu/generic.h"
 #include "ops/ops.h"
@@ -6,6 +7,7 @@
 #if defined(__x86_64__)
 
 #include "engines/cpu/project/bf16_tiles.h"
+#include "engines/cpu/tasks.h"
 
 #include <algorithm>
 
@@ -86,9 +88,7 @@ void run(const Args& args, const Env& env, const Cut& cut) {
                              .inner = args.x.shape[2],
                              .out_bf16 = args.out.dtype == SMLA_BF16});
     };
-    if (env.pool) env.pool->run(groups * across * down, unit);
-    else
-        for (int64_t i = 0; i < groups * across * down; ++i) unit(i, 0);
+    run_tasks(env, groups * across * down, unit);
 }
 
 CallPlan<Args> plan_bf16(const Args& args, const Env& env) {
@@ -108,7 +108,7 @@ CallPlan<Args> plan_bf16(const Args& args, const Env& env) {
 namespace smla::cpu {
 
 std::string refuse_bf16_product(const smla_project_args& args, const Env& env) {
-    if (env.isa < SMLA_ISA_AVX512_BF16) return "needs a stronger instruction set";
+    if (std::string why = why_no_isa(SMLA_ISA_AVX512_BF16, env.isa); !why.empty()) return why;
     if (args.w.dtype != SMLA_BF16) return text(dtype_name(args.w.dtype), " weights");
     if (args.x.dtype != SMLA_BF16) return text(dtype_name(args.x.dtype), " activations");
     if (args.out.dtype != SMLA_BF16 && args.out.dtype != SMLA_F32)

@@ -1,5 +1,5 @@
-// Products of bf16 with bf16, exact, summed in f32 by vdpbf16ps: what is to multiply, for one block of tokens
-// and outputs. Weights are packed once per block, the rows of x are read where they lie.
+// Products of bf16 with bf16, exact, summed in f32 by vdpbf16ps, for one block of tokens and outputs. Weights
+// are packed once per block; the rows of x are read where they lie.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@ namespace smla::cpu_project {
 // after the other. With 6 tokens that makes 24 sums, enough to hide the latency of a product (6 cycles at 2
 // per cycle), and 10 loads for 24 products.
 constexpr int kPanel = 64, kTileTokens = 6;
-// A panel of 1024 of the inner dimension are 128 KiB, so that 4 stay in a core's L2; the rows of x that meet
-// them take 12 KiB of L1. Sums of more are added up in memory.
+// A panel of 1024 of the inner dimension is 128 KiB, so that 4 stay in a core's L2; the 6 rows of x that are
+// multiplied with it take 12 KiB of L1. The parts of a longer inner dimension are summed up in memory.
 constexpr int64_t kInnerBlock = 1024, kOuterBlock = 256, kTokenBlock = 512;
 
 struct Bf16Block {

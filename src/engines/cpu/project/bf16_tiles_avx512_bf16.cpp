@@ -9,12 +9,12 @@ namespace {
 
 constexpr int kLanes = 16, kVectors = kPanel / kLanes;
 
-// Not of the standard library, whose copies other files share.
+// Not std::min: the linker may keep this file's copy for files that run on older machines.
 int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 int64_t lanes_of(int64_t end) { return end < 0 ? 0 : smaller(end, kLanes); }
 
-// out[p * kPanel + lane]: the pair p of `count` outputs' weights, zeros behind them. Dense along the inner
-// dimension, 16 outputs by 16 pairs are transposed as words.
+// Packs a panel of weights that are dense along the inner dimension: out[p * kPanel + lane] is pair p of
+// output `lane`, 0 from `count` on. Blocks of 16 outputs by 16 pairs are transposed as words.
 void pack_rows(const uint16_t* w, int64_t stride, int64_t count, int64_t pairs, uint32_t* out) {
     alignas(64) uint32_t edge[kLanes * kLanes];
     const auto words = [&](int64_t n, int64_t p) {
@@ -38,7 +38,7 @@ void pack_rows(const uint16_t* w, int64_t stride, int64_t count, int64_t pairs, 
 
 __mmask16 lanes_before(int64_t end) { return __mmask16((1u << lanes_of(end)) - 1); }
 
-// Dense along the outputs: two rows make the pairs.
+// The same of weights that are dense along the outputs: each two rows are interleaved to pairs.
 void pack_columns(const uint16_t* w, int64_t stride, int64_t count, int64_t pairs, uint32_t* out) {
     for (int64_t p = 0; p < pairs; ++p, out += kPanel)
         for (int v = 0; v < kVectors; ++v) {

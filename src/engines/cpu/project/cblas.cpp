@@ -2,6 +2,7 @@
 // are widened block by block into scratch, so that a layer holds them once.
 #include "linear/cblas.h"
 #include "engines/cpu/candidates.h"
+#include "engines/cpu/tasks.h"
 #include "linear/cblas_room.h"
 #include "ops/ops.h"
 
@@ -11,12 +12,12 @@ namespace {
 
 using Args = smla_project_args;
 
-// Of a widened block of weights: 1 MiB of f32, about one core's L2. With many tokens a block has as many
-// rows: BLAS packs all of x again for each block, and with the 16 rows of 16,384 columns that 1 MiB holds 512
-// tokens took three times as long as with f32 weights.
+// A block of widened weights is 1 MiB of f32, about one core's L2. With many tokens it has at least as many
+// rows as there are tokens, up to kMostBlockTokens, because BLAS packs all of x again for each block: with
+// the 16 rows of 16,384 columns that 1 MiB holds, 512 tokens took three times as long as with f32 weights.
 constexpr int64_t kBlockElements = 1 << 18, kMostBlockTokens = 512;
 
-// Rows that share elements, as a repeated one does: BLAS wants each to begin behind the one before.
+// Whether rows share elements, as a repeated one does: BLAS wants a leading dimension of at least the width.
 bool overlap(int64_t rows, int64_t stride, int64_t width) { return rows > 1 && stride < width; }
 bool copies_x(const Args& args) {
     return args.x.dtype != SMLA_F32 || overlap(args.x.shape[0], args.x.stride_elems[0], args.x.shape[2]);
@@ -95,11 +96,12 @@ void multiply_group(const Args& args, int64_t g, int64_t block, const Scratch& s
                            : reinterpret_cast<float*>(address(args.out, 0, g, first));
         const int64_t out_lead = s.out ? rows : std::max(args.out.stride_elems[0], rows);
         constexpr int row_major = 101, no_transpose = 111, transpose = 112;
+        const auto lead = [](int64_t of, int64_t width) { return int(std::max({of, width, int64_t(1)})); };
         const Cblas& library = cblas();
         const CblasCaller caller(library);
         library.sgemm(row_major, no_transpose, w.transposed ? transpose : no_transpose, int(tokens),
-                      int(rows), int(inner), 1.f, x, int(std::max(x_lead, inner)), w.data, int(w.lead), 0.f,
-                      out, int(out_lead));
+                      int(rows), int(inner), 1.f, x, lead(x_lead, inner), w.data, lead(w.lead, 1), 0.f, out,
+                      int(out_lead));
         if (s.out)
             for (int64_t t = 0; t < tokens; ++t)
                 store_row(args.out, address(args.out, t, g, first), rows, out + t * rows);
@@ -109,7 +111,7 @@ void multiply_group(const Args& args, int64_t g, int64_t block, const Scratch& s
 std::string refuse_cblas(const Args& args, const Env&) {
     if (!cblas().sgemm) return "no CBLAS library was found at run time";
     for (const Tensor* tensor : {&args.x, &args.w, &args.out})
-        if (tensor->dtype == SMLA_F64) return "f64 tensors: for the loops";
+        if (tensor->dtype == SMLA_F64) return "f64 tensors: cpu_generic_project takes them";
     constexpr int64_t limit = int64_t(1) << 31;  // CBLAS counts in int
     for (const Tensor* tensor : {&args.x, &args.w, &args.out})
         for (int i = 0; i < 3; ++i)
@@ -139,7 +141,7 @@ size_t scratch_bytes(const Args& args, int64_t block, int threads) {
 CallPlan<Args> plan_cblas(const Args& args, const Env& env) {
     std::string refusal = refuse_cblas(args, env);
     if (!refusal.empty()) return refuse_call<Args>(std::move(refusal));
-    // Blocks by tokens leave batch-invariant bits to the library's rounding.
+    // In batch-invariant mode blocks do not depend on the tokens; what remains is the library's own rounding.
     int64_t block = block_rows(args, !env.batch_invariant);
     if (env.budget && scratch_bytes(args, block, env.threads()) > env.budget) block = block_rows(args, false);
     CallPlan<Args> plan;
@@ -158,8 +160,7 @@ void run_loops(const Args& args, const Env& env) {
         piece.out = slice(args.out, 2, outer * i / parts, outer * (i + 1) / parts);
         ProjectOp::reference(piece, 0, args.x.shape[0]);
     };
-    if (env.pool) env.pool->run(parts, part);
-    else part(0, 0);
+    run_tasks(env, parts, part);
 }
 
 }  // namespace

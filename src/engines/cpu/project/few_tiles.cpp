@@ -8,6 +8,7 @@
 
 #include "core/cpu_features.h"
 #include "engines/cpu/project/few_tiles.h"
+#include "engines/cpu/tasks.h"
 
 #include <algorithm>
 #include <cmath>
@@ -21,32 +22,39 @@ using Args = smla_project_args;
 
 constexpr int64_t kUnitsPerThread = 4, kLeastOutputs = 32;
 constexpr int64_t kLeastTokens = 5;  // for fewer, cpu_avx512_few_project is as fast
+constexpr int64_t kMostRows = 2 * kTileRows;
 
 bool along_inner(const Args& args) { return args.w.stride_elems[2] == 1 || args.x.shape[2] <= 1; }
 
-// Rows of x on tiles: of f32 and f16 three for a token.
+// Rows of tiles that a token of x takes: f32 and f16 are split into three of bf16.
 int64_t parts(const Args& args) { return args.x.dtype == SMLA_BF16 ? 1 : 3; }
 int64_t tile_rows(const Args& args) {
     return ceil_div(std::max<int64_t>(args.x.shape[0], 1) * parts(args), kTileRows) * kTileRows;
 }
 
-std::string refuse(const Args& args, const Env& env) {
-    if (env.isa < SMLA_ISA_AMX) return "needs a stronger instruction set";
+// Whether the kernel takes such tensors, of some number of tokens.
+std::string refuse_tensors(const Args& args, const Env& env) {
+    if (std::string why = why_no_isa(SMLA_ISA_AMX, env.isa); !why.empty()) return why;
     if (args.w.dtype != SMLA_BF16) return text(dtype_name(args.w.dtype), " weights");
-    if (args.x.dtype == SMLA_F64 || args.out.dtype == SMLA_F64) return "f64 tensors: for the loops";
+    if (args.x.dtype == SMLA_F64 || args.out.dtype == SMLA_F64)
+        return "f64 tensors: cpu_generic_project takes them";
     if (env.batch_invariant) return "batch-invariant, and larger batches take another kernel";
-    const int64_t tokens = args.x.shape[0], most = 2 * kTileRows / parts(args);
-    if (tokens < kLeastTokens || tokens > most)
-        return text(tokens, " tokens, made for ", kLeastTokens, " to ", most);
     if (along_inner(args) && args.w.stride_elems[1] % 2)
         return "rows of weights an odd number of values apart";
     return why_no_tiles();
 }
+std::string refuse_tokens(const Args& args) {
+    const int64_t tokens = args.x.shape[0], most = kMostRows / parts(args);
+    if (tokens >= kLeastTokens && tokens <= most) return "";
+    return text(tokens, " tokens, made for ", kLeastTokens, " to ", most);
+}
 
 int64_t padded(const Args& args) { return ceil_div(args.x.shape[2], kStep) * kStep; }
 int64_t x_values(const Args& args) { return padded(args) * tile_rows(args); }  // of a group
+int64_t x_room(const Args& args) { return padded(args) * kMostRows; }          // for any number of tokens
 
-// x of a group (FewTiles), row part * tokens + t. `rows`: room for as much. `row`: for x of f16.
+// Packs x of a group as FewTiles::x; part p of token t is row p * tokens + t. `rows`: scratch of the same
+// size. `row`: scratch of one row, if x is f16.
 void pack_x(const Args& args, int64_t group, float* row, uint16_t* rows, uint16_t* out) {
     const int64_t inner = args.x.shape[2], tokens = args.x.shape[0], width = padded(args);
     if (!along_inner(args)) rows = out;
@@ -65,16 +73,22 @@ void pack_x(const Args& args, int64_t group, float* row, uint16_t* rows, uint16_
 }
 
 struct Scratch {
-    uint16_t *x, *rows;  // of all groups
+    uint16_t *x, *rows;  // of the groups of a pass
     float* row;
 };
-Scratch carve(Arena& arena, const Args& args) {
-    const auto values = size_t(args.w.shape[0] * x_values(args));
+// Does not depend on the tokens: a workspace that was sized with too many serves fewer.
+Scratch carve(Arena& arena, const Args& args, int64_t groups) {
+    const auto values = size_t(groups * x_room(args));
     Scratch s{};
     s.x = arena.take<uint16_t>(values);
     s.rows = arena.take<uint16_t>(along_inner(args) ? values : 0);
-    s.row = arena.take<float>(args.x.dtype == SMLA_F16 ? size_t(args.w.shape[0] * args.x.shape[2]) : 0);
+    s.row = arena.take<float>(args.x.dtype == SMLA_F16 ? size_t(groups * args.x.shape[2]) : 0);
     return s;
+}
+size_t scratch_bytes(const Args& args, int64_t groups) {
+    Arena arena;
+    carve(arena, args, groups);
+    return arena.used();
 }
 
 int64_t unit_outputs(const Args& args, const Env& env) {
@@ -85,15 +99,8 @@ int64_t unit_outputs(const Args& args, const Env& env) {
     return outputs;
 }
 
-template <class Work>
-void run_units(const Env& env, int64_t count, const Work& work) {
-    if (env.pool) env.pool->run(count, work);
-    else
-        for (int64_t i = 0; i < count; ++i) work(i, 0);
-}
-
-// A token's parts added up. Where the first one's sum is not finite it is the sum: weights may be infinite,
-// and zeros in the other parts would make NaN of them.
+// Adds up the parts of each token. A sum of the first part that is not finite is the result: a weight may be
+// infinite, and zeros of the other parts would make NaN of it.
 void store(const Args& args, int64_t group, int64_t first, int64_t outputs, float* sums) {
     const int64_t tokens = args.x.shape[0];
     for (int64_t t = 0; t < tokens; ++t) {
@@ -105,39 +112,44 @@ void store(const Args& args, int64_t group, int64_t first, int64_t outputs, floa
     }
 }
 
-void run(const Args& args, const Env& env) {
+// `pass`: groups whose x is packed at a time.
+void run(const Args& args, const Env& env, int64_t pass) {
     const int64_t groups = args.w.shape[0], outer = args.w.shape[1], most = unit_outputs(args, env);
     if (element_count(args.out) == 0) return;
     Arena arena(env.workspace);
-    const Scratch s = carve(arena, args);
+    const Scratch s = carve(arena, args, pass);
     const bool pairs = along_inner(args);
-    run_units(env, groups, [&](int64_t g, int) {
-        const int64_t at = g * x_values(args);
-        pack_x(args, g, s.row + g * args.x.shape[2], s.rows + at, s.x + at);
-    });
-    const int64_t blocks = ceil_div(outer, most);
-    run_units(env, groups * blocks, [&](int64_t i, int) {
-        const int64_t g = i / blocks, first = i % blocks * most, outputs = std::min(most, outer - first);
-        alignas(64) float sums[2 * kTileRows * kUnitOutputs];
-        multiply_few_tiles({.w = reinterpret_cast<const uint16_t*>(address(args.w, g, first)),
-                            .w_stride = args.w.stride_elems[pairs ? 1 : 2],
-                            .x = s.x + g * x_values(args),
-                            .out = sums,
-                            .inner = args.x.shape[2],
-                            .outputs = outputs,
-                            .tiles = int(tile_rows(args) / kTileRows),
-                            .along_inner = pairs});
-        store(args, g, first, outputs, sums);
-    });
+    const int64_t blocks = ceil_div(outer, most), room = x_room(args);
+    for (int64_t begin = 0; begin < groups; begin += pass) {
+        const int64_t some = std::min(pass, groups - begin);
+        run_tasks(env, some, [&](int64_t i, int) {
+            pack_x(args, begin + i, s.row + i * args.x.shape[2], s.rows + i * room, s.x + i * room);
+        });
+        run_tasks(env, some * blocks, [&](int64_t unit, int) {
+            const int64_t i = unit / blocks, g = begin + i;
+            const int64_t first = unit % blocks * most, outputs = std::min(most, outer - first);
+            alignas(64) float sums[kMostRows * kUnitOutputs];
+            multiply_few_tiles({.w = reinterpret_cast<const uint16_t*>(address(args.w, g, first)),
+                                .w_stride = args.w.stride_elems[pairs ? 1 : 2],
+                                .x = s.x + i * room,
+                                .out = sums,
+                                .inner = args.x.shape[2],
+                                .outputs = outputs,
+                                .tiles = int(tile_rows(args) / kTileRows),
+                                .along_inner = pairs});
+            store(args, g, first, outputs, sums);
+        });
+    }
 }
 
 CallPlan<Args> plan(const Args& args, const Env& env) {
-    CallPlan<Args> plan = refuse_call<Args>(refuse(args, env));
+    CallPlan<Args> plan = refuse_call<Args>(refuse_tensors(args, env));
     if (!plan.refusal.empty()) return plan;
-    Arena arena;
-    carve(arena, args);
-    plan.scratch = arena.used();
-    plan.launch = run;
+    int64_t pass = std::max<int64_t>(args.w.shape[0], 1);
+    while (env.budget && pass > 1 && scratch_bytes(args, pass) > env.budget) pass /= 2;
+    plan.scratch = scratch_bytes(args, pass);
+    plan.refusal = refuse_tokens(args);
+    if (plan.refusal.empty()) plan.launch = [pass](const Args& call, const Env& on) { run(call, on, pass); };
     return plan;
 }
 

@@ -26,8 +26,8 @@ struct FewTiles {
 
 void multiply_few_tiles(const FewTiles& args);
 
-// A row of x as three rows of bf16, `part_stride` values apart, that add up to it, 8 bits each. What is not
-// finite stands in the first one alone.
+// A row of x as three rows of bf16, `part_stride` values apart, that add up to it, 8 bits each. Values that
+// are not finite go to the first one alone.
 void split_row(const float* x, int64_t inner, uint16_t* out, int64_t part_stride);
 // [rows][width] as [width / 2][rows][2]; rows: 16 or 32, width: whole steps.
 void pair_columns(const uint16_t* x, int64_t rows, int64_t width, uint16_t* out);

@@ -1,9 +1,9 @@
 // Weights that are dense along k are the rows of tiles as they lie in memory, 16 outputs by 32 values, and
 // rows of x are columns: each byte of the weights goes from memory into a tile and nowhere else. Weights that
-// are dense along n are columns: two rows of them are put together to pairs first, in a buffer of 2 KB, while
+// are dense along n are columns: two rows of them are interleaved to pairs first, in a buffer of 2 KB, while
 // the tiles of the buffer before are multiplied.
 //
-// Limit      memory. A tile of weights is 1 KB, which a core reads in 100 ns; its product takes 16 cycles.
+// Bound by memory: a tile of weights is 1 KB, which a core reads in 100 ns; its product takes 16 cycles.
 #include "engines/cpu/project/few_tiles.h"
 
 #include "engines/cpu/amx_tiles.h"
@@ -20,7 +20,7 @@ using amx::kTile;
 
 int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-constexpr int64_t kAhead = 256;  // values of each row of weights that are asked for in advance
+constexpr int64_t kAhead = 256;  // prefetch distance in a row of weights, in values
 constexpr int kPairs = kTile;    // of a step
 
 // Into L2: rows that lie a power of two apart would drive each other out of L1.
@@ -29,7 +29,7 @@ void prefetch_rows(const uint16_t* w, int64_t stride) {
         _mm_prefetch(reinterpret_cast<const char*>(w + r * stride), _MM_HINT_T1);
 }
 
-// Rows and values that whole tiles would have beyond the weights become zeros.
+// Copies a part of the weights to whole tiles, with zeros past the last row and value.
 void copy_part(const FewTiles& a, int64_t n, int64_t k, uint16_t (&part)[2 * kTile][kStep]) {
     std::memset(part, 0, sizeof part);
     const int64_t rows = least(2 * kTile, a.outputs - n), values = least(kStep, a.inner - k);

@@ -1,11 +1,13 @@
 // The driver of the few-token kernels: x in f32 once, then groups and blocks of outputs over the threads.
 // More tokens than a kernel takes at once pass over weights that are in L2 by then.
+#include "core/cpu_features.h"
 #include "engines/cpu/candidates.h"
 #include "ops/ops.h"
 
 #if defined(__x86_64__)
 
 #include "engines/cpu/project/few_tokens.h"
+#include "engines/cpu/tasks.h"
 
 #include <algorithm>
 
@@ -19,10 +21,11 @@ constexpr int64_t kBlock = 256;  // outputs that a thread takes at once: 64 to 3
 constexpr int64_t kResident = 256 * 1024, kLeastRows = 4, kLeastColumns = 64;  // of weights in L2
 constexpr int64_t kPass = 64;  // tokens whose x is held in f32; fewer where the budget is short
 
-// More than kTogether where weights of bf16 would have to be widened in memory for a BLAS: 8 tokens of
-// 16,384 x 7168 took 267 ms through one on a core of Zen 4, 23 here; 64 took 367 and 146. Any number in
-// batch-invariant mode: a token's bits are the same in every pass, and a BLAS's are not. bf16 with bf16 is
-// left to cpu_avx512_bf16_project there, whose bits do not depend on the batch either.
+// Takes up to kTogether tokens, and up to kPass where a BLAS would have bf16 weights widened in memory: 8
+// tokens of 16,384 x 7168 took 267 ms through one on a core of Zen 4, 23 here; 64 took 367 and 146. In
+// batch-invariant mode it takes any number, because a token's bits are the same in every pass and with a BLAS
+// they are not; bf16 with bf16 is then left to cpu_avx512_bf16_project, whose bits do not depend on the batch
+// either.
 std::string refuse_tokens(const Args& args, const Env& env) {
     const bool dots = !env.slow_bf16_dots && cpu::refuse_bf16_product(args, env).empty();
     if (env.batch_invariant)
@@ -43,11 +46,11 @@ Scratch carve(Arena& arena, const Args& args) {
 }
 
 std::string refuse(const Args& args, smla_isa needed, const Env& env) {
-    if (env.isa < needed) return "needs a stronger instruction set";
+    if (std::string why = why_no_isa(needed, env.isa); !why.empty()) return why;
     if (args.w.dtype != SMLA_F32 && args.w.dtype != SMLA_BF16)
         return text(dtype_name(args.w.dtype), " weights");
     for (const Tensor* each : {&args.x, &args.out})
-        if (each->dtype == SMLA_F64) return "f64 tensors: for the loops";
+        if (each->dtype == SMLA_F64) return "f64 tensors: cpu_generic_project takes them";
     return refuse_tokens(args, env);
 }
 
@@ -98,9 +101,7 @@ void run_pass(const Args& args, const Env& env, const FewKernels& kernels, const
             for (int64_t t = 0; t < tokens; ++t)
                 store_row(args.out, address(args.out, t, g, first), rows, few.out + t * outer);
     };
-    if (env.pool) env.pool->run(groups * blocks, unit);
-    else
-        for (int64_t i = 0; i < groups * blocks; ++i) unit(i, 0);
+    run_tasks(env, groups * blocks, unit);
 }
 
 // Tokens [first, first + count) of a call, as far as it has them.
@@ -116,7 +117,7 @@ size_t scratch_bytes(const Args& args, int64_t pass) {
     carve(arena, pass_of(args, 0, pass));
     return arena.used();
 }
-// A token's bits do not depend on it.
+// Tokens of a pass. A token's bits do not depend on it.
 int64_t pass_within(const Args& args, size_t budget) {
     int64_t pass = kPass;
     while (budget && pass > 1 && scratch_bytes(args, pass) > budget) pass /= 2;
@@ -135,7 +136,8 @@ CallPlan<Args> plan_few(const Args& args, const Env& env, smla_isa needed, const
     CallPlan<Args> plan = refuse_call<Args>(refuse(args, needed, env));
     if (env.isa < needed) return plan;
     const int64_t pass = pass_within(args, env.budget);
-    plan.scratch = scratch_bytes(args, pass);  // of more tokens, too: their workspace serves fewer
+    // With a refusal for too many tokens, too: a workspace sized for them must serve fewer.
+    plan.scratch = scratch_bytes(args, pass);
     if (plan.refusal.empty())
         plan.launch = [pass, &kernels](const Args& call, const Env& on) { run(call, on, pass, kernels); };
     return plan;

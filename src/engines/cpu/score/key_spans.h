@@ -27,13 +27,13 @@ public:
     // The request of a token, -1 if none: tokens of one request share their keys. Ragged keys are all one
     // request.
     int64_t request(int64_t token) const;
-    // All but `scales`.
+    // Fills all of the tile but its `scales`.
     void locate(int64_t request, ColumnWindow columns, KeyTile& tile) const {
         tile.columns = {columns.begin, columns.begin};
         tile.holes = 0;
         append(request, columns, tile);
     }
-    // Puts columns that lie elsewhere behind those of the tile, as if they followed.
+    // Appends further columns to the tile, from anywhere, as if they followed its last one.
     void append(int64_t request, ColumnWindow columns, KeyTile& tile) const;
     void load_scales(KeyTile& tile) const;
 

@@ -2,6 +2,7 @@
 
 #include "core/cpu_features.h"
 #include "engines/cpu/score/tiles.h"
+#include "engines/cpu/tasks.h"
 
 #include <cstring>
 #include <vector>
@@ -43,15 +44,13 @@ void run_score(const ScoreKernel& kernel, int rows, const smla_score_args& args,
                       std::memcpy(address(args.logits, t, j), logits, size_t(n) * sizeof(float));
                   });
     };
-    const int64_t tasks = ceil_div(tokens, rows) * chunks;
-    if (env.pool) return env.pool->run(tasks, body);
-    for (int64_t task = 0; task < tasks; ++task) body(task, 0);
+    run_tasks(env, ceil_div(tokens, rows) * chunks, body);
 }
 
 }  // namespace
 
 std::string refuse_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env) {
-    if (env.isa < kernel.isa) return text("needs ", isa_name(kernel.isa), ", runs on ", isa_name(env.isa));
+    if (std::string why = why_no_isa(kernel.isa, env.isa); !why.empty()) return why;
     if (args.q.dtype == SMLA_F64) return "f64 queries: the generic kernel computes in double";
     if (!kernel.bf16_operands) return {};
     if (args.q.dtype == SMLA_F32) return "f32 queries do not fit bf16 operands";

@@ -86,8 +86,8 @@ public:
         }
     }
 
-    // Scores the tiles that fill(spans, tile) makes, until it leaves one empty, for one token; each(logits)
-    // after each.
+    // Scores, for one token, the tiles that fill(spans, tile) makes until it leaves one empty. Calls
+    // each(logits) after each tile.
     template <class Fill, class Each>
     void run_tiles(ScoreScratch& scratch, int64_t token, const Fill& fill, const Each& each) const {
         const Entered entered(kernel_);

@@ -4,6 +4,7 @@
 #include "engines/cpu/score/tiles.h"
 #include "engines/cpu/select/run.h"
 #include "engines/cpu/select/top_k.h"
+#include "engines/cpu/tasks.h"
 #include "ops/select/select.h"
 
 #include <cstring>
@@ -13,8 +14,9 @@ namespace smla {
 
 namespace {
 
-// Few rows: their columns are cut into slices too, each with its own k best, merged at the end. Several
-// slices per thread even out windows of different lengths; none is shorter than this.
+// With few blocks of rows, columns are cut into slices, too. Each slice keeps its own k best, which are
+// merged at the end. Several slices per thread even out windows of different lengths. A slice of a full
+// window has at least kLeastSlice columns.
 constexpr int64_t kLeastSlice = 2048, kSlicesPerThread = 4;
 
 struct Kernels {
@@ -28,32 +30,44 @@ struct Kernels {
 // How a call is cut: a function of shapes, threads and budget. Results do not depend on it.
 struct Plan {
     int heads, width, threads, rows;
-    int64_t tokens, columns, k, capacity, slices;
+    int64_t tokens, columns, k, capacity;
+    int64_t slices, kept;  // kept: (row, slice) results that there is memory for
+    size_t scratch;        // bytes; those of more tokens are not fewer
 
-    Plan(const ScoreKernel& kernel, const smla_score_select_args& args, const Env& env, size_t budget)
+    Plan(const ScoreKernel& kernel, const smla_score_select_args& args, const Env& env)
         : heads(int(args.score.q.shape[1])),
           width(int(args.score.q.shape[2])),
           threads(env.threads()),
           rows(score_block_rows(kernel, args.score.q.shape[0], heads, width, threads, 0)),
           tokens(args.score.q.shape[0]),
           columns(args.columns),
-          k(args.select.indices.shape[1]),
+          k(std::min<int64_t>(args.select.indices.shape[1], columns)),
           capacity(TopK::capacity(k, columns, 0)),
-          slices(1) {
-        const int64_t wanted = ceil_div(kSlicesPerThread * threads, std::max<int64_t>(1, blocks()));
-        if (threads > 1 && blocks() < 2 * threads)
-            slices = std::clamp<int64_t>(columns / kLeastSlice, 1, wanted);
+          slices(slices_of(blocks())),
+          kept(0) {
+        // The memory of slices does not shrink where more tokens need fewer slices.
+        for (int64_t b = 1; b <= std::min<int64_t>(blocks(), 2 * threads); ++b)
+            if (const int64_t n = slices_of(b); n > 1) kept = std::max(kept, std::min(b * rows, tokens) * n);
+        const size_t all = bytes(kernel);
         const int64_t least = TopK::capacity(k, columns, 1);
-        while (budget != 0 && bytes(kernel) > budget) {
-            if (slices > 1) slices /= 2;
+        while (env.budget != 0 && bytes(kernel) > env.budget) {
+            if (kept > 0) kept = slices > 2 && kept > 2 * tokens ? kept / 2 : 0;
             else if (rows > 1) rows /= 2;
             else if (capacity > least) capacity = std::max(least, capacity * 3 / 4);
             else break;
         }
+        slices = std::clamp<int64_t>(kept / std::max<int64_t>(tokens, 1), 1, slices);
+        scratch = std::max(bytes(kernel), env.budget ? std::min(all, env.budget) : all);
     }
     int64_t blocks() const { return ceil_div(tokens, rows); }
-    int64_t kept() const { return slices > 1 ? tokens * slices : 0; }  // (row, slice) results
+
+private:
     size_t bytes(const ScoreKernel& kernel) const;
+    int64_t slices_of(int64_t n) const {
+        if (threads == 1 || n >= 2 * threads) return 1;
+        const int64_t wanted = ceil_div(kSlicesPerThread * threads, std::max<int64_t>(1, n));
+        return std::clamp<int64_t>(columns / kLeastSlice, 1, wanted);
+    }
 };
 
 struct Scratch {
@@ -74,9 +88,9 @@ struct Slices {
     int64_t* counts;   // [T,slices]
 
     void take(Arena& arena, const Plan& plan) {
-        values = arena.take<float>(size_t(plan.kept() * plan.k));
-        columns = arena.take<int32_t>(size_t(plan.kept() * plan.k));
-        counts = arena.take<int64_t>(size_t(plan.kept()));
+        values = arena.take<float>(size_t(plan.kept * plan.k));
+        columns = arena.take<int32_t>(size_t(plan.kept * plan.k));
+        counts = arena.take<int64_t>(size_t(plan.kept));
     }
 };
 
@@ -104,22 +118,16 @@ public:
         }
     }
 
-    void run(ThreadPool* pool) {
-        parallel(pool, plan_.blocks() * plan_.slices, [&](int64_t task, int worker) {
+    void run(const Env& env) {
+        run_tasks(env, plan_.blocks() * plan_.slices, [&](int64_t task, int worker) {
             run_slice(scratch_[size_t(worker)], task / plan_.slices, task % plan_.slices);
         });
         if (plan_.slices == 1) return;
-        parallel(pool, plan_.tokens,
-                 [&](int64_t t, int worker) { merge(scratch_[size_t(worker)].tops[0], t); });
+        run_tasks(env, plan_.tokens,
+                  [&](int64_t t, int worker) { merge(scratch_[size_t(worker)].tops[0], t); });
     }
 
 private:
-    template <class Body>
-    static void parallel(ThreadPool* pool, int64_t tasks, const Body& body) {
-        if (pool) return pool->run(tasks, body);
-        for (int64_t task = 0; task < tasks; ++task) body(task, 0);
-    }
-
     void run_slice(Scratch& scratch, int64_t block, int64_t slice) {
         const int64_t first = block * plan_.rows, last = std::min(first + plan_.rows, plan_.tokens);
         ColumnWindow hull{plan_.columns, 0};
@@ -181,7 +189,7 @@ void run_streamed(const Kernels& kernels, const Plan& plan, const smla_score_sel
             store_selection<float>(args.select, t, nullptr, nullptr, 0, 0);
         return;
     }
-    Stream(args, env, kernels, plan).run(env.pool);
+    Stream(args, env, kernels, plan).run(env);
 }
 
 }  // namespace
@@ -191,9 +199,9 @@ CallPlan<smla_score_select_args> plan_streamed(const smla_score_select_args& arg
     const Kernels kernels(args, env);
     if (!kernels.score) return refuse_call<Args>("no tiled score kernel runs these arguments");
     if (!kernels.select) return refuse_call<Args>("no threshold select kernel runs these arguments");
-    const Plan cut(*kernels.score, args, env, env.budget);
+    const Plan cut(*kernels.score, args, env);
     CallPlan<Args> plan;
-    plan.scratch = cut.bytes(*kernels.score);
+    plan.scratch = cut.scratch;
     plan.launch = [kernels, cut](const Args& call, const Env& on) { run_streamed(kernels, cut, call, on); };
     return plan;
 }

@@ -4,6 +4,7 @@
 #include "engines/cpu/score/tiles.h"
 #include "engines/cpu/select/run.h"
 #include "engines/cpu/select/top_k.h"
+#include "engines/cpu/tasks.h"
 #include "ops/score_select_blocks/score_select_blocks.h"
 #include "ops/select/select.h"
 
@@ -17,8 +18,9 @@ namespace {
 
 using Args = smla_score_select_blocks_args;
 
-// Few tokens: their blocks are cut into slices, each with its own best, merged at the end. Several slices per
-// thread even out windows of different lengths; none has fewer columns than this.
+// With few tokens, their candidate blocks are cut into slices. Each slice keeps its own best, which are
+// merged at the end. Several slices per thread even out windows of different lengths. A slice of a full
+// window has about kLeastSlice columns or more.
 constexpr int64_t kLeastSlice = 2048, kSlicesPerThread = 4;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -36,6 +38,7 @@ struct Plan {
     int heads, width, threads;
     int64_t tokens, columns, listed, k, blocks_k, capacity, blocks_capacity;
     int64_t slices, kept;  // kept: (token, slice) results that there is memory for
+    size_t scratch;        // bytes; those of more tokens are not fewer
 
     Plan(const ScoreKernel& kernel, const Args& args, const Env& env)
         : heads(int(args.q.shape[1])),
@@ -53,6 +56,7 @@ struct Plan {
         // The memory of slices does not shrink where more tokens need fewer slices.
         for (int64_t t = 1; t <= std::min<int64_t>(tokens, 2 * threads); ++t)
             if (const int64_t n = slices_of(t, candidates(args)); n > 1) kept = std::max(kept, t * n);
+        const size_t all = bytes(kernel);
         const int64_t least = TopK::capacity(k, candidates(args), 1);
         const int64_t blocks_least = TopK::capacity(blocks_k, blocks(args), 1);
         while (env.budget != 0 && bytes(kernel) > env.budget) {
@@ -63,10 +67,11 @@ struct Plan {
             else break;
         }
         slices = std::clamp<int64_t>(kept / std::max<int64_t>(tokens, 1), 1, slices);
+        scratch = std::max(bytes(kernel), env.budget ? std::min(all, env.budget) : all);
     }
-    size_t bytes(const ScoreKernel& kernel) const;
 
 private:
+    size_t bytes(const ScoreKernel& kernel) const;
     static int64_t blocks(const Args& args) {
         return present(args.blocks) ? std::min(args.blocks.shape[1], block_count(args)) : block_count(args);
     }
@@ -181,21 +186,15 @@ public:
         }
     }
 
-    void run(ThreadPool* pool) {
-        parallel(pool, plan_.tokens * plan_.slices, [&](int64_t task, int worker) {
+    void run(const Env& env) {
+        run_tasks(env, plan_.tokens * plan_.slices, [&](int64_t task, int worker) {
             run_slice(scratch_[size_t(worker)], task / plan_.slices, task % plan_.slices);
         });
         if (plan_.slices == 1) return;
-        parallel(pool, plan_.tokens, [&](int64_t t, int worker) { merge(scratch_[size_t(worker)], t); });
+        run_tasks(env, plan_.tokens, [&](int64_t t, int worker) { merge(scratch_[size_t(worker)], t); });
     }
 
 private:
-    template <class Body>
-    static void parallel(ThreadPool* pool, int64_t tasks, const Body& body) {
-        if (pool) return pool->run(tasks, body);
-        for (int64_t task = 0; task < tasks; ++task) body(task, 0);
-    }
-
     Candidates candidates(Scratch& scratch, int64_t t) const {
         const ColumnWindow window = tiles_.window(t);
         if (!present(args_.blocks))
@@ -302,7 +301,7 @@ private:
         const int64_t found = plan_.blocks_k > 0 ? scratch.blocks.count() : 0;
         std::copy_n(scratch.blocks.columns(), found, out);
         std::fill(out + found, out + plan_.blocks_k, -1);
-        // The newest block stays in even where the lists of others are full of +inf.
+        // The newest block is kept even where more blocks than the list holds have a maximum of +inf.
         if (found > 0 && all.has_newest()) out[found - 1] = int32_t(all.block(all.count - 1));
     }
 
@@ -324,10 +323,8 @@ CallPlan<Args> plan_streamed_blocks(const Args& args, const Env& env) {
     if (!kernels.select) return refuse_call<Args>("no threshold select kernel runs these arguments");
     const Plan cut(*kernels.score, args, env);
     CallPlan<Args> plan;
-    plan.scratch = cut.bytes(*kernels.score);
-    plan.launch = [kernels, cut](const Args& call, const Env& on) {
-        Stream(call, on, kernels, cut).run(on.pool);
-    };
+    plan.scratch = cut.scratch;
+    plan.launch = [kernels, cut](const Args& call, const Env& on) { Stream(call, on, kernels, cut).run(on); };
     return plan;
 }
 

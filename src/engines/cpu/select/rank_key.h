@@ -17,9 +17,11 @@ inline int32_t rank_key(float value) {
     return bits ^ ((bits >> 31) & 0x7fffffff);                 // negative floats count downwards
 }
 
-// The least float whose key is above `key`; NaN, which nothing reaches, above +inf.
+// The least float whose key is above `key`; NaN, which nothing reaches, above +inf. Keys between those of NaN
+// and -inf belong to no score.
 inline float floor_above(int32_t key) {
-    if (key == kNanKey) return -std::numeric_limits<float>::infinity();
+    constexpr float lowest = -std::numeric_limits<float>::infinity();
+    if (key < rank_key(lowest)) return lowest;
     const int32_t next = key + 1;
     return std::bit_cast<float>(next ^ ((next >> 31) & 0x7fffffff));
 }

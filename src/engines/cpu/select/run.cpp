@@ -3,6 +3,7 @@
 #include "core/cpu_features.h"
 #include "engines/cpu/select/rank_key.h"
 #include "engines/cpu/select/top_k.h"
+#include "engines/cpu/tasks.h"
 #include "ops/score/score.h"
 #include "ops/select/select.h"
 
@@ -15,8 +16,8 @@ namespace smla {
 namespace {
 
 constexpr int64_t kChunk = 2048;     // 16-bit scores widened at once
-constexpr int64_t kSample = 4096;    // of the long rows
-constexpr int64_t kShortRow = 8192;  // not worth a sample
+constexpr int64_t kSample = 4096;    // scores that are sampled of a long row
+constexpr int64_t kShortRow = 8192;  // shorter rows are not sampled
 
 struct Listed {  // one column of a list with ids
     int32_t key, id, column;
@@ -65,7 +66,7 @@ public:
         top.start(kernel_, k_, floor);
         if (std::isnan(floor)) top.start(kernel_, k_);
         push(scratch, t, window);
-        if (!top.finish()) {  // the sample promised too much: without it, then
+        if (!top.finish()) {  // the sampled floor was too high: again, without one
             top.start(kernel_, k_);
             push(scratch, t, window);
             top.finish();
@@ -103,13 +104,14 @@ private:
             const float* from = load(scratch.chunk, t, window.begin + b * length / blocks, kFilterSlack);
             std::copy(from, from + kFilterSlack, sample + b * kFilterSlack);
         }
-        // The k-th best is expected at rank k * sampled / length; three standard deviations more for luck.
+        // The k-th best is expected at rank k * sampled / length of the sample. Three standard deviations
+        // more make a floor that is too high rare.
         const double expected = double(k_) * double(sampled) / double(length);
         const int64_t rank = int64_t(expected + 3 * std::sqrt(expected) + 4);
         int32_t* keys = scratch.top.spare_keys();
         kernel_.keys(sample, sampled, keys);
         const int32_t key = kth_key(kernel_, keys, sampled, std::min(rank, sampled));
-        return key <= kNanKey + 1 ? NAN : floor_above(key - 1);
+        return key == kNanKey ? NAN : floor_above(key - 1);
     }
 
     void select_listed(Scratch& scratch, int64_t t, ColumnWindow window) const {
@@ -151,16 +153,14 @@ void run_select(const SelectKernel& kernel, int64_t capacity, const smla_select_
     std::vector<Scratch> scratch(size_t(env.threads()));
     for (Scratch& each : scratch) each.take(arena, args, capacity);
     const Rows rows(kernel, args);
-    const int64_t tokens = args.scores.shape[0];
-    if (env.pool)
-        return env.pool->run(tokens, [&](int64_t t, int worker) { rows.select(scratch[size_t(worker)], t); });
-    for (int64_t t = 0; t < tokens; ++t) rows.select(scratch[0], t);
+    run_tasks(env, args.scores.shape[0],
+              [&](int64_t t, int worker) { rows.select(scratch[size_t(worker)], t); });
 }
 
 }  // namespace
 
 std::string refuse_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env) {
-    if (env.isa < kernel.isa) return text("needs ", isa_name(kernel.isa), ", runs on ", isa_name(env.isa));
+    if (std::string why = why_no_isa(kernel.isa, env.isa); !why.empty()) return why;
     if (args.scores.dtype == SMLA_F64) return "f64 scores: the generic kernel compares in double";
     return {};
 }

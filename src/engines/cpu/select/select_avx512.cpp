@@ -8,7 +8,7 @@ namespace select_avx512 {
 
 inline __mmask16 left(int64_t n) { return n >= 16 ? __mmask16(0xffff) : __mmask16((1u << n) - 1); }
 
-constexpr int kDense = 20;  // of 64 columns: from here on, compressing beats taking them one by one
+constexpr int kDense = 20;  // if as many of 64 columns pass, compressing beats taking them one by one
 
 inline int64_t compress(__mmask16 pass, __m512 value, __m512i column, float* out, int32_t* columns) {
     // In registers and stored whole: the store form of vpcompressd is slow on AMD.

@@ -9,8 +9,7 @@
 
 namespace smla {
 
-// The key of the k-th best of n keys, 1 <= k <= n; or, where a key splits them evenly, one that exactly k
-// reach.
+// A key that exactly k of n keys reach, 1 <= k <= n; where ties leave none, the key of the k-th best.
 int32_t kth_key(const SelectKernel& kernel, const int32_t* keys, int64_t n, int64_t k);
 
 class TopK {
@@ -25,7 +24,8 @@ public:
     void start(const SelectKernel& kernel, int64_t k);
     void start(const SelectKernel& kernel, int64_t k, float floor);
     void push(const float* values, int64_t n, int32_t first_column);
-    // Also entries that passed another buffer of the same row: columns above all that are in here.
+    // The same with given columns, of entries that another buffer of the row kept. They are above all columns
+    // pushed so far.
     void push(const float* values, const int32_t* columns, int64_t n);
     // Leaves the best k, or all if there are fewer. False if a floor kept out entries that belong.
     bool finish();
@@ -33,7 +33,7 @@ public:
     int64_t count() const { return count_; }
     const float* values() const { return values_; }
     const int32_t* columns() const { return columns_; }
-    // Scratch between two streams, of `room` entries each.
+    // Scratch that is free between two streams, `room` entries each.
     int64_t room() const { return capacity_; }
     float* spare_values() { return values_; }
     int32_t* spare_keys() { return keys_; }

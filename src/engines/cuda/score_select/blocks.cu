@@ -198,6 +198,7 @@ struct Plan {
 
     int64_t tokens, most, capacity, words, part_tokens;
     bool listed, maxima, streamed;
+    size_t most_bytes;  // of this call or one of fewer tokens
 
     Plan(const Args& args, bool over_score_kernels, size_t budget)
         : tokens(args.q.shape[0]),
@@ -207,7 +208,8 @@ struct Plan {
           part_tokens(1),
           listed(smla::present(args.blocks)),
           maxima(smla::present(args.block_maxima) || smla::present(args.best_blocks)),
-          streamed(over_score_kernels) {
+          streamed(over_score_kernels),
+          most_bytes(0) {
         if (listed) words = ceil_div(most, 32);
         if (listed) most = std::min(most, args.blocks.shape[1]);
         capacity = std::min<int64_t>(args.columns, most * args.block_size);

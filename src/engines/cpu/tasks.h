@@ -1,0 +1,15 @@
+// Tasks over the threads of a call's environment.
+#pragma once
+
+#include "engines/candidate.h"
+
+namespace smla {
+
+// Calls body(i, worker) for every i; without a pool one after the other, as worker 0.
+template <class Body>
+void run_tasks(const Env& env, int64_t tasks, const Body& body) {
+    if (env.pool) return env.pool->run(tasks, body);
+    for (int64_t i = 0; i < tasks; ++i) body(i, 0);
+}
+
+}  // namespace smla
