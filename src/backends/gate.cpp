@@ -59,7 +59,7 @@ Records named_records(const Backend& backend, const BackendConfig& config) {
     return {format->id, format->id};
 }
 
-// The same, if they have the model's dimensions.
+// named_records(), or none where a record does not fit the model's dimensions.
 Records records_of(const Backend& backend, const BackendConfig& config) {
     const Records out = named_records(backend, config);
     const auto fits = [&](smla_format id) {

@@ -72,7 +72,7 @@ void forward_dsa(Runner& run, const BackendInstance& on, const Metadata* metadat
     const auto cut = [&](const Tensor& tensor) { return slice(tensor, 0, 0, shape.tokens); };
     DsaStep step{};
     step.q = present(args.q_pe) && shape.rope ? joined(run, on, fields, shape, args) : cut(args.q);
-    if (present(args.k_c)) {  // a cache without pages takes nothing
+    if (present(args.k_c)) {  // a cache without pages: write_kv writes nothing
         step.latent = cut(args.k_c);
         if (shape.rope) step.k_rope = reshape_rows(cut(args.k_pe), {shape.rope});
     }

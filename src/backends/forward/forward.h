@@ -17,7 +17,7 @@ inline CheckContext context_of(const Runner& run, const Metadata* metadata) {
 // Checks shared by both.
 void check_rows_of_step(const char* field, const Tensor& tensor, int64_t tokens);
 void check_cache(const char* field, const smla_cache& cache, smla_format wanted);
-// Pages of the metadata, of which `page_tokens` is 0 in a step without metadata.
+// The cache has the page size that the metadata were built with (0, in a step without metadata: any).
 void check_pages(const char* field, const smla_cache& cache, const CacheGroup& built);
 
 // Rows [0, n) of a tensor become 0, in the order of the stream.

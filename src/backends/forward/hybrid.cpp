@@ -37,15 +37,15 @@ void check_args(const BackendInstance& on, const StepFields& step, const Forward
         check_rows_of_step("args.topk_indices", args.topk_indices, step.tokens);
     }
     check_cache("args.swa_cache", args.swa_cache, on.format);
-    // The compressed cache of a layer without entries may hold anything.
+    // A layer without entries has no compressed cache: args.kv_cache is not looked at.
     if (on.config.kind() == LayerKind::sliding) return;
     check_cache("args.kv_cache", args.kv_cache, on.entry_format);
     check_pages("args.kv_cache", args.kv_cache, step.entries.group);
 }
 
-// The entries that a layer of the kind attends to, in the compressed cache.
-void read_entries(HybridStep& step, const BackendInstance& on, const StepFields& fields,
-                  const ForwardArgs& args) {
+// Fills in which entries of the compressed cache the step attends to.
+void set_entries(HybridStep& step, const BackendInstance& on, const StepFields& fields,
+                 const ForwardArgs& args) {
     step.kind = on.config.kind();
     if (step.kind == LayerKind::sliding) return;
     step.ratio = on.config.args.ratio;
@@ -69,7 +69,7 @@ void forward_hybrid(Runner& run, const BackendInstance& on, const Metadata* meta
     };
     HybridStep step;
     step.q = cut(args.q);
-    step.kv = cut(args.k_c);  // a cache without pages takes nothing
+    step.kv = cut(args.k_c);  // a cache without pages: write_kv writes nothing
     step.precision = model.precision;
     step.softmax_scale = model.softmax_scale;
     step.q_scale = args.q.dtype == SMLA_E4M3 ? model.q_scale : 0;
@@ -78,9 +78,9 @@ void forward_hybrid(Runner& run, const BackendInstance& on, const Metadata* meta
     step.window.group.cache = args.swa_cache;
     step.out = slice(cut(args.out), 1, 0, model.heads);
     step.lse = cut(args.lse);
-    read_entries(step, on, fields, args);
+    set_entries(step, on, fields, args);
     run_hybrid_step(run, fields.batch, step);
-    // The published kernels pad heads: those of `out` behind the heads of q become 0.
+    // Published kernels pad heads: heads of `out` beyond those of q become 0.
     if (args.out.shape[1] > model.heads && !run.sizing())
         zero_rows(run.env(), slice(args.out, 1, model.heads, args.out.shape[1]), fields.tokens);
 }

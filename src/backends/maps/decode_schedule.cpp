@@ -7,7 +7,7 @@
 namespace smla {
 
 namespace {
-constexpr int64_t kOverhead = 5;  // of a request on a part, in blocks
+constexpr int64_t kOverhead = 5;  // fixed cost of a request on a part, in blocks
 }  // namespace
 
 int64_t flash_mla_parts(int64_t multiprocessors, int64_t heads, int64_t tokens, bool sm_100) {

@@ -66,8 +66,8 @@ MixedShape check(const smla_mixed_rows_args& args) {
     return shape;
 }
 
-// Compressed columns of a decode token; returns how many count. A count is a prefix length only without gaps,
-// so those of local entries are closed.
+// Writes the compressed columns of a decode token; returns how many count. The count is the length of a
+// prefix, so rows of local entries move up into holes.
 int32_t decode_entries(const smla_mixed_rows_args& args, const BlockTable& table, const MixedShape& shape,
                        int64_t t) {
     const int64_t request = load_int(args.request_of_token, t);

@@ -13,7 +13,7 @@ Field decode_rows(const Field& field, int64_t n) {
     return reshape_rows(slice(field, 0, 0, n), {1, field.host.shape[1]});
 }
 
-// The first lengths of the plan; what the last build wrote behind them becomes 0.
+// Copies the first lengths of the plan; zeroes what the last build wrote behind them.
 void copy_lengths(const Field& from, Field& to, int64_t& written) {
     const int64_t count = to.host.shape[0];
     std::copy_n(ints(from), count, ints(to));
@@ -175,8 +175,8 @@ public:
     }
 
 private:
-    // Entries 0, 1, ... of the request, as many as the token sees. The last build left the row right as far
-    // as both see.
+    // Lists the entries 0, 1, ... that each token sees. Of each row only the difference to the last build is
+    // written.
     void list_prefill_entries() {
         const int64_t columns = prefill_entries_->host.shape[1], first = on_.split().decode_tokens;
         for (int64_t i = 0; i < on_.split().prefill_tokens; ++i) {
@@ -209,7 +209,7 @@ public:
         const BatchSplit& split = on_.split();
         *decode_cu_ = slice(on_.query_start_loc(), 0, 0, split.decodes + 1);
         prefill_cu_->resize(split.prefills + 1);
-        // Bounds; the host counts them if it can.
+        // Upper bounds: fill() replaces them where the host can read the batch.
         const int64_t longest = on_.longest_query(), threshold = on_.plan().threshold();
         *decode_max_ = int32_t(split.decodes ? std::min(longest, threshold) : 0);
         *prefill_max_ = int32_t(split.prefills ? longest : 0);
@@ -235,8 +235,8 @@ public:
 
 private:
     bool limits() const { return reads_selection(on_.config().kind()); }
-    // A decode token counts the entries that it finds in its list; a prefill token counts columns, as many as
-    // it sees entries.
+    // The published kernels attend to all valid entries of a decode token's list, but of a prefill token's to
+    // the first columns alone, as many as the token sees entries.
     void limit_prefill_rows() {
         for (int64_t t = on_.split().decode_tokens; t < on_.plan().size().query_tokens; ++t)
             on_.limit_rows(t, ints(on_.plan().fields().visible_entries)[t]);

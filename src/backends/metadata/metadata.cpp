@@ -231,7 +231,7 @@ void Metadata::build_there(const PlanBatch& batch) {
               .prefill_tokens = size.query_tokens - batch.decode_tokens};
     *max_query_len_ = int32_t(batch.max_query_len ? batch.max_query_len : size.query_tokens);
     *max_seq_len_ = int32_t(size.longest);
-    if (chunks_) chunks_->resize(0);                                    // they follow from lengths
+    if (chunks_) chunks_->resize(0);                                    // the host does not read the lengths
     for (Declared& declared : fields_) declared.sent = declared.bytes;  // a later build sends them whole
     shape(batch);
     fill_metadata_on_gpu(job(batch, gpu_->plan_there()), gpu_->device(), batch.stream);
@@ -277,7 +277,8 @@ MetadataJob Metadata::job(const PlanBatch& batch, const Plan& plan) const {
     return out;
 }
 
-// A field may now be shorter than at the last send. The host has reset what it showed beyond that.
+// Where a field has become shorter, the bytes behind its end are sent as well: the host has reset the lengths
+// and limits there.
 void Metadata::send(const PlanBatch& batch) {
     gpu_->begin();
     for (Declared& declared : fields_) {
@@ -339,7 +340,6 @@ void Metadata::divide(int64_t decode_tokens, int64_t first_prefill, int64_t requ
     end(decode_tokens);
     for (int64_t r = first_prefill; r < requests(); r += requests_per_call)
         end(ints(*query_start_loc_)[std::min(r + requests_per_call, requests())]);
-    // padding goes with the last part
     if (part_count_ > 1)
         parts_[part_count_ - 1] = int32_t(std::max<int64_t>(parts_[part_count_ - 1], tokens()));
     else end(tokens());
