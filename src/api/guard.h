@@ -63,7 +63,7 @@ inline void give_text(const std::string& given, char* buffer, size_t* bytes) {
 
 inline Context& checked(smla_context* context) { return handle(context, "context").context; }
 
-// Structs within a struct cannot grow: theirs are this library's sizes, or 0 where nobody filled them in.
+// Structs within a struct cannot grow: their struct_size is this library's, or 0 where it was not filled in.
 template <class Args>
 void check_nested_sizes(const Args&) {}
 inline void check_nested_sizes(const smla_score_select_args& args) {

@@ -92,7 +92,7 @@ LayerPrecision read_weights(const smla_layer_args& args, LayerPrecision precisio
 
 AttentionConfig read_config(const smla_layer_args& args) {
     SMLA_CHECK(!args.config || !args.config_json, "args.config_json", "a text, beside args.config",
-               "one of both");
+               "one of the two");
     if (args.config_json) return parse_config(args.config_json, "args.config_json");
     SMLA_CHECK(args.config || args.checkpoint, "args.config", "null",
                "a path, or args.config_json: tensors come without a config");
@@ -105,7 +105,7 @@ Checkpoint read_checkpoint(const smla_layer_args& args, Device& device) {
         SMLA_CHECK(args.checkpoint, "args.checkpoint", "null", "a path, or args.tensors");
         return Checkpoint::open(args.checkpoint);
     }
-    SMLA_CHECK(!args.checkpoint, "args.checkpoint", "a path, beside args.tensors", "one of both");
+    SMLA_CHECK(!args.checkpoint, "args.checkpoint", "a path, beside args.tensors", "one of the two");
     SMLA_CHECK(args.tensors, "args.tensors", "null", text(args.tensor_count, " tensors"));
     std::vector<NamedTensor> list;
     for (int32_t i = 0; i < args.tensor_count; ++i) {
@@ -146,7 +146,7 @@ void give_options(const SessionOptions& options, smla_session_args& out) {
            options.stage_budget, options.rewind_tokens, options.caches.kv_writer, nullptr};
 }
 
-// What a session refuses of its options is a member of the caller's struct.
+// Names the options that a session refuses as the caller knows them: args.FIELD.
 template <class Make>
 auto within_args(const Make& make) {
     try {
@@ -157,7 +157,8 @@ auto within_args(const Make& make) {
     }
 }
 
-// A clone of `session`: what `args` leaves 0 is as there. Records are copied, so they keep their format.
+// Clones `session`. A field of `args` that is 0 is taken from it. Records are copied, so they keep their
+// format.
 std::unique_ptr<Session> clone(const Session& session, const smla_session_args* args) {
     smla_session_args as{}, wanted{};
     as.struct_size = sizeof as;

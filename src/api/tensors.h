@@ -1,5 +1,5 @@
-// The tensors of every struct of arguments but those of stages, which field tables list (ops/field.h):
-// strides left out are spelt out as a struct is read.
+// The tensors of every struct of arguments but those of stages, which field tables list (ops/field.h).
+// read_args() (guard.h) spells out the strides that were left out in them.
 #pragma once
 
 #include <smla/backend.h>

@@ -71,7 +71,7 @@ Session::Step Session::largest_step() const {
     return largest;
 }
 
-// Stages convert what is not f32, so each dtype of hidden and of out takes scratch of its own.
+// Stages convert what is not f32, so the scratch depends on the dtypes of hidden and out.
 size_t Session::largest_workspace(Step largest) {
     constexpr smla_dtype kEach[] = {SMLA_F32, SMLA_BF16, SMLA_F16, SMLA_F64};
     const Env env = context_.env({});
@@ -86,7 +86,7 @@ size_t Session::largest_workspace(Step largest) {
     return bytes;
 }
 
-// Everything that a step brings from the host, at its largest.
+// Reserves room for everything that the largest step brings from the host.
 void Session::reserve_staging(const Step& largest) {
     const auto room = [](const Tensor& tensor) {
         return present(tensor) ? round_up(span_bytes(tensor), Staging::kAlignment) : 0;
@@ -104,7 +104,7 @@ void Session::reserve_staging(const Step& largest) {
     staging_.reserve(bytes);
 }
 
-// Built where the layer runs.
+// The plan is built on the device where the layer runs.
 void Session::build_plan(const Step& step) {
     const int64_t requests = int64_t(step.requests.size());
     PlanBatch batch{};
@@ -197,7 +197,7 @@ void Session::forward(const Step& step) {
     size_t bytes = workspace_bytes_;
     if (step.tap)
         bytes =
-            layer_workspace(layer_, env, inner, options_.stage_budget, step.tap);  // looking costs scratch
+            layer_workspace(layer_, env, inner, options_.stage_budget, step.tap);  // a tap takes activations
     run_layer(layer_, env, inner, workspace_.at_least(bytes), options_.stage_budget, &records, step.tap);
     staging_.get(inner.out, step.out);
     placed_topk_ = inner.topk;

@@ -132,7 +132,8 @@ private:
     std::vector<int32_t> query_start_loc_, seq_lens_, topk_, candidates_;
     LayerSources sources_;
     int64_t last_tokens_ = 0;
-    // Of the last step, on a GPU until somebody asks: up to 8 MB, which few callers want.
+    // Results of the last step that stay on the GPU until topk() or candidates() asks for them: up to 8 MB,
+    // which few callers want.
     mutable Tensor placed_topk_{}, placed_candidates_{};
     Staging staging_;
     OwnedWorkspace workspace_;

@@ -83,7 +83,7 @@ void Session::cut_pages(int32_t request, int32_t tokens) {
     lengths_[size_t(request)] = tokens;
 }
 
-// A later token sees the tokens of its window, so the pages of these must still be there.
+// The fewest tokens, but for 0, that truncate() can leave: the next token's window must still have its pages.
 int32_t Session::shortest(int32_t request) const {
     int64_t tokens = 0;
     for (const Group& group : groups_) {

@@ -7,7 +7,7 @@ namespace smla {
 namespace {
 
 // Which layers have an indexer: a list of names, a string of letters, or a rule (GLM-5.2). V3.2 and GLM-5
-// name none: all.
+// have none of these: all layers have one.
 void read_index_sharing(const ObjectReader& reader, DsaConfig& dsa) {
     if (const Json* list = read_layer_list(reader, "indexer_types")) {
         for (size_t i = 0; i < list->size(); ++i) {
