@@ -1,8 +1,9 @@
-// The indexer's stages on a GPU: checks against the host, then times. usage: cuda_index
-// [check|brief|tiny|time|blocks]; brief and tiny: a few checks, for sanitizers; blocks: those of
-// score_select_blocks alone.
+// The indexer's stages on a GPU: checks against the host, then times.
 //
-// A time is the median of 30 runs, each after a 256 MB memset that flushes the L2 cache, by CUDA events
+// usage: cuda_index [check|brief|tiny|time|blocks]
+// check, time: only these. brief, tiny: a few checks, for sanitizers. blocks: times of score_select_blocks.
+//
+// A time is the median of 8 to 30 runs, each after a 256 MB memset that flushes the L2 cache, by CUDA events
 // around the call.
 #include "cuda_fill.h"
 #include "cuda_index_run.h"
@@ -315,7 +316,7 @@ void time_all(Gpu& gpu, Report& report) {
     std::printf("%s: mma.sync %.0f TFLOP/s, copy %.0f GB/s\n", gpu.device().facts().name.c_str(),
                 bench.ceilings.tflops, bench.ceilings.gbytes);
     int32_t* const word = gpu.allocate<int32_t>(1);
-    std::printf("nothing, by this clock: %.1f us\n",
+    std::printf("a kernel without work: %.1f us\n",
                 bench.timer.median_us([&] { fill_i32(word, 0, 0, 1, 1); }));
     const ScoreShape scores[] = {
         {.name = "score 2048 x 8192", .tokens = 2048, .columns = 8192},
