@@ -83,8 +83,9 @@ typedef struct smla_backend_args {
     /* 1: as in smla_plan_args. */
     int32_t batch_invariant;
     double softmax_scale;
-    /* Of per-tensor fp8; 0: 1. */
+    /* Of e4m3 queries; 0: 1. */
     double q_scale;
+    /* Of a per-tensor cache whose own scale is 0; 0: 1. */
     double kv_scale;
     /* Of one chunk of indexer prefill; 0: 512 MiB. */
     int64_t max_logits_bytes;
@@ -231,7 +232,7 @@ typedef struct smla_backend_forward_args {
     smla_tensor output_block_scale;
     /* DSA: the cache. HYBRID: the compressed one. pages 0: there is none yet and nothing is written. */
     smla_cache kv_cache;
-    /* HYBRID: the cache of the window. */
+    /* HYBRID: the cache of the window. Both have the pages of the metadata; page_rows 0: theirs. */
     smla_cache swa_cache;
 } smla_backend_forward_args;
 

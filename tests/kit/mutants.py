@@ -467,10 +467,24 @@ MUTANTS = [
         "test_backends *",
     ),
     Mutant(
-        "fewer index rows than tokens",
-        "src/backends/forward/dsa.cpp",
-        'check_rows_of_step("args.topk_indices", args.topk_indices, shape.tokens);',
-        'check_rows_of_step("args.topk_indices", args.topk_indices, 0);',
+        "fewer rows than tokens",
+        "src/backends/forward/common.cpp",
+        "SMLA_CHECK(tensor.shape[0] >= tokens_,",
+        "SMLA_CHECK(tensor.shape[0] >= 0,",
+        "test_backends *",
+    ),
+    Mutant(
+        "heads of out that share a place",
+        "src/backends/forward/common.cpp",
+        "check_apart(field, rows);",
+        "",
+        "test_backends *",
+    ),
+    Mutant(
+        "a cache with other gaps between pages",
+        "src/backends/forward/common.cpp",
+        "given.page_rows == 0 || given.page_rows == out.page_rows",
+        "true",
         "test_backends *",
     ),
     Mutant(

@@ -37,8 +37,7 @@ public:
     void add_to(StepFields& step) const override {
         step.kv.block_table = on_.kernel_table(SMLA_GROUP_PRIMARY);
         step.kv.slots = on_.plan_field(&PlanFields::primary_slot).device;
-        step.kv.cache.page_tokens = on_.batch().primary.page_tokens;
-        step.kv.cache.page_rows = on_.batch().primary.page_rows;
+        show_pages(step.kv.cache, on_.batch().primary);
     }
 
 private:

@@ -83,6 +83,7 @@ public:
         job.prefill_gather_lens = ints(prefill_gather_lens_->device);
     }
     void add_to(StepFields& step) const override {
+        show_pages(step.window.group.cache, on_.batch().window);
         step.window.group.block_table = on_.kernel_table(SMLA_GROUP_WINDOW);
         step.window.group.slots = on_.plan_field(&PlanFields::window_slot).device;
         step.window.rows = on_.plan_field(&PlanFields::window_rows).device;
@@ -166,9 +167,7 @@ public:
         count_up_on_gpu(ints(visible.device), ints(rows), rows.shape[0], rows.shape[1], device, stream);
     }
     void add_to(StepFields& step) const override {
-        smla_cache& cache = step.entries.group.cache;
-        cache.page_tokens = on_.batch().compressed.page_tokens;
-        cache.page_rows = on_.batch().compressed.page_rows;
+        show_pages(step.entries.group.cache, on_.batch().compressed);
         step.entries.group.block_table = on_.kernel_table(SMLA_GROUP_COMPRESSED);
         step.entries.rows = on_.plan_field(&PlanFields::entry_rows).device;
         step.entries.lengths = on_.plan_field(&PlanFields::entry_len).device;

@@ -25,6 +25,38 @@ struct StepFields {
     Entries entries;
 };
 
+// Where the step's tokens are divided into attend calls: one per [ends[i], ends[i+1]).
+class AttendCalls {
+public:
+    explicit AttendCalls(int64_t most_requests) : ends_(size_t(most_requests) + 3) {}
+
+    void begin() {
+        ends_[0] = 0;
+        count_ = 1;
+    }
+    // The call so far ends before `token`, unless it has none.
+    void end(int64_t token) {
+        if (token > ends_[count_ - 1]) ends_[count_++] = int32_t(token);
+    }
+    // Padding goes with the last call.
+    void finish(int64_t tokens) {
+        if (count_ == 1) end(tokens);
+        else ends_[count_ - 1] = std::max(ends_[count_ - 1], int32_t(tokens));
+    }
+    std::span<const int32_t> ends() const { return {ends_.data(), count_}; }
+
+private:
+    std::vector<int32_t> ends_;
+    size_t count_ = 0;
+};
+// Of a batch on a GPU, whose requests the host does not see: decodes, then prefills.
+void divide_in_two(AttendCalls& calls, const BatchSplit& split, int64_t tokens);
+
+inline void show_pages(smla_cache& cache, const PlanGroup& group) {
+    cache.page_tokens = group.page_tokens;
+    cache.page_rows = group.page_rows;
+}
+
 // Fields that one rule declares and fills.
 class FieldSet {
 public:
