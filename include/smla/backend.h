@@ -47,7 +47,7 @@ typedef struct smla_backend_args {
     smla_family family;
     /* "auto" (null), "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla", or a record format's. */
     const char* kv_cache_dtype;
-    /* Of queries: bf16 (0), f16, f32, f64 (reference), e4m3 (per-tensor caches). */
+    /* Of queries: bf16 (0), f16, f32, f64 (reference), e4m3 (HYBRID, per-tensor caches). */
     smla_dtype dtype;
     /* SMLA_WANTS_* bits. */
     int32_t wants;
@@ -78,7 +78,7 @@ typedef struct smla_backend_args {
     int32_t max_requests;
     int32_t max_seq_len;
     int32_t speculative_tokens;
-    /* More groups for the metadata: SMLA_GROUP_INDEX, STATE, INDEX_STATE. */
+    /* More groups for the metadata: SMLA_GROUP_INDEX; HYBRID: STATE and INDEX_STATE, too. */
     int32_t plan_groups;
     /* 1: as in smla_plan_args. */
     int32_t batch_invariant;

@@ -37,11 +37,10 @@ PlanMaxima plan_maxima(const BackendConfig& config) {
     const LayerKind kind = config.kind();
     if (reads_selection(kind)) maxima.topk = args.topk;
     if (!config.hybrid()) {
-        maxima.groups = SMLA_GROUP_PRIMARY | (args.plan_groups & SMLA_GROUP_INDEX);
+        maxima.groups = SMLA_GROUP_PRIMARY | args.plan_groups;
         return maxima;
     }
-    constexpr int32_t kMore = SMLA_GROUP_INDEX | SMLA_GROUP_STATE | SMLA_GROUP_INDEX_STATE;
-    maxima.groups = SMLA_GROUP_WINDOW | (args.plan_groups & kMore);
+    maxima.groups = SMLA_GROUP_WINDOW | args.plan_groups;
     if (kind != LayerKind::sliding) maxima.groups |= SMLA_GROUP_COMPRESSED;
     maxima.window = args.window;
     maxima.ratio = args.ratio;
