@@ -159,8 +159,7 @@ private:
     std::deque<std::string> plan_names_;
     std::vector<const char*> names_;
     std::deque<int32_t> numbers_;
-    std::vector<int32_t> parts_;
-    size_t part_count_ = 0;
+    AttendCalls calls_;
     struct FreeMemory {
         smla_allocator allocator;
         void operator()(void* memory) const { allocator.free(allocator.user, memory); }
