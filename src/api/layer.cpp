@@ -140,10 +140,11 @@ SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
     return out;
 }
 
-void give_options(const SessionOptions& options, smla_session_args& out) {
-    out = {out.struct_size,      options.caches.kv,     options.caches.index,     options.caches.page_tokens,
-           options.max_requests, options.max_tokens,    options.max_step_tokens,  options.caches.kv_scale,
-           options.stage_budget, options.rewind_tokens, options.caches.kv_writer, nullptr};
+smla_session_args as_args(const SessionOptions& options) {
+    return {sizeof(smla_session_args),  options.caches.kv,        options.caches.index,
+            options.caches.page_tokens, options.max_requests,     options.max_tokens,
+            options.max_step_tokens,    options.caches.kv_scale,  options.stage_budget,
+            options.rewind_tokens,      options.caches.kv_writer, nullptr};
 }
 
 // Names the options that a session refuses as the caller knows them: args.FIELD.
@@ -160,9 +161,7 @@ auto within_args(const Make& make) {
 // Clones `session`. A field of `args` that is 0 is taken from it. Records are copied, so they keep their
 // format.
 std::unique_ptr<Session> clone(const Session& session, const smla_session_args* args) {
-    smla_session_args as{}, wanted{};
-    as.struct_size = sizeof as;
-    give_options(session.options(), as);
+    smla_session_args as = as_args(session.options()), wanted{};
     if (args) wanted = api::read_args(args);
     const auto same = [](const char* field, auto given, auto has) {
         SMLA_CHECK(given == 0 || given == has, field, given, text("0 or ", has, ", as in the session"));
@@ -209,8 +208,8 @@ void smla_layer_destroy(smla_layer* layer) { delete layer; }
 
 smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_info* info) {
     return api::guard([&] {
-        api::check_room("info", info);
-        const Layer& at = *api::handle(layer, "layer").layer;
+        const smla_layer& on = api::handle(layer, "layer");
+        const Layer& at = *on.layer;
         const AttentionConfig& config = at.config();
         const bool indexer = config.selects(at.layer_index());
         const LayerSources sources = config.sources(at.layer_index());
@@ -220,22 +219,15 @@ smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_info* info) 
             if (need.group == SMLA_GROUP_PRIMARY || need.group == SMLA_GROUP_WINDOW) width = need.width;
         }
         if (config.hybrid && sources.entries >= 0) groups |= SMLA_GROUP_COMPRESSED;  // another's, if need be
-        *info = {info->struct_size,
-                 int32_t(at.kind()),
-                 int32_t(config.common.hidden_size),
-                 int32_t(config.common.heads),
-                 width,
-                 indexer ? int32_t(config.indexer->head_dim) : 0,
-                 indexer ? int32_t(config.indexer->topk) : 0,
-                 config.hybrid ? int32_t(config.hybrid->window) : 0,
-                 int32_t(config.compress_ratio(at.layer_index())),
-                 groups,
-                 at.weight_bytes(),
-                 at.borrowed_bytes(),
-                 int32_t(sources.entries),
-                 int32_t(sources.selection),
-                 int32_t(sources.candidates),
-                 sources.candidates < 0 ? 0 : int32_t(config.hybrid->sharing->candidate_blocks)};
+        api::give(
+            "info", info,
+            {sizeof *info, int32_t(at.kind()), int32_t(config.common.hidden_size),
+             int32_t(config.common.heads), width, indexer ? int32_t(config.indexer->head_dim) : 0,
+             indexer ? int32_t(config.indexer->topk) : 0, config.hybrid ? int32_t(config.hybrid->window) : 0,
+             int32_t(config.compress_ratio(at.layer_index())), groups, at.weight_bytes(),
+             at.borrowed_bytes(), int32_t(sources.entries), int32_t(sources.selection),
+             int32_t(sources.candidates),
+             sources.candidates < 0 ? 0 : int32_t(config.hybrid->sharing->candidate_blocks)});
     });
 }
 
@@ -275,10 +267,7 @@ smla_status smla_session_create(const smla_layer* layer, const smla_session_args
 void smla_session_destroy(smla_session* session) { delete session; }
 
 smla_status smla_session_get_args(const smla_session* session, smla_session_args* args) {
-    return api::guard([&] {
-        api::check_room("args", args);
-        give_options(opened(session).options(), *args);
-    });
+    return api::guard([&] { api::give("args", args, as_args(opened(session).options())); });
 }
 
 smla_status smla_session_forward(smla_session* session, const smla_session_step* step) {

@@ -212,7 +212,6 @@ BatchSize told_size(const PlanMaxima& maxima, const PlanBatch& batch) {
     within("batch.decode_tokens", batch.decode_tokens, out.query_tokens);
     within("batch.max_query_len", batch.max_query_len, out.query_tokens);
     within("batch.max_seq_len", batch.max_seq_len, maxima.max_seq_len);
-    SMLA_CHECK(batch.reserved == 0, "batch.reserved", batch.reserved, "0");
     return out;
 }
 
