@@ -30,6 +30,9 @@ smla_status smla_lse_from_log2(const smla_tensor* log2_lse, const smla_tensor* l
 
 smla_status smla_prefill_chunks(smla_prefill_chunks_args* args) {
     return api::guard([&] {
+        constexpr size_t kWithCount = offsetof(smla_prefill_chunks_args, reserved);
+        SMLA_CHECK(!args || args->struct_size >= kWithCount, "args.struct_size", args->struct_size,
+                   text(kWithCount, " or more: count is written"));
         smla_prefill_chunks_args copy = api::read_args(args);
         prefill_chunks(copy);
         args->count = copy.count;
