@@ -117,7 +117,7 @@ typedef struct smla_layer_step {
     uint32_t struct_size;
     /* Bound of the longest seq_len of the step (V4: its entries, GLM-5.3: pools). 0: the plan's maximum. */
     int32_t max_columns;
-    /* Built for this step, with the layer's groups. */
+    /* Built for this step, with the layer's groups, window, ratio and list_entries. */
     const smla_plan* plan;
     /* [T,X] f32, bf16, f16 (f64). */
     smla_tensor hidden;

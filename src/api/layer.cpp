@@ -8,6 +8,7 @@ using namespace smla;
 struct smla_layer {
     smla_context* context;
     std::unique_ptr<Layer> layer;
+    PlanMaxima plan = plan_for(*layer);
 };
 
 struct smla_session {
@@ -54,7 +55,9 @@ CacheGroup group_of(const smla_layer_step& step, int32_t bit, const Tensor& slot
 
 LayerStep read_step(const smla_layer& on, const smla_layer_step& step, const CheckContext& context) {
     const AttentionConfig& config = on.layer->config();
-    const PlanFields& fields = api::handle(step.plan, "step.plan").plan.fields();
+    const Plan& plan = api::handle(step.plan, "step.plan").plan;
+    const PlanFields& fields = plan.fields();
+    check_plan("step.plan", plan.maxima(), on.plan);
     check_tensor("step.hidden", step.hidden, kFloats, {kAny, config.common.hidden_size}, context);
     check_rows("step.hidden", step.hidden);
     const int64_t tokens = step.hidden.shape[0], planned = fields.position.shape[0];
@@ -68,12 +71,11 @@ LayerStep read_step(const smla_layer& on, const smla_layer_step& step, const Che
                      context);
     SMLA_CHECK(step.max_columns >= 0, "step.max_columns", step.max_columns, "0 or more");
 
-    const PlanMaxima& maxima = step.plan->plan.maxima();
     const int64_t ratio = std::max<int64_t>(config.compress_ratio(on.layer->layer_index()), 1);
     LayerStep out = planned_step(
         fields, [](const Tensor& field) { return field; },
         [&](int32_t bit, const Tensor& slots) { return group_of(step, bit, slots); },
-        step.max_columns ? step.max_columns : maxima.max_seq_len / ratio);
+        step.max_columns ? step.max_columns : plan.maxima().max_seq_len / ratio);
     out.hidden = step.hidden;
     out.out = step.out;
     out.forced_topk = step.forced_topk;
@@ -213,18 +215,15 @@ smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_info* info) 
         const AttentionConfig& config = at.config();
         const bool indexer = config.selects(at.layer_index());
         const LayerSources sources = config.sources(at.layer_index());
-        int32_t groups = 0, width = 0;
-        for (const CacheNeed& need : cache_needs(config, at.layer_index(), {})) {
-            groups |= need.group;
+        int32_t width = 0;
+        for (const CacheNeed& need : cache_needs(config, at.layer_index(), {}))
             if (need.group == SMLA_GROUP_PRIMARY || need.group == SMLA_GROUP_WINDOW) width = need.width;
-        }
-        if (config.hybrid && sources.entries >= 0) groups |= SMLA_GROUP_COMPRESSED;  // another's, if need be
         api::give(
             "info", info,
             {sizeof *info, int32_t(at.kind()), int32_t(config.common.hidden_size),
              int32_t(config.common.heads), width, indexer ? int32_t(config.indexer->head_dim) : 0,
              indexer ? int32_t(config.indexer->topk) : 0, config.hybrid ? int32_t(config.hybrid->window) : 0,
-             int32_t(config.compress_ratio(at.layer_index())), groups, at.weight_bytes(),
+             int32_t(config.compress_ratio(at.layer_index())), on.plan.groups, at.weight_bytes(),
              at.borrowed_bytes(), int32_t(sources.entries), int32_t(sources.selection),
              int32_t(sources.candidates),
              sources.candidates < 0 ? 0 : int32_t(config.hybrid->sharing->candidate_blocks)});

@@ -145,6 +145,12 @@ std::unique_ptr<Layer> make_dsa_layer(const Checkpoint&, const AttentionConfig&,
 std::unique_ptr<Layer> make_hybrid_layer(const Checkpoint&, const AttentionConfig&, int layer, LayerPrecision,
                                          Device&);
 
+// What a plan of the layer's steps is made with: groups, window, ratio and list_entries.
+PlanMaxima plan_for(const Layer& layer);
+// Throws where steps of `plan` would mean something else to a layer of plan_for() `wanted`. A plan may have
+// more than the layer reads, for other layers.
+void check_plan(const char* field, const PlanMaxima& plan, const PlanMaxima& wanted);
+
 // Checks LayerStep::forced_topk: by the kind of layer it is required, optional or refused.
 void check_forced_topk(const char* field, const Layer& layer, const Tensor& given, int64_t tokens,
                        const CheckContext& context = {});

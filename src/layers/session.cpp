@@ -32,20 +32,13 @@ Session::Session(Context& context, const Layer& layer, const SessionOptions& opt
         topk_.resize(size_t(options.max_step_tokens) * size_t(layer.config().indexer->topk));
 
     const AttentionConfig& config = layer.config();
-    PlanMaxima maxima{};
-    maxima.struct_size = sizeof maxima;
-    for (const CacheNeed& need : needs_) maxima.groups |= need.group;
-    if (reads_entries()) maxima.groups |= SMLA_GROUP_COMPRESSED;
     if (names_candidates())
         candidates_.resize(size_t(options.max_step_tokens) *
                            size_t(config.hybrid->sharing->candidate_blocks));
+    PlanMaxima maxima = plan_for(layer);
     maxima.max_tokens = options.max_step_tokens;
     maxima.max_requests = options.max_requests;
     maxima.max_seq_len = options.max_tokens;
-    maxima.window = config.hybrid ? int32_t(config.hybrid->window) : 0;
-    if (maxima.groups & (SMLA_GROUP_COMPRESSED | SMLA_GROUP_INDEX))
-        maxima.ratio = int32_t(config.compress_ratio(layer.layer_index()));
-    maxima.list_entries = layer.kind() == LayerKind::heavily_compressed;
     plan_ = std::make_unique<Plan>(maxima, plan_place(context));
 
     const Step largest = largest_step();

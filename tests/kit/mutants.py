@@ -346,6 +346,20 @@ MUTANTS = [
         "test_formats MxRecords.*",
     ),
     Mutant(
+        "a resized session leaves its readers behind",
+        "src/layers/session.cpp",
+        "*place_ = this;",
+        "",
+        "test_layers SharedEntries*",
+    ),
+    Mutant(
+        "plans of any window",
+        "src/layers/layer.cpp",
+        "wanted.window == 0 || plan.window == wanted.window",
+        "true",
+        "test_layers LayerPlans*",
+    ),
+    Mutant(
         "a window's records hold values of fp4",
         "src/layers/session_pages.cpp",
         "if (need.group != SMLA_GROUP_COMPRESSED)",
