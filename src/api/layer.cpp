@@ -122,7 +122,7 @@ Checkpoint read_checkpoint(const smla_layer_args& args, Device& device) {
 }
 
 // null: none
-Session* opened_or_none(smla_session* session) { return session ? session->session.get() : nullptr; }
+SessionPlace place_or_none(smla_session* session) { return session ? session->session->place() : nullptr; }
 
 SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
     SessionOptions out;
@@ -138,7 +138,7 @@ SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
     out.caches.kv_writer = args.kv_writer;
     out.stage_budget = args.stage_budget;
     out.rewind_tokens = args.rewind_tokens;
-    out.entries_of = opened_or_none(args.entries_of);
+    out.entries_of = place_or_none(args.entries_of);
     return out;
 }
 
@@ -182,7 +182,7 @@ std::unique_ptr<Session> clone(const Session& session, const smla_session_args* 
     take(as.stage_budget, wanted.stage_budget);
     take(as.rewind_tokens, wanted.rewind_tokens);
     SessionOptions options = read_options(as, session.layer());
-    options.entries_of = wanted.entries_of ? opened_or_none(wanted.entries_of) : session.options().entries_of;
+    options.entries_of = wanted.entries_of ? place_or_none(wanted.entries_of) : session.options().entries_of;
     return within_args([&] { return session.clone(options); });
 }
 
@@ -344,6 +344,7 @@ smla_status smla_session_resize(smla_session* session, const smla_session_args* 
     return api::guard([&] {
         SMLA_CHECK(args, "args", "null", "the maxima");
         std::unique_ptr<Session> resized = clone(opened(session), args);
+        resized->replace(*session->session);
         session->session = std::move(resized);
     });
 }

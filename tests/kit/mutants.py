@@ -546,15 +546,15 @@ MUTANTS = [
     Mutant(
         "a list of V4.1's entries may be absent",
         "src/backends/forward/hybrid.cpp",
-        "if (reads_selection(on.config.kind())) {",
-        "if (has_indexer(on.config.kind())) {",
+        "if (reads_selection(on.config.kind()))",
+        "if (has_indexer(on.config.kind()))",
         "test_backends *",
     ),
     Mutant(
         "FlashMLA's kernels read any arrangement",
         "src/backends/forward/hybrid.cpp",
-        'check_cache("args.kv_cache", args.kv_cache, on.entry_format);',
-        "",
+        "given.kv_cache, on.entry_format",
+        "given.kv_cache, given.kv_cache.format",
         "test_backends *",
     ),
     # plans that are kept
