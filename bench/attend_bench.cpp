@@ -1,6 +1,9 @@
 // attend on the cpu engine: one token at a time over random rows of a pool that no cache holds, another list
 // each time. Prints time, GFLOP/s (2 T H K (Dqk + Dv)) and the share of the dot-product peak measured in the
-// same run. usage: attend_bench [threads] [kernel, or "all"]
+// same run.
+//
+// usage: attend_bench [THREADS] [KERNEL] [HEADS] [ROWS]
+// KERNEL: "best" (the default), "all", or a name. HEADS, ROWS: only shapes with so many; 0: all.
 #include "core/cpu_features.h"
 #include "engines/candidate.h"
 #include "formats/format.h"

@@ -421,25 +421,43 @@ static bool parse_shape(const char* word, smla::bench::Shape& out) {
         return found->id;
     };
     out = {tokens, heads, width, id(format), k, extra_k, region, one ? SMLA_FORMAT_NONE : id(extra)};
+    return tokens > 0 && heads > 0 && width > 0 && k >= 0 && extra_k >= 0 && region != 0;
+}
+
+struct Options {
+    std::string only, kernel;
+    bool sweep = false, check = false;
+    std::vector<smla::bench::Shape> shapes;
+};
+
+// Whether the word is one of the usage's.
+static bool parse_word(const std::string& word, Options& out) {
+    smla::bench::Shape shape{};
+    if (word.starts_with("only=")) out.only = word.substr(5);
+    else if (word.starts_with("kernel=")) out.kernel = word.substr(7);
+    else if (word == "sweep") out.sweep = true;
+    else if (word == "check") out.check = true;
+    else if (parse_shape(word.c_str(), shape)) out.shapes.push_back(shape);
+    else return false;
     return true;
 }
 
-int main(int argc, char** argv) {
-    std::string only, kernel;
-    bool sweep = false, check = false, listed = false;
-    std::vector<smla::bench::Shape> shapes(std::begin(smla::bench::kShapes), std::end(smla::bench::kShapes));
-    for (int i = 1; i < argc; ++i) {
-        if (std::strncmp(argv[i], "only=", 5) == 0) only = argv[i] + 5;
-        if (std::strncmp(argv[i], "kernel=", 7) == 0) kernel = argv[i] + 7;
-        smla::bench::Shape shape{};
-        if (parse_shape(argv[i], shape)) {
-            if (!std::exchange(listed, true)) shapes.clear();
-            shapes.push_back(shape);
+int main(int argc, char** argv) try {
+    Options options;
+    for (int i = 1; i < argc; ++i)
+        if (!parse_word(argv[i], options)) {
+            std::fprintf(stderr,
+                         "%s: no option, and no FORMAT=TOKENS,HEADS,WIDTH,K,REGION above 0 (REGION: not 0)\n",
+                         argv[i]);
+            return 2;
         }
-        sweep = sweep || std::strcmp(argv[i], "sweep") == 0;
-        check = check || std::strcmp(argv[i], "check") == 0;
-    }
-    if (check) smla::bench::cost_of_checks(only, kernel, shapes);
-    else if (sweep) smla::bench::sweep();
-    else smla::bench::time_all(only, kernel, shapes);
+    if (options.shapes.empty())
+        options.shapes.assign(std::begin(smla::bench::kShapes), std::end(smla::bench::kShapes));
+    if (options.check) smla::bench::cost_of_checks(options.only, options.kernel, options.shapes);
+    else if (options.sweep) smla::bench::sweep();
+    else smla::bench::time_all(options.only, options.kernel, options.shapes);
+} catch (const smla::Error& error) {
+    std::fprintf(stderr, "%s: got %s, wants %s\n", error.field.c_str(), error.got.c_str(),
+                 error.wanted.c_str());
+    return 1;
 }

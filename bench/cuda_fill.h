@@ -9,7 +9,7 @@ namespace smla::bench {
 void fill_normal(void* data, smla_dtype dtype, int64_t n, float factor, uint32_t seed);
 // Keys of N(0,1) in every record of an index cache.
 void fill_keys(const smla_cache& cache, uint32_t seed);
-void fill_i32(int32_t* data, int64_t n, int32_t base, int32_t step,
-              int32_t modulus);  // base + (i step) % modulus
+// data[i] = base + (i * step) % modulus
+void fill_i32(int32_t* data, int64_t n, int32_t base, int32_t step, int32_t modulus);
 
 }  // namespace smla::bench

@@ -1,8 +1,9 @@
-// The indexer's stages on a GPU: checks against the host, then times. usage: cuda_index
-// [check|brief|tiny|time|blocks]; brief and tiny: a few checks, for sanitizers; blocks: those of
-// score_select_blocks alone.
+// The indexer's stages on a GPU: checks against the host, then times.
 //
-// A time is the median of 30 runs, each after a 256 MB memset that flushes the L2 cache, by CUDA events
+// usage: cuda_index [check|brief|tiny|time|blocks]
+// check, time: only these. brief, tiny: a few checks, for sanitizers. blocks: times of score_select_blocks.
+//
+// A time is the median of 8 to 30 runs, each after a 256 MB memset that flushes the L2 cache, by CUDA events
 // around the call.
 #include "cuda_fill.h"
 #include "cuda_index_run.h"
@@ -12,6 +13,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <set>
 
 namespace smla::bench {
 
@@ -217,6 +219,24 @@ void time_score_select(Bench& bench, const ScoreShape& shape, size_t budget) {
     bench.gpu.clear();
 }
 
+// Ascending columns of the token's blocks, as many as are asked for.
+void check_selection(Bench& bench, const smla_score_select_blocks_args& args, const std::string& name) {
+    const int64_t tokens = args.indices.shape[0], best = args.indices.shape[1], listed = args.blocks.shape[1];
+    const auto got = bench.gpu.download(static_cast<int32_t*>(args.indices.data), size_t(tokens * best));
+    const auto blocks = bench.gpu.download(static_cast<int32_t*>(args.blocks.data), size_t(tokens * listed));
+    bool right = true;
+    for (int64_t t = 0; t < tokens && right; ++t) {
+        const auto first = blocks.begin() + t * listed;
+        const std::set<int32_t> of_token(first, first + listed);
+        for (int64_t j = 0; j < best && right; ++j) {
+            const int32_t column = got[size_t(t * best + j)];
+            right = column >= 0 && of_token.contains(column / args.block_size) &&
+                    (j == 0 || got[size_t(t * best + j - 1)] < column);
+        }
+    }
+    bench.report.check(right, name + ": a selection outside of the blocks, or out of order");
+}
+
 // 2,048 candidate blocks of 8 columns, as V4.1's later index sources have them, beside the score of all.
 void time_blocks(Bench& bench, const ScoreShape& shape) {
     constexpr int64_t kBlocks = 2048, kBlock = 8, kBest = 512;
@@ -248,6 +268,7 @@ void time_blocks(Bench& bench, const ScoreShape& shape) {
     for (const char* name : {"cuda_streamed_score_select_blocks", "cuda_generic_score_select_blocks"}) {
         const auto& kernel = bench.gpu.prepare<Stage::score_select_blocks>(name, args);
         const double us = bench.timer.median_us([&] { kernel.run(args, bench.gpu.env()); });
+        check_selection(bench, args, text(shape.name, ", ", name));
         bench.print(text("  2048 blocks of 8: 1/", int(whole / us)), name, us,
                     2 * double(shape.heads) * 128 * listed, key * listed);
     }
@@ -315,7 +336,7 @@ void time_all(Gpu& gpu, Report& report) {
     std::printf("%s: mma.sync %.0f TFLOP/s, copy %.0f GB/s\n", gpu.device().facts().name.c_str(),
                 bench.ceilings.tflops, bench.ceilings.gbytes);
     int32_t* const word = gpu.allocate<int32_t>(1);
-    std::printf("nothing, by this clock: %.1f us\n",
+    std::printf("a kernel without work: %.1f us\n",
                 bench.timer.median_us([&] { fill_i32(word, 0, 0, 1, 1); }));
     const ScoreShape scores[] = {
         {.name = "score 2048 x 8192", .tokens = 2048, .columns = 8192},
@@ -388,11 +409,8 @@ int run(const std::string& what) {
     const auto seconds = [&] {
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     };
-    if (what == "blocks") {
-        time_all_blocks(gpu, report);
-        return 0;
-    }
-    if (what != "time") {
+    if (what == "blocks") time_all_blocks(gpu, report);
+    else if (what != "time") {
         check_score(gpu, report);
         std::printf("score: %d checks, %d wrong, error at most %.3f of the bound, %.1f s\n", report.checks,
                     report.failures, report.worst, seconds());
@@ -403,7 +421,7 @@ int run(const std::string& what) {
         std::printf("score_select: %d checks, %d wrong, %.1f s\n", report.checks, report.failures, seconds());
         std::fflush(stdout);
     }
-    if (what != "check" && !report.brief) time_all(gpu, report);
+    if (what.empty() || what == "time") time_all(gpu, report);
     std::printf("%d checks, %d wrong, %.1f s\n", report.checks, report.failures, seconds());
     return report.failures ? 1 : 0;
 }
@@ -413,8 +431,14 @@ int run(const std::string& what) {
 }  // namespace smla::bench
 
 int main(int argc, char** argv) {
+    const std::string what = argc > 1 ? argv[1] : "";
+    const std::initializer_list<std::string> words{"", "check", "brief", "tiny", "time", "blocks"};
+    if (argc > 2 || std::find(words.begin(), words.end(), what) == words.end()) {
+        std::fprintf(stderr, "usage: cuda_index [check|brief|tiny|time|blocks]\n");
+        return 2;
+    }
     try {
-        return smla::bench::run(argc > 1 ? argv[1] : "");
+        return smla::bench::run(what);
     } catch (const smla::Error& error) {
         std::printf("%s: got %s, wants %s\n", error.field.c_str(), error.got.c_str(), error.wanted.c_str());
         return 1;

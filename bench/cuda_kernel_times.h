@@ -1,4 +1,4 @@
-// When kernels ran, as CUPTI records it: the benchmarks of other engines report times so.
+// Start and end of kernels as CUPTI records them: benchmarks of other attention libraries report these times.
 #pragma once
 
 #include <cstdint>

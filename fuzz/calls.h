@@ -1,4 +1,4 @@
-// Calls of any stage where an engine works: in the caller's memory, in copies of it, or on a GPU.
+// Calls of any stage on arguments in the caller's memory, in copies of it, or on a GPU.
 #pragma once
 
 #include "engines/run.h"

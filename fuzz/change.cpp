@@ -192,8 +192,8 @@ void lay_out(Tensor& tensor) {
     std::memset(tensor.stride_elems, 0, sizeof tensor.stride_elems);
 }
 
-// For a length that becomes another. Rules between two lengths end right past the other one, its half or its
-// double; most are about the width, which is the longest.
+// A new value for a length. A rule between two lengths usually has its bound at the other length, its half or
+// its double, so values just past these are likely. Most rules are about the width, the longest length.
 int64_t next_length(int64_t now, const std::vector<Length>& lengths, Choices& choose) {
     const auto shorter = [](const Length& a, const Length& b) { return a.now < b.now; };
     const int64_t other = choose.flag() ? std::max_element(lengths.begin(), lengths.end(), shorter)->now

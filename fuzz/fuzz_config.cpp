@@ -18,16 +18,40 @@ void check_rope(const AttentionConfig& config, int64_t layer) {
     for (const double frequency : table) FUZZ_ASSERT(frequency > 0 && frequency <= 1);
 }
 
+// A layer's tokens per entry, or per pool.
+void check_ratio(const AttentionConfig& config, LayerKind kind, int64_t ratio) {
+    switch (kind) {
+        case LayerKind::sliding:
+        case LayerKind::linear: FUZZ_ASSERT(ratio == 0); return;
+        case LayerKind::compressed_sparse: FUZZ_ASSERT(ratio == 4); return;
+        case LayerKind::heavily_compressed: FUZZ_ASSERT(ratio > 0 && ratio != 4); return;
+        case LayerKind::shared_sparse: FUZZ_ASSERT(ratio == 1 || ratio == 2); return;
+        case LayerKind::dsa:
+        case LayerKind::dsa_shared: FUZZ_ASSERT(ratio == config.dsa->pool && ratio >= 0); return;
+    }
+    FUZZ_ASSERT(!"a kind of layer");
+}
+
+// What a layer reads was made by itself or a layer before it.
+void check_sources(const AttentionConfig& config, int64_t layer, LayerKind kind) {
+    const smla::LayerSources sources = config.sources(layer);
+    const bool selects = smla::reads_selection(kind);
+    FUZZ_ASSERT(selects == (sources.selection >= 0) && sources.selection <= layer);
+    FUZZ_ASSERT(!selects || (config.indexer.has_value() && config.selects(sources.selection)));
+    const bool entries = config.hybrid && kind != LayerKind::sliding;
+    FUZZ_ASSERT(entries == (sources.entries >= 0) && sources.entries <= layer);
+    FUZZ_ASSERT(!entries || config.writes_entries(sources.entries));
+    FUZZ_ASSERT(sources.candidates <= layer);
+    FUZZ_ASSERT(sources.candidates < 0 || (kind == LayerKind::shared_sparse && config.selects(layer) &&
+                                           config.selects(sources.candidates)));
+}
+
 void check_layer(const AttentionConfig& config, int64_t layer) {
     const LayerKind kind = config.layer_kind(layer);
-    const int64_t source = config.index_source_layer(layer);
-    const bool selects =
-        kind == LayerKind::dsa || kind == LayerKind::dsa_shared || kind == LayerKind::compressed_sparse;
-    FUZZ_ASSERT(selects == (source >= 0) && source <= layer);
-    FUZZ_ASSERT(!selects || config.layer_kind(source) != LayerKind::dsa_shared);
-    FUZZ_ASSERT(!selects || config.indexer.has_value());
-    FUZZ_ASSERT(config.dsa.has_value() == (kind == LayerKind::dsa || kind == LayerKind::dsa_shared));
-    FUZZ_ASSERT((config.compress_ratio(layer) == 4) == (kind == LayerKind::compressed_sparse));
+    FUZZ_ASSERT(config.dsa.has_value() ==
+                (kind == LayerKind::dsa || kind == LayerKind::dsa_shared || kind == LayerKind::linear));
+    check_ratio(config, kind, config.compress_ratio(layer));
+    check_sources(config, layer, kind);
     check_rope(config, layer);
 }
 

@@ -110,9 +110,15 @@ private:
                                                       "deepseek_v32",
                                                       "glm_moe_dsa",
                                                       "deepseek_v4",
+                                                      "deepseek_v41",
+                                                      "glm5_next",
+                                                      "glm5_next_text",
+                                                      "linear_attention",
+                                                      "deepseek_sparse_attention",
                                                       Json::array(),
                                                       Json::object(),
                                                       Json::array({0, 4, 128}),
+                                                      Json::array({0, 2, 1}),
                                                       Json::array({0, 0})};
         return interesting[below(interesting.size())];
     }

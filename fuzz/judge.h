@@ -8,7 +8,7 @@
 namespace smla::fuzz {
 
 // Whether every tensor and cache lies within the memory that the problem has for it, and is short. Null
-// pointers, negative lengths and unknown formats do: the library has to refuse them.
+// pointers, negative lengths and unknown formats count as fitting: the library has to refuse them.
 bool fits(std::span<const StageField> fields, const void* args);
 
 // Whether what lies elsewhere can be copied: every pointer is null or points into the problem's memory.

@@ -47,7 +47,7 @@ typedef struct smla_backend_args {
     smla_family family;
     /* "auto" (null), "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla", or a record format's. */
     const char* kv_cache_dtype;
-    /* Of queries: bf16 (0), f16, f32, f64 (reference), e4m3 (per-tensor caches). */
+    /* Of queries: bf16 (0), f16, f32, f64 (reference), e4m3 (HYBRID, per-tensor caches). */
     smla_dtype dtype;
     /* SMLA_WANTS_* bits. */
     int32_t wants;
@@ -78,13 +78,14 @@ typedef struct smla_backend_args {
     int32_t max_requests;
     int32_t max_seq_len;
     int32_t speculative_tokens;
-    /* More groups for the metadata: SMLA_GROUP_INDEX, STATE, INDEX_STATE. */
+    /* More groups for the metadata: SMLA_GROUP_INDEX; HYBRID: STATE and INDEX_STATE, too. */
     int32_t plan_groups;
     /* 1: as in smla_plan_args. */
     int32_t batch_invariant;
     double softmax_scale;
-    /* Of per-tensor fp8; 0: 1. */
+    /* Of e4m3 queries; 0: 1. */
     double q_scale;
+    /* Of a per-tensor cache whose own scale is 0; 0: 1. */
     double kv_scale;
     /* Of one chunk of indexer prefill; 0: 512 MiB. */
     int64_t max_logits_bytes;
@@ -179,8 +180,8 @@ SMLA_API void smla_backend_metadata_destroy(smla_backend_metadata* metadata);
  * graph: replays follow what the tensors then hold, with T, R, addresses and numbers as captured. Numbers
  * that the host does not read come with the batch (decodes and those after it); max_query_len, max_seq_len,
  * decode_max_q_len and prefill_max_q_len are then bounds, prefill.has_context is 1 with any prefill, and
- * indexer.prefill_chunks is empty. Forward attends in two calls, decodes and prefills. Wrong numbers make
- * padding, as in smla_plan_build. block_table fields show the batch's own tables.
+ * indexer.prefill_chunks is empty. HYBRID: forward attends in two calls, decodes and prefills. Wrong
+ * numbers make padding, as in smla_plan_build. block_table fields show the batch's own tables.
  *
  * A batch on the host may be changed when the call returns. A build queues three or four kernels that read
  * pinned memory of the metadata. There are two such memories, used in turn, so the host waits only if the
@@ -231,7 +232,7 @@ typedef struct smla_backend_forward_args {
     smla_tensor output_block_scale;
     /* DSA: the cache. HYBRID: the compressed one. pages 0: there is none yet and nothing is written. */
     smla_cache kv_cache;
-    /* HYBRID: the cache of the window. */
+    /* HYBRID: the cache of the window. Both have the pages of the metadata; page_rows 0: theirs. */
     smla_cache swa_cache;
 } smla_backend_forward_args;
 

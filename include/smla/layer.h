@@ -117,7 +117,7 @@ typedef struct smla_layer_step {
     uint32_t struct_size;
     /* Bound of the longest seq_len of the step (V4: its entries, GLM-5.3: pools). 0: the plan's maximum. */
     int32_t max_columns;
-    /* Built for this step, with the layer's groups. */
+    /* Built for this step, with the layer's groups, window, ratio and list_entries. */
     const smla_plan* plan;
     /* [T,X] f32, bf16, f16 (f64). */
     smla_tensor hidden;
@@ -172,8 +172,8 @@ typedef struct smla_session_args {
     int32_t rewind_tokens;
     /* SMLA_WRITER_* bits of kv_format: how its records are written. 0: as vLLM does. */
     smla_writer kv_writer;
-    /* The session of the layer smla_layer_info.entries_of, if that is another one. It runs each step before
-     * this session does, and outlives it. smla_session_get_args gives null. */
+    /* The session of layer smla_layer_info.entries_of, if that is another one. It runs each step first, with
+     * requests in any order; steps after its end are refused. smla_session_get_args gives null. */
     smla_session* entries_of;
 } smla_session_args;
 

@@ -161,7 +161,7 @@ typedef struct smla_prefill_chunks_args {
     uint32_t struct_size;
     /* A request has seq_len / ratio rows; 0: 1. */
     int32_t ratio;
-    /* Gathered rows per chunk; 0: no bound. */
+    /* Gathered rows per chunk, at most 2^31 - 1; 0: so many. */
     int64_t max_rows;
     /* Of f32 logits per chunk, query tokens x rows; 0: no bound. */
     int64_t max_logits_bytes;

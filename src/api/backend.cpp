@@ -58,10 +58,7 @@ extern "C" {
 smla_status smla_describe_device(const char* name, smla_device_info* out) {
     return api::guard([&] {
         SMLA_CHECK(name, "name", "null", "the name of a device");
-        api::check_room("out", out);
-        const uint32_t size = out->struct_size;
-        *out = describe_device(name);
-        out->struct_size = size;
+        api::give("out", out, describe_device(name));
     });
 }
 
@@ -117,30 +114,26 @@ void smla_backend_destroy(smla_backend* backend) { delete backend; }
 smla_status smla_backend_get_info(const smla_backend* backend, smla_backend_info* info) {
     return api::guard([&] {
         const BackendInstance& on = api::handle(backend, "backend").instance;
-        api::check_room("info", info);
-        *info = {.struct_size = info->struct_size,
-                 .family = on.backend->family,
-                 .name = on.backend->name,
-                 .kv_cache_dtype = find_format(on.format)->name,
-                 .format = on.format,
-                 .head_size = on.config.head_size(),
-                 .page_tokens = on.config.args.page_tokens,
-                 .window_page_tokens = on.config.hybrid() ? on.config.args.window_page_tokens : 0,
-                 .reorder_threshold = on.threshold(),
-                 .padded_heads = padded_heads(*on.backend, on.config),
-                 .graph_support = on.backend->graph_support,
-                 .compressed_format = on.entry_format};
+        api::give("info", info,
+                  {.struct_size = sizeof *info,
+                   .family = on.backend->family,
+                   .name = on.backend->name,
+                   .kv_cache_dtype = find_format(on.format)->name,
+                   .format = on.format,
+                   .head_size = on.config.head_size(),
+                   .page_tokens = on.config.args.page_tokens,
+                   .window_page_tokens = on.config.hybrid() ? on.config.args.window_page_tokens : 0,
+                   .reorder_threshold = on.threshold(),
+                   .padded_heads = padded_heads(*on.backend, on.config),
+                   .graph_support = on.backend->graph_support,
+                   .compressed_format = on.entry_format});
     });
 }
 
 smla_status smla_backend_cache_shape(const smla_backend* backend, int32_t group, int64_t pages,
                                      smla_cache_shape* out) {
-    return api::guard([&] {
-        api::check_room("out", out);
-        const uint32_t size = out->struct_size;
-        *out = api::handle(backend, "backend").instance.cache_shape(group, pages);
-        out->struct_size = size;
-    });
+    return api::guard(
+        [&] { api::give("out", out, api::handle(backend, "backend").instance.cache_shape(group, pages)); });
 }
 
 smla_status smla_backend_metadata_create(const smla_backend* backend, smla_backend_metadata** out) {

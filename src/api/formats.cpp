@@ -14,7 +14,7 @@ static_assert(int(ScaleKind::none) == SMLA_SCALE_NONE && int(ScaleKind::per_tens
 
 constexpr uint32_t kAnyDtype = ~0u;
 
-// A cache without its memory: what is left is the format and the shape.
+// Checks format and shape alone: a size may be asked for before there is memory or a scale.
 smla_cache check_shape(const char* field, smla_cache cache) {
     cache.data = nullptr;
     cache.scale = 1;
@@ -29,24 +29,24 @@ extern "C" {
 
 smla_status smla_format_get_info(smla_format format, int32_t width, smla_format_info* info) {
     return api::guard([&] {
-        api::check_room("info", info);
         const Format* const found = find_format(format);
         SMLA_CHECK(found, "format", format, "a record format");
         if (std::string wanted = why_not_cache_width(*found, width); !wanted.empty())
             fail(SMLA_INVALID_ARGUMENT, "width", text(width), wanted);
         const int32_t values = found->width ? found->width : width;
-        *info = {.struct_size = info->struct_size,
-                 .format = format,
-                 .name = found->name,
-                 .width = values,
-                 .max_width = found->max_width,
-                 .width_multiple = found->width_multiple,
-                 .packing = int32_t(found->packing),
-                 .scale = int32_t(found->scale),
-                 .values_per_scale = found->values_per_scale,
-                 .alignment_bytes = int32_t(found->alignment),
-                 .token_bytes = int32_t(found->record_bytes(values)),
-                 .page_multiple_bytes = found->page_multiple};
+        api::give("info", info,
+                  {.struct_size = sizeof *info,
+                   .format = format,
+                   .name = found->name,
+                   .width = values,
+                   .max_width = found->max_width,
+                   .width_multiple = found->width_multiple,
+                   .packing = int32_t(found->packing),
+                   .scale = int32_t(found->scale),
+                   .values_per_scale = found->values_per_scale,
+                   .alignment_bytes = int32_t(found->alignment),
+                   .token_bytes = int32_t(found->record_bytes(values)),
+                   .page_multiple_bytes = found->page_multiple});
     });
 }
 
@@ -70,18 +70,18 @@ smla_status smla_cache_bytes(const smla_cache* cache, size_t* bytes) {
 
 smla_status smla_tensor_bytes(const smla_tensor* tensor, size_t* bytes) {
     return api::guard([&] {
-        SMLA_CHECK(tensor, "tensor", "null", "a tensor");
+        const Tensor given = api::read_tensor(tensor, "tensor");
         SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
         *bytes = 0;
-        if (!present(*tensor)) return;
+        if (!present(given)) return;
         const CheckContext shape = CheckContext{}.shapes_only();
-        switch (tensor->ndim) {
-            case 1: check_tensor("tensor", *tensor, kAnyDtype, {kAny}, shape); break;
-            case 2: check_tensor("tensor", *tensor, kAnyDtype, {kAny, kAny}, shape); break;
-            case 3: check_tensor("tensor", *tensor, kAnyDtype, {kAny, kAny, kAny}, shape); break;
-            default: check_tensor("tensor", *tensor, kAnyDtype, {kAny, kAny, kAny, kAny}, shape);
+        switch (given.ndim) {
+            case 1: check_tensor("tensor", given, kAnyDtype, {kAny}, shape); break;
+            case 2: check_tensor("tensor", given, kAnyDtype, {kAny, kAny}, shape); break;
+            case 3: check_tensor("tensor", given, kAnyDtype, {kAny, kAny, kAny}, shape); break;
+            default: check_tensor("tensor", given, kAnyDtype, {kAny, kAny, kAny, kAny}, shape);
         }
-        *bytes = span_bytes(*tensor);
+        *bytes = span_bytes(given);
     });
 }
 

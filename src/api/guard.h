@@ -7,10 +7,11 @@
 #include "ops/field.h"
 #include "plan/plan.h"
 
+#include <smla/formats.h>
 #include <smla/stages.h>
-
 #include <smla/types.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <string_view>
@@ -63,7 +64,7 @@ inline void give_text(const std::string& given, char* buffer, size_t* bytes) {
 
 inline Context& checked(smla_context* context) { return handle(context, "context").context; }
 
-// Structs within a struct cannot grow: theirs are this library's sizes, or 0 where nobody filled them in.
+// Structs within a struct cannot grow: their struct_size is this library's, or 0 where it was not filled in.
 template <class Args>
 void check_nested_sizes(const Args&) {}
 inline void check_nested_sizes(const smla_score_select_args& args) {
@@ -89,16 +90,49 @@ Args read_args(const Args* args, const char* name = "args") {
     Args out{};
     std::memcpy(&out, bytes, given < sizeof(Args) ? given : sizeof(Args));
     check_nested_sizes(out);
+    if constexpr (requires { out.reserved; })
+        SMLA_CHECK(out.reserved == 0, text(name, ".reserved"), out.reserved, "0");
     if constexpr (requires { each_tensor(out, [](Tensor&) {}); })
         each_tensor(out, [](Tensor& tensor) { resolve_strides(tensor); });
     return out;
 }
 
-// A struct that the library fills in tells how large its caller made it.
+// A tensor that a call takes by itself.
+inline Tensor read_tensor(const smla_tensor* tensor, const char* name) {
+    SMLA_CHECK(tensor, name, "null", "a tensor");
+    Tensor out = *tensor;
+    resolve_strides(out);
+    return out;
+}
+
+// The size of each struct that the library fills in, in the version that had it first: programs of that
+// version bring so much room. It stays when the struct grows.
 template <class Out>
-void check_room(const char* name, const Out* out) {
+constexpr size_t kFirstSize = 0;
+template <>
+inline constexpr size_t kFirstSize<smla_device_info> = 24;
+template <>
+inline constexpr size_t kFirstSize<smla_backend_info> = 56;
+template <>
+inline constexpr size_t kFirstSize<smla_cache_shape> = 48;
+template <>
+inline constexpr size_t kFirstSize<smla_format_info> = 56;
+template <>
+inline constexpr size_t kFirstSize<smla_layer_info> = 72;
+template <>
+inline constexpr size_t kFirstSize<smla_session_args> = 56;
+template <>
+inline constexpr size_t kFirstSize<smla_stage_field> = 64;
+
+// Fills in a struct whose caller tells how large it is: what fits of `value`. struct_size stays the caller's.
+template <class Out>
+void give(const char* name, Out* out, const Out& value) {
+    static_assert(kFirstSize<Out> > 0 && kFirstSize<Out> <= sizeof(Out));
     SMLA_CHECK(out, name, "null", "a struct to fill in");
-    SMLA_CHECK(out->struct_size >= sizeof(Out), text(name, ".struct_size"), out->struct_size, sizeof(Out));
+    const uint32_t room = out->struct_size;
+    SMLA_CHECK(room >= kFirstSize<Out>, text(name, ".struct_size"), room, text(kFirstSize<Out>, " or more"));
+    std::memcpy(static_cast<void*>(out), &value, std::min<size_t>(room, sizeof(Out)));
+    out->struct_size = room;
 }
 
 // Fields by name, of a plan or of a backend's metadata.

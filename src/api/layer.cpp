@@ -8,6 +8,7 @@ using namespace smla;
 struct smla_layer {
     smla_context* context;
     std::unique_ptr<Layer> layer;
+    PlanMaxima plan = plan_for(*layer);
 };
 
 struct smla_session {
@@ -54,7 +55,9 @@ CacheGroup group_of(const smla_layer_step& step, int32_t bit, const Tensor& slot
 
 LayerStep read_step(const smla_layer& on, const smla_layer_step& step, const CheckContext& context) {
     const AttentionConfig& config = on.layer->config();
-    const PlanFields& fields = api::handle(step.plan, "step.plan").plan.fields();
+    const Plan& plan = api::handle(step.plan, "step.plan").plan;
+    const PlanFields& fields = plan.fields();
+    check_plan("step.plan", plan.maxima(), on.plan);
     check_tensor("step.hidden", step.hidden, kFloats, {kAny, config.common.hidden_size}, context);
     check_rows("step.hidden", step.hidden);
     const int64_t tokens = step.hidden.shape[0], planned = fields.position.shape[0];
@@ -68,12 +71,11 @@ LayerStep read_step(const smla_layer& on, const smla_layer_step& step, const Che
                      context);
     SMLA_CHECK(step.max_columns >= 0, "step.max_columns", step.max_columns, "0 or more");
 
-    const PlanMaxima& maxima = step.plan->plan.maxima();
     const int64_t ratio = std::max<int64_t>(config.compress_ratio(on.layer->layer_index()), 1);
     LayerStep out = planned_step(
         fields, [](const Tensor& field) { return field; },
         [&](int32_t bit, const Tensor& slots) { return group_of(step, bit, slots); },
-        step.max_columns ? step.max_columns : maxima.max_seq_len / ratio);
+        step.max_columns ? step.max_columns : plan.maxima().max_seq_len / ratio);
     out.hidden = step.hidden;
     out.out = step.out;
     out.forced_topk = step.forced_topk;
@@ -92,7 +94,7 @@ LayerPrecision read_weights(const smla_layer_args& args, LayerPrecision precisio
 
 AttentionConfig read_config(const smla_layer_args& args) {
     SMLA_CHECK(!args.config || !args.config_json, "args.config_json", "a text, beside args.config",
-               "one of both");
+               "one of the two");
     if (args.config_json) return parse_config(args.config_json, "args.config_json");
     SMLA_CHECK(args.config || args.checkpoint, "args.config", "null",
                "a path, or args.config_json: tensors come without a config");
@@ -105,7 +107,7 @@ Checkpoint read_checkpoint(const smla_layer_args& args, Device& device) {
         SMLA_CHECK(args.checkpoint, "args.checkpoint", "null", "a path, or args.tensors");
         return Checkpoint::open(args.checkpoint);
     }
-    SMLA_CHECK(!args.checkpoint, "args.checkpoint", "a path, beside args.tensors", "one of both");
+    SMLA_CHECK(!args.checkpoint, "args.checkpoint", "a path, beside args.tensors", "one of the two");
     SMLA_CHECK(args.tensors, "args.tensors", "null", text(args.tensor_count, " tensors"));
     std::vector<NamedTensor> list;
     for (int32_t i = 0; i < args.tensor_count; ++i) {
@@ -120,7 +122,7 @@ Checkpoint read_checkpoint(const smla_layer_args& args, Device& device) {
 }
 
 // null: none
-Session* opened_or_none(smla_session* session) { return session ? session->session.get() : nullptr; }
+SessionPlace place_or_none(smla_session* session) { return session ? session->session->place() : nullptr; }
 
 SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
     SessionOptions out;
@@ -136,17 +138,18 @@ SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
     out.caches.kv_writer = args.kv_writer;
     out.stage_budget = args.stage_budget;
     out.rewind_tokens = args.rewind_tokens;
-    out.entries_of = opened_or_none(args.entries_of);
+    out.entries_of = place_or_none(args.entries_of);
     return out;
 }
 
-void give_options(const SessionOptions& options, smla_session_args& out) {
-    out = {out.struct_size,      options.caches.kv,     options.caches.index,     options.caches.page_tokens,
-           options.max_requests, options.max_tokens,    options.max_step_tokens,  options.caches.kv_scale,
-           options.stage_budget, options.rewind_tokens, options.caches.kv_writer, nullptr};
+smla_session_args as_args(const SessionOptions& options) {
+    return {sizeof(smla_session_args),  options.caches.kv,        options.caches.index,
+            options.caches.page_tokens, options.max_requests,     options.max_tokens,
+            options.max_step_tokens,    options.caches.kv_scale,  options.stage_budget,
+            options.rewind_tokens,      options.caches.kv_writer, nullptr};
 }
 
-// What a session refuses of its options is a member of the caller's struct.
+// Names the options that a session refuses as the caller knows them: args.FIELD.
 template <class Make>
 auto within_args(const Make& make) {
     try {
@@ -157,11 +160,10 @@ auto within_args(const Make& make) {
     }
 }
 
-// A clone of `session`: what `args` leaves 0 is as there. Records are copied, so they keep their format.
+// Clones `session`. A field of `args` that is 0 is taken from it. Records are copied, so they keep their
+// format.
 std::unique_ptr<Session> clone(const Session& session, const smla_session_args* args) {
-    smla_session_args as{}, wanted{};
-    as.struct_size = sizeof as;
-    give_options(session.options(), as);
+    smla_session_args as = as_args(session.options()), wanted{};
     if (args) wanted = api::read_args(args);
     const auto same = [](const char* field, auto given, auto has) {
         SMLA_CHECK(given == 0 || given == has, field, given, text("0 or ", has, ", as in the session"));
@@ -180,7 +182,7 @@ std::unique_ptr<Session> clone(const Session& session, const smla_session_args* 
     take(as.stage_budget, wanted.stage_budget);
     take(as.rewind_tokens, wanted.rewind_tokens);
     SessionOptions options = read_options(as, session.layer());
-    options.entries_of = wanted.entries_of ? opened_or_none(wanted.entries_of) : session.options().entries_of;
+    options.entries_of = wanted.entries_of ? place_or_none(wanted.entries_of) : session.options().entries_of;
     return within_args([&] { return session.clone(options); });
 }
 
@@ -208,33 +210,23 @@ void smla_layer_destroy(smla_layer* layer) { delete layer; }
 
 smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_info* info) {
     return api::guard([&] {
-        api::check_room("info", info);
-        const Layer& at = *api::handle(layer, "layer").layer;
+        const smla_layer& on = api::handle(layer, "layer");
+        const Layer& at = *on.layer;
         const AttentionConfig& config = at.config();
         const bool indexer = config.selects(at.layer_index());
         const LayerSources sources = config.sources(at.layer_index());
-        int32_t groups = 0, width = 0;
-        for (const CacheNeed& need : cache_needs(config, at.layer_index(), {})) {
-            groups |= need.group;
+        int32_t width = 0;
+        for (const CacheNeed& need : cache_needs(config, at.layer_index(), {}))
             if (need.group == SMLA_GROUP_PRIMARY || need.group == SMLA_GROUP_WINDOW) width = need.width;
-        }
-        if (config.hybrid && sources.entries >= 0) groups |= SMLA_GROUP_COMPRESSED;  // another's, if need be
-        *info = {info->struct_size,
-                 int32_t(at.kind()),
-                 int32_t(config.common.hidden_size),
-                 int32_t(config.common.heads),
-                 width,
-                 indexer ? int32_t(config.indexer->head_dim) : 0,
-                 indexer ? int32_t(config.indexer->topk) : 0,
-                 config.hybrid ? int32_t(config.hybrid->window) : 0,
-                 int32_t(config.compress_ratio(at.layer_index())),
-                 groups,
-                 at.weight_bytes(),
-                 at.borrowed_bytes(),
-                 int32_t(sources.entries),
-                 int32_t(sources.selection),
-                 int32_t(sources.candidates),
-                 sources.candidates < 0 ? 0 : int32_t(config.hybrid->sharing->candidate_blocks)};
+        api::give(
+            "info", info,
+            {sizeof *info, int32_t(at.kind()), int32_t(config.common.hidden_size),
+             int32_t(config.common.heads), width, indexer ? int32_t(config.indexer->head_dim) : 0,
+             indexer ? int32_t(config.indexer->topk) : 0, config.hybrid ? int32_t(config.hybrid->window) : 0,
+             int32_t(config.compress_ratio(at.layer_index())), on.plan.groups, at.weight_bytes(),
+             at.borrowed_bytes(), int32_t(sources.entries), int32_t(sources.selection),
+             int32_t(sources.candidates),
+             sources.candidates < 0 ? 0 : int32_t(config.hybrid->sharing->candidate_blocks)});
     });
 }
 
@@ -274,10 +266,7 @@ smla_status smla_session_create(const smla_layer* layer, const smla_session_args
 void smla_session_destroy(smla_session* session) { delete session; }
 
 smla_status smla_session_get_args(const smla_session* session, smla_session_args* args) {
-    return api::guard([&] {
-        api::check_room("args", args);
-        give_options(opened(session).options(), *args);
-    });
+    return api::guard([&] { api::give("args", args, as_args(opened(session).options())); });
 }
 
 smla_status smla_session_forward(smla_session* session, const smla_session_step* step) {
@@ -355,6 +344,7 @@ smla_status smla_session_resize(smla_session* session, const smla_session_args* 
     return api::guard([&] {
         SMLA_CHECK(args, "args", "null", "the maxima");
         std::unique_ptr<Session> resized = clone(opened(session), args);
+        resized->replace(*session->session);
         session->session = std::move(resized);
     });
 }

@@ -10,13 +10,6 @@
 
 using namespace smla;
 
-namespace {
-const Tensor& given(const smla_tensor* tensor, const char* name) {
-    SMLA_CHECK(tensor, name, "null", "a tensor");
-    return *tensor;
-}
-}  // namespace
-
 extern "C" {
 
 #define SMLA_ROW_OPERATION(name)                                \
@@ -31,11 +24,15 @@ SMLA_ROW_OPERATION(decode_schedule)
 #undef SMLA_ROW_OPERATION
 
 smla_status smla_lse_from_log2(const smla_tensor* log2_lse, const smla_tensor* lse) {
-    return api::guard([&] { lse_from_log2(given(log2_lse, "log2_lse"), given(lse, "lse")); });
+    return api::guard(
+        [&] { lse_from_log2(api::read_tensor(log2_lse, "log2_lse"), api::read_tensor(lse, "lse")); });
 }
 
 smla_status smla_prefill_chunks(smla_prefill_chunks_args* args) {
     return api::guard([&] {
+        constexpr size_t kWithCount = offsetof(smla_prefill_chunks_args, reserved);
+        SMLA_CHECK(!args || args->struct_size >= kWithCount, "args.struct_size", args->struct_size,
+                   text(kWithCount, " or more: count is written"));
         smla_prefill_chunks_args copy = api::read_args(args);
         prefill_chunks(copy);
         args->count = copy.count;

@@ -113,23 +113,23 @@ smla_status smla_stage_get_field(smla_stage stage, int32_t index, smla_stage_fie
         const auto fields = fields_of_stage(Stage(stage));
         SMLA_CHECK(index >= 0 && size_t(index) < fields.size(), "index", index,
                    text("0 to ", fields.size() - 1, ", the fields of ", stage_name(Stage(stage)).data()));
-        api::check_room("field", out);
         const StageField& field = fields[size_t(index)];
-        *out = {.struct_size = out->struct_size,
-                .kind = int32_t(field.kind),
-                .name = field.name.member().data(),
-                .shape = field.shape.data() ? field.shape.data() : "",
-                .offset = field.offset,
-                .types = field.allowed,
-                .flags = (field.is_written ? SMLA_FIELD_WRITTEN : 0) |
-                         (field.is_optional ? SMLA_FIELD_OPTIONAL : 0) |
-                         (field.is_rows ? SMLA_FIELD_ROWS : 0),
-                .in_place_of = field_at(fields, field.in_place_of),
-                .with_cache = field_at(fields, field.with_cache),
-                .double_as = field_at(fields, field.double_as),
-                .given_with = field_at(fields, field.follows),
-                .given_dtype = field.follows_dtype,
-                .reserved = 0};
+        api::give(
+            "field", out,
+            {.struct_size = sizeof *out,
+             .kind = int32_t(field.kind),
+             .name = field.name.member().data(),
+             .shape = field.shape.data() ? field.shape.data() : "",
+             .offset = field.offset,
+             .types = field.allowed,
+             .flags = (field.is_written ? SMLA_FIELD_WRITTEN : 0) |
+                      (field.is_optional ? SMLA_FIELD_OPTIONAL : 0) | (field.is_rows ? SMLA_FIELD_ROWS : 0),
+             .in_place_of = field_at(fields, field.in_place_of),
+             .with_cache = field_at(fields, field.with_cache),
+             .double_as = field_at(fields, field.double_as),
+             .given_with = field_at(fields, field.follows),
+             .given_dtype = field.follows_dtype,
+             .reserved = 0});
     });
 }
 

@@ -1,5 +1,5 @@
-// The tensors of every struct of arguments but those of stages, which field tables list (ops/field.h):
-// strides left out are spelt out as a struct is read.
+// The tensors of every struct of arguments but those of stages, which field tables list (ops/field.h).
+// read_args() (guard.h) spells out the strides that were left out in them.
 #pragma once
 
 #include <smla/backend.h>
@@ -20,19 +20,19 @@ inline void each_tensor(smla_plan_batch& a, auto use) {
 }
 
 inline void each_tensor(smla_backend_forward_args& a, auto use) {
-    for (auto* t :
-         {&a.q, &a.q_pe, &a.k_c, &a.k_pe, &a.topk_indices, &a.w_uk_t, &a.w_uv, &a.sink, &a.out, &a.lse})
+    for (auto* t : {&a.q, &a.q_pe, &a.k_c, &a.k_pe, &a.topk_indices, &a.w_uk_t, &a.w_uv, &a.sink, &a.out,
+                    &a.lse, &a.output_scale, &a.output_block_scale})
         use(*t);
 }
 
 inline void each_tensor(smla_layer_step& a, auto use) {
-    for (auto* t : {&a.hidden, &a.out, &a.forced_topk, &a.topk}) use(*t);
+    for (auto* t : {&a.hidden, &a.out, &a.forced_topk, &a.topk, &a.candidates, &a.best_blocks}) use(*t);
     for (auto* each : {&a.primary, &a.window, &a.compressed, &a.index, &a.state, &a.index_state})
         use(each->block_table);
 }
 
 inline void each_tensor(smla_session_step& a, auto use) {
-    for (auto* t : {&a.hidden, &a.out, &a.rope_positions, &a.forced_topk}) use(*t);
+    for (auto* t : {&a.hidden, &a.out, &a.rope_positions, &a.forced_topk, &a.candidates}) use(*t);
 }
 
 inline void each_tensor(smla_request_rows_args& a, auto use) {

@@ -15,10 +15,10 @@ namespace smla {
 struct CacheType {
     const char* name;
     smla_format format;
-    smla_format nope = SMLA_FORMAT_NONE;     // instead, in models without rope channels
-    smla_format entries = SMLA_FORMAT_NONE;  // V4.1: of the compressed cache, where that is another record
-    int32_t major = 0;                       // compute capability of GPUs ...
-    smla_format there = SMLA_FORMAT_NONE;    // ... that have this record instead
+    smla_format nope = SMLA_FORMAT_NONE;     // the record in models without rope channels, if another
+    smla_format entries = SMLA_FORMAT_NONE;  // V4.1: the record of the compressed cache, if another
+    int32_t major = 0;                       // on GPUs of this major compute capability ...
+    smla_format there = SMLA_FORMAT_NONE;    // ... both caches have this record instead
 };
 
 // What the published backend's own gate accepts. This library refuses less: docs/support-matrix.md shows
@@ -33,8 +33,8 @@ struct PublishedGate {
     std::string (*more)(const BackendConfig&) = nullptr;  // a further reason, or empty
 };
 
-// Head counts of the published kernel, to which an engine pads: the smallest of `sizes` that is large enough,
-// or multiples of a unit.
+// Head counts that the published kernel supports. An engine pads to the smallest of `sizes` that is large
+// enough, else to a multiple of the unit.
 struct PublishedHeads {
     std::span<const int32_t> sizes{};
     int32_t unit = 1, unit_on_sm100 = 1;
@@ -42,7 +42,7 @@ struct PublishedHeads {
 
 class Metadata;
 class FieldSet;
-// Declares a set of fields in the metadata; null if metadata for such arguments have none of them.
+// Makes one set of fields and declares them in `metadata`; null if the backend's arguments need none of them.
 using MakeFieldSet = std::unique_ptr<FieldSet> (*)(Metadata& metadata);
 
 struct Backend {
@@ -50,16 +50,16 @@ struct Backend {
     std::span<const char* const> aliases;  // other names of the published backend
     smla_family family;
     std::span<const CacheType> cache_types;  // "auto" first
-    uint32_t formats;                        // records that their own names may ask for
+    uint32_t formats;                        // that kv_cache_dtype may also name directly
     int32_t page_tokens;                     // default
     smla_graph_support graph_support;
     PublishedHeads heads;
     PublishedGate published;
     std::span<const MakeFieldSet> fields;
-    int32_t prefill_requests_per_call = 0;  // HYBRID: prefill attends in calls of so many requests; 0: in one
+    int32_t prefill_requests_per_call = 0;  // HYBRID: requests per attend call of prefill; 0: all
 };
 
-// Heads that the published kernel wants for these arguments.
+// The head count that an engine pads to for the published kernel.
 int32_t padded_heads(const Backend& backend, const BackendConfig& config);
 
 }  // namespace smla

@@ -48,6 +48,15 @@ void check_dimensions(const BackendConfig& config) {
     constexpr int32_t kWants = 2 * SMLA_WANTS_FUSED_OUTPUT_QUANT - 1;
     SMLA_CHECK((args.wants & ~kWants) == 0, "args.wants", args.wants,
                text("SMLA_WANTS_* bits, 0 to ", kWants));
+    const int32_t more_groups =
+        config.hybrid() ? SMLA_GROUP_INDEX | SMLA_GROUP_STATE | SMLA_GROUP_INDEX_STATE : SMLA_GROUP_INDEX;
+    SMLA_CHECK((args.plan_groups & ~more_groups) == 0, "args.plan_groups", args.plan_groups,
+               config.hybrid() ? "SMLA_GROUP_INDEX (8), STATE (16) and INDEX_STATE (32) bits"
+                               : "0 or SMLA_GROUP_INDEX (8)");
+    SMLA_CHECK(args.batch_invariant == 0 || args.batch_invariant == 1, "args.batch_invariant",
+               args.batch_invariant, "0 or 1");
+    SMLA_CHECK(args.device.multiprocessors >= 0, "args.device.multiprocessors", args.device.multiprocessors,
+               "0 or more");
     SMLA_CHECK(args.max_tokens >= 1, "args.max_tokens", args.max_tokens, "1 or more");
     SMLA_CHECK(args.max_requests >= 1, "args.max_requests", args.max_requests, "1 or more");
     SMLA_CHECK(args.max_seq_len >= 1, "args.max_seq_len", args.max_seq_len, "1 or more");

@@ -14,10 +14,10 @@ namespace smla {
 using BackendArgs = smla_backend_args;
 using ForwardArgs = smla_backend_forward_args;
 
-// The models of a family.
+// What the models of a family have in common.
 struct FamilyTraits {
     const char* models;
-    std::span<const int32_t> ratios;  // tokens per entry of their kinds of layers; 0: no entries
+    std::span<const int32_t> ratios;  // that layers may have, in tokens per entry; 0: no entries
     const char* ratios_text;
     int32_t window_page_tokens;  // default
 };

@@ -59,7 +59,7 @@ Records named_records(const Backend& backend, const BackendConfig& config) {
     return {format->id, format->id};
 }
 
-// The same, if they have the model's dimensions.
+// named_records(), or none where a record does not fit the model's dimensions.
 Records records_of(const Backend& backend, const BackendConfig& config) {
     const Records out = named_records(backend, config);
     const auto fits = [&](smla_format id) {
@@ -107,7 +107,9 @@ std::vector<std::string> config_refusals(const Backend& backend, const BackendCo
         out.push_back(text("kv_cache_dtype ", config.cache_type, " with ", config.head_size(),
                            " values per token; it has ", cache_type_list(backend)));
     const bool scaled = format && find_format(format)->scale == ScaleKind::per_tensor;
-    if (args.dtype == SMLA_E4M3 && !scaled)
+    if (args.dtype == SMLA_E4M3 && !config.hybrid())
+        out.push_back("no e4m3 queries: V3.2's are absorbed, in bf16, f16, f32 or f64");
+    else if (args.dtype == SMLA_E4M3 && !scaled)
         out.push_back("e4m3 queries need a cache with one scale: kv_cache_dtype fp8_e4m3");
     if (args.heads > 256) out.push_back(text(args.heads, " heads; 1 to 256"));
     if (args.wants & SMLA_WANTS_ENCODER) out.push_back("no attention type but decoder self-attention");

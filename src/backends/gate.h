@@ -15,9 +15,9 @@ smla_format cache_format(const Backend& backend, const BackendConfig& config);
 smla_format entry_format(const Backend& backend, const BackendConfig& config);
 // Names of both records, one where they are the same; empty: NONE.
 std::string record_names(const Backend& backend, const BackendConfig& config);
-// Reasons in words, apart from the device.
+// Why the backend cannot serve these arguments, were there an engine for the device; empty: it can.
 std::vector<std::string> config_refusals(const Backend& backend, const BackendConfig& config);
-// The same, and why no engine of this build runs on the device.
+// config_refusals(), and why no engine of this build runs on the device.
 std::vector<std::string> why_not(const Backend& backend, const BackendConfig& config);
 // What the gate of the published backend would say.
 std::vector<std::string> published_refusals(const Backend& backend, const BackendConfig& config);

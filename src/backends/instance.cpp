@@ -57,11 +57,13 @@ smla_cache_shape BackendInstance::cache_shape(int32_t group, int64_t pages) cons
             : hybrid && (group == SMLA_GROUP_WINDOW || (compressed && config.args.ratio)),
         "group", group,
         hybrid ? config.args.ratio ? "WINDOW or COMPRESSED" : "WINDOW: the layer has no other" : "PRIMARY");
-    SMLA_CHECK(pages >= 0 && pages < (int64_t(1) << 31), "pages", pages, "0 or more, rows within int32");
     const Format& record = *find_format(compressed ? entry_format : format);
     const int64_t tokens = !hybrid      ? config.args.page_tokens
                            : compressed ? config.args.page_tokens / config.args.ratio
                                         : config.args.window_page_tokens;
+    constexpr int64_t kMaxRows = int64_t(1) << 31;  // int32 numbers them; so bytes fit int64, too
+    SMLA_CHECK(pages >= 0 && pages <= kMaxRows / tokens, "pages", pages,
+               text("0 to ", kMaxRows / tokens, ": rows that fit in int32"));
     const bool bytes = record.scale != ScaleKind::none && record.scale != ScaleKind::per_tensor;
     smla_cache_shape out{};
     out.struct_size = sizeof out;
@@ -94,15 +96,13 @@ size_t BackendInstance::workspace(const Env& env, const ForwardArgs& args) const
 void BackendInstance::run(const Env& env, const Metadata* metadata, const ForwardArgs& args,
                           Workspace workspace, StageRecords* records) const {
     if (!metadata) {
-        check_tensor("args.out", args.out, kFloats,
-                     args.out.ndim == 2 ? std::initializer_list<int64_t>{kAny, kAny}
-                                        : std::initializer_list<int64_t>{kAny, kAny, kAny},
-                     env.checks());
-        check_rows("args.out", args.out);
+        check_output_rows("args.out", args.out, kFloats,
+                          args.out.ndim == 2 ? std::initializer_list<int64_t>{kAny, kAny}
+                                             : std::initializer_list<int64_t>{kAny, kAny, kAny},
+                          env.checks());
         return zero_rows(env, args.out, args.out.shape[0]);
     }
     metadata->check_for(*this);
-    if (element_count(args.q) == 0) return;
     const StepFields fields = metadata->step();
     PlanKey key(PlanUse::step, id, args.stage_budget, env);
     key.add_address(workspace.data);

@@ -25,7 +25,7 @@ SMLA_BACKENDS(SMLA_DECLARE_BACKEND)
 
 std::span<const Backend* const> all_backends();
 std::span<const char* const> backend_names();
-const Backend& find_backend(std::string_view name);  // or an alias; throws with the list
+const Backend& find_backend(std::string_view name);  // by name or alias; the error lists all names
 
 struct BackendVerdict {
     const Backend* backend;

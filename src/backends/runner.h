@@ -1,8 +1,8 @@
 // Runs the stages of a step one after the other. The same code runs twice: a sizing pass without memory adds
 // up the bytes that the step takes, then a running pass works in the caller's workspace. The workspace holds
 // the counters, scratch that all stages share, and the activations. A context keeps what the two passes found
-// (StepPlan), so a step of the same description runs once, and plans no call. On a GPU a step that also has
-// the addresses of earlier ones is replayed from a recording.
+// (StepPlan), so a later step of the same description needs the running pass alone, and plans no call. On a
+// GPU a step that also has the addresses of earlier ones is replayed from a recording.
 #pragma once
 
 #include "backends/step_recordings.h"
@@ -21,9 +21,9 @@ struct StepPlan {
         std::shared_ptr<const void> planned;  // PlannedCall<stage>
     };
     size_t stage_bytes = 0, activation_bytes = 0;
-    std::vector<Call> calls;                               // none: of a sizing pass
-    bool prepared = true;                                  // every call is
-    std::shared_ptr<StepRecordings> recordings = nullptr;  // of a step that is kept
+    std::vector<Call> calls;                               // empty after a sizing pass
+    bool prepared = true;                                  // every call's plan is (CallPlan::unprepared)
+    std::shared_ptr<StepRecordings> recordings = nullptr;  // null until the context keeps the plan
 
     size_t total_bytes() const { return kWorkspaceHeader + stage_bytes + activation_bytes; }
 };
@@ -33,8 +33,8 @@ public:
     // Sizing pass.
     Runner(const Env& env, size_t stage_budget, const Tap* tap)
         : env_(env), budget_(stage_budget), sizing_(true), watch_(tap) {}
-    // Running pass. `known`: of a sizing pass over the same calls, or of an earlier step; it outlives the
-    // runner.
+    // Running pass. `known` comes from a sizing pass over the same calls or from an earlier step, and must
+    // outlive the runner.
     Runner(const Env& env, const StepPlan& known, Workspace workspace, StageRecords* records, const Tap* tap);
 
     size_t total_bytes() const { return kWorkspaceHeader + stage_bytes_ + activation_bytes_; }
@@ -75,11 +75,11 @@ public:
         watch_.after<S>(*this, args);
     }
 
-    // The sizing pass refuses what the running pass would refuse, before the first stage of that one writes.
-    // Not for a pass that asks for the size alone: its tensors may be shapes on the host for a GPU's step.
+    // Makes a sizing pass check every call, so that a step is refused before its first stage writes. Not for
+    // a pass that asks for the size alone: tensors of a GPU's step may then be shapes on the host.
     void check_calls() { checks_ = true; }
 
-    // Records of a GPU have no times unless this is called: it waits for each stage.
+    // Makes a GPU wait for each stage and record its time; without this, records of a GPU have no times.
     void wait_for_each_stage() { waits_ = true; }
 
     // Shows a tensor that is no argument of a stage that the watch knows.
@@ -118,7 +118,7 @@ private:
         calls_.push_back({S, planned});
         return *planned;
     }
-    // On a GPU 0 unless each stage is waited for.
+    // Seconds of `work`; on a GPU 0, unless each stage is waited for.
     template <class Work>
     double time(const Work& work) const {
         const bool gpu = env_.device->type() != SMLA_CPU;
@@ -132,8 +132,8 @@ private:
     size_t budget_ = 0, stage_bytes_ = 0, activation_bytes_ = 0;
     bool sizing_ = false, checks_ = false;
     const StepPlan* known_ = nullptr;
-    size_t next_ = 0;                    // of the known calls
-    std::vector<StepPlan::Call> calls_;  // else those that were planned here
+    size_t next_ = 0;                    // index in known_->calls
+    std::vector<StepPlan::Call> calls_;  // planned here, where known_ has none
     bool prepared_ = true;
     char* activations_ = nullptr;
     size_t activation_limit_ = 0;
@@ -142,8 +142,8 @@ private:
     StepWatch watch_;
 };
 
-// Replays a step of a known plan, or records it when it came with the same addresses often enough; false: it
-// is to be run. A stream that is being captured gets the launches themselves.
+// Replays a step of a known plan; records it first when it has come with the same addresses often enough.
+// False: the caller has to run the step. A stream that is being captured gets the launches themselves.
 template <class Forward>
 bool replay_step(const Env& env, const PlanKey& key, const StepPlan& plan, Workspace workspace,
                  StageRecords* records, const Forward& forward) {
@@ -165,8 +165,8 @@ bool replay_step(const Env& env, const PlanKey& key, const StepPlan& plan, Works
     return recordings.replay(addresses, env.stream, records);
 }
 
-// Runs a step: forward(runner) tells its stages. With a key the context keeps the step's plan; a null key:
-// the step is described anew.
+// Runs a step, whose stages forward(runner) calls one after the other. With a key the context keeps the
+// step's plan; with a null key every step is planned anew.
 template <class Forward>
 void run_step(const Env& env, const PlanKey* key, size_t stage_budget, Workspace workspace,
               StageRecords* records, const Tap* tap, const Forward& forward) {

@@ -41,8 +41,8 @@ IndexQuery quantise_index_q(Runner& run, const Indexer& in) {
     return out;
 }
 
-// What is selected, as rows of the cache. A token's list ends at its last row: a prompt's first tokens see
-// fewer keys than lists have columns.
+// Maps a selection to cache rows, and to list lengths: the first tokens of a prompt see fewer keys than a
+// list has columns.
 smla_attend_source rows_of(Runner& run, const StepBatch& batch, const CacheGroup& group,
                            const Selection& selection, int32_t pool = 1) {
     const Tensor& indices = selection.indices;
@@ -67,8 +67,8 @@ Tensor tokens_of(const Tensor& tensor, int64_t begin, int64_t end) {
     return present(tensor) ? slice(tensor, 0, begin, end) : tensor;
 }
 
-// Decodes and prefill chunks attend in calls of their own: captured graphs and kernels tuned for one query
-// length need that. The sizing pass sizes one call over all tokens, which no part exceeds.
+// Decodes and prefill chunks attend in separate calls, as captured graphs and kernels tuned for one query
+// length need. The sizing pass sizes one call over all tokens; no part takes more.
 void attend_in_parts(Runner& run, const StepBatch& batch, const smla_attend_args& whole) {
     if (batch.parts.empty() || run.sizing()) return run.run<Stage::attend>(whole);
     for (size_t i = 0; i + 1 < batch.parts.size(); ++i) {
@@ -99,7 +99,7 @@ Tensor absorb_query(Runner& run, const StepBatch& batch, const DsaStep& step) {
     return q;
 }
 
-// Frequencies of no channel, where `like` lies.
+// An empty tensor of frequencies on the device of `like`: rope then rotates no channel.
 Tensor nothing_rotated(const Tensor& like) {
     Tensor out = make_tensor(static_cast<double*>(nullptr), SMLA_F64, {0});
     out.device_type = like.device_type;
@@ -107,7 +107,7 @@ Tensor nothing_rotated(const Tensor& like) {
     return out;
 }
 
-// How a compressor makes entries of what it saved; see smla_compress_args.
+// How a compressor pools the tokens that it saved into entries; see smla_compress_args.
 struct Pooling {
     int32_t ratio = 0, no_overlap = 0;
     double eps = 0;
@@ -145,8 +145,7 @@ Pooling pooling_of(const HybridStep& step) {
 
 }  // namespace
 
-// There is no stage that only copies. rope is one if it rotates no channel, and it takes any strides and
-// types.
+// No stage only copies. rope without frequencies is a copy, between any strides and float types.
 void copy_rows(Runner& run, const StepBatch& batch, const Tensor& from, const Tensor& to) {
     run.run<Stage::rope>(
         {.x = from, .positions = batch.rope_position, .frequencies = nothing_rotated(from), .out = to});

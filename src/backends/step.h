@@ -1,8 +1,10 @@
 // The inner step, once for every layer and attention backend: from rotated queries and new keys to attention
 // output. A stage whose input is absent does not run: an engine that projects, selects or rotates elsewhere
 // hands in what it has.
-//   dsa:    write_kv, write_index, quant_index_q, score_select, map, absorb, attend, up_project
-//   hybrid: write_kv (window), save_state, compress, quant_index_q, score_select, map, attend, inverse_rope
+//   dsa:    write_kv, write_index (pools: save_state, compress), quant_index_q, score_select, map, absorb,
+//           rope, attend, up_project
+//   hybrid: write_kv (window), save_state, compress, write_index (V4.1), quant_index_q, score_select or
+//           score_select_blocks, map, attend, inverse_rope
 // Everything cached is written before anything is read, so a token may attend to itself.
 #pragma once
 
@@ -58,16 +60,16 @@ struct Indexer {
     double factor = 0;
     double amax_floor = 0;
     bool hadamard = false;
-    smla_dtype query_dtype = SMLA_F32;  // beside keys that are bf16 rows: bf16 selects bf16 arithmetic
+    smla_dtype query_dtype = SMLA_F32;  // with keys of row_bf16: bf16 selects bf16 arithmetic
     int64_t topk = 0;
     CacheGroup keys;  // V4: of compressed entries
-    // V4.1, columns of a block; 0: no blocks. Selects within `blocks` (absent: everywhere) and names the
-    // best.
+    // V4.1: columns per block; 0: no blocks. The indexer selects within the candidate blocks `blocks`
+    // (absent: among all columns) and writes its best blocks to `best_blocks`.
     int32_t block_size = 0;
     Tensor blocks{}, best_blocks{};  // [T,B], [T,KB] i32, optional
 };
-// The indexer's choice among the keys [0, ends[t]) of each token, ascending, then -1; `topk` takes it if
-// given. The keys are already written.
+// Selects for each token t among the keys [0, ends[t]), which must be written already: ascending, padded with
+// -1, in `topk` if that is present.
 Selection run_indexer(Runner& run, const StepBatch& batch, const Indexer& in, const Tensor& ends,
                       const Tensor& topk);
 
@@ -130,9 +132,9 @@ struct HybridStep {
 };
 void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step);
 
-// V4.1: writes the entries that the step's tokens close, from step.compressor (without `score` at ratio 1)
-// into step.entries, and returns them as they were before the rotation, [T,1,D]: index keys are made of them.
-// Rows of tokens that close none hold anything.
+// V4.1: writes the entries that the step's tokens close, from step.compressor (without `score` at ratio 1) to
+// step.entries. Returns these entries as they are before RoPE, [T,1,D], because index keys are computed from
+// them. Rows of tokens that close no entry are undefined.
 Tensor write_entries(Runner& run, const StepBatch& batch, const HybridStep& step);
 
 // Copies [T,G,D] to memory of any strides and of any float type.

@@ -1,4 +1,4 @@
-// Where addresses stand in the data of a step: the key of a kept plan reduces them (engines/plan_cache.h).
+// Which fields of a step's data hold addresses: the key of a kept plan reduces them (engines/plan_cache.h).
 #pragma once
 
 #include "backends/step.h"
@@ -49,7 +49,7 @@ inline constexpr auto kBatchPlaces = [] {
                       SMLA_PLACE(visible_tokens)};
 }();
 
-// A number that no other object of this process has: an address may be used again.
+// A number that no other object of this process has or had. An address is none: memory is used again.
 uint64_t unique_id();
 
 }  // namespace smla

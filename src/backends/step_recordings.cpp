@@ -30,7 +30,7 @@ bool StepRecordings::replay(Addresses addresses, smla_stream stream, StageRecord
 bool StepRecordings::due(Addresses addresses) {
     const std::lock_guard lock(mutex_);
     if (Slot* slot = find(addresses)) return ++slot->steps == kDue;
-    if (slots_.size() == kSlots)  // the one that was not seen for the longest time goes
+    if (slots_.size() == kSlots)  // evict the least recently used
         slots_.erase(std::min_element(slots_.begin(), slots_.end(),
                                       [](const Slot& a, const Slot& b) { return a.last < b.last; }));
     slots_.push_back({.addresses = {addresses.begin(), addresses.end()}, .steps = 1, .last = ++clock_});

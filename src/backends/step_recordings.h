@@ -21,25 +21,25 @@ struct StageRecord {
 };
 using StageRecords = std::array<StageRecord, kStageCount>;
 
-// Of the steps of one description (StepPlan), by their addresses. Safe to use from many threads.
+// The recordings of steps that share one StepPlan, by the steps' addresses. Safe to use from many threads.
 class StepRecordings {
 public:
     using Addresses = std::span<const uintptr_t>;
-    // Calls of a step that is worth a recording: fewer are launched as quickly one by one.
+    // A step of fewer calls is not worth a recording: launched one by one it is as fast.
     static constexpr size_t kLeastCalls = 6;
 
     // Queues the step that was recorded with these addresses; false: there is none.
     bool replay(Addresses addresses, smla_stream stream, StageRecords* records);
     // Notes a step; true: it came often enough to be recorded now.
     bool due(Addresses addresses);
-    // What was recorded, and what ran in it. Null: steps with these addresses are never due again.
+    // Keeps a recording and what ran in it. A null one is kept too: these addresses are never due again.
     void keep(Addresses addresses, std::unique_ptr<Recording> recording, const StageRecords& ran);
 
 private:
     struct Slot {
         std::vector<uintptr_t> addresses;
-        int64_t steps = 0;  // that came with them
-        int64_t last = 0;   // when the latest came
+        int64_t steps = 0;  // how many had these addresses
+        int64_t last = 0;   // clock_ of the latest step or look-up
         std::unique_ptr<Recording> recording;
         StageRecords ran{};
     };

@@ -32,7 +32,7 @@ void StepWatch::show_entries(const Runner& run, const smla_compress_args& args) 
     show(run, compressors_++ == 0 && !index ? "entries" : "entries_index", args.entries);
 }
 
-// Whole logits exist only for those who look at them: the step never stores them.
+// Computes the logits a second time for the observer: the step itself never stores them.
 void StepWatch::show_logits(Runner& run, smla_score_args score, int64_t columns) const {
     score.fill = 1;
     score.logits = run.activation(plain_dtype(score.w), {score.q.shape[0], columns});

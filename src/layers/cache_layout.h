@@ -37,8 +37,8 @@ struct CacheNeed {
     double bytes_per_token() const;  // amortised; 0 for resident groups
 };
 
-// Refuses, by name, a format that no cache of its kind has or that the layer's dimensions do not have, and a
-// scale that does not go with it.
+// The caches of a layer. Refuses, by the option's name, a format that caches of its kind never have or that
+// does not fit the layer's dimensions, and a scale that does not go with the format.
 std::vector<CacheNeed> cache_needs(const AttentionConfig& config, int layer, const CacheChoice& choice);
 
 // The serving formats of a layer of these dimensions, best first: what `auto` means and what verify tries.

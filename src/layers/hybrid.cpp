@@ -17,9 +17,9 @@ public:
         ratio_ = int32_t(config.compress_ratio(layer));
         sources_ = config.sources(layer);
         place(weights_, device);
-        // An entry stands at its first token, ratio - 1 before the one that closes it.
-        before_.view = make_tensor(&entry_width_, SMLA_I32, {1});
-        entry_width_ = ratio_ - 1;
+        // An entry has the position of its first token, ratio - 1 before that of the token that closes it.
+        before_.view = make_tensor(&tokens_before_, SMLA_I32, {1});
+        tokens_before_ = ratio_ - 1;
         smla::place(before_, device);
         scale_ = config.softmax_scale();
     }
@@ -42,8 +42,8 @@ private:
     HybridWeights weights_;
     LayerKind kind_;
     LayerSources sources_;
-    int32_t ratio_, entry_width_ = 0;
-    HostTensor before_;  // i32 [1]: entry_width_
+    int32_t ratio_, tokens_before_ = 0;  // tokens of an entry before the one that closes it
+    HostTensor before_;                  // i32 [1]: tokens_before_
     double scale_;
 };
 

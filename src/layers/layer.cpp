@@ -1,5 +1,9 @@
 #include "layers/layer.h"
 
+#include "layers/cache_layout.h"
+
+#include <algorithm>
+
 namespace smla {
 
 namespace {
@@ -22,6 +26,33 @@ std::unique_ptr<Layer> open_layer(const Checkpoint& checkpoint, const AttentionC
                                   LayerPrecision precision, Device& device) {
     return config.hybrid ? make_hybrid_layer(checkpoint, config, layer, precision, device)
                          : make_dsa_layer(checkpoint, config, layer, precision, device);
+}
+
+PlanMaxima plan_for(const Layer& layer) {
+    const AttentionConfig& config = layer.config();
+    PlanMaxima out{};
+    out.struct_size = sizeof out;
+    for (const CacheNeed& need : cache_needs(config, layer.layer_index(), {})) out.groups |= need.group;
+    if (config.hybrid && config.sources(layer.layer_index()).entries >= 0)
+        out.groups |= SMLA_GROUP_COMPRESSED;  // another's, if need be
+    out.window = config.hybrid ? int32_t(config.hybrid->window) : 0;
+    if (out.groups & (SMLA_GROUP_COMPRESSED | SMLA_GROUP_INDEX))
+        out.ratio = int32_t(config.compress_ratio(layer.layer_index()));
+    out.list_entries = layer.kind() == LayerKind::heavily_compressed;
+    return out;
+}
+
+void check_plan(const char* field, const PlanMaxima& plan, const PlanMaxima& wanted) {
+    const int32_t missing = wanted.groups & ~plan.groups;
+    SMLA_CHECK(missing == 0, field, text("of groups ", plan.groups),
+               text("of the layer's groups, ", wanted.groups));
+    SMLA_CHECK(wanted.window == 0 || plan.window == wanted.window, field, text("of window ", plan.window),
+               text("of the layer's window, ", wanted.window));
+    const bool entries = wanted.groups & (SMLA_GROUP_COMPRESSED | SMLA_GROUP_INDEX);
+    SMLA_CHECK(!entries || std::max(plan.ratio, 1) == std::max(wanted.ratio, 1), field,
+               text("of ratio ", plan.ratio), text("of the layer's ratio, ", wanted.ratio));
+    SMLA_CHECK(plan.list_entries >= wanted.list_entries, field, text("of list_entries ", plan.list_entries),
+               text(wanted.list_entries, ": the layer attends to all entries"));
 }
 
 void check_forced_topk(const char* field, const Layer& layer, const Tensor& given, int64_t tokens,

@@ -36,7 +36,8 @@ struct LayerStep {
     Tensor candidates{}, best_blocks{};
 };
 
-// What a plan says of a step. cut(field): the part of it that counts; group(SMLA_GROUP_*, slots): caches.
+// A step from the fields of its plan. cut(field) gives the rows of this step, group(SMLA_GROUP_*, slots) a
+// cache.
 template <class Cut, class Group>
 LayerStep planned_step(const PlanFields& fields, const Cut& cut, const Group& group, int64_t max_columns) {
     LayerStep out{};
@@ -94,7 +95,7 @@ protected:
     Layer(const AttentionConfig& config, int layer, LayerPrecision precision)
         : config_(config), layer_(layer), precision_(precision) {}
 
-    // On the device from now on: the weights that forward() reads, and RoPE's frequencies.
+    // Moves the weights that forward() reads, and RoPE's frequencies, to the device.
     template <class Weights>
     void place(Weights& weights, Device& device) {
         each_tensor(weights, [&](HostTensor& tensor) {
@@ -108,7 +109,7 @@ protected:
         smla::place(placed_frequencies_, device);
     }
     const Tensor& frequencies() const { return placed_frequencies_.view; }
-    // Where a product's operand of x's shape is written: x itself, if it has the dtype.
+    // The tensor for a matrix product's operand: x itself if it has the operands' dtype, else of x's shape.
     Tensor operand_of(Runner& run, const Tensor& x) const {
         return x.dtype == precision_.operands()
                    ? x
@@ -144,11 +145,17 @@ std::unique_ptr<Layer> make_dsa_layer(const Checkpoint&, const AttentionConfig&,
 std::unique_ptr<Layer> make_hybrid_layer(const Checkpoint&, const AttentionConfig&, int layer, LayerPrecision,
                                          Device&);
 
-// LayerStep::forced_topk: needed, possible or without a meaning, by the kind of layer.
+// What a plan of the layer's steps is made with: groups, window, ratio and list_entries.
+PlanMaxima plan_for(const Layer& layer);
+// Throws where steps of `plan` would mean something else to a layer of plan_for() `wanted`. A plan may have
+// more than the layer reads, for other layers.
+void check_plan(const char* field, const PlanMaxima& plan, const PlanMaxima& wanted);
+
+// Checks LayerStep::forced_topk: by the kind of layer it is required, optional or refused.
 void check_forced_topk(const char* field, const Layer& layer, const Tensor& given, int64_t tokens,
                        const CheckContext& context = {});
 
-// LayerStep::candidates and best_blocks. `selects`: the step runs the layer's own indexer.
+// Checks LayerStep::candidates and best_blocks. `selects`: the step runs the layer's own indexer.
 void check_candidates(const Layer& layer, const Tensor& candidates, const Tensor& best_blocks, bool selects,
                       int64_t tokens, const CheckContext& context = {});
 

@@ -44,8 +44,16 @@ MhcMix HyperConnection::reserve(int64_t tokens) const {
     return out;
 }
 
+// For the arithmetic of a host; run() checks what a GPU is given.
+const double* HyperConnection::mixed_rows(const MhcMix& mix, int64_t tokens) const {
+    const int64_t needed = tokens * outputs();
+    SMLA_CHECK(int64_t(mix.rows.size()) == needed, "mix", text(mix.rows.size(), " values"),
+               text(needed, ": mix() of these ", tokens, " tokens"));
+    return mix.rows.data();
+}
+
 Tensor HyperConnection::rows(const MhcMix& mix, int64_t tokens) const {
-    if (!on_gpu()) return make_tensor(mix.rows.data(), SMLA_F64, {tokens, outputs()});
+    if (!on_gpu()) return make_tensor(mixed_rows(mix, tokens), SMLA_F64, {tokens, outputs()});
     Tensor out = make_tensor(mix.placed.data(), SMLA_F32, {tokens, outputs()});
     out.device_type = device_->type();
     out.device_index = device_->index();
@@ -135,12 +143,13 @@ void HyperConnection::collapse(const MhcMix& mix, const Tensor& streams_in, cons
     const int64_t n = streams(), hidden = config_.common.hidden_size;
     check(streams_in, out, "out");
     if (on_gpu()) return run(HyperStep::collapse, mix, streams_in, out, stream);
+    const double* const rows = mixed_rows(mix, streams_in.shape[0]);
     std::vector<double> row(static_cast<size_t>(hidden)), sum(row.size());
     for (int64_t t = 0; t < streams_in.shape[0]; ++t) {
         std::fill(sum.begin(), sum.end(), 0.0);
         for (int64_t i = 0; i < n; ++i) {
             load_row(streams_in, address(streams_in, t, i), hidden, row.data());
-            for (size_t d = 0; d < row.size(); ++d) sum[d] += mix.rows[size_t(t * outputs() + i)] * row[d];
+            for (size_t d = 0; d < row.size(); ++d) sum[d] += rows[t * outputs() + i] * row[d];
         }
         store_row(out, address(out, t), hidden, sum.data());
     }
@@ -151,12 +160,13 @@ void HyperConnection::expand(const MhcMix& mix, const Tensor& y, const Tensor& s
     const int64_t n = streams(), hidden = config_.common.hidden_size;
     check(streams_in, y, "y");
     if (on_gpu()) return run(HyperStep::expand, mix, streams_in, y, stream);
+    const double* const rows = mixed_rows(mix, streams_in.shape[0]);
     std::vector<double> block(static_cast<size_t>(hidden)), old(size_t(n * hidden)), row(block.size());
     for (int64_t t = 0; t < streams_in.shape[0]; ++t) {
         load_row(y, address(y, t), hidden, block.data());
         for (int64_t j = 0; j < n; ++j)
             load_row(streams_in, address(streams_in, t, j), hidden, old.data() + j * hidden);
-        const double* post = mix.rows.data() + t * outputs() + n;  // comb behind it
+        const double* post = rows + t * outputs() + n;  // comb behind it
         for (int64_t k = 0; k < n; ++k) {
             for (size_t d = 0; d < row.size(); ++d) row[d] = post[k] * block[d];
             for (int64_t j = 0; j < n; ++j)

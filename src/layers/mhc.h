@@ -40,6 +40,7 @@ private:
     bool on_gpu() const { return device_->type() != SMLA_CPU; }
     void sinkhorn(double* c) const;  // [n,n]
     void check(const Tensor& streams, const Tensor& block, const char* name) const;
+    const double* mixed_rows(const MhcMix& mix, int64_t tokens) const;
     void run(HyperStep step, const MhcMix& mix, const Tensor& streams, const Tensor& block,
              smla_stream stream) const;
 

@@ -25,6 +25,10 @@ Session::Session(Context& context, const Layer& layer, const SessionOptions& opt
     std::mt19937_64 random(options.page_seed);
     groups_.reserve(needs_.size());
     for (const CacheNeed& need : needs_) create_group(need, random);
+    if (reads_entries())
+        for (const int32_t bit : {SMLA_GROUP_COMPRESSED, SMLA_GROUP_INDEX})
+            if (const Group* const group = entries_of().find_group(bit))
+                read_groups_.push_back({bit, make_table(group->need)});
     lengths_.assign(size_t(options.max_requests), 0);
     query_start_loc_.resize(size_t(options.max_requests) + 1);
     seq_lens_.resize(size_t(options.max_requests));
@@ -32,26 +36,28 @@ Session::Session(Context& context, const Layer& layer, const SessionOptions& opt
         topk_.resize(size_t(options.max_step_tokens) * size_t(layer.config().indexer->topk));
 
     const AttentionConfig& config = layer.config();
-    PlanMaxima maxima{};
-    maxima.struct_size = sizeof maxima;
-    for (const CacheNeed& need : needs_) maxima.groups |= need.group;
-    if (reads_entries()) maxima.groups |= SMLA_GROUP_COMPRESSED;
     if (names_candidates())
         candidates_.resize(size_t(options.max_step_tokens) *
                            size_t(config.hybrid->sharing->candidate_blocks));
+    PlanMaxima maxima = plan_for(layer);
     maxima.max_tokens = options.max_step_tokens;
     maxima.max_requests = options.max_requests;
     maxima.max_seq_len = options.max_tokens;
-    maxima.window = config.hybrid ? int32_t(config.hybrid->window) : 0;
-    if (maxima.groups & (SMLA_GROUP_COMPRESSED | SMLA_GROUP_INDEX))
-        maxima.ratio = int32_t(config.compress_ratio(layer.layer_index()));
-    maxima.list_entries = layer.kind() == LayerKind::heavily_compressed;
     plan_ = std::make_unique<Plan>(maxima, plan_place(context));
 
     const Step largest = largest_step();
     workspace_bytes_ = largest_workspace(largest);
     workspace_.at_least(workspace_bytes_);
     reserve_staging(largest);
+}
+
+Session::~Session() {
+    if (*place_ == this) *place_ = nullptr;
+}
+
+void Session::replace(Session& other) {
+    place_ = other.place_;
+    *place_ = this;
 }
 
 // Shapes without memory.
@@ -71,7 +77,7 @@ Session::Step Session::largest_step() const {
     return largest;
 }
 
-// Stages convert what is not f32, so each dtype of hidden and of out takes scratch of its own.
+// Stages convert what is not f32, so the scratch depends on the dtypes of hidden and out.
 size_t Session::largest_workspace(Step largest) {
     constexpr smla_dtype kEach[] = {SMLA_F32, SMLA_BF16, SMLA_F16, SMLA_F64};
     const Env env = context_.env({});
@@ -86,7 +92,7 @@ size_t Session::largest_workspace(Step largest) {
     return bytes;
 }
 
-// Everything that a step brings from the host, at its largest.
+// Reserves room for everything that the largest step brings from the host.
 void Session::reserve_staging(const Step& largest) {
     const auto room = [](const Tensor& tensor) {
         return present(tensor) ? round_up(span_bytes(tensor), Staging::kAlignment) : 0;
@@ -100,11 +106,12 @@ void Session::reserve_staging(const Step& largest) {
     if (names_candidates()) bytes += room(host_candidates(options_.max_step_tokens));
     bytes += room(largest.candidates);
     bytes += room(numbers(query_start_loc_)) + room(numbers(seq_lens_)) + room(positions);
-    for (const Group& group : groups_) bytes += room(group.placed_table);
+    for (const Group& group : groups_) bytes += room(group.table.placed);
+    for (const ReadGroup& group : read_groups_) bytes += room(group.table.placed);
     staging_.reserve(bytes);
 }
 
-// Built where the layer runs.
+// The plan is built on the device where the layer runs.
 void Session::build_plan(const Step& step) {
     const int64_t requests = int64_t(step.requests.size());
     PlanBatch batch{};
@@ -119,16 +126,21 @@ void Session::build_plan(const Step& step) {
     batch.seq_lens = slice(staging_.put(numbers(seq_lens_)), 0, 0, requests);
     batch.rope_positions = staging_.put(step.rope_positions);
     batch.tokens = std::max<int64_t>(query_start_loc_[size_t(requests)], 1);
-    const auto view_of = [&](const Group& group) {
+    const auto view_of = [&](const StepTable& table, const Group& group) {
         PlanGroup view{};
-        view.block_table = slice(group.placed_table, 0, 0, requests);
+        view.block_table = slice(table.placed, 0, 0, requests);
         view.page_tokens = group.need.page_rows;
         return view;
     };
-    if (reads_entries()) batch.compressed = view_of(*options_.entries_of->find_group(SMLA_GROUP_COMPRESSED));
+    for (ReadGroup& read : read_groups_) {
+        const Group& group = *entries_of().find_group(read.bit);
+        place_table(read.table, group, step.requests);
+        if (read.bit == SMLA_GROUP_COMPRESSED) batch.compressed = view_of(read.table, group);
+    }
     for (Group& group : groups_) {
-        place_table(group, step.requests);
-        const PlanGroup view = view_of(group);
+        for (const StepRequest& request : step.requests) fit_pages(group, request);
+        place_table(group.table, group, step.requests);
+        const PlanGroup view = view_of(group.table, group);
         switch (group.need.group) {
             case SMLA_GROUP_PRIMARY: batch.primary = view; break;
             case SMLA_GROUP_WINDOW: batch.window = view; break;
@@ -141,16 +153,23 @@ void Session::build_plan(const Step& step) {
     plan_->build(batch);
 }
 
-void Session::place_table(Group& group, std::span<const StepRequest> requests) {
-    int32_t* row = group.table.data();
+Session::StepTable Session::make_table(const CacheNeed& need) const {
+    StepTable out;
+    out.columns = ceil_div(std::max<int64_t>(need.rows(options_.max_tokens), 1), need.page_rows);
+    out.blocks.resize(size_t(options_.max_requests) * size_t(out.columns));
+    out.placed = make_tensor(out.blocks.data(), SMLA_I32, {options_.max_requests, out.columns});
+    return out;
+}
+
+void Session::place_table(StepTable& table, const Group& group, std::span<const StepRequest> requests) {
+    int32_t* row = table.blocks.data();
     for (const StepRequest& request : requests) {
-        fit_pages(group, request);
         const std::vector<int32_t>& pages = group.pages[size_t(request.request)];
-        std::fill(std::copy(pages.begin(), pages.end(), row), row + group.columns, -1);
-        row += group.columns;
+        std::fill(std::copy(pages.begin(), pages.end(), row), row + table.columns, -1);
+        row += table.columns;
     }
-    group.placed_table =
-        staging_.put(make_tensor(group.table.data(), SMLA_I32, {options_.max_requests, group.columns}));
+    table.placed =
+        staging_.put(make_tensor(table.blocks.data(), SMLA_I32, {options_.max_requests, table.columns}));
 }
 
 const Session::Group* Session::find_group(int32_t bit) const {
@@ -160,9 +179,9 @@ const Session::Group* Session::find_group(int32_t bit) const {
 }
 
 CacheGroup Session::cache_group(int32_t bit, const Tensor& slots) const {
-    if (const Group* group = find_group(bit)) return {group->cache, group->placed_table, slots};
-    if (reads_entries() && (bit == SMLA_GROUP_COMPRESSED || bit == SMLA_GROUP_INDEX))
-        return options_.entries_of->cache_group(bit, {});
+    if (const Group* group = find_group(bit)) return {group->cache, group->table.placed, slots};
+    for (const ReadGroup& read : read_groups_)
+        if (read.bit == bit) return {entries_of().find_group(bit)->cache, read.table.placed, {}};
     return {};
 }
 
@@ -197,7 +216,7 @@ void Session::forward(const Step& step) {
     size_t bytes = workspace_bytes_;
     if (step.tap)
         bytes =
-            layer_workspace(layer_, env, inner, options_.stage_budget, step.tap);  // looking costs scratch
+            layer_workspace(layer_, env, inner, options_.stage_budget, step.tap);  // a tap takes activations
     run_layer(layer_, env, inner, workspace_.at_least(bytes), options_.stage_budget, &records, step.tap);
     staging_.get(inner.out, step.out);
     placed_topk_ = inner.topk;

@@ -16,6 +16,9 @@
 namespace smla {
 
 class Session;
+// Where a session is, for sessions that read it: one that is resized leaves another in its place, one that
+// ends leaves null.
+using SessionPlace = std::shared_ptr<const Session*>;
 
 struct SessionOptions {
     CacheChoice caches;
@@ -24,9 +27,9 @@ struct SessionOptions {
     int32_t max_step_tokens = 512;  // of all requests in one step
     int32_t rewind_tokens = 0;      // that truncate() may take off beyond those of the last step
     size_t stage_budget = 0;        // bytes of scratch a stage may use; 0: as much as pays
-    // Of the layer whose entries this one reads (V4.1; LayerSources::entries): it runs each step before this
-    // one does, and outlives it. Null where the layer reads its own.
-    Session* entries_of = nullptr;
+    // Of the session of the layer whose entries this one reads (V4.1; LayerSources::entries), which runs each
+    // step before this one does. Null where the layer reads its own.
+    SessionPlace entries_of;
     uint64_t page_seed = 1;  // pages are handed out in a shuffled order: nothing may rely on neighbours
 };
 
@@ -35,6 +38,7 @@ using StepRequest = smla_step_request;
 class Session {
 public:
     Session(Context& context, const Layer& layer, const SessionOptions& options);
+    ~Session();
     Session(const Session&) = delete;
     Session& operator=(const Session&) = delete;
 
@@ -66,6 +70,9 @@ public:
     void reorder(std::span<const int32_t> sources);
     // Another session of this layer with all requests of this one. The formats and page_tokens are the same.
     std::unique_ptr<Session> clone(const SessionOptions& options) const;
+    // Sessions that read `other` read this one from now on.
+    void replace(Session& other);
+    const SessionPlace& place() const { return place_; }
 
     const Layer& layer() const { return layer_; }
     const SessionOptions& options() const { return options_; }
@@ -75,6 +82,12 @@ public:
     StageRecords records{};  // of all steps so far
 
 private:
+    // The block table of a cache group in this step.
+    struct StepTable {
+        std::vector<int32_t> blocks;  // [R,MB]
+        Tensor placed{};              // where the layer runs
+        int64_t columns = 0;
+    };
     // Pages of one cache group: a pool, and the pages of each request.
     struct Group {
         CacheNeed need{};
@@ -82,9 +95,12 @@ private:
         std::shared_ptr<void> memory;  // of the cache
         std::vector<int32_t> free_pages;
         std::vector<std::vector<int32_t>> pages;  // by request; -1: given back, no longer visible
-        std::vector<int32_t> table;               // [R,MB] of this step
-        Tensor placed_table{};                    // where the layer runs
-        int64_t columns = 0;
+        StepTable table;
+    };
+    // A group of the session whose entries this one reads.
+    struct ReadGroup {
+        int32_t bit;
+        StepTable table;
     };
 
     struct Move {
@@ -107,7 +123,9 @@ private:
     void check_sources(const Step& step, int64_t tokens) const;
     void check_forced_entries(const Step& step, int64_t tokens) const;
     void build_plan(const Step& step);
-    void place_table(Group& group, std::span<const StepRequest> requests);
+    StepTable make_table(const CacheNeed& need) const;
+    void place_table(StepTable& table, const Group& group, std::span<const StepRequest> requests);
+    const Session& entries_of() const { return **options_.entries_of; }
     LayerStep layer_step(const Step& step);
     const Group* find_group(int32_t bit) const;  // null: the layer has none
     CacheGroup cache_group(int32_t bit, const Tensor& slots) const;
@@ -125,14 +143,17 @@ private:
     Context& context_;
     const Layer& layer_;
     SessionOptions options_;
+    SessionPlace place_ = std::make_shared<const Session*>(this);
     std::vector<CacheNeed> needs_;
     std::vector<Group> groups_;
+    std::vector<ReadGroup> read_groups_;
     std::vector<int32_t> lengths_;
     std::unique_ptr<Plan> plan_;
     std::vector<int32_t> query_start_loc_, seq_lens_, topk_, candidates_;
     LayerSources sources_;
     int64_t last_tokens_ = 0;
-    // Of the last step, on a GPU until somebody asks: up to 8 MB, which few callers want.
+    // Results of the last step that stay on the GPU until topk() or candidates() asks for them: up to 8 MB,
+    // which few callers want.
     mutable Tensor placed_topk_{}, placed_candidates_{};
     Staging staging_;
     OwnedWorkspace workspace_;

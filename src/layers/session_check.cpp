@@ -24,18 +24,23 @@ void Session::check_options() const {
     }
 }
 
-// A layer that reads another's entries needs that layer's session, which holds the same requests.
+// A layer that reads another's entries needs that layer's session, which holds the same requests. Checked in
+// each step too: the session may have been resized, or be gone.
 void Session::check_entries_of() const {
-    const Session* const source = options_.entries_of;
     if (!reads_entries()) {
-        SMLA_CHECK(!source, "entries_of", "a session", "none: the layer reads no other's entries");
+        SMLA_CHECK(!options_.entries_of, "entries_of", "a session",
+                   "none: the layer reads no other's entries");
         return;
     }
-    const std::string wanted = text("the session of layer ", sources_.entries, ", whose entries layer ",
-                                    layer_.layer_index(), " reads");
-    SMLA_CHECK(source, "entries_of", "none", wanted);
+    const auto wanted = [&] {
+        return text("the session of layer ", sources_.entries, ", whose entries layer ", layer_.layer_index(),
+                    " reads");
+    };
+    SMLA_CHECK(options_.entries_of, "entries_of", "none", wanted());
+    const Session* const source = *options_.entries_of;
+    SMLA_CHECK(source, "entries_of", "a session that was destroyed", wanted());
     SMLA_CHECK(source->layer_.layer_index() == sources_.entries, "entries_of",
-               text("a session of layer ", source->layer_.layer_index()), wanted);
+               text("a session of layer ", source->layer_.layer_index()), wanted());
     SMLA_CHECK(&source->context_ == &context_, "entries_of", "a session of another context",
                "one of this one");
     SMLA_CHECK(source->options_.max_requests >= options_.max_requests, "entries_of",
@@ -86,10 +91,11 @@ void Session::check(const Step& step) const {
 // The layers that this one reads have run the same step.
 void Session::check_sources(const Step& step, int64_t tokens) const {
     check_candidates(layer_, step.candidates, {}, !present(step.forced_topk), tokens);
+    check_entries_of();
     if (!reads_entries()) return;
     for (const StepRequest& request : step.requests) {
         const int64_t wanted = int64_t(lengths_[size_t(request.request)]) + request.tokens;
-        const int64_t got = options_.entries_of->length(request.request);
+        const int64_t got = entries_of().length(request.request);
         SMLA_CHECK(got == wanted, text("step.requests: request ", request.request),
                    text(got, " tokens in layer ", sources_.entries),
                    text(wanted, ": the layer that writes the entries runs a step first"));

@@ -10,7 +10,7 @@ namespace smla {
 void Session::create_group(const CacheNeed& need, std::mt19937_64& random) {
     Group group;
     group.need = need;
-    group.columns = ceil_div(std::max<int64_t>(need.rows(options_.max_tokens), 1), need.page_rows);
+    group.table = make_table(need);
     const int64_t pages = need.pages(options_.max_tokens, options_.max_step_tokens) * options_.max_requests;
     smla_cache& cache = group.cache;
     cache.format = need.format;
@@ -31,8 +31,6 @@ void Session::create_group(const CacheNeed& need, std::mt19937_64& random) {
     std::iota(group.free_pages.begin(), group.free_pages.end(), 0);
     std::shuffle(group.free_pages.begin(), group.free_pages.end(), random);
     group.pages.resize(size_t(options_.max_requests));
-    group.table.resize(size_t(options_.max_requests) * size_t(group.columns));
-    group.placed_table = make_tensor(group.table.data(), SMLA_I32, {options_.max_requests, group.columns});
     groups_.push_back(std::move(group));
 }
 
@@ -83,7 +81,7 @@ void Session::cut_pages(int32_t request, int32_t tokens) {
     lengths_[size_t(request)] = tokens;
 }
 
-// A later token sees the tokens of its window, so the pages of these must still be there.
+// The fewest tokens, but for 0, that truncate() can leave: the next token's window must still have its pages.
 int32_t Session::shortest(int32_t request) const {
     int64_t tokens = 0;
     for (const Group& group : groups_) {
@@ -169,7 +167,7 @@ std::vector<int32_t> Session::duplicate(Group& group, const std::vector<int32_t>
 void Session::copy_pages(const smla_cache& source, const smla_cache& target, std::vector<int32_t>& pairs) {
     if (pairs.empty()) return;
     const PlacedTensor placed =
-        place(context_.device(), make_tensor(pairs.data(), SMLA_I32, {int64_t(pairs.size()) / 2, 2}));
+        smla::place(context_.device(), make_tensor(pairs.data(), SMLA_I32, {int64_t(pairs.size()) / 2, 2}));
     smla_copy_pages_args args{};
     args.struct_size = sizeof args;
     args.source = source;

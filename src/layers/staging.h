@@ -16,12 +16,12 @@ public:
     Staging(const Staging&) = delete;
     Staging& operator=(const Staging&) = delete;
 
-    // Room of every later step; until then tensors stay on the host, as in a pass that only sizes.
+    // Allocates room for every later step. Before that, tensors stay on the host, as in a sizing pass.
     void reserve(size_t bytes);
-    void begin_step();                // what the step before put is gone
+    void begin_step();                // forgets what the last step put
     Tensor put(const Tensor& host);   // a copy on the device; what lies there already as it is
     Tensor room(const Tensor& host);  // the same shape, not copied: for results
-    // Rows [i] of results of the last step back; nothing if they are the same.
+    // Copies the rows of a result back to `host`; does nothing where both are one memory.
     void get(const Tensor& placed, const Tensor& host) const;
 
     static constexpr size_t kAlignment = 256;  // of what put() and room() give

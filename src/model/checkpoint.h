@@ -25,8 +25,8 @@ public:
     const std::string& name() const;  // for errors: the path's last part
     bool has(const std::string& tensor) const;
     std::vector<std::string> names() const;  // sorted
-    // Both may be called by several threads. A tensor is contiguous. It lies on the host, but for
-    // a contiguous one that was given on the device; without `memory` it is the caller's own.
+    // tensor() and dtype() are safe to use from many threads. A tensor is contiguous, and a copy on the host
+    // unless its `memory` is null: then it is the caller's own, on the host or on the device.
     HostTensor tensor(const std::string& tensor) const;
     std::string dtype(const std::string& tensor) const;  // as spelt in its file; of memory "BF16" likewise
     // A copy on the host, of a tensor that lies on the device.

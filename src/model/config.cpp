@@ -90,7 +90,7 @@ void check_layer(const CommonConfig& common, int64_t layer) {
 const Json* read_layer_list(const ObjectReader& reader, const char* name) {
     const Json* list = reader.list(name);
     if (!list) return nullptr;
-    // Taken for an absent one, it would give layers of a kind that nobody named.
+    // An empty list must not pass for an absent one: layers would get a kind that the config does not name.
     if (list->empty()) reader.add(name, json_text(*list), "an entry for each layer");
     else if (list->size() > size_t(kMaxLayers))
         reader.add(name, text(list->size(), " layers"), text("at most ", kMaxLayers));

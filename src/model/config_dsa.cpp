@@ -7,7 +7,7 @@ namespace smla {
 namespace {
 
 // Which layers have an indexer: a list of names, a string of letters, or a rule (GLM-5.2). V3.2 and GLM-5
-// name none: all.
+// have none of these: all layers have one.
 void read_index_sharing(const ObjectReader& reader, DsaConfig& dsa) {
     if (const Json* list = read_layer_list(reader, "indexer_types")) {
         for (size_t i = 0; i < list->size(); ++i) {
@@ -112,9 +112,10 @@ void read_pools(const ObjectReader& reader, AttentionConfig& config, DsaConfig& 
 
 // The first layer that attends to a selection makes it.
 void check_first_selection(const ObjectReader& reader, const AttentionConfig& config) {
-    const std::vector<bool>& linear = config.dsa->linear;
-    const int64_t first = std::find(linear.begin(), linear.end(), false) - linear.begin();
-    if (first > 0 && first == int64_t(linear.size()))
+    const std::vector<bool>& linear = config.dsa->linear;  // may list more layers than there are
+    const int64_t listed = std::min(int64_t(linear.size()), config.common.layers);
+    const int64_t first = std::find(linear.begin(), linear.begin() + listed, false) - linear.begin();
+    if (listed > 0 && first == listed)
         return reader.add("layer_types", "linear attention alone", "a layer of sparse attention");
     if (config.layer_kind(first) == LayerKind::dsa_shared)
         reader.add("indexer_types", text("layer ", first, " shared"),

@@ -163,7 +163,6 @@ bool is_in(const std::vector<int64_t>& layers, int64_t layer) { return latest(la
 
 }  // namespace
 
-// them.
 void check_sharing(const ObjectReader& reader, const HybridConfig& hybrid) {
     const SharingConfig& sharing = *hybrid.sharing;
     const auto ratio = [&](int64_t layer) {

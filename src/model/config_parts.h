@@ -16,12 +16,12 @@ constexpr int64_t kMaxPool = 1024;
 
 void read_dsa(const ObjectReader& reader, AttentionConfig& config);
 void read_hybrid(const ObjectReader& reader, AttentionConfig& config);
-// V4.1: every layer with entries has somebody who wrote them, with its own ratio, and somebody who chose
-// among them.
+// V4.1: checks that for every layer with entries some layer writes them, with the same ratio, and some layer
+// selects among them.
 void check_sharing(const ObjectReader& reader, const HybridConfig& hybrid);
 IndexerConfig read_indexer(const ObjectReader& reader);
 
-// A list of one entry per layer, of sane length.
+// A list with one entry per layer; null: absent, or reported because it is empty or too long.
 const Json* read_layer_list(const ObjectReader& reader, const char* name);
 
 // The members of one rope object (rope_scaling, rope_parameters or a nested one) into `rope`. `dsa`: the

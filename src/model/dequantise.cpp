@@ -51,7 +51,7 @@ void convert_all(const Tensor& from, Tensor to) {
     }
 }
 
-// Whether all bits of an exponent are set: integers, so that compilers make vectors of it.
+// Index of the first NaN or infinity; -1: none. Compares exponents as integers, so that the loop vectorises.
 template <class Bits, int ExponentBits, int FractionBits>
 int64_t first_with_full_exponent(const void* data, int64_t count) {
     constexpr Bits kExponent = Bits((Bits(1) << ExponentBits) - 1) << FractionBits;

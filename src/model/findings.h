@@ -18,7 +18,8 @@ public:
     explicit Findings(std::string source) : source_(std::move(source)) {}
 
     void add(std::string field, std::string got, std::string wanted);
-    // What a part of the file threw, once; a part that cannot be read makes the whole an error of that kind.
+    // What reading a part of the file threw, once per field. A status other than SMLA_DATA_ERROR becomes
+    // that of the one error.
     void add(const Error& error);
     bool empty() const { return list_.empty(); }
     bool has(const std::string& field) const;

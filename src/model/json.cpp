@@ -90,7 +90,7 @@ private:
     Json* member_ = nullptr;
 };
 
-// Of empty values nlohmann's destructor takes no memory.
+// Empties all lists and objects: nlohmann's destructor allocates nothing for empty ones.
 void take_apart(Json& value) {
     if (auto* const list = value.get_ptr<Json::array_t*>()) {
         for (Json& each : *list) take_apart(each);

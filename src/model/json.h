@@ -19,8 +19,8 @@ struct JsonLimits {
         1000000;  // numbers, strings, lists and objects in all: bounds the memory (about 64 B each)
 };
 
-// nlohmann's destructor takes memory, to walk deep values without recursion, and the process ends where there
-// is none. This one takes the values apart before; their depth is limited.
+// nlohmann's destructor allocates memory to walk deep values without recursion, and terminates the process
+// where there is none. This destructor empties the values before, by recursion: their depth is limited.
 class JsonDocument : public Json {
 public:
     JsonDocument() = default;

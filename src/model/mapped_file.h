@@ -13,8 +13,8 @@ struct Bytes {
     size_t size = 0;
 };
 
-// Throws SMLA_IO_ERROR naming the path. Touching a mapping of which somebody has cut the file's end brings
-// SIGBUS, and what is read there may change at any time. So readers copy the parts that they need
+// Throws SMLA_IO_ERROR naming the path. Where the file has been truncated since, touching the mapping raises
+// SIGBUS, and mapped bytes may change at any time. Readers therefore copy the parts that they need
 // (file_range.h).
 Bytes map_file(const std::string& path);
 

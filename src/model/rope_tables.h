@@ -13,7 +13,7 @@ namespace smla {
 struct Yarn {
     double factor = 1, original_positions = 1;
     double beta_fast = 32, beta_slow = 1;
-    double mscale = 0;     // DSA models: softmax scale times (0.1 mscale ln(factor) + 1)^2; 0: no such factor
+    double mscale = 0;     // DSA: the softmax scale is multiplied by (0.1 mscale ln(factor) + 1)^2
     bool truncate = true;  // round the ends of the ramp outwards to whole channels
     std::string place;     // in the config, for errors: "rope_scaling."
 };

@@ -46,7 +46,7 @@ private:
     HostTensor quantised(const HostTensor& stored, const std::string& name);
     std::string scale_name(const std::string& name) const;
     void add_wrong(const std::string& field, const std::string& got, const std::string& wanted);
-    // `weight` itself; its first value that no weight has is reported.
+    // Returns `weight`, and reports its first NaN or infinity (with `infinities`: its first NaN).
     HostTensor checked(const HostTensor& weight, const std::string& name, bool infinities = false);
 
     const Checkpoint& checkpoint_;

@@ -4,13 +4,13 @@ namespace smla {
 
 namespace {
 
-// One of the spellings of a V4 checkpoint: DeepSeek's own, with the block's name of engines that rename it,
-// or that of transformers.
+// How a V4 checkpoint spells its tensors: as DeepSeek does (engines that rename `attn` to `self_attn`
+// included), or as transformers does.
 struct Spelling {
     std::string block, attention;
     bool original;
 
-    // the names of one tensor; transformers has moved some, so it may have several
+    // The names of one tensor. transformers has moved some tensors, which then have several names.
     std::vector<std::string> names(const std::string& own,
                                    std::initializer_list<const char*> transformers) const {
         if (original) return {attention + own};
@@ -37,7 +37,7 @@ Spelling find_spelling(const WeightReader& reader, const AttentionConfig& config
 
 CompressorWeights read_compressor(WeightReader& reader, const Spelling& spelling, bool indexer, int64_t ratio,
                                   int64_t head_dim, int64_t hidden) {
-    // overlapping windows: one half of the channels for each
+    // Where windows overlap, a token is in two of them: each has one half of the channels.
     const bool overlaps = hybrid_layer_kind(ratio) == LayerKind::compressed_sparse;
     const std::string own = indexer ? "indexer.compressor." : "compressor.";
     const std::string theirs = indexer ? "compressor.indexer." : "compressor.";
@@ -131,7 +131,7 @@ HybridWeights load_hybrid_weights(const Checkpoint& checkpoint, const AttentionC
     out.q_b = reader.matrix(at.names("wq_b.weight", {"q_b_proj.weight"}), heads * hybrid.head_dim,
                             common.q_lora_rank);
     out.kv = reader.matrix(at.names("wkv.weight", {"kv_proj.weight"}), hybrid.head_dim, hidden);
-    // transformers 5.17 turns the last name into the second when it writes a checkpoint
+    // transformers 5.17 saves kv_norm.weight as norm.weight in DeepSeek's spelling.
     std::vector<std::string> kv_norm = at.names("kv_norm.weight", {"kv_norm.weight"});
     if (at.original) kv_norm.push_back(at.attention + "norm.weight");
     out.kv_norm = reader.vector(kv_norm, hybrid.head_dim);

@@ -175,6 +175,39 @@ TEST(MixedRows, WorkedNumbers) {
     EXPECT_EQ(refused_field(smla_mixed_rows(&args)), "args.is_valid");
 }
 
+TEST(MixedRows, ARefusalWritesNothing) {
+    const Ints window(2, 3, 7), entries(2, 4, 9), prefill(1, 4, 0), starts({0, 1, 3}), lengths({5, 6}),
+        table(2, 9, 0);
+    const auto refused = [&](const Ints& decode_lens, const Ints& request) {
+        Ints rows(3, 3 + 4), lens(3, 1);
+        smla_mixed_rows_args args{};
+        args.struct_size = sizeof args;
+        args.window = 3;
+        args.ratio = args.topk = 4;
+        args.window_page_tokens = args.entry_page_tokens = 4;
+        args.decode_window_rows = window.matrix();
+        args.decode_entries = entries.matrix();
+        args.decode_lens = decode_lens.list();
+        args.prefill_entries = prefill.matrix();
+        args.query_start_loc = starts.list();
+        args.seq_lens = lengths.list();
+        args.request_of_token = request.list();
+        args.window_table = args.entry_table = table.matrix();
+        args.rows = rows.matrix();
+        args.lens = lens.list();
+        const std::string field = refused_field(smla_mixed_rows(&args));
+        EXPECT_EQ(rows.at(0, 0), field.empty() ? 7 : kGarbage) << field;
+        EXPECT_EQ(lens.at(0), field.empty() ? 3 + decode_lens.at(0) : kGarbage) << field;
+        return field;
+    };
+    EXPECT_EQ(refused(Ints({4, 0}), Ints({0, 1, 1})), "");
+    EXPECT_EQ(refused(Ints({4, 5}), Ints({0, 1, 1})), "args.decode_lens[1]");
+    EXPECT_EQ(refused(Ints({4, -1}), Ints({0, 1, 1})), "args.decode_lens[1]");
+    EXPECT_EQ(refused(Ints({4, 0}), Ints({0, 1, 2})), "args.request_of_token[2]");
+    EXPECT_EQ(refused(Ints({4, 0}), Ints({0, 1, -1})), "args.request_of_token[2]");
+    EXPECT_EQ(refused(Ints({4, 0}), Ints({0, 1, 0})), "args.query_start_loc[1]");
+}
+
 // What each part does, block by block, must be every block of every request exactly once, in order.
 TEST(DecodeSchedule, EveryBlockOnce) {
     Random random(4);
@@ -306,6 +339,35 @@ TEST(PrefillChunks, AgainstPlainLoops) {
     }
 }
 
+TEST(PrefillChunks, RowsOfAChunkFitInt32) {
+    const Ints starts({0, 1, 2, 3, 4}), lens({2000000000, 2000000000, 100000000, 47483647});
+    for (const int64_t max_rows : {int64_t(0), int64_t(1) << 40}) {
+        Ints chunks(8, 6);
+        smla_prefill_chunks_args args{};
+        args.struct_size = sizeof args;
+        args.max_rows = max_rows;
+        args.query_start_loc = starts.list();
+        args.seq_lens = lens.list();
+        args.chunks = chunks.matrix();
+        ASSERT_EQ(smla_prefill_chunks(&args), SMLA_OK) << smla_last_error();
+        ASSERT_EQ(args.count, 2);
+        EXPECT_EQ(chunks.row(0), (std::vector<int32_t>{0, 1, 0, 1, 2000000000, 0}));
+        EXPECT_EQ(chunks.row(1), (std::vector<int32_t>{1, 4, 1, 4, 2147483647, 0}));
+    }
+}
+
+// The count goes into the caller's struct, which must have it.
+TEST(PrefillChunks, AStructWithoutACountIsRefused) {
+    smla_prefill_chunks_args args{};
+    args.count = kGarbage;
+    for (const size_t size : {size_t(8), offsetof(smla_prefill_chunks_args, count),
+                              offsetof(smla_prefill_chunks_args, count) + 3}) {
+        args.struct_size = uint32_t(size);
+        EXPECT_EQ(refused_field(smla_prefill_chunks(&args)), "args.struct_size") << size;
+    }
+    EXPECT_EQ(args.count, kGarbage);
+}
+
 TEST(PrefillChunks, OneLongRequestIsCut) {
     const Ints starts({0, 1, 1001}), lens({9, 100000});
     Ints chunks(1003, 6);
@@ -322,7 +384,9 @@ TEST(PrefillChunks, OneLongRequestIsCut) {
     EXPECT_EQ(chunks.row(1), (std::vector<int32_t>{1, 2, 401, 801, 100000, 1}));
     EXPECT_EQ(chunks.row(2), (std::vector<int32_t>{1, 2, 801, 1001, 100000, 1}));
     args.chunks.shape[0] = 2;
+    chunks.at(0, 0) = kGarbage;
     EXPECT_EQ(refused_field(smla_prefill_chunks(&args)), "args.chunks.shape[0]");
+    EXPECT_EQ(chunks.at(0, 0), kGarbage);
     args.max_rows = 99999;
     EXPECT_EQ(refused_field(smla_prefill_chunks(&args)), "args.seq_lens[1]");
     args.first_request = 3;

@@ -151,6 +151,24 @@ TEST(RequestRows, Refusals) {
     EXPECT_EQ(refused_field(smla_request_rows(nullptr)), "args");
 }
 
+TEST(RequestRows, ARefusalWritesNothing) {
+    const Ints positions(3, 4, 0), request(3, 1, 0), table(1, 2, 0), workspace({-1, 0, 2}), starts({5, 6});
+    Ints rows(3, 4), counts(3, 1);
+    smla_request_rows_args args{};
+    args.struct_size = sizeof args;
+    args.page_tokens = 4;
+    args.positions = positions.matrix();
+    args.request_of_token = request.list();
+    args.block_table = table.matrix();
+    args.workspace_of_token = workspace.list();
+    args.workspace_starts = starts.list();
+    args.rows = rows.matrix();
+    args.counts = counts.list();
+    EXPECT_EQ(refused_field(smla_request_rows(&args)), "args.workspace_of_token[2]");
+    EXPECT_EQ(rows.values(), std::vector<int32_t>(12, kGarbage));
+    EXPECT_EQ(counts.values(), std::vector<int32_t>(3, kGarbage));
+}
+
 TEST(SplitContext, PositionsGoToOneSide) {
     Random random(3);
     Ints positions(7, 40), context(7, 1), below(7, 40), behind(7, 40);
@@ -175,7 +193,10 @@ TEST(SplitContext, PositionsGoToOneSide) {
         }
     EXPECT_TRUE(below.canaries() && behind.canaries());
     context.at(4) = -1;
+    const std::vector<int32_t> before = below.values();
+    positions.at(0, 0) = -5;
     EXPECT_EQ(refused_field(smla_split_context(&args)), "args.context_lens[4]");
+    EXPECT_EQ(below.values(), before);
 }
 
 TEST(Lse, FromLog2) {

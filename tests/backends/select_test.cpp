@@ -308,7 +308,11 @@ TEST(Selection, Refusals) {
     EXPECT_TRUE(refusals(kFlashMlaSparseDsv41, [](BackendArgs& a) { a.ratio = 0, a.topk = 0; }).empty());
     EXPECT_TRUE(
         says(refusals(kFlashMlaSparseDsv41, [](BackendArgs& a) { a.ratio = 1, a.topk = 0; }), "index_topk"));
-    EXPECT_TRUE(says(refusals(kFlashMlaSparse, [](BackendArgs& a) { a.dtype = SMLA_E4M3; }), "e4m3"));
+    for (const char* type : {"auto", "fp8_e4m3"})
+        for (const Backend* backend : {&kFlashMlaSparse, &kSparseMlaSm120, &kTritonMlaSparse})
+            EXPECT_TRUE(says(
+                refusals(*backend, [&](BackendArgs& a) { a.dtype = SMLA_E4M3, a.kv_cache_dtype = type; }),
+                "no e4m3 queries"));
     EXPECT_TRUE(says(refusals(kFlashMlaSparseDsv4,
                               [](BackendArgs& a) { a.family = SMLA_FAMILY_HYBRID_SHARED, a.ratio = 1; }),
                      "it is for DeepSeek-V4, not for DeepSeek-V4.1"));
@@ -343,10 +347,34 @@ TEST(Selection, ArgumentsThatMakeNoSense) {
     EXPECT_EQ(field([](A& a) { a.precision = 3; }), "args.precision");
     EXPECT_EQ(field([](A& a) { a.reserved = 1; }), "args.reserved");
     EXPECT_EQ(field([](A& a) { a.window = -1; }), "args.window");
+    EXPECT_EQ(field([](A& a) { a.batch_invariant = 2; }), "args.batch_invariant");
+    EXPECT_EQ(field([](A& a) { a.device = describe_device("cpu"), a.device.multiprocessors = -1; }),
+              "args.device.multiprocessors");
+    constexpr int32_t kMore = SMLA_GROUP_INDEX | SMLA_GROUP_STATE | SMLA_GROUP_INDEX_STATE;
+    EXPECT_EQ(field([](A& a) { a.plan_groups = kMore; }), "");
+    for (const int32_t wrong : {64, -1, int(SMLA_GROUP_PRIMARY), int(SMLA_GROUP_WINDOW)})
+        EXPECT_EQ(field([=](A& a) { a.plan_groups = wrong; }), "args.plan_groups") << wrong;
+    const auto of_latents = [](A& a) { a.family = SMLA_FAMILY_DSA, a.ratio = 0; };
+    EXPECT_EQ(field([&](A& a) { of_latents(a), a.plan_groups = SMLA_GROUP_INDEX; }), "");
+    EXPECT_EQ(field([&](A& a) { of_latents(a), a.plan_groups = SMLA_GROUP_STATE; }), "args.plan_groups");
     EXPECT_EQ(field([](A& a) { a.rope_dim = 63; }), "args.rope_dim");
     for (const char* name : {"", "gpu", "sm_", "sm_9x", "sm_5", "90"})
         EXPECT_THROW(describe_device(name), Error) << name;
     EXPECT_EQ(describe_device("sm_103").capability, 103);
+}
+
+TEST(Backends, CacheShapesHaveRowsThatFitInt32) {
+    for (const int32_t page : {1, 64, 1 << 20, INT32_MAX}) {
+        BackendArgs args = backend_args(SMLA_FAMILY_DSA);
+        args.page_tokens = page;
+        const BackendInstance on = instance(kFlashMlaSparse, args);
+        const int64_t most = (int64_t(1) << 31) / page;
+        const smla_cache_shape shape = on.cache_shape(SMLA_GROUP_PRIMARY, most);
+        EXPECT_EQ(shape.bytes, most * shape.page_stride_bytes);
+        EXPECT_GT(shape.page_stride_bytes, 0);
+        for (const int64_t pages : {most + 1, int64_t(-1), INT64_MAX})
+            EXPECT_THROW(on.cache_shape(SMLA_GROUP_PRIMARY, pages), Error) << page << " " << pages;
+    }
 }
 
 TEST(Backends, CacheShapes) {

@@ -432,13 +432,14 @@ TEST(ZeroDefaults, EveryOneThatAHeaderNamesHasACase) {
     std::set<std::string> tested;
     for (const Case& each : all_cases()) tested.insert(each.field);
     // What 0 means here is no default (nothing of the kind, or not known), is seen on a GPU alone (of a batch
-    // that lies there), or is said of a neighbour (page_rows of mixed rows).
+    // that lies there), or is said of a neighbour (page_rows of caches and of mixed rows).
     for (const char* field : {"smla_device_info.multiprocessors",
                               "smla_device_info.memory_bytes",
                               "smla_backend_args.topk",
                               "smla_backend_args.ratio",
                               "smla_backend_forward_args.stage_budget",
                               "smla_backend_forward_args.kv_cache",
+                              "smla_backend_forward_args.swa_cache",
                               "smla_layer_info.index_width",
                               "smla_session_args.stage_budget",
                               "smla_session_args.kv_writer",

@@ -60,6 +60,11 @@ TEST(Config, PoolsAndListsOfLayers) {
             "a list, or num_hidden_layers for every fourth layer to be sparse");
     refused("layer_types", {"linear_attention"}, "layer_types", "linear attention alone",
             "a layer of sparse attention");
+    Json longer = flat;  // lists may go on behind the last layer
+    longer["layer_types"] = {"linear_attention", "full_attention", "full_attention"};
+    longer["num_hidden_layers"] = 1;
+    expect_error([&] { parse(longer.dump()); }, SMLA_DATA_ERROR, "config.json: layer_types",
+                 "linear attention alone", "a layer of sparse attention");
     refused("num_hidden_layers", 4, "layer_types, indexer_types",
             "layer_types 3 layers; indexer_types 3 layers",
             "layer_types num_hidden_layers, 4; indexer_types num_hidden_layers, 4");

@@ -316,11 +316,11 @@ def test_mixed_rows(seed):
     if ratio:
         o |= {"entry_page_tokens": entry_page, "entry_page_rows": int(random.choice([0, entry_page + 3]))}
         g["decode_entries"] = hostile(random, (decodes, random.integers(0, 9)), 60)
+    listed = 0 if g["decode_entries"] is None else g["decode_entries"].shape[1]
     if kind == "local":
         o["local"], g["is_valid"] = True, random.integers(0, 2, decodes + 1).astype(np.uint8)
     elif kind == "rows" and random.integers(2):
-        g["decode_lens"] = i32(random.integers(0, 4, decodes))
-    listed = 0 if g["decode_entries"] is None else g["decode_entries"].shape[1]
+        g["decode_lens"] = i32(random.integers(0, listed + 1, decodes))
     width = window + -(-max(topk, listed) // 4) * 4
     wanted, lens = mixed_rows_in_python(g, o, width)
     for arrays in both_libraries(**g):

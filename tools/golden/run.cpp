@@ -99,7 +99,7 @@ std::vector<Running> open_layers(Context& context, const Golden& golden, const R
         const int64_t writer = each.config.sources(each.index).entries;
         for (Running& earlier : out)
             if (writer != each.index && earlier.golden.index == writer)
-                session.entries_of = earlier.session.get();
+                session.entries_of = earlier.session->place();
         running.session = std::make_unique<Session>(context, *running.layer, session);
         running.collector = std::make_unique<Collector>(golden, each);
         running.hidden = golden.values("in.hidden" + each.suffix);

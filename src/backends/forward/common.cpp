@@ -1,22 +1,51 @@
 #include "backends/forward/forward.h"
 
+#include <algorithm>
+
 namespace smla {
 
-void check_rows_of_step(const char* field, const Tensor& tensor, int64_t tokens) {
-    SMLA_CHECK(tensor.shape[0] >= tokens, text(field, ".shape[0]"), tensor.shape[0],
-               text(tokens, " tokens or more"));
+Tensor RowsOfStep::in(const char* field, const Tensor& tensor, uint32_t allowed, Inner inner) const {
+    int64_t shape[SMLA_MAX_NDIM] = {kAny};
+    std::copy(inner.begin(), inner.end(), shape + 1);
+    check_tensor(field, tensor, allowed, {shape, inner.size() + 1}, context_);
+    SMLA_CHECK(tensor.shape[0] >= tokens_, text(field, ".shape[0]"), tensor.shape[0],
+               text(tokens_, " tokens or more"));
+    return slice(tensor, 0, 0, tokens_);
 }
 
-void check_cache(const char* field, const smla_cache& cache, smla_format wanted) {
-    const Format* format = find_format(cache.format);
-    SMLA_CHECK(cache.format == wanted, text(field, ".format"), format ? format->name : "none",
+Tensor RowsOfStep::optional_in(const char* field, const Tensor& tensor, uint32_t allowed, Inner inner) const {
+    return present(tensor) ? in(field, tensor, allowed, inner) : tensor;
+}
+
+Tensor RowsOfStep::out(const char* field, const Tensor& tensor, uint32_t allowed, Inner inner,
+                       bool is_rows) const {
+    const Tensor rows = in(field, tensor, allowed, inner);
+    if (is_rows) check_rows(field, rows);
+    check_apart(field, rows);
+    return rows;
+}
+
+Tensor RowsOfStep::optional_out(const char* field, const Tensor& tensor, uint32_t allowed,
+                                Inner inner) const {
+    return present(tensor) ? out(field, tensor, allowed, inner, false) : tensor;
+}
+
+smla_cache cache_of_step(const BackendInstance& on, const char* field, const smla_cache& given,
+                         smla_format wanted, const CacheGroup& built) {
+    const Format* format = find_format(given.format);
+    SMLA_CHECK(given.format == wanted, text(field, ".format"), format ? format->name : "none",
                find_format(wanted)->name);
-}
-
-void check_pages(const char* field, const smla_cache& cache, const CacheGroup& built) {
+    smla_cache out = given;
+    if (format->scale == ScaleKind::per_tensor && given.scale == 0 && !given.scale_device)
+        out.scale = float(on.config.args.kv_scale);
     const int32_t page = built.cache.page_tokens;
-    SMLA_CHECK(page == 0 || cache.page_tokens == page, text(field, ".page_tokens"), cache.page_tokens,
+    if (page == 0) return out;
+    SMLA_CHECK(given.page_tokens == page, text(field, ".page_tokens"), given.page_tokens,
                text(page, ", as the metadata was built"));
+    out.page_rows = built.cache.page_rows ? built.cache.page_rows : page;
+    SMLA_CHECK(given.page_rows == 0 || given.page_rows == out.page_rows, text(field, ".page_rows"),
+               given.page_rows, text("0, or ", out.page_rows, ", as the metadata was built"));
+    return out;
 }
 
 void zero_rows(const Env& env, const Tensor& tensor, int64_t n) {

@@ -7,22 +7,7 @@ namespace smla {
 
 namespace {
 
-void check_args(const BackendInstance& on, const StepFields& step, const ForwardArgs& args,
-                const CheckContext& context) {
-    const BackendArgs& model = on.config.args;
-    const int64_t width = model.head_dim;
-    check_tensor("args.q", args.q, kFloats | dtype_bit(SMLA_E4M3), {kAny, model.heads, width}, context);
-    check_rows_of_step("args.q", args.q, step.tokens);
-    if (check_optional("args.k_c", args.k_c, kFloats, {kAny, width}, context))
-        check_rows_of_step("args.k_c", args.k_c, step.tokens);
-    check_tensor("args.out", args.out, kFloats, {kAny, kAny, width}, context);
-    check_rows("args.out", args.out);
-    check_rows_of_step("args.out", args.out, step.tokens);
-    SMLA_CHECK(args.out.shape[1] >= model.heads, "args.out.shape[1]", args.out.shape[1],
-               text("the ", model.heads, " heads of q or more"));
-    if (check_optional("args.sink", args.sink, kFloat32Or64, {kAny}, context))
-        SMLA_CHECK(args.sink.shape[0] >= model.heads, "args.sink.shape[0]", args.sink.shape[0],
-                   text("the ", model.heads, " heads of q or more"));
+void check_absent(const ForwardArgs& args) {
     const struct {
         const char* field;
         const Tensor& tensor;
@@ -32,55 +17,69 @@ void check_args(const BackendInstance& on, const StepFields& step, const Forward
                   {"args.w_uv", args.w_uv}};
     for (const auto& [field, tensor] : absent)
         SMLA_CHECK(!present(tensor), field, describe(tensor), "absent: V4 and V4.1 absorb nothing");
-    if (reads_selection(on.config.kind())) {
-        check_tensor("args.topk_indices", args.topk_indices, kInt32, {kAny, kAny}, context);
-        check_rows_of_step("args.topk_indices", args.topk_indices, step.tokens);
-    }
-    check_cache("args.swa_cache", args.swa_cache, on.format);
-    // The compressed cache of a layer without entries may hold anything.
-    if (on.config.kind() == LayerKind::sliding) return;
-    check_cache("args.kv_cache", args.kv_cache, on.entry_format);
-    check_pages("args.kv_cache", args.kv_cache, step.entries.group);
 }
 
-// The entries that a layer of the kind attends to, in the compressed cache.
-void read_entries(HybridStep& step, const BackendInstance& on, const StepFields& fields,
-                  const ForwardArgs& args) {
+// The arguments, checked and cut to the step's rows.
+ForwardArgs checked(const BackendInstance& on, const StepFields& step, const ForwardArgs& given,
+                    const CheckContext& context) {
+    const BackendArgs& model = on.config.args;
+    const int64_t width = model.head_dim;
+    const auto wanted_heads = [&] { return text("the ", model.heads, " heads of q or more"); };
+    const RowsOfStep rows(step.tokens, context);
+    ForwardArgs args = given;
+    args.q = rows.in("args.q", given.q, kFloats | dtype_bit(SMLA_E4M3), {model.heads, width});
+    args.k_c = rows.optional_in("args.k_c", given.k_c, kFloats, {width});
+    args.out = rows.out("args.out", given.out, kFloats, {kAny, width});
+    SMLA_CHECK(args.out.shape[1] >= model.heads, "args.out.shape[1]", args.out.shape[1], wanted_heads());
+    args.lse = rows.optional_out("args.lse", given.lse, kFloat32Or64, {model.heads});
+    if (check_optional("args.sink", given.sink, kFloat32Or64, {kAny}, context)) {
+        SMLA_CHECK(given.sink.shape[0] >= model.heads, "args.sink.shape[0]", given.sink.shape[0],
+                   wanted_heads());
+        args.sink = slice(given.sink, 0, 0, model.heads);
+    }
+    check_absent(args);
+    if (reads_selection(on.config.kind()))
+        args.topk_indices = rows.in("args.topk_indices", given.topk_indices, kInt32, {kAny});
+    args.swa_cache = cache_of_step(on, "args.swa_cache", given.swa_cache, on.format, step.window.group);
+    // A layer without entries has no compressed cache: args.kv_cache is not looked at.
+    if (on.config.kind() != LayerKind::sliding)
+        args.kv_cache =
+            cache_of_step(on, "args.kv_cache", given.kv_cache, on.entry_format, step.entries.group);
+    return args;
+}
+
+// Fills in which entries of the compressed cache the step attends to.
+void set_entries(HybridStep& step, const BackendInstance& on, const StepFields& fields,
+                 const ForwardArgs& args) {
     step.kind = on.config.kind();
     if (step.kind == LayerKind::sliding) return;
     step.ratio = on.config.args.ratio;
     step.entries = fields.entries;
     step.entries.group.cache = args.kv_cache;
-    if (const int32_t page_rows = fields.entries.group.cache.page_rows)
-        step.entries.group.cache.page_rows = page_rows;
-    if (reads_selection(step.kind))
-        step.forced = {.indices = slice(args.topk_indices, 0, 0, fields.tokens), .lengths = fields.row_limit};
+    if (reads_selection(step.kind)) step.forced = {.indices = args.topk_indices, .lengths = fields.row_limit};
 }
 
 }  // namespace
 
 void forward_hybrid(Runner& run, const BackendInstance& on, const Metadata* metadata,
-                    const ForwardArgs& args) {
+                    const ForwardArgs& given) {
     const BackendArgs& model = on.config.args;
-    const StepFields fields = metadata ? metadata->step() : largest_step(on, args.q.shape[0]);
-    check_args(on, fields, args, context_of(run, metadata));
-    const auto cut = [&](const Tensor& tensor) {
-        return present(tensor) ? slice(tensor, 0, 0, fields.tokens) : tensor;
-    };
+    const StepFields fields = metadata ? metadata->step() : largest_step(on, given.q.shape[0]);
+    const ForwardArgs args = checked(on, fields, given, context_of(run, metadata));
     HybridStep step;
-    step.q = cut(args.q);
-    step.kv = cut(args.k_c);  // a cache without pages takes nothing
+    step.q = args.q;
+    step.kv = args.k_c;  // a cache without pages: write_kv writes nothing
     step.precision = model.precision;
     step.softmax_scale = model.softmax_scale;
     step.q_scale = args.q.dtype == SMLA_E4M3 ? model.q_scale : 0;
-    if (present(args.sink)) step.sink = slice(args.sink, 0, 0, model.heads);
+    step.sink = args.sink;
     step.window = fields.window;
     step.window.group.cache = args.swa_cache;
-    step.out = slice(cut(args.out), 1, 0, model.heads);
-    step.lse = cut(args.lse);
-    read_entries(step, on, fields, args);
+    step.out = slice(args.out, 1, 0, model.heads);
+    step.lse = args.lse;
+    set_entries(step, on, fields, args);
     run_hybrid_step(run, fields.batch, step);
-    // The published kernels pad heads: those of `out` behind the heads of q become 0.
+    // Published kernels pad heads: heads of `out` beyond those of q become 0.
     if (args.out.shape[1] > model.heads && !run.sizing())
         zero_rows(run.env(), slice(args.out, 1, model.heads, args.out.shape[1]), fields.tokens);
 }

@@ -3,15 +3,16 @@
 namespace smla {
 
 void split_context(const smla_split_context_args& args) {
-    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
     check_tensor("args.positions", args.positions, kInt32, {kAny, kAny}, kOnHost);
     const int64_t tokens = args.positions.shape[0], columns = args.positions.shape[1];
     check_tensor("args.context_lens", args.context_lens, kInt32, {tokens}, kOnHost);
     check_tensor("args.context_rows", args.context_rows, kInt32, {tokens, columns}, kOnHost);
     check_tensor("args.new_rows", args.new_rows, kInt32, {tokens, columns}, kOnHost);
+    for (int64_t t = 0; t < tokens; ++t)
+        SMLA_CHECK(load_int(args.context_lens, t) >= 0, text("args.context_lens[", t, "]"),
+                   load_int(args.context_lens, t), "0 or more");
     for (int64_t t = 0; t < tokens; ++t) {
         const int32_t context = int32_t(load_int(args.context_lens, t));
-        SMLA_CHECK(context >= 0, text("args.context_lens[", t, "]"), context, "0 or more");
         for (int64_t j = 0; j < columns; ++j) {
             const int32_t position = int32_t(load_int(args.positions, t, j));
             *reinterpret_cast<int32_t*>(address(args.context_rows, t, j)) = context_row(position, context);

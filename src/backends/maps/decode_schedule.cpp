@@ -7,7 +7,7 @@
 namespace smla {
 
 namespace {
-constexpr int64_t kOverhead = 5;  // of a request on a part, in blocks
+constexpr int64_t kOverhead = 5;  // fixed cost of a request on a part, in blocks
 }  // namespace
 
 int64_t flash_mla_parts(int64_t multiprocessors, int64_t heads, int64_t tokens, bool sm_100) {
@@ -16,7 +16,6 @@ int64_t flash_mla_parts(int64_t multiprocessors, int64_t heads, int64_t tokens, 
 }
 
 void decode_schedule(const smla_decode_schedule_args& args) {
-    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
     check_tensor("args.lens", args.lens, kInt32, {kAny}, kOnHost);
     const int64_t requests = args.lens.shape[0];
     check_tensor("args.schedule", args.schedule, kInt32, {kAny, kScheduleColumns}, kOnHost);

@@ -21,12 +21,43 @@ void check_pages(const char* field, int32_t tokens, const char* rows_field, int3
     SMLA_CHECK(rows == 0 || rows >= tokens, rows_field, rows, text("0, or at least ", tokens));
 }
 
+int64_t request_of(const smla_mixed_rows_args& args, int64_t token) {
+    return load_int(args.request_of_token, token);
+}
+// Tokens of a prefill token's request from it on, itself included.
+int64_t tokens_left(const smla_mixed_rows_args& args, int64_t token) {
+    return load_int(args.query_start_loc, request_of(args, token) + 1) - token;
+}
+int64_t position_of(const smla_mixed_rows_args& args, int64_t token) {
+    return load_int(args.seq_lens, request_of(args, token)) - tokens_left(args, token);
+}
+
+void check_decodes(const smla_mixed_rows_args& args, const MixedShape& shape) {
+    if (!present(args.decode_lens)) return;
+    for (int64_t t = 0; t < shape.decodes; ++t) {
+        const int32_t listed = element(args.decode_lens, t);
+        SMLA_CHECK(listed >= 0 && listed <= shape.decode_columns, text("args.decode_lens[", t, "]"), listed,
+                   text("0 to ", shape.decode_columns, ", the columns of decode_entries"));
+    }
+}
+
+void check_prefills(const smla_mixed_rows_args& args, const MixedShape& shape) {
+    const int64_t requests = args.seq_lens.shape[0];
+    for (int64_t t = shape.decodes; t < shape.decodes + shape.prefills; ++t) {
+        const int64_t request = request_of(args, t);
+        SMLA_CHECK(request >= 0 && request < requests, text("args.request_of_token[", t, "]"), request,
+                   text("0 to ", requests - 1));
+        SMLA_CHECK(tokens_left(args, t) >= 1 && position_of(args, t) >= 0,
+                   text("args.query_start_loc[", request + 1, "]"), tokens_left(args, t) + t,
+                   text("behind token ", t, " of the request, and at most seq_len tokens"));
+    }
+}
+
 MixedShape check(const smla_mixed_rows_args& args) {
     MixedShape shape;
     SMLA_CHECK(args.window >= 1, "args.window", args.window, "1 or more tokens");
     SMLA_CHECK(args.ratio >= 0, "args.ratio", args.ratio, "0 or more");
     SMLA_CHECK(args.local == 0 || args.local == 1, "args.local", args.local, "0 or 1");
-    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
     check_tensor("args.decode_window_rows", args.decode_window_rows, kInt32, {kAny, args.window}, kOnHost);
     shape.decodes = args.decode_window_rows.shape[0];
     if (check_optional("args.decode_entries", args.decode_entries, kInt32, {shape.decodes, kAny}, kOnHost))
@@ -63,14 +94,16 @@ MixedShape check(const smla_mixed_rows_args& args) {
     const int64_t width = mixed_width(args.window, std::max<int64_t>(args.topk, shape.decode_columns));
     check_tensor("args.rows", args.rows, kInt32, {tokens, width}, kOnHost);
     check_tensor("args.lens", args.lens, kInt32, {tokens}, kOnHost);
+    check_decodes(args, shape);
+    check_prefills(args, shape);
     return shape;
 }
 
-// Compressed columns of a decode token; returns how many count. A count is a prefix length only without gaps,
-// so those of local entries are closed.
+// Writes the compressed columns of a decode token; returns how many count. The count is the length of a
+// prefix, so rows of local entries move up into holes.
 int32_t decode_entries(const smla_mixed_rows_args& args, const BlockTable& table, const MixedShape& shape,
                        int64_t t) {
-    const int64_t request = load_int(args.request_of_token, t);
+    const int64_t request = request_of(args, t);
     int64_t found = 0;
     for (int64_t c = 0; c < shape.decode_columns; ++c) {
         const int32_t given = element(args.decode_entries, t, c);
@@ -103,13 +136,7 @@ void mixed_rows(const smla_mixed_rows_args& args) {
         for (int64_t j = args.window + shape.decode_columns; j < width; ++j) element(args.rows, t, j) = -1;
     }
     for (int64_t i = 0; i < shape.prefills; ++i) {
-        const int64_t t = shape.decodes + i, request = load_int(args.request_of_token, t);
-        SMLA_CHECK(request >= 0 && request < args.seq_lens.shape[0], text("args.request_of_token[", t, "]"),
-                   request, text("0 to ", args.seq_lens.shape[0] - 1));
-        const int64_t left = load_int(args.query_start_loc, request + 1) - t,
-                      position = load_int(args.seq_lens, request) - left;
-        SMLA_CHECK(left >= 1 && position >= 0, text("args.query_start_loc[", request + 1, "]"), left + t,
-                   text("behind token ", t, " of the request, and at most seq_len tokens"));
+        const int64_t t = shape.decodes + i, request = request_of(args, t), position = position_of(args, t);
         const PrefillColumns columns = prefill_columns(position, args.ratio, args.topk, args.window);
         for (int32_t j = 0; j < args.window; ++j)
             element(args.rows, t, j) = window_row(window, request, int32_t(position) + 1, args.window, j);

@@ -8,7 +8,7 @@ namespace smla {
 
 constexpr int64_t kMixedColumns = 4;  // rows of i32 stay aligned to 16 bytes
 
-// The width of a row of `columns` compressed columns at most.
+// The width of a row with up to `columns` compressed columns.
 inline int64_t mixed_width(int64_t window, int64_t columns) {
     return window + ceil_div(columns, kMixedColumns) * kMixedColumns;
 }

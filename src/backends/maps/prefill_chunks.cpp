@@ -14,7 +14,8 @@ struct Prefill {
     explicit Prefill(const smla_prefill_chunks_args& given) : args(given) {
         constexpr int64_t kNoBound = std::numeric_limits<int64_t>::max();
         ratio = std::max(args.ratio, 1);
-        max_rows = args.max_rows ? args.max_rows : kNoBound;
+        constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max();  // as chunks tell them
+        max_rows = args.max_rows ? std::min<int64_t>(args.max_rows, kMostRows) : kMostRows;
         max_logits = args.max_logits_bytes ? args.max_logits_bytes / int64_t(sizeof(float)) : kNoBound;
         max_requests = args.max_requests ? args.max_requests : kNoBound;
     }
@@ -28,7 +29,6 @@ void check(const smla_prefill_chunks_args& args) {
     SMLA_CHECK(args.max_rows >= 0, "args.max_rows", args.max_rows, "0 or more");
     SMLA_CHECK(args.max_logits_bytes >= 0, "args.max_logits_bytes", args.max_logits_bytes, "0 or more");
     SMLA_CHECK(args.max_requests >= 0, "args.max_requests", args.max_requests, "0 or more");
-    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
     check_tensor("args.seq_lens", args.seq_lens, kInt32, {kAny}, kOnHost);
     const int64_t requests = args.seq_lens.shape[0];
     check_tensor("args.query_start_loc", args.query_start_loc, kInt32, {requests + 1}, kOnHost);
@@ -46,24 +46,18 @@ void check(const smla_prefill_chunks_args& args) {
     }
 }
 
-}  // namespace
+struct Chunk {
+    int64_t first, end, begin, stop, rows;
+    bool again;
+};
 
-void prefill_chunks(smla_prefill_chunks_args& args) {
-    check(args);
-    const Prefill prefill(args);
-    args.count = 0;
-    const auto emit = [&](int64_t first, int64_t end, int64_t begin, int64_t stop, int64_t rows, bool again) {
-        SMLA_CHECK(args.count < args.chunks.shape[0], "args.chunks.shape[0]", args.chunks.shape[0],
-                   "more: query tokens + requests are enough");
-        const int64_t values[kChunkColumns] = {first, end, begin, stop, rows, again};
-        for (int c = 0; c < kChunkColumns; ++c)
-            *reinterpret_cast<int32_t*>(address(args.chunks, args.count, c)) = int32_t(values[c]);
-        ++args.count;
-    };
+// Calls emit(chunk) on each chunk in turn.
+template <class Emit>
+void each_chunk(const Prefill& prefill, const Emit& emit) {
     const auto fits = [&](int64_t tokens, int64_t rows) {
         return rows <= prefill.max_rows && (rows == 0 || tokens <= prefill.max_logits / rows);
     };
-    for (int64_t first = args.first_request; first < prefill.requests();) {
+    for (int64_t first = prefill.args.first_request; first < prefill.requests();) {
         int64_t end = first + 1, rows = prefill.rows(first);
         const int64_t begin = prefill.begin(first);
         while (end < prefill.requests() && end - first < prefill.max_requests &&
@@ -73,9 +67,28 @@ void prefill_chunks(smla_prefill_chunks_args& args) {
         const int64_t stop = prefill.begin(end), tokens = stop - begin;
         const int64_t piece = rows ? std::max<int64_t>(1, prefill.max_logits / rows) : tokens;
         for (int64_t at = begin; at < stop; at += std::min(piece, stop - at))
-            emit(first, end, at, std::min(stop, at + std::min(piece, tokens)), rows, at > begin);
+            emit(Chunk{first, end, at, std::min(stop, at + std::min(piece, tokens)), rows, at > begin});
         first = end;
     }
+}
+
+}  // namespace
+
+void prefill_chunks(smla_prefill_chunks_args& args) {
+    check(args);
+    const Prefill prefill(args);
+    int64_t count = 0;
+    each_chunk(prefill, [&](const Chunk&) { ++count; });
+    SMLA_CHECK(count <= args.chunks.shape[0], "args.chunks.shape[0]", args.chunks.shape[0],
+               text(count, " or more; query tokens + requests are enough"));
+    args.count = 0;
+    each_chunk(prefill, [&](const Chunk& chunk) {
+        const int64_t values[kChunkColumns] = {chunk.first, chunk.end,  chunk.begin,
+                                               chunk.stop,  chunk.rows, chunk.again};
+        for (int c = 0; c < kChunkColumns; ++c)
+            *reinterpret_cast<int32_t*>(address(args.chunks, args.count, c)) = int32_t(values[c]);
+        ++args.count;
+    });
 }
 
 }  // namespace smla

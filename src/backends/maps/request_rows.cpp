@@ -15,14 +15,19 @@ void check(const smla_request_rows_args& args) {
     SMLA_CHECK(args.rank >= 0 && args.rank < std::max(args.ranks, 1), "args.rank", args.rank,
                text("0 to ", std::max(args.ranks, 1) - 1));
     SMLA_CHECK(args.interleave >= 0, "args.interleave", args.interleave, "0 or more");
-    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
     check_tensor("args.positions", args.positions, kInt32, {kAny, kAny}, kOnHost);
     const int64_t tokens = args.positions.shape[0];
     check_tensor("args.request_of_token", args.request_of_token, kInt32, {tokens}, kOnHost);
     check_tensor("args.block_table", args.block_table, kInt32, {kAny, kAny}, kOnHost);
     check_optional("args.is_valid", args.is_valid, dtypes(SMLA_U8), {tokens}, kOnHost);
-    if (check_optional("args.workspace_of_token", args.workspace_of_token, kInt32, {tokens}, kOnHost))
+    if (check_optional("args.workspace_of_token", args.workspace_of_token, kInt32, {tokens}, kOnHost)) {
         check_tensor("args.workspace_starts", args.workspace_starts, kInt32, {kAny}, kOnHost);
+        const int64_t workspaces = args.workspace_starts.shape[0];
+        for (int64_t t = 0; t < tokens; ++t)
+            SMLA_CHECK(load_int(args.workspace_of_token, t) < workspaces,
+                       text("args.workspace_of_token[", t, "]"), load_int(args.workspace_of_token, t),
+                       text("below ", workspaces, ", the workspaces"));
+    }
     check_tensor("args.rows", args.rows, kInt32, {tokens, args.positions.shape[1]}, kOnHost);
     SMLA_CHECK(args.rows.data != args.positions.data || element_count(args.rows) == 0, "args.rows.data",
                "that of positions", "memory of its own");
@@ -33,10 +38,7 @@ void check(const smla_request_rows_args& args) {
 int64_t workspace_start(const smla_request_rows_args& args, int64_t token) {
     if (!present(args.workspace_of_token)) return -1;
     const int64_t workspace = load_int(args.workspace_of_token, token);
-    if (workspace < 0) return -1;
-    SMLA_CHECK(workspace < args.workspace_starts.shape[0], text("args.workspace_of_token[", token, "]"),
-               workspace, text("below ", args.workspace_starts.shape[0], ", the workspaces"));
-    return std::max<int64_t>(load_int(args.workspace_starts, workspace), 0);
+    return workspace < 0 ? -1 : std::max<int64_t>(load_int(args.workspace_starts, workspace), 0);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ struct RankShare {
 SMLA_HOST_DEVICE inline bool owns(const RankShare& share, int32_t position) {
     return position >= 0 && position / share.interleave % share.ranks == share.rank;
 }
-// The number that a position it owns has on a rank.
+// The number that a rank has for a position that it owns.
 SMLA_HOST_DEVICE inline int32_t local_position(const RankShare& share, int32_t position) {
     const int64_t round = int64_t(share.ranks) * share.interleave;
     return int32_t(position / round * share.interleave + position % share.interleave);

@@ -37,8 +37,7 @@ public:
     void add_to(StepFields& step) const override {
         step.kv.block_table = on_.kernel_table(SMLA_GROUP_PRIMARY);
         step.kv.slots = on_.plan_field(&PlanFields::primary_slot).device;
-        step.kv.cache.page_tokens = on_.batch().primary.page_tokens;
-        step.kv.cache.page_rows = on_.batch().primary.page_rows;
+        show_pages(step.kv.cache, on_.batch().primary);
     }
 
 private:
@@ -69,7 +68,7 @@ public:
         on_.own("fp8_extra_metadata.dummy_block_table", SMLA_I32, {1, 1}, 0);
         on_.own("fp8_extra_metadata.cache_lens", SMLA_I32, {1}, on_.args().max_seq_len);
     }
-    // All tokens are one request of the kernel: requests of their own would exceed its schedule.
+    // The kernel gets all tokens as one request: one request per token would not fit its schedule.
     void shape(const PlanBatch&) override { schedule_->resize(parts(on_.tokens())); }
     void fill(const PlanBatch&) override {
         smla_decode_schedule_args schedule{};
@@ -111,7 +110,7 @@ public:
         context_lens_->resize(split.prefills);
         token_context_->resize(split.prefill_tokens);
         new_starts_->resize(split.prefills + 1);
-        // What the host does not know may be.
+        // Set for any prefill of a batch on the GPU; on the host, fill() looks at the lengths.
         *has_context_ = split.prefills > 0;
     }
     void fill(const PlanBatch& batch) override {

@@ -13,7 +13,7 @@ Field decode_rows(const Field& field, int64_t n) {
     return reshape_rows(slice(field, 0, 0, n), {1, field.host.shape[1]});
 }
 
-// The first lengths of the plan; what the last build wrote behind them becomes 0.
+// Copies the first lengths of the plan; zeroes what the last build wrote behind them.
 void copy_lengths(const Field& from, Field& to, int64_t& written) {
     const int64_t count = to.host.shape[0];
     std::copy_n(ints(from), count, ints(to));
@@ -83,6 +83,7 @@ public:
         job.prefill_gather_lens = ints(prefill_gather_lens_->device);
     }
     void add_to(StepFields& step) const override {
+        show_pages(step.window.group.cache, on_.batch().window);
         step.window.group.block_table = on_.kernel_table(SMLA_GROUP_WINDOW);
         step.window.group.slots = on_.plan_field(&PlanFields::window_slot).device;
         step.window.rows = on_.plan_field(&PlanFields::window_rows).device;
@@ -166,17 +167,15 @@ public:
         count_up_on_gpu(ints(visible.device), ints(rows), rows.shape[0], rows.shape[1], device, stream);
     }
     void add_to(StepFields& step) const override {
-        smla_cache& cache = step.entries.group.cache;
-        cache.page_tokens = on_.batch().compressed.page_tokens;
-        cache.page_rows = on_.batch().compressed.page_rows;
+        show_pages(step.entries.group.cache, on_.batch().compressed);
         step.entries.group.block_table = on_.kernel_table(SMLA_GROUP_COMPRESSED);
         step.entries.rows = on_.plan_field(&PlanFields::entry_rows).device;
         step.entries.lengths = on_.plan_field(&PlanFields::entry_len).device;
     }
 
 private:
-    // Entries 0, 1, ... of the request, as many as the token sees. The last build left the row right as far
-    // as both see.
+    // Lists the entries 0, 1, ... that each token sees. Of each row only the difference to the last build is
+    // written.
     void list_prefill_entries() {
         const int64_t columns = prefill_entries_->host.shape[1], first = on_.split().decode_tokens;
         for (int64_t i = 0; i < on_.split().prefill_tokens; ++i) {
@@ -209,7 +208,7 @@ public:
         const BatchSplit& split = on_.split();
         *decode_cu_ = slice(on_.query_start_loc(), 0, 0, split.decodes + 1);
         prefill_cu_->resize(split.prefills + 1);
-        // Bounds; the host counts them if it can.
+        // Upper bounds: fill() replaces them where the host can read the batch.
         const int64_t longest = on_.longest_query(), threshold = on_.plan().threshold();
         *decode_max_ = int32_t(split.decodes ? std::min(longest, threshold) : 0);
         *prefill_max_ = int32_t(split.prefills ? longest : 0);
@@ -235,8 +234,8 @@ public:
 
 private:
     bool limits() const { return reads_selection(on_.config().kind()); }
-    // A decode token counts the entries that it finds in its list; a prefill token counts columns, as many as
-    // it sees entries.
+    // The published kernels attend to all valid entries of a decode token's list, but of a prefill token's to
+    // the first columns alone, as many as the token sees entries.
     void limit_prefill_rows() {
         for (int64_t t = on_.split().decode_tokens; t < on_.plan().size().query_tokens; ++t)
             on_.limit_rows(t, ints(on_.plan().fields().visible_entries)[t]);

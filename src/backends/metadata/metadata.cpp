@@ -37,11 +37,10 @@ PlanMaxima plan_maxima(const BackendConfig& config) {
     const LayerKind kind = config.kind();
     if (reads_selection(kind)) maxima.topk = args.topk;
     if (!config.hybrid()) {
-        maxima.groups = SMLA_GROUP_PRIMARY | (args.plan_groups & SMLA_GROUP_INDEX);
+        maxima.groups = SMLA_GROUP_PRIMARY | args.plan_groups;
         return maxima;
     }
-    constexpr int32_t kMore = SMLA_GROUP_INDEX | SMLA_GROUP_STATE | SMLA_GROUP_INDEX_STATE;
-    maxima.groups = SMLA_GROUP_WINDOW | (args.plan_groups & kMore);
+    maxima.groups = SMLA_GROUP_WINDOW | args.plan_groups;
     if (kind != LayerKind::sliding) maxima.groups |= SMLA_GROUP_COMPRESSED;
     maxima.window = args.window;
     maxima.ratio = args.ratio;
@@ -56,7 +55,8 @@ Metadata::Metadata(const BackendInstance& on)
       config_(on.config),
       format_(on.format),
       context_(on.context),
-      plan_(plan_maxima(on.config)) {
+      plan_(plan_maxima(on.config)),
+      calls_(on.config.args.max_requests) {
     const BackendArgs& args = config_.args;
     allocator_ =
         args.allocator.alloc ? args.allocator : smla_allocator{default_allocate, default_free, nullptr};
@@ -70,7 +70,6 @@ Metadata::Metadata(const BackendInstance& on)
     if (plan_.maxima().groups & SMLA_GROUP_INDEX)
         chunks_ = &own("indexer.prefill_chunks", SMLA_I32,
                        {int64_t(args.max_tokens) + args.max_requests, kChunkColumns}, 0);
-    parts_.resize(size_t(args.max_requests) + 3);
     for (const MakeFieldSet make : backend_->fields)
         if (std::unique_ptr<FieldSet> set = make(*this)) sets_.push_back(std::move(set));
     declare_plan_fields();
@@ -213,7 +212,6 @@ BatchSize told_size(const PlanMaxima& maxima, const PlanBatch& batch) {
     within("batch.decode_tokens", batch.decode_tokens, out.query_tokens);
     within("batch.max_query_len", batch.max_query_len, out.query_tokens);
     within("batch.max_seq_len", batch.max_seq_len, maxima.max_seq_len);
-    SMLA_CHECK(batch.reserved == 0, "batch.reserved", batch.reserved, "0");
     return out;
 }
 
@@ -231,7 +229,7 @@ void Metadata::build_there(const PlanBatch& batch) {
               .prefill_tokens = size.query_tokens - batch.decode_tokens};
     *max_query_len_ = int32_t(batch.max_query_len ? batch.max_query_len : size.query_tokens);
     *max_seq_len_ = int32_t(size.longest);
-    if (chunks_) chunks_->resize(0);                                    // they follow from lengths
+    if (chunks_) chunks_->resize(0);                                    // the host does not read the lengths
     for (Declared& declared : fields_) declared.sent = declared.bytes;  // a later build sends them whole
     shape(batch);
     fill_metadata_on_gpu(job(batch, gpu_->plan_there()), gpu_->device(), batch.stream);
@@ -246,7 +244,8 @@ void Metadata::shape(const PlanBatch& batch) {
     query_start_loc_->resize(requests() + 1);
     seq_lens_->resize(requests());
     row_limit_->resize(tokens());
-    divide(built_there_ ? split_.decode_tokens : 0, requests(), 1);
+    if (built_there_ && config_.hybrid()) divide_in_two(calls_, split_, tokens());
+    else divide(0, requests(), 1);
     for (const auto& set : sets_) set->shape(batch);
 }
 
@@ -277,7 +276,8 @@ MetadataJob Metadata::job(const PlanBatch& batch, const Plan& plan) const {
     return out;
 }
 
-// A field may now be shorter than at the last send. The host has reset what it showed beyond that.
+// Where a field has become shorter, the bytes behind its end are sent as well: the host has reset the lengths
+// and limits there.
 void Metadata::send(const PlanBatch& batch) {
     gpu_->begin();
     for (Declared& declared : fields_) {
@@ -331,18 +331,18 @@ void Metadata::fill_chunks(const PlanBatch& batch) {
 void Metadata::limit_rows(int64_t token, int32_t most) { ints(*row_limit_)[token] = most; }
 
 void Metadata::divide(int64_t decode_tokens, int64_t first_prefill, int64_t requests_per_call) {
-    part_count_ = 0;
-    parts_[part_count_++] = 0;
-    const auto end = [&](int64_t token) {
-        if (token > parts_[part_count_ - 1]) parts_[part_count_++] = int32_t(token);
-    };
-    end(decode_tokens);
+    calls_.begin();
+    calls_.end(decode_tokens);
     for (int64_t r = first_prefill; r < requests(); r += requests_per_call)
-        end(ints(*query_start_loc_)[std::min(r + requests_per_call, requests())]);
-    // padding goes with the last part
-    if (part_count_ > 1)
-        parts_[part_count_ - 1] = int32_t(std::max<int64_t>(parts_[part_count_ - 1], tokens()));
-    else end(tokens());
+        calls_.end(ints(*query_start_loc_)[std::min(r + requests_per_call, requests())]);
+    calls_.finish(tokens());
+}
+
+void divide_in_two(AttendCalls& calls, const BatchSplit& split, int64_t tokens) {
+    calls.begin();
+    calls.end(split.decode_tokens);
+    calls.end(split.decode_tokens + split.prefill_tokens);
+    calls.finish(tokens);
 }
 
 StepFields Metadata::step() const {
@@ -352,7 +352,7 @@ StepFields Metadata::step() const {
     out.batch.position = plan_field(&PlanFields::position).device;
     out.batch.rope_position = plan_field(&PlanFields::rope_position).device;
     out.batch.visible_tokens = plan_field(&PlanFields::visible_tokens).device;
-    out.batch.parts = {parts_.data(), part_count_};
+    out.batch.parts = calls_.ends();
     out.row_limit = row_limit_->device;
     for (const auto& set : sets_) set->add_to(out);
     return out;

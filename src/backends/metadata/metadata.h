@@ -19,11 +19,43 @@ struct StepFields {
     int64_t tokens = 0;  // padding included
     StepBatch batch;
     Tensor row_limit{};  // [T] i32: how many listed rows count; 0 for padding
-    // Of the caches, metadata know the pages alone: forward() brings the rest.
+    // Metadata know the page sizes of the caches; forward() fills in the rest.
     CacheGroup kv;  // DSA
     Window window;  // HYBRID
     Entries entries;
 };
+
+// Where the step's tokens are divided into attend calls: one per [ends[i], ends[i+1]).
+class AttendCalls {
+public:
+    explicit AttendCalls(int64_t most_requests) : ends_(size_t(most_requests) + 3) {}
+
+    void begin() {
+        ends_[0] = 0;
+        count_ = 1;
+    }
+    // The call so far ends before `token`, unless it has none.
+    void end(int64_t token) {
+        if (token > ends_[count_ - 1]) ends_[count_++] = int32_t(token);
+    }
+    // Padding goes with the last call.
+    void finish(int64_t tokens) {
+        if (count_ == 1) end(tokens);
+        else ends_[count_ - 1] = std::max(ends_[count_ - 1], int32_t(tokens));
+    }
+    std::span<const int32_t> ends() const { return {ends_.data(), count_}; }
+
+private:
+    std::vector<int32_t> ends_;
+    size_t count_ = 0;
+};
+// Of a batch on a GPU, whose requests the host does not see: decodes, then prefills.
+void divide_in_two(AttendCalls& calls, const BatchSplit& split, int64_t tokens);
+
+inline void show_pages(smla_cache& cache, const PlanGroup& group) {
+    cache.page_tokens = group.page_tokens;
+    cache.page_rows = group.page_rows;
+}
 
 // Fields that one rule declares and fills.
 class FieldSet {
@@ -34,7 +66,7 @@ public:
     FieldSet& operator=(const FieldSet&) = delete;
 
     virtual void begin() {}                             // once, as soon as the fields have memory
-    virtual void shape(const PlanBatch& batch) = 0;     // shapes and numbers, and what is shown of others
+    virtual void shape(const PlanBatch& batch) = 0;     // sets shapes, numbers, and views of other tensors
     virtual void fill(const PlanBatch&) {}              // values on the host, from the plan of the step
     virtual void add_to_job(MetadataJob&) const {}      // the same for a batch on a GPU: what a kernel fills
     virtual void build_on_gpu(Device&, smla_stream) {}  // what kernels make of fields that the host sent
@@ -77,19 +109,19 @@ public:
     int64_t longest_query() const { return *max_query_len_; }
 
     // Declared in the constructors of sets; the references stay.
-    enum class FieldIs { sent, made_there };  // to a GPU; made there: build_on_gpu() does it
+    enum class FieldIs { sent, made_there };  // to a GPU by each build; made there: by build_on_gpu()
     Field& own(const char* name, smla_dtype dtype, std::initializer_list<int64_t> largest, int32_t initial,
                FieldIs how = FieldIs::sent);
     int32_t& number(const char* name);  // i32 [1]; on the host
-    Field& shown(const char* name);     // a part of another field, of the plan or of the batch's tables
+    Field& shown(const char* name);     // a view of another field, of the plan or of the batch's tables
 
     Field plan_field(Tensor PlanFields::*member) const;
     Field table(int32_t group) const;          // block table of the batch, as fields show it
-    Tensor kernel_table(int32_t group) const;  // the same for kernels of captured graphs
+    Tensor kernel_table(int32_t group) const;  // with the rows of later batches: graphs read it
     const Field& query_start_loc() const { return *query_start_loc_; }
-    void limit_rows(int64_t token, int32_t most);  // of the token's list, the first so many count
-    // Ends of the attend calls of a step: the decodes, then the prefills from request `first_prefill` on, in
-    // calls of so many requests.
+    void limit_rows(int64_t token, int32_t most);  // the first `most` listed rows of the token count
+    // Divides the step's tokens into attend calls: the decodes, then the prefills from request
+    // `first_prefill` on, `requests_per_call` requests at a time. Padding goes with the last call.
     void divide(int64_t decode_tokens, int64_t first_prefill, int64_t requests_per_call);
 
 private:
@@ -127,8 +159,7 @@ private:
     std::deque<std::string> plan_names_;
     std::vector<const char*> names_;
     std::deque<int32_t> numbers_;
-    std::vector<int32_t> parts_;
-    size_t part_count_ = 0;
+    AttendCalls calls_;
     struct FreeMemory {
         smla_allocator allocator;
         void operator()(void* memory) const { allocator.free(allocator.user, memory); }

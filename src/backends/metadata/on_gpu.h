@@ -1,5 +1,6 @@
-// Metadata on a GPU. The host computes them from the batch, as without a GPU. Each build sends what changed
-// in one kernel; the fields of the plan are built on the GPU from what was sent.
+// Metadata on a GPU. For a batch on the host, the host computes them as without a GPU; each build sends what
+// changed in one kernel, and the plan's fields are built on the GPU from what was sent. A batch on the GPU is
+// not read by the host: build_plan() builds the plan there.
 #pragma once
 
 #include "backends/config.h"
@@ -22,7 +23,7 @@ public:
 
     // Throws, before anything is written, if a batch has no room on the GPU or its stream is capturing.
     void check(const PlanBatch& batch) const;
-    // The plan of a batch that lies there.
+    // Builds the plan of a batch that lies on the GPU.
     void build_plan(const PlanBatch& batch) { there_.build(batch); }
     const Plan& plan_there() const { return there_; }
     // Tables are those of this batch from now on; finish() sends them.

@@ -32,7 +32,8 @@ inline constexpr MakeFieldSet kHybridFields[] = {window_fields, entry_fields};
 inline constexpr MakeFieldSet kFlashInferFields[] = {window_fields, entry_fields, call_length_fields};
 constexpr int32_t kPrefillChunkRequests = 4;  // of the published prefill loops
 
-// FlashInfer's backends of V4 and V4.1: more heads than it pads to, and caches of the other kind of GPU.
+// FlashInfer's gate for V4 and V4.1: it refuses more heads than it pads to, and cache types that its kernels
+// for this compute capability do not read.
 inline std::string flashinfer_refusal(const BackendConfig& config) {
     const int32_t major = major_capability(config.args.device);
     if (config.args.heads > 128) return text(config.args.heads, " heads; it pads to 128 at most");

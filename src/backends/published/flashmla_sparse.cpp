@@ -10,7 +10,7 @@ constexpr int32_t kCapabilities[] = {9, 10};
 constexpr PublishedHeads kHeads = {.unit = 64, .unit_on_sm100 = 128};
 constexpr MakeFieldSet kFields[] = {cache_fields, limit_fields, fp8_schedule_fields, prefill_context_fields};
 
-// Fewer heads than the kernel's are padded, and must divide them; more must be a multiple.
+// A head count below the kernel's unit is padded and must divide the unit; a larger one must be a multiple.
 std::string published_heads(const BackendConfig& config) {
     const int32_t unit = major_capability(config.args.device) == 10 ? kHeads.unit_on_sm100 : kHeads.unit;
     const int32_t heads = config.args.heads;

@@ -32,7 +32,8 @@ LayerChain::LayerChain(Context& context, const std::string& checkpoint, const At
         link.layer = open_layer(weights, config, each, precision, context.device());
         SessionOptions own = options;
         const int64_t writer = config.sources(each).entries;
-        own.entries_of = writer == each ? nullptr : find(writer);
+        if (const Session* const source = writer == each ? nullptr : find(writer))
+            own.entries_of = source->place();
         link.session = std::make_unique<Session>(context, *link.layer, own);
         links_.push_back(std::move(link));
     }
