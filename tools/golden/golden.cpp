@@ -30,7 +30,7 @@ T member(const Json& json, const std::string& file, const char* name, T fallback
     try {
         if (takes_all || !overflows(*found)) {
             T value = found->get<T>();
-            if (Json(value) == *found) return value;  // nlohmann cuts numbers to fit
+            if (Json(value) == *found) return value;  // get() truncates numbers without an error
         }
     } catch (const Json::exception&) {
     }
@@ -40,7 +40,8 @@ T member(const Json& json, const std::string& file, const char* name, T fallback
                                           : "whole numbers below 2^31");
 }
 
-// The config as a checkpoint would spell it: the case's, the layer's own members, and what names the model.
+// A config.json as a checkpoint would have it: the case's config, the layer's own members over it, and the
+// model type.
 Json layer_config(const Json& meta, const Json& layer, const Json& layers, const std::string& file) {
     Json config = member<Json>(meta, file, "config", {}, true);
     if (!config.is_object()) fail(SMLA_DATA_ERROR, file + ": config", json_text(config), "an object");

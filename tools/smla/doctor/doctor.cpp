@@ -45,7 +45,7 @@ std::string gpu_text(const Document& gpu) {
     return out;
 }
 
-// Of AMX: whether the processor has them and this process may use them.
+// Whether the processor has AMX tiles and this process may use them.
 std::string tiles() {
     if (best_isa() != SMLA_ISA_AMX) return "none";
     const std::string why = why_no_tiles();

@@ -36,7 +36,7 @@ Contexts::Contexts(const ContextOptions& options) : args_(options.args()), open_
 
 std::vector<smla_engine> Contexts::engines() const {
     if (args_.engine != SMLA_ENGINE_AUTO) return {args_.engine};
-    // a kernel demanded by name is one of the cpu engine's: the reference has one for each stage
+    // Without --engine a kernel demanded by name is looked for in the cpu engine alone.
     if (args_.kernel) return {SMLA_ENGINE_CPU};
     std::vector<smla_engine> out{SMLA_ENGINE_REFERENCE, SMLA_ENGINE_CPU};
     if (why_no_engine(SMLA_ENGINE_CUDA).empty()) out.push_back(SMLA_ENGINE_CUDA);
