@@ -159,7 +159,7 @@ class StageCall:
         size = c.c_size_t()
         stage, budget, _ = key
         check(lib.smla_workspace_size(context.handle, stage, reference, budget, c.byref(size)))
-        if len(context._sizes) >= 4096:  # shapes of a server change for ever
+        if len(context._sizes) >= 4096:  # a server meets new shapes as long as it runs
             context._sizes.clear()
         context._sizes[key] = size.value
         return size.value

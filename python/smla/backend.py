@@ -249,7 +249,7 @@ class Backend:
         """Bytes of a call's workspace."""
         size = c.c_size_t()
         check(lib.smla_backend_workspace_size(self.handle, c.byref(args), c.byref(size)))
-        if len(self._sizes) >= 4096:  # shapes of a server change for ever
+        if len(self._sizes) >= 4096:  # a server meets new shapes as long as it runs
             self._sizes.clear()
         self._sizes[key] = size.value
         return size.value

@@ -332,7 +332,7 @@ class Cache:
         return Cache(flat, **layout)
 
     def _hand_over(self, name, keep, stream):
-        """Makes `stream` wait for what the memory's library still has in flight, where DLPack tells."""
+        """Makes `stream` wait for work that is queued on the memory, if it came by DLPack."""
         if self._in_flight:
             hand_over(self._owner, self.device, f"{name}.data", keep, stream)
             hand_over(self._scale, self.device, f"{name}.scale", keep, stream)

@@ -163,13 +163,13 @@ class Context:
         key = (stream or 0, type(like).__module__ == "torch")
         workspace = held.get(key)
         if workspace is None or workspace.abi.bytes < size:
-            # During a capture the zeroing of the counters becomes part of the graph, so they are not zero
-            # before it runs: such a workspace serves this one call of the graph alone.
-            passing = stream is not None and is_capturing()
-            if workspace is None or passing:
+            # A capture records the zeroing of the counters and does not run it. Only this call of the graph
+            # is ordered behind it, so no other call gets the workspace.
+            for_this_call = stream is not None and is_capturing()
+            if workspace is None or for_this_call:
                 workspace = Workspace(self, like)
             workspace.reserve(size, stream)
-            if not passing:
+            if not for_this_call:
                 held[key] = workspace
         return workspace
 

@@ -189,8 +189,8 @@ class Session:
     beside quantised ones. page_tokens: per page. max_requests, max_tokens (per request), max_step_tokens (of
     all requests in a step): caches and scratch are made for these; resize() changes them. kv_scale: of
     per-tensor formats. kv_writer: bits of smla.Writer, how records of kv_format are written, 0: as vLLM
-    does. stage_budget: bytes of scratch that a stage may use, 0: as much as pays. rewind_tokens: V4 and
-    GLM-5.3 alone: tokens that truncate() may take off beyond those of the last step.
+    does. stage_budget: bytes of scratch that a stage may use, 0: as many as make it fast. rewind_tokens: V4
+    and GLM-5.3 alone: tokens before the last step that truncate() may take off too.
     entries_of: V4.1 alone: the Session of the layer info["entries_of"], if that is another one. It runs each
     step first.
 
@@ -304,8 +304,8 @@ class Session:
 
     def truncate(self, tokens, request=0):
         """Forgets all but the first `tokens` tokens of a request, after rejected speculation: the next step
-        has the bits of a session that never saw the others. Any length in V3.2 and GLM. V4 keeps a window
-        alone: at least the length before the last step, less rewind_tokens, or 0.
+        has the bits of a session that never saw the others. Layers that keep no more than a window (V4 and
+        GLM-5.3) take 0, or at least the length before the last step less rewind_tokens; others any length.
         """
         check(lib.smla_session_truncate(self.handle, request, tokens))
 
@@ -435,5 +435,5 @@ def _step_requests(requests):
 
 
 def _release(close, handle, _holds):
-    """What the object stands on is held by the argument list: it must not go first."""
+    """Destroys a handle. The last argument keeps alive what the handle depends on."""
     close(handle)

@@ -26,18 +26,18 @@ _Base: Any = getattr(_vllm, "SparseMLAAttentionImpl", None) or _vllm.MLAAttentio
 # Arguments of the layer that this implementation does without.
 _UNUSED = ("q_lora_rank", "qk_head_dim", "kv_b_proj", "index_group_builder", "q_pad_num_heads")
 
-# From here on smla joins the parts of queries: torch.cat copies them 2 bytes at a time, in 2.6 ms for 8192
-# tokens of 128 heads on an H200. Below, its one launch is quicker than two.
+# From this many tokens on smla joins the two parts of queries: torch.cat copies them 2 bytes at a time, in
+# 2.6 ms for 8192 tokens of 128 heads on an H200. For fewer tokens its one launch is quicker than smla's two.
 _MANY_TOKENS = 512
 
 
 def _layout(tensor):
-    """What a recorded call depends on of a tensor that moves."""
+    """What a recorded call depends on of a tensor whose address changes from call to call."""
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr() % 16
 
 
 def _cache(tensor):
-    """What it depends on of a cache, which stays."""
+    """What a recorded call depends on of a cache, whose address stays."""
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
