@@ -18,7 +18,7 @@ struct Options {
     bool no_self_test = false;
 };
 
-// Every architecture has the same kernels.
+// The number of kernels is that of the tables. Those for Hopper alone count, and refuse other architectures.
 Document cuda_facts() {
     int64_t kernels = 0;
     for (int stage = 0; stage < kStageCount; ++stage)
