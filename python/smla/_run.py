@@ -14,7 +14,7 @@ from ._outputs import Outputs, new
 from ._recorded import Recorded
 from .context import Context, Workspace, default_context
 from .errors import Error, InvalidArgument, Unsupported, invalid, one_of
-from .tensor import Tensor, device_of, dtype_of, plain, require_writable, shape_of, stream_of
+from .tensor import Tensor, device_of, dtype_of, plain, require_writable, shape_of, stream_of_call
 
 
 class _Instead(threading.local):
@@ -114,11 +114,7 @@ class StageCall:
         except InvalidArgument:
             self.struct.fill(values, [])  # raises with the name of the field
             raise
-        if stream is not None:
-            if type(stream) is not int or stream < 0:
-                raise invalid("stream", repr(stream), "its address (of PyTorch: stream.cuda_stream)")
-        elif device[0]:
-            stream = stream_of(like) or 0
+        stream = stream_of_call(stream, device, like)
         keep = []
         args, key = self.struct.fill_sized(values, keep, stream)
         if context is None:

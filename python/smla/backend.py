@@ -14,7 +14,7 @@ from ._recorded import Recorded
 from .context import default_context
 from .errors import invalid, one_of
 from .plan import bits_of, fill_batch, group_bits
-from .tensor import device_of, dtype_of, plain, stream_of
+from .tensor import device_of, dtype_of, plain, stream_of_call
 
 _ARGS = Struct(_abi.BackendArgs)
 _DEVICE = Struct(_abi.DeviceInfo)
@@ -213,8 +213,7 @@ class Backend:
         k_pe, topk_indices, w_uk_t, w_uv, sink, lse. Returns out.
         """
         out = self._out(q, tensors) if out is None else out
-        if stream is None and device_of(q, "q")[0]:
-            stream = stream_of(q) or 0
+        stream = stream_of_call(stream, device_of(q, "q"), q)
         keep = []
         values = {"q": q, "out": out, "kv_cache": kv_cache, "swa_cache": swa_cache, **tensors}
         args, size = self._fill(metadata, values, stage_budget, keep, stream)

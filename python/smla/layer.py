@@ -17,9 +17,9 @@ from ._library import check, lib
 from ._outputs import new, rank
 from .cache import FORMATS
 from .context import default_context
-from .errors import invalid, one_of
+from .errors import integer, invalid, one_of
 from .plan import GROUPS
-from .tensor import describe, device_of, dtype_of, plain, shape_of, stream_of
+from .tensor import describe, device_of, dtype_of, plain, shape_of, stream_of_call
 
 _LAYER = Struct(_abi.LayerArgs)
 _SESSION = Struct(_abi.SessionArgs)
@@ -165,8 +165,7 @@ class Layer:
             if not isinstance(pair, tuple) or len(pair) != 2 or pair[1] is None:
                 raise invalid(f"caches[{group!r}]", repr(pair), "a tuple: (smla.Cache, block_table)")
             values[f"{group}.cache"], values[f"{group}.block_table"] = pair
-        if stream is None and device_of(hidden, "hidden")[0]:
-            stream = stream_of(hidden) or 0
+        stream = stream_of_call(stream, device_of(hidden, "hidden"), hidden)
         keep = []
         step = _STEP.fill(values, keep, stream)
         size = c.c_size_t()
@@ -318,11 +317,11 @@ class Session:
         A request may be named often; pages are copied only then.
         """
         try:
-            listed = [int(source) for source in sources]
-            packed = (c.c_int32 * len(listed)).from_buffer_copy(struct.pack(f"={len(listed)}i", *listed))
-        except (struct.error, TypeError, ValueError):
+            listed = list(sources)
+        except TypeError:
             raise invalid("sources", repr(sources), "numbers of requests") from None
-        check(lib.smla_session_reorder(self.handle, packed, len(listed)))
+        listed = [integer(f"sources[{i}]", source) for i, source in enumerate(listed)]
+        check(lib.smla_session_reorder(self.handle, (c.c_int32 * len(listed))(*listed), len(listed)))
 
     def clone(self, **maxima):
         """Another session of the same layer that holds the same requests.

@@ -110,6 +110,50 @@ def test_the_last_error_is_the_threads_own():
         smla.rope(np.ones((1, 1, 4), np.float32), np.zeros(1, np.int32), np.ones(1), first=3)
 
 
+# Bits and smallest value of the parameters that hold integers.
+PARAMETERS = {c.c_int32: (32, -(2**31)), c.c_int64: (64, -(2**63)), c.c_size_t: (64, 0)}
+INTEGERS = [
+    pytest.param(function, name, *PARAMETERS[kind], id=f"{function} {name}")
+    for function, (_, parameters) in _abi.FUNCTIONS.items()
+    for name, kind in parameters.items()
+    if kind in PARAMETERS
+]
+
+
+@pytest.mark.parametrize("function, name, bits, least", INTEGERS)
+def test_an_integer_that_a_parameter_cannot_hold(function, name, bits, least):
+    """Its low bits would be another request, another stage, another size."""
+    parameters = _abi.FUNCTIONS[function][1]
+    for wrong in (1 << bits, (1 << bits) + 3, 1 << (bits - 1), least - 1, -(1 << bits), "1", 1.0, None):
+        empty = {c.c_void_p: None, c.c_char_p: None, _abi.Workspace: _abi.Workspace()}
+        arguments = [wrong if own == name else empty.get(kind, 0) for own, kind in parameters.items()]
+        with pytest.raises(smla.InvalidArgument) as caught:
+            getattr(_library.lib, function)(*arguments)
+        assert caught.value.field == name and caught.value.got == repr(wrong)
+        check_fields(caught.value)
+
+
+@pytest.mark.parametrize("stream", [-1, 2**64, 2**64 + 3, 1.0, "0"], ids=str)
+def test_streams_that_are_no_addresses(stream):
+    x, workspace = np.ones((1, 1, 4), np.float32), smla.Context("cpu", threads=1).workspace()
+    workspace.reserve(1)
+    for call in (
+        lambda: smla.norm(x, eps=1.0, stream=stream),
+        lambda: workspace.reserve(1 << 20, stream),
+        lambda: workspace.reset(stream),
+        lambda: workspace.read_error(stream),
+    ):
+        with pytest.raises(smla.InvalidArgument) as caught:
+            call()
+        assert caught.value.field == "stream"
+        check_fields(caught.value)
+
+
+def test_no_parameter_is_narrower_than_the_check_knows():
+    kinds = {kind for _, parameters in _abi.FUNCTIONS.values() for kind in parameters.values()}
+    assert kinds == {*PARAMETERS, c.c_void_p, c.c_char_p, _abi.Workspace}
+
+
 # every stage, every argument
 
 
