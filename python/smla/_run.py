@@ -13,7 +13,7 @@ from ._library import check, lib
 from ._outputs import Outputs, new
 from ._recorded import Recorded
 from .context import Context, Workspace, default_context
-from .errors import Error, InvalidArgument, Unsupported, invalid, one_of
+from .errors import Error, InvalidArgument, Unsupported, flag, invalid, one_of
 from .tensor import Tensor, device_of, dtype_of, plain, require_writable, shape_of, stream_of_call
 
 
@@ -96,7 +96,7 @@ class StageCall:
             values[name] = one_of(name, values[name], words)
         for name in self.flags:
             if type(value := values[name]) is not bool:
-                values[name] = int(value)
+                values[name] = flag(name, value)
         for name, other in self._in_place:
             if values[name] is values[other]:
                 require_writable(values[name], name)

@@ -12,7 +12,7 @@ from ._library import check, lib, names, sized_text
 from ._outputs import new, rank
 from ._recorded import Recorded
 from .context import default_context
-from .errors import invalid, one_of
+from .errors import flag, invalid, name_bytes, one_of
 from .plan import bits_of, fill_batch, group_bits
 from .tensor import device_of, dtype_of, plain, stream_of_call
 
@@ -54,9 +54,7 @@ def backends():
 
 def _text(value, name):
     """A char* of a string; None and "" are absent."""
-    if value is not None and not isinstance(value, str):
-        raise invalid(name, repr(value), "a string")
-    return value.encode() if value else None
+    return None if value is None or value == "" else name_bytes(name, value)
 
 
 def _device(device):
@@ -114,7 +112,7 @@ def why_not(name, family, *, original=False, **options):
     args = _args(family, **options)
     text = sized_text(
         lambda buffer, size: lib.smla_backend_why_not(
-            _text(name, "name"), c.byref(args), int(original), buffer, size
+            _text(name, "name"), c.byref(args), flag("original", original), buffer, size
         )
     )
     return text.splitlines()

@@ -4,6 +4,7 @@ import copy
 import ctypes as c
 import inspect
 import pickle
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -358,6 +359,36 @@ def test_wrong_options_are_named(name, bad, field):
         getattr(smla, name)(*arguments, **{**options, **bad})
     assert caught.value.field.startswith(field), caught.value
     check_fields(caught.value)
+
+
+def integers_of(function):
+    """Names of a function's integers and flags."""
+    return [
+        name
+        for name, each in inspect.signature(function).parameters.items()
+        if {int, bool} & {each.annotation, *get_args(each.annotation)} and name != "stream"
+    ]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_no_stage_takes_an_integer_that_is_none(name):
+    function, (arguments, options) = getattr(smla, name), calls()[name]
+    given = inspect.signature(function).bind(*arguments, **options).arguments
+    if name == "score_select_blocks":
+        given |= {"best_blocks": True, "keep": 1}  # else nothing asks for `keep`
+    for parameter in integers_of(function):
+        for wrong in ("x", "2", 1.5, 2**32, 2**64, object(), [1]):
+            with pytest.raises(smla.Error) as caught:
+                function(**{**given, parameter: wrong})
+            assert parameter in caught.value.field, (parameter, wrong, str(caught.value))
+            check_fields(caught.value)
+
+
+def test_map_of_pools_of_none():
+    arguments, options = calls()["map"]
+    with pytest.raises(smla.InvalidArgument) as caught:
+        smla.map(*arguments, **options, pool_tokens=None)
+    assert caught.value.field == "pool_tokens"
 
 
 def test_select_without_k():
