@@ -149,7 +149,8 @@ def fused_q(
     """Index queries, rotated and quantised, their weights, and the rotated part of attention's queries.
 
     q_pe: [T,H,64]. index_q: [T,Hi,128]. index_weights: [T,Hi]. Returns ([T,Hi,128] e4m3, [T,Hi] f32,
-    [T,H,64]); the first two are None in a layer without an indexer.
+    [T,H,64]); the first two are None in a layer without an indexer. The floor of amax is the default one, 1e-4,
+    as in vLLM's kernel of this name; fused_indexer_q_rope_quant has 1e-10 there.
     """
     if quantize_mqa:
         raise _unsupported("quantize_mqa", True, "False: smla's backend takes queries as they are")
