@@ -103,6 +103,11 @@ def invalid(field, got, wanted):
     return InvalidArgument(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
 
 
+def unsupported(field, got, wanted):
+    """An Unsupported in the library's own words."""
+    return Unsupported(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
+
+
 def one_of(field, value, choices):
     """choices[value], or an error that lists the names. Values of enumerations pass."""
     try:

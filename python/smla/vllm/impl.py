@@ -11,10 +11,11 @@ import torch
 from vllm.config import get_current_vllm_config
 from vllm.v1.attention import backend as _vllm
 
-from .. import Backend, Context, Unsupported
+from .. import Backend, Context
 from .._recorded import Recorded, Recordings
 from .._run import CALLS
 from ..compat.vllm_ops import latent_cache
+from ..errors import unsupported
 from ..tensor import stream_of
 from . import indexer as _indexer
 from .caches import Described
@@ -39,10 +40,6 @@ def _layout(tensor):
 def _cache(tensor):
     """What a recorded call depends on of a cache, whose address stays."""
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
-
-
-def _unsupported(field, got, wanted):
-    return Unsupported(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
 
 
 class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
@@ -85,13 +82,13 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         none.update((name, value) for name, value in mla_args.items() if name not in _UNUSED)
         for name, value in none.items():
             if value is not None and value is not False:
-                raise _unsupported(name, type(value).__name__, "none: smla.vllm does not know it")
+                raise unsupported(name, type(value).__name__, "none: smla.vllm does not know it")
         if getattr(attn_type, "value", attn_type) != "decoder":
-            raise _unsupported("attn_type", attn_type, "decoder self-attention")
+            raise unsupported("attn_type", attn_type, "decoder self-attention")
         self._indexer = indexer
         self._topk: Any = topk_indice_buffer if topk_indices_buffer is None else topk_indices_buffer
         if self.topk_indices_buffer is None:
-            raise _unsupported("indexer", None, "one, or its buffer: a model with index_topk")
+            raise unsupported("indexer", None, "one, or its buffer: a model with index_topk")
         self.num_heads, self.head_size, self.num_kv_heads = num_heads, head_size, num_kv_heads
         self.scale, self.kv_cache_dtype = float(scale), kv_cache_dtype
         parallel = get_current_vllm_config().parallel_config
@@ -200,7 +197,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         return backend.forward(attn_metadata.step, q, q_pe=q_pe, **named), lse
 
     def forward_mha(self, *_args, **_named) -> None:
-        raise _unsupported("forward_mha", "a call", "none: all tokens go through forward_mqa")
+        raise unsupported("forward_mha", "a call", "none: all tokens go through forward_mqa")
 
     def _backend_for(self, built, heads, dtype, record) -> Backend:
         """The backend whose metadata are built, with this layer's scale and record."""
