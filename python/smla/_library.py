@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 
 from . import _abi
-from .errors import from_status
+from .errors import from_status, integer
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -42,14 +42,40 @@ def _load():
     raise ImportError(text + "; ".join(tried))
 
 
+# ctypes itself would drop the bits that a parameter has no room for.
+_INTEGERS = {
+    ctypes.c_int32: {"bits": 32},
+    ctypes.c_int64: {"bits": 64},
+    ctypes.c_size_t: {"bits": 64, "least": 0},
+}
+
+
+def _checked(function, parameters):
+    """`function`, which refuses integers that its parameters cannot hold."""
+    limits = [
+        (i, name, _INTEGERS[kind]) for i, (name, kind) in enumerate(parameters.items()) if kind in _INTEGERS
+    ]
+    if not limits:
+        return function
+
+    def call(*arguments):
+        arguments = list(arguments)
+        for place, name, limit in limits:
+            arguments[place] = integer(name, arguments[place], **limit)
+        return function(*arguments)
+
+    return call
+
+
 _warn_of_two(_PACKAGE.parent)
 lib, path = _load()
-for _name, (_result, _arguments) in _abi.FUNCTIONS.items():
+for _name, (_result, _parameters) in _abi.FUNCTIONS.items():
     try:
         _function = getattr(lib, _name)
     except AttributeError:
         raise ImportError(f"smla: {path} lacks {_name}: it is not the library of this package") from None
-    _function.restype, _function.argtypes = _result, _arguments
+    _function.restype, _function.argtypes = _result, tuple(_parameters.values())
+    setattr(lib, _name, _checked(_function, _parameters))
 
 # Before 1.0 a minor version may change the ABI.
 if lib.smla_version() // 100 != _abi.VERSION // 100:

@@ -13,8 +13,8 @@ from ._library import check, lib
 from ._outputs import Outputs, new
 from ._recorded import Recorded
 from .context import Context, Workspace, default_context
-from .errors import Error, InvalidArgument, Unsupported, invalid, one_of
-from .tensor import Tensor, device_of, dtype_of, plain, require_writable, shape_of, stream_of
+from .errors import Error, InvalidArgument, Unsupported, flag, invalid, one_of
+from .tensor import Tensor, device_of, dtype_of, plain, require_writable, shape_of, stream_of_call
 
 
 class _Instead(threading.local):
@@ -96,7 +96,7 @@ class StageCall:
             values[name] = one_of(name, values[name], words)
         for name in self.flags:
             if type(value := values[name]) is not bool:
-                values[name] = int(value)
+                values[name] = flag(name, value)
         for name, other in self._in_place:
             if values[name] is values[other]:
                 require_writable(values[name], name)
@@ -114,11 +114,7 @@ class StageCall:
         except InvalidArgument:
             self.struct.fill(values, [])  # raises with the name of the field
             raise
-        if stream is not None:
-            if type(stream) is not int or stream < 0:
-                raise invalid("stream", repr(stream), "its address (of PyTorch: stream.cuda_stream)")
-        elif device[0]:
-            stream = stream_of(like) or 0
+        stream = stream_of_call(stream, device, like)
         keep = []
         args, key = self.struct.fill_sized(values, keep, stream)
         if context is None:
@@ -159,7 +155,7 @@ class StageCall:
         size = c.c_size_t()
         stage, budget, _ = key
         check(lib.smla_workspace_size(context.handle, stage, reference, budget, c.byref(size)))
-        if len(context._sizes) >= 4096:  # shapes of a server change for ever
+        if len(context._sizes) >= 4096:  # a server meets new shapes as long as it runs
             context._sizes.clear()
         context._sizes[key] = size.value
         return size.value

@@ -8,6 +8,7 @@ from ._abi import DeviceType, Dtype, Tensor
 from ._arrays.numpy import STORAGE
 from ._dtypes import ITEM_BYTES
 from ._library import check
+from .errors import name_bytes
 
 
 class _Memory:
@@ -56,5 +57,5 @@ def view(tensor, owner):
 def field(function, handle, name, owner):
     """The view that a function (handle, name, smla_tensor*) gives."""
     out = Tensor()
-    check(function(handle, name.encode(), c.byref(out)))
+    check(function(handle, name_bytes("name", name), c.byref(out)))
     return view(out, owner)

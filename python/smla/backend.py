@@ -12,9 +12,9 @@ from ._library import check, lib, names, sized_text
 from ._outputs import new, rank
 from ._recorded import Recorded
 from .context import default_context
-from .errors import invalid, one_of
+from .errors import flag, invalid, name_bytes, one_of
 from .plan import bits_of, fill_batch, group_bits
-from .tensor import device_of, dtype_of, plain, stream_of
+from .tensor import device_of, dtype_of, plain, stream_of_call
 
 _ARGS = Struct(_abi.BackendArgs)
 _DEVICE = Struct(_abi.DeviceInfo)
@@ -54,9 +54,7 @@ def backends():
 
 def _text(value, name):
     """A char* of a string; None and "" are absent."""
-    if value is not None and not isinstance(value, str):
-        raise invalid(name, repr(value), "a string")
-    return value.encode() if value else None
+    return None if value is None or value == "" else name_bytes(name, value)
 
 
 def _device(device):
@@ -114,7 +112,7 @@ def why_not(name, family, *, original=False, **options):
     args = _args(family, **options)
     text = sized_text(
         lambda buffer, size: lib.smla_backend_why_not(
-            _text(name, "name"), c.byref(args), int(original), buffer, size
+            _text(name, "name"), c.byref(args), flag("original", original), buffer, size
         )
     )
     return text.splitlines()
@@ -213,8 +211,7 @@ class Backend:
         k_pe, topk_indices, w_uk_t, w_uv, sink, lse. Returns out.
         """
         out = self._out(q, tensors) if out is None else out
-        if stream is None and device_of(q, "q")[0]:
-            stream = stream_of(q) or 0
+        stream = stream_of_call(stream, device_of(q, "q"), q)
         keep = []
         values = {"q": q, "out": out, "kv_cache": kv_cache, "swa_cache": swa_cache, **tensors}
         args, size = self._fill(metadata, values, stage_budget, keep, stream)
@@ -249,7 +246,7 @@ class Backend:
         """Bytes of a call's workspace."""
         size = c.c_size_t()
         check(lib.smla_backend_workspace_size(self.handle, c.byref(args), c.byref(size)))
-        if len(self._sizes) >= 4096:  # shapes of a server change for ever
+        if len(self._sizes) >= 4096:  # a server meets new shapes as long as it runs
             self._sizes.clear()
         self._sizes[key] = size.value
         return size.value

@@ -130,11 +130,11 @@ class Cache:
             layout["pages"] = abi.pages
             layout["page_stride_bytes"] = abi.page_stride_bytes
             layout["row_stride_bytes"] = abi.row_stride_bytes
-        for field in ("width", "page_rows", "scale", "writer"):
+        for field in ("width", "page_rows", "writer"):
             if value := getattr(abi, field):
                 layout[field] = value
-        if scale_array is not None:
-            layout["scale"] = scale_array
+        if self.format in _PER_TENSOR:  # a scale of 0 is no scale left out
+            layout["scale"] = abi.scale if scale_array is None else scale_array
         return layout
 
     def _without_addresses(self):
@@ -332,7 +332,7 @@ class Cache:
         return Cache(flat, **layout)
 
     def _hand_over(self, name, keep, stream):
-        """Makes `stream` wait for what the memory's library still has in flight, where DLPack tells."""
+        """Makes `stream` wait for work that is queued on the memory, if it came by DLPack."""
         if self._in_flight:
             hand_over(self._owner, self.device, f"{name}.data", keep, stream)
             hand_over(self._scale, self.device, f"{name}.scale", keep, stream)

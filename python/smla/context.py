@@ -11,7 +11,7 @@ from ._abi import DeviceType, Engine, Isa
 from ._arrays import is_capturing, library_of, on_device
 from ._library import check, lib, sized_text
 from .errors import InvalidArgument, integer, invalid, one_of
-from .tensor import empty
+from .tensor import empty, stream_address
 
 _HEADER = 4096
 _ALIGNMENT = 64
@@ -41,6 +41,7 @@ class Workspace:
 
     def reserve(self, size, stream=None):
         """Grows to at least `size` bytes. Growing moves the memory."""
+        stream = None if stream is None else stream_address(stream)
         if size <= self.abi.bytes:
             return
         size = max(size, _HEADER)
@@ -66,6 +67,7 @@ class Workspace:
 
     def reset(self, stream=None):
         """Zeroes the counters. A call that failed half-way may have left them set."""
+        stream = None if stream is None else stream_address(stream)
         if self.abi.data:
             check(lib.smla_workspace_init(self._context.handle, self.abi, stream))
 
@@ -74,6 +76,7 @@ class Workspace:
 
         For contexts with check_indices. Keys: kind, stage, token, column, value (smla/stages.h).
         """
+        stream = None if stream is None else stream_address(stream)
         if not self.abi.data:
             return None
         word = _abi.ErrorWord()
@@ -163,13 +166,13 @@ class Context:
         key = (stream or 0, type(like).__module__ == "torch")
         workspace = held.get(key)
         if workspace is None or workspace.abi.bytes < size:
-            # During a capture the zeroing of the counters becomes part of the graph, so they are not zero
-            # before it runs: such a workspace serves this one call of the graph alone.
-            passing = stream is not None and is_capturing()
-            if workspace is None or passing:
+            # A capture records the zeroing of the counters and does not run it. Only this call of the graph
+            # is ordered behind it, so no other call gets the workspace.
+            for_this_call = stream is not None and is_capturing()
+            if workspace is None or for_this_call:
                 workspace = Workspace(self, like)
             workspace.reserve(size, stream)
-            if not passing:
+            if not for_this_call:
                 held[key] = workspace
         return workspace
 

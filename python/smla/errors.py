@@ -103,6 +103,11 @@ def invalid(field, got, wanted):
     return InvalidArgument(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
 
 
+def unsupported(field, got, wanted):
+    """An Unsupported in the library's own words."""
+    return Unsupported(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
+
+
 def one_of(field, value, choices):
     """choices[value], or an error that lists the names. Values of enumerations pass."""
     try:
@@ -124,3 +129,15 @@ def integer(field, value, bits=32, least=None):
         more = "" if least < 0 else f", {least} or more"
         raise invalid(field, repr(value), f"an integer of {bits} bits{more}")
     return number
+
+
+def flag(field, value):
+    """0 or 1 of a truth value, of Python or NumPy; integers pass."""
+    return int(value) if type(value).__name__ in ("bool", "bool_") else integer(field, value)
+
+
+def name_bytes(field, value):
+    """A name for a char*."""
+    if not isinstance(value, str):
+        raise invalid(field, repr(value), "a string")
+    return value.encode()

@@ -17,9 +17,9 @@ from ._library import check, lib
 from ._outputs import new, rank
 from .cache import FORMATS
 from .context import default_context
-from .errors import invalid, one_of
+from .errors import integer, invalid, one_of
 from .plan import GROUPS
-from .tensor import describe, device_of, dtype_of, plain, shape_of, stream_of
+from .tensor import describe, device_of, dtype_of, plain, shape_of, stream_of_call
 
 _LAYER = Struct(_abi.LayerArgs)
 _SESSION = Struct(_abi.SessionArgs)
@@ -165,8 +165,7 @@ class Layer:
             if not isinstance(pair, tuple) or len(pair) != 2 or pair[1] is None:
                 raise invalid(f"caches[{group!r}]", repr(pair), "a tuple: (smla.Cache, block_table)")
             values[f"{group}.cache"], values[f"{group}.block_table"] = pair
-        if stream is None and device_of(hidden, "hidden")[0]:
-            stream = stream_of(hidden) or 0
+        stream = stream_of_call(stream, device_of(hidden, "hidden"), hidden)
         keep = []
         step = _STEP.fill(values, keep, stream)
         size = c.c_size_t()
@@ -189,8 +188,8 @@ class Session:
     beside quantised ones. page_tokens: per page. max_requests, max_tokens (per request), max_step_tokens (of
     all requests in a step): caches and scratch are made for these; resize() changes them. kv_scale: of
     per-tensor formats. kv_writer: bits of smla.Writer, how records of kv_format are written, 0: as vLLM
-    does. stage_budget: bytes of scratch that a stage may use, 0: as much as pays. rewind_tokens: V4 and
-    GLM-5.3 alone: tokens that truncate() may take off beyond those of the last step.
+    does. stage_budget: bytes of scratch that a stage may use, 0: as many as make it fast. rewind_tokens: V4
+    and GLM-5.3 alone: tokens before the last step that truncate() may take off too.
     entries_of: V4.1 alone: the Session of the layer info["entries_of"], if that is another one. It runs each
     step first.
 
@@ -304,8 +303,8 @@ class Session:
 
     def truncate(self, tokens, request=0):
         """Forgets all but the first `tokens` tokens of a request, after rejected speculation: the next step
-        has the bits of a session that never saw the others. Any length in V3.2 and GLM. V4 keeps a window
-        alone: at least the length before the last step, less rewind_tokens, or 0.
+        has the bits of a session that never saw the others. Layers that keep no more than a window (V4 and
+        GLM-5.3) take 0, or at least the length before the last step less rewind_tokens; others any length.
         """
         check(lib.smla_session_truncate(self.handle, request, tokens))
 
@@ -318,11 +317,11 @@ class Session:
         A request may be named often; pages are copied only then.
         """
         try:
-            listed = [int(source) for source in sources]
-            packed = (c.c_int32 * len(listed)).from_buffer_copy(struct.pack(f"={len(listed)}i", *listed))
-        except (struct.error, TypeError, ValueError):
+            listed = list(sources)
+        except TypeError:
             raise invalid("sources", repr(sources), "numbers of requests") from None
-        check(lib.smla_session_reorder(self.handle, packed, len(listed)))
+        listed = [integer(f"sources[{i}]", source) for i, source in enumerate(listed)]
+        check(lib.smla_session_reorder(self.handle, (c.c_int32 * len(listed))(*listed), len(listed)))
 
     def clone(self, **maxima):
         """Another session of the same layer that holds the same requests.
@@ -435,5 +434,5 @@ def _step_requests(requests):
 
 
 def _release(close, handle, _holds):
-    """What the object stands on is held by the argument list: it must not go first."""
+    """Destroys a handle. The last argument keeps alive what the handle depends on."""
     close(handle)

@@ -13,7 +13,7 @@ from ._abi import Dtype
 from ._arrays.interface import PACKED
 from ._fill import Struct
 from ._library import check, lib
-from .errors import invalid
+from .errors import flag, integer, invalid
 from .tensor import Array, describe, empty, require_writable, shape_of
 
 _ARGS = {
@@ -76,7 +76,7 @@ def request_rows(
         {
             "page_tokens": page_tokens,
             "page_rows": page_rows,
-            "compact": int(compact),
+            "compact": flag("compact", compact),
             "ranks": ranks,
             "rank": rank,
             "interleave": interleave,
@@ -158,7 +158,9 @@ def combined_rows(
         tokens = _outputs.rank(selected, "selected", 2)[0]
     if tokens is None:
         raise invalid("tokens", None, "how many query tokens, as nothing was selected")
+    topk, window = integer("topk", topk, least=0), integer("window", window, least=0)
     columns = (topk + window + 127) // 128 * 128 if columns is None else columns
+    tokens, columns = _outputs.extent(tokens, "tokens"), _outputs.extent(columns, "columns")
     rows = _new(query_start_loc, tokens, columns) if rows is None else rows
     lens = _new(query_start_loc, tokens) if lens is None else lens
     _run(
@@ -215,6 +217,8 @@ def mixed_rows(
     decodes = _outputs.rank(decode_window_rows, "decode_window_rows", 2)[0]
     if tokens is None:
         (tokens,) = _outputs.rank(request_of_token, "request_of_token", 1)
+    tokens = _outputs.extent(tokens, "tokens")
+    topk, window = integer("topk", topk, least=0), integer("window", window, least=0)
     wide = 0 if decode_entries is None else _outputs.rank(decode_entries, "decode_entries", 2)[1]
     if rows is None:
         rows = _new(request_of_token, tokens, window + (max(topk, wide) + 3) // 4 * 4)
@@ -229,7 +233,7 @@ def mixed_rows(
             "window": window,
             "ratio": ratio,
             "topk": topk,
-            "local": int(local),
+            "local": flag("local", local),
             "window_page_tokens": window_page_tokens,
             "window_page_rows": window_page_rows,
             "entry_page_tokens": entry_page_tokens,
@@ -260,7 +264,7 @@ def decode_schedule(
     Returns schedule [parts,8] (first request (-1: idle), first block, last request, end block, first split,
     0, 0, 0) and splits [B+1], prefix sums of how many parts work on each request.
     """
-    schedule = _new(lens, parts, 8) if schedule is None else schedule
+    schedule = _new(lens, _outputs.extent(parts, "parts"), 8) if schedule is None else schedule
     splits = _new(lens, _outputs.rank(lens, "lens", 1)[0] + 1) if splits is None else splits
     _run("decode_schedule", {"lens": lens, "schedule": schedule, "splits": splits})
     return schedule, splits

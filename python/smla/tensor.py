@@ -118,6 +118,20 @@ def stream_of(array):
     return library_of(array).stream(array)
 
 
+def stream_address(stream):
+    """The address of a stream that the caller gives."""
+    if type(stream) is not int or not 0 <= stream < 1 << 64:
+        raise invalid("stream", repr(stream), "its address (of PyTorch: stream.cuda_stream)")
+    return stream
+
+
+def stream_of_call(stream, device, like):
+    """The stream of a call as an address: the caller's, else that of like's library; None on a CPU."""
+    if stream is not None:
+        return stream_address(stream)
+    return (stream_of(like) or 0) if device[0] else None
+
+
 def empty(like, shape, dtype):
     """A new array of the library and on the device of `like` (an array, a Tensor or a Cache); of NumPy where
     that library cannot allocate for us.

@@ -119,6 +119,17 @@ TEST(CliCapacity, PoolsOfTokens) {
               std::string::npos);
 }
 
+// The first two layers are linear.
+TEST(CliCapacity, LayersWithoutCaches) {
+    const auto found = capacity(kGlm53, {"--layers", "2"});
+    EXPECT_TRUE(found["totals"]["requests_that_fit"].is_null());
+    EXPECT_EQ(total(found, "bytes_per_request"), 0);
+    EXPECT_EQ(found["note"], "2 layers of linear attention not counted, nor their states");
+    const TemporaryFile config(kGlm53);
+    const auto error = error_of({"capacity", "--model", config.path(), "--layers", "2", "--memory", "80"}, 2);
+    EXPECT_EQ(error["field"], "--memory");
+}
+
 TEST(CliCapacity, MtpLayersOnlyWhenAskedFor) {
     const auto without = capacity(kV32), with = capacity(kV32, {"--mtp"});
     EXPECT_NE(without["note"].get<std::string>().find("1 MTP layer not counted"), std::string::npos);

@@ -82,6 +82,9 @@ TEST(CliFrame, UnknownWordsAreAnsweredWithTheNearest) {
     EXPECT_TRUE(has(option["wanted"], "did you mean --context?")) << option;
     const auto far = error_of({"list", "--qqqqqqqqq"}, 2);
     EXPECT_FALSE(has(far["wanted"], "did you mean")) << far;
+    for (const std::string dashes : {"---", "-----", "------"})
+        for (const std::vector<std::string>& words : {std::vector{dashes}, {"list", dashes}})
+            EXPECT_FALSE(has(error_of(words, 2)["wanted"], "did you mean")) << dashes;
 }
 
 TEST(CliFrame, ReportSaysWhereItIs) {

@@ -164,6 +164,96 @@ TEST(CliGolden, TensorsOfAnotherShapeOrRangeAreRefused) {
     EXPECT_EQ(field("D6", "mid.topk", past), "-1 to 255");
 }
 
+// What is compared row by row lies where a name says: a run of values of any other shape ends elsewhere.
+TEST(CliGolden, EveryTensorOfAFileHasTheShapeOfItsName) {
+    const Folder folder;
+    int changed = 0;
+    for (const std::string name : {"G2", "V3_S9", "V8", "N1"})
+        for (const std::string& tensor : SafetensorsFile::open(kGoldens + name + ".safetensors").names()) {
+            if (tensor.rfind("w.", 0) == 0) continue;
+            SCOPED_TRACE(name + ": " + tensor);
+            const std::string path = changed_golden(folder, name, [&](const std::string& each, Tensor& view) {
+                if (each != tensor) return;
+                const int64_t n = element_count(view);
+                view.ndim = 1;
+                view.shape[0] = n;
+                view.stride_elems[0] = 1;
+            });
+            EXPECT_EQ(error_of({"verify", "--golden", path}, 2)["field"],
+                      name + ".safetensors: tensor " + tensor);
+            ++changed;
+        }
+    EXPECT_GT(changed, 70);
+}
+
+// A golden file in `folder` and further tensors; those named by `without` are left out.
+std::string longer_golden(const Folder& folder, const std::string& name, const std::string& without,
+                          const std::vector<NamedTensor>& more) {
+    fs::copy_file(kGoldens + name + ".json", folder.path(name + ".json"),
+                  fs::copy_options::overwrite_existing);
+    const SafetensorsFile original = SafetensorsFile::open(kGoldens + name + ".safetensors");
+    std::vector<NamedTensor> list = more;
+    std::vector<HostTensor> kept;
+    for (const std::string& each : original.names())
+        if (each != without) list.push_back({each, kept.emplace_back(original.tensor(each)).view});
+    const std::string path = folder.path(name + ".safetensors");
+    write_safetensors(path, list);
+    return path;
+}
+
+// Entries are listed by the tokens that close them, not by their own numbers.
+TEST(CliGolden, ListedRowsOfEntriesAreThoseOfTokens) {
+    const Folder folder;
+    for (const char* name : {"entries", "entries_index"}) {
+        const std::string whole = std::string("mid.") + name;
+        const HostTensor entries = SafetensorsFile::open(kGoldens + "V3_S9.safetensors").tensor(whole);
+        int32_t closing[] = {3, 7}, past[] = {4, 8};
+        const auto file = [&](int32_t* tokens) {
+            return longer_golden(folder, "V3_S9", whole,
+                                 {{"rows.index", make_tensor(tokens, SMLA_I32, {2})},
+                                  {std::string("rows.") + name, entries.view}});
+        };
+        verified({file(closing), "--engine", "reference"}, 0);
+        verified({file(past), "--engine", "reference"}, 1);
+    }
+}
+
+TEST(CliGolden, CandidatesAreWholeNumbersOfTokens) {
+    const Folder folder;
+    int32_t blocks[27] = {};
+    const auto refused = [&](const char* name, Tensor tensor) {
+        const std::string path = longer_golden(folder, "V3_S9", "", {{name, tensor}});
+        const json error = error_of({"verify", "--golden", path}, 2);
+        EXPECT_EQ(error["field"], std::string("V3_S9.safetensors: tensor ") + name);
+        return error["wanted"];
+    };
+    EXPECT_EQ(refused("mid.candidates", make_tensor(blocks, SMLA_I32, {8})), "[1,9,any]");
+    EXPECT_EQ(refused("mid.candidates", make_tensor(blocks, SMLA_F32, {1, 9, 3})), "whole numbers");
+    EXPECT_EQ(refused("step.3.topk", make_tensor(blocks, SMLA_I32, {8})), "[1,1,...]");
+    EXPECT_EQ(refused("rows.qr", make_tensor(blocks, SMLA_F32, {3})), "[1,any,...]");
+    blocks[5] = 9;
+    EXPECT_EQ(refused("mid.candidates", make_tensor(blocks, SMLA_I32, {1, 9, 3})), "-1 to 8");
+}
+
+TEST(CliGolden, AScoreOfNoEntries) {
+    const Folder folder;
+    float nothing = 0;
+    const Tensor scores = make_tensor(&nothing, SMLA_F32, {1, 3, 0});
+    verified({longer_golden(folder, "V3_S3", "", {{"mid.index_score", scores}}), "--engine", "reference"}, 0);
+}
+
+TEST(CliGolden, ASuffixIsOneWord) {
+    const Folder folder;
+    fs::copy_file(kD1, folder.path("D1.safetensors"));
+    json changed = json::parse(std::ifstream(kGoldens + "D1.json"));
+    for (const char* suffix : {"mid.topk", ".a.b", "x"}) {
+        changed["layers"][0]["suffix"] = suffix;
+        folder.write("D1.json", changed.dump());
+        const json error = error_of({"verify", "--golden", folder.path("D1.safetensors")}, 2);
+        EXPECT_EQ(error["field"], "D1.json: layers.suffix");
+    }
+}
+
 // Without the output in double, double is compared with one in f32, by its tolerance.
 TEST(CliGolden, AFileWithoutAnOutputInDouble) {
     const Folder folder;

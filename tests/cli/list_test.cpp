@@ -174,6 +174,11 @@ TEST(CliExplain, SensibleErrors) {
     EXPECT_EQ(error_of({"explain", "--model", v32.path(), "--kv-format", "fp8_584"}, 3)["field"],
               "kv_format");
     EXPECT_EQ(error_of({"explain", "--stage", "attend", "--queries", "i32"}, 2)["field"], "--queries");
+    for (const char* option : {"--heads", "--width", "--value-width", "--outer", "--rows", "--extra-rows",
+                               "--columns", "--topk", "--ratio", "--partials"})
+        EXPECT_EQ(error_of({"explain", "--stage", "attend", option, "2147483648"}, 2)["field"], option);
+    for (const char* device : {"1024", "123456", "99999999999999999999"})
+        EXPECT_EQ(error_of({"explain", "--stage", "attend", "--device", device}, 2)["field"], "--device");
 }
 
 TEST(CliDoctor, PassesOnEveryInstructionSetAndTheReference) {

@@ -105,6 +105,12 @@ TEST(CliServe, SensibleErrors) {
         EXPECT_LT(got.size(), 200u) << "an error shows where a line begins, not a megabyte of it";
         EXPECT_EQ(got.substr(got.size() - 6), "777...");
     }
+    std::string many = "arrival,prompt,output,shared\n";
+    EXPECT_EQ(refused(many + "0,1048576,1048576,0\n"), "2");
+    for (int i = 0; i < 4; ++i) many += "0,32768,32768,0\n";
+    EXPECT_EQ(refused(many + "0,1,1,0\n"), "6");
+    for (const char* seed : {"-1", "9223372036854775808"})
+        EXPECT_EQ(error_of({"run", "--serve", kMixed, std::string("--seed=") + seed}, 2)["field"], "--seed");
     EXPECT_EQ(error_of({"run", "--serve", kMixed, "--backend", "NONE"}, 2)["field"], "backend");
     EXPECT_EQ(error_of({"run"}, 2)["field"], "checkpoint");
     EXPECT_EQ(error_of({"run", "somewhere", "--out", "y"}, 2)["field"], "--hidden");

@@ -3,7 +3,11 @@
 #include "model/configs.h"
 
 #include <gtest/gtest.h>
+#include <pty.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cctype>
 #include <sstream>
 
 namespace smla::test {
@@ -75,6 +79,66 @@ TEST(CliTerminal, NoLineIsWiderThanTheTerminal) {
             const std::string line = widest(run.out);
             EXPECT_LE(columns_of(line), size_t(columns)) << line;
         }
+}
+
+// The lines that a terminal shows of what was written to it: carriage returns and erased ends count.
+std::vector<std::string> lines_on_screen(const std::string& written) {
+    std::vector<std::string> out;
+    std::string line;
+    size_t column = 0;
+    for (size_t i = 0; i < written.size(); ++i) {
+        if (written[i] == '\n') {
+            out.push_back(line);
+            line.clear();
+            column = 0;
+        } else if (written[i] == '\r') {
+            column = 0;
+        } else if (written[i] == '\033') {
+            while (i + 1 < written.size() && std::isalpha(static_cast<unsigned char>(written[i])) == 0) ++i;
+            if (written[i] == 'K') line.resize(std::min(line.size(), column));
+        } else {
+            line.resize(std::max(line.size(), column + 1), ' ');
+            line[column++] = written[i];
+        }
+    }
+    out.push_back(line);
+    return out;
+}
+
+// What a terminal gets that stdout and stderr share.
+std::string written_to_one_terminal(std::vector<std::string> words) {
+    words.insert(words.begin(), SMLA_TOOL);
+    std::vector<char*> argv;
+    for (std::string& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    int leader = -1;
+    const pid_t child = forkpty(&leader, nullptr, nullptr, nullptr);
+    if (child == 0) {
+        setenv("TERM", "xterm", 1);
+        execv(argv[0], argv.data());
+        _exit(127);
+    }
+    std::string out;
+    char buffer[4096];
+    for (ssize_t n; (n = read(leader, buffer, sizeof buffer)) > 0;) out.append(buffer, size_t(n));
+    close(leader);
+    waitpid(child, nullptr, 0);
+    return out;
+}
+
+TEST(CliTerminal, NothingOfABarStaysBetweenLines) {
+    const Files files;
+    std::vector<std::vector<std::string>> commands = files.commands();
+    commands.push_back({"run", files.example.path(), "--hidden", files.example.path() + "/hidden.safetensors",
+                        "--out", files.example.path() + "/y.safetensors"});
+    int bars = 0;
+    for (const std::vector<std::string>& words : commands) {
+        const std::string written = written_to_one_terminal(words);
+        bars += has(written, " % ");
+        for (const std::string& line : lines_on_screen(written))
+            EXPECT_FALSE(has(line, "[#") || has(line, "[..")) << words[0] << ": " << line;
+    }
+    EXPECT_GT(bars, 4);
 }
 
 TEST(CliTerminal, ColumnsOfTheEnvironmentAreStrongerThanTheTerminal) {

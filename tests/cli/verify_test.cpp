@@ -41,6 +41,21 @@ TEST(CliVerify, KernelsOfStrongerInstructionSetsAreSkippedByName) {
     EXPECT_EQ(found["skipped"], skipped);
 }
 
+// A machine without a GPU says so, not that its processor has no kernel of that name.
+TEST(CliVerify, ADemandedKernelIsLookedForWhereItIs) {
+    const std::vector<std::string> words{
+        "verify",    "--stage", "attend", "--kernel", "attend=cuda_generic_attend",
+        "--seconds", "0.1",     "--json"};
+    const Finished run = run_tool(words);
+    const auto found = nlohmann::json::parse(run.out);
+    if (found.contains("error")) {
+        EXPECT_EQ(found["error"]["field"], "--kernel") << run.err;
+        EXPECT_EQ(run.code, 3);
+    }
+    for (const auto& row : found.value("kernels", nlohmann::json::array()))
+        EXPECT_EQ(row["kernel"].get<std::string>().rfind("cuda_", 0), 0u) << row;
+}
+
 TEST(CliVerify, AProblemRunsAgainByItsName) {
     const auto twice = [] {
         auto found = json_of(

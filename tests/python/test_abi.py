@@ -199,7 +199,7 @@ def functions_program(functions):
     same = '_Static_assert(__builtin_types_compatible_p(__typeof__({}), {}), "{}");\n'
     lines = []
     for name, (result, arguments) in functions.items():
-        call = f"{name}({', '.join(types[kind] for kind in arguments)})"
+        call = f"{name}({', '.join(types[kind] for kind in arguments.values())})"
         lines.append(same.format(call, results[result], name))
     return "".join(lines)
 
@@ -211,10 +211,11 @@ def test_functions_are_what_a_compiler_says(tmp_path):
     called |= {f"smla_{name}" for name in declared(r"SMLA_STAGE_CALL\((\w+), smla_")}
     # Callbacks of C programs, which Python has no use for yet.
     assert called == set(_abi.FUNCTIONS) and len(called) > 60
+    norm = _abi.FUNCTIONS["smla_norm"][1]
     for name, wrong in (
-        ("smla_norm", (c.c_int32, (c.c_void_p, c.c_void_p, _abi.Workspace))),
-        ("smla_norm", (c.c_int32, (c.c_void_p, c.c_void_p, c.c_void_p, c.c_void_p))),
-        ("smla_norm", (None, _abi.FUNCTIONS["smla_norm"][1])),
+        ("smla_norm", (c.c_int32, {name: norm[name] for name in [*norm][:3]})),
+        ("smla_norm", (c.c_int32, {**norm, "workspace": c.c_void_p})),
+        ("smla_norm", (None, norm)),
     ):
         with pytest.raises(AssertionError):
             run_c(tmp_path, functions_program({name: wrong}))

@@ -212,6 +212,19 @@ def test_scales(library):
     assert copy.deepcopy(plain).abi.scale == 0.25
 
 
+@pytest.mark.parametrize("scale", [0, 0.0, -0.0, -1.0, np.nan, np.inf, np.float32(0)], ids=str)
+def test_a_scale_that_is_wrong_stays_so(scale):
+    """A copy does not turn it into 1, the scale that was left out: every call refuses it (contract, 1d)."""
+    cache = smla.Cache(noise(PAGES * TOKENS * 512), "fp8_512", TOKENS, scale=scale)
+    grown = copy.copy(cache)
+    grown.grow(PAGES + 1)
+    again = smla.Cache(cache.array, **cache.layout)
+    for got in (again, copy.copy(cache), copy.deepcopy(cache), pickle.loads(pickle.dumps(cache)), grown):
+        np.testing.assert_equal(got.abi.scale, float(scale))
+        with pytest.raises(smla.InvalidArgument, match="scale"):
+            smla.attend(np.ones((1, 1, 512), np.float32), got, np.zeros((1, 1), np.int32), softmax_scale=1.0)
+
+
 def test_empty_caches_grow():
     cache = smla.Cache.empty("fp8_584", 0, 64)
     cache.grow(2)

@@ -4,6 +4,7 @@ import copy
 import ctypes as c
 import inspect
 import pickle
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -108,6 +109,50 @@ def test_the_last_error_is_the_threads_own():
     smla.norm(np.ones((1, 1, 4), np.float32), eps=1.0)
     with pytest.raises(smla.InvalidArgument, match="args.first"):
         smla.rope(np.ones((1, 1, 4), np.float32), np.zeros(1, np.int32), np.ones(1), first=3)
+
+
+# Bits and smallest value of the parameters that hold integers.
+PARAMETERS = {c.c_int32: (32, -(2**31)), c.c_int64: (64, -(2**63)), c.c_size_t: (64, 0)}
+INTEGERS = [
+    pytest.param(function, name, *PARAMETERS[kind], id=f"{function} {name}")
+    for function, (_, parameters) in _abi.FUNCTIONS.items()
+    for name, kind in parameters.items()
+    if kind in PARAMETERS
+]
+
+
+@pytest.mark.parametrize("function, name, bits, least", INTEGERS)
+def test_an_integer_that_a_parameter_cannot_hold(function, name, bits, least):
+    """Its low bits would be another request, another stage, another size."""
+    parameters = _abi.FUNCTIONS[function][1]
+    for wrong in (1 << bits, (1 << bits) + 3, 1 << (bits - 1), least - 1, -(1 << bits), "1", 1.0, None):
+        empty = {c.c_void_p: None, c.c_char_p: None, _abi.Workspace: _abi.Workspace()}
+        arguments = [wrong if own == name else empty.get(kind, 0) for own, kind in parameters.items()]
+        with pytest.raises(smla.InvalidArgument) as caught:
+            getattr(_library.lib, function)(*arguments)
+        assert caught.value.field == name and caught.value.got == repr(wrong)
+        check_fields(caught.value)
+
+
+@pytest.mark.parametrize("stream", [-1, 2**64, 2**64 + 3, 1.0, "0"], ids=str)
+def test_streams_that_are_no_addresses(stream):
+    x, workspace = np.ones((1, 1, 4), np.float32), smla.Context("cpu", threads=1).workspace()
+    workspace.reserve(1)
+    for call in (
+        lambda: smla.norm(x, eps=1.0, stream=stream),
+        lambda: workspace.reserve(1 << 20, stream),
+        lambda: workspace.reset(stream),
+        lambda: workspace.read_error(stream),
+    ):
+        with pytest.raises(smla.InvalidArgument) as caught:
+            call()
+        assert caught.value.field == "stream"
+        check_fields(caught.value)
+
+
+def test_no_parameter_is_narrower_than_the_check_knows():
+    kinds = {kind for _, parameters in _abi.FUNCTIONS.values() for kind in parameters.values()}
+    assert kinds == {*PARAMETERS, c.c_void_p, c.c_char_p, _abi.Workspace}
 
 
 # every stage, every argument
@@ -314,6 +359,36 @@ def test_wrong_options_are_named(name, bad, field):
         getattr(smla, name)(*arguments, **{**options, **bad})
     assert caught.value.field.startswith(field), caught.value
     check_fields(caught.value)
+
+
+def integers_of(function):
+    """Names of a function's integers and flags."""
+    return [
+        name
+        for name, each in inspect.signature(function).parameters.items()
+        if {int, bool} & {each.annotation, *get_args(each.annotation)} and name != "stream"
+    ]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_no_stage_takes_an_integer_that_is_none(name):
+    function, (arguments, options) = getattr(smla, name), calls()[name]
+    given = inspect.signature(function).bind(*arguments, **options).arguments
+    if name == "score_select_blocks":
+        given |= {"best_blocks": True, "keep": 1}  # else nothing asks for `keep`
+    for parameter in integers_of(function):
+        for wrong in ("x", "2", 1.5, 2**32, 2**64, object(), [1]):
+            with pytest.raises(smla.Error) as caught:
+                function(**{**given, parameter: wrong})
+            assert parameter in caught.value.field, (parameter, wrong, str(caught.value))
+            check_fields(caught.value)
+
+
+def test_map_of_pools_of_none():
+    arguments, options = calls()["map"]
+    with pytest.raises(smla.InvalidArgument) as caught:
+        smla.map(*arguments, **options, pool_tokens=None)
+    assert caught.value.field == "pool_tokens"
 
 
 def test_select_without_k():

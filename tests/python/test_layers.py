@@ -394,6 +394,30 @@ def test_steps_that_are_refused(checkpoint, requests, field):
     assert worst(y, golden.wanted()) < golden.tolerance["fp32_y"]
 
 
+@pytest.mark.parametrize("wrong", [-1, 2**32, 2**32 + 3, 2**64, 2**64 + 3, 1.0, "0", None], ids=str)
+def test_numbers_that_are_refused(checkpoint, wrong):
+    """A request's number or length with more bits than C takes is not the one of its low bits."""
+    golden, folder = checkpoint("D1")
+    session = smla.Layer.from_pretrained(folder, 0).session(max_requests=2, max_tokens=8)
+    hidden = golden.rows("in.hidden")[:4]
+    session.forward(hidden)
+    for call, field in (
+        (lambda: session.length(wrong), "request"),
+        (lambda: session.end_request(wrong), "request"),
+        (lambda: session.truncate(wrong), "tokens"),
+        (lambda: session.truncate(3, request=wrong), "request"),
+        (lambda: session.copy_request(wrong, 1), "source"),
+        (lambda: session.copy_request(0, wrong), "target"),
+        (lambda: session.reorder([wrong]), "sources"),
+        (lambda: session.forward(hidden, [(wrong, 4)]), "request"),
+        (lambda: session.forward(hidden, [(1, wrong)]), "requests"),
+    ):
+        with pytest.raises(smla.InvalidArgument) as caught:
+            call()
+        assert field in caught.value.field, caught.value
+        assert (session.length(0), session.length(1)) == (4, 0)
+
+
 def test_arrays_that_are_refused(checkpoint):
     golden, folder = checkpoint("D2")
     session = smla.Layer.from_pretrained(folder, 0).session(max_tokens=40)

@@ -416,4 +416,7 @@ def test_fields_that_there_are_not():
     plan = smla.Plan(["primary"], max_tokens=8, max_requests=2, max_seq_len=64)
     with pytest.raises(smla.InvalidArgument, match="window_rows.*request_of_token, position"):
         plan.field("window_rows")
+    for name in (3, None, b"position"):
+        with pytest.raises(smla.InvalidArgument, match="name: got .*, wanted a string"):
+            plan.field(name)
     assert plan.field("position").shape == (0,)  # before the first build

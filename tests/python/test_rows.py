@@ -1,5 +1,8 @@
 """smla.rows against plain loops in Python, written from the comments of include/smla/rows.h."""
 
+import inspect
+from typing import get_args
+
 import numpy as np
 import pytest
 import smla
@@ -329,6 +332,39 @@ def test_mixed_rows(seed):
     out, longer = np.full(wanted.shape, 9, np.int32), np.append(g["request_of_token"], i32([99]))
     got = rows.mixed_rows(**{**g, "request_of_token": longer}, **o, tokens=tokens, rows=out)
     assert got.rows is out and np.array_equal(out, wanted)
+
+
+ONE, TABLE = i32([1]), np.zeros((1, 2), np.int32)
+SMALL = {
+    "request_rows": {
+        "positions": TABLE,
+        "request_of_token": i32([0]),
+        "block_table": TABLE,
+        "page_tokens": 4,
+    },
+    "combined_rows": {"selected": TABLE, "query_start_loc": i32([0, 1]), "seq_lens": ONE, "gather_lens": ONE}
+    | dict(window=2, ratio=4, topk=2, stride=4, entries=2),
+    "mixed_rows": {"decode_window_rows": TABLE, "query_start_loc": i32([0, 1]), "seq_lens": ONE}
+    | {"request_of_token": i32([0]), "window_table": TABLE, "entry_table": TABLE}
+    | dict(window=2, ratio=4, topk=0, window_page_tokens=4, entry_page_tokens=4),
+    "decode_schedule": {"lens": ONE, "parts": 2},
+    "prefill_chunks": {"query_start_loc": i32([0, 1]), "seq_lens": ONE},
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_integers_that_are_none(name):
+    function = getattr(rows, name)
+    function(**SMALL[name])
+    for parameter, each in inspect.signature(function).parameters.items():
+        if not {int, bool} & {each.annotation, *get_args(each.annotation)}:
+            continue
+        for wrong in ("x", "2", 1.5, 2**32, 2**64, -(2**31) - 1, -1, object()):
+            if wrong == 2**32 and parameter in ("max_rows", "max_logits_bytes"):
+                continue  # of 64 bits
+            with pytest.raises(smla.InvalidArgument) as caught:
+                function(**{**SMALL[name], parameter: wrong})
+            assert parameter in caught.value.field, (parameter, wrong, str(caught.value))
 
 
 def test_mixed_rows_refusals():

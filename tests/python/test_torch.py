@@ -8,6 +8,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import smla
+from smla.torch._ops import OPERATORS
+from smla.torch._schema import name_of
 from torch_cases import (
     CASES,
     PAGE,
@@ -84,6 +86,23 @@ def test_every_stage_has_operators_and_cases():
         schemas = [getattr(torch.ops.smla, operator).default._schema for operator in (name, f"{name}_out")
                    if hasattr(torch.ops.smla, operator)]  # fmt: skip
         assert taken <= {argument.name for schema in schemas for argument in schema.arguments}
+
+
+def test_every_key_of_a_layout_is_an_argument():
+    """Whatever smla.Cache takes besides the memory, a cache has in its layout and every operator takes."""
+    keys = set()
+    for cache in (
+        smla.Cache(torch.zeros(4096), "row_f32", 2, width=4, pages=2, page_rows=3, page_stride_bytes=64,
+                   row_stride_bytes=32),
+        smla.Cache(torch.zeros(4096, dtype=torch.uint8), "fp8_512", 2, scale=0.0),
+        smla.Cache(torch.zeros(4096, dtype=torch.uint8), "fp8_528_g32", 2, writer=1),
+    ):  # fmt: skip
+        keys |= set(cache.layout)
+    assert keys == set(inspect.signature(smla.Cache).parameters) - {"data"}
+    for name, operator in OPERATORS.items():
+        arguments = {name_of(text) for text in operator.arguments.keyword}
+        for cache in operator.arguments.caches:
+            assert {f"{cache}_{key}" for key in keys} <= arguments, name
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -52,6 +52,14 @@ def index_cache(format):
     return cache
 
 
+def written_cache():
+    """Records of every slot, by a writer that is not the default one."""
+    like, writer = torch.empty(0), smla.Writer.SCALE_FLOOR | smla.Writer.BF16_FIRST
+    cache = smla.Cache.empty("fp8_528_g32", PAGES, PAGE, like=like, writer=writer)
+    smla.write_kv(normal(SLOTS, 512, seed=2), torch.arange(SLOTS), cache)
+    return cache
+
+
 def rows(seed=3):
     """[T,K] with holes anywhere, beyond the cache too; the last token has none but holes."""
     listed = integers(-3, SLOTS + 3, T, K, seed=seed)
@@ -159,6 +167,11 @@ CASES = {
         (normal(T, 20), integers(-2, SLOTS, 4, dtype=torch.int64), row_cache()),
         {"tail": normal(T, 12)},
     ),
+    "write_kv by another writer": lambda: (
+        "write_kv",
+        (normal(T, 512), integers(-2, SLOTS, 4, dtype=torch.int64), written_cache()),
+        {},
+    ),
     "write_index": lambda: (
         "write_index",
         (normal(T, 128), torch.tensor([4, -1, 11, 0], dtype=torch.int32), index_cache("index_fp8_132")),
@@ -242,6 +255,11 @@ CASES = {
     ),
     "attend": lambda: ("attend", *_attend()),
     "attend all": lambda: ("attend", *_attend_all()),
+    "attend to another writer's records": lambda: (
+        "attend",
+        (normal(T, H, 512), written_cache(), rows()),
+        {"softmax_scale": 0.1},
+    ),
     "merge": lambda: ("merge", (normal(3, T, H, W), normal(3, T, H)), {"sink": normal(H), "lse_out": True}),
 }
 

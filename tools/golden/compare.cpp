@@ -12,16 +12,6 @@ namespace {
 const double kInfinity = std::numeric_limits<double>::infinity();
 const double kNothing = std::numeric_limits<double>::quiet_NaN();  // a column that should not be missing
 
-// The first columns of a [B,S,...] result: those whose entries exist.
-std::vector<double> first_columns(const Rows& rows, int64_t kept) {
-    const int64_t width = rows.width(), count = int64_t(rows.values.size()) / width;
-    std::vector<double> out;
-    for (int64_t i = 0; i < count; ++i)
-        out.insert(out.end(), rows.values.begin() + i * width,
-                   rows.values.begin() + i * width + std::min(kept, width));
-    return out;
-}
-
 // Entries are shown where a token closes one: rows of the tokens ratio - 1, 2 ratio - 1, ...
 std::vector<double> closed_entries(const Golden& golden, int64_t ratio, const Rows& rows) {
     const int64_t width = rows.width();
@@ -114,18 +104,17 @@ std::vector<Checked> check_intermediates(const Golden& golden, size_t layer, con
             if (golden.has(whole)) out.push_back(check_topk(golden, whole, rows));
             continue;
         }
-        std::vector<double> values = rows.values;
-        if (name == "entries" || name == "entries_index" || (name == "latent" && at.config.hybrid))
-            values = closed_entries(golden, ratio, rows);
         if (golden.has(whole)) {
-            if (name == "index_score") values = first_columns(rows, golden.tokens / ratio);
+            const bool of_entries =
+                name == "entries" || name == "entries_index" || (name == "latent" && at.config.hybrid);
+            const std::vector<double> values = of_entries ? closed_entries(golden, ratio, rows) : rows.values;
             out.push_back({whole, compare(values, golden.values(whole)).max, tolerance, "max"});
         } else if (golden.has(some) && golden.has("rows.index")) {
             const int64_t width = rows.width();
             std::vector<double> picked;
             for (int64_t b = 0; b < golden.batch; ++b)
                 for (const double t : golden.values("rows.index")) {
-                    const auto from = values.begin() + (b * golden.tokens + int64_t(t)) * width;
+                    const auto from = rows.values.begin() + (b * golden.tokens + int64_t(t)) * width;
                     picked.insert(picked.end(), from, from + width);
                 }
             out.push_back({some, compare(picked, golden.values(some)).max, tolerance, "max"});

@@ -1,5 +1,6 @@
 #include "golden/golden.h"
 
+#include "model/findings.h"
 #include "model/json.h"
 
 #include <algorithm>
@@ -30,7 +31,7 @@ T member(const Json& json, const std::string& file, const char* name, T fallback
     try {
         if (takes_all || !overflows(*found)) {
             T value = found->get<T>();
-            if (Json(value) == *found) return value;  // nlohmann cuts numbers to fit
+            if (Json(value) == *found) return value;  // get() truncates numbers without an error
         }
     } catch (const Json::exception&) {
     }
@@ -40,7 +41,8 @@ T member(const Json& json, const std::string& file, const char* name, T fallback
                                           : "whole numbers below 2^31");
 }
 
-// The config as a checkpoint would spell it: the case's, the layer's own members, and what names the model.
+// A config.json as a checkpoint would have it: the case's config, the layer's own members over it, and the
+// model type.
 Json layer_config(const Json& meta, const Json& layer, const Json& layers, const std::string& file) {
     Json config = member<Json>(meta, file, "config", {}, true);
     if (!config.is_object()) fail(SMLA_DATA_ERROR, file + ": config", json_text(config), "an object");
@@ -108,25 +110,89 @@ std::vector<int64_t> Golden::shape(const std::string& tensor) const {
 void Golden::check_shape(const std::string& tensor, const std::vector<int64_t>& wanted) const {
     if (!has(tensor)) return;
     const std::vector<int64_t> got = shape(tensor);
-    bool same = got.size() == wanted.size();
-    for (size_t i = 0; same && i < got.size(); ++i) same = wanted[i] == got[i] || wanted[i] < 0;
+    const bool open = !wanted.empty() && wanted.back() == kAnyDims;
+    const size_t dims = wanted.size() - open;
+    bool same = open ? got.size() >= dims : got.size() == dims;
+    for (size_t i = 0; same && i < dims; ++i) same = wanted[i] == got[i] || wanted[i] == kAnySize;
     std::string list;
-    for (const int64_t n : wanted) list += (list.empty() ? "" : ",") + (n < 0 ? std::string("any") : text(n));
+    for (const int64_t n : wanted)
+        list += (list.empty() ? "" : ",") + (n == kAnySize   ? std::string("any")
+                                             : n == kAnyDims ? std::string("...")
+                                                             : text(n));
     SMLA_CHECK(same, file.name() + ": tensor " + tensor, describe(file.tensor(tensor).view),
                text("[", list, "]"));
 }
 
-void Golden::check_numbers(const std::string& tensor, const std::vector<int64_t>& wanted, int64_t least,
-                           int64_t most) const {
-    if (!has(tensor)) return;
-    check_shape(tensor, wanted);
-    const smla_dtype dtype = file.tensor(tensor).view.dtype;
-    SMLA_CHECK(dtype == SMLA_I32 || dtype == SMLA_I64, file.name() + ": tensor " + tensor, dtype_name(dtype),
-               "whole numbers");
-    for (const double each : values(tensor))
-        SMLA_CHECK(each >= double(least) && each <= double(most), file.name() + ": tensor " + tensor, each,
-                   text(least, " to ", most));
+namespace {
+
+// What a tensor of a name may be. Whole numbers lie from `least` to `most`.
+struct Rule {
+    std::vector<int64_t> shape;
+    bool whole_numbers = false;
+    int64_t least = 0, most = 0;
+};
+
+// The name without the suffix of a layer, and without the token of a step: what comes before its second dot.
+std::string plain_name(const std::string& tensor) {
+    return tensor.substr(0, tensor.find('.', tensor.find('.') + 1));
 }
+
+std::vector<std::pair<std::string, Rule>> rules(const Golden& golden) {
+    const int64_t batch = golden.batch, tokens = golden.tokens;
+    const int64_t rows = golden.has("rows.index") ? golden.shape("rows.index")[0] : kAnySize;
+    const Rule of_tokens{{batch, tokens, kAnyDims}}, of_entries{{batch, kAnySize, kAnyDims}},
+        table{{tokens, kAnySize}}, selection{{batch, tokens, kAnySize}, true, -1, tokens - 1};
+    return {// the first that is the name, or that ends in a dot and begins it
+            {"in.position_ids", {{batch, tokens}, true, 0, INT32_MAX}},
+            {"in.hidden", {{batch, tokens, kAnySize}}},
+            {"in.streams", {{batch, tokens, kAnySize, kAnySize}}},
+            {"mid.topk", selection},
+            {"mid.candidates", selection},
+            {"mid.entries", of_entries},
+            {"mid.entries_index", of_entries},
+            {"mid.latent", of_entries},
+            {"mid.rope_cos", table},
+            {"mid.rope_sin", table},
+            {"rows.index", {{kAnySize}, true, 0, tokens - 1}},
+            {"rows.", {{batch, rows, kAnyDims}}},
+            {"step.", {{batch, 1, kAnyDims}}},
+            {"mid.", of_tokens},
+            {"out.", of_tokens},
+            {"ref.", of_tokens}};
+}
+
+void check_tensor(const Golden& golden, const std::string& name, const Rule& rule) {
+    golden.check_shape(name, rule.shape);
+    const std::string field = golden.file.name() + ": tensor " + name;
+    const smla_dtype dtype = golden.file.tensor(name).view.dtype;
+    const bool whole = dtype == SMLA_I32 || dtype == SMLA_I64;
+    if (rule.whole_numbers) {
+        SMLA_CHECK(whole, field, dtype_name(dtype), "whole numbers");
+        for (const double each : golden.values(name))
+            SMLA_CHECK(each >= double(rule.least) && each <= double(rule.most), field, each,
+                       text(rule.least, " to ", rule.most));
+    } else {
+        SMLA_CHECK(whole || dtype_bit(dtype) & kFloats, field, dtype_name(dtype), "numbers");
+    }
+}
+
+// Of every tensor but weights, which layers check.
+void check_tensors(const Golden& golden) {
+    const auto all = rules(golden);
+    for (const std::string& name : golden.file.names())
+        for (const auto& [own, rule] : all)
+            if (own.back() == '.' ? name.rfind(own, 0) == 0 : plain_name(name) == own) {
+                check_tensor(golden, name, rule);
+                break;
+            }
+}
+
+void check_suffix(const std::string& suffix, const std::string& file) {
+    const bool fits = suffix.empty() || (suffix[0] == '.' && suffix.find('.', 1) == std::string::npos);
+    SMLA_CHECK(fits, file + ": layers.suffix", in_quotes(suffix), "\"\", or a dot and a word without one");
+}
+
+}  // namespace
 
 Golden load_golden(const std::string& path) {
     const std::string suffix = ".safetensors";
@@ -149,9 +215,6 @@ Golden load_golden(const std::string& path) {
     out.page_sizes = member(meta, file, "suggested_page_sizes", out.page_sizes, false);
     out.tolerance = read_tolerance(meta, file);
     check_chunks(out, file);
-    out.check_numbers("in.position_ids", {out.batch, out.tokens}, 0, INT32_MAX);
-    out.check_numbers("rows.index", {-1}, 0, out.tokens - 1);
-    out.check_shape("in.streams", {out.batch, out.tokens, -1, -1});
     const Json layers = member<Json>(meta, file, "layers", {}, true);
     SMLA_CHECK(layers.is_array() && !layers.empty(), file + ": layers", json_text(layers),
                "a list of layers");
@@ -159,15 +222,16 @@ Golden load_golden(const std::string& path) {
         GoldenLayer each;
         each.index = member<int>(layer, file, "layer_idx", 0, true);
         each.suffix = member<std::string>(layer, file, "suffix", "", false);
+        check_suffix(each.suffix, file);
         each.config_json = layer_config(meta, layer, layers, file).dump(2);
         each.config = parse_config(each.config_json, file + ": config");
         const std::string hidden = "in.hidden" + each.suffix;
         if (!out.file.has(hidden))
             fail(SMLA_DATA_ERROR, out.file.name() + ": tensor " + hidden, "absent", "the layer's input");
         out.check_shape(hidden, {out.batch, out.tokens, each.config.common.hidden_size});
-        out.check_numbers("mid.topk" + each.suffix, {out.batch, out.tokens, -1}, -1, out.tokens - 1);
         out.layers.push_back(std::move(each));
     }
+    check_tensors(out);
     return out;
 }
 

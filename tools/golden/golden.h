@@ -12,6 +12,7 @@
 namespace smla::golden {
 
 constexpr const char* kWeightPrefix = "w.";
+constexpr int64_t kAnySize = -1, kAnyDims = -2;  // kAnyDims: any number of further dimensions
 
 struct GoldenLayer {
     int index = 0;            // layer number in the checkpoint
@@ -40,14 +41,12 @@ struct Golden {
     // Row-major values as double; integers too.
     std::vector<double> values(const std::string& tensor) const;
     std::vector<int64_t> shape(const std::string& tensor) const;
-    // Fails unless the tensor, if the file has it, has this shape; -1: any size.
+    // Fails unless the tensor, if the file has it, has this shape: kAnySize, kAnyDims.
     void check_shape(const std::string& tensor, const std::vector<int64_t>& wanted) const;
-    // The same, and that it holds whole numbers from `least` to `most`.
-    void check_numbers(const std::string& tensor, const std::vector<int64_t>& wanted, int64_t least,
-                       int64_t most) const;
 };
 
-// `path`: the .safetensors file. Throws an Error that names the file and the member.
+// `path`: the .safetensors file. Throws an Error that names the file and the member or tensor: what is loaded
+// has a name's own shape and dtypes in every tensor that is no weight.
 Golden load_golden(const std::string& path);
 
 }  // namespace smla::golden

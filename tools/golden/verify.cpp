@@ -13,7 +13,8 @@ namespace {
 // and rows, in f32 arithmetic and in bf16; and the reference on that cache against the file, where the error
 // that the format must leave is predicted (predicted_rounding_error).
 constexpr double kSameCacheF32 = 5e-5, kSameCacheBf16L2 = 1e-2;
-// fp8 and fp4 index keys may flip a few picks, of one or two any share; engines flip the same ones.
+// Quantised index keys may change a few picks, the same ones on every engine. Of fewer than kManyPicks picks
+// they may change any share.
 constexpr double kOverlap = 0.97, kOverlapFp8 = 0.97, kOverlapFp4 = 0.85;
 constexpr int64_t kManyPicks = 8;
 constexpr double kChunkedY = 2e-5;  // chunks against the whole, in f32
@@ -188,8 +189,8 @@ private:
         }
     }
 
-    // Queries that fit the arithmetic: f32 ones for the f32 kernels, bf16 ones for the bf16 kernels.
-    // One row for a format that the layer's dimensions do not have.
+    // Whether every layer has these formats. If one lacks them, reports one skipped combination for all
+    // engines.
     bool fits(smla_format kv, smla_format index) {
         const RunOptions run = run_options(kv, index);
         try {

@@ -88,7 +88,7 @@ Table flops_table(const AttentionConfig& config, const std::vector<LayerClass>& 
 }
 
 // Where the number of layers comes from, if that is not plain.
-std::string layers_note(const AttentionConfig& config, const Options& options) {
+std::string layers_note(const AttentionConfig& config, int64_t layers, const Options& options) {
     const int64_t mtp = config.common.mtp_layers;
     std::string out;
     if (config.common.layers == 0 && options.layers == 0)
@@ -97,11 +97,10 @@ std::string layers_note(const AttentionConfig& config, const Options& options) {
         out += text(out.empty() ? "" : "; ", mtp, " MTP ", mtp == 1 ? "layer" : "layers",
                     options.mtp ? " counted" : " not counted (--mtp counts)");
     int64_t linear = 0;
-    for (int64_t layer = 0; layer < config.common.layers; ++layer)
-        linear += config.layer_kind(layer) == LayerKind::linear;
+    for (int64_t layer = 0; layer < layers; ++layer) linear += config.layer_kind(layer) == LayerKind::linear;
     if (linear)
-        out += text(out.empty() ? "" : "; ", linear,
-                    " layers of linear attention not counted, nor their states");
+        out += text(out.empty() ? "" : "; ", linear, linear == 1 ? " layer" : " layers",
+                    " of linear attention not counted, nor ", linear == 1 ? "its state" : "their states");
     return out;
 }
 
@@ -142,6 +141,8 @@ int capacity(const Tool& tool, const Options& options) {
     double flops = 0;
     const Table caches = cache_table(config, classes, choice, options, totals);
     const Table arithmetic = flops_table(config, classes, options.context, flops);
+    SMLA_CHECK(options.memory_gib == 0 || totals.paged_per_request > 0, "--memory", options.memory_gib,
+               text("layers with caches that are counted; these ", layers, " have none"));
     const double memory = options.memory_gib * 1024 * 1024 * 1024;
     const Document sum{
         {"layers", layers},
@@ -154,7 +155,7 @@ int capacity(const Tool& tool, const Options& options) {
         {"requests_that_fit",
          memory > 0 ? Document(int64_t(std::floor(memory / totals.paged_per_request))) : Document()},
         {"flops_per_token", flops}};
-    const std::string note = layers_note(config, options);
+    const std::string note = layers_note(config, layers, options);
     if (tool.json()) {
         tool.print(Document{{"model_type", config.common.model_type},
                             {"context", options.context},

@@ -1,4 +1,4 @@
-// The command line: options, what a wrong one is told, and the subcommand's exit code.
+// Parses the command line, reports wrong options, and returns the subcommand's exit code.
 #include "names.h"
 #include "subcommands.h"
 #include "tool_main.h"
@@ -57,7 +57,8 @@ Error unexpected_argument(const CLI::App& app) {
                  "what " + name + " --help lists" + (near.empty() ? "" : "; did you mean " + near + "?"));
 }
 
-// Splits what our validators say ("--threads: got x, wanted y") into an Error; wraps what CLI11 says itself.
+// Makes an Error of a parse failure. Messages of our validators ("--threads: got x, wanted y") are split into
+// its fields; CLI11's own messages are kept whole.
 Error wrong_value(const CLI::App& app, const std::string& message) {
     const size_t got = message.find(": got "), wanted = message.rfind(", wanted ");
     if (got != std::string::npos && wanted != std::string::npos && got < wanted)

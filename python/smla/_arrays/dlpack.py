@@ -148,8 +148,8 @@ class Loan(NamedTuple):
 
 
 def hand_over(owner, device, name, keep, stream):
-    """Makes `stream` wait for what other streams still do to a GPU's memory, where
-    DLPack tells. What PyTorch and CuPy queued elsewhere is the caller's to wait for.
+    """Makes `stream` wait for work that other streams have queued on a GPU's memory, if it came by DLPack.
+    The caller waits for work of PyTorch and CuPy on other streams.
     """
     if type(owner) is Loan and device[0]:
         keep.append(capsule_of(owner.array, name, stream or 0))

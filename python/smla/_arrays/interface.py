@@ -137,7 +137,7 @@ known_rest = _rests.get
 
 def remember(key, packed):
     """`packed`, which known_rest(key) gives from now on."""
-    if len(_rests) >= 4096:  # shapes of a server change for ever
+    if len(_rests) >= 4096:  # a server meets new shapes as long as it runs
         _rests.clear()
     _rests[key] = packed
     return packed

@@ -4,6 +4,7 @@ from .. import _abi
 from .._run import StageCall
 from ..cache import Cache
 from ..context import Context, Workspace
+from ..errors import integer
 from ..tensor import Array
 
 _write_kv = StageCall("write_kv", _abi.WriteArgs)
@@ -15,7 +16,10 @@ _copy_pages = StageCall("copy_pages", _abi.CopyPagesArgs)
 
 
 def _columns(values, length):
-    pool = max(values.get("pool_tokens", 0), 1)
+    pool = values.get("pool_tokens", 0)
+    if not hasattr(pool, "__index__"):  # symbols of PyTorch have it
+        integer("pool_tokens", pool)
+    pool = max(pool, 1)
     tail = 0 if values.get("visible_tokens") is None else pool - 1
     return length("P") * pool + tail, "pool_tokens"
 

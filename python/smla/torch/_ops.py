@@ -100,7 +100,7 @@ class Operator:
 
 
 class _Layout(NamedTuple):
-    """What sizes follow from of a cache: its tensor and its layout stand for it."""
+    """Stands for a cache where output sizes are computed: its tensor and its layout."""
 
     name: str
     data: torch.Tensor

@@ -5,33 +5,29 @@ name_page_tokens, ... A smla.Cache itself cannot cross a schema. A scale is a nu
 tensor of one element. Every operator takes CONTEXT too.
 """
 
+from inspect import signature
 from typing import NamedTuple, get_args
 
 from .._abi import FieldKind
+from ..cache import Cache
 
-# What smla.Cache takes besides the memory. A first dimension of pages makes `pages` needless.
-_LAYOUT = (
-    "SymInt {}_width=0",
-    "SymInt {}_page_rows=0",
-    "SymInt? {}_pages=None",
-    "SymInt {}_page_stride_bytes=0",
-    "SymInt {}_row_stride_bytes=0",
-    "float? {}_scale=None",
-    "Tensor? {}_scale_device=None",
-)
-_REQUIRED = ("str {}_format", "SymInt {}_page_tokens")
-_OPTIONAL = ("str {}_format=''", "SymInt {}_page_tokens=0")
-LAYOUT_FIELDS = (
-    "format",
-    "page_tokens",
-    "width",
-    "page_rows",
-    "pages",
-    "page_stride_bytes",
-    "row_stride_bytes",
-    "scale",
-    "scale_device",
-)
+
+def _layout(required):
+    """What smla.Cache takes besides the memory, as arguments of a cache called {}."""
+    for name, parameter in list(signature(Cache).parameters.items())[1:]:
+        kind = "str" if name == "format" else "SymInt"
+        if name == "scale":
+            yield from ("float? {}_scale=None", "Tensor? {}_scale_device=None")
+        elif parameter.default is not parameter.empty:
+            yield f"{kind}{'?' if parameter.default is None else ''} {{}}_{name}={parameter.default}"
+        elif required:
+            yield f"{kind} {{}}_{name}"
+        else:
+            yield f"{kind} {{}}_{name}={repr('') if kind == 'str' else 0}"
+
+
+_REQUIRED, _OPTIONAL = tuple(_layout(True)), tuple(_layout(False))
+LAYOUT_FIELDS = tuple(text.split("{}_")[1].split("=")[0] for text in _REQUIRED)
 CONTEXT = "int context=0"  # the id of a smla.Context; 0: the default one
 _WORDS = {float: "float", bool: "bool", str: "str", int: "SymInt"}
 # A tensor that is written may not stand in a second argument.
@@ -96,6 +92,6 @@ def schemas(call):
             if field.kind is FieldKind.CACHE:
                 common.caches.append(name)
                 needed = _OPTIONAL if parameter.default is None else _REQUIRED
-                layouts.extend(text.format(name) for text in needed + _LAYOUT)
+                layouts.extend(text.format(name) for text in needed)
     common.keyword.extend((*layouts, CONTEXT))
     return common, choices

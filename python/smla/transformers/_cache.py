@@ -175,7 +175,7 @@ class CacheLayer(CacheLayerMixin):
             self.session.resize(**more)
 
     def close(self, batch):
-        """Scratch of a long prompt goes: a model has many layers, and each has its own."""
+        """Gives back the scratch of a long prompt: each of a model's many layers has its own."""
         if self.session.options["max_step_tokens"] > batch * FEW_TOKENS:
             self.session.resize(max_step_tokens=batch * FEW_TOKENS)
 

@@ -54,8 +54,9 @@ def _context(device, threads):
 
 
 class OnSmla(nn.Module):
-    """Before an attention class of transformers in a list of bases. Weights, their names and what the module
-    is called with stay; the cache layer and the forward are smla's while the model's implementation is NAME.
+    """A mixin that stands before transformers' attention class in the list of bases. Weights, their names and
+    the arguments of calls stay; the cache layer and the forward are smla's while the model's implementation
+    is NAME.
     """
 
     shares = False  # GLM: forward also returns the selection, for layers without an indexer

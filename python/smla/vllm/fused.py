@@ -14,11 +14,7 @@ from .. import stages
 from .. import torch as operators
 from ..compat.vllm_ops import latent_cache
 from ..compat.vllm_ops.caches import index_cache
-from ..errors import Unsupported
-
-
-def _unsupported(field, got, wanted):
-    return Unsupported(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
+from ..errors import unsupported
 
 
 def rotated(x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch.Tensor:
@@ -93,7 +89,7 @@ def fused_norm_rope(
     scale is 1. kv_c_out, k_pe_out, index_k_out: optional, for what the caches get, before quantisation.
     """
     if indexer_cache_shuffled:
-        raise _unsupported("indexer_cache_shuffled", True, "False: keys in the order of their tokens")
+        raise unsupported("indexer_cache_shuffled", True, "False: keys in the order of their tokens")
     latent = _norm(kv_c, kv_rms_norm_w, kv_rms_eps, torch.float32)
     tail = rotated(k_pe, positions, k_rope_cos_sin_cache, interleaved=True)
     _copy(latent, kv_c_out)
@@ -149,10 +145,11 @@ def fused_q(
     """Index queries, rotated and quantised, their weights, and the rotated part of attention's queries.
 
     q_pe: [T,H,64]. index_q: [T,Hi,128]. index_weights: [T,Hi]. Returns ([T,Hi,128] e4m3, [T,Hi] f32,
-    [T,H,64]); the first two are None in a layer without an indexer.
+    [T,H,64]); the first two are None in a layer without an indexer. The floor of amax is 1e-4, as
+    in vLLM's kernel of this name; fused_indexer_q_rope_quant has 1e-10 there.
     """
     if quantize_mqa:
-        raise _unsupported("quantize_mqa", True, "False: smla's backend takes queries as they are")
+        raise unsupported("quantize_mqa", True, "False: smla's backend takes queries as they are")
     q_pe_out = rotated(q_pe, positions, q_pe_cos_sin_cache, interleaved=True).to(q_pe.dtype)
     if not has_indexer or index_q is None or index_weights is None or index_q_cos_sin_cache is None:
         return None, None, q_pe_out

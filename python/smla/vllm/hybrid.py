@@ -11,6 +11,7 @@ import torch
 
 from .. import Cache, Unsupported, stages
 from ..compat.vllm_ops.caches import paged
+from ..errors import unsupported
 
 # The classes of vLLM 0.25 to 0.33, by module.
 _CLASSES = {
@@ -60,7 +61,7 @@ def forward_mqa(
 
     if not isinstance(output, torch.Tensor):
         got, wanted = type(output).__name__, "a tensor: smla does not quantise outputs"
-        raise Unsupported(f"output: got {got}, wanted {wanted}", "output", got, wanted)
+        raise unsupported("output", got, wanted)
     metadata = get_forward_context().attn_metadata
     if metadata is None:  # a warm-up run
         output.zero_()

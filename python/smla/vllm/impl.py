@@ -11,10 +11,11 @@ import torch
 from vllm.config import get_current_vllm_config
 from vllm.v1.attention import backend as _vllm
 
-from .. import Backend, Context, Unsupported
+from .. import Backend, Context
 from .._recorded import Recorded, Recordings
 from .._run import CALLS
 from ..compat.vllm_ops import latent_cache
+from ..errors import unsupported
 from ..tensor import stream_of
 from . import indexer as _indexer
 from .caches import Described
@@ -26,23 +27,19 @@ _Base: Any = getattr(_vllm, "SparseMLAAttentionImpl", None) or _vllm.MLAAttentio
 # Arguments of the layer that this implementation does without.
 _UNUSED = ("q_lora_rank", "qk_head_dim", "kv_b_proj", "index_group_builder", "q_pad_num_heads")
 
-# From here on smla joins the parts of queries: torch.cat copies them 2 bytes at a time, in 2.6 ms for 8192
-# tokens of 128 heads on an H200. Below, its one launch is quicker than two.
+# From this many tokens on smla joins the two parts of queries: torch.cat copies them 2 bytes at a time, in
+# 2.6 ms for 8192 tokens of 128 heads on an H200. For fewer tokens its one launch is quicker than smla's two.
 _MANY_TOKENS = 512
 
 
 def _layout(tensor):
-    """What a recorded call depends on of a tensor that moves."""
+    """What a recorded call depends on of a tensor whose address changes from call to call."""
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.data_ptr() % 16
 
 
 def _cache(tensor):
-    """What it depends on of a cache, which stays."""
+    """What a recorded call depends on of a cache, whose address stays."""
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
-
-
-def _unsupported(field, got, wanted):
-    return Unsupported(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
 
 
 class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
@@ -85,13 +82,13 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         none.update((name, value) for name, value in mla_args.items() if name not in _UNUSED)
         for name, value in none.items():
             if value is not None and value is not False:
-                raise _unsupported(name, type(value).__name__, "none: smla.vllm does not know it")
+                raise unsupported(name, type(value).__name__, "none: smla.vllm does not know it")
         if getattr(attn_type, "value", attn_type) != "decoder":
-            raise _unsupported("attn_type", attn_type, "decoder self-attention")
+            raise unsupported("attn_type", attn_type, "decoder self-attention")
         self._indexer = indexer
         self._topk: Any = topk_indice_buffer if topk_indices_buffer is None else topk_indices_buffer
         if self.topk_indices_buffer is None:
-            raise _unsupported("indexer", None, "one, or its buffer: a model with index_topk")
+            raise unsupported("indexer", None, "one, or its buffer: a model with index_topk")
         self.num_heads, self.head_size, self.num_kv_heads = num_heads, head_size, num_kv_heads
         self.scale, self.kv_cache_dtype = float(scale), kv_cache_dtype
         parallel = get_current_vllm_config().parallel_config
@@ -200,7 +197,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         return backend.forward(attn_metadata.step, q, q_pe=q_pe, **named), lse
 
     def forward_mha(self, *_args, **_named) -> None:
-        raise _unsupported("forward_mha", "a call", "none: all tokens go through forward_mqa")
+        raise unsupported("forward_mha", "a call", "none: all tokens go through forward_mqa")
 
     def _backend_for(self, built, heads, dtype, record) -> Backend:
         """The backend whose metadata are built, with this layer's scale and record."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..errors import Unsupported, invalid
+from ..errors import invalid, unsupported
 from . import fused, indexer_calls
 
 VARIABLE = "SMLA_VLLM_INDEXER"
@@ -107,7 +107,7 @@ def _refuse_mx_scales(module):
     """On the sm_100 family vLLM 0.33 keeps other scales in the index cache, for DeepGEMM's kernels there."""
     if getattr(module, "mqa_logits_use_mx_scales", _no)():
         got, wanted = "1 on an sm_100 GPU, whose index cache has DeepGEMM's own scales", "0, or unset"
-        raise Unsupported(f"{VARIABLE}: got {got}, wanted {wanted}", VARIABLE, got, wanted)
+        raise unsupported(VARIABLE, got, wanted)
 
 
 def _calls(module):

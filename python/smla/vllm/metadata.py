@@ -53,7 +53,7 @@ class SmlaSparseMetadataBuilder(AttentionMetadataBuilder[SmlaSparseMetadata]):
         self._step = self._backend(torch.device(device)).metadata()
 
     def _backend(self, device):
-        """The backend of the step. Its layers have backends of their own, with their scale and record."""
+        """The backend of the step's metadata. Layers have backends of their own, with scale and record."""
         model, parallel = self.vllm_config.model_config, self.vllm_config.parallel_config
         scheduler, dims = self.vllm_config.scheduler_config, model.hf_text_config
         ranks = getattr(parallel, "decode_context_parallel_size", 1)  # which attend for each other's heads

@@ -221,7 +221,7 @@ void add_bench(CLI::App& app, Tool& tool) {
     command->add_option("--seconds", options->bench.seconds, "Time spent repeating each case")
         ->check(positive_number())
         ->capture_default_str();
-    command->add_option("--save", options->bench.save, "A file that gets the JSON document, beside the text");
+    command->add_option("--save", options->bench.save, "Also write the JSON document to this file");
     options->context.add(*command);
     tool.action(command, [&tool, options] { return bench(tool, *options); });
 }

@@ -141,7 +141,7 @@ int bench_host(const Tool& tool, const ContextOptions& options, const BenchOptio
     Context context = options.create();
     HostBench bench{abi.get(), context, HostTimer(context.device(), bench_options)};
     std::vector<HostTime> times;
-    if (bench.timer.gpu())  // what no call can be quicker than
+    if (bench.timer.gpu())  // the lower bound of every call
         times.push_back(bench.timer.time("launch", "an empty kernel", [] {
             bench::launch_nothing();
             return SMLA_OK;

@@ -57,7 +57,7 @@ public:
     bool gpu() const { return device_.type() != SMLA_CPU; }
 
 private:
-    static constexpr int kBatch = 50;  // fewer than a stream holds before a launch waits
+    static constexpr int kBatch = 50;  // fewer launches than a stream queues before the next one blocks
     static HostTime summary(const std::string& name, const std::string& what, std::vector<double>& times);
 
     Device& device_;
@@ -81,8 +81,8 @@ struct HostBench {
 };
 
 std::vector<HostTime> time_calls(HostBench& bench);
-// A layer's decode step, of weights that are all zero. V3.2's dimensions on a GPU only: on a CPU that is
-// work.
+// A layer's decode step, of weights that are all zero. V3.2's dimensions are timed on a GPU only: on a CPU
+// the products would take most of the time.
 std::vector<HostTime> time_layers(HostBench& bench);
 
 int bench_host(const Tool& tool, const ContextOptions& context, const BenchOptions& options);

@@ -13,7 +13,7 @@ namespace smla::cli {
 struct BenchOptions {
     bool quick = false;
     double seconds = 0.3;  // of repeats per case, at least five of them
-    std::string save;      // a file that gets the JSON document; empty: none
+    std::string save;      // path of a file for the JSON document; empty: none
 };
 
 struct Measured {

@@ -97,7 +97,7 @@ std::vector<MetadataCase> metadata_cases(bool quick) {
                             ratio};
     };
     constexpr const char *v4 = "FLASHMLA_SPARSE_DSV4", *v41 = "FLASHMLA_SPARSE_DSV41",
-                         *lengths = "FLASHINFER_MLA_SPARSE_DSV41";  // has those of both lists besides
+                         *flashinfer = "FLASHINFER_MLA_SPARSE_DSV41";  // also has lengths of both lists
     return {named("V3.2", "FLASHMLA_SPARSE", 0),
             named("V4 window", v4, 0),
             named("V4 ratio 4", v4, 4),
@@ -105,9 +105,9 @@ std::vector<MetadataCase> metadata_cases(bool quick) {
             named("V4.1 window", v41, 0),
             named("V4.1 ratio 1", v41, 1),
             named("V4.1 ratio 2", v41, 2),
-            named("V4.1 FlashInfer window", lengths, 0),
-            named("V4.1 FlashInfer ratio 1", lengths, 1),
-            named("V4.1 FlashInfer ratio 2", lengths, 2)};
+            named("V4.1 FlashInfer window", flashinfer, 0),
+            named("V4.1 FlashInfer ratio 1", flashinfer, 1),
+            named("V4.1 FlashInfer ratio 2", flashinfer, 2)};
 }
 
 }  // namespace smla::cli

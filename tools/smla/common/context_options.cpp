@@ -17,7 +17,7 @@ void ContextOptions::add(CLI::App& command) {
         ->type_name("auto|scalar|avx2|avx512|avx512_bf16|amx|neon")
         ->group(group);
     command.add_option("--device", device, "Number of the GPU, for the cuda engine")
-        ->check(whole_number(0, 1023))
+        ->check(whole_number(0, kMostDevice))
         ->capture_default_str()
         ->group(group);
     command.add_option("--threads", threads, "Threads; 0: one per core that this process may use")

@@ -9,6 +9,8 @@
 
 namespace smla::cli {
 
+constexpr int kMostDevice = 1023;
+
 struct ContextOptions {
     std::string engine = "auto", isa = "auto", kernel;
     int device = 0, threads = 0;

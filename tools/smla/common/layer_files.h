@@ -19,7 +19,8 @@ struct LayerInput {
 // or [B,S,X]. Also reads "position_ids", [S] or [B,S], if the file has it.
 LayerInput read_input(const std::string& path, const std::string& name, int64_t hidden_size);
 
-// Hidden states of other layers for the same tokens, tensors "hidden.layer3": those that `reader` reads.
+// Reads the hidden states of `layers` for the same tokens, from tensors such as "hidden.layer3". Errors name
+// `reader`, the layer that needs them.
 std::vector<HostTensor> read_others(const std::string& path, const std::vector<int>& layers,
                                     const LayerInput& input, int reader);
 std::string other_hidden(int layer);  // the name of the tensor

@@ -78,6 +78,7 @@ Document gpu_facts() {
     const std::string why = why_no_engine(SMLA_ENGINE_CUDA);
     if (!why.empty()) return {{"why_none", why}};
     Document devices = Document::array();
+    std::string failed;
     try {
         for (int32_t index = 0;; ++index) {
             const auto device = open_cuda_device(index);
@@ -87,9 +88,13 @@ Document gpu_facts() {
                                {"multiprocessors", gpu.multiprocessors},
                                {"memory_bytes", gpu.memory_bytes}});
         }
-    } catch (const Error&) {  // no more of them
+    } catch (const Error& error) {
+        if (error.field != "args.device_index") failed = error.what();  // else there are no more of them
     }
-    return {{"devices", devices}};
+    if (devices.empty()) return {{"why_none", failed}};
+    Document out{{"devices", devices}};
+    if (!failed.empty()) out["why_no_more"] = failed;
+    return out;
 }
 
 Document machine_facts() {

@@ -9,7 +9,7 @@
 
 namespace smla::cli {
 
-// Layers of one kind and compression ratio that do the same for others.
+// Layers of one kind and compression ratio that publish the same things for other layers.
 struct LayerClass {
     LayerKind kind;
     int64_t ratio;  // tokens per compressed entry or pool; 0: none
@@ -20,7 +20,7 @@ struct LayerClass {
         const;  // "dsa_shared", "dsa 16", "heavily_compressed 128", "shared_sparse 2 (selects)"
 };
 LayerClass layer_class(const AttentionConfig& config, int64_t layer);  // of this layer alone
-// Without layers of linear attention.
+// The classes of layers [0, layers); those of linear attention are left out.
 std::vector<LayerClass> layer_classes(const AttentionConfig& config, int64_t layers);
 
 // Formats by name; "auto" is the first format that serves a model of these dimensions.

@@ -45,10 +45,11 @@ std::string nearest(const std::string& word, const std::vector<std::string>& can
         best = each;
         best_edits = count;
     }
-    if (!best.empty() || word.size() < 5) return best;
+    const size_t first = word.find_first_not_of('-');
+    if (!best.empty() || word.size() < 5 || first == std::string::npos) return best;
     for (const std::string& each :
          candidates)  // "--format" for "--kv-format", "score-sel" for "score_select"
-        if (each.find(word.substr(word.find_first_not_of('-'))) != std::string::npos) return each;
+        if (each.find(word.substr(first)) != std::string::npos) return each;
     return best;
 }
 

@@ -52,7 +52,7 @@ struct MergeShape {
 Tensor absent_data(smla_dtype dtype, std::initializer_list<int64_t> shape);
 smla_cache cache_of(smla_format format, int64_t width, int64_t rows, int32_t page_tokens);
 smla_attend_args attend_args(const AttendShape& shape);
-// In pages; one request of several tokens has its keys as they lie.
+// Keys lie in pages behind a block table. Those of a single request of several tokens are contiguous instead.
 smla_score_args score_args(const ScoreShape& shape);
 smla_select_args select_args(const SelectShape& shape);
 smla_score_select_args score_select_args(const ScoreShape& shape, int64_t topk);

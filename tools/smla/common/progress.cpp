@@ -19,12 +19,24 @@ bool is_terminal() {
     return isatty(STDERR_FILENO) && terminal && std::string(terminal) != "dumb";
 }
 
+Progress* newest = nullptr;  // the tool draws one at a time
+
 }  // namespace
 
-Progress::Progress(int64_t total) : total_(std::max<int64_t>(total, 1)), shown_(is_terminal()) {}
+Progress::Progress(int64_t total) : total_(std::max<int64_t>(total, 1)), shown_(is_terminal()) {
+    newest = this;
+}
 
 Progress::~Progress() {
-    if (shown_) std::fputs("\r\033[K", stderr);
+    erase();
+    newest = nullptr;
+}
+
+void Progress::erase() {
+    if (!newest || !newest->seen_) return;
+    std::fputs("\r\033[K", stderr);
+    newest->seen_ = false;
+    newest->drawn_ = {};
 }
 
 void Progress::advance(int64_t steps, const std::string& doing) {
@@ -47,6 +59,7 @@ void Progress::draw(const std::string& doing) {
     line.resize(std::min(line.size(), terminal_columns(STDERR_FILENO) - 1));
     std::fprintf(stderr, "\r%s\033[K", line.c_str());
     std::fflush(stderr);
+    seen_ = true;
 }
 
 }  // namespace smla::cli

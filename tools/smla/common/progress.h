@@ -1,4 +1,5 @@
-// A progress bar with the time left. Drawn on stderr if that is a terminal.
+// A progress bar with the time left. Drawn on stderr if that is a terminal; whatever else a Tool prints there
+// erases it first.
 #pragma once
 
 #include <chrono>
@@ -14,6 +15,7 @@ public:
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
 
+    static void erase();  // the bar that is seen now, if there is one; the next step draws it again
     void advance(int64_t steps, const std::string& doing = "");
 
 private:
@@ -21,7 +23,7 @@ private:
 
     using Clock = std::chrono::steady_clock;
     int64_t total_, done_ = 0;
-    bool shown_;
+    bool shown_, seen_ = false;
     Clock::time_point start_ = Clock::now(), drawn_{};
 };
 

@@ -1,5 +1,5 @@
-// A table: aligned text for people, a list of objects for --json, from the same cells. On a terminal it is as
-// wide as that at most: less important columns are left out, the texts of the others are broken into lines.
+// A table: aligned text for people, a list of objects for --json, from the same cells. On a terminal the text
+// is fitted to its width: less important columns are left out, and long cells are broken into lines.
 #pragma once
 
 #include "tool.h"
@@ -17,7 +17,7 @@ struct Column {
     std::string key;              // in JSON
     std::string title;            // in text; empty: only in JSON
     Show show = {};               // text of a cell; empty: by its type
-    int importance = kEssential;  // where the terminal is too narrow, the smallest go first; essential: never
+    int importance = kEssential;  // on a narrow terminal the smallest are left out first; kEssential: never
 };
 
 class Table {
@@ -36,7 +36,7 @@ private:
         std::vector<std::string> cells;  // the title first
         bool numbers;
         size_t width;
-        size_t least() const;  // columns below which its words must be broken
+        size_t least() const;  // other columns are left out before this one gets narrower
     };
     std::vector<Shown> shown() const;
     static std::string fit(std::vector<Shown>& columns, size_t room);

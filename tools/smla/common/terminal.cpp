@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kNarrowest = 20;  // nothing readable fits into less
 
-// Byte length of what takes `columns` columns at most, and at least one character.
+// Bytes of the longest prefix of `line` that fits into `columns` columns; one character at least.
 size_t bytes_within(const std::string& line, size_t columns) {
     size_t at = 0, width = 0, characters = 0;
     while (at < line.size()) {

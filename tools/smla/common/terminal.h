@@ -21,7 +21,8 @@ size_t screen_width(const std::string& line);
 // the first begin with `hanging`.
 std::vector<std::string> broken(const std::string& line, size_t columns, const std::string& hanging = "");
 
-// Every line of a text, broken where it is too long; what follows stands two columns right of its beginning.
+// Breaks every line of `text` that is wider than `columns`. The pieces after the first are indented by two
+// more columns than the line.
 std::string wrapped(const std::string& text, size_t columns);
 
 }  // namespace smla::cli

@@ -1,6 +1,7 @@
 #include "tool.h"
 
 #include "model/output_file.h"
+#include "progress.h"
 #include "terminal.h"
 
 #include <smla/types.h>
@@ -38,7 +39,10 @@ Document error_document(const Error& error) {
 
 namespace {
 
-void write(const std::string& text) { std::fwrite(text.data(), 1, text.size(), stdout); }
+void write(const std::string& text) {
+    Progress::erase();
+    std::fwrite(text.data(), 1, text.size(), stdout);
+}
 
 }  // namespace
 
@@ -71,7 +75,10 @@ void Tool::print(const Document& document, const std::string& text, const std::s
 
 void Tool::print(const std::string& text) const { write(wrapped(text, terminal_columns(STDOUT_FILENO))); }
 
-void Tool::note(const std::string& line) const { std::fprintf(stderr, "smla: %s\n", line.c_str()); }
+void Tool::note(const std::string& line) const {
+    Progress::erase();
+    std::fprintf(stderr, "smla: %s\n", line.c_str());
+}
 
 int Tool::report(const Error& error) const {
     note(text("error: ", error.what()));

@@ -19,21 +19,25 @@ struct Options {
     bool no_self_test = false;
 };
 
-// Every architecture has the same kernels.
+// Numbers of kernels are those of the tables.
 Document cuda_facts() {
-    int64_t kernels = 0;
+    int64_t each = 0, hopper = 0;
     for (int stage = 0; stage < kStageCount; ++stage)
-        kernels += int64_t(kernel_names(Stage(stage), SMLA_ENGINE_CUDA).size());
-    return {{"architectures", cuda_architectures()}, {"kernels_of_each", kernels}};
+        for (const std::string& name : kernel_names(Stage(stage), SMLA_ENGINE_CUDA))
+            ++(name.rfind("cuda_sm90_", 0) == 0 ? hopper : each);
+    const std::vector<int> built = cuda_architectures();
+    if (std::find(built.begin(), built.end(), 90) == built.end()) hopper = 0;
+    return {{"architectures", built}, {"kernels_of_each", each}, {"kernels_of_sm90_alone", hopper}};
 }
 
 std::string cuda_text(const Document& cuda) {
     std::string out;
     for (const int architecture : cuda["architectures"])
         out += text(out.empty() ? "sm_" : ", sm_", architecture);
-    return out.empty()
-               ? "not in this build"
-               : text("code for ", out, "; ", cuda["kernels_of_each"].get<int64_t>(), " kernels for each");
+    if (out.empty()) return "not in this build";
+    const int64_t hopper = cuda["kernels_of_sm90_alone"].get<int64_t>();
+    return text("code for ", out, "; ", cuda["kernels_of_each"].get<int64_t>(), " kernels for each",
+                hopper ? text(", ", hopper, " more for sm_90") : "");
 }
 
 std::string gpu_text(const Document& gpu) {
@@ -46,7 +50,7 @@ std::string gpu_text(const Document& gpu) {
     return out;
 }
 
-// Of AMX: whether the processor has them and this process may use them.
+// Whether the processor has AMX tiles and this process may use them.
 std::string tiles() {
     if (best_isa() != SMLA_ISA_AMX) return "none";
     const std::string why = why_no_tiles();

@@ -18,8 +18,8 @@ std::string joined(const std::vector<std::string>& reasons) {
     return out;
 }
 
-// The layer to ask about: the first whose keys are selected, if there is one, since it has all that others
-// have.
+// The layer whose dimensions the backend gets: the first that attends to selected keys, as it has every
+// dimension that other layers have. Without such a layer: 0.
 int64_t telling_layer(const AttentionConfig& config) {
     for (const LayerClass& each : layer_classes(config, std::max<int64_t>(config.common.layers, 1)))
         if (each.kind != LayerKind::dsa_shared && reads_selection(each.kind)) return each.first;

@@ -216,7 +216,12 @@ void add_explain(CLI::App& app, Tool& tool) {
         options->shape.page_tokens = options->page_tokens;
         const std::string& device = options->device;
         const bool number = device.find_first_not_of("0123456789") == std::string::npos;
-        if (number && !device.empty()) options->context_options.device = std::stoi(device.substr(0, 4));
+        if (number && !device.empty()) {
+            std::string value = device;
+            SMLA_CHECK(whole_number(0, kMostDevice)(value).empty(), "--device", device,
+                       text("a name, or a whole number, 0 to ", kMostDevice));
+            options->context_options.device = std::stoi(device);
+        }
         if (number)
             for (const char* name : {"--kv-dtype", "--backend"})
                 SMLA_CHECK(command->count(name) == 0, name, command->get_option(name)->as<std::string>(),

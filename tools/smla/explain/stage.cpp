@@ -192,7 +192,7 @@ void add_stage_options(CLI::App& command, StageShape& shape) {
     constexpr const char* group = "The call of --stage";
     const auto count = [&](const char* name, int64_t& value, const char* text, int64_t low) {
         command.add_option(name, value, text)
-            ->check(whole_number(low, int64_t(1) << 31))
+            ->check(whole_number(low, INT32_MAX))
             ->capture_default_str()
             ->group(group);
     };

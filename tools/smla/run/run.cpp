@@ -244,7 +244,7 @@ void add_options(CLI::App& command, Options& o) {
         ->check(whole_number(0, kMostLayers));
     command.add_option("--kv-format", o.kv_format, "Record format of the KV cache (smla list formats)")
         ->capture_default_str();
-    command.add_option("--kv-writer", o.kv_writer, "Whose rules records are written by: vllm or sglang")
+    command.add_option("--kv-writer", o.kv_writer, "Rules by which records are written: vllm or sglang")
         ->check(CLI::IsMember({"vllm", "sglang"}))
         ->capture_default_str();
     command.add_option("--index-format", o.index_format, "Record format of index keys")

@@ -18,7 +18,7 @@ float noise(uint64_t key, uint64_t what, uint64_t i) {
     return float(int64_t(drawn(key, what, i) >> 40)) * 0x1p-23f - 1.f;
 }
 
-// Entries of one token are no pool.
+// An entry of a single token pools nothing, so ratio 1 needs no state.
 bool has_state(const ServeSpec& spec) { return spec.ratio > 1; }
 
 BackendArgs serve_args(const ServeSpec& spec) {

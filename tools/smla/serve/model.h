@@ -22,7 +22,7 @@ struct ServeSpec {
     int32_t ratio = 0;     // V4, V4.1
     bool indexed = false;  // V4.1: layers that select (candidates.h), instead of lists drawn at random
     std::string kv_dtype = "auto";
-    DeviceInfo device = describe_device("cpu");  // whose records: `auto` means others on other devices
+    DeviceInfo device = describe_device("cpu");  // decides which record `auto` stands for
     int32_t max_tokens = 0, max_requests = 0, max_seq_len = 0;
     int32_t speculative_tokens = 0;
 };

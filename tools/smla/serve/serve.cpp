@@ -19,7 +19,8 @@ void ServeOptions::add(CLI::App& command) {
     option("--pool-percent", settings.pool_percent,
            "Pages of the pool, in percent of what all requests need at once")
         ->check(whole_number(1, 1000));
-    option("--seed", seed, "Seed of the speculative tokens and of which are rejected");
+    option("--seed", seed, "Seed of the speculative tokens and of which are rejected")
+        ->check(whole_number(0, INT64_MAX));
 }
 
 int serve(const Tool& tool, const ServeOptions& options, const ContextOptions& context_options) {

@@ -36,6 +36,7 @@ std::vector<TraceRequest> parse_trace(std::istream& file, const std::string& pat
     constexpr const char* kHead = "arrival,prompt,output,shared";
     constexpr int32_t kMostTokens = 1 << 20;
     std::vector<TraceRequest> out;
+    int64_t tokens = 0;
     bool head = false;
     int64_t line_number = 0;
     for (std::string line; std::getline(file, line);) {
@@ -57,6 +58,10 @@ std::vector<TraceRequest> parse_trace(std::istream& file, const std::string& pat
         request.prompt = number(place + " prompt", words[1], 1, kMostTokens);
         request.output = number(place + " output", words[2], 1, kMostTokens);
         request.shared = number(place + " shared", words[3], 0, request.prompt);
+        tokens += request.total();
+        if (tokens > kMostTraceTokens)
+            fail(SMLA_DATA_ERROR, place, text(tokens, " tokens of all requests so far"),
+                 text("at most ", kMostTraceTokens));
         out.push_back(request);
     }
     if (out.empty()) fail(SMLA_DATA_ERROR, path, "no request", text("one or more lines under ", kHead));

@@ -17,6 +17,9 @@ struct TraceRequest {
 };
 
 std::vector<TraceRequest> read_trace(const std::string& path);
+// Tokens of all requests: a run keeps an output and a cached row of each.
+constexpr int64_t kMostTraceTokens = int64_t(1) << 18;
+
 // The same of what a file holds. Errors name `path` and the line.
 std::vector<TraceRequest> parse_trace(std::istream& file, const std::string& path);
 

@@ -132,7 +132,8 @@ private:
             if (each.stage == row.stage && each.ran <= behind) run_on(each, drawn, id);
     }
 
-    // Tries problem after problem until the kernel takes one; none is its fault or the generator's.
+    // Draws problems until the kernel takes one. If it takes none of kMostAttempts, either the kernel refuses
+    // too much or the generator never draws its shapes.
     Case draw(Row& row, int64_t number) {
         for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
             Random seeds(seed_ * 0x9e3779b97f4a7c15u ^ hash(row.kernel) ^ (uint64_t(row.stage) << 56) ^
@@ -221,7 +222,7 @@ void add_stage_check_options(CLI::App& command, StageCheckOptions& options) {
     constexpr const char* group = "Without --golden: kernels on random problems";
     command
         .add_option("--seconds", options.seconds,
-                    "How long; up to 4 times as long until every kernel has had --floor problems")
+                    "Time to spend; up to 4 times as much until every kernel has had --floor problems")
         ->check(positive_number())
         ->capture_default_str()
         ->group(group);
@@ -232,7 +233,7 @@ void add_stage_check_options(CLI::App& command, StageCheckOptions& options) {
         ->check(whole_number(0, INT32_MAX))
         ->capture_default_str()
         ->group(group);
-    command.add_option("--seed", options.seed, "Of all random numbers; 0: from the clock, and printed")
+    command.add_option("--seed", options.seed, "Seed of all random numbers; 0: from the clock, and printed")
         ->check(whole_number(0, INT64_MAX))
         ->capture_default_str()
         ->group(group);

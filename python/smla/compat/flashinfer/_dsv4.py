@@ -5,7 +5,7 @@ FlashInfer's backends. Conventions differ in the arguments that list a token's r
 import torch
 
 from ... import stages
-from ...errors import Unsupported, invalid
+from ...errors import invalid, unsupported
 from ._attend import Segment, attend
 from ._batch import Batch
 from ._check import lengths_of, output_of, require, require_int, rows_of, sinks_of, tokens_of
@@ -108,7 +108,7 @@ def _require_choices(backend, kv_layout, max_q_len, query, is_causal, indices_fo
             raise invalid("max_q_len", max_q_len, f"{query.shape[1]}, the query's Q")
     if not is_causal:
         wanted = "True: a token sees what its lengths count"
-        raise Unsupported(f"hca_is_causal: got False, wanted {wanted}", "hca_is_causal", "False", wanted)
+        raise unsupported("hca_is_causal", False, wanted)
     if indices_format is not None and (indices_format != _ALIGNED or backend not in ("auto", "cute-dsl")):
         raise invalid("hca_sparse_indices_format", repr(indices_format), f"None, or {_ALIGNED} with cute-dsl")
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from ...errors import Unsupported, invalid
+from ...errors import invalid, unsupported
 from ._attend import Segment, attend
 from ._batch import Batch
 from ._check import flat_view, lengths_of, output_of, require, require_int, rows_of, sinks_of, tokens_of
@@ -90,7 +90,7 @@ def trtllm_batch_decode_with_kv_cache_mla(
 
 def _require_supported(top_k, skip_softmax, shared_index, enable_dcp):
     def refuse(name, got, wanted):
-        raise Unsupported(f"{name}: got {got}, wanted {wanted}", name, str(got), wanted)
+        raise unsupported(name, got, wanted)
 
     if not isinstance(top_k, int) or top_k <= 0:
         refuse("sparse_mla_top_k", top_k, "1 or more: smla attends to listed rows, not to whole requests")

@@ -10,7 +10,7 @@ import torch
 
 from ... import stages
 from ...cache import Cache
-from ...errors import Unsupported, invalid
+from ...errors import Unsupported, invalid, unsupported
 
 PLAIN = {torch.bfloat16: "row_bf16", torch.float32: "row_f32", torch.float64: "row_f64"}
 _LATENT = {656: "fp8_656", 528: "fp8_528"}
@@ -118,7 +118,7 @@ def _check_fp8(is_ue8m0, use_fnuz):
     if not is_ue8m0 or use_fnuz:
         field, got = ("use_fnuz", "True") if use_fnuz else ("is_ue8m0", "False")
         wanted = "OCP e4m3 with scales in UE8M0"
-        raise Unsupported(f"{field}: got {got}, wanted {wanted}", field, got, wanted)
+        raise unsupported(field, got, wanted)
 
 
 def _v4_cache(k_cache, block_size):
