@@ -180,8 +180,8 @@ SMLA_API void smla_backend_metadata_destroy(smla_backend_metadata* metadata);
  * graph: replays follow what the tensors then hold, with T, R, addresses and numbers as captured. Numbers
  * that the host does not read come with the batch (decodes and those after it); max_query_len, max_seq_len,
  * decode_max_q_len and prefill_max_q_len are then bounds, prefill.has_context is 1 with any prefill, and
- * indexer.prefill_chunks is empty. HYBRID: forward attends in two calls, decodes and prefills. Wrong
- * numbers make padding, as in smla_plan_build. block_table fields show the batch's own tables.
+ * indexer.prefill_chunks is empty. Forward attends in one call. Wrong numbers make padding, as in
+ * smla_plan_build. block_table fields show the batch's own tables.
  *
  * A batch on the host may be changed when the call returns. A build queues three or four kernels that read
  * pinned memory of the metadata. There are two such memories, used in turn, so the host waits only if the

@@ -281,21 +281,6 @@ TEST(BackendMetadata, PartsOfAStep) {
     EXPECT_EQ(parts(kDsv4SparseMlaSm120, {}, 4), (std::vector<int32_t>{0, 4}));
 }
 
-// What the host decides of a batch on a GPU from the numbers that come with it.
-TEST(BackendMetadata, PartsOfAStepOnAGpu) {
-    const auto parts = [](int64_t decode_tokens, int64_t query_tokens, int64_t tokens) {
-        AttendCalls calls(1);
-        divide_in_two(calls, {.decode_tokens = decode_tokens, .prefill_tokens = query_tokens - decode_tokens},
-                      tokens);
-        return std::vector<int32_t>(calls.ends().begin(), calls.ends().end());
-    };
-    EXPECT_EQ(parts(3, 10, 10), (std::vector<int32_t>{0, 3, 10}));
-    EXPECT_EQ(parts(3, 8, 10), (std::vector<int32_t>{0, 3, 10}));
-    EXPECT_EQ(parts(3, 3, 10), (std::vector<int32_t>{0, 10}));
-    EXPECT_EQ(parts(0, 8, 10), (std::vector<int32_t>{0, 10}));
-    EXPECT_EQ(parts(0, 0, 4), (std::vector<int32_t>{0, 4}));
-}
-
 TEST(BackendMetadata, DecodeScheduleOfAnFp8Cache) {
     BackendArgs args = backend_args(SMLA_FAMILY_DSA);
     args.kv_cache_dtype = "fp8_ds_mla";

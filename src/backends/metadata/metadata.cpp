@@ -244,8 +244,7 @@ void Metadata::shape(const PlanBatch& batch) {
     query_start_loc_->resize(requests() + 1);
     seq_lens_->resize(requests());
     row_limit_->resize(tokens());
-    if (built_there_ && config_.hybrid()) divide_in_two(calls_, split_, tokens());
-    else divide(0, requests(), 1);
+    divide(0, requests(), 1);  // one call; where the host sees the requests, fields divide it again
     for (const auto& set : sets_) set->shape(batch);
 }
 
@@ -336,13 +335,6 @@ void Metadata::divide(int64_t decode_tokens, int64_t first_prefill, int64_t requ
     for (int64_t r = first_prefill; r < requests(); r += requests_per_call)
         calls_.end(ints(*query_start_loc_)[std::min(r + requests_per_call, requests())]);
     calls_.finish(tokens());
-}
-
-void divide_in_two(AttendCalls& calls, const BatchSplit& split, int64_t tokens) {
-    calls.begin();
-    calls.end(split.decode_tokens);
-    calls.end(split.decode_tokens + split.prefill_tokens);
-    calls.finish(tokens);
 }
 
 StepFields Metadata::step() const {

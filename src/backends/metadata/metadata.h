@@ -49,8 +49,6 @@ private:
     std::vector<int32_t> ends_;
     size_t count_ = 0;
 };
-// Of a batch on a GPU, whose requests the host does not see: decodes, then prefills.
-void divide_in_two(AttendCalls& calls, const BatchSplit& split, int64_t tokens);
 
 inline void show_pages(smla_cache& cache, const PlanGroup& group) {
     cache.page_tokens = group.page_tokens;
