@@ -297,6 +297,16 @@ TEST(CliGolden, NumbersAreNeverCutToFit) {
     wanted("seq_len", 5.5);
 }
 
+TEST(CliExample, ShowsACommandThatAShellTakes) {
+    const Folder folder;
+    const std::string out = folder.path("it's one");
+    const auto made = run_tool({"example", "--golden", kD1, "--out", out});
+    ASSERT_EQ(made.code, 0);
+    const std::string quoted = folder.path("it'\\''s one");
+    EXPECT_NE(made.out.find("smla run '" + quoted + "' --layer"), std::string::npos) << made.out;
+    EXPECT_NE(made.out.find("--hidden '" + quoted + "/hidden.safetensors'"), std::string::npos) << made.out;
+}
+
 TEST(CliExample, WritesIntoNoFolderOfOthers) {
     const Folder folder;
     const std::vector<std::string> words{"example", "--golden", kD1, "--out", folder.path()};

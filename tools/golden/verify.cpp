@@ -60,6 +60,7 @@ private:
         args.version = SMLA_VERSION;
         args.engine = engine;
         args.threads = options_.threads;
+        args.batch_invariant = options_.batch_invariant;
         if (engine == SMLA_ENGINE_CPU) args.isa = options_.isa;
         args.device_index = options_.device;
         if (engine != SMLA_ENGINE_REFERENCE && !options_.kernel.empty())

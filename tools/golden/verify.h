@@ -12,6 +12,7 @@ struct VerifyOptions {
     int32_t device = 0;                     // which GPU
     smla_isa isa = SMLA_ISA_AUTO;
     int32_t threads = 0;
+    bool batch_invariant = false;
     std::string kernel;  // demanded by name
 };
 

@@ -2,6 +2,7 @@
 // expected output.
 #include "chain.h"
 #include "common.h"
+#include "core/visible.h"
 #include "golden/golden.h"
 #include "layer_files.h"
 #include "model/output_file.h"
@@ -58,6 +59,15 @@ struct Picked {
     }
 };
 
+// A word as a shell takes it.
+std::string shell_word(const std::string& word) {
+    constexpr const char* plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./+=:,@%";
+    if (!word.empty() && word.find_first_not_of(plain) == std::string::npos) return word;
+    std::string out = "'";
+    for (const char letter : word) out += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+    return out + "'";
+}
+
 int example(const Tool& tool, const Options& options) {
     const golden::Golden golden = golden::load_golden(options.golden);
     SMLA_CHECK(options.layer >= 0 && size_t(options.layer) < golden.layers.size(), "--layer", options.layer,
@@ -88,13 +98,14 @@ int example(const Tool& tool, const Options& options) {
     write_safetensors((folder / "model.safetensors").string(), weights.tensors, {{"format", "pt"}});
     write_safetensors((folder / "expected.safetensors").string(), expected.tensors, about);
     const std::string command =
-        fmt::format("smla run {0} --layer {1} --hidden {0}/hidden.safetensors --out y.safetensors",
-                    options.out, layer.index);
+        fmt::format("smla run {0} --layer {1} --hidden {2} --out y.safetensors", shell_word(options.out),
+                    layer.index, shell_word(options.out + "/hidden.safetensors"));
     if (tool.json())
         tool.print(Document{
             {"folder", options.out}, {"case", golden.name}, {"layer", layer.index}, {"try", command}});
     else
-        tool.print(fmt::format("{}: layer {} of {}\n  {}\n", options.out, layer.index, golden.name, command));
+        tool.print(fmt::format("{}: layer {} of {}\n  {}\n", without_controls(options.out), layer.index,
+                               without_controls(golden.name), without_controls(command)));
     return kOk;
 }
 

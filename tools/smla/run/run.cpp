@@ -196,7 +196,7 @@ int report(const Tool& tool, const Options& options, const Job& job, const Sessi
         pass = error <= limit;
         out["expected"] = {{"max_over_rms", d.max}, {"l2", d.l2}, {"tolerance", limit}, {"pass", pass}};
         summary += fmt::format("against {}: max/rms {:.2g}, L2 {:.2g}, tolerance {:.2g}: {}\n",
-                               options.expected, d.max, d.l2, limit,
+                               without_controls(options.expected), d.max, d.l2, limit,
                                pass ? paint(Colour::green, "agrees") : paint(Colour::red, "DIFFERS"));
     }
     if (tool.json()) tool.print(out);

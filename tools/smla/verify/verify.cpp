@@ -1,6 +1,7 @@
 // smla verify: golden files on every engine and cache format; without files, every kernel on random problems.
 #include "golden/verify.h"
 #include "common.h"
+#include "core/visible.h"
 #include "subcommands.h"
 #include "verify/stages.h"
 
@@ -50,13 +51,14 @@ Document combination_json(const Combination& c) {
 }
 
 std::string line(const Combination& c) {
+    const std::string name = without_controls(c.golden);
     if (!c.ran())
-        return fmt::format("{} {:<12} {:<17} {:<9} {:<14} {}\n", paint(Colour::dim, "skip"), c.golden,
-                           c.engine, c.kv_format, c.index_format, c.skipped);
+        return fmt::format("{} {:<12} {:<17} {:<9} {:<14} {}\n", paint(Colour::dim, "skip"), name, c.engine,
+                           c.kv_format, c.index_format, c.skipped);
     const golden::Checked* worst = c.worst();
     return fmt::format("{} {:<12} {:<17} {:<9} {:<14} {:<26} {:<24} {} {}\n",
-                       c.pass() ? paint(Colour::green, "ok  ") : paint(Colour::red, "FAIL"), c.golden,
-                       c.engine, c.kv_format, c.index_format, c.how, c.kernel, worst ? worst->tensor : "",
+                       c.pass() ? paint(Colour::green, "ok  ") : paint(Colour::red, "FAIL"), name, c.engine,
+                       c.kv_format, c.index_format, c.how, c.kernel, worst ? worst->tensor : "",
                        error_text(c));
 }
 
@@ -66,6 +68,7 @@ int verify_files(const Tool& tool, const Options& options) {
     verify.engine = args.engine;
     verify.isa = args.isa;
     verify.threads = args.threads;
+    verify.batch_invariant = args.batch_invariant;
     verify.device = args.device_index;
     verify.kernel = options.context.kernel;
     Document rows = Document::array();
@@ -91,13 +94,13 @@ int verify_files(const Tool& tool, const Options& options) {
         } catch (const Error& error) {
             if (options.files.size() == 1) throw;
             refused.push_back(error);
-            tool.note(text("error: ", file, ": ", error.what()));
+            tool.note(text("error: ", without_controls(file), ": ", error.what()));
         }
         progress.advance(1, file);
     }
     if (!refused.empty() && ran == 0) throw Error(refused.front());
     const bool pass = idle.empty() && refused.empty() && failed == 0;
-    if (!idle.empty()) tool.note(text("nothing ran as demanded of ", joined(idle)));
+    if (!idle.empty()) tool.note(text("nothing ran as demanded of ", without_controls(joined(idle))));
     if (tool.json())
         tool.print(Document{{"combinations", rows},
                             {"ran", ran},
