@@ -96,10 +96,12 @@ size_t BackendInstance::workspace(const Env& env, const ForwardArgs& args) const
 void BackendInstance::run(const Env& env, const Metadata* metadata, const ForwardArgs& args,
                           Workspace workspace, StageRecords* records) const {
     if (!metadata) {
-        check_output_rows("args.out", args.out, kFloats,
-                          args.out.ndim == 2 ? std::initializer_list<int64_t>{kAny, kAny}
-                                             : std::initializer_list<int64_t>{kAny, kAny, kAny},
-                          env.checks());
+        check_tensor("args.out", args.out, kFloats,
+                     args.out.ndim == 2 ? std::initializer_list<int64_t>{kAny, kAny}
+                                        : std::initializer_list<int64_t>{kAny, kAny, kAny},
+                     env.checks());
+        check_rows("args.out", args.out);
+        check_apart("args.out", args.out);
         return zero_rows(env, args.out, args.out.shape[0]);
     }
     metadata->check_for(*this);
