@@ -12,7 +12,7 @@ from ..context import Context
 from ..errors import Error
 from ..layer import Layer
 from . import _step
-from ._cache import CacheLayer, layer_of_cache
+from ._cache import CacheLayer, check_layers, layer_of_cache
 from ._mask import refused
 
 NAME = "smla"  # of the attention implementation
@@ -144,9 +144,11 @@ class OnSmla(nn.Module):
         if torch.compiler.is_compiling():
             out, chosen = self._compiled(hidden_states, attention_mask, past, position_ids, prev_topk_indices)
         else:
+            held = self._cache(past)
+            check_layers(past, self.layer_idx, hidden_states.shape[1])
             out, chosen = _step.run(
                 self,
-                self._cache(past),
+                held,
                 hidden_states,
                 attention_mask,
                 position_ids,
@@ -165,7 +167,8 @@ class OnSmla(nn.Module):
         if cache is None or cache.session is None:
             cache = self._first_cache(past)
         columns = self.config.index_topk if self.shares and self.indexer is not None else 0
-        out, chosen = _step.compiled_step(cache.clock, hidden, mask, positions, forced, columns)
+        out, chosen = _step.compiled_step(cache.number, cache.clock, hidden, mask, positions, forced, columns)
+        cache.clock.add_(hidden.shape[1])
         if not cache.is_compileable:
             cache.tokens = cache.tokens + hidden.shape[1]
         return out, chosen if columns else None
