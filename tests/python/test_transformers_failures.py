@@ -75,3 +75,31 @@ def test_layers_that_a_failure_left_apart(kind, monkeypatch):
         fast(ids[:, :30], past_key_values=past)
     past.reset()
     assert torch.equal(fast(ids[:, :30], past_key_values=past).logits, wanted)
+
+
+@torch.no_grad()
+def test_an_empty_batch():
+    _, fast = pair("v32")
+    with pytest.raises(smla.Error, match=r"hidden_states: got shape \[0, 5, 128\], wanted one sequence"):
+        fast(torch.zeros(0, 5, dtype=torch.int64))
+
+
+@torch.no_grad()
+def test_holes_in_the_mask_of_v4():
+    """The mask is named where the caller gave no position_ids of its own."""
+    _, fast = pair("v4")
+    mask = torch.ones(2, 20, dtype=torch.int64)
+    mask[1, 5:8] = 0
+    text = "attention_mask: got padding behind tokens, in sequence 1, wanted padding before the first token"
+    with pytest.raises(smla.Error, match=text):
+        fast(prompts(2, 20), attention_mask=mask)
+    counted = (mask.cumsum(1) - 1).clamp(min=0)
+    fast(prompts(2, 20), attention_mask=mask, position_ids=counted)
+
+
+@pytest.mark.parametrize("tokens", [-1, -5, 1.5, None])
+def test_room_that_is_no_number(tokens):
+    with pytest.raises(
+        smla.InvalidArgument, match=f"max_tokens: got {tokens}, wanted an integer .* 0 or more"
+    ):
+        on_smla.Cache(pair("v32")[1].config, max_tokens=tokens)

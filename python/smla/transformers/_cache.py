@@ -8,7 +8,7 @@ import torch
 import transformers
 from transformers.cache_utils import CacheLayerMixin
 
-from ..errors import Error
+from ..errors import Error, integer
 from ._mask import refused
 
 STEP_TOKENS = 512  # of a session's step while a prompt is read: longer ones go in parts
@@ -166,9 +166,7 @@ class CacheLayer(CacheLayerMixin):
             if columns > room:
                 raise refused("past_key_values", f"{columns} tokens", f"at most {room}, what it was made for")
         if self.session is None:
-            formats = {"kv_format": self.kv_format or options["kv_format"]}
-            if index_format := self.index_format or options["index_format"]:
-                formats["index_format"] = index_format
+            formats = {name: getattr(self, name) or options[name] for name in ("kv_format", "index_format")}
             self.session = layer.session(**formats, max_requests=batch, max_tokens=room, max_step_tokens=step)
             self.rewinds = layer.info["kind"].startswith("dsa")
             self.columns = torch.ones(batch, 0, dtype=torch.bool)
@@ -229,7 +227,7 @@ class Cache(transformers.Cache):
     """
 
     def __init__(self, config, *, max_tokens=0, kv_format=None, index_format=None, static=False):
-        if static and max_tokens < 1:
+        if integer("max_tokens", max_tokens, least=0) == 0 and static:
             raise refused("max_tokens", max_tokens, "1 or more for a static cache")
         config = config.get_text_config(decoder=True)
         options = {"kv_format": kv_format, "index_format": index_format, "max_tokens": max_tokens}

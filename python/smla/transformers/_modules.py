@@ -76,7 +76,7 @@ class OnSmla(nn.Module):
         """Formats of a new cache."""
         options = self.__dict__["_options"]
         rows = "row_bf16" if next(self.parameters()).dtype is torch.bfloat16 else "row_f32"
-        return {"kv_format": options.kv_format or rows, "index_format": options.index_format}
+        return {"kv_format": options.kv_format or rows, "index_format": options.index_format or rows}
 
     def smla_layer(self):
         """The smla.Layer over this module's weights; another one after they were moved or written."""

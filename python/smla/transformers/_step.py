@@ -15,6 +15,8 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=F
     """
     layer = module.smla_layer()
     batch, steps, _ = hidden.shape
+    if batch == 0:
+        raise refused("hidden_states", f"shape {list(hidden.shape)}", "one sequence or more")
     real = _new_columns(mask, cache, batch, steps)
     whole = bool(real.all())
     width = max(min(STEP_TOKENS // batch, steps), 1)  # columns at a time
@@ -76,6 +78,12 @@ def _check_order(cache, positions, real):
         if cache.shift[row] == -1:
             cache.shift[row] = distance[0]
         if not bool((distance == cache.shift[row]).all()):
+            if bool((positions[row] == cache.tokens + torch.arange(real.shape[1])).all()):
+                raise refused(
+                    "attention_mask",
+                    f"padding behind tokens, in sequence {row}",
+                    "padding before the first token alone, or position_ids that count the tokens",
+                )
             raise refused("position_ids", f"{positions[row].tolist()[:8]}", "the order of the tokens")
 
 
