@@ -135,10 +135,10 @@ class Backend:
     """An attention backend for one kind of layer.
 
     name: of backends(), or None: selected. family: "dsa" (V3.2, GLM-5.x), "hybrid" (one compression ratio of
-    V4) or "hybrid_shared" (one of V4.1). Options, with their defaults in smla/backend.h: heads, kv_lora_rank,
-    rope_dim, nope_dim, v_head_dim, head_dim, page_tokens, window_page_tokens, topk, window, ratio,
-    max_tokens, max_requests, max_seq_len, speculative_tokens, batch_invariant, softmax_scale, q_scale,
-    kv_scale, max_logits_bytes;
+    V4) or "hybrid_shared" (one of V4.1). Required options: heads, max_tokens, max_requests, max_seq_len,
+    softmax_scale; with defaults in smla/backend.h: kv_lora_rank, rope_dim, nope_dim, v_head_dim,
+    head_dim, page_tokens, window_page_tokens, topk, window, ratio, speculative_tokens, batch_invariant,
+    q_scale, kv_scale, max_logits_bytes;
     kv_cache_dtype ("auto", "fp8_ds_mla", ...), dtype of queries, wants (what must be refused: "alibi", ...),
     plan_groups (more groups for the metadata), device ("sm_90", ...; None: what the context runs on),
     precision of attention ("exact", "rounded": see smla.attend).

@@ -194,6 +194,13 @@ class Cache:
         if not in_pages:
             self.abi.pages = 1
             stride = page_stride_bytes or self.bytes
+            if pages is None and not page_stride_bytes and 0 < bytes_held < stride:
+                raise invalid(
+                    "cache.data",
+                    f"{bytes_held} bytes",
+                    f"at least {stride}, those of a page of {self.abi.page_tokens} tokens of "
+                    f"{self.format.name.lower()}",
+                )
             self.abi.pages = pages if pages is not None else bytes_held // stride if stride else 0
         if (wanted := self._used_bytes()) > bytes_held:
             raise invalid(

@@ -113,7 +113,9 @@ def one_of(field, value, choices):
     try:
         return choices[value]
     except (KeyError, TypeError):
-        names = sorted(name for name in choices if isinstance(name, str))
+        names = sorted(name for name in choices if isinstance(name, str)) or [
+            repr(choice).strip("<>") for choice in choices
+        ]
         raise invalid(field, repr(value), "one of " + ", ".join(names)) from None
 
 

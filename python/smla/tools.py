@@ -3,16 +3,19 @@
 They run the `smla` program that comes with the package (or was built in this clone) and read its JSON.
 """
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from ._abi import Status
 from ._library import path as library_path
-from .errors import Error, IoError, from_status
+from .errors import Error, IoError, from_status, invalid
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -82,20 +85,41 @@ def bench(**options):
     return BenchResults(answer("bench", **options))
 
 
+@contextlib.contextmanager
+def _model(config):
+    """The path of a configuration; one in memory becomes a file for the time of the call."""
+    if isinstance(config, Mapping):
+        text = json.dumps(dict(config))
+    elif hasattr(config, "to_json_string"):
+        text = config.to_json_string(use_diff=False)
+    elif isinstance(config, (str, os.PathLike)):
+        yield os.fspath(config)
+        return
+    else:
+        raise invalid("config", type(config).__name__, "a path, a dict or a configuration of transformers")
+    with tempfile.TemporaryDirectory(prefix="smla-") as folder:
+        path = Path(folder, "config.json")
+        path.write_text(text, encoding="utf-8")
+        yield str(path)
+
+
 def capacity(config, **options):
     """Bytes of every cache, FLOPs, and how many requests fit. A dict.
 
-    config: a config.json or a checkpoint's folder. options: those of `smla capacity --help` (context=,
-    batch=, kv_format=, memory= in GiB, ...). InvalidArgument, DataError or IoError as the command reports.
+    config: a config.json, a checkpoint's folder, a dict or a configuration of transformers. options: those
+    of `smla capacity --help` (context=, batch=, kv_format=, memory= in GiB, ...). InvalidArgument,
+    DataError or IoError as the command reports.
     """
-    return answer("capacity", "--model", os.fspath(config), **options)
+    with _model(config) as path:
+        return answer("capacity", "--model", path, **options)
 
 
 def explain(config, **options):
     """Which kernel each stage of a model's layers takes here; with `device`, which backend and engine serve
     it there; and why not the others. A dict.
 
-    config: a config.json or a checkpoint's folder. options: those of `smla explain --help` (layer=,
-    kv_format=, context=; device="sm_90", kv_dtype=, backend=; ...). Errors as those of `capacity`.
+    config: as of `capacity`. options: those of `smla explain --help` (layer=, kv_format=, context=;
+    device="sm_90", kv_dtype=, backend=; ...). Errors as those of `capacity`.
     """
-    return answer("explain", "--model", os.fspath(config), **options)
+    with _model(config) as path:
+        return answer("explain", "--model", path, **options)

@@ -75,6 +75,15 @@ def test_a_width_that_is_not_the_formats():
     refused("cache.width", zeros(656 * 4, dtype=np.uint8), "fp8_656", 4, width=512)
 
 
+@pytest.mark.parametrize("size", [1, 100, 656 * 64 - 1])
+def test_bytes_that_hold_no_page(size):
+    """Refused: a cache without pages takes writes and keeps nothing. An empty array and pages=0 say so."""
+    with pytest.raises(smla.InvalidArgument, match=f"cache.data: got {size} bytes, wanted at least 41984"):
+        smla.Cache(np.zeros(size, np.uint8), "fp8_656", 64)
+    assert smla.Cache(np.zeros(size, np.uint8), "fp8_656", 64, pages=0).capacity == 0
+    assert smla.Cache(np.zeros(0, np.uint8), "fp8_656", 64).capacity == 0
+
+
 def test_pages_that_are_counted():
     data = zeros(10 * 4 * 8)
     assert smla.Cache(data, "row_f32", 4, width=8).pages == 10

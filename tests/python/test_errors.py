@@ -61,6 +61,8 @@ def test_helpers():
         with pytest.raises(smla.InvalidArgument, match="one of a, c") as caught:
             one_of("x", value, {"c": 2, "a": 1, _abi.Dtype.F32: 3})
         check_fields(caught.value)
+    with pytest.raises(smla.InvalidArgument, match="one of Dtype.F32: [0-9]+, Dtype.BF16: [0-9]+$"):
+        one_of("x", "f32", {_abi.Dtype.F32: 1, _abi.Dtype.BF16: 2})
     assert integer("x", np.uint8(7)) == integer("x", True) + 6 == 7 and type(integer("x", np.int64(1))) is int
     assert integer("x", 2**31 - 1) == 2**31 - 1 and integer("x", -(2**63), 64) == -(2**63)
     for value, options in (

@@ -175,7 +175,7 @@ def test_cut_copied_and_reordered_requests(checkpoint, name):
     for sources in ([3], [0, -1], [0] * 4):
         with pytest.raises(smla.InvalidArgument):
             session.reorder(sources)
-    for sources in (["a"], 3, [1 << 40]):
+    for sources in (["a"], "01", [0.5], 3, [1 << 40]):
         with pytest.raises(smla.InvalidArgument, match="sources"):
             session.reorder(sources)
     with pytest.raises(smla.InvalidArgument, match="tokens"):

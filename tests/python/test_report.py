@@ -330,3 +330,15 @@ def test_units():
 def test_a_document_of_bench_is_a_peer(files):
     """So that two builds or machines can be compared."""
     assert documents.peers(files / "bench.json")["name"] == "bench"
+
+
+def test_documents_in_memory(files):
+    """What smla.bench() gave stands for its file; what is neither is named."""
+    for given in (BENCH, [BENCH]):
+        made = smla.report(bench=smla.tools.BenchResults(BENCH) if given is BENCH else given, verify=VERIFY)
+        assert made.documents["bench"] == [BENCH] and made.documents["verify"] == [VERIFY]
+    for name in ("bench", "verify", "peers"):
+        with pytest.raises(smla.InvalidArgument, match=f"{name}: got int, wanted a file, a document"):
+            smla.report(**{"bench": BENCH, "verify": VERIFY, name: 3})
+    with pytest.raises(smla.DataError, match="document: results: got nothing, wanted a list"):
+        smla.report(bench={}, verify=VERIFY)

@@ -79,6 +79,20 @@ def test_capacity(folder):
     assert smla.capacity(folder, mtp=True)["totals"]["layers"] == 62
 
 
+def test_configs_in_memory(folder):
+    """A dict gives what its file gives; what is neither is named."""
+    for function, options in ((smla.capacity, {"context": 1000}), (smla.explain, {"layer": 0})):
+        got, wanted = function(V32, **options), function(folder, **options)
+        for each in (got, wanted):
+            each.pop("config", None)
+            each.pop("model", None)
+        assert got == wanted
+        with pytest.raises(smla.InvalidArgument, match="config: got int, wanted a path, a dict"):
+            function(3)
+        with pytest.raises(smla.Error, match="model_type"):
+            function({"hidden_size": 5})
+
+
 def test_explain_kernels(folder):
     (layer,) = smla.explain(folder, layer=3, context=5000, tokens=2)["layers"]
     assert (layer["layer"], layer["layer_kind"]) == (3, "dsa")

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="no PyTorch")
@@ -163,6 +164,47 @@ def test_fp8_records(kind, kv_format):
     relative = float((got - wanted).norm() / wanted.norm())
     assert F32 < relative < 0.1
     assert past.bytes < 0.6 * other.bytes
+
+
+@pytest.mark.parametrize("kind, kv_format", [("v32", "fp8_656"), ("glm", "fp8_656"), ("v4", "fp8_584")])
+@pytest.mark.parametrize("through", ["enable", "cache"])
+@torch.no_grad()
+def test_a_format_of_kv_alone(kind, kv_format, through):
+    """Index keys stay rows, whose selection is that of a model without fp8 records."""
+    told = {"kv_format": kv_format}
+    rows, fast = (
+        on_smla.enable(small(kind)),
+        on_smla.enable(small(kind), **(told if through == "enable" else {})),
+    )
+    past, other = (
+        on_smla.Cache(fast.config, **(told if through == "cache" else {})),
+        on_smla.Cache(fast.config),
+    )
+    fast(prompts(), past_key_values=past)
+    rows(prompts(), past_key_values=other)
+    for layer, plain in zip(past.layers, other.layers):
+        options = layer.session.options
+        assert (options["kv_format"], options["index_format"]) == (kv_format, "row_f32")
+        if layer is past.layers[0] and layer.session.topk is not None:
+            assert np.array_equal(layer.session.topk, plain.session.topk)
+
+
+@pytest.mark.parametrize("part", ["norm", "proj"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_weights_written_behind_the_back(dtype, part):
+    """What `.data` writes shows in weights that are read where they lie; enable() renews the others."""
+    fast = on_smla.enable(small("v32").to(dtype))
+    before = fast(prompts()).logits
+    for layer in fast.model.layers:
+        for name, value in layer.self_attn.named_parameters():
+            if part in name:
+                value.data.copy_(value.data * 1.5)
+    wanted = on_smla.enable(copy.deepcopy(fast))(prompts()).logits
+    seen = fast(prompts()).logits
+    assert torch.equal(seen, wanted) == (dtype is torch.bfloat16 and part == "proj")
+    assert not torch.equal(wanted, before)
+    assert torch.equal(on_smla.enable(fast)(prompts()).logits, wanted)
 
 
 def test_weights_that_change_are_the_ones_used():

@@ -61,9 +61,10 @@ def report(
     """One self-contained HTML page: this machine, what runs on it and why, its speed and accuracy; for a
     model also its memory. A Report (`html`, `save(path)`), which a notebook shows; `path` saves it too.
 
-    bench, verify: files of `smla bench --json` and `smla verify --json`, one or a list; without them both
-    run here, `seconds` for each case, `quick` with few cases. peers: files with times of other libraries,
-    drawn beside cases of the same stage and name: {"name": ..., "results": [{"stage", "case", "ms"}]}.
+    bench, verify: files of `smla bench --json` and `smla verify --json` or what smla.bench() gave, one or
+    a list; without them both run here, `seconds` for each case, `quick` with few cases. peers: files with
+    times of other libraries, drawn beside cases of the same stage and name: {"name": ..., "results":
+    [{"stage", "case", "ms"}]}.
     model: a config.json or a checkpoint's folder; memory: GiB for its caches, by default the GPU's, else
     this machine's.
     Needs matplotlib (pip install 'smla[report]'), else Unsupported. A bad file is a DataError or an IoError.

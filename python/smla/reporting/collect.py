@@ -1,18 +1,22 @@
 """What a report shows, from the answers of the command line and from files of earlier runs."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from .. import tools
-from ..errors import DataError, InvalidArgument
+from ..errors import DataError, InvalidArgument, invalid
 from . import cases, documents
 
 CONTEXTS = tuple(1 << power for power in range(12, 21))
 
 
-def _paths(value):
-    """One path or several."""
-    return [value] if isinstance(value, (str, os.PathLike)) else list(value or ())
+def _sources(field, value):
+    """One file or document, or several."""
+    listed = [value] if isinstance(value, (str, os.PathLike, Mapping)) else value or ()
+    if not isinstance(listed, (list, tuple)):
+        raise invalid(field, type(value).__name__, "a file, a document (a dict) or a list of them")
+    return list(listed)
 
 
 def _memory_gib(doctor):
@@ -56,7 +60,7 @@ def _peers(path, benches):
     found = documents.peers(path)
     if not any(cases.pairs(bench["results"], found["results"]) for bench in benches):
         row = next(row for row in benches[0]["results"] if not row.get("part"))
-        field, got = f"{os.fspath(path)}: results", "no case of the bench results"
+        field, got = f"{documents.name_of(path)}: results", "no case of the bench results"
         wanted = f"one at least, such as stage {row['stage']!r}, case {row['case']!r}"
         raise DataError(f"{field}: got {got}, wanted {wanted}", field, got, wanted)
     return found
@@ -74,9 +78,9 @@ def collect(
     tell=lambda name, done, of: None,
 ):
     """The documents of a report as a dict. Files are read first: a bad one is found before work begins."""
-    benches = [documents.bench(path) for path in _paths(bench)]
-    verified = [documents.verify(path) for path in _paths(verify)]
-    for path in _paths(peers):
+    benches = [documents.bench(path) for path in _sources("bench", bench)]
+    verified = [documents.verify(path) for path in _sources("verify", verify)]
+    for path in _sources("peers", peers):
         documents.peers(path)
     found = {"version": None, "verify": verified, "model": None}
     if model is not None:
@@ -93,7 +97,7 @@ def collect(
         tell("bench", 0, 1)
         benches = [dict(tools.bench(seconds=seconds, quick=quick))]
     found["bench"] = benches
-    found["peers"] = [_peers(path, benches) for path in _paths(peers)]
+    found["peers"] = [_peers(path, benches) for path in _sources("peers", peers)]
     if not verified:
         tell("verify", 0, 1)
         verified.append(tools.answer("verify", seconds=max(1.0, 10 * seconds)))

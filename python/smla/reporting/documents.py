@@ -3,9 +3,10 @@
 import json
 import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
-from ..errors import DataError, IoError
+from ..errors import DataError, IoError, invalid
 
 
 def _wrong(field, got, wanted):
@@ -47,9 +48,18 @@ def _check(place, document, required, optional=()):
             raise _wrong(at + name, _shown(document[name]), f"{kind} or null")
 
 
-def read(path):
-    """The JSON document of a file."""
-    path = os.fspath(path)
+def name_of(source):
+    """What errors call a file or a document in memory."""
+    return "document" if isinstance(source, Mapping) else os.fspath(source)
+
+
+def read(source):
+    """The JSON document of a file; one in memory is itself."""
+    if isinstance(source, Mapping):
+        return dict(source)
+    if not isinstance(source, (str, os.PathLike)):
+        raise invalid("document", type(source).__name__, "a file or a dict")
+    path = os.fspath(source)
     try:
         text = Path(path).read_text(encoding="utf-8")
     except OSError as error:
@@ -88,7 +98,7 @@ def _results(place, document, optional):
 
 def bench(path):
     """A document of `smla bench --json`."""
-    document, place = read(path), f"{os.fspath(path)}: "
+    document, place = read(path), f"{name_of(path)}: "
     names = ("peak_bf16_dot_gflops", "peak_f32_fma_gflops", "peak_memory_gbytes_per_second")
     peaks = dict.fromkeys(names, "a positive number")
     texts = {name: "a text" for name in ("cpu", "context", "method")}
@@ -100,15 +110,15 @@ def bench(path):
 def peers(path):
     """Times of another library: {"name": ..., "results": [{"stage", "case", "ms"}]}, stages and cases as
     `smla bench` names them. A document of `smla bench` passes too, so that two builds can be compared."""
-    document, place = read(path), f"{os.fspath(path)}: "
+    document, place = read(path), f"{name_of(path)}: "
     _check(place, document, {"results": "a list"}, {"name": "a text"})
     _results(place, document, {})
-    return {"name": document.get("name") or Path(path).stem, "results": document["results"]}
+    return {"name": document.get("name") or Path(name_of(path)).stem, "results": document["results"]}
 
 
 def verify(path):
     """A document of `smla verify --json`: of random problems (kernels), or of golden files (combinations)."""
-    document, place = read(path), f"{os.fspath(path)}: "
+    document, place = read(path), f"{name_of(path)}: "
     lists = {"kernels": "a list", "combinations": "a list"}
     _check(place, document, {}, lists)
     if not any(document.get(name) for name in lists):

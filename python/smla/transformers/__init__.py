@@ -35,9 +35,10 @@ def enable(model=None, *, kv_format=None, index_format=None, threads=0, queries=
     from_pretrained or from_config builds from now on. Returns model.
 
     kv_format, index_format: record formats of caches ("fp8_656", "index_fp8_132"); None: rows of the model's
-    dtype, f32 rows for f16. threads: on a CPU, 0: torch.get_num_threads(). queries: what attention multiplies
-    with, "f32" or "bf16"; None: as a bf16 model's weights, else f32. A bf16 model's matrix products read the
-    same, its sums and norms are f32.
+    dtype, f32 rows for f16. threads: on a CPU, 0: torch.get_num_threads() when a layer first runs. queries:
+    what attention multiplies with, "f32" or "bf16"; None: as a bf16 model's weights, else f32. A bf16 model's
+    matrix products read the same, its sums and norms are f32. Called again it takes these options, and copies
+    anew what is no view of the model's weights.
     """
     for field, value in (("kv_format", kv_format), ("index_format", index_format)):
         if value is not None:

@@ -1,5 +1,6 @@
 """Caches of models on smla: layers of a transformers Cache, each over a smla.Session."""
 
+import contextlib
 import itertools
 import weakref
 
@@ -7,6 +8,7 @@ import torch
 import transformers
 from transformers.cache_utils import CacheLayerMixin
 
+from ..errors import Error, integer
 from ._mask import refused
 
 STEP_TOKENS = 512  # of a session's step while a prompt is read: longer ones go in parts
@@ -14,6 +16,7 @@ FEW_TOKENS = 16  # per sequence, that a session keeps scratch for between prompt
 _PAGE = 64
 _numbers = itertools.count(1)
 _by_number: weakref.WeakValueDictionary[int, "CacheLayer"] = weakref.WeakValueDictionary()
+AFTER_FAILURE = "an empty cache, or this one after reset()"
 
 
 def cache_layer_of(number):
@@ -37,12 +40,14 @@ class CacheLayer(CacheLayerMixin):
         self.tokens = 0  # columns; a compiled step counts here, too
         self.columns = None  # [B,tokens] bool on the host: which of them are real
         self.shift = None  # [B] V4: position of a sequence's first token
+        self.failed = False  # the session holds tokens of a step that failed
         self._count()
 
     def _count(self):
-        # What a compiled step changes: the columns so far, and the number by which it finds this object.
+        # The columns so far, which a compiled graph reads and moves, and the number by which its operator
+        # finds this object.
         number = next(_numbers)
-        self.clock = torch.tensor([self.tokens, number])
+        self.clock, self.number = torch.tensor(self.tokens), torch.tensor(number)
         _by_number[number] = self
 
     # What transformers asks.
@@ -62,7 +67,7 @@ class CacheLayer(CacheLayerMixin):
 
     def get_seq_length(self):
         if self.is_compileable and self.session is not None:
-            return self.clock[0]
+            return self.clock.clone()  # the step that reads it moves the clock
         return self.tokens
 
     def get_max_length(self):
@@ -88,7 +93,7 @@ class CacheLayer(CacheLayerMixin):
         if self.session is not None:
             for request in range(len(self.columns)):
                 self.session.end_request(request)
-            self.shift = None
+            self.shift, self.failed = None, False
             self._hold(self.columns[:, :0])
 
     def reorder_cache(self, beam_idx):
@@ -114,9 +119,10 @@ class CacheLayer(CacheLayerMixin):
         if self.session is not None:
             self.reorder_cache(torch.arange(len(self.columns)).repeat_interleave(repeats))
 
-    def _hold(self, columns):
+    def _hold(self, columns, in_graph=False):
         self.columns, self.tokens = columns, columns.shape[1]
-        self.clock[0] = self.tokens
+        if not in_graph:
+            self.clock.fill_(self.tokens)
 
     def __deepcopy__(self, memo):
         out = object.__new__(type(self))
@@ -147,6 +153,8 @@ class CacheLayer(CacheLayerMixin):
 
     def open(self, layer, options, batch, columns, step, *, keep):
         """Room for `columns` in all, and for `step` tokens at once. keep: the cache outlives this step."""
+        if self.failed:
+            raise refused("past_key_values", "a cache whose last step failed midway", AFTER_FAILURE)
         if self.session is not None and self.session.layer is not layer:
             raise refused("past_key_values", "a cache of other weights", "an empty one after weights change")
         if self.columns is not None and len(self.columns) != batch:
@@ -158,9 +166,7 @@ class CacheLayer(CacheLayerMixin):
             if columns > room:
                 raise refused("past_key_values", f"{columns} tokens", f"at most {room}, what it was made for")
         if self.session is None:
-            formats = {"kv_format": self.kv_format or options["kv_format"]}
-            if index_format := self.index_format or options["index_format"]:
-                formats["index_format"] = index_format
+            formats = {name: getattr(self, name) or options[name] for name in ("kv_format", "index_format")}
             self.session = layer.session(**formats, max_requests=batch, max_tokens=room, max_step_tokens=step)
             self.rewinds = layer.info["kind"].startswith("dsa")
             self.columns = torch.ones(batch, 0, dtype=torch.bool)
@@ -179,9 +185,34 @@ class CacheLayer(CacheLayerMixin):
         if self.session.options["max_step_tokens"] > batch * FEW_TOKENS:
             self.session.resize(max_step_tokens=batch * FEW_TOKENS)
 
-    def add(self, real):
-        """[B,S] bool: the columns of a step that was run."""
-        self._hold(torch.cat([self.columns, real], 1))
+    @contextlib.contextmanager
+    def step(self):
+        """A step that fails, or that Ctrl-C ends, leaves what the cache held before. V4 cannot always go
+        back: then the cache is refused from there on.
+        """
+        shift, self.failed = self.shift, True
+        self.shift = None if shift is None else shift.clone()
+        try:
+            yield
+        except BaseException:
+            self.shift = shift
+            self.failed = not self._take_back()
+            raise
+        self.failed = False
+
+    def _take_back(self):
+        """Whether the session holds the columns' tokens and no more."""
+        try:
+            for request, held in enumerate(self.columns.sum(1).tolist()):
+                if self.session.length(request) != held:
+                    self.session.truncate(held, request)
+        except Error:
+            return False
+        return True
+
+    def add(self, real, in_graph):
+        """[B,S] bool: the columns of a step that was run. in_graph: a compiled graph moves the clock."""
+        self._hold(torch.cat([self.columns, real], 1), in_graph)
 
 
 _THEIRS = "DynamicCache(config=model.config)"
@@ -196,7 +227,7 @@ class Cache(transformers.Cache):
     """
 
     def __init__(self, config, *, max_tokens=0, kv_format=None, index_format=None, static=False):
-        if static and max_tokens < 1:
+        if integer("max_tokens", max_tokens, least=0) == 0 and static:
             raise refused("max_tokens", max_tokens, "1 or more for a static cache")
         config = config.get_text_config(decoder=True)
         options = {"kv_format": kv_format, "index_format": index_format, "max_tokens": max_tokens}
@@ -229,3 +260,17 @@ def layer_of_cache(past, index):
         static = bool(held.is_compileable)
         layers[index] = held = CacheLayer(static=static, max_tokens=held.get_max_length() if static else 0)
     return held
+
+
+def check_layers(past, index, steps):
+    """Refuses a cache whose layers a failed step left apart: each must lack this step alone."""
+    if past is None or index == 0:
+        return
+    before, held = past.layers[index - 1 : index + 1]
+    if isinstance(before, CacheLayer) and before.session and before.tokens != held.tokens + steps:
+        raise refused(
+            "past_key_values",
+            f"{held.tokens} tokens in layer {index}, {before.tokens - steps} in layer {index - 1}, "
+            "as a step that failed leaves them",
+            AFTER_FAILURE,
+        )

@@ -12,8 +12,9 @@ from ..context import Context
 from ..errors import Error
 from ..layer import Layer
 from . import _step
-from ._cache import CacheLayer, layer_of_cache
+from ._cache import CacheLayer, check_layers, layer_of_cache
 from ._mask import refused
+from ._plain import WANTED, Marks, left_out
 
 NAME = "smla"  # of the attention implementation
 
@@ -76,23 +77,18 @@ class OnSmla(nn.Module):
         """Formats of a new cache."""
         options = self.__dict__["_options"]
         rows = "row_bf16" if next(self.parameters()).dtype is torch.bfloat16 else "row_f32"
-        return {"kv_format": options.kv_format or rows, "index_format": options.index_format}
+        return {"kv_format": options.kv_format or rows, "index_format": options.index_format or rows}
 
     def smla_layer(self):
         """The smla.Layer over this module's weights; another one after they were moved or written."""
         built = self.__dict__.get("_built")
-        if built is None or not _same(built[1]):
-            places = [
-                (values, name)
-                for module in self.modules()
-                for values in (module._parameters, module._buffers)
-                for name, value in values.items()
-                if value is not None
-            ]
-            self.__dict__["_built"] = built = self._build(), [_mark(*place) for place in places]
+        if built is None or not built[1].hold():
+            self.__dict__["_built"] = built = self._build(), Marks(self)
         return built[0]
 
     def _build(self):
+        for name, got in left_out(self):
+            raise refused(f"{self._label()}.{name}", got, WANTED)
         options = self.__dict__["_options"]
         device = next(self.parameters()).device
         config = self.config.to_dict()
@@ -145,9 +141,11 @@ class OnSmla(nn.Module):
         if torch.compiler.is_compiling():
             out, chosen = self._compiled(hidden_states, attention_mask, past, position_ids, prev_topk_indices)
         else:
+            held = self._cache(past)
+            check_layers(past, self.layer_idx, hidden_states.shape[1])
             out, chosen = _step.run(
                 self,
-                self._cache(past),
+                held,
                 hidden_states,
                 attention_mask,
                 position_ids,
@@ -166,7 +164,8 @@ class OnSmla(nn.Module):
         if cache is None or cache.session is None:
             cache = self._first_cache(past)
         columns = self.config.index_topk if self.shares and self.indexer is not None else 0
-        out, chosen = _step.compiled_step(cache.clock, hidden, mask, positions, forced, columns)
+        out, chosen = _step.compiled_step(cache.number, cache.clock, hidden, mask, positions, forced, columns)
+        cache.clock.add_(hidden.shape[1])
         if not cache.is_compileable:
             cache.tokens = cache.tokens + hidden.shape[1]
         return out, chosen if columns else None
@@ -187,21 +186,6 @@ class OnSmla(nn.Module):
 
 def _any_requires_grad(module):
     return any(value.requires_grad for value in module.parameters())
-
-
-def _mark(values, name):
-    """Where a weight lies and how often it was written."""
-    value = values[name]
-    return values, name, value, value.data_ptr(), 0 if value.is_inference() else value._version
-
-
-def _same(marks):
-    return all(
-        values.get(name) is value
-        and value.data_ptr() == address
-        and (value.is_inference() or value._version == version)
-        for values, name, value, address, version in marks
-    )
 
 
 def _plain_values(config):
@@ -242,7 +226,7 @@ globals().update({ours.__name__: ours for ours in ORIGINALS})  # pickled models 
 
 
 def why_not(module):
-    """Reasons why this attention module cannot run on smla."""
+    """Reasons why this attention module cannot run on smla, or could not once it is enabled."""
     reasons = []
     devices = {value.device.type for value in module.state_dict().values()}
     if len(devices) != 1 or not devices <= {"cpu", "cuda"}:
@@ -250,8 +234,20 @@ def why_not(module):
         return reasons
     if hasattr(module, "_hf_hook"):
         reasons.append("weights that accelerate moves (device_map with offloading): wanted weights that stay")
+    if found := [f"{name}: got {got}, wanted {WANTED}" for name, got in left_out(module)]:
+        return reasons + found
     try:
-        module.smla_layer()
+        _enabled(module).smla_layer()
     except Error as error:
         reasons.append(str(error))
     return reasons
+
+
+def _enabled(module):
+    """The module, or a copy on smla over the same weights."""
+    if isinstance(module, OnSmla):
+        return module
+    kind = REPLACEMENTS[type(module).__name__]
+    copy = kind.__new__(kind)
+    copy.__dict__.update(module.__dict__, _options=Defaults.options)
+    return copy

@@ -2,19 +2,21 @@
 
 import torch
 
-from ._cache import FEW_TOKENS, STEP_TOKENS, cache_layer_of
+from ._cache import AFTER_FAILURE, FEW_TOKENS, STEP_TOKENS, cache_layer_of
 from ._mask import columns_of, refused
 
 
-def run(module, cache, hidden, mask, positions, forced, *, keep=True):
+def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=False):
     """hidden [B,S,X] -> out [B,S,X], and the selection [B,S,k] i32 on the host, where later layers
     share it (else None).
 
     mask: of make_mask. positions: [B or 1,S] or None. forced: the selection of an earlier layer. keep: the
-    cache serves later steps. Padding gets zeros.
+    cache serves later steps. in_graph: a compiled graph moves the clock. Padding gets zeros.
     """
     layer = module.smla_layer()
     batch, steps, _ = hidden.shape
+    if batch == 0:
+        raise refused("hidden_states", f"shape {list(hidden.shape)}", "one sequence or more")
     real = _new_columns(mask, cache, batch, steps)
     whole = bool(real.all())
     width = max(min(STEP_TOKENS // batch, steps), 1)  # columns at a time
@@ -24,9 +26,6 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True):
     kind = layer.info["kind"]
     if positions is not None:
         positions = positions.to("cpu", torch.int64).expand(batch, steps)
-        if not kind.startswith("dsa"):
-            _check_order(cache, positions, real)
-            positions = None
     if kind != "dsa_shared":
         forced = None
     elif forced is None:
@@ -34,10 +33,14 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True):
     selects = kind == "dsa" and module.shares
     chosen = torch.full((batch, steps, layer.info["topk"]), -1, dtype=torch.int32) if selects else None
     out = torch.empty_like(hidden) if whole else torch.zeros_like(hidden)
-    for first in range(0, steps, width):
-        part = slice(first, min(first + width, steps))
-        _run_part(cache.session, part, hidden, real, positions, forced, out, chosen)
-    cache.add(real)
+    with cache.step():
+        if positions is not None and not kind.startswith("dsa"):
+            _check_order(cache, positions, real)
+            positions = None
+        for first in range(0, steps, width):
+            part = slice(first, min(first + width, steps))
+            _run_part(cache.session, part, hidden, real, positions, forced, out, chosen)
+        cache.add(real, in_graph)
     if keep:
         cache.close(batch)
     return out, chosen
@@ -75,6 +78,12 @@ def _check_order(cache, positions, real):
         if cache.shift[row] == -1:
             cache.shift[row] = distance[0]
         if not bool((distance == cache.shift[row]).all()):
+            if bool((positions[row] == cache.tokens + torch.arange(real.shape[1])).all()):
+                raise refused(
+                    "attention_mask",
+                    f"padding behind tokens, in sequence {row}",
+                    "padding before the first token alone, or position_ids that count the tokens",
+                )
             raise refused("position_ids", f"{positions[row].tolist()[:8]}", "the order of the tokens")
 
 
@@ -106,8 +115,9 @@ def _run_part(session, part, hidden, real, positions, forced, out, chosen):
         chosen[:, part][now] = torch.from_numpy(session.topk)
 
 
-@torch.library.custom_op("smla::transformers_step", mutates_args=("clock",))
+@torch.library.custom_op("smla::transformers_step", mutates_args=("number",))
 def compiled_step(
+    number: torch.Tensor,
     clock: torch.Tensor,
     hidden: torch.Tensor,
     mask: torch.Tensor | None,
@@ -115,14 +125,17 @@ def compiled_step(
     forced: torch.Tensor | None,
     topk: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """run() inside of a compiled graph. clock: the cache layer's, which also orders the steps. topk: columns
-    of the selection, 0: none."""
-    cache = cache_layer_of(int(clock[1]))
-    out, chosen = run(cache.module(), cache, hidden, mask, positions, forced)
+    """run() inside of a compiled graph. number: the cache layer's, declared as written so that no compiler
+    drops, repeats or moves the step. clock: its columns, which the graph moves with operators of its own,
+    behind this one. topk: columns of the selection, 0: none."""
+    cache = cache_layer_of(int(number))
+    if int(clock) != cache.tokens:
+        raise refused("past_key_values", "a cache whose last step failed midway", AFTER_FAILURE)
+    out, chosen = run(cache.module(), cache, hidden, mask, positions, forced, in_graph=True)
     return out, chosen if topk else torch.empty(0, dtype=torch.int32)
 
 
 @compiled_step.register_fake
-def _(clock, hidden, mask, positions, forced, topk):
+def _(number, clock, hidden, mask, positions, forced, topk):
     shape = (*hidden.shape[:2], topk) if topk else (0,)
     return torch.empty_like(hidden), torch.empty(shape, dtype=torch.int32, device="cpu")

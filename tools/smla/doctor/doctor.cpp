@@ -47,6 +47,7 @@ std::string gpu_text(const Document& gpu) {
         out += text(out.empty() ? "" : "; ", each["name"].get<std::string>(), ", sm_",
                     each["capability"].get<int>(), ", ", each["multiprocessors"].get<int>(),
                     " multiprocessors, ", bytes_text(each["memory_bytes"].get<double>()));
+    if (gpu.contains("why_no_more")) out += "; then: " + gpu["why_no_more"].get<std::string>();
     return out;
 }
 

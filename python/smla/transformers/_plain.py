@@ -1,0 +1,70 @@
+"""What a model's attention does beyond its weights, and where those lie: a layer on smla reads them alone."""
+
+from torch import nn
+
+# Modules of an attention whose weights say all that they do: PyTorch's, those of the models, quantised ones.
+_KNOWN = (
+    "torch.nn.modules.",
+    "transformers.models.",
+    "transformers.integrations.finegrained_fp8",
+    "transformers.integrations.compressed_tensors",
+)
+_HOOKS = {"_forward_hooks": "a forward hook", "_forward_pre_hooks": "a forward pre-hook"}
+WANTED = (
+    "what its weight alone says: smla calls no module; merge adapters (merge_and_unload() of peft) and "
+    "remove hooks"
+)
+
+
+def left_out(attention):
+    """(name, what it has) of each module inside of an attention that smla would not heed."""
+    for name, module in attention.named_modules():
+        if module is attention:
+            continue
+        kind = type(module)
+        if not kind.__module__.startswith(_KNOWN):
+            yield name, f"a {kind.__module__}.{kind.__qualname__}"
+        for what in _additions(module):
+            yield name, what
+
+
+def _additions(module):
+    if isinstance(module, nn.Linear):
+        if module.bias is not None:
+            yield "a bias"
+        if "forward" in vars(module):
+            yield "a forward of its own"
+    for hooks, what in _HOOKS.items():
+        if getattr(module, hooks):
+            yield what
+
+
+class Marks:
+    """The weights and modules that a layer was built from."""
+
+    def __init__(self, attention):
+        self._weights, self._modules = [], []
+        for module in attention.modules():
+            for values in (module._parameters, module._buffers):
+                self._weights += [(values, name, value, *_place(value)) for name, value in values.items()]
+            for name, child in module._modules.items():
+                self._modules.append((module._modules, name, child, type(child)))
+
+    def hold(self):
+        """Whether all are in their places and have been neither moved nor written nor added to."""
+        return all(
+            values.get(name) is value and _place(value) == (address, version)
+            for values, name, value, address, version in self._weights
+        ) and all(
+            children.get(name) is child
+            and type(child) is kind
+            and (child is None or not any(_additions(child)))
+            for children, name, child, kind in self._modules
+        )
+
+
+def _place(value):
+    """Where a weight lies and how often it was written."""
+    if value is None:
+        return 0, 0
+    return value.data_ptr(), 0 if value.is_inference() else value._version
