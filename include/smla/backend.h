@@ -172,7 +172,6 @@ SMLA_API smla_status smla_backend_metadata_create(const smla_backend* backend, s
 SMLA_API void smla_backend_metadata_destroy(smla_backend_metadata* metadata);
 
 /* Computes the metadata of a step. A refused batch changes nothing. block_table fields show its own tables.
- *
  * Of a GPU's context: fields lie on the GPU and change in the order of batch.stream; numbers stay on the
  * host. All tensors of a batch lie on the GPU, or all on the host.
  *

@@ -171,17 +171,18 @@ TEST(CudaWorkspace, LaunchesOfACallCoverEachTokenOnce) {
         cuda_attend::Schedule schedule;
         schedule.tokens = std::min<int64_t>(most, 10);
         int64_t next = 0;
-        cuda_attend::each_launch(args, schedule, [&](const smla_attend_args& part, const auto& cut, bool first) {
-            EXPECT_EQ(first, next == 0);
-            EXPECT_LE(cut.tokens, most);
-            for (const smla_tensor* each :
-                 {&part.q, &part.out, &part.lse, &part.primary.rows, &part.extra.rows})
-                EXPECT_EQ(each->shape[0], cut.tokens);
-            EXPECT_EQ(part.sink.shape[0], 128);
-            EXPECT_EQ(part.primary.lengths.ndim, 0) << "absent stays absent";
-            EXPECT_EQ(static_cast<uint16_t*>(part.q.data) - q.data(), next * 128 * 512);
-            next += cut.tokens;
-        });
+        cuda_attend::each_launch(
+            args, schedule, [&](const smla_attend_args& part, const auto& cut, bool first) {
+                EXPECT_EQ(first, next == 0);
+                EXPECT_LE(cut.tokens, most);
+                for (const smla_tensor* each :
+                     {&part.q, &part.out, &part.lse, &part.primary.rows, &part.extra.rows})
+                    EXPECT_EQ(each->shape[0], cut.tokens);
+                EXPECT_EQ(part.sink.shape[0], 128);
+                EXPECT_EQ(part.primary.lengths.ndim, 0) << "absent stays absent";
+                EXPECT_EQ(static_cast<uint16_t*>(part.q.data) - q.data(), next * 128 * 512);
+                next += cut.tokens;
+            });
         EXPECT_EQ(next, 10) << most;
     }
 }

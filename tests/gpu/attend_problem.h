@@ -147,8 +147,8 @@ inline void check_one(Context& context, Problem& problem, const Expected& expect
 
 constexpr int64_t kMmaWidths[] = {576, 512};
 
-// The generic kernel, and the mma kernel as it cuts the work itself, unsplit, and batch invariant, then also a
-// token at a time.
+// The generic kernel, and the mma kernel as it cuts the work itself, unsplit, and batch invariant, then also
+// a token at a time.
 inline void check_all_ways(Problem& problem) {
     const Expected expected = oracle(problem);
     const char* mma = problem.spec.width == 576 ? "cuda_mma_attend_576" : "cuda_mma_attend_512";
