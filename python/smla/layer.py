@@ -188,9 +188,9 @@ class Session:
     kv_format, index_format: record formats; None: row_f32 (row_f64 with f64 activations), and index_fp8_132
     beside quantised ones. page_tokens: per page. max_requests, max_tokens (per request), max_step_tokens (of
     all requests in a step): caches and scratch are made for these, 0: as by default; resize() changes them.
-    kv_scale: of per-tensor formats. kv_writer: bits of smla.Writer, how records of kv_format are written, 0: as
-    vLLM does. stage_budget: bytes of scratch that a stage may use, 0: as many as make it fast. rewind_tokens:
-    V4 and GLM-5.3 alone: tokens before the last step that truncate() may take off too.
+    kv_scale: of per-tensor formats. kv_writer: bits of smla.Writer, how records of kv_format are written,
+    0: as vLLM does. stage_budget: bytes of scratch that a stage may use, 0: as many as make it fast.
+    rewind_tokens: V4 and GLM-5.3 alone: tokens before the last step that truncate() may take off too.
     entries_of: V4.1 alone: the Session of the layer info["entries_of"], if that is another one. It runs each
     step first.
 
