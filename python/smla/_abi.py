@@ -930,7 +930,7 @@ class PrefillChunksArgs(c.Structure):
 
 
 # name: (result, {parameter: type})
-FUNCTIONS = {
+FUNCTIONS: dict[str, tuple[type | None, dict[str, type]]] = {
     "smla_version": (c.c_int32, {}),
     "smla_last_error": (c.c_char_p, {}),
     "smla_last_error_info": (None, {"out": c.c_void_p}),
