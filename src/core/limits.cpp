@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <thread>
@@ -29,7 +28,8 @@ std::vector<bool> affinity() {
     return {};
 }
 
-std::string first_line(const std::filesystem::path& path) {
+// Paths are strings: std::filesystem::path of libstdc++ 12 crashes where memory runs out while it is copied.
+std::string first_line(const std::string& path) {
     std::ifstream file(path);
     std::string line;
     std::getline(file, line);
@@ -47,7 +47,6 @@ double smaller_limit(double a, double b) { return a > 0 && (b <= 0 || a < b) ? a
 template <typename Limit>
 double limit_of_groups(const std::string& root, const std::string& controller,
                        const std::vector<std::string>& mounts, const Limit& limit) {
-    const std::filesystem::path top = root + "/sys/fs/cgroup";
     std::ifstream groups(root + "/proc/self/cgroup");
     double least = 0;
     // "ID:CONTROLLERS:GROUP"; version 2 names no controllers. A container may see the host's name of its
@@ -58,10 +57,12 @@ double limit_of_groups(const std::string& root, const std::string& controller,
         const std::string controllers = line.substr(first + 1, second - first - 1);
         const bool version_2 = controllers.empty();
         if (!version_2 && !has_word(controllers, controller)) continue;
-        const std::filesystem::path group = std::filesystem::path(line.substr(second + 1)).relative_path();
-        for (const std::string& mount : version_2 ? std::vector<std::string>{"", "unified"} : mounts)
-            for (std::filesystem::path at = group;; at = at.parent_path()) {
-                least = smaller_limit(limit(top / mount / at), least);
+        std::string group = line.substr(second + 1);
+        if (group.empty() || group[0] != '/') continue;
+        if (group.back() == '/') group.pop_back();
+        for (const std::string& mount : version_2 ? std::vector<std::string>{"", "/unified"} : mounts)
+            for (std::string at = group;; at.erase(at.rfind('/'))) {
+                least = smaller_limit(limit(root + "/sys/fs/cgroup" + mount + at), least);
                 if (at.empty()) break;
             }
     }
@@ -69,26 +70,26 @@ double limit_of_groups(const std::string& root, const std::string& controller,
 }
 
 // Version 2: "QUOTA PERIOD" or "max PERIOD". Version 1: a file each, -1 for no limit.
-double cores_of_group(const std::filesystem::path& group) {
+double cores_of_group(const std::string& group) {
     const auto cores = [](const std::string& quota_and_period) {
         std::istringstream in(quota_and_period);
         double quota = 0, period = 0;
         return in >> quota >> period && quota > 0 && period > 0 ? quota / period : 0;
     };
     return smaller_limit(
-        cores(first_line(group / "cpu.max")),
-        cores(first_line(group / "cpu.cfs_quota_us") + " " + first_line(group / "cpu.cfs_period_us")));
+        cores(first_line(group + "/cpu.max")),
+        cores(first_line(group + "/cpu.cfs_quota_us") + " " + first_line(group + "/cpu.cfs_period_us")));
 }
 
 // Version 2: bytes or "max". Version 1 writes a number near 2^63 for no limit.
-double bytes_of_group(const std::filesystem::path& group) {
+double bytes_of_group(const std::string& group) {
     const auto bytes = [](const std::string& number) {
         std::istringstream in(number);
         double value = 0;
         return in >> value && value < 0x1p60 ? value : 0;
     };
-    return smaller_limit(bytes(first_line(group / "memory.max")),
-                         bytes(first_line(group / "memory.limit_in_bytes")));
+    return smaller_limit(bytes(first_line(group + "/memory.max")),
+                         bytes(first_line(group + "/memory.limit_in_bytes")));
 }
 
 // Calls visit(first, last) for each range of "0-3,8,10-11".
@@ -115,7 +116,7 @@ int cores_of_affinity() {
 }
 
 double cpu_limit_cores(const std::string& root) {
-    return limit_of_groups(root, "cpu", {"cpu", "cpu,cpuacct"}, cores_of_group);
+    return limit_of_groups(root, "cpu", {"/cpu", "/cpu,cpuacct"}, cores_of_group);
 }
 
 int usable_cores() {
@@ -125,7 +126,7 @@ int usable_cores() {
 }
 
 int64_t memory_limit_bytes(const std::string& root) {
-    return int64_t(limit_of_groups(root, "memory", {"memory"}, bytes_of_group));
+    return int64_t(limit_of_groups(root, "memory", {"/memory"}, bytes_of_group));
 }
 
 std::vector<MemoryNode> memory_nodes(const std::string& root) {

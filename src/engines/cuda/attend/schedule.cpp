@@ -93,9 +93,10 @@ size_t most_workspace(const smla_attend_args& args, const Env& env) {
 int64_t tokens_of_a_launch(const smla_attend_args& args, int splits, const Env& env) {
     const int64_t tokens = args.q.shape[0], rows = splits * args.q.shape[1];
     if (splits == 1 || tokens == 0) return tokens;
-    const auto room = int64_t(most_workspace_of_a_launch(args, env));
-    const int64_t fit = (room - int64_t(workspace_of(0)) - 2 * int64_t(kCacheLine)) /
-                        (rows * int64_t(kValueWidth * sizeof(float) + sizeof(PartialStatistics)));
+    const size_t room = most_workspace_of_a_launch(args, env);
+    int64_t fit = (int64_t(room) - int64_t(workspace_of(0))) /
+                  (rows * int64_t(kValueWidth * sizeof(float) + sizeof(PartialStatistics)));
+    if (fit > 1 && workspace_of(fit * rows) > room) --fit;  // both arrays end on a cache line
     return std::clamp<int64_t>(fit, 1, tokens);
 }
 
