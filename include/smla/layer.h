@@ -92,7 +92,7 @@ typedef struct smla_layer_info {
     /* The layer (this one: its own number; -1: none) that writes the compressed entries and index keys, the
      * one that selects what is attended to, the one that names the blocks that the indexer looks at. */
     int32_t entries_of, selection_of, candidates_of;
-    /* How many blocks candidates_of names. 0: none. */
+    /* How many blocks candidates_of names; 0 if there are none. */
     int32_t candidate_blocks;
 } smla_layer_info;
 
