@@ -6,8 +6,9 @@ namespace smla {
 namespace {
 
 TEST(AllocateBlock, SizesThatRoundingWouldWrapAreNoMemory) {
+    // Below those sizes the allocator is asked, and one of a sanitizer ends the process.
     for (const size_t alignment : {size_t(64), size_t(4096), kHugePage, 2 * kHugePage})
-        for (const size_t below : {size_t(0), size_t(1), size_t(63), size_t(100), kHugePage - 2, kHugePage})
+        for (const size_t below : {size_t(0), size_t(1), alignment / 2, alignment - 2})
             EXPECT_EQ(allocate_block(SIZE_MAX - below, alignment), nullptr) << below << " of " << alignment;
 }
 
