@@ -119,9 +119,9 @@ double cpu_limit_cores(const std::string& root) {
     return limit_of_groups(root, "cpu", {"/cpu", "/cpu,cpuacct"}, cores_of_group);
 }
 
-int usable_cores() {
+int usable_cores(const std::string& root) {
     const int cores = cores_of_affinity();
-    const double limit = cpu_limit_cores();
+    const double limit = cpu_limit_cores(root);
     return limit > 0 ? std::clamp(int(limit), 1, cores) : cores;
 }
 

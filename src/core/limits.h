@@ -16,7 +16,7 @@ double cpu_limit_cores(const std::string& root = "");
 
 // How many threads can run at once: the affinity mask, and no more than the CPU limit lets run all the time.
 // One thread more would make the system stop all of them for the rest of a period (100 ms by default).
-int usable_cores();
+int usable_cores(const std::string& root = "");
 
 // The memory limit of this process's control groups; 0: no limit.
 int64_t memory_limit_bytes(const std::string& root = "");

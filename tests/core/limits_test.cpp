@@ -112,11 +112,18 @@ TEST(Limits, MemoryNodesOfTheCoresThatMayBeUsed) {
 }
 
 TEST(Limits, UsableCoresAreThoseOfTheMaskWithinTheLimit) {
-    const double limit = cpu_limit_cores();
-    EXPECT_GE(usable_cores(), 1);
-    EXPECT_LE(usable_cores(), cores_of_affinity());
-    if (limit == 0) EXPECT_EQ(usable_cores(), cores_of_affinity());
-    else EXPECT_LE(usable_cores(), limit < 1 ? 1 : limit);
+    const Root root;
+    const int all = cores_of_affinity();
+    EXPECT_EQ(usable_cores(root.path()), all);
+    root.write("proc/self/cgroup", "0::/");
+    const auto limited_to = [&](int64_t microseconds) {
+        root.write("sys/fs/cgroup/cpu.max", std::to_string(microseconds) + " 100000");
+        return usable_cores(root.path());
+    };
+    EXPECT_EQ(limited_to(50000), 1) << "half a core runs one thread";
+    EXPECT_EQ(limited_to(190000), 1) << "a second thread would be stopped";
+    EXPECT_EQ(limited_to(100000 * int64_t(all)), all);
+    EXPECT_EQ(limited_to(100000 * int64_t(all + 7)), all);
 }
 
 }  // namespace
