@@ -1,6 +1,5 @@
 # What the distribution provides. Header-only packages serve every architecture; compiled ones exist for the
-# host only, so a cross build takes fmt header-only (as does one to be carried elsewhere) and compiles
-# GoogleTest from libgtest-dev's sources.
+# host only, so fmt is taken header-only, and a cross build compiles GoogleTest from libgtest-dev's sources.
 find_package(Threads REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 if(SMLA_PORTABLE)
@@ -9,12 +8,11 @@ endif()
 
 if(SMLA_TOOLS OR SMLA_FUZZ)
     find_package(CLI11 REQUIRED)
-    if(CMAKE_CROSSCOMPILING OR SMLA_PORTABLE)
-        add_library(fmt::fmt INTERFACE IMPORTED GLOBAL)
-        target_compile_definitions(fmt::fmt INTERFACE FMT_HEADER_ONLY)
-    else()
-        find_package(fmt REQUIRED)
-    endif()
+    # In every build, so that a wheel finds the tool's objects in the compiler cache.
+    find_path(SMLA_FMT_INCLUDE fmt/format.h REQUIRED NO_CMAKE_FIND_ROOT_PATH)
+    add_library(fmt::fmt INTERFACE IMPORTED GLOBAL)
+    target_compile_definitions(fmt::fmt INTERFACE FMT_HEADER_ONLY)
+    target_include_directories(fmt::fmt INTERFACE ${SMLA_FMT_INCLUDE})
 endif()
 
 if(SMLA_TESTS AND CMAKE_CROSSCOMPILING)

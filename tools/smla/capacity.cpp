@@ -3,6 +3,8 @@
 #include "model_info.h"
 #include "subcommands.h"
 
+#include <CLI/CLI.hpp>
+
 #include <cmath>
 
 namespace smla::cli {

@@ -4,6 +4,7 @@
 #include "tool_main.h"
 
 #include <smla/types.h>
+#include <CLI/CLI.hpp>
 
 #include <csignal>
 #include <cstdio>

@@ -8,6 +8,8 @@
 #include "model/output_file.h"
 #include "subcommands.h"
 
+#include <CLI/CLI.hpp>
+
 #include <filesystem>
 
 namespace smla::cli {

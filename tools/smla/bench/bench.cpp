@@ -7,6 +7,8 @@
 #include "subcommands.h"
 #include "suite.h"
 
+#include <CLI/CLI.hpp>
+
 #include <cmath>
 
 namespace smla::cli {

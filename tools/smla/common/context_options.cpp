@@ -4,6 +4,8 @@
 #include "engines/run.h"
 #include "names.h"
 
+#include <CLI/CLI.hpp>
+
 namespace smla::cli {
 
 void ContextOptions::add(CLI::App& command) {

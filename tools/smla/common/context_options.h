@@ -1,9 +1,8 @@
 // The options of a context: --engine, --device, --isa, --threads, --kernel, --batch-invariant.
 #pragma once
 
+#include "cli_forward.h"
 #include "engines/context.h"
-
-#include <CLI/CLI.hpp>
 
 #include <string>
 

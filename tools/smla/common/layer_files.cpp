@@ -3,6 +3,8 @@
 #include "model/findings.h"
 #include "names.h"
 
+#include <CLI/CLI.hpp>
+
 namespace smla::cli {
 
 namespace {

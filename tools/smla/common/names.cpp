@@ -3,6 +3,8 @@
 #include "core/tensor.h"
 #include "formats/format.h"
 
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>

@@ -1,11 +1,10 @@
 // Parses names from the command line. Errors list the valid names and suggest the nearest one.
 #pragma once
 
+#include "cli_forward.h"
 #include "core/stage.h"
 
 #include <smla/context.h>
-
-#include <CLI/CLI.hpp>
 
 #include <limits>
 #include <string>

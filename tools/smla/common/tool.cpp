@@ -6,6 +6,7 @@
 
 #include <smla/types.h>
 #include <unistd.h>
+#include <CLI/CLI.hpp>
 
 #include <cstdio>
 #include <cstdlib>

@@ -2,9 +2,9 @@
 // exit code.
 #pragma once
 
+#include "cli_forward.h"
 #include "core/status.h"
 
-#include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <functional>

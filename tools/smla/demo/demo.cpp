@@ -3,6 +3,8 @@
 #include "common.h"
 #include "subcommands.h"
 
+#include <CLI/CLI.hpp>
+
 namespace smla::cli {
 
 namespace {

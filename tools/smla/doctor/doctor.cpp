@@ -8,6 +8,8 @@
 #include "self_test.h"
 #include "subcommands.h"
 
+#include <CLI/CLI.hpp>
+
 #include <cstdlib>
 
 namespace smla::cli {

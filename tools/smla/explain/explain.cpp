@@ -8,6 +8,8 @@
 #include "stage.h"
 #include "subcommands.h"
 
+#include <CLI/CLI.hpp>
+
 namespace smla::cli {
 
 namespace {

@@ -4,6 +4,8 @@
 #include "names.h"
 #include "problems.h"
 
+#include <CLI/CLI.hpp>
+
 namespace smla::cli {
 
 namespace {

@@ -1,9 +1,8 @@
 // One call of a stage, described by options.
 #pragma once
 
+#include "cli_forward.h"
 #include "engines/candidate.h"
-
-#include <CLI/CLI.hpp>
 
 #include <string>
 #include <vector>

@@ -7,6 +7,8 @@
 #include "formats/format.h"
 #include "subcommands.h"
 
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 
 namespace smla::cli {

@@ -2,6 +2,8 @@
 
 #include "common.h"
 
+#include <CLI/CLI.hpp>
+
 namespace smla::cli {
 
 void ServeOptions::add(CLI::App& command) {

@@ -6,6 +6,8 @@
 #include "verify/contexts.h"
 #include "verify/rows.h"
 
+#include <CLI/CLI.hpp>
+
 #include <chrono>
 #include <cmath>
 

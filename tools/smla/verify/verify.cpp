@@ -5,6 +5,8 @@
 #include "subcommands.h"
 #include "verify/stages.h"
 
+#include <CLI/CLI.hpp>
+
 namespace smla::cli {
 
 namespace {
