@@ -117,11 +117,11 @@ typedef struct smla_layer_step {
     uint32_t struct_size;
     /* Bound of the longest seq_len of the step (V4: its entries, GLM-5.3: pools). 0: the plan's maximum. */
     int32_t max_columns;
-    /* Built for this step, with the layer's groups, window, ratio and list_entries. */
+    /* Built for this step, with the layer's groups, window, ratio and list_entries, and the caches' pages. */
     const smla_plan* plan;
     /* [T,X] f32, bf16, f16 (f64). */
     smla_tensor hidden;
-    /* [T,X] f32, bf16, f16 (f64): written. */
+    /* [T,X] f32, bf16, f16 (f64): written. May be `hidden`. */
     smla_tensor out;
     /* [T,k] i32, ascending, -1 last: positions (V4: entries, GLM-5.3: pools) to attend to. Shared layers need
      * it, layers that select nothing refuse it. The numbers are followed as they stand, also to later tokens;

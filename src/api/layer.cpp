@@ -43,13 +43,25 @@ LayerPrecision read_precision(const smla_layer_args& args, smla_engine engine) {
     return out;
 }
 
-CacheGroup group_of(const smla_layer_step& step, int32_t bit, const Tensor& slots) {
+// The plan's slots and rows count by the pages of the cache.
+void check_pages(int32_t bit, const smla_cache& cache, const PlanPages& planned) {
+    const auto field = [&](const char* name) { return text("step.", group_name(bit), ".cache.", name); };
+    SMLA_CHECK(cache.page_tokens == planned.tokens, field("page_tokens"), cache.page_tokens,
+               text(planned.tokens, ", as the plan was built"));
+    const int32_t rows = cache.page_rows ? cache.page_rows : cache.page_tokens;
+    SMLA_CHECK(rows == planned.rows, field("page_rows"), cache.page_rows,
+               text(planned.rows, ", as the plan was built"));
+}
+
+CacheGroup group_of(const smla_layer_step& step, int32_t bit, const Tensor& slots, const Plan& plan) {
     const smla_layer_cache& given = bit == SMLA_GROUP_PRIMARY      ? step.primary
                                     : bit == SMLA_GROUP_INDEX      ? step.index
                                     : bit == SMLA_GROUP_WINDOW     ? step.window
                                     : bit == SMLA_GROUP_COMPRESSED ? step.compressed
                                     : bit == SMLA_GROUP_STATE      ? step.state
                                                                    : step.index_state;
+    if (given.cache.format != SMLA_FORMAT_NONE && plan.pages(bit).tokens)
+        check_pages(bit, given.cache, plan.pages(bit));
     return {given.cache, given.block_table, slots};
 }
 
@@ -74,7 +86,7 @@ LayerStep read_step(const smla_layer& on, const smla_layer_step& step, const Che
     const int64_t ratio = std::max<int64_t>(config.compress_ratio(on.layer->layer_index()), 1);
     LayerStep out = planned_step(
         fields, [](const Tensor& field) { return field; },
-        [&](int32_t bit, const Tensor& slots) { return group_of(step, bit, slots); },
+        [&](int32_t bit, const Tensor& slots) { return group_of(step, bit, slots, plan); },
         step.max_columns ? step.max_columns : plan.maxima().max_seq_len / ratio);
     out.hidden = step.hidden;
     out.out = step.out;

@@ -19,8 +19,8 @@ constexpr auto kForwardPlaces = [] {
                       SMLA_PLACE(w_uk_t),
                       SMLA_PLACE(w_uv),
                       SMLA_PLACE(sink),
-                      SMLA_PLACE(out),
-                      SMLA_PLACE(lse),
+                      fields::out(SMLA_FIELD(out), 0, {}),
+                      fields::out(SMLA_FIELD(lse), 0, {}),
                       fields::cache(SMLA_FIELD(kv_cache), 0),
                       fields::cache(SMLA_FIELD(swa_cache), 0)};
 }();
@@ -109,12 +109,16 @@ void BackendInstance::run(const Env& env, const Metadata* metadata, const Forwar
     PlanKey key(PlanUse::step, id, args.stage_budget, env);
     key.add_address(workspace.data);
     ForwardArgs described = args;
-    described.metadata = nullptr;  // known by its fields
+    described.metadata = nullptr;                                      // known by its fields
+    if (config.kind() == LayerKind::sliding) described.kv_cache = {};  // not looked at
     key.add(described, kForwardPlaces);
     key.add(fields, kFieldPlaces);
     const bool keeps = key.add_numbers(fields.batch.parts);
-    run_step(env, keeps ? &key : nullptr, args.stage_budget, workspace, records, nullptr,
-             [&](Runner& run) { forward(run, metadata, args); });
+    run_step(env, keeps ? &key : nullptr, args.stage_budget, workspace, records, nullptr, [&](Runner& run) {
+        // Stages look at their own arguments, some after others have written.
+        if (!run.sizing()) check_own_memory(kForwardPlaces, &described, workspace);
+        forward(run, metadata, args);
+    });
 }
 
 }  // namespace smla

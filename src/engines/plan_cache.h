@@ -21,8 +21,7 @@ enum class PlanUse : uint8_t { run, size, check, step };
 class PlanKey {
 public:
     // `what`: a stage, or whose step it is.
-    PlanKey(PlanUse use, uint64_t what, size_t budget, const Env& env)
-        : reads_memory_(use == PlanUse::run || use == PlanUse::step) {
+    PlanKey(PlanUse use, uint64_t what, size_t budget, const Env& env) : reads_memory_(use != PlanUse::size) {
         const Head head{.use = uint16_t(use),
                         .isa = uint16_t(env.isa),
                         .flags = env.batch_invariant + 2u * env.slow_bf16_dots,

@@ -110,7 +110,7 @@ void prepare_stage(const ArgsOf<S>& args, const Env& env) {
 template <Stage S>
 void check_call(const ArgsOf<S>& args, const Env& env) {
     remembered<bool, S>(PlanUse::check, 0, args, env, [&] {
-        OpOf<S>::check(args, env.checks().shapes_only());
+        OpOf<S>::check(args, env.checks());
         choose<S>(args, env);
         return true;
     });

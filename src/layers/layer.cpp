@@ -20,7 +20,62 @@ constexpr auto kStepPlaces = [] {
                        group(offsetof(Args, caches.state)), group(offsetof(Args, caches.index_state)));
 }();
 
+// What a step writes, and what it must not share memory with. The caches' own stages see to the caches.
+constexpr auto kOwnPlaces = [] {
+    using Args = LayerStep;
+    return std::array{SMLA_PLACE(hidden),
+                      fields::out(SMLA_FIELD(out), 0, {}).or_in_place_of(offsetof(Args, hidden)),
+                      SMLA_PLACE(forced_topk),
+                      fields::out(SMLA_FIELD(topk), 0, {}),
+                      SMLA_PLACE(candidates),
+                      fields::out(SMLA_FIELD(best_blocks), 0, {}),
+                      fields::cache("primary", offsetof(Args, caches.kv.cache), 0),
+                      fields::cache("index", offsetof(Args, caches.index.cache), 0),
+                      fields::cache("window", offsetof(Args, caches.window.group.cache), 0),
+                      fields::cache("compressed", offsetof(Args, caches.entries.group.cache), 0),
+                      fields::cache("state", offsetof(Args, caches.state.cache), 0),
+                      fields::cache("index_state", offsetof(Args, caches.index_state.cache), 0)};
+}();
+
+// The caches of a step under their names there: stages would refuse them under their own, some after others
+// have written.
+void check_caches(const Layer& layer, const LayerCaches& caches, const CheckContext& context) {
+    const auto check = [&](int32_t group, const CacheGroup& given, uint32_t allowed) {
+        check_cache(text("step.", group_name(group), ".cache").c_str(), given.cache, allowed, context);
+    };
+    for (const CacheNeed& need : cache_needs(layer.config(), layer.layer_index(), {})) {
+        const CacheGroup& given = need.group == SMLA_GROUP_PRIMARY      ? caches.kv
+                                  : need.group == SMLA_GROUP_INDEX      ? caches.index
+                                  : need.group == SMLA_GROUP_WINDOW     ? caches.window.group
+                                  : need.group == SMLA_GROUP_COMPRESSED ? caches.entries.group
+                                  : need.group == SMLA_GROUP_STATE      ? caches.state
+                                                                        : caches.index_state;
+        const bool state = need.group & (SMLA_GROUP_STATE | SMLA_GROUP_INDEX_STATE);
+        check(need.group, given,
+              state                            ? kStateFormats
+              : need.group == SMLA_GROUP_INDEX ? kIndexFormats
+                                               : kKvFormats);
+        const int32_t width = CacheView(given.cache).width;
+        SMLA_CHECK(width == need.width, text("step.", group_name(need.group), ".cache.width"), width,
+                   text(need.width, ", the layer's"));
+    }
+    // Another layer's, read by this one.
+    if (caches.entries.group.cache.format != SMLA_FORMAT_NONE)
+        check(SMLA_GROUP_COMPRESSED, caches.entries.group, kKvFormats);
+}
+
 }  // namespace
+
+const char* group_name(int32_t bit) {
+    switch (bit) {
+        case SMLA_GROUP_PRIMARY: return "primary";
+        case SMLA_GROUP_WINDOW: return "window";
+        case SMLA_GROUP_COMPRESSED: return "compressed";
+        case SMLA_GROUP_INDEX: return "index";
+        case SMLA_GROUP_STATE: return "state";
+        default: return "index_state";
+    }
+}
 
 std::unique_ptr<Layer> open_layer(const Checkpoint& checkpoint, const AttentionConfig& config, int layer,
                                   LayerPrecision precision, Device& device) {
@@ -80,6 +135,7 @@ void check_candidates(const Layer& layer, const Tensor& candidates, const Tensor
 size_t layer_workspace(const Layer& layer, const Env& env, const LayerStep& step, size_t stage_budget,
                        const Tap* tap) {
     Runner sizing(env, stage_budget, tap);
+    check_caches(layer, step.caches, CheckContext{}.shapes_only());
     layer.forward(sizing, step);
     return sizing.total_bytes();
 }
@@ -90,8 +146,11 @@ void run_layer(const Layer& layer, const Env& env, const LayerStep& step, Worksp
     key.add_address(workspace.data);
     key.add(step, kStepPlaces);
     const bool keeps = key.add_numbers(step.batch.parts);
-    run_step(env, keeps ? &key : nullptr, stage_budget, workspace, records, tap,
-             [&](Runner& run) { layer.forward(run, step); });
+    run_step(env, keeps ? &key : nullptr, stage_budget, workspace, records, tap, [&](Runner& run) {
+        if (run.sizing()) check_caches(layer, step.caches, env.checks());
+        else check_own_memory(kOwnPlaces, &step, workspace, "step");
+        layer.forward(run, step);
+    });
 }
 
 }  // namespace smla

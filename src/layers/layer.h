@@ -57,6 +57,9 @@ LayerStep planned_step(const PlanFields& fields, const Cut& cut, const Group& gr
     return out;
 }
 
+// As a step's member is called: "primary", "index", "window", ...
+const char* group_name(int32_t bit);
+
 struct LayerPrecision {
     smla_dtype activations = SMLA_F32;  // f64: reference engine
     smla_dtype queries = SMLA_F32;      // what attend gets: bf16 selects bf16 arithmetic

@@ -177,14 +177,15 @@ bool writes(std::span<const StageField> fields, const StageField& field, const v
     return false;
 }
 
-[[noreturn]] void fail_shared(const StageField& written) {
-    fail(SMLA_INVALID_ARGUMENT, text(written.name.c_str(), ".data"),
+[[noreturn]] void fail_shared(const char* args_name, const StageField& written) {
+    fail(SMLA_INVALID_ARGUMENT, text(args_name, ".", std::string(written.name.member()), ".data"),
          "memory that another argument or the workspace has", "its own");
 }
 
 }  // namespace
 
-void check_own_memory(std::span<const StageField> fields, const void* args, const Workspace& workspace) {
+void check_own_memory(std::span<const StageField> fields, const void* args, const Workspace& workspace,
+                      const char* args_name) {
     constexpr size_t kMost = 24;
     Extent extents[kMost];
     if (fields.size() > kMost) fail(SMLA_INTERNAL, "fields", text(fields.size()), text("at most ", kMost));
@@ -194,10 +195,10 @@ void check_own_memory(std::span<const StageField> fields, const void* args, cons
     for (const Writes how : {Writes::output, Writes::in_place, Writes::cache})
         for (size_t i = 0; i < fields.size(); ++i) {
             if (extents[i].begin == extents[i].end || !writes(fields, fields[i], args, how)) continue;
-            if (meet(extents[i], scratch)) fail_shared(fields[i]);
+            if (meet(extents[i], scratch)) fail_shared(args_name, fields[i]);
             for (size_t j = 0; j < fields.size(); ++j)
                 if (j != i && meet(extents[i], extents[j]) && !in_place(fields[i], fields[j], args))
-                    fail_shared(fields[i]);
+                    fail_shared(args_name, fields[i]);
         }
 }
 

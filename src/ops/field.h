@@ -201,8 +201,10 @@ void check_fields(const Args& args, const CheckContext& context) {
 
 // Throws if what the call writes, an output, a cache or an input in place, shares memory with another
 // argument or with the workspace: results must not depend on a kernel's order of reads and writes. Where a
-// stage works in place, the output is the very same tensor; two caches may be the same one.
-void check_own_memory(std::span<const StageField> fields, const void* args, const Workspace& workspace);
+// stage works in place, the output is the very same tensor; two caches may be the same one. Errors name
+// ARGS_NAME.FIELD.
+void check_own_memory(std::span<const StageField> fields, const void* args, const Workspace& workspace,
+                      const char* args_name = "args");
 template <class Args>
 void check_own_memory(const Args& args, const Workspace& workspace) {
     check_own_memory(fields_of<Args>(), &args, workspace);

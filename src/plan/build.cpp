@@ -69,6 +69,7 @@ void Plan::build(const PlanBatch& batch) {
     size_ = check_batch(maxima_, batch, !place_.build,
                         CheckContext::on(place_.device->type(), place_.device->index()));
     resize();
+    for (size_t i = 0; i < pages_.size(); ++i) pages_[i] = pages_of(batch, 1 << i);
     if (place_.build) place_.build(job(batch), *place_.device, batch.stream);
     else build_here(job(batch));
 }

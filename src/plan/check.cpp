@@ -101,6 +101,15 @@ void check_group(const PlanMaxima& maxima, const PlanBatch& batch, const GroupSp
 
 }  // namespace
 
+PlanPages pages_of(const PlanBatch& batch, int32_t group) {
+    for (const GroupSpec& spec : kGroups)
+        if (spec.bit == group) {
+            const PlanGroup& given = batch.*spec.member;
+            return {given.page_tokens, given.page_rows ? given.page_rows : given.page_tokens};
+        }
+    return {};
+}
+
 void check_plan(const PlanMaxima& maxima) {
     SMLA_CHECK(maxima.groups > 0 && maxima.groups <= kPlanGroups, "args.groups", maxima.groups,
                text("SMLA_GROUP_* bits, 1 to ", kPlanGroups));

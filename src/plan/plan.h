@@ -6,6 +6,8 @@
 #include "plan/job.h"
 #include "plan/split.h"
 
+#include <array>
+#include <bit>
 #include <span>
 
 namespace smla {
@@ -25,6 +27,12 @@ void check_positions(const char* field, const Tensor& positions, int64_t count);
 // read the numbers of the batch.
 BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch, bool readable,
                       const CheckContext& context);
+
+// The pages of a cache group, as its batch gave them; 0 before a build, and of groups that the plan lacks.
+struct PlanPages {
+    int32_t tokens = 0, rows = 0;
+};
+PlanPages pages_of(const PlanBatch& batch, int32_t group);  // of a SMLA_GROUP_* bit
 
 // Where the fields of a plan lie, and what builds them there. Engines bring the kernels of a GPU
 // (engines/plan.h).
@@ -52,6 +60,8 @@ public:
     std::span<const char* const> names() const { return {names_, size_t(name_count_)}; }
 
     const BatchSize& size() const { return size_; }
+    // By which slots and rows of the last build were computed.
+    PlanPages pages(int32_t group) const { return pages_[size_t(std::countr_zero(uint32_t(group)))]; }
     const BatchSplit& split() const { return split_; }  // of a plan on the host
     const SplitSchedule& schedule() const { return schedule_; }
     // [R+1], of the last build; where the plan lies.
@@ -81,6 +91,7 @@ private:
     int32_t *listed_ = nullptr, *starts_ = nullptr, *reach_ = nullptr;  // of PlanJob
     int64_t used_ = 0;  // tokens that the last build on the host wrote
     BatchSize size_;
+    std::array<PlanPages, std::bit_width(uint32_t(kPlanGroups))> pages_;
     BatchSplit split_;
     SplitSchedule schedule_;
 };

@@ -31,13 +31,16 @@ Tensor RowsOfStep::optional_out(const char* field, const Tensor& tensor, uint32_
 }
 
 smla_cache cache_of_step(const BackendInstance& on, const char* field, const smla_cache& given,
-                         smla_format wanted, const CacheGroup& built) {
+                         smla_format wanted, const CacheGroup& built, const CheckContext& context) {
     const Format* format = find_format(given.format);
     SMLA_CHECK(given.format == wanted, text(field, ".format"), format ? format->name : "none",
                find_format(wanted)->name);
     smla_cache out = given;
     if (format->scale == ScaleKind::per_tensor && given.scale == 0 && !given.scale_device)
         out.scale = float(on.config.args.kv_scale);
+    check_cache(field, out, format_bit(wanted), context);
+    SMLA_CHECK(CacheView(out).width == on.config.head_size(), text(field, ".width"), given.width,
+               text(on.config.head_size(), ", the layer's"));
     const int32_t page = built.cache.page_tokens;
     if (page == 0) return out;
     SMLA_CHECK(given.page_tokens == page, text(field, ".page_tokens"), given.page_tokens,

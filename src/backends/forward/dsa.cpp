@@ -42,7 +42,7 @@ ForwardArgs checked(const BackendInstance& on, const StepFields& step, const For
     args.lse = rows.optional_out("args.lse", given.lse, kFloat32Or64, {heads});
     args.k_c = rows.optional_in("args.k_c", given.k_c, kFloats, {latent});
     if (present(args.k_c) && rope) args.k_pe = checked_k_pe(rows, given.k_pe, rope);
-    args.kv_cache = cache_of_step(on, "args.kv_cache", given.kv_cache, on.format, step.kv);
+    args.kv_cache = cache_of_step(on, "args.kv_cache", given.kv_cache, on.format, step.kv, context);
     SMLA_CHECK(!present(args.sink), "args.sink", describe(args.sink), "absent: V3.2 has no sinks");
     SMLA_CHECK(args.swa_cache.format == SMLA_FORMAT_NONE, "args.swa_cache.format", args.swa_cache.format,
                "none: V3.2 has no window cache");

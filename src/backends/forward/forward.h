@@ -35,7 +35,7 @@ private:
 // A cache of this format with pages as in `built`, which the metadata come from (page_tokens 0, in a step
 // without metadata: any pages). page_rows 0 becomes theirs, a missing scale that of the backend.
 smla_cache cache_of_step(const BackendInstance& on, const char* field, const smla_cache& given,
-                         smla_format wanted, const CacheGroup& built);
+                         smla_format wanted, const CacheGroup& built, const CheckContext& context);
 
 // Rows [0, n) of a tensor become 0, in the order of the stream.
 void zero_rows(const Env& env, const Tensor& tensor, int64_t n);

@@ -40,11 +40,12 @@ ForwardArgs checked(const BackendInstance& on, const StepFields& step, const For
     check_absent(args);
     if (reads_selection(on.config.kind()))
         args.topk_indices = rows.in("args.topk_indices", given.topk_indices, kInt32, {kAny});
-    args.swa_cache = cache_of_step(on, "args.swa_cache", given.swa_cache, on.format, step.window.group);
+    args.swa_cache =
+        cache_of_step(on, "args.swa_cache", given.swa_cache, on.format, step.window.group, context);
     // A layer without entries has no compressed cache: args.kv_cache is not looked at.
     if (on.config.kind() != LayerKind::sliding)
         args.kv_cache =
-            cache_of_step(on, "args.kv_cache", given.kv_cache, on.entry_format, step.entries.group);
+            cache_of_step(on, "args.kv_cache", given.kv_cache, on.entry_format, step.entries.group, context);
     return args;
 }
 
