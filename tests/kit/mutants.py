@@ -290,14 +290,21 @@ MUTANTS = [
     ),
     Mutant(
         "outputs that begin in another tensor",
-        "src/ops/field.cpp",
+        "src/ops/own_memory.cpp",
         "return written.begin == other.begin || (",
         "return (",
         "test_contract Contract.L9l*",
     ),
     Mutant(
+        "two outputs of a row operation in one place",
+        "src/ops/own_memory.cpp",
+        "if (&other != &each && meet(",
+        "if (false && meet(",
+        "test_backends RowMemory.*",
+    ),
+    Mutant(
         "a cache is written anywhere",
-        "src/ops/field.cpp",
+        "src/ops/own_memory.cpp",
         "return field.is_written && !field.is_output;",
         "return false;",
         "test_cache_stages CopyPagesCheck.*",
