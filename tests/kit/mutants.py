@@ -289,6 +289,13 @@ MUTANTS = [
         "test_contract Contract.L1d*",
     ),
     Mutant(
+        "numbers that are 0 as an f32",
+        "src/core/f32_range.h",
+        "value >= F32::denorm_min()",
+        "value > 0",
+        "test_contract Contract.L9d*",
+    ),
+    Mutant(
         "outputs that begin in another tensor",
         "src/ops/own_memory.cpp",
         "return written.begin == other.begin || (",
