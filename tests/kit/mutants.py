@@ -296,6 +296,13 @@ MUTANTS = [
         "test_contract Contract.L9d*",
     ),
     Mutant(
+        "more tokens want less of a budget in few_project",
+        "src/engines/cpu/project/few_tokens.cpp",
+        "--pass;",
+        "pass /= 2;",
+        "test_contract Contract.L7c*",
+    ),
+    Mutant(
         "outputs that begin in another tensor",
         "src/ops/own_memory.cpp",
         "return written.begin == other.begin || (",
