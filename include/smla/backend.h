@@ -89,7 +89,7 @@ typedef struct smla_backend_args {
     double kv_scale;
     /* Of one chunk of indexer prefill; 0: 512 MiB. */
     int64_t max_logits_bytes;
-    /* struct_size 0: what the backend's context runs on; without a context, this processor. */
+    /* struct_size 0: what the backend's context runs on; without a context, this processor. Else its size. */
     smla_device_info device;
     /* Of the metadata; all null: malloc. */
     smla_allocator allocator;

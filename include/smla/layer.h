@@ -223,21 +223,21 @@ SMLA_API smla_status smla_session_length(const smla_session* session, int32_t re
 /* Forgets all tokens of a request; its pages serve others. */
 SMLA_API smla_status smla_session_end_request(smla_session* session, int32_t request);
 /* Forgets all but the first `tokens` tokens of a request, after rejected speculation. The next step has the
- * bits of a session that never saw the others. Any length in V3.2 and GLM. V4 and GLM-5.3 keep a window
- * alone: at least the length before the last step, less rewind_tokens, or 0; else SMLA_INVALID_ARGUMENT. */
+ * bits of a session that never saw the others. V3.2 and GLM before 5.3: any length. V4 and GLM-5.3 hold
+ * window rows and compressor states only as far back as the last step reached: 0, or at least the length
+ * before it less rewind_tokens; a shorter one is refused once its pages went back. Entries and pools stay but
+ * for those that end in a forgotten token, which the states make again when that position comes again. */
 SMLA_API smla_status smla_session_truncate(smla_session* session, int32_t request, int32_t tokens);
 /* Request `target` drops what it holds and holds what `source` holds, in pages of its own. */
 SMLA_API smla_status smla_session_copy_request(smla_session* session, int32_t source, int32_t target);
 /* Beam search: request i holds what request sources[i] held before, for every i < count; others stay. A
  * request may be named often; pages are copied only then. */
 SMLA_API smla_status smla_session_reorder(smla_session* session, const int32_t* sources, int32_t count);
-/* Makes another session of the same layer that holds the same requests. args may be null. A field that is 0
- * is taken from `session`; the maxima may differ if the requests fit, kv_format, index_format, page_tokens,
- * kv_scale and kv_writer may not. */
+/* Makes another session of the layer with the same requests. args may be null; fields of 0 are those of
+ * `session`. The maxima may differ if the requests fit, formats, page_tokens, kv_scale, kv_writer may not. */
 SMLA_API smla_status smla_session_clone(const smla_session* session, const smla_session_args* args,
                                         smla_session** out);
-/* Gives a session other maxima, to grow beyond max_tokens: as if `session` were the clone. For the time of
- * the call the old caches stand beside the new. */
+/* Other maxima, to grow beyond max_tokens, as if `session` were the clone. The call holds both caches. */
 SMLA_API smla_status smla_session_resize(smla_session* session, const smla_session_args* args);
 /* Bytes of its caches and of its scratch; each pointer may be null. */
 SMLA_API smla_status smla_session_bytes(const smla_session* session, size_t* cache_bytes,

@@ -3,7 +3,8 @@
  * take. Tensors lie on the host. Results are exact; a hole is -1, and so is a row beyond a request's table.
  *
  * Letters of shapes: smla/types.h; B requests of a chunk. Every function returns SMLA_INVALID_ARGUMENT for a
- * wrong type or shape, and for lengths and offsets that contradict each other ("args.seq_lens[3]"). */
+ * wrong type or shape, for lengths and offsets that contradict each other ("args.seq_lens[3]"), and for an
+ * output that shares memory with another tensor or whose elements share a place. */
 #ifndef SMLA_ROWS_H
 #define SMLA_ROWS_H
 
@@ -39,7 +40,7 @@ typedef struct smla_request_rows_args {
     smla_tensor workspace_of_token;
     /* [B] i32, with workspace_of_token. */
     smla_tensor workspace_starts;
-    /* [T,K] i32, in memory of its own. */
+    /* [T,K] i32 */
     smla_tensor rows;
     /* [T] i32, optional: rows that are not -1. The length of a prefix only if holes trail: see compact. */
     smla_tensor counts;
@@ -65,7 +66,7 @@ typedef struct smla_split_context_args {
 /* Splits positions into those of the cached context and those of the tokens behind it. */
 SMLA_API smla_status smla_split_context(const smla_split_context_args* args);
 
-/* lse[i] = ln 2 * log2_lse[i]; both [T,H] f32. */
+/* lse[i] = ln 2 * log2_lse[i]; both [T,H] f32. lse may be the very same tensor as log2_lse. */
 SMLA_API smla_status smla_lse_from_log2(const smla_tensor* log2_lse, const smla_tensor* lse);
 
 typedef struct smla_combined_rows_args {

@@ -64,7 +64,7 @@ typedef struct smla_compress_args {
     int32_t hadamard;
     /* 1: windows do not overlap at ratio 4 either (GLM-5.3). */
     int32_t no_overlap;
-    /* Of the entry's RMS norm, > 0; not looked at without norm_weight. */
+    /* Of the entry's RMS norm, > 0, also as an f32; not looked at without norm_weight. */
     double eps;
     /* state_f32 (state_f64), width 2 * coff * D: coff 2 at ratio 4 unless no_overlap, else 1. */
     smla_cache state;

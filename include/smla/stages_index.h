@@ -16,7 +16,7 @@ typedef struct smla_quant_index_q_args {
     int32_t hadamard;
     /* Least amax of a query head; 0: 1e-4 (V4). V3.2 uses 1e-10. */
     double amax_floor;
-    /* Hi^-0.5 * D^-0.5, > 0 */
+    /* Hi^-0.5 * D^-0.5, > 0, also as an f32. */
     double factor;
     /* [T,Hi,D] */
     smla_tensor q;

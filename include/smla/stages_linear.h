@@ -16,7 +16,7 @@ enum { SMLA_NORM_RMS = 0, SMLA_NORM_LAYER = 1 };
 typedef struct smla_norm_args {
     uint32_t struct_size;
     smla_norm_kind kind;
-    /* > 0 */
+    /* > 0, also as an f32. */
     double eps;
     /* [T,G,D] */
     smla_tensor x;
@@ -29,7 +29,7 @@ typedef struct smla_norm_args {
 } smla_norm_args;
 
 /* RMS: out = x / sqrt(mean(x^2) + eps) * weight. LAYER: the same of x - mean(x), plus bias.
- * Refused: eps that is not above 0; a bias with RMS. */
+ * Refused: eps that is 0, negative or not finite, also as an f32; a bias with RMS. */
 SMLA_API smla_status smla_norm(smla_context* context, const smla_norm_args* args, smla_workspace workspace,
                                smla_stream stream);
 

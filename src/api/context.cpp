@@ -3,6 +3,9 @@
 using namespace smla;
 
 namespace {
+// Versions from one change of the ABI to the next that is allowed: a major one, before 1.0 a minor one.
+constexpr int32_t kAbiStep = SMLA_VERSION_MAJOR > 0 ? 10000 : 100;
+
 Device& checked_copy(smla_context* context, const void* to, const void* from, size_t bytes,
                      smla_stream stream) {
     Device& device = api::checked(context).device();
@@ -20,8 +23,9 @@ smla_status smla_context_create(const smla_context_args* args, smla_context** ou
         SMLA_CHECK(out, "out", "null", "where the context goes");
         *out = nullptr;
         const smla_context_args copy = api::read_args(args);
-        SMLA_CHECK(copy.version / 10000 == SMLA_VERSION_MAJOR, "args.version", copy.version,
-                   text("SMLA_VERSION of major version ", SMLA_VERSION_MAJOR));
+        constexpr int32_t least = SMLA_VERSION / kAbiStep * kAbiStep, most = least + kAbiStep - 1;
+        SMLA_CHECK(copy.version >= least && copy.version <= most, "args.version", copy.version,
+                   text(least, " to ", most, ": SMLA_VERSION of this library's headers"));
         *out = new smla_context{Context(copy)};
     });
 }

@@ -1,5 +1,6 @@
 #include "api/guard.h"
 #include "core/log.h"
+#include "core/visible.h"
 
 #include <new>
 #include <utility>
@@ -28,7 +29,8 @@ void clear_error() noexcept {
 smla_status record_error(smla_status status, std::string_view field, std::string_view got,
                          std::string_view wanted) noexcept {
     try {
-        LastError found{status, std::string(field), std::string(got), std::string(wanted), {}};
+        // Field and value may be what a file or a caller's string holds, and are shown on terminals.
+        LastError found{status, without_controls(field), without_controls(got), without_controls(wanted), {}};
         found.message =
             text(smla_status_name(status), ": ", found.field, ": got ", found.got, ", wanted ", found.wanted);
         last = std::move(found);

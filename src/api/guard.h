@@ -65,14 +65,18 @@ inline void give_text(const std::string& given, char* buffer, size_t* bytes) {
 inline Context& checked(smla_context* context) { return handle(context, "context").context; }
 
 // Structs within a struct cannot grow: their struct_size is this library's, or 0 where it was not filled in.
+inline void check_nested_size(const char* field, uint32_t given, size_t wanted) {
+    SMLA_CHECK(given == 0 || given == wanted, field, given, text(wanted, ", or 0"));
+}
 template <class Args>
 void check_nested_sizes(const Args&) {}
 inline void check_nested_sizes(const smla_score_select_args& args) {
-    const auto check = [](const char* field, uint32_t given, size_t wanted) {
-        SMLA_CHECK(given == 0 || given == wanted, field, given, text(wanted, ", or 0"));
-    };
-    check("args.score.struct_size", args.score.struct_size, sizeof args.score);
-    check("args.select.struct_size", args.select.struct_size, sizeof args.select);
+    check_nested_size("args.score.struct_size", args.score.struct_size, sizeof args.score);
+    check_nested_size("args.select.struct_size", args.select.struct_size, sizeof args.select);
+}
+
+inline void check_nested_sizes(const smla_backend_args& args) {
+    check_nested_size("args.device.struct_size", args.device.struct_size, sizeof args.device);
 }
 
 // The caller's struct, grown to this library's size: fields it does not know are zero. A larger one is

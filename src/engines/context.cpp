@@ -42,6 +42,9 @@ void parse_demands(std::string_view list, Env& env) {
         while (index < kStageCount && kStageNames[index] != stage) ++index;
         SMLA_CHECK(equal != std::string_view::npos && index < kStageCount, "args.kernel", std::string(item),
                    "stage=kernel, with a stage of the pipeline");
+        SMLA_CHECK(
+            env.demanded[size_t(index)].empty(), "args.kernel", std::string(item),
+            text("one kernel of ", std::string(stage), ": ", env.demanded[size_t(index)], " is demanded"));
         const std::string kernel(item.substr(equal + 1));
         std::string known;
         for (const std::string& name : kernel_names(Stage(index), env.engine)) {

@@ -41,6 +41,7 @@ struct ChoiceField {  // an enum or a flag; reserved: 0 to 0
 struct PositiveField {  // a finite number above 0
     std::string name;
     double* value;
+    bool zero_is_default = false;
 };
 
 class Call {

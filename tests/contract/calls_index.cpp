@@ -19,7 +19,7 @@ std::unique_ptr<Call> quant_index_q(int64_t tokens) {
     if (Out == SMLA_E2M1) call->add(a.scales, SMLA_E8M0, {tokens, kHeads, kWidth / 32});
     call->add(a.w_out, SMLA_F32, {tokens, kHeads}, 8, 3);
     call->choices = {{"args.hadamard", &a.hadamard, 0, 1}};
-    call->positives = {{"args.factor", &a.factor}};
+    call->positives = {{"args.factor", &a.factor}, {"args.amax_floor", &a.amax_floor, true}};
     return call;
 }
 

@@ -76,6 +76,7 @@ std::vector<NamedMaker> linear_calls() {
         {"inverse_rope", rope<SMLA_STAGE_INVERSE_ROPE, SMLA_ROPE_INTERLEAVED, false>},
         {"project", project<SMLA_STAGE_PROJECT, SMLA_BF16, false>},
         {"project_f32", project<SMLA_STAGE_PROJECT, SMLA_BF16, false, SMLA_F32>},
+        {"project_f32_by_f32", project<SMLA_STAGE_PROJECT, SMLA_F32, false, SMLA_F32>},
         {"absorb", project<SMLA_STAGE_ABSORB, SMLA_BF16, true>},
         {"up_project", project<SMLA_STAGE_UP_PROJECT, SMLA_F32, false>},
         {"out_project", project<SMLA_STAGE_OUT_PROJECT, SMLA_F16, false>},

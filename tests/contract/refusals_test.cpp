@@ -182,7 +182,8 @@ CONTRACT_TEST(L9d_EveryUnknownChoiceReservedFieldAndImpossibleNumberIsRefusedByN
                     bench.expect_refused(field.name);
                 }
         for (PositiveField& field : bench.call->positives)
-            for (const double value : {0., -1., double(NAN), double(INFINITY)}) {
+            for (const double value : {0., -1., double(NAN), double(INFINITY), 1e-300, 1e300}) {
+                if (value == 0 && field.zero_is_default) continue;
                 const With<double> wrong(*field.value, value);
                 bench.expect_refused(field.name);
             }

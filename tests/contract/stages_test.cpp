@@ -97,6 +97,19 @@ CONTRACT_TEST(L7b_OneByteLessIsRefusedBeforeAnythingIsWritten) {
     EXPECT_GT(needing, 0);
 }
 
+// Within a budget, too, more tokens never want less.
+void expect_monotone(const std::vector<std::unique_ptr<Call>>& calls, smla_context* context, size_t budget) {
+    const Scratch largest(context, calls.back()->workspace(context, budget));
+    size_t before = 0;
+    for (const auto& call : calls) {
+        const size_t size = call->workspace(context, budget);
+        EXPECT_GE(size, before) << call->tokens << " tokens, budget " << budget;
+        before = size;
+        EXPECT_TRUE(succeeded(call->run(context, largest.get()))) << "sized for the largest step";
+    }
+    EXPECT_TRUE(largest.clean());
+}
+
 CONTRACT_TEST(L7c_WorkspaceSizesArePureFunctionsOfTheShapesAndMonotone) {
     for (const NamedMaker& maker : all_calls()) {
         std::vector<std::unique_ptr<Call>> calls, blind;
@@ -124,6 +137,8 @@ CONTRACT_TEST(L7c_WorkspaceSizesArePureFunctionsOfTheShapesAndMonotone) {
                         << "sized for the largest step";
                 }
                 EXPECT_TRUE(largest.clean());
+                for (size_t i = 1; i + 1 < calls.size(); ++i)
+                    expect_monotone(calls, context, calls[i]->workspace(context));
             }
     }
 }

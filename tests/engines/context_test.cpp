@@ -129,7 +129,8 @@ TEST(Context, EveryKernelOfTheTablesCanBeDemandedByName) {
 
 TEST(Context, UnknownDemandsAreRefused) {
     for (const char* text : {"attend", "attend=", "=cpu_generic_attend", "attend=no_such_kernel",
-                             "nothing=cpu_generic_norm", "norm=cpu_generic_norm,attend=no_such_kernel"}) {
+                             "nothing=cpu_generic_norm", "norm=cpu_generic_norm,attend=no_such_kernel",
+                             "norm=cpu_generic_norm,attend=cpu_generic_attend,norm=cpu_generic_norm"}) {
         smla_context_args args = cpu_args();
         args.kernel = text;
         SCOPED_TRACE(text);

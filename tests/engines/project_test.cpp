@@ -99,6 +99,44 @@ TEST(CblasProject, BlocksOfWeightsGrowWithTokensWithinTheBudget) {
         }
 }
 
+// A budget that is just enough for some tokens cuts the blocks or passes of more.
+TEST(Project, WithinABudgetMoreTokensNeverWantLess) {
+    struct Kernel {
+        const char* name;
+        smla_isa needed;
+        smla_dtype x;
+    };
+    for (const Kernel& kernel : {Kernel{"cpu_cblas_project", SMLA_ISA_SCALAR, SMLA_F32},
+                                 {"cpu_cblas_project", SMLA_ISA_SCALAR, SMLA_BF16},
+                                 {"cpu_avx2_few_project", SMLA_ISA_AVX2, SMLA_F32},
+                                 {"cpu_avx512_few_project", SMLA_ISA_AVX512, SMLA_BF16},
+                                 {"cpu_avx512_bf16_project", SMLA_ISA_AVX512_BF16, SMLA_BF16}}) {
+        if (kernel.needed == SMLA_ISA_SCALAR ? !cblas().sgemm : !on_x86_with(SMLA_ISA_SCALAR)) continue;
+        const Context context = on_cpu(false, kernel.name, 2);
+        Env env = context.env({});
+        env.isa = kernel.needed;  // sizes alone: no kernel runs
+        env.plans = nullptr;
+        const auto size = [&](int64_t tokens, size_t budget) {
+            smla_project_args args{.struct_size = sizeof args};
+            args.x = make_tensor(static_cast<void*>(nullptr), kernel.x, {tokens, 1, kInner});
+            args.w = make_tensor(static_cast<void*>(nullptr), SMLA_BF16, {1, kOuter, kInner});
+            args.out = make_tensor(static_cast<void*>(nullptr), SMLA_F32, {tokens, 1, kOuter});
+            return stage_workspace<Stage::project>(args, env, budget);
+        };
+        const int64_t counts[] = {1, 4, 7, 20, 40, 52, 60, 90, 120, 200, 513, 700};
+        for (const int64_t enough : counts) {
+            const size_t budget = size(enough, 0) + 1;
+            size_t before = 0;
+            for (const int64_t tokens : counts) {
+                const size_t bytes = size(tokens, budget);
+                EXPECT_GE(bytes, before) << kernel.name << ", " << tokens << " tokens, budget of " << enough;
+                EXPECT_LE(tokens <= enough ? bytes : 0, budget) << kernel.name << ", " << tokens << " tokens";
+                before = bytes;
+            }
+        }
+    }
+}
+
 TEST(CblasProject, BatchInvariantBlocksDoNotFollowTheTokens) {
     if (!cblas().sgemm) GTEST_SKIP() << "no CBLAS here";
     Context context = on_cpu(true);

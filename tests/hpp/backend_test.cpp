@@ -190,6 +190,14 @@ TEST(HppBackend, refusals_name_the_field) {
                   smla::Backend(step.context, args);
               }),
               "backend");
+    for (const uint32_t size : {4u, uint32_t(sizeof(smla_device_info) - 8), 1000u})
+        EXPECT_EQ(refused([&] {
+                      smla_backend_args args = latent_args();
+                      args.device = smla::device("cpu");
+                      args.device.struct_size = size;
+                      smla::Backend(step.context, args);
+                  }),
+                  "args.device.struct_size");
     EXPECT_EQ(refused([] { smla::device("tpu"); }), "device");
     smla_device_info device{};
     EXPECT_EQ(refused([&] { smla::check(smla_describe_device("cpu", &device)); }), "out.struct_size");

@@ -31,13 +31,64 @@ TEST(HppContext, version_of_headers_and_library) {
     EXPECT_EQ(smla::header_version.minor, SMLA_VERSION_MINOR);
     EXPECT_EQ(smla::header_version.patch, SMLA_VERSION_PATCH);
     smla_context_args args = on(SMLA_ENGINE_CPU);
-    args.version = SMLA_VERSION + 10000;
-    try {
-        const smla::Context context(args);
-        FAIL() << "headers of another major version were accepted";
-    } catch (const smla::Error& error) {
-        EXPECT_EQ(error.field, "args.version");
-        EXPECT_EQ(error.got, std::to_string(SMLA_VERSION + 10000));
+    const int32_t patch = SMLA_VERSION % 100;  // another patch version has the same ABI
+    for (const int32_t same : {SMLA_VERSION - patch, SMLA_VERSION - patch + 99}) {
+        args.version = same;
+        EXPECT_NO_THROW(smla::Context{args}) << same;
+    }
+    const int32_t minor = SMLA_VERSION_MAJOR > 0 ? SMLA_VERSION + 10000 : SMLA_VERSION + 100;
+    for (const int32_t other : {SMLA_VERSION + 10000, SMLA_VERSION - 10000, minor, -SMLA_VERSION, -1}) {
+        args.version = other;
+        try {
+            const smla::Context context(args);
+            ADD_FAILURE() << "headers of version " << other << " were accepted";
+        } catch (const smla::Error& error) {
+            EXPECT_EQ(error.field, "args.version");
+            EXPECT_EQ(error.got, std::to_string(other));
+        }
+    }
+    args.struct_size = sizeof args;
+    args.version = 0;  // C: not filled in
+    smla_context* none = nullptr;
+    EXPECT_EQ(smla_context_create(&args, &none), SMLA_INVALID_ARGUMENT);
+    EXPECT_EQ(none, nullptr);
+}
+
+TEST(HppContext, rope_names_the_field_that_does_not_fit) {
+    const smla::Context context(on(SMLA_ENGINE_CPU));
+    std::vector<float> x(8);
+    const std::vector<int32_t> positions(1);
+    const std::vector<double> frequencies(5, 1.);
+    const auto refused = [&](int64_t pairs, int32_t first) {
+        try {
+            context.rope({.first = first,
+                          .x = smla::tensor(x, {1, 1, 8}),
+                          .positions = smla::tensor(positions),
+                          .frequencies = smla::tensor(std::span(frequencies).first(size_t(pairs)))});
+        } catch (const smla::Error& error) {
+            return error.field + ": " + error.wanted;
+        }
+        return std::string();
+    };
+    EXPECT_EQ(refused(4, 0), "");
+    EXPECT_EQ(refused(5, 0), "args.frequencies.shape[0]: at most 4: pairs of the 8 channels of x");
+    EXPECT_EQ(refused(3, 3), "args.first: 0 to 2: 6 of 8 channels rotate");
+    EXPECT_EQ(refused(3, INT32_MAX), "args.first: 0 to 2: 6 of 8 channels rotate");
+    EXPECT_EQ(refused(3, -1), "args.first: 0 to 2: 6 of 8 channels rotate");
+}
+
+TEST(HppContext, demands_are_refused_in_visible_text) {
+    smla_context_args args = on(SMLA_ENGINE_CPU);
+    for (const char* const kernel : {"norm=cpu_generic_norm,norm=cpu_generic_norm", "no\nrm=\x1b[2J"}) {
+        args.kernel = kernel;
+        try {
+            const smla::Context context(args);
+            ADD_FAILURE() << kernel;
+        } catch (const smla::Error& error) {
+            EXPECT_EQ(error.field, "args.kernel");
+            EXPECT_EQ(error.got.find_first_of("\n\x1b"), std::string::npos);
+            EXPECT_EQ(std::string(error.what()).find_first_of("\n\x1b"), std::string::npos);
+        }
     }
 }
 

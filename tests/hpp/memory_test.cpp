@@ -125,6 +125,43 @@ TEST(HppMemory, caches_take_the_memory_of_their_pages) {
     EXPECT_EQ(moved.get().data, moved.memory().data());
 }
 
+TEST(HppMemory, what_was_moved_from_is_refused_by_name) {
+    smla::Cpu cpu;
+    smla::Tensor tensor = cpu.tensor<float>({2});
+    smla::Cache cache = cpu.cache(SMLA_FP8_512, 1, 4);
+    smla::Buffer buffer = cpu.buffer(8);
+    smla::Workspace workspace = cpu.workspace();
+    workspace.reserve(1);
+    const smla::Tensor new_tensor = std::move(tensor);
+    const smla::Cache new_cache = std::move(cache);
+    const smla::Buffer new_buffer = std::move(buffer);
+    const smla::Workspace new_workspace = std::move(workspace);
+    char bytes[8];
+    EXPECT_EQ(refusal([&] { tensor.get(); }).field, "tensor");
+    EXPECT_EQ(refusal([&] { tensor.get(); }).got, "moved from");
+    EXPECT_EQ(refusal([&] { static_cast<void>(static_cast<const smla_tensor&>(tensor)); }).field, "tensor");
+    EXPECT_EQ(refusal([&] { tensor.upload(std::vector<float>(2)); }).field, "tensor");
+    EXPECT_EQ(refusal([&] { tensor.download<float>(); }).field, "tensor");
+    EXPECT_EQ(refusal([&] { cache.get(); }).field, "cache");
+    EXPECT_EQ(refusal([&] { static_cast<void>(static_cast<const smla_cache&>(cache)); }).field, "cache");
+    EXPECT_EQ(refusal([&] { cache.set_scale(1); }).field, "cache");
+    EXPECT_EQ(refusal([&] { buffer.upload(bytes, 0); }).field, "buffer");
+    EXPECT_EQ(refusal([&] { buffer.download(bytes, 8); }).field, "buffer");
+    EXPECT_EQ(refusal([&] { smla::Buffer().download(bytes, 0); }).field, "buffer");
+    EXPECT_EQ(refusal([&] { workspace.reserve(1); }).field, "context");
+    EXPECT_EQ(new_tensor.download<float>().size(), 2u);
+    EXPECT_EQ(new_cache.memory().bytes(), 4u * 512);
+    new_buffer.download(bytes, 8);
+    EXPECT_GT(new_workspace.bytes(), 0u);
+
+    const smla::Context new_context = std::move(cpu);
+    EXPECT_EQ(refusal([&] { cpu.tensor<float>({2}); }).field, "context");
+    EXPECT_EQ(refusal([&] { cpu.cache(SMLA_FP8_512, 1, 4); }).field, "context");
+    EXPECT_EQ(refusal([&] { cpu.attend({}); }).field, "context");
+    EXPECT_EQ(cpu.description(), "");
+    EXPECT_EQ(new_context.tensor<float>({0, 2}).get().shape[1], 2);
+}
+
 TEST(HppMemory, memory_comes_from_the_allocator_and_goes_back) {
     Counting counting;
     {

@@ -211,7 +211,7 @@ TEST_F(HppSession, layer_from_tensors_is_that_of_the_folder) {
         EXPECT_EQ(refused(golden_->config(), two, tensors), "args.config_json");
         EXPECT_EQ(refused(golden_->config(), unknown, tensors), "args.weights");
         EXPECT_EQ(refused("{", {}, tensors).rfind("args.config_json", 0), 0u);
-        EXPECT_EQ(refused(golden_->config(), {}, {}), "args.checkpoint");
+        EXPECT_EQ(refused(golden_->config(), {}, {}), "tensors");
         tensors[0].name = nullptr;
         EXPECT_EQ(refused(golden_->config(), {}, tensors), "args.tensors[0].name");
         tensors[0].name = tensors[1].name;

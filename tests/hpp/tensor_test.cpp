@@ -74,6 +74,20 @@ TEST(HppTensor, a_shape_of_other_size_than_the_memory_is_refused) {
     EXPECT_NO_THROW(smla::tensor(std::span(memory).first(6), {2, 3}));
 }
 
+TEST(HppTensor, impossible_dimensions_are_refused) {
+    std::vector<float> memory(12);
+    const int64_t most = int64_t(1) << 48;
+    EXPECT_EQ(refusal([&] { smla::tensor(memory, {-3, -4}); }).field, "tensor.shape[0]");
+    EXPECT_EQ(refusal([&] { smla::tensor(memory, {12, -1}); }).got, "-1");
+    EXPECT_EQ(refusal([&] { smla::tensor(memory, {1, 1, 1, 1, 12}); }).field, "tensor.shape");
+    EXPECT_EQ(refusal([&] { smla::tensor(memory.data(), {-1}); }).field, "tensor.shape[0]");
+    EXPECT_EQ(refusal([&] { smla::tensor(nullptr, SMLA_BF16, {2, most}); }).field, "tensor.shape[1]");
+    EXPECT_EQ(refusal([&] { smla::tensor(nullptr, SMLA_BF16, {INT64_MAX}); }).field, "tensor.shape[0]");
+    EXPECT_EQ(refusal([&] { smla::tensor(memory, {most, most}); }).field, "tensor.shape[1]");
+    EXPECT_EQ(smla::tensor(nullptr, SMLA_BF16, {most}).shape[0], most);
+    EXPECT_EQ(refusal([] { smla::Cpu().tensor<float>({2, -1}); }).field, "tensor.shape[1]");
+}
+
 TEST(HppTensor, bytes_of_caches) {
     // 656 bytes a record; page-packed fp8_584 pads its page to whole rows of 576 bytes: 64 * 584 = 37376 ->
     // 37440.
@@ -176,6 +190,9 @@ TEST(HppFormat, what_a_format_does_not_take_is_refused) {
     const smla::Error unknown = refusal([] { smla::format_by_name("fp8_ds_mla"); });
     EXPECT_EQ(unknown.field, "name");
     EXPECT_NE(unknown.wanted.find("fp8_656"), std::string::npos);
+    const smla::Error hostile = refusal([] { smla::format_by_name("a\n\x1b[2J\xc2\x9b\x7f"); });
+    EXPECT_EQ(hostile.got, "a\\x0a\\x1b[2J\xc2\\x9b\\x7f");
+    EXPECT_EQ(std::string(hostile.what()).find_first_of("\n\x1b\x7f"), std::string::npos);
     smla_format_info small{};
     small.struct_size = 8;
     EXPECT_EQ(smla_format_get_info(SMLA_FP8_656, 0, &small), SMLA_INVALID_ARGUMENT);

@@ -33,6 +33,8 @@ public:
     static Layer from_tensors(const Context& context, const std::string& config,
                               std::span<const smla_named_tensor> tensors, int32_t layer,
                               smla_layer_args options = {}) {
+        if (tensors.empty())
+            throw Error(SMLA_INVALID_ARGUMENT, "tensors", "none", "the weights of the layer");
         options.config_json = config.c_str();
         options.tensors = tensors.data();
         options.tensor_count = int32_t(tensors.size());

@@ -37,15 +37,21 @@ public:
 
     void* data() const { return memory_.get(); }
     size_t bytes() const { return bytes_; }
+    // Throws if it has no memory: made without a context, or moved from.
+    const Buffer& checked(const char* name) const {
+        if (!memory_.get_deleter().context)
+            throw Error(SMLA_INVALID_ARGUMENT, name, "moved from", "one that has its memory");
+        return *this;
+    }
 
     // From the host, in the order of the stream; `from` may be reused at once.
     void upload(const void* from, size_t bytes, smla_stream stream = nullptr) const {
-        require_room(bytes);
+        checked("buffer").require_room(bytes);
         check(smla_upload(memory_.get_deleter().context.get(), data(), from, bytes, stream));
     }
     // To the host, once the stream is done; waits for that.
     void download(void* to, size_t bytes, smla_stream stream = nullptr) const {
-        require_room(bytes);
+        checked("buffer").require_room(bytes);
         check(smla_download(memory_.get_deleter().context.get(), to, data(), bytes, stream));
     }
 
@@ -75,14 +81,18 @@ public:
         view_.data = memory_.data();
     }
 
-    operator const smla_tensor&() const { return view_; }
-    const smla_tensor& get() const { return view_; }
+    operator const smla_tensor&() const { return get(); }
+    const smla_tensor& get() const {
+        memory_.checked("tensor");
+        return view_;
+    }
     const Buffer& memory() const { return memory_; }
 
     // All of its elements, from a vector, array or span of the host.
     template <class Memory>
     void upload(const Memory& values, smla_stream stream = nullptr) const {
         using T = std::remove_cvref_t<decltype(*std::data(values))>;
+        memory_.checked("tensor");
         require_holds<T>();
         const size_t bytes = std::size(values) * sizeof(T);
         if (bytes != memory_.bytes())
@@ -93,6 +103,7 @@ public:
     // All of its elements, once the stream is done.
     template <class T>
     std::vector<T> download(smla_stream stream = nullptr) const {
+        memory_.checked("tensor");
         require_holds<T>();
         std::vector<T> values(memory_.bytes() / sizeof(T));
         memory_.download(values.data(), memory_.bytes(), stream);
@@ -129,12 +140,18 @@ public:
         view_.data = memory_.data();
     }
 
-    operator const smla_cache&() const { return view_; }
-    const smla_cache& get() const { return view_; }
+    operator const smla_cache&() const { return get(); }
+    const smla_cache& get() const {
+        memory_.checked("cache");
+        return view_;
+    }
     const Buffer& memory() const { return memory_; }
 
     // Of formats with one scale per cache.
-    void set_scale(float scale) { view_.scale = scale; }
+    void set_scale(float scale) {
+        memory_.checked("cache");
+        view_.scale = scale;
+    }
 
 private:
     smla_cache view_;

@@ -50,6 +50,15 @@ inline smla_tensor tensor(const void* data, smla_dtype dtype, Shape shape) {
                     "at most " + std::to_string(SMLA_MAX_NDIM));
     int64_t extents[SMLA_MAX_NDIM] = {};
     std::copy(shape.begin(), shape.end(), extents);
+    constexpr int64_t most = int64_t(1) << 48;  // elements, of every tensor
+    int64_t elements = 1;
+    for (size_t i = 0; i < shape.size(); ++i) {
+        const int64_t extent = extents[i];
+        if (extent < 0 || (extent > 0 && elements > most / extent))
+            throw Error(SMLA_INVALID_ARGUMENT, "tensor.shape[" + std::to_string(i) + "]",
+                        std::to_string(extent), extent < 0 ? "0 or more" : "at most 2^48 elements in all");
+        elements *= extent;
+    }
     return smla_dense(const_cast<void*>(data), dtype, int32_t(shape.size()), extents[0], extents[1],
                       extents[2], extents[3]);
 }
@@ -63,12 +72,13 @@ smla_tensor tensor(T* data, Shape shape) {
 template <class Memory>
 requires Borrowed<Memory&&> && Element<std::remove_pointer_t<decltype(std::data(std::declval<Memory&>()))>>
     smla_tensor tensor(Memory&& memory, Shape shape) {
+    const smla_tensor out = tensor(std::data(memory), shape);
     int64_t elements = 1;
     for (const int64_t extent : shape) elements *= extent;
     if (elements != int64_t(std::size(memory)))
         throw Error(SMLA_INVALID_ARGUMENT, "tensor.shape", std::to_string(elements) + " elements",
                     std::to_string(std::size(memory)) + ", those of the memory");
-    return tensor(std::data(memory), shape);
+    return out;
 }
 template <class Memory>
 requires Borrowed<Memory&&> && Element<std::remove_pointer_t<decltype(std::data(std::declval<Memory&>()))>>

@@ -1,5 +1,7 @@
 #include "backends/maps/combined_rows.h"
 
+#include "ops/own_memory.h"
+
 namespace smla {
 
 namespace {
@@ -17,15 +19,19 @@ void check(const smla_combined_rows_args& args) {
     check_tensor("args.query_start_loc", args.query_start_loc, kInt32, {requests + 1}, kOnHost);
     check_tensor("args.gather_lens", args.gather_lens, kInt32, {requests}, kOnHost);
     const int64_t tokens = load_int(args.query_start_loc, requests) - load_int(args.query_start_loc, 0);
+    Tensor selected{};  // read with topk only
     if (args.topk > 0) {
         check_tensor("args.selected", args.selected, kInt32, {tokens, kAny}, kOnHost);
         SMLA_CHECK(args.selected.shape[1] >= args.topk, "args.selected.shape[1]", args.selected.shape[1],
                    text("topk (", args.topk, ") or more"));
+        selected = args.selected;
     }
     check_tensor("args.rows", args.rows, kInt32, {tokens, kAny}, kOnHost);
     SMLA_CHECK(args.rows.shape[1] >= int64_t(args.topk) + args.window, "args.rows.shape[1]",
                args.rows.shape[1], text("topk + window (", int64_t(args.topk) + args.window, ") or more"));
     check_tensor("args.lens", args.lens, kInt32, {tokens}, kOnHost);
+    check_own_memory({{"args.rows", args.rows}, {"args.lens", args.lens}},
+                     {&selected, &args.query_start_loc, &args.seq_lens, &args.gather_lens});
     for (int64_t b = 0; b < requests; ++b) {
         const int64_t query = load_int(args.query_start_loc, b + 1) - load_int(args.query_start_loc, b);
         const int64_t length = load_int(args.seq_lens, b), gathered = load_int(args.gather_lens, b);

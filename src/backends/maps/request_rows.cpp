@@ -1,5 +1,7 @@
 #include "backends/maps/request_rows.h"
 
+#include "ops/own_memory.h"
+
 #include <algorithm>
 
 namespace smla {
@@ -20,18 +22,21 @@ void check(const smla_request_rows_args& args) {
     check_tensor("args.request_of_token", args.request_of_token, kInt32, {tokens}, kOnHost);
     check_tensor("args.block_table", args.block_table, kInt32, {kAny, kAny}, kOnHost);
     check_optional("args.is_valid", args.is_valid, dtypes(SMLA_U8), {tokens}, kOnHost);
+    Tensor starts{};  // read with workspace_of_token only
     if (check_optional("args.workspace_of_token", args.workspace_of_token, kInt32, {tokens}, kOnHost)) {
         check_tensor("args.workspace_starts", args.workspace_starts, kInt32, {kAny}, kOnHost);
-        const int64_t workspaces = args.workspace_starts.shape[0];
+        starts = args.workspace_starts;
+        const int64_t workspaces = starts.shape[0];
         for (int64_t t = 0; t < tokens; ++t)
             SMLA_CHECK(load_int(args.workspace_of_token, t) < workspaces,
                        text("args.workspace_of_token[", t, "]"), load_int(args.workspace_of_token, t),
                        text("below ", workspaces, ", the workspaces"));
     }
     check_tensor("args.rows", args.rows, kInt32, {tokens, args.positions.shape[1]}, kOnHost);
-    SMLA_CHECK(args.rows.data != args.positions.data || element_count(args.rows) == 0, "args.rows.data",
-               "that of positions", "memory of its own");
     check_optional("args.counts", args.counts, kInt32, {tokens}, kOnHost);
+    check_own_memory({{"args.rows", args.rows}, {"args.counts", args.counts}},
+                     {&args.positions, &args.request_of_token, &args.block_table, &args.is_valid,
+                      &args.workspace_of_token, &starts});
 }
 
 // Where the token's rows of a gathered workspace begin; -1: it reads the cache.

@@ -1,3 +1,4 @@
+#include "core/f32_range.h"
 #include "ops/attend/attend.h"
 
 #include <limits>
@@ -30,8 +31,7 @@ void check_limits(const smla_attend_args& args) {
 
 // The scale has to be valid as f32, too: kernels multiply with f32.
 void check_scale(const char* field, double scale, const float* override_scale) {
-    using F32 = std::numeric_limits<float>;
-    SMLA_CHECK(override_scale || (scale >= F32::denorm_min() && scale <= F32::max()), field, double(scale),
+    SMLA_CHECK(override_scale || is_positive_f32(scale), field, scale,
                "a finite number above 0, also in f32");
 }
 

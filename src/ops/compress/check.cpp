@@ -1,7 +1,6 @@
+#include "core/f32_range.h"
 #include "core/hadamard.h"
 #include "ops/compress/compress.h"
-
-#include <cmath>
 
 namespace smla {
 
@@ -43,8 +42,8 @@ std::span<const StageField> fields_of<smla_compress_args>() {
 void CompressOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.ratio >= 1, "args.ratio", args.ratio, "1 or more");
     SMLA_CHECK(args.no_overlap == 0 || args.no_overlap == 1, "args.no_overlap", args.no_overlap, "0 or 1");
-    SMLA_CHECK(!present(args.norm_weight) || (args.eps > 0 && std::isfinite(args.eps)), "args.eps", args.eps,
-               "a finite number above 0");
+    SMLA_CHECK(!present(args.norm_weight) || is_positive_f32(args.eps), "args.eps", args.eps,
+               "a finite number above 0, also in f32");
     check_fields(args, context);
     const bool f64 = args.state.format == SMLA_STATE_F64;
     SMLA_CHECK(f64 || args.cache.format != SMLA_ROW_F64, "args.cache.format", "row_f64",

@@ -1,3 +1,4 @@
+#include "core/f32_range.h"
 #include "ops/norm/norm.h"
 
 #include <cmath>
@@ -21,7 +22,7 @@ std::span<const StageField> fields_of<smla_norm_args>() {
 void NormOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.kind == SMLA_NORM_RMS || args.kind == SMLA_NORM_LAYER, "args.kind", args.kind,
                "rms (0) or layer (1)");
-    SMLA_CHECK(args.eps > 0 && std::isfinite(args.eps), "args.eps", args.eps, "a finite number above 0");
+    SMLA_CHECK(is_positive_f32(args.eps), "args.eps", args.eps, "a finite number above 0, also in f32");
     check_fields(args, context);
     SMLA_CHECK(!present(args.bias) || args.kind == SMLA_NORM_LAYER, "args.bias", "present", "absent for rms");
 }

@@ -1,7 +1,6 @@
+#include "core/f32_range.h"
 #include "core/hadamard.h"
 #include "ops/quant_index_q/quant_index_q.h"
-
-#include <cmath>
 
 namespace smla {
 
@@ -25,10 +24,10 @@ std::span<const StageField> fields_of<smla_quant_index_q_args>() {
 
 void QuantIndexQOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.hadamard == 0 || args.hadamard == 1, "args.hadamard", args.hadamard, "0 or 1");
-    SMLA_CHECK(args.amax_floor >= 0 && std::isfinite(args.amax_floor), "args.amax_floor", args.amax_floor,
-               "0 (the default, 1e-4) or a finite number above 0");
-    SMLA_CHECK(args.factor > 0 && std::isfinite(args.factor), "args.factor", args.factor,
-               "a finite number above 0: Hi^-0.5 * D^-0.5");
+    SMLA_CHECK(args.amax_floor == 0 || is_positive_f32(args.amax_floor), "args.amax_floor", args.amax_floor,
+               "0 (the default, 1e-4) or a finite number above 0, also in f32");
+    SMLA_CHECK(is_positive_f32(args.factor), "args.factor", args.factor,
+               "a finite number above 0, also in f32: Hi^-0.5 * D^-0.5");
     check_fields(args, context);
     const int64_t width = args.q.shape[2];
     const bool f64 = args.q.dtype == SMLA_F64;

@@ -22,8 +22,10 @@ void RopeOp::check(const Args& args, const CheckContext& context) {
     SMLA_CHECK(args.inverse == 0 || args.inverse == 1, "args.inverse", args.inverse, "0 or 1");
     check_fields(args, context);
     const int64_t rotated = 2 * args.frequencies.shape[0];
+    SMLA_CHECK(rotated <= args.x.shape[2], "args.frequencies.shape[0]", args.frequencies.shape[0],
+               text("at most ", args.x.shape[2] / 2, ": pairs of the ", args.x.shape[2], " channels of x"));
     SMLA_CHECK(
-        args.first >= 0 && args.first + rotated <= args.x.shape[2], "args.first", args.first,
+        args.first >= 0 && args.first <= args.x.shape[2] - rotated, "args.first", args.first,
         text("0 to ", args.x.shape[2] - rotated, ": ", rotated, " of ", args.x.shape[2], " channels rotate"));
     if (!present(args.out)) return check_apart("args.x", args.x);  // in place
     SMLA_CHECK(args.out.shape[2] == rotated || args.out.shape[2] == args.x.shape[2], "args.out.shape[2]",

@@ -51,13 +51,16 @@ size_t scratch_bytes(const Args& args, const Cut& cut) {
     return arena.used();
 }
 
-Cut cut_of(const Args& args, const Env& env) {
+Cut whole_cut(const Args& args, const Env& env) {
     Cut cut{.threads = env.threads()};
     const auto units = [&] {
         return args.w.shape[0] * cut.blocks(args) * ceil_div(args.w.shape[1], cut.outer);
     };
     while (cut.outer > kPanel && units() < 2 * cut.threads) cut.outer /= 2;
-    const auto too_much = [&] { return env.budget && scratch_bytes(args, cut) > env.budget; };
+    return cut;
+}
+Cut cut_within(const Args& args, Cut cut, size_t budget) {
+    const auto too_much = [&] { return budget && scratch_bytes(args, cut) > budget; };
     while (cut.outer > kPanel && too_much()) cut.outer /= 2;
     while (cut.most_tokens > kTileTokens && too_much()) cut.most_tokens /= 2;
     return cut;
@@ -94,9 +97,10 @@ void run(const Args& args, const Env& env, const Cut& cut) {
 CallPlan<Args> plan_bf16(const Args& args, const Env& env) {
     std::string refusal = cpu::refuse_bf16_product(args, env);
     if (!refusal.empty()) return refuse_call<Args>(std::move(refusal));
-    const Cut cut = cut_of(args, env);
+    const Cut whole = whole_cut(args, env), cut = cut_within(args, whole, env.budget);
     CallPlan<Args> plan;
     plan.scratch = scratch_bytes(args, cut);
+    if (env.budget) plan.scratch_of_fewer = std::min(scratch_bytes(args, whole), env.budget);
     plan.launch = [cut](const Args& call, const Env& on) { run(call, on, cut); };
     return plan;
 }

@@ -143,9 +143,11 @@ CallPlan<Args> plan_cblas(const Args& args, const Env& env) {
     if (!refusal.empty()) return refuse_call<Args>(std::move(refusal));
     // In batch-invariant mode blocks do not depend on the tokens; what remains is the library's own rounding.
     int64_t block = block_rows(args, !env.batch_invariant);
-    if (env.budget && scratch_bytes(args, block, env.threads()) > env.budget) block = block_rows(args, false);
+    const size_t whole = scratch_bytes(args, block, env.threads());
+    if (env.budget && whole > env.budget) block = block_rows(args, false);
     CallPlan<Args> plan;
     plan.scratch = scratch_bytes(args, block, env.threads());
+    if (env.budget) plan.scratch_of_fewer = std::min(whole, env.budget);  // of their larger blocks
     plan.launch = [block](const Args& call, const Env& on) { run_cblas(call, block, on); };
     return plan;
 }

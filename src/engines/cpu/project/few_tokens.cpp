@@ -117,10 +117,11 @@ size_t scratch_bytes(const Args& args, int64_t pass) {
     carve(arena, pass_of(args, 0, pass));
     return arena.used();
 }
-// Tokens of a pass. A token's bits do not depend on it.
+// Tokens of a pass: all that the budget has room for, so that more tokens never want less. A token's bits do
+// not depend on it.
 int64_t pass_within(const Args& args, size_t budget) {
     int64_t pass = kPass;
-    while (budget && pass > 1 && scratch_bytes(args, pass) > budget) pass /= 2;
+    while (budget && pass > 1 && scratch_bytes(args, pass) > budget) --pass;
     return pass;
 }
 
