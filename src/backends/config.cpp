@@ -1,9 +1,9 @@
 #include "backends/config.h"
 
+#include "core/f32_range.h"
 #include "core/tensor.h"
 
 #include <algorithm>
-#include <cmath>
 #include <iterator>
 #include <utility>
 
@@ -69,7 +69,9 @@ void check_dimensions(const BackendConfig& config) {
     for (const auto& [field, scale] : {std::pair{"args.softmax_scale", args.softmax_scale},
                                        {"args.q_scale", args.q_scale},
                                        {"args.kv_scale", args.kv_scale}})
-        SMLA_CHECK(scale > 0 && std::isfinite(scale), field, scale, "a finite number above 0");
+        SMLA_CHECK(is_positive_f32(scale), field, scale, "a finite number above 0, also in f32");
+    SMLA_CHECK(softmax_fits_f32(args.softmax_scale, args.q_scale), "args.softmax_scale", args.softmax_scale,
+               "a number that q_scale and log2 e leave finite in f32");
 }
 
 }  // namespace

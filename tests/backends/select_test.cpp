@@ -339,7 +339,10 @@ TEST(Selection, ArgumentsThatMakeNoSense) {
     EXPECT_EQ(field([](A& a) { a.heads = 0; }), "args.heads");
     EXPECT_EQ(field([](A& a) { a.dtype = SMLA_I32; }), "args.dtype");
     EXPECT_EQ(field([](A& a) { a.softmax_scale = 0; }), "args.softmax_scale");
+    EXPECT_EQ(field([](A& a) { a.softmax_scale = 3e38; }), "args.softmax_scale");  // times log2 e
     EXPECT_EQ(field([](A& a) { a.kv_scale = -1; }), "args.kv_scale");
+    EXPECT_EQ(field([](A& a) { a.kv_scale = 1e300; }), "args.kv_scale");
+    EXPECT_EQ(field([](A& a) { a.q_scale = 1e-300; }), "args.q_scale");
     EXPECT_EQ(field([](A& a) { a.max_tokens = 0; }), "args.max_tokens");
     EXPECT_EQ(field([](A& a) { a.topk = -1; }), "args.topk");
     EXPECT_EQ(field([](A& a) { a.family = SMLA_FAMILY_DSA, a.ratio = -1; }), "args.ratio");

@@ -1,9 +1,6 @@
 #include "core/f32_range.h"
 #include "ops/attend/attend.h"
 
-#include <limits>
-#include <numbers>
-
 namespace smla {
 
 namespace {
@@ -40,8 +37,8 @@ void check_scale(const char* field, double scale, const float* override_scale) {
 void check_factor(const smla_attend_args& args) {
     const double softmax = args.softmax_scale_device ? 1 : args.softmax_scale;
     const double q = args.q.dtype == SMLA_E4M3 && !args.q_scale_device ? args.q_scale : 1;
-    SMLA_CHECK(softmax * q * std::numbers::log2e <= std::numeric_limits<float>::max(), "args.softmax_scale",
-               args.softmax_scale, "a number that q_scale and log2 e leave finite in f32");
+    SMLA_CHECK(softmax_fits_f32(softmax, q), "args.softmax_scale", args.softmax_scale,
+               "a number that q_scale and log2 e leave finite in f32");
 }
 
 }  // namespace
