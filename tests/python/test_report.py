@@ -105,6 +105,17 @@ def made(tmp_path_factory):
     return smla.report(folder / "r.html", **paths, model=folder, memory=80), folder / "r.html"
 
 
+def test_a_model_in_memory(made, tmp_path):
+    """A dict gives what its file gives, under the name of its type; what is neither is named."""
+    pytest.importorskip("matplotlib")
+    files = {"bench": BENCH, "verify": VERIFY, "memory": 80}
+    report = smla.report(tmp_path / "r.html", model=V32, **files)
+    assert report.documents["model"] == "deepseek_v32"
+    assert report.documents["capacity"] == made[0].documents["capacity"]
+    with pytest.raises(smla.InvalidArgument, match="config: got int, wanted a path, a dict"):
+        smla.report(model=3, **files)
+
+
 def test_the_page_stands_alone(made):
     report, path = made
     assert path.read_text() == report.html and not list(path.parent.glob(".*"))
