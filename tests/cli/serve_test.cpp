@@ -86,6 +86,16 @@ TEST(CliServe, ReferenceEngineAndOtherSchedules) {
     }
 }
 
+TEST(CliServe, ATraceMayBeginWithAByteOrderMark) {
+    const std::string lines = "arrival,prompt,output,shared\r\n0,9,2,0\r\n", mark = "\xEF\xBB\xBF";
+    for (const std::string& text : {mark + lines, mark + "# text\n" + lines}) {
+        const TemporaryFile trace(text);
+        EXPECT_EQ(json_of({"run", "--serve", trace.path(), "--backend", "FLASHMLA_SPARSE"}, "requests"), 1);
+    }
+    const TemporaryFile twice(mark + mark + lines);
+    EXPECT_EQ(error_of({"run", "--serve", twice.path()}, 2)["field"], twice.path() + ":1");
+}
+
 // Every option that only one of the two uses of `run` has, beside the other one.
 TEST(CliServe, OptionsOfTheOtherUseAreRefused) {
     const std::string help = run_tool({"run", "--help"}).out;
