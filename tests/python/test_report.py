@@ -253,6 +253,15 @@ def test_bad_files(files, name, text, message):
     assert "\n" not in str(caught.value) and not (files / "r.html").exists()
 
 
+def test_files_that_begin_with_a_byte_order_mark(files):
+    pytest.importorskip("matplotlib")
+    for name, document in (("bench", BENCH), ("peers", PEERS), ("verify", VERIFY), ("config", V32)):
+        (files / f"{name}.json").write_text(json.dumps(document), encoding="utf-8-sig")
+    paths = {name: files / f"{name}.json" for name in ("bench", "peers", "verify")}
+    report = smla.report(**paths, model=files / "config.json", memory=80)
+    assert report.documents["bench"] == [BENCH] and report.documents["model"] == "config.json"
+
+
 def test_files_that_are_not_there(files):
     pytest.importorskip("matplotlib")
     with pytest.raises(smla.IoError, match="nowhere.json: got No such file or directory, wanted a file"):
