@@ -40,7 +40,8 @@ class Cache:
 
     data: the memory, any array of uint8 or of the format's own type, first page first; it stays alive with
     the cache. Its first dimension counts pages, and its stride is the distance between them (padded pages are
-    fine); a 1-D array, or one that is given with `pages`, is pages one behind the other. format: "row_f32",
+    fine); a 1-D array, or one that is given with `pages`, is pages one behind the other. Without `pages` it
+    is a whole number of them; the last may end before its padding. format: "row_f32",
     "row_bf16", "row_f64", "fp8_656", "fp8_576", "fp8_584", "fp8_512", "fp8_528", "fp8_528_g32",
     "fp8_528_g32_split", "nvfp4_288", "nvfp4_288_split", "nvfp4_384", "nvfp4_352", "index_fp8_132",
     "index_mxfp4_68", "state_f32", "state_f64" (docs/formats.md). page_tokens: tokens per page. page_rows:
@@ -192,16 +193,7 @@ class Cache:
         _require_dense(shape, strides, in_pages or [gap // item for gap in gaps if gap])
         self.abi.page_stride_bytes = page_stride_bytes or 0
         if not in_pages:
-            self.abi.pages = 1
-            stride = page_stride_bytes or self.bytes
-            if pages is None and not page_stride_bytes and 0 < bytes_held < stride:
-                raise invalid(
-                    "cache.data",
-                    f"{bytes_held} bytes",
-                    f"at least {stride}, those of a page of {self.abi.page_tokens} tokens of "
-                    f"{self.format.name.lower()}",
-                )
-            self.abi.pages = pages if pages is not None else bytes_held // stride if stride else 0
+            self.abi.pages = self._whole_pages(bytes_held) if pages is None else pages
         if (wanted := self._used_bytes()) > bytes_held:
             raise invalid(
                 "cache.data",
@@ -215,6 +207,19 @@ class Cache:
                 f"{self.bytes // shape[0]}, those of {self.abi.page_tokens} tokens of "
                 f"{self.format.name.lower()}",
             )
+
+    def _whole_pages(self, bytes_held):
+        """Pages one behind the other; the last may end before its padding, and is refused if records lack."""
+        stride, page = self._page_stride(), self._page_bytes()
+        pages, rest = divmod(bytes_held, stride) if stride else (0, 0)
+        if 0 < rest < page:
+            kind = f"{self.abi.page_tokens} tokens of {self.format.name.lower()}"
+            raise invalid(
+                "cache.data",
+                f"{bytes_held} bytes",
+                f"a whole number of pages of {stride} bytes ({kind}), or pages=",
+            )
+        return pages + (rest > 0)
 
     def _used_bytes(self):
         """Bytes up to the end of the last record: a view may end before the padding of the last page."""

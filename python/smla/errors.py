@@ -1,5 +1,6 @@
 """What the library refuses, as exceptions. Each carries the field, what it got and what it wanted."""
 
+import json
 import operator
 
 from ._abi import Status
@@ -143,3 +144,13 @@ def name_bytes(field, value):
     if not isinstance(value, str):
         raise invalid(field, repr(value), "a string")
     return value.encode()
+
+
+def config_json(config):
+    """A configuration that is a dict as JSON."""
+    try:
+        return json.dumps(dict(config))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise invalid(
+            "config", f"a dict that JSON cannot say ({error})", "values as of a config.json"
+        ) from None

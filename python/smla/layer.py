@@ -1,7 +1,6 @@
 """Attention layers of a checkpoint or of tensors in memory: hidden states in, hidden states out."""
 
 import ctypes as c
-import json
 import os
 import re
 import struct
@@ -17,7 +16,7 @@ from ._library import check, lib
 from ._outputs import new, rank
 from .cache import FORMATS
 from .context import default_context
-from .errors import integer, invalid, one_of
+from .errors import config_json, integer, invalid, one_of
 from .plan import GROUPS
 from .tensor import describe, device_of, dtype_of, plain, shape_of, stream_of_call
 
@@ -81,7 +80,7 @@ class Layer:
         """
         args, keep = _layer_args(layer, activations, queries, weights), []
         if isinstance(config, Mapping):
-            args.config_json = json.dumps(dict(config)).encode()
+            args.config_json = config_json(config).encode()
         elif hasattr(config, "to_json_string"):
             args.config_json = config.to_json_string(use_diff=False).encode()
         else:

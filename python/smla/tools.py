@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ._abi import Status
 from ._library import path as library_path
-from .errors import Error, IoError, from_status, invalid
+from .errors import Error, IoError, config_json, from_status, invalid
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -89,7 +89,7 @@ def bench(**options):
 def _model(config):
     """The path of a configuration; one in memory becomes a file for the time of the call."""
     if isinstance(config, Mapping):
-        text = json.dumps(dict(config))
+        text = config_json(config)
     elif hasattr(config, "to_json_string"):
         text = config.to_json_string(use_diff=False)
     elif isinstance(config, (str, os.PathLike)):

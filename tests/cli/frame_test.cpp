@@ -1,6 +1,7 @@
 // Help, versions, errors, exit codes, streams: what holds for every subcommand.
 #include "cli/run_tool.h"
 #include "core/cpu_features.h"
+#include "engines/run.h"
 
 #include <gtest/gtest.h>
 #include <smla/types.h>
@@ -115,7 +116,7 @@ TEST(CliFrame, WrongValuesNameOptionGotAndWanted) {
     EXPECT_EQ(isa["field"], "--isa");
     EXPECT_TRUE(has(isa["wanted"], "did you mean avx512?")) << isa;
     EXPECT_EQ(error_of({"doctor", "--engine", "gpu"}, 2)["field"], "--engine");
-    EXPECT_EQ(error_of({"doctor", "--kernel", "attend=nothing"}, 2)["field"], "args.kernel");
+    EXPECT_EQ(error_of({"doctor", "--kernel", "attend=nothing"}, 2)["field"], "--kernel");
     EXPECT_EQ(error_of({"list", "nothing"}, 2)["got"], "nothing");
 }
 
@@ -134,10 +135,34 @@ TEST(CliFrame, EnvironmentStandsForOptions) {
     EXPECT_TRUE(has(scalar.out, "cpu scalar")) << scalar.out;
     EXPECT_TRUE(has(run("SMLA_ENGINE=reference").out, "reference, 1 thread"));
     EXPECT_TRUE(has(run("SMLA_THREADS=1").out, ", 1 thread"));
-    EXPECT_EQ(run("SMLA_ISA=avx9").code, 2);
-    EXPECT_EQ(run("SMLA_THREADS=x").code, 2);
-    EXPECT_EQ(run("SMLA_KERNEL=attend=none").code, 2);
     EXPECT_TRUE(has(run("SMLA_CBLAS=").out, "\"cblas\": null"));
+}
+
+// What gave a wrong value is named: a variable, or the option that is stronger.
+TEST(CliFrame, AWrongVariableOfTheEnvironmentIsNamed) {
+    const auto refused = [](const std::string& option, const std::string& variable,
+                            const std::string& value) {
+        const Finished run =
+            run_tool({"doctor", "--json", option}, {.environment = {variable + "=" + value}});
+        const auto error = nlohmann::json::parse(run.out, nullptr, false)["error"];
+        EXPECT_EQ(run.code, error["exit_code"]) << run.out << run.err;
+        EXPECT_TRUE(has(run.err, "smla: error: " + error["field"].get<std::string>() + ": got ")) << run.err;
+        EXPECT_TRUE(has(error["got"], value)) << run.out;
+        return error["field"].get<std::string>();
+    };
+    const std::string foreign = best_isa() == SMLA_ISA_NEON ? "avx2" : "neon";
+    const struct {
+        std::string option, variable, value;
+    } cases[] = {{"--engine", "SMLA_ENGINE", "gpu"},    {"--threads", "SMLA_THREADS", "x"},
+                 {"--threads", "SMLA_THREADS", "5000"}, {"--kernel", "SMLA_KERNEL", "attend=none"},
+                 {"--kernel", "SMLA_KERNEL", "none"},   {"--isa", "SMLA_ISA", "avx9"},
+                 {"--isa", "SMLA_ISA", foreign}};
+    for (const auto& each : cases) {
+        EXPECT_EQ(refused("--no-self-test", each.variable, each.value), each.variable);
+        EXPECT_EQ(refused(each.option + "=" + each.value, each.variable, each.value), each.option);
+    }
+    if (why_no_engine(SMLA_ENGINE_CUDA).empty()) return;
+    EXPECT_EQ(refused("--no-self-test", "SMLA_ENGINE", "cuda"), "SMLA_ENGINE");
 }
 
 TEST(CliFrame, DoctorNamesTheKernelsOfOpenblas) {

@@ -24,7 +24,7 @@ json verified(std::vector<std::string> words, int code) {
 TEST(CliGolden, ADemandedKernelMustRunOnEveryFile) {
     const std::string narrow = "attend=cpu_avx2_f32_attend_576";  // D1's rows are not as wide
     const json idle{"D1"};
-    EXPECT_EQ(verified({kD1, "--kernel", narrow}, 1)["nothing_ran"], idle);  // the reference did
+    EXPECT_EQ(verified({kD1, "--kernel", narrow}, 1)["nothing_ran"], idle);
     const json both = verified({kD1, kGoldens + "D6.safetensors", "--engine", "cpu", "--kernel", narrow}, 1);
     EXPECT_EQ(both["nothing_ran"][0], "D1");
     EXPECT_TRUE(verified({kD1, "--kernel", "attend=cpu_generic_attend"}, 0)["nothing_ran"].empty());

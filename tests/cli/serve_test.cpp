@@ -86,6 +86,42 @@ TEST(CliServe, ReferenceEngineAndOtherSchedules) {
     }
 }
 
+TEST(CliServe, ATraceMayBeginWithAByteOrderMark) {
+    const std::string lines = "arrival,prompt,output,shared\r\n0,9,2,0\r\n", mark = "\xEF\xBB\xBF";
+    for (const std::string& text : {mark + lines, mark + "# text\n" + lines}) {
+        const TemporaryFile trace(text);
+        EXPECT_EQ(json_of({"run", "--serve", trace.path(), "--backend", "FLASHMLA_SPARSE"}, "requests"), 1);
+    }
+    const TemporaryFile twice(mark + mark + lines);
+    EXPECT_EQ(error_of({"run", "--serve", twice.path()}, 2)["field"], twice.path() + ":1");
+}
+
+// Every option that only one of the two uses of `run` has, beside the other one.
+TEST(CliServe, OptionsOfTheOtherUseAreRefused) {
+    const std::string help = run_tool({"run", "--help"}).out;
+    const size_t general = help.find("\nOptions:"), serving = help.find("\nA serving run"),
+                 context = help.find("\nWhere it runs");
+    ASSERT_TRUE(general < serving && serving < context && context != std::string::npos) << help;
+    int seen = 0;
+    for (size_t at = help.find("\n  --", general); at < context; at = help.find("\n  --", at + 1)) {
+        const size_t end = help.find_first_of(" \n", at + 3);
+        const std::string name = help.substr(at + 3, end - at - 3);
+        if (name == "--json" || name == "--serve") continue;
+        const std::string value = name == "--kv-writer" ? "vllm" : "4";
+        const std::string given = name == "--f64" ? name : name + "=" + value;
+        const bool serves = at > serving;
+        const auto error = serves ? error_of({"run", "model", "--hidden", "x", "--out", "y", given}, 2)
+                                  : error_of({"run", "--serve", kMixed, given}, 2);
+        EXPECT_EQ(error["field"], name);
+        EXPECT_EQ(error["got"], name == "--f64" ? "true" : value);
+        EXPECT_NE(error.value("wanted", "").find("--serve"), std::string::npos) << error;
+        ++seen;
+    }
+    EXPECT_EQ(seen, 17 + 6);
+    EXPECT_EQ(error_of({"run", "model", "--serve", kMixed}, 2)["field"], "checkpoint");
+    EXPECT_EQ(error_of({"run", "--serve", ""}, 2)["field"], "--serve");
+}
+
 TEST(CliServe, SensibleErrors) {
     EXPECT_EQ(error_of({"run", "--serve", "no/such.csv"}, 2)["field"], "no/such.csv");
     const auto refused = [](const std::string& text) {

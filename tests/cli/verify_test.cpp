@@ -1,5 +1,6 @@
 // smla verify without golden files: how many problems every kernel gets, and what happens where that fails.
 #include "cli/run_tool.h"
+#include "engines/run.h"
 
 #include <gtest/gtest.h>
 
@@ -43,15 +44,29 @@ TEST(CliVerify, KernelsOfStrongerInstructionSetsAreSkippedByName) {
 
 // A machine without a GPU says so, not that its processor has no kernel of that name.
 TEST(CliVerify, ADemandedKernelIsLookedForWhereItIs) {
-    const std::vector<std::string> words{
-        "verify",    "--stage", "attend", "--kernel", "attend=cuda_generic_attend",
-        "--seconds", "0.1",     "--json"};
-    const Finished run = run_tool(words);
-    const auto found = nlohmann::json::parse(run.out);
-    if (found.contains("error")) {
-        EXPECT_EQ(found["error"]["field"], "--kernel") << run.err;
-        EXPECT_EQ(run.code, 3);
+    const std::string kernel = "attend=cuda_generic_attend",
+                      golden = SMLA_SOURCE_DIR "/tests/goldens/D1.safetensors";
+    if (!why_no_engine(SMLA_ENGINE_CUDA).empty()) {
+        const std::vector<std::vector<std::string>> commands{
+            {"verify"}, {"verify", "--golden", golden}, {"verify", "--golden", golden, golden},
+            {"doctor"}, {"bench", "--quick"},           {"explain", "--stage", "attend"}};
+        for (std::vector<std::string> words : commands) {
+            words.insert(words.end(), {"--kernel", kernel});
+            const auto error = error_of(words, 3);
+            EXPECT_EQ(error["field"], "--kernel");
+            EXPECT_EQ(error["got"], kernel);
+            EXPECT_EQ(
+                error.value("wanted", "").rfind("a kernel of the cpu engine: that of CUDA is not here (", 0),
+                0u)
+                << error;
+        }
+        EXPECT_EQ(error_of({"verify", "--golden", golden, "--engine", "cpu", "--kernel", kernel}, 2)["field"],
+                  "--kernel");
+        return;
     }
+    const Finished run =
+        run_tool({"verify", "--stage", "attend", "--kernel", kernel, "--seconds", "0.1", "--json"});
+    const auto found = nlohmann::json::parse(run.out);
     for (const auto& row : found.value("kernels", nlohmann::json::array()))
         EXPECT_EQ(row["kernel"].get<std::string>().rfind("cuda_", 0), 0u) << row;
 }

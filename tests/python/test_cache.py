@@ -78,16 +78,35 @@ def test_a_width_that_is_not_the_formats():
 @pytest.mark.parametrize("size", [1, 100, 656 * 64 - 1])
 def test_bytes_that_hold_no_page(size):
     """Refused: a cache without pages takes writes and keeps nothing. An empty array and pages=0 say so."""
-    with pytest.raises(smla.InvalidArgument, match=f"cache.data: got {size} bytes, wanted at least 41984"):
+    with pytest.raises(
+        smla.InvalidArgument, match=f"cache.data: got {size} bytes, wanted .* pages of 41984 bytes"
+    ):
         smla.Cache(np.zeros(size, np.uint8), "fp8_656", 64)
     assert smla.Cache(np.zeros(size, np.uint8), "fp8_656", 64, pages=0).capacity == 0
     assert smla.Cache(np.zeros(0, np.uint8), "fp8_656", 64).capacity == 0
 
 
+@pytest.mark.parametrize("format", FORMATS)
+def test_memory_that_ends_inside_of_a_page(format):
+    """A last page without its padding is whole; of one that lacks a record nothing is left out silently."""
+    width = 8 if format in PLAIN else 0
+    page = page_bytes(format, 3, width)
+    records = 3 * sum(parts(format, width))
+    data = zeros(4 * page, dtype=np.uint8)
+    for size in {2 * page + records, 3 * page}:
+        assert smla.Cache(data[:size], format, 3, width=width).pages == 3
+    assert smla.Cache(data[: 3 * page + records], format, 3, width=width, page_stride_bytes=page).pages == 4
+    assert smla.Cache(data[: page + records], format, 3, width=width, page_stride_bytes=page).pages == 2
+    for size in (1, records - 1, page + 1, 2 * page + records - 1):
+        for stride in (None, page):
+            error = refused("cache.data", data[:size], format, 3, width=width, page_stride_bytes=stride)
+            assert error.got == f"{size} bytes" and f"pages of {page} bytes" in error.wanted
+            assert smla.Cache(data[:size], format, 3, width=width, pages=size // page).pages == size // page
+
+
 def test_pages_that_are_counted():
     data = zeros(10 * 4 * 8)
     assert smla.Cache(data, "row_f32", 4, width=8).pages == 10
-    assert smla.Cache(data[:-1], "row_f32", 4, width=8).pages == 9  # the last one does not fit
     assert smla.Cache(data, "row_f32", 4, width=8, pages=7).pages == 7
     assert smla.Cache(data, "row_f32", 4, width=8, pages=0).capacity == 0
     assert smla.Cache(data.reshape(5, 2, 4, 8), "row_f32", 8).pages == 5

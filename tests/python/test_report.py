@@ -105,6 +105,17 @@ def made(tmp_path_factory):
     return smla.report(folder / "r.html", **paths, model=folder, memory=80), folder / "r.html"
 
 
+def test_a_model_in_memory(made, tmp_path):
+    """A dict gives what its file gives, under the name of its type; what is neither is named."""
+    pytest.importorskip("matplotlib")
+    files = {"bench": BENCH, "verify": VERIFY, "memory": 80}
+    report = smla.report(tmp_path / "r.html", model=V32, **files)
+    assert report.documents["model"] == "deepseek_v32"
+    assert report.documents["capacity"] == made[0].documents["capacity"]
+    with pytest.raises(smla.InvalidArgument, match="config: got int, wanted a path, a dict"):
+        smla.report(model=3, **files)
+
+
 def test_the_page_stands_alone(made):
     report, path = made
     assert path.read_text() == report.html and not list(path.parent.glob(".*"))
@@ -240,6 +251,15 @@ def test_bad_files(files, name, text, message):
         smla.report(files / "r.html", **paths)
     assert caught.value.field and caught.value.got and caught.value.wanted
     assert "\n" not in str(caught.value) and not (files / "r.html").exists()
+
+
+def test_files_that_begin_with_a_byte_order_mark(files):
+    pytest.importorskip("matplotlib")
+    for name, document in (("bench", BENCH), ("peers", PEERS), ("verify", VERIFY), ("config", V32)):
+        (files / f"{name}.json").write_text(json.dumps(document), encoding="utf-8-sig")
+    paths = {name: files / f"{name}.json" for name in ("bench", "peers", "verify")}
+    report = smla.report(**paths, model=files / "config.json", memory=80)
+    assert report.documents["bench"] == [BENCH] and report.documents["model"] == "config.json"
 
 
 def test_files_that_are_not_there(files):

@@ -95,7 +95,7 @@ def test_every_key_of_a_layout_is_an_argument():
         smla.Cache(torch.zeros(4096), "row_f32", 2, width=4, pages=2, page_rows=3, page_stride_bytes=64,
                    row_stride_bytes=32),
         smla.Cache(torch.zeros(4096, dtype=torch.uint8), "fp8_512", 2, scale=0.0),
-        smla.Cache(torch.zeros(4096, dtype=torch.uint8), "fp8_528_g32", 2, writer=1),
+        smla.Cache(torch.zeros(2112, dtype=torch.uint8), "fp8_528_g32", 2, writer=1),
     ):  # fmt: skip
         keys |= set(cache.layout)
     assert keys == set(inspect.signature(smla.Cache).parameters) - {"data"}

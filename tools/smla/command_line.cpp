@@ -1,4 +1,5 @@
 // Parses the command line, reports wrong options, and returns the subcommand's exit code.
+#include "context_options.h"
 #include "names.h"
 #include "subcommands.h"
 #include "tool_main.h"
@@ -6,10 +7,13 @@
 #include <smla/types.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string_view>
+#include <vector>
 
 namespace smla::cli {
 
@@ -70,6 +74,20 @@ Error wrong_value(const CLI::App& app, const std::string& message) {
                  "what smla " + (&command == &app ? "" : command.get_name() + " ") + "--help says");
 }
 
+// Where an error names an option of a context or the field that it sets: what gave the value, the option or
+// the variable of the environment.
+Error as_given(const Error& error, const std::vector<std::string_view>& words) {
+    for (const ContextField& each : kContextFields) {
+        if (error.field != each.field && error.field != each.option) continue;
+        const std::string option = each.option;
+        const bool given = std::any_of(words.begin(), words.end(), [&](std::string_view word) {
+            return word == option || word.starts_with(option + "=");
+        });
+        return Error(error.status, given || !each.variable ? option : each.variable, error.got, error.wanted);
+    }
+    return error;
+}
+
 int parse_and_run(CLI::App& app, Tool& tool, int argc, char** argv) {
     for (int i = 1; i < argc; ++i)  // before parsing, so that its errors are JSON too
         if (std::string_view(argv[i]) == "--json") tool.want_json();
@@ -78,9 +96,9 @@ int parse_and_run(CLI::App& app, Tool& tool, int argc, char** argv) {
     } catch (const CLI::Success& done) {  // --help, --version
         return app.exit(done);
     } catch (const CLI::ExtrasError&) {
-        return tool.report(unexpected_argument(app));
+        throw unexpected_argument(app);
     } catch (const CLI::ParseError& error) {
-        return tool.report(wrong_value(app, error.what()));
+        throw wrong_value(app, error.what());
     }
     const auto chosen = app.get_subcommands();
     if (chosen.empty()) {
@@ -107,7 +125,7 @@ int run(int argc, char** argv) {
     try {
         code = parse_and_run(app, tool, argc, argv);
     } catch (const Error& error) {
-        code = tool.report(error);
+        code = tool.report(as_given(error, {argv, argv + argc}));
     } catch (const std::bad_alloc&) {
         code = tool.report(Error(SMLA_OUT_OF_MEMORY, "memory", "none left", "more, or a smaller problem"));
     } catch (const std::exception& error) {

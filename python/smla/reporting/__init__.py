@@ -65,8 +65,8 @@ def report(
     a list; without them both run here, `seconds` for each case, `quick` with few cases. peers: files with
     times of other libraries, drawn beside cases of the same stage and name: {"name": ..., "results":
     [{"stage", "case", "ms"}]}.
-    model: a config.json or a checkpoint's folder; memory: GiB for its caches, by default the GPU's, else
-    this machine's.
+    model: a config.json, a checkpoint's folder, a dict or a configuration of transformers; memory: GiB for
+    its caches, by default the GPU's, else this machine's.
     Needs matplotlib (pip install 'smla[report]'), else Unsupported. A bad file is a DataError or an IoError.
     """
     needs_matplotlib()

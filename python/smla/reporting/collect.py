@@ -27,7 +27,7 @@ def _memory_gib(doctor):
 
 def _capacity(model, memory, tell):
     """{cache formats: [{context, bytes, fit, flops}]} of a model, and what was said of its layers."""
-    lines, note = {}, ""
+    lines, note, kind = {}, "", ""
     choices = ({}, {"kv_format": "bf16", "index_format": "bf16"})
     for number, formats in enumerate(choices):
         rows = []
@@ -48,11 +48,12 @@ def _capacity(model, memory, tell):
                     "flops": totals["flops_per_token"],
                 }
             )
-            note = f"{answer['model_type']}, {totals['layers']} layers"
+            kind = answer["model_type"]
+            note = f"{kind}, {totals['layers']} layers"
             used = dict.fromkeys(cache["format"] for cache in answer["caches"])
         if rows:
             lines[" + ".join(used)] = rows
-    return {"lines": lines, "note": note, "memory_gib": memory}
+    return {"lines": lines, "note": note, "model_type": kind, "memory_gib": memory}
 
 
 def _peers(path, benches):
@@ -86,13 +87,14 @@ def collect(
     if model is not None:
         tell("explain", 0, 1)
         found["explain"] = tools.explain(model)
-        found["model"] = Path(os.fspath(model)).resolve().name
     tell("doctor", 0, 1)
     found["doctor"] = tools.doctor()
     found["version"] = found["doctor"]["version"]
     found["list"] = tools.answer("list")
     if model is not None:
         found["capacity"] = _capacity(model, memory or _memory_gib(found["doctor"]), tell)
+        is_path = isinstance(model, (str, os.PathLike))
+        found["model"] = Path(model).resolve().name if is_path else found["capacity"]["model_type"]
     if not benches:
         tell("bench", 0, 1)
         benches = [dict(tools.bench(seconds=seconds, quick=quick))]

@@ -61,7 +61,7 @@ def read(source):
         raise invalid("document", type(source).__name__, "a file or a dict")
     path = os.fspath(source)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         wanted = "a file that can be read"
         raise IoError(

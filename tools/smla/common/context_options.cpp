@@ -8,33 +8,45 @@
 
 namespace smla::cli {
 
+namespace {
+
+smla_engine engine_of_kernel(const std::string& kernel) {
+    if (kernel.find("=cuda_") == std::string::npos) return SMLA_ENGINE_CPU;
+    const std::string why = why_no_engine(SMLA_ENGINE_CUDA);
+    if (!why.empty())
+        fail(SMLA_UNSUPPORTED, "--kernel", kernel,
+             "a kernel of the cpu engine: that of CUDA is not here (" + why + ")");
+    return SMLA_ENGINE_CUDA;
+}
+
+}  // namespace
+
 void ContextOptions::add(CLI::App& command) {
-    constexpr const char* group = "Where it runs";
     command.add_option("--engine", engine, "auto, reference, cpu or cuda")
         ->envname("SMLA_ENGINE")
         ->capture_default_str()
-        ->group(group);
+        ->group(kGroup);
     command
         .add_option("--isa", isa, "Instruction set of the cpu engine (default: SMLA_ISA, else the best here)")
         ->type_name("auto|scalar|avx2|avx512|avx512_bf16|amx|neon")
-        ->group(group);
+        ->group(kGroup);
     command.add_option("--device", device, "Number of the GPU, for the cuda engine")
         ->check(whole_number(0, kMostDevice))
         ->capture_default_str()
-        ->group(group);
+        ->group(kGroup);
     command.add_option("--threads", threads, "Threads; 0: one per core that this process may use")
         ->envname("SMLA_THREADS")
         ->check(whole_number(0, 4096))
         ->capture_default_str()
-        ->group(group);
+        ->group(kGroup);
     command
         .add_option("--kernel", kernel, "Kernels to use, by name: attend=NAME,score=NAME (smla list kernels)")
         ->envname("SMLA_KERNEL")
-        ->group(group);
+        ->group(kGroup);
     command
         .add_flag("--batch-invariant", batch_invariant,
                   "A token's bits never depend on what else is in the batch")
-        ->group(group);
+        ->group(kGroup);
 }
 
 smla_context_args ContextOptions::args() const {
@@ -49,6 +61,7 @@ smla_context_args ContextOptions::args() const {
     args.threads = threads;
     args.batch_invariant = batch_invariant;
     args.kernel = kernel.empty() ? nullptr : kernel.c_str();
+    if (args.kernel && args.engine == SMLA_ENGINE_AUTO) args.engine = engine_of_kernel(kernel);
     return args;
 }
 

@@ -10,13 +10,25 @@ namespace smla::cli {
 
 constexpr int kMostDevice = 1023;
 
+// What sets a field of smla_context_args: an option, and the variable that stands for it.
+struct ContextField {
+    const char *field, *option, *variable;
+};
+constexpr ContextField kContextFields[] = {{"args.engine", "--engine", "SMLA_ENGINE"},
+                                           {"args.isa", "--isa", "SMLA_ISA"},
+                                           {"args.threads", "--threads", "SMLA_THREADS"},
+                                           {"args.kernel", "--kernel", "SMLA_KERNEL"},
+                                           {"args.device_index", "--device", nullptr}};
+
 struct ContextOptions {
     std::string engine = "auto", isa = "auto", kernel;
     int device = 0, threads = 0;
     bool batch_invariant = false;
 
+    static constexpr const char* kGroup = "Where it runs";
     void add(CLI::App& command);
-    smla_context_args args() const;  // points into this object
+    // Points into this object. Without --engine the engine is that of the kernel that is demanded.
+    smla_context_args args() const;
     Context create() const;
 };
 

@@ -286,6 +286,17 @@ void add_options(CLI::App& command, Options& o) {
     o.context.add(command);
 }
 
+// An option that only the other use of this subcommand heeds is refused.
+void check_use(const CLI::App& command, bool serving) {
+    for (const CLI::Option* option : command.get_options()) {
+        const std::string group = option->get_group(), value = joined(option->results());
+        if (!option->count() || group == ContextOptions::kGroup || option->get_name() == "--json") continue;
+        SMLA_CHECK(
+            (group == ServeOptions::kGroup) == serving, option->get_name(), value.empty() ? "nothing" : value,
+            serving ? "nothing: --serve runs a trace, not a checkpoint" : "--serve TRACE, which reads it");
+    }
+}
+
 }  // namespace
 
 void add_run(CLI::App& app, Tool& tool) {
@@ -297,14 +308,15 @@ void add_run(CLI::App& app, Tool& tool) {
                      "fp8_656 --chunk 256\n"
                      "  smla run --serve examples/traces/mixed.csv --backend FLASHMLA_SPARSE --kv-dtype fp8");
     add_options(*command, *options);
-    tool.action(command, [&tool, options] {
+    tool.action(command, [&tool, options, command] {
         const bool serving = !options->serving.trace.empty();
+        check_use(*command, serving);
+        if (serving) return serve(tool, options->serving, options->context);
         for (const auto& [name, value] :
              {std::pair{"checkpoint", &options->checkpoint}, std::pair{"--hidden", &options->hidden},
               std::pair{"--out", &options->out}})
-            SMLA_CHECK(value->empty() == serving, name, serving ? *value : "nothing",
-                       serving ? "nothing: --serve runs a trace, not a checkpoint" : "a path");
-        return serving ? serve(tool, options->serving, options->context) : run(tool, *options);
+            SMLA_CHECK(!value->empty(), name, "nothing", "a path");
+        return run(tool, *options);
     });
 }
 

@@ -7,9 +7,8 @@
 namespace smla::cli {
 
 void ServeOptions::add(CLI::App& command) {
-    constexpr const char* group = "A serving run, instead of a checkpoint";
     const auto option = [&](const char* name, auto& value, const char* text) {
-        return command.add_option(name, value, text)->capture_default_str()->group(group);
+        return command.add_option(name, value, text)->capture_default_str()->group(kGroup);
     };
     option("--serve", trace,
            "Trace of requests, CSV: arrival,prompt,output,shared (examples/traces/mixed.csv)");

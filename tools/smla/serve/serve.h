@@ -15,6 +15,7 @@ struct ServeOptions {
     ServeSettings settings;
     uint64_t seed = 1;
 
+    static constexpr const char* kGroup = "A serving run, instead of a checkpoint";
     void add(CLI::App& command);
 };
 int serve(const Tool& tool, const ServeOptions& options, const ContextOptions& context);

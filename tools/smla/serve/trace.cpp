@@ -34,6 +34,7 @@ std::vector<TraceRequest> read_trace(const std::string& path) {
 
 std::vector<TraceRequest> parse_trace(std::istream& file, const std::string& path) {
     constexpr const char* kHead = "arrival,prompt,output,shared";
+    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // of UTF-8, as spreadsheets write it
     constexpr int32_t kMostTokens = 1 << 20;
     std::vector<TraceRequest> out;
     int64_t tokens = 0;
@@ -41,6 +42,7 @@ std::vector<TraceRequest> parse_trace(std::istream& file, const std::string& pat
     int64_t line_number = 0;
     for (std::string line; std::getline(file, line);) {
         ++line_number;
+        if (line_number == 1 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
         if (!line.empty() && line.back() == '\r') line.pop_back();
         if (line.empty() || line[0] == '#') continue;
         const std::string place = text(path, ":", line_number);

@@ -36,13 +36,6 @@ Contexts::Contexts(const ContextOptions& options) : args_(options.args()), open_
 
 std::vector<smla_engine> Contexts::engines() const {
     if (args_.engine != SMLA_ENGINE_AUTO) return {args_.engine};
-    // Without --engine a kernel's name says where it is.
-    if (args_.kernel) {
-        if (std::string(args_.kernel).find("=cuda_") == std::string::npos) return {SMLA_ENGINE_CPU};
-        const std::string why = why_no_engine(SMLA_ENGINE_CUDA);
-        if (!why.empty()) fail(SMLA_UNSUPPORTED, "--kernel", args_.kernel, "a GPU for it: " + why);
-        return {SMLA_ENGINE_CUDA};
-    }
     std::vector<smla_engine> out{SMLA_ENGINE_REFERENCE, SMLA_ENGINE_CPU};
     if (why_no_engine(SMLA_ENGINE_CUDA).empty()) out.push_back(SMLA_ENGINE_CUDA);
     return out;

@@ -67,6 +67,7 @@ std::string line(const Combination& c) {
 int verify_files(const Tool& tool, const Options& options) {
     golden::VerifyOptions verify;
     const smla_context_args args = options.context.args();
+    const Context checked(args);  // what the options say is refused once, not by each file
     verify.engine = args.engine;
     verify.isa = args.isa;
     verify.threads = args.threads;
