@@ -68,21 +68,6 @@ def test_refusals():
     assert on_smla.why_not(other)[0].startswith("LlamaForCausalLM has no attention of")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("lengths", [None, (10, 4)])
-def test_a_model_that_is_not_enabled_says_so(kind, lengths):
-    model, ids = small(kind), prompts(tokens=10)
-    mask = padded(ids, lengths)[1] if lengths else None
-    before, wanted = model.config._attn_implementation, model(ids).logits
-    model.set_attn_implementation("smla")
-    name = type(model.model.layers[0].self_attn).__name__
-    with torch.no_grad(), pytest.raises(smla.Unsupported, match=r"wanted smla.*enable\(model\)") as caught:
-        model(ids, attention_mask=mask)
-    assert (caught.value.field, caught.value.got) == (name, 'attn_implementation="smla"')
-    model.set_attn_implementation(before)
-    assert torch.equal(model(ids).logits, wanted)
-
-
 def test_a_model_of_pools_is_refused():
     """GLM-5.3-Flash by its class; enable() without a model has no class in the place of its attention."""
     family = pytest.importorskip("transformers.models.glm5_next", reason="no glm5_next in this transformers")

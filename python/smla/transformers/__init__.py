@@ -24,7 +24,7 @@ from ..errors import integer, one_of  # noqa: E402
 from . import _modules  # noqa: E402
 from ._cache import Cache  # noqa: E402
 from ._mask import make_mask, refused  # noqa: E402
-from ._modules import NAME, ORIGINALS, REPLACEMENTS, Defaults, OnSmla, Options, not_enabled  # noqa: E402
+from ._modules import NAME, ORIGINALS, REPLACEMENTS, Defaults, OnSmla, Options  # noqa: E402
 
 __all__ = ["Cache", "disable", "enable", "why_not"]
 _QUERIES = {"f32": "f32", "bf16": "bf16"}
@@ -118,7 +118,7 @@ def _attentions(model):
 
 
 def _no_attention(module, *args, **kwargs):
-    raise not_enabled(module)
+    raise refused(type(module).__name__, 'attn_implementation="smla"', "smla.transformers.enable(model)")
 
 
 AttentionInterface.register(NAME, _no_attention)

@@ -1,7 +1,6 @@
 """Attention modules of transformers whose forward is a smla.Layer over the module's own weights."""
 
 import dataclasses
-import functools
 import importlib
 import weakref
 
@@ -207,29 +206,10 @@ def _attention(family, name):
     return getattr(module, name, None)
 
 
-def not_enabled(module):
-    """What is raised where a model's implementation is NAME and its attention is transformers' own."""
-    return refused(type(module).__name__, 'attn_implementation="smla"', "smla.transformers.enable(model)")
-
-
-def _ask_for_enable(base):
-    """Has transformers' own forward say so: it may fail on our mask before it asks for an implementation."""
-    plain = base.forward
-
-    @functools.wraps(plain)
-    def forward(self, *args, **kwargs):
-        if self.config._attn_implementation == NAME:
-            raise not_enabled(self)
-        return plain(self, *args, **kwargs)
-
-    base.forward = forward
-
-
 def _on_smla(family, name, **values):
     base = _attention(family, name)
     kind = None
     if base is not None:
-        _ask_for_enable(base)
         kind = type(f"Smla{name}", (OnSmla, base), {"__module__": __name__, **values})
     return base, kind
 
