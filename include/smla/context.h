@@ -50,7 +50,7 @@ typedef void (*smla_parallel_for)(void* pool, int64_t count, void (*body)(void* 
 
 typedef struct smla_context_args {
     uint32_t struct_size;
-    /* SMLA_VERSION of the caller's headers. Refused: another major version, before 1.0 minor one. */
+    /* SMLA_VERSION of the caller's headers. Refused: another major version; before 1.0, another minor one. */
     int32_t version;
     smla_engine engine;
     /* CPU engine. */

@@ -205,8 +205,9 @@ void check_sharing(const ObjectReader& reader, const HybridConfig& hybrid) {
 void read_hybrid(const ObjectReader& reader, AttentionConfig& config) {
     HybridConfig hybrid;
     hybrid.head_dim = reader.integer("head_dim", 2, kMaxHeadDim);
-    hybrid.window =
-        reader.integer(reader.has("sliding_window") ? "sliding_window" : "window_size", 1, kMaxTopk);
+    hybrid.window = reader.integer(
+        reader.has("window_size") && !reader.has("sliding_window") ? "window_size" : "sliding_window", 1,
+        kMaxTopk);
     hybrid.o_groups = reader.integer("o_groups", 1, kMaxHeads);
     hybrid.o_lora_rank = reader.integer("o_lora_rank", 1, kMaxRank);
     if (config.common.heads % hybrid.o_groups != 0 && reader.good({"num_attention_heads", "o_groups"}))

@@ -292,7 +292,7 @@ TEST(Config, V4WithFlatRopeParameters) {
 TEST(Config, V4NativeNames) {
     std::string json = with(test::v4_flash(), "sliding_window", "");
     EXPECT_EQ(parse(with(json, "window_size", "64")).hybrid->window, 64);
-    bad(json, "window_size", "absent", "an integer from 1 to 1048576");
+    bad(json, "sliding_window", "absent", "an integer from 1 to 1048576");
 }
 
 TEST(Config, V4Ratios) {
