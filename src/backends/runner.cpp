@@ -29,7 +29,8 @@ Runner::Runner(const Env& env, const StepPlan& known, Workspace workspace, Stage
 void* Runner::take(size_t bytes) {
     const size_t at = activation_bytes_;
     activation_bytes_ += round_up(bytes, kCacheLine);
-    // Null is what a caller forgot: a pass that checks calls takes an address that nothing reads.
+    // Where calls are checked, an address that nothing reads: null would pass for memory that a caller
+    // forgot.
     if (sizing_) return checks_ ? reinterpret_cast<void*>(kCacheLine + at) : nullptr;
     if (activation_bytes_ > activation_limit_)
         fail(SMLA_INTERNAL, "activations", text(activation_bytes_),

@@ -111,6 +111,15 @@ private:
     std::vector<Line> scratch_;
 };
 
+template <class Test>
+void with_every_kind(const Test& test) {
+    for (const KindOfLayer& kind : kKinds) {
+        SCOPED_TRACE(kind.name);
+        const LayerOfKind layer(kind);
+        test(layer, FirstStep(layer));
+    }
+}
+
 // The step, changed, is refused for `field`.
 void expect_refused(const FirstStep& first, const std::string& field,
                     const std::function<void(smla_layer_step&)>& spoil) {
@@ -120,10 +129,7 @@ void expect_refused(const FirstStep& first, const std::string& field,
 }
 
 TEST(LayerCaches, ThatDoNotFitAreRefusedBeforeAnythingIsWritten) {
-    for (const KindOfLayer& kind : kKinds) {
-        SCOPED_TRACE(kind.name);
-        const LayerOfKind layer(kind);
-        const FirstStep first(layer);
+    with_every_kind([&](const LayerOfKind&, const FirstStep& first) {
         for (const GroupOfStep& group : kGroups) {
             if ((first.step.*group.cache).cache.format == SMLA_FORMAT_NONE) continue;
             const std::string name = text("step.", group.name, ".cache");
@@ -141,15 +147,12 @@ TEST(LayerCaches, ThatDoNotFitAreRefusedBeforeAnythingIsWritten) {
         EXPECT_TRUE(first.untouched());
         EXPECT_EQ(first.forward(first.step), "") << smla_last_error();
         EXPECT_FALSE(first.untouched());
-    }
+    });
 }
 
 TEST(LayerCaches, ABlockTableWithoutMemoryIsRefusedBeforeAnythingIsWritten) {
     int refused = 0;
-    for (const KindOfLayer& kind : kKinds) {
-        SCOPED_TRACE(kind.name);
-        const LayerOfKind layer(kind);
-        const FirstStep first(layer);
+    with_every_kind([&](const LayerOfKind& layer, const FirstStep& first) {
         for (const GroupOfStep& group : kGroups) {
             if ((first.step.*group.cache).cache.format == SMLA_FORMAT_NONE) continue;
             if (group.bit == SMLA_GROUP_WINDOW || layer.info.kind == SMLA_LAYER_HEAVILY_COMPRESSED)
@@ -160,15 +163,12 @@ TEST(LayerCaches, ABlockTableWithoutMemoryIsRefusedBeforeAnythingIsWritten) {
             ++refused;
         }
         EXPECT_TRUE(first.untouched());
-    }
+    });
     EXPECT_GE(refused, 8);
 }
 
 TEST(LayerCaches, ResultsLieInMemoryOfTheirOwn) {
-    for (const KindOfLayer& kind : kKinds) {
-        SCOPED_TRACE(kind.name);
-        const LayerOfKind layer(kind);
-        const FirstStep first(layer);
+    with_every_kind([&](const LayerOfKind&, const FirstStep& first) {
         const auto refused = [&](const std::function<void(smla_layer_step&)>& spoil) {
             expect_refused(first, "step.out.data", spoil);
         };
@@ -180,7 +180,7 @@ TEST(LayerCaches, ResultsLieInMemoryOfTheirOwn) {
         smla_layer_step in_place = first.step;
         in_place.out = in_place.hidden;
         EXPECT_EQ(first.forward(in_place), "") << smla_last_error();
-    }
+    });
 }
 
 }  // namespace
