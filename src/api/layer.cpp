@@ -9,6 +9,9 @@ struct smla_layer {
     smla_context* context;
     std::unique_ptr<Layer> layer;
     PlanMaxima plan = plan_for(*layer);
+    // Whose caches a step looks at: an indexer may read keys that another layer writes.
+    int32_t groups =
+        plan.groups | (layer->config().selects(layer->layer_index()) ? int32_t(SMLA_GROUP_INDEX) : 0);
 };
 
 struct smla_session {
@@ -53,7 +56,9 @@ void check_pages(int32_t bit, const smla_cache& cache, const PlanPages& planned)
                text(planned.rows, ", as the plan was built"));
 }
 
-CacheGroup group_of(const smla_layer_step& step, int32_t bit, const Tensor& slots, const Plan& plan) {
+CacheGroup group_of(const smla_layer& on, const smla_layer_step& step, int32_t bit, const Tensor& slots,
+                    const Plan& plan) {
+    if (!(on.groups & bit)) return {{}, {}, slots};  // nothing in it is checked
     const smla_layer_cache& given = bit == SMLA_GROUP_PRIMARY      ? step.primary
                                     : bit == SMLA_GROUP_INDEX      ? step.index
                                     : bit == SMLA_GROUP_WINDOW     ? step.window
@@ -86,12 +91,12 @@ LayerStep read_step(const smla_layer& on, const smla_layer_step& step, const Che
     const int64_t ratio = std::max<int64_t>(config.compress_ratio(on.layer->layer_index()), 1);
     LayerStep out = planned_step(
         fields, [](const Tensor& field) { return field; },
-        [&](int32_t bit, const Tensor& slots) { return group_of(step, bit, slots, plan); },
+        [&](int32_t bit, const Tensor& slots) { return group_of(on, step, bit, slots, plan); },
         step.max_columns ? step.max_columns : plan.maxima().max_seq_len / ratio);
     out.hidden = step.hidden;
     out.out = step.out;
     out.forced_topk = step.forced_topk;
-    out.topk = step.topk;
+    if (config.indexer) out.topk = step.topk;
     out.candidates = step.candidates;
     out.best_blocks = step.best_blocks;
     return out;

@@ -33,6 +33,14 @@ constexpr auto kFieldPlaces = [] {
                        fields_inside(kEntriesPlaces, offsetof(Args, entries)));
 }();
 
+// What a step does not look at may hold anything, also shapes that no tensor has.
+void leave_out_unread(const BackendConfig& config, ForwardArgs& args) {
+    if (config.kind() == LayerKind::sliding) args.kv_cache = {};
+    if (config.hybrid() && !reads_selection(config.kind())) args.topk_indices = {};
+    const bool writes_rope = present(args.k_c) && config.args.rope_dim;
+    if (!config.hybrid() && !writes_rope) args.k_pe = {};
+}
+
 }  // namespace
 
 BackendInstance::BackendInstance(const Backend& which, const BackendConfig& given)
@@ -109,8 +117,8 @@ void BackendInstance::run(const Env& env, const Metadata* metadata, const Forwar
     PlanKey key(PlanUse::step, id, args.stage_budget, env);
     key.add_address(workspace.data);
     ForwardArgs described = args;
-    described.metadata = nullptr;                                      // known by its fields
-    if (config.kind() == LayerKind::sliding) described.kv_cache = {};  // not looked at
+    described.metadata = nullptr;  // known by its fields
+    leave_out_unread(config, described);
     key.add(described, kForwardPlaces);
     key.add(fields, kFieldPlaces);
     const bool keeps = key.add_numbers(fields.batch.parts);

@@ -40,28 +40,27 @@ constexpr auto kOwnPlaces = [] {
 // The caches of a step under their names there: stages would refuse them under their own, some after others
 // have written.
 void check_caches(const Layer& layer, const LayerCaches& caches, const CheckContext& context) {
-    const auto check = [&](int32_t group, const CacheGroup& given, uint32_t allowed) {
-        check_cache(text("step.", group_name(group), ".cache").c_str(), given.cache, allowed, context);
-    };
-    for (const CacheNeed& need : cache_needs(layer.config(), layer.layer_index(), {})) {
-        const CacheGroup& given = need.group == SMLA_GROUP_PRIMARY      ? caches.kv
-                                  : need.group == SMLA_GROUP_INDEX      ? caches.index
-                                  : need.group == SMLA_GROUP_WINDOW     ? caches.window.group
-                                  : need.group == SMLA_GROUP_COMPRESSED ? caches.entries.group
-                                  : need.group == SMLA_GROUP_STATE      ? caches.state
-                                                                        : caches.index_state;
-        const bool state = need.group & (SMLA_GROUP_STATE | SMLA_GROUP_INDEX_STATE);
-        check(need.group, given,
-              state                            ? kStateFormats
-              : need.group == SMLA_GROUP_INDEX ? kIndexFormats
-                                               : kKvFormats);
-        const int32_t width = CacheView(given.cache).width;
-        SMLA_CHECK(width == need.width, text("step.", group_name(need.group), ".cache.width"), width,
-                   text(need.width, ", the layer's"));
+    const struct {
+        int32_t group;
+        const smla_cache& cache;
+        uint32_t allowed;
+    } all[] = {{SMLA_GROUP_PRIMARY, caches.kv.cache, kKvFormats},
+               {SMLA_GROUP_INDEX, caches.index.cache, kIndexFormats},
+               {SMLA_GROUP_WINDOW, caches.window.group.cache, kKvFormats},
+               {SMLA_GROUP_COMPRESSED, caches.entries.group.cache, kKvFormats},
+               {SMLA_GROUP_STATE, caches.state.cache, kStateFormats},
+               {SMLA_GROUP_INDEX_STATE, caches.index_state.cache, kStateFormats}};
+    const std::vector<CacheNeed> needs = cache_needs(layer.config(), layer.layer_index(), {});
+    for (const auto& [group, cache, allowed] : all) {
+        const auto need = std::find_if(needs.begin(), needs.end(),
+                                       [&, bit = group](const CacheNeed& each) { return each.group == bit; });
+        if (need == needs.end() && cache.format == SMLA_FORMAT_NONE) continue;
+        const std::string field = text("step.", group_name(group), ".cache");
+        check_cache(field.c_str(), cache, allowed, context);
+        if (need == needs.end()) continue;  // another layer's, whose width its own step checks
+        const int32_t width = CacheView(cache).width;
+        SMLA_CHECK(width == need->width, field + ".width", width, text(need->width, ", the layer's"));
     }
-    // Another layer's, read by this one.
-    if (caches.entries.group.cache.format != SMLA_FORMAT_NONE)
-        check(SMLA_GROUP_COMPRESSED, caches.entries.group, kKvFormats);
 }
 
 }  // namespace

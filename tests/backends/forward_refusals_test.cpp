@@ -107,6 +107,17 @@ TEST(BackendForward, ResultsInMemoryOfSomethingElseAreRefused) {
     }
 }
 
+TEST(BackendForward, WhatAStepDoesNotReadMayHoldAnything) {
+    World listed({.backend = &kFlashMlaSparseDsv4, .args = small_hybrid(128), .seed = 14});
+    listed.args.topk_indices.ndim = 77;
+    listed.args.topk_indices.data = listed.args.out.data;
+    EXPECT_EQ(refused_field_of([&] { listed.run(); }), "");
+    World written({.backend = &kFlashMlaSparse, .args = small_latent(), .seed = 14, .written = true});
+    written.args.k_pe.ndim = 77;
+    written.args.k_pe.data = written.args.out.data;
+    EXPECT_EQ(refused_field_of([&] { written.run(); }), "");
+}
+
 // Without asking for sizes first, of which each argument would have to have as many rows as q.
 void run_in(std::vector<uint8_t>& memory, World& world) {
     auto* aligned = reinterpret_cast<void*>(round_up(reinterpret_cast<uintptr_t>(memory.data()), 64));

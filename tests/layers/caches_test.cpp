@@ -150,6 +150,20 @@ TEST(LayerCaches, ThatDoNotFitAreRefusedBeforeAnythingIsWritten) {
     });
 }
 
+TEST(LayerCaches, OfGroupsThatTheLayerLacksAreNotLookedAt) {
+    with_every_kind([&](const LayerOfKind& layer, const FirstStep& first) {
+        smla_layer_step step = first.step;
+        for (const GroupOfStep& group : kGroups)
+            if (!(layer.info.plan_groups & group.bit)) {
+                smla_cache& cache = (step.*group.cache).cache;
+                cache.format = 99;
+                cache.pages = -5;
+                cache.data = step.out.data;
+            }
+        EXPECT_EQ(first.forward(step), "") << smla_last_error();
+    });
+}
+
 TEST(LayerCaches, ABlockTableWithoutMemoryIsRefusedBeforeAnythingIsWritten) {
     int refused = 0;
     with_every_kind([&](const LayerOfKind& layer, const FirstStep& first) {
