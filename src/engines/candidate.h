@@ -87,6 +87,8 @@ struct CallPlan {
     // What calls of fewer tokens take at most, where that can be more: a workspace that is sized with this
     // call serves them too.
     size_t scratch_of_fewer = 0;
+    // In contexts with check_indices `launch` itself notes the first bad value of the lists.
+    bool checks_indices = false;
     // Reads the call's pointers and its Env; all else was decided. Null with a refusal.
     std::function<void(const Args&, const Env&)> launch;
     // What the plan could not make because the stream is being captured. Such a plan is not cached, and

@@ -2,17 +2,15 @@
 
 namespace smla {
 
-namespace {
-ErrorPlace* place_of(const Workspace& workspace) {
+ErrorPlace* error_place(const Workspace& workspace) {
     if (workspace.bytes < kWorkspaceHeader)
         fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(workspace.bytes),
              text("at least ", kWorkspaceHeader, ": the error word lies there"));
     return reinterpret_cast<ErrorPlace*>(static_cast<char*>(workspace.data) + kErrorWordAt);
 }
-}  // namespace
 
 void note_bad_value(const IndexScan& scan, Stage stage, const Env& env) {
-    ErrorPlace* const place = place_of(env.workspace);
+    ErrorPlace* const place = error_place(env.workspace);
     if (env.device->type() != SMLA_CPU) return note_bad_value_on_gpu(scan, stage, place, env);
     if (place->word.kind != SMLA_BAD_NONE) return;
     if (const FoundValue found = find_bad_value(scan))
@@ -20,7 +18,7 @@ void note_bad_value(const IndexScan& scan, Stage stage, const Env& env) {
 }
 
 smla_error_word take_error(Device& device, const Workspace& workspace, smla_stream stream) {
-    ErrorPlace* const place = place_of(workspace);
+    ErrorPlace* const place = error_place(workspace);
     refuse_capture(device, stream);
     smla_error_word out;
     device.download(&out, &place->word, sizeof out, stream);

@@ -20,6 +20,8 @@ static_assert(sizeof(ErrorPlace) <= kErrorWordBytes);
 // Keeps an earlier finding that nobody has read yet. Throws if the workspace has no room for the word. On a
 // GPU in the order of the call's stream.
 void note_bad_value(const IndexScan& scan, Stage stage, const Env& env);
+// The error word's place in a workspace; throws if there is no room for it.
+ErrorPlace* error_place(const Workspace& workspace);
 void note_bad_value_on_gpu(const IndexScan& scan, Stage stage, ErrorPlace* place, const Env& env);
 
 // Returns the noted word and clears it. Waits for the stream.

@@ -171,9 +171,11 @@ TEST(CudaWorkspace, LaunchesOfACallCoverEachTokenOnce) {
         cuda_attend::Schedule schedule;
         schedule.tokens = std::min<int64_t>(most, 10);
         int64_t next = 0;
+        Env env;
+        env.check_indices = true;
         cuda_attend::each_launch(
-            args, schedule, [&](const smla_attend_args& part, const auto& cut, bool first) {
-                EXPECT_EQ(first, next == 0);
+            args, schedule, env, [&](const smla_attend_args& part, const auto& cut, const Env& on) {
+                EXPECT_EQ(on.check_indices, most >= 10) << "positions of findings are those of the call";
                 EXPECT_LE(cut.tokens, most);
                 for (const smla_tensor* each :
                      {&part.q, &part.out, &part.lse, &part.primary.rows, &part.extra.rows})

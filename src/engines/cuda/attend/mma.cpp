@@ -74,10 +74,8 @@ CallPlan<Args> plan_mma(const Args& args, const Env& env) {
     const Schedule cut = schedule(args, env);
     plan.scratch = cut.workspace();
     plan.scratch_of_fewer = env.batch_invariant ? 0 : most_workspace(args, env);
-    plan.launch = [cut](const Args& call, const Env& on) {
-        each_launch(call, cut,
-                    [&](const Args& part, const Schedule& tokens, bool) { run_mma(part, tokens, on); });
-    };
+    plan.checks_indices = cut.tokens >= args.q.shape[0];
+    plan.launch = [cut](const Args& call, const Env& on) { each_launch(call, cut, on, run_mma); };
     return plan;
 }
 

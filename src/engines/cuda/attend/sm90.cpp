@@ -115,14 +115,8 @@ CallPlan<Args> plan_sm90(const Args& args, const Env& env) {
     plan.scratch = cut.workspace();
     plan.scratch_of_fewer = env.batch_invariant ? 0 : most_workspace(args, env);
 #ifdef SMLA_CUDA_SM90A
-    plan.launch = [cut](const Args& call, const Env& on) {
-        each_launch(call, cut, [&](const Args& part, const Schedule& tokens, bool first) {
-            if (first) return run_sm90(part, tokens, on);
-            Env later = on;
-            later.check_indices = false;  // what lies in front is no scan: the partials must have been read
-            run_sm90(part, tokens, later);
-        });
-    };
+    plan.checks_indices = cut.tokens >= args.q.shape[0];
+    plan.launch = [cut](const Args& call, const Env& on) { each_launch(call, cut, on, run_sm90); };
 #endif
     return plan;
 }

@@ -40,6 +40,11 @@ struct Source {
         return length < 0 ? 0 : length < listed ? length : listed;
     }
 
+    __device__ bool has(int row) const {  // false: a hole
+        const uint32_t page = page_rows.quotient(uint32_t(row)), token = uint32_t(row) - page * page_rows.by;
+        return uint32_t(row) < rows_below && token < uint32_t(cache.page_tokens);
+    }
+
     DeviceCache cache;
     Tensor rows{}, lengths{};
     int64_t listed = 0;  // K

@@ -117,7 +117,8 @@ __device__ inline uint32_t chunk_at(uint32_t row, uint32_t chunk) {
 
 // Tasks of a persistent grid: (token, split, group of 64 * Cluster heads), groups fastest.
 struct Tasks {
-    int count = 0;  // of the whole call
+    int count = 0;   // of the whole call
+    int blocks = 0;  // of the grid that walk through them
     Divisor head_groups, by_splits;
     Partials partials;
 

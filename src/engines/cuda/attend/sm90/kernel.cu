@@ -51,6 +51,7 @@
 //           products: score products leave 6 to 14 bytes of shared memory per cycle to stores, value
 //           products 47. So a half of a stage is freed as soon as its values are added.
 // Results   docs/kernels/cuda_attend.md.
+#include "engines/cuda/attend/index_check.cuh"
 #include "engines/cuda/attend/sm90/epilogue.cuh"
 #include "engines/cuda/attend/sm90/latent_producer.cuh"
 #include "engines/cuda/attend/sm90/launch.h"
@@ -91,7 +92,7 @@ struct Start {
 // A consumer warpgroup through the tasks of the block. Returns what comes after them.
 template <class Format, int Cluster>
 __device__ Start consume(const Arguments& args, const Tasks& tasks, uint32_t base, Start at) {
-    const int step = int(gridDim.x / Cluster), last = tasks.count;
+    const int step = tasks.blocks / Cluster, last = tasks.count;
     const auto task_of = [&](int index) {
         Task task(tasks, index, kHeads * Cluster);
         task.head += Cluster == 2 ? kHeads * int(blockIdx.x % 2) : 0;
@@ -146,7 +147,7 @@ __device__ int first_out_of_range(const Arguments& args, const Tasks& tasks, uin
     const uint32_t tile = cuda::load_shared(base + kOutOfRangeAt);
     if (tile == ~0u) return tasks.count;
     int index = int(blockIdx.x / Cluster);
-    for (uint32_t end = 0;; index += int(gridDim.x / Cluster)) {
+    for (uint32_t end = 0;; index += tasks.blocks / Cluster) {
         end += uint32_t(TileRange(args, tasks, Task(tasks, index, kHeads * Cluster)).count());
         if (tile < end) return index;
     }
@@ -155,7 +156,8 @@ __device__ int first_out_of_range(const Arguments& args, const Tasks& tasks, uin
 template <class Format, int Cluster>
 __global__ void __launch_bounds__(kThreads, 1)
     attend_sm90(const __grid_constant__ Arguments args, const __grid_constant__ Tasks tasks,
-                const __grid_constant__ KeySources keys) {
+                const __grid_constant__ KeySources keys, const __grid_constant__ IndexCheck check) {
+    if (check.is_mine()) return check_lists(args, check);
     extern __shared__ __align__(1024) char shared[];
     const uint32_t base = cuda::shared_address(shared);
     if (threadIdx.x == 0) init<Format, Cluster>(base);
@@ -178,28 +180,24 @@ __global__ void __launch_bounds__(kThreads, 1)
             produce<typename Format::Bf16, Cluster>(args, tasks, keys, base, again, end);
         }
     }
-    cuda::wait_for_grid_before();  // the scan of the lists: whoever waits for this grid waits for it, too
     if constexpr (Cluster == 2) cuda::cluster_sync();  // the peer may still store here and arrive here
 }
 
 template <class Format, int Cluster>
-void launch_cluster(const smla_attend_args& args, const Tasks& tasks, const KeySources& keys,
-                    const Env& env) {
+void launch_cluster(const smla_attend_args& args, Tasks tasks, const KeySources& keys, const Env& env) {
     const auto kernel = attend_sm90<Format, Cluster>;
     cuda::allow_shared(reinterpret_cast<const void*>(kernel), sizeof(Smem), env);
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeClusterDimension;
-    attributes[0].val.clusterDim = {unsigned(Cluster), 1, 1};
-    // Behind the scan of its lists it starts early (check_indices.cu), and there is one where a list has
-    // rows; behind other kernels a launch of its own is quicker.
-    attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[1].val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {unsigned(Cluster), 1, 1};
     cudaLaunchConfig_t config{};
     config.dynamicSmemBytes = sizeof(Smem);
-    config.attrs = attributes;
-    config.numAttrs = env.check_indices && args.primary.rows.shape[1] > 0 ? 2 : 1;
-    const int64_t clusters = std::min<int64_t>(tasks.count, env.device->facts().multiprocessors / Cluster);
-    cuda::launch_with(config, kernel, clusters * Cluster, kThreads, env, Arguments(args), tasks, keys);
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    tasks.blocks = Cluster * std::min(tasks.count, env.device->facts().multiprocessors / Cluster);
+    const IndexCheck check = IndexCheck::of(args, tasks.blocks, kThreads, env, Cluster);
+    cuda::launch_with(config, kernel, tasks.blocks + check.blocks, kThreads, env, Arguments(args), tasks,
+                      keys, check);
 }
 
 template <class Format>

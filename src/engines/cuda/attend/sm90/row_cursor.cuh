@@ -19,7 +19,7 @@ public:
     // Starts to load the row number of the next tile; -1 past the end of a list or of the tasks.
     __device__ int next() {
         if (tiles_ == 0 && task_ < tasks_.count) {
-            task_ += int(gridDim.x / Cluster);
+            task_ += tasks_.blocks / Cluster;
             if (task_ < tasks_.count) enter();
         }
         if (tiles_ == 0) return -1;

@@ -16,6 +16,7 @@
 // Why       memory-bound: several small blocks per multiprocessor hide each other's phases. Sharing the
 //           width instead of the keys lets each warp keep its queries.
 // Results   docs/kernels/cuda_attend.md.
+#include "engines/cuda/attend/index_check.cuh"
 #include "engines/cuda/attend/mma/few/roles.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
@@ -26,7 +27,9 @@ namespace {
 
 template <class T>
 __global__ void __launch_bounds__(T::threads, T::resident)
-    attend_few(const __grid_constant__ Arguments args, const __grid_constant__ TileScheduler scheduler) {
+    attend_few(const __grid_constant__ Arguments args, const __grid_constant__ TileScheduler scheduler,
+               const __grid_constant__ IndexCheck check) {
+    if (check.is_mine()) return check_lists(args, check);
     extern __shared__ __align__(128) char shared[];
     WarpState<T> warp(args, shared);
     if (scheduler.splits() > 1) cuda::start_next_grid();
@@ -58,7 +61,9 @@ template <int Width, KeyForm Form>
 void launch_few(const smla_attend_args& args, const Schedule& schedule, const TileScheduler& scheduler,
                 const Env& env) {
     using T = FewHeads<Width, Form>;
-    cuda::launch(attend_few<T>, schedule.blocks(), T::threads, T::bytes, env, Arguments(args), scheduler);
+    const IndexCheck check = IndexCheck::of(args, schedule.blocks(), T::threads, env);
+    cuda::launch(attend_few<T>, schedule.blocks() + check.blocks, T::threads, T::bytes, env, Arguments(args),
+                 scheduler, check);
 }
 template void launch_few<576, KeyForm::rows>(const smla_attend_args&, const Schedule&, const TileScheduler&,
                                              const Env&);

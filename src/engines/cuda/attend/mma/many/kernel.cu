@@ -42,6 +42,7 @@
 //           Half of the width of 32 heads instead of all of it for 16 reads each key half as often, and each
 //           ldmatrix feeds four products.
 // Results   docs/kernels/cuda_attend.md.
+#include "engines/cuda/attend/index_check.cuh"
 #include "engines/cuda/attend/mma/many/roles.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
@@ -52,7 +53,9 @@ namespace {
 
 template <class T>
 __global__ void __launch_bounds__(T::threads, T::resident)
-    attend_many(const __grid_constant__ Arguments args, const __grid_constant__ TileScheduler scheduler) {
+    attend_many(const __grid_constant__ Arguments args, const __grid_constant__ TileScheduler scheduler,
+                const __grid_constant__ IndexCheck check) {
+    if (check.is_mine()) return check_lists(args, check);
     extern __shared__ __align__(128) char shared[];
     const uint32_t base = cuda::keep(cuda::shared_address(shared));
     if (threadIdx.x == 0) init_barriers<T>(base);
@@ -80,7 +83,9 @@ __global__ void __launch_bounds__(T::threads, T::resident)
 template <class T>
 void launch_tile(const smla_attend_args& args, const Schedule& schedule, const TileScheduler& scheduler,
                  const Env& env) {
-    cuda::launch(attend_many<T>, schedule.blocks(), T::threads, T::bytes, env, Arguments(args), scheduler);
+    const IndexCheck check = IndexCheck::of(args, schedule.blocks(), T::threads, env);
+    cuda::launch(attend_many<T>, schedule.blocks() + check.blocks, T::threads, T::bytes, env, Arguments(args),
+                 scheduler, check);
 }
 
 }  // namespace
