@@ -168,6 +168,7 @@ void Problem::expect_canaries() const {
 namespace {
 
 void round_key(const CacheView& cache, int64_t row, KeyType type, std::vector<double>& key) {
+    if (type == KeyType::exact) return;
     if (type == KeyType::bf16) {
         for (double& v : key) v = double(round_to_bf16(float(v)));
         return;

@@ -78,7 +78,7 @@ struct Expected {
     std::vector<double> lse, max_logits;  // [T,H], in the problem's base and in natural units
 };
 // What a kernel that may round keys makes of those of fp8_656: bf16(code * scale), or f16(code * f16(scale)).
-enum class KeyType { bf16, f16 };
+enum class KeyType { bf16, f16, exact };
 Expected oracle(const Problem& problem, KeyType rounded = KeyType::bf16);
 
 Env best_env(ThreadPool* pool = nullptr);  // of the cpu engine

@@ -14,11 +14,24 @@ constexpr int kTileKeys = 64, kBlockHeads = 64;
 
 // Clock cycles of an H200's multiprocessor: a tile of 64 keys, and the rest of a task.
 constexpr double kTile = 3400, kTask = 12000;
+// With 16 heads: a tile of each of n blocks on a multiprocessor takes kFewTile + kFewSharing * n. With 32
+// there is one block.
+constexpr double kFewTile = 1600, kFewSharing = 1600, kFewTask = 8000;
+constexpr int kFewResident90 = 2;
 
 double cost(const Schedule& plan, int64_t tiles, const DeviceFacts& device) {
-    const double clusters = std::max(1, device.multiprocessors * kBlockHeads / plan.heads);
-    const double waves = std::ceil(double(plan.blocks()) / clusters);
-    double cycles = waves * (kTask + kTile * double(ceil_div(tiles, plan.splits)));
+    const double each = double(ceil_div(tiles, plan.splits)),
+                 processors = std::max(1, device.multiprocessors);
+    double cycles;
+    if (plan.heads <= kSomeHeads) {
+        const double resident = plan.heads == kFewHeads ? kFewResident90 : 1, blocks = double(plan.blocks());
+        const double sharing = std::min(resident, std::ceil(blocks / processors));
+        cycles = std::ceil(blocks / (processors * resident)) *
+                 (kFewTask + (kFewTile + kFewSharing * sharing) * each);
+    } else {
+        const double clusters = std::max(1., std::floor(processors * kBlockHeads / plan.heads));
+        cycles = std::ceil(double(plan.blocks()) / clusters) * (kTask + kTile * each);
+    }
     if (plan.splits > 1)
         cycles += kMerge + kMergePerSplit * plan.splits + double(plan.workspace()) / kSumsPerCycle;
     return cycles;
@@ -28,7 +41,11 @@ bool given(const smla_attend_source& source) { return source.cache.format != SML
 
 Schedule schedule_sm90(const Args& args, const Env& env) {
     const bool coded = (given(args.primary) ? args.primary : args.extra).cache.format != SMLA_ROW_BF16;
-    Schedule best{.heads = coded && args.q.shape[1] > kBlockHeads ? 2 * kBlockHeads : kBlockHeads,
+    const int64_t heads = args.q.shape[1];
+    Schedule best{.heads = heads <= kFewHeads             ? kFewHeads
+                           : heads <= kSomeHeads          ? kSomeHeads
+                           : coded && heads > kBlockHeads ? 2 * kBlockHeads
+                                                          : kBlockHeads,
                   .tokens = args.q.shape[0],
                   .all_heads = args.q.shape[1],
                   .coded = coded};
@@ -99,7 +116,10 @@ std::string refuse_sm90(const Args& args, const Env& env) {
                     " of ", args.q.shape[2], " and ", args.out.shape[2]);
     std::string refusal = refuse_formats<Width>(args);
     if (!refusal.empty()) return refusal;
-    if (args.q.shape[1] <= kSomeHeads) return text("with up to ", kSomeHeads, " heads cuda_mma is faster");
+    const smla_format format = args.primary.cache.format;
+    if (args.q.shape[1] <= kSomeHeads && format != SMLA_FP8_656 && format != SMLA_FP8_528)
+        return text("with up to ", kSomeHeads,
+                    " heads for fp8_656 or fp8_528; for others cuda_mma is faster");
     if (!aligned(args.q, 16) || !aligned(args.out, 16))
         return "rows of q and out must be aligned to 16 bytes";
     refusal = refuse_source("primary", args.primary);
@@ -124,6 +144,7 @@ CallPlan<Args> plan_sm90(const Args& args, const Env& env) {
 // docs/kernels/cuda_attend.md has the times. Batch-invariant results are one kernel's.
 const char* small_call(const Args& args, const Env& env) {
     constexpr int64_t kFewest = 8;
+    if (args.q.shape[1] <= kSomeHeads) return nullptr;
     const bool small = args.q.shape[0] * ceil_div(args.q.shape[1], kBlockHeads) < kFewest;
     return small && !env.batch_invariant ? "for fewer than 8 groups of 64 heads of a token cuda_mma is faster"
                                          : nullptr;

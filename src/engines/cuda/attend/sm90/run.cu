@@ -19,7 +19,8 @@ void run_sm90(const smla_attend_args& args, const Schedule& schedule, const Env&
             .page_16 = uint32_t(view.page_stride / 16),
             .row_16 = uint32_t(cache.format == SMLA_FP8_584 ? layout::Fp8_584::row : view.row_stride) / 16};
     };
-    sm90::launch(args, schedule, tasks, {source(args.primary.cache), source(args.extra.cache)}, env);
+    const auto launch = schedule.heads <= kSomeHeads ? sm90::launch_few : sm90::launch;
+    launch(args, schedule, tasks, {source(args.primary.cache), source(args.extra.cache)}, env);
     if (schedule.splits > 1)
         combine_splits(
             args, {.head_tiles = tasks.head_groups, .by_splits = tasks.by_splits, .partials = tasks.partials},

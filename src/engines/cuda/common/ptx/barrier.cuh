@@ -21,6 +21,21 @@ __device__ inline void named_barrier_arrive(int id) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(Threads) : "memory");
 }
 
+// Arrives and waits as named_barrier does; whether any of the threads came with true.
+template <int Threads>
+__device__ inline bool named_barrier_or(int id, bool value) {
+    uint32_t any;
+    asm volatile(
+        "{.reg .pred own, all;\n"
+        "setp.ne.u32 own, %1, 0;\n"
+        "barrier.cta.red.or.pred all, %2, %3, own;\n"
+        "selp.u32 %0, 1, 0, all;}"
+        : "=r"(any)
+        : "r"(uint32_t(value)), "r"(id), "n"(Threads)
+        : "memory");
+    return any != 0;
+}
+
 // A phase of an mbarrier completes with its `arrivals`-th arrival; then the next phase begins.
 __device__ inline void mbarrier_init(uint32_t at, int arrivals) {
     asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(at), "r"(arrivals) : "memory");

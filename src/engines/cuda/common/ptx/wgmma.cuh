@@ -48,6 +48,13 @@ __device__ inline void stmatrix_x4(uint32_t at, const uint32_t* values) {
                  : "memory");
 }
 
+// The same with each matrix transposed: lane 8i + j gives the address where column j of matrix i goes.
+__device__ inline void stmatrix_x4_trans(uint32_t at, const uint32_t* values) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
+                 "r"(values[0]), "r"(values[1]), "r"(values[2]), "r"(values[3])
+                 : "memory");
+}
+
 // Registers per thread of the calling warpgroup, all four warps together.
 template <int Registers>
 __device__ inline void raise_registers() {
@@ -106,6 +113,31 @@ __device__ inline void wgmma_n256(float (&d)[128], const uint32_t* a, uint64_t b
     asm volatile(SMLA_WGMMA(256, type) SMLA_LIST128 "}, {%128, %129, %130, %131}, %132, 1, 1, 1, 1;" \
                  : SMLA_F128(d)                                                                      \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b))
+    if constexpr (Type == Half::bf16) SMLA_RUN("bf16");
+    else SMLA_RUN("f16");
+#undef SMLA_RUN
+}
+
+// d [64,N] (+)= A [64,16] B [N,16]^T for N of 16 or 32: A in registers, as above; B k-major, tiles of N rows.
+template <Half Type>
+__device__ inline void wgmma_few(float (&d)[8], const uint32_t* a, uint64_t b, bool accumulate) {
+#define SMLA_RUN(type)                                                                          \
+    asm volatile("{.reg .pred sum;\n setp.ne.b32 sum, %13, 0;\n" SMLA_WGMMA(                    \
+                     16, type) "%0,%1,%2,%3,%4,%5,%6,%7}, {%8,%9,%10,%11}, %12, sum, 1, 1, 0;}" \
+                 : SMLA_F8(d, 0)                                                                \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)))
+    if constexpr (Type == Half::bf16) SMLA_RUN("bf16");
+    else SMLA_RUN("f16");
+#undef SMLA_RUN
+}
+template <Half Type>
+__device__ inline void wgmma_few(float (&d)[16], const uint32_t* a, uint64_t b, bool accumulate) {
+#define SMLA_RUN(type) \
+    asm volatile("{.reg .pred sum;\n setp.ne.b32 sum, %21, 0;\n" SMLA_WGMMA(                            \
+                     32, type) "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, "               \
+                               "{%16,%17,%18,%19}, %20, sum, 1, 1, 0;}"                                 \
+                 : SMLA_F8(d, 0), SMLA_F8(d, 8)                                                         \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)))
     if constexpr (Type == Half::bf16) SMLA_RUN("bf16");
     else SMLA_RUN("f16");
 #undef SMLA_RUN

@@ -1,0 +1,335 @@
+// Consumer of attend on Hopper with few heads: scores, softmax and values, by one warpgroup.
+#pragma once
+
+#include "engines/cuda/attend/sm90/few/config.h"
+#include "engines/cuda/common/ptx/math.cuh"
+#include "engines/cuda/common/ptx/mma.cuh"
+
+namespace smla::cuda_attend::sm90::few {
+
+// Keys are the first operand, in registers: rows 16 w + lane / 4 and + 8 of warp w for scores, columns
+// 16 w + 2 (lane / 4) and + 1 of each 64 for values. So a lane's products belong to two keys, or two columns,
+// and to heads 8 i + 2 (lane % 4) and + 1.
+template <class Shape>
+class Consumer {
+    using Shared = Smem<Shape>;
+    static constexpr int kPairs = Shape::pairs, kProducts = 4 * kPairs;  // of a lane, per 64 keys or columns
+
+public:
+    float o[8][kProducts];      // sums of weights times values, of columns 64 m and on
+    float sum[2 * kPairs];      // of the weights of the lane's keys; -0.f: no key seen
+    float largest[2 * kPairs];  // product
+
+    __device__ explicit Consumer(uint32_t base)
+        : base_(base),
+          lane_(threadIdx.x % 32),
+          warp_(__shfl_sync(~0u, threadIdx.x / 32, 0)),
+          row_(cuda::keep(base + offsetof(Shared, records) +
+                          (16 * warp_ + lane_ % 16) * uint32_t(Shape::record) + lane_ / 16 * 16)),
+          columns_(
+              cuda::keep(base + offsetof(Shared, records) + lane_ * uint32_t(Shape::record) + 16 * warp_)) {
+#pragma unroll
+        for (auto& of_columns : o)
+#pragma unroll
+            for (float& value : of_columns) value = 0;
+#pragma unroll
+        for (int i = 0; i < 2 * kPairs; ++i) sum[i] = -0.f, largest[i] = -INFINITY;
+    }
+
+    __device__ uint32_t lane() const { return lane_; }
+    __device__ uint32_t warp() const { return warp_; }
+
+    __device__ void attend(int tiles) {
+#pragma unroll 1
+        for (int tile = 0; tile < tiles; ++tile) {
+            const uint32_t stage = uint32_t(tile) % kStages, at = stage * kKeys * uint32_t(Shape::record);
+            cuda::mbarrier_wait(base_ + offsetof(Shared, full) + 8 * stage, uint32_t(tile) / kStages & 1);
+            float s[kProducts];
+            score(uint32_t(tile), at, s);
+            const uint2 valid = cuda::load_shared_2(base_ + offsetof(Shared, valid) + 8 * stage);
+            mask(valid, s);
+            const bool odd = weigh_tile(uint32_t(tile), s, (valid.x | valid.y) != 0);
+            if (odd) add_odd_values(uint32_t(tile), at, stage);
+            else add_values(uint32_t(tile), at, stage);
+        }
+    }
+
+private:
+    static constexpr uint32_t kRecord = Shape::record, kHalfTile = 32 * Shape::record;
+
+    // s = sums over the groups of columns of scale * (codes * q), plus rope. Two accumulators in turn: that
+    // of a group is read while the next one is multiplied.
+    __device__ void score(uint32_t tile, uint32_t at, float (&s)[kProducts]) {
+        const uint64_t queries = cuda::k_major(base_ + offsetof(Shared, queries));
+        const uint32_t scales = base_ + offsetof(Shared, records) + at + (16 * warp_ + lane_ / 4) * kRecord +
+                                uint32_t(Shape::Layout::scales_at);
+        uint32_t codes[2][4], a[2][8];
+        cuda::ldmatrix_x4(codes[0], row_ + at);
+        cuda::ldmatrix_x4(codes[1], row_ + at + 32);
+        note_scales(tile, scales);
+        float group[2][kProducts], rope[kProducts];
+#pragma unroll
+        for (uint32_t b = 0; b < kBatches; ++b) {
+            uint32_t(&own)[8] = a[b % 2];
+            if (b < 16) {
+#pragma unroll
+                for (uint32_t k = 0; k < 2; ++k) {
+                    cuda::e4m3_to_f16(codes[b % 2][2 * k], own[4 * k], own[4 * k + 2]);
+                    cuda::e4m3_to_f16(codes[b % 2][2 * k + 1], own[4 * k + 1], own[4 * k + 3]);
+                }
+                if (b < 14) cuda::ldmatrix_x4(codes[b % 2], row_ + at + 32 * (b + 2));
+            } else {
+                load_rope(at, b - 16, own);
+            }
+            cuda::wgmma_fence();
+#pragma unroll
+            for (uint32_t k = 0; k < 2; ++k) {
+                const uint64_t q = cuda::advanced(queries, b / 2 * Shape::query_tile + b % 2 * 64 + 32 * k);
+                if (b < 16)
+                    cuda::wgmma_few<cuda::Half::f16>(group[b / 4 % 2], own + 4 * k, q, b % 4 + k != 0);
+                else cuda::wgmma_few<cuda::Half::bf16>(rope, own + 4 * k, q, b + k != 16);
+            }
+            cuda::wgmma_commit();
+            if (b + 1 < kBatches) cuda::wgmma_wait<1>();
+            if (b >= 4 && b <= 16 && b % 4 == 0) add_group(scales, b / 4 - 1, group[(b / 4 - 1) % 2], s);
+        }
+        cuda::wgmma_wait<0>();
+        if (!Shape::rope) add_group(scales, 3, group[1], s);
+#pragma unroll
+        for (int i = 0; Shape::rope && i < kProducts; ++i) s[i] += rope[i];
+    }
+    static constexpr uint32_t kBatches = Shape::rope ? 18 : 16;  // of 32 columns
+
+    __device__ void add_group(uint32_t scales, uint32_t g, const float (&products)[kProducts],
+                              float (&s)[kProducts]) const {
+        float scale[2];
+#pragma unroll
+        for (uint32_t r = 0; r < 2; ++r) scale[r] = cuda::load_shared_f32(scales + 8 * r * kRecord + 4 * g);
+#pragma unroll
+        for (int i = 0; i < kProducts; ++i) {
+            const float product = scale[i / 2 % 2] * products[i];
+            s[i] = g == 0 ? product : s[i] + product;
+        }
+    }
+    // Columns 512 + 32 b and on of the warp's keys; as operands they lie as they are.
+    __device__ void load_rope(uint32_t at, uint32_t b, uint32_t (&a)[8]) const {
+#pragma unroll
+        for (uint32_t k = 0; k < 2; ++k) {
+            uint32_t words[4];
+            cuda::ldmatrix_x4(words, row_ + at + uint32_t(Shape::rope_at) + 64 * b + 32 * k);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) a[4 * k + i] = words[i];
+        }
+    }
+    // Scales of values, as f16, for all warps: lane t of four stores those of columns 128 t and on.
+    __device__ void note_scales(uint32_t tile, uint32_t scales) const {
+        const uint32_t g = lane_ / 4, t = lane_ % 4;
+        const uint32_t to = base_ + offsetof(Shared, scales) + (tile & 1) * 512 + t * 128 + g / 2 * 32 +
+                            warp_ * 8 + g % 2 * 2;
+#pragma unroll
+        for (uint32_t r = 0; r < 2; ++r) {
+            const uint32_t bits = cuda::load_shared(scales + 8 * r * kRecord + 4 * t);
+            const uint16_t half = uint16_t(cuda::pack_f16(__uint_as_float(bits) * kKeyFactor, 0));
+            asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + 4 * r), "h"(half) : "memory");
+            // 0, or 2^-23 to 1, as for many heads
+            if (!((bits - 0x34000000u <= 0x3f800000u - 0x34000000u) | (bits == 0)))
+                cuda::store_shared(base_ + offsetof(Shared, odd_tile), tile + 1);
+        }
+    }
+    __device__ void mask(const uint2& valid, float (&s)[kProducts]) const {
+        if ((valid.x & valid.y) == ~0u) return;
+        const uint32_t bits = (warp_ < 2 ? valid.x : valid.y) >> (16 * (warp_ % 2) + lane_ / 4);
+#pragma unroll
+        for (int i = 0; i < kProducts; ++i)
+            if (!(bits >> (8 * (i / 2 % 2)) & 1)) s[i] = -INFINITY;
+    }
+
+    // Publishes the tile's weights. True: in bf16, as a scale is out of f16's range.
+    __device__ bool weigh_tile(uint32_t tile, const float (&s)[kProducts], bool any) {
+        float added[2 * kPairs];
+        if (cuda::named_barrier_or<kConsumers>(kConsumersMeet, weigh<cuda::Half::f16>(tile, s, added))) {
+            raise_peaks(s);
+            weigh<cuda::Half::f16>(tile, s, added);
+            cuda::named_barrier<kConsumers>(kConsumersMeet);
+        }
+        const bool odd = cuda::load_shared(base_ + offsetof(Shared, odd_tile)) == tile + 1;
+        if (odd) {
+            cuda::named_barrier<kConsumers>(kConsumersMeet);
+            weigh<cuda::Half::bf16>(tile, s, added);
+            cuda::named_barrier<kConsumers>(kConsumersMeet);
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * kPairs; ++i) {
+            if (any) sum[i] += added[i];
+            largest[i] = cuda::max_nan(largest[i], more(s, i));
+        }
+        return odd;
+    }
+    // Of the lane's two products with head i.
+    static __device__ float more(const float (&s)[kProducts], int i) {
+        return cuda::max_nan(s[i / 2 * 4 + i % 2], s[i / 2 * 4 + i % 2 + 2]);
+    }
+    // Stores the weights; true if one of the lane's passed 2^15 or is NaN.
+    template <cuda::Half Type>
+    __device__ bool weigh(uint32_t tile, const float (&s)[kProducts], float (&added)[2 * kPairs]) const {
+        const uint32_t heads = base_ + offsetof(Shared, heads) + 16 * (lane_ % 4);
+        uint32_t p[2 * kPairs];
+        float most = 0;
+#pragma unroll
+        for (int n = 0; n < kPairs; ++n) {
+            const uint4 of = cuda::load_shared_4(heads + 64 * n);
+            const float unit[2] = {__uint_as_float(of.x), __uint_as_float(of.y)},
+                        peak[2] = {__uint_as_float(of.z), __uint_as_float(of.w)};
+            float w[4];
+#pragma unroll
+            for (int e = 0; e < 4;
+                 ++e) {  // the product is rounded first, so that the largest cancels the peak
+                w[e] = cuda::exp2_fast(__fmul_rn(s[4 * n + e], unit[e % 2]) - peak[e % 2]);
+                most = cuda::max_nan(most, w[e]);
+            }
+            added[2 * n] = w[0] + w[2], added[2 * n + 1] = w[1] + w[3];
+            p[2 * n] = cuda::pack_half<Type>(w[0], w[1]), p[2 * n + 1] = cuda::pack_half<Type>(w[2], w[3]);
+        }
+        const uint32_t to = base_ + offsetof(Shared, weights) + (tile & 1) * Shape::query_tile;
+#pragma unroll
+        for (uint32_t n = 0; n < kPairs; n += 2)
+            cuda::stmatrix_x4_trans(
+                to + chunk_at(8 * n + lane_ / 16 * 8 + lane_ % 8, 2 * warp_ + lane_ / 8 % 2), p + 2 * n);
+        cuda::fence_async_proxy();
+        return !(most <= 0x1p15f);
+    }
+    // Peaks from the scores of a tile, of the heads that need it; accumulators and sums follow.
+    __device__ void raise_peaks(const float (&s)[kProducts]) {
+        const uint32_t own = 8 * (lane_ % 4), mine = base_ + offsetof(Shared, most) + own,
+                       heads = base_ + offsetof(Shared, heads) + 2 * own;
+        float peak[2 * kPairs];
+#pragma unroll
+        for (int i = 0; i < 2 * kPairs; ++i) {
+            peak[i] = more(s, i);
+#pragma unroll
+            for (int step = 4; step < 32; step *= 2)
+                peak[i] = cuda::max_nan(peak[i], __shfl_xor_sync(~0u, peak[i], step));
+            if (lane_ < 4)
+                cuda::store_shared(mine + warp_ * (4 * Shape::heads) + 32 * (i / 2) + 4 * (i % 2), peak[i]);
+        }
+        cuda::named_barrier<kConsumers>(kConsumersMeet);
+#pragma unroll
+        for (int i = 0; i < 2 * kPairs; ++i) {
+#pragma unroll
+            for (uint32_t w = 0; w < 4; ++w)
+                peak[i] = cuda::max_nan(peak[i], cuda::load_shared_f32(mine + w * (4 * Shape::heads) +
+                                                                       32 * (i / 2) + 4 * (i % 2)));
+            const uint32_t of = heads + 64 * (i / 2) + 4 * (i % 2);
+            const float old = cuda::load_shared_f32(of + 8), most = peak[i] * cuda::load_shared_f32(of);
+            peak[i] = most <= old + (8 + kPeakWeightLog2) ? old : most - kPeakWeightLog2;  // NaN: NaN
+            if (peak[i] != old) rescale(i, cuda::exp2_fast(old - peak[i]));
+        }
+        cuda::named_barrier<kConsumers>(kConsumersMeet);
+        if (threadIdx.x < 4)
+#pragma unroll
+            for (int i = 0; i < 2 * kPairs; ++i)
+                cuda::store_shared(heads + 64 * (i / 2) + 4 * (i % 2) + 8, peak[i]);
+        cuda::named_barrier<kConsumers>(kConsumersMeet);
+    }
+    __device__ void rescale(int i, float factor) {
+        sum[i] *= factor;
+#pragma unroll
+        for (auto& of_columns : o)
+            of_columns[i / 2 * 4 + i % 2] *= factor, of_columns[i / 2 * 4 + i % 2 + 2] *= factor;
+    }
+
+    // O += V^T P. ldmatrix.trans gives a lane the codes of columns 2 g, 2 g + 1 of keys 2 t, 2 t + 1.
+    __device__ void add_values(uint32_t tile, uint32_t at, uint32_t stage) {
+        const uint64_t weights = weights_of(tile);
+        const uint32_t scales = base_ + offsetof(Shared, scales) + (tile & 1) * 512 + 32 * (lane_ % 4);
+        uint32_t codes[2][4], a[2][16];
+        uint4 scale[2];
+        load_values(at, 0, codes);
+#pragma unroll
+        for (uint32_t m = 0; m < 8; ++m) {
+            if (m % 2 == 0)
+                scale[0] = cuda::load_shared_4(scales + m / 2 * 128),
+                scale[1] = cuda::load_shared_4(scales + m / 2 * 128 + 16);
+            uint32_t(&own)[16] = a[m % 2];
+#pragma unroll
+            for (uint32_t k = 0; k < 4; ++k) {
+                const uint4 pairs = scale[k / 2];
+                scaled(codes[k / 2][k % 2 * 2], k % 2 ? pairs.z : pairs.x, own[4 * k], own[4 * k + 1]);
+                scaled(codes[k / 2][k % 2 * 2 + 1], k % 2 ? pairs.w : pairs.y, own[4 * k + 2],
+                       own[4 * k + 3]);
+            }
+            if (m < 7) load_values(at, m + 1, codes);
+            else release(stage);
+            cuda::wgmma_fence();
+#pragma unroll
+            for (uint32_t k = 0; k < 4; ++k)
+                cuda::wgmma_few<cuda::Half::f16>(o[m], own + 4 * k, cuda::advanced(weights, 32 * k), true);
+            cuda::wgmma_commit();
+            if (m < 7) cuda::wgmma_wait<1>();
+        }
+        cuda::wgmma_wait<0>();
+    }
+    static __device__ void scaled(uint32_t codes, uint32_t scales, uint32_t& even, uint32_t& odd) {
+        cuda::e4m3_to_f16(__byte_perm(codes, 0, 0x3120), even, odd);
+        even = cuda::times_f16(even, scales), odd = cuda::times_f16(odd, scales);
+    }
+    __device__ uint64_t weights_of(uint32_t tile) const {
+        return cuda::k_major(base_ + offsetof(Shared, weights) + (tile & 1) * Shape::query_tile);
+    }
+    __device__ void load_values(uint32_t at, uint32_t m, uint32_t (&codes)[2][4]) const {
+        cuda::ldmatrix_x4_trans(codes[0], columns_ + at + 64 * m);
+        cuda::ldmatrix_x4_trans(codes[1], columns_ + at + 64 * m + kHalfTile);
+    }
+    // A warp has read a tile for the last time.
+    __device__ void release(uint32_t stage) const {
+        __syncwarp();
+        if (lane_ == 0) cuda::mbarrier_arrive(base_ + offsetof(Shared, empty) + 8 * stage);
+    }
+
+    // The same for a tile with scales that f16 does not hold: code * scale * 2^7 as the sum of two bf16.
+    // Rare, and slow.
+    __device__ void add_odd_values(uint32_t tile, uint32_t at, uint32_t stage) {
+        const uint64_t weights = weights_of(tile);
+#pragma unroll
+        for (uint32_t m = 0; m < 8; ++m) {
+            uint32_t codes[2][4];
+            load_values(at, m, codes);
+#pragma unroll
+            for (uint32_t k = 0; k < 4; ++k) {
+                uint32_t high[4], low[4];
+#pragma unroll
+                for (uint32_t h = 0; h < 2; ++h)
+                    split_pair(codes[k / 2][k % 2 * 2 + h], at + (16 * k + 8 * h + 2 * (lane_ % 4)) * kRecord,
+                               m / 2, high + 2 * h, low + 2 * h);
+                cuda::wgmma_fence();
+                for (const uint32_t* part : {high, low})
+                    cuda::wgmma_few<cuda::Half::bf16>(o[m], part, cuda::advanced(weights, 32 * k), true);
+                cuda::wgmma_commit();
+                cuda::wgmma_wait<0>();
+            }
+        }
+        release(stage);
+    }
+    // Two columns of the two keys whose first record lies at `key`.
+    __device__ void split_pair(uint32_t codes, uint32_t key, uint32_t group, uint32_t* high,
+                               uint32_t* low) const {
+        const uint32_t scales =
+            base_ + offsetof(Shared, records) + key + uint32_t(Shape::Layout::scales_at) + 4 * group;
+        const float first = cuda::load_shared_f32(scales) * kKeyFactor,
+                    second = cuda::load_shared_f32(scales + kRecord) * kKeyFactor;
+        uint32_t pairs[2];
+        cuda::e4m3_to_f16(__byte_perm(codes, 0, 0x3120), pairs[0], pairs[1]);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const float a = cuda::f16_low(pairs[i]) * first, b = cuda::f16_high(pairs[i]) * second;
+            high[i] = cuda::pack_bf16(a, b);
+            low[i] = cuda::pack_bf16(a - __uint_as_float(high[i] << 16),
+                                     b - __uint_as_float(high[i] & 0xffff0000u));
+        }
+    }
+
+    const uint32_t base_, lane_, warp_;
+    const uint32_t row_, columns_;  // what the lane's ldmatrix reads in the first stage
+};
+
+}  // namespace smla::cuda_attend::sm90::few

@@ -1,0 +1,103 @@
+// Epilogue of attend on Hopper with few heads: joins the warps' sums and writes the results of a block.
+#pragma once
+
+#include "engines/cuda/attend/mma/epilogue.cuh"
+#include "engines/cuda/attend/sm90/few/consumer.cuh"
+
+namespace smla::cuda_attend::sm90::few {
+
+template <class Shape>
+class Epilogue {
+    using Shared = Smem<Shape>;
+
+public:
+    __device__ Epilogue(const Arguments& args, const Tasks& tasks, const Task& task,
+                        const Consumer<Shape>& of, uint32_t base)
+        : args_(args), tasks_(tasks), task_(task), of_(of), base_(base) {}
+
+    __device__ void run() const {
+        store_sums();
+        cuda::named_barrier<kConsumers>(kConsumersMeet);
+        if (int(threadIdx.x) < Shape::heads)
+            cuda::store_shared(base_ + offsetof(Shared, factors) + 4 * threadIdx.x, finish_head(threadIdx.x));
+        cuda::named_barrier<kConsumers>(kConsumersMeet);
+#pragma unroll
+        for (int i = 0; i < 2 * Shape::pairs; ++i) {
+            const uint32_t in_block = 8 * (i / 2) + 2 * (of_.lane() % 4) + i % 2;
+            const int head = task_.head + int(in_block);
+            if (head >= int(args_.q.shape[1])) continue;
+            const float factor = cuda::load_shared_f32(base_ + offsetof(Shared, factors) + 4 * in_block);
+            if (tasks_.splits() > 1)
+                store(i, factor,
+                      [to = tasks_.partials.sums + row_of(head) * kValueWidth](int at, float a, float b) {
+                          *reinterpret_cast<float2*>(to + at) = make_float2(a, b);
+                      });
+            else
+                store(i, factor,
+                      [&, to = cuda::element(args_.out, task_.token, head)](int at, float a, float b) {
+                          store_pair(args_.out, to + at, a, b);
+                      });
+        }
+    }
+
+private:
+    __device__ int64_t row_of(int head) const { return int64_t(task_.partial) * args_.q.shape[1] + head; }
+
+    __device__ void store_sums() const {
+#pragma unroll
+        for (int i = 0; i < 2 * Shape::pairs; ++i) {
+            float sum = of_.sum[i], most = of_.largest[i];
+#pragma unroll
+            for (int step = 4; step < 32; step *= 2) {
+                sum += __shfl_xor_sync(~0u, sum, step);
+                most = cuda::max_nan(most, __shfl_xor_sync(~0u, most, step));
+            }
+            if (of_.lane() >= 4) continue;
+            const uint32_t at =
+                base_ + of_.warp() * (4 * Shape::heads) + 32 * (i / 2) + 8 * of_.lane() + 4 * (i % 2);
+            cuda::store_shared(at + offsetof(Shared, sums), sum);
+            cuda::store_shared(at + offsetof(Shared, most), most);
+        }
+    }
+    // Writes a head's statistics and returns the factor of its output row.
+    __device__ float finish_head(uint32_t in_block) const {
+        float sum = -0.f, most = -INFINITY;
+#pragma unroll
+        for (uint32_t w = 0; w < 4; ++w) {
+            const uint32_t at = base_ + w * (4 * Shape::heads) + 4 * in_block;
+            sum += cuda::load_shared_f32(at + offsetof(Shared, sums));
+            most = cuda::max_nan(most, cuda::load_shared_f32(at + offsetof(Shared, most)));
+        }
+        const int head = task_.head + int(in_block);
+        if (head >= int(args_.q.shape[1])) return 0;
+        const uint32_t of = base_ + offsetof(Shared, heads) + in_block / 2 * 16 + in_block % 2 * 4;
+        float peak2 = cuda::load_shared_f32(of + 8);
+        if (peak2 == kNoPeak) peak2 = -INFINITY;
+        const float largest2 = most * cuda::load_shared_f32(of);
+        const bool any = __float_as_uint(sum) != 0x80000000u;
+        if (tasks_.splits() > 1) {
+            tasks_.partials.statistics[row_of(head)] = {peak2, sum, largest2, any ? 1.f : 0.f};
+            return any ? 1 / kKeyFactor : 0.f;
+        }
+        Totals totals = {0.f, -INFINITY};
+        if (any) totals = finish(peak2 * kLn2, sum, sink_of(args_, head));
+        store_statistics(args_, task_.token, head, totals.lse, any ? largest2 * kLn2 : -INFINITY);
+        return totals.factor / kKeyFactor;
+    }
+    // Columns of head i of the lane, in pairs.
+    template <class Store>
+    __device__ void store(int i, float factor, const Store& to) const {
+#pragma unroll
+        for (int m = 0; m < 8; ++m)
+            to(64 * m + int(16 * of_.warp() + 2 * (of_.lane() / 4)), of_.o[m][i / 2 * 4 + i % 2] * factor,
+               of_.o[m][i / 2 * 4 + i % 2 + 2] * factor);
+    }
+
+    const Arguments& args_;
+    const Tasks& tasks_;
+    const Task& task_;
+    const Consumer<Shape>& of_;
+    const uint32_t base_;
+};
+
+}  // namespace smla::cuda_attend::sm90::few

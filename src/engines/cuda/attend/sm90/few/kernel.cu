@@ -1,0 +1,98 @@
+// attend by wgmma on Hopper, up to 32 heads: records of fp8_656 or fp8_528, whose codes become operands in
+// registers.
+//
+// Maths     S^T = K Q^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
+//           O^T += V^T P, where V is the first 512 columns of K.
+// Operands  Scores: f16(code), exactly, times f16 queries; sums of 128 columns are multiplied by their scale
+// in
+//           f32. Rope: bf16. Values: f16(code * f16(scale * 2^7)), P in f16. A tile with a scale that f16
+//           does not hold multiplies bf16(code * scale * 2^7) with P in bf16.
+// Tile      16 or 32 heads x 64 keys. A block takes one split of one token.
+// Roles
+//   consumer  one warpgroup (consumer.cuh): scores, softmax and values of all tiles.
+//   producer  two warps (producer.cuh): one bulk copy per record, a tile ahead.
+// Shared    config.h (Smem): queries | two stages of raw records | weights and scales of two tiles. 108 KB:
+// two
+//           blocks per multiprocessor.
+// mbarriers
+//   full[stage]   arrive: each producer, with its records' bytes. Wait: consumers.
+//   empty[stage]  arrive: the four consumer warps, when they have read values. Wait: producers.
+// Named barrier  consumers, once per tile: all weights and scales are in shared memory. It also tells whether
+// a
+//           weight passed 2^15; then peaks rise and weights are stored again.
+// Registers 168 per thread at two blocks: 64 of O, 32 of products, 32 of operands; 32 heads: 228 at one
+// block. Why       Few heads are bound by memory, and then by what a key costs in instructions. mma.sync
+// takes 744 of
+//           each of four warps for 32 keys of 16 heads; here 660 for 64, as a word of codes feeds operands of
+//           16 heads at once and none is stored. Two blocks fill each other's gaps.
+// Results   docs/kernels/cuda_attend.md.
+#include "engines/cuda/attend/index_check.cuh"
+#include "engines/cuda/attend/sm90/few/epilogue.cuh"
+#include "engines/cuda/attend/sm90/few/producer.cuh"
+#include "engines/cuda/attend/sm90/few/queries.cuh"
+#include "engines/cuda/attend/sm90/launch.h"
+#include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/ptx/grid.cuh"
+
+namespace smla::cuda_attend::sm90 {
+
+namespace few {
+
+namespace {
+
+template <class Shape>
+__device__ void init(uint32_t base) {
+    for (uint32_t stage = 0; stage < kStages; ++stage) {
+        cuda::mbarrier_init(base + offsetof(Smem<Shape>, full) + 8 * stage, kProducerWarps);
+        cuda::mbarrier_init(base + offsetof(Smem<Shape>, empty) + 8 * stage, kConsumers / 32);
+    }
+    cuda::store_shared(base + offsetof(Smem<Shape>, odd_tile), 0u);
+    cuda::fence_mbarrier_init();
+}
+
+template <class Shape>
+__global__ void __launch_bounds__(kThreads, Shape::resident)
+    attend_sm90_few(const __grid_constant__ Arguments args, const __grid_constant__ Tasks tasks,
+                    const __grid_constant__ KeySources keys, const __grid_constant__ IndexCheck check) {
+    if (check.is_mine()) return check_lists(args, check);
+    extern __shared__ __align__(1024) char shared[];
+    const uint32_t base = cuda::shared_address(shared);
+    if (threadIdx.x == 0) init<Shape>(base);
+    __syncthreads();
+    if (tasks.splits() > 1) cuda::start_next_grid();
+    const Task task(tasks, int(blockIdx.x), Shape::heads);
+    const TileRange tiles(args, tasks, task);
+    if (threadIdx.x >= kConsumers) return Producer<Shape>(args, keys.of[0], base, task.token, tiles).run();
+    Queries<Shape>(args, base, task.token, task.head, args.scale() * kLog2E).load();
+    cuda::named_barrier<kConsumers>(kConsumersMeet);
+    Consumer<Shape> consumer(base);
+    consumer.attend(tiles.count());
+    Epilogue<Shape>(args, tasks, task, consumer, base).run();
+}
+
+template <class Shape>
+void launch_shape(const smla_attend_args& args, Tasks tasks, const KeySources& keys, const Env& env) {
+    tasks.blocks = tasks.count;
+    const IndexCheck check = IndexCheck::of(args, tasks.blocks, kThreads, env);
+    cuda::launch(attend_sm90_few<Shape>, tasks.blocks + int64_t(check.blocks), kThreads, sizeof(Smem<Shape>),
+                 env, Arguments(args), tasks, keys, check);
+}
+
+template <bool Rope>
+void launch_heads(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
+                  const KeySources& keys, const Env& env) {
+    if (schedule.heads == kFewHeads) launch_shape<Shape<Rope, kFewHeads>>(args, tasks, keys, env);
+    else launch_shape<Shape<Rope, kSomeHeads>>(args, tasks, keys, env);
+}
+
+}  // namespace
+
+}  // namespace few
+
+void launch_few(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
+                const KeySources& keys, const Env& env) {
+    if (args.q.shape[2] == 576) few::launch_heads<true>(args, schedule, tasks, keys, env);
+    else few::launch_heads<false>(args, schedule, tasks, keys, env);
+}
+
+}  // namespace smla::cuda_attend::sm90

@@ -1,0 +1,104 @@
+// Queries of attend on Hopper with few heads: from global memory, as f16, into the order of wgmma's operand.
+#pragma once
+
+#include "engines/cuda/attend/sm90/few/config.h"
+
+namespace smla::cuda_attend::sm90::few {
+
+// A warp of the consumers takes a quarter of the heads, four at a time; a lane has 16 columns of each, and 8
+// of rope of one. A head is multiplied by the power of two that brings its largest value between 2^14 and
+// 2^15. Columns 4 t + e of 16 are element 2 t + e % 2 of chunk e / 2: then the word of four codes that
+// ldmatrix gives to lane t of a key's four lanes becomes the lane's operands (consumer.cuh).
+template <class Shape>
+class Queries {
+    using Shared = Smem<Shape>;
+
+public:
+    // scale_log2: of the softmax.
+    __device__ Queries(const Arguments& args, uint32_t base, int token, int head, float scale_log2)
+        : args_(args), base_(base), token_(token), head_(head), scale_log2_(scale_log2) {}
+
+    __device__ void load() const {
+#pragma unroll 1
+        for (int first = int(threadIdx.x / 32) * 4; first < Shape::heads; first += 16) four(first);
+        cuda::fence_async_proxy();
+    }
+
+private:
+    static __device__ uint32_t lane() { return threadIdx.x % 32; }
+
+    __device__ const uint16_t* row(int head) const {
+        return static_cast<const uint16_t*>(args_.q.data) + cuda::element(args_.q, token_, head_ + head);
+    }
+    __device__ bool real(int head) const { return head_ + head < int(args_.q.shape[1]); }
+    static __device__ uint4 load_16(const uint16_t* from, bool real) {
+        return real ? __ldg(reinterpret_cast<const uint4*>(from)) : make_uint4(0, 0, 0, 0);
+    }
+    static __device__ uint32_t most(uint32_t so_far, const uint4& words) {
+        for (const uint32_t pair : {words.x, words.y, words.z, words.w})
+            so_far = cuda::max_magnitude_bf16(so_far, pair);
+        return so_far;
+    }
+    static __device__ uint32_t f16(uint32_t pair, float factor) {
+        return cuda::pack_f16(__uint_as_float(pair << 16) * factor,
+                              __uint_as_float(pair & 0xffff0000u) * factor);
+    }
+
+    __device__ void four(int first) const {
+        uint4 codes[4][2], rope = {};
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+            for (int j = 0; j < 2; ++j)
+                codes[i][j] = load_16(row(first + i) + 16 * lane() + 8 * j, real(first + i));
+        const int rope_head = first + int(lane() / 8);
+        if (Shape::rope) rope = load_16(row(rope_head) + 512 + 8 * (lane() % 8), real(rope_head));
+        float of_rope = 1;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const bool mine = lane() / 8 == uint32_t(i);
+            uint32_t largest = most(most(0, codes[i][0]), codes[i][1]);
+            if (Shape::rope && mine) largest = most(largest, rope);
+            // biased; at least that of 2^-100, as 2^14 / largest must be an f32
+            const uint32_t exponent =
+                max(__reduce_max_sync(~0u, max(largest >> 16, largest & 0xffff)) >> 7, 27u);
+            const float factor = __uint_as_float((127 + 14 + 127 - exponent) << 23);
+            if (mine) of_rope = factor;
+            if (lane() == 0) {
+                const uint32_t to = base_ + offsetof(Shared, heads) + (first + i) / 2 * 16 + (i & 1) * 4;
+                cuda::store_shared(to, __uint_as_float((exponent - 14) << 23) * scale_log2_);
+                cuda::store_shared(to + 8, kNoPeak);
+            }
+            store_codes(first + i, codes[i], factor);
+        }
+        if (Shape::rope) store_rope(rope_head, rope, of_rope);
+    }
+    __device__ void store_codes(int head, const uint4 (&codes)[2], float factor) const {
+        const uint4 chunks[2] = {{f16(codes[0].x, factor), f16(codes[0].z, factor), f16(codes[1].x, factor),
+                                  f16(codes[1].z, factor)},
+                                 {f16(codes[0].y, factor), f16(codes[0].w, factor), f16(codes[1].y, factor),
+                                  f16(codes[1].w, factor)}};
+        const uint32_t to = base_ + offsetof(Shared, queries) + lane() / 4 * uint32_t(Shape::query_tile);
+        // half of the lanes store the second chunk first: other banks
+#pragma unroll
+        for (uint32_t j = 0; j < 2; ++j) {
+            const bool second = (j ^ lane() / 4) & 1;
+            cuda::store_shared(to + chunk_at(uint32_t(head), lane() % 4 * 2 + second),
+                               second ? chunks[1] : chunks[0]);
+        }
+    }
+    __device__ void store_rope(int head, const uint4& rope, float factor) const {
+        const uint32_t pair = cuda::pack_bf16(factor, factor);
+        cuda::store_shared(
+            base_ + offsetof(Shared, queries) + 8 * Shape::query_tile + chunk_at(uint32_t(head), lane() % 8),
+            make_uint4(cuda::times_bf16(rope.x, pair), cuda::times_bf16(rope.y, pair),
+                       cuda::times_bf16(rope.z, pair), cuda::times_bf16(rope.w, pair)));
+    }
+
+    const Arguments& args_;
+    const uint32_t base_;
+    const int token_, head_;
+    const float scale_log2_;
+};
+
+}  // namespace smla::cuda_attend::sm90::few
