@@ -43,12 +43,18 @@ struct Keys {
     int64_t width;
     bool extra;  // a second cache too
 };
-constexpr Keys kKinds[] = {{SMLA_FP8_656, 576, false}, {SMLA_ROW_BF16, 576, false},
-                           {SMLA_ROW_BF16, 576, true}, {SMLA_ROW_BF16, 512, true},
-                           {SMLA_FP8_584, 512, true},  {SMLA_FP8_584, 512, false},
-                           {SMLA_FP8_528, 512, false}};
+constexpr Keys kKinds[] = {
+    {SMLA_FP8_656, 576, false}, {SMLA_ROW_BF16, 576, false}, {SMLA_ROW_BF16, 576, true},
+    {SMLA_ROW_BF16, 512, true}, {SMLA_FP8_584, 512, true},   {SMLA_FP8_584, 512, false},
+    {SMLA_FP8_528, 512, false}, {SMLA_FP8_576, 576, false},  {SMLA_FP8_512, 512, false}};
 
-bool takes(const Keys& keys, int heads) { return heads > 32 || kit::becomes_f16(keys.format); }
+bool has_scales(smla_format format) {  // in its records
+    return format == SMLA_FP8_584 || kit::becomes_f16(format);
+}
+bool takes(const Keys& keys, int heads) {
+    const bool one_scale = keys.format == SMLA_FP8_576 || keys.format == SMLA_FP8_512;
+    return heads > 32 ? !one_scale : one_scale || kit::becomes_f16(keys.format);
+}
 
 Spec spec_of(const Keys& keys, int heads, SourceSpec primary, uint32_t seed = 1) {
     primary.format = keys.format;
@@ -132,7 +138,7 @@ TEST_F(Sm90Attend, Edges) {
 TEST_F(Sm90Attend, ScalesOfAnySize) {
     for (const Keys& keys : kKinds)
         for (const int heads : {16, 32, 64, 128}) {
-            if (keys.format == SMLA_ROW_BF16 || keys.extra || !takes(keys, heads)) continue;
+            if (!has_scales(keys.format) || keys.extra || !takes(keys, heads)) continue;
             Problem problem(spec_of(keys, heads, hostile(keys.format, 300), uint32_t(heads)));
             scatter_scales(problem);
             check_sm90(problem, KeyType::bf16);
@@ -194,6 +200,8 @@ TEST_F(Sm90Attend, RefusesWhatItDoesNotTake) {
     EXPECT_NE(refusal(bad).find("precision"), std::string::npos);
     bad = good, bad.heads = 16;
     EXPECT_EQ(refusal(bad), "");
+    EXPECT_NE(verdict(bad).last_resort.find("fewer than 24"), std::string::npos);
+    bad.tokens = 24;
     EXPECT_TRUE(verdict(bad).chosen);
     bad.primary.format = SMLA_ROW_BF16;
     EXPECT_NE(refusal(bad).find("heads"), std::string::npos);

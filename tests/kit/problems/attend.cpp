@@ -315,8 +315,7 @@ const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel
     const bool rounds = args.precision == SMLA_PRECISION_ROUNDED,
                sm90 = kernel.find("sm90") != std::string::npos;
     // with up to 32 heads values are rounded like weights, and keys are not
-    if (rounds && sm90 && kit::becomes_f16(primary_) && heads_ <= 32)
-        return expected_.at(SMLA_PRECISION_EXACT);
+    if (sm90 && heads_ <= 32) return expected_.at(SMLA_PRECISION_EXACT);
     if (rounds && sm90 && kit::becomes_f16(primary_)) {
         if (!expected_of_f16_) expected_of_f16_.emplace(reference_of_f16_keys());
         return *expected_of_f16_;

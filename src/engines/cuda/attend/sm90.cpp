@@ -88,8 +88,24 @@ std::string refuse_source(const char* name, const smla_attend_source& source) {
     return "";
 }
 
+// With up to 32 heads the keys' bytes and their conversion bound attend, so rows go to cuda_mma, whose copies
+// are as quick.
+template <int Width>
+std::string refuse_few_heads(const Args& args) {
+    const smla_format first = args.primary.cache.format, second = args.extra.cache.format;
+    const bool one_scale = first == (Width == 512 ? SMLA_FP8_512 : SMLA_FP8_576),
+               scales = first == (Width == 512 ? SMLA_FP8_528 : SMLA_FP8_656);
+    if (!(one_scale || scales) || second != SMLA_FORMAT_NONE)
+        return text("with up to ", kSomeHeads, " heads for ",
+                    Width == 512 ? "fp8_512 or fp8_528" : "fp8_576 or fp8_656", " records of one cache");
+    if (scales && args.precision != SMLA_PRECISION_ROUNDED)
+        return "it rounds keys to 16 bits, and precision is exact";
+    return "";
+}
+
 template <int Width>
 std::string refuse_formats(const Args& args) {
+    if (args.q.shape[1] <= kSomeHeads) return refuse_few_heads<Width>(args);
     const smla_format first = args.primary.cache.format, second = args.extra.cache.format;
     const auto rows = [](smla_format format) {
         return format == SMLA_ROW_BF16 || format == SMLA_FORMAT_NONE;
@@ -116,10 +132,6 @@ std::string refuse_sm90(const Args& args, const Env& env) {
                     " of ", args.q.shape[2], " and ", args.out.shape[2]);
     std::string refusal = refuse_formats<Width>(args);
     if (!refusal.empty()) return refusal;
-    const smla_format format = args.primary.cache.format;
-    if (args.q.shape[1] <= kSomeHeads && format != SMLA_FP8_656 && format != SMLA_FP8_528)
-        return text("with up to ", kSomeHeads,
-                    " heads for fp8_656 or fp8_528; for others cuda_mma is faster");
     if (!aligned(args.q, 16) || !aligned(args.out, 16))
         return "rows of q and out must be aligned to 16 bytes";
     refusal = refuse_source("primary", args.primary);
@@ -143,8 +155,11 @@ CallPlan<Args> plan_sm90(const Args& args, const Env& env) {
 
 // docs/kernels/cuda_attend.md has the times. Batch-invariant results are one kernel's.
 const char* small_call(const Args& args, const Env& env) {
-    constexpr int64_t kFewest = 8;
-    if (args.q.shape[1] <= kSomeHeads) return nullptr;
+    constexpr int64_t kFewest = 8, kFewestOfFewHeads = 24;
+    if (args.q.shape[1] <= kSomeHeads)
+        return args.q.shape[1] <= kFewHeads && args.q.shape[0] < kFewestOfFewHeads && !env.batch_invariant
+                   ? "with up to 16 heads and fewer than 24 tokens cuda_mma is as fast"
+                   : nullptr;
     const bool small = args.q.shape[0] * ceil_div(args.q.shape[1], kBlockHeads) < kFewest;
     return small && !env.batch_invariant ? "for fewer than 8 groups of 64 heads of a token cuda_mma is faster"
                                          : nullptr;

@@ -9,19 +9,21 @@ constexpr int kConsumers = 128, kProducerWarps = 2, kThreads = kConsumers + 32 *
 constexpr int kStages = 2;
 constexpr int kConsumersMeet = 1;  // named barrier of the consumer warpgroup; 0 is __syncthreads
 
-// fp8_656 and, without rope, fp8_528: 512 codes with an f32 scale for every 128, then 64 bf16 of rope. Heads:
-// of a block.
-template <bool Rope, int Heads>
+// Records: 512 codes with an f32 scale for every 128 (fp8_656, whose 64 values of rope are bf16, and fp8_528,
+// which has none), or 576 or 512 codes and one scale for the cache. Heads: of a block.
+template <smla_format Format, int Heads>
 struct Shape {
-    static constexpr bool rope = Rope;
     static constexpr int heads = Heads, resident = Heads == 16 ? 2 : 1;
-    using Layout = std::conditional_t<Rope, layout::Fp8_656, layout::Fp8_528>;
-    // In shared memory, too: an odd number of 16-byte chunks, so the 8 rows of an ldmatrix meet no bank
+    static constexpr bool rope = Format == SMLA_FP8_656, scaled = rope || Format == SMLA_FP8_528;
+    static constexpr int codes = Format == SMLA_FP8_576 ? 576 : 512;
+    static constexpr int record = rope ? layout::Fp8_656::record : scaled ? layout::Fp8_528::record : codes;
+    // In shared memory: an odd number of 16-byte chunks, so that the 8 rows of an ldmatrix meet no bank
     // twice.
-    static constexpr int record = Layout::record;
-    static_assert(record / 16 % 2 == 1 && Layout::scales_at == 512);
-    static constexpr int rope_at = layout::Fp8_656::rope_at;
-    static constexpr int query_tile = Heads * 128, query_tiles = Rope ? 9 : 8;  // bytes of 64 columns; tiles
+    static constexpr int pitch = record / 16 % 2 ? record : record + 16;
+    static constexpr int scales_at = layout::Fp8_656::scales_at, rope_at = layout::Fp8_656::rope_at;
+    static_assert(layout::Fp8_528::scales_at == scales_at);
+    static constexpr int query_tile = Heads * 128;  // bytes of 64 columns
+    static constexpr int query_tiles = rope || codes == 576 ? 9 : 8;
     static constexpr int pairs =
         Heads / 8;  // of neighbouring heads that a lane has: 8 i + 2 (lane % 4) and + 1
 };
@@ -35,15 +37,15 @@ template <class Shape>
 struct Smem {
     char queries[Shape::query_tiles][Shape::query_tile];
     char weights[2][Shape::query_tile];  // [heads, 64 keys], by the tile's parity
-    char records[kStages][kKeys * Shape::record];
-    // f16(scale * 2^7) by the tile's parity and columns / 128; in the order in which lanes load them: pairs
-    // of keys 16 k + 8 h + 2 (lane % 4) at lane % 4, k, h
+    char records[kStages][kKeys * Shape::pitch];
+    // If scaled: f16(scale * 2^7) by the tile's parity and columns / 128; in the order in which lanes load
+    // them: pairs of keys 16 k + 8 h + 2 (lane % 4) at lane % 4, k, h
     uint16_t scales[2][4][kKeys];
     float most[4][Shape::heads], sums[4][Shape::heads];  // of a warp's keys
     float4 heads[Shape::heads / 2];  // of two heads: log2 logits are products times x, y; peaks z, w
     float factors[Shape::heads];     // of output rows
     uint32_t valid[kStages][2];      // bit k: key k of this half of a tile is no hole
-    uint32_t odd_tile;               // 1 + the last tile with a scale that f16 does not hold
+    uint32_t odd_tile[2];            // by parity: 1 + the last tile with a scale that f16 does not hold
     uint64_t full[kStages], empty[kStages];
 };
 

@@ -14,6 +14,7 @@ template <class Shape>
 class Consumer {
     using Shared = Smem<Shape>;
     static constexpr int kPairs = Shape::pairs, kProducts = 4 * kPairs;  // of a lane, per 64 keys or columns
+    static constexpr uint32_t kPitch = Shape::pitch;
 
 public:
     float o[8][kProducts];      // sums of weights times values, of columns 64 m and on
@@ -24,10 +25,9 @@ public:
         : base_(base),
           lane_(threadIdx.x % 32),
           warp_(__shfl_sync(~0u, threadIdx.x / 32, 0)),
-          row_(cuda::keep(base + offsetof(Shared, records) +
-                          (16 * warp_ + lane_ % 16) * uint32_t(Shape::record) + lane_ / 16 * 16)),
-          columns_(
-              cuda::keep(base + offsetof(Shared, records) + lane_ * uint32_t(Shape::record) + 16 * warp_)) {
+          row_(cuda::keep(base + offsetof(Shared, records) + (16 * warp_ + lane_ % 16) * kPitch +
+                          lane_ / 16 * 16)),
+          columns_(cuda::keep(base + offsetof(Shared, records) + lane_ * kPitch + 16 * warp_)) {
 #pragma unroll
         for (auto& of_columns : o)
 #pragma unroll
@@ -42,73 +42,79 @@ public:
     __device__ void attend(int tiles) {
 #pragma unroll 1
         for (int tile = 0; tile < tiles; ++tile) {
-            const uint32_t stage = uint32_t(tile) % kStages, at = stage * kKeys * uint32_t(Shape::record);
+            const uint32_t stage = uint32_t(tile) % kStages, at = stage * kKeys * kPitch;
             cuda::mbarrier_wait(base_ + offsetof(Shared, full) + 8 * stage, uint32_t(tile) / kStages & 1);
             float s[kProducts];
             score(uint32_t(tile), at, s);
             const uint2 valid = cuda::load_shared_2(base_ + offsetof(Shared, valid) + 8 * stage);
             mask(valid, s);
-            const bool odd = weigh_tile(uint32_t(tile), s, (valid.x | valid.y) != 0);
-            if (odd) add_odd_values(uint32_t(tile), at, stage);
+            weigh_tile(uint32_t(tile), s, (valid.x | valid.y) != 0);
+            if (is_odd(uint32_t(tile))) add_odd_values(uint32_t(tile), at, stage);
             else add_values(uint32_t(tile), at, stage);
         }
     }
 
 private:
-    static constexpr uint32_t kRecord = Shape::record, kHalfTile = 32 * Shape::record;
-
-    // s = sums over the groups of columns of scale * (codes * q), plus rope. Two accumulators in turn: that
-    // of a group is read while the next one is multiplied.
+    // s = the products of codes and queries: of a cache with one scale, their sum; else rope, plus the sum
+    // over groups of 128 columns of scale * products. Two accumulators in turn: that of a group is read while
+    // the next one is multiplied.
     __device__ void score(uint32_t tile, uint32_t at, float (&s)[kProducts]) {
         const uint64_t queries = cuda::k_major(base_ + offsetof(Shared, queries));
-        const uint32_t scales = base_ + offsetof(Shared, records) + at + (16 * warp_ + lane_ / 4) * kRecord +
-                                uint32_t(Shape::Layout::scales_at);
+        const uint32_t scales = base_ + offsetof(Shared, records) + at + (16 * warp_ + lane_ / 4) * kPitch +
+                                uint32_t(Shape::scales_at);
         uint32_t codes[2][4], a[2][8];
         cuda::ldmatrix_x4(codes[0], row_ + at);
         cuda::ldmatrix_x4(codes[1], row_ + at + 32);
-        note_scales(tile, scales);
-        float group[2][kProducts], rope[kProducts];
+        if (Shape::scaled) note_scales(tile, scales);
+        float group[2][kProducts];
+#pragma unroll
+        for (uint32_t b = 0; b < kRope; ++b) {
+            load_rope(at, b, a[b]);
+            multiply<cuda::Half::bf16>(s, a[b], cuda::advanced(queries, 8 * Shape::query_tile + 64 * b),
+                                       b == 0);
+        }
+        if (kRope) cuda::wgmma_wait<1>();
 #pragma unroll
         for (uint32_t b = 0; b < kBatches; ++b) {
             uint32_t(&own)[8] = a[b % 2];
-            if (b < 16) {
-#pragma unroll
-                for (uint32_t k = 0; k < 2; ++k) {
-                    cuda::e4m3_to_f16(codes[b % 2][2 * k], own[4 * k], own[4 * k + 2]);
-                    cuda::e4m3_to_f16(codes[b % 2][2 * k + 1], own[4 * k + 1], own[4 * k + 3]);
-                }
-                if (b < 14) cuda::ldmatrix_x4(codes[b % 2], row_ + at + 32 * (b + 2));
-            } else {
-                load_rope(at, b - 16, own);
-            }
-            cuda::wgmma_fence();
 #pragma unroll
             for (uint32_t k = 0; k < 2; ++k) {
-                const uint64_t q = cuda::advanced(queries, b / 2 * Shape::query_tile + b % 2 * 64 + 32 * k);
-                if (b < 16)
-                    cuda::wgmma_few<cuda::Half::f16>(group[b / 4 % 2], own + 4 * k, q, b % 4 + k != 0);
-                else cuda::wgmma_few<cuda::Half::bf16>(rope, own + 4 * k, q, b + k != 16);
+                cuda::e4m3_to_f16(codes[b % 2][2 * k], own[4 * k], own[4 * k + 2]);
+                cuda::e4m3_to_f16(codes[b % 2][2 * k + 1], own[4 * k + 1], own[4 * k + 3]);
             }
-            cuda::wgmma_commit();
+            if (b + 2 < kBatches) cuda::ldmatrix_x4(codes[b % 2], row_ + at + 32 * (b + 2));
+            const uint64_t q = cuda::advanced(queries, b / 2 * Shape::query_tile + b % 2 * 64);
+            if (Shape::scaled) multiply<cuda::Half::f16>(group[b / 4 % 2], own, q, b % 4 == 0);
+            else multiply<cuda::Half::f16>(s, own, q, b == 0);
             if (b + 1 < kBatches) cuda::wgmma_wait<1>();
-            if (b >= 4 && b <= 16 && b % 4 == 0) add_group(scales, b / 4 - 1, group[(b / 4 - 1) % 2], s);
+            if (Shape::scaled && b >= 4 && b % 4 == 0)
+                add_group(scales, b / 4 - 1, group[(b / 4 - 1) % 2], s);
         }
         cuda::wgmma_wait<0>();
-        if (!Shape::rope) add_group(scales, 3, group[1], s);
-#pragma unroll
-        for (int i = 0; Shape::rope && i < kProducts; ++i) s[i] += rope[i];
+        if (Shape::scaled) add_group(scales, 3, group[1], s);
     }
-    static constexpr uint32_t kBatches = Shape::rope ? 18 : 16;  // of 32 columns
+    // Batches of 32 columns.
+    static constexpr uint32_t kBatches = Shape::codes / 32, kRope = Shape::rope ? 2 : 0;
 
+    // The products of 32 columns; `first`: of those that are summed.
+    template <cuda::Half Type>
+    static __device__ void multiply(float (&sums)[kProducts], const uint32_t (&keys)[8], uint64_t queries,
+                                    bool first) {
+        cuda::wgmma_fence();
+#pragma unroll
+        for (uint32_t k = 0; k < 2; ++k)
+            cuda::wgmma_few<Type>(sums, keys + 4 * k, cuda::advanced(queries, 32 * k), !first || k != 0);
+        cuda::wgmma_commit();
+    }
     __device__ void add_group(uint32_t scales, uint32_t g, const float (&products)[kProducts],
                               float (&s)[kProducts]) const {
         float scale[2];
 #pragma unroll
-        for (uint32_t r = 0; r < 2; ++r) scale[r] = cuda::load_shared_f32(scales + 8 * r * kRecord + 4 * g);
+        for (uint32_t r = 0; r < 2; ++r) scale[r] = cuda::load_shared_f32(scales + 8 * r * kPitch + 4 * g);
 #pragma unroll
         for (int i = 0; i < kProducts; ++i) {
             const float product = scale[i / 2 % 2] * products[i];
-            s[i] = g == 0 ? product : s[i] + product;
+            s[i] = g == 0 && !Shape::rope ? product : s[i] + product;
         }
     }
     // Columns 512 + 32 b and on of the warp's keys; as operands they lie as they are.
@@ -128,12 +134,12 @@ private:
                             warp_ * 8 + g % 2 * 2;
 #pragma unroll
         for (uint32_t r = 0; r < 2; ++r) {
-            const uint32_t bits = cuda::load_shared(scales + 8 * r * kRecord + 4 * t);
+            const uint32_t bits = cuda::load_shared(scales + 8 * r * kPitch + 4 * t);
             const uint16_t half = uint16_t(cuda::pack_f16(__uint_as_float(bits) * kKeyFactor, 0));
             asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + 4 * r), "h"(half) : "memory");
             // 0, or 2^-23 to 1, as for many heads
             if (!((bits - 0x34000000u <= 0x3f800000u - 0x34000000u) | (bits == 0)))
-                cuda::store_shared(base_ + offsetof(Shared, odd_tile), tile + 1);
+                cuda::store_shared(base_ + offsetof(Shared, odd_tile) + 4 * (tile & 1), tile + 1);
         }
     }
     __device__ void mask(const uint2& valid, float (&s)[kProducts]) const {
@@ -144,16 +150,20 @@ private:
             if (!(bits >> (8 * (i / 2 % 2)) & 1)) s[i] = -INFINITY;
     }
 
-    // Publishes the tile's weights. True: in bf16, as a scale is out of f16's range.
-    __device__ bool weigh_tile(uint32_t tile, const float (&s)[kProducts], bool any) {
+    // A scale of the tile is out of f16's range.
+    __device__ bool is_odd(uint32_t tile) const {
+        return Shape::scaled &&
+               cuda::load_shared(base_ + offsetof(Shared, odd_tile) + 4 * (tile & 1)) == tile + 1;
+    }
+    // Publishes the tile's weights; those of an odd tile are bf16.
+    __device__ void weigh_tile(uint32_t tile, const float (&s)[kProducts], bool any) {
         float added[2 * kPairs];
         if (cuda::named_barrier_or<kConsumers>(kConsumersMeet, weigh<cuda::Half::f16>(tile, s, added))) {
             raise_peaks(s);
             weigh<cuda::Half::f16>(tile, s, added);
             cuda::named_barrier<kConsumers>(kConsumersMeet);
         }
-        const bool odd = cuda::load_shared(base_ + offsetof(Shared, odd_tile)) == tile + 1;
-        if (odd) {
+        if (is_odd(tile)) {
             cuda::named_barrier<kConsumers>(kConsumersMeet);
             weigh<cuda::Half::bf16>(tile, s, added);
             cuda::named_barrier<kConsumers>(kConsumersMeet);
@@ -163,7 +173,6 @@ private:
             if (any) sum[i] += added[i];
             largest[i] = cuda::max_nan(largest[i], more(s, i));
         }
-        return odd;
     }
     // Of the lane's two products with head i.
     static __device__ float more(const float (&s)[kProducts], int i) {
@@ -247,7 +256,7 @@ private:
         load_values(at, 0, codes);
 #pragma unroll
         for (uint32_t m = 0; m < 8; ++m) {
-            if (m % 2 == 0)
+            if (Shape::scaled && m % 2 == 0)
                 scale[0] = cuda::load_shared_4(scales + m / 2 * 128),
                 scale[1] = cuda::load_shared_4(scales + m / 2 * 128 + 16);
             uint32_t(&own)[16] = a[m % 2];
@@ -271,14 +280,14 @@ private:
     }
     static __device__ void scaled(uint32_t codes, uint32_t scales, uint32_t& even, uint32_t& odd) {
         cuda::e4m3_to_f16(__byte_perm(codes, 0, 0x3120), even, odd);
-        even = cuda::times_f16(even, scales), odd = cuda::times_f16(odd, scales);
+        if (Shape::scaled) even = cuda::times_f16(even, scales), odd = cuda::times_f16(odd, scales);
     }
     __device__ uint64_t weights_of(uint32_t tile) const {
         return cuda::k_major(base_ + offsetof(Shared, weights) + (tile & 1) * Shape::query_tile);
     }
     __device__ void load_values(uint32_t at, uint32_t m, uint32_t (&codes)[2][4]) const {
         cuda::ldmatrix_x4_trans(codes[0], columns_ + at + 64 * m);
-        cuda::ldmatrix_x4_trans(codes[1], columns_ + at + 64 * m + kHalfTile);
+        cuda::ldmatrix_x4_trans(codes[1], columns_ + at + 64 * m + 32 * kPitch);
     }
     // A warp has read a tile for the last time.
     __device__ void release(uint32_t stage) const {
@@ -286,37 +295,36 @@ private:
         if (lane_ == 0) cuda::mbarrier_arrive(base_ + offsetof(Shared, empty) + 8 * stage);
     }
 
-    // The same for a tile with scales that f16 does not hold: code * scale * 2^7 as the sum of two bf16.
-    // Rare, and slow.
+    // The same for a tile with scales that f16 does not hold: code * scale * 2^7 as the sum of two bf16. Rare
+    // and slow, and yet unrolled: with a loop here calls took 10 to 40 % longer, which is not explained.
     __device__ void add_odd_values(uint32_t tile, uint32_t at, uint32_t stage) {
         const uint64_t weights = weights_of(tile);
 #pragma unroll
-        for (uint32_t m = 0; m < 8; ++m) {
-            uint32_t codes[2][4];
-            load_values(at, m, codes);
+        for (uint32_t m = 0; m < 8; ++m)
 #pragma unroll
             for (uint32_t k = 0; k < 4; ++k) {
-                uint32_t high[4], low[4];
+                uint32_t codes[4], high[4], low[4];
+                cuda::ldmatrix_x4_trans(codes, columns_ + at + 64 * m + k / 2 * (32 * kPitch));
 #pragma unroll
                 for (uint32_t h = 0; h < 2; ++h)
-                    split_pair(codes[k / 2][k % 2 * 2 + h], at + (16 * k + 8 * h + 2 * (lane_ % 4)) * kRecord,
-                               m / 2, high + 2 * h, low + 2 * h);
+                    split_pair(k % 2 ? codes[2 + h] : codes[h],
+                               at + (16 * k + 8 * h + 2 * (lane_ % 4)) * kPitch, m / 2, high + 2 * h,
+                               low + 2 * h);
                 cuda::wgmma_fence();
                 for (const uint32_t* part : {high, low})
                     cuda::wgmma_few<cuda::Half::bf16>(o[m], part, cuda::advanced(weights, 32 * k), true);
                 cuda::wgmma_commit();
                 cuda::wgmma_wait<0>();
             }
-        }
         release(stage);
     }
     // Two columns of the two keys whose first record lies at `key`.
     __device__ void split_pair(uint32_t codes, uint32_t key, uint32_t group, uint32_t* high,
                                uint32_t* low) const {
         const uint32_t scales =
-            base_ + offsetof(Shared, records) + key + uint32_t(Shape::Layout::scales_at) + 4 * group;
+            base_ + offsetof(Shared, records) + key + uint32_t(Shape::scales_at) + 4 * group;
         const float first = cuda::load_shared_f32(scales) * kKeyFactor,
-                    second = cuda::load_shared_f32(scales + kRecord) * kKeyFactor;
+                    second = cuda::load_shared_f32(scales + kPitch) * kKeyFactor;
         uint32_t pairs[2];
         cuda::e4m3_to_f16(__byte_perm(codes, 0, 0x3120), pairs[0], pairs[1]);
 #pragma unroll

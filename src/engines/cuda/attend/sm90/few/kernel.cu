@@ -1,30 +1,27 @@
-// attend by wgmma on Hopper, up to 32 heads: records of fp8_656 or fp8_528, whose codes become operands in
-// registers.
+// attend by wgmma on Hopper, up to 32 heads: records of fp8_656, fp8_528, fp8_576 or fp8_512, whose codes
+// become operands in registers.
 //
 // Maths     S^T = K Q^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
 //           O^T += V^T P, where V is the first 512 columns of K.
 // Operands  Scores: f16(code), exactly, times f16 queries; sums of 128 columns are multiplied by their scale
-// in
-//           f32. Rope: bf16. Values: f16(code * f16(scale * 2^7)), P in f16. A tile with a scale that f16
-//           does not hold multiplies bf16(code * scale * 2^7) with P in bf16.
+//           in f32. Rope: bf16. Values: f16(code * f16(scale * 2^7)), P in f16. A tile with a scale that f16
+//           does not hold multiplies code * scale * 2^7 as the sum of two bf16 with P in bf16. A cache with
+//           one scale: f16(code) in both products, and the scale in the unit of logits and results.
 // Tile      16 or 32 heads x 64 keys. A block takes one split of one token.
 // Roles
 //   consumer  one warpgroup (consumer.cuh): scores, softmax and values of all tiles.
 //   producer  two warps (producer.cuh): one bulk copy per record, a tile ahead.
 // Shared    config.h (Smem): queries | two stages of raw records | weights and scales of two tiles. 108 KB:
-// two
-//           blocks per multiprocessor.
+//           two blocks per multiprocessor.
 // mbarriers
 //   full[stage]   arrive: each producer, with its records' bytes. Wait: consumers.
 //   empty[stage]  arrive: the four consumer warps, when they have read values. Wait: producers.
-// Named barrier  consumers, once per tile: all weights and scales are in shared memory. It also tells whether
-// a
-//           weight passed 2^15; then peaks rise and weights are stored again.
-// Registers 168 per thread at two blocks: 64 of O, 32 of products, 32 of operands; 32 heads: 228 at one
-// block. Why       Few heads are bound by memory, and then by what a key costs in instructions. mma.sync
-// takes 744 of
-//           each of four warps for 32 keys of 16 heads; here 660 for 64, as a word of codes feeds operands of
-//           16 heads at once and none is stored. Two blocks fill each other's gaps.
+// Named barrier  consumers, once per tile: all weights and scales are in shared memory. It also tells
+//           whether a weight passed 2^15; then peaks rise and weights are stored again.
+// Registers 168 per thread at two blocks: 64 of O, 32 of products, 32 of operands; 32 heads: 255 at one.
+// Why       Few heads are bound by memory, and then by what a key costs in instructions. By mma.sync 64 keys
+//           of 16 heads take each of four warps 1490; here 660, as a word of codes feeds the operands of all
+//           heads and no converted key is stored. Two blocks fill each other's gaps.
 // Results   docs/kernels/cuda_attend.md.
 #include "engines/cuda/attend/index_check.cuh"
 #include "engines/cuda/attend/sm90/few/epilogue.cuh"
@@ -46,7 +43,7 @@ __device__ void init(uint32_t base) {
         cuda::mbarrier_init(base + offsetof(Smem<Shape>, full) + 8 * stage, kProducerWarps);
         cuda::mbarrier_init(base + offsetof(Smem<Shape>, empty) + 8 * stage, kConsumers / 32);
     }
-    cuda::store_shared(base + offsetof(Smem<Shape>, odd_tile), 0u);
+    cuda::store_shared(base + offsetof(Smem<Shape>, odd_tile), make_uint2(0, 0));
     cuda::fence_mbarrier_init();
 }
 
@@ -63,7 +60,8 @@ __global__ void __launch_bounds__(kThreads, Shape::resident)
     const Task task(tasks, int(blockIdx.x), Shape::heads);
     const TileRange tiles(args, tasks, task);
     if (threadIdx.x >= kConsumers) return Producer<Shape>(args, keys.of[0], base, task.token, tiles).run();
-    Queries<Shape>(args, base, task.token, task.head, args.scale() * kLog2E).load();
+    const float key_unit = Shape::scaled ? 1.f : args.sources[0].cache.tensor_scale();
+    Queries<Shape>(args, base, task.token, task.head, args.scale() * kLog2E * key_unit).load();
     cuda::named_barrier<kConsumers>(kConsumersMeet);
     Consumer<Shape> consumer(base);
     consumer.attend(tiles.count());
@@ -78,11 +76,11 @@ void launch_shape(const smla_attend_args& args, Tasks tasks, const KeySources& k
                  env, Arguments(args), tasks, keys, check);
 }
 
-template <bool Rope>
+template <smla_format Format>
 void launch_heads(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
                   const KeySources& keys, const Env& env) {
-    if (schedule.heads == kFewHeads) launch_shape<Shape<Rope, kFewHeads>>(args, tasks, keys, env);
-    else launch_shape<Shape<Rope, kSomeHeads>>(args, tasks, keys, env);
+    if (schedule.heads == kFewHeads) launch_shape<Shape<Format, kFewHeads>>(args, tasks, keys, env);
+    else launch_shape<Shape<Format, kSomeHeads>>(args, tasks, keys, env);
 }
 
 }  // namespace
@@ -91,8 +89,12 @@ void launch_heads(const smla_attend_args& args, const Schedule& schedule, const 
 
 void launch_few(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
                 const KeySources& keys, const Env& env) {
-    if (args.q.shape[2] == 576) few::launch_heads<true>(args, schedule, tasks, keys, env);
-    else few::launch_heads<false>(args, schedule, tasks, keys, env);
+    switch (args.primary.cache.format) {
+        case SMLA_FP8_656: return few::launch_heads<SMLA_FP8_656>(args, schedule, tasks, keys, env);
+        case SMLA_FP8_528: return few::launch_heads<SMLA_FP8_528>(args, schedule, tasks, keys, env);
+        case SMLA_FP8_576: return few::launch_heads<SMLA_FP8_576>(args, schedule, tasks, keys, env);
+        default: return few::launch_heads<SMLA_FP8_512>(args, schedule, tasks, keys, env);
+    }
 }
 
 }  // namespace smla::cuda_attend::sm90

@@ -32,7 +32,7 @@ public:
             cuda::mbarrier_wait(base_ + offsetof(Shared, empty) + 8 * stage,
                                 (uint32_t(tile) / kStages & 1) ^ 1);
             const uint32_t to = base_ + offsetof(Shared, records) +
-                                (stage * kKeys + 32 * half_ + lane()) * uint32_t(Shape::record);
+                                (stage * kKeys + 32 * half_ + lane()) * uint32_t(Shape::pitch);
             if (valid != ~0u && place == kHole) clear(to);
             __syncwarp();
             if (lane() == 0) {

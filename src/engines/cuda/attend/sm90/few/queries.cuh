@@ -6,8 +6,8 @@
 namespace smla::cuda_attend::sm90::few {
 
 // A warp of the consumers takes a quarter of the heads, four at a time; a lane has 16 columns of each, and 8
-// of rope of one. A head is multiplied by the power of two that brings its largest value between 2^14 and
-// 2^15. Columns 4 t + e of 16 are element 2 t + e % 2 of chunk e / 2: then the word of four codes that
+// of the last 64 of one. A head is multiplied by the power of two that brings its largest value between 2^14
+// and 2^15. Columns 4 t + e of 16 are element 2 t + e % 2 of chunk e / 2: then the word of four codes that
 // ldmatrix gives to lane t of a key's four lanes becomes the lane's operands (consumer.cuh).
 template <class Shape>
 class Queries {
@@ -45,25 +45,25 @@ private:
     }
 
     __device__ void four(int first) const {
-        uint4 codes[4][2], rope = {};
+        uint4 codes[4][2], last = {};
 #pragma unroll
         for (int i = 0; i < 4; ++i)
 #pragma unroll
             for (int j = 0; j < 2; ++j)
                 codes[i][j] = load_16(row(first + i) + 16 * lane() + 8 * j, real(first + i));
-        const int rope_head = first + int(lane() / 8);
-        if (Shape::rope) rope = load_16(row(rope_head) + 512 + 8 * (lane() % 8), real(rope_head));
-        float of_rope = 1;
+        const int last_head = first + int(lane() / 8);
+        if (kWide) last = load_16(row(last_head) + 512 + 8 * (lane() % 8), real(last_head));
+        float of_last = 1;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
             const bool mine = lane() / 8 == uint32_t(i);
             uint32_t largest = most(most(0, codes[i][0]), codes[i][1]);
-            if (Shape::rope && mine) largest = most(largest, rope);
+            if (kWide && mine) largest = most(largest, last);
             // biased; at least that of 2^-100, as 2^14 / largest must be an f32
             const uint32_t exponent =
                 max(__reduce_max_sync(~0u, max(largest >> 16, largest & 0xffff)) >> 7, 27u);
             const float factor = __uint_as_float((127 + 14 + 127 - exponent) << 23);
-            if (mine) of_rope = factor;
+            if (mine) of_last = factor;
             if (lane() == 0) {
                 const uint32_t to = base_ + offsetof(Shared, heads) + (first + i) / 2 * 16 + (i & 1) * 4;
                 cuda::store_shared(to, __uint_as_float((exponent - 14) << 23) * scale_log2_);
@@ -71,7 +71,8 @@ private:
             }
             store_codes(first + i, codes[i], factor);
         }
-        if (Shape::rope) store_rope(rope_head, rope, of_rope);
+        if (Shape::rope) store_rope(last_head, last, of_last);
+        else if (kWide) store_last_codes(last_head, last, of_last);
     }
     __device__ void store_codes(int head, const uint4 (&codes)[2], float factor) const {
         const uint4 chunks[2] = {{f16(codes[0].x, factor), f16(codes[0].z, factor), f16(codes[1].x, factor),
@@ -87,6 +88,15 @@ private:
                                second ? chunks[1] : chunks[0]);
         }
     }
+    // Half of 16 columns.
+    __device__ void store_last_codes(int head, const uint4& codes, float factor) const {
+        const uint32_t chunk = lane() % 8 / 2 * 2,
+                       to = base_ + offsetof(Shared, queries) + 8 * Shape::query_tile + lane() % 2 * 8;
+        cuda::store_shared(to + chunk_at(uint32_t(head), chunk),
+                           make_uint2(f16(codes.x, factor), f16(codes.z, factor)));
+        cuda::store_shared(to + chunk_at(uint32_t(head), chunk + 1),
+                           make_uint2(f16(codes.y, factor), f16(codes.w, factor)));
+    }
     __device__ void store_rope(int head, const uint4& rope, float factor) const {
         const uint32_t pair = cuda::pack_bf16(factor, factor);
         cuda::store_shared(
@@ -95,6 +105,7 @@ private:
                        cuda::times_bf16(rope.z, pair), cuda::times_bf16(rope.w, pair)));
     }
 
+    static constexpr bool kWide = Shape::query_tiles == 9;
     const Arguments& args_;
     const uint32_t base_;
     const int token_, head_;
