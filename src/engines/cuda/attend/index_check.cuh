@@ -13,7 +13,7 @@
 
 namespace smla::cuda_attend {
 
-constexpr uint32_t kSegment = 512;  // entries of a list that a warp looks at
+constexpr uint32_t kSegment = 256;  // entries of a list that a warp looks at
 
 struct IndexCheck {
     ErrorPlace* place = nullptr;

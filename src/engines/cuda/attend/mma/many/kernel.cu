@@ -55,9 +55,9 @@ template <class T>
 __global__ void __launch_bounds__(T::threads, T::resident)
     attend_many(const __grid_constant__ Arguments args, const __grid_constant__ TileScheduler scheduler,
                 const __grid_constant__ IndexCheck check) {
-    if (check.is_mine()) return check_lists(args, check);
     extern __shared__ __align__(128) char shared[];
     const uint32_t base = cuda::keep(cuda::shared_address(shared));
+    if (check.is_mine()) return check_lists(args, check);  // in the first line an instance for sm_100 spills
     if (threadIdx.x == 0) init_barriers<T>(base);
     if (scheduler.splits() > 1) cuda::start_next_grid();
     auto& tile_list = *reinterpret_cast<typename T::TileList*>(shared + T::tile_list_at);

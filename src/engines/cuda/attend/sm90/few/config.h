@@ -17,15 +17,14 @@ struct Shape {
     static constexpr bool rope = Format == SMLA_FP8_656, scaled = rope || Format == SMLA_FP8_528;
     static constexpr int codes = Format == SMLA_FP8_576 ? 576 : 512;
     static constexpr int record = rope ? layout::Fp8_656::record : scaled ? layout::Fp8_528::record : codes;
-    // In shared memory: an odd number of 16-byte chunks, so that the 8 rows of an ldmatrix meet no bank
-    // twice.
+    // In shared memory: an odd number of 16-byte chunks, so that the rows of an ldmatrix meet no bank twice.
     static constexpr int pitch = record / 16 % 2 ? record : record + 16;
     static constexpr int scales_at = layout::Fp8_656::scales_at, rope_at = layout::Fp8_656::rope_at;
     static_assert(layout::Fp8_528::scales_at == scales_at);
     static constexpr int query_tile = Heads * 128;  // bytes of 64 columns
     static constexpr int query_tiles = rope || codes == 576 ? 9 : 8;
-    static constexpr int pairs =
-        Heads / 8;  // of neighbouring heads that a lane has: 8 i + 2 (lane % 4) and + 1
+    // Of neighbouring heads that a lane has: 8 i + 2 (lane % 4) and + 1.
+    static constexpr int pairs = Heads / 8;
 };
 
 // Factor of values in shared operands, and log2 of the weight of the peak: sm90/config.h says why.
