@@ -25,6 +25,7 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 512, kBlocksPerMultiprocessor = 2;  // of a list
+constexpr int kItemBits = 56;                                // a tensor has at most 2^48 elements
 static_assert(IndexScan::kMost < 1 << (63 - kItemBits));
 constexpr int64_t kMostBlocks = kFound / IndexScan::kMost - 1;  // of a list
 
@@ -39,8 +40,11 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t bad =
         scan_part(part, lists.lists[l], int64_t(blockIdx.x - part.begin) * kThreads + threadIdx.x,
                   int64_t(part.end - part.begin) * kThreads);
-    note_first(place, gridDim.x, bad >= 0, item_number(unsigned(l), bad), [&](unsigned long long number) {
-        const Finding first = examine(lists.lists[list_of(number)], item_of(number));
+    // by list, then by item
+    const unsigned long long own = (unsigned long long)l << kItemBits | (unsigned long long)bad;
+    note_first(place, gridDim.x, bad >= 0, own, [&](unsigned long long number) {
+        const int64_t item = int64_t(number & ((1ull << kItemBits) - 1));
+        const Finding first = examine(lists.lists[number >> kItemBits], item);
         place->word = {first.kind, stage, first.token, first.column, first.value};
     });
 }

@@ -10,17 +10,7 @@
 
 namespace smla::cuda {
 
-constexpr int kItemBits = 56;          // a tensor has at most 2^48 elements
 constexpr unsigned kFound = 1u << 16;  // added to `arrived` by blocks that have found something
-
-// An item of list `list`, in the order in which findings are reported.
-__device__ inline unsigned long long item_number(unsigned list, int64_t item) {
-    return (unsigned long long)list << kItemBits | (unsigned long long)item;
-}
-__device__ inline unsigned list_of(unsigned long long number) { return unsigned(number >> kItemBits); }
-__device__ inline int64_t item_of(unsigned long long number) {
-    return int64_t(number & ((1ull << kItemBits) - 1));
-}
 
 // For all threads of one of `blocks` blocks, fewer than kFound, with what each has found: `bad` is an item's
 // number if `found`. The last block calls note(number) in one thread if there is a finding, with the lowest
