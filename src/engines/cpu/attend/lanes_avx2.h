@@ -26,6 +26,15 @@ struct Avx2F32 {
     static SMLA_INLINE Vec broadcast_word(const uint32_t* at) {
         return _mm256_broadcast_ss(reinterpret_cast<const float*>(at));
     }
+    static SMLA_INLINE Vec broadcast_two(const uint32_t* at) {
+        int64_t words;
+        __builtin_memcpy(&words, at, sizeof words);
+        return _mm256_castsi256_ps(_mm256_set1_epi64x(words));
+    }
+    static SMLA_INLINE Vec add_neighbours(Vec v) {  // lane i, i < 4: 2i + 2i+1
+        const __m256i order = _mm256_setr_epi32(0, 1, 4, 5, 0, 1, 4, 5);
+        return _mm256_permutevar8x32_ps(_mm256_hadd_ps(v, v), order);
+    }
     static SMLA_INLINE Vec add(Vec a, Vec b) { return _mm256_add_ps(a, b); }
     static SMLA_INLINE Vec sub(Vec a, Vec b) { return _mm256_sub_ps(a, b); }
     static SMLA_INLINE Vec mul(Vec a, Vec b) { return _mm256_mul_ps(a, b); }

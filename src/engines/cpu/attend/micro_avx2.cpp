@@ -11,6 +11,7 @@ constexpr Micro make() {
     micro.group_vectors = 2;
     set_score<Avx2F32, 1, 12>(micro);
     set_score<Avx2F32, 2, 6>(micro);
+    set_score_few<Avx2F32, 12, 4>(micro);
     return micro;
 }
 }  // namespace
