@@ -132,6 +132,13 @@ struct KeySource {
     const char* data = nullptr;
     uint32_t page_16 = 0, row_16 = 0;
 };
+// Place of a record in units of 16 bytes, or kHole.
+__device__ inline uint32_t record_place(const Source& source, const KeySource& keys, int row) {
+    const uint32_t page = source.page_rows.quotient(uint32_t(row)),
+                   token = uint32_t(row) - page * source.page_rows.by;
+    const bool valid = uint32_t(row) < source.rows_below && token < uint32_t(source.cache.page_tokens);
+    return valid ? page * keys.page_16 + token * keys.row_16 : kHole;
+}
 struct KeySources {
     KeySource of[2];  // primary, extra
 };

@@ -33,14 +33,8 @@ public:
     }
     __device__ int given() const { return given_; }                           // tiles so far
     __device__ bool extra() const { return Format::sources == 2 && extra_; }  // source of the last of them
-    // Place of a record in units of 16 bytes, or kHole.
     __device__ uint32_t place(int row, bool extra) const {
-        const Source& source = args_.sources[extra];
-        const KeySource& keys = keys_.of[extra];
-        const uint32_t page = source.page_rows.quotient(uint32_t(row)),
-                       token = uint32_t(row) - page * source.page_rows.by;
-        const bool valid = uint32_t(row) < source.rows_below && token < uint32_t(source.cache.page_tokens);
-        return valid ? page * keys.page_16 + token * keys.row_16 : kHole;
+        return record_place(args_.sources[extra], keys_.of[extra], row);
     }
     // Place of the scales of an fp8_584 record in units of 8 bytes, if the row is no hole.
     __device__ uint32_t scales_place(int row, bool extra) const {

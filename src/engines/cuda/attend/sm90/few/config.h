@@ -7,7 +7,7 @@ namespace smla::cuda_attend::sm90::few {
 
 constexpr int kConsumers = 128, kProducerWarps = 2, kThreads = kConsumers + 32 * kProducerWarps;
 constexpr int kStages = 2;
-constexpr int kConsumersMeet = 1;  // named barrier of the consumer warpgroup; 0 is __syncthreads
+constexpr int kConsumerBarrier = 1;  // named barrier of the consumer warpgroup; 0 is __syncthreads
 
 // Records: 512 codes with an f32 scale for every 128 (fp8_656, whose 64 values of rope are bf16, and fp8_528,
 // which has none), or 576 or 512 codes and one scale for the cache. Heads: of a block.
@@ -44,7 +44,7 @@ struct Smem {
     float4 heads[Shape::heads / 2];  // of two heads: log2 logits are products times x, y; peaks z, w
     float factors[Shape::heads];     // of output rows
     uint32_t valid[kStages][2];      // bit k: key k of this half of a tile is no hole
-    uint32_t odd_tile[2];            // by parity: 1 + the last tile with a scale that f16 does not hold
+    uint32_t out_of_range_tile[2];   // by parity: 1 + the last tile with a scale that f16 does not hold
     uint64_t full[kStages], empty[kStages];
 };
 

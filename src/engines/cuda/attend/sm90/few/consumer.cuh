@@ -49,7 +49,7 @@ public:
             const uint2 valid = cuda::load_shared_2(base_ + offsetof(Shared, valid) + 8 * stage);
             mask(valid, s);
             weigh_tile(uint32_t(tile), s, (valid.x | valid.y) != 0);
-            if (is_odd(uint32_t(tile))) add_odd_values(uint32_t(tile), at, stage);
+            if (is_out_of_range(uint32_t(tile))) add_out_of_range_values(uint32_t(tile), at, stage);
             else add_values(uint32_t(tile), at, stage);
         }
     }
@@ -139,7 +139,7 @@ private:
             asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + 4 * r), "h"(half) : "memory");
             // 0, or 2^-23 to 1, as for many heads
             if (!((bits - 0x34000000u <= 0x3f800000u - 0x34000000u) | (bits == 0)))
-                cuda::store_shared(base_ + offsetof(Shared, odd_tile) + 4 * (tile & 1), tile + 1);
+                cuda::store_shared(base_ + offsetof(Shared, out_of_range_tile) + 4 * (tile & 1), tile + 1);
         }
     }
     __device__ void mask(const uint2& valid, float (&s)[kProducts]) const {
@@ -151,31 +151,31 @@ private:
     }
 
     // A scale of the tile is out of f16's range.
-    __device__ bool is_odd(uint32_t tile) const {
+    __device__ bool is_out_of_range(uint32_t tile) const {
         return Shape::scaled &&
-               cuda::load_shared(base_ + offsetof(Shared, odd_tile) + 4 * (tile & 1)) == tile + 1;
+               cuda::load_shared(base_ + offsetof(Shared, out_of_range_tile) + 4 * (tile & 1)) == tile + 1;
     }
-    // Publishes the tile's weights; those of an odd tile are bf16.
+    // Publishes the tile's weights; those of a tile out of range are bf16.
     __device__ void weigh_tile(uint32_t tile, const float (&s)[kProducts], bool any) {
         float added[2 * kPairs];
-        if (cuda::named_barrier_or<kConsumers>(kConsumersMeet, weigh<cuda::Half::f16>(tile, s, added))) {
+        if (cuda::named_barrier_or<kConsumers>(kConsumerBarrier, weigh<cuda::Half::f16>(tile, s, added))) {
             raise_peaks(s);
             weigh<cuda::Half::f16>(tile, s, added);
-            cuda::named_barrier<kConsumers>(kConsumersMeet);
+            cuda::named_barrier<kConsumers>(kConsumerBarrier);
         }
-        if (is_odd(tile)) {
-            cuda::named_barrier<kConsumers>(kConsumersMeet);
+        if (is_out_of_range(tile)) {
+            cuda::named_barrier<kConsumers>(kConsumerBarrier);
             weigh<cuda::Half::bf16>(tile, s, added);
-            cuda::named_barrier<kConsumers>(kConsumersMeet);
+            cuda::named_barrier<kConsumers>(kConsumerBarrier);
         }
 #pragma unroll
         for (int i = 0; i < 2 * kPairs; ++i) {
             if (any) sum[i] += added[i];
-            largest[i] = cuda::max_nan(largest[i], more(s, i));
+            largest[i] = cuda::max_nan(largest[i], larger(s, i));
         }
     }
-    // Of the lane's two products with head i.
-    static __device__ float more(const float (&s)[kProducts], int i) {
+    // The larger of the lane's two products with head i.
+    static __device__ float larger(const float (&s)[kProducts], int i) {
         return cuda::max_nan(s[i / 2 * 4 + i % 2], s[i / 2 * 4 + i % 2 + 2]);
     }
     // Stores the weights; true if one of the lane's passed 2^15 or is NaN.
@@ -191,8 +191,8 @@ private:
                         peak[2] = {__uint_as_float(of.z), __uint_as_float(of.w)};
             float w[4];
 #pragma unroll
-            for (int e = 0; e < 4;
-                 ++e) {  // the product is rounded first, so that the largest cancels the peak
+            for (int e = 0; e < 4; ++e) {
+                // the product is rounded first, so that the largest cancels the peak
                 w[e] = cuda::exp2_fast(__fmul_rn(s[4 * n + e], unit[e % 2]) - peak[e % 2]);
                 most = cuda::max_nan(most, w[e]);
             }
@@ -214,14 +214,14 @@ private:
         float peak[2 * kPairs];
 #pragma unroll
         for (int i = 0; i < 2 * kPairs; ++i) {
-            peak[i] = more(s, i);
+            peak[i] = larger(s, i);
 #pragma unroll
             for (int step = 4; step < 32; step *= 2)
                 peak[i] = cuda::max_nan(peak[i], __shfl_xor_sync(~0u, peak[i], step));
             if (lane_ < 4)
                 cuda::store_shared(mine + warp_ * (4 * Shape::heads) + 32 * (i / 2) + 4 * (i % 2), peak[i]);
         }
-        cuda::named_barrier<kConsumers>(kConsumersMeet);
+        cuda::named_barrier<kConsumers>(kConsumerBarrier);
 #pragma unroll
         for (int i = 0; i < 2 * kPairs; ++i) {
 #pragma unroll
@@ -233,12 +233,12 @@ private:
             peak[i] = most <= old + (8 + kPeakWeightLog2) ? old : most - kPeakWeightLog2;  // NaN: NaN
             if (peak[i] != old) rescale(i, cuda::exp2_fast(old - peak[i]));
         }
-        cuda::named_barrier<kConsumers>(kConsumersMeet);
+        cuda::named_barrier<kConsumers>(kConsumerBarrier);
         if (threadIdx.x < 4)
 #pragma unroll
             for (int i = 0; i < 2 * kPairs; ++i)
                 cuda::store_shared(heads + 64 * (i / 2) + 4 * (i % 2) + 8, peak[i]);
-        cuda::named_barrier<kConsumers>(kConsumersMeet);
+        cuda::named_barrier<kConsumers>(kConsumerBarrier);
     }
     __device__ void rescale(int i, float factor) {
         sum[i] *= factor;
@@ -297,7 +297,7 @@ private:
 
     // The same for a tile with scales that f16 does not hold: code * scale * 2^7 as the sum of two bf16. Rare
     // and slow, and yet unrolled: with a loop here calls took 10 to 40 % longer, which is not explained.
-    __device__ void add_odd_values(uint32_t tile, uint32_t at, uint32_t stage) {
+    __device__ void add_out_of_range_values(uint32_t tile, uint32_t at, uint32_t stage) {
         const uint64_t weights = weights_of(tile);
 #pragma unroll
         for (uint32_t m = 0; m < 8; ++m)

@@ -24,11 +24,11 @@ public:
     // short: with stores from registers a third of a call of 8 tokens was spent on fetching instructions.
     __device__ void run() const {
         store_sums();
-        cuda::named_barrier<kConsumers>(kConsumersMeet);  // and nobody reads records any more
+        cuda::named_barrier<kConsumers>(kConsumerBarrier);  // and nobody reads records any more
         if (int(threadIdx.x) < Shape::heads)
             cuda::store_shared(base_ + offsetof(Shared, factors) + 4 * threadIdx.x, finish_head(threadIdx.x));
         store_rows();
-        cuda::named_barrier<kConsumers>(kConsumersMeet);
+        cuda::named_barrier<kConsumers>(kConsumerBarrier);
         const int heads = min(Shape::heads, int(args_.q.shape[1]) - task_.head),
                   column = 4 * int(threadIdx.x);
 #pragma unroll 2

@@ -43,7 +43,7 @@ __device__ void init(uint32_t base) {
         cuda::mbarrier_init(base + offsetof(Smem<Shape>, full) + 8 * stage, kProducerWarps);
         cuda::mbarrier_init(base + offsetof(Smem<Shape>, empty) + 8 * stage, kConsumers / 32);
     }
-    cuda::store_shared(base + offsetof(Smem<Shape>, odd_tile), make_uint2(0, 0));
+    cuda::store_shared(base + offsetof(Smem<Shape>, out_of_range_tile), make_uint2(0, 0));
     cuda::fence_mbarrier_init();
 }
 
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads, Shape::resident)
     if (threadIdx.x >= kConsumers) return Producer<Shape>(args, keys.of[0], base, task.token, tiles).run();
     const float key_unit = Shape::scaled ? 1.f : args.sources[0].cache.tensor_scale();
     Queries<Shape>(args, base, task.token, task.head, args.scale() * kLog2E * key_unit).load();
-    cuda::named_barrier<kConsumers>(kConsumersMeet);
+    cuda::named_barrier<kConsumers>(kConsumerBarrier);
     Consumer<Shape> consumer(base);
     consumer.attend(tiles.count());
     Epilogue<Shape>(args, tasks, task, consumer, base).run();

@@ -26,7 +26,7 @@ public:
         for (int tile = 0; tile < tiles_; ++tile) {
             const uint32_t stage = uint32_t(tile) % kStages,
                            full = base_ + offsetof(Shared, full) + 8 * stage;
-            const uint32_t place = place_of(row);
+            const uint32_t place = record_place(source_, keys_, row);
             if (tile + 1 < tiles_) row = next();
             const uint32_t valid = __ballot_sync(~0u, place != kHole);
             cuda::mbarrier_wait(base_ + offsetof(Shared, empty) + 8 * stage,
@@ -53,12 +53,6 @@ private:
         at_ += kKeys * source_.rows.stride_elems[1];
         left_ -= kKeys;
         return row;
-    }
-    __device__ uint32_t place_of(int row) const {
-        if (!source_.has(row)) return kHole;
-        const uint32_t page = source_.page_rows.quotient(uint32_t(row)),
-                       token = uint32_t(row) - page * source_.page_rows.by;
-        return page * keys_.page_16 + token * keys_.row_16;
     }
     // The record of a hole is zeros: NaN of an older key times a weight of 0 would be NaN.
     static __device__ void clear(uint32_t to) {
