@@ -8,12 +8,15 @@
 
 #include "engines/cuda/attend/mma/arguments.cuh"
 #include "engines/cuda/common/error_place.cuh"
+#include "engines/cuda/common/ptx/grid.cuh"
 
 #include <algorithm>
 
 namespace smla::cuda_attend {
 
-constexpr uint32_t kSegment = 256;  // entries of a list that a warp looks at
+// Entries of a list that a warp looks at. Few blocks scan: H200, one token of 128 heads over bf16 rows, 8
+// blocks cost 6.6 %, one costs 2.8 %, and blocks that return at once cost as much as those that scan.
+constexpr uint32_t kSegment = 1024;
 
 struct IndexCheck {
     ErrorPlace* place = nullptr;
@@ -136,8 +139,9 @@ private:
     bool vectors_, gaps_;  // gaps: rows between the tokens of two pages
 };
 
-// The whole of a block that scans.
+// The whole of a block that scans. combine, where it follows, need not wait for it to start early.
 __device__ inline void check_lists(const Arguments& args, const IndexCheck& check) {
+    cuda::start_next_grid();
     const uint32_t warps = blockDim.x / 32, warp = (blockIdx.x - check.first) * warps + threadIdx.x / 32;
     unsigned long long bad = ~0ull;
 #pragma unroll 1
