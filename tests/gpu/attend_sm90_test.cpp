@@ -20,18 +20,28 @@ protected:
     }
 };
 
-// As it cuts the work itself, unsplit, and batch invariant, then also a token at a time. With few heads only
-// values are rounded, by no more than what weights may be off.
+bool has_one_scale(smla_format format) { return format == SMLA_FP8_576 || format == SMLA_FP8_512; }
+bool few_takes(smla_format format) { return has_one_scale(format) || kit::becomes_f16(format); }
+bool many_takes(smla_format format, int64_t heads) { return heads > 32 && !has_one_scale(format); }
+
+// As it cuts the work itself, unsplit, and batch invariant, then also a token at a time.
+void check_kernel(Problem& problem, const std::string& kernel, const Expected& expected) {
+    const std::string demand = "attend=" + kernel;
+    for (const bool invariant : {false, true}) {
+        Context context = make_context(invariant, demand.c_str());
+        check_one(context, problem, expected, 0, kernel.c_str());
+        check_one(context, problem, expected, kWorkspaceHeader, kernel.c_str());
+    }
+}
+// By each kernel that takes it. With few heads per block only values are rounded, by no more than what
+// weights may be off.
 void check_sm90(Problem& problem, KeyType keys = KeyType::f16) {
-    const Expected expected = oracle(problem, problem.spec.heads <= 32 ? KeyType::exact : keys);
-    const std::string kernel = text("cuda_sm90_attend_", problem.spec.width),
-                      demand = text("attend=", kernel);
-    Context free = make_context(false, demand.c_str());
-    check_one(free, problem, expected, 0, kernel.c_str());
-    check_one(free, problem, expected, kWorkspaceHeader, kernel.c_str());
-    Context invariant = make_context(true, demand.c_str());
-    check_one(invariant, problem, expected, 0, kernel.c_str());
-    check_one(invariant, problem, expected, kWorkspaceHeader, kernel.c_str());
+    const smla_format format = problem.spec.primary.format;
+    if (few_takes(format))
+        check_kernel(problem, text("cuda_sm90_few_attend_", problem.spec.width),
+                     oracle(problem, KeyType::exact));
+    if (many_takes(format, problem.spec.heads))
+        check_kernel(problem, text("cuda_sm90_attend_", problem.spec.width), oracle(problem, keys));
 }
 void check_sm90(const Spec& spec) {
     Problem problem(spec);
@@ -51,10 +61,7 @@ constexpr Keys kKinds[] = {
 bool has_scales(smla_format format) {  // in its records
     return format == SMLA_FP8_584 || kit::becomes_f16(format);
 }
-bool takes(const Keys& keys, int heads) {
-    const bool one_scale = keys.format == SMLA_FP8_576 || keys.format == SMLA_FP8_512;
-    return heads > 32 ? !one_scale : one_scale || kit::becomes_f16(keys.format);
-}
+bool takes(const Keys& keys, int heads) { return few_takes(keys.format) || many_takes(keys.format, heads); }
 
 Spec spec_of(const Keys& keys, int heads, SourceSpec primary, uint32_t seed = 1) {
     primary.format = keys.format;
@@ -183,36 +190,47 @@ TEST_F(Sm90Attend, QueriesAndLogitsOfAnySize) {
         }
 }
 
-// What it does not take goes to another kernel, with a reason.
+// What they do not take goes to another kernel, with a reason; of calls that both take each takes those that
+// it is faster with.
 TEST_F(Sm90Attend, RefusesWhatItDoesNotTake) {
-    Context context = make_context(false, nullptr);
-    const auto verdict = [&](Spec spec) {
+    Context context = make_context(false, nullptr), invariant = make_context(true, nullptr);
+    const auto verdict = [&](const char* kernel, Spec spec, Context& of) {
         Problem problem(spec);
-        const auto all =
-            explain_stage<Stage::attend>(OnDevice(context.device(), problem).args, context.env({}));
-        return *std::ranges::find(all, "cuda_sm90_attend_576", &Verdict::kernel);
+        const auto all = explain_stage<Stage::attend>(OnDevice(of.device(), problem).args, of.env({}));
+        return *std::ranges::find(all, kernel, &Verdict::kernel);
     };
-    const auto refusal = [&](const Spec& spec) { return verdict(spec).refusal; };
-    const Spec good = spec_of(kKinds[0], 64, {.k = 100});
-    EXPECT_EQ(refusal(good), "");
+    const auto few = [&](const Spec& spec) { return verdict("cuda_sm90_few_attend_576", spec, context); };
+    const auto many = [&](const Spec& spec) { return verdict("cuda_sm90_attend_576", spec, context); };
+    const auto names = [](const std::string& reason, const char* what) {
+        return reason.find(what) != std::string::npos;
+    };
+    const Spec good = spec_of(kKinds[0], 64, {.k = 2000});
+    EXPECT_EQ(few(good).refusal, "");
+    EXPECT_EQ(many(good).refusal, "");
     Spec bad = good;
     bad.precision = SMLA_PRECISION_EXACT;
-    EXPECT_NE(refusal(bad).find("precision"), std::string::npos);
+    EXPECT_TRUE(names(few(bad).refusal, "precision")) << few(bad).refusal;
+    EXPECT_TRUE(names(many(bad).refusal, "precision")) << many(bad).refusal;
     bad = good, bad.heads = 16;
-    EXPECT_EQ(refusal(bad), "");
-    EXPECT_NE(verdict(bad).last_resort.find("fewer than 24"), std::string::npos);
-    bad.tokens = 24;
-    EXPECT_TRUE(verdict(bad).chosen);
+    EXPECT_TRUE(few(bad).chosen);
+    EXPECT_TRUE(names(many(bad).refusal, "heads")) << many(bad).refusal;
     bad.primary.format = SMLA_ROW_BF16;
-    EXPECT_NE(refusal(bad).find("heads"), std::string::npos);
+    EXPECT_TRUE(names(few(bad).refusal, "fp8_656")) << few(bad).refusal;
     bad = good, bad.primary.format = SMLA_FP8_576;
-    EXPECT_NE(refusal(bad).find("fp8_656"), std::string::npos);
-    bad = good, bad.tokens = 7;  // it takes them, but another does first
-    EXPECT_EQ(refusal(bad), "");
-    EXPECT_NE(verdict(bad).last_resort.find("fewer than 8"), std::string::npos);
-    EXPECT_FALSE(verdict(bad).chosen);
+    EXPECT_TRUE(few(bad).chosen);
+    EXPECT_TRUE(names(many(bad).refusal, "fp8_656")) << many(bad).refusal;
+    bad = good, bad.tokens = 2;
+    EXPECT_TRUE(few(bad).chosen);
+    EXPECT_TRUE(names(many(bad).last_resort, "so few tokens")) << many(bad).last_resort;
+    EXPECT_TRUE(verdict("cuda_sm90_attend_576", bad, invariant).chosen);
+    bad.tokens = 128;
+    EXPECT_TRUE(many(bad).chosen);
+    EXPECT_TRUE(names(few(bad).last_resort, "so many tokens")) << few(bad).last_resort;
+    bad = good, bad.primary.format = SMLA_ROW_BF16, bad.tokens = 7;  // it takes them, but another does first
+    EXPECT_EQ(many(bad).refusal, "");
+    EXPECT_TRUE(names(many(bad).last_resort, "fewer than 8")) << many(bad).last_resort;
     bad.tokens = 8;
-    EXPECT_TRUE(verdict(bad).chosen);
+    EXPECT_TRUE(many(bad).chosen);
 }
 
 }  // namespace

@@ -314,8 +314,8 @@ AttendProblem::Expected AttendProblem::reference_of_f16_keys() const {
 const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel) const {
     const bool rounds = args.precision == SMLA_PRECISION_ROUNDED,
                sm90 = kernel.find("sm90") != std::string::npos;
-    // with up to 32 heads values are rounded like weights, and keys are not
-    if (sm90 && heads_ <= 32) return expected_.at(SMLA_PRECISION_EXACT);
+    // with few heads per block values are rounded like weights, and keys are not
+    if (kernel.find("sm90_few") != std::string::npos) return expected_.at(SMLA_PRECISION_EXACT);
     if (rounds && sm90 && kit::becomes_f16(primary_)) {
         if (!expected_of_f16_) expected_of_f16_.emplace(reference_of_f16_keys());
         return *expected_of_f16_;
@@ -339,7 +339,7 @@ const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel
 void AttendProblem::compare(const std::string& kernel, Comparison& out) const {
     const bool bf16 = kernel.find("bf16") != std::string::npos || kernel.find("amx") != std::string::npos ||
                       kernel.find("mma_attend") != std::string::npos ||
-                      kernel.find("sm90_attend") != std::string::npos;
+                      kernel.find("sm90") != std::string::npos;
     const Expected& wanted = expected(kernel);
     const Doubles &want = wanted.out, &want_lse = wanted.lse, &want_max = wanted.max_logits;
     const double scale = softmax_scale(args) * query_scale(args);

@@ -6,7 +6,8 @@
 
 namespace smla::cuda_attend {
 
-extern const Candidate<smla_attend_args> kSm90Attend576, kSm90Attend512, kMmaAttend576, kMmaAttend512;
+extern const Candidate<smla_attend_args> kSm90FewAttend576, kSm90FewAttend512, kSm90Attend576, kSm90Attend512,
+    kMmaAttend576, kMmaAttend512;
 
 void run_generic(const smla_attend_args& args, const Env& env);
 
@@ -14,7 +15,7 @@ void run_generic(const smla_attend_args& args, const Env& env);
 // schedule.workspace() bytes.
 void run_mma(const smla_attend_args& args, const Schedule& schedule, const Env& env);
 
-// wgmma kernel of Hopper, with the same demand on the workspace.
+// wgmma kernels of Hopper, with the same demand on the workspace.
 void run_sm90(const smla_attend_args& args, const Schedule& schedule, const Env& env);
 
 }  // namespace smla::cuda_attend

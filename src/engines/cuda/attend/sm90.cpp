@@ -1,4 +1,4 @@
-// attend on Hopper: what its kernel takes, and how a call is cut.
+// attend on Hopper: what its two kernels take, which of them takes a call first, and how a call is cut.
 #include "engines/cuda/attend/run.h"
 
 #include <cmath>
@@ -12,26 +12,30 @@ using Args = smla_attend_args;
 
 constexpr int kTileKeys = 64, kBlockHeads = 64;
 
-// Clock cycles of an H200's multiprocessor: a tile of 64 keys, and the rest of a task.
-constexpr double kTile = 3400, kTask = 12000;
-// With 16 heads: a tile of each of n blocks on a multiprocessor takes kFewTile + kFewSharing * n. With 32
-// there is one block.
-constexpr double kFewTile = 1600, kFewSharing = 1600, kFewTask = 8000;
+// Clock cycles of an H200's multiprocessor, fitted to times of 1 to 32 tokens of 16 to 128 heads over fp8_656
+// (docs/kernels/log/cuda_attend.md, 2026-11-26). A task takes `task`, and `tile + sharing * n` for each tile
+// of 64 keys with n blocks on a multiprocessor.
+struct Costs {
+    double task, tile, sharing;
+};
+constexpr Costs kFewCosts = {7500, 1400, 1400}, kSomeCosts = {9200, 3300, 0};
+constexpr Costs kManyCosts = {12000, 3400, 0}, kManyScaledCosts = {17000, 4000, 0};  // scaled: f32 scales
 constexpr int kFewResident90 = 2;
 
-double cost(const Schedule& plan, int64_t tiles, const DeviceFacts& device) {
-    const double each = double(ceil_div(tiles, plan.splits)),
-                 processors = std::max(1, device.multiprocessors);
-    double cycles;
-    if (plan.heads <= kSomeHeads) {
-        const double resident = plan.heads == kFewHeads ? kFewResident90 : 1, blocks = double(plan.blocks());
-        const double sharing = std::min(resident, std::ceil(blocks / processors));
-        cycles = std::ceil(blocks / (processors * resident)) *
-                 (kFewTask + (kFewTile + kFewSharing * sharing) * each);
-    } else {
-        const double clusters = std::max(1., std::floor(processors * kBlockHeads / plan.heads));
-        cycles = std::ceil(double(plan.blocks()) / clusters) * (kTask + kTile * each);
-    }
+double cost(const Schedule& plan, int64_t tiles, bool scaled, const DeviceFacts& device) {
+    const Costs& costs = plan.heads == kFewHeads    ? kFewCosts
+                         : plan.heads == kSomeHeads ? kSomeCosts
+                         : scaled                   ? kManyScaledCosts
+                                                    : kManyCosts;
+    const double resident = plan.heads == kFewHeads ? kFewResident90 : 1,
+                 processors = std::max(1, device.multiprocessors),
+                 // a cluster of two blocks takes 128 heads
+        units = plan.heads <= kBlockHeads ? processors : std::max(1., std::floor(processors / 2)),
+                 blocks = double(plan.blocks());
+    const double sharing = std::min(resident, std::ceil(blocks / units));
+    double cycles =
+        std::ceil(blocks / (units * resident)) *
+        (costs.task + (costs.tile + costs.sharing * sharing) * double(ceil_div(tiles, plan.splits)));
     if (plan.splits > 1)
         cycles += kMerge + kMergePerSplit * plan.splits + double(plan.workspace()) / kSumsPerCycle;
     return cycles;
@@ -39,35 +43,54 @@ double cost(const Schedule& plan, int64_t tiles, const DeviceFacts& device) {
 
 bool given(const smla_attend_source& source) { return source.cache.format != SMLA_FORMAT_NONE; }
 
-Schedule schedule_sm90(const Args& args, const Env& env) {
-    const bool coded = (given(args.primary) ? args.primary : args.extra).cache.format != SMLA_ROW_BF16;
-    const int64_t heads = args.q.shape[1];
-    Schedule best{.heads = heads <= kFewHeads             ? kFewHeads
-                           : heads <= kSomeHeads          ? kSomeHeads
-                           : coded && heads > kBlockHeads ? 2 * kBlockHeads
-                                                          : kBlockHeads,
-                  .tokens = args.q.shape[0],
-                  .all_heads = args.q.shape[1],
-                  .coded = coded};
+smla_format format_of(const Args& args) {
+    return (given(args.primary) ? args.primary : args.extra).cache.format;
+}
+bool scaled(smla_format format) { return format == SMLA_FP8_656 || format == SMLA_FP8_528; }
+
+struct Cut {
+    Schedule schedule;
+    double cycles = -1;
+};
+
+// The best splits for so many heads per block, or those of batch-invariant calls.
+Cut cut_for(int heads, const Args& args, const Env& env) {
+    const smla_format format = format_of(args);
+    Cut best{.schedule = {.heads = heads,
+                          .tokens = args.q.shape[0],
+                          .all_heads = args.q.shape[1],
+                          .coded = format != SMLA_ROW_BF16}};
     int64_t tiles = 0;
     for (const smla_attend_source* source : {&args.primary, &args.extra})
         if (given(*source)) tiles += ceil_div(source->rows.shape[1], kTileKeys);
     const int most = int(std::clamp<int64_t>(tiles, 1, kMaxSplits));
     if (env.batch_invariant) {  // list widths alone: neither tokens nor the budget
-        best.splits = std::clamp(most / 8, 1, kMaxSplits);
-        best.tokens = tokens_of_a_launch(args, best.splits, env);
+        best.schedule.splits = std::clamp(most / 8, 1, kMaxSplits);
+        best.schedule.tokens = tokens_of_a_launch(args, best.schedule.splits, env);
         return best;
     }
     const size_t room = most_workspace(args, env);
-    double least = -1;
     for (int splits = 1; splits <= most; ++splits) {
-        Schedule plan = best;
+        Schedule plan = best.schedule;
         plan.splits = splits;
         if (splits > 1 && plan.workspace() > room) continue;
-        const double cycles = cost(plan, tiles, env.device->facts());
-        if (least < 0 || cycles < least) least = cycles, best.splits = splits;
+        const double cycles = cost(plan, tiles, scaled(format), env.device->facts());
+        if (best.cycles < 0 || cycles < best.cycles) best = {plan, cycles};
     }
     return best;
+}
+
+// Of the kernel of 64 heads per block, and of that of 16 or 32.
+Cut cut_many(const Args& args, const Env& env) {
+    const bool clusters = format_of(args) != SMLA_ROW_BF16 && args.q.shape[1] > kBlockHeads;
+    return cut_for(clusters ? 2 * kBlockHeads : kBlockHeads, args, env);
+}
+Cut cut_few(const Args& args, const Env& env) {
+    if (args.q.shape[1] <= kFewHeads) return cut_for(kFewHeads, args, env);
+    const Cut some = cut_for(kSomeHeads, args, env);
+    if (env.batch_invariant) return some;
+    const Cut few = cut_for(kFewHeads, args, env);
+    return few.cycles < some.cycles ? few : some;
 }
 
 bool aligned(const Tensor& tensor, int64_t bytes) {
@@ -88,24 +111,23 @@ std::string refuse_source(const char* name, const smla_attend_source& source) {
     return "";
 }
 
-// With up to 32 heads the keys' bytes and their conversion bound attend, so rows go to cuda_mma, whose copies
-// are as quick.
+// Rows are bound by their bytes where heads are few, so they go to cuda_mma, whose copies are as quick.
 template <int Width>
-std::string refuse_few_heads(const Args& args) {
-    const smla_format first = args.primary.cache.format, second = args.extra.cache.format;
+std::string refuse_few(const Args& args) {
+    const smla_format first = args.primary.cache.format;
     const bool one_scale = first == (Width == 512 ? SMLA_FP8_512 : SMLA_FP8_576),
                scales = first == (Width == 512 ? SMLA_FP8_528 : SMLA_FP8_656);
-    if (!(one_scale || scales) || second != SMLA_FORMAT_NONE)
-        return text("with up to ", kSomeHeads, " heads for ",
-                    Width == 512 ? "fp8_512 or fp8_528" : "fp8_576 or fp8_656", " records of one cache");
+    if (!(one_scale || scales) || given(args.extra))
+        return Width == 512 ? "for fp8_512 or fp8_528 records of one cache"
+                            : "for fp8_576 or fp8_656 records of one cache";
     if (scales && args.precision != SMLA_PRECISION_ROUNDED)
         return "it rounds keys to 16 bits, and precision is exact";
     return "";
 }
 
 template <int Width>
-std::string refuse_formats(const Args& args) {
-    if (args.q.shape[1] <= kSomeHeads) return refuse_few_heads<Width>(args);
+std::string refuse_many(const Args& args) {
+    if (args.q.shape[1] <= kSomeHeads) return text("for more than ", kSomeHeads, " heads");
     const smla_format first = args.primary.cache.format, second = args.extra.cache.format;
     const auto rows = [](smla_format format) {
         return format == SMLA_ROW_BF16 || format == SMLA_FORMAT_NONE;
@@ -120,6 +142,7 @@ std::string refuse_formats(const Args& args) {
     return "";
 }
 
+// What both kernels ask for.
 template <int Width>
 std::string refuse_sm90(const Args& args, const Env& env) {
 #ifndef SMLA_CUDA_SM90A
@@ -130,20 +153,15 @@ std::string refuse_sm90(const Args& args, const Env& env) {
     if (args.q.dtype != SMLA_BF16 || args.q.shape[2] != Width || args.out.shape[2] != kValueWidth)
         return text("for bf16 queries of ", Width, " values and 512 of out, got ", dtype_name(args.q.dtype),
                     " of ", args.q.shape[2], " and ", args.out.shape[2]);
-    std::string refusal = refuse_formats<Width>(args);
-    if (!refusal.empty()) return refusal;
     if (!aligned(args.q, 16) || !aligned(args.out, 16))
         return "rows of q and out must be aligned to 16 bytes";
-    refusal = refuse_source("primary", args.primary);
+    const std::string refusal = refuse_source("primary", args.primary);
     return refusal.empty() ? refuse_source("extra", args.extra) : refusal;
 }
 
-template <int Width>
-CallPlan<Args> plan_sm90(const Args& args, const Env& env) {
-    CallPlan<Args> plan = refuse_call<Args>(refuse_sm90<Width>(args, env));
-    if (!plan.refusal.empty()) return plan;
-    const Schedule cut = schedule_sm90(args, env);
+CallPlan<Args> plan_cut(const Args& args, const Env& env, const Schedule& cut) {
     if (cut.blocks() > INT32_MAX) return refuse_call<Args>(text(cut.blocks(), " tasks: 2^31 or more"));
+    CallPlan<Args> plan;
     plan.scratch = cut.workspace();
     plan.scratch_of_fewer = env.batch_invariant ? 0 : most_workspace(args, env);
 #ifdef SMLA_CUDA_SM90A
@@ -153,26 +171,55 @@ CallPlan<Args> plan_sm90(const Args& args, const Env& env) {
     return plan;
 }
 
-// docs/kernels/cuda_attend.md has the times. Batch-invariant results are one kernel's.
-const char* small_call(const Args& args, const Env& env) {
-    constexpr int64_t kFewest = 8, kFewestOfFewHeads = 24;
-    if (args.q.shape[1] <= kSomeHeads)
-        return args.q.shape[1] <= kFewHeads && args.q.shape[0] < kFewestOfFewHeads && !env.batch_invariant
-                   ? "with up to 16 heads and fewer than 24 tokens cuda_mma is as fast"
-                   : nullptr;
-    const bool small = args.q.shape[0] * ceil_div(args.q.shape[1], kBlockHeads) < kFewest;
-    return small && !env.batch_invariant ? "for fewer than 8 groups of 64 heads of a token cuda_mma is faster"
-                                         : nullptr;
+template <int Width>
+CallPlan<Args> plan_few(const Args& args, const Env& env) {
+    std::string refusal = refuse_sm90<Width>(args, env);
+    if (refusal.empty()) refusal = refuse_few<Width>(args);
+    return refusal.empty() ? plan_cut(args, env, cut_few(args, env).schedule) : refuse_call<Args>(refusal);
+}
+template <int Width>
+CallPlan<Args> plan_many(const Args& args, const Env& env) {
+    std::string refusal = refuse_sm90<Width>(args, env);
+    if (refusal.empty()) refusal = refuse_many<Width>(args);
+    return refusal.empty() ? plan_cut(args, env, cut_many(args, env).schedule) : refuse_call<Args>(refusal);
+}
+
+// Of calls that both kernels take. Batch-invariant results are one kernel's, whatever the tokens.
+template <int Width>
+bool many_is_faster(const Args& args, const Env& env) {
+    return refuse_many<Width>(args).empty() &&
+           (env.batch_invariant || cut_many(args, env).cycles < cut_few(args, env).cycles);
+}
+template <int Width>
+const char* last_resort_few(const Args& args, const Env& env) {
+    if (!many_is_faster<Width>(args, env)) return nullptr;
+    return env.batch_invariant ? "batch-invariant results of more than 32 heads are those of 64 per block"
+                               : "for so many tokens and heads 64 per block are faster";
+}
+template <int Width>
+const char* last_resort_many(const Args& args, const Env& env) {
+    constexpr int64_t kFewest = 8;
+    if (env.batch_invariant) return nullptr;
+    if (refuse_few<Width>(args).empty())
+        return many_is_faster<Width>(args, env) ? nullptr
+                                                : "for so few tokens 16 or 32 heads per block are faster";
+    return args.q.shape[0] * ceil_div(args.q.shape[1], kBlockHeads) < kFewest
+               ? "for fewer than 8 groups of 64 heads of a token cuda_mma is faster"
+               : nullptr;
 }
 
 }  // namespace
 
 namespace cuda_attend {
 
+const Candidate<Args> kSm90FewAttend576{
+    .name = "cuda_sm90_few_attend_576", .plan = plan_few<576>, .last_resort = last_resort_few<576>};
+const Candidate<Args> kSm90FewAttend512{
+    .name = "cuda_sm90_few_attend_512", .plan = plan_few<512>, .last_resort = last_resort_few<512>};
 const Candidate<Args> kSm90Attend576{
-    .name = "cuda_sm90_attend_576", .plan = plan_sm90<576>, .last_resort = small_call};
+    .name = "cuda_sm90_attend_576", .plan = plan_many<576>, .last_resort = last_resort_many<576>};
 const Candidate<Args> kSm90Attend512{
-    .name = "cuda_sm90_attend_512", .plan = plan_sm90<512>, .last_resort = small_call};
+    .name = "cuda_sm90_attend_512", .plan = plan_many<512>, .last_resort = last_resort_many<512>};
 
 }  // namespace cuda_attend
 

@@ -1,5 +1,5 @@
-// attend by wgmma on Hopper, up to 32 heads: records of fp8_656, fp8_528, fp8_576 or fp8_512, whose codes
-// become operands in registers.
+// attend by wgmma on Hopper, few heads per block: records of fp8_656, fp8_528, fp8_576 or fp8_512, whose
+// codes become operands in registers. For up to 32 heads, and for more while tokens are few (sm90.cpp).
 //
 // Maths     S^T = K Q^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
 //           O^T += V^T P, where V is the first 512 columns of K.
