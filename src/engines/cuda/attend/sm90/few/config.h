@@ -7,7 +7,8 @@ namespace smla::cuda_attend::sm90::few {
 
 constexpr int kConsumers = 128, kProducerWarps = 2, kThreads = kConsumers + 32 * kProducerWarps;
 constexpr int kStages = 2;
-constexpr int kConsumerBarrier = 1;  // named barrier of the consumer warpgroup; 0 is __syncthreads
+// Named barriers; 0 is __syncthreads. Start: mbarriers are initialised, and queries are in shared memory.
+constexpr int kConsumerBarrier = 1, kProducerBarrier = 2, kStartBarrier = 3;
 
 // Records: 512 codes with an f32 scale for every 128 (fp8_656, whose 64 values of rope are bf16, and fp8_528,
 // which has none), or 576 or 512 codes and one scale for the cache. Heads: of a block.

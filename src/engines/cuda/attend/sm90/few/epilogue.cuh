@@ -20,9 +20,10 @@ public:
           base_(base),
           rows_(base + offsetof(Shared, records)) {}
 
-    // Accumulators go through shared memory, where records were, so that stores are row-wise. And the code is
-    // short: with stores from registers a third of a call of 8 tokens was spent on fetching instructions.
+    // The code is short, as few tokens run it once, so wait for each line of it. Results go through shared
+    // memory, where records were, so that stores are row-wise, by one loop for all types.
     __device__ void run() const {
+        if (tasks_.splits() > 1) return store_split();
         store_sums();
         cuda::named_barrier<kConsumers>(kConsumerBarrier);  // and nobody reads records any more
         if (int(threadIdx.x) < Shape::heads)
@@ -60,7 +61,26 @@ private:
             cuda::store_shared(at + offsetof(Shared, most), most);
         }
     }
-    // Writes a head's statistics and returns the factor of its output row.
+    // Partial sums, two columns at a time: eight lanes fill two sectors.
+    __device__ void store_split() const {
+        const float by = unit();
+        const int first = task_.head + 2 * int(of_.lane() % 4);
+        float* const to =
+            tasks_.partials.sums + row_of(first) * kValueWidth + 16 * of_.warp() + 2 * (of_.lane() / 4);
+#pragma unroll
+        for (int i = 0; i < 2 * Shape::pairs; ++i) {
+            const int head = 8 * (i / 2) + i % 2;
+            if (first + head < int(args_.q.shape[1]))
+#pragma unroll
+                for (int m = 0; m < 8; ++m)
+                    *reinterpret_cast<float2*>(to + head * kValueWidth + 64 * m) =
+                        make_float2(of_.o[m][i / 2 * 4 + i % 2] * by, of_.o[m][i / 2 * 4 + i % 2 + 2] * by);
+        }
+        store_sums();
+        cuda::named_barrier<kConsumers>(kConsumerBarrier);
+        if (int(threadIdx.x) < Shape::heads) finish_head(threadIdx.x);
+    }
+    // Writes a head's statistics and returns the factor of its output row; of splits the rows are stored.
     __device__ float finish_head(uint32_t in_block) const {
         float sum = -0.f, most = -INFINITY;
 #pragma unroll
@@ -78,7 +98,7 @@ private:
         const bool any = __float_as_uint(sum) != 0x80000000u;
         if (tasks_.splits() > 1) {
             tasks_.partials.statistics[row_of(head)] = {peak2, sum, largest2, any ? 1.f : 0.f};
-            return any ? unit() : 0.f;
+            return 0;
         }
         Totals totals = {0.f, -INFINITY};
         if (any) totals = finish(peak2 * kLn2, sum, sink_of(args_, head));
@@ -101,10 +121,6 @@ private:
                                               __float_as_uint(of_.o[m][i / 2 * 4 + i % 2 + 2])));
     }
     __device__ void store(int head, int column, const float4& four) const {
-        if (tasks_.splits() > 1) {
-            *reinterpret_cast<float4*>(tasks_.partials.sums + row_of(head) * kValueWidth + column) = four;
-            return;
-        }
         const int64_t at = cuda::element(args_.out, task_.token, head) + column;
         if (args_.out.dtype == SMLA_F32) {
             *reinterpret_cast<float4*>(static_cast<float*>(args_.out.data) + at) = four;

@@ -16,8 +16,11 @@
 // mbarriers
 //   full[stage]   arrive: each producer, with its records' bytes. Wait: consumers.
 //   empty[stage]  arrive: the four consumer warps, when they have read values. Wait: producers.
-// Named barrier  consumers, once per tile: all weights and scales are in shared memory. It also tells
-//           whether a weight passed 2^15; then peaks rise and weights are stored again.
+// Named barriers (config.h)
+//   consumers, once per tile: all weights and scales are in shared memory. It also tells whether a weight
+//   passed 2^15; then peaks rise and weights are stored again.
+//   producers, once: mbarriers are initialised. They do not wait for the consumers' queries.
+//   start, once. Arrive: producers. Wait: consumers, with queries.
 // Registers 168 per thread at two blocks: 64 of O, 32 of products, 32 of operands; 32 heads: 255 at one.
 // Why       Few heads are bound by memory, and then by what a key costs in instructions. By mma.sync 64 keys
 //           of 16 heads take each of four warps 1490; here 660, as a word of codes feeds the operands of all
@@ -54,18 +57,24 @@ __global__ void __launch_bounds__(kThreads, Shape::resident)
     if (check.is_mine()) return check_lists(args, check);
     extern __shared__ __align__(1024) char shared[];
     const uint32_t base = cuda::shared_address(shared);
-    if (threadIdx.x == 0) init<Shape>(base);
-    __syncthreads();
     if (tasks.splits() > 1) cuda::start_next_grid();
     const Task task(tasks, int(blockIdx.x), Shape::heads);
     const TileRange tiles(args, tasks, task);
-    if (threadIdx.x >= kConsumers) return Producer<Shape>(args, keys.of[0], base, task.token, tiles).run();
+    if (threadIdx.x >= kConsumers) {
+        Producer<Shape> producer(args, keys.of[0], base, task.token, tiles);
+        if (threadIdx.x == kConsumers) init<Shape>(base);
+        cuda::named_barrier<kThreads - kConsumers>(kProducerBarrier);
+        cuda::named_barrier_arrive<kThreads>(kStartBarrier);
+        return producer.run();
+    }
     const float key_unit = Shape::scaled ? 1.f : args.sources[0].cache.tensor_scale();
     Queries<Shape>(args, base, task.token, task.head, args.scale() * kLog2E * key_unit).load();
-    cuda::named_barrier<kConsumers>(kConsumerBarrier);
+    cuda::named_barrier<kThreads>(kStartBarrier);
     Consumer<Shape> consumer(base);
     consumer.attend(tiles.count());
-    Epilogue<Shape>(args, tasks, task, consumer, base).run();
+    // Computed again: kept through the loop it takes a register that there is not.
+    const Task finished(tasks, int(cuda::keep(blockIdx.x)), Shape::heads);
+    Epilogue<Shape>(args, tasks, finished, consumer, base).run();
 }
 
 template <class Shape>

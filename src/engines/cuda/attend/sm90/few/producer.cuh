@@ -18,16 +18,16 @@ public:
         left_ = int(source_.length(token)) - entry;
         at_ = static_cast<const int*>(source_.rows.data) + cuda::element(source_.rows, token, entry);
         tiles_ = tiles.count();
+        row_ = next();
     }
 
     __device__ void run() {
-        int row = next();
 #pragma unroll 1
         for (int tile = 0; tile < tiles_; ++tile) {
             const uint32_t stage = uint32_t(tile) % kStages,
                            full = base_ + offsetof(Shared, full) + 8 * stage;
-            const uint32_t place = record_place(source_, keys_, row);
-            if (tile + 1 < tiles_) row = next();
+            const uint32_t place = record_place(source_, keys_, row_);
+            if (tile + 1 < tiles_) row_ = next();
             const uint32_t valid = __ballot_sync(~0u, place != kHole);
             cuda::mbarrier_wait(base_ + offsetof(Shared, empty) + 8 * stage,
                                 (uint32_t(tile) / kStages & 1) ^ 1);
@@ -66,7 +66,7 @@ private:
     const KeySource& keys_;
     const uint32_t base_, half_;
     const int* at_;
-    int left_, tiles_;
+    int left_, tiles_, row_;
 };
 
 }  // namespace smla::cuda_attend::sm90::few
