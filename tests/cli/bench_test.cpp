@@ -55,6 +55,15 @@ TEST(CliBench, OneThreadIsTimedByItsProcessorTime) {
     EXPECT_EQ(one["results"].size(), 1u);
 }
 
+TEST(CliBench, ChecksIndicesWhenAsked) {
+    const auto without = json_of({"bench", "--quick", "--case", "select", "--seconds", "0.01"});
+    EXPECT_EQ(without["check_indices"], false);
+    const auto with =
+        json_of({"bench", "--quick", "--case", "select", "--seconds", "0.01", "--check-indices"});
+    EXPECT_EQ(with["check_indices"], true);
+    EXPECT_EQ(with["results"][0]["error"], 0) << with;
+}
+
 TEST(CliBench, MetadataOfEveryFamilyAndKindOfLayer) {
     std::set<std::pair<std::string, std::string>> found;
     for (const auto& row :

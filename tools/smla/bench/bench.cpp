@@ -106,6 +106,7 @@ Document facts(const Bench& bench, const Context& context, bool quick) {
     return {{"machine", machine_facts()},
             {"cpu", cpu_model()},
             {"context", context.description()},
+            {"check_indices", context.env({}).check_indices},
             {"clock", clock},
             {"method", text("median of one call, ", clock,
                             gpu ? ", after a write that empties L2"
@@ -225,6 +226,10 @@ void add_bench(CLI::App& app, Tool& tool) {
         ->capture_default_str();
     command->add_option("--save", options->bench.save, "Also write the JSON document to this file");
     options->context.add(*command);
+    command
+        ->add_flag("--check-indices", options->context.check_indices,
+                   "Calls also note the first wrong index or length: what that costs")
+        ->group(ContextOptions::kGroup);
     tool.action(command, [&tool, options] { return bench(tool, *options); });
 }
 

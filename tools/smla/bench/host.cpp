@@ -169,6 +169,7 @@ int bench_host(const Tool& tool, const ContextOptions& options, const BenchOptio
     tool.print(
         Document{{"machine", machine_facts()},
                  {"context", context.description()},
+                 {"check_indices", context.env({}).check_indices},
                  {"method", method},
                  {"quick", bench_options.quick},
                  {"host", table.json()}},

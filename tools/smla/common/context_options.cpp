@@ -60,6 +60,7 @@ smla_context_args ContextOptions::args() const {
     args.isa = parse_choice("--isa", isa, names);
     args.threads = threads;
     args.batch_invariant = batch_invariant;
+    args.check_indices = check_indices;
     args.kernel = kernel.empty() ? nullptr : kernel.c_str();
     if (args.kernel && args.engine == SMLA_ENGINE_AUTO) args.engine = engine_of_kernel(kernel);
     return args;

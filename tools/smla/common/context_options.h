@@ -24,6 +24,7 @@ struct ContextOptions {
     std::string engine = "auto", isa = "auto", kernel;
     int device = 0, threads = 0;
     bool batch_invariant = false;
+    bool check_indices = false;  // an option of smla bench alone
 
     static constexpr const char* kGroup = "Where it runs";
     void add(CLI::App& command);
