@@ -27,11 +27,10 @@ double cost(const Schedule& plan, int64_t tiles, bool scaled, const DeviceFacts&
                          : plan.heads == kSomeHeads ? kSomeCosts
                          : scaled                   ? kManyScaledCosts
                                                     : kManyCosts;
-    const double resident = plan.heads == kFewHeads ? kFewResident90 : 1,
-                 processors = std::max(1, device.multiprocessors),
-                 // a cluster of two blocks takes 128 heads
-        units = plan.heads <= kBlockHeads ? processors : std::max(1., std::floor(processors / 2)),
-                 blocks = double(plan.blocks());
+    const double resident = plan.heads == kFewHeads ? kFewResident90 : 1, blocks = double(plan.blocks());
+    const int processors = std::max(1, device.multiprocessors);
+    // 128 heads take a cluster of two multiprocessors
+    const double units = plan.heads <= kBlockHeads ? processors : std::max(1, processors / 2);
     const double sharing = std::min(resident, std::ceil(blocks / units));
     double cycles =
         std::ceil(blocks / (units * resident)) *
