@@ -190,8 +190,8 @@ TEST_F(Sm90Attend, QueriesAndLogitsOfAnySize) {
         }
 }
 
-// What they do not take goes to another kernel, with a reason; of calls that both take each takes those that
-// it is faster with.
+// Calls that a kernel does not take are refused with a reason. Of calls that both take, the faster kernel
+// comes first, and the other one says why it does not.
 TEST_F(Sm90Attend, RefusesWhatItDoesNotTake) {
     Context context = make_context(false, nullptr), invariant = make_context(true, nullptr);
     const auto verdict = [&](const char* kernel, Spec spec, Context& of) {

@@ -139,7 +139,7 @@ private:
     bool vectors_, gaps_;  // gaps: rows between the tokens of two pages
 };
 
-// The whole of a block that scans. combine, where it follows, need not wait for it to start early.
+// The whole of a block that scans. It lets `combine`, where that follows, start early.
 __device__ inline void check_lists(const Arguments& args, const IndexCheck& check) {
     cuda::start_next_grid();
     const uint32_t warps = blockDim.x / 32, warp = (blockIdx.x - check.first) * warps + threadIdx.x / 32;

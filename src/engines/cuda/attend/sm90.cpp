@@ -19,13 +19,14 @@ struct Costs {
     double task, tile, sharing;
 };
 constexpr Costs kFewCosts = {7500, 1400, 1400}, kSomeCosts = {9200, 3300, 0};
-constexpr Costs kManyCosts = {12000, 3400, 0}, kManyScaledCosts = {17000, 4000, 0};  // scaled: f32 scales
+// 64 heads per block: of rows and fp8_584, and of records with f32 scales.
+constexpr Costs kManyCosts = {12000, 3400, 0}, kManyScaledCosts = {17000, 4000, 0};
 constexpr int kFewResident90 = 2;
 
-double cost(const Schedule& plan, int64_t tiles, bool scaled, const DeviceFacts& device) {
+double cost(const Schedule& plan, int64_t tiles, bool f32_scales, const DeviceFacts& device) {
     const Costs& costs = plan.heads == kFewHeads    ? kFewCosts
                          : plan.heads == kSomeHeads ? kSomeCosts
-                         : scaled                   ? kManyScaledCosts
+                         : f32_scales               ? kManyScaledCosts
                                                     : kManyCosts;
     const double resident = plan.heads == kFewHeads ? kFewResident90 : 1, blocks = double(plan.blocks());
     const int processors = std::max(1, device.multiprocessors);
@@ -45,7 +46,7 @@ bool given(const smla_attend_source& source) { return source.cache.format != SML
 smla_format format_of(const Args& args) {
     return (given(args.primary) ? args.primary : args.extra).cache.format;
 }
-bool scaled(smla_format format) { return format == SMLA_FP8_656 || format == SMLA_FP8_528; }
+bool has_f32_scales(smla_format format) { return format == SMLA_FP8_656 || format == SMLA_FP8_528; }
 
 int64_t tiles_of(const Args& args) {  // of a token's lists
     int64_t tiles = 0;
@@ -54,18 +55,18 @@ int64_t tiles_of(const Args& args) {  // of a token's lists
     return tiles;
 }
 
-struct Cut {
+struct Estimate {
     Schedule schedule;
-    double cycles = -1;
+    double cycles = -1;  // of batch-invariant calls not estimated
 };
 
 // The best splits for so many heads per block, or those of batch-invariant calls.
-Cut cut_for(int heads, const Args& args, const Env& env) {
+Estimate estimate(int heads, const Args& args, const Env& env) {
     const smla_format format = format_of(args);
-    Cut best{.schedule = {.heads = heads,
-                          .tokens = args.q.shape[0],
-                          .all_heads = args.q.shape[1],
-                          .coded = format != SMLA_ROW_BF16}};
+    Estimate best{.schedule = {.heads = heads,
+                               .tokens = args.q.shape[0],
+                               .all_heads = args.q.shape[1],
+                               .coded = format != SMLA_ROW_BF16}};
     const int64_t tiles = tiles_of(args);
     const int most = int(std::clamp<int64_t>(tiles, 1, kMaxSplits));
     if (env.batch_invariant) {  // list widths alone: neither tokens nor the budget
@@ -78,22 +79,23 @@ Cut cut_for(int heads, const Args& args, const Env& env) {
         Schedule plan = best.schedule;
         plan.splits = splits;
         if (splits > 1 && plan.workspace() > room) continue;
-        const double cycles = cost(plan, tiles, scaled(format), env.device->facts());
+        const double cycles = cost(plan, tiles, has_f32_scales(format), env.device->facts());
         if (best.cycles < 0 || cycles < best.cycles) best = {plan, cycles};
     }
     return best;
 }
 
-// Of the kernel of 64 heads per block, and of that of 16 or 32.
-Cut cut_many(const Args& args, const Env& env) {
+// The kernel with 64 heads per block.
+Estimate estimate_many(const Args& args, const Env& env) {
     const bool clusters = format_of(args) != SMLA_ROW_BF16 && args.q.shape[1] > kBlockHeads;
-    return cut_for(clusters ? 2 * kBlockHeads : kBlockHeads, args, env);
+    return estimate(clusters ? 2 * kBlockHeads : kBlockHeads, args, env);
 }
-Cut cut_few(const Args& args, const Env& env) {
-    if (args.q.shape[1] <= kFewHeads) return cut_for(kFewHeads, args, env);
-    const Cut some = cut_for(kSomeHeads, args, env);
+// The kernel with 16 or 32 heads per block.
+Estimate estimate_few(const Args& args, const Env& env) {
+    if (args.q.shape[1] <= kFewHeads) return estimate(kFewHeads, args, env);
+    const Estimate some = estimate(kSomeHeads, args, env);
     if (env.batch_invariant) return some;
-    const Cut few = cut_for(kFewHeads, args, env);
+    const Estimate few = estimate(kFewHeads, args, env);
     return few.cycles < some.cycles ? few : some;
 }
 
@@ -163,7 +165,7 @@ std::string refuse_sm90(const Args& args, const Env& env) {
     return refusal.empty() ? refuse_source("extra", args.extra) : refusal;
 }
 
-CallPlan<Args> plan_cut(const Args& args, const Env& env, const Schedule& cut) {
+CallPlan<Args> plan_of(const Args& args, const Env& env, const Schedule& cut) {
     if (cut.blocks() > INT32_MAX) return refuse_call<Args>(text(cut.blocks(), " tasks: 2^31 or more"));
     CallPlan<Args> plan;
     plan.scratch = cut.workspace();
@@ -179,37 +181,40 @@ template <int Width>
 CallPlan<Args> plan_few(const Args& args, const Env& env) {
     std::string refusal = refuse_sm90<Width>(args, env);
     if (refusal.empty()) refusal = refuse_few<Width>(args);
-    return refusal.empty() ? plan_cut(args, env, cut_few(args, env).schedule) : refuse_call<Args>(refusal);
+    return refusal.empty() ? plan_of(args, env, estimate_few(args, env).schedule)
+                           : refuse_call<Args>(refusal);
 }
 template <int Width>
 CallPlan<Args> plan_many(const Args& args, const Env& env) {
     std::string refusal = refuse_sm90<Width>(args, env);
     if (refusal.empty()) refusal = refuse_many<Width>(args);
-    return refusal.empty() ? plan_cut(args, env, cut_many(args, env).schedule) : refuse_call<Args>(refusal);
+    return refusal.empty() ? plan_of(args, env, estimate_many(args, env).schedule)
+                           : refuse_call<Args>(refusal);
 }
 
-// Of calls that both kernels take. Batch-invariant results are one kernel's, whatever the tokens.
+// Whether 64 heads per block come first for a call that both kernels take. Batch-invariant results are one
+// kernel's, whatever the tokens.
 template <int Width>
-bool many_is_faster(const Args& args, const Env& env) {
+bool many_comes_first(const Args& args, const Env& env) {
     return refuse_many<Width>(args).empty() &&
-           (env.batch_invariant || cut_many(args, env).cycles < cut_few(args, env).cycles);
+           (env.batch_invariant || estimate_many(args, env).cycles < estimate_few(args, env).cycles);
 }
 template <int Width>
 const char* last_resort_few(const Args& args, const Env& env) {
-    if (!many_is_faster<Width>(args, env)) return nullptr;
+    if (!many_comes_first<Width>(args, env)) return nullptr;
     return env.batch_invariant ? "batch-invariant results of more than 32 heads are those of 64 per block"
                                : "for so many tokens and heads 64 per block are faster";
 }
-// Beside cuda_mma the kernel is twice as fast per tile and slower around a task. Tiles of 64 heads of a call
-// from which it is the faster one, measured on an H200 with 1 to 32 tokens of 64 and 128 heads.
+// With 64 heads per block a tile takes half of what cuda_mma takes, and the rest of a task more. Calls with
+// so many tiles are the faster ones here, as measured on an H200 with 1 to 32 tokens of 64 and 128 heads.
 constexpr int64_t kFewestTilesOfRows = 120, kFewestTilesOfRecords = 400;
 
 template <int Width>
 const char* last_resort_many(const Args& args, const Env& env) {
     if (env.batch_invariant) return nullptr;
     if (refuse_few<Width>(args).empty())
-        return many_is_faster<Width>(args, env) ? nullptr
-                                                : "for so few tokens 16 or 32 heads per block are faster";
+        return many_comes_first<Width>(args, env) ? nullptr
+                                                  : "for so few tokens 16 or 32 heads per block are faster";
     const int64_t tiles = args.q.shape[0] * ceil_div(args.q.shape[1], kBlockHeads) * tiles_of(args);
     return tiles < (format_of(args) == SMLA_ROW_BF16 ? kFewestTilesOfRows : kFewestTilesOfRecords)
                ? "for so few tokens and rows cuda_mma is faster"

@@ -20,8 +20,8 @@ public:
           base_(base),
           rows_(base + offsetof(Shared, records)) {}
 
-    // The code is short, as few tokens run it once, so wait for each line of it. Results go through shared
-    // memory, where records were, so that stores are row-wise, by one loop for all types.
+    // A call of few tokens runs this code once and waits for its instructions, so it is short. Results go
+    // through shared memory, where records were: so stores are row-wise, and one loop serves all types.
     __device__ void run() const {
         if (tasks_.splits() > 1) return store_split();
         store_sums();
@@ -80,7 +80,8 @@ private:
         cuda::named_barrier<kConsumers>(kConsumerBarrier);
         if (int(threadIdx.x) < Shape::heads) finish_head(threadIdx.x);
     }
-    // Writes a head's statistics and returns the factor of its output row; of splits the rows are stored.
+    // Writes a head's statistics and returns the factor of its output row; 0 for a split, whose sums are
+    // stored.
     __device__ float finish_head(uint32_t in_block) const {
         float sum = -0.f, most = -INFINITY;
 #pragma unroll
