@@ -14,7 +14,7 @@ std::unique_ptr<Device> open_cuda_device(int32_t) {
 
 std::vector<int> cuda_architectures() { return {}; }
 
-void note_bad_value_on_gpu(const IndexScan&, Stage, ErrorPlace*, const Env&) {
+void note_bad_value_on_gpu(const IndexScan&, Stage, const Env&) {
     fail(SMLA_INTERNAL, "engine", "a GPU's call", "none in a build without the CUDA engine");
 }
 // The functions below are never called: they take a GPU's Device, which this build cannot make.

@@ -10,8 +10,8 @@ ErrorPlace* error_place(const Workspace& workspace) {
 }
 
 void note_bad_value(const IndexScan& scan, Stage stage, const Env& env) {
+    if (env.device->type() != SMLA_CPU) return note_bad_value_on_gpu(scan, stage, env);
     ErrorPlace* const place = error_place(env.workspace);
-    if (env.device->type() != SMLA_CPU) return note_bad_value_on_gpu(scan, stage, place, env);
     if (place->word.kind != SMLA_BAD_NONE) return;
     if (const FoundValue found = find_bad_value(scan))
         place->word = {found->kind, smla_stage(stage), found->token, found->column, found->value};

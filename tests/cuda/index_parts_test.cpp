@@ -5,33 +5,28 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <deque>
+
 namespace smla {
 namespace {
 
-constexpr int kThreads = 64;
-
-// The first bad item that any thread of the grid meets, as list and item.
-std::pair<int, int64_t> first_of(const IndexScan& scan, const cuda::ListParts& parts) {
-    std::pair<int, int64_t> first{IndexScan::kMost, -1};
-    for (unsigned block = 0; block < parts.blocks; ++block) {
-        int l = 0;
-        while (block >= parts.of[l].end) ++l;
-        const cuda::ListPart& part = parts.of[l];
-        for (int thread = 0; thread < kThreads; ++thread) {
-            const int64_t item =
-                cuda::scan_part(part, scan.lists[l], int64_t(block - part.begin) * kThreads + thread,
-                                int64_t(part.end - part.begin) * kThreads);
-            if (item < 0) continue;
-            if (l < first.first || (l == first.first && item < first.second)) first = {l, item};
+// The first bad item that any thread of so many warps meets.
+cuda::BadItem first_of(const IndexScan& scan, int64_t warps) {
+    const cuda::ListParts parts = cuda::parts_of(scan);
+    cuda::BadItem first;
+    for (int64_t warp = 0; warp < warps; ++warp)
+        for (int lane = 0; lane < cuda::kPiece; ++lane) {
+            const cuda::BadItem bad = cuda::scan_lists(parts, scan, warp, warps, lane);
+            if (bad.list < first.list || (bad.list == first.list && bad.item < first.item)) first = bad;
         }
-    }
     return first;
 }
 
-void expect_same(const IndexScan& scan, int64_t most_blocks) {
-    const auto [list, item] = first_of(scan, cuda::parts_of(scan, kThreads, most_blocks));
+void expect_same(const IndexScan& scan, int64_t warps) {
+    const auto [list, item] = first_of(scan, warps);
     const FoundValue wanted = find_bad_value(scan);
-    ASSERT_EQ(item >= 0, wanted.has_value());
+    ASSERT_EQ(list != IndexScan::kMost, wanted.has_value());
     if (!wanted) return;
     const Finding found = examine(scan.lists[list], item);
     EXPECT_EQ(found.kind, wanted->kind);
@@ -72,11 +67,11 @@ TEST(CudaIndexParts, GoodListsPassTheFilter) {
     args.primary.rows = make_tensor(rows.data(), SMLA_I32, {8, 256});
     args.primary.lengths = make_tensor(lengths.data(), SMLA_I32, {8});
     const IndexScan scan = index_scan(args);
-    const cuda::ListParts parts = cuda::parts_of(scan, kThreads, 100);
+    const cuda::ListParts parts = cuda::parts_of(scan);
     ASSERT_EQ(parts.of[0].filter, cuda::ListFilter::values);
     ASSERT_EQ(parts.of[1].filter, cuda::ListFilter::vectors);
-    EXPECT_EQ(parts.of[0].end, 1u);
-    EXPECT_EQ(parts.blocks, 1 + unsigned(rows.size()) / 4 / kThreads);
+    EXPECT_EQ(parts.of[0].end, 1);
+    EXPECT_EQ(parts.pieces, 1 + int64_t(rows.size()) / 4 / cuda::kPiece);
     for (const int32_t row : rows) ASSERT_FALSE(cuda::index_parts::doubts(parts.of[1], row)) << row;
     for (const int32_t row : {-2, 2, 5, 899, 900, INT32_MIN, INT32_MAX})
         EXPECT_TRUE(cuda::index_parts::doubts(parts.of[1], row)) << row;
@@ -128,6 +123,123 @@ TEST(CudaIndexParts, SlotsOfAnySize) {
             args.cache.page_rows = page_rows;
             expect_same(index_scan(args), 2);
         }
+}
+
+// Values for calls whose lists name blocks of a table, most of them good.
+class TableLists {
+public:
+    explicit TableLists(unsigned seed) : random_(seed) {}
+
+    int64_t any(int64_t low, int64_t high) { return low + int64_t(random_() % uint64_t(high - low + 1)); }
+    // One in `rarity` is no value of [low, high]; 0: none is.
+    Tensor take(smla_dtype dtype, std::initializer_list<int64_t> shape, int64_t low, int64_t high,
+                int64_t rarity) {
+        std::vector<int64_t>& values = memory_.emplace_back();
+        Tensor out = make_tensor(static_cast<void*>(nullptr), dtype, shape);
+        values.resize(size_t(element_count(out)));
+        for (int64_t& value : values) {
+            const int64_t bad[] = {low - 1, high + 1, INT32_MIN, INT32_MAX};
+            value = rarity > 0 && any(1, rarity) == 1 ? bad[any(0, 3)] : any(low, high);
+        }
+        out.data = values.data();
+        if (dtype == SMLA_I32)
+            for (size_t i = 0; i < values.size(); ++i) {
+                const auto value = int32_t(values[i]);
+                std::memcpy(static_cast<char*>(out.data) + i * sizeof value, &value, sizeof value);
+            }
+        return out;
+    }
+
+private:
+    std::mt19937 random_;
+    std::deque<std::vector<int64_t>> memory_;
+};
+
+struct Counts {
+    int tables = 0, found = 0, rounds = 0;
+
+    void add(const IndexScan& scan) {
+        for (int l = 0; l < scan.count; ++l)
+            tables += cuda::index_parts::part_of(scan.lists[l]).filter == cuda::ListFilter::table;
+        found += find_bad_value(scan).has_value();
+        ++rounds;
+    }
+    void expect_both_kinds() const {
+        EXPECT_EQ(tables, rounds);
+        EXPECT_GT(found, rounds / 10);
+        EXPECT_LT(found, rounds * 4 / 5);
+    }
+};
+
+TEST(CudaIndexParts, BlocksThatScoreReads) {
+    Counts counts;
+    for (unsigned round = 0; round < 300; ++round) {
+        SCOPED_TRACE(round);
+        TableLists lists(round);
+        const int64_t tokens = lists.any(1, 40), requests = lists.any(1, 5), page = lists.any(1, 70),
+                      columns = lists.any(1, 900), rarity = round % 3 ? 400 : 0,
+                      width = ceil_div(columns, page) - (round % 7 == 0);
+        smla_score_args args{};
+        args.q = make_tensor(static_cast<void*>(nullptr), SMLA_E4M3, {tokens, 1, 128});
+        args.logits = make_tensor(static_cast<void*>(nullptr), SMLA_F32, {tokens, columns});
+        args.ends = lists.take(SMLA_I32, {tokens}, 0, columns, rarity);
+        args.request_of_token = lists.take(SMLA_I32, {tokens}, 0, requests - 1, rarity);
+        args.keys.format = SMLA_INDEX_FP8_132;
+        args.keys.page_tokens = page, args.keys.pages = 9;
+        args.block_table = lists.take(SMLA_I32, {requests, width}, 0, 8, rarity);
+        const IndexScan scan = index_scan(args);
+        expect_same(scan, lists.any(1, 40));
+        counts.add(scan);
+    }
+    counts.expect_both_kinds();
+}
+
+TEST(CudaIndexParts, BlocksThatCompressPoolsFrom) {
+    Counts counts;
+    for (unsigned round = 0; round < 300; ++round) {
+        SCOPED_TRACE(round);
+        TableLists lists(round);
+        const int64_t tokens = lists.any(1, 60), requests = lists.any(1, 5), page = lists.any(1, 9),
+                      width = lists.any(3, 40), rarity = round % 3 ? 300 : 0;
+        smla_compress_args args{};
+        args.ratio = int32_t(round % 2 ? 4 : lists.any(1, 20));
+        args.positions = lists.take(round % 5 ? SMLA_I64 : SMLA_I32, {tokens}, 0, width * page - 1, rarity);
+        args.slots = lists.take(SMLA_I64, {tokens}, -1, 63, 0);
+        args.request_of_token = lists.take(SMLA_I32, {tokens}, 0, requests - 1, rarity);
+        args.state_table = lists.take(SMLA_I32, {requests, width}, -1, 8, rarity);
+        args.state.format = SMLA_STATE_F32;
+        args.state.width = args.cache.width = 64;
+        args.state.page_tokens = page, args.state.pages = 9;
+        args.cache.format = SMLA_ROW_BF16;
+        args.cache.page_tokens = 64, args.cache.pages = 1;
+        const IndexScan scan = index_scan(args);
+        expect_same(scan, lists.any(1, 9));
+        counts.add(scan);
+    }
+    counts.expect_both_kinds();
+}
+
+TEST(CudaIndexParts, PositionsThatMapLooksUp) {
+    Counts counts;
+    for (unsigned round = 0; round < 300; ++round) {
+        SCOPED_TRACE(round);
+        TableLists lists(round);
+        const int64_t tokens = lists.any(1, 20), requests = lists.any(1, 5), page = lists.any(1, 70),
+                      columns = lists.any(1, 90), width = lists.any(1, 40),
+                      pool = round % 2 ? 1 : lists.any(2, 5), rarity = round % 3 ? 900 : 0;
+        smla_map_args args{};
+        args.page_tokens = int32_t(page), args.pool_tokens = int32_t(pool);
+        args.request_of_token = lists.take(SMLA_I32, {tokens}, 0, requests - 1, rarity);
+        args.block_table = lists.take(SMLA_I32, {requests, width}, -1, 900, rarity);
+        args.positions = lists.take(SMLA_I32, {tokens, columns}, -1,
+                                    std::max<int64_t>(width * page / pool - 1, -1), rarity);
+        if (round % 5) args.limits = lists.take(SMLA_I32, {tokens}, 0, columns, 0);
+        if (pool > 1) args.visible_tokens = lists.take(SMLA_I32, {tokens}, 0, width * page, rarity);
+        const IndexScan scan = index_scan(args);
+        expect_same(scan, lists.any(1, 60));
+        counts.add(scan);
+    }
+    counts.expect_both_kinds();
 }
 
 }  // namespace

@@ -25,6 +25,22 @@ constexpr Candidate<Args> moves(const char* name) {
             .plan = [](const Args&, const Env&) { return plain_plan<Args>(std::string(), Run); }};
 }
 
+// One that scans its lists itself in contexts with check_indices.
+template <Stage S, void (*Run)(const ArgsOf<S>&, const cuda::CallLists&, const Env&)>
+CallPlan<ArgsOf<S>> scanning_plan(std::string refusal) {
+    auto plan = plain_plan<ArgsOf<S>>(std::move(refusal), [](const ArgsOf<S>& args, const Env& env) {
+        cuda::with_lists<S>(args, env, [&](const cuda::CallLists& lists) { Run(args, lists, env); });
+    });
+    plan.checks_indices = true;
+    return plan;
+}
+template <Stage S, void (*Run)(const ArgsOf<S>&, const cuda::CallLists&, const Env&)>
+constexpr Candidate<ArgsOf<S>> scanning(const char* name) {
+    return {.name = name, .plan = [](const ArgsOf<S>& args, const Env&) {
+                return scanning_plan<S, Run>(refuse_f64(args));
+            }};
+}
+
 std::string refuse_rows(const smla_tensor& rows) {
     const int64_t count = rows.shape[0] * rows.shape[1];
     return count > INT32_MAX ? text(count, " rows: 2^31 or more") : "";
@@ -55,12 +71,16 @@ constexpr Candidate<smla_norm_args> kNorm{.name = "cuda_generic_norm", .plan = p
 constexpr Candidate<smla_rope_args> kRope{.name = "cuda_generic_rope", .plan = plan_rope};
 constexpr Candidate<smla_quant_index_q_args> kQuantIndexQ{.name = "cuda_generic_quant_index_q",
                                                           .plan = plan_quant_index_q};
-constexpr auto kWrite = generic<smla_write_args, run_cuda_write>("cuda_generic_write");
-constexpr auto kSaveState = generic<smla_save_state_args, run_cuda_save_state>("cuda_generic_save_state");
-constexpr auto kCompress = generic<smla_compress_args, run_cuda_compress>("cuda_generic_compress");
+constexpr auto kWriteKv = scanning<Stage::write_kv, run_cuda_write>("cuda_generic_write");
+constexpr auto kWriteIndex = scanning<Stage::write_index, run_cuda_write>("cuda_generic_write");
+constexpr auto kSaveState = scanning<Stage::save_state, run_cuda_save_state>("cuda_generic_save_state");
+constexpr auto kCompress = scanning<Stage::compress, run_cuda_compress>("cuda_generic_compress");
 constexpr auto kGather = generic<smla_gather_args, run_cuda_gather>("cuda_generic_gather");
 constexpr auto kCopyPages = moves<smla_copy_pages_args, run_cuda_copy_pages>("cuda_generic_copy_pages");
-constexpr auto kMap = moves<smla_map_args, run_cuda_map>("cuda_generic_map");
+constexpr Candidate<smla_map_args> kMap{.name = "cuda_generic_map",
+                                        .plan = [](const smla_map_args&, const Env&) {
+                                            return scanning_plan<Stage::map, run_cuda_map>(std::string());
+                                        }};
 constexpr auto kGenericAttend = generic<smla_attend_args, cuda_attend::run_generic>("cuda_generic_attend");
 constexpr auto kGenericMerge = generic<smla_merge_args, cuda_merge::run_generic>("cuda_generic_merge");
 constexpr auto kGenericProject = generic<smla_project_args, run_cuda_project_loops>("cuda_generic_project");
@@ -78,8 +98,8 @@ SMLA_ROWS(rope, kRope)
 SMLA_ROWS(project, kFewTokensProject, kCublasLtProject, kGenericProject)
 SMLA_ROWS(absorb, kFewTokensProject, kCublasLtProject, kGenericProject)
 SMLA_ROWS(quant_index_q, kQuantIndexQ)
-SMLA_ROWS(write_kv, kWrite)
-SMLA_ROWS(write_index, kWrite)
+SMLA_ROWS(write_kv, kWriteKv)
+SMLA_ROWS(write_index, kWriteIndex)
 SMLA_ROWS(save_state, kSaveState)
 SMLA_ROWS(compress, kCompress)
 SMLA_ROWS(gather, kGather)

@@ -12,6 +12,8 @@ struct BlockTable {
     int64_t requests = 0, columns = 0;
     int64_t request_stride = 0, column_stride = 1;  // elements
     int64_t page_tokens = 1, page_rows = 1;
+
+    SMLA_HOST_DEVICE bool has(int64_t request) const { return request >= 0 && request < requests; }
 };
 
 // The offset of a position's block in the table; -1: no such request or column. The sign is tested first,
@@ -19,7 +21,7 @@ struct BlockTable {
 // subroutine.
 template <class Position>
 SMLA_HOST_DEVICE inline int64_t entry_of(const BlockTable& table, int64_t request, Position position) {
-    if (position < 0 || request < 0 || request >= table.requests) return -1;
+    if (position < 0 || !table.has(request)) return -1;
     const Position column = position / Position(table.page_tokens);
     if (column >= table.columns) return -1;
     return request * table.request_stride + int64_t(column) * table.column_stride;

@@ -21,8 +21,8 @@ __device__ void note_first(ErrorPlace* place, unsigned blocks, bool found, unsig
     found = found && place->word.kind == SMLA_BAD_NONE;
     if (found) atomicMax(&place->first, ~bad);
     const bool any = __syncthreads_or(found);
-    if (threadIdx.x != 0) return;
-    if (any) __threadfence();  // after this block's numbers
+    if (threadIdx.x != 0 || (blocks == 1 && !any)) return;  // alone, a block need not ask for its turn
+    if (any) __threadfence();                               // after this block's numbers
     const unsigned before = atomicAdd(&place->arrived, any ? kFound + 1 : 1);
     if (before % kFound != blocks - 1) return;
     place->arrived = 0;

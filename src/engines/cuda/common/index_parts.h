@@ -1,33 +1,32 @@
-// How a kernel scans the lists of a call (ops/index_scan.h): each list has blocks of its own, and a filter of
-// a few instructions that recognises most good values. Only values that it doubts are examined by the rules,
-// whose code is long and rarely loaded. The filter may doubt a good value; it passes no bad one.
+// How a grid scans the lists of a call (ops/index_scan.h): warps share them in pieces of 32 units, and a
+// filter of a few instructions recognises most good values. Only values that it doubts are examined by the
+// rules, whose code is long and rarely loaded. The filter may doubt a good value; it passes no bad one.
 #pragma once
 
 #include "core/workspace.h"
 #include "ops/index_scan.h"
-
-#include <algorithm>
 
 namespace smla {
 
 namespace cuda {
 
 enum class ListFilter : int32_t {
-    none,    // every item goes through its rule
-    values,  // of one dimension
-    vectors  // of two dimensions, 16 bytes at a time
+    none,     // every item goes through its rule
+    values,   // of one dimension
+    vectors,  // of two dimensions, 16 bytes at a time
+    table     // items of a token name blocks of its request's row of a table
 };
 
-constexpr int kVector = 4;  // items, of 4 bytes
+constexpr int kVector = 4, kPiece = 32;  // items of a unit, but of one item for none and values; units
 struct alignas(16) IndexVector {
-    int32_t values[kVector];
+    int32_t values[kVector];  // 4 bytes each
 };
 
 struct ListPart {
-    unsigned begin = 0, end = 0;  // blocks
+    int64_t end = 0;  // pieces of this list and of those before it
     ListFilter filter = ListFilter::none;
-    uint32_t line_vectors = 0;  // of a token
-    int64_t units = 0;          // vectors or items
+    uint32_t line_units = 0;  // of a token
+    int64_t units = 0;
     const int32_t* lines = nullptr;
     int64_t line_stride = 0;
     int64_t low = 0, high = 0;                // good values ...
@@ -36,7 +35,7 @@ struct ListPart {
 
 struct ListParts {
     ListPart of[IndexScan::kMost];
-    unsigned blocks = 0;
+    int64_t pieces = 0;
 };
 
 namespace index_parts {
@@ -54,13 +53,23 @@ inline bool in_vectors(const IndexList& list) {
     const smla_tensor& values = list.values;
     return values.dtype == SMLA_I32 && values.ndim == 2 && values.stride_elems[1] == 1 &&
            values.stride_elems[0] % kVector == 0 && list.per_token % kVector == 0 &&
-           reinterpret_cast<uintptr_t>(values.data) % sizeof(IndexVector) == 0 &&
-           list.tokens * list.per_token / kVector <= UINT32_MAX;
+           reinterpret_cast<uintptr_t>(values.data) % sizeof(IndexVector) == 0;
+}
+
+// Whether the filter's 32 bits hold what it computes with.
+inline bool in_table(const IndexList& list) {
+    return list.page_tokens <= INT32_MAX && list.per_token <= INT32_MAX &&
+           (list.rule != IndexRule::table_positions || list.high < INT32_MAX / list.ratio - 1);
 }
 
 inline ListPart part_of(const IndexList& list) {
     ListPart part;
     part.units = list.tokens * list.per_token;
+    const auto by_vectors = [&](ListFilter filter) {
+        const int64_t units = ceil_div(list.per_token, kVector);
+        if (list.tokens * units > UINT32_MAX) return;
+        part.filter = filter, part.line_units = uint32_t(units), part.units = list.tokens * units;
+    };
     switch (list.rule) {
         case IndexRule::range:
             part.filter = ListFilter::values;
@@ -71,11 +80,14 @@ inline ListPart part_of(const IndexList& list) {
             break;
         case IndexRule::listed_rows:
             if (!in_vectors(list) || !take_rows(part, list.rows)) break;
-            part.filter = ListFilter::vectors;
-            part.line_vectors = uint32_t(list.per_token / kVector);
             part.lines = static_cast<const int32_t*>(list.values.data);
             part.line_stride = list.values.stride_elems[0];
-            part.units /= kVector;
+            by_vectors(ListFilter::vectors);
+            break;
+        case IndexRule::score_blocks:
+        case IndexRule::state_blocks:
+        case IndexRule::table_positions:
+            if (in_table(list)) by_vectors(ListFilter::table);
             break;
         default: break;
     }
@@ -104,6 +116,51 @@ SMLA_HOST_DEVICE inline bool doubts(const ListPart& part, const IndexVector& vec
     return doubtful;
 }
 
+constexpr int64_t kNoBlock = -1, kDoubtfulBlock = INT64_MAX;
+
+// The block of its request's row of the table that item j of a token names, from what the lists hold of them:
+// the rules of index_scan.h in 32 bits.
+SMLA_HOST_DEVICE inline int64_t block_named(const IndexList& list, uint32_t j, int64_t value, int64_t other) {
+    const auto page_tokens = uint32_t(list.page_tokens), ratio = uint32_t(list.ratio);
+    if (list.rule == IndexRule::score_blocks) return int64_t(j) * page_tokens < other ? int64_t(j) : kNoBlock;
+    if (list.rule == IndexRule::state_blocks) {
+        if (value < 0) return kNoBlock;
+        if (value > INT32_MAX) return kDoubtfulBlock;
+        if ((uint32_t(value) + 1) % ratio != 0) return kNoBlock;
+        const int64_t first = value < list.window ? 0 : value - list.window + 1;
+        const uint32_t block = uint32_t(first) / page_tokens + j;
+        return block <= uint32_t(value) / page_tokens ? int64_t(block) : kNoBlock;
+    }
+    if (value == -1 || int64_t(j / ratio) >= other) return kNoBlock;
+    if (value < -1 || value > list.high) return kDoubtfulBlock;
+    return (uint32_t(value) * ratio + j % ratio) / page_tokens;
+}
+
+// All loads of a step are issued before anything is decided: memory answers twice, not four times.
+SMLA_HOST_DEVICE inline bool doubts_blocks(const IndexList& list, int64_t token, uint32_t first, int count) {
+    const bool positions = list.rule == IndexRule::table_positions;
+    const int64_t request = load_int(list.requests, token);
+    const int64_t other = index_rules::given(list.other) ? load_int(list.other, token) : INT64_MAX;
+    int64_t values[kVector] = {};
+    for (int i = 0; i < kVector; ++i) {
+        if (index_rules::given(list.values))
+            values[i] =
+                load_int(list.values, token, positions ? (first + (i < count ? i : 0)) / list.ratio : 0);
+    }
+    if (request < 0 || request >= list.table.shape[0]) return false;  // the requests' list reports it
+    int64_t pages[kVector];
+    for (int i = 0; i < kVector; ++i) {
+        const int64_t block = i < count ? block_named(list, first + i, values[i], other) : kNoBlock;
+        const bool inside = block != kNoBlock && block < list.table.shape[1];
+        pages[i] = inside              ? load_int(list.table, request, block)
+                   : block == kNoBlock ? list.pages - 1
+                                       : list.pages;
+    }
+    bool doubtful = false;
+    for (const int64_t page : pages) doubtful |= page < list.first_page || page >= list.pages;
+    return doubtful;
+}
+
 // The first bad one of `count` items from `item` on; -1: none. Out of line, so that neither its instructions
 // nor its parameters are loaded for lists that the filter passes.
 [[gnu::noinline]] SMLA_HOST_DEVICE inline int64_t first_bad(const IndexList& list, int64_t item, int count) {
@@ -112,52 +169,58 @@ SMLA_HOST_DEVICE inline bool doubts(const ListPart& part, const IndexVector& vec
     return -1;
 }
 
-SMLA_HOST_DEVICE inline int64_t scan_vectors(const ListPart& part, const IndexList& list, int64_t first,
-                                             int64_t step) {
-    for (int64_t unit = first; unit < part.units; unit += step) {
-        const uint32_t token = uint32_t(unit) / part.line_vectors;
-        const uint32_t column = kVector * (uint32_t(unit) - token * part.line_vectors);
+// The first bad item of a unit; -1: none.
+SMLA_HOST_DEVICE inline int64_t scan_unit(const ListPart& part, const IndexList& list, int64_t unit) {
+    bool doubtful = true;
+    int64_t item = unit;
+    int count = 1;
+    if (part.filter == ListFilter::values) {
+        doubtful = doubts(part, load_int(list.values, unit));
+    } else if (part.filter != ListFilter::none) {
+        const uint32_t token = uint32_t(unit) / part.line_units;
+        const uint32_t column = kVector * (uint32_t(unit) - token * part.line_units);
+        const int64_t left = list.per_token - column;
+        item = token * list.per_token + column, count = left < kVector ? int(left) : kVector;
         const int32_t* const values = part.lines + int64_t(token) * part.line_stride + column;
-        if (!doubts(part, *reinterpret_cast<const IndexVector*>(values))) continue;
-        const int64_t bad = first_bad(list, unit * kVector, kVector);
-        if (bad >= 0) return bad;
+        doubtful = part.filter == ListFilter::table
+                       ? doubts_blocks(list, token, column, count)
+                       : doubts(part, *reinterpret_cast<const IndexVector*>(values));
     }
-    return -1;
-}
-
-SMLA_HOST_DEVICE inline int64_t scan_values(const ListPart& part, const IndexList& list, int64_t first,
-                                            int64_t step) {
-    for (int64_t item = first; item < part.units; item += step) {
-        if (!doubts(part, load_int(list.values, item))) continue;
-        const int64_t bad = first_bad(list, item, 1);
-        if (bad >= 0) return bad;
-    }
-    return -1;
+    return doubtful ? first_bad(list, item, count) : -1;
 }
 
 }  // namespace index_parts
 
-// A list takes at most `most` blocks of so many threads; grids depend on shapes alone.
-inline ListParts parts_of(const IndexScan& scan, int threads, int64_t most) {
+// How lists are cut; a function of shapes alone.
+inline ListParts parts_of(const IndexScan& scan) {
     ListParts parts;
     for (int l = 0; l < IndexScan::kMost; ++l) {
         if (l < scan.count) parts.of[l] = index_parts::part_of(scan.lists[l]);
-        ListPart& part = parts.of[l];
-        part.begin = parts.blocks;
-        parts.blocks += unsigned(std::min(ceil_div(part.units, threads), most));
-        part.end = parts.blocks;
+        parts.pieces += ceil_div(parts.of[l].units, kPiece);
+        parts.of[l].end = parts.pieces;
     }
     return parts;
 }
 
-// The first bad item of units first, first + step, ...; -1: none.
-SMLA_HOST_DEVICE inline int64_t scan_part(const ListPart& part, const IndexList& list, int64_t first,
-                                          int64_t step) {
-    if (part.filter == ListFilter::vectors) return index_parts::scan_vectors(part, list, first, step);
-    if (part.filter == ListFilter::values) return index_parts::scan_values(part, list, first, step);
-    for (int64_t item = first; item < part.units; item += step)
-        if (examine(list, item).kind != SMLA_BAD_NONE) return item;
-    return -1;
+// A bad item of a list. None: the list is kMost.
+struct BadItem {
+    int list = IndexScan::kMost;
+    int64_t item = 0;
+};
+
+// The first bad item of those that a thread looks at: lane `lane` of one of `warps` warps.
+SMLA_HOST_DEVICE inline BadItem scan_lists(const ListParts& parts, const IndexScan& scan, int64_t warp,
+                                           int64_t warps, int lane) {
+    int l = 0;
+    for (int64_t piece = warp; piece < parts.pieces; piece += warps) {
+        while (piece >= parts.of[l].end) ++l;
+        const ListPart& part = parts.of[l];
+        const int64_t unit = (piece - (l > 0 ? parts.of[l - 1].end : 0)) * kPiece + lane;
+        if (unit >= part.units) continue;
+        const int64_t bad = index_parts::scan_unit(part, scan.lists[l], unit);
+        if (bad >= 0) return {l, bad};
+    }
+    return {};
 }
 
 }  // namespace cuda

@@ -15,6 +15,7 @@
 #include "core/tensor.h"
 #include "engines/cuda/candidates.h"
 #include "engines/cuda/common/hadamard.cuh"
+#include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/records.cuh"
@@ -194,13 +195,15 @@ __device__ void store_entry(const CompressParams& p, int64_t token, float* entry
 
 // kAligned: a thread loads its four channels of a row at once. kBatch: rows of a thread in flight.
 template <bool kAligned, int kBatch>
-__global__ void __launch_bounds__(kThreads) compress_kernel(const __grid_constant__ CompressParams p) {
+__global__ void __launch_bounds__(kThreads)
+    compress_kernel(const __grid_constant__ CompressParams p, const __grid_constant__ IndexCheck check) {
     __shared__ const char* found[kRows];
     __shared__ float2 angles[kMaxRowWidth / 2];
     __shared__ float scratch[kThreads / 32];
     extern __shared__ float4 parts[];
     float* const entry = reinterpret_cast<float*>(parts + 3 * p.groups * p.columns);
     follow_grid_before();
+    if (check.is_mine()) return check_lists(check);
     const int64_t token = blockIdx.x;
     const int64_t slot = load_int(p.slots, token), position = load_int(p.positions, token),
                   request = load_int(p.request_of_token, token);
@@ -242,7 +245,7 @@ bool aligned(const DeviceCache& state, int width) {
 
 }  // namespace cuda
 
-void run_cuda_compress(const smla_compress_args& args, const Env& env) {
+void run_cuda_compress(const smla_compress_args& args, const cuda::CallLists& lists, const Env& env) {
     cuda::CompressParams p{};
     p.state = cuda::DeviceCache(args.state);
     p.cache = cuda::DeviceCache(args.cache);
@@ -269,7 +272,9 @@ void run_cuda_compress(const smla_compress_args& args, const Env& env) {
     const auto kernel = !aligned ? cuda::compress_kernel<false, cuda::kFewRows>
                         : many   ? cuda::compress_kernel<true, cuda::kManyRows>
                                  : cuda::compress_kernel<true, cuda::kFewRows>;
-    cuda::launch_early(kernel, args.slots.shape[0], cuda::kThreads, shared, env, p);
+    const int64_t tokens = args.slots.shape[0];
+    const auto check = cuda::IndexCheck::of(lists, tokens, cuda::kThreads, env);
+    cuda::launch_early(kernel, tokens + check.blocks, cuda::kThreads, shared, env, p, check);
 }
 
 }  // namespace smla

@@ -5,6 +5,7 @@
 // columns, then memory; the table is cached. Pools take a kernel of their own: a block finds the end of its
 // token's list, then writes all of its columns.
 #include "core/tensor.h"
+#include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/values.cuh"
@@ -51,13 +52,16 @@ __device__ void put_totals(const MapParams& p, int64_t token, int found, int len
     if (present(p.lengths)) static_cast<int32_t*>(p.lengths.data)[element(p.lengths, token)] = all.y;
 }
 
-__global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ MapParams p) {
+template <class Check>
+__global__ void __launch_bounds__(kThreads)
+    map_kernel(const __grid_constant__ MapParams p, const __grid_constant__ Check check) {
     follow_grid_before();
     const int64_t token = blockIdx.x / p.parts, begin = blockIdx.x % p.parts * p.block_columns;
     const int64_t end = min(begin + p.block_columns, p.positions.shape[1]);
     const int64_t request = load_int(p.request_of_token, token);
     const int64_t limit = present(p.limits) ? load_int(p.limits, token) : end;
     int found = 0, length = 0;
+    bool doubtful = !p.table.has(request);
     for (int64_t first = begin + threadIdx.x; first < end; first += kBatch * kThreads) {
         const int count = min(kBatch, count_below(int(end - first), 0, kThreads));
         int32_t positions[kBatch], blocks[kBatch];
@@ -76,48 +80,68 @@ __global__ void __launch_bounds__(kThreads) map_kernel(const __grid_constant__ M
             static_cast<int32_t*>(p.rows.data)[element(p.rows, token, j)] = row;
             found += row >= 0;
             if (row >= 0) length = int(j) + 1;
+            doubtful |= row < 0 && positions[i] != -1 && j < limit;
         }
     }
     put_totals(p, token, found, length);
+    check_token(check, token, doubtful);
 }
 
-// How many pools there are up to the last one listed; the same in all threads of the block.
-__device__ int64_t listed_pools(const MapParams& p, int64_t token, int64_t limit) {
+// How many pools there are up to the last one listed; the same in all threads of the block. `doubtful`
+// becomes true in a thread that meets neither a pool nor a hole.
+__device__ int64_t listed_pools(const MapParams& p, int64_t token, int64_t limit, bool& doubtful) {
     __shared__ int last;
     int own = 0;
-    for (int64_t j = threadIdx.x; j < limit; j += kThreads)
-        if (load_int(p.positions, token, j) >= 0) own = int(j) + 1;
+    for (int64_t j = threadIdx.x; j < limit; j += kThreads) {
+        const int64_t pool = load_int(p.positions, token, j);
+        if (pool >= 0) own = int(j) + 1;
+        doubtful |= pool < -1;
+    }
     const int2 all = over_block(0, own);
     if (threadIdx.x == 0) last = all.y;
     __syncthreads();  // also before the memory of over_block serves again
     return last;
 }
 
-__global__ void __launch_bounds__(kThreads) map_pools_kernel(const __grid_constant__ MapParams p) {
+template <class Check>
+__global__ void __launch_bounds__(kThreads)
+    map_pools_kernel(const __grid_constant__ MapParams p, const __grid_constant__ Check check) {
     follow_grid_before();
     const int64_t token = blockIdx.x, request = load_int(p.request_of_token, token);
     int64_t limit = p.positions.shape[1];
     if (present(p.limits)) limit = max(int64_t(0), min(limit, load_int(p.limits, token)));
-    const int32_t visible = p.pool.tail ? int32_t(load_int(p.visible_tokens, token)) : 0;
-    const int64_t behind = (p.pool.tail ? listed_pools(p, token, limit) : limit) * p.pool.tokens;
+    const int64_t seen = p.pool.tail ? load_int(p.visible_tokens, token) : 0;
+    const auto visible = int32_t(seen);
+    bool doubtful = !p.table.has(request) || seen < 0 || seen > p.table.columns * p.table.page_tokens;
+    const int64_t behind = (p.pool.tail ? listed_pools(p, token, limit, doubtful) : limit) * p.pool.tokens;
     int found = 0, length = 0;
     for (int64_t j = threadIdx.x; j < p.rows.shape[1]; j += kThreads) {
-        int64_t position = -1;
-        if (j < behind) position = p.pool.token(int32_t(load_int(p.positions, token, j / p.pool.tokens)), j);
-        else position = p.pool.tail_token(visible, j - behind);
+        int64_t position = -1, pool = -1;
+        if (j < behind) {
+            pool = load_int(p.positions, token, j / p.pool.tokens);
+            position = p.pool.token(int32_t(pool), j);
+        } else {
+            position = p.pool.tail_token(visible, j - behind);
+        }
         const int32_t row = row_of(p.table, request, position);
         static_cast<int32_t*>(p.rows.data)[element(p.rows, token, j)] = row;
         found += row >= 0;
         if (row >= 0) length = int(j) + 1;
+        doubtful |= row < 0 && pool != -1;
     }
     put_totals(p, token, found, length);
+    check_token(check, token, doubtful);
 }
 
 }  // namespace
 
 }  // namespace cuda
 
-void run_cuda_map(const smla_map_args& args, const Env& env) {
+void run_cuda_map(const smla_map_args& args, const cuda::CallLists& lists, const Env& env) {
+    if (lists.scan && args.rows.data == args.positions.data) {  // in place: scan before positions are gone
+        note_bad_value_on_gpu(*lists.scan, lists.stage, env);
+        return run_cuda_map(args, {}, env);
+    }
     const int64_t tokens = args.positions.shape[0], columns = std::max<int64_t>(args.positions.shape[1], 1);
     cuda::MapParams p{};
     p.positions = args.positions;
@@ -129,11 +153,14 @@ void run_cuda_map(const smla_map_args& args, const Env& env) {
     p.limits = args.limits;
     p.visible_tokens = args.visible_tokens;
     p.pool = pool_of(args);
-    if (p.pool.tokens > 1)
-        return cuda::launch_early(cuda::map_pools_kernel, tokens, cuda::kThreads, 0, env, p);
+    const bool pools = p.pool.tokens > 1 || p.pool.tail;
     p.block_columns = present(args.counts) || present(args.lengths) ? columns : cuda::kColumns;
     p.parts = cuda::grid_of(ceil_div(columns, p.block_columns));
-    cuda::launch_early(cuda::map_kernel, tokens * p.parts, cuda::kThreads, 0, env, p);
+    const int64_t blocks = pools ? tokens : tokens * p.parts;
+    cuda::with_check(lists, blocks, env, [&]<class Check>(const Check& check) {
+        cuda::launch_early(pools ? cuda::map_pools_kernel<Check> : cuda::map_kernel<Check>, blocks,
+                           cuda::kThreads, 0, env, p, check);
+    });
 }
 
 }  // namespace smla

@@ -3,6 +3,7 @@
 // A block takes a token; neighbouring threads take neighbouring channels. Limit: memory, 8 bytes read and 8
 // written per channel of f32 inputs; ape is cached.
 #include "core/tensor.h"
+#include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/records.cuh"
@@ -20,8 +21,10 @@ constexpr int kBatch = 4;  // channels of a thread whose loads are on their way 
 __global__ void __launch_bounds__(kThreads)
     save_state_kernel(const __grid_constant__ DeviceCache state, const __grid_constant__ Tensor kv,
                       const __grid_constant__ Tensor score, const __grid_constant__ Tensor ape,
-                      const __grid_constant__ Tensor positions, const __grid_constant__ Tensor slots) {
+                      const __grid_constant__ Tensor positions, const __grid_constant__ Tensor slots,
+                      const __grid_constant__ IndexCheck check) {
     follow_grid_before();
+    if (check.is_mine()) return check_lists(check);
     const int64_t token = blockIdx.x;
     const int64_t slot = load_int(slots, token), position = load_int(positions, token);
     const int width = int(kv.shape[1]);
@@ -49,10 +52,12 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace cuda
 
-void run_cuda_save_state(const smla_save_state_args& args, const Env& env) {
-    cuda::launch_early(cuda::save_state_kernel, args.slots.shape[0], cuda::kThreads, 0, env,
+void run_cuda_save_state(const smla_save_state_args& args, const cuda::CallLists& lists, const Env& env) {
+    const int64_t tokens = args.slots.shape[0];
+    const auto check = cuda::IndexCheck::of(lists, tokens, cuda::kThreads, env);
+    cuda::launch_early(cuda::save_state_kernel, tokens + check.blocks, cuda::kThreads, 0, env,
                        cuda::DeviceCache(args.state), args.kv, args.score, args.ape, args.positions,
-                       args.slots);
+                       args.slots, check);
 }
 
 }  // namespace smla

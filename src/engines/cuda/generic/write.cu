@@ -8,6 +8,7 @@
 // Shared  the row as f32.
 #include "core/tensor.h"
 #include "engines/cuda/common/hadamard.cuh"
+#include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/records.cuh"
@@ -37,9 +38,11 @@ __device__ void load_part(const Tensor& part, int64_t token, float* row) {
 
 __global__ void __launch_bounds__(kThreads)
     write_kernel(const __grid_constant__ DeviceCache cache, const __grid_constant__ Tensor head,
-                 const __grid_constant__ Tensor tail, const __grid_constant__ Tensor slots, bool hadamard) {
+                 const __grid_constant__ Tensor tail, const __grid_constant__ Tensor slots, bool hadamard,
+                 const __grid_constant__ IndexCheck check) {
     extern __shared__ float row[];
     follow_grid_before();
+    if (check.is_mine()) return check_lists(check);
     const int64_t token = blockIdx.x, slot = load_int(slots, token);
     load_part(head, token, row);
     if (present(tail)) load_part(tail, token, row + head.shape[1]);
@@ -57,11 +60,13 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace cuda
 
-void run_cuda_write(const smla_write_args& args, const Env& env) {
+void run_cuda_write(const smla_write_args& args, const cuda::CallLists& lists, const Env& env) {
     const cuda::DeviceCache cache(args.cache);
-    cuda::launch_early(cuda::write_kernel, args.slots.shape[0], cuda::kThreads,
+    const int64_t tokens = args.slots.shape[0];
+    const auto check = cuda::IndexCheck::of(lists, tokens, cuda::kThreads, env);
+    cuda::launch_early(cuda::write_kernel, tokens + check.blocks, cuda::kThreads,
                        size_t(cache.width) * sizeof(float), env, cache, args.head, args.tail, args.slots,
-                       args.hadamard != 0);
+                       args.hadamard != 0, check);
 }
 
 }  // namespace smla

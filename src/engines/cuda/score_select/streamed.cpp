@@ -85,8 +85,9 @@ struct Plan {
 
 class Parts {
 public:
-    Parts(const Args& args, const Env& env, const ScoreKernel& score, const Plan& plan)
-        : args_(args), env_(env), score_(score), plan_(plan) {
+    Parts(const Args& args, const CallLists& lists, const Env& env, const ScoreKernel& score,
+          const Plan& plan)
+        : args_(args), lists_(lists), env_(env), score_(score), plan_(plan) {
         Arena arena(env.workspace);
         scratch_ = plan_.take(arena, env);
     }
@@ -121,7 +122,9 @@ private:
                 input.kept_columns = scratch_.columns[turn];
             }
             turn ^= 1;
-            select(input, end == plan_.columns ? final : kept(turn));
+            // the call's first selection scans its lists
+            select(input, end == plan_.columns ? final : kept(turn),
+                   first == 0 && begin == 0 ? lists_ : CallLists{});
             begin = end;
         } while (begin < plan_.columns);
     }
@@ -132,12 +135,13 @@ private:
                 .selected_stride = plan_.k,
                 .k = plan_.k};
     }
-    void select(const SelectInput& input, const SelectOutput& output) const {
-        if (plan_.sampled()) run_select_sampled(input, output, scratch_.select, env_);
-        else run_select_exact(input, output, env_);
+    void select(const SelectInput& input, const SelectOutput& output, const CallLists& lists) const {
+        if (plan_.sampled()) run_select_sampled(input, output, scratch_.select, lists, env_);
+        else run_select_exact(input, output, lists, env_);
     }
 
     const Args& args_;
+    const CallLists& lists_;
     const Env& env_;
     const ScoreKernel& score_;
     const Plan& plan_;
@@ -151,7 +155,11 @@ CallPlan<Args> plan_streamed(const Args& args, const Env& env) {
     CallPlan<Args> plan;
     plan.scratch = cut.bytes(env);
     plan.scratch_of_fewer = cut.most_bytes(env, env.budget);
-    plan.launch = [score, cut](const Args& call, const Env& on) { Parts(call, on, *score, cut).run(); };
+    plan.checks_indices = true;
+    plan.launch = [score, cut](const Args& call, const Env& on) {
+        with_lists<Stage::score_select>(
+            call, on, [&](const CallLists& lists) { Parts(call, lists, on, *score, cut).run(); });
+    };
     return plan;
 }
 

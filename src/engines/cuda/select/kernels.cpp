@@ -53,8 +53,12 @@ CallPlan<smla_select_args> plan_sampled(const smla_select_args& args, const Env&
     const bool splits = scratch > kWorkspaceHeader && (env.budget == 0 || scratch <= env.budget);
     if (splits) plan.scratch = scratch;
     else plan.scratch_of_fewer = std::min(scratch, env.budget);
+    plan.checks_indices = true;
     plan.launch = [splits](const Args& call, const Env& on) {
-        run_select_sampled(select_input(call), select_output(call), splits ? beyond_header(on) : nullptr, on);
+        with_lists<Stage::select>(call, on, [&](const CallLists& lists) {
+            run_select_sampled(select_input(call), select_output(call), splits ? beyond_header(on) : nullptr,
+                               lists, on);
+        });
     };
     return plan;
 }
@@ -63,10 +67,16 @@ CallPlan<smla_select_args> plan_generic(const smla_select_args& args, const Env&
     using Args = smla_select_args;
     CallPlan<Args> plan = refuse_call<Args>(refuse_f64(args));
     if (!plan.refusal.empty()) return plan;
-    if (args.ids.ndim) plan.scratch = kWorkspaceHeader + select_ids_scratch(args, env);
+    if (args.ids.ndim) {
+        plan.scratch = kWorkspaceHeader + select_ids_scratch(args, env);
+        plan.launch = [](const Args& call, const Env& on) { run_select_ids(call, beyond_header(on), on); };
+        return plan;
+    }
+    plan.checks_indices = true;
     plan.launch = [](const Args& call, const Env& on) {
-        if (call.ids.ndim) run_select_ids(call, beyond_header(on), on);
-        else run_select_exact(select_input(call), select_output(call), on);
+        with_lists<Stage::select>(call, on, [&](const CallLists& lists) {
+            run_select_exact(select_input(call), select_output(call), lists, on);
+        });
     };
     return plan;
 }

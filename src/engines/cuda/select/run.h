@@ -3,6 +3,7 @@
 #pragma once
 
 #include "engines/candidate.h"
+#include "engines/cuda/common/call_lists.h"
 
 namespace smla::cuda {
 
@@ -35,10 +36,13 @@ SelectOutput select_output(const smla_select_args& args);
 
 // The sampled kernel, the faster one: why it cannot select k of so many columns (empty: it can), and its
 // scratch beyond the workspace's header. If run_select_sampled gets no scratch, it splits no row over blocks.
+// `lists`: what its launch scans beside its own work.
 std::string refuse_sampled(int64_t columns, int64_t k);
 size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env);
-void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env);
-void run_select_exact(const SelectInput& input, const SelectOutput& output, const Env& env);
+void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch,
+                        const CallLists& lists, const Env& env);
+void run_select_exact(const SelectInput& input, const SelectOutput& output, const CallLists& lists,
+                      const Env& env);
 
 // The exact kernel for lists with ids.
 size_t select_ids_scratch(const smla_select_args& args, const Env& env);

@@ -14,6 +14,7 @@
 // Registers  3 blocks per multiprocessor on sm_90 and sm_100; 2 elsewhere, and for few rows.
 // Why        a row comes from memory once; every other step works on 3 to 5 thousand keys.
 // Results    docs/kernels/cuda_select.md.
+#include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/select/list.cuh"
 
@@ -34,6 +35,11 @@ constexpr int kBlocksPerSm = 2;
 #endif
 // A call with at most kSplitRows rows may split them; two counters per row.
 constexpr int64_t kSplitRows = 256, kLeastPart = 4096;
+// Blocks that scan lists beside the others; there is little room for them. With many rows, and in some builds
+// with scores of 16 bits, the kernel has no registers for it: the scan is a launch of its own, 3 us.
+constexpr int64_t kMostChecks = 8;
+template <class Score, int Ahead>
+constexpr bool kScans = Ahead == kFewRows && sizeof(Score) == 4;
 static_assert(kSplitRows * 2 * sizeof(uint32_t) <= kWorkspaceHeader / 2);
 
 struct Candidates {  // of a row, in shared memory or scratch
@@ -241,8 +247,10 @@ __device__ void select_otherwise(const List& list, uint32_t floor, int k, int ba
 // Many rows: three blocks per multiprocessor hide each other's latencies. Few rows: more loads in flight.
 template <class Score, int Ahead>
 __global__ void __launch_bounds__(kSelectThreads, Ahead == kManyRows ? kBlocksPerSm : 2)
-    select_sampled(const __grid_constant__ SampledSelect task) {
+    select_sampled(const __grid_constant__ SampledSelect task, const __grid_constant__ IndexCheck check) {
     extern __shared__ __align__(16) char memory[];
+    if constexpr (kScans<Score, Ahead>)
+        if (check.is_mine()) return check_lists(check);
     SelectShared& shared = *reinterpret_cast<SelectShared*>(memory);
     const int64_t token = blockIdx.x / task.parts;
     const int part = int(blockIdx.x % task.parts), k = int(task.output.k);
@@ -298,7 +306,8 @@ size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env) {
     return size_t(std::min(tokens, split)) * sizeof(Candidates);
 }
 
-void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch, const Env& env) {
+void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch,
+                        const CallLists& lists, const Env& env) {
     const SampledSelect task{
         .input = input,
         .output = output,
@@ -306,12 +315,16 @@ void run_select_sampled(const SelectInput& input, const SelectOutput& output, vo
         .parts = scratch ? parts_of(input.tokens, input.end - input.begin, env) : 1,
         .scratch = static_cast<Candidates*>(scratch),
         .counters = static_cast<uint32_t*>(env.workspace.data)};
-    const bool f32 = input.dtype == SMLA_F32;
+    const bool f32 = input.dtype == SMLA_F32, many_rows = input.tokens > kSplitRows;
     const auto many = f32 ? select_sampled<float, kManyRows> : select_sampled<uint16_t, kManyRows>;
     const auto few = f32 ? select_sampled<float, kFewRows> : select_sampled<uint16_t, kFewRows>;
-    const auto kernel = input.tokens > kSplitRows ? many : few;
-    launch(kernel, input.tokens * task.parts, kSelectThreads,
-           sizeof(SelectShared) + size_t(output.k) * sizeof(int), env, task);
+    const auto kernel = many_rows ? many : few;
+    const int64_t blocks = input.tokens * task.parts;
+    const bool scans = f32 && !many_rows;
+    if (lists.scan && !scans) note_bad_value_on_gpu(*lists.scan, lists.stage, env);
+    const auto check = IndexCheck::of(scans ? lists : CallLists{}, blocks, kSelectThreads, env, kMostChecks);
+    launch(kernel, blocks + check.blocks, kSelectThreads,
+           sizeof(SelectShared) + size_t(output.k) * sizeof(int), env, task, check);
 }
 
 }  // namespace smla::cuda
