@@ -8,6 +8,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace smla {
 namespace {
 
@@ -74,38 +76,68 @@ private:
     DeviceBuffer copy_;
 };
 
-// Tokens of map, each in a block of its own, of which up to three hold a wrong position, block or request. In
-// place the rows take the memory of the positions.
-void check_map(const Context& context, std::mt19937& random, bool in_place, int32_t pool) {
-    const int64_t tokens = 200, columns = 700, requests = 7, width = 30, rows = columns * pool;
-    std::vector<int32_t> positions(size_t(tokens * columns)), of(tokens), table(size_t(requests * width));
-    const auto below = [&](int64_t end) { return int32_t(random() % uint64_t(end)); };
-    for (int32_t& position : positions) position = below(width * 64 / pool + 1) - 1;
-    for (int32_t& request : of) request = below(requests);
-    for (int32_t& block : table) block = below(1000);
-    for (uint64_t bad = random() % 3; bad > 0; --bad) switch (random() % 3) {
-            case 0: positions[random() % positions.size()] = random() % 2 ? -2 : int32_t(width * 64); break;
-            case 1: of[random() % of.size()] = int32_t(requests); break;
-            default: table[random() % table.size()] = -7;
+constexpr int64_t kTokens = 200, kColumns = 700, kRequests = 7, kWidth = 30, kReach = kWidth * 64;
+
+// The integers of a call of map, of which up to two are wrong: a position, a block, a request, or a number of
+// tokens that a token sees.
+struct MapInts {
+    std::vector<int32_t> positions, requests, table, visible;
+
+    MapInts(std::mt19937& random, int32_t pool)
+        : positions(kTokens * kColumns), requests(kTokens), table(kRequests * kWidth), visible(kTokens) {
+        const auto below = [&](int64_t end) { return int32_t(random() % uint64_t(end)); };
+        for (int32_t& position : positions) position = below(kReach / pool + 1) - 1;
+        for (int32_t& request : requests) request = below(kRequests);
+        for (int32_t& block : table) block = below(1000);
+        for (int32_t& seen : visible) seen = below(kReach + 1);
+        for (int64_t t = 0; t < kTokens; t += 2) {  // some lists end early
+            const auto list = positions.begin() + t * kColumns;
+            std::fill(list + below(kColumns), list + kColumns, -1);
         }
+        for (int bad = below(3); bad > 0; --bad) spoil(below);
+    }
+
+private:
+    template <class Below>
+    void spoil(const Below& below) {
+        const bool high = below(2) == 1;
+        const auto put = [&](std::vector<int32_t>& into, int32_t value) {
+            into[size_t(below(std::ssize(into)))] = value;
+        };
+        switch (below(5)) {
+            case 0: return put(positions, high ? int32_t(kReach) : -2);
+            case 1: return put(requests, high ? int32_t(kRequests) : -1);
+            case 2: return put(visible, high ? int32_t(kReach + 1) : -1);
+            case 3: return put(table, -7);
+            default:
+                positions[size_t(below(kTokens / 2) * 2 * kColumns + kColumns - 1)] = -2;  // behind the end
+        }
+    }
+};
+
+// Each token is in a block of its own. In place the rows take the memory of the positions.
+void check_map(const Context& context, std::mt19937& random, bool in_place, int32_t pool) {
+    const int64_t rows = kColumns * pool + pool - 1;
+    const MapInts ints(random, pool);
     Device& device = context.device();
-    Ints on_positions(device, positions), on_requests(device, of), on_table(device, table),
-        on_rows(device, std::vector<int32_t>(size_t(tokens * rows)));
-    smla_map_args args{};
-    args.page_tokens = 64, args.pool_tokens = pool;
-    args.positions = on_positions.host({tokens, columns});
-    args.request_of_token = on_requests.host({tokens});
-    args.block_table = on_table.host({requests, width});
-    const FoundValue wanted = find_bad_value(index_scan(args));
-    args.positions = on_positions.device({tokens, columns});
-    args.request_of_token = on_requests.device({tokens});
-    args.block_table = on_table.device({requests, width});
-    args.rows = in_place ? args.positions : on_rows.device({tokens, rows});
+    Ints positions(device, ints.positions), requests(device, ints.requests), table(device, ints.table),
+        visible(device, ints.visible), out(device, std::vector<int32_t>(size_t(kTokens * rows)));
+    const auto args_of = [&](auto tensor) {
+        smla_map_args args{};
+        args.page_tokens = 64, args.pool_tokens = pool;
+        args.positions = (positions.*tensor)({kTokens, kColumns});
+        args.request_of_token = (requests.*tensor)({kTokens});
+        args.block_table = (table.*tensor)({kRequests, kWidth});
+        if (pool > 1) args.visible_tokens = (visible.*tensor)({kTokens});
+        args.rows = in_place ? args.positions : (out.*tensor)({kTokens, rows});
+        return args;
+    };
+    const FoundValue wanted = find_bad_value(index_scan(args_of(&Ints::host)));
 
     const DeviceBuffer memory(device, kWorkspaceHeader);
     const Workspace workspace = {memory.data(), kWorkspaceHeader};
     context.init_workspace(workspace, nullptr);
-    run_stage<Stage::map>(args, context.env(workspace));
+    run_stage<Stage::map>(args_of(&Ints::device), context.env(workspace));
     const smla_error_word word = take_error(device, workspace, nullptr);
     ASSERT_EQ(word.kind, wanted ? wanted->kind : SMLA_BAD_NONE);
     if (!wanted) return;
@@ -119,10 +151,9 @@ TEST(GpuCheckIndices, BlocksOfMapCheckTheirTokens) {
     SMLA_NEEDS_GPU();
     const Context context(checking());
     std::mt19937 random(53);
-    for (int round = 0; round < 60; ++round) {
+    for (int round = 0; round < 120; ++round) {
         SCOPED_TRACE(round);
-        const int32_t pool = round % 4 == 3 ? 3 : 1;
-        check_map(context, random, pool == 1 && round % 2 == 1, pool);
+        check_map(context, random, round % 4 == 1, round % 2 ? 1 : 3);
     }
 }
 

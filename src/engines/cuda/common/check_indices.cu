@@ -10,7 +10,6 @@
 // nothing but its values and its turn.
 #include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
-#include "engines/cuda/common/ptx/grid.cuh"
 
 namespace smla {
 
@@ -21,7 +20,6 @@ namespace {
 constexpr int kThreads = 512, kBlocksPerMultiprocessor = 2;
 
 __global__ void __launch_bounds__(kThreads) check_kernel(const __grid_constant__ IndexCheck check) {
-    follow_grid_before();
     check_lists(check);
 }
 

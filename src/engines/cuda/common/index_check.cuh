@@ -12,6 +12,7 @@
 #include "engines/cuda/common/call_lists.h"
 #include "engines/cuda/common/error_place.cuh"
 #include "engines/cuda/common/index_parts.h"
+#include "engines/cuda/common/ptx/grid.cuh"
 
 #include <algorithm>
 
@@ -44,6 +45,7 @@ static __device__ __noinline__ void note_item(const CheckedLists& lists, unsigne
 
 struct IndexCheck {
     unsigned first = ~0u, blocks = 0;  // the blocks of the grid that scan: the last ones
+    bool few = false;                  // items: one block has a warp for each list
     CheckedLists lists;
     ListParts parts;
 
@@ -57,8 +59,9 @@ struct IndexCheck {
         out.lists = CheckedLists::of(call, env);
         out.parts = parts_of(out.lists.scan);
         out.first = unsigned(others);
-        out.blocks = unsigned(
-            std::min({ceil_div(out.parts.pieces, int64_t(threads / 32) * 2), most, int64_t(kFound - 1)}));
+        const int64_t warps = threads / 32, wanted = ceil_div(out.parts.pieces, 2 * warps);
+        out.blocks = unsigned(std::min({wanted, most, int64_t(kFound - 1)}));
+        out.few = out.parts.short_lists && out.lists.scan.count <= warps && out.blocks == 1;
         return out;
     }
     __device__ bool is_mine() const { return __builtin_expect(blockIdx.x >= first, false); }
@@ -66,7 +69,14 @@ struct IndexCheck {
 
 // The whole of a block that scans. Out of line: the kernel keeps its registers.
 static __device__ __noinline__ void check_lists(const IndexCheck& check) {
+    follow_grid_before();
     const CheckedLists& lists = check.lists;
+    // Few tokens: a warp per list, and as little code as can be.
+    if (check.few) {
+        const bool doubtful =
+            doubts_one(check.parts, lists.scan, int(threadIdx.x / 32), int(threadIdx.x % 32));
+        if (!__syncthreads_or(doubtful)) return;
+    }
     const int64_t warps = blockDim.x / 32,
                   warp = int64_t(blockIdx.x - check.first) * warps + threadIdx.x / 32;
     const BadItem bad =

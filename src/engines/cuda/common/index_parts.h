@@ -36,6 +36,7 @@ struct ListPart {
 struct ListParts {
     ListPart of[IndexScan::kMost];
     int64_t pieces = 0;
+    bool short_lists = true;  // each is one piece, with a filter
 };
 
 namespace index_parts {
@@ -169,24 +170,34 @@ SMLA_HOST_DEVICE inline bool doubts_blocks(const IndexList& list, int64_t token,
     return -1;
 }
 
+struct UnitItems {
+    int64_t token, first;  // its items of the token begin here
+    int count;
+};
+SMLA_HOST_DEVICE inline UnitItems items_of(const ListPart& part, const IndexList& list, int64_t unit) {
+    const uint32_t token = uint32_t(unit) / part.line_units;
+    const uint32_t first = kVector * (uint32_t(unit) - token * part.line_units);
+    const int64_t left = list.per_token - first;
+    return {token, first, left < kVector ? int(left) : kVector};
+}
+
+// Whether the filter, of which there is one, doubts a unit.
+SMLA_HOST_DEVICE inline bool doubts_unit(const ListPart& part, const IndexList& list, int64_t unit) {
+    if (part.filter == ListFilter::values) return doubts(part, load_int(list.values, unit));
+    const UnitItems items = items_of(part, list, unit);
+    if (part.filter == ListFilter::table)
+        return doubts_blocks(list, items.token, uint32_t(items.first), items.count);
+    const int32_t* const values = part.lines + items.token * part.line_stride + items.first;
+    return doubts(part, *reinterpret_cast<const IndexVector*>(values));
+}
+
 // The first bad item of a unit; -1: none.
 SMLA_HOST_DEVICE inline int64_t scan_unit(const ListPart& part, const IndexList& list, int64_t unit) {
-    bool doubtful = true;
-    int64_t item = unit;
-    int count = 1;
-    if (part.filter == ListFilter::values) {
-        doubtful = doubts(part, load_int(list.values, unit));
-    } else if (part.filter != ListFilter::none) {
-        const uint32_t token = uint32_t(unit) / part.line_units;
-        const uint32_t column = kVector * (uint32_t(unit) - token * part.line_units);
-        const int64_t left = list.per_token - column;
-        item = token * list.per_token + column, count = left < kVector ? int(left) : kVector;
-        const int32_t* const values = part.lines + int64_t(token) * part.line_stride + column;
-        doubtful = part.filter == ListFilter::table
-                       ? doubts_blocks(list, token, column, count)
-                       : doubts(part, *reinterpret_cast<const IndexVector*>(values));
-    }
-    return doubtful ? first_bad(list, item, count) : -1;
+    const bool filtered = part.filter != ListFilter::none;
+    if (filtered && !doubts_unit(part, list, unit)) return -1;
+    if (!filtered || part.filter == ListFilter::values) return first_bad(list, unit, 1);
+    const UnitItems items = items_of(part, list, unit);
+    return first_bad(list, items.token * list.per_token + items.first, items.count);
 }
 
 }  // namespace index_parts
@@ -198,8 +209,16 @@ inline ListParts parts_of(const IndexScan& scan) {
         if (l < scan.count) parts.of[l] = index_parts::part_of(scan.lists[l]);
         parts.pieces += ceil_div(parts.of[l].units, kPiece);
         parts.of[l].end = parts.pieces;
+        parts.short_lists = parts.short_lists && parts.of[l].units <= kPiece &&
+                            (l >= scan.count || parts.of[l].filter != ListFilter::none);
     }
     return parts;
+}
+
+// Of short lists, whether the filter doubts unit `lane` of list l.
+SMLA_HOST_DEVICE inline bool doubts_one(const ListParts& parts, const IndexScan& scan, int l, int lane) {
+    return l < scan.count && lane < parts.of[l].units &&
+           index_parts::doubts_unit(parts.of[l], scan.lists[l], lane);
 }
 
 // A bad item of a list. None: the list is kMost.

@@ -202,8 +202,8 @@ __global__ void __launch_bounds__(kThreads)
     __shared__ float scratch[kThreads / 32];
     extern __shared__ float4 parts[];
     float* const entry = reinterpret_cast<float*>(parts + 3 * p.groups * p.columns);
-    follow_grid_before();
     if (check.is_mine()) return check_lists(check);
+    follow_grid_before();
     const int64_t token = blockIdx.x;
     const int64_t slot = load_int(p.slots, token), position = load_int(p.positions, token),
                   request = load_int(p.request_of_token, token);

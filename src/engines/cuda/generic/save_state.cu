@@ -23,8 +23,8 @@ __global__ void __launch_bounds__(kThreads)
                       const __grid_constant__ Tensor score, const __grid_constant__ Tensor ape,
                       const __grid_constant__ Tensor positions, const __grid_constant__ Tensor slots,
                       const __grid_constant__ IndexCheck check) {
-    follow_grid_before();
     if (check.is_mine()) return check_lists(check);
+    follow_grid_before();
     const int64_t token = blockIdx.x;
     const int64_t slot = load_int(slots, token), position = load_int(positions, token);
     const int width = int(kv.shape[1]);

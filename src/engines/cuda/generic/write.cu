@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(kThreads)
                  const __grid_constant__ Tensor tail, const __grid_constant__ Tensor slots, bool hadamard,
                  const __grid_constant__ IndexCheck check) {
     extern __shared__ float row[];
-    follow_grid_before();
     if (check.is_mine()) return check_lists(check);
+    follow_grid_before();
     const int64_t token = blockIdx.x, slot = load_int(slots, token);
     load_part(head, token, row);
     if (present(tail)) load_part(tail, token, row + head.shape[1]);
