@@ -124,6 +124,12 @@ struct FinishArgs {
     float* row;  // scratch [tiles * tile]: values in order
 };
 
+// What a plan weighs when it cuts a call, over the time of one key with one vector of heads: decoding a key;
+// packing the queries of a vector, or moving its sums from one core to another.
+struct CutCosts {
+    float decode = 3, move = 20;
+};
+
 struct Micro {
     int lanes;            // heads per vector
     int values_per_word;  // 1: f32, 2: bf16 pairs
@@ -135,6 +141,7 @@ struct Micro {
     BlockKeys block;
     // Time to decode a key over the time to score it for one vector of heads; 0: decoding prefetches nothing.
     float decode_time;
+    CutCosts cut;
     void (*score[8])(const ScoreArgs&);  // by vectors - 1
     int key_tile[8];                     // keys_padded is a multiple
     // For at most lanes / 2 heads, with two lanes each; null: none. Its q is [steps / 2][head][2].

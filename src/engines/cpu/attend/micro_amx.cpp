@@ -239,6 +239,7 @@ constexpr Micro make() {
     Micro micro = micro_of<Amx>(bf16_decoder<Amx>);
     micro.value_words = Amx::value_words;
     micro.decode_time = 4;
+    micro.cut = {.decode = 2.3f, .move = 100};
     micro.group_vectors = 8;
     micro.panel_vectors = 2;
     micro.transpose = transpose_avx512;

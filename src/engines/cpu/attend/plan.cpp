@@ -7,19 +7,17 @@ namespace smla::cpu_attend {
 namespace {
 
 constexpr int kChunkHeads = 128;  // their accumulators (256 KiB), queries and keys share a 1 MiB L2
-// With fewer heads in a chunk, decoding the keys again for each chunk costs more than more units gain.
 constexpr int kMinChunkHeads = 32;
-constexpr int64_t kMinSplitRows = 256;
-constexpr double kMergeCost = 0.02;       // measured: two halves merged against one pass
+constexpr int64_t kMinSplitRows = 64;
 constexpr int kMaxPartialsPerThread = 4;  // with more units than that, tokens alone balance the threads
+// By how much of a unit the last thread is late, and what more units than threads have to gain. Threads that
+// share a core with others, of this machine or of its neighbours, took 1 to 3 times as long as the rest
+// (docs/kernels/log/cpu.md).
+constexpr double kUneven = 0.25, kManyUnits = 1.03;
+constexpr double kSecondRun = 3;  // of all threads, to join splits: in moves of a vector
 
 int most_splits(int64_t rows, int threads) {
     return int(std::clamp<int64_t>(rows / kMinSplitRows, 1, std::min(threads, kMaxSplits)));
-}
-
-// Time of the slowest thread, in units of one thread working through everything.
-double makespan(int64_t units, int64_t pieces_per_token, int threads) {
-    return double(ceil_div(units, threads)) / double(pieces_per_token);
 }
 
 }  // namespace
@@ -40,6 +38,21 @@ Plan::Plan(const smla_attend_args& args, const Micro& micro, const Env& env, siz
     cut(env, budget);
 }
 
+// Of a call that is cut so; the unit is one key with one vector of heads. Each chunk decodes the keys again
+// and packs its queries; splits are joined by the thread that ends the last one, or by all.
+double Plan::time(int chunk_count, int split_count, int threads) const {
+    const double chunk_of_vectors = double(vectors) / chunk_count;
+    const double unit =
+        double(std::max<int64_t>(rows, 1)) / split_count * (micro.cut.decode + chunk_of_vectors) +
+        chunk_of_vectors * micro.cut.move;
+    const int64_t whole = tokens * chunk_count, units = whole * split_count;
+    const bool second_run = split_count > 1 && whole < threads;
+    const double moved = double(tokens * (second_run ? split_count : split_count - 1) * vectors) / threads;
+    const double rounds = double(ceil_div(units, threads)) + (threads > 1 ? kUneven : 0);
+    return rounds * unit * (split_count > 1 && units > threads ? kManyUnits : 1) +
+           (moved + (second_run ? kSecondRun : 0)) * micro.cut.move;
+}
+
 void Plan::cut(const Env& env, size_t budget) {
     const int threads = env.threads();
     const int base = int(ceil_div(heads, kChunkHeads));
@@ -48,12 +61,11 @@ void Plan::cut(const Env& env, size_t budget) {
     const int64_t partial_limit = int64_t(kMaxPartialsPerThread) * threads;
     chunks = base;
     splits = 1;
-    double best = makespan(tokens * base, base, threads);
-    for (int s = 2; s <= split_limit && tokens * base * s <= partial_limit; ++s) {
-        const double time = makespan(tokens * base * s, int64_t(base) * s, threads) * (1 + kMergeCost);
-        if (time < 0.999 * best) best = time, splits = s;
-    }
-    while (tokens * chunks * splits < threads && chunks < most_chunks) ++chunks;
+    double best = time(chunks, splits, threads);
+    for (int c = base; c <= most_chunks; ++c)
+        for (int s = 1; s <= split_limit && (s == 1 || tokens * c * s <= partial_limit); ++s)
+            if (const double wanted = time(c, s, threads); wanted < 0.999 * best)
+                best = wanted, chunks = c, splits = s;
     chunk_vectors = 0;
     for (int i = 0; i < chunks; ++i) chunk_vectors = std::max(chunk_vectors, chunk(i).vectors);
 

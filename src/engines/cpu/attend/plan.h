@@ -42,6 +42,8 @@ struct Plan {
         return int(round_up(size_t(keys), size_t(padding)));
     }
     int64_t units() const { return tokens * chunks * splits; }
+    // Splits of few tokens are joined by all threads, once all have ended.
+    bool joins_later() const { return splits > 1 && tokens * chunks < workers; }
     Chunk chunk(int index) const;
     // Of accumulators: whole vectors of heads, which a product may store.
     int64_t tile_stride(int heads_of_chunk) const {
@@ -51,6 +53,7 @@ struct Plan {
 
 private:
     void cut(const Env& env, size_t budget);
+    double time(int chunk_count, int split_count, int threads) const;
 };
 
 // What a unit leaves behind: sums that are not divided yet.

@@ -10,7 +10,8 @@ namespace smla::cpu_attend {
 
 namespace {
 
-// Calls body(i, worker) for every i; `workers` bodies at most at once, each with its own scratch.
+// Calls body(i, worker) for every i; `workers` bodies at most at once, each with its own scratch. Where all
+// threads work, a thread has the same scratch in every call: what it writes is in its own core's caches.
 template <class Body>
 void for_each(const Env& env, int workers, int64_t count, const Body& body) {
     if (!env.pool || workers == 1) {
@@ -18,12 +19,14 @@ void for_each(const Env& env, int workers, int64_t count, const Body& body) {
         return;
     }
     std::atomic<int64_t> next{0};
-    env.pool->run(workers, [&](int64_t worker, int) {
-        for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) body(i, int(worker));
+    const bool all = workers == env.pool->threads();
+    env.pool->run(workers, [&](int64_t task, int thread) {
+        const int worker = all ? thread : int(task);
+        for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) body(i, worker);
     });
 }
 
-constexpr int kFinishHeads = 4;  // of a task of the last step, when splits are joined
+constexpr int kFinishHeads = 4;  // of a task of join_splits
 
 struct Unit {
     int64_t token;
@@ -34,6 +37,7 @@ struct Unit {
           split(int(index % plan.splits)) {}
 };
 
+// Joins the splits of all tokens, few heads at a time: for tokens that are fewer than the threads.
 void join_splits(const Call& call, const Env& env, const std::vector<Scratch>& scratch,
                  const std::vector<Partial>& partials) {
     const Plan& plan = call.plan;
@@ -64,15 +68,21 @@ void run(const smla_attend_args& args, const Plan& plan, const Env& env) {
     const int64_t accumulators = plan.splits > 1 ? plan.units() : plan.workers;
     for (int64_t i = 0; i < accumulators; ++i) partials.push_back(carve_partial(arena, plan));
 
+    const bool split = plan.splits > 1;
+    std::vector<std::atomic<int>> ended(split && !plan.joins_later() ? size_t(plan.tokens * plan.chunks) : 0);
     for_each(env, plan.workers, plan.units(), [&](int64_t i, int w) {
         const Unit unit(plan, i);
-        const Partial& partial = partials[size_t(plan.splits > 1 ? i : w)];
+        const Partial& partial = partials[size_t(split ? i : w)];
         Worker(call, scratch[size_t(w)]).run(unit.token, unit.chunk, unit.split, partial);
-        if (plan.splits > 1) return;
+        if (plan.joins_later()) return;
+        const int64_t whole = i / plan.splits;
+        // the thread that ends the last split joins them, in their order like any other
+        if (split && ended[size_t(whole)].fetch_add(1, std::memory_order_acq_rel) != plan.splits - 1) return;
         const Chunk chunk = plan.chunk(unit.chunk);
-        finish_heads(call, unit.token, chunk, 0, chunk.heads, &partial, scratch[size_t(w)].row);
+        const Partial* const parts = split ? partials.data() + whole * plan.splits : &partial;
+        finish_heads(call, unit.token, chunk, 0, chunk.heads, parts, scratch[size_t(w)].row);
     });
-    if (plan.splits > 1) join_splits(call, env, scratch, partials);
+    if (plan.joins_later()) join_splits(call, env, scratch, partials);
 }
 
 }  // namespace smla::cpu_attend
