@@ -29,26 +29,28 @@ struct CutScratch {  // in shared memory
     uint32_t bin, above, inside;
 };
 
-// Exclusive prefix sum over the block; `total` is the sum of all. Every thread calls it.
-__device__ inline uint32_t block_scan(uint32_t value, uint32_t* warps, uint32_t& total) {
+// Exclusive prefix sum over the block; `total` is the sum of all. Every thread calls it. Integer: several
+// short counts in one, say.
+template <class Integer>
+__device__ inline Integer block_scan(Integer value, Integer* warps, Integer& total) {
     const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
-    uint32_t sum = value;
+    Integer sum = value;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
-        const uint32_t other = __shfl_up_sync(~0u, sum, step);
+        const Integer other = __shfl_up_sync(~0u, sum, step);
         if (lane >= step) sum += other;
     }
     __syncthreads();  // `warps` may still be read
     if (lane == 31) warps[warp] = sum;
     __syncthreads();
-    uint32_t sums = warps[lane % kSelectWarps];
+    Integer sums = warps[lane % kSelectWarps];
 #pragma unroll
     for (int step = 1; step < kSelectWarps; step *= 2) {
-        const uint32_t other = __shfl_up_sync(~0u, sums, step, kSelectWarps);
+        const Integer other = __shfl_up_sync(~0u, sums, step, kSelectWarps);
         if (lane % kSelectWarps >= step) sums += other;
     }
     total = __shfl_sync(~0u, sums, kSelectWarps - 1);
-    const uint32_t before = __shfl_sync(~0u, sums, max(warp - 1, 0));
+    const Integer before = __shfl_sync(~0u, sums, max(warp - 1, 0));
     return (warp > 0 ? before : 0) + sum - value;
 }
 

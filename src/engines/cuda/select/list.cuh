@@ -22,9 +22,9 @@ struct Group {
 // Score: float, or uint16_t for bf16 and f16. Ahead: elements in flight per thread.
 template <class Score, int Ahead>
 class ScoreList {
+public:
     static constexpr int kTogether = 16 / int(sizeof(Score)), kVectors = Ahead / kTogether;
 
-public:
     __device__ ScoreList(const SelectInput& input, const Windows& windows, int64_t token, int64_t k)
         : f16_(input.dtype == SMLA_F16) {
         const Window window = windows(token);
@@ -47,22 +47,22 @@ public:
     __device__ int column(int i) const { return i < kept_ ? kept_columns_[i] : begin_ + (i - kept_); }
     __device__ float score(int i) const { return i < kept_ ? kept_scores_[i] : value(scores_[i - kept_]); }
     __device__ uint32_t key(int i) const { return rank_key(score(i)); }
+    // For put_in_order: what it keeps of an element.
+    using Item = float;
+    __device__ Item item(int i) const { return score(i); }
+    __device__ static uint32_t key_of(Item score) { return rank_key(score); }
+    __device__ float score_of_item(Item score, int) const { return score; }
 
-    // Spreads part `part` of `parts` of the list over the block's threads: visit(group), called by whole
-    // warps.
+    // Spreads the list over the block's threads: visit(group), called by whole warps.
     template <class Visit>
-    __device__ void groups(const Visit& visit, int part = 0, int parts = 1) const {
+    __device__ void groups(const Visit& visit) const {
         const int rest = head_ + vectors_ * kTogether;  // after the vectors
-        if (part == 0) {
-            scalars(kept_, visit, [&](int i) { return i; });
-            scalars(length_ - vectors_ * kTogether, visit,
-                    [&](int i) { return kept_ + (i < head_ ? i : rest + i - head_); });
-        }
+        scalars(kept_, visit, [&](int i) { return i; });
+        scalars(length_ - vectors_ * kTogether, visit,
+                [&](int i) { return kept_ + (i < head_ ? i : rest + i - head_); });
         const auto* const from = reinterpret_cast<const uint4*>(scores_ + head_);
-        const int first = int(int64_t(vectors_) * part / parts),
-                  last = int(int64_t(vectors_) * (part + 1) / parts);
-        const int lane = int(threadIdx.x % 32);
-        for (int i = first + int(threadIdx.x); i - lane < last; i += kVectors * kSelectThreads) {
+        const int last = vectors_, lane = int(threadIdx.x % 32);
+        for (int i = int(threadIdx.x); i - lane < last; i += kVectors * kSelectThreads) {
             Group<Ahead, kTogether> group;
             group.first = kept_ + head_ + i * kTogether;
             group.step = kSelectThreads * kTogether;
@@ -77,6 +77,35 @@ public:
             for (int v = 0; v < kVectors; ++v) unpack(words[v], group.scores + v * kTogether);
             visit(group);
         }
+    }
+
+    // Vectors at, at + kSelectThreads, ... of the list, as far as they lie before `last`. Bit v * kTogether +
+    // e of what is returned: element e of the v-th of them exists.
+    __device__ uint32_t load_in_order(int at, int last, float (&out)[Ahead]) const {
+        const int whole = kept_ == 0 && head_ == 0 ? min(last, length_ / kTogether) : 0;
+        const auto* const from = reinterpret_cast<const uint4*>(scores_);
+        uint4 words[kVectors];
+        uint32_t here = 0;
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+            const int vector = at + v * kSelectThreads;
+            words[v] = vector < whole ? __ldg(from + vector) : uint4{};
+            if (vector < whole) here |= ((1u << kTogether) - 1) << (v * kTogether);
+        }
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) unpack(words[v], out + v * kTogether);
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+            const int vector = at + v * kSelectThreads;
+            if (vector < whole || vector >= last) continue;
+#pragma unroll
+            for (int e = 0; e < kTogether; ++e) {
+                if (vector * kTogether + e >= count()) continue;
+                out[v * kTogether + e] = score(vector * kTogether + e);
+                here |= 1u << (v * kTogether + e);
+            }
+        }
+        return here;
     }
 
     // Calls f(key, number) for every element.
@@ -174,6 +203,7 @@ private:
 };
 
 // Writes the elements above the cut and the first cut.equal of those equal to it, in list order, in one pass.
+// A list says how many elements it has, what of one is kept meanwhile (Item), and its key, column and score.
 template <class List>
 __device__ void put_in_order(const List& list, Cut cut, int base, const Winners& winners,
                              CutScratch& scratch) {
@@ -182,14 +212,14 @@ __device__ void put_in_order(const List& list, Cut cut, int base, const Winners&
     const int count = list.count();
     for (int64_t first = 0; first < count; first += kPer * kSelectThreads) {
         const int64_t mine = first + kPer * int(threadIdx.x);
-        float scores[kPer];
+        typename List::Item items[kPer];
         uint32_t marks[kPer], sum = 0, total;  // 1: above, 0x10000: equal
 #pragma unroll
         for (int i = 0; i < kPer; ++i) {
             marks[i] = 0;
             if (mine + i < count) {
-                scores[i] = list.score(int(mine + i));
-                const uint32_t key = rank_key(scores[i]);
+                items[i] = list.item(int(mine + i));
+                const uint32_t key = List::key_of(items[i]);
                 marks[i] = key > cut.key ? 1u : key == cut.key ? 0x10000u : 0u;
             }
             sum += marks[i];
@@ -200,7 +230,8 @@ __device__ void put_in_order(const List& list, Cut cut, int base, const Winners&
             const uint32_t equals = equal + (before >> 16);
             if ((marks[i] & 1) || (marks[i] && equals < cut.equal))
                 winners.put(int(above + (before & 0xffff) + min(equals, cut.equal)),
-                            list.column(int(mine + i)) - base, [&] { return scores[i]; });
+                            list.column(int(mine + i)) - base,
+                            [&] { return list.score_of_item(items[i], int(mine + i)); });
             before += marks[i];
         }
         above += total & 0xffff;

@@ -4,7 +4,7 @@
 // Steps      1. Floor: one column of 32, in 32-byte pieces, estimates the score that about k + 8 sqrt(k n)
 //            columns reach (n: columns per sample). 2. One pass of 16-byte loads collects those columns. 3.
 //            Histograms of the candidates give the cut. 4. A sort into 2048 bins orders the winners by
-//            column.
+//            column; candidates of split rows are collected in that order.
 //            With fewer than k candidates, or more than there is room for, the row is selected exactly by
 //            histograms (list.cuh): the sample decides speed, never the result.
 // Tile       a block of 512 threads per row; with few rows several blocks per row, each a part of the
@@ -19,6 +19,7 @@
 #include "engines/cuda/select/list.cuh"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 namespace smla::cuda {
@@ -35,6 +36,8 @@ constexpr int kBlocksPerSm = 2;
 #endif
 // A call with at most kSplitRows rows may split them; two counters per row.
 constexpr int64_t kSplitRows = 256, kLeastPart = 4096;
+constexpr int kMostParts = kSelectThreads;
+constexpr int64_t kMostSplitColumns = int64_t(1) << 30;  // part and place in it have 32 bits
 // Blocks that scan lists beside the others; there is little room for them. With many rows, and in some builds
 // with scores of 16 bits, the kernel has no registers for it: the scan is a launch of its own, 3 us.
 constexpr int64_t kMostChecks = 8;
@@ -42,18 +45,19 @@ template <class Score, int Ahead>
 constexpr bool kScans = Ahead == kFewRows && sizeof(Score) == 4;
 static_assert(kSplitRows * 2 * sizeof(uint32_t) <= kWorkspaceHeader / 2);
 
-struct Candidates {  // of a row, in shared memory or scratch
+struct Candidates {  // of a row
     uint32_t keys[kRoom];
     int numbers[kRoom];
 };
 
+struct SplitRow;
 struct SampledSelect {
     SelectInput input;
     SelectOutput output;
     Windows windows;
-    int parts;
-    Candidates* scratch;  // [tokens]; parts > 1
-    uint32_t* counters;   // [tokens][2]: candidates, parts that have arrived
+    int parts, place_bits;  // see RowParts
+    SplitRow* scratch;      // [tokens]; parts > 1
+    uint32_t* counters;     // [tokens][2]: candidates, parts that have arrived
 };
 
 struct SelectShared {
@@ -97,53 +101,112 @@ __device__ uint32_t kept_floor(const List& list, SelectShared& shared) {
 
 // Appends the columns that reach the floor. Counts all, keeps as many as there is room for.
 template <class List>
-__device__ void collect(const List& list, uint32_t floor, int part, int parts, SelectShared& shared) {
+__device__ void collect(const List& list, uint32_t floor, SelectShared& shared) {
     const int lane = int(threadIdx.x % 32);
     const bool all = floor == 0;
     const float least = score_of(max(floor, kLowestKey));
-    list.groups(
-        [&](const auto& group) {
-            uint32_t passed = 0;
+    list.groups([&](const auto& group) {
+        uint32_t passed = 0;
 #pragma unroll
-            for (int e = 0; e < group.size; ++e) passed |= uint32_t(group.scores[e] >= least) << e;
-            passed = (all ? ~0u : passed) & group.here;
-            const uint32_t mine = __popc(passed);
-            if (!__any_sync(~0u, mine)) return;
-            uint32_t sum = mine;
+        for (int e = 0; e < group.size; ++e) passed |= uint32_t(group.scores[e] >= least) << e;
+        passed = (all ? ~0u : passed) & group.here;
+        const uint32_t mine = __popc(passed);
+        if (!__any_sync(~0u, mine)) return;
+        uint32_t sum = mine;
 #pragma unroll
-            for (int step = 1; step < 32; step *= 2) {
-                const uint32_t other = __shfl_up_sync(~0u, sum, step);
-                if (lane >= step) sum += other;
+        for (int step = 1; step < 32; step *= 2) {
+            const uint32_t other = __shfl_up_sync(~0u, sum, step);
+            if (lane >= step) sum += other;
+        }
+        uint32_t at = 0;
+        if (lane == 31) at = atomicAdd(&shared.count, sum);
+        at = __shfl_sync(~0u, at, 31) + sum - mine;
+#pragma unroll
+        for (int e = 0; e < group.size; ++e)
+            if (passed >> e & 1) {
+                if (at < kRoom)
+                    shared.found.keys[at] = rank_key(group.scores[e]),
+                    shared.found.numbers[at] = group.number(e);
+                ++at;
             }
-            uint32_t at = 0;
-            if (lane == 31) at = atomicAdd(&shared.count, sum);
-            at = __shfl_sync(~0u, at, 31) + sum - mine;
-#pragma unroll
-            for (int e = 0; e < group.size; ++e)
-                if (passed >> e & 1) {
-                    if (at < kRoom)
-                        shared.found.keys[at] = rank_key(group.scores[e]),
-                        shared.found.numbers[at] = group.number(e);
-                    ++at;
-                }
-        },
-        part, parts);
+    });
 }
 
-// Gathers the candidates of all parts of a row; true in the last block to arrive, which has them all.
-__device__ bool gather_parts(const SampledSelect& task, int64_t token, SelectShared& shared) {
-    Candidates& all = task.scratch[token];
-    uint32_t* const counters = task.counters + 2 * token;
+// The candidates of a row of several parts, in the order in which parts came, and where each part's lie.
+struct SplitRow {
+    uint2 found[kRoom];       // key; part and place in it
+    uint2 parts[kMostParts];  // first, count
+};
+
+// How a row is cut: part p has vectors [begin(p), begin(p + 1)).
+struct RowParts {
+    int parts, place_bits;  // of 32 bits; the others tell the part
+    int64_t vectors;
+    int together;  // elements of a vector
+
+    __device__ int begin(int part) const { return int(vectors * part / parts); }
+    __device__ int first_number(int part) const { return begin(part) * together; }
+};
+
+// Appends the columns of a part that reach the floor, in list order. Counts all, keeps as many as there is
+// room for.
+template <class List>
+__device__ void collect_in_order(const List& list, uint32_t floor, const RowParts& row, int part,
+                                 SelectShared& shared) {
+    constexpr int kTogether = List::kTogether, kVectors = List::kVectors;
+    const int first = row.begin(part), last = row.begin(part + 1);
+    const float least = score_of(max(floor, kLowestKey));
+    uint32_t found = 0;
+    for (int begin = first; begin < last; begin += kVectors * kSelectThreads) {
+        const int at = begin + int(threadIdx.x);
+        float scores[kVectors * kTogether];
+        const uint32_t here = list.load_in_order(at, last, scores);
+        uint32_t passed = 0;
+#pragma unroll
+        for (int e = 0; e < kVectors * kTogether; ++e) passed |= uint32_t(scores[e] >= least) << e;
+        passed = (floor == 0 ? ~0u : passed) & here;
+        uint64_t counts = 0, total;  // 16 bits for each vector
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v)
+            counts |= uint64_t(__popc(passed >> (v * kTogether) & ((1u << kTogether) - 1))) << (16 * v);
+        const uint64_t before = block_scan(counts, reinterpret_cast<uint64_t*>(shared.cut.bins), total);
+#pragma unroll
+        for (int v = 0; v < kVectors; ++v) {
+            uint32_t place = found + (uint32_t(before >> (16 * v)) & 0xffff);
+#pragma unroll
+            for (int e = 0; e < kTogether; ++e) {
+                if (!(passed >> (v * kTogether + e) & 1)) continue;
+                if (place < kRoom) {
+                    shared.found.keys[place] = rank_key(scores[v * kTogether + e]);
+                    shared.found.numbers[place] = (at + v * kSelectThreads) * kTogether + e;
+                }
+                ++place;
+            }
+            found += uint32_t(total >> (16 * v)) & 0xffff;
+        }
+    }
     __syncthreads();
+    if (threadIdx.x == 0) shared.count = found;
+    __syncthreads();
+}
+
+// Hands a part's candidates over; true in the last block to arrive.
+__device__ bool hand_over(const SampledSelect& task, int64_t token, const RowParts& parts, int part,
+                          SelectShared& shared) {
+    SplitRow& row = task.scratch[token];
+    uint32_t* const counters = task.counters + 2 * token;
     const uint32_t mine = shared.count;
     __syncthreads();
-    if (threadIdx.x == 0) shared.count = atomicAdd(counters, mine);
+    if (threadIdx.x == 0) {
+        shared.count = atomicAdd(counters, mine);
+        row.parts[part] = {shared.count, mine};
+    }
     __syncthreads();
     const uint32_t first = shared.count;
-    for (uint32_t i = threadIdx.x; i < min(mine, uint32_t(kRoom)) && first + i < kRoom; i += kSelectThreads) {
-        all.keys[first + i] = shared.found.keys[i];
-        all.numbers[first + i] = shared.found.numbers[i];
-    }
+    const int first_number = parts.first_number(part);
+    for (uint32_t i = threadIdx.x; i < min(mine, uint32_t(kRoom)) && first + i < kRoom; i += kSelectThreads)
+        row.found[first + i] = {shared.found.keys[i], uint32_t(part) << parts.place_bits |
+                                                          uint32_t(shared.found.numbers[i] - first_number)};
     __threadfence();
     __syncthreads();
     if (threadIdx.x == 0) {
@@ -155,13 +218,48 @@ __device__ bool gather_parts(const SampledSelect& task, int64_t token, SelectSha
         }
     }
     __syncthreads();
-    if (!shared.last) return false;
-    for (uint32_t i = threadIdx.x; i < min(shared.count, uint32_t(kRoom)); i += kSelectThreads) {
-        shared.found.keys[i] = __ldcg(all.keys + i);
-        shared.found.numbers[i] = __ldcg(all.numbers + i);
-    }
-    return true;
+    return shared.last;
 }
+
+// All candidates of a row, at most kRoom, to shared memory in list order; their least and best keys too.
+__device__ void gather_in_order(const SplitRow& row, const RowParts& parts, SelectShared& shared) {
+    int* const moves = reinterpret_cast<int*>(shared.cut.bins);  // of parts, from where they lie
+    int* const numbers = moves + kMostParts;                     // of their first elements
+    const int p = int(threadIdx.x);
+    const uint2 part = p < parts.parts ? __ldcg(row.parts + p) : uint2{};
+    uint32_t total;
+    const uint32_t start = block_scan(part.y, shared.cut.warps, total);
+    if (p < parts.parts) moves[p] = int(start) - int(part.x), numbers[p] = parts.first_number(p);
+    __syncthreads();
+    uint32_t least = UINT32_MAX, best = 0;
+#pragma unroll 4
+    for (uint32_t i = threadIdx.x; i < shared.count; i += kSelectThreads) {
+        const uint2 candidate = __ldcg(row.found + i);
+        const uint32_t own = candidate.y >> parts.place_bits;
+        const int place = int(i) + moves[own];
+        shared.found.keys[place] = candidate.x;
+        shared.found.numbers[place] = numbers[own] + int(candidate.y - (own << parts.place_bits));
+        least = min(least, candidate.x), best = max(best, candidate.x);
+    }
+    least = __reduce_min_sync(~0u, least), best = __reduce_max_sync(~0u, best);
+    if (threadIdx.x % 32 == 0) atomicMin(&shared.least, least), atomicMax(&shared.best, best);
+    __syncthreads();
+}
+
+// Candidates in list order, for put_in_order.
+template <class List>
+struct FoundInOrder {
+    using Item = uint32_t;
+    const List& list;
+    const Candidates& found;
+    int size;
+
+    __device__ int count() const { return size; }
+    __device__ Item item(int i) const { return found.keys[i]; }
+    __device__ static uint32_t key_of(Item key) { return key; }
+    __device__ int column(int i) const { return list.column(found.numbers[i]); }
+    __device__ float score_of_item(Item, int i) const { return list.score(found.numbers[i]); }
+};
 
 // Winners among the candidates: those above the cut, and of those equal to it the first in the list.
 struct CandidateCut {
@@ -244,8 +342,34 @@ __device__ void select_otherwise(const List& list, uint32_t floor, int k, int ba
     else select_exactly(list, k, base, winners, shared.cut);
 }
 
+// The row of a block alone. Every thread calls it.
+template <class List>
+__device__ void finish_alone(const List& list, uint32_t floor, int k, int base, const Winners& winners,
+                             SelectShared& shared) {
+    if (shared.count < uint32_t(k) || shared.count > kRoom)
+        return select_otherwise(list, floor, k, base, winners, shared);
+    const CandidateCut cut(shared, k);
+    put_sorted(list, cut, base, k, winners, shared);
+}
+
+// The last of several blocks of a row: candidates come in list order, so winners need no sort.
+template <class List>
+__device__ void finish_split(const List& list, const SplitRow& row, const RowParts& parts, uint32_t floor,
+                             int k, int base, const Winners& winners, SelectShared& shared) {
+    if (shared.count < uint32_t(k) || shared.count > kRoom)
+        return select_otherwise(list, floor, k, base, winners, shared);
+    gather_in_order(row, parts, shared);
+    const int count = int(shared.count);
+    const Cut cut =
+        find_cut<PlainCounter>(shared.cut, uint32_t(k), shared.least, shared.best, 3, [&](const auto& f) {
+            for (int i = int(threadIdx.x); i < count; i += kSelectThreads) f(shared.found.keys[i]);
+        });
+    put_in_order(FoundInOrder<List>{list, shared.found, count}, cut, base, winners, shared.cut);
+}
+
 // Many rows: three blocks per multiprocessor hide each other's latencies. Few rows: more loads in flight.
-template <class Score, int Ahead>
+// Split: several blocks per row.
+template <class Score, int Ahead, bool Split>
 __global__ void __launch_bounds__(kSelectThreads, Ahead == kManyRows ? kBlocksPerSm : 2)
     select_sampled(const __grid_constant__ SampledSelect task, const __grid_constant__ IndexCheck check) {
     extern __shared__ __align__(16) char memory[];
@@ -268,24 +392,27 @@ __global__ void __launch_bounds__(kSelectThreads, Ahead == kManyRows ? kBlocksPe
     const uint32_t floor = list.count() <= kRoom ? 0
                            : list.kept() == k    ? kept_floor(list, shared)
                                                  : sampled_floor(list, k, shared);
-    collect(list, floor, part, task.parts, shared);
-    if (task.parts > 1 && !gather_parts(task, token, shared)) return;
-    __syncthreads();
+    constexpr int kTogether = ScoreList<Score, Ahead>::kTogether;
+    [[maybe_unused]] const RowParts parts{task.parts, task.place_bits,
+                                          (int64_t(list.count()) + kTogether - 1) / kTogether, kTogether};
+    if constexpr (Split) {
+        collect_in_order(list, floor, parts, part, shared);
+        if (!hand_over(task, token, parts, part, shared)) return;
+    } else {
+        collect(list, floor, shared);
+        __syncthreads();
+    }
     const Winners winners(task.output, token);
     const int base = base_of(task.output, task.windows, token);
-    if (shared.count >= uint32_t(k) && shared.count <= kRoom) {
-        const CandidateCut cut(shared, k);
-        put_sorted(list, cut, base, k, winners, shared);
-    } else {
-        select_otherwise(list, floor, k, base, winners, shared);
-    }
+    if constexpr (Split) finish_split(list, task.scratch[token], parts, floor, k, base, winners, shared);
+    else finish_alone(list, floor, k, base, winners, shared);
     winners.finish(k);
 }
 
 int parts_of(int64_t tokens, int64_t columns, const Env& env) {
-    if (tokens > kSplitRows || tokens == 0) return 1;
+    if (tokens > kSplitRows || tokens == 0 || columns > kMostSplitColumns) return 1;
     const int64_t wanted = 2 * env.device->facts().multiprocessors / tokens;
-    return int(std::clamp<int64_t>(columns / kLeastPart, 1, std::max<int64_t>(1, wanted)));
+    return int(std::clamp<int64_t>(columns / kLeastPart, 1, std::clamp<int64_t>(wanted, 1, kMostParts)));
 }
 
 }  // namespace
@@ -303,22 +430,26 @@ size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env) {
     if (parts_of(1, columns, env) == 1) return 0;
     // More tokens are not split over blocks, but their last ones may be.
     const int64_t split = std::min<int64_t>(kSplitRows, env.device->facts().multiprocessors);
-    return size_t(std::min(tokens, split)) * sizeof(Candidates);
+    return size_t(std::min(tokens, split)) * sizeof(SplitRow);
 }
 
 void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch,
                         const CallLists& lists, const Env& env) {
+    const int parts = scratch ? parts_of(input.tokens, input.end - input.begin, env) : 1;
     const SampledSelect task{
         .input = input,
         .output = output,
         .windows = Windows(input.starts, input.ends, input.columns, input.begin, input.end),
-        .parts = scratch ? parts_of(input.tokens, input.end - input.begin, env) : 1,
-        .scratch = static_cast<Candidates*>(scratch),
+        .parts = parts,
+        .place_bits = std::countl_zero(uint32_t(parts - 1)),
+        .scratch = static_cast<SplitRow*>(scratch),
         .counters = static_cast<uint32_t*>(env.workspace.data)};
     const bool f32 = input.dtype == SMLA_F32, many_rows = input.tokens > kSplitRows;
-    const auto many = f32 ? select_sampled<float, kManyRows> : select_sampled<uint16_t, kManyRows>;
-    const auto few = f32 ? select_sampled<float, kFewRows> : select_sampled<uint16_t, kFewRows>;
-    const auto kernel = many_rows ? many : few;
+    const auto many =
+        f32 ? select_sampled<float, kManyRows, false> : select_sampled<uint16_t, kManyRows, false>;
+    const auto few = f32 ? select_sampled<float, kFewRows, false> : many;
+    const auto split = f32 ? select_sampled<float, kFewRows, true> : select_sampled<uint16_t, kFewRows, true>;
+    const auto kernel = many_rows ? many : task.parts > 1 ? split : few;
     const int64_t blocks = input.tokens * task.parts;
     const bool scans = f32 && !many_rows;
     if (lists.scan && !scans) note_bad_value_on_gpu(*lists.scan, lists.stage, env);
