@@ -170,27 +170,27 @@ private:
     std::deque<std::vector<int64_t>> memory_;
 };
 
-struct Counts {
-    int tables = 0, found = 0, rounds = 0;
-
-    void add(const IndexScan& scan) {
+// Calls of 300 rounds, scan_of(lists, round): a filter by a table in each, and something wrong in some.
+template <class ScanOf>
+void expect_same_in_rounds(const ScanOf& scan_of) {
+    constexpr unsigned kRounds = 300;
+    unsigned tables = 0, found = 0;
+    for (unsigned round = 0; round < kRounds; ++round) {
+        SCOPED_TRACE(round);
+        TableLists lists(round);
+        const IndexScan scan = scan_of(lists, round);
+        expect_same(scan, lists.any(1, 60));
         for (int l = 0; l < scan.count; ++l)
             tables += cuda::index_parts::part_of(scan.lists[l]).filter == cuda::ListFilter::table;
         found += find_bad_value(scan).has_value();
-        ++rounds;
     }
-    void expect_both_kinds() const {
-        EXPECT_EQ(tables, rounds);
-        EXPECT_GT(found, rounds / 10);
-        EXPECT_LT(found, rounds * 4 / 5);
-    }
-};
+    EXPECT_EQ(tables, kRounds);
+    EXPECT_GT(found, kRounds / 10);
+    EXPECT_LT(found, kRounds * 4 / 5);
+}
 
 TEST(CudaIndexParts, BlocksThatScoreReads) {
-    Counts counts;
-    for (unsigned round = 0; round < 300; ++round) {
-        SCOPED_TRACE(round);
-        TableLists lists(round);
+    expect_same_in_rounds([](TableLists& lists, unsigned round) {
         const int64_t tokens = lists.any(1, 40), requests = lists.any(1, 5), page = lists.any(1, 70),
                       columns = lists.any(1, 900), rarity = round % 3 ? 400 : 0,
                       width = ceil_div(columns, page) - (round % 7 == 0);
@@ -202,18 +202,12 @@ TEST(CudaIndexParts, BlocksThatScoreReads) {
         args.keys.format = SMLA_INDEX_FP8_132;
         args.keys.page_tokens = page, args.keys.pages = 9;
         args.block_table = lists.take(SMLA_I32, {requests, width}, 0, 8, rarity);
-        const IndexScan scan = index_scan(args);
-        expect_same(scan, lists.any(1, 40));
-        counts.add(scan);
-    }
-    counts.expect_both_kinds();
+        return index_scan(args);
+    });
 }
 
 TEST(CudaIndexParts, BlocksThatCompressPoolsFrom) {
-    Counts counts;
-    for (unsigned round = 0; round < 300; ++round) {
-        SCOPED_TRACE(round);
-        TableLists lists(round);
+    expect_same_in_rounds([](TableLists& lists, unsigned round) {
         const int64_t tokens = lists.any(1, 60), requests = lists.any(1, 5), page = lists.any(1, 9),
                       width = lists.any(3, 40), rarity = round % 3 ? 300 : 0;
         smla_compress_args args{};
@@ -227,18 +221,12 @@ TEST(CudaIndexParts, BlocksThatCompressPoolsFrom) {
         args.state.page_tokens = page, args.state.pages = 9;
         args.cache.format = SMLA_ROW_BF16;
         args.cache.page_tokens = 64, args.cache.pages = 1;
-        const IndexScan scan = index_scan(args);
-        expect_same(scan, lists.any(1, 9));
-        counts.add(scan);
-    }
-    counts.expect_both_kinds();
+        return index_scan(args);
+    });
 }
 
 TEST(CudaIndexParts, PositionsThatMapLooksUp) {
-    Counts counts;
-    for (unsigned round = 0; round < 300; ++round) {
-        SCOPED_TRACE(round);
-        TableLists lists(round);
+    expect_same_in_rounds([](TableLists& lists, unsigned round) {
         const int64_t tokens = lists.any(1, 20), requests = lists.any(1, 5), page = lists.any(1, 70),
                       columns = lists.any(1, 90), width = lists.any(1, 40),
                       pool = round % 2 ? 1 : lists.any(2, 5), rarity = round % 3 ? 900 : 0;
@@ -250,11 +238,8 @@ TEST(CudaIndexParts, PositionsThatMapLooksUp) {
                                     std::max<int64_t>(width * page / pool - 1, -1), rarity);
         if (round % 5) args.limits = lists.take(SMLA_I32, {tokens}, 0, columns, 0);
         if (pool > 1) args.visible_tokens = lists.take(SMLA_I32, {tokens}, 0, width * page, rarity);
-        const IndexScan scan = index_scan(args);
-        expect_same(scan, lists.any(1, 60));
-        counts.add(scan);
-    }
-    counts.expect_both_kinds();
+        return index_scan(args);
+    });
 }
 
 }  // namespace

@@ -64,6 +64,7 @@ struct IndexCheck {
         out.few = out.parts.short_lists && out.lists.scan.count <= warps && out.blocks == 1;
         return out;
     }
+    // For kernels that ask before they wait for the grid before: the other way round each takes 1 us longer.
     __device__ bool is_mine() const { return __builtin_expect(blockIdx.x >= first, false); }
 };
 
