@@ -76,6 +76,24 @@ private:
     DeviceBuffer copy_;
 };
 
+// Runs a call on the GPU: its error word tells what is wanted.
+template <Stage S>
+void expect_noted(const Context& context, const ArgsOf<S>& args, const FoundValue& wanted) {
+    Device& device = context.device();
+    const size_t bytes = stage_workspace<S>(args, context.env({}), 0);
+    const DeviceBuffer memory(device, bytes);
+    const Workspace workspace = {memory.data(), bytes};
+    context.init_workspace(workspace, nullptr);
+    run_stage<S>(args, context.env(workspace));
+    const smla_error_word word = take_error(device, workspace, nullptr);
+    ASSERT_EQ(word.kind, wanted ? wanted->kind : SMLA_BAD_NONE);
+    if (!wanted) return;
+    EXPECT_EQ(word.stage, smla_stage(S));
+    EXPECT_EQ(word.token, wanted->token);
+    EXPECT_EQ(word.column, wanted->column);
+    EXPECT_EQ(word.value, wanted->value);
+}
+
 constexpr int64_t kTokens = 200, kColumns = 700, kRequests = 7, kWidth = 30, kReach = kWidth * 64;
 
 // The integers of a call of map, of which up to two are wrong: a position, a block, a request, or a number of
@@ -134,17 +152,7 @@ void check_map(const Context& context, std::mt19937& random, bool in_place, int3
     };
     const FoundValue wanted = find_bad_value(index_scan(args_of(&Ints::host)));
 
-    const DeviceBuffer memory(device, kWorkspaceHeader);
-    const Workspace workspace = {memory.data(), kWorkspaceHeader};
-    context.init_workspace(workspace, nullptr);
-    run_stage<Stage::map>(args_of(&Ints::device), context.env(workspace));
-    const smla_error_word word = take_error(device, workspace, nullptr);
-    ASSERT_EQ(word.kind, wanted ? wanted->kind : SMLA_BAD_NONE);
-    if (!wanted) return;
-    EXPECT_EQ(word.stage, smla_stage(Stage::map));
-    EXPECT_EQ(word.token, wanted->token);
-    EXPECT_EQ(word.column, wanted->column);
-    EXPECT_EQ(word.value, wanted->value);
+    expect_noted<Stage::map>(context, args_of(&Ints::device), wanted);
 }
 
 TEST(GpuCheckIndices, BlocksOfMapCheckTheirTokens) {
@@ -155,6 +163,34 @@ TEST(GpuCheckIndices, BlocksOfMapCheckTheirTokens) {
         SCOPED_TRACE(round);
         check_map(context, random, round % 4 == 1, round % 2 ? 1 : 3);
     }
+}
+
+// Rows of one block and of several scan in their own launch, many rows and those of 16 bits before it.
+TEST(GpuCheckIndices, SelectOfFewAndOfManyRows) {
+    SMLA_NEEDS_GPU();
+    const Context context(checking());
+    Device& device = context.device();
+    std::mt19937 random(54);
+    for (const int64_t tokens : {int64_t(1), int64_t(20), int64_t(200), int64_t(300)})
+        for (const int64_t columns : {int64_t(3000), int64_t(20000)})
+            for (const smla_dtype dtype : {smla_dtype(SMLA_F32), smla_dtype(SMLA_BF16)})
+                for (const bool bad : {false, true}) {
+                    SCOPED_TRACE(testing::Message() << tokens << " x " << columns << ", " << dtype << bad);
+                    std::vector<int32_t> limits;
+                    limits.assign(size_t(tokens), int32_t(columns));
+                    if (bad) limits[random() % limits.size()] = random() % 2 ? -1 : int32_t(columns + 1);
+                    Ints ends(device, limits), out(device, std::vector<int32_t>(size_t(tokens * 64)));
+                    Ints scores(device, std::vector<int32_t>(size_t(tokens * columns)));  // zeros
+                    smla_select_args args{};
+                    args.scores = scores.device({tokens, columns});
+                    args.scores.dtype = dtype;
+                    args.indices = out.device({tokens, 64});
+                    args.ends = ends.host({tokens});
+                    const FoundValue wanted = find_bad_value(index_scan(args));
+                    ASSERT_EQ(wanted.has_value(), bad);
+                    args.ends = ends.device({tokens});
+                    expect_noted<Stage::select>(context, args, wanted);
+                }
 }
 
 }  // namespace
