@@ -35,8 +35,10 @@ public:
     Graph(const Graph&) = delete;
     Graph& operator=(const Graph&) = delete;
     const std::vector<cudaGraphNodeType>& kinds() const { return kinds_; }  // of its nodes
+    cudaStream_t stream() const { return stream_; }
+    void launch() const { must(cudaGraphLaunch(exec_, stream_)); }
     void replay() const {
-        must(cudaGraphLaunch(exec_, stream_));
+        launch();
         must(cudaStreamSynchronize(stream_));
     }
 
