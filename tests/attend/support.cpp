@@ -6,10 +6,12 @@
 #include "kit/scratch.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <numbers>
+#include <thread>
 
 namespace attend_test {
 
@@ -177,68 +179,103 @@ void round_key(const CacheView& cache, int64_t row, KeyType type, std::vector<do
     if (kit::becomes_f16(cache.format->id)) kit::round_key_to_f16(cache, row, key.data());
 }
 
+// The valid keys of a token, as the kernel may round them.
+std::vector<std::vector<double>> keys_of(const Problem& problem, KeyType rounded, int64_t t) {
+    const smla_attend_args& args = problem.args;
+    const size_t width = size_t(problem.spec.width);
+    std::vector<std::vector<double>> keys;
+    for (const smla_attend_source* source : {&args.primary, &args.extra}) {
+        if (source->cache.format == SMLA_FORMAT_NONE) continue;
+        const CacheView cache(source->cache);
+        int64_t n = source->rows.shape[1];
+        if (present(source->lengths)) n = std::clamp<int64_t>(load_int(source->lengths, t), 0, n);
+        for (int64_t j = 0; j < n; ++j) {
+            const int64_t row = load_int(source->rows, t, j);
+            if (row < 0 || row >= cache.capacity || row % cache.page_rows >= cache.page_tokens) continue;
+            keys.emplace_back(width);
+            cache.decode(row, keys.back().data());
+            if (args.precision == SMLA_PRECISION_ROUNDED && cache.format->scale != ScaleKind::none)
+                round_key(cache, row, rounded, keys.back());
+        }
+    }
+    return keys;
+}
+
+// Heads [first, end) of a token.
+void expect_heads(const Problem& problem, KeyType rounded, int64_t t, int64_t first, int64_t end,
+                  Expected& out) {
+    const Spec& spec = problem.spec;
+    const smla_attend_args& args = problem.args;
+    const size_t width = size_t(spec.width), value_width = size_t(spec.value_width);
+    const std::vector<std::vector<double>> keys = keys_of(problem, rounded, t);
+    std::vector<double> q(width), of_all(value_width);  // of_all: of all keys with a weight of 1
+    for (const auto& key : keys)
+        for (size_t d = 0; d < value_width; ++d) of_all[d] += std::fabs(key[d]);
+    for (int64_t h = first; h < end; ++h) {
+        load_row(args.q, address(args.q, t, h), spec.width, q.data());
+        const double scale = double(args.softmax_scale) * (spec.q == SMLA_E4M3 ? double(args.q_scale) : 1.);
+        std::vector<double> logits;
+        double peak = -kInfinity, sum = 0;
+        for (const auto& key : keys) {
+            double dot = 0;
+            for (size_t d = 0; d < width; ++d) dot += q[d] * key[d];
+            logits.push_back(scale * dot);
+            if (!(logits.back() <= peak) && !std::isnan(peak)) peak = logits.back();
+        }
+        const size_t row = size_t(t * spec.heads + h);
+        double* result = out.out.data() + row * value_width;
+        double* magnitude = out.magnitude.data() + row * value_width;
+        double* largest = out.largest.data() + row * value_width;
+        for (size_t j = 0; j < keys.size(); ++j) {
+            const double p = std::exp(logits[j] - peak);
+            sum += p;
+            for (size_t d = 0; d < value_width; ++d) {
+                result[d] += p * keys[j][d];
+                magnitude[d] += p * std::fabs(keys[j][d]);
+            }
+        }
+        double denominator = sum;
+        if (present(args.sink)) denominator += std::exp(double(load_one<float>(args.sink, h)) - peak);
+        for (size_t d = 0; d < value_width && !keys.empty(); ++d) {
+            result[d] /= denominator;
+            magnitude[d] /= denominator;
+            largest[d] = of_all[d] / denominator;
+        }
+        const double unit = spec.base == SMLA_LSE_LOG2 ? std::numbers::log2e : 1.;
+        out.lse[row] = keys.empty() ? -kInfinity : (peak + std::log(sum)) * unit;
+        out.max_logits[row] = peak;
+    }
+}
+
+// body(0) to body(count - 1), on all cores of the machine.
+template <class Body>
+void on_all_cores(int64_t count, const Body& body) {
+    std::atomic<int64_t> next = 0;
+    const auto work = [&] {
+        for (int64_t i; (i = next.fetch_add(1)) < count;) body(i);
+    };
+    std::vector<std::thread> others;
+    const int64_t threads = std::min<int64_t>(count, std::thread::hardware_concurrency());
+    for (int64_t i = 1; i < threads; ++i) others.emplace_back(work);
+    work();
+    for (std::thread& other : others) other.join();
+}
+
 }  // namespace
 
 Expected oracle(const Problem& problem, KeyType rounded) {
     const Spec& spec = problem.spec;
-    const smla_attend_args& args = problem.args;
-    const size_t width = size_t(spec.width), value_width = size_t(spec.value_width);
+    const size_t rows = size_t(spec.tokens * spec.heads);
     Expected out;
-    out.out.assign(size_t(spec.tokens * spec.heads) * value_width, 0);
+    out.out.assign(rows * size_t(spec.value_width), 0);
     out.magnitude = out.largest = out.out;
-    std::vector<double> q(width);
-    for (int64_t t = 0; t < spec.tokens; ++t) {
-        std::vector<std::vector<double>> keys;
-        for (const smla_attend_source* source : {&args.primary, &args.extra}) {
-            if (source->cache.format == SMLA_FORMAT_NONE) continue;
-            const CacheView cache(source->cache);
-            int64_t n = source->rows.shape[1];
-            if (present(source->lengths)) n = std::clamp<int64_t>(load_int(source->lengths, t), 0, n);
-            for (int64_t j = 0; j < n; ++j) {
-                const int64_t row = load_int(source->rows, t, j);
-                if (row < 0 || row >= cache.capacity || row % cache.page_rows >= cache.page_tokens) continue;
-                keys.emplace_back(width);
-                cache.decode(row, keys.back().data());
-                if (args.precision == SMLA_PRECISION_ROUNDED && cache.format->scale != ScaleKind::none)
-                    round_key(cache, row, rounded, keys.back());
-            }
-        }
-        for (int64_t h = 0; h < spec.heads; ++h) {
-            load_row(args.q, address(args.q, t, h), spec.width, q.data());
-            const double scale =
-                double(args.softmax_scale) * (spec.q == SMLA_E4M3 ? double(args.q_scale) : 1.);
-            std::vector<double> logits;
-            double peak = -kInfinity, sum = 0;
-            for (const auto& key : keys) {
-                double dot = 0;
-                for (size_t d = 0; d < width; ++d) dot += q[d] * key[d];
-                logits.push_back(scale * dot);
-                if (!(logits.back() <= peak) && !std::isnan(peak)) peak = logits.back();
-            }
-            double* result = out.out.data() + size_t(t * spec.heads + h) * value_width;
-            double* magnitude = out.magnitude.data() + size_t(t * spec.heads + h) * value_width;
-            double* largest = out.largest.data() + size_t(t * spec.heads + h) * value_width;
-            for (size_t j = 0; j < keys.size(); ++j) {
-                const double p = std::exp(logits[j] - peak);
-                sum += p;
-                for (size_t d = 0; d < value_width; ++d) {
-                    result[d] += p * keys[j][d];
-                    magnitude[d] += p * std::fabs(keys[j][d]);
-                    largest[d] += std::fabs(keys[j][d]);
-                }
-            }
-            double denominator = sum;
-            if (present(args.sink)) denominator += std::exp(double(load_one<float>(args.sink, h)) - peak);
-            for (size_t d = 0; d < value_width && !keys.empty(); ++d) {
-                result[d] /= denominator;
-                magnitude[d] /= denominator;
-                largest[d] /= denominator;
-            }
-            const double unit = spec.base == SMLA_LSE_LOG2 ? std::numbers::log2e : 1.;
-            out.lse.push_back(keys.empty() ? -kInfinity : (peak + std::log(sum)) * unit);
-            out.max_logits.push_back(peak);
-        }
-    }
+    out.lse.assign(rows, 0), out.max_logits.assign(rows, 0);
+    constexpr int64_t kHeads = 16;  // of a task
+    const int64_t groups = (spec.heads + kHeads - 1) / kHeads;
+    on_all_cores(spec.tokens * groups, [&](int64_t task) {
+        const int64_t first = task % groups * kHeads;
+        expect_heads(problem, rounded, task / groups, first, std::min(first + kHeads, spec.heads), out);
+    });
     return out;
 }
 
