@@ -23,14 +23,14 @@ struct Shape {
     const char *hopper, *others;  // kernels, on sm_90 and elsewhere
     int64_t tokens, heads, width;
     Source primary, extra = {};
-    // 50,000 of calls that take up to 100 us, 2,000 of longer ones (field bug T-31: a kernel that hung once
-    // in tens of thousands of launches)
+    // 50,000 of calls that take up to 100 us, 2,000 of longer ones: a role that laps another at a barrier
+    // hangs one launch of many (field bug T-31).
     long launches = 50000;
 
     std::string name(const std::string& kernel) const {
         std::ostringstream out;
-        out << kernel << "-T" << tokens << "-H" << heads << "-format" << primary.format << "-K"
-            << primary.rows;
+        out << kernel << "-T" << tokens << "-H" << heads << "-"
+            << smla::format_info(primary.format, int32_t(width)).name << "-K" << primary.rows;
         if (extra.rows) out << "+" << extra.rows;
         return out.str();
     }
