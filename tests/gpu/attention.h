@@ -9,6 +9,22 @@ namespace gpu {
 
 constexpr int64_t kTokens = 8, kHeads = 16, kRows = 2048, kPages = 64;
 
+// The bytes of a cache whose rows are random values of `width`, as a processor writes them.
+inline std::vector<uint8_t> random_records(smla_cache cache, int64_t width, std::mt19937& random) {
+    std::vector<uint8_t> bytes(smla::cache_bytes(cache));
+    const int64_t rows = cache.pages * cache.page_tokens;
+    std::vector<float> values(size_t(rows * width));
+    std::normal_distribution<float> normal;
+    for (float& v : values) v = normal(random);
+    std::vector<int64_t> slots(static_cast<size_t>(rows));
+    for (size_t i = 0; i < slots.size(); ++i) slots[i] = int64_t(i);
+    cache.data = bytes.data();
+    cache.device_type = SMLA_CPU;
+    smla::Context().write_kv(
+        {.head = smla::tensor(values, {rows, width}), .slots = smla::tensor(slots), .cache = cache});
+    return bytes;
+}
+
 struct Attention {
     explicit Attention(int64_t heads = kHeads)
         : heads(heads),
@@ -27,20 +43,7 @@ struct Attention {
         args.primary.lengths = lengths.tensor();
         args.out = out.tensor();
         args.lse = lse.tensor();
-        fill_cache();
-    }
-    void fill_cache() {
-        const smla::Context host;
-        std::vector<uint8_t> bytes(pages.count());
-        std::vector<float> values(size_t(kPages * 64 * 576));
-        std::normal_distribution<float> normal;
-        for (float& v : values) v = normal(random);
-        std::vector<int64_t> slots(size_t(kPages * 64));
-        for (size_t i = 0; i < slots.size(); ++i) slots[i] = int64_t(i);
-        host.write_kv({.head = smla::tensor(values, {kPages * 64, 576}),
-                       .slots = smla::tensor(slots),
-                       .cache = smla::cache(bytes.data(), SMLA_FP8_656, kPages, 64)});
-        pages.set(bytes);
+        pages.set(random_records(args.primary.cache, 576, random));
     }
     // Another batch: `live` tokens with rows, the others as a server leaves them.
     void batch(int64_t live, int32_t stale_length, int32_t stale_row) {

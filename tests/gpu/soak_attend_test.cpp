@@ -75,7 +75,7 @@ public:
           bytes_(SMLA_U8, {int64_t(smla::cache_bytes(cache_))}),
           rows_(SMLA_I32, {tokens, source.rows}),
           lengths_(SMLA_I32, {tokens}) {
-        fill(width, random);
+        bytes_.set(random_records(cache_, width, random));
         for (int i = 0; i < kVariants; ++i) {
             std::vector<int32_t> list(rows_.count()), length(lengths_.count());
             for (int32_t& row : list)
@@ -112,20 +112,6 @@ private:
         if (format == SMLA_ROW_BF16) out.width = int32_t(width);
         if (format == SMLA_FP8_576) out.scale = 0.02f;
         return out;
-    }
-    void fill(int64_t width, std::mt19937& random) {
-        std::vector<uint8_t> host(bytes_.count());
-        std::vector<float> values(size_t(kCachePages * kPageTokens * width));
-        std::normal_distribution<float> normal;
-        for (float& v : values) v = normal(random);
-        std::vector<int64_t> slots(size_t(kCachePages * kPageTokens));
-        for (size_t i = 0; i < slots.size(); ++i) slots[i] = int64_t(i);
-        smla_cache to = cache_;
-        to.data = host.data();
-        smla::Context().write_kv({.head = smla::tensor(values, {kCachePages * kPageTokens, width}),
-                                  .slots = smla::tensor(slots),
-                                  .cache = to});
-        bytes_.set(host);
     }
     static void copy(const Array<int32_t>& to, const Array<int32_t>& from, cudaStream_t stream) {
         must(cudaMemcpyAsync(to.tensor().data, from.tensor().data, to.count() * sizeof(int32_t),
