@@ -43,14 +43,14 @@ __device__ inline void mbarrier_init(uint32_t at, int arrivals) {
 __device__ inline void mbarrier_arrive(uint32_t at) {
     asm volatile("{.reg .b64 state;\n mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(at) : "memory");
 }
+// `times` arrivals at once.
+__device__ inline void mbarrier_arrive(uint32_t at, int times) {
+    asm volatile("{.reg .b64 state;\n mbarrier.arrive.shared.b64 state, [%0], %1;}" ::"r"(at), "r"(times)
+                 : "memory");
+}
 // Arrives once all cp.async that this thread has issued are complete.
 __device__ inline void mbarrier_arrive_after_copies(uint32_t at) {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(at) : "memory");
-}
-// Adds an arrival to the current phase, made once all cp.async of this thread are complete. To be called
-// before the phase's last arrival.
-__device__ inline void mbarrier_count_copies(uint32_t at) {
-    asm volatile("cp.async.mbarrier.arrive.shared.b64 [%0];" ::"r"(at) : "memory");
 }
 // Whether the phase of this parity has completed. The barrier must be in that phase or the next.
 __device__ inline bool mbarrier_over(uint32_t at, uint32_t parity) {

@@ -9,19 +9,13 @@ namespace smla::cuda::sm90 {
 // Which products: e4m3 as they are, or as f16, where every product is exact.
 enum class Products { e4m3, f16 };
 
-constexpr int kGroups = 2, kThreads = kGroups * 128;  // warpgroups of a block
-constexpr int kKeys = 64;                             // of a tile: one warpgroup's
+constexpr int kGroups = 4, kConsumers = kGroups * 128;  // warpgroups of a block that multiply, their threads
+constexpr int kThreads = kConsumers + 128;              // and those of the warpgroup that copies
+constexpr int kConsumerRegisters = 112, kProducerRegisters = 32;
+constexpr int kKeys = 64;  // of a tile: one warpgroup's
 constexpr int kWidth = 128;
-constexpr int kMostHeads = 64, kMostRows = 128, kWideHeads = 32;  // from kWideHeads on steps of 128 columns
-
-// Compile-time shape of a kernel. Columns: (query row, head) pairs of a step. Stages: of the pipeline of
-// keys.
-template <int Heads, Products P, int Columns, int Stages>
-struct Shape {
-    static constexpr int heads = Heads, columns = Columns, stages = Stages, rows = Columns / Heads;
-    static constexpr Products products = P;
-    static constexpr int step_bytes = Columns * kWidth * (P == Products::e4m3 ? 1 : 2);
-};
+constexpr int kMostHeads = 64, kWideHeads = 32;  // from kWideHeads on steps of 128 columns
+constexpr int kMostColumns = 128, kMostSteps = 8, kMostRows = 64;
 
 struct ScoreTask {
     Tensor q, w;
@@ -33,40 +27,40 @@ struct ScoreTask {
     int page_shift;  // column >> page_shift is its page; below 0: divide
 };
 
-// Block table and window by which a warpgroup finds its keys.
+// Block table and window by which a warp finds the keys of a run.
 struct KeyPlaces {
     KeyColumns::Pages pages;
     Window window;
 };
 
-// Shared memory of a block: queries, in tiles of wgmma; stages of keys (keys.cuh); weights; requests;
-// windows.
+// Shared memory of a block. Queries come last, as their size is known at run time only: what lies at constant
+// places takes no registers.
 constexpr int kStageBytes = kKeys * (kWidth + int(sizeof(float))) + 32;
-struct Shared {
-    char* queries;      // [steps], 1024-byte aligned
-    char* keys;         // [kGroups][stages][kStageBytes]
-    float4* weights;    // [steps][columns/16][4]: of thread l%4, halved
-    int64_t* requests;  // [rows]
-    KeyPlaces* places;  // [kGroups]
-    Window* windows;    // [rows]
+template <int Stages>
+struct alignas(1024) Shared {
+    char keys[kGroups * Stages][kStageBytes];       // keys.cuh
+    float4 weights[kMostSteps * kMostColumns / 4];  // [steps][columns/16][4]: of thread l%4, halved
+    int64_t requests[kMostRows];
+    Window windows[kMostRows];
+    KeyPlaces places[kGroups];       // of a producer warp, whose registers are short
+    Window inside[kConsumers / 32];  // of a consumer warp: tiles that all rows see
 
-    template <class Shape>
-    static __device__ Shared of(char* memory, Shape, int steps) {
-        Shared out;
-        out.queries = memory;
-        out.keys = memory + steps * Shape::step_bytes;
-        out.weights = reinterpret_cast<float4*>(out.keys + kGroups * Shape::stages * kStageBytes);
-        out.requests = reinterpret_cast<int64_t*>(out.weights + steps * Shape::columns / 4);
-        out.places = reinterpret_cast<KeyPlaces*>(out.requests + steps * Shape::rows);
-        out.windows = reinterpret_cast<Window*>(out.places + kGroups);
-        return out;
-    }
+    // [steps], in tiles of wgmma
+    __device__ char* queries() { return reinterpret_cast<char*>(this + 1); }
 };
-// bytes: of a value of a query.
-constexpr size_t shared_bytes(int bytes, int columns, int heads, int stages, int steps) {
-    return size_t(kGroups) * (stages * kStageBytes + sizeof(KeyPlaces)) +
-           size_t(steps) * (size_t(columns) * (kWidth * bytes + sizeof(float)) +
-                            size_t(columns / heads) * (sizeof(int64_t) + sizeof(Window)));
+constexpr size_t shared_bytes(int step_bytes, int stages, int steps) {
+    return (stages == 4 ? sizeof(Shared<4>) : sizeof(Shared<2>)) + size_t(steps) * size_t(step_bytes);
 }
+
+constexpr int query_bytes(Products products) { return kWidth * (products == Products::e4m3 ? 1 : 2); }
+
+// Compile-time shape of a kernel. Columns: (query row, head) pairs of a step. Stages: of keys, per warpgroup.
+template <int Heads, Products P, int Columns, int Stages>
+struct Shape {
+    static constexpr int heads = Heads, columns = Columns, stages = Stages, rows = Columns / Heads;
+    static constexpr Products products = P;
+    static constexpr int step_bytes = Columns * query_bytes(P);
+    using Memory = Shared<Stages>;
+};
 
 }  // namespace smla::cuda::sm90

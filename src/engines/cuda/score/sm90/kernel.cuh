@@ -7,14 +7,16 @@
 
 namespace smla::cuda::sm90 {
 
-// Products of a tile with the queries of a step.
+// Products of a tile with the queries of a step. queries: the low word of their descriptor; the high word is
+// the same for all tiles, and a constant takes no registers.
 template <class Shape>
 __device__ inline void multiply(float (&bank)[Shape::columns / 2], const KeyOperand<Shape::products>& keys,
-                                uint64_t queries) {
+                                uint32_t queries) {
+    const uint64_t high = k_major(0) >> 32 << 32;
     wgmma_fence();
 #pragma unroll
     for (int s = 0; s < KeyOperand<Shape::products>::steps; ++s) {
-        const uint64_t b = advanced(queries, s / 4 * Shape::columns * 128 + s % 4 * 32);
+        const uint64_t b = high | (queries + (s / 4 * Shape::columns * 128 + s % 4 * 32) / 16);
         if constexpr (Shape::products == Products::e4m3) {
             if (s == 0) wgmma_e4m3<false>(bank, keys.a[s], b);
             else wgmma_e4m3<true>(bank, keys.a[s], b);
@@ -59,14 +61,18 @@ __device__ inline float finish(const float (&first)[2], const float (&second)[2]
     return (odd ? b : a) + __shfl_xor_sync(~0u, odd ? a : b, 1);
 }
 
+__device__ inline float* logit_at(const ScoreTask& task, int token, int column) {
+    return task.logits + token * task.stride + (column - task.window.begin);
+}
+
 // Stores the logits of a lane's key. Inside: all rows of all steps see all keys of the warp, none a hole.
 template <bool Inside>
 struct TileLogits;
 template <>
 struct TileLogits<false> {
+    const ScoreTask& task;
     const Window* windows;
-    float* logits;  // of the key, first row of the block
-    int64_t stride;
+    int token;        // the block's first
     int first, last;  // rows
     int column;
     float factor;
@@ -76,7 +82,7 @@ struct TileLogits<false> {
         if (row < first || row >= last) return;
         const Window seen = windows[row];
         if (column < seen.begin || column >= seen.end) return;
-        logits[row * stride] = hole ? -INFINITY : sum * factor;
+        *logit_at(task, token + row, column) = hole ? -INFINITY : sum * factor;
     }
 };
 template <>
@@ -108,58 +114,82 @@ __device__ inline void store_step(const float (&bank)[Shape::columns / 2], const
     }
 }
 
-// Rows [first, last) of a block, all of one request, against a run of tiles, of which a warpgroup takes every
-// kGroups-th.
+// Rows [first, last) of a block, all of one request, and their tiles [tile, end).
+struct Run {
+    int first = 0, last = 0, tile = 0, end = 0;
+    Window seen, common;  // what any row sees; what all of them do
+
+    // The run after this one; false: there is none.
+    template <class Memory>
+    __device__ bool next(const ScoreTask& task, const Memory& shared, int rows, int split) {
+        while ((first = last) < rows) {
+            for (last = first + 1; last < rows && shared.requests[last] == shared.requests[first];) ++last;
+            seen = {INT32_MAX, 0}, common = {0, INT32_MAX};
+            for (int row = first; row < last; ++row) {
+                const Window window = shared.windows[row];
+                common = {max(common.begin, window.begin), min(common.end, window.end)};
+                if (window.begin < window.end)
+                    seen = {min(seen.begin, window.begin), max(seen.end, window.end)};
+            }
+            if (seen.begin >= seen.end) continue;
+            const int64_t start = seen.begin / kKeys, tiles = (seen.end - 1) / kKeys + 1 - start;
+            tile = int(start + tiles * split / task.splits);
+            end = int(start + tiles * (split + 1) / task.splits);
+            if (tile < end) return true;
+        }
+        return false;
+    }
+};
+
+// A warpgroup, which multiplies every kGroups-th tile of a block.
 template <class Shape>
-class TileRun {
+class Consumer {
 public:
-    // Starts the copies of the first tiles. seen: what any row sees; common: what all of them do.
-    __device__ TileRun(const ScoreTask& task, const Shared& shared, KeyRing<Shape::stages>& ring,
-                       float* logits, int first, int last, const KeyColumns::Pages& pages, Window seen,
-                       Window common, int tile, int end)
+    __device__ Consumer(const ScoreTask& task, typename Shape::Memory& shared, int token)
         : task_(task),
           shared_(shared),
-          ring_(ring),
-          logits_(logits),
-          first_(first),
-          last_(last),
-          tile_(tile + warp_of_block() / 4) {
-        const bool whole = first % Shape::rows == 0 && last % Shape::rows == 0;
-        inside_ = {(common.begin + kKeys - 1) / kKeys, whole ? common.end / kKeys : 0};
-        ring_.aim(pages, {seen.begin, int(min(int64_t(seen.end), int64_t(end) * kKeys))}, tile_, end);
-    }
+          stages_(shared),
+          token_(token),
+          next_(threadIdx.x / 128),
+          ahead_(int(next_)) {}
 
     // Queries have been loaded.
-    __device__ void run() {
-        for (; ring_.has(tile_); tile_ += kGroups) {
-            // into the stage of the tile before
-            ring_.fetch();
-            KeyOperand<Shape::products> keys;
-            ring_.take(keys);
-            const int column = tile_ * kKeys + ring_.own_key();
-            // All warps of a warpgroup take the same branch, as wgmma is one instruction of all four: in a
-            // whole tile all keys are holes or none is.
-            if (inside_.has(tile_) && ring_.whole(tile_) && !__any_sync(~0u, ring_.hole())) {
-                const int row = Shape::rows == 1 ? first_ : first_ + int(threadIdx.x % 4 / 2);
-                float* const logit = logits_ + row * task_.stride + column;
-                run_steps<true>(keys, {task_, reinterpret_cast<char*>(logit), ring_.factor()});
+    __device__ void multiply_tiles(const Run& run) {
+        const bool whole = run.first % Shape::rows == 0 && run.last % Shape::rows == 0;
+        Window& inside = shared_.inside[threadIdx.x / 32];
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            inside = {(run.common.begin + kKeys - 1) / kKeys, whole ? run.common.end / kKeys : 0};
+        __syncwarp();
+        first_step_ = __shfl_sync(~0u, run.first / Shape::rows, 0);
+        last_step_ = __shfl_sync(~0u, (run.last - 1) / Shape::rows, 0);
+        int tile = run.tile + ahead_;
+        for (; tile < run.end; tile += kGroups, next_ += kGroups) {
+            const bool within = inside.has(tile);
+            const auto keys = take_keys<Shape::products>(stages_, part_, next_);
+            const int column = tile * kKeys + int(part_.own_key);
+            // All warps of a warpgroup take the same branch, as wgmma is one instruction of all four.
+            if (within && keys.none_a_hole) {
+                const int row = Shape::rows == 1 ? run.first : run.first + int(threadIdx.x % 4 / 2);
+                auto* const logit = reinterpret_cast<char*>(logit_at(task_, token_ + row, column));
+                run_steps<true>(keys.operand, {task_, logit, keys.factor});
             } else {
-                run_steps<false>(keys, {shared_.windows, logits_ + column, task_.stride, first_, last_,
-                                        column, ring_.factor(), ring_.hole()});
+                run_steps<false>(keys.operand, {task_, shared_.windows, token_, run.first, run.last, column,
+                                                keys.factor, keys.hole});
             }
         }
+        ahead_ = tile - run.end;
     }
 
 private:
     template <bool Inside>
     __device__ void run_steps(const KeyOperand<Shape::products>& keys, TileLogits<Inside> out) {
-        const int first_step = first_ / Shape::rows, last_step = (last_ - 1) / Shape::rows;
-        uint64_t queries = k_major(shared_address(shared_.queries) + first_step * Shape::step_bytes);
-        const float4* weights = shared_.weights + first_step * (Shape::columns / 4) + threadIdx.x % 4;
-        for (int step = first_step; step <= last_step; ++step) {
+        auto queries = uint32_t(k_major(shared_address(shared_.queries()) + first_step_ * Shape::step_bytes));
+        const float4* weights = shared_.weights + first_step_ * (Shape::columns / 4) + threadIdx.x % 4;
+        for (int step = first_step_; step <= last_step_; ++step) {
             float bank[Shape::columns / 2];
             multiply<Shape>(bank, keys, queries);
-            queries = advanced(queries, Shape::step_bytes);
+            queries += Shape::step_bytes / 16;
             wgmma_wait<0>();
             store_step<Shape, Inside>(bank, weights, out, step * Shape::rows);
             weights += Shape::columns / 4;
@@ -167,25 +197,28 @@ private:
     }
 
     const ScoreTask& task_;
-    const Shared& shared_;
-    KeyRing<Shape::stages>& ring_;
-    float* logits_;
-    int first_, last_, tile_;
-    Window inside_;  // tiles
+    typename Shape::Memory& shared_;
+    const KeyStages<Shape::stages> stages_;
+    const KeyPart part_;
+    const int token_;             // the block's first
+    uint32_t next_;               // tile of the block
+    int first_step_, last_step_;  // of a run, known to be the same in all lanes
+    int ahead_;                   // of a run's first tile, the next one
 };
 
 template <class Shape>
-__global__ void __launch_bounds__(kThreads, 2) score_sm90(const __grid_constant__ ScoreTask task) {
+__global__ void __launch_bounds__(kThreads, 1) score_sm90(const __grid_constant__ ScoreTask task) {
     extern __shared__ __align__(1024) char memory[];
     const int steps = (task.rows + Shape::rows - 1) / Shape::rows;
-    const Shared shared = Shared::of(memory, Shape(), steps);
+    auto& shared = *reinterpret_cast<typename Shape::Memory*>(memory);
     const int split = int(blockIdx.x / task.groups);  // blocks that run at the same time share keys in L2
     // the last tokens first: in a causal prompt they see most columns
     const int64_t token = int64_t(task.groups - 1 - blockIdx.x % task.groups) * task.rows;
     const int rows = int(min(int64_t(task.rows), task.tokens - token));
-    prefetch_queries(task, token, rows);
-    KeyRing<Shape::stages> ring(task, shared);
-    ring.start();
+    const bool produces = int(threadIdx.x) >= kConsumers;
+    const KeyStages<Shape::stages> stages(shared);
+    if (threadIdx.x == kConsumers) stages.start();
+    if (!produces) prefetch_queries(task, token, rows);
     if (task.fill)
         fill_outside<kThreads>(task.window, task.logits, task.stride, token, rows, split, task.splits);
     if (int(threadIdx.x) < rows) {
@@ -193,31 +226,20 @@ __global__ void __launch_bounds__(kThreads, 2) score_sm90(const __grid_constant_
         shared.requests[threadIdx.x] = task.keys.place.request(token + threadIdx.x);
     }
     __syncthreads();
-    float* const logits = task.logits + token * task.stride - task.window.begin;
-    bool loaded = false;
-    for (int first = 0, last; first < rows; first = last) {
-        for (last = first + 1; last < rows && shared.requests[last] == shared.requests[first];) ++last;
-        Window all{INT32_MAX, 0}, common{0, INT32_MAX};
-        for (int row = first; row < last; ++row) {
-            const Window window = shared.windows[row];
-            common = {max(common.begin, window.begin), min(common.end, window.end)};
-            if (window.begin < window.end) all = {min(all.begin, window.begin), max(all.end, window.end)};
-        }
-        if (all.begin >= all.end) continue;
-        const int64_t start = all.begin / kKeys, tiles = (all.end - 1) / kKeys + 1 - start;
-        const int tile = int(start + tiles * split / task.splits);
-        const int end = int(start + tiles * (split + 1) / task.splits);
-        if (tile == end) continue;
-        const KeyColumns::Pages pages = task.keys.place.pages_of(shared.requests[first]);
-        TileRun<Shape> run(task, shared, ring, logits, first, last, pages, all, common, tile, end);
-        if (!loaded) {
-            load_queries<Shape>(task, shared, token, rows, steps);
-            fence_async_proxy();
-            __syncthreads();
-            loaded = true;
-        }
-        run.run();
+    Run run;
+    if (produces) {
+        lower_registers<kProducerRegisters>();
+        KeyProducer<Shape::stages> producer(task, shared, stages);
+        while (run.next(task, shared, rows, split))
+            producer.copy(task.keys.place.pages_of(shared.requests[run.first]), run.seen, run.tile, run.end);
+        return;
     }
+    raise_registers<kConsumerRegisters>();
+    load_queries<Shape>(task, shared, token, rows, steps);
+    fence_async_proxy();
+    named_barrier<kConsumers>(1);
+    Consumer<Shape> consumer(task, shared, int(token));
+    while (run.next(task, shared, rows, split)) consumer.multiply_tiles(run);
 }
 
 }  // namespace smla::cuda::sm90

@@ -1,11 +1,10 @@
-// Tiles of keys of a warpgroup: copied raw into shared memory, then to registers as the first operand of
-// wgmma.
+// Tiles of keys: copied raw into shared memory, then to registers as the first operand of wgmma.
 //
-// The first warp of the warpgroup copies. A tile that lies in one page comes by two bulk copies, of its keys
-// and of their scales; any other tile comes key by key. Per stage `full` waits for the bytes and
-// `empty` for the four warps that have read them. Lane 4 g + t multiplies, of keys g and g + 8 of its warp,
-// the 16-byte pieces t and t + 4. Which values meet in a k-step does not matter as long as queries are
-// ordered alike (queries.cuh).
+// A tile that lies in one page comes by two bulk copies, of its keys and of their scales; any other tile
+// comes key by key. Tile n of a block is copied by warp n % kGroups of the producer to stage n % stages, for
+// warpgroup n % kGroups. Per stage `full` waits for the copying warp and its bytes, `empty` for the four
+// warps that read them. Lane 4 g + t multiplies, of keys g and g + 8 of its warp, the 16-byte pieces t and t
+// + 4. Which values meet in a k-step does not matter as long as queries are ordered alike (queries.cuh).
 #pragma once
 
 #include "engines/cuda/common/ptx/barrier.cuh"
@@ -32,104 +31,84 @@ struct KeyOperand<Products::f16> {
     __device__ void set(int i, int w, uint32_t word) { e4m3_to_f16(word, a[w][i], a[w][2 + i]); }
 };
 
-// The same in all lanes of a warp, and known to be.
-__device__ inline int warp_of_block() { return __shfl_sync(~0u, int(threadIdx.x / 32), 0); }
+// x, in a register from now on. The compiler cannot compute again what a shuffle gave; otherwise it starts
+// from the thread's number in every tile, which costs decoding 3 %.
+__device__ inline uint32_t kept(uint32_t x) { return __shfl_sync(~0u, x, threadIdx.x % 32); }
 
+// The stages of a block. Stage: keys | scales | a bit per key that is a hole | full | empty.
 template <int Stages>
-class KeyRing {
+class KeyStages {
+public:
+    static constexpr int scales = kKeys * kWidth, holes = scales + kKeys * 4;
+
+    __device__ explicit KeyStages(const Shared<Stages>& shared) : first_(kept(shared_address(shared.keys))) {}
+    // By one thread, before the first use; a __syncthreads follows.
+    __device__ void start() const {
+        for (uint32_t n = 0; n < kCount; ++n) {
+            mbarrier_init(full(n), 32 + 1);  // copies of all lanes, and holes
+            mbarrier_init(empty(n), 4);
+        }
+        fence_mbarrier_init();
+    }
+    // Of the n-th tile.
+    __device__ uint32_t at(uint32_t n) const { return first_ + n % kCount * kStageBytes; }
+    __device__ uint32_t full(uint32_t n) const { return at(n) + kFull; }
+    __device__ uint32_t empty(uint32_t n) const { return at(n) + kEmpty; }
+    __device__ static uint32_t phase(uint32_t n) { return n / kCount & 1; }
+
+private:
+    static constexpr uint32_t kCount = kGroups * Stages;
+    static constexpr int kFull = holes + 8, kEmpty = kFull + 8;
+    static_assert((kCount & (kCount - 1)) == 0 && kEmpty + 8 <= kStageBytes);
+
+    uint32_t first_;
+};
+
+// A warp that copies.
+template <int Stages>
+class KeyProducer {
     using Layout = layout::IndexFp8_132;
 
 public:
-    __device__ KeyRing(const ScoreTask& task, const Shared& shared)
-        : task_(task),
-          keys_(task.keys),
-          places_(shared.places[warp_of_block() / 4]),
-          fills_(warp_of_block() % 4 == 0),
-          stages_(shared_address(shared.keys) + warp_of_block() / 4 * Stages * kStageBytes) {}
+    __device__ KeyProducer(const ScoreTask& task, Shared<Stages>& shared, const KeyStages<Stages>& stages)
+        : keys_(task.keys),
+          page_shift_(task.page_shift),
+          stages_(stages),
+          places_(shared.places[threadIdx.x / 32 % kGroups]),
+          next_(threadIdx.x / 32 % kGroups),
+          ahead_(int(next_)) {}
 
-    // Before the first use; a __syncthreads follows.
-    __device__ void start() const {
-        if (threadIdx.x % 128) return;
-        for (int stage = 0; stage < Stages; ++stage)
-            mbarrier_init(full(stage), 1), mbarrier_init(empty(stage), 4);
-        fence_mbarrier_init();
-    }
-    // The next tiles are every kGroups-th of [tile, end). Starts the copies of the first ones.
-    __device__ void aim(const KeyColumns::Pages& pages, Window window, int tile, int end) {
-        tile_ = tile, end_ = end;
-        const KeyColumns& place = keys_.place;
-        const bool table = pages.blocks != nullptr;
-        // Without a table, pages must have no rows of padding.
-        const bool joined = table || task_.page_shift == 31 || place.divisor == place.page_tokens;
-        const int last = int(table ? window.end : min(int64_t(window.end), place.capacity)) / kKeys;
-        whole_ = {(window.begin + kKeys - 1) / kKeys, joined && task_.page_shift >= kShift ? last : 0};
-        if (!fills_) return;
+    // Copies this warp's tiles of [tile, end) of a request.
+    __device__ void copy(const KeyColumns::Pages& pages, Window window, int tile, int end) {
         __syncwarp();
         if (lane() == 0) places_ = {pages, window};
         __syncwarp();
-        page_ = look(tile + (lane() - place_of(tile)) * kGroups);
-#pragma unroll 1
-        for (int i = 0; i + 1 < Stages; ++i) fetch();
-    }
-
-    // Key of a tile whose logits this lane stores; lanes t and t + 2 share one.
-    __device__ static int own_key() {
-        return int(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + threadIdx.x % 2 * 8);
-    }
-    // Whether all keys of a tile are in the window and in one page.
-    __device__ bool whole(int tile) const { return whole_.has(tile); }
-    __device__ bool has(int tile) const { return tile < end_; }
-    // Starts to copy the next tile, if there is one, as soon as its stage is empty.
-    __device__ void fetch() {
-        if (!fills_ || !has(tile_)) return;
-        const int page = __shfl_sync(~0u, page_, place_of(tile_));
-        mbarrier_wait(empty(stage_of(fetched_)), phase_of(fetched_) ^ 1);
-        if (whole(tile_)) fetch_page(page);
-        else fetch_keys();
-        ++fetched_;
-        tile_ += kGroups;
-        // the tiles in flight hide the latency of this load
-        if (place_of(tile_) == 0) page_ = look(tile_ + lane() * kGroups);
-    }
-    // Waits for the oldest tile that has not been taken.
-    template <Products P>
-    __device__ void take(KeyOperand<P>& out) {
-        const uint32_t stage = at(stage_of(taken_));
-        const uint32_t from = stage + (threadIdx.x % 128 / 32 * 16 + lane() / 4) * kWidth + lane() % 4 * 16;
-        mbarrier_wait(full(stage_of(taken_)), phase_of(taken_));
-#pragma unroll
-        for (int piece = 0; piece < 4; ++piece) {
-            const uint4 all = load_shared_4(from + piece / 2 * (8 * kWidth) + piece % 2 * 64);
-            const uint32_t words[4] = {all.x, all.y, all.z, all.w};
-#pragma unroll
-            for (int i = 0; i < 4; ++i) out.set(piece / 2, piece % 2 * 4 + i, words[i]);
+        const KeyColumns& place = keys_.place;
+        const bool table = pages.blocks != nullptr;
+        // Without a table, pages must have no rows of padding.
+        const bool joined = table || page_shift_ == 31 || place.divisor == place.page_tokens;
+        const int last = int(table ? window.end : min(int64_t(window.end), place.capacity)) / kKeys;
+        const Window whole{(window.begin + kKeys - 1) / kKeys, joined && page_shift_ >= kShift ? last : 0};
+        int page = -1, known = 0;  // of tiles of this warp, one per lane; how many are left
+        for (tile += ahead_; tile < end; tile += kGroups, next_ += kGroups, --known) {
+            if (known == 0) {
+                const int later = tile + lane() * kGroups;
+                page = later < end && whole.has(later) ? page_of(uint32_t(later) * kKeys >> page_shift_) : -1;
+                known = 32;
+            }
+            const int own = __shfl_sync(~0u, page, 32 - known);
+            mbarrier_wait(stages_.empty(next_), stages_.phase(next_) ^ 1);
+            if (whole.has(tile)) copy_page(tile, own);
+            else copy_keys(tile);
         }
-        const uint32_t own = own_key();
-        scale_ = load_shared_f32(stage + kScales + own * 4);
-        hole_ = load_shared(stage + kHoles + own / 32 * 4) >> own % 32 & 1;
-        __syncwarp();
-        if (lane() == 0) mbarrier_arrive(empty(stage_of(taken_)));
-        ++taken_;
+        ahead_ = tile - end;
     }
-    // Of the tile taken last. In a whole tile all keys are holes or none is.
-    __device__ float factor() const { return scale_; }
-    __device__ bool hole() const { return hole_; }
 
 private:
-    static constexpr int kShift = 6, kScales = kKeys * kWidth, kHoles = kScales + kKeys * 4,
-                         kFull = kHoles + 8, kEmpty = kFull + 8;
-    static_assert(1 << kShift == kKeys && kEmpty + 8 <= kStageBytes);
+    static constexpr int kShift = 6;
+    static_assert(1 << kShift == kKeys);
 
-    static_assert((Stages & (Stages - 1)) == 0);
-    // Stage and phase of the n-th tile.
-    __device__ static int stage_of(uint32_t n) { return int(n % Stages); }
-    __device__ static uint32_t phase_of(uint32_t n) { return n / Stages & 1; }
-    __device__ static int place_of(int tile) { return tile / kGroups % 32; }
     __device__ static int lane() { return int(threadIdx.x % 32); }
-    __device__ uint32_t at(int stage) const { return stages_ + stage * kStageBytes; }
-    __device__ uint32_t full(int stage) const { return at(stage) + kFull; }
-    __device__ uint32_t empty(int stage) const { return at(stage) + kEmpty; }
-
     // Below 0: none.
     __device__ int page_of(uint32_t block) const {
         if (!places_.pages.blocks) return int(block);
@@ -137,15 +116,12 @@ private:
                    ? __ldg(places_.pages.blocks + block * keys_.place.table.stride_elems[1])
                    : -1;
     }
-    __device__ int look(int tile) const {
-        return has(tile) && whole(tile) ? page_of(uint32_t(tile) * kKeys >> task_.page_shift) : -1;
-    }
-    __device__ void look_key(int column, int& page, uint32_t& offset) const {  // past 2^31 - 1 it is below 0
+    __device__ void look(int column, int& page, uint32_t& offset) const {  // past 2^31 - 1 it is below 0
         page = -1, offset = 0;
         if (column < places_.window.begin || column >= places_.window.end) return;
         const KeyColumns& place = keys_.place;
         const uint32_t block =
-            task_.page_shift >= 0 ? uint32_t(column) >> task_.page_shift : uint32_t(column) / place.divisor;
+            page_shift_ >= 0 ? uint32_t(column) >> page_shift_ : uint32_t(column) / place.divisor;
         offset = uint32_t(column) - block * place.divisor;
         if (places_.pages.blocks || (column < place.capacity && offset < place.page_tokens))
             page = page_of(block);
@@ -157,55 +133,90 @@ private:
     __device__ const char* scale(int page, uint32_t offset) const {
         return keys_.data + page * keys_.page_stride + Layout::scale_at(keys_.place.page_tokens, offset);
     }
-    __device__ void fetch_page(int page) const {
+    __device__ void copy_page(int tile, int page) const {
         if (lane()) return;
-        const uint32_t stage = at(stage_of(fetched_)), barrier = full(stage_of(fetched_));
-        const uint32_t start = uint32_t(tile_) * kKeys,
-                       offset = start - (start >> task_.page_shift) * keys_.place.divisor;
+        const uint32_t stage = stages_.at(next_), barrier = stages_.full(next_);
+        const uint32_t start = uint32_t(tile) * kKeys,
+                       offset = start - (start >> page_shift_) * keys_.place.divisor;
         const bool comes = here(page);
         const uint32_t holes = comes ? 0 : ~0u;
-        store_shared(stage + kHoles, uint2{holes, holes});
+        store_shared(stage + stages_.holes, uint2{holes, holes});
+        mbarrier_arrive(barrier, 32);
         mbarrier_arrive_expect(barrier, comes ? kKeys * (kWidth + 4) : 0);
         if (!comes) return;
         copy_bulk(stage, row(page, offset), kKeys * kWidth, barrier);
-        copy_bulk(stage + kScales, scale(page, offset), kKeys * 4, barrier);
+        copy_bulk(stage + stages_.scales, scale(page, offset), kKeys * 4, barrier);
     }
-    __device__ void fetch_keys() const {
-        const uint32_t stage = at(stage_of(fetched_)), barrier = full(stage_of(fetched_));
+    __device__ void copy_keys(int tile) const {
+        const uint32_t stage = stages_.at(next_), barrier = stages_.full(next_);
 #pragma unroll 1
         for (int half = 0; half < 2; ++half) {
             const int own_key = 32 * half + lane();
             int page;
             uint32_t offset;
-            look_key(tile_ * kKeys + own_key, page, offset);
+            look(tile * kKeys + own_key, page, offset);
             const bool comes = here(page);
             const char* const own = comes ? row(page, offset) : keys_.data;
             const uint32_t holes = __ballot_sync(~0u, !comes);
-            if (lane() == 0) store_shared(stage + kHoles + 4 * half, holes);
-            cp_async_4(stage + kScales + own_key * 4, comes ? scale(page, offset) : own, comes);
-#pragma unroll 1
+            if (lane() == 0) store_shared(stage + stages_.holes + 4 * half, holes);
+            cp_async_4(stage + stages_.scales + own_key * 4, comes ? scale(page, offset) : own, comes);
+#pragma unroll 2
             for (int key = lane() / 8; key < 32; key += 4) {  // 8 lanes per key
                 const uint64_t from = __shfl_sync(~0u, reinterpret_cast<uint64_t>(own), key);
                 cp_async_16(stage + (32 * half + key) * kWidth + lane() % 8 * 16,
                             reinterpret_cast<const char*>(from) + lane() % 8 * 16, !(holes >> key & 1));
             }
         }
-        mbarrier_count_copies(barrier);
+        mbarrier_arrive_after_copies(barrier);
         __syncwarp();
         if (lane() == 0) mbarrier_arrive(barrier);
     }
 
-    const ScoreTask& task_;
     const KeySource& keys_;
-    KeyPlaces& places_;  // in shared memory, as registers are short
-    const bool fills_;
-    const uint32_t stages_;
-    Window whole_;  // tiles
-    int tile_ = 0, end_ = 0;
-    int page_ = -1;                     // of 32 tiles: lane place_of(tile) has the page of a whole tile
-    uint32_t fetched_ = 0, taken_ = 0;  // tiles so far
-    float scale_ = 0;
-    bool hole_ = false;
+    const int page_shift_;
+    const KeyStages<Stages> stages_;
+    KeyPlaces& places_;
+    uint32_t next_;  // tile of the block
+    int ahead_;      // of a run's first tile, the next one
 };
+
+// Where a thread finds its part of a tile.
+struct KeyPart {
+    // Its logits are the thread's to store; lanes t and t + 2 share one.
+    const uint32_t own_key = kept(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + threadIdx.x % 2 * 8);
+    // Of its first piece.
+    const uint32_t at =
+        kept((threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) * kWidth + threadIdx.x % 4 * 16);
+};
+
+// What a thread takes of a tile.
+template <Products P>
+struct TakenKeys {
+    KeyOperand<P> operand;
+    float factor;            // of the logits of the thread's own key
+    bool hole, none_a_hole;  // that key; the same for all threads
+};
+
+// Waits for the n-th tile.
+template <Products P, int Stages>
+__device__ inline TakenKeys<P> take_keys(const KeyStages<Stages>& stages, const KeyPart& part, uint32_t n) {
+    TakenKeys<P> out;
+    const uint32_t stage = stages.at(n);
+    mbarrier_wait(stages.full(n), stages.phase(n));
+#pragma unroll
+    for (int piece = 0; piece < 4; ++piece) {
+        const uint4 all = load_shared_4(stage + part.at + piece / 2 * (8 * kWidth) + piece % 2 * 64);
+        const uint32_t words[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out.operand.set(piece / 2, piece % 2 * 4 + i, words[i]);
+    }
+    out.factor = load_shared_f32(stage + stages.scales + part.own_key * 4);
+    const uint2 holes = load_shared_2(stage + stages.holes);
+    out.hole = (part.own_key < 32 ? holes.x : holes.y) >> part.own_key % 32 & 1;
+    out.none_a_hole = (holes.x | holes.y) == 0;
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(stages.empty(n));
+    return out;
+}
 
 }  // namespace smla::cuda::sm90

@@ -19,31 +19,29 @@ struct ScorePlan {
     int64_t groups;
     size_t shared;
 
-    ScorePlan(Products products, const ScoreSizes& sizes) : bytes_(products == Products::e4m3 ? 1 : 2) {
+    ScorePlan(Products products, const ScoreSizes& sizes) : products_(products) {
         while (heads < sizes.heads) heads *= 2;
         const int64_t wanted =
             std::clamp<int64_t>(ceil_div(sizes.tokens, std::max<int64_t>(sizes.requests, 1)), 1, kMostRows);
         // One row waits for its keys whatever the width; f16 keys leave no registers for wide products, and
         // more than four rows in a step neither. Few heads share the kernels of many rows, to build fewer.
         if (products == Products::e4m3 && wanted * heads > columns && heads >= kWideHeads) columns = 128;
-        const size_t each = (sizes.shared_bytes + 1024) / kResident - 1024;  // 1 KB per block is reserved
         steps = int(std::clamp<int64_t>(ceil_div(wanted * heads, columns), 1, kMostSteps));
         if (steps > 2 || heads < kWideHeads) stages = 2;  // a tile of many steps takes longer than its keys
-        while (steps > 1 && bytes(steps) > each) --steps;
+        while (steps > 1 && bytes(steps) > sizes.shared_bytes) --steps;
         rows = int(std::min<int64_t>(wanted, steps * columns / heads));
         shared = bytes(steps);
         groups = ceil_div(sizes.tokens, rows);
-        splits = best_splits(sizes.columns, std::max(1, kResident * sizes.multiprocessors));
+        splits = best_splits(sizes.columns, std::max(1, sizes.multiprocessors));
     }
 
 private:
-    static constexpr int kMostSteps = 8, kResident = 2;
-
-    size_t bytes(int count) const { return shared_bytes(bytes_, columns, heads, stages, count); }
+    size_t bytes(int count) const { return shared_bytes(columns * query_bytes(products_), stages, count); }
 
     // Cost model; the unit is half of the products of 64 columns. Blocks run in rounds; a start costs 20
-    // units and one per 64 columns; a tile waits at least for its keys; all windows are full. Takes the most
-    // splits within 1/32 of the least cost, because windows are not all full.
+    // units and one per 64 columns; a tile waits at least for its keys; all windows are full. As they are
+    // not, it takes the most splits within 1/48 of the least cost, and two rounds within 1/16: of a single
+    // round the longest block is the time. Swept on an H200 (log/cuda_score.md).
     int best_splits(int64_t all_columns, int64_t slots) const {
         constexpr int64_t kStart = 20, kMostRounds = 32;
         const int64_t tiles = std::max<int64_t>(1, ceil_div(all_columns, kKeys * kGroups));
@@ -53,14 +51,14 @@ private:
         for (int64_t rounds = fewest; rounds <= std::max(fewest, kMostRounds); ++rounds) {
             const int64_t cut = std::clamp<int64_t>(rounds * slots / blocks, 1, tiles);
             const int64_t cost = rounds * (kStart + width + ceil_div(tiles, cut) * tile);
-            if (cost > least + least / 32) continue;
+            if (cost > least + least / (rounds == 2 ? 16 : 48)) continue;
             least = std::min(least, cost);
             best = cut;
         }
         return int(best);
     }
 
-    int bytes_;  // of a value of a query
+    Products products_;
 };
 
 }  // namespace smla::cuda::sm90

@@ -37,7 +37,7 @@ __device__ void place_piece(char* step, int column, int p, int t, const uint4& p
 __device__ inline void prefetch_queries(const ScoreTask& task, int64_t token, int rows) {
     const auto* const q = static_cast<const char*>(task.q.data);
     const auto* const w = static_cast<const float*>(task.w.data);
-    for (int i = int(threadIdx.x); i < rows * task.heads; i += kThreads) {
+    for (int i = int(threadIdx.x); i < rows * task.heads; i += kConsumers) {
         const int row = i / task.heads, head = i % task.heads;
         prefetch_line(q + element(task.q, token + row, head));
         if (head % 32 == 0) prefetch_line(w + element(task.w, token + row, head));
@@ -46,13 +46,13 @@ __device__ inline void prefetch_queries(const ScoreTask& task, int64_t token, in
 
 // kBatch steps at a time, so that their loads are under way together.
 template <class Shape>
-__device__ void load_queries(const ScoreTask& task, const Shared& shared, int64_t token, int rows,
+__device__ void load_queries(const ScoreTask& task, typename Shape::Memory& shared, int64_t token, int rows,
                              int steps) {
-    constexpr int kPieces = kWidth / 16, kColumnsAtOnce = kThreads / kPieces;
+    constexpr int kPieces = kWidth / 16, kColumnsAtOnce = kConsumers / kPieces;
     constexpr int kEach = Shape::columns / kColumnsAtOnce, kBatch = 4 / kEach;
     const int piece = int(threadIdx.x) % kPieces, column = int(threadIdx.x) / kPieces;
     const auto* const q = static_cast<const char*>(task.q.data) + 16 * piece;
-    for (int i = int(threadIdx.x); i < steps * Shape::columns; i += kThreads) {
+    for (int i = int(threadIdx.x); i < steps * Shape::columns; i += kConsumers) {
         const int at = i % Shape::columns, step = i / Shape::columns;
         const int row = step * Shape::rows + at / Shape::heads, head = at % Shape::heads;
         float w = 0;
@@ -75,7 +75,7 @@ __device__ void load_queries(const ScoreTask& task, const Shared& shared, int64_
 #pragma unroll
         for (int i = 0; i < kBatch * kEach; ++i)
             if (step + i / kEach < steps)
-                place_piece<Shape>(shared.queries + (step + i / kEach) * Shape::step_bytes,
+                place_piece<Shape>(shared.queries() + (step + i / kEach) * Shape::step_bytes,
                                    column + i % kEach * kColumnsAtOnce, piece / 4, piece % 4, codes[i]);
     }
 }
