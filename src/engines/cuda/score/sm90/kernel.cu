@@ -8,12 +8,13 @@
 // Roles      4 warpgroups multiply, a tile each; the 4 warps of a fifth copy, each for one of them.
 // Shared     per warpgroup 2 or 4 stages of raw keys | weights | requests | windows | queries, 8 KB per 64
 //            columns (f16: 16), in tiles of wgmma.
-// Barriers   full and empty mbarriers per stage (keys.cuh). One __syncthreads, when windows are known; a named
+// Barriers   full and empty mbarriers per stage (keys.cuh). One __syncthreads, when windows are known; a
+// named
 //            barrier of the warpgroups that multiply, when queries are there.
 // Registers  96 per thread at the start, then 112 of those that multiply and 32 of those that copy.
 // Why        keys as a register operand need half the shared-memory traffic of two shared ones and no
-//            swizzle, so pages come as they lie, by bulk copies; once for up to 16 rows of 64 heads. Wgmma and
-//            other instructions do not overlap, whatever the roles, so instructions per product count.
+//            swizzle, so pages come as they lie, by bulk copies; once for up to 16 rows of 64 heads. Wgmma
+//            and other instructions do not overlap, whatever the roles, so instructions per product count.
 // Results    docs/kernels/cuda_score.md.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/score/sm90/kernel.cuh"
