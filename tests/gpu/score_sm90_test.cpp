@@ -2,6 +2,7 @@
 // pages of several sizes, windows, holes, NaN, many rows of one request and one row of many; the same bits
 // alone and in a batch.
 #include "engines/context.h"
+#include "formats/layouts.h"
 #include "gpu/needs_gpu.h"
 #include "index/cases.h"
 #include "index/expected.h"
@@ -14,7 +15,24 @@ namespace smla::test {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr smla_precision kPrecisions[] = {SMLA_PRECISION_EXACT, SMLA_PRECISION_ROUNDED};
+
+// What the kernel multiplies.
+struct Way {
+    smla_format format;
+    smla_dtype q;
+    smla_precision precision;
+
+    bool takes(int64_t heads) const { return format == SMLA_INDEX_FP8_132 || heads == 32 || heads == 64; }
+    void set(ScoreShape& shape) const {
+        shape.format = format;
+        shape.q = q;
+        shape.precision = precision;
+        shape.odd_scales = shape.odd_scales && format == SMLA_INDEX_FP8_132;
+    }
+};
+constexpr Way kWays[] = {{SMLA_INDEX_FP8_132, SMLA_E4M3, SMLA_PRECISION_EXACT},
+                         {SMLA_INDEX_FP8_132, SMLA_E4M3, SMLA_PRECISION_ROUNDED},
+                         {SMLA_INDEX_MXFP4_68, SMLA_E2M1, SMLA_PRECISION_DEFAULT}};
 
 class Sm90Score : public testing::Test {
 protected:
@@ -44,16 +62,17 @@ protected:
 };
 
 std::string described(const ScoreShape& shape) {
-    return text("H ", shape.heads, " T ", shape.tokens, " R ", shape.requests, " N ", shape.columns,
-                " pages of ", shape.page_tokens, shape.paged ? "" : " ragged", " precision ",
-                shape.precision);
+    return text(find_format(shape.format)->name, " H ", shape.heads, " T ", shape.tokens, " R ",
+                shape.requests, " N ", shape.columns, " pages of ", shape.page_tokens,
+                shape.paged ? "" : " ragged", " precision ", shape.precision);
 }
 
 std::vector<ScoreShape> shapes() {
     std::vector<ScoreShape> out;
     for (const int64_t heads : {1, 8, 11, 16, 24, 32, 50, 64})
         for (const int64_t tokens : {1, 5, 70})
-            for (const smla_precision precision : kPrecisions) {
+            for (const Way& way : kWays) {
+                if (!way.takes(heads)) continue;
                 ScoreShape shape;
                 shape.heads = heads;
                 shape.tokens = tokens;
@@ -61,8 +80,8 @@ std::vector<ScoreShape> shapes() {
                 shape.columns = tokens == 70 ? 150 : 700;
                 shape.paged = heads != 24;
                 shape.page_tokens = heads % 16 == 0 ? 64 : 12;
-                shape.precision = precision;
                 shape.odd_scales = heads != 32;
+                way.set(shape);
                 shape.seed = uint32_t(out.size() + 1);
                 out.push_back(shape);
             }
@@ -111,15 +130,16 @@ TEST_F(Sm90Score, RoundedIsNotExact) {
 
 TEST_F(Sm90Score, WindowsAndHoles) {
     for (const int64_t heads : {8, 32, 64})
-        for (const smla_precision precision : kPrecisions)
+        for (const Way& way : kWays)
             for (const bool fill : {true, false}) {
+                if (!way.takes(heads)) continue;
                 ScoreShape shape;
                 shape.tokens = 12;
                 shape.heads = heads;
                 shape.columns = 330;
                 shape.page_tokens = 16;
                 shape.requests = 2;
-                shape.precision = precision;
+                way.set(shape);
                 const ScoreCase whole(shape);
                 ScoreCase test(shape);
                 test.requests = {0, 0, 0, 1, 1, 0, -1, 2, 0, 0, 0, 0};
@@ -148,13 +168,14 @@ TEST_F(Sm90Score, WindowsAndHoles) {
 // Neither the other rows of a batch nor how it is cut change a row's bits.
 TEST_F(Sm90Score, ARowAloneHasTheBitsItHasInABatch) {
     for (const int64_t heads : {16, 32, 64})
-        for (const smla_precision precision : kPrecisions) {
+        for (const Way& way : kWays) {
+            if (!way.takes(heads)) continue;
             ScoreShape shape;
             shape.heads = heads;
             shape.tokens = 37;
             shape.columns = 1000;
             shape.paged = false;
-            shape.precision = precision;
+            way.set(shape);
             ScoreCase test(shape);
             const std::vector<float> all = run_score(test, env());
             for (int64_t t = 0; t < shape.tokens; t += 5) {
@@ -174,12 +195,13 @@ TEST_F(Sm90Score, ARowAloneHasTheBitsItHasInABatch) {
 // One row per request makes steps of 64 columns, many rows of one request steps of 128.
 TEST_F(Sm90Score, StepsOfEveryWidthGiveTheSameBits) {
     for (const int64_t heads : {8, 32, 64})
-        for (const smla_precision precision : kPrecisions) {
+        for (const Way& way : kWays) {
+            if (!way.takes(heads)) continue;
             ScoreShape shape;
             shape.heads = heads;
             shape.tokens = shape.requests = 20;
             shape.columns = 300;
-            shape.precision = precision;
+            way.set(shape);
             const ScoreCase test(shape);
             std::vector<float> logits[2];
             const std::vector<int32_t> first(size_t(shape.tokens), 0);
@@ -197,12 +219,12 @@ TEST_F(Sm90Score, StepsOfEveryWidthGiveTheSameBits) {
 }
 
 TEST_F(Sm90Score, NanReachesItsColumnAndNothingElse) {
-    for (const smla_precision precision : kPrecisions) {
+    for (const Way& way : kWays) {
         ScoreShape shape;
         shape.tokens = 9;
-        shape.heads = 21;
+        shape.heads = way.takes(21) ? 21 : 32;
         shape.columns = 200;
-        shape.precision = precision;
+        way.set(shape);
         const ScoreCase clean(shape);
         ScoreCase test(shape);
         std::vector<float> key(size_t(shape.width));
@@ -217,6 +239,41 @@ TEST_F(Sm90Score, NanReachesItsColumnAndNothingElse) {
     }
 }
 
+// Products of mxfp4 reach infinity, and relu of -inf is 0. Keys and queries have one channel each.
+TEST_F(Sm90Score, InfiniteProducts) {
+    constexpr size_t kByte = 2;  // of channel 5, the high half
+    constexpr uint8_t kOne = 0x20, kFour = 0x60, kMinusFour = 0xe0, kTo127 = 0xfe, kTo0 = 0x7f;
+    for (const int64_t heads : {32, 64}) {
+        ScoreShape shape;
+        shape.heads = heads;
+        shape.tokens = 9;
+        shape.columns = 150;
+        kWays[2].set(shape);
+        ScoreCase test(shape);
+        for (int64_t j = 0; j < shape.columns; ++j) {
+            using Layout = layout::IndexMxfp4_68;
+            const RecordAt at = test.keys().at(test.row(0, j));
+            char* const codes = at.page + Layout::row_at(at.offset);
+            std::memset(codes, 0, Layout::row);
+            codes[kByte] = kOne;
+            std::memset(at.page + Layout::scales_at(at.page_tokens, at.offset), kTo127, Layout::tiles);
+        }
+        std::memset(test.q_scales.data(), kTo0, size_t(shape.tokens * heads * 4));
+        for (int64_t i = 0; i < shape.tokens * heads; ++i) {
+            auto* const codes = reinterpret_cast<uint8_t*>(test.q_bytes.data()) + i * 64;
+            std::memset(codes, 0, 64);
+            // token 0 has no positive product, token 1 one, all others half of them
+            const int64_t t = i / heads, h = i % heads;
+            codes[kByte] = (t == 0 || (t == 1 ? h > 0 : h % 2)) ? kMinusFour : kFour;
+            test.w[size_t(i)] = 0.01f;
+        }
+        const std::vector<float> got = run_score(test, env());
+        for (int64_t t = 0; t < shape.tokens; ++t)
+            for (int64_t j = 0; j < shape.columns; ++j)
+                ASSERT_EQ(got[size_t(t * shape.columns + j)], t == 0 ? 0 : kInfinity) << t << " " << j;
+    }
+}
+
 TEST_F(Sm90Score, RefusesWhatItDoesNotTake) {
     ScoreShape shape;
     EXPECT_EQ(refusal(shape), "");
@@ -227,7 +284,14 @@ TEST_F(Sm90Score, RefusesWhatItDoesNotTake) {
     EXPECT_NE(refusal(shape).find("q is bf16"), std::string::npos);
     shape = {};
     shape.format = SMLA_INDEX_MXFP4_68;
-    EXPECT_NE(refusal(shape).find("index_mxfp4_68"), std::string::npos);
+    EXPECT_NE(refusal(shape).find("q is e4m3"), std::string::npos);
+    shape.q = SMLA_E2M1;
+    EXPECT_EQ(refusal(shape), "");
+    shape.heads = 48;
+    EXPECT_NE(refusal(shape).find("48 heads"), std::string::npos);
+    shape = {};
+    shape.format = SMLA_ROW_BF16;
+    EXPECT_NE(refusal(shape).find("row_bf16"), std::string::npos);
     shape = {};
     shape.page_tokens = 5;  // 660 bytes
     EXPECT_NE(refusal(shape).find("16 bytes"), std::string::npos);

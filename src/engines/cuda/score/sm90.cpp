@@ -28,13 +28,23 @@ std::string refuse_score_sm90(const smla_score_args& args, const Env& env) {
     if (!kBuilt) return "this build has no code of sm_90a";
     if (env.device->facts().capability != 90)
         return text("for sm_90, the device is sm_", env.device->facts().capability);
-    if (args.q.dtype != SMLA_E4M3) return text("q is ", dtype_name(args.q.dtype), ", made for e4m3");
-    if (args.keys.format != SMLA_INDEX_FP8_132)
-        return text("keys are ", find_format(args.keys.format)->name, ", made for index_fp8_132");
-    static_assert(layout::IndexFp8_132::width == 128);  // of the kernel, and so of q
-    if (args.q.shape[1] > kMostHeads) return text(args.q.shape[1], " heads, made for up to ", kMostHeads);
+    const bool mxfp4 = args.keys.format == SMLA_INDEX_MXFP4_68;
+    if (!mxfp4 && args.keys.format != SMLA_INDEX_FP8_132)
+        return text("keys are ", find_format(args.keys.format)->name,
+                    ", made for index_fp8_132 and index_mxfp4_68");
+    static_assert(layout::IndexFp8_132::width == 128 &&
+                  layout::IndexMxfp4_68::width == 128);  // and so that of q
+    const smla_dtype wanted = mxfp4 ? SMLA_E2M1 : SMLA_E4M3;
+    if (args.q.dtype != wanted)
+        return text("q is ", dtype_name(args.q.dtype), ", made for ", dtype_name(wanted), " with these keys");
+    const int64_t heads = args.q.shape[1], most = kMostHeads;
+    if (heads > most) return text(heads, " heads, made for up to ", most);
+    // a head of padding would be zeros times keys that may be infinite
+    if (mxfp4 && heads != most / 2 && heads != most)
+        return text(heads, " heads, made for ", most / 2, " and ", most, " with mxfp4");
     if (args.q.shape[0] > INT32_MAX) return "more than 2^31 tokens";
-    if (!aligned(args.q.data, {args.q.stride_elems[0], args.q.stride_elems[1]}))
+    const int64_t bits = dtype_bits(wanted);
+    if (!aligned(args.q.data, {args.q.stride_elems[0] * bits / 8, args.q.stride_elems[1] * bits / 8}))
         return "rows of q do not lie at multiples of 16 bytes";
     const CacheView keys(args.keys);
     if (!aligned(keys.data, {keys.page_stride})) return "pages of keys do not lie at multiples of 16 bytes";

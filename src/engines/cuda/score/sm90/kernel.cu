@@ -1,7 +1,9 @@
-// score on Hopper: e4m3 queries and index_fp8_132 keys of 128 channels, up to 64 heads.
+// score on Hopper, 128 channels: e4m3 queries and index_fp8_132 keys, up to 64 heads; e2m1 queries and
+// index_mxfp4_68 keys, 32 or 64 heads.
 //
 // Maths      logit[key] = scale * sum_h w_h relu(q_h . k): wgmma with keys as rows and (query row, head)
-//            pairs as columns, f32 accumulators. Precision rounded multiplies e4m3, exact multiplies f16.
+//            pairs as columns, f32 accumulators. Precision rounded multiplies e4m3, exact multiplies f16,
+//            both precisions of mxfp4 multiply bf16.
 //            relu, weight and the sum over a thread's heads in registers; 3 shuffles per 4 logits finish the
 //            sum.
 // Tile       64 keys per warpgroup x steps of 64 or 128 columns.
@@ -33,9 +35,10 @@ void launch_shape(Products products, const ScoreTask& task, const ScorePlan& pla
     const auto run = [&](auto* kernel) {
         launch(kernel, plan.groups * plan.splits, kThreads, plan.shared, env, task);
     };
-    constexpr auto e4m3 = Products::e4m3, f16 = Products::f16;
+    constexpr auto e4m3 = Products::e4m3, f16 = Products::f16, bf16 = Products::bf16;
     if constexpr (Heads >= kWideHeads) {
         const bool deep = plan.stages == 4;
+        if (products == bf16) return run(score_sm90<Shape<Heads, bf16, 64, 4>>);
         if (products == f16 && deep) return run(score_sm90<Shape<Heads, f16, 64, 4>>);
         if (products == e4m3 && plan.columns == 64) return run(score_sm90<Shape<Heads, e4m3, 64, 4>>);
         if (products == e4m3 && deep) return run(score_sm90<Shape<Heads, e4m3, 128, 4>>);
@@ -44,6 +47,11 @@ void launch_shape(Products products, const ScoreTask& task, const ScorePlan& pla
         return run(score_sm90<Shape<Heads, e4m3, 64, 2>>);
     }
     run(score_sm90<Shape<Heads, f16, 64, 2>>);
+}
+
+Products products_of(const smla_score_args& args) {
+    if (args.keys.format == SMLA_INDEX_MXFP4_68) return Products::bf16;
+    return args.precision == SMLA_PRECISION_ROUNDED ? Products::e4m3 : Products::f16;
 }
 
 int page_shift(const smla_score_args& args, const CacheView& keys) {
@@ -58,7 +66,7 @@ int page_shift(const smla_score_args& args, const CacheView& keys) {
 void run_score_sm90(const smla_score_args& args, const ScorePart& part, const Env& env) {
     const int64_t tokens = args.q.shape[0];
     if (part.begin == part.end || tokens == 0) return;
-    const Products products = args.precision == SMLA_PRECISION_ROUNDED ? Products::e4m3 : Products::f16;
+    const Products products = products_of(args);
     const DeviceFacts& device = env.device->facts();
     const ScorePlan plan(products, {.tokens = tokens,
                                     .heads = args.q.shape[1],
@@ -68,6 +76,7 @@ void run_score_sm90(const smla_score_args& args, const ScorePart& part, const En
                                     .shared_bytes = device.shared_bytes});
     const CacheView keys(args.keys);
     const ScoreTask task{.q = args.q,
+                         .q_scales = args.q_scales,
                          .w = args.w,
                          .keys = {.place = KeyColumns(args, keys),
                                   .data = keys.data,

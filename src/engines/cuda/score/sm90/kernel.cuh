@@ -17,19 +17,14 @@ __device__ inline void multiply(float (&bank)[Shape::columns / 2], const KeyOper
 #pragma unroll
     for (int s = 0; s < KeyOperand<Shape::products>::steps; ++s) {
         const uint64_t b = high | (queries + (s / 4 * Shape::columns * 128 + s % 4 * 32) / 16);
-        if constexpr (Shape::products == Products::e4m3) {
-            if (s == 0) wgmma_e4m3<false>(bank, keys.a[s], b);
-            else wgmma_e4m3<true>(bank, keys.a[s], b);
-        } else {
-            if (s == 0) wgmma_f16<false>(bank, keys.a[s], b);
-            else wgmma_f16<true>(bank, keys.a[s], b);
-        }
+        if constexpr (Shape::products == Products::e4m3) wgmma_e4m3(bank, keys.a[s], b, s > 0);
+        else if constexpr (Shape::products == Products::f16) wgmma_half<Half::f16>(bank, keys.a[s], b, s > 0);
+        else wgmma_half<Half::bf16>(bank, keys.a[s], b, s > 0);
     }
     wgmma_commit();
 }
 
-// sums[i]: of key g + 8 i over this thread's heads of query row `Row` of a step. relu(x) = (x + |x|) / 2
-// avoids the low-rate FMNMX and keeps NaN; the weights contain the 1/2.
+// sums[i]: of key g + 8 i over this thread's heads of query row `Row` of a step.
 template <class Shape, int Row>
 __device__ inline void add_heads(const float (&bank)[Shape::columns / 2], const float4* weights,
                                  float (&sums)[2]) {
@@ -43,8 +38,8 @@ __device__ inline void add_heads(const float (&bank)[Shape::columns / 2], const 
 #pragma unroll
         for (int key = 0; key < 2; ++key) {
             const float x0 = bank[4 * i + 2 * key], x1 = bank[4 * i + 2 * key + 1];
-            sums[key] = fmaf(w0, x0 + fabsf(x0), i == kFirst ? 0.f : sums[key]);
-            odd[key] = fmaf(w1, x1 + fabsf(x1), i == kFirst ? 0.f : odd[key]);
+            sums[key] = fmaf(w0, relu<Shape::products>(x0), i == kFirst ? 0.f : sums[key]);
+            odd[key] = fmaf(w1, relu<Shape::products>(x1), i == kFirst ? 0.f : odd[key]);
         }
     }
     sums[0] += odd[0];
@@ -166,7 +161,7 @@ public:
         int tile = run.tile + ahead_;
         for (; tile < run.end; tile += kGroups, next_ += kGroups) {
             const bool within = inside.has(tile);
-            const auto keys = take_keys<Shape::products>(stages_, part_, next_);
+            const auto keys = take_keys(stages_, part_, next_);
             const int column = tile * kKeys + int(part_.own_key);
             // All warps of a warpgroup take the same branch, as wgmma is one instruction of all four.
             if (within && keys.none_a_hole) {
@@ -198,8 +193,8 @@ private:
 
     const ScoreTask& task_;
     typename Shape::Memory& shared_;
-    const KeyStages<Shape::stages> stages_;
-    const KeyPart part_;
+    const KeyStages<Shape> stages_;
+    const KeyPart<Shape> part_;
     const int token_;             // the block's first
     uint32_t next_;               // tile of the block
     int first_step_, last_step_;  // of a run, known to be the same in all lanes
@@ -216,9 +211,9 @@ __global__ void __launch_bounds__(kThreads, 1) score_sm90(const __grid_constant_
     const int64_t token = int64_t(task.groups - 1 - blockIdx.x % task.groups) * task.rows;
     const int rows = int(min(int64_t(task.rows), task.tokens - token));
     const bool produces = int(threadIdx.x) >= kConsumers;
-    const KeyStages<Shape::stages> stages(shared);
+    const KeyStages<Shape> stages(shared);
     if (threadIdx.x == kConsumers) stages.start();
-    if (!produces) prefetch_queries(task, token, rows);
+    if (!produces) prefetch_queries<Shape>(task, token, rows);
     if (task.fill)
         fill_outside<kThreads>(task.window, task.logits, task.stride, token, rows, split, task.splits);
     if (int(threadIdx.x) < rows) {
@@ -229,7 +224,7 @@ __global__ void __launch_bounds__(kThreads, 1) score_sm90(const __grid_constant_
     Run run;
     if (produces) {
         lower_registers<kProducerRegisters>();
-        KeyProducer<Shape::stages> producer(task, shared, stages);
+        KeyProducer<Shape> producer(task, shared, stages);
         while (run.next(task, shared, rows, split))
             producer.copy(task.keys.place.pages_of(shared.requests[run.first]), run.seen, run.tile, run.end);
         return;

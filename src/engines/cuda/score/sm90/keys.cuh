@@ -15,20 +15,53 @@
 
 namespace smla::cuda::sm90 {
 
+// The first operand of k-step s: keys g and g + 8 of the warp.
 template <Products P>
 struct KeyOperand;
+
+// Loads of pieces t and t + 4, 4 values per word.
+template <class Operand>
+__device__ inline void load_pieces(Operand& out, uint32_t at) {
+#pragma unroll
+    for (int piece = 0; piece < 4; ++piece) {
+        const uint4 all = load_shared_4(at + piece / 2 * (8 * kWidth) + piece % 2 * 64);
+        const uint32_t words[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) out.set(piece / 2, piece % 2 * 4 + i, words[i]);
+    }
+}
 template <>
 struct KeyOperand<Products::e4m3> {
     static constexpr int steps = 4;
     uint32_t a[steps][4];
     // Word w of key g + 8 i: half w % 2 of k-step w / 2.
     __device__ void set(int i, int w, uint32_t word) { a[w / 2][i + w % 2 * 2] = word; }
+    __device__ void load(uint32_t keys, uint32_t at, uint32_t) { load_pieces(*this, keys + at); }
 };
 template <>
 struct KeyOperand<Products::f16> {
     static constexpr int steps = 8;
     uint32_t a[steps][4];
     __device__ void set(int i, int w, uint32_t word) { e4m3_to_f16(word, a[w][i], a[w][2 + i]); }
+    __device__ void load(uint32_t keys, uint32_t at, uint32_t) { load_pieces(*this, keys + at); }
+};
+template <>
+struct KeyOperand<Products::bf16> {
+    static constexpr int steps = 8;
+    uint32_t a[steps][4];
+    // Piece t is 32 values of one scale, the byte t of a key's scales.
+    __device__ void load(uint32_t keys, uint32_t at, uint32_t scales) {
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const uint4 all = load_shared_4(keys + at + i * (8 * kWidth / 2));
+            const uint32_t words[4] = {all.x, all.y, all.z, all.w};
+            const uint32_t scale =
+                e8m0_to_bf16_pair(load_shared_byte(scales + at / 16 + i * (8 * kScaleBytes)));
+#pragma unroll
+            for (int s = 0; s < steps; ++s)
+                e2m1_to_bf16(words[s / 2] >> (16 * (s % 2)), scale, a[s][i], a[s][2 + i]);
+        }
+    }
 };
 
 // x, in a register from now on. The compiler cannot compute again what a shuffle gave; otherwise it starts
@@ -36,12 +69,13 @@ struct KeyOperand<Products::f16> {
 __device__ inline uint32_t kept(uint32_t x) { return __shfl_sync(~0u, x, threadIdx.x % 32); }
 
 // The stages of a block. Stage: keys | scales | a bit per key that is a hole | full | empty.
-template <int Stages>
+template <class Shape>
 class KeyStages {
 public:
-    static constexpr int scales = kKeys * kWidth, holes = scales + kKeys * 4;
+    static constexpr int scales = kKeys * Shape::code_bytes, holes = scales + kKeys * kScaleBytes;
 
-    __device__ explicit KeyStages(const Shared<Stages>& shared) : first_(kept(shared_address(shared.keys))) {}
+    __device__ explicit KeyStages(const typename Shape::Memory& shared)
+        : first_(kept(shared_address(shared.keys))) {}
     // By one thread, before the first use; a __syncthreads follows.
     __device__ void start() const {
         for (uint32_t n = 0; n < kCount; ++n) {
@@ -51,26 +85,27 @@ public:
         fence_mbarrier_init();
     }
     // Of the n-th tile.
-    __device__ uint32_t at(uint32_t n) const { return first_ + n % kCount * kStageBytes; }
+    __device__ uint32_t at(uint32_t n) const { return first_ + n % kCount * kBytes; }
     __device__ uint32_t full(uint32_t n) const { return at(n) + kFull; }
     __device__ uint32_t empty(uint32_t n) const { return at(n) + kEmpty; }
     __device__ static uint32_t phase(uint32_t n) { return n / kCount & 1; }
 
 private:
-    static constexpr uint32_t kCount = kGroups * Stages;
+    static constexpr uint32_t kCount = kGroups * Shape::stages, kBytes = stage_bytes(Shape::code_bytes);
     static constexpr int kFull = holes + 8, kEmpty = kFull + 8;
-    static_assert((kCount & (kCount - 1)) == 0 && kEmpty + 8 <= kStageBytes);
+    static_assert((kCount & (kCount - 1)) == 0 && kEmpty + 8 <= int(kBytes));
 
     uint32_t first_;
 };
 
 // A warp that copies.
-template <int Stages>
+template <class Shape>
 class KeyProducer {
-    using Layout = layout::IndexFp8_132;
+    using Record = KeyRecord<Shape::products>;
 
 public:
-    __device__ KeyProducer(const ScoreTask& task, Shared<Stages>& shared, const KeyStages<Stages>& stages)
+    __device__ KeyProducer(const ScoreTask& task, typename Shape::Memory& shared,
+                           const KeyStages<Shape>& stages)
         : keys_(task.keys),
           page_shift_(task.page_shift),
           stages_(stages),
@@ -105,7 +140,7 @@ public:
     }
 
 private:
-    static constexpr int kShift = 6;
+    static constexpr int kShift = 6, kRow = Shape::code_bytes, kLanes = kRow / 16;  // lanes per key
     static_assert(1 << kShift == kKeys);
 
     __device__ static int lane() { return int(threadIdx.x % 32); }
@@ -128,10 +163,10 @@ private:
     }
     __device__ bool here(int page) const { return page >= 0 && page < keys_.place.pages; }
     __device__ const char* row(int page, uint32_t offset) const {
-        return keys_.data + page * keys_.page_stride + Layout::row_at(offset);
+        return keys_.data + page * keys_.page_stride + Record::row_at(offset);
     }
     __device__ const char* scale(int page, uint32_t offset) const {
-        return keys_.data + page * keys_.page_stride + Layout::scale_at(keys_.place.page_tokens, offset);
+        return keys_.data + page * keys_.page_stride + Record::scale_at(keys_.place.page_tokens, offset);
     }
     __device__ void copy_page(int tile, int page) const {
         if (lane()) return;
@@ -142,10 +177,10 @@ private:
         const uint32_t holes = comes ? 0 : ~0u;
         store_shared(stage + stages_.holes, uint2{holes, holes});
         mbarrier_arrive(barrier, 32);
-        mbarrier_arrive_expect(barrier, comes ? kKeys * (kWidth + 4) : 0);
+        mbarrier_arrive_expect(barrier, comes ? kKeys * (kRow + kScaleBytes) : 0);
         if (!comes) return;
-        copy_bulk(stage, row(page, offset), kKeys * kWidth, barrier);
-        copy_bulk(stage + stages_.scales, scale(page, offset), kKeys * 4, barrier);
+        copy_bulk(stage, row(page, offset), kKeys * kRow, barrier);
+        copy_bulk(stage + stages_.scales, scale(page, offset), kKeys * kScaleBytes, barrier);
     }
     __device__ void copy_keys(int tile) const {
         const uint32_t stage = stages_.at(next_), barrier = stages_.full(next_);
@@ -159,12 +194,14 @@ private:
             const char* const own = comes ? row(page, offset) : keys_.data;
             const uint32_t holes = __ballot_sync(~0u, !comes);
             if (lane() == 0) store_shared(stage + stages_.holes + 4 * half, holes);
-            cp_async_4(stage + stages_.scales + own_key * 4, comes ? scale(page, offset) : own, comes);
+            cp_async_4(stage + stages_.scales + own_key * kScaleBytes, comes ? scale(page, offset) : own,
+                       comes);
 #pragma unroll 2
-            for (int key = lane() / 8; key < 32; key += 4) {  // 8 lanes per key
+            for (int key = lane() / kLanes; key < 32; key += 32 / kLanes) {
                 const uint64_t from = __shfl_sync(~0u, reinterpret_cast<uint64_t>(own), key);
-                cp_async_16(stage + (32 * half + key) * kWidth + lane() % 8 * 16,
-                            reinterpret_cast<const char*>(from) + lane() % 8 * 16, !(holes >> key & 1));
+                const int piece = lane() % kLanes * 16;
+                cp_async_16(stage + (32 * half + key) * kRow + piece,
+                            reinterpret_cast<const char*>(from) + piece, !(holes >> key & 1));
             }
         }
         mbarrier_arrive_after_copies(barrier);
@@ -174,43 +211,39 @@ private:
 
     const KeySource& keys_;
     const int page_shift_;
-    const KeyStages<Stages> stages_;
+    const KeyStages<Shape> stages_;
     KeyPlaces& places_;
     uint32_t next_;  // tile of the block
     int ahead_;      // of a run's first tile, the next one
 };
 
 // Where a thread finds its part of a tile.
+template <class Shape>
 struct KeyPart {
     // Its logits are the thread's to store; lanes t and t + 2 share one.
     const uint32_t own_key = kept(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + threadIdx.x % 2 * 8);
     // Of its first piece.
     const uint32_t at =
-        kept((threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) * kWidth + threadIdx.x % 4 * 16);
+        kept((threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) * Shape::code_bytes + threadIdx.x % 4 * 16);
 };
 
 // What a thread takes of a tile.
-template <Products P>
+template <class Shape>
 struct TakenKeys {
-    KeyOperand<P> operand;
+    KeyOperand<Shape::products> operand;
     float factor;            // of the logits of the thread's own key
     bool hole, none_a_hole;  // that key; the same for all threads
 };
 
 // Waits for the n-th tile.
-template <Products P, int Stages>
-__device__ inline TakenKeys<P> take_keys(const KeyStages<Stages>& stages, const KeyPart& part, uint32_t n) {
-    TakenKeys<P> out;
-    const uint32_t stage = stages.at(n);
+template <class Shape>
+__device__ inline TakenKeys<Shape> take_keys(const KeyStages<Shape>& stages, const KeyPart<Shape>& part,
+                                             uint32_t n) {
+    TakenKeys<Shape> out;
+    const uint32_t stage = stages.at(n), scales = stage + stages.scales;
     mbarrier_wait(stages.full(n), stages.phase(n));
-#pragma unroll
-    for (int piece = 0; piece < 4; ++piece) {
-        const uint4 all = load_shared_4(stage + part.at + piece / 2 * (8 * kWidth) + piece % 2 * 64);
-        const uint32_t words[4] = {all.x, all.y, all.z, all.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i) out.operand.set(piece / 2, piece % 2 * 4 + i, words[i]);
-    }
-    out.factor = load_shared_f32(stage + stages.scales + part.own_key * 4);
+    out.operand.load(stage, part.at, scales);
+    out.factor = Shape::products == Products::bf16 ? 1 : load_shared_f32(scales + part.own_key * kScaleBytes);
     const uint2 holes = load_shared_2(stage + stages.holes);
     out.hole = (part.own_key < 32 ? holes.x : holes.y) >> part.own_key % 32 & 1;
     out.none_a_hole = (holes.x | holes.y) == 0;

@@ -23,11 +23,13 @@ struct ScorePlan {
         while (heads < sizes.heads) heads *= 2;
         const int64_t wanted =
             std::clamp<int64_t>(ceil_div(sizes.tokens, std::max<int64_t>(sizes.requests, 1)), 1, kMostRows);
-        // One row waits for its keys whatever the width; f16 keys leave no registers for wide products, and
-        // more than four rows in a step neither. Few heads share the kernels of many rows, to build fewer.
+        // One row waits for its keys whatever the width; 16-bit keys leave no registers for wide products,
+        // and more than four rows in a step neither. Few heads share the kernels of many rows, to build
+        // fewer.
         if (products == Products::e4m3 && wanted * heads > columns && heads >= kWideHeads) columns = 128;
         steps = int(std::clamp<int64_t>(ceil_div(wanted * heads, columns), 1, kMostSteps));
-        if (steps > 2 || heads < kWideHeads) stages = 2;  // a tile of many steps takes longer than its keys
+        // A tile of many steps takes longer than its keys. Stages of mxfp4 are small.
+        if (products != Products::bf16 && (steps > 2 || heads < kWideHeads)) stages = 2;
         while (steps > 1 && bytes(steps) > sizes.shared_bytes) --steps;
         rows = int(std::min<int64_t>(wanted, steps * columns / heads));
         shared = bytes(steps);
@@ -36,7 +38,7 @@ struct ScorePlan {
     }
 
 private:
-    size_t bytes(int count) const { return shared_bytes(columns * query_bytes(products_), stages, count); }
+    size_t bytes(int count) const { return shared_bytes(products_, columns, stages, count); }
 
     // Cost model; the unit is half of the products of 64 columns. Blocks run in rounds; a start costs 20
     // units and one per 64 columns; a tile waits at least for its keys; all windows are full. As they are

@@ -19,42 +19,40 @@ namespace smla::cuda::sm90 {
     SMLA_NAMES32                                                                                             \
     ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, " \
     "%52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define SMLA_KEYS(a) "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3])
+// Behind the accumulators come four operands of keys, then queries, then `accumulate`. flags: signs, and for
+// 16-bit types that queries are not transposed.
+#define SMLA_MULTIPLY(types, sums, keys, queries_at, accumulate_at, flags, ...)                \
+    asm volatile("{.reg .pred sum;\n setp.ne.b32 sum, %" accumulate_at                         \
+                 ", 0;\n"                                                                      \
+                 "wgmma.mma_async.sync.aligned." types " {" sums "}, {" keys "}, %" queries_at \
+                 ", sum, " flags ";}"                                                          \
+                 : __VA_ARGS__                                                                 \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(queries), "r"(int(accumulate)))
 
 // 32 of k, e4m3. The tensor cores of sm_90 add these products with about 14 bits.
-template <bool Accumulate>
-__device__ inline void wgmma_e4m3(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile(
-        "{.reg .pred sum;\n setp.ne.b32 sum, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" SMLA_NAMES32
-        "}, {%32, %33, %34, %35}, %36, sum, 1, 1;}"
-        : SMLA_D32(d, 0)
-        : SMLA_KEYS(a), "l"(b), "n"(int(Accumulate)));
+__device__ inline void wgmma_e4m3(float (&d)[32], const uint32_t (&a)[4], uint64_t queries, bool accumulate) {
+    SMLA_MULTIPLY("m64n64k32.f32.e4m3.e4m3", SMLA_NAMES32, "%32, %33, %34, %35", "36", "37", "1, 1",
+                  SMLA_D32(d, 0));
 }
-template <bool Accumulate>
-__device__ inline void wgmma_e4m3(float (&d)[64], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile(
-        "{.reg .pred sum;\n setp.ne.b32 sum, %69, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" SMLA_NAMES64
-        "}, {%64, %65, %66, %67}, %68, sum, 1, 1;}"
-        : SMLA_D32(d, 0), SMLA_D32(d, 32)
-        : SMLA_KEYS(a), "l"(b), "n"(int(Accumulate)));
+__device__ inline void wgmma_e4m3(float (&d)[64], const uint32_t (&a)[4], uint64_t queries, bool accumulate) {
+    SMLA_MULTIPLY("m64n128k32.f32.e4m3.e4m3", SMLA_NAMES64, "%64, %65, %66, %67", "68", "69", "1, 1",
+                  SMLA_D32(d, 0), SMLA_D32(d, 32));
 }
-// 16 of k, f16.
-template <bool Accumulate>
-__device__ inline void wgmma_f16(float (&d)[32], const uint32_t (&a)[4], uint64_t b) {
-    asm volatile(
-        "{.reg .pred sum;\n setp.ne.b32 sum, %37, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {" SMLA_NAMES32
-        "}, {%32, %33, %34, %35}, %36, sum, 1, 1, 0;}"
-        : SMLA_D32(d, 0)
-        : SMLA_KEYS(a), "l"(b), "n"(int(Accumulate)));
+// 16 of k.
+template <Half Type>
+__device__ inline void wgmma_half(float (&d)[32], const uint32_t (&a)[4], uint64_t queries, bool accumulate) {
+    if constexpr (Type == Half::f16)
+        SMLA_MULTIPLY("m64n64k16.f32.f16.f16", SMLA_NAMES32, "%32, %33, %34, %35", "36", "37", "1, 1, 0",
+                      SMLA_D32(d, 0));
+    else
+        SMLA_MULTIPLY("m64n64k16.f32.bf16.bf16", SMLA_NAMES32, "%32, %33, %34, %35", "36", "37", "1, 1, 0",
+                      SMLA_D32(d, 0));
 }
 
 #undef SMLA_D8
 #undef SMLA_D32
 #undef SMLA_NAMES32
 #undef SMLA_NAMES64
-#undef SMLA_KEYS
+#undef SMLA_MULTIPLY
 
 }  // namespace smla::cuda::sm90
