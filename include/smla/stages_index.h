@@ -60,7 +60,7 @@ typedef struct smla_score_args {
     smla_tensor starts;
     /* [T] i32: one past the last column. Clamped to [0, N]. */
     smla_tensor ends;
-    /* [T,N] f32 (f64) */
+    /* [T,N] f32, bf16 (f64). bf16: those of f32, rounded to nearest, ties to even. */
     smla_tensor logits;
     smla_precision precision;
     int32_t reserved;

@@ -7,7 +7,6 @@ from .tensor import dtype_of, empty, shape_of, typed
 
 _F32, _F64 = Dtype.F32, Dtype.F64
 _FLOATS = frozenset((_F64, _F32, Dtype.BF16, Dtype.F16))
-_SUMS = 1 << _F32 | 1 << _F64
 _DTYPES = {1 << dtype: dtype for dtype in Dtype}
 
 
@@ -113,4 +112,5 @@ class Outputs:
         if field.types & (field.types - 1) == 0:  # there is but one
             return _DTYPES[field.types]
         like = field.double_as or self._first
-        return (sums if field.types == _SUMS else float_of)(values[like], like)
+        any_float = field.types >> Dtype.F16 & 1
+        return (float_of if any_float else sums)(values[like], like)

@@ -119,6 +119,22 @@ TEST_F(Sm90Score, WholeNumbersGiveTheBitsOfTheReference) {
     }
 }
 
+TEST_F(Sm90Score, LogitsOfBf16AreThoseOfF32Rounded) {
+    for (const char* kernel : {"cuda_sm90_score", "cuda_mma_score", "cuda_generic_score"})
+        for (const ScoreShape& shape : shapes()) {
+            ScoreCase test(shape);
+            for (int64_t t = 0; t < shape.tokens; ++t) test.starts[size_t(t)] = int32_t(5 * t);
+            Env env = this->env();
+            env.demanded[size_t(Stage::score)] = kernel;
+            for (const bool fill : {false, true}) {
+                const std::vector<float> want = run_score(test, env, fill);
+                const std::vector<uint16_t> got = run_score_to_bf16(test, env, fill);
+                for (size_t i = 0; i < want.size(); ++i)
+                    ASSERT_EQ(got[i], f32_to_bf16(want[i])) << kernel << " " << described(shape) << " " << i;
+            }
+        }
+}
+
 // Precision rounded multiplies otherwise: else nothing above would test it.
 TEST_F(Sm90Score, RoundedIsNotExact) {
     ScoreShape shape;

@@ -141,21 +141,24 @@ Runner::Runner(smla_isa isa, int threads, size_t workspace_bytes)
 
 namespace {
 
-template <class Score>
-std::vector<float> scored(const ScoreCase& test, bool fill, const Score& score) {
+// Stored: float, or the bits of bf16.
+template <class Stored, class Score>
+std::vector<Stored> scored(const ScoreCase& test, bool fill, const Score& score) {
+    const auto canary = sizeof(Stored) == 4 ? Stored(kCanary) : Stored(f32_to_bf16(kCanary));
     const int64_t tokens = test.shape.tokens, columns = test.shape.columns;
     // Rows are further apart than they are long: the gap and a row before and after must stay as they are.
     const int64_t stride = columns + 3;
-    std::vector<float> memory(size_t((tokens + 2) * stride), kCanary), out;
+    std::vector<Stored> memory(size_t((tokens + 2) * stride), canary), out;
     smla_score_args args = test.args();
     args.fill = fill;
-    args.logits = make_tensor(memory.data() + stride, SMLA_F32, {tokens, columns});
+    args.logits =
+        make_tensor(memory.data() + stride, sizeof(Stored) == 4 ? SMLA_F32 : SMLA_BF16, {tokens, columns});
     args.logits.stride_elems[0] = stride;
     score(args);
     for (int64_t i = 0; i < int64_t(memory.size()); ++i) {
         const int64_t t = i / stride - 1, j = i % stride;
         if (t >= 0 && t < tokens && j < columns) out.push_back(memory[size_t(i)]);
-        else EXPECT_EQ(memory[size_t(i)], kCanary) << "row " << t << " column " << j;
+        else EXPECT_EQ(memory[size_t(i)], canary) << "row " << t << " column " << j;
     }
     return out;
 }
@@ -191,15 +194,28 @@ Selection selection(int64_t tokens, int64_t k, const Select& select) {
 
 }  // namespace
 
-std::vector<float> run_score(const ScoreCase& test, const Env& env, bool fill) {
-    return scored(test, fill, [&](const smla_score_args& args) {
+namespace {
+
+template <class Stored>
+std::vector<Stored> run_score_to(const ScoreCase& test, const Env& env, bool fill) {
+    return scored<Stored>(test, fill, [&](const smla_score_args& args) {
         if (env.engine == SMLA_ENGINE_CUDA) kit::run_placed<Stage::score>(args, env);
         else run_stage<Stage::score>(args, env);
     });
 }
 
+}  // namespace
+
+std::vector<float> run_score(const ScoreCase& test, const Env& env, bool fill) {
+    return run_score_to<float>(test, env, fill);
+}
+
+std::vector<uint16_t> run_score_to_bf16(const ScoreCase& test, const Env& env, bool fill) {
+    return run_score_to<uint16_t>(test, env, fill);
+}
+
 std::vector<float> reference_score(const ScoreCase& test, bool fill) {
-    return scored(test, fill, [&](const smla_score_args& args) {
+    return scored<float>(test, fill, [&](const smla_score_args& args) {
         ScoreOp::check(args);
         ScoreOp::reference(args, 0, ScoreOp::tasks(args));
     });

@@ -80,6 +80,8 @@ private:
 // there and back.
 std::vector<float> run_score(const ScoreCase& test, const Env& env, bool fill = true);
 std::vector<float> reference_score(const ScoreCase& test, bool fill = true);
+// The same with logits of bf16: their bits.
+std::vector<uint16_t> run_score_to_bf16(const ScoreCase& test, const Env& env, bool fill = true);
 
 // Every cpu kernel of a stage that runs these arguments on this machine, the generic one included.
 template <Stage S>

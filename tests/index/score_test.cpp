@@ -59,6 +59,27 @@ TEST(Score, ExactInputsGiveTheSameBitsOnEveryKernel) {
     }
 }
 
+TEST(Score, LogitsOfBf16AreThoseOfF32Rounded) {
+    for (const ScoreShape& shape : shapes()) {
+        ScoreCase test(shape);
+        for (int64_t t = 0; t < shape.tokens; ++t) test.starts[size_t(t)] = int32_t(5 * t);
+        smla_score_args sized = test.args();
+        sized.logits = make_tensor(static_cast<void*>(nullptr), SMLA_BF16, {shape.tokens, shape.columns});
+        std::vector<std::string> kernels = runnable_kernels<Stage::score>(sized);
+        kernels.emplace_back();  // the reference
+        for (const std::string& kernel : kernels)
+            for (const bool fill : {false, true}) {
+                Runner runner;
+                Env env = kernel.empty() ? runner.env : with(best_isa(), kernel, runner);
+                if (kernel.empty()) env.engine = SMLA_ENGINE_REFERENCE;
+                const std::vector<float> want = run_score(test, env, fill);
+                const std::vector<uint16_t> got = run_score_to_bf16(test, env, fill);
+                for (size_t i = 0; i < want.size(); ++i)
+                    ASSERT_EQ(got[i], f32_to_bf16(want[i])) << kernel << " H " << shape.heads << " " << i;
+            }
+    }
+}
+
 TEST(Score, EveryKernelIsWithinTheRoundingBound) {
     for (const ScoreShape& shape : shapes()) {
         const ScoreCase test(shape);
@@ -206,7 +227,7 @@ TEST(Score, BadArgumentsAreRefusedByName) {
     EXPECT_EQ(refusal(test, [](smla_score_args& a) { a.ends = {}; }), "args.ends");
     EXPECT_EQ(refusal(test, [](smla_score_args& a) { a.starts.dtype = SMLA_I64; }), "args.starts.dtype");
     EXPECT_EQ(refusal(test, [](smla_score_args& a) { a.logits = {}; }), "args.logits");
-    EXPECT_EQ(refusal(test, [](smla_score_args& a) { a.logits.dtype = SMLA_BF16; }), "args.logits.dtype");
+    EXPECT_EQ(refusal(test, [](smla_score_args& a) { a.logits.dtype = SMLA_F16; }), "args.logits.dtype");
 }
 
 }  // namespace

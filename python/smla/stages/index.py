@@ -135,6 +135,7 @@ def score(
     fill: bool = True,
     precision: str = "default",
     logits: Array | None = None,
+    logits_dtype: DtypeLike | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
@@ -148,7 +149,7 @@ def score(
     keys. starts, ends: [T] i32. columns: N of the result, by default what keys or table can hold. fill:
     columns outside the window become -inf, else they stay. precision: "exact" (the default) or "rounded",
     which allows e4m3 products to be summed with about 14 bits, as DeepGEMM does on Hopper. Returns logits
-    [T,N] f32 (f64 for f64).
+    [T,N], by default new, of logits_dtype: f32 (the default; f64 for q of f64) or bf16.
     """
     return _score(locals())
 

@@ -64,8 +64,9 @@ def _arguments(operator, names, args, kwargs):
     for name in operator.arguments.scales:
         if isinstance(values.get(name), torch.Tensor):
             values[f"{name}_device"] = values.pop(name)
-    if values.get("out_dtype") is not None:
-        values["out_dtype"] = _DTYPES[_parse(values["out_dtype"], "out_dtype")]
+    for name, dtype in values.items():
+        if name.endswith("_dtype") and dtype is not None:
+            values[name] = _DTYPES[_parse(dtype, name)]
     if not isinstance(values.get("dtype", ""), str):
         values["dtype"] = str(values["dtype"])
     if (context := values.get("context")) is not None:

@@ -52,28 +52,38 @@ struct Query {
 };
 
 template <class Real>
+struct AsIs {
+    using Stored = Real;
+    static Real of(Real value) { return value; }
+};
+struct AsBf16 {
+    using Stored = uint16_t;
+    static uint16_t of(float value) { return f32_to_bf16(value); }
+};
+
+template <class Real, class As = AsIs<Real>>
 void score_tokens(const smla_score_args& args, int64_t begin, int64_t end) {
     const CacheView keys(args.keys);
     const int64_t columns = args.logits.shape[1];
-    const Real infinity = std::numeric_limits<Real>::infinity();
+    const auto lowest = As::of(-std::numeric_limits<Real>::infinity());
     KeyColumns rows(args, keys);
     std::vector<Real> key(static_cast<size_t>(keys.width));
     for (int64_t t = begin; t < end; ++t) {
         const ColumnWindow window = clamp_window(args.starts, args.ends, t, columns);
-        Real* logits = reinterpret_cast<Real*>(address(args.logits, t));
+        auto* const logits = reinterpret_cast<typename As::Stored*>(address(args.logits, t));
         if (args.fill) {
-            std::fill(logits, logits + window.begin, -infinity);
-            std::fill(logits + window.end, logits + columns, -infinity);
+            std::fill(logits, logits + window.begin, lowest);
+            std::fill(logits + window.end, logits + columns, lowest);
         }
         if (window.begin == window.end) continue;
         const Query<Real> query(args, t);
         rows.set_token(t);
         for (int64_t j = window.begin; j < window.end; ++j) {
             const int64_t row = rows.row(j);
-            logits[j] = -infinity;
+            logits[j] = lowest;
             if (row < 0) continue;
             const Real scale = load_key(keys, row, key.data());
-            logits[j] = query.logit(key, scale);
+            logits[j] = As::of(query.logit(key, scale));
         }
     }
 }
@@ -82,6 +92,7 @@ void score_tokens(const smla_score_args& args, int64_t begin, int64_t end) {
 
 void ScoreOp::reference(const Args& args, int64_t begin, int64_t end) {
     if (args.q.dtype == SMLA_F64) score_tokens<double>(args, begin, end);
+    else if (args.logits.dtype == SMLA_BF16) score_tokens<float, AsBf16>(args, begin, end);
     else score_tokens<float>(args, begin, end);
 }
 

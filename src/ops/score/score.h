@@ -44,7 +44,9 @@ constexpr auto kScoreFields = [] {
     using namespace fields;
     using Args = smla_score_args;
     return scored_fields_and<Args>(
-        std::array{out(SMLA_FIELD(logits), kFloat32Or64, "T N").rows().as_double_as(offsetof(Args, q))});
+        std::array{out(SMLA_FIELD(logits), dtypes(SMLA_F64, SMLA_F32, SMLA_BF16), "T N")
+                       .rows()
+                       .as_double_as(offsetof(Args, q))});
 }();
 // The rules between fields other than `logits`, which score_select lacks. `prefix`: "args" or "args.score".
 void check_score_rules(const char* prefix, const smla_score_args& args);

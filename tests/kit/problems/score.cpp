@@ -18,7 +18,9 @@ class ScoreProblem : public ProblemOf<Stage::score> {
 public:
     explicit ScoreProblem(const Draw& draw) : ProblemOf(draw), inputs_(*this, args, of_model(), small()) {
         args.fill = random.chance(0.5);
-        args.logits = memory.tensor(SMLA_F32, {inputs_.tokens, inputs_.columns});
+        const smla_dtype stored = random.pick<smla_dtype>({SMLA_F32, SMLA_F32, SMLA_BF16});
+        args.logits = memory.tensor(stored, {inputs_.tokens, inputs_.columns});
+        if (stored == SMLA_BF16) description += ", to bf16";
         if (unwanted()) return;
         inputs_.fill(*this, args);
         expect();
@@ -37,8 +39,11 @@ public:
     }
 
     void compare(const std::string& kernel, Comparison& out) const override {  // untouched columns stay NaN
-        out.close("logits", args.logits, inputs_.logits.values,
-                  [&](size_t i) { return inputs_.allowed(kernel, i); });
+        const double rounding = args.logits.dtype == SMLA_BF16 ? 0x1p-8 : 0;   // of a sum that may be off
+        out.close("logits", args.logits, inputs_.logits.values, [&](size_t i) {
+            const double sum = inputs_.allowed(kernel, i);
+            return sum + rounding * (std::fabs(inputs_.logits.values[i]) + sum);
+        });
     }
 
 private:

@@ -14,12 +14,27 @@ namespace {
 // Tiles per task: some 50 microseconds of work for one row of 64 heads, 20 on tiles of AMX.
 constexpr int64_t kChunkTiles = 32;
 
-void fill_outside(const smla_score_args& args, int64_t token, ColumnWindow window, int64_t begin,
-                  int64_t end) {
-    float* logits = reinterpret_cast<float*>(address(args.logits, token));
-    const float lowest = -std::numeric_limits<float>::infinity();
+template <class Stored>
+void fill_outside(Stored* logits, Stored lowest, ColumnWindow window, int64_t begin, int64_t end) {
     if (begin < window.begin) std::fill(logits + begin, logits + std::min(end, window.begin), lowest);
     if (end > window.end) std::fill(logits + std::max(begin, window.end), logits + end, lowest);
+}
+
+// Columns [begin, end) of a token that lie outside of its window.
+void fill_outside(const smla_score_args& args, int64_t token, ColumnWindow window, int64_t begin,
+                  int64_t end) {
+    const float lowest = -std::numeric_limits<float>::infinity();
+    char* const logits = address(args.logits, token);
+    if (args.logits.dtype == SMLA_BF16)
+        fill_outside(reinterpret_cast<uint16_t*>(logits), f32_to_bf16(lowest), window, begin, end);
+    else fill_outside(reinterpret_cast<float*>(logits), lowest, window, begin, end);
+}
+
+void store_logits(const smla_score_args& args, int64_t token, int64_t column, int n, const float* logits) {
+    char* const to = address(args.logits, token, column);
+    if (args.logits.dtype == SMLA_BF16)
+        std::transform(logits, logits + n, reinterpret_cast<uint16_t*>(to), f32_to_bf16);
+    else std::memcpy(to, logits, size_t(n) * sizeof(float));
 }
 
 // `rows`: of queries that share a pass over the keys.
@@ -39,10 +54,9 @@ void run_score(const ScoreKernel& kernel, int rows, const smla_score_args& args,
         const int64_t begin = task % chunks * chunk, end = std::min(begin + chunk, columns);
         if (args.fill)
             for (int64_t t = first; t < last; ++t) fill_outside(args, t, tiles.window(t), begin, end);
-        tiles.run(scratch[size_t(worker)], first, last, begin, end,
-                  [&](int64_t t, int64_t j, int n, const float* logits) {
-                      std::memcpy(address(args.logits, t, j), logits, size_t(n) * sizeof(float));
-                  });
+        tiles.run(
+            scratch[size_t(worker)], first, last, begin, end,
+            [&](int64_t t, int64_t j, int n, const float* logits) { store_logits(args, t, j, n, logits); });
     };
     run_tasks(env, ceil_div(tokens, rows) * chunks, body);
 }

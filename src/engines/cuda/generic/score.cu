@@ -17,8 +17,7 @@ struct GenericScore {
     ScoreInputs inputs;
     KeyColumns place;
     Windows window;
-    float* logits;
-    int64_t stride;
+    Logits logits;  // from column window.begin on
     int fill;
 };
 
@@ -32,22 +31,22 @@ __global__ void __launch_bounds__(kWarps * 32) score_generic(const __grid_consta
     float* const key = shared + warp * task.inputs.keys.width;
     const Window window = task.window(token);
     const KeyColumns::Pages pages = task.place.pages_of(task.place.request(token));
-    float* const logits = task.logits + token * task.stride - task.window.begin;
+    const int64_t at = token * task.logits.stride - task.window.begin;
     for (int i = warp; i < count; i += kWarps) {
         const int j = first + i;
         float value = -INFINITY;
         if (window.has(j)) {
-            const KeyColumns::Place at = task.place.find(pages, j);
-            if (at.page >= 0) {
+            const KeyColumns::Place place = task.place.find(pages, j);
+            if (place.page >= 0) {
                 const float scale =
-                    load_key(task.inputs.keys, at.page * task.inputs.keys.page_rows + at.offset, key);
+                    load_key(task.inputs.keys, place.page * task.inputs.keys.page_rows + place.offset, key);
                 value = logit(task.inputs, token, key, scale);
                 __syncwarp();  // before the next key
             }
         } else if (!task.fill) {
             continue;
         }
-        if (threadIdx.x % 32 == 0) logits[j] = value;
+        if (threadIdx.x % 32 == 0) store_logit(task.logits, at + j, value);
     }
 }
 
@@ -59,7 +58,6 @@ void run_score_generic(const smla_score_args& args, const ScorePart& part, const
                             .place = KeyColumns(args, keys),
                             .window = Windows(args.starts, args.ends, part.columns, part.begin, part.end),
                             .logits = part.logits,
-                            .stride = part.stride,
                             .fill = args.fill};
     const int64_t blocks = args.q.shape[0] * ceil_div(part.end - part.begin, kColumns);
     launch(score_generic, blocks, kWarps * 32, kWarps * size_t(keys.width) * sizeof(float), env, task);

@@ -20,17 +20,17 @@ constexpr ScoreKernel kKernels[] = {
 
 template <const ScoreKernel& Kernel>
 CallPlan<smla_score_args> plan_all_columns(const smla_score_args& args, const Env& env) {
-    return plain_plan<smla_score_args>(Kernel.refuse(args, env),
-                                       [](const smla_score_args& call, const Env& on) {
-                                           const int64_t columns = call.logits.shape[1];
-                                           Kernel.run(call,
-                                                      {.columns = columns,
-                                                       .begin = 0,
-                                                       .end = columns,
-                                                       .logits = static_cast<float*>(call.logits.data),
-                                                       .stride = call.logits.stride_elems[0]},
-                                                      on);
-                                       });
+    return plain_plan<smla_score_args>(
+        Kernel.refuse(args, env), [](const smla_score_args& call, const Env& on) {
+            const int64_t columns = call.logits.shape[1];
+            Kernel.run(
+                call,
+                {.columns = columns,
+                 .begin = 0,
+                 .end = columns,
+                 .logits = {call.logits.data, call.logits.stride_elems[0], call.logits.dtype == SMLA_BF16}},
+                on);
+        });
 }
 
 template <const ScoreKernel& Kernel>

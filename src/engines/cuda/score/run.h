@@ -5,12 +5,18 @@
 
 namespace smla::cuda {
 
-// Columns [begin, end) of the logits are wanted; `logits` points at column `begin` of the first token.
+// Where logits go. bf16: rounded to nearest.
+struct Logits {
+    void* data = nullptr;
+    int64_t stride = 0;  // elements between tokens
+    bool bf16 = false;
+};
+
+// Columns [begin, end) of the logits are wanted; `logits` begin at column `begin` of the first token.
 struct ScorePart {
     int64_t columns = 0;  // N: what windows are clamped to
     int64_t begin = 0, end = 0;
-    float* logits = nullptr;
-    int64_t stride = 0;  // floats between tokens
+    Logits logits;
     // cuda_mma_score alone. Above 0: entries of the block table name parts of pages, of so many tokens each,
     // as page << part_bits | part. 0: they name pages.
     uint32_t part_tokens = 0;

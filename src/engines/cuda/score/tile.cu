@@ -33,8 +33,7 @@ struct ScoreTile {
     Tensor q, q_scales, w;
     KeySource keys;
     Windows window;
-    float* logits;  // of column window.begin
-    int64_t stride;
+    Logits logits;  // from column window.begin on
     int tokens, heads, groups_of_heads, rows, groups, splits, fill;
     bool wide_queries;
 };
@@ -149,8 +148,8 @@ __device__ void multiply(const uint4* queries, const KeyOperand& a, Bank& bank) 
 // Stores the logits of a lane's key for the query rows of a run.
 struct TileLogits {
     const Window* windows;  // of the rows
-    float* logits;          // of the first row
-    int64_t stride;
+    const Logits& logits;
+    int64_t at;  // of the first row
     int column;
     float factor;
     bool hole;
@@ -158,7 +157,7 @@ struct TileLogits {
     // False if the sum is NaN or infinite: the row must be computed with care.
     __device__ bool store(int row, float sum) const {
         if (!windows[row].has(column)) return true;
-        logits[row * stride] = hole ? -INFINITY : sum * factor;
+        store_logit(logits, at + row * logits.stride, hole ? -INFINITY : sum * factor);
         return hole || fabsf(sum) <= FLT_MAX;
     }
 };
@@ -292,13 +291,13 @@ __device__ void score_rows(const ScoreTile& task, const Shared& shared, int64_t 
     const uint4* const queries =
         shared.queries + first * task.groups_of_heads * kQueryChunks + threadIdx.x % 32;
     const float* const weights = shared.weights + first * task.groups_of_heads * kHeadGroup;
-    float* const logits = task.logits + (token + first) * task.stride - task.window.begin;
+    const int64_t at = (token + first) * task.logits.stride - task.window.begin;
     if (tile < end) keys.fetch(task.keys, pages, all, tile);
     for (; tile < end; tile += kWarps) {
         KeyOperand a;
         keys.template take<Type>(a);
         const int column = tile * kTileKeys + keys.own_key();
-        const TileLogits out{shared.windows + first, logits + column, task.stride, column,
+        const TileLogits out{shared.windows + first, task.logits, at + column, column,
                              keys.factor(),          keys.hole()};
         if (tile + kWarps < end) keys.fetch(task.keys, pages, all, tile + kWarps);
         TileRows<Type>(queries, weights, task, a, out).run(last - first);
@@ -314,8 +313,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocksPerSm)
     // the last tokens first: in a causal prompt they see most columns
     const int64_t token = int64_t(task.groups - 1 - blockIdx.x % task.groups) * task.rows;
     const int rows = int(min(int64_t(task.rows), task.tokens - token));
-    if (task.fill)
-        fill_outside<kWarps * 32>(task.window, task.logits, task.stride, token, rows, split, task.splits);
+    if (task.fill) fill_outside<kWarps * 32>(task.window, task.logits, token, rows, split, task.splits);
     load_queries<Format, Type>(task, shared, token, rows);
     __syncthreads();
     for (int first = 0, last; first < rows; first = last) {
@@ -427,7 +425,6 @@ void run_score_tile(const smla_score_args& args, const ScorePart& part, const En
                                   .wide = keys_aligned(keys, format, 16)},
                          .window = Windows(args.starts, args.ends, part.columns, part.begin, part.end),
                          .logits = part.logits,
-                         .stride = part.stride,
                          .tokens = int(args.q.shape[0]),
                          .heads = int(args.q.shape[1]),
                          .groups_of_heads = int(ceil_div(args.q.shape[1], kHeadGroup)),

@@ -283,8 +283,7 @@ void run_streamed(const Args& args, const Plan& plan, const Plan::Scratch& scrat
     ScorePart part{.columns = plan.capacity,
                    .begin = 0,
                    .end = plan.capacity,
-                   .logits = scratch.logits,
-                   .stride = plan.capacity};
+                   .logits = {scratch.logits, plan.capacity}};
     if (!plan.listed) {
         const smla_score_args score = score_args_of(args);
         return chosen_score_kernel(score, env)->run(score, part, env);

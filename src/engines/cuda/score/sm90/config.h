@@ -44,8 +44,8 @@ struct ScoreTask {
     Tensor q, q_scales, w;
     KeySource keys;
     Windows window;
-    float* logits;                              // of column window.begin
-    int64_t stride, stride_bytes, two_strides;  // of logits; two_strides: in bytes too
+    Logits logits;                      // from column window.begin on
+    int64_t stride_bytes, two_strides;  // of logits, both in bytes
     int tokens, heads, rows, groups, splits, fill;
     int page_shift;  // column >> page_shift is its page; below 0: divide
 };

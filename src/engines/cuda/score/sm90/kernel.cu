@@ -75,6 +75,7 @@ void run_score_sm90(const smla_score_args& args, const ScorePart& part, const En
                                     .multiprocessors = device.multiprocessors,
                                     .shared_bytes = device.shared_bytes});
     const CacheView keys(args.keys);
+    const int64_t stride_bytes = part.logits.stride * (part.logits.bf16 ? 2 : 4);
     const ScoreTask task{.q = args.q,
                          .q_scales = args.q_scales,
                          .w = args.w,
@@ -85,9 +86,8 @@ void run_score_sm90(const smla_score_args& args, const ScorePart& part, const En
                                   .wide = true},
                          .window = Windows(args.starts, args.ends, part.columns, part.begin, part.end),
                          .logits = part.logits,
-                         .stride = part.stride,
-                         .stride_bytes = part.stride * int64_t(sizeof(float)),
-                         .two_strides = part.stride * int64_t(2 * sizeof(float)),
+                         .stride_bytes = stride_bytes,
+                         .two_strides = 2 * stride_bytes,
                          .tokens = int(tokens),
                          .heads = int(args.q.shape[1]),
                          .rows = plan.rows,

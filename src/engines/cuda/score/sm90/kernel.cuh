@@ -56,15 +56,13 @@ __device__ inline float finish(const float (&first)[2], const float (&second)[2]
     return (odd ? b : a) + __shfl_xor_sync(~0u, odd ? a : b, 1);
 }
 
-__device__ inline float* logit_at(const ScoreTask& task, int token, int column) {
-    return task.logits + token * task.stride + (column - task.window.begin);
+// Elements from the first logit.
+__device__ inline int64_t logit_at(const ScoreTask& task, int token, int column) {
+    return token * task.logits.stride + (column - task.window.begin);
 }
 
-// Stores the logits of a lane's key. Inside: all rows of all steps see all keys of the warp, none a hole.
-template <bool Inside>
-struct TileLogits;
-template <>
-struct TileLogits<false> {
+// Stores the logits of a lane's key where a row may not see it, or where it is a hole.
+struct EdgeLogits {
     const ScoreTask& task;
     const Window* windows;
     int token;        // the block's first
@@ -73,39 +71,41 @@ struct TileLogits<false> {
     float factor;
     bool hole;
 
+    template <int>
     __device__ void store(int row, float sum) {
         if (row < first || row >= last) return;
         const Window seen = windows[row];
         if (column < seen.begin || column >= seen.end) return;
-        *logit_at(task, token + row, column) = hole ? -INFINITY : sum * factor;
+        store_logit(task.logits, logit_at(task, token + row, column), hole ? -INFINITY : sum * factor);
     }
 };
-template <>
-struct TileLogits<true> {
+// The same where all rows of all steps see all keys of the warp, and none is a hole.
+template <class Stored>
+struct InsideLogits {
     const ScoreTask& task;
     char* next;  // of the key, the lane's row of the next store
     float factor;
 
     template <int Rows>  // between stores
-    __device__ void store(float sum) {
-        *reinterpret_cast<float*>(next) = sum * factor;
+    __device__ void store(int, float sum) {
+        if constexpr (sizeof(Stored) == 4) *reinterpret_cast<float*>(next) = sum * factor;
+        else *reinterpret_cast<uint16_t*>(next) = uint16_t(pack_bf16(sum * factor, 0));
         next += Rows == 2 ? task.two_strides : task.stride_bytes;
     }
 };
 
 // The logits of the rows of a step, two at a time.
-template <class Shape, bool Inside, int Row = 0>
-__device__ inline void store_step(const float (&bank)[Shape::columns / 2], const float4* weights,
-                                  TileLogits<Inside>& out, int row) {
+template <class Shape, int Row = 0, class Out>
+__device__ inline void store_step(const float (&bank)[Shape::columns / 2], const float4* weights, Out& out,
+                                  int row) {
     float sums[2][2];
     add_heads<Shape, Row>(bank, weights, sums[0]);
     constexpr int kTwo = Shape::rows == 1 ? 1 : 2;
     if constexpr (kTwo == 2) add_heads<Shape, Row + 1>(bank, weights, sums[1]);
     const float sum = finish(sums[0], sums[kTwo - 1]);  // of one row: lanes t and t + 2 store the same
-    if constexpr (Inside) out.template store<kTwo>(sum);
-    else out.store(row + Row + (kTwo == 1 ? 0 : int(threadIdx.x % 4 / 2)), sum);
+    out.template store<kTwo>(row + Row + (kTwo == 1 ? 0 : int(threadIdx.x % 4 / 2)), sum);
     if constexpr (kTwo == 2) {
-        if constexpr (Row + 2 < Shape::rows) store_step<Shape, Inside, Row + 2>(bank, weights, out, row);
+        if constexpr (Row + 2 < Shape::rows) store_step<Shape, Row + 2>(bank, weights, out, row);
     }
 }
 
@@ -164,21 +164,27 @@ public:
             const auto keys = take_keys(stages_, part_, next_);
             const int column = tile * kKeys + int(part_.own_key);
             // All warps of a warpgroup take the same branch, as wgmma is one instruction of all four.
-            if (within && keys.none_a_hole) {
-                const int row = Shape::rows == 1 ? run.first : run.first + int(threadIdx.x % 4 / 2);
-                auto* const logit = reinterpret_cast<char*>(logit_at(task_, token_ + row, column));
-                run_steps<true>(keys.operand, {task_, logit, keys.factor});
+            if (!within || !keys.none_a_hole) {
+                run_steps<EdgeLogits>(keys.operand, {task_, shared_.windows, token_, run.first, run.last,
+                                                     column, keys.factor, keys.hole});
+            } else if (task_.logits.bf16) {
+                run_inside<uint16_t>(run.first, column, keys);
             } else {
-                run_steps<false>(keys.operand, {task_, shared_.windows, token_, run.first, run.last, column,
-                                                keys.factor, keys.hole});
+                run_inside<float>(run.first, column, keys);
             }
         }
         ahead_ = tile - run.end;
     }
 
 private:
-    template <bool Inside>
-    __device__ void run_steps(const KeyOperand<Shape::products>& keys, TileLogits<Inside> out) {
+    template <class Stored>
+    __device__ void run_inside(int row, int column, const TakenKeys<Shape>& keys) {
+        if (Shape::rows > 1) row += int(threadIdx.x % 4 / 2);
+        auto* const logits = static_cast<Stored*>(task_.logits.data) + logit_at(task_, token_ + row, column);
+        run_steps<InsideLogits<Stored>>(keys.operand, {task_, reinterpret_cast<char*>(logits), keys.factor});
+    }
+    template <class Out>
+    __device__ void run_steps(const KeyOperand<Shape::products>& keys, Out out) {
         auto queries = uint32_t(k_major(shared_address(shared_.queries()) + first_step_ * Shape::step_bytes));
         const float4* weights = shared_.weights + first_step_ * (Shape::columns / 4) + threadIdx.x % 4;
         for (int step = first_step_; step <= last_step_; ++step) {
@@ -186,7 +192,7 @@ private:
             multiply<Shape>(bank, keys, queries);
             queries += Shape::step_bytes / 16;
             wgmma_wait<0>();
-            store_step<Shape, Inside>(bank, weights, out, step * Shape::rows);
+            store_step<Shape>(bank, weights, out, step * Shape::rows);
             weights += Shape::columns / 4;
         }
     }
@@ -214,8 +220,7 @@ __global__ void __launch_bounds__(kThreads, 1) score_sm90(const __grid_constant_
     const KeyStages<Shape> stages(shared);
     if (threadIdx.x == kConsumers) stages.start();
     if (!produces) prefetch_queries<Shape>(task, token, rows);
-    if (task.fill)
-        fill_outside<kThreads>(task.window, task.logits, task.stride, token, rows, split, task.splits);
+    if (task.fill) fill_outside<kThreads>(task.window, task.logits, token, rows, split, task.splits);
     if (int(threadIdx.x) < rows) {
         shared.windows[threadIdx.x] = task.window(token + threadIdx.x);
         shared.requests[threadIdx.x] = task.keys.place.request(token + threadIdx.x);
