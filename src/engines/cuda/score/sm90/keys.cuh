@@ -65,7 +65,7 @@ struct KeyOperand<Products::bf16> {
 };
 
 // x, in a register from now on. The compiler cannot compute again what a shuffle gave; otherwise it starts
-// from the thread's number in every tile, which costs decoding 3 %.
+// from the thread's number in every tile, which costs decoding 3 %. By whole warps.
 __device__ inline uint32_t kept(uint32_t x) { return __shfl_sync(~0u, x, threadIdx.x % 32); }
 
 // The stages of a block. Stage: keys | scales | a bit per key that is a hole | full | empty.
@@ -74,6 +74,7 @@ class KeyStages {
 public:
     static constexpr int scales = kKeys * Shape::code_bytes, holes = scales + kKeys * kScaleBytes;
 
+    // By whole warps.
     __device__ explicit KeyStages(const typename Shape::Memory& shared)
         : first_(kept(shared_address(shared.keys))) {}
     // By one thread, before the first use; a __syncthreads follows.
