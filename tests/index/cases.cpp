@@ -192,10 +192,6 @@ Selection selection(int64_t tokens, int64_t k, const Select& select) {
     return out;
 }
 
-}  // namespace
-
-namespace {
-
 template <class Stored>
 std::vector<Stored> run_score_to(const ScoreCase& test, const Env& env, bool fill) {
     return scored<Stored>(test, fill, [&](const smla_score_args& args) {

@@ -190,6 +190,13 @@ MUTANTS = [
         verify("score"),
     ),
     Mutant(
+        "logits of bf16 are cut instead of rounded",
+        "src/engines/cpu/score/run.cpp",
+        "(to), f32_to_bf16);",
+        "(to), [](float x) { return uint16_t(std::bit_cast<uint32_t>(x) >> 16); });",
+        "test_index Score.LogitsOfBf16*",
+    ),
+    Mutant(
         "score reads past a block table",
         "src/engines/cpu/score/key_spans.cpp",
         "block >= args_.block_table.shape[1]",

@@ -2,8 +2,7 @@
 #pragma once
 
 #include "engines/cuda/common/records.cuh"
-#include "engines/cuda/score/run.h"
-#include "engines/cuda/score/windows.cuh"
+#include "engines/cuda/score/logits.cuh"
 
 #include <algorithm>
 

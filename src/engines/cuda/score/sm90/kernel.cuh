@@ -89,7 +89,7 @@ struct InsideLogits {
     template <int Rows>  // between stores
     __device__ void store(int, float sum) {
         if constexpr (sizeof(Stored) == 4) *reinterpret_cast<float*>(next) = sum * factor;
-        else *reinterpret_cast<uint16_t*>(next) = uint16_t(pack_bf16(sum * factor, 0));
+        else *reinterpret_cast<uint16_t*>(next) = to_bf16(sum * factor);
         next += Rows == 2 ? task.two_strides : task.stride_bytes;
     }
 };
