@@ -6,7 +6,7 @@
 // KB of scan that never ran cost every call from fp8 records 8 to 12 us (docs/kernels/log/cuda_attend.md).
 #pragma once
 
-#include "engines/cuda/attend/mma/arguments.cuh"
+#include "engines/cuda/attend/arguments.cuh"
 #include "engines/cuda/common/error_place.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 

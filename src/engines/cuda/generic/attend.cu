@@ -6,7 +6,7 @@
 //         the dot products of 8 of them; then each thread accumulates its own channels over all 32.
 // Shared  q [Dqk], weights and rows of the 32 keys, scratch: less than 5 KB.
 // Why     correct for any dimensions. Slow: each row is decoded value by value, twice for every head.
-#include "engines/cuda/attend/mma/arguments.cuh"
+#include "engines/cuda/attend/arguments.cuh"
 #include "engines/cuda/attend/run.h"
 #include "engines/cuda/common/launch.cuh"
 

@@ -10,7 +10,7 @@
 // Rope    bf16 in fp8_656 and fp8_584, and so are the operands of its products.
 #pragma once
 
-#include "engines/cuda/attend/mma/epilogue.cuh"
+#include "engines/cuda/attend/epilogue.cuh"
 #include "engines/cuda/attend/mma/key_tiles.cuh"
 #include "engines/cuda/common/ptx/half.cuh"
 #include "engines/cuda/common/ptx/shared.cuh"

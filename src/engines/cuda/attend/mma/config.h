@@ -1,8 +1,7 @@
-// What both mma kernels of attend share: the tile's traits, and the scheduler that gives a block its work.
+// What both mma kernels of attend share: the tile's traits.
 #pragma once
 
-#include "engines/cuda/attend/mma/arguments.cuh"
-#include "engines/cuda/attend/schedule.h"
+#include "engines/cuda/attend/tile_scheduler.cuh"
 
 #include <cstddef>
 #include <cstdint>
@@ -29,31 +28,6 @@ struct TileConfig {
     static constexpr int lift = coded ? 7 : 0;              // softmax weights are 2^lift times too large
 };
 
-// Tile scheduler: one block per (token, split, group of heads), groups of heads fastest.
-struct TileScheduler {
-    Divisor head_tiles, by_splits;
-    Partials partials;
-
-    __host__ __device__ int splits() const { return int(by_splits.by); }
-};
-
-// Work of this block. Recomputed at each use to save registers.
-struct WorkTile {
-    int partial, token, head;  // partial = token * splits + split; head: the block's first
-
-    __device__ WorkTile(const TileScheduler& scheduler, int heads) {
-        uint32_t block;  // read again each time, not kept
-        asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(block));
-        const uint32_t first = scheduler.head_tiles.quotient(block);
-        partial = int(first);
-        token = int(scheduler.by_splits.quotient(first));
-        head = int(block - first * scheduler.head_tiles.by) * heads;
-    }
-    __device__ int split(const TileScheduler& scheduler) const {
-        return partial - token * scheduler.splits();
-    }
-};
-
 // few/kernel.cu: 16 heads per block; many/kernel.cu: 32 or 64. Both are instantiated for keys of 576 and 512
 // values, as fp8 records and as bf16 rows, and of 512 values for records that become rows.
 template <int Width, KeyForm Form>
@@ -62,8 +36,5 @@ void launch_few(const smla_attend_args& args, const Schedule& schedule, const Ti
 template <int Width, KeyForm Form>
 void launch_many(const smla_attend_args& args, const Schedule& schedule, const TileScheduler& scheduler,
                  const Env& env);
-
-// combine.cu: merges the partials of a token's splits into `out`.
-void combine_splits(const smla_attend_args& args, const TileScheduler& scheduler, const Env& env);
 
 }  // namespace smla::cuda_attend

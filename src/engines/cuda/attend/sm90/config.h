@@ -1,7 +1,7 @@
 // attend on Hopper: traits, shared memory, barriers and register budget. kernel.cu tells the whole.
 #pragma once
 
-#include "engines/cuda/attend/mma/config.h"
+#include "engines/cuda/attend/tile_scheduler.cuh"
 #include "engines/cuda/common/ptx/barrier.cuh"
 #include "engines/cuda/common/ptx/cluster.cuh"
 #include "engines/cuda/common/ptx/cp_async.cuh"

@@ -1,7 +1,7 @@
 // Epilogue of attend on Hopper: writes the results of a task, or the partials of a split.
 #pragma once
 
-#include "engines/cuda/attend/mma/epilogue.cuh"
+#include "engines/cuda/attend/epilogue.cuh"
 #include "engines/cuda/attend/sm90/consumer.cuh"
 
 namespace smla::cuda_attend::sm90 {

@@ -1,8 +1,8 @@
 // attend_few: 16 heads x 32 keys, 4 warps. Traits, shared memory and register budget.
 #pragma once
 
+#include "engines/cuda/attend/epilogue.cuh"
 #include "engines/cuda/attend/mma/config.h"
-#include "engines/cuda/attend/mma/epilogue.cuh"
 #include "engines/cuda/attend/mma/key_tiles.cuh"
 
 namespace smla::cuda_attend {

@@ -1,8 +1,8 @@
 // attend_many: 32 or 64 heads x 16 keys. Traits, shared memory, barriers and register budget.
 #pragma once
 
+#include "engines/cuda/attend/epilogue.cuh"
 #include "engines/cuda/attend/mma/config.h"
-#include "engines/cuda/attend/mma/epilogue.cuh"
 #include "engines/cuda/attend/mma/key_tiles.cuh"
 
 namespace smla::cuda_attend {

@@ -68,7 +68,7 @@ private:
         if (Shape::scaled) note_scales(tile, scales);
         float group[2][kProducts];
 #pragma unroll
-        for (uint32_t b = 0; b < kRope; ++b) {
+        for (uint32_t b = 0; b != kRope; ++b) {
             load_rope(at, b, a[b]);
             multiply<cuda::Half::bf16>(s, a[b], cuda::advanced(queries, 8 * Shape::query_tile + 64 * b),
                                        b == 0);

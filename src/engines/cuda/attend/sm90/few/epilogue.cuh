@@ -1,7 +1,7 @@
 // Epilogue of attend on Hopper with few heads: joins the warps' sums and writes the results of a block.
 #pragma once
 
-#include "engines/cuda/attend/mma/epilogue.cuh"
+#include "engines/cuda/attend/epilogue.cuh"
 #include "engines/cuda/attend/sm90/few/consumer.cuh"
 
 namespace smla::cuda_attend::sm90::few {

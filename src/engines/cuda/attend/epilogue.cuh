@@ -1,8 +1,8 @@
-// Epilogue of the mma kernels: accumulators and softmax statistics go to `out`, or to the partials of a
-// split.
+// Epilogue of the kernels on tensor cores: accumulators and softmax statistics go to `out`, or to the
+// partials of a split.
 #pragma once
 
-#include "engines/cuda/attend/mma/config.h"
+#include "engines/cuda/attend/tile_scheduler.cuh"
 #include "engines/cuda/common/ptx/mma.cuh"
 #include "engines/cuda/common/ptx/shared.cuh"
 

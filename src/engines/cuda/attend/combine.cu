@@ -9,8 +9,7 @@
 // Shared   per warp the weights of up to 128 splits | the sums of all groups but the first.
 // Limit    latency: two independent loads (statistics, partials) after the attend grid has ended. On sm_90
 //          and later this grid is launched early and waits for that one.
-#include "engines/cuda/attend/mma/config.h"
-#include "engines/cuda/attend/mma/epilogue.cuh"
+#include "engines/cuda/attend/epilogue.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/ptx/math.cuh"
