@@ -11,7 +11,8 @@ namespace {
 
 constexpr float kInf = INFINITY, kNan = NAN;
 
-// As the CUDA kernel splits them: group g takes rows g, g + groups, ..., four at a time; then all are joined.
+// As the CUDA kernel splits them: group g takes rows g, g + groups, ... in batches of four, which are joined
+// in order; then the groups are.
 float pooled(const std::vector<float>& score, const std::vector<float>& kv, size_t groups) {
     SoftPool joined;
     for (size_t g = 0; g < groups; ++g) {
@@ -23,7 +24,9 @@ float pooled(const std::vector<float>& score, const std::vector<float>& kv, size
                 scores[i] = row < score.size() ? score[row] : -kInf;
                 values[i] = row < score.size() ? kv[row] : 0;
             }
-            part.add(scores, values);
+            SoftPool batch;
+            batch.add(scores, values);
+            part.join(batch);
         }
         joined.join(part);
     }

@@ -24,12 +24,13 @@ struct SoftPool {
             value += weight * kv[i];
         }
     }
-    SMLA_HOST_DEVICE void join(SoftPool other) {
-        const float larger = other.peak > peak ? other.peak : peak;
-        rescale(larger);
-        other.rescale(larger);
-        sum += other.sum;
-        value += other.value;
+    // The same bits wherever it is compiled: which product is fused with the addition is said here.
+    SMLA_HOST_DEVICE void join(const SoftPool& other) {
+        const float before = peak;
+        peak = other.peak > peak ? other.peak : peak;
+        const float mine = exponential(before - shift()), theirs = exponential(other.peak - shift());
+        sum = fmaf(sum, mine, other.sum * theirs);
+        value = fmaf(value, mine, other.value * theirs);
     }
     SMLA_HOST_DEVICE float mean() const { return value / sum; }
 

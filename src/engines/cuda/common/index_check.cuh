@@ -71,6 +71,7 @@ struct IndexCheck {
 // The whole of a block that scans. Out of line: the kernel keeps its registers.
 static __device__ __noinline__ void check_lists(const IndexCheck& check) {
     follow_grid_before();
+    if (blockIdx.x - check.first >= check.blocks) return;  // fills a cluster
     const CheckedLists& lists = check.lists;
     // Few tokens: a warp per list, and as little code as can be.
     if (check.few) {

@@ -18,18 +18,6 @@ inline unsigned grid_of(int64_t blocks) {
     return unsigned(blocks);
 }
 
-// Every launch goes through here. Checks the launch's own result, not cudaGetLastError(), which may return an
-// older error of the caller.
-template <class... Params, class... Given>
-void launch_with(cudaLaunchConfig_t config, void (*kernel)(Params...), int64_t blocks, int threads,
-                 const Env& env, const Given&... given) {
-    if (blocks == 0) return;
-    config.gridDim = dim3(grid_of(blocks));
-    config.blockDim = dim3(unsigned(threads));
-    config.stream = stream_of(env.stream);
-    SMLA_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, given...));
-}
-
 // Lets a kernel's blocks have so much shared memory; 48 KB they have anyway. The driver is asked once per
 // kernel and device: calls that asked it each time took 2 us longer than others on an H200's host.
 inline void allow_shared(const void* kernel, size_t bytes, const Env& env) {
@@ -43,31 +31,50 @@ inline void allow_shared(const void* kernel, size_t bytes, const Env& env) {
     most = bytes;
 }
 
+struct LaunchOptions {
+    // Programmatic dependent launch, for a kernel that calls wait_for_grid_before() (ptx/grid.cuh) before it
+    // touches memory: on sm_90 and later it starts while the kernel before it is still running.
+    bool early = false;
+    int cluster = 1;  // blocks of a cluster, more than one from sm_90 on; divides the blocks of the grid
+};
+
+// Every launch goes through here. Checks the launch's own result, not cudaGetLastError(), which may return an
+// older error of the caller.
+template <class... Params, class... Given>
+void launch_as(const LaunchOptions& options, void (*kernel)(Params...), int64_t blocks, int threads,
+               size_t shared_bytes, const Env& env, const Given&... given) {
+    if (blocks == 0) return;
+    allow_shared(reinterpret_cast<const void*>(kernel), shared_bytes, env);
+    cudaLaunchAttribute attributes[2]{};
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(grid_of(blocks));
+    config.blockDim = dim3(unsigned(threads));
+    config.dynamicSmemBytes = shared_bytes;
+    config.stream = stream_of(env.stream);
+    config.attrs = attributes;
+    if (options.early && env.device->facts().capability >= 90) {
+        cudaLaunchAttribute& early = attributes[config.numAttrs++];
+        early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        early.val.programmaticStreamSerializationAllowed = 1;
+    }
+    if (options.cluster > 1) {
+        cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+        cluster.id = cudaLaunchAttributeClusterDimension;
+        cluster.val.clusterDim = {unsigned(options.cluster), 1, 1};
+    }
+    SMLA_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, given...));
+}
+
 template <class... Params, class... Given>
 void launch(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, const Env& env,
             const Given&... given) {
-    allow_shared(reinterpret_cast<const void*>(kernel), shared_bytes, env);
-    cudaLaunchConfig_t config{};
-    config.dynamicSmemBytes = shared_bytes;
-    launch_with(config, kernel, blocks, threads, env, given...);
+    launch_as({}, kernel, blocks, threads, shared_bytes, env, given...);
 }
 
-// Programmatic dependent launch, for a kernel that calls wait_for_grid_before() (ptx/grid.cuh) before it
-// touches memory: on sm_90 and later it starts while the kernel before it is still running.
 template <class... Params, class... Given>
 void launch_early(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, const Env& env,
                   const Given&... given) {
-    if (env.device->facts().capability < 90)
-        return launch(kernel, blocks, threads, shared_bytes, env, given...);
-    allow_shared(reinterpret_cast<const void*>(kernel), shared_bytes, env);
-    cudaLaunchAttribute early{};
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.dynamicSmemBytes = shared_bytes;
-    config.attrs = &early;
-    config.numAttrs = 1;
-    launch_with(config, kernel, blocks, threads, env, given...);
+    launch_as({.early = true}, kernel, blocks, threads, shared_bytes, env, given...);
 }
 
 }  // namespace smla::cuda

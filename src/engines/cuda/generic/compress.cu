@@ -2,21 +2,26 @@
 //   entry[d] = sum_j softmax_j(score_j[d]) kv_j[d], then RMS norm, rope of the last channels, encoding.
 //
 // Tile    a block takes a token; most tokens close no group and leave at once. A thread takes four
-//         neighbouring channels of every groups-th row of the window, kBatch rows in flight, in one pass
-//         with a running maximum (soft_pool.h). Then the groups' partials are combined in shared memory, in
-//         a fixed order. The split depends on width and ratio alone, so a token's bits depend on no other
-//         token and no alignment. Then norm and rope by the block, and encoding by its warps.
+//         neighbouring channels of every groups-th row of the window, in batches of kBatch rows in flight
+//         (soft_pool.h). The batches of a group are joined in order, then the groups, in shared memory. Then
+//         norm and rope by the block, and encoding by its warps.
+// Cluster few tokens with long windows, on sm_90 and later: a cluster of 8 blocks takes a token, each an
+//         eighth of its channels. A thread has one batch; the first block collects the pooled channels and
+//         goes on alone. What is joined, and in which order, depends on width and ratio alone: a token's
+//         bits depend neither on other tokens nor on the number of blocks.
 // Shared  row addresses [kRows] i64 (looked up once, by one thread per row) | sums of warps | peaks, sums
-//         and values of the partials, each [groups][columns] float4 | the entry [D] f32. __syncthreads
-//         between any write and another thread's read.
+//         and values of the partials, each [groups][shares][columns] float4 | the entry [D] f32.
+//         __syncthreads or cluster_sync between any write and another thread's read.
 // Limit   reads of one SM: 2 * coff * ratio * D * 4 bytes (512 KiB at ratio 128) at 64 bytes per clock, so
 //         8 rows per thread are in flight there (13.6 us on an H200, with 4 rows 15.9; windows of 8 rows take
-//         longer with 8 than with 4). Few tokens of a step close a group of 128.
+//         longer with 8 than with 4). Few tokens of a step close a group of 128. In a cluster: latencies.
 #include "core/tensor.h"
 #include "engines/cuda/candidates.h"
 #include "engines/cuda/common/hadamard.cuh"
 #include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/ptx/cluster.cuh"
+#include "engines/cuda/common/ptx/cp_async.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/records.cuh"
 #include "engines/cuda/generic/generic.h"
@@ -33,17 +38,23 @@ namespace cuda {
 namespace {
 
 constexpr int kThreads = 512, kRows = 128;
-constexpr int kChannels = 4;                // per thread
-constexpr int kFewRows = 4, kManyRows = 8;  // of a thread in flight, by the window
+constexpr int kChannels = 4;  // per thread
+// Rows of a thread in flight: windows of 8 rows have two for each thread, if an entry has 512 channels.
+constexpr int kFewRows = 2, kManyRows = 8, kUnalignedRows = 4;
 constexpr int kMostGroups = 16;
+constexpr int kCluster = 8;  // blocks of a token with a long window
+// Kernels of short windows have no code for clusters: a call of ratio 4 took 1 us longer with it.
+template <int kBatch>
+constexpr bool kSpreads = kBatch == kManyRows;
 static_assert(kRows <= kThreads && kMaxRowWidth <= kThreads * kChannels);
 
 struct CompressParams {
     DeviceCache state, cache;
     BlockTable table;
     Tensor request_of_token, positions, slots, weight, frequencies, entries, latents;
-    int64_t ratio, coff;  // coff: windows that an entry pools
-    int columns, groups;  // threads along the channels, along the rows of the window
+    int64_t ratio, coff;          // coff: windows that an entry pools
+    int blocks;                   // of a token: 1 or kCluster
+    int columns, groups, shares;  // threads of a block along the channels, the rows, the batches of a group
     float eps;
     bool rounds, hadamard;
 };
@@ -115,39 +126,55 @@ __device__ void pool_batch(const CompressParams& p, const Window& window, const 
         float kv_of[kBatch], score_of[kBatch];
 #pragma unroll
         for (int i = 0; i < kBatch; ++i) kv_of[i] = kv[i][c], score_of[i] = score[i][c];
-        pools[c].add(score_of, kv_of);
+        if constexpr (kSpreads<kBatch>) {  // as threads of a cluster join theirs
+            SoftPool batch;
+            batch.add(score_of, kv_of);
+            pools[c].join(batch);
+        } else {
+            pools[c].add(score_of, kv_of);
+        }
     }
 }
 
+// Pools the channels of block `rank` of the token's blocks, into `entry` of the first block.
 template <bool kAligned, int kBatch>
-__device__ void pool(const CompressParams& p, const Window& window, const char** found, float4* parts,
-                     float* entry) {
-    const int column = int(threadIdx.x) % p.columns, group = int(threadIdx.x) / p.columns;
+__device__ void pool(const CompressParams& p, const Window& window, int rank, const char** found,
+                     float4* parts, float* entry) {
+    const bool cluster = kSpreads<kBatch> && p.blocks > 1;
+    const int column = int(threadIdx.x) % p.columns, part = int(threadIdx.x) / p.columns,
+              group = part / p.shares, share = part % p.shares;
+    const int first = rank * p.columns * kChannels;
     SoftPool pools[kChannels];
     bool any = false;
     for (int64_t from = 0; from < window.rows; from += kRows) {
         any |= find_rows(p, window, from, found);
         if (group >= p.groups) continue;
-        const int count = int(min(int64_t(kRows), window.rows - from));
-        for (int j = group; j < count; j += kBatch * p.groups)
-            pool_batch<kAligned, kBatch>(p, window, found, from, j, column * kChannels, pools);
+        const int count = int(min(int64_t(kRows), window.rows - from)), step = kBatch * p.groups;
+        for (int j = group + share * step; j < count; j += p.shares * step)
+            pool_batch<kAligned, kBatch>(p, window, found, from, j, first + column * kChannels, pools);
     }
-    const int size = p.groups * p.columns;
+    const int size = p.groups * p.shares * p.columns;
     if (group < p.groups) {
-        float4* const part = parts + group * p.columns + column;
-        part[0] = {pools[0].peak, pools[1].peak, pools[2].peak, pools[3].peak};
-        part[size] = {pools[0].sum, pools[1].sum, pools[2].sum, pools[3].sum};
-        part[2 * size] = {pools[0].value, pools[1].value, pools[2].value, pools[3].value};
+        float4* const at = parts + part * p.columns + column;
+        at[0] = {pools[0].peak, pools[1].peak, pools[2].peak, pools[3].peak};
+        at[size] = {pools[0].sum, pools[1].sum, pools[2].sum, pools[3].sum};
+        at[2 * size] = {pools[0].value, pools[1].value, pools[2].value, pools[3].value};
     }
     __syncthreads();
-    const float* const values = reinterpret_cast<const float*>(parts);
-    for (int d = int(threadIdx.x); d < p.cache.width; d += kThreads) {
+    if (cluster) cluster_wait();  // for the first block to run
+    const int end = min(p.columns * kChannels, p.cache.width - first);
+    for (int d = int(threadIdx.x); d < end; d += kThreads) {
+        const float* at = reinterpret_cast<const float*>(parts) + d;
         SoftPool joined;
         for (int g = 0; g < p.groups; ++g) {
-            const float* const at = values + g * p.columns * kChannels + d;
-            joined.join({at[0], at[size * kChannels], at[2 * size * kChannels]});
+            SoftPool of_group;
+            for (int s = 0; s < p.shares; ++s, at += p.columns * kChannels)
+                of_group.join({at[0], at[size * kChannels], at[2 * size * kChannels]});
+            joined.join(of_group);
         }
-        entry[d] = any ? joined.mean() : 0.f;
+        const float mean = any ? joined.mean() : 0.f;
+        if (cluster) store_in_cluster(in_block(shared_address(entry + first + d), 0), mean);
+        else entry[first + d] = mean;
     }
 }
 
@@ -201,10 +228,12 @@ __global__ void __launch_bounds__(kThreads)
     __shared__ float2 angles[kMaxRowWidth / 2];
     __shared__ float scratch[kThreads / 32];
     extern __shared__ float4 parts[];
-    float* const entry = reinterpret_cast<float*>(parts + 3 * p.groups * p.columns);
+    float* const entry = reinterpret_cast<float*>(parts + 3 * p.groups * p.shares * p.columns);
     if (check.is_mine()) return check_lists(check);
     follow_grid_before();
-    const int64_t token = blockIdx.x;
+    const bool cluster = kSpreads<kBatch> && p.blocks > 1;
+    const int64_t token = cluster ? blockIdx.x / kCluster : blockIdx.x;
+    const int rank = cluster ? int(blockIdx.x % kCluster) : 0;
     const int64_t slot = load_int(p.slots, token), position = load_int(p.positions, token),
                   request = load_int(p.request_of_token, token);
     if (position < 0 || position % p.ratio != p.ratio - 1 || p.cache.hole(slot)) return;
@@ -213,9 +242,12 @@ __global__ void __launch_bounds__(kThreads)
     const Window window{request, position - rows + 1, rows};
     const int channel = min(int(threadIdx.x), p.cache.width - 1);
     const float weight = present(p.weight) ? load_value(p.weight, element(p.weight, channel)) : 1;
-    find_angles(p, position / p.ratio * p.ratio, angles);
-    pool<kAligned, kBatch>(p, window, found, parts, entry);
-    // Needs no barrier: until the next one, a thread touches only its own channels of `entry`.
+    if (cluster) cluster_arrive();
+    if (rank == 0) find_angles(p, position / p.ratio * p.ratio, angles);
+    pool<kAligned, kBatch>(p, window, rank, found, parts, entry);
+    if (cluster) cluster_sync();
+    if (rank > 0) return;
+    // One block needs no barrier: until the next one, a thread touches only its own channels of `entry`.
     if (present(p.weight)) norm(p, entry, weight, scratch);
     for (int d = int(threadIdx.x); present(p.latents) && d < p.cache.width; d += kThreads)
         store_value(p.latents, element(p.latents, token, d), entry[d]);
@@ -241,14 +273,10 @@ bool aligned(const DeviceCache& state, int width) {
            width % kChannels == 0;
 }
 
-}  // namespace
-
-}  // namespace cuda
-
-void run_cuda_compress(const smla_compress_args& args, const cuda::CallLists& lists, const Env& env) {
-    cuda::CompressParams p{};
-    p.state = cuda::DeviceCache(args.state);
-    p.cache = cuda::DeviceCache(args.cache);
+CompressParams compress_params(const smla_compress_args& args) {
+    CompressParams p{};
+    p.state = DeviceCache(args.state);
+    p.cache = DeviceCache(args.cache);
     p.table = block_table_of(args.state_table, p.state.page_tokens, p.state.page_rows);
     p.request_of_token = args.request_of_token;
     p.positions = args.positions;
@@ -262,19 +290,44 @@ void run_cuda_compress(const smla_compress_args& args, const cuda::CallLists& li
     p.eps = float(args.eps);
     p.rounds = find_format(args.cache.format)->rounds_entries();
     p.hadamard = args.hadamard != 0;
-    const int width = p.cache.width;
-    p.columns = int(ceil_div(width, cuda::kChannels));
-    p.groups = int(std::min<int64_t>(
-        {cuda::kThreads / p.columns, cuda::kMostGroups, p.coff * std::min<int64_t>(p.ratio, cuda::kRows)}));
-    const size_t shared =
-        3 * size_t(p.groups) * size_t(p.columns) * sizeof(float4) + size_t(width) * sizeof(float);
-    const bool aligned = cuda::aligned(p.state, width), many = p.coff * p.ratio > 32;
-    const auto kernel = !aligned ? cuda::compress_kernel<false, cuda::kFewRows>
+    p.columns = int(ceil_div(p.cache.width, kChannels));
+    p.groups = int(
+        std::min<int64_t>({kThreads / p.columns, kMostGroups, p.coff * std::min<int64_t>(p.ratio, kRows)}));
+    p.blocks = p.shares = 1;
+    return p;
+}
+
+// A cluster for each token, where the GPU has clusters and room for them, and a thread for each batch.
+void spread(CompressParams& p, int64_t tokens, int64_t rows, const Env& env) {
+    const DeviceFacts& facts = env.device->facts();
+    const int columns = p.columns / kCluster;
+    const int64_t shares = ceil_div(rows, int64_t(p.groups) * kManyRows);
+    if (facts.capability < 90 || tokens * kCluster > facts.multiprocessors || p.columns % kCluster != 0 ||
+        rows > kRows || columns * p.groups * shares > kThreads)
+        return;
+    p.blocks = kCluster;
+    p.columns = columns;
+    p.shares = int(shares);
+}
+
+}  // namespace
+
+}  // namespace cuda
+
+void run_cuda_compress(const smla_compress_args& args, const cuda::CallLists& lists, const Env& env) {
+    cuda::CompressParams p = cuda::compress_params(args);
+    const int64_t tokens = args.slots.shape[0], rows = p.coff * p.ratio;
+    const bool aligned = cuda::aligned(p.state, p.cache.width), many = rows > 32;
+    if (aligned && many) cuda::spread(p, tokens, rows, env);
+    const auto kernel = !aligned ? cuda::compress_kernel<false, cuda::kUnalignedRows>
                         : many   ? cuda::compress_kernel<true, cuda::kManyRows>
                                  : cuda::compress_kernel<true, cuda::kFewRows>;
-    const int64_t tokens = args.slots.shape[0];
-    const auto check = cuda::IndexCheck::of(lists, tokens, cuda::kThreads, env);
-    cuda::launch_early(kernel, tokens + check.blocks, cuda::kThreads, shared, env, p, check);
+    const size_t shared =
+        3 * size_t(p.groups * p.shares * p.columns) * sizeof(float4) + size_t(p.cache.width) * sizeof(float);
+    const auto check = cuda::IndexCheck::of(lists, tokens * p.blocks, cuda::kThreads, env);
+    cuda::launch_as({.early = true, .cluster = p.blocks}, kernel,
+                    tokens * p.blocks + ceil_div(check.blocks, p.blocks) * p.blocks, cuda::kThreads, shared,
+                    env, p, check);
 }
 
 }  // namespace smla

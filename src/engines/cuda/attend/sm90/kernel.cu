@@ -185,19 +185,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 template <class Format, int Cluster>
 void launch_cluster(const smla_attend_args& args, Tasks tasks, const KeySources& keys, const Env& env) {
-    const auto kernel = attend_sm90<Format, Cluster>;
-    cuda::allow_shared(reinterpret_cast<const void*>(kernel), sizeof(Smem), env);
-    cudaLaunchAttribute cluster{};
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {unsigned(Cluster), 1, 1};
-    cudaLaunchConfig_t config{};
-    config.dynamicSmemBytes = sizeof(Smem);
-    config.attrs = &cluster;
-    config.numAttrs = 1;
     tasks.blocks = Cluster * std::min(tasks.count, env.device->facts().multiprocessors / Cluster);
     const IndexCheck check = IndexCheck::of(args, tasks.blocks, kThreads, env, Cluster);
-    cuda::launch_with(config, kernel, tasks.blocks + check.blocks, kThreads, env, Arguments(args), tasks,
-                      keys, check);
+    cuda::launch_as({.cluster = Cluster}, attend_sm90<Format, Cluster>, tasks.blocks + check.blocks, kThreads,
+                    sizeof(Smem), env, Arguments(args), tasks, keys, check);
 }
 
 template <class Format>

@@ -1,4 +1,5 @@
-// Clusters of sm_90: blocks that run together and reach each other's shared memory.
+// Clusters of sm_90 and later: blocks that run together and reach each other's shared memory. What kernels of
+// every architecture call does nothing before sm_90, where no cluster is launched.
 #pragma once
 
 #include "engines/cuda/common/ptx/shared.cuh"
@@ -12,14 +13,32 @@ __device__ inline uint32_t cluster_rank() {
 }
 // The shared::cluster address in block `rank` that corresponds to `at` in this block.
 __device__ inline uint32_t in_block(uint32_t at, uint32_t rank) {
-    uint32_t out;
+    uint32_t out = at;
+#if __CUDA_ARCH__ >= 900
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(at), "r"(rank));
+#endif
     return out;
 }
 // All threads of all blocks of the cluster.
+__device__ inline void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+#endif
+}
+__device__ inline void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+}
 __device__ inline void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
+    cluster_arrive();
+    cluster_wait();
+}
+// To shared memory of any block of the cluster.
+__device__ inline void store_in_cluster(uint32_t at, float value) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(at), "f"(value) : "memory");
+#endif
 }
 // After mbarrier_init: the other blocks see the barriers after the next cluster_sync.
 __device__ inline void fence_mbarrier_init() {
