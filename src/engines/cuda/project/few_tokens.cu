@@ -7,8 +7,8 @@
 //            as f32. Sums go over the warps of the block.
 // Tokens   1, 2, 4 or 8 at a time: a template, so that sums stay in registers. Weights are f32 or bf16.
 // Shared   sums of warps [kWarps][T][kRows] | x [T,K] and sums [kWarps][256] of one token
-// Limit    the bytes of w, each read once, 16 per lane at a time. A block asks for its first weights, then
-//          waits for the kernel before.
+// Limit    the bytes of w, each read once, 16 per lane at a time. A block asks for its first weights, or all
+//          of them if w is dense along n, then waits for the kernel before.
 // Why      cuBLASLt wants both operands of one dtype: with f32 x and bf16 weights it runs between a kernel
 //          that splits x into bf16 parts and one that adds their sums (docs/kernels/log/cuda_stages.md).
 // A sum's order depends on the shape of w alone, but it is not that of other kernels, so batch-invariant
@@ -35,8 +35,10 @@ constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kMostTokens = 8;
 constexpr int kRows = 4;                      // outputs of a warp, if w is dense along k
 constexpr int kLane = 8, kStep = 32 * kLane;  // values of a lane, of a warp at a time
-constexpr int kAhead = 8;                     // rows of a warp in flight, if w is dense along n
-constexpr int64_t kMostShared = 32 * 1024;    // bytes of x, if w is dense along n
+// Rows of a warp in flight, if w is dense along n: 32 registers, half of them where sums take many.
+template <class W, int kTokens>
+constexpr int kAhead = (kTokens < 4 ? 16 : 8) / sizeof(W);
+constexpr int64_t kMostShared = 32 * 1024;  // bytes of x, if w is dense along n
 // Sums over k are split until there are so many warps: 16 for each multiprocessor of an H100. The GPU's own
 // number would make bits depend on more than shapes.
 constexpr int64_t kWantedWarps = 16 * 132;
@@ -176,9 +178,7 @@ __global__ void __launch_bounds__(kThreads) few_along_n(const __grid_constant__ 
     const int first = int(blockIdx.x % unsigned(p.tiles)) * kStep, n = first + kLane * lane;
     const bool here = n < p.outer;
     const W* const w = reinterpret_cast<const W*>(p.w) + group * p.w_group + n;
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i)
-        if (here && warp + i * kWarps < p.inner) prefetch_to_l2(w + (warp + i * kWarps) * p.w_step);
+    for (int k = warp; here && k < p.inner; k += kWarps) prefetch_to_l2(w + k * p.w_step);
     follow_grid_before();
     for (int i = int(threadIdx.x); i < kTokens * p.inner; i += kThreads) {
         const int k = i / kTokens, t = i % kTokens;
@@ -186,16 +186,23 @@ __global__ void __launch_bounds__(kThreads) few_along_n(const __grid_constant__ 
     }
     __syncthreads();
     float sums[kTokens][kLane] = {};
-#pragma unroll kAhead
-    for (int k = warp; k < p.inner; k += kWarps) {
-        Raw<W> raw = {};
-        if (here) raw = load_raw(w + k * p.w_step);
-        float weights[kLane];
-        to_f32(raw, weights);
+    constexpr int kTogether = kAhead<W, kTokens>;
+    for (int from = warp; from < p.inner; from += kTogether * kWarps) {
+        Raw<W> raw[kTogether] = {};  // all on their way before the first product
 #pragma unroll
-        for (int t = 0; t < kTokens; ++t)
+        for (int a = 0; a < kTogether; ++a)
+            if (here && from + a * kWarps < p.inner) raw[a] = load_raw(w + (from + a * kWarps) * p.w_step);
 #pragma unroll
-            for (int i = 0; i < kLane; ++i) sums[t][i] += xs[k * kTokens + t] * weights[i];
+        for (int a = 0; a < kTogether; ++a) {
+            const int k = from + a * kWarps;
+            if (k >= p.inner) break;
+            float weights[kLane];
+            to_f32(raw[a], weights);
+#pragma unroll
+            for (int t = 0; t < kTokens; ++t)
+#pragma unroll
+                for (int i = 0; i < kLane; ++i) sums[t][i] += xs[k * kTokens + t] * weights[i];
+        }
     }
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
