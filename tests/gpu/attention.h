@@ -20,8 +20,11 @@ inline std::vector<uint8_t> random_records(smla_cache cache, int64_t width, std:
     for (size_t i = 0; i < slots.size(); ++i) slots[i] = int64_t(i);
     cache.data = bytes.data();
     cache.device_type = SMLA_CPU;
-    smla::Context().write_kv(
-        {.head = smla::tensor(values, {rows, width}), .slots = smla::tensor(slots), .cache = cache});
+    const smla_write_args args{
+        .head = smla::tensor(values, {rows, width}), .slots = smla::tensor(slots), .cache = cache};
+    const bool index = cache.format == SMLA_INDEX_FP8_132 || cache.format == SMLA_INDEX_MXFP4_68;
+    if (index) smla::Context().write_index(args);
+    else smla::Context().write_kv(args);
     return bytes;
 }
 

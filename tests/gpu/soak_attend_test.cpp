@@ -1,15 +1,10 @@
 // Kernels of attend, each in a captured graph that is replayed while its row lists and lengths change in
-// place: no launch hangs, and each leaves the bits of the same call outside of a graph.
-//
-// SMLA_SOAK_LOG names a file that counts launches over several runs: a line per shape and run. Then a run
-// goes on where those before it stopped, until each shape has its launches, and SMLA_SOAK_SECONDS are the
-// most that it takes.
+// place: no launch hangs, and each leaves the bits of the same call outside of a graph (soak_replays.h).
 #include "gpu/attention.h"
-#include "soak.h"
+#include "soak_replays.h"
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <sstream>
 
 namespace gpu {
@@ -23,9 +18,7 @@ struct Shape {
     const char *hopper, *others;  // kernels, on sm_90 and elsewhere
     int64_t tokens, heads, width;
     Source primary, extra = {};
-    // 50,000 of calls that take up to 100 us, 2,000 of longer ones: a role that laps another at a barrier
-    // hangs one launch of many (field bug T-31).
-    long launches = 50000;
+    long launches = kShortLaunches;
 
     std::string name(const std::string& kernel) const {
         std::ostringstream out;
@@ -51,18 +44,10 @@ const Shape kShapes[] = {
     {kMany512, kMma512, 256, 64, 512, {SMLA_FP8_584, 128}, {SMLA_FP8_584, 512}},
     {kMma576, kMma576, 4, 64, 576, {SMLA_ROW_BF16, 2048}},
     {kMma512, kMma512, 4, 64, 512, {SMLA_FP8_584, 128}, {SMLA_FP8_584, 512}},
-    {kMany576, kMma576, 256, 128, 576, {SMLA_FP8_656, 2048}, {}, 2000},
-    {kMany576, kMma576, 512, 128, 576, {SMLA_ROW_BF16, 2048}, {}, 2000},
-    {kMany512, kMma512, 256, 128, 512, {SMLA_FP8_584, 128}, {SMLA_FP8_584, 1024}, 2000},
+    {kMany576, kMma576, 256, 128, 576, {SMLA_FP8_656, 2048}, {}, kLongLaunches},
+    {kMany576, kMma576, 512, 128, 576, {SMLA_ROW_BF16, 2048}, {}, kLongLaunches},
+    {kMany512, kMma512, 256, 128, 512, {SMLA_FP8_584, 128}, {SMLA_FP8_584, 1024}, kLongLaunches},
 };
-
-bool is_hopper() {
-    int device = 0, major = 0, minor = 0;
-    must(cudaGetDevice(&device));
-    must(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    must(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
-    return major == 9 && minor == 0;
-}
 
 // Lists of one cache: those that the captured call reads, and others to copy over them.
 class Lists {
@@ -180,9 +165,9 @@ public:
         return kBatch;
     }
 
-private:
     static constexpr int kBatch = 50;
 
+private:
     static smla::Context context_of(const std::string& kernel) {
         const std::string demand = "attend=" + kernel;
         smla_context_args args{};
@@ -208,45 +193,15 @@ private:
     std::unique_ptr<Graph> graph_;
 };
 
-// Launches of earlier runs, by shape.
-class Log {
-public:
-    Log() : path_(std::getenv("SMLA_SOAK_LOG")) {}
-    bool kept() const { return path_ != nullptr; }
-    long before(const std::string& name) const {
-        std::ifstream file(path_ ? path_ : "");
-        long all = 0, each = 0;
-        for (std::string found; file >> found >> each;) all += found == name ? each : 0;
-        return all;
-    }
-    void add(const std::string& name, long launches) const {
-        if (path_) std::ofstream(path_, std::ios::app) << name << ' ' << launches << '\n';
-    }
-
-private:
-    const char* path_;
-};
-
 TEST(GpuSoak, ReplaysOfAttendKernels) {
     SMLA_NEEDS_GPU();
-    const Log log;
     const bool hopper = is_hopper();
     const Deadline all;
     for (const Shape& shape : kShapes) {
-        const std::string kernel = hopper ? shape.hopper : shape.others, name = shape.name(kernel);
-        const long before = log.before(name);
-        long launches = 0;
-        if (!log.kept() || before < shape.launches) {
-            Soaked soaked(shape, kernel);
-            const Deadline share(1. / std::size(kShapes));
-            do {
-                launches += soaked.batch();
-            } while (!testing::Test::HasFailure() &&
-                     (log.kept() ? before + launches < shape.launches && !all.passed() : !share.passed()));
-        }
-        if (testing::Test::HasFailure()) FAIL() << name << ", after " << launches << " launches";
-        if (launches) log.add(name, launches);
-        std::printf("%s: %ld launches\n", name.c_str(), before + launches);
+        const std::string kernel = hopper ? shape.hopper : shape.others;
+        soak_replays(shape.name(kernel), shape.launches, 1. / std::size(kShapes), all,
+                     [&] { return std::make_unique<Soaked>(shape, kernel); });
+        if (HasFatalFailure()) return;
     }
 }
 
