@@ -40,7 +40,7 @@ namespace {
 constexpr int kThreads = 512, kRows = 128;
 constexpr int kChannels = 4;  // per thread
 // Rows of a thread in flight: windows of 8 rows have two for each thread, if an entry has 512 channels.
-constexpr int kFewRows = 2, kManyRows = 8, kUnalignedRows = 4;
+constexpr int kFewRows = 2, kManyRows = 8;
 constexpr int kMostGroups = 16;
 constexpr int kCluster = 8;  // blocks of a token with a long window
 // Kernels of short windows have no code for clusters: a call of ratio 4 took 1 us longer with it.
@@ -319,7 +319,7 @@ void run_cuda_compress(const smla_compress_args& args, const cuda::CallLists& li
     const int64_t tokens = args.slots.shape[0], rows = p.coff * p.ratio;
     const bool aligned = cuda::aligned(p.state, p.cache.width), many = rows > 32;
     if (aligned && many) cuda::spread(p, tokens, rows, env);
-    const auto kernel = !aligned ? cuda::compress_kernel<false, cuda::kUnalignedRows>
+    const auto kernel = !aligned ? cuda::compress_kernel<false, cuda::kFewRows>
                         : many   ? cuda::compress_kernel<true, cuda::kManyRows>
                                  : cuda::compress_kernel<true, cuda::kFewRows>;
     const size_t shared =
