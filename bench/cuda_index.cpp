@@ -1,7 +1,8 @@
 // The indexer's stages on a GPU: checks against the host, then times.
 //
-// usage: cuda_index [check|brief|tiny|time|blocks]
-// check, time: only these. brief, tiny: a few checks, for sanitizers. blocks: times of score_select_blocks.
+// usage: cuda_index [check|brief|tiny|time|select|blocks]
+// check, time: only these. brief, tiny: a few checks, for sanitizers. select: times of select and
+// score_select; blocks: of score_select_blocks.
 //
 // A time is the median of 8 to 30 runs, each after a 256 MB memset that flushes the L2 cache, by CUDA events
 // around the call.
@@ -331,13 +332,7 @@ void check_graph(Gpu& gpu, Report& report) {
     gpu.clear();
 }
 
-void time_all(Gpu& gpu, Report& report) {
-    Bench bench{gpu, report, {}, {}};
-    std::printf("%s: mma.sync %.0f TFLOP/s, copy %.0f GB/s\n", gpu.device().facts().name.c_str(),
-                bench.ceilings.tflops, bench.ceilings.gbytes);
-    int32_t* const word = gpu.allocate<int32_t>(1);
-    std::printf("a kernel without work: %.1f us\n",
-                bench.timer.median_us([&] { fill_i32(word, 0, 0, 1, 1); }));
+void time_scores(Bench& bench) {
     const ScoreShape scores[] = {
         {.name = "score 2048 x 8192", .tokens = 2048, .columns = 8192},
         {.name = "score 2048 x 65536", .tokens = 2048, .columns = 65536},
@@ -372,6 +367,9 @@ void time_all(Gpu& gpu, Report& report) {
          .q = SMLA_E2M1},
     };
     for (const ScoreShape& shape : scores) time_score(bench, shape);
+}
+
+void time_selections(Bench& bench) {
     time_select(bench, "select", 64, 131072);
     time_select(bench, "select", 2048, 65536);
     time_select(bench, "select", 1, 131072);
@@ -400,6 +398,17 @@ void time_all(Gpu& gpu, Report& report) {
         0);
 }
 
+void time_all(Gpu& gpu, Report& report, bool scores) {
+    Bench bench{gpu, report, {}, {}};
+    std::printf("%s: mma.sync %.0f TFLOP/s, copy %.0f GB/s\n", gpu.device().facts().name.c_str(),
+                bench.ceilings.tflops, bench.ceilings.gbytes);
+    int32_t* const word = gpu.allocate<int32_t>(1);
+    std::printf("a kernel without work: %.1f us\n",
+                bench.timer.median_us([&] { fill_i32(word, 0, 0, 1, 1); }));
+    if (scores) time_scores(bench);
+    time_selections(bench);
+}
+
 int run(const std::string& what) {
     Gpu gpu;
     Report report;
@@ -410,7 +419,7 @@ int run(const std::string& what) {
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     };
     if (what == "blocks") time_all_blocks(gpu, report);
-    else if (what != "time") {
+    else if (what != "time" && what != "select") {
         check_score(gpu, report);
         std::printf("score: %d checks, %d wrong, error at most %.3f of the bound, %.1f s\n", report.checks,
                     report.failures, report.worst, seconds());
@@ -421,7 +430,7 @@ int run(const std::string& what) {
         std::printf("score_select: %d checks, %d wrong, %.1f s\n", report.checks, report.failures, seconds());
         std::fflush(stdout);
     }
-    if (what.empty() || what == "time") time_all(gpu, report);
+    if (what.empty() || what == "time" || what == "select") time_all(gpu, report, what != "select");
     std::printf("%d checks, %d wrong, %.1f s\n", report.checks, report.failures, seconds());
     return report.failures ? 1 : 0;
 }
@@ -432,9 +441,9 @@ int run(const std::string& what) {
 
 int main(int argc, char** argv) {
     const std::string what = argc > 1 ? argv[1] : "";
-    const std::initializer_list<std::string> words{"", "check", "brief", "tiny", "time", "blocks"};
+    const std::initializer_list<std::string> words{"", "check", "brief", "tiny", "time", "select", "blocks"};
     if (argc > 2 || std::find(words.begin(), words.end(), what) == words.end()) {
-        std::fprintf(stderr, "usage: cuda_index [check|brief|tiny|time|blocks]\n");
+        std::fprintf(stderr, "usage: cuda_index [check|brief|tiny|time|select|blocks]\n");
         return 2;
     }
     try {

@@ -19,7 +19,8 @@ namespace {
 using Args = smla_score_select_args;
 
 // Without a budget: parts large enough that starting kernels and uneven last rounds of blocks cost little.
-constexpr size_t kPays = size_t(256) << 20;
+// 1024 tokens of 65,536 columns take 256 MiB of logits and some: parts of 512 cost 4 % of 2048 tokens.
+constexpr size_t kPays = size_t(288) << 20;
 constexpr int64_t kFewTokens = 32, kLongPart = 32768, kLeastPart = 1024;
 
 struct Scratch {
