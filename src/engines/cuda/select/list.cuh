@@ -8,15 +8,30 @@
 
 namespace smla::cuda {
 
-// Elements that a thread holds. Bit e of `here`: element e exists; it is number first + e / Together * step +
-// e % Together of the list.
+// values[e] of registers, for an e that is known at run time only: a tree of selects.
+template <int Size>
+__device__ float pick(const float (&values)[Size], uint32_t e) {
+    if constexpr (Size == 1) {
+        return values[0];
+    } else {
+        float half[Size / 2];
+#pragma unroll
+        for (int i = 0; i < Size / 2; ++i) half[i] = e & (Size / 2) ? values[i + Size / 2] : values[i];
+        return pick(half, e);
+    }
+}
+
+// Elements that a thread holds, in vectors of Together that lie a block's threads apart. Bit e of `here`:
+// element e exists; its number in the list is number(e).
 template <int Size, int Together>
 struct Group {
     static constexpr int size = Size;
     float scores[Size];
     uint32_t here = 0;
-    int first = 0, step = 0;
-    __device__ int number(int e) const { return first + e / Together * step + e % Together; }
+    int first = 0;
+    __device__ int number(uint32_t e) const {
+        return first + int(e / Together * kSelectThreads * Together + e % Together);
+    }
 };
 
 // Score: float, or uint16_t for bf16 and f16. Ahead: elements in flight per thread.
@@ -65,7 +80,6 @@ public:
         for (int i = int(threadIdx.x); i - lane < last; i += kVectors * kSelectThreads) {
             Group<Ahead, kTogether> group;
             group.first = kept_ + head_ + i * kTogether;
-            group.step = kSelectThreads * kTogether;
             uint4 words[kVectors];
 #pragma unroll
             for (int v = 0; v < kVectors; ++v) {
@@ -113,8 +127,8 @@ public:
     __device__ void each(const F& f) const {
         groups([&](const auto& group) {
 #pragma unroll
-            for (int e = 0; e < Ahead; ++e)
-                if (group.here >> e & 1) f(rank_key(group.scores[e]), group.number(e));
+            for (int e = 0; e < group.size; ++e)
+                if (group.here >> e & 1) f(rank_key(group.scores[e]), group.number(uint32_t(e)));
         });
     }
 
@@ -152,9 +166,7 @@ private:
     __device__ void scalars(int count, const Visit& visit, const Number& number) const {
         const int lane = int(threadIdx.x % 32);
         for (int64_t i = int(threadIdx.x); i - lane < count; i += kSelectThreads) {
-            Group<Ahead, 1> group;
-#pragma unroll
-            for (int e = 0; e < Ahead; ++e) group.scores[e] = 0;
+            Group<Ahead, 1> group{};
             if (i < count) {
                 group.first = number(int(i));
                 group.scores[0] = score(group.first);

@@ -16,6 +16,8 @@
 // Results    docs/kernels/cuda_select.md.
 #include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/ptx/cp_async.cuh"
+#include "engines/cuda/common/ptx/shared.cuh"
 #include "engines/cuda/select/list.cuh"
 
 #include <algorithm>
@@ -29,6 +31,7 @@ namespace {
 constexpr int kRoom = 6144, kMostWinners = 4096;
 constexpr int kManyRows = 8, kFewRows = 16;   // elements in flight per thread
 constexpr int kExpectedMost = kRoom * 3 / 4;  // candidates that a floor may be chosen for
+constexpr int kSparse = 8;  // columns per winner from which on few of a warp's lanes have one
 #if __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
 constexpr int kBlocksPerSm = 3;  // as many as shared memory holds
 #else
@@ -99,12 +102,42 @@ __device__ uint32_t kept_floor(const List& list, SelectShared& shared) {
     return shared.least;
 }
 
-// Appends the columns that reach the floor. Counts all, keeps as many as there is room for.
-template <class List>
+// keys: where those of Candidates lie.
+__device__ inline void store_candidate(bool condition, uint32_t keys, uint32_t place, float score,
+                                       int number) {
+    store_shared_if(condition, keys + 4 * place, rank_key(score));
+    store_shared_if(condition, keys + 4 * (kRoom + place), uint32_t(number));
+}
+
+// Stores the elements `passed` of a group as candidates from `at` on, as far as there is room. A branch for
+// each element would be taken whenever one lane of the warp has it.
+template <bool Dense, class Group>
+__device__ void append(const Group& group, uint32_t passed, uint32_t at, uint32_t keys) {
+    if constexpr (Dense) {
+#pragma unroll
+        for (int e = 0; e < group.size; ++e) {
+            const uint32_t one = passed >> e & 1;
+            store_candidate(one && at < kRoom, keys, at, group.scores[e], group.number(uint32_t(e)));
+            at += one;
+        }
+    } else {
+        while (passed) {  // as often as the lane with the most elements needs
+            const uint32_t e = 31 - uint32_t(__clz(int(passed)));
+            passed ^= 1u << e;
+            store_candidate(at < kRoom, keys, at, pick(group.scores, e), group.number(e));
+            ++at;
+        }
+    }
+}
+
+// Appends the columns that reach the floor. Counts all, keeps as many as there is room for. Many rows are
+// bound by the instructions of this loop. Dense: about half of the columns pass, else a few of a hundred.
+template <bool Dense, class List>
 __device__ void collect(const List& list, uint32_t floor, SelectShared& shared) {
     const int lane = int(threadIdx.x % 32);
     const bool all = floor == 0;
     const float least = score_of(max(floor, kLowestKey));
+    const uint32_t keys = shared_address(shared.found.keys), count = shared_address(&shared.count);
     list.groups([&](const auto& group) {
         uint32_t passed = 0;
 #pragma unroll
@@ -118,17 +151,9 @@ __device__ void collect(const List& list, uint32_t floor, SelectShared& shared) 
             const uint32_t other = __shfl_up_sync(~0u, sum, step);
             if (lane >= step) sum += other;
         }
-        uint32_t at = 0;
-        if (lane == 31) at = atomicAdd(&shared.count, sum);
-        at = __shfl_sync(~0u, at, 31) + sum - mine;
-#pragma unroll
-        for (int e = 0; e < group.size; ++e)
-            if (passed >> e & 1) {
-                if (at < kRoom)
-                    shared.found.keys[at] = rank_key(group.scores[e]),
-                    shared.found.numbers[at] = group.number(e);
-                ++at;
-            }
+        uint32_t first = 0;
+        if (lane == 31) first = add_shared(count, sum);
+        append<Dense>(group, passed, __shfl_sync(~0u, first, 31) + sum - mine, keys);
     });
 }
 
@@ -156,6 +181,7 @@ __device__ void collect_in_order(const List& list, uint32_t floor, const RowPart
     constexpr int kTogether = List::kTogether, kVectors = List::kVectors;
     const int first = row.begin(part), last = row.begin(part + 1);
     const float least = score_of(max(floor, kLowestKey));
+    const uint32_t keys = shared_address(shared.found.keys);
     uint32_t found = 0;
     for (int begin = first; begin < last; begin += kVectors * kSelectThreads) {
         const int at = begin + int(threadIdx.x);
@@ -175,12 +201,10 @@ __device__ void collect_in_order(const List& list, uint32_t floor, const RowPart
             uint32_t place = found + (uint32_t(before >> (16 * v)) & 0xffff);
 #pragma unroll
             for (int e = 0; e < kTogether; ++e) {
-                if (!(passed >> (v * kTogether + e) & 1)) continue;
-                if (place < kRoom) {
-                    shared.found.keys[place] = rank_key(scores[v * kTogether + e]);
-                    shared.found.numbers[place] = (at + v * kSelectThreads) * kTogether + e;
-                }
-                ++place;
+                const uint32_t one = passed >> (v * kTogether + e) & 1;
+                store_candidate(one && place < kRoom, keys, place, scores[v * kTogether + e],
+                                (at + v * kSelectThreads) * kTogether + e);
+                place += one;
             }
             found += uint32_t(total >> (16 * v)) & 0xffff;
         }
@@ -399,7 +423,8 @@ __global__ void __launch_bounds__(kSelectThreads, Ahead == kManyRows ? kBlocksPe
         collect_in_order(list, floor, parts, part, shared);
         if (!hand_over(task, token, parts, part, shared)) return;
     } else {
-        collect(list, floor, shared);
+        if (list.count() < kSparse * k) collect<true>(list, floor, shared);
+        else collect<false>(list, floor, shared);
         __syncthreads();
     }
     const Winners winners(task.output, token);

@@ -57,6 +57,19 @@ __device__ inline void store_shared(uint32_t at, const uint4& value) {
                  "r"(value.z), "r"(value.w)
                  : "memory");
 }
+// Without a branch.
+__device__ inline void store_shared_if(bool condition, uint32_t at, uint32_t value) {
+    asm volatile("{.reg .pred here;\n setp.ne.u32 here, %0, 0;\n @here st.shared.u32 [%1], %2;}" ::"r"(
+                     uint32_t(condition)),
+                 "r"(at), "r"(value)
+                 : "memory");
+}
+// Returns what was there. atomicAdd would become code that adds a warp's values up first.
+__device__ inline uint32_t add_shared(uint32_t at, uint32_t value) {
+    uint32_t before;
+    asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(before) : "r"(at), "r"(value) : "memory");
+    return before;
+}
 __device__ inline void min_shared(uint32_t at, uint32_t value) {
     asm volatile("red.shared.min.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
 }
