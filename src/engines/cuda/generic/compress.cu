@@ -141,8 +141,9 @@ template <bool kAligned, int kBatch>
 __device__ void pool(const CompressParams& p, const Window& window, int rank, const char** found,
                      float4* parts, float* entry) {
     const bool cluster = kSpreads<kBatch> && p.blocks > 1;
+    const int shares = kSpreads<kBatch> ? p.shares : 1;
     const int column = int(threadIdx.x) % p.columns, part = int(threadIdx.x) / p.columns,
-              group = part / p.shares, share = part % p.shares;
+              group = part / shares, share = part % shares;
     const int first = rank * p.columns * kChannels;
     SoftPool pools[kChannels];
     bool any = false;
@@ -150,10 +151,10 @@ __device__ void pool(const CompressParams& p, const Window& window, int rank, co
         any |= find_rows(p, window, from, found);
         if (group >= p.groups) continue;
         const int count = int(min(int64_t(kRows), window.rows - from)), step = kBatch * p.groups;
-        for (int j = group + share * step; j < count; j += p.shares * step)
+        for (int j = group + share * step; j < count; j += shares * step)
             pool_batch<kAligned, kBatch>(p, window, found, from, j, first + column * kChannels, pools);
     }
-    const int size = p.groups * p.shares * p.columns;
+    const int size = p.groups * shares * p.columns;
     if (group < p.groups) {
         float4* const at = parts + part * p.columns + column;
         at[0] = {pools[0].peak, pools[1].peak, pools[2].peak, pools[3].peak};
@@ -168,7 +169,7 @@ __device__ void pool(const CompressParams& p, const Window& window, int rank, co
         SoftPool joined;
         for (int g = 0; g < p.groups; ++g) {
             SoftPool of_group;
-            for (int s = 0; s < p.shares; ++s, at += p.columns * kChannels)
+            for (int s = 0; s < shares; ++s, at += p.columns * kChannels)
                 of_group.join({at[0], at[size * kChannels], at[2 * size * kChannels]});
             joined.join(of_group);
         }
