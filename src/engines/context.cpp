@@ -16,16 +16,17 @@ namespace {
 
 smla_isa choose_isa(smla_isa asked) {
     const smla_isa best = best_isa();
+    const char* const field = asked == SMLA_ISA_AUTO ? "SMLA_ISA" : "args.isa";
     if (asked == SMLA_ISA_AUTO) {
         const char* named = std::getenv("SMLA_ISA");
         if (!named || !*named || std::strcmp(named, "auto") == 0) return best;
         asked = isa_from_name(named);
-        SMLA_CHECK(asked != SMLA_ISA_AUTO, "SMLA_ISA", named, isa_names(all_isas()));
+        SMLA_CHECK(asked != SMLA_ISA_AUTO, field, named, isa_names(all_isas()));
     }
     SMLA_CHECK(asked >= SMLA_ISA_SCALAR && asked <= kLastIsa, "args.isa", asked, text("0 to ", kLastIsa));
     const std::vector<smla_isa> here = isas_here();
     if (std::find(here.begin(), here.end(), asked) == here.end())
-        fail(SMLA_UNSUPPORTED, "args.isa", isa_name(asked),
+        fail(SMLA_UNSUPPORTED, field, isa_name(asked),
              text(isa_names(here), ", which this machine has"));
     return asked;
 }

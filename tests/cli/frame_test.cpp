@@ -161,6 +161,7 @@ TEST(CliFrame, AWrongVariableOfTheEnvironmentIsNamed) {
         EXPECT_EQ(refused("--no-self-test", each.variable, each.value), each.variable);
         EXPECT_EQ(refused(each.option + "=" + each.value, each.variable, each.value), each.option);
     }
+    EXPECT_EQ(refused("--isa=auto", "SMLA_ISA", foreign), "SMLA_ISA");
     if (why_no_engine(SMLA_ENGINE_CUDA).empty()) return;
     EXPECT_EQ(refused("--no-self-test", "SMLA_ENGINE", "cuda"), "SMLA_ENGINE");
 }
