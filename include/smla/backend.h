@@ -45,8 +45,7 @@ enum {
 typedef struct smla_backend_args {
     uint32_t struct_size;
     smla_family family;
-    /* "auto" (null), "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla", or a record format's.
-     * "bfloat16": rows of bf16, with queries of f32 or f64 rows of that type. */
+    /* "auto" (null), "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla", or a record format's. */
     const char* kv_cache_dtype;
     /* Of queries: bf16 (0), f16, f32, f64 (reference), e4m3 (HYBRID, per-tensor caches). */
     smla_dtype dtype;

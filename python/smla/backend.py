@@ -139,7 +139,8 @@ class Backend:
     softmax_scale; with defaults in smla/backend.h: kv_lora_rank, rope_dim, nope_dim, v_head_dim,
     head_dim, page_tokens, window_page_tokens, topk, window, ratio, speculative_tokens, batch_invariant,
     q_scale, kv_scale, max_logits_bytes;
-    kv_cache_dtype ("auto", "fp8_ds_mla", ...), dtype of queries, wants (what must be refused: "alibi", ...),
+    kv_cache_dtype ("auto", "fp8_ds_mla", ..., "bfloat16": with queries of f32 or f64 rows of that type),
+    dtype of queries, wants (what must be refused: "alibi", ...),
     plan_groups (more groups for the metadata), device ("sm_90", ...; None: what the context runs on),
     precision of attention ("exact", "rounded": see smla.attend).
     """

@@ -26,8 +26,7 @@ smla_isa choose_isa(smla_isa asked) {
     SMLA_CHECK(asked >= SMLA_ISA_SCALAR && asked <= kLastIsa, "args.isa", asked, text("0 to ", kLastIsa));
     const std::vector<smla_isa> here = isas_here();
     if (std::find(here.begin(), here.end(), asked) == here.end())
-        fail(SMLA_UNSUPPORTED, field, isa_name(asked),
-             text(isa_names(here), ", which this machine has"));
+        fail(SMLA_UNSUPPORTED, field, isa_name(asked), text(isa_names(here), ", which this machine has"));
     return asked;
 }
 

@@ -1,21 +1,12 @@
 // What forward of a backend refuses, by field and before anything is written.
 #include "forward_world.h"
+#include "kit/refused.h"
 
 #include <cstring>
 #include <functional>
 
 namespace smla::test {
 namespace {
-
-template <class Call>
-std::string refused_field_of(const Call& call) {
-    try {
-        call();
-    } catch (const Error& error) {
-        return error.field;
-    }
-    return "";
-}
 
 TEST(BackendForward, Refusals) {
     const auto refused = [](const Backend& backend, auto spoil) {
@@ -26,15 +17,13 @@ TEST(BackendForward, Refusals) {
         std::vector<uint8_t> memory(1 << 22);
         auto* aligned = reinterpret_cast<void*>(round_up(reinterpret_cast<uintptr_t>(memory.data()), 64));
         Env env;
-        try {
+        const std::string field = kit::refused_field([&] {
             world.on.run(env, world.metadata.get(), args, {aligned, memory.size() - 64});
-        } catch (const Error& error) {
-            EXPECT_TRUE(world.out.bytes()[0] == 0xff && world.kv.memory == kv &&
-                        world.window.memory == window)
-                << "something ran before the refusal of " << error.field;
-            return error.field;
-        }
-        return std::string();
+        });
+        const bool untouched =
+            world.out.bytes()[0] == 0xff && world.kv.memory == kv && world.window.memory == window;
+        EXPECT_TRUE(field.empty() || untouched) << "something ran before the refusal of " << field;
+        return field;
     };
     using A = ForwardArgs;
     const auto latent = [&](auto spoil) { return refused(kFlashMlaSparse, spoil); };
@@ -100,7 +89,7 @@ TEST(BackendForward, ResultsInMemoryOfSomethingElseAreRefused) {
             for (const auto& [field, spoil] : shared) {
                 ForwardArgs step = world.args;
                 spoil(step, workspace);
-                EXPECT_EQ(refused_field_of([&] { run(step); }), field) << backend->name << known;
+                EXPECT_EQ(kit::refused_field([&] { run(step); }), field) << backend->name << known;
             }
             EXPECT_TRUE(world.kv.memory == kv && world.window.memory == window) << backend->name << known;
         }
@@ -110,10 +99,10 @@ TEST(BackendForward, ResultsInMemoryOfSomethingElseAreRefused) {
 TEST(BackendForward, WhatAStepDoesNotReadMayHoldAnything) {
     World listed({.backend = &kFlashMlaSparseDsv4, .args = small_hybrid(128), .seed = 14});
     listed.args.topk_indices = listed.args.out;
-    EXPECT_EQ(refused_field_of([&] { listed.run(); }), "");
+    EXPECT_EQ(kit::refused_field([&] { listed.run(); }), "");
     World written({.backend = &kFlashMlaSparse, .args = small_latent(), .seed = 14, .written = true});
     written.args.k_pe = written.args.out;
-    EXPECT_EQ(refused_field_of([&] { written.run(); }), "");
+    EXPECT_EQ(kit::refused_field([&] { written.run(); }), "");
 }
 
 // Without asking for sizes first, of which each argument would have to have as many rows as q.
@@ -141,7 +130,7 @@ TEST(BackendForward, EveryArgumentHasTheRowsOfTheStep) {
                 const int64_t tokens = world.metadata->step().tokens;
                 for (const int64_t given : {int64_t(0), int64_t(1), tokens - 1, tokens}) {
                     (world.args.*tensor).shape[0] = given;
-                    EXPECT_EQ(refused_field_of([&] { run_in(memory, world); }),
+                    EXPECT_EQ(kit::refused_field([&] { run_in(memory, world); }),
                               given < tokens ? text("args.", field, ".shape[0]") : "")
                         << backend->name << " " << given;
                 }
@@ -153,13 +142,13 @@ TEST(BackendForward, HeadsOfTheOutputLieApart) {
     for (const Backend* backend : {&kFlashMlaSparseDsv4, &kFlashMlaSparseDsv41}) {
         World world({.backend = backend, .args = small_args(*backend), .seed = 14, .padded_heads = 2});
         world.args.out.stride_elems[0] = 3 * 20;
-        EXPECT_EQ(refused_field_of([&] { world.run(); }), "args.out.stride_elems[0]");
-        EXPECT_EQ(refused_field_of([&] { world.on.run({}, nullptr, world.args, {}); }),
+        EXPECT_EQ(kit::refused_field([&] { world.run(); }), "args.out.stride_elems[0]");
+        EXPECT_EQ(kit::refused_field([&] { world.on.run({}, nullptr, world.args, {}); }),
                   "args.out.stride_elems[0]");
     }
     World latent({.backend = &kFlashMlaSparse, .args = small_latent(), .seed = 14});
     latent.args.out.stride_elems[0] = 2 * 6;
-    EXPECT_EQ(refused_field_of([&] { latent.run(); }), "args.out.stride_elems[0]");
+    EXPECT_EQ(kit::refused_field([&] { latent.run(); }), "args.out.stride_elems[0]");
 }
 
 // Metadata number rows by the pages of the batch; a cache with other gaps has other rows.
@@ -175,12 +164,12 @@ TEST(BackendForward, PagesOfACacheAreThoseOfTheMetadata) {
             if (cache.format == SMLA_FORMAT_NONE) continue;
             const int32_t page = cache.page_tokens;
             cache.page_rows = page;
-            EXPECT_EQ(refused_field_of([&] { world.run(); }), "");
+            EXPECT_EQ(kit::refused_field([&] { world.run(); }), "");
             cache.page_rows = 2 * page;
-            EXPECT_EQ(refused_field_of([&] { world.run(); }), text(field, ".page_rows"));
+            EXPECT_EQ(kit::refused_field([&] { world.run(); }), text(field, ".page_rows"));
             cache.page_rows = 0;
             cache.page_tokens = page - 1;
-            EXPECT_EQ(refused_field_of([&] { world.run(); }), text(field, ".page_tokens"));
+            EXPECT_EQ(kit::refused_field([&] { world.run(); }), text(field, ".page_tokens"));
         }
 }
 
@@ -217,7 +206,7 @@ TEST(BackendForward, AStepOfNoTokensIsChecked) {
         world.run();
         EXPECT_TRUE(world.window.memory == window && world.kv.memory == kv && world.out.bytes() == out);
         world.args.q = {};
-        EXPECT_EQ(refused_field_of([&] { world.run(); }), "args.q");
+        EXPECT_EQ(kit::refused_field([&] { world.run(); }), "args.q");
     }
 }
 
@@ -230,12 +219,7 @@ TEST(BackendForward, ARecordOfAnotherArrangementIsRefused) {
         World world(spec);
         world.args.swa_cache.format = window;
         world.args.kv_cache.format = entries;
-        try {
-            world.run();
-        } catch (const Error& error) {
-            return error.field;
-        }
-        return std::string();
+        return kit::refused_field([&] { world.run(); });
     };
     EXPECT_EQ(refused(SMLA_FP8_528_G32, SMLA_NVFP4_288), "");
     EXPECT_EQ(refused(SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288), "args.swa_cache.format");

@@ -2,6 +2,7 @@
 #include "backends/gate.h"
 #include "backends/registry.h"
 #include "engines/candidate.h"
+#include "kit/refused.h"
 #include "serving.h"
 
 #include <cstdlib>
@@ -322,12 +323,7 @@ TEST(Selection, ArgumentsThatMakeNoSense) {
     const auto field = [](auto spoil) {
         BackendArgs args = backend_args(SMLA_FAMILY_HYBRID);
         spoil(args);
-        try {
-            resolve_config(args);
-        } catch (const Error& error) {
-            return error.field;
-        }
-        return std::string();
+        return kit::refused_field([&] { resolve_config(args); });
     };
     using A = BackendArgs;
     EXPECT_EQ(field([](A&) {}), "");

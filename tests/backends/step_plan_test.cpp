@@ -1,5 +1,6 @@
 // Steps are planned once: a step of a description that its context knows runs in one pass and gives the bits
 // of a step that was planned anew; what differs is planned again.
+#include "kit/refused.h"
 #include "norm_chain.h"
 
 #include <gtest/gtest.h>
@@ -102,12 +103,8 @@ TEST_F(StepPlans, AnotherOrderOfStagesIsAnError) {
     PlanKey key(PlanUse::step, 7, 0, env);
     run_step(env, &key, 0, memory, nullptr, nullptr, [&](Runner& runner) { a.step(3)(runner); });
     const auto refused = [&](const std::function<void(Runner&)>& step) {
-        try {
-            run_step(env, &key, 0, memory, nullptr, nullptr, step);
-        } catch (const Error& error) {
-            return error.field;
-        }
-        return std::string();
+        return kit::refused_field([&] { run_step(env, &key, 0, memory, nullptr, nullptr, step); },
+                                  SMLA_INTERNAL);
     };
     EXPECT_EQ(refused([&](Runner& runner) {
                   const NormChain step = a.step(3);

@@ -1,6 +1,7 @@
 // Traps of the published backends, numbered as in docs/backends/traps.md, and bugs of the field (T-..) that
 // need a whole backend.
 #include "forward_world.h"
+#include "kit/refused.h"
 
 #include <cmath>
 #include <cstring>
@@ -354,12 +355,7 @@ TEST(FieldBugs, T36_StaleMetadata) {
     World world({.backend = &kDsv4SparseMlaSm120, .args = small(SMLA_FAMILY_HYBRID), .seed = 88});
     const Env env;
     const auto refused = [&](const Metadata* metadata) {
-        try {
-            world.on.run(env, metadata, world.args, {});
-        } catch (const Error& error) {
-            return error.field;
-        }
-        return std::string();
+        return kit::refused_field([&] { world.on.run(env, metadata, world.args, {}); });
     };
     const auto of = [](const Backend& backend, const BackendArgs& args, bool build) {
         auto metadata = instance(backend, args).metadata();

@@ -1,6 +1,7 @@
 // copy_pages: records move bit for bit, gaps and everything else stay.
 #include "ops/copy_pages/copy_pages.h"
 #include "formats/test_cache.h"
+#include "kit/refused.h"
 
 #include <functional>
 
@@ -123,12 +124,7 @@ TEST(CopyPagesCheck, RefusalsNameTheField) {
     const Args rows = copy_args(a, b, pairs), scaled = copy_args(fp8, fp8, pairs);
     const auto refused = [](Args args, const std::function<void(Args&)>& change) -> std::string {
         change(args);
-        try {
-            CopyPagesOp::check(args);
-            return "";
-        } catch (const Error& error) {
-            return error.field;
-        }
+        return kit::refused_field([&] { CopyPagesOp::check(args); });
     };
     EXPECT_EQ(refused(rows, [](Args&) {}), "");
     EXPECT_EQ(refused(scaled, [](Args&) {}), "");
@@ -156,12 +152,7 @@ TEST(CopyPagesCheck, CachesAreTheSamePagesOrApart) {
         args.target.data = static_cast<char*>(args.target.data) + shift;
         args.target.pages = 1;
         args.target.page_stride_bytes = stride;
-        try {
-            check_own_memory(args, {});
-            return "";
-        } catch (const Error& error) {
-            return error.field;
-        }
+        return kit::refused_field([&] { check_own_memory(args, {}); });
     };
     for (const int64_t stride : {int64_t(0), page}) {
         EXPECT_EQ(refused(0, stride), "");

@@ -1,6 +1,7 @@
 // gather: which cached token lands in which row of out, holes as zeros, and that nothing else is touched.
 #include "ops/gather/gather.h"
 #include "formats/test_cache.h"
+#include "kit/refused.h"
 
 #include <cmath>
 #include <functional>
@@ -202,12 +203,7 @@ TEST(GatherCheck, RefusalsNameTheField) {
     using Args = smla_gather_args;
     const auto refused = [](Args args, const std::function<void(Args&)>& change) -> std::string {
         change(args);
-        try {
-            GatherOp::check(args);
-            return "";
-        } catch (const Error& error) {
-            return error.field;
-        }
+        return kit::refused_field([&] { GatherOp::check(args); });
     };
     EXPECT_EQ(refused(dense, [](Args&) {}), "");
     EXPECT_EQ(refused(raw, [](Args&) {}), "");

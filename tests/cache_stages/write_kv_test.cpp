@@ -1,5 +1,6 @@
 // write_kv: what lands in which row, and that nothing else is touched; what both write stages refuse.
 #include "cache_stages/write_support.h"
+#include "kit/refused.h"
 
 #include <functional>
 
@@ -124,13 +125,7 @@ TEST(WriteKv, DoublesKeepAllBitsInRowF64) {
 
 template <class Op>
 std::string refused_field(const smla_write_args& args) {
-    try {
-        Op::check(args);
-        return "";
-    } catch (const Error& error) {
-        EXPECT_EQ(error.status, SMLA_INVALID_ARGUMENT);
-        return error.field;
-    }
+    return kit::refused_field([&] { Op::check(args); }, SMLA_INVALID_ARGUMENT);
 }
 
 TEST(WriteCheck, RefusalsNameTheField) {

@@ -1,6 +1,7 @@
 // DeepSeek-V4.1: entries of pairs without ape, their latents before the rope, tokens in steps that begin
 // anywhere. Against the model's definition in double, with caches of its own.
 #include "formats/test_cache.h"
+#include "kit/refused.h"
 #include "ops/compress/compress.h"
 #include "ops/save_state/save_state.h"
 
@@ -188,12 +189,7 @@ TEST(CompressPairs, LatentsAreRefusedByTheirField) {
         args.norm_weight = make_tensor(norm.data(), SMLA_F32, {kWidth});
         args.frequencies = make_tensor(pairs.frequencies.data(), SMLA_F64, {kPairs});
         args.latents = given;
-        try {
-            CompressOp::check(args);
-            return "";
-        } catch (const Error& error) {
-            return error.field;
-        }
+        return kit::refused_field([&] { CompressOp::check(args); });
     };
     EXPECT_EQ(refused({}), "");
     EXPECT_EQ(refused(make_tensor(latents.data(), SMLA_F32, {2, kWidth})), "");

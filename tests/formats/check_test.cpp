@@ -1,5 +1,6 @@
 // What check_cache refuses, and that it names the field.
 #include "formats/test_cache.h"
+#include "kit/refused.h"
 
 #include <cmath>
 #include <functional>
@@ -13,15 +14,8 @@ constexpr uint32_t kEveryFormat = kKvFormats | kIndexFormats | kStateFormats;
 // Empty: accepted. Else the field that the refusal names; its texts must say something.
 std::string refused_field(const smla_cache& cache, uint32_t allowed = kEveryFormat,
                           const CheckContext& context = {}) {
-    try {
-        check_cache("args.cache", cache, allowed, context);
-        return "";
-    } catch (const Error& error) {
-        EXPECT_EQ(error.status, SMLA_INVALID_ARGUMENT);
-        EXPECT_FALSE(error.got.empty());
-        EXPECT_FALSE(error.wanted.empty());
-        return error.field;
-    }
+    return kit::refused_field([&] { check_cache("args.cache", cache, allowed, context); },
+                              SMLA_INVALID_ARGUMENT);
 }
 
 using Change = std::function<void(smla_cache&)>;

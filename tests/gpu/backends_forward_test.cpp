@@ -1,5 +1,6 @@
 // forward() of every backend on a GPU against plain loops in double: the worlds of tests/backends, their
 // memory on the device.
+#include "kit/refused.h"
 #include "there.h"
 
 #include <cmath>
@@ -183,14 +184,6 @@ TEST_F(GpuBackendForward, AGraphServesLaterSteps) {
 }
 
 TEST_F(GpuBackendForward, Refusals) {
-    const auto field_of = [](auto&& call) {
-        try {
-            call();
-        } catch (const Error& error) {
-            return error.field;
-        }
-        return std::string();
-    };
     World world({.backend = &kFlashMlaSparse, .args = here(small_latent()), .context = context.get()});
     There there(device());
     const ForwardArgs args = there.put(world.args);
@@ -198,7 +191,8 @@ TEST_F(GpuBackendForward, Refusals) {
     const auto forward = [&](auto spoil) {
         ForwardArgs spoilt = args;
         spoil(spoilt);
-        return field_of([&] { world.on.run(context->env({}), world.metadata.get(), spoilt, scratch.get()); });
+        return kit::refused_field(
+            [&] { world.on.run(context->env({}), world.metadata.get(), spoilt, scratch.get()); });
     };
     EXPECT_EQ(forward([](ForwardArgs&) {}), "");
     EXPECT_EQ(forward([&](ForwardArgs& a) { a.q = world.args.q; }), "args.q.device");
@@ -216,18 +210,18 @@ TEST_F(GpuBackendForward, Refusals) {
                   .context = context.get()});
     PlanBatch batch = coarse.batch.view();
     batch.primary.page_tokens = 8;
-    EXPECT_EQ(field_of([&] { coarse.metadata->build(batch); }), "batch.primary.page_tokens");
+    EXPECT_EQ(kit::refused_field([&] { coarse.metadata->build(batch); }), "batch.primary.page_tokens");
     batch.primary.page_tokens = 64;
     cudaStream_t stream = nullptr;
     cudaGraph_t graph = nullptr;
     ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
     ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
     batch.stream = stream;
-    EXPECT_EQ(field_of([&] { coarse.metadata->build(batch); }), "batch.stream");
+    EXPECT_EQ(kit::refused_field([&] { coarse.metadata->build(batch); }), "batch.stream");
     ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
     cudaGraphDestroy(graph);
     cudaStreamDestroy(stream);
-    EXPECT_EQ(field_of([&] { coarse.metadata->build(coarse.batch.view()); }), "");
+    EXPECT_EQ(kit::refused_field([&] { coarse.metadata->build(coarse.batch.view()); }), "");
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Metadata on a GPU hold what metadata on the host hold, bit by bit and under the same names, over steps that
 // share one object; addresses stay. And backends through the C ABI.
 #include "graph.h"
+#include "kit/refused.h"
 #include "there.h"
 
 #include <functional>
@@ -200,12 +201,7 @@ TEST_F(GpuBackendMetadata, WhatIsToldOfABatchIsChecked) {
     const auto refused = [&](const std::function<void(PlanBatch&)>& change) {
         PlanBatch wrong = good;
         change(wrong);
-        try {
-            metadata->build(wrong);
-        } catch (const Error& error) {
-            return error.field;
-        }
-        return std::string();
+        return kit::refused_field([&] { metadata->build(wrong); });
     };
     EXPECT_EQ(refused([](PlanBatch& b) { b.tokens = 0; }), "batch.tokens");
     EXPECT_EQ(refused([&](PlanBatch& b) { b.decodes = int32_t(batch.requests()) + 1; }), "batch.decodes");

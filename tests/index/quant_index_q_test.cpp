@@ -1,6 +1,7 @@
 #include "ops/quant_index_q/quant_index_q.h"
 
 #include "index/cases.h"
+#include "kit/refused.h"
 
 #include <algorithm>
 #include <cmath>
@@ -198,12 +199,7 @@ TEST(QuantIndexQ, BadArgumentsAreRefusedByName) {
         args.q_out = make_tensor(codes.data(), SMLA_E4M3, {1, 1, 64});
         args.w_out = make_tensor(w_out.data(), SMLA_F32, {1, 1});
         change(args);
-        try {
-            run_stage<Stage::quant_index_q>(args, Runner().env);
-        } catch (const Error& error) {
-            return error.field;
-        }
-        return std::string();
+        return kit::refused_field([&] { run_stage<Stage::quant_index_q>(args, Runner().env); });
     };
     using Args = smla_quant_index_q_args;
     EXPECT_EQ(refusal([](Args&) {}), "");

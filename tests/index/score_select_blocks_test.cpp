@@ -1,5 +1,6 @@
 #include "index/cases.h"
 
+#include "kit/refused.h"
 #include "ops/score_select_blocks/score_select_blocks.h"
 
 #include <algorithm>
@@ -213,12 +214,7 @@ TEST(ScoreSelectBlocks, BadArgumentsAreRefusedByName) {
         args.indices = make_tensor(indices.data(), SMLA_I32, {shape.tokens, blocks.k});
         args.block_maxima = make_tensor(maxima.data(), SMLA_F32, {shape.tokens, 25});
         change(args);
-        try {
-            run_stage<Stage::score_select_blocks>(args, Runner().env);
-            return std::string();
-        } catch (const Error& error) {
-            return error.field;
-        }
+        return kit::refused_field([&] { run_stage<Stage::score_select_blocks>(args, Runner().env); });
     };
     using Args = smla_score_select_blocks_args;
     EXPECT_EQ(refusal({}, [](Args&) {}), "");

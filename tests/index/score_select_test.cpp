@@ -1,5 +1,6 @@
 #include "index/cases.h"
 
+#include "kit/refused.h"
 #include "ops/score_select/score_select.h"
 
 #include <algorithm>
@@ -253,12 +254,7 @@ TEST(ScoreSelect, BadArgumentsAreRefusedByName) {
         args.score = test.args();
         args.select.indices = make_tensor(indices.data(), SMLA_I32, {test.shape.tokens, 4});
         change(args);
-        try {
-            run_stage<Stage::score_select>(args, Runner().env);
-        } catch (const Error& error) {
-            return error.field;
-        }
-        return std::string();
+        return kit::refused_field([&] { run_stage<Stage::score_select>(args, Runner().env); });
     };
     EXPECT_EQ(refusal([](smla_score_select_args&) {}), "");
     EXPECT_EQ(refusal([](smla_score_select_args& a) { a.columns = -1; }), "args.columns");

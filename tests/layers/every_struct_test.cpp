@@ -3,6 +3,7 @@
 #include "api/guard.h"
 #include "core/stage.h"
 #include "fixture.h"
+#include "kit/refused.h"
 #include "ops/ops.h"
 
 #include <smla/smla.h>
@@ -39,12 +40,7 @@ std::string refused_reserved() {
         Args args{};
         args.struct_size = sizeof args;
         args.reserved = 1;
-        try {
-            api::read_args(&args);
-        } catch (const Error& error) {
-            return error.field;
-        }
-        return "accepted";
+        return kit::refused_field([&] { api::read_args(&args); });
     }
     return "none";
 }

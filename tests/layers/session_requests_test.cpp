@@ -1,9 +1,8 @@
 // Requests that are cut, copied and reordered, and sessions that are cloned: afterwards every token has the
 // bits of a session that never saw anything else. Tokens that are taken back are NaN, so that one which is
 // still read shows.
+#include "kit/refused.h"
 #include "random_layer.h"
-
-#include <functional>
 
 namespace smla::layers_test {
 namespace {
@@ -88,15 +87,6 @@ public:
     std::unique_ptr<Layer> layer;
 };
 
-std::string field_of(const std::function<void()>& call) {
-    try {
-        call();
-    } catch (const Error& error) {
-        return error.field;
-    }
-    return "accepted";
-}
-
 // Steps of right tokens, each followed by `wrong` NaN tokens in the same step that are taken back.
 struct Round {
     int right, wrong;
@@ -177,7 +167,7 @@ TEST(SessionRequests, RewindTokensKeepTheWindowOfEarlierSteps) {
         EXPECT_EQ(world.forward(*kept, {{0, range(150, 3)}}), world.alone(range(0, 153), 3));
         const bool window = world.weights.config.hybrid.has_value() ||
                             std::string(kind.name) == "pools";  // those of an open pool
-        EXPECT_EQ(field_of([&] { bare->truncate(0, 120); }), window ? "tokens" : "accepted");
+        EXPECT_EQ(kit::refused_field([&] { bare->truncate(0, 120); }), window ? "tokens" : "");
         EXPECT_EQ(bare->length(0), window ? 160 : 120);
         bare->truncate(0, 0);
         EXPECT_EQ(world.forward(*bare, {{0, range(0, 3)}}), world.alone(range(0, 3), 3));
@@ -201,8 +191,8 @@ TEST(SessionRequests, CopiesGoTheirOwnWays) {
         const std::vector<float> first = world.alone(range(0, 132), 2);
         wanted.insert(wanted.end(), first.begin(), first.end());
         EXPECT_EQ(rows, wanted);
-        EXPECT_EQ(field_of([&] { session->copy_request(3, 0); }), "source");
-        EXPECT_EQ(field_of([&] { session->copy_request(0, -1); }), "target");
+        EXPECT_EQ(kit::refused_field([&] { session->copy_request(3, 0); }), "source");
+        EXPECT_EQ(kit::refused_field([&] { session->copy_request(0, -1); }), "target");
     }
 }
 
@@ -240,8 +230,8 @@ TEST(SessionRequests, BeamsFollowTheirHistories) {
         for (int32_t b = 0; b < kBeams; ++b) session->end_request(b);
         for (int32_t b = 0; b < kBeams; ++b)
             for (int i = 0; i < 2; ++i) world.forward(*session, {{b, range(0, kLongest / 2)}});
-        EXPECT_EQ(field_of([&] { session->reorder(std::vector<int32_t>{0, 4}); }), "sources[1]");
-        EXPECT_EQ(field_of([&] { session->reorder(std::vector<int32_t>(5, 0)); }), "count");
+        EXPECT_EQ(kit::refused_field([&] { session->reorder(std::vector<int32_t>{0, 4}); }), "sources[1]");
+        EXPECT_EQ(kit::refused_field([&] { session->reorder(std::vector<int32_t>(5, 0)); }), "count");
     }
 }
 
@@ -253,7 +243,7 @@ TEST(SessionRequests, ClonesHoldTheSameRequestsAndOtherMaxima) {
         world.forward(*session, {{1, range(0, 140)}});
         world.forward(*session, {{1, range(140, 135)}});
         world.forward(*session, {{1, range(275, 5)}});
-        const std::string full = field_of([&] { world.forward(*session, {{1, {280}}}); });
+        const std::string full = kit::refused_field([&] { world.forward(*session, {{1, {280}}}); });
         EXPECT_EQ(full, "step.requests[0].tokens");
         SessionOptions larger = world.options(3);
         larger.max_tokens = 300;
@@ -270,9 +260,9 @@ TEST(SessionRequests, ClonesHoldTheSameRequestsAndOtherMaxima) {
         world.forward(*clone, {{1, range(280, 8)}});
 
         larger.max_requests = 1;
-        EXPECT_EQ(field_of([&] { session->clone(larger); }), "max_requests");
+        EXPECT_EQ(kit::refused_field([&] { session->clone(larger); }), "max_requests");
         larger.max_requests = 2, larger.max_tokens = 279;
-        EXPECT_EQ(field_of([&] { session->clone(larger); }), "max_tokens");
+        EXPECT_EQ(kit::refused_field([&] { session->clone(larger); }), "max_tokens");
     }
 }
 
@@ -280,10 +270,10 @@ TEST(SessionRequests, WrongLengthsAreRefused) {
     World world(kKinds[0], SMLA_ENGINE_CPU);
     const auto session = world.session(1);
     world.forward(*session, {{0, range(0, 20)}});
-    EXPECT_EQ(field_of([&] { session->truncate(0, 21); }), "tokens");
-    EXPECT_EQ(field_of([&] { session->truncate(0, -1); }), "tokens");
-    EXPECT_EQ(field_of([&] { session->truncate(1, 0); }), "request");
-    EXPECT_EQ(field_of([&] { world.session(1, -1); }), "rewind_tokens");
+    EXPECT_EQ(kit::refused_field([&] { session->truncate(0, 21); }), "tokens");
+    EXPECT_EQ(kit::refused_field([&] { session->truncate(0, -1); }), "tokens");
+    EXPECT_EQ(kit::refused_field([&] { session->truncate(1, 0); }), "request");
+    EXPECT_EQ(kit::refused_field([&] { world.session(1, -1); }), "rewind_tokens");
     EXPECT_EQ(session->length(0), 20);
 }
 

@@ -1,11 +1,11 @@
 // Sessions of V4.1's layers that read another layer's entries: in any order of requests, and whatever becomes
 // of the session that they read.
 #include "fixture.h"
+#include "kit/refused.h"
 
 #include <smla/smla.h>
 
 #include <array>
-#include <functional>
 
 namespace smla::layers_test {
 namespace {
@@ -16,15 +16,6 @@ constexpr int32_t kTokens = 30;
 constexpr double kF32 = 5e-5;  // max over rms, as the golden files allow f32
 
 using Pieces = std::vector<StepRequest>;
-
-std::string field_of(const std::function<void()>& call) {
-    try {
-        call();
-    } catch (const Error& error) {
-        return error.field;
-    }
-    return "accepted";
-}
 
 SessionOptions options(int32_t requests) {
     SessionOptions out;
@@ -148,10 +139,10 @@ TEST(SharedEntries, ASourceThatIsSmallerOrGoneIsRefused) {
     auto smaller = pair.writer->clone(options(1));
     smaller->replace(*pair.writer);
     pair.writer = std::move(smaller);
-    EXPECT_EQ(field_of([&] { pair.read({{0, 5}}); }), "entries_of");
+    EXPECT_EQ(kit::refused_field([&] { pair.read({{0, 5}}); }), "entries_of");
     pair.writer.reset();
-    EXPECT_EQ(field_of([&] { pair.read({{0, 5}}); }), "entries_of");
-    EXPECT_EQ(field_of([&] { pair.reader->clone(pair.reader->options()); }), "entries_of");
+    EXPECT_EQ(kit::refused_field([&] { pair.read({{0, 5}}); }), "entries_of");
+    EXPECT_EQ(kit::refused_field([&] { pair.reader->clone(pair.reader->options()); }), "entries_of");
     EXPECT_EQ(pair.reader->length(0), 0);
 }
 

@@ -1,6 +1,7 @@
 // The rule of one token, applied in the order of a GPU, gives what the host's loops give; and what they would
 // refuse becomes padding. tests/gpu holds the kernels to the same.
 #include "device_order.h"
+#include "kit/refused.h"
 #include "random_batch.h"
 
 #include <gtest/gtest.h>
@@ -105,26 +106,18 @@ TEST(PlanDeviceOrder, ARopePositionThatIsNotInt32MakesPadding) {
 TEST(PlanDeviceOrder, WhatIsRefused) {
     Dice dice(3);
     PlanMaxima maxima = random_maxima(dice);
-    const auto field_of = [](auto&& call) {
-        try {
-            call();
-        } catch (const Error& error) {
-            return error.field;
-        }
-        return std::string();
-    };
     Plan plan(maxima, device_order());
     Batch batch = hostile_batch(dice, maxima);
     batch.tokens = 0;  // nobody reads query_start_loc
-    EXPECT_EQ(field_of([&] { plan.build(batch.view()); }), "batch.tokens");
+    EXPECT_EQ(kit::refused_field([&] { plan.build(batch.view()); }), "batch.tokens");
     batch.tokens = maxima.max_tokens + 1;
-    EXPECT_EQ(field_of([&] { plan.build(batch.view()); }), "batch.tokens");
+    EXPECT_EQ(kit::refused_field([&] { plan.build(batch.view()); }), "batch.tokens");
     batch.tokens = 1;
     PlanBatch view = batch.view();
     view.seq_lens.device_type = SMLA_CUDA;
-    EXPECT_EQ(field_of([&] { plan.build(view); }), "batch.seq_lens.device");
+    EXPECT_EQ(kit::refused_field([&] { plan.build(view); }), "batch.seq_lens.device");
     maxima.allocator = {[](void*, size_t, size_t) -> void* { return nullptr; }, [](void*, void*) {}, nullptr};
-    EXPECT_EQ(field_of([&] { Plan(maxima, device_order()); }), "args.allocator");
+    EXPECT_EQ(kit::refused_field([&] { Plan(maxima, device_order()); }), "args.allocator");
 }
 
 }  // namespace
