@@ -3,7 +3,9 @@ import re
 
 from source import sample
 
-EARLY = re.compile(r"\blaunch_early\s*\(|\bcudaLaunchAttributeProgrammaticStreamSerialization\b")
+EARLY = re.compile(
+    r"\blaunch_early\s*\(|\.early\s*=\s*true\b|\bcudaLaunchAttributeProgrammaticStreamSerialization\b"
+)
 KERNEL = re.compile(r"__global__[^;{]*\{")
 WAITS = re.compile(r"\b(?:follow|wait_for)_grid_before\s*\(\s*\)|^\s*check_lists\(")
 
@@ -39,12 +41,13 @@ HASTY = "__global__ void __launch_bounds__(32) h(int* a) {\n  if (a) { *a = 1; }
 BAD = [
     ([sample("src/a.cu", HASTY + LAUNCH)], "h calls neither"),
     ([sample("src/a.cu", WAITING + HASTY + LAUNCH)], "h calls neither"),
+    ([sample("src/a.cu", HASTY + "void g() { launch_as({.early = true}, h, 1); }\n")], "h calls neither"),
     ([sample("src/a.cu", "__global__ void h() {\n  if (a) check_lists(a);\n}\n" + LAUNCH)], "h calls"),
     ([sample("src/a.cu", HASTY + "a.id = cudaLaunchAttributeProgrammaticStreamSerialization;\n")], "h calls"),
 ]
 GOOD = [
     [sample("src/a.cu", WAITING + LAUNCH)],
     [sample("src/a.cu", "__global__ void f(C check) {\n  check_lists(check);\n}\n" + LAUNCH)],
-    [sample("src/a.cu", HASTY + "void g() { launch(h, 1); }\n")],
+    [sample("src/a.cu", HASTY + "void g() { launch(h, 1), launch_as({.cluster = 8}, h, 1); }\n")],
     [sample("src/launch.cuh", HASTY + "void launch_early(void (*kernel)()) {}\n")],
 ]

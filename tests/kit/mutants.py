@@ -248,8 +248,8 @@ MUTANTS = [
     Mutant(
         "blocks of bf16 products do not keep to the budget",
         "src/engines/cpu/project/bf16.cpp",
-        "scratch_bytes(args, cut) > env.budget",
-        "scratch_bytes(args, cut) > 1000 * env.budget",
+        "scratch_bytes(args, cut) > budget",
+        "scratch_bytes(args, cut) > 1000 * budget",
         "test_engines Bf16Project.*",
     ),
     Mutant(
@@ -289,10 +289,24 @@ MUTANTS = [
         verify("attend"),
     ),
     Mutant(
+        "a pool that is joined keeps its own scale",
+        "src/ops/compress/soft_pool.h",
+        "other.sum * theirs",
+        "other.sum",
+        "test_compress SoftPool.*",
+    ),
+    Mutant(
+        "a wrong SMLA_ISA is blamed on the option",
+        "src/engines/context.cpp",
+        'asked == SMLA_ISA_AUTO ? "SMLA_ISA" : "args.isa"',
+        '"args.isa"',
+        "test_cli CliFrame.AWrongVariableOfTheEnvironmentIsNamed",
+    ),
+    Mutant(
         "a scale that is 0 in f32",
-        "src/ops/attend/check.cpp",
-        "scale >= F32::denorm_min()",
-        "scale > 0",
+        "src/core/f32_range.h",
+        "value >= F32::denorm_min()",
+        "value > 0",
         "test_contract Contract.L1d*",
     ),
     Mutant(
