@@ -16,6 +16,8 @@ namespace smla {
 
 // Keys decoded at once, at most: 48 and the packed query of 64 heads fit a 48 KB L1.
 constexpr int kScoreTile = 48;
+// Keys that a kernel scores in one go, at most, unless it says otherwise.
+constexpr int kScoreKeys = 16;
 
 enum class ValueBytes { e4m3, e2m1, bf16, f32 };
 
@@ -63,14 +65,15 @@ struct ScoreKernel {
     int lanes;              // heads are padded to a multiple of it
     bool bf16_operands;     // else f32
     int tile = kScoreTile;  // keys
+    int keys = kScoreKeys;  // in one go, at most: a tile that ends earlier is padded
     int word_step = 1;      // words per row are a multiple of it, zeros past the width
 
     // rows [n,width] -> out [n][stride] words, zero past width
     void (*decode)(ValueBytes kind, const ValueRow* rows, int n, int width, int stride, uint32_t* out);
     // decoded rows of `heads` heads -> packed
     void (*pack)(const uint32_t* decoded, int heads, int words, int stride, uint32_t* packed);
-    // logits[j] = scales[j] * sum_h w[h] * relu(q[h] . keys[j]) for j < n, rounded up to a whole tile:
-    // `keys`, `scales` and `logits` have `tile` rows, `sums` tile * lanes values of scratch.
+    // logits[j] = scales[j] * sum_h w[h] * relu(q[h] . keys[j]) for j < n; what is written behind them is not
+    // looked at. `keys`, `scales` and `logits` have `tile` rows, `sums` tile * lanes values of scratch.
     // Returns whether it has decoded the next tile.
     bool (*score)(const TileQuery& query, const uint32_t* keys, const float* scales, int n,
                   const TilesAhead& ahead, float* sums, float* logits);

@@ -96,7 +96,7 @@ struct HeadPass {
 template <class Op, int Groups, int Keys, class Side>
 inline void score_groups(const HeadPass& pass, const TileQuery& query, const uint32_t* keys, int n,
                          const TilesAhead& ahead, float* sums, Side side) {
-    static_assert(kScoreTile % Keys == 0);
+    static_assert(kScoreTile % Keys == 0 && Keys <= kScoreKeys);
     for (int j = 0; j < n; j += Keys) {
         if (pass.first && !Side::fetches) fetch_ahead(ahead, j, Keys);
         side.start(j);

@@ -1,6 +1,7 @@
 // score with f32 operands on 8-lane registers.
 #include "engines/cpu/score/kernel.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include <immintrin.h>
@@ -10,6 +11,7 @@ namespace smla {
 namespace score_avx2 {
 
 constexpr int kLanes = 8, kBlock = 16;  // heads per register and per pass over a tile
+constexpr int kKeys = 8;                // in one go, at most
 constexpr float kNan = __builtin_nanf("");
 
 // `Keys` keys against 8 * Groups heads; the relu'd and weighted products join sums[key][8 lanes].
@@ -53,7 +55,7 @@ inline void score_block(const uint32_t* packed, const float* w, __m256 last, int
 template <int Groups, int Keys>
 inline void score_groups(const uint32_t* q, const float* w, __m256 last, const TileQuery& query,
                          const uint32_t* keys, int n, bool first, const TilesAhead& ahead, float* sums) {
-    static_assert(kScoreTile % Keys == 0);
+    static_assert(kScoreTile % Keys == 0 && Keys <= kKeys);
     for (int j = 0; j < n; j += Keys) {
         if (first) fetch_ahead(ahead, j, Keys);
         score_block<Groups, Keys>(q, w, last, query.words, keys + int64_t(j) * query.stride, query.stride,
@@ -99,9 +101,9 @@ void pack_heads(const uint32_t* decoded, int heads, int words, int stride, uint3
     for (int h = 0; h < heads; h += kBlock) {
         const int block = heads - h < kBlock ? heads - h : kBlock,
                   lanes = (block + kLanes - 1) / kLanes * kLanes;
-        for (int i = 0; i < words; ++i)
-            for (int lane = 0; lane < lanes; ++lane)
-                *packed++ = lane < block ? decoded[int64_t(h + lane) * stride + i] : 0;
+        if (block < lanes) std::fill(packed, packed + int64_t(words) * lanes, 0u);
+        for (int i = 0; i < words; ++i, packed += lanes)
+            for (int lane = 0; lane < block; ++lane) packed[lane] = decoded[int64_t(h + lane) * stride + i];
     }
 }
 
@@ -160,6 +162,7 @@ extern const ScoreKernel kScoreAvx2 = {.name = "cpu_avx2_f32_score",
                                        .isa = SMLA_ISA_AVX2,
                                        .lanes = 8,
                                        .bf16_operands = false,
+                                       .keys = score_avx2::kKeys,
                                        .decode = score_avx2::decode,
                                        .pack = score_avx2::pack_heads,
                                        .score = score_avx2::score_tile};

@@ -49,7 +49,7 @@ inline void score_block(const float* q, const float* w, uint32x4_t last, int wor
 template <int Groups, int Keys>
 inline void score_groups(const TileQuery& query, int head, const float* q, const float* keys, int n,
                          const TilesAhead& ahead, float* sums) {
-    static_assert(kScoreTile % Keys == 0);
+    static_assert(kScoreTile % Keys == 0 && Keys <= kScoreKeys);
     constexpr uint32_t numbers[4] = {0, 1, 2, 3};
     const uint32_t left = uint32_t(query.heads - head - kLanes * (Groups - 1));
     const uint32x4_t last = vcltq_u32(vld1q_u32(numbers), vdupq_n_u32(left));

@@ -12,7 +12,7 @@ namespace {
 
 typedef float Four __attribute__((vector_size(16)));
 constexpr int kLanes = 8, kKeys = 4;  // heads in two vectors, against four keys
-static_assert(kScoreTile % kKeys == 0);
+static_assert(kScoreTile % kKeys == 0 && kKeys <= kScoreKeys);
 
 void dots(const float* q, int words, const float* keys, int stride, Four (&acc)[kKeys][2]) {
     for (auto& each : acc) each[0] = each[1] = Four{0, 0, 0, 0};
