@@ -64,7 +64,7 @@ __device__ inline void store_shared_if(bool condition, uint32_t at, uint32_t val
                  "r"(at), "r"(value)
                  : "memory");
 }
-// Returns what was there. atomicAdd would become code that adds a warp's values up first.
+// Returns what was there.
 __device__ inline uint32_t add_shared(uint32_t at, uint32_t value) {
     uint32_t before;
     asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(before) : "r"(at), "r"(value) : "memory");
