@@ -186,7 +186,7 @@ void time_select(Bench& bench, const char* what, int64_t rows, int64_t columns, 
     if (integers)
         fill_i32(static_cast<int32_t*>(args.scores.data), rows * columns, 0x3f800000, 1 << 20, 7 << 20);
     std::vector<int32_t> want;
-    for (const char* name : {"cuda_generic_select", "cuda_sampled_select"}) {
+    for (const char* name : {"cuda_generic_select", "cuda_sampled_select", "cuda_cluster_select"}) {
         args.indices = Gpu::tensor(bench.gpu.allocate<int32_t>(size_t(rows * k)), SMLA_I32, {rows, k});
         if (bench.gpu.refuses<Stage::select>(name, args)) continue;
         const auto& kernel = bench.gpu.prepare<Stage::select>(name, args);
@@ -372,7 +372,12 @@ void time_scores(Bench& bench) {
 void time_selections(Bench& bench) {
     time_select(bench, "select", 64, 131072);
     time_select(bench, "select", 2048, 65536);
-    time_select(bench, "select", 1, 131072);
+    for (const int64_t rows : {1, 4, 8, 12, 16, 32}) time_select(bench, "select", rows, 131072);
+    for (const int64_t rows : {1, 16, 64}) time_select(bench, "select", rows, 8192);
+    for (const int64_t rows : {1, 16}) time_select(bench, "select", rows, 32768);
+    time_select(bench, "select", 1, 131072, SMLA_BF16);
+    time_select(bench, "select of 7 values,", 1, 131072, SMLA_F32, true);
+    time_select(bench, "select", 1, 262144);
     time_select(bench, "select", 256, 65536);
     time_select(bench, "select", 2048, 8192);
     time_select(bench, "select", 2048, 65536, SMLA_BF16);

@@ -13,7 +13,7 @@ namespace smla::bench {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr const char* kKernels[] = {"cuda_sampled_select", "cuda_generic_select"};
+constexpr const char* kKernels[] = {"cuda_cluster_select", "cuda_sampled_select", "cuda_generic_select"};
 
 struct Values {
     const char* name;

@@ -137,7 +137,9 @@ private:
                 .k = plan_.k};
     }
     void select(const SelectInput& input, const SelectOutput& output, const CallLists& lists) const {
-        if (plan_.sampled()) run_select_sampled(input, output, scratch_.select, lists, env_);
+        if (!input.kept_scores && cluster_selects(input.tokens, input.end - input.begin, output.k, env_))
+            run_select_by_cluster(input, output, lists, env_);
+        else if (plan_.sampled()) run_select_sampled(input, output, scratch_.select, lists, env_);
         else run_select_exact(input, output, lists, env_);
     }
 

@@ -29,9 +29,9 @@ struct CutScratch {  // in shared memory
     uint32_t bin, above, inside;
 };
 
-// Exclusive prefix sum over the block; `total` is the sum of all. Every thread calls it. Integer: several
-// short counts in one, say.
-template <class Integer>
+// Exclusive prefix sum over a block of kWarps warps; `total` is the sum of all. Every thread calls it.
+// Integer: several short counts in one, say.
+template <int kWarps = kSelectWarps, class Integer>
 __device__ inline Integer block_scan(Integer value, Integer* warps, Integer& total) {
     const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
     Integer sum = value;
@@ -43,13 +43,13 @@ __device__ inline Integer block_scan(Integer value, Integer* warps, Integer& tot
     __syncthreads();  // `warps` may still be read
     if (lane == 31) warps[warp] = sum;
     __syncthreads();
-    Integer sums = warps[lane % kSelectWarps];
+    Integer sums = warps[lane % kWarps];
 #pragma unroll
-    for (int step = 1; step < kSelectWarps; step *= 2) {
-        const Integer other = __shfl_up_sync(~0u, sums, step, kSelectWarps);
-        if (lane % kSelectWarps >= step) sums += other;
+    for (int step = 1; step < kWarps; step *= 2) {
+        const Integer other = __shfl_up_sync(~0u, sums, step, kWarps);
+        if (lane % kWarps >= step) sums += other;
     }
-    total = __shfl_sync(~0u, sums, kSelectWarps - 1);
+    total = __shfl_sync(~0u, sums, kWarps - 1);
     const Integer before = __shfl_sync(~0u, sums, max(warp - 1, 0));
     return (warp > 0 ? before : 0) + sum - value;
 }

@@ -42,6 +42,25 @@ std::string refuse_f64(const smla_select_args& args) {
 
 char* beyond_header(const Env& env) { return static_cast<char*>(env.workspace.data) + kWorkspaceHeader; }
 
+CallPlan<smla_select_args> plan_cluster(const smla_select_args& args, const Env& env) {
+    using Args = smla_select_args;
+    if (args.ids.ndim) return refuse_call<Args>("lists with ids");
+    CallPlan<Args> plan = refuse_call<Args>(refuse_f64(args));
+    if (!plan.refusal.empty()) return plan;
+    const int64_t tokens = args.scores.shape[0], columns = args.scores.shape[1];
+    if (env.device->facts().capability < 90) return refuse_call<Args>("clusters exist from sm_90 on");
+    if (!cluster_selects(tokens, columns, args.indices.shape[1], env))
+        return refuse_call<Args>(text("made for few rows, not for ", tokens, " of ", columns, " columns, k ",
+                                      args.indices.shape[1]));
+    plan.checks_indices = true;
+    plan.launch = [](const Args& call, const Env& on) {
+        with_lists<Stage::select>(call, on, [&](const CallLists& lists) {
+            run_select_by_cluster(select_input(call), select_output(call), lists, on);
+        });
+    };
+    return plan;
+}
+
 CallPlan<smla_select_args> plan_sampled(const smla_select_args& args, const Env& env) {
     using Args = smla_select_args;
     if (args.ids.ndim) return refuse_call<Args>("lists with ids");
@@ -83,6 +102,7 @@ CallPlan<smla_select_args> plan_generic(const smla_select_args& args, const Env&
 
 }  // namespace
 
+const Candidate<smla_select_args> kClusterSelect{.name = "cuda_cluster_select", .plan = plan_cluster};
 const Candidate<smla_select_args> kSampledSelect{.name = "cuda_sampled_select", .plan = plan_sampled};
 const Candidate<smla_select_args> kGenericSelect{.name = "cuda_generic_select", .plan = plan_generic};
 

@@ -30,11 +30,16 @@ struct SelectOutput {
     int64_t k = 0;
     bool relative = false;
 };
-extern const Candidate<smla_select_args> kSampledSelect, kGenericSelect;
+extern const Candidate<smla_select_args> kClusterSelect, kSampledSelect, kGenericSelect;
 
 SelectOutput select_output(const smla_select_args& args);
 
-// The sampled kernel, the faster one: why it cannot select k of so many columns (empty: it can), and its
+// The kernel of few rows: whether it takes so many rows (tokens) and columns; it takes none that were kept.
+bool cluster_selects(int64_t tokens, int64_t columns, int64_t k, const Env& env);
+void run_select_by_cluster(const SelectInput& input, const SelectOutput& output, const CallLists& lists,
+                           const Env& env);
+
+// The sampled kernel, for more rows: why it cannot select k of so many columns (empty: it can), and its
 // scratch beyond the workspace's header. If run_select_sampled gets no scratch, it splits no row over blocks.
 // `lists`: what its launch scans beside its own work.
 std::string refuse_sampled(int64_t columns, int64_t k);

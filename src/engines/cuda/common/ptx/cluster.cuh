@@ -40,6 +40,23 @@ __device__ inline void store_in_cluster(uint32_t at, float value) {
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(at), "f"(value) : "memory");
 #endif
 }
+__device__ inline void store_in_cluster(uint32_t at, uint32_t value) {
+    store_in_cluster(at, __uint_as_float(value));
+}
+__device__ inline void store_in_cluster(uint32_t at, const uint2& value) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("st.shared::cluster.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(value.x), "r"(value.y)
+                 : "memory");
+#endif
+}
+// From shared memory of any block of the cluster.
+__device__ inline uint32_t load_in_cluster(uint32_t at) {
+    uint32_t out = 0;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(out) : "r"(at) : "memory");
+#endif
+    return out;
+}
 // After mbarrier_init: the other blocks see the barriers after the next cluster_sync.
 __device__ inline void fence_mbarrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
