@@ -2,24 +2,26 @@
 //
 // Steps      1. Load: each block keeps its part of the row; the largest score of each of k groups or more.
 //            At least k columns reach the least of those, the floor. 2. Bins of equal width between the floor
-//            and the largest score: one histogram in each block, which all blocks add up. 3. Columns above
-//            the bin with the k-th score win. Those inside, its members, some dozens, are compared one by
-//            one; as long as there are too many, bins of 9 bits of their keys divide them. 4. Counts of the
-//            blocks before, and of the threads before, are a winner's place.
-// Tile       a cluster of 1, 2, 4 or 8 blocks of 1024 threads per row; a thread has up to 32 neighbouring
-//            columns.
-// Shared     struct ClusterShared | the part, units of 4 columns [1024][1, 3, 5 or 9]: an odd number, so that
+//            and the largest score: one histogram in each block, which all blocks add up. 3. Columns above the
+//            bin with the k-th score win. Those inside, its members, some dozens, are compared one by one; as
+//            long as there are too many, bins of 8 bits of their keys divide them. 4. Counts of the blocks
+//            before, and of the threads before, are a winner's place.
+// Tile       a cluster of 2, 4 or 8 blocks per row, of 512 threads or, for long rows, 1024; a thread has up
+//            to 32 neighbouring columns.
+// Shared     struct ClusterShared | the part, units of 4 columns [threads][1, 3, 5 or 9]: an odd number, so that
 //            lanes that read a unit each meet no bank twice.
-// Barriers   cluster_sync after what other blocks read or write: the start (before the first store to a
-//            block), extremes, bins, members, counts.
+// Barriers   four mbarriers, by Exchange: each block stores its words to all blocks and waits for the bytes of
+//            all. A barrier of the cluster would take as long again for its fence of all memory. cluster_arrive
+//            before the first store to another block, whose mbarriers must be ready.
 // Registers  64 of 1024 threads: masks of 32 columns instead of the columns.
-// Why        one row waits for latencies. No sample and no candidates in global memory: a row of 131,072
-// columns
-//            has four meetings of its blocks, where the sampled kernel has a sample with its cut, the arrival
-//            of the last block, and all that this block does alone.
+// Why        one row waits for latencies. No sample and no candidates in global memory: a row of 131,072 columns
+//            has four exchanges, where the sampled kernel has a sample with its cut, the arrival of the last
+//            block, and all that this block does alone. What every thread does costs issue slots: 512 threads
+//            are faster than 1024.
 // Results    docs/kernels/cuda_select.md.
 #include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/ptx/barrier.cuh"
 #include "engines/cuda/common/ptx/cluster.cuh"
 #include "engines/cuda/common/ptx/cp_async.cuh"
 #include "engines/cuda/select/list.cuh"
@@ -31,16 +33,14 @@ namespace smla::cuda {
 
 namespace {
 
-constexpr int kThreads = 1024, kWarps = kThreads / 32;
 constexpr int kUnit = 4, kMostUnits = 8;  // neighbouring columns; units of a thread
 constexpr int kMostParts = 8;             // blocks of a cluster, at most
-constexpr int kLeastPart = 4096;          // columns that another block pays for
-constexpr int kWideBits = 9, kWideBins = 1 << kWideBits;
+constexpr int kLeastPart = 2048;          // columns that another block pays for
+constexpr int kWideBits = 8, kWideBins = 1 << kWideBits;
 constexpr float kNarrow = 1e-30f;       // bins of narrower ranges would need a scale beyond f32
 constexpr uint32_t kMostMembers = 512;  // that are compared one by one
-static_assert(kWideBins <= kThreads && kMostMembers <= kThreads);
-static_assert(kMostUnits * kUnit <= 32 &&
-              kThreads * kUnit * kMostUnits < 1 << 16);  // masks; counts of a block
+constexpr int kMostThreads = 1024;
+static_assert(kMostUnits * kUnit <= 32 && kMostThreads * kUnit * kMostUnits < 1 << 16);  // masks; counts
 
 struct ClusterSelect {
     SelectInput input;
@@ -49,21 +49,36 @@ struct ClusterSelect {
     int parts;
 };
 
-struct Extremes {
-    uint32_t floor, best;  // keys
-};
+// What blocks send to each other. Each has an mbarrier.
+enum Exchange { kExtremes, kBinCounts, kMembers, kCounts, kExchanges };
 
 struct ClusterShared {
-    Extremes extremes[kMostParts];  // by block; each stores its own to all
-    uint32_t counts[kMostParts];    // winners | columns equal to the cut << 16; the same
-    Extremes of_warps[kWarps];
-    uint32_t warps[kWarps];
-    uint32_t bins[kWideBins], members[kMostMembers], member_count;  // of this block; the others read them
-    uint32_t all_members[kMostMembers];
+    uint64_t barriers[kExchanges];
+    uint2 extremes[kMostParts];   // by block: keys of the floor and of the best score
+    uint32_t counts[kMostParts];  // winners | columns equal to the cut << 16
+    uint32_t bin_counts[kMostParts][kWideBins];
+    uint32_t members[kMostMembers];  // keys of all blocks
+    uint32_t bins[kWideBins];        // of this block
+    uint2 of_warps[32];
+    uint32_t warps[32], member_count;
     uint32_t bin, above, inside;  // the bin with the need-th score
     Cut cut;
     float4 units[];
 };
+
+// To the place in block `to` that corresponds to `at` in this block.
+template <class Words>
+__device__ void send(Exchange what, int to, const void* at, const Words& words, const ClusterShared& shared) {
+    store_async(in_block(shared_address(at), uint32_t(to)),
+                in_block(shared_address(shared.barriers + what), uint32_t(to)), words);
+}
+// By one thread, once for each phase of an exchange.
+__device__ inline void expect(Exchange what, uint32_t bytes, const ClusterShared& shared) {
+    mbarrier_arrive_expect(shared_address(shared.barriers + what), int(bytes));
+}
+__device__ inline void receive(Exchange what, int phase, const ClusterShared& shared) {
+    mbarrier_wait(shared_address(shared.barriers + what), uint32_t(phase & 1));
+}
 
 __host__ __device__ inline int odd(int units) { return units == 1 ? 1 : units + 1; }
 
@@ -75,40 +90,39 @@ __device__ inline uint32_t bits_between(int first, int last) {
 
 // The columns of a row that a block holds. Places count from the last multiple of 16 bytes before the row, so
 // the first ones may be no columns.
-template <class Score>
+template <class Score, int Threads>
 class RowPart {
 public:
+    static constexpr int kThreads = Threads, kWarps = Threads / 32;
     static constexpr int kTogether = 16 / int(sizeof(Score));  // of a load
 
-    __device__ RowPart(const SelectInput& input, const Windows& windows, const Window& window, int64_t token,
-                       int parts, int rank, float4* units)
-        : units_(units), window_begin_(window.begin), f16_(input.dtype == SMLA_F16) {
-        const Score* const row =
-            static_cast<const Score*>(input.scores) + token * input.stride + (window.begin - windows.begin);
+    __device__ RowPart(const ClusterSelect& task, const Window& window, int64_t token, int rank, float4* units)
+        : units_(units), window_begin_(window.begin), f16_(task.input.dtype == SMLA_F16) {
+        const Score* const row = static_cast<const Score*>(task.input.scores) + token * task.input.stride +
+                                 (window.begin - task.windows.begin);
         outside_ = int(reinterpret_cast<uintptr_t>(row) % 16) / int(sizeof(Score));
         scores_ = row - outside_;
-        const int places = outside_ + window.end - window.begin;
-        per_block_ = (places + parts - 1) / parts;
-        per_block_ = (per_block_ + kTogether - 1) / kTogether * kTogether;
+        const int places = outside_ + window.end - window.begin, parts_log2 = __ffs(task.parts) - 1;
+        per_block_ = (places + task.parts - 1) >> parts_log2;
+        per_block_ = max((per_block_ + kTogether - 1) / kTogether, 1) * kTogether;
         begin_ = min(rank * per_block_, places), end_ = min(begin_ + per_block_, places);
         while (per_block_ > kThreads * kUnit << units_log2_) ++units_log2_;
-        const int whole = (places - 1) / max(per_block_, 1);  // blocks before the last that has columns
-        whole_ = whole, last_ = places - whole * per_block_;
+        places_ = places;
     }
 
-    // Groups of columns when the loads of 2^log2 neighbouring threads are one.
+    // Groups of columns when the loads of 2^log2 neighbouring threads are one: at least so many.
     __device__ int groups(int log2) const {
-        const auto of = [&](int places) {
-            return (min(kThreads, (places + kTogether - 1) / kTogether) + (1 << log2) - 1) >> log2;
-        };
-        return whole_ * of(per_block_) + of(last_);
+        const int threads = min(kThreads, (per_block_ + kTogether - 1) / kTogether) >> log2;
+        return places_ / per_block_ * threads;
     }
+    // Column i of the whole row.
+    __device__ float score_of_row(int i) const { return widen(scores_[outside_ + i]); }
 
-    // Copies the part to shared memory, with NaN where a thread's units hold no column. visit(score) for
-    // every column that the thread loads.
+    // Copies the part to shared memory, with NaN where a thread's units hold no column. visit(score) for every
+    // column that the thread loads.
     template <class Visit>
     __device__ void load(const Visit& visit) const {
-        constexpr int kAtOnce = 4;
+        constexpr int kAtOnce = kThreads == kMostThreads ? 4 : 8;  // as registers allow
         const int loads = max(1, (kUnit << units_log2_) / kTogether);  // of a thread
         for (int first = 0; first < loads; first += kAtOnce) {
             uint4 words[kAtOnce];
@@ -118,28 +132,18 @@ public:
                     words[v] = __ldcg(reinterpret_cast<const uint4*>(scores_ + place(first + v)));
 #pragma unroll
             for (int v = 0; v < kAtOnce; ++v) {
-                const int at = place(first + v);
+                if (!whole(place(first + v))) continue;
                 float values[kTogether];
-                if (whole(at)) {
-                    unpack(words[v], values);
+                unpack(words[v], values);
 #pragma unroll
-                    for (int e = 0; e < kTogether; ++e) visit(values[e]);
-                } else {
-#pragma unroll
-                    for (int e = 0; e < kTogether; ++e) {
-                        values[e] = NAN;
-                        if (at + e < outside_ || at + e >= end_) continue;
-                        values[e] = widen(scores_[at + e]);
-                        visit(values[e]);
-                    }
-                }
-                if (at - begin_ < kThreads * kUnit << units_log2_) store(at - begin_, values);
+                for (int e = 0; e < kTogether; ++e) visit(values[e]);
+                store(place(first + v) - begin_, values);
             }
+#pragma unroll 1
+            for (int v = 0; v < kAtOnce && first + v < loads; ++v)
+                if (!whole(place(first + v))) load_edge(place(first + v), visit);
         }
     }
-
-    // Column i of the whole row.
-    __device__ float score_of_row(int i) const { return widen(scores_[outside_ + i]); }
 
     // Units and columns of the thread: bit 4 * j + c is column c of its j-th unit.
     __device__ int units() const { return 1 << units_log2_; }
@@ -172,18 +176,29 @@ private:
                 values[2 * i + 1] = widen(Score(all[i] >> 16));
             }
     }
+    // Where the unit with place begin_ + at lies.
+    __device__ float4* unit_of(int at) const {
+        const int number = at / kUnit;
+        return units_ + (number >> units_log2_) * odd(units()) + (number & (units() - 1));
+    }
     __device__ void store(int at, const float (&values)[kTogether]) const {
 #pragma unroll
-        for (int i = 0; i < kTogether; i += kUnit) {
-            const int number = (at + i) / kUnit;
-            units_[(number >> units_log2_) * odd(units()) + (number & (units() - 1))] = {
-                values[i], values[i + 1], values[i + 2], values[i + 3]};
+        for (int i = 0; i < kTogether; i += kUnit)
+            *unit_of(at + i) = {values[i], values[i + 1], values[i + 2], values[i + 3]};
+    }
+    template <class Visit>
+    __device__ void load_edge(int at, const Visit& visit) const {
+#pragma unroll 1
+        for (int i = at; i < at + kTogether && i - begin_ < kThreads * kUnit << units_log2_; ++i) {
+            float score = NAN;
+            if (i >= outside_ && i < end_) visit(score = widen(scores_[i]));
+            reinterpret_cast<float*>(unit_of(i - begin_))[(i - begin_) % kUnit] = score;
         }
     }
 
     const Score* scores_;
     float4* units_;
-    int window_begin_, outside_, per_block_, begin_, end_, whole_, last_;
+    int window_begin_, outside_, per_block_, begin_, end_, places_;
     int units_log2_ = 0;
     bool f16_;
 };
@@ -192,11 +207,17 @@ private:
 struct Standing {
     uint32_t above = 0, members = 0;  // win; may win
     uint32_t need;                    // how many members of the row win: if all are equal, the first ones
+    int rounds = 0;                   // exchanges of bins so far
 };
 
-// Loads the part; every block gets the row's floor and its best score. `k`: of more columns than k.
-template <class Score>
-__device__ Extremes load_row(const RowPart<Score>& row, int k, int parts, int rank, ClusterShared& shared) {
+__device__ inline uint2 extremes_of(uint2 own) {  // of a warp's lanes
+    return {__reduce_min_sync(~0u, own.x), __reduce_max_sync(~0u, own.y)};
+}
+
+// Loads the part; every block gets the keys of the row's floor and of its best score. The row has more than k
+// columns.
+template <class Row>
+__device__ uint2 load_row(const Row& row, int k, int parts, int rank, ClusterShared& shared) {
     // Groups as large as k of them allow; at last each column is one.
     int log2 = 5;
     while (log2 >= 0 && row.groups(log2) < k) --log2;
@@ -207,130 +228,112 @@ __device__ Extremes load_row(const RowPart<Score>& row, int k, int parts, int ra
     });
     float floor = smallest;
     if (log2 >= 0) {
-        floor = smallest == INFINITY && largest == -INFINITY ? NAN : largest;  // NaN: no column, or all inf
+        floor = smallest == INFINITY && largest == -INFINITY ? NAN : largest;  // NaN: the thread has no column
         for (int i = 0; i < log2; ++i) floor = fmaxf(floor, __shfl_xor_sync(~0u, floor, 1 << i));
     }
-    Extremes own{isnan(floor) ? UINT32_MAX : rank_key(floor), rank_key(largest)};
-    own = {__reduce_min_sync(~0u, own.floor), __reduce_max_sync(~0u, own.best)};
     const int lane = int(threadIdx.x % 32);
-    if (lane == 0) shared.of_warps[threadIdx.x / 32] = own;
+    const uint2 of_warp = extremes_of({isnan(floor) ? UINT32_MAX : rank_key(floor), rank_key(largest)});
+    if (lane == 0) shared.of_warps[threadIdx.x / 32] = of_warp;
     __syncthreads();
-    cluster_wait();  // all blocks have started
+    cluster_wait();  // all blocks have made their mbarriers
     if (threadIdx.x < 32) {
-        own = shared.of_warps[lane];
-        own = {__reduce_min_sync(~0u, own.floor), __reduce_max_sync(~0u, own.best)};
-        if (lane < parts)
-            store_in_cluster(in_block(shared_address(shared.extremes + rank), uint32_t(lane)),
-                             uint2{own.floor, own.best});
+        const uint2 of_block = extremes_of(shared.of_warps[lane % Row::kWarps]);
+        if (lane < parts) send(kExtremes, lane, shared.extremes + rank, of_block, shared);
     }
-    cluster_sync();
-    Extremes all = shared.extremes[0];
-    for (int i = 1; i < parts; ++i)
-        all = {min(all.floor, shared.extremes[i].floor), max(all.best, shared.extremes[i].best)};
-    return all;
+    receive(kExtremes, 0, shared);
+    return extremes_of(shared.extremes[lane & (parts - 1)]);
 }
 
-// After all have counted: the bin with the need-th best column of the row.
-__device__ void find_wide_bin(ClusterShared& shared, uint32_t need, int parts) {
-    cluster_sync();
+// After all threads have counted: the bin with the need-th best column of the row.
+template <class Row>
+__device__ void find_wide_bin(ClusterShared& shared, Standing& mine, int parts, int rank) {
+    __syncthreads();
+    for (int i = int(threadIdx.x); i < kWideBins / 4 * parts; i += Row::kThreads) {
+        const int first = i % (kWideBins / 4) * 4;
+        send(kBinCounts, i / (kWideBins / 4), shared.bin_counts[rank] + first,
+             *reinterpret_cast<const uint4*>(shared.bins + first), shared);
+    }
+    receive(kBinCounts, mine.rounds++, shared);
     const int bin = kWideBins - 1 - int(threadIdx.x);
     uint32_t inside = 0, total;
-    if (bin >= 0) {
-        const uint32_t at = shared_address(shared.bins + bin);
-        uint32_t each[kMostParts];
-#pragma unroll
-        for (int i = 0; i < kMostParts; ++i)
-            each[i] = i < parts ? load_in_cluster(in_block(at, uint32_t(i))) : 0;
-#pragma unroll
-        for (int i = 0; i < kMostParts; ++i) inside += each[i];
-    }
-    const uint32_t above = block_scan<kWarps>(inside, shared.warps, total);
-    if (above < need && need <= above + inside)
+    if (bin >= 0)
+        for (int i = 0; i < parts; ++i) inside += shared.bin_counts[i][bin];
+    const uint32_t above = block_scan<Row::kWarps>(inside, shared.warps, total);
+    if (above < mine.need && mine.need <= above + inside)
         shared.bin = uint32_t(bin), shared.above = above, shared.inside = inside;
     __syncthreads();
-}
-
-// Bins of equal width from the floor to the best score: the last bits of 2^23 + bin, as a float. The map is
-// monotonic, however it rounds. What lies below the floor by less than half a bin may be in the first one,
-// too.
-template <class Score>
-__device__ void divide_by_score(const RowPart<Score>& row, const Extremes& extremes, int parts,
-                                Standing& mine, ClusterShared& shared) {
-    constexpr float kFirst = 1 << 23;
-    const float floor = score_of(extremes.floor), scale = (kWideBins - 1) / (score_of(extremes.best) - floor);
-    const auto place = [&](float score) { return fmaf(score - floor, scale, kFirst); };
-    const uint32_t bins = shared_address(shared.bins);
-#pragma unroll 2
-    for (int j = 0; j < row.units(); ++j) {
-        const float4 unit = row.unit(j);
-#pragma unroll
-        for (const float score : {unit.x, unit.y, unit.z, unit.w}) {
-            const uint32_t bin = __float_as_uint(place(score)) - __float_as_uint(kFirst);
-            increment_shared_if(bin < kWideBins, bins + 4 * bin);
-        }
-    }
-    find_wide_bin(shared, mine.need, parts);
-    const float cut = kFirst + float(shared.bin);
-#pragma unroll 2
-    for (int j = 0; j < row.units(); ++j) {
-        const float4 unit = row.unit(j);
-        uint32_t one = 1u << (kUnit * j);
-#pragma unroll
-        for (const float score : {unit.x, unit.y, unit.z, unit.w}) {
-            const float at = place(score);
-            if (at > cut) mine.above |= one;
-            if (at == cut) mine.members |= one;
-            one <<= 1;
-        }
-    }
     mine.need -= shared.above;
 }
 
-// Bits [shift, shift + 9) of the members' keys; all their higher bits are equal, or of no account.
-template <class Score>
-__device__ void divide_by_key(const RowPart<Score>& row, int shift, int parts, Standing& mine,
+// Bins of equal width from the floor to the best score: the last bits of 2^23 + bin, as a float. The map is
+// monotonic, however it rounds.
+template <class Row>
+__device__ void divide_by_score(const Row& row, float floor, float range, int parts, int rank, Standing& mine,
+                                ClusterShared& shared) {
+    constexpr float kFirst = 1 << 23;
+    const float scale = __fdividef(kWideBins - 1, range);
+    const auto place = [&](float score) { return fmaf(score - floor, scale, kFirst); };
+    uint32_t passed = 0;
+#pragma unroll 2
+    for (int j = 0; j < row.units(); ++j) {
+        const float4 unit = row.unit(j);
+        passed |= (uint32_t(unit.x >= floor) | uint32_t(unit.y >= floor) << 1 |
+                   uint32_t(unit.z >= floor) << 2 | uint32_t(unit.w >= floor) << 3)
+                  << (kUnit * j);
+    }
+    for (uint32_t left = passed; left; left &= left - 1) {  // few of a thread's columns, so no loop over all
+        const uint32_t bin = __float_as_uint(place(row.score(__ffs(int(left)) - 1)));
+        atomicAdd(shared.bins + (bin - __float_as_uint(kFirst)), 1u);
+    }
+    find_wide_bin<Row>(shared, mine, parts, rank);
+    const float cut = kFirst + float(shared.bin);
+    for (uint32_t left = passed; left; left &= left - 1) {
+        const float at = place(row.score(__ffs(int(left)) - 1));
+        if (at > cut) mine.above |= left & -left;
+        if (at == cut) mine.members |= left & -left;
+    }
+}
+
+// Bits [shift, shift + 8) of the members' keys; all their higher bits are equal, or of no account.
+template <class Row>
+__device__ void divide_by_key(const Row& row, int shift, int parts, int rank, Standing& mine,
                               ClusterShared& shared) {
     const auto bin_of = [&](int bit) { return rank_key(row.score(bit)) >> shift & (kWideBins - 1); };
-    cluster_sync();  // all blocks have read the bins
-    for (int i = int(threadIdx.x); i < kWideBins; i += kThreads) shared.bins[i] = 0;
+    cluster_sync();  // all blocks have read the bins before
+    if (mine.rounds > 0 && threadIdx.x == 0) expect(kBinCounts, uint32_t(parts * sizeof shared.bins), shared);
+    for (int i = int(threadIdx.x); i < kWideBins; i += Row::kThreads) shared.bins[i] = 0;
     __syncthreads();
     for (uint32_t left = mine.members; left; left &= left - 1)
         atomicAdd(shared.bins + bin_of(__ffs(int(left)) - 1), 1u);
-    find_wide_bin(shared, mine.need, parts);
+    find_wide_bin<Row>(shared, mine, parts, rank);
     for (uint32_t left = mine.members; left; left &= left - 1) {
         const uint32_t one = left & -left, bin = bin_of(__ffs(int(left)) - 1);
         if (bin > shared.bin) mine.above |= one;
         if (bin != shared.bin) mine.members &= ~one;
     }
-    mine.need -= shared.above;
 }
 
 // Compares the row's members, at most kMostMembers; those equal to the need-th best stay.
-template <class Score>
-__device__ void compare_members(const RowPart<Score>& row, uint32_t count, int parts, Standing& mine,
-                                ClusterShared& shared) {
-    for (uint32_t left = mine.members; left; left &= left - 1)
-        shared.members[atomicAdd(&shared.member_count, 1u)] = rank_key(row.score(__ffs(int(left)) - 1));
-    cluster_sync();
-    const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x / 32);
-    if (warp < parts) {  // each warp fetches the members of a block
-        const uint32_t of_block =
-            lane < parts ? load_in_cluster(in_block(shared_address(&shared.member_count), uint32_t(lane)))
-                         : 0;
-        const uint32_t before = __reduce_add_sync(~0u, lane < warp ? of_block : 0),
-                       own = __shfl_sync(~0u, of_block, warp);
-        for (uint32_t i = uint32_t(lane); i < own; i += 32)
-            shared.all_members[before + i] =
-                load_in_cluster(in_block(shared_address(shared.members + i), uint32_t(warp)));
+template <class Row>
+__device__ void compare_members(const Row& row, int parts, int rank, Standing& mine, ClusterShared& shared) {
+    const int count = int(shared.inside), lane = int(threadIdx.x % 32);
+    if (threadIdx.x == 0) expect(kMembers, uint32_t(count) * 4, shared);
+    const uint32_t before =
+        __reduce_add_sync(~0u, lane < rank ? shared.bin_counts[lane][shared.bin] : 0);  // of other blocks
+    for (uint32_t left = mine.members; left; left &= left - 1) {
+        const uint32_t key = rank_key(row.score(__ffs(int(left)) - 1)),
+                       at = before + atomicAdd(&shared.member_count, 1u);
+        for (int i = 0; i < parts; ++i) send(kMembers, i, shared.members + at, key, shared);
     }
-    __syncthreads();
-    for (int i = warp; i < int(count); i += kWarps) {  // a warp for each
-        const uint32_t key = shared.all_members[i];
+    receive(kMembers, 0, shared);
+    for (int i = int(threadIdx.x / 32); i < count; i += Row::kWarps) {  // a warp for each
+        const uint32_t key = shared.members[i];
         uint32_t above = 0, equal = 0;
-        for (int first = 0; first < int(count); first += 32) {
-            const uint32_t other = first + lane < int(count) ? shared.all_members[first + lane] : 0;
+        for (int first = 0; first < count; first += 32) {
+            const bool one = first + lane < count;
+            const uint32_t other = one ? shared.members[first + lane] : 0;
             above += uint32_t(__popc(__ballot_sync(~0u, other > key)));
-            equal += uint32_t(__popc(__ballot_sync(~0u, other == key && first + lane < int(count))));
+            equal += uint32_t(__popc(__ballot_sync(~0u, one && other == key)));
         }
         if (lane == 0 && above < mine.need && mine.need <= above + equal)
             shared.cut = {key, mine.need - above};
@@ -346,43 +349,43 @@ __device__ void compare_members(const RowPart<Score>& row, uint32_t count, int p
 }
 
 // Finds the cut: afterwards all members are equal.
-template <class Score>
-__device__ void find_row_cut(const RowPart<Score>& row, const Extremes& extremes, int length, int parts,
-                             Standing& mine, ClusterShared& shared) {
-    if (extremes.floor == extremes.best && extremes.best > kLowestKey) {  // no column is above the floor
+template <class Row>
+__device__ void find_row_cut(const Row& row, const uint2& extremes, int parts, int rank, Standing& mine,
+                             ClusterShared& shared) {
+    const auto [floor, best] = extremes;
+    if (floor == best && best > kLowestKey) {  // no column is above the floor
         for (int bit = 0; bit < kUnit * row.units(); ++bit)
-            mine.members |= uint32_t(rank_key(row.score(bit)) == extremes.floor) << bit;
+            mine.members |= uint32_t(rank_key(row.score(bit)) == floor) << bit;
         mine.members &= row.here();
         return;
     }
-    uint32_t inside = uint32_t(length);
-    const float range = score_of(extremes.best) - score_of(max(extremes.floor, kLowestKey));
+    const float lowest = score_of(max(floor, kLowestKey)), range = score_of(best) - lowest;
+    int shift = 32;
+    static_assert(32 % kWideBits == 0);
     if (range > kNarrow && range < INFINITY) {
-        divide_by_score(row, extremes, parts, mine, shared);
-        inside = shared.inside;
+        divide_by_score(row, lowest, range, parts, rank, mine, shared);
     } else {
         mine.members = row.here();
+        divide_by_key(row, shift -= kWideBits, parts, rank, mine, shared);
     }
-    int shift = 32;
-    while (inside > kMostMembers && shift > 0) {
-        shift = max(shift - kWideBits, 0);
-        divide_by_key(row, shift, parts, mine, shared);
-        inside = shared.inside;
+    while (shared.inside > kMostMembers && shift > 0) {
+        divide_by_key(row, shift -= kWideBits, parts, rank, mine, shared);
     }
-    if (inside <= kMostMembers) compare_members(row, inside, parts, mine, shared);
+    if (shared.inside <= kMostMembers) compare_members(row, parts, rank, mine, shared);
 }
 
 // Writes the columns above the cut and the first of the members, in order.
-template <class Score>
-__device__ void put_winners(const RowPart<Score>& row, const Standing& mine, int base, const Winners& winners,
-                            int parts, int rank, ClusterShared& shared) {
+template <class Row>
+__device__ void put_winners(const Row& row, const Standing& mine, int base, const Winners& winners, int parts,
+                            int rank, ClusterShared& shared) {
     uint32_t total, before = uint32_t(__popc(mine.above)) | uint32_t(__popc(mine.members)) << 16;
-    before = block_scan<kWarps>(before, shared.warps, total);
-    if (threadIdx.x < parts)
-        store_in_cluster(in_block(shared_address(shared.counts + rank), threadIdx.x), total);
-    cluster_sync();
-    uint32_t above = before & 0xffff, equal = before >> 16;
-    for (int i = 0; i < rank; ++i) above += shared.counts[i] & 0xffff, equal += shared.counts[i] >> 16;
+    before = block_scan<Row::kWarps>(before, shared.warps, total);
+    if (threadIdx.x < parts) send(kCounts, int(threadIdx.x), shared.counts + rank, total, shared);
+    receive(kCounts, 0, shared);
+    const int lane = int(threadIdx.x % 32);
+    const uint32_t of_block = lane < rank ? shared.counts[lane] : 0;
+    uint32_t above = (before & 0xffff) + __reduce_add_sync(~0u, of_block & 0xffff),
+             equal = (before >> 16) + __reduce_add_sync(~0u, of_block >> 16);
     for (uint32_t left = mine.above | mine.members; left; left &= left - 1) {
         const int bit = __ffs(int(left)) - 1;
         const bool wins = mine.above >> bit & 1;
@@ -393,77 +396,91 @@ __device__ void put_winners(const RowPart<Score>& row, const Standing& mine, int
     }
 }
 
-template <class Score>
-__global__ void __launch_bounds__(kThreads, 1)
+template <class Score, int Threads>
+__global__ void __launch_bounds__(Threads, 1)
     select_by_cluster(const __grid_constant__ ClusterSelect task, const __grid_constant__ IndexCheck check) {
+#if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(16) char memory[];
     if (check.is_mine()) return check_lists(check);
     follow_grid_before();
     ClusterShared& shared = *reinterpret_cast<ClusterShared*>(memory);
     const int parts = task.parts, rank = int(cluster_rank()), k = int(task.output.k);
-    const int64_t token = blockIdx.x / unsigned(parts);
+    const int64_t token = blockIdx.x >> (__ffs(parts) - 1);
     const Window window = task.windows(token);
     const int length = window.end - window.begin, base = base_of(task.output, task.windows, token);
-    const RowPart<Score> row(task.input, task.windows, window, token, parts, rank, shared.units);
+    const RowPart<Score, Threads> row(task, window, token, rank, shared.units);
     const Winners winners(task.output, token);
     if (length <= k) {  // all win
         if (rank > 0) return;
-        for (int i = int(threadIdx.x); i < length; i += kThreads)
+        for (int i = int(threadIdx.x); i < length; i += Threads)
             winners.put(i, window.begin + i - base, [&] { return row.score_of_row(i); });
         return winners.finish(length);
     }
-    cluster_arrive();  // load_row waits
-    for (int i = int(threadIdx.x); i < kWideBins; i += kThreads) shared.bins[i] = 0;
-    if (threadIdx.x == 0) shared.member_count = 0;
-    const Extremes extremes = load_row(row, k, parts, rank, shared);
+    if (threadIdx.x == 0) {
+        for (uint64_t& barrier : shared.barriers) mbarrier_init(shared_address(&barrier), 1);
+        fence_mbarrier_init();
+        expect(kExtremes, uint32_t(parts * sizeof(uint2)), shared);
+        expect(kBinCounts, uint32_t(parts * sizeof shared.bins), shared);
+        expect(kCounts, uint32_t(parts) * 4, shared);
+        shared.member_count = 0;
+    }
+    cluster_arrive_relaxed();  // load_row waits
+    for (int i = int(threadIdx.x); i < kWideBins; i += Threads) shared.bins[i] = 0;
+    const uint2 extremes = load_row(row, k, parts, rank, shared);
     Standing mine{.need = uint32_t(k)};
-    find_row_cut(row, extremes, length, parts, mine, shared);
+    find_row_cut(row, extremes, parts, rank, mine, shared);
     put_winners(row, mine, base, winners, parts, rank, shared);
     if (rank == 0) winners.finish(k);
+#endif
 }
 
-size_t shared_bytes(int units) {
-    return sizeof(ClusterShared) + size_t(kThreads * odd(units)) * sizeof(float4);
-}
+// How a row is cut. No parts: too many rows, or too long ones.
+struct Cutting {
+    int parts = 0, threads = 0, units = 0;
 
-// Units of a thread when a row of so many columns has so many parts.
-int units_of(int64_t columns, int parts) {
-    const int64_t places = round_up(size_t(ceil_div(columns + 7, parts)), 8);
-    return int(std::bit_ceil(uint64_t(std::max<int64_t>(ceil_div(places, kThreads * kUnit), 1))));
-}
-
-// Blocks per row; 0: too many rows, or too long ones.
-int cluster_parts(int64_t tokens, int64_t columns, const Env& env) {
-    const DeviceFacts& facts = env.device->facts();
-    const int64_t most = std::min<int64_t>(kMostParts, facts.multiprocessors / std::max<int64_t>(tokens, 1));
-    if (most == 0 || columns > int64_t(kMostParts) * kThreads * kUnit * kMostUnits) return 0;
-    const int64_t wanted = std::max<int64_t>(ceil_div(columns, kLeastPart), 1);
-    const int parts = int(std::min(std::bit_ceil(uint64_t(wanted)), std::bit_floor(uint64_t(most))));
-    const int units = units_of(columns, parts);
-    return units <= kMostUnits && shared_bytes(units) <= facts.shared_bytes ? parts : 0;
-}
+    Cutting(int64_t tokens, int64_t columns, const Env& env) {
+        const DeviceFacts& facts = env.device->facts();
+        const int64_t most = std::min<int64_t>(kMostParts, facts.multiprocessors / std::max<int64_t>(tokens, 1));
+        const int64_t wanted = std::max<int64_t>(ceil_div(columns, kLeastPart), 2);
+        if (most < 2 || ceil_div(columns, kMostThreads * kUnit) > kMostParts * kMostUnits) return;
+        const int blocks = int(std::min(std::bit_ceil(uint64_t(wanted)), std::bit_floor(uint64_t(most))));
+        const int64_t places = int64_t(round_up(size_t(ceil_div(columns + 7, blocks)), 8));
+        for (threads = kMostThreads / 2; threads <= kMostThreads; threads *= 2) {
+            units = int(std::bit_ceil(uint64_t(ceil_div(places, threads * kUnit))));
+            if (units > kMostUnits || shared_bytes() > facts.shared_bytes) continue;
+            parts = blocks;
+            return;
+        }
+    }
+    size_t shared_bytes() const {
+        return sizeof(ClusterShared) + size_t(threads * odd(units)) * sizeof(float4);
+    }
+};
 
 }  // namespace
 
 bool cluster_selects(int64_t tokens, int64_t columns, int64_t k, const Env& env) {
-    return env.device->facts().capability >= 90 && k > 0 && cluster_parts(tokens, columns, env) > 0;
+    return env.device->facts().capability >= 90 && k > 0 && Cutting(tokens, columns, env).parts > 0;
 }
 
 void run_select_by_cluster(const SelectInput& input, const SelectOutput& output, const CallLists& lists,
                            const Env& env) {
-    const int64_t columns = input.end - input.begin;
-    const int parts = cluster_parts(input.tokens, columns, env);
+    const Cutting cut(input.tokens, input.end - input.begin, env);
     const ClusterSelect task{
         .input = input,
         .output = output,
         .windows = Windows(input.starts, input.ends, input.columns, input.begin, input.end),
-        .parts = parts};
-    const int64_t blocks = input.tokens * parts;
-    const auto check = IndexCheck::of(lists, blocks, kThreads, env, kMostParts);
-    launch_as({.early = true, .cluster = parts},
-              input.dtype == SMLA_F32 ? select_by_cluster<float> : select_by_cluster<uint16_t>,
-              blocks + int64_t(round_up(check.blocks, size_t(parts))), kThreads,
-              shared_bytes(units_of(columns, parts)), env, task, check);
+        .parts = cut.parts};
+    const int64_t blocks = input.tokens * cut.parts;
+    const auto check = IndexCheck::of(lists, blocks, cut.threads, env, kMostParts);
+    const bool f32 = input.dtype == SMLA_F32, few = cut.threads < kMostThreads;
+    constexpr int kFew = kMostThreads / 2;
+    const auto kernel =
+        f32 ? few ? select_by_cluster<float, kFew> : select_by_cluster<float, kMostThreads>
+            : few ? select_by_cluster<uint16_t, kFew> : select_by_cluster<uint16_t, kMostThreads>;
+    launch_as({.early = true, .cluster = cut.parts}, kernel,
+              blocks + int64_t(round_up(check.blocks, size_t(cut.parts))), cut.threads, cut.shared_bytes(), env,
+              task, check);
 }
 
 }  // namespace smla::cuda

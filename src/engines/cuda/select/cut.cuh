@@ -43,6 +43,11 @@ __device__ inline Integer block_scan(Integer value, Integer* warps, Integer& tot
     __syncthreads();  // `warps` may still be read
     if (lane == 31) warps[warp] = sum;
     __syncthreads();
+    if constexpr (sizeof(Integer) == 4) {
+        const Integer of_warp = lane < kWarps ? warps[lane] : 0;
+        total = __reduce_add_sync(~0u, of_warp);
+        return __reduce_add_sync(~0u, lane < warp ? of_warp : 0) + sum - value;
+    }
     Integer sums = warps[lane % kWarps];
 #pragma unroll
     for (int step = 1; step < kWarps; step *= 2) {

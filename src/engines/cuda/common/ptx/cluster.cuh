@@ -25,6 +25,12 @@ __device__ inline void cluster_arrive() {
     asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 #endif
 }
+// Orders nothing: for barriers that are made ready, after fence_mbarrier_init().
+__device__ inline void cluster_arrive_relaxed() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
 __device__ inline void cluster_wait() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
@@ -39,23 +45,6 @@ __device__ inline void store_in_cluster(uint32_t at, float value) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(at), "f"(value) : "memory");
 #endif
-}
-__device__ inline void store_in_cluster(uint32_t at, uint32_t value) {
-    store_in_cluster(at, __uint_as_float(value));
-}
-__device__ inline void store_in_cluster(uint32_t at, const uint2& value) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("st.shared::cluster.v2.u32 [%0], {%1, %2};" ::"r"(at), "r"(value.x), "r"(value.y)
-                 : "memory");
-#endif
-}
-// From shared memory of any block of the cluster.
-__device__ inline uint32_t load_in_cluster(uint32_t at) {
-    uint32_t out = 0;
-#if __CUDA_ARCH__ >= 900
-    asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(out) : "r"(at) : "memory");
-#endif
-    return out;
 }
 // After mbarrier_init: the other blocks see the barriers after the next cluster_sync.
 __device__ inline void fence_mbarrier_init() {
@@ -76,13 +65,24 @@ __device__ inline void mbarrier_arrive_expect(uint32_t at, int bytes) {
 __device__ inline void min_in_cluster(uint32_t at, uint32_t value) {
     asm volatile("red.relaxed.cluster.shared::cluster.min.u32 [%0], %1;" ::"r"(at), "r"(value) : "memory");
 }
-// Stores 16 bytes to shared memory of a block of the cluster; counted by the mbarrier of that block.
+// Stores to shared memory of a block of the cluster; counted by the mbarrier of that block.
 __device__ inline void store_async(uint32_t to, uint32_t mbarrier, const uint4& value) {
     asm volatile(
         "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
             to),
         "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w), "r"(mbarrier)
         : "memory");
+}
+__device__ inline void store_async(uint32_t to, uint32_t mbarrier, const uint2& value) {
+    asm volatile(
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%0], {%1, %2}, [%3];" ::"r"(to),
+        "r"(value.x), "r"(value.y), "r"(mbarrier)
+        : "memory");
+}
+__device__ inline void store_async(uint32_t to, uint32_t mbarrier, uint32_t value) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(to),
+                 "r"(value), "r"(mbarrier)
+                 : "memory");
 }
 
 }  // namespace smla::cuda

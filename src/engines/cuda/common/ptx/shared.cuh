@@ -64,12 +64,6 @@ __device__ inline void store_shared_if(bool condition, uint32_t at, uint32_t val
                  "r"(at), "r"(value)
                  : "memory");
 }
-__device__ inline void increment_shared_if(bool condition, uint32_t at) {
-    asm volatile("{.reg .pred here;\n setp.ne.u32 here, %0, 0;\n @here red.shared.add.u32 [%1], 1;}" ::"r"(
-                     uint32_t(condition)),
-                 "r"(at)
-                 : "memory");
-}
 // Returns what was there.
 __device__ inline uint32_t add_shared(uint32_t at, uint32_t value) {
     uint32_t before;
