@@ -4,7 +4,7 @@
 //            At least k columns reach the least of those, the floor. 2. Bins of equal width between the floor
 //            and the largest score: one histogram in each block, which all blocks add up. 3. Columns above the
 //            bin with the k-th score win. Those inside, its members, some dozens, are compared one by one; as
-//            long as there are too many, bins of 8 bits of their keys divide them. 4. Counts of the blocks
+//            long as there are too many, bins of 9 bits of their keys divide them. 4. Counts of the blocks
 //            before, and of the threads before, are a winner's place.
 // Tile       a cluster of 2, 4 or 8 blocks per row, of 512 threads or, for long rows, 1024; a thread has up
 //            to 32 neighbouring columns.
@@ -34,9 +34,9 @@ namespace smla::cuda {
 namespace {
 
 constexpr int kUnit = 4, kMostUnits = 8;  // neighbouring columns; units of a thread
-constexpr int kMostParts = 8;             // blocks of a cluster, at most
+constexpr int kMostParts = 16, kPortableParts = 8;
 constexpr int kLeastPart = 2048;          // columns that another block pays for
-constexpr int kWideBits = 8, kWideBins = 1 << kWideBits;
+constexpr int kWideBits = 9, kWideBins = 1 << kWideBits;
 constexpr float kNarrow = 1e-30f;       // bins of narrower ranges would need a scale beyond f32
 constexpr uint32_t kMostMembers = 512;  // that are compared one by one
 constexpr int kMostThreads = 1024;
@@ -52,13 +52,23 @@ struct ClusterSelect {
 // What blocks send to each other. Each has an mbarrier.
 enum Exchange { kExtremes, kBinCounts, kMembers, kCounts, kExchanges };
 
+// Counts of 16 bits, as a block has at most 32,768 columns.
+struct WideBins {
+    uint32_t pairs[kWideBins / 2];
+
+    __device__ void clear(int threads) {
+        for (int i = int(threadIdx.x); i < kWideBins / 2; i += threads) pairs[i] = 0;
+    }
+    __device__ void count(uint32_t bin) { atomicAdd(pairs + bin / 2, bin % 2 ? 1u << 16 : 1u); }
+    __device__ uint32_t operator[](uint32_t bin) const { return pairs[bin / 2] >> (bin % 2 * 16) & 0xffff; }
+};
+
 struct ClusterShared {
-    uint64_t barriers[kExchanges];
+    alignas(16) uint64_t barriers[kExchanges];
     uint2 extremes[kMostParts];   // by block: keys of the floor and of the best score
     uint32_t counts[kMostParts];  // winners | columns equal to the cut << 16
-    uint32_t bin_counts[kMostParts][kWideBins];
-    uint32_t members[kMostMembers];  // keys of all blocks
-    uint32_t bins[kWideBins];        // of this block
+    WideBins bins, bins_of[kMostParts];  // of this block; by block
+    uint32_t members[kMostMembers];      // keys of all blocks, then zeros
     uint2 of_warps[32];
     uint32_t warps[32], member_count;
     uint32_t bin, above, inside;  // the bin with the need-th score
@@ -248,16 +258,15 @@ __device__ uint2 load_row(const Row& row, int k, int parts, int rank, ClusterSha
 template <class Row>
 __device__ void find_wide_bin(ClusterShared& shared, Standing& mine, int parts, int rank) {
     __syncthreads();
-    for (int i = int(threadIdx.x); i < kWideBins / 4 * parts; i += Row::kThreads) {
-        const int first = i % (kWideBins / 4) * 4;
-        send(kBinCounts, i / (kWideBins / 4), shared.bin_counts[rank] + first,
-             *reinterpret_cast<const uint4*>(shared.bins + first), shared);
-    }
+    constexpr int kSends = sizeof(WideBins) / sizeof(uint4);
+    for (int i = int(threadIdx.x); i < kSends * parts; i += Row::kThreads)
+        send(kBinCounts, i / kSends, reinterpret_cast<uint4*>(shared.bins_of + rank) + i % kSends,
+             reinterpret_cast<const uint4*>(&shared.bins)[i % kSends], shared);
     receive(kBinCounts, mine.rounds++, shared);
     const int bin = kWideBins - 1 - int(threadIdx.x);
     uint32_t inside = 0, total;
     if (bin >= 0)
-        for (int i = 0; i < parts; ++i) inside += shared.bin_counts[i][bin];
+        for (int i = 0; i < parts; ++i) inside += shared.bins_of[i][uint32_t(bin)];
     const uint32_t above = block_scan<Row::kWarps>(inside, shared.warps, total);
     if (above < mine.need && mine.need <= above + inside)
         shared.bin = uint32_t(bin), shared.above = above, shared.inside = inside;
@@ -283,7 +292,7 @@ __device__ void divide_by_score(const Row& row, float floor, float range, int pa
     }
     for (uint32_t left = passed; left; left &= left - 1) {  // few of a thread's columns, so no loop over all
         const uint32_t bin = __float_as_uint(place(row.score(__ffs(int(left)) - 1)));
-        atomicAdd(shared.bins + (bin - __float_as_uint(kFirst)), 1u);
+        shared.bins.count(bin - __float_as_uint(kFirst));
     }
     find_wide_bin<Row>(shared, mine, parts, rank);
     const float cut = kFirst + float(shared.bin);
@@ -294,17 +303,17 @@ __device__ void divide_by_score(const Row& row, float floor, float range, int pa
     }
 }
 
-// Bits [shift, shift + 8) of the members' keys; all their higher bits are equal, or of no account.
+// Bits [shift, shift + 9) of the members' keys; all their higher bits are equal, or of no account.
 template <class Row>
 __device__ void divide_by_key(const Row& row, int shift, int parts, int rank, Standing& mine,
                               ClusterShared& shared) {
     const auto bin_of = [&](int bit) { return rank_key(row.score(bit)) >> shift & (kWideBins - 1); };
     cluster_sync();  // all blocks have read the bins before
     if (mine.rounds > 0 && threadIdx.x == 0) expect(kBinCounts, uint32_t(parts * sizeof shared.bins), shared);
-    for (int i = int(threadIdx.x); i < kWideBins; i += Row::kThreads) shared.bins[i] = 0;
+    shared.bins.clear(Row::kThreads);
     __syncthreads();
     for (uint32_t left = mine.members; left; left &= left - 1)
-        atomicAdd(shared.bins + bin_of(__ffs(int(left)) - 1), 1u);
+        shared.bins.count(bin_of(__ffs(int(left)) - 1));
     find_wide_bin<Row>(shared, mine, parts, rank);
     for (uint32_t left = mine.members; left; left &= left - 1) {
         const uint32_t one = left & -left, bin = bin_of(__ffs(int(left)) - 1);
@@ -319,24 +328,24 @@ __device__ void compare_members(const Row& row, int parts, int rank, Standing& m
     const int count = int(shared.inside), lane = int(threadIdx.x % 32);
     if (threadIdx.x == 0) expect(kMembers, uint32_t(count) * 4, shared);
     const uint32_t before =
-        __reduce_add_sync(~0u, lane < rank ? shared.bin_counts[lane][shared.bin] : 0);  // of other blocks
+        __reduce_add_sync(~0u, lane < rank ? shared.bins_of[lane][shared.bin] : 0);  // of other blocks
     for (uint32_t left = mine.members; left; left &= left - 1) {
         const uint32_t key = rank_key(row.score(__ffs(int(left)) - 1)),
                        at = before + atomicAdd(&shared.member_count, 1u);
         for (int i = 0; i < parts; ++i) send(kMembers, i, shared.members + at, key, shared);
     }
     receive(kMembers, 0, shared);
-    for (int i = int(threadIdx.x / 32); i < count; i += Row::kWarps) {  // a warp for each
-        const uint32_t key = shared.members[i];
+    if (int(threadIdx.x) < count) {
+        const uint32_t key = shared.members[threadIdx.x];
         uint32_t above = 0, equal = 0;
-        for (int first = 0; first < count; first += 32) {
-            const bool one = first + lane < count;
-            const uint32_t other = one ? shared.members[first + lane] : 0;
-            above += uint32_t(__popc(__ballot_sync(~0u, other > key)));
-            equal += uint32_t(__popc(__ballot_sync(~0u, one && other == key)));
+#pragma unroll 2
+        for (int i = 0; i < count; i += 4) {
+            const uint4 others = *reinterpret_cast<const uint4*>(shared.members + i);
+#pragma unroll
+            for (const uint32_t other : {others.x, others.y, others.z, others.w})
+                above += other > key, equal += other == key;
         }
-        if (lane == 0 && above < mine.need && mine.need <= above + equal)
-            shared.cut = {key, mine.need - above};
+        if (above < mine.need && mine.need <= above + equal) shared.cut = {key, mine.need - above};
     }
     __syncthreads();
     const Cut cut = shared.cut;
@@ -361,7 +370,6 @@ __device__ void find_row_cut(const Row& row, const uint2& extremes, int parts, i
     }
     const float lowest = score_of(max(floor, kLowestKey)), range = score_of(best) - lowest;
     int shift = 32;
-    static_assert(32 % kWideBits == 0);
     if (range > kNarrow && range < INFINITY) {
         divide_by_score(row, lowest, range, parts, rank, mine, shared);
     } else {
@@ -369,7 +377,8 @@ __device__ void find_row_cut(const Row& row, const uint2& extremes, int parts, i
         divide_by_key(row, shift -= kWideBits, parts, rank, mine, shared);
     }
     while (shared.inside > kMostMembers && shift > 0) {
-        divide_by_key(row, shift -= kWideBits, parts, rank, mine, shared);
+        shift = max(shift - kWideBits, 0);
+        divide_by_key(row, shift, parts, rank, mine, shared);
     }
     if (shared.inside <= kMostMembers) compare_members(row, parts, rank, mine, shared);
 }
@@ -425,7 +434,8 @@ __global__ void __launch_bounds__(Threads, 1)
         shared.member_count = 0;
     }
     cluster_arrive_relaxed();  // load_row waits
-    for (int i = int(threadIdx.x); i < kWideBins; i += Threads) shared.bins[i] = 0;
+    shared.bins.clear(Threads);
+    for (int i = int(threadIdx.x); i < int(kMostMembers); i += Threads) shared.members[i] = 0;
     const uint2 extremes = load_row(row, k, parts, rank, shared);
     Standing mine{.need = uint32_t(k)};
     find_row_cut(row, extremes, parts, rank, mine, shared);
@@ -440,9 +450,9 @@ struct Cutting {
 
     Cutting(int64_t tokens, int64_t columns, const Env& env) {
         const DeviceFacts& facts = env.device->facts();
-        const int64_t most = std::min<int64_t>(kMostParts, facts.multiprocessors / std::max<int64_t>(tokens, 1));
+        const int64_t most = std::min<int64_t>(kPortableParts, facts.multiprocessors / std::max<int64_t>(tokens, 1));
         const int64_t wanted = std::max<int64_t>(ceil_div(columns, kLeastPart), 2);
-        if (most < 2 || ceil_div(columns, kMostThreads * kUnit) > kMostParts * kMostUnits) return;
+        if (most < 2 || ceil_div(columns, kMostThreads * kUnit) > kPortableParts * kMostUnits) return;
         const int blocks = int(std::min(std::bit_ceil(uint64_t(wanted)), std::bit_floor(uint64_t(most))));
         const int64_t places = int64_t(round_up(size_t(ceil_div(columns + 7, blocks)), 8));
         for (threads = kMostThreads / 2; threads <= kMostThreads; threads *= 2) {
@@ -472,7 +482,7 @@ void run_select_by_cluster(const SelectInput& input, const SelectOutput& output,
         .windows = Windows(input.starts, input.ends, input.columns, input.begin, input.end),
         .parts = cut.parts};
     const int64_t blocks = input.tokens * cut.parts;
-    const auto check = IndexCheck::of(lists, blocks, cut.threads, env, kMostParts);
+    const auto check = IndexCheck::of(lists, blocks, cut.threads, env, kPortableParts);
     const bool f32 = input.dtype == SMLA_F32, few = cut.threads < kMostThreads;
     constexpr int kFew = kMostThreads / 2;
     const auto kernel =
