@@ -17,9 +17,8 @@ struct Windows {
 
     // Not clipped. An empty window has begin == end.
     __device__ Window whole(int64_t token) const {
-        int first = 0, last = columns;
-        if (present(starts)) first = min(max(int(load_int(starts, token)), 0), columns);
-        if (present(ends)) last = min(max(int(load_int(ends, token)), 0), columns);
+        int first = bound(starts, token, 0), last = bound(ends, token, columns);
+        first = min(max(first, 0), columns), last = min(max(last, 0), columns);
         return {first, max(first, last)};
     }
     __device__ Window operator()(int64_t token) const {
@@ -30,6 +29,15 @@ struct Windows {
 
     Tensor starts, ends;
     int columns, begin, end;
+
+private:
+    // Without a branch on the dtype, so that both bounds are under way at once.
+    __device__ static int bound(const Tensor& bounds, int64_t token, int otherwise) {
+        const int words = bounds.dtype == SMLA_I64 ? 2 : 1;
+        if (present(bounds))
+            otherwise = static_cast<const int*>(bounds.data)[token * bounds.stride_elems[0] * words];
+        return otherwise;
+    }
 };
 
 }  // namespace smla::cuda

@@ -2,29 +2,29 @@
 //
 // Steps      1. Load: each block keeps its part of the row; the largest score of each of k groups or more.
 //            At least k columns reach the least of those, the floor. 2. Bins of equal width between the floor
-//            and the largest score: one histogram in each block, which all blocks add up. 3. Columns above the
-//            bin with the k-th score win. Those inside, its members, some dozens, are compared one by one; as
-//            long as there are too many, bins of 9 bits of their keys divide them. 4. Counts of the blocks
-//            before, and of the threads before, are a winner's place.
+//            and the largest score: one histogram in each block, which all blocks add up. 3. Columns above
+//            the bin with the k-th score win. Those inside, its members, some dozens, are compared one by
+//            one; as long as there are too many, bins of 9 bits of their keys divide them. 4. Counts of the
+//            blocks before, and of the threads before, are a winner's place.
 // Tile       a cluster of 2, 4 or 8 blocks per row, of 512 threads or, for long rows, 1024; a thread has up
 //            to 32 neighbouring columns.
-// Shared     struct ClusterShared | the part, units of 4 columns [threads][1, 3, 5 or 9]: an odd number, so that
-//            lanes that read a unit each meet no bank twice.
-// Barriers   four mbarriers, by Exchange: each block stores its words to all blocks and waits for the bytes of
-//            all. A barrier of the cluster would take as long again for its fence of all memory. cluster_arrive
-//            before the first store to another block, whose mbarriers must be ready.
+// Shared     struct ClusterShared | the part, units of 4 columns [threads][1, 3, 5 or 9]: an odd number, so
+//            that lanes which read a unit each meet no bank twice.
+// Barriers   four mbarriers, by Exchange: each block stores its words to all blocks and waits for the bytes
+//            of all. A barrier of the cluster would take as long again for its fence of all memory.
+//            cluster_arrive before the first store to another block, whose mbarriers must be ready.
 // Registers  64 of 1024 threads: masks of 32 columns instead of the columns.
-// Why        one row waits for latencies. No sample and no candidates in global memory: a row of 131,072 columns
-//            has four exchanges, where the sampled kernel has a sample with its cut, the arrival of the last
-//            block, and all that this block does alone. What every thread does costs issue slots: 512 threads
-//            are faster than 1024.
+// Why        one row waits for latencies. No sample and no candidates in global memory: a row of 131,072
+//            columns has four exchanges, where the sampled kernel has a sample with its cut, the arrival of
+//            the last block, and all that this block does alone. What every thread does costs issue slots:
+//            512 threads are faster than 1024.
 // Results    docs/kernels/cuda_select.md.
 #include "engines/cuda/common/index_check.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/barrier.cuh"
 #include "engines/cuda/common/ptx/cluster.cuh"
 #include "engines/cuda/common/ptx/cp_async.cuh"
-#include "engines/cuda/select/list.cuh"
+#include "engines/cuda/select/row_part.cuh"
 
 #include <algorithm>
 #include <bit>
@@ -33,21 +33,11 @@ namespace smla::cuda {
 
 namespace {
 
-constexpr int kUnit = 4, kMostUnits = 8;  // neighbouring columns; units of a thread
-constexpr int kMostParts = 16, kPortableParts = 8;
-constexpr int kLeastPart = 2048;          // columns that another block pays for
+constexpr int kMostParts = 8;     // blocks of a cluster, as many as every device can run
+constexpr int kLeastPart = 2048;  // columns that another block pays for
 constexpr int kWideBits = 9, kWideBins = 1 << kWideBits;
 constexpr float kNarrow = 1e-30f;       // bins of narrower ranges would need a scale beyond f32
 constexpr uint32_t kMostMembers = 512;  // that are compared one by one
-constexpr int kMostThreads = 1024;
-static_assert(kMostUnits * kUnit <= 32 && kMostThreads * kUnit * kMostUnits < 1 << 16);  // masks; counts
-
-struct ClusterSelect {
-    SelectInput input;
-    SelectOutput output;
-    Windows windows;
-    int parts;
-};
 
 // What blocks send to each other. Each has an mbarrier.
 enum Exchange { kExtremes, kBinCounts, kMembers, kCounts, kExchanges };
@@ -65,8 +55,8 @@ struct WideBins {
 
 struct ClusterShared {
     alignas(16) uint64_t barriers[kExchanges];
-    uint2 extremes[kMostParts];   // by block: keys of the floor and of the best score
-    uint32_t counts[kMostParts];  // winners | columns equal to the cut << 16
+    uint2 extremes[kMostParts];          // by block: keys of the floor and of the best score
+    uint32_t counts[kMostParts];         // winners | columns equal to the cut << 16
     WideBins bins, bins_of[kMostParts];  // of this block; by block
     uint32_t members[kMostMembers];      // keys of all blocks, then zeros
     uint2 of_warps[32];
@@ -89,129 +79,6 @@ __device__ inline void expect(Exchange what, uint32_t bytes, const ClusterShared
 __device__ inline void receive(Exchange what, int phase, const ClusterShared& shared) {
     mbarrier_wait(shared_address(shared.barriers + what), uint32_t(phase & 1));
 }
-
-__host__ __device__ inline int odd(int units) { return units == 1 ? 1 : units + 1; }
-
-// Bits [first, last) of 32, as far as there are such.
-__device__ inline uint32_t bits_between(int first, int last) {
-    const auto below = [](int n) { return n >= 32 ? ~0u : (1u << max(n, 0)) - 1; };
-    return below(last) & ~below(first);
-}
-
-// The columns of a row that a block holds. Places count from the last multiple of 16 bytes before the row, so
-// the first ones may be no columns.
-template <class Score, int Threads>
-class RowPart {
-public:
-    static constexpr int kThreads = Threads, kWarps = Threads / 32;
-    static constexpr int kTogether = 16 / int(sizeof(Score));  // of a load
-
-    __device__ RowPart(const ClusterSelect& task, const Window& window, int64_t token, int rank, float4* units)
-        : units_(units), window_begin_(window.begin), f16_(task.input.dtype == SMLA_F16) {
-        const Score* const row = static_cast<const Score*>(task.input.scores) + token * task.input.stride +
-                                 (window.begin - task.windows.begin);
-        outside_ = int(reinterpret_cast<uintptr_t>(row) % 16) / int(sizeof(Score));
-        scores_ = row - outside_;
-        const int places = outside_ + window.end - window.begin, parts_log2 = __ffs(task.parts) - 1;
-        per_block_ = (places + task.parts - 1) >> parts_log2;
-        per_block_ = max((per_block_ + kTogether - 1) / kTogether, 1) * kTogether;
-        begin_ = min(rank * per_block_, places), end_ = min(begin_ + per_block_, places);
-        while (per_block_ > kThreads * kUnit << units_log2_) ++units_log2_;
-        places_ = places;
-    }
-
-    // Groups of columns when the loads of 2^log2 neighbouring threads are one: at least so many.
-    __device__ int groups(int log2) const {
-        const int threads = min(kThreads, (per_block_ + kTogether - 1) / kTogether) >> log2;
-        return places_ / per_block_ * threads;
-    }
-    // Column i of the whole row.
-    __device__ float score_of_row(int i) const { return widen(scores_[outside_ + i]); }
-
-    // Copies the part to shared memory, with NaN where a thread's units hold no column. visit(score) for every
-    // column that the thread loads.
-    template <class Visit>
-    __device__ void load(const Visit& visit) const {
-        constexpr int kAtOnce = kThreads == kMostThreads ? 4 : 8;  // as registers allow
-        const int loads = max(1, (kUnit << units_log2_) / kTogether);  // of a thread
-        for (int first = 0; first < loads; first += kAtOnce) {
-            uint4 words[kAtOnce];
-#pragma unroll
-            for (int v = 0; v < kAtOnce; ++v)
-                if (whole(place(first + v)))
-                    words[v] = __ldcg(reinterpret_cast<const uint4*>(scores_ + place(first + v)));
-#pragma unroll
-            for (int v = 0; v < kAtOnce; ++v) {
-                if (!whole(place(first + v))) continue;
-                float values[kTogether];
-                unpack(words[v], values);
-#pragma unroll
-                for (int e = 0; e < kTogether; ++e) visit(values[e]);
-                store(place(first + v) - begin_, values);
-            }
-#pragma unroll 1
-            for (int v = 0; v < kAtOnce && first + v < loads; ++v)
-                if (!whole(place(first + v))) load_edge(place(first + v), visit);
-        }
-    }
-
-    // Units and columns of the thread: bit 4 * j + c is column c of its j-th unit.
-    __device__ int units() const { return 1 << units_log2_; }
-    __device__ float4 unit(int j) const { return units_[int(threadIdx.x) * odd(units()) + j]; }
-    __device__ float score(int bit) const {
-        return reinterpret_cast<const float*>(units_ + int(threadIdx.x) * odd(units()))[bit];
-    }
-    __device__ uint32_t here() const {
-        const int first = first_place();
-        return bits_between(outside_ - first, min(end_ - first, kUnit * units()));
-    }
-    __device__ int column(int bit) const { return window_begin_ + first_place() + bit - outside_; }
-
-private:
-    __device__ int first_place() const { return begin_ + int(threadIdx.x) * kUnit * units(); }
-    __device__ int place(int load) const { return begin_ + (load * kThreads + int(threadIdx.x)) * kTogether; }
-    __device__ bool whole(int at) const { return at >= outside_ && at + kTogether <= end_; }
-    __device__ float widen(Score score) const {
-        if constexpr (sizeof(Score) == 4) return score;
-        else return f16_ ? f16_to_f32(score) : bf16_to_f32(score);
-    }
-    __device__ void unpack(const uint4& words, float (&values)[kTogether]) const {
-        const uint32_t all[] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            if constexpr (kTogether == 4) {
-                values[i] = __uint_as_float(all[i]);
-            } else {
-                values[2 * i] = widen(Score(all[i] & 0xffffu));
-                values[2 * i + 1] = widen(Score(all[i] >> 16));
-            }
-    }
-    // Where the unit with place begin_ + at lies.
-    __device__ float4* unit_of(int at) const {
-        const int number = at / kUnit;
-        return units_ + (number >> units_log2_) * odd(units()) + (number & (units() - 1));
-    }
-    __device__ void store(int at, const float (&values)[kTogether]) const {
-#pragma unroll
-        for (int i = 0; i < kTogether; i += kUnit)
-            *unit_of(at + i) = {values[i], values[i + 1], values[i + 2], values[i + 3]};
-    }
-    template <class Visit>
-    __device__ void load_edge(int at, const Visit& visit) const {
-#pragma unroll 1
-        for (int i = at; i < at + kTogether && i - begin_ < kThreads * kUnit << units_log2_; ++i) {
-            float score = NAN;
-            if (i >= outside_ && i < end_) visit(score = widen(scores_[i]));
-            reinterpret_cast<float*>(unit_of(i - begin_))[(i - begin_) % kUnit] = score;
-        }
-    }
-
-    const Score* scores_;
-    float4* units_;
-    int window_begin_, outside_, per_block_, begin_, end_, places_;
-    int units_log2_ = 0;
-    bool f16_;
-};
 
 // What a thread knows of its columns, by bits as RowPart counts them.
 struct Standing {
@@ -238,7 +105,8 @@ __device__ uint2 load_row(const Row& row, int k, int parts, int rank, ClusterSha
     });
     float floor = smallest;
     if (log2 >= 0) {
-        floor = smallest == INFINITY && largest == -INFINITY ? NAN : largest;  // NaN: the thread has no column
+        floor =
+            smallest == INFINITY && largest == -INFINITY ? NAN : largest;  // NaN: the thread has no column
         for (int i = 0; i < log2; ++i) floor = fmaxf(floor, __shfl_xor_sync(~0u, floor, 1 << i));
     }
     const int lane = int(threadIdx.x % 32);
@@ -450,9 +318,10 @@ struct Cutting {
 
     Cutting(int64_t tokens, int64_t columns, const Env& env) {
         const DeviceFacts& facts = env.device->facts();
-        const int64_t most = std::min<int64_t>(kPortableParts, facts.multiprocessors / std::max<int64_t>(tokens, 1));
+        const int64_t most =
+            std::min<int64_t>(kMostParts, facts.multiprocessors / std::max<int64_t>(tokens, 1));
         const int64_t wanted = std::max<int64_t>(ceil_div(columns, kLeastPart), 2);
-        if (most < 2 || ceil_div(columns, kMostThreads * kUnit) > kPortableParts * kMostUnits) return;
+        if (most < 2 || ceil_div(columns, kMostThreads * kUnit) > kMostParts * kMostUnits) return;
         const int blocks = int(std::min(std::bit_ceil(uint64_t(wanted)), std::bit_floor(uint64_t(most))));
         const int64_t places = int64_t(round_up(size_t(ceil_div(columns + 7, blocks)), 8));
         for (threads = kMostThreads / 2; threads <= kMostThreads; threads *= 2) {
@@ -482,15 +351,15 @@ void run_select_by_cluster(const SelectInput& input, const SelectOutput& output,
         .windows = Windows(input.starts, input.ends, input.columns, input.begin, input.end),
         .parts = cut.parts};
     const int64_t blocks = input.tokens * cut.parts;
-    const auto check = IndexCheck::of(lists, blocks, cut.threads, env, kPortableParts);
+    const auto check = IndexCheck::of(lists, blocks, cut.threads, env, kMostParts);
     const bool f32 = input.dtype == SMLA_F32, few = cut.threads < kMostThreads;
     constexpr int kFew = kMostThreads / 2;
-    const auto kernel =
-        f32 ? few ? select_by_cluster<float, kFew> : select_by_cluster<float, kMostThreads>
-            : few ? select_by_cluster<uint16_t, kFew> : select_by_cluster<uint16_t, kMostThreads>;
+    const auto kernel = f32   ? few ? select_by_cluster<float, kFew> : select_by_cluster<float, kMostThreads>
+                          : few ? select_by_cluster<uint16_t, kFew>
+                              : select_by_cluster<uint16_t, kMostThreads>;
     launch_as({.early = true, .cluster = cut.parts}, kernel,
-              blocks + int64_t(round_up(check.blocks, size_t(cut.parts))), cut.threads, cut.shared_bytes(), env,
-              task, check);
+              blocks + int64_t(round_up(check.blocks, size_t(cut.parts))), cut.threads, cut.shared_bytes(),
+              env, task, check);
 }
 
 }  // namespace smla::cuda

@@ -40,6 +40,14 @@ constexpr int kKeys = 64;                        // of a tile: one warpgroup's
 constexpr int kMostHeads = 64, kWideHeads = 32;  // from kWideHeads on steps of 128 columns
 constexpr int kMostColumns = 128, kMostSteps = 8, kMostRows = 64;
 
+// i / n for i < 2^64 / n, n > 1: one token would wait as long for two divisions as for its window.
+struct Divisor {
+    uint64_t inverse = 0;
+
+    explicit Divisor(uint64_t n) : inverse(n > 1 ? UINT64_MAX / n + 1 : 0) {}
+    __device__ uint64_t divide(uint64_t i) const { return inverse ? __umul64hi(i, inverse) : i; }
+};
+
 struct ScoreTask {
     Tensor q, q_scales, w;
     KeySource keys;
@@ -47,6 +55,7 @@ struct ScoreTask {
     Logits logits;                      // from column window.begin on
     int64_t stride_bytes, two_strides;  // of logits, both in bytes
     int tokens, heads, rows, groups, splits, fill;
+    Divisor by_splits;
     int page_shift;  // column >> page_shift is its page; below 0: divide
 };
 

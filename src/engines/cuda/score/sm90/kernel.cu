@@ -92,6 +92,7 @@ void run_score_sm90(const smla_score_args& args, const ScorePart& part, const En
                          .groups = int(plan.groups),
                          .splits = plan.splits,
                          .fill = args.fill,
+                         .by_splits = Divisor(uint64_t(plan.splits)),
                          .page_shift = page_shift(args, keys)};
     switch (plan.heads) {
         case 8: return launch_shape<8>(products, task, plan, env);

@@ -127,9 +127,9 @@ struct Run {
                     seen = {min(seen.begin, window.begin), max(seen.end, window.end)};
             }
             if (seen.begin >= seen.end) continue;
-            const int64_t start = seen.begin / kKeys, tiles = (seen.end - 1) / kKeys + 1 - start;
-            tile = int(start + tiles * split / task.splits);
-            end = int(start + tiles * (split + 1) / task.splits);
+            const int start = seen.begin / kKeys, tiles = (seen.end - 1) / kKeys + 1 - start;
+            tile = start + int(task.by_splits.divide(uint64_t(tiles) * uint64_t(split)));
+            end = start + int(task.by_splits.divide(uint64_t(tiles) * uint64_t(split + 1)));
             if (tile < end) return true;
         }
         return false;
@@ -219,12 +219,12 @@ __global__ void __launch_bounds__(kThreads, 1) score_sm90(const __grid_constant_
     const bool produces = int(threadIdx.x) >= kConsumers;
     const KeyStages<Shape> stages(shared);
     if (threadIdx.x == kConsumers) stages.start();
-    if (!produces) prefetch_queries<Shape>(task, token, rows);
-    if (task.fill) fill_outside<kThreads>(task.window, task.logits, token, rows, split, task.splits);
     if (int(threadIdx.x) < rows) {
         shared.windows[threadIdx.x] = task.window(token + threadIdx.x);
         shared.requests[threadIdx.x] = task.keys.place.request(token + threadIdx.x);
     }
+    if (rows > 1 && !produces) prefetch_queries<Shape>(task, token, rows);
+    if (task.fill) fill_outside<kThreads>(task.window, task.logits, token, rows, split, task.splits);
     __syncthreads();
     Run run;
     if (produces) {

@@ -1,9 +1,10 @@
 // Tiles of keys: copied raw into shared memory, then to registers as the first operand of wgmma.
 //
-// A tile that lies in one page comes by two bulk copies, of its keys and of their scales; any other tile
-// comes key by key. Tile n of a block is copied by warp n % kGroups of the producer to stage n % stages, for
-// warpgroup n % kGroups. Per stage `full` waits for the copying warp and its bytes, `empty` for the four
-// warps that read them. Lane 4 g + t multiplies, of keys g and g + 8 of its warp, the 16-byte pieces t and t
+// A tile that lies in one page comes by two bulk copies, of its keys and of their scales, or by one, if it is
+// the page; any other tile comes key by key. Tile n of a block is copied by warp n % kGroups of the producer
+// to stage n % stages, for warpgroup n % kGroups. Per stage `full` waits for the copying warp and its bytes,
+// `empty` for the four warps that read them. Lane 4 g + t multiplies, of keys g and g + 8 of its warp, the
+// 16-byte pieces t and t
 // + 4. Which values meet in a k-step does not matter as long as queries are ordered alike (queries.cuh).
 #pragma once
 
@@ -73,6 +74,7 @@ template <class Shape>
 class KeyStages {
 public:
     static constexpr int scales = kKeys * Shape::code_bytes, holes = scales + kKeys * kScaleBytes;
+    static constexpr uint32_t kCount = kGroups * Shape::stages;
 
     // By whole warps.
     __device__ explicit KeyStages(const typename Shape::Memory& shared)
@@ -92,7 +94,7 @@ public:
     __device__ static uint32_t phase(uint32_t n) { return n / kCount & 1; }
 
 private:
-    static constexpr uint32_t kCount = kGroups * Shape::stages, kBytes = stage_bytes(Shape::code_bytes);
+    static constexpr uint32_t kBytes = stage_bytes(Shape::code_bytes);
     static constexpr int kFull = holes + 8, kEmpty = kFull + 8;
     static_assert((kCount & (kCount - 1)) == 0 && kEmpty + 8 <= int(kBytes));
 
@@ -133,7 +135,8 @@ public:
                 known = 32;
             }
             const int own = __shfl_sync(~0u, page, 32 - known);
-            mbarrier_wait(stages_.empty(next_), stages_.phase(next_) ^ 1);
+            if (next_ >= KeyStages<Shape>::kCount)
+                mbarrier_wait(stages_.empty(next_), stages_.phase(next_) ^ 1);
             if (whole.has(tile)) copy_page(tile, own);
             else copy_keys(tile);
         }
@@ -180,8 +183,9 @@ private:
         mbarrier_arrive(barrier, 32);
         mbarrier_arrive_expect(barrier, comes ? kKeys * (kRow + kScaleBytes) : 0);
         if (!comes) return;
-        copy_bulk(stage, row(page, offset), kKeys * kRow, barrier);
-        copy_bulk(stage + stages_.scales, scale(page, offset), kKeys * kScaleBytes, barrier);
+        const bool one_piece = keys_.place.page_tokens == kKeys;  // scales lie behind the keys
+        copy_bulk(stage, row(page, offset), kKeys * (one_piece ? kRow + kScaleBytes : kRow), barrier);
+        if (!one_piece) copy_bulk(stage + stages_.scales, scale(page, offset), kKeys * kScaleBytes, barrier);
     }
     __device__ void copy_keys(int tile) const {
         const uint32_t stage = stages_.at(next_), barrier = stages_.full(next_);

@@ -45,7 +45,7 @@ __device__ void place_piece(char* step, int column, int piece, const uint4& code
 }
 
 // Asks L2 for queries and weights before the keys are asked for: behind 100 KB of keys per multiprocessor
-// queries take 8000 cycles to come. One token gains nothing by it.
+// queries take 8000 cycles to come.
 template <class Shape>
 __device__ inline void prefetch_queries(const ScoreTask& task, int64_t token, int rows) {
     const auto* const w = static_cast<const float*>(task.w.data);

@@ -1,0 +1,143 @@
+// The part of a row that a block of a cluster holds in shared memory, for select of few rows (cluster.cu).
+#pragma once
+
+#include "engines/cuda/select/list.cuh"
+
+namespace smla::cuda {
+
+constexpr int kMostThreads = 1024;        // of a block
+constexpr int kUnit = 4, kMostUnits = 8;  // neighbouring columns; units of a thread
+static_assert(kMostUnits * kUnit <= 32 && kMostThreads * kUnit * kMostUnits < 1 << 16);  // masks; counts
+
+struct ClusterSelect {
+    SelectInput input;
+    SelectOutput output;
+    Windows windows;
+    int parts;
+};
+
+__host__ __device__ inline int odd(int units) { return units == 1 ? 1 : units + 1; }
+
+// Bits [first, last) of 32, as far as there are such.
+__device__ inline uint32_t bits_between(int first, int last) {
+    const auto below = [](int n) { return n >= 32 ? ~0u : (1u << max(n, 0)) - 1; };
+    return below(last) & ~below(first);
+}
+
+// The columns of a row that a block holds. Places count from the last multiple of 16 bytes before the row, so
+// the first ones may be no columns.
+template <class Score, int Threads>
+class RowPart {
+public:
+    static constexpr int kThreads = Threads, kWarps = Threads / 32;
+    static constexpr int kTogether = 16 / int(sizeof(Score));  // of a load
+
+    __device__ RowPart(const ClusterSelect& task, const Window& window, int64_t token, int rank,
+                       float4* units)
+        : units_(units), window_begin_(window.begin), f16_(task.input.dtype == SMLA_F16) {
+        const Score* const row = static_cast<const Score*>(task.input.scores) + token * task.input.stride +
+                                 (window.begin - task.windows.begin);
+        outside_ = int(reinterpret_cast<uintptr_t>(row) % 16) / int(sizeof(Score));
+        scores_ = row - outside_;
+        const int places = outside_ + window.end - window.begin, parts_log2 = __ffs(task.parts) - 1;
+        per_block_ = (places + task.parts - 1) >> parts_log2;
+        per_block_ = max((per_block_ + kTogether - 1) / kTogether, 1) * kTogether;
+        begin_ = min(rank * per_block_, places), end_ = min(begin_ + per_block_, places);
+        while (per_block_ > kThreads * kUnit << units_log2_) ++units_log2_;
+        places_ = places;
+    }
+
+    // Groups of columns when the loads of 2^log2 neighbouring threads are one: at least so many.
+    __device__ int groups(int log2) const {
+        const int threads = min(kThreads, (per_block_ + kTogether - 1) / kTogether) >> log2;
+        return places_ / per_block_ * threads;
+    }
+    // Column i of the whole row.
+    __device__ float score_of_row(int i) const { return widen(scores_[outside_ + i]); }
+
+    // Copies the part to shared memory, with NaN where a thread's units hold no column. visit(score) for
+    // every column that the thread loads.
+    template <class Visit>
+    __device__ void load(const Visit& visit) const {
+        constexpr int kAtOnce = kThreads == kMostThreads ? 4 : 8;      // as registers allow
+        const int loads = max(1, (kUnit << units_log2_) / kTogether);  // of a thread
+        for (int first = 0; first < loads; first += kAtOnce) {
+            uint4 words[kAtOnce];
+#pragma unroll
+            for (int v = 0; v < kAtOnce; ++v)
+                if (whole(place(first + v)))
+                    words[v] = __ldcg(reinterpret_cast<const uint4*>(scores_ + place(first + v)));
+#pragma unroll
+            for (int v = 0; v < kAtOnce; ++v) {
+                if (!whole(place(first + v))) continue;
+                float values[kTogether];
+                unpack(words[v], values);
+#pragma unroll
+                for (int e = 0; e < kTogether; ++e) visit(values[e]);
+                store(place(first + v) - begin_, values);
+            }
+#pragma unroll 1
+            for (int v = 0; v < kAtOnce && first + v < loads; ++v)
+                if (!whole(place(first + v))) load_edge(place(first + v), visit);
+        }
+    }
+
+    // Units and columns of the thread: bit 4 * j + c is column c of its j-th unit.
+    __device__ int units() const { return 1 << units_log2_; }
+    __device__ float4 unit(int j) const { return units_[int(threadIdx.x) * odd(units()) + j]; }
+    __device__ float score(int bit) const {
+        return reinterpret_cast<const float*>(units_ + int(threadIdx.x) * odd(units()))[bit];
+    }
+    __device__ uint32_t here() const {
+        const int first = first_place();
+        return bits_between(outside_ - first, min(end_ - first, kUnit * units()));
+    }
+    __device__ int column(int bit) const { return window_begin_ + first_place() + bit - outside_; }
+
+private:
+    __device__ int first_place() const { return begin_ + int(threadIdx.x) * kUnit * units(); }
+    __device__ int place(int load) const { return begin_ + (load * kThreads + int(threadIdx.x)) * kTogether; }
+    __device__ bool whole(int at) const { return at >= outside_ && at + kTogether <= end_; }
+    __device__ float widen(Score score) const {
+        if constexpr (sizeof(Score) == 4) return score;
+        else return f16_ ? f16_to_f32(score) : bf16_to_f32(score);
+    }
+    __device__ void unpack(const uint4& words, float (&values)[kTogether]) const {
+        const uint32_t all[] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+            if constexpr (kTogether == 4) {
+                values[i] = __uint_as_float(all[i]);
+            } else {
+                values[2 * i] = widen(Score(all[i] & 0xffffu));
+                values[2 * i + 1] = widen(Score(all[i] >> 16));
+            }
+    }
+    // Where the unit with place begin_ + at lies.
+    __device__ float4* unit_of(int at) const {
+        const int number = at / kUnit;
+        return units_ + (number >> units_log2_) * odd(units()) + (number & (units() - 1));
+    }
+    __device__ void store(int at, const float (&values)[kTogether]) const {
+#pragma unroll
+        for (int i = 0; i < kTogether; i += kUnit)
+            *unit_of(at + i) = {values[i], values[i + 1], values[i + 2], values[i + 3]};
+    }
+    template <class Visit>
+    __device__ void load_edge(int at, const Visit& visit) const {
+#pragma unroll 1
+        for (int i = at; i < at + kTogether && i - begin_ < kThreads * kUnit << units_log2_; ++i) {
+            float score = NAN;
+            if (i >= outside_ && i < end_) visit(score = widen(scores_[i]));
+            reinterpret_cast<float*>(unit_of(i - begin_))[(i - begin_) % kUnit] = score;
+        }
+    }
+
+    const Score* scores_;
+    float4* units_;
+    int window_begin_, outside_, per_block_, begin_, end_, places_;
+    int units_log2_ = 0;
+    bool f16_;
+};
+
+}  // namespace smla::cuda
