@@ -13,9 +13,12 @@ namespace smla::cpu_attend {
 
 // Keys of a block. The last one of a list takes more, because each block costs a pass over the accumulators;
 // a part is decoded and scored at once, while it is in L1. All are multiples of every key tile of their
-// kernels.
+// kernels, but for the part of few heads: the values written beside its keys leave them less of L1, and with
+// few heads decoding is what counts.
 struct BlockKeys {
-    int usual, last, part;
+    int usual, last, part, part_of_few = part;
+
+    int part_of(int vectors) const { return vectors <= 2 ? part_of_few : part; }
 };
 constexpr BlockKeys kVectorBlock{96, 144, 48};  // 64 to 128 measure alike, more overflows L2
 // Keys lie one line further apart than they are long: rows of 512 f32 would all start in the same few cache

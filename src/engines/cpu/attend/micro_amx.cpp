@@ -21,7 +21,7 @@ using amx::Sums;
 
 struct Amx : Avx512Bf16 {
     // Each block loads and stores all sums, so blocks are large; 32 keys and the queries that pass by fit L1.
-    static constexpr BlockKeys block{256, 384, 32};
+    static constexpr BlockKeys block{256, 384, 32, 16};
     static constexpr int value_vectors = 2;
     // A row of padding: else the tiles that a key's values go to would all start in the same sets of L1.
     static constexpr int value_words = (block.last / 2 + 1) * value_vectors * lanes;
@@ -32,9 +32,9 @@ constexpr int kKeyTile = 2 * kTile, kPanel = 2 * kTile, kDims = Amx::value_vecto
 constexpr int kTileWords = kTile * kTile;
 constexpr int kVectorWeights = Amx::block.last / 2 * kTile;  // words of a vector of heads
 
-// Scores of kKeyTile keys and a panel of heads, times the keys' scales, added to those before.
-void add_scaled(const ScoreArgs& args, int key, float* scores, const float* sums) {
-    for (int k = 0; k < kKeyTile; ++k) {
+// Scores of some keys and a panel of heads, times the keys' scales, added to those before.
+void add_scaled(const ScoreArgs& args, int key, int keys, float* scores, const float* sums) {
+    for (int k = 0; k < keys; ++k) {
         const __m512 scale = _mm512_set1_ps(args.scales[key + k]);
         for (int lane = 0; lane < kPanel; lane += kTile) {
             float* at = scores + k * kPanel + lane;
@@ -46,9 +46,9 @@ void add_scaled(const ScoreArgs& args, int key, float* scores, const float* sums
 }
 
 // `lines`: fetched ahead in each step.
-template <bool TwoColumns>
+template <bool TwoRows, bool TwoColumns>
 SMLA_INLINE void score_panel(const ScoreArgs& args, int key, int panel, Prefetch& prefetch, int lines) {
-    using Tiles = Sums<true, TwoColumns, Stream::columns>;
+    using Tiles = Sums<TwoRows, TwoColumns, Stream::columns>;
     constexpr int64_t lanes = TwoColumns ? kPanel : kTile;
     const uint32_t* q = args.q + panel * args.q_panel;
     float* scores = args.scores + panel * args.score_panel + key * kPanel;
@@ -62,18 +62,24 @@ SMLA_INLINE void score_panel(const ScoreArgs& args, int key, int panel, Prefetch
     if (!args.scales) return Tiles::store(scores, kPanel);
     alignas(64) float sums[kKeyTile * kPanel] = {};
     Tiles::store(sums, kPanel);
-    add_scaled(args, key, scores, sums);
+    add_scaled(args, key, TwoRows ? kKeyTile : kTile, scores, sums);
+}
+
+template <bool TwoRows>
+SMLA_INLINE void score_keys(const ScoreArgs& args, int key, int vectors, Prefetch& prefetch, int lines) {
+    for (int panel = 0; panel < vectors / 2; ++panel)
+        score_panel<TwoRows, true>(args, key, panel, prefetch, lines);
+    if (vectors % 2) score_panel<TwoRows, false>(args, key, vectors / 2, prefetch, lines);
 }
 
 void score_panels(const ScoreArgs& args, int vectors) {
     Prefetch prefetch = *args.prefetch;
     const int panels = (vectors + 1) / 2,
               lines = (prefetch.per_step * (kTile / kPrefetchSteps) + panels - 1) / panels;
-    for (int key = 0; key < args.keys_padded; key += kKeyTile) {
-        for (int panel = 0; panel < vectors / 2; ++panel)
-            score_panel<true>(args, key, panel, prefetch, lines);
-        if (vectors % 2) score_panel<false>(args, key, vectors / 2, prefetch, lines);
-    }
+    int key = 0;
+    for (; key + kKeyTile <= args.keys_padded; key += kKeyTile)
+        score_keys<true>(args, key, vectors, prefetch, lines);
+    if (key < args.keys_padded) score_keys<false>(args, key, vectors, prefetch, lines);
     *args.prefetch = prefetch;
 }
 template <int V>

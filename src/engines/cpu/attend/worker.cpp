@@ -169,7 +169,7 @@ bool Worker::weigh(const Block& block, int buffer, bool first) {
     }
     bool rescale = false;
     for (int g = 0; g < groups(); ++g) {
-        if (groups() > 1) score(source, group(g), 0, block.count);
+        if (groups() > 1) score(source, group(g), block, 0, block.count);
         rescale |= softmax(group(g), block.count, first);
     }
     return rescale;
@@ -179,23 +179,23 @@ bool Worker::weigh(const Block& block, int buffer, bool first) {
 // group.
 bool Worker::decode_and_score(const Block& block, int buffer) {
     const bool one = groups() == 1;
-    const int part = one ? plan_.micro.block.part : block.count;
+    const int part = one ? plan_.micro.block.part_of(chunk_.vectors) : block.count;
     for (int begin = 0; begin < block.count; begin += part) {
-        const int count = std::min(part, block.count - begin);
-        if (!decode(block, buffer, begin, count)) return false;
-        if (one) score(call_.sources[block.source], group(0), begin, count);
+        const int end = std::min(begin + part, block.count);
+        if (!decode(block, buffer, begin, end)) return false;
+        if (one) score(call_.sources[block.source], group(0), block, begin, end);
     }
     return true;
 }
 
-bool Worker::decode(const Block& block, int buffer, int begin, int count) {
+bool Worker::decode(const Block& block, int buffer, int begin, int end) {
     const Source& source = call_.sources[block.source];
     DecodeArgs args{};
     args.keys = scratch_.addresses + buffer * plan_.micro.block.last + begin;
-    args.count = count;
+    args.count = end - begin;
     args.padded = 0;
     for (int g = 0; g < groups(); ++g)
-        args.padded = std::max(args.padded, plan_.padded(count, group(g).vectors));
+        args.padded = std::max(args.padded, padded(block, group(g), begin, end));
     args.width = plan_.width;
     args.row_lines = source.row_lines();
     args.prefetch = &prefetch_;
@@ -219,7 +219,7 @@ uint32_t* Worker::keys_at(int begin) const {
     return scratch_.keys + (shared ? 0 : begin * plan_.row_words);
 }
 
-void Worker::score(const Source& source, const Group& group, int begin, int count) {
+void Worker::score(const Source& source, const Group& group, const Block& block, int begin, int end) {
     const Micro& micro = plan_.micro;
     const bool paired = micro.values_per_word == 2;
     const int64_t first_lane = int64_t(group.first_vector) * micro.lanes;
@@ -232,7 +232,7 @@ void Worker::score(const Source& source, const Group& group, int begin, int coun
     args.row_words = plan_.row_words;
     args.q_panel = int64_t(plan_.steps) * panel_vectors(group) * micro.lanes;
     args.score_panel = micro.block.last * args.score_stride;
-    args.keys_padded = plan_.padded(count, group.vectors);
+    args.keys_padded = padded(block, group, begin, end);
     const auto product = plan_.few_heads ? micro.score_few : micro.score[group.vectors - 1];
     for (int tile = 0; tile < tiles_; ++tile) {
         args.begin = tile * source.tile_words();

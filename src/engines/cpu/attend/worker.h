@@ -38,8 +38,12 @@ private:
     // Scores and weights of a block; returns whether earlier values must be rescaled.
     bool weigh(const Block& block, int buffer, bool first);
     bool decode_and_score(const Block& block, int buffer);
-    bool decode(const Block& block, int buffer, int begin, int count);
-    void score(const Source& source, const Group& group, int begin, int count);
+    // Keys [begin, end) of a block, padded to whole tiles where the block ends.
+    bool decode(const Block& block, int buffer, int begin, int end);
+    void score(const Source& source, const Group& group, const Block& block, int begin, int end);
+    int padded(const Block& block, const Group& group, int begin, int end) const {
+        return end < block.count ? end - begin : plan_.padded(end, group.vectors) - begin;
+    }
     bool softmax(const Group& group, int count, bool first);
     void accumulate(const Block& block, Carry carry);
     int groups() const { return int(ceil_div(chunk_.vectors, plan_.micro.group_vectors)); }
