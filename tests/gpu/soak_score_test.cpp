@@ -44,6 +44,7 @@ const ScoreShape kShapes[] = {
     {.tokens = 256, .rows = 0, .columns = 8192, .heads = 32, .format = SMLA_INDEX_MXFP4_68},
     {.tokens = 1, .rows = 1, .columns = 65536, .winners = 2048},
     {.tokens = 16, .rows = 1, .columns = 16384, .winners = 2048},
+    {.tokens = 2, .rows = 1, .columns = 196608, .winners = 512},
     {.tokens = 2048, .rows = 0, .columns = 8192, .launches = kLongLaunches},
     {.tokens = 256, .rows = 2, .columns = 65536, .launches = kLongLaunches},
     {.tokens = 256, .rows = 0, .columns = 65536, .winners = 2048, .launches = kLongLaunches},

@@ -105,8 +105,8 @@ __device__ uint2 load_row(const Row& row, int k, int parts, int rank, ClusterSha
     });
     float floor = smallest;
     if (log2 >= 0) {
-        floor =
-            smallest == INFINITY && largest == -INFINITY ? NAN : largest;  // NaN: the thread has no column
+        const bool none = smallest == INFINITY && largest == -INFINITY;  // the thread has no column
+        floor = none ? NAN : largest;
         for (int i = 0; i < log2; ++i) floor = fmaxf(floor, __shfl_xor_sync(~0u, floor, 1 << i));
     }
     const int lane = int(threadIdx.x % 32);
@@ -158,36 +158,34 @@ __device__ void divide_by_score(const Row& row, float floor, float range, int pa
                    uint32_t(unit.z >= floor) << 2 | uint32_t(unit.w >= floor) << 3)
                   << (kUnit * j);
     }
-    for (uint32_t left = passed; left; left &= left - 1) {  // few of a thread's columns, so no loop over all
-        const uint32_t bin = __float_as_uint(place(row.score(__ffs(int(left)) - 1)));
-        shared.bins.count(bin - __float_as_uint(kFirst));
-    }
+    row.each(passed, [&](uint32_t, float score) {  // few of a thread's columns, so no loop over all
+        shared.bins.count(__float_as_uint(place(score)) - __float_as_uint(kFirst));
+    });
     find_wide_bin<Row>(shared, mine, parts, rank);
     const float cut = kFirst + float(shared.bin);
-    for (uint32_t left = passed; left; left &= left - 1) {
-        const float at = place(row.score(__ffs(int(left)) - 1));
-        if (at > cut) mine.above |= left & -left;
-        if (at == cut) mine.members |= left & -left;
-    }
+    row.each(passed, [&](uint32_t one, float score) {
+        const float at = place(score);
+        if (at > cut) mine.above |= one;
+        if (at == cut) mine.members |= one;
+    });
 }
 
 // Bits [shift, shift + 9) of the members' keys; all their higher bits are equal, or of no account.
 template <class Row>
 __device__ void divide_by_key(const Row& row, int shift, int parts, int rank, Standing& mine,
                               ClusterShared& shared) {
-    const auto bin_of = [&](int bit) { return rank_key(row.score(bit)) >> shift & (kWideBins - 1); };
+    const auto bin_of = [&](float score) { return rank_key(score) >> shift & (kWideBins - 1); };
     cluster_sync();  // all blocks have read the bins before
     if (mine.rounds > 0 && threadIdx.x == 0) expect(kBinCounts, uint32_t(parts * sizeof shared.bins), shared);
     shared.bins.clear(Row::kThreads);
     __syncthreads();
-    for (uint32_t left = mine.members; left; left &= left - 1)
-        shared.bins.count(bin_of(__ffs(int(left)) - 1));
+    row.each(mine.members, [&](uint32_t, float score) { shared.bins.count(bin_of(score)); });
     find_wide_bin<Row>(shared, mine, parts, rank);
-    for (uint32_t left = mine.members; left; left &= left - 1) {
-        const uint32_t one = left & -left, bin = bin_of(__ffs(int(left)) - 1);
+    row.each(mine.members, [&](uint32_t one, float score) {
+        const uint32_t bin = bin_of(score);
         if (bin > shared.bin) mine.above |= one;
         if (bin != shared.bin) mine.members &= ~one;
-    }
+    });
 }
 
 // Compares the row's members, at most kMostMembers; those equal to the need-th best stay.
@@ -197,11 +195,10 @@ __device__ void compare_members(const Row& row, int parts, int rank, Standing& m
     if (threadIdx.x == 0) expect(kMembers, uint32_t(count) * 4, shared);
     const uint32_t before =
         __reduce_add_sync(~0u, lane < rank ? shared.bins_of[lane][shared.bin] : 0);  // of other blocks
-    for (uint32_t left = mine.members; left; left &= left - 1) {
-        const uint32_t key = rank_key(row.score(__ffs(int(left)) - 1)),
-                       at = before + atomicAdd(&shared.member_count, 1u);
-        for (int i = 0; i < parts; ++i) send(kMembers, i, shared.members + at, key, shared);
-    }
+    row.each(mine.members, [&](uint32_t, float score) {
+        const uint32_t at = before + atomicAdd(&shared.member_count, 1u);
+        for (int i = 0; i < parts; ++i) send(kMembers, i, shared.members + at, rank_key(score), shared);
+    });
     receive(kMembers, 0, shared);
     if (int(threadIdx.x) < count) {
         const uint32_t key = shared.members[threadIdx.x];
@@ -217,11 +214,11 @@ __device__ void compare_members(const Row& row, int parts, int rank, Standing& m
     }
     __syncthreads();
     const Cut cut = shared.cut;
-    for (uint32_t left = mine.members; left; left &= left - 1) {
-        const uint32_t one = left & -left, key = rank_key(row.score(__ffs(int(left)) - 1));
+    row.each(mine.members, [&](uint32_t one, float score) {
+        const uint32_t key = rank_key(score);
         if (key > cut.key) mine.above |= one;
         if (key != cut.key) mine.members &= ~one;
-    }
+    });
     mine.need = cut.equal;
 }
 
@@ -323,7 +320,7 @@ struct Cutting {
         const int64_t wanted = std::max<int64_t>(ceil_div(columns, kLeastPart), 2);
         if (most < 2 || ceil_div(columns, kMostThreads * kUnit) > kMostParts * kMostUnits) return;
         const int blocks = int(std::min(std::bit_ceil(uint64_t(wanted)), std::bit_floor(uint64_t(most))));
-        const int64_t places = int64_t(round_up(size_t(ceil_div(columns + 7, blocks)), 8));
+        const int64_t places = int64_t(round_up(size_t(ceil_div(columns, blocks)), 8));
         for (threads = kMostThreads / 2; threads <= kMostThreads; threads *= 2) {
             units = int(std::bit_ceil(uint64_t(ceil_div(places, threads * kUnit))));
             if (units > kMostUnits || shared_bytes() > facts.shared_bytes) continue;
@@ -349,7 +346,8 @@ void run_select_by_cluster(const SelectInput& input, const SelectOutput& output,
         .input = input,
         .output = output,
         .windows = Windows(input.starts, input.ends, input.columns, input.begin, input.end),
-        .parts = cut.parts};
+        .parts = cut.parts,
+        .units = cut.units};
     const int64_t blocks = input.tokens * cut.parts;
     const auto check = IndexCheck::of(lists, blocks, cut.threads, env, kMostParts);
     const bool f32 = input.dtype == SMLA_F32, few = cut.threads < kMostThreads;

@@ -13,7 +13,7 @@ struct ClusterSelect {
     SelectInput input;
     SelectOutput output;
     Windows windows;
-    int parts;
+    int parts, units;  // blocks of a row; units of a thread, at most
 };
 
 __host__ __device__ inline int odd(int units) { return units == 1 ? 1 : units + 1; }
@@ -25,7 +25,7 @@ __device__ inline uint32_t bits_between(int first, int last) {
 }
 
 // The columns of a row that a block holds. Places count from the last multiple of 16 bytes before the row, so
-// the first ones may be no columns.
+// the first ones may be no columns; if there is no room for those, from the row's start.
 template <class Score, int Threads>
 class RowPart {
 public:
@@ -38,13 +38,14 @@ public:
         const Score* const row = static_cast<const Score*>(task.input.scores) + token * task.input.stride +
                                  (window.begin - task.windows.begin);
         outside_ = int(reinterpret_cast<uintptr_t>(row) % 16) / int(sizeof(Score));
+        divide(window, task.parts);
+        if (per_block_ > kThreads * kUnit * task.units) {  // no room for places that are no columns
+            aligned_ = false, outside_ = 0;
+            divide(window, task.parts);
+        }
         scores_ = row - outside_;
-        const int places = outside_ + window.end - window.begin, parts_log2 = __ffs(task.parts) - 1;
-        per_block_ = (places + task.parts - 1) >> parts_log2;
-        per_block_ = max((per_block_ + kTogether - 1) / kTogether, 1) * kTogether;
-        begin_ = min(rank * per_block_, places), end_ = min(begin_ + per_block_, places);
+        begin_ = min(rank * per_block_, places_), end_ = min(begin_ + per_block_, places_);
         while (per_block_ > kThreads * kUnit << units_log2_) ++units_log2_;
-        places_ = places;
     }
 
     // Groups of columns when the loads of 2^log2 neighbouring threads are one: at least so many.
@@ -88,6 +89,18 @@ public:
     __device__ float score(int bit) const {
         return reinterpret_cast<const float*>(units_ + int(threadIdx.x) * odd(units()))[bit];
     }
+    // visit(bit's mask, score) for each bit. Two scores are loaded together: the second load would wait for
+    // what the first visit writes.
+    template <class Visit>
+    __device__ void each(uint32_t bits, const Visit& visit) const {
+        while (bits) {
+            const uint32_t first = bits & -bits, second = (bits ^ first) & -(bits ^ first);
+            const float scores[] = {score(__ffs(int(first)) - 1), score(second ? __ffs(int(second)) - 1 : 0)};
+            visit(first, scores[0]);
+            if (second) visit(second, scores[1]);
+            bits ^= first | second;
+        }
+    }
     __device__ uint32_t here() const {
         const int first = first_place();
         return bits_between(outside_ - first, min(end_ - first, kUnit * units()));
@@ -95,9 +108,14 @@ public:
     __device__ int column(int bit) const { return window_begin_ + first_place() + bit - outside_; }
 
 private:
+    __device__ void divide(const Window& window, int parts) {
+        places_ = outside_ + window.end - window.begin;
+        const int each = (places_ + parts - 1) >> (__ffs(parts) - 1);
+        per_block_ = max((each + kTogether - 1) / kTogether, 1) * kTogether;
+    }
     __device__ int first_place() const { return begin_ + int(threadIdx.x) * kUnit * units(); }
     __device__ int place(int load) const { return begin_ + (load * kThreads + int(threadIdx.x)) * kTogether; }
-    __device__ bool whole(int at) const { return at >= outside_ && at + kTogether <= end_; }
+    __device__ bool whole(int at) const { return aligned_ && at >= outside_ && at + kTogether <= end_; }
     __device__ float widen(Score score) const {
         if constexpr (sizeof(Score) == 4) return score;
         else return f16_ ? f16_to_f32(score) : bf16_to_f32(score);
@@ -137,7 +155,7 @@ private:
     float4* units_;
     int window_begin_, outside_, per_block_, begin_, end_, places_;
     int units_log2_ = 0;
-    bool f16_;
+    bool aligned_ = true, f16_;
 };
 
 }  // namespace smla::cuda
