@@ -29,6 +29,13 @@ struct CutScratch {  // in shared memory
     uint32_t bin, above, inside;
 };
 
+// Sums of warps by redux: faster, but before sm_90 a kernel of few rows has no register left for it.
+#if __CUDA_ARCH__ >= 900
+constexpr bool kReduces = true;
+#else
+constexpr bool kReduces = false;
+#endif
+
 // Exclusive prefix sum over a block of kWarps warps; `total` is the sum of all. Every thread calls it.
 // Integer: several short counts in one, say.
 template <int kWarps = kSelectWarps, class Integer>
@@ -43,7 +50,7 @@ __device__ inline Integer block_scan(Integer value, Integer* warps, Integer& tot
     __syncthreads();  // `warps` may still be read
     if (lane == 31) warps[warp] = sum;
     __syncthreads();
-    if constexpr (sizeof(Integer) == 4) {
+    if constexpr (sizeof(Integer) == 4 && kReduces) {
         const Integer of_warp = lane < kWarps ? warps[lane] : 0;
         total = __reduce_add_sync(~0u, of_warp);
         return __reduce_add_sync(~0u, lane < warp ? of_warp : 0) + sum - value;
