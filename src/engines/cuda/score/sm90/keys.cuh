@@ -74,7 +74,6 @@ template <class Shape>
 class KeyStages {
 public:
     static constexpr int scales = kKeys * Shape::code_bytes, holes = scales + kKeys * kScaleBytes;
-    static constexpr uint32_t kCount = kGroups * Shape::stages;
 
     // By whole warps.
     __device__ explicit KeyStages(const typename Shape::Memory& shared)
@@ -94,7 +93,7 @@ public:
     __device__ static uint32_t phase(uint32_t n) { return n / kCount & 1; }
 
 private:
-    static constexpr uint32_t kBytes = stage_bytes(Shape::code_bytes);
+    static constexpr uint32_t kCount = kGroups * Shape::stages, kBytes = stage_bytes(Shape::code_bytes);
     static constexpr int kFull = holes + 8, kEmpty = kFull + 8;
     static_assert((kCount & (kCount - 1)) == 0 && kEmpty + 8 <= int(kBytes));
 
@@ -135,8 +134,7 @@ public:
                 known = 32;
             }
             const int own = __shfl_sync(~0u, page, 32 - known);
-            if (next_ >= KeyStages<Shape>::kCount)
-                mbarrier_wait(stages_.empty(next_), stages_.phase(next_) ^ 1);
+            mbarrier_wait(stages_.empty(next_), stages_.phase(next_) ^ 1);
             if (whole.has(tile)) copy_page(tile, own);
             else copy_keys(tile);
         }
