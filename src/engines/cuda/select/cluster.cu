@@ -273,7 +273,7 @@ __device__ void put_winners(const Row& row, const Standing& mine, int base, cons
 template <class Score, int Threads>
 __global__ void __launch_bounds__(Threads, 1)
     select_by_cluster(const __grid_constant__ ClusterSelect task, const __grid_constant__ IndexCheck check) {
-#if __CUDA_ARCH__ >= 900
+#if __CUDA_ARCH__ >= 900  // before that nobody launches it
     extern __shared__ __align__(16) char memory[];
     if (check.is_mine()) return check_lists(check);
     follow_grid_before();

@@ -40,7 +40,7 @@ constexpr int kKeys = 64;                        // of a tile: one warpgroup's
 constexpr int kMostHeads = 64, kWideHeads = 32;  // from kWideHeads on steps of 128 columns
 constexpr int kMostColumns = 128, kMostSteps = 8, kMostRows = 64;
 
-// i / n for i < 2^64 / n, n > 1: one token would wait as long for two divisions as for its window.
+// i / n for i < 2^64 / n by a product: one token would wait as long for two divisions as for its window.
 struct Divisor {
     uint64_t inverse = 0;
 

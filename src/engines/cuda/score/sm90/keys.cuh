@@ -4,8 +4,8 @@
 // the page; any other tile comes key by key. Tile n of a block is copied by warp n % kGroups of the producer
 // to stage n % stages, for warpgroup n % kGroups. Per stage `full` waits for the copying warp and its bytes,
 // `empty` for the four warps that read them. Lane 4 g + t multiplies, of keys g and g + 8 of its warp, the
-// 16-byte pieces t and t
-// + 4. Which values meet in a k-step does not matter as long as queries are ordered alike (queries.cuh).
+// 16-byte pieces t and t + 4. Which values meet in a k-step does not matter as long as queries are ordered
+// alike (queries.cuh).
 #pragma once
 
 #include "engines/cuda/common/ptx/barrier.cuh"
