@@ -13,8 +13,8 @@ namespace smla::cpu_attend {
 
 // Keys of a block. The last one of a list takes more, because each block costs a pass over the accumulators;
 // a part is decoded and scored at once, while it is in L1. All are multiples of every key tile of their
-// kernels, but for the part of few heads: the values written beside its keys leave them less of L1, and with
-// few heads decoding is what counts.
+// kernels, but for the shorter part of few heads (two vectors): decoding writes values, too, which drive the
+// keys of a longer part out of L1, and with few heads decoding is most of the time.
 struct BlockKeys {
     int usual, last, part, part_of_few = part;
 

@@ -31,7 +31,7 @@ struct Windows {
     int columns, begin, end;
 
 private:
-    // Without a branch on the dtype, so that both bounds are under way at once.
+    // Without a branch on the dtype, so that both bounds are under way at once. Of an i64 the low half.
     __device__ static int bound(const Tensor& bounds, int64_t token, int otherwise) {
         const int words = bounds.dtype == SMLA_I64 ? 2 : 1;
         if (present(bounds))

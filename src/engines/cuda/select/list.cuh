@@ -8,6 +8,26 @@
 
 namespace smla::cuda {
 
+// A score of a row as f32. f16: which of the two types of 16 bits.
+template <class Score>
+__device__ float widen(Score score, bool f16) {
+    if constexpr (sizeof(Score) == 4) return score;
+    else return f16 ? f16_to_f32(score) : bf16_to_f32(score);
+}
+// Those of 16 bytes.
+template <class Score>
+__device__ void unpack(uint4 words, bool f16, float* scores) {
+    const uint32_t all[4] = {words.x, words.y, words.z, words.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+        if constexpr (sizeof(Score) == 4) {
+            scores[i] = __uint_as_float(all[i]);
+        } else {
+            scores[2 * i] = widen(Score(all[i] & 0xffffu), f16);
+            scores[2 * i + 1] = widen(Score(all[i] >> 16), f16);
+        }
+}
+
 // values[e] of registers, for an e that is known at run time only: a tree of selects.
 template <int Size>
 __device__ float pick(const float (&values)[Size], uint32_t e) {
@@ -147,21 +167,8 @@ public:
     }
 
 private:
-    __device__ float value(Score score) const {
-        if constexpr (sizeof(Score) == 4) return score;
-        else return f16_ ? f16_to_f32(score) : bf16_to_f32(score);
-    }
-    __device__ void unpack(uint4 words, float* scores) const {
-        const uint32_t all[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            if constexpr (sizeof(Score) == 4) {
-                scores[i] = __uint_as_float(all[i]);
-            } else {
-                scores[2 * i] = value(Score(all[i] & 0xffffu));
-                scores[2 * i + 1] = value(Score(all[i] >> 16));
-            }
-    }
+    __device__ float value(Score score) const { return widen(score, f16_); }
+    __device__ void unpack(uint4 words, float* scores) const { cuda::unpack<Score>(words, f16_, scores); }
     template <class Visit, class Number>
     __device__ void scalars(int count, const Visit& visit, const Number& number) const {
         const int lane = int(threadIdx.x % 32);

@@ -54,7 +54,7 @@ public:
         return places_ / per_block_ * threads;
     }
     // Column i of the whole row.
-    __device__ float score_of_row(int i) const { return widen(scores_[outside_ + i]); }
+    __device__ float score_of_row(int i) const { return widen(scores_[outside_ + i], f16_); }
 
     // Copies the part to shared memory, with NaN where a thread's units hold no column. visit(score) for
     // every column that the thread loads.
@@ -72,7 +72,7 @@ public:
             for (int v = 0; v < kAtOnce; ++v) {
                 if (!whole(place(first + v))) continue;
                 float values[kTogether];
-                unpack(words[v], values);
+                unpack<Score>(words[v], f16_, values);
 #pragma unroll
                 for (int e = 0; e < kTogether; ++e) visit(values[e]);
                 store(place(first + v) - begin_, values);
@@ -116,21 +116,6 @@ private:
     __device__ int first_place() const { return begin_ + int(threadIdx.x) * kUnit * units(); }
     __device__ int place(int load) const { return begin_ + (load * kThreads + int(threadIdx.x)) * kTogether; }
     __device__ bool whole(int at) const { return aligned_ && at >= outside_ && at + kTogether <= end_; }
-    __device__ float widen(Score score) const {
-        if constexpr (sizeof(Score) == 4) return score;
-        else return f16_ ? f16_to_f32(score) : bf16_to_f32(score);
-    }
-    __device__ void unpack(const uint4& words, float (&values)[kTogether]) const {
-        const uint32_t all[] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-            if constexpr (kTogether == 4) {
-                values[i] = __uint_as_float(all[i]);
-            } else {
-                values[2 * i] = widen(Score(all[i] & 0xffffu));
-                values[2 * i + 1] = widen(Score(all[i] >> 16));
-            }
-    }
     // Where the unit with place begin_ + at lies.
     __device__ float4* unit_of(int at) const {
         const int number = at / kUnit;
@@ -146,7 +131,7 @@ private:
 #pragma unroll 1
         for (int i = at; i < at + kTogether && i - begin_ < kThreads * kUnit << units_log2_; ++i) {
             float score = NAN;
-            if (i >= outside_ && i < end_) visit(score = widen(scores_[i]));
+            if (i >= outside_ && i < end_) visit(score = widen(scores_[i], f16_));
             reinterpret_cast<float*>(unit_of(i - begin_))[(i - begin_) % kUnit] = score;
         }
     }
