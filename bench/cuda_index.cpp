@@ -1,8 +1,8 @@
 // The indexer's stages on a GPU: checks against the host, then times.
 //
-// usage: cuda_index [check|brief|tiny|time|select|blocks]
-// check, time: only these. brief, tiny: a few checks, for sanitizers. select: times of select and
-// score_select; blocks: of score_select_blocks.
+// usage: cuda_index [check|brief|tiny|time|score|select|blocks]
+// check, time: only these. brief, tiny: a few checks, for sanitizers. score, select: times of score alone, of
+// select and score_select; blocks: of score_select_blocks.
 //
 // A time is the median of 8 to 30 runs, each after a 256 MB memset that flushes the L2 cache, by CUDA events
 // around the call.
@@ -162,7 +162,9 @@ void time_score(Bench& bench, const ScoreShape& shape) {
         const char *name, *word;
         smla_precision precision;
     };
-    for (const Way& way : {Way{"cuda_sm90_score", " rounded", SMLA_PRECISION_ROUNDED},
+    for (const Way& way : {Way{"cuda_sm90_few_score", " rounded", SMLA_PRECISION_ROUNDED},
+                           Way{"cuda_sm90_few_score", "", SMLA_PRECISION_EXACT},
+                           Way{"cuda_sm90_score", " rounded", SMLA_PRECISION_ROUNDED},
                            Way{"cuda_sm90_score", "", SMLA_PRECISION_EXACT},
                            Way{"cuda_mma_score", "", SMLA_PRECISION_EXACT}}) {
         args.precision = way.precision;
@@ -355,6 +357,12 @@ void time_scores(Bench& bench) {
          .requests = 256,
          .next_n = 2},
         {.name = "paged score 256 x 65536", .tokens = 256, .columns = 65536, .requests = 256, .next_n = 1},
+        {.name = "paged score 256 x 65536 next_n 2",
+         .tokens = 512,
+         .columns = 65536,
+         .requests = 256,
+         .next_n = 2},
+        {.name = "paged score 64 x 8192", .tokens = 64, .columns = 8192, .requests = 64, .next_n = 1},
         {.name = "paged score 1 x 32768", .tokens = 1, .columns = 32768, .requests = 1, .next_n = 1},
         {.name = "paged score 1 x 131072", .tokens = 1, .columns = 131072, .requests = 1, .next_n = 1},
         {.name = "paged score 1 x 524288", .tokens = 1, .columns = 524288, .requests = 1, .next_n = 1},
@@ -403,7 +411,7 @@ void time_selections(Bench& bench) {
         0);
 }
 
-void time_all(Gpu& gpu, Report& report, bool scores) {
+void time_all(Gpu& gpu, Report& report, bool scores, bool selections) {
     Bench bench{gpu, report, {}, {}};
     std::printf("%s: mma.sync %.0f TFLOP/s, copy %.0f GB/s\n", gpu.device().facts().name.c_str(),
                 bench.ceilings.tflops, bench.ceilings.gbytes);
@@ -411,7 +419,7 @@ void time_all(Gpu& gpu, Report& report, bool scores) {
     std::printf("a kernel without work: %.1f us\n",
                 bench.timer.median_us([&] { fill_i32(word, 0, 0, 1, 1); }));
     if (scores) time_scores(bench);
-    time_selections(bench);
+    if (selections) time_selections(bench);
 }
 
 int run(const std::string& what) {
@@ -424,7 +432,7 @@ int run(const std::string& what) {
         return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     };
     if (what == "blocks") time_all_blocks(gpu, report);
-    else if (what != "time" && what != "select") {
+    else if (what != "time" && what != "score" && what != "select") {
         check_score(gpu, report);
         std::printf("score: %d checks, %d wrong, error at most %.3f of the bound, %.1f s\n", report.checks,
                     report.failures, report.worst, seconds());
@@ -435,7 +443,8 @@ int run(const std::string& what) {
         std::printf("score_select: %d checks, %d wrong, %.1f s\n", report.checks, report.failures, seconds());
         std::fflush(stdout);
     }
-    if (what.empty() || what == "time" || what == "select") time_all(gpu, report, what != "select");
+    if (what.empty() || what == "time" || what == "score" || what == "select")
+        time_all(gpu, report, what != "select", what != "score");
     std::printf("%d checks, %d wrong, %.1f s\n", report.checks, report.failures, seconds());
     return report.failures ? 1 : 0;
 }
@@ -446,9 +455,10 @@ int run(const std::string& what) {
 
 int main(int argc, char** argv) {
     const std::string what = argc > 1 ? argv[1] : "";
-    const std::initializer_list<std::string> words{"", "check", "brief", "tiny", "time", "select", "blocks"};
+    const std::initializer_list<std::string> words{"",     "check", "brief",  "tiny",
+                                                         "time", "score", "select", "blocks"};
     if (argc > 2 || std::find(words.begin(), words.end(), what) == words.end()) {
-        std::fprintf(stderr, "usage: cuda_index [check|brief|tiny|time|select|blocks]\n");
+        std::fprintf(stderr, "usage: cuda_index [check|brief|tiny|time|score|select|blocks]\n");
         return 2;
     }
     try {

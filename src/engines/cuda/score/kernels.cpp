@@ -14,6 +14,7 @@ std::string refuse_generic(const smla_score_args& args, const Env&) {
 }
 
 constexpr ScoreKernel kKernels[] = {
+    {.name = "cuda_sm90_few_score", .refuse = refuse_score_few, .run = run_score_few},
     {.name = "cuda_sm90_score", .refuse = refuse_score_sm90, .run = run_score_sm90},
     {.name = "cuda_mma_score", .refuse = refuse_score_tile, .run = run_score_tile},
     {.name = "cuda_generic_score", .refuse = refuse_generic, .run = run_score_generic}};
@@ -40,9 +41,10 @@ constexpr Candidate<smla_score_args> candidate() {
 
 }  // namespace
 
-const Candidate<smla_score_args> kSm90Score = candidate<kKernels[0]>();
-const Candidate<smla_score_args> kMmaScore = candidate<kKernels[1]>();
-const Candidate<smla_score_args> kGenericScore = candidate<kKernels[2]>();
+const Candidate<smla_score_args> kSm90FewScore = candidate<kKernels[0]>();
+const Candidate<smla_score_args> kSm90Score = candidate<kKernels[1]>();
+const Candidate<smla_score_args> kMmaScore = candidate<kKernels[2]>();
+const Candidate<smla_score_args> kGenericScore = candidate<kKernels[3]>();
 
 const ScoreKernel* chosen_score_kernel(const smla_score_args& args, const Env& env) {
     for (const ScoreKernel& kernel : kKernels)

@@ -13,6 +13,15 @@ __device__ inline void copy_bulk(uint32_t to, const void* from, int bytes, uint3
         "l"(from), "r"(bytes), "r"(mbarrier)
         : "memory");
 }
+// Copies a box of a tensor map (common/tensor_map.h) that begins at (0, row, depth) to shared memory; the
+// address is a multiple of 1024. The mbarrier counts the whole box.
+__device__ inline void copy_box(uint32_t to, const void* map, int row, int depth, uint32_t mbarrier) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, "
+        "%4}], [%5];" ::"r"(to),
+        "l"(map), "r"(0), "r"(row), "r"(depth), "r"(mbarrier)
+        : "memory");
+}
 // Asks L2 for the 128 bytes around an address.
 __device__ inline void prefetch_line(const void* at) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory");

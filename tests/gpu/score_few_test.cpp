@@ -1,0 +1,248 @@
+// score of few rows of each request on Hopper, against double precision: heads that fill no step, pages of
+// several sizes, requests of different lengths, windows, holes, NaN, rows whose neighbours have another
+// request, tokens that outnumber the blocks; the same bits alone and in a batch.
+#include "engines/context.h"
+#include "gpu/needs_gpu.h"
+#include "index/cases.h"
+#include "index/expected.h"
+#include "kit/problem.h"
+
+#include <cmath>
+#include <limits>
+
+namespace smla::test {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+class Sm90FewScore : public testing::Test {
+protected:
+    void SetUp() override {
+        SMLA_NEEDS_GPU();
+        smla_context_args args{};
+        args.struct_size = sizeof args;
+        args.version = SMLA_VERSION;
+        args.engine = SMLA_ENGINE_CUDA;
+        context_ = std::make_unique<Context>(args);
+        const int capability = context_->device().facts().capability;
+        if (capability != 90) GTEST_SKIP() << "for sm_90, here is sm_" << capability;
+    }
+    Env env() const {
+        Env out = context_->env({});
+        out.demanded[size_t(Stage::score)] = "cuda_sm90_few_score";
+        return out;
+    }
+    std::string refusal(const ScoreShape& shape, bool batch_invariant = false) const {
+        const ScoreCase test(shape);
+        smla_score_args args = test.args();
+        args.logits = make_tensor(static_cast<void*>(nullptr), SMLA_F32, {shape.tokens, shape.columns});
+        Env env = context_->env({});
+        env.batch_invariant = batch_invariant;
+        const auto verdicts = explain_stage<Stage::score>(args, env);
+        EXPECT_EQ(verdicts[0].kernel, "cuda_sm90_few_score");
+        return verdicts[0].refusal;
+    }
+
+    std::unique_ptr<Context> context_;
+};
+
+struct Rows {
+    int64_t heads, of_request;
+};
+constexpr Rows kRows[] = {{20, 1}, {32, 1}, {32, 3}, {32, 4}, {36, 1}, {52, 2}, {64, 1}, {64, 2}};
+
+ScoreShape shape_of(const Rows& rows, int64_t requests) {
+    ScoreShape shape;
+    shape.heads = rows.heads;
+    shape.requests = requests;
+    shape.tokens = requests * rows.of_request;
+    shape.precision = SMLA_PRECISION_ROUNDED;
+    shape.odd_scales = rows.heads != 32;
+    shape.page_tokens = rows.heads == 36 ? 256 : rows.heads == 52 ? 128 : 64;
+    shape.seed = uint32_t(rows.heads + requests);
+    return shape;
+}
+
+std::string described(const ScoreShape& shape) {
+    return text("H ", shape.heads, " T ", shape.tokens, " R ", shape.requests, " N ", shape.columns,
+                " pages of ", shape.page_tokens);
+}
+
+// Requests of lengths from 0 to all columns; the rows of one end one column after the other.
+void set_lengths(ScoreCase& test, int64_t of_request) {
+    const ScoreShape& shape = test.shape;
+    for (int64_t t = 0; t < shape.tokens; ++t) {
+        const int64_t request = t / of_request;
+        const int64_t length = shape.columns * ((request * 7 + 3) % 5) / 4;
+        test.requests[size_t(t)] = int32_t(request);
+        test.ends[size_t(t)] = int32_t(std::max<int64_t>(0, length - of_request + 1 + t % of_request));
+    }
+}
+
+TEST_F(Sm90FewScore, IsWithinTheBound) {
+    for (const Rows& rows : kRows)
+        for (const int64_t requests : {1, 7, 150}) {
+            ScoreShape shape = shape_of(rows, requests);
+            shape.columns = requests == 150 ? 200 : 1500;
+            ScoreCase test(shape);
+            set_lengths(test, rows.of_request);
+            const std::vector<float> got = run_score(test, env());
+            double worst = 0, product = 0, squares = 0;
+            for (int64_t t = 0; t < shape.tokens; ++t)
+                for (int64_t j = 0; j < shape.columns; ++j) {
+                    const double is = got[size_t(t * shape.columns + j)];
+                    if (j >= test.ends[size_t(t)]) {
+                        ASSERT_EQ(is, -kInfinity) << described(shape) << " " << t << " " << j;
+                        continue;
+                    }
+                    const Want want = logit_of(test, t, test.row(test.requests[size_t(t)], j));
+                    worst = std::max(worst, std::fabs(is - want.logit) / (want.bound + want.rounded));
+                    product += is * want.logit;
+                    squares += (is * is + want.logit * want.logit) / 2;
+                }
+            ASSERT_LE(worst, 1) << described(shape);
+            ASSERT_LT(1 - product / squares, 5e-6) << described(shape);  // DeepGEMM's own measure and limit
+        }
+}
+
+TEST_F(Sm90FewScore, WholeNumbersGiveTheBitsOfTheReference) {
+    for (const Rows& rows : kRows)
+        for (const int64_t requests : {1, 5, 300})
+            for (const bool fill : {false, true}) {
+                ScoreShape shape = shape_of(rows, requests);
+                shape.columns = requests == 300 ? 130 : 3000;
+                shape.exact = true;
+                shape.odd_scales = false;
+                ScoreCase test(shape);
+                set_lengths(test, rows.of_request);
+                const std::vector<float> got = run_score(test, env(), fill), want = reference_score(test, fill);
+                ASSERT_TRUE(same_bits(got, want))
+                    << described(shape) << ": " << first_difference(got, want, shape.columns);
+                const std::vector<uint16_t> halves = run_score_to_bf16(test, env(), fill);
+                for (size_t i = 0; i < want.size(); ++i)
+                    ASSERT_EQ(halves[i], f32_to_bf16(want[i])) << described(shape) << " " << i;
+            }
+}
+
+TEST_F(Sm90FewScore, WindowsAndHoles) {
+    for (const int64_t heads : {32, 64})
+        for (const int64_t rows : {1, 2, 4})
+            for (const bool fill : {true, false}) {
+                if (rows * heads > 128) continue;
+                ScoreShape shape = shape_of({heads, rows}, 12);
+                shape.tokens = 12 * rows;
+                shape.columns = 330;
+                ScoreCase test(shape);
+                const ScoreCase each(shape);
+                const int32_t requests[] = {0, 0, 3, 1, 1, 0, -1, 12, 0, 11, 0, 1 << 30};
+                const int32_t starts[] = {0, 5, 47, 64, 100, 200, -9, 330, 320, 7, 0, 290};
+                const int32_t ends[] = {330, 5, 150, 128, 90, 250, 3, 400, 2147483647, 8, -4, 301};
+                for (size_t t = 0; t < size_t(shape.tokens); ++t) {
+                    test.requests[t] = requests[t % 12];
+                    test.starts[t] = starts[t * 5 % 12];
+                    test.ends[t] = ends[t * 5 % 12];
+                }
+                test.table[1] = -1;  // columns 64 to 127 of request 0
+                test.table[6 * 11 + 2] = int32_t(test.keys().pages);
+                const std::vector<float> got = run_score(test, env(), fill);
+                for (int64_t t = 0; t < shape.tokens; ++t) {
+                    const int32_t request = test.requests[size_t(t)];
+                    for (int64_t j = 0; j < shape.columns; ++j) {
+                        const bool known = request >= 0 && request < 12;
+                        const bool inside = j >= test.starts[size_t(t)] && j < test.ends[size_t(t)];
+                        const bool hole = !known || (request == 0 && j / 64 == 1) || (request == 11 && j / 64 == 2);
+                        const float is = got[size_t(t * shape.columns + j)];
+                        if (!inside || hole) {
+                            ASSERT_EQ(is, inside || fill ? -kInfinity : kCanary)
+                                << described(shape) << " " << t << " " << j;
+                            continue;
+                        }
+                        const Want want = logit_of(test, t, each.row(request, j));
+                        ASSERT_LE(std::fabs(is - want.logit), want.bound + want.rounded)
+                            << described(shape) << " " << t << " " << j;
+                    }
+                }
+            }
+}
+
+// Neither the other rows of a batch nor how it is cut change a row's bits.
+TEST_F(Sm90FewScore, ARowAloneHasTheBitsItHasInABatch) {
+    for (const Rows& rows : kRows) {
+        ScoreShape shape = shape_of(rows, 20);
+        shape.columns = 1000;
+        ScoreCase test(shape);
+        for (size_t t = 0; t < test.requests.size(); ++t) test.requests[t] = int32_t(t) / int32_t(rows.of_request);
+        const std::vector<float> all = run_score(test, env());
+        for (int64_t t = 0; t < shape.tokens; t += 7) {
+            ScoreCase alone(shape);
+            alone.requests = test.requests;
+            for (int64_t other = 0; other < shape.tokens; ++other)
+                if (other != t) alone.ends[size_t(other)] = 0;
+            alone.starts[size_t(t)] = int32_t(t * 3);
+            const std::vector<float> got = run_score(alone, env());
+            const size_t at = size_t(t * shape.columns), from = at + size_t(t * 3);
+            ASSERT_TRUE(std::equal(all.begin() + long(from), all.begin() + long(at) + shape.columns,
+                                   got.begin() + long(from)))
+                << described(shape) << " row " << t;
+        }
+    }
+}
+
+// More tokens than threads, most of which see nothing.
+TEST_F(Sm90FewScore, TwoThousandTokens) {
+    ScoreShape shape = shape_of({64, 2}, 1024);
+    shape.columns = 70;
+    shape.exact = true;
+    shape.odd_scales = false;
+    ScoreCase test(shape);
+    for (size_t t = 0; t < test.requests.size(); ++t) {
+        test.requests[t] = int32_t(t / 2);
+        test.ends[t] = t % 100 < 90 ? 0 : int32_t(t % 71);
+    }
+    const std::vector<float> got = run_score(test, env()), want = reference_score(test);
+    ASSERT_TRUE(same_bits(got, want)) << first_difference(got, want, shape.columns);
+    for (int32_t& end : test.ends) end = 0;
+    for (const float logit : run_score(test, env())) ASSERT_EQ(logit, -kInfinity);
+}
+
+TEST_F(Sm90FewScore, NanReachesItsColumnAndNothingElse) {
+    for (const Rows& rows : kRows) {
+        ScoreShape shape = shape_of(rows, 1);
+        ScoreCase test(shape);
+        const std::vector<float> want = run_score(test, env());
+        std::vector<float> key(size_t(shape.width));
+        test.keys().decode(test.row(0, 33), key.data());
+        key[5] = std::nanf("");
+        test.keys().encode(test.row(0, 33), key.data());
+        const std::vector<float> got = run_score(test, env());
+        for (size_t i = 0; i < got.size(); ++i) {
+            if (i % size_t(shape.columns) == 33) EXPECT_TRUE(std::isnan(got[i])) << "relu hid a NaN";
+            else EXPECT_EQ(got[i], want[i]) << i;
+        }
+    }
+}
+
+TEST_F(Sm90FewScore, RefusesWhatItDoesNotTake) {
+    const ScoreShape takes = shape_of({64, 1}, 3);
+    EXPECT_EQ(refusal(takes), "");
+    EXPECT_NE(refusal(takes, true).find("batch-invariant"), std::string::npos);
+    const auto with = [&](auto change) {
+        ScoreShape shape = takes;
+        change(shape);
+        return refusal(shape);
+    };
+    const auto names = [](const std::string& refusal, const char* word) {
+        return refusal.find(word) != std::string::npos;
+    };
+    EXPECT_PRED2(names, with([](ScoreShape& s) { s.heads = 16; }), "16 heads");
+    EXPECT_PRED2(names, with([](ScoreShape& s) { s.heads = 33; }), "33 heads");
+    EXPECT_PRED2(names, with([](ScoreShape& s) { s.paged = false; }), "block table");
+    EXPECT_PRED2(names, with([](ScoreShape& s) { s.page_tokens = 32; }), "pages of 32");
+    EXPECT_PRED2(names, with([](ScoreShape& s) { s.page_tokens = 192; }), "pages of 192");
+    EXPECT_PRED2(names, with([](ScoreShape& s) { s.tokens = 9; }), "3 rows");
+    EXPECT_PRED2(names, with([](ScoreShape& s) { s.precision = SMLA_PRECISION_EXACT; }), "exact");
+    EXPECT_PRED2(names, with([](ScoreShape& s) { s.tokens = s.requests = 2049; }), "2049 tokens");
+}
+
+}  // namespace
+}  // namespace smla::test
