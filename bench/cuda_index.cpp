@@ -456,7 +456,7 @@ int run(const std::string& what) {
 int main(int argc, char** argv) {
     const std::string what = argc > 1 ? argv[1] : "";
     const std::initializer_list<std::string> words{"",     "check", "brief",  "tiny",
-                                                         "time", "score", "select", "blocks"};
+                                                   "time", "score", "select", "blocks"};
     if (argc > 2 || std::find(words.begin(), words.end(), what) == words.end()) {
         std::fprintf(stderr, "usage: cuda_index [check|brief|tiny|time|score|select|blocks]\n");
         return 2;

@@ -144,7 +144,7 @@ TEST(CudaTables, CachesOfF64AreForTheReference) {
 
 TEST(CudaTables, ScoreOnHopperSaysWhatItDoesNotTake) {
     if (!has_code_for(90)) GTEST_SKIP() << "this build has no code of sm_90a";
-    const auto& kernel = cuda_candidates<Stage::score>()[0];
+    const auto& kernel = cuda_candidates<Stage::score>()[1];
     ASSERT_STREQ(kernel.name, "cuda_sm90_score");
     FactsOnly device;
     const Env env = facts_env(device);
@@ -177,6 +177,59 @@ TEST(CudaTables, ScoreOnHopperSaysWhatItDoesNotTake) {
     args = good;
     args.keys.page_tokens = 5;
     EXPECT_EQ(kernel.refuse(args, env), "pages of keys do not lie at multiples of 16 bytes");
+}
+
+TEST(CudaTables, ScoreOfFewRowsOnHopperSaysWhatItDoesNotTake) {
+    if (!has_code_for(90)) GTEST_SKIP() << "this build has no code of sm_90a";
+    const auto& kernel = cuda_candidates<Stage::score>()[0];
+    ASSERT_STREQ(kernel.name, "cuda_sm90_few_score");
+    FactsOnly device;
+    Env env = facts_env(device);
+    smla_score_args good{};
+    good.q = shaped(SMLA_E4M3, {6, 64, 128});
+    good.w = shaped(SMLA_F32, {6, 64});
+    good.keys = cache_of(SMLA_INDEX_FP8_132, 0);
+    good.block_table = shaped(SMLA_I32, {3, 4});
+    good.request_of_token = shaped(SMLA_I32, {6});
+    good.ends = shaped(SMLA_I32, {6});
+    good.logits = shaped(SMLA_F32, {6, 200});
+    good.precision = SMLA_PRECISION_ROUNDED;
+    const auto refusal = [&](auto change) {
+        smla_score_args args = good;
+        change(args);
+        return kernel.refuse(args, env);
+    };
+    using Args = smla_score_args;
+    EXPECT_EQ(refusal([](Args&) {}), "");
+    EXPECT_EQ(refusal([](Args& a) { a.precision = SMLA_PRECISION_EXACT; }),
+              "6 tokens of 3 requests: too many rows of each");
+    EXPECT_EQ(refusal([](Args& a) { a.block_table.shape[0] = 2; }),
+              "6 tokens of 2 requests: too many rows of each");
+    EXPECT_EQ(refusal([](Args& a) { a.precision = SMLA_PRECISION_EXACT, a.block_table.shape[0] = 6; }), "");
+    EXPECT_EQ(refusal([](Args& a) { a.block_table = {}; }), "no block table");
+    EXPECT_EQ(refusal([](Args& a) {
+                  a.q = shaped(SMLA_E4M3, {6, 16, 128});
+              }),
+              "16 heads, made for 20 to 64 in steps of 4");
+    EXPECT_EQ(refusal([](Args& a) {
+                  a.q = shaped(SMLA_E4M3, {6, 33, 128});
+              }),
+              "33 heads, made for 20 to 64 in steps of 4");
+    EXPECT_EQ(refusal([](Args& a) {
+                  a.q = shaped(SMLA_E4M3, {2049, 64, 128});
+              }),
+              "2049 tokens, made for up to 2048");
+    EXPECT_EQ(refusal([](Args& a) { a.keys.page_tokens = 192; }),
+              "pages of 192 tokens, made for 64, 128, ...");
+    EXPECT_EQ(refusal([](Args& a) { a.w.stride_elems[0] = 66; }),
+              "rows of w do not lie at multiples of 16 bytes");
+    EXPECT_EQ(refusal([](Args& a) {
+                  a.keys = cache_of(SMLA_INDEX_MXFP4_68, 0);
+                  a.q = shaped(SMLA_E2M1, {6, 64, 128});
+              }),
+              "keys are index_mxfp4_68, made for index_fp8_132");
+    env.batch_invariant = true;
+    EXPECT_EQ(refusal([](Args&) {}), "batch-invariant: sums in another order than those of more rows");
 }
 
 // Why the mma kernel for keys of 512 refuses a call of these caches; an extra one may be missing.

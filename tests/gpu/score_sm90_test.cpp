@@ -55,7 +55,9 @@ protected:
         const ScoreCase test(shape);
         smla_score_args args = test.args();
         args.logits = make_tensor(static_cast<void*>(nullptr), SMLA_F32, {shape.tokens, shape.columns});
-        return explain_stage<Stage::score>(args, context_->env({}))[0].refusal;
+        for (const Verdict& verdict : explain_stage<Stage::score>(args, context_->env({})))
+            if (verdict.kernel == "cuda_sm90_score") return verdict.refusal;
+        return "not in the table";
     }
 
     std::unique_ptr<Context> context_;

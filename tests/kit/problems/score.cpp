@@ -125,8 +125,10 @@ void ScoreInputs::fill_queries(Random& random, const smla_score_args& args) {
 
 void ScoreInputs::draw_keys(Problem& problem, smla_score_args& args, smla_format format, int64_t width) {
     Random& random = problem.random;
-    const auto page_tokens = int32_t(random.chance(0.5) ? 64 : random.log_between(1, 100));
-    const int64_t blocks = ceil_div(columns, page_tokens), requests = random.between(1, 3);
+    const auto page_tokens =
+        int32_t(random.chance(0.6) ? random.pick({64, 64, 128}) : random.log_between(1, 100));
+    const int64_t blocks = ceil_div(columns, page_tokens);
+    const int64_t requests = random.chance(0.3) ? std::max<int64_t>(1, tokens) : random.between(1, 3);
     const bool paged = random.chance(0.75);
     const int64_t pages = paged ? std::max<int64_t>(1, blocks * requests) : std::max<int64_t>(1, blocks);
     args.keys = problem.memory.cache({format, width, pages, page_tokens});

@@ -22,7 +22,7 @@ struct ScoreInputs {
     // What such a kernel may add to it with precision rounded; else empty.
     std::vector<double> rounded;
     double allowed(const std::string& kernel, size_t i) const {
-        const bool rounds = kernel == "cuda_sm90_score" || kernel == "cuda_streamed_score_select";
+        const bool rounds = kernel.starts_with("cuda_sm90") || kernel == "cuda_streamed_score_select";
         return bound[i] + (rounds && !rounded.empty() ? rounded[i] : 0);
     }
 

@@ -3,6 +3,8 @@
 
 #include "engines/candidate.h"
 
+#include <algorithm>
+
 namespace smla::cuda {
 
 // Where logits go. bf16: rounded to nearest.
@@ -17,11 +19,18 @@ struct ScorePart {
     int64_t columns = 0;  // N: what windows are clamped to
     int64_t begin = 0, end = 0;
     Logits logits;
+    int64_t tokens = 0;  // of the call that this is a part of; 0: as many as the part has
     // cuda_mma_score alone. Above 0: entries of the block table name parts of pages, of so many tokens each,
     // as page << part_bits | part. 0: they name pages.
     uint32_t part_tokens = 0;
     int part_bits = 0;
 };
+
+// How many rows each request has if all have as many.
+inline int64_t rows_of_request(const smla_score_args& args, const ScorePart& part) {
+    const int64_t requests = args.block_table.ndim ? std::max<int64_t>(1, args.block_table.shape[0]) : 1;
+    return std::max<int64_t>(1, ceil_div(part.tokens ? part.tokens : args.q.shape[0], requests));
+}
 
 struct ScoreKernel {
     const char* name;

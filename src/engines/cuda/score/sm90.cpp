@@ -53,21 +53,16 @@ std::string refuse_score_sm90(const smla_score_args& args, const Env& env) {
     return {};
 }
 
-// Rows of a request, if all have as many.
-int64_t rows_of_a_request(const smla_score_args& args) {
-    return ceil_div(args.q.shape[0], std::max<int64_t>(1, args.block_table.shape[0]));
-}
-
 std::string refuse_score_few(const smla_score_args& args, const Env& env) {
     if (std::string refusal = refuse_score_sm90(args, env); !refusal.empty()) return refusal;
     if (env.batch_invariant) return "batch-invariant: sums in another order than those of more rows";
-    if (args.keys.format != SMLA_INDEX_FP8_132) return "made for index_fp8_132";
-    if (args.precision != SMLA_PRECISION_ROUNDED) return "precision exact, made for rounded";
+    if (args.keys.format != SMLA_INDEX_FP8_132) return "keys are index_mxfp4_68, made for index_fp8_132";
     if (args.block_table.ndim == 0) return "no block table";
-    const int64_t heads = args.q.shape[1], tokens = args.q.shape[0], rows = rows_of_a_request(args);
+    const int64_t heads = args.q.shape[1], tokens = args.q.shape[0];
     if (heads <= 16 || heads % 4 != 0) return text(heads, " heads, made for 20 to 64 in steps of 4");
     if (tokens > sm90::kMostFewTokens) return text(tokens, " tokens, made for up to ", sm90::kMostFewTokens);
-    if (rows * heads > 128) return text(rows, " rows of a request, made for up to ", 128 / heads);
+    if (!sm90::FewRows(args).fit)
+        return text(tokens, " tokens of ", args.block_table.shape[0], " requests: too many rows of each");
     const CacheView keys(args.keys);
     if (keys.page_tokens < 64 || !std::has_single_bit(uint64_t(keys.page_tokens)))
         return text("pages of ", keys.page_tokens, " tokens, made for 64, 128, ...");

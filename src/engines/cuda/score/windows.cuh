@@ -7,7 +7,7 @@ namespace smla::cuda {
 
 struct Window {
     int begin = 0, end = 0;
-    __device__ bool has(int64_t column) const { return column >= begin && column < end; }
+    __device__ bool has(int column) const { return column >= begin && column < end; }
 };
 
 // Windows of the tokens, clipped to columns [begin, end).

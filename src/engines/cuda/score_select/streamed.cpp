@@ -106,7 +106,11 @@ private:
         do {
             const int64_t end = std::min(begin + plan_.part_columns, plan_.columns);
             if (plan_.k > 0) {
-                const ScorePart part{plan_.columns, begin, end, {scratch_.logits, plan_.part_columns}};
+                const ScorePart part{.columns = plan_.columns,
+                                     .begin = begin,
+                                     .end = end,
+                                     .logits = {scratch_.logits, plan_.part_columns},
+                                     .tokens = plan_.tokens};
                 score_.run(score, part, env_);
             }
             SelectInput input{.scores = scratch_.logits,

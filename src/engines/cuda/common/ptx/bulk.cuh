@@ -22,6 +22,9 @@ __device__ inline void copy_box(uint32_t to, const void* map, int row, int depth
         "l"(map), "r"(0), "r"(row), "r"(depth), "r"(mbarrier)
         : "memory");
 }
+__device__ inline void prefetch_map(const void* map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 // Asks L2 for the 128 bytes around an address.
 __device__ inline void prefetch_line(const void* at) {
     asm volatile("prefetch.global.L2 [%0];" ::"l"(at) : "memory");

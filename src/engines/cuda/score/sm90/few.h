@@ -1,8 +1,23 @@
-// What cuda_sm90_few_score takes.
+// Which rows cuda_sm90_few_score scores together.
 #pragma once
+
+#include "engines/cuda/score/run.h"
 
 namespace smla::cuda::sm90 {
 
 constexpr int kMostFewTokens = 2048;
+
+struct FewRows {
+    int heads, rows;  // of a group, rows of padding with it
+    bool fit;         // the rows of a request into a group
+
+    explicit FewRows(const smla_score_args& args, const ScorePart& part = {}) {
+        const int64_t of_request = rows_of_request(args, part);
+        heads = args.q.shape[1] > 32 ? 64 : 32;
+        const int64_t columns = args.precision == SMLA_PRECISION_ROUNDED ? 128 : 64;
+        fit = of_request * heads <= columns;
+        rows = of_request * heads > 64 ? 128 / heads : 64 / heads;
+    }
+};
 
 }  // namespace smla::cuda::sm90

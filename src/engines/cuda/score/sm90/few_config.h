@@ -10,11 +10,16 @@
 
 namespace smla::cuda::sm90 {
 
-constexpr int kFewStages = 16, kSlots = 2;
+constexpr int kSlots = 2;      // of queries
+constexpr int kCopyWarps = 3;  // of keys; one alone asks for a tile every 480 cycles
 
-template <int Heads, int Rows>
+template <int Heads, int Rows, Products P>
 struct FewShape {
     static constexpr int heads = Heads, rows = Rows, columns = Heads * Rows;
+    static constexpr Products products = P;
+    static constexpr bool converts = P == Products::f16;
+    static constexpr int stages = converts ? 12 : 16;
+    static constexpr int stores = Rows > 2 ? Rows / 2 : 1;  // of a thread and tile
 };
 
 struct FewTask {
@@ -25,22 +30,29 @@ struct FewTask {
     Tensor w;
     Windows window;
     Logits logits;
+    int64_t two_rows_bytes;  // of logits
     int tokens, heads, fill, fill_splits;
-    int tiles_shift;  // tiles of a page, as a shift
+    int tiles_shift;  // tiles of a page: 1 << tiles_shift
     Divisor by_blocks;
 };
 
-// What the rows of a unit see.
+// What consecutive rows see together.
 struct Seen {
     int begin = INT32_MAX, end = 0, rows = 0;
 
+    __device__ void add(const Window& window) {
+        ++rows;
+        if (window.begin >= window.end) return;
+        begin = min(begin, window.begin);
+        end = max(end, window.end);
+    }
     __device__ int tiles() const { return begin < end ? (end - 1) / kKeys + 1 - begin / kKeys : 0; }
 };
 
-// Consecutive rows of one request, scored together: those of a group of Shape::rows that have it.
-struct FewUnit {
-    int token, tile, count;  // its first; tiles [tile, tile + count) are this block's
-    Window windows[4];
+// Consecutive rows of one request within a group of Shape::rows, and tiles [tile, tile + count) of its keys.
+struct alignas(16) FewUnit {
+    Window windows[4];       // of rows; empty where there is none
+    int token, tile, count;  // token: the first row
 };
 
 struct alignas(1024) FewStage {
@@ -52,15 +64,19 @@ struct alignas(1024) FewStage {
 
 template <class Shape>
 struct alignas(1024) FewShared {
-    FewStage stages[kFewStages];
+    FewStage stages[Shape::stages];
     char queries[kSlots][Shape::columns * kWidth];
+    // Queries as f16, of each warpgroup that multiplies, in the order of keys (FewConsumer::load_keys).
+    char converted[Shape::converts ? kGroups : 0][2 * Shape::columns * kWidth];
     float weights[kSlots][Shape::columns];
     FewUnit units[kSlots];
     uint64_t unit_full[kSlots], unit_empty[kSlots];
     int sums[kConsumers / 32];
     Window windows[kMostFewTokens];
-    int requests[kMostFewTokens], ends[kMostFewTokens];  // ends: tiles up to and with a token's
+    int requests[kMostFewTokens];  // -1: none of the block table
+    int ends[kMostFewTokens];      // tiles of all tokens up to this one
 
+    // By one thread; a __syncthreads follows.
     __device__ void start() {
         for (FewStage& stage : stages) {
             mbarrier_init(shared_address(&stage.full), 1);
@@ -72,18 +88,13 @@ struct alignas(1024) FewShared {
         }
         fence_mbarrier_init();
     }
-    __device__ bool leads(int token) const {
+    __device__ bool leads(int token) const {  // is the first row of a unit
         return token % Shape::rows == 0 || requests[token] != requests[token - 1];
     }
-    __device__ Seen seen(int token, int tokens) const {
+    __device__ Seen seen(int token, int tokens) const {  // by the unit that begins there
         Seen out;
-        do {
-            const Window window = windows[token];
-            ++out.rows, ++token;
-            if (window.begin >= window.end) continue;
-            out.begin = min(out.begin, window.begin);
-            out.end = max(out.end, window.end);
-        } while (token < tokens && !leads(token));
+        do out.add(windows[token]);
+        while (++token < tokens && !leads(token));
         return out;
     }
 };

@@ -68,7 +68,7 @@ void run_score_sm90(const smla_score_args& args, const ScorePart& part, const En
     const DeviceFacts& device = env.device->facts();
     const ScorePlan plan(products, {.tokens = tokens,
                                     .heads = args.q.shape[1],
-                                    .requests = args.block_table.ndim ? args.block_table.shape[0] : 1,
+                                    .rows_of_request = rows_of_request(args, part),
                                     .columns = part.end - part.begin,
                                     .multiprocessors = device.multiprocessors,
                                     .shared_bytes = device.shared_bytes});

@@ -8,7 +8,7 @@
 namespace smla::cuda::sm90 {
 
 struct ScoreSizes {
-    int64_t tokens, heads, requests, columns;  // requests: of the block table; 1 without one
+    int64_t tokens, heads, rows_of_request, columns;
     int multiprocessors;
     size_t shared_bytes;  // of a block at most
 };
@@ -21,8 +21,7 @@ struct ScorePlan {
 
     ScorePlan(Products products, const ScoreSizes& sizes) : products_(products) {
         while (heads < sizes.heads) heads *= 2;
-        const int64_t wanted =
-            std::clamp<int64_t>(ceil_div(sizes.tokens, std::max<int64_t>(sizes.requests, 1)), 1, kMostRows);
+        const int64_t wanted = std::min<int64_t>(sizes.rows_of_request, kMostRows);
         // One row waits for its keys whatever the width; 16-bit keys leave no registers for wide products,
         // and more than four rows in a step neither. Few heads share the kernels of many rows, to build
         // fewer.

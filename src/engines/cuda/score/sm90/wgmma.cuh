@@ -40,18 +40,18 @@ __device__ inline void wgmma_e4m3(float (&d)[64], const uint32_t (&a)[4], uint64
 }
 // The same with keys in shared memory.
 __device__ inline void wgmma_e4m3(float (&d)[32], uint64_t keys, uint64_t queries, bool accumulate) {
-    asm volatile("{.reg .pred sum;\n setp.ne.b32 sum, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" SMLA_NAMES32
-                 "}, %32, %33, sum, 1, 1;}"
-                 : SMLA_D32(d, 0)
-                 : "l"(keys), "l"(queries), "r"(int(accumulate)));
+    asm volatile(
+        "{.reg .pred sum;\n setp.ne.b32 sum, %34, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {" SMLA_NAMES32 "}, %32, %33, sum, 1, 1;}"
+        : SMLA_D32(d, 0)
+        : "l"(keys), "l"(queries), "r"(int(accumulate)));
 }
 __device__ inline void wgmma_e4m3(float (&d)[64], uint64_t keys, uint64_t queries, bool accumulate) {
-    asm volatile("{.reg .pred sum;\n setp.ne.b32 sum, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" SMLA_NAMES64
-                 "}, %64, %65, sum, 1, 1;}"
-                 : SMLA_D32(d, 0), SMLA_D32(d, 32)
-                 : "l"(keys), "l"(queries), "r"(int(accumulate)));
+    asm volatile(
+        "{.reg .pred sum;\n setp.ne.b32 sum, %66, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 {" SMLA_NAMES64 "}, %64, %65, sum, 1, 1;}"
+        : SMLA_D32(d, 0), SMLA_D32(d, 32)
+        : "l"(keys), "l"(queries), "r"(int(accumulate)));
 }
 // 16 of k.
 template <Half Type>
