@@ -1,3 +1,20 @@
+// score on Hopper of one row of each request or a few (decoding): 128 channels, e4m3 queries of 20 to 64
+// heads, index_fp8_132 keys in pages of 64, 128, ... tokens.
+//
+// Maths      as in kernel.cu. Precision rounded multiplies e4m3; exact multiplies f16.
+// Tile       64 keys x (1, 2 or 4 rows) x (32 or 64 heads): one step of 64 or 128 columns.
+// Roles      4 warpgroups multiply, a tile each. Of the fifth, 3 warps copy keys, every third tile each, and
+//            one copies queries and weights and says which rows and tiles come next.
+// Blocks     one per multiprocessor. Each finds all tiles of the call from the windows and takes an equal
+//            share of them, so that the start of a request hides behind the keys of the one before.
+// Shared     struct FewShared: 16 stages of keys (f16: 12) | 2 slots of queries and weights | windows.
+// Barriers   full and empty mbarriers per stage (one thread and its bytes; 4 warps) and per slot (the same;
+//            16 warps). All threads meet once, when tiles are known.
+// Registers  96 per thread at the start, then 112 of those that multiply and 32 of those that copy.
+// Why        weights of the rows stay in registers, for which keys must not: both operands are shared, and
+//            boxes of a tensor map come swizzled. One warp that copied all keys took 480 cycles for a tile,
+//            which bounded two rows.
+// Results    docs/kernels/cuda_score.md.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/score/sm90/few.cuh"
 
