@@ -5,8 +5,10 @@
 
 namespace smla::cuda_attend::sm90::few {
 
-constexpr int kConsumers = 128, kProducerWarps = 2, kThreads = kConsumers + 32 * kProducerWarps;
+constexpr int kConsumers = 128, kProducerWarps = 4, kThreads = kConsumers + 32 * kProducerWarps;
 constexpr int kStages = 2;
+// Of two blocks per multiprocessor, which start with 128 per thread.
+constexpr int kConsumerRegisters = 216, kProducerRegisters = 40;
 // Named barriers; 0 is __syncthreads. Start: mbarriers are initialised, and queries are in shared memory.
 constexpr int kConsumerBarrier = 1, kProducerBarrier = 2, kStartBarrier = 3;
 
@@ -44,7 +46,7 @@ struct Smem {
     float most[4][Shape::heads], sums[4][Shape::heads];  // of a warp's keys
     float4 heads[Shape::heads / 2];  // of two heads: log2 logits are products times x, y; peaks z, w
     float factors[Shape::heads];     // of output rows
-    uint32_t valid[kStages][2];      // bit k: key k of this half of a tile is no hole
+    uint16_t valid[kStages][4];      // bit k: key k of this quarter of a tile is no hole
     uint32_t out_of_range_tile[2];   // by parity: 1 + the last tile with a scale that f16 does not hold
     uint64_t full[kStages], empty[kStages];
 };

@@ -10,7 +10,7 @@
 // Tile      16 or 32 heads x 64 keys. A block takes one split of one token.
 // Roles
 //   consumer  one warpgroup (consumer.cuh): scores, softmax and values of all tiles.
-//   producer  two warps (producer.cuh): one bulk copy per record, a tile ahead.
+//   producer  four warps (producer.cuh): one bulk copy per record, a tile ahead.
 // Shared    config.h (Smem): queries | two stages of raw records | weights and scales of two tiles. 108 KB:
 //           two blocks per multiprocessor.
 // mbarriers
@@ -21,7 +21,8 @@
 //   passed 2^15; then peaks rise and weights are stored again.
 //   producers, once: mbarriers are initialised. They do not wait for the consumers' queries.
 //   start, once. Arrive: producers. Wait: consumers, with queries.
-// Registers 168 per thread at two blocks: 64 of O, 32 of products, 32 of operands; 32 heads: 255 at one.
+// Registers at two blocks 128 per thread at the start, then 216 of consumers (64 of O, 32 of products, 32 of
+//           operands) and 40 of producers; 32 heads: 255 at one.
 // Why       Few heads are bound by memory, and then by what a key costs in instructions. By mma.sync 64 keys
 //           of 16 heads take each of four warps 1490; here 660, as a word of codes feeds the operands of all
 //           heads and no converted key is stored. Two blocks fill each other's gaps.
@@ -61,12 +62,14 @@ __global__ void __launch_bounds__(kThreads, Shape::resident)
     const Task task(tasks, int(blockIdx.x), Shape::heads);
     const TileRange tiles(args, tasks, task);
     if (threadIdx.x >= kConsumers) {
+        if constexpr (Shape::resident == 2) cuda::lower_registers<kProducerRegisters>();
         Producer<Shape> producer(args, keys.of[0], base, task.token, tiles);
         if (threadIdx.x == kConsumers) init<Shape>(base);
         cuda::named_barrier<kThreads - kConsumers>(kProducerBarrier);
         cuda::named_barrier_arrive<kThreads>(kStartBarrier);
         return producer.run();
     }
+    if constexpr (Shape::resident == 2) cuda::raise_registers<kConsumerRegisters>();
     const float key_unit = Shape::scaled ? 1.f : args.sources[0].cache.tensor_scale();
     Queries<Shape>(args, base, task.token, task.head, args.scale() * kLog2E * key_unit).load();
     cuda::named_barrier<kThreads>(kStartBarrier);

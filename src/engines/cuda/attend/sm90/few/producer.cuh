@@ -1,4 +1,4 @@
-// Producer of attend on Hopper with few heads: a warp copies half of each tile, a lane one record.
+// Producer of attend on Hopper with few heads: a warp copies a quarter of each tile, a lane one record.
 #pragma once
 
 #include "engines/cuda/attend/sm90/few/config.h"
@@ -13,9 +13,9 @@ class Producer {
 public:
     __device__ Producer(const Arguments& args, const KeySource& keys, uint32_t base, int token,
                         TileRange tiles)
-        : source_(args.sources[0]), keys_(keys), base_(base), half_((threadIdx.x - kConsumers) / 32) {
-        const int entry = tiles.first * kKeys + int(32 * half_ + lane());
-        left_ = int(source_.length(token)) - entry;
+        : source_(args.sources[0]), keys_(keys), base_(base), warp_((threadIdx.x - kConsumers) / 32) {
+        const int entry = tiles.first * kKeys + int(kEach * warp_ + lane());
+        left_ = lane() < kEach ? int(source_.length(token)) - entry : 0;
         at_ = static_cast<const int*>(source_.rows.data) + cuda::element(source_.rows, token, entry);
         tiles_ = tiles.count();
         row_ = next();
@@ -28,15 +28,15 @@ public:
                            full = base_ + offsetof(Shared, full) + 8 * stage;
             const uint32_t place = record_place(source_, keys_, row_);
             if (tile + 1 < tiles_) row_ = next();
-            const uint32_t valid = __ballot_sync(~0u, place != kHole);
+            const uint32_t valid = __ballot_sync(~0u, place != kHole);  // never of the other lanes
             cuda::mbarrier_wait(base_ + offsetof(Shared, empty) + 8 * stage,
                                 (uint32_t(tile) / kStages & 1) ^ 1);
             const uint32_t to = base_ + offsetof(Shared, records) +
-                                (stage * kKeys + 32 * half_ + lane()) * uint32_t(Shape::pitch);
-            if (valid != ~0u && place == kHole) clear(to);
+                                (stage * kKeys + kEach * warp_ + lane()) * uint32_t(Shape::pitch);
+            if (lane() < kEach && place == kHole) clear(to);
             __syncwarp();
             if (lane() == 0) {
-                cuda::store_shared(base_ + offsetof(Shared, valid) + 8 * stage + 4 * half_, valid);
+                store_valid(base_ + offsetof(Shared, valid) + 8 * stage + 2 * warp_, uint16_t(valid));
                 cuda::mbarrier_arrive_expect(full, __popc(valid) * Shape::record);
             }
             __syncwarp();
@@ -45,7 +45,11 @@ public:
     }
 
 private:
+    static constexpr uint32_t kEach = kKeys / kProducerWarps;
     static __device__ uint32_t lane() { return threadIdx.x % 32; }
+    static __device__ void store_valid(uint32_t at, uint16_t bits) {
+        asm volatile("st.shared.u16 [%0], %1;" ::"r"(at), "h"(bits) : "memory");
+    }
 
     // Starts to load the row number of the next tile; -1 past the end of the list.
     __device__ int next() {
@@ -64,7 +68,7 @@ private:
 
     const Source& source_;
     const KeySource& keys_;
-    const uint32_t base_, half_;
+    const uint32_t base_, warp_;
     const int* at_;
     int left_, tiles_, row_;
 };
