@@ -227,7 +227,13 @@ TEST(CudaTables, ScoreOfFewRowsOnHopperSaysWhatItDoesNotTake) {
                   a.keys = cache_of(SMLA_INDEX_MXFP4_68, 0);
                   a.q = shaped(SMLA_E2M1, {6, 64, 128});
               }),
-              "keys are index_mxfp4_68, made for index_fp8_132");
+              "6 tokens of 3 requests: too many rows of each");
+    EXPECT_EQ(refusal([](Args& a) {
+                  a.keys = cache_of(SMLA_INDEX_MXFP4_68, 0);
+                  a.q = shaped(SMLA_E2M1, {6, 64, 128});
+                  a.block_table.shape[0] = 6;
+              }),
+              "");
     env.batch_invariant = true;
     EXPECT_EQ(refusal([](Args&) {}), "batch-invariant: sums in another order than those of more rows");
 }

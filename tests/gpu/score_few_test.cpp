@@ -2,6 +2,7 @@
 // several sizes, requests of different lengths, windows, holes, NaN, rows whose neighbours have another
 // request, tokens that outnumber the blocks; the same bits alone and in a batch.
 #include "engines/context.h"
+#include "formats/layouts.h"
 #include "gpu/needs_gpu.h"
 #include "index/cases.h"
 #include "index/expected.h"
@@ -39,15 +40,30 @@ protected:
 struct Rows {
     int64_t heads, of_request;
     smla_precision precision = SMLA_PRECISION_ROUNDED;
+    smla_format format = SMLA_INDEX_FP8_132;
 
     double allowed(const Want& want) const {
         return want.bound + (precision == SMLA_PRECISION_ROUNDED ? want.rounded : 0);
     }
 };
 constexpr smla_precision kExact = SMLA_PRECISION_EXACT;
-constexpr Rows kRows[] = {{20, 1},         {32, 1},         {32, 3},        {32, 4},         {36, 1},
-                          {52, 2},         {64, 1},         {64, 2},        {20, 2, kExact}, {32, 1, kExact},
-                          {32, 2, kExact}, {40, 1, kExact}, {64, 1, kExact}};
+constexpr smla_format kMxfp4 = SMLA_INDEX_MXFP4_68;
+constexpr Rows kRows[] = {{20, 1},
+                          {32, 1},
+                          {32, 3},
+                          {32, 4},
+                          {36, 1},
+                          {52, 2},
+                          {64, 1},
+                          {64, 2},
+                          {20, 2, kExact},
+                          {32, 1, kExact},
+                          {32, 2, kExact},
+                          {40, 1, kExact},
+                          {64, 1, kExact},
+                          {32, 1, kExact, kMxfp4},
+                          {32, 2, kExact, kMxfp4},
+                          {64, 1, kExact, kMxfp4}};
 
 ScoreShape shape_of(const Rows& rows, int64_t requests) {
     ScoreShape shape;
@@ -55,15 +71,18 @@ ScoreShape shape_of(const Rows& rows, int64_t requests) {
     shape.requests = requests;
     shape.tokens = requests * rows.of_request;
     shape.precision = rows.precision;
-    shape.odd_scales = rows.heads != 32;
+    shape.format = rows.format;
+    shape.q = rows.format == kMxfp4 ? SMLA_E2M1 : SMLA_E4M3;
+    shape.odd_scales = rows.heads != 32 && rows.format != kMxfp4;
     shape.page_tokens = rows.heads == 36 ? 256 : rows.heads == 52 ? 128 : 64;
     shape.seed = uint32_t(rows.heads + requests);
     return shape;
 }
 
 std::string described(const ScoreShape& shape) {
-    return text(shape.precision == kExact ? "exact" : "rounded", " H ", shape.heads, " T ", shape.tokens,
-                " R ", shape.requests, " N ", shape.columns, " pages of ", shape.page_tokens);
+    return text(find_format(shape.format)->name, shape.precision == kExact ? " exact" : " rounded", " H ",
+                shape.heads, " T ", shape.tokens, " R ", shape.requests, " N ", shape.columns, " pages of ",
+                shape.page_tokens);
 }
 
 // Requests of lengths from 0 to all columns; the rows of one end one column after the other.
@@ -219,6 +238,34 @@ TEST_F(Sm90FewScore, NanReachesItsColumnAndNothingElse) {
             else EXPECT_EQ(got[i], want[i]) << i;
         }
     }
+}
+
+// Infinite products of mxfp4: relu of -inf is 0.
+TEST_F(Sm90FewScore, InfiniteProducts) {
+    constexpr size_t kByte = 2;  // of channel 5, the high half
+    constexpr char kOne = 0x20, kFour = 0x60, kMinusFour = char(0xe0), kTo127 = char(0xfe), kTo0 = 0x7f;
+    const ScoreShape shape = shape_of({64, 1, kExact, kMxfp4}, 2);
+    ScoreCase test(shape);
+    using Layout = layout::IndexMxfp4_68;
+    for (int64_t t = 0; t < shape.tokens; ++t) {
+        test.requests[size_t(t)] = int32_t(t);
+        for (int64_t j = 0; j < shape.columns; ++j) {
+            const RecordAt at = test.keys().at(test.row(t, j));
+            char* const codes = at.page + Layout::row_at(at.offset);
+            std::memset(codes, 0, Layout::row);
+            codes[kByte] = kOne;
+            std::memset(at.page + Layout::scales_at(at.page_tokens, at.offset), kTo127, Layout::tiles);
+        }
+    }
+    std::memset(test.q_scales.data(), kTo0, size_t(shape.tokens * shape.heads * 4));
+    for (int64_t i = 0; i < shape.tokens * shape.heads; ++i) {
+        char* const codes = reinterpret_cast<char*>(test.q_bytes.data()) + i * 64;
+        std::memset(codes, 0, 64);
+        codes[kByte] = i < shape.heads || i % 2 ? kMinusFour : kFour;  // token 0: no positive product
+        test.w[size_t(i)] = 0.01f;
+    }
+    const std::vector<float> got = run_score(test, env());
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_EQ(got[i], i < size_t(shape.columns) ? 0 : kInfinity) << i;
 }
 
 // Precision rounded multiplies otherwise: else nothing above would test it.

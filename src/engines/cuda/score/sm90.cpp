@@ -56,7 +56,6 @@ std::string refuse_score_sm90(const smla_score_args& args, const Env& env) {
 std::string refuse_score_few(const smla_score_args& args, const Env& env) {
     if (std::string refusal = refuse_score_sm90(args, env); !refusal.empty()) return refusal;
     if (env.batch_invariant) return "batch-invariant: sums in another order than those of more rows";
-    if (args.keys.format != SMLA_INDEX_FP8_132) return "keys are index_mxfp4_68, made for index_fp8_132";
     if (args.block_table.ndim == 0) return "no block table";
     const int64_t heads = args.q.shape[1], tokens = args.q.shape[0];
     if (heads <= 16 || heads % 4 != 0) return text(heads, " heads, made for 20 to 64 in steps of 4");

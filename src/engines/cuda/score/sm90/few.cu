@@ -1,7 +1,8 @@
-// score on Hopper of one row of each request or a few (decoding): 128 channels, e4m3 queries of 20 to 64
-// heads, index_fp8_132 keys in pages of 64, 128, ... tokens.
+// score on Hopper of one row of each request or a few (decoding): 128 channels, pages of 64, 128, ... tokens;
+// e4m3 queries of 20 to 64 heads and index_fp8_132 keys, or e2m1 queries of 32 or 64 heads and
+// index_mxfp4_68 keys.
 //
-// Maths      as in kernel.cu. Precision rounded multiplies e4m3; exact multiplies f16.
+// Maths      as in kernel.cu. Precision rounded multiplies e4m3; exact multiplies f16; mxfp4 bf16.
 // Tile       64 keys x (1, 2 or 4 rows) x (32 or 64 heads): one step of 64 or 128 columns.
 // Roles      4 warpgroups multiply, a tile each. Of the fifth, 3 warps copy keys, every third tile each, and
 //            one copies queries and weights and says which rows and tiles come next.
@@ -12,8 +13,8 @@
 //            16 warps). All threads meet once, when tiles are known.
 // Registers  96 per thread at the start, then 112 of those that multiply and 32 of those that copy.
 // Why        weights of the rows stay in registers, for which keys must not: both operands are shared, and
-//            boxes of a tensor map come swizzled. One warp that copied all keys took 480 cycles for a tile,
-//            which bounded two rows.
+//            boxes of a tensor map come swizzled. Operands of 16 bits leave room for keys. One warp that
+//            copied all keys took 480 cycles for a tile, which bounded two rows.
 // Results    docs/kernels/cuda_score.md.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/score/sm90/few.cuh"
@@ -40,36 +41,45 @@ void run_score_few(const smla_score_args& args, const ScorePart& part, const Env
     const FewRows group(args, part);
     const int blocks = std::max(1, env.device->facts().multiprocessors);
     const auto at_least_16 = [](int64_t stride) { return std::max<int64_t>(stride, 16); };
-    const FewTask task{
-        .key_map = make_tensor_map({.data = keys.data,
-                                    .rows = keys.page_tokens,
-                                    .depth = keys.pages,
-                                    .row_stride_bytes = kWidth,
-                                    .depth_stride_bytes = keys.page_stride,
-                                    .box_rows = kKeys,
-                                    .box_depth = 1}),
-        .query_map = make_tensor_map({.data = args.q.data,
-                                      .rows = heads,
-                                      .depth = tokens,
-                                      .row_stride_bytes = at_least_16(args.q.stride_elems[1]),
-                                      .depth_stride_bytes = at_least_16(args.q.stride_elems[0]),
-                                      .box_rows = group.heads,
-                                      .box_depth = group.rows}),
-        .place = KeyColumns(args, keys),
-        .data = keys.data,
-        .page_stride = keys.page_stride,
-        .w = args.w,
-        .window = Windows(args.starts, args.ends, part.columns, part.begin, part.end),
-        .logits = part.logits,
-        .two_rows_bytes = 2 * part.logits.stride * (part.logits.bf16 ? 2 : 4),
-        .tokens = int(tokens),
-        .heads = int(heads),
-        .fill = args.fill,
-        .fill_splits = int(ceil_div(blocks, tokens)),
-        .tiles_shift = std::countr_zero(uint32_t(keys.page_tokens / kKeys)),
-        .by_blocks = Divisor(uint64_t(blocks))};
-    constexpr auto e4m3 = Products::e4m3, f16 = Products::f16;
+    const bool mxfp4 = args.keys.format == SMLA_INDEX_MXFP4_68;
+    const auto map_of = [&](const ByteTensor& tensor) {
+        return mxfp4 ? CUtensorMap{} : make_tensor_map(tensor);
+    };
+    const FewTask task{.key_map = map_of({.data = keys.data,
+                                          .rows = keys.page_tokens,
+                                          .depth = keys.pages,
+                                          .row_stride_bytes = kWidth,
+                                          .depth_stride_bytes = keys.page_stride,
+                                          .box_rows = kKeys,
+                                          .box_depth = 1}),
+                       .query_map = map_of({.data = args.q.data,
+                                            .rows = heads,
+                                            .depth = tokens,
+                                            .row_stride_bytes = at_least_16(args.q.stride_elems[1]),
+                                            .depth_stride_bytes = at_least_16(args.q.stride_elems[0]),
+                                            .box_rows = group.heads,
+                                            .box_depth = group.rows}),
+                       .q = args.q,
+                       .q_scales = args.q_scales,
+                       .place = KeyColumns(args, keys),
+                       .data = keys.data,
+                       .page_stride = keys.page_stride,
+                       .w = args.w,
+                       .window = Windows(args.starts, args.ends, part.columns, part.begin, part.end),
+                       .logits = part.logits,
+                       .two_rows_bytes = 2 * part.logits.stride * (part.logits.bf16 ? 2 : 4),
+                       .tokens = int(tokens),
+                       .heads = int(heads),
+                       .fill = args.fill,
+                       .fill_splits = int(ceil_div(blocks, tokens)),
+                       .tiles_shift = std::countr_zero(uint32_t(keys.page_tokens / kKeys)),
+                       .by_blocks = Divisor(uint64_t(blocks))};
+    constexpr auto e4m3 = Products::e4m3, f16 = Products::f16, bf16 = Products::bf16;
     const bool wide = group.heads == 64, many = group.heads * group.rows > 64;
+    if (mxfp4) {
+        if (wide) return launch_few<FewShape<64, 1, bf16>>(task, blocks, env);
+        return launch_few<FewShape<32, 2, bf16>>(task, blocks, env);
+    }
     if (args.precision != SMLA_PRECISION_ROUNDED) {
         if (wide) return launch_few<FewShape<64, 1, f16>>(task, blocks, env);
         return launch_few<FewShape<32, 2, f16>>(task, blocks, env);

@@ -6,6 +6,7 @@
 #include "engines/cuda/common/ptx/cluster.cuh"
 #include "engines/cuda/score/sm90/few_config.h"
 #include "engines/cuda/score/sm90/kernel.cuh"
+#include "engines/cuda/score/sm90/queries.cuh"
 
 namespace smla::cuda::sm90 {
 
@@ -104,22 +105,34 @@ __device__ inline void prefetch_table(const FewTask& task) {
     if (block < pages.count) prefetch_line(pages.blocks + block * pages.stride);
 }
 
+// Asks L2 for queries and their scales, a head per lane. By a warp.
+template <class Shape>
+__device__ void prefetch_mxfp4_queries(const FewTask& task, int token, int rows) {
+    for (int i = int(threadIdx.x % 32); i < rows * Shape::heads; i += 32) {
+        const int row = token + i / Shape::heads, head = i % Shape::heads;
+        prefetch_line(query_at<Shape>(task, row, head));
+        prefetch_line(static_cast<const char*>(task.q_scales.data) + element(task.q_scales, row, head));
+    }
+}
+
 // The warp that copies queries and weights, and tells those that multiply which unit comes next.
 template <class Shape>
 __device__ void announce_units(const FewTask& task, FewShared<Shape>& shared, const Share& share) {
     Units<Shape> units(task, shared, share);
     for (uint32_t n = 0; units.next(); ++n) {
         const uint32_t slot = n % kSlots;
+        const int rows = units.seen.rows;
+        if constexpr (Shape::mxfp4) prefetch_mxfp4_queries<Shape>(task, units.token, rows);
         mbarrier_wait(shared_address(&shared.unit_empty[slot]), (n / kSlots & 1) ^ 1);
         if (threadIdx.x % 32 == 0) {
-            const int rows = units.seen.rows;
             FewUnit& unit = shared.units[slot];
             unit.token = units.token, unit.tile = units.tile, unit.count = units.count;
             for (int row = 0; row < Shape::rows; ++row)
                 unit.windows[row] = row < rows ? shared.windows[units.token + row] : Window{};
             const uint32_t barrier = shared_address(&shared.unit_full[slot]);
             mbarrier_arrive_expect(barrier, int(sizeof shared.queries[slot]) + rows * task.heads * 4);
-            copy_box(shared_address(shared.queries[slot]), &task.query_map, 0, units.token, barrier);
+            if constexpr (!Shape::mxfp4)
+                copy_box(shared_address(shared.queries[slot]), &task.query_map, 0, units.token, barrier);
             for (int row = 0; row < rows; ++row)
                 copy_bulk(shared_address(&shared.weights[slot][row * Shape::heads]),
                           static_cast<const float*>(task.w.data) + element(task.w, units.token + row),
@@ -167,7 +180,7 @@ public:
                     known = 32;
                 }
                 const int own = __shfl_sync(~0u, page, 32 - known);
-                FewStage& stage = shared_.stages[uint32_t(next) % Shape::stages];
+                FewStage<Shape>& stage = shared_.stages[uint32_t(next) % Shape::stages];
                 mbarrier_wait(shared_address(&stage.empty), (uint32_t(next) / Shape::stages & 1) ^ 1);
                 if (lane() == 0) copy_tile(stage, own, uint32_t(tile) % (1u << tiles_shift_));
                 __syncwarp();
@@ -177,16 +190,25 @@ public:
 
 private:
     __device__ static int lane() { return int(threadIdx.x % 32); }
-    __device__ void copy_tile(FewStage& stage, int page, uint32_t part) const {
+    __device__ void copy_tile(FewStage<Shape>& stage, int page, uint32_t part) const {
+        using Record = KeyRecord<Shape::products>;
+        constexpr int kBytes = kKeys * Shape::code_bytes, kScales = kKeys * kScaleBytes;
         const uint32_t barrier = shared_address(&stage.full);
         const bool comes = page >= 0 && page < task_.place.pages;
         stage.hole = !comes;
-        mbarrier_arrive_expect(barrier, comes ? kKeys * (kWidth + kScaleBytes) : 0);
+        mbarrier_arrive_expect(barrier, comes ? kBytes + kScales : 0);
         if (!comes) return;
-        copy_box(shared_address(stage.keys), &task_.key_map, int(part) * kKeys, page, barrier);
-        const char* const scales = task_.data + page * task_.page_stride +
-                                   layout::IndexFp8_132::scale_at(task_.place.page_tokens, part * kKeys);
-        copy_bulk(shared_address(stage.scales), scales, kKeys * kScaleBytes, barrier);
+        const char* const at = task_.data + page * task_.page_stride;
+        if constexpr (Shape::mxfp4) {
+            const bool all = tiles_shift_ == 0;  // of the page
+            copy_bulk(shared_address(stage.keys), at + Record::row_at(part * kKeys),
+                      all ? kBytes + kScales : kBytes, barrier);
+            if (all) return;
+        } else {
+            copy_box(shared_address(stage.keys), &task_.key_map, int(part) * kKeys, page, barrier);
+        }
+        copy_bulk(shared_address(stage.scales), at + Record::scale_at(task_.place.page_tokens, part * kKeys),
+                  kScales, barrier);
     }
 
     const FewTask& task_;
@@ -202,7 +224,9 @@ private:
 template <class Shape>
 class FewConsumer {
     using Bank = float[Shape::columns / 2];
-    static constexpr uint32_t kScalesAt = offsetof(FewStage, scales);
+    using Stage = FewStage<Shape>;
+    using Keys = KeyOperand<Shape::products>;
+    static constexpr uint32_t kScalesAt = offsetof(Stage, scales);
     static_assert(kScaleBytes == 4);
 
 public:
@@ -211,7 +235,7 @@ public:
           shared_(shared),
           group_(__shfl_sync(~0u, int(threadIdx.x / 128), 0)),
           last_(shared_address(shared.stages) + uint32_t(sizeof shared.stages)),
-          stage_(shared_address(shared.stages) + uint32_t(group_) * uint32_t(sizeof(FewStage))) {}
+          stage_(shared_address(shared.stages) + uint32_t(group_) * uint32_t(sizeof(Stage))) {}
 
     __device__ void run(const Share& share) {
         int done = 0;
@@ -233,7 +257,8 @@ public:
 
 private:
     __device__ void load_unit(const FewUnit& unit, uint32_t slot) {
-        if constexpr (Shape::converts) convert_queries(slot);
+        if constexpr (Shape::mxfp4) convert_mxfp4_queries(unit);
+        else if constexpr (Shape::converts) convert_queries(slot);
         else queries_ = uint32_t(k_major(shared_address(shared_.queries[slot])));
 #pragma unroll
         for (int i = 0; i < Shape::columns / 8; ++i) {
@@ -252,8 +277,7 @@ private:
     // A k-step of 16 has 4 values of each of the lanes t of load_keys: values 0 and 1 of lane t at 2 t, 2 and
     // 3 at 8 + 2 t.
     __device__ void convert_queries(uint32_t slot) {
-        char* const to = shared_.converted[group_];
-        named_barrier<128>(2 + group_);  // no warp multiplies the queries before
+        char* const to = begin_queries();
         for (int i = int(threadIdx.x % 128); i < Shape::columns * 8; i += 128) {
             const int column = i / 8, chunk = i % 8;  // chunks 2 t and 2 t + 1 are lane t's
             const auto* const from = tile_chunk(shared_.queries[slot], column, chunk);
@@ -266,12 +290,45 @@ private:
                 tile_chunk(tile, column, 2 * s + 1)[chunk / 2] = high;
             }
         }
+        end_queries();
+    }
+    // As in queries.cuh. Of heads, none is of padding.
+    __device__ void convert_mxfp4_queries(const FewUnit& unit) {
+        char* const to = begin_queries();
+        constexpr int kPieces = Shape::code_bytes / 16, kEach = Shape::columns * kPieces / 128;
+        uint4 codes[kEach]{};
+        uint32_t scales[kEach]{};
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+            const int at = int(threadIdx.x % 128) + 128 * i, piece = at % kPieces, column = at / kPieces;
+            const int64_t token = unit.token + column / Shape::heads;
+            const int head = column % Shape::heads;
+            if (token >= task_.tokens) continue;
+            codes[i] = __ldg(reinterpret_cast<const uint4*>(query_at<Shape>(task_, token, head)) + piece);
+            scales[i] = e8m0_to_bf16_pair(__ldg(static_cast<const uint8_t*>(task_.q_scales.data) +
+                                                element(task_.q_scales, token, head, piece)));
+        }
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+            const int at = int(threadIdx.x % 128) + 128 * i;
+            place_piece<Shape>(to, at / kPieces, at % kPieces, codes[i], scales[i]);
+        }
+        end_queries();
+    }
+    // No warp multiplies the queries before any more.
+    __device__ char* begin_queries() const {
+        named_barrier<128>(2 + group_);
+        return shared_.converted[group_];
+    }
+    __device__ void end_queries() {
         fence_async_proxy();
         named_barrier<128>(2 + group_);
-        queries_ = uint32_t(k_major(shared_address(to)));
+        queries_ = uint32_t(k_major(shared_address(shared_.converted[group_])));
     }
-    // Lane 4 g + t takes chunks 2 t and 2 t + 1 of keys g and g + 8 of its warp: no bank conflicts.
-    __device__ void load_keys(uint32_t (&a)[8][4]) const {
+    // Lane 4 g + t takes chunks 2 t and 2 t + 1 of keys g and g + 8 of its warp: no bank conflicts. Of mxfp4
+    // it takes chunk t, as in keys.cuh.
+    __device__ void load_keys(Keys& keys) const {
+        if constexpr (Shape::mxfp4) return keys.load(stage_, own_chunk_, stage_ + kScalesAt);
         const uint32_t at = stage_ + own_chunk_;
 #pragma unroll
         for (int half = 0; half < 2; ++half)
@@ -280,34 +337,35 @@ private:
                 const uint4 all = load_shared_4((at ^ (half * 16)) + i * (8 * kWidth));
                 const uint32_t words[4] = {all.x, all.y, all.z, all.w};
 #pragma unroll
-                for (int s = 0; s < 4; ++s) e4m3_to_f16(words[s], a[4 * half + s][i], a[4 * half + s][2 + i]);
+                for (int s = 0; s < 4; ++s)
+                    e4m3_to_f16(words[s], keys.a[4 * half + s][i], keys.a[4 * half + s][2 + i]);
             }
     }
     __device__ void read_key(float& scale, bool& hole) const {  // of the thread's own key
-        scale = load_shared_f32(stage_ + own_scale_);
-        hole = load_shared(stage_ + offsetof(FewStage, hole));
+        scale = Shape::mxfp4 ? 1.f : load_shared_f32(stage_ + own_scale_);
+        hole = load_shared(stage_ + offsetof(Stage, hole));
     }
     __device__ void release_stage() {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(stage_ + offsetof(FewStage, empty));
-        stage_ += kGroups * sizeof(FewStage);
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(stage_ + offsetof(Stage, empty));
+        stage_ += kGroups * sizeof(Stage);
         if (stage_ >= last_) {
-            stage_ -= uint32_t(sizeof(FewStage) * Shape::stages);
+            stage_ -= uint32_t(sizeof(Stage) * Shape::stages);
             turn_ ^= 1;
         }
     }
     __device__ void multiply_keys(Bank& bank, float& scale, bool& hole) {
         const uint64_t high = k_major(0) >> 32 << 32;
         if constexpr (Shape::converts) {
-            uint32_t a[8][4];
-            load_keys(a);
+            Keys keys;
+            load_keys(keys);
             read_key(scale, hole);
             release_stage();
             wgmma_fence();
 #pragma unroll
             for (int s = 0; s < 8; ++s) {
                 const uint32_t at = queries_ + (s / 4 * (Shape::columns * 128) + s % 4 * 32) / 16;
-                wgmma_half<Half::f16>(bank, a[s], high | at, s > 0);
+                wgmma_half<Shape::mxfp4 ? Half::bf16 : Half::f16>(bank, keys.a[s], high | at, s > 0);
             }
             wgmma_commit();
             wgmma_wait<0>();
@@ -324,7 +382,7 @@ private:
         }
     }
     __device__ void multiply_tile(int column) {
-        mbarrier_wait(stage_ + offsetof(FewStage, full), turn_);
+        mbarrier_wait(stage_ + offsetof(Stage, full), turn_);
         Bank bank;
         float scale;
         bool hole;
@@ -374,8 +432,9 @@ private:
     // In a stage: the scale of the thread's own key, whose logits it stores; its first chunk (load_keys).
     const uint32_t own_scale_ =
         kept(kScalesAt + (threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + threadIdx.x % 2 * 8) * 4);
-    const uint32_t own_chunk_ = kept((threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) * kWidth +
-                                     ((threadIdx.x % 4 * 2 ^ threadIdx.x % 32 / 4) << 4));
+    const uint32_t own_chunk_ =
+        kept((threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) * Shape::code_bytes +
+             ((Shape::mxfp4 ? threadIdx.x % 4 : threadIdx.x % 4 * 2 ^ threadIdx.x % 32 / 4) << 4));
     const uint32_t last_;  // where the stages end
     uint32_t stage_, turn_ = 0;
     uint32_t queries_;  // low word of their descriptor
@@ -393,8 +452,7 @@ __global__ void __launch_bounds__(kThreads, 1) score_few_sm90(const __grid_const
     const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);
     if (threadIdx.x == kConsumers) {
         shared.start();
-        prefetch_map(&task.key_map);
-        prefetch_map(&task.query_map);
+        if (!Shape::mxfp4) prefetch_map(&task.key_map), prefetch_map(&task.query_map);
     }
     if (warp == kConsumers / 32 + kCopyWarps) {
         prefetch_table(task);

@@ -17,13 +17,15 @@ template <int Heads, int Rows, Products P>
 struct FewShape {
     static constexpr int heads = Heads, rows = Rows, columns = Heads * Rows;
     static constexpr Products products = P;
-    static constexpr bool converts = P == Products::f16;
-    static constexpr int stages = converts ? 12 : 16;
+    static constexpr bool mxfp4 = P == Products::bf16;
+    static constexpr bool converts = P != Products::e4m3;  // else both operands are multiplied as they lie
+    static constexpr int code_bytes = sm90::code_bytes(P), stages = P == Products::f16 ? 12 : 16;
     static constexpr int stores = Rows > 2 ? Rows / 2 : 1;  // of a thread and tile
 };
 
 struct FewTask {
-    CUtensorMap key_map, query_map;
+    CUtensorMap key_map, query_map;  // not of mxfp4
+    Tensor q, q_scales;              // of mxfp4
     KeyColumns place;
     const char* data;
     int64_t page_stride;
@@ -55,18 +57,20 @@ struct alignas(16) FewUnit {
     int token, tile, count;  // token: the first row
 };
 
-struct alignas(1024) FewStage {
-    char keys[kKeys * kWidth];  // a tile of wgmma
-    float scales[kKeys];
+// Keys: e4m3 codes as a tile of wgmma; of mxfp4 as in the page, where scales lie behind them.
+template <class Shape>
+struct alignas(Shape::mxfp4 ? 128 : 1024) FewStage {
+    char keys[kKeys * Shape::code_bytes];
+    char scales[kKeys * kScaleBytes];
     uint64_t full, empty;
     int hole;  // the page does not exist
 };
 
 template <class Shape>
 struct alignas(1024) FewShared {
-    FewStage stages[Shape::stages];
-    char queries[kSlots][Shape::columns * kWidth];
-    // Queries as f16, of each warpgroup that multiplies, in the order of keys (FewConsumer::load_keys).
+    FewStage<Shape> stages[Shape::stages];
+    char queries[kSlots][Shape::mxfp4 ? 0 : Shape::columns * kWidth];
+    // Queries of 16 bits, of each warpgroup that multiplies, in the order of keys (FewConsumer::load_keys).
     char converted[Shape::converts ? kGroups : 0][2 * Shape::columns * kWidth];
     float weights[kSlots][Shape::columns];
     FewUnit units[kSlots];
@@ -78,7 +82,7 @@ struct alignas(1024) FewShared {
 
     // By one thread; a __syncthreads follows.
     __device__ void start() {
-        for (FewStage& stage : stages) {
+        for (FewStage<Shape>& stage : stages) {
             mbarrier_init(shared_address(&stage.full), 1);
             mbarrier_init(shared_address(&stage.empty), 4);
         }

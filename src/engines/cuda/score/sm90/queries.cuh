@@ -15,8 +15,8 @@ __device__ inline uint32_t* tile_chunk(char* tile, int row, int chunk) {
 }
 
 // Byte where the codes of a query begin.
-template <class Shape>
-__device__ inline const char* query_at(const ScoreTask& task, int64_t token, int head) {
+template <class Shape, class Task>
+__device__ inline const char* query_at(const Task& task, int64_t token, int head) {
     const int64_t value = element(task.q, token, head);
     return static_cast<const char*>(task.q.data) + (Shape::products == Products::bf16 ? value / 2 : value);
 }
