@@ -12,6 +12,8 @@ extern const Candidate<smla_attend_args> kAmxAttend576, kAmxAttend512, kAvx512Bf
 // score/kernels.cpp
 extern const Candidate<smla_score_args> kAmxScore, kAvx512Bf16Score, kAvx512Score, kAvx2Score, kNeonScore,
     kScalarScore;
+// compress/run.cpp
+extern const Candidate<smla_compress_args> kAvx2Compress, kNeonCompress;
 // select/kernels.cpp
 extern const Candidate<smla_select_args> kAvx512Select, kAvx2Select, kScalarSelect;
 // project/: few_tokens.cpp, bf16.cpp and cblas.cpp

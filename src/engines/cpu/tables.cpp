@@ -52,7 +52,7 @@ SMLA_ROWS(quant_index_q, SMLA_LOOPS(quant_index_q))
 SMLA_ROWS(write_kv, SMLA_LOOPS(write_kv))
 SMLA_ROWS(write_index, SMLA_LOOPS(write_index))
 SMLA_ROWS(save_state, SMLA_LOOPS(save_state))
-SMLA_ROWS(compress, SMLA_LOOPS(compress))
+SMLA_ROWS(compress, SMLA_X86(kAvx2Compress) SMLA_ARM(kNeonCompress) SMLA_LOOPS(compress))
 SMLA_ROWS(gather, SMLA_LOOPS(gather))
 SMLA_ROWS(copy_pages, SMLA_LOOPS(copy_pages))
 SMLA_ROWS(score,
