@@ -1,6 +1,6 @@
 // score on Hopper: what its kernel takes.
 #include "engines/cuda/score/run.h"
-#include "engines/cuda/score/sm90/few.h"
+#include "engines/cuda/score/sm90/few/rows.h"
 #include "formats/layouts.h"
 #include "ops/score/score.h"
 
@@ -59,8 +59,9 @@ std::string refuse_score_few(const smla_score_args& args, const Env& env) {
     if (args.block_table.ndim == 0) return "no block table";
     const int64_t heads = args.q.shape[1], tokens = args.q.shape[0];
     if (heads <= 16 || heads % 4 != 0) return text(heads, " heads, made for 20 to 64 in steps of 4");
-    if (tokens > sm90::kMostFewTokens) return text(tokens, " tokens, made for up to ", sm90::kMostFewTokens);
-    if (!sm90::FewRows(args).fit)
+    if (tokens > sm90::few::kMostTokens)
+        return text(tokens, " tokens, made for up to ", sm90::few::kMostTokens);
+    if (!sm90::few::Rows(args).fit)
         return text(tokens, " tokens of ", args.block_table.shape[0], " requests: too many rows of each");
     const CacheView keys(args.keys);
     if (keys.page_tokens < 64 || !std::has_single_bit(uint64_t(keys.page_tokens)))

@@ -6,15 +6,15 @@
 #include "engines/cuda/common/ptx/shared.cuh"
 #include "engines/cuda/common/tensor_map.h"
 #include "engines/cuda/score/sm90/config.h"
-#include "engines/cuda/score/sm90/few.h"
+#include "engines/cuda/score/sm90/few/rows.h"
 
-namespace smla::cuda::sm90 {
+namespace smla::cuda::sm90::few {
 
 constexpr int kSlots = 2;      // of queries
 constexpr int kCopyWarps = 3;  // of keys; one alone asks for a tile every 480 cycles
 
 template <int Heads, int Rows, Products P>
-struct FewShape {
+struct Shape {
     static constexpr int heads = Heads, rows = Rows, columns = Heads * Rows;
     static constexpr Products products = P;
     static constexpr bool mxfp4 = P == Products::bf16;
@@ -23,7 +23,7 @@ struct FewShape {
     static constexpr int stores = Rows > 2 ? Rows / 2 : 1;  // of a thread and tile
 };
 
-struct FewTask {
+struct Task {
     CUtensorMap key_map, query_map;  // not of mxfp4
     Tensor q, q_scales;              // of mxfp4
     KeyColumns place;
@@ -52,14 +52,14 @@ struct Seen {
 };
 
 // Consecutive rows of one request within a group of Shape::rows, and tiles [tile, tile + count) of its keys.
-struct alignas(16) FewUnit {
+struct alignas(16) Unit {
     Window windows[4];       // of rows; empty where there is none
     int token, tile, count;  // token: the first row
 };
 
 // Keys: e4m3 codes as a tile of wgmma; of mxfp4 as in the page, where scales lie behind them.
 template <class Shape>
-struct alignas(Shape::mxfp4 ? 128 : 1024) FewStage {
+struct alignas(Shape::mxfp4 ? 128 : 1024) Stage {
     char keys[kKeys * Shape::code_bytes];
     char scales[kKeys * kScaleBytes];
     uint64_t full, empty;
@@ -67,22 +67,22 @@ struct alignas(Shape::mxfp4 ? 128 : 1024) FewStage {
 };
 
 template <class Shape>
-struct alignas(1024) FewShared {
-    FewStage<Shape> stages[Shape::stages];
+struct alignas(1024) Shared {
+    Stage<Shape> stages[Shape::stages];
     char queries[kSlots][Shape::mxfp4 ? 0 : Shape::columns * kWidth];
-    // Queries of 16 bits, of each warpgroup that multiplies, in the order of keys (FewConsumer::load_keys).
+    // Queries of 16 bits, of each warpgroup that multiplies, in the order of keys (Consumer::load_keys).
     char converted[Shape::converts ? kGroups : 0][2 * Shape::columns * kWidth];
     float weights[kSlots][Shape::columns];
-    FewUnit units[kSlots];
+    Unit units[kSlots];
     uint64_t unit_full[kSlots], unit_empty[kSlots];
     int sums[kConsumers / 32];
-    Window windows[kMostFewTokens];
-    int requests[kMostFewTokens];  // -1: none of the block table
-    int ends[kMostFewTokens];      // tiles of all tokens up to this one
+    Window windows[kMostTokens];
+    int requests[kMostTokens];  // -1: none of the block table
+    int ends[kMostTokens];      // tiles of all tokens up to this one
 
     // By one thread; a __syncthreads follows.
     __device__ void start() {
-        for (FewStage<Shape>& stage : stages) {
+        for (Stage<Shape>& stage : stages) {
             mbarrier_init(shared_address(&stage.full), 1);
             mbarrier_init(shared_address(&stage.empty), 4);
         }
@@ -103,4 +103,4 @@ struct alignas(1024) FewShared {
     }
 };
 
-}  // namespace smla::cuda::sm90
+}  // namespace smla::cuda::sm90::few

@@ -3,15 +3,15 @@
 
 #include "engines/cuda/score/run.h"
 
-namespace smla::cuda::sm90 {
+namespace smla::cuda::sm90::few {
 
-constexpr int kMostFewTokens = 2048;
+constexpr int kMostTokens = 2048;
 
-struct FewRows {
+struct Rows {
     int heads, rows;  // of a group, rows of padding with it
     bool fit;         // the rows of a request into a group
 
-    explicit FewRows(const smla_score_args& args, const ScorePart& part = {}) {
+    explicit Rows(const smla_score_args& args, const ScorePart& part = {}) {
         const int64_t of_request = rows_of_request(args, part);
         heads = args.q.shape[1] > 32 ? 64 : 32;
         const bool rounded = args.precision == SMLA_PRECISION_ROUNDED,
@@ -22,4 +22,4 @@ struct FewRows {
     }
 };
 
-}  // namespace smla::cuda::sm90
+}  // namespace smla::cuda::sm90::few

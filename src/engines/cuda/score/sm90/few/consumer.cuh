@@ -1,0 +1,233 @@
+// A warpgroup that multiplies: products, relu, weights, sums, logits.
+#pragma once
+
+#include "engines/cuda/score/sm90/few/units.cuh"
+#include "engines/cuda/score/sm90/kernel.cuh"
+
+namespace smla::cuda::sm90::few {
+
+// A warpgroup, which multiplies every kGroups-th tile of a block.
+template <class Shape>
+class Consumer {
+    using Bank = float[Shape::columns / 2];
+    using Stage = Stage<Shape>;
+    using Keys = KeyOperand<Shape::products>;
+    static constexpr uint32_t kScalesAt = offsetof(Stage, scales);
+    static_assert(kScaleBytes == 4);
+
+public:
+    __device__ Consumer(const Task& task, Shared<Shape>& shared)
+        : task_(task),
+          shared_(shared),
+          group_(__shfl_sync(~0u, int(threadIdx.x / 128), 0)),
+          last_(shared_address(shared.stages) + uint32_t(sizeof shared.stages)),
+          stage_(shared_address(shared.stages) + uint32_t(group_) * uint32_t(sizeof(Stage))) {}
+
+    __device__ void run(const Share& share) {
+        int done = 0;
+        for (uint32_t n = 0; done < share.count; ++n) {
+            const uint32_t slot = n % kSlots;
+            mbarrier_wait(shared_address(&shared_.unit_full[slot]), n / kSlots & 1);
+            const Unit& unit = shared_.units[slot];
+            const int count = unit.count, first = (group_ - done) & (kGroups - 1);
+            if (first < count) {
+                load_unit(unit, slot);
+                int column = (unit.tile + first) * kKeys + own_key();
+                for (int i = first; i < count; i += kGroups, column += kGroups * kKeys) multiply_tile(column);
+            }
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_address(&shared_.unit_empty[slot]));
+            done += count;
+        }
+    }
+
+private:
+    __device__ void load_unit(const Unit& unit, uint32_t slot) {
+        if constexpr (Shape::mxfp4) convert_mxfp4_queries(unit);
+        else if constexpr (Shape::converts) convert_queries(slot);
+        else queries_ = uint32_t(k_major(shared_address(shared_.queries[slot])));
+#pragma unroll
+        for (int i = 0; i < Shape::columns / 8; ++i) {
+            const float2 two =
+                *reinterpret_cast<const float2*>(&shared_.weights[slot][8 * i + threadIdx.x % 4 * 2]);
+            weights_[2 * i] = kReluFactor<Shape::products> * two.x;
+            weights_[2 * i + 1] = kReluFactor<Shape::products> * two.y;
+        }
+        const int64_t bytes = task_.logits.bf16 ? 2 : 4;
+        const int row = Shape::rows == 1 ? 0 : int(threadIdx.x % 4 / 2);
+        first_row_ = shared_address(&unit.windows[row]);
+        window_ = unit.windows[row];
+        logits_ = static_cast<char*>(task_.logits.data) +
+                  ((unit.token + row) * task_.logits.stride - task_.window.begin) * bytes;
+    }
+    // A k-step of 16 has 4 values of each of the lanes t of load_keys: values 0 and 1 of lane t at 2 t, 2 and
+    // 3 at 8 + 2 t.
+    __device__ void convert_queries(uint32_t slot) {
+        char* const to = begin_queries();
+        for (int i = int(threadIdx.x % 128); i < Shape::columns * 8; i += 128) {
+            const int column = i / 8, chunk = i % 8;  // chunks 2 t and 2 t + 1 are lane t's
+            const auto* const from = tile_chunk(shared_.queries[slot], column, chunk);
+            char* const tile = to + chunk % 2 * (Shape::columns * 128);
+#pragma unroll
+            for (int s = 0; s < 4; ++s) {
+                uint32_t low, high;
+                e4m3_to_f16(from[s], low, high);
+                tile_chunk(tile, column, 2 * s)[chunk / 2] = low;
+                tile_chunk(tile, column, 2 * s + 1)[chunk / 2] = high;
+            }
+        }
+        end_queries();
+    }
+    // As in queries.cuh. Of heads, none is of padding.
+    __device__ void convert_mxfp4_queries(const Unit& unit) {
+        char* const to = begin_queries();
+        constexpr int kPieces = Shape::code_bytes / 16, kEach = Shape::columns * kPieces / 128;
+        uint4 codes[kEach]{};
+        uint32_t scales[kEach]{};
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+            const int at = int(threadIdx.x % 128) + 128 * i, piece = at % kPieces, column = at / kPieces;
+            const int64_t token = unit.token + column / Shape::heads;
+            const int head = column % Shape::heads;
+            if (token >= task_.tokens) continue;
+            codes[i] = __ldg(reinterpret_cast<const uint4*>(query_at<Shape>(task_, token, head)) + piece);
+            scales[i] = e8m0_to_bf16_pair(__ldg(static_cast<const uint8_t*>(task_.q_scales.data) +
+                                                element(task_.q_scales, token, head, piece)));
+        }
+#pragma unroll
+        for (int i = 0; i < kEach; ++i) {
+            const int at = int(threadIdx.x % 128) + 128 * i;
+            place_piece<Shape>(to, at / kPieces, at % kPieces, codes[i], scales[i]);
+        }
+        end_queries();
+    }
+    // No warp multiplies the queries before any more.
+    __device__ char* begin_queries() const {
+        named_barrier<128>(2 + group_);
+        return shared_.converted[group_];
+    }
+    __device__ void end_queries() {
+        fence_async_proxy();
+        named_barrier<128>(2 + group_);
+        queries_ = uint32_t(k_major(shared_address(shared_.converted[group_])));
+    }
+    // Lane 4 g + t takes chunks 2 t and 2 t + 1 of keys g and g + 8 of its warp: no bank conflicts. Of mxfp4
+    // it takes chunk t, as in keys.cuh.
+    __device__ void load_keys(Keys& keys) const {
+        if constexpr (Shape::mxfp4) return keys.load(stage_, own_chunk_, stage_ + kScalesAt);
+        const uint32_t at = stage_ + own_chunk_;
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                const uint4 all = load_shared_4((at ^ (half * 16)) + i * (8 * kWidth));
+                const uint32_t words[4] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+                for (int s = 0; s < 4; ++s)
+                    e4m3_to_f16(words[s], keys.a[4 * half + s][i], keys.a[4 * half + s][2 + i]);
+            }
+    }
+    __device__ void read_key(float& scale, bool& hole) const {  // of the thread's own key
+        scale = Shape::mxfp4 ? 1.f : load_shared_f32(stage_ + own_scale_);
+        hole = load_shared(stage_ + offsetof(Stage, hole));
+    }
+    __device__ void release_stage() {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) mbarrier_arrive(stage_ + offsetof(Stage, empty));
+        stage_ += kGroups * sizeof(Stage);
+        if (stage_ >= last_) {
+            stage_ -= uint32_t(sizeof(Stage) * Shape::stages);
+            turn_ ^= 1;
+        }
+    }
+    __device__ void multiply_keys(Bank& bank, float& scale, bool& hole) {
+        const uint64_t high = k_major(0) >> 32 << 32;
+        if constexpr (Shape::converts) {
+            Keys keys;
+            load_keys(keys);
+            read_key(scale, hole);
+            release_stage();
+            wgmma_fence();
+#pragma unroll
+            for (int s = 0; s < 8; ++s) {
+                const uint32_t at = queries_ + (s / 4 * (Shape::columns * 128) + s % 4 * 32) / 16;
+                wgmma_half<Shape::mxfp4 ? Half::bf16 : Half::f16>(bank, keys.a[s], high | at, s > 0);
+            }
+            wgmma_commit();
+            wgmma_wait<0>();
+        } else {
+            const uint32_t keys = uint32_t(k_major(0)) + (stage_ >> 4);
+            wgmma_fence();
+#pragma unroll
+            for (int s = 0; s < 4; ++s)
+                wgmma_e4m3(bank, high | (keys + 2 * s), high | (queries_ + 2 * s), s > 0);
+            wgmma_commit();
+            read_key(scale, hole);
+            wgmma_wait<0>();
+            release_stage();
+        }
+    }
+    __device__ void multiply_tile(int column) {
+        mbarrier_wait(stage_ + offsetof(Stage, full), turn_);
+        Bank bank;
+        float scale;
+        bool hole;
+        multiply_keys(bank, scale, hole);
+#pragma unroll
+        for (int i = 0; i < Shape::stores; ++i) {
+            float sums[2][2];
+            constexpr int kTwo = Shape::rows == 1 ? 1 : 2;
+            add(bank, 2 * i, sums[0]);
+            if constexpr (kTwo == 2) add(bank, 2 * i + 1, sums[1]);
+            const float sum = finish(sums[0], sums[kTwo - 1]);
+            if (row_window(i).has(column)) {
+                const float logit = hole ? -INFINITY : sum * scale;
+                char* const row = logits_ + i * task_.two_rows_bytes;
+                if (task_.logits.bf16) reinterpret_cast<uint16_t*>(row)[column] = to_bf16(logit);
+                else reinterpret_cast<float*>(row)[column] = logit;
+            }
+        }
+    }
+    // From a register that is there anyway: they are short.
+    __device__ int own_key() const { return int((own_scale_ - kScalesAt) / 4); }
+    __device__ Window row_window(int i) const {
+        if constexpr (Shape::stores == 1) return window_;
+        const uint2 window = load_shared_2(first_row_ + i * 2 * uint32_t(sizeof(Window)));
+        return {int(window.x), int(window.y)};
+    }
+    // sums[i]: of key g + 8 i over this thread's heads of a row.
+    __device__ void add(const Bank& bank, int row, float (&sums)[2]) const {
+        const int first = row * Shape::heads / 8;  // n8-block
+        float odd[2];
+#pragma unroll
+        for (int i = first; i < first + Shape::heads / 8; ++i) {
+#pragma unroll
+            for (int key = 0; key < 2; ++key) {
+                const float x0 = bank[4 * i + 2 * key], x1 = bank[4 * i + 2 * key + 1];
+                sums[key] = fmaf(weights_[2 * i], relu<Shape::products>(x0), i == first ? 0.f : sums[key]);
+                odd[key] = fmaf(weights_[2 * i + 1], relu<Shape::products>(x1), i == first ? 0.f : odd[key]);
+            }
+        }
+        sums[0] += odd[0];
+        sums[1] += odd[1];
+    }
+
+    const Task& task_;
+    Shared<Shape>& shared_;
+    const int group_;
+    // In a stage: the scale of the thread's own key, whose logits it stores; its first chunk (load_keys).
+    const uint32_t own_scale_ =
+        kept(kScalesAt + (threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + threadIdx.x % 2 * 8) * 4);
+    const uint32_t own_chunk_ =
+        kept((threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) * Shape::code_bytes +
+             ((Shape::mxfp4 ? threadIdx.x % 4 : threadIdx.x % 4 * 2 ^ threadIdx.x % 32 / 4) << 4));
+    const uint32_t last_;  // where the stages end
+    uint32_t stage_, turn_ = 0;
+    uint32_t queries_;  // low word of their descriptor
+    float weights_[Shape::columns / 4];
+    Window window_;       // of the first row that the thread stores
+    uint32_t first_row_;  // where it lies
+    char* logits_;        // column 0 of the first row that the thread stores
+};
+
+}  // namespace smla::cuda::sm90::few

@@ -1,0 +1,140 @@
+// score on Hopper of one row of each request or a few (decoding): 128 channels, pages of 64, 128, ... tokens;
+// e4m3 queries of 20 to 64 heads and index_fp8_132 keys, or e2m1 queries of 32 or 64 heads and
+// index_mxfp4_68 keys.
+//
+// Maths      as in ../kernel.cu. Precision rounded multiplies e4m3; exact multiplies f16; mxfp4 bf16.
+// Tile       64 keys x (1, 2 or 4 rows) x (32 or 64 heads): one step of 64 or 128 columns.
+// Blocks     one per multiprocessor. Each finds all tiles of the call from the windows and takes an equal
+//            share of them (units.cuh), so that the start of a request hides behind keys of the one before.
+// Roles      4 warpgroups multiply, a tile each (consumer.cuh). Of the fifth, 3 warps copy keys, every third
+//            tile each, and one copies queries and weights and says what comes next (producer.cuh).
+// Shared     16 stages of keys (f16: 12) | 2 slots of queries and weights | windows (config.h).
+// Barriers   full and empty mbarriers per stage (one thread and its bytes; 4 warps) and per slot (the same;
+//            16 warps). All threads meet once, when tiles are known.
+// Registers  96 per thread at the start, then 112 of those that multiply and 32 of those that copy.
+// Why        weights of the rows stay in registers, for which keys must not: both operands are shared, and
+//            boxes of a tensor map come swizzled. Operands of 16 bits leave room for keys. One warp that
+//            copied all keys took 480 cycles for a tile, which bounded two rows.
+// Results    docs/kernels/cuda_score.md.
+#include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/score/sm90/few/consumer.cuh"
+#include "engines/cuda/score/sm90/few/producer.cuh"
+
+#include <bit>
+
+namespace smla::cuda {
+
+namespace sm90::few {
+
+namespace {
+
+template <class Shape>
+__global__ void __launch_bounds__(kThreads, 1) score_few_sm90(const __grid_constant__ Task task) {
+    extern __shared__ __align__(1024) char memory[];
+    auto& shared = *reinterpret_cast<Shared<Shape>*>(memory);
+    const bool produces = int(threadIdx.x) >= kConsumers;
+    const int warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);
+    if (threadIdx.x == kConsumers) {
+        shared.start();
+        if (!Shape::mxfp4) prefetch_map(&task.key_map), prefetch_map(&task.query_map);
+    }
+    if (warp == kConsumers / 32 + kCopyWarps) {
+        prefetch_table(task);
+        // Weights of heads of padding, which no copy writes.
+        const int padding = Shape::heads - task.heads;
+        for (int i = int(threadIdx.x % 32); i < kSlots * Shape::rows * padding; i += 32)
+            (&shared.weights[0][0])[i / padding * Shape::heads + task.heads + i % padding] = 0;
+    }
+    if (produces) {
+        lower_registers<kProducerRegisters>();
+        Producer<Shape> producer(task, shared, warp - kConsumers / 32);
+        __syncthreads();
+        const Share share(task, shared.ends[task.tokens - 1]);
+        if (warp == kConsumers / 32 + kCopyWarps) announce_units<Shape>(task, shared, share);
+        else producer.run(share);
+        return;
+    }
+    find_tiles<Shape>(task, shared);
+    __syncthreads();
+    const Share share(task, shared.ends[task.tokens - 1]);
+    raise_registers<kConsumerRegisters>();
+    if (task.fill) {
+        const int pieces = task.tokens * task.fill_splits;
+        for (int i = int(blockIdx.x); i < pieces; i += int(gridDim.x))
+            fill_outside<kConsumers>(task.window, task.logits, i / task.fill_splits, 1, i % task.fill_splits,
+                                     task.fill_splits);
+    }
+    Consumer<Shape>(task, shared).run(share);
+}
+
+template <class Shape>
+void launch_few(const Task& task, int blocks, const Env& env) {
+    static_assert(sizeof(Shared<Shape>) <= 227 * 1024);  // what a block may have
+    launch(score_few_sm90<Shape>, blocks, kThreads, sizeof(Shared<Shape>), env, task);
+}
+
+}  // namespace
+
+void run(const smla_score_args& args, const ScorePart& part, const Env& env) {
+    const int64_t tokens = args.q.shape[0], heads = args.q.shape[1];
+    if (part.begin == part.end || tokens == 0) return;
+    const CacheView keys(args.keys);
+    const Rows group(args, part);
+    const int blocks = std::max(1, env.device->facts().multiprocessors);
+    const auto at_least_16 = [](int64_t stride) { return std::max<int64_t>(stride, 16); };
+    const bool mxfp4 = args.keys.format == SMLA_INDEX_MXFP4_68;
+    const auto map_of = [&](const ByteTensor& tensor) {
+        return mxfp4 ? CUtensorMap{} : make_tensor_map(tensor);
+    };
+    const Task task{.key_map = map_of({.data = keys.data,
+                                       .rows = keys.page_tokens,
+                                       .depth = keys.pages,
+                                       .row_stride_bytes = kWidth,
+                                       .depth_stride_bytes = keys.page_stride,
+                                       .box_rows = kKeys,
+                                       .box_depth = 1}),
+                    .query_map = map_of({.data = args.q.data,
+                                         .rows = heads,
+                                         .depth = tokens,
+                                         .row_stride_bytes = at_least_16(args.q.stride_elems[1]),
+                                         .depth_stride_bytes = at_least_16(args.q.stride_elems[0]),
+                                         .box_rows = group.heads,
+                                         .box_depth = group.rows}),
+                    .q = args.q,
+                    .q_scales = args.q_scales,
+                    .place = KeyColumns(args, keys),
+                    .data = keys.data,
+                    .page_stride = keys.page_stride,
+                    .w = args.w,
+                    .window = Windows(args.starts, args.ends, part.columns, part.begin, part.end),
+                    .logits = part.logits,
+                    .two_rows_bytes = 2 * part.logits.stride * (part.logits.bf16 ? 2 : 4),
+                    .tokens = int(tokens),
+                    .heads = int(heads),
+                    .fill = args.fill,
+                    .fill_splits = int(ceil_div(blocks, tokens)),
+                    .tiles_shift = std::countr_zero(uint32_t(keys.page_tokens / kKeys)),
+                    .by_blocks = Divisor(uint64_t(blocks))};
+    constexpr auto e4m3 = Products::e4m3, f16 = Products::f16, bf16 = Products::bf16;
+    const bool wide = group.heads == 64, many = group.heads * group.rows > 64;
+    if (mxfp4) {
+        if (wide) return launch_few<Shape<64, 1, bf16>>(task, blocks, env);
+        return launch_few<Shape<32, 2, bf16>>(task, blocks, env);
+    }
+    if (args.precision != SMLA_PRECISION_ROUNDED) {
+        if (wide) return launch_few<Shape<64, 1, f16>>(task, blocks, env);
+        return launch_few<Shape<32, 2, f16>>(task, blocks, env);
+    }
+    if (wide && many) return launch_few<Shape<64, 2, e4m3>>(task, blocks, env);
+    if (wide) return launch_few<Shape<64, 1, e4m3>>(task, blocks, env);
+    if (many) return launch_few<Shape<32, 4, e4m3>>(task, blocks, env);
+    launch_few<Shape<32, 2, e4m3>>(task, blocks, env);
+}
+
+}  // namespace sm90::few
+
+void run_score_few(const smla_score_args& args, const ScorePart& part, const Env& env) {
+    sm90::few::run(args, part, env);
+}
+
+}  // namespace smla::cuda
