@@ -10,7 +10,7 @@
 //            tile each, and one copies queries and weights and says what comes next (producer.cuh).
 // Shared     16 stages of keys (f16: 12) | 2 slots of queries and weights | windows (config.h).
 // Barriers   full and empty mbarriers per stage (one thread and its bytes; 4 warps) and per slot (the same;
-//            16 warps). All threads meet once, when tiles are known.
+//            16 warps). All threads meet twice, when tiles of warps and when all tiles are known.
 // Registers  96 per thread at the start, then 112 of those that multiply and 32 of those that copy.
 // Why        weights of the rows stay in registers, for which keys must not: both operands are shared, and
 //            boxes of a tensor map come swizzled. Operands of 16 bits leave room for keys. One warp that
@@ -48,6 +48,7 @@ __global__ void __launch_bounds__(kThreads, 1) score_few_sm90(const __grid_const
     if (produces) {
         lower_registers<kProducerRegisters>();
         Producer<Shape> producer(task, shared, warp - kConsumers / 32);
+        __syncthreads();  // in find_tiles
         __syncthreads();
         const Share share(task, shared.ends[task.tokens - 1]);
         if (warp == kConsumers / 32 + kCopyWarps) announce_units<Shape>(task, shared, share);
