@@ -240,6 +240,40 @@ TEST_F(Sm90FewScore, NanReachesItsColumnAndNothingElse) {
     }
 }
 
+// Parts of the columns, as a small workspace asks for them, begin anywhere.
+TEST_F(Sm90FewScore, ScoreSelectInParts) {
+    constexpr int64_t k = 100;
+    for (const Rows& rows : {Rows{64, 1}, Rows{64, 2}, Rows{64, 1, kExact}}) {
+        ScoreShape shape = shape_of(rows, 5);
+        shape.columns = 9000;
+        ScoreCase test(shape);
+        set_lengths(test, rows.of_request);
+        std::vector<float> logits = run_score(test, env());
+        const Selection want = run_select(make_tensor(logits.data(), SMLA_F32, {shape.tokens, shape.columns}),
+                                          k, Runner().env, &test.starts, &test.ends);
+        for (const size_t budget : {size_t(0), size_t(100) << 10, size_t(20) << 10}) {
+            Selection got{std::vector<int32_t>(size_t(shape.tokens * k)),
+                          std::vector<int32_t>(size_t(shape.tokens)),
+                          std::vector<float>(size_t(shape.tokens * k))};
+            smla_score_select_args args{};
+            args.struct_size = sizeof args;
+            args.columns = int32_t(shape.columns);
+            args.score = test.args();
+            args.select.indices = make_tensor(got.indices.data(), SMLA_I32, {shape.tokens, k});
+            args.select.counts = make_tensor(got.counts.data(), SMLA_I32, {shape.tokens});
+            args.select.selected = make_tensor(got.selected.data(), SMLA_F32, {shape.tokens, k});
+            Env env = this->env();
+            const Placed<smla_score_select_args> placed(*env.device, args);
+            const kit::Scratch scratch(*env.device, stage_workspace<Stage::score_select>(args, env, budget));
+            env.workspace = scratch.get();
+            run_stage<Stage::score_select>(placed.args, env);
+            env.device->wait(nullptr);
+            placed.copy_back();
+            EXPECT_TRUE(got == want) << described(shape) << " budget " << budget;
+        }
+    }
+}
+
 // Infinite products of mxfp4: relu of -inf is 0.
 TEST_F(Sm90FewScore, InfiniteProducts) {
     constexpr size_t kByte = 2;  // of channel 5, the high half
