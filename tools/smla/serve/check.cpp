@@ -98,7 +98,9 @@ ServeOutcome ServeCheck::run(Context& context, uint64_t seed) const {
     ServeRun run(model, groups, trace_, limits);
     ServeOutcome out;
     out.record = record_names(*spec_.backend, model.instance().config);
-    const bool computed = spec_.ratio > 0 && spec_.device.type != SMLA_CPU;
+    const bool by_loops = context.engine() == SMLA_ENGINE_REFERENCE ||
+                          context.env({}).demanded[size_t(Stage::compress)] == "cpu_generic_compress";
+    const bool computed = spec_.ratio > 0 && !by_loops;
     if (computed && find_format(model.instance().entry_format)->scale != ScaleKind::none)
         out.limit = kServeCodeLimit;
     if (reads_selection(model.instance().config.kind())) out.lists = spec_.indexed ? "in blocks" : "given";

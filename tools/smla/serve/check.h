@@ -9,9 +9,9 @@
 namespace smla::cli {
 
 // The two sides sum a few hundred f32 products in different orders. Their records are the same bits, but for
-// codes of entries that a GPU has computed: a value between two codes may become either, and one of e4m3 is
-// up to an eighth of the value off, in one of some hundred keys (1.8e-3 at most in 1,732 tokens on an H100).
-// A wrong row is off by more than a tenth.
+// codes of entries whose pooling is not that of the reference's loops: a value between two codes may become
+// either, and one of e4m3 is up to an eighth of the value off, in one of some hundred keys (1.8e-3 at most in
+// 1,732 tokens on an H100, 2.4e-4 in 1,922 with AVX2). A wrong row is off by more than a tenth.
 constexpr double kServeLimit = 1e-4, kServeCodeLimit = 1e-2;
 
 struct ServeCase {
