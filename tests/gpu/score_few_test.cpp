@@ -1,9 +1,8 @@
 // score of few rows of each request on Hopper, against double precision: heads that fill no step, pages of
 // several sizes, requests of different lengths, windows, holes, NaN, rows whose neighbours have another
 // request, tokens that outnumber the blocks; the same bits alone and in a batch.
-#include "engines/context.h"
 #include "formats/layouts.h"
-#include "gpu/needs_gpu.h"
+#include "gpu/hopper_score.h"
 #include "index/cases.h"
 #include "index/expected.h"
 #include "kit/problem.h"
@@ -16,25 +15,9 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-class Sm90FewScore : public testing::Test {
+class Sm90FewScore : public HopperScore {
 protected:
-    void SetUp() override {
-        SMLA_NEEDS_GPU();
-        smla_context_args args{};
-        args.struct_size = sizeof args;
-        args.version = SMLA_VERSION;
-        args.engine = SMLA_ENGINE_CUDA;
-        context_ = std::make_unique<Context>(args);
-        const int capability = context_->device().facts().capability;
-        if (capability != 90) GTEST_SKIP() << "for sm_90, here is sm_" << capability;
-    }
-    Env env() const {
-        Env out = context_->env({});
-        out.demanded[size_t(Stage::score)] = "cuda_sm90_few_score";
-        return out;
-    }
-
-    std::unique_ptr<Context> context_;
+    Sm90FewScore() : HopperScore("cuda_sm90_few_score") {}
 };
 
 struct Rows {

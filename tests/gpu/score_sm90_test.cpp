@@ -1,9 +1,8 @@
 // score on Hopper against double precision, with exact and with rounded products: heads that fill no step,
 // pages of several sizes, windows, holes, NaN, many rows of one request and one row of many; the same bits
 // alone and in a batch.
-#include "engines/context.h"
 #include "formats/layouts.h"
-#include "gpu/needs_gpu.h"
+#include "gpu/hopper_score.h"
 #include "index/cases.h"
 #include "index/expected.h"
 #include "kit/problem.h"
@@ -34,33 +33,18 @@ constexpr Way kWays[] = {{SMLA_INDEX_FP8_132, SMLA_E4M3, SMLA_PRECISION_EXACT},
                          {SMLA_INDEX_FP8_132, SMLA_E4M3, SMLA_PRECISION_ROUNDED},
                          {SMLA_INDEX_MXFP4_68, SMLA_E2M1, SMLA_PRECISION_DEFAULT}};
 
-class Sm90Score : public testing::Test {
+class Sm90Score : public HopperScore {
 protected:
-    void SetUp() override {
-        SMLA_NEEDS_GPU();
-        smla_context_args args{};
-        args.struct_size = sizeof args;
-        args.version = SMLA_VERSION;
-        args.engine = SMLA_ENGINE_CUDA;
-        context_ = std::make_unique<Context>(args);
-        const int capability = context_->device().facts().capability;
-        if (capability != 90) GTEST_SKIP() << "for sm_90, here is sm_" << capability;
-    }
-    Env env() const {
-        Env out = context_->env({});
-        out.demanded[size_t(Stage::score)] = "cuda_sm90_score";
-        return out;
-    }
+    Sm90Score() : HopperScore("cuda_sm90_score") {}
+
     std::string refusal(const ScoreShape& shape) const {
         const ScoreCase test(shape);
         smla_score_args args = test.args();
         args.logits = make_tensor(static_cast<void*>(nullptr), SMLA_F32, {shape.tokens, shape.columns});
         for (const Verdict& verdict : explain_stage<Stage::score>(args, context_->env({})))
-            if (verdict.kernel == "cuda_sm90_score") return verdict.refusal;
+            if (verdict.kernel == kernel_) return verdict.refusal;
         return "not in the table";
     }
-
-    std::unique_ptr<Context> context_;
 };
 
 std::string described(const ScoreShape& shape) {
