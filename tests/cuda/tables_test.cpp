@@ -221,6 +221,13 @@ TEST(CudaTables, ScoreOfFewRowsOnHopperSaysWhatItDoesNotTake) {
               "2049 tokens, made for up to 2048");
     EXPECT_EQ(refusal([](Args& a) { a.keys.page_tokens = 192; }),
               "pages of 192 tokens, made for 64, 128, ...");
+    const std::string order = "tokens of q do not lie one behind the other, or heads of a token";
+    EXPECT_EQ(refusal([](Args& a) { a.q.stride_elems[0] = 0; }), order);   // tokens repeat
+    EXPECT_EQ(refusal([](Args& a) { a.q.stride_elems[1] = 0; }), order);   // heads repeat
+    EXPECT_EQ(refusal([](Args& a) { a.q.stride_elems[1] = 64; }), order);  // heads overlap
+    EXPECT_EQ(refusal([](Args& a) { a.q.stride_elems[0] = 128, a.q.stride_elems[1] = 6 * 128; }), order);
+    EXPECT_EQ(refusal([](Args& a) { a.q.shape[0] = 1, a.q.stride_elems[0] = 0; }), "");
+    EXPECT_EQ(refusal([](Args& a) { a.keys.pages = 0; }), "no pages");
     EXPECT_EQ(refusal([](Args& a) { a.w.stride_elems[0] = 66; }),
               "rows of w do not lie at multiples of 16 bytes");
     EXPECT_EQ(refusal([](Args& a) {

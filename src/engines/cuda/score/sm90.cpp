@@ -66,6 +66,11 @@ std::string refuse_score_few(const smla_score_args& args, const Env& env) {
     const CacheView keys(args.keys);
     if (keys.page_tokens < 64 || !std::has_single_bit(uint64_t(keys.page_tokens)))
         return text("pages of ", keys.page_tokens, " tokens, made for 64, 128, ...");
+    if (keys.pages == 0) return "no pages";
+    // a tensor map knows no heads or tokens that repeat, overlap or lie in another order
+    const int64_t head = args.q.stride_elems[1], token = args.q.stride_elems[0];
+    if (head < layout::IndexFp8_132::width || (tokens > 1 && token < heads * head))
+        return "tokens of q do not lie one behind the other, or heads of a token";
     if (!aligned(args.w.data, {args.w.stride_elems[0] * 4}) || args.w.stride_elems[1] != 1)
         return "rows of w do not lie at multiples of 16 bytes";
     return {};

@@ -82,7 +82,8 @@ void run(const smla_score_args& args, const ScorePart& part, const Env& env) {
     const CacheView keys(args.keys);
     const Rows group(args, part);
     const int blocks = std::max(1, env.device->facts().multiprocessors);
-    const auto at_least_16 = [](int64_t stride) { return std::max<int64_t>(stride, 16); };
+    const int64_t head_stride = args.q.stride_elems[1];  // of one token the other may be anything
+    const int64_t token_stride = tokens > 1 ? args.q.stride_elems[0] : heads * head_stride;
     const bool mxfp4 = args.keys.format == SMLA_INDEX_MXFP4_68;
     const auto map_of = [&](const ByteTensor& tensor) {
         return mxfp4 ? CUtensorMap{} : make_tensor_map(tensor);
@@ -97,8 +98,8 @@ void run(const smla_score_args& args, const ScorePart& part, const Env& env) {
                     .query_map = map_of({.data = args.q.data,
                                          .rows = heads,
                                          .depth = tokens,
-                                         .row_stride_bytes = at_least_16(args.q.stride_elems[1]),
-                                         .depth_stride_bytes = at_least_16(args.q.stride_elems[0]),
+                                         .row_stride_bytes = head_stride,
+                                         .depth_stride_bytes = token_stride,
                                          .box_rows = group.heads,
                                          .box_depth = group.rows}),
                     .q = args.q,
