@@ -3,6 +3,9 @@
 
 #include "engines/context.h"
 #include "gpu/needs_gpu.h"
+#include "index/cases.h"
+
+#include <algorithm>
 
 namespace smla::test {
 
@@ -24,6 +27,23 @@ protected:
         Env out = context_->env({});
         out.demanded[size_t(Stage::score)] = kernel_;
         return out;
+    }
+
+    // Every step-th token of a case alone, from column 3 t on, has the bits that it has in the batch.
+    void expect_tokens_alone(const ScoreCase& test, int64_t step, const std::string& described) const {
+        const ScoreShape& shape = test.shape;
+        const std::vector<float> all = run_score(test, env());
+        for (int64_t t = 0; t < shape.tokens; t += step) {
+            ScoreCase alone(shape);
+            alone.requests = test.requests;
+            for (int64_t other = 0; other < shape.tokens; ++other)
+                if (other != t) alone.ends[size_t(other)] = 0;
+            alone.starts[size_t(t)] = int32_t(t * 3);
+            const std::vector<float> got = run_score(alone, env());
+            const auto first = t * shape.columns + t * 3, last = (t + 1) * shape.columns;
+            EXPECT_TRUE(std::equal(all.begin() + first, all.begin() + last, got.begin() + first))
+                << described << " row " << t;
+        }
     }
 
     const char* const kernel_;

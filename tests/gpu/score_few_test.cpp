@@ -173,19 +173,7 @@ TEST_F(Sm90FewScore, ARowAloneHasTheBitsItHasInABatch) {
         ScoreCase test(shape);
         for (size_t t = 0; t < test.requests.size(); ++t)
             test.requests[t] = int32_t(t) / int32_t(rows.of_request);
-        const std::vector<float> all = run_score(test, env());
-        for (int64_t t = 0; t < shape.tokens; t += 7) {
-            ScoreCase alone(shape);
-            alone.requests = test.requests;
-            for (int64_t other = 0; other < shape.tokens; ++other)
-                if (other != t) alone.ends[size_t(other)] = 0;
-            alone.starts[size_t(t)] = int32_t(t * 3);
-            const std::vector<float> got = run_score(alone, env());
-            const size_t at = size_t(t * shape.columns), from = at + size_t(t * 3);
-            ASSERT_TRUE(std::equal(all.begin() + long(from), all.begin() + long(at) + shape.columns,
-                                   got.begin() + long(from)))
-                << described(shape) << " row " << t;
-        }
+        expect_tokens_alone(test, 7, described(shape));
     }
 }
 

@@ -178,19 +178,7 @@ TEST_F(Sm90Score, ARowAloneHasTheBitsItHasInABatch) {
             shape.columns = 1000;
             shape.paged = false;
             way.set(shape);
-            ScoreCase test(shape);
-            const std::vector<float> all = run_score(test, env());
-            for (int64_t t = 0; t < shape.tokens; t += 5) {
-                ScoreCase alone(shape);
-                for (int64_t other = 0; other < shape.tokens; ++other)
-                    if (other != t) alone.ends[size_t(other)] = 0;
-                alone.starts[size_t(t)] = int32_t(t * 3);
-                const std::vector<float> got = run_score(alone, env());
-                const size_t at = size_t(t * shape.columns), from = at + size_t(t * 3);
-                ASSERT_TRUE(std::equal(all.begin() + long(from), all.begin() + long(at) + shape.columns,
-                                       got.begin() + long(from)))
-                    << described(shape) << " row " << t;
-            }
+            expect_tokens_alone(ScoreCase(shape), 5, described(shape));
         }
 }
 
