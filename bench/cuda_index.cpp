@@ -162,8 +162,8 @@ void time_score(Bench& bench, const ScoreShape& shape) {
         const char *name, *word;
         smla_precision precision;
     };
-    for (const Way& way : {Way{"cuda_sm90_few_score", " rounded", SMLA_PRECISION_ROUNDED},
-                           Way{"cuda_sm90_few_score", "", SMLA_PRECISION_EXACT},
+    for (const Way& way : {Way{"cuda_sm90_pages_score", " rounded", SMLA_PRECISION_ROUNDED},
+                           Way{"cuda_sm90_pages_score", "", SMLA_PRECISION_EXACT},
                            Way{"cuda_sm90_score", " rounded", SMLA_PRECISION_ROUNDED},
                            Way{"cuda_sm90_score", "", SMLA_PRECISION_EXACT},
                            Way{"cuda_mma_score", "", SMLA_PRECISION_EXACT}}) {
@@ -339,6 +339,10 @@ void time_scores(Bench& bench) {
         {.name = "score 2048 x 8192", .tokens = 2048, .columns = 8192},
         {.name = "score 2048 x 65536", .tokens = 2048, .columns = 65536},
         {.name = "score 2048 x 65536 H 32", .tokens = 2048, .columns = 65536, .heads = 32},
+        {.name = "score 16 x 8192", .tokens = 16, .columns = 8192},
+        {.name = "score 16 x 131072", .tokens = 16, .columns = 131072},
+        {.name = "score 128 x 8192", .tokens = 128, .columns = 8192},
+        {.name = "score 512 x 32768", .tokens = 512, .columns = 32768},
         {.name = "score 8192 x 8192 causal", .tokens = 8192, .columns = 8192, .causal = true},
         {.name = "score 2048 x 65536 mxfp4, q e2m1",
          .tokens = 2048,

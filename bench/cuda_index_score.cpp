@@ -15,7 +15,7 @@ namespace smla::bench {
 namespace {
 
 // Those for Hopper (precision exact) take some shapes only.
-constexpr const char* kKernels[] = {"cuda_sm90_few_score", "cuda_sm90_score", "cuda_mma_score",
+constexpr const char* kKernels[] = {"cuda_sm90_pages_score", "cuda_sm90_score", "cuda_mma_score",
                                     "cuda_generic_score"};
 bool for_hopper(const std::string& kernel) { return kernel.starts_with("cuda_sm90"); }
 constexpr float kCanary = 12345.678f;

@@ -179,10 +179,10 @@ TEST(CudaTables, ScoreOnHopperSaysWhatItDoesNotTake) {
     EXPECT_EQ(kernel.refuse(args, env), "pages of keys do not lie at multiples of 16 bytes");
 }
 
-TEST(CudaTables, ScoreOfFewRowsOnHopperSaysWhatItDoesNotTake) {
+TEST(CudaTables, ScoreOverPagesOnHopperSaysWhatItDoesNotTake) {
     if (!has_code_for(90)) GTEST_SKIP() << "this build has no code of sm_90a";
     const auto& kernel = cuda_candidates<Stage::score>()[0];
-    ASSERT_STREQ(kernel.name, "cuda_sm90_few_score");
+    ASSERT_STREQ(kernel.name, "cuda_sm90_pages_score");
     FactsOnly device;
     Env env = facts_env(device);
     smla_score_args good{};
@@ -199,14 +199,29 @@ TEST(CudaTables, ScoreOfFewRowsOnHopperSaysWhatItDoesNotTake) {
         change(args);
         return kernel.refuse(args, env);
     };
+    const auto rows_of_each = [](int rows) {
+        return text(rows, " rows of a request: neither few nor enough for all warpgroups");
+    };
     using Args = smla_score_args;
     EXPECT_EQ(refusal([](Args&) {}), "");
-    EXPECT_EQ(refusal([](Args& a) { a.precision = SMLA_PRECISION_EXACT; }),
-              "6 tokens of 3 requests: too many rows of each");
-    EXPECT_EQ(refusal([](Args& a) { a.block_table.shape[0] = 2; }),
-              "6 tokens of 2 requests: too many rows of each");
+    EXPECT_EQ(refusal([](Args& a) { a.precision = SMLA_PRECISION_EXACT; }), rows_of_each(2));
+    EXPECT_EQ(refusal([](Args& a) { a.block_table.shape[0] = 2; }), rows_of_each(3));
     EXPECT_EQ(refusal([](Args& a) { a.precision = SMLA_PRECISION_EXACT, a.block_table.shape[0] = 6; }), "");
-    EXPECT_EQ(refusal([](Args& a) { a.block_table = {}; }), "no block table");
+    EXPECT_EQ(refusal([](Args& a) { a.block_table = {}; }), rows_of_each(6));
+    const auto many = [](Args& a) {
+        a.q = shaped(SMLA_E4M3, {2050, 64, 128});
+        a.w = shaped(SMLA_F32, {2050, 64});
+    };
+    EXPECT_EQ(refusal(many), "");
+    EXPECT_EQ(refusal([&](Args& a) { many(a), a.block_table.shape[0] = 293; }), rows_of_each(7));
+    EXPECT_EQ(refusal([&](Args& a) { many(a), a.block_table.shape[0] = 292; }), "");
+    const auto no_table = [&](Args& a) { many(a), a.block_table = {}; };
+    EXPECT_EQ(refusal(no_table), "");
+    EXPECT_EQ(refusal([&](Args& a) { no_table(a), a.keys.page_rows = 65; }),
+              "no block table, and pages do not lie one behind the other");
+    EXPECT_EQ(refusal([&](Args& a) { no_table(a), a.keys.page_tokens = 96; }),
+              "pages of 96 tokens, made for 64, 128, ...");
+    EXPECT_EQ(refusal([&](Args& a) { no_table(a), a.keys.page_tokens = 96, a.keys.pages = 1; }), "");
     EXPECT_EQ(refusal([](Args& a) {
                   a.q = shaped(SMLA_E4M3, {6, 16, 128});
               }),
@@ -215,10 +230,6 @@ TEST(CudaTables, ScoreOfFewRowsOnHopperSaysWhatItDoesNotTake) {
                   a.q = shaped(SMLA_E4M3, {6, 33, 128});
               }),
               "33 heads, made for 20 to 64 in steps of 4");
-    EXPECT_EQ(refusal([](Args& a) {
-                  a.q = shaped(SMLA_E4M3, {2049, 64, 128});
-              }),
-              "2049 tokens, made for up to 2048");
     EXPECT_EQ(refusal([](Args& a) { a.keys.page_tokens = 192; }),
               "pages of 192 tokens, made for 64, 128, ...");
     const std::string order = "tokens of q do not lie one behind the other, or heads of a token";
@@ -234,7 +245,7 @@ TEST(CudaTables, ScoreOfFewRowsOnHopperSaysWhatItDoesNotTake) {
                   a.keys = cache_of(SMLA_INDEX_MXFP4_68, 0);
                   a.q = shaped(SMLA_E2M1, {6, 64, 128});
               }),
-              "6 tokens of 3 requests: too many rows of each");
+              rows_of_each(2));
     EXPECT_EQ(refusal([](Args& a) {
                   a.keys = cache_of(SMLA_INDEX_MXFP4_68, 0);
                   a.q = shaped(SMLA_E2M1, {6, 64, 128});

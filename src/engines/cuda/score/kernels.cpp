@@ -14,7 +14,7 @@ std::string refuse_generic(const smla_score_args& args, const Env&) {
 }
 
 constexpr ScoreKernel kKernels[] = {
-    {.name = "cuda_sm90_few_score", .refuse = refuse_score_few, .run = run_score_few},
+    {.name = "cuda_sm90_pages_score", .refuse = refuse_score_pages, .run = run_score_pages},
     {.name = "cuda_sm90_score", .refuse = refuse_score_sm90, .run = run_score_sm90},
     {.name = "cuda_mma_score", .refuse = refuse_score_tile, .run = run_score_tile},
     {.name = "cuda_generic_score", .refuse = refuse_generic, .run = run_score_generic}};
@@ -41,7 +41,7 @@ constexpr Candidate<smla_score_args> candidate() {
 
 }  // namespace
 
-const Candidate<smla_score_args> kSm90FewScore = candidate<kKernels[0]>();
+const Candidate<smla_score_args> kSm90PagesScore = candidate<kKernels[0]>();
 const Candidate<smla_score_args> kSm90Score = candidate<kKernels[1]>();
 const Candidate<smla_score_args> kMmaScore = candidate<kKernels[2]>();
 const Candidate<smla_score_args> kGenericScore = candidate<kKernels[3]>();

@@ -38,14 +38,14 @@ struct ScoreKernel {
     void (*run)(const smla_score_args& args, const ScorePart& part, const Env& env);
 };
 
-extern const Candidate<smla_score_args> kSm90FewScore, kSm90Score, kMmaScore, kGenericScore;
+extern const Candidate<smla_score_args> kSm90PagesScore, kSm90Score, kMmaScore, kGenericScore;
 // The kernel that the score stage would run. Null: all kernels that the context allows refuse.
 const ScoreKernel* chosen_score_kernel(const smla_score_args& args, const Env& env);
 
 std::string refuse_score_sm90(const smla_score_args& args, const Env& env);
 void run_score_sm90(const smla_score_args& args, const ScorePart& part, const Env& env);
-std::string refuse_score_few(const smla_score_args& args, const Env& env);
-void run_score_few(const smla_score_args& args, const ScorePart& part, const Env& env);
+std::string refuse_score_pages(const smla_score_args& args, const Env& env);
+void run_score_pages(const smla_score_args& args, const ScorePart& part, const Env& env);
 std::string refuse_score_tile(const smla_score_args& args, const Env& env);
 void run_score_tile(const smla_score_args& args, const ScorePart& part, const Env& env);
 void run_score_generic(const smla_score_args& args, const ScorePart& part, const Env& env);

@@ -1,6 +1,6 @@
 // score on Hopper: what its kernel takes.
 #include "engines/cuda/score/run.h"
-#include "engines/cuda/score/sm90/few/rows.h"
+#include "engines/cuda/score/sm90/pages/rows.h"
 #include "formats/layouts.h"
 #include "ops/score/score.h"
 
@@ -53,20 +53,22 @@ std::string refuse_score_sm90(const smla_score_args& args, const Env& env) {
     return {};
 }
 
-std::string refuse_score_few(const smla_score_args& args, const Env& env) {
+std::string refuse_score_pages(const smla_score_args& args, const Env& env) {
     if (std::string refusal = refuse_score_sm90(args, env); !refusal.empty()) return refusal;
     if (env.batch_invariant) return "batch-invariant: sums in another order than those of more rows";
-    if (args.block_table.ndim == 0) return "no block table";
     const int64_t heads = args.q.shape[1], tokens = args.q.shape[0];
     if (heads <= 16 || heads % 4 != 0) return text(heads, " heads, made for 20 to 64 in steps of 4");
-    if (tokens > sm90::few::kMostTokens)
-        return text(tokens, " tokens, made for up to ", sm90::few::kMostTokens);
-    if (!sm90::few::Rows(args).fit)
-        return text(tokens, " tokens of ", args.block_table.shape[0], " requests: too many rows of each");
+    if (!sm90::pages::Rows(args).fit)
+        return text(rows_of_request(args, {}),
+                    " rows of a request: neither few nor enough for all warpgroups");
     const CacheView keys(args.keys);
-    if (keys.page_tokens < 64 || !std::has_single_bit(uint64_t(keys.page_tokens)))
-        return text("pages of ", keys.page_tokens, " tokens, made for 64, 128, ...");
     if (keys.pages == 0) return "no pages";
+    const bool table = args.block_table.ndim != 0;
+    if ((table || keys.pages > 1) &&
+        (keys.page_tokens < 64 || !std::has_single_bit(uint64_t(keys.page_tokens))))
+        return text("pages of ", keys.page_tokens, " tokens, made for 64, 128, ...");
+    if (!table && keys.pages > 1 && keys.page_rows != keys.page_tokens)
+        return "no block table, and pages do not lie one behind the other";
     // a tensor map knows no heads or tokens that repeat, overlap or lie in another order
     const int64_t head = args.q.stride_elems[1], token = args.q.stride_elems[0];
     if (head < layout::IndexFp8_132::width || (tokens > 1 && token < heads * head))
@@ -77,7 +79,7 @@ std::string refuse_score_few(const smla_score_args& args, const Env& env) {
 }
 
 #ifndef SMLA_CUDA_SM90A
-void run_score_few(const smla_score_args&, const ScorePart&, const Env&) {
+void run_score_pages(const smla_score_args&, const ScorePart&, const Env&) {
     fail(SMLA_UNSUPPORTED, "args", "a kernel of sm_90a", "a build with code of sm_90a");
 }
 void run_score_sm90(const smla_score_args&, const ScorePart&, const Env&) {

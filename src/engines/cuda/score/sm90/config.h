@@ -3,15 +3,13 @@
 
 #include "engines/cuda/common/ptx/wgmma.cuh"
 #include "engines/cuda/score/key_tile.cuh"
+#include "engines/cuda/score/sm90/products.h"
 
 namespace smla::cuda::sm90 {
 
 constexpr int kWidth = 128;
 
-// Which products: those of e4m3 as they are, or as f16, where each is exact; those of e2m1 with its scales as
-// bf16, where each is exact, too.
-enum class Products { e4m3, f16, bf16 };
-// What they multiply: bytes of a query or a key; of the same as an operand; of a key's scales.
+// What products multiply: bytes of a query or a key; of the same as an operand; of a key's scales.
 constexpr int code_bytes(Products products) { return products == Products::bf16 ? kWidth / 2 : kWidth; }
 constexpr int operand_bytes(Products products) { return products == Products::e4m3 ? kWidth : 2 * kWidth; }
 constexpr int kScaleBytes = 4;
@@ -33,8 +31,8 @@ __device__ inline float relu(float x) {
 template <Products P>
 constexpr float kReluFactor = P == Products::bf16 ? 1.f : 0.5f;
 
-constexpr int kGroups = 4, kConsumers = kGroups * 128;  // warpgroups of a block that multiply, their threads
-constexpr int kThreads = kConsumers + 128;              // and those of the warpgroup that copies
+constexpr int kConsumers = kGroups * 128;   // threads of a block that multiply
+constexpr int kThreads = kConsumers + 128;  // and those of the warpgroup that copies
 constexpr int kConsumerRegisters = 112, kProducerRegisters = 32;
 constexpr int kKeys = 64;                        // of a tile: one warpgroup's
 constexpr int kMostHeads = 64, kWideHeads = 32;  // from kWideHeads on steps of 128 columns

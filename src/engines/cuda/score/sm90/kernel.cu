@@ -47,11 +47,6 @@ void launch_shape(Products products, const ScoreTask& task, const ScorePlan& pla
     run(score_sm90<Shape<Heads, f16, 64, 2>>);
 }
 
-Products products_of(const smla_score_args& args) {
-    if (args.keys.format == SMLA_INDEX_MXFP4_68) return Products::bf16;
-    return args.precision == SMLA_PRECISION_ROUNDED ? Products::e4m3 : Products::f16;
-}
-
 int page_shift(const smla_score_args& args, const CacheView& keys) {
     const bool paged = args.block_table.ndim != 0;
     if (!paged && keys.pages == 1) return 31;  // column j is row j of the page

@@ -1,18 +1,19 @@
 // A warpgroup that multiplies: products, relu, weights, sums, logits.
 #pragma once
 
-#include "engines/cuda/score/sm90/few/units.cuh"
 #include "engines/cuda/score/sm90/kernel.cuh"
+#include "engines/cuda/score/sm90/pages/units.cuh"
 
-namespace smla::cuda::sm90::few {
+namespace smla::cuda::sm90::pages {
 
-// A warpgroup, which multiplies every kGroups-th tile of a block.
+// A warpgroup, which multiplies every kGroups-th tile of a block, or all of them with rows of its own.
 template <class Shape>
 class Consumer {
     using Bank = float[Shape::columns / 2];
     using Stage = Stage<Shape>;
     using Keys = KeyOperand<Shape::products>;
     static constexpr uint32_t kScalesAt = offsetof(Stage, scales);
+    static constexpr int kStep = Shape::by_rows ? 1 : kGroups;  // tiles from one of a warpgroup to the next
     static_assert(kScaleBytes == 4);
 
 public:
@@ -21,19 +22,20 @@ public:
           shared_(shared),
           group_(__shfl_sync(~0u, int(threadIdx.x / 128), 0)),
           last_(shared_address(shared.stages) + uint32_t(sizeof shared.stages)),
-          stage_(shared_address(shared.stages) + uint32_t(group_) * uint32_t(sizeof(Stage))) {}
+          stage_(shared_address(shared.stages) + (Shape::by_rows ? 0 : uint32_t(group_ * sizeof(Stage)))) {}
 
-    __device__ void run(const Share& share) {
+    __device__ void run() {
         int done = 0;
-        for (uint32_t n = 0; done < share.count; ++n) {
+        for (uint32_t n = 0;; ++n) {
             const uint32_t slot = n % kSlots;
             mbarrier_wait(shared_address(&shared_.unit_full[slot]), n / kSlots & 1);
-            const Unit& unit = shared_.units[slot];
-            const int count = unit.count, first = (group_ - done) & (kGroups - 1);
+            const Unit<Shape>& unit = shared_.units[slot];
+            const int count = __shfl_sync(~0u, unit.count, 0), first = (group_ - done) & (kStep - 1);
+            if (count == 0) return;
             if (first < count) {
                 load_unit(unit, slot);
                 int column = (unit.tile + first) * kKeys + own_key();
-                for (int i = first; i < count; i += kGroups, column += kGroups * kKeys) multiply_tile(column);
+                for (int i = first; i < count; i += kStep, column += kStep * kKeys) multiply_tile(column);
             }
             __syncwarp();
             if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_address(&shared_.unit_empty[slot]));
@@ -42,19 +44,21 @@ public:
     }
 
 private:
-    __device__ void load_unit(const Unit& unit, uint32_t slot) {
+    __device__ void load_unit(const Unit<Shape>& unit, uint32_t slot) {
         if constexpr (Shape::mxfp4) convert_mxfp4_queries(unit);
         else if constexpr (Shape::converts) convert_queries(slot);
-        else queries_ = uint32_t(k_major(shared_address(shared_.queries[slot])));
+        else
+            queries_ = kept(uint32_t(
+                k_major(shared_address(shared_.queries[slot]) + own_rows() * (Shape::heads * kWidth))));
 #pragma unroll
         for (int i = 0; i < Shape::columns / 8; ++i) {
-            const float2 two =
-                *reinterpret_cast<const float2*>(&shared_.weights[slot][8 * i + threadIdx.x % 4 * 2]);
+            const float2 two = *reinterpret_cast<const float2*>(
+                &shared_.weights[slot][own_rows() * Shape::heads + 8 * i + threadIdx.x % 4 * 2]);
             weights_[2 * i] = kReluFactor<Shape::products> * two.x;
             weights_[2 * i + 1] = kReluFactor<Shape::products> * two.y;
         }
         const int64_t bytes = task_.logits.bf16 ? 2 : 4;
-        const int row = Shape::rows == 1 ? 0 : int(threadIdx.x % 4 / 2);
+        const int row = own_rows() + (Shape::rows == 1 ? 0 : int(threadIdx.x % 4 / 2));
         first_row_ = shared_address(&unit.windows[row]);
         window_ = unit.windows[row];
         logits_ = static_cast<char*>(task_.logits.data) +
@@ -79,7 +83,7 @@ private:
         end_queries();
     }
     // As in queries.cuh. Of heads, none is of padding.
-    __device__ void convert_mxfp4_queries(const Unit& unit) {
+    __device__ void convert_mxfp4_queries(const Unit<Shape>& unit) {
         char* const to = begin_queries();
         constexpr int kPieces = Shape::code_bytes / 16, kEach = Shape::columns * kPieces / 128;
         uint4 codes[kEach]{};
@@ -127,14 +131,15 @@ private:
                     e4m3_to_f16(words[s], keys.a[4 * half + s][i], keys.a[4 * half + s][2 + i]);
             }
     }
-    __device__ void read_key(float& scale, bool& hole) const {  // of the thread's own key
+    // Of the thread's own key.
+    __device__ void read_key(float& scale, bool& hole) const {
         scale = Shape::mxfp4 ? 1.f : load_shared_f32(stage_ + own_scale_);
-        hole = load_shared(stage_ + offsetof(Stage, hole));
+        hole = own_key() >= int(load_shared(stage_ + offsetof(Stage, present)));
     }
     __device__ void release_stage() {
         __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(stage_ + offsetof(Stage, empty));
-        stage_ += kGroups * sizeof(Stage);
+        stage_ += kStep * sizeof(Stage);
         if (stage_ >= last_) {
             stage_ -= uint32_t(sizeof(Stage) * Shape::stages);
             turn_ ^= 1;
@@ -188,6 +193,8 @@ private:
             }
         }
     }
+    // The first row of the warpgroup in a unit.
+    __device__ int own_rows() const { return Shape::by_rows ? group_ * Shape::rows : 0; }
     // From a register that is there anyway: they are short.
     __device__ int own_key() const { return int((own_scale_ - kScalesAt) / 4); }
     __device__ Window row_window(int i) const {
@@ -230,4 +237,4 @@ private:
     char* logits_;        // column 0 of the first row that the thread stores
 };
 
-}  // namespace smla::cuda::sm90::few
+}  // namespace smla::cuda::sm90::pages

@@ -2,15 +2,16 @@
 #pragma once
 
 #include "engines/cuda/common/ptx/bulk.cuh"
-#include "engines/cuda/score/sm90/few/units.cuh"
+#include "engines/cuda/score/sm90/pages/units.cuh"
 #include "engines/cuda/score/sm90/queries.cuh"
 
-namespace smla::cuda::sm90::few {
+namespace smla::cuda::sm90::pages {
 
 // Asks L2 for the part of the block table where the block's tiles are if all tokens see all columns. By a
 // warp.
 __device__ inline void prefetch_table(const Task& task) {
     const float at = float(task.tokens) * float(blockIdx.x) / float(gridDim.x);
+    if (!task.place.present()) return;
     const auto pages = task.place.pages_of(task.place.request(int(at)));
     const float share = at - floorf(at);
     const uint32_t block = uint32_t(share * float(pages.count)) + threadIdx.x % 32 * 32;
@@ -20,6 +21,7 @@ __device__ inline void prefetch_table(const Task& task) {
 // Asks L2 for queries and their scales, a head per lane. By a warp.
 template <class Shape>
 __device__ void prefetch_mxfp4_queries(const Task& task, int token, int rows) {
+#pragma unroll 1
     for (int i = int(threadIdx.x % 32); i < rows * Shape::heads; i += 32) {
         const int row = token + i / Shape::heads, head = i % Shape::heads;
         prefetch_line(query_at<Shape>(task, row, head));
@@ -27,24 +29,29 @@ __device__ void prefetch_mxfp4_queries(const Task& task, int token, int rows) {
     }
 }
 
-// The warp that copies queries and weights, and tells those that multiply which unit comes next.
+// The warp that copies queries and weights, and tells those that multiply which unit comes next; behind the
+// last one comes one without tiles.
 template <class Shape>
 __device__ void announce_units(const Task& task, Shared<Shape>& shared, const Share& share) {
     Units<Shape> units(task, shared, share);
-    for (uint32_t n = 0; units.next(); ++n) {
+    bool more = true;
+    for (uint32_t n = 0; more; ++n) {
+        more = units.next();
         const uint32_t slot = n % kSlots;
-        const int rows = units.seen.rows;
+        const int rows = more ? units.rows : 0;
         if constexpr (Shape::mxfp4) prefetch_mxfp4_queries<Shape>(task, units.token, rows);
         mbarrier_wait(shared_address(&shared.unit_empty[slot]), (n / kSlots & 1) ^ 1);
+        Unit<Shape>& unit = shared.units[slot];
+        if (threadIdx.x % 32 < Shape::unit_rows) unit.windows[threadIdx.x % 32] = units.window;
+        __syncwarp();
         if (threadIdx.x % 32 == 0) {
-            Unit& unit = shared.units[slot];
-            unit.token = units.token, unit.tile = units.tile, unit.count = units.count;
-            for (int row = 0; row < Shape::rows; ++row)
-                unit.windows[row] = row < rows ? shared.windows[units.token + row] : Window{};
+            unit.token = units.token, unit.tile = units.tile, unit.count = more ? units.count : 0;
             const uint32_t barrier = shared_address(&shared.unit_full[slot]);
-            mbarrier_arrive_expect(barrier, int(sizeof shared.queries[slot]) + rows * task.heads * 4);
-            if constexpr (!Shape::mxfp4)
+            const int queries = more ? int(sizeof shared.queries[slot]) : 0;
+            mbarrier_arrive_expect(barrier, queries + rows * task.heads * 4);
+            if (queries)
                 copy_box(shared_address(shared.queries[slot]), &task.query_map, 0, units.token, barrier);
+#pragma unroll 1
             for (int row = 0; row < rows; ++row)
                 copy_bulk(shared_address(&shared.weights[slot][row * Shape::heads]),
                           static_cast<const float*>(task.w.data) + element(task.w, units.token + row),
@@ -57,6 +64,9 @@ __device__ void announce_units(const Task& task, Shared<Shape>& shared, const Sh
 // A warp that copies every kCopyWarps-th tile of a block.
 template <class Shape>
 class Producer {
+    using Record = KeyRecord<Shape::products>;
+    static constexpr int kBytes = kKeys * Shape::code_bytes, kScales = kKeys * kScaleBytes;
+
 public:
     // Reads what it needs of the table's description, while windows come: that takes 65 cycles per 64 bytes.
     __device__ Producer(const Task& task, Shared<Shape>& shared, int warp)
@@ -64,7 +74,8 @@ public:
           shared_(shared),
           warp_(warp),
           tiles_shift_(task.tiles_shift),
-          blocks_(uint32_t(min(task.place.table.shape[1], int64_t(INT32_MAX)))),
+          blocks_(uint32_t(
+              min(task.place.present() ? task.place.table.shape[1] : task.place.pages, int64_t(INT32_MAX)))),
           table_(static_cast<const int32_t*>(task.place.table.data)),
           request_stride_(task.place.table.stride_elems[0]),
           block_stride_(task.place.table.stride_elems[1]) {
@@ -77,9 +88,8 @@ public:
         Units<Shape> units(task_, shared_, share);
         int next = warp_;  // tile of the block
         while (units.next()) {
-            const int request = shared_.requests[units.token];
-            const int32_t* const pages = table_ + request * request_stride_;
-            const uint32_t blocks = request < 0 ? 0 : blocks_;
+            const int32_t* const pages = table_ + units.request * request_stride_;
+            const uint32_t blocks = units.request < 0 ? 0 : blocks_;
             const int end = units.done + units.count;
             int page = -1;  // of this warp's next 32 tiles, one per lane
             for (int known = 0; next < end; next += kCopyWarps, --known) {
@@ -88,13 +98,15 @@ public:
                     const int later = lane() * kCopyWarps;
                     const uint32_t block = uint32_t(tile + later) >> tiles_shift_;
                     const bool named = next + later < end && block < blocks;
-                    page = named ? __ldg(pages + block * block_stride_) : -1;
+                    page = int(block);
+                    if (!named) page = -1;
+                    else if (table_) page = __ldg(pages + block * block_stride_);
                     known = 32;
                 }
                 const int own = __shfl_sync(~0u, page, 32 - known);
                 Stage<Shape>& stage = shared_.stages[uint32_t(next) % Shape::stages];
                 mbarrier_wait(shared_address(&stage.empty), (uint32_t(next) / Shape::stages & 1) ^ 1);
-                if (lane() == 0) copy_tile(stage, own, uint32_t(tile) % (1u << tiles_shift_));
+                copy_tile(stage, own, int(uint32_t(tile) % (1u << tiles_shift_)));
                 __syncwarp();
             }
         }
@@ -102,25 +114,47 @@ public:
 
 private:
     __device__ static int lane() { return int(threadIdx.x % 32); }
-    __device__ void copy_tile(Stage<Shape>& stage, int page, uint32_t part) const {
-        using Record = KeyRecord<Shape::products>;
-        constexpr int kBytes = kKeys * Shape::code_bytes, kScales = kKeys * kScaleBytes;
-        const uint32_t barrier = shared_address(&stage.full);
+    // By the whole warp, one thread of which asks.
+    __device__ void copy_tile(Stage<Shape>& stage, int page, int part) const {
         const bool comes = page >= 0 && page < task_.place.pages;
-        stage.hole = !comes;
+        const int present = min(int(task_.place.page_tokens) - part * kKeys, kKeys);
+        if (comes && present < kKeys) return copy_last_tile(stage, page, part, present);
+        if (lane()) return;
+        const uint32_t barrier = shared_address(&stage.full);
+        stage.present = comes ? kKeys : 0;
         mbarrier_arrive_expect(barrier, comes ? kBytes + kScales : 0);
         if (!comes) return;
-        const char* const at = task_.data + page * task_.page_stride;
         if constexpr (Shape::mxfp4) {
             const bool all = tiles_shift_ == 0;  // of the page
-            copy_bulk(shared_address(stage.keys), at + Record::row_at(part * kKeys),
-                      all ? kBytes + kScales : kBytes, barrier);
+            copy_bulk(shared_address(stage.keys), row(page, part), all ? kBytes + kScales : kBytes, barrier);
             if (all) return;
         } else {
-            copy_box(shared_address(stage.keys), &task_.key_map, int(part) * kKeys, page, barrier);
+            copy_box(shared_address(stage.keys), &task_.key_map, part * kKeys, page, barrier);
         }
-        copy_bulk(shared_address(stage.scales), at + Record::scale_at(task_.place.page_tokens, part * kKeys),
-                  kScales, barrier);
+        copy_bulk(shared_address(stage.scales), scales(page, part), kScales, barrier);
+    }
+    // The only page ends within the tile, where bytes of scales may be no multiple of 16, or before.
+    __device__ void copy_last_tile(Stage<Shape>& stage, int page, int part, int present) const {
+        const auto* const from = reinterpret_cast<const int*>(scales(page, part));
+#pragma unroll 1
+        for (int key = lane(); key < present; key += 32)
+            reinterpret_cast<int*>(stage.scales)[key] = __ldg(from + key);
+        __syncwarp();
+        if (lane()) return;
+        const uint32_t barrier = shared_address(&stage.full);
+        const int codes = max(present, 0) * Shape::code_bytes;
+        stage.present = present;
+        mbarrier_arrive_expect(barrier, Shape::mxfp4 || !codes ? codes : kBytes);
+        if (!codes) return;
+        if constexpr (Shape::mxfp4) copy_bulk(shared_address(stage.keys), row(page, part), codes, barrier);
+        else copy_box(shared_address(stage.keys), &task_.key_map, part * kKeys, page, barrier);
+    }
+    __device__ const char* row(int page, int part) const {
+        return task_.data + page * task_.page_stride + Record::row_at(part * kKeys);
+    }
+    __device__ const char* scales(int page, int part) const {
+        return task_.data + page * task_.page_stride +
+               Record::scale_at(task_.place.page_tokens, part * kKeys);
     }
 
     const Task& task_;
@@ -132,4 +166,4 @@ private:
     int64_t request_stride_, block_stride_;
 };
 
-}  // namespace smla::cuda::sm90::few
+}  // namespace smla::cuda::sm90::pages

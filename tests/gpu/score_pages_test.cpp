@@ -1,6 +1,7 @@
-// score of few rows of each request on Hopper, against double precision: heads that fill no step, pages of
-// several sizes, requests of different lengths, windows, holes, NaN, rows whose neighbours have another
-// request, tokens that outnumber the blocks; the same bits alone and in a batch.
+// score over whole pages on Hopper, against double precision: heads that fill no step, few rows of a request
+// and many, pages of several sizes and without a table, requests of different lengths, windows, holes, NaN,
+// rows whose neighbours have another request, tokens that outnumber the blocks or a launch; the same bits
+// alone and in a batch.
 #include "formats/layouts.h"
 #include "gpu/hopper_score.h"
 #include "index/cases.h"
@@ -15,9 +16,9 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-class Sm90FewScore : public HopperScore {
+class Sm90PagesScore : public HopperScore {
 protected:
-    Sm90FewScore() : HopperScore("cuda_sm90_few_score") {}
+    Sm90PagesScore() : HopperScore("cuda_sm90_pages_score") {}
 };
 
 struct Rows {
@@ -39,6 +40,11 @@ constexpr Rows kRows[] = {{20, 1},
                           {52, 2},
                           {64, 1},
                           {64, 2},
+                          {20, 17},
+                          {32, 16},
+                          {40, 9},
+                          {64, 8},
+                          {64, 21},
                           {20, 2, kExact},
                           {32, 1, kExact},
                           {32, 2, kExact},
@@ -47,6 +53,11 @@ constexpr Rows kRows[] = {{20, 1},
                           {32, 1, kExact, kMxfp4},
                           {32, 2, kExact, kMxfp4},
                           {64, 1, kExact, kMxfp4}};
+
+// Fewer requests where each has many rows: the CPU computes what is wanted.
+int64_t fewer(int64_t requests, const Rows& rows) {
+    return std::max<int64_t>(1, requests / std::max<int64_t>(1, rows.of_request / 2));
+}
 
 ScoreShape shape_of(const Rows& rows, int64_t requests) {
     ScoreShape shape;
@@ -79,10 +90,10 @@ void set_lengths(ScoreCase& test, int64_t of_request) {
     }
 }
 
-TEST_F(Sm90FewScore, IsWithinTheBound) {
+TEST_F(Sm90PagesScore, IsWithinTheBound) {
     for (const Rows& rows : kRows)
         for (const int64_t requests : {1, 7, 150}) {
-            ScoreShape shape = shape_of(rows, requests);
+            ScoreShape shape = shape_of(rows, fewer(requests, rows));
             shape.columns = requests == 150 ? 200 : 1500;
             ScoreCase test(shape);
             set_lengths(test, rows.of_request);
@@ -105,11 +116,11 @@ TEST_F(Sm90FewScore, IsWithinTheBound) {
         }
 }
 
-TEST_F(Sm90FewScore, WholeNumbersGiveTheBitsOfTheReference) {
+TEST_F(Sm90PagesScore, WholeNumbersGiveTheBitsOfTheReference) {
     for (const Rows& rows : kRows)
         for (const int64_t requests : {1, 5, 300})
             for (const bool fill : {false, true}) {
-                ScoreShape shape = shape_of(rows, requests);
+                ScoreShape shape = shape_of(rows, fewer(requests, rows));
                 shape.columns = requests == 300 ? 130 : 3000;
                 shape.exact = true;
                 shape.odd_scales = false;
@@ -125,7 +136,7 @@ TEST_F(Sm90FewScore, WholeNumbersGiveTheBitsOfTheReference) {
             }
 }
 
-TEST_F(Sm90FewScore, WindowsAndHoles) {
+TEST_F(Sm90PagesScore, WindowsAndHoles) {
     for (const Rows& rows : kRows)
         for (const bool fill : {true, false}) {
             ScoreShape shape = shape_of(rows, 12);
@@ -166,35 +177,74 @@ TEST_F(Sm90FewScore, WindowsAndHoles) {
 }
 
 // Neither the other rows of a batch nor how it is cut change a row's bits.
-TEST_F(Sm90FewScore, ARowAloneHasTheBitsItHasInABatch) {
+TEST_F(Sm90PagesScore, ARowAloneHasTheBitsItHasInABatch) {
     for (const Rows& rows : kRows) {
-        ScoreShape shape = shape_of(rows, 20);
+        ScoreShape shape = shape_of(rows, fewer(20, rows));
         shape.columns = 1000;
         ScoreCase test(shape);
         for (size_t t = 0; t < test.requests.size(); ++t)
             test.requests[t] = int32_t(t) / int32_t(rows.of_request);
-        expect_tokens_alone(test, 7, described(shape));
+        expect_tokens_alone(test, std::max<int64_t>(7, shape.tokens / 6), described(shape));
     }
 }
 
-// More tokens than threads, most of which see nothing.
-TEST_F(Sm90FewScore, TwoThousandTokens) {
-    ScoreShape shape = shape_of({64, 2}, 1024);
-    shape.columns = 70;
-    shape.exact = true;
-    shape.odd_scales = false;
-    ScoreCase test(shape);
-    for (size_t t = 0; t < test.requests.size(); ++t) {
-        test.requests[t] = int32_t(t / 2);
-        test.ends[t] = t % 100 < 90 ? 0 : int32_t(t % 71);
-    }
-    const std::vector<float> got = run_score(test, env()), want = reference_score(test);
-    ASSERT_TRUE(same_bits(got, want)) << first_difference(got, want, shape.columns);
-    for (int32_t& end : test.ends) end = 0;
-    for (const float logit : run_score(test, env())) ASSERT_EQ(logit, -kInfinity);
+// More tokens than threads, most of which see nothing; more than one launch takes.
+TEST_F(Sm90PagesScore, ThousandsOfTokens) {
+    for (const Rows& rows : {Rows{64, 2}, Rows{64, 11}, Rows{32, 40}})
+        for (const int64_t tokens : {2048, rows.of_request == 40 ? 9100 : 4411}) {
+            const int64_t requests = ceil_div(tokens, rows.of_request);
+            ScoreShape shape = shape_of(rows, requests);
+            shape.tokens = tokens;
+            shape.columns = 70;
+            shape.exact = true;
+            shape.odd_scales = false;
+            ScoreCase test(shape);
+            for (size_t t = 0; t < test.requests.size(); ++t) {
+                test.requests[t] = int32_t(int64_t(t) / rows.of_request);
+                test.ends[t] = t % 100 < 90 ? 0 : int32_t(t % 71);
+            }
+            const std::vector<float> got = run_score(test, env()), want = reference_score(test);
+            ASSERT_TRUE(same_bits(got, want))
+                << described(shape) << ": " << first_difference(got, want, shape.columns);
+            for (int32_t& end : test.ends) end = 0;
+            for (const float logit : run_score(test, env())) ASSERT_EQ(logit, -kInfinity);
+        }
 }
 
-TEST_F(Sm90FewScore, NanReachesItsColumnAndNothingElse) {
+// Column j is row j: pages one behind the other, or one of any size, whose end may be no multiple of 16
+// bytes; columns beyond are holes.
+TEST_F(Sm90PagesScore, WithoutABlockTable) {
+    for (const Rows& rows : kRows)
+        for (const int64_t page_tokens : {64, 256, 1, 63, 1000, 1037, 1038}) {
+            ScoreShape shape = shape_of(rows, 1);
+            shape.paged = false;
+            shape.exact = true;
+            shape.odd_scales = false;
+            shape.page_tokens = page_tokens;
+            const bool one_page = page_tokens % 64 != 0;
+            shape.columns = one_page ? page_tokens : 700;
+            ScoreCase test(shape);
+            smla_score_args args = test.args();
+            const int64_t columns = shape.columns + 100;
+            // a page of any size ends where its memory does, its stride is only spoken of
+            if (one_page) args.keys.page_stride_bytes = ceil_div(touched_bytes(args.keys), 16) * 16;
+            for (int64_t t = 0; t < shape.tokens; ++t)
+                test.ends[size_t(t)] = int32_t(std::max<int64_t>(0, columns - 3 * t));
+            std::vector<float> logits[2];
+            for (const char* kernel : {"cuda_generic_score", kernel_}) {
+                Env env = this->env();
+                env.demanded[size_t(Stage::score)] = kernel;
+                std::vector<float>& out = logits[kernel == kernel_];
+                out.assign(size_t(shape.tokens * columns), kCanary);
+                args.logits = make_tensor(out.data(), SMLA_F32, {shape.tokens, columns});
+                kit::run_placed<Stage::score>(args, env);
+            }
+            ASSERT_TRUE(same_bits(logits[1], logits[0]))
+                << described(shape) << ": " << first_difference(logits[1], logits[0], columns);
+        }
+}
+
+TEST_F(Sm90PagesScore, NanReachesItsColumnAndNothingElse) {
     for (const Rows& rows : kRows) {
         ScoreShape shape = shape_of(rows, 1);
         ScoreCase test(shape);
@@ -212,9 +262,9 @@ TEST_F(Sm90FewScore, NanReachesItsColumnAndNothingElse) {
 }
 
 // Parts of the columns, as a small workspace asks for them, begin anywhere.
-TEST_F(Sm90FewScore, ScoreSelectInParts) {
+TEST_F(Sm90PagesScore, ScoreSelectInParts) {
     constexpr int64_t k = 100;
-    for (const Rows& rows : {Rows{64, 1}, Rows{64, 2}, Rows{64, 1, kExact}}) {
+    for (const Rows& rows : {Rows{64, 1}, Rows{64, 2}, Rows{64, 19}, Rows{64, 1, kExact}}) {
         ScoreShape shape = shape_of(rows, 5);
         shape.columns = 9000;
         ScoreCase test(shape);
@@ -246,7 +296,7 @@ TEST_F(Sm90FewScore, ScoreSelectInParts) {
 }
 
 // Infinite products of mxfp4: relu of -inf is 0.
-TEST_F(Sm90FewScore, InfiniteProducts) {
+TEST_F(Sm90PagesScore, InfiniteProducts) {
     constexpr size_t kByte = 2;  // of channel 5, the high half
     constexpr char kOne = 0x20, kFour = 0x60, kMinusFour = char(0xe0), kTo127 = char(0xfe), kTo0 = 0x7f;
     const ScoreShape shape = shape_of({64, 1, kExact, kMxfp4}, 2);
@@ -274,27 +324,27 @@ TEST_F(Sm90FewScore, InfiniteProducts) {
 }
 
 // Precision rounded multiplies otherwise: else nothing above would test it.
-TEST_F(Sm90FewScore, RoundedIsNotExact) {
+TEST_F(Sm90PagesScore, RoundedIsNotExact) {
     const std::vector<float> exact = run_score(ScoreCase(shape_of({64, 1, kExact}, 3)), env());
     EXPECT_FALSE(same_bits(run_score(ScoreCase(shape_of({64, 1}, 3)), env()), exact));
 }
 
 // How many rows a group has depends on the rows per request of the whole block table.
-TEST_F(Sm90FewScore, GroupsOfEverySizeGiveTheSameBits) {
+TEST_F(Sm90PagesScore, GroupsOfEverySizeGiveTheSameBits) {
     for (const int64_t heads : {32, 64}) {
-        ScoreShape shape = shape_of({heads, 1}, 24);
+        ScoreShape shape = shape_of({heads, 1}, 96);
         shape.columns = 300;
         const ScoreCase test(shape);
-        const std::vector<int32_t> pairs = [] {
+        const std::vector<int32_t> runs = [] {
             std::vector<int32_t> out;
-            for (int32_t t = 0; t < 24; ++t) out.push_back(t / 5);
+            for (int32_t t = 0; t < 96; ++t) out.push_back(t / 20);
             return out;
         }();
         std::vector<float> first;
-        for (const int64_t requests : {24, 12, 6}) {
-            if (24 / requests * heads > 128) continue;
+        for (const int64_t requests : {96, 48, 24, 6}) {
+            if (requests == 24 && heads == 64) continue;  // four rows: too many and too few
             smla_score_args args = test.args();
-            args.request_of_token = make_tensor(pairs.data(), SMLA_I32, {shape.tokens});
+            args.request_of_token = make_tensor(runs.data(), SMLA_I32, {shape.tokens});
             args.block_table.shape[0] = requests;
             std::vector<float> logits(size_t(shape.tokens * shape.columns), kCanary);
             args.logits = make_tensor(logits.data(), SMLA_F32, {shape.tokens, shape.columns});
