@@ -40,9 +40,13 @@ constexpr Rows kRows[] = {{20, 1},
                           {52, 2},
                           {64, 1},
                           {64, 2},
+                          {20, 7},
                           {20, 17},
+                          {32, 9},
                           {32, 16},
                           {40, 9},
+                          {64, 3},
+                          {64, 5},
                           {64, 8},
                           {64, 21},
                           {20, 2, kExact},
@@ -188,10 +192,36 @@ TEST_F(Sm90PagesScore, ARowAloneHasTheBitsItHasInABatch) {
     }
 }
 
+// Prompts beside requests that decode: units of one row to all.
+TEST_F(Sm90PagesScore, RequestsOfAnyNumberOfRows) {
+    for (const int64_t heads : {32, 64}) {
+        ScoreShape shape = shape_of({heads, 7}, 60);
+        shape.columns = 900;
+        shape.exact = true;
+        shape.odd_scales = false;
+        ScoreCase test(shape);
+        int32_t request = 0;
+        for (int64_t t = 0, first = 0; t < shape.tokens; ++t) {
+            const int64_t rows = request * request % 23 % 5 == 0 ? 1 : request % 11 * 2 + 1;
+            if (t == first + rows) ++request, first = t;
+            test.requests[size_t(t)] = request;
+            test.ends[size_t(t)] = std::max<int32_t>(0, request * 89 % 901 - int32_t(t - first));
+        }
+        const std::vector<float> got = run_score(test, env()), want = reference_score(test);
+        ASSERT_TRUE(same_bits(got, want))
+            << described(shape) << ": " << first_difference(got, want, shape.columns);
+    }
+}
+
 // More tokens than threads, most of which see nothing; more than one launch takes.
 TEST_F(Sm90PagesScore, ThousandsOfTokens) {
-    for (const Rows& rows : {Rows{64, 2}, Rows{64, 11}, Rows{32, 40}})
-        for (const int64_t tokens : {2048, rows.of_request == 40 ? 9100 : 4411}) {
+    struct Tokens {
+        Rows rows;
+        int64_t tokens;
+    };
+    for (const auto& [rows, all] : {Tokens{{64, 2}, 4411}, Tokens{{32, 3}, 4096}, Tokens{{64, 11}, 4411},
+                                    Tokens{{64, 7}, 8192}, Tokens{{32, 40}, 9100}})
+        for (const int64_t tokens : {int64_t(2048), all}) {
             const int64_t requests = ceil_div(tokens, rows.of_request);
             ScoreShape shape = shape_of(rows, requests);
             shape.tokens = tokens;
@@ -341,8 +371,7 @@ TEST_F(Sm90PagesScore, GroupsOfEverySizeGiveTheSameBits) {
             return out;
         }();
         std::vector<float> first;
-        for (const int64_t requests : {96, 48, 24, 6}) {
-            if (requests == 24 && heads == 64) continue;  // four rows: too many and too few
+        for (const int64_t requests : {96, 48, 32, 24, 19, 16, 6}) {
             smla_score_args args = test.args();
             args.request_of_token = make_tensor(runs.data(), SMLA_I32, {shape.tokens});
             args.block_table.shape[0] = requests;

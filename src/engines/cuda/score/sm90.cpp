@@ -58,9 +58,9 @@ std::string refuse_score_pages(const smla_score_args& args, const Env& env) {
     if (env.batch_invariant) return "batch-invariant: sums in another order than those of more rows";
     const int64_t heads = args.q.shape[1], tokens = args.q.shape[0];
     if (heads <= 16 || heads % 4 != 0) return text(heads, " heads, made for 20 to 64 in steps of 4");
-    if (!sm90::pages::Rows(args).fit)
-        return text(rows_of_request(args, {}),
-                    " rows of a request: neither few nor enough for all warpgroups");
+    if (const sm90::pages::Rows rows(args); !rows.fit)
+        return text(rows_of_request(args, {}), " rows of each request, made for ", rows.rows,
+                    " with products of 16 bits");
     const CacheView keys(args.keys);
     if (keys.pages == 0) return "no pages";
     const bool table = args.block_table.ndim != 0;

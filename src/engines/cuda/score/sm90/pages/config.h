@@ -13,28 +13,30 @@ namespace smla::cuda::sm90::pages {
 constexpr int kSlots = 2;      // of queries
 constexpr int kCopyWarps = 3;  // of keys; one alone asks for a tile every 480 cycles
 
-// What the warpgroups that multiply divide among them: a warpgroup takes every kGroups-th tile of a unit with
-// all its rows, or all tiles with rows of its own.
-enum class Divided { tiles, rows };
-
-template <int Heads, int Rows, Products P, Divided D = Divided::tiles>
+// Few rows of a request: each warpgroup multiplies a tile with all of them. Many: units have kGroups times as
+// many rows, and teams of warpgroups multiply a tile, each with rows of its own.
+template <int Heads, int Rows, Products P, bool Many = false>
 struct Shape {
-    static constexpr bool by_rows = D == Divided::rows;
+    static constexpr bool many = Many;
     static constexpr int heads = Heads, rows = Rows, columns = Heads * Rows;  // of a warpgroup
-    static constexpr int unit_rows = by_rows ? kGroups * rows : rows, unit_columns = Heads * unit_rows;
-    // A unit costs a block its tiles and its start, of so many tiles: of a causal prompt the first block has
-    // most of the short units.
-    static constexpr int start_tiles = by_rows ? 1 : 0;
-    static constexpr int most_tokens = by_rows ? kMostTokensOfMany : kMostTokens;
+    static constexpr int unit_rows = many ? kGroups * rows : rows, unit_columns = Heads * unit_rows;
+    static constexpr int most_tokens = many ? kMostTokensOfMany : kMostTokens;
     // Windows and requests in shared memory: short units ask for them again soon.
-    static constexpr bool keeps_tokens = !by_rows;
+    static constexpr bool keeps_tokens = !many;
     static constexpr Products products = P;
     static constexpr bool mxfp4 = P == Products::bf16;
     static constexpr bool converts = P != Products::e4m3;  // else both operands are multiplied as they lie
-    static constexpr int code_bytes = sm90::code_bytes(P), stages = by_rows              ? 6
-                                                                    : P == Products::f16 ? 12
-                                                                                         : 16;
+    static constexpr int code_bytes = sm90::code_bytes(P);
+    static constexpr int stages = many ? 6 : P == Products::f16 ? 12 : 16;
     static constexpr int stores = Rows > 2 ? Rows / 2 : 1;  // of a thread and tile
+
+    // A unit costs a block its tiles, each as much as the warpgroups of its team, and its start, as much as
+    // a tile of all: of a causal prompt the first block has most of the short units.
+    static constexpr int start_cost = many ? kGroups : 0;
+    // Log2 of the team of a unit of so many rows.
+    static __device__ int team_log2(int unit_rows) {
+        return !many || unit_rows <= rows ? 0 : unit_rows <= 2 * rows ? 1 : 2;
+    }
 };
 
 struct Task {
@@ -48,8 +50,9 @@ struct Task {
     Logits logits;
     int64_t two_rows_bytes;  // of logits
     int tokens, heads, fill, fill_splits;
-    int requests;     // of the block table; without one: 1
-    int tiles_shift;  // tiles of a page: 1 << tiles_shift; 31: all tiles are in the only page
+    int group, chunk;  // tokens of a group; of as many groups as 32 lanes have room for
+    int requests;      // of the block table; without one: 1
+    int tiles_shift;   // tiles of a page: 1 << tiles_shift; 31: all tiles are in the only page
     Divisor by_blocks;
 
     __device__ int request(int token) const {  // -1: none of the block table
@@ -78,11 +81,12 @@ struct Seen {
     __device__ int tiles() const { return begin < end ? (end - 1) / kKeys + 1 - begin / kKeys : 0; }
 };
 
-// Consecutive rows of one request within a group of unit_rows, and tiles [tile, tile + count) of its keys.
+// Consecutive rows of one request within a group of tokens, and tiles [tile, tile + count) of its keys.
 template <class Shape>
 struct alignas(16) Unit {
     Window windows[Shape::unit_rows];  // empty where there is no row
-    int token, tile, count;            // token: the first row
+    int token, rows, team_log2;        // token: the first row
+    int tile, count;                   // no tiles: there are no more units
 };
 
 // Keys: e4m3 codes as a tile of wgmma; of mxfp4 as in the page, where scales lie behind them.
@@ -91,7 +95,11 @@ struct alignas(Shape::mxfp4 ? 128 : 1024) Stage {
     char keys[kKeys * Shape::code_bytes];
     char scales[kKeys * kScaleBytes];
     uint64_t full, empty;
-    int present;  // the first so many keys exist, the others are holes
+    uint32_t scales_end;  // in the stage, of keys that exist; the others are holes
+
+    __device__ void set_present(int keys) {
+        scales_end = uint32_t(offsetof(Stage, scales)) + uint32_t(keys * kScaleBytes);
+    }
 };
 
 template <class Shape>
@@ -112,7 +120,7 @@ struct alignas(1024) Shared {
     __device__ void start() {
         for (Stage<Shape>& stage : stages) {
             mbarrier_init(shared_address(&stage.full), 1);
-            mbarrier_init(shared_address(&stage.empty), Shape::by_rows ? 4 * kGroups : 4);
+            mbarrier_init(shared_address(&stage.empty), Shape::many ? 4 * kGroups : 4);
         }
         for (int i = 0; i < kSlots; ++i) {
             mbarrier_init(shared_address(&unit_full[i]), 1);

@@ -6,14 +6,15 @@
 
 namespace smla::cuda::sm90::pages {
 
-// A warpgroup, which multiplies every kGroups-th tile of a block, or all of them with rows of its own.
+// A warpgroup. Few rows: it multiplies every kGroups-th tile of a block. Many: it looks at all tiles and
+// multiplies those of its team.
 template <class Shape>
 class Consumer {
     using Bank = float[Shape::columns / 2];
     using Stage = Stage<Shape>;
     using Keys = KeyOperand<Shape::products>;
     static constexpr uint32_t kScalesAt = offsetof(Stage, scales);
-    static constexpr int kStep = Shape::by_rows ? 1 : kGroups;  // tiles from one of a warpgroup to the next
+    static constexpr int kStep = Shape::many ? 1 : kGroups;  // tiles from one of a warpgroup to the next
     static_assert(kScaleBytes == 4);
 
 public:
@@ -21,8 +22,7 @@ public:
         : task_(task),
           shared_(shared),
           group_(__shfl_sync(~0u, int(threadIdx.x / 128), 0)),
-          last_(shared_address(shared.stages) + uint32_t(sizeof shared.stages)),
-          stage_(shared_address(shared.stages) + (Shape::by_rows ? 0 : uint32_t(group_ * sizeof(Stage)))) {}
+          stage_(shared_address(shared.stages) + (Shape::many ? 0 : uint32_t(group_ * sizeof(Stage)))) {}
 
     __device__ void run() {
         int done = 0;
@@ -30,13 +30,10 @@ public:
             const uint32_t slot = n % kSlots;
             mbarrier_wait(shared_address(&shared_.unit_full[slot]), n / kSlots & 1);
             const Unit<Shape>& unit = shared_.units[slot];
-            const int count = __shfl_sync(~0u, unit.count, 0), first = (group_ - done) & (kStep - 1);
+            const int count = __shfl_sync(~0u, unit.count, 0);
             if (count == 0) return;
-            if (first < count) {
-                load_unit(unit, slot);
-                int column = (unit.tile + first) * kKeys + own_key();
-                for (int i = first; i < count; i += kStep, column += kStep * kKeys) multiply_tile(column);
-            }
+            if constexpr (Shape::many) multiply_for_team(unit, slot, count);
+            else multiply_own(unit, slot, count, done);
             __syncwarp();
             if (threadIdx.x % 32 == 0) mbarrier_arrive(shared_address(&shared_.unit_empty[slot]));
             done += count;
@@ -44,21 +41,54 @@ public:
     }
 
 private:
+    __device__ void multiply_own(const Unit<Shape>& unit, uint32_t slot, int count, int done) {
+        const int first = (group_ - done) & (kGroups - 1);
+        if (first >= count) return;
+        load_unit(unit, slot);
+        int column = (unit.tile + first) * kKeys + own_key();
+        for (int i = first; i < count; i += kGroups, column += kGroups * kKeys) multiply_tile(column);
+    }
+    // Teams take tiles in turn. All warpgroups look at all of them, so that a stage is empty when all did.
+    __device__ void multiply_for_team(const Unit<Shape>& unit, uint32_t slot, int count) {
+        const int team_log2 = __shfl_sync(~0u, unit.team_log2, 0), rows = __shfl_sync(~0u, unit.rows, 0);
+        const int teams = kGroups >> team_log2, team = group_ >> team_log2;
+        own_row_ = (group_ & ((1 << team_log2) - 1)) * Shape::rows;
+        const bool idle = own_row_ >= rows;
+        int i = idle ? count : min(team, count);
+        int column = (unit.tile + i) * kKeys + own_key();
+        skip_tiles(i);
+        if (i < count) load_unit(unit, slot);
+        if (teams == 1) {  // a loop of its own: two instructions more of each tile cost prompts a per cent
+            for (; i < count; ++i, column += kKeys) multiply_tile(column);
+            return;
+        }
+        for (; i < count; i += teams, column += teams * kKeys) {
+            multiply_tile(column);
+            skip_tiles(min(teams, count - i) - 1);
+        }
+    }
+    __device__ void skip_tiles(int count) {
+#pragma unroll 1
+        for (; count > 0; --count) {
+            mbarrier_wait(stage_ + offsetof(Stage, full), turn_);
+            release_stage();
+        }
+    }
     __device__ void load_unit(const Unit<Shape>& unit, uint32_t slot) {
         if constexpr (Shape::mxfp4) convert_mxfp4_queries(unit);
         else if constexpr (Shape::converts) convert_queries(slot);
         else
             queries_ = kept(uint32_t(
-                k_major(shared_address(shared_.queries[slot]) + own_rows() * (Shape::heads * kWidth))));
+                k_major(shared_address(shared_.queries[slot]) + own_row_ * (Shape::heads * kWidth))));
 #pragma unroll
         for (int i = 0; i < Shape::columns / 8; ++i) {
             const float2 two = *reinterpret_cast<const float2*>(
-                &shared_.weights[slot][own_rows() * Shape::heads + 8 * i + threadIdx.x % 4 * 2]);
+                &shared_.weights[slot][own_row_ * Shape::heads + 8 * i + threadIdx.x % 4 * 2]);
             weights_[2 * i] = kReluFactor<Shape::products> * two.x;
             weights_[2 * i + 1] = kReluFactor<Shape::products> * two.y;
         }
         const int64_t bytes = task_.logits.bf16 ? 2 : 4;
-        const int row = own_rows() + (Shape::rows == 1 ? 0 : int(threadIdx.x % 4 / 2));
+        const int row = own_row_ + (Shape::rows == 1 ? 0 : int(threadIdx.x % 4 / 2));
         first_row_ = shared_address(&unit.windows[row]);
         window_ = unit.windows[row];
         logits_ = static_cast<char*>(task_.logits.data) +
@@ -134,14 +164,15 @@ private:
     // Of the thread's own key.
     __device__ void read_key(float& scale, bool& hole) const {
         scale = Shape::mxfp4 ? 1.f : load_shared_f32(stage_ + own_scale_);
-        hole = own_key() >= int(load_shared(stage_ + offsetof(Stage, present)));
+        hole = own_scale_ >= load_shared(stage_ + offsetof(Stage, scales_end));
     }
     __device__ void release_stage() {
         __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(stage_ + offsetof(Stage, empty));
         stage_ += kStep * sizeof(Stage);
-        if (stage_ >= last_) {
+        if (--left_ == 0) {
             stage_ -= uint32_t(sizeof(Stage) * Shape::stages);
+            left_ = Shape::stages / kStep;
             turn_ ^= 1;
         }
     }
@@ -193,8 +224,6 @@ private:
             }
         }
     }
-    // The first row of the warpgroup in a unit.
-    __device__ int own_rows() const { return Shape::by_rows ? group_ * Shape::rows : 0; }
     // From a register that is there anyway: they are short.
     __device__ int own_key() const { return int((own_scale_ - kScalesAt) / 4); }
     __device__ Window row_window(int i) const {
@@ -222,15 +251,16 @@ private:
     const Task& task_;
     Shared<Shape>& shared_;
     const int group_;
+    int own_row_ = 0;  // the first one of a unit that is the warpgroup's
     // In a stage: the scale of the thread's own key, whose logits it stores; its first chunk (load_keys).
     const uint32_t own_scale_ =
         kept(kScalesAt + (threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + threadIdx.x % 2 * 8) * 4);
     const uint32_t own_chunk_ =
         kept((threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) * Shape::code_bytes +
              ((Shape::mxfp4 ? threadIdx.x % 4 : threadIdx.x % 4 * 2 ^ threadIdx.x % 32 / 4) << 4));
-    const uint32_t last_;  // where the stages end
     uint32_t stage_, turn_ = 0;
-    uint32_t queries_;  // low word of their descriptor
+    int left_ = Shape::stages / kStep;  // uses of stages in this turn
+    uint32_t queries_;                  // low word of their descriptor
     float weights_[Shape::columns / 4];
     Window window_;       // of the first row that the thread stores
     uint32_t first_row_;  // where it lies

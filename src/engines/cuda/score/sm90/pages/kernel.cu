@@ -6,7 +6,8 @@
 // Tile       of a warpgroup 64 keys x (1, 2 or 4 rows) x (32 or 64 heads): one step of 64 or 128 columns.
 // Blocks     one per multiprocessor. Each finds all tiles of the call from the windows and takes an equal
 //            share of them (units.cuh), so that the start of a request hides behind keys of the one before.
-// Roles      4 warpgroups multiply (consumer.cuh): a tile each, or of many rows the same tile with two or four
+// Roles      4 warpgroups multiply (consumer.cuh): a tile each, or of many rows the same tile with two or
+// four
 //            rows each. Of the fifth, 3 warps copy keys, every third tile each, and one copies queries and
 //            weights and says what comes next (producer.cuh).
 // Shared     16 stages of keys (f16: 12, many rows: 6) | 2 slots of queries and weights | windows (config.h).
@@ -77,7 +78,7 @@ void launch_pages(const Task& task, int blocks, const Env& env) {
 
 void launch_task(const Rows& rows, const Task& task, int blocks, const Env& env) {
     constexpr auto e4m3 = Products::e4m3, f16 = Products::f16, bf16 = Products::bf16;
-    const bool wide = rows.heads == 64, many = rows.heads * rows.rows > 64;
+    const bool wide = rows.heads == 64, full = rows.heads * rows.rows > 64;
     if (rows.products == bf16) {
         if (wide) return launch_pages<Shape<64, 1, bf16>>(task, blocks, env);
         return launch_pages<Shape<32, 2, bf16>>(task, blocks, env);
@@ -86,11 +87,11 @@ void launch_task(const Rows& rows, const Task& task, int blocks, const Env& env)
         if (wide) return launch_pages<Shape<64, 1, f16>>(task, blocks, env);
         return launch_pages<Shape<32, 2, f16>>(task, blocks, env);
     }
-    if (rows.divided && wide) return launch_pages<Shape<64, 2, e4m3, Divided::rows>>(task, blocks, env);
-    if (rows.divided) return launch_pages<Shape<32, 4, e4m3, Divided::rows>>(task, blocks, env);
-    if (wide && many) return launch_pages<Shape<64, 2, e4m3>>(task, blocks, env);
+    if (rows.many && wide) return launch_pages<Shape<64, 2, e4m3, true>>(task, blocks, env);
+    if (rows.many) return launch_pages<Shape<32, 4, e4m3, true>>(task, blocks, env);
+    if (wide && full) return launch_pages<Shape<64, 2, e4m3>>(task, blocks, env);
     if (wide) return launch_pages<Shape<64, 1, e4m3>>(task, blocks, env);
-    if (many) return launch_pages<Shape<32, 4, e4m3>>(task, blocks, env);
+    if (full) return launch_pages<Shape<32, 4, e4m3>>(task, blocks, env);
     launch_pages<Shape<32, 2, e4m3>>(task, blocks, env);
 }
 
@@ -133,6 +134,8 @@ void run_tokens(const smla_score_args& args, const ScorePart& part, const Rows& 
                  .heads = int(heads),
                  .fill = args.fill,
                  .fill_splits = int(ceil_div(blocks, tokens)),
+                 .group = rows.group,
+                 .chunk = 32 / rows.group * rows.group,
                  .requests = table ? int(std::min<int64_t>(args.block_table.shape[0], INT32_MAX)) : 1,
                  .tiles_shift = one_page ? 31 : std::countr_zero(uint32_t(keys.page_tokens / kKeys)),
                  .by_blocks = Divisor(uint64_t(blocks))},
@@ -148,8 +151,9 @@ void run_score_pages(const smla_score_args& args, const ScorePart& part, const E
     const int64_t tokens = args.q.shape[0];
     if (part.begin == part.end || tokens == 0) return;
     const Rows rows(args, part);
-    const int64_t launches = ceil_div(tokens, int64_t(rows.divided ? kMostTokensOfMany : kMostTokens)),
-                  each = ceil_div(ceil_div(tokens, launches), rows.of_unit) * rows.of_unit;
+    const auto whole_groups = [&](int64_t n) { return n / rows.group * rows.group; };
+    const int64_t most = whole_groups(rows.many ? kMostTokensOfMany : kMostTokens),
+                  each = whole_groups(ceil_div(tokens, ceil_div(tokens, most)) + rows.group - 1);
     for (int64_t first = 0; first < tokens; first += each) {
         ScorePart some = part;
         some.logits.data =

@@ -45,7 +45,8 @@ __device__ void announce_units(const Task& task, Shared<Shape>& shared, const Sh
         if (threadIdx.x % 32 < Shape::unit_rows) unit.windows[threadIdx.x % 32] = units.window;
         __syncwarp();
         if (threadIdx.x % 32 == 0) {
-            unit.token = units.token, unit.tile = units.tile, unit.count = more ? units.count : 0;
+            unit.token = units.token, unit.rows = rows, unit.team_log2 = units.team_log2;
+            unit.tile = units.tile, unit.count = more ? units.count : 0;
             const uint32_t barrier = shared_address(&shared.unit_full[slot]);
             const int queries = more ? int(sizeof shared.queries[slot]) : 0;
             mbarrier_arrive_expect(barrier, queries + rows * task.heads * 4);
@@ -121,7 +122,7 @@ private:
         if (comes && present < kKeys) return copy_last_tile(stage, page, part, present);
         if (lane()) return;
         const uint32_t barrier = shared_address(&stage.full);
-        stage.present = comes ? kKeys : 0;
+        stage.set_present(comes ? kKeys : 0);
         mbarrier_arrive_expect(barrier, comes ? kBytes + kScales : 0);
         if (!comes) return;
         if constexpr (Shape::mxfp4) {
@@ -142,8 +143,9 @@ private:
         __syncwarp();
         if (lane()) return;
         const uint32_t barrier = shared_address(&stage.full);
-        const int codes = max(present, 0) * Shape::code_bytes;
-        stage.present = present;
+        present = max(present, 0);
+        const int codes = present * Shape::code_bytes;
+        stage.set_present(present);
         mbarrier_arrive_expect(barrier, Shape::mxfp4 || !codes ? codes : kBytes);
         if (!codes) return;
         if constexpr (Shape::mxfp4) copy_bulk(shared_address(stage.keys), row(page, part), codes, barrier);

@@ -5,23 +5,25 @@
 
 namespace smla::cuda::sm90::pages {
 
-constexpr int kMostTokens = 2048,
-              kMostTokensOfMany = 8192;  // of a launch; of one with many rows of a request
+// Of a launch: with few rows of each request and with many.
+constexpr int kMostTokens = 2048, kMostTokensOfMany = 8192;
 
 struct Rows {
     Products products;
-    int heads, rows, of_unit;  // of a warpgroup, with padding; rows of a unit
-    bool divided;              // among warpgroups; otherwise they divide tiles
-    bool fit;                  // the rows of a request are as many as one of these takes
+    int heads, rows, of_unit;  // of a warpgroup, with padding; rows of a unit at most
+    int group;  // tokens whose rows may be a unit: all of a request, if a unit has room for them
+    bool many;  // more of a request than a warpgroup takes
+    bool fit;
 
     explicit Rows(const smla_score_args& args, const ScorePart& part = {})
         : products(products_of(args)), heads(args.q.shape[1] > 32 ? 64 : 32) {
-        const int64_t columns = rows_of_request(args, part) * heads;
-        const int most = products == Products::e4m3 ? 128 : 64;  // of a step
-        divided = products == Products::e4m3 && columns >= kGroups * most;
-        fit = columns <= most || divided;
-        rows = (columns > 64 ? 128 : 64) / heads;
-        of_unit = divided ? kGroups * rows : rows;
+        const int64_t of_request = rows_of_request(args, part), columns = of_request * heads;
+        const bool e4m3 = products == Products::e4m3;
+        many = columns > (e4m3 ? 128 : 64);
+        fit = !many || e4m3;
+        rows = (e4m3 && columns > 64 ? 128 : 64) / heads;
+        of_unit = many ? kGroups * rows : rows;
+        group = int(std::min<int64_t>(of_request, of_unit));
     }
 };
 

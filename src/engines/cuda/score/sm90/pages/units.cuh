@@ -18,20 +18,21 @@ struct Row {
     }
 };
 
-// Costs of the units of 32 tokens, one per lane, of all units up to the lane's own. By a warp.
+// Costs of the units of whole groups, a token per lane, of all units up to the lane's own. By a warp.
 template <class Shape>
-__device__ int add_units(const Row& row) {
+__device__ int add_units(const Row& row, int group, int tokens) {
     const int lane = int(threadIdx.x % 32), before = __shfl_up_sync(~0u, row.request, 1);
-    const bool leads = lane % Shape::unit_rows == 0 || row.request != before;
+    const bool leads = lane % group == 0 || row.request != before;
     const unsigned after = __ballot_sync(~0u, leads) >> lane >> 1;  // units that begin behind the lane
-    const int last = after ? lane + __ffs(int(after)) - 1 : 31;     // lane of the unit
-    Seen seen(row.window);
+    const int last = min(after ? lane + __ffs(int(after)) - 1 : 31, tokens - 1);  // lane of the unit
+    Seen seen(lane < tokens ? row.window : Window{});
 #pragma unroll
     for (int step = 1; step < Shape::unit_rows; step *= 2) {
         const Seen other = seen.of_lane(lane + step);
         if (lane + step <= last) seen.add(other);
     }
-    int sum = leads && seen.tiles() ? Shape::start_tiles + seen.tiles() : 0;
+    const int tiles = leads ? seen.tiles() : 0;
+    int sum = tiles ? Shape::start_cost + (tiles << Shape::team_log2(last - lane + 1)) : 0;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
         const int other = __shfl_up_sync(~0u, sum, step);
@@ -46,14 +47,16 @@ template <class Shape>
 __device__ void find_tiles(const Task& task, Shared<Shape>& shared) {
     constexpr int kWarps = kConsumers / 32;
     const int lane = int(threadIdx.x % 32), warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);
-    const int each = (task.tokens + kConsumers - 1) / kConsumers * 32;  // tokens of a warp
+    const int all = kWarps * task.chunk,
+              each = (task.tokens + all - 1) / all * task.chunk;  // tokens of a warp
     const int first = warp * each, last = min(first + each, task.tokens);
     int own = 0;
     Row row(task, first + lane);
-    for (int at = first; at < last; at += 32) {
-        const Row next(task, at + 32 + lane);
-        const int sum = add_units<Shape>(row), token = at + lane;
-        if (token < last) {
+    for (int at = first; at < last; at += task.chunk) {
+        const Row next(task, at + task.chunk + lane);
+        const int tokens = min(task.chunk, last - at), token = at + lane;
+        const int sum = add_units<Shape>(row, task.group, tokens);
+        if (lane < tokens) {
             shared.ends[token] = own + sum;
             if constexpr (Shape::keeps_tokens)
                 shared.requests[token] = row.request, shared.windows[token] = row.window;
@@ -86,42 +89,44 @@ public:
     __device__ Units(const Task& task, const Shared<Shape>& shared, const Share& share)
         : task_(task), shared_(shared), share_(share), token_(first_token()) {}
 
-    int token = 0, rows = 0, request = -1;
+    int token = 0, rows = 0, request = -1, team_log2 = 0;
     int tile = 0, count = 0, done = 0;  // done: tiles of the block before this unit
     Window window;                      // of the lane's row; empty if there is none
 
     // The unit after this one; false: there is none.
     __device__ bool next() {
         done += count;
-        int first, end;  // of the unit's cost
         do {
             if (taken_ >= share_.count) return false;
             token = token_with(token_, share_.begin + taken_);
             token_ = token + 1;
-            const int before = token ? shared_.ends[token - 1] : 0;
-            first = share_.begin + taken_ - before;
-            end = min(shared_.ends[token] - before, first + share_.count - taken_);
-            taken_ += end - first;
-            first = max(first - Shape::start_tiles, 0), end = max(end - Shape::start_tiles, 0);
-        } while (first == end);
-        tile = find_rows() / kKeys + first;
-        count = end - first;
+            find_rows();
+            const int before = token ? shared_.ends[token - 1] : 0, from = share_.begin + taken_ - before;
+            const int to = min(shared_.ends[token] - before, from + share_.count - taken_);
+            taken_ += to - from;
+            tile = first_tile_ + tiles_before(from);
+            count = first_tile_ + tiles_before(to) - tile;
+        } while (count == 0);
         return true;
     }
 
 private:
     __device__ static int lane() { return int(threadIdx.x % 32); }
-    // Returns the first column that any row sees.
-    __device__ int find_rows() {
+    __device__ void find_rows() {
         const int own = token + lane();
-        const bool in_group = lane() < Shape::unit_rows - token % Shape::unit_rows && own < task_.tokens;
+        const bool in_group = lane() < task_.group - token % task_.group && own < task_.tokens;
         int asked = -2;
         window = {};
         if (in_group) asked = shared_.request(task_, own), window = shared_.window(task_, own);
         request = __shfl_sync(~0u, asked, 0);
         rows = __ffs(int(__ballot_sync(~0u, asked != request))) - 1;
+        team_log2 = Shape::team_log2(rows);
         if (lane() >= rows) window = {};
-        return __reduce_min_sync(~0u, window.begin < window.end ? window.begin : INT32_MAX);
+        first_tile_ = __reduce_min_sync(~0u, Seen(window).begin) / kKeys;
+    }
+    // Of the unit, those that begin before a part of its cost.
+    __device__ int tiles_before(int cost) const {
+        return (max(cost - Shape::start_cost, 0) + (1 << team_log2) - 1) >> team_log2;
     }
     // Of 32 equal parts of all tokens, the first token of the part with the block's first tile.
     __device__ int first_token() const {
@@ -141,6 +146,7 @@ private:
     const Shared<Shape>& shared_;
     const Share share_;
     int token_, taken_ = 0;  // where the next unit is looked for; costs of units so far
+    int first_tile_ = 0;     // that any row of the unit sees
 };
 
 }  // namespace smla::cuda::sm90::pages
