@@ -38,6 +38,7 @@ const ScoreShape kShapes[] = {
     {.tokens = 64, .rows = 1, .columns = 8192},
     {.tokens = 64, .rows = 1, .columns = 8192, .precision = SMLA_PRECISION_EXACT},
     {.tokens = 64, .rows = 2, .columns = 8192},
+    {.tokens = 66, .rows = 3, .columns = 8192},
     {.tokens = 60, .rows = 5, .columns = 4096, .heads = 16},
     {.tokens = 64, .rows = 1, .columns = 4096, .page_tokens = 16},
     {.tokens = 64, .rows = 1, .columns = 8192, .format = SMLA_INDEX_MXFP4_68},

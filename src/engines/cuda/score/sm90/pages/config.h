@@ -123,7 +123,7 @@ struct alignas(1024) Shared {
             mbarrier_init(shared_address(&stage.empty), Shape::many ? 4 * kGroups : 4);
         }
         for (int i = 0; i < kSlots; ++i) {
-            mbarrier_init(shared_address(&unit_full[i]), 1);
+            mbarrier_init(shared_address(&unit_full[i]), 32);
             mbarrier_init(shared_address(&unit_empty[i]), kConsumers / 32);
         }
         fence_mbarrier_init();

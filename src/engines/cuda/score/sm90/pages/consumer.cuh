@@ -58,7 +58,7 @@ private:
         int column = (unit.tile + i) * kKeys + own_key();
         skip_tiles(i);
         if (i < count) load_unit(unit, slot);
-        if (teams == 1) {  // a loop of its own: two instructions more of each tile cost prompts a per cent
+        if (teams == 1) {  // a loop of its own: in the other one prompts take 2 to 4 % longer
             for (; i < count; ++i, column += kKeys) multiply_tile(column);
             return;
         }

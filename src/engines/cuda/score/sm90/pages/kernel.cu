@@ -12,7 +12,8 @@
 //            weights and says what comes next (producer.cuh).
 // Shared     16 stages of keys (f16: 12, many rows: 6) | 2 slots of queries and weights | windows (config.h).
 // Barriers   full and empty mbarriers per stage (one thread and its bytes; 4 warps, of many rows 16) and per
-//            slot (the same; 16 warps). All threads meet twice, when costs of warps and when all are known.
+//            slot (a warp and its bytes; 16 warps). All threads meet twice, when costs of warps and when all
+//            are known.
 // Registers  96 per thread at the start, then 112 of those that multiply and 32 of those that copy.
 // Why        weights of the rows stay in registers, for which keys must not: both operands are shared, and
 //            boxes of a tensor map come swizzled. Operands of 16 bits leave room for keys. One warp that
@@ -48,18 +49,18 @@ __global__ void __launch_bounds__(kThreads, 1) score_pages_sm90(const __grid_con
         for (int i = int(threadIdx.x % 32); i < kSlots * Shape::unit_rows * padding; i += 32)
             (&shared.weights[0][0])[i / padding * Shape::heads + task.heads + i % padding] = 0;
     }
+    if (produces) Producer<Shape>::touch(task);
+    else add_costs(task, shared);
+    __syncthreads();
+    if (!produces) join_costs(task, shared);
+    __syncthreads();
     if (produces) {
         lower_registers<kProducerRegisters>();
-        Producer<Shape> producer(task, shared, warp - kConsumers / 32);
-        __syncthreads();  // in find_tiles
-        __syncthreads();
         const Share share(task, shared.ends[task.tokens - 1]);
         if (warp == kConsumers / 32 + kCopyWarps) announce_units<Shape>(task, shared, share);
-        else producer.run(share);
+        else Producer<Shape>(task, shared, warp - kConsumers / 32).run(share);
         return;
     }
-    find_tiles<Shape>(task, shared);
-    __syncthreads();
     raise_registers<kConsumerRegisters>();
     if (task.fill) {
         const int pieces = task.tokens * task.fill_splits;

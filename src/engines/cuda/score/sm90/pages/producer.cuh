@@ -42,12 +42,13 @@ __device__ void announce_units(const Task& task, Shared<Shape>& shared, const Sh
         if constexpr (Shape::mxfp4) prefetch_mxfp4_queries<Shape>(task, units.token, rows);
         mbarrier_wait(shared_address(&shared.unit_empty[slot]), (n / kSlots & 1) ^ 1);
         Unit<Shape>& unit = shared.units[slot];
+        const uint32_t barrier = shared_address(&shared.unit_full[slot]);
         if (threadIdx.x % 32 < Shape::unit_rows) unit.windows[threadIdx.x % 32] = units.window;
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) {
+        if (threadIdx.x % 32) {
+            mbarrier_arrive(barrier);
+        } else {
             unit.token = units.token, unit.rows = rows, unit.team_log2 = units.team_log2;
             unit.tile = units.tile, unit.count = more ? units.count : 0;
-            const uint32_t barrier = shared_address(&shared.unit_full[slot]);
             const int queries = more ? int(sizeof shared.queries[slot]) : 0;
             mbarrier_arrive_expect(barrier, queries + rows * task.heads * 4);
             if (queries)
@@ -69,7 +70,6 @@ class Producer {
     static constexpr int kBytes = kKeys * Shape::code_bytes, kScales = kKeys * kScaleBytes;
 
 public:
-    // Reads what it needs of the table's description, while windows come: that takes 65 cycles per 64 bytes.
     __device__ Producer(const Task& task, Shared<Shape>& shared, int warp)
         : task_(task),
           shared_(shared),
@@ -79,10 +79,15 @@ public:
               min(task.place.present() ? task.place.table.shape[1] : task.place.pages, int64_t(INT32_MAX)))),
           table_(static_cast<const int32_t*>(task.place.table.data)),
           request_stride_(task.place.table.stride_elems[0]),
-          block_stride_(task.place.table.stride_elems[1]) {
-        asm volatile(""
-                     : "+r"(tiles_shift_), "+r"(blocks_), "+l"(table_), "+l"(request_stride_),
-                       "+l"(block_stride_));
+          block_stride_(task.place.table.stride_elems[1]) {}
+
+    // Reads what it will need of the description of the call: the first time that takes 65 cycles per 64
+    // bytes, which pass while windows come.
+    __device__ static void touch(const Task& task) {
+        const Tensor& table = task.place.table;
+        asm volatile("" ::"r"(task.tiles_shift), "l"(task.place.pages), "l"(task.page_stride),
+                     "l"(table.data), "l"(table.shape[1]), "l"(table.stride_elems[0]),
+                     "l"(table.stride_elems[1]));
     }
 
     __device__ void run(const Share& share) {

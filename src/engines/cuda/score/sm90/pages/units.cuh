@@ -41,34 +41,47 @@ __device__ int add_units(const Row& row, int group, int tokens) {
     return sum;
 }
 
-// Costs of all tokens, by the warps that multiply. All threads of the block meet in it: racecheck does not
-// see that a barrier of some of them orders anything.
+// The tokens of a warp that multiplies: whole groups.
+struct TokensOfWarp {
+    int warp, first, last;
+
+    // The number of the warp is the same for all lanes: the compiler must know that they stay together.
+    __device__ explicit TokensOfWarp(const Task& task) : warp(__shfl_sync(~0u, int(threadIdx.x / 32), 0)) {
+        const int all = kConsumers / 32 * task.chunk, each = (task.tokens + all - 1) / all * task.chunk;
+        first = warp * each, last = min(first + each, task.tokens);
+    }
+};
+
+// Costs of each warp's tokens. All threads of the block meet, then join_costs makes them those of all tokens,
+// and all meet again.
 template <class Shape>
-__device__ void find_tiles(const Task& task, Shared<Shape>& shared) {
-    constexpr int kWarps = kConsumers / 32;
-    const int lane = int(threadIdx.x % 32), warp = __shfl_sync(~0u, int(threadIdx.x / 32), 0);
-    const int all = kWarps * task.chunk,
-              each = (task.tokens + all - 1) / all * task.chunk;  // tokens of a warp
-    const int first = warp * each, last = min(first + each, task.tokens);
-    int own = 0;
-    Row row(task, first + lane);
-    for (int at = first; at < last; at += task.chunk) {
+__device__ void add_costs(const Task& task, Shared<Shape>& shared) {
+    const int lane = int(threadIdx.x % 32);
+    const TokensOfWarp own(task);
+    int sum = 0;
+    Row row(task, own.first + lane);
+    for (int at = own.first; at < own.last; at += task.chunk) {
         const Row next(task, at + task.chunk + lane);
-        const int tokens = min(task.chunk, last - at), token = at + lane;
-        const int sum = add_units<Shape>(row, task.group, tokens);
+        const int tokens = min(task.chunk, own.last - at), token = at + lane;
+        const int of_units = add_units<Shape>(row, task.group, tokens);
         if (lane < tokens) {
-            shared.ends[token] = own + sum;
+            shared.ends[token] = sum + of_units;
             if constexpr (Shape::keeps_tokens)
                 shared.requests[token] = row.request, shared.windows[token] = row.window;
         }
-        own += __shfl_sync(~0u, sum, 31);
+        sum += __shfl_sync(~0u, of_units, 31);
         row = next;
     }
-    if (lane == 0) shared.sums[warp] = own;
-    __syncthreads();
-    const int before = __reduce_add_sync(~0u, lane < warp ? shared.sums[lane % kWarps] : 0);
-    for (int at = first; at < last; at += 32)
-        if (at + lane < last) shared.ends[at + lane] += before;
+    if (lane == 0) shared.sums[own.warp] = sum;
+}
+template <class Shape>
+__device__ void join_costs(const Task& task, Shared<Shape>& shared) {
+    constexpr int kWarps = kConsumers / 32;
+    const int lane = int(threadIdx.x % 32);
+    const TokensOfWarp own(task);
+    const int before = __reduce_add_sync(~0u, lane < own.warp ? shared.sums[lane % kWarps] : 0);
+    for (int at = own.first; at < own.last; at += 32)
+        if (at + lane < own.last) shared.ends[at + lane] += before;
 }
 
 // What a block takes: equal shares of all costs.
