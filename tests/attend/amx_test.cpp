@@ -4,6 +4,7 @@
 
 #include "engines/context.h"
 #include "kit/amx_emulator.h"
+#include "kit/context_args.h"
 #include "kit/problem.h"
 
 #include <cmath>
@@ -20,12 +21,8 @@ protected:
 };
 
 Context context_on_tiles(int threads, bool batch_invariant) {
-    smla_context_args args{};
-    args.struct_size = sizeof args;
-    args.version = SMLA_VERSION;
-    args.engine = SMLA_ENGINE_CPU;
+    smla_context_args args = kit::context_args(SMLA_ENGINE_CPU, threads);
     args.isa = SMLA_ISA_AMX;
-    args.threads = threads;
     args.batch_invariant = batch_invariant;
     return Context(args);
 }

@@ -2,6 +2,7 @@
 // writer rounds it to bf16 and in one whose writer does not.
 #include "backends/step.h"
 #include "core/numbers.h"
+#include "kit/context_args.h"
 
 #include <gtest/gtest.h>
 
@@ -13,13 +14,7 @@ namespace {
 
 constexpr int64_t kTokens = 6, kWidth = 512;
 
-smla_context_args reference_engine() {
-    smla_context_args args{};
-    args.struct_size = sizeof args;
-    args.version = SMLA_VERSION;
-    args.engine = SMLA_ENGINE_REFERENCE;
-    return args;
-}
+smla_context_args reference_engine() { return kit::context_args(SMLA_ENGINE_REFERENCE); }
 
 smla_cache one_page(smla_format format, std::vector<uint64_t>& memory) {
     smla_cache out{};

@@ -1,4 +1,5 @@
 #include "forward_world.h"
+#include "kit/context_args.h"
 
 #include <algorithm>
 #include <cmath>
@@ -170,12 +171,7 @@ void World::make_inputs(Random& random) {
 }
 
 void World::run(smla_engine engine) {
-    smla_context_args context_args{};
-    context_args.struct_size = sizeof context_args;
-    context_args.version = SMLA_VERSION;
-    context_args.engine = engine;
-    context_args.threads = 2;
-    Context context(context_args);
+    Context context(kit::context_args(engine, 2));
     const size_t bytes = on.workspace(context.env({}), args);
     const std::vector<uint8_t> out_before = out.bytes(), lse_before = lse.bytes();
     // exactly what was asked for, all of it dirty but the counters

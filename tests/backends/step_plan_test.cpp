@@ -1,5 +1,6 @@
 // Steps are planned once: a step of a description that its context knows runs in one pass and gives the bits
 // of a step that was planned anew; what differs is planned again.
+#include "kit/context_args.h"
 #include "kit/refused.h"
 #include "norm_chain.h"
 
@@ -12,14 +13,7 @@
 namespace smla::test {
 namespace {
 
-smla_context_args on_cpu() {
-    smla_context_args args{};
-    args.struct_size = sizeof args;
-    args.version = SMLA_VERSION;
-    args.engine = SMLA_ENGINE_CPU;
-    args.threads = 1;
-    return args;
-}
+smla_context_args on_cpu() { return kit::context_args(SMLA_ENGINE_CPU, 1); }
 
 struct Buffers {
     alignas(256) float x[64], weight[kNormWidth], out[64];

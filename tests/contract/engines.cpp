@@ -2,6 +2,7 @@
 
 #include "engines/candidate.h"
 #include "kit/amx_emulator.h"
+#include "kit/context_args.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -16,12 +17,8 @@ constexpr const char* kIsaNames[] = {"auto", "scalar", "avx2", "avx512", "avx512
 bool gpu_suite_runs = false;
 
 smla_status create(const Engine& engine, const Options& options, smla_context** out) {
-    smla_context_args args{};
-    args.struct_size = sizeof args;
-    args.version = SMLA_VERSION;
-    args.engine = engine.engine;
+    smla_context_args args = smla::kit::context_args(engine.engine, options.threads);
     args.isa = engine.isa;
-    args.threads = options.threads;
     args.batch_invariant = options.batch_invariant;
     args.check_indices = options.check_indices;
     args.kernel = options.kernel;

@@ -2,6 +2,7 @@
 
 #include "core/cpu_features.h"
 #include "engines/run.h"
+#include "kit/context_args.h"
 
 #include <gtest/gtest.h>
 
@@ -13,14 +14,7 @@
 namespace smla {
 namespace {
 
-smla_context_args cpu_args() {
-    smla_context_args args{};
-    args.struct_size = sizeof args;
-    args.version = SMLA_VERSION;
-    args.engine = SMLA_ENGINE_CPU;
-    args.threads = 2;
-    return args;
-}
+smla_context_args cpu_args() { return kit::context_args(SMLA_ENGINE_CPU, 2); }
 
 // Sets SMLA_ISA (null: removes it) and puts the old value back.
 class IsaVariable {

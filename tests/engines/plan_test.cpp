@@ -3,6 +3,7 @@
 #include "core/cpu_features.h"
 #include "engines/context.h"
 #include "engines/run.h"
+#include "kit/context_args.h"
 #include "kit/refused.h"
 
 #include <gtest/gtest.h>
@@ -13,14 +14,7 @@
 namespace smla {
 namespace {
 
-smla_context_args on_cpu(int32_t threads = 1) {
-    smla_context_args args{};
-    args.struct_size = sizeof args;
-    args.version = SMLA_VERSION;
-    args.engine = SMLA_ENGINE_CPU;
-    args.threads = threads;
-    return args;
-}
+smla_context_args on_cpu(int32_t threads = 1) { return kit::context_args(SMLA_ENGINE_CPU, threads); }
 
 // 2 tokens, 3 rows of 8 f32 values, 2 listed rows each.
 struct Attention {

@@ -5,6 +5,7 @@
 #include "engines/context.h"
 #include "engines/run.h"
 #include "kit/amx_emulator.h"
+#include "kit/context_args.h"
 #include "linear/cblas.h"
 
 #include <gtest/gtest.h>
@@ -22,11 +23,7 @@ namespace {
 constexpr int64_t kInner = 5000, kOuter = 130;  // 52 rows are a block of few tokens
 
 Context on_cpu(bool batch_invariant, const char* kernel = "cpu_cblas_project", int32_t threads = 1) {
-    smla_context_args args{};
-    args.struct_size = sizeof args;
-    args.version = SMLA_VERSION;
-    args.engine = SMLA_ENGINE_CPU;
-    args.threads = threads;
+    smla_context_args args = kit::context_args(SMLA_ENGINE_CPU, threads);
     args.batch_invariant = batch_invariant;
     const std::string demand = std::string("project=") + kernel;
     if (*kernel) args.kernel = demand.c_str();

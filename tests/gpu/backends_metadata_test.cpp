@@ -1,6 +1,7 @@
 // Metadata on a GPU hold what metadata on the host hold, bit by bit and under the same names, over steps that
 // share one object; addresses stay. And backends through the C ABI.
 #include "graph.h"
+#include "kit/context_args.h"
 #include "kit/refused.h"
 #include "there.h"
 
@@ -249,10 +250,7 @@ TEST_F(GpuBackendMetadata, ColumnsBehindANarrowTableAreHoles) {
 }
 
 TEST_F(GpuBackendMetadata, ThroughTheCAbi) {
-    smla_context_args context_args{};
-    context_args.struct_size = sizeof context_args;
-    context_args.version = SMLA_VERSION;
-    context_args.engine = SMLA_ENGINE_CUDA;
+    smla_context_args context_args = kit::context_args(SMLA_ENGINE_CUDA);
     smla_context *gpu = nullptr, *cpu = nullptr;
     ASSERT_EQ(smla_context_create(&context_args, &gpu), SMLA_OK) << smla_last_error();
     context_args.engine = SMLA_ENGINE_CPU;

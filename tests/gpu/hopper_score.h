@@ -4,6 +4,7 @@
 #include "engines/context.h"
 #include "gpu/needs_gpu.h"
 #include "index/cases.h"
+#include "kit/context_args.h"
 
 #include <algorithm>
 
@@ -15,11 +16,7 @@ protected:
 
     void SetUp() override {
         SMLA_NEEDS_GPU();
-        smla_context_args args{};
-        args.struct_size = sizeof args;
-        args.version = SMLA_VERSION;
-        args.engine = SMLA_ENGINE_CUDA;
-        context_ = std::make_unique<Context>(args);
+        context_ = std::make_unique<Context>(kit::context_args(SMLA_ENGINE_CUDA));
         const int capability = context_->device().facts().capability;
         if (capability != 90) GTEST_SKIP() << "for sm_90, here is sm_" << capability;
     }

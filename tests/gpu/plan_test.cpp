@@ -3,6 +3,7 @@
 #include "engines/plan.h"
 #include "engines/context.h"
 #include "gpu/needs_gpu.h"
+#include "kit/context_args.h"
 #include "plan/device_order.h"
 #include "plan/random_batch.h"
 
@@ -18,13 +19,7 @@ namespace {
 
 void must(cudaError_t result) { ASSERT_EQ(result, cudaSuccess) << cudaGetErrorString(result); }
 
-smla_context_args gpu_args() {
-    smla_context_args args{};
-    args.struct_size = sizeof args;
-    args.version = SMLA_VERSION;
-    args.engine = SMLA_ENGINE_CUDA;
-    return args;
-}
+smla_context_args gpu_args() { return kit::context_args(SMLA_ENGINE_CUDA); }
 
 class GpuPlan : public testing::Test {
 protected:

@@ -3,6 +3,7 @@
 #include "backends/registry.h"
 #include "gpu/needs_gpu.h"
 #include "gpu/soak.h"
+#include "kit/context_args.h"
 #include "serve/check.h"
 
 namespace smla::cli {
@@ -13,13 +14,7 @@ const std::vector<TraceRequest> kTrace = {{0, 5, 12, 0}, {0, 300, 6, 280}, {1, 3
                                           {3, 1, 30, 0}, {4, 300, 5, 256}, {6, 540, 8, 520}, {9, 90, 14, 0},
                                           {12, 2, 3, 0}, {15, 600, 4, 520}};
 
-Context gpu_context() {
-    smla_context_args args{};
-    args.struct_size = sizeof args;
-    args.version = SMLA_VERSION;
-    args.engine = SMLA_ENGINE_CUDA;
-    return Context(args);
-}
+Context gpu_context() { return Context(kit::context_args(SMLA_ENGINE_CUDA)); }
 
 // Of all rounds.
 struct Served {

@@ -3,6 +3,7 @@
 
 #include "backends/forward_world.h"
 #include "gpu/needs_gpu.h"
+#include "kit/context_args.h"
 #include "kit/scratch.h"
 
 #include <cuda_runtime.h>
@@ -15,11 +16,7 @@ class GpuBackends : public testing::Test {
 protected:
     void SetUp() override {
         SMLA_NEEDS_GPU();
-        smla_context_args args{};
-        args.struct_size = sizeof args;
-        args.version = SMLA_VERSION;
-        args.engine = SMLA_ENGINE_CUDA;
-        context = std::make_unique<Context>(args);
+        context = std::make_unique<Context>(kit::context_args(SMLA_ENGINE_CUDA));
     }
     Device& device() const { return context->device(); }
     // Arguments of a backend on this GPU. V3.2 may have pages of any size.

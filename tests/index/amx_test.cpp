@@ -5,6 +5,7 @@
 
 #include "engines/context.h"
 #include "kit/amx_emulator.h"
+#include "kit/context_args.h"
 #include "kit/problem.h"
 
 #include <cmath>
@@ -130,12 +131,8 @@ TEST_F(ScoreAmx, HostileProblemsOfTheKit) {
         for (uint64_t seed = 1; ran < kProblems; ++seed) {
             ASSERT_LT(seed, 2000u) << "too few problems suit " << kernel;
             kit::Random random(seed);
-            smla_context_args args{};
-            args.struct_size = sizeof args;
-            args.version = SMLA_VERSION;
-            args.engine = SMLA_ENGINE_CPU;
+            smla_context_args args = kit::context_args(SMLA_ENGINE_CPU, random.pick({1, 2, 3}));
             args.isa = SMLA_ISA_AMX;
-            args.threads = random.pick({1, 2, 3});
             args.batch_invariant = random.chance(0.3);
             const std::string demands = text("score=", kKernel);
             args.kernel = demands.c_str();

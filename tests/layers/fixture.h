@@ -2,6 +2,7 @@
 #pragma once
 
 #include "golden/compare.h"
+#include "kit/context_args.h"
 #include "layers/session.h"
 
 #include <gtest/gtest.h>
@@ -13,12 +14,7 @@ inline golden::Golden load(const std::string& name) {
 }
 
 inline Context make_context(smla_engine engine = SMLA_ENGINE_CPU, int32_t threads = 2) {
-    smla_context_args args{};
-    args.struct_size = sizeof args;
-    args.version = SMLA_VERSION;
-    args.engine = engine;
-    args.threads = threads;
-    return Context(args);
+    return Context(kit::context_args(engine, threads));
 }
 
 // One sequence of a golden case fed to a session in pieces.

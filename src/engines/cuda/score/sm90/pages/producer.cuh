@@ -10,8 +10,8 @@ namespace smla::cuda::sm90::pages {
 // Asks L2 for the part of the block table where the block's tiles are if all tokens see all columns. By a
 // warp.
 __device__ inline void prefetch_table(const Task& task) {
-    const float at = float(task.tokens) * float(blockIdx.x) / float(gridDim.x);
     if (!task.place.present()) return;
+    const float at = float(task.tokens) * float(blockIdx.x) / float(gridDim.x);
     const auto pages = task.place.pages_of(task.place.request(int(at)));
     const float share = at - floorf(at);
     const uint32_t block = uint32_t(share * float(pages.count)) + threadIdx.x % 32 * 32;

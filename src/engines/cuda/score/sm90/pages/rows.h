@@ -5,7 +5,7 @@
 
 namespace smla::cuda::sm90::pages {
 
-// Of a launch: with few rows of each request and with many.
+// Tokens of a launch, with few rows of each request and with many.
 constexpr int kMostTokens = 2048, kMostTokensOfMany = 8192;
 
 struct Rows {
@@ -13,7 +13,7 @@ struct Rows {
     int heads, rows, of_unit;  // of a warpgroup, with padding; rows of a unit at most
     int group;  // tokens whose rows may be a unit: all of a request, if a unit has room for them
     bool many;  // more of a request than a warpgroup takes
-    bool fit;
+    bool fit;   // there is a kernel for so many
 
     explicit Rows(const smla_score_args& args, const ScorePart& part = {})
         : products(products_of(args)), heads(args.q.shape[1] > 32 ? 64 : 32) {

@@ -1,4 +1,4 @@
-// Which tiles a block takes: equal shares of all tiles of the call, unit by unit.
+// Which tiles a block takes: equal shares of what all tiles of the call cost, unit by unit.
 #pragma once
 
 #include "engines/cuda/score/sm90/pages/config.h"
@@ -125,6 +125,7 @@ public:
 
 private:
     __device__ static int lane() { return int(threadIdx.x % 32); }
+    // Rows from `token` on: those of its request, within its group.
     __device__ void find_rows() {
         const int own = token + lane();
         const bool in_group = lane() < task_.group - token % task_.group && own < task_.tokens;
@@ -137,20 +138,20 @@ private:
         if (lane() >= rows) window = {};
         first_tile_ = __reduce_min_sync(~0u, Seen(window).begin) / kKeys;
     }
-    // Of the unit, those that begin before a part of its cost.
+    // Tiles of the unit that begin before a part of its cost.
     __device__ int tiles_before(int cost) const {
         return (max(cost - Shape::start_cost, 0) + (1 << team_log2) - 1) >> team_log2;
     }
-    // Of 32 equal parts of all tokens, the first token of the part with the block's first tile.
+    // Of 32 equal parts of all tokens, the first token of the part where the block's share begins.
     __device__ int first_token() const {
         const int step = (task_.tokens + 31) / 32, last = min((lane() + 1) * step, task_.tokens) - 1;
         return __popc(__ballot_sync(~0u, shared_.ends[last] <= share_.begin)) * step;
     }
-    // The first token from `token` on whose tiles end after `tile`.
-    __device__ int token_with(int token, int tile) const {
+    // The first token from `token` on whose costs end after `cost`.
+    __device__ int token_with(int token, int cost) const {
         for (;; token += 32) {
             const unsigned after =
-                __ballot_sync(~0u, shared_.ends[min(token + lane(), task_.tokens - 1)] > tile);
+                __ballot_sync(~0u, shared_.ends[min(token + lane(), task_.tokens - 1)] > cost);
             if (after) return token + __ffs(int(after)) - 1;
         }
     }
