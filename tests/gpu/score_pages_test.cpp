@@ -255,7 +255,7 @@ TEST_F(Sm90PagesScore, WithoutABlockTable) {
             ScoreCase test(shape);
             smla_score_args args = test.args();
             const int64_t columns = shape.columns + 100;
-            // a page of any size ends where its memory does, its stride is only spoken of
+            // kernels ask for a stride that is a multiple of 16; nothing lies behind the only page
             if (one_page) args.keys.page_stride_bytes = ceil_div(touched_bytes(args.keys), 16) * 16;
             for (int64_t t = 0; t < shape.tokens; ++t)
                 test.ends[size_t(t)] = int32_t(std::max<int64_t>(0, columns - 3 * t));

@@ -5,6 +5,7 @@
 #include "backends/instance.h"
 #include "backends/registry.h"
 #include "core/limits.h"
+#include "kit/context_args.h"
 #include "ops/attend/attend.h"
 
 #include <smla/smla.h>
@@ -129,10 +130,7 @@ smla_layer* layer_of(smla_context* context, const RandomWeights& weights, const 
 }
 
 smla_context* a_context(smla_engine engine = SMLA_ENGINE_CPU, int32_t threads = 1) {
-    auto args = sized<smla_context_args>();
-    args.version = SMLA_VERSION;
-    args.engine = engine;
-    args.threads = threads;
+    const smla_context_args args = kit::context_args(engine, threads);
     smla_context* out = nullptr;
     EXPECT_EQ(smla_context_create(&args, &out), SMLA_OK);
     return out;

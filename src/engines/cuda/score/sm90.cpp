@@ -1,4 +1,4 @@
-// score on Hopper: what its kernel takes.
+// score on Hopper: what its kernels take.
 #include "engines/cuda/score/run.h"
 #include "engines/cuda/score/sm90/pages/rows.h"
 #include "formats/layouts.h"
@@ -55,7 +55,7 @@ std::string refuse_score_sm90(const smla_score_args& args, const Env& env) {
 
 std::string refuse_score_pages(const smla_score_args& args, const Env& env) {
     if (std::string refusal = refuse_score_sm90(args, env); !refusal.empty()) return refusal;
-    if (env.batch_invariant) return "batch-invariant: sums in another order than those of more rows";
+    if (env.batch_invariant) return "batch-invariant: sums in another order than those of cuda_sm90_score";
     const int64_t heads = args.q.shape[1], tokens = args.q.shape[0];
     if (heads <= 16 || heads % 4 != 0) return text(heads, " heads, made for 20 to 64 in steps of 4");
     if (const sm90::pages::Rows rows(args); !rows.fit)

@@ -6,8 +6,8 @@
 
 namespace smla::cuda::sm90::pages {
 
-// A warpgroup. Few rows: it multiplies every kGroups-th tile of a block. Many: it looks at all tiles and
-// multiplies those of its team.
+// A warpgroup. Few rows: it multiplies every kGroups-th tile of a block. Many: it multiplies its team's tiles
+// and skips the others.
 template <class Shape>
 class Consumer {
     using Bank = float[Shape::columns / 2];
@@ -48,7 +48,8 @@ private:
         int column = (unit.tile + first) * kKeys + own_key();
         for (int i = first; i < count; i += kGroups, column += kGroups * kKeys) multiply_tile(column);
     }
-    // Teams take tiles in turn. All warpgroups look at all of them, so that a stage is empty when all did.
+    // Teams take tiles in turn. A stage is empty when all warpgroups have released it, so they release the
+    // tiles that they skip, too.
     __device__ void multiply_for_team(const Unit<Shape>& unit, uint32_t slot, int count) {
         const int team_log2 = __shfl_sync(~0u, unit.team_log2, 0), rows = __shfl_sync(~0u, unit.rows, 0);
         const int teams = kGroups >> team_log2, team = group_ >> team_log2;

@@ -6,10 +6,9 @@
 // Tile       of a warpgroup 64 keys x (1, 2 or 4 rows) x (32 or 64 heads): one step of 64 or 128 columns.
 // Blocks     one per multiprocessor. Each finds all tiles of the call from the windows and takes an equal
 //            share of them (units.cuh), so that the start of a request hides behind keys of the one before.
-// Roles      4 warpgroups multiply (consumer.cuh): a tile each, or of many rows the same tile with two or
-// four
-//            rows each. Of the fifth, 3 warps copy keys, every third tile each, and one copies queries and
-//            weights and says what comes next (producer.cuh).
+// Roles      4 warpgroups multiply, a tile each; of many rows, teams of 2 or 4 share a tile, each warpgroup
+//            with rows of its own (consumer.cuh). Of the fifth, 3 warps copy keys, every third tile each,
+//            and one copies queries and weights and says what comes next (producer.cuh).
 // Shared     16 stages of keys (f16: 12, many rows: 6) | 2 slots of queries and weights | windows (config.h).
 // Barriers   full and empty mbarriers per stage (one thread and its bytes; 4 warps, of many rows 16) and per
 //            slot (a warp and its bytes; 16 warps). All threads meet twice, when costs of warps and when all
@@ -96,7 +95,7 @@ void launch_task(const Rows& rows, const Task& task, int blocks, const Env& env)
     launch_pages<Shape<32, 2, e4m3>>(task, blocks, env);
 }
 
-// In one launch.
+// Scores as many tokens as one launch takes.
 void run_tokens(const smla_score_args& args, const ScorePart& part, const Rows& rows, const Env& env) {
     const int64_t tokens = args.q.shape[0], heads = args.q.shape[1];
     const CacheView keys(args.keys);
@@ -155,6 +154,7 @@ void run_score_pages(const smla_score_args& args, const ScorePart& part, const E
     const auto whole_groups = [&](int64_t n) { return n / rows.group * rows.group; };
     const int64_t most = whole_groups(rows.many ? kMostTokensOfMany : kMostTokens),
                   each = whole_groups(ceil_div(tokens, ceil_div(tokens, most)) + rows.group - 1);
+    if (each >= tokens) return run_tokens(args, part, rows, env);
     for (int64_t first = 0; first < tokens; first += each) {
         ScorePart some = part;
         some.logits.data =
