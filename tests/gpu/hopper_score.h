@@ -7,6 +7,7 @@
 #include "kit/context_args.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace smla::test {
 
@@ -42,6 +43,26 @@ protected:
             const auto first = t * shape.columns + start, last = (t + 1) * shape.columns;
             EXPECT_TRUE(std::equal(all.begin() + first, all.begin() + last, got.begin() + first))
                 << described << " row " << t;
+        }
+    }
+
+    // More columns, in pages that requests share.
+    static void lengthen(ScoreCase& test, int64_t columns) {
+        const int64_t requests = test.shape.requests, had = int64_t(test.table.size()) / requests - 1;
+        const std::vector<int32_t> pages = std::exchange(test.table, {});
+        const int64_t blocks = ceil_div(columns, test.shape.page_tokens);
+        for (int64_t r = 0; r < requests; ++r)
+            for (int64_t b = 0; b < blocks; ++b)
+                test.table.push_back(pages[size_t((r + b) % requests * (had + 1) + b * 7 % had)]);
+        test.shape.columns = columns;
+    }
+    // Further runs of a case have the bits of `want`.
+    void expect_again(const ScoreCase& test, const std::vector<float>& want,
+                      const std::string& described) const {
+        for (int run = 0; run < 5; ++run) {
+            const std::vector<float> got = run_score(test, env());
+            ASSERT_TRUE(same_bits(got, want))
+                << described << ": " << first_difference(got, want, test.shape.columns);
         }
     }
 

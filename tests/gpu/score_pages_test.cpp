@@ -192,6 +192,35 @@ TEST_F(Sm90PagesScore, ARowAloneHasTheBitsItHasInABatch) {
     }
 }
 
+// Blocks use each stage many times. Of a call with 96 tiles and more per block the last ones are drawn; with
+// half of its requests none are. The bits stay the same.
+TEST_F(Sm90PagesScore, LongCalls) {
+    for (const Rows& rows : {Rows{64, 1}, Rows{64, 2}, Rows{32, 4}, Rows{64, 8}, Rows{64, 1, kExact},
+                             Rows{32, 2, kExact}, Rows{64, 1, kExact, kMxfp4}}) {
+        ScoreCase test(shape_of(rows, 20));
+        lengthen(test, 48'000);
+        const auto set_ends = [&](int64_t half) {  // 2: both
+            for (int64_t t = 0; t < test.shape.tokens; ++t) {
+                const bool seen = half == 2 || t / rows.of_request % 2 == half;
+                test.ends[size_t(t)] = seen ? int32_t(48'000 - 37 * t) : 0;
+            }
+        };
+        set_ends(2);
+        const std::vector<float> all = run_score(test, env());
+        expect_again(test, all, described(test.shape));
+        for (const int64_t half : {0, 1}) {
+            set_ends(half);
+            const std::vector<float> some = run_score(test, env());
+            for (int64_t t = 0; t < test.shape.tokens; ++t) {
+                if (t / rows.of_request % 2 != half) continue;
+                const auto first = t * test.shape.columns, last = first + test.shape.columns;
+                EXPECT_TRUE(std::equal(all.begin() + first, all.begin() + last, some.begin() + first))
+                    << described(test.shape) << " row " << t;
+            }
+        }
+    }
+}
+
 // Prompts beside requests that decode: units of one row to all.
 TEST_F(Sm90PagesScore, RequestsOfAnyNumberOfRows) {
     for (const int64_t heads : {32, 64}) {

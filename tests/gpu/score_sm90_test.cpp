@@ -183,6 +183,22 @@ TEST_F(Sm90Score, ARowAloneHasTheBitsItHasInABatch) {
 }
 
 // One row per request makes steps of 64 columns, many rows of one request steps of 128.
+// Blocks use each stage many times; the bits stay the same.
+TEST_F(Sm90Score, LongCalls) {
+    for (const int64_t rows : {1, 2, 9})
+        for (const Way& way : kWays) {
+            ScoreShape shape;
+            shape.heads = 64;
+            shape.requests = rows == 9 ? 3 : 20;
+            shape.tokens = shape.requests * rows;
+            shape.columns = 6400;
+            way.set(shape);
+            ScoreCase test(shape);
+            lengthen(test, 48'000);
+            expect_again(test, run_score(test, env()), described(test.shape));
+        }
+}
+
 TEST_F(Sm90Score, StepsOfEveryWidthGiveTheSameBits) {
     for (const int64_t heads : {8, 32, 64})
         for (const Way& way : kWays) {

@@ -37,6 +37,7 @@ const ScoreShape kShapes[] = {
     {.tokens = 500, .rows = 0, .columns = 4000, .precision = SMLA_PRECISION_EXACT},
     {.tokens = 64, .rows = 1, .columns = 8192},
     {.tokens = 64, .rows = 1, .columns = 8192, .precision = SMLA_PRECISION_EXACT},
+    {.tokens = 256, .rows = 1, .columns = 8192},
     {.tokens = 64, .rows = 2, .columns = 8192},
     {.tokens = 66, .rows = 3, .columns = 8192},
     {.tokens = 60, .rows = 5, .columns = 4096, .heads = 16},
@@ -48,6 +49,11 @@ const ScoreShape kShapes[] = {
     {.tokens = 2, .rows = 1, .columns = 196608, .winners = 512},
     {.tokens = 2048, .rows = 0, .columns = 8192, .launches = kLongLaunches},
     {.tokens = 256, .rows = 2, .columns = 65536, .launches = kLongLaunches},
+    {.tokens = 256,
+     .rows = 1,
+     .columns = 32768,
+     .precision = SMLA_PRECISION_EXACT,
+     .launches = kLongLaunches},
     {.tokens = 256, .rows = 0, .columns = 65536, .winners = 2048, .launches = kLongLaunches},
 };
 

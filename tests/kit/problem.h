@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -112,6 +113,7 @@ public:
 };
 
 // Host arguments on the engine's device, in poisoned scratch, whatever kernel takes them; results come back.
+// Throws if the kernel left counters or wrote outside its workspace.
 template <Stage S>
 void run_placed(const ArgsOf<S>& args, Env env) {
     const Placed<ArgsOf<S>> placed(*env.device, args);
@@ -120,6 +122,8 @@ void run_placed(const ArgsOf<S>& args, Env env) {
     run_stage<S>(placed.args, env);
     env.device->wait(nullptr);
     placed.copy_back();
+    if (const std::string complaint = scratch.complaint(); !complaint.empty())
+        throw std::runtime_error(complaint);
 }
 
 template <Stage S>

@@ -19,8 +19,9 @@ namespace {
 using Args = smla_score_select_args;
 
 // Without a budget: parts large enough that starting kernels and uneven last rounds of blocks cost little.
-// 1024 tokens of 65,536 columns take 256 MiB of logits and some: parts of 512 cost 4 % of 2048 tokens.
-constexpr size_t kPays = size_t(288) << 20;
+// 2048 tokens of 65,536 columns take 512 MiB of logits and some: in two parts they take 2 % longer, in four 6
+// %.
+constexpr size_t kPays = size_t(544) << 20;
 constexpr int64_t kFewTokens = 32, kLongPart = 32768, kLeastPart = 1024;
 
 struct Scratch {

@@ -187,13 +187,16 @@ private:
     __device__ void run_steps(const KeyOperand<Shape::products>& keys, Out out) {
         auto queries = uint32_t(k_major(shared_address(shared_.queries()) + first_step_ * Shape::step_bytes));
         const float4* weights = shared_.weights + first_step_ * (Shape::columns / 4) + threadIdx.x % 4;
-        for (int step = first_step_; step <= last_step_; ++step) {
-            float bank[Shape::columns / 2];
-            multiply<Shape>(bank, keys, queries);
-            queries += Shape::step_bytes / 16;
+        float bank[Shape::columns / 2];
+        multiply<Shape>(bank, keys, queries);
+        release_keys(stages_, next_);
+        for (int step = first_step_;;) {
             wgmma_wait<0>();
             store_step<Shape>(bank, weights, out, step * Shape::rows);
+            if (++step > last_step_) return;
+            queries += Shape::step_bytes / 16;
             weights += Shape::columns / 4;
+            multiply<Shape>(bank, keys, queries);
         }
     }
 

@@ -238,21 +238,25 @@ struct TakenKeys {
     bool hole, none_a_hole;  // that key; the same for all threads
 };
 
-// Waits for the n-th tile.
+// Waits for the n-th tile. release_keys() follows, but not before the first products of these keys: an
+// arrival does not wait for loads, and the next tile would come while this one is read.
 template <class Shape>
 __device__ inline TakenKeys<Shape> take_keys(const KeyStages<Shape>& stages, const KeyPart<Shape>& part,
                                              uint32_t n) {
     TakenKeys<Shape> out;
     const uint32_t stage = stages.at(n), scales = stage + stages.scales;
     mbarrier_wait(stages.full(n), stages.phase(n));
-    out.operand.load(stage, part.at, scales);
     out.factor = Shape::products == Products::bf16 ? 1 : load_shared_f32(scales + part.own_key * kScaleBytes);
     const uint2 holes = load_shared_2(stage + stages.holes);
     out.hole = (part.own_key < 32 ? holes.x : holes.y) >> part.own_key % 32 & 1;
     out.none_a_hole = (holes.x | holes.y) == 0;
+    out.operand.load(stage, part.at, scales);  // last: what is loaded before is there when products start
+    return out;
+}
+template <class Shape>
+__device__ inline void release_keys(const KeyStages<Shape>& stages, uint32_t n) {
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbarrier_arrive(stages.empty(n));
-    return out;
 }
 
 }  // namespace smla::cuda::sm90

@@ -268,7 +268,6 @@ private:
                        own[4 * k + 3]);
             }
             if (m < 7) load_values(at, m + 1, codes);
-            else release(stage);
             cuda::wgmma_fence();
 #pragma unroll
             for (uint32_t k = 0; k < 4; ++k)
@@ -276,6 +275,7 @@ private:
             cuda::wgmma_commit();
             if (m < 7) cuda::wgmma_wait<1>();
         }
+        release(stage);  // not before the products: an arrival does not wait for loads
         cuda::wgmma_wait<0>();
     }
     static __device__ void scaled(uint32_t codes, uint32_t scales, uint32_t& even, uint32_t& odd) {

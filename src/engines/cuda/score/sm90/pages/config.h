@@ -12,6 +12,7 @@ namespace smla::cuda::sm90::pages {
 
 constexpr int kSlots = 2;      // of queries
 constexpr int kCopyWarps = 3;  // of keys; one alone asks for a tile every 480 cycles
+constexpr int kDraws = 4;      // kept for warps that copy keys
 
 // Few rows of a request: each warpgroup multiplies a tile with all of them. Many: units have kGroups times as
 // many rows, and teams of warpgroups multiply a tile, each with rows of its own.
@@ -26,6 +27,9 @@ struct Shape {
     static constexpr Products products = P;
     static constexpr bool mxfp4 = P == Products::bf16;
     static constexpr bool converts = P != Products::e4m3;  // else both operands are multiplied as they lie
+    // Memory bounds calls of few rows, each key is read once, and blocks draw the last tiles (units.cuh), as
+    // it is not as quick for all multiprocessors. Queries that are converted again for each piece cost more.
+    static constexpr bool draws = !many && !mxfp4;
     static constexpr int code_bytes = sm90::code_bytes(P);
     static constexpr int stages = many ? 6 : P == Products::f16 ? 12 : 16;
     static constexpr int stores = Rows > 2 ? Rows / 2 : 1;  // of a thread and tile
@@ -54,6 +58,7 @@ struct Task {
     int requests;      // of the block table; without one: 1
     int tiles_shift;   // tiles of a page: 1 << tiles_shift; 31: all tiles are in the only page
     Divisor by_blocks;
+    uint32_t* draws;  // pieces that were drawn; 0 between calls. Null: none are
 
     __device__ int request(int token) const {  // -1: none of the block table
         const int64_t request = place.request(token);
@@ -115,6 +120,9 @@ struct alignas(1024) Shared {
     Window windows[Shape::keeps_tokens ? Shape::most_tokens : 0];
     int requests[Shape::keeps_tokens ? Shape::most_tokens : 0];
     int ends[Shape::most_tokens];  // costs of all units up to that of a token
+    // What the block has drawn, in turn: for warps that copy keys.
+    uint64_t drawn_full[Shape::draws ? kDraws : 0];
+    int drawn[Shape::draws ? kDraws : 0];
 
     // By one thread; a __syncthreads follows.
     __device__ void start() {
@@ -126,6 +134,8 @@ struct alignas(1024) Shared {
             mbarrier_init(shared_address(&unit_full[i]), 32);
             mbarrier_init(shared_address(&unit_empty[i]), kConsumers / 32);
         }
+        if constexpr (Shape::draws)
+            for (uint64_t& full : drawn_full) mbarrier_init(shared_address(&full), 1);
         fence_mbarrier_init();
     }
     __device__ int request(const Task& task, int token) const {

@@ -96,19 +96,26 @@ private:
                   ((unit.token + row) * task_.logits.stride - task_.window.begin) * bytes;
     }
     // A k-step of 16 has 4 values of each of the lanes t of load_keys: values 0 and 1 of lane t at 2 t, 2 and
-    // 3 at 8 + 2 t.
+    // 3 at 8 + 2 t. Its codes are one word of each of four chunks, 2 t or 2 t + 1. Columns that a warp takes
+    // together are 0, 2, 4, 6 or 1, 3, 5, 7 of eight, and half of its threads store the second chunk first:
+    // no bank conflicts.
     __device__ void convert_queries(uint32_t slot) {
         char* const to = begin_queries();
-        for (int i = int(threadIdx.x % 128); i < Shape::columns * 8; i += 128) {
-            const int column = i / 8, chunk = i % 8;  // chunks 2 t and 2 t + 1 are lane t's
-            const auto* const from = tile_chunk(shared_.queries[slot], column, chunk);
-            char* const tile = to + chunk % 2 * (Shape::columns * 128);
+        const int lane = int(threadIdx.x % 32), warp = int(threadIdx.x % 128 / 32);
+        const int word = lane % 4, odd = lane / 4 % 2;
+        for (int i = warp; i < Shape::columns / 4; i += 4) {
+            const int column = i / 2 * 8 + i % 2 + lane / 8 * 2;
+            uint32_t low[4], high[4];
 #pragma unroll
-            for (int s = 0; s < 4; ++s) {
-                uint32_t low, high;
-                e4m3_to_f16(from[s], low, high);
-                tile_chunk(tile, column, 2 * s)[chunk / 2] = low;
-                tile_chunk(tile, column, 2 * s + 1)[chunk / 2] = high;
+            for (int t = 0; t < 4; ++t)
+                e4m3_to_f16(tile_chunk(shared_.queries[slot], column, 2 * t + odd)[word], low[t], high[t]);
+            char* const tile = to + odd * (Shape::columns * 128);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const bool second = half != odd;
+                const uint4 chunk = second ? make_uint4(high[0], high[1], high[2], high[3])
+                                           : make_uint4(low[0], low[1], low[2], low[3]);
+                *reinterpret_cast<uint4*>(tile_chunk(tile, column, 2 * word + second)) = chunk;
             }
         }
         end_queries();
@@ -162,14 +169,18 @@ private:
                     e4m3_to_f16(words[s], keys.a[4 * half + s][i], keys.a[4 * half + s][2 + i]);
             }
     }
-    // Of the thread's own key.
-    __device__ void read_key(float& scale, bool& hole) const {
+    // Of the thread's own key. Returns what was loaded last, for release_stage().
+    __device__ uint32_t read_key(float& scale, bool& hole) const {
         scale = Shape::mxfp4 ? 1.f : load_shared_f32(stage_ + own_scale_);
-        hole = own_scale_ >= load_shared(stage_ + offsetof(Stage, scales_end));
+        const uint32_t end = load_shared(stage_ + offsetof(Stage, scales_end));
+        hole = own_scale_ >= end;
+        return end;
     }
-    __device__ void release_stage() {
+    // An arrival does not wait for loads: without the comparison with what was `loaded` last, which is never
+    // 0, the next tile may come before they are served. Loads of a warp are served in their order.
+    __device__ void release_stage(uint32_t loaded = 1) {
         __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(stage_ + offsetof(Stage, empty));
+        if (only_first_lane_ < loaded) mbarrier_arrive(stage_ + offsetof(Stage, empty));
         stage_ += kStep * sizeof(Stage);
         if (--left_ == 0) {
             stage_ -= uint32_t(sizeof(Stage) * Shape::stages);
@@ -181,9 +192,8 @@ private:
         const uint64_t high = k_major(0) >> 32 << 32;
         if constexpr (Shape::converts) {
             Keys keys;
+            const uint32_t loaded = read_key(scale, hole);
             load_keys(keys);
-            read_key(scale, hole);
-            release_stage();
             wgmma_fence();
 #pragma unroll
             for (int s = 0; s < 8; ++s) {
@@ -191,6 +201,7 @@ private:
                 wgmma_half<Shape::mxfp4 ? Half::bf16 : Half::f16>(bank, keys.a[s], high | at, s > 0);
             }
             wgmma_commit();
+            release_stage(loaded);  // products have started, so all keys are loaded
             wgmma_wait<0>();
         } else {
             const uint32_t keys = uint32_t(k_major(0)) + (stage_ >> 4);
@@ -199,9 +210,9 @@ private:
             for (int s = 0; s < 4; ++s)
                 wgmma_e4m3(bank, high | (keys + 2 * s), high | (queries_ + 2 * s), s > 0);
             wgmma_commit();
-            read_key(scale, hole);
+            const uint32_t loaded = read_key(scale, hole);
             wgmma_wait<0>();
-            release_stage();
+            release_stage(loaded);
         }
     }
     __device__ void multiply_tile(int column) {
@@ -259,6 +270,7 @@ private:
     const uint32_t own_chunk_ =
         kept((threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) * Shape::code_bytes +
              ((Shape::mxfp4 ? threadIdx.x % 4 : threadIdx.x % 4 * 2 ^ threadIdx.x % 32 / 4) << 4));
+    const uint32_t only_first_lane_ = kept(threadIdx.x % 32 ? ~0u : 0u);
     uint32_t stage_, turn_ = 0;
     int left_ = Shape::stages / kStep;  // uses of stages in this turn
     uint32_t queries_;                  // low word of their descriptor

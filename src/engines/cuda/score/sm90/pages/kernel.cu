@@ -6,13 +6,14 @@
 // Tile       of a warpgroup 64 keys x (1, 2 or 4 rows) x (32 or 64 heads): one step of 64 or 128 columns.
 // Blocks     one per multiprocessor. Each finds all tiles of the call from the windows and takes an equal
 //            share of them (units.cuh), so that the start of a request hides behind keys of the one before.
+//            Of long calls the last tiles are drawn by blocks that are done with their share.
 // Roles      4 warpgroups multiply, a tile each; of many rows, teams of 2 or 4 share a tile, each warpgroup
 //            with rows of its own (consumer.cuh). Of the fifth, 3 warps copy keys, every third tile each,
 //            and one copies queries and weights and says what comes next (producer.cuh).
 // Shared     16 stages of keys (f16: 12, many rows: 6) | 2 slots of queries and weights | windows (config.h).
 // Barriers   full and empty mbarriers per stage (one thread and its bytes; 4 warps, of many rows 16) and per
-//            slot (a warp and its bytes; 16 warps). All threads meet twice, when costs of warps and when all
-//            are known.
+//            slot (a warp and its bytes; 16 warps); `drawn_full` of what was drawn (one thread; warps that
+//            copy keys wait). All threads meet twice, when costs of warps and when all are known.
 // Registers  96 per thread at the start, then 112 of those that multiply and 32 of those that copy.
 // Why        weights of the rows stay in registers, for which keys must not: both operands are shared, and
 //            boxes of a tensor map come swizzled. Operands of 16 bits leave room for keys. One warp that
@@ -48,16 +49,16 @@ __global__ void __launch_bounds__(kThreads, 1) score_pages_sm90(const __grid_con
         for (int i = int(threadIdx.x % 32); i < kSlots * Shape::unit_rows * padding; i += 32)
             (&shared.weights[0][0])[i / padding * Shape::heads + task.heads + i % padding] = 0;
     }
-    if (produces) Producer<Shape>::touch(task);
+    if (produces) Producer<Shape>::prepare(task, warp - kConsumers / 32);
     else add_costs(task, shared);
     __syncthreads();
     if (!produces) join_costs(task, shared);
     __syncthreads();
     if (produces) {
         lower_registers<kProducerRegisters>();
-        const Share share(task, shared.ends[task.tokens - 1]);
-        if (warp == kConsumers / 32 + kCopyWarps) announce_units<Shape>(task, shared, share);
-        else Producer<Shape>(task, shared, warp - kConsumers / 32).run(share);
+        const Division division(task, shared.ends[task.tokens - 1], Shape::draws);
+        if (warp == kConsumers / 32 + kCopyWarps) announce_units<Shape>(task, shared, division);
+        else Producer<Shape>(task, shared, warp - kConsumers / 32).run(division);
         return;
     }
     raise_registers<kConsumerRegisters>();
@@ -93,6 +94,12 @@ void launch_task(const Rows& rows, const Task& task, int blocks, const Env& env)
     if (wide) return launch_pages<Shape<64, 1, e4m3>>(task, blocks, env);
     if (full) return launch_pages<Shape<32, 4, e4m3>>(task, blocks, env);
     launch_pages<Shape<32, 2, e4m3>>(task, blocks, env);
+}
+
+// A counter in the header of the workspace, behind those of select.
+uint32_t* draws_of(const Workspace& workspace) {
+    if (workspace.bytes < kWorkspaceHeader) return nullptr;
+    return reinterpret_cast<uint32_t*>(static_cast<char*>(workspace.data) + kWorkspaceHeader / 2);
 }
 
 // Scores as many tokens as one launch takes.
@@ -138,7 +145,8 @@ void run_tokens(const smla_score_args& args, const ScorePart& part, const Rows& 
                  .chunk = 32 / rows.group * rows.group,
                  .requests = table ? int(std::min<int64_t>(args.block_table.shape[0], INT32_MAX)) : 1,
                  .tiles_shift = one_page ? 31 : std::countr_zero(uint32_t(keys.page_tokens / kKeys)),
-                 .by_blocks = Divisor(uint64_t(blocks))},
+                 .by_blocks = Divisor(uint64_t(blocks)),
+                 .draws = draws_of(env.workspace)},
                 blocks, env);
 }
 

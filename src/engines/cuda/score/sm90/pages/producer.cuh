@@ -29,18 +29,46 @@ __device__ void prefetch_mxfp4_queries(const Task& task, int token, int rows) {
     }
 }
 
+// The next piece that nobody has drawn, for this block. By a warp; `count`: draws of the block before.
+template <class Shape>
+__device__ Share draw_piece(const Task& task, Shared<Shape>& shared, const Division& division,
+                            uint32_t count) {
+    int number = 0;
+    if (threadIdx.x % 32 == 0) {
+        number = int(atomicAdd(task.draws, 1u));
+        // each block draws once in vain
+        if (number == division.pieces() + int(gridDim.x) - 1) atomicExch(task.draws, 0u);
+        shared.drawn[count % kDraws] = number;
+        mbarrier_arrive(shared_address(&shared.drawn_full[count % kDraws]));
+    }
+    return division.piece(__shfl_sync(~0u, number, 0));
+}
+// What was drawn, for a warp that copies keys. It cannot fall behind by kDraws pieces: of each but the last
+// it has tiles to copy, and of a piece to be drawn the unit before the last must be done.
+template <class Shape>
+__device__ Share drawn_piece(Shared<Shape>& shared, const Division& division, uint32_t count) {
+    mbarrier_wait(shared_address(&shared.drawn_full[count % kDraws]), count / kDraws & 1);
+    return division.piece(__shfl_sync(~0u, shared.drawn[count % kDraws], 0));
+}
+
 // The warp that copies queries and weights, and tells those that multiply which unit comes next; behind the
 // last one comes one without tiles.
 template <class Shape>
-__device__ void announce_units(const Task& task, Shared<Shape>& shared, const Share& share) {
-    Units<Shape> units(task, shared, share);
+__device__ void announce_units(const Task& task, Shared<Shape>& shared, const Division& division) {
+    Units<Shape> units(task, shared, division.share());
     bool more = true;
+    uint32_t draws = 0;
     for (uint32_t n = 0; more; ++n) {
         more = units.next();
         const uint32_t slot = n % kSlots;
-        const int rows = more ? units.rows : 0;
-        if constexpr (Shape::mxfp4) prefetch_mxfp4_queries<Shape>(task, units.token, rows);
+        if constexpr (Shape::mxfp4) prefetch_mxfp4_queries<Shape>(task, units.token, more ? units.rows : 0);
         mbarrier_wait(shared_address(&shared.unit_empty[slot]), (n / kSlots & 1) ^ 1);
+        if constexpr (Shape::draws)
+            if (!more && division.draws()) {
+                units.take(draw_piece(task, shared, division, draws++));
+                more = units.next();
+            }
+        const int rows = more ? units.rows : 0;
         Unit<Shape>& unit = shared.units[slot];
         const uint32_t barrier = shared_address(&shared.unit_full[slot]);
         if (threadIdx.x % 32 < Shape::unit_rows) unit.windows[threadIdx.x % 32] = units.window;
@@ -68,6 +96,7 @@ template <class Shape>
 class Producer {
     using Record = KeyRecord<Shape::products>;
     static constexpr int kBytes = kKeys * Shape::code_bytes, kScales = kKeys * kScaleBytes;
+    static constexpr int kPrefetched = 4;  // tiles; with 8 and 16 one token of 131,072 keys is slower
 
 public:
     __device__ Producer(const Task& task, Shared<Shape>& shared, int warp)
@@ -79,21 +108,24 @@ public:
               min(task.place.present() ? task.place.table.shape[1] : task.place.pages, int64_t(INT32_MAX)))),
           table_(static_cast<const int32_t*>(task.place.table.data)),
           request_stride_(task.place.table.stride_elems[0]),
-          block_stride_(task.place.table.stride_elems[1]) {}
+          block_stride_(task.place.table.stride_elems[1]),
+          policy_(policy_of_read_once()) {}
 
-    // Reads what it will need of the description of the call: the first time that takes 65 cycles per 64
-    // bytes, which pass while windows come.
-    __device__ static void touch(const Task& task) {
-        const Tensor& table = task.place.table;
-        asm volatile("" ::"r"(task.tiles_shift), "l"(task.place.pages), "l"(task.page_stride),
-                     "l"(table.data), "l"(table.shape[1]), "l"(table.stride_elems[0]),
-                     "l"(table.stride_elems[1]));
+    // While windows come.
+    __device__ static void prepare(const Task& task, int warp) {
+        touch(task);
+        if (!Shape::many && warp < kCopyWarps) prefetch_tiles(task, warp);
     }
 
-    __device__ void run(const Share& share) {
-        Units<Shape> units(task_, shared_, share);
+    __device__ void run(const Division& division) {
+        Units<Shape> units(task_, shared_, division.share());
         int next = warp_;  // tile of the block
-        while (units.next()) {
+        for (uint32_t draws = 0;;) {
+            if (!units.next()) {
+                if (!Shape::draws || !division.draws()) return;
+                units.take(drawn_piece(shared_, division, draws++));
+                if (!units.next()) return;
+            }
             const int32_t* const pages = table_ + units.request * request_stride_;
             const uint32_t blocks = units.request < 0 ? 0 : blocks_;
             const int end = units.done + units.count;
@@ -119,6 +151,36 @@ public:
     }
 
 private:
+    // Reads what it will need of the description of the call: the first time that takes 65 cycles per 64
+    // bytes.
+    __device__ static void touch(const Task& task) {
+        const Tensor& table = task.place.table;
+        asm volatile("" ::"r"(task.tiles_shift), "l"(task.place.pages), "l"(task.page_stride),
+                     "l"(table.data), "l"(table.shape[1]), "l"(table.stride_elems[0]),
+                     "l"(table.stride_elems[1]));
+    }
+    // Asks L2 for the block's first tiles, if all tokens have as many; if not, another block copies them
+    // later.
+    __device__ static void prefetch_tiles(const Task& task, int warp) {
+        const float at = float(task.tokens) * float(blockIdx.x) / float(gridDim.x);
+        const Row row(task, int(at));
+        const Seen seen(row.window);
+        const int tiles = seen.tiles(), number = lane() * kCopyWarps + warp,
+                  tile = seen.begin / kKeys + int((at - floorf(at)) * float(tiles)) + number;
+        if (number >= kPrefetched || row.request < 0 || tiles == 0 || tile * kKeys >= seen.end) return;
+        const uint32_t block = uint32_t(tile) >> task.tiles_shift,
+                       part = uint32_t(tile) % (1u << task.tiles_shift);
+        int64_t page = block;
+        if (task.place.present()) {
+            const auto pages = task.place.pages_of(row.request);
+            page = block < pages.count ? pages.blocks[block * pages.stride] : -1;
+        }
+        const bool whole = int(part + 1) * kKeys <= task.place.page_tokens;
+        if (page < 0 || page >= task.place.pages || !whole) return;
+        const char* const keys = task.data + page * task.page_stride;
+        prefetch_bulk(keys + Record::row_at(int(part) * kKeys), kBytes);
+        prefetch_bulk(keys + Record::scale_at(task.place.page_tokens, int(part) * kKeys), kScales);
+    }
     __device__ static int lane() { return int(threadIdx.x % 32); }
     // By the whole warp, one thread of which asks.
     __device__ void copy_tile(Stage<Shape>& stage, int page, int part) const {
@@ -132,12 +194,21 @@ private:
         if (!comes) return;
         if constexpr (Shape::mxfp4) {
             const bool all = tiles_shift_ == 0;  // of the page
-            copy_bulk(shared_address(stage.keys), row(page, part), all ? kBytes + kScales : kBytes, barrier);
+            copy(stage.keys, row(page, part), all ? kBytes + kScales : kBytes, barrier);
             if (all) return;
         } else {
-            copy_box(shared_address(stage.keys), &task_.key_map, part * kKeys, page, barrier);
+            copy_keys(stage, page, part, barrier);
         }
-        copy_bulk(shared_address(stage.scales), scales(page, part), kScales, barrier);
+        copy(stage.scales, scales(page, part), kScales, barrier);
+    }
+    __device__ void copy(char* to, const char* from, int bytes, uint32_t barrier) const {
+        if constexpr (Shape::many) copy_bulk(shared_address(to), from, bytes, barrier);
+        else copy_bulk(shared_address(to), from, bytes, barrier, policy_);
+    }
+    __device__ void copy_keys(Stage<Shape>& stage, int page, int part, uint32_t barrier) const {
+        const uint32_t to = shared_address(stage.keys);
+        if constexpr (Shape::many) copy_box(to, &task_.key_map, part * kKeys, page, barrier);
+        else copy_box(to, &task_.key_map, part * kKeys, page, barrier, policy_);
     }
     // The only page ends within the tile, where bytes of scales may be no multiple of 16, or before.
     __device__ void copy_last_tile(Stage<Shape>& stage, int page, int part, int present) const {
@@ -153,8 +224,8 @@ private:
         stage.set_present(present);
         mbarrier_arrive_expect(barrier, Shape::mxfp4 || !codes ? codes : kBytes);
         if (!codes) return;
-        if constexpr (Shape::mxfp4) copy_bulk(shared_address(stage.keys), row(page, part), codes, barrier);
-        else copy_box(shared_address(stage.keys), &task_.key_map, part * kKeys, page, barrier);
+        if constexpr (Shape::mxfp4) copy(stage.keys, row(page, part), codes, barrier);
+        else copy_keys(stage, page, part, barrier);
     }
     __device__ const char* row(int page, int part) const {
         return task_.data + page * task_.page_stride + Record::row_at(part * kKeys);
@@ -171,6 +242,7 @@ private:
     uint32_t blocks_;  // of a request
     const int32_t* table_;
     int64_t request_stride_, block_stride_;
+    const uint64_t policy_;  // of keys of few rows; many read them again
 };
 
 }  // namespace smla::cuda::sm90::pages

@@ -84,14 +84,38 @@ __device__ void join_costs(const Task& task, Shared<Shape>& shared) {
         if (at + lane < own.last) shared.ends[at + lane] += before;
 }
 
-// What a block takes: equal shares of all costs.
+// A part of all costs.
 struct Share {
     int begin, count;
+};
 
-    __device__ Share(const Task& task, int all) {
-        begin = int(task.by_blocks.divide(uint64_t(all) * blockIdx.x));
-        count = __shfl_sync(~0u, int(task.by_blocks.divide(uint64_t(all) * (blockIdx.x + 1))) - begin, 0);
+// What blocks take: equal shares of all costs. Of long calls a twelfth or 64 tiles per block, whichever is
+// less, are no one's share: blocks that are done with theirs draw pieces of it.
+class Division {
+public:
+    __device__ Division(const Task& task, int all, bool draws) : task_(task), all_(all), shared_(all) {
+        const int blocks = int(gridDim.x);
+        if (draws && task.draws && all / blocks >= kLeastTiles)
+            shared_ -= min(all / kDrawnPart, kMostDrawn * blocks);
     }
+    __device__ Share share() const {
+        const int begin = int(task_.by_blocks.divide(uint64_t(shared_) * blockIdx.x)),
+                  end = int(task_.by_blocks.divide(uint64_t(shared_) * (blockIdx.x + 1)));
+        return {begin, __shfl_sync(~0u, end - begin, 0)};
+    }
+    __device__ bool draws() const { return shared_ < all_; }
+    __device__ int pieces() const { return (all_ - shared_ + kPiece - 1) / kPiece; }
+    // Nothing, if no piece has this number.
+    __device__ Share piece(int number) const {
+        const int begin = shared_ + number * kPiece;
+        return {begin, max(min(all_ - begin, kPiece), 0)};
+    }
+
+private:
+    static constexpr int kPiece = 8, kDrawnPart = 12, kMostDrawn = 64, kLeastTiles = 96;
+
+    const Task& task_;
+    int all_, shared_;  // costs, which are tiles where pieces are drawn
 };
 
 // The units of a block one after the other: consecutive rows of one request, and which of their tiles are the
@@ -101,6 +125,12 @@ class Units {
 public:
     __device__ Units(const Task& task, const Shared<Shape>& shared, const Share& share)
         : task_(task), shared_(shared), share_(share), token_(first_token()) {}
+
+    // Goes on with another share.
+    __device__ void take(const Share& share) {
+        share_ = share, taken_ = 0, count = 0;
+        token_ = first_token();
+    }
 
     int token = 0, rows = 0, request = -1, team_log2 = 0;
     int tile = 0, count = 0, done = 0;  // done: tiles of the block before this unit
@@ -158,7 +188,7 @@ private:
 
     const Task& task_;
     const Shared<Shape>& shared_;
-    const Share share_;
+    Share share_;
     int token_, taken_ = 0;  // where the next unit is looked for; costs of units so far
     int first_tile_ = 0;     // that any row of the unit sees
 };
