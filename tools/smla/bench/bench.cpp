@@ -71,10 +71,10 @@ void add_row(Table& table, const Measured& m) {
 }
 
 // The cases of the wanted stages.
-std::vector<std::function<std::vector<Measured>(Bench&)>> plan(const std::string& test, bool quick,
-                                                               bool gpu) {
+std::vector<std::function<std::vector<Measured>(Bench&)>> plan(const std::string& test,
+                                                               const BenchOptions& options, bool gpu) {
     std::vector<std::function<std::vector<Measured>(Bench&)>> out;
-    const bool all = test == "all";
+    const bool all = test == "all", quick = options.quick;
     if (all || test == "attend")
         for (const AttendCase& each : attend_cases(quick, gpu))
             out.push_back([each](Bench& bench) { return std::vector{bench.attend(each)}; });
@@ -94,7 +94,7 @@ std::vector<std::function<std::vector<Measured>(Bench&)>> plan(const std::string
         for (const MetadataCase& each : metadata_cases(quick))
             out.push_back([each](Bench& bench) { return std::vector{bench.metadata(each)}; });
     if (all || test == "decode")
-        for (const DecodeCase& each : decode_cases(quick))
+        for (const DecodeCase& each : decode_cases(quick, options.tokens, options.context))
             out.push_back([each](Bench& bench) { return bench.decode(each); });
     return out;
 }
@@ -175,13 +175,16 @@ int bench(const Tool& tool, const Options& options) {
         "--case", options.test,
         {"all", "attend", "score", "select", "score_select", "project", "metadata", "decode", "host"});
     if (!options.bench.save.empty()) OutputFile::check(options.bench.save);
+    if ((options.bench.tokens != 1 || options.bench.context != 0) && options.test != "decode")
+        fail(SMLA_INVALID_ARGUMENT, options.bench.tokens != 1 ? "--tokens" : "--context",
+             "--case " + options.test, "--case decode beside it");
     if (options.list && options.suite.empty())
         fail(SMLA_INVALID_ARGUMENT, "--list", "no suite", "--suite hopper beside it");
     if (!options.suite.empty()) return bench_suite(tool, options);
     if (options.test == "host") return bench_host(tool, options.context, options.bench);
     Context context = options.context.create();
     const bool gpu = context.device().type() != SMLA_CPU;
-    const auto todo = plan(options.test, options.bench.quick, gpu);
+    const auto todo = plan(options.test, options.bench, gpu);
     Progress progress(int64_t(todo.size()) + 1);
     Bench bench(context, options.bench);
     progress.advance(1, "peak");
@@ -209,6 +212,7 @@ void add_bench(CLI::App& app, Tool& tool) {
     CLI::App* command = tool.command(
         app, "bench", "Times of the stages and of a decode step, against this machine's measured peak",
         "  smla bench --quick\n  smla bench --case attend --threads 1\n  smla bench --case decode --json\n"
+        "  smla bench --case decode --tokens 16 --context 16384\n"
         "  smla bench --case host --threads 1\n  smla bench --suite hopper --json\n"
         "Lists are random rows of caches larger than the processor's; the error is against double, on a "
         "sample.\nhost: how long the host is busy with a call that has next to nothing to compute.");
@@ -224,6 +228,13 @@ void add_bench(CLI::App& app, Tool& tool) {
     command->add_option("--seconds", options->bench.seconds, "Time spent repeating each case")
         ->check(positive_number())
         ->capture_default_str();
+    command->add_option("--tokens", options->bench.tokens, "Of a decode step: one of each request")
+        ->check(whole_number(1, 1 << 14))
+        ->capture_default_str();
+    command
+        ->add_option("--context", options->bench.context,
+                     "Tokens of each request of a decode step; default 131072, with --quick 16384")
+        ->check(whole_number(1, 1 << 24));
     command->add_option("--save", options->bench.save, "Also write the JSON document to this file");
     options->context.add(*command);
     command

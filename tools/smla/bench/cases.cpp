@@ -189,11 +189,12 @@ std::vector<ProjectCase> project_cases(bool quick) {
     return out;
 }
 
-std::vector<DecodeCase> decode_cases(bool quick) {
-    const int64_t context = quick ? 16384 : 131072;
-    return {{text("V3.2 layer, context ", context), v32(), 0, context},
-            {text("V4-Flash layer of ratio 4, context ", context), v4_flash(), 2, context},
-            {text("V4-Flash layer of ratio 128, context ", context), v4_flash(), 3, context}};
+std::vector<DecodeCase> decode_cases(bool quick, int64_t tokens, int64_t context) {
+    if (context == 0) context = quick ? 16384 : 131072;
+    const std::string of = (tokens > 1 ? text(", ", tokens, " tokens") : "") + text(", context ", context);
+    return {{"V3.2 layer" + of, v32(), 0, tokens, context},
+            {"V4-Flash layer of ratio 4" + of, v4_flash(), 2, tokens, context},
+            {"V4-Flash layer of ratio 128" + of, v4_flash(), 3, tokens, context}};
 }
 
 }  // namespace smla::cli

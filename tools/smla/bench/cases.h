@@ -42,7 +42,7 @@ struct DecodeCase {
     std::string name;
     AttentionConfig config;
     int layer;
-    int64_t context;
+    int64_t tokens, context;  // requests with one token each, and how many each has
 };
 
 struct MetadataCase {
@@ -63,7 +63,7 @@ std::vector<ScoreCase> score_cases(bool quick, bool gpu);
 std::vector<SelectCase> select_cases(bool quick, bool gpu);
 std::vector<FusedCase> fused_cases(bool quick);
 std::vector<ProjectCase> project_cases(bool quick);
-std::vector<DecodeCase> decode_cases(bool quick);
+std::vector<DecodeCase> decode_cases(bool quick, int64_t tokens, int64_t context);
 std::vector<MetadataCase> metadata_cases(bool quick);
 
 }  // namespace smla::cli

@@ -1,5 +1,6 @@
-// smla bench --case decode: the inner step of one token, as a whole and by stage. On a GPU the whole is one
-// captured graph that is replayed, as an engine's decode step is.
+// smla bench --case decode: the inner step of one token or of one token of each of some requests, as a whole,
+// by stage, and the sum of its stages. On a GPU the whole is one captured graph that is replayed, as an
+// engine's decode step is.
 #include "measure.h"
 #include "model_info.h"
 #include "model_step.h"
@@ -81,6 +82,7 @@ std::vector<Measured> Bench::parts(const StageRecords& records,
 
 std::vector<Measured> Bench::decode(const DecodeCase& test) {
     StepShape shape;
+    shape.requests = test.tokens;
     shape.context = test.context;
     shape.caches = choose_caches(test.config, "auto", "auto", 64);
     ModelStep step = model_step(test.config, test.layer, shape);
@@ -142,8 +144,16 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
     const LayerClass layer{test.config.layer_kind(test.layer), test.config.compress_ratio(test.layer),
                            test.layer, 1};
     std::vector<Measured> out = parts(last, seconds, total, token_flops(test.config, layer, test.context));
-    for (const Measured& each : out) total.flops += each.flops;
+    Measured sum{.stage = "sum", .name = test.name, .part = true, .repeats = total.repeats};
+    sum.error = std::numeric_limits<double>::quiet_NaN();
+    for (Measured& each : out) {
+        each.flops *= double(test.tokens);
+        sum.seconds += each.seconds;
+        sum.flops += each.flops;
+    }
+    total.flops = sum.flops;
     out.insert(out.begin(), total);
+    out.push_back(sum);
     return out;
 }
 

@@ -12,8 +12,9 @@ namespace smla::cli {
 
 struct BenchOptions {
     bool quick = false;
-    double seconds = 0.3;  // of repeats per case, at least five of them
-    std::string save;      // path of a file for the JSON document; empty: none
+    double seconds = 0.3;             // of repeats per case, at least five of them
+    int64_t tokens = 1, context = 0;  // of decode steps: one token of each request; 0: by `quick`
+    std::string save;                 // path of a file for the JSON document; empty: none
 };
 
 struct Measured {
