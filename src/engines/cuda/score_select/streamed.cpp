@@ -21,7 +21,12 @@ using Args = smla_score_select_args;
 // Without a budget: parts large enough that starting kernels and uneven last rounds of blocks cost little.
 // 2048 tokens of 65,536 columns take 512 MiB of logits and some: in two parts they take 2 % longer, in four 6
 // %.
-constexpr size_t kPays = size_t(544) << 20;
+// Of a small GPU's memory no more than a 32nd.
+size_t pays(const Env& env) {
+    constexpr size_t kMost = size_t(544) << 20;
+    const size_t memory = env.device->facts().memory_bytes;
+    return memory ? std::min(kMost, memory / 32) : kMost;
+}
 constexpr int64_t kFewTokens = 32, kLongPart = 32768, kLeastPart = 1024;
 
 struct Scratch {
@@ -42,7 +47,7 @@ struct Plan {
           part_tokens(std::max<int64_t>(tokens, 1)),
           part_columns(std::max<int64_t>(columns, 1)) {
         const auto halve = [](int64_t n) { return int64_t(round_up(size_t(n + 1) / 2, 4)); };
-        const size_t most = budget == 0 ? kPays : std::min(budget, kPays);
+        const size_t most = budget == 0 ? pays(env) : std::min(budget, pays(env));
         while (part_tokens > kFewTokens && bytes(env) > most) part_tokens = halve(part_tokens);
         if (budget == 0) return;
         while (bytes(env) > budget) {
@@ -73,8 +78,8 @@ struct Plan {
     }
     // The most that this call or one of fewer tokens takes.
     size_t most_bytes(const Env& env, size_t budget) const {
-        const size_t pays = std::max(kPays, bytes_whole(std::min(tokens, kFewTokens), env));
-        const size_t most = std::min(bytes_whole(tokens, env), pays);
+        const size_t least = bytes_whole(std::min(tokens, kFewTokens), env);
+        const size_t most = std::min(bytes_whole(tokens, env), std::max(pays(env), least));
         return budget == 0 ? most : std::min(most, std::max(budget, bytes(env)));
     }
     bool sampled() const { return refuse_sampled(part_columns, k).empty(); }
