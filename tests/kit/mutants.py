@@ -1044,4 +1044,11 @@ MUTANTS = [
         "next ? 0x1040u : 0x1040u",
         "test_core Numbers.*",
     ),
+    Mutant(
+        "the sum of a decode step is its last stage",
+        "tools/smla/bench/decode.cpp",
+        "sum.seconds += each.seconds;",
+        "sum.seconds = each.seconds;",
+        "test_cli CliBench.DecodeSteps*",
+    ),
 ]
