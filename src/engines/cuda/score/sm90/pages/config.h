@@ -12,7 +12,7 @@ namespace smla::cuda::sm90::pages {
 
 constexpr int kSlots = 2;      // of queries
 constexpr int kCopyWarps = 3;  // of keys; one alone asks for a tile every 480 cycles
-constexpr int kDraws = 4;      // kept for warps that copy keys
+constexpr int kDraws = 4;      // drawn pieces whose numbers shared memory holds, in turn
 
 // Few rows of a request: each warpgroup multiplies a tile with all of them. Many: units have kGroups times as
 // many rows, and teams of warpgroups multiply a tile, each with rows of its own.
@@ -27,8 +27,8 @@ struct Shape {
     static constexpr Products products = P;
     static constexpr bool mxfp4 = P == Products::bf16;
     static constexpr bool converts = P != Products::e4m3;  // else both operands are multiplied as they lie
-    // Memory bounds calls of few rows, each key is read once, and blocks draw the last tiles (units.cuh), as
-    // it is not as quick for all multiprocessors. Queries that are converted again for each piece cost more.
+    // Memory bounds calls of few rows and is not as quick for all multiprocessors, so blocks draw the last
+    // tiles (units.cuh). With mxfp4 conversions bound them: 109 us became 114.
     static constexpr bool draws = !many && !mxfp4;
     static constexpr int code_bytes = sm90::code_bytes(P);
     static constexpr int stages = many ? 6 : P == Products::f16 ? 12 : 16;
