@@ -41,7 +41,7 @@ struct Smem {
     float sums[2][2][kHeads], largest[2][2][kHeads];
     uint16_t valid[2][4];                        // by stage and producer warp: bit k, its key k is no hole
     uint64_t keys_full[2][2], keys_empty[2][2];  // of a stage's halves
-    uint64_t rope_full[3], queries_full, pass_done;
+    uint64_t rope_full[3], queries_copied, queries_full, pass_done;
     float query_factor[kHeads];  // logits of f16 queries are products times this
     uint32_t out_of_range;       // the first tile with a scale that f16 does not hold; ~0: none
 };
@@ -50,6 +50,7 @@ constexpr uint32_t kQueriesAt = offsetof(Smem, queries), kKeysAt = offsetof(Smem
                    kSumsAt = offsetof(Smem, sums), kLargestAt = offsetof(Smem, largest),
                    kValidAt = offsetof(Smem, valid), kKeysFullAt = offsetof(Smem, keys_full),
                    kKeysEmptyAt = offsetof(Smem, keys_empty), kRopeFullAt = offsetof(Smem, rope_full),
+                   kQueriesCopiedAt = offsetof(Smem, queries_copied),
                    kQueriesFullAt = offsetof(Smem, queries_full), kPassDoneAt = offsetof(Smem, pass_done),
                    kQueryFactorAt = offsetof(Smem, query_factor),
                    kOutOfRangeAt = offsetof(Smem, out_of_range);

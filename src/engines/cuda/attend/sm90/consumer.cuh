@@ -37,10 +37,9 @@ public:
     __device__ float scale_log2(int r) const { return scale_log2_[r]; }
 
     // Tiles [first, end) of a task. Once the queries of this task are read, the warpgroup that does not own
-    // the last tile calls copy_next_queries(), then convert_next_queries() while its value products run.
-    template <class Copy, class Convert>
-    __device__ void attend(uint32_t first, uint32_t end, const Copy& copy_next_queries,
-                           const Convert& convert_next_queries) {
+    // the last tile calls copy_next_queries().
+    template <class Copy>
+    __device__ void attend(uint32_t first, uint32_t end, const Copy& copy_next_queries) {
         begin();
         for (uint32_t tile = first + ((first ^ group_) & 1); tile < end; tile += 2) {
             float peak[2] = {-INFINITY, -INFINITY};
@@ -70,7 +69,6 @@ public:
             cuda::named_barrier<kConsumers>(int(Barrier::queries_read));
             copy_next_queries();
             add_others_values(end - 1, peak);
-            convert_next_queries();
             cuda::wgmma_wait<0>();
             release(end - 1);
         }

@@ -5,7 +5,7 @@
 
 namespace smla::cuda_attend::sm90 {
 
-// 16 bytes at `offset` of the record at `place`, in units of 16 bytes; zeros for kHole.
+// 16 bytes of the record at `place`, `offset` behind its start, both in units of 16 bytes; zeros for kHole.
 __device__ inline uint4 load_16(const char* data, uint32_t place, uint32_t offset) {
     uint4 out;
     asm volatile(
@@ -13,7 +13,7 @@ __device__ inline uint4 load_16(const char* data, uint32_t place, uint32_t offse
         "mov.b32 %0, 0;\n mov.b32 %1, 0;\n mov.b32 %2, 0;\n mov.b32 %3, 0;\n"
         "@real ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];}"
         : "=&r"(out.x), "=&r"(out.y), "=&r"(out.z), "=&r"(out.w)
-        : "l"(data + (uint64_t(place) << 4) + offset), "r"(place), "n"(kHole));
+        : "l"(data + (uint64_t(place + offset) << 4)), "r"(place), "n"(kHole));
     return out;
 }
 
@@ -64,7 +64,7 @@ public:
     using Loaded = uint4;
     static __device__ Loaded load(const char* data, uint32_t place, uint32_t) {
         static_assert(layout::Fp8_656::scales_at == layout::Fp8_528::scales_at);
-        return load_16(data, place, layout::Fp8_656::scales_at);
+        return load_16(data, place, layout::Fp8_656::scales_at / 16);
     }
 
 protected:

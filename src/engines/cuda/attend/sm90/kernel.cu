@@ -34,8 +34,11 @@
 //   rope_full[slot], fp8_656 alone
 //     arrive  every producer thread when its copies are done.
 //     wait    the owner of the tile.
+//   queries_copied, records alone
+//     arrive  every thread of the warpgroup that copies them, when its copies are done.
+//     wait    both warpgroups, which convert half of the heads each.
 //   queries_full
-//     arrive  every thread of the warpgroup that copies (and converts) them.
+//     arrive  records: every consumer thread, when it has converted; rows: every thread that copies.
 //     wait    both warpgroups.
 //   pass_done, formats in f16 without a cluster
 //     arrive, wait  every thread, between a pass in f16 and one in bf16. Not a barrier of the block: roles
@@ -76,7 +79,8 @@ __device__ void init(uint32_t base) {
             cuda::mbarrier_init(at + kKeysEmptyAt, 4 * Cluster);
         }
     for (uint32_t i = 0; i < 3; ++i) cuda::mbarrier_init(base + kRopeFullAt + 8 * i, kWarpgroup);
-    cuda::mbarrier_init(base + kQueriesFullAt, kWarpgroup);
+    cuda::mbarrier_init(base + kQueriesCopiedAt, kWarpgroup);
+    cuda::mbarrier_init(base + kQueriesFullAt, Format::records ? kConsumers : kWarpgroup);
     cuda::mbarrier_init(base + kPassDoneAt, kThreads);
     cuda::store_shared(base + kOutOfRangeAt, ~0u);
     cuda::fence_mbarrier_init();
@@ -99,26 +103,18 @@ __device__ Start consume(const Arguments& args, const Tasks& tasks, uint32_t bas
         return task;
     };
     Consumer<Format, Cluster> consumer(base, args.scale());
-    if (at.task < last && consumer.group() == 1) {
-        copy_queries<Format>(args, task_of(at.task), base);
-        if constexpr (Format::records) convert_queries<Format>(base);
-    }
+    if (at.task < last && consumer.group() == 1) copy_queries<Format>(args, task_of(at.task), base);
     for (; at.task < last; at.task += step, ++at.done) {
         const Task task = task_of(at.task);
         const uint32_t end = at.tile + uint32_t(TileRange(args, tasks, task).count());
+        if constexpr (Format::records) convert_queries<Format>(base, at.done);
         wait_for_queries(base, at.done);
         const bool more = at.task + step < last;
         // in long tasks; in short ones it is no faster
         if (end - at.tile >= 16 && more) prefetch_queries<Format>(args, task_of(at.task + step));
-        consumer.attend(
-            at.tile, end,
-            [&] {
-                if (more) copy_queries<Format>(args, task_of(at.task + step), base);
-            },
-            [&] {
-                if constexpr (Format::records)
-                    if (more) convert_queries<Format>(base);
-            });
+        consumer.attend(at.tile, end, [&] {
+            if (more) copy_queries<Format>(args, task_of(at.task + step), base);
+        });
         Epilogue<Format, Cluster>(args, tasks, task, consumer, base, at.done & 1).run();
         at.tile = end;
     }

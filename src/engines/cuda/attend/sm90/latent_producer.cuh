@@ -13,33 +13,30 @@ public:
     // From task `task` on, whose first tile is the block's tile `first_tile`.
     __device__ LatentProducer(const Arguments& args, const Tasks& tasks, const KeySources& keys,
                               uint32_t base, int task, uint32_t first_tile)
-        : cursor_(args, tasks, keys, task),
+        : cursor_(args, tasks, keys, task, first_tile),
           keys_(keys),
           base_(base),
           lane_(threadIdx.x % 32),
           warp_((threadIdx.x / 32) % 4),
           piece_(lane_ % 16),
-          first_tile_(first_tile),
           peer_(Cluster == 2 ? cuda::in_block(base, cuda::cluster_rank() ^ 1) - base : 0) {
         const uint32_t row = first_key() + lane_ / 16;
-        stores_ = base + kKeysAt + piece_ / 8 * 2 * kTileBytes + row * 128;
-        chunk_ = (piece_ % 8 ^ row % 8) << 4;
+        stores_ = base + kKeysAt + piece_ / 8 * 2 * kTileBytes + chunk_at(row, piece_ % 8);
     }
 
     // Returns the number of the tile after the last.
     __device__ uint32_t run() {
+        uint32_t tile = cursor_.end();
         Pending now = resolve(cursor_.next()), next = resolve(cursor_.next()),
                 after = resolve(cursor_.next());
         Scales<Format> scales;
-        note_range(scales.set(load_scales(now)), first_tile_);
-        if (Format::early_rope) copy_rope_early(now, first_tile_);
+        note_range(scales.set(load_scales(now)), tile);
+        if (Format::early_rope) copy_rope_early(now, tile);
         if (kPrefetches) prefetch(next);
 #pragma unroll
-        for (int e = 0; e < kAhead; e += kPieces)
-            load_pieces(e, now, uint32_t(e / kPieces) ^ (first_tile_ & 1));
-        uint32_t tile = first_tile_;
+        for (int e = 0; e < kAhead; e += kPieces) load_pieces(e, now, uint32_t(e / kPieces) ^ (tile & 1));
 #pragma unroll 1
-        for (; tile < first_tile_ + uint32_t(cursor_.given()); ++tile) {
+        for (; tile < cursor_.end(); ++tile) {
             const uint32_t stage = tile & 1, phase = (tile >> 1 & 1) ^ 1;
             typename Scales<Format>::Loaded next_scales;
             int row = -1;
@@ -65,8 +62,7 @@ public:
                 else
                     load_pieces(e - 2 * kPieces, n ? now : next,
                                 uint32_t((e - 2 * kPieces) / kPieces) ^ stage ^ 1);
-                if (Format::early_rope && n == 1 && tile + 1 < first_tile_ + uint32_t(cursor_.given()))
-                    copy_rope_early(now, tile + 1);
+                if (Format::early_rope && n == 1 && tile + 1 < cursor_.end()) copy_rope_early(now, tile + 1);
                 if (n == 0) {
                     next_scales = load_scales(next);
                     row = cursor_.next();
@@ -112,7 +108,7 @@ private:
         for (int i = 0; i < kPieces; ++i) place[i] = __shfl_sync(~0u, keys.place, lane_of(i));
 #pragma unroll
         for (int i = 0; i < kPieces; ++i)
-            raw_[e + i] = load_16(data(keys), holds_codes(half) ? place[i] : kHole, half * 256 + piece_ * 16);
+            raw_[e + i] = load_16(data(keys), holds_codes(half) ? place[i] : kHole, half * 16 + piece_);
     }
     __device__ bool holds_codes(uint32_t half) const {
         return Format::codes == 512 || half == 0 || piece_ < uint32_t(Format::codes - 256) / 16;
@@ -121,12 +117,19 @@ private:
         const bool own = Cluster == 1 || lane_ >= 16;
         return Scales<Format>::load(data(keys), own ? keys.place : kHole, keys.scales);
     }
-    // Asks for the records of the warp's keys in L2.
+    // Asks for the records of the warp's keys in L2: four lanes for the lines of one. One bulk prefetch for
+    // each record is a loop over lanes, 2 to 3 % of the kernel's time.
     __device__ void prefetch(const Pending& keys) const {
-        if (lane_ >= 32 - kRows && keys.place != kHole)
-            asm volatile(
-                "cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(data(keys) + (uint64_t(keys.place) << 4)),
-                "n"(Format::row_bytes));
+        constexpr uint32_t kLines = (Format::row_bytes + 127) / 128;
+#pragma unroll
+        for (uint32_t key = 0; key < uint32_t(kRows); key += 8) {
+            const uint32_t place = __shfl_sync(~0u, keys.place, 32 - kRows + key + lane_ / 4);
+            const char* const line = data(keys) + (uint64_t(place + 8 * (lane_ % 4)) << 4);
+            if (place != kHole) {
+                asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+                if (lane_ % 4 + 4 < kLines) asm volatile("prefetch.global.L2 [%0+512];" ::"l"(line));
+            }
+        }
     }
     // Both blocks learn from which tile on scales are out of range.
     __device__ void note_range(bool holds, uint32_t tile) const {
@@ -140,14 +143,12 @@ private:
     // bf16 columns of the warp's 16 keys, to the tile at `tile`.
     __device__ void copy_rope(const Pending& keys, uint32_t tile, uint32_t barrier) const {
         constexpr uint32_t kFrom = Format::codes == 448 ? layout::Fp8_584::rope_at : layout::Fp8_656::rope_at;
-        // computed here, not kept: saves a register
-        const uint32_t thread = cuda::keep(threadIdx.x) % 128, row = thread / 32 * 16 + thread / 8 % 4,
-                       to = tile + chunk_at(row, thread % 8);
+        const uint32_t row = warp_ * 16 + lane_ / 8, to = tile + chunk_at(row, lane_ % 8);
 #pragma unroll
         for (uint32_t k = 0; k < 4; ++k) {
             const uint32_t place = __shfl_sync(~0u, keys.place, 4 * k + lane_ / 8);
             cuda::cp_async_16((to + k * 512) ^ ((4 * k & 7) << 4),
-                              data(keys) + (uint64_t(place) << 4) + kFrom + lane_ % 8 * 16, place != kHole);
+                              data(keys) + (uint64_t(place + kFrom / 16 + lane_ % 8) << 4), place != kHole);
         }
         cuda::mbarrier_arrive_after_copies(barrier);
     }
@@ -156,7 +157,7 @@ private:
     __device__ void store_pieces(int first, int i, uint32_t half, uint32_t to, uint32_t full,
                                  const Scales<Format>& scales) {
         const bool natural = Format::natural_from < 512 && half == 1 && piece_ >= 8;
-        const uint32_t chunk = natural ? chunk_ ^ ((piece_ % 8 ^ 2 * (piece_ % 8)) << 4) : chunk_;
+        const uint32_t stores = natural ? stores_ ^ ((piece_ % 8 ^ 2 * (piece_ % 8)) << 4) : stores_;
         decltype(scales.of_piece(half, piece_, 0)) own[4];
 #pragma unroll
         for (int k = 0; k < 4; ++k) own[k] = scales.of_piece(half, piece_, lane_of(i + k));
@@ -167,8 +168,7 @@ private:
             own[k].prepare(codes);
             own[k].convert(codes.x, low.x, low.y), own[k].convert(codes.y, low.z, low.w);
             own[k].convert(codes.z, high.x, high.y), own[k].convert(codes.w, high.z, high.w);
-            const uint32_t at = stores_ + to + uint32_t(i + k) * 256 +
-                                (chunk ^ ((2 * uint32_t(i + k) & 7) << 4)),
+            const uint32_t at = (stores ^ ((2 * uint32_t(i + k) & 7) << 4)) + to + uint32_t(i + k) * 256,
                            second = natural ? at ^ 16 : at + kTileBytes;
             if (!holds_codes(half)) continue;
             cuda::store_shared(at, low), cuda::store_shared(second, high);
@@ -193,8 +193,8 @@ private:
 
     RowCursor<Format, Cluster> cursor_;
     const KeySources& keys_;
-    const uint32_t base_, lane_, warp_, piece_, first_tile_, peer_;
-    uint32_t stores_, chunk_;
+    const uint32_t base_, lane_, warp_, piece_, peer_;
+    uint32_t stores_;  // where the first of the lane's chunks lies in a half stage
     uint4 raw_[2 * kPieces];
 };
 

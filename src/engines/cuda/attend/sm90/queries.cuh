@@ -7,13 +7,15 @@
 
 namespace smla::cuda_attend::sm90 {
 
-// Which columns of the 16 heads of its warp a lane copies, and where they lie. Eight lanes fill a row of a
-// tile: otherwise the copies meet banks twice and take three times as long.
+// Which columns of its warp's heads a lane copies or converts, and where they lie. Eight lanes fill a row of
+// a tile: otherwise the copies meet banks twice and take three times as long.
 template <class Format>
 struct QueryChunks {
-    uint32_t lane = threadIdx.x % 32, warp = threadIdx.x % kWarpgroup / 32, rows;
+    // computed where it is used, not kept: registers are at their limit
+    uint32_t lane = cuda::keep(threadIdx.x) % 32, rows;
 
-    __device__ explicit QueryChunks(uint32_t base) : rows(base + kQueriesAt + 16 * warp * 128) {}
+    // first: the warp's first head, a multiple of 8.
+    __device__ QueryChunks(uint32_t base, uint32_t first) : rows(base + kQueriesAt + first * 128) {}
     // Eight of the first 256 columns, and of the next.
     __device__ uint32_t left_column() const { return 8 * (Format::permuted ? permuted() : lane); }
     __device__ uint32_t right_column() const {
@@ -24,9 +26,9 @@ struct QueryChunks {
         return rows + lane / 8 * kTileBytes + chunk_at(row, lane % 8);
     }
     __device__ uint32_t right(uint32_t row) const { return left(row) + kHalfBytes; }
-    // Columns 512 + 8 * (lane % 8) and on, of lane / 8 of four rows.
+    // Columns of rope: 8 * (lane % 8) and on, of lane / 8 of four rows.
     __device__ uint32_t rope(uint32_t row) const {
-        return rows + 8 * kTileBytes + chunk_at(row + lane / 8, lane % 8);
+        return rows + Format::rope_tile * kTileBytes + chunk_at(row + lane / 8, lane % 8);
     }
 
 private:
@@ -34,28 +36,30 @@ private:
 };
 
 // One warpgroup starts to copy the queries of a task; zeros past the last head. Rows: that is all. Records:
-// convert_queries follows.
+// both convert them (convert_queries).
 template <class Format>
 __device__ void copy_queries(const Arguments& args, const Task& task, uint32_t base) {
-    const QueryChunks<Format> to(base);
-    const int heads = int(args.q.shape[1]), first = task.head + int(16 * to.warp);
-    const int64_t stride = args.q.stride_elems[1];
-    const auto* const q =
-        static_cast<const uint16_t*>(args.q.data) + cuda::element(args.q, task.token, first);
-#pragma unroll 4
-    for (uint32_t row = 0; row < 16; ++row) {
-        const bool real = first + int(row) < heads;
-        const uint16_t* const from = q + (real ? row : 0) * stride;
-        cuda::cp_async_16(to.left(row), from + to.left_column(), real);
-        cuda::cp_async_16(to.right(row), from + to.right_column(), real);
-    }
+    const uint32_t warp = threadIdx.x % kWarpgroup / 32;
+    const QueryChunks<Format> to(base, 16 * warp);
+    const int heads = int(args.q.shape[1]), first = task.head + int(16 * warp);
+    const int64_t row_bytes = 2 * args.q.stride_elems[1];
+    const char* const q = static_cast<const char*>(args.q.data) +
+                          2 * cuda::element(args.q, task.token, first) + 2 * to.left_column();
+    const char* from = q;
 #pragma unroll
-    for (uint32_t row = 0; Format::rope && row < 16; row += 4) {
-        const uint32_t own = row + to.lane / 8;
-        const bool real = first + int(own) < heads;
-        cuda::cp_async_16(to.rope(row), q + (real ? own : 0) * stride + 512 + 8 * (to.lane % 8), real);
+    for (uint32_t row = 0; row < 16; ++row, from += row_bytes) {
+        const bool real = first + int(row) < heads;
+        cuda::cp_async_16(to.left(row), from, real);
+        cuda::cp_async_16(to.right(row), from + 2 * (to.right_column() - to.left_column()), real);
     }
-    if (!Format::records) cuda::mbarrier_arrive_after_copies(base + kQueriesFullAt);
+    if (Format::rope) {
+        const uint32_t own = to.lane / 8;
+        from = q + own * row_bytes + 2 * (512 + 8 * (to.lane % 8) - to.left_column());
+#pragma unroll
+        for (uint32_t row = 0; row < 16; row += 4, from += 4 * row_bytes)
+            cuda::cp_async_16(to.rope(row), from, first + int(row + own) < heads);
+    }
+    cuda::mbarrier_arrive_after_copies(base + (Format::records ? kQueriesCopiedAt : kQueriesFullAt));
 }
 
 __device__ inline void times_bf16(uint4& words, uint32_t factor) {
@@ -75,18 +79,18 @@ __device__ inline uint32_t max_magnitude_bf16(const uint4& words) {
                                     cuda::max_magnitude_bf16(cuda::max_magnitude_bf16(0, words.z), words.w));
 }
 
-// Each thread of the copying warpgroup waits for what it has copied and converts it in place. bf16: columns
-// of rope are multiplied by key_factor. f16: a head is multiplied by the power of two that brings its largest
-// value between 2^14 and 2^15, which is exact but for values less than 2^-31 of it; rope as in bf16.
+// Each of the eight warps converts eight heads in place. bf16: columns of rope are multiplied by key_factor.
+// f16: a head is multiplied by the power of two that brings its largest value between 2^14 and 2^15, which is
+// exact but for values less than 2^-31 of it; rope as in bf16.
 template <class Format>
 class QueryConverter {
 public:
-    __device__ explicit QueryConverter(uint32_t base) : base_(base), at_(base) {}
+    __device__ explicit QueryConverter(uint32_t base)
+        : base_(base), first_(threadIdx.x / 32 * 8), at_(base, first_) {}
 
     __device__ void run() const {
-        cuda::cp_async_wait_all();
 #pragma unroll 1
-        for (uint32_t row = 0; row < 16; row += 4) {
+        for (uint32_t row = 0; row < 8; row += 4) {
             if constexpr (Format::f16) f16(row);
             else bf16(row);
         }
@@ -94,72 +98,60 @@ public:
     }
 
 private:
-    // In right_column().
-    __device__ bool rope_to_the_right() const { return Format::rope_tile == 7 && at_.lane >= 24; }
+    static constexpr bool kRope = Format::rope || Format::rope_tile < 8;
 
     __device__ void bf16(uint32_t row) const {
-        const uint32_t factor = cuda::pack_bf16(Format::key_factor, Format::key_factor);
-        const auto convert = [&](uint32_t at) {
-            uint4 words = cuda::load_shared_4(at);
-            times_bf16(words, factor);
-            cuda::store_shared(at, words);
-        };
-        if (Format::rope) convert(at_.rope(row));
-        if (!rope_to_the_right()) return;
-#pragma unroll 1
-        for (uint32_t k = 0; k < 4; ++k) convert(at_.right(row + k));
+        if (!kRope) return;
+        uint4 words = cuda::load_shared_4(at_.rope(row));
+        times_bf16(words, cuda::pack_bf16(Format::key_factor, Format::key_factor));
+        cuda::store_shared(at_.rope(row), words);
     }
+    // Four heads, loaded together, so that loads wait once.
     __device__ void f16(uint32_t row) const {
-        uint4 rope = {};
-        if (Format::rope) rope = cuda::load_shared_4(at_.rope(row));
-        const uint32_t rope_largest = max_magnitude_bf16(rope);
-        uint32_t own = two_f16(row, 0, rope_largest);
-        own = max(own, two_f16(row, 2, rope_largest));
-        const float of_rope = factor(own) * Format::key_factor;
-        times_bf16(rope, cuda::pack_bf16(of_rope, of_rope));
-        if (Format::rope) cuda::store_shared(at_.rope(row), rope);
-        if (at_.lane % 8 == 0)
-            cuda::store_shared(base_ + kQueryFactorAt + 4 * (16 * at_.warp + row + at_.lane / 8),
-                               __uint_as_float((own - 14) << 23));
-    }
-    // Heads row + first and the one after it, loaded together, so that loads wait once. Returns the exponent
-    // of the head whose columns of rope this lane has, or 0.
-    __device__ uint32_t two_f16(uint32_t row, uint32_t first, uint32_t rope_largest) const {
-        uint4 left[2], right[2];
+        uint4 rope = {}, left[4], right[4];
+        if (kRope) rope = cuda::load_shared_4(at_.rope(row));
 #pragma unroll
-        for (uint32_t i = 0; i < 2; ++i) {
-            left[i] = cuda::load_shared_4(at_.left(row + first + i));
-            right[i] = cuda::load_shared_4(at_.right(row + first + i));
+        for (uint32_t i = 0; i < 4; ++i) {
+            left[i] = cuda::load_shared_4(at_.left(row + i));
+            right[i] = cuda::load_shared_4(at_.right(row + i));
         }
-        uint32_t exponent[2], own = 0;
+        const uint32_t rope_largest = max_magnitude_bf16(rope);
+        uint32_t exponent[4], own = 0;  // own: of the head whose columns of rope this lane has
 #pragma unroll
-        for (uint32_t i = 0; i < 2; ++i) {
-            const bool mine = at_.lane / 8 == first + i;
+        for (uint32_t i = 0; i < 4; ++i) {
+            const bool mine = at_.lane / 8 == i;
             const uint32_t most = cuda::max_magnitude_bf16(
                 cuda::max_magnitude_bf16(max_magnitude_bf16(left[i]), max_magnitude_bf16(right[i])),
                 mine ? rope_largest : 0);
             // biased; at least that of 2^-100, as 2^14 / largest must be an f32
             exponent[i] = max(__reduce_max_sync(~0u, max(most >> 16, most & 0xffff)) >> 7, 27u);
-            if (mine) own = exponent[i];
+            own |= exponent[i] & (mine ? ~0u : 0u);
         }
 #pragma unroll
-        for (uint32_t i = 0; i < 2; ++i) {
+        for (uint32_t i = 0; i < 4; ++i) {
             bf16_to_f16(left[i], factor(exponent[i])), bf16_to_f16(right[i], factor(exponent[i]));
-            cuda::store_shared(at_.left(row + first + i), left[i]);
-            cuda::store_shared(at_.right(row + first + i), right[i]);
+            cuda::store_shared(at_.left(row + i), left[i]);
+            cuda::store_shared(at_.right(row + i), right[i]);
         }
-        return own;
+        const float of_rope = factor(own) * Format::key_factor;
+        times_bf16(rope, cuda::pack_bf16(of_rope, of_rope));
+        if (kRope) cuda::store_shared(at_.rope(row), rope);
+        if (at_.lane % 8 == 0)
+            cuda::store_shared(base_ + kQueryFactorAt + 4 * (first_ + row + at_.lane / 8),
+                               __uint_as_float((own - 14) << 23));
     }
     static __device__ float factor(uint32_t exponent) {
         return __uint_as_float((127 + 14 + 127 - exponent) << 23);
     }
 
-    const uint32_t base_;
+    const uint32_t base_, first_;
     const QueryChunks<Format> at_;
 };
 
+// Both warpgroups convert the queries of task `done` of the block, once they are copied.
 template <class Format>
-__device__ void convert_queries(uint32_t base) {
+__device__ void convert_queries(uint32_t base, uint32_t done) {
+    cuda::mbarrier_wait(base + kQueriesCopiedAt, done & 1);
     QueryConverter<Format>(base).run();
     cuda::mbarrier_arrive(base + kQueriesFullAt);
 }

@@ -12,8 +12,9 @@ template <class Format, int Cluster>
 class RowCursor {
 public:
     // From task `task` of the block on.
-    __device__ RowCursor(const Arguments& args, const Tasks& tasks, const KeySources& keys, int task)
-        : args_(args), tasks_(tasks), keys_(keys), task_(task) {
+    __device__ RowCursor(const Arguments& args, const Tasks& tasks, const KeySources& keys, int task,
+                         uint32_t first_tile)
+        : args_(args), tasks_(tasks), keys_(keys), task_(task), end_(first_tile) {
         if (task_ < tasks_.count) enter();
     }
     // Starts to load the row number of the next tile; -1 past the end of a list or of the tasks.
@@ -24,14 +25,14 @@ public:
         }
         if (tiles_ == 0) return -1;
         if (Format::sources == 2 && !extra_ && first_ >= primary_) enter_source(1);
-        --tiles_, ++given_;
+        --tiles_, ++end_;
         if (Format::sources == 2) ++first_;
         const int row = left_ > 0 ? __ldg(at_) : -1;
         at_ += kKeys * args_.sources[extra()].rows.stride_elems[1];
         left_ -= kKeys;
         return row;
     }
-    __device__ int given() const { return given_; }                           // tiles so far
+    __device__ uint32_t end() const { return end_; }                          // number of the next tile
     __device__ bool extra() const { return Format::sources == 2 && extra_; }  // source of the last of them
     __device__ uint32_t place(int row, bool extra) const {
         return record_place(args_.sources[extra], keys_.of[extra], row);
@@ -69,7 +70,8 @@ private:
     const Tasks& tasks_;
     const KeySources& keys_;
     const int* at_ = nullptr;
-    int task_, tiles_ = 0, first_ = 0, primary_ = 0, left_ = 0, given_ = 0;
+    int task_, tiles_ = 0, first_ = 0, primary_ = 0, left_ = 0;
+    uint32_t end_;
     bool extra_ = false;
 };
 

@@ -11,7 +11,7 @@ template <class Format>
 class RowProducer {
 public:
     __device__ RowProducer(const Arguments& args, const Tasks& tasks, const KeySources& keys, uint32_t base)
-        : cursor_(args, tasks, keys, int(blockIdx.x)), keys_(keys), base_(base) {
+        : cursor_(args, tasks, keys, int(blockIdx.x), 0), keys_(keys), base_(base) {
         const uint32_t row = threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 8;
         to_ = base + chunk_at(row, threadIdx.x % 8);
     }
@@ -20,16 +20,15 @@ public:
     __device__ uint32_t run() {
         Pending now = resolve(cursor_.next()), next = resolve(cursor_.next());
 #pragma unroll 1
-        for (int tile = 0; tile < cursor_.given(); ++tile) {
-            const uint32_t stage = uint32_t(tile) & 1, phase = (uint32_t(tile) >> 1 & 1) ^ 1;
+        for (uint32_t tile = 0; tile < cursor_.end(); ++tile) {
+            const uint32_t stage = tile & 1, phase = (tile >> 1 & 1) ^ 1;
             const int row = cursor_.next();
 #pragma unroll
             for (uint32_t n = 0; n < 2; ++n) {
                 const uint32_t half = stage ^ n, full = base_ + kKeysFullAt + 16 * stage + 8 * half;
                 cuda::mbarrier_wait(base_ + kKeysEmptyAt + 16 * stage + 8 * half, phase);
                 copy<4>(now, to_ + kKeysAt + stage * kStageBytes + half * kHalfBytes, half * 512);
-                if (n == 1 && Format::rope)
-                    copy<1>(now, to_ + kRingAt + uint32_t(tile) % 3 * kTileBytes, 1024);
+                if (n == 1 && Format::rope) copy<1>(now, to_ + kRingAt + tile % 3 * kTileBytes, 1024);
                 cuda::mbarrier_arrive_after_copies(full);
                 if (n == 0) {
                     note_valid(base_, stage, now.place);
@@ -40,7 +39,7 @@ public:
             now = next, next = resolve(row);
         }
         cuda::cp_async_wait_all();
-        return uint32_t(cursor_.given());
+        return cursor_.end();
     }
 
 private:
