@@ -3,9 +3,10 @@
 // the start of a call's first kernel to the end of its last, as CUPTI records it, and a call's share of a
 // replay of the graph, gaps between kernels included. tests/gpu checks the results.
 //
-// usage: cuda_attend [only=PART OF A CASE'S NAME] [kernel=NAME] [sweep] [check]
+// usage: cuda_attend [only=PART OF A CASE'S NAME] [kernel=NAME] [between] [sweep] [check]
 //            [FORMAT=TOKENS,HEADS,WIDTH,K,REGION ...] [FORMAT+EXTRA=TOKENS,HEADS,WIDTH,K,EXTRA_K,REGION ...]
 // `kernel`: demanded instead of the engine's choice, so that on Hopper the mma kernels can be timed too.
+// `between`: a call of map before each call, as in a model's step, where other code always comes in between.
 // `check`: what check_indices costs, of attend and of map.
 #include "cuda_kernel_times.h"
 #include "cuda_peaks.h"
@@ -83,16 +84,58 @@ private:
     DeviceBuffer memory;
 };
 
+// map of T tokens with K random positions each.
+class MapCall {
+public:
+    MapCall(Context& context, int64_t tokens, int64_t k) : context_(context) {
+        constexpr int64_t kRequests = 16, kColumns = 1024, kPage = 64;
+        std::mt19937 random(9);
+        std::vector<int32_t> positions(size_t(tokens * k)), requests(static_cast<size_t>(tokens)),
+            table(kRequests * kColumns);
+        for (int32_t& each : positions) each = int32_t(random() % uint64_t(kColumns * kPage));
+        for (int32_t& each : requests) each = int32_t(random() % kRequests);
+        for (int32_t& each : table) each = int32_t(random() % table.size());
+        args_.struct_size = sizeof args_;
+        args_.page_tokens = kPage;
+        args_.positions = placed(positions, {tokens, k});
+        args_.request_of_token = placed(requests, {tokens});
+        args_.block_table = placed(table, {kRequests, kColumns});
+        args_.rows = placed(positions, {tokens, k});
+        const size_t bytes =
+            std::max(stage_workspace<Stage::map>(args_, context_.env({}), 0), kWorkspaceHeader);
+        scratch_ = DeviceBuffer(context_.device(), bytes);
+        context_.init_workspace({scratch_.data(), bytes}, nullptr);
+    }
+    void run(cudaStream_t stream) {
+        run_stage<Stage::map>(args_, context_.env({scratch_.data(), scratch_.bytes()}, stream));
+    }
+
+private:
+    Tensor placed(const std::vector<int32_t>& values, std::initializer_list<int64_t> shape) {
+        Device& gpu = context_.device();
+        memory_.emplace_back(gpu, values.size() * sizeof(int32_t));
+        gpu.upload(memory_.back().data(), values.data(), memory_.back().bytes(), nullptr);
+        Tensor out = make_tensor(memory_.back().data(), SMLA_I32, shape);
+        out.device_type = SMLA_CUDA;
+        return out;
+    }
+    Context& context_;
+    std::vector<DeviceBuffer> memory_;
+    DeviceBuffer scratch_;
+    smla_map_args args_{};
+};
+
 struct Times {                         // of one call, in microseconds
     double replayed = 0, kernels = 0;  // kernels: 0 without CUPTI
 };
 
 class Timer {
 public:
-    explicit Timer(const std::string& kernel, bool check_indices = false)
+    explicit Timer(const std::string& kernel, bool check_indices = false, bool between = false)
         : context_(make_context(check_indices, kernel)), flush_(context_.device(), size_t(256) << 20) {
         SMLA_CUDA_CALL(cudaStreamCreate(&stream_));
         for (cudaEvent_t* event : {&begin_, &end_}) SMLA_CUDA_CALL(cudaEventCreate(event));
+        if (between) between_ = std::make_unique<MapCall>(context_, 16, 2048);
     }
     Device& device() { return context_.device(); }
     Env env() { return context_.env({}); }
@@ -140,9 +183,10 @@ private:
         if (per_call == 0 || spans.size() % all_calls) return 0;
         std::vector<double> times;
         for (size_t i = kWarm * size_t(calls) * per_call; i < spans.size(); i += per_call) {
+            const size_t first = i + (between_ ? 1 : 0);
             uint64_t end = 0;
-            for (size_t k = i; k < i + per_call; ++k) end = std::max(end, spans[k].end_ns);
-            times.push_back(double(end - spans[i].start_ns) * 1e-3);
+            for (size_t k = first; k < i + per_call; ++k) end = std::max(end, spans[k].end_ns);
+            times.push_back(double(end - spans[first].start_ns) * 1e-3);
         }
         return median(times);
     }
@@ -154,6 +198,7 @@ private:
     static constexpr int kWarm = 3, kReplays = 30;
     Context context_;
     DeviceBuffer flush_;
+    std::unique_ptr<MapCall> between_;
     cudaStream_t stream_ = nullptr;
     cudaEvent_t begin_ = nullptr, end_ = nullptr;
 };
@@ -201,6 +246,7 @@ Times Timer::run(const Shape& shape, const Pair& pools, const cuda_attend::Sched
     DeviceBuffer scratch(gpu, bytes);
     context_.init_workspace({scratch.data(), bytes}, nullptr);
     const auto call = [&](int i) {
+        if (between_) between_->run(stream_);
         args.primary.rows = list(i * t * k, shape.k);
         if (shape.extra_k) args.extra.rows = list(i * t * k + shape.k, shape.extra_k);
         const Env env = context_.env({scratch.data(), bytes}, stream_);
@@ -219,39 +265,13 @@ Times Timer::run(const Shape& shape, const Pair& pools, const cuda_attend::Sched
 }
 
 double Timer::run_map(int64_t tokens, int64_t k) {
-    constexpr int64_t kRequests = 16, kColumns = 1024, kPage = 64;
     constexpr int kCalls = 12;
-    std::mt19937 random(9);
-    std::vector<int32_t> positions(size_t(tokens * k)), requests(static_cast<size_t>(tokens)),
-        table(kRequests * kColumns);
-    for (int32_t& each : positions) each = int32_t(random() % uint64_t(kColumns * kPage));
-    for (int32_t& each : requests) each = int32_t(random() % kRequests);
-    for (int32_t& each : table) each = int32_t(random() % table.size());
-    Device& gpu = device();
-    std::vector<DeviceBuffer> memory;
-    const auto placed = [&](const std::vector<int32_t>& values, std::initializer_list<int64_t> shape) {
-        memory.emplace_back(gpu, values.size() * sizeof(int32_t));
-        gpu.upload(memory.back().data(), values.data(), memory.back().bytes(), nullptr);
-        Tensor out = make_tensor(memory.back().data(), SMLA_I32, shape);
-        out.device_type = SMLA_CUDA;
-        return out;
-    };
-    smla_map_args args{};
-    args.struct_size = sizeof args;
-    args.page_tokens = kPage;
-    args.positions = placed(positions, {tokens, k});
-    args.request_of_token = placed(requests, {tokens});
-    args.block_table = placed(table, {kRequests, kColumns});
-    args.rows = placed(positions, {tokens, k});
-    const size_t bytes = std::max(stage_workspace<Stage::map>(args, env(), 0), kWorkspaceHeader);
-    const DeviceBuffer scratch(gpu, bytes);
-    context_.init_workspace({scratch.data(), bytes}, nullptr);
-    const auto call = [&] { run_stage<Stage::map>(args, context_.env({scratch.data(), bytes}, stream_)); };
-    call();
+    MapCall map(context_, tokens, k);
+    map.run(stream_);
     SMLA_CUDA_CALL(cudaStreamSynchronize(stream_));
     cudaGraph_t graph;
     SMLA_CUDA_CALL(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-    for (int i = 0; i < kCalls; ++i) call();
+    for (int i = 0; i < kCalls; ++i) map.run(stream_);
     SMLA_CUDA_CALL(cudaStreamEndCapture(stream_, &graph));
     const double us = time_replays(graph, kCalls);
     SMLA_CUDA_CALL(cudaGraphDestroy(graph));
@@ -331,8 +351,9 @@ double bytes_of(const Shape& s) {  // of listed rows
     return double(s.tokens) * (double(s.k) * record(s.format) + double(s.extra_k) * record(extra));
 }
 
-void time_all(const std::string& only, const std::string& kernel, const std::vector<Shape>& shapes) {
-    Timer timer(kernel);
+void time_all(const std::string& only, const std::string& kernel, bool between,
+              const std::vector<Shape>& shapes) {
+    Timer timer(kernel, false, between);
     Pools pools(timer.device());
     const double mma = mma_peak_tflops(), copy = copy_peak_gbytes();
     std::printf("%s: mma.sync bf16 %.0f TFLOP/s, device copy %.0f GB/s\n",
@@ -426,7 +447,7 @@ static bool parse_shape(const char* word, smla::bench::Shape& out) {
 
 struct Options {
     std::string only, kernel;
-    bool sweep = false, check = false;
+    bool between = false, sweep = false, check = false;
     std::vector<smla::bench::Shape> shapes;
 };
 
@@ -435,6 +456,7 @@ static bool parse_word(const std::string& word, Options& out) {
     smla::bench::Shape shape{};
     if (word.starts_with("only=")) out.only = word.substr(5);
     else if (word.starts_with("kernel=")) out.kernel = word.substr(7);
+    else if (word == "between") out.between = true;
     else if (word == "sweep") out.sweep = true;
     else if (word == "check") out.check = true;
     else if (parse_shape(word.c_str(), shape)) out.shapes.push_back(shape);
@@ -455,7 +477,7 @@ int main(int argc, char** argv) try {
         options.shapes.assign(std::begin(smla::bench::kShapes), std::end(smla::bench::kShapes));
     if (options.check) smla::bench::cost_of_checks(options.only, options.kernel, options.shapes);
     else if (options.sweep) smla::bench::sweep();
-    else smla::bench::time_all(options.only, options.kernel, options.shapes);
+    else smla::bench::time_all(options.only, options.kernel, options.between, options.shapes);
 } catch (const smla::Error& error) {
     std::fprintf(stderr, "%s: got %s, wants %s\n", error.field.c_str(), error.got.c_str(),
                  error.wanted.c_str());

@@ -27,8 +27,9 @@ public:
     // Returns the number of the tile after the last.
     __device__ uint32_t run() {
         uint32_t tile = cursor_.end();
-        Pending now = resolve(cursor_.next()), next = resolve(cursor_.next()),
-                after = resolve(cursor_.next());
+        Pending now, next, after;
+#pragma unroll kUnrolledStart
+        for (int i = 0; i < 3; ++i) now = next, next = after, after = resolve(cursor_.next());
         Scales<Format> scales;
         note_range(scales.set(load_scales(now)), tile);
         if (Format::early_rope) copy_rope_early(now, tile);
@@ -80,6 +81,9 @@ private:
     // tile does not hide the latency of memory, so such formats prefetch their records to L2.
     static constexpr int kAhead = Format::codes == 448 ? 2 * kPieces : 8;
     static constexpr bool kPrefetches = Format::codes == 512;
+    // 10 KB of code less if rolled up, which other kernels then push out of the caches more rarely: up to 2 %
+    // of a call behind another kernel. fp8_584 with 64 heads is 2.7 % slower rolled up.
+    static constexpr int kUnrolledStart = Format::sources == 1 ? 1 : 3;
 
     __device__ uint32_t first_key() const {
         return Cluster == 2 ? 8 * (4 * (blockIdx.x % 2) + warp_) : 16 * warp_;
