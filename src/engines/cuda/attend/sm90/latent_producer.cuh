@@ -19,59 +19,40 @@ public:
           lane_(threadIdx.x % 32),
           warp_((threadIdx.x / 32) % 4),
           piece_(lane_ % 16),
-          peer_(Cluster == 2 ? cuda::in_block(base, cuda::cluster_rank() ^ 1) - base : 0) {
+          peer_(Cluster == 2 ? cuda::in_block(base, cuda::cluster_rank() ^ 1) - base : 0),
+          zero_(uint32_t(tasks.blocks) >> 31),
+          tile_(first_tile) {
         const uint32_t row = first_key() + lane_ / 16;
         stores_ = base + kKeysAt + piece_ / 8 * 2 * kTileBytes + chunk_at(row, piece_ % 8);
     }
 
     // Returns the number of the tile after the last.
     __device__ uint32_t run() {
-        uint32_t tile = cursor_.end();
-        Pending now, next, after;
-#pragma unroll kUnrolledStart
-        for (int i = 0; i < 3; ++i) now = next, next = after, after = resolve(cursor_.next());
-        Scales<Format> scales;
-        note_range(scales.set(load_scales(now)), tile);
-        if (Format::early_rope) copy_rope_early(now, tile);
-        if (kPrefetches) prefetch(next);
-#pragma unroll
-        for (int e = 0; e < kAhead; e += kPieces) load_pieces(e, now, uint32_t(e / kPieces) ^ (tile & 1));
+        start();
+        if constexpr (kWhole) {
+            // ptxas counts all loads with one scoreboard. At the head of a loop it waits for those still on
+            // their way: so the loop begins where the second half of a tile is needed anyway (3 to 7 % of the
+            // time). It knows that the warp is together from the shuffles that say whether there is more, and
+            // as nothing waits before the loop: the first tile's stage is empty.
+            bool more = __shfl_sync(~0u, uint32_t(tile_ < cursor_.end()), 0);
+            if (more) store_first();
 #pragma unroll 1
-        for (; tile < cursor_.end(); ++tile) {
-            const uint32_t stage = tile & 1, phase = (tile >> 1 & 1) ^ 1;
-            typename Scales<Format>::Loaded next_scales;
-            int row = -1;
-#pragma unroll
-            for (int n = 0; n < 2; ++n) {
-                const uint32_t half = stage ^ uint32_t(n), full = base_ + kKeysFullAt + 16 * stage + 8 * half,
-                               to = stage * kStageBytes + half * kHalfBytes;
-                cuda::mbarrier_wait(base_ + kKeysEmptyAt + 16 * stage + 8 * half, phase);
-                if (n == 0) note_valid(base_, stage, now.place);
-                if (Format::rope_tile < 8 && half == 1)
-                    copy_rope(now, base_ + kKeysAt + to + 3 * kTileBytes, full);
-                store_half(n, half, to, full, scales);
-                if (n == 1) {
-                    // Used here, before new loads start: a scoreboard that they share would wait for those
-                    // too.
-                    note_range(scales.set(next_scales), tile + 1);
-                    now = next, next = after, after = resolve(row);
-                    after.place = cuda::keep(after.place);
-                }
-                // kAhead pieces further: the other half of this tile, or a half of the next
-                const int e = n * kPieces + kAhead;
-                if (e < 2 * kPieces) load_pieces(e, now, half ^ 1);
-                else
-                    load_pieces(e - 2 * kPieces, n ? now : next,
-                                uint32_t((e - 2 * kPieces) / kPieces) ^ stage ^ 1);
-                if (Format::early_rope && n == 1 && tile + 1 < cursor_.end()) copy_rope_early(now, tile + 1);
-                if (n == 0) {
-                    next_scales = load_scales(next);
-                    row = cursor_.next();
-                    if (kPrefetches) prefetch(after);
+            while (more) {
+                more = store_second();
+                if (more) {
+                    wait_until_empty(tile_ & 1);
+                    store_first();
                 }
             }
+        } else {
+#pragma unroll 1
+            while (tile_ < cursor_.end()) {
+                wait_until_empty(tile_ & 1);
+                store_first();
+                store_second();
+            }
         }
-        return tile;
+        return tile_;
     }
 
 private:
@@ -80,10 +61,61 @@ private:
     // Pieces loaded ahead of their conversion: a whole tile, or half of one where registers are short. Half a
     // tile does not hide the latency of memory, so such formats prefetch their records to L2.
     static constexpr int kAhead = Format::codes == 448 ? 2 * kPieces : 8;
+    static constexpr bool kWhole = kAhead == 2 * kPieces;  // a whole tile ahead
     static constexpr bool kPrefetches = Format::codes == 512;
-    // 10 KB of code less if rolled up, which other kernels then push out of the caches more rarely: up to 2 %
-    // of a call behind another kernel. fp8_584 with 64 heads is 2.7 % slower rolled up.
+    // A rolled-up start is 10 KB of code less. A call behind another kernel, which pushes code out of the
+    // caches, is up to 2 % faster by that; fp8_584 with 64 heads is 2.7 % slower.
     static constexpr int kUnrolledStart = Format::sources == 1 ? 1 : 3;
+
+    __device__ void start() {
+#pragma unroll kUnrolledStart
+        for (int i = 0; i < 3; ++i) now_ = next_, next_ = after_, after_ = resolve(cursor_.next());
+        note_range(scales_.set(load_scales(now_)), tile_);
+        if (Format::early_rope) copy_rope_early(now_, tile_);
+        if (kPrefetches) prefetch(next_);
+#pragma unroll
+        for (int e = 0; e < kAhead; e += kPieces) load_pieces(e, now_, uint32_t(e / kPieces) ^ (tile_ & 1));
+    }
+    // Of tile_: the half of the columns that is stored first.
+    __device__ void store_first() {
+        const uint32_t half = tile_ & 1;
+        note_valid(base_, tile_ & 1, now_.place);
+        store_half(0, half);
+        if (!kWhole) {
+            load_pieces(kPieces, now_, half ^ 1);
+            load_ahead();
+        }
+    }
+    // Waits for the other half, stores it, and goes on to the next tile. Returns whether there is one.
+    __device__ bool store_second() {
+        const uint32_t half = tile_ & 1 ^ 1;
+        wait_until_empty(half);
+        if (kWhole) {
+            load_pieces(0, next_, half, arrived(kPieces));
+            load_ahead();
+        }
+        uint32_t more = tile_ + 1 < cursor_.end();
+        if (kWhole) more = __shfl_sync(~0u, more, 0);
+        store_half(1, half);
+        ++tile_;
+        // Used before new loads start: else their use would wait for those, too.
+        note_range(scales_.set(next_scales_), tile_);
+        now_ = next_, next_ = after_, after_ = resolve(row_);
+        after_.place = cuda::keep(after_.place);
+        if (kWhole) load_pieces(kPieces, now_, half ^ 1, arrived(0));
+        else load_pieces(0, now_, half);
+        if (Format::early_rope && more) copy_rope_early(now_, tile_);
+        return more;
+    }
+    // What tiles further ahead need: scales, a row number, records in L2.
+    __device__ void load_ahead() {
+        next_scales_ = load_scales(next_);
+        row_ = cursor_.next();
+        if (kPrefetches) prefetch(after_);
+    }
+    __device__ void wait_until_empty(uint32_t half) const {
+        cuda::mbarrier_wait(base_ + kKeysEmptyAt + 16 * (tile_ & 1) + 8 * half, (tile_ >> 1 & 1) ^ 1);
+    }
 
     __device__ uint32_t first_key() const {
         return Cluster == 2 ? 8 * (4 * (blockIdx.x % 2) + warp_) : 16 * warp_;
@@ -105,11 +137,19 @@ private:
     __device__ const char* data(const Pending& keys) const {
         return keys_.of[Format::sources == 2 && keys.extra].data;
     }
+    // 0, once half a tile's pieces from e on are there. A load whose place it is added to starts after them;
+    // else their first use would wait for that load, too.
+    __device__ uint32_t arrived(int e) const {
+        uint32_t bits = 0;
+#pragma unroll
+        for (int i = 0; i < kPieces; ++i) bits |= raw_[e + i].x;
+        return bits & zero_;
+    }
     // Pieces from e on of a tile: 16 codes of a key each, from the left or right half of the columns.
-    __device__ void load_pieces(int e, const Pending& keys, uint32_t half) {
+    __device__ void load_pieces(int e, const Pending& keys, uint32_t half, uint32_t zero = 0) {
         uint32_t place[kPieces];
 #pragma unroll
-        for (int i = 0; i < kPieces; ++i) place[i] = __shfl_sync(~0u, keys.place, lane_of(i));
+        for (int i = 0; i < kPieces; ++i) place[i] = __shfl_sync(~0u, keys.place | zero, lane_of(i));
 #pragma unroll
         for (int i = 0; i < kPieces; ++i)
             raw_[e + i] = load_16(data(keys), holds_codes(half) ? place[i] : kHole, half * 16 + piece_);
@@ -158,13 +198,12 @@ private:
     }
     // Converts pieces i to i + 3 of half a tile, whose pieces are raw_[first] and on. Behind natural_from a
     // piece becomes two neighbouring chunks of one tile.
-    __device__ void store_pieces(int first, int i, uint32_t half, uint32_t to, uint32_t full,
-                                 const Scales<Format>& scales) {
+    __device__ void store_pieces(int first, int i, uint32_t half, uint32_t to, uint32_t full) {
         const bool natural = Format::natural_from < 512 && half == 1 && piece_ >= 8;
         const uint32_t stores = natural ? stores_ ^ ((piece_ % 8 ^ 2 * (piece_ % 8)) << 4) : stores_;
-        decltype(scales.of_piece(half, piece_, 0)) own[4];
+        decltype(scales_.of_piece(half, piece_, 0)) own[4];
 #pragma unroll
-        for (int k = 0; k < 4; ++k) own[k] = scales.of_piece(half, piece_, lane_of(i + k));
+        for (int k = 0; k < 4; ++k) own[k] = scales_.of_piece(half, piece_, lane_of(i + k));
 #pragma unroll
         for (int k = 0; k < 4; ++k) {
             const uint4& codes = raw_[first + i + k];
@@ -182,11 +221,14 @@ private:
             }
         }
     }
-    // Converts and stores half of the columns of the warp's keys, here and in the other block.
-    __device__ void store_half(int n, uint32_t half, uint32_t to, uint32_t full,
-                               const Scales<Format>& scales) {
+    // Converts and stores half of the columns of the warp's keys of tile_, the n-th of the tile, here and in
+    // the other block.
+    __device__ void store_half(int n, uint32_t half) {
+        const uint32_t stage = tile_ & 1, full = base_ + kKeysFullAt + 16 * stage + 8 * half,
+                       to = stage * kStageBytes + half * kHalfBytes;
+        if (Format::rope_tile < 8 && half == 1) copy_rope(now_, base_ + kKeysAt + to + 3 * kTileBytes, full);
 #pragma unroll
-        for (int i = 0; i < kPieces; i += 4) store_pieces(n * kPieces, i, half, to, full, scales);
+        for (int i = 0; i < kPieces; i += 4) store_pieces(n * kPieces, i, half, to, full);
         cuda::fence_async_proxy();
         __syncwarp();
         if (lane_ != 0) return;
@@ -198,6 +240,12 @@ private:
     RowCursor<Format, Cluster> cursor_;
     const KeySources& keys_;
     const uint32_t base_, lane_, warp_, piece_, peer_;
+    const uint32_t zero_;  // which the compiler does not know
+    uint32_t tile_;
+    Pending now_, next_, after_;  // keys of tile_ and of the two after it
+    Scales<Format> scales_;
+    typename Scales<Format>::Loaded next_scales_;
+    int row_;          // of the tile after those
     uint32_t stores_;  // where the first of the lane's chunks lies in a half stage
     uint4 raw_[2 * kPieces];
 };
