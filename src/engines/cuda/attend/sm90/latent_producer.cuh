@@ -31,7 +31,7 @@ public:
         start();
         if constexpr (kWhole) {
             // ptxas counts all loads with one scoreboard. At the head of a loop it waits for those still on
-            // their way: so the loop begins where the second half of a tile is needed anyway (3 to 7 % of the
+            // their way: so the loop begins where the second half of a tile is needed anyway (1 to 7 % of the
             // time). It knows that the warp is together from the shuffles that say whether there is more, and
             // as nothing waits before the loop: the first tile's stage is empty.
             bool more = __shfl_sync(~0u, uint32_t(tile_ < cursor_.end()), 0);
