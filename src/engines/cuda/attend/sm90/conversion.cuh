@@ -63,7 +63,8 @@ class FloatScales {  // four f32, of 128 columns each
 public:
     using Loaded = uint4;
     static __device__ Loaded load(const char* data, uint32_t place, uint32_t) {
-        static_assert(layout::Fp8_656::scales_at == layout::Fp8_528::scales_at);
+        static_assert(layout::Fp8_656::scales_at == layout::Fp8_528::scales_at &&
+                      layout::Fp8_656::scales_at % 16 == 0);
         return load_16(data, place, layout::Fp8_656::scales_at / 16);
     }
 

@@ -30,10 +30,10 @@ public:
     __device__ uint32_t run() {
         start();
         if constexpr (kWhole) {
-            // ptxas counts all loads with one scoreboard. At the head of a loop it waits for those still on
-            // their way: so the loop begins where the second half of a tile is needed anyway (1 to 7 % of the
-            // time). It knows that the warp is together from the shuffles that say whether there is more, and
-            // as nothing waits before the loop: the first tile's stage is empty.
+            // ptxas counts all loads with one scoreboard, and at the head of a loop it waits for those still
+            // on their way. So the loop begins where the second half of a tile is needed anyway: 1 to 7 % of
+            // the time. Addresses stay in uniform registers only because `more` comes from a shuffle and
+            // nothing waits before the loop; the first tile needs no wait, as its stage is empty.
             bool more = __shfl_sync(~0u, uint32_t(tile_ < cursor_.end()), 0);
             if (more) store_first();
 #pragma unroll 1
@@ -63,10 +63,11 @@ private:
     static constexpr int kAhead = Format::codes == 448 ? 2 * kPieces : 8;
     static constexpr bool kWhole = kAhead == 2 * kPieces;  // a whole tile ahead
     static constexpr bool kPrefetches = Format::codes == 512;
-    // A rolled-up start is 10 KB of code less. A call behind another kernel, which pushes code out of the
-    // caches, is up to 2 % faster by that; fp8_584 with 64 heads is 2.7 % slower.
+    // A rolled-up start is 10 KB of code less, which makes calls behind another kernel up to 2 % faster, but
+    // fp8_584 with 64 heads 2.7 % slower.
     static constexpr int kUnrolledStart = Format::sources == 1 ? 1 : 3;
 
+    // Loads what the first tile needs.
     __device__ void start() {
 #pragma unroll kUnrolledStart
         for (int i = 0; i < 3; ++i) now_ = next_, next_ = after_, after_ = resolve(cursor_.next());
@@ -76,7 +77,7 @@ private:
 #pragma unroll
         for (int e = 0; e < kAhead; e += kPieces) load_pieces(e, now_, uint32_t(e / kPieces) ^ (tile_ & 1));
     }
-    // Of tile_: the half of the columns that is stored first.
+    // Stores the half of tile_'s columns that comes first. Its place is empty.
     __device__ void store_first() {
         const uint32_t half = tile_ & 1;
         note_valid(base_, tile_ & 1, now_.place);
@@ -86,7 +87,8 @@ private:
             load_ahead();
         }
     }
-    // Waits for the other half, stores it, and goes on to the next tile. Returns whether there is one.
+    // Stores the other half, when its place is empty, and goes on to the next tile. Returns whether there is
+    // one.
     __device__ bool store_second() {
         const uint32_t half = tile_ & 1 ^ 1;
         wait_until_empty(half);
@@ -98,7 +100,7 @@ private:
         if (kWhole) more = __shfl_sync(~0u, more, 0);
         store_half(1, half);
         ++tile_;
-        // Used before new loads start: else their use would wait for those, too.
+        // Scales and row number are used before new loads start: their use waits for all loads so far.
         note_range(scales_.set(next_scales_), tile_);
         now_ = next_, next_ = after_, after_ = resolve(row_);
         after_.place = cuda::keep(after_.place);
@@ -137,8 +139,8 @@ private:
     __device__ const char* data(const Pending& keys) const {
         return keys_.of[Format::sources == 2 && keys.extra].data;
     }
-    // 0, once half a tile's pieces from e on are there. A load whose place it is added to starts after them;
-    // else their first use would wait for that load, too.
+    // 0, once half a tile's pieces from e on are there. Loads with this in their places start after that, so
+    // that the first use of these pieces does not wait for those loads.
     __device__ uint32_t arrived(int e) const {
         uint32_t bits = 0;
 #pragma unroll
@@ -161,8 +163,9 @@ private:
         const bool own = Cluster == 1 || lane_ >= 16;
         return Scales<Format>::load(data(keys), own ? keys.place : kHole, keys.scales);
     }
-    // Asks for the records of the warp's keys in L2: four lanes for the lines of one. One bulk prefetch for
-    // each record is a loop over lanes, 2 to 3 % of the kernel's time.
+    // Asks for the records of the warp's keys in L2: four lanes for the lines of one. A record that is not
+    // aligned may end in one line more, which is left out. Bulk prefetches, one for each record, become a
+    // loop over lanes, which takes 2 to 3 % of the kernel's time.
     __device__ void prefetch(const Pending& keys) const {
         constexpr uint32_t kLines = (Format::row_bytes + 127) / 128;
 #pragma unroll
@@ -187,6 +190,7 @@ private:
     // bf16 columns of the warp's 16 keys, to the tile at `tile`.
     __device__ void copy_rope(const Pending& keys, uint32_t tile, uint32_t barrier) const {
         constexpr uint32_t kFrom = Format::codes == 448 ? layout::Fp8_584::rope_at : layout::Fp8_656::rope_at;
+        static_assert(kFrom % 16 == 0, "places count 16 bytes");
         const uint32_t row = warp_ * 16 + lane_ / 8, to = tile + chunk_at(row, lane_ % 8);
 #pragma unroll
         for (uint32_t k = 0; k < 4; ++k) {
@@ -240,7 +244,7 @@ private:
     RowCursor<Format, Cluster> cursor_;
     const KeySources& keys_;
     const uint32_t base_, lane_, warp_, piece_, peer_;
-    const uint32_t zero_;  // which the compiler does not know
+    const uint32_t zero_;  // 0, but the compiler cannot know
     uint32_t tile_;
     Pending now_, next_, after_;  // keys of tile_ and of the two after it
     Scales<Format> scales_;

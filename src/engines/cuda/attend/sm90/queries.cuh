@@ -125,7 +125,7 @@ private:
                 mine ? rope_largest : 0);
             // biased; at least that of 2^-100, as 2^14 / largest must be an f32
             exponent[i] = max(__reduce_max_sync(~0u, max(most >> 16, most & 0xffff)) >> 7, 27u);
-            own |= exponent[i] & (mine ? ~0u : 0u);
+            own |= exponent[i] & (mine ? ~0u : 0u);  // as a select it becomes an array in local memory
         }
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) {

@@ -11,7 +11,7 @@ namespace smla::cuda_attend::sm90 {
 template <class Format, int Cluster>
 class RowCursor {
 public:
-    // From task `task` of the block on.
+    // From task `task` on, whose first tile is the block's tile `first_tile`.
     __device__ RowCursor(const Arguments& args, const Tasks& tasks, const KeySources& keys, int task,
                          uint32_t first_tile)
         : args_(args), tasks_(tasks), keys_(keys), task_(task), end_(first_tile) {
@@ -32,7 +32,7 @@ public:
         left_ -= kKeys;
         return row;
     }
-    __device__ uint32_t end() const { return end_; }                          // number of the next tile
+    __device__ uint32_t end() const { return end_; }  // number after the last tile that next() began
     __device__ bool extra() const { return Format::sources == 2 && extra_; }  // source of the last of them
     __device__ uint32_t place(int row, bool extra) const {
         return record_place(args_.sources[extra], keys_.of[extra], row);
