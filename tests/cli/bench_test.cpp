@@ -151,6 +151,7 @@ TEST(CliBench, ASuiteStandsBesideItsPeers) {
         cases.push_back(row["case"]);
         const double us = row["us"], peer = row["peer_us"], target = row["target_us"];
         EXPECT_GT(us, 0) << row;
+        EXPECT_GT(row["sustained_us"], 0) << row;
         EXPECT_NEAR(row["times_as_fast"].get<double>() * us, peer, 1e-6 * peer) << row;
         EXPECT_EQ(row["reached"], us <= target) << row;
         EXPECT_LE(row["error"], kLimits.at(row["stage"])) << row;
@@ -177,6 +178,10 @@ TEST(CliBench, ASuiteIsListedWithoutRunning) {
     EXPECT_EQ(cases[0]["case"], "decode b128 sq2 H128 K2048");
     EXPECT_EQ(cases[19]["case"], "prefill T4096 H128 576 K2048 of 131072");
     EXPECT_EQ(error_of({"bench", "--list"}, 2)["field"], "--list");
+    const auto select = json_of({"bench", "--suite", "hopper", "--list", "--case", "select"}, "results");
+    EXPECT_EQ(select.size(), 5u);
+    for (const auto& each : select) EXPECT_EQ(each["stage"], "select");
+    EXPECT_EQ(error_of({"bench", "--suite", "hopper", "--list", "--case", "decode"}, 2)["field"], "--case");
 }
 
 TEST(CliBench, UnknownCase) { EXPECT_EQ(error_of({"bench", "--case", "atend"}, 2)["field"], "--case"); }

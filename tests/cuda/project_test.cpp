@@ -177,24 +177,25 @@ TEST(CudaProject, WhatTheLibraryIsToldIsTheProduct) {
     }
 }
 
-TEST(CudaProject, FewTokensComeFirstThenTheLibraryAndTheLoopsTakeTheRest) {
+TEST(CudaProject, OurKernelsComeFirstThenTheLibraryAndTheLoopsTakeTheRest) {
     FactsOnly device;
     const Env env = facts_env(device);
     const auto table = cuda_candidates<Stage::absorb>();
-    ASSERT_EQ(table.size(), 3u);
-    EXPECT_STREQ(table[0].name, "cuda_few_project");
-    EXPECT_STREQ(table[1].name, "cuda_cublaslt_project");
-    EXPECT_STREQ(table[2].name, "cuda_generic_project");
+    ASSERT_EQ(table.size(), 4u);
+    EXPECT_STREQ(table[0].name, "cuda_mma_project");
+    EXPECT_STREQ(table[1].name, "cuda_few_project");
+    EXPECT_STREQ(table[2].name, "cuda_cublaslt_project");
+    EXPECT_STREQ(table[3].name, "cuda_generic_project");
     for (const smla_dtype x : {SMLA_F32, SMLA_BF16, SMLA_F16})
         for (const smla_dtype w : {SMLA_F32, SMLA_BF16, SMLA_F16}) {
             const smla_project_args args = product(x, w, SMLA_BF16, 3, 2, 8, 8);
-            EXPECT_EQ(table[2].refuse(args, env), "");
-            EXPECT_EQ(table[2].workspace(args, env, 0), kWorkspaceHeader);
+            EXPECT_EQ(table[3].refuse(args, env), "");
+            EXPECT_EQ(table[3].workspace(args, env, 0), kWorkspaceHeader);
             if (cublaslt().library.empty() && lt_route(args, 0).refusal.empty()) {
-                EXPECT_EQ(table[1].refuse(args, env), "no cuBLASLt library was found at run time");
+                EXPECT_EQ(table[2].refuse(args, env), "no cuBLASLt library was found at run time");
             }
         }
-    EXPECT_NE(table[2].refuse(product(SMLA_F64, SMLA_F64, SMLA_F64, 3, 2, 8, 8), env), "");
+    EXPECT_NE(table[3].refuse(product(SMLA_F64, SMLA_F64, SMLA_F64, 3, 2, 8, 8), env), "");
 }
 
 TEST(CudaProject, TheKernelOfFewTokensSaysWhatItDoesNotTake) {
@@ -232,6 +233,50 @@ TEST(CudaProject, TheKernelOfFewTokensSaysWhatItDoesNotTake) {
     invariant.batch_invariant = true;
     const smla_project_args good = product(SMLA_F32, SMLA_BF16, SMLA_F32, 1, 2, 7, 64);
     EXPECT_NE(kFewTokensProject.refuse(good, invariant).find("batch-invariant"), std::string::npos);
+}
+
+TEST(CudaProject, TheKernelByMmaSaysWhatItDoesNotTake) {
+    FactsOnly device;
+    const Env env = facts_env(device);
+    const auto refusal = [&](const smla_project_args& args) { return kMmaProject.refuse(args, env); };
+    const auto sent_on = [&](const smla_project_args& args, const char* why) {
+        EXPECT_NE(refusal(args).find(why), std::string::npos) << refusal(args);
+    };
+    const auto f32_by_bf16 = [](int64_t tokens, int64_t groups, int64_t outer, int64_t inner) {
+        return product(SMLA_F32, SMLA_BF16, SMLA_F32, tokens, groups, outer, inner);
+    };
+    // few tokens; some of few outputs; more of many outputs and short sums
+    for (const auto& args :
+         {f32_by_bf16(5, 128, 512, 128), f32_by_bf16(9, 1, 8, 8), f32_by_bf16(16, 1, 7168, 16384),
+          f32_by_bf16(64, 1, 576, 7168), f32_by_bf16(17, 128, 128, 512), f32_by_bf16(4096, 1, 24576, 1536)}) {
+        EXPECT_EQ(refusal(args), "");
+        EXPECT_EQ(kMmaProject.workspace(args, env, 0), kWorkspaceHeader);
+    }
+    sent_on(f32_by_bf16(4, 128, 512, 128), "cuda_few_project is faster");
+    sent_on(f32_by_bf16(8, 1, 576, 7168), "cuda_few_project is faster");
+    if (!cublaslt().library.empty()) {
+        sent_on(f32_by_bf16(17, 1, 7168, 16384), "cuda_cublaslt_project is faster");
+        sent_on(f32_by_bf16(65, 1, 576, 1024), "cuda_cublaslt_project is faster");
+    }
+    sent_on(product(SMLA_BF16, SMLA_BF16, SMLA_F32, 16, 2, 8, 64), "x of f32 and weights of bf16");
+    sent_on(product(SMLA_F32, SMLA_F32, SMLA_F32, 16, 2, 8, 64), "x of f32 and weights of bf16");
+    sent_on(product(SMLA_F32, SMLA_BF16, SMLA_F64, 16, 2, 8, 64), "f32, bf16 and f16");
+    sent_on(f32_by_bf16(16, 2, 7, 64), "8 and more");
+    sent_on(f32_by_bf16(16, 2, 8, 60), "16-byte pieces");
+    smla_project_args apart = f32_by_bf16(16, 2, 8, 64);
+    apart.x.stride_elems[0] += 2;  // 8 bytes
+    sent_on(apart, "x is no rows of 16-byte pieces");
+    smla_project_args along_n = f32_by_bf16(16, 2, 12, 64);
+    along_n.w.stride_elems[1] = 1, along_n.w.stride_elems[2] = 12;
+    sent_on(along_n, "neither along k nor along n");
+    smla_project_args odd_rows = f32_by_bf16(16, 2, 8, 64);
+    odd_rows.w.stride_elems[1] += 4, odd_rows.w.stride_elems[0] = 8 * odd_rows.w.stride_elems[1];
+    sent_on(odd_rows, "w is no rows of 16-byte pieces");
+
+    Env invariant = env;
+    invariant.batch_invariant = true;
+    EXPECT_NE(kMmaProject.refuse(f32_by_bf16(16, 2, 8, 64), invariant).find("batch-invariant"),
+              std::string::npos);
 }
 
 }  // namespace

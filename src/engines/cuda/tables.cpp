@@ -95,8 +95,8 @@ constexpr auto kGenericProject = generic<smla_project_args, run_cuda_project_loo
     }
 SMLA_ROWS(norm, kNorm)
 SMLA_ROWS(rope, kRope)
-SMLA_ROWS(project, kFewTokensProject, kCublasLtProject, kGenericProject)
-SMLA_ROWS(absorb, kFewTokensProject, kCublasLtProject, kGenericProject)
+SMLA_ROWS(project, kMmaProject, kFewTokensProject, kCublasLtProject, kGenericProject)
+SMLA_ROWS(absorb, kMmaProject, kFewTokensProject, kCublasLtProject, kGenericProject)
 SMLA_ROWS(quant_index_q, kQuantIndexQ)
 SMLA_ROWS(write_kv, kWriteKv)
 SMLA_ROWS(write_index, kWriteIndex)
@@ -113,8 +113,8 @@ SMLA_ROWS(attend, cuda_attend::kSm90FewAttend576, cuda_attend::kSm90FewAttend512
           cuda_attend::kSm90Attend512, cuda_attend::kMmaAttend576, cuda_attend::kMmaAttend512, kGenericAttend)
 SMLA_ROWS(merge, kGenericMerge)
 SMLA_ROWS(inverse_rope, kRope)
-SMLA_ROWS(up_project, kFewTokensProject, kCublasLtProject, kGenericProject)
-SMLA_ROWS(out_project, kFewTokensProject, kCublasLtProject, kGenericProject)
+SMLA_ROWS(up_project, kMmaProject, kFewTokensProject, kCublasLtProject, kGenericProject)
+SMLA_ROWS(out_project, kMmaProject, kFewTokensProject, kCublasLtProject, kGenericProject)
 #undef SMLA_ROWS
 
 }  // namespace smla

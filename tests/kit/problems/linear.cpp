@@ -193,15 +193,18 @@ public:
         smla_project_args& args = this->args;
         // some weights are larger than the blocks in which kernels widen them
         const bool wide = random.chance(0.04) && !this->small(),
-                   few = wide || (this->of_model() && random.chance(0.5));
-        const int64_t tokens = random.chance(0.05) ? 0 : random.log_between(1, few ? 4 : 40),
-                      groups = wide ? 1 : random.log_between(1, 6);
+                   few = wide || (this->of_model() && random.chance(0.5)),
+                   many_heads = !few && this->of_model() && !this->small() && random.chance(0.05);
+        const int64_t tokens = random.chance(0.05) ? 0 : random.log_between(1, few ? 4 : 70),
+                      groups = wide         ? 1
+                               : many_heads ? random.between(100, 110)
+                                            : random.log_between(1, 6);
         // rows of whole 16-byte pieces, as models have them
         const size_t unit = this->of_model() && random.chance(0.7) ? 8 : 1;
-        const auto inner =
-            int64_t(round_up(size_t(wide ? random.between(2000, 3000) : random.log_between(1, 300)), unit));
-        const auto outer =
-            int64_t(round_up(size_t(wide ? random.between(90, 160) : random.log_between(1, 200)), unit));
+        const auto inner = int64_t(round_up(
+            size_t(wide ? random.between(2000, 3000) : random.log_between(1, many_heads ? 48 : 300)), unit));
+        const auto outer = int64_t(round_up(
+            size_t(wide ? random.between(90, 160) : random.log_between(1, many_heads ? 48 : 200)), unit));
         args.x = memory.tensor(pick_float(random), {tokens, groups, inner});
         const bool transposed = random.chance(0.4);
         args.w = memory.tensor(pick_float(random),

@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <cmath>
 
 namespace smla::cli {
@@ -49,6 +50,7 @@ Table make_suite_table() {
                   {"case", "case"},
                   {"kernel", "kernel", {}, 3},
                   {"us", "us", show_fixed(1)},
+                  {"sustained_us", "sustained", show_fixed(1), 5},
                   {"peer", "peer", {}, 6},
                   {"peer_us", "peer us", show_fixed(1), 7},
                   {"times_as_fast", "times as fast", show_fixed(2), 7},
@@ -67,7 +69,7 @@ void add_row(Table& table, const Measured& m) {
                m.kernel.empty() ? Document() : Document(m.kernel), m.seconds * 1e3, figure(flops * 1e-9),
                m.peak_flops > 0 ? figure(100 * flops / m.peak_flops) : Document(),
                figure(m.bytes / m.seconds * 1e-9), std::isnan(m.error) ? Document() : Document(m.error),
-               m.repeats});
+               m.repeats.size()});
 }
 
 // The cases of the wanted stages.
@@ -88,7 +90,7 @@ std::vector<std::function<std::vector<Measured>(Bench&)>> plan(const std::string
         for (const FusedCase& each : fused_cases(quick))
             out.push_back([each](Bench& bench) { return std::vector{bench.score_select(each)}; });
     if (all || test == "project")
-        for (const ProjectCase& each : project_cases(quick))
+        for (const ProjectCase& each : project_cases(quick, gpu))
             out.push_back([each](Bench& bench) { return std::vector{bench.project(each)}; });
     if (all || test == "metadata")
         for (const MetadataCase& each : metadata_cases(quick))
@@ -127,38 +129,54 @@ std::string headline(const Bench& bench, const Context& context) {
         peak(peaks.f32_fma), peaks.memory > 0 ? fmt::format("{:.3g} GB/s", peaks.memory * 1e-9) : "none");
 }
 
+// Those that --case asks for.
+std::vector<SuiteCase> suite_cases(const Options& options) {
+    std::vector<SuiteCase> cases = hopper_suite(options.bench.quick);
+    std::erase_if(cases,
+                  [&](const SuiteCase& each) { return options.test != "all" && options.test != each.stage; });
+    if (cases.empty())
+        fail(SMLA_INVALID_ARGUMENT, "--case", text(options.test, " with --suite ", options.suite),
+             "a stage of the suite: see --suite hopper --list");
+    return cases;
+}
+
 int list_suite(const Tool& tool, const Options& options) {
     Table table({{"stage", "stage"},
                  {"case", "case"},
                  {"peer", "peer", {}, 3},
                  {"peer_us", "peer us", show_fixed(1)},
                  {"target_us", "target us", show_fixed(0)}});
-    for (const SuiteCase& each : hopper_suite(options.bench.quick))
+    for (const SuiteCase& each : suite_cases(options))
         table.row({each.stage, each.name, each.peer, each.peer_us, each.target_us});
     tool.print({{"suite", options.suite}, {"peers_measured", kPeersMeasured}, {"results", table.json()}},
                text("peers: ", kPeersMeasured, "\n\n") + table.text(), options.bench.save);
     return kOk;
 }
 
+// us: of the first repeats, as many as the peers' own programs time. sustained: of the second half, after
+// some 0.1 s of which a GPU at its power limit lowers its clock (H200: 1980 to 1700 MHz).
 int bench_suite(const Tool& tool, const Options& options) {
     parse_choice("--suite", options.suite, {"hopper"});
     if (options.list) return list_suite(tool, options);
     Context context = options.context.create();
     if (context.device().type() == SMLA_CPU && !options.bench.quick)
         fail(SMLA_UNSUPPORTED, "--suite", text(options.suite, " on a CPU"), "--engine cuda, or --quick");
-    const std::vector<SuiteCase> cases = hopper_suite(options.bench.quick);
+    const std::vector<SuiteCase> cases = suite_cases(options);
     Progress progress(int64_t(cases.size()) + 1);
     Bench bench(context, options.bench);
     progress.advance(1, "peak");
     Table table = make_suite_table();
     for (const SuiteCase& each : cases) {
         const Measured m = each.run(bench);
-        const double us = m.seconds * 1e6, flops = m.flops / m.seconds;
-        table.row({m.stage, each.name, m.kernel, us, each.peer, each.peer_us, each.peer_us / us,
-                   each.target_us, us <= each.target_us, figure(flops * 1e-12),
+        const auto first = m.repeats.begin(), last = m.repeats.end();
+        const double seconds = median_of({first, first + int64_t(std::min(kRepeatsOnGpu, m.repeats.size()))}),
+                     sustained = median_of({first + int64_t(m.repeats.size() / 2), last});
+        const double us = seconds * 1e6, flops = m.flops / seconds;
+        table.row({m.stage, each.name, m.kernel, us, sustained * 1e6, each.peer, each.peer_us,
+                   each.peer_us / us, each.target_us, us <= each.target_us, figure(flops * 1e-12),
                    m.peak_flops > 0 ? figure(100 * flops / m.peak_flops) : Document(),
-                   figure(m.bytes / m.seconds * 1e-9), std::isnan(m.error) ? Document() : Document(m.error),
-                   m.repeats});
+                   figure(m.bytes / seconds * 1e-9), std::isnan(m.error) ? Document() : Document(m.error),
+                   m.repeats.size()});
         progress.advance(1, m.stage + " " + each.name);
     }
     Document document = facts(bench, context, options.bench.quick);
@@ -214,8 +232,12 @@ void add_bench(CLI::App& app, Tool& tool) {
         "  smla bench --quick\n  smla bench --case attend --threads 1\n  smla bench --case decode --json\n"
         "  smla bench --case decode --tokens 16 --context 16384\n"
         "  smla bench --case host --threads 1\n  smla bench --suite hopper --json\n"
+        "  smla bench --suite hopper --case score\n"
         "Lists are random rows of caches larger than the processor's; the error is against double, on a "
-        "sample.\nhost: how long the host is busy with a call that has next to nothing to compute.");
+        "sample.\n--suite: us is of the first 30 repeats, as the peers' programs time; sustained of the "
+        "second half, "
+        "by when a\nGPU at its power limit has lowered its clock.\nhost: how long the host is busy with a "
+        "call that has next to nothing to compute.");
     command
         ->add_option("--case", options->test,
                      "all, attend, score, select, score_select, project, metadata, decode; or host, which "

@@ -173,13 +173,16 @@ std::vector<FusedCase> fused_cases(bool quick) {
             {"T16 H64 N8192 k2048", {.tokens = 16, .columns = 8192}, 2048}};
 }
 
-std::vector<ProjectCase> project_cases(bool quick) {
+std::vector<ProjectCase> project_cases(bool quick, bool gpu) {
     std::vector<ProjectCase> out;
     const auto add = [&](const char* what, int64_t tokens, int64_t groups, int64_t inner, int64_t outer,
                          bool along_n) {
         out.push_back({text("V3.2 ", what, " T", tokens), tokens, groups, inner, outer, along_n});
     };
-    for (const int64_t tokens : quick ? std::vector<int64_t>{1} : std::vector<int64_t>{1, 8}) {
+    std::vector<int64_t> counts = {1};
+    if (!quick) counts.push_back(8);
+    if (!quick && gpu) counts.insert(counts.end(), {16, 128});
+    for (const int64_t tokens : counts) {
         add("kv_a_proj", tokens, 1, 7168, 576, false);
         add("q_b_proj", tokens, 1, 1536, 24576, false);
         if (!quick) add("o_proj", tokens, 1, 16384, 7168, false);

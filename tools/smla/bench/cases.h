@@ -62,7 +62,7 @@ std::vector<AttendCase> attend_cases(bool quick, bool gpu);
 std::vector<ScoreCase> score_cases(bool quick, bool gpu);
 std::vector<SelectCase> select_cases(bool quick, bool gpu);
 std::vector<FusedCase> fused_cases(bool quick);
-std::vector<ProjectCase> project_cases(bool quick);
+std::vector<ProjectCase> project_cases(bool quick, bool gpu);
 std::vector<DecodeCase> decode_cases(bool quick, int64_t tokens, int64_t context);
 std::vector<MetadataCase> metadata_cases(bool quick);
 

@@ -122,14 +122,11 @@ std::vector<Measured> Bench::decode(const DecodeCase& test) {
     };
     run(0);
     const auto recordings = record(step, plan, workspace, index_q, variants);
-    total.seconds =  // wall time: a CBLAS library has threads of its own
-        Stopwatch(options_, context_, Stopwatch::Clock::wall)
-            .median(
-                [&](int64_t i) {
-                    if (recordings.empty()) run(i);
-                    else recordings[size_t(i) % recordings.size()]->replay(nullptr);
-                },
-                &total.repeats);
+    // Wall time: a CBLAS library has threads of its own.
+    total.set(Stopwatch(options_, context_, Stopwatch::Clock::wall).repeats([&](int64_t i) {
+        if (recordings.empty()) run(i);
+        else recordings[size_t(i) % recordings.size()]->replay(nullptr);
+    }));
 
     if (gpu()) time_parts(step, plan, workspace, seconds);
 

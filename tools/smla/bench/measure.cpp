@@ -66,17 +66,17 @@ double median_of(std::vector<double> values) {
     return *middle;
 }
 
-double Stopwatch::median(const std::function<void(int64_t)>& body, int* repeats) const {
+std::vector<double> Stopwatch::repeats(const std::function<void(int64_t)>& body) const {
     const double limit = options_.quick ? options_.seconds / 3 : options_.seconds;
     std::vector<double> times;
     double spent = 0;
     body(0);  // warms up
-    for (int64_t i = 1; times.size() < (gpu_ ? 30 : 5) || (spent < limit && times.size() < 1000); ++i) {
+    const size_t least = gpu_ ? kRepeatsOnGpu : kRepeats;
+    for (int64_t i = 1; times.size() < least || (spent < limit && times.size() < 1000); ++i) {
         times.push_back(once(body, i));
         spent += times.back();
     }
-    *repeats = int(times.size());
-    return median_of(times);
+    return times;
 }
 
 Peaks measure_peaks(Context& context) {
@@ -128,15 +128,12 @@ double Bench::memory_peak() const {
     pool.run(pool.threads(),
              [&](int64_t part, int) { std::memset(&memory[size_t(part) * share], 1, share); });
     std::atomic<uint64_t> sum = 0;
-    int repeats = 0;
-    const double seconds = stopwatch_.median(
-        [&](int64_t) {
-            pool.run(pool.threads(), [&](int64_t part, int) {
-                sum += bench::read_in_order(&memory[size_t(part) * share], share);
-            });
-        },
-        &repeats);
-    return double(share) * pool.threads() / seconds;
+    const auto times = stopwatch_.repeats([&](int64_t) {
+        pool.run(pool.threads(), [&](int64_t part, int) {
+            sum += bench::read_in_order(&memory[size_t(part) * share], share);
+        });
+    });
+    return double(share) * pool.threads() / median_of(times);
 }
 
 // A pool is filled once and shared by cases. `which` tells the two caches of one call apart.
@@ -156,7 +153,7 @@ const smla_cache& Bench::pool(const ListShape& list, int64_t width, int which) {
 // Measures the peak just before and just after: clocks drift over the minutes of a table.
 void Bench::time(Measured& out, smla_dtype queries, const std::function<void(int64_t)>& body) {
     const double before = measure_peaks(context_).of(isa(), queries);
-    out.seconds = stopwatch_.median(body, &out.repeats);
+    out.set(stopwatch_.repeats(body));
     out.peak_flops = (before + measure_peaks(context_).of(isa(), queries)) / 2;
 }
 
@@ -224,8 +221,7 @@ Measured Bench::select(const SelectCase& test) {
     };
     const Env env = context_.env(workspace_for<Stage::select>(workspace_, call(0), context_));
     Measured out{.stage = "select", .name = test.name, .bytes = test.bytes()};
-    out.seconds = stopwatch_.median([&](int64_t i) { out.kernel = run_stage<Stage::select>(call(i), env); },
-                                    &out.repeats);
+    out.set(stopwatch_.repeats([&](int64_t i) { out.kernel = run_stage<Stage::select>(call(i), env); }));
     placed.copy_back();
     out.error = double(wrong_indices(args, 0));
     return out;

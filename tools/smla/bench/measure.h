@@ -7,27 +7,32 @@
 #include "model_step.h"
 
 #include <functional>
+#include <utility>
+#include <vector>
 
 namespace smla::cli {
 
 struct BenchOptions {
     bool quick = false;
-    double seconds = 0.3;             // of repeats per case, at least five of them
+    double seconds = 0.3;             // of repeats per case
     int64_t tokens = 1, context = 0;  // of decode steps: one token of each request; 0: by `quick`
     std::string save;                 // path of a file for the JSON document; empty: none
 };
 
+constexpr size_t kRepeatsOnGpu = 30, kRepeats = 5;  // at least
+
+double median_of(std::vector<double> values);
+
 struct Measured {
     std::string stage, name, kernel;
-    bool part = false;   // a part of the row above
-    double seconds = 0;  // median of one call
-    int repeats = 0;
+    bool part = false;            // a part of the row above
+    double seconds = 0;           // median of one call
+    std::vector<double> repeats;  // seconds of each, in the order in which they ran
+    void set(std::vector<double> times) { seconds = median_of(times), repeats = std::move(times); }
     double flops = 0, bytes = 0;  // of one call; 0: not a figure for this stage
     double peak_flops = 0;        // per second, of the threads used; 0: unknown
     double error = 0;             // against double, on a sample
 };
-
-double median_of(std::vector<double> values);
 
 // Times calls. Several threads: wall time. One thread: its processor time, which other load does not change.
 // A GPU: the time of its kernels, after a write that evicts the inputs from L2.
@@ -35,8 +40,8 @@ class Stopwatch {
 public:
     enum class Clock { processor, wall, host };  // host: processor time, on a GPU too
     Stopwatch(const BenchOptions& options, Context& context, Clock clock = Clock::processor);
-    // Median of body(i), i counting up from 0, which is not timed. Sets `repeats`.
-    double median(const std::function<void(int64_t)>& body, int* repeats) const;
+    // Seconds of body(1), body(2) and so on, in that order; body(0) is not timed.
+    std::vector<double> repeats(const std::function<void(int64_t)>& body) const;
     const char* clock() const { return gpu_ ? "GPU time" : processor_ ? "processor time" : "wall time"; }
 
 private:

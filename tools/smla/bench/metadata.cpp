@@ -79,14 +79,10 @@ Measured Bench::metadata(const MetadataCase& test) {
     out.error = std::numeric_limits<double>::quiet_NaN();
     constexpr int32_t kSteps = 64;
     // the host builds it for every engine; each step is one token longer
-    out.seconds = Stopwatch(options_, context_, Stopwatch::Clock::host)
-                      .median(
-                          [&](int64_t i) {
-                              std::fill(step.lengths.begin(), step.lengths.end(),
-                                        test.context - kSteps + int32_t(i % kSteps));
-                              metadata->build(step.batch);
-                          },
-                          &out.repeats);
+    out.set(Stopwatch(options_, context_, Stopwatch::Clock::host).repeats([&](int64_t i) {
+        std::fill(step.lengths.begin(), step.lengths.end(), test.context - kSteps + int32_t(i % kSteps));
+        metadata->build(step.batch);
+    }));
     return out;
 }
 

@@ -15,14 +15,15 @@
 // calls are refused.
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
+#include "engines/cuda/common/ptx/bulk.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/values.cuh"
+#include "engines/cuda/project/pieces.h"
 #include "engines/cuda/project/project.h"
 
 #include <cuda_fp16.h>
 
 #include <algorithm>
-#include <initializer_list>
 #include <type_traits>
 
 namespace smla {
@@ -63,9 +64,6 @@ __device__ Raw<T> load_raw(const T* at) {
     for (int i = 0; i < int(sizeof(out) / 16); ++i) out.words[i] = *(reinterpret_cast<const uint4*>(at) + i);
     return out;
 }
-
-// Safe even if the kernel before still writes there, as its stores go to L2 too.
-__device__ inline void prefetch_to_l2(const void* at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
 
 struct F16 {
     uint16_t bits;
@@ -147,7 +145,7 @@ __global__ void __launch_bounds__(kThreads) few_along_k(const __grid_constant__ 
     const int k = split * kStep + kLane * lane;
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
-        if (first + r < p.outer && k < p.inner) prefetch_to_l2(w + (first + r) * p.w_step + k);
+        if (first + r < p.outer && k < p.inner) prefetch_line(w + (first + r) * p.w_step + k);
     follow_grid_before();
     float sums[kTokens][kRows] = {};
     multiply_rows(p, w, group, first, split, sums);
@@ -178,7 +176,7 @@ __global__ void __launch_bounds__(kThreads) few_along_n(const __grid_constant__ 
     const int first = int(blockIdx.x % unsigned(p.tiles)) * kStep, n = first + kLane * lane;
     const bool here = n < p.outer;
     const W* const w = reinterpret_cast<const W*>(p.w) + group * p.w_group + n;
-    for (int k = warp; here && k < p.inner; k += kWarps) prefetch_to_l2(w + k * p.w_step);
+    for (int k = warp; here && k < p.inner; k += kWarps) prefetch_line(w + k * p.w_step);
     follow_grid_before();
     for (int i = int(threadIdx.x); i < kTokens * p.inner; i += kThreads) {
         const int k = i / kTokens, t = i % kTokens;
@@ -222,16 +220,6 @@ __global__ void __launch_bounds__(kThreads) few_along_n(const __grid_constant__ 
 using Args = smla_project_args;
 
 bool along_k(const Tensor& w) { return w.stride_elems[2] == 1; }
-// Whether the rows along these dimensions begin at multiples of 16 bytes.
-bool aligned(const Tensor& tensor, std::initializer_list<int> dims) {
-    uint64_t bits = reinterpret_cast<uintptr_t>(tensor.data);
-    for (const int dim : dims)
-        if (tensor.shape[dim] > 1) bits |= uint64_t(tensor.stride_elems[dim] * dtype_bits(tensor.dtype) / 8);
-    return bits % 16 == 0;
-}
-bool is_half_or_f32(const Tensor& tensor) {
-    return tensor.dtype == SMLA_F32 || tensor.dtype == SMLA_BF16 || tensor.dtype == SMLA_F16;
-}
 
 std::string refuse_few(const Args& args, int most_tokens, const Env& env) {
     const Tensor &x = args.x, &w = args.w;

@@ -1,5 +1,5 @@
-// How the products run on a GPU: a few tokens by a kernel of our own, more through cuBLASLt where it can,
-// else by loops of our own.
+// How the products run on a GPU: a few tokens, and some of f32 activations, by kernels of our own, more
+// through cuBLASLt where it can, else by loops of our own.
 #pragma once
 
 #include "engines/candidate.h"
@@ -34,6 +34,7 @@ void run_cuda_split(const smla_tensor& x, smla_dtype operand, int parts, void* t
 void run_cuda_add_parts(const float* sums, int parts, const smla_tensor& out, const Env& env);
 
 extern const Candidate<smla_project_args> kFewTokensProject;
+extern const Candidate<smla_project_args> kMmaProject;
 extern const Candidate<smla_project_args> kCublasLtProject;
 
 void run_cuda_project_loops(const smla_project_args& args, const Env& env);

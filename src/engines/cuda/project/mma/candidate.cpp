@@ -1,0 +1,85 @@
+// Which products of f32 activations and bf16 weights go to the kernels by mma.sync.
+#include "engines/cuda/project/mma/run.h"
+#include "engines/cuda/project/pieces.h"
+#include "engines/cuda/project/project.h"
+
+namespace smla {
+
+namespace cuda {
+
+namespace {
+
+using Args = smla_project_args;
+
+constexpr int kPiece = 8;  // bf16 of 16 bytes
+
+// Which kernel is faster, measured on an H200 (docs/kernels/log/cuda_stages.md).
+constexpr int64_t kFewTokens = 16, kMoreTokens = 64;  // of which the bytes of w are the limit
+constexpr int64_t kLongSum = 2048;                    // above, what cuBLASLt does beside products is little
+
+bool has_enough_tiles(const Args& args) { return enough_tiles(args.w.shape[0], args.w.shape[1]); }
+bool is_for_few(const Args& args) {
+    return args.x.shape[0] <= (has_enough_tiles(args) ? kFewTokens : kMoreTokens);
+}
+std::string refuse_slow(const Args& args) {
+    const int64_t tokens = args.x.shape[0];
+    if (tokens < 5 || (tokens <= 8 && !has_enough_tiles(args)))
+        return text(tokens, " tokens: cuda_few_project is faster");
+    if (is_for_few(args) || cublaslt().library.empty()) return "";
+    const int64_t blocks = args.w.shape[0] * ceil_div(args.w.shape[1], 128) * ceil_div(tokens, 64);
+    if (args.w.shape[2] > kLongSum || blocks < kEnoughBlocks)
+        return text(tokens, " tokens, sums of ", args.w.shape[2], ": cuda_cublaslt_project is faster");
+    return "";
+}
+
+std::string refuse_mma(const Args& args, const Env& env) {
+    const Tensor &x = args.x, &w = args.w;
+    if (env.batch_invariant) return "batch-invariant: sums in another order than those of more tokens";
+    if (x.dtype != SMLA_F32 || w.dtype != SMLA_BF16) return "made for x of f32 and weights of bf16";
+    if (!is_half_or_f32(args.out)) return "made for f32, bf16 and f16";
+    if (w.shape[1] < kPiece) return text(w.shape[1], " outputs: made for 8 and more");
+    if (x.shape[0] > INT32_MAX / 2 || w.shape[1] > INT32_MAX / 2 || w.shape[2] > INT32_MAX / 2)
+        return "2^30 tokens, outputs or products of a sum and more";
+    if (w.shape[2] % kPiece != 0 || x.stride_elems[2] != 1 || !aligned(x, {0, 1}))
+        return "x is no rows of 16-byte pieces";
+    const bool along_k = w.stride_elems[2] == 1;
+    if (!along_k && (w.stride_elems[1] != 1 || w.shape[1] % kPiece != 0))
+        return "w is dense neither along k nor along n, in 16-byte pieces";
+    if (!aligned(w, {0, along_k ? 1 : 2})) return "w is no rows of 16-byte pieces";
+    return refuse_slow(args);
+}
+
+void run_mma(const Args& args, const Env& env) {
+    if (element_count(args.out) == 0) return;
+    const Tensor &x = args.x, &w = args.w, &out = args.out;
+    const bool along_k = w.stride_elems[2] == 1;
+    const MmaProduct p{
+        .out = out,
+        .x = static_cast<const float*>(x.data),
+        .w = static_cast<const uint16_t*>(w.data),
+        .x_token = x.stride_elems[0],
+        .x_group = x.stride_elems[1],
+        .w_group = w.stride_elems[0],
+        .w_step = w.stride_elems[along_k ? 1 : 2],
+        .outer = int(w.shape[1]),
+        .inner = int(w.shape[2]),
+        .tokens = int(x.shape[0]),
+        .along_k = along_k,
+        .whole_runs = out.stride_elems[2] == 1 && w.shape[1] % kPiece == 0 && aligned(out, {0, 1})};
+    if (is_for_few(args)) run_mma_few(p, w.shape[0], env);
+    else run_mma_many(p, w.shape[0], env);
+}
+
+CallPlan<Args> plan_mma(const Args& args, const Env& env) {
+    CallPlan<Args> plan = refuse_call<Args>(refuse_mma(args, env));
+    if (plan.refusal.empty()) plan.launch = run_mma;
+    return plan;
+}
+
+}  // namespace
+
+}  // namespace cuda
+
+const Candidate<smla_project_args> kMmaProject{.name = "cuda_mma_project", .plan = cuda::plan_mma};
+
+}  // namespace smla
