@@ -3,9 +3,10 @@
 // the start of a call's first kernel to the end of its last, as CUPTI records it, and a call's share of a
 // replay of the graph, gaps between kernels included. tests/gpu checks the results.
 //
-// usage: cuda_attend [only=PART OF A CASE'S NAME] [kernel=NAME] [between] [sweep] [check]
+// usage: cuda_attend [only=PART OF A CASE'S NAME] [kernel=NAME] [exact] [between] [sweep] [check]
 //            [FORMAT=TOKENS,HEADS,WIDTH,K,REGION ...] [FORMAT+EXTRA=TOKENS,HEADS,WIDTH,K,EXTRA_K,REGION ...]
 // `kernel`: demanded instead of the engine's choice, so that on Hopper the mma kernels can be timed too.
+// `exact`: with that precision; else rounded, as the peers compute.
 // `between`: a call of map before each call, as in a model's step, where other code always comes in between.
 // `check`: what check_indices costs, of attend and of map.
 #include "cuda_kernel_times.h"
@@ -131,6 +132,7 @@ struct Times {                         // of one call, in microseconds
 
 class Timer {
 public:
+    smla_precision precision = SMLA_PRECISION_ROUNDED;
     explicit Timer(const std::string& kernel, bool check_indices = false, bool between = false)
         : context_(make_context(check_indices, kernel)), flush_(context_.device(), size_t(256) << 20) {
         SMLA_CUDA_CALL(cudaStreamCreate(&stream_));
@@ -227,7 +229,7 @@ Times Timer::run(const Shape& shape, const Pair& pools, const cuda_attend::Sched
     smla_attend_args args{};
     args.struct_size = sizeof args;
     args.softmax_scale = 0.04f;
-    args.precision = SMLA_PRECISION_ROUNDED;  // as the peers compute
+    args.precision = precision;
     args.q = make_tensor(q_memory.data(), SMLA_BF16, {t, h, shape.width});
     args.out = make_tensor(out_memory.data(), SMLA_BF16, {t, h, 512});
     args.lse = make_tensor(lse_memory.data(), SMLA_F32, {t, h});
@@ -351,9 +353,10 @@ double bytes_of(const Shape& s) {  // of listed rows
     return double(s.tokens) * (double(s.k) * record(s.format) + double(s.extra_k) * record(extra));
 }
 
-void time_all(const std::string& only, const std::string& kernel, bool between,
+void time_all(const std::string& only, const std::string& kernel, bool exact, bool between,
               const std::vector<Shape>& shapes) {
     Timer timer(kernel, false, between);
+    if (exact) timer.precision = SMLA_PRECISION_EXACT;
     Pools pools(timer.device());
     const double mma = mma_peak_tflops(), copy = copy_peak_gbytes();
     std::printf("%s: mma.sync bf16 %.0f TFLOP/s, device copy %.0f GB/s\n",
@@ -447,7 +450,7 @@ static bool parse_shape(const char* word, smla::bench::Shape& out) {
 
 struct Options {
     std::string only, kernel;
-    bool between = false, sweep = false, check = false;
+    bool exact = false, between = false, sweep = false, check = false;
     std::vector<smla::bench::Shape> shapes;
 };
 
@@ -456,6 +459,7 @@ static bool parse_word(const std::string& word, Options& out) {
     smla::bench::Shape shape{};
     if (word.starts_with("only=")) out.only = word.substr(5);
     else if (word.starts_with("kernel=")) out.kernel = word.substr(7);
+    else if (word == "exact") out.exact = true;
     else if (word == "between") out.between = true;
     else if (word == "sweep") out.sweep = true;
     else if (word == "check") out.check = true;
@@ -477,7 +481,7 @@ int main(int argc, char** argv) try {
         options.shapes.assign(std::begin(smla::bench::kShapes), std::end(smla::bench::kShapes));
     if (options.check) smla::bench::cost_of_checks(options.only, options.kernel, options.shapes);
     else if (options.sweep) smla::bench::sweep();
-    else smla::bench::time_all(options.only, options.kernel, options.between, options.shapes);
+    else smla::bench::time_all(options.only, options.kernel, options.exact, options.between, options.shapes);
 } catch (const smla::Error& error) {
     std::fprintf(stderr, "%s: got %s, wants %s\n", error.field.c_str(), error.got.c_str(),
                  error.wanted.c_str());

@@ -120,7 +120,7 @@ TEST_F(CudaAttend, ScalesOnTheDevice) {
     on.poison();
     run_guarded(context, on.args, 0, "cuda_mma_attend_576");
     on.fetch_outputs();
-    expect_close("cuda_mma_attend_576", problem, expected, mma_weights(problem.spec, "cuda_mma_attend_576"));
+    expect_close("cuda_mma_attend_576", problem, expected, mma_weights(problem, "cuda_mma_attend_576"));
 }
 
 }  // namespace

@@ -310,11 +310,11 @@ AttendProblem::Expected AttendProblem::reference_of_f16_keys() const {
     return reference(call, SMLA_PRECISION_EXACT);
 }
 
-// Keys may be rounded where that is asked for; of the GPU's kernels those for Hopper do.
+// Keys may be rounded where that is asked for; of the GPU's kernels one for Hopper does.
 const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel) const {
     const bool rounds = args.precision == SMLA_PRECISION_ROUNDED,
                sm90 = kernel.find("sm90") != std::string::npos;
-    // with few heads per block values are rounded like weights, and keys are not
+    // with few heads per block keys are not rounded
     if (kernel.find("sm90_few") != std::string::npos) return expected_.at(SMLA_PRECISION_EXACT);
     if (rounds && sm90 && kit::becomes_f16(primary_)) {
         if (!expected_of_f16_) expected_of_f16_.emplace(reference_of_f16_keys());

@@ -122,12 +122,10 @@ template <int Width>
 std::string refuse_few(const Args& args) {
     const smla_format first = args.primary.cache.format;
     const bool one_scale = first == (Width == 512 ? SMLA_FP8_512 : SMLA_FP8_576),
-               scales = first == (Width == 512 ? SMLA_FP8_528 : SMLA_FP8_656);
-    if (!(one_scale || scales) || given(args.extra))
+               f32_scales = first == (Width == 512 ? SMLA_FP8_528 : SMLA_FP8_656);
+    if (!(one_scale || f32_scales) || given(args.extra))
         return Width == 512 ? "for fp8_512 or fp8_528 records of one cache"
                             : "for fp8_576 or fp8_656 records of one cache";
-    if (scales && args.precision != SMLA_PRECISION_ROUNDED)
-        return "it rounds keys to 16 bits, and precision is exact";
     return "";
 }
 

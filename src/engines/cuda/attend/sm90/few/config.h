@@ -30,24 +30,24 @@ struct Shape {
     static constexpr int pairs = Heads / 8;
 };
 
-// Factor of values in shared operands, and log2 of the weight of the peak: sm90/config.h says why.
-constexpr float kKeyFactor = Latents<cuda::Half::f16>::key_factor;
+// log2 of the weight of the peak: sm90/config.h says why.
 constexpr float kPeakWeightLog2 = Latents<cuda::Half::f16>::peak_weight_log2;
+// Scales that f16 weights are multiplied with, and 0. Weights are below 2^15, and that of the peak, 2^7 and
+// more, keeps 14 bits.
+constexpr float kLeastScale = 0x1p-17f, kMostScale = 1;
 constexpr float kNoPeak = -0x1p100f;  // before the first key: any logit raises it
 
 template <class Shape>
 struct Smem {
     char queries[Shape::query_tiles][Shape::query_tile];
-    char weights[2][Shape::query_tile];  // [heads, 64 keys], by the tile's parity
+    // [heads, 64 keys]. If scaled: weights times the scales of 128 columns each; else by the tile's parity
+    char weights[Shape::scaled ? 4 : 2][Shape::query_tile];
     char records[kStages][kKeys * Shape::pitch];
-    // If scaled: f16(scale * 2^7) by the tile's parity and columns / 128; in the order in which lanes load
-    // them: pairs of keys 16 k + 8 h + 2 (lane % 4) at lane % 4, k, h
-    uint16_t scales[2][4][kKeys];
     float most[4][Shape::heads], sums[4][Shape::heads];  // of a warp's keys
     float4 heads[Shape::heads / 2];  // of two heads: log2 logits are products times x, y; peaks z, w
     float factors[Shape::heads];     // of output rows
     uint16_t valid[kStages][4];      // bit k: key k of this quarter of a tile is no hole
-    uint32_t out_of_range_tile[2];   // by parity: 1 + the last tile with a scale that f16 does not hold
+    uint32_t out_of_range_tile[2];   // by parity: 1 + the last tile with a scale out of range
     uint64_t full[kStages], empty[kStages];
 };
 

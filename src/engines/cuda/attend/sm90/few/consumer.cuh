@@ -48,7 +48,7 @@ public:
             score(uint32_t(tile), at, s);
             const uint2 valid = cuda::load_shared_2(base_ + offsetof(Shared, valid) + 8 * stage);
             mask(valid, s);
-            weigh_tile(uint32_t(tile), s, (valid.x | valid.y) != 0);
+            weigh_tile(uint32_t(tile), at, s, (valid.x | valid.y) != 0);
             if (is_out_of_range(uint32_t(tile))) add_out_of_range_values(uint32_t(tile), at, stage);
             else add_values(uint32_t(tile), at, stage);
         }
@@ -60,8 +60,7 @@ private:
     // the next one is multiplied.
     __device__ void score(uint32_t tile, uint32_t at, float (&s)[kProducts]) {
         const uint64_t queries = cuda::k_major(base_ + offsetof(Shared, queries));
-        const uint32_t scales = base_ + offsetof(Shared, records) + at + (16 * warp_ + lane_ / 4) * kPitch +
-                                uint32_t(Shape::scales_at);
+        const uint32_t scales = scales_of(at);
         uint32_t codes[2][4], a[2][8];
         cuda::ldmatrix_x4(codes[0], row_ + at);
         cuda::ldmatrix_x4(codes[1], row_ + at + 32);
@@ -127,18 +126,17 @@ private:
             for (int i = 0; i < 4; ++i) a[4 * k + i] = words[i];
         }
     }
-    // Scales of values, as f16, for all warps: lane t of four stores those of columns 128 t and on.
+    // Of the lane's first key; the second is 8 records further.
+    __device__ uint32_t scales_of(uint32_t at) const {
+        return base_ + offsetof(Shared, records) + at + (16 * warp_ + lane_ / 4) * kPitch +
+               uint32_t(Shape::scales_at);
+    }
+    // Lane t of four looks at the scales of columns 128 t and on.
     __device__ void note_scales(uint32_t tile, uint32_t scales) const {
-        const uint32_t g = lane_ / 4, t = lane_ % 4;
-        const uint32_t to = base_ + offsetof(Shared, scales) + (tile & 1) * 512 + t * 128 + g / 2 * 32 +
-                            warp_ * 8 + g % 2 * 2;
 #pragma unroll
         for (uint32_t r = 0; r < 2; ++r) {
-            const uint32_t bits = cuda::load_shared(scales + 8 * r * kPitch + 4 * t);
-            const uint16_t half = uint16_t(cuda::pack_f16(__uint_as_float(bits) * kKeyFactor, 0));
-            asm volatile("st.shared.u16 [%0], %1;" ::"r"(to + 4 * r), "h"(half) : "memory");
-            // 0, or 2^-23 to 1, as for many heads
-            if (!((bits - 0x34000000u <= 0x3f800000u - 0x34000000u) | (bits == 0)))
+            const float scale = cuda::load_shared_f32(scales + 8 * r * kPitch + 4 * (lane_ % 4));
+            if (!((scale >= kLeastScale && scale <= kMostScale) || scale == 0))
                 cuda::store_shared(base_ + offsetof(Shared, out_of_range_tile) + 4 * (tile & 1), tile + 1);
         }
     }
@@ -150,22 +148,25 @@ private:
             if (!(bits >> (8 * (i / 2 % 2)) & 1)) s[i] = -INFINITY;
     }
 
-    // A scale of the tile is out of f16's range.
+    // A scale of the tile is out of range.
     __device__ bool is_out_of_range(uint32_t tile) const {
         return Shape::scaled &&
                cuda::load_shared(base_ + offsetof(Shared, out_of_range_tile) + 4 * (tile & 1)) == tile + 1;
     }
-    // Publishes the tile's weights; those of a tile out of range are bf16.
-    __device__ void weigh_tile(uint32_t tile, const float (&s)[kProducts], bool any) {
+    // Publishes the tile's weights; those of a tile out of range are bf16, without scales.
+    __device__ void weigh_tile(uint32_t tile, uint32_t at, const float (&s)[kProducts], bool any) {
         float added[2 * kPairs];
-        if (cuda::named_barrier_or<kConsumers>(kConsumerBarrier, weigh<cuda::Half::f16>(tile, s, added))) {
+        if (Shape::scaled)  // all have read the weights of the tile before
+            cuda::named_barrier<kConsumers>(kConsumerBarrier);
+        if (cuda::named_barrier_or<kConsumers>(kConsumerBarrier,
+                                               weigh<cuda::Half::f16>(tile, at, s, added))) {
             raise_peaks(s);
-            weigh<cuda::Half::f16>(tile, s, added);
+            weigh<cuda::Half::f16>(tile, at, s, added);
             cuda::named_barrier<kConsumers>(kConsumerBarrier);
         }
         if (is_out_of_range(tile)) {
             cuda::named_barrier<kConsumers>(kConsumerBarrier);
-            weigh<cuda::Half::bf16>(tile, s, added);
+            weigh<cuda::Half::bf16>(tile, at, s, added);
             cuda::named_barrier<kConsumers>(kConsumerBarrier);
         }
 #pragma unroll
@@ -180,32 +181,50 @@ private:
     }
     // Stores the weights; true if one of the lane's passed 2^15 or is NaN.
     template <cuda::Half Type>
-    __device__ bool weigh(uint32_t tile, const float (&s)[kProducts], float (&added)[2 * kPairs]) const {
+    __device__ bool weigh(uint32_t tile, uint32_t at, const float (&s)[kProducts],
+                          float (&added)[2 * kPairs]) const {
         const uint32_t heads = base_ + offsetof(Shared, heads) + 16 * (lane_ % 4);
-        uint32_t p[2 * kPairs];
-        float most = 0;
+        float w[kPairs][4], most = 0;
 #pragma unroll
         for (int n = 0; n < kPairs; ++n) {
             const uint4 of = cuda::load_shared_4(heads + 64 * n);
             const float unit[2] = {__uint_as_float(of.x), __uint_as_float(of.y)},
                         peak[2] = {__uint_as_float(of.z), __uint_as_float(of.w)};
-            float w[4];
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 // the product is rounded first, so that the largest cancels the peak
-                w[e] = cuda::exp2_fast(__fmul_rn(s[4 * n + e], unit[e % 2]) - peak[e % 2]);
-                most = cuda::max_nan(most, w[e]);
+                w[n][e] = cuda::exp2_fast(__fmul_rn(s[4 * n + e], unit[e % 2]) - peak[e % 2]);
+                most = cuda::max_nan(most, w[n][e]);
             }
-            added[2 * n] = w[0] + w[2], added[2 * n + 1] = w[1] + w[3];
-            p[2 * n] = cuda::pack_half<Type>(w[0], w[1]), p[2 * n + 1] = cuda::pack_half<Type>(w[2], w[3]);
+            added[2 * n] = w[n][0] + w[n][2], added[2 * n + 1] = w[n][1] + w[n][3];
         }
-        const uint32_t to = base_ + offsetof(Shared, weights) + (tile & 1) * Shape::query_tile;
+        if (Shape::scaled && Type == cuda::Half::f16) {
+            const uint32_t scales = scales_of(at);
+#pragma unroll
+            for (uint32_t g = 0; g < 4; ++g)
+                store_weights<Type>(g, w, cuda::load_shared_f32(scales + 4 * g),
+                                    cuda::load_shared_f32(scales + 8 * kPitch + 4 * g));
+        } else {
+            store_weights<Type>(Shape::scaled ? 0 : tile & 1, w, 1, 1);
+        }
+        cuda::fence_async_proxy();
+        return !(most <= 0x1p15f);
+    }
+    // Times the scales of the lane's two keys.
+    template <cuda::Half Type>
+    __device__ void store_weights(uint32_t place, const float (&w)[kPairs][4], float first,
+                                  float second) const {
+        uint32_t p[2 * kPairs];
+#pragma unroll
+        for (int n = 0; n < kPairs; ++n) {
+            p[2 * n] = cuda::pack_half<Type>(w[n][0] * first, w[n][1] * first);
+            p[2 * n + 1] = cuda::pack_half<Type>(w[n][2] * second, w[n][3] * second);
+        }
+        const uint32_t to = base_ + offsetof(Shared, weights) + place * Shape::query_tile;
 #pragma unroll
         for (uint32_t n = 0; n < kPairs; n += 2)
             cuda::stmatrix_x4_trans(
                 to + chunk_at(8 * n + lane_ / 16 * 8 + lane_ % 8, 2 * warp_ + lane_ / 8 % 2), p + 2 * n);
-        cuda::fence_async_proxy();
-        return !(most <= 0x1p15f);
     }
     // Peaks from the scores of a tile, of the heads that need it; accumulators and sums follow.
     __device__ void raise_peaks(const float (&s)[kProducts]) {
@@ -250,40 +269,37 @@ private:
     // O += V^T P. ldmatrix.trans gives a lane the codes of columns 2 g, 2 g + 1 of keys 2 t, 2 t + 1.
     __device__ void add_values(uint32_t tile, uint32_t at, uint32_t stage) {
         const uint64_t weights = weights_of(tile);
-        const uint32_t scales = base_ + offsetof(Shared, scales) + (tile & 1) * 512 + 32 * (lane_ % 4);
         uint32_t codes[2][4], a[2][16];
-        uint4 scale[2];
         load_values(at, 0, codes);
 #pragma unroll
         for (uint32_t m = 0; m < 8; ++m) {
-            if (Shape::scaled && m % 2 == 0)
-                scale[0] = cuda::load_shared_4(scales + m / 2 * 128),
-                scale[1] = cuda::load_shared_4(scales + m / 2 * 128 + 16);
+            const uint64_t of_columns =
+                cuda::advanced(weights, Shape::scaled ? m / 2 * Shape::query_tile : 0);
             uint32_t(&own)[16] = a[m % 2];
 #pragma unroll
             for (uint32_t k = 0; k < 4; ++k) {
-                const uint4 pairs = scale[k / 2];
-                scaled(codes[k / 2][k % 2 * 2], k % 2 ? pairs.z : pairs.x, own[4 * k], own[4 * k + 1]);
-                scaled(codes[k / 2][k % 2 * 2 + 1], k % 2 ? pairs.w : pairs.y, own[4 * k + 2],
-                       own[4 * k + 3]);
+                convert(codes[k / 2][k % 2 * 2], own[4 * k], own[4 * k + 1]);
+                convert(codes[k / 2][k % 2 * 2 + 1], own[4 * k + 2], own[4 * k + 3]);
             }
             if (m < 7) load_values(at, m + 1, codes);
             cuda::wgmma_fence();
 #pragma unroll
             for (uint32_t k = 0; k < 4; ++k)
-                cuda::wgmma_few<cuda::Half::f16>(o[m], own + 4 * k, cuda::advanced(weights, 32 * k), true);
+                cuda::wgmma_few<cuda::Half::f16>(o[m], own + 4 * k, cuda::advanced(of_columns, 32 * k), true);
             cuda::wgmma_commit();
             if (m < 7) cuda::wgmma_wait<1>();
         }
         release(stage);  // not before the products: an arrival does not wait for loads
         cuda::wgmma_wait<0>();
     }
-    static __device__ void scaled(uint32_t codes, uint32_t scales, uint32_t& even, uint32_t& odd) {
+    // Codes of two keys and two columns: of the even column, and of the odd one.
+    static __device__ void convert(uint32_t codes, uint32_t& even, uint32_t& odd) {
         cuda::e4m3_to_f16(__byte_perm(codes, 0, 0x3120), even, odd);
-        if (Shape::scaled) even = cuda::times_f16(even, scales), odd = cuda::times_f16(odd, scales);
     }
+    // If scaled: those of the first 128 columns.
     __device__ uint64_t weights_of(uint32_t tile) const {
-        return cuda::k_major(base_ + offsetof(Shared, weights) + (tile & 1) * Shape::query_tile);
+        return cuda::k_major(base_ + offsetof(Shared, weights) +
+                             (Shape::scaled ? 0 : (tile & 1) * Shape::query_tile));
     }
     __device__ void load_values(uint32_t at, uint32_t m, uint32_t (&codes)[2][4]) const {
         cuda::ldmatrix_x4_trans(codes[0], columns_ + at + 64 * m);
@@ -295,7 +311,7 @@ private:
         if (lane_ == 0) cuda::mbarrier_arrive(base_ + offsetof(Shared, empty) + 8 * stage);
     }
 
-    // The same for a tile with scales that f16 does not hold: code * scale * 2^7 as the sum of two bf16. Rare
+    // The same for a tile with scales out of range: code * scale as the sum of two bf16. Rare
     // and slow, and yet unrolled: with a loop here calls took 10 to 40 % longer, which is not explained.
     __device__ void add_out_of_range_values(uint32_t tile, uint32_t at, uint32_t stage) {
         const uint64_t weights = weights_of(tile);
@@ -323,8 +339,7 @@ private:
                                uint32_t* low) const {
         const uint32_t scales =
             base_ + offsetof(Shared, records) + key + uint32_t(Shape::scales_at) + 4 * group;
-        const float first = cuda::load_shared_f32(scales) * kKeyFactor,
-                    second = cuda::load_shared_f32(scales + kPitch) * kKeyFactor;
+        const float first = cuda::load_shared_f32(scales), second = cuda::load_shared_f32(scales + kPitch);
         uint32_t pairs[2];
         cuda::e4m3_to_f16(__byte_perm(codes, 0, 0x3120), pairs[0], pairs[1]);
 #pragma unroll

@@ -107,9 +107,7 @@ private:
         return totals.factor == 0 ? 0 : totals.factor * unit();
     }
     // Of the values that were multiplied.
-    __device__ float unit() const {
-        return Shape::scaled ? 1 / kKeyFactor : args_.sources[0].cache.tensor_scale();
-    }
+    __device__ float unit() const { return Shape::scaled ? 1.f : args_.sources[0].cache.tensor_scale(); }
     __device__ void store_rows() const {
         const uint32_t to =
             rows_ + 2 * (of_.lane() % 4) * kRowPitch + 4 * (16 * of_.warp() + 2 * (of_.lane() / 4));

@@ -3,22 +3,25 @@
 //
 // Maths     S^T = K Q^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
 //           O^T += V^T P, where V is the first 512 columns of K.
-// Operands  Scores: f16(code), exactly, times f16 queries; sums of 128 columns are multiplied by their scale
-//           in f32. Rope: bf16. Values: f16(code * f16(scale * 2^7)), P in f16. A tile with a scale that f16
-//           does not hold multiplies code * scale * 2^7 as the sum of two bf16 with P in bf16. A cache with
-//           one scale: f16(code) in both products, and the scale in the unit of logits and results.
+// Operands  Keys are f16(code), exactly, in both products. Scores: sums of 128 columns are multiplied by
+// their
+//           scale in f32. Rope: bf16. Values: each 128 columns have weights of their own, f16(P * scale). A
+//           tile with a scale above 1 or below 2^-17, with which f16 weights would overflow or lose bits,
+//           multiplies code * scale as the sum of two bf16 with P in bf16. A cache with one scale: P in f16,
+//           and the scale in the unit of logits and results.
 // Tile      16 or 32 heads x 64 keys. A block takes one split of one token.
 // Roles
 //   consumer  one warpgroup (consumer.cuh): scores, softmax and values of all tiles.
 //   producer  four warps (producer.cuh): one bulk copy per record, a tile ahead.
-// Shared    config.h (Smem): queries | two stages of raw records | weights and scales of two tiles. 108 KB:
-//           two blocks per multiprocessor.
+// Shared    config.h (Smem): queries | two stages of raw records | weights of a tile. 109 KB: two blocks per
+//           multiprocessor.
 // mbarriers
 //   full[stage]   arrive: each producer, with its records' bytes. Wait: consumers.
 //   empty[stage]  arrive: the four consumer warps, when they have read values. Wait: producers.
 // Named barriers (config.h)
-//   consumers, once per tile: all weights and scales are in shared memory. It also tells whether a weight
-//   passed 2^15; then peaks rise and weights are stored again.
+//   consumers, once per tile: all weights are in shared memory. It also tells whether a weight passed 2^15;
+//   then peaks rise and weights are stored again. With scales also before they are stored: the weights of
+//   the tile before have been read.
 //   producers, once: mbarriers are initialised. They do not wait for the consumers' queries.
 //   start, once. Arrive: producers. Wait: consumers, with queries.
 // Registers at two blocks 128 per thread at the start, then 216 of consumers (64 of O, 32 of products, 32 of
