@@ -176,6 +176,18 @@ TEST_F(Sm90Attend, AFewScalesThatF16DoesNotHold) {
         }
 }
 
+// Of f16 weights times such scales nothing would be left.
+TEST_F(Sm90Attend, ScalesThatAreAllSmall) {
+    for (const Keys& keys : kKinds)
+        for (const int heads : {16, 32}) {
+            if (!kit::becomes_f16(keys.format)) continue;
+            Problem problem(spec_of(keys, heads, {.k = 300}, uint32_t(heads)));
+            set_scales(problem, [](int64_t row) { return int(row % 3) - 30; });
+            check_sm90(problem);
+            if (HasFatalFailure()) return;
+        }
+}
+
 TEST_F(Sm90Attend, QueriesAndLogitsOfAnySize) {
     for (const Keys& keys : kKinds)
         for (const int heads : {16, 32, 64, 128}) {

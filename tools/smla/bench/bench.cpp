@@ -234,10 +234,10 @@ void add_bench(CLI::App& app, Tool& tool) {
         "  smla bench --case host --threads 1\n  smla bench --suite hopper --json\n"
         "  smla bench --suite hopper --case score\n"
         "Lists are random rows of caches larger than the processor's; the error is against double, on a "
-        "sample.\n--suite: us is of the first 30 repeats, as the peers' programs time; sustained of the "
-        "second half, "
-        "by when a\nGPU at its power limit has lowered its clock.\nhost: how long the host is busy with a "
-        "call that has next to nothing to compute.");
+        "sample.\nA suite's us are of the first 30 repeats, as the peers' programs time; sustained is of the "
+        "second half, by\nwhen a GPU at its power limit has lowered its clock.\nhost: how long the host is "
+        "busy "
+        "with a call that has next to nothing to compute.");
     command
         ->add_option("--case", options->test,
                      "all, attend, score, select, score_select, project, metadata, decode; or host, which "
