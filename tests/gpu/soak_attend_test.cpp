@@ -32,6 +32,7 @@ constexpr const char *kFew576 = "cuda_sm90_few_attend_576", *kFew512 = "cuda_sm9
                      *kMany576 = "cuda_sm90_attend_576", *kMany512 = "cuda_sm90_attend_512",
                      *kMma576 = "cuda_mma_attend_576", *kMma512 = "cuda_mma_attend_512";
 const Shape kShapes[] = {
+    {kFew576, kMma576, 128, 64, 576, {SMLA_FP8_576, 2048}},
     {kFew576, kMma576, 1, 16, 576, {SMLA_FP8_656, 2048}},
     {kFew576, kMma576, 8, 16, 576, {SMLA_FP8_656, 2048}},
     {kFew576, kMma576, 8, 128, 576, {SMLA_FP8_656, 2048}},

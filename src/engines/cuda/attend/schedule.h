@@ -59,6 +59,7 @@ struct Schedule {
     int splits = 1;
     bool coded = false;    // keys are records, not bf16 rows
     bool decoded = false;  // the producer decodes these records to bf16 rows
+    bool raw = false;      // sm90: by the kernel whose records stay as they are
 
     KeyForm keys() const { return decoded ? KeyForm::decoded : coded ? KeyForm::codes : KeyForm::rows; }
     int64_t head_tiles() const { return ceil_div(all_heads, heads); }

@@ -13,19 +13,20 @@ using Args = smla_attend_args;
 constexpr int kTileKeys = 64, kBlockHeads = 64;
 
 // Clock cycles of an H200's multiprocessor, fitted to times of 1 to 32 tokens of 16 to 128 heads over fp8_656
-// (docs/kernels/log/cuda_attend.md, 2026-11-26). A task takes `task`, and `tile + sharing * n` for each tile
-// of 64 keys with n blocks on a multiprocessor.
+// (docs/kernels/log/cuda_attend.md, 2026-11-26 and 27). A task takes `task`, and `tile + sharing * n` for
+// each tile of 64 keys with n blocks on a multiprocessor.
 struct Costs {
     double task, tile, sharing;
 };
-constexpr Costs kFewCosts = {7500, 1400, 1400}, kSomeCosts = {9200, 3300, 0};
-// 64 heads per block: of rows and fp8_584, and of records with f32 scales.
-constexpr Costs kManyCosts = {12000, 3400, 0}, kManyScaledCosts = {17000, 4000, 0};
+constexpr Costs kFewCosts = {7500, 1400, 1400}, kSomeCosts = {9200, 3300, 0}, kRaw64Costs = {10500, 5050, 0};
+// 64 heads per block, keys stored as 16 bits: of rows and fp8_584, and of records with f32 scales.
+constexpr Costs kManyCosts = {12000, 3400, 0}, kManyScaledCosts = {19000, 4150, 0};
 constexpr int kFewResident90 = 2;
 
 double cost(const Schedule& plan, int64_t tiles, bool f32_scales, const DeviceFacts& device) {
     const Costs& costs = plan.heads == kFewHeads    ? kFewCosts
                          : plan.heads == kSomeHeads ? kSomeCosts
+                         : plan.raw                 ? kRaw64Costs
                          : f32_scales               ? kManyScaledCosts
                                                     : kManyCosts;
     const double resident = plan.heads == kFewHeads ? kFewResident90 : 1, blocks = double(plan.blocks());
@@ -61,12 +62,13 @@ struct Estimate {
 };
 
 // The best splits for so many heads per block, or those of batch-invariant calls.
-Estimate estimate(int heads, const Args& args, const Env& env) {
+Estimate estimate(int heads, bool raw, const Args& args, const Env& env) {
     const smla_format format = format_of(args);
     Estimate best{.schedule = {.heads = heads,
                                .tokens = args.q.shape[0],
                                .all_heads = args.q.shape[1],
-                               .coded = format != SMLA_ROW_BF16}};
+                               .coded = format != SMLA_ROW_BF16,
+                               .raw = raw}};
     const int64_t tiles = tiles_of(args);
     const int most = int(std::clamp<int64_t>(tiles, 1, kMaxSplits));
     if (env.batch_invariant) {  // list widths alone: neither tokens nor the budget
@@ -88,15 +90,19 @@ Estimate estimate(int heads, const Args& args, const Env& env) {
 // The kernel with 64 heads per block.
 Estimate estimate_many(const Args& args, const Env& env) {
     const bool clusters = format_of(args) != SMLA_ROW_BF16 && args.q.shape[1] > kBlockHeads;
-    return estimate(clusters ? 2 * kBlockHeads : kBlockHeads, args, env);
+    return estimate(clusters ? 2 * kBlockHeads : kBlockHeads, false, args, env);
 }
-// The kernel with 16 or 32 heads per block.
+// The kernel with 16, 32 or 64 heads per block.
 Estimate estimate_few(const Args& args, const Env& env) {
-    if (args.q.shape[1] <= kFewHeads) return estimate(kFewHeads, args, env);
-    const Estimate some = estimate(kSomeHeads, args, env);
-    if (env.batch_invariant) return some;
-    const Estimate few = estimate(kFewHeads, args, env);
-    return few.cycles < some.cycles ? few : some;
+    const int64_t heads = args.q.shape[1];
+    const int most = heads <= kFewHeads ? kFewHeads : heads <= kSomeHeads ? kSomeHeads : kBlockHeads;
+    Estimate best = estimate(most, true, args, env);
+    for (const int fewer : {kSomeHeads, kFewHeads}) {
+        if (fewer >= most || env.batch_invariant) continue;
+        const Estimate other = estimate(fewer, true, args, env);
+        if (other.cycles < best.cycles) best = other;
+    }
+    return best;
 }
 
 bool aligned(const Tensor& tensor, int64_t bytes) {
@@ -201,7 +207,7 @@ template <int Width>
 const char* last_resort_few(const Args& args, const Env& env) {
     if (!many_comes_first<Width>(args, env)) return nullptr;
     return env.batch_invariant ? "batch-invariant results of more than 32 heads are those of 64 per block"
-                               : "for so many tokens and heads 64 per block are faster";
+                               : "for so many tokens and heads keys stored as 16 bits are faster";
 }
 // With 64 heads per block a tile takes half of what cuda_mma takes, and the rest of a task more. Calls with
 // so many tiles are the faster ones here, as measured on an H200 with 1 to 32 tokens of 64 and 128 heads.
@@ -211,8 +217,7 @@ template <int Width>
 const char* last_resort_many(const Args& args, const Env& env) {
     if (env.batch_invariant) return nullptr;
     if (refuse_few<Width>(args).empty())
-        return many_comes_first<Width>(args, env) ? nullptr
-                                                  : "for so few tokens 16 or 32 heads per block are faster";
+        return many_comes_first<Width>(args, env) ? nullptr : "for so few tokens raw records are faster";
     const int64_t tiles = args.q.shape[0] * ceil_div(args.q.shape[1], kBlockHeads) * tiles_of(args);
     return tiles < (format_of(args) == SMLA_ROW_BF16 ? kFewestTilesOfRows : kFewestTilesOfRecords)
                ? "for so few tokens and rows cuda_mma is faster"

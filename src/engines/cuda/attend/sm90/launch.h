@@ -9,8 +9,8 @@ namespace smla::cuda_attend::sm90 {
 void launch(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
             const KeySources& keys, const Env& env);
 
-// The same for fp8_656, fp8_528, fp8_576 or fp8_512 records, with few heads per block; schedule.heads: 16
-// or 32.
+// The same for fp8_656, fp8_528, fp8_576 or fp8_512 records, as they are; schedule.heads: 16,
+// 32 or 64.
 void launch_few(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
                 const KeySources& keys, const Env& env);
 

@@ -19,7 +19,7 @@ void run_sm90(const smla_attend_args& args, const Schedule& schedule, const Env&
             .page_16 = uint32_t(view.page_stride / 16),
             .row_16 = uint32_t(cache.format == SMLA_FP8_584 ? layout::Fp8_584::row : view.row_stride) / 16};
     };
-    const auto launch = schedule.heads <= kSomeHeads ? sm90::launch_few : sm90::launch;
+    const auto launch = schedule.raw ? sm90::launch_few : sm90::launch;
     launch(args, schedule, tasks, {source(args.primary.cache), source(args.extra.cache)}, env);
     if (schedule.splits > 1)
         combine_splits(

@@ -1,4 +1,4 @@
-// Consumer of attend on Hopper with few heads: scores, softmax and values, by one warpgroup.
+// Consumer of attend on Hopper with few heads: scores, softmax and values of a warpgroup's heads.
 #pragma once
 
 #include "engines/cuda/attend/sm90/few/config.h"
@@ -13,18 +13,22 @@ namespace smla::cuda_attend::sm90::few {
 template <class Shape>
 class Consumer {
     using Shared = Smem<Shape>;
+    using Own = GroupSmem<Shape>;
     static constexpr int kPairs = Shape::pairs, kProducts = 4 * kPairs;  // of a lane, per 64 keys or columns
     static constexpr uint32_t kPitch = Shape::pitch;
 
 public:
-    float o[8][kProducts];      // sums of weights times values, of columns 64 m and on
-    float sum[2 * kPairs];      // of the weights of the lane's keys; -0.f: no key seen
-    float largest[2 * kPairs];  // product
+    float o[8][kProducts];  // sums of weights times values, of columns 64 m and on
+    float sum[2 * kPairs];  // of the weights of the lane's keys; -0.f: no key seen
+    float largest[Shape::groups > 1 ? 1 : 2 * kPairs];  // product; or in shared memory
 
-    __device__ explicit Consumer(uint32_t base)
+    // group: which of the block's consumer warpgroups
+    __device__ Consumer(uint32_t base, uint32_t group)
         : base_(base),
+          own_(base + group * uint32_t(sizeof(Own))),
+          barrier_(kConsumerBarrier + (Shape::groups == 1 ? 0 : 3 * int(group))),
           lane_(threadIdx.x % 32),
-          warp_(__shfl_sync(~0u, threadIdx.x / 32, 0)),
+          warp_(__shfl_sync(~0u, threadIdx.x / 32 % 4, 0)),
           row_(cuda::keep(base + offsetof(Shared, records) + (16 * warp_ + lane_ % 16) * kPitch +
                           lane_ / 16 * 16)),
           columns_(cuda::keep(base + offsetof(Shared, records) + lane_ * kPitch + 16 * warp_)) {
@@ -33,9 +37,14 @@ public:
 #pragma unroll
             for (float& value : of_columns) value = 0;
 #pragma unroll
-        for (int i = 0; i < 2 * kPairs; ++i) sum[i] = -0.f, largest[i] = -INFINITY;
+        for (int i = 0; i < 2 * kPairs; ++i) sum[i] = -0.f, set_largest(i, -INFINITY);
     }
 
+    __device__ uint32_t own() const { return own_; }
+    __device__ int barrier() const { return barrier_; }
+    __device__ float largest_of(int i) const {
+        return Shape::groups > 1 ? cuda::load_shared_f32(largest_at(i)) : largest[i];
+    }
     __device__ uint32_t lane() const { return lane_; }
     __device__ uint32_t warp() const { return warp_; }
 
@@ -55,11 +64,19 @@ public:
     }
 
 private:
+    __device__ uint32_t largest_at(int i) const {
+        return base_ + uint32_t(offsetof(Shared, largest)) +
+               4 * (uint32_t(i) * Shape::consumers + threadIdx.x);
+    }
+    __device__ void set_largest(int i, float value) {
+        if constexpr (Shape::groups > 1) cuda::store_shared(largest_at(i), value);
+        else largest[i] = value;
+    }
     // s = the products of codes and queries: of a cache with one scale, their sum; else rope, plus the sum
     // over groups of 128 columns of scale * products. Two accumulators in turn: that of a group is read while
     // the next one is multiplied.
     __device__ void score(uint32_t tile, uint32_t at, float (&s)[kProducts]) {
-        const uint64_t queries = cuda::k_major(base_ + offsetof(Shared, queries));
+        const uint64_t queries = cuda::k_major(own_ + offsetof(Own, queries));
         const uint32_t scales = scales_of(at);
         uint32_t codes[2][4], a[2][8];
         cuda::ldmatrix_x4(codes[0], row_ + at);
@@ -137,7 +154,7 @@ private:
         for (uint32_t r = 0; r < 2; ++r) {
             const float scale = cuda::load_shared_f32(scales + 8 * r * kPitch + 4 * (lane_ % 4));
             if (!((scale >= kLeastScale && scale <= kMostScale) || scale == 0))
-                cuda::store_shared(base_ + offsetof(Shared, out_of_range_tile) + 4 * (tile & 1), tile + 1);
+                cuda::store_shared(own_ + offsetof(Own, out_of_range_tile) + 4 * (tile & 1), tile + 1);
         }
     }
     __device__ void mask(const uint2& valid, float (&s)[kProducts]) const {
@@ -151,28 +168,27 @@ private:
     // A scale of the tile is out of range.
     __device__ bool is_out_of_range(uint32_t tile) const {
         return Shape::scaled &&
-               cuda::load_shared(base_ + offsetof(Shared, out_of_range_tile) + 4 * (tile & 1)) == tile + 1;
+               cuda::load_shared(own_ + offsetof(Own, out_of_range_tile) + 4 * (tile & 1)) == tile + 1;
     }
     // Publishes the tile's weights; those of a tile out of range are bf16, without scales.
     __device__ void weigh_tile(uint32_t tile, uint32_t at, const float (&s)[kProducts], bool any) {
         float added[2 * kPairs];
         if (Shape::scaled)  // all have read the weights of the tile before
-            cuda::named_barrier<kConsumers>(kConsumerBarrier);
-        if (cuda::named_barrier_or<kConsumers>(kConsumerBarrier,
-                                               weigh<cuda::Half::f16>(tile, at, s, added))) {
+            cuda::named_barrier<kWarpgroup>(barrier_);
+        if (cuda::named_barrier_or<kWarpgroup>(barrier_, weigh<cuda::Half::f16>(tile, at, s, added))) {
             raise_peaks(s);
             weigh<cuda::Half::f16>(tile, at, s, added);
-            cuda::named_barrier<kConsumers>(kConsumerBarrier);
+            cuda::named_barrier<kWarpgroup>(barrier_);
         }
         if (is_out_of_range(tile)) {
-            cuda::named_barrier<kConsumers>(kConsumerBarrier);
+            cuda::named_barrier<kWarpgroup>(barrier_);
             weigh<cuda::Half::bf16>(tile, at, s, added);
-            cuda::named_barrier<kConsumers>(kConsumerBarrier);
+            cuda::named_barrier<kWarpgroup>(barrier_);
         }
 #pragma unroll
         for (int i = 0; i < 2 * kPairs; ++i) {
             if (any) sum[i] += added[i];
-            largest[i] = cuda::max_nan(largest[i], larger(s, i));
+            set_largest(i, cuda::max_nan(largest_of(i), larger(s, i)));
         }
     }
     // The larger of the lane's two products with head i.
@@ -183,7 +199,7 @@ private:
     template <cuda::Half Type>
     __device__ bool weigh(uint32_t tile, uint32_t at, const float (&s)[kProducts],
                           float (&added)[2 * kPairs]) const {
-        const uint32_t heads = base_ + offsetof(Shared, heads) + 16 * (lane_ % 4);
+        const uint32_t heads = own_ + offsetof(Own, heads) + 16 * (lane_ % 4);
         float w[kPairs][4], most = 0;
 #pragma unroll
         for (int n = 0; n < kPairs; ++n) {
@@ -220,7 +236,7 @@ private:
             p[2 * n] = cuda::pack_half<Type>(w[n][0] * first, w[n][1] * first);
             p[2 * n + 1] = cuda::pack_half<Type>(w[n][2] * second, w[n][3] * second);
         }
-        const uint32_t to = base_ + offsetof(Shared, weights) + place * Shape::query_tile;
+        const uint32_t to = own_ + offsetof(Own, weights) + place * Shape::query_tile;
 #pragma unroll
         for (uint32_t n = 0; n < kPairs; n += 2)
             cuda::stmatrix_x4_trans(
@@ -228,8 +244,8 @@ private:
     }
     // Peaks from the scores of a tile, of the heads that need it; accumulators and sums follow.
     __device__ void raise_peaks(const float (&s)[kProducts]) {
-        const uint32_t own = 8 * (lane_ % 4), mine = base_ + offsetof(Shared, most) + own,
-                       heads = base_ + offsetof(Shared, heads) + 2 * own;
+        const uint32_t own = 8 * (lane_ % 4), mine = own_ + offsetof(Own, most) + own,
+                       heads = own_ + offsetof(Own, heads) + 2 * own;
         float peak[2 * kPairs];
 #pragma unroll
         for (int i = 0; i < 2 * kPairs; ++i) {
@@ -240,7 +256,7 @@ private:
             if (lane_ < 4)
                 cuda::store_shared(mine + warp_ * (4 * Shape::heads) + 32 * (i / 2) + 4 * (i % 2), peak[i]);
         }
-        cuda::named_barrier<kConsumers>(kConsumerBarrier);
+        cuda::named_barrier<kWarpgroup>(barrier_);
 #pragma unroll
         for (int i = 0; i < 2 * kPairs; ++i) {
 #pragma unroll
@@ -252,12 +268,12 @@ private:
             peak[i] = most <= old + (8 + kPeakWeightLog2) ? old : most - kPeakWeightLog2;  // NaN: NaN
             if (peak[i] != old) rescale(i, cuda::exp2_fast(old - peak[i]));
         }
-        cuda::named_barrier<kConsumers>(kConsumerBarrier);
-        if (threadIdx.x < 4)
+        cuda::named_barrier<kWarpgroup>(barrier_);
+        if (threadIdx.x % kWarpgroup < 4)
 #pragma unroll
             for (int i = 0; i < 2 * kPairs; ++i)
                 cuda::store_shared(heads + 64 * (i / 2) + 4 * (i % 2) + 8, peak[i]);
-        cuda::named_barrier<kConsumers>(kConsumerBarrier);
+        cuda::named_barrier<kWarpgroup>(barrier_);
     }
     __device__ void rescale(int i, float factor) {
         sum[i] *= factor;
@@ -298,7 +314,7 @@ private:
     }
     // If scaled: those of the first 128 columns.
     __device__ uint64_t weights_of(uint32_t tile) const {
-        return cuda::k_major(base_ + offsetof(Shared, weights) +
+        return cuda::k_major(own_ + offsetof(Own, weights) +
                              (Shape::scaled ? 0 : (tile & 1) * Shape::query_tile));
     }
     __device__ void load_values(uint32_t at, uint32_t m, uint32_t (&codes)[2][4]) const {
@@ -351,7 +367,9 @@ private:
         }
     }
 
-    const uint32_t base_, lane_, warp_;
+    const uint32_t base_, own_;
+    const int barrier_;
+    const uint32_t lane_, warp_;
     const uint32_t row_, columns_;  // what the lane's ldmatrix reads in the first stage
 };
 

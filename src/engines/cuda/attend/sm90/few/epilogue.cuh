@@ -8,7 +8,7 @@ namespace smla::cuda_attend::sm90::few {
 
 template <class Shape>
 class Epilogue {
-    using Shared = Smem<Shape>;
+    using Own = GroupSmem<Shape>;
 
 public:
     __device__ Epilogue(const Arguments& args, const Tasks& tasks, const Task& task,
@@ -17,24 +17,24 @@ public:
           tasks_(tasks),
           task_(task),
           of_(of),
-          base_(base),
-          rows_(base + offsetof(Shared, records)) {}
+          own_(of.own()),
+          rows_(base + offsetof(Smem<Shape>, records)) {}
 
     // A call of few tokens runs this code once and waits for its instructions, so it is short. Results go
     // through shared memory, where records were: so stores are row-wise, and one loop serves all types.
     __device__ void run() const {
         if (tasks_.splits() > 1) return store_split();
         store_sums();
-        cuda::named_barrier<kConsumers>(kConsumerBarrier);  // and nobody reads records any more
-        if (int(threadIdx.x) < Shape::heads)
-            cuda::store_shared(base_ + offsetof(Shared, factors) + 4 * threadIdx.x, finish_head(threadIdx.x));
+        cuda::named_barrier<kWarpgroup>(of_.barrier());  // and nobody reads records any more
+        if (thread() < Shape::heads)
+            cuda::store_shared(own_ + offsetof(Own, factors) + 4 * thread(), finish_head(uint32_t(thread())));
+        if (Shape::groups > 1) return store_pairs();
         store_rows();
-        cuda::named_barrier<kConsumers>(kConsumerBarrier);
-        const int heads = min(Shape::heads, int(args_.q.shape[1]) - task_.head),
-                  column = 4 * int(threadIdx.x);
+        cuda::named_barrier<kWarpgroup>(of_.barrier());
+        const int heads = min(Shape::heads, int(args_.q.shape[1]) - task_.head), column = 4 * thread();
 #pragma unroll 2
         for (int h = 0; h < heads; ++h) {
-            const float factor = cuda::load_shared_f32(base_ + offsetof(Shared, factors) + 4 * h);
+            const float factor = cuda::load_shared_f32(own_ + offsetof(Own, factors) + 4 * h);
             const uint4 bits = cuda::load_shared_4(rows_ + uint32_t(h) * kRowPitch + 4 * column);
             store(task_.head + h, column,
                   make_float4(__uint_as_float(bits.x) * factor, __uint_as_float(bits.y) * factor,
@@ -43,12 +43,13 @@ public:
     }
 
 private:
+    __device__ static int thread() { return int(threadIdx.x) % kWarpgroup; }
     __device__ int64_t row_of(int head) const { return int64_t(task_.partial) * args_.q.shape[1] + head; }
 
     __device__ void store_sums() const {
 #pragma unroll
         for (int i = 0; i < 2 * Shape::pairs; ++i) {
-            float sum = of_.sum[i], most = of_.largest[i];
+            float sum = of_.sum[i], most = of_.largest_of(i);
 #pragma unroll
             for (int step = 4; step < 32; step *= 2) {
                 sum += __shfl_xor_sync(~0u, sum, step);
@@ -56,9 +57,9 @@ private:
             }
             if (of_.lane() >= 4) continue;
             const uint32_t at =
-                base_ + of_.warp() * (4 * Shape::heads) + 32 * (i / 2) + 8 * of_.lane() + 4 * (i % 2);
-            cuda::store_shared(at + offsetof(Shared, sums), sum);
-            cuda::store_shared(at + offsetof(Shared, most), most);
+                own_ + of_.warp() * (4 * Shape::heads) + 32 * (i / 2) + 8 * of_.lane() + 4 * (i % 2);
+            cuda::store_shared(at + offsetof(Own, sums), sum);
+            cuda::store_shared(at + offsetof(Own, most), most);
         }
     }
     // Partial sums, two columns at a time: eight lanes fill two sectors.
@@ -77,8 +78,8 @@ private:
                         make_float2(of_.o[m][i / 2 * 4 + i % 2] * by, of_.o[m][i / 2 * 4 + i % 2 + 2] * by);
         }
         store_sums();
-        cuda::named_barrier<kConsumers>(kConsumerBarrier);
-        if (int(threadIdx.x) < Shape::heads) finish_head(threadIdx.x);
+        cuda::named_barrier<kWarpgroup>(of_.barrier());
+        if (thread() < Shape::heads) finish_head(uint32_t(thread()));
     }
     // Writes a head's statistics and returns the factor of its output row; 0 for a split, whose sums are
     // stored.
@@ -86,13 +87,13 @@ private:
         float sum = -0.f, most = -INFINITY;
 #pragma unroll
         for (uint32_t w = 0; w < 4; ++w) {
-            const uint32_t at = base_ + w * (4 * Shape::heads) + 4 * in_block;
-            sum += cuda::load_shared_f32(at + offsetof(Shared, sums));
-            most = cuda::max_nan(most, cuda::load_shared_f32(at + offsetof(Shared, most)));
+            const uint32_t at = own_ + w * (4 * Shape::heads) + 4 * in_block;
+            sum += cuda::load_shared_f32(at + offsetof(Own, sums));
+            most = cuda::max_nan(most, cuda::load_shared_f32(at + offsetof(Own, most)));
         }
         const int head = task_.head + int(in_block);
         if (head >= int(args_.q.shape[1])) return 0;
-        const uint32_t of = base_ + offsetof(Shared, heads) + in_block / 2 * 16 + in_block % 2 * 4;
+        const uint32_t of = own_ + offsetof(Own, heads) + in_block / 2 * 16 + in_block % 2 * 4;
         float peak2 = cuda::load_shared_f32(of + 8);
         if (peak2 == kNoPeak) peak2 = -INFINITY;
         const float largest2 = most * cuda::load_shared_f32(of);
@@ -130,13 +131,31 @@ private:
             make_uint2(pack_half(bf16, four.x, four.y), pack_half(bf16, four.z, four.w));
     }
 
+    // From registers, two columns at a time: there is no room for the rows of two warpgroups.
+    __device__ void store_pairs() const {
+        cuda::named_barrier<kWarpgroup>(of_.barrier());
+        const int first = 2 * int(of_.lane() % 4), column = 16 * int(of_.warp()) + 2 * int(of_.lane() / 4);
+#pragma unroll
+        for (int i = 0; i < 2 * Shape::pairs; ++i) {
+            const int in_block = first + 8 * (i / 2) + i % 2, head = task_.head + in_block;
+            if (head >= int(args_.q.shape[1])) continue;
+            const float factor =
+                cuda::load_shared_f32(own_ + uint32_t(offsetof(Own, factors)) + 4 * in_block);
+            const int64_t at = cuda::element(args_.out, task_.token, head) + column;
+#pragma unroll
+            for (int m = 0; m < 8; ++m)
+                store_pair(args_.out, at + 64 * m, of_.o[m][i / 2 * 4 + i % 2] * factor,
+                           of_.o[m][i / 2 * 4 + i % 2 + 2] * factor);
+        }
+    }
+
     static constexpr uint32_t kRowPitch = 4 * kValueWidth + 32;  // rows h and h + 2: other banks
-    static_assert(Shape::heads * kRowPitch <= sizeof(Shared::records));
+    static_assert(Shape::groups > 1 || Shape::heads * kRowPitch <= sizeof(Smem<Shape>::records));
     const Arguments& args_;
     const Tasks& tasks_;
     const Task& task_;
     const Consumer<Shape>& of_;
-    const uint32_t base_, rows_;
+    const uint32_t own_, rows_;
 };
 
 }  // namespace smla::cuda_attend::sm90::few

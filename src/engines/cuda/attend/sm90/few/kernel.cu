@@ -1,31 +1,32 @@
-// attend by wgmma on Hopper, few heads per block: records of fp8_656, fp8_528, fp8_576 or fp8_512, whose
-// codes become operands in registers. For up to 32 heads, and for more while tokens are few (sm90.cpp).
+// attend by wgmma on Hopper over raw records: fp8_656, fp8_528, fp8_576 or fp8_512, whose codes become
+// operands in registers. For up to 32 heads, for more while tokens are few, and where keys may not be rounded
+// (sm90.cpp).
 //
 // Maths     S^T = K Q^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
 //           O^T += V^T P, where V is the first 512 columns of K.
 // Operands  Keys are f16(code), exactly, in both products. Scores: sums of 128 columns are multiplied by
-// their
-//           scale in f32. Rope: bf16. Values: each 128 columns have weights of their own, f16(P * scale). A
-//           tile with a scale above 1 or below 2^-17, with which f16 weights would overflow or lose bits,
+//           their scale in f32. Rope: bf16. Values: each 128 columns have their own weights, f16(P * scale).
+//           A tile with a scale above 1 or below 2^-17, with which f16 weights would overflow or lose bits,
 //           multiplies code * scale as the sum of two bf16 with P in bf16. A cache with one scale: P in f16,
 //           and the scale in the unit of logits and results.
-// Tile      16 or 32 heads x 64 keys. A block takes one split of one token.
+// Tile      16, 32 or 64 heads x 64 keys. A block takes one split of one token.
 // Roles
-//   consumer  one warpgroup (consumer.cuh): scores, softmax and values of all tiles.
+//   consumer  a warpgroup (consumer.cuh): scores, softmax and values of all tiles. Of 64 heads two, with 32
+//             each, which share records and nothing else.
 //   producer  four warps (producer.cuh): one bulk copy per record, a tile ahead.
-// Shared    config.h (Smem): queries | two stages of raw records | weights of a tile. 109 KB: two blocks per
-//           multiprocessor.
+// Shared    config.h (Smem): of each consumer queries and weights of a tile | two stages of raw records. 16
+//           heads: 109 KB, two blocks per multiprocessor; 64: 187 KB.
 // mbarriers
 //   full[stage]   arrive: each producer, with its records' bytes. Wait: consumers.
-//   empty[stage]  arrive: the four consumer warps, when they have read values. Wait: producers.
+//   empty[stage]  arrive: all consumer warps, when they have read values. Wait: producers.
 // Named barriers (config.h)
-//   consumers, once per tile: all weights are in shared memory. It also tells whether a weight passed 2^15;
-//   then peaks rise and weights are stored again. With scales also before they are stored: the weights of
-//   the tile before have been read.
+//   consumer, of each warpgroup, once per tile: all weights are in shared memory. It also tells whether a
+//   weight passed 2^15; then peaks rise and weights are stored again. With scales also before they are
+//   stored: the weights of the tile before have been read.
 //   producers, once: mbarriers are initialised. They do not wait for the consumers' queries.
 //   start, once. Arrive: producers. Wait: consumers, with queries.
-// Registers at two blocks 128 per thread at the start, then 216 of consumers (64 of O, 32 of products, 32 of
-//           operands) and 40 of producers; 32 heads: 255 at one.
+// Registers 16 heads: 128 per thread at the start, then 216 of consumers (64 of O, 32 of products, 32 of
+//           operands) and 40 of producers; 32: 255; 64: 168, then 240 and 24.
 // Why       Few heads are bound by memory, and then by what a key costs in instructions. By mma.sync 64 keys
 //           of 16 heads take each of four warps 1490; here 660, as a word of codes feeds the operands of all
 //           heads and no converted key is stored. Two blocks fill each other's gaps.
@@ -48,54 +49,62 @@ template <class Shape>
 __device__ void init(uint32_t base) {
     for (uint32_t stage = 0; stage < kStages; ++stage) {
         cuda::mbarrier_init(base + offsetof(Smem<Shape>, full) + 8 * stage, kProducerWarps);
-        cuda::mbarrier_init(base + offsetof(Smem<Shape>, empty) + 8 * stage, kConsumers / 32);
+        cuda::mbarrier_init(base + offsetof(Smem<Shape>, empty) + 8 * stage, Shape::consumers / 32);
     }
-    cuda::store_shared(base + offsetof(Smem<Shape>, out_of_range_tile), make_uint2(0, 0));
+    for (uint32_t group = 0; group < Shape::groups; ++group)
+        cuda::store_shared(base + group * uint32_t(sizeof(GroupSmem<Shape>)) +
+                               uint32_t(offsetof(GroupSmem<Shape>, out_of_range_tile)),
+                           make_uint2(0, 0));
     cuda::fence_mbarrier_init();
 }
 
 template <class Shape>
-__global__ void __launch_bounds__(kThreads, Shape::resident)
+__global__ void __launch_bounds__(Shape::threads, Shape::resident)
     attend_sm90_few(const __grid_constant__ Arguments args, const __grid_constant__ Tasks tasks,
                     const __grid_constant__ KeySources keys, const __grid_constant__ IndexCheck check) {
     if (check.is_mine()) return check_lists(args, check);
     extern __shared__ __align__(1024) char shared[];
     const uint32_t base = cuda::shared_address(shared);
     if (tasks.splits() > 1) cuda::start_next_grid();
-    const Task task(tasks, int(blockIdx.x), Shape::heads);
+    const Task task(tasks, int(blockIdx.x), Shape::block_heads);
     const TileRange tiles(args, tasks, task);
-    if (threadIdx.x >= kConsumers) {
-        if constexpr (Shape::resident == 2) cuda::lower_registers<kProducerRegisters>();
+    if (threadIdx.x >= Shape::consumers) {
+        if constexpr (Shape::consumer_registers > 0) cuda::lower_registers<Shape::producer_registers>();
         Producer<Shape> producer(args, keys.of[0], base, task.token, tiles);
-        if (threadIdx.x == kConsumers) init<Shape>(base);
-        cuda::named_barrier<kThreads - kConsumers>(kProducerBarrier);
-        cuda::named_barrier_arrive<kThreads>(kStartBarrier);
+        if (threadIdx.x == Shape::consumers) init<Shape>(base);
+        cuda::named_barrier<Shape::threads - Shape::consumers>(kProducerBarrier);
+        cuda::named_barrier_arrive<Shape::threads>(kStartBarrier);
         return producer.run();
     }
-    if constexpr (Shape::resident == 2) cuda::raise_registers<kConsumerRegisters>();
+    if constexpr (Shape::consumer_registers > 0) cuda::raise_registers<Shape::consumer_registers>();
+    const uint32_t group = Shape::groups == 1 ? 0 : __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
+    const uint32_t own = base + group * uint32_t(sizeof(GroupSmem<Shape>));
+    const int first_head = Shape::heads * int(group);
     const float key_unit = Shape::scaled ? 1.f : args.sources[0].cache.tensor_scale();
-    Queries<Shape>(args, base, task.token, task.head, args.scale() * kLog2E * key_unit).load();
-    cuda::named_barrier<kThreads>(kStartBarrier);
-    Consumer<Shape> consumer(base);
+    Queries<Shape>(args, own, task.token, task.head + first_head, args.scale() * kLog2E * key_unit).load();
+    cuda::named_barrier<Shape::threads>(kStartBarrier);
+    Consumer<Shape> consumer(base, group);
     consumer.attend(tiles.count());
     // Computed again: kept through the loop it takes a register that there is not.
-    const Task finished(tasks, int(cuda::keep(blockIdx.x)), Shape::heads);
+    Task finished(tasks, int(cuda::keep(blockIdx.x)), Shape::block_heads);
+    finished.head += first_head;
     Epilogue<Shape>(args, tasks, finished, consumer, base).run();
 }
 
 template <class Shape>
 void launch_shape(const smla_attend_args& args, Tasks tasks, const KeySources& keys, const Env& env) {
     tasks.blocks = tasks.count;
-    const IndexCheck check = IndexCheck::of(args, tasks.blocks, kThreads, env);
-    cuda::launch(attend_sm90_few<Shape>, tasks.blocks + int64_t(check.blocks), kThreads, sizeof(Smem<Shape>),
-                 env, Arguments(args), tasks, keys, check);
+    const IndexCheck check = IndexCheck::of(args, tasks.blocks, Shape::threads, env);
+    cuda::launch(attend_sm90_few<Shape>, tasks.blocks + int64_t(check.blocks), Shape::threads,
+                 sizeof(Smem<Shape>), env, Arguments(args), tasks, keys, check);
 }
 
 template <smla_format Format>
 void launch_heads(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
                   const KeySources& keys, const Env& env) {
     if (schedule.heads == kFewHeads) launch_shape<Shape<Format, kFewHeads>>(args, tasks, keys, env);
-    else launch_shape<Shape<Format, kSomeHeads>>(args, tasks, keys, env);
+    else if (schedule.heads == kSomeHeads) launch_shape<Shape<Format, kSomeHeads>>(args, tasks, keys, env);
+    else launch_shape<Shape<Format, kHeads>>(args, tasks, keys, env);
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ class Producer {
 public:
     __device__ Producer(const Arguments& args, const KeySource& keys, uint32_t base, int token,
                         TileRange tiles)
-        : source_(args.sources[0]), keys_(keys), base_(base), warp_((threadIdx.x - kConsumers) / 32) {
+        : source_(args.sources[0]), keys_(keys), base_(base), warp_((threadIdx.x - Shape::consumers) / 32) {
         const int entry = tiles.first * kKeys + int(kEach * warp_ + lane());
         left_ = lane() < kEach ? int(source_.length(token)) - entry : 0;
         at_ = static_cast<const int*>(source_.rows.data) + cuda::element(source_.rows, token, entry);
