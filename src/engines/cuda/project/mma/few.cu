@@ -9,13 +9,12 @@
 //             n             2 kM neighbours from 2 kM r on: rows r and r + 8 of kM fragments
 //           w dense along k: 16 bytes are 8 k of one n. Along n: 8 n of one k, paired by PRMT.
 // Pipeline  one step of w and x is on its way to registers while the one before is multiplied; L2 is asked
-// for
-//           two pairs more.
+//           for two pairs more.
 // Shared    sums of half of the warps that share outputs, which are added in a tree.
 // Registers 252 in blocks of four or eight warps: 64 of w, 32 of x, 32 of sums, 24 of parts.
 // Limit     the bytes of w: 2.3 to 2.5 of 4.2 TB/s where the sums are long, half of that where a warp has
-// four steps. Why       cuBLASLt wants both operands of one dtype: a kernel before it divides x, and one
-// behind it adds
+//           four steps.
+// Why       cuBLASLt wants both operands of one dtype: a kernel before it divides x, and one behind it adds
 //           f32 results of three parts (docs/kernels/log/cuda_stages.md).
 // A sum's order depends on the shape of w alone, but it is not that of other kernels, so batch-invariant
 // calls are refused.

@@ -2,16 +2,15 @@
 //
 // Maths     x is the sum of three bf16 (project/split.h), exactly; each is multiplied with w, the smallest
 //           first. Sums are f32.
-// Tile      a block takes 128 outputs n x 64 tokens, a warp 32 x 32 of them, 64 k at a time.
+// Tile      a block takes 128 outputs n x 64 tokens, a warp 64 x 32 of them, 64 k at a time.
 // Shared    three stages of w, as cp.async brings them | two of x in parts | in the end the results, as f32.
-//           97 KB: every GPU since sm_80 has as much, and an H100 holds two blocks.
+//           96 KB: every GPU since sm_80 has as much, and an H100 holds two blocks.
 // Pipeline  w: two stages ahead. x: loaded to registers a stage ahead, divided into parts under products of
-//           the other block. One barrier per stage: w and parts are there, and those of the stage before
-//           free.
-// Limit     products, three of each, and what they read: 1024 cycles of shared memory beside 1229 of products
-//           for a stage of all warps.
-// Why       Divided once per block, x costs an eighth of what it costs in each warp (few.cu), and no f32
-//           results of parts are written, as they are around cuBLASLt.
+//           the other block. One barrier per stage: w and parts are there, and the stage before is free.
+// Limit     products, three of each: 1229 cycles for a stage of a block at mma.sync's rate on Hopper, and 960
+//           of shared memory; it takes some 2000.
+// Why       x is divided once for 128 outputs, and no f32 results of parts are written, as they are around
+//           cuBLASLt.
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/bulk.cuh"
 #include "engines/cuda/common/ptx/cp_async.cuh"
