@@ -87,12 +87,12 @@ Estimate estimate(int heads, bool raw, const Args& args, const Env& env) {
     return best;
 }
 
-// The kernel with 64 heads per block.
+// The kernel that stores keys as 16 bits, with 64 heads per block.
 Estimate estimate_many(const Args& args, const Env& env) {
     const bool clusters = format_of(args) != SMLA_ROW_BF16 && args.q.shape[1] > kBlockHeads;
     return estimate(clusters ? 2 * kBlockHeads : kBlockHeads, false, args, env);
 }
-// The kernel with 16, 32 or 64 heads per block.
+// The kernel of raw records, with 16, 32 or 64 heads per block.
 Estimate estimate_few(const Args& args, const Env& env) {
     const int64_t heads = args.q.shape[1];
     const int most = heads <= kFewHeads ? kFewHeads : heads <= kSomeHeads ? kSomeHeads : kBlockHeads;
@@ -196,8 +196,8 @@ CallPlan<Args> plan_many(const Args& args, const Env& env) {
                            : refuse_call<Args>(refusal);
 }
 
-// Whether 64 heads per block come first for a call that both kernels take. Batch-invariant results are one
-// kernel's, whatever the tokens.
+// Whether keys stored as 16 bits come first for a call that both kernels take. Batch-invariant results are
+// one kernel's, whatever the tokens.
 template <int Width>
 bool many_comes_first(const Args& args, const Env& env) {
     return refuse_many<Width>(args).empty() &&
