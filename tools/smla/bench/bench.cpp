@@ -181,6 +181,8 @@ int bench_suite(const Tool& tool, const Options& options) {
     }
     Document document = facts(bench, context, options.bench.quick);
     document["suite"] = options.suite;
+    document["method"] = text(document["method"].get<std::string>(), "; us of the first ", kRepeatsOnGpu,
+                              " repeats, sustained_us of the second half");
     document["peers_measured"] = kPeersMeasured;
     document["results"] = table.json();
     tool.print(document, headline(bench, context) + text("peers: ", kPeersMeasured, "\n\n") + table.text(),
@@ -236,8 +238,7 @@ void add_bench(CLI::App& app, Tool& tool) {
         "Lists are random rows of caches larger than the processor's; the error is against double, on a "
         "sample.\nA suite's us are of the first 30 repeats, as the peers' programs time; sustained is of the "
         "second half, by\nwhen a GPU at its power limit has lowered its clock.\nhost: how long the host is "
-        "busy "
-        "with a call that has next to nothing to compute.");
+        "busy with a call that has next to nothing to compute.");
     command
         ->add_option("--case", options->test,
                      "all, attend, score, select, score_select, project, metadata, decode; or host, which "

@@ -206,8 +206,9 @@ bool many_comes_first(const Args& args, const Env& env) {
 template <int Width>
 const char* last_resort_few(const Args& args, const Env& env) {
     if (!many_comes_first<Width>(args, env)) return nullptr;
-    return env.batch_invariant ? "batch-invariant results of more than 32 heads are those of 64 per block"
-                               : "for so many tokens and heads keys stored as 16 bits are faster";
+    return env.batch_invariant
+               ? "batch-invariant results of more than 32 heads are those of keys stored as 16 bits"
+               : "for so many tokens and heads keys stored as 16 bits are faster";
 }
 // With 64 heads per block a tile takes half of what cuda_mma takes, and the rest of a task more. Calls with
 // so many tiles are the faster ones here, as measured on an H200 with 1 to 32 tokens of 64 and 128 heads.
