@@ -38,9 +38,10 @@ struct Prefetch {
     const KeyAddress* next = nullptr;
     const KeyAddress* end = nullptr;
     int row_bytes = 0;
-    int at = 0;        // bytes of *next that are on their way
-    int per_step = 0;  // lines per kPrefetchSteps steps of scores
-    int per_pair = 0;  // lines per two keys that are decoded
+    int at = 0;         // bytes of *next that are on their way
+    int per_step = 0;   // lines per kPrefetchSteps steps of scores
+    int per_pair = 0;   // lines per two keys that are decoded
+    int per_value = 0;  // lines per step of a value product, where it fetches
 };
 constexpr int kPrefetchSteps = 8;
 
@@ -116,6 +117,7 @@ struct ValueArgs {
     int64_t value_stride, weight_stride;
     int steps, heads;
     Carry carry;
+    Prefetch* prefetch;
 };
 
 // One head's result: out[d] = sum_i weight[i] * part[i][d], from dim tiles to a row of the output's type.
@@ -144,6 +146,8 @@ struct Micro {
     BlockKeys block;
     // Time to decode a key over the time to score it for one vector of heads; 0: decoding prefetches nothing.
     float decode_time;
+    // Of a value product that fetches, too: steps and vectors of heads that it takes at once. 0: it does not.
+    int value_steps, value_heads;
     CutCosts cut;
     void (*score[8])(const ScoreArgs&);  // by vectors - 1
     int key_tile[8];                     // keys_padded is a multiple

@@ -5,8 +5,9 @@
 // one out, and the product takes a third longer (measured, docs/kernels/log/cpu.md).
 //   scores: keys as they were decoded [16 keys][16 words], in L1, times queries [16 words][16 heads]
 //   values: weights [16 heads][16 pairs of keys] times values [16 pairs][16 dims], in L1
-// Queries and scores lie in panels of two vectors of heads, values in tiles of 32 dims, weights in whole
-// tiles of theirs: [vector of heads][16 pairs of keys][16 heads][16 words].
+// Queries and scores of a vector of heads lie together, values in tiles of 32 dims, weights in whole tiles of
+// theirs: [vector of heads][16 pairs of keys][16 heads][16 words].
+// Sums are stored, and the next ones begin, between the first products of the pass that follows (amx::Sums).
 #include "engines/cpu/amx_tiles.h"
 #include "engines/cpu/attend/lanes_avx512_bf16.h"
 #include "engines/cpu/attend/table_of_micro.h"
@@ -28,63 +29,101 @@ struct Amx : Avx512Bf16 {
     static constexpr bool pads_values = true;
 };
 
-constexpr int kKeyTile = 2 * kTile, kPanel = 2 * kTile, kDims = Amx::value_vectors * Amx::lanes;
+constexpr int kKeyTile = 2 * kTile, kDims = Amx::value_vectors * Amx::lanes;
 constexpr int kTileWords = kTile * kTile;
 constexpr int kVectorWeights = Amx::block.last / 2 * kTile;  // words of a vector of heads
 
-// Scores of some keys and a panel of heads, times the keys' scales, added to those before.
-void add_scaled(const ScoreArgs& args, int key, int keys, float* scores, const float* sums) {
-    for (int k = 0; k < keys; ++k) {
-        const __m512 scale = _mm512_set1_ps(args.scales[key + k]);
-        for (int lane = 0; lane < kPanel; lane += kTile) {
-            float* at = scores + k * kPanel + lane;
-            const __m512 sum = _mm512_load_ps(sums + k * kPanel + lane);
-            _mm512_storeu_ps(at, args.accumulate ? _mm512_fmadd_ps(sum, scale, _mm512_loadu_ps(at))
-                                                 : _mm512_mul_ps(sum, scale));
+// Scores of one or two tiles of keys, a pass for each two vectors of heads; `lines` are fetched ahead in each
+// step.
+template <bool TwoRows>
+struct ScorePasses {
+    const ScoreArgs& args;
+    int key, lines;
+    Prefetch& prefetch;
+    float* scaled;  // [2][32 keys][16 heads], of a product that is scaled
+
+    void run(int vectors) const {
+        int vector = 0;
+        for (; vector + 2 <= vectors; vector += 2) pass<true>(vector);
+        if (vector < vectors) pass<false>(vector);
+        const int last = (vectors - 1) / 2 * 2;
+        store<0>(last);
+        store<1>(last);
+        if (last + 1 < vectors) {
+            store<2>(last);
+            store<3>(last);
+        }
+        stored(last, vectors - last);
+    }
+
+private:
+    SMLA_INLINE float* scores(int vector) const {
+        return args.scores + vector * args.score_panel + key * kTile;
+    }
+    template <int T>
+    SMLA_INLINE void begin(int vector) const {
+        if (!args.accumulate || args.scales) amx::zero_tile<T>();
+        else amx::load_tile<T>(scores(vector + T / 2) + T % 2 * kTileWords, kTile);
+    }
+    template <int T>
+    SMLA_INLINE void store(int vector) const {
+        if (!TwoRows && T % 2) return;
+        amx::store_tile<T>(
+            (args.scales ? scaled + T / 2 * 2 * kTileWords : scores(vector + T / 2)) + T % 2 * kTileWords,
+            kTile);
+    }
+    template <bool TwoColumns>
+    SMLA_INLINE void pass(int vector) const {
+        using Tiles = Sums<TwoRows, TwoColumns, Stream::columns>;
+        amx::Operand keys{args.keys + key * Amx::row_words + args.begin, Amx::row_words,
+                          kTile * Amx::row_words},
+            q{args.q + vector * args.q_panel + args.begin * kTile, kTile, args.q_panel};
+        const auto turn = [&]<int T>() SMLA_LAMBDA_INLINE {
+            if (vector > 0) {
+                store<T>(vector - 2);
+                if (!TwoColumns) store<T + 2>(vector - 2);
+            }
+            begin<T>(vector);
+        };
+        fetch<Amx>(prefetch, lines);
+        Tiles::add(keys, q, turn);
+        for (int step = args.begin + kTile; step < args.end; step += kTile) {
+            keys.at += kTile;
+            q.at += kTileWords;
+            fetch<Amx>(prefetch, lines);
+            Tiles::add(keys, q);
+        }
+        if (vector > 0) stored(vector - 2, 2);
+    }
+    // Scores times the keys' scales, added to those before.
+    SMLA_INLINE void stored(int vector, int vectors) const {
+        if (!args.scales) return;
+        for (int v = 0; v < vectors; ++v) {
+            float* at = scores(vector + v);
+            const float* sum = scaled + v * 2 * kTileWords;
+            for (int k = 0; k < (TwoRows ? kKeyTile : kTile); ++k, at += kTile, sum += kTile) {
+                const __m512 scale = _mm512_set1_ps(args.scales[key + k]), product = _mm512_load_ps(sum);
+                _mm512_storeu_ps(at, args.accumulate ? _mm512_fmadd_ps(product, scale, _mm512_loadu_ps(at))
+                                                     : _mm512_mul_ps(product, scale));
+            }
         }
     }
-}
+};
 
-// `lines`: fetched ahead in each step.
-template <bool TwoRows, bool TwoColumns>
-SMLA_INLINE void score_panel(const ScoreArgs& args, int key, int panel, Prefetch& prefetch, int lines) {
-    using Tiles = Sums<TwoRows, TwoColumns, Stream::columns>;
-    constexpr int64_t lanes = TwoColumns ? kPanel : kTile;
-    const uint32_t* q = args.q + panel * args.q_panel;
-    float* scores = args.scores + panel * args.score_panel + key * kPanel;
-    if (args.accumulate && !args.scales) Tiles::load(scores, kPanel);
-    else Tiles::clear();
-    for (int step = args.begin; step < args.end; step += kTile) {
-        fetch<Amx>(prefetch, lines);
-        Tiles::add(args.keys + key * Amx::row_words + step, Amx::row_words, kTile * Amx::row_words,
-                   q + step * lanes, lanes);
-    }
-    if (!args.scales) return Tiles::store(scores, kPanel);
-    alignas(64) float sums[kKeyTile * kPanel] = {};
-    Tiles::store(sums, kPanel);
-    add_scaled(args, key, TwoRows ? kKeyTile : kTile, scores, sums);
-}
-
-template <bool TwoRows>
-SMLA_INLINE void score_keys(const ScoreArgs& args, int key, int vectors, Prefetch& prefetch, int lines) {
-    for (int panel = 0; panel < vectors / 2; ++panel)
-        score_panel<TwoRows, true>(args, key, panel, prefetch, lines);
-    if (vectors % 2) score_panel<TwoRows, false>(args, key, vectors / 2, prefetch, lines);
-}
-
-void score_panels(const ScoreArgs& args, int vectors) {
+void score_vectors(const ScoreArgs& args, int vectors) {
     Prefetch prefetch = *args.prefetch;
-    const int panels = (vectors + 1) / 2,
-              lines = (prefetch.per_step * (kTile / kPrefetchSteps) + panels - 1) / panels;
+    const int passes = (vectors + 1) / 2,
+              lines = (prefetch.per_step * (kTile / kPrefetchSteps) + passes - 1) / passes;
+    alignas(64) float scaled[4 * kTileWords];
     int key = 0;
     for (; key + kKeyTile <= args.keys_padded; key += kKeyTile)
-        score_keys<true>(args, key, vectors, prefetch, lines);
-    if (key < args.keys_padded) score_keys<false>(args, key, vectors, prefetch, lines);
+        ScorePasses<true>{args, key, lines, prefetch, scaled}.run(vectors);
+    if (key < args.keys_padded) ScorePasses<false>{args, key, lines, prefetch, scaled}.run(vectors);
     *args.prefetch = prefetch;
 }
 template <int V>
 void score_tiles(const ScoreArgs& args) {
-    score_panels(args, V);
+    score_vectors(args, V);
 }
 
 // 2^x for x <= 0 (or NaN): x = floor(x) + f, a minimax polynomial in f with 2^0 exactly 1; relative error
@@ -136,8 +175,8 @@ __m512 largest_score(const float* scores, int keys) {
     int key = 0;
     for (; key + 4 <= keys; key += 4)
         for (int i = 0; i < 4; ++i)
-            largest[i] = _mm512_max_ps(_mm512_loadu_ps(scores + (key + i) * kPanel), largest[i]);
-    for (; key < keys; ++key) largest[0] = _mm512_max_ps(_mm512_loadu_ps(scores + key * kPanel), largest[0]);
+            largest[i] = _mm512_max_ps(_mm512_loadu_ps(scores + (key + i) * kTile), largest[i]);
+    for (; key < keys; ++key) largest[0] = _mm512_max_ps(_mm512_loadu_ps(scores + key * kTile), largest[0]);
     return _mm512_max_ps(_mm512_max_ps(largest[0], largest[1]), _mm512_max_ps(largest[2], largest[3]));
 }
 
@@ -147,7 +186,7 @@ bool softmax_vector(const SoftmaxArgs& args, int vector) {
     const int lane = vector * kTile;
     const __m512 factor = _mm512_set1_ps(args.factor);
     const __m512 lowest = _mm512_set1_ps(-3.4028235e38f);  // instead of a peak of -inf: -inf - -inf is NaN
-    const float* scores = args.scores + vector / 2 * args.score_panel + vector % 2 * kTile;
+    const float* scores = args.scores + vector * args.score_panel;
     uint32_t* out = args.weights + int64_t(vector) * kVectorWeights;
     __m512 largest = largest_score(scores, args.keys), sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     bool rescale = false;
@@ -161,13 +200,13 @@ bool softmax_vector(const SoftmaxArgs& args, int vector) {
         sum[0] = _mm512_mul_ps(_mm512_loadu_ps(args.sum + lane), alpha);
     }
     _mm512_storeu_ps(args.peak + lane, largest);
-    mark_nan_scores<Amx>(scores, kPanel, args.keys, args.peak + lane);
+    mark_nan_scores<Amx>(scores, kTile, args.keys, args.peak + lane);
     largest = _mm512_max_ps(largest, lowest);
     for (int key = 0; key < args.keys; key += kKeyTile, out += kTileWords) {
         WeightTile tile;
         // The factor is applied last, as in softmax_block.
         const auto weight = [&](int k) SMLA_LAMBDA_INLINE {
-            const __m512 score = _mm512_loadu_ps(scores + (key + k) * kPanel);
+            const __m512 score = _mm512_loadu_ps(scores + (key + k) * kTile);
             return exp2_by_floor(_mm512_mul_ps(_mm512_sub_ps(score, largest), factor));
         };
         const int keys = args.keys - key < kKeyTile ? args.keys - key : kKeyTile;
@@ -212,24 +251,50 @@ void rescale_values(const ValueArgs& args) {
     }
 }
 
+template <int T>
+SMLA_INLINE void store_values(float* out) {
+    amx::store_tile<T>(out + T % 2 * kTile * kDims + T / 2 * kTile, kDims);
+}
+
+// Sums of two vectors of heads and 32 dims.
 template <bool TwoRows>
-SMLA_INLINE void value_rows(const ValueArgs& args, int head) {
+SMLA_INLINE void value_pass(const ValueArgs& args, Prefetch& prefetch, int head) {
     using Tiles = Sums<TwoRows, true, Stream::rows>;
     float* out = args.out + head * kDims;
-    const uint32_t* weights = args.weights + head / kTile * kVectorWeights;
-    if (args.carry == Carry::none) Tiles::clear();
-    else Tiles::load(out, kDims);
-    for (int pair = 0; pair < args.steps; pair += kTile)
-        Tiles::add(weights + pair * kTile, kTile, kVectorWeights, args.values + pair * kDims, kDims);
-    Tiles::store(out, kDims);
+    amx::Operand weights{args.weights + head / kTile * kVectorWeights, kTile, kVectorWeights},
+        values{args.values, kDims, kTile};
+    const auto turn = [&]<int T>() SMLA_LAMBDA_INLINE {
+        if (head > 0) {
+            store_values<T>(out - 2 * kTile * kDims);
+            if (!TwoRows) store_values<T + 1>(out - 2 * kTile * kDims);
+        }
+        if (args.carry == Carry::none) amx::zero_tile<T>();
+        else amx::load_tile<T>(out + T % 2 * kTile * kDims + T / 2 * kTile, kDims);
+    };
+    fetch<Amx>(prefetch, prefetch.per_value);
+    Tiles::add(weights, values, turn);
+    for (int pair = kTile; pair < args.steps; pair += kTile) {
+        weights.at += kTileWords;
+        values.at += kTile * kDims;
+        fetch<Amx>(prefetch, prefetch.per_value);
+        Tiles::add(weights, values);
+    }
 }
 
 // Heads up to a whole tile are stored: their sums lie there (Plan::tile_stride).
 void value_tiles(const ValueArgs& args) {
     if (args.carry == Carry::rescale) rescale_values(args);
+    Prefetch prefetch = *args.prefetch;
     int head = 0;
-    for (; head + kTile < args.heads; head += 2 * kTile) value_rows<true>(args, head);
-    if (head < args.heads) value_rows<false>(args, head);
+    for (; head + kTile < args.heads; head += 2 * kTile) value_pass<true>(args, prefetch, head);
+    const bool odd = head < args.heads;
+    if (odd) value_pass<false>(args, prefetch, head);
+    float* last = args.out + (odd ? head : head - 2 * kTile) * kDims;
+    store_values<0>(last);
+    if (!odd) store_values<1>(last);
+    store_values<2>(last);
+    if (!odd) store_values<3>(last);
+    *args.prefetch = prefetch;
 }
 
 template <int V>
@@ -244,10 +309,12 @@ constexpr void set_score_tiles(Micro& micro) {
 constexpr Micro make() {
     Micro micro = micro_of<Amx>(bf16_decoder<Amx>);
     micro.value_words = Amx::value_words;
-    micro.decode_time = 4;
+    micro.decode_time = 1.5f;
+    micro.value_steps = kTile;
+    micro.value_heads = 2;
     micro.cut = {.decode = 2.3f, .move = 100};
     micro.group_vectors = 8;
-    micro.panel_vectors = 2;
+    micro.panel_vectors = 1;
     micro.transpose = transpose_avx512;
     set_score_tiles<8>(micro);
     micro.softmax = softmax_tiles;

@@ -155,7 +155,14 @@ void Worker::plan_prefetch(bool any, const Block& next, int buffer) {
     const float decode = chunk_.vectors <= kFewVectors ? plan_.micro.decode_time : 0;
     const int64_t decoding = int64_t(float(prefetch_lines_) * decode / (decode + float(chunk_.vectors)));
     prefetch_.per_pair = int(ceil_div(decoding, (next.count + 1) / 2));
-    prefetch_.per_step = int(ceil_div(prefetch_lines_ - decoding, chances));
+    // Where the value product fetches, it takes half of the others: they keep the line buffers busy that its
+    // own operands need as much as those of the score product.
+    const int64_t others = prefetch_lines_ - decoding, in_values = plan_.micro.value_steps ? others / 2 : 0;
+    prefetch_.per_step = int(ceil_div(others - in_values, chances));
+    if (in_values == 0) return;
+    const int64_t value_chances = plan_.value_tiles * ceil_div(chunk_.vectors, plan_.micro.value_heads) *
+                                  ceil_div(ceil_div(next.count, 2), plan_.micro.value_steps);
+    prefetch_.per_value = int(ceil_div(in_values, value_chances));
 }
 
 bool Worker::weigh(const Block& block, int buffer, bool first) {
@@ -289,6 +296,7 @@ void Worker::accumulate(const Block& block, Carry carry) {
     args.steps = paired ? (block.count + 1) / 2 : block.count;
     args.heads = chunk_.heads;
     args.carry = carry;
+    args.prefetch = &prefetch_;
     args.value_stride = paired ? micro.value_tile : plan_.row_words;
     for (int tile = 0; tile < plan_.value_tiles; ++tile) {
         args.values = paired ? scratch_.values + int64_t(tile) * micro.value_words

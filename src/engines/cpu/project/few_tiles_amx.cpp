@@ -51,13 +51,13 @@ void rows_of_weights(const FewTiles& a, int64_t n) {
     if (n + 2 * kTile <= a.outputs)
         for (const uint16_t* w = a.w + n * a.w_stride; k + kStep <= a.inner; k += kStep) {
             if (k + kAhead < a.inner) prefetch_rows(w + k + kAhead, a.w_stride);
-            Tiles::add(reinterpret_cast<const uint32_t*>(w + k), words, kTile * words, x + k / 2 * kRows,
-                       kRows);
+            Tiles::add({reinterpret_cast<const uint32_t*>(w + k), words, kTile * words},
+                       {x + k / 2 * kRows, kRows, kTile});
         }
     for (; k < a.inner; k += kStep) {
         copy_part(a, n, k, part);
-        Tiles::add(reinterpret_cast<const uint32_t*>(part[0]), kTile, kTile * kTile, x + k / 2 * kRows,
-                   kRows);
+        Tiles::add({reinterpret_cast<const uint32_t*>(part[0]), kTile, kTile * kTile},
+                   {x + k / 2 * kRows, kRows, kTile});
     }
     Tiles::store(sums[0], kRows);
     const int64_t outputs = least(2 * kTile, a.outputs - n);
@@ -99,7 +99,8 @@ void columns_of_weights(const FewTiles& a, int64_t n) {
     if (steps) put_together(a, n, 0, columns, pairs[0]);
     for (int64_t i = 0; i < steps; ++i) {
         if (i + 1 < steps) put_together(a, n, (i + 1) * kStep, columns, pairs[(i + 1) % 2]);
-        Tiles::add(x + i * kPairs, steps * kPairs, kTile * steps * kPairs, pairs[i % 2][0], 2 * kTile);
+        Tiles::add({x + i * kPairs, steps * kPairs, kTile * steps * kPairs},
+                   {pairs[i % 2][0], 2 * kTile, kTile});
     }
     Tiles::store(sums[0], 2 * kTile);
     for (int r = 0; r < kRows; ++r)

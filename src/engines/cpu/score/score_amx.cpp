@@ -135,7 +135,8 @@ void run_pass(const TileQuery& query, const uint32_t* keys, const uint32_t* q, i
     constexpr int lanes = TwoVectors ? kPassHeads : kTile;
     Tiles::clear();
     for (int word = 0; word < query.words; word += kTile) {
-        Tiles::add(keys + word, query.stride, int64_t(kTile) * query.stride, q + word * lanes, lanes);
+        Tiles::add({keys + word, query.stride, int64_t(kTile) * query.stride},
+                   {q + word * lanes, lanes, kTile});
         beside.step();
     }
     beside.finish();
