@@ -26,7 +26,8 @@ bool has_tiles() {
     if (tiles_assumed) return true;
     unsigned a, b, c, d;
     constexpr unsigned bf16 = 1u << 22, tile = 1u << 24;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bf16) && (d & tile);
+    constexpr unsigned gfni = 1u << 8;  // of ecx; files for tiles use it, too
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bf16) && (d & tile) && (c & gfni);
 }
 #endif
 

@@ -67,9 +67,10 @@ struct Sums {
         if (TwoColumns) store_tile<2>(at + kTile, stride);
         if (TwoRows && TwoColumns) store_tile<3>(at + kTile * stride + kTile, stride);
     }
-    // Before each product turn<T>() may store sum T of the pass before and begin that of this one. Tiles are not
-    // renamed, so sums that are stored behind a pass and loaded before the next one keep its products waiting:
-    // 32 products of 512 cycles and such sums in L2 take 815 cycles, with turns 693 (docs/kernels/log/cpu.md).
+    // Before each product turn<T>() may store sum T of the pass before and begin that of this one. Tiles are
+    // not renamed, so sums that are stored behind a pass and loaded before the next one keep its products
+    // waiting: 32 products of 512 cycles and such sums in L2 take 815 cycles, with turns 693
+    // (docs/kernels/log/cpu.md).
     template <class Turn>
     [[gnu::always_inline]] static inline void add(const Operand& rows, const Operand& columns,
                                                   const Turn& turn) {

@@ -14,12 +14,11 @@
 namespace smla::SMLA_LANES_NAMESPACE {
 
 // Sums over the 16 lanes of 16 registers, register i to lane i.
-inline __m512 sum_lanes(const float* sums) {
+inline __m512 sum_lanes(const __m512 (&sums)[16]) {
     __m512 four[4];
+#pragma GCC unroll 4
     for (int i = 0; i < 4; ++i) {
-        const float* at = sums + 64 * i;
-        const __m512 a = _mm512_load_ps(at), b = _mm512_load_ps(at + 16), c = _mm512_load_ps(at + 32),
-                     d = _mm512_load_ps(at + 48);
+        const __m512 a = sums[4 * i], b = sums[4 * i + 1], c = sums[4 * i + 2], d = sums[4 * i + 3];
         const __m512 ab = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
         const __m512 cd = _mm512_add_ps(_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
         const __m512d x = _mm512_castps_pd(ab), y = _mm512_castps_pd(cd);
@@ -30,6 +29,12 @@ inline __m512 sum_lanes(const float* sums) {
         return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
     };
     return halves(halves(four[0], four[1]), halves(four[2], four[3]));
+}
+inline __m512 sum_lanes(const float* sums) {
+    __m512 registers[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) registers[i] = _mm512_load_ps(sums + 16 * i);
+    return sum_lanes(registers);
 }
 
 // Nothing to do between the products.

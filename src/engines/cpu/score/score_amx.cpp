@@ -2,25 +2,27 @@
 //   left   [16 keys][16 words]   keys as they were decoded
 //   right  [16 words][16 heads]  the query, packed once per token
 //   sums   [16 keys][16 heads]   a row is a key and lanes are heads, as in the vector kernels
-// A pass has 2 x 2 tiles of sums, 32 keys and 32 heads, so it loads one tile per product. Between its steps
-// of 16 words the vector units do a share of other work: they weigh the products of the pass before, decode
-// rows of the next tile of keys and fetch rows of the one after.
+// A pass has 2 x 2 tiles of sums, 32 keys and 32 heads, so it loads one tile per product. Its sums are stored
+// between the first products of the pass that follows (amx::Sums). Between the steps of 16 words the vector
+// units do a share of other work: they weigh the products of the pass before, decode rows of the next tile of
+// keys and fetch rows of the one after.
 //
 // Why this shape: cycles for 64 keys, 64 heads and 128 channels of e4m3, each kind of work as if alone,
 // counted with 16 cycles for tdpbf16ps and tilestored, 8 for tileloadd, two ports for vectors.
 //   products    64 x 16 = 1024
 //   tile loads  64 x 8  =  512 of the load ports; 1 x 4 tiles of sums would take 640
-//   decoding    128 x 11 operations on vectors = 704 of both ports; by table 896 of the port that shuffles
+//   decoding    128 x 9 operations on vectors = 576 of both ports
 //   weighing    256 x 2 = 256 of both ports
 //   sums over the lanes 180 = 90 of both ports
-// The vector ports are busy for 1050 cycles, as long as the tiles: 131,072 keys take 2.1 million cycles if
-// all runs side by side, 4.2 million if nothing does. With keys on the right (S = Q K^T) no lanes are summed,
-// but each 16 x 16 words of keys must be transposed: 1024 more shuffles, all on one port.
+// So the vector ports are busy for 920 cycles. Products hide vector work of up to about half of their own
+// time; what is above that adds up (measured; docs/kernels/log/cpu.md). With keys on the right (S = Q K^T) no
+// lanes are summed, but each 16 x 16 words of keys must be transposed: 1024 more shuffles, all on one port.
 //
 // A tile of 32 keys is 8 KB, twice, beside 16 KB of queries and 6 KB of products and sums, so L1 holds all of
 // it: with 64 keys one token took a tenth longer.
 #define SMLA_LANES_NAMESPACE score_amx
 #include "engines/cpu/amx_tiles.h"
+#include "engines/cpu/e4m3_gfni.h"
 #include "engines/cpu/score/decode_avx512_bf16.h"
 #include "engines/cpu/score/lanes_avx512.h"
 #include "engines/cpu/transpose_avx512.h"
@@ -33,128 +35,192 @@ using amx::kTile;
 
 constexpr int kPassKeys = 2 * kTile, kPassHeads = 2 * kTile;
 
-// Products of a pass as tiles store them, and what turns them into logits.
-struct Products {
-    alignas(64) float dots[kPassKeys * kPassHeads];
-    int key = 0, head = 0, heads = 0;  // the first ones of the pass, heads of the query
-    int weighed = kPassKeys;           // keys done
-
-    bool first() const { return head == 0; }
-    bool last() const { return head + kPassHeads >= heads; }
-};
-
 inline __mmask16 first_lanes(int n) { return n >= kTile ? __mmask16(0xffff) : __mmask16((1u << n) - 1); }
 
 // A NaN is the second operand of max, and the result.
 inline __m512 relu(const float* dots) { return _mm512_max_ps(_mm512_setzero_ps(), _mm512_load_ps(dots)); }
 
-// Adds w * relu(q . k) of the pass's heads to the sums of its next `n` keys.
-template <int Vectors, bool First>
-void weigh(Products& pass, int n, const float* w, float* sums) {
-    const __m512 first = _mm512_load_ps(w + pass.head),
-                 second = _mm512_load_ps(w + pass.head + (Vectors - 1) * kTile);
-    // Padded heads stay out: zero times an infinite key would be NaN.
-    const __mmask16 last = first_lanes(pass.heads - pass.head - (Vectors - 1) * kTile);
-    const int end = pass.weighed + n < kPassKeys ? pass.weighed + n : kPassKeys;
-    const float* dots = pass.dots + pass.weighed * kPassHeads;
-    float* at = sums + (pass.key + pass.weighed) * kTile;
-#pragma GCC unroll 4
-    for (int j = pass.weighed; j < end; ++j, dots += kPassHeads, at += kTile) {
-        __m512 sum = First ? _mm512_setzero_ps() : _mm512_load_ps(at);
-        if (Vectors == 2) sum = _mm512_fmadd_ps(relu(dots), first, sum);
-        _mm512_store_ps(at, _mm512_mask3_fmadd_ps(relu(dots + (Vectors - 1) * kTile), second, sum, last));
-    }
-    pass.weighed = end;
-}
+// Sums of w * relu(q . k) over the heads, a pass of one or two vectors of them at a time.
+struct Weighing {
+    const TileQuery query;
+    const float* dots;    // [32 keys][32 heads]: products of the pass
+    float* sums;          // [32 keys][16 lanes]: of the passes before
+    int head = 0;         // the first one of the pass
+    int key = kPassKeys;  // the next one
 
-// What the vector units do beside the tiles.
-class Beside {
-public:
-    Beside(const TileQuery& query, const float* scales, const TilesAhead& ahead, float* sums, float* logits,
-           int passes)
-        : query_(query), scales_(scales), ahead_(ahead), sums_(sums), logits_(logits) {
-        const auto share = [](int n, int steps) { return (n + steps - 1) / steps; };
-        const int steps = query.words / kTile;
-        keys_ = share(kPassKeys, steps);
-        rows_ = share(ahead.n, passes * steps);
-        fetches_ = share(ahead.fetch_rows, passes * steps);
+    void start(int of_head) {
+        head = of_head;
+        key = 0;
     }
-    // The next share.
-    void step() {
-        const int rows = rows_ < ahead_.n - row_ ? rows_ : ahead_.n - row_;
-        if (rows > 0)
-            decode(ahead_.kind, ahead_.rows + row_, rows, ahead_.width, query_.stride,
-                   ahead_.out + int64_t(row_) * query_.stride);
-        row_ += rows;
+    template <int Vectors>
+    [[gnu::always_inline]] inline __m512 sum(int j, __m512 before, __m512 first, __m512 second,
+                                             __mmask16 last) const {
+        const float* at = dots + j * kPassHeads;
+        if (Vectors == 2) before = _mm512_fmadd_ps(relu(at), first, before);
+        return _mm512_mask3_fmadd_ps(relu(at + (Vectors - 1) * kTile), second, before, last);
+    }
+    template <int Vectors, class Each>
+    [[gnu::always_inline]] inline void with_weights(const Each& each) const {
+        // Padded heads stay out: zero times an infinite key would be NaN.
+        each(_mm512_load_ps(query.w + head), _mm512_load_ps(query.w + head + (Vectors - 1) * kTile),
+             first_lanes(query.heads - head - (Vectors - 1) * kTile));
+    }
+    // The next `n` keys of a pass of two vectors that others follow.
+    [[gnu::always_inline]] inline void next(int n) {
+        with_weights<2>([&](__m512 first, __m512 second, __mmask16 last) __attribute__((always_inline)) {
+            const int end = key + n < kPassKeys ? key + n : kPassKeys;
+            for (; key < end; ++key) {
+                float* at = sums + key * kTile;
+                _mm512_store_ps(at, sum<2>(key, head == 0 ? _mm512_setzero_ps() : _mm512_load_ps(at), first,
+                                           second, last));
+            }
+        });
+    }
+    // The last pass: its sums become logits.
+    template <int Vectors>
+    inline void finish(const float* scales, float* logits) const {
+        with_weights<Vectors>([&](__m512 first, __m512 second,
+                                  __mmask16 last) __attribute__((always_inline)) {
+            for (int from = 0; from < kPassKeys; from += kTile) {
+                __m512 each[kTile];
+#pragma GCC unroll 16
+                for (int i = 0; i < kTile; ++i)
+                    each[i] = sum<Vectors>(
+                        from + i, head == 0 ? _mm512_setzero_ps() : _mm512_load_ps(sums + (from + i) * kTile),
+                        first, second, last);
+                _mm512_storeu_ps(logits + from,
+                                 _mm512_mul_ps(sum_lanes(each), _mm512_loadu_ps(scales + from)));
+            }
+        });
+    }
+};
+
+// Channels of the indexers of models. A size that is known costs no instructions and fewer registers.
+constexpr int kUsualWidth = 128;
+
+// Decodes the next tile of keys and fetches the one after, some rows at a time.
+template <bool Usual>
+class Ahead {
+public:
+    Ahead(const TilesAhead& ahead, int stride, int steps)
+        : ahead_(ahead),
+          stride_(Usual ? kUsualWidth / 2 : stride),
+          rows_((ahead.n + steps - 1) / steps),
+          fetches_((ahead.fetch_rows + steps - 1) / steps) {}
+
+    [[gnu::always_inline]] inline void step() {
+        const int end = row_ + rows_ < ahead_.n ? row_ + rows_ : ahead_.n;
+        uint32_t* out = ahead_.out + int64_t(row_) * stride_;
+        if (Usual && ahead_.kind == ValueBytes::e4m3) {
+            for (; row_ < end; ++row_, out += stride_) decode_codes(ahead_.rows[row_], out);
+            fetch_codes();
+            return;
+        }
+        if (row_ < end) decode(ahead_.kind, ahead_.rows + row_, end - row_, ahead_.width, int(stride_), out);
+        row_ = end;
         fetch_ahead(ahead_, fetched_, fetches_);
         fetched_ += fetches_;
-        // Last, since the products of the pass before may still be on their way.
-        if (pass_.weighed < kPassKeys) weigh_keys(keys_);
-    }
-    // All that is left of the pass before; then its products may be overwritten.
-    void finish() {
-        if (pass_.weighed < kPassKeys) weigh_keys(kPassKeys);
-        if (!started_ || !pass_.last()) return;
-        for (int j = pass_.key; j < pass_.key + kPassKeys; j += kTile)
-            _mm512_storeu_ps(logits_ + j,
-                             _mm512_mul_ps(sum_lanes(sums_ + j * kTile), _mm512_loadu_ps(scales_ + j)));
-    }
-    // The pass whose products are stored next.
-    float* start(int key, int head) {
-        pass_.key = key;
-        pass_.head = head;
-        pass_.heads = query_.heads;
-        pass_.weighed = 0;
-        started_ = true;
-        return pass_.dots;
     }
 
 private:
-    void weigh_keys(int n) {
-        const bool two = pass_.heads - pass_.head > kTile;
-        if (pass_.first()) (two ? weigh<2, true> : weigh<1, true>)(pass_, n, query_.w, sums_);
-        else (two ? weigh<2, false> : weigh<1, false>)(pass_, n, query_.w, sums_);
+    [[gnu::always_inline]] inline void decode_codes(const ValueRow& row, uint32_t* out) const {
+        const __m512i first = _mm512_loadu_si512(row.values), second = _mm512_loadu_si512(row.values + 64);
+        if (!avx512::normal_e4m3(first, second)) return decode_any(row, out);
+        normal_.decode(first, out);
+        normal_.decode(second, out + 32);
+    }
+    [[gnu::noinline]] static void decode_any(const ValueRow& row, uint32_t* out) {
+        decode_e4m3(&row, 1, kUsualWidth, kUsualWidth / 2, out);
     }
 
-    const TileQuery& query_;
-    const float* scales_;
-    const TilesAhead& ahead_;
-    float* sums_;
-    float* logits_;
-    int keys_, rows_, fetches_;  // of a share
+    // fetch_ahead for rows of two lines
+    [[gnu::always_inline]] inline void fetch_codes() {
+        const int end = fetched_ + fetches_ < ahead_.fetch_rows ? fetched_ + fetches_ : ahead_.fetch_rows;
+        for (; fetched_ < end; ++fetched_) {
+            const ValueRow row = ahead_.fetch[fetched_];
+            if (const auto line = reinterpret_cast<uintptr_t>(row.scales) / 64; line != scale_line_) {
+                __builtin_prefetch(row.scales, 0, 2);
+                scale_line_ = line;
+            }
+            __builtin_prefetch(row.values, 0, 2);
+            __builtin_prefetch(row.values + 64, 0, 2);
+        }
+    }
+
+    const TilesAhead ahead_;
+    const avx512::NormalE4m3 normal_;
+    const int64_t stride_;
+    const int rows_, fetches_;  // rows of a step
     int row_ = 0, fetched_ = 0;
-    Products pass_;
-    bool started_ = false;  // a pass has stored its products
+    uintptr_t scale_line_ = 0;  // the last one that was asked for
 };
 
-// One pass: `keys` and `q` point to its own.
-template <bool TwoVectors>
-void run_pass(const TileQuery& query, const uint32_t* keys, const uint32_t* q, int key, int head,
-              Beside& beside) {
-    using Tiles = amx::Sums<true, TwoVectors>;
-    constexpr int lanes = TwoVectors ? kPassHeads : kTile;
-    Tiles::clear();
-    for (int word = 0; word < query.words; word += kTile) {
-        Tiles::add({keys + word, query.stride, int64_t(kTile) * query.stride},
-                   {q + word * lanes, lanes, kTile});
-        beside.step();
-    }
-    beside.finish();
-    Tiles::store(beside.start(key, head), kPassHeads);
+template <int T>
+[[gnu::always_inline]] inline void store_product(float* dots) {
+    amx::store_tile<T>(dots + T % 2 * kTile * kPassHeads + T / 2 * kTile, kPassHeads);
 }
 
-bool score_tile(const TileQuery& query, const uint32_t* keys, const float* scales, int n,
-                const TilesAhead& ahead, float* sums, float* logits) {
-    const int blocks = (n + kPassKeys - 1) / kPassKeys;
-    Beside beside(query, scales, ahead, sums, logits, blocks * ((query.heads + kPassHeads - 1) / kPassHeads));
-    for (int key = 0; key < n; key += kPassKeys)
-        for (int head = 0; head < query.heads; head += kPassHeads) {
-            const uint32_t* rows = keys + int64_t(key) * query.stride;
-            const uint32_t* q = query.packed + int64_t(head) * query.words;
-            if (query.heads - head > kTile) run_pass<true>(query, rows, q, key, head, beside);
-            else run_pass<false>(query, rows, q, key, head, beside);
+// One pass of one or two vectors of heads, whose products stay in tiles; those of the pass before are stored
+// and weighed.
+template <bool TwoVectors, bool Usual>
+[[gnu::always_inline]] inline void run_pass(const TileQuery& query, const uint32_t* keys, int head,
+                                            float* dots, Weighing& weighing, Ahead<Usual>& ahead) {
+    using Tiles = amx::Sums<true, TwoVectors>;
+    constexpr int kLanes = TwoVectors ? kPassHeads : kTile;
+    const int words = Usual ? kUsualWidth / 2 : query.words;
+    const int64_t stride = Usual ? kUsualWidth / 2 : query.stride;
+    amx::Operand rows{keys, stride, kTile * stride},
+        columns{query.packed + int64_t(head) * words, kLanes, kTile};
+    const auto turn = [&]<int T>() __attribute__((always_inline)) {
+        if (head > 0) {
+            store_product<T>(dots);
+            if (!TwoVectors) store_product<T + 2>(dots);
         }
-    beside.finish();
+        amx::zero_tile<T>();
+    };
+    Tiles::add(rows, columns, turn);
+    ahead.step();
+    if (head > 0) weighing.start(head - kPassHeads);
+    const int steps = words / kTile - 1, share = steps > 0 ? (kPassKeys + steps - 1) / steps : 0;
+#pragma GCC unroll 4
+    for (int step = 0; step < steps; ++step) {
+        rows.at += kTile;
+        columns.at += kTile * kLanes;
+        Tiles::add(rows, columns);
+        ahead.step();
+        weighing.next(share);
+    }
+    weighing.next(kPassKeys);
+}
+
+template <bool Usual>
+void score_passes(const TileQuery query, const uint32_t* keys, const float* scales,
+                  const TilesAhead& tiles_ahead, float* sums, float* logits) {
+    alignas(64) float dots[kPassKeys * kPassHeads];
+    const int passes = (query.heads + kPassHeads - 1) / kPassHeads, last = (passes - 1) * kPassHeads;
+    Weighing weighing{query, dots, sums};
+    Ahead<Usual> ahead(tiles_ahead, query.stride, passes * (query.words / kTile));
+    for (int head = 0; head < last; head += kPassHeads)
+        run_pass<true>(query, keys, head, dots, weighing, ahead);
+    if (query.heads - last > kTile) {
+        run_pass<true>(query, keys, last, dots, weighing, ahead);
+        amx::Sums<true, true>::store(dots, kPassHeads);
+        weighing.start(last);
+        weighing.finish<2>(scales, logits);
+    } else {
+        run_pass<false>(query, keys, last, dots, weighing, ahead);
+        amx::Sums<true, false>::store(dots, kPassHeads);
+        weighing.start(last);
+        weighing.finish<1>(scales, logits);
+    }
+}
+
+// At most 32 keys, padded to 32.
+bool score_tile(const TileQuery& query, const uint32_t* keys, const float* scales, int,
+                const TilesAhead& ahead, float* sums, float* logits) {
+    const bool usual = query.words == kUsualWidth / 2 && query.stride == kUsualWidth / 2 &&
+                       (ahead.n == 0 || ahead.width == kUsualWidth);
+    (usual ? score_passes<true> : score_passes<false>)(query, keys, scales, ahead, sums, logits);
     return ahead.n > 0;
 }
 
