@@ -78,7 +78,7 @@ struct Decoder {
 
 // scores[key][lane] (+)= scale[key] * sum over steps [begin,end) of q[step][lane] . keys[key][step]
 struct ScoreArgs {
-    const uint32_t* q;  // [steps][lanes of the head group], or of each panel of it
+    const uint32_t* q;  // [steps][lanes of the head group], or of each vector of it (Micro::vectors_apart)
     const uint32_t* keys;
     float* scores;
     const float* scales;  // null: 1
@@ -87,7 +87,7 @@ struct ScoreArgs {
     int begin, end;
     int keys_padded;
     bool accumulate;
-    int64_t q_panel, score_panel;  // words from one panel (Micro::panel_vectors) to the next
+    int64_t q_vector, score_vector;  // where vectors lie apart: words from one to the next
 };
 
 // Online softmax of one block for one head group: peaks and sums move on, scores become weights.
@@ -96,7 +96,7 @@ struct SoftmaxArgs {
     uint32_t* weights;  // [max(tiles,1)][last / values per word][weight_stride]; plain arithmetic: the scores
     const float* tile_scales;   // [tiles][last]
     float *peak, *sum, *alpha;  // per head; peak: largest score, alpha: what earlier values weigh now
-    int64_t score_stride, score_panel, weight_stride;
+    int64_t score_stride, score_vector, weight_stride;
     float factor;  // softmax scale * log2 e
     int keys, tiles, vectors;
     bool first;  // nothing came before
@@ -139,7 +139,7 @@ struct Micro {
     int lanes;            // heads per vector
     int values_per_word;  // 1: f32, 2: bf16 pairs
     int group_vectors;    // vectors of heads that a score kernel takes at most
-    int panel_vectors;    // of those, how many lie side by side in queries and scores; 0: all
+    bool vectors_apart;   // queries and scores of each vector lie by themselves, else side by side
     int value_tile;       // dims per tile of the value kernel
     int row_words;        // between keys; 0: any
     int value_words;      // paired arithmetic: from one tile of values to the next

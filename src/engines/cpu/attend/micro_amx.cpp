@@ -58,7 +58,7 @@ struct ScorePasses {
 
 private:
     SMLA_INLINE float* scores(int vector) const {
-        return args.scores + vector * args.score_panel + key * kTile;
+        return args.scores + vector * args.score_vector + key * kTile;
     }
     template <int T>
     SMLA_INLINE void begin(int vector) const {
@@ -77,7 +77,7 @@ private:
         using Tiles = Sums<TwoRows, TwoColumns, Stream::columns>;
         amx::Operand keys{args.keys + key * Amx::row_words + args.begin, Amx::row_words,
                           kTile * Amx::row_words},
-            q{args.q + vector * args.q_panel + args.begin * kTile, kTile, args.q_panel};
+            q{args.q + vector * args.q_vector + args.begin * kTile, kTile, args.q_vector};
         const auto turn = [&]<int T>() SMLA_LAMBDA_INLINE {
             if (vector > 0) {
                 store<T>(vector - 2);
@@ -186,7 +186,7 @@ bool softmax_vector(const SoftmaxArgs& args, int vector) {
     const int lane = vector * kTile;
     const __m512 factor = _mm512_set1_ps(args.factor);
     const __m512 lowest = _mm512_set1_ps(-3.4028235e38f);  // instead of a peak of -inf: -inf - -inf is NaN
-    const float* scores = args.scores + vector * args.score_panel;
+    const float* scores = args.scores + vector * args.score_vector;
     uint32_t* out = args.weights + int64_t(vector) * kVectorWeights;
     __m512 largest = largest_score(scores, args.keys), sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
     bool rescale = false;
@@ -314,7 +314,7 @@ constexpr Micro make() {
     micro.value_heads = 2;
     micro.cut = {.decode = 2.3f, .move = 100};
     micro.group_vectors = 8;
-    micro.panel_vectors = 1;
+    micro.vectors_apart = true;
     micro.transpose = transpose_avx512;
     set_score_tiles<8>(micro);
     micro.softmax = softmax_tiles;

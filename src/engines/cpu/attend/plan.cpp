@@ -98,8 +98,7 @@ Scratch carve_scratch(Arena& arena, const Plan& plan) {
     s.staging = arena.take<uint32_t>(steps * size_t(micro.lanes));
     const bool parts = paired && plan.chunk_vectors <= micro.group_vectors;  // they share one buffer
     s.keys = arena.take<uint32_t>(size_t((parts ? micro.block.part : last) * plan.row_words));
-    const size_t panel = size_t(std::max(micro.panel_vectors, 1) * micro.lanes);
-    s.scores = arena.take<float>(size_t(last) * (paired ? round_up(std::min(group, lanes), panel) : lanes));
+    s.scores = arena.take<float>(size_t(last) * (paired ? std::min(group, lanes) : lanes));
     s.weights = reinterpret_cast<uint32_t*>(s.scores);
     if (paired) {
         s.values = arena.take<uint32_t>(size_t(plan.value_tiles * micro.value_words));

@@ -113,15 +113,14 @@ void Worker::pack_queries(int64_t token) {
     const int share = int(ceil_div(prefetch_lines_, chunk_.vectors));
     for (int g = 0; g < groups(); ++g) {
         const Group group = this->group(g);
-        const int panel = panel_vectors(group);
+        const int side = side_by_side(group);
         for (int v = 0; v < group.vectors; ++v) {
             int stride;
             const uint32_t* rows = stage(token, (group.first_vector + v) * lanes, stride);
             plan_.micro.fetch(prefetch_, share);
-            const int first = v / panel * panel, side_by_side = std::min(panel, group.vectors - first);
+            const int first = v / side * side;  // of those that lie side by side
             uint32_t* out = scratch_.q + int64_t(steps) * (group.first_vector + first) * lanes;
-            plan_.micro.transpose(rows, stride, steps, out + (v - first) * lanes,
-                                  int64_t(side_by_side) * lanes);
+            plan_.micro.transpose(rows, stride, steps, out + (v - first) * lanes, int64_t(side) * lanes);
         }
     }
 }
@@ -237,8 +236,8 @@ void Worker::score(const Source& source, const Group& group, const Block& block,
     args.scores = scratch_.scores + (paired ? 0 : first_lane) + begin * args.score_stride;
     args.prefetch = &prefetch_;
     args.row_words = plan_.row_words;
-    args.q_panel = int64_t(plan_.steps) * panel_vectors(group) * micro.lanes;
-    args.score_panel = micro.block.last * args.score_stride;
+    args.q_vector = int64_t(plan_.steps) * micro.lanes;
+    args.score_vector = micro.block.last * args.score_stride;
     args.keys_padded = padded(block, group, begin, end);
     const auto product = plan_.few_heads ? micro.score_few : micro.score[group.vectors - 1];
     for (int tile = 0; tile < tiles_; ++tile) {
@@ -256,13 +255,11 @@ void Worker::score(const Source& source, const Group& group, const Block& block,
 }
 
 int64_t Worker::score_stride(const Group& group) const {
-    return int64_t(plan_.micro.values_per_word == 2 ? panel_vectors(group) : chunk_.vectors) *
+    return int64_t(plan_.micro.values_per_word == 2 ? side_by_side(group) : chunk_.vectors) *
            plan_.micro.lanes;
 }
 
-int Worker::panel_vectors(const Group& group) const {
-    return plan_.micro.panel_vectors ? plan_.micro.panel_vectors : group.vectors;
-}
+int Worker::side_by_side(const Group& group) const { return plan_.micro.vectors_apart ? 1 : group.vectors; }
 
 bool Worker::softmax(const Group& group, int count, bool first) {
     const Micro& micro = plan_.micro;
@@ -270,7 +267,7 @@ bool Worker::softmax(const Group& group, int count, bool first) {
     SoftmaxArgs args{};
     args.scores = scratch_.scores + (micro.values_per_word == 2 ? 0 : first_lane);
     args.score_stride = score_stride(group);
-    args.score_panel = micro.block.last * args.score_stride;
+    args.score_vector = micro.block.last * args.score_stride;
     args.weights = scratch_.weights + first_lane;
     args.weight_stride = int64_t(chunk_.vectors) * micro.lanes;
     args.tile_scales = scratch_.tile_scales;

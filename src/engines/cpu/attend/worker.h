@@ -50,7 +50,7 @@ private:
     Group group(int index) const;
     uint32_t* keys_at(int begin) const;
     int64_t score_stride(const Group& group) const;
-    int panel_vectors(const Group& group) const;
+    int side_by_side(const Group& group) const;  // vectors of heads, in queries and scores
 
     const Call& call_;
     const Plan& plan_;
