@@ -54,6 +54,7 @@ void KeySpans::append(int64_t request, ColumnWindow columns, KeyTile& tile) cons
         const int64_t page = page_of(request, block);
         const int64_t tokens = page < 0 ? 0 : std::clamp<int64_t>(keys_.page_tokens - offset, 0, span);
         if (tokens > 0) locate_in_page(page, offset, int(tokens), at, tile);
+        if (at == 0) tile.of_one_page = int(tokens);
         for (int j = at + int(tokens); j < at + span; ++j) {
             tile.rows[j] = {kZeros, kZeros};
             tile.holes |= uint64_t(1) << j;
@@ -84,7 +85,10 @@ void KeySpans::locate_in_page(int64_t page, int64_t offset, int n, int at, KeyTi
 
 void KeySpans::load_scales(KeyTile& tile) const {
     if (kind_ == ValueBytes::e4m3) {
-        for (int j = 0; j < tile.n(); ++j) std::memcpy(tile.scales + j, tile.rows[j].scales, sizeof(float));
+        const int first = tile.of_one_page;
+        if (first > 0) std::memcpy(tile.scales, tile.rows[0].scales, size_t(first) * sizeof(float));
+        for (int j = first; j < tile.n(); ++j)
+            std::memcpy(tile.scales + j, tile.rows[j].scales, sizeof(float));
         std::fill(tile.scales + tile.n(), tile.scales + kScoreTile, 0.f);
     } else {
         std::fill(tile.scales, tile.scales + kScoreTile, 1.f);

@@ -15,6 +15,7 @@ struct KeyTile {
     ValueRow rows[kScoreTile];
     float scales[kScoreTile];  // 1 where the format has none
     uint64_t holes = 0;        // bit j: column j has no key; its row is zeros
+    int of_one_page = 0;       // so many first rows have their scales side by side
     static_assert(kScoreTile <= 64);
 };
 
@@ -31,6 +32,7 @@ public:
     void locate(int64_t request, ColumnWindow columns, KeyTile& tile) const {
         tile.columns = {columns.begin, columns.begin};
         tile.holes = 0;
+        tile.of_one_page = 0;
         append(request, columns, tile);
     }
     // Appends further columns to the tile, from anywhere, as if they followed its last one.
