@@ -16,20 +16,23 @@ consteval uint64_t bit_map(const int (&from)[8]) {
 }
 
 struct NormalE4m3 {  // constants, in registers while rows are decoded
-    // Code seeeemmm as bf16, but for the exponent's bias: s0000eee emmm0000.
-    __m512i high = _mm512_set1_epi64(int64_t(bit_map({7, -1, -1, -1, -1, 6, 5, 4})));
+    // The exponent of code seeeemmm as bf16 is e + 120: with e = e3 e2 e1 e0, bits e3 ~e3 ~e3 ~e3 ~e3 e2 e1
+    // e0. So the high byte is s e3 ~e3 ~e3 ~e3 ~e3 e2 e1, the low one e0 m2 m1 m0 0 0 0 0.
+    __m512i high = _mm512_set1_epi64(int64_t(bit_map({7, 6, 6, 6, 6, 6, 5, 4})));
     __m512i low = _mm512_set1_epi64(int64_t(bit_map({3, 2, 1, 0, -1, -1, -1, -1})));
+    static constexpr int kInverted = 0x3c;  // of the high byte
     // Unpacking works on 128-bit parts: part i gets codes 8i.. of the first half and of the second half.
     __m512i order = _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7);
-    __m512i bias = _mm512_set1_epi16(120 * 128);
 
-    // 64 codes of normal_e4m3 to 64 bf16.
+    [[gnu::always_inline]] inline __m512i load(const void* codes) const {
+        return _mm512_permutexvar_epi64(order, _mm512_loadu_si512(codes));
+    }
+    // 64 loaded codes of normal_e4m3 to 64 bf16.
     [[gnu::always_inline]] inline void decode(__m512i codes, uint32_t* out) const {
-        codes = _mm512_permutexvar_epi64(order, codes);
-        const __m512i upper = _mm512_gf2p8affine_epi64_epi8(codes, high, 0),
+        const __m512i upper = _mm512_gf2p8affine_epi64_epi8(codes, high, kInverted),
                       lower = _mm512_gf2p8affine_epi64_epi8(codes, low, 0);
-        _mm512_store_si512(out, _mm512_add_epi16(_mm512_unpacklo_epi8(lower, upper), bias));
-        _mm512_store_si512(out + 16, _mm512_add_epi16(_mm512_unpackhi_epi8(lower, upper), bias));
+        _mm512_store_si512(out, _mm512_unpacklo_epi8(lower, upper));
+        _mm512_store_si512(out + 16, _mm512_unpackhi_epi8(lower, upper));
     }
 };
 

@@ -11,10 +11,10 @@
 // counted with 16 cycles for tdpbf16ps and tilestored, 8 for tileloadd, two ports for vectors.
 //   products    64 x 16 = 1024
 //   tile loads  64 x 8  =  512 of the load ports; 1 x 4 tiles of sums would take 640
-//   decoding    128 x 9 operations on vectors = 576 of both ports
+//   decoding    128 x 7 operations on vectors = 448 of both ports
 //   weighing    256 x 2 = 256 of both ports
 //   sums over the lanes 180 = 90 of both ports
-// So the vector ports are busy for 920 cycles. Products hide vector work of up to about half of their own
+// So the vector ports are busy for 800 cycles. Products hide vector work of up to about half of their own
 // time; what is above that adds up (measured; docs/kernels/log/cpu.md). With keys on the right (S = Q K^T) no
 // lanes are summed, but each 16 x 16 words of keys must be transposed: 1024 more shuffles, all on one port.
 //
@@ -124,7 +124,7 @@ public:
 
 private:
     [[gnu::always_inline]] inline void decode_codes(const ValueRow& row, uint32_t* out) const {
-        const __m512i first = _mm512_loadu_si512(row.values), second = _mm512_loadu_si512(row.values + 64);
+        const __m512i first = normal_.load(row.values), second = normal_.load(row.values + 64);
         if (!avx512::normal_e4m3(first, second)) return decode_any(row, out);
         normal_.decode(first, out);
         normal_.decode(second, out + 32);
@@ -133,17 +133,14 @@ private:
         decode_e4m3(&row, 1, kUsualWidth, kUsualWidth / 2, out);
     }
 
-    // fetch_ahead for rows of two lines
+    // fetch_ahead for rows of two lines; the scales of a few neighbours share a line.
     [[gnu::always_inline]] inline void fetch_codes() {
         const int end = fetched_ + fetches_ < ahead_.fetch_rows ? fetched_ + fetches_ : ahead_.fetch_rows;
+        if (fetched_ < end) __builtin_prefetch(ahead_.fetch[fetched_].scales, 0, 2);
         for (; fetched_ < end; ++fetched_) {
-            const ValueRow row = ahead_.fetch[fetched_];
-            if (const auto line = reinterpret_cast<uintptr_t>(row.scales) / 64; line != scale_line_) {
-                __builtin_prefetch(row.scales, 0, 2);
-                scale_line_ = line;
-            }
-            __builtin_prefetch(row.values, 0, 2);
-            __builtin_prefetch(row.values + 64, 0, 2);
+            const uint8_t* values = ahead_.fetch[fetched_].values;
+            __builtin_prefetch(values, 0, 2);
+            __builtin_prefetch(values + 64, 0, 2);
         }
     }
 
@@ -152,7 +149,6 @@ private:
     const int64_t stride_;
     const int rows_, fetches_;  // rows of a step
     int row_ = 0, fetched_ = 0;
-    uintptr_t scale_line_ = 0;  // the last one that was asked for
 };
 
 template <int T>
