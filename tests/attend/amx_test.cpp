@@ -40,6 +40,26 @@ TEST_F(Amx, EveryTestOfAllKernelsReachesThem) {
     }
 }
 
+TEST_F(Amx, FewHeadsAndRowsGoElsewhere) {
+    const Context context = context_on_tiles(1, false);
+    const auto first = [&](int64_t heads, int64_t rows, int64_t extra) {
+        Spec spec;
+        spec.heads = heads;
+        spec.width = 512;
+        spec.primary = {.format = SMLA_ROW_BF16, .k = rows};
+        if (extra > 0) spec.extra = {.format = SMLA_ROW_BF16, .k = extra};
+        const Problem problem(spec);
+        for (const Verdict& each : explain_stage<Stage::attend>(problem.args, context.env({})))
+            if (each.chosen) return each.kernel;
+        return std::string();
+    };
+    for (const int64_t extra : {0, 4}) {
+        EXPECT_NE(first(8, 16 - extra, extra), "cpu_amx_attend_512");
+        EXPECT_EQ(first(9, 16 - extra, extra), "cpu_amx_attend_512");
+        EXPECT_EQ(first(8, 17 - extra, extra), "cpu_amx_attend_512");
+    }
+}
+
 TEST_F(Amx, RowsOfEveryCountAroundItsBlocks) {  // 16 keys a tile, 32 a step and a part, 256 or 384 a block
     for (const int64_t k :
          {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 255, 256, 257, 383, 384, 385, 511, 640, 641})

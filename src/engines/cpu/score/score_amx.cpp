@@ -67,6 +67,7 @@ struct Weighing {
     }
     // The next `n` keys of a pass of two vectors that others follow.
     [[gnu::always_inline]] inline void next(int n) {
+        if (key == kPassKeys) return;
         with_weights<2>([&](__m512 first, __m512 second, __mmask16 last) __attribute__((always_inline)) {
             const int end = key + n < kPassKeys ? key + n : kPassKeys;
             for (; key < end; ++key) {
