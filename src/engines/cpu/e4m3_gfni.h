@@ -1,6 +1,5 @@
 // Converts e4m3 codes of normal numbers to bf16 by affine maps of their bits, for files compiled with GFNI,
-// which every processor with tiles has. 64 codes take 7 operations on vectors; by shifts they take 10
-// (e4m3_avx512.h), and these fall on other ports than those of the tests.
+// which every processor with tiles has. 64 codes take 5 operations on vectors, by shifts 8 (e4m3_avx512.h).
 #pragma once
 
 #include "engines/cpu/e4m3_avx512.h"
@@ -16,8 +15,8 @@ consteval uint64_t bit_map(const int (&from)[8]) {
 }
 
 struct NormalE4m3 {  // constants, in registers while rows are decoded
-    // The exponent of code seeeemmm as bf16 is e + 120: with e = e3 e2 e1 e0, bits e3 ~e3 ~e3 ~e3 ~e3 e2 e1
-    // e0. So the high byte is s e3 ~e3 ~e3 ~e3 ~e3 e2 e1, the low one e0 m2 m1 m0 0 0 0 0.
+    // A bf16 has the exponent e + 120. With e = e3 e2 e1 e0 its bits are e3 ~e3 ~e3 ~e3 ~e3 e2 e1 e0, so the
+    // high byte is s e3 ~e3 ~e3 ~e3 ~e3 e2 e1 and the low one e0 m2 m1 m0 0 0 0 0.
     __m512i high = _mm512_set1_epi64(int64_t(bit_map({7, 6, 6, 6, 6, 6, 5, 4})));
     __m512i low = _mm512_set1_epi64(int64_t(bit_map({3, 2, 1, 0, -1, -1, -1, -1})));
     static constexpr int kInverted = 0x3c;  // of the high byte
