@@ -41,8 +41,8 @@ TEST_F(Amx, EveryTestOfAllKernelsReachesThem) {
 }
 
 TEST_F(Amx, FewHeadsAndRowsGoElsewhere) {
-    const Context context = context_on_tiles(1, false);
-    const auto first = [&](int64_t heads, int64_t rows, int64_t extra) {
+    const auto first = [](int64_t heads, int64_t rows, int64_t extra, bool batch_invariant = false) {
+        const Context context = context_on_tiles(1, batch_invariant);
         Spec spec;
         spec.heads = heads;
         spec.width = 512;
@@ -58,6 +58,7 @@ TEST_F(Amx, FewHeadsAndRowsGoElsewhere) {
         EXPECT_EQ(first(9, 16 - extra, extra), "cpu_amx_attend_512");
         EXPECT_EQ(first(8, 17 - extra, extra), "cpu_amx_attend_512");
     }
+    EXPECT_EQ(first(1, 1, 0, true), "cpu_amx_attend_512") << "other tokens decide how wide lists are";
 }
 
 TEST_F(Amx, RowsOfEveryCountAroundItsBlocks) {  // 16 keys a tile, 32 a step and a part, 256 or 384 a block

@@ -228,7 +228,7 @@ const char* emulate_amx() {
         } else if (best_isa() != SMLA_ISA_AVX512_BF16) {
             return std::string("its kernels need avx512_bf16 too, this machine has ") + isa_name(best_isa());
         } else if (!__builtin_cpu_supports("gfni")) {
-            return "its kernels need GFNI too, as every processor with tiles has it";
+            return "its kernels need GFNI too, which this machine has not";
         } else if (!install_amx_emulator()) {
             return "no handler of SIGILL could be installed";
         }

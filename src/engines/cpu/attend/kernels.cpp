@@ -76,8 +76,10 @@ constexpr Candidate<Args> bf16_kernel(const char* name) {
             .last_resort = slow_bf16_dots_here<Args>};
 }
 // A tile has 16 heads and 16 keys. One head and one key take 4.7 us on tiles, 1.3 in f32, 8 heads and 16
-// keys 5.9 and 5.8; with more of either tiles are faster (log/cpu.md).
-const char* padding_in_tiles(const Args& args, const Env&) {
+// keys 5.9 and 5.8; with more of either tiles are faster (docs/kernels/log/cpu.md). Batch-invariant bits do
+// not depend on the width of the lists, which other tokens may have decided.
+const char* padding_in_tiles(const Args& args, const Env& env) {
+    if (env.batch_invariant) return nullptr;
     constexpr int64_t kFewHeads = 8, kFewRows = 16;
     int64_t rows = 0;
     for (const smla_attend_source* source : {&args.primary, &args.extra})
