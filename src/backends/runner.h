@@ -68,12 +68,16 @@ public:
 
     template <Stage S>
     void run(ArgsOf<S> args) {
-        args.struct_size = sizeof args;
-        watch_.before<S>(*this, args);
-        if (sizing_) size<S>(args);
-        else call<S>(args);
-        watch_.after<S>(*this, args);
+        run_one<S>(args, false);
     }
+    // The same for a call that needs nothing of the call before, nor of those that that one is beside: it
+    // reads nothing that they write, and writes nothing that they touch. A GPU may run them at the same time.
+    template <Stage S>
+    void beside(ArgsOf<S> args) {
+        run_one<S>(args, true);
+    }
+    // The next call is beside none: it may need what any call before wrote.
+    void wait_for_calls() { launched_ = false; }
 
     // Makes a sizing pass check every call, so that a step is refused before its first stage writes. Not for
     // a pass that asks for the size alone: tensors of a GPU's step may then be shapes on the host.
@@ -82,10 +86,20 @@ public:
     // Makes a GPU wait for each stage and record its time; without this, records of a GPU have no times.
     void wait_for_each_stage() { waits_ = true; }
 
+    // By which name the watch shows the entries of the next compress.
+    void name_entries(const char* name) { watch_.name_entries(name); }
     // Shows a tensor that is no argument of a stage that the watch knows.
     void tap(const char* name, const Tensor& tensor) const { watch_.show(*this, name, tensor); }
 
 private:
+    template <Stage S>
+    void run_one(ArgsOf<S>& args, bool beside) {
+        args.struct_size = sizeof args;
+        watch_.before<S>(*this, args);
+        if (sizing_) size<S>(args);
+        else call<S>(args, beside && launched_);
+        watch_.after<S>(*this, args);
+    }
     template <Stage S>
     void size(const ArgsOf<S>& args) {
         if (checks_) check_call<S>(args, env_);
@@ -94,9 +108,12 @@ private:
         if (watch_.tap() && watch_.tap()->kernels) watch_.tap()->kernels(S, explain_stage<S>(args, env_));
     }
     template <Stage S>
-    void call(const ArgsOf<S>& args) {
+    void call(const ArgsOf<S>& args, bool beside) {
         const PlannedCall<S>& planned = next_call<S>(args);
         const char* kernel = nullptr;
+        launched_ = false;
+        env_.beside = beside;
+        env_.launched = &launched_;
         const double seconds = time([&] { kernel = launch_stage<S>(planned, args, env_); });
         if (!records_) return;
         StageRecord& record = (*records_)[size_t(S)];
@@ -134,6 +151,7 @@ private:
     const StepPlan* known_ = nullptr;
     size_t next_ = 0;                    // index in known_->calls
     std::vector<StepPlan::Call> calls_;  // planned here, where known_ has none
+    bool launched_ = false;              // the call before gave a GPU something to do
     bool prepared_ = true;
     char* activations_ = nullptr;
     size_t activation_limit_ = 0;

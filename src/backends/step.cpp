@@ -30,14 +30,14 @@ IndexQuery quantise_index_q(Runner& run, const Indexer& in) {
                            {tokens, heads, width});
     if (fp4) out.scales = run.activation(SMLA_E8M0, {tokens, heads, width / 32});
     out.w = run.activation(plain, {tokens, heads});
-    run.run<Stage::quant_index_q>({.hadamard = in.hadamard,
-                                   .amax_floor = in.amax_floor,
-                                   .factor = in.factor,
-                                   .q = in.q,
-                                   .w = in.w,
-                                   .q_out = out.q,
-                                   .scales = out.scales,
-                                   .w_out = out.w});
+    run.beside<Stage::quant_index_q>({.hadamard = in.hadamard,
+                                      .amax_floor = in.amax_floor,
+                                      .factor = in.factor,
+                                      .q = in.q,
+                                      .w = in.w,
+                                      .q_out = out.q,
+                                      .scales = out.scales,
+                                      .w_out = out.w});
     return out;
 }
 
@@ -81,30 +81,36 @@ void attend_in_parts(Runner& run, const StepBatch& batch, const smla_attend_args
     }
 }
 
-// [T,H,nope + rope] to [T,H,L + rope].
-Tensor absorb_query(Runner& run, const StepBatch& batch, const DsaStep& step) {
-    const int64_t latent = step.w_uk.shape[1], nope = step.w_uk.shape[2], width = step.q.shape[2];
-    const Tensor q =
-        run.activation(step.query_dtype, {step.q.shape[0], step.q.shape[1], latent + width - nope});
-    run.run<Stage::absorb>({.x = slice(step.q, 2, 0, nope), .w = step.w_uk, .out = slice(q, 2, 0, latent)});
-    if (nope == width) return q;
-    const Tensor rotated = slice(q, 2, latent, latent + width - nope);
-    if (present(step.frequencies))
-        run.run<Stage::rope>({.first = int32_t(nope),
-                              .x = step.q,
-                              .positions = batch.rope_position,
-                              .frequencies = step.frequencies,
-                              .out = rotated});
-    else copy_rows(run, batch, slice(step.q, 2, nope, width), rotated);
-    return q;
-}
-
 // An empty tensor of frequencies on the device of `like`: rope then rotates no channel.
 Tensor nothing_rotated(const Tensor& like) {
     Tensor out = make_tensor(static_cast<double*>(nullptr), SMLA_F64, {0});
     out.device_type = like.device_type;
     out.device_index = like.device_index;
     return out;
+}
+
+// No stage only copies. rope without frequencies is a copy, between any strides and float types.
+smla_rope_args copy_of(const StepBatch& batch, const Tensor& from, const Tensor& to) {
+    return {.x = from, .positions = batch.rope_position, .frequencies = nothing_rotated(from), .out = to};
+}
+
+// [T,H,nope + rope] to [T,H,L + rope]. Beside the selection: it needs nothing of that.
+Tensor absorb_query(Runner& run, const StepBatch& batch, const DsaStep& step) {
+    const int64_t latent = step.w_uk.shape[1], nope = step.w_uk.shape[2], width = step.q.shape[2];
+    const Tensor q =
+        run.activation(step.query_dtype, {step.q.shape[0], step.q.shape[1], latent + width - nope});
+    run.beside<Stage::absorb>(
+        {.x = slice(step.q, 2, 0, nope), .w = step.w_uk, .out = slice(q, 2, 0, latent)});
+    if (nope == width) return q;
+    const Tensor rotated = slice(q, 2, latent, latent + width - nope);
+    if (present(step.frequencies))
+        run.beside<Stage::rope>({.first = int32_t(nope),
+                                 .x = step.q,
+                                 .positions = batch.rope_position,
+                                 .frequencies = step.frequencies,
+                                 .out = rotated});
+    else run.beside<Stage::rope>(copy_of(batch, slice(step.q, 2, nope, width), rotated));
+    return q;
 }
 
 // How a compressor pools the tokens that it saved into entries; see smla_compress_args.
@@ -114,41 +120,51 @@ struct Pooling {
     Tensor frequencies{};
 };
 
-// Saves the step's tokens and writes the entries that they close into `entries`.
-void run_compressor(Runner& run, const StepBatch& batch, const Pooling& how, const Compressor& in,
-                    const CacheGroup& entries, const Tensor& latents = {}) {
-    if (!present(in.kv)) return;
-    run.run<Stage::save_state>({.kv = in.kv,
-                                .score = in.score,
-                                .ape = in.ape,
-                                .positions = batch.position,
-                                .slots = in.state.slots,
-                                .state = in.state.cache});
-    run.run<Stage::compress>({.ratio = how.ratio,
-                              .hadamard = in.hadamard,
-                              .no_overlap = how.no_overlap,
-                              .eps = how.eps,
-                              .state = in.state.cache,
-                              .state_table = in.state.block_table,
-                              .request_of_token = batch.request_of_token,
-                              .positions = batch.position,
-                              .slots = entries.slots,
-                              .norm_weight = in.norm_weight,
-                              .frequencies = how.frequencies,
-                              .cache = entries.cache,
-                              .latents = latents});
+smla_save_state_args saving_of(const StepBatch& batch, const Compressor& in) {
+    return {.kv = in.kv,
+            .score = in.score,
+            .ape = in.ape,
+            .positions = batch.position,
+            .slots = in.state.slots,
+            .state = in.state.cache};
 }
 
-Pooling pooling_of(const HybridStep& step) {
+// Writes the entries that the step's tokens close into `entries`.
+smla_compress_args pooling_of(const StepBatch& batch, const Pooling& how, const Compressor& in,
+                              const CacheGroup& entries, const Tensor& latents = {}) {
+    return {.ratio = how.ratio,
+            .hadamard = in.hadamard,
+            .no_overlap = how.no_overlap,
+            .eps = how.eps,
+            .state = in.state.cache,
+            .state_table = in.state.block_table,
+            .request_of_token = batch.request_of_token,
+            .positions = batch.position,
+            .slots = entries.slots,
+            .norm_weight = in.norm_weight,
+            .frequencies = how.frequencies,
+            .cache = entries.cache,
+            .latents = latents};
+}
+
+// Saves the step's tokens beside the call before, and pools them into the indexer's keys.
+void run_index_compressor(Runner& run, const StepBatch& batch, const Pooling& how, const Compressor& in,
+                          const CacheGroup& keys) {
+    if (!present(in.kv)) return;
+    run.beside<Stage::save_state>(saving_of(batch, in));
+    run.name_entries("entries_index");
+    run.run<Stage::compress>(pooling_of(batch, how, in, keys));
+    run.name_entries("entries");
+}
+
+Pooling rule_of(const HybridStep& step) {
     return {.ratio = step.ratio, .eps = step.eps, .frequencies = step.frequencies};
 }
 
 }  // namespace
 
-// No stage only copies. rope without frequencies is a copy, between any strides and float types.
 void copy_rows(Runner& run, const StepBatch& batch, const Tensor& from, const Tensor& to) {
-    run.run<Stage::rope>(
-        {.x = from, .positions = batch.rope_position, .frequencies = nothing_rotated(from), .out = to});
+    run.run<Stage::rope>(copy_of(batch, from, to));
 }
 
 Selection run_indexer(Runner& run, const StepBatch& batch, const Indexer& in, const Tensor& ends,
@@ -190,24 +206,27 @@ Selection run_indexer(Runner& run, const StepBatch& batch, const Indexer& in, co
 
 void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {
     const int64_t tokens = step.q.shape[0], heads = step.q.shape[1];
+    run.wait_for_calls();
+    // First: on an H200 a step of one token took 4 to 7 us longer with write_kv right before attend.
     if (present(step.latent))
         run.run<Stage::write_kv>(
             {.head = step.latent, .tail = step.k_rope, .slots = step.kv.slots, .cache = step.kv.cache});
     if (present(step.index_k))
-        run.run<Stage::write_index>({.hadamard = step.indexer.hadamard,
-                                     .head = step.index_k,
-                                     .slots = step.indexer.keys.slots,
-                                     .cache = step.indexer.keys.cache});
-    run_compressor(run, batch, {.ratio = step.pool, .no_overlap = 1, .frequencies = nothing_rotated(step.q)},
-                   step.index_compressor, step.indexer.keys);
+        run.beside<Stage::write_index>({.hadamard = step.indexer.hadamard,
+                                        .head = step.index_k,
+                                        .slots = step.indexer.keys.slots,
+                                        .cache = step.indexer.keys.cache});
+    run_index_compressor(run, batch,
+                         {.ratio = step.pool, .no_overlap = 1, .frequencies = nothing_rotated(step.q)},
+                         step.index_compressor, step.indexer.keys);
     const Tensor& visible = step.pool ? step.visible_pools : batch.visible_tokens;
     const Selection selection = present(step.forced.indices)
                                     ? step.forced
                                     : run_indexer(run, batch, step.indexer, visible, step.topk);
 
     smla_attend_args attend{};
-    attend.primary = rows_of(run, batch, step.kv, selection, std::max(step.pool, 1));
     attend.q = present(step.w_uk) ? absorb_query(run, batch, step) : step.q;
+    attend.primary = rows_of(run, batch, step.kv, selection, std::max(step.pool, 1));
     attend.precision = step.precision;
     attend.softmax_scale = step.softmax_scale;
     attend.lse = step.lse;
@@ -220,21 +239,6 @@ void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {
     run.run<Stage::up_project>({.x = attend.out, .w = step.w_uv, .out = step.out});
 }
 
-namespace {
-
-// The entries that each token attends to.
-smla_attend_source entries_to_attend(Runner& run, const StepBatch& batch, const HybridStep& step) {
-    const Entries& entries = step.entries;
-    if (step.kind == LayerKind::heavily_compressed)
-        return {.cache = entries.group.cache, .rows = entries.rows, .lengths = entries.lengths};
-    const Selection selection = present(step.forced.indices)
-                                    ? step.forced
-                                    : run_indexer(run, batch, step.indexer, entries.visible, step.topk);
-    return rows_of(run, batch, entries.group, selection);
-}
-
-}  // namespace
-
 Tensor write_entries(Runner& run, const StepBatch& batch, const HybridStep& step) {
     const Compressor& in = step.compressor;
     const CacheGroup& entries = step.entries.group;
@@ -243,7 +247,8 @@ Tensor write_entries(Runner& run, const StepBatch& batch, const HybridStep& step
     const Tensor latents = run.activation(plain, {tokens, 1, width});
     const Tensor rows = reshape_rows(latents, {width});
     if (step.ratio > 1) {
-        run_compressor(run, batch, pooling_of(step), in, entries, rows);
+        run.run<Stage::save_state>(saving_of(batch, in));
+        run.run<Stage::compress>(pooling_of(batch, rule_of(step), in, entries, rows));
         return latents;
     }
     Tensor kv = reshape_rows(in.kv, {1, width});
@@ -267,17 +272,30 @@ Tensor write_entries(Runner& run, const StepBatch& batch, const HybridStep& step
 
 void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step) {
     const Window& window = step.window;
-    if (present(step.kv))
+    const Entries& entries = step.entries;
+    const bool all_entries = step.kind == LayerKind::heavily_compressed,
+               lists = step.kind != LayerKind::sliding && !all_entries,
+               selects = lists && !present(step.forced.indices), pools = present(step.compressor.kv);
+    run.wait_for_calls();
+    if (present(step.kv))  // first: see run_dsa_step
         run.run<Stage::write_kv>({.head = step.kv, .slots = window.group.slots, .cache = window.group.cache});
-    run_compressor(run, batch, pooling_of(step), step.compressor, step.entries.group);
-    run_compressor(run, batch, pooling_of(step), step.index_compressor, step.indexer.keys);
+    run_index_compressor(run, batch, rule_of(step), step.index_compressor, step.indexer.keys);
     if (present(step.index_k))
-        run.run<Stage::write_index>(
+        run.beside<Stage::write_index>(
             {.head = step.index_k, .slots = step.indexer.keys.slots, .cache = step.indexer.keys.cache});
+    if (pools) run.beside<Stage::save_state>(saving_of(batch, step.compressor));
+    const auto close_entries = pooling_of(batch, rule_of(step), step.compressor, entries.group);
+    if (pools && !selects) run.run<Stage::compress>(close_entries);
+
+    Selection selection = step.forced;
+    if (selects) selection = run_indexer(run, batch, step.indexer, entries.visible, step.topk);
+    if (pools && selects) run.beside<Stage::compress>(close_entries);  // selection needs index keys alone
 
     smla_attend_args attend{};
     attend.primary = {.cache = window.group.cache, .rows = window.rows, .lengths = window.lengths};
-    if (step.kind != LayerKind::sliding) attend.extra = entries_to_attend(run, batch, step);
+    if (lists) attend.extra = rows_of(run, batch, entries.group, selection);
+    else if (all_entries)
+        attend.extra = {.cache = entries.group.cache, .rows = entries.rows, .lengths = entries.lengths};
     attend.precision = step.precision;
     attend.softmax_scale = step.softmax_scale;
     attend.q_scale = step.q_scale;

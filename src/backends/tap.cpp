@@ -27,11 +27,6 @@ void StepWatch::want_entries(Runner& run, smla_compress_args& args) const {
                                   {args.positions.shape[0], CacheView(args.cache).width});
 }
 
-void StepWatch::show_entries(const Runner& run, const smla_compress_args& args) {
-    const bool index = !present(args.norm_weight);  // GLM-5.3: pools of index keys alone
-    show(run, compressors_++ == 0 && !index ? "entries" : "entries_index", args.entries);
-}
-
 // Computes the logits a second time for the observer: the step itself never stores them.
 void StepWatch::show_logits(Runner& run, smla_score_args score, int64_t columns) const {
     score.fill = 1;

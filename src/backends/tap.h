@@ -29,6 +29,7 @@ public:
     const Tap* tap() const { return tap_; }
     bool sees_tensors() const { return tap_ && tap_->tensor; }
 
+    void name_entries(const char* name) { entries_ = name; }
     // Shows a tensor in the running pass. What lies on a GPU is copied to the host first.
     void show(const Runner& run, const char* name, const Tensor& tensor) const;
 
@@ -43,7 +44,7 @@ public:
         if constexpr (S == Stage::quant_index_q) show(run, "index_w", args.w_out);
         if constexpr (S == Stage::score_select) show_selection(run, args);
         if constexpr (S == Stage::score_select_blocks) show_selection(run, args);
-        if constexpr (S == Stage::compress) show_entries(run, args);
+        if constexpr (S == Stage::compress) show(run, entries_, args.entries);
         if constexpr (S == Stage::absorb) show(run, "q_nope", args.x);
         if constexpr (S == Stage::rope)
             if (last_ == Stage::absorb) show(run, "q_rope", args.out);
@@ -54,7 +55,6 @@ public:
 
 private:
     void want_entries(Runner& run, smla_compress_args& args) const;
-    void show_entries(const Runner& run, const smla_compress_args& args);
     void show_selection(Runner& run, const smla_score_select_args& args) const;
     void show_selection(Runner& run, const smla_score_select_blocks_args& args) const;
     void show_logits(Runner& run, smla_score_args score, int64_t columns) const;
@@ -62,7 +62,7 @@ private:
 
     const Tap* tap_;
     Stage last_{};
-    int compressors_ = 0;  // that ran in this step: the layer's own comes before the indexer's
+    const char* entries_ = "entries";  // what the next compress makes
 };
 
 }  // namespace smla

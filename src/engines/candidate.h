@@ -56,6 +56,9 @@ struct Env {
     ThreadPool* pool = nullptr;
     Device* device = &host_device();
     smla_stream stream = nullptr;  // of a CUDA device
+    // The call needs nothing of the one before, whose grid is the stream's last: a GPU may run both at once.
+    bool beside = false;
+    bool* launched = nullptr;  // becomes true when a GPU gets a grid; null: nobody asks
     Workspace workspace;
     size_t budget = 0;           // bytes of workspace that a plan keeps within if it can; 0: as much as pays
     PlanCache* plans = nullptr;  // of the context; null: every call is planned anew
@@ -89,6 +92,7 @@ struct CallPlan {
     size_t scratch_of_fewer = 0;
     // In contexts with check_indices `launch` itself notes the first bad value of the lists.
     bool checks_indices = false;
+    bool may_be_beside = false;  // `launch` obeys Env::beside: one grid, no scratch
     // Reads the call's pointers and its Env; all else was decided. Null with a refusal.
     std::function<void(const Args&, const Env&)> launch;
     // What the plan could not make because the stream is being captured. Such a plan is not cached, and

@@ -84,6 +84,7 @@ public:
     std::string description;  // of its shape
 
     bool alone = false;    // run() compares the call with no other stage's
+    bool beside = false;   // Env::beside of run()
     bool repeats = false;  // inputs repeat elements: what is summed may be one number again and again
     double sum_error(int64_t terms) const { return kit::sum_error(terms, repeats); }
 
@@ -130,6 +131,7 @@ template <Stage S>
 void ProblemOf<S>::run(Context& context, const std::string& kernel, size_t budget, Comparison& out) {
     Env env = context.env({});
     env.demanded[size_t(S)] = kernel;
+    env.beside = beside;
     const Placed<ArgsOf<S>> placed(context.device(), args);
     const Scratch scratch(context.device(), stage_workspace<S>(args, env, budget));
     env.workspace = scratch.get();

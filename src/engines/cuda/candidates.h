@@ -36,6 +36,13 @@ CallPlan<Args> plain_plan(std::string refusal, void (*run)(const Args&, const En
     return plan;
 }
 
+// The same of a kernel that launch_ordered launches.
+template <class Args>
+CallPlan<Args> beside_plan(CallPlan<Args> plan) {
+    plan.may_be_beside = true;
+    return plan;
+}
+
 inline std::string refuse_width(int64_t width) {
     return width > kMaxRowWidth ? text("rows of ", width, " values: more than ", kMaxRowWidth) : "";
 }

@@ -37,7 +37,7 @@ CallPlan<ArgsOf<S>> scanning_plan(std::string refusal) {
 template <Stage S, void (*Run)(const ArgsOf<S>&, const cuda::CallLists&, const Env&)>
 constexpr Candidate<ArgsOf<S>> scanning(const char* name) {
     return {.name = name, .plan = [](const ArgsOf<S>& args, const Env&) {
-                return scanning_plan<S, Run>(refuse_f64(args));
+                return beside_plan(scanning_plan<S, Run>(refuse_f64(args)));
             }};
 }
 
@@ -54,16 +54,16 @@ CallPlan<smla_norm_args> plan_norm(const smla_norm_args& args, const Env&) {
 
 CallPlan<smla_rope_args> plan_rope(const smla_rope_args& args, const Env&) {
     const int64_t pairs = args.frequencies.shape[0];
-    return plain_plan<smla_rope_args>(
+    return beside_plan(plain_plan<smla_rope_args>(
         pairs > kMaxRopePairs ? text(pairs, " rotated pairs: more than ", kMaxRopePairs) : refuse_f64(args),
-        run_cuda_rope);
+        run_cuda_rope));
 }
 
 CallPlan<smla_quant_index_q_args> plan_quant_index_q(const smla_quant_index_q_args& args, const Env&) {
     std::string refusal = refuse_rows(args.q);
     if (refusal.empty()) refusal = refuse_width(args.q.shape[2]);
     if (refusal.empty()) refusal = refuse_f64(args);
-    return plain_plan<smla_quant_index_q_args>(std::move(refusal), run_cuda_quant_index_q);
+    return beside_plan(plain_plan<smla_quant_index_q_args>(std::move(refusal), run_cuda_quant_index_q));
 }
 
 // Widths need no refusal in stages of caches: formats end at kMaxRowWidth.

@@ -3,6 +3,7 @@
 
 #include "engines/candidate.h"
 #include "engines/cuda/common/check.h"
+#include "engines/cuda/common/ptx/grid.cuh"
 
 #include <cstdint>
 #include <map>
@@ -63,6 +64,7 @@ void launch_as(const LaunchOptions& options, void (*kernel)(Params...), int64_t 
         cluster.val.clusterDim = {unsigned(options.cluster), 1, 1};
     }
     SMLA_CUDA_CALL(cudaLaunchKernelEx(&config, kernel, given...));
+    if (env.launched) *env.launched = true;
 }
 
 template <class... Params, class... Given>
@@ -75,6 +77,21 @@ template <class... Params, class... Given>
 void launch_early(void (*kernel)(Params...), int64_t blocks, int threads, size_t shared_bytes, const Env& env,
                   const Given&... given) {
     launch_as({.early = true}, kernel, blocks, threads, shared_bytes, env, given...);
+}
+
+// Launches early a kernel that begins with GridOrder::start(), and obeys Env::beside.
+template <class... Params, class... Given>
+void launch_ordered(int cluster, void (*kernel)(GridOrder, Params...), int64_t blocks, int threads,
+                    size_t shared_bytes, const Env& env, const Given&... given) {
+    if (blocks == 0) return;
+    const bool beside = env.beside && env.device->facts().capability >= 90;
+    launch_as({.early = true, .cluster = cluster}, kernel, blocks + (beside ? cluster : 0), threads,
+              shared_bytes, env, GridOrder{beside ? grid_of(blocks) : 0}, given...);
+}
+template <class... Params, class... Given>
+void launch_ordered(void (*kernel)(GridOrder, Params...), int64_t blocks, int threads, size_t shared_bytes,
+                    const Env& env, const Given&... given) {
+    launch_ordered(1, kernel, blocks, threads, shared_bytes, env, given...);
 }
 
 }  // namespace smla::cuda

@@ -224,14 +224,15 @@ __device__ void store_entry(const CompressParams& p, int64_t token, float* entry
 // kAligned: a thread loads its four channels of a row at once. kBatch: rows of a thread in flight.
 template <bool kAligned, int kBatch>
 __global__ void __launch_bounds__(kThreads)
-    compress_kernel(const __grid_constant__ CompressParams p, const __grid_constant__ IndexCheck check) {
+    compress_kernel(const GridOrder order, const __grid_constant__ CompressParams p,
+                    const __grid_constant__ IndexCheck check) {
     __shared__ const char* found[kRows];
     __shared__ float2 angles[kMaxRowWidth / 2];
     __shared__ float scratch[kThreads / 32];
     extern __shared__ float4 parts[];
     float* const entry = reinterpret_cast<float*>(parts + 3 * p.groups * p.shares * p.columns);
     if (check.is_mine()) return check_lists(check);
-    follow_grid_before();
+    if (!order.start()) return;
     const bool cluster = kSpreads<kBatch> && p.blocks > 1;
     const int64_t token = cluster ? blockIdx.x / kCluster : blockIdx.x;
     const int rank = cluster ? int(blockIdx.x % kCluster) : 0;
@@ -326,9 +327,8 @@ void run_cuda_compress(const smla_compress_args& args, const cuda::CallLists& li
     const size_t shared =
         3 * size_t(p.groups * p.shares * p.columns) * sizeof(float4) + size_t(p.cache.width) * sizeof(float);
     const auto check = cuda::IndexCheck::of(lists, tokens * p.blocks, cuda::kThreads, env);
-    cuda::launch_as({.early = true, .cluster = p.blocks}, kernel,
-                    tokens * p.blocks + ceil_div(check.blocks, p.blocks) * p.blocks, cuda::kThreads, shared,
-                    env, p, check);
+    cuda::launch_ordered(p.blocks, kernel, tokens * p.blocks + ceil_div(check.blocks, p.blocks) * p.blocks,
+                         cuda::kThreads, shared, env, p, check);
 }
 
 }  // namespace smla

@@ -63,9 +63,10 @@ __device__ float encode_row(const QuantParams& p, int64_t token, int64_t head, c
     return 1;
 }
 
-__global__ void __launch_bounds__(32 * kWarps) quant_index_q_kernel(const __grid_constant__ QuantParams p) {
+__global__ void __launch_bounds__(32 * kWarps)
+    quant_index_q_kernel(const GridOrder order, const __grid_constant__ QuantParams p) {
     extern __shared__ float rows[];
-    follow_grid_before();
+    if (!order.start()) return;
     const auto heads = unsigned(p.q.shape[1]);
     const int width = int(p.q.shape[2]), lane = int(threadIdx.x % 32);
     const unsigned index = blockIdx.x * kWarps + threadIdx.x / 32;
@@ -103,8 +104,8 @@ void run_cuda_quant_index_q(const smla_quant_index_q_args& args, const Env& env)
     p.factor = float(args.factor);
     p.hadamard = args.hadamard != 0;
     const int64_t rows = args.q.shape[0] * args.q.shape[1];
-    cuda::launch_early(cuda::quant_index_q_kernel, ceil_div(rows, cuda::kWarps), 32 * cuda::kWarps,
-                       size_t(cuda::kWarps * args.q.shape[2]) * sizeof(float), env, p);
+    cuda::launch_ordered(cuda::quant_index_q_kernel, ceil_div(rows, cuda::kWarps), 32 * cuda::kWarps,
+                         size_t(cuda::kWarps * args.q.shape[2]) * sizeof(float), env, p);
 }
 
 }  // namespace smla

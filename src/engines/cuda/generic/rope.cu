@@ -45,9 +45,10 @@ __device__ void fill_angles(const RopeParams& p, int64_t token, float* cosine, f
     }
 }
 
-__global__ void __launch_bounds__(kThreads) rope_kernel(const __grid_constant__ RopeParams p) {
+__global__ void __launch_bounds__(kThreads)
+    rope_kernel(const GridOrder order, const __grid_constant__ RopeParams p) {
     extern __shared__ float angles[];
-    follow_grid_before();
+    if (!order.start()) return;
     float* const cosine = angles;
     float* const sine = angles + p.pairs;
     const int64_t token = blockIdx.x / p.parts, begin = blockIdx.x % p.parts * p.block_groups;
@@ -89,9 +90,9 @@ struct CopyPlace {
 };
 constexpr int kCopies = 4;  // 16-byte copies of a thread that are on their way at once
 
-__global__ void __launch_bounds__(kThreads)
-    copy_kernel(CopyPlace from, CopyPlace to, uint32_t groups, uint32_t row_16, uint32_t count) {
-    follow_grid_before();
+__global__ void __launch_bounds__(kThreads) copy_kernel(const GridOrder order, CopyPlace from, CopyPlace to,
+                                                        uint32_t groups, uint32_t row_16, uint32_t count) {
+    if (!order.start()) return;
     uint4 value[kCopies];
     char* place[kCopies];
     const uint32_t first = blockIdx.x * uint32_t(kThreads * kCopies) + threadIdx.x;
@@ -120,8 +121,8 @@ bool copy_rows(const smla_rope_args& args, const Env& env) {
     if (args.x.dtype != args.out.dtype || !dense || row_bytes % 16 != 0 || !from.aligned() || !to.aligned() ||
         count == 0 || count > INT32_MAX)
         return false;
-    launch_early(copy_kernel, ceil_div(count, kThreads * kCopies), kThreads, 0, env, from, to,
-                 uint32_t(args.x.shape[1]), uint32_t(row_bytes / 16), uint32_t(count));
+    launch_ordered(copy_kernel, ceil_div(count, kThreads * kCopies), kThreads, 0, env, from, to,
+                   uint32_t(args.x.shape[1]), uint32_t(row_bytes / 16), uint32_t(count));
     return true;
 }
 
@@ -154,8 +155,8 @@ void run_cuda_rope(const smla_rope_args& args, const Env& env) {
     p.half = args.style == SMLA_ROPE_HALF;
     p.inverse = args.inverse != 0;
     p.parts = cuda::grid_of(ceil_div(groups, p.block_groups));
-    cuda::launch_early(cuda::rope_kernel, tokens * p.parts, cuda::kThreads, size_t(2 * pairs) * sizeof(float),
-                       env, p);
+    cuda::launch_ordered(cuda::rope_kernel, tokens * p.parts, cuda::kThreads,
+                         size_t(2 * pairs) * sizeof(float), env, p);
 }
 
 }  // namespace smla

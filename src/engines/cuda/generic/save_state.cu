@@ -19,12 +19,12 @@ constexpr int kThreads = 256;
 constexpr int kBatch = 4;  // channels of a thread whose loads are on their way at once
 
 __global__ void __launch_bounds__(kThreads)
-    save_state_kernel(const __grid_constant__ DeviceCache state, const __grid_constant__ Tensor kv,
-                      const __grid_constant__ Tensor score, const __grid_constant__ Tensor ape,
-                      const __grid_constant__ Tensor positions, const __grid_constant__ Tensor slots,
-                      const __grid_constant__ IndexCheck check) {
+    save_state_kernel(const GridOrder order, const __grid_constant__ DeviceCache state,
+                      const __grid_constant__ Tensor kv, const __grid_constant__ Tensor score,
+                      const __grid_constant__ Tensor ape, const __grid_constant__ Tensor positions,
+                      const __grid_constant__ Tensor slots, const __grid_constant__ IndexCheck check) {
     if (check.is_mine()) return check_lists(check);
-    follow_grid_before();
+    if (!order.start()) return;
     const int64_t token = blockIdx.x;
     const int64_t slot = load_int(slots, token), position = load_int(positions, token);
     const int width = int(kv.shape[1]);
@@ -55,9 +55,9 @@ __global__ void __launch_bounds__(kThreads)
 void run_cuda_save_state(const smla_save_state_args& args, const cuda::CallLists& lists, const Env& env) {
     const int64_t tokens = args.slots.shape[0];
     const auto check = cuda::IndexCheck::of(lists, tokens, cuda::kThreads, env);
-    cuda::launch_early(cuda::save_state_kernel, tokens + check.blocks, cuda::kThreads, 0, env,
-                       cuda::DeviceCache(args.state), args.kv, args.score, args.ape, args.positions,
-                       args.slots, check);
+    cuda::launch_ordered(cuda::save_state_kernel, tokens + check.blocks, cuda::kThreads, 0, env,
+                         cuda::DeviceCache(args.state), args.kv, args.score, args.ape, args.positions,
+                         args.slots, check);
 }
 
 }  // namespace smla

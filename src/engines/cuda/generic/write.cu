@@ -37,12 +37,13 @@ __device__ void load_part(const Tensor& part, int64_t token, float* row) {
 }
 
 __global__ void __launch_bounds__(kThreads)
-    write_kernel(const __grid_constant__ DeviceCache cache, const __grid_constant__ Tensor head,
-                 const __grid_constant__ Tensor tail, const __grid_constant__ Tensor slots, bool hadamard,
+    write_kernel(const GridOrder order, const __grid_constant__ DeviceCache cache,
+                 const __grid_constant__ Tensor head, const __grid_constant__ Tensor tail,
+                 const __grid_constant__ Tensor slots, bool hadamard,
                  const __grid_constant__ IndexCheck check) {
     extern __shared__ float row[];
     if (check.is_mine()) return check_lists(check);
-    follow_grid_before();
+    if (!order.start()) return;
     const int64_t token = blockIdx.x, slot = load_int(slots, token);
     load_part(head, token, row);
     if (present(tail)) load_part(tail, token, row + head.shape[1]);
@@ -64,9 +65,9 @@ void run_cuda_write(const smla_write_args& args, const cuda::CallLists& lists, c
     const cuda::DeviceCache cache(args.cache);
     const int64_t tokens = args.slots.shape[0];
     const auto check = cuda::IndexCheck::of(lists, tokens, cuda::kThreads, env);
-    cuda::launch_early(cuda::write_kernel, tokens + check.blocks, cuda::kThreads,
-                       size_t(cache.width) * sizeof(float), env, cache, args.head, args.tail, args.slots,
-                       args.hadamard != 0, check);
+    cuda::launch_ordered(cuda::write_kernel, tokens + check.blocks, cuda::kThreads,
+                         size_t(cache.width) * sizeof(float), env, cache, args.head, args.tail, args.slots,
+                         args.hadamard != 0, check);
 }
 
 }  // namespace smla

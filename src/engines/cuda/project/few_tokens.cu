@@ -134,7 +134,8 @@ __device__ void multiply_rows(const FewTokens& p, const W* w, int64_t group, int
 }
 
 template <class W, int kTokens>
-__global__ void __launch_bounds__(kThreads) few_along_k(const __grid_constant__ FewTokens p) {
+__global__ void __launch_bounds__(kThreads)
+    few_along_k(const GridOrder order, const __grid_constant__ FewTokens p) {
     __shared__ float shared[kWarps][kTokens][kRows];
     const int warp = int(threadIdx.x / 32), lane = int(threadIdx.x % 32);
     const int64_t group = blockIdx.x / unsigned(p.tiles);
@@ -145,8 +146,9 @@ __global__ void __launch_bounds__(kThreads) few_along_k(const __grid_constant__ 
     const int k = split * kStep + kLane * lane;
 #pragma unroll
     for (int r = 0; r < kRows; ++r)
-        if (first + r < p.outer && k < p.inner) prefetch_line(w + (first + r) * p.w_step + k);
-    follow_grid_before();
+        if (first + r < p.outer && k < p.inner && order.has_work())
+            prefetch_line(w + (first + r) * p.w_step + k);
+    if (!order.start()) return;
     float sums[kTokens][kRows] = {};
     multiply_rows(p, w, group, first, split, sums);
 #pragma unroll
@@ -168,7 +170,8 @@ __global__ void __launch_bounds__(kThreads) few_along_k(const __grid_constant__ 
 }
 
 template <class W, int kTokens>
-__global__ void __launch_bounds__(kThreads) few_along_n(const __grid_constant__ FewTokens p) {
+__global__ void __launch_bounds__(kThreads)
+    few_along_n(const GridOrder order, const __grid_constant__ FewTokens p) {
     __shared__ float shared[kWarps][kStep];
     extern __shared__ float xs[];  // [K][kTokens]
     const int warp = int(threadIdx.x / 32), lane = int(threadIdx.x % 32);
@@ -176,8 +179,8 @@ __global__ void __launch_bounds__(kThreads) few_along_n(const __grid_constant__ 
     const int first = int(blockIdx.x % unsigned(p.tiles)) * kStep, n = first + kLane * lane;
     const bool here = n < p.outer;
     const W* const w = reinterpret_cast<const W*>(p.w) + group * p.w_group + n;
-    for (int k = warp; here && k < p.inner; k += kWarps) prefetch_line(w + k * p.w_step);
-    follow_grid_before();
+    for (int k = warp; here && order.has_work() && k < p.inner; k += kWarps) prefetch_line(w + k * p.w_step);
+    if (!order.start()) return;
     for (int i = int(threadIdx.x); i < kTokens * p.inner; i += kThreads) {
         const int k = i / kTokens, t = i % kTokens;
         xs[i] = t < p.tokens ? load_value(p.x, element(p.x, t, group, k)) : 0.f;
@@ -257,14 +260,14 @@ void launch_few(const Args& args, const Env& env) {
                 .tiles = 0};
     if (!k_dense) {
         p.tiles = int(ceil_div(p.outer, kStep));
-        return launch_early(few_along_n<W, kTokens>, w.shape[0] * p.tiles, kThreads,
-                            size_t(kTokens) * size_t(p.inner) * sizeof(float), env, p);
+        return launch_ordered(few_along_n<W, kTokens>, w.shape[0] * p.tiles, kThreads,
+                              size_t(kTokens) * size_t(p.inner) * sizeof(float), env, p);
     }
     const int64_t row_warps = w.shape[0] * ceil_div(p.outer, kRows);
     while (p.splits < kWarps && p.splits * kStep < p.inner && row_warps * p.splits < kWantedWarps)
         p.splits *= 2;
     p.tiles = int(ceil_div(p.outer, kRows * kWarps / p.splits));
-    launch_early(few_along_k<W, kTokens>, w.shape[0] * p.tiles, kThreads, 0, env, p);
+    launch_ordered(few_along_k<W, kTokens>, w.shape[0] * p.tiles, kThreads, 0, env, p);
 }
 // f32 weights: two tokens at most, so that there are few kernels to build; cuBLASLt needs no kernels around
 // it where x is f32 too.
@@ -288,6 +291,7 @@ CallPlan<Args> plan_few(const Args& args, const Env& env) {
     CallPlan<Args> plan = refuse_call<Args>(refuse_few(args, f32 ? kMostOf<float> : kMostOf<Bf16>, env));
     if (!plan.refusal.empty()) return plan;
     plan.launch = f32 ? run_few<float> : run_few<Bf16>;
+    plan.may_be_beside = true;
     return plan;
 }
 

@@ -272,11 +272,12 @@ __device__ void put_winners(const Row& row, const Standing& mine, int base, cons
 
 template <class Score, int Threads>
 __global__ void __launch_bounds__(Threads, 1)
-    select_by_cluster(const __grid_constant__ ClusterSelect task, const __grid_constant__ IndexCheck check) {
+    select_by_cluster(const GridOrder order, const __grid_constant__ ClusterSelect task,
+                      const __grid_constant__ IndexCheck check) {
 #if __CUDA_ARCH__ >= 900  // before that nobody launches it
     extern __shared__ __align__(16) char memory[];
     if (check.is_mine()) return check_lists(check);
-    follow_grid_before();
+    if (!order.start()) return;
     ClusterShared& shared = *reinterpret_cast<ClusterShared*>(memory);
     const int parts = task.parts, rank = int(cluster_rank()), k = int(task.output.k);
     const int64_t token = blockIdx.x >> (__ffs(parts) - 1);
@@ -355,9 +356,8 @@ void run_select_by_cluster(const SelectInput& input, const SelectOutput& output,
     const auto kernel = f32   ? few ? select_by_cluster<float, kFew> : select_by_cluster<float, kMostThreads>
                           : few ? select_by_cluster<uint16_t, kFew>
                               : select_by_cluster<uint16_t, kMostThreads>;
-    launch_as({.early = true, .cluster = cut.parts}, kernel,
-              blocks + int64_t(round_up(check.blocks, size_t(cut.parts))), cut.threads, cut.shared_bytes(),
-              env, task, check);
+    launch_ordered(cut.parts, kernel, blocks + int64_t(round_up(check.blocks, size_t(cut.parts))),
+                   cut.threads, cut.shared_bytes(), env, task, check);
 }
 
 }  // namespace smla::cuda

@@ -159,6 +159,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (threadIdx.x == 0) init<Format, Cluster>(base);
     if constexpr (Cluster == 2) cuda::cluster_sync();
     else __syncthreads();
+    cuda::wait_for_grid_before();
     if (tasks.splits() > 1) cuda::start_next_grid();
     const int first = int(blockIdx.x / Cluster);
     if (threadIdx.x < kConsumers) {
@@ -183,8 +184,9 @@ template <class Format, int Cluster>
 void launch_cluster(const smla_attend_args& args, Tasks tasks, const KeySources& keys, const Env& env) {
     tasks.blocks = Cluster * std::min(tasks.count, env.device->facts().multiprocessors / Cluster);
     const IndexCheck check = IndexCheck::of(args, tasks.blocks, kThreads, env, Cluster);
-    cuda::launch_as({.cluster = Cluster}, attend_sm90<Format, Cluster>, tasks.blocks + check.blocks, kThreads,
-                    sizeof(Smem), env, Arguments(args), tasks, keys, check);
+    cuda::launch_as({.early = true, .cluster = Cluster}, attend_sm90<Format, Cluster>,
+                    tasks.blocks + check.blocks, kThreads, sizeof(Smem), env, Arguments(args), tasks, keys,
+                    check);
 }
 
 template <class Format>

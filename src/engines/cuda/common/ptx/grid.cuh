@@ -1,6 +1,11 @@
 // Programmatic dependent launch: two grids of a stream that overlap; cuda::launch_early launches the later
 // one. Before sm_90 these do nothing, and the later grid starts when the earlier one has ended.
+//
+// Every grid lets the next one start only when all grids before it have ended, and ends after them. So the
+// next one may run beside it without waiting, if it needs nothing of it.
 #pragma once
+
+#include <cstdint>
 
 namespace smla::cuda {
 
@@ -17,11 +22,28 @@ __device__ inline void wait_for_grid_before() {
 #endif
 }
 
-// The first statement of a small kernel that launch_early launches: lets the grid after it start, then waits
-// for the one before.
+// The first statement of a kernel that launch_early launches: waits for the grid before, then lets the one
+// after it start.
 __device__ inline void follow_grid_before() {
-    start_next_grid();
     wait_for_grid_before();
+    start_next_grid();
 }
+
+// How a grid stands to the one before; the first argument of a kernel that launch_ordered launches. By
+// default it follows that one. Beside it, it does not wait, but for one more block that does, so that it ends
+// later all the same.
+struct GridOrder {
+    uint32_t work_blocks = 0;  // beside the grid before: the blocks behind these wait; 0: all do
+
+    __device__ bool has_work() const { return work_blocks == 0 || blockIdx.x < work_blocks; }
+    // The first statement of such a kernel. False: the block has done what it is for.
+    __device__ bool start() const {
+        if (work_blocks == 0) wait_for_grid_before();
+        start_next_grid();
+        if (has_work()) return true;
+        wait_for_grid_before();
+        return false;
+    }
+};
 
 }  // namespace smla::cuda

@@ -73,6 +73,7 @@ void run_mma(const Args& args, const Env& env) {
 CallPlan<Args> plan_mma(const Args& args, const Env& env) {
     CallPlan<Args> plan = refuse_call<Args>(refuse_mma(args, env));
     if (plan.refusal.empty()) plan.launch = run_mma;
+    plan.may_be_beside = true;
     return plan;
 }
 

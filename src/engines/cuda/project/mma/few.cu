@@ -196,13 +196,14 @@ __device__ void store(const MmaProduct& p, const Tile<kM>& tile, const float (&s
 
 template <bool kAlongK, int kM>
 __global__ void __launch_bounds__(32 * kMostWarps)
-    mma_few(const __grid_constant__ MmaProduct p, const __grid_constant__ Grid grid) {
+    mma_few(const GridOrder order, const __grid_constant__ MmaProduct p, const __grid_constant__ Grid grid) {
     const Tile<kM> tile(p, grid);
     const uint16_t* const w = p.w + tile.group * p.w_group + tile.first_n * (kAlongK ? p.w_step : 1);
     const int first = kPair * tile.split, apart = kPair * grid.splits;
     const int row = int(threadIdx.x % 32 / 4), own_k = kPiece * int(threadIdx.x % 4);
-    for (int i = 0; i < kAhead; ++i) prefetch_weights<kAlongK>(p, tile, first + i * apart);
-    follow_grid_before();
+    for (int i = 0; order.has_work() && i < kAhead; ++i)
+        prefetch_weights<kAlongK>(p, tile, first + i * apart);
+    if (!order.start()) return;
     const float* x[kN];
 #pragma unroll
     for (int u = 0; u < kN; ++u)  // past the last token its values again; those sums are not stored
@@ -238,8 +239,8 @@ void launch_tiles(const MmaProduct& p, int64_t groups, const Env& env) {
         grid.splits *= 2;
     grid.warps = std::max(grid.warps, grid.splits);
     grid.tiles = int(ceil_div(p.outer, 16 * kM * grid.warps / grid.splits));
-    launch_early(mma_few<kAlongK, kM>, groups * grid.tiles * grid.token_tiles, 32 * grid.warps, 0, env, p,
-                 grid);
+    launch_ordered(mma_few<kAlongK, kM>, groups * grid.tiles * grid.token_tiles, 32 * grid.warps, 0, env, p,
+                   grid);
 }
 
 }  // namespace

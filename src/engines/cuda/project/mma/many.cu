@@ -212,13 +212,14 @@ __device__ void store(const MmaProduct& p, const Block& block, float* results,
 }
 
 template <bool kAlongK>
-__global__ void __launch_bounds__(kThreads, 2) mma_many(const __grid_constant__ MmaProduct p) {
+__global__ void __launch_bounds__(kThreads, 2)
+    mma_many(const GridOrder order, const __grid_constant__ MmaProduct p) {
     extern __shared__ __align__(128) char shared[];
     const uint32_t base = shared_address(shared);
     const Block block(p);
     const WeightCopies<kAlongK> weights(p, block, base);
-    for (int stage = 0; stage < kStages; ++stage) weights.prefetch(stage * kDepth);
-    follow_grid_before();
+    for (int stage = 0; order.has_work() && stage < kStages; ++stage) weights.prefetch(stage * kDepth);
+    if (!order.start()) return;
     Activations x(p, block);
     x.load(0);
     for (int stage = 0; stage < kStages - 1; ++stage) weights.start(stage * kDepth, stage);
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(kThreads, 2) mma_many(const __grid_constant__ 
 
 void run_mma_many(const MmaProduct& p, int64_t groups, const Env& env) {
     const int64_t blocks = groups * ceil_div(p.outer, kOuter) * ceil_div(p.tokens, kTokens);
-    launch_early(p.along_k ? mma_many<true> : mma_many<false>, blocks, kThreads, sizeof(Smem), env, p);
+    launch_ordered(p.along_k ? mma_many<true> : mma_many<false>, blocks, kThreads, sizeof(Smem), env, p);
 }
 
 }  // namespace smla::cuda

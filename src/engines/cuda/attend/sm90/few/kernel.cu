@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::resident)
     if (check.is_mine()) return check_lists(args, check);
     extern __shared__ __align__(1024) char shared[];
     const uint32_t base = cuda::shared_address(shared);
+    cuda::wait_for_grid_before();
     if (tasks.splits() > 1) cuda::start_next_grid();
     const Task task(tasks, int(blockIdx.x), Shape::block_heads);
     const TileRange tiles(args, tasks, task);
@@ -95,8 +96,8 @@ template <class Shape>
 void launch_shape(const smla_attend_args& args, Tasks tasks, const KeySources& keys, const Env& env) {
     tasks.blocks = tasks.count;
     const IndexCheck check = IndexCheck::of(args, tasks.blocks, Shape::threads, env);
-    cuda::launch(attend_sm90_few<Shape>, tasks.blocks + int64_t(check.blocks), Shape::threads,
-                 sizeof(Smem<Shape>), env, Arguments(args), tasks, keys, check);
+    cuda::launch_early(attend_sm90_few<Shape>, tasks.blocks + int64_t(check.blocks), Shape::threads,
+                       sizeof(Smem<Shape>), env, Arguments(args), tasks, keys, check);
 }
 
 template <smla_format Format>

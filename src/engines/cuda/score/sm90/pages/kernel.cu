@@ -42,6 +42,8 @@ __global__ void __launch_bounds__(kThreads, 1) score_pages_sm90(const __grid_con
         shared.start();
         if (!Shape::mxfp4) prefetch_map(&task.key_map), prefetch_map(&task.query_map);
     }
+    wait_for_grid_before();
+    start_next_grid();
     if (warp == kConsumers / 32 + kCopyWarps) {
         prefetch_table(task);
         // Weights of heads of padding, which no copy writes.
@@ -74,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 1) score_pages_sm90(const __grid_con
 template <class Shape>
 void launch_pages(const Task& task, int blocks, const Env& env) {
     static_assert(sizeof(Shared<Shape>) <= 227 * 1024);  // what a block may have
-    launch(score_pages_sm90<Shape>, blocks, kThreads, sizeof(Shared<Shape>), env, task);
+    launch_early(score_pages_sm90<Shape>, blocks, kThreads, sizeof(Shared<Shape>), env, task);
 }
 
 void launch_task(const Rows& rows, const Task& task, int blocks, const Env& env) {
