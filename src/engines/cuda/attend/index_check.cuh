@@ -141,7 +141,7 @@ private:
 
 // The whole of a block that scans. It lets `combine`, where that follows, start early.
 __device__ inline void check_lists(const Arguments& args, const IndexCheck& check) {
-    cuda::wait_for_grid_before();  // sm90/'s kernels start early
+    cuda::wait_for_grid_before();  // most kernels start early
     cuda::start_next_grid();
     const uint32_t warps = blockDim.x / 32, warp = (blockIdx.x - check.first) * warps + threadIdx.x / 32;
     unsigned long long bad = ~0ull;

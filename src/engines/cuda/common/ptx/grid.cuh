@@ -31,7 +31,7 @@ __device__ inline void follow_grid_before() {
 
 // How a grid stands to the one before; the first argument of a kernel that launch_ordered launches. By
 // default it follows that one. Beside it, it does not wait, but for one more block that does, so that it ends
-// later all the same.
+// later all the same. (An H200 keeps that order anyway; PTX does not promise it.)
 struct GridOrder {
     uint32_t work_blocks = 0;  // beside the grid before: the blocks behind these wait; 0: all do
 

@@ -31,6 +31,7 @@ __global__ void __launch_bounds__(T::threads, T::resident)
                const __grid_constant__ IndexCheck check) {
     if (check.is_mine()) return check_lists(args, check);
     extern __shared__ __align__(128) char shared[];
+    cuda::wait_for_grid_before();
     WarpState<T> warp(args, shared);
     if (scheduler.splits() > 1) cuda::start_next_grid();
     main_loop<T>(warp, WorkTile(scheduler, T::heads), scheduler);
@@ -62,8 +63,8 @@ void launch_few(const smla_attend_args& args, const Schedule& schedule, const Ti
                 const Env& env) {
     using T = FewHeads<Width, Form>;
     const IndexCheck check = IndexCheck::of(args, schedule.blocks(), T::threads, env);
-    cuda::launch(attend_few<T>, schedule.blocks() + check.blocks, T::threads, T::bytes, env, Arguments(args),
-                 scheduler, check);
+    cuda::launch_early(attend_few<T>, schedule.blocks() + check.blocks, T::threads, T::bytes, env,
+                       Arguments(args), scheduler, check);
 }
 template void launch_few<576, KeyForm::rows>(const smla_attend_args&, const Schedule&, const TileScheduler&,
                                              const Env&);

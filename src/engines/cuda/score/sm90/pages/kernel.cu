@@ -43,7 +43,6 @@ __global__ void __launch_bounds__(kThreads, 1) score_pages_sm90(const __grid_con
         if (!Shape::mxfp4) prefetch_map(&task.key_map), prefetch_map(&task.query_map);
     }
     wait_for_grid_before();
-    start_next_grid();
     if (warp == kConsumers / 32 + kCopyWarps) {
         prefetch_table(task);
         // Weights of heads of padding, which no copy writes.
