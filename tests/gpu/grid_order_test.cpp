@@ -1,5 +1,5 @@
 // Calls that run beside the call before (Env::beside): the same results, an end after that call, and a start
-// after all calls before it. A product of half a millisecond stands between a call and what would be wrong.
+// after all calls before it. A long product runs while a call would go wrong.
 #include "engines/context.h"
 #include "gpu/needs_gpu.h"
 #include "kit/context_args.h"
