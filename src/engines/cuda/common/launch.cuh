@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 
 namespace smla::cuda {
@@ -32,6 +33,16 @@ inline void allow_shared(const void* kernel, size_t bytes, const Env& env) {
     most = bytes;
 }
 
+// Lets a kernel have clusters of more than kPortableCluster blocks; asked once, too.
+constexpr int kPortableCluster = 8;
+inline void allow_wide_clusters(const void* kernel, const Env& env) {
+    static std::mutex mutex;
+    static std::set<std::pair<const void*, int32_t>> allowed;
+    const std::lock_guard lock(mutex);
+    if (!allowed.insert({kernel, env.device->index()}).second) return;
+    SMLA_CUDA_CALL(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+}
+
 struct LaunchOptions {
     // Programmatic dependent launch, for a kernel that calls wait_for_grid_before() (ptx/grid.cuh) before it
     // touches memory: on sm_90 and later it starts while the kernel before it is still running.
@@ -46,6 +57,7 @@ void launch_as(const LaunchOptions& options, void (*kernel)(Params...), int64_t 
                size_t shared_bytes, const Env& env, const Given&... given) {
     if (blocks == 0) return;
     allow_shared(reinterpret_cast<const void*>(kernel), shared_bytes, env);
+    if (options.cluster > kPortableCluster) allow_wide_clusters(reinterpret_cast<const void*>(kernel), env);
     cudaLaunchAttribute attributes[2]{};
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(grid_of(blocks));

@@ -6,7 +6,7 @@
 //            the bin with the k-th score win. Those inside, its members, some dozens, are compared one by
 //            one; as long as there are too many, bins of 9 bits of their keys divide them. 4. Counts of the
 //            blocks before, and of the threads before, are a winner's place.
-// Tile       a cluster of 2, 4 or 8 blocks per row, of 512 threads or, for long rows, 1024; a thread has up
+// Tile       a cluster of 2 to 16 blocks per row, of 512 threads or, for long rows, 1024; a thread has up
 //            to 32 neighbouring columns.
 // Shared     struct ClusterShared | the part, units of 4 columns [threads][1, 3, 5 or 9]: an odd number, so
 //            that lanes which read a unit each meet no bank twice.
@@ -28,13 +28,18 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
+#include <mutex>
 
 namespace smla::cuda {
 
 namespace {
 
-constexpr int kMostParts = 8;     // blocks of a cluster, as many as every device can run
-constexpr int kLeastPart = 2048;  // columns that another block pays for
+// Blocks of a cluster: as many as every device can run; as an H200 can run of 7 clusters at once, for rows so
+// long that it pays.
+constexpr int kParts = kPortableCluster, kWideParts = 16;
+constexpr int kLeastPart = 2048;      // columns that another block pays for
+constexpr int64_t kLongRow = 65'536;  // 1 x 32,768 takes 10.3 us with 16 blocks, 9.9 with 8
 constexpr int kWideBits = 9, kWideBins = 1 << kWideBits;
 constexpr float kNarrow = 1e-30f;       // bins of narrower ranges would need a scale beyond f32
 constexpr uint32_t kMostMembers = 512;  // that are compared one by one
@@ -55,9 +60,9 @@ struct WideBins {
 
 struct ClusterShared {
     alignas(16) uint64_t barriers[kExchanges];
-    uint2 extremes[kMostParts];          // by block: keys of the floor and of the best score
-    uint32_t counts[kMostParts];         // winners | columns equal to the cut << 16
-    WideBins bins, bins_of[kMostParts];  // of this block; by block
+    uint2 extremes[kWideParts];          // by block: keys of the floor and of the best score
+    uint32_t counts[kWideParts];         // winners | columns equal to the cut << 16
+    WideBins bins, bins_of[kWideParts];  // of this block; by block
     uint32_t members[kMostMembers];      // keys of all blocks, then zeros
     uint2 of_warps[32];
     uint32_t warps[32], member_count;
@@ -310,16 +315,45 @@ __global__ void __launch_bounds__(Threads, 1)
 #endif
 }
 
+template <int Threads>
+auto kernel_of(smla_dtype dtype) {
+    return dtype == SMLA_F32 ? select_by_cluster<float, Threads> : select_by_cluster<uint16_t, Threads>;
+}
+
+// How many clusters of kWideParts blocks the device runs at once, each block alone on its multiprocessor.
+int wide_clusters(const Env& env) {
+    static std::mutex mutex;
+    static std::map<int32_t, int> of_device;
+    const std::lock_guard lock(mutex);
+    const auto [place, is_new] = of_device.try_emplace(env.device->index(), 0);
+    if (!is_new) return place->second;
+    const Device::Scope scope(*env.device);
+    const auto kernel = kernel_of<kMostThreads>(SMLA_F32);
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {kWideParts, 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = kWideParts, config.blockDim = kMostThreads;
+    config.attrs = &cluster, config.numAttrs = 1;
+    const bool allowed =
+        cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                             cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess;
+    if (!allowed || cudaOccupancyMaxActiveClusters(&place->second, kernel, &config) != cudaSuccess)
+        cudaGetLastError();  // a device whose clusters are smaller
+    return place->second;
+}
+
 // How a row is cut. No parts: too many rows, or too long ones.
 struct Cutting {
     int parts = 0, threads = 0, units = 0;
 
     Cutting(int64_t tokens, int64_t columns, const Env& env) {
         const DeviceFacts& facts = env.device->facts();
-        const int64_t most =
-            std::min<int64_t>(kMostParts, facts.multiprocessors / std::max<int64_t>(tokens, 1));
+        const bool wide = columns >= kLongRow && tokens <= wide_clusters(env);
+        const int64_t most = std::min<int64_t>(wide ? kWideParts : kParts,
+                                               facts.multiprocessors / std::max<int64_t>(tokens, 1));
         const int64_t wanted = std::max<int64_t>(ceil_div(columns, kLeastPart), 2);
-        if (most < 2 || ceil_div(columns, kMostThreads * kUnit) > kMostParts * kMostUnits) return;
+        if (most < 2 || ceil_div(columns, kMostThreads * kUnit) > most * kMostUnits) return;
         const int blocks = int(std::min(std::bit_ceil(uint64_t(wanted)), std::bit_floor(uint64_t(most))));
         const int64_t places = int64_t(round_up(size_t(ceil_div(columns, blocks)), 8));
         for (threads = kMostThreads / 2; threads <= kMostThreads; threads *= 2) {
@@ -350,12 +384,9 @@ void run_select_by_cluster(const SelectInput& input, const SelectOutput& output,
         .parts = cut.parts,
         .units = cut.units};
     const int64_t blocks = input.tokens * cut.parts;
-    const auto check = IndexCheck::of(lists, blocks, cut.threads, env, kMostParts);
-    const bool f32 = input.dtype == SMLA_F32, few = cut.threads < kMostThreads;
-    constexpr int kFew = kMostThreads / 2;
-    const auto kernel = f32   ? few ? select_by_cluster<float, kFew> : select_by_cluster<float, kMostThreads>
-                          : few ? select_by_cluster<uint16_t, kFew>
-                              : select_by_cluster<uint16_t, kMostThreads>;
+    const auto check = IndexCheck::of(lists, blocks, cut.threads, env, kWideParts);
+    const auto kernel = cut.threads < kMostThreads ? kernel_of<kMostThreads / 2>(input.dtype)
+                                                   : kernel_of<kMostThreads>(input.dtype);
     launch_ordered(cut.parts, kernel, blocks + int64_t(round_up(check.blocks, size_t(cut.parts))),
                    cut.threads, cut.shared_bytes(), env, task, check);
 }
