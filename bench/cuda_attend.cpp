@@ -3,11 +3,12 @@
 // the start of a call's first kernel to the end of its last, as CUPTI records it, and a call's share of a
 // replay of the graph, gaps between kernels included. tests/gpu checks the results.
 //
-// usage: cuda_attend [only=PART OF A CASE'S NAME] [kernel=NAME] [exact] [between] [sweep] [check]
+// usage: cuda_attend [only=PART OF A CASE'S NAME] [kernel=NAME] [exact] [between] [sweep] [sweep_raw] [check]
 //            [FORMAT=TOKENS,HEADS,WIDTH,K,REGION ...] [FORMAT+EXTRA=TOKENS,HEADS,WIDTH,K,EXTRA_K,REGION ...]
 // `kernel`: demanded instead of the engine's choice, so that on Hopper the mma kernels can be timed too.
 // `exact`: with that precision; else rounded, as the peers compute.
 // `between`: a call of map before each call, as in a model's step, where other code always comes in between.
+// `sweep`, `sweep_raw`: every tile of the mma kernels, of the one over raw records, with several splits.
 // `check`: what check_indices costs, of attend and of map.
 #include "cuda_kernel_times.h"
 #include "cuda_peaks.h"
@@ -252,7 +253,7 @@ Times Timer::run(const Shape& shape, const Pair& pools, const cuda_attend::Sched
         args.primary.rows = list(i * t * k, shape.k);
         if (shape.extra_k) args.extra.rows = list(i * t * k + shape.k, shape.extra_k);
         const Env env = context_.env({scratch.data(), bytes}, stream_);
-        if (forced) cuda_attend::run_mma(args, *forced, env);
+        if (forced) (forced->raw ? cuda_attend::run_sm90 : cuda_attend::run_mma)(args, *forced, env);
         else last = run_stage<Stage::attend>(args, env);
     };
     call(0);
@@ -396,28 +397,32 @@ void cost_of_checks(const std::string& only, const std::string& kernel, const st
     print("map T128 K2048", plain.run_map(128, 2048), checking.run_map(128, 2048));
 }
 
-// Every tile and several splits, to set the costs of schedule.cpp by.
-void sweep() {
+// Every block and several splits, to set the costs of schedule.cpp by or, of the kernel over raw records,
+// those of sm90.cpp: a call's share of a replay.
+void sweep(bool raw) {
     Timer timer("");
     Pools pools(timer.device());
-    constexpr int kSplits[] = {1, 2, 3, 4, 6, 8, 12, 16, 32, 64};
-    std::printf("%-28s", "us, splits:");
+    constexpr int kSplits[] = {1, 2, 3, 4, 6, 8, 11, 16, 32, 64};
+    std::printf("%-36s", "us, splits:");
     for (const int splits : kSplits) std::printf(" %6d", splits);
     std::printf("\n");
+    constexpr std::pair<int64_t, int> kSizes[] = {{1, 16},  {1, 128}, {4, 128},  {8, 16},   {16, 16},
+                                                  {16, 64}, {64, 64}, {16, 128}, {128, 16}, {128, 128}};
     for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_656})
-        for (const auto& [tokens, heads] :
-             {std::pair(1, 16), {1, 128}, {4, 128}, {16, 16}, {16, 128}, {128, 16}, {128, 32}, {128, 128}})
-            for (const int tile : {16, 32, 64}) {
-                if (tile > heads) continue;
+        for (const auto& [tokens, heads] : kSizes)
+            for (const auto& [tile, tile_groups] : {std::pair(16, 1), {16, 2}, {32, raw ? 2 : 1}, {64, 1}}) {
+                if (tile > heads || (raw && format == SMLA_ROW_BF16) || (!raw && tile_groups > 1)) continue;
                 const Shape shape{tokens, heads, 576, format, 2048, 0, 8192};
-                std::printf("%-20s tile %2d", shape_name(shape).c_str(), tile);
+                std::printf("%-20s tile %2d, %d groups", shape_name(shape).c_str(), tile, tile_groups);
                 for (const int splits : kSplits) {
-                    if (tokens * splits > 1024) break;
+                    if (tokens * splits > 1024 || (raw && splits > 32)) break;
                     const cuda_attend::Schedule plan{.heads = tile,
                                                      .tokens = tokens,
                                                      .all_heads = heads,
                                                      .splits = splits,
-                                                     .coded = format != SMLA_ROW_BF16};
+                                                     .coded = format != SMLA_ROW_BF16,
+                                                     .raw = raw,
+                                                     .tile_groups = tile_groups};
                     std::printf(" %6.1f", timer.run(shape, pools.of(shape), &plan).replayed);
                 }
                 std::printf("\n");
@@ -450,7 +455,7 @@ static bool parse_shape(const char* word, smla::bench::Shape& out) {
 
 struct Options {
     std::string only, kernel;
-    bool exact = false, between = false, sweep = false, check = false;
+    bool exact = false, between = false, sweep = false, sweep_raw = false, check = false;
     std::vector<smla::bench::Shape> shapes;
 };
 
@@ -462,6 +467,7 @@ static bool parse_word(const std::string& word, Options& out) {
     else if (word == "exact") out.exact = true;
     else if (word == "between") out.between = true;
     else if (word == "sweep") out.sweep = true;
+    else if (word == "sweep_raw") out.sweep_raw = true;
     else if (word == "check") out.check = true;
     else if (parse_shape(word.c_str(), shape)) out.shapes.push_back(shape);
     else return false;
@@ -480,7 +486,7 @@ int main(int argc, char** argv) try {
     if (options.shapes.empty())
         options.shapes.assign(std::begin(smla::bench::kShapes), std::end(smla::bench::kShapes));
     if (options.check) smla::bench::cost_of_checks(options.only, options.kernel, options.shapes);
-    else if (options.sweep) smla::bench::sweep();
+    else if (options.sweep || options.sweep_raw) smla::bench::sweep(options.sweep_raw);
     else smla::bench::time_all(options.only, options.kernel, options.exact, options.between, options.shapes);
 } catch (const smla::Error& error) {
     std::fprintf(stderr, "%s: got %s, wants %s\n", error.field.c_str(), error.got.c_str(),

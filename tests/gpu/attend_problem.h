@@ -142,14 +142,15 @@ inline void run_guarded(Context& context, const smla_attend_args& args, size_t b
     ASSERT_EQ(scratch.complaint(), "") << name;
 }
 
-inline void check_one(Context& context, Problem& problem, const Expected& expected, size_t budget,
-                      const char* kernel) {
-    SCOPED_TRACE(text(kernel, " budget ", budget, " ", problem.spec.name()));
+// run(args): twice.
+template <class Run>
+void check_runs(Context& context, Problem& problem, const Expected& expected, const char* kernel,
+                const Run& run_once) {
     OnDevice on(context.device(), problem);
     std::unique_ptr<Bits> first;
     for (int run = 0; run < 2; ++run) {
         on.poison();
-        run_guarded(context, on.args, budget, kernel);
+        run_once(on.args);
         if (testing::Test::HasFatalFailure()) return;
         on.fetch_outputs();
         ASSERT_TRUE(!first || *first == Bits(problem)) << "other bits in a second run";
@@ -158,6 +159,12 @@ inline void check_one(Context& context, Problem& problem, const Expected& expect
     const bool generic = std::strstr(kernel, "generic");
     expect_close(kernel, problem, expected, generic ? 0 : mma_weights(problem, kernel));
     problem.expect_canaries();
+}
+inline void check_one(Context& context, Problem& problem, const Expected& expected, size_t budget,
+                      const char* kernel) {
+    SCOPED_TRACE(text(kernel, " budget ", budget, " ", problem.spec.name()));
+    check_runs(context, problem, expected, kernel,
+               [&](const smla_attend_args& args) { run_guarded(context, args, budget, kernel); });
 }
 
 constexpr int64_t kMmaWidths[] = {576, 512};

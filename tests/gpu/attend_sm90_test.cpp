@@ -1,6 +1,7 @@
 // The attend kernels for Hopper against the oracle of tests/attend: heads that fill no block, holes, lengths,
 // empty tiles, splits, sinks, NaN, scales and queries of any size, scratch between canaries, the same bits
 // twice.
+#include "engines/cuda/attend/run.h"
 #include "gpu/attend_problem.h"
 #include "kit/rounded_key.h"
 
@@ -202,6 +203,57 @@ TEST_F(Sm90Attend, QueriesAndLogitsOfAnySize) {
                 check_sm90(small);
             }
         }
+}
+
+// Blocks of the kernel over raw records, by heads, warpgroups that take tiles in turn, and blocks of a
+// cluster.
+struct RawBlock {
+    int heads, tile_groups, cluster;
+};
+constexpr RawBlock kRawBlocks[] = {{16, 1}, {16, 2}, {32, 2}, {64, 1}};
+
+void check_raw_blocks(Context& context, Problem& problem, const Expected& expected) {
+    const std::string kernel = text("cuda_sm90_few_attend_", problem.spec.width);
+    for (const RawBlock& block : kRawBlocks)
+        for (const int splits : {1, 3}) {
+            const cuda_attend::Schedule plan{.heads = block.heads,
+                                             .tokens = problem.spec.tokens,
+                                             .all_heads = problem.spec.heads,
+                                             .splits = splits,
+                                             .coded = true,
+                                             .raw = true,
+                                             .tile_groups = block.tile_groups};
+            SCOPED_TRACE(text(block.heads, " heads, ", block.tile_groups, " groups, ", splits,
+                              " splits: ", problem.spec.name()));
+            check_runs(context, problem, expected, kernel.c_str(), [&](const smla_attend_args& args) {
+                const kit::Scratch scratch(context.device(), plan.workspace());
+                context.init_workspace(scratch.get(), nullptr);
+                const Device::Scope scope(context.device());
+                cuda_attend::run_sm90(args, plan, context.env(scratch.get()));
+                context.device().wait(nullptr);
+                ASSERT_EQ(scratch.complaint(), "");
+            });
+            if (testing::Test::HasFatalFailure()) return;
+        }
+}
+
+TEST_F(Sm90Attend, EveryBlockOverRawRecords) {
+    Context context = make_context(false, nullptr);
+    uint32_t seed = 40;
+    for (const Keys& keys : kKinds)
+        for (const int64_t heads : {3, 16, 45, 130})
+            for (const int64_t k : {0, 40, 300, 2100}) {
+                if (!few_takes(keys.format)) continue;
+                Spec spec =
+                    spec_of(keys, int(heads), k ? hostile(keys.format, k) : SourceSpec{.k = 0}, ++seed);
+                const bool scattered = k == 300 && has_scales(keys.format);  // f16 overflows there
+                spec.out = seed % 3 == 0 ? SMLA_BF16 : seed % 3 == 1 && !scattered ? SMLA_F16 : SMLA_F32;
+                Problem problem(spec);
+                if (scattered) scatter_scales(problem);
+                problem.args.precision = SMLA_PRECISION_EXACT;
+                check_raw_blocks(context, problem, oracle(problem, KeyType::exact));
+                if (HasFatalFailure()) return;
+            }
 }
 
 // Calls that a kernel does not take are refused with a reason. Of calls that both take, the faster kernel

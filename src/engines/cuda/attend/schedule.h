@@ -60,6 +60,7 @@ struct Schedule {
     bool coded = false;    // keys are records, not bf16 rows
     bool decoded = false;  // the producer decodes these records to bf16 rows
     bool raw = false;      // sm90: by the kernel whose records stay as they are
+    int tile_groups = 1;   // sm90, raw: warpgroups of a block that take tiles in turn
 
     KeyForm keys() const { return decoded ? KeyForm::decoded : coded ? KeyForm::codes : KeyForm::rows; }
     int64_t head_tiles() const { return ceil_div(all_heads, heads); }

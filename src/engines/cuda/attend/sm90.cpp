@@ -12,31 +12,37 @@ using Args = smla_attend_args;
 
 constexpr int kTileKeys = 64, kBlockHeads = 64;
 
-// Clock cycles of an H200's multiprocessor, fitted to times of 1 to 32 tokens of 16 to 128 heads over fp8_656
-// (docs/kernels/log/cuda_attend.md, 2026-11-26 and 27). A task takes `task`, and `tile + sharing * n` for
-// each tile of 64 keys with n blocks on a multiprocessor.
+// Clock cycles of an H200's multiprocessor, fitted to times of 1 to 128 tokens of 16 to 128 heads over
+// fp8_656 (docs/kernels/log/cuda_attend.md, 2026-11-26 to 28). A task takes `task` and, for each step, `tile
+// + sharing * n` with n blocks on a multiprocessor, or `full` where all multiprocessors have one and memory
+// is shared. A step is a tile of 64 keys, or two if two warpgroups take tiles in turn.
 struct Costs {
-    double task, tile, sharing;
+    double task, tile, sharing, full;
 };
-constexpr Costs kFewCosts = {7500, 1400, 1400}, kSomeCosts = {9200, 3300, 0}, kRaw64Costs = {10500, 5050, 0};
+constexpr Costs kFewCosts = {5230, 1500, 1510, 0}, kFewInTurnCosts = {6900, 3890, 0, 4490},
+                kSomeCosts = {10620, 5120, 0, 5710}, kRaw64Costs = {11400, 5040, 0, 5440};
 // 64 heads per block, keys stored as 16 bits: of rows and fp8_584, and of records with f32 scales.
-constexpr Costs kManyCosts = {12000, 3400, 0}, kManyScaledCosts = {19000, 4150, 0};
+constexpr Costs kManyCosts = {12000, 3400, 0, 0}, kManyScaledCosts = {19000, 4150, 0, 0};
 constexpr int kFewResident90 = 2;
 
+const Costs& costs_of(const Schedule& plan, bool f32_scales) {
+    if (!plan.raw) return f32_scales ? kManyScaledCosts : kManyCosts;
+    if (plan.heads == kFewHeads) return plan.tile_groups == 2 ? kFewInTurnCosts : kFewCosts;
+    return plan.heads == kSomeHeads ? kSomeCosts : kRaw64Costs;
+}
+
 double cost(const Schedule& plan, int64_t tiles, bool f32_scales, const DeviceFacts& device) {
-    const Costs& costs = plan.heads == kFewHeads    ? kFewCosts
-                         : plan.heads == kSomeHeads ? kSomeCosts
-                         : plan.raw                 ? kRaw64Costs
-                         : f32_scales               ? kManyScaledCosts
-                                                    : kManyCosts;
-    const double resident = plan.heads == kFewHeads ? kFewResident90 : 1, blocks = double(plan.blocks());
+    const Costs& costs = costs_of(plan, f32_scales);
+    const double resident = plan.heads == kFewHeads && plan.tile_groups == 1 ? kFewResident90 : 1,
+                 blocks = double(plan.blocks());
     const int processors = std::max(1, device.multiprocessors);
     // 128 heads take a cluster of two multiprocessors
     const double units = plan.heads <= kBlockHeads ? processors : std::max(1, processors / 2);
-    const double sharing = std::min(resident, std::ceil(blocks / units));
-    double cycles =
-        std::ceil(blocks / (units * resident)) *
-        (costs.task + (costs.tile + costs.sharing * sharing) * double(ceil_div(tiles, plan.splits)));
+    const double sharing = std::min(resident, std::ceil(blocks / units)),
+                 step = std::max(costs.tile + costs.sharing * sharing,
+                                 costs.full * std::min(1.0, blocks / units));
+    double cycles = std::ceil(blocks / (units * resident)) *
+                    (costs.task + step * double(ceil_div(tiles, int64_t(plan.splits) * plan.tile_groups)));
     if (plan.splits > 1)
         cycles += kMerge + kMergePerSplit * plan.splits + double(plan.workspace()) / kSumsPerCycle;
     return cycles;
@@ -62,13 +68,14 @@ struct Estimate {
 };
 
 // The best splits for so many heads per block, or those of batch-invariant calls.
-Estimate estimate(int heads, bool raw, const Args& args, const Env& env) {
+Estimate estimate(int heads, bool raw, const Args& args, const Env& env, int tile_groups = 1) {
     const smla_format format = format_of(args);
     Estimate best{.schedule = {.heads = heads,
                                .tokens = args.q.shape[0],
                                .all_heads = args.q.shape[1],
                                .coded = format != SMLA_ROW_BF16,
-                               .raw = raw}};
+                               .raw = raw,
+                               .tile_groups = tile_groups}};
     const int64_t tiles = tiles_of(args);
     const int most = int(std::clamp<int64_t>(tiles, 1, kMaxSplits));
     if (env.batch_invariant) {  // list widths alone: neither tokens nor the budget
@@ -95,12 +102,17 @@ Estimate estimate_many(const Args& args, const Env& env) {
 // The kernel of raw records, with 16, 32 or 64 heads per block.
 Estimate estimate_few(const Args& args, const Env& env) {
     const int64_t heads = args.q.shape[1];
+    struct Block {
+        int heads, tile_groups;
+    };
+    constexpr Block kBlocks[] = {{kBlockHeads, 1}, {kSomeHeads, 2}, {kFewHeads, 1}, {kFewHeads, 2}};
     const int most = heads <= kFewHeads ? kFewHeads : heads <= kSomeHeads ? kSomeHeads : kBlockHeads;
-    Estimate best = estimate(most, true, args, env);
-    for (const int fewer : {kSomeHeads, kFewHeads}) {
-        if (fewer >= most || env.batch_invariant) continue;
-        const Estimate other = estimate(fewer, true, args, env);
-        if (other.cycles < best.cycles) best = other;
+    Estimate best;
+    for (const auto [of_block, tile_groups] : kBlocks) {
+        if (of_block > most) continue;
+        const Estimate other = estimate(of_block, true, args, env, tile_groups);
+        if (env.batch_invariant) return other;
+        if (best.cycles < 0 || other.cycles < best.cycles) best = other;
     }
     return best;
 }

@@ -5,23 +5,26 @@
 
 namespace smla::cuda_attend::sm90::few {
 
-constexpr int kProducerWarps = 4, kStages = 2;
+constexpr int kProducerWarps = 4;
 // Named barriers; 0 is __syncthreads. Consumer: of each warpgroup, 1 and 4. Start: mbarriers are initialised,
-// and queries are in shared memory.
-constexpr int kConsumerBarrier = 1, kProducerBarrier = 2, kStartBarrier = 3;
+// and queries are in shared memory. Join: of both warpgroups, when tiles are done.
+constexpr int kConsumerBarrier = 1, kProducerBarrier = 2, kStartBarrier = 3, kJoinBarrier = 5;
 
 // Records: 512 codes with an f32 scale for every 128 (fp8_656, whose 64 values of rope are bf16, and fp8_528,
 // which has none), or 576 or 512 codes and one scale for the cache. Heads: of a block; of 64 each of two
-// warpgroups takes half.
-template <smla_format Format, int Heads>
+// warpgroups takes half. TileGroups: with 2, two warpgroups take tiles in turn, all heads of them.
+template <smla_format Format, int Heads, int TileGroups>
 struct Shape {
-    static constexpr int block_heads = Heads, groups = Heads == 64 ? 2 : 1, heads = Heads / groups;
+    static constexpr int head_groups = Heads == 64 ? 2 : 1, tile_groups = TileGroups;
+    static constexpr int groups = head_groups * tile_groups;  // consumer warpgroups
+    static constexpr int block_heads = Heads, heads = Heads / head_groups;
     static constexpr int consumers = kWarpgroup * groups, threads = consumers + 32 * kProducerWarps;
-    static constexpr int resident = Heads == 16 ? 2 : 1;
-    // Of a consumer and a producer, of the 128 or, with 64 heads, 168 with which a thread starts; 0: as the
-    // compiler gives them.
-    static constexpr int consumer_registers = Heads == 16 ? 216 : Heads == 64 ? 240 : 0;
-    static constexpr int producer_registers = Heads == 64 ? 24 : 40;
+    static constexpr int resident = groups == 1 ? 2 : 1;
+    static constexpr int stages = tile_groups == 1 ? 2 : heads == 16 ? 4 : 3;  // as many as there is room for
+    // Of a consumer and a producer, of the 128 or, with two warpgroups, 168 with which a thread starts.
+    static constexpr int consumer_registers = heads == 16 ? 216 : 240;
+    static constexpr int producer_registers = heads == 16 ? 40 : 24;
+    static constexpr bool largest_in_shared = heads == 32;  // registers have no room
     static constexpr bool rope = Format == SMLA_FP8_656, scaled = rope || Format == SMLA_FP8_528;
     static constexpr int codes = Format == SMLA_FP8_576 ? 576 : 512;
     static constexpr int record = rope ? layout::Fp8_656::record : scaled ? layout::Fp8_528::record : codes;
@@ -42,10 +45,9 @@ constexpr float kPeakWeightLog2 = Latents<cuda::Half::f16>::peak_weight_log2;
 constexpr float kLeastScale = 0x1p-17f, kMostScale = 1;
 constexpr float kNoPeak = -0x1p100f;  // before the first key: any logit raises it
 
-// Of a consumer warpgroup and its heads.
+// Of a consumer warpgroup.
 template <class Shape>
 struct alignas(1024) GroupSmem {
-    char queries[Shape::query_tiles][Shape::query_tile];
     // [heads, 64 keys]. If scaled: weights times the scales of 128 columns each; else by the tile's parity
     char weights[Shape::scaled ? 4 : 2][Shape::query_tile];
     float most[4][Shape::heads], sums[4][Shape::heads];  // of a warp's keys
@@ -55,12 +57,25 @@ struct alignas(1024) GroupSmem {
 };
 template <class Shape>
 struct Smem {
+    alignas(1024) char queries[Shape::head_groups][Shape::query_tiles][Shape::query_tile];
     GroupSmem<Shape> groups[Shape::groups];
-    char records[kStages][kKeys * Shape::pitch];
-    uint16_t valid[kStages][4];  // bit k: key k of this quarter of a tile is no hole
-    uint64_t full[kStages], empty[kStages];
-    // With 64 heads: the largest products of each thread, for which registers have no room.
-    float largest[Shape::groups > 1 ? 2 * Shape::pairs : 1][Shape::groups > 1 ? Shape::consumers : 1];
+    char records[Shape::stages][kKeys * Shape::pitch];
+    uint16_t valid[Shape::stages][4];  // bit k: key k of this quarter of a tile is no hole
+    uint64_t full[Shape::stages], empty[Shape::stages];
+    // The largest products of each thread.
+    float largest[Shape::largest_in_shared ? 2 * Shape::pairs : 1]
+                 [Shape::largest_in_shared ? Shape::consumers : 1];
 };
+
+// Shared memory of consumer warpgroup `group`, and the queries that it multiplies.
+template <class Shape>
+__device__ uint32_t group_at(uint32_t base, uint32_t group) {
+    return base + uint32_t(offsetof(Smem<Shape>, groups)) + group * uint32_t(sizeof(GroupSmem<Shape>));
+}
+template <class Shape>
+__device__ uint32_t queries_at(uint32_t base, uint32_t group) {
+    const uint32_t first = base + uint32_t(offsetof(Smem<Shape>, queries));
+    return Shape::head_groups == 1 ? first : first + group * (Shape::query_tiles * Shape::query_tile);
+}
 
 }  // namespace smla::cuda_attend::sm90::few

@@ -15,17 +15,19 @@ class Consumer {
     using Shared = Smem<Shape>;
     using Own = GroupSmem<Shape>;
     static constexpr int kPairs = Shape::pairs, kProducts = 4 * kPairs;  // of a lane, per 64 keys or columns
-    static constexpr uint32_t kPitch = Shape::pitch;
+    static constexpr uint32_t kPitch = Shape::pitch, kStages = Shape::stages;
 
 public:
     float o[8][kProducts];  // sums of weights times values, of columns 64 m and on
     float sum[2 * kPairs];  // of the weights of the lane's keys; -0.f: no key seen
-    float largest[Shape::groups > 1 ? 1 : 2 * kPairs];  // product; or in shared memory
+    float largest[Shape::largest_in_shared ? 1 : 2 * kPairs];  // product; or in shared memory
 
     // group: which of the block's consumer warpgroups
     __device__ Consumer(uint32_t base, uint32_t group)
         : base_(base),
-          own_(base + group * uint32_t(sizeof(Own))),
+          own_(group_at<Shape>(base, group)),
+          queries_(queries_at<Shape>(base, group)),
+          group_(Shape::tile_groups == 1 ? 0 : group),
           barrier_(kConsumerBarrier + (Shape::groups == 1 ? 0 : 3 * int(group))),
           lane_(threadIdx.x % 32),
           warp_(__shfl_sync(~0u, threadIdx.x / 32 % 4, 0)),
@@ -41,25 +43,31 @@ public:
     }
 
     __device__ uint32_t own() const { return own_; }
+    // Of the first warpgroup, if two take tiles in turn: what is for both lies there.
+    __device__ uint32_t shared_own() const {
+        return Shape::tile_groups == 1 ? own_ : group_at<Shape>(base_, 0);
+    }
+    __device__ uint32_t group() const { return group_; }
     __device__ int barrier() const { return barrier_; }
     __device__ float largest_of(int i) const {
-        return Shape::groups > 1 ? cuda::load_shared_f32(largest_at(i)) : largest[i];
+        return Shape::largest_in_shared ? cuda::load_shared_f32(largest_at(i)) : largest[i];
     }
     __device__ uint32_t lane() const { return lane_; }
     __device__ uint32_t warp() const { return warp_; }
 
+    // turn: of the warpgroup's own tiles.
     __device__ void attend(int tiles) {
 #pragma unroll 1
-        for (int tile = 0; tile < tiles; ++tile) {
-            const uint32_t stage = uint32_t(tile) % kStages, at = stage * kKeys * kPitch;
-            cuda::mbarrier_wait(base_ + offsetof(Shared, full) + 8 * stage, uint32_t(tile) / kStages & 1);
+        for (uint32_t tile = group_, turn = 0; int(tile) < tiles; tile += Shape::tile_groups, ++turn) {
+            const uint32_t stage = tile % kStages, at = stage * kKeys * kPitch;
+            cuda::mbarrier_wait(base_ + offsetof(Shared, full) + 8 * stage, tile / kStages & 1);
             float s[kProducts];
-            score(uint32_t(tile), at, s);
+            score(turn, at, s);
             const uint2 valid = cuda::load_shared_2(base_ + offsetof(Shared, valid) + 8 * stage);
             mask(valid, s);
-            weigh_tile(uint32_t(tile), at, s, (valid.x | valid.y) != 0);
-            if (is_out_of_range(uint32_t(tile))) add_out_of_range_values(uint32_t(tile), at, stage);
-            else add_values(uint32_t(tile), at, stage);
+            weigh_tile(turn, at, s, (valid.x | valid.y) != 0);
+            if (is_out_of_range(turn)) add_out_of_range_values(turn, at, stage);
+            else add_values(turn, at, stage);
         }
     }
 
@@ -69,19 +77,19 @@ private:
                4 * (uint32_t(i) * Shape::consumers + threadIdx.x);
     }
     __device__ void set_largest(int i, float value) {
-        if constexpr (Shape::groups > 1) cuda::store_shared(largest_at(i), value);
+        if constexpr (Shape::largest_in_shared) cuda::store_shared(largest_at(i), value);
         else largest[i] = value;
     }
     // s = the products of codes and queries: of a cache with one scale, their sum; else rope, plus the sum
     // over groups of 128 columns of scale * products. Two accumulators in turn: that of a group is read while
     // the next one is multiplied.
-    __device__ void score(uint32_t tile, uint32_t at, float (&s)[kProducts]) {
-        const uint64_t queries = cuda::k_major(own_ + offsetof(Own, queries));
+    __device__ void score(uint32_t turn, uint32_t at, float (&s)[kProducts]) {
+        const uint64_t queries = cuda::k_major(queries_);
         const uint32_t scales = scales_of(at);
         uint32_t codes[2][4], a[2][8];
         cuda::ldmatrix_x4(codes[0], row_ + at);
         cuda::ldmatrix_x4(codes[1], row_ + at + 32);
-        if (Shape::scaled) note_scales(tile, scales);
+        if (Shape::scaled) note_scales(turn, scales);
         float group[2][kProducts];
 #pragma unroll
         for (uint32_t b = 0; b != kRope; ++b) {
@@ -149,12 +157,12 @@ private:
                uint32_t(Shape::scales_at);
     }
     // Lane t of four looks at the scales of columns 128 t and on.
-    __device__ void note_scales(uint32_t tile, uint32_t scales) const {
+    __device__ void note_scales(uint32_t turn, uint32_t scales) const {
 #pragma unroll
         for (uint32_t r = 0; r < 2; ++r) {
             const float scale = cuda::load_shared_f32(scales + 8 * r * kPitch + 4 * (lane_ % 4));
             if (!((scale >= kLeastScale && scale <= kMostScale) || scale == 0))
-                cuda::store_shared(own_ + offsetof(Own, out_of_range_tile) + 4 * (tile & 1), tile + 1);
+                cuda::store_shared(own_ + offsetof(Own, out_of_range_tile) + 4 * (turn & 1), turn + 1);
         }
     }
     __device__ void mask(const uint2& valid, float (&s)[kProducts]) const {
@@ -166,23 +174,23 @@ private:
     }
 
     // A scale of the tile is out of range.
-    __device__ bool is_out_of_range(uint32_t tile) const {
+    __device__ bool is_out_of_range(uint32_t turn) const {
         return Shape::scaled &&
-               cuda::load_shared(own_ + offsetof(Own, out_of_range_tile) + 4 * (tile & 1)) == tile + 1;
+               cuda::load_shared(own_ + offsetof(Own, out_of_range_tile) + 4 * (turn & 1)) == turn + 1;
     }
     // Publishes the tile's weights; those of a tile out of range are bf16, without scales.
-    __device__ void weigh_tile(uint32_t tile, uint32_t at, const float (&s)[kProducts], bool any) {
+    __device__ void weigh_tile(uint32_t turn, uint32_t at, const float (&s)[kProducts], bool any) {
         float added[2 * kPairs];
         if (Shape::scaled)  // all have read the weights of the tile before
             cuda::named_barrier<kWarpgroup>(barrier_);
-        if (cuda::named_barrier_or<kWarpgroup>(barrier_, weigh<cuda::Half::f16>(tile, at, s, added))) {
+        if (cuda::named_barrier_or<kWarpgroup>(barrier_, weigh<cuda::Half::f16>(turn, at, s, added))) {
             raise_peaks(s);
-            weigh<cuda::Half::f16>(tile, at, s, added);
+            weigh<cuda::Half::f16>(turn, at, s, added);
             cuda::named_barrier<kWarpgroup>(barrier_);
         }
-        if (is_out_of_range(tile)) {
+        if (is_out_of_range(turn)) {
             cuda::named_barrier<kWarpgroup>(barrier_);
-            weigh<cuda::Half::bf16>(tile, at, s, added);
+            weigh<cuda::Half::bf16>(turn, at, s, added);
             cuda::named_barrier<kWarpgroup>(barrier_);
         }
 #pragma unroll
@@ -197,7 +205,7 @@ private:
     }
     // Stores the weights; true if one of the lane's passed 2^15 or is NaN.
     template <cuda::Half Type>
-    __device__ bool weigh(uint32_t tile, uint32_t at, const float (&s)[kProducts],
+    __device__ bool weigh(uint32_t turn, uint32_t at, const float (&s)[kProducts],
                           float (&added)[2 * kPairs]) const {
         const uint32_t heads = own_ + offsetof(Own, heads) + 16 * (lane_ % 4);
         float w[kPairs][4], most = 0;
@@ -221,7 +229,7 @@ private:
                 store_weights<Type>(g, w, cuda::load_shared_f32(scales + 4 * g),
                                     cuda::load_shared_f32(scales + 8 * kPitch + 4 * g));
         } else {
-            store_weights<Type>(Shape::scaled ? 0 : tile & 1, w, 1, 1);
+            store_weights<Type>(Shape::scaled ? 0 : turn & 1, w, 1, 1);
         }
         cuda::fence_async_proxy();
         return !(most <= 0x1p15f);
@@ -283,8 +291,8 @@ private:
     }
 
     // O += V^T P. ldmatrix.trans gives a lane the codes of columns 2 g, 2 g + 1 of keys 2 t, 2 t + 1.
-    __device__ void add_values(uint32_t tile, uint32_t at, uint32_t stage) {
-        const uint64_t weights = weights_of(tile);
+    __device__ void add_values(uint32_t turn, uint32_t at, uint32_t stage) {
+        const uint64_t weights = weights_of(turn);
         uint32_t codes[2][4], a[2][16];
         load_values(at, 0, codes);
 #pragma unroll
@@ -313,9 +321,9 @@ private:
         cuda::e4m3_to_f16(__byte_perm(codes, 0, 0x3120), even, odd);
     }
     // If scaled: those of the first 128 columns.
-    __device__ uint64_t weights_of(uint32_t tile) const {
+    __device__ uint64_t weights_of(uint32_t turn) const {
         return cuda::k_major(own_ + offsetof(Own, weights) +
-                             (Shape::scaled ? 0 : (tile & 1) * Shape::query_tile));
+                             (Shape::scaled ? 0 : (turn & 1) * Shape::query_tile));
     }
     __device__ void load_values(uint32_t at, uint32_t m, uint32_t (&codes)[2][4]) const {
         cuda::ldmatrix_x4_trans(codes[0], columns_ + at + 64 * m);
@@ -329,8 +337,8 @@ private:
 
     // The same for a tile with scales out of range: code * scale as the sum of two bf16. Rare
     // and slow, and yet unrolled: with a loop here calls took 10 to 40 % longer, which is not explained.
-    __device__ void add_out_of_range_values(uint32_t tile, uint32_t at, uint32_t stage) {
-        const uint64_t weights = weights_of(tile);
+    __device__ void add_out_of_range_values(uint32_t turn, uint32_t at, uint32_t stage) {
+        const uint64_t weights = weights_of(turn);
 #pragma unroll
         for (uint32_t m = 0; m < 8; ++m)
 #pragma unroll
@@ -367,7 +375,8 @@ private:
         }
     }
 
-    const uint32_t base_, own_;
+    const uint32_t base_, own_, queries_;
+    const uint32_t group_;  // of those that take tiles in turn
     const int barrier_;
     const uint32_t lane_, warp_;
     const uint32_t row_, columns_;  // what the lane's ldmatrix reads in the first stage

@@ -11,8 +11,8 @@ class Epilogue {
     using Own = GroupSmem<Shape>;
 
 public:
-    __device__ Epilogue(const Arguments& args, const Tasks& tasks, const Task& task,
-                        const Consumer<Shape>& of, uint32_t base)
+    __device__ Epilogue(const Arguments& args, const Tasks& tasks, const Task& task, Consumer<Shape>& of,
+                        uint32_t base)
         : args_(args),
           tasks_(tasks),
           task_(task),
@@ -20,31 +20,38 @@ public:
           own_(of.own()),
           rows_(base + offsetof(Smem<Shape>, records)) {}
 
-    // A call of few tokens runs this code once and waits for its instructions, so it is short. Results go
-    // through shared memory, where records were: so stores are row-wise, and one loop serves all types.
+    // A call of few tokens runs this code once and waits for its instructions, so it is short. Results of one
+    // warpgroup go through shared memory, where records were: so stores are row-wise, and one loop serves all
+    // types.
     __device__ void run() const {
+        if (Shape::tile_groups > 1) join();
         if (tasks_.splits() > 1) return store_split();
-        store_sums();
-        cuda::named_barrier<kWarpgroup>(of_.barrier());  // and nobody reads records any more
-        if (thread() < Shape::heads)
-            cuda::store_shared(own_ + offsetof(Own, factors) + 4 * thread(), finish_head(uint32_t(thread())));
+        if (Shape::tile_groups == 1) store_sums();
+        wait();  // and nobody reads records any more
+        if (writes_statistics())
+            cuda::store_shared(factors() + 4 * thread(), finish_head(uint32_t(thread())));
         if (Shape::groups > 1) return store_pairs();
         store_rows();
-        cuda::named_barrier<kWarpgroup>(of_.barrier());
+        wait();
         const int heads = min(Shape::heads, int(args_.q.shape[1]) - task_.head), column = 4 * thread();
 #pragma unroll 2
         for (int h = 0; h < heads; ++h) {
-            const float factor = cuda::load_shared_f32(own_ + offsetof(Own, factors) + 4 * h);
-            const uint4 bits = cuda::load_shared_4(rows_ + uint32_t(h) * kRowPitch + 4 * column);
+            const float factor = cuda::load_shared_f32(factors() + 4 * h);
             store(task_.head + h, column,
-                  make_float4(__uint_as_float(bits.x) * factor, __uint_as_float(bits.y) * factor,
-                              __uint_as_float(bits.z) * factor, __uint_as_float(bits.w) * factor));
+                  times(load_4(rows_ + uint32_t(h) * kRowPitch + 4 * column), factor));
         }
     }
 
 private:
     __device__ static int thread() { return int(threadIdx.x) % kWarpgroup; }
     __device__ int64_t row_of(int head) const { return int64_t(task_.partial) * args_.q.shape[1] + head; }
+    __device__ uint32_t factors() const { return of_.shared_own() + uint32_t(offsetof(Own, factors)); }
+    __device__ bool writes_statistics() const { return of_.group() == 0 && thread() < Shape::heads; }
+    // For all that have sums of the block's heads.
+    __device__ void wait() const {
+        if constexpr (Shape::tile_groups == 1) cuda::named_barrier<kWarpgroup>(of_.barrier());
+        else cuda::named_barrier<Shape::consumers>(kJoinBarrier);
+    }
 
     __device__ void store_sums() const {
 #pragma unroll
@@ -62,60 +69,134 @@ private:
             cuda::store_shared(at + offsetof(Own, most), most);
         }
     }
+    // Of two warpgroups that took tiles in turn: each keeps half of the columns, in o[0] to o[3], adds the
+    // other's and hands over its own of the other half.
+    __device__ void join() const {
+        store_sums();
+        wait();  // peaks and sums of both are there, and nobody reads records any more
+        const bool second = of_.group() == 1;
+        const uint32_t at = rows_ + 16 * uint32_t(thread()), given = second ? 0 : kJoined,
+                       taken = kJoined - given;
+#pragma unroll
+        for (int n = 0; n < Shape::pairs; ++n) {
+            const uint32_t head = uint32_t(8 * n) + 2 * (of_.lane() % 4);
+            const float factor[2] = {share_of(head, of_.group()), share_of(head + 1, of_.group())};
+#pragma unroll
+            for (int m = 0; m < kHalf; ++m) {
+                float other[4];
+#pragma unroll
+                for (int e = 0; e < 4; ++e) {
+                    const float low = of_.o[m][4 * n + e] * factor[e % 2],
+                                high = of_.o[m + kHalf][4 * n + e] * factor[e % 2];
+                    of_.o[m][4 * n + e] = second ? high : low;
+                    other[e] = second ? low : high;
+                }
+                cuda::store_shared(at + given + kPart * uint32_t(n * kHalf + m),
+                                   make_uint4(__float_as_uint(other[0]), __float_as_uint(other[1]),
+                                              __float_as_uint(other[2]), __float_as_uint(other[3])));
+            }
+        }
+        wait();
+#pragma unroll
+        for (int n = 0; n < Shape::pairs; ++n)
+#pragma unroll
+            for (int m = 0; m < kHalf; ++m) {
+                const uint4 more = cuda::load_shared_4(at + taken + kPart * uint32_t(n * kHalf + m));
+                float* const sums = of_.o[m] + 4 * n;
+                sums[0] += __uint_as_float(more.x), sums[1] += __uint_as_float(more.y);
+                sums[2] += __uint_as_float(more.z), sums[3] += __uint_as_float(more.w);
+            }
+    }
+    __device__ float peak_of(uint32_t in_block, uint32_t group) const {
+        return cuda::load_shared_f32(of_.shared_own() + group * uint32_t(sizeof(Own)) +
+                                     uint32_t(offsetof(Own, heads)) + in_block / 2 * 16 + in_block % 2 * 4 +
+                                     8);
+    }
+    __device__ float joined_peak(uint32_t in_block) const {
+        const float first = peak_of(in_block, 0);
+        return Shape::tile_groups == 1 ? first : cuda::max_nan(first, peak_of(in_block, 1));
+    }
+    // What a warpgroup's sums for a head are multiplied with.
+    __device__ float share_of(uint32_t in_block, uint32_t group) const {
+        if (Shape::tile_groups == 1) return 1;
+        return cuda::exp2_fast(peak_of(in_block, group) - joined_peak(in_block));
+    }
+
+    static __device__ float4 load_4(uint32_t at) {
+        const uint4 bits = cuda::load_shared_4(at);
+        return {__uint_as_float(bits.x), __uint_as_float(bits.y), __uint_as_float(bits.z),
+                __uint_as_float(bits.w)};
+    }
+    static __device__ float4 times(const float4& four, float factor) {
+        return {four.x * factor, four.y * factor, four.z * factor, four.w * factor};
+    }
+
     // Partial sums, two columns at a time: eight lanes fill two sectors.
     __device__ void store_split() const {
         const float by = unit();
         const int first = task_.head + 2 * int(of_.lane() % 4);
-        float* const to =
-            tasks_.partials.sums + row_of(first) * kValueWidth + 16 * of_.warp() + 2 * (of_.lane() / 4);
+        float* const to = tasks_.partials.sums + row_of(first) * kValueWidth + first_column();
 #pragma unroll
         for (int i = 0; i < 2 * Shape::pairs; ++i) {
             const int head = 8 * (i / 2) + i % 2;
             if (first + head < int(args_.q.shape[1]))
 #pragma unroll
-                for (int m = 0; m < 8; ++m)
+                for (int m = 0; m < kColumns; ++m)
                     *reinterpret_cast<float2*>(to + head * kValueWidth + 64 * m) =
                         make_float2(of_.o[m][i / 2 * 4 + i % 2] * by, of_.o[m][i / 2 * 4 + i % 2 + 2] * by);
         }
-        store_sums();
-        cuda::named_barrier<kWarpgroup>(of_.barrier());
-        if (thread() < Shape::heads) finish_head(uint32_t(thread()));
+        if (Shape::tile_groups == 1) store_sums(), wait();
+        if (writes_statistics()) finish_head(uint32_t(thread()));
+    }
+    // Of a warpgroup's warps.
+    __device__ PartialStatistics own_statistics(uint32_t own, uint32_t in_block) const {
+        float sum = -0.f, most = -INFINITY;
+#pragma unroll
+        for (uint32_t w = 0; w < 4; ++w) {
+            const uint32_t at = own + w * (4 * Shape::heads) + 4 * in_block;
+            sum += cuda::load_shared_f32(at + offsetof(Own, sums));
+            most = cuda::max_nan(most, cuda::load_shared_f32(at + offsetof(Own, most)));
+        }
+        const uint32_t of = own + offsetof(Own, heads) + in_block / 2 * 16 + in_block % 2 * 4;
+        const float peak2 = cuda::load_shared_f32(of + 8);
+        return {peak2 == kNoPeak ? -INFINITY : peak2, sum, most * cuda::load_shared_f32(of),
+                __float_as_uint(sum) != 0x80000000u ? 1.f : 0.f};
+    }
+    // Of the block.
+    __device__ PartialStatistics statistics_of(uint32_t in_block) const {
+        PartialStatistics first = own_statistics(of_.shared_own(), in_block);
+        if (Shape::tile_groups == 1) return first;
+        const PartialStatistics second = own_statistics(of_.shared_own() + uint32_t(sizeof(Own)), in_block);
+        first.sum = share_of(in_block, 0) * first.sum + share_of(in_block, 1) * second.sum;
+        first.peak2 = cuda::max_nan(first.peak2, second.peak2);
+        first.largest2 = cuda::max_nan(first.largest2, second.largest2);
+        first.any += second.any;
+        return first;
     }
     // Writes a head's statistics and returns the factor of its output row; 0 for a split, whose sums are
     // stored.
     __device__ float finish_head(uint32_t in_block) const {
-        float sum = -0.f, most = -INFINITY;
-#pragma unroll
-        for (uint32_t w = 0; w < 4; ++w) {
-            const uint32_t at = own_ + w * (4 * Shape::heads) + 4 * in_block;
-            sum += cuda::load_shared_f32(at + offsetof(Own, sums));
-            most = cuda::max_nan(most, cuda::load_shared_f32(at + offsetof(Own, most)));
-        }
         const int head = task_.head + int(in_block);
         if (head >= int(args_.q.shape[1])) return 0;
-        const uint32_t of = own_ + offsetof(Own, heads) + in_block / 2 * 16 + in_block % 2 * 4;
-        float peak2 = cuda::load_shared_f32(of + 8);
-        if (peak2 == kNoPeak) peak2 = -INFINITY;
-        const float largest2 = most * cuda::load_shared_f32(of);
-        const bool any = __float_as_uint(sum) != 0x80000000u;
+        const PartialStatistics own = statistics_of(in_block);
         if (tasks_.splits() > 1) {
-            tasks_.partials.statistics[row_of(head)] = {peak2, sum, largest2, any ? 1.f : 0.f};
+            tasks_.partials.statistics[row_of(head)] = own;
             return 0;
         }
         Totals totals = {0.f, -INFINITY};
-        if (any) totals = finish(peak2 * kLn2, sum, sink_of(args_, head));
-        store_statistics(args_, task_.token, head, totals.lse, any ? largest2 * kLn2 : -INFINITY);
+        if (own.any != 0) totals = finish(own.peak2 * kLn2, own.sum, sink_of(args_, head));
+        store_statistics(args_, task_.token, head, totals.lse,
+                         own.any != 0 ? own.largest2 * kLn2 : -INFINITY);
         return totals.factor == 0 ? 0 : totals.factor * unit();
     }
     // Of the values that were multiplied.
     __device__ float unit() const { return Shape::scaled ? 1.f : args_.sources[0].cache.tensor_scale(); }
     __device__ void store_rows() const {
-        const uint32_t to =
-            rows_ + 2 * (of_.lane() % 4) * kRowPitch + 4 * (16 * of_.warp() + 2 * (of_.lane() / 4));
+        const uint32_t to = rows_ + 2 * (of_.lane() % 4) * kRowPitch + 4 * uint32_t(first_column());
 #pragma unroll
         for (int i = 0; i < 2 * Shape::pairs; ++i)
 #pragma unroll
-            for (int m = 0; m < 8; ++m)
+            for (int m = 0; m < kColumns; ++m)
                 cuda::store_shared(to + uint32_t(8 * (i / 2) + i % 2) * kRowPitch + 256 * m,
                                    make_uint2(__float_as_uint(of_.o[m][i / 2 * 4 + i % 2]),
                                               __float_as_uint(of_.o[m][i / 2 * 4 + i % 2 + 2])));
@@ -133,28 +214,36 @@ private:
 
     // From registers, two columns at a time: there is no room for the rows of two warpgroups.
     __device__ void store_pairs() const {
-        cuda::named_barrier<kWarpgroup>(of_.barrier());
-        const int first = 2 * int(of_.lane() % 4), column = 16 * int(of_.warp()) + 2 * int(of_.lane() / 4);
+        wait();
+        const int first = 2 * int(of_.lane() % 4);
 #pragma unroll
         for (int i = 0; i < 2 * Shape::pairs; ++i) {
             const int in_block = first + 8 * (i / 2) + i % 2, head = task_.head + in_block;
             if (head >= int(args_.q.shape[1])) continue;
-            const float factor =
-                cuda::load_shared_f32(own_ + uint32_t(offsetof(Own, factors)) + 4 * in_block);
-            const int64_t at = cuda::element(args_.out, task_.token, head) + column;
+            const float factor = cuda::load_shared_f32(factors() + 4 * uint32_t(in_block));
+            const int64_t at = cuda::element(args_.out, task_.token, head) + first_column();
 #pragma unroll
-            for (int m = 0; m < 8; ++m)
+            for (int m = 0; m < kColumns; ++m)
                 store_pair(args_.out, at + 64 * m, of_.o[m][i / 2 * 4 + i % 2] * factor,
                            of_.o[m][i / 2 * 4 + i % 2 + 2] * factor);
         }
     }
+    // Of the lane's two in o[0].
+    __device__ int first_column() const {
+        return int(of_.group()) * 64 * kHalf + 16 * int(of_.warp()) + 2 * int(of_.lane() / 4);
+    }
 
+    // Groups of 64 columns: half of all, and those that a warpgroup stores.
+    static constexpr int kHalf = 4, kColumns = 8 / Shape::tile_groups;
+    // Shared memory of join(): four values of each thread, and all that a warpgroup hands over.
+    static constexpr uint32_t kPart = 16 * kWarpgroup, kJoined = kPart * kHalf * Shape::pairs;
+    static_assert(Shape::tile_groups == 1 || 2 * kJoined <= sizeof(Smem<Shape>::records));
     static constexpr uint32_t kRowPitch = 4 * kValueWidth + 32;  // rows h and h + 2: other banks
-    static_assert(Shape::groups > 1 || Shape::heads * kRowPitch <= sizeof(Smem<Shape>::records));
+    static_assert(Shape::head_groups > 1 || Shape::heads * kRowPitch <= sizeof(Smem<Shape>::records));
     const Arguments& args_;
     const Tasks& tasks_;
     const Task& task_;
-    const Consumer<Shape>& of_;
+    Consumer<Shape>& of_;
     const uint32_t own_, rows_;
 };
 

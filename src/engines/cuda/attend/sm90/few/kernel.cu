@@ -11,25 +11,29 @@
 //           and the scale in the unit of logits and results.
 // Tile      16, 32 or 64 heads x 64 keys. A block takes one split of one token.
 // Roles
-//   consumer  a warpgroup (consumer.cuh): scores, softmax and values of all tiles. Of 64 heads two, with 32
-//             each, which share records and nothing else.
-//   producer  four warps (producer.cuh): one bulk copy per record, a tile ahead.
-// Shared    config.h (Smem): of each consumer queries and weights of a tile | two stages of raw records. 16
-//           heads: 109 KB, two blocks per multiprocessor; 64: 187 KB.
+//   consumer  a warpgroup (consumer.cuh): scores, softmax and values of its tiles and heads. A block has two.
+//             Of 64 heads each has 32, and they share records and nothing else. Of 16 or 32 heads they take
+//             tiles in turn, all heads of them, share queries, too, and at the end add up what they have
+//             (Epilogue::join). For 16 heads there is also a block of one warpgroup.
+//   producer  four warps (producer.cuh): one bulk copy per record, as many tiles ahead as there are stages.
+// Shared    config.h (Smem): queries | weights of a tile for each consumer | two to four stages of raw
+//           records. One warpgroup: 109 KB, two blocks per multiprocessor; two: 187 to 206 KB.
 // mbarriers
-//   full[stage]   arrive: each producer, with its records' bytes. Wait: consumers.
-//   empty[stage]  arrive: all consumer warps, when they have read values. Wait: producers.
+//   full[stage]   arrive: each producer, with its records' bytes. Wait: the tile's consumers.
+//   empty[stage]  arrive: all warps that the tile is for, when they have read values. Wait: producers.
 // Named barriers (config.h)
 //   consumer, of each warpgroup, once per tile: all weights are in shared memory. It also tells whether a
 //   weight passed 2^15; then peaks rise and weights are stored again. With scales also before they are
 //   stored: the weights of the tile before have been read.
 //   producers, once: mbarriers are initialised. They do not wait for the consumers' queries.
 //   start, once. Arrive: producers. Wait: consumers, with queries.
-// Registers 16 heads: 128 per thread at the start, then 216 of consumers (64 of O, 32 of products, 32 of
-//           operands) and 40 of producers; 32: 255; 64: 168, then 240 and 24.
+//   join, where warpgroups take tiles in turn: both are done with their tiles, then with what they hand over.
+// Registers One warpgroup: 128 per thread at the start, then 216 of consumers (64 of O, 32 of products, 32 of
+//           operands) and 40 of producers; two: 168, then 216 and 40, or 240 and 24 for 32 heads each.
 // Why       Few heads are bound by memory, and then by what a key costs in instructions. By mma.sync 64 keys
 //           of 16 heads take each of four warps 1490; here 660, as a word of codes feeds the operands of all
-//           heads and no converted key is stored. Two blocks fill each other's gaps.
+//           heads and no converted key is stored. One warpgroup waits for its own products and barriers: two
+//           blocks, or two warpgroups, fill each other's gaps.
 // Results   docs/kernels/cuda_attend.md.
 #include "engines/cuda/attend/index_check.cuh"
 #include "engines/cuda/attend/sm90/few/epilogue.cuh"
@@ -47,14 +51,15 @@ namespace {
 
 template <class Shape>
 __device__ void init(uint32_t base) {
-    for (uint32_t stage = 0; stage < kStages; ++stage) {
+    for (uint32_t stage = 0; stage < Shape::stages; ++stage) {
         cuda::mbarrier_init(base + offsetof(Smem<Shape>, full) + 8 * stage, kProducerWarps);
-        cuda::mbarrier_init(base + offsetof(Smem<Shape>, empty) + 8 * stage, Shape::consumers / 32);
+        cuda::mbarrier_init(base + offsetof(Smem<Shape>, empty) + 8 * stage,
+                            Shape::head_groups * kWarpgroup / 32);
     }
     for (uint32_t group = 0; group < Shape::groups; ++group)
-        cuda::store_shared(base + group * uint32_t(sizeof(GroupSmem<Shape>)) +
-                               uint32_t(offsetof(GroupSmem<Shape>, out_of_range_tile)),
-                           make_uint2(0, 0));
+        cuda::store_shared(
+            group_at<Shape>(base, group) + uint32_t(offsetof(GroupSmem<Shape>, out_of_range_tile)),
+            make_uint2(0, 0));
     cuda::fence_mbarrier_init();
 }
 
@@ -70,19 +75,21 @@ __global__ void __launch_bounds__(Shape::threads, Shape::resident)
     const Task task(tasks, int(blockIdx.x), Shape::block_heads);
     const TileRange tiles(args, tasks, task);
     if (threadIdx.x >= Shape::consumers) {
-        if constexpr (Shape::consumer_registers > 0) cuda::lower_registers<Shape::producer_registers>();
+        cuda::lower_registers<Shape::producer_registers>();
         Producer<Shape> producer(args, keys.of[0], base, task.token, tiles);
         if (threadIdx.x == Shape::consumers) init<Shape>(base);
         cuda::named_barrier<Shape::threads - Shape::consumers>(kProducerBarrier);
         cuda::named_barrier_arrive<Shape::threads>(kStartBarrier);
         return producer.run();
     }
-    if constexpr (Shape::consumer_registers > 0) cuda::raise_registers<Shape::consumer_registers>();
+    cuda::raise_registers<Shape::consumer_registers>();
     const uint32_t group = Shape::groups == 1 ? 0 : __shfl_sync(~0u, threadIdx.x / kWarpgroup, 0);
-    const uint32_t own = base + group * uint32_t(sizeof(GroupSmem<Shape>));
-    const int first_head = Shape::heads * int(group);
+    const int first_head = Shape::head_groups == 1 ? 0 : Shape::heads * int(group);
     const float key_unit = Shape::scaled ? 1.f : args.sources[0].cache.tensor_scale();
-    Queries<Shape>(args, own, task.token, task.head + first_head, args.scale() * kLog2E * key_unit).load();
+    Queries<Shape>(args, queries_at<Shape>(base, group),
+                   group_at<Shape>(base, Shape::tile_groups == 1 ? group : 0), task.token,
+                   task.head + first_head, args.scale() * kLog2E * key_unit)
+        .load();
     cuda::named_barrier<Shape::threads>(kStartBarrier);
     Consumer<Shape> consumer(base, group);
     consumer.attend(tiles.count());
@@ -103,9 +110,10 @@ void launch_shape(const smla_attend_args& args, Tasks tasks, const KeySources& k
 template <smla_format Format>
 void launch_heads(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
                   const KeySources& keys, const Env& env) {
-    if (schedule.heads == kFewHeads) launch_shape<Shape<Format, kFewHeads>>(args, tasks, keys, env);
-    else if (schedule.heads == kSomeHeads) launch_shape<Shape<Format, kSomeHeads>>(args, tasks, keys, env);
-    else launch_shape<Shape<Format, kHeads>>(args, tasks, keys, env);
+    if (schedule.heads == kHeads) launch_shape<Shape<Format, kHeads, 1>>(args, tasks, keys, env);
+    else if (schedule.heads == kSomeHeads) launch_shape<Shape<Format, kSomeHeads, 2>>(args, tasks, keys, env);
+    else if (schedule.tile_groups == 2) launch_shape<Shape<Format, kFewHeads, 2>>(args, tasks, keys, env);
+    else launch_shape<Shape<Format, kFewHeads, 1>>(args, tasks, keys, env);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@ namespace smla::cuda_attend::sm90::few {
 template <class Shape>
 class Producer {
     using Shared = Smem<Shape>;
+    static constexpr uint32_t kStages = Shape::stages;
 
 public:
     __device__ Producer(const Arguments& args, const KeySource& keys, uint32_t base, int token,

@@ -5,22 +5,26 @@
 
 namespace smla::cuda_attend::sm90::few {
 
-// A warp of the consumers takes a quarter of the heads, four at a time; a lane has 16 columns of each, and 8
-// of the last 64 of one. A head is multiplied by the power of two that brings its largest value between 2^14
-// and 2^15. Columns 4 t + e of 16 are element 2 t + e % 2 of chunk e / 2: then the word of four codes that
-// ldmatrix gives to lane t of a key's four lanes becomes the lane's operands (consumer.cuh).
+// The warps of a consumer warpgroup, or of both if they share the heads, take four heads at a time; a lane
+// has 16 columns of each, and 8 of the last 64 of one. A head is multiplied by the power of two that brings
+// its largest value between 2^14 and 2^15. Columns 4 t + e of 16 are element 2 t + e % 2 of chunk e / 2: then
+// the word of four codes that ldmatrix gives to lane t of a key's four lanes becomes the lane's operands
+// (consumer.cuh).
 template <class Shape>
 class Queries {
     using Own = GroupSmem<Shape>;
+    static constexpr int kWarps = kWarpgroup / 32 * Shape::tile_groups;
 
 public:
-    // scale_log2: of the softmax.
-    __device__ Queries(const Arguments& args, uint32_t own, int token, int head, float scale_log2)
-        : args_(args), own_(own), token_(token), head_(head), scale_log2_(scale_log2) {}
+    // to, own: where the queries go, and the (first) warpgroup. scale_log2: of the softmax.
+    __device__ Queries(const Arguments& args, uint32_t to, uint32_t own, int token, int head,
+                       float scale_log2)
+        : args_(args), to_(to), own_(own), token_(token), head_(head), scale_log2_(scale_log2) {}
 
     __device__ void load() const {
 #pragma unroll 1
-        for (int first = int(threadIdx.x / 32 % 4) * 4; first < Shape::heads; first += 16) four(first);
+        for (int first = int(threadIdx.x / 32 % kWarps) * 4; first < Shape::heads; first += 4 * kWarps)
+            four(first);
         cuda::fence_async_proxy();
     }
 
@@ -65,9 +69,11 @@ private:
             const float factor = __uint_as_float((127 + 14 + 127 - exponent) << 23);
             if (mine) of_last = factor;
             if (lane() == 0) {
-                const uint32_t to = own_ + offsetof(Own, heads) + (first + i) / 2 * 16 + (i & 1) * 4;
-                cuda::store_shared(to, __uint_as_float((exponent - 14) << 23) * scale_log2_);
-                cuda::store_shared(to + 8, kNoPeak);
+                const float unit = __uint_as_float((exponent - 14) << 23) * scale_log2_;
+                uint32_t to = own_ + offsetof(Own, heads) + (first + i) / 2 * 16 + (i & 1) * 4;
+#pragma unroll
+                for (int g = 0; g < Shape::tile_groups; ++g, to += uint32_t(sizeof(Own)))
+                    cuda::store_shared(to, unit), cuda::store_shared(to + 8, kNoPeak);
             }
             store_codes(first + i, codes[i], factor);
         }
@@ -79,7 +85,7 @@ private:
                                   f16(codes[1].z, factor)},
                                  {f16(codes[0].y, factor), f16(codes[0].w, factor), f16(codes[1].y, factor),
                                   f16(codes[1].w, factor)}};
-        const uint32_t to = own_ + offsetof(Own, queries) + lane() / 4 * uint32_t(Shape::query_tile);
+        const uint32_t to = to_ + lane() / 4 * uint32_t(Shape::query_tile);
         // half of the lanes store the second chunk first: other banks
 #pragma unroll
         for (uint32_t j = 0; j < 2; ++j) {
@@ -90,8 +96,7 @@ private:
     }
     // Half of 16 columns.
     __device__ void store_last_codes(int head, const uint4& codes, float factor) const {
-        const uint32_t chunk = lane() % 8 / 2 * 2,
-                       to = own_ + offsetof(Own, queries) + 8 * Shape::query_tile + lane() % 2 * 8;
+        const uint32_t chunk = lane() % 8 / 2 * 2, to = to_ + 8 * Shape::query_tile + lane() % 2 * 8;
         cuda::store_shared(to + chunk_at(uint32_t(head), chunk),
                            make_uint2(f16(codes.x, factor), f16(codes.z, factor)));
         cuda::store_shared(to + chunk_at(uint32_t(head), chunk + 1),
@@ -99,15 +104,14 @@ private:
     }
     __device__ void store_rope(int head, const uint4& rope, float factor) const {
         const uint32_t pair = cuda::pack_bf16(factor, factor);
-        cuda::store_shared(
-            own_ + offsetof(Own, queries) + 8 * Shape::query_tile + chunk_at(uint32_t(head), lane() % 8),
-            make_uint4(cuda::times_bf16(rope.x, pair), cuda::times_bf16(rope.y, pair),
-                       cuda::times_bf16(rope.z, pair), cuda::times_bf16(rope.w, pair)));
+        cuda::store_shared(to_ + 8 * Shape::query_tile + chunk_at(uint32_t(head), lane() % 8),
+                           make_uint4(cuda::times_bf16(rope.x, pair), cuda::times_bf16(rope.y, pair),
+                                      cuda::times_bf16(rope.z, pair), cuda::times_bf16(rope.w, pair)));
     }
 
     static constexpr bool kWide = Shape::query_tiles == 9;
     const Arguments& args_;
-    const uint32_t own_;
+    const uint32_t to_, own_;
     const int token_, head_;
     const float scale_log2_;
 };
