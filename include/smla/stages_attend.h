@@ -13,6 +13,10 @@ extern "C" {
 typedef int32_t smla_lse_base;
 enum { SMLA_LSE_LN = 0, SMLA_LSE_LOG2 = 1 };
 
+/* lse of a token without valid rows: -inf, as merge wants it, or +inf, as FlashMLA gives it. */
+typedef int32_t smla_empty_lse;
+enum { SMLA_EMPTY_LSE_MINUS_INF = 0, SMLA_EMPTY_LSE_PLUS_INF = 1 };
+
 /* A cache and, for each token, the rows of it that the token attends to. Holes are skipped wherever they
  * stand. A row listed twice counts twice. */
 typedef struct smla_attend_source {
@@ -29,7 +33,7 @@ typedef struct smla_attend_args {
     smla_precision precision;
     /* Of lse. */
     smla_lse_base lse_base;
-    int32_t reserved;
+    smla_empty_lse empty_lse;
     /* > 0 */
     double softmax_scale;
     /* Optional, where q lies: overrides softmax_scale; read when the kernel runs. */
@@ -55,7 +59,7 @@ typedef struct smla_attend_args {
 
 /* out[t,h] = sum_j softmax_j(softmax_scale * q[t,h] . K[row j]) V[row j] over both sources together. V is the
  * first Dv values of the row. The sink adds exp(sink) to the denominator only. A token without valid rows has
- * out 0 and lse -inf.
+ * out 0 and the lse that empty_lse names.
  * Refused: no source; caches that are not Dqk wide; more than 256 heads. */
 SMLA_API smla_status smla_attend(smla_context* context, const smla_attend_args* args,
                                  smla_workspace workspace, smla_stream stream);

@@ -139,6 +139,11 @@ class LseBase(IntEnum):
     LOG2 = 1
 
 
+class EmptyLse(IntEnum):
+    MINUS_INF = 0
+    PLUS_INF = 1
+
+
 class NormKind(IntEnum):
     RMS = 0
     LAYER = 1
@@ -468,7 +473,7 @@ class AttendArgs(c.Structure):
         ("struct_size", c.c_uint32),
         ("precision", c.c_int32),
         ("lse_base", c.c_int32),
-        ("reserved", c.c_int32),
+        ("empty_lse", c.c_int32),
         ("softmax_scale", c.c_double),
         ("softmax_scale_device", c.c_void_p),
         ("q_scale", c.c_double),

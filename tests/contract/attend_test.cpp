@@ -216,6 +216,22 @@ CONTRACT_TEST(L3a_NoValidKeysGiveZeroAndMinusInfinityWithAnySink) {
             }
 }
 
+CONTRACT_TEST(L3c_TheLseOfATokenWithoutValidRowsIsTheCallers) {
+    for (const smla_lse_base base : {SMLA_LSE_LN, SMLA_LSE_LOG2})
+        for (const int64_t rows : {1, 70, 1500}) {  // splits, too
+            Attention problem({.tokens = 3, .rows = rows});
+            problem.with.empty_lse = SMLA_EMPTY_LSE_PLUS_INF;
+            problem.with.lse_base = base;
+            problem.add_sink(0.5);
+            for (int64_t j = 0; j < rows; ++j) problem.list(1, j, -1);
+            problem.fill_listed();
+            SCOPED_TRACE(testing::Message() << rows << " rows, base " << base);
+            expect_truth(problem);
+            EXPECT_EQ(get(problem.with.lse, 1, 1), INFINITY);
+            EXPECT_EQ(get(problem.with.max_logits, 1, 1), -INFINITY);
+        }
+}
+
 CONTRACT_TEST(L3b_SinksJoinTheDenominatorAndNothingElse) {
     for (const double sink : {-double(INFINITY), -1e4, -2., 0., 3., 30., 1e4, double(INFINITY)}) {
         Attention problem({.rows = 70});

@@ -114,7 +114,8 @@ void attend_head(const smla_attend_args& args, const std::vector<std::vector<dou
         }
     }
     const double unit = args.lse_base == SMLA_LSE_LOG2 ? std::numbers::log2e : 1.;
-    truth.lse.push_back(keys.empty() ? -INFINITY : (peak + std::log(sum)) * unit);
+    const double empty = args.empty_lse == SMLA_EMPTY_LSE_PLUS_INF ? INFINITY : -INFINITY;
+    truth.lse.push_back(keys.empty() ? empty : (peak + std::log(sum)) * unit);
     truth.max_logits.push_back(peak);
 }
 

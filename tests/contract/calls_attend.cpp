@@ -50,7 +50,7 @@ std::unique_ptr<Call> attend(int64_t tokens, const Kind& kind) {
     call->add(a.max_logits, SMLA_F32, {tokens, kind.heads});
     call->choices = {{"args.precision", &a.precision, 0, 2},
                      {"args.lse_base", &a.lse_base, 0, 1},
-                     {"args.reserved", &a.reserved, 0, 0}};
+                     {"args.empty_lse", &a.empty_lse, 0, 1}};
     call->positives = {{"args.softmax_scale", &a.softmax_scale}};
     if (kind.q == SMLA_E4M3) call->positives.push_back({"args.q_scale", &a.q_scale});
     return call;

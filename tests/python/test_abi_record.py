@@ -135,7 +135,9 @@ def test_padding_is_not_free(abi, today):
     """An older caller has not set what was padding."""
     old = {"size": 16, "fields": {"struct_size": [0, "uint32_t"], "a": [8, "int64_t"]}}
     new = {"size": 16, "fields": {**old["fields"], "b": [4, "int32_t"]}}
-    assert abi.struct_breaks("s", old, new, {"s": old}) == ["s.b: new at byte 4, not behind the 16 of before"]
+    assert abi.struct_breaks("s", old, new, {"s": old}, {}) == [
+        "s.b: new at byte 4, not behind the 16 of before"
+    ]
     assert today["structs"]  # the same shape of record
     assert set(today["structs"]["smla_tensor"]) == set(old)
 
@@ -161,6 +163,11 @@ COMPATIBLE = {
         "stages_index.h",
         "    smla_precision precision;\n    int32_t reserved;\n} smla_score_args;",
         "    smla_precision precision;\n    int32_t more;\n} smla_score_args;",
+    ),
+    "a reserved field that is an enumeration": (
+        "stages_index.h",
+        "    smla_precision precision;\n    int32_t reserved;\n} smla_score_args;",
+        "    smla_precision precision;\n    smla_precision more;\n} smla_score_args;",
     ),
 }
 

@@ -143,10 +143,11 @@ def flash_mla_with_kvcache(
         extra_lengths=extra.lengths,
         sink=attn_sink,
         precision=_PRECISION,
+        empty_lse="+inf",
         out=out.view(b * s_q, heads, head_dim_v),
         lse=lse.view(b * s_q, heads),
     )
-    return out, _empty_is_plus_infinity(lse).transpose(1, 2)
+    return out, lse.transpose(1, 2)
 
 
 def flash_mla_sparse_fwd(
@@ -165,8 +166,8 @@ def flash_mla_sparse_fwd(
     out [s_q,h,d_v] of q's dtype, max_logits and lse [s_q,h] f32 in natural units, without the sink; for a
     query without rows out is 0, max_logits -inf and lse +inf.
     """
-    result = _prefill(q, kv, indices, sm_scale, d_v, attn_sink, topk_length)
-    return result.out, result.max_logits, _empty_is_plus_infinity(result.lse)
+    result = _prefill(q, kv, indices, sm_scale, d_v, attn_sink, topk_length, empty_lse="+inf")
+    return result.out, result.max_logits, result.lse
 
 
 def flash_mla_sparse_prefill(
@@ -177,7 +178,7 @@ def flash_mla_sparse_prefill(
     return result.out, result.max_logits.mul_(math.log2(math.e)), result.lse
 
 
-def _prefill(q, kv, indices, sm_scale, d_v, attn_sink=None, topk_length=None, lse_base="ln"):
+def _prefill(q, kv, indices, sm_scale, d_v, attn_sink=None, topk_length=None, **lse):
     _require(q, "q", (None, None, None), *_QUERIES)
     tokens, heads, width = q.shape
     _require(kv, "kv", (None, 1, None), *_PACKED, *_PLAIN, like=q)
@@ -195,9 +196,9 @@ def _prefill(q, kv, indices, sm_scale, d_v, attn_sink=None, topk_length=None, ls
         sink=attn_sink,
         value_width=_value_width(d_v, width, "d_v"),
         precision=_PRECISION,
-        lse_base=lse_base,
         lse=True,
         max_logits=True,
+        **lse,
     )
 
 
@@ -261,11 +262,6 @@ def _open(cache, width, packed, name):
         return Cache(cache, record, tokens)
     except InvalidArgument as error:
         raise invalid(error.field.replace("cache", name, 1), error.got, error.wanted) from None
-
-
-def _empty_is_plus_infinity(lse):
-    """FlashMLA's mark of a query without rows, in place; smla's is -inf."""
-    return lse.masked_fill_(lse == -math.inf, math.inf)
 
 
 def _ceil_div(a, b):

@@ -12,7 +12,7 @@ from ..tensor import Array, DtypeLike, dtype_of
 
 
 class Attended(NamedTuple):
-    """out: [T,H,Dv]. lse: [T,H], -inf if no row. max_logits: [T,H]. None where not asked for."""
+    """out: [T,H,Dv]. lse: [T,H]. max_logits: [T,H]. None where not asked for."""
 
     out: Any
     lse: Any
@@ -25,12 +25,17 @@ def _value_width(values, length):
 
 
 _LSE_BASES = {"ln": 0, "log2": 1}
+_EMPTY_LSES = {"-inf": 0, "+inf": 1}
 _attend = StageCall(
     "attend",
     _abi.AttendArgs,
     "out, lse?, max_logits?",
     sizes={"Dv": _value_width},
-    words={"precision": {"default": 0, "exact": 1, "rounded": 2}, "lse_base": _LSE_BASES},
+    words={
+        "precision": {"default": 0, "exact": 1, "rounded": 2},
+        "lse_base": _LSE_BASES,
+        "empty_lse": _EMPTY_LSES,
+    },
     result=Attended,
 )
 _merge = StageCall(
@@ -58,6 +63,7 @@ def attend(
     value_width: int | None = None,
     precision: str = "default",
     lse_base: str = "ln",
+    empty_lse: str = "-inf",
     out: Array | None = None,
     out_dtype: DtypeLike | None = None,
     lse: Array | bool | None = None,
@@ -67,7 +73,7 @@ def attend(
     stream: int | None = None,
 ) -> Attended:
     """Attention of q[t] over the listed rows of one cache or two together: softmax(scale q.K) V, V the first
-    Dv values of a row. A token without valid rows: out 0, lse -inf. A row listed twice counts twice.
+    Dv values of a row. A token without valid rows: out 0, lse `empty_lse`. A row listed twice counts twice.
 
     q: [T,H,Dqk] float (f64: on the reference engine only) or e4m3 (with q_scale: value = code * q_scale), 1
     <= H <= 256. cache: smla.Cache, width Dqk, row_f64 only with q of f64. rows: [T,K] i32, holes (-1)
@@ -75,8 +81,9 @@ def attend(
     second cache (V4). sink: [H] f32 or f64, a logit that joins the denominator only. softmax_scale, q_scale:
     numbers, or f32 arrays of one element on the device. value_width: Dv, by default 512 of 576, else Dqk.
     precision: "exact" (the default) or "rounded", which allows keys of bf16(code * scale). lse_base: "ln" or
-    "log2". out: [T,H,Dv] of q's type by default (bf16 for e4m3); f32, bf16 and f16 for each of them, bf16
-    alone for e4m3, f64 for f64. lse, max_logits: True, or an array, to get them, [T,H] f32 (f64 for f64).
+    "log2". empty_lse: "-inf", which merge wants, or "+inf". out: [T,H,Dv] of q's type by default (bf16 for
+    e4m3); f32, bf16 and f16 for each of them, bf16 alone for e4m3, f64 for f64. lse, max_logits: True, or an
+    array, to get them, [T,H] f32 (f64 for f64).
     Returns an Attended.
     """
     if q_scale is not None and dtype_of(q, "q") is not Dtype.E4M3:

@@ -19,6 +19,7 @@ struct AttendOp {
 int64_t max_rows_per_token(const smla_attend_args& args);  // K of both lists
 double softmax_scale(const smla_attend_args& args);
 double query_scale(const smla_attend_args& args);  // 1 unless q is e4m3
+double lse_of_no_rows(const smla_attend_args& args);
 // Whether keys are rounded to bf16: precision `rounded`, and a format with scales.
 bool rounds_keys(const smla_attend_args& args, const CacheView& cache);
 

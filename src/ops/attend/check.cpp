@@ -1,6 +1,8 @@
 #include "core/f32_range.h"
 #include "ops/attend/attend.h"
 
+#include <limits>
+
 namespace smla {
 
 namespace {
@@ -70,7 +72,8 @@ void AttendOp::check(const Args& args, const CheckContext& context) {
                args.precision, "default (0), exact (1) or rounded (2)");
     SMLA_CHECK(args.lse_base == SMLA_LSE_LN || args.lse_base == SMLA_LSE_LOG2, "args.lse_base", args.lse_base,
                "ln (0) or log2 (1)");
-    SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
+    SMLA_CHECK(args.empty_lse == SMLA_EMPTY_LSE_MINUS_INF || args.empty_lse == SMLA_EMPTY_LSE_PLUS_INF,
+               "args.empty_lse", args.empty_lse, "-inf (0) or +inf (1)");
     check_limits(args);
     check_fields(args, context);
     const int64_t width = args.q.shape[2];
@@ -104,6 +107,11 @@ double softmax_scale(const smla_attend_args& args) {
 double query_scale(const smla_attend_args& args) {
     if (args.q.dtype != SMLA_E4M3) return 1;
     return args.q_scale_device ? *args.q_scale_device : args.q_scale;
+}
+
+double lse_of_no_rows(const smla_attend_args& args) {
+    constexpr double infinity = std::numeric_limits<double>::infinity();
+    return args.empty_lse == SMLA_EMPTY_LSE_PLUS_INF ? infinity : -infinity;
 }
 
 bool rounds_keys(const smla_attend_args& args, const CacheView& cache) {

@@ -50,7 +50,7 @@ void attend_head(const smla_attend_args& args, const TokenKeys<Real>& keys, int6
         if (!(p[size_t(j)] <= peak) && peak == peak) peak = p[size_t(j)];  // a NaN stays the peak
     }
     const Real sink = present(args.sink) ? load_one<Real>(args.sink, h) : -infinity;
-    Real lse = -infinity;
+    Real lse = Real(lse_of_no_rows(args));
     if (n > 0) {
         Real sum = 0;
         for (int64_t j = 0; j < n; ++j) sum += p[size_t(j)] = std::exp(p[size_t(j)] - peak);

@@ -132,6 +132,7 @@ void AttendProblem::draw_shape() {
     args.precision =
         random.pick<smla_precision>({SMLA_PRECISION_DEFAULT, SMLA_PRECISION_EXACT, SMLA_PRECISION_ROUNDED});
     args.lse_base = random.pick<smla_lse_base>({SMLA_LSE_LN, SMLA_LSE_LOG2});
+    args.empty_lse = random.pick<smla_empty_lse>({SMLA_EMPTY_LSE_MINUS_INF, SMLA_EMPTY_LSE_PLUS_INF});
     description = text("T", tokens_, " H", heads_, " ", width_, "/", value_width_, " q ", dtype_name(q),
                        " out ", dtype_name(out), args.precision == SMLA_PRECISION_ROUNDED ? " rounded" : "");
 }

@@ -47,7 +47,7 @@ void join(const Plan& plan, const Partial* parts, int head, double unit, HeadSum
 
 void store_stats(const smla_attend_args& args, int64_t token, int head, const HeadSums& sums) {
     const double unit = args.lse_base == SMLA_LSE_LOG2 ? std::numbers::log2e : 1.;
-    float lse = -std::numeric_limits<float>::infinity(), peak = lse;
+    float peak = -std::numeric_limits<float>::infinity(), lse = float(lse_of_no_rows(args));
     if (sums.count > 0) {
         lse = float((sums.peak + std::log(sums.total)) * unit);
         peak = float(sums.peak);

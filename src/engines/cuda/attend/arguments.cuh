@@ -63,6 +63,7 @@ struct Arguments {
           q_scale(args.q.dtype == SMLA_E4M3 ? float(args.q_scale) : 1.f),
           softmax_scale_device(args.softmax_scale_device),
           q_scale_device(args.q.dtype == SMLA_E4M3 ? args.q_scale_device : nullptr),
+          empty_lse(float(lse_of_no_rows(args))),
           log2(args.lse_base == SMLA_LSE_LOG2),
           q_chunks(q.dtype == SMLA_BF16 && reinterpret_cast<uintptr_t>(q.data) % 16 == 0 &&
                    q.stride_elems[0] % 8 == 0 && q.stride_elems[1] % 8 == 0) {
@@ -78,6 +79,7 @@ struct Arguments {
     Source sources[2];
     float softmax_scale, q_scale;
     const float *softmax_scale_device, *q_scale_device;
+    float empty_lse;      // of a token without valid rows
     bool log2, q_chunks;  // q_chunks: q is bf16, rows aligned to 16 bytes
 };
 
@@ -103,9 +105,13 @@ __device__ inline Totals finish(float peak, float sum, float sink) {
 
 constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
+// lse: -inf of a token without valid rows, and of no other.
 __device__ inline void store_statistics(const Arguments& args, int64_t t, int64_t h, float lse, float peak) {
-    if (cuda::present(args.lse))
-        cuda::store_value(args.lse, cuda::element(args.lse, t, h), args.log2 ? lse * kLog2E : lse);
+    if (cuda::present(args.lse)) {
+        const float scaled = args.log2 ? lse * kLog2E : lse;
+        cuda::store_value(args.lse, cuda::element(args.lse, t, h),
+                          lse == -INFINITY ? args.empty_lse : scaled);
+    }
     if (cuda::present(args.max_logits))
         cuda::store_value(args.max_logits, cuda::element(args.max_logits, t, h), peak);
 }
