@@ -43,6 +43,13 @@ MUTANTS = [
         verify("attend"),
     ),
     Mutant(
+        "the lse of no rows is always -inf",
+        "src/engines/cpu/attend/finish.cpp",
+        "lse = float(lse_of_no_rows(args));",
+        "lse = peak;",
+        verify("attend"),
+    ),
+    Mutant(
         "a split loses its last key",
         "src/engines/cpu/attend/worker.cpp",
         "total * (split + 1) / plan_.splits;",
