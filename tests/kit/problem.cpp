@@ -44,7 +44,8 @@ double rounding(smla_dtype dtype) {
 double smallest_step(smla_dtype dtype) { return dtype == SMLA_F16 ? 0x1p-24 : 1e-37; }
 
 void Comparison::note(double error, double bound, const std::string& where) {
-    const double share = error <= 0 ? 0 : std::isnan(error) || !(bound > 0) ? kInfinity : error / bound;
+    // an infinity in the wrong place is wrong, however wide the bound
+    const double share = error <= 0 ? 0 : !std::isfinite(error) || !(bound > 0) ? kInfinity : error / bound;
     if (share < worst || (share == worst && !what.empty())) return;
     worst = share;
     what = where;
@@ -67,7 +68,7 @@ void Comparison::close(const char* name, const Tensor& got, const std::vector<do
         if (same(a, b)) continue;
         const double error = std::isfinite(a) && std::isfinite(b) ? std::fabs(a - b) : kInfinity;
         const double allowed = bound(i);
-        if (error > worst * allowed) note(error, allowed, place(name, got, i) + got_want(a, b));
+        if (!(error <= worst * allowed)) note(error, allowed, place(name, got, i) + got_want(a, b));
     }
 }
 
