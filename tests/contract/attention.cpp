@@ -132,7 +132,7 @@ double weight_error(const Engine& engine, const smla_attend_args& args) {
 double rounding(smla_dtype dtype) { return dtype == SMLA_BF16 ? 0x1p-8 : dtype == SMLA_F16 ? 0x1p-11 : 1e-7; }
 
 bool close(double got, double want, double relative) {
-    return got == want || std::fabs(got - want) <= relative * (1 + std::fabs(want));
+    return got == want || (std::isfinite(want) && std::fabs(got - want) <= relative * (1 + std::fabs(want)));
 }
 
 }  // namespace
