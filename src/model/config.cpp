@@ -53,6 +53,10 @@ void read_common(const ObjectReader& reader, const KnownModel& model, CommonConf
     common.rms_norm_eps = reader.number("rms_norm_eps", kMinEps, kMaxEps, 1e-6);
     const double latent = model.latent_eps_is_rms_eps ? common.rms_norm_eps : 1e-6;
     common.latent_norm_eps = reader.number("latent_norm_eps", kMinEps, kMaxEps, latent);
+    if (model.family == ModelFamily::hybrid && reader.has("latent_norm_eps") &&
+        common.latent_norm_eps != common.rms_norm_eps)
+        reader.add("latent_norm_eps", text(common.latent_norm_eps),
+                   text("rms_norm_eps, ", common.rms_norm_eps, ", which all norms of this model have"));
     if (reader.boolean("attention_bias", false))
         reader.add("attention_bias", "true", "false: projections without bias");
 }

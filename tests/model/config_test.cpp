@@ -150,6 +150,12 @@ TEST(Config, DeepseekV4Flash) {
     EXPECT_EQ(config.rope(43).theta, 1e4);
 }
 
+// Its layers have no other epsilon: a config that names one is not ignored.
+TEST(Config, DeepseekV4HasOneEpsilon) {
+    EXPECT_EQ(parse(with(test::v4_flash(), "latent_norm_eps", "1e-6")).common.rms_norm_eps, 1e-6);
+    bad(with(test::v4_flash(), "latent_norm_eps", "1e-5"), "latent_norm_eps", "1e-05");
+}
+
 TEST(Config, DeepseekV4Pro) {
     const AttentionConfig config = parse(test::v4_pro());
     int sparse = 0, heavy = 0;
