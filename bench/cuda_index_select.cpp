@@ -190,6 +190,9 @@ void check_select(Gpu& gpu, Report& report) {
                 both({.rows = 2, .columns = 262144, .k = 2048}, values);
                 both({.rows = 1, .columns = 1000003, .k = 512}, values);
             }
+    for (const int64_t columns : {65536, 70001, 262144, 262145})  // clusters of 16 blocks, and no clusters
+        for (const smla_dtype dtype : {SMLA_F32, SMLA_BF16})
+            both({.rows = 7, .columns = columns, .k = 2048, .dtype = dtype, .windows = true}, normal);
     both({.rows = 1, .columns = 8 << 20, .k = 2048}, normal);
     both({.rows = 1, .columns = 8 << 20, .k = 64}, normal);
     both({.rows = 0, .columns = 50, .k = 4}, normal);

@@ -353,7 +353,7 @@ struct Cutting {
         const int64_t most = std::min<int64_t>(wide ? kWideParts : kParts,
                                                facts.multiprocessors / std::max<int64_t>(tokens, 1));
         const int64_t wanted = std::max<int64_t>(ceil_div(columns, kLeastPart), 2);
-        if (most < 2 || ceil_div(columns, kMostThreads * kUnit) > most * kMostUnits) return;
+        if (most < 2 || ceil_div(columns, kMostThreads * kUnit) > kParts * kMostUnits) return;
         const int blocks = int(std::min(std::bit_ceil(uint64_t(wanted)), std::bit_floor(uint64_t(most))));
         const int64_t places = int64_t(round_up(size_t(ceil_div(columns, blocks)), 8));
         for (threads = kMostThreads / 2; threads <= kMostThreads; threads *= 2) {
