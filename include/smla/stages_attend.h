@@ -33,6 +33,7 @@ typedef struct smla_attend_args {
     smla_precision precision;
     /* Of lse. */
     smla_lse_base lse_base;
+    /* Of a token without valid rows. */
     smla_empty_lse empty_lse;
     /* > 0 */
     double softmax_scale;

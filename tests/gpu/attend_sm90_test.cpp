@@ -205,10 +205,9 @@ TEST_F(Sm90Attend, QueriesAndLogitsOfAnySize) {
         }
 }
 
-// Blocks of the kernel over raw records, by heads, warpgroups that take tiles in turn, and blocks of a
-// cluster.
+// Blocks of the kernel over raw records, by heads and warpgroups that take tiles in turn.
 struct RawBlock {
-    int heads, tile_groups, cluster;
+    int heads, tile_groups;
 };
 constexpr RawBlock kRawBlocks[] = {{16, 1}, {16, 2}, {32, 2}, {64, 1}};
 

@@ -12,10 +12,11 @@ using Args = smla_attend_args;
 
 constexpr int kTileKeys = 64, kBlockHeads = 64;
 
-// Clock cycles of an H200's multiprocessor, fitted to times of 1 to 128 tokens of 16 to 128 heads over
-// fp8_656 (docs/kernels/log/cuda_attend.md, 2026-11-26 to 28). A task takes `task` and, for each step, `tile
-// + sharing * n` with n blocks on a multiprocessor, or `full` where all multiprocessors have one and memory
-// is shared. A step is a tile of 64 keys, or two if two warpgroups take tiles in turn.
+// Clock cycles of an H200's multiprocessor, fitted to times of 1 to 512 tokens of 16 to 128 heads over
+// fp8_656 (docs/kernels/log/cuda_attend.md, 2026-11-26 to 28). A task takes `task` and its steps. A step is a
+// tile of 64 keys, or two tiles if two warpgroups take them in turn. It takes `tile + sharing * n` with n
+// blocks on a multiprocessor, and at least `full` times the share of the multiprocessors that are busy: they
+// share memory.
 struct Costs {
     double task, tile, sharing, full;
 };

@@ -17,7 +17,8 @@
 //             (Epilogue::join). For 16 heads there is also a block of one warpgroup.
 //   producer  four warps (producer.cuh): one bulk copy per record, as many tiles ahead as there are stages.
 // Shared    config.h (Smem): queries | weights of a tile for each consumer | two to four stages of raw
-//           records. One warpgroup: 109 KB, two blocks per multiprocessor; two: 187 to 206 KB.
+//           records. fp8_656 takes 110 KiB with one warpgroup, so that a multiprocessor has two
+//           blocks, and 199 to 204 KiB with two.
 // mbarriers
 //   full[stage]   arrive: each producer, with its records' bytes. Wait: the tile's consumers.
 //   empty[stage]  arrive: all warps that the tile is for, when they have read values. Wait: producers.
