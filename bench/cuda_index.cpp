@@ -188,7 +188,8 @@ void time_select(Bench& bench, const char* what, int64_t rows, int64_t columns, 
     if (integers)
         fill_i32(static_cast<int32_t*>(args.scores.data), rows * columns, 0x3f800000, 1 << 20, 7 << 20);
     std::vector<int32_t> want;
-    for (const char* name : {"cuda_generic_select", "cuda_sampled_select", "cuda_cluster_select"}) {
+    for (const char* name :
+         {"cuda_generic_select", "cuda_sampled_select", "cuda_cluster_select", "cuda_register_select"}) {
         args.indices = Gpu::tensor(bench.gpu.allocate<int32_t>(size_t(rows * k)), SMLA_I32, {rows, k});
         if (bench.gpu.refuses<Stage::select>(name, args)) continue;
         const auto& kernel = bench.gpu.prepare<Stage::select>(name, args);
@@ -404,16 +405,18 @@ void time_scores(Bench& bench) {
 void time_selections(Bench& bench) {
     time_select(bench, "select", 64, 131072);
     time_select(bench, "select", 2048, 65536);
-    for (const int64_t rows : {1, 4, 8, 12, 16, 32}) time_select(bench, "select", rows, 131072);
-    for (const int64_t rows : {1, 16, 64}) time_select(bench, "select", rows, 8192);
-    for (const int64_t rows : {1, 16}) time_select(bench, "select", rows, 32768);
+    for (const int64_t rows : {1, 4, 8, 14, 16, 28, 32, 64}) time_select(bench, "select", rows, 65536);
+    for (const int64_t rows : {1, 4, 8, 14, 16, 32}) time_select(bench, "select", rows, 131072);
+    for (const int64_t columns : {4096, 8192, 16384, 32768})
+        for (const int64_t rows : {1, 8, 16, 32, 64, 256, 2048}) time_select(bench, "select", rows, columns);
     time_select(bench, "select", 1, 131072, SMLA_BF16);
     time_select(bench, "select of 7 values,", 1, 131072, SMLA_F32, true);
-    time_select(bench, "select", 1, 262144);
+    for (const int64_t columns : {262144, 524288}) time_select(bench, "select", 1, columns);
     time_select(bench, "select", 256, 65536);
-    time_select(bench, "select", 2048, 8192);
     time_select(bench, "select", 2048, 65536, SMLA_BF16);
     time_select(bench, "select of 7 values,", 2048, 65536, SMLA_F32, true);
+    time_select(bench, "select of 7 values,", 2048, 8192, SMLA_F32, true);
+    time_select(bench, "select", 2048, 8192, SMLA_BF16);
     time_select(bench, "select", 4, 1 << 20);
     time_score_select(bench, {.name = "score_select 2048 x 65536", .tokens = 2048, .columns = 65536}, 0);
     time_score_select(bench, {.name = "score_select 2048 x 65536", .tokens = 2048, .columns = 65536},

@@ -13,7 +13,8 @@ namespace smla::bench {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr const char* kKernels[] = {"cuda_cluster_select", "cuda_sampled_select", "cuda_generic_select"};
+constexpr const char* kKernels[] = {"cuda_register_select", "cuda_cluster_select", "cuda_sampled_select",
+                                    "cuda_generic_select"};
 
 struct Values {
     const char* name;
@@ -166,6 +167,7 @@ void check_select(Gpu& gpu, Report& report) {
         if (report.tiny && values.name != all_values()[4].name) continue;
         if (report.brief) {
             both({.rows = 3, .columns = 9001, .k = 512, .windows = true}, values);
+            both({.rows = 10, .columns = 4001, .k = 300, .windows = true, .relative = true}, values);
             both({.rows = 1, .columns = 20000, .k = 700, .dtype = SMLA_BF16}, values);
             both({.rows = 2, .columns = 901, .k = 300, .windows = true, .ids = true}, values);
             continue;
@@ -181,16 +183,19 @@ void check_select(Gpu& gpu, Report& report) {
     }
     if (report.brief) return;
     const Values& normal = all_values()[0];
-    for (const int64_t columns : {1, 2, 3, 31, 2047, 2048, 2049, 6143, 6144, 6145, 8191, 8192, 40000})
+    for (const int64_t columns :
+         {1, 2, 3, 31, 2047, 2048, 2049, 4096, 4097, 6143, 6144, 6145, 8191, 8192, 16381, 16384, 40000})
         for (const int64_t k : {1, 2, 31, 1000, 2048, 4096, 5000})
             both({.rows = 3, .columns = columns, .k = k, .windows = columns > 100}, normal);
+    for (const int64_t rows : {14, 30, 60})  // clusters of 8, 4 and 2 blocks
+        both({.rows = rows, .columns = 20000, .k = 2048, .windows = true}, normal);
     for (const char* name : {"normal", "relu", "rising", "runs"})
         for (const Values& values : all_values())
             if (std::strcmp(values.name, name) == 0) {
                 both({.rows = 2, .columns = 262144, .k = 2048}, values);
                 both({.rows = 1, .columns = 1000003, .k = 512}, values);
             }
-    for (const int64_t columns : {65536, 70001, 262144, 262145})  // clusters of 16 blocks, and no clusters
+    for (const int64_t columns : {65536, 70001, 262144, 524288, 524289})  // clusters of 16 blocks, and none
         for (const smla_dtype dtype : {SMLA_F32, SMLA_BF16})
             both({.rows = 7, .columns = columns, .k = 2048, .dtype = dtype, .windows = true}, normal);
     both({.rows = 1, .columns = 8 << 20, .k = 2048}, normal);

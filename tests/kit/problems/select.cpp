@@ -16,7 +16,9 @@ class SelectProblem : public ProblemOf<Stage::select> {
 public:
     explicit SelectProblem(const Draw& draw) : ProblemOf(draw) {
         const int64_t tokens = random.between(random.chance(0.05) ? 0 : 1, 5);
-        const int64_t columns = random.chance(0.05) ? 0 : random.log_between(1, 4000);
+        const int64_t columns = random.chance(0.05)   ? 0
+                                : random.chance(0.25) ? random.log_between(4000, 40'000)
+                                                      : random.log_between(1, 4000);
         const int64_t k = random.chance(0.3) ? random.log_between(1, 3000) : random.between(1, columns + 20);
         args.scores = memory.tensor(
             random.pick<smla_dtype>({SMLA_F32, SMLA_F32, SMLA_F32, SMLA_BF16, SMLA_F16}), {tokens, columns});

@@ -147,8 +147,10 @@ private:
                 .k = plan_.k};
     }
     void select(const SelectInput& input, const SelectOutput& output, const CallLists& lists) const {
-        if (!input.kept_scores && cluster_selects(input.tokens, input.end - input.begin, output.k, env_))
+        const bool all_new = !input.kept_scores;
+        if (all_new && output.k > 0 && cluster_pays(input.tokens, input.end - input.begin, env_))
             run_select_by_cluster(input, output, lists, env_);
+        else if (all_new && registers_select(input)) run_select_by_registers(input, output, lists, env_);
         else if (plan_.sampled()) run_select_sampled(input, output, scratch_.select, lists, env_);
         else run_select_exact(input, output, lists, env_);
     }

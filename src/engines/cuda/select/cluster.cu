@@ -39,6 +39,7 @@ namespace {
 // long that it pays.
 constexpr int kParts = kPortableCluster, kWideParts = 16;
 constexpr int kLeastPart = 2048;      // columns that another block pays for
+constexpr int64_t kShortRow = 8192;   // one block is as fast (registers.cu), as two are with twice as many
 constexpr int64_t kLongRow = 65'536;  // 1 x 32,768 takes 10.3 us with 16 blocks, 9.9 with 8
 constexpr int kWideBits = 9, kWideBins = 1 << kWideBits;
 constexpr float kNarrow = 1e-30f;       // bins of narrower ranges would need a scale beyond f32
@@ -320,22 +321,23 @@ auto kernel_of(smla_dtype dtype) {
     return dtype == SMLA_F32 ? select_by_cluster<float, Threads> : select_by_cluster<uint16_t, Threads>;
 }
 
-// How many clusters of kWideParts blocks the device runs at once, each block alone on its multiprocessor.
-int wide_clusters(const Env& env) {
+// How many clusters of so many blocks the device runs at once, each block alone on its multiprocessor.
+int clusters_at_once(int parts, const Env& env) {
     static std::mutex mutex;
-    static std::map<int32_t, int> of_device;
+    static std::map<std::pair<int32_t, int>, int> known;
     const std::lock_guard lock(mutex);
-    const auto [place, is_new] = of_device.try_emplace(env.device->index(), 0);
+    const auto [place, is_new] = known.try_emplace({env.device->index(), parts}, 0);
     if (!is_new) return place->second;
     const Device::Scope scope(*env.device);
     const auto kernel = kernel_of<kMostThreads>(SMLA_F32);
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {kWideParts, 1, 1};
+    cluster.val.clusterDim = {unsigned(parts), 1, 1};
     cudaLaunchConfig_t config{};
-    config.gridDim = kWideParts, config.blockDim = kMostThreads;
+    config.gridDim = parts, config.blockDim = kMostThreads;
     config.attrs = &cluster, config.numAttrs = 1;
     const bool allowed =
+        parts <= kPortableCluster ||
         cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                              cudaFuncAttributeNonPortableClusterSizeAllowed, 1) == cudaSuccess;
     if (!allowed || cudaOccupancyMaxActiveClusters(&place->second, kernel, &config) != cudaSuccess)
@@ -343,25 +345,32 @@ int wide_clusters(const Env& env) {
     return place->second;
 }
 
-// How a row is cut. No parts: too many rows, or too long ones.
+// How a row is cut: into as many parts as pay, if the clusters of all rows run at once. `pays`: they do, and
+// no other kernel is as fast. No parts: the rows are too long.
 struct Cutting {
     int parts = 0, threads = 0, units = 0;
+    bool pays = false;
 
     Cutting(int64_t tokens, int64_t columns, const Env& env) {
-        const DeviceFacts& facts = env.device->facts();
-        const bool wide = columns >= kLongRow && tokens <= wide_clusters(env);
-        const int64_t most = std::min<int64_t>(wide ? kWideParts : kParts,
-                                               facts.multiprocessors / std::max<int64_t>(tokens, 1));
-        const int64_t wanted = std::max<int64_t>(ceil_div(columns, kLeastPart), 2);
-        if (most < 2 || ceil_div(columns, kMostThreads * kUnit) > kParts * kMostUnits) return;
-        const int blocks = int(std::min(std::bit_ceil(uint64_t(wanted)), std::bit_floor(uint64_t(most))));
+        for (int blocks = columns >= kLongRow ? kWideParts : kParts; blocks >= 2; blocks /= 2) {
+            const bool wanted = blocks == 2 || columns > blocks / 2 * kLeastPart;
+            if (!wanted || tokens > clusters_at_once(blocks, env) || !cut(columns, blocks, env)) continue;
+            pays = columns > (blocks > 2 ? kShortRow : 2 * kShortRow);
+            return;
+        }
+        for (int blocks = 2; blocks <= kParts; blocks *= 2)
+            if (cut(columns, blocks, env)) return;
+    }
+    // Whether so many blocks hold the row.
+    bool cut(int64_t columns, int blocks, const Env& env) {
         const int64_t places = int64_t(round_up(size_t(ceil_div(columns, blocks)), 8));
         for (threads = kMostThreads / 2; threads <= kMostThreads; threads *= 2) {
             units = int(std::bit_ceil(uint64_t(ceil_div(places, threads * kUnit))));
-            if (units > kMostUnits || shared_bytes() > facts.shared_bytes) continue;
+            if (units > kMostUnits || shared_bytes() > env.device->facts().shared_bytes) continue;
             parts = blocks;
-            return;
+            return true;
         }
+        return false;
     }
     size_t shared_bytes() const {
         return sizeof(ClusterShared) + size_t(threads * odd(units)) * sizeof(float4);
@@ -370,8 +379,15 @@ struct Cutting {
 
 }  // namespace
 
-bool cluster_selects(int64_t tokens, int64_t columns, int64_t k, const Env& env) {
-    return env.device->facts().capability >= 90 && k > 0 && Cutting(tokens, columns, env).parts > 0;
+std::string refuse_cluster(int64_t tokens, int64_t columns, int64_t k, const Env& env) {
+    if (env.device->facts().capability < 90) return "clusters exist from sm_90 on";
+    if (k == 0 || Cutting(tokens, columns, env).parts == 0)
+        return text("made for rows that a cluster holds, not for k ", k, " of ", columns, " columns");
+    return {};
+}
+
+bool cluster_pays(int64_t tokens, int64_t columns, const Env& env) {
+    return env.device->facts().capability >= 90 && Cutting(tokens, columns, env).pays;
 }
 
 void run_select_by_cluster(const SelectInput& input, const SelectOutput& output, const CallLists& lists,

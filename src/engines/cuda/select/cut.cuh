@@ -25,7 +25,7 @@ __device__ inline float score_of(uint32_t key) {
 
 struct CutScratch {  // in shared memory
     uint32_t bins[kBins];
-    uint32_t warps[kSelectWarps];
+    uint32_t warps[32];
     uint32_t bin, above, inside;
 };
 
@@ -104,13 +104,14 @@ struct Cut {
 };
 
 // Finds the bin with the need-th largest key.
-__device__ inline void find_bin(CutScratch& scratch, uint32_t need) {
-    constexpr int kPer = kBins / kSelectThreads;
+template <int Threads>
+__device__ void find_bin(CutScratch& scratch, uint32_t need) {
+    constexpr int kPer = kBins / Threads;
     const int top = kBins - 1 - kPer * int(threadIdx.x);
     uint32_t sum = 0, total;
 #pragma unroll
     for (int i = 0; i < kPer; ++i) sum += scratch.bins[top - i];
-    uint32_t above = block_scan(sum, scratch.warps, total);
+    uint32_t above = block_scan<Threads / 32>(sum, scratch.warps, total);
     if (above < need && need <= above + sum)
         for (int i = 0;; ++i) {
             const uint32_t inside = scratch.bins[top - i];
@@ -124,16 +125,16 @@ __device__ inline void find_bin(CutScratch& scratch, uint32_t need) {
 }
 
 // Cut through the keys in [low, high] that leaves the k best; 1 <= k <= their number. each(f) calls f(key)
-// for every key, spread over the block's threads. `digits` limits the histograms; with fewer than 3 the cut
-// may let more than k pass, and `equal` is 0 then.
-template <class Counter, class Each>
+// for every key, spread over the block's `Threads` threads. `digits` limits the histograms; with fewer than 3
+// the cut may let more than k pass, and `equal` is 0 then.
+template <class Counter, int Threads = kSelectThreads, class Each>
 __device__ Cut find_cut(CutScratch& scratch, uint32_t k, uint32_t low, uint32_t high, int digits,
                         const Each& each) {
     uint32_t base = low, need = k;
     for (int width = 32 - __clz(int(high - low)); width > 0 && digits > 0; --digits) {
         const int shift = max(width - kDigit, 0);
         __syncthreads();  // the last round has read the bins
-        for (int i = int(threadIdx.x); i < kBins; i += kSelectThreads) scratch.bins[i] = 0;
+        for (int i = int(threadIdx.x); i < kBins; i += Threads) scratch.bins[i] = 0;
         __syncthreads();
         Counter counter(scratch.bins);
         const uint32_t last =
@@ -143,7 +144,7 @@ __device__ Cut find_cut(CutScratch& scratch, uint32_t k, uint32_t low, uint32_t 
         });
         counter.flush();
         __syncthreads();
-        find_bin(scratch, need);
+        find_bin<Threads>(scratch, need);
         base += scratch.bin << shift;
         need -= scratch.above;
         width = shift;

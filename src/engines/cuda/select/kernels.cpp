@@ -47,15 +47,33 @@ CallPlan<smla_select_args> plan_cluster(const smla_select_args& args, const Env&
     if (args.ids.ndim) return refuse_call<Args>("lists with ids");
     CallPlan<Args> plan = refuse_call<Args>(refuse_f64(args));
     if (!plan.refusal.empty()) return plan;
-    const int64_t tokens = args.scores.shape[0], columns = args.scores.shape[1];
-    if (env.device->facts().capability < 90) return refuse_call<Args>("clusters exist from sm_90 on");
-    if (!cluster_selects(tokens, columns, args.indices.shape[1], env))
-        return refuse_call<Args>(text("made for few rows, not for ", tokens, " of ", columns, " columns, k ",
-                                      args.indices.shape[1]));
+    plan.refusal = refuse_cluster(args.scores.shape[0], args.scores.shape[1], args.indices.shape[1], env);
+    if (!plan.refusal.empty()) return plan;
     plan.checks_indices = true;
     plan.launch = [](const Args& call, const Env& on) {
         with_lists<Stage::select>(call, on, [&](const CallLists& lists) {
             run_select_by_cluster(select_input(call), select_output(call), lists, on);
+        });
+    };
+    return plan;
+}
+
+const char* no_clusters(const smla_select_args& args, const Env& env) {
+    if (cluster_pays(args.scores.shape[0], args.scores.shape[1], env)) return nullptr;
+    return "made for few long rows, whose clusters all run at once";
+}
+
+CallPlan<smla_select_args> plan_registers(const smla_select_args& args, const Env&) {
+    using Args = smla_select_args;
+    if (args.ids.ndim) return refuse_call<Args>("lists with ids");
+    CallPlan<Args> plan = refuse_call<Args>(refuse_f64(args));
+    if (!plan.refusal.empty()) return plan;
+    if (!registers_select(select_input(args)))
+        return refuse_call<Args>(text("made for short rows, not for ", args.scores.shape[1], " columns"));
+    plan.checks_indices = true;
+    plan.launch = [](const Args& call, const Env& on) {
+        with_lists<Stage::select>(call, on, [&](const CallLists& lists) {
+            run_select_by_registers(select_input(call), select_output(call), lists, on);
         });
     };
     return plan;
@@ -102,7 +120,9 @@ CallPlan<smla_select_args> plan_generic(const smla_select_args& args, const Env&
 
 }  // namespace
 
-const Candidate<smla_select_args> kClusterSelect{.name = "cuda_cluster_select", .plan = plan_cluster};
+const Candidate<smla_select_args> kClusterSelect{
+    .name = "cuda_cluster_select", .plan = plan_cluster, .last_resort = no_clusters};
+const Candidate<smla_select_args> kRegisterSelect{.name = "cuda_register_select", .plan = plan_registers};
 const Candidate<smla_select_args> kSampledSelect{.name = "cuda_sampled_select", .plan = plan_sampled};
 const Candidate<smla_select_args> kGenericSelect{.name = "cuda_generic_select", .plan = plan_generic};
 

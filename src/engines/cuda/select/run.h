@@ -30,16 +30,23 @@ struct SelectOutput {
     int64_t k = 0;
     bool relative = false;
 };
-extern const Candidate<smla_select_args> kClusterSelect, kSampledSelect, kGenericSelect;
+extern const Candidate<smla_select_args> kClusterSelect, kRegisterSelect, kSampledSelect, kGenericSelect;
 
 SelectOutput select_output(const smla_select_args& args);
 
-// The kernel of few rows: whether it takes so many rows (tokens) and columns; it takes none that were kept.
-bool cluster_selects(int64_t tokens, int64_t columns, int64_t k, const Env& env);
+// The kernel of few long rows: why it cannot select k of so many columns (empty: it can), and whether it is
+// the one to take for so many rows (tokens). It takes none that were kept.
+std::string refuse_cluster(int64_t tokens, int64_t columns, int64_t k, const Env& env);
+bool cluster_pays(int64_t tokens, int64_t columns, const Env& env);
 void run_select_by_cluster(const SelectInput& input, const SelectOutput& output, const CallLists& lists,
                            const Env& env);
 
-// The sampled kernel, for more rows: why it cannot select k of so many columns (empty: it can), and its
+// The kernel of short rows: whether it takes rows of so many columns; it takes none that were kept.
+bool registers_select(const SelectInput& input);
+void run_select_by_registers(const SelectInput& input, const SelectOutput& output, const CallLists& lists,
+                             const Env& env);
+
+// The sampled kernel, for other rows: why it cannot select k of so many columns (empty: it can), and its
 // scratch beyond the workspace's header. If run_select_sampled gets no scratch, it splits no row over blocks.
 // `lists`: what its launch scans beside its own work.
 std::string refuse_sampled(int64_t columns, int64_t k);
