@@ -25,6 +25,7 @@ struct HyperParams : HyperJob {
 
 __global__ void __launch_bounds__(kThreads) hyper_partial_kernel(const __grid_constant__ HyperParams p) {
     __shared__ float x[kTile][kSlice];
+    follow_grid_before();
     const int slice = int(blockIdx.x) % p.slices, lane = int(threadIdx.x % 32);
     const int64_t token = int64_t(blockIdx.x) / p.slices * kTile, begin = int64_t(slice) * kSlice;
     const int count = int(min(int64_t(kSlice), p.n * p.hidden - begin));
@@ -85,6 +86,7 @@ __device__ void sinkhorn(const HyperParams& p, float* c) {
 
 __global__ void __launch_bounds__(kThreads) hyper_finish_kernel(const __grid_constant__ HyperParams p) {
     __shared__ float shared[kWarps][2 * kMost + kMost * kMost + 1];
+    follow_grid_before();
     const int64_t token = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
     if (token >= p.tokens) return;  // no block-wide barrier follows
     float* const row = shared[threadIdx.x / 32];
@@ -117,6 +119,7 @@ __device__ bool find_channel(const HyperParams& p, int64_t& token, int64_t& d) {
 }
 
 __global__ void __launch_bounds__(kThreads) hyper_collapse_kernel(const __grid_constant__ HyperParams p) {
+    follow_grid_before();
     int64_t token, d;
     if (!find_channel(p, token, d)) return;
     float sum = 0;
@@ -126,6 +129,7 @@ __global__ void __launch_bounds__(kThreads) hyper_collapse_kernel(const __grid_c
 }
 
 __global__ void __launch_bounds__(kThreads) hyper_expand_kernel(const __grid_constant__ HyperParams p) {
+    follow_grid_before();
     int64_t token, d;
     if (!find_channel(p, token, d)) return;
     const float* const post = p.rows + token * p.outputs + p.n;
@@ -166,7 +170,7 @@ void hyper_connection_on_gpu(HyperStep step, const HyperJob& job, Device& device
     p.partial = p.rows + p.tokens * p.outputs;
     const int64_t channels = p.tokens * ceil_div(p.hidden, cuda::kThreads);
     const auto run = [&](auto* kernel, int64_t blocks) {
-        cuda::launch(kernel, blocks, cuda::kThreads, 0, env, p);
+        cuda::launch_early(kernel, blocks, cuda::kThreads, 0, env, p);
     };
     if (step == HyperStep::collapse) return run(cuda::hyper_collapse_kernel, channels);
     if (step == HyperStep::expand) return run(cuda::hyper_expand_kernel, channels);

@@ -15,6 +15,7 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 
 __global__ void __launch_bounds__(kThreads) metadata_kernel(const __grid_constant__ MetadataJob p) {
+    follow_grid_before();
     if (blockIdx.x == 0) {
         for (int64_t r = threadIdx.x; r <= p.max_requests; r += kThreads) place_request(p, r);
         for (int64_t part = threadIdx.x; part < p.schedule_parts; part += kThreads)
@@ -42,8 +43,8 @@ void fill_metadata_on_gpu(const MetadataJob& job, Device& device, smla_stream st
     Env env;
     env.device = &device;
     env.stream = stream;
-    cuda::launch(cuda::metadata_kernel, 1 + ceil_div(job.max_tokens, cuda::kWarps), cuda::kThreads, 0, env,
-                 job);
+    cuda::launch_early(cuda::metadata_kernel, 1 + ceil_div(job.max_tokens, cuda::kWarps), cuda::kThreads, 0,
+                       env, job);
 }
 
 }  // namespace smla

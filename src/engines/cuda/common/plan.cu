@@ -85,6 +85,7 @@ __device__ void add_up_keys(const PlanJob& p, int64_t decodes, int64_t* shared) 
 
 __global__ void __launch_bounds__(kThreads) plan_requests_kernel(const __grid_constant__ PlanJob p) {
     __shared__ int64_t shared[kWarps];
+    follow_grid_before();
     place_starts(p, reinterpret_cast<int32_t*>(shared));
     const int64_t decodes = split_requests(p);
     if (p.out.ragged_cu) add_up_keys(p, decodes, shared);
@@ -107,6 +108,7 @@ __device__ PlanToken find_token(const PlanJob& p, int64_t t) {
 __global__ void __launch_bounds__(kThreads) plan_tokens_kernel(const __grid_constant__ PlanJob p) {
     __shared__ Visible sees[kWarps];
     __shared__ int32_t request[kWarps];
+    follow_grid_before();
     const int64_t first = int64_t(blockIdx.x) * kWarps, end = p.reach[1];
     if (first >= end) return;
     if (threadIdx.x < kWarps && first + threadIdx.x < end) {
@@ -140,9 +142,9 @@ void build_plan_on_gpu(const PlanJob& job, Device& device, smla_stream stream) {
     Env env;
     env.device = &device;
     env.stream = stream;
-    cuda::launch(cuda::plan_requests_kernel, 1, cuda::kThreads, 0, env, job);
-    cuda::launch(cuda::plan_tokens_kernel, ceil_div(job.max_tokens, cuda::kWarps), cuda::kThreads, 0, env,
-                 job);
+    cuda::launch_early(cuda::plan_requests_kernel, 1, cuda::kThreads, 0, env, job);
+    cuda::launch_early(cuda::plan_tokens_kernel, ceil_div(job.max_tokens, cuda::kWarps), cuda::kThreads, 0,
+                       env, job);
 }
 
 }  // namespace smla

@@ -27,6 +27,7 @@ struct KernelCopies {
 };
 
 __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ KernelCopies p) {
+    follow_grid_before();
     const KernelCopy& own = p.each[blockIdx.x / p.blocks];
     const int64_t block = int64_t(blockIdx.x) % p.blocks;
     for (int64_t i = block * kThreads + threadIdx.x; i < own.units; i += p.blocks * kThreads)
@@ -35,6 +36,7 @@ __global__ void __launch_bounds__(kThreads) copy_kernel(const __grid_constant__ 
 
 __global__ void __launch_bounds__(kThreads)
     count_up_kernel(const int32_t* counts, int32_t* rows, int64_t columns) {
+    follow_grid_before();
     const int32_t count = counts[blockIdx.x];
     int32_t* const row = rows + int64_t(blockIdx.x) * columns;
     for (int64_t c = threadIdx.x; c < columns; c += kThreads) row[c] = c < count ? int32_t(c) : -1;
@@ -95,7 +97,7 @@ public:
         Env env;
         env.device = &device_;
         env.stream = stream;
-        launch(copy_kernel, count * p.blocks, kThreads, 0, env, p);
+        launch_early(copy_kernel, count * p.blocks, kThreads, 0, env, p);
         SMLA_CUDA_CALL(cudaEventRecord(buffer.copied, stream_of(stream)));
     }
 
@@ -133,7 +135,7 @@ void count_up_on_gpu(const int32_t* counts, int32_t* rows, int64_t n, int64_t co
     Env env;
     env.device = &device;
     env.stream = stream;
-    cuda::launch(cuda::count_up_kernel, n, cuda::kThreads, 0, env, counts, rows, columns);
+    cuda::launch_early(cuda::count_up_kernel, n, cuda::kThreads, 0, env, counts, rows, columns);
 }
 
 }  // namespace smla

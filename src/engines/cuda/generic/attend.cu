@@ -75,6 +75,7 @@ __device__ void add_keys(const Source& source, int value_width, Shared& shared, 
 
 __global__ void __launch_bounds__(kThreads) attend_generic(const __grid_constant__ Arguments args) {
     __shared__ Shared shared;
+    cuda::follow_grid_before();
     const int64_t heads = args.q.shape[1], t = blockIdx.x / heads, h = blockIdx.x % heads;
     const int width = int(args.q.shape[2]), value_width = int(args.out.shape[2]);
     for (int d = threadIdx.x; d < width; d += kThreads)
@@ -104,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) attend_generic(const __grid_constant
 }  // namespace
 
 void run_generic(const smla_attend_args& args, const Env& env) {
-    cuda::launch(attend_generic, args.q.shape[0] * args.q.shape[1], kThreads, 0, env, Arguments(args));
+    cuda::launch_early(attend_generic, args.q.shape[0] * args.q.shape[1], kThreads, 0, env, Arguments(args));
 }
 
 }  // namespace smla::cuda_attend

@@ -45,6 +45,7 @@ __device__ void copy_segment(const char* in, char* out, int64_t bytes) {
 }
 
 __global__ void __launch_bounds__(32 * kWarps) copy_pages_kernel(const __grid_constant__ CopyParams p) {
+    follow_grid_before();
     const int64_t work = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32, of_page = p.pieces * p.segments;
     const int64_t pair = work / of_page, piece = work % of_page / p.segments, segment = work % p.segments;
     if (pair >= p.pairs.shape[0]) return;
@@ -75,7 +76,7 @@ void run_cuda_copy_pages(const smla_copy_pages_args& args, const Env& env) {
     p.piece_bytes = dense ? record * source.page_tokens : record;
     p.segments = ceil_div(p.piece_bytes, cuda::kSegment);
     const int64_t warps = args.pairs.shape[0] * p.pieces * p.segments;
-    cuda::launch(cuda::copy_pages_kernel, ceil_div(warps, cuda::kWarps), 32 * cuda::kWarps, 0, env, p);
+    cuda::launch_early(cuda::copy_pages_kernel, ceil_div(warps, cuda::kWarps), 32 * cuda::kWarps, 0, env, p);
 }
 
 }  // namespace smla

@@ -55,6 +55,7 @@ __device__ void copy_raw(const GatherParams& p, int64_t row, int64_t out_row) {
 }
 
 __global__ void __launch_bounds__(32 * kWarps) gather_kernel(const __grid_constant__ GatherParams p) {
+    follow_grid_before();
     const int64_t out_row = int64_t(blockIdx.x) * kWarps + threadIdx.x / 32;
     if (out_row >= p.out.shape[0]) return;
     const int request = find_request(p.cu, p.table.requests, out_row);
@@ -79,8 +80,8 @@ void run_cuda_gather(const smla_gather_args& args, const Env& env) {
     p.out = args.out;
     p.scales = args.scales;
     p.raw = args.raw != 0;
-    cuda::launch(cuda::gather_kernel, ceil_div(args.out.shape[0], cuda::kWarps), 32 * cuda::kWarps, 0, env,
-                 p);
+    cuda::launch_early(cuda::gather_kernel, ceil_div(args.out.shape[0], cuda::kWarps), 32 * cuda::kWarps, 0,
+                       env, p);
 }
 
 }  // namespace smla

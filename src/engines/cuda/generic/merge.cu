@@ -54,6 +54,7 @@ __device__ Weights weigh(const Arguments& args, int64_t t, int64_t h) {
 }
 
 __global__ void __launch_bounds__(kThreads) merge_generic(const __grid_constant__ Arguments args) {
+    cuda::follow_grid_before();
     const int64_t heads = args.partials.shape[2], t = blockIdx.x / heads, h = blockIdx.x % heads;
     const Weights weights = weigh(args, t, h);
     for (int64_t d = threadIdx.x; d < args.partials.shape[3]; d += kThreads) {
@@ -80,7 +81,8 @@ void run_generic(const smla_merge_args& args, const Env& env) {
                               .out = args.out,
                               .lse_out = args.lse_out,
                               .unit = unit};
-    cuda::launch(merge_generic, args.partials.shape[1] * args.partials.shape[2], kThreads, 0, env, arguments);
+    cuda::launch_early(merge_generic, args.partials.shape[1] * args.partials.shape[2], kThreads, 0, env,
+                       arguments);
 }
 
 }  // namespace smla::cuda_merge

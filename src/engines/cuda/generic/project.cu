@@ -48,6 +48,7 @@ __global__ void __launch_bounds__(kThreads)
     tile_kernel(const __grid_constant__ Tensor x, const __grid_constant__ Tensor w,
                 const __grid_constant__ Tensor out, int64_t token_tiles, int64_t outer_tiles) {
     __shared__ float xs[kDepth][kTile + 4], ws[kDepth][kTile + 4];
+    follow_grid_before();
     const int64_t group = blockIdx.x / (token_tiles * outer_tiles),
                   tile = blockIdx.x % (token_tiles * outer_tiles);
     const int64_t first_token = tile / outer_tiles * kTile, first_outer = tile % outer_tiles * kTile;
@@ -84,8 +85,8 @@ void run_cuda_project_loops(const smla_project_args& args, const Env& env) {
     const int64_t tokens = args.x.shape[0], groups = args.w.shape[0], outer = args.w.shape[1];
     if (tokens == 0) return;
     const int64_t token_tiles = ceil_div(tokens, cuda::kTile), outer_tiles = ceil_div(outer, cuda::kTile);
-    cuda::launch(cuda::tile_kernel, groups * token_tiles * outer_tiles, cuda::kThreads, 0, env, args.x,
-                 args.w, args.out, token_tiles, outer_tiles);
+    cuda::launch_early(cuda::tile_kernel, groups * token_tiles * outer_tiles, cuda::kThreads, 0, env, args.x,
+                       args.w, args.out, token_tiles, outer_tiles);
 }
 
 }  // namespace smla

@@ -23,6 +23,7 @@ struct GenericScore {
 
 __global__ void __launch_bounds__(kWarps * 32) score_generic(const __grid_constant__ GenericScore task) {
     extern __shared__ float shared[];
+    follow_grid_before();
     const unsigned columns = unsigned(task.window.end - task.window.begin);
     const unsigned groups = (columns + kColumns - 1) / kColumns;
     const int64_t token = blockIdx.x / groups;
@@ -60,7 +61,7 @@ void run_score_generic(const smla_score_args& args, const ScorePart& part, const
                             .logits = part.logits,
                             .fill = args.fill};
     const int64_t blocks = args.q.shape[0] * ceil_div(part.end - part.begin, kColumns);
-    launch(score_generic, blocks, kWarps * 32, kWarps * size_t(keys.width) * sizeof(float), env, task);
+    launch_early(score_generic, blocks, kWarps * 32, kWarps * size_t(keys.width) * sizeof(float), env, task);
 }
 
 }  // namespace smla::cuda

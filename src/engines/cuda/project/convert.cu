@@ -18,6 +18,7 @@ constexpr int kThreads = 128;
 
 __global__ void __launch_bounds__(kThreads)
     split_kernel(const __grid_constant__ Tensor x, smla_dtype operand, int parts, void* to) {
+    follow_grid_before();
     const int64_t width = x.shape[2], row = blockIdx.x, all = x.shape[0] * x.shape[1] * width;
     const auto groups = unsigned(x.shape[1]);
     const int64_t from = element(x, blockIdx.x / groups, blockIdx.x % groups);
@@ -36,6 +37,7 @@ __global__ void __launch_bounds__(kThreads)
 // Adds the smallest parts first.
 __global__ void __launch_bounds__(kThreads)
     add_parts_kernel(const float* sums, int parts, const __grid_constant__ Tensor out) {
+    follow_grid_before();
     const int64_t width = out.shape[2], row = blockIdx.x, all = out.shape[0] * out.shape[1] * width;
     const auto groups = unsigned(out.shape[1]);
     const int64_t to = element(out, blockIdx.x / groups, blockIdx.x % groups);
@@ -51,12 +53,13 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace cuda
 
 void run_cuda_split(const Tensor& x, smla_dtype operand, int parts, void* to, const Env& env) {
-    cuda::launch(cuda::split_kernel, x.shape[0] * x.shape[1], cuda::kThreads, 0, env, x, operand, parts, to);
+    cuda::launch_early(cuda::split_kernel, x.shape[0] * x.shape[1], cuda::kThreads, 0, env, x, operand, parts,
+                       to);
 }
 
 void run_cuda_add_parts(const float* sums, int parts, const Tensor& out, const Env& env) {
-    cuda::launch(cuda::add_parts_kernel, out.shape[0] * out.shape[1], cuda::kThreads, 0, env, sums, parts,
-                 out);
+    cuda::launch_early(cuda::add_parts_kernel, out.shape[0] * out.shape[1], cuda::kThreads, 0, env, sums,
+                       parts, out);
 }
 
 }  // namespace smla

@@ -78,6 +78,7 @@ __global__ void __launch_bounds__(kSelectThreads)
     list_candidates(const __grid_constant__ Candidates task, const __grid_constant__ KeyColumns place,
                     float* maxima, int64_t maxima_stride, int64_t all_blocks) {
     __shared__ uint32_t warps[kSelectWarps];
+    follow_grid_before();
     const int64_t token = blockIdx.x;
     const Window window = task.windows(token);
     const int length = window.end - window.begin;
@@ -126,6 +127,7 @@ struct ScoreBlocks {
 
 __global__ void __launch_bounds__(kWarps * 32) generic_logits(const __grid_constant__ ScoreBlocks task) {
     extern __shared__ float shared[];
+    follow_grid_before();
     const Candidates& of = task.candidates;
     const unsigned groups = unsigned((of.capacity + kColumns - 1) / kColumns);
     const int64_t token = blockIdx.x / groups;
@@ -153,6 +155,7 @@ __global__ void __launch_bounds__(kWarps * 32) generic_logits(const __grid_const
 __global__ void __launch_bounds__(kSelectThreads)
     find_maxima(const __grid_constant__ Candidates of, const float* logits, float* maxima, float* out,
                 int64_t out_stride) {
+    follow_grid_before();
     const int64_t token = blockIdx.x;
     const Window window = of.windows(token);
     const int count = of.counts[token];
@@ -173,6 +176,7 @@ __global__ void __launch_bounds__(kSelectThreads)
 __global__ void __launch_bounds__(kSelectThreads)
     name_winners(const __grid_constant__ Candidates of, int32_t* winners, int64_t stride, int64_t k,
                  bool columns, bool relative) {
+    follow_grid_before();
     const int64_t token = blockIdx.x;
     const Window window = of.windows(token);
     int32_t* const row = winners + token * stride;
@@ -297,8 +301,8 @@ void run_generic(const Args& args, const Plan& plan, const Candidates& candidate
                  float* logits, const Env& env) {
     const ScoreBlocks task{
         candidates, {args.q, args.q_scales, args.w, DeviceCache(args.keys)}, place, logits};
-    launch(generic_logits, args.q.shape[0] * ceil_div(plan.capacity, kColumns), kWarps * 32,
-           kWarps * size_t(args.q.shape[2]) * sizeof(float), env, task);
+    launch_early(generic_logits, args.q.shape[0] * ceil_div(plan.capacity, kColumns), kWarps * 32,
+                 kWarps * size_t(args.q.shape[2]) * sizeof(float), env, task);
 }
 
 void run_part(const Args& args, const Plan& plan, const Plan::Scratch& scratch, const Env& env) {
@@ -321,26 +325,26 @@ void run_part(const Args& args, const Plan& plan, const Plan::Scratch& scratch, 
     const bool shown = smla::present(args.block_maxima);
     float* const shown_maxima = shown ? static_cast<float*>(args.block_maxima.data) : nullptr;
     const int64_t shown_stride = shown ? args.block_maxima.stride_elems[0] : 0;
-    launch(list_candidates, tokens, kSelectThreads, 0, env, candidates, place, shown_maxima, shown_stride,
-           block_count(args));
+    launch_early(list_candidates, tokens, kSelectThreads, 0, env, candidates, place, shown_maxima,
+                 shown_stride, block_count(args));
     if (plan.streamed) run_streamed(args, plan, scratch, env);
     else run_generic(args, plan, candidates, place, scratch.logits, env);
     SelectOutput output = select_output(select_args_of(args));
     const bool relative = output.relative;
     output.relative = false;
     select_places(scratch.logits, plan.capacity, scratch.columns, tokens, output, env);
-    launch(name_winners, tokens, kSelectThreads, 0, env, candidates, output.indices, output.index_stride,
-           output.k, true, relative);
+    launch_early(name_winners, tokens, kSelectThreads, 0, env, candidates, output.indices,
+                 output.index_stride, output.k, true, relative);
     if (!plan.maxima) return;
-    launch(find_maxima, tokens, kSelectThreads, 0, env, candidates, scratch.logits, scratch.maxima,
-           shown_maxima, shown_stride);
+    launch_early(find_maxima, tokens, kSelectThreads, 0, env, candidates, scratch.logits, scratch.maxima,
+                 shown_maxima, shown_stride);
     if (!smla::present(args.best_blocks)) return;
     const SelectOutput best{.indices = static_cast<int32_t*>(args.best_blocks.data),
                             .index_stride = args.best_blocks.stride_elems[0],
                             .k = args.best_blocks.shape[1]};
     select_places(scratch.maxima, plan.most, scratch.counts, tokens, best, env);
-    launch(name_winners, tokens, kSelectThreads, 0, env, candidates, best.indices, best.index_stride, best.k,
-           false, false);
+    launch_early(name_winners, tokens, kSelectThreads, 0, env, candidates, best.indices, best.index_stride,
+                 best.k, false, false);
 }
 
 // Why the score kernels cannot run the call. With a list of blocks, none may cross the end of a page.

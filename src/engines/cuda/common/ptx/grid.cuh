@@ -1,6 +1,9 @@
 // Programmatic dependent launch: two grids of a stream that overlap; cuda::launch_early launches the later
 // one. Before sm_90 these do nothing, and the later grid starts when the earlier one has ended.
 //
+// A later grid should read what an earlier one writes by plain loads: __ldg() promises that it never changes,
+// so a compiler may move it before the wait. (Of nvcc 13.0 none was seen to.)
+//
 // Every grid lets the next one start only when all grids before it have ended, and ends after them. So the
 // next one may run beside it without waiting, if it needs nothing of it.
 #pragma once
