@@ -148,6 +148,7 @@ class Context:
         self.device = (int(DeviceType.CPU), 0) if is_cpu else (int(DeviceType.CUDA), args.device_index)
         self._close = weakref.finalize(self, lib.smla_context_destroy, self.handle)
         self._close.atexit = False  # other objects may still use it while the interpreter ends
+        self._check_indices = bool(check_indices)
         self._own = threading.local()
         self._sizes = {}  # of workspaces, by what they depend on: see StageCall
 
@@ -167,10 +168,13 @@ class Context:
         workspace = held.get(key)
         if workspace is None or workspace.abi.bytes < size:
             # A capture records the zeroing of the counters and does not run it. Only this call of the graph
-            # is ordered behind it, so no other call gets the workspace.
+            # is ordered behind it, so no other call gets the workspace. It takes 2 us, so a call that can do
+            # without counters gets no memory.
             for_this_call = stream is not None and is_capturing()
             if workspace is None or for_this_call:
                 workspace = Workspace(self, like)
+            if for_this_call and size <= _HEADER and not self._check_indices:
+                return workspace
             workspace.reserve(size, stream)
             if not for_this_call:
                 held[key] = workspace

@@ -441,3 +441,28 @@ def test_graphs():
     torch.cuda.synchronize()
     for eager, replayed in zip(calls(), captured, strict=True):
         assert torch.equal(eager, replayed)
+
+
+@pytest.mark.gpu
+def test_the_first_pages_of_a_next_n_in_a_capture():
+    arguments, *_ = paged_case(heads=64, lens=((126, 127, 128, 129, 130),), poison=False)
+    paged = dict(zip(arguments, on("cuda", *arguments.values()), strict=True))
+    dg._requests.clear()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = dg.fp8_fp4_paged_mqa_logits(**paged, clean_logits=True)
+    graph.replay()
+    assert not dg._requests[paged["weights"].device, 5]
+    eager = dg.fp8_fp4_paged_mqa_logits(**paged, clean_logits=True)
+    assert torch.equal(eager, captured)
+    assert torch.equal(dg._requests[paged["weights"].device, 5][0][:7].cpu(), i32([0, 0, 0, 0, 0, 1, 1]))
+
+
+@pytest.mark.parametrize("next_n", [1, 2, 3])
+def test_many_rows_of_pages(next_n):
+    """More rows than are known at first; those known before stay, as a graph may read them."""
+    cpu = torch.device("cpu")
+    few = dg._request_of_rows(5, next_n, cpu)
+    many = dg._request_of_rows(200_000, next_n, cpu)
+    assert torch.equal(many, torch.arange(200_000) // next_n) and many.dtype is torch.int32
+    assert torch.equal(few, many[:5]) and dg._requests[cpu, next_n][0].data_ptr() == few.data_ptr()

@@ -9,8 +9,9 @@ Alphabet: S query rows, B requests of next_n rows each, H index heads, D channel
 f32 scale per key. fp4: e2m1, two per byte in int8 with the even channel in the low nibble, and one UE8M0 per
 32 channels; one int32 holds all scales of a row or key. A page of a cache holds the values of all its keys,
 then all their scales: its last dimension tells bytes per key, not where they lie. Tensors are on one device.
-Calls run on its current stream, never wait, and may be captured in a CUDA graph. Errors: InvalidArgument
-names the argument, what it got and wants; Unsupported if no kernel can run it.
+Calls run on its current stream and may be captured in a CUDA graph. None waits but the first with pages for
+a next_n. Errors: InvalidArgument names the argument, what it got and wants; Unsupported if no kernel can run
+it.
 """
 
 import operator
@@ -158,12 +159,33 @@ def fp8_fp4_paged_mqa_logits(
     keys, table = _paged_keys(kv_cache, block_table, queries)
     if keys is None:
         return logits.without_keys()
-    ends = context_lens.reshape(batch, 1 if one_each else next_n)
-    if one_each:  # the keys of the last row; fewer than 0 count as 0
-        ends = ends.clamp(min=0) + torch.arange(1 - next_n, 1, dtype=torch.int32, device=values.device)
-    row = torch.arange(rows, dtype=torch.int32, device=values.device)
-    where = {"ends": ends.flatten(), "block_table": table, "request_of_token": row // max(next_n, 1)}
+    ends = context_lens
+    if one_each and next_n != 1:  # the keys of the last row; fewer than 0 count as 0
+        before = torch.arange(1 - next_n, 1, dtype=torch.int32, device=values.device)
+        ends = ends.clamp(min=0)[:, None] + before
+    requests = _request_of_rows(rows, max(next_n, 1), values.device)
+    where = {"ends": ends.flatten(), "block_table": table, "request_of_token": requests}
     return logits.score(queries, weights, keys, clean_logits, where)
+
+
+_FIRST_ROWS = 65536
+_requests: dict[tuple[torch.device, int], list[torch.Tensor]] = {}  # all are kept: graphs may read them
+
+
+def _request_of_rows(rows, next_n, device):
+    """[rows] int32: the request of each row. Made once, as its kernels take 4 us and short calls 7."""
+    known = _requests.setdefault((device, next_n), [])
+    if known and known[-1].numel() >= rows:
+        return known[-1][:rows]
+    on_gpu = device.type == "cuda"
+    captured = on_gpu and torch.cuda.is_current_stream_capturing()  # then it is the graph's own
+    made = torch.arange(rows if captured else max(rows, _FIRST_ROWS), dtype=torch.int32, device=device)
+    made //= next_n
+    if not captured:
+        if on_gpu:
+            torch.cuda.current_stream(device).synchronize()  # calls on other streams read it, too
+        known.append(made)
+    return made[:rows]
 
 
 def fp8_mqa_logits(
