@@ -100,6 +100,20 @@ def test_outputs_and_workspaces_that_nobody_can_allocate():
     assert context.own_workspace(ones(), 0, 5000).bytes >= 5000
 
 
+def test_a_captured_call_gets_memory_of_its_own_and_only_if_it_needs_some(monkeypatch):
+    """A capture records the zeroing of a workspace: another call of the graph must not rely on it."""
+    context, checked = smla.Context("cpu"), smla.Context("cpu", check_indices=True)
+    eager = context.own_workspace(ones(), 0, 4096)
+    assert eager.bytes >= 4096 and context.own_workspace(ones(), 0, 100) is eager
+    monkeypatch.setattr("smla.context.is_capturing", lambda: True)
+    assert context.own_workspace(ones(), 1, 4096).bytes == 0  # counters, which a call can do without
+    first, second = (context.own_workspace(ones(), 1, 5000) for _ in range(2))
+    assert first is not second and min(first.bytes, second.bytes) >= 5000
+    assert checked.own_workspace(ones(), 1, 100).bytes >= 4096  # the error word
+    monkeypatch.undo()
+    assert context.own_workspace(ones(), 1, 5000) not in (first, second)
+
+
 # CuPy, played by NumPy
 
 
