@@ -1,4 +1,4 @@
-// select of few rows, each by a cluster of blocks that hold it in shared memory.
+// select of few long rows, each by a cluster of blocks that hold it in shared memory.
 //
 // Steps      1. Load: each block keeps its part of the row; the largest score of each of k groups or more.
 //            At least k columns reach the least of those, the floor. 2. Bins of equal width between the floor

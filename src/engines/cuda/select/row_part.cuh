@@ -1,4 +1,5 @@
-// The part of a row that a block of a cluster holds in shared memory, for select of few rows (cluster.cu).
+// The part of a row that a block of a cluster holds in shared memory, for select of few long rows
+// (cluster.cu).
 #pragma once
 
 #include "engines/cuda/select/list.cuh"
