@@ -181,7 +181,7 @@ def _request_of_rows(rows, next_n, device):
     captured = on_gpu and torch.cuda.is_current_stream_capturing()  # then it is the graph's own
     made = torch.arange(rows if captured else max(rows, _FIRST_ROWS), dtype=torch.int32, device=device)
     made //= next_n
-    if not captured:
+    if not captured and type(made) is torch.Tensor:  # no fake one of a compiler
         if on_gpu:
             torch.cuda.current_stream(device).synchronize()  # calls on other streams read it, too
         known.append(made)
