@@ -1,5 +1,6 @@
 """vLLM's indexer on smla: which names are replaced where, and scores and selection against float64."""
 
+import functools
 import inspect
 import logging
 import sys
@@ -304,6 +305,26 @@ def select(step, logits, lens, next_n, out, k):
         step.module.get_indexer_topk("auto")(logits, lens, next_n, out, k, 9)
     else:
         torch.ops._C.persistent_topk(logits, lens, out, out.new_empty(1, dtype=torch.uint8), k, 9)
+
+
+def test_selection_reads_no_column_behind_the_longest_request():
+    """NaN behind it would not be chosen either; what counts is that the kernel is that of short rows."""
+    logits = torch.full((2, 40), float("nan"))
+    logits[:, :9] = torch.arange(9.0)
+    lens, out = torch.tensor([9, 4], dtype=torch.int32), torch.full((2, 3), -5, dtype=torch.int32)
+    seen = []
+
+    def watch(call, *arguments):
+        seen.append(arguments[0].shape[1])
+        return call(*arguments)
+
+    inner = indexer_calls.vllm_ops.top_k_per_row_decode
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexer_calls.vllm_ops, "top_k_per_row_decode", functools.partial(watch, inner))
+        for bound in (9, 40, 1000):
+            indexer_calls.select_decode_rows(logits, lens, 1, out, 3, bound)
+            assert out.tolist() == [[6, 7, 8], [1, 2, 3]]
+    assert seen == [9, 40, 40]
 
 
 @pytest.mark.parametrize("next_n", [1, 2])

@@ -79,7 +79,10 @@ def select_decode_rows(
     """The best topk_tokens columns of each row, ascending, then -1; ties go to the lowest.
 
     seq_lens: as context_lens of fp8_fp4_paged_mqa_logits. topk_indices: [>=rows,>=topk_tokens] i32.
+    max_seq_len: a bound of seq_lens, in a capture that of all replays. Logits are as wide as a model allows,
+    and short rows have a quicker kernel.
     """
+    logits = logits[:, : max(max_seq_len, 0)]
     vllm_ops.top_k_per_row_decode(
         logits,
         next_n,
