@@ -35,8 +35,7 @@ SMLA_API smla_status smla_describe_device(const char* name, smla_device_info* ou
 /* Features that no backend here has. Any set bit is refused, in the words of the originals. */
 enum {
     SMLA_WANTS_ALIBI = 1,
-    /* A window besides V4's own. */
-    SMLA_WANTS_SLIDING_WINDOW = 2,
+    SMLA_WANTS_SLIDING_WINDOW = 2, /* besides V4's own */
     SMLA_WANTS_SOFT_CAP = 4,
     SMLA_WANTS_ENCODER = 8, /* any attention type but decoder self-attention */
     SMLA_WANTS_FUSED_OUTPUT_QUANT = 16
@@ -45,7 +44,8 @@ enum {
 typedef struct smla_backend_args {
     uint32_t struct_size;
     smla_family family;
-    /* "auto" (null), "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla", or a record format's. */
+    /* "auto" (null), "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla", or a record format's name.
+     */
     const char* kv_cache_dtype;
     /* Of queries: bf16 (0), f16, f32, f64 (reference), e4m3 (HYBRID, per-tensor caches). */
     smla_dtype dtype;
@@ -82,6 +82,7 @@ typedef struct smla_backend_args {
     int32_t plan_groups;
     /* 1: as in smla_plan_args. */
     int32_t batch_invariant;
+    /* Of attention: > 0, also as an f32; there is no default. */
     double softmax_scale;
     /* Of e4m3 queries; 0: 1. */
     double q_scale;
@@ -116,8 +117,8 @@ typedef struct smla_backend smla_backend;
 typedef struct smla_backend_metadata smla_backend_metadata;
 
 /* `name` null: selected as above. Logs one line with the choice. The context outlives the backend, the
- * backend its metadata. Fails where no backend, or not the named one, can serve the arguments, and where
- * args.device is not of the context's kind. */
+ * backend its metadata. SMLA_UNSUPPORTED: no backend, or not the named one, can serve the arguments.
+ * SMLA_INVALID_ARGUMENT: no backend has the name; args.device is not of the context's kind. */
 SMLA_API smla_status smla_backend_create(smla_context* context, const char* name,
                                          const smla_backend_args* args, smla_backend** out);
 SMLA_API void smla_backend_destroy(smla_backend* backend);
@@ -155,9 +156,9 @@ SMLA_API smla_status smla_backend_get_info(const smla_backend* backend, smla_bac
 
 typedef struct smla_cache_shape {
     uint32_t struct_size;
-    /* u8 for fp8_ds_mla, else of the values. */
+    /* u8 where the record holds scales, e4m3 with one scale per cache, else the type of the values. */
     smla_dtype dtype;
-    /* [pages, tokens per page, record], as the originals report it; the record in elements of dtype. */
+    /* [pages, rows per page (COMPRESSED: page_tokens / ratio), record in elements of dtype], as originals. */
     int64_t shape[3];
     /* With the alignment of the published caches. */
     int64_t page_stride_bytes;
@@ -190,9 +191,8 @@ SMLA_API void smla_backend_metadata_destroy(smla_backend_metadata* metadata);
 SMLA_API smla_status smla_backend_metadata_build(smla_backend_metadata* metadata,
                                                  const smla_plan_batch* batch);
 
-/* A field by the original's name ("req_id_per_token", "swa.decode_swa_lens",
- * "fp8_extra_metadata.num_splits"); "plan.NAME" is field NAME of smla/plan.h. Numbers are i32 [1]. Shapes are
- * those of the last build. */
+/* A field by the original's name ("req_id_per_token", "swa.decode_swa_lens"), or "plan.NAME", field NAME of
+ * smla/plan.h. Numbers are i32 [1]. Shapes are those of the last build. */
 SMLA_API smla_status smla_backend_metadata_field(const smla_backend_metadata* metadata, const char* name,
                                                  smla_tensor* out);
 SMLA_API smla_status smla_backend_metadata_fields(const smla_backend_metadata* metadata,
@@ -206,7 +206,7 @@ typedef struct smla_backend_forward_args {
     size_t stage_budget;
     /* Null: warm-up; out becomes 0 and caches stay as they are. */
     const smla_backend_metadata* metadata;
-    /* DSA: [N,H,nope + rope], the rope part rotated. HYBRID: [N,H,D], rotated. */
+    /* DSA: [N,H,nope + rope], rope rotated (without w_uk_t [N,H,latent + rope]). HYBRID: [N,H,D], rotated. */
     smla_tensor q;
     /* DSA, optional, [N,H,rope]: q comes as a pair; then q is [N,H,latent], absorbed already. */
     smla_tensor q_pe;
@@ -222,7 +222,7 @@ typedef struct smla_backend_forward_args {
     smla_tensor w_uv;
     /* HYBRID, optional: [>=H]. */
     smla_tensor sink;
-    /* DSA: [N,H * v] or [N,H,v]. HYBRID: [N,>=H,D], further heads become 0. */
+    /* DSA: [N,H * v] or [N,H,v] (v: latent without w_uv). HYBRID: [N,>=H,D], others 0; bf16 for e4m3. */
     smla_tensor out;
     /* Optional: [N,H]. */
     smla_tensor lse;

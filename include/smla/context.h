@@ -77,7 +77,8 @@ typedef struct smla_context_args {
 
 typedef struct smla_context smla_context;
 
-/* Fails for a GPU or an instruction set that is not there, and for an unknown kernel. */
+/* SMLA_UNSUPPORTED: this build or machine lacks the engine or the instruction set. SMLA_INVALID_ARGUMENT: no
+ * GPU has device_index; an unknown kernel; a version that is refused. */
 SMLA_API smla_status smla_context_create(const smla_context_args* args, smla_context** out);
 /* Destroy everything that was made from the context first. Null is allowed. */
 SMLA_API void smla_context_destroy(smla_context* context);

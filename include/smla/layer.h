@@ -134,7 +134,7 @@ typedef struct smla_layer_step {
     /* V4.1, [T,B] i32: the blocks of entries that the layer's indexer looks at, in any order, -1 for none.
      * Needed without forced_topk where smla_layer_info.candidates_of names another layer. */
     smla_tensor candidates;
-    /* [T,B] i32, optional, written where candidates_of is the layer itself: the blocks that it names. */
+    /* [T,B] i32, B = candidate_blocks, optional, written; refused unless candidates_of is this layer. */
     smla_tensor best_blocks;
 } smla_layer_step;
 

@@ -122,7 +122,7 @@ typedef struct smla_mixed_rows_args {
     smla_tensor decode_lens;
     /* [>=Td] u8, with local 1. */
     smla_tensor is_valid;
-    /* [Tp,>=topk] i32, Tp prefill tokens, optional: entries of the request. */
+    /* [Tp,>=topk] i32: entries of the request. Tp prefill tokens, none if absent; with topk 0: [Tp,0]. */
     smla_tensor prefill_entries;
     /* [R+1] i32, of the whole batch. */
     smla_tensor query_start_loc;
@@ -182,8 +182,10 @@ typedef struct smla_prefill_chunks_args {
     int32_t reserved;
 } smla_prefill_chunks_args;
 
-/* Cuts prefill requests into chunks within the bounds. A request that is too large alone is cut along its
- * query tokens; its later pieces reuse the gathered rows. */
+/* Cuts prefill requests into chunks within the bounds. A request whose logits alone exceed
+ * max_logits_bytes is cut along its query tokens, into pieces of at least one token; later pieces reuse the
+ * gathered rows.
+ * Refused: a request of more than max_rows rows; chunks that are too few. */
 SMLA_API smla_status smla_prefill_chunks(smla_prefill_chunks_args* args);
 
 #ifdef __cplusplus

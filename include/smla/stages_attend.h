@@ -50,7 +50,7 @@ typedef struct smla_attend_args {
     smla_attend_source extra;
     /* [H] f32 (f64), optional: a natural-log logit, not scaled. */
     smla_tensor sink;
-    /* [T,H,Dv] f32, bf16, f16 (f64), Dv <= Dqk. */
+    /* [T,H,Dv] f32, bf16, f16 (f64), 1 <= Dv <= Dqk. With q e4m3: bf16 alone. */
     smla_tensor out;
     /* [T,H] f32 (f64), optional: without the sink. */
     smla_tensor lse;

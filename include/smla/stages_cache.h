@@ -37,7 +37,8 @@ SMLA_API smla_status smla_write_index(smla_context* context, const smla_write_ar
 typedef struct smla_save_state_args {
     uint32_t struct_size;
     int32_t reserved;
-    /* [T,W] and [T,W], W = coff * D: coff 2 at ratio 4, else 1. */
+    /* [T,W] and [T,W], W = coff * D. coff: 2 at ratio 4 of V4, where windows overlap; else 1, also in
+     * GLM-5.3. */
     smla_tensor kv;
     smla_tensor score;
     /* [ratio,W] f32 (f64), optional: added to score by the token's place in its group. V4.1 has none. */
@@ -127,7 +128,9 @@ typedef struct smla_copy_pages_args {
     smla_tensor pairs;
 } smla_copy_pages_args;
 
-/* Copies whole pages, for prefix sharing and preemption.
+/* Copies whole pages, for prefix sharing and preemption. `source` and `target` may be one cache. A pair with
+ * a page that does not exist is skipped. A page that is the target of one pair and stands in another pair
+ * has undefined contents.
  * Refused: caches of different format, width, page size or (on the host) scale. */
 SMLA_API smla_status smla_copy_pages(smla_context* context, const smla_copy_pages_args* args,
                                      smla_workspace workspace, smla_stream stream);

@@ -26,7 +26,7 @@ typedef struct smla_quant_index_q_args {
     smla_tensor q_out;
     /* [T,Hi,D/32] e8m0, with e2m1 only. */
     smla_tensor scales;
-    /* [T,Hi] f32 (f64) */
+    /* [T,Hi] f32 (f64). May be w. */
     smla_tensor w_out;
 } smla_quant_index_q_args;
 
@@ -68,7 +68,8 @@ typedef struct smla_score_args {
 
 /* logits[t,j] = key_scale[j] * sum_h w[t,h] * relu(q[t,h] . k[j]) for starts[t] <= j < ends[t]. A NaN product
  * stays NaN.
- * Refused: keys that are not as wide as q; request_of_token without block_table. */
+ * Refused: keys that are not as wide as q; more than 256 heads or 1024 channels; one of block_table and
+ * request_of_token without the other. */
 SMLA_API smla_status smla_score(smla_context* context, const smla_score_args* args, smla_workspace workspace,
                                 smla_stream stream);
 

@@ -44,7 +44,7 @@ enum {
 typedef struct smla_rope_args {
     uint32_t struct_size;
     smla_rope_style style;
-    /* rope: 1 rotates by the negative angle. inverse_rope rotates by it whatever stands here. */
+    /* 0 or 1. rope: 1 rotates by the negative angle. inverse_rope: always the negative angle. */
     int32_t inverse;
     /* The first rotated channel. */
     int32_t first;

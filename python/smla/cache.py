@@ -45,7 +45,9 @@ class Cache:
     "row_bf16", "row_f64", "fp8_656", "fp8_576", "fp8_584", "fp8_512", "fp8_528", "fp8_528_g32",
     "fp8_528_g32_split", "nvfp4_288", "nvfp4_288_split", "nvfp4_384", "nvfp4_352", "index_fp8_132",
     "index_mxfp4_68", "state_f32", "state_f64" (docs/formats.md). page_tokens: tokens per page. page_rows:
-    rows between pages, 0: page_tokens. width: values per token of row_* and state_*; 0: the format's own, or
+    rows between pages, 0: page_tokens. page_stride_bytes: bytes between pages, None: as `data` has them.
+    row_stride_bytes: bytes between rows, 0: packed.
+    width: values per token of row_* and state_*; 0: the format's own, or
     the last dimension of `data`. scale: of the per-tensor formats, value = code * scale: a number, or an f32
     array of one element on the device. writer: bits of smla.Writer for formats whose writers differ, by
     default as vLLM writes.

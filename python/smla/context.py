@@ -108,7 +108,7 @@ _by_id: weakref.WeakValueDictionary[int, "Context"] = weakref.WeakValueDictionar
 class Context:
     """The engine that runs calls, and its threads. Any thread may call.
 
-    engine: "auto", "reference", "cpu", "cuda". isa: of the cpu engine ("scalar" ... "avx512_bf16").
+    engine: "auto", "reference", "cpu", "cuda". isa: of the cpu engine ("scalar", "avx2" ... "amx"; "neon").
     threads: 0: one per core that the process may use (torch.set_num_threads does not change it).
     device: of the CUDA engine.
     batch_invariant: a token's bits never depend on what else is in the batch, except where a BLAS library

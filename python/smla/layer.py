@@ -143,7 +143,9 @@ class Layer:
         topk: [T,topk] i32, optional output: the selection. candidates, best_blocks: [T,B] i32, of V4.1: the
         blocks of entries that the indexer looks at, and, an optional output, those that the layer named by
         info["candidates_of"] names. max_columns: a bound of the longest seq_len of the
-        step. workspace: smla.Workspace. Returns out [T,X], of hidden's dtype.
+        step (V4: its entries, GLM-5.3: pools), 0: the plan's maximum. stage_budget: bytes of scratch that a
+        stage keeps within, where it can, 0: no bound.
+        workspace: smla.Workspace. Returns out [T,X], of hidden's dtype.
         """
         if out is None:
             out = new(hidden, shape_of(hidden), dtype_of(hidden, "hidden"))
@@ -184,8 +186,9 @@ class Layer:
 class Session:
     """A layer with caches for a number of requests. Serves one call at a time.
 
-    kv_format, index_format: record formats; None: row_f32 (row_f64 with f64 activations), and index_fp8_132
-    beside quantised ones. page_tokens: per page. max_requests, max_tokens (per request), max_step_tokens (of
+    kv_format: a record format; None: row_f32 (row_f64 with f64 activations). index_format: a record format;
+    None: kv_format if that is row_*, else index_fp8_132. page_tokens: per page. max_requests, max_tokens (per
+    request), max_step_tokens (of
     all requests in a step): caches and scratch are made for these, 0: as by default; resize() changes them.
     kv_scale: of per-tensor formats. kv_writer: bits of smla.Writer, how records of kv_format are written,
     0: as vLLM does. stage_budget: bytes of scratch that a stage may use, 0: as many as make it fast.

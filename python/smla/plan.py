@@ -129,8 +129,9 @@ class Plan:
     def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, stream=None, **groups):
         """Builds the plan of a step. A refused batch changes nothing.
 
-        query_start_loc: [R+1] i32, from 0. seq_lens: [R] i32, after this step. tokens: T with padding, 0:
-        none. rope_positions: [N] i64 or i32; None: the order in the request. groups: primary=PlanGroup(...),
+        query_start_loc: [R+1] i32, from 0. seq_lens: [R] i32, after this step. tokens: T with padding, 0: no
+        padding; a plan on a GPU needs it. rope_positions: [N] i64 or i32, N >= query tokens; None: the order
+        in the request. groups: primary=PlanGroup(...),
         window=, ... stream: a CUDA stream's address, for a plan on a GPU; None: the current stream of the
         library of query_start_loc.
         """

@@ -285,7 +285,9 @@ def prefill_chunks(
     bound).
 
     query_start_loc: [R+1]. seq_lens: [R]. Returns [n,6]: first request, end request, first query token, end
-    query token, rows, 1 if the rows are still there from the chunk before.
+    query token, rows, 1 if the rows are still there from the chunk before. ratio: a request has seq_len /
+    ratio rows. first_request: prefill begins with it. max_requests: per chunk, 0: no bound. A request of
+    more than max_rows rows is refused.
     """
     if chunks is None:
         (starts,) = _outputs.rank(query_start_loc, "query_start_loc", 1)

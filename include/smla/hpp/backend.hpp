@@ -87,7 +87,8 @@ public:
         check(smla_backend_metadata_field(get(), name, &out));
         return out;
     }
-    // Dimensions of 1 in the middle are left out: [Td,1,window] is a view of Td rows.
+    // Dimensions of 1 in the middle are left out: [Td,1,window] is a view of Td rows. Throws for a field on a
+    // GPU: tensor() gives it.
     template <Element T>
     View<const T> field(const char* name) const {
         smla_tensor out = tensor(name);

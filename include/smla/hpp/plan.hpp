@@ -36,8 +36,9 @@ public:
 
     smla_plan* get() const { return handle_.get(); }
 
-    // By name, for the fields that this plan has; smla/plan.h says what they hold. Views stay valid, and show
-    // the last build.
+    // By name, for the fields that this plan has; smla/plan.h says what they hold. The memory of a view shows
+    // the last build; its shape is that of the build before the view was made. Views of a plan on a GPU
+    // throw: there tensor() gives the field.
     std::vector<std::string_view> fields() const {
         const char* const* names = nullptr;
         int32_t count = 0;

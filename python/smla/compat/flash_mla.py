@@ -251,7 +251,9 @@ def _open(cache, width, packed, name):
     if packed and (width, last) not in _RECORDS:
         wanted = ", ".join(f"{record} for d {d}" for d, record in _RECORDS)
         got = f"{last} for d {width}"
-        message = f"{name}.shape[-1]: got {got}, wanted bytes per token of a record that smla has: {wanted}"
+        message = (
+            f"{name}.shape[-1]: got {got}, wanted bytes per token of a record that these calls take: {wanted}"
+        )
         raise Unsupported(message, f"{name}.shape[-1]", got, wanted)
     if not packed and last != width:
         raise invalid(f"{name}.shape[-1]", last, f"{width}, the width of q")

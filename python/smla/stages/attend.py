@@ -79,8 +79,9 @@ def attend(
     <= H <= 256. cache: smla.Cache, width Dqk, row_f64 only with q of f64. rows: [T,K] i32, holes (-1)
     anywhere. lengths: [T] i32: rows[t, lengths[t]:] are never read. extra, extra_rows, extra_lengths: a
     second cache (V4). sink: [H] f32 or f64, a logit that joins the denominator only. softmax_scale, q_scale:
-    numbers, or f32 arrays of one element on the device. value_width: Dv, by default 512 of 576, else Dqk.
-    precision: "exact" (the default) or "rounded", which allows keys of bf16(code * scale). lse_base: "ln" or
+    numbers, or f32 arrays of one element on the device. value_width: Dv, by default 512 where Dqk is 576,
+    else Dqk. precision: "exact" (the default) or "rounded", which allows keys of bf16(code * scale) or
+    f16(code * f16(scale)). lse_base: "ln" or
     "log2". empty_lse: "-inf", which merge wants, or "+inf". out: [T,H,Dv] of q's type by default (bf16 for
     e4m3); f32, bf16 and f16 for each of them, bf16 alone for e4m3, f64 for f64. lse, max_logits: True, or an
     array, to get them, [T,H] f32 (f64 for f64).

@@ -152,9 +152,10 @@ def copy_pages(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> None:
-    """Whole pages pairs[i][0] of `source` to pairs[i][1] of `target`: caches of one format and page size.
+    """Whole pages pairs[i][0] of `source` to pairs[i][1] of `target`: caches of one format, width, page
+    size and scale.
 
-    pairs: [N,2] i32. Pairs that overlap are undefined.
+    pairs: [N,2] i32. A page that is the target of one pair and in another has undefined contents.
     """
     _copy_pages(locals())
 

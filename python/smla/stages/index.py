@@ -245,7 +245,8 @@ def score_select_blocks(
 ) -> BlockSelection:
     """score and select within candidate blocks of columns: keys of other blocks are not read.
 
-    Arguments: those of score_select, and: block_size: columns of a block; block b of a token is columns
+    Arguments: those of score_select but precision, and: block_size: columns of a block;
+    block b of a token is columns
     starts[t] + b * block_size and on. blocks: [T,B] i32, the candidate
     blocks of each token in any order, -1 for none; None: all. block_maxima: True, or an array, for the best
     score of each candidate block: +inf of the newest one, -inf of those that are no candidates. best_blocks:

@@ -230,7 +230,7 @@ def _backend_of_layers(context: Context, name: str, *, kv_cache_dtype: str, **di
         max_requests=1,
         max_seq_len=1,
         kv_cache_dtype=kv_cache_dtype,
-        # As the engine's own backend computes; Hopper's kernel for these records asks for it.
+        # As vLLM's own backend computes: keys may be rounded.
         precision="rounded" if kv_cache_dtype == "fp8_656" else "default",
         **dims,
     )
