@@ -122,7 +122,7 @@ typedef struct smla_mixed_rows_args {
     smla_tensor decode_lens;
     /* [>=Td] u8, with local 1. */
     smla_tensor is_valid;
-    /* [Tp,>=topk] i32: entries of the request. Tp prefill tokens, none if absent; with topk 0: [Tp,0]. */
+    /* [Tp,>=topk] i32: entries of the request. Tp prefill tokens, none if absent; [Tp,0] if topk is 0. */
     smla_tensor prefill_entries;
     /* [R+1] i32, of the whole batch. */
     smla_tensor query_start_loc;
