@@ -42,7 +42,6 @@ constexpr int kLeastPart = 2048;      // columns that another block pays for
 constexpr int64_t kShortRow = 8192;   // one block is as fast (registers.cu), as two are with twice as many
 constexpr int64_t kLongRow = 65'536;  // 1 x 32,768 takes 10.3 us with 16 blocks, 9.9 with 8
 constexpr int kWideBits = 9, kWideBins = 1 << kWideBits;
-constexpr float kNarrow = 1e-30f;       // bins of narrower ranges would need a scale beyond f32
 constexpr uint32_t kMostMembers = 512;  // that are compared one by one
 
 // What blocks send to each other. Each has an mbarrier.

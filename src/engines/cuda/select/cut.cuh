@@ -8,6 +8,7 @@ namespace smla::cuda {
 
 constexpr int kSelectThreads = 512, kSelectWarps = kSelectThreads / 32;
 constexpr int kDigit = 11, kBins = 1 << kDigit;
+constexpr float kNarrow = 1e-30f;  // bins of equal width of a narrower range would need a scale beyond f32
 
 // Scores as integers in select's order: a better score has a larger key, -0 equals +0, NaN is below -inf.
 __device__ inline uint32_t rank_key(float score) {

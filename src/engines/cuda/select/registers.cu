@@ -25,7 +25,6 @@ namespace smla::cuda {
 namespace {
 
 constexpr int kMostCompared = 256;  // members
-constexpr float kNarrow = 1e-30f;   // bins of narrower ranges would need a scale beyond f32
 
 // How rows of up to kThreads * kColumns columns are held.
 template <int Threads, int Columns, int Blocks>
