@@ -44,8 +44,7 @@ enum {
 typedef struct smla_backend_args {
     uint32_t struct_size;
     smla_family family;
-    /* "auto" (null), "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla", or a record format's name.
-     */
+    /* "auto" (null), "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla", or a record format. */
     const char* kv_cache_dtype;
     /* Of queries: bf16 (0), f16, f32, f64 (reference), e4m3 (HYBRID, per-tensor caches). */
     smla_dtype dtype;
@@ -158,7 +157,7 @@ typedef struct smla_cache_shape {
     uint32_t struct_size;
     /* u8 where the record holds scales, e4m3 with one scale per cache, else the type of the values. */
     smla_dtype dtype;
-    /* [pages, rows per page (COMPRESSED: page_tokens / ratio), record in elements of dtype], as originals. */
+    /* [pages, rows of a page (COMPRESSED: page_tokens / ratio), a record's elements of dtype]. */
     int64_t shape[3];
     /* With the alignment of the published caches. */
     int64_t page_stride_bytes;

@@ -28,12 +28,6 @@ __device__ void unpack(uint4 words, bool f16, float* scores) {
         }
 }
 
-// Bits [first, last) of 32, as far as there are such.
-__device__ inline uint32_t bits_between(int first, int last) {
-    const auto below = [](int n) { return n >= 32 ? ~0u : (1u << max(n, 0)) - 1; };
-    return below(last) & ~below(first);
-}
-
 // values[e] of registers, for an e that is known at run time only: a tree of selects.
 template <int Size>
 __device__ float pick(const float (&values)[Size], uint32_t e) {

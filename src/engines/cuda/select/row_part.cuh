@@ -19,6 +19,12 @@ struct ClusterSelect {
 
 __host__ __device__ inline int odd(int units) { return units == 1 ? 1 : units + 1; }
 
+// Bits [first, last) of 32, as far as there are such.
+__device__ inline uint32_t bits_between(int first, int last) {
+    const auto below = [](int n) { return n >= 32 ? ~0u : (1u << max(n, 0)) - 1; };
+    return below(last) & ~below(first);
+}
+
 // The columns of a row that a block holds. Places count from the last multiple of 16 bytes before the row, so
 // the first ones may be no columns; if there is no room for those, from the row's start.
 template <class Score, int Threads>
