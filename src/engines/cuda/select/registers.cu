@@ -48,11 +48,11 @@ struct RegisterShared {
     uint2 extremes[32];  // by warp
     Cut of_members;
     uint32_t member_count;
-    int first;           // what the indices of winners count from; no register is left for it
+    int first;           // what `winners` are added to for the output; no register is left for it
     uint16_t winners[];  // their columns, from the window's begin
 };
 
-// A thread's columns in memory, of which few are read again: registers have no numbers.
+// A thread's columns in memory. Few of them are read again, as registers cannot be indexed.
 template <class Score>
 struct ThreadKeys {
     const Score* scores;  // of the thread's first column
@@ -67,7 +67,7 @@ struct ThreadKeys {
     }
 };
 
-// The columns of a thread, from column `first` of the window on; scores of columns that do not exist are NaN.
+// The columns of a thread. Bit i of `here`: column first + i of the window exists; scores of others are NaN.
 template <class Score, int Columns>
 struct ThreadColumns {
     float scores[Columns];
@@ -191,11 +191,9 @@ __device__ __noinline__ Cut divide_by_key(Keys keys, Standing mine, RegisterShar
         [&](const auto& f) { keys.each(mine.members, [&](uint32_t, uint32_t key) { f(key); }); });
 }
 
-// Chooses k of a row's `length` columns, of which there are more: afterwards all members are equal. NaN come
-// last.
+// Chooses k of a row's columns, of which there are more: afterwards all members are equal. NaN come last.
 template <class Hold, class Row, class Score>
-__device__ Standing choose(Row& row, const Score* of_window, bool f16, int length, int k,
-                           RegisterShared& shared) {
+__device__ Standing choose(Row& row, const Score* of_window, bool f16, int k, RegisterShared& shared) {
     float least = INFINITY, largest = -INFINITY;
 #pragma unroll
     for (const float score : row.scores) least = fminf(least, score), largest = fmaxf(largest, score);
@@ -273,7 +271,7 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks)
     if (threadIdx.x == 0) shared.member_count = 0, shared.first = first;
     const bool f16 = sizeof(Score) == 2 && task.input.dtype == SMLA_F16;
     ThreadColumns<Score, Hold::kColumns> row(scores, length, f16);
-    place_winners<Hold>(row, choose<Hold>(row, scores, f16, length, k, shared), shared);
+    place_winners<Hold>(row, choose<Hold>(row, scores, f16, k, shared), shared);
     put_winners(task, scores, shared.first, k, [&](int i) { return int(shared.winners[i]); });
 }
 
