@@ -60,9 +60,8 @@ struct DecodeStep {
                           .q = index_q, .w = index_w, .q_out = q8, .w_out = w}, scratch, stream);
         on.score({.q = q8, .w = w, .keys = keys, .block_table = table, .request_of_token = requests,
                   .ends = ends, .logits = logits}, scratch, stream);
-        on.select({.scores = logits, .ends = ends, .indices = chosen, .counts = counts}, scratch, stream);
-        on.map({.page_tokens = PAGE, .positions = chosen, .request_of_token = requests, .block_table = table,
-                .rows = rows}, scratch, stream);
+        on.select({.scores = logits, .ends = ends, .indices = chosen, .counts = counts, .rows = rows,
+                   .row_table = table, .request_of_token = requests, .page_tokens = PAGE}, scratch, stream);
         on.attend({.softmax_scale = 1 / std::sqrt(128. + 64.), .q = q,
                    .primary = {.cache = kv, .rows = rows, .lengths = counts}, .out = out}, scratch, stream);
     }

@@ -50,10 +50,10 @@ def decode_step(x, state, stream=None):
     )
     q8 = smla.tensor(query.q, "e4m3")
     logits = smla.score(q8, query.w, keys, ends, block_table=table, request_of_token=request, **on)
-    chosen = smla.select(logits, TOPK, ends=ends, **on)
-    rows = smla.map(chosen.indices, request, table, page_tokens=PAGE, **on)
-    out = smla.attend(x["q"], kv, rows, chosen.counts, softmax_scale=(128 + 64) ** -0.5, **on).out
-    return out, logits, chosen.indices, rows
+    cached = {"rows": True, "row_table": table, "request_of_token": request, "page_tokens": PAGE}
+    chosen = smla.select(logits, TOPK, ends=ends, **cached, **on)
+    out = smla.attend(x["q"], kv, chosen.rows, chosen.counts, softmax_scale=(128 + 64) ** -0.5, **on).out
+    return out, logits, chosen.indices, chosen.rows
 
 
 def captured(torch, x, state):

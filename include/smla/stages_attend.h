@@ -56,12 +56,17 @@ typedef struct smla_attend_args {
     smla_tensor lse;
     /* [T,H] f32 (f64), optional: the largest logit in natural-log units, -inf without a row. */
     smla_tensor max_logits;
+    /* [T] i32 or i64, optional: turns the last 2n channels of out back, as inverse_rope does with the
+     * interleaved style. */
+    smla_tensor out_positions;
+    /* [n] f64, with out_positions only: radians per position of each pair. */
+    smla_tensor out_frequencies;
 } smla_attend_args;
 
 /* out[t,h] = sum_j softmax_j(softmax_scale * q[t,h] . K[row j]) V[row j] over both sources together. V is the
  * first Dv values of the row. The sink adds exp(sink) to the denominator only. A token without valid rows has
  * out 0 and the lse that empty_lse names.
- * Refused: no source; caches that are not Dqk wide; more than 256 heads. */
+ * Refused: no source; caches that are not Dqk wide; more than 256 heads; 2n > Dv. */
 SMLA_API smla_status smla_attend(smla_context* context, const smla_attend_args* args,
                                  smla_workspace workspace, smla_stream stream);
 

@@ -92,11 +92,22 @@ typedef struct smla_select_args {
     smla_tensor selected;
     /* [T] i32, optional: how many were selected. */
     smla_tensor counts;
+    /* [T,k] i32, optional: the selected columns as rows of a cache, as map finds them: column j is position j
+     * of the token's request. -1 after the last, and where row_table has no page. Not with ids. */
+    smla_tensor rows;
+    /* [RC,MC] i32, with rows only: pages of each request in that cache. */
+    smla_tensor row_table;
+    /* [T] i32, with rows only. */
+    smla_tensor request_of_token;
+    /* Of that cache, with rows only. */
+    int32_t page_tokens;
+    /* Rows from one page to the next; 0: page_tokens. */
+    int32_t page_rows;
 } smla_select_args;
 
 /* The k best columns of [starts[t], ends[t]) of each row, as indices in ascending order, then -1. Rank: score
  * descending, ties to the lowest index (or id), -0 = +0, NaN below -inf.
- * Refused: relative with ids. */
+ * Refused: relative or rows with ids; page_rows below page_tokens. */
 SMLA_API smla_status smla_select(smla_context* context, const smla_select_args* args,
                                  smla_workspace workspace, smla_stream stream);
 
@@ -106,7 +117,8 @@ typedef struct smla_score_select_args {
     int32_t columns;
     /* Without logits. struct_size: its size or 0. */
     smla_score_args score;
-    /* Without scores, ids, starts and ends: those of `score` count. struct_size: its size or 0. */
+    /* Without scores, ids, starts, ends and request_of_token: those of `score` count, so that rows need a
+     * block_table there. struct_size: its size or 0. */
     smla_select_args select;
 } smla_score_select_args;
 

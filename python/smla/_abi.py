@@ -485,6 +485,8 @@ class AttendArgs(c.Structure):
         ("out", Tensor),
         ("lse", Tensor),
         ("max_logits", Tensor),
+        ("out_positions", Tensor),
+        ("out_frequencies", Tensor),
     )
 
 
@@ -627,6 +629,11 @@ class SelectArgs(c.Structure):
         ("indices", Tensor),
         ("selected", Tensor),
         ("counts", Tensor),
+        ("rows", Tensor),
+        ("row_table", Tensor),
+        ("request_of_token", Tensor),
+        ("page_tokens", c.c_int32),
+        ("page_rows", c.c_int32),
     )
 
 

@@ -41,11 +41,13 @@ IndexQuery quantise_index_q(Runner& run, const Indexer& in) {
     return out;
 }
 
-// Maps a selection to cache rows, and to list lengths: the first tokens of a prompt see fewer keys than a
-// list has columns.
+// Maps a selection to cache rows, unless the indexer has, and to list lengths: the first tokens of a prompt
+// see fewer keys than a list has columns.
 smla_attend_source rows_of(Runner& run, const StepBatch& batch, const CacheGroup& group,
                            const Selection& selection, int32_t pool = 1) {
     const Tensor& indices = selection.indices;
+    if (present(selection.rows))
+        return {.cache = group.cache, .rows = selection.rows, .lengths = selection.lengths};
     const int64_t columns = Pool{pool, pool > 1}.columns(indices.shape[1]);
     const smla_attend_source source{.cache = group.cache,
                                     .rows = run.activation(SMLA_I32, {indices.shape[0], columns}),
@@ -75,7 +77,7 @@ void attend_in_parts(Runner& run, const StepBatch& batch, const smla_attend_args
         const int64_t begin = batch.parts[i], end = batch.parts[i + 1];
         smla_attend_args part = whole;
         for (Tensor* each : {&part.q, &part.primary.rows, &part.primary.lengths, &part.extra.rows,
-                             &part.extra.lengths, &part.out, &part.lse})
+                             &part.extra.lengths, &part.out, &part.lse, &part.out_positions})
             *each = tokens_of(*each, begin, end);
         if (begin < end) run.run<Stage::attend>(part);
     }
@@ -99,17 +101,19 @@ Tensor absorb_query(Runner& run, const StepBatch& batch, const DsaStep& step) {
     const int64_t latent = step.w_uk.shape[1], nope = step.w_uk.shape[2], width = step.q.shape[2];
     const Tensor q =
         run.activation(step.query_dtype, {step.q.shape[0], step.q.shape[1], latent + width - nope});
+    if (nope < width) {  // first: behind absorb it made a step of one token 3 us longer on an H200
+        const Tensor rotated = slice(q, 2, latent, latent + width - nope);
+        if (present(step.frequencies))
+            run.beside<Stage::rope>({.first = int32_t(nope),
+                                     .x = step.q,
+                                     .positions = batch.rope_position,
+                                     .frequencies = step.frequencies,
+                                     .out = rotated});
+        else run.beside<Stage::rope>(copy_of(batch, slice(step.q, 2, nope, width), rotated));
+        run.tap("q_rope", rotated);
+    }
     run.beside<Stage::absorb>(
         {.x = slice(step.q, 2, 0, nope), .w = step.w_uk, .out = slice(q, 2, 0, latent)});
-    if (nope == width) return q;
-    const Tensor rotated = slice(q, 2, latent, latent + width - nope);
-    if (present(step.frequencies))
-        run.beside<Stage::rope>({.first = int32_t(nope),
-                                 .x = step.q,
-                                 .positions = batch.rope_position,
-                                 .frequencies = step.frequencies,
-                                 .out = rotated});
-    else run.beside<Stage::rope>(copy_of(batch, slice(step.q, 2, nope, width), rotated));
     return q;
 }
 
@@ -168,7 +172,7 @@ void copy_rows(Runner& run, const StepBatch& batch, const Tensor& from, const Te
 }
 
 Selection run_indexer(Runner& run, const StepBatch& batch, const Indexer& in, const Tensor& ends,
-                      const Tensor& topk) {
+                      const Tensor& topk, const CacheGroup* attended) {
     const Tensor indices = present(topk) ? topk : run.activation(SMLA_I32, {in.q.shape[0], in.topk});
     const IndexQuery query = quantise_index_q(run, in);
     smla_score_args score{.struct_size = sizeof(smla_score_args),
@@ -195,13 +199,21 @@ Selection run_indexer(Runner& run, const StepBatch& batch, const Indexer& in, co
                                              .blocks = in.blocks,
                                              .indices = indices,
                                              .best_blocks = in.best_blocks});
-        return {.indices = indices, .lengths = {}};
+        return {.indices = indices};
     }
     smla_select_args select{};
     select.struct_size = sizeof select;
     select.indices = indices;
+    Selection out{.indices = indices};
+    if (attended) {
+        select.counts = out.lengths = run.activation(SMLA_I32, {in.q.shape[0]});
+        select.rows = out.rows = run.activation(SMLA_I32, {indices.shape[0], indices.shape[1]});
+        select.row_table = attended->block_table;
+        select.page_tokens = attended->cache.page_tokens;
+        select.page_rows = attended->cache.page_rows;
+    }
     run.run<Stage::score_select>({.columns = int32_t(batch.max_columns), .score = score, .select = select});
-    return {.indices = indices, .lengths = {}};
+    return out;
 }
 
 void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {
@@ -220,9 +232,10 @@ void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {
                          {.ratio = step.pool, .no_overlap = 1, .frequencies = nothing_rotated(step.q)},
                          step.index_compressor, step.indexer.keys);
     const Tensor& visible = step.pool ? step.visible_pools : batch.visible_tokens;
-    const Selection selection = present(step.forced.indices)
-                                    ? step.forced
-                                    : run_indexer(run, batch, step.indexer, visible, step.topk);
+    const Selection selection =
+        present(step.forced.indices)
+            ? step.forced
+            : run_indexer(run, batch, step.indexer, visible, step.topk, step.pool ? nullptr : &step.kv);
 
     smla_attend_args attend{};
     attend.q = present(step.w_uk) ? absorb_query(run, batch, step) : step.q;
@@ -288,7 +301,8 @@ void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step
     if (pools && !selects) run.run<Stage::compress>(close_entries);
 
     Selection selection = step.forced;
-    if (selects) selection = run_indexer(run, batch, step.indexer, entries.visible, step.topk);
+    if (selects)
+        selection = run_indexer(run, batch, step.indexer, entries.visible, step.topk, &entries.group);
     if (pools && selects) run.beside<Stage::compress>(close_entries);  // selection needs index keys alone
 
     smla_attend_args attend{};
@@ -303,13 +317,12 @@ void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step
     attend.sink = step.sink;
     attend.out = step.out;
     attend.lse = step.lse;
+    if (present(step.frequencies)) {
+        attend.out_positions = batch.rope_position;
+        attend.out_frequencies = step.frequencies;
+    }
     attend_in_parts(run, batch, attend);
-    if (!present(step.frequencies)) return;
-    run.run<Stage::inverse_rope>({.inverse = 1,
-                                  .first = int32_t(step.q.shape[2] - 2 * step.frequencies.shape[0]),
-                                  .x = step.out,
-                                  .positions = batch.rope_position,
-                                  .frequencies = step.frequencies});
+    if (present(step.frequencies)) run.tap("core_out", step.out);
 }
 
 }  // namespace smla

@@ -4,7 +4,7 @@
 //   dsa:    write_kv, write_index (pools: save_state, compress), quant_index_q, score_select, map, absorb,
 //           rope, attend, up_project
 //   hybrid: write_kv (window), save_state, compress, write_index (V4.1), quant_index_q, score_select or
-//           score_select_blocks, map, attend, inverse_rope
+//           score_select_blocks, map, attend (which rotates its output back)
 // Everything cached is written before anything is read, so a token may attend to itself.
 #pragma once
 
@@ -41,6 +41,7 @@ struct Entries {
 struct Selection {
     Tensor indices{};  // [T,k] i32
     Tensor lengths{};  // [T] i32, optional: how many of them count
+    Tensor rows{};     // [T,k] i32, optional: where they lie in the cache that is attended to
 };
 
 // What the plan says of the step's T tokens.
@@ -69,9 +70,9 @@ struct Indexer {
     Tensor blocks{}, best_blocks{};  // [T,B], [T,KB] i32, optional
 };
 // Selects for each token t among the keys [0, ends[t]), which must be written already: ascending, padded with
-// -1, in `topk` if that is present.
+// -1, in `topk` if that is present. `attended`: the cache whose rows are wanted, too; null: none.
 Selection run_indexer(Runner& run, const StepBatch& batch, const Indexer& in, const Tensor& ends,
-                      const Tensor& topk);
+                      const Tensor& topk, const CacheGroup* attended = nullptr);
 
 // A compressor's projected rows of the step's tokens, and the cache of its state.
 struct Compressor {

@@ -37,7 +37,6 @@ public:
     template <Stage S>
     void before(Runner& run, ArgsOf<S>& args) {
         if constexpr (S == Stage::compress) want_entries(run, args);
-        if constexpr (S == Stage::inverse_rope) show(run, "core_rotated", args.x);
     }
     template <Stage S>
     void after(Runner& run, const ArgsOf<S>& args) {
@@ -46,11 +45,7 @@ public:
         if constexpr (S == Stage::score_select_blocks) show_selection(run, args);
         if constexpr (S == Stage::compress) show(run, entries_, args.entries);
         if constexpr (S == Stage::absorb) show(run, "q_nope", args.x);
-        if constexpr (S == Stage::rope)
-            if (last_ == Stage::absorb) show(run, "q_rope", args.out);
         if constexpr (S == Stage::attend) show_attend(run, args);
-        if constexpr (S == Stage::inverse_rope) show(run, "core_out", args.x);
-        last_ = S;
     }
 
 private:
@@ -61,7 +56,6 @@ private:
     void show_attend(const Runner& run, smla_attend_args args) const;
 
     const Tap* tap_;
-    Stage last_{};
     const char* entries_ = "entries";  // what the next compress makes
 };
 

@@ -51,6 +51,17 @@ std::shared_ptr<const Kept> remembered(PlanUse use, size_t budget, const ArgsOf<
     return made;
 }
 
+// What a kernel leaves to other stages.
+template <Stage S>
+void launch_rest(const PlannedCall<S>& call, const ArgsOf<S>& args, const Env& env) {
+    if constexpr (S == Stage::attend) {
+        if (call.plan.rotates_out || !present(args.out_positions)) return;
+        Env behind = env;
+        behind.beside = false;
+        run_stage<Stage::inverse_rope>(rotation_of_out(args), behind);
+    }
+}
+
 }  // namespace
 
 template <Stage S>
@@ -84,6 +95,7 @@ const char* launch_stage(const PlannedCall<S>& call, const ArgsOf<S>& args, cons
     } else {
         call.plan.launch(args, env);
     }
+    launch_rest<S>(call, args, env);
     return call.kernel->name;
 }
 

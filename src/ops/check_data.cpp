@@ -55,31 +55,52 @@ void add_positions(IndexScan& scan, const Tensor& positions, int64_t tokens) {
     add_range(scan, SMLA_BAD_POSITION, "args.positions", positions, tokens, 0, INT64_MAX);
 }
 
-IndexScan scan_of_score(const smla_score_args& args, int64_t columns) {
+IndexScan scan_of_score(const smla_score_args& args, int64_t columns, const char* inside = "") {
     IndexScan scan;
     const int64_t tokens = args.q.shape[0];
     add_windows(scan, args.starts, args.ends, tokens, columns);
-    if (!present(args.block_table)) return scan;
-    add_requests(scan, args.request_of_token, tokens, args.block_table);
-    add(scan, {.rule = IndexRule::score_blocks,
-               .tokens = tokens,
-               .per_token = ceil_div(columns, args.keys.page_tokens),
-               .other = args.ends,
-               .requests = args.request_of_token,
-               .table = args.block_table,
-               .high = columns,
-               .page_tokens = args.keys.page_tokens,
-               .pages = args.keys.pages,
-               .table_field = "args.block_table"});
+    if (present(args.block_table)) {
+        add_requests(scan, args.request_of_token, tokens, args.block_table);
+        add(scan, {.rule = IndexRule::score_blocks,
+                   .tokens = tokens,
+                   .per_token = ceil_div(columns, args.keys.page_tokens),
+                   .other = args.ends,
+                   .requests = args.request_of_token,
+                   .table = args.block_table,
+                   .high = columns,
+                   .page_tokens = args.keys.page_tokens,
+                   .pages = args.keys.pages,
+                   .table_field = "args.block_table"});
+    }
+    for (int l = 0; l < scan.count; ++l) scan.lists[l].inside = inside;
     return scan;
 }
 
+// The blocks of a selection's row table, up to each token's end.
+void add_rows_selected(IndexScan& scan, const smla_select_args& args, const Tensor& requests,
+                       const Tensor& ends, int64_t columns, const char* inside) {
+    if (!present(args.rows)) return;
+    const int64_t page_rows = args.page_rows ? args.page_rows : args.page_tokens;
+    add(scan, {.rule = IndexRule::score_blocks,
+               .tokens = args.rows.shape[0],
+               .per_token = ceil_div(columns, args.page_tokens),
+               .other = ends,
+               .requests = requests,
+               .table = args.row_table,
+               .high = columns,
+               .page_tokens = args.page_tokens,
+               .first_page = -1,
+               .pages = INT32_MAX / page_rows + 1,  // those whose rows an i32 can name
+               .table_field = "args.row_table",
+               .inside = inside});
+}
+
 // "args.rows[2,5]", "args.cu[1]", "args.block_table.shape[1]"
-std::string field_of(const IndexScan& scan, const IndexList& list, const Finding& found) {
+std::string field_of(const IndexList& list, const Finding& found) {
     const bool in_table = found.kind == SMLA_BAD_BLOCK || found.kind == SMLA_BAD_TABLE_WIDTH;
     const bool in_other = list.rule == IndexRule::gather && found.kind == SMLA_BAD_START;
     std::string field = in_table ? list.table_field : in_other ? list.other_field : list.field;
-    field.insert(sizeof "args" - 1, scan.inside);
+    field.insert(sizeof "args" - 1, list.inside);
     if (found.kind == SMLA_BAD_TABLE_WIDTH) return field + ".shape[1]";
     if (found.column == kNoColumn) return text(field, "[", found.token, "]");
     return text(field, "[", found.token, ",", found.column, "]");
@@ -107,12 +128,8 @@ FoundValue find_bad_value(const IndexScan& scan) {
         const IndexList& list = scan.lists[l];
         for (int64_t item = 0; item < list.tokens * list.per_token; ++item)
             if (const Finding found = examine(list, item); found.kind != SMLA_BAD_NONE)
-                return BadValue{found.kind,
-                                found.token,
-                                found.column,
-                                found.value,
-                                field_of(scan, list, found),
-                                wanted_of(list, found)};
+                return BadValue{found.kind,  found.token,           found.column,
+                                found.value, field_of(list, found), wanted_of(list, found)};
     }
     return {};
 }
@@ -129,12 +146,16 @@ IndexScan index_scan(const smla_score_args& args) { return scan_of_score(args, a
 IndexScan index_scan(const smla_select_args& args) {
     IndexScan scan;
     add_windows(scan, args.starts, args.ends, args.scores.shape[0], args.scores.shape[1]);
+    if (!present(args.rows)) return scan;
+    add_requests(scan, args.request_of_token, args.rows.shape[0], args.row_table);
+    add_rows_selected(scan, args, args.request_of_token, args.ends, args.scores.shape[1], "");
     return scan;
 }
 
 IndexScan index_scan(const smla_score_select_args& args) {
-    IndexScan scan = scan_of_score(args.score, args.columns);
-    scan.inside = ".score";
+    IndexScan scan = scan_of_score(args.score, args.columns, ".score");
+    add_rows_selected(scan, args.select, args.score.request_of_token, args.score.ends, args.columns,
+                      ".select");
     return scan;
 }
 

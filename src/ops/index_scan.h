@@ -22,7 +22,7 @@ enum class IndexRule : int32_t {
     range,           // values[i] in [low, high]
     row_or_hole,     // values[i] is -1 or in rows
     listed_rows,     // values[t,j] is -1 or in rows, below token t's length
-    score_blocks,    // blocks of the table up to a token's end
+    score_blocks,    // blocks of the table up to a token's end, or all
     state_blocks,    // blocks that a token pools from if it closes an entry
     gather,          // the ranges of a request, and their blocks
     page_pairs,      // values[i,side] is a page of its side
@@ -42,13 +42,13 @@ struct IndexList {
     int64_t first_page = 0, pages = 0, source_pages = 0;  // pages of the table's blocks: [first_page, pages)
     int32_t ratio = 1, window = 1;  // tokens per entry or pool, tokens that an entry pools
     const char *field = "", *table_field = "", *other_field = "";  // for error texts, not for kernels
+    const char* inside = "";  // the member of args that has the fields, ".score"
 };
 
 struct IndexScan {
     static constexpr int kMost = 5;
     int count = 0;
     IndexList lists[kMost];
-    const char* inside = "";  // the member of args that has the fields, ".score"
 };
 
 namespace index_rules {
@@ -89,7 +89,7 @@ SMLA_HOST_DEVICE inline Finding listed_row(const IndexList& list, int64_t token,
 }
 
 SMLA_HOST_DEVICE inline Finding score_block(const IndexList& list, int64_t token, int64_t b) {
-    const int64_t end = load_int(list.other, token);
+    const int64_t end = given(list.other) ? load_int(list.other, token) : list.high;
     const int64_t blocks = blocks_of(end, list.page_tokens);
     if (end < 0 || end > list.high || b >= blocks) return {};
     return block(list, load_int(list.requests, token), b, blocks);

@@ -33,6 +33,7 @@ struct Kind {
     smla_format primary = SMLA_FP8_656, extra = SMLA_FORMAT_NONE;
     smla_dtype q = SMLA_BF16, out = SMLA_BF16;
     int64_t heads = 6, width = 576, value_width = 512, rows = 40;
+    int64_t pairs = 0;  // rotated back
 };
 
 std::unique_ptr<Call> attend(int64_t tokens, const Kind& kind) {
@@ -48,6 +49,13 @@ std::unique_ptr<Call> attend(int64_t tokens, const Kind& kind) {
     call->add(a.out, kind.out, {tokens, kind.heads, kind.value_width});
     call->add(a.lse, SMLA_F32, {tokens, kind.heads}, 8, 2);
     call->add(a.max_logits, SMLA_F32, {tokens, kind.heads});
+    if (kind.pairs) {
+        fill_int(call->add(a.out_positions, SMLA_I64, {tokens}, 0, 2),
+                 [](int64_t t, int64_t) { return 1000 * t + 7; });
+        call->add(a.out_frequencies, SMLA_F64, {kind.pairs});
+        for (int64_t i = 0; i < kind.pairs; ++i)
+            set(a.out_frequencies, i, 0, 0, std::pow(10000., -double(i) / double(kind.pairs)));
+    }
     call->choices = {{"args.precision", &a.precision, 0, 2},
                      {"args.lse_base", &a.lse_base, 0, 1},
                      {"args.empty_lse", &a.empty_lse, 0, 1}};
@@ -58,7 +66,7 @@ std::unique_ptr<Call> attend(int64_t tokens, const Kind& kind) {
 
 std::unique_ptr<Call> attend_656(int64_t tokens) { return attend(tokens, {}); }
 std::unique_ptr<Call> attend_v4(int64_t tokens) {
-    return attend(tokens, {.primary = SMLA_FP8_584, .extra = SMLA_FP8_584, .width = 512});
+    return attend(tokens, {.primary = SMLA_FP8_584, .extra = SMLA_FP8_584, .width = 512, .pairs = 32});
 }
 std::unique_ptr<Call> attend_f32_rows(int64_t tokens) {
     return attend(tokens,

@@ -68,6 +68,16 @@ std::unique_ptr<Call> score(int64_t tokens) {
     return call;
 }
 
+// Rows of a cache for what is selected, of a table of two requests that is too narrow for the last columns.
+template <class Args>
+void add_rows(CallOf<Args>& call, smla_select_args& a, int64_t tokens) {
+    a.page_tokens = kPage;
+    a.page_rows = kPage + 2;
+    call.add(a.rows, SMLA_I32, {tokens, 24});
+    fill_int(call.add(a.row_table, SMLA_I32, {2, 4}, 8, 2),
+             [](int64_t r, int64_t b) { return b == 2 ? -1 : 7 * r + b; });
+}
+
 template <bool Ids>
 std::unique_ptr<Call> select(int64_t tokens) {
     auto call = std::make_unique<CallOf<smla_select_args>>("", SMLA_STAGE_SELECT, smla_select);
@@ -87,6 +97,11 @@ std::unique_ptr<Call> select(int64_t tokens) {
     call->add(a.selected, SMLA_F32, {tokens, 24});
     call->add(a.counts, SMLA_I32, {tokens}, 0, 2);
     call->choices = {{"args.relative", &a.relative, 0, Ids ? 0 : 1}};
+    if (Ids) return call;
+    add_rows(*call, a, tokens);
+    fill_int(call->add(a.request_of_token, SMLA_I32, {tokens}, 0, 2),
+             [](int64_t t, int64_t) { return t % 4 == 3 ? 9 : t % 2; });
+    call->choices.push_back({"args.page_tokens", &a.page_tokens, 1, INT32_MAX});
     return call;
 }
 
@@ -100,10 +115,12 @@ std::unique_ptr<Call> score_select(int64_t tokens) {
     call->add(a.select.indices, SMLA_I32, {tokens, 24});
     call->add(a.select.selected, SMLA_F32, {tokens, 24});
     call->add(a.select.counts, SMLA_I32, {tokens}, 0, 2);
+    add_rows(*call, a.select, tokens);
     call->choices = {{"args.score.fill", &a.score.fill, 0, 1},
                      {"args.score.precision", &a.score.precision, 0, 2},
                      {"args.score.reserved", &a.score.reserved, 0, 0},
                      {"args.select.relative", &a.select.relative, 0, 1},
+                     {"args.select.page_tokens", &a.select.page_tokens, 1, INT32_MAX},
                      {"args.columns", &a.columns, 0, INT32_MAX}};
     return call;
 }

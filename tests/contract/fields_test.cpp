@@ -24,8 +24,9 @@ TEST(Fields, EveryFieldOfEveryTableIsInACall) {
         for (const CacheField& field : call->caches) names.insert(field.name);
     }
     // Absent by definition: the logits between the two stages, and what they bring with them.
-    const std::set<std::string> never = {"args.score.logits", "args.select.scores", "args.select.ids",
-                                         "args.select.starts", "args.select.ends"};
+    const std::set<std::string> never = {"args.score.logits", "args.select.scores",
+                                         "args.select.ids",   "args.select.starts",
+                                         "args.select.ends",  "args.select.request_of_token"};
     for (int stage = 0; stage < SMLA_STAGE_COUNT; ++stage) {
         const auto table = smla::fields_of_stage(smla::Stage(stage));
         for (const StageField& field : table) {

@@ -844,6 +844,48 @@ MUTANTS = [
         "if (logits[j] > best) best = logits[j];",
         verify("score_select_blocks"),
     ),
+    Mutant(
+        "rows of a selection are those of the next column",
+        "src/ops/select/reference.cpp",
+        "rows[i] = row_of(table, request, winners[i]);",
+        "rows[i] = row_of(table, request, winners[i] + 1);",
+        verify("select"),
+    ),
+    Mutant(
+        "score_select's rows are those of the first requests",
+        "src/ops/score_select/reference.cpp",
+        "select.request_of_token = tokens_of(args.score.request_of_token, begin, end);",
+        "select.request_of_token = args.score.request_of_token;",
+        verify("score_select"),
+    ),
+    Mutant(
+        "the table of a selection's rows is not scanned",
+        "src/ops/check_data.cpp",
+        '    add_rows_selected(scan, args, args.request_of_token, args.ends, args.scores.shape[1], "");\n',
+        "",
+        "test_contract *L9g*",
+    ),
+    Mutant(
+        "attend's output stays rotated",
+        "src/engines/run.cpp",
+        "run_stage<Stage::inverse_rope>(rotation_of_out(args), behind);",
+        "(void)behind;",
+        verify("attend"),
+    ),
+    Mutant(
+        "attend rotates its output forward",
+        "src/ops/attend/reference.cpp",
+        "load_int(args.out_positions, t), true);",
+        "load_int(args.out_positions, t), false);",
+        verify("attend"),
+    ),
+    Mutant(
+        "parts of a step are rotated by the first tokens' positions",
+        "src/backends/step.cpp",
+        "&part.extra.lengths, &part.out, &part.lse, &part.out_positions})",
+        "&part.extra.lengths, &part.out, &part.lse})",
+        "test_backends *",
+    ),
     # layers of DeepSeek-V4.1
     Mutant(
         "entries' index keys are rotated at their last token",

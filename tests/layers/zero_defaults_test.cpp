@@ -307,6 +307,23 @@ std::string map_of(smla_map_args args) {
     return numbers(rows, 2 * columns);
 }
 
+// The rows of all five columns of a row of scores.
+std::string selected_rows_of(smla_select_args args) {
+    float scores[] = {5, 1, 4, 2, 3};
+    int32_t indices[5], rows[5], request[] = {0}, table[] = {6, 2};
+    args.page_tokens = 4;
+    args.scores = make_tensor(scores, SMLA_F32, {1, 5});
+    args.indices = make_tensor(indices, SMLA_I32, {1, 5});
+    args.rows = make_tensor(rows, SMLA_I32, {1, 5});
+    args.row_table = make_tensor(table, SMLA_I32, {1, 2});
+    args.request_of_token = make_tensor(request, SMLA_I32, {1});
+    alignas(64) char memory[8192];
+    smla_context* const context = a_context();
+    EXPECT_EQ(smla_select(context, &args, {memory, sizeof memory}, nullptr), SMLA_OK) << last_error();
+    smla_context_destroy(context);
+    return numbers(rows, 5);
+}
+
 // Queries below both floors, so that the floor decides the scale.
 std::string quantised_of(smla_quant_index_q_args args) {
     std::vector<float> q(32), w(1, 1.f), w_out(1);
@@ -361,6 +378,7 @@ std::vector<Case> stage_cases() {
     };
     return {member_case("smla_map_args.page_rows", 4, 6, &smla_map_args::page_rows, map_of),
             member_case("smla_map_args.pool_tokens", 1, 2, &smla_map_args::pool_tokens, map_of),
+            member_case("smla_select_args.page_rows", 4, 6, &smla_select_args::page_rows, selected_rows_of),
             member_case("smla_quant_index_q_args.amax_floor", 1e-4, 1e-10,
                         &smla_quant_index_q_args::amax_floor, quantised_of),
             cache_case("smla_cache.page_rows", 4, 5, &smla_cache::page_rows),

@@ -23,7 +23,7 @@ NESTED = {  # of a struct within arguments, what the tables call its members
     "ScoreSelectArgs": {"score.": "ScoreArgs", "select.": "SelectArgs"},
 }
 # Of score_select, which refuses both.
-ABSENT = {"score.logits", "select.scores"}
+ABSENT = {"score.logits", "select.scores", "select.request_of_token"}
 # The table allows it, a rule between fields does not.
 REFUSED = {"q_out": {Dtype.F16}}
 KINDS = "|".join(kind.name.lower() for kind in Dtype)

@@ -99,7 +99,7 @@ def test_explain_kernels(folder):
     (layer,) = smla.explain(folder, layer=3, context=5000, tokens=2)["layers"]
     assert (layer["layer"], layer["layer_kind"]) == (3, "dsa")
     stages = {stage["stage"]: stage for stage in layer["stages"]}
-    assert {"write_kv", "write_index", "score_select", "map", "attend", "up_project"} <= set(stages)
+    assert {"write_kv", "write_index", "score_select", "attend", "up_project"} <= set(stages)
     for stage in stages.values():
         (chosen,) = [each for each in stage["candidates"] if each["chosen"]]
         assert chosen["kernel"] == stage["kernel"] and chosen["can_run"]

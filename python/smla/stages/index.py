@@ -21,12 +21,13 @@ class QuantizedQuery(NamedTuple):
 
 class Selection(NamedTuple):
     """indices: [T,k] i32 ascending, then -1. counts: [T] i32. selected: [T,k] f32 scores (f64 of f64), or
-    None.
+    None. rows: [T,k] i32 cache rows, or None.
     """
 
     indices: Any
     counts: Any
     selected: Any
+    rows: Any
 
 
 class BlockSelection(NamedTuple):
@@ -69,7 +70,7 @@ _quant_index_q = StageCall(
 )
 _PRECISIONS = {"precision": {"default": 0, "exact": 1, "rounded": 2}}
 _score = StageCall("score", _abi.ScoreArgs, "logits", sizes={"N": _logits}, words=_PRECISIONS)
-_SELECTED = {"outputs": "indices, counts, selected?", "sizes": {"k": _selected}, "result": Selection}
+_SELECTED = {"outputs": "indices, counts, selected?, rows?", "sizes": {"k": _selected}, "result": Selection}
 _select = StageCall("select", _abi.SelectArgs, **_SELECTED)
 _score_select = StageCall("score_select", _abi.ScoreSelectArgs, words=_PRECISIONS, **_SELECTED)
 
@@ -171,6 +172,11 @@ def select(
     indices: Array | None = None,
     counts: Array | None = None,
     selected: Array | bool | None = None,
+    rows: Array | bool | None = None,
+    row_table: Array | None = None,
+    request_of_token: Array | None = None,
+    page_tokens: int | None = None,
+    page_rows: int | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
@@ -180,7 +186,9 @@ def select(
 
     scores: [T,N] float. starts, ends: [T] i32. ids: [T,N] i32: column j stands for ids[t,j] (< 0:
     skipped), and ids are returned. relative: indices count from starts[t]. selected: True, or an array, for
-    the scores too. Returns a Selection.
+    the scores too. rows: True, or an array, for the columns as rows of a cache, as smla.map finds them:
+    row_table: [RC,MC] i32, request_of_token: [T] i32, page_tokens and page_rows (page_tokens) say where they
+    are. Returns a Selection.
     """
     _check_k(k, indices)
     return _select(locals())
@@ -204,11 +212,16 @@ def score_select(
     indices: Array | None = None,
     counts: Array | None = None,
     selected: Array | bool | None = None,
+    rows: Array | bool | None = None,
+    row_table: Array | None = None,
+    page_tokens: int | None = None,
+    page_rows: int | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> Selection:
-    """score, then select, bit for bit, without ever storing whole logits. Arguments: those of both.
+    """score, then select, bit for bit, without ever storing whole logits. Arguments: those of both. rows need
+    a block_table.
 
     columns: an upper bound of ends. Returns a Selection.
     """

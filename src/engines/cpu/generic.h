@@ -30,6 +30,7 @@ constexpr Candidate<typename Op::Args> cpu_generic(const char* name) {
     return {.name = name, .plan = [](const Args&, const Env&) {
                 CallPlan<Args> plan;
                 plan.launch = run_cpu_generic<Op>;
+                plan.rotates_out = true;
                 return plan;
             }};
 }

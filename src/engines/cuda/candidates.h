@@ -16,12 +16,17 @@ constexpr int64_t kMaxRowWidth = 1024;  // values that a generic kernel holds of
 template <class Args>
 std::string refuse_f64(const Args& args) {
     bool found = false;
-    [[maybe_unused]] const void* read_as_f32 = nullptr;
-    if constexpr (requires { args.frequencies; }) read_as_f32 = &args.frequencies;
-    if constexpr (requires { args.sink; }) read_as_f32 = &args.sink;
+    const auto may_be = [&]([[maybe_unused]] const Tensor* tensor) {
+        if constexpr (requires { args.frequencies; })
+            if (tensor == &args.frequencies) return true;
+        if constexpr (requires { args.out_frequencies; })
+            if (tensor == &args.out_frequencies) return true;
+        if constexpr (requires { args.sink; })
+            if (tensor == &args.sink) return true;
+        return false;
+    };
     visit(
-        args,
-        [&](const Tensor& t) { found = found || (present(t) && t.dtype == SMLA_F64 && &t != read_as_f32); },
+        args, [&](const Tensor& t) { found = found || (present(t) && t.dtype == SMLA_F64 && !may_be(&t)); },
         [&](const smla_cache& cache) {
             found = found || cache.format == SMLA_ROW_F64 || cache.format == SMLA_STATE_F64;
         });

@@ -15,6 +15,7 @@ constexpr Candidate<typename Op::Args> kReference = {
             plan.launch = [](const typename Op::Args& args, const Env&) {
                 Op::reference(args, 0, Op::tasks(args));
             };
+            plan.rotates_out = true;
             return plan;
         },
 };

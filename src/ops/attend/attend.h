@@ -4,6 +4,7 @@
 #include "ops/field.h"
 
 #include <smla/stages_attend.h>
+#include <smla/stages_linear.h>
 
 namespace smla {
 
@@ -20,6 +21,8 @@ int64_t max_rows_per_token(const smla_attend_args& args);  // K of both lists
 double softmax_scale(const smla_attend_args& args);
 double query_scale(const smla_attend_args& args);  // 1 unless q is e4m3
 double lse_of_no_rows(const smla_attend_args& args);
+// The call of inverse_rope that out_positions stand for.
+smla_rope_args rotation_of_out(const smla_attend_args& args);
 // Whether keys are rounded to bf16: precision `rounded`, and a format with scales.
 bool rounds_keys(const smla_attend_args& args, const CacheView& cache);
 

@@ -63,6 +63,10 @@ std::span<const StageField> fields_of<smla_attend_args>() {
         in(SMLA_FIELD(sink), kFloat32Or64, "H").optional(),
         out(SMLA_FIELD(lse), kFloat32Or64, "T H").optional().as_double_as(offsetof(Args, q)),
         out(SMLA_FIELD(max_logits), kFloat32Or64, "T H").optional().as_double_as(offsetof(Args, q)),
+        in(SMLA_FIELD(out_positions), kInts, "T").optional(),
+        in(SMLA_FIELD(out_frequencies), dtype_bit(SMLA_F64), "n")
+            .rows()
+            .exactly_if(offsetof(Args, out_positions)),
     };
     return table;
 }
@@ -91,6 +95,21 @@ void AttendOp::check(const Args& args, const CheckContext& context) {
     check_source("extra", args.extra, width, f64);
 
     if (fp8) check_dtype("args.out", args.out, dtype_bit(SMLA_BF16));
+    if (!present(args.out_positions)) return;
+    const int64_t pairs = args.out_frequencies.shape[0];
+    SMLA_CHECK(
+        2 * pairs <= args.out.shape[2], "args.out_frequencies.shape[0]", pairs,
+        text("at most ", args.out.shape[2] / 2, ": pairs of the ", args.out.shape[2], " channels of out"));
+}
+
+smla_rope_args rotation_of_out(const smla_attend_args& args) {
+    return {.struct_size = sizeof(smla_rope_args),
+            .style = SMLA_ROPE_INTERLEAVED,
+            .inverse = 1,
+            .first = int32_t(args.out.shape[2] - 2 * args.out_frequencies.shape[0]),
+            .x = args.out,
+            .positions = args.out_positions,
+            .frequencies = args.out_frequencies};
 }
 
 int64_t max_rows_per_token(const smla_attend_args& args) {

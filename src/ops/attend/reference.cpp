@@ -1,5 +1,6 @@
 // The specification of attend: plain loops, one token at a time, in float or double.
 #include "ops/attend/attend.h"
+#include "ops/rope/rotate.h"
 
 #include <algorithm>
 #include <cmath>
@@ -35,7 +36,7 @@ struct TokenKeys {
 
 template <class Real>
 void attend_head(const smla_attend_args& args, const TokenKeys<Real>& keys, int64_t t, int64_t h,
-                 std::vector<Real>& p) {
+                 const Rotation<Real>& rotation, std::vector<Real>& p) {
     const int64_t width = args.q.shape[2], value_width = args.out.shape[2], n = keys.count;
     const Real infinity = std::numeric_limits<Real>::infinity();
     const Real scale = Real(softmax_scale(args)) * Real(query_scale(args));
@@ -63,6 +64,7 @@ void attend_head(const smla_attend_args& args, const TokenKeys<Real>& keys, int6
             for (int64_t d = 0; d < value_width; ++d)
                 out[size_t(d)] += p[size_t(j)] * factor * keys.values[size_t(j * width + d)];
     }
+    rotation.interleaved(out.data() + value_width - 2 * int64_t(rotation.cosine.size()));
     store_row(args.out, address(args.out, t, h), value_width, out.data());
     const Real unit = args.lse_base == SMLA_LSE_LOG2 ? Real(std::numbers::log2e) : Real(1);
     const Real scaled = lse * unit;
@@ -78,7 +80,11 @@ void attend_tokens(const smla_attend_args& args, int64_t begin, int64_t end) {
         TokenKeys<Real> keys;
         keys.append(args, args.primary, t, width);
         keys.append(args, args.extra, t, width);
-        for (int64_t h = 0; h < args.q.shape[1]; ++h) attend_head<Real>(args, keys, t, h, p);
+        Rotation<Real> back;
+        if (present(args.out_positions))
+            back.set(static_cast<const double*>(args.out_frequencies.data), args.out_frequencies.shape[0],
+                     load_int(args.out_positions, t), true);
+        for (int64_t h = 0; h < args.q.shape[1]; ++h) attend_head<Real>(args, keys, t, h, back, p);
     }
 }
 

@@ -20,7 +20,8 @@ std::span<const StageField> fields_of<smla_score_select_args>() {
             all[n++] = field.inside("select.", offsetof(Args, select));
         for (StageField& field : all) {
             const std::string_view name = field.name.member();
-            if (name == "score.logits" || name == "select.scores") field = field.optional();
+            if (name == "score.logits" || name == "select.scores" || name == "select.request_of_token")
+                field = field.optional(), field.follows = kNoField;
         }
         return all;
     }();
@@ -37,11 +38,14 @@ void ScoreSelectOp::check(const Args& args, const CheckContext& context) {
     } absent[] = {{"args.select.scores", args.select.scores},
                   {"args.select.ids", args.select.ids},
                   {"args.select.starts", args.select.starts},
-                  {"args.select.ends", args.select.ends}};
+                  {"args.select.ends", args.select.ends},
+                  {"args.select.request_of_token", args.select.request_of_token}};
     for (const auto& each : absent)
         SMLA_CHECK(!present(each.tensor), each.field, "present",
-                   "absent: the scores and windows are those of args.score");
+                   "absent: scores, windows and requests are those of args.score");
     check_fields(args, context);
+    SMLA_CHECK(!present(args.select.rows) || present(args.score.request_of_token), "args.select.rows",
+               "present", "absent without args.score.request_of_token");
     check_score_rules("args.score", args.score);
     check_select_rules("args.select", args.select, args.score.q.dtype == SMLA_F64);
 }
@@ -66,8 +70,9 @@ smla_score_args score_part(const smla_score_select_args& args, int64_t begin, in
 smla_select_args select_part(const smla_score_select_args& args, int64_t begin, int64_t end,
                              const Tensor& logits) {
     smla_select_args select = args.select;
-    for (Tensor* tensor : {&select.indices, &select.selected, &select.counts})
+    for (Tensor* tensor : {&select.indices, &select.selected, &select.counts, &select.rows})
         *tensor = tokens_of(*tensor, begin, end);
+    if (present(select.rows)) select.request_of_token = tokens_of(args.score.request_of_token, begin, end);
     select.scores = logits;
     select.starts = tokens_of(args.score.starts, begin, end);
     select.ends = tokens_of(args.score.ends, begin, end);

@@ -17,6 +17,15 @@ void fill_lowest(char* row, int64_t begin, int64_t end) {
 }
 }  // namespace
 
+// The same columns as rows of a cache.
+static void store_rows(const smla_select_args& args, int64_t t, const int32_t* winners, int64_t count) {
+    const BlockTable table = row_table_of(args);
+    const int64_t request = load_int(args.request_of_token, t);
+    auto* rows = reinterpret_cast<int32_t*>(address(args.rows, t));
+    for (int64_t i = 0; i < count; ++i) rows[i] = row_of(table, request, winners[i]);
+    std::fill(rows + count, rows + args.rows.shape[1], -1);
+}
+
 template <class Real>
 void store_selection(const smla_select_args& args, int64_t t, const int32_t* winners, const Real* scores,
                      int64_t count, int64_t base) {
@@ -25,6 +34,7 @@ void store_selection(const smla_select_args& args, int64_t t, const int32_t* win
     for (int64_t i = 0; i < count; ++i) indices[i] = int32_t(winners[i] - base);
     std::fill(indices + count, indices + k, -1);
     if (present(args.counts)) *reinterpret_cast<int32_t*>(address(args.counts, t)) = int32_t(count);
+    if (present(args.rows)) store_rows(args, t, winners, count);
     if (!present(args.selected)) return;
     char* selected = address(args.selected, t);
     store_row(args.selected, selected, count, scores);

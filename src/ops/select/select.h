@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/field.h"
+#include "ops/map/row_of.h"
 
 #include <smla/stages_index.h>
 
@@ -15,10 +16,10 @@ struct SelectOp {
 };
 
 // score_select has the same fields in its member `select`.
-constexpr std::array<StageField, 7> kSelectFields = [] {
+constexpr std::array<StageField, 10> kSelectFields = [] {
     using namespace fields;
     using Args = smla_select_args;
-    return std::array<StageField, 7>{
+    return std::array<StageField, 10>{
         in(SMLA_FIELD(scores), kFloats, "T N").rows(),
         out(SMLA_FIELD(indices), kInt32, "T k").rows(),
         out(SMLA_FIELD(selected), kFloat32Or64, "T k").rows().optional(),
@@ -26,10 +27,16 @@ constexpr std::array<StageField, 7> kSelectFields = [] {
         in(SMLA_FIELD(ids), kInt32, "T N").rows().optional(),
         in(SMLA_FIELD(starts), kInt32, "T").optional(),
         in(SMLA_FIELD(ends), kInt32, "T").optional(),
+        out(SMLA_FIELD(rows), kInt32, "T k").rows().optional(),
+        in(SMLA_FIELD(row_table), kInt32, "RC MC").exactly_if(offsetof(Args, rows)),
+        in(SMLA_FIELD(request_of_token), kInt32, "T").exactly_if(offsetof(Args, rows)),
     };
 }();
 // The rules between the fields that score_select has too. `prefix`: "args" or "args.select".
 void check_select_rules(const char* prefix, const smla_select_args& args, bool f64);
+
+// Where the selected columns lie; without requests if no rows are asked for.
+BlockTable row_table_of(const smla_select_args& args);
 
 // Writes row t of the outputs: `count` winners, ascending, then -1 and -inf. `base` is subtracted from each
 // index.

@@ -41,6 +41,7 @@ public:
         for (smla_attend_source* source : {&args.primary, &args.extra})
             if (source->cache.format != SMLA_FORMAT_NONE) fill_rows(*source);
         fill_queries();
+        fill_rotation();
         expect();
     }
 
@@ -77,6 +78,7 @@ private:
     void fill_record(const CacheView& cache, int64_t row);
     void draw_outputs();
     void fill_queries();
+    void fill_rotation();
     struct Expected {
         Doubles out, lse, max_logits;
     };
@@ -214,6 +216,21 @@ void AttendProblem::draw_outputs() {
         args.sink = memory.tensor(random.chance(0.9) ? SMLA_F32 : SMLA_F64, {heads_}, Inner::any);
     if (random.chance(0.8)) args.lse = memory.tensor(SMLA_F32, {tokens_, heads_}, Inner::any);
     if (random.chance(0.5)) args.max_logits = memory.tensor(SMLA_F32, {tokens_, heads_}, Inner::any);
+    if (random.chance(0.3)) {
+        args.out_positions = memory.tensor(random.chance(0.5) ? SMLA_I32 : SMLA_I64, {tokens_}, Inner::any);
+        const int64_t most = std::min<int64_t>(value_width_ / 2, 128);
+        args.out_frequencies = memory.tensor(
+            SMLA_F64, {random.chance(0.5) ? std::min<int64_t>(32, most) : random.between(0, most)});
+    }
+}
+
+void AttendProblem::fill_rotation() {
+    if (!present(args.out_positions)) return;
+    for (int64_t t = 0; t < tokens_; ++t)
+        set_int(args.out_positions, t, 0, random.chance(0.2) ? -5 : random.log_between(1, 1'000'000));
+    for (int64_t i = 0; i < args.out_frequencies.shape[0]; ++i)
+        set_value(args.out_frequencies, i, 0, 0, 0, std::exp(-random.uniform(0, 12)));
+    description += text(", ", args.out_frequencies.shape[0], " pairs rotated back");
 }
 
 void AttendProblem::fill_queries() {
@@ -336,6 +353,8 @@ const AttendProblem::Expected& AttendProblem::expected(const std::string& kernel
 //   most
 //            sqrt(m p_max) |v| for a row listed up to m times; rows whose weights are alike round alike:
 //            |out|. Products and weights are summed in f32, as for lse. Then one rounding to the type of out.
+//            Rotated back, a row stays as long; cosines are rounded to f32, and the row once more to the type
+//            of out where another stage rotates it.
 // p_max = exp(max - lse) comes from the reference itself.
 void AttendProblem::compare(const std::string& kernel, Comparison& out) const {
     const bool bf16 = kernel.find("bf16") != std::string::npos || kernel.find("amx") != std::string::npos ||
@@ -370,6 +389,8 @@ void AttendProblem::compare(const std::string& kernel, Comparison& out) const {
                    sums * (std::sqrt(share) * token.value * scaled + std::sqrt(result)) +
                    rounding(args.out.dtype) * std::sqrt(result) +
                    smallest_step(args.out.dtype) * std::sqrt(double(value_width_));
+        if (present(args.out_positions))
+            bound[i] += (rounding(args.out.dtype) + 4 * kF32) * std::sqrt(result);
         lse[i] *= unit;
         lse_bound[i] = unit * (logit[i] + sums + 0x1p-21 + 4 * kF32 * std::fabs(want_lse.values[i]));
     }

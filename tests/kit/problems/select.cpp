@@ -2,6 +2,8 @@
 #include "kit/problems/score.h"
 
 #include "ops/score/score.h"
+#include "ops/score_select/score_select.h"
+#include "ops/select/select.h"
 
 #include <cmath>
 #include <cstring>
@@ -11,6 +13,38 @@ namespace smla::kit {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Rows of a cache for the selection, by a table that is often too narrow for its columns.
+void add_rows(Problem& problem, smla_select_args& args, int64_t tokens, int64_t columns) {
+    Random& random = problem.random;
+    args.page_tokens = int32_t(random.log_between(1, 300));
+    if (random.chance(0.3)) args.page_rows = args.page_tokens + int32_t(random.between(0, 9));
+    const int64_t pages = ceil_div(columns, args.page_tokens);
+    args.rows = problem.memory.tensor(SMLA_I32, {tokens, args.indices.shape[1]});
+    args.row_table = problem.memory.tensor(
+        SMLA_I32, {random.between(1, 4), random.chance(0.3) ? random.between(1, pages + 1) : pages + 1},
+        Inner::any);
+}
+void fill_row_table(Problem& problem, const Tensor& table) {
+    Random& random = problem.random;
+    each_index(table, [&](int64_t r, int64_t i, int64_t, int64_t) {
+        const int64_t page =
+            random.chance(0.1) ? random.pick<int64_t>({-1, INT32_MIN, INT32_MAX}) : random.between(0, 5000);
+        set_int(table, r, i, page);
+    });
+}
+
+// Each row is that of its column, whatever was selected. `given`: with requests and windows.
+void compare_rows(const smla_select_args& given, int64_t columns, Comparison& out) {
+    const BlockTable table = row_table_of(given);
+    each_index(given.rows, [&](int64_t t, int64_t i, int64_t, int64_t) {
+        const int64_t begin = given.relative ? clamp_window(given.starts, given.ends, t, columns).begin : 0;
+        const int64_t index = load_int(given.indices, t, i), row = load_int(given.rows, t, i);
+        const int64_t wanted =
+            index < 0 ? -1 : row_of(table, load_int(given.request_of_token, t), index + begin);
+        out.check(row == wanted, text("rows[", t, ",", i, "] is ", row, ", wanted ", wanted));
+    });
+}
 
 class SelectProblem : public ProblemOf<Stage::select> {
 public:
@@ -28,17 +62,27 @@ public:
         args.indices = memory.tensor(SMLA_I32, {tokens, k});
         if (random.chance(0.7)) args.selected = memory.tensor(SMLA_F32, {tokens, k});
         if (random.chance(0.7)) args.counts = memory.tensor(SMLA_I32, {tokens}, Inner::any);
-        description = text(k, " of ", columns, " ", dtype_name(args.scores.dtype), " scores, ", tokens,
-                           " tokens", present(args.ids) ? ", with ids" : "");
+        if (!present(args.ids) && random.chance(0.4)) add_rows(*this, args, tokens, columns);
+        if (present(args.rows)) args.request_of_token = memory.tensor(SMLA_I32, {tokens}, Inner::any);
+        description =
+            text(k, " of ", columns, " ", dtype_name(args.scores.dtype), " scores, ", tokens, " tokens",
+                 present(args.ids) ? ", with ids" : "", present(args.rows) ? ", rows" : "");
         if (unwanted()) return;
         fill_scores();
+        if (present(args.rows)) {
+            fill_row_table(*this, args.row_table);
+            each_index(args.request_of_token, [&](int64_t t, int64_t, int64_t, int64_t) {
+                set_int(args.request_of_token, t, 0, random.between(-1, args.row_table.shape[0]));
+            });
+        }
         if (present(args.ids)) fill_ids();
         expect();
     }
 
     void expect() override {
         memory.allow_nothing();
-        for (const Tensor* each : {&args.indices, &args.selected, &args.counts}) memory.allow(*each);
+        for (const Tensor* each : {&args.indices, &args.selected, &args.counts, &args.rows})
+            memory.allow(*each);
         memory.remember();
         const Doubles scores(args.scores);
         selected_ = Doubles::like(args.selected);
@@ -55,6 +99,7 @@ public:
     void compare(const std::string&, Comparison& out) const override {
         out.equal("indices", args.indices, indices_.values);
         out.equal("counts", args.counts, counts_.values);
+        if (present(args.rows)) compare_rows(args, args.scores.shape[1], out);
         out.equal("selected", args.selected, selected_.values);
     }
 
@@ -96,15 +141,19 @@ public:
         args.select.indices = memory.tensor(SMLA_I32, {inputs_.tokens, k});
         if (random.chance(0.7)) args.select.selected = memory.tensor(SMLA_F32, {inputs_.tokens, k});
         if (random.chance(0.7)) args.select.counts = memory.tensor(SMLA_I32, {inputs_.tokens}, Inner::any);
-        description += text(", k ", k);
+        if (present(args.score.request_of_token) && random.chance(0.5))
+            add_rows(*this, args.select, inputs_.tokens, inputs_.columns);
+        description += text(", k ", k, present(args.select.rows) ? ", rows" : "");
         if (unwanted()) return;
         inputs_.fill(*this, args.score);
+        if (present(args.select.rows)) fill_row_table(*this, args.select.row_table);
         expect();
     }
 
     void expect() override {
         memory.allow_nothing();
-        for (const Tensor* each : {&args.select.indices, &args.select.selected, &args.select.counts})
+        for (const Tensor* each :
+             {&args.select.indices, &args.select.selected, &args.select.counts, &args.select.rows})
             memory.allow(*each);
         memory.remember();
         inputs_.expect(*this, args.score, args.columns, false);
@@ -117,6 +166,8 @@ public:
     }
 
     void compare(const std::string& kernel, Comparison& out) const override {
+        if (present(args.select.rows))
+            compare_rows(select_part(args, 0, inputs_.tokens, {}), inputs_.columns, out);
         if (inputs_.exact) {
             out.equal("indices", args.select.indices, indices_.values);
             out.equal("counts", args.select.counts, counts_.values);
@@ -139,6 +190,7 @@ private:
         exact.scores = inputs_.logits.tensor();
         exact.starts = args.score.starts;
         exact.ends = args.score.ends;
+        if (present(exact.rows)) exact.request_of_token = args.score.request_of_token;
         exact.selected = selected_.tensor();
         SelectOp::check(exact);
         SelectOp::reference(exact, 0, inputs_.tokens);
@@ -208,7 +260,7 @@ void ScoreSelectProblem::compare_with_pair(Context& context, const std::string& 
     select.scores = score.logits;
     select.starts = score.starts;
     select.ends = score.ends;
-    select.counts = {};
+    select.counts = select.rows = select.row_table = {};
     select.indices = make_tensor(indices.data(), SMLA_I32, {tokens, k});
     select.selected = make_tensor(selected.data(), SMLA_F32, {tokens, k});
     Env env = context.env({});

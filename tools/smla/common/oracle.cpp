@@ -70,6 +70,7 @@ double attend_error(const smla_attend_args& args, int64_t token, int64_t heads) 
     one.sink = present(args.sink) ? sink.tensor() : Tensor{};
     one.out = wanted.tensor();
     one.lse = one.max_logits = {};
+    one.out_positions = token_of(one.out_positions, token);
     for (smla_attend_source* source : {&one.primary, &one.extra}) {
         if (source->cache.format == SMLA_FORMAT_NONE) continue;
         source->rows = token_of(source->rows, token);
@@ -118,7 +119,7 @@ int64_t wrong_indices(const smla_select_args& args, int64_t token) {
     std::vector<int32_t> wanted(static_cast<size_t>(k));
     for (Tensor* tensor : {&one.scores, &one.ids, &one.starts, &one.ends}) *tensor = token_of(*tensor, token);
     one.indices = make_tensor(wanted.data(), SMLA_I32, {1, k});
-    one.selected = one.counts = {};
+    one.selected = one.counts = one.rows = one.row_table = one.request_of_token = {};
     SelectOp::check(one);
     SelectOp::reference(one, 0, 1);
     int64_t wrong = 0;

@@ -5,6 +5,7 @@
 #include "engines/cpu/select/run.h"
 #include "engines/cpu/select/top_k.h"
 #include "engines/cpu/tasks.h"
+#include "ops/score_select/score_select.h"
 #include "ops/select/select.h"
 
 #include <cstring>
@@ -105,7 +106,7 @@ size_t Plan::bytes(const ScoreKernel& kernel) const {
 class Stream {
 public:
     Stream(const smla_score_select_args& args, const Env& env, const Kernels& kernels, const Plan& plan)
-        : args_(args),
+        : outputs_(select_part(args, 0, plan.tokens, {})),
           plan_(plan),
           select_(*kernels.select),
           tiles_(args.score, *kernels.score, args.columns),
@@ -170,11 +171,11 @@ private:
     }
 
     void store(int64_t t, const TopK& top) const {
-        const int64_t base = args_.select.relative ? tiles_.window(t).begin : 0;
-        store_selection(args_.select, t, top.columns(), top.values(), top.count(), base);
+        const int64_t base = outputs_.relative ? tiles_.window(t).begin : 0;
+        store_selection(outputs_, t, top.columns(), top.values(), top.count(), base);
     }
 
-    const smla_score_select_args& args_;
+    const smla_select_args outputs_;
     const Plan& plan_;
     const SelectKernel& select_;
     ScoreTiles tiles_;
@@ -185,8 +186,8 @@ private:
 void run_streamed(const Kernels& kernels, const Plan& plan, const smla_score_select_args& args,
                   const Env& env) {
     if (args.select.indices.shape[1] == 0) {  // nothing to score for
-        for (int64_t t = 0; t < args.score.q.shape[0]; ++t)
-            store_selection<float>(args.select, t, nullptr, nullptr, 0, 0);
+        const smla_select_args select = select_part(args, 0, plan.tokens, {});
+        for (int64_t t = 0; t < plan.tokens; ++t) store_selection<float>(select, t, nullptr, nullptr, 0, 0);
         return;
     }
     Stream(args, env, kernels, plan).run(env);

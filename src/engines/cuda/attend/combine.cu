@@ -1,7 +1,7 @@
 // Combines the partials of attend's splits.
 //
 // Maths    out = sum_s 2^(peak2_s - peak2) * partial_s, normalised; peak2 is the largest of all splits. Then
-//          the sink joins the denominator.
+//          the sink joins the denominator. With out_positions the last channels are rotated back.
 // Tile     one block per token and head, 4 channels per thread. The order of the sum is fixed (8 splits,
 //          then the next 8), whether one group of 4 warps adds them all or up to 4 groups share them.
 // Roles    every warp reduces the statistics of all splits by itself, so the first barrier is that of the
@@ -95,8 +95,36 @@ __device__ void reduce_groups(float4& out, const float4& own, int group, int gro
     __syncthreads();
 }
 
+// How attend's output is rotated back.
+struct OutRotation {
+    Tensor positions{}, frequencies{};
+    int first = kValueWidth;  // the first rotated channel
+
+    explicit OutRotation(const smla_attend_args& args) {
+        if (!smla::present(args.out_positions)) return;
+        positions = args.out_positions;
+        frequencies = args.out_frequencies;
+        first -= 2 * int(args.out_frequencies.shape[0]);
+    }
+    // Radians of the pair of channels from `channel` on.
+    __device__ double angle(int64_t token, int channel) const {
+        if (channel < first) return 0;
+        const double frequency = static_cast<const double*>(frequencies.data)[(channel - first) / 2];
+        return double(cuda::load_int(positions, token)) * frequency;
+    }
+};
+
+// Out of line: the loads around it keep their registers.
+__device__ __noinline__ float2 rotate_back(double angle, float2 pair) {
+    double sine, cosine;
+    sincos(angle, &sine, &cosine);
+    const float c = float(cosine), s = float(-sine);
+    return {pair.x * c - pair.y * s, pair.y * c + pair.x * s};
+}
+
 __global__ void __launch_bounds__(kGroups* kGroup, 2)
-    combine(const __grid_constant__ Arguments args, const __grid_constant__ TileScheduler scheduler) {
+    combine(const __grid_constant__ Arguments args, const __grid_constant__ TileScheduler scheduler,
+            const __grid_constant__ OutRotation rotation) {
     __shared__ float weights_of_warps[kGroups * kGroup / 32][kMaxSplits];
     float* const weights = weights_of_warps[threadIdx.x / 32];
     const int64_t heads = args.q.shape[1], t = blockIdx.x / heads, h = blockIdx.x % heads;
@@ -106,6 +134,8 @@ __global__ void __launch_bounds__(kGroups* kGroup, 2)
     const auto* const sums =
         reinterpret_cast<const float4*>(scheduler.partials.sums + first * kValueWidth + channel);
     float4 part[kAhead], out = {};
+    // Not of the grid before: see ptx/grid.cuh.
+    const double angles[] = {rotation.angle(t, channel), rotation.angle(t, channel + 2)};
     cuda::follow_grid_before();
     load_partials(sums, stride, kAhead * group, scheduler.splits(), part);
     const Combined combined =
@@ -121,9 +151,14 @@ __global__ void __launch_bounds__(kGroups* kGroup, 2)
     if (group > 0) return;
     Totals totals = {0.f, -INFINITY};
     if (combined.any) totals = finish(combined.peak2 * kLn2, combined.sum, sink_of(args, h));
+    float2 pairs[2] = {{out.x * totals.factor, out.y * totals.factor},
+                       {out.z * totals.factor, out.w * totals.factor}};
     const int64_t at = cuda::element(args.out, t, h) + channel;
-    store_pair(args.out, at, out.x * totals.factor, out.y * totals.factor);
-    store_pair(args.out, at + 2, out.z * totals.factor, out.w * totals.factor);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        if (channel + 2 * i >= rotation.first) pairs[i] = rotate_back(angles[i], pairs[i]);
+        store_pair(args.out, at + 2 * i, pairs[i].x, pairs[i].y);
+    }
     if (threadIdx.x == 0) store_statistics(args, t, h, totals.lse, combined.largest2 * kLn2);
 }
 
@@ -135,7 +170,8 @@ void combine_splits(const smla_attend_args& args, const TileScheduler& scheduler
     const int64_t fit = 2 * env.device->facts().multiprocessors / std::max<int64_t>(blocks, 1);
     const int most = std::min(kGroups, (scheduler.splits() + kAhead - 1) / kAhead);
     const int groups = int(std::clamp<int64_t>(fit, 1, most));
-    cuda::launch_early(combine, blocks, groups * kGroup, 0, env, Arguments(args), scheduler);
+    cuda::launch_early(combine, blocks, groups * kGroup, 0, env, Arguments(args), scheduler,
+                       OutRotation(args));
 }
 
 }  // namespace smla::cuda_attend

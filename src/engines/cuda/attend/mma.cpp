@@ -75,6 +75,7 @@ CallPlan<Args> plan_mma(const Args& args, const Env& env) {
     plan.scratch = cut.workspace();
     plan.scratch_of_fewer = env.batch_invariant ? 0 : most_workspace(args, env);
     plan.checks_indices = cut.tokens >= args.q.shape[0];
+    plan.rotates_out = cut.splits > 1;
     plan.launch = [cut](const Args& call, const Env& on) { each_launch(call, cut, on, run_mma); };
     return plan;
 }

@@ -189,6 +189,7 @@ CallPlan<Args> plan_of(const Args& args, const Env& env, const Schedule& cut) {
     plan.scratch_of_fewer = env.batch_invariant ? 0 : most_workspace(args, env);
 #ifdef SMLA_CUDA_SM90A
     plan.checks_indices = cut.tokens >= args.q.shape[0];
+    plan.rotates_out = cut.splits > 1;
     plan.launch = [cut](const Args& call, const Env& on) { each_launch(call, cut, on, run_sm90); };
 #endif
     return plan;

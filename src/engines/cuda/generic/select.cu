@@ -23,16 +23,16 @@ struct ExactSelect {
     Windows windows;
 };
 
-template <class Score>
+template <class Score, bool Rows>
 __global__ void __launch_bounds__(kSelectThreads, 2)
     select_exact(const __grid_constant__ ExactSelect task, const __grid_constant__ IndexCheck check) {
     __shared__ CutScratch scratch;
     if (check.is_mine()) return check_lists(check);
     const int64_t token = blockIdx.x;
     const ScoreList<Score, 16> list(task.input, task.windows, token, task.output.k);
-    const Winners winners(task.output, token);
+    const Winners<Rows> winners(task.output, token, TokenOutput(task.output, task.windows, token, Rows));
     const int k = int(task.output.k);
-    if (k > 0) select_exactly(list, k, base_of(task.output, task.windows, token), winners, scratch);
+    if (k > 0) select_exactly(list, k, winners, scratch);
     winners.finish(min(k, list.count()));
 }
 
@@ -126,7 +126,7 @@ struct IdCut {
 __device__ void select_by_id(const SelectIds& task, int64_t token, const Sorted& sorted, CutScratch& scratch,
                              uint32_t* used) {
     const IdList list(task, token);
-    const Winners winners(task.output, token);
+    const Winners<false> winners(task.output, token, TokenOutput());
     uint32_t mine = 0, candidates;
     list.each([&](uint32_t, uint32_t, uint32_t) { ++mine; });
     block_scan(mine, scratch.warps, candidates);
@@ -182,7 +182,9 @@ void run_select_exact(const SelectInput& input, const SelectOutput& output, cons
                       const Env& env) {
     const ExactSelect task{input, output,
                            Windows(input.starts, input.ends, input.columns, input.begin, input.end)};
-    const auto kernel = input.dtype == SMLA_F32 ? select_exact<float> : select_exact<uint16_t>;
+    const auto kernel = with_rows(output, [&](auto rows) {
+        return input.dtype == SMLA_F32 ? select_exact<float, rows.value> : select_exact<uint16_t, rows.value>;
+    });
     const IndexCheck check = IndexCheck::of(lists, input.tokens, kSelectThreads, env);
     launch(kernel, input.tokens + check.blocks, kSelectThreads, 0, env, task, check);
 }

@@ -254,8 +254,8 @@ __device__ void find_row_cut(const Row& row, const uint2& extremes, int parts, i
 }
 
 // Writes the columns above the cut and the first of the members, in order.
-template <class Row>
-__device__ void put_winners(const Row& row, const Standing& mine, int base, const Winners& winners, int parts,
+template <class Row, bool Rows>
+__device__ void put_winners(const Row& row, const Standing& mine, const Winners<Rows>& winners, int parts,
                             int rank, ClusterShared& shared) {
     uint32_t total, before = uint32_t(__popc(mine.above)) | uint32_t(__popc(mine.members)) << 16;
     before = block_scan<Row::kWarps>(before, shared.warps, total);
@@ -269,13 +269,12 @@ __device__ void put_winners(const Row& row, const Standing& mine, int base, cons
         const int bit = __ffs(int(left)) - 1;
         const bool wins = mine.above >> bit & 1;
         if (wins || equal < mine.need)
-            winners.put(int(above + min(equal, mine.need)), row.column(bit) - base,
-                        [&] { return row.score(bit); });
+            winners.put(int(above + min(equal, mine.need)), row.column(bit), [&] { return row.score(bit); });
         above += wins, equal += !wins;
     }
 }
 
-template <class Score, int Threads>
+template <class Score, int Threads, bool Rows>
 __global__ void __launch_bounds__(Threads, 1)
     select_by_cluster(const GridOrder order, const __grid_constant__ ClusterSelect task,
                       const __grid_constant__ IndexCheck check) {
@@ -287,13 +286,13 @@ __global__ void __launch_bounds__(Threads, 1)
     const int parts = task.parts, rank = int(cluster_rank()), k = int(task.output.k);
     const int64_t token = blockIdx.x >> (__ffs(parts) - 1);
     const Window window = task.windows(token);
-    const int length = window.end - window.begin, base = base_of(task.output, task.windows, token);
+    const int length = window.end - window.begin;
     const RowPart<Score, Threads> row(task, window, token, rank, shared.units);
-    const Winners winners(task.output, token);
+    const Winners<Rows> winners(task.output, token, TokenOutput(task.output, task.windows, token, Rows));
     if (length <= k) {  // all win
         if (rank > 0) return;
         for (int i = int(threadIdx.x); i < length; i += Threads)
-            winners.put(i, window.begin + i - base, [&] { return row.score_of_row(i); });
+            winners.put(i, window.begin + i, [&] { return row.score_of_row(i); });
         return winners.finish(length);
     }
     if (threadIdx.x == 0) {
@@ -310,14 +309,17 @@ __global__ void __launch_bounds__(Threads, 1)
     const uint2 extremes = load_row(row, k, parts, rank, shared);
     Standing mine{.need = uint32_t(k)};
     find_row_cut(row, extremes, parts, rank, mine, shared);
-    put_winners(row, mine, base, winners, parts, rank, shared);
+    put_winners(row, mine, winners, parts, rank, shared);
     if (rank == 0) winners.finish(k);
 #endif
 }
 
 template <int Threads>
-auto kernel_of(smla_dtype dtype) {
-    return dtype == SMLA_F32 ? select_by_cluster<float, Threads> : select_by_cluster<uint16_t, Threads>;
+auto kernel_of(smla_dtype dtype, const SelectOutput& output) {
+    return with_rows(output, [&](auto rows) {
+        return dtype == SMLA_F32 ? select_by_cluster<float, Threads, rows.value>
+                                 : select_by_cluster<uint16_t, Threads, rows.value>;
+    });
 }
 
 // How many clusters of so many blocks the device runs at once, each block alone on its multiprocessor.
@@ -328,7 +330,7 @@ int clusters_at_once(int parts, const Env& env) {
     const auto [place, is_new] = known.try_emplace({env.device->index(), parts}, 0);
     if (!is_new) return place->second;
     const Device::Scope scope(*env.device);
-    const auto kernel = kernel_of<kMostThreads>(SMLA_F32);
+    const auto kernel = kernel_of<kMostThreads>(SMLA_F32, {});
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {unsigned(parts), 1, 1};
@@ -400,8 +402,8 @@ void run_select_by_cluster(const SelectInput& input, const SelectOutput& output,
         .units = cut.units};
     const int64_t blocks = input.tokens * cut.parts;
     const auto check = IndexCheck::of(lists, blocks, cut.threads, env, kWideParts);
-    const auto kernel = cut.threads < kMostThreads ? kernel_of<kMostThreads / 2>(input.dtype)
-                                                   : kernel_of<kMostThreads>(input.dtype);
+    const auto kernel = cut.threads < kMostThreads ? kernel_of<kMostThreads / 2>(input.dtype, output)
+                                                   : kernel_of<kMostThreads>(input.dtype, output);
     launch_ordered(cut.parts, kernel, blocks + int64_t(round_up(check.blocks, size_t(cut.parts))),
                    cut.threads, cut.shared_bytes(), env, task, check);
 }

@@ -1,5 +1,6 @@
 // The select kernels of the cuda engine: what they take.
 #include "engines/cuda/select/run.h"
+#include "ops/select/select.h"
 
 namespace smla {
 
@@ -17,6 +18,13 @@ SelectOutput select_output(const smla_select_args& args) {
     if (args.counts.ndim) {
         out.counts = static_cast<int32_t*>(args.counts.data);
         out.count_stride = args.counts.stride_elems[0];
+    }
+    if (args.rows.ndim) {
+        out.rows = static_cast<int32_t*>(args.rows.data);
+        out.row_stride = args.rows.stride_elems[0];
+        out.row_table = row_table_of(args);
+        out.request_of_token = static_cast<const int32_t*>(args.request_of_token.data);
+        out.request_stride = args.request_of_token.stride_elems[0];
     }
     return out;
 }

@@ -190,42 +190,60 @@ private:
     bool f16_;
 };
 
-// Column that the indices of a token are relative to.
-__device__ inline int base_of(const SelectOutput& out, const Windows& windows, int64_t token) {
-    return out.relative ? windows.whole(token).begin : 0;
-}
+// What the outputs of a token are told of it.
+struct TokenOutput {
+    int base = 0;     // columns count from here as indices
+    int request = 0;  // whose pages rows are in
 
-// One token's row of the outputs. put() writes a winner, finish() the padding and the count.
+    __device__ TokenOutput(const SelectOutput& out, const Windows& windows, int64_t token, bool rows) {
+        if (out.relative) base = windows.whole(token).begin;
+        if (rows) request = out.request_of_token[token * out.request_stride];
+    }
+    TokenOutput() = default;
+};
+
+// One token's row of the outputs. put() writes a winner, finish() the padding and the count. Rows: whether
+// the call wants rows, too; known to the compiler, as code that is only passed over costs a kernel of few
+// rows 0.1 to 0.3 us.
+template <bool Rows>
 class Winners {
 public:
-    __device__ Winners(const SelectOutput& out, int64_t token)
+    __device__ Winners(const SelectOutput& out, int64_t token, const TokenOutput& of_token)
         : indices_(out.indices + token * out.index_stride),
           selected_(out.selected ? out.selected + token * out.selected_stride : nullptr),
+          rows_(Rows ? out.rows + token * out.row_stride : nullptr),
           count_(out.counts ? out.counts + token * out.count_stride : nullptr),
+          table_(out.row_table),
+          of_token_(of_token),
           k_(int(out.k)) {}
     template <class Score>  // score() is called only if scores are wanted
-    __device__ void put(int place, int index, const Score& score) const {
-        indices_[place] = index;
+    __device__ void put(int place, int column, const Score& score) const {
+        indices_[place] = column - of_token_.base;
         if (selected_) selected_[place] = score();
+        if constexpr (Rows) rows_[place] = row_of(table_, of_token_.request, column);
     }
     __device__ void finish(int count) const {
-        for (int64_t i = count + int(threadIdx.x); i < k_; i += blockDim.x)
-            put(int(i), -1, [] { return -INFINITY; });
+        for (int64_t i = count + int(threadIdx.x); i < k_; i += blockDim.x) {
+            indices_[i] = -1;
+            if (selected_) selected_[i] = -INFINITY;
+            if constexpr (Rows) rows_[i] = -1;
+        }
         if (count_ && threadIdx.x == 0) *count_ = count;
     }
 
 private:
     int32_t* indices_;
     float* selected_;
-    int32_t* count_;
+    int32_t *rows_, *count_;
+    const BlockTable& table_;
+    TokenOutput of_token_;
     int k_;
 };
 
 // Writes the elements above the cut and the first cut.equal of those equal to it, in list order, in one pass.
 // A list says how many elements it has, what of one is kept meanwhile (Item), and its key, column and score.
-template <class List>
-__device__ void put_in_order(const List& list, Cut cut, int base, const Winners& winners,
-                             CutScratch& scratch) {
+template <class List, bool Rows>
+__device__ void put_in_order(const List& list, Cut cut, const Winners<Rows>& winners, CutScratch& scratch) {
     constexpr int kPer = 4;
     uint32_t above = 0, equal = 0;  // so far
     const int count = list.count();
@@ -249,7 +267,7 @@ __device__ void put_in_order(const List& list, Cut cut, int base, const Winners&
             const uint32_t equals = equal + (before >> 16);
             if ((marks[i] & 1) || (marks[i] && equals < cut.equal))
                 winners.put(int(above + (before & 0xffff) + min(equals, cut.equal)),
-                            list.column(int(mine + i)) - base,
+                            list.column(int(mine + i)),
                             [&] { return list.score_of_item(items[i], int(mine + i)); });
             before += marks[i];
         }
@@ -259,15 +277,14 @@ __device__ void put_in_order(const List& list, Cut cut, int base, const Winners&
 }
 
 // Exact for any row: three histograms and put_in_order. Every thread of the block calls it.
-template <class List>
-__device__ void select_exactly(const List& list, int k, int base, const Winners& winners,
-                               CutScratch& scratch) {
+template <class List, bool Rows>
+__device__ void select_exactly(const List& list, int k, const Winners<Rows>& winners, CutScratch& scratch) {
     const int count = list.count();
     Cut cut{0, UINT32_MAX};  // all of them
     if (k < count)
         cut = find_cut<RunCounter>(scratch, uint32_t(k), 0, UINT32_MAX, 3,
                                    [&](const auto& f) { list.each([&](uint32_t key, int) { f(key); }); });
-    put_in_order(list, cut, base, winners, scratch);
+    put_in_order(list, cut, winners, scratch);
 }
 
 }  // namespace smla::cuda

@@ -48,8 +48,9 @@ struct RegisterShared {
     uint2 extremes[32];  // by warp
     Cut of_members;
     uint32_t member_count;
-    int first;           // what `winners` are added to for the output; no register is left for it
-    uint16_t winners[];  // their columns, from the window's begin
+    TokenOutput of_token;  // no registers are left for this and the next
+    int begin;             // of the window
+    uint16_t winners[];    // their columns, from `begin`
 };
 
 // A thread's columns in memory. Few of them are read again, as registers cannot be indexed.
@@ -239,19 +240,19 @@ __device__ void place_winners(const Row& row, Standing mine, RegisterShared& sha
     __syncthreads();
 }
 
-// Writes `count` winners of a row: column(i), which count from `first` in the outputs.
-template <class Score, class Column>
-__device__ void put_winners(const RegisterSelect& task, const Score* of_window, int first, int count,
-                            const Column& column) {
-    const Winners winners(task.output, blockIdx.x);
+// Writes `count` winners of a row: column(i), which count from `begin`.
+template <bool Rows, class Score, class Column>
+__device__ void put_winners(const RegisterSelect& task, const TokenOutput& of_token, const Score* of_window,
+                            int begin, int count, const Column& column) {
+    const Winners<Rows> winners(task.output, blockIdx.x, of_token);
     for (int i = int(threadIdx.x); i < count; i += int(blockDim.x)) {
         const int at = column(i);
-        winners.put(i, first + at, [&] { return widen(of_window[at], task.input.dtype == SMLA_F16); });
+        winners.put(i, begin + at, [&] { return widen(of_window[at], task.input.dtype == SMLA_F16); });
     }
     winners.finish(count);
 }
 
-template <class Score, class Hold>
+template <class Score, class Hold, bool Rows>
 __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks)
     select_by_registers(const GridOrder order, const __grid_constant__ RegisterSelect task,
                         const __grid_constant__ IndexCheck check) {
@@ -261,18 +262,20 @@ __global__ void __launch_bounds__(Hold::kThreads, Hold::kBlocks)
     RegisterShared& shared = *reinterpret_cast<RegisterShared*>(memory);
     const int64_t token = blockIdx.x;
     const Window window = task.windows(token);
-    const int length = window.end - window.begin, k = int(task.output.k),
-              first = window.begin - base_of(task.output, task.windows, token);
+    const int length = window.end - window.begin, k = int(task.output.k);
+    const auto of_token = [&] { return TokenOutput(task.output, task.windows, token, Rows); };
     const Score* const scores = static_cast<const Score*>(task.input.scores) + token * task.input.stride +
                                 (window.begin - task.windows.begin);
     if (length <= k || k == 0)
-        return put_winners(task, scores, first, min(length, k), [](int i) { return i; });
+        return put_winners<Rows>(task, of_token(), scores, window.begin, min(length, k),
+                                 [](int i) { return i; });
     for (int i = int(threadIdx.x); i < kBins; i += Hold::kThreads) shared.cut.bins[i] = 0;
-    if (threadIdx.x == 0) shared.member_count = 0, shared.first = first;
+    if (threadIdx.x == 0) shared.member_count = 0, shared.of_token = of_token(), shared.begin = window.begin;
     const bool f16 = sizeof(Score) == 2 && task.input.dtype == SMLA_F16;
     ThreadColumns<Score, Hold::kColumns> row(scores, length, f16);
     place_winners<Hold>(row, choose<Hold>(row, scores, f16, k, shared), shared);
-    put_winners(task, scores, shared.first, k, [&](int i) { return int(shared.winners[i]); });
+    put_winners<Rows>(task, shared.of_token, scores, shared.begin, k,
+                      [&](int i) { return int(shared.winners[i]); });
 }
 
 using Kernel = void (*)(GridOrder, RegisterSelect, IndexCheck);
@@ -281,29 +284,30 @@ struct Holder {
     int threads = 0;
 };
 
-template <class Score>
+template <class Score, bool Rows>
 Holder holder_of(int64_t places) {
     Holder out;
     const auto take = [&]<class Hold>(Hold) {
         if (out.kernel || places > Hold::kThreads * Hold::kColumns) return;
-        out = {select_by_registers<Score, Hold>, Hold::kThreads};
+        out = {select_by_registers<Score, Hold, Rows>, Hold::kThreads};
     };
     take(Hold4096{}), take(Hold8192{}), take(Hold16384{});
     return out;
 }
 
 // Without a kernel if rows are too long. Places of 16 bytes before a row's first column are held, too.
+template <bool Rows>
 Holder holder_of(const SelectInput& input) {
     const int64_t bytes = dtype_bits(input.dtype) / 8;
     const bool aligned =
         reinterpret_cast<uintptr_t>(input.scores) % 16 == 0 && input.stride * bytes % 16 == 0;
     const int64_t places = input.end - input.begin + (aligned ? 0 : 16 / bytes - 1);
-    return input.dtype == SMLA_F32 ? holder_of<float>(places) : holder_of<uint16_t>(places);
+    return input.dtype == SMLA_F32 ? holder_of<float, Rows>(places) : holder_of<uint16_t, Rows>(places);
 }
 
 }  // namespace
 
-bool registers_select(const SelectInput& input) { return holder_of(input).kernel != nullptr; }
+bool registers_select(const SelectInput& input) { return holder_of<false>(input).kernel != nullptr; }
 
 void run_select_by_registers(const SelectInput& input, const SelectOutput& output, const CallLists& lists,
                              const Env& env) {
@@ -311,7 +315,7 @@ void run_select_by_registers(const SelectInput& input, const SelectOutput& outpu
         .input = input,
         .output = output,
         .windows = Windows(input.starts, input.ends, input.columns, input.begin, input.end)};
-    const Holder holder = holder_of(input);
+    const Holder holder = with_rows(output, [&](auto rows) { return holder_of<rows.value>(input); });
     const int64_t winners = std::min(output.k, input.end - input.begin);
     const auto check = IndexCheck::of(lists, input.tokens, holder.threads, env);
     launch_ordered(holder.kernel, input.tokens + check.blocks, holder.threads,

@@ -4,6 +4,9 @@
 
 #include "engines/candidate.h"
 #include "engines/cuda/common/call_lists.h"
+#include "ops/map/row_of.h"
+
+#include <type_traits>
 
 namespace smla::cuda {
 
@@ -29,7 +32,18 @@ struct SelectOutput {
     int64_t count_stride = 0;
     int64_t k = 0;
     bool relative = false;
+    int32_t* rows = nullptr;  // [T,k], optional: the columns as rows of a cache
+    int64_t row_stride = 0;
+    BlockTable row_table{};  // of that cache
+    const int32_t* request_of_token = nullptr;
+    int64_t request_stride = 0;
 };
+// choose(rows) with what kernels know at compile time: rows.value, whether rows are wanted.
+template <class Choose>
+auto with_rows(const SelectOutput& output, const Choose& choose) {
+    return output.rows ? choose(std::true_type()) : choose(std::false_type());
+}
+
 extern const Candidate<smla_select_args> kClusterSelect, kRegisterSelect, kSampledSelect, kGenericSelect;
 
 SelectOutput select_output(const smla_select_args& args);

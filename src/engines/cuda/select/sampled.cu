@@ -316,8 +316,8 @@ struct CandidateCut {
 };
 
 // Writes the winners in list order: counting sort into bins, then each finds its rank within its bin.
-template <class List>
-__device__ void put_sorted(const List& list, const CandidateCut& cut, int base, int k, const Winners& winners,
+template <class List, bool Rows>
+__device__ void put_sorted(const List& list, const CandidateCut& cut, int k, const Winners<Rows>& winners,
                            SelectShared& shared) {
     constexpr int kPer = kBins / kSelectThreads;
     const int count = int(shared.count), tid = int(threadIdx.x);
@@ -350,50 +350,50 @@ __device__ void put_sorted(const List& list, const CandidateCut& cut, int base, 
         const int first = bin > 0 ? int(bins[bin - 1]) : 0, last = int(bins[bin]);
         int place = first;
         for (int other = first; other < last; ++other) place += shared.places[other] < number;
-        winners.put(place, list.column(number) - base, [&] { return list.score(number); });
+        winners.put(place, list.column(number), [&] { return list.score(number); });
     }
 }
 
 // Too many or too few candidates. If many columns equal the floor (zeros of relu, say), the floor is the cut.
-template <class List>
-__device__ void select_otherwise(const List& list, uint32_t floor, int k, int base, const Winners& winners,
+template <class List, bool Rows>
+__device__ void select_otherwise(const List& list, uint32_t floor, int k, const Winners<Rows>& winners,
                                  SelectShared& shared) {
     uint32_t mine = 0, above;
     list.each([&](uint32_t key, int) { mine += key > floor; });
     block_scan(mine, shared.cut.warps, above);
     if (shared.count >= uint32_t(k) && above < uint32_t(k))
-        put_in_order(list, Cut{floor, uint32_t(k) - above}, base, winners, shared.cut);
-    else select_exactly(list, k, base, winners, shared.cut);
+        put_in_order(list, Cut{floor, uint32_t(k) - above}, winners, shared.cut);
+    else select_exactly(list, k, winners, shared.cut);
 }
 
 // The row of a block alone. Every thread calls it.
-template <class List>
-__device__ void finish_alone(const List& list, uint32_t floor, int k, int base, const Winners& winners,
+template <class List, bool Rows>
+__device__ void finish_alone(const List& list, uint32_t floor, int k, const Winners<Rows>& winners,
                              SelectShared& shared) {
     if (shared.count < uint32_t(k) || shared.count > kRoom)
-        return select_otherwise(list, floor, k, base, winners, shared);
+        return select_otherwise(list, floor, k, winners, shared);
     const CandidateCut cut(shared, k);
-    put_sorted(list, cut, base, k, winners, shared);
+    put_sorted(list, cut, k, winners, shared);
 }
 
 // The last of several blocks of a row: candidates come in list order, so winners need no sort.
-template <class List>
+template <class List, bool Rows>
 __device__ void finish_split(const List& list, const SplitRow& row, const RowParts& parts, uint32_t floor,
-                             int k, int base, const Winners& winners, SelectShared& shared) {
+                             int k, const Winners<Rows>& winners, SelectShared& shared) {
     if (shared.count < uint32_t(k) || shared.count > kRoom)
-        return select_otherwise(list, floor, k, base, winners, shared);
+        return select_otherwise(list, floor, k, winners, shared);
     gather_in_order(row, parts, shared);
     const int count = int(shared.count);
     const Cut cut =
         find_cut<PlainCounter>(shared.cut, uint32_t(k), shared.least, shared.best, 3, [&](const auto& f) {
             for (int i = int(threadIdx.x); i < count; i += kSelectThreads) f(shared.found.keys[i]);
         });
-    put_in_order(FoundInOrder<List>{list, shared.found, count}, cut, base, winners, shared.cut);
+    put_in_order(FoundInOrder<List>{list, shared.found, count}, cut, winners, shared.cut);
 }
 
 // Many rows: three blocks per multiprocessor hide each other's latencies. Few rows: more loads in flight.
 // Split: several blocks per row.
-template <class Score, int Ahead, bool Split>
+template <class Score, int Ahead, bool Split, bool Rows>
 __global__ void __launch_bounds__(kSelectThreads, Ahead == kManyRows ? kBlocksPerSm : 2)
     select_sampled(const __grid_constant__ SampledSelect task, const __grid_constant__ IndexCheck check) {
     extern __shared__ __align__(16) char memory[];
@@ -405,9 +405,8 @@ __global__ void __launch_bounds__(kSelectThreads, Ahead == kManyRows ? kBlocksPe
     const ScoreList<Score, Ahead> list(task.input, task.windows, token, k);
     if (list.count() <= k) {  // all win
         if (part > 0) return;
-        const Winners winners(task.output, token);
-        put_in_order(list, Cut{0, UINT32_MAX}, base_of(task.output, task.windows, token), winners,
-                     shared.cut);
+        const Winners<Rows> winners(task.output, token, TokenOutput(task.output, task.windows, token, Rows));
+        put_in_order(list, Cut{0, UINT32_MAX}, winners, shared.cut);
         winners.finish(list.count());
         return;
     }
@@ -427,10 +426,9 @@ __global__ void __launch_bounds__(kSelectThreads, Ahead == kManyRows ? kBlocksPe
         else collect<false>(list, floor, shared);
         __syncthreads();
     }
-    const Winners winners(task.output, token);
-    const int base = base_of(task.output, task.windows, token);
-    if constexpr (Split) finish_split(list, task.scratch[token], parts, floor, k, base, winners, shared);
-    else finish_alone(list, floor, k, base, winners, shared);
+    const Winners<Rows> winners(task.output, token, TokenOutput(task.output, task.windows, token, Rows));
+    if constexpr (Split) finish_split(list, task.scratch[token], parts, floor, k, winners, shared);
+    else finish_alone(list, floor, k, winners, shared);
     winners.finish(k);
 }
 
@@ -470,11 +468,15 @@ void run_select_sampled(const SelectInput& input, const SelectOutput& output, vo
         .scratch = static_cast<SplitRow*>(scratch),
         .counters = static_cast<uint32_t*>(env.workspace.data)};
     const bool f32 = input.dtype == SMLA_F32, many_rows = input.tokens > kSplitRows;
-    const auto many =
-        f32 ? select_sampled<float, kManyRows, false> : select_sampled<uint16_t, kManyRows, false>;
-    const auto few = f32 ? select_sampled<float, kFewRows, false> : many;
-    const auto split = f32 ? select_sampled<float, kFewRows, true> : select_sampled<uint16_t, kFewRows, true>;
-    const auto kernel = many_rows ? many : task.parts > 1 ? split : few;
+    const auto kernel = with_rows(output, [&](auto rows) {
+        constexpr bool kRows = rows.value;
+        const auto many = f32 ? select_sampled<float, kManyRows, false, kRows>
+                              : select_sampled<uint16_t, kManyRows, false, kRows>;
+        const auto few = f32 ? select_sampled<float, kFewRows, false, kRows> : many;
+        const auto split = f32 ? select_sampled<float, kFewRows, true, kRows>
+                               : select_sampled<uint16_t, kFewRows, true, kRows>;
+        return many_rows ? many : task.parts > 1 ? split : few;
+    });
     const int64_t blocks = input.tokens * task.parts;
     const bool scans = f32 && !many_rows;
     if (lists.scan && !scans) note_bad_value_on_gpu(*lists.scan, lists.stage, env);
