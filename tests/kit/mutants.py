@@ -879,13 +879,6 @@ MUTANTS = [
         "load_int(args.out_positions, t), false);",
         verify("attend"),
     ),
-    Mutant(
-        "parts of a step are rotated by the first tokens' positions",
-        "src/backends/step.cpp",
-        "&part.extra.lengths, &part.out, &part.lse, &part.out_positions})",
-        "&part.extra.lengths, &part.out, &part.lse})",
-        "test_backends *",
-    ),
     # layers of DeepSeek-V4.1
     Mutant(
         "entries' index keys are rotated at their last token",

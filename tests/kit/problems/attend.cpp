@@ -229,7 +229,9 @@ void AttendProblem::fill_rotation() {
     for (int64_t t = 0; t < tokens_; ++t)
         set_int(args.out_positions, t, 0, random.chance(0.2) ? -5 : random.log_between(1, 1'000'000));
     for (int64_t i = 0; i < args.out_frequencies.shape[0]; ++i)
-        set_value(args.out_frequencies, i, 0, 0, 0, std::exp(-random.uniform(0, 12)));
+        set_value(
+            args.out_frequencies, i, 0, 0, 0,
+            random.chance(0.01) ? random.pick({kInfinity, std::nan("")}) : std::exp(-random.uniform(0, 12)));
     description += text(", ", args.out_frequencies.shape[0], " pairs rotated back");
 }
 
@@ -372,7 +374,7 @@ void AttendProblem::compare(const std::string& kernel, Comparison& out) const {
         for (size_t d = i * size_t(width_); d < (i + 1) * size_t(width_); ++d)
             query += q_.values[d] * q_.values[d];
         for (size_t d = i * size_t(value_width_); d < (i + 1) * size_t(value_width_); ++d)
-            result += want.values[d] * want.values[d];
+            if (std::isfinite(want.values[d])) result += want.values[d] * want.values[d];
         const double largest = scale * std::sqrt(query) * token.key;
         logit[i] = (sum_error(width_) + 2 * kF32) * largest;
         const double sink = present(args.sink) ? sink_.values[i % size_t(heads_)] : -kInfinity;
