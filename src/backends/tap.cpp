@@ -1,6 +1,7 @@
 #include "backends/tap.h"
 
 #include "backends/runner.h"
+#include "ops/attend/attend.h"
 #include "ops/field.h"
 #include "ops/score_select_blocks/score_select_blocks.h"
 
@@ -46,6 +47,17 @@ void StepWatch::show_selection(Runner& run, const smla_score_select_blocks_args&
     show_logits(run, score_args_of(args), args.columns);
     show(run, "topk", args.indices);
     if (present(args.best_blocks)) show(run, "candidates", args.best_blocks);
+}
+
+// Attend's output as it was before it was rotated back: rotated forward again.
+void StepWatch::show_rotated(Runner& run, const smla_attend_args& args) const {
+    if (!sees_tensors() || !present(args.out_positions)) return;
+    smla_rope_args forward = rotation_of_out(args);
+    forward.inverse = 0;
+    forward.out =
+        run.activation(plain_dtype(args.out), {args.out.shape[0], args.out.shape[1], args.out.shape[2]});
+    run.run<Stage::rope>(forward);
+    show(run, "core_rotated", forward.out);
 }
 
 void StepWatch::show_attend(const Runner& run, smla_attend_args args) const {

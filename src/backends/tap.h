@@ -45,7 +45,7 @@ public:
         if constexpr (S == Stage::score_select_blocks) show_selection(run, args);
         if constexpr (S == Stage::compress) show(run, entries_, args.entries);
         if constexpr (S == Stage::absorb) show(run, "q_nope", args.x);
-        if constexpr (S == Stage::attend) show_attend(run, args);
+        if constexpr (S == Stage::attend) show_attend(run, args), show_rotated(run, args);
     }
 
 private:
@@ -54,6 +54,7 @@ private:
     void show_selection(Runner& run, const smla_score_select_blocks_args& args) const;
     void show_logits(Runner& run, smla_score_args score, int64_t columns) const;
     void show_attend(const Runner& run, smla_attend_args args) const;
+    void show_rotated(Runner& run, const smla_attend_args& args) const;
 
     const Tap* tap_;
     const char* entries_ = "entries";  // what the next compress makes

@@ -31,7 +31,7 @@ TEST(CliBench, QuickRunHasEveryCase) {
         EXPECT_EQ(row["kernel"].is_string(), row["stage"] != "decode" && row["stage"] != "sum") << row;
     }
     for (const char* stage :
-         {"attend", "score", "select", "score_select", "metadata", "decode", "map", "compress"})
+         {"attend", "score", "select", "score_select", "metadata", "decode", "absorb", "compress"})
         EXPECT_TRUE(stages.count(stage)) << stage;
 }
 

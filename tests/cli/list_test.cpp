@@ -131,19 +131,19 @@ TEST(CliExplain, ModelStepsAreWhatTheLayerRuns) {
     const auto layers = json_of({"explain", "--model", v32.path()})["layers"];
     ASSERT_EQ(layers.size(), 1u);
     EXPECT_EQ(stages(layers[0]),
-              "write_kv write_index quant_index_q score_select absorb rope map attend up_project");
+              "write_kv write_index quant_index_q score_select rope absorb attend up_project");
     const auto hybrid = json_of({"explain", "--model", flash.path()})["layers"];
     ASSERT_EQ(hybrid.size(), 3u);
     EXPECT_EQ(hybrid[0]["layer_kind"], "sliding");
-    EXPECT_EQ(stages(hybrid[0]), "write_kv attend inverse_rope");
-    EXPECT_EQ(stages(hybrid[2]), "write_kv save_state compress attend inverse_rope");
+    EXPECT_EQ(stages(hybrid[0]), "write_kv attend");
+    EXPECT_EQ(stages(hybrid[2]), "write_kv save_state compress attend");
     const auto shared = json_of({"explain", "--model", glm.path(), "--layer", "3"})["layers"];
-    EXPECT_EQ(stages(shared[0]), "write_kv absorb rope map attend up_project");  // no indexer of its own
+    EXPECT_EQ(stages(shared[0]), "write_kv rope absorb map attend up_project");  // no indexer of its own
     const TemporaryFile chain(v41());
     const auto chained = [&](const char* layer) {
         return stages(json_of({"explain", "--model", chain.path(), "--layer", layer})["layers"][0]);
     };
-    EXPECT_EQ(chained("7"), "write_kv map attend inverse_rope");  // reads entries and selection of another
+    EXPECT_EQ(chained("7"), "write_kv map attend");  // reads entries and selection of another
     EXPECT_NE(chained("8").find("compress"), std::string::npos) << chained("8");
     EXPECT_NE(chained("20").find("score_select_blocks"), std::string::npos) << chained("20");
     EXPECT_NE(chained("24").find("score_select"), std::string::npos) << chained("24");
