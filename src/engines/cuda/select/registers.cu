@@ -240,16 +240,22 @@ __device__ void place_winners(const Row& row, Standing mine, RegisterShared& sha
     __syncthreads();
 }
 
-// Writes `count` winners of a row: column(i), which count from `begin`.
+// Writes `count` winners of a row: column(i), which count from `begin`. Rows in a loop of their own: with the
+// other outputs they spill registers on some architectures.
 template <bool Rows, class Score, class Column>
 __device__ void put_winners(const RegisterSelect& task, const TokenOutput& of_token, const Score* of_window,
                             int begin, int count, const Column& column) {
-    const Winners<Rows> winners(task.output, blockIdx.x, of_token);
+    const Winners<false> winners(task.output, blockIdx.x, of_token);
     for (int i = int(threadIdx.x); i < count; i += int(blockDim.x)) {
         const int at = column(i);
         winners.put(i, begin + at, [&] { return widen(of_window[at], task.input.dtype == SMLA_F16); });
     }
     winners.finish(count);
+    if constexpr (Rows) {
+        int32_t* const rows = task.output.rows + blockIdx.x * task.output.row_stride;
+        for (int i = int(threadIdx.x); i < int(task.output.k); i += int(blockDim.x))
+            rows[i] = i < count ? row_of(task.output.row_table, of_token.request, begin + column(i)) : -1;
+    }
 }
 
 template <class Score, class Hold, bool Rows>
