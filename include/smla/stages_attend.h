@@ -56,8 +56,8 @@ typedef struct smla_attend_args {
     smla_tensor lse;
     /* [T,H] f32 (f64), optional: the largest logit in natural-log units, -inf without a row. */
     smla_tensor max_logits;
-    /* [T] i32 or i64, optional: turns the last 2n channels of out back, as inverse_rope does with the
-     * interleaved style. */
+    /* [T] i32 or i64, optional: rotates the last 2n channels of out back, as inverse_rope does with
+     * the interleaved style. */
     smla_tensor out_positions;
     /* [n] f64, with out_positions only: radians per position of each pair. */
     smla_tensor out_frequencies;

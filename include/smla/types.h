@@ -5,8 +5,9 @@
  * are only appended, so an older caller's struct is read as if the new fields were zero.
  *
  * Letters of shapes: T query tokens, H heads, Hi index heads, R requests, K columns of a list, k selected
- * columns, N columns to choose from, MB table columns (pages of a request), Dqk values of a query or a cached
- * row, Dv values of an output, D any other width. Sizes of memory are bytes; strides of tensors are elements.
+ * columns, N columns to choose from, MB table columns (pages of a request), RC and MC the same of a second
+ * table, Dqk values of a query or a cached row, Dv values of an output, D any other width. Sizes of memory
+ * are bytes; strides of tensors are elements.
  *
  * Floating-point tensors are f32, bf16 or f16, mixed freely. f64 is for the reference engine: "(f64)" stands
  * where a tensor may, or with an f64 input must, be f64. */

@@ -93,7 +93,7 @@ struct CallPlan {
     // In contexts with check_indices `launch` itself notes the first bad value of the lists.
     bool checks_indices = false;
     bool may_be_beside = false;  // `launch` obeys Env::beside: one grid, no scratch
-    bool rotates_out = false;    // attend: `launch` turns out back; if not, inverse_rope does behind it
+    bool rotates_out = false;    // attend: `launch` rotates the output back; else inverse_rope follows
     // Reads the call's pointers and its Env; all else was decided. Null with a refusal.
     std::function<void(const Args&, const Env&)> launch;
     // What the plan could not make because the stream is being captured. Such a plan is not cached, and

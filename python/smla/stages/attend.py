@@ -87,7 +87,7 @@ def attend(
     "log2". empty_lse: "-inf", which merge wants, or "+inf". out: [T,H,Dv] of q's type by default (bf16 for
     e4m3); f32, bf16 and f16 for each of them, bf16 alone for e4m3, f64 for f64. lse, max_logits: True, or an
     array, to get them, [T,H] f32 (f64 for f64). out_positions, out_frequencies: [T] integers and [n] f64, to
-    turn the last 2n channels of out back, as smla.inverse_rope does.
+    rotate the last 2n channels of out back, as smla.inverse_rope does.
     Returns an Attended.
     """
     if q_scale is not None and dtype_of(q, "q") is not Dtype.E4M3:

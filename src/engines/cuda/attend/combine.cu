@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 2)
     const auto* const sums =
         reinterpret_cast<const float4*>(scheduler.partials.sums + first * kValueWidth + channel);
     float4 part[kAhead], out = {};
-    // Not of the grid before: see ptx/grid.cuh.
+    // Positions are older than the grid before, so they may be read before it ends (ptx/grid.cuh).
     const double angles[] = {rotation.angle(t, channel), rotation.angle(t, channel + 2)};
     cuda::follow_grid_before();
     load_partials(sums, stride, kAhead * group, scheduler.splits(), part);

@@ -190,7 +190,7 @@ private:
     bool f16_;
 };
 
-// What the outputs of a token are told of it.
+// What a token's outputs need besides its winners.
 struct TokenOutput {
     int base = 0;     // columns count from here as indices
     int request = 0;  // whose pages rows are in
