@@ -57,18 +57,34 @@ class DsaLayer:
         q_latent = smla.norm(self.linear("q_a_proj", hidden), weights["q_a_layernorm"], eps=EPS)
         q = self.linear("q_b_proj", q_latent[:, 0]).reshape(tokens, HEADS, NOPE + ROPE)
         smla.rope(q, positions, FREQUENCIES, first=NOPE, out=q)
-        kv = self.linear("kv_a_proj_with_mqa", hidden)
-        latent = smla.norm(kv[..., :LATENT], weights["kv_a_layernorm"], eps=EPS)
-        k_rope = smla.rope(kv[..., LATENT:], positions, FREQUENCIES)
-        smla.write_kv(latent[:, 0], slots, self.cache, tail=k_rope[:, 0])
+        kv = self.linear("kv_a_proj_with_mqa", hidden)[:, 0]
+        smla.write_kv(  # norms the latent and rotates the rest on the way
+            kv[:, :LATENT],
+            slots,
+            self.cache,
+            tail=kv[:, LATENT:],
+            norm_weight=weights["kv_a_layernorm"],
+            eps=EPS,
+            positions=positions,
+            frequencies=FREQUENCIES,
+            rope_first=LATENT,
+        )
 
         # The indexer. Its RoPE comes first in a head. V3.2 pairs channels i and i + ROPE/2; GLM interleaves.
         index_q = self.linear("indexer.wq_b", q_latent[:, 0]).reshape(tokens, HI, D)
         smla.rope(index_q, positions, FREQUENCIES, style="half", first=0, out=index_q)
-        norm = weights["indexer.k_norm.weight"], weights["indexer.k_norm.bias"]
-        index_k = smla.norm(self.linear("indexer.wk", hidden), *norm, eps=EPS, kind="layer")
-        smla.rope(index_k, positions, FREQUENCIES, style="half", first=0, out=index_k)
-        smla.write_index(index_k[:, 0], slots, self.keys)
+        smla.write_index(
+            self.linear("indexer.wk", hidden)[:, 0],
+            slots,
+            self.keys,
+            norm_weight=weights["indexer.k_norm.weight"],
+            norm_bias=weights["indexer.k_norm.bias"],
+            norm_kind="layer",
+            eps=EPS,
+            positions=positions,
+            frequencies=FREQUENCIES,
+            rope_style="half",
+        )
         # Queries are not quantised here, so the weights carry these two factors alone.
         index_w = self.linear("indexer.weights_proj", hidden)[:, 0] * np.float32(HI**-0.5 * D**-0.5)
         selected = smla.score_select(
@@ -79,13 +95,15 @@ class DsaLayer:
             TOPK,
             block_table=block_table,
             request_of_token=request_of_token,
+            rows=True,  # of the cache of keys and values
+            row_table=block_table,
+            page_tokens=PAGE,
         )
-        rows = smla.map(selected.indices, request_of_token, block_table, page_tokens=PAGE)
 
         # Attention in the latent space: 1/sqrt of nope + rope, not of the row's width.
         absorbed = np.concatenate([smla.absorb(q[..., :NOPE], self.w_uk), q[..., NOPE:]], axis=-1)
         attended = smla.attend(
-            absorbed, self.cache, rows, softmax_scale=(NOPE + ROPE) ** -0.5, value_width=LATENT
+            absorbed, self.cache, selected.rows, softmax_scale=(NOPE + ROPE) ** -0.5, value_width=LATENT
         )
         values = smla.up_project(attended.out, self.w_uv)
         return self.linear("o_proj", values.reshape(tokens, HEADS * V))[:, 0]

@@ -3,7 +3,7 @@
 #ifndef SMLA_STAGES_CACHE_H
 #define SMLA_STAGES_CACHE_H
 
-#include <smla/context.h>
+#include <smla/stages_linear.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -11,7 +11,7 @@ extern "C" {
 
 typedef struct smla_write_args {
     uint32_t struct_size;
-    /* write_index: 1 rotates the row by H_D / sqrt(D) first; D a power of two. write_kv: 0. */
+    /* write_index: 1 rotates the row by H_D / sqrt(D) before it is encoded; D a power of two. write_kv: 0. */
     int32_t hadamard;
     /* [T,Dhead] f32, bf16, f16 (f64: row_f64) */
     smla_tensor head;
@@ -22,15 +22,36 @@ typedef struct smla_write_args {
     smla_tensor slots;
     /* Width Dhead + Dtail. */
     smla_cache cache;
+    /* Of the norm; see smla_norm_args. */
+    smla_norm_kind norm_kind;
+    /* Of the rotation by position; see smla_rope_args. */
+    smla_rope_style rope_style;
+    /* The first rotated channel of the row. */
+    int32_t rope_first;
+    int32_t reserved;
+    /* Of the norm, > 0, also as an f32; not looked at without norm_weight. */
+    double eps;
+    /* [Dhead], optional: norms head. Absent: no norm. */
+    smla_tensor norm_weight;
+    /* [Dhead], optional, with norm_weight and LAYER only: zeros. */
+    smla_tensor norm_bias;
+    /* [T] i32 or i64, optional: rotates channels [rope_first, rope_first + 2n) of the row by
+     * positions[t] * frequencies[i], behind the norm. */
+    smla_tensor positions;
+    /* [n] f64, with positions only: radians per position of each pair. */
+    smla_tensor frequencies;
+    /* [T,Dhead + Dtail], optional: the normed and rotated row, before hadamard and encoding; of a token
+     * whose slot is a hole, too. Rows of padding stay as they are. */
+    smla_tensor values;
 } smla_write_args;
 
-/* Encodes [head | tail] of token t into row slots[t] of a KV cache.
- * Refused: an index format, hadamard, a row that is not as wide as the cache. */
+/* Encodes [head | tail] of token t into row slots[t] of a KV cache, normed and rotated on the way if asked.
+ * Refused: an index format, hadamard, a row that is not as wide as the cache, a rotation beyond it. */
 SMLA_API smla_status smla_write_kv(smla_context* context, const smla_write_args* args,
                                    smla_workspace workspace, smla_stream stream);
 
 /* The same for a cache of index keys: an index or row format.
- * Refused: a KV format, hadamard where D is not a power of two, a row that is not as wide as the cache. */
+ * Refused: a KV format, hadamard where D is not a power of two, otherwise as write_kv. */
 SMLA_API smla_status smla_write_index(smla_context* context, const smla_write_args* args,
                                       smla_workspace workspace, smla_stream stream);
 

@@ -4,7 +4,7 @@
 #ifndef SMLA_STAGES_INDEX_H
 #define SMLA_STAGES_INDEX_H
 
-#include <smla/context.h>
+#include <smla/stages_linear.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -12,7 +12,7 @@ extern "C" {
 
 typedef struct smla_quant_index_q_args {
     uint32_t struct_size;
-    /* 1: rotate by H_D / sqrt(D) first, as the keys were; D a power of two. */
+    /* 1: rotate by H_D / sqrt(D) before the codes, as the keys were; D a power of two. */
     int32_t hadamard;
     /* Least amax of a query head; 0: 1e-4 (V4). V3.2 uses 1e-10. */
     double amax_floor;
@@ -28,6 +28,17 @@ typedef struct smla_quant_index_q_args {
     smla_tensor scales;
     /* [T,Hi] f32 (f64). May be w. */
     smla_tensor w_out;
+    /* Of the rotation by position; see smla_rope_args. */
+    smla_rope_style rope_style;
+    /* The first rotated channel. */
+    int32_t rope_first;
+    /* [T] i32 or i64, optional: rotates channels [rope_first, rope_first + 2n) of q by
+     * positions[t] * frequencies[i] before all else. */
+    smla_tensor positions;
+    /* [n] f64, with positions only: radians per position of each pair. */
+    smla_tensor frequencies;
+    /* [T,Hi,D] f32, bf16, f16 (f64), optional: the queries rotated by position, before hadamard. */
+    smla_tensor rotated;
 } smla_quant_index_q_args;
 
 /* Index queries in the type of the keys, their scale in the weights:
@@ -35,7 +46,8 @@ typedef struct smla_quant_index_q_args {
  *                    w_out = w * factor * s
  *   q_out e2m1       one scale per 32 values in `scales`; w_out = w * factor
  *   q_out f32, bf16  a copy; w_out = w * factor
- * Refused: scales without e2m1; e2m1 where D is no multiple of 32; hadamard where D is no power of two. */
+ * Refused: scales without e2m1; e2m1 where D is no multiple of 32; hadamard where D is no power of two; a
+ * rotation beyond D. */
 SMLA_API smla_status smla_quant_index_q(smla_context* context, const smla_quant_index_q_args* args,
                                         smla_workspace workspace, smla_stream stream);
 

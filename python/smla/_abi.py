@@ -502,6 +502,41 @@ class MergeArgs(c.Structure):
     )
 
 
+class NormArgs(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("kind", c.c_int32),
+        ("eps", c.c_double),
+        ("x", Tensor),
+        ("weight", Tensor),
+        ("bias", Tensor),
+        ("out", Tensor),
+    )
+
+
+class RopeArgs(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("style", c.c_int32),
+        ("inverse", c.c_int32),
+        ("first", c.c_int32),
+        ("x", Tensor),
+        ("positions", Tensor),
+        ("frequencies", Tensor),
+        ("out", Tensor),
+    )
+
+
+class ProjectArgs(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("reserved", c.c_int32),
+        ("x", Tensor),
+        ("w", Tensor),
+        ("out", Tensor),
+    )
+
+
 class WriteArgs(c.Structure):
     _fields_ = (
         ("struct_size", c.c_uint32),
@@ -510,6 +545,16 @@ class WriteArgs(c.Structure):
         ("tail", Tensor),
         ("slots", Tensor),
         ("cache", Cache),
+        ("norm_kind", c.c_int32),
+        ("rope_style", c.c_int32),
+        ("rope_first", c.c_int32),
+        ("reserved", c.c_int32),
+        ("eps", c.c_double),
+        ("norm_weight", Tensor),
+        ("norm_bias", Tensor),
+        ("positions", Tensor),
+        ("frequencies", Tensor),
+        ("values", Tensor),
     )
 
 
@@ -597,6 +642,11 @@ class QuantIndexQArgs(c.Structure):
         ("q_out", Tensor),
         ("scales", Tensor),
         ("w_out", Tensor),
+        ("rope_style", c.c_int32),
+        ("rope_first", c.c_int32),
+        ("positions", Tensor),
+        ("frequencies", Tensor),
+        ("rotated", Tensor),
     )
 
 
@@ -666,41 +716,6 @@ class ScoreSelectBlocksArgs(c.Structure):
         ("counts", Tensor),
         ("block_maxima", Tensor),
         ("best_blocks", Tensor),
-    )
-
-
-class NormArgs(c.Structure):
-    _fields_ = (
-        ("struct_size", c.c_uint32),
-        ("kind", c.c_int32),
-        ("eps", c.c_double),
-        ("x", Tensor),
-        ("weight", Tensor),
-        ("bias", Tensor),
-        ("out", Tensor),
-    )
-
-
-class RopeArgs(c.Structure):
-    _fields_ = (
-        ("struct_size", c.c_uint32),
-        ("style", c.c_int32),
-        ("inverse", c.c_int32),
-        ("first", c.c_int32),
-        ("x", Tensor),
-        ("positions", Tensor),
-        ("frequencies", Tensor),
-        ("out", Tensor),
-    )
-
-
-class ProjectArgs(c.Structure):
-    _fields_ = (
-        ("struct_size", c.c_uint32),
-        ("reserved", c.c_int32),
-        ("x", Tensor),
-        ("w", Tensor),
-        ("out", Tensor),
     )
 
 
@@ -995,6 +1010,20 @@ FUNCTIONS: dict[str, tuple[type | None, dict[str, type]]] = {
         "stream": c.c_void_p}),
     "smla_merge": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
         "stream": c.c_void_p}),
+    "smla_norm": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
+        "stream": c.c_void_p}),
+    "smla_rope": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
+        "stream": c.c_void_p}),
+    "smla_inverse_rope": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
+        "stream": c.c_void_p}),
+    "smla_project": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
+        "stream": c.c_void_p}),
+    "smla_absorb": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
+        "stream": c.c_void_p}),
+    "smla_up_project": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
+        "stream": c.c_void_p}),
+    "smla_out_project": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
+        "stream": c.c_void_p}),
     "smla_write_kv": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
         "stream": c.c_void_p}),
     "smla_write_index": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
@@ -1019,20 +1048,6 @@ FUNCTIONS: dict[str, tuple[type | None, dict[str, type]]] = {
         "stream": c.c_void_p}),
     "smla_score_select_blocks": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p,
         "workspace": Workspace, "stream": c.c_void_p}),
-    "smla_norm": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
-        "stream": c.c_void_p}),
-    "smla_rope": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
-        "stream": c.c_void_p}),
-    "smla_inverse_rope": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
-        "stream": c.c_void_p}),
-    "smla_project": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
-        "stream": c.c_void_p}),
-    "smla_absorb": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
-        "stream": c.c_void_p}),
-    "smla_up_project": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
-        "stream": c.c_void_p}),
-    "smla_out_project": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
-        "stream": c.c_void_p}),
     "smla_workspace_size": (c.c_int32, {"context": c.c_void_p, "stage": c.c_int32, "args": c.c_void_p,
         "budget": c.c_size_t, "bytes": c.c_void_p}),
     "smla_workspace_init": (c.c_int32, {"context": c.c_void_p, "workspace": Workspace, "stream": c.c_void_p}),

@@ -88,6 +88,8 @@ public:
 
     // By which name the watch shows the entries of the next compress.
     void name_entries(const char* name) { watch_.name_entries(name); }
+    // Whether somebody looks at tensors.
+    bool taps() const { return watch_.sees_tensors(); }
     // Shows a tensor that is no argument of a stage that the watch knows.
     void tap(const char* name, const Tensor& tensor) const { watch_.show(*this, name, tensor); }
 

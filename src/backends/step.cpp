@@ -16,7 +16,7 @@ struct IndexQuery {
     Tensor q, scales, w;
 };
 
-IndexQuery quantise_index_q(Runner& run, const Indexer& in) {
+IndexQuery quantise_index_q(Runner& run, const StepBatch& batch, const Indexer& in) {
     const smla_cache& keys = in.keys.cache;
     const int64_t tokens = in.q.shape[0], heads = in.q.shape[1], width = in.q.shape[2];
     const bool fp8 = keys.format == SMLA_INDEX_FP8_132, fp4 = keys.format == SMLA_INDEX_MXFP4_68;
@@ -30,6 +30,8 @@ IndexQuery quantise_index_q(Runner& run, const Indexer& in) {
                            {tokens, heads, width});
     if (fp4) out.scales = run.activation(SMLA_E8M0, {tokens, heads, width / 32});
     out.w = run.activation(plain, {tokens, heads});
+    const bool rotates = present(in.rotation.frequencies);
+    const Tensor rotated = rotates && run.taps() ? run.activation(plain, {tokens, heads, width}) : Tensor{};
     run.beside<Stage::quant_index_q>({.hadamard = in.hadamard,
                                       .amax_floor = in.amax_floor,
                                       .factor = in.factor,
@@ -37,8 +39,35 @@ IndexQuery quantise_index_q(Runner& run, const Indexer& in) {
                                       .w = in.w,
                                       .q_out = out.q,
                                       .scales = out.scales,
-                                      .w_out = out.w});
+                                      .w_out = out.w,
+                                      .rope_style = in.rotation.style,
+                                      .rope_first = in.rotation.first,
+                                      .positions = rotates ? batch.rope_position : Tensor{},
+                                      .frequencies = in.rotation.frequencies,
+                                      .rotated = rotated});
+    run.tap("index_q", rotates ? rotated : in.q);
     return out;
+}
+
+// Writes a row of each token into `group`; `values` takes the rows where somebody looks on.
+smla_write_args writing_of(Runner& run, const StepBatch& batch, const KeyRow& key, const CacheGroup& group) {
+    const bool rotates = present(key.rotation.frequencies);
+    const int64_t width = key.head.shape[1] + (present(key.tail) ? key.tail.shape[1] : 0);
+    return {.head = key.head,
+            .tail = key.tail,
+            .slots = group.slots,
+            .cache = group.cache,
+            .norm_kind = key.norm_kind,
+            .rope_style = key.rotation.style,
+            .rope_first = key.rotation.first,
+            .eps = key.eps,
+            .norm_weight = key.norm_weight,
+            .norm_bias = key.norm_bias,
+            .positions = rotates ? batch.rope_position : Tensor{},
+            .frequencies = key.rotation.frequencies,
+            .values = run.taps() && (rotates || present(key.norm_weight))
+                          ? run.activation(is_f64(key.head) ? SMLA_F64 : SMLA_F32, {key.head.shape[0], width})
+                          : Tensor{}};
 }
 
 // Maps a selection to cache rows, unless the indexer has, and to list lengths: the first tokens of a prompt
@@ -174,7 +203,7 @@ void copy_rows(Runner& run, const StepBatch& batch, const Tensor& from, const Te
 Selection run_indexer(Runner& run, const StepBatch& batch, const Indexer& in, const Tensor& ends,
                       const Tensor& topk, const CacheGroup* attended) {
     const Tensor indices = present(topk) ? topk : run.activation(SMLA_I32, {in.q.shape[0], in.topk});
-    const IndexQuery query = quantise_index_q(run, in);
+    const IndexQuery query = quantise_index_q(run, batch, in);
     smla_score_args score{.struct_size = sizeof(smla_score_args),
                           .fill = 0,
                           .q = query.q,
@@ -220,14 +249,21 @@ void run_dsa_step(Runner& run, const StepBatch& batch, const DsaStep& step) {
     const int64_t tokens = step.q.shape[0], heads = step.q.shape[1];
     run.wait_for_calls();
     // First: on an H200 a step of one token took 4 to 7 us longer with write_kv right before attend.
-    if (present(step.latent))
-        run.run<Stage::write_kv>(
-            {.head = step.latent, .tail = step.k_rope, .slots = step.kv.slots, .cache = step.kv.cache});
-    if (present(step.index_k))
-        run.beside<Stage::write_index>({.hadamard = step.indexer.hadamard,
-                                        .head = step.index_k,
-                                        .slots = step.indexer.keys.slots,
-                                        .cache = step.indexer.keys.cache});
+    if (present(step.key.head)) {
+        const smla_write_args write = writing_of(run, batch, step.key, step.kv);
+        run.run<Stage::write_kv>(write);
+        if (present(write.values)) {
+            const int64_t latent = step.key.head.shape[1], width = write.values.shape[1];
+            run.tap("latent", slice(write.values, 1, 0, latent));
+            if (latent < width) run.tap("kpe", slice(write.values, 1, latent, width));
+        }
+    }
+    if (present(step.index_key.head)) {
+        smla_write_args write = writing_of(run, batch, step.index_key, step.indexer.keys);
+        write.hadamard = step.indexer.hadamard;
+        run.beside<Stage::write_index>(write);
+        if (present(write.values)) run.tap("index_k", write.values);
+    }
     run_index_compressor(run, batch,
                          {.ratio = step.pool, .no_overlap = 1, .frequencies = nothing_rotated(step.q)},
                          step.index_compressor, step.indexer.keys);
@@ -290,12 +326,14 @@ void run_hybrid_step(Runner& run, const StepBatch& batch, const HybridStep& step
                lists = step.kind != LayerKind::sliding && !all_entries,
                selects = lists && !present(step.forced.indices), pools = present(step.compressor.kv);
     run.wait_for_calls();
-    if (present(step.kv))  // first: see run_dsa_step
-        run.run<Stage::write_kv>({.head = step.kv, .slots = window.group.slots, .cache = window.group.cache});
+    if (present(step.key.head)) {  // first: see run_dsa_step
+        const smla_write_args write = writing_of(run, batch, step.key, window.group);
+        run.run<Stage::write_kv>(write);
+        if (present(write.values)) run.tap("kv_window", write.values);
+    }
     run_index_compressor(run, batch, rule_of(step), step.index_compressor, step.indexer.keys);
-    if (present(step.index_k))
-        run.beside<Stage::write_index>(
-            {.head = step.index_k, .slots = step.indexer.keys.slots, .cache = step.indexer.keys.cache});
+    if (present(step.index_key.head))
+        run.beside<Stage::write_index>(writing_of(run, batch, step.index_key, step.indexer.keys));
     if (pools) run.beside<Stage::save_state>(saving_of(batch, step.compressor));
     const auto close_entries = pooling_of(batch, rule_of(step), step.compressor, entries.group);
     if (pools && !selects) run.run<Stage::compress>(close_entries);

@@ -1,8 +1,8 @@
 // The inner step, once for every layer and attention backend: from rotated queries and new keys to attention
 // output. A stage whose input is absent does not run: an engine that projects, selects or rotates elsewhere
 // hands in what it has.
-//   dsa:    write_kv, write_index (pools: save_state, compress), quant_index_q, score_select, map, absorb,
-//           rope, attend, up_project
+//   dsa:    write_kv and write_index (which norm and rotate; pools: save_state, compress), quant_index_q
+//           (which rotates), score_select, map, absorb, rope, attend, up_project
 //   hybrid: write_kv (window), save_state, compress, write_index (V4.1), quant_index_q, score_select or
 //           score_select_blocks, map, attend (which rotates its output back)
 // Everything cached is written before anything is read, so a token may attend to itself.
@@ -54,9 +54,26 @@ struct StepBatch {
     std::span<const int32_t> parts{};  // attend in one call per [parts[i], parts[i+1]); empty: in one
 };
 
+// The rotation of a row by its token's position.
+struct RowRotation {
+    smla_rope_style style = SMLA_ROPE_INTERLEAVED;
+    int32_t first = 0;     // the first rotated channel
+    Tensor frequencies{};  // [n] f64; absent: not at all
+};
+
+// A row of each token that goes into a cache, and what becomes of it before; see smla_write_args.
+struct KeyRow {
+    Tensor head{}, tail{};  // [T,Dhead], [T,Dtail]; absent head: the cache is already written
+    smla_norm_kind norm_kind = SMLA_NORM_RMS;
+    double eps = 0;
+    Tensor norm_weight{}, norm_bias{};  // [Dhead]; absent weight: head is normed already
+    RowRotation rotation{};
+};
+
 // An indexer's projected queries, and the cache of its keys; absent q: the layer has none.
 struct Indexer {
-    Tensor q{};  // [T,Hi,D], rotated
+    Tensor q{};  // [T,Hi,D]
+    RowRotation rotation{};
     Tensor w{};  // [T,Hi], unscaled
     double factor = 0;
     double amax_floor = 0;
@@ -86,9 +103,8 @@ struct Compressor {
 struct DsaStep {
     Tensor q{};            // [T,H,nope + rope], or [T,H,L + rope] if it is absorbed
     Tensor frequencies{};  // [rope / 2] f64; absent: the rope channels of q are rotated already
-    Tensor latent{};       // [T,L] normed; absent: the cache is already written
-    Tensor k_rope{};       // [T,R] rotated
-    Tensor index_k{};      // [T,D] normed and rotated; absent: a shared layer, or pools
+    KeyRow key{};          // the latent [T,L] and the rope part [T,R]
+    KeyRow index_key{};    // [T,D]; absent: a shared layer, or pools
     Indexer indexer;
     // GLM-5.3: tokens per index key (0: each token has its own), what makes those keys of index_k, and how
     // many of them each token sees, [T] i32. Selections are of pools, and the tokens behind the last whole
@@ -114,7 +130,7 @@ struct HybridStep {
     LayerKind kind = LayerKind::sliding;
     int32_t ratio = 0;     // tokens per entry
     Tensor q{};            // [T,H,D] rotated
-    Tensor kv{};           // [T,D] rotated; absent: the window cache is already written
+    KeyRow key{};          // [T,D]
     Tensor frequencies{};  // [n] f64; absent: out stays rotated
     double eps = 0;        // of the compressors' norms
     smla_precision precision = SMLA_PRECISION_DEFAULT;
@@ -123,7 +139,7 @@ struct HybridStep {
     Compressor compressor;
     Indexer indexer;
     Compressor index_compressor;            // writes the indexer's keys
-    Tensor index_k{};                       // V4.1, [T,D]: the keys themselves, of tokens that close an entry
+    KeyRow index_key{};                     // V4.1, [T,D]: the keys themselves, of tokens that close an entry
     Selection forced;                       // attend to these entries instead of the indexer's
     Tensor topk{};                          // [T,k] i32 out: what the indexer selected; absent: scratch
     double softmax_scale = 0, q_scale = 0;  // q_scale: of e4m3 queries

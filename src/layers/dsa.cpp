@@ -21,109 +21,78 @@ public:
     Tensor input_norm() const override { return weights_.input_norm.view; }
 
 private:
-    struct Query {
-        Tensor latent;  // [T,1,q_lora] normed
-        Tensor heads;   // [T,H,nope + rope]
-    };
-    Query project_query(Runner& run, const Tensor& hidden) const;
-    void project_keys(Runner& run, const Tensor& hidden, const StepBatch& batch, DsaStep& inner) const;
-    void project_index(Runner& run, const LayerStep& step, const Query& query, DsaStep& inner) const;
-    void pool_index(Runner& run, const LayerStep& step, const Tensor& k, DsaStep& inner) const;
+    Tensor norm_query(Runner& run, const Tensor& latent) const;
+    void set_keys(const Tensor& both, DsaStep& inner) const;
+    void set_index(Runner& run, const LayerStep& step, const Projected& of_hidden, const Tensor& q,
+                   DsaStep& inner) const;
+    void pool_index(Runner& run, const LayerStep& step, const KeyRow& key, const Tensor& gate,
+                    DsaStep& inner) const;
     bool rotates() const { return config_.common.rope_dim > 0; }
 
     DsaWeights weights_;
     double scale_;
 };
 
-DsaLayer::Query DsaLayer::project_query(Runner& run, const Tensor& hidden) const {
-    const int64_t tokens = hidden.shape[0], rank = config_.common.q_lora_rank, heads = config_.common.heads;
-    const Tensor latent = run.activation(precision_.activations, {tokens, 1, rank});
-    Query query{operand_of(run, latent),
-                run.activation(precision_.operands(), {tokens, heads, config_.qk_head_dim()})};
-    run.run<Stage::project>({.x = reshape_rows(hidden, {1, config_.common.hidden_size}),
-                             .w = as_matrix(weights_.q_a),
-                             .out = latent});
-    run.run<Stage::norm>({.eps = config_.common.latent_norm_eps,
-                          .x = latent,
-                          .weight = weights_.q_norm.view,
-                          .out = query.latent});
-    run.tap("qr", query.latent);
-    const Tensor flat = reshape_rows(query.heads, {1, heads * config_.qk_head_dim()});
-    run.run<Stage::project>({.x = query.latent, .w = as_matrix(weights_.q_b), .out = flat});
-    return query;
-}
-
-void DsaLayer::project_keys(Runner& run, const Tensor& hidden, const StepBatch& batch, DsaStep& inner) const {
-    const int64_t tokens = hidden.shape[0], rank = config_.dsa->kv_lora_rank, rope = config_.common.rope_dim;
-    const Tensor both = run.activation(precision_.activations, {tokens, 1, rank + rope});
-    run.run<Stage::project>({.x = reshape_rows(hidden, {1, config_.common.hidden_size}),
-                             .w = as_matrix(weights_.kv_a),
-                             .out = both});
-    const Tensor latent = slice(both, 2, 0, rank);
+// The operand of the products with the query latent.
+Tensor DsaLayer::norm_query(Runner& run, const Tensor& latent) const {
+    const Tensor out = operand_of(run, latent);
     run.run<Stage::norm>(
-        {.eps = config_.common.latent_norm_eps, .x = latent, .weight = weights_.kv_norm.view, .out = latent});
-    inner.latent = reshape_rows(latent, {rank});
-    run.tap("latent", inner.latent);
-    if (!rotates()) return;
-    run.run<Stage::rope>(
-        {.first = int32_t(rank), .x = both, .positions = batch.rope_position, .frequencies = frequencies()});
-    inner.k_rope = reshape_rows(slice(both, 2, rank, rank + rope), {rope});
-    run.tap("kpe", inner.k_rope);
+        {.eps = config_.common.latent_norm_eps, .x = latent, .weight = weights_.q_norm.view, .out = out});
+    run.tap("qr", out);
+    return out;
 }
 
-void DsaLayer::project_index(Runner& run, const LayerStep& step, const Query& query, DsaStep& inner) const {
-    const Tensor& hidden = step.hidden;
-    const IndexerConfig& index = *config_.indexer;
-    const int64_t tokens = hidden.shape[0], heads = index.heads, width = index.head_dim;
-    const smla_dtype dtype = precision_.activations;
-    const Tensor q = run.activation(dtype, {tokens, heads, width}),
-                 k = run.activation(dtype, {tokens, 1, width});
-    const Tensor w = run.activation(dtype, {tokens, 1, heads});
-    const Tensor flat = reshape_rows(q, {1, heads * width});
-    run.run<Stage::project>({.x = query.latent, .w = as_matrix(weights_.indexer->q_b), .out = flat});
-    run.run<Stage::project>({.x = reshape_rows(hidden, {1, config_.common.hidden_size}),
-                             .w = as_matrix(weights_.indexer->k),
-                             .out = k});
-    run.run<Stage::norm>({.kind = SMLA_NORM_LAYER,
-                          .eps = index.key_norm_eps,
-                          .x = k,
-                          .weight = weights_.indexer->k_norm.view,
-                          .bias = weights_.indexer->k_norm_bias.view,
-                          .out = k});
-    for (const Tensor& x : {q, k})
-        if (rotates())
-            run.run<Stage::rope>({.style = index.rope_style,
-                                  .x = x,
-                                  .positions = step.batch.rope_position,
-                                  .frequencies = frequencies()});
-    run.run<Stage::project>({.x = reshape_rows(hidden, {1, config_.common.hidden_size}),
-                             .w = as_matrix(weights_.indexer->head_weights),
-                             .out = w});
-    run.tap("index_q", q);
-    run.tap("index_k", k);
+// both: [T,1,L + R]
+void DsaLayer::set_keys(const Tensor& both, DsaStep& inner) const {
+    const int64_t rank = config_.dsa->kv_lora_rank, rope = config_.common.rope_dim;
+    inner.key = {.head = reshape_rows(slice(both, 2, 0, rank), {rank}),
+                 .eps = config_.common.latent_norm_eps,
+                 .norm_weight = weights_.kv_norm.view};
+    if (!rotates()) return;
+    inner.key.tail = reshape_rows(slice(both, 2, rank, rank + rope), {rope});
+    inner.key.rotation = {.first = int32_t(rank), .frequencies = frequencies()};
+}
 
-    inner.indexer = {.q = q,
-                     .w = reshape_rows(w, {heads}),
+void DsaLayer::set_index(Runner& run, const LayerStep& step, const Projected& of_hidden, const Tensor& q,
+                         DsaStep& inner) const {
+    const IndexerConfig& index = *config_.indexer;
+    const DsaIndexerWeights& weights = *weights_.indexer;
+    KeyRow key{.head = reshape_rows(of_hidden.by(weights.k), {index.head_dim}),
+               .norm_kind = SMLA_NORM_LAYER,
+               .eps = index.key_norm_eps,
+               .norm_weight = weights.k_norm.view,
+               .norm_bias = weights.k_norm_bias.view};
+    if (rotates()) key.rotation = {.style = index.rope_style, .frequencies = frequencies()};
+
+    inner.indexer = {.q = reshape_rows(q, {index.heads, index.head_dim}),
+                     .rotation = key.rotation,
+                     .w = reshape_rows(of_hidden.by(weights.head_weights), {index.heads}),
                      .factor = index.weight_factor(),
                      .amax_floor = 1e-10,  // of V3.2's query quantiser; V4 uses 1e-4
                      .query_dtype = precision_.queries,
                      .topk = index.topk,
                      .keys = step.caches.index};
-    if (config_.dsa->pool) pool_index(run, step, reshape_rows(k, {width}), inner);
-    else inner.index_k = reshape_rows(k, {width});
+    if (config_.dsa->pool) pool_index(run, step, key, of_hidden.by(weights.pool_gate), inner);
+    else inner.index_key = key;
 }
 
-void DsaLayer::pool_index(Runner& run, const LayerStep& step, const Tensor& k, DsaStep& inner) const {
-    const int64_t tokens = step.hidden.shape[0], width = config_.indexer->head_dim;
-    const Tensor gate = run.activation(precision_.activations, {tokens, 1, width});
-    run.run<Stage::project>({.x = reshape_rows(step.hidden, {1, config_.common.hidden_size}),
-                             .w = as_matrix(weights_.indexer->pool_gate),
-                             .out = gate});
+// Pools rotate nothing.
+void DsaLayer::pool_index(Runner& run, const LayerStep& step, const KeyRow& key, const Tensor& gate,
+                          DsaStep& inner) const {
+    const int64_t width = config_.indexer->head_dim;
+    const Tensor k = reshape_rows(key.head, {1, width});
+    run.run<Stage::norm>({.kind = key.norm_kind,
+                          .eps = key.eps,
+                          .x = k,
+                          .weight = key.norm_weight,
+                          .bias = key.norm_bias,
+                          .out = k});
+    run.tap("index_k", k);
     // As vLLM: keys that are rounded to fp8 or fp4 are rotated before, so that outliers spread.
     const bool quantised = kIndexFormats & ~kRowFormats & format_bit(step.caches.index.cache.format);
     inner.indexer.hadamard = quantised && is_power_of_two(width);
     inner.indexer.amax_floor = 1e-4;
-    inner.index_compressor = {.kv = k,
+    inner.index_compressor = {.kv = key.head,
                               .score = reshape_rows(gate, {width}),
                               .ape = weights_.indexer->pool_ape.view,
                               .state = step.caches.index_state,
@@ -135,14 +104,19 @@ void DsaLayer::forward(Runner& run, const LayerStep& step) const {
     DsaStep inner{};
     inner.pool = int32_t(config_.dsa->pool);
     inner.visible_pools = step.caches.entries.visible;
-    const Query query = project_query(run, step.hidden);
-    project_keys(run, step.hidden, step.batch, inner);
-    if (weights_.indexer) project_index(run, step, query, inner);
+    const Projected of_hidden(run, reshape_rows(step.hidden, {1, config_.common.hidden_size}),
+                              hidden_weights(weights_), precision_.activations);
+    const Tensor latent = norm_query(run, of_hidden.by(weights_.q_a));
+    std::vector<Projected::Product> products{{&weights_.q_b, precision_.operands()}};
+    if (weights_.indexer) products.push_back({&weights_.indexer->q_b, precision_.activations});
+    const Projected of_latent(run, latent, products);
+    set_keys(of_hidden.by(weights_.kv_a), inner);
+    if (weights_.indexer) set_index(run, step, of_hidden, of_latent.by(weights_.indexer->q_b), inner);
 
     inner.w_uk = transposed(weights_.key_up(config_));  // [H,L,nope]
     inner.w_uv = weights_.value_up(config_);            // [H,v,L]
 
-    inner.q = query.heads;
+    inner.q = reshape_rows(of_latent.by(weights_.q_b), {heads, config_.qk_head_dim()});
     inner.frequencies = frequencies();
     inner.query_dtype = precision_.queries;
     inner.softmax_scale = scale_;

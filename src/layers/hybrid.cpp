@@ -31,12 +31,17 @@ private:
     Tensor project(Runner& run, const Tensor& x, const HostTensor& w) const;  // [T,1,K] -> [T,1,N]
     void norm(Runner& run, const Tensor& x, const Tensor& weight, const Tensor& out) const;
     void norm(Runner& run, const Tensor& x, const Tensor& weight) const { norm(run, x, weight, x); }
+    // Of the last channels of a row.
+    RowRotation tail_rotation(int64_t width) const {
+        return {.first = int32_t(width - 2 * frequencies().shape[0]), .frequencies = frequencies()};
+    }
     void rotate_tail(Runner& run, const Tensor& x, const StepBatch& batch, const Tensor& out) const;
-    Tensor project_query(Runner& run, const Tensor& latent, const StepBatch& batch) const;
-    Compressor compressor(Runner& run, const Tensor& x, const CompressorWeights& weights,
-                          const CacheGroup& state) const;
-    Indexer indexer(Runner& run, const Tensor& x, const Tensor& latent, const LayerStep& step) const;
-    void write_shared(Runner& run, const Tensor& x, const LayerStep& step, HybridStep& inner) const;
+    Tensor norm_query(Runner& run, const Tensor& projected, const StepBatch& batch) const;
+    static Compressor compressor(const Projected& of_hidden, const CompressorWeights& weights,
+                                 const CacheGroup& state);
+    Indexer indexer(const Projected& of_hidden, const Projected& of_latent, const LayerStep& step) const;
+    void write_shared(Runner& run, const Projected& of_hidden, const LayerStep& step,
+                      HybridStep& inner) const;
     void project_out(Runner& run, const Tensor& core, const Tensor& out) const;
 
     HybridWeights weights_;
@@ -58,16 +63,17 @@ void HybridLayer::norm(Runner& run, const Tensor& x, const Tensor& weight, const
 }
 
 void HybridLayer::rotate_tail(Runner& run, const Tensor& x, const StepBatch& batch, const Tensor& out) const {
-    run.run<Stage::rope>({.first = int32_t(x.shape[2] - 2 * frequencies().shape[0]),
+    run.run<Stage::rope>({.first = tail_rotation(x.shape[2]).first,
                           .x = x,
                           .positions = batch.rope_position,
                           .frequencies = frequencies(),
                           .out = out});
 }
 
-Tensor HybridLayer::project_query(Runner& run, const Tensor& latent, const StepBatch& batch) const {
-    const int64_t tokens = latent.shape[0], heads = config_.common.heads, width = config_.hybrid->head_dim;
-    Tensor q = reshape_rows(project(run, latent, weights_.q_b), {heads, width});
+// projected: [T,1,H*D]
+Tensor HybridLayer::norm_query(Runner& run, const Tensor& projected, const StepBatch& batch) const {
+    const int64_t tokens = projected.shape[0], heads = config_.common.heads, width = config_.hybrid->head_dim;
+    const Tensor q = reshape_rows(projected, {heads, width});
     if (!config_.hybrid->sharing) norm(run, q, {});  // V4: per head, without a weight
     const bool same = precision_.queries == precision_.activations;
     const Tensor rotated = same ? Tensor{} : run.activation(precision_.queries, {tokens, heads, width});
@@ -76,24 +82,22 @@ Tensor HybridLayer::project_query(Runner& run, const Tensor& latent, const StepB
     return same ? q : rotated;
 }
 
-Compressor HybridLayer::compressor(Runner& run, const Tensor& x, const CompressorWeights& weights,
-                                   const CacheGroup& state) const {
+Compressor HybridLayer::compressor(const Projected& of_hidden, const CompressorWeights& weights,
+                                   const CacheGroup& state) {
     const int64_t channels = weights.kv.view.shape[0];
-    return {.kv = reshape_rows(project(run, x, weights.kv), {channels}),
-            .score = reshape_rows(project(run, x, weights.gate), {channels}),
+    return {.kv = reshape_rows(of_hidden.by(weights.kv), {channels}),
+            .score = reshape_rows(of_hidden.by(weights.gate), {channels}),
             .ape = weights.ape.view,
             .norm_weight = weights.norm.view,
             .state = state};
 }
 
-Indexer HybridLayer::indexer(Runner& run, const Tensor& x, const Tensor& latent,
+Indexer HybridLayer::indexer(const Projected& of_hidden, const Projected& of_latent,
                              const LayerStep& step) const {
     const int64_t heads = config_.indexer->heads, width = config_.indexer->head_dim;
-    const Tensor q = reshape_rows(project(run, latent, weights_.indexer->q_b), {heads, width});
-    rotate_tail(run, q, step.batch, {});
-    run.tap("index_q", q);
-    Indexer out{.q = q,
-                .w = reshape_rows(project(run, x, weights_.indexer->head_weights), {heads}),
+    Indexer out{.q = reshape_rows(of_latent.by(weights_.indexer->q_b), {heads, width}),
+                .rotation = tail_rotation(width),
+                .w = reshape_rows(of_hidden.by(weights_.indexer->head_weights), {heads}),
                 .factor = config_.indexer->weight_factor(),
                 .amax_floor = 1e-4,
                 .topk = config_.indexer->topk,
@@ -107,13 +111,14 @@ Indexer HybridLayer::indexer(Runner& run, const Tensor& x, const Tensor& latent,
 
 // V4.1: the entries that this layer writes for itself and others, and their index keys, made of the entries
 // before their rotation.
-void HybridLayer::write_shared(Runner& run, const Tensor& x, const LayerStep& step, HybridStep& inner) const {
+void HybridLayer::write_shared(Runner& run, const Projected& of_hidden, const LayerStep& step,
+                               HybridStep& inner) const {
     const CompressorWeights& weights = *weights_.compressor;
     const int64_t width = config_.hybrid->head_dim;
-    inner.compressor = {.kv = reshape_rows(project(run, x, weights.kv), {width}),
+    inner.compressor = {.kv = reshape_rows(of_hidden.by(weights.kv), {width}),
                         .norm_weight = weights.norm.view,
                         .state = step.caches.state};
-    if (ratio_ > 1) inner.compressor.score = reshape_rows(project(run, x, weights.gate), {width});
+    if (ratio_ > 1) inner.compressor.score = reshape_rows(of_hidden.by(weights.gate), {width});
     const Tensor latents = write_entries(run, step.batch, inner);
     inner.compressor = {};
     run.tap("latent", reshape_rows(latents, {width}));
@@ -121,7 +126,7 @@ void HybridLayer::write_shared(Runner& run, const Tensor& x, const LayerStep& st
     norm(run, keys, weights_.indexer->k_norm.view);
     const auto rotate = [&](const Tensor& positions, int32_t inverse) {
         run.run<Stage::rope>({.inverse = inverse,
-                              .first = int32_t(keys.shape[2] - 2 * frequencies().shape[0]),
+                              .first = tail_rotation(keys.shape[2]).first,
                               .x = keys,
                               .positions = positions,
                               .frequencies = frequencies()});
@@ -133,8 +138,8 @@ void HybridLayer::write_shared(Runner& run, const Tensor& x, const LayerStep& st
         back.stride_elems[0] = 0;
         rotate(back, 1);
     }
-    inner.index_k = reshape_rows(keys, {keys.shape[2]});
-    run.tap("entries_index", inner.index_k);
+    inner.index_key.head = reshape_rows(keys, {keys.shape[2]});
+    run.tap("entries_index", keys);
 }
 
 void HybridLayer::project_out(Runner& run, const Tensor& core, const Tensor& out) const {
@@ -152,34 +157,36 @@ void HybridLayer::project_out(Runner& run, const Tensor& core, const Tensor& out
 
 void HybridLayer::forward(Runner& run, const LayerStep& step) const {
     const int64_t tokens = step.hidden.shape[0], width = config_.hybrid->head_dim;
-    const Tensor x = reshape_rows(step.hidden, {1, config_.common.hidden_size});
-    const Tensor projected = project(run, x, weights_.q_a), latent = operand_of(run, projected);
+    const Projected of_hidden(run, reshape_rows(step.hidden, {1, config_.common.hidden_size}),
+                              hidden_weights(weights_), precision_.activations);
+    const Tensor& projected = of_hidden.by(weights_.q_a);
+    const Tensor latent = operand_of(run, projected);
     norm(run, projected, weights_.q_norm.view, latent);
     run.tap("qr", latent);
-    const Tensor kv = project(run, x, weights_.kv);
-    norm(run, kv, weights_.kv_norm.view);
-    rotate_tail(run, kv, step.batch, {});
-    run.tap("kv_window", kv);
+    const Projected of_latent(run, latent, latent_weights(weights_), precision_.activations);
 
     HybridStep inner{};
     inner.kind = kind_;
     inner.ratio = ratio_;
-    inner.q = project_query(run, latent, step.batch);
-    inner.kv = reshape_rows(kv, {width});
+    inner.q = norm_query(run, of_latent.by(weights_.q_b), step.batch);
+    inner.key = {.head = reshape_rows(of_hidden.by(weights_.kv), {width}),
+                 .eps = config_.common.rms_norm_eps,
+                 .norm_weight = weights_.kv_norm.view,
+                 .rotation = tail_rotation(width)};
     inner.frequencies = frequencies();
     inner.eps = config_.common.rms_norm_eps;
     inner.softmax_scale = scale_;
     inner.sink = weights_.sink.view;
     inner.window = step.caches.window;
     inner.entries = step.caches.entries;
-    if (sources_.entries == layer_ && config_.hybrid->sharing) write_shared(run, x, step, inner);
+    if (sources_.entries == layer_ && config_.hybrid->sharing) write_shared(run, of_hidden, step, inner);
     else if (sources_.entries == layer_)
-        inner.compressor = compressor(run, x, *weights_.compressor, step.caches.state);
+        inner.compressor = compressor(of_hidden, *weights_.compressor, step.caches.state);
     if (kind_ == LayerKind::compressed_sparse) {
-        inner.index_compressor = compressor(run, x, weights_.indexer->compressor, step.caches.index_state);
-        inner.indexer = indexer(run, x, latent, step);
+        inner.index_compressor = compressor(of_hidden, weights_.indexer->compressor, step.caches.index_state);
+        inner.indexer = indexer(of_hidden, of_latent, step);
     } else if (sources_.selection == layer_) {
-        inner.indexer = indexer(run, x, latent, step);
+        inner.indexer = indexer(of_hidden, of_latent, step);
     }
     inner.forced.indices = step.forced_topk;
     inner.topk = step.topk;

@@ -5,6 +5,7 @@
 
 #include "backends/step.h"
 #include "backends/step_key.h"
+#include "layers/projected.h"
 #include "model/config.h"
 #include "model/weights.h"
 #include "plan/plan.h"
@@ -101,6 +102,8 @@ protected:
     // Moves the weights that forward() reads, and RoPE's frequencies, to the device.
     template <class Weights>
     void place(Weights& weights, Device& device) {
+        place_side_by_side(hidden_weights(weights), device);
+        place_side_by_side(latent_weights(weights), device);
         each_tensor(weights, [&](HostTensor& tensor) {
             smla::place(tensor, device);
             const size_t bytes = present(tensor.view) ? span_bytes(tensor.view) : 0;
@@ -134,9 +137,6 @@ inline WeightOptions weight_options(const LayerPrecision& precision) {
     return {.matrices = precision.operands(),
             .prefix = precision.weight_prefix,
             .as_stored = precision.as_stored};
-}
-inline Tensor as_matrix(const HostTensor& weight) {  // [N,K] as [1,N,K]
-    return reshape(weight.view, {1, weight.view.shape[0], weight.view.shape[1]});
 }
 
 // Reads the weights of one layer onto a device; throws one error that lists every missing or misshapen

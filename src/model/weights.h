@@ -7,6 +7,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace smla {
 
@@ -73,6 +74,34 @@ struct HybridWeights {
 
     Tensor out_a_groups(const AttentionConfig& config) const;  // [G,O,H/G*C]
 };
+
+// Matrices that a layer multiplies with its hidden states, and with the query latent. Weights: one of the two
+// above; what is absent in a layer is absent among these, or there without a shape.
+template <class Weights>
+auto hidden_weights(Weights& w) {
+    std::vector out{&w.q_a};
+    if constexpr (requires { w.kv_a; }) {
+        out.push_back(&w.kv_a);
+        if (w.indexer)
+            for (auto* each : {&w.indexer->k, &w.indexer->pool_gate, &w.indexer->head_weights})
+                out.push_back(each);
+    } else {
+        out.push_back(&w.kv);
+        if (w.compressor)
+            for (auto* each : {&w.compressor->kv, &w.compressor->gate}) out.push_back(each);
+        if (w.indexer)
+            for (auto* each :
+                 {&w.indexer->compressor.kv, &w.indexer->compressor.gate, &w.indexer->head_weights})
+                out.push_back(each);
+    }
+    return out;
+}
+template <class Weights>
+auto latent_weights(Weights& w) {
+    std::vector out{&w.q_b};
+    if (w.indexer) out.push_back(&w.indexer->q_b);
+    return out;
+}
 
 // Calls use(tensor) on each, of which a layer's forward reads all but the norm of the block around.
 template <class Use>

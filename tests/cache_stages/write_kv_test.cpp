@@ -178,5 +178,71 @@ TEST(WriteCheck, RefusalsNameTheField) {
     EXPECT_EQ(refused_field<WriteIndexOp>(good), "");
 }
 
+TEST(WriteCheck, RefusalsOfNormAndRotationNameTheField) {
+    TestCache kv(shape_of(SMLA_FP8_656));
+    std::vector<float> head(4 * 576);
+    std::vector<int64_t> slots(4);
+    smla_write_args good{};
+    good.head = make_tensor(head.data(), SMLA_F32, {4, 512});
+    good.tail = make_tensor(head.data(), SMLA_F32, {4, 64});
+    good.slots = make_tensor(slots.data(), SMLA_I64, {4});
+    good.cache = kv.cache;
+    using Args = smla_write_args;
+    std::vector<double> frequencies(32);
+    const Tensor vector = make_tensor(head.data(), SMLA_F32, {512}),
+                 positions = make_tensor(slots.data(), SMLA_I64, {4}),
+                 of_pairs = make_tensor(frequencies.data(), SMLA_F64, {32});
+    const auto normed = [&](const std::function<void(smla_write_args&)>& change) {
+        Args a = good;
+        a.norm_weight = vector;
+        a.eps = 1e-6;
+        a.positions = positions;
+        a.frequencies = of_pairs;
+        a.rope_first = 512;
+        change(a);
+        return refused_field<WriteKvOp>(a);
+    };
+    EXPECT_EQ(normed([](Args&) {}), "");
+    EXPECT_EQ(normed([](Args& a) { a.reserved = 1; }), "args.reserved");
+    EXPECT_EQ(normed([](Args& a) { a.norm_kind = 2; }), "args.norm_kind");
+    EXPECT_EQ(normed([](Args& a) { a.rope_style = -1; }), "args.rope_style");
+    EXPECT_EQ(normed([](Args& a) { a.eps = 0; }), "args.eps");
+    EXPECT_EQ(normed([](Args& a) { a.eps = 1e-60; }), "args.eps");
+    EXPECT_EQ(normed([](Args& a) { a.norm_weight.shape[0] = 511; }), "args.norm_weight.shape");
+    EXPECT_EQ(normed([&](Args& a) { a.norm_bias = vector; }), "args.norm_bias");
+    EXPECT_EQ(normed([&](Args& a) {
+                  a.norm_bias = vector;
+                  a.norm_kind = SMLA_NORM_LAYER;
+              }),
+              "");
+    EXPECT_EQ(normed([&](Args& a) {
+                  a.norm_weight = {};
+                  a.norm_bias = vector;
+                  a.norm_kind = SMLA_NORM_LAYER;
+              }),
+              "args.norm_bias");
+    EXPECT_EQ(normed([](Args& a) { a.frequencies = {}; }), "args.frequencies");
+    EXPECT_EQ(normed([](Args& a) { a.positions = {}; }), "args.frequencies");
+    EXPECT_EQ(normed([](Args& a) { a.positions.shape[0] = 3; }), "args.positions.shape");
+    EXPECT_EQ(normed([](Args& a) { a.rope_first = 513; }), "args.rope_first");
+    EXPECT_EQ(normed([](Args& a) { a.rope_first = -1; }), "args.rope_first");
+    EXPECT_EQ(normed([](Args& a) { a.frequencies.shape[0] = 289; }), "args.frequencies.shape[0]");
+    std::vector<float> values(4 * 576);
+    EXPECT_EQ(normed([&](Args& a) { a.values = make_tensor(values.data(), SMLA_F32, {4, 576}); }), "");
+    EXPECT_EQ(normed([&](Args& a) {
+                  a.values = make_tensor(values.data(), SMLA_F32, {4, 575});
+              }),
+              "args.values.shape[1]");
+    EXPECT_EQ(normed([&](Args& a) {
+                  a.values = make_tensor(values.data(), SMLA_F64, {2, 576});
+              }),
+              "args.values.shape");
+    EXPECT_EQ(normed([&](Args& a) {
+                  a.values = make_tensor(values.data(), SMLA_F32, {4, 576});
+                  a.values.dtype = SMLA_F64;
+              }),
+              "args.values.dtype");
+}
+
 }  // namespace
 }  // namespace smla::testing

@@ -31,7 +31,34 @@ std::unique_ptr<Call> write(int64_t tokens) {
     if (tail) call->add_normal(a.tail, SMLA_F32, {tokens, tail}, 8, 2);
     call->add_cache(a.cache, shape);
     add_slots(*call, a.slots, Slot, tokens, a.cache);
-    call->choices = {{"args.hadamard", &a.hadamard, 0, index ? 1 : 0}};
+    call->choices = {{"args.hadamard", &a.hadamard, 0, index ? 1 : 0},
+                     {"args.reserved", &a.reserved, 0, 0},
+                     {"args.norm_kind", &a.norm_kind, 0, 1},
+                     {"args.rope_style", &a.rope_style, 0, 1}};
+    return call;
+}
+
+// The same call, its rows normed and rotated on the way.
+template <smla_stage Stage, smla_format Format, smla_dtype Slot>
+std::unique_ptr<Call> write_changed(int64_t tokens) {
+    auto call = write<Stage, Format, Slot>(tokens);
+    auto& with = static_cast<CallOf<smla_write_args>&>(*call);
+    auto& a = with.with;
+    constexpr bool index = Stage == SMLA_STAGE_WRITE_INDEX;
+    constexpr int64_t pairs = 32;
+    const int64_t head = a.head.shape[1], width = head + (index ? 0 : 64);
+    a.norm_kind = index ? SMLA_NORM_LAYER : SMLA_NORM_RMS;
+    a.rope_style = index ? SMLA_ROPE_HALF : SMLA_ROPE_INTERLEAVED;
+    a.rope_first = index ? 0 : int32_t(width - 2 * pairs);
+    a.eps = 1e-6;
+    with.add_normal(a.norm_weight, SMLA_BF16, {head});
+    if (index) with.add_normal(a.norm_bias, SMLA_F32, {head});
+    fill_int(with.add(a.positions, SMLA_I32, {tokens}), [](int64_t t, int64_t) { return 100 * t + 5; });
+    with.add(a.frequencies, SMLA_F64, {pairs});
+    for (int64_t i = 0; i < pairs; ++i)
+        set(a.frequencies, i, 0, 0, std::pow(10000., -double(i) / double(pairs)));
+    with.add(a.values, SMLA_F32, {tokens, width}, 8, 2);
+    with.positives = {{"args.eps", &a.eps}};
     return call;
 }
 
@@ -182,7 +209,9 @@ std::vector<NamedMaker> cache_calls() {
     return {
         {"write_kv_656", write<SMLA_STAGE_WRITE_KV, SMLA_FP8_656, SMLA_I64>},
         {"write_kv_584", write<SMLA_STAGE_WRITE_KV, SMLA_FP8_584, SMLA_I32>},
+        {"write_kv_584_changed", write_changed<SMLA_STAGE_WRITE_KV, SMLA_FP8_584, SMLA_I64>},
         {"write_index_132", write<SMLA_STAGE_WRITE_INDEX, SMLA_INDEX_FP8_132, SMLA_I64>},
+        {"write_index_132_changed", write_changed<SMLA_STAGE_WRITE_INDEX, SMLA_INDEX_FP8_132, SMLA_I32>},
         {"write_index_mxfp4", write<SMLA_STAGE_WRITE_INDEX, SMLA_INDEX_MXFP4_68, SMLA_I32>},
         {"save_state", save_state},
         {"compress_4", compress<4, SMLA_FP8_584>},

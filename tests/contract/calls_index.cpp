@@ -6,7 +6,7 @@ namespace {
 
 constexpr int64_t kHeads = 4, kWidth = 128, kColumns = 70, kPage = 16;
 
-template <smla_dtype Out>
+template <smla_dtype Out, bool Turned = false>
 std::unique_ptr<Call> quant_index_q(int64_t tokens) {
     auto call =
         std::make_unique<CallOf<smla_quant_index_q_args>>("", SMLA_STAGE_QUANT_INDEX_Q, smla_quant_index_q);
@@ -18,7 +18,16 @@ std::unique_ptr<Call> quant_index_q(int64_t tokens) {
     call->add(a.q_out, Out, {tokens, kHeads, kWidth});
     if (Out == SMLA_E2M1) call->add(a.scales, SMLA_E8M0, {tokens, kHeads, kWidth / 32});
     call->add(a.w_out, SMLA_F32, {tokens, kHeads}, 8, 3);
-    call->choices = {{"args.hadamard", &a.hadamard, 0, 1}};
+    if (Turned) {
+        constexpr int64_t pairs = 32;
+        a.rope_first = 8;
+        fill_int(call->add(a.positions, SMLA_I64, {tokens}), [](int64_t t, int64_t) { return 100 * t + 5; });
+        call->add(a.frequencies, SMLA_F64, {pairs});
+        for (int64_t i = 0; i < pairs; ++i)
+            set(a.frequencies, i, 0, 0, std::pow(10000., -double(i) / double(pairs)));
+        call->add(a.rotated, SMLA_BF16, {tokens, kHeads, kWidth}, 8, 2);
+    }
+    call->choices = {{"args.hadamard", &a.hadamard, 0, 1}, {"args.rope_style", &a.rope_style, 0, 1}};
     call->positives = {{"args.factor", &a.factor}, {"args.amax_floor", &a.amax_floor, true}};
     return call;
 }
@@ -154,6 +163,7 @@ std::vector<NamedMaker> index_calls() {
     return {
         {"quant_index_q_e4m3", quant_index_q<SMLA_E4M3>},
         {"quant_index_q_e2m1", quant_index_q<SMLA_E2M1>},
+        {"quant_index_q_turned", quant_index_q<SMLA_E4M3, true>},
         {"quant_index_q_bf16", quant_index_q<SMLA_BF16>},
         {"score_paged", score<true>},
         {"score_ragged", score<false>},

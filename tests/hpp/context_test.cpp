@@ -71,7 +71,7 @@ TEST(HppContext, rope_names_the_field_that_does_not_fit) {
         return std::string();
     };
     EXPECT_EQ(refused(4, 0), "");
-    EXPECT_EQ(refused(5, 0), "args.frequencies.shape[0]: at most 4: pairs of the 8 channels of x");
+    EXPECT_EQ(refused(5, 0), "args.frequencies.shape[0]: at most 4: pairs of 8 channels");
     EXPECT_EQ(refused(3, 3), "args.first: 0 to 2: 6 of 8 channels rotate");
     EXPECT_EQ(refused(3, INT32_MAX), "args.first: 0 to 2: 6 of 8 channels rotate");
     EXPECT_EQ(refused(3, -1), "args.first: 0 to 2: 6 of 8 channels rotate");

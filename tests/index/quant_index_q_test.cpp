@@ -215,6 +215,27 @@ TEST(QuantIndexQ, BadArgumentsAreRefusedByName) {
                   a.q.shape[2] = a.q_out.shape[2] = 48;
               }),
               "args.q.shape[2]");
+    std::vector<double> frequencies(40);
+    int32_t positions[2] = {1, 2};
+    const auto turned = [&](const std::function<void(smla_quant_index_q_args&)>& change) {
+        return refusal([&](Args& a) {
+            a.positions = make_tensor(positions, SMLA_I32, {1});
+            a.frequencies = make_tensor(frequencies.data(), SMLA_F64, {32});
+            change(a);
+        });
+    };
+    EXPECT_EQ(turned([](Args&) {}), "");
+    EXPECT_EQ(turned([](Args& a) { a.rope_style = 2; }), "args.rope_style");
+    EXPECT_EQ(turned([](Args& a) { a.rope_first = 1; }), "args.rope_first");
+    EXPECT_EQ(turned([](Args& a) { a.frequencies.shape[0] = 33; }), "args.frequencies.shape[0]");
+    EXPECT_EQ(turned([](Args& a) { a.frequencies = {}; }), "args.frequencies");
+    EXPECT_EQ(turned([](Args& a) { a.positions.shape[0] = 2; }), "args.positions.shape");
+    std::vector<float> rotated(64);
+    EXPECT_EQ(turned([&](Args& a) { a.rotated = make_tensor(rotated.data(), SMLA_F32, {1, 1, 64}); }), "");
+    EXPECT_EQ(turned([&](Args& a) {
+                  a.rotated = make_tensor(rotated.data(), SMLA_F32, {1, 1, 63});
+              }),
+              "args.rotated.shape");
 }
 
 }  // namespace

@@ -461,3 +461,42 @@ def test_cache_stages_of_nothing(world):
     of_token = world.wrap(np.zeros(3, np.int32), "i32")
     rows = smla.map(world.wrap(np.zeros((3, 0), np.int32), "i32"), of_token, table, page_tokens=4)
     assert world.bits(rows).shape == (3, 0)
+
+
+def test_rows_are_normed_and_rotated_on_their_way():
+    rng = np.random.default_rng(7)
+    tokens, latent, rope = 6, 48, 16
+    rows = rng.standard_normal((tokens, latent + rope)).astype(np.float32)
+    weight, bias = rng.standard_normal((2, latent)).astype(np.float32)
+    positions, slots = np.arange(tokens) * 1000, np.array([3, 0, -1, 5, 1, 2])
+    frequencies = 10000.0 ** -(np.arange(0, rope, 2) / rope)
+    turned = {"positions": positions, "frequencies": frequencies, "rope_style": "half", "rope_first": latent}
+    normed = {"norm_weight": weight, "norm_bias": bias, "norm_kind": "layer", "eps": 1e-5}
+    caches = [smla.Cache.empty("row_f32", 2, 4, width=latent + rope) for _ in range(2)]
+    values = np.empty_like(rows)
+    head, tail = rows[:, :latent], rows[:, latent:]
+    smla.write_kv(head, slots, caches[0], tail=tail, values=values, **normed, **turned)
+
+    whole = rows[:, None].copy()
+    whole[..., :latent] = smla.norm(whole[..., :latent], weight, bias, eps=1e-5, kind="layer")
+    smla.rope(whole, positions, frequencies, style="half", first=latent, out=whole)
+    smla.write_kv(whole[:, 0], slots, caches[1])
+    np.testing.assert_array_equal(values, whole[:, 0])
+    table, cu = np.arange(2, dtype=np.int32)[None], np.array([0, 8], np.int32)
+    got, wanted = (smla.gather(each, table, cu, np.zeros((8, 64), np.float32)) for each in caches)
+    np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_array_equal(got[[3, 0, 5, 1, 2]], values[slots >= 0])
+
+
+def test_index_queries_are_rotated_on_their_way():
+    rng = np.random.default_rng(8)
+    q, w = rng.standard_normal((3, 4, 32)).astype(np.float32), np.ones((3, 4), np.float32)
+    positions, frequencies = np.array([5, 70, 900]), 10000.0 ** -(np.arange(0, 16, 2) / 16)
+    rotated = np.empty_like(q)
+    at = {"positions": positions, "frequencies": frequencies}
+    got = smla.quant_index_q(q, w, factor=0.1, **at, rope_first=16, rotated=rotated)
+    wanted = smla.rope(q, positions, frequencies, first=16)
+    np.testing.assert_array_equal(rotated, wanted)
+    again = smla.quant_index_q(wanted, w, factor=0.1)
+    np.testing.assert_array_equal(got.q.view(np.uint8), again.q.view(np.uint8))
+    np.testing.assert_array_equal(got.w, again.w)

@@ -7,8 +7,9 @@ from ..context import Context, Workspace
 from ..errors import integer
 from ..tensor import Array
 
-_write_kv = StageCall("write_kv", _abi.WriteArgs)
-_write_index = StageCall("write_index", _abi.WriteArgs)
+_CHANGES = {"words": {"norm_kind": {"rms": 0, "layer": 1}, "rope_style": {"interleaved": 0, "half": 1}}}
+_write_kv = StageCall("write_kv", _abi.WriteArgs, **_CHANGES)
+_write_index = StageCall("write_index", _abi.WriteArgs, **_CHANGES)
 _save_state = StageCall("save_state", _abi.SaveStateArgs)
 _compress = StageCall("compress", _abi.CompressArgs)
 _gather = StageCall("gather", _abi.GatherArgs)
@@ -34,6 +35,15 @@ def write_kv(
     cache: Cache,
     *,
     tail: Array | None = None,
+    norm_weight: Array | None = None,
+    norm_bias: Array | None = None,
+    norm_kind: str = "rms",
+    eps: float = 0.0,
+    positions: Array | None = None,
+    frequencies: Array | None = None,
+    rope_style: str = "interleaved",
+    rope_first: int = 0,
+    values: Array | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
@@ -42,6 +52,11 @@ def write_kv(
 
     head: [T,Dhead] float. tail: [T,Dtail] float, the rope part. slots: [N] i64 or i32, N <= T;
     further tokens are padding. cache: smla.Cache.
+
+    norm_weight, norm_bias: [Dhead] float: head is normed first, as norm does it ("layer": with a bias, if
+    any); eps: > 0. positions, frequencies: [T] integers and [n] f64: channels [rope_first, rope_first + 2n)
+    of the row are rotated then, as rope does it. values: [T,Dhead + Dtail] float, optional output: the row
+    as it is encoded.
     """
     _write_kv(locals())
 
@@ -54,11 +69,22 @@ def write_index(
     *,
     tail: Array | None = None,
     hadamard: bool = False,
+    norm_weight: Array | None = None,
+    norm_bias: Array | None = None,
+    norm_kind: str = "rms",
+    eps: float = 0.0,
+    positions: Array | None = None,
+    frequencies: Array | None = None,
+    rope_style: str = "interleaved",
+    rope_first: int = 0,
+    values: Array | None = None,
     context: Context | None = None,
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> None:
-    """write_kv of index keys. hadamard: rotate the row by H_D / sqrt(D) first, D a power of two."""
+    """write_kv of index keys. hadamard: rotate the row by H_D / sqrt(D) before it is encoded (`values` has it
+    as it was), D a power of two.
+    """
     _write_index(locals())
 
 

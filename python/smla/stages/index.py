@@ -66,6 +66,7 @@ _quant_index_q = StageCall(
     _abi.QuantIndexQArgs,
     "q_out, scales, w_out",
     dtypes={"q_out": "dtype"},
+    words={"rope_style": {"interleaved": 0, "half": 1}},
     result=QuantizedQuery,
 )
 _PRECISIONS = {"precision": {"default": 0, "exact": 1, "rounded": 2}}
@@ -105,6 +106,11 @@ def quant_index_q(
     dtype: DtypeLike = "e4m3",
     hadamard: bool = False,
     amax_floor: float = 0.0,
+    positions: Array | None = None,
+    frequencies: Array | None = None,
+    rope_style: str = "interleaved",
+    rope_first: int = 0,
+    rotated: Array | None = None,
     q_out: Array | None = None,
     scales: Array | None = None,
     w_out: Array | None = None,
@@ -115,8 +121,10 @@ def quant_index_q(
     """Quantises index queries and folds their scales into the weights (smla/stages_index.h).
 
     q: [T,Hi,D], w: [T,Hi], both float, and both f64 or neither. factor: Hi^-0.5 * D^-0.5. dtype of q_out:
-    "e4m3", "e2m1", "bf16", "f32" ("f64" for f64 only). hadamard: rotate by H_D / sqrt(D) first. amax_floor:
-    0: 1e-4 (V4); V3.2 uses 1e-10. Returns a QuantizedQuery, with w f32 (f64 for f64).
+    "e4m3", "e2m1", "bf16", "f32" ("f64" for f64 only). hadamard: rotate by H_D / sqrt(D). amax_floor: 0: 1e-4
+    (V4); V3.2 uses 1e-10. positions, frequencies: [T] integers and [n] f64: channels [rope_first, rope_first
+    + 2n) are rotated before all that, as rope does it. rotated: [T,Hi,D] float, optional output: the queries
+    after that rotation. Returns a QuantizedQuery, with w f32 (f64 for f64).
     """
     return _quant_index_q(locals())
 

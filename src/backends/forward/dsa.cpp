@@ -69,8 +69,8 @@ void forward_dsa(Runner& run, const BackendInstance& on, const Metadata* metadat
     DsaStep step{};
     step.q = present(args.q_pe) && rope ? joined(run, on, fields, args) : args.q;
     if (present(args.k_c)) {  // a cache without pages: write_kv writes nothing
-        step.latent = args.k_c;
-        if (rope) step.k_rope = args.k_pe;
+        step.key.head = args.k_c;
+        if (rope) step.key.tail = args.k_pe;
     }
     if (!absorbed(args)) step.w_uk = transposed(args.w_uk_t);
     if (present(args.w_uv)) step.w_uv = transposed(args.w_uv);

@@ -1,8 +1,7 @@
 #include "ops/compress/entry.h"
 
 #include "core/hadamard.h"
-
-#include <cmath>
+#include "ops/norm/norm_row.h"
 
 namespace smla {
 
@@ -43,10 +42,7 @@ template <class Real>
 void EntryMaker<Real>::norm(Real* entry) const {
     if (!present(args_.norm_weight)) return;
     if (cache_.writer & SMLA_WRITER_BF16_POOLED) to_bf16(entry, width());
-    Real square = 0;
-    for (int64_t d = 0; d < width(); ++d) square += entry[d] * entry[d];
-    const Real factor = Real(1) / std::sqrt(square / Real(width()) + Real(args_.eps));
-    for (int64_t d = 0; d < width(); ++d) entry[d] = entry[d] * factor * weight_[size_t(d)];
+    norm_row<Real>({entry, weight_.size()}, false, args_.eps, weight_, {});
 }
 
 template <class Real>

@@ -1,7 +1,7 @@
 #include "core/f32_range.h"
 #include "ops/norm/norm.h"
+#include "ops/norm/norm_row.h"
 
-#include <cmath>
 #include <vector>
 
 namespace smla {
@@ -30,23 +30,21 @@ void NormOp::check(const Args& args, const CheckContext& context) {
 namespace {
 
 template <class Real>
+std::vector<Real> loaded(const Tensor& vector) {
+    std::vector<Real> out(size_t(present(vector) ? vector.shape[0] : 0));
+    if (!out.empty()) load_row(vector, address(vector, 0), vector.shape[0], out.data());
+    return out;
+}
+
+template <class Real>
 void norm_tokens(const smla_norm_args& args, int64_t begin, int64_t end) {
     const int64_t width = args.x.shape[2];
-    std::vector<Real> row(static_cast<size_t>(width)), weight(size_t(width), Real(1)),
-        bias(size_t(width), Real(0));
-    if (present(args.weight)) load_row(args.weight, address(args.weight, 0), width, weight.data());
-    if (present(args.bias)) load_row(args.bias, address(args.bias, 0), width, bias.data());
+    std::vector<Real> row(static_cast<size_t>(width));
+    const std::vector<Real> weight = loaded<Real>(args.weight), bias = loaded<Real>(args.bias);
     for (int64_t t = begin; t < end; ++t) {
         for (int64_t g = 0; g < args.x.shape[1]; ++g) {
             load_row(args.x, address(args.x, t, g), width, row.data());
-            Real mean = 0, square = 0;
-            if (args.kind == SMLA_NORM_LAYER) {
-                for (const Real v : row) mean += v;
-                mean /= Real(width);
-            }
-            for (const Real v : row) square += (v - mean) * (v - mean);
-            const Real factor = Real(1) / std::sqrt(square / Real(width) + Real(args.eps));
-            for (size_t d = 0; d < row.size(); ++d) row[d] = (row[d] - mean) * factor * weight[d] + bias[d];
+            norm_row<Real>(row, args.kind == SMLA_NORM_LAYER, args.eps, weight, bias);
             store_row(args.out, address(args.out, t, g), width, row.data());
         }
     }

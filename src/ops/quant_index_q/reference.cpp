@@ -2,6 +2,7 @@
 #include "core/hadamard.h"
 #include "formats/scale_rules.h"
 #include "ops/quant_index_q/quant_index_q.h"
+#include "ops/rope/rotate.h"
 
 #include <cmath>
 #include <vector>
@@ -46,9 +47,17 @@ template <class Real>
 void quantize_tokens(const smla_quant_index_q_args& args, int64_t begin, int64_t end) {
     const int64_t heads = args.q.shape[1], width = args.q.shape[2];
     std::vector<Real> row(static_cast<size_t>(width));
+    Rotation<Real> rotation;
     for (int64_t t = begin; t < end; ++t) {
+        if (present(args.positions))
+            rotation.set(static_cast<const double*>(args.frequencies.data), args.frequencies.shape[0],
+                         load_int(args.positions, t), false);
         for (int64_t h = 0; h < heads; ++h) {
             load_row(args.q, address(args.q, t, h), width, row.data());
+            if (args.rope_style == SMLA_ROPE_HALF) rotation.half(row.data() + args.rope_first);
+            else rotation.interleaved(row.data() + args.rope_first);
+            if (present(args.rotated))
+                store_row(args.rotated, address(args.rotated, t, h), width, row.data());
             if (args.hadamard) hadamard(row.data(), width);
             char* out = address(args.q_out, t, h);
             Real scale = 1;

@@ -16,17 +16,25 @@ std::span<const StageField> fields_of<smla_rope_args>() {
     return table;
 }
 
-void RopeOp::check(const Args& args, const CheckContext& context) {
-    SMLA_CHECK(args.style == SMLA_ROPE_INTERLEAVED || args.style == SMLA_ROPE_HALF, "args.style", args.style,
+void check_rope_style(const char* field, smla_rope_style style) {
+    SMLA_CHECK(style == SMLA_ROPE_INTERLEAVED || style == SMLA_ROPE_HALF, field, style,
                "interleaved (0) or half (1)");
+}
+
+void check_rotation(const char* field, int64_t first, const Tensor& frequencies, int64_t width) {
+    const int64_t rotated = present(frequencies) ? 2 * frequencies.shape[0] : 0;
+    SMLA_CHECK(rotated <= width, "args.frequencies.shape[0]", frequencies.shape[0],
+               text("at most ", width / 2, ": pairs of ", width, " channels"));
+    SMLA_CHECK(first >= 0 && first <= width - rotated, field, first,
+               text("0 to ", width - rotated, ": ", rotated, " of ", width, " channels rotate"));
+}
+
+void RopeOp::check(const Args& args, const CheckContext& context) {
+    check_rope_style("args.style", args.style);
     SMLA_CHECK(args.inverse == 0 || args.inverse == 1, "args.inverse", args.inverse, "0 or 1");
     check_fields(args, context);
+    check_rotation("args.first", args.first, args.frequencies, args.x.shape[2]);
     const int64_t rotated = 2 * args.frequencies.shape[0];
-    SMLA_CHECK(rotated <= args.x.shape[2], "args.frequencies.shape[0]", args.frequencies.shape[0],
-               text("at most ", args.x.shape[2] / 2, ": pairs of the ", args.x.shape[2], " channels of x"));
-    SMLA_CHECK(
-        args.first >= 0 && args.first <= args.x.shape[2] - rotated, "args.first", args.first,
-        text("0 to ", args.x.shape[2] - rotated, ": ", rotated, " of ", args.x.shape[2], " channels rotate"));
     if (!present(args.out)) return check_apart("args.x", args.x);  // in place
     SMLA_CHECK(args.out.shape[2] == rotated || args.out.shape[2] == args.x.shape[2], "args.out.shape[2]",
                args.out.shape[2],

@@ -14,4 +14,9 @@ struct RopeOp {
     static void reference(const Args& args, int64_t begin, int64_t end);
 };
 
+// Rules of a rotation of channels [first, first + 2n) of a row; frequencies may be absent. `first`: the
+// field's name.
+void check_rope_style(const char* field, smla_rope_style style);
+void check_rotation(const char* field, int64_t first, const Tensor& frequencies, int64_t width);
+
 }  // namespace smla

@@ -1,5 +1,5 @@
 // Problems of the stages that write cached tokens: write_kv, write_index, save_state.
-#include "kit/problem.h"
+#include "kit/problems/row.h"
 
 #include <cmath>
 #include <cstring>
@@ -65,7 +65,8 @@ void fill_activations(const Tensor& tensor, Random& random, bool specials) {
 
 // The writer's rule has one answer for a row: the bytes are those of the reference in double. A Hadamard
 // rotation adds up in f32 first, so that codes may come out one step off: then the values are compared
-// instead.
+// instead. A row that is normed or rotated by position is compared as `values` has it, and its bytes with
+// those that the reference makes of these values.
 template <Stage S>
 class WriteProblem : public ProblemOf<S> {
 public:
@@ -82,22 +83,50 @@ public:
         if (args.hadamard && !find_format(format)->width) width = int64_t(1) << random.between(0, 9);
         args.cache = memory.cache({format, width, random.between(1, 4), int32_t(random.log_between(1, 70))});
         const int64_t head = random.chance(0.4) ? width : random.between(0, width);
+        const bool norms = head > 0 && random.chance(0.3), rotates = width > 1 && random.chance(0.3),
+                   specials = !args.hadamard && !norms && !rotates;
         args.head = memory.tensor(pick_float(random), {tokens, head}, Inner::any);
-        fill_activations(args.head, random, !args.hadamard);
+        fill_activations(args.head, random, specials);
         if (head < width) {
             args.tail = memory.tensor(pick_float(random), {tokens, width - head}, Inner::any);
-            fill_activations(args.tail, random, !args.hadamard);
+            fill_activations(args.tail, random, specials);
         }
+        if (!specials && head > 0 && tokens > 0 && random.chance(0.2))
+            set_value(args.head, random.between(0, tokens - 1), random.between(0, head - 1), 0, 0,
+                      std::nan(""));
         args.slots = make_slots(*this, args.cache, tokens);
+        if (norms) draw_norm();
+        if (rotates) draw_rotation_of(width);
+        if (norms || rotates || random.chance(0.1))
+            args.values = memory.tensor(specials || random.chance(0.8) ? SMLA_F32 : pick_float(random),
+                                        {tokens, width}, Inner::any);
         this->description = text("T", tokens, " ", find_format(format)->name, " of ", width, ", head ", head,
-                                 " ", dtype_name(args.head.dtype), args.hadamard ? ", rotated" : "");
+                                 " ", dtype_name(args.head.dtype), norms ? ", normed" : "",
+                                 rotates ? ", turned" : "", args.hadamard ? ", rotated" : "");
         expect();
     }
 
     void compare(const std::string&, Comparison& out) const override {
-        if (!this->args.hadamard)
-            return out.equal_bytes("cache", this->memory.image(this->args.cache), bytes_);
-        compare_rotated(out);
+        const smla_write_args& args = this->args;
+        std::vector<uint8_t> bytes = bytes_;
+        std::vector<double> rows = rows_;
+        if (present(args.values)) {
+            Tensor written = args.values;  // rows of padding stay as they are
+            written.shape[0] = args.slots.shape[0];
+            out.close("values", written, want_,
+                      [&](size_t i) { return bound_[i] + stored(args.values.dtype, want_[i]); });
+            if (args.values.dtype != SMLA_F32) return;  // the row is not known to the last bit
+            smla_write_args given = args;
+            const Doubles values(args.values);
+            given.head = values.tensor();
+            given.tail = given.norm_weight = given.norm_bias = given.positions = given.frequencies =
+                given.values = Tensor{};
+            given.rope_first = 0;
+            bytes = bytes_of(given);
+            if (args.hadamard) rows = rows_of(given);
+        }
+        if (!args.hadamard) return out.equal_bytes("cache", this->memory.image(this->args.cache), bytes);
+        compare_rotated(rows, out);
     }
 
     void expect() override {
@@ -106,37 +135,101 @@ public:
         const Doubles head(exact.head), tail(exact.tail);
         exact.head = head.tensor();
         exact.tail = tail.tensor();
+        exact.values = Tensor{};
         OpOf<S>::check(exact);
         const auto write = [&] { OpOf<S>::reference(exact, 0, OpOf<S>::tasks(exact)); };
         this->memory.allow_written(exact.cache, write);
-        this->memory.remember();
-        write();
-        bytes_ = this->memory.image(exact.cache);
-        smla_write_args rotated = exact;  // the row itself, in double, for the comparison of rotated ones
-        if (exact.hadamard) {
-            const CacheView cache(exact.cache);
-            rows_.assign(size_t(cache.capacity * cache.width), 0);
-            rotated.cache = smla_cache{};
-            rotated.cache.format = SMLA_ROW_F64;
-            rotated.cache.width = cache.width;
-            rotated.cache.page_tokens = int32_t(cache.page_tokens);
-            rotated.cache.page_rows = int32_t(cache.page_rows);
-            rotated.cache.pages = cache.pages;
-            rotated.cache.row_stride_bytes = cache.width * 8;
-            rotated.cache.page_stride_bytes = cache.page_rows * cache.width * 8;
-            rows_.resize(size_t(cache.pages * cache.page_rows * cache.width));
-            rotated.cache.data = rows_.data();
-            OpOf<S>::reference(rotated, 0, OpOf<S>::tasks(rotated));
+        if (present(this->args.values)) {
+            Tensor written = this->args.values;
+            written.shape[0] = this->args.slots.shape[0];
+            this->memory.allow(written);
         }
-        this->memory.reset();
+        this->memory.remember();
+        before_ = this->memory.image(exact.cache);
+        bytes_ = bytes_of(exact);
+        if (exact.hadamard) rows_ = rows_of(exact);
+        expect_values();
     }
 
 private:
+    void draw_norm() {
+        Random& random = this->random;
+        smla_write_args& args = this->args;
+        const int64_t head = args.head.shape[1];
+        args.norm_kind = random.pick<smla_norm_kind>({SMLA_NORM_RMS, SMLA_NORM_LAYER});
+        args.eps = random.pick({1e-6, 1e-5, 1e-3});
+        args.norm_weight = this->memory.tensor(pick_float(random), {head}, Inner::any);
+        fill_normal(args.norm_weight, random, 1);
+        if (args.norm_kind == SMLA_NORM_RMS || random.chance(0.3)) return;
+        args.norm_bias = this->memory.tensor(pick_float(random), {head}, Inner::any);
+        fill_normal(args.norm_bias, random, 1);
+    }
+    void draw_rotation_of(int64_t width) {
+        smla_write_args& args = this->args;
+        const int64_t pairs = this->random.between(0, std::min<int64_t>(width / 2, 40));
+        draw_rotation(*this, args.head.shape[0], pairs, args.positions, args.frequencies);
+        args.rope_style =
+            this->random.template pick<smla_rope_style>({SMLA_ROPE_INTERLEAVED, SMLA_ROPE_HALF});
+        args.rope_first = int32_t(this->random.between(0, width - 2 * pairs));
+    }
+
+    // The cache's bytes after the reference, in double, has written it.
+    std::vector<uint8_t> bytes_of(smla_write_args exact) const {
+        std::vector<uint8_t> bytes = before_;
+        const uint8_t* const begin = block_around(exact.cache.data).payload.begin;
+        if (exact.cache.data)
+            exact.cache.data = bytes.data() + (static_cast<uint8_t*>(exact.cache.data) - begin);
+        OpOf<S>::reference(exact, 0, OpOf<S>::tasks(exact));
+        return bytes;
+    }
+    // The rows themselves, in double, by slot.
+    std::vector<double> rows_of(smla_write_args exact) const {
+        const CacheView cache(exact.cache);
+        std::vector<double> rows(size_t(cache.pages * cache.page_rows * cache.width), 0.);
+        exact.cache = smla_cache{};
+        exact.cache.format = SMLA_ROW_F64;
+        exact.cache.width = cache.width;
+        exact.cache.page_tokens = int32_t(cache.page_tokens);
+        exact.cache.page_rows = int32_t(cache.page_rows);
+        exact.cache.pages = cache.pages;
+        exact.cache.row_stride_bytes = cache.width * 8;
+        exact.cache.page_stride_bytes = cache.page_rows * cache.width * 8;
+        exact.cache.data = rows.data();
+        OpOf<S>::reference(exact, 0, OpOf<S>::tasks(exact));
+        return rows;
+    }
+
+    // What `values` should be.
+    void expect_values() {
+        const smla_write_args& args = this->args;
+        want_.clear();
+        bound_.clear();
+        if (!present(args.values)) return;
+        const Doubles head(args.head), tail(args.tail), weight(args.norm_weight), bias(args.norm_bias),
+            frequencies(args.frequencies);
+        const auto of_head = size_t(args.head.shape[1]),
+                   of_tail = size_t(CacheView(args.cache).width) - of_head;
+        for (size_t t = 0; t < size_t(args.slots.shape[0]); ++t) {
+            std::vector<double> exact(head.values.begin() + int64_t(t * of_head),
+                                      head.values.begin() + int64_t((t + 1) * of_head));
+            for (size_t d = 0; d < of_tail; ++d) exact.push_back(tail.values[t * of_tail + d]);
+            BoundedRow row(exact);
+            if (present(args.norm_weight))
+                row.norm(*this, of_head,
+                         {args.norm_kind == SMLA_NORM_LAYER, args.eps, weight.values, bias.values});
+            if (present(args.positions))
+                row.rotate({frequencies.values, args.rope_first, args.rope_style == SMLA_ROPE_HALF},
+                           double(load_int(args.positions, int64_t(t))));
+            want_.insert(want_.end(), row.want.begin(), row.want.end());
+            bound_.insert(bound_.end(), row.bound.begin(), row.bound.end());
+        }
+    }
+
     // The rotation adds D values of either sign: sum_error(D) of their size, |row|, as it keeps the norm.
     // Then the format rounds: by half a step of its grid. A scale is at most twice the smallest that fits the
     // largest magnitude M of its tile, so the step at x is at most
     //   e4m3   max(|x| 2^-3, 2 M / 448 * 2^-9)      e2m1   max(|x| / 2, 2 M / 6 / 2)
-    void compare_rotated(Comparison& out) const {
+    void compare_rotated(const std::vector<double>& rows, Comparison& out) const {
         const smla_write_args& args = this->args;
         const CacheView cache(args.cache);
         const int64_t tile = args.cache.format == SMLA_INDEX_MXFP4_68 ? 32 : cache.width;
@@ -145,7 +238,7 @@ private:
             const int64_t slot = load_int(args.slots, t);
             if (cache.hole(slot)) continue;
             cache.decode(slot, got.data());
-            const double* want = rows_.data() + slot * cache.width;
+            const double* want = rows.data() + slot * cache.width;
             double norm = 0;
             for (int64_t d = 0; d < cache.width; ++d) norm += want[d] * want[d];
             if (!std::isfinite(norm)) continue;
@@ -167,8 +260,8 @@ private:
         }
     }
 
-    std::vector<uint8_t> bytes_;
-    std::vector<double> rows_;
+    std::vector<uint8_t> before_, bytes_;
+    std::vector<double> rows_, want_, bound_;
 };
 
 // score + ape is one addition, rounded once: the same bits as the sum in double, rounded.

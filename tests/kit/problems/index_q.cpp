@@ -1,6 +1,6 @@
 // Problems of quant_index_q.
 #include "core/hadamard.h"
-#include "kit/problem.h"
+#include "kit/problems/row.h"
 
 #include <cmath>
 
@@ -29,29 +29,50 @@ public:
         args.q_out = memory.tensor(codes, {tokens, heads, width});
         if (e2m1) args.scales = memory.tensor(SMLA_E8M0, {tokens, heads, width / kGroup});
         args.w_out = memory.tensor(SMLA_F32, {tokens, heads}, Inner::any);
+        const bool turns = width > 1 && random.chance(0.4);
+        if (turns) {
+            const int64_t pairs = random.between(0, std::min<int64_t>(width / 2, 40));
+            draw_rotation(*this, tokens, pairs, args.positions, args.frequencies);
+            args.rope_style = random.pick<smla_rope_style>({SMLA_ROPE_INTERLEAVED, SMLA_ROPE_HALF});
+            args.rope_first = int32_t(random.between(0, width - 2 * pairs));
+        }
+        if (random.chance(turns ? 0.7 : 0.1))
+            args.rotated =
+                memory.tensor(random.chance(0.6) ? SMLA_F32 : floats(), {tokens, heads, width}, Inner::any);
         fill();
         expect();
         description = text("T", tokens, " Hi", heads, " of ", width, " ", dtype_name(args.q.dtype), " to ",
-                           dtype_name(codes), args.hadamard ? ", rotated" : "");
+                           dtype_name(codes), turns ? ", turned" : "", args.hadamard ? ", rotated" : "");
     }
 
     void expect() override {
         memory.allow_nothing();
-        for (const Tensor* each : {&args.q_out, &args.scales, &args.w_out})
+        for (const Tensor* each : {&args.q_out, &args.scales, &args.w_out, &args.rotated})
             if (present(*each)) memory.allow(*each);
         memory.remember();
+        turn();
     }
 
     void compare(const std::string&, Comparison& out) const override {
-        const Doubles q(args.q), w(args.w), codes(args.q_out), scales(args.scales), w_out(args.w_out);
+        const Doubles w(args.w), codes(args.q_out), scales(args.scales), w_out(args.w_out);
         const auto width = size_t(args.q.shape[2]);
+        if (present(args.rotated))
+            out.close("rotated", args.rotated, turned_,
+                      [&](size_t i) { return bound_[i] + stored(args.rotated.dtype, turned_[i]); });
         for (size_t row = 0; row < w.values.size(); ++row) {
-            std::vector<double> want(q.values.begin() + int64_t(row * width),
-                                     q.values.begin() + int64_t((row + 1) * width));
-            double norm = 0;
-            for (const double v : want) norm += v * v;
+            std::vector<double> want(turned_.begin() + int64_t(row * width),
+                                     turned_.begin() + int64_t((row + 1) * width));
+            double norm = 0, spoilt = 0, largest = 0;
+            for (size_t d = 0; d < width; ++d) {
+                const double error = bound_[row * width + d];
+                norm += want[d] * want[d];
+                spoilt += error * error;
+                largest = std::fmax(largest, error);
+            }
             if (args.hadamard) hadamard(want.data(), int64_t(width));
-            const double sums = args.hadamard ? sum_error(int64_t(width)) * std::sqrt(norm) : 0;
+            // H_D / sqrt(D) keeps the norm, of errors too
+            const double sums =
+                args.hadamard ? sum_error(int64_t(width)) * std::sqrt(norm) + std::sqrt(spoilt) : largest;
             const double folded = w.values[row] * args.factor;
             const double* got = codes.values.data() + row * width;
             double scale = 1;
@@ -70,6 +91,22 @@ public:
     }
 
 private:
+    // The queries rotated by position, in double, and how far f32 may be off.
+    void turn() {
+        const Doubles q(args.q), frequencies(args.frequencies);
+        const auto width = size_t(args.q.shape[2]);
+        const int64_t heads = args.q.shape[1];
+        turned_.clear();
+        bound_.clear();
+        for (int64_t i = 0; i < args.q.shape[0] * heads; ++i) {
+            BoundedRow row({q.values.data() + size_t(i) * width, width});
+            if (present(args.positions))
+                row.rotate({frequencies.values, args.rope_first, args.rope_style == SMLA_ROPE_HALF},
+                           double(load_int(args.positions, i / heads)));
+            turned_.insert(turned_.end(), row.want.begin(), row.want.end());
+            bound_.insert(bound_.end(), row.bound.begin(), row.bound.end());
+        }
+    }
     void fill() {
         fill_normal(args.q, random, random.pick({0.01, 1., 100.}));
         const int64_t heads = args.q.shape[1], width = args.q.shape[2];
@@ -140,6 +177,8 @@ private:
             element(d, got[d], want[d], rounding(args.q_out.dtype) * std::fabs(want[d]) + 2 * sums + 1e-37,
                     out);
     }
+
+    std::vector<double> turned_, bound_;
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Problems of norm, rope, inverse_rope and the four products.
-#include "kit/problem.h"
+#include "kit/problems/row.h"
 
 #include <cmath>
 
@@ -8,10 +8,6 @@ namespace smla::kit {
 namespace {
 
 smla_dtype pick_float(Random& random) { return random.pick<smla_dtype>({SMLA_F32, SMLA_BF16, SMLA_F16}); }
-
-double stored(smla_dtype dtype, double value) {
-    return rounding(dtype) * std::fabs(value) + smallest_step(dtype);
-}
 
 // A token whose values include a NaN: it must reach that token's outputs and no others.
 void maybe_poison_token(const Tensor& x, Random& random) {
@@ -50,8 +46,6 @@ public:
                   [&](size_t i) { return bound_[i] + stored(args.out.dtype, want_[i]); });
     }
 
-    // Each centred value c = x - mean errs by the mean's sum and one rounding; the variance by those, twice
-    // over, and by its own sum; the factor 1 / sqrt by half the relative error of what is under the root.
     void expect() override {
         memory.allow_nothing();
         memory.allow(args.out);
@@ -60,36 +54,15 @@ public:
         bound_.clear();
         const Doubles x(args.x), weight(args.weight), bias(args.bias);
         const auto width = size_t(args.x.shape[2]);
-        for (size_t row = 0; row < x.values.size(); row += width) {
-            double mean = 0, size = 0, square = 0, spoilt = 0;
-            for (size_t d = 0; d < width; ++d) size += std::fabs(x.values[row + d]) / double(width);
-            if (args.kind == SMLA_NORM_LAYER)
-                for (size_t d = 0; d < width; ++d) mean += x.values[row + d] / double(width);
-            const double mean_error = mean == 0 ? 0 : sum_error(int64_t(width)) * size;
-            for (size_t d = 0; d < width; ++d) {
-                const double c = x.values[row + d] - mean, error = centre_error(c, mean, mean_error);
-                square += c * c / double(width);
-                spoilt += (2 * std::fabs(c) * error + error * error) / double(width);
-            }
-            const double under = square + args.eps, factor = 1 / std::sqrt(under);
-            const double relative = spoilt / under + sum_error(int64_t(width)) * square / under + 4 * kF32;
-            for (size_t d = 0; d < width; ++d) {
-                const double c = x.values[row + d] - mean;
-                const double w = weight.values.empty() ? 1 : weight.values[d];
-                const double b = bias.values.empty() ? 0 : bias.values[d];
-                const double y = c * factor * w;
-                want_.push_back(y + b);
-                bound_.push_back(centre_error(c, mean, mean_error) * factor * std::fabs(w) +
-                                 std::fabs(y) * (relative + 4 * kF32) + kF32 * std::fabs(y + b));
-            }
+        for (size_t first = 0; first < x.values.size(); first += width) {
+            BoundedRow row({x.values.data() + first, width});
+            row.norm(*this, width, {args.kind == SMLA_NORM_LAYER, args.eps, weight.values, bias.values});
+            want_.insert(want_.end(), row.want.begin(), row.want.end());
+            bound_.insert(bound_.end(), row.bound.begin(), row.bound.end());
         }
     }
 
 private:
-    static double centre_error(double c, double mean, double mean_error) {
-        return mean == 0 ? 0 : mean_error + kF32 * (std::fabs(c) + std::fabs(mean));
-    }
-
     std::vector<double> want_, bound_;
 };
 
@@ -109,12 +82,7 @@ public:
         args.x = memory.tensor(pick_float(random), {tokens, groups, width});
         fill_normal(args.x, random, random.pick({0.01, 1., 100.}));
         maybe_poison_token(args.x, random);
-        args.positions = memory.tensor(random.pick<smla_dtype>({SMLA_I32, SMLA_I64}), {tokens}, Inner::any);
-        for (int64_t t = 0; t < tokens; ++t)
-            set_int(args.positions, t, 0, random.log_between(1, 1 << 20) - 1);
-        args.frequencies = memory.tensor(SMLA_F64, {pairs});
-        for (int64_t i = 0; i < pairs; ++i)
-            set_value(args.frequencies, i, 0, 0, 0, std::pow(10000., -double(i) / double(pairs)));
+        draw_rotation(*this, tokens, pairs, args.positions, args.frequencies);
         const std::string where = random.pick<const char*>({"in place", "whole rows", "rotated channels"});
         if (where != "in place")
             args.out = memory.tensor(pick_float(random),
@@ -124,11 +92,9 @@ public:
         expect();
     }
 
-    // A rotation is two products and a sum of factors rounded to f32.
     void compare(const std::string&, Comparison& out) const override {
         const Tensor& got = present(this->args.out) ? this->args.out : this->args.x;
-        out.close("out", got, want_,
-                  [&](size_t i) { return 4 * kF32 * size_[i] + stored(got.dtype, want_[i]); });
+        out.close("out", got, want_, [&](size_t i) { return bound_[i] + stored(got.dtype, want_[i]); });
     }
 
     void expect() override {
@@ -136,7 +102,7 @@ public:
         allow();
         this->memory.remember();
         want_.clear();
-        size_.clear();
+        bound_.clear();
         rotate();
     }
 
@@ -156,31 +122,19 @@ private:
         const smla_rope_args& args = this->args;
         const Doubles x(args.x), frequencies(args.frequencies);
         const int64_t width = args.x.shape[2], first = args.first, pairs = this->pairs();
-        const bool half = args.style == SMLA_ROPE_HALF,
-                   short_rows = present(args.out) && args.out.shape[2] != width;
-        for (int64_t row = 0; row < args.x.shape[0] * args.x.shape[1]; ++row) {
-            const auto position = double(load_int(args.positions, row / args.x.shape[1]));
-            for (int64_t d = short_rows ? first : 0; d < (short_rows ? first + 2 * pairs : width); ++d) {
-                const double* at = x.values.data() + row * width;
-                const int64_t r = d - first;
-                if (r < 0 || r >= 2 * pairs) {
-                    want_.push_back(at[d]);
-                    size_.push_back(0);
-                    continue;
-                }
-                const int64_t pair = half ? r % pairs : r / 2;
-                const bool second = half ? r >= pairs : r % 2 == 1;
-                const double a = at[first + (half ? pair : 2 * pair)],
-                             b = at[first + (half ? pair + pairs : 2 * pair + 1)];
-                const double angle = position * frequencies.values[size_t(pair)] * (args.inverse ? -1 : 1);
-                const double c = std::cos(angle), s = std::sin(angle);
-                want_.push_back(second ? b * c + a * s : a * c - b * s);
-                size_.push_back(std::fabs(a) + std::fabs(b));
-            }
+        const bool short_rows = present(args.out) && args.out.shape[2] != width;
+        const int64_t begin = short_rows ? first : 0, end = short_rows ? first + 2 * pairs : width;
+        for (int64_t i = 0; i < args.x.shape[0] * args.x.shape[1]; ++i) {
+            const auto position = double(load_int(args.positions, i / args.x.shape[1]));
+            BoundedRow row({x.values.data() + i * width, size_t(width)});
+            row.rotate({frequencies.values, first, args.style == SMLA_ROPE_HALF},
+                       args.inverse ? -position : position);
+            want_.insert(want_.end(), row.want.begin() + begin, row.want.begin() + end);
+            bound_.insert(bound_.end(), row.bound.begin() + begin, row.bound.begin() + end);
         }
     }
 
-    std::vector<double> want_, size_;
+    std::vector<double> want_, bound_;
 };
 
 // out[t,g,n] = sum_k x[t,g,k] * w[g,n,k]: the error of the sum, in whatever order a BLAS takes it.

@@ -17,28 +17,107 @@ namespace {
 constexpr double kGpuStep = 25e-6;  // bar of a V3.2 layer's decode step on a GPU, seconds
 constexpr int32_t kContext = 64;    // tokens of the request, the step's included
 
-struct Size {
-    const char* name;
-    int64_t hidden, heads, q_rank, index_heads, topk;
+struct Matrix {
+    std::string name;
+    std::vector<int64_t> shape;
 };
-constexpr Size kTiny{"tiny layer", 256, 2, 128, 8, 16};
-constexpr Size kV32{"V3.2 layer", 7168, 128, 1536, 64, 2048};
+// A layer of a checkpoint, and how its session caches keys.
+struct Model {
+    const char* name;
+    nlohmann::json config;
+    int32_t layer;
+    std::string prefix;
+    std::vector<Matrix> weights;
+    smla_format kv_format;
+    int64_t hidden() const { return config["hidden_size"]; }
+};
+
+Model v32(const char* name, int64_t hidden, int64_t heads, int64_t q_rank, int64_t index_heads,
+          int64_t topk) {
+    return {name,
+            {{"model_type", "deepseek_v32"},
+             {"hidden_size", hidden},
+             {"num_attention_heads", heads},
+             {"q_lora_rank", q_rank},
+             {"kv_lora_rank", 512},
+             {"qk_nope_head_dim", 128},
+             {"qk_rope_head_dim", 64},
+             {"v_head_dim", 128},
+             {"index_n_heads", index_heads},
+             {"index_head_dim", 128},
+             {"index_topk", topk},
+             {"rms_norm_eps", 1e-6},
+             {"rope_theta", 10000.0}},
+            0,
+            "model.layers.0.self_attn.",
+            {{"q_a_proj.weight", {q_rank, hidden}},
+             {"q_a_layernorm.weight", {q_rank}},
+             {"q_b_proj.weight", {heads * 192, q_rank}},
+             {"kv_a_proj_with_mqa.weight", {576, hidden}},
+             {"kv_a_layernorm.weight", {512}},
+             {"kv_b_proj.weight", {heads * 256, 512}},
+             {"o_proj.weight", {hidden, heads * 128}},
+             {"indexer.wq_b.weight", {index_heads * 128, q_rank}},
+             {"indexer.wk.weight", {128, hidden}},
+             {"indexer.k_norm.weight", {128}},
+             {"indexer.k_norm.bias", {128}},
+             {"indexer.weights_proj.weight", {index_heads, hidden}}},
+            SMLA_FP8_656};
+}
+
+Model v4_flash() {
+    constexpr int64_t hidden = 4096, heads = 64, q_rank = 1024, width = 512, index_width = 128, groups = 8,
+                      rank = 1024;
+    Model out{"V4-Flash layer of ratio 4",
+              {{"model_type", "deepseek_v4"},
+               {"hidden_size", hidden},
+               {"num_attention_heads", heads},
+               {"q_lora_rank", q_rank},
+               {"head_dim", width},
+               {"qk_rope_head_dim", 64},
+               {"o_groups", groups},
+               {"o_lora_rank", rank},
+               {"sliding_window", 128},
+               {"index_n_heads", 64},
+               {"index_head_dim", 128},
+               {"index_topk", 512},
+               {"rope_theta", 10000.0},
+               {"rms_norm_eps", 1e-6},
+               {"compress_rope_theta", 160000.0},
+               {"compress_ratios", {4}}},
+              0,
+              "layers.0.attn.",
+              {{"wq_a.weight", {q_rank, hidden}},
+               {"q_norm.weight", {q_rank}},
+               {"wq_b.weight", {heads * width, q_rank}},
+               {"wkv.weight", {width, hidden}},
+               {"kv_norm.weight", {width}},
+               {"attn_sink", {heads}},
+               {"wo_a.weight", {groups * rank, heads / groups * width}},
+               {"wo_b.weight", {hidden, groups * rank}},
+               {"indexer.wq_b.weight", {64 * index_width, q_rank}},
+               {"indexer.weights_proj.weight", {64, hidden}}},
+              SMLA_FP8_584};
+    for (const auto& [of, channels] :
+         {std::pair<std::string, int64_t>("", width), {"indexer.", index_width}}) {
+        const std::string at = of + "compressor.";
+        out.weights.push_back({at + "wkv.weight", {2 * channels, hidden}});
+        out.weights.push_back({at + "wgate.weight", {2 * channels, hidden}});
+        out.weights.push_back({at + "ape", {4, 2 * channels}});
+        out.weights.push_back({at + "norm.weight", {channels}});
+    }
+    return out;
+}
 
 // A folder with the checkpoint of one such layer; the file of weights is a hole, which reads as zeros.
 class ZeroCheckpoint {
 public:
-    explicit ZeroCheckpoint(const Size& size) {
+    explicit ZeroCheckpoint(const Model& model) {
         std::string pattern = (std::filesystem::temp_directory_path() / "smla_bench_XXXXXX").string();
         if (!mkdtemp(pattern.data())) fail(SMLA_IO_ERROR, "TMPDIR", pattern, "a folder that can be written");
         folder_ = pattern;
-        const nlohmann::json config{
-            {"model_type", "deepseek_v32"}, {"hidden_size", size.hidden}, {"num_attention_heads", size.heads},
-            {"q_lora_rank", size.q_rank},   {"kv_lora_rank", 512},        {"qk_nope_head_dim", 128},
-            {"qk_rope_head_dim", 64},       {"v_head_dim", 128},          {"index_n_heads", size.index_heads},
-            {"index_head_dim", 128},        {"index_topk", size.topk},    {"rms_norm_eps", 1e-6},
-            {"rope_theta", 10000.0}};
-        std::ofstream(folder_ / "config.json") << config.dump();
-        write_weights(size);
+        std::ofstream(folder_ / "config.json") << model.config.dump();
+        write_weights(model);
     }
     ~ZeroCheckpoint() {
         std::error_code ignored;
@@ -49,28 +128,16 @@ public:
     std::string folder() const { return folder_.string(); }
 
 private:
-    void write_weights(const Size& s) const {
-        const std::string at = "model.layers.0.self_attn.";
+    void write_weights(const Model& model) const {
         nlohmann::json header;
         int64_t end = 0;
-        const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+        for (const Matrix& each : model.weights) {
             int64_t bytes = 2;
-            for (const int64_t n : shape) bytes *= n;
-            header[at + name] = {{"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {end, end + bytes}}};
+            for (const int64_t n : each.shape) bytes *= n;
+            header[model.prefix + each.name] = {
+                {"dtype", "BF16"}, {"shape", each.shape}, {"data_offsets", {end, end + bytes}}};
             end += bytes;
-        };
-        add("q_a_proj.weight", {s.q_rank, s.hidden});
-        add("q_a_layernorm.weight", {s.q_rank});
-        add("q_b_proj.weight", {s.heads * 192, s.q_rank});
-        add("kv_a_proj_with_mqa.weight", {576, s.hidden});
-        add("kv_a_layernorm.weight", {512});
-        add("kv_b_proj.weight", {s.heads * 256, 512});
-        add("o_proj.weight", {s.hidden, s.heads * 128});
-        add("indexer.wq_b.weight", {s.index_heads * 128, s.q_rank});
-        add("indexer.wk.weight", {128, s.hidden});
-        add("indexer.k_norm.weight", {128});
-        add("indexer.k_norm.bias", {128});
-        add("indexer.weights_proj.weight", {s.index_heads, s.hidden});
+        }
         std::string text = header.dump();
         text.resize((text.size() + 7) / 8 * 8, ' ');
         const std::string path = (folder_ / "model.safetensors").string();
@@ -88,19 +155,21 @@ private:
 template <class Handle>
 using Owned = std::unique_ptr<Handle, void (*)(Handle*)>;
 
-Owned<smla_layer> open(HostBench& bench, const ZeroCheckpoint& checkpoint) {
+Owned<smla_layer> open(HostBench& bench, const Model& model, const ZeroCheckpoint& checkpoint) {
     const std::string folder = checkpoint.folder();
     smla_layer_args args{};
     args.struct_size = sizeof args;
     args.checkpoint = folder.c_str();
+    args.layer = model.layer;
     args.queries = SMLA_BF16;
+    args.weights = SMLA_WEIGHTS_AS_STORED;
     smla_layer* layer = nullptr;
     check_status(smla_layer_create(bench.abi, &args, &layer));
     return {layer, smla_layer_destroy};
 }
 
 // The step of one request that has kContext tokens: plan and caches are the caller's, as an engine has them.
-HostTime time_forward(HostBench& bench, const Size& size, const smla_layer* layer,
+HostTime time_forward(HostBench& bench, const Model& model, const smla_layer* layer,
                       std::vector<HostTime>& out) {
     smla_plan_args maxima{};
     maxima.struct_size = sizeof maxima;
@@ -132,21 +201,21 @@ HostTime time_forward(HostBench& bench, const Size& size, const smla_layer* laye
     out.push_back(bench.timer.time("smla_plan_build", "V3.2, 1 decode",
                                    [&] { return smla_plan_build(plan.get(), &batch); }));
     step.plan = plan.get();
-    step.hidden = bench.zeros(SMLA_F32, {1, size.hidden});
-    step.out = bench.zeros(SMLA_F32, {1, size.hidden});
+    step.hidden = bench.zeros(SMLA_F32, {1, model.hidden()});
+    step.out = bench.zeros(SMLA_F32, {1, model.hidden()});
     size_t bytes = 0;
     check_status(smla_layer_workspace_size(layer, &step, 0, &bytes));
     OwnedWorkspace owned(bench.context);
     const Workspace memory = owned.at_least(bytes);
     const smla_workspace workspace{memory.data, memory.bytes};
-    return bench.timer.time("smla_layer_forward", text(size.name, ", T1"),
+    return bench.timer.time("smla_layer_forward", text(model.name, ", T1"),
                             [&] { return smla_layer_forward(layer, &step, 0, workspace, nullptr); });
 }
 
-HostTime time_session(HostBench& bench, const Size& size, const smla_layer* layer) {
+HostTime time_session(HostBench& bench, const Model& model, const smla_layer* layer) {
     smla_session_args args{};
     args.struct_size = sizeof args;
-    args.kv_format = SMLA_FP8_656;
+    args.kv_format = model.kv_format;
     args.max_tokens = kContext;
     args.max_step_tokens = 1;
     smla_session* made = nullptr;
@@ -157,10 +226,10 @@ HostTime time_session(HostBench& bench, const Size& size, const smla_layer* laye
     step.struct_size = sizeof step;
     step.request_count = 1;
     step.requests = &request;
-    step.hidden = bench.zeros(SMLA_F32, {1, size.hidden});
-    step.out = bench.zeros(SMLA_F32, {1, size.hidden});
+    step.hidden = bench.zeros(SMLA_F32, {1, model.hidden()});
+    step.out = bench.zeros(SMLA_F32, {1, model.hidden()});
     return bench.timer.time(
-        "smla_session_forward", text(size.name, ", T1"),
+        "smla_session_forward", text(model.name, ", T1"),
         [&] { return smla_session_forward(session.get(), &step); },
         [&] { check_status(smla_session_end_request(session.get(), 0)); });
 }
@@ -169,18 +238,27 @@ HostTime time_session(HostBench& bench, const Size& size, const smla_layer* laye
 
 std::vector<HostTime> time_layers(HostBench& bench) {
     std::vector<HostTime> out;
-    for (const Size& size : {kTiny, kV32}) {
-        const bool published = size.heads == kV32.heads;
-        if (published && !bench.timer.gpu()) continue;
-        const ZeroCheckpoint checkpoint(size);
-        const auto layer = open(bench, checkpoint);
-        std::vector<HostTime> plans;
-        HostTime forward = time_forward(bench, size, layer.get(), plans);
-        if (published) forward.bar = kGpuStep;
-        else out.push_back(plans.front());
-        out.push_back(forward);
-        out.push_back(time_session(bench, size, layer.get()));
+    const Model tiny = v32("tiny layer", 256, 2, 128, 8, 16);
+    {
+        const ZeroCheckpoint checkpoint(tiny);
+        const auto layer = open(bench, tiny, checkpoint);
+        out.push_back(time_forward(bench, tiny, layer.get(), out));
+        out.push_back(time_session(bench, tiny, layer.get()));
     }
+    if (!bench.timer.gpu()) return out;
+    const Model published = v32("V3.2 layer", 7168, 128, 1536, 64, 2048);
+    {
+        const ZeroCheckpoint checkpoint(published);
+        const auto layer = open(bench, published, checkpoint);
+        std::vector<HostTime> plans;
+        out.push_back(time_forward(bench, published, layer.get(), plans));
+        out.back().bar = kGpuStep;
+        out.push_back(time_session(bench, published, layer.get()));
+    }
+    const Model hybrid = v4_flash();
+    const ZeroCheckpoint checkpoint(hybrid);
+    const auto layer = open(bench, hybrid, checkpoint);
+    out.push_back(time_session(bench, hybrid, layer.get()));
     return out;
 }
 

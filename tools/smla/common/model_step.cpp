@@ -63,10 +63,11 @@ private:
                       rope = config_.common.rope_dim, nope = model.qk_nope_head_dim, value = model.v_head_dim;
         DsaStep step;
         step.q = absent_data(SMLA_F32, {tokens_, heads, nope + rope});
-        step.latent = absent_data(SMLA_F32, {tokens_, latent});
+        step.key = key(latent, config_.common.latent_norm_eps);
         if (rope) {
             step.frequencies = frequencies();
-            step.k_rope = absent_data(SMLA_F32, {tokens_, rope});
+            step.key.tail = absent_data(SMLA_F32, {tokens_, rope});
+            step.key.rotation = {.first = int32_t(latent), .frequencies = frequencies()};
         }
         step.pool = int32_t(model.pool);
         // keys' rows of kv_b [H,nope + v,L], transposed for the absorption
@@ -87,9 +88,26 @@ private:
             step.index_compressor.norm_weight = {};
             step.visible_pools = ints();
         } else {
-            step.index_k = absent_data(SMLA_F32, {tokens_, width});
+            step.index_key = key(width, config_.indexer->key_norm_eps);
+            step.index_key.norm_kind = SMLA_NORM_LAYER;
+            step.index_key.norm_bias = absent_data(SMLA_F32, {width});
+            if (rope)
+                step.index_key.rotation = step.indexer.rotation = {.style = config_.indexer->rope_style,
+                                                                   .frequencies = frequencies()};
         }
         return step;
+    }
+
+    // A row that is normed on its way into a cache.
+    KeyRow key(int64_t width, double eps) const {
+        return {.head = absent_data(SMLA_F32, {tokens_, width}),
+                .eps = eps,
+                .norm_weight = absent_data(SMLA_F32, {width})};
+    }
+    // The last channels of a row rotate.
+    RowRotation tail_rotation(int64_t width) const {
+        const Tensor all = frequencies();
+        return {.first = int32_t(width - 2 * all.shape[0]), .frequencies = all};
     }
 
     Compressor compressor(int64_t width, int32_t state, int64_t ratio, int64_t windows) const {
@@ -109,7 +127,8 @@ private:
         step.kind = config_.layer_kind(layer_);
         step.ratio = int32_t(ratio);
         step.q = absent_data(shape_.queries, {tokens_, heads, width});
-        step.kv = absent_data(SMLA_F32, {tokens_, width});
+        step.key = key(width, config_.common.rms_norm_eps);
+        step.key.rotation = tail_rotation(width);
         step.frequencies = frequencies();
         step.eps = config_.common.rms_norm_eps;
         step.softmax_scale = config_.softmax_scale();
@@ -131,6 +150,7 @@ private:
             step.index_compressor =
                 compressor(config_.indexer->head_dim, SMLA_GROUP_INDEX_STATE, ratio, windows);
             step.indexer = indexer(1e-4);
+            step.indexer.rotation = tail_rotation(config_.indexer->head_dim);
         } else {
             step.entries.rows =
                 absent_data(SMLA_I32, {tokens_, std::max<int64_t>(shape_.context / ratio, 1)});
@@ -147,13 +167,14 @@ private:
             if (step.ratio > 1)
                 step.compressor = compressor(config_.hybrid->head_dim, SMLA_GROUP_STATE, step.ratio, 1);
             step.compressor.ape = {};
-            step.index_k = absent_data(SMLA_F32, {tokens_, model.head_dim});
+            step.index_key.head = absent_data(SMLA_F32, {tokens_, model.head_dim});
         }
         if (sources_.selection != layer_) {
             step.forced.indices = absent_data(SMLA_I32, {tokens_, model.topk});
             return;
         }
         step.indexer = indexer(1e-4);
+        step.indexer.rotation = tail_rotation(model.head_dim);
         if (sources_.candidates < 0) return;
         const SharingConfig& sharing = *config_.hybrid->sharing;
         const Tensor blocks = absent_data(SMLA_I32, {tokens_, sharing.candidate_blocks});
@@ -194,21 +215,28 @@ void place(ModelStep& step, PlacedMemory& memory) {
         group(each.state);
     };
     const auto indexer = [&](Indexer& each) {
-        tensors({&each.q, &each.w, &each.blocks, &each.best_blocks});
+        tensors({&each.q, &each.w, &each.blocks, &each.best_blocks, &each.rotation.frequencies});
         group(each.keys);
+    };
+    const auto key = [&](KeyRow& each) {
+        tensors({&each.head, &each.tail, &each.norm_weight, &each.norm_bias, &each.rotation.frequencies});
     };
     StepBatch& batch = step.batch;
     tensors({&batch.request_of_token, &batch.position, &batch.rope_position, &batch.visible_tokens});
     DsaStep& dsa = step.dsa;
-    tensors({&dsa.q, &dsa.frequencies, &dsa.latent, &dsa.k_rope, &dsa.index_k, &dsa.w_uk, &dsa.w_uv,
-             &dsa.forced.indices, &dsa.topk, &dsa.visible_pools, &dsa.out});
+    tensors({&dsa.q, &dsa.frequencies, &dsa.w_uk, &dsa.w_uv, &dsa.forced.indices, &dsa.topk,
+             &dsa.visible_pools, &dsa.out});
+    key(dsa.key);
+    key(dsa.index_key);
     group(dsa.kv);
     compressor(dsa.index_compressor);
     indexer(dsa.indexer);
     HybridStep& hybrid = step.hybrid_step;
-    tensors({&hybrid.q, &hybrid.kv, &hybrid.index_k, &hybrid.frequencies, &hybrid.forced.indices,
-             &hybrid.sink, &hybrid.window.rows, &hybrid.window.lengths, &hybrid.entries.visible,
-             &hybrid.entries.rows, &hybrid.entries.lengths, &hybrid.out});
+    tensors({&hybrid.q, &hybrid.frequencies, &hybrid.forced.indices, &hybrid.sink, &hybrid.window.rows,
+             &hybrid.window.lengths, &hybrid.entries.visible, &hybrid.entries.rows, &hybrid.entries.lengths,
+             &hybrid.out});
+    key(hybrid.key);
+    key(hybrid.index_key);
     group(hybrid.window.group);
     group(hybrid.entries.group);
     compressor(hybrid.compressor);

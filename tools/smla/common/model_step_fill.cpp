@@ -65,7 +65,14 @@ public:
         group(input.state, 1);
     }
 
+    void key(KeyRow& input) {
+        for (Tensor* each : {&input.head, &input.tail, &input.norm_weight, &input.norm_bias})
+            if (present(*each)) filler_.values(*each);
+        if (present(input.rotation.frequencies)) frequencies(input.rotation.frequencies);
+    }
+
     void indexer(Indexer& input, int64_t ratio) {
+        if (present(input.rotation.frequencies)) frequencies(input.rotation.frequencies);
         filler_.values(input.q);
         filler_.values(input.w, 0.1f);
         group(input.keys, ratio);
@@ -105,8 +112,9 @@ void fill(ModelStep& step, const StepShape& shape, Memory& memory, ThreadPool& p
     fill.batch(step.batch);
     if (!step.hybrid) {
         DsaStep& dsa = step.dsa;
-        for (Tensor* each : {&dsa.q, &dsa.latent, &dsa.k_rope, &dsa.index_k})
-            if (present(*each)) fill.filler().values(*each);
+        fill.filler().values(dsa.q);
+        fill.key(dsa.key);
+        fill.key(dsa.index_key);
         if (present(dsa.frequencies)) fill.frequencies(dsa.frequencies);
         const int64_t pool = std::max(dsa.pool, 1);
         fill.indexer(dsa.indexer, pool);
@@ -127,7 +135,9 @@ void fill(ModelStep& step, const StepShape& shape, Memory& memory, ThreadPool& p
         return;
     }
     HybridStep& hybrid = step.hybrid_step;
-    for (Tensor* each : {&hybrid.q, &hybrid.kv, &hybrid.sink}) fill.filler().values(*each);
+    for (Tensor* each : {&hybrid.q, &hybrid.sink}) fill.filler().values(*each);
+    fill.key(hybrid.key);
+    fill.key(hybrid.index_key);
     fill.frequencies(hybrid.frequencies);
     fill.group(hybrid.window.group, 1);
     fill.list(hybrid.window.rows, hybrid.window.lengths, hybrid.window.group, 1);
@@ -139,7 +149,6 @@ void fill(ModelStep& step, const StepShape& shape, Memory& memory, ThreadPool& p
     if (present(hybrid.compressor.kv)) fill.compressor(hybrid.compressor);
     fill.group(entries.group, ratio);
     if (hybrid.kind == LayerKind::shared_sparse) {
-        if (present(hybrid.index_k)) fill.filler().values(hybrid.index_k);
         if (present(hybrid.forced.indices)) fill.filler().rows(hybrid.forced.indices, entries.group.cache);
         else fill.indexer(hybrid.indexer, ratio);
         fill.blocks(hybrid.indexer.blocks, hybrid.indexer.block_size, ratio);

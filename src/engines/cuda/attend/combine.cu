@@ -13,6 +13,7 @@
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/ptx/math.cuh"
+#include "engines/cuda/common/rotation.cuh"
 
 #include <algorithm>
 
@@ -106,21 +107,14 @@ struct OutRotation {
         frequencies = args.out_frequencies;
         first -= 2 * int(args.out_frequencies.shape[0]);
     }
-    // Radians of the pair of channels from `channel` on.
-    __device__ double angle(int64_t token, int channel) const {
-        if (channel < first) return 0;
-        const double frequency = static_cast<const double*>(frequencies.data)[(channel - first) / 2];
-        return double(cuda::load_int(positions, token)) * frequency;
+    // Of the pair of channels from `channel` on; back: by the negative angle. Out of line: the loads behind
+    // it keep their registers.
+    __device__ __noinline__ float2 turn(int64_t token, int channel) const {
+        if (channel < first) return {1, 0};
+        const double frequency = cuda::frequency_of(frequencies, (channel - first) / 2);
+        return cuda::turn_of(-frequency * double(cuda::load_int(positions, token)));
     }
 };
-
-// Out of line: the loads around it keep their registers.
-__device__ __noinline__ float2 rotate_back(double angle, float2 pair) {
-    double sine, cosine;
-    sincos(angle, &sine, &cosine);
-    const float c = float(cosine), s = float(-sine);
-    return {pair.x * c - pair.y * s, pair.y * c + pair.x * s};
-}
 
 __global__ void __launch_bounds__(kGroups* kGroup, 2)
     combine(const __grid_constant__ Arguments args, const __grid_constant__ TileScheduler scheduler,
@@ -135,7 +129,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 2)
         reinterpret_cast<const float4*>(scheduler.partials.sums + first * kValueWidth + channel);
     float4 part[kAhead], out = {};
     // Positions are older than the grid before, so they may be read before it ends (ptx/grid.cuh).
-    const double angles[] = {rotation.angle(t, channel), rotation.angle(t, channel + 2)};
+    const float2 turns[] = {rotation.turn(t, channel), rotation.turn(t, channel + 2)};
     cuda::follow_grid_before();
     load_partials(sums, stride, kAhead * group, scheduler.splits(), part);
     const Combined combined =
@@ -156,7 +150,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 2)
     const int64_t at = cuda::element(args.out, t, h) + channel;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-        if (channel + 2 * i >= rotation.first) pairs[i] = rotate_back(angles[i], pairs[i]);
+        if (channel + 2 * i >= rotation.first) cuda::rotate_pair(turns[i], pairs[i].x, pairs[i].y);
         store_pair(args.out, at + 2 * i, pairs[i].x, pairs[i].y);
     }
     if (threadIdx.x == 0) store_statistics(args, t, h, totals.lse, combined.largest2 * kLn2);

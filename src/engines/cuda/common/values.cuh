@@ -53,7 +53,22 @@ __device__ void load_values(const Tensor& t, int64_t at, int64_t step, int count
             for (int i = 0; i < kN; ++i) out[i] = i < count ? load_value(t, at + i * step) : 0.f;
     }
 }
-// The same for the i32 or i64 elements (i,j), (i,j+step), ...; those that do not exist are -1.
+// The same, as they lie: f32, bf16 or f16. A load is waited for where its value is used, so conversions of
+// several tensors should stand behind the loads of all (value_of).
+template <int kN>
+__device__ void load_bits(const Tensor& t, int64_t at, int64_t step, int count, uint32_t (&out)[kN]) {
+    const auto load = [&](const auto* data) {
+#pragma unroll
+        for (int i = 0; i < kN; ++i) out[i] = i < count ? data[at + i * step] : 0;
+    };
+    if (t.dtype == SMLA_F32) load(static_cast<const uint32_t*>(t.data));
+    else load(static_cast<const uint16_t*>(t.data));
+}
+__device__ inline float value_of(smla_dtype dtype, uint32_t bits) {
+    if (dtype == SMLA_F32) return __uint_as_float(bits);
+    return dtype == SMLA_BF16 ? bf16_to_f32(uint16_t(bits)) : f16_to_f32(uint16_t(bits));
+}
+// The i32 or i64 elements (i,j), (i,j+step), ...; those that do not exist are -1.
 template <int kN>
 __device__ void load_ints(const Tensor& t, int64_t i, int64_t j, int64_t step, int count,
                           int32_t (&out)[kN]) {

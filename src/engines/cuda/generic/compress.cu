@@ -24,6 +24,7 @@
 #include "engines/cuda/common/ptx/cp_async.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/records.cuh"
+#include "engines/cuda/common/rotation.cuh"
 #include "engines/cuda/generic/generic.h"
 #include "ops/compress/compress.h"
 #include "ops/compress/soft_pool.h"
@@ -195,20 +196,15 @@ __device__ void norm(const CompressParams& p, float* entry, float weight, float*
 // By the block's last warp, which has no rows to look up meanwhile.
 __device__ void find_angles(const CompressParams& p, int64_t position, float2* angles) {
     if (threadIdx.x < kThreads - 32) return;
-    for (int i = int(threadIdx.x % 32); i < int(p.frequencies.shape[0]); i += 32) {
-        double s, c;
-        sincos(double(position) * static_cast<const double*>(p.frequencies.data)[i], &s, &c);
-        angles[i] = {float(c), float(s)};
-    }
+    for (int i = int(threadIdx.x % 32); i < int(p.frequencies.shape[0]); i += 32)
+        angles[i] = turn_of(double(position) * frequency_of(p.frequencies, i));
 }
 
 __device__ void rotate(const CompressParams& p, float* entry, const float2* angles) {
     const int pairs = int(p.frequencies.shape[0]);
     for (int i = int(threadIdx.x); i < pairs; i += kThreads) {
         float* const pair = entry + p.cache.width - 2 * pairs + 2 * i;
-        const float a = pair[0], b = pair[1];
-        pair[0] = a * angles[i].x - b * angles[i].y;
-        pair[1] = b * angles[i].x + a * angles[i].y;
+        rotate_pair(angles[i], pair[0], pair[1]);
     }
 }
 

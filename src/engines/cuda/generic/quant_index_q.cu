@@ -1,17 +1,22 @@
-// quant_index_q: rotates (Hadamard) and quantises rows of index queries, and multiplies their scale into the
-// head's weight. The rules are scale_rule::e8m0 and scale_rule::mxfp4, as in ops/quant_index_q/reference.cpp.
+// quant_index_q: rotates (by position, Hadamard) and quantises rows of index queries, and multiplies their
+// scale into the head's weight. The rules are scale_rule::e8m0 and scale_rule::mxfp4, as in
+// ops/quant_index_q/reference.cpp.
 //
-// A warp takes a row (token, head), four rows per block: the row goes to shared memory as f32; butterflies
-// there; the maximum over the warp; codes. Limit: latency for one token (64 rows), memory for thousands.
+// A block takes four heads of a token, a warp each: the row goes to shared memory as f32; rotations there;
+// the maximum over the warp; codes. Where rows are rotated by position a fifth warp computes cosines and
+// sines meanwhile. Limit: latency for one token (64 rows), memory for thousands.
 //
-// Shared  one f32 row per warp.
+// Shared  turns [pairs] float2 | one f32 row per warp.
 #include "core/tensor.h"
 #include "engines/cuda/common/hadamard.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 #include "engines/cuda/common/records.cuh"
+#include "engines/cuda/common/rotation.cuh"
 #include "engines/cuda/generic/generic.h"
 #include "ops/quant_index_q/quant_index_q.h"
+
+#include <algorithm>
 
 namespace smla {
 
@@ -25,9 +30,11 @@ constexpr int kGroup = int(kQueryScaleGroup);
 static_assert(kGroup == 32, "a group has a lane for each value");
 
 struct QuantParams {
-    Tensor q, w, q_out, scales, w_out;
+    Tensor q, w, q_out, scales, w_out, rotated;
+    RowRotation rotation;
     float floor, factor;
     bool hadamard;
+    unsigned parts;  // blocks of a token
 };
 
 // Encodes a group of 32; returns its scale's code: NaN if any value is NaN, as e2m1 has none.
@@ -63,30 +70,55 @@ __device__ float encode_row(const QuantParams& p, int64_t token, int64_t head, c
     return 1;
 }
 
-__global__ void __launch_bounds__(32 * kWarps)
-    quant_index_q_kernel(const GridOrder order, const __grid_constant__ QuantParams p) {
-    extern __shared__ float rows[];
-    if (!order.start()) return;
-    const auto heads = unsigned(p.q.shape[1]);
+// Brings a row to shared memory. Returns the bits of its weight, in the first lane.
+__device__ uint32_t load_row(const QuantParams& p, int64_t token, int64_t head, float* row) {
     const int width = int(p.q.shape[2]), lane = int(threadIdx.x % 32);
-    const unsigned index = blockIdx.x * kWarps + threadIdx.x / 32;
-    if (index >= p.q.shape[0] * heads) return;
-    const int64_t token = index / heads, head = index % heads;
-    float* const row = rows + int(threadIdx.x / 32) * width;
     const int64_t in = element(p.q, token, head);
+    uint32_t weight[1];
+    load_bits(p.w, element(p.w, token, head), 0, lane == 0, weight);
     for (int first = lane; first < width; first += kBatch * 32) {
-        float values[kBatch];
+        uint32_t bits[kBatch];
         const int count = min(kBatch, count_below(width, first, 32));
-        load_values(p.q, in + first, 32, count, values);
+        load_bits(p.q, in + first, 32, count, bits);
 #pragma unroll
         for (int i = 0; i < kBatch; ++i)
-            if (i < count) row[first + 32 * i] = values[i];
+            if (i < count) row[first + 32 * i] = value_of(p.q.dtype, bits[i]);
     }
-    const float weight = lane == 0 ? load_value(p.w, element(p.w, token, head)) : 0.f;
+    return weight[0];
+}
+
+// Rotates, encodes and weighs a row that load_row() has brought.
+__device__ void finish_row(const QuantParams& p, int64_t token, int64_t head, const float2* turns,
+                           float weight, float* row) {
+    const int lane = int(threadIdx.x % 32), width = int(p.q.shape[2]);
     __syncwarp();
+    if (p.rotation.pairs > 0) {
+        p.rotation.rotate(turns, row, lane, 32);
+        __syncwarp();
+    }
+    if (present(p.rotated)) {
+        for (int d = lane; d < width; d += 32)
+            store_value(p.rotated, element(p.rotated, token, head, d), row[d]);
+        __syncwarp();
+    }
     if (p.hadamard) warp_hadamard(row, width);
     const float scale = encode_row(p, token, head, row, width);
     if (lane == 0) store_value(p.w_out, element(p.w_out, token, head), weight * p.factor * scale);
+}
+
+__global__ void __launch_bounds__(32 * kWarps + 32)
+    quant_index_q_kernel(const GridOrder order, const __grid_constant__ QuantParams p) {
+    extern __shared__ float2 turns[];
+    if (!order.start()) return;
+    const int warp = int(threadIdx.x) / 32;
+    float* const row = reinterpret_cast<float*>(turns + p.rotation.pairs) + int64_t(warp) * int(p.q.shape[2]);
+    const int64_t token = blockIdx.x / p.parts, head = blockIdx.x % p.parts * kWarps + warp;
+    const bool works = warp < kWarps && head < p.q.shape[1];
+    uint32_t weight = 0;
+    if (works) weight = load_row(p, token, head, row);
+    else if (warp == kWarps) p.rotation.find_turns(token, turns);
+    if (p.rotation.pairs > 0) __syncthreads();
+    if (works) finish_row(p, token, head, turns, value_of(p.w.dtype, weight), row);
 }
 
 }  // namespace
@@ -103,9 +135,13 @@ void run_cuda_quant_index_q(const smla_quant_index_q_args& args, const Env& env)
     p.floor = float(args.amax_floor > 0 ? args.amax_floor : scale_rule::kFloor);
     p.factor = float(args.factor);
     p.hadamard = args.hadamard != 0;
-    const int64_t rows = args.q.shape[0] * args.q.shape[1];
-    cuda::launch_ordered(cuda::quant_index_q_kernel, ceil_div(rows, cuda::kWarps), 32 * cuda::kWarps,
-                         size_t(cuda::kWarps * args.q.shape[2]) * sizeof(float), env, p);
+    p.rotated = args.rotated;
+    p.rotation = {args.positions, args.frequencies, args.rope_first, args.rope_style};
+    const int64_t pairs = p.rotation.pairs;
+    p.parts = cuda::grid_of(std::max<int64_t>(ceil_div(args.q.shape[1], int64_t(cuda::kWarps)), 1));
+    cuda::launch_ordered(cuda::quant_index_q_kernel, args.q.shape[0] * p.parts,
+                         32 * (cuda::kWarps + (pairs > 0 ? 1 : 0)),
+                         size_t(2 * pairs + cuda::kWarps * args.q.shape[2]) * sizeof(float), env, p);
 }
 
 }  // namespace smla

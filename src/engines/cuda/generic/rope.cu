@@ -1,10 +1,9 @@
 // rope and inverse_rope: rotates pairs of channels by position * frequency.
 //
 // A block takes a token and some of its groups (heads). It computes the token's cosines and sines once, in
-// double (in f32 an angle of 10^6 radians is off by 0.06), into shared memory; then its threads rotate pairs.
+// double, into shared memory; then its threads rotate pairs.
 // A thread reads both channels of a pair before it writes them, so out may be x. With few tokens blocks take
-// fewer groups, until the GPU has four blocks per multiprocessor. Limit: memory with many groups per block;
-// with one, the double sines, on GPUs with few double units.
+// fewer groups, until the GPU has four blocks per multiprocessor. Limit: memory.
 //
 // Where nothing is rotated, rows are copied 16 bytes at a time: how backends join the two parts of queries.
 //
@@ -12,7 +11,7 @@
 #include "core/tensor.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
-#include "engines/cuda/common/values.cuh"
+#include "engines/cuda/common/rotation.cuh"
 #include "engines/cuda/generic/generic.h"
 
 #include <algorithm>
@@ -38,10 +37,9 @@ struct RopeParams {
 __device__ void fill_angles(const RopeParams& p, int64_t token, float* cosine, float* sine) {
     const auto position = double(load_int(p.positions, token));
     for (int64_t i = threadIdx.x; i < p.pairs; i += kThreads) {
-        double s, c;
-        sincos(position * static_cast<const double*>(p.frequencies.data)[i], &s, &c);
-        cosine[i] = float(c);
-        sine[i] = float(p.inverse ? -s : s);
+        const float2 turn = turn_of(position * frequency_of(p.frequencies, i));
+        cosine[i] = turn.x;
+        sine[i] = p.inverse ? -turn.y : turn.y;
     }
 }
 
@@ -69,8 +67,9 @@ __global__ void __launch_bounds__(kThreads)
             const int64_t a = first + (p.half ? item : 2 * item), b = p.half ? a + p.pairs : a + 1;
             float pair[2];
             load_values(p.x, in + a, b - a, 2, pair);
-            store_value(p.out, to + a, pair[0] * cosine[item] - pair[1] * sine[item]);
-            store_value(p.out, to + b, pair[1] * cosine[item] + pair[0] * sine[item]);
+            rotate_pair({cosine[item], sine[item]}, pair[0], pair[1]);
+            store_value(p.out, to + a, pair[0]);
+            store_value(p.out, to + b, pair[1]);
         }
     }
 }

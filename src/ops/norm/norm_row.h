@@ -1,0 +1,27 @@
+// The norm of one row, in float or double: shared by norm, write_kv, write_index and compress.
+#pragma once
+
+#include <cmath>
+#include <span>
+
+namespace smla {
+
+// `weight` and `bias` are as long as the row, or empty: ones and zeros. centre: SMLA_NORM_LAYER.
+template <class Real>
+void norm_row(std::span<Real> row, bool centre, double eps, std::span<const Real> weight,
+              std::span<const Real> bias) {
+    Real mean = 0, square = 0;
+    if (centre) {
+        for (const Real v : row) mean += v;
+        mean /= Real(row.size());
+    }
+    for (const Real v : row) square += (v - mean) * (v - mean);
+    const Real factor = Real(1) / std::sqrt(square / Real(row.size()) + Real(eps));
+    for (size_t d = 0; d < row.size(); ++d) {
+        row[d] = (row[d] - mean) * factor;
+        if (!weight.empty()) row[d] *= weight[d];
+        if (!bias.empty()) row[d] += bias[d];
+    }
+}
+
+}  // namespace smla
