@@ -42,6 +42,11 @@ public:
     virtual bool reaches(const void* memory) const = 0;  // whether kernels can read and write it
     // Copies run in stream order. upload: `from` may be reused when the call returns.
     virtual void upload(void* to, const void* from, size_t bytes, smla_stream stream) = 0;
+    // The same from memory of the C++ heap, without waiting for the stream: CUDA has read such memory when
+    // its copy returns, but not pinned memory.
+    virtual void upload_heap(void* to, const void* from, size_t bytes, smla_stream stream) {
+        upload(to, from, bytes, stream);
+    }
     virtual void download(void* to, const void* from, size_t bytes, smla_stream stream) = 0;
     virtual void fill(void* to, int byte, size_t bytes, smla_stream stream) = 0;
     // Fills `rows` rows of row_bytes each, which begin `pitch` bytes apart.

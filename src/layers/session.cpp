@@ -104,11 +104,11 @@ void Session::reserve_staging(const Step& largest) {
         bytes += 2 * room(make_tensor(topk_.data(), SMLA_I32, {options_.max_step_tokens, columns}));
     }
     if (names_candidates()) bytes += room(host_candidates(options_.max_step_tokens));
-    bytes += room(largest.candidates);
-    bytes += room(numbers(query_start_loc_)) + room(numbers(seq_lens_)) + room(positions);
-    for (const Group& group : groups_) bytes += room(group.table.placed);
-    for (const ReadGroup& group : read_groups_) bytes += room(group.table.placed);
-    staging_.reserve(bytes);
+    bytes += room(largest.candidates) + room(positions);
+    size_t lists = room(numbers(query_start_loc_)) + room(numbers(seq_lens_));
+    for (const Group& group : groups_) lists += room(group.table.placed);
+    for (const ReadGroup& group : read_groups_) lists += room(group.table.placed);
+    staging_.reserve(lists, bytes);
 }
 
 // The plan is built on the device where the layer runs.
@@ -122,8 +122,9 @@ void Session::build_plan(const Step& step) {
         query_start_loc_[size_t(r) + 1] = query_start_loc_[size_t(r)] + request.tokens;
         seq_lens_[size_t(r)] = lengths_[size_t(request.request)] + request.tokens;
     }
-    batch.query_start_loc = slice(staging_.put(numbers(query_start_loc_)), 0, 0, requests + 1);
-    batch.seq_lens = slice(staging_.put(numbers(seq_lens_)), 0, 0, requests);
+    batch.query_start_loc =
+        slice(staging_.put_numbers(numbers(query_start_loc_), requests + 1), 0, 0, requests + 1);
+    batch.seq_lens = slice(staging_.put_numbers(numbers(seq_lens_), requests), 0, 0, requests);
     batch.rope_positions = staging_.put(step.rope_positions);
     batch.tokens = std::max<int64_t>(query_start_loc_[size_t(requests)], 1);
     const auto view_of = [&](const StepTable& table, const Group& group) {
@@ -150,6 +151,7 @@ void Session::build_plan(const Step& step) {
             case SMLA_GROUP_INDEX_STATE: batch.index_state = view; break;
         }
     }
+    staging_.send();
     plan_->build(batch);
 }
 
@@ -168,8 +170,8 @@ void Session::place_table(StepTable& table, const Group& group, std::span<const 
         std::fill(std::copy(pages.begin(), pages.end(), row), row + table.columns, -1);
         row += table.columns;
     }
-    table.placed =
-        staging_.put(make_tensor(table.blocks.data(), SMLA_I32, {options_.max_requests, table.columns}));
+    const Tensor host = make_tensor(table.blocks.data(), SMLA_I32, {options_.max_requests, table.columns});
+    table.placed = staging_.put_numbers(host, int64_t(requests.size()));
 }
 
 const Session::Group* Session::find_group(int32_t bit) const {

@@ -4,30 +4,53 @@
 
 namespace smla {
 
-void Staging::reserve(size_t bytes) {
+void Staging::reserve(size_t numbers, size_t bytes) {
     if (context_.device().type() == SMLA_CPU) return;
-    memory_ = context_.allocate(bytes);
-    bytes_ = bytes;
+    numbers_.resize(numbers);
+    bytes_ = numbers + bytes;
+    memory_ = context_.allocate(bytes_);
+    begin_step();
 }
 
 void Staging::begin_step() {
-    used_ = 0;
+    used_ = numbers_.size();
+    numbers_used_ = 0;
+    pieces_.clear();
     more_.clear();
+}
+
+Tensor Staging::placed_at(const Tensor& host, void* data) const {
+    Tensor out = host;
+    out.device_type = context_.device().type();
+    out.device_index = context_.device().index();
+    out.data = data;
+    return out;
 }
 
 Tensor Staging::room(const Tensor& host) {
     if (stays(host)) return host;
     const size_t bytes = round_up(span_bytes(host), kAlignment);
-    Tensor out = host;
-    out.device_type = context_.device().type();
-    out.device_index = context_.device().index();
-    if (used_ + bytes <= bytes_) {
-        out.data = static_cast<char*>(memory_) + used_;
-        used_ += bytes;
-    } else {
-        out.data = more_.emplace_back(context_.device(), bytes).data();
-    }
-    return out;
+    if (used_ + bytes > bytes_) return placed_at(host, more_.emplace_back(context_.device(), bytes).data());
+    used_ += bytes;
+    return placed_at(host, static_cast<char*>(memory_) + used_ - bytes);
+}
+
+Tensor Staging::put_numbers(const Tensor& host, int64_t rows) {
+    if (stays(host)) return host;
+    const size_t at = numbers_used_, bytes = rows > 0 ? span_bytes(slice(host, 0, 0, rows)) : 0;
+    numbers_used_ += round_up(span_bytes(host), kAlignment);
+    std::memcpy(numbers_.data() + at, host.data, bytes);
+    pieces_.push_back({at, bytes});
+    return placed_at(host, static_cast<char*>(memory_) + at);
+}
+
+void Staging::send() {
+    constexpr size_t kOneCopy = 64 << 10;  // above, what lies between the pieces costs more than copies
+    if (numbers_used_ <= kOneCopy) pieces_ = {{0, numbers_used_}};
+    for (const Piece& each : pieces_)
+        context_.device().upload_heap(static_cast<char*>(memory_) + each.at, numbers_.data() + each.at,
+                                      each.bytes, nullptr);
+    pieces_.clear();
 }
 
 Tensor Staging::put(const Tensor& host) {

@@ -54,6 +54,29 @@ public:
     HostTime time(const std::string& name, const std::string& what, const Call& call) const {
         return time(name, what, call, [] {});
     }
+    // Times batches of calls until the device has done them; a call's share.
+    template <class Call, class Between>
+    HostTime time_done(const std::string& name, const std::string& what, const Call& call,
+                       const Between& between) const {
+        const auto batch = [&] {
+            for (int i = 0; i < kBatch; ++i)
+                if (const smla_status status = call(); status != SMLA_OK) return status;
+            device_.wait(nullptr);
+            return smla_status(SMLA_OK);
+        };
+        std::vector<double> times;
+        double spent = 0;
+        for (int64_t n = -1; n < 0 || n * kBatch < least_ || spent < limit_; ++n) {
+            between();
+            device_.wait(nullptr);
+            const auto begun = std::chrono::steady_clock::now();
+            check_status(batch());
+            const std::chrono::duration<double> gone = std::chrono::steady_clock::now() - begun;
+            spent += gone.count();
+            if (n >= 0) times.push_back(gone.count() / kBatch);  // the first batch warms up
+        }
+        return summary(name, what, times);
+    }
     bool gpu() const { return device_.type() != SMLA_CPU; }
 
 private:

@@ -212,7 +212,7 @@ HostTime time_forward(HostBench& bench, const Model& model, const smla_layer* la
                             [&] { return smla_layer_forward(layer, &step, 0, workspace, nullptr); });
 }
 
-HostTime time_session(HostBench& bench, const Model& model, const smla_layer* layer) {
+void time_session(HostBench& bench, const Model& model, const smla_layer* layer, std::vector<HostTime>& out) {
     smla_session_args args{};
     args.struct_size = sizeof args;
     args.kv_format = model.kv_format;
@@ -228,10 +228,12 @@ HostTime time_session(HostBench& bench, const Model& model, const smla_layer* la
     step.requests = &request;
     step.hidden = bench.zeros(SMLA_F32, {1, model.hidden()});
     step.out = bench.zeros(SMLA_F32, {1, model.hidden()});
-    return bench.timer.time(
-        "smla_session_forward", text(model.name, ", T1"),
-        [&] { return smla_session_forward(session.get(), &step); },
-        [&] { check_status(smla_session_end_request(session.get(), 0)); });
+    const auto forward = [&] { return smla_session_forward(session.get(), &step); };
+    const auto end = [&] { check_status(smla_session_end_request(session.get(), 0)); };
+    const char* const call = "smla_session_forward";
+    out.push_back(bench.timer.time(call, text(model.name, ", T1"), forward, end));
+    if (bench.timer.gpu())
+        out.push_back(bench.timer.time_done(call, text(model.name, ", T1, until done"), forward, end));
 }
 
 }  // namespace
@@ -243,7 +245,7 @@ std::vector<HostTime> time_layers(HostBench& bench) {
         const ZeroCheckpoint checkpoint(tiny);
         const auto layer = open(bench, tiny, checkpoint);
         out.push_back(time_forward(bench, tiny, layer.get(), out));
-        out.push_back(time_session(bench, tiny, layer.get()));
+        time_session(bench, tiny, layer.get(), out);
     }
     if (!bench.timer.gpu()) return out;
     const Model published = v32("V3.2 layer", 7168, 128, 1536, 64, 2048);
@@ -253,12 +255,12 @@ std::vector<HostTime> time_layers(HostBench& bench) {
         std::vector<HostTime> plans;
         out.push_back(time_forward(bench, published, layer.get(), plans));
         out.back().bar = kGpuStep;
-        out.push_back(time_session(bench, published, layer.get()));
+        time_session(bench, published, layer.get(), out);
     }
     const Model hybrid = v4_flash();
     const ZeroCheckpoint checkpoint(hybrid);
     const auto layer = open(bench, hybrid, checkpoint);
-    out.push_back(time_session(bench, hybrid, layer.get()));
+    time_session(bench, hybrid, layer.get(), out);
     return out;
 }
 

@@ -138,6 +138,11 @@ public:
     void upload(void* to, const void* from, size_t bytes, smla_stream stream) override {
         copy(to, from, bytes, cudaMemcpyHostToDevice, stream);
     }
+    void upload_heap(void* to, const void* from, size_t bytes, smla_stream stream) override {
+        Scope scope(*this);
+        if (bytes)
+            SMLA_CUDA_CALL(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_of(stream)));
+    }
     void download(void* to, const void* from, size_t bytes, smla_stream stream) override {
         copy(to, from, bytes, cudaMemcpyDeviceToHost, stream);
     }
