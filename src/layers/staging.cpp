@@ -45,17 +45,25 @@ Tensor Staging::put_numbers(const Tensor& host, int64_t rows) {
 }
 
 void Staging::send() {
-    constexpr size_t kOneCopy = 64 << 10;  // above, what lies between the pieces costs more than copies
-    if (numbers_used_ <= kOneCopy) pieces_ = {{0, numbers_used_}};
+    if (numbers_used_ <= kSmall) pieces_ = {{0, numbers_used_}};  // else what lies between them costs more
     for (const Piece& each : pieces_)
         context_.device().upload_heap(static_cast<char*>(memory_) + each.at, numbers_.data() + each.at,
                                       each.bytes, nullptr);
     pieces_.clear();
 }
 
+// Small tensors pass through memory of the session's own, so that nobody waits.
 Tensor Staging::put(const Tensor& host) {
     const Tensor out = room(host);
-    if (out.data != host.data) context_.device().upload(out.data, host.data, span_bytes(host), nullptr);
+    if (out.data == host.data) return out;
+    const size_t bytes = span_bytes(host);
+    if (bytes > kSmall) {
+        context_.device().upload(out.data, host.data, bytes, nullptr);
+    } else if (bytes > 0) {
+        small_.resize(kSmall);
+        std::memcpy(small_.data(), host.data, bytes);
+        context_.device().upload_heap(out.data, small_.data(), bytes, nullptr);
+    }
     return out;
 }
 

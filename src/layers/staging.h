@@ -36,6 +36,7 @@ private:
     bool stays(const Tensor& tensor) const {
         return !memory_ || !present(tensor) || tensor.device_type == context_.device().type();
     }
+    static constexpr size_t kSmall = 64 << 10;
     struct Piece {
         size_t at, bytes;
     };
@@ -47,6 +48,7 @@ private:
     std::vector<char> numbers_;  // as they will lie on the device
     size_t numbers_used_ = 0;
     std::vector<Piece> pieces_;
+    std::vector<char> small_;         // what put() copies from
     std::vector<DeviceBuffer> more_;  // of a step with tensors wider than were reserved
 };
 

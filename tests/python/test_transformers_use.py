@@ -215,3 +215,37 @@ def test_packed_sequences_are_refused(kind):
             fast(prompts(), **options)
         with pytest.raises(Exception, match="(?i)closure|constant"):
             compiled(fast, [])(prompts(), **options)
+
+
+class OnGpu:
+    """Positions of a GPU, as far as a copy to the host is concerned; counts its copies."""
+
+    device = torch.device("cuda")
+
+    def __init__(self, values, inference=False):
+        self.values, self.copies, self._version, self.inference = torch.tensor(values), 0, 0, inference
+
+    def is_inference(self):
+        return self.inference
+
+    def to(self, *wanted):
+        self.copies += 1
+        return self.values.to(*wanted)
+
+
+def test_positions_are_copied_once_for_all_layers():
+    from smla.transformers import _step
+
+    first, second = OnGpu([[1, 2]]), OnGpu([[3, 4]])
+    for _ in range(3):
+        assert _step._on_host(first).tolist() == [[1, 2]]
+    assert first.copies == 1
+    assert _step._on_host(second).tolist() == [[3, 4]]
+    assert _step._on_host(first).tolist() == [[1, 2]]
+    assert (first.copies, second.copies) == (2, 1)
+    first.values, first._version = torch.tensor([[9, 9]]), 1  # written in place
+    assert _step._on_host(first).tolist() == [[9, 9]]
+    third = OnGpu([[5]], inference=True)  # has no version
+    for _ in range(2):
+        assert _step._on_host(third).tolist() == [[5]]
+    assert third.copies == 2

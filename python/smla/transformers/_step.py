@@ -1,5 +1,7 @@
 """One attention layer's step: from a padded batch to a session's requests and back."""
 
+import weakref
+
 import torch
 
 from ._cache import AFTER_FAILURE, FEW_TOKENS, STEP_TOKENS, cache_layer_of
@@ -25,7 +27,7 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=F
     cache.open(layer, module.smla_options(), batch, past + steps, room, keep=keep)
     kind = layer.info["kind"]
     if positions is not None:
-        positions = positions.to("cpu", torch.int64).expand(batch, steps)
+        positions = _on_host(positions).expand(batch, steps)
     if kind != "dsa_shared":
         forced = None
     elif forced is None:
@@ -44,6 +46,22 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=F
     if keep:
         cache.close(batch)
     return out, chosen
+
+
+_last_copy = (None, 0, None)  # a tensor of a GPU (weakly), its version, and its copy on the host
+
+
+def _on_host(positions):
+    """[...,S] i64 on the host. All layers of a step are given the same tensor, and a copy waits for all that
+    its GPU has to do, so the last one is kept."""
+    global _last_copy
+    if positions.device.type == "cpu" or positions.is_inference():  # those have no version
+        return positions.to("cpu", torch.int64)
+    source, version, copy = _last_copy
+    if source is None or source() is not positions or version != positions._version:
+        copy = positions.to("cpu", torch.int64)
+        _last_copy = weakref.ref(positions), positions._version, copy
+    return copy
 
 
 def _new_columns(mask, cache, batch, steps):
@@ -105,10 +123,9 @@ def _run_part(session, part, hidden, real, positions, forced, out, chosen):
     if forced is not None:
         options["forced_topk"] = pick(forced)
     place = out[:, part]
-    direct = whole and len(out) == 1
-    result = session.forward(
-        pick(hidden), list(enumerate(counts)), out=place[0] if direct else None, **options
-    )
+    direct = whole and place.is_contiguous()
+    rows = place.view(-1, place.shape[-1]) if direct else None
+    result = session.forward(pick(hidden), list(enumerate(counts)), out=rows, **options)
     if not direct:
         place[now.to(place.device)] = result
     if chosen is not None:
