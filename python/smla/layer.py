@@ -111,12 +111,16 @@ class Layer:
         borrowed_bytes, entries_of, selection_of, candidates_of (numbers of the layers whose work it reads, -1
         for none), candidate_blocks: a dict.
         """
-        out = _abi.LayerInfo(struct_size=c.sizeof(_abi.LayerInfo))
-        check(lib.smla_layer_get_info(self.handle, c.byref(out)))
-        info = {name: getattr(out, name) for name, _ in out._fields_ if name != "struct_size"}
-        info["kind"] = LayerKind(out.kind).name.lower()
-        info["plan_groups"] = [group.name.lower() for group in Group if out.plan_groups & group]
-        return info
+        if self._info is None:  # it never changes, and steps ask for it
+            out = _abi.LayerInfo(struct_size=c.sizeof(_abi.LayerInfo))
+            check(lib.smla_layer_get_info(self.handle, c.byref(out)))
+            info = {name: getattr(out, name) for name, _ in out._fields_ if name != "struct_size"}
+            info["kind"] = LayerKind(out.kind).name.lower()
+            info["plan_groups"] = [group.name.lower() for group in Group if out.plan_groups & group]
+            self._info = info
+        return {**self._info, "plan_groups": list(self._info["plan_groups"])}
+
+    _info = None
 
     def forward(
         self,
@@ -343,17 +347,22 @@ class Session:
         of the call the old caches stand beside the new.
         """
         check(lib.smla_session_resize(self.handle, c.byref(_maxima(maxima))))
+        self._options = None
 
     @property
     def options(self):
         """What it was made with, defaults filled in: a dict."""
-        out = _abi.SessionArgs(struct_size=c.sizeof(_abi.SessionArgs))
-        check(lib.smla_session_get_args(self.handle, c.byref(out)))
-        hidden = ("struct_size", "entries_of")
-        options = {name: getattr(out, name) for name, _ in out._fields_ if name not in hidden}
-        for name in ("kv_format", "index_format"):
-            options[name] = Format(options[name]).name.lower()
-        return options
+        if self._options is None:  # steps ask for them
+            out = _abi.SessionArgs(struct_size=c.sizeof(_abi.SessionArgs))
+            check(lib.smla_session_get_args(self.handle, c.byref(out)))
+            hidden = ("struct_size", "entries_of")
+            options = {name: getattr(out, name) for name, _ in out._fields_ if name not in hidden}
+            for name in ("kv_format", "index_format"):
+                options[name] = Format(options[name]).name.lower()
+            self._options = options
+        return dict(self._options)
+
+    _options = None  # until they are asked for, and after resize()
 
     def __deepcopy__(self, memo):
         return self.clone()
