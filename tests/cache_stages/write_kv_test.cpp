@@ -128,15 +128,26 @@ std::string refused_field(const smla_write_args& args) {
     return kit::refused_field([&] { Op::check(args); }, SMLA_INVALID_ARGUMENT);
 }
 
+// Four tokens for fp8_656, refused by nothing.
+struct GoodWrite {
+    TestCache kv{shape_of(SMLA_FP8_656)};
+    std::vector<float> head = std::vector<float>(4 * 576);
+    std::vector<int64_t> slots = std::vector<int64_t>(4);
+
+    smla_write_args args() {
+        smla_write_args out{};
+        out.head = make_tensor(head.data(), SMLA_F32, {4, 512});
+        out.tail = make_tensor(head.data(), SMLA_F32, {4, 64});
+        out.slots = make_tensor(slots.data(), SMLA_I64, {4});
+        out.cache = kv.cache;
+        return out;
+    }
+};
+
 TEST(WriteCheck, RefusalsNameTheField) {
-    TestCache kv(shape_of(SMLA_FP8_656)), index(shape_of(SMLA_INDEX_FP8_132)), odd(shape_of(SMLA_ROW_F32));
-    std::vector<float> head(4 * 576);
-    std::vector<int64_t> slots(4);
-    smla_write_args good{};
-    good.head = make_tensor(head.data(), SMLA_F32, {4, 512});
-    good.tail = make_tensor(head.data(), SMLA_F32, {4, 64});
-    good.slots = make_tensor(slots.data(), SMLA_I64, {4});
-    good.cache = kv.cache;
+    GoodWrite write;
+    smla_write_args good = write.args();
+    TestCache index(shape_of(SMLA_INDEX_FP8_132)), odd(shape_of(SMLA_ROW_F32));
     EXPECT_EQ(refused_field<WriteKvOp>(good), "");
     EXPECT_EQ(refused_field<WriteIndexOp>(good), "args.cache.format");
 
@@ -179,18 +190,12 @@ TEST(WriteCheck, RefusalsNameTheField) {
 }
 
 TEST(WriteCheck, RefusalsOfNormAndRotationNameTheField) {
-    TestCache kv(shape_of(SMLA_FP8_656));
-    std::vector<float> head(4 * 576);
-    std::vector<int64_t> slots(4);
-    smla_write_args good{};
-    good.head = make_tensor(head.data(), SMLA_F32, {4, 512});
-    good.tail = make_tensor(head.data(), SMLA_F32, {4, 64});
-    good.slots = make_tensor(slots.data(), SMLA_I64, {4});
-    good.cache = kv.cache;
+    GoodWrite write;
+    const smla_write_args good = write.args();
     using Args = smla_write_args;
     std::vector<double> frequencies(32);
-    const Tensor vector = make_tensor(head.data(), SMLA_F32, {512}),
-                 positions = make_tensor(slots.data(), SMLA_I64, {4}),
+    const Tensor vector = make_tensor(write.head.data(), SMLA_F32, {512}),
+                 positions = make_tensor(write.slots.data(), SMLA_I64, {4}),
                  of_pairs = make_tensor(frequencies.data(), SMLA_F64, {32});
     const auto normed = [&](const std::function<void(smla_write_args&)>& change) {
         Args a = good;

@@ -486,17 +486,3 @@ def test_rows_are_normed_and_rotated_on_their_way():
     got, wanted = (smla.gather(each, table, cu, np.zeros((8, 64), np.float32)) for each in caches)
     np.testing.assert_array_equal(got, wanted)
     np.testing.assert_array_equal(got[[3, 0, 5, 1, 2]], values[slots >= 0])
-
-
-def test_index_queries_are_rotated_on_their_way():
-    rng = np.random.default_rng(8)
-    q, w = rng.standard_normal((3, 4, 32)).astype(np.float32), np.ones((3, 4), np.float32)
-    positions, frequencies = np.array([5, 70, 900]), 10000.0 ** -(np.arange(0, 16, 2) / 16)
-    rotated = np.empty_like(q)
-    at = {"positions": positions, "frequencies": frequencies}
-    got = smla.quant_index_q(q, w, factor=0.1, **at, rope_first=16, rotated=rotated)
-    wanted = smla.rope(q, positions, frequencies, first=16)
-    np.testing.assert_array_equal(rotated, wanted)
-    again = smla.quant_index_q(wanted, w, factor=0.1)
-    np.testing.assert_array_equal(got.q.view(np.uint8), again.q.view(np.uint8))
-    np.testing.assert_array_equal(got.w, again.w)

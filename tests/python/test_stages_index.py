@@ -417,3 +417,17 @@ def test_index_stages_of_no_tokens(world):
     none = world.wrap(np.ones((3, 0), np.float32), "f32")
     assert (world.bits(smla.select(none, 2, context=world.context).indices) == -1).all()
     assert world.bits(smla.quant_index_q(q, w, factor=1.0, context=world.context).q).shape == (0, 2, 8)
+
+
+def test_index_queries_are_rotated_on_their_way():
+    rng = np.random.default_rng(8)
+    q, w = rng.standard_normal((3, 4, 32)).astype(np.float32), np.ones((3, 4), np.float32)
+    positions, frequencies = np.array([5, 70, 900]), 10000.0 ** -(np.arange(0, 16, 2) / 16)
+    rotated = np.empty_like(q)
+    at = {"positions": positions, "frequencies": frequencies}
+    got = smla.quant_index_q(q, w, factor=0.1, **at, rope_first=16, rotated=rotated)
+    wanted = smla.rope(q, positions, frequencies, first=16)
+    np.testing.assert_array_equal(rotated, wanted)
+    again = smla.quant_index_q(wanted, w, factor=0.1)
+    np.testing.assert_array_equal(got.q.view(np.uint8), again.q.view(np.uint8))
+    np.testing.assert_array_equal(got.w, again.w)
