@@ -9,6 +9,7 @@ from ..cache import Cache
 from ..context import Context, Workspace
 from ..errors import integer, invalid
 from ..tensor import Array, DtypeLike, shape_of
+from .linear import ROPE_STYLES
 
 
 class QuantizedQuery(NamedTuple):
@@ -66,7 +67,7 @@ _quant_index_q = StageCall(
     _abi.QuantIndexQArgs,
     "q_out, scales, w_out",
     dtypes={"q_out": "dtype"},
-    words={"rope_style": {"interleaved": 0, "half": 1}},
+    words={"rope_style": ROPE_STYLES},
     result=QuantizedQuery,
 )
 _PRECISIONS = {"precision": {"default": 0, "exact": 1, "rounded": 2}}

@@ -16,11 +16,11 @@ void to_bf16(Real* values, int64_t n) {
 
 template <class Real>
 EntryMaker<Real>::EntryMaker(const smla_compress_args& args)
-    : args_(args), state_(args.state), cache_(args.cache), rounds_(cache_.format->rounds_entries()) {
-    if (!present(args.norm_weight)) return;
-    weight_.resize(size_t(width()));
-    load_row(args.norm_weight, address(args.norm_weight, 0), width(), weight_.data());
-}
+    : args_(args),
+      state_(args.state),
+      cache_(args.cache),
+      rounds_(cache_.format->rounds_entries()),
+      weight_(values_of<Real>(args.norm_weight)) {}
 
 template <class Real>
 void EntryMaker<Real>::finish(int64_t token, Real* entry) {

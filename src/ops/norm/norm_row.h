@@ -1,10 +1,21 @@
 // The norm of one row, in float or double: shared by norm, write_kv, write_index and compress.
 #pragma once
 
+#include "core/tensor.h"
+
 #include <cmath>
 #include <span>
+#include <vector>
 
 namespace smla {
+
+// The values of a weight or bias [D]; none of an absent one.
+template <class Real>
+std::vector<Real> values_of(const Tensor& vector) {
+    std::vector<Real> out(size_t(present(vector) ? vector.shape[0] : 0));
+    if (!out.empty()) load_row(vector, address(vector, 0), vector.shape[0], out.data());
+    return out;
+}
 
 // `weight` and `bias` are as long as the row, or empty: ones and zeros. centre: SMLA_NORM_LAYER.
 template <class Real>

@@ -30,17 +30,10 @@ void NormOp::check(const Args& args, const CheckContext& context) {
 namespace {
 
 template <class Real>
-std::vector<Real> loaded(const Tensor& vector) {
-    std::vector<Real> out(size_t(present(vector) ? vector.shape[0] : 0));
-    if (!out.empty()) load_row(vector, address(vector, 0), vector.shape[0], out.data());
-    return out;
-}
-
-template <class Real>
 void norm_tokens(const smla_norm_args& args, int64_t begin, int64_t end) {
     const int64_t width = args.x.shape[2];
     std::vector<Real> row(static_cast<size_t>(width));
-    const std::vector<Real> weight = loaded<Real>(args.weight), bias = loaded<Real>(args.bias);
+    const std::vector<Real> weight = values_of<Real>(args.weight), bias = values_of<Real>(args.bias);
     for (int64_t t = begin; t < end; ++t) {
         for (int64_t g = 0; g < args.x.shape[1]; ++g) {
             load_row(args.x, address(args.x, t, g), width, row.data());

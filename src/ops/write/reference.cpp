@@ -17,8 +17,8 @@ class RowMaker {
 public:
     explicit RowMaker(const smla_write_args& args)
         : args_(args),
-          weight_(loaded(args.norm_weight)),
-          bias_(loaded(args.norm_bias)),
+          weight_(values_of<Real>(args.norm_weight)),
+          bias_(values_of<Real>(args.norm_bias)),
           row_(size_t(CacheView(args.cache).width)) {}
 
     Real* row_of(int64_t token) {
@@ -36,11 +36,6 @@ public:
     }
 
 private:
-    static std::vector<Real> loaded(const Tensor& vector) {
-        std::vector<Real> out(size_t(present(vector) ? vector.shape[0] : 0));
-        if (!out.empty()) load_row(vector, address(vector, 0), vector.shape[0], out.data());
-        return out;
-    }
     void rotate(int64_t token) {
         rotation_.set(static_cast<const double*>(args_.frequencies.data), args_.frequencies.shape[0],
                       load_int(args_.positions, token), false);
