@@ -236,16 +236,19 @@ class OnGpu:
 def test_positions_are_copied_once_for_all_layers():
     from smla.transformers import _step
 
+    layers = [object() for _ in range(3)]
     first, second = OnGpu([[1, 2]]), OnGpu([[3, 4]])
-    for _ in range(3):
-        assert _step._on_host(first).tolist() == [[1, 2]]
+    for layer in layers:
+        assert _step._on_host(first, layer).tolist() == [[1, 2]]
     assert first.copies == 1
-    assert _step._on_host(second).tolist() == [[3, 4]]
-    assert _step._on_host(first).tolist() == [[1, 2]]
-    assert (first.copies, second.copies) == (2, 1)
-    first.values, first._version = torch.tensor([[9, 9]]), 1  # written in place
-    assert _step._on_host(first).tolist() == [[9, 9]]
+    first.values = torch.tensor([[5, 6]])  # of the next step, and written past PyTorch
+    for layer in layers:
+        assert _step._on_host(first, layer).tolist() == [[5, 6]]
+    assert first.copies == 2
+    assert _step._on_host(second, layers[0]).tolist() == [[3, 4]]
+    second.values, second._version = torch.tensor([[9, 9]]), 1  # written in place within a step
+    assert _step._on_host(second, layers[1]).tolist() == [[9, 9]]
     third = OnGpu([[5]], inference=True)  # has no version
-    for _ in range(2):
-        assert _step._on_host(third).tolist() == [[5]]
-    assert third.copies == 2
+    for layer in layers:
+        assert _step._on_host(third, layer).tolist() == [[5]]
+    assert third.copies == 3

@@ -27,7 +27,7 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=F
     cache.open(layer, module.smla_options(), batch, past + steps, room, keep=keep)
     kind = layer.info["kind"]
     if positions is not None:
-        positions = _on_host(positions).expand(batch, steps)
+        positions = _on_host(positions, module).expand(batch, steps)
     if kind != "dsa_shared":
         forced = None
     elif forced is None:
@@ -48,19 +48,23 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=F
     return out, chosen
 
 
-_last_copy = (None, 0, None)  # a tensor of a GPU (weakly), its version, and its copy on the host
+# A tensor of a GPU (weakly), its version, its copy on the host, and the layers that have had it.
+_last_copy = (None, 0, None, set())
 
 
-def _on_host(positions):
+def _on_host(positions, module):
     """[...,S] i64 on the host. All layers of a step are given the same tensor, and a copy waits for all that
-    its GPU has to do, so the last one is kept."""
+    its GPU has to do, so the first layer's copy serves the others. A layer that comes again is in a later
+    step, whatever the tensor's version says."""
     global _last_copy
     if positions.device.type == "cpu" or positions.is_inference():  # those have no version
         return positions.to("cpu", torch.int64)
-    source, version, copy = _last_copy
-    if source is None or source() is not positions or version != positions._version:
-        copy = positions.to("cpu", torch.int64)
-        _last_copy = weakref.ref(positions), positions._version, copy
+    source, version, copy, layers = _last_copy
+    same = source is not None and source() is positions and version == positions._version
+    if not same or id(module) in layers:
+        copy, layers = positions.to("cpu", torch.int64), set()
+        _last_copy = weakref.ref(positions), positions._version, copy, layers
+    layers.add(id(module))
     return copy
 
 
