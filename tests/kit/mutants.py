@@ -1137,6 +1137,13 @@ MUTANTS = [
         verify("write_index"),
     ),
     Mutant(
+        "index queries are rotated from their first channel on",
+        "src/ops/quant_index_q/reference.cpp",
+        "rotation.interleaved(row.data() + args.rope_first);",
+        "rotation.interleaved(row.data());",
+        verify("quant_index_q"),
+    ),
+    Mutant(
         "index queries lose their Hadamard rotation",
         "src/ops/quant_index_q/reference.cpp",
         "            if (args.hadamard) hadamard(row.data(), width);\n            char* out",

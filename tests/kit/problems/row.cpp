@@ -19,7 +19,9 @@ double stored(smla_dtype dtype, double value) {
 void draw_rotation(Problem& problem, int64_t tokens, int64_t pairs, Tensor& positions, Tensor& frequencies) {
     Random& random = problem.random;
     positions = problem.memory.tensor(random.pick<smla_dtype>({SMLA_I32, SMLA_I64}), {tokens}, Inner::any);
-    for (int64_t t = 0; t < tokens; ++t) set_int(positions, t, 0, random.log_between(1, 1 << 20) - 1);
+    const int64_t most = positions.dtype == SMLA_I64 ? int64_t(1) << 40 : INT32_MAX;
+    for (int64_t t = 0; t < tokens; ++t)
+        set_int(positions, t, 0, random.log_between(1, random.chance(0.2) ? most : 1 << 20) - 1);
     frequencies = problem.memory.tensor(SMLA_F64, {pairs});
     for (int64_t i = 0; i < pairs; ++i)
         set_value(frequencies, i, 0, 0, 0, std::pow(10000., -double(i) / double(pairs)));
