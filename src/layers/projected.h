@@ -17,6 +17,7 @@ inline Tensor as_matrix(const HostTensor& weight) {  // [N,K] as [1,N,K]
 // are: absent ones, those of the caller's GPU memory, and those of another dtype.
 void place_side_by_side(const std::vector<HostTensor*>& weights, Device& device);
 
+// The products of one input, by the weight that made them.
 class Projected {
 public:
     struct Product {

@@ -1,9 +1,9 @@
 // rope and inverse_rope: rotates pairs of channels by position * frequency.
 //
-// A block takes a token and some of its groups (heads). It computes the token's cosines and sines once, in
-// double, into shared memory; then its threads rotate pairs.
-// A thread reads both channels of a pair before it writes them, so out may be x. With few tokens blocks take
-// fewer groups, until the GPU has four blocks per multiprocessor. Limit: memory.
+// A block takes a token and some of its groups (heads). It computes the token's cosines and sines once, into
+// shared memory; then its threads rotate pairs. A thread reads both channels of a pair before it writes them,
+// so out may be x. With few tokens blocks take fewer groups, until the GPU has four blocks per
+// multiprocessor. Limit: memory.
 //
 // Where nothing is rotated, rows are copied 16 bytes at a time: how backends join the two parts of queries.
 //
