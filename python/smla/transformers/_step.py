@@ -49,7 +49,7 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=F
 
 
 # A tensor of a GPU (weakly), its version, its copy on the host, and the layers that have had it.
-_last_copy = (None, 0, None, set())
+_last_copy: tuple = (None, 0, None, set())
 
 
 def _on_host(positions, module):
