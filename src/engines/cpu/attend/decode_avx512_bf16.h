@@ -207,6 +207,7 @@ bool decode_rows(const DecodeArgs& args) {
             for (int line = 0; line < args.row_lines; ++line)
                 __builtin_prefetch(args.keys[i].row + 64 * line);
         fetch<Isa>(*args.prefetch, args.prefetch->per_pair);
+        Isa::keep_awake();
         const bool odd = k + 1 < args.count;
         if (S == Scaling::exponent &&
             !(powers_of_two<Reader>(args, k) && (!odd || powers_of_two<Reader>(args, k + 1))))
