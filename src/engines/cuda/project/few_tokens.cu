@@ -40,8 +40,9 @@ constexpr int kLane = 8, kStep = 32 * kLane;  // values of a lane, of a warp at 
 template <class W, int kTokens>
 constexpr int kAhead = (kTokens < 4 ? 16 : 8) / sizeof(W);
 constexpr int64_t kMostShared = 32 * 1024;  // bytes of x, if w is dense along n
-// Sums over k are split until there are so many warps: 16 for each multiprocessor of an H100. The GPU's own
-// number would make bits depend on more than shapes.
+// Sums over k are split as long as each warp has a step, so that many loads are on their way; then until
+// there are so many warps: 16 for each multiprocessor of an H100. The GPU's own number would make bits depend
+// on more than shapes.
 constexpr int64_t kWantedWarps = 16 * 132;
 
 struct FewTokens {
@@ -62,6 +63,20 @@ __device__ Raw<T> load_raw(const T* at) {
     Raw<T> out;
 #pragma unroll
     for (int i = 0; i < int(sizeof(out) / 16); ++i) out.words[i] = *(reinterpret_cast<const uint4*>(at) + i);
+    return out;
+}
+
+// What is read once: it drives no x out of L1.
+template <class T>
+__device__ Raw<T> load_raw_once(const T* at) {
+    Raw<T> out;
+#pragma unroll
+    for (int i = 0; i < int(sizeof(out) / 16); ++i) {
+        uint4& words = out.words[i];
+        asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+                     : "l"(reinterpret_cast<const uint4*>(at) + i));
+    }
     return out;
 }
 
@@ -115,7 +130,7 @@ __device__ void multiply_rows(const FewTokens& p, const W* w, int64_t group, int
         Raw<W> raw[kRows] = {};
 #pragma unroll
         for (int r = 0; r < kRows; ++r)
-            if (first + r < p.outer) raw[r] = load_raw(w + (first + r) * p.w_step + k);
+            if (first + r < p.outer) raw[r] = load_raw_once(w + (first + r) * p.w_step + k);
         float x[kTogether][kLane], weights[kRows][kLane];
         load_x(p, 0, group, k, x);
 #pragma unroll
@@ -192,7 +207,8 @@ __global__ void __launch_bounds__(kThreads)
         Raw<W> raw[kTogether] = {};  // all on their way before the first product
 #pragma unroll
         for (int a = 0; a < kTogether; ++a)
-            if (here && from + a * kWarps < p.inner) raw[a] = load_raw(w + (from + a * kWarps) * p.w_step);
+            if (here && from + a * kWarps < p.inner)
+                raw[a] = load_raw_once(w + (from + a * kWarps) * p.w_step);
 #pragma unroll
         for (int a = 0; a < kTogether; ++a) {
             const int k = from + a * kWarps;
@@ -264,8 +280,11 @@ void launch_few(const Args& args, const Env& env) {
                               size_t(kTokens) * size_t(p.inner) * sizeof(float), env, p);
     }
     const int64_t row_warps = w.shape[0] * ceil_div(p.outer, kRows);
-    while (p.splits < kWarps && p.splits * kStep < p.inner && row_warps * p.splits < kWantedWarps)
-        p.splits *= 2;
+    const auto pays = [&] {
+        return 2 * p.splits * kStep <= p.inner ||
+               (p.splits * kStep < p.inner && row_warps * p.splits < kWantedWarps);
+    };
+    while (p.splits < kWarps && pays()) p.splits *= 2;
     p.tiles = int(ceil_div(p.outer, kRows * kWarps / p.splits));
     launch_ordered(few_along_k<W, kTokens>, w.shape[0] * p.tiles, kThreads, 0, env, p);
 }
