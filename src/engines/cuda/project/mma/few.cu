@@ -2,7 +2,7 @@
 //
 // Maths     x is the sum of three bf16 (project/split.h), exactly; each is multiplied with w, the smallest
 //           first. Sums are f32.
-// Tile      a warp takes 16 kM outputs n, 16 tokens and every splits-th pair of steps of 32 k.
+// Tile      a warp takes 16 kM outputs n, 8 or 16 tokens and every splits-th pair of steps of 32 k.
 // Operands  w is the first, x the second. Both go from memory to registers without a stop: which n and k meet
 //           in a fragment does not matter as long as w, x and out agree. Lane 4 r + c has
 //             k of a step   8 c to 8 c + 7, four of them in each of two products
@@ -11,8 +11,8 @@
 // Pipeline  one step of w and x is on its way to registers while the one before is multiplied; L2 is asked
 //           for two pairs more.
 // Shared    sums of half of the warps that share outputs, which are added in a tree.
-// Registers 252 in blocks of four or eight warps: 64 of w, 32 of x, 32 of sums, 24 of parts.
-// Limit     the bytes of w: 2.3 to 2.5 of 4.2 TB/s where the sums are long, half of that where a warp has
+// Registers 252 in blocks of four or eight warps: 64 of w; with 16 tokens 32 of x, 32 of sums, 24 of parts.
+// Limit     the bytes of w: 2.3 to 2.8 of 4.2 TB/s where the sums are long, half of that where a warp has
 //           four steps.
 // Why       cuBLASLt wants both operands of one dtype: a kernel before it divides x, and one behind it adds
 //           f32 results of three parts (docs/kernels/log/cuda_stages.md).
@@ -35,7 +35,6 @@ constexpr int kStep = 32;         // k of all lanes: a piece each
 constexpr int kPair = 2 * kStep;  // of two steps: lines of 128 bytes of w
 constexpr int kAhead = 2;         // pairs of steps that L2 is asked for ahead
 constexpr int kLeastPairs = 2;    // of a warp that shares a sum
-constexpr int kN = 2;             // tiles of eight tokens
 // Sums are split until there are so many warps: 16 for each multiprocessor of an H100, whatever this GPU has,
 // as bits depend on it.
 constexpr int64_t kWantedWarps = 16 * 132;
@@ -45,8 +44,8 @@ struct Grid {
     int tiles, token_tiles;  // blocks per group and tile of tokens; those tiles
 };
 
-// What a warp multiplies.
-template <int kM>
+// What a warp multiplies: kM tiles of 16 outputs and kN of eight tokens.
+template <int kM, int kN>
 struct Tile {
     int64_t group;
     int warp_n, first_n;  // first output of the warp, and of the lane's 2 kM
@@ -68,8 +67,8 @@ struct Tile {
 };
 
 // Asks L2 for a pair of steps from k0 on, 128 bytes of a lane at a time.
-template <bool kAlongK, int kM>
-__device__ void prefetch_weights(const MmaProduct& p, const Tile<kM>& tile, int k0) {
+template <bool kAlongK, int kM, int kN>
+__device__ void prefetch_weights(const MmaProduct& p, const Tile<kM, kN>& tile, int k0) {
     const int lane = int(threadIdx.x % 32);
     const uint16_t* const w = p.w + tile.group * p.w_group;
     if constexpr (kAlongK) {
@@ -80,13 +79,14 @@ __device__ void prefetch_weights(const MmaProduct& p, const Tile<kM>& tile, int 
             if (tile.warp_n < p.outer) prefetch_line(w + k * p.w_step + tile.warp_n);
     }
 }
-template <int kM>
-__device__ void prefetch_activations(const MmaProduct& p, const Tile<kM>& tile, int k0) {
+template <int kM, int kN>
+__device__ void prefetch_activations(const MmaProduct& p, const Tile<kM, kN>& tile, int k0) {
     constexpr int kLines = kPair * int(sizeof(float)) / 128;
     const int lane = int(threadIdx.x % 32), token = tile.first_token + lane / kLines,
               k = k0 + kPair / kLines * (lane % kLines);
-    static_assert(kLines * 8 * kN == 32);
-    if (token < p.tokens && k < p.inner) prefetch_line(p.x + token * p.x_token + tile.group * p.x_group + k);
+    static_assert(kLines * 8 * kN <= 32);
+    if (lane < kLines * 8 * kN && token < p.tokens && k < p.inner)
+        prefetch_line(p.x + token * p.x_token + tile.group * p.x_group + k);
 }
 
 // A lane's weights of one step: of 2 kM outputs 8 k each.
@@ -118,6 +118,7 @@ struct Weights {
 };
 
 // A lane's activations of one step: of token `row` of each eight, 8 k.
+template <int kN>
 struct Activations {
     float values[kN][kPiece];
 
@@ -135,8 +136,8 @@ struct Activations {
 };
 
 // A product needs the sums of the one before after some 30 cycles, so the kM x kN tiles take turns.
-template <bool kAlongK, int kM>
-__device__ void multiply(const Weights<kAlongK, kM>& w, Activations& x, float (&sums)[kM][kN][4]) {
+template <bool kAlongK, int kM, int kN>
+__device__ void multiply(const Weights<kAlongK, kM>& w, Activations<kN>& x, float (&sums)[kM][kN][4]) {
     uint32_t parts[kN][kParts][kPiece / 2];
 #pragma unroll
     for (int u = 0; u < kN; ++u) split(x.values[u], parts[u]);
@@ -156,7 +157,7 @@ __device__ void multiply(const Weights<kAlongK, kM>& w, Activations& x, float (&
 }
 
 // Adds the sums of the warps that share outputs into those of split 0, in one order.
-template <int kM>
+template <int kM, int kN>
 __device__ void reduce_splits(int splits, int split, float (&sums)[kM][kN][4]) {
     constexpr int kValues = kM * kN * 4;
     __shared__ float slabs[kMostWarps / 2][kValues][32];
@@ -174,8 +175,8 @@ __device__ void reduce_splits(int splits, int split, float (&sums)[kM][kN][4]) {
     }
 }
 
-template <int kM>
-__device__ void store(const MmaProduct& p, const Tile<kM>& tile, const float (&sums)[kM][kN][4]) {
+template <int kM, int kN>
+__device__ void store(const MmaProduct& p, const Tile<kM, kN>& tile, const float (&sums)[kM][kN][4]) {
     if (!tile.exists) return;
 #pragma unroll
     for (int u = 0; u < kN; ++u)
@@ -194,10 +195,10 @@ __device__ void store(const MmaProduct& p, const Tile<kM>& tile, const float (&s
         }
 }
 
-template <bool kAlongK, int kM>
+template <bool kAlongK, int kM, int kN>
 __global__ void __launch_bounds__(32 * kMostWarps)
     mma_few(const GridOrder order, const __grid_constant__ MmaProduct p, const __grid_constant__ Grid grid) {
-    const Tile<kM> tile(p, grid);
+    const Tile<kM, kN> tile(p, grid);
     const uint16_t* const w = p.w + tile.group * p.w_group + tile.first_n * (kAlongK ? p.w_step : 1);
     const int first = kPair * tile.split, apart = kPair * grid.splits;
     const int row = int(threadIdx.x % 32 / 4), own_k = kPiece * int(threadIdx.x % 4);
@@ -210,7 +211,7 @@ __global__ void __launch_bounds__(32 * kMostWarps)
         x[u] = p.x + min(tile.first_token + 8 * u + row, p.tokens - 1) * p.x_token + tile.group * p.x_group;
     for (int i = 0; i < kAhead; ++i) prefetch_activations(p, tile, first + i * apart);
     Weights<kAlongK, kM> weights[2];
-    Activations activations[2];
+    Activations<kN> activations[2];
     const auto load = [&](int stage, int k) {
         asm volatile("" ::: "memory");  // no earlier, as there are no registers for a third step
         weights[stage].load(p, w, k + own_k);
@@ -230,7 +231,7 @@ __global__ void __launch_bounds__(32 * kMostWarps)
     if (tile.split == 0) store(p, tile, sums);
 }
 
-template <bool kAlongK, int kM>
+template <bool kAlongK, int kM, int kN>
 void launch_tiles(const MmaProduct& p, int64_t groups, const Env& env) {
     Grid grid{.warps = 4, .splits = 1, .tiles = 0, .token_tiles = int(ceil_div(p.tokens, 8 * kN))};
     const int64_t warps = groups * ceil_div(p.outer, 16 * kM);
@@ -239,16 +240,18 @@ void launch_tiles(const MmaProduct& p, int64_t groups, const Env& env) {
         grid.splits *= 2;
     grid.warps = std::max(grid.warps, grid.splits);
     grid.tiles = int(ceil_div(p.outer, 16 * kM * grid.warps / grid.splits));
-    launch_ordered(mma_few<kAlongK, kM>, groups * grid.tiles * grid.token_tiles, 32 * grid.warps, 0, env, p,
-                   grid);
+    launch_ordered(mma_few<kAlongK, kM, kN>, groups * grid.tiles * grid.token_tiles, 32 * grid.warps, 0, env,
+                   p, grid);
 }
 
 }  // namespace
 
 void run_mma_few(const MmaProduct& p, int64_t groups, const Env& env) {
-    if (!p.along_k) return launch_tiles<false, 4>(p, groups, env);
-    if (enough_tiles(groups, p.outer)) return launch_tiles<true, 4>(p, groups, env);
-    launch_tiles<true, 1>(p, groups, env);
+    if (p.along_k && !enough_tiles(groups, p.outer)) return launch_tiles<true, 1, 2>(p, groups, env);
+    const bool eight = p.tokens <= 8;  // so few with fewer tiles go to another kernel (candidate.cpp)
+    if (p.along_k)
+        return eight ? launch_tiles<true, 4, 1>(p, groups, env) : launch_tiles<true, 4, 2>(p, groups, env);
+    eight ? launch_tiles<false, 4, 1>(p, groups, env) : launch_tiles<false, 4, 2>(p, groups, env);
 }
 
 }  // namespace smla::cuda
