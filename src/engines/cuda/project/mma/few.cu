@@ -12,7 +12,7 @@
 //           for two pairs more.
 // Shared    sums of half of the warps that share outputs, which are added in a tree.
 // Registers 252 in blocks of four or eight warps: 64 of w; with 16 tokens 32 of x, 32 of sums, 24 of parts.
-// Limit     the bytes of w: 2.3 to 2.8 of 4.2 TB/s where the sums are long, half of that where a warp has
+// Limit     the bytes of w: 2.3 to 2.7 of 4.2 TB/s where the sums are long, half of that where a warp has
 //           four steps.
 // Why       cuBLASLt wants both operands of one dtype: a kernel before it divides x, and one behind it adds
 //           f32 results of three parts (docs/kernels/log/cuda_stages.md).
