@@ -60,7 +60,7 @@ def test_a_step_that_failed_midway(monkeypatch):
         fast(ids[:, :FIRST], past_key_values=cache)
         wanted = step(ids[:, FIRST:], past_key_values=cache).logits
         with monkeypatch.context() as patch:
-            patch.setattr(cache.layers[1], "add", None)
+            patch.setattr(cache.layers[1], "hold", None)
             with pytest.raises(TypeError):
                 step(ids[:, FIRST:], past_key_values=cache)
         with pytest.raises(smla.Error, match=r"a cache whose last step failed midway, .*after reset\(\)"):

@@ -9,6 +9,7 @@ import transformers
 from transformers.cache_utils import CacheLayerMixin
 
 from ..errors import Error, integer
+from ._columns import Columns
 from ._mask import refused
 
 STEP_TOKENS = 512  # of a session's step while a prompt is read: longer ones go in parts
@@ -38,7 +39,7 @@ class CacheLayer(CacheLayerMixin):
         self.max_tokens, self.is_compileable = max_tokens, static
         self.session, self.module, self.rewinds = None, None, True
         self.tokens = 0  # columns; a compiled step counts here, too
-        self.columns = None  # [B,tokens] bool on the host: which of them are real
+        self.columns: Columns | None = None  # which of them hold tokens; None: no step was run
         self.shift = None  # [B] V4: position of a sequence's first token
         self.failed = False  # the session holds tokens of a step that failed
         self._count()
@@ -58,7 +59,7 @@ class CacheLayer(CacheLayerMixin):
 
     @property
     def batch_size(self):
-        return -1 if self.columns is None else len(self.columns)
+        return -1 if self.columns is None else len(self.columns.tokens)
 
     @property
     def bytes(self):
@@ -83,18 +84,17 @@ class CacheLayer(CacheLayerMixin):
             raise refused("crop", tokens_to_remove, "minus the number of tokens to remove, or 0")
         if tokens_to_remove == 0 or self.session is None:
             return
-        kept = max(self.columns.shape[1] + tokens_to_remove, 0)
-        columns = self.columns[:, :kept]
-        for request, held in enumerate(columns.sum(1).tolist()):
+        columns = self.columns.first(max(self.columns.count + tokens_to_remove, 0))
+        for request, held in enumerate(columns.tokens):
             self.session.truncate(held, request)
-        self._hold(columns)
+        self.hold(columns)
 
     def reset(self):
         if self.session is not None:
-            for request in range(len(self.columns)):
+            for request in range(len(self.columns.tokens)):
                 self.session.end_request(request)
             self.shift, self.failed = None, False
-            self._hold(self.columns[:, :0])
+            self.hold(Columns.none(len(self.columns.tokens)))
 
     def reorder_cache(self, beam_idx):
         """Sequence i becomes what sequence beam_idx[i] was; the batch may grow or shrink by it."""
@@ -104,10 +104,10 @@ class CacheLayer(CacheLayerMixin):
         if len(chosen) > self.session.options["max_requests"]:
             self.session.resize(max_requests=len(chosen))
         self.session.reorder(chosen.tolist())
-        for request in range(len(chosen), len(self.columns)):
+        for request in range(len(chosen), len(self.columns.tokens)):
             self.session.end_request(request)
         self.shift = None if self.shift is None else self.shift[chosen]
-        self._hold(self.columns[chosen])
+        self.hold(self.columns.chosen(chosen.tolist()))
 
     def batch_select_indices(self, indices):
         chosen = torch.as_tensor(indices).to("cpu")
@@ -117,10 +117,11 @@ class CacheLayer(CacheLayerMixin):
 
     def batch_repeat_interleave(self, repeats):
         if self.session is not None:
-            self.reorder_cache(torch.arange(len(self.columns)).repeat_interleave(repeats))
+            self.reorder_cache(torch.arange(len(self.columns.tokens)).repeat_interleave(repeats))
 
-    def _hold(self, columns, in_graph=False):
-        self.columns, self.tokens = columns, columns.shape[1]
+    def hold(self, columns, in_graph=False):
+        """The columns since a step was run, or other ones. in_graph: a compiled graph moves the clock."""
+        self.columns, self.tokens = columns, columns.count
         if not in_graph:
             self.clock.fill_(self.tokens)
 
@@ -157,8 +158,6 @@ class CacheLayer(CacheLayerMixin):
             raise refused("past_key_values", "a cache whose last step failed midway", AFTER_FAILURE)
         if self.session is not None and self.session.layer is not layer:
             raise refused("past_key_values", "a cache of other weights", "an empty one after weights change")
-        if self.columns is not None and len(self.columns) != batch:
-            raise refused("past_key_values", f"{len(self.columns)} sequences", f"{batch}, those of the step")
         room = columns if not keep else max(self.max_tokens, columns + columns // 4)
         room = -(-room // _PAGE) * _PAGE
         if self.is_compileable:
@@ -169,7 +168,7 @@ class CacheLayer(CacheLayerMixin):
             formats = {name: getattr(self, name) or options[name] for name in ("kv_format", "index_format")}
             self.session = layer.session(**formats, max_requests=batch, max_tokens=room, max_step_tokens=step)
             self.rewinds = layer.info["kind"].startswith("dsa")
-            self.columns = torch.ones(batch, 0, dtype=torch.bool)
+            self.columns = Columns.none(batch)
             self.is_initialized = True
             return
         held, more = self.session.options, {}
@@ -203,16 +202,12 @@ class CacheLayer(CacheLayerMixin):
     def _take_back(self):
         """Whether the session holds the columns' tokens and no more."""
         try:
-            for request, held in enumerate(self.columns.sum(1).tolist()):
+            for request, held in enumerate(self.columns.tokens):
                 if self.session.length(request) != held:
                     self.session.truncate(held, request)
         except Error:
             return False
         return True
-
-    def add(self, real, in_graph):
-        """[B,S] bool: the columns of a step that was run. in_graph: a compiled graph moves the clock."""
-        self._hold(torch.cat([self.columns, real], 1), in_graph)
 
 
 _THEIRS = "DynamicCache(config=model.config)"

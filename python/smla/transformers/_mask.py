@@ -38,13 +38,11 @@ def _is_plain(function):
     return code is causal_mask_function.__code__ or code is _WINDOW
 
 
-def columns_of(mask, batch):
-    """[B,T] of what make_mask gave or the caller passed instead; None where every column holds a token."""
-    if mask is None:
-        return None
+def columns_of(mask):
+    """[B,T] of what make_mask gave or the caller passed instead."""
     given = f"{mask.dtype} {list(mask.shape)}".removeprefix("torch.")
-    if mask.dtype is not torch.bool or mask.ndim != 4 or mask.shape[:3] != (batch, 1, 1):
-        raise refused("attention_mask", given, f"[{batch},T]: 1 for tokens, 0 for padding")
+    if mask.dtype is not torch.bool or mask.ndim != 4 or mask.shape[1:3] != (1, 1):
+        raise refused("attention_mask", given, "[B,T]: 1 for tokens, 0 for padding")
     return mask[:, 0, 0].to("cpu")
 
 

@@ -1,11 +1,10 @@
 """One attention layer's step: from a padded batch to a session's requests and back."""
 
-import weakref
-
 import torch
 
 from ._cache import AFTER_FAILURE, FEW_TOKENS, STEP_TOKENS, cache_layer_of
-from ._mask import columns_of, refused
+from ._columns import Once, step_columns
+from ._mask import refused
 
 
 def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=False):
@@ -19,12 +18,11 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=F
     batch, steps, _ = hidden.shape
     if batch == 0:
         raise refused("hidden_states", f"shape {list(hidden.shape)}", "one sequence or more")
-    real = _new_columns(mask, cache, batch, steps)
+    real, columns = step_columns(mask, cache.columns, batch, steps, module)
     whole = bool(real.all())
     width = max(min(STEP_TOKENS // batch, steps), 1)  # columns at a time
     room = max(batch * width, batch * FEW_TOKENS if keep else 1)
-    past = 0 if cache.columns is None else cache.columns.shape[1]
-    cache.open(layer, module.smla_options(), batch, past + steps, room, keep=keep)
+    cache.open(layer, module.smla_options(), batch, columns.count, room, keep=keep)
     kind = layer.info["kind"]
     if positions is not None:
         positions = _on_host(positions, module).expand(batch, steps)
@@ -42,56 +40,26 @@ def run(module, cache, hidden, mask, positions, forced, *, keep=True, in_graph=F
         for first in range(0, steps, width):
             part = slice(first, min(first + width, steps))
             _run_part(cache.session, part, hidden, real, positions, forced, out, chosen)
-        cache.add(real, in_graph)
+        cache.hold(columns, in_graph)
     if keep:
         cache.close(batch)
     return out, chosen
 
 
-# A tensor of a GPU (weakly), its version, its copy on the host, and the layers that have had it.
-_last_copy: tuple = (None, 0, None, set())
+# A copy waits for all that its GPU has to do, so the first layer's serves the others.
+_copies = Once(lambda positions: positions.to("cpu", torch.int64))
 
 
 def _on_host(positions, module):
-    """[...,S] i64 on the host. All layers of a step are given the same tensor, and a copy waits for all that
-    its GPU has to do, so the first layer's copy serves the others. A layer that comes again is in a later
-    step, whatever the tensor's version says."""
-    global _last_copy
-    if positions.device.type == "cpu" or positions.is_inference():  # those have no version
-        return positions.to("cpu", torch.int64)
-    source, version, copy, layers = _last_copy
-    same = source is not None and source() is positions and version == positions._version
-    if not same or id(module) in layers:
-        copy, layers = positions.to("cpu", torch.int64), set()
-        _last_copy = weakref.ref(positions), positions._version, copy, layers
-    layers.add(id(module))
-    return copy
-
-
-def _new_columns(mask, cache, batch, steps):
-    """[B,S]: which columns of the step hold tokens. Those before it must be what the cache was fed."""
-    columns, held = columns_of(mask, batch), cache.columns
-    past = 0 if held is None else held.shape[1]
-    if columns is None:
-        if past and not bool(held.all()):
-            raise refused("attention_mask", "none", "one with the padding of earlier steps")
-        return torch.ones(batch, steps, dtype=torch.bool)
-    if columns.shape[1] < past + steps:
-        raise refused(
-            "attention_mask", f"{columns.shape[1]} columns", f"{past + steps}, those of the cache too"
-        )
-    if past and not torch.equal(columns[:, :past], held):
-        raise refused(
-            "attention_mask", "other padding than in earlier steps", "the same for tokens in the cache"
-        )
-    return columns[:, past : past + steps]
+    """[...,S] i64 on the host."""
+    return positions.to(torch.int64) if positions.device.type == "cpu" else _copies(positions, module)
 
 
 def _check_order(cache, positions, real):
     """V4 turns compressed entries by their order, so positions must follow it, from any first one on."""
     if cache.shift is None:
         cache.shift = torch.full((len(real),), -1)
-    done = cache.columns.sum(1)
+    done = torch.tensor(cache.columns.tokens)
     order = done[:, None] + real.cumsum(1) - 1
     for row in range(len(real)):
         distance = (positions[row] - order[row])[real[row]]
