@@ -27,9 +27,9 @@ def test_columns():
     assert whole.first(2) == Columns((2, 2), 2) and whole.chosen([0]) == Columns((3,), 3)
 
 
-def steps(model, ids, mask, past, count=3):
+def steps(model, ids, mask, past, count=3, mode=torch.no_grad):
     """A prompt and some tokens, one after the other, each with a mask of its own -> logits."""
-    with torch.no_grad():
+    with mode():
         out = [model(ids, attention_mask=mask, past_key_values=past).logits[:, -1]]
         for number in range(1, count + 1):
             longer = torch.nn.functional.pad(mask, (0, number), value=1)
@@ -37,13 +37,14 @@ def steps(model, ids, mask, past, count=3):
     return torch.stack(out)
 
 
-def test_a_mask_is_compared_once_for_all_layers(monkeypatch):
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_a_mask_is_compared_once_for_all_layers(monkeypatch, mode):
     _, fast = pair("v32")
     ids, mask = padded(prompts(3, 20), [20, 13, 5])
     past = transformers.DynamicCache(config=fast.config)
     compared, equal = [], torch.equal
     monkeypatch.setattr(torch, "equal", lambda *both: compared.append(both) or equal(*both))
-    steps(fast, ids, mask, past)
+    steps(fast, ids, mask, past, mode=mode)
     assert len(past.layers) > 1 and len(compared) == 3  # steps behind the prompt
     held = [layer.columns for layer in past.layers]
     assert held[0].tokens == tuple((mask.sum(1) + 3).tolist())

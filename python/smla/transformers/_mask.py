@@ -23,8 +23,12 @@ def make_mask(mask_function=causal_mask_function, attention_mask=None, **_):
             "attention_mask", f"{attention_mask.ndim} dimensions", "[B,T]: 1 for tokens, 0 for padding"
         )
     columns = attention_mask.to(device="cpu", dtype=torch.bool)
-    if not torch.compiler.is_compiling() and bool(columns.all()):
-        return None
+    if not torch.compiler.is_compiling():
+        if bool(columns.all()):
+            return None
+        if columns.is_inference():
+            with torch.inference_mode(False):
+                columns = columns.clone()  # has a version, by which layers know the mask of a step again
     return columns[:, None, None, :]
 
 
