@@ -24,6 +24,7 @@ struct Options {
 };
 
 constexpr const char* kPeersMeasured = "on an H200, on 2026-11-21 and 2026-11-23";
+constexpr double kProductTflops = 783;  // of bf16, 8192 x 8192 x 8192, by cuBLAS there
 
 Document figure(double value) { return value > 0 ? Document(value) : Document(); }
 
@@ -153,6 +154,22 @@ int list_suite(const Tool& tool, const Options& options) {
     return kOk;
 }
 
+// The ceiling of products on this GPU now: targets hold at that of another one (kProductTflops). A small
+// product where cuBLAS is not there, as ours would take a second.
+Measured measure_product(Bench& bench, bool quick) {
+    const auto measure = [&](int64_t n) {
+        return bench.project({.name = text("bf16 product of ", n, " x ", n, " x ", n),
+                              .tokens = n,
+                              .groups = 1,
+                              .inner = n,
+                              .outer = n,
+                              .along_n = false,
+                              .x = SMLA_BF16});
+    };
+    const Measured small = measure(256);
+    return quick || small.kernel != "cuda_cublaslt_project" ? small : measure(8192);
+}
+
 // us: of the first repeats, as many as the peers' own programs time. sustained: of the second half, after
 // some 0.1 s of which a GPU at its power limit lowers its clock (H200: 1980 to 1700 MHz).
 int bench_suite(const Tool& tool, const Options& options) {
@@ -164,6 +181,8 @@ int bench_suite(const Tool& tool, const Options& options) {
     const std::vector<SuiteCase> cases = suite_cases(options);
     Progress progress(int64_t(cases.size()) + 1);
     Bench bench(context, options.bench);
+    const Measured product = measure_product(bench, options.bench.quick);
+    const double product_tflops = product.flops / product.seconds * 1e-12;
     progress.advance(1, "peak");
     Table table = make_suite_table();
     for (const SuiteCase& each : cases) {
@@ -183,10 +202,15 @@ int bench_suite(const Tool& tool, const Options& options) {
     document["suite"] = options.suite;
     document["method"] = text(document["method"].get<std::string>(), "; us of the first ", kRepeatsOnGpu,
                               " repeats, sustained_us of the second half");
+    document["product_tflops"] = product_tflops;
+    document["product_kernel"] = product.kernel;
+    document["product_tflops_of_targets"] = kProductTflops;
     document["peers_measured"] = kPeersMeasured;
     document["results"] = table.json();
-    tool.print(document, headline(bench, context) + text("peers: ", kPeersMeasured, "\n\n") + table.text(),
-               options.bench.save);
+    const std::string ceilings =
+        fmt::format("{}, {}: {:.3g} TFLOPS; {} on the GPU that targets are for\npeers: {}\n\n", product.name,
+                    product.kernel, product_tflops, kProductTflops, kPeersMeasured);
+    tool.print(document, headline(bench, context) + ceilings + table.text(), options.bench.save);
     return kOk;
 }
 

@@ -34,7 +34,8 @@ struct FusedCase {
 struct ProjectCase {
     std::string name;
     int64_t tokens, groups, inner, outer;
-    bool along_n;  // w is dense along its outputs, as the keys' half of kv_b_proj is
+    bool along_n;             // w is dense along its outputs, as the keys' half of kv_b_proj is
+    smla_dtype x = SMLA_F32;  // and out; weights are bf16
     double flops() const { return 2.0 * double(tokens * groups * inner * outer); }
     double bytes() const { return 2.0 * double(groups * inner * outer); }  // of the bf16 weights
 };

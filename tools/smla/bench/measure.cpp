@@ -249,10 +249,10 @@ Measured Bench::project(const ProjectCase& test) {
     Filler filler(memory, filling_, kSeed);
     smla_project_args args{.struct_size = sizeof(smla_project_args)};
     float* const nowhere = nullptr;
-    args.x = make_tensor(nowhere, SMLA_F32, {test.tokens, test.groups, test.inner});
+    args.x = make_tensor(nowhere, test.x, {test.tokens, test.groups, test.inner});
     args.w = test.along_n ? make_tensor(nowhere, SMLA_BF16, {test.groups, test.inner, test.outer})
                           : make_tensor(nowhere, SMLA_BF16, {test.groups, test.outer, test.inner});
-    args.out = make_tensor(nowhere, SMLA_F32, {test.tokens, test.groups, test.outer});
+    args.out = make_tensor(nowhere, test.x, {test.tokens, test.groups, test.outer});
     filler.values(args.x);
     filler.values(args.w, 0.02f);
     memory.back(args.out);
@@ -263,9 +263,11 @@ Measured Bench::project(const ProjectCase& test) {
     const Placed placed(context_.device(), args);
     const Env env = context_.env(workspace_for<Stage::project>(workspace_, placed.args, context_));
     Measured out{.stage = "project", .name = test.name, .flops = test.flops(), .bytes = test.bytes()};
-    time(out, SMLA_F32, [&](int64_t) { out.kernel = run_stage<Stage::project>(placed.args, env); });
+    time(out, test.x, [&](int64_t) { out.kernel = run_stage<Stage::project>(placed.args, env); });
     placed.copy_back();
-    const int64_t sample = std::min<int64_t>(64, test.outer);
+    const int64_t sample = std::min<int64_t>(64, test.outer), tokens = std::min<int64_t>(128, test.tokens);
+    args.x = slice(args.x, 0, 0, tokens);
+    args.out = slice(args.out, 0, 0, tokens);
     args.w = slice(args.w, 1, 0, sample);
     args.out = slice(args.out, 2, 0, sample);
     out.error = project_error(args);
