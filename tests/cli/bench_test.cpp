@@ -148,6 +148,7 @@ TEST(CliBench, ASuiteStandsBesideItsPeers) {
     const auto found = json_of({"bench", "--suite", "hopper", "--quick", "--seconds", "0.01"});
     EXPECT_GT(found["product_tflops"], 0);
     EXPECT_NE(found["product_kernel"], "");
+    EXPECT_LE(found["product_error"], 0.01);  // of bf16
     EXPECT_EQ(found["product_tflops_of_targets"], 783);
     std::vector<std::string> cases;
     for (const auto& row : found["results"]) {

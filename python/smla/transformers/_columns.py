@@ -35,10 +35,11 @@ class Columns:
         return torch.ones(len(self.tokens), self.count, dtype=torch.bool)
 
     def first(self, count):
+        """The first `count` columns."""
         return Columns.of(self.real[:, :count])
 
     def chosen(self, sequences):
-        """Of those sequences, a list."""
+        """The columns of those sequences, a list of numbers."""
         if self.padded is None:
             return Columns(tuple(self.tokens[each] for each in sequences), self.count)
         return Columns.of(self.padded[sequences])
@@ -70,7 +71,8 @@ class _Mask:
         self._begun = []  # columns that it was found to begin with
 
     def begins_with(self, held):
-        """The layers of a model hold the same columns, in the same memory."""
+        """Whether these are its first columns. All layers hold the same, in the same memory: only the first
+        layer's are compared."""
         same = any(
             held.count == other.count and _place(held.padded) == _place(other.padded) for other in self._begun
         )

@@ -154,8 +154,8 @@ int list_suite(const Tool& tool, const Options& options) {
     return kOk;
 }
 
-// The ceiling of products on this GPU now: targets hold at that of another one (kProductTflops). A small
-// product where cuBLAS is not there, as ours would take a second.
+// What a large bf16 product reaches on this GPU now; targets are for a GPU that reached kProductTflops.
+// Without cuBLAS a small product: our own kernel would take a second for the large one.
 Measured measure_product(Bench& bench, bool quick) {
     const auto measure = [&](int64_t n) {
         return bench.project({.name = text("bf16 product of ", n, " x ", n, " x ", n),
@@ -204,6 +204,7 @@ int bench_suite(const Tool& tool, const Options& options) {
                               " repeats, sustained_us of the second half");
     document["product_tflops"] = product_tflops;
     document["product_kernel"] = product.kernel;
+    document["product_error"] = product.error;
     document["product_tflops_of_targets"] = kProductTflops;
     document["peers_measured"] = kPeersMeasured;
     document["results"] = table.json();

@@ -72,7 +72,7 @@ public:
     Measured score(const ScoreCase& test);
     Measured select(const SelectCase& test);
     Measured score_select(const FusedCase& test);
-    // bf16 weights.
+    // With bf16 weights.
     Measured project(const ProjectCase& test);
     // Building a backend's metadata for one step.
     Measured metadata(const MetadataCase& test);

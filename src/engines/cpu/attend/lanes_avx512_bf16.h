@@ -11,7 +11,7 @@ struct Avx512Bf16 : Avx512 {
     static constexpr int values_per_word = 2, order_vectors = 2, row_words = kWidest / 2 + kRowPadding;
     static constexpr int value_words = block.last / 2 * value_vectors * lanes;
     static constexpr bool pads_values = false;
-    static SMLA_INLINE void keep_awake() {}  // of products, while rows are decoded
+    static SMLA_INLINE void keep_awake() {}  // the unit that multiplies, while rows are decoded
     static SMLA_INLINE Vec dot(Vec sum, Vec a, Vec b) {
         return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b);
     }

@@ -27,7 +27,8 @@ struct Amx : Avx512Bf16 {
     // A row of padding: else the tiles that a key's values go to would all start in the same sets of L1.
     static constexpr int value_words = (block.last / 2 + 1) * value_vectors * lanes;
     static constexpr bool pads_values = true;
-    // After some 3000 cycles without a product the next ones take 250 more; no sum is in use meanwhile.
+    // After some 3000 cycles without a product the tile unit sleeps, and the next products take 250 cycles
+    // more. While keys are decoded no tile holds a sum, so this product may write one.
     static SMLA_INLINE void keep_awake() { amx::multiply_tiles<3, 4, 6>(); }
 };
 

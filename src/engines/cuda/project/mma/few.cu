@@ -248,10 +248,12 @@ void launch_tiles(const MmaProduct& p, int64_t groups, const Env& env) {
 
 void run_mma_few(const MmaProduct& p, int64_t groups, const Env& env) {
     if (p.along_k && !enough_tiles(groups, p.outer)) return launch_tiles<true, 1, 2>(p, groups, env);
-    const bool eight = p.tokens <= 8;  // so few with fewer tiles go to another kernel (candidate.cpp)
-    if (p.along_k)
-        return eight ? launch_tiles<true, 4, 1>(p, groups, env) : launch_tiles<true, 4, 2>(p, groups, env);
-    eight ? launch_tiles<false, 4, 1>(p, groups, env) : launch_tiles<false, 4, 2>(p, groups, env);
+    // Up to eight tokens with fewer tiles than that go to cuda_few_project (candidate.cpp).
+    const bool one_tile = p.tokens <= 8;
+    if (p.along_k && one_tile) return launch_tiles<true, 4, 1>(p, groups, env);
+    if (p.along_k) return launch_tiles<true, 4, 2>(p, groups, env);
+    if (one_tile) return launch_tiles<false, 4, 1>(p, groups, env);
+    launch_tiles<false, 4, 2>(p, groups, env);
 }
 
 }  // namespace smla::cuda
