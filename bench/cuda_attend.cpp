@@ -3,11 +3,13 @@
 // the start of a call's first kernel to the end of its last, as CUPTI records it, and a call's share of a
 // replay of the graph, gaps between kernels included. tests/gpu checks the results.
 //
-// usage: cuda_attend [only=PART OF A CASE'S NAME] [kernel=NAME] [exact] [between] [sweep] [sweep_raw] [check]
+// usage: cuda_attend [only=PART OF A CASE'S NAME] [kernel=NAME] [exact] [between] [alone] [sweep] [sweep_raw]
+//            [check]
 //            [FORMAT=TOKENS,HEADS,WIDTH,K,REGION ...] [FORMAT+EXTRA=TOKENS,HEADS,WIDTH,K,EXTRA_K,REGION ...]
 // `kernel`: demanded instead of the engine's choice, so that on Hopper the mma kernels can be timed too.
 // `exact`: with that precision; else rounded, as the peers compute.
 // `between`: a call of map before each call, as in a model's step, where other code always comes in between.
+// `alone`: one call per replay, so that each starts behind the write that flushes L2, as the peers time.
 // `sweep`, `sweep_raw`: every tile of the mma kernels, of the one over raw records, with several splits.
 // `check`: what check_indices costs, of attend and of map.
 #include "cuda_kernel_times.h"
@@ -134,6 +136,7 @@ struct Times {                         // of one call, in microseconds
 class Timer {
 public:
     smla_precision precision = SMLA_PRECISION_ROUNDED;
+    bool alone = false;
     explicit Timer(const std::string& kernel, bool check_indices = false, bool between = false)
         : context_(make_context(check_indices, kernel)), flush_(context_.device(), size_t(256) << 20) {
         SMLA_CUDA_CALL(cudaStreamCreate(&stream_));
@@ -208,7 +211,7 @@ private:
 
 Times Timer::run(const Shape& shape, const Pair& pools, const cuda_attend::Schedule* forced) {
     const int64_t t = shape.tokens, h = shape.heads, k = shape.k + shape.extra_k;
-    const int calls = t <= 16 ? 12 : t <= 256 ? 3 : 1;
+    const int calls = alone ? 1 : t <= 16 ? 12 : t <= 256 ? 3 : 1;
     std::mt19937 random(7);
     std::vector<uint16_t> q(size_t(t * h * shape.width));
     const size_t noise =
@@ -354,18 +357,24 @@ double bytes_of(const Shape& s) {  // of listed rows
     return double(s.tokens) * (double(s.k) * record(s.format) + double(s.extra_k) * record(extra));
 }
 
-void time_all(const std::string& only, const std::string& kernel, bool exact, bool between,
-              const std::vector<Shape>& shapes) {
-    Timer timer(kernel, false, between);
-    if (exact) timer.precision = SMLA_PRECISION_EXACT;
+struct Options {
+    std::string only, kernel;
+    bool exact = false, between = false, alone = false, sweep = false, sweep_raw = false, check = false;
+    std::vector<Shape> shapes;
+};
+
+void time_all(const Options& options) {
+    Timer timer(options.kernel, false, options.between);
+    timer.alone = options.alone;
+    if (options.exact) timer.precision = SMLA_PRECISION_EXACT;
     Pools pools(timer.device());
     const double mma = mma_peak_tflops(), copy = copy_peak_gbytes();
     std::printf("%s: mma.sync bf16 %.0f TFLOP/s, device copy %.0f GB/s\n",
                 timer.device().facts().name.c_str(), mma, copy);
     std::printf("%-30s %-20s %9s %9s %8s %5s %8s %5s\n", "case", "kernel", "us", "in graph", "TFLOP/s", "%",
                 "GB/s", "%");
-    for (const Shape& s : shapes) {
-        if (shape_name(s).find(only) == std::string::npos) continue;
+    for (const Shape& s : options.shapes) {
+        if (shape_name(s).find(options.only) == std::string::npos) continue;
         const Times times = timer.run(s, pools.of(s), nullptr);
         const double us = times.kernels ? times.kernels : times.replayed;
         const double keys = double(s.tokens * (s.k + s.extra_k));
@@ -453,19 +462,14 @@ static bool parse_shape(const char* word, smla::bench::Shape& out) {
     return tokens > 0 && heads > 0 && width > 0 && k >= 0 && extra_k >= 0 && region != 0;
 }
 
-struct Options {
-    std::string only, kernel;
-    bool exact = false, between = false, sweep = false, sweep_raw = false, check = false;
-    std::vector<smla::bench::Shape> shapes;
-};
-
 // Whether the word is one of the usage's.
-static bool parse_word(const std::string& word, Options& out) {
+static bool parse_word(const std::string& word, smla::bench::Options& out) {
     smla::bench::Shape shape{};
     if (word.starts_with("only=")) out.only = word.substr(5);
     else if (word.starts_with("kernel=")) out.kernel = word.substr(7);
     else if (word == "exact") out.exact = true;
     else if (word == "between") out.between = true;
+    else if (word == "alone") out.alone = true;
     else if (word == "sweep") out.sweep = true;
     else if (word == "sweep_raw") out.sweep_raw = true;
     else if (word == "check") out.check = true;
@@ -475,7 +479,7 @@ static bool parse_word(const std::string& word, Options& out) {
 }
 
 int main(int argc, char** argv) try {
-    Options options;
+    smla::bench::Options options;
     for (int i = 1; i < argc; ++i)
         if (!parse_word(argv[i], options)) {
             std::fprintf(stderr,
@@ -487,7 +491,7 @@ int main(int argc, char** argv) try {
         options.shapes.assign(std::begin(smla::bench::kShapes), std::end(smla::bench::kShapes));
     if (options.check) smla::bench::cost_of_checks(options.only, options.kernel, options.shapes);
     else if (options.sweep || options.sweep_raw) smla::bench::sweep(options.sweep_raw);
-    else smla::bench::time_all(options.only, options.kernel, options.exact, options.between, options.shapes);
+    else smla::bench::time_all(options);
 } catch (const smla::Error& error) {
     std::fprintf(stderr, "%s: got %s, wants %s\n", error.field.c_str(), error.got.c_str(),
                  error.wanted.c_str());

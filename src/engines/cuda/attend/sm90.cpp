@@ -13,14 +13,14 @@ using Args = smla_attend_args;
 constexpr int kTileKeys = 64, kBlockHeads = 64;
 
 // Clock cycles of an H200's multiprocessor, fitted to times of 1 to 512 tokens of 16 to 128 heads over
-// fp8_656 (docs/kernels/log/cuda_attend.md, 2026-11-26 to 28). A task takes `task` and its steps. A step is a
+// fp8_656 (docs/kernels/log/cuda_attend.md, 2026-11-26 to 29). A task takes `task` and its steps. A step is a
 // tile of 64 keys, or two tiles if two warpgroups take them in turn. It takes `tile + sharing * n` with n
 // blocks on a multiprocessor, and at least `full` times the share of the multiprocessors that are busy: they
 // share memory.
 struct Costs {
     double task, tile, sharing, full;
 };
-constexpr Costs kFewCosts = {5230, 1500, 1510, 0}, kFewInTurnCosts = {6900, 3890, 0, 4490},
+constexpr Costs kFewCosts = {4700, 240, 2260, 3090}, kFewInTurnCosts = {3900, 4430, 0, 5270},
                 kSomeCosts = {10620, 5120, 0, 5710}, kRaw64Costs = {11400, 5040, 0, 5440};
 // 64 heads per block, keys stored as 16 bits: of rows and fp8_584, and of records with f32 scales.
 constexpr Costs kManyCosts = {12000, 3400, 0, 0}, kManyScaledCosts = {19000, 4150, 0, 0};
@@ -42,8 +42,10 @@ double cost(const Schedule& plan, int64_t tiles, bool f32_scales, const DeviceFa
     const double sharing = std::min(resident, std::ceil(blocks / units)),
                  step = std::max(costs.tile + costs.sharing * sharing,
                                  costs.full * std::min(1.0, blocks / units));
-    double cycles = std::ceil(blocks / (units * resident)) *
-                    (costs.task + step * double(ceil_div(tiles, int64_t(plan.splits) * plan.tile_groups)));
+    // Two warpgroups with a tile each wait for both tiles' records: that takes as long as three tiles.
+    const double least = plan.tile_groups == 1 ? 1 : 3,
+                 steps = std::max(least, double(ceil_div(tiles, int64_t(plan.splits)))) / plan.tile_groups;
+    double cycles = std::ceil(blocks / (units * resident)) * (costs.task + step * steps);
     if (plan.splits > 1)
         cycles += kMerge + kMergePerSplit * plan.splits + double(plan.workspace()) / kSumsPerCycle;
     return cycles;

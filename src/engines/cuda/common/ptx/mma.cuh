@@ -1,4 +1,4 @@
-// mma.sync m16n8k16 on bf16 with f32 accumulators, ldmatrix, and packing of operands.
+// mma.sync m16n8k16 on bf16 or f16 with f32 accumulators, ldmatrix, and packing of operands.
 //   A [16,16]: a0 row lane/4, columns 2*(lane%4) and +1; a1 row + 8; a2, a3: columns + 8
 //   B [16,8]:  b0 rows 2*(lane%4) and +1, column lane/4; b1 rows + 8
 //   C [16,8]:  c0, c1 row lane/4, columns 2*(lane%4) and +1; c2, c3 row + 8
@@ -8,9 +8,17 @@
 
 namespace smla::cuda {
 
-__device__ inline void mma_bf16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+__device__ inline void mma_bf16(float* c, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+__device__ inline void mma_f16(float* c, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));

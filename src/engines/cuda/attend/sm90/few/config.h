@@ -34,8 +34,8 @@ struct Shape {
     static_assert(layout::Fp8_528::scales_at == scales_at);
     static constexpr int query_tile = heads * 128;  // bytes of 64 columns
     static constexpr int query_tiles = rope || codes == 576 ? 9 : 8;
-    // Of neighbouring heads that a lane has: 8 i + 2 (lane % 4) and + 1.
-    static constexpr int pairs = heads / 8;
+    static constexpr int batches = codes / 32, rope_batches = rope ? 2 : 0;  // of 32 columns of scores
+    static constexpr int pairs = heads / 8;  // of heads, per lane: its share of 16 columns
 };
 
 // log2 of the weight of the peak: sm90/config.h says why.

@@ -1,4 +1,4 @@
-// Consumer of attend on Hopper with few heads: scores, softmax and values of a warpgroup's heads.
+// What the consumers of attend on Hopper with few heads have in common: where a warpgroup finds its operands.
 #pragma once
 
 #include "engines/cuda/attend/sm90/few/config.h"
@@ -7,20 +7,13 @@
 
 namespace smla::cuda_attend::sm90::few {
 
-// Keys are the first operand, in registers: rows 16 w + lane / 4 and + 8 of warp w for scores, columns
-// 16 w + 2 (lane / 4) and + 1 of each 64 for values. So a lane's products belong to two keys, or two columns,
-// and to heads 8 i + 2 (lane % 4) and + 1.
+// Warp w has keys 16 w and on of a tile for scores, and columns 16 w and on of each 64 for values.
 template <class Shape>
 class Consumer {
+protected:
     using Shared = Smem<Shape>;
     using Own = GroupSmem<Shape>;
-    static constexpr int kPairs = Shape::pairs, kProducts = 4 * kPairs;  // of a lane, per 64 keys or columns
     static constexpr uint32_t kPitch = Shape::pitch, kStages = Shape::stages;
-
-public:
-    float o[8][kProducts];  // sums of weights times values, of columns 64 m and on
-    float sum[2 * kPairs];  // of the weights of the lane's keys; -0.f: no key seen
-    float largest[Shape::largest_in_shared ? 1 : 2 * kPairs];  // product; or in shared memory
 
     // group: which of the block's consumer warpgroups
     __device__ Consumer(uint32_t base, uint32_t group)
@@ -33,15 +26,9 @@ public:
           warp_(__shfl_sync(~0u, threadIdx.x / 32 % 4, 0)),
           row_(cuda::keep(base + offsetof(Shared, records) + (16 * warp_ + lane_ % 16) * kPitch +
                           lane_ / 16 * 16)),
-          columns_(cuda::keep(base + offsetof(Shared, records) + lane_ * kPitch + 16 * warp_)) {
-#pragma unroll
-        for (auto& of_columns : o)
-#pragma unroll
-            for (float& value : of_columns) value = 0;
-#pragma unroll
-        for (int i = 0; i < 2 * kPairs; ++i) sum[i] = -0.f, set_largest(i, -INFINITY);
-    }
+          columns_(cuda::keep(base + offsetof(Shared, records) + lane_ * kPitch + 16 * warp_)) {}
 
+public:
     __device__ uint32_t own() const { return own_; }
     // Of the first warpgroup, if two take tiles in turn: what is for both lies there.
     __device__ uint32_t shared_own() const {
@@ -49,114 +36,40 @@ public:
     }
     __device__ uint32_t group() const { return group_; }
     __device__ int barrier() const { return barrier_; }
-    __device__ float largest_of(int i) const {
-        return Shape::largest_in_shared ? cuda::load_shared_f32(largest_at(i)) : largest[i];
-    }
     __device__ uint32_t lane() const { return lane_; }
     __device__ uint32_t warp() const { return warp_; }
 
-    // turn: of the warpgroup's own tiles.
-    __device__ void attend(int tiles) {
-#pragma unroll 1
-        for (uint32_t tile = group_, turn = 0; int(tile) < tiles; tile += Shape::tile_groups, ++turn) {
-            const uint32_t stage = tile % kStages, at = stage * kKeys * kPitch;
-            cuda::mbarrier_wait(base_ + offsetof(Shared, full) + 8 * stage, tile / kStages & 1);
-            float s[kProducts];
-            score(turn, at, s);
-            const uint2 valid = cuda::load_shared_2(base_ + offsetof(Shared, valid) + 8 * stage);
-            mask(valid, s);
-            weigh_tile(turn, at, s, (valid.x | valid.y) != 0);
-            if (is_out_of_range(turn)) add_out_of_range_values(turn, at, stage);
-            else add_values(turn, at, stage);
-        }
+protected:
+    __device__ void wait_for_records(uint32_t tile) const {
+        cuda::mbarrier_wait(base_ + offsetof(Shared, full) + 8 * (tile % kStages), tile / kStages & 1);
     }
-
-private:
-    __device__ uint32_t largest_at(int i) const {
-        return base_ + uint32_t(offsetof(Shared, largest)) +
-               4 * (uint32_t(i) * Shape::consumers + threadIdx.x);
+    __device__ uint2 valid(uint32_t stage) const {
+        return cuda::load_shared_2(base_ + offsetof(Shared, valid) + 8 * stage);
     }
-    __device__ void set_largest(int i, float value) {
-        if constexpr (Shape::largest_in_shared) cuda::store_shared(largest_at(i), value);
-        else largest[i] = value;
+    // Batch b of 32 columns of the warp's keys.
+    __device__ void load_codes(uint32_t at, uint32_t b, uint32_t (&codes)[4]) const {
+        cuda::ldmatrix_x4(codes, row_ + at + 32 * b);
     }
-    // s = the products of codes and queries: of a cache with one scale, their sum; else rope, plus the sum
-    // over groups of 128 columns of scale * products. Two accumulators in turn: that of a group is read while
-    // the next one is multiplied.
-    __device__ void score(uint32_t turn, uint32_t at, float (&s)[kProducts]) {
-        const uint64_t queries = cuda::k_major(queries_);
-        const uint32_t scales = scales_of(at);
-        uint32_t codes[2][4], a[2][8];
-        cuda::ldmatrix_x4(codes[0], row_ + at);
-        cuda::ldmatrix_x4(codes[1], row_ + at + 32);
-        if (Shape::scaled) note_scales(turn, scales);
-        float group[2][kProducts];
-#pragma unroll
-        for (uint32_t b = 0; b != kRope; ++b) {
-            load_rope(at, b, a[b]);
-            multiply<cuda::Half::bf16>(s, a[b], cuda::advanced(queries, 8 * Shape::query_tile + 64 * b),
-                                       b == 0);
-        }
-        if (kRope) cuda::wgmma_wait<1>();
-#pragma unroll
-        for (uint32_t b = 0; b < kBatches; ++b) {
-            uint32_t(&own)[8] = a[b % 2];
-#pragma unroll
-            for (uint32_t k = 0; k < 2; ++k) {
-                cuda::e4m3_to_f16(codes[b % 2][2 * k], own[4 * k], own[4 * k + 2]);
-                cuda::e4m3_to_f16(codes[b % 2][2 * k + 1], own[4 * k + 1], own[4 * k + 3]);
-            }
-            if (b + 2 < kBatches) cuda::ldmatrix_x4(codes[b % 2], row_ + at + 32 * (b + 2));
-            const uint64_t q = cuda::advanced(queries, b / 2 * Shape::query_tile + b % 2 * 64);
-            if (Shape::scaled) multiply<cuda::Half::f16>(group[b / 4 % 2], own, q, b % 4 == 0);
-            else multiply<cuda::Half::f16>(s, own, q, b == 0);
-            if (b + 1 < kBatches) cuda::wgmma_wait<1>();
-            if (Shape::scaled && b >= 4 && b % 4 == 0)
-                add_group(scales, b / 4 - 1, group[(b / 4 - 1) % 2], s);
-        }
-        cuda::wgmma_wait<0>();
-        if (Shape::scaled) add_group(scales, 3, group[1], s);
+    // Columns 512 + 32 b + 16 k and on; as operands they lie as they are.
+    __device__ void load_rope(uint32_t at, uint32_t b, uint32_t k, uint32_t (&words)[4]) const {
+        cuda::ldmatrix_x4(words, row_ + at + uint32_t(Shape::rope_at) + 64 * b + 32 * k);
     }
-    // Batches of 32 columns.
-    static constexpr uint32_t kBatches = Shape::codes / 32, kRope = Shape::rope ? 2 : 0;
-
-    // The products of 32 columns; `first`: of those that are summed.
-    template <cuda::Half Type>
-    static __device__ void multiply(float (&sums)[kProducts], const uint32_t (&keys)[8], uint64_t queries,
-                                    bool first) {
-        cuda::wgmma_fence();
-#pragma unroll
-        for (uint32_t k = 0; k < 2; ++k)
-            cuda::wgmma_few<Type>(sums, keys + 4 * k, cuda::advanced(queries, 32 * k), !first || k != 0);
-        cuda::wgmma_commit();
+    // Columns 64 m + 16 w and on: transposed, so that a lane gets columns 2 g and 2 g + 1 of keys 2 t and
+    // 2 t + 1, where g is lane / 4 and t lane % 4.
+    __device__ void load_values(uint32_t at, uint32_t m, uint32_t (&codes)[2][4]) const {
+        cuda::ldmatrix_x4_trans(codes[0], columns_ + at + 64 * m);
+        cuda::ldmatrix_x4_trans(codes[1], columns_ + at + 64 * m + 32 * kPitch);
     }
-    __device__ void add_group(uint32_t scales, uint32_t g, const float (&products)[kProducts],
-                              float (&s)[kProducts]) const {
-        float scale[2];
-#pragma unroll
-        for (uint32_t r = 0; r < 2; ++r) scale[r] = cuda::load_shared_f32(scales + 8 * r * kPitch + 4 * g);
-#pragma unroll
-        for (int i = 0; i < kProducts; ++i) {
-            const float product = scale[i / 2 % 2] * products[i];
-            s[i] = g == 0 && !Shape::rope ? product : s[i] + product;
-        }
+    // Codes of two keys and two columns: of the even column, and of the odd one.
+    static __device__ void convert(uint32_t codes, uint32_t& even, uint32_t& odd) {
+        cuda::e4m3_to_f16(__byte_perm(codes, 0, 0x3120), even, odd);
     }
-    // Columns 512 + 32 b and on of the warp's keys; as operands they lie as they are.
-    __device__ void load_rope(uint32_t at, uint32_t b, uint32_t (&a)[8]) const {
-#pragma unroll
-        for (uint32_t k = 0; k < 2; ++k) {
-            uint32_t words[4];
-            cuda::ldmatrix_x4(words, row_ + at + uint32_t(Shape::rope_at) + 64 * b + 32 * k);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) a[4 * k + i] = words[i];
-        }
+    // Of a key of the tile.
+    __device__ uint32_t scales_of(uint32_t at, uint32_t key) const {
+        return base_ + offsetof(Shared, records) + at + key * kPitch + uint32_t(Shape::scales_at);
     }
-    // Of the lane's first key; the second is 8 records further.
-    __device__ uint32_t scales_of(uint32_t at) const {
-        return base_ + offsetof(Shared, records) + at + (16 * warp_ + lane_ / 4) * kPitch +
-               uint32_t(Shape::scales_at);
-    }
-    // Lane t of four looks at the scales of columns 128 t and on.
+    // Looks for scales of the warp's keys that are out of range; lane t of four at those of columns 128 t and
+    // on. `scales`: of key 16 w + lane / 4.
     __device__ void note_scales(uint32_t turn, uint32_t scales) const {
 #pragma unroll
         for (uint32_t r = 0; r < 2; ++r) {
@@ -165,169 +78,21 @@ private:
                 cuda::store_shared(own_ + offsetof(Own, out_of_range_tile) + 4 * (turn & 1), turn + 1);
         }
     }
-    __device__ void mask(const uint2& valid, float (&s)[kProducts]) const {
-        if ((valid.x & valid.y) == ~0u) return;
-        const uint32_t bits = (warp_ < 2 ? valid.x : valid.y) >> (16 * (warp_ % 2) + lane_ / 4);
-#pragma unroll
-        for (int i = 0; i < kProducts; ++i)
-            if (!(bits >> (8 * (i / 2 % 2)) & 1)) s[i] = -INFINITY;
-    }
-
     // A scale of the tile is out of range.
     __device__ bool is_out_of_range(uint32_t turn) const {
         return Shape::scaled &&
                cuda::load_shared(own_ + offsetof(Own, out_of_range_tile) + 4 * (turn & 1)) == turn + 1;
     }
-    // Publishes the tile's weights; those of a tile out of range are bf16, without scales.
-    __device__ void weigh_tile(uint32_t turn, uint32_t at, const float (&s)[kProducts], bool any) {
-        float added[2 * kPairs];
-        if (Shape::scaled)  // all have read the weights of the tile before
-            cuda::named_barrier<kWarpgroup>(barrier_);
-        if (cuda::named_barrier_or<kWarpgroup>(barrier_, weigh<cuda::Half::f16>(turn, at, s, added))) {
-            raise_peaks(s);
-            weigh<cuda::Half::f16>(turn, at, s, added);
-            cuda::named_barrier<kWarpgroup>(barrier_);
-        }
-        if (is_out_of_range(turn)) {
-            cuda::named_barrier<kWarpgroup>(barrier_);
-            weigh<cuda::Half::bf16>(turn, at, s, added);
-            cuda::named_barrier<kWarpgroup>(barrier_);
-        }
+    // Values of columns 64 m + 16 w and on, and of keys 16 k and on, times their scales as the sum of two
+    // bf16: of the even and the odd column of keys 2 t and 2 t + 1, then of the keys 8 further.
+    __device__ void load_out_of_range_values(uint32_t at, uint32_t m, uint32_t k, uint32_t (&high)[4],
+                                             uint32_t (&low)[4]) const {
+        uint32_t codes[4];
+        cuda::ldmatrix_x4_trans(codes, columns_ + at + 64 * m + k / 2 * (32 * kPitch));
 #pragma unroll
-        for (int i = 0; i < 2 * kPairs; ++i) {
-            if (any) sum[i] += added[i];
-            set_largest(i, cuda::max_nan(largest_of(i), larger(s, i)));
-        }
-    }
-    // The larger of the lane's two products with head i.
-    static __device__ float larger(const float (&s)[kProducts], int i) {
-        return cuda::max_nan(s[i / 2 * 4 + i % 2], s[i / 2 * 4 + i % 2 + 2]);
-    }
-    // Stores the weights; true if one of the lane's passed 2^15 or is NaN.
-    template <cuda::Half Type>
-    __device__ bool weigh(uint32_t turn, uint32_t at, const float (&s)[kProducts],
-                          float (&added)[2 * kPairs]) const {
-        const uint32_t heads = own_ + offsetof(Own, heads) + 16 * (lane_ % 4);
-        float w[kPairs][4], most = 0;
-#pragma unroll
-        for (int n = 0; n < kPairs; ++n) {
-            const uint4 of = cuda::load_shared_4(heads + 64 * n);
-            const float unit[2] = {__uint_as_float(of.x), __uint_as_float(of.y)},
-                        peak[2] = {__uint_as_float(of.z), __uint_as_float(of.w)};
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                // the product is rounded first, so that the largest cancels the peak
-                w[n][e] = cuda::exp2_fast(__fmul_rn(s[4 * n + e], unit[e % 2]) - peak[e % 2]);
-                most = cuda::max_nan(most, w[n][e]);
-            }
-            added[2 * n] = w[n][0] + w[n][2], added[2 * n + 1] = w[n][1] + w[n][3];
-        }
-        if (Shape::scaled && Type == cuda::Half::f16) {
-            const uint32_t scales = scales_of(at);
-#pragma unroll
-            for (uint32_t g = 0; g < 4; ++g)
-                store_weights<Type>(g, w, cuda::load_shared_f32(scales + 4 * g),
-                                    cuda::load_shared_f32(scales + 8 * kPitch + 4 * g));
-        } else {
-            store_weights<Type>(Shape::scaled ? 0 : turn & 1, w, 1, 1);
-        }
-        cuda::fence_async_proxy();
-        return !(most <= 0x1p15f);
-    }
-    // Times the scales of the lane's two keys.
-    template <cuda::Half Type>
-    __device__ void store_weights(uint32_t place, const float (&w)[kPairs][4], float first,
-                                  float second) const {
-        uint32_t p[2 * kPairs];
-#pragma unroll
-        for (int n = 0; n < kPairs; ++n) {
-            p[2 * n] = cuda::pack_half<Type>(w[n][0] * first, w[n][1] * first);
-            p[2 * n + 1] = cuda::pack_half<Type>(w[n][2] * second, w[n][3] * second);
-        }
-        const uint32_t to = own_ + offsetof(Own, weights) + place * Shape::query_tile;
-#pragma unroll
-        for (uint32_t n = 0; n < kPairs; n += 2)
-            cuda::stmatrix_x4_trans(
-                to + chunk_at(8 * n + lane_ / 16 * 8 + lane_ % 8, 2 * warp_ + lane_ / 8 % 2), p + 2 * n);
-    }
-    // Peaks from the scores of a tile, of the heads that need it; accumulators and sums follow.
-    __device__ void raise_peaks(const float (&s)[kProducts]) {
-        const uint32_t own = 8 * (lane_ % 4), mine = own_ + offsetof(Own, most) + own,
-                       heads = own_ + offsetof(Own, heads) + 2 * own;
-        float peak[2 * kPairs];
-#pragma unroll
-        for (int i = 0; i < 2 * kPairs; ++i) {
-            peak[i] = larger(s, i);
-#pragma unroll
-            for (int step = 4; step < 32; step *= 2)
-                peak[i] = cuda::max_nan(peak[i], __shfl_xor_sync(~0u, peak[i], step));
-            if (lane_ < 4)
-                cuda::store_shared(mine + warp_ * (4 * Shape::heads) + 32 * (i / 2) + 4 * (i % 2), peak[i]);
-        }
-        cuda::named_barrier<kWarpgroup>(barrier_);
-#pragma unroll
-        for (int i = 0; i < 2 * kPairs; ++i) {
-#pragma unroll
-            for (uint32_t w = 0; w < 4; ++w)
-                peak[i] = cuda::max_nan(peak[i], cuda::load_shared_f32(mine + w * (4 * Shape::heads) +
-                                                                       32 * (i / 2) + 4 * (i % 2)));
-            const uint32_t of = heads + 64 * (i / 2) + 4 * (i % 2);
-            const float old = cuda::load_shared_f32(of + 8), most = peak[i] * cuda::load_shared_f32(of);
-            peak[i] = most <= old + (8 + kPeakWeightLog2) ? old : most - kPeakWeightLog2;  // NaN: NaN
-            if (peak[i] != old) rescale(i, cuda::exp2_fast(old - peak[i]));
-        }
-        cuda::named_barrier<kWarpgroup>(barrier_);
-        if (threadIdx.x % kWarpgroup < 4)
-#pragma unroll
-            for (int i = 0; i < 2 * kPairs; ++i)
-                cuda::store_shared(heads + 64 * (i / 2) + 4 * (i % 2) + 8, peak[i]);
-        cuda::named_barrier<kWarpgroup>(barrier_);
-    }
-    __device__ void rescale(int i, float factor) {
-        sum[i] *= factor;
-#pragma unroll
-        for (auto& of_columns : o)
-            of_columns[i / 2 * 4 + i % 2] *= factor, of_columns[i / 2 * 4 + i % 2 + 2] *= factor;
-    }
-
-    // O += V^T P. ldmatrix.trans gives a lane the codes of columns 2 g, 2 g + 1 of keys 2 t, 2 t + 1.
-    __device__ void add_values(uint32_t turn, uint32_t at, uint32_t stage) {
-        const uint64_t weights = weights_of(turn);
-        uint32_t codes[2][4], a[2][16];
-        load_values(at, 0, codes);
-#pragma unroll
-        for (uint32_t m = 0; m < 8; ++m) {
-            const uint64_t of_columns =
-                cuda::advanced(weights, Shape::scaled ? m / 2 * Shape::query_tile : 0);
-            uint32_t(&own)[16] = a[m % 2];
-#pragma unroll
-            for (uint32_t k = 0; k < 4; ++k) {
-                convert(codes[k / 2][k % 2 * 2], own[4 * k], own[4 * k + 1]);
-                convert(codes[k / 2][k % 2 * 2 + 1], own[4 * k + 2], own[4 * k + 3]);
-            }
-            if (m < 7) load_values(at, m + 1, codes);
-            cuda::wgmma_fence();
-#pragma unroll
-            for (uint32_t k = 0; k < 4; ++k)
-                cuda::wgmma_few<cuda::Half::f16>(o[m], own + 4 * k, cuda::advanced(of_columns, 32 * k), true);
-            cuda::wgmma_commit();
-            if (m < 7) cuda::wgmma_wait<1>();
-        }
-        release(stage);  // not before the products: an arrival does not wait for loads
-        cuda::wgmma_wait<0>();
-    }
-    // Codes of two keys and two columns: of the even column, and of the odd one.
-    static __device__ void convert(uint32_t codes, uint32_t& even, uint32_t& odd) {
-        cuda::e4m3_to_f16(__byte_perm(codes, 0, 0x3120), even, odd);
-    }
-    // If scaled: those of the first 128 columns.
-    __device__ uint64_t weights_of(uint32_t turn) const {
-        return cuda::k_major(own_ + offsetof(Own, weights) +
-                             (Shape::scaled ? 0 : (turn & 1) * Shape::query_tile));
-    }
-    __device__ void load_values(uint32_t at, uint32_t m, uint32_t (&codes)[2][4]) const {
-        cuda::ldmatrix_x4_trans(codes[0], columns_ + at + 64 * m);
-        cuda::ldmatrix_x4_trans(codes[1], columns_ + at + 64 * m + 32 * kPitch);
+        for (uint32_t h = 0; h < 2; ++h)
+            split_pair(k % 2 ? codes[2 + h] : codes[h], at + (16 * k + 8 * h + 2 * (lane_ % 4)) * kPitch,
+                       m / 2, high + 2 * h, low + 2 * h);
     }
     // A warp has read a tile for the last time.
     __device__ void release(uint32_t stage) const {
@@ -335,29 +100,13 @@ private:
         if (lane_ == 0) cuda::mbarrier_arrive(base_ + offsetof(Shared, empty) + 8 * stage);
     }
 
-    // The same for a tile with scales out of range: code * scale as the sum of two bf16. Rare
-    // and slow, and yet unrolled: with a loop here calls took 10 to 40 % longer, which is not explained.
-    __device__ void add_out_of_range_values(uint32_t turn, uint32_t at, uint32_t stage) {
-        const uint64_t weights = weights_of(turn);
-#pragma unroll
-        for (uint32_t m = 0; m < 8; ++m)
-#pragma unroll
-            for (uint32_t k = 0; k < 4; ++k) {
-                uint32_t codes[4], high[4], low[4];
-                cuda::ldmatrix_x4_trans(codes, columns_ + at + 64 * m + k / 2 * (32 * kPitch));
-#pragma unroll
-                for (uint32_t h = 0; h < 2; ++h)
-                    split_pair(k % 2 ? codes[2 + h] : codes[h],
-                               at + (16 * k + 8 * h + 2 * (lane_ % 4)) * kPitch, m / 2, high + 2 * h,
-                               low + 2 * h);
-                cuda::wgmma_fence();
-                for (const uint32_t* part : {high, low})
-                    cuda::wgmma_few<cuda::Half::bf16>(o[m], part, cuda::advanced(weights, 32 * k), true);
-                cuda::wgmma_commit();
-                cuda::wgmma_wait<0>();
-            }
-        release(stage);
-    }
+    const uint32_t base_, own_, queries_;
+    const uint32_t group_;  // of those that take tiles in turn
+    const int barrier_;
+    const uint32_t lane_, warp_;
+    const uint32_t row_, columns_;  // what the lane's ldmatrix reads in the first stage
+
+private:
     // Two columns of the two keys whose first record lies at `key`.
     __device__ void split_pair(uint32_t codes, uint32_t key, uint32_t group, uint32_t* high,
                                uint32_t* low) const {
@@ -374,12 +123,6 @@ private:
                                      b - __uint_as_float(high[i] & 0xffff0000u));
         }
     }
-
-    const uint32_t base_, own_, queries_;
-    const uint32_t group_;  // of those that take tiles in turn
-    const int barrier_;
-    const uint32_t lane_, warp_;
-    const uint32_t row_, columns_;  // what the lane's ldmatrix reads in the first stage
 };
 
 }  // namespace smla::cuda_attend::sm90::few

@@ -2,17 +2,17 @@
 #pragma once
 
 #include "engines/cuda/attend/epilogue.cuh"
-#include "engines/cuda/attend/sm90/few/consumer.cuh"
+#include "engines/cuda/attend/sm90/few/consumers.cuh"
 
 namespace smla::cuda_attend::sm90::few {
 
 template <class Shape>
 class Epilogue {
     using Own = GroupSmem<Shape>;
+    using Of = ConsumerOf<Shape>;
 
 public:
-    __device__ Epilogue(const Arguments& args, const Tasks& tasks, const Task& task, Consumer<Shape>& of,
-                        uint32_t base)
+    __device__ Epilogue(const Arguments& args, const Tasks& tasks, const Task& task, Of& of, uint32_t base)
         : args_(args),
           tasks_(tasks),
           task_(task),
@@ -55,56 +55,59 @@ private:
 
     __device__ void store_sums() const {
 #pragma unroll
-        for (int i = 0; i < 2 * Shape::pairs; ++i) {
-            float sum = of_.sum[i], most = of_.largest_of(i);
+        for (int j = 0; j < Of::kLaneHeads; ++j) {
+            float sum = of_.sum[j], most = of_.largest_of(j);
 #pragma unroll
-            for (int step = 4; step < 32; step *= 2) {
+            for (int step = Of::kFirstStep; step < 2 * Of::kLastStep; step *= 2) {
                 sum += __shfl_xor_sync(~0u, sum, step);
                 most = cuda::max_nan(most, __shfl_xor_sync(~0u, most, step));
             }
-            if (of_.lane() >= 4) continue;
-            const uint32_t at =
-                own_ + of_.warp() * (4 * Shape::heads) + 32 * (i / 2) + 8 * of_.lane() + 4 * (i % 2);
+            if (!of_.speaks_for_heads()) continue;
+            const uint32_t at = own_ + of_.warp() * (4 * Shape::heads) + 4 * uint32_t(Of::head_step(j)) +
+                                4 * of_.spoken_head();
             cuda::store_shared(at + offsetof(Own, sums), sum);
             cuda::store_shared(at + offsetof(Own, most), most);
         }
     }
-    // Of two warpgroups that took tiles in turn: each keeps half of the columns, in o[0] to o[3], adds the
-    // other's and hands over its own of the other half.
+    // Of two warpgroups that took tiles in turn: each keeps half of the columns, as the first four groups of
+    // 64, adds the other's and hands over its own of the other half.
     __device__ void join() const {
         store_sums();
         wait();  // peaks and sums of both are there, and nobody reads records any more
         const bool second = of_.group() == 1;
         const uint32_t at = rows_ + 16 * uint32_t(thread()), given = second ? 0 : kJoined,
                        taken = kJoined - given;
+        float factor[Of::kLaneHeads];
 #pragma unroll
-        for (int n = 0; n < Shape::pairs; ++n) {
-            const uint32_t head = uint32_t(8 * n) + 2 * (of_.lane() % 4);
-            const float factor[2] = {share_of(head, of_.group()), share_of(head + 1, of_.group())};
+        for (int j = 0; j < Of::kLaneHeads; ++j)
+            factor[j] = share_of(uint32_t(of_.first_head() + Of::head_step(j)), of_.group());
+#pragma unroll
+        for (int n = 0; n < Shape::pairs; ++n)
 #pragma unroll
             for (int m = 0; m < kHalf; ++m) {
                 float other[4];
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
-                    const float low = of_.o[m][4 * n + e] * factor[e % 2],
-                                high = of_.o[m + kHalf][4 * n + e] * factor[e % 2];
-                    of_.o[m][4 * n + e] = second ? high : low;
+                    const int i = 4 * n + e;
+                    const float by = factor[Of::head_of(i)], low = of_.o[m][i] * by,
+                                high = of_.o[m + kHalf][i] * by;
+                    of_.o[m][i] = second ? high : low;
                     other[e] = second ? low : high;
                 }
                 cuda::store_shared(at + given + kPart * uint32_t(n * kHalf + m),
                                    make_uint4(__float_as_uint(other[0]), __float_as_uint(other[1]),
                                               __float_as_uint(other[2]), __float_as_uint(other[3])));
             }
-        }
         wait();
 #pragma unroll
         for (int n = 0; n < Shape::pairs; ++n)
 #pragma unroll
             for (int m = 0; m < kHalf; ++m) {
                 const uint4 more = cuda::load_shared_4(at + taken + kPart * uint32_t(n * kHalf + m));
-                float* const sums = of_.o[m] + 4 * n;
-                sums[0] += __uint_as_float(more.x), sums[1] += __uint_as_float(more.y);
-                sums[2] += __uint_as_float(more.z), sums[3] += __uint_as_float(more.w);
+                of_.o[m][4 * n] += __uint_as_float(more.x);
+                of_.o[m][4 * n + 1] += __uint_as_float(more.y);
+                of_.o[m][4 * n + 2] += __uint_as_float(more.z);
+                of_.o[m][4 * n + 3] += __uint_as_float(more.w);
             }
     }
     __device__ float peak_of(uint32_t in_block, uint32_t group) const {
@@ -131,22 +134,27 @@ private:
         return {four.x * factor, four.y * factor, four.z * factor, four.w * factor};
     }
 
-    // Partial sums, two columns at a time: eight lanes fill two sectors.
+    // Partial sums: the lanes of a head fill sectors.
     __device__ void store_split() const {
         const float by = unit();
-        const int first = task_.head + 2 * int(of_.lane() % 4);
+        const int first = task_.head + of_.first_head();
         float* const to = tasks_.partials.sums + row_of(first) * kValueWidth + first_column();
 #pragma unroll
-        for (int i = 0; i < 2 * Shape::pairs; ++i) {
-            const int head = 8 * (i / 2) + i % 2;
-            if (first + head < int(args_.q.shape[1]))
+        for (int j = 0; j < Of::kLaneHeads; ++j) {
+            if (first + Of::head_step(j) < int(args_.q.shape[1]))
 #pragma unroll
                 for (int m = 0; m < kColumns; ++m)
-                    *reinterpret_cast<float2*>(to + head * kValueWidth + 64 * m) =
-                        make_float2(of_.o[m][i / 2 * 4 + i % 2] * by, of_.o[m][i / 2 * 4 + i % 2 + 2] * by);
+                    store_run(to + Of::head_step(j) * kValueWidth + 64 * m, m, j, by);
         }
         if (Shape::tile_groups == 1) store_sums(), wait();
         if (writes_statistics()) finish_head(uint32_t(thread()));
+    }
+    // The lane's neighbouring columns of a head, at once: in pairs one token took 6 % longer.
+    __device__ void store_run(float* to, int m, int j, float by) const {
+        const auto value = [&](int c) { return of_.o[m][Of::value_of(j, c)] * by; };
+        if constexpr (Of::kRun == 4)
+            *reinterpret_cast<float4*>(to) = make_float4(value(0), value(1), value(2), value(3));
+        else *reinterpret_cast<float2*>(to) = make_float2(value(0), value(1));
     }
     // Of a warpgroup's warps.
     __device__ PartialStatistics own_statistics(uint32_t own, uint32_t in_block) const {
@@ -192,14 +200,16 @@ private:
     // Of the values that were multiplied.
     __device__ float unit() const { return Shape::scaled ? 1.f : args_.sources[0].cache.tensor_scale(); }
     __device__ void store_rows() const {
-        const uint32_t to = rows_ + 2 * (of_.lane() % 4) * kRowPitch + 4 * uint32_t(first_column());
+        const uint32_t to = rows_ + uint32_t(of_.first_head()) * kRowPitch + 4 * uint32_t(first_column());
 #pragma unroll
-        for (int i = 0; i < 2 * Shape::pairs; ++i)
+        for (int j = 0; j < Of::kLaneHeads; ++j)
 #pragma unroll
             for (int m = 0; m < kColumns; ++m)
-                cuda::store_shared(to + uint32_t(8 * (i / 2) + i % 2) * kRowPitch + 256 * m,
-                                   make_uint2(__float_as_uint(of_.o[m][i / 2 * 4 + i % 2]),
-                                              __float_as_uint(of_.o[m][i / 2 * 4 + i % 2 + 2])));
+#pragma unroll
+                for (int c = 0; c < Of::kRun; c += 2)
+                    cuda::store_shared(to + uint32_t(Of::head_step(j)) * kRowPitch + 256 * m + 4 * c,
+                                       make_uint2(__float_as_uint(of_.o[m][Of::value_of(j, c)]),
+                                                  __float_as_uint(of_.o[m][Of::value_of(j, c + 1)])));
     }
     __device__ void store(int head, int column, const float4& four) const {
         const int64_t at = cuda::element(args_.out, task_.token, head) + column;
@@ -215,23 +225,26 @@ private:
     // From registers, two columns at a time: there is no room for the rows of two warpgroups.
     __device__ void store_pairs() const {
         wait();
-        const int first = 2 * int(of_.lane() % 4);
+        const int first = of_.first_head();
 #pragma unroll
-        for (int i = 0; i < 2 * Shape::pairs; ++i) {
-            const int in_block = first + 8 * (i / 2) + i % 2, head = task_.head + in_block;
+        for (int j = 0; j < Of::kLaneHeads; ++j) {
+            const int in_block = first + Of::head_step(j), head = task_.head + in_block;
             if (head >= int(args_.q.shape[1])) continue;
             const float factor = cuda::load_shared_f32(factors() + 4 * uint32_t(in_block));
             const int64_t at = cuda::element(args_.out, task_.token, head) + first_column();
 #pragma unroll
-            for (int m = 0; m < kColumns; ++m)
-                store_pair(args_.out, at + 64 * m, of_.o[m][i / 2 * 4 + i % 2] * factor,
-                           of_.o[m][i / 2 * 4 + i % 2 + 2] * factor);
+            for (int m = 0; m < kColumns; ++m) store_out(at + 64 * m, m, j, factor);
         }
     }
-    // Of the lane's two in o[0].
-    __device__ int first_column() const {
-        return int(of_.group()) * 64 * kHalf + 16 * int(of_.warp()) + 2 * int(of_.lane() / 4);
+    __device__ void store_out(int64_t at, int m, int j, float factor) const {
+        store_pair(args_.out, at, of_.o[m][Of::value_of(j, 0)] * factor,
+                   of_.o[m][Of::value_of(j, 1)] * factor);
+        if constexpr (Of::kRun == 4)
+            store_pair(args_.out, at + 2, of_.o[m][Of::value_of(j, 2)] * factor,
+                       of_.o[m][Of::value_of(j, 3)] * factor);
     }
+    // Of the lane's.
+    __device__ int first_column() const { return int(of_.group()) * 64 * kHalf + of_.column(); }
 
     // Groups of 64 columns: half of all, and those that a warpgroup stores.
     static constexpr int kHalf = 4, kColumns = 8 / Shape::tile_groups;
@@ -243,7 +256,7 @@ private:
     const Arguments& args_;
     const Tasks& tasks_;
     const Task& task_;
-    Consumer<Shape>& of_;
+    Of& of_;
     const uint32_t own_, rows_;
 };
 

@@ -1,9 +1,10 @@
-// attend by wgmma on Hopper over raw records: fp8_656, fp8_528, fp8_576 or fp8_512, whose codes become
-// operands in registers. For up to 32 heads, for more while tokens are few, and where keys may not be rounded
+// attend on Hopper over raw records: fp8_656, fp8_528, fp8_576 or fp8_512, whose codes become operands in
+// registers. For up to 32 heads, for more while tokens are few, and where keys may not be rounded
 // (sm90.cpp).
 //
-// Maths     S^T = K Q^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
-//           O^T += V^T P, where V is the first 512 columns of K.
+// Maths     S = Q K^T; weights P = exp2(S * scale - peak), online over tiles of 64 row-list entries;
+//           O += P V, where V is the first 512 columns of K. 16 heads are rows of mma.sync m16n8k16, 32 the
+//           columns of wgmma m64n32k16, which multiplies the transposes: S^T = K Q^T, O^T += V^T P.
 // Operands  Keys are f16(code), exactly, in both products. Scores: sums of 128 columns are multiplied by
 //           their scale in f32. Rope: bf16. Values: each 128 columns have their own weights, f16(P * scale).
 //           A tile with a scale above 1 or below 2^-17, with which f16 weights would overflow or lose bits,
@@ -11,7 +12,8 @@
 //           and the scale in the unit of logits and results.
 // Tile      16, 32 or 64 heads x 64 keys. A block takes one split of one token.
 // Roles
-//   consumer  a warpgroup (consumer.cuh): scores, softmax and values of its tiles and heads. A block has two.
+//   consumer  a warpgroup (mma_consumer.cuh for 16 heads, wgmma_consumer.cuh for 32; consumer.cuh has what
+//             they share): scores, softmax and values of its tiles and heads. A block has two.
 //             Of 64 heads each has 32, and they share records and nothing else. Of 16 or 32 heads they take
 //             tiles in turn, all heads of them, share queries, too, and at the end add up what they have
 //             (Epilogue::join). For 16 heads there is also a block of one warpgroup.
@@ -31,9 +33,10 @@
 //   join, where warpgroups take tiles in turn: both are done with their tiles, then with what they hand over.
 // Registers One warpgroup: 128 per thread at the start, then 216 of consumers (64 of O, 32 of products, 32 of
 //           operands) and 40 of producers; two: 168, then 216 and 40, or 240 and 24 for 32 heads each.
-// Why       Few heads are bound by memory, and then by what a key costs in instructions. By mma.sync 64 keys
-//           of 16 heads take each of four warps 1490; here 660, as a word of codes feeds the operands of all
-//           heads and no converted key is stored. One warpgroup waits for its own products and barriers: two
+// Why       Few heads are bound by memory, and by the time that a block of few tiles takes to begin and end.
+//           A word of codes feeds the operands of all heads, and no converted key is stored. For 16 heads
+//           mma.sync computes no padding, and a lane has four neighbouring columns of a head to store: one
+//           token takes 8 % less than by wgmma. One warpgroup waits for its own products and barriers: two
 //           blocks, or two warpgroups, fill each other's gaps.
 // Results   docs/kernels/cuda_attend.md.
 #include "engines/cuda/attend/index_check.cuh"
@@ -92,7 +95,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::resident)
                    task.head + first_head, args.scale() * kLog2E * key_unit)
         .load();
     cuda::named_barrier<Shape::threads>(kStartBarrier);
-    Consumer<Shape> consumer(base, group);
+    ConsumerOf<Shape> consumer(base, group);
     consumer.attend(tiles.count());
     // Computed again: kept through the loop it takes a register that there is not.
     Task finished(tasks, int(cuda::keep(blockIdx.x)), Shape::block_heads);
