@@ -72,7 +72,8 @@ private:
 #pragma unroll kUnrolledStart
         for (int i = 0; i < 3; ++i) now_ = next_, next_ = after_, after_ = resolve(cursor_.next());
         note_range(scales_.set(load_scales(now_)), tile_);
-        if (Format::early_rope) copy_rope_early(now_, tile_);
+        // Without a tile nobody would wait for these copies, and the block could end before them.
+        if (Format::early_rope && tile_ < cursor_.end()) copy_rope_early(now_, tile_);
         if (kPrefetches) prefetch(next_);
 #pragma unroll
         for (int e = 0; e < kAhead; e += kPieces) load_pieces(e, now_, uint32_t(e / kPieces) ^ (tile_ & 1));

@@ -21,6 +21,10 @@ struct Shape {
     static constexpr int consumers = kWarpgroup * groups, threads = consumers + 32 * kProducerWarps;
     static constexpr int resident = groups == 1 ? 2 : 1;
     static constexpr int stages = tile_groups == 1 ? 2 : heads == 16 ? 4 : 3;  // as many as there is room for
+    // mbarriers that tell of records. Each has one warpgroup that waits for all its phases: one that skipped
+    // some could not tell a phase from the one two further.
+    static constexpr int fulls = stages % tile_groups == 0 ? stages : stages * tile_groups;
+    static_assert(fulls % tile_groups == 0 && fulls % stages == 0);
     // Of a consumer and a producer, of the 128 or, with two warpgroups, 168 with which a thread starts.
     static constexpr int consumer_registers = heads == 16 ? 216 : 240;
     static constexpr int producer_registers = heads == 16 ? 40 : 24;
@@ -61,7 +65,7 @@ struct Smem {
     GroupSmem<Shape> groups[Shape::groups];
     char records[Shape::stages][kKeys * Shape::pitch];
     uint16_t valid[Shape::stages][4];  // bit k: key k of this quarter of a tile is no hole
-    uint64_t full[Shape::stages], empty[Shape::stages];
+    uint64_t full[Shape::fulls], empty[Shape::stages];
     // The largest products of each thread.
     float largest[Shape::largest_in_shared ? 2 * Shape::pairs : 1]
                  [Shape::largest_in_shared ? Shape::consumers : 1];

@@ -41,7 +41,8 @@ public:
 
 protected:
     __device__ void wait_for_records(uint32_t tile) const {
-        cuda::mbarrier_wait(base_ + offsetof(Shared, full) + 8 * (tile % kStages), tile / kStages & 1);
+        cuda::mbarrier_wait(base_ + offsetof(Shared, full) + 8 * (tile % Shape::fulls),
+                            tile / Shape::fulls & 1);
     }
     __device__ uint2 valid(uint32_t stage) const {
         return cuda::load_shared_2(base_ + offsetof(Shared, valid) + 8 * stage);

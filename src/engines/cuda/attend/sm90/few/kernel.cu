@@ -22,7 +22,8 @@
 //           records. fp8_656 takes 110 KiB with one warpgroup, so that a multiprocessor has two
 //           blocks, and 199 to 204 KiB with two.
 // mbarriers
-//   full[stage]   arrive: each producer, with its records' bytes. Wait: the tile's consumers.
+//   full          of tile t, t modulo their number (Shape::fulls). Arrive: each producer, with its records'
+//                 bytes. Wait: the tile's consumers.
 //   empty[stage]  arrive: all warps that the tile is for, when they have read values. Wait: producers.
 // Named barriers (config.h)
 //   consumer, of each warpgroup, once per tile: all weights are in shared memory. It also tells whether a
@@ -55,11 +56,11 @@ namespace {
 
 template <class Shape>
 __device__ void init(uint32_t base) {
-    for (uint32_t stage = 0; stage < Shape::stages; ++stage) {
-        cuda::mbarrier_init(base + offsetof(Smem<Shape>, full) + 8 * stage, kProducerWarps);
+    for (uint32_t i = 0; i < Shape::fulls; ++i)
+        cuda::mbarrier_init(base + offsetof(Smem<Shape>, full) + 8 * i, kProducerWarps);
+    for (uint32_t stage = 0; stage < Shape::stages; ++stage)
         cuda::mbarrier_init(base + offsetof(Smem<Shape>, empty) + 8 * stage,
                             Shape::head_groups * kWarpgroup / 32);
-    }
     for (uint32_t group = 0; group < Shape::groups; ++group)
         cuda::store_shared(
             group_at<Shape>(base, group) + uint32_t(offsetof(GroupSmem<Shape>, out_of_range_tile)),

@@ -271,13 +271,13 @@ private:
 #pragma unroll
             for (uint32_t i = 0; i < 8; ++i) this->convert(codes[i / 4][i % 4], even[i], odd[i]);
             if (m < 7) this->load_values(at, m + 1, codes);
-            else this->release(stage);
 #pragma unroll
             for (uint32_t k = 0; k < 4; ++k) {
                 cuda::mma_f16(o[m], p[k], even[2 * k], even[2 * k + 1]);
                 cuda::mma_f16(o[m] + 4, p[k], odd[2 * k], odd[2 * k + 1]);
             }
         }
+        this->release(stage);  // not before the products: an arrival does not wait for loads
     }
     __device__ void load_weights(uint32_t place, uint32_t (&p)[4][4]) const {
 #pragma unroll

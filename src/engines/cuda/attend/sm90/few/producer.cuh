@@ -26,7 +26,7 @@ public:
 #pragma unroll 1
         for (int tile = 0; tile < tiles_; ++tile) {
             const uint32_t stage = uint32_t(tile) % kStages,
-                           full = base_ + offsetof(Shared, full) + 8 * stage;
+                           full = base_ + offsetof(Shared, full) + 8 * (uint32_t(tile) % Shape::fulls);
             const uint32_t place = record_place(source_, keys_, row_);
             if (tile + 1 < tiles_) row_ = next();
             const uint32_t valid = __ballot_sync(~0u, place != kHole);  // never of the other lanes
