@@ -81,7 +81,8 @@ private:
         return own_ + uint32_t(offsetof(Own, heads)) + lane_ / 8 * 16 + lane_ / 4 % 2 * 4 +
                uint32_t(head_step(j)) * 8;
     }
-    // Of the lane's four keys, by element of a product's row: [n] of both neighbours.
+    // scales[g][i]: of columns 128 g and on of the lane's key i, which is the warp's key
+    // 8 (i / 2) + 2 t + i % 2.
     __device__ void load_scales(uint32_t at, float (&scales)[kScales][4]) const {
 #pragma unroll
         for (uint32_t i = 0; i < 4; ++i) {
