@@ -2,14 +2,15 @@
 #pragma once
 
 #include "engines/cuda/attend/epilogue.cuh"
-#include "engines/cuda/attend/sm90/few/consumers.cuh"
+#include "engines/cuda/attend/sm90/few/consumer.cuh"
 
 namespace smla::cuda_attend::sm90::few {
 
-template <class Shape>
+// Of: the consumer.
+template <class Shape, class Of>
 class Epilogue {
     using Own = GroupSmem<Shape>;
-    using Of = ConsumerOf<Shape>;
+    using Lane = typename Of::Lanes;
 
 public:
     __device__ Epilogue(const Arguments& args, const Tasks& tasks, const Task& task, Of& of, uint32_t base)
@@ -55,16 +56,16 @@ private:
 
     __device__ void store_sums() const {
 #pragma unroll
-        for (int j = 0; j < Of::kLaneHeads; ++j) {
+        for (int j = 0; j < Lane::heads; ++j) {
             float sum = of_.sum[j], most = of_.largest_of(j);
 #pragma unroll
-            for (int step = Of::kFirstStep; step < 2 * Of::kLastStep; step *= 2) {
+            for (int step = Lane::first_step; step < 2 * Lane::last_step; step *= 2) {
                 sum += __shfl_xor_sync(~0u, sum, step);
                 most = cuda::max_nan(most, __shfl_xor_sync(~0u, most, step));
             }
             if (!of_.speaks_for_heads()) continue;
-            const uint32_t at = own_ + of_.warp() * (4 * Shape::heads) + 4 * uint32_t(Of::head_step(j)) +
-                                4 * of_.spoken_head();
+            const uint32_t at = own_ + of_.warp() * (4 * Shape::heads) + 4 * uint32_t(Lane::head_step(j)) +
+                                4 * uint32_t(of_.first_head());
             cuda::store_shared(at + offsetof(Own, sums), sum);
             cuda::store_shared(at + offsetof(Own, most), most);
         }
@@ -77,10 +78,10 @@ private:
         const bool second = of_.group() == 1;
         const uint32_t at = rows_ + 16 * uint32_t(thread()), given = second ? 0 : kJoined,
                        taken = kJoined - given;
-        float factor[Of::kLaneHeads];
+        float factor[Lane::heads];
 #pragma unroll
-        for (int j = 0; j < Of::kLaneHeads; ++j)
-            factor[j] = share_of(uint32_t(of_.first_head() + Of::head_step(j)), of_.group());
+        for (int j = 0; j < Lane::heads; ++j)
+            factor[j] = share_of(uint32_t(of_.first_head() + Lane::head_step(j)), of_.group());
 #pragma unroll
         for (int n = 0; n < Shape::pairs; ++n)
 #pragma unroll
@@ -89,7 +90,7 @@ private:
 #pragma unroll
                 for (int e = 0; e < 4; ++e) {
                     const int i = 4 * n + e;
-                    const float by = factor[Of::head_of(i)], low = of_.o[m][i] * by,
+                    const float by = factor[Lane::head_of(i)], low = of_.o[m][i] * by,
                                 high = of_.o[m + kHalf][i] * by;
                     of_.o[m][i] = second ? high : low;
                     other[e] = second ? low : high;
@@ -140,19 +141,19 @@ private:
         const int first = task_.head + of_.first_head();
         float* const to = tasks_.partials.sums + row_of(first) * kValueWidth + first_column();
 #pragma unroll
-        for (int j = 0; j < Of::kLaneHeads; ++j) {
-            if (first + Of::head_step(j) < int(args_.q.shape[1]))
+        for (int j = 0; j < Lane::heads; ++j) {
+            if (first + Lane::head_step(j) < int(args_.q.shape[1]))
 #pragma unroll
                 for (int m = 0; m < kColumns; ++m)
-                    store_run(to + Of::head_step(j) * kValueWidth + 64 * m, m, j, by);
+                    store_run(to + Lane::head_step(j) * kValueWidth + 64 * m, m, j, by);
         }
         if (Shape::tile_groups == 1) store_sums(), wait();
         if (writes_statistics()) finish_head(uint32_t(thread()));
     }
     // The lane's neighbouring columns of a head, at once: in pairs one token took 6 % longer.
     __device__ void store_run(float* to, int m, int j, float by) const {
-        const auto value = [&](int c) { return of_.o[m][Of::value_of(j, c)] * by; };
-        if constexpr (Of::kRun == 4)
+        const auto value = [&](int c) { return of_.o[m][Lane::product(j, c)] * by; };
+        if constexpr (Lane::run == 4)
             *reinterpret_cast<float4*>(to) = make_float4(value(0), value(1), value(2), value(3));
         else *reinterpret_cast<float2*>(to) = make_float2(value(0), value(1));
     }
@@ -202,14 +203,14 @@ private:
     __device__ void store_rows() const {
         const uint32_t to = rows_ + uint32_t(of_.first_head()) * kRowPitch + 4 * uint32_t(first_column());
 #pragma unroll
-        for (int j = 0; j < Of::kLaneHeads; ++j)
+        for (int j = 0; j < Lane::heads; ++j)
 #pragma unroll
             for (int m = 0; m < kColumns; ++m)
 #pragma unroll
-                for (int c = 0; c < Of::kRun; c += 2)
-                    cuda::store_shared(to + uint32_t(Of::head_step(j)) * kRowPitch + 256 * m + 4 * c,
-                                       make_uint2(__float_as_uint(of_.o[m][Of::value_of(j, c)]),
-                                                  __float_as_uint(of_.o[m][Of::value_of(j, c + 1)])));
+                for (int c = 0; c < Lane::run; c += 2)
+                    cuda::store_shared(to + uint32_t(Lane::head_step(j)) * kRowPitch + 256 * m + 4 * c,
+                                       make_uint2(__float_as_uint(of_.o[m][Lane::product(j, c)]),
+                                                  __float_as_uint(of_.o[m][Lane::product(j, c + 1)])));
     }
     __device__ void store(int head, int column, const float4& four) const {
         const int64_t at = cuda::element(args_.out, task_.token, head) + column;
@@ -227,8 +228,8 @@ private:
         wait();
         const int first = of_.first_head();
 #pragma unroll
-        for (int j = 0; j < Of::kLaneHeads; ++j) {
-            const int in_block = first + Of::head_step(j), head = task_.head + in_block;
+        for (int j = 0; j < Lane::heads; ++j) {
+            const int in_block = first + Lane::head_step(j), head = task_.head + in_block;
             if (head >= int(args_.q.shape[1])) continue;
             const float factor = cuda::load_shared_f32(factors() + 4 * uint32_t(in_block));
             const int64_t at = cuda::element(args_.out, task_.token, head) + first_column();
@@ -237,11 +238,11 @@ private:
         }
     }
     __device__ void store_out(int64_t at, int m, int j, float factor) const {
-        store_pair(args_.out, at, of_.o[m][Of::value_of(j, 0)] * factor,
-                   of_.o[m][Of::value_of(j, 1)] * factor);
-        if constexpr (Of::kRun == 4)
-            store_pair(args_.out, at + 2, of_.o[m][Of::value_of(j, 2)] * factor,
-                       of_.o[m][Of::value_of(j, 3)] * factor);
+        store_pair(args_.out, at, of_.o[m][Lane::product(j, 0)] * factor,
+                   of_.o[m][Lane::product(j, 1)] * factor);
+        if constexpr (Lane::run == 4)
+            store_pair(args_.out, at + 2, of_.o[m][Lane::product(j, 2)] * factor,
+                       of_.o[m][Lane::product(j, 3)] * factor);
     }
     // Of the lane's.
     __device__ int first_column() const { return int(of_.group()) * 64 * kHalf + of_.column(); }

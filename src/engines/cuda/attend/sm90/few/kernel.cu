@@ -12,8 +12,8 @@
 //           and the scale in the unit of logits and results.
 // Tile      16, 32 or 64 heads x 64 keys. A block takes one split of one token.
 // Roles
-//   consumer  a warpgroup (mma_consumer.cuh for 16 heads, wgmma_consumer.cuh for 32; consumer.cuh has what
-//             they share): scores, softmax and values of its tiles and heads. A block has two.
+//   consumer  a warpgroup: scores, softmax and values of its tiles and heads (consumer.cuh; mma_consumer.cuh
+//             multiplies 16 heads, wgmma_consumer.cuh 32). A block has two.
 //             Of 64 heads each has 32, and they share records and nothing else. Of 16 or 32 heads they take
 //             tiles in turn, all heads of them, share queries, too, and at the end add up what they have
 //             (Epilogue::join). For 16 heads there is also a block of one warpgroup.
@@ -42,11 +42,15 @@
 // Results   docs/kernels/cuda_attend.md.
 #include "engines/cuda/attend/index_check.cuh"
 #include "engines/cuda/attend/sm90/few/epilogue.cuh"
+#include "engines/cuda/attend/sm90/few/mma_consumer.cuh"
 #include "engines/cuda/attend/sm90/few/producer.cuh"
 #include "engines/cuda/attend/sm90/few/queries.cuh"
+#include "engines/cuda/attend/sm90/few/wgmma_consumer.cuh"
 #include "engines/cuda/attend/sm90/launch.h"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
+
+#include <type_traits>
 
 namespace smla::cuda_attend::sm90 {
 
@@ -67,6 +71,9 @@ __device__ void init(uint32_t base) {
             make_uint2(0, 0));
     cuda::fence_mbarrier_init();
 }
+
+template <class Shape>
+using ConsumerOf = std::conditional_t<Shape::heads == kFewHeads, MmaConsumer<Shape>, WgmmaConsumer<Shape>>;
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::resident)
@@ -101,7 +108,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::resident)
     // Computed again: kept through the loop it takes a register that there is not.
     Task finished(tasks, int(cuda::keep(blockIdx.x)), Shape::block_heads);
     finished.head += first_head;
-    Epilogue<Shape>(args, tasks, finished, consumer, base).run();
+    Epilogue<Shape, ConsumerOf<Shape>>(args, tasks, finished, consumer, base).run();
 }
 
 template <class Shape>
