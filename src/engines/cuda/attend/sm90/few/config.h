@@ -71,6 +71,12 @@ struct Smem {
                  [Shape::largest_in_shared ? Shape::consumers : 1];
 };
 
+// Of a head: where its unit lies in a warpgroup's shared memory. Its peak is 8 bytes further.
+constexpr uint32_t place_of(uint32_t head) { return head / 2 * 16 + head % 2 * 4; }
+template <class Shape>
+__device__ uint32_t unit_at(uint32_t own, uint32_t head) {
+    return own + uint32_t(offsetof(GroupSmem<Shape>, heads)) + place_of(head);
+}
 // Shared memory of consumer warpgroup `group`, and the queries that it multiplies.
 template <class Shape>
 __device__ uint32_t group_at(uint32_t base, uint32_t group) {

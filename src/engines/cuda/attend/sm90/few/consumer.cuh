@@ -110,17 +110,15 @@ protected:
     __device__ uint32_t weights(uint32_t place) const {
         return own_ + uint32_t(offsetof(Own, weights)) + place * Shape::query_tile;
     }
-    // Of a head of the lane: its unit, and 8 bytes further its peak.
-    __device__ uint32_t head_at(int j) const {
-        const uint32_t first = uint32_t(first_head()), step = uint32_t(Lane::head_step(j));
-        return own_ + uint32_t(offsetof(Own, heads)) + first / 2 * 16 + first % 2 * 4 + step / 2 * 16 +
-               step % 2 * 4;
+    // Of a head of the lane. Its first head or the step is even, so that places add.
+    __device__ uint32_t unit_at(int j) const {
+        return few::unit_at<Shape>(own_, uint32_t(first_head())) + place_of(uint32_t(Lane::head_step(j)));
     }
     // For the epilogue, too.
     __device__ void publish_peaks(const float (&peak)[Lane::heads]) const {
         if (warp_ == 0 && speaks_for_heads())
 #pragma unroll
-            for (int j = 0; j < Lane::heads; ++j) cuda::store_shared(head_at(j) + 8, peak[j]);
+            for (int j = 0; j < Lane::heads; ++j) cuda::store_shared(unit_at(j) + 8, peak[j]);
     }
     // A warp has read a tile for the last time.
     __device__ void release(uint32_t stage) const {

@@ -112,9 +112,8 @@ private:
             }
     }
     __device__ float peak_of(uint32_t in_block, uint32_t group) const {
-        return cuda::load_shared_f32(of_.shared_own() + group * uint32_t(sizeof(Own)) +
-                                     uint32_t(offsetof(Own, heads)) + in_block / 2 * 16 + in_block % 2 * 4 +
-                                     8);
+        const uint32_t own = of_.shared_own() + group * uint32_t(sizeof(Own));
+        return cuda::load_shared_f32(unit_at<Shape>(own, in_block) + 8);
     }
     __device__ float joined_peak(uint32_t in_block) const {
         const float first = peak_of(in_block, 0);
@@ -166,7 +165,7 @@ private:
             sum += cuda::load_shared_f32(at + offsetof(Own, sums));
             most = cuda::max_nan(most, cuda::load_shared_f32(at + offsetof(Own, most)));
         }
-        const uint32_t of = own + offsetof(Own, heads) + in_block / 2 * 16 + in_block % 2 * 4;
+        const uint32_t of = unit_at<Shape>(own, in_block);
         const float peak2 = cuda::load_shared_f32(of + 8);
         return {peak2 == kNoPeak ? -INFINITY : peak2, sum, most * cuda::load_shared_f32(of),
                 __float_as_uint(sum) != 0x80000000u ? 1.f : 0.f};

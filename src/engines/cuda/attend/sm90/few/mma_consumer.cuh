@@ -40,7 +40,7 @@ public:
         for (uint32_t k = 0; k < 4; ++k) fragment_[k] = chunk_at(lane_ % 16, 2 * k + lane_ / 16);
 #pragma unroll
         for (int j = 0; j < MmaLane::heads; ++j)
-            unit_[j] = cuda::load_shared_f32(this->head_at(j)), peak_[j] = kNoPeak;
+            unit_[j] = cuda::load_shared_f32(this->unit_at(j)), peak_[j] = kNoPeak;
     }
 
 private:

@@ -70,7 +70,7 @@ private:
             if (mine) of_last = factor;
             if (lane() == 0) {
                 const float unit = __uint_as_float((exponent - 14) << 23) * scale_log2_;
-                uint32_t to = own_ + offsetof(Own, heads) + (first + i) / 2 * 16 + (i & 1) * 4;
+                uint32_t to = unit_at<Shape>(own_, uint32_t(first + i));
 #pragma unroll
                 for (int g = 0; g < Shape::tile_groups; ++g, to += uint32_t(sizeof(Own)))
                     cuda::store_shared(to, unit), cuda::store_shared(to + 8, kNoPeak);

@@ -38,8 +38,8 @@ public:
     __device__ WgmmaConsumer(uint32_t base, uint32_t group) : Base(base, group) {}
 
 private:
-    __device__ float unit_of(int j) const { return cuda::load_shared_f32(this->head_at(j)); }
-    __device__ float peak_of(int j) const { return cuda::load_shared_f32(this->head_at(j) + 8); }
+    __device__ float unit_of(int j) const { return cuda::load_shared_f32(this->unit_at(j)); }
+    __device__ float peak_of(int j) const { return cuda::load_shared_f32(this->unit_at(j) + 8); }
     __device__ void set_peaks(const float (&peak)[WgmmaLane::heads]) {
         cuda::named_barrier<kWarpgroup>(barrier_);  // all have read the peaks before
         this->publish_peaks(peak);
