@@ -7,9 +7,10 @@
 
 namespace smla::cuda_attend::sm90::few {
 
-// What a warpgroup reads of the n-th of its own tiles.
+// A tile of a warpgroup's.
 struct Tile {
-    uint32_t turn, stage, at;  // n; its stage; bytes of records before it
+    uint32_t turn, stage;  // how many it had before; of the records
+    uint32_t at;           // bytes from the records of the first stage
 };
 
 // Warp w has keys 16 w and on of a tile for scores, and columns 16 w and on of each 64 for values.
