@@ -48,15 +48,17 @@ constexpr uint32_t kMostMembers = 512;  // that are compared one by one
 enum Exchange { kExtremes, kBinCounts, kMembers, kCounts, kExchanges };
 
 // Counts of 16 bits, as a block has at most 32,768 columns.
-struct WideBins {
-    uint32_t pairs[kWideBins / 2];
+template <int Count>
+struct PairedBins {
+    uint32_t pairs[Count / 2];
 
     __device__ void clear(int threads) {
-        for (int i = int(threadIdx.x); i < kWideBins / 2; i += threads) pairs[i] = 0;
+        for (int i = int(threadIdx.x); i < Count / 2; i += threads) pairs[i] = 0;
     }
     __device__ void count(uint32_t bin) { atomicAdd(pairs + bin / 2, bin % 2 ? 1u << 16 : 1u); }
     __device__ uint32_t operator[](uint32_t bin) const { return pairs[bin / 2] >> (bin % 2 * 16) & 0xffff; }
 };
+using WideBins = PairedBins<kWideBins>;
 
 struct ClusterShared {
     alignas(16) uint64_t barriers[kExchanges];
@@ -77,11 +79,11 @@ __device__ void send(Exchange what, int to, const void* at, const Words& words, 
     store_async(in_block(shared_address(at), uint32_t(to)),
                 in_block(shared_address(shared.barriers + what), uint32_t(to)), words);
 }
-// By one thread, once for each phase of an exchange.
-__device__ inline void expect(Exchange what, uint32_t bytes, const ClusterShared& shared) {
+// By one thread, once for each phase of an exchange. [[maybe_unused]]: before sm_90 there is no kernel.
+[[maybe_unused]] __device__ inline void expect(Exchange what, uint32_t bytes, const ClusterShared& shared) {
     mbarrier_arrive_expect(shared_address(shared.barriers + what), int(bytes));
 }
-__device__ inline void receive(Exchange what, int phase, const ClusterShared& shared) {
+[[maybe_unused]] __device__ inline void receive(Exchange what, int phase, const ClusterShared& shared) {
     mbarrier_wait(shared_address(shared.barriers + what), uint32_t(phase & 1));
 }
 
@@ -92,7 +94,7 @@ struct Standing {
     int rounds = 0;                   // exchanges of bins so far
 };
 
-__device__ inline uint2 extremes_of(uint2 own) {  // of a warp's lanes
+[[maybe_unused]] __device__ inline uint2 extremes_of(uint2 own) {  // of a warp's lanes
     return {__reduce_min_sync(~0u, own.x), __reduce_max_sync(~0u, own.y)};
 }
 
