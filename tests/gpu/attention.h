@@ -28,6 +28,33 @@ inline std::vector<uint8_t> random_records(smla_cache cache, int64_t width, std:
     return bytes;
 }
 
+// Kernels of attend, by name.
+constexpr const char *kFew576 = "cuda_sm90_few_attend_576", *kFew512 = "cuda_sm90_few_attend_512",
+                     *kMany576 = "cuda_sm90_attend_576", *kMany512 = "cuda_sm90_attend_512",
+                     *kMma576 = "cuda_mma_attend_576", *kMma512 = "cuda_mma_attend_512";
+
+// A context in which attend takes that kernel, or refuses.
+inline smla::Context attend_context(const std::string& kernel) {
+    const std::string demand = "attend=" + kernel;
+    smla_context_args args{};
+    args.engine = SMLA_ENGINE_CUDA;
+    args.kernel = demand.c_str();
+    return smla::Context(args);
+}
+// Without memory yet.
+inline smla_cache attend_cache(smla_format format, int64_t width, int64_t pages, int32_t page_tokens) {
+    smla_cache out = smla::cache(nullptr, format, pages, page_tokens);
+    if (format == SMLA_ROW_BF16) out.width = int32_t(width);
+    if (format == SMLA_FP8_576 || format == SMLA_FP8_512) out.scale = 0.02f;
+    return out;
+}
+// bf16 from 1/2 to 2, either sign.
+inline std::vector<uint16_t> random_queries(size_t count, std::mt19937& random) {
+    std::vector<uint16_t> out(count);
+    for (uint16_t& each : out) each = uint16_t(0x3f00 + random() % 256 + (random() % 2 << 15));
+    return out;
+}
+
 struct Attention {
     explicit Attention(int64_t heads = kHeads)
         : heads(heads),
@@ -50,15 +77,13 @@ struct Attention {
     }
     // Another batch: `live` tokens with rows, the others as a server leaves them.
     void batch(int64_t live, int32_t stale_length, int32_t stale_row) {
-        std::vector<uint16_t> queries(q.count());
-        for (uint16_t& each : queries) each = uint16_t(0x3f00 + random() % 256 + (random() % 2 << 15));
+        q.set(random_queries(q.count(), random));
         std::vector<int32_t> list(rows.count(), stale_row), length(kTokens, stale_length);
         for (int64_t t = 0; t < live; ++t) {
             length[size_t(t)] = int32_t(random() % (kRows + 1));
             for (int64_t j = 0; j < kRows; ++j)
                 list[size_t(t * kRows + j)] = random() % 10 ? int32_t(random() % (kPages * 64)) : -1;
         }
-        q.set(queries);
         rows.set(list);
         lengths.set(length);
     }

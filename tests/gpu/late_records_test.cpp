@@ -62,9 +62,6 @@ struct Case {
     smla_format format;
     int64_t tokens, heads, width;
 };
-constexpr const char *kFew576 = "cuda_sm90_few_attend_576", *kFew512 = "cuda_sm90_few_attend_512",
-                     *kMany576 = "cuda_sm90_attend_576", *kMany512 = "cuda_sm90_attend_512",
-                     *kMma576 = "cuda_mma_attend_576", *kMma512 = "cuda_mma_attend_512";
 const Case kCases[] = {
     {kFew576, SMLA_FP8_656, 1, 16, 576},     {kFew576, SMLA_FP8_656, 8, 8, 576},
     {kFew576, SMLA_FP8_656, 8, 16, 576},     {kFew576, SMLA_FP8_656, 140, 16, 576},
@@ -81,11 +78,12 @@ const Case kCases[] = {
 // A call whose every eighth tile, from `late` on, has rows of the part on the host.
 class Calls {
 public:
-    static constexpr int64_t kKeys = 2048, kTile = 64, kEvery = 8, kCachePages = 128, kPageTokens = 64;
+    static constexpr int64_t kKeys = 2048, kTile = 64, kEvery = 8, kCachePages = 128;
+    static constexpr int32_t kPageTokens = 64;
     static constexpr size_t kOnHost = size_t(2) << 20;  // whole pages of the driver's
 
     explicit Calls(const Case& each)
-        : cache_(make_cache(each)),
+        : cache_(attend_cache(each.format, each.width, kCachePages, kPageTokens)),
           bytes_(random_records(cache_, each.width, random_)),
           here_(SMLA_U8, {int64_t(bytes_.size())}),
           partly_(bytes_, kOnHost),
@@ -93,11 +91,9 @@ public:
           rows_(SMLA_I32, {each.tokens, kKeys}),
           out_(SMLA_BF16, {each.tokens, each.heads, 512}),
           lse_(SMLA_F32, {each.tokens, each.heads}),
-          context_(context_of(each.kernel)) {
+          context_(attend_context(each.kernel)) {
         here_.set(bytes_);
-        std::vector<uint16_t> queries(q_.count());
-        for (uint16_t& value : queries) value = uint16_t(0x3f00 + random_() % 256 + (random_() % 2 << 15));
-        q_.set(queries);
+        q_.set(random_queries(q_.count(), random_));
         args_.softmax_scale = 0.05;
         args_.precision = SMLA_PRECISION_ROUNDED;
         args_.q = q_.tensor(), args_.out = out_.tensor(), args_.lse = lse_.tensor();
@@ -132,19 +128,6 @@ private:
         std::vector<float> lse;
         bool operator==(const Results&) const = default;
     };
-    static smla_cache make_cache(const Case& each) {
-        smla_cache out = smla::cache(nullptr, each.format, kCachePages, int32_t(kPageTokens));
-        if (each.format == SMLA_ROW_BF16) out.width = int32_t(each.width);
-        if (each.format == SMLA_FP8_576 || each.format == SMLA_FP8_512) out.scale = 0.02f;
-        return out;
-    }
-    static smla::Context context_of(const char* kernel) {
-        const std::string demand = std::string("attend=") + kernel;
-        smla_context_args args{};
-        args.engine = SMLA_ENGINE_CUDA;
-        args.kernel = demand.c_str();
-        return smla::Context(args);
-    }
     Results run(void* cache) {
         args_.primary.cache.data = cache;
         out_.poison(), lse_.poison();

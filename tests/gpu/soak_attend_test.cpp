@@ -28,9 +28,6 @@ struct Shape {
         return out.str();
     }
 };
-constexpr const char *kFew576 = "cuda_sm90_few_attend_576", *kFew512 = "cuda_sm90_few_attend_512",
-                     *kMany576 = "cuda_sm90_attend_576", *kMany512 = "cuda_sm90_attend_512",
-                     *kMma576 = "cuda_mma_attend_576", *kMma512 = "cuda_mma_attend_512";
 const Shape kShapes[] = {
     {kFew576, kMma576, 128, 64, 576, {SMLA_FP8_576, 2048}},
     {kFew576, kMma576, 1, 16, 576, {SMLA_FP8_656, 2048}},
@@ -54,10 +51,11 @@ const Shape kShapes[] = {
 class Lists {
 public:
     static constexpr int kVariants = 6;
-    static constexpr int64_t kCachePages = 64, kPageTokens = 64;
+    static constexpr int64_t kCachePages = 64;
+    static constexpr int32_t kPageTokens = 64;
 
     Lists(const Source& source, int64_t tokens, int64_t width, std::mt19937& random)
-        : cache_(make_cache(source.format, width)),
+        : cache_(attend_cache(source.format, width, kCachePages, kPageTokens)),
           bytes_(SMLA_U8, {int64_t(smla::cache_bytes(cache_))}),
           rows_(SMLA_I32, {tokens, source.rows}),
           lengths_(SMLA_I32, {tokens}) {
@@ -93,12 +91,6 @@ public:
     }
 
 private:
-    static smla_cache make_cache(smla_format format, int64_t width) {
-        smla_cache out = smla::cache(nullptr, format, kCachePages, int32_t(kPageTokens));
-        if (format == SMLA_ROW_BF16) out.width = int32_t(width);
-        if (format == SMLA_FP8_576) out.scale = 0.02f;
-        return out;
-    }
     static void copy(const Array<int32_t>& to, const Array<int32_t>& from, cudaStream_t stream) {
         must(cudaMemcpyAsync(to.tensor().data, from.tensor().data, to.count() * sizeof(int32_t),
                              cudaMemcpyDeviceToDevice, stream));
@@ -114,7 +106,7 @@ private:
 class Soaked {
 public:
     Soaked(const Shape& shape, const std::string& kernel)
-        : context_(context_of(kernel)),
+        : context_(attend_context(kernel)),
           q_(SMLA_BF16, {shape.tokens, shape.heads, shape.width}),
           out_(SMLA_BF16, {shape.tokens, shape.heads, 512}),
           lse_(SMLA_F32, {shape.tokens, shape.heads}),
@@ -125,9 +117,7 @@ public:
             lists_.push_back(std::make_unique<Lists>(shape.extra, shape.tokens, shape.width, random_));
             args_.extra = lists_[1]->source();
         }
-        std::vector<uint16_t> queries(q_.count());
-        for (uint16_t& each : queries) each = uint16_t(0x3f00 + random_() % 256 + (random_() % 2 << 15));
-        q_.set(queries);
+        q_.set(random_queries(q_.count(), random_));
         args_.softmax_scale = 0.05;
         args_.precision = SMLA_PRECISION_ROUNDED;
         args_.q = q_.tensor(), args_.out = out_.tensor(), args_.lse = lse_.tensor();
@@ -169,13 +159,6 @@ public:
     static constexpr int kBatch = 50;
 
 private:
-    static smla::Context context_of(const std::string& kernel) {
-        const std::string demand = "attend=" + kernel;
-        smla_context_args args{};
-        args.engine = SMLA_ENGINE_CUDA;
-        args.kernel = demand.c_str();
-        return smla::Context(args);
-    }
     static std::vector<uint32_t> bits(const std::vector<float>& values) {
         std::vector<uint32_t> out(values.size());
         std::memcpy(out.data(), values.data(), values.size() * sizeof(float));
