@@ -20,6 +20,14 @@
 
 namespace {
 
+// What config.json of DeepSeek-V3.2 says of its attention.
+constexpr const char* CONFIG = R"({
+  "model_type": "deepseek_v32", "num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 128,
+  "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
+  "v_head_dim": 128, "index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048, "rope_theta": 10000,
+  "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096, "beta_fast": 32,
+                   "beta_slow": 1, "mscale": 1.0, "mscale_all_dim": 1.0}})";
+
 // clang-format off
 // [README.begin]
 // One decode step of a layer of DeepSeek-V3.2: R requests, one new token each. All memory lies where the
@@ -28,6 +36,8 @@ constexpr int R = 3, HEADS = 16, INDEX_HEADS = 64, TOPK = 2048, PAGE = 64, PAGES
 
 struct DecodeStep {
     const smla::Context& on;
+    // From config.json, as text here, or from a file with .config = "DeepSeek-V3.2/config.json".
+    smla_layer_info layer = smla::layer_info({.layer = 3, .config_json = CONFIG});
     // What the layer's projections leave behind for each new token; q is absorbed and rotated.
     smla::Tensor latent = on.tensor<float>({R, 512}), k_rope = on.tensor<float>({R, 64});
     smla::Tensor q = on.tensor<float>({R, HEADS, 576}), index_k = on.tensor<float>({R, 128});
@@ -62,7 +72,7 @@ struct DecodeStep {
                   .ends = ends, .logits = logits}, scratch, stream);
         on.select({.scores = logits, .ends = ends, .indices = chosen, .counts = counts, .rows = rows,
                    .row_table = table, .request_of_token = requests, .page_tokens = PAGE}, scratch, stream);
-        on.attend({.softmax_scale = 1 / std::sqrt(128. + 64.), .q = q,
+        on.attend({.softmax_scale = layer.softmax_scale, .q = q,  // with YaRN's magnitude: not 192^-0.5
                    .primary = {.cache = kv, .rows = rows, .lengths = counts}, .out = out}, scratch, stream);
     }
 };
@@ -170,7 +180,8 @@ int64_t check_selection(DecodeStep& step, DecodeStep& reference, const std::vect
 // Largest error of the step's output relative to its row, against the reference on the same rows.
 double attention_error(DecodeStep& step, DecodeStep& reference, smla_stream stream) {
     reference.rows.upload(step.rows.download<int32_t>(stream));
-    reference.on.attend({.softmax_scale = 1 / std::sqrt(128. + 64.),
+    const double magnitude = 0.1 * std::log(40.) + 1;  // YaRN's, of queries and of keys
+    reference.on.attend({.softmax_scale = magnitude * magnitude / std::sqrt(128. + 64.),
                          .q = reference.q,
                          .primary = {.cache = reference.kv, .rows = reference.rows},
                          .out = reference.out},

@@ -14,6 +14,30 @@ import smla
 
 R, HEADS, INDEX_HEADS, TOPK, PAGE, PAGES, STEPS = 3, 16, 64, 2048, 64, 40, 3  # PAGES: per request
 rng = np.random.default_rng(3)
+CONFIG = {  # what config.json of DeepSeek-V3.2 says of its attention
+    "model_type": "deepseek_v32",
+    "num_hidden_layers": 61,
+    "hidden_size": 7168,
+    "num_attention_heads": 128,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "index_n_heads": INDEX_HEADS,
+    "index_head_dim": 128,
+    "index_topk": TOPK,
+    "rope_theta": 10000,
+    "rope_scaling": {
+        "type": "yarn",
+        "factor": 40,
+        "original_max_position_embeddings": 4096,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+    },
+}
 
 
 def random(*shape):
@@ -25,6 +49,7 @@ class State:
 
     def __init__(self, context, place):
         self.context, self.place = context, place  # place: an array of the host as one that stages take
+        self.layer = smla.layer_info(CONFIG, 3)
         self.table, self.starts, self.lengths = (place(np.zeros(n, "int32")) for n in ((R, PAGES), R + 1, R))
         self.kv = smla.Cache.empty("fp8_656", R * PAGES, PAGE, like=self.table)
         self.keys = smla.Cache.empty("index_fp8_132", R * PAGES, PAGE, like=self.table)
@@ -35,7 +60,10 @@ class State:
 
 # [README.begin]
 def decode_step(x, state, stream=None):
-    """One new token for each of R requests. x: what the layer's projections leave behind."""
+    """One new token for each of R requests. x: what the layer's projections leave behind.
+
+    state.layer: smla.layer_info("DeepSeek-V3.2/config.json", 3). Its softmax scale includes YaRN's magnitude.
+    """
     table, kv, keys, on = state.table, state.kv, state.keys, {"context": state.context}
     pages = smla.PlanGroup(table, page_tokens=PAGE)  # both caches use the same pages
     state.plan.build(state.starts, state.lengths, tokens=R, primary=pages, index=pages, stream=stream)
@@ -52,7 +80,8 @@ def decode_step(x, state, stream=None):
     logits = smla.score(q8, query.w, keys, ends, block_table=table, request_of_token=request, **on)
     cached = {"rows": True, "row_table": table, "request_of_token": request, "page_tokens": PAGE}
     chosen = smla.select(logits, TOPK, ends=ends, **cached, **on)
-    out = smla.attend(x["q"], kv, chosen.rows, chosen.counts, softmax_scale=(128 + 64) ** -0.5, **on).out
+    softmax = {"softmax_scale": state.layer["softmax_scale"]}
+    out = smla.attend(x["q"], kv, chosen.rows, chosen.counts, **softmax, **on).out
     return out, logits, chosen.indices, chosen.rows
 
 
@@ -109,9 +138,9 @@ def check(results, exact, x, reference, lengths):
         # result because weights have both signs.
         slack = 8 * 192 * 2**-24 * np.abs(scores).max()
         assert taken.all() or scores[taken].min() >= scores[~taken].max() - slack
-    same_rows = smla.attend(
-        x["q"], reference.kv, rows, softmax_scale=(128 + 64) ** -0.5, context=reference.context
-    ).out
+    magnitude = 0.1 * np.log(40) + 1  # YaRN's, of queries and of keys
+    scale = magnitude**2 * (128 + 64) ** -0.5
+    same_rows = smla.attend(x["q"], reference.kv, rows, softmax_scale=scale, context=reference.context).out
     error = np.linalg.norm(out - same_rows, axis=-1) / np.linalg.norm(same_rows, axis=-1)
     # Kernels may round queries and weights to bf16 (f16 on a GPU): at most 2^-9 each.
     assert error.max() < 2 * 2**-9, error.max()

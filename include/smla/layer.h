@@ -5,6 +5,7 @@
 #define SMLA_LAYER_H
 
 #include <smla/context.h>
+#include <smla/model.h>
 #include <smla/plan.h>
 #include <smla/stages.h>
 #include <smla/types.h>
@@ -12,89 +13,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* A weight in memory under its name in a checkpoint, "model.layers.0.self_attn.o_proj.weight". */
-typedef struct smla_named_tensor {
-    const char* name;
-    smla_tensor tensor;
-} smla_named_tensor;
-
-/* How a layer holds its matrices. Vectors, sinks and position biases are f32, or f64 with f64 activations. */
-typedef int32_t smla_weight_storage;
-enum {
-    /* In the dtype of `activations`. */
-    SMLA_WEIGHTS_CONVERTED = 0,
-    /* f32 and bf16 matrices stay as they are, and products widen bf16 as they read it: half the memory of
-     * f32. Other dtypes are converted. */
-    SMLA_WEIGHTS_AS_STORED = 1
-};
-
-/* Weights come from `checkpoint` or from `tensors`, never from both. */
-typedef struct smla_layer_args {
-    uint32_t struct_size;
-    /* Number of the layer, from 0. */
-    int32_t layer;
-    /* A folder (config.json, model.safetensors or shards), or a .safetensors file beside a config. */
-    const char* checkpoint;
-    /* Path of a config.json or of its folder. Null: the checkpoint's folder. */
-    const char* config;
-    /* 0 is f32. f64: reference engine. bf16: f32, which products read rounded to bf16, `hidden` as it is. */
-    smla_dtype activations;
-    /* What attention multiplies with: f32 (0), bf16, or f64 (0) with f64 activations. */
-    smla_dtype queries;
-    smla_weight_storage weights;
-    /* Length of `tensors`. */
-    int32_t tensor_count;
-    /* Weights in memory, other tensors of a model among them. Each lies on the host or on the context's GPU
-     * and is complete when create is called. The list and the names are read by create alone. A tensor that
-     * is dense and has the dtype wanted is borrowed if it lies where the layer runs: its memory must stay
-     * until the layer is destroyed, and what is written there later is what the layer multiplies with. All
-     * others are copied by create. */
-    const smla_named_tensor* tensors;
-    /* Text of a config.json instead of `config`. Read by create alone. */
-    const char* config_json;
-} smla_layer_args;
-
-typedef int32_t smla_layer_kind;
-enum {
-    /* V3.2, GLM: with an indexer of its own, in GLM-5.3 of pools of tokens. */
-    SMLA_LAYER_DSA = 0,
-    /* GLM-5.2: attends to the selection of an earlier layer. */
-    SMLA_LAYER_DSA_SHARED = 1,
-    /* V4: window only. */
-    SMLA_LAYER_SLIDING = 2,
-    /* V4: window and selected entries, one per 4 tokens. */
-    SMLA_LAYER_COMPRESSED_SPARSE = 3,
-    /* V4: window and all entries. */
-    SMLA_LAYER_HEAVILY_COMPRESSED = 4,
-    /* V4.1: window and selected entries, which an earlier layer may have written or selected. */
-    SMLA_LAYER_SHARED_SPARSE = 5
-};
-
-typedef struct smla_layer_info {
-    uint32_t struct_size;
-    smla_layer_kind kind;
-    int32_t hidden_size;
-    int32_t heads;
-    /* Values of a KV row. */
-    int32_t kv_width;
-    /* Values of an index key, and how many keys are selected. 0: no indexer. */
-    int32_t index_width;
-    int32_t topk;
-    /* V4: tokens of the window, and tokens per entry (GLM-5.3: per pool). Otherwise 0. */
-    int32_t window;
-    int32_t ratio;
-    /* SMLA_GROUP_* bits of the caches that it has. */
-    int32_t plan_groups;
-    /* Bytes of all weights, and of those among them that lie in memory of the caller. */
-    size_t weight_bytes;
-    size_t borrowed_bytes;
-    /* The layer (this one: its own number; -1: none) that writes the compressed entries and index keys, the
-     * one that selects what is attended to, the one that names the blocks that the indexer looks at. */
-    int32_t entries_of, selection_of, candidates_of;
-    /* How many blocks candidates_of names; 0 if there are none. */
-    int32_t candidate_blocks;
-} smla_layer_info;
 
 typedef struct smla_layer smla_layer;
 

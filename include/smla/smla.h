@@ -6,6 +6,7 @@
 #include <smla/context.h>
 #include <smla/formats.h>
 #include <smla/layer.h>
+#include <smla/model.h>
 #include <smla/plan.h>
 #include <smla/rows.h>
 #include <smla/stages.h>

@@ -27,6 +27,7 @@
 #include <smla/hpp/error.hpp>
 #include <smla/hpp/layer.hpp>
 #include <smla/hpp/memory.hpp>
+#include <smla/hpp/model.hpp>
 #include <smla/hpp/plan.hpp>
 #include <smla/hpp/stages.hpp>
 #include <smla/hpp/tensor.hpp>

@@ -25,6 +25,7 @@ from .errors import (
     WorkspaceTooSmall,
 )
 from .layer import Layer, Session
+from .model import layer_info, rope_frequencies
 from .plan import Plan, PlanGroup
 from .reporting import report
 from .stages import (

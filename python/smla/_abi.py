@@ -134,16 +134,6 @@ class ScaleKind(IntEnum):
     E4M3 = 4
 
 
-class LseBase(IntEnum):
-    LN = 0
-    LOG2 = 1
-
-
-class EmptyLse(IntEnum):
-    MINUS_INF = 0
-    PLUS_INF = 1
-
-
 class NormKind(IntEnum):
     RMS = 0
     LAYER = 1
@@ -152,6 +142,30 @@ class NormKind(IntEnum):
 class RopeStyle(IntEnum):
     INTERLEAVED = 0
     HALF = 1
+
+
+class WeightStorage(IntEnum):
+    CONVERTED = 0
+    AS_STORED = 1
+
+
+class LayerKind(IntEnum):
+    DSA = 0
+    DSA_SHARED = 1
+    SLIDING = 2
+    COMPRESSED_SPARSE = 3
+    HEAVILY_COMPRESSED = 4
+    SHARED_SPARSE = 5
+
+
+class LseBase(IntEnum):
+    LN = 0
+    LOG2 = 1
+
+
+class EmptyLse(IntEnum):
+    MINUS_INF = 0
+    PLUS_INF = 1
 
 
 class Stage(IntEnum):
@@ -207,20 +221,6 @@ class BadKind(IntEnum):
     CU = 12
     PAGE = 13
     CANDIDATE = 14
-
-
-class WeightStorage(IntEnum):
-    CONVERTED = 0
-    AS_STORED = 1
-
-
-class LayerKind(IntEnum):
-    DSA = 0
-    DSA_SHARED = 1
-    SLIDING = 2
-    COMPRESSED_SPARSE = 3
-    HEAVILY_COMPRESSED = 4
-    SHARED_SPARSE = 5
 
 
 class Error(c.Structure):
@@ -460,6 +460,89 @@ class FormatInfo(c.Structure):
     )
 
 
+class NormArgs(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("kind", c.c_int32),
+        ("eps", c.c_double),
+        ("x", Tensor),
+        ("weight", Tensor),
+        ("bias", Tensor),
+        ("out", Tensor),
+    )
+
+
+class RopeArgs(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("style", c.c_int32),
+        ("inverse", c.c_int32),
+        ("first", c.c_int32),
+        ("x", Tensor),
+        ("positions", Tensor),
+        ("frequencies", Tensor),
+        ("out", Tensor),
+    )
+
+
+class ProjectArgs(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("reserved", c.c_int32),
+        ("x", Tensor),
+        ("w", Tensor),
+        ("out", Tensor),
+    )
+
+
+class NamedTensor(c.Structure):
+    _fields_ = (
+        ("name", c.c_char_p),
+        ("tensor", Tensor),
+    )
+
+
+class LayerArgs(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("layer", c.c_int32),
+        ("checkpoint", c.c_char_p),
+        ("config", c.c_char_p),
+        ("activations", c.c_int32),
+        ("queries", c.c_int32),
+        ("weights", c.c_int32),
+        ("tensor_count", c.c_int32),
+        ("tensors", c.c_void_p),
+        ("config_json", c.c_char_p),
+    )
+
+
+class LayerInfo(c.Structure):
+    _fields_ = (
+        ("struct_size", c.c_uint32),
+        ("kind", c.c_int32),
+        ("hidden_size", c.c_int32),
+        ("heads", c.c_int32),
+        ("kv_width", c.c_int32),
+        ("index_width", c.c_int32),
+        ("topk", c.c_int32),
+        ("window", c.c_int32),
+        ("ratio", c.c_int32),
+        ("plan_groups", c.c_int32),
+        ("weight_bytes", c.c_size_t),
+        ("borrowed_bytes", c.c_size_t),
+        ("entries_of", c.c_int32),
+        ("selection_of", c.c_int32),
+        ("candidates_of", c.c_int32),
+        ("candidate_blocks", c.c_int32),
+        ("index_heads", c.c_int32),
+        ("index_rope_style", c.c_int32),
+        ("rope_width", c.c_int32),
+        ("rope_theta", c.c_double),
+        ("softmax_scale", c.c_double),
+    )
+
+
 class AttendSource(c.Structure):
     _fields_ = (
         ("cache", Cache),
@@ -499,41 +582,6 @@ class MergeArgs(c.Structure):
         ("sink", Tensor),
         ("out", Tensor),
         ("lse_out", Tensor),
-    )
-
-
-class NormArgs(c.Structure):
-    _fields_ = (
-        ("struct_size", c.c_uint32),
-        ("kind", c.c_int32),
-        ("eps", c.c_double),
-        ("x", Tensor),
-        ("weight", Tensor),
-        ("bias", Tensor),
-        ("out", Tensor),
-    )
-
-
-class RopeArgs(c.Structure):
-    _fields_ = (
-        ("struct_size", c.c_uint32),
-        ("style", c.c_int32),
-        ("inverse", c.c_int32),
-        ("first", c.c_int32),
-        ("x", Tensor),
-        ("positions", Tensor),
-        ("frequencies", Tensor),
-        ("out", Tensor),
-    )
-
-
-class ProjectArgs(c.Structure):
-    _fields_ = (
-        ("struct_size", c.c_uint32),
-        ("reserved", c.c_int32),
-        ("x", Tensor),
-        ("w", Tensor),
-        ("out", Tensor),
     )
 
 
@@ -744,49 +792,6 @@ class ErrorWord(c.Structure):
         ("token", c.c_int64),
         ("column", c.c_int64),
         ("value", c.c_int64),
-    )
-
-
-class NamedTensor(c.Structure):
-    _fields_ = (
-        ("name", c.c_char_p),
-        ("tensor", Tensor),
-    )
-
-
-class LayerArgs(c.Structure):
-    _fields_ = (
-        ("struct_size", c.c_uint32),
-        ("layer", c.c_int32),
-        ("checkpoint", c.c_char_p),
-        ("config", c.c_char_p),
-        ("activations", c.c_int32),
-        ("queries", c.c_int32),
-        ("weights", c.c_int32),
-        ("tensor_count", c.c_int32),
-        ("tensors", c.c_void_p),
-        ("config_json", c.c_char_p),
-    )
-
-
-class LayerInfo(c.Structure):
-    _fields_ = (
-        ("struct_size", c.c_uint32),
-        ("kind", c.c_int32),
-        ("hidden_size", c.c_int32),
-        ("heads", c.c_int32),
-        ("kv_width", c.c_int32),
-        ("index_width", c.c_int32),
-        ("topk", c.c_int32),
-        ("window", c.c_int32),
-        ("ratio", c.c_int32),
-        ("plan_groups", c.c_int32),
-        ("weight_bytes", c.c_size_t),
-        ("borrowed_bytes", c.c_size_t),
-        ("entries_of", c.c_int32),
-        ("selection_of", c.c_int32),
-        ("candidates_of", c.c_int32),
-        ("candidate_blocks", c.c_int32),
     )
 
 
@@ -1006,10 +1011,6 @@ FUNCTIONS: dict[str, tuple[type | None, dict[str, type]]] = {
     "smla_format_by_name": (c.c_int32, {"name": c.c_char_p, "format": c.c_void_p}),
     "smla_cache_bytes": (c.c_int32, {"cache": c.c_void_p, "bytes": c.c_void_p}),
     "smla_tensor_bytes": (c.c_int32, {"tensor": c.c_void_p, "bytes": c.c_void_p}),
-    "smla_attend": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
-        "stream": c.c_void_p}),
-    "smla_merge": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
-        "stream": c.c_void_p}),
     "smla_norm": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
         "stream": c.c_void_p}),
     "smla_rope": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
@@ -1023,6 +1024,13 @@ FUNCTIONS: dict[str, tuple[type | None, dict[str, type]]] = {
     "smla_up_project": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
         "stream": c.c_void_p}),
     "smla_out_project": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
+        "stream": c.c_void_p}),
+    "smla_config_layer_info": (c.c_int32, {"args": c.c_void_p, "info": c.c_void_p}),
+    "smla_config_rope_frequencies": (c.c_int32, {"args": c.c_void_p, "count": c.c_int32,
+        "frequencies": c.c_void_p}),
+    "smla_attend": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
+        "stream": c.c_void_p}),
+    "smla_merge": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
         "stream": c.c_void_p}),
     "smla_write_kv": (c.c_int32, {"context": c.c_void_p, "args": c.c_void_p, "workspace": Workspace,
         "stream": c.c_void_p}),

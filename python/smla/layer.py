@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Mapping
 
 from . import _abi, _views
-from ._abi import Format, Group, LayerKind, WeightStorage
+from ._abi import Format, WeightStorage
 from ._arrays.interface import PACKED
 from ._dtypes import parse
 from ._fill import Struct
@@ -16,7 +16,8 @@ from ._library import check, lib
 from ._outputs import new, rank
 from .cache import FORMATS
 from .context import default_context
-from .errors import config_json, integer, invalid, one_of
+from .errors import integer, invalid, one_of
+from .model import info_dict, set_config
 from .plan import GROUPS
 from .tensor import describe, device_of, dtype_of, plain, shape_of, stream_of_call
 
@@ -79,12 +80,7 @@ class Layer:
         no use for, such as a bias of a projection, are left alone: smla.transformers refuses those.
         """
         args, keep = _layer_args(layer, activations, queries, weights), []
-        if isinstance(config, Mapping):
-            args.config_json = config_json(config).encode()
-        elif hasattr(config, "to_json_string"):
-            args.config_json = config.to_json_string(use_diff=False).encode()
-        else:
-            args.config = os.fsencode(config)
+        set_config(args, config)
         listed = _named_tensors(tensors, layer, keep)
         args.tensors, args.tensor_count = c.addressof(listed), len(listed)
         return cls._create(args, context, keep)
@@ -109,15 +105,13 @@ class Layer:
     def info(self):
         """kind, hidden_size, heads, kv_width, index_width, topk, window, ratio, plan_groups, weight_bytes,
         borrowed_bytes, entries_of, selection_of, candidates_of (numbers of the layers whose work it reads, -1
-        for none), candidate_blocks: a dict.
+        for none), candidate_blocks, index_heads, index_rope_style, rope_width, rope_theta, softmax_scale: a
+        dict. smla.layer_info returns it without weights.
         """
         if self._info is None:  # it never changes, and steps ask for it
             out = _abi.LayerInfo(struct_size=c.sizeof(_abi.LayerInfo))
             check(lib.smla_layer_get_info(self.handle, c.byref(out)))
-            info = {name: getattr(out, name) for name, _ in out._fields_ if name != "struct_size"}
-            info["kind"] = LayerKind(out.kind).name.lower()
-            info["plan_groups"] = [group.name.lower() for group in Group if out.plan_groups & group]
-            self._info = info
+            self._info = info_dict(out)
         return {**self._info, "plan_groups": list(self._info["plan_groups"])}
 
     _info = None

@@ -122,7 +122,7 @@ inline constexpr size_t kFirstSize<smla_cache_shape> = 48;
 template <>
 inline constexpr size_t kFirstSize<smla_format_info> = 56;
 template <>
-inline constexpr size_t kFirstSize<smla_layer_info> = 72;
+inline constexpr size_t kFirstSize<smla_layer_info> = 104;
 template <>
 inline constexpr size_t kFirstSize<smla_session_args> = 56;
 template <>

@@ -228,22 +228,29 @@ void smla_layer_destroy(smla_layer* layer) { delete layer; }
 smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_info* info) {
     return api::guard([&] {
         const smla_layer& on = api::handle(layer, "layer");
-        const Layer& at = *on.layer;
-        const AttentionConfig& config = at.config();
-        const bool indexer = config.selects(at.layer_index());
-        const LayerSources sources = config.sources(at.layer_index());
-        int32_t width = 0;
-        for (const CacheNeed& need : cache_needs(config, at.layer_index(), {}))
-            if (need.group == SMLA_GROUP_PRIMARY || need.group == SMLA_GROUP_WINDOW) width = need.width;
-        api::give(
-            "info", info,
-            {sizeof *info, int32_t(at.kind()), int32_t(config.common.hidden_size),
-             int32_t(config.common.heads), width, indexer ? int32_t(config.indexer->head_dim) : 0,
-             indexer ? int32_t(config.indexer->topk) : 0, config.hybrid ? int32_t(config.hybrid->window) : 0,
-             int32_t(config.compress_ratio(at.layer_index())), on.plan.groups, at.weight_bytes(),
-             at.borrowed_bytes(), int32_t(sources.entries), int32_t(sources.selection),
-             int32_t(sources.candidates),
-             sources.candidates < 0 ? 0 : int32_t(config.hybrid->sharing->candidate_blocks)});
+        smla_layer_info out = describe_layer(on.layer->config(), on.layer->layer_index());
+        out.weight_bytes = on.layer->weight_bytes();
+        out.borrowed_bytes = on.layer->borrowed_bytes();
+        api::give("info", info, out);
+    });
+}
+
+smla_status smla_config_layer_info(const smla_layer_args* args, smla_layer_info* info) {
+    return api::guard([&] {
+        const smla_layer_args copy = api::read_args(args);
+        api::give("info", info, describe_layer(read_config(copy), copy.layer));
+    });
+}
+
+smla_status smla_config_rope_frequencies(const smla_layer_args* args, int32_t count, double* frequencies) {
+    return api::guard([&] {
+        const smla_layer_args copy = api::read_args(args);
+        const AttentionConfig config = read_config(copy);
+        config.check_computed(copy.layer);
+        const std::vector<double> all = rope_frequencies(config.common.rope_dim, config.rope(copy.layer));
+        SMLA_CHECK(count == int32_t(all.size()), "count", count, text(all.size(), ", rope_width / 2"));
+        SMLA_CHECK(frequencies || all.empty(), "frequencies", "null", text(all.size(), " numbers"));
+        std::copy(all.begin(), all.end(), frequencies);
     });
 }
 

@@ -82,17 +82,44 @@ std::unique_ptr<Layer> open_layer(const Checkpoint& checkpoint, const AttentionC
                          : make_dsa_layer(checkpoint, config, layer, precision, device);
 }
 
-PlanMaxima plan_for(const Layer& layer) {
-    const AttentionConfig& config = layer.config();
+PlanMaxima plan_for(const AttentionConfig& config, int layer) {
     PlanMaxima out{};
     out.struct_size = sizeof out;
-    for (const CacheNeed& need : cache_needs(config, layer.layer_index(), {})) out.groups |= need.group;
-    if (config.hybrid && config.sources(layer.layer_index()).entries >= 0)
+    for (const CacheNeed& need : cache_needs(config, layer, {})) out.groups |= need.group;
+    if (config.hybrid && config.sources(layer).entries >= 0)
         out.groups |= SMLA_GROUP_COMPRESSED;  // another's, if need be
     out.window = config.hybrid ? int32_t(config.hybrid->window) : 0;
     if (out.groups & (SMLA_GROUP_COMPRESSED | SMLA_GROUP_INDEX))
-        out.ratio = int32_t(config.compress_ratio(layer.layer_index()));
-    out.list_entries = layer.kind() == LayerKind::heavily_compressed;
+        out.ratio = int32_t(config.compress_ratio(layer));
+    out.list_entries = config.layer_kind(layer) == LayerKind::heavily_compressed;
+    return out;
+}
+
+smla_layer_info describe_layer(const AttentionConfig& config, int layer) {
+    const LayerSources sources = config.sources(layer);
+    smla_layer_info out{};
+    out.struct_size = sizeof out;
+    out.plan_groups = plan_for(config, layer).groups;
+    out.kind = int32_t(config.layer_kind(layer));
+    out.hidden_size = int32_t(config.common.hidden_size);
+    out.heads = int32_t(config.common.heads);
+    for (const CacheNeed& need : cache_needs(config, layer, {}))
+        if (need.group == SMLA_GROUP_PRIMARY || need.group == SMLA_GROUP_WINDOW) out.kv_width = need.width;
+    out.window = config.hybrid ? int32_t(config.hybrid->window) : 0;
+    out.ratio = int32_t(config.compress_ratio(layer));
+    out.entries_of = int32_t(sources.entries);
+    out.selection_of = int32_t(sources.selection);
+    out.candidates_of = int32_t(sources.candidates);
+    if (sources.candidates >= 0) out.candidate_blocks = int32_t(config.hybrid->sharing->candidate_blocks);
+    if (config.selects(layer)) {
+        out.index_width = int32_t(config.indexer->head_dim);
+        out.index_heads = int32_t(config.indexer->heads);
+        out.topk = int32_t(config.indexer->topk);
+        out.index_rope_style = config.indexer->rope_style;
+    }
+    out.rope_width = int32_t(config.common.rope_dim);
+    if (out.rope_width) out.rope_theta = config.rope(layer).theta;
+    out.softmax_scale = config.softmax_scale();
     return out;
 }
 

@@ -18,26 +18,62 @@ constexpr double kMinEps = 1e-30, kMaxEps = 1;
 
 struct KnownModel {
     std::string_view type;
+    std::string_view architecture;  // how the names of its classes in `architectures` begin
     ModelFamily family;
     bool latent_eps_is_rms_eps;
     int64_t weight_block = 128;  // rows and columns per scale of fp8 weights, where the config does not tell
 };
 // GLM-5.x: config says rms_norm_eps 1e-5; vLLM and SGLang use it in the latent norms as well, transformers
 // uses 1e-6. DeepSeek: 1e-6 everywhere. `latent_norm_eps` overrides both.
-constexpr KnownModel kModels[] = {
-    {"deepseek_v32", ModelFamily::dsa, false},   {"glm_moe_dsa", ModelFamily::dsa, true},
-    {"glm5_next", ModelFamily::dsa, true},       {"glm5_next_text", ModelFamily::dsa, true},
-    {"deepseek_v4", ModelFamily::hybrid, false}, {"deepseek_v41", ModelFamily::hybrid, true, 32}};
+constexpr KnownModel kModels[] = {{"deepseek_v32", "DeepseekV32For", ModelFamily::dsa, false},
+                                  {"glm_moe_dsa", "GlmMoeDsaFor", ModelFamily::dsa, true},
+                                  {"glm5_next", "Glm5NextFor", ModelFamily::dsa, true},
+                                  {"deepseek_v4", "DeepseekV4For", ModelFamily::hybrid, false},
+                                  {"deepseek_v41", "DeepseekV41For", ModelFamily::hybrid, true, 32}};
 
-const KnownModel* read_model_type(const ObjectReader& reader) {
-    std::string known;
-    for (const KnownModel& each : kModels) known += (known.empty() ? "" : ", ") + std::string(each.type);
-    const std::optional<std::string> type = reader.string("model_type");
-    if (type)
+const KnownModel* find_model(std::string type) {
+    if (type.ends_with("_text")) type.resize(type.size() - 5);
+    if (type == "glm53_flash") type = "glm5_next";  // other name of GLM-5.3-Flash
+    for (const KnownModel& each : kModels)
+        if (each.type == type) return &each;
+    return nullptr;
+}
+
+const KnownModel* find_model_of_class(const ObjectReader& reader) {
+    const Json* const classes = reader.list("architectures");
+    for (size_t i = 0; classes && i < classes->size(); ++i)
         for (const KnownModel& each : kModels)
-            if (each.type == *type) return &each;
-    if (type) reader.add("model_type", in_quotes(*type), text("one of ", known));
-    else if (!reader.has("model_type")) reader.add("model_type", "absent", text("one of ", known));
+            if ((*classes)[i].is_string() &&
+                (*classes)[i].get_ref<const std::string&>().starts_with(each.architecture))
+                return &each;
+    return nullptr;
+}
+
+// The language model's part of a file that holds it in a member, as models that see do, V4.1 among them.
+std::optional<ObjectReader> language_model(const ObjectReader& top) {
+    for (const char* name : {"text_config", "language_config", "llm_config"})
+        if (!top.has("q_lora_rank") && top.has(name)) return top.object(name);
+    return {};
+}
+
+const KnownModel* read_model(const ObjectReader& top, const std::optional<ObjectReader>& inner) {
+    std::vector<const ObjectReader*> objects{&top};
+    if (inner) objects.push_back(&*inner);
+    std::string known, got = "absent";
+    for (const KnownModel& each : kModels) known += (known.empty() ? "" : ", ") + std::string(each.type);
+    bool v3 = false;
+    for (const ObjectReader* each : objects) {
+        const std::optional<std::string> type = each->string("model_type");
+        if (!type) continue;
+        if (const KnownModel* model = find_model(*type)) return model;
+        if (got == "absent") got = in_quotes(*type);
+        v3 = *type == "deepseek_v3";
+    }
+    for (const ObjectReader* each : objects)
+        if (const KnownModel* model = find_model_of_class(*each)) return model;
+    // Checkpoints of V3.2 for tools that know only V3. Like vLLM and SGLang, tell them by the indexer.
+    if (v3 && objects.back()->has("index_topk")) return find_model("deepseek_v32");
+    if (top.good({"model_type"})) top.add("model_type", got, text("one of ", known));
     return nullptr;
 }
 
@@ -62,12 +98,9 @@ void read_common(const ObjectReader& reader, const KnownModel& model, CommonConf
 }
 
 void read_quantization(const ObjectReader& reader, CommonConfig& common) {
+    // The method may concern only other layers; what an attention tensor holds, its dtype and scale say.
     const std::optional<ObjectReader> quantization = reader.object("quantization_config");
-    if (!quantization) return;
-    const std::string method = quantization->string("quant_method").value_or("fp8");
-    if (method != "fp8")
-        quantization->add("quant_method", in_quotes(method), "fp8 (or no quantization_config)");
-    const Json* block = quantization->list("weight_block_size");
+    const Json* const block = quantization ? quantization->list("weight_block_size") : nullptr;
     if (!block) return;
     if (block->size() != 2)
         return quantization->add("weight_block_size", json_text(*block), "a list of 2: rows and columns");
@@ -131,9 +164,12 @@ LayerKind AttentionConfig::layer_kind(int64_t layer) const {
     if (hybrid && hybrid->sharing) return sharing_layer_kind(compress_ratio(layer));
     if (hybrid) return hybrid_layer_kind(compress_ratio(layer));
     if (layer < int64_t(dsa->linear.size()) && dsa->linear[size_t(layer)]) return LayerKind::linear;
+    // Lists and rules of sharing are for the main stack: an MTP layer has an indexer in every checkpoint, and
+    // vLLM and SGLang run it.
+    if (common.layers != 0 && layer >= common.layers) return LayerKind::dsa;
     if (layer < int64_t(dsa->has_indexer.size()))
         return dsa->has_indexer[size_t(layer)] ? LayerKind::dsa : LayerKind::dsa_shared;
-    if (!dsa->has_indexer.empty()) return LayerKind::dsa;  // MTP layers stand alone
+    if (!dsa->has_indexer.empty()) return LayerKind::dsa;
     const int64_t since = std::max<int64_t>(layer - dsa->index_offset + 1, 0);
     return since % dsa->index_frequency == 0 ? LayerKind::dsa : LayerKind::dsa_shared;
 }
@@ -195,16 +231,14 @@ double AttentionConfig::softmax_scale() const {
 }
 
 AttentionConfig parse_config(std::string_view json, const std::string& source) {
-    const JsonDocument object = parse_json(json, source);
+    const JsonDocument object = parse_json(quote_constants(json), source);
     if (!object.is_object()) fail(SMLA_DATA_ERROR, source, json_text(object), "an object");
     Findings findings(source);
     const ObjectReader top(object, findings);
-    // Models that see, V4.1 among them, hold the language model's config in a member of theirs.
-    const std::optional<ObjectReader> nested =
-        top.has("hidden_size") ? std::nullopt : top.object("text_config");
-    const ObjectReader reader = nested ? *nested : top;
+    const std::optional<ObjectReader> inner = language_model(top);
+    const ObjectReader& reader = inner ? *inner : top;
     AttentionConfig config;
-    if (const KnownModel* model = read_model_type(top.has("model_type") ? top : reader)) {
+    if (const KnownModel* model = read_model(top, inner)) {
         read_common(reader, *model, config.common);
         if (model->family == ModelFamily::dsa) read_dsa(reader, config);
         else read_hybrid(reader, config);

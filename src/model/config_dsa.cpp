@@ -130,7 +130,7 @@ void read_dsa(const ObjectReader& reader, AttentionConfig& config) {
     dsa.qk_nope_head_dim = reader.integer("qk_nope_head_dim", 1, kMaxHeadDim);
     dsa.v_head_dim = reader.integer("v_head_dim", 1, kMaxHeadDim);
     config.indexer = read_indexer(reader);
-    const bool pools = config.common.model_type.starts_with("glm5_next");
+    const bool pools = config.common.model_type == "glm5_next";
     if (pools) read_pools(reader, config, dsa);
     else read_rotary(reader, config, dsa);
 

@@ -92,13 +92,10 @@ int64_t read_rope_dim(const ObjectReader& reader, int64_t head_dim) {
 }
 
 void read_ropes(const ObjectReader& reader, HybridConfig& hybrid) {
-    hybrid.rope.theta = reader.number("rope_theta", kMinTheta, kMaxTheta, 10000);
+    hybrid.rope.theta = reader.number("rope_theta", kMinTheta, kMaxTheta, hybrid.rope.theta);
     const std::optional<ObjectReader> nested = reader.object("rope_parameters");
     const std::optional<ObjectReader> main = nested ? nested->object("main") : std::nullopt;
     const std::optional<ObjectReader> compress = nested ? nested->object("compress") : std::nullopt;
-    if (!reader.has("rope_theta") && !(nested && nested->has("rope_theta")) &&
-        !(main && main->has("rope_theta")))
-        reader.add("rope_theta", "absent", "a number, here or in rope_parameters");
     const bool flat_theta = reader.has("compress_rope_theta") || !compress || !compress->has("rope_theta");
     if (flat_theta) hybrid.compress_rope.theta = reader.number("compress_rope_theta", kMinTheta, kMaxTheta);
     if (nested) {

@@ -114,6 +114,22 @@ JsonDocument parse_json(std::string_view text, const std::string& source, JsonLi
     return std::move(builder.result);
 }
 
+std::string quote_constants(std::string_view text) {
+    std::string out;
+    bool in_string = false;
+    while (!text.empty()) {
+        size_t length = in_string && text[0] == '\\' ? 2 : 1;  // an escaped quote does not end the string
+        if (text[0] == '"') in_string = !in_string;
+        for (const std::string_view word : {"NaN", "Infinity", "-Infinity"})
+            if (!in_string && text.starts_with(word)) length = word.size();
+        const std::string_view token = text.substr(0, length);
+        const bool constant = !in_string && length > 1;
+        out.append(constant ? "\"" : "").append(token).append(constant ? "\"" : "");
+        text.remove_prefix(token.size());
+    }
+    return out;
+}
+
 bool is_string(const Json& value, std::string_view wanted) {
     const std::string* string = value.get_ptr<const std::string*>();
     return string && *string == wanted;

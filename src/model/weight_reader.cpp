@@ -127,9 +127,7 @@ HostTensor WeightReader::optional_vector(const std::vector<std::string>& names, 
 }
 
 std::string WeightReader::scale_name(const std::string& name) const {
-    if (name.size() < kWeight.size() ||
-        name.compare(name.size() - kWeight.size(), kWeight.size(), kWeight) != 0)
-        return {};
+    if (!name.ends_with(kWeight)) return {};
     const std::string base = name.substr(0, name.size() - kWeight.size());
     for (const char* suffix : {".weight_scale_inv", ".weight_scale", ".scale"})
         if (has(base + suffix)) return base + suffix;
@@ -165,7 +163,22 @@ HostTensor WeightReader::quantised(const HostTensor& stored, const std::string& 
     return checked(dequantise(codes.view, factors.view, block_, options_.matrices), name);
 }
 
+bool WeightReader::packed(const std::string& name) {
+    if (!name.ends_with(kWeight)) return false;
+    // GPTQ, AWQ; compressed-tensors; ModelOpt's and compressed-tensors' NVFP4; ModelOpt's AWQ.
+    for (const char* suffix :
+         {".qweight", ".weight_packed", ".weight_scale_2", ".weight_global_scale", ".pre_quant_scale"}) {
+        const std::string beside = name.substr(0, name.size() - kWeight.size()) + suffix;
+        if (!has(beside)) continue;
+        add_wrong(field(name), "a packed format, with " + printable(options_.prefix + beside), kMatrix.text);
+        return true;
+    }
+    return false;
+}
+
 HostTensor WeightReader::matrix(const std::vector<std::string>& names, int64_t rows, int64_t columns) {
+    for (const std::string& each : names)
+        if (packed(each)) return {};
     std::string name;
     const HostTensor stored = find(names, {rows, columns}, kMatrix, name);
     if (!present(stored.view)) return {};

@@ -45,6 +45,8 @@ private:
                          bool infinities = false);
     HostTensor quantised(const HostTensor& stored, const std::string& name);
     std::string scale_name(const std::string& name) const;
+    // Whether tensors beside the matrix say that it is quantised in a way that is not read; reports it.
+    bool packed(const std::string& name);
     void add_wrong(const std::string& field, const std::string& got, const std::string& wanted);
     // Returns `weight`, and reports its first NaN or infinity (with `infinities`: its first NaN).
     HostTensor checked(const HostTensor& weight, const std::string& name, bool infinities = false);

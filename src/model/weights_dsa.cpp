@@ -52,9 +52,12 @@ DsaWeights load_dsa_weights(const Checkpoint& checkpoint, const AttentionConfig&
     WeightReader reader(checkpoint, config, layer, options);
 
     std::string block = text("model.layers.", layer, ".");
-    for (const char* stem : {"", "model.language_model."}) {  // the latter: beside an image encoder
+    // Behind the bare name: beside an image encoder. A packed q_a_proj has no .weight; norms are never
+    // packed.
+    for (const char* stem : {"", "model.language_model.", "language_model.model.", "language_model."}) {
         const std::string other = text(stem, "layers.", layer, ".");
-        if (reader.has(other + "self_attn.q_a_proj.weight")) block = other;
+        for (const char* tensor : {"q_a_proj.weight", "q_a_layernorm.weight"})
+            if (reader.has(other + "self_attn." + tensor)) block = other;
     }
     const std::string prefix = block + "self_attn.";
 

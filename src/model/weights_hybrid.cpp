@@ -27,11 +27,13 @@ Spelling find_spelling(const WeightReader& reader, const AttentionConfig& config
     const std::string transformers = text("layers.", layer, ".");
     for (const char* lead : {"", "model.", "language_model.model."})
         for (const char* part : {"attn.", "self_attn."})
-            if (reader.has(text(lead, own, part, "wq_a.weight")))
-                return {lead + own, text(lead, own, part), true};
+            for (const char* tensor : {"wq_a.weight", "q_norm.weight"})  // a packed wq_a has no .weight
+                if (reader.has(text(lead, own, part, tensor)))
+                    return {lead + own, text(lead, own, part), true};
     for (const char* lead : {"model.", ""})
-        if (reader.has(text(lead, transformers, "self_attn.q_a_proj.weight")))
-            return {lead + transformers, text(lead, transformers, "self_attn."), false};
+        for (const char* tensor : {"q_a_proj.weight", "q_a_norm.weight"})
+            if (reader.has(text(lead, transformers, "self_attn.", tensor)))
+                return {lead + transformers, text(lead, transformers, "self_attn."), false};
     return {own, text(own, "attn."), true};  // everything will be reported under its published name
 }
 

@@ -54,7 +54,8 @@ TEST(DsaWeights, Pools) {
                                                 "config.json");
     const char* const gate = "indexer.index_kpool_compress_gate";
     const char* const ape = "indexer.index_kpool_compress_ape";
-    for (const char* stem : {"", "model.", "model.language_model."}) {
+    for (const char* stem :
+         {"", "model.", "model.language_model.", "language_model.model.", "language_model."}) {
         const std::string prefix = text(stem, "layers.1.self_attn.");
         Store store = dsa_store(prefix, SMLA_BF16);
         for (const Shape& each :
@@ -198,6 +199,57 @@ TEST(DsaWeights, Fp8InBlocks) {
     // a scale beside a matrix that is not e4m3: one of the two is wrong
     const Error leftover = error([&](Store& s) { s.add(prefix + "q_a_proj.weight", SMLA_BF16, {10, 24}); });
     EXPECT_EQ(leftover.field, at + "q_a_proj.weight: dtype");
+}
+
+// Quantisation that is not read is named, in whatever tensor it shows, and never taken for plain weights.
+TEST(DsaWeights, PackedFormatsAreRefusedByName) {
+    const std::string prefix = "model.layers.0.self_attn.", name = prefix + "q_b_proj";
+    const std::string field = "c.safetensors: layer 0: tensor " + name;
+    const auto refused = [&](auto change, const std::string& at, const std::string& got) {
+        Store store = dsa_store(prefix, SMLA_BF16);
+        change(store);
+        expect_error([&] { load_dsa_weights(store.open(), dsa_config(), 0); }, SMLA_DATA_ERROR, field + at,
+                     got);
+    };
+    const char* const formats[] = {".qweight", ".weight_packed", ".weight_scale_2", ".weight_global_scale",
+                                   ".pre_quant_scale"};
+    for (const char* suffix : formats) {
+        const std::string got = "a packed format, with " + name + suffix;
+        const auto beside = [&](Store& store) { store.add(name + suffix, SMLA_F32, {1}); };
+        refused(beside, ".weight", got);  // a matrix of bf16 that is scaled in another way
+        refused([&](Store& store) { beside(store), store.remove(name + ".weight"); }, ".weight", got);
+        refused(  // codes with a scale of the right shape are still only half of it
+            [&](Store& store) {
+                beside(store);
+                store.remove(name + ".weight");
+                store.add(name + ".weight", SMLA_E4M3, {27, 10});
+                store.add(name + ".weight_scale", SMLA_F32, {4, 3});
+            },
+            ".weight", got);
+    }
+    // also where the first matrix, by which the spelling of names is known, has no .weight
+    const std::string inner = "language_model.model.layers.0.self_attn.";
+    Store wrapped = dsa_store(inner, SMLA_BF16);
+    wrapped.rename(inner + "q_a_proj.weight", inner + "q_a_proj.qweight");
+    expect_error([&] { load_dsa_weights(wrapped.open(), dsa_config(), 0); }, SMLA_DATA_ERROR,
+                 "c.safetensors: layer 0: tensor " + inner + "q_a_proj.weight",
+                 "a packed format, with " + inner + "q_a_proj.qweight");
+    // bitsandbytes, MLX, int8: by the dtype of the codes
+    for (const smla_dtype codes : {SMLA_U8, SMLA_I32})
+        refused(
+            [&](Store& store) {
+                store.add(name + ".weight", codes, {27, 10});
+            },
+            ".weight: dtype", codes == SMLA_U8 ? "\"U8\"" : "\"I32\"");
+    // one scale per row, one for all, one per group of 8 columns
+    for (const std::vector<int64_t>& shape : std::vector<std::vector<int64_t>>{{27, 1}, {1}, {27, 2}}) {
+        Store store = dsa_store(prefix, SMLA_BF16);
+        store.add(name + ".weight", SMLA_E4M3, {27, 10});
+        store.add(name + ".weight_scale", SMLA_F32, shape);
+        const Error error = error_of([&] { load_dsa_weights(store.open(), dsa_config(), 0); });
+        EXPECT_EQ(error.field, field + ".weight_scale");
+        EXPECT_EQ(error.wanted, "[4, 3]");
+    }
 }
 
 struct Sharded {

@@ -120,6 +120,19 @@ TEST(HybridWeights, TheNormOfKeysAsTransformersWritesItBack) {
                 store.tensor("model.layers.0.attn.norm.weight"));
 }
 
+// Under the checkpoint's own names, though the first matrix, by which they are known, has no .weight.
+TEST(HybridWeights, PackedFormatsAreRefusedByName) {
+    const std::string lead = "model.layers.0.";
+    Store own = own_store(lead + "attn.", 0), theirs = transformers_store(lead + "self_attn.", 0);
+    for (const auto& [store, matrix] :
+         {std::pair{&own, "attn.wq_a."}, std::pair{&theirs, "self_attn.q_a_proj."}}) {
+        store->rename(lead + matrix + "weight", lead + matrix + "weight_packed");
+        expect_error([&] { load_hybrid_weights(store->open(), hybrid_config(), 0); }, SMLA_DATA_ERROR,
+                     "c.safetensors: layer 0: tensor " + lead + matrix + "weight",
+                     "a packed format, with " + lead + matrix + "weight_packed");
+    }
+}
+
 TEST(HybridWeights, MtpLayersAndInputNorm) {
     Store store = own_store("mtp.0.attn.", 3);
     store.add("mtp.0.attn_norm.weight", SMLA_BF16, {24});

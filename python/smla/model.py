@@ -1,0 +1,81 @@
+"""Describes attention layers from config.json, without weights: widths, softmax scale, rotation."""
+
+import ctypes as c
+import os
+from collections.abc import Mapping
+
+import numpy as np
+
+from . import _abi
+from ._abi import Group, LayerKind, RopeStyle
+from ._library import check, lib
+from .errors import config_json, integer
+
+
+def layer_info(config, layer=0):
+    """Describes one layer of a model from its config.json, without weights.
+
+    Args:
+        config: a dict, a configuration of transformers, or the path of a config.json or of its folder.
+        layer: number of the layer, from 0. MTP layers are numbered after the main stack.
+
+    Returns:
+        A dict with the keys of smla.Layer.info. "softmax_scale" is the scale for smla.attend; it includes
+        YaRN's magnitude in models that have one. "rope_width" is the number of rotated channels (0 if there
+        are none), "rope_theta" the base of their frequencies, and "index_rope_style" the pairs of channels
+        that the indexer rotates, "interleaved" or "half". "weight_bytes" and "borrowed_bytes" are 0.
+
+    Raises:
+        DataError: members of the config are missing or wrong; the message names all of them.
+        Unsupported: the layer is one of linear attention (GLM-5.3-Flash).
+
+    Example:
+        >>> smla.layer_info("DeepSeek-V3.2/config.json", 3)["softmax_scale"]
+        0.1352337788608801
+    """
+    out = _abi.LayerInfo(struct_size=c.sizeof(_abi.LayerInfo))
+    check(lib.smla_config_layer_info(c.byref(_config_args(config, layer)), c.byref(out)))
+    return info_dict(out)
+
+
+def rope_frequencies(config, layer=0):
+    """Returns the rotation frequencies of a layer in radians per position, including YaRN.
+
+    Pass them as `frequencies` to smla.rope, smla.write_kv, smla.write_index, smla.quant_index_q and
+    smla.compress. In DeepSeek-V4, layers with compressed entries have other frequencies than layers without.
+
+    Args:
+        config, layer: as in smla.layer_info.
+
+    Returns:
+        NumPy array [rope_width / 2], float64.
+    """
+    out = np.empty(layer_info(config, layer)["rope_width"] // 2)
+    args = _config_args(config, layer)
+    check(lib.smla_config_rope_frequencies(c.byref(args), len(out), out.ctypes.data))
+    return out
+
+
+def set_config(args, config):
+    """Writes a configuration to a LayerArgs: a dict, an object of transformers, or a path."""
+    if isinstance(config, Mapping):
+        args.config_json = config_json(config).encode()
+    elif hasattr(config, "to_json_string"):
+        args.config_json = config.to_json_string(use_diff=False).encode()
+    else:
+        args.config = os.fsencode(config)
+
+
+def info_dict(info):
+    """A LayerInfo as a dict, with names in place of numbers."""
+    out = {name: getattr(info, name) for name, _ in info._fields_ if name != "struct_size"}
+    out["kind"] = LayerKind(info.kind).name.lower()
+    out["index_rope_style"] = RopeStyle(info.index_rope_style).name.lower()
+    out["plan_groups"] = [group.name.lower() for group in Group if info.plan_groups & group]
+    return out
+
+
+def _config_args(config, layer):
+    args = _abi.LayerArgs(struct_size=c.sizeof(_abi.LayerArgs), layer=integer("layer", layer))
+    set_config(args, config)
+    return args
