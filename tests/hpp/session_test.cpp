@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <optional>
 
 namespace {
@@ -58,6 +59,19 @@ TEST_F(HppSession, v32_in_chunks_gives_the_golden_output_and_selection) {
     EXPECT_EQ(info.kind, SMLA_LAYER_DSA);
     EXPECT_EQ(info.hidden_size, golden_->hidden_size());
     EXPECT_EQ(info.heads, 4);
+    // without weights: the same but for their bytes
+    const std::string path = folder_.path.string();
+    const smla_layer_args args{.layer = golden_->layer(), .config = path.c_str()};
+    smla_layer_info described = smla::layer_info(args);
+    described.weight_bytes = info.weight_bytes;
+    described.borrowed_bytes = info.borrowed_bytes;
+    EXPECT_EQ(std::memcmp(&described, &info, sizeof info), 0);
+    const std::vector<double> frequencies = smla::rope_frequencies(args);
+    ASSERT_EQ(frequencies.size(), size_t(info.rope_width / 2));
+    EXPECT_EQ(frequencies[0], 1);
+    EXPECT_LT(frequencies.back(), frequencies[0]);
+    const smla_layer_args below{.layer = -1, .config = path.c_str()};
+    EXPECT_THROW(smla::rope_frequencies(below), smla::Error);
     EXPECT_EQ(info.kv_width, 24 + 8);
     EXPECT_EQ(info.topk, 6);
 

@@ -1,7 +1,7 @@
 // What smla_config_layer_info and smla_config_rope_frequencies say of published models, against numbers
 // computed from the published formulas by another program in double.
-#include "../model/configs.h"
 #include "layer_of_kind.h"
+#include "model/configs.h"
 
 #include <cmath>
 #include <cstring>

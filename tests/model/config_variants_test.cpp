@@ -45,7 +45,10 @@ TEST(ConfigVariants, ModelsUnderOtherNames) {
         expect_same(changed(test::kV32, named), test::kV32);
     }
     expect_same(changed(test::kV32, v3_class), test::kV32);
-    expect_same(changed(test::kGlm5, {{"model_type", nullptr}}), test::kGlm5);
+    for (const char* member : {"type", "rope_type"})  // vLLM's name of DeepSeek's yarn
+        expect_same(changed(test::kV32, {{"rope_scaling", {{member, "deepseek_yarn"}}}}), test::kV32);
+    const Json glm = {{"model_type", nullptr}, {"architectures", {"GlmMoeDsaForCausalLM"}}};
+    expect_same(changed(test::kGlm5, glm), test::kGlm5);
     // DeepSeek-V4-Flash-FP8 of sgl-project; it has neither rope_theta nor rms_norm_eps
     const Json fp8 = {{"architectures", {"DeepseekV4ForCausalLM"}},
                       {"model_type", "deepseek_ref"},

@@ -1,4 +1,4 @@
-"""smla.layer_info and smla.rope_frequencies against the published formulas; MTP layers beside shared selections."""
+"""smla.layer_info and smla.rope_frequencies against the published formulas; MTP layers beside sharing."""
 
 import json
 import math
