@@ -18,7 +18,7 @@ constexpr double kMinEps = 1e-30, kMaxEps = 1;
 
 struct KnownModel {
     std::string_view type;
-    std::string_view architecture;  // how the names of its classes in `architectures` begin
+    std::string_view architecture;  // prefix of its class names in `architectures`
     ModelFamily family;
     bool latent_eps_is_rms_eps;
     int64_t weight_block = 128;  // rows and columns per scale of fp8 weights, where the config does not tell
@@ -49,7 +49,7 @@ const KnownModel* find_model_of_class(const ObjectReader& reader) {
     return nullptr;
 }
 
-// The language model's part of a file that holds it in a member, as models that see do, V4.1 among them.
+// The language model's config within that of a multimodal model such as V4.1; empty if the file is flat.
 std::optional<ObjectReader> language_model(const ObjectReader& top) {
     for (const char* name : {"text_config", "language_config", "llm_config"})
         if (!top.has("q_lora_rank") && top.has(name)) return top.object(name);
@@ -71,7 +71,8 @@ const KnownModel* read_model(const ObjectReader& top, const std::optional<Object
     }
     for (const ObjectReader* each : objects)
         if (const KnownModel* model = find_model_of_class(*each)) return model;
-    // Checkpoints of V3.2 for tools that know only V3. Like vLLM and SGLang, tell them by the indexer.
+    // V3.2 under the name of V3, for tools that support only V3. vLLM and SGLang also detect it by
+    // index_topk.
     if (v3 && objects.back()->has("index_topk")) return find_model("deepseek_v32");
     if (top.good({"model_type"})) top.add("model_type", got, text("one of ", known));
     return nullptr;
@@ -98,7 +99,8 @@ void read_common(const ObjectReader& reader, const KnownModel& model, CommonConf
 }
 
 void read_quantization(const ObjectReader& reader, CommonConfig& common) {
-    // The method may concern only other layers; what an attention tensor holds, its dtype and scale say.
+    // quant_method is ignored: it may apply only to experts. Stored dtypes and scales decide how a tensor is
+    // read.
     const std::optional<ObjectReader> quantization = reader.object("quantization_config");
     const Json* const block = quantization ? quantization->list("weight_block_size") : nullptr;
     if (!block) return;
@@ -164,8 +166,8 @@ LayerKind AttentionConfig::layer_kind(int64_t layer) const {
     if (hybrid && hybrid->sharing) return sharing_layer_kind(compress_ratio(layer));
     if (hybrid) return hybrid_layer_kind(compress_ratio(layer));
     if (layer < int64_t(dsa->linear.size()) && dsa->linear[size_t(layer)]) return LayerKind::linear;
-    // Lists and rules of sharing are for the main stack: an MTP layer has an indexer in every checkpoint, and
-    // vLLM and SGLang run it.
+    // Sharing applies to the main stack only. Checkpoints contain an indexer for each MTP layer, and vLLM and
+    // SGLang run it.
     if (common.layers != 0 && layer >= common.layers) return LayerKind::dsa;
     if (layer < int64_t(dsa->has_indexer.size()))
         return dsa->has_indexer[size_t(layer)] ? LayerKind::dsa : LayerKind::dsa_shared;

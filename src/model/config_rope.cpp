@@ -54,7 +54,7 @@ void read_rope(const ObjectReader& reader, bool dsa, RopeParameters& rope) {
     const char* member = reader.has("rope_type") ? "rope_type" : "type";
     if (!reader.has(member)) check_no_scaling(reader);
     const std::string type = reader.string(member).value_or("default");
-    if (type == "yarn" || type == "deepseek_yarn") {  // the latter: as vLLM renames it for DeepSeek
+    if (type == "yarn" || type == "deepseek_yarn") {  // vLLM's name for DeepSeek's variant
         rope.yarn = read_yarn(reader, dsa);
     } else if (type != "default") {
         reader.add(member, in_quotes(type), "default or yarn");

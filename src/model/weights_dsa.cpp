@@ -52,8 +52,7 @@ DsaWeights load_dsa_weights(const Checkpoint& checkpoint, const AttentionConfig&
     WeightReader reader(checkpoint, config, layer, options);
 
     std::string block = text("model.layers.", layer, ".");
-    // Behind the bare name: beside an image encoder. A packed q_a_proj has no .weight; norms are never
-    // packed.
+    // Multimodal models have the longer prefixes. A packed q_a_proj has no .weight; norms are never packed.
     for (const char* stem : {"", "model.language_model.", "language_model.model.", "language_model."}) {
         const std::string other = text(stem, "layers.", layer, ".");
         for (const char* tensor : {"q_a_proj.weight", "q_a_layernorm.weight"})
