@@ -3,6 +3,7 @@
 import functools
 import gc
 import json
+import math
 
 import numpy as np
 import pytest
@@ -268,6 +269,12 @@ def test_info(checkpoint, name, kind, groups):
         "selection_of": golden.layers[0]["layer_idx"] if indexed else -1,
         "candidates_of": -1,
         "candidate_blocks": 0,
+        "index_heads": config["index_n_heads"] if indexed else 0,
+        "index_rope_style": "interleaved" if v4 else "half",
+        "rope_width": 8,
+        "rope_theta": 160000 if "compressed" in groups else 10000,
+        # YaRN's magnitude, of queries and of keys, in V3.2 alone
+        "softmax_scale": pytest.approx(32**-0.5 if v4 else 20**-0.5 * (0.1 * math.log(40) + 1) ** 2, 1e-15),
     }
 
 
