@@ -3,7 +3,22 @@
 find_package(Threads REQUIRED)
 find_package(nlohmann_json 3.11 REQUIRED)
 if(SMLA_PORTABLE)
-    add_link_options(-static-libstdc++ -static-libgcc -s)
+    add_link_options(-static-libstdc++ -s)
+endif()
+
+# For the files of a wheel: with it they need no glibc newer than 2.28, whatever glibc they are linked with.
+add_library(smla_old_glibc INTERFACE)
+include(CheckCSourceCompiles)
+check_c_source_compiles("#include <features.h>
+#if !defined(__GLIBC__) || !defined(__x86_64__)
+#error no glibc of x86-64
+#endif
+int main(void) { return 0; }" SMLA_GLIBC_X86_64)
+if(SMLA_GLIBC_X86_64)
+    target_sources(smla_old_glibc INTERFACE ${PROJECT_SOURCE_DIR}/cmake/glibc_2_28.c)
+    target_compile_definitions(smla_old_glibc INTERFACE $<$<BOOL:${SMLA_CUDA}>:SMLA_CUDA>)
+    target_link_options(smla_old_glibc INTERFACE
+        LINKER:--push-state,--no-as-needed,-l:libpthread.so.0,-l:libdl.so.2,-l:librt.so.1,--pop-state)
 endif()
 
 if(SMLA_TOOLS OR SMLA_FUZZ)
