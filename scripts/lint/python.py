@@ -37,5 +37,7 @@ def check(files):
 BAD = [
     ([sample("python/smla/a.py", "import os\n")], "F401"),
     ([sample("tests/python/a.py", "x  =  1\n")], "make format"),
+    # Python 3.10 has no such syntax (requires-python).
+    ([sample("python/smla/a.py", "def f[T](x: T) -> T:\n    return x\n")], "Cannot use type parameter lists"),
 ]
 GOOD = [[sample("python/smla/a.py", "x = 1\n"), sample("scripts/a.py", "x  =  1\n")]]
