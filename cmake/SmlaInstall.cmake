@@ -1,5 +1,6 @@
-# Headers, the shared library, the tool, a CMake package (find_package(smla) gives smla::smla), a pkg-config
-# file. Everything is relative to the prefix, so an installed tree can be moved.
+# Headers, the shared library, the tool, the static library (component static), a CMake package
+# (find_package(smla) gives smla::smla and smla::smla_static), a pkg-config file, license and examples.
+# Everything is relative to the prefix, so an installed tree can be moved.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/smla)
 
@@ -12,8 +13,28 @@ if(TARGET smla_tool)
     install(TARGETS smla_tool RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()
 
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples DESTINATION ${CMAKE_INSTALL_DOCDIR}
+        FILES_MATCHING PATTERN "*.c" PATTERN "*.cpp" PATTERN "python" EXCLUDE PATTERN "traces" EXCLUDE)
+
+# The static library (component static): one object file that defines the C ABI and no other name of smla.
+if(NOT SMLA_CUDA AND NOT SMLA_SANITIZE AND NOT SMLA_FUZZ)
+    set(archive ${PROJECT_BINARY_DIR}/static/libsmla.a)
+    add_custom_command(OUTPUT ${archive}
+        COMMAND ${CMAKE_COMMAND} -E make_directory static
+        COMMAND ${CMAKE_LINKER} -r --force-group-allocation -o static/smla.o $<TARGET_OBJECTS:smla_objects>
+        COMMAND ${CMAKE_OBJCOPY} --wildcard --keep-global-symbol=smla_* static/smla.o
+        COMMAND ${CMAKE_COMMAND} -E rm -f ${archive}
+        COMMAND ${CMAKE_AR} qcs ${archive} static/smla.o
+        DEPENDS smla_objects $<TARGET_OBJECTS:smla_objects>
+        WORKING_DIRECTORY ${PROJECT_BINARY_DIR} COMMAND_EXPAND_LISTS VERBATIM)
+    add_custom_target(smla_archive ALL DEPENDS ${archive})
+    install(FILES ${archive} DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT static)
+endif()
+
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/smlaConfig.cmake.in smlaConfig.cmake
-                              INSTALL_DESTINATION ${package_dir})
+                              INSTALL_DESTINATION ${package_dir}
+                              PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR)
 # Before 1.0 a minor version may change the ABI.
 write_basic_package_version_file(smlaConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/smlaConfig.cmake ${PROJECT_BINARY_DIR}/smlaConfigVersion.cmake
