@@ -13,7 +13,7 @@ extern "C" {
 typedef int32_t smla_lse_base;
 enum { SMLA_LSE_LN = 0, SMLA_LSE_LOG2 = 1 };
 
-/* lse of a token without valid rows: -inf, as merge wants it, or +inf, as FlashMLA gives it. */
+/* lse of a token without valid rows: -inf, or +inf as FlashMLA returns it. smla_merge accepts both. */
 typedef int32_t smla_empty_lse;
 enum { SMLA_EMPTY_LSE_MINUS_INF = 0, SMLA_EMPTY_LSE_PLUS_INF = 1 };
 
@@ -76,17 +76,17 @@ typedef struct smla_merge_args {
     smla_lse_base lse_base;
     /* [n,T,H,Dv] f32, bf16, f16 (f64): partial results of disjoint row lists. */
     smla_tensor partials;
-    /* [n,T,H] f32 (f64), without the sink. -inf: the partial weighs exactly 0. */
+    /* [n,T,H] f32 (f64), without the sink. A partial with -inf or +inf is empty and weighs exactly 0. */
     smla_tensor lse;
     /* [H] f32 (f64), optional: a natural-log logit. */
     smla_tensor sink;
     /* [T,H,Dv] f32, bf16, f16 (f64) */
     smla_tensor out;
-    /* [T,H] f32 (f64), optional: without the sink. */
+    /* [T,H] f32 (f64), optional: without the sink. -inf if all partials are empty. */
     smla_tensor lse_out;
 } smla_merge_args;
 
-/* Joins n partial results of attend, then applies the sink once.
+/* Joins n partial results of attend, then applies the sink once. A NaN in lse reaches out and lse_out.
  * Refused: partials, lse and out of different n, T, H or Dv. */
 SMLA_API smla_status smla_merge(smla_context* context, const smla_merge_args* args, smla_workspace workspace,
                                 smla_stream stream);

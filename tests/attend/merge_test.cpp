@@ -83,16 +83,49 @@ TEST(Merge, SumsInBothBases) {
     }
 }
 
-TEST(Merge, AnEmptyPartWeighsExactlyNothing) {  // sgl#22688; NaN in it must not leak
-    Merge<float> with(3, 2, 2, 5), without(3, 2, 2, 5);
-    for (int64_t d = 0; d < 5; ++d) with.part(1, 0, 1, d) = float(kNan);
-    with.lse_of(1, 0, 1) = without.lse_of(1, 0, 1) = -float(kInfinity);
+// sgl#22688; NaN in an empty part must not leak. FlashMLA and FlashAttention-2 mark it with +inf.
+template <class Real>
+void check_empty_part(smla_lse_base base, double mark) {
+    Merge<Real> with(3, 2, 2, 5), without(2, 2, 2, 5);
+    with.args.lse_base = without.args.lse_base = base;
+    for (int64_t t = 0; t < 2; ++t)
+        for (int64_t h = 0; h < 2; ++h) {
+            with.lse_of(1, t, h) = Real(mark);
+            for (const int64_t i : {0, 1}) without.lse_of(i, t, h) = with.lse_of(2 * i, t, h);
+            for (int64_t d = 0; d < 5; ++d) {
+                with.part(1, t, h, d) = Real(kNan);
+                for (const int64_t i : {0, 1}) without.part(i, t, h, d) = with.part(2 * i, t, h, d);
+            }
+        }
+    without.sink = with.sink;
     with.run();
     without.run();
     with.out.pop_back();
     without.out.pop_back();
-    EXPECT_EQ(with.out, without.out);
-    for (const float v : with.out) EXPECT_FALSE(std::isnan(v));
+    EXPECT_EQ(with.out, without.out) << mark;
+    with.lse_out.pop_back();
+    without.lse_out.pop_back();
+    EXPECT_EQ(with.lse_out, without.lse_out) << mark;
+}
+
+TEST(Merge, AnEmptyPartWeighsExactlyNothing) {
+    for (const smla_lse_base base : {SMLA_LSE_LN, SMLA_LSE_LOG2})
+        for (const double mark : {-kInfinity, kInfinity}) {
+            check_empty_part<float>(base, mark);
+            check_empty_part<double>(base, mark);
+        }
+}
+
+// 3e38 is no mark: it is the largest lse here, and all of the weight.
+TEST(Merge, AFiniteLseIsNeverAMark) {
+    for (const float huge : {3e38f, -3e38f}) {
+        Merge<float> m(2, 1, 1, 4);
+        m.args.sink = {};
+        m.lse_of(1, 0, 0) = huge;
+        m.run();
+        for (int64_t d = 0; d < 4; ++d) EXPECT_EQ(m.out[size_t(d)], m.part(huge > 0, 0, 0, d));
+        EXPECT_EQ(m.lse_out[0], m.lse_of(huge > 0, 0, 0));
+    }
 }
 
 TEST(Merge, OnePartWithoutASinkIsTheIdentity) {
@@ -109,7 +142,7 @@ TEST(Merge, NoPartSawAKey) {  // whatever the sink
         Merge<float> m(3, 2, 1, 4);
         m.sink[0] = float(sink);
         m.partials.assign(m.partials.size(), float(kNan));
-        m.lse.assign(m.lse.size(), -float(kInfinity));
+        for (size_t i = 0; i < m.lse.size(); ++i) m.lse[i] = float(i % 2 ? kInfinity : -kInfinity);
         m.run();
         for (size_t i = 0; i < 8; ++i) EXPECT_EQ(m.out[i], 0.f);
         EXPECT_EQ(m.lse_out[0], -float(kInfinity));

@@ -322,7 +322,8 @@ CONTRACT_TEST(L4c_APartWithoutKeysWeighsExactlyNothing) {
         for (MergeOf* each : {&three, &none})  // partials without keys stay NaN
             for (int64_t i = 0; i < each->call.with.lse.shape[0]; ++i)
                 for (int64_t t = 0; t < 2; ++t)
-                    for (int64_t h = 0; h < 3; ++h) set(each->call.with.lse, i, t, h, -INFINITY);
+                    for (int64_t h = 0; h < 3; ++h)
+                        set(each->call.with.lse, i, t, h, (i + t + h) % 2 ? INFINITY : -INFINITY);
         for (int64_t t = 0; t < 2; ++t)
             for (int64_t h = 0; h < 3; ++h) {
                 set(three.call.with.lse, 1, t, h, get(one.call.with.lse, 0, t, h));
@@ -343,6 +344,14 @@ CONTRACT_TEST(L4c_APartWithoutKeysWeighsExactlyNothing) {
                         EXPECT_EQ(get(none.call.with.out, t, h, d), 0) << engine.name;
                     }
                 }
+        }
+        set(three.call.with.lse, 0, 1, 1, INFINITY);
+        set(three.call.with.lse, 1, 1, 1, NAN);  // of a part that counts, beside empty ones
+        for (const Engine& engine : engines()) {
+            run_exactly(three.call, Context(engine));
+            EXPECT_TRUE(std::isnan(get(three.call.with.lse_out, 1, 1))) << engine.name;
+            EXPECT_TRUE(std::isnan(get(three.call.with.out, 1, 1, 16))) << engine.name;
+            EXPECT_FALSE(std::isnan(get(three.call.with.lse_out, 1, 2))) << engine.name;
         }
     }
 }

@@ -7,6 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import smla
 from flash_mla_world import (
     DEVICES,
     PACKED_DTYPES,
@@ -166,6 +167,25 @@ def test_decode_over_plain_caches(width, dtype, device):
     want, want_lse, _, size = attention(queries, width**-0.5, sources)  # the scale is d^-0.5 by default
     check(out.flatten(0, 1), want, size)
     check_statistic(lse.transpose(1, 2).flatten(0, 1), plus_infinity(want_lse), "lse")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_parts_merge_into_the_whole_where_a_token_has_no_rows_in_one(device):
+    rng = np.random.default_rng(62)
+    cache, values = plain_cache(rng, 576, 2, 8)
+    rows = some_rows(rng, (3, 1, 12), 16)
+    rows[1, :, 6:] = -1  # the second part of this query is empty
+    rows[2] = -1  # all of this query is
+    q = some_queries(rng, 3, 1, 4, 576)
+    parts = [decode(q, cache.to(device), rows[..., half]) for half in (slice(0, 6), slice(6, 12))]
+    assert parts[1][1][1:].isposinf().all()
+    partials = torch.stack([out[:, 0].float() for out, _ in parts])
+    merged = smla.merge(partials, torch.stack([lse[..., 0] for _, lse in parts]), lse_out=True)
+    sources = [(values, valid_rows(rows, 16))]
+    want, want_lse, _, size = attention(np.asarray(q.double())[:, 0], 576**-0.5, sources)
+    check(merged.out.to(torch.bfloat16), want, size)
+    check_statistic(merged.lse, want_lse, "lse")
+    assert (merged.out[2] == 0).all() and merged.lse[2].isneginf().all()
 
 
 @pytest.mark.parametrize("device", DEVICES)

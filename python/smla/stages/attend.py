@@ -84,7 +84,7 @@ def attend(
     numbers, or f32 arrays of one element on the device. value_width: Dv, by default 512 where Dqk is 576,
     else Dqk. precision: "exact" (the default) or "rounded", which allows keys of bf16(code * scale) or
     f16(code * f16(scale)). lse_base: "ln" or
-    "log2". empty_lse: "-inf", which merge wants, or "+inf". out: [T,H,Dv] of q's type by default (bf16 for
+    "log2". empty_lse: "-inf" or "+inf"; merge accepts both. out: [T,H,Dv] of q's type by default (bf16 for
     e4m3); f32, bf16 and f16 for each of them, bf16 alone for e4m3, f64 for f64. lse, max_logits: True, or an
     array, to get them, [T,H] f32 (f64 for f64). out_positions, out_frequencies: [T] integers and [n] f64, to
     rotate the last 2n channels of out back, as smla.inverse_rope does.
@@ -112,7 +112,9 @@ def merge(
     workspace: Workspace | None = None,
     stream: int | None = None,
 ) -> Attended:
-    """Joins n partial results of disjoint row lists, then applies the sink once; lse -inf weighs exactly 0.
+    """Joins n partial results of disjoint row lists, then applies the sink once.
+
+    A part whose lse is -inf or +inf is empty and weighs exactly 0. NaN in lse makes out and lse NaN.
 
     partials: [n,T,H,Dv] float. lse: [n,T,H] f32 (f64 for partials of f64). sink: [H] f32 or f64. out:
     [T,H,Dv] of their type by default; f32, bf16, f16 (f64 for f64). lse_out: True, or [T,H] of lse's type, to

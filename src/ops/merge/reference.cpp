@@ -13,23 +13,31 @@ namespace {
 // Weights relative to the largest part, and the factor that divides by the denominator with the sink in it.
 template <class Real>
 struct Weights {
-    std::vector<Real> parts;  // exactly 0 where lse = -inf
+    std::vector<Real> parts;  // exactly 0 for empty parts
     Real lse;                 // natural log, without the sink
     Real factor;              // out = factor * sum_i parts[i] * partials[i]
 };
+
+// The natural-log lse of a part; -inf if the part is empty. FlashMLA and FlashAttention-2 mark an empty part
+// with +inf. No other part has it: the lse of logits of +inf is NaN.
+template <class Real>
+Real lse_of(const smla_merge_args& args, int64_t i, int64_t t, int64_t h) {
+    const Real lse = load_one<Real>(args.lse, i, t, h);
+    if (std::isinf(lse)) return -std::numeric_limits<Real>::infinity();
+    return lse * (args.lse_base == SMLA_LSE_LOG2 ? Real(std::numbers::ln2) : Real(1));
+}
 
 template <class Real>
 void weigh(const smla_merge_args& args, int64_t t, int64_t h, Weights<Real>& out) {
     const int64_t n = args.partials.shape[0];
     const Real infinity = std::numeric_limits<Real>::infinity();
-    const Real unit = args.lse_base == SMLA_LSE_LOG2 ? Real(std::numbers::ln2) : Real(1);
     out.parts.resize(size_t(n));
     out.lse = -infinity;
     out.factor = 0;
     Real peak = -infinity;
     for (int64_t i = 0; i < n; ++i) {
         Real& lse = out.parts[size_t(i)];
-        lse = load_one<Real>(args.lse, i, t, h) * unit;
+        lse = lse_of<Real>(args, i, t, h);
         if (!(lse <= peak) && peak == peak) peak = lse;  // a NaN stays the peak
     }
     if (peak == -infinity) {
@@ -68,7 +76,7 @@ void merge_tokens(const smla_merge_args& args, int64_t begin, int64_t end) {
             out.assign(size_t(width), Real(0));
             for (int64_t i = 0; i < parts; ++i) {
                 // what an empty part holds is never read
-                if (load_one<Real>(args.lse, i, t, h) == -std::numeric_limits<Real>::infinity()) continue;
+                if (std::isinf(load_one<Real>(args.lse, i, t, h))) continue;
                 const Real weight = weights.parts[size_t(i)] * weights.factor;
                 const Tensor one = part_of(args.partials, i);
                 load_row(one, address(one, t, h), width, part.data());

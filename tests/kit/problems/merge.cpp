@@ -67,7 +67,7 @@ private:
         const Tensor& lse = args.lse;
         each_index(lse, [&](int64_t i, int64_t t, int64_t h, int64_t) {
             const bool none = random.chance(empty);
-            const double value = none ? -kInfinity : spread * random.normal();
+            const double value = none ? random.pick({-kInfinity, kInfinity}) : spread * random.normal();
             set_value(lse, i, t, h, 0, value);
             if (none) return;  // what an empty part holds is never read: it stays NaN
             for (int64_t d = 0; d < args.partials.shape[3]; ++d)

@@ -1,7 +1,7 @@
 // merge: combines partial results of disjoint row lists by their lse; one block per token and head.
 //
 // Maths   the specification's (ops/merge/reference.cpp): weights relative to the largest lse; the sink joins
-//         the denominator; partials with an lse of -inf are never read.
+//         the denominator; empty partials, whose lse is -inf or +inf, are never read.
 // Tile    128 threads; each sums its own channels over the partials, in order.
 // Shared  one float per warp. Every thread recomputes the weights: partials are few.
 // Limit   the bytes of the partials, which are read once.
@@ -26,8 +26,10 @@ struct Weights {
     float peak = -INFINITY, lse = -INFINITY, factor = 0;
 };
 
+// -inf if the partial is empty.
 __device__ float lse_of(const Arguments& args, int64_t part, int64_t t, int64_t h) {
-    return cuda::load_value(args.lse, cuda::element(args.lse, part, t, h)) * args.unit;
+    const float lse = cuda::load_value(args.lse, cuda::element(args.lse, part, t, h));
+    return lse == INFINITY ? -INFINITY : lse * args.unit;
 }
 
 __device__ Weights weigh(const Arguments& args, int64_t t, int64_t h) {
