@@ -1,6 +1,13 @@
 /* smla/stages_linear.h: norm, rope, and the matrix products around attention. G groups or heads, N and K
  * channels of a product; D channels of a row. Sums are in f64 if the output is f64, else in f32. What all
- * stage calls share stands in smla/stages.h, the other letters of shapes in smla/types.h. */
+ * stage calls share stands in smla/stages.h, the other letters of shapes in smla/types.h.
+ *
+ * BLAS: products that no kernel of the cpu engine supports run in the process's OpenBLAS, or another library
+ * with cblas_sgemm, which the first such call loads: the library that the environment variable SMLA_CBLAS
+ * names, else an installed one. OpenBLAS needs 128 MiB of address space per thread and per concurrent call,
+ * and follows OPENBLAS_NUM_THREADS and OPENBLAS_CORETYPE. If there is no library, or no memory for it when it
+ * is loaded, smla's own loops run, several times slower, for the life of the process. SMLA_INVALID_ARGUMENT
+ * if SMLA_CBLAS names a library that cannot be loaded; empty selects the loops. */
 #ifndef SMLA_STAGES_LINEAR_H
 #define SMLA_STAGES_LINEAR_H
 

@@ -1,7 +1,6 @@
 // Functions of a library that is loaded at run time, so that neither build nor start needs it.
 #pragma once
 
-#include "core/log.h"
 #include "core/status.h"
 
 #include <dlfcn.h>
@@ -27,8 +26,9 @@ private:
 };
 
 // Loads a table of functions, which find(symbols, table) looks up: from the library that the environment
-// variable names (empty: deliberately none), else from the first of `usual` that has all of them. Table{} if
-// no library qualifies; otherwise `library` in the table is its name.
+// variable names (empty: deliberately none), else from the first of `usual` that has all of them. Throws if
+// the named library does not qualify. Table{} if none of `usual` does; otherwise `library` in the table is
+// the library's name.
 template <class Table, class Find>
 Table load_library(const char* variable, std::initializer_list<const char*> usual, const Find& find) {
     const auto attempt = [&](const char* name, Table& out) {
@@ -44,8 +44,8 @@ Table load_library(const char* variable, std::initializer_list<const char*> usua
     if (const char* const named = std::getenv(variable)) {
         if (*named && !attempt(named, out)) {
             const char* const why = dlerror();  // null: it was loaded, and lacks a function
-            log_line(LogLevel::warning, text(variable, "=", named, " is not used: ",
-                                             why ? why : "it lacks a function that is needed"));
+            fail(SMLA_INVALID_ARGUMENT, variable, text(named, " (", why ? why : "lacks a function", ")"),
+                 "a library with the functions that smla calls, or an empty value for none");
         }
         return out;
     }

@@ -1,5 +1,6 @@
 #include "core/thread_pool.h"
 
+#include "core/library_threads.h"
 #include "core/limits.h"
 #include "core/status.h"
 #include "core/workspace.h"
@@ -8,6 +9,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <string>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -31,10 +33,14 @@ void pause_cpu() {
 class ThreadPool::Crew {
 public:
     explicit Crew(int threads) : threads_(threads) {
+        const LibraryThreads starting;
         workers_.reserve(size_t(threads - 1));
         try {
             for (int worker = 1; worker < threads; ++worker)
-                workers_.emplace_back([this, worker] { work(worker); });
+                workers_.emplace_back([this, worker] {
+                    name_thread(("smla-" + std::to_string(worker)).c_str());
+                    work(worker);
+                });
         } catch (const std::system_error& error) {
             const size_t started = workers_.size();
             dismiss();

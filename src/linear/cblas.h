@@ -1,5 +1,5 @@
 // The host's CBLAS, loaded at run time: SMLA_CBLAS names a library, else the usual ones are tried.
-// Projections that no kernel of the engine takes go through it, else through plain loops.
+// Projections that no kernel of the engine supports go through it, or through plain loops if there is none.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,21 @@ struct Cblas {
     using Sgemm = void (*)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
                            const float* a, int lda, const float* b, int ldb, float beta, float* c, int ldc);
     Sgemm sgemm = nullptr;
-    std::string library;  // what was loaded; empty: none
-    // The processor whose kernels OpenBLAS has taken; null: another library.
+    std::string library;   // name of the loaded library; empty: none
+    std::string why_none;  // reason, if none is loaded
+    // Processor whose kernels OpenBLAS uses; null: another library.
     const char* (*core_name)() = nullptr;
+    // 1: OpenBLAS with threads of its own, which start when it is loaded. Null or other values: threads may
+    // start in any product.
+    int (*parallel)() = nullptr;
     // OpenBLAS's own buffers (cblas_room.h); null: another library.
     void* (*take_buffer)(int unused) = nullptr;
     void (*give_buffer)(void*) = nullptr;
 };
 
-// Throws SMLA_OUT_OF_MEMORY where the library would have no room; a later call tries again.
+// Loads the library at the first call. If it would lack memory or threads then, no library is used for the
+// life of the process, so that results do not depend on when a call runs. Throws SMLA_INVALID_ARGUMENT if the
+// library that SMLA_CBLAS names cannot be loaded.
 const Cblas& cblas();
 
 }  // namespace smla

@@ -25,7 +25,6 @@ constexpr size_t kBuffer = size_t(128) << 20;
 // thread may take meanwhile, 64 MiB.
 constexpr size_t kLibrary = size_t(48 + 64) << 20;
 constexpr int kMostThreads = 64;  // of Debian's build
-constexpr const char* kWayOut = "; an empty SMLA_CBLAS does without the library";
 
 // Trial mappings, made in the way and in the sizes of OpenBLAS, so that limits on address space and strict
 // overcommit count them alike.
@@ -38,15 +37,13 @@ public:
     Mappings(const Mappings&) = delete;
     Mappings& operator=(const Mappings&) = delete;
 
-    void add(size_t bytes) {
+    bool add(size_t bytes) {
         void* const at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (at == MAP_FAILED)
-            fail(SMLA_OUT_OF_MEMORY, "memory",
-                 text("no room for ", count_ + 1, " mappings, the last of ", bytes >> 20, " MiB"),
-                 text("the buffers of CBLAS", kWayOut));
+        if (at == MAP_FAILED) return false;
         all_[count_++] = {at, bytes};
+        return true;
     }
-    static constexpr int kMost = kMostThreads + 1;
+    static constexpr int kMost = kMostThreads + 2;
 
 private:
     struct Mapping {
@@ -70,16 +67,18 @@ public:
     IdleThreads(const IdleThreads&) = delete;
     IdleThreads& operator=(const IdleThreads&) = delete;
 
-    void start(int threads) {
+    // Returns why the system starts fewer; empty: it starts all.
+    std::string start(int threads) {
+        const LibraryThreads starting;
         all_.reserve(size_t(threads));
         for (int i = 0; i < threads; ++i) {
             pthread_t started;
             if (const int error = pthread_create(&started, nullptr, wait, &gate_))
-                fail(SMLA_OUT_OF_MEMORY, "threads",
-                     text(i, " of ", threads, " (", std::generic_category().message(error), ")"),
-                     text("the threads of CBLAS", kWayOut));
+                return text("only ", i, " of ", threads, " threads start (",
+                            std::generic_category().message(error), ")");
             all_.push_back(started);
         }
+        return "";
     }
 
 private:
@@ -104,7 +103,8 @@ int threads_of_cblas() {
     return most;
 }
 
-void make_room(const Cblas& library, int callers);
+bool make_room(const Cblas& library, int callers);
+void multiply(const Cblas& library);
 
 // Counts products in progress and the loading of the library. fork() and exit() wait until there are none: in
 // a child a lock of OpenBLAS would stay closed for ever; at exit OpenBLAS joins threads that a product still
@@ -113,33 +113,45 @@ class Gate {
 public:
     // `library`: whose product it is; null: none is loaded yet.
     void enter(const Cblas* library) {
-        const std::lock_guard lock(mutex_);
-        if (ended_) fail(SMLA_UNSUPPORTED, "process", "a call during exit()", "a process that goes on");
-        if (library && library->take_buffer && inside_ + 1 > tried_) {
-            make_room(*library, inside_ + 1);
-            tried_ = inside_ + 1;
+        std::unique_lock lock(mutex_);
+        check_not_ended();
+        if (library && threads_ended_) start_again(*library);
+        while (library && library->take_buffer && inside_ == served_) {
+            if (make_room(*library, inside_ + 1)) {
+                ++served_;
+            } else {
+                left_.wait(lock);
+                check_not_ended();
+            }
         }
         ++inside_;
     }
     void leave() {
         const std::lock_guard lock(mutex_);
-        if (--inside_ == 0) empty_.notify_all();
+        --inside_;
+        left_.notify_all();
     }
     void one_caller_is_served() {
         const std::lock_guard lock(mutex_);
-        tried_ = std::max(tried_, 1);
+        served_ = std::max(served_, 1);
     }
 
     // No product runs from here until go_on().
     void stop() {
         std::unique_lock lock(mutex_);
-        empty_.wait(lock, [&] { return inside_ == 0; });
+        left_.wait(lock, [&] { return inside_ == 0; });
         lock.release();
     }
     void go_on() { mutex_.unlock(); }
+    // OpenBLAS ends its threads before fork() and starts them at the next product of either process.
+    void go_on_after_fork() {
+        threads_ended_ = true;
+        go_on();
+    }
     void go_on_in_child() {
         new (&mutex_) std::mutex;
-        new (&empty_) std::condition_variable;
+        new (&left_) std::condition_variable;
+        threads_ended_ = true;
     }
     void end() {
         stop();
@@ -153,45 +165,66 @@ public:
     }
 
 private:
+    void check_not_ended() const {
+        if (ended_) fail(SMLA_UNSUPPORTED, "process", "a call during exit()", "a process that goes on");
+    }
+    void start_again(const Cblas& library) {
+        if (const std::string lacks = IdleThreads().start(threads_of_cblas()); !lacks.empty())
+            fail(SMLA_OUT_OF_MEMORY, "CBLAS", lacks, "its threads, which fork() ended");
+        run_on_library_thread(kCblasThreads, [&] { multiply(library); });
+        threads_ended_ = false;
+    }
+
     std::mutex mutex_;
-    std::condition_variable empty_;
-    int inside_ = 0, tried_ = 0;  // callers now; most callers at once for which there was a trial
-    bool ended_ = false;
+    std::condition_variable left_;
+    int inside_ = 0, served_ = 0;  // callers now; most callers at once that have buffers
+    bool ended_ = false, threads_ended_ = false;
 };
 
-// Makes OpenBLAS map buffers for `callers` callers, beside those that are in use: some may not be needed.
-void make_room(const Cblas& library, int callers) {
+// Makes OpenBLAS map buffers for `callers` callers, in addition to those in use: some may not be needed.
+// Returns false if there is no memory for them.
+bool make_room(const Cblas& library, int callers) {
     std::array<void*, Mappings::kMost> taken;
     callers = std::min(callers, Mappings::kMost);
     {
         Mappings mappings;
-        for (int i = 0; i < callers; ++i) mappings.add(kBuffer);
+        for (int i = 0; i < callers; ++i)
+            if (!mappings.add(kBuffer)) return false;
     }
     for (int i = 0; i < callers; ++i) taken[size_t(i)] = library.take_buffer(0);
     for (int i = 0; i < callers; ++i) library.give_buffer(taken[size_t(i)]);
+    return true;
 }
 
-}  // namespace
-
-void check_room_to_load_cblas() {
-    const int threads = threads_of_cblas();
-    IdleThreads idle;
-    idle.start(threads - 1);
-    Mappings mappings;
-    mappings.add(kLibrary);
-    for (int i = 0; i < threads; ++i) mappings.add(kBuffer);
-}
-
-void start_threads_of(const Cblas& library) {
+// A product in which every thread of OpenBLAS takes part.
+void multiply(const Cblas& library) {
     constexpr int n = 512, inner = 16;  // 2^22 products: OpenBLAS uses all threads from 2^18 on
     const std::vector<float> a(size_t(n) * inner);
     std::vector<float> c(size_t(n) * n);
     constexpr int row_major = 101, no_transpose = 111;
     library.sgemm(row_major, no_transpose, no_transpose, n, n, inner, 1.f, a.data(), inner, a.data(), n, 0.f,
                   c.data(), n);
+}
+
+}  // namespace
+
+std::string what_cblas_lacks() {
+    const int threads = threads_of_cblas();
+    IdleThreads idle;
+    if (std::string lacks = idle.start(threads); !lacks.empty()) return lacks;
+    Mappings mappings;
+    const size_t bytes = kLibrary + size_t(threads) * kBuffer;
+    bool room = mappings.add(bytes) && mappings.add(kLibrary);
+    for (int i = 0; i < threads; ++i) room = room && mappings.add(kBuffer);
+    return room ? "" : text("less than ", bytes >> 19, " MiB can be mapped, twice what OpenBLAS needs");
+}
+
+void start_threads_of(const Cblas& library) {
+    multiply(library);
     // After it is loaded: its own handler of fork must run after this one.
-    static const int watched = pthread_atfork([] { Gate::get().stop(); }, [] { Gate::get().go_on(); },
-                                              [] { Gate::get().go_on_in_child(); });
+    static const int watched =
+        pthread_atfork([] { Gate::get().stop(); }, [] { Gate::get().go_on_after_fork(); },
+                       [] { Gate::get().go_on_in_child(); });
     static_cast<void>(watched);
     Gate::get().one_caller_is_served();
 }
@@ -203,7 +236,10 @@ CblasLoading::CblasLoading() {
 }
 CblasLoading::~CblasLoading() { Gate::get().leave(); }
 
-CblasCaller::CblasCaller(const Cblas& library) { Gate::get().enter(&library); }
+CblasCaller::CblasCaller(const Cblas& library) {
+    Gate::get().enter(&library);
+    if (!library.parallel || library.parallel() != 1) starting_.emplace();
+}
 CblasCaller::~CblasCaller() { Gate::get().leave(); }
 
 }  // namespace smla

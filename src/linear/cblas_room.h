@@ -1,8 +1,13 @@
-// Room for what OpenBLAS takes without asking. OpenBLAS 0.3.21 maps a buffer of 128 MiB in each of its
-// threads and for each caller, and repeats that for ever where it fails (driver/others/memory.c); a thread
-// that does not start ends the process (driver/others/blas_server.c). So the room is tried first, and its
-// absence is an error. The trial does not see somebody else take the room before OpenBLAS does.
+// Memory and threads that OpenBLAS needs. OpenBLAS 0.3.21 maps a buffer of 128 MiB in each of its threads and
+// for each caller, and repeats a mapping that fails for ever (driver/others/memory.c); a thread that does not
+// start ends the process (driver/others/blas_server.c). So both are tried first. The trial does not detect
+// another thread that takes the memory before OpenBLAS does.
 #pragma once
+
+#include "core/library_threads.h"
+
+#include <optional>
+#include <string>
 
 namespace smla {
 
@@ -17,23 +22,29 @@ public:
     CblasLoading& operator=(const CblasLoading&) = delete;
 };
 
-// Before the library is loaded: starts as many threads as it will start, and maps the buffers of these and of
-// one caller, all for trial. Throws SMLA_OUT_OF_MEMORY.
-void check_room_to_load_cblas();
+constexpr const char* kCblasThreads = "smla-blas";  // name of the library's threads
+
+// Before the library is loaded: starts as many threads as it will start and the one that loads it, and maps
+// the buffers of these and of one caller, all for trial, and as much again, which is left to the process.
+// Returns what is missing; empty: nothing.
+std::string what_cblas_lacks();
 
 // After it is loaded: runs a product in which every thread takes part, so that each has its buffer from then
 // on.
 void start_threads_of(const Cblas& library);
 
 // Held during a product; fork() and exit() wait for its end. OpenBLAS keeps its buffers, so a trial is due
-// only when there are more callers at once than ever before; after it OpenBLAS maps their buffers at once.
-// Throws SMLA_OUT_OF_MEMORY.
+// only when there are more callers at once than ever before; after it OpenBLAS maps their buffers at once. A
+// caller without a buffer waits until another caller leaves.
 class CblasCaller {
 public:
     explicit CblasCaller(const Cblas& library);
     ~CblasCaller();
     CblasCaller(const CblasCaller&) = delete;
     CblasCaller& operator=(const CblasCaller&) = delete;
+
+private:
+    std::optional<LibraryThreads> starting_;  // if the product may start threads
 };
 
 }  // namespace smla

@@ -10,8 +10,6 @@
 
 #include <CLI/CLI.hpp>
 
-#include <cstdlib>
-
 namespace smla::cli {
 
 namespace {
@@ -105,7 +103,6 @@ std::string nodes_text(const Document& nodes) {
 Document facts(const Context& context) {
     const std::string blas = cblas().library;
     const auto core = cblas().core_name;
-    const char* named = std::getenv("SMLA_CBLAS");
     return {{"version", version_text()},
             {"build", text(compiler(), ", ", build_type())},
             {"gpu", gpu_facts()},
@@ -124,19 +121,18 @@ Document facts(const Context& context) {
             {"huge_pages", huge_pages()},
             {"cblas", blas.empty() ? Document() : Document(blas)},
             {"cblas_core", core ? Document(core()) : Document()},
-            {"cblas_asked_for", named ? Document(named) : Document()}};
+            {"why_no_cblas", blas.empty() ? Document(cblas().why_none) : Document()}};
 }
 
 std::string describe(const Document& facts) {
     const auto line = [](const char* name, const std::string& value) {
         return fmt::format("{:<14}{}\n", name, value);
     };
-    const std::string asked = facts["cblas_asked_for"].is_null() ? "" : facts["cblas_asked_for"];
     const std::string blas =
-        !facts["cblas"].is_null() ? facts["cblas"].get<std::string>()
-        : asked.empty()
-            ? "none found: projections use smla's own loops, slower (SMLA_CBLAS names one)"
-            : text("SMLA_CBLAS=", asked, " cannot be loaded: projections use smla's own loops, slower");
+        !facts["cblas"].is_null()
+            ? facts["cblas"].get<std::string>()
+            : text("none (", facts["why_no_cblas"].get<std::string>(),
+                   "): projections use smla's own loops, which are slower; SMLA_CBLAS names a library");
     const std::string core = facts["cblas_core"].is_null()
                                  ? ""
                                  : ", " + kernels_of_openblas(facts["cblas_core"].get<std::string>());

@@ -109,7 +109,7 @@ void multiply_group(const Args& args, int64_t g, int64_t block, const Scratch& s
 }
 
 std::string refuse_cblas(const Args& args, const Env&) {
-    if (!cblas().sgemm) return "no CBLAS library was found at run time";
+    if (!cblas().sgemm) return cblas().why_none;
     for (const Tensor* tensor : {&args.x, &args.w, &args.out})
         if (tensor->dtype == SMLA_F64) return "f64 tensors: cpu_generic_project takes them";
     constexpr int64_t limit = int64_t(1) << 31;  // CBLAS counts in int
