@@ -32,20 +32,22 @@ protected:
         return run_tool({"run", folder_.path(), "--hidden", at("hidden.safetensors"), "--out", at("y.st")},
                         options);
     }
-    bool old_output() const {
+    std::string output() const {
         std::ostringstream text;
         text << std::ifstream(at("y.st")).rdbuf();
-        return text.str() == "old";
+        return text.str();
     }
+    bool old_output() const { return output() == "old"; }
 
 private:
     TemporaryFolder folder_;
 };
 
-// OpenBLAS maps buffers of 128 MiB in a loop that has no end where there is no room.
+// OpenBLAS maps buffers of 128 MiB in a loop that has no end where there is no room. A run that is done with
+// some address space is done with more.
 TEST_F(CliLimits, ARunEndsWhateverAddressSpaceItHas) {
     int refused = 0, done = 0;
-    for (uint64_t mib = 40; mib <= 1000; mib += mib < 520 ? 20 : 240) {
+    for (uint64_t mib = 12; mib <= 1000; mib += mib < 60 ? 4 : mib < 520 ? 20 : 240) {
         RunOptions options;
         options.limits = {{RLIMIT_AS, mib * kMiB}};
         options.seconds = 20;
@@ -54,21 +56,57 @@ TEST_F(CliLimits, ARunEndsWhateverAddressSpaceItHas) {
         ASSERT_TRUE(run.code == 0 || run.code == 4) << mib << " MiB: " << run.code << run.err;
         EXPECT_EQ(old_output(), run.code != 0) << mib << " MiB: " << run.err;
         EXPECT_EQ(run.err.empty(), run.code == 0) << mib << " MiB: " << run.err;
+        EXPECT_TRUE(run.code == 0 || done == 0) << mib << " MiB: " << run.err;
         ++(run.code == 0 ? done : refused);
     }
     EXPECT_GT(refused, 0);
     EXPECT_GT(done, 0);
 }
 
-// The way out that the error names.
-TEST_F(CliLimits, WithoutALibraryLittleAddressSpaceIsEnough) {
+// Where OpenBLAS has no room, smla's own loops give what they give without a library.
+TEST_F(CliLimits, LittleAddressSpaceIsEnough) {
     RunOptions options;
-    options.environment = {"SMLA_CBLAS="};
+    options.environment = {"SMLA_CBLAS=", "SMLA_LOG=1"};
+    EXPECT_EQ(this->run(options).code, 0);
+    const std::string without = output();
+    options.environment = {"SMLA_LOG=1"};
     options.limits = {{RLIMIT_AS, 250 * kMiB}};
     options.seconds = 20;
     const Finished run = this->run(options);
     EXPECT_EQ(run.code, 0) << run.err;
-    EXPECT_FALSE(old_output());
+    EXPECT_EQ(output(), without);
+    const bool warned = run.err.find("no CBLAS library is used: less than ") != std::string::npos;
+    const bool installed = !json_of({"doctor", "--no-self-test"}, "cblas").is_null();
+    EXPECT_EQ(warned, installed) << run.err;
+}
+
+// No subcommand takes a lack of memory for something else: it is done, or exits with 4 and says so.
+TEST_F(CliLimits, OutOfMemoryIsNoOtherVerdict) {
+    const std::string golden = SMLA_SOURCE_DIR "/tests/goldens/D1.safetensors";
+    const std::vector<std::vector<std::string>> commands{
+        {"verify", "--seconds", "0.2", "--floor", "1", "--seed", "1"},
+        {"verify", "--stage", "project", "--seconds", "0.5", "--floor", "20", "--seed", "1"},
+        {"verify", "--golden", golden, golden},
+        {"doctor"},
+        {"bench", "--case", "score", "--quick", "--seconds", "0.01"},
+        {"explain", "--model", at("config.json")}};
+    int refused = 0;
+    for (const auto& command : commands)
+        for (const uint64_t mib : {60, 150, 400, 700, 1200}) {
+            RunOptions options;
+            options.limits = {{RLIMIT_AS, mib * kMiB}};
+            options.seconds = 60;
+            const Finished run = run_tool(command, options);
+            if (run.code == 127) continue;
+            EXPECT_TRUE(run.code == 0 || run.code == 4)
+                << command[0] << ", " << mib << " MiB: exit code " << run.code << "\n"
+                << run.out << run.err;
+            const bool said = run.err.find("memory") != std::string::npos ||
+                              run.err.find("threads of the system") != std::string::npos;
+            EXPECT_TRUE(run.code == 0 || said) << command[0] << ", " << mib << " MiB: " << run.err;
+            refused += run.code == 4;
+        }
+    EXPECT_GT(refused, 5);
 }
 
 }  // namespace

@@ -36,7 +36,8 @@ void write_text(const fs::path& path, const std::string& content) {
 bool made_here(const fs::path& folder) {
     try {
         return SafetensorsFile::open((folder / kHidden).string()).metadata().count("case") != 0;
-    } catch (const Error&) {
+    } catch (const Error& error) {
+        if (error.status == SMLA_OUT_OF_MEMORY) throw;
         return false;
     }
 }

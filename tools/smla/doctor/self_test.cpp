@@ -173,6 +173,7 @@ std::vector<SelfTestResult> self_test(Context& context,
         try {
             result.kernel = test.run(context, &result.error);
         } catch (const Error& error) {
+            if (error.status == SMLA_OUT_OF_MEMORY) throw;
             result.failure = error.what();
             result.skipped =
                 error.status == SMLA_UNSUPPORTED && !context.env({}).demanded[size_t(test.stage)].empty();

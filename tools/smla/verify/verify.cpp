@@ -95,7 +95,7 @@ int verify_files(const Tool& tool, const Options& options) {
             golden::verify_golden(golden, verify, report);
             if (!as_demanded) idle.push_back(golden.name);
         } catch (const Error& error) {
-            if (options.files.size() == 1) throw;
+            if (options.files.size() == 1 || error.status == SMLA_OUT_OF_MEMORY) throw;
             refused.push_back(error);
             tool.note(text("error: ", without_controls(file), ": ", error.what()));
         }
