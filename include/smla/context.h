@@ -13,7 +13,7 @@ extern "C" {
 
 typedef int32_t smla_engine;
 enum {
-    /* SMLA_ENGINE_CPU, also where there is a GPU. */
+    /* What the environment variable SMLA_ENGINE names, else the CPU; never selects a GPU by itself. */
     SMLA_ENGINE_AUTO = 0,
     /* Plain loops in the arithmetic of the tensors: f64 where they are f64, else f32. */
     SMLA_ENGINE_REFERENCE = 1,
@@ -55,13 +55,14 @@ typedef struct smla_context_args {
     smla_engine engine;
     /* CPU engine. */
     smla_isa isa;
-    /* CPU engine; 0: one per core that this process may use, by its affinity mask and a container's CPU
-     * limit. */
+    /* CPU engine; 0: the number in SMLA_THREADS, else one per core that this process may use, by its affinity
+     * mask and a container's CPU limit. They block all signals except SIGSEGV, SIGBUS, SIGFPE, SIGILL,
+     * SIGTRAP, SIGSYS and SIGPROF, and are named smla-1, smla-2, ... */
     int32_t threads;
     /* 1: a token's bits never depend on what else is in the batch, except where a BLAS library multiplies. */
     int32_t batch_invariant;
-    /* Kernels demanded by name, "attend=cpu_avx512_bf16_attend_576,score=..."; null: none. A stage whose
-     * kernel is demanded runs that kernel or is refused. */
+    /* Kernels demanded by name, "attend=cpu_avx512_bf16_attend_576,score=..."; null: those that SMLA_KERNEL
+     * names. A stage whose kernel is demanded runs that kernel or is refused. */
     const char* kernel;
     /* CPU and reference engine: for sessions and smla_allocate. All null: malloc. */
     smla_allocator allocator;
@@ -78,7 +79,8 @@ typedef struct smla_context_args {
 typedef struct smla_context smla_context;
 
 /* SMLA_UNSUPPORTED: this build or machine lacks the engine or the instruction set. SMLA_INVALID_ARGUMENT: no
- * GPU has device_index; an unknown kernel; a version that is refused. */
+ * GPU has device_index; an unknown kernel; a version that is refused; an environment variable with a value
+ * that is not accepted (docs/environment.md; `smla list environment`). */
 SMLA_API smla_status smla_context_create(const smla_context_args* args, smla_context** out);
 /* Destroy everything that was made from the context first. Null is allowed. */
 SMLA_API void smla_context_destroy(smla_context* context);

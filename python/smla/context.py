@@ -108,12 +108,14 @@ _by_id: weakref.WeakValueDictionary[int, "Context"] = weakref.WeakValueDictionar
 class Context:
     """The engine that runs calls, and its threads. Any thread may call.
 
-    engine: "auto", "reference", "cpu", "cuda". isa: of the cpu engine ("scalar", "avx2" ... "amx"; "neon").
-    threads: 0: one per core that the process may use (torch.set_num_threads does not change it).
+    engine: "auto" (SMLA_ENGINE, else "cpu"), "reference", "cpu", "cuda". isa: of the cpu engine ("scalar",
+    "avx2" ... "amx"; "neon"; "auto": SMLA_ISA, else the best one here).
+    threads: 0: SMLA_THREADS, else one per core that the process may use (torch.set_num_threads does not
+    change it).
     device: of the CUDA engine.
     batch_invariant: a token's bits never depend on what else is in the batch, except where a BLAS library
     multiplies.
-    kernel: demands kernels by name, "attend=cpu_avx512_bf16_attend_576".
+    kernel: demands kernels by name, "attend=cpu_avx512_bf16_attend_576"; None: those of SMLA_KERNEL.
     check_indices: calls note the first bad index for Workspace.read_error (slower).
     """
 

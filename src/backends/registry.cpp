@@ -1,11 +1,11 @@
 #include "backends/registry.h"
 
 #include "backends/gate.h"
+#include "core/environment.h"
 #include "core/log.h"
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 
 namespace smla {
 
@@ -67,13 +67,13 @@ std::span<const char* const> backend_names() {
     return names;
 }
 
-const Backend& find_backend(std::string_view name) {
+const Backend& find_backend(std::string_view name, const char* field) {
     for (const Backend* backend : kBackends) {
         if (name == backend->name) return *backend;
         for (const char* alias : backend->aliases)
             if (name == alias) return *backend;
     }
-    fail(SMLA_INVALID_ARGUMENT, "backend", std::string(name), "one of " + name_list());
+    fail(SMLA_INVALID_ARGUMENT, field, std::string(name), "one of " + name_list());
 }
 
 std::vector<const Backend*> preference(const BackendConfig& config) {
@@ -94,10 +94,13 @@ std::string BackendChoice::line() const {
 
 BackendChoice select_backend(const BackendConfig& config, std::string_view wanted) {
     BackendChoice out;
-    if (wanted.empty())
-        if (const char* name = std::getenv("SMLA_BACKEND")) wanted = name;
+    const char* field = "backend";
+    if (const char* name = wanted.empty() ? environment("SMLA_BACKEND") : nullptr) {
+        wanted = name;
+        field = "SMLA_BACKEND";
+    }
     out.engine = engine_of(config.args.device);
-    const Backend* only = wanted.empty() ? nullptr : &find_backend(wanted);
+    const Backend* only = wanted.empty() ? nullptr : &find_backend(wanted, field);
     if (only) out.forced = only->name;
     for (const Backend* backend : preference(config)) {
         out.verdicts.push_back(

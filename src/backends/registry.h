@@ -25,7 +25,8 @@ SMLA_BACKENDS(SMLA_DECLARE_BACKEND)
 
 std::span<const Backend* const> all_backends();
 std::span<const char* const> backend_names();
-const Backend& find_backend(std::string_view name);  // by name or alias; the error lists all names
+// By name or alias. The error lists all names; `field` is where the name comes from.
+const Backend& find_backend(std::string_view name, const char* field = "backend");
 
 struct BackendVerdict {
     const Backend* backend;

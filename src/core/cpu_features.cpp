@@ -93,12 +93,6 @@ smla_isa isa_from_name(const char* name) {
     return SMLA_ISA_AUTO;
 }
 
-std::vector<smla_isa> all_isas() {
-    std::vector<smla_isa> out;
-    for (smla_isa isa = SMLA_ISA_SCALAR; isa <= kLastIsa; ++isa) out.push_back(isa);
-    return out;
-}
-
 std::string isa_names(const std::vector<smla_isa>& isas) {
     std::string out;
     for (size_t i = 0; i < isas.size(); ++i) {

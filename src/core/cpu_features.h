@@ -20,7 +20,6 @@ const char* isa_name(smla_isa isa);  // "scalar", "avx2", "avx512", "avx512_bf16
 std::string why_no_isa(smla_isa needed, smla_isa here);
 smla_isa isa_from_name(const char* name);                  // SMLA_ISA_AUTO for "auto" and for unknown names
 std::string isa_names(const std::vector<smla_isa>& isas);  // "scalar, avx2 or avx512"
-std::vector<smla_isa> all_isas();
 
 // Why this process may not use AMX tiles; empty: it may. The first call requests permission from the
 // operating system, which then holds for the life of the process.

@@ -1,9 +1,9 @@
 #include "core/log.h"
 
+#include "core/environment.h"
 #include "core/fork.h"
 
 #include <cstdio>
-#include <cstdlib>
 #include <mutex>
 
 namespace smla {
@@ -12,20 +12,13 @@ namespace {
 GlobalMutex mutex;
 smla_log_function callback = nullptr;
 void* callback_user = nullptr;
-
-int environment_level() {
-    static const int level = [] {
-        const char* value = std::getenv("SMLA_LOG");
-        return value && *value ? std::atoi(value) : -1;
-    }();
-    return level;
-}
 }  // namespace
 
 void log_line(LogLevel level, const std::string& line) {
     std::lock_guard lock(mutex);
     if (callback) callback(callback_user, int(level), line.c_str());
-    else if (environment_level() >= int(level)) std::fprintf(stderr, "smla: %s\n", line.c_str());
+    else if (environment_number("SMLA_LOG").value_or(-1) >= int(level))
+        std::fprintf(stderr, "smla: %s\n", line.c_str());
 }
 
 void set_log(smla_log_function function, void* user) {

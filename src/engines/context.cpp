@@ -1,7 +1,9 @@
 #include "engines/context.h"
 
 #include "core/cpu_features.h"
+#include "core/environment.h"
 #include "core/huge_pages.h"
+#include "core/library_threads.h"
 #include "core/log.h"
 #include "engines/plan_cache.h"
 #include "engines/run.h"
@@ -14,14 +16,21 @@ namespace smla {
 
 namespace {
 
+smla_engine choose_engine(smla_engine asked) {
+    SMLA_CHECK(asked >= SMLA_ENGINE_AUTO && asked <= SMLA_ENGINE_CUDA, "args.engine", asked,
+               "auto (0), reference (1), cpu (2) or cuda (3)");
+    if (const char* named = asked == SMLA_ENGINE_AUTO ? environment("SMLA_ENGINE") : nullptr)
+        while (std::strcmp(engine_name(asked), named) != 0) ++asked;
+    return asked == SMLA_ENGINE_AUTO ? SMLA_ENGINE_CPU : asked;
+}
+
 smla_isa choose_isa(smla_isa asked) {
     const smla_isa best = best_isa();
     const char* const field = asked == SMLA_ISA_AUTO ? "SMLA_ISA" : "args.isa";
     if (asked == SMLA_ISA_AUTO) {
-        const char* named = std::getenv("SMLA_ISA");
-        if (!named || !*named || std::strcmp(named, "auto") == 0) return best;
-        asked = isa_from_name(named);
-        SMLA_CHECK(asked != SMLA_ISA_AUTO, field, named, isa_names(all_isas()));
+        const char* named = environment("SMLA_ISA");
+        if (named) asked = isa_from_name(named);
+        if (asked == SMLA_ISA_AUTO) return best;
     }
     SMLA_CHECK(asked >= SMLA_ISA_SCALAR && asked <= kLastIsa, "args.isa", asked, text("0 to ", kLastIsa));
     const std::vector<smla_isa> here = isas_here();
@@ -30,8 +39,16 @@ smla_isa choose_isa(smla_isa asked) {
     return asked;
 }
 
-// "attend=NAME,score=NAME"
-void parse_demands(std::string_view list, Env& env) {
+// By its name, which begins with the engine's: this build may lack the other engine.
+bool is_of_another_engine(const std::string& kernel, smla_engine engine) {
+    for (smla_engine other = SMLA_ENGINE_REFERENCE; other <= SMLA_ENGINE_CUDA; ++other)
+        if (other != engine && kernel.rfind(text(engine_name(other), "_"), 0) == 0) return true;
+    return false;
+}
+
+// "attend=NAME,score=NAME", from a field of the arguments or from a variable of the environment, which may
+// name kernels of other engines.
+void parse_demands(const char* field, std::string_view list, bool of_any_engine, Env& env) {
     while (!list.empty()) {
         const size_t comma = list.find(',');
         const std::string_view item = list.substr(0, comma);
@@ -40,19 +57,19 @@ void parse_demands(std::string_view list, Env& env) {
         const std::string_view stage = item.substr(0, equal);
         int index = 0;
         while (index < kStageCount && kStageNames[index] != stage) ++index;
-        SMLA_CHECK(equal != std::string_view::npos && index < kStageCount, "args.kernel", std::string(item),
+        SMLA_CHECK(equal != std::string_view::npos && index < kStageCount, field, std::string(item),
                    "stage=kernel, with a stage of the pipeline");
-        SMLA_CHECK(
-            env.demanded[size_t(index)].empty(), "args.kernel", std::string(item),
-            text("one kernel of ", std::string(stage), ": ", env.demanded[size_t(index)], " is demanded"));
         const std::string kernel(item.substr(equal + 1));
+        if (of_any_engine && is_of_another_engine(kernel, env.engine)) continue;
+        SMLA_CHECK(
+            env.demanded[size_t(index)].empty(), field, std::string(item),
+            text("one kernel of ", std::string(stage), ": ", env.demanded[size_t(index)], " is demanded"));
         std::string known;
         for (const std::string& name : kernel_names(Stage(index), env.engine)) {
             if (name == kernel) env.demanded[size_t(index)] = kernel;
             known += (known.empty() ? "" : ", ") + name;
         }
-        SMLA_CHECK(!env.demanded[size_t(index)].empty(), "args.kernel", std::string(item),
-                   text("one of ", known));
+        SMLA_CHECK(!env.demanded[size_t(index)].empty(), field, std::string(item), text("one of ", known));
     }
 }
 
@@ -62,8 +79,7 @@ void default_free(void*, void* memory) { std::free(memory); }
 }  // namespace
 
 Context::Context(const smla_context_args& args) {
-    SMLA_CHECK(args.engine >= SMLA_ENGINE_AUTO && args.engine <= SMLA_ENGINE_CUDA, "args.engine", args.engine,
-               "auto (0), reference (1), cpu (2) or cuda (3)");
+    check_environment();
     SMLA_CHECK(args.threads >= 0 && args.threads <= 4096, "args.threads", args.threads,
                "0 (all cores) to 4096");
     SMLA_CHECK(args.batch_invariant == 0 || args.batch_invariant == 1, "args.batch_invariant",
@@ -75,17 +91,19 @@ Context::Context(const smla_context_args& args) {
                "one function of two", "both or neither");
     allocator_ = custom ? args.allocator : smla_allocator{default_allocate, default_free, nullptr};
 
-    env_.engine = args.engine == SMLA_ENGINE_AUTO ? SMLA_ENGINE_CPU : args.engine;
+    env_.engine = choose_engine(args.engine);
     env_.isa = choose_isa(args.isa);
     env_.batch_invariant = args.batch_invariant != 0;
     env_.check_indices = args.check_indices != 0;
     SMLA_CHECK(args.device_index >= 0, "args.device_index", args.device_index, "0 or more");
-    if (args.kernel) parse_demands(args.kernel, env_);
+    if (args.kernel) parse_demands("args.kernel", args.kernel, false, env_);
+    else if (const char* named = environment("SMLA_KERNEL")) parse_demands("SMLA_KERNEL", named, true, env_);
+    const int threads = args.threads ? args.threads : environment_number("SMLA_THREADS").value_or(0);
     if (env_.engine == SMLA_ENGINE_CUDA) {
+        const LibraryThreads starting;  // threads of the driver
         gpu_ = open_cuda_device(args.device_index);
         env_.device = gpu_.get();
-        const char* graphs = std::getenv("SMLA_STEP_GRAPHS");  // 0: every kernel is launched, for profilers
-        env_.records_steps = !graphs || std::strcmp(graphs, "0") != 0;
+        env_.records_steps = environment_number("SMLA_STEP_GRAPHS").value_or(1) != 0;
         pool_ = std::make_unique<ThreadPool>(1);
         description_ = text("cuda ", gpu_->facts().name, ", sm_", gpu_->facts().capability);
     } else if (env_.engine == SMLA_ENGINE_REFERENCE) {
@@ -93,8 +111,8 @@ Context::Context(const smla_context_args& args) {
         description_ = "reference, 1 thread";
     } else {
         pool_ = args.parallel_for
-                    ? std::make_unique<ThreadPool>(args.parallel_for, args.parallel_for_pool, args.threads)
-                    : std::make_unique<ThreadPool>(args.threads);
+                    ? std::make_unique<ThreadPool>(args.parallel_for, args.parallel_for_pool, threads)
+                    : std::make_unique<ThreadPool>(threads);
         description_ = text("cpu ", isa_name(env_.isa), ", ", pool_->threads(),
                             pool_->threads() == 1 ? " thread" : " threads");
     }

@@ -60,7 +60,8 @@ struct Files {
             {"run", "--serve", trace, "--backend", "FLASHMLA_SPARSE"},
             {"verify", "--stage", "attend", "--seconds", "0.01", "--seed", "1"},
             {"verify", "--golden", golden}};
-        for (const char* part : {"engines", "isas", "formats", "kernels", "backends", "support"})
+        for (const char* part :
+             {"engines", "isas", "formats", "kernels", "backends", "support", "environment"})
             out.push_back({"list", part});
         return out;
     }

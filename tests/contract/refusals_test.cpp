@@ -2,9 +2,12 @@
 #include "calls.h"
 
 #include "formats/format.h"
+#include "kit/context_args.h"
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
+#include <utility>
 
 namespace contract {
 namespace {
@@ -225,6 +228,23 @@ CONTRACT_TEST(L9e_StructSizesContextsAndWorkspacesAreChecked) {
         EXPECT_TRUE(succeeded(call.run_with(bench.context, larger.data(), bench.scratch.get())));
         EXPECT_FALSE(call.memory.nothing_changed());
     });
+}
+
+CONTRACT_TEST(L9m_AWrongVariableOfTheEnvironmentIsRefusedByName) {
+    for (const Engine& engine : engines())
+        for (const auto& [name, value] : {std::pair{"SMLA_THREADS", "x"},
+                                          {"SMLA_THREADS", "4097"},
+                                          {"SMLA_LOG", "3"},
+                                          {"SMLA_STEP_GRAPHS", "on"},
+                                          {"SMLA_KERNEL", "attend=none"}}) {
+            smla_context_args args = smla::kit::context_args(engine.engine, 2);
+            smla_context* context = nullptr;
+            setenv(name, value, 1);
+            const smla_status status = smla_context_create(&args, &context);
+            unsetenv(name);
+            EXPECT_TRUE(refused(status, SMLA_INVALID_ARGUMENT, name));
+            EXPECT_EQ(context, nullptr);
+        }
 }
 
 CONTRACT_TEST(L9l_AnOutputInMemoryOfSomethingElseIsRefused) {

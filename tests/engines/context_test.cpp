@@ -3,6 +3,7 @@
 #include "core/cpu_features.h"
 #include "engines/run.h"
 #include "kit/context_args.h"
+#include "linear/cublaslt.h"
 
 #include <gtest/gtest.h>
 
@@ -16,22 +17,23 @@ namespace {
 
 smla_context_args cpu_args() { return kit::context_args(SMLA_ENGINE_CPU, 2); }
 
-// Sets SMLA_ISA (null: removes it) and puts the old value back.
-class IsaVariable {
+// Sets a variable of the environment (null: removes it) and puts the old value back.
+class Variable {
 public:
-    explicit IsaVariable(const char* value) {
-        if (const char* old = std::getenv("SMLA_ISA")) old_ = old;
-        if (value) setenv("SMLA_ISA", value, 1);
-        else unsetenv("SMLA_ISA");
+    Variable(const char* name, const char* value) : name_(name) {
+        if (const char* old = std::getenv(name)) old_ = old;
+        if (value) setenv(name, value, 1);
+        else unsetenv(name);
     }
-    ~IsaVariable() {
-        if (old_.empty()) unsetenv("SMLA_ISA");
-        else setenv("SMLA_ISA", old_.c_str(), 1);
+    ~Variable() {
+        if (old_.empty()) unsetenv(name_);
+        else setenv(name_, old_.c_str(), 1);
     }
-    IsaVariable(const IsaVariable&) = delete;
-    IsaVariable& operator=(const IsaVariable&) = delete;
+    Variable(const Variable&) = delete;
+    Variable& operator=(const Variable&) = delete;
 
 private:
+    const char* name_;
     std::string old_;
 };
 
@@ -47,13 +49,13 @@ void expect_refused(const smla_context_args& args, smla_status status, const cha
 
 TEST(Context, EnvironmentForcesEachInstructionSetOfTheMachine) {
     for (const smla_isa isa : isas_here()) {
-        const IsaVariable forced(isa_name(isa));
+        const Variable forced("SMLA_ISA", isa_name(isa));
         const Context context(cpu_args());
         EXPECT_EQ(context.env({}).isa, isa);
         EXPECT_EQ(context.description(), std::string("cpu ") + isa_name(isa) + ", 2 threads");
     }
     for (const char* open : {static_cast<const char*>(nullptr), "", "auto"}) {
-        const IsaVariable forced(open);
+        const Variable forced("SMLA_ISA", open);
         EXPECT_EQ(Context(cpu_args()).env({}).isa, best_isa());
     }
 }
@@ -61,13 +63,61 @@ TEST(Context, EnvironmentForcesEachInstructionSetOfTheMachine) {
 TEST(Context, ArgumentsWinOverTheEnvironment) {
     smla_context_args args = cpu_args();
     args.isa = SMLA_ISA_SCALAR;
-    const IsaVariable forced(isa_name(best_isa()));
+    const Variable forced("SMLA_ISA", isa_name(best_isa()));
     EXPECT_EQ(Context(args).env({}).isa, SMLA_ISA_SCALAR);
+}
+
+TEST(Context, VariablesStandForArgumentsThatAreZero) {
+    smla_context_args args = cpu_args();
+    args.threads = 0;
+    const Variable threads("SMLA_THREADS", "3"), engine("SMLA_ENGINE", "reference");
+    EXPECT_EQ(Context(args).env({}).threads(), 3);
+    EXPECT_EQ(Context(cpu_args()).env({}).threads(), 2) << "an argument is stronger";
+    args.engine = SMLA_ENGINE_AUTO;
+    EXPECT_EQ(Context(args).engine(), SMLA_ENGINE_REFERENCE);
+    args.parallel_for = [](void*, int64_t n, void (*body)(void*, int64_t), void* user) {
+        for (int64_t i = 0; i < n; ++i) body(user, i);
+    };
+    args.engine = SMLA_ENGINE_CPU;
+    EXPECT_EQ(Context(args).env({}).threads(), 3) << "bodies of the caller's pool";
+    const Variable kernel("SMLA_KERNEL", "attend=cpu_generic_attend,attend=cuda_generic_attend");
+    EXPECT_EQ(Context(args).env({}).demanded[size_t(Stage::attend)], "cpu_generic_attend");
+    args.engine = SMLA_ENGINE_REFERENCE;
+    EXPECT_EQ(Context(args).env({}).demanded[size_t(Stage::attend)], "");
+    args.kernel = "attend=cpu_generic_attend";  // of another engine: an error, as it is an argument
+    expect_refused(args, SMLA_INVALID_ARGUMENT, "args.kernel");
+}
+
+TEST(Context, WrongVariablesAreRefusedByName) {
+    for (const auto& [name, value] : {std::pair{"SMLA_THREADS", "x"},
+                                      {"SMLA_ENGINE", "gpu"},
+                                      {"SMLA_LOG", "x"},
+                                      {"SMLA_STEP_GRAPHS", "yes"},
+                                      {"SMLA_KERNEL", "attend=none"}}) {
+        const Variable wrong(name, value);
+        smla_context_args args = cpu_args();
+        expect_refused(args, SMLA_INVALID_ARGUMENT, name);
+    }
+}
+
+TEST(EnvironmentOfTheLibraries, ANameThatCannotBeLoadedIsRefused) {
+    for (const char* name : {"/nope.so", "libc.so.6"}) {
+        const Variable wrong("SMLA_CUBLASLT", name);
+        for (int i = 0; i < 2; ++i) {
+            try {
+                cublaslt();
+                ADD_FAILURE() << name << " is accepted";
+            } catch (const Error& error) {
+                EXPECT_EQ(error.status, SMLA_INVALID_ARGUMENT);
+                EXPECT_EQ(error.field, "SMLA_CUBLASLT");
+            }
+        }
+    }
 }
 
 TEST(Context, UnknownOrMissingInstructionSetsAreRefused) {
     {
-        const IsaVariable forced("avx9000");
+        const Variable forced("SMLA_ISA", "avx9000");
         expect_refused(cpu_args(), SMLA_INVALID_ARGUMENT, "SMLA_ISA");
     }
     smla_context_args args = cpu_args();

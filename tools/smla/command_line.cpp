@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string_view>
@@ -28,9 +29,8 @@ constexpr const char* kFooter =
     "Exit codes: 0 ok, 1 a check failed, 2 wrong usage or input file, 3 not supported here, 4 device error,\n"
     "out of memory, or a bug in smla.\n"
     "Environment: SMLA_ENGINE, SMLA_ISA, SMLA_THREADS, SMLA_KERNEL and SMLA_BACKEND stand for the options;\n"
-    "SMLA_CBLAS and SMLA_CUBLASLT name libraries; SMLA_LOG is 0 (errors), 1 (and warnings) or 2 (all);\n"
-    "SMLA_STEP_GRAPHS=0 launches each kernel of a GPU's step by itself, as profilers want it;\n"
-    "NO_COLOR turns colours off; COLUMNS is the width of the terminal.";
+    "smla list environment lists all variables of smla. NO_COLOR turns colors off; COLUMNS is the width of\n"
+    "the terminal.";
 
 // The subcommand of the command line; the whole app if it names none.
 const CLI::App& innermost(const CLI::App& app) {
@@ -83,7 +83,8 @@ Error as_given(const Error& error, const std::vector<std::string_view>& words) {
         const bool given = std::any_of(words.begin(), words.end(), [&](std::string_view word) {
             return word == option || word.starts_with(option + "=");
         });
-        return Error(error.status, given || !each.variable ? option : each.variable, error.got, error.wanted);
+        const bool variable = !given && each.variable && std::getenv(each.variable);
+        return Error(error.status, variable ? each.variable : option, error.got, error.wanted);
     }
     return error;
 }

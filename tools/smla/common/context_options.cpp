@@ -34,7 +34,9 @@ void ContextOptions::add(CLI::App& command) {
         ->check(whole_number(0, kMostDevice))
         ->capture_default_str()
         ->group(kGroup);
-    command.add_option("--threads", threads, "Threads; 0: one per core that this process may use")
+    command
+        .add_option("--threads", threads,
+                    "Threads; 0: SMLA_THREADS, else one per core that this process may use")
         ->envname("SMLA_THREADS")
         ->check(whole_number(0, 4096))
         ->capture_default_str()

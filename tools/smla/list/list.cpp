@@ -2,6 +2,7 @@
 #include "backends.h"
 #include "common.h"
 #include "core/cpu_features.h"
+#include "core/environment.h"
 #include "core/limits.h"
 #include "engines/run.h"
 #include "formats/format.h"
@@ -18,8 +19,6 @@ namespace {
 struct Options {
     std::string what = "all";
 };
-
-constexpr const char* kLong = "support";  // left out of "all": it is long
 
 Table engines() {
     Table table({{"name", "engine"}, {"available", "here"}, {"note", "note"}});
@@ -89,14 +88,29 @@ Table kernels() {
     return table;
 }
 
+Table environment_table() {
+    Table table({{"name", "variable"},
+                 {"values", "values"},
+                 {"meaning", "meaning", {}, 2},
+                 {"checked", "checked", {}, 1}});
+    for (const EnvironmentVariable& each : environment_variables())
+        table.row({each.name, each.values, each.meaning, each.checked});
+    return table;
+}
+
 int list(const Tool& tool, const Options& options) {
     struct Part {
         const char* name;
         Table (*make)();
+        bool is_long = false;  // left out of "all"
     };
-    static constexpr Part parts[] = {{"engines", engines},         {"isas", instruction_sets},
-                                     {"formats", formats_table},   {"kernels", kernels},
-                                     {"backends", backends_table}, {kLong, support_table}};
+    static constexpr Part parts[] = {{"engines", engines},
+                                     {"isas", instruction_sets},
+                                     {"formats", formats_table},
+                                     {"kernels", kernels},
+                                     {"backends", backends_table},
+                                     {"support", support_table, true},
+                                     {"environment", environment_table, true}};
     std::vector<std::string> names{"all"};
     for (const Part& part : parts) names.emplace_back(part.name);
     parse_choice("what", options.what, names);
@@ -104,7 +118,7 @@ int list(const Tool& tool, const Options& options) {
     document["version"] = version_text();
     std::string out;
     for (const Part& part : parts) {
-        if (options.what != part.name && (options.what != "all" || part.name == kLong)) continue;
+        if (options.what != part.name && (options.what != "all" || part.is_long)) continue;
         const Table table = part.make();
         document[part.name] = table.json();
         out += (out.empty() ? "" : "\n") + table.text();
@@ -121,7 +135,9 @@ void add_list(CLI::App& app, Tool& tool) {
     CLI::App* command =
         tool.command(app, "list", "What this build has: engines, formats, kernels, attention backends",
                      "  smla list\n  smla list kernels\n  smla list formats --json");
-    command->add_option("what", options->what, "all, engines, isas, formats, kernels, backends or support")
+    command
+        ->add_option("what", options->what,
+                     "all, engines, isas, formats, kernels, backends, support or environment")
         ->capture_default_str();
     tool.action(command, [&tool, options] { return list(tool, *options); });
 }

@@ -1,5 +1,6 @@
 // A GPU: its facts, its memory, and whether this build has code for it.
 #include "core/device.h"
+#include "core/environment.h"
 
 #include "engines/candidate.h"
 #include "engines/cuda/common/check.h"
@@ -115,8 +116,8 @@ public:
         facts_.l2_bytes = size_t(properties.l2CacheSize);
         facts_.name = properties.name;
         if (facts_.capability != own) facts_.name += text(" (sm_", own, ", from PTX)");
-        const char* pretend = std::getenv("SMLA_PRETEND_CAPABILITY");  // for the test of the refusal below
-        const int capability = pretend && *pretend ? std::atoi(pretend) : facts_.capability;
+        // The variable is for the test of the refusal below.
+        const int capability = environment_number("SMLA_PRETEND_CAPABILITY").value_or(facts_.capability);
         if (!has_code_for(capability))
             fail(SMLA_UNSUPPORTED, "args.device_index", text(facts_.name, ", sm_", capability),
                  text("a GPU that this build has code for: ", built_list(),

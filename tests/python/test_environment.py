@@ -1,0 +1,62 @@
+"""The environment variables that Python reads, and those of the library as Python reports them.
+
+tests/cli/environment_test.cpp walks all others.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import smla
+from smla.tools import answer
+
+ROOT = Path(__file__).resolve().parents[2]
+# Enumeration values that the code spells as text.
+NO_VARIABLES = ("SMLA_WRITER_",)
+
+
+def run(code, **environment):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), **environment}
+    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+
+
+def test_a_library_that_cannot_be_loaded_is_an_import_error(tmp_path):
+    for path in ("/nowhere/libsmla.so", str(tmp_path)):
+        done = run("import smla", SMLA_LIBRARY=path)
+        assert done.returncode == 1
+        assert "ImportError: smla: libsmla.so cannot be loaded; SMLA_LIBRARY may name one" in done.stderr
+        assert path in done.stderr
+    assert run("import smla", SMLA_LIBRARY="").returncode == 0
+
+
+def test_wrong_variables_of_the_library_are_named(monkeypatch):
+    for name, value in {
+        "SMLA_THREADS": "x",
+        "SMLA_LOG": "x",
+        "SMLA_ENGINE": "gpu",
+        "SMLA_KERNEL": "a=b",
+    }.items():
+        monkeypatch.setenv(name, value)
+        with pytest.raises(smla.InvalidArgument, match=f"{name}: got {value}, wanted "):
+            smla.Context()
+        monkeypatch.delenv(name)
+
+
+def test_variables_stand_for_arguments(monkeypatch):
+    monkeypatch.setenv("SMLA_THREADS", "3")
+    assert smla.Context("cpu").description.endswith(", 3 threads")
+    assert smla.Context("cpu", threads=2).description.endswith(", 2 threads")
+    monkeypatch.setenv("SMLA_ENGINE", "reference")
+    assert smla.Context().description == "reference, 1 thread"
+
+
+def test_every_variable_that_smla_reads_is_listed():
+    listed = {row["name"] for row in answer("list", "environment")["environment"]}
+    read = set()
+    for folder, pattern in (("python/smla", "*.py"), ("src", "*.cpp"), ("src", "*.h"), ("tools", "*.cpp")):
+        for path in (ROOT / folder).rglob(pattern):
+            read |= set(re.findall(r'"(SMLA_[A-Z_]+)"', path.read_text()))
+    assert {name for name in read if not name.startswith(NO_VARIABLES)} == listed
