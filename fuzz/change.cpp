@@ -3,8 +3,6 @@
 #include "kit/hostile_memory.h"
 #include "kit/values.h"
 
-#include <smla/formats.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -88,8 +86,8 @@ bool change_tensor(Tensor& tensor, Choices& choose) {
 
 // A cached record that is NaN in every format that has one.
 void spoil_record(const smla_cache& cache, Choices& choose) {
-    size_t bytes = 0;
-    if (!cache.data || smla_cache_bytes(&cache, &bytes) != SMLA_OK || bytes < 8) return;
+    const size_t bytes = kit::extent(cache);
+    if (!cache.data || bytes < 8) return;
     const auto words = std::min<int64_t>(int64_t(bytes / 8), 65536);
     std::memset(static_cast<char*>(cache.data) + 8 * choose.below(words), 0xFF, 8);
 }

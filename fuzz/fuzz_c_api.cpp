@@ -254,7 +254,8 @@ private:
             const auto& tensor = field_of<Tensor>(args(), field);
             if (!present(tensor)) continue;
             out += text(field.name.c_str(), ": ", describe(tensor), ", strides");
-            for (int d = 0; d < tensor.ndim; ++d) out += text(" ", tensor.stride_elems[d]);
+            for (int d = 0; d < std::min(tensor.ndim, SMLA_MAX_NDIM); ++d)
+                out += text(" ", tensor.stride_elems[d]);
             out += "\n";
         }
         return out;

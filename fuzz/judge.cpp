@@ -1,9 +1,6 @@
 #include "judge.h"
 
-#include "formats/format.h"
 #include "kit/memory.h"
-
-#include <smla/formats.h>
 
 #include <algorithm>
 #include <map>
@@ -36,11 +33,7 @@ bool fits(Tensor tensor) {
     return count <= kMostElements && within(tensor.data, ((last + 1) * dtype_bits(tensor.dtype) + 7) / 8);
 }
 
-bool fits(const smla_cache& cache) {
-    size_t bytes = 0;
-    if (cache.format == SMLA_FORMAT_NONE || smla_cache_bytes(&cache, &bytes) != SMLA_OK) return true;
-    return within(cache.data, __int128(bytes));
-}
+bool fits(const smla_cache& cache) { return within(cache.data, __int128(kit::extent(cache))); }
 
 }  // namespace
 
@@ -72,14 +65,10 @@ bool outputs_overlap(std::span<const StageField> fields, const void* args) {
         if (field.kind == FieldKind::scalar) return {};
         if (field.kind == FieldKind::cache) {
             const auto& cache = field_of<smla_cache>(args, field);
-            if (cache.format == SMLA_FORMAT_NONE || !cache.data) return {};
-            return {static_cast<uint8_t*>(cache.data), cache_bytes(cache)};
+            return {static_cast<uint8_t*>(cache.data), kit::extent(cache)};
         }
         const auto& tensor = field_of<Tensor>(args, field);
-        const bool sane =
-            tensor.ndim <= SMLA_MAX_NDIM && tensor.dtype >= SMLA_F64 && tensor.dtype <= SMLA_I64;
-        if (!present(tensor) || !sane) return {};
-        return {static_cast<uint8_t*>(tensor.data), size_t(span_bytes(tensor))};
+        return {static_cast<uint8_t*>(tensor.data), kit::extent(tensor)};
     };
     const auto written = [&](const StageField& field) {
         return field.is_written || std::ranges::any_of(fields, [&](const StageField& output) {

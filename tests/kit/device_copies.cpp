@@ -72,13 +72,13 @@ DeviceCopies::~DeviceCopies() {
 
 void DeviceCopies::move(smla_tensor& tensor) {
     if (tensor.ndim == 0 && !tensor.data) return;
-    tensor.data = of(tensor.data, block_around(tensor.data).whole.begin ? 0 : span_bytes(tensor));
+    tensor.data = of(tensor.data, extent(tensor));
     tensor.device_type = moved(tensor.device_type);
 }
 
 void DeviceCopies::move(smla_cache& cache) {
     if (cache.format == SMLA_FORMAT_NONE && !cache.data) return;
-    cache.data = of(cache.data, block_around(cache.data).whole.begin ? 0 : cache_bytes(cache));
+    cache.data = of(cache.data, extent(cache));
     cache.device_type = moved(cache.device_type);
     move(cache.scale_device);
 }

@@ -3,6 +3,8 @@
 #include "core/workspace.h"
 #include "kit/mapped.h"
 
+#include <smla/formats.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -70,6 +72,16 @@ BlockRanges block_around(const void* address) {
     if (after == all_blocks().begin()) return {};
     const BlockRanges& block = std::prev(after)->second;
     return at < block.whole.begin + block.whole.bytes ? block : BlockRanges{};
+}
+
+size_t extent(const Tensor& tensor) {
+    size_t bytes = 0;
+    return smla_tensor_bytes(&tensor, &bytes) == SMLA_OK ? bytes : 0;
+}
+
+size_t extent(const smla_cache& cache) {
+    size_t bytes = 0;
+    return smla_cache_bytes(&cache, &bytes) == SMLA_OK ? bytes : 0;
 }
 
 bool is_row(const smla_cache& cache, int64_t row) {
@@ -146,7 +158,7 @@ void GuardedMemory::allow_nothing() {
 }
 
 void GuardedMemory::allow(const Tensor& tensor) {
-    if (!present(tensor) || element_count(tensor) == 0) return;
+    if (extent(tensor) == 0) return;
     const auto bits = size_t(dtype_bits(tensor.dtype));
     const auto* base = static_cast<const uint8_t*>(tensor.data);
     each_element(tensor, [&](int64_t element) {

@@ -98,6 +98,11 @@ private:
     std::vector<Block> blocks_;
 };
 
+// Bytes from the first element to the end of the last. 0 for an argument without a defined size: an unknown
+// dtype or format, or a shape or strides that the library rejects.
+size_t extent(const Tensor& tensor);
+size_t extent(const smla_cache& cache);
+
 // Whether a row of the cache is one: not past its end and not between its pages.
 bool is_row(const smla_cache& cache, int64_t row);
 
