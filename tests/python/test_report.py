@@ -29,6 +29,7 @@ BENCH = {
         {"stage": "score", "case": "V3.2 layer, context 4096", "ms": 3.0, "part": True},
         {"stage": "</script><script>alert(1)</script>", "case": "V3.2 layer, context 4096", "ms": 1.0,
          "part": True},
+        {"stage": "sum", "case": "V3.2 layer, context 4096", "ms": 4.0, "part": True},
     ],
 }  # fmt: skip
 PEERS = {
@@ -187,6 +188,24 @@ def test_rooflines():
     assert ">10 GB/s<" in older and "memory" not in older
 
 
+def check_decode_steps(page, rows):
+    """The figure of a page on what `smla bench` wrote: segments are the stages, each once, and the time
+    behind a bar is that of the step, as in the tile at the top of the page."""
+    (svg,) = [each for each in re.findall(r"<svg .*?</svg>", page, re.DOTALL) if "decode step by" in each]
+    times = [row["ms"] for row in rows if row["stage"] == "decode"]
+    assert times and f"<strong>{units.time_text(times[0])}</strong>" in page
+    for case, ms in ((row["case"], row["ms"]) for row in rows if row["stage"] == "decode"):
+        assert f">{units.time_text(ms)}<" in svg
+        found = re.findall(rf"<title>{re.escape(case)}, (.*?): .*?, (\d+) %</title>", svg)
+        assert len(found) > 1 and {stage for stage, _ in found} <= {
+            "other stages", *(row["stage"] for row in rows if row["case"] == case and row.get("part"))
+        } - {"sum"}  # fmt: skip
+        assert sum(int(share) for _, share in found) == pytest.approx(100, abs=len(found) / 2 + 0.5)
+        _, stages = cases.steps(rows)[case]
+        (whole,) = [row["ms"] for row in rows if row["stage"] == "sum" and row["case"] == case]
+        assert sum(stages.values()) == pytest.approx(whole)
+
+
 def test_bench_and_defaults(monkeypatch):
     pytest.importorskip("matplotlib")
     found = smla.bench(case="select", quick=True, seconds=0.02)
@@ -196,7 +215,9 @@ def test_bench_and_defaults(monkeypatch):
     with pytest.raises(smla.InvalidArgument, match="--case: got nothing"):
         smla.bench(case="nothing")
     report = smla.report(quick=True, seconds=0.01)  # no files: everything runs here
-    assert {row["stage"] for row in report.documents["bench"][0]["results"]} >= {"attend", "score", "decode"}
+    rows = report.documents["bench"][0]["results"]
+    assert {row["stage"] for row in rows} >= {"attend", "score", "decode"}
+    check_decode_steps(report.html, rows)
     assert report.documents["verify"][0]["kernels"] and 'id="capacity"' not in report.html
 
 
@@ -268,6 +289,18 @@ def test_files_that_are_not_there(files):
         smla.report(bench=files / "nowhere.json")
     with pytest.raises(smla.IoError, match="nowhere"):
         smla.report(model=files / "nowhere", bench=files / "bench.json")
+    os.mkfifo(files / "fifo")
+    with open(files / "large.json", "wb") as large:
+        large.truncate(65 << 20)
+    for name, error, got in (
+        ("/dev/zero", smla.IoError, "no regular file"),
+        ("fifo", smla.IoError, "no regular file"),
+        (".", smla.IoError, "no regular file"),
+        ("large.json", smla.DataError, f"{65 << 20} bytes, wanted at most"),
+    ):
+        for kind in ("bench", "verify", "peers"):
+            with pytest.raises(error, match=f"{name}: got {got}"):
+                smla.report(**{"bench": BENCH, "verify": VERIFY, kind: files / name})
     (files / "bench.json").write_bytes(b"\xff\xfe")
     with pytest.raises(smla.DataError, match="bench.json: got bytes that are not UTF-8"):
         smla.report(bench=files / "bench.json")

@@ -52,6 +52,17 @@ def panels(lines):
     return split
 
 
+def steps(rows):
+    """{case of a decode step: (ms of the step, {stage: ms})}. The row "sum" is the total of its stages."""
+    found = {}
+    for row in rows:
+        if row.get("part") and row["stage"] != "sum":
+            stages = found.setdefault(row["case"], {})
+            stages[row["stage"]] = stages.get(row["stage"], 0) + row["ms"]
+    whole = {row["case"]: row["ms"] for row in rows if row["stage"] == "decode" and not row.get("part")}
+    return {case: (whole.get(case) or sum(stages.values()), stages) for case, stages in found.items()}
+
+
 def pairs(rows, peer_rows):
     """(stage, case, ms here, ms of the peer) of cases that both have."""
     theirs = {(row["stage"], row["case"]): row["ms"] for row in peer_rows if not row.get("part")}

@@ -3,10 +3,13 @@
 import json
 import math
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
 from ..errors import DataError, IoError, invalid
+
+_MOST_BYTES = 64 << 20
 
 
 def _wrong(field, got, wanted):
@@ -54,13 +57,19 @@ def name_of(source):
 
 
 def read(source):
-    """The JSON document of a file; one in memory is itself."""
+    """The JSON document of a regular file of at most 64 MiB; one in memory is itself."""
     if isinstance(source, Mapping):
         return dict(source)
     if not isinstance(source, (str, os.PathLike)):
         raise invalid("document", type(source).__name__, "a file or a dict")
     path = os.fspath(source)
     try:
+        found = os.stat(path)  # opening a FIFO would wait, and a device may never end
+        if not stat.S_ISREG(found.st_mode):
+            got, wanted = "no regular file", "a file"
+            raise IoError(f"{path}: got {got}, wanted {wanted}", path, got, wanted)
+        if found.st_size > _MOST_BYTES:
+            raise _wrong(path, f"{found.st_size} bytes", f"at most {_MOST_BYTES}")
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         wanted = "a file that can be read"

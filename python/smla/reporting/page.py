@@ -144,8 +144,8 @@ def bench_body(bench):
                 drawings.append(plots.times(f"{stage} {title}".strip(), own, axis))
     if drawings:
         yield element("h4", "Time against context and batch") + figures(drawings)
-    if parts := [row for row in rows if row.get("part")]:
-        yield element("h4", "Inside a decode step") + figures([plots.steps(parts)], columns=1)
+    if steps := cases.steps(rows):
+        yield element("h4", "Inside a decode step") + figures([plots.steps(steps)], columns=1)
     yield folded(f"All {len(rows)} times", _bench_table(rows))
 
 

@@ -144,33 +144,30 @@ def times(title, lines, xlabel):
 
 
 @styled
-def steps(rows):
-    """Where the time of a decode step goes: a bar per case, a segment per stage."""
-    cases = list(dict.fromkeys(row["case"] for row in rows))
-    total = {case: sum(row["ms"] for row in rows if row["case"] == case) for case in cases}
+def steps(cases):
+    """Where the time of a decode step goes: a bar per case, a segment per stage, as a share of all stages.
+    The step's own time stands behind its bar. cases: {case: (ms of the step, {stage: ms})}."""
     weight = {}
-    for row in rows:
-        weight[row["stage"]] = max(weight.get(row["stage"], 0), row["ms"] / total[row["case"]])
+    for _, stages in cases.values():
+        for stage, ms in stages.items():
+            weight[stage] = max(weight.get(stage, 0), ms / sum(stages.values()))
     shown = sorted((stage for stage in weight if weight[stage] >= 0.04), key=lambda stage: -weight[stage])[:5]
     drawing = Drawing("Time of a decode step by stage", 9.4, 0.9 + 0.5 * len(cases))
-    for row, case in enumerate(cases):
+    for row, (case, (whole, stages)) in enumerate(cases.items()):
+        every = sum(stages.values())
+        segments = {stage: stages[stage] for stage in shown if stage in stages}
+        segments["other stages"] = sum(ms for stage, ms in stages.items() if stage not in shown)
         left = 0.0
-        for stage in [*shown, "other stages"]:
-            own = [
-                r["ms"]
-                for r in rows
-                if r["case"] == case
-                and (r["stage"] == stage or (stage == "other stages" and r["stage"] not in shown))
-            ]
-            if not own:
+        for stage, ms in segments.items():
+            if not ms:
                 continue
-            share = 100 * sum(own) / total[case]
+            share = 100 * ms / every
             tint = MUTED if stage == "other stages" else color(shown.index(stage))
             (bar,) = drawing.axes.barh([row], [share], left=left, height=0.62, color=tint)
-            drawing.tip(bar, f"{case}, {stage}: {time_text(sum(own))}, {share:.0f} %")
+            drawing.tip(bar, f"{case}, {stage}: {time_text(ms)}, {share:.0f} %")
             left += share
         drawing.axes.annotate(
-            time_text(total[case]), (100, row), va="center", xytext=(5, 0), textcoords="offset points"
+            time_text(whole), (100, row), va="center", xytext=(5, 0), textcoords="offset points"
         )
     for stage in [*shown, "other stages"]:
         tint = MUTED if stage == "other stages" else color(shown.index(stage))
