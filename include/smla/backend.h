@@ -29,7 +29,9 @@ typedef struct smla_device_info {
     int64_t memory_bytes;
 } smla_device_info;
 
-/* A device by name: "cpu" (this machine's threads) or sm_XY (a common GPU of that kind, there or not). */
+/* Describes a device by name: "cpu" (the threads of this machine) or sm_80, sm_86, sm_87, sm_88, sm_89,
+ * sm_90, sm_100, sm_103, sm_120 or sm_121 (a common GPU of that compute capability, present or not). Any
+ * other name is SMLA_INVALID_ARGUMENT; the message lists the names. */
 SMLA_API smla_status smla_describe_device(const char* name, smla_device_info* out);
 
 /* Features that no backend here has. Any set bit is refused, in the words of the originals. */

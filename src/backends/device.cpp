@@ -4,19 +4,27 @@
 #include "core/status.h"
 #include "engines/candidate.h"
 
-#include <charconv>
+#include <iterator>
 
 namespace smla {
 
 namespace {
 
 struct Known {
-    int32_t capability, multiprocessors;
+    int32_t capability, multiprocessors;  // 0: unknown
     int64_t gibibytes;
 };
-// A common device of each kind: A100, RTX 3090, L40S, H100, B200, RTX PRO 6000, GB10.
-constexpr Known kKnown[] = {{80, 108, 80},   {86, 82, 24},   {89, 142, 48}, {90, 132, 80},
-                            {100, 148, 180}, {120, 188, 96}, {121, 48, 128}};
+// The GPUs that the CUDA engine has code for, each with a common one: A100, RTX 3090, L40S, H100, B200,
+// RTX PRO 6000, GB10.
+constexpr Known kKnown[] = {{80, 108, 80}, {86, 82, 24},    {87, 0, 0},  {88, 0, 0},     {89, 142, 48},
+                            {90, 132, 80}, {100, 148, 180}, {103, 0, 0}, {120, 188, 96}, {121, 48, 128}};
+
+std::string known_names() {
+    std::string out = "cpu";
+    for (const Known& each : kKnown)
+        out += text(&each == std::end(kKnown) - 1 ? " or sm_" : ", sm_", each.capability);
+    return out;
+}
 
 }  // namespace
 
@@ -31,19 +39,15 @@ DeviceInfo describe_device(std::string_view name) {
         device.multiprocessors = usable_cores();
         return device;
     }
-    device.type = SMLA_CUDA;
-    const std::string_view digits = name.substr(0, 3) == "sm_" ? name.substr(3) : std::string_view();
-    const auto [end, error] =
-        std::from_chars(digits.data(), digits.data() + digits.size(), device.capability);
-    SMLA_CHECK(error == std::errc() && end == digits.data() + digits.size() && device.capability >= 10 &&
-                   device.capability < 1000,
-               "device", std::string(name), "cpu, or sm_ and a compute capability: sm_80, sm_90, sm_120");
     for (const Known& known : kKnown) {
-        if (known.capability != device.capability) continue;
+        if (name != text("sm_", known.capability)) continue;
+        device.type = SMLA_CUDA;
+        device.capability = known.capability;
         device.multiprocessors = known.multiprocessors;
         device.memory_bytes = known.gibibytes << 30;
+        return device;
     }
-    return device;
+    fail(SMLA_INVALID_ARGUMENT, "device", std::string(name), known_names());
 }
 
 DeviceInfo device_info(const Device& device) {

@@ -5,6 +5,10 @@
 #include "kit/refused.h"
 #include "serving.h"
 
+#include <smla/backend.h>
+#include <smla/context.h>
+
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 
@@ -357,9 +361,29 @@ TEST(Selection, ArgumentsThatMakeNoSense) {
     EXPECT_EQ(field([&](A& a) { of_latents(a), a.plan_groups = SMLA_GROUP_INDEX; }), "");
     EXPECT_EQ(field([&](A& a) { of_latents(a), a.plan_groups = SMLA_GROUP_STATE; }), "args.plan_groups");
     EXPECT_EQ(field([](A& a) { a.rope_dim = 63; }), "args.rope_dim");
-    for (const char* name : {"", "gpu", "sm_", "sm_9x", "sm_5", "90"})
-        EXPECT_THROW(describe_device(name), Error) << name;
-    EXPECT_EQ(describe_device("sm_103").capability, 103);
+}
+
+TEST(Backends, DevicesAreDescribedWhereTheCudaEngineHasCodeForThem) {
+    smla_device_info info;
+    for (int capability = 0; capability <= 1300; ++capability) {
+        static constexpr int known[] = {80, 86, 87, 88, 89, 90, 100, 103, 120, 121};
+        info = {.struct_size = sizeof info};
+        const std::string name = "sm_" + std::to_string(capability);
+        const smla_status status = smla_describe_device(name.c_str(), &info);
+        if (std::find(std::begin(known), std::end(known), capability) != std::end(known)) {
+            EXPECT_EQ(status, SMLA_OK) << name;
+            EXPECT_EQ(info.capability, capability);
+            continue;
+        }
+        EXPECT_EQ(status, SMLA_INVALID_ARGUMENT) << name;
+        EXPECT_EQ(info.capability, 0) << "written although refused";
+        EXPECT_EQ(
+            std::string(smla_last_error()),
+            "invalid argument: device: got " + name +
+                ", wanted cpu, sm_80, sm_86, sm_87, sm_88, sm_89, sm_90, sm_100, sm_103, sm_120 or sm_121");
+    }
+    for (const char* name : {"", "gpu", "cuda", "cuda:0", "sm_", "sm_9x", "sm_090", "sm_+90", "SM_90", "90"})
+        EXPECT_EQ(smla_describe_device(name, &info), SMLA_INVALID_ARGUMENT) << name;
 }
 
 TEST(Backends, CacheShapesHaveRowsThatFitInt32) {

@@ -91,9 +91,8 @@ TEST(CliBackends, NamesForceOne) {
     EXPECT_TRUE(nlohmann::json::parse(none.out)["backend"].is_null());
     const auto unknown =
         error_of({"explain", "--model", v32.path(), "--device", "cpu", "--backend", "FLASH"}, 2);
-    EXPECT_EQ(unknown["field"], "backend");
+    EXPECT_EQ(unknown["field"], "--backend");
     EXPECT_NE(unknown["wanted"].get<std::string>().find("TRITON_MLA_SPARSE"), std::string::npos);
-    EXPECT_EQ(error_of({"explain", "--model", v32.path(), "--device", "tpu"}, 2)["field"], "device");
     EXPECT_EQ(error_of({"explain", "--stage", "attend", "--device", "cpu"}, 2)["field"], "--device");
     const auto dtype =
         error_of({"explain", "--model", v32.path(), "--device", "sm_90", "--kv-dtype", "fp9"}, 2);

@@ -47,6 +47,7 @@ void restrict_this_process(const RunOptions& options) {
     if (options.user &&
         (setgroups(0, nullptr) != 0 || setresuid(options.user, options.user, options.user) != 0))
         _exit(125);
+    signal(SIGPIPE, options.ignores_sigpipe ? SIG_IGN : SIG_DFL);
     alarm(options.seconds);
 }
 
@@ -72,6 +73,7 @@ Finished run_tool(const std::vector<std::string>& arguments, const RunOptions& o
     envp.push_back(nullptr);
 
     const Channel out = make_channel(options), err = make_channel(options);
+    if (options.closed_stdout) close(out.read);
     const pid_t child = fork();
     if (child == 0) {
         const int file =
@@ -90,11 +92,14 @@ Finished run_tool(const std::vector<std::string>& arguments, const RunOptions& o
         kill(child, SIGKILL);
     }
     std::thread errors([&] { finished.err = drain(err.read); });
-    finished.out = drain(out.read);
+    if (!options.closed_stdout) finished.out = drain(out.read);
     errors.join();
     int status = 0;
-    waitpid(child, &status, 0);
+    rusage used{};
+    wait4(child, &status, 0, &used);
+    finished.peak_kib = used.ru_maxrss;
     if (WIFEXITED(status)) finished.code = WEXITSTATUS(status);
+    else finished.signal = WTERMSIG(status);
     return finished;
 }
 
@@ -140,6 +145,25 @@ std::vector<std::string> subcommands() {
         if (line == "Subcommands:") inside = true;
     }
     return names;
+}
+
+std::vector<HelpOption> options_of(const std::string& subcommand) {
+    std::istringstream help(run_tool({subcommand, "--help"}).out);
+    std::vector<HelpOption> found;
+    for (std::string line; std::getline(help, line) && line != "Examples:";) {
+        if (line.starts_with("  --")) {
+            const size_t end = line.find_first_of(" ", 2), type = line.find_first_not_of(' ', end);
+            HelpOption option{line.substr(2, end - 2), "", ""};
+            if (type == end + 1) option.type = line.substr(type, line.find_first_of(" =:", type) - type);
+            const size_t about = line.find("  ", end);
+            if (about != std::string::npos) option.about = line.substr(line.find_first_not_of(' ', about));
+            found.push_back(option);
+        } else if (!found.empty() && found.back().about.empty() && line.starts_with("   ")) {
+            found.back().about = line.substr(line.find_first_not_of(' '));
+        }
+    }
+    EXPECT_FALSE(found.empty()) << subcommand;
+    return found;
 }
 
 TemporaryFile::TemporaryFile(const std::string& text) {

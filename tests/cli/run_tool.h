@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,9 @@ namespace smla::test {
 
 struct Finished {
     int code = -1;  // exit code; -1: killed by a signal
+    int signal = 0;
     std::string out, err;
+    int64_t peak_kib = 0;  // largest resident size
 };
 
 struct RunOptions {
@@ -20,6 +23,8 @@ struct RunOptions {
     bool terminal = false;                 // stdout and stderr are pseudo terminals
     int columns = 0;                       // width of the terminal; 0: it does not say
     std::string stdout_file;               // stdout goes there instead
+    bool closed_stdout = false;            // stdout is a pipe that nobody reads
+    bool ignores_sigpipe = false;          // as programs do that start others with signals ignored
     std::map<int, uint64_t> limits;        // RLIMIT_... of the process
     unsigned seconds = 0;                  // it is killed after these; 0: never
     unsigned kill_after_us = 0;            // kill -9 after these; 0: never
@@ -34,6 +39,14 @@ nlohmann::json json_of(const std::vector<std::string>& arguments, const char* me
 nlohmann::json error_of(std::vector<std::string> arguments, int code);
 
 std::vector<std::string> subcommands();  // as the help lists them
+
+// An option or a positional argument, as the help of a subcommand describes it.
+struct HelpOption {
+    std::string name;   // "--model"
+    std::string type;   // "TEXT", "INT", ...; empty: a flag
+    std::string about;  // the first line of its description
+};
+std::vector<HelpOption> options_of(const std::string& subcommand);
 
 // A file that lives as long as the test.
 class TemporaryFile {

@@ -148,7 +148,7 @@ TEST(CliServe, SensibleErrors) {
     EXPECT_EQ(refused(many + "0,1,1,0\n"), "6");
     for (const char* seed : {"-1", "9223372036854775808"})
         EXPECT_EQ(error_of({"run", "--serve", kMixed, std::string("--seed=") + seed}, 2)["field"], "--seed");
-    EXPECT_EQ(error_of({"run", "--serve", kMixed, "--backend", "NONE"}, 2)["field"], "backend");
+    EXPECT_EQ(error_of({"run", "--serve", kMixed, "--backend", "NONE"}, 2)["field"], "--backend");
     EXPECT_EQ(error_of({"run"}, 2)["field"], "checkpoint");
     EXPECT_EQ(error_of({"run", "somewhere", "--out", "y"}, 2)["field"], "--hidden");
 }

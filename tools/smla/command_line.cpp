@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <new>
 #include <string_view>
@@ -62,16 +63,30 @@ Error unexpected_argument(const CLI::App& app) {
                  "what " + name + " --help lists" + (near.empty() ? "" : "; did you mean " + near + "?"));
 }
 
-// Makes an Error of a parse failure. Messages of our validators ("--threads: got x, wanted y") are split into
-// its fields; CLI11's own messages are kept whole.
+// Makes an Error of a parse failure. Messages of our validators ("--threads: got x, wanted y") and the usual
+// ones of CLI11 are split into its fields; others are kept whole.
 Error wrong_value(const CLI::App& app, const std::string& message) {
+    const auto before = [&](const char* part) { return message.substr(0, message.find(part)); };
+    const auto has = [&](const char* part) { return message.find(part) != std::string::npos; };
+    const CLI::App& command = innermost(app);
+    const std::string help = "smla " + (&command == &app ? "" : command.get_name() + " ") + "--help";
     const size_t got = message.find(": got "), wanted = message.rfind(", wanted ");
     if (got != std::string::npos && wanted != std::string::npos && got < wanted)
         return Error(SMLA_INVALID_ARGUMENT, message.substr(0, got), message.substr(got + 6, wanted - got - 6),
                      message.substr(wanted + 9));
-    const CLI::App& command = innermost(app);
-    return Error(SMLA_INVALID_ARGUMENT, "command line", message,
-                 "what smla " + (&command == &app ? "" : command.get_name() + " ") + "--help says");
+    for (const char* part : {" is required", ": 1 required"})
+        if (has(part))
+            return Error(SMLA_INVALID_ARGUMENT, before(part), "nothing",
+                         "a value; " + help + " describes it");
+    constexpr const char *kTwice = ": At Most 1 required but received ", *kFlag = "Could not convert: ";
+    if (has(kTwice))
+        return Error(SMLA_INVALID_ARGUMENT, before(kTwice),
+                     message.substr(before(kTwice).size() + std::strlen(kTwice)) + " values", "one");
+    const size_t equals = message.find(" = ");
+    if (message.starts_with(kFlag) && equals != std::string::npos)  // values of other options have validators
+        return Error(SMLA_INVALID_ARGUMENT, message.substr(std::strlen(kFlag), equals - std::strlen(kFlag)),
+                     message.substr(equals + 3), "no value: it is a flag");
+    return Error(SMLA_INVALID_ARGUMENT, "command line", message, "what " + help + " says");
 }
 
 // Where an error names an option of a context or the field that it sets: what gave the value, the option or
@@ -87,6 +102,19 @@ Error as_given(const Error& error, const std::vector<std::string_view>& words) {
         return Error(error.status, variable ? each.variable : option, error.got, error.wanted);
     }
     return error;
+}
+
+// CLI11 takes the next option for the value of an option that has none: `--save --json` would write a file.
+void refuse_options_as_values(CLI::App& app) {
+    for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+        for (CLI::Option* option : command->get_options())
+            if (!option->get_lnames().empty() && option->get_expected_max() > 0)
+                option->check(CLI::Validator(
+                    [](std::string& value) {
+                        if (!value.starts_with("--")) return std::string();
+                        return "got " + value + ", wanted a value, which may not begin with --";
+                    },
+                    ""));
 }
 
 int parse_and_run(CLI::App& app, Tool& tool, int argc, char** argv) {
@@ -122,6 +150,7 @@ int run(int argc, char** argv) {
 #define SMLA_ADD(name) add_##name(app, tool);
     SMLA_SUBCOMMANDS(SMLA_ADD)
 #undef SMLA_ADD
+    refuse_options_as_values(app);
     int code;
     try {
         code = parse_and_run(app, tool, argc, argv);

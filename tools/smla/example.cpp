@@ -73,7 +73,7 @@ std::string shell_word(const std::string& word) {
 
 int example(const Tool& tool, const Options& options) {
     const golden::Golden golden = golden::load_golden(options.golden);
-    SMLA_CHECK(options.layer >= 0 && size_t(options.layer) < golden.layers.size(), "--layer", options.layer,
+    SMLA_CHECK(size_t(options.layer) < golden.layers.size(), "--layer", options.layer,
                text("0 to ", golden.layers.size() - 1, ", a layer of the file"));
     const golden::GoldenLayer& layer = golden.layers[size_t(options.layer)];
     const fs::path folder(options.out);
@@ -122,6 +122,7 @@ void add_example(CLI::App& app, Tool& tool) {
     command->add_option("--golden", options->golden, "The golden file")->required();
     command->add_option("--out", options->out, "The folder to make")->required();
     command->add_option("--layer", options->layer, "Number of the layer within the file, from 0")
+        ->check(whole_number(0, kMostLayers))
         ->capture_default_str();
     command->add_flag("--force", options->force, "Write into a folder that holds other files");
     tool.action(command, [&tool, options] { return example(tool, *options); });

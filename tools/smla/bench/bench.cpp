@@ -1,5 +1,6 @@
 // smla bench: times of the stages and of a whole decode step, against this machine's measured peak.
 #include "common.h"
+#include "engines/run.h"
 #include "host.h"
 #include "machine.h"
 #include "measure.h"
@@ -11,6 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 namespace smla::cli {
 
@@ -133,11 +135,14 @@ std::string headline(const Bench& bench, const Context& context) {
 // Those that --case asks for.
 std::vector<SuiteCase> suite_cases(const Options& options) {
     std::vector<SuiteCase> cases = hopper_suite(options.bench.quick);
+    std::set<std::string> stages;
+    for (const SuiteCase& each : cases) stages.insert(each.stage);
     std::erase_if(cases,
                   [&](const SuiteCase& each) { return options.test != "all" && options.test != each.stage; });
-    if (cases.empty())
-        fail(SMLA_INVALID_ARGUMENT, "--case", text(options.test, " with --suite ", options.suite),
-             "a stage of the suite: see --suite hopper --list");
+    if (!stages.count(options.test) && options.test != "all")
+        fail(SMLA_INVALID_ARGUMENT, "--case",
+             text(options.test, " with --suite ", options.suite, options.bench.quick ? " --quick" : ""),
+             "all or a stage with such cases: " + joined({stages.begin(), stages.end()}));
     return cases;
 }
 
@@ -173,12 +178,16 @@ Measured measure_product(Bench& bench, bool quick) {
 // us: of the first repeats, as many as the peers' own programs time. sustained: of the second half, after
 // some 0.1 s of which a GPU at its power limit lowers its clock (H200: 1980 to 1700 MHz).
 int bench_suite(const Tool& tool, const Options& options) {
-    parse_choice("--suite", options.suite, {"hopper"});
     if (options.list) return list_suite(tool, options);
-    Context context = options.context.create();
-    if (context.device().type() == SMLA_CPU && !options.bench.quick)
-        fail(SMLA_UNSUPPORTED, "--suite", text(options.suite, " on a CPU"), "--engine cuda, or --quick");
     const std::vector<SuiteCase> cases = suite_cases(options);
+    ContextOptions place = options.context;
+    const std::string why_no_gpu = why_no_engine(SMLA_ENGINE_CUDA);
+    if (place.engine == "auto" && place.kernel.empty() && why_no_gpu.empty()) place.engine = "cuda";
+    Context context = place.create();
+    if (context.device().type() == SMLA_CPU && !options.bench.quick)
+        fail(SMLA_UNSUPPORTED, "--suite", text(options.suite, " on a CPU"),
+             why_no_gpu.empty() ? "--engine cuda, or --quick"
+                                : text("a GPU (", why_no_gpu, "), or --quick for the cases that suit a CPU"));
     Progress progress(int64_t(cases.size()) + 1);
     Bench bench(context, options.bench);
     const Measured product = measure_product(bench, options.bench.quick);
@@ -216,9 +225,6 @@ int bench_suite(const Tool& tool, const Options& options) {
 }
 
 int bench(const Tool& tool, const Options& options) {
-    parse_choice(
-        "--case", options.test,
-        {"all", "attend", "score", "select", "score_select", "project", "metadata", "decode", "host"});
     if (!options.bench.save.empty()) OutputFile::check(options.bench.save);
     if ((options.bench.tokens != 1 || options.bench.context != 0) && options.test != "decode")
         fail(SMLA_INVALID_ARGUMENT, options.bench.tokens != 1 ? "--tokens" : "--context",
@@ -268,13 +274,18 @@ void add_bench(CLI::App& app, Tool& tool) {
         ->add_option("--case", options->test,
                      "all, attend, score, select, score_select, project, metadata, decode; or host, which "
                      "all leaves out")
+        ->check(one_of(
+            {"all", "attend", "score", "select", "score_select", "project", "metadata", "decode", "host"}))
         ->capture_default_str();
-    command->add_option("--suite", options->suite,
-                        "hopper: cases that have peers, beside the peers' times and this library's targets");
+    command
+        ->add_option("--suite", options->suite,
+                     "hopper: cases that have peers, beside the peers' times and this library's targets; "
+                     "runs on a GPU, or with --quick on a CPU")
+        ->check(one_of({"hopper"}));
     command->add_flag("--list", options->list, "Print the suite's cases and run none");
     command->add_flag("--quick", options->bench.quick, "Few cases, small caches: seconds");
     command->add_option("--seconds", options->bench.seconds, "Time spent repeating each case")
-        ->check(positive_number())
+        ->check(positive_number(kMostSeconds))
         ->capture_default_str();
     command->add_option("--tokens", options->bench.tokens, "Of a decode step: one of each request")
         ->check(whole_number(1, 1 << 14))

@@ -19,20 +19,28 @@ smla_engine engine_of_kernel(const std::string& kernel) {
     return SMLA_ENGINE_CUDA;
 }
 
+std::vector<std::string> isa_names() {
+    std::vector<std::string> names{"auto"};
+    for (smla_isa each = SMLA_ISA_SCALAR; each <= kLastIsa; ++each) names.emplace_back(isa_name(each));
+    return names;
+}
+
 }  // namespace
 
 void ContextOptions::add(CLI::App& command) {
     command.add_option("--engine", engine, "auto, reference, cpu or cuda")
         ->envname("SMLA_ENGINE")
+        ->check(one_of({engine_names().begin(), engine_names().end()}))
         ->capture_default_str()
         ->group(kGroup);
     command
         .add_option("--isa", isa, "Instruction set of the cpu engine (default: SMLA_ISA, else the best here)")
+        ->check(one_of(isa_names()))
         ->type_name("auto|scalar|avx2|avx512|avx512_bf16|amx|neon")
         ->group(kGroup);
-    command.add_option("--device", device, "Number of the GPU, for the cuda engine")
+    command
+        .add_option("--device", device, "Number of the GPU; selects the cuda engine (default: the first GPU)")
         ->check(whole_number(0, kMostDevice))
-        ->capture_default_str()
         ->group(kGroup);
     command
         .add_option("--threads", threads,
@@ -51,15 +59,23 @@ void ContextOptions::add(CLI::App& command) {
         ->group(kGroup);
 }
 
+// The number of a GPU selects the engine that has GPUs, or contradicts the engine that was named.
+static smla_engine engine_of_device(smla_engine named, int device) {
+    if (named != SMLA_ENGINE_AUTO)
+        SMLA_CHECK(named == SMLA_ENGINE_CUDA, "--device", device, "--engine cuda: only GPUs have numbers");
+    else if (const std::string why = why_no_engine(SMLA_ENGINE_CUDA); !why.empty())
+        fail(SMLA_UNSUPPORTED, "--device", text(device), "a GPU (" + why + ")");
+    return SMLA_ENGINE_CUDA;
+}
+
 smla_context_args ContextOptions::args() const {
     smla_context_args args{};
     args.struct_size = sizeof args;
     args.version = SMLA_VERSION;
     args.engine = parse_choice("--engine", engine, {engine_names().begin(), engine_names().end()});
-    args.device_index = device;
-    std::vector<std::string> names{"auto"};
-    for (smla_isa each = SMLA_ISA_SCALAR; each <= kLastIsa; ++each) names.emplace_back(isa_name(each));
-    args.isa = parse_choice("--isa", isa, names);
+    if (device) args.engine = engine_of_device(args.engine, *device);
+    args.device_index = device.value_or(0);
+    args.isa = parse_choice("--isa", isa, isa_names());
     args.threads = threads;
     args.batch_invariant = batch_invariant;
     args.check_indices = check_indices;

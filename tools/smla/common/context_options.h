@@ -4,31 +4,33 @@
 #include "cli_forward.h"
 #include "engines/context.h"
 
+#include <optional>
 #include <string>
 
 namespace smla::cli {
 
 constexpr int kMostDevice = 1023;
 
-// What sets a field of smla_context_args: an option, and the variable that stands for it.
+// What sets a field that errors of the library name: an option, and the variable that stands for it.
 struct ContextField {
     const char *field, *option, *variable;
 };
-constexpr ContextField kContextFields[] = {{"args.engine", "--engine", "SMLA_ENGINE"},
-                                           {"args.isa", "--isa", "SMLA_ISA"},
-                                           {"args.threads", "--threads", "SMLA_THREADS"},
-                                           {"args.kernel", "--kernel", "SMLA_KERNEL"},
-                                           {"args.device_index", "--device", nullptr}};
+constexpr ContextField kContextFields[] = {
+    {"args.engine", "--engine", "SMLA_ENGINE"},    {"args.isa", "--isa", "SMLA_ISA"},
+    {"args.threads", "--threads", "SMLA_THREADS"}, {"args.kernel", "--kernel", "SMLA_KERNEL"},
+    {"args.device_index", "--device", nullptr},    {"device", "--device", nullptr},
+    {"backend", "--backend", "SMLA_BACKEND"}};
 
 struct ContextOptions {
     std::string engine = "auto", isa = "auto", kernel;
-    int device = 0, threads = 0;
+    std::optional<int> device;  // number of a GPU
+    int threads = 0;
     bool batch_invariant = false;
     bool check_indices = false;  // an option of smla bench alone
 
     static constexpr const char* kGroup = "Where it runs";
     void add(CLI::App& command);
-    // Points into this object. Without --engine the engine is that of the kernel that is demanded.
+    // Points into this object. Without --engine, --device or a demanded kernel selects the engine.
     smla_context_args args() const;
     Context create() const;
 };

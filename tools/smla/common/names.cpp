@@ -1,5 +1,6 @@
 #include "names.h"
 
+#include "backends/registry.h"
 #include "core/tensor.h"
 #include "formats/format.h"
 
@@ -7,9 +8,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
-#include <cstdlib>
 #include <numeric>
+#include <set>
 
 namespace smla::cli {
 
@@ -88,6 +88,13 @@ smla_dtype parse_dtype(const std::string& option, const std::string& name, uint3
     return ids[size_t(parse_choice(option, name, names))];
 }
 
+void check_cache_type(const std::string& option, const std::string& name) {
+    std::set<std::string> known;
+    for (const Backend* backend : all_backends())
+        for (const CacheType& type : backend->cache_types) known.insert(type.name);
+    if (!find_format(name)) parse_choice(option, name, {known.begin(), known.end()});
+}
+
 Stage parse_stage(const std::string& option, const std::string& name) {
     return Stage(parse_choice(option, name, {kStageNames, kStageNames + kStageCount}));
 }
@@ -111,9 +118,10 @@ template <class Good>
 CLI::Validator number(const Good& good, const std::string& wanted) {
     return CLI::Validator(
         [=](std::string& value) {
-            char* end = nullptr;
-            const double number = std::strtod(value.c_str(), &end);
-            const bool fits = !value.empty() && *end == 0 && good(number);
+            double number = 0;
+            const char* end = value.data() + value.size();
+            const auto [at, error] = std::from_chars(value.data(), end, number);
+            const bool fits = error == std::errc() && at == end && good(number);
             return fits ? std::string() : "got " + value + ", wanted " + wanted;
         },
         "");
@@ -122,8 +130,20 @@ CLI::Validator number(const Good& good, const std::string& wanted) {
 }  // namespace
 
 CLI::Validator positive_number(double high) {
-    return number([=](double n) { return n > 0 && n <= high; },
-                  text("a number above 0", high < kLargest ? text(", at most ", high) : ""));
+    return number([=](double n) { return n > 0 && n <= high; }, text("a number above 0, at most ", high));
+}
+
+CLI::Validator one_of(std::vector<std::string> names) {
+    return CLI::Validator(
+        [names = std::move(names)](std::string& value) -> std::string {
+            try {
+                parse_choice("", value, names);
+                return "";
+            } catch (const Error& error) {
+                return "got " + error.got + ", wanted " + error.wanted;
+            }
+        },
+        "");
 }
 
 CLI::Validator number_from_0(double high) {

@@ -40,6 +40,13 @@ Document error_document(const Error& error) {
 
 namespace {
 
+// What a user typed, or a line of a file, may be as long as memory allows.
+std::string shortened(const std::string& text, size_t most) {
+    if (text.size() <= most) return text;
+    while ((text[most] & 0xc0) == 0x80) --most;  // within a character
+    return text.substr(0, most) + "...";
+}
+
 void write(const std::string& text) {
     Progress::erase();
     std::fwrite(text.data(), 1, text.size(), stdout);
@@ -81,7 +88,10 @@ void Tool::note(const std::string& line) const {
     std::fprintf(stderr, "smla: %s\n", line.c_str());
 }
 
-int Tool::report(const Error& error) const {
+int Tool::report(const Error& given) const {
+    constexpr size_t kPath = 4096, kValue = 190;
+    const Error error(given.status, shortened(given.field, kPath),
+                      given.got.empty() ? "nothing" : shortened(given.got, kValue), given.wanted);
     note(text("error: ", error.what()));
     if (json_) print(error_document(error));
     return exit_code(error.status);

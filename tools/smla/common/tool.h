@@ -41,7 +41,8 @@ public:
     // A line on stderr, with --json too.
     void note(const std::string& line) const;
 
-    // One line on stderr and, with --json, {"error": ...} on stdout. Returns the exit code.
+    // One line on stderr and, with --json, {"error": ...} on stdout. Returns the exit code. A long field or
+    // value is shortened.
     int report(const Error& error) const;
 
 private:

@@ -93,7 +93,9 @@ void add_demo(CLI::App& app, Tool& tool) {
     const auto options = std::make_shared<Options>();
     CLI::App* command =
         tool.command(app, "demo", "Serve attention layers of example checkpoints and check their output",
-                     "  smla demo v32 glm5\n  smla example --golden tests/goldens/D6.safetensors --out v32");
+                     "  smla demo v32 glm5\n"
+                     "  smla example --golden tests/goldens/D6.safetensors --out v32\n"
+                     "  smla example --golden tests/goldens/G1.safetensors --out glm5");
     command->add_option("folders", options->folders, "Folders that smla example made")->required();
     options->context.add(*command);
     tool.action(command, [&tool, options] { return demo(tool, *options); });

@@ -6,8 +6,6 @@
 #include "model/backend_config.h"
 #include "model_info.h"
 
-#include <set>
-
 namespace smla::cli {
 
 namespace {
@@ -24,15 +22,6 @@ int64_t telling_layer(const AttentionConfig& config) {
     for (const LayerClass& each : layer_classes(config, std::max<int64_t>(config.common.layers, 1)))
         if (each.kind != LayerKind::dsa_shared && reads_selection(each.kind)) return each.first;
     return 0;
-}
-
-// Throws for a name that no backend has; a backend refuses other backends' types itself.
-void check_cache_type(const std::string& given) {
-    std::set<std::string> known;
-    for (const Backend* backend : all_backends())
-        for (const CacheType& type : backend->cache_types) known.insert(type.name);
-    if (!find_format(std::string_view(given)))
-        parse_choice("--kv-dtype", given, {known.begin(), known.end()});
 }
 
 Document as_json(const BackendChoice& selection, const BackendConfig& config) {
@@ -76,7 +65,7 @@ std::string as_text(const BackendChoice& selection) {
 }  // namespace
 
 int explain_backend(const Tool& tool, const std::string& model, const BackendQuestion& question) {
-    check_cache_type(question.kv_dtype);
+    check_cache_type("--kv-dtype", question.kv_dtype);
     const AttentionConfig config = load_config(model);
     BackendArgs args = backend_args(config, telling_layer(config));
     args.device = describe_device(question.device);

@@ -204,9 +204,10 @@ void add_explain(CLI::App& app, Tool& tool) {
     options->context_options.add(*command);
     // replaced: explain also takes the name of an architecture
     command->remove_option(command->get_option("--device"));
-    command->add_option("--device", options->device,
-                        "With --model: explains the attention backend on cpu, sm_80, sm_90, sm_120, ...; "
-                        "a number: the GPU of the cuda engine");
+    command->add_option(
+        "--device", options->device,
+        "With --model: explains the attention backend on cpu or a GPU, by architecture: sm_80, "
+        "sm_90, sm_120, ...; a number: the GPU of the cuda engine");
     tool.action(command, [&tool, options, command] {
         const bool model = !options->model.empty(), stage = !options->stage.empty();
         if (!model && !stage && !tool.json()) std::fputs(text(kGuide, kExamples, "\n\n").c_str(), stderr);
@@ -217,19 +218,20 @@ void add_explain(CLI::App& app, Tool& tool) {
         options->shape.queries = options->queries;
         options->shape.page_tokens = options->page_tokens;
         const std::string& device = options->device;
-        const bool number = device.find_first_not_of("0123456789") == std::string::npos;
-        if (number && !device.empty()) {
+        const bool named = device.find_first_not_of("0123456789") != std::string::npos;
+        if (command->count("--device") && !named) {
             std::string value = device;
-            SMLA_CHECK(whole_number(0, kMostDevice)(value).empty(), "--device", device,
-                       text("a name, or a whole number, 0 to ", kMostDevice));
+            SMLA_CHECK(whole_number(0, kMostDevice)(value).empty(), "--device",
+                       device.empty() ? "nothing" : device,
+                       text("a name, such as sm_90, or a whole number, 0 to ", kMostDevice));
             options->context_options.device = std::stoi(device);
         }
-        if (number)
+        if (!named)
             for (const char* name : {"--kv-dtype", "--backend"})
                 SMLA_CHECK(command->count(name) == 0, name, command->get_option(name)->as<std::string>(),
                            "it together with --device NAME, for example sm_90");
-        if (number) return model ? explain_model(tool, *options) : explain_one(tool, *options);
-        SMLA_CHECK(model, "--device", device, "with --model");
+        if (!named) return model ? explain_model(tool, *options) : explain_one(tool, *options);
+        SMLA_CHECK(model, "--device", device, "--model with it; the number of a GPU goes with --stage");
         options->backend.device = device;
         options->backend.heads = options->shape.heads;
         return explain_backend(tool, options->model, options->backend);

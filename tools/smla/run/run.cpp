@@ -247,7 +247,7 @@ void add_options(CLI::App& command, Options& o) {
     command.add_option("--kv-format", o.kv_format, "Record format of the KV cache (smla list formats)")
         ->capture_default_str();
     command.add_option("--kv-writer", o.kv_writer, "Rules by which records are written: vllm or sglang")
-        ->check(CLI::IsMember({"vllm", "sglang"}))
+        ->check(one_of({"vllm", "sglang"}))
         ->capture_default_str();
     command.add_option("--index-format", o.index_format, "Record format of index keys")
         ->capture_default_str();
@@ -301,12 +301,13 @@ void check_use(const CLI::App& command, bool serving) {
 
 void add_run(CLI::App& app, Tool& tool) {
     const auto options = std::make_shared<Options>();
-    CLI::App* command =
-        tool.command(app, "run", "Run an attention layer of a checkpoint on hidden states",
-                     "  smla run model/ --layer 3 --hidden x.safetensors --out y.safetensors\n"
-                     "  smla run model/ --layer 3 --hidden x.safetensors --out y.safetensors --kv-format "
-                     "fp8_656 --chunk 256\n"
-                     "  smla run --serve examples/traces/mixed.csv --backend FLASHMLA_SPARSE --kv-dtype fp8");
+    CLI::App* command = tool.command(
+        app, "run", "Run an attention layer of a checkpoint on hidden states",
+        "  smla run v32 --hidden v32/hidden.safetensors --out y.safetensors\n"
+        "  smla run v32 --layer 0 --hidden v32/hidden.safetensors --out y.safetensors --kv-format "
+        "fp8_656 --chunk 256\n"
+        "  smla run --serve examples/traces/mixed.csv --backend FLASHMLA_SPARSE --kv-dtype fp8\n"
+        "v32 is a checkpoint; smla example makes one.");
     add_options(*command, *options);
     tool.action(command, [&tool, options, command] {
         const bool serving = !options->serving.trace.empty();

@@ -25,6 +25,7 @@ void ServeOptions::add(CLI::App& command) {
 }
 
 int serve(const Tool& tool, const ServeOptions& options, const ContextOptions& context_options) {
+    check_cache_type("--kv-dtype", options.settings.kv_dtype);
     const std::vector<TraceRequest> trace = read_trace(options.trace);
     int64_t total = 0;
     for (const TraceRequest& request : trace) total += request.total();

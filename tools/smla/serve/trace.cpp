@@ -1,34 +1,27 @@
 #include "trace.h"
 
 #include "core/status.h"
+#include "model/mapped_file.h"
 
 #include <charconv>
-#include <fstream>
 #include <sstream>
 
 namespace smla::cli {
 
 namespace {
 
-// For an error: a line may be as long as the file.
-std::string beginning(const std::string& text) {
-    constexpr size_t kMost = 100;
-    return text.size() <= kMost ? text : text.substr(0, kMost) + "...";
-}
-
 int32_t number(const std::string& place, const std::string& word, int32_t least, int32_t most) {
     int32_t value = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
     if (error != std::errc() || end != word.data() + word.size() || value < least || value > most)
-        fail(SMLA_DATA_ERROR, place, beginning(word), text(least, " to ", most));
+        fail(SMLA_DATA_ERROR, place, word, text(least, " to ", most));
     return value;
 }
 
 }  // namespace
 
 std::vector<TraceRequest> read_trace(const std::string& path) {
-    std::ifstream file(path);
-    if (!file) fail(SMLA_IO_ERROR, path, "cannot be read", "a CSV of arrival,prompt,output,shared");
+    std::istringstream file(read_text_file(path, kMostTraceBytes));
     return parse_trace(file, path);
 }
 
@@ -47,14 +40,14 @@ std::vector<TraceRequest> parse_trace(std::istream& file, const std::string& pat
         if (line.empty() || line[0] == '#') continue;
         const std::string place = text(path, ":", line_number);
         if (!head) {
-            if (line != kHead) fail(SMLA_DATA_ERROR, place, beginning(line), kHead);
+            if (line != kHead) fail(SMLA_DATA_ERROR, place, line, kHead);
             head = true;
             continue;
         }
         std::vector<std::string> words;
         std::istringstream cells(line + ",");
-        for (std::string word; std::getline(cells, word, ',');) words.push_back(word);
-        if (words.size() != 4) fail(SMLA_DATA_ERROR, place, beginning(line), "four numbers");
+        for (std::string word; words.size() <= 4 && std::getline(cells, word, ',');) words.push_back(word);
+        if (words.size() != 4) fail(SMLA_DATA_ERROR, place, line, "four numbers");
         TraceRequest request;
         request.arrival = number(place + " arrival", words[0], 0, kMostTokens);
         request.prompt = number(place + " prompt", words[1], 1, kMostTokens);

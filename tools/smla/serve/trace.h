@@ -16,7 +16,9 @@ struct TraceRequest {
     int32_t total() const { return prompt + output; }
 };
 
+// Reads a regular file; anything else, such as a FIFO, is rejected.
 std::vector<TraceRequest> read_trace(const std::string& path);
+constexpr size_t kMostTraceBytes = size_t(16) << 20;
 // Tokens of all requests: a run keeps an output and a cached row of each.
 constexpr int64_t kMostTraceTokens = int64_t(1) << 18;
 

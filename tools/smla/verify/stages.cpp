@@ -226,7 +226,7 @@ void add_stage_check_options(CLI::App& command, StageCheckOptions& options) {
     command
         .add_option("--seconds", options.seconds,
                     "Time to spend; up to 4 times as much until every kernel has had --floor problems")
-        ->check(positive_number())
+        ->check(positive_number(kMostSeconds))
         ->capture_default_str()
         ->group(group);
     command
