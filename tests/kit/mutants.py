@@ -1205,6 +1205,34 @@ MUTANTS = [
         "sum.seconds = each.seconds;",
         "test_cli CliBench.DecodeSteps*",
     ),
+    Mutant(
+        "a trace is read whatever its size",
+        "tools/smla/serve/trace.cpp",
+        "read_text_file(path, kMostTraceBytes)",
+        "read_text_file(path, SIZE_MAX)",
+        "test_cli CliInputs.*",
+    ),
+    Mutant(
+        "the number of a GPU is ignored",
+        "tools/smla/common/context_options.cpp",
+        "if (device) args.engine = engine_of_device(args.engine, *device);",
+        "",
+        "test_cli CliDevices.*",
+    ),
+    Mutant(
+        "a GPU that no kernel runs on is described",
+        "src/backends/device.cpp",
+        "kKnown[] = {",
+        "kKnown[] = {{75, 0, 0}, ",
+        "test_backends Backends.DevicesAre*",
+    ),
+    Mutant(
+        "the sum of the stages of a decode step is one more stage",
+        "python/smla/reporting/cases.py",
+        'if row.get("part") and row["stage"] != "sum":',
+        'if row.get("part"):',
+        "python tests/python/test_report.py -k bench_and_defaults",
+    ),
     # rows that are normed and rotated on their way into a cache or into codes
     Mutant(
         "the norm of a cached row takes its rope part, too",
