@@ -1,7 +1,12 @@
 /* smla/context.h: a context chooses the engine, owns its threads, and hands out memory where calls run.
  *
  * Memory that grows with a problem is allocated by create calls alone. Stages take scratch from the caller's
- * workspace; of the heap they take bookkeeping only (the reference engine: whatever it needs). */
+ * workspace; of the heap they take bookkeeping only (the reference engine: whatever it needs).
+ *
+ * Exceptions: no C++ exception leaves a function of this library. If the caller's alloc, parallel_for or
+ * interrupt function throws, the call ends with SMLA_CANCELLED (std::bad_alloc: SMLA_OUT_OF_MEMORY) and the
+ * message of the exception; context and handles stay usable. What a log function throws is dropped. A free
+ * that throws ends the process. */
 #ifndef SMLA_CONTEXT_H
 #define SMLA_CONTEXT_H
 
@@ -45,7 +50,8 @@ typedef struct smla_allocator {
     void* user;
 } smla_allocator;
 
-/* Runs body(user, i) for every i in [0, count), in any order, on any threads; returns when all are done. */
+/* Runs body(user, i) for every i in [0, count), in any order, on any threads; returns when all are done. It
+ * may throw only when every body that it started has returned; body itself never throws. */
 typedef void (*smla_parallel_for)(void* pool, int64_t count, void (*body)(void* user, int64_t i), void* user);
 
 typedef struct smla_context_args {
@@ -120,6 +126,16 @@ typedef void (*smla_log_function)(void* user, int32_t level, const char* line);
 /* For the whole process. The function gets every line, whatever SMLA_LOG says. Null: lines go to stderr, up
  * to the level that the environment variable SMLA_LOG names; if it is unset, none does. */
 SMLA_API void smla_set_log(smla_log_function function, void* user);
+
+/* Says whether a call goes on: 0, or any other value to end it. Must not call smla. */
+typedef int32_t (*smla_interrupt_function)(void* user);
+/* For later calls of the calling thread on the CPU and the reference engine; null: none. A call that has run
+ * for 50 ms asks the function, and then about every 50 ms, on the thread that made the call and between two
+ * pieces of its work; one product of a BLAS library is one piece. A parallel_for that runs no body on that
+ * thread has it asked between stages only. The other threads end their piece before the call returns
+ * SMLA_CANCELLED. Afterwards context, workspace and handles are usable, and a request of a session holds what
+ * it held before the step. Unset the function before `user` goes. */
+SMLA_API void smla_set_interrupt(smla_interrupt_function function, void* user);
 
 #ifdef __cplusplus
 }

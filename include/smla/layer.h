@@ -129,7 +129,7 @@ SMLA_API void smla_session_destroy(smla_session* session);
 /* What the session was made with, defaults filled in. The caller has set args->struct_size. */
 SMLA_API smla_status smla_session_get_args(const smla_session* session, smla_session_args* args);
 /* Runs one step. Tensors lie on the host or on the context's device; if all lie on a GPU, the call returns
- * when the step is queued. A refused step changes nothing. Only small lists come from the heap. */
+ * when the step is queued. A refused or cancelled step changes no request. Only lists come from the heap. */
 SMLA_API smla_status smla_session_forward(smla_session* session, const smla_session_step* step);
 /* Selection of the last step, if it had no forced_topk: [T,k] i32 on the host, valid until the next step.
  * ndim 0 in layers without an indexer. */

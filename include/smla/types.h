@@ -51,7 +51,8 @@ enum {
     SMLA_DATA_ERROR = 6,
     SMLA_IO_ERROR = 7,
     /* A bug in smla: please report it. */
-    SMLA_INTERNAL = 8
+    SMLA_INTERNAL = 8,
+    SMLA_CANCELLED = 9 /* A function of the caller ended the call (context.h). Outputs are undefined. */
 };
 
 /* The last error of this thread. Strings live until the thread's next smla call; they are never null.

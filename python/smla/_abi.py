@@ -18,6 +18,7 @@ class Status(IntEnum):
     DATA_ERROR = 6
     IO_ERROR = 7
     INTERNAL = 8
+    CANCELLED = 9
 
 
 class Dtype(IntEnum):
@@ -979,6 +980,7 @@ FUNCTIONS: dict[str, tuple[type | None, dict[str, type]]] = {
     "smla_download": (c.c_int32, {"context": c.c_void_p, "to": c.c_void_p, "from": c.c_void_p,
         "bytes": c.c_size_t, "stream": c.c_void_p}),
     "smla_set_log": (None, {"function": c.c_void_p, "user": c.c_void_p}),
+    "smla_set_interrupt": (None, {"function": c.c_void_p, "user": c.c_void_p}),
     "smla_plan_create": (c.c_int32, {"args": c.c_void_p, "out": c.c_void_p}),
     "smla_plan_destroy": (None, {"plan": c.c_void_p}),
     "smla_plan_build": (c.c_int32, {"plan": c.c_void_p, "batch": c.c_void_p}),

@@ -63,10 +63,12 @@ void smla_last_error_info(smla_error* out) {
 const char* smla_status_name(smla_status status) {
     static const char* const names[] = {
         "ok",           "invalid argument", "unsupported", "workspace too small", "out of memory",
-        "device error", "data error",       "io error",    "internal error"};
-    return status >= 0 && status <= SMLA_INTERNAL ? names[status] : "unknown status";
+        "device error", "data error",       "io error",    "internal error",      "cancelled"};
+    return status >= 0 && status <= SMLA_CANCELLED ? names[status] : "unknown status";
 }
 
 void smla_set_log(smla_log_function function, void* user) { smla::set_log(function, user); }
+
+void smla_set_interrupt(smla_interrupt_function function, void* user) { smla::set_interrupt(function, user); }
 
 }  // extern "C"

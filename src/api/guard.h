@@ -2,6 +2,7 @@
 #pragma once
 
 #include "api/tensors.h"
+#include "core/interrupt.h"
 #include "core/status.h"
 #include "engines/context.h"
 #include "ops/field.h"
@@ -34,6 +35,7 @@ template <class Body>
 smla_status guard(Body&& body) {
     try {
         clear_error();
+        begin_call();
         body();
         return SMLA_OK;
     } catch (const Error& error) {

@@ -16,9 +16,14 @@ void* callback_user = nullptr;
 
 void log_line(LogLevel level, const std::string& line) {
     std::lock_guard lock(mutex);
-    if (callback) callback(callback_user, int(level), line.c_str());
-    else if (environment_number("SMLA_LOG").value_or(-1) >= int(level))
+    if (callback) {
+        try {
+            callback(callback_user, int(level), line.c_str());
+        } catch (...) {  // a line of text must not end a call
+        }
+    } else if (environment_number("SMLA_LOG").value_or(-1) >= int(level)) {
         std::fprintf(stderr, "smla: %s\n", line.c_str());
+    }
 }
 
 void set_log(smla_log_function function, void* user) {

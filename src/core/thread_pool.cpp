@@ -1,5 +1,6 @@
 #include "core/thread_pool.h"
 
+#include "core/interrupt.h"
 #include "core/library_threads.h"
 #include "core/limits.h"
 #include "core/status.h"
@@ -27,6 +28,13 @@ void pause_cpu() {
 #elif defined(__aarch64__)
     asm volatile("yield");
 #endif
+}
+
+void run_alone(int64_t tasks, const ThreadPool::Body& body) {
+    for (int64_t task = 0; task < tasks; ++task) {
+        stop_point();
+        body(task, 0);
+    }
 }
 }  // namespace
 
@@ -62,15 +70,22 @@ private:
     void dismiss();
     void work(int worker);
     void drain(int worker);
+    template <class Work>
+    void attempt(const Work& work);
     void run_on_workers(int64_t tasks, const Body& body);
     void run_hook(int64_t tasks, const Body& body);
-    static void hook_body(void* self, int64_t worker) { static_cast<Crew*>(self)->drain(int(worker)); }
+    static void hook_body(void* self, int64_t worker) {
+        Crew& crew = *static_cast<Crew*>(self);
+        const WorksFor call(std::this_thread::get_id() == crew.caller_ ? nullptr : &crew.failed_);
+        crew.drain(int(worker));
+    }
 
     const int threads_;
     const smla_parallel_for hook_ = nullptr;
     void* const hook_pool_ = nullptr;
     std::vector<std::thread> workers_;
-    std::mutex run_mutex_;  // callers of run()
+    std::mutex run_mutex_;    // callers of run()
+    std::thread::id caller_;  // of a run by the hook
 
     std::mutex mutex_;  // guards parking
     std::condition_variable wake_, done_;
@@ -84,6 +99,7 @@ private:
     alignas(kCacheLine) std::atomic<int> busy_{0};
     std::mutex error_mutex_;
     std::exception_ptr error_;
+    std::atomic<bool> failed_{false};  // error_ is set: no further task begins
 };
 
 void ThreadPool::Crew::dismiss() {
@@ -97,18 +113,31 @@ void ThreadPool::Crew::dismiss() {
     workers_.clear();
 }
 
-void ThreadPool::Crew::drain(int worker) {
-    for (int64_t task; (task = next_.fetch_add(1, std::memory_order_relaxed)) < tasks_;) {
-        try {
-            (*body_)(task, worker);
-        } catch (...) {
-            std::lock_guard lock(error_mutex_);
-            if (!error_) error_ = std::current_exception();
-        }
+// The run ends with the first exception of any thread.
+template <class Work>
+void ThreadPool::Crew::attempt(const Work& work) {
+    try {
+        work();
+    } catch (...) {
+        std::lock_guard lock(error_mutex_);
+        if (!error_) error_ = std::current_exception();
+        failed_.store(true, std::memory_order_relaxed);
     }
 }
 
+void ThreadPool::Crew::drain(int worker) {
+    attempt([&] {
+        while (!failed_.load(std::memory_order_relaxed)) {
+            stop_point();
+            const int64_t task = next_.fetch_add(1, std::memory_order_relaxed);
+            if (task >= tasks_) return;
+            (*body_)(task, worker);
+        }
+    });
+}
+
 void ThreadPool::Crew::work(int worker) {
+    const WorksFor calls(&failed_);
     uint64_t seen = 0;
     const auto moved_on = [&] { return generation_.load(std::memory_order_acquire) != seen; };
     for (;;) {
@@ -133,7 +162,8 @@ void ThreadPool::Crew::run_hook(int64_t tasks, const Body& body) {
     body_ = &body;
     tasks_ = tasks;
     next_.store(0, std::memory_order_relaxed);
-    hook_(hook_pool_, threads_, &Crew::hook_body, this);
+    caller_ = std::this_thread::get_id();
+    call_back("args.parallel_for", [&] { hook_(hook_pool_, threads_, &Crew::hook_body, this); });
 }
 
 void ThreadPool::Crew::run_on_workers(int64_t tasks, const Body& body) {
@@ -149,17 +179,22 @@ void ThreadPool::Crew::run_on_workers(int64_t tasks, const Body& body) {
     drain(0);
     for (int spin = 0; spin < kSpins && busy_.load(std::memory_order_acquire) != 0; ++spin) pause_cpu();
     std::unique_lock lock(mutex_);
-    done_.wait(lock, [&] { return busy_.load(std::memory_order_acquire) == 0; });
+    while (
+        !done_.wait_for(lock, kInterruptPause, [&] { return busy_.load(std::memory_order_acquire) == 0; })) {
+        lock.unlock();
+        if (!failed_.load(std::memory_order_relaxed)) attempt(stop_point);
+        lock.lock();
+    }
 }
 
 void ThreadPool::Crew::run(int64_t tasks, const Body& body) {
     std::lock_guard serial(run_mutex_);
     error_ = nullptr;
+    failed_.store(false, std::memory_order_relaxed);
     if (hook_) {
         run_hook(tasks, body);
     } else if (tasks == 1 || threads_ == 1) {
-        for (int64_t task = 0; task < tasks; ++task) body(task, 0);
-        return;
+        return run_alone(tasks, body);
     } else {
         run_on_workers(tasks, body);
     }
@@ -181,7 +216,7 @@ ThreadPool::~ThreadPool() {
 void ThreadPool::run(int64_t tasks, const Body& body) {
     if (tasks <= 0) return;
     if (birthplace_.here()) return crew_->run(tasks, body);
-    for (int64_t task = 0; task < tasks; ++task) body(task, 0);
+    run_alone(tasks, body);
 }
 
 }  // namespace smla

@@ -3,6 +3,7 @@
 #include "core/cpu_features.h"
 #include "core/environment.h"
 #include "core/huge_pages.h"
+#include "core/interrupt.h"
 #include "core/library_threads.h"
 #include "core/log.h"
 #include "engines/plan_cache.h"
@@ -135,7 +136,9 @@ Env Context::env(Workspace workspace, smla_stream stream) const {
 
 void* Context::allocate(size_t bytes) {
     if (device().type() != SMLA_CPU) return device().allocate(bytes);
-    void* memory = allocator_.alloc(allocator_.user, bytes ? bytes : kCacheLine, kCacheLine);
+    void* memory = call_back("args.allocator.alloc", [&] {
+        return allocator_.alloc(allocator_.user, bytes ? bytes : kCacheLine, kCacheLine);
+    });
     if (!memory) fail(SMLA_OUT_OF_MEMORY, "allocator", text("null for ", bytes, " bytes"), "memory");
     return memory;
 }

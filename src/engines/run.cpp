@@ -1,5 +1,6 @@
 #include "engines/run.h"
 
+#include "core/interrupt.h"
 #include "engines/error_word.h"
 #include "engines/plan_cache.h"
 #include "ops/check_data.h"
@@ -83,6 +84,7 @@ const char* launch_stage(const PlannedCall<S>& call, const ArgsOf<S>& args, cons
     if (!call.plan.unprepared.empty())
         fail(SMLA_UNSUPPORTED, "args", call.plan.unprepared,
              "shapes that were prepared, sized or run before the capture");
+    if (env.device->type() == SMLA_CPU) stop_point();
     Device::Scope scope(*env.device);
     if constexpr (HasIndices<ArgsOf<S>>)
         if (env.check_indices && !call.plan.checks_indices) note_bad_value(index_scan(args), S, env);

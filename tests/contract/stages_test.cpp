@@ -1,6 +1,7 @@
 // What holds for every stage: lines 5 (poison), 6 (no tokens), 7 (workspace), 8 (same bits) and 10 (what is
 // written).
 #include "calls.h"
+#include "kit/interrupt.h"
 
 #include <cmath>
 
@@ -63,6 +64,28 @@ CONTRACT_TEST(L7a_TheWorkspaceAskedForIsEnoughAndItsCountersStayZero) {
             images[dirt ? 1 : 0] = call.memory.image();
         }
         EXPECT_TRUE(images[0] == images[1]) << "what the scratch held before shows";
+    });
+}
+
+CONTRACT_TEST(L7h_ACallThatItsCallerEndsLeavesContextAndWorkspaceUsable) {
+    CONTRACT_SKIP_ON_GPU("its calls return before their kernels run");
+    on_every_call(9, [](Call& call, const Engine& engine) {
+        const Context context(engine);
+        const Scratch scratch(context, call.workspace(context));
+        const auto run = [&](int end_at) {
+            const smla::kit::Interrupt interrupt(end_at);
+            call.memory.reset();
+            return call.run(context, scratch.get());
+        };
+        ASSERT_TRUE(succeeded(run(0)));
+        const std::vector<uint8_t> wanted = call.memory.image();
+        for (const int end_at : {1, 2}) {
+            EXPECT_TRUE(refused(run(end_at), SMLA_CANCELLED, "interrupt")) << end_at;
+            EXPECT_TRUE(call.memory.only_allowed_changed());
+            EXPECT_TRUE(scratch.clean());
+            EXPECT_TRUE(succeeded(run(0)));
+            EXPECT_TRUE(call.memory.image() == wanted);
+        }
     });
 }
 

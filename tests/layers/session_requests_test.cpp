@@ -1,6 +1,7 @@
 // Requests that are cut, copied and reordered, and sessions that are cloned: afterwards every token has the
 // bits of a session that never saw anything else. Tokens that are taken back are NaN, so that one which is
 // still read shows.
+#include "kit/interrupt.h"
 #include "kit/refused.h"
 #include "random_layer.h"
 
@@ -112,6 +113,43 @@ void cut_and_go_on(const KindOfLayer& kind, smla_engine engine, const std::vecto
         if (length % 3 == 0) cut->end_request(1);
         ASSERT_EQ(got, wanted) << "up to " << length;
         ASSERT_EQ(cut->length(0), length);
+    }
+}
+
+// Each step is first tried with NaN tokens and ended at later and later questions, until one is not asked.
+void end_and_go_on(const KindOfLayer& kind, smla_engine engine, const std::vector<int>& steps) {
+    SCOPED_TRACE(kind.name);
+    World world(kind, engine);
+    const auto ended = world.session(2), never = world.session(2);
+    int32_t length = 0;
+    int cancelled = 0;
+    for (const int tokens : steps) {
+        const std::vector<Piece> wrong{{0, Ids(size_t(tokens), kNan)}, {1, {kNan}}};
+        for (int end_at = 1;; end_at += 1 + end_at / 3) {
+            const kit::Interrupt interrupt(end_at);
+            try {
+                world.forward(*ended, wrong);
+                break;
+            } catch (const Error& error) {
+                ASSERT_EQ(error.status, SMLA_CANCELLED) << error.what();
+            }
+            ++cancelled;
+            ASSERT_EQ(ended->length(0), length);
+            ASSERT_EQ(ended->length(1), 0);
+        }
+        ended->truncate(0, length);
+        ended->end_request(1);
+        const std::vector<Piece> right{{0, range(length, tokens)}};
+        ASSERT_EQ(world.forward(*ended, right), world.forward(*never, right)) << "after " << length;
+        length += tokens;
+    }
+    EXPECT_GT(cancelled, 5 * int(steps.size()));
+}
+
+TEST(SessionRequests, AStepThatItsCallerEndsLeavesRequestsAsTheyWere) {
+    for (const KindOfLayer& kind : kKinds) {
+        end_and_go_on(kind, SMLA_ENGINE_REFERENCE, {30, 1, 3, 9, 1});
+        end_and_go_on(kind, SMLA_ENGINE_CPU, {125, 1, 2, 1, 20, 1, 100});
     }
 }
 

@@ -1,4 +1,5 @@
 // The specification of attend: plain loops, one token at a time, in float or double.
+#include "core/interrupt.h"
 #include "ops/attend/attend.h"
 #include "ops/rope/rotate.h"
 
@@ -84,7 +85,10 @@ void attend_tokens(const smla_attend_args& args, int64_t begin, int64_t end) {
         if (present(args.out_positions))
             back.set(static_cast<const double*>(args.out_frequencies.data), args.out_frequencies.shape[0],
                      load_int(args.out_positions, t), true);
-        for (int64_t h = 0; h < args.q.shape[1]; ++h) attend_head<Real>(args, keys, t, h, back, p);
+        for (int64_t h = 0; h < args.q.shape[1]; ++h) {
+            stop_point();
+            attend_head<Real>(args, keys, t, h, back, p);
+        }
     }
 }
 

@@ -1,4 +1,5 @@
 // The specification of compress: plain loops, one token at a time, in float or double.
+#include "core/interrupt.h"
 #include "ops/compress/entry.h"
 
 #include <cmath>
@@ -65,7 +66,10 @@ private:
 template <class Real>
 void compress_tokens(const smla_compress_args& args, int64_t begin, int64_t end) {
     Compressor<Real> compressor(args);
-    for (int64_t t = begin; t < end; ++t) compressor.token(t);
+    for (int64_t t = begin; t < end; ++t) {
+        stop_point();
+        compressor.token(t);
+    }
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The specification of copy_pages: the records of a page, byte by byte; never what lies between rows or
 // pages.
+#include "core/interrupt.h"
 #include "ops/copy_pages/copy_pages.h"
 
 #include <cstring>
@@ -27,6 +28,7 @@ void copy_page(const CacheView& source, const CacheView& target, int64_t from, i
 void CopyPagesOp::reference(const Args& args, int64_t begin, int64_t end) {
     const CacheView source(args.source), target(args.target);
     for (int64_t i = begin; i < end; ++i) {
+        stop_point();
         const int64_t from = load_int(args.pairs, i, 0), to = load_int(args.pairs, i, 1);
         const bool inside = from >= 0 && from < source.pages && to >= 0 && to < target.pages;
         if (inside) copy_page(source, target, from, to);

@@ -1,5 +1,6 @@
 // The specification of gather: for each row of out, the request whose range holds it, and that request's
 // cached token.
+#include "core/interrupt.h"
 #include "formats/layouts.h"
 #include "ops/gather/gather.h"
 
@@ -59,8 +60,10 @@ void gather_rows(const smla_gather_args& args, int64_t begin, int64_t end) {
     for (int64_t r = 0; r < args.block_table.shape[0]; ++r) {
         const int64_t first = load_int(args.cu, r), last = load_int(args.cu, r + 1);
         const int64_t start = present(args.starts) ? load_int(args.starts, r) : 0;
-        for (int64_t i = std::max(first, begin); i < std::min(last, end); ++i)
+        for (int64_t i = std::max(first, begin); i < std::min(last, end); ++i) {
+            stop_point();
             row.copy(args, cache, cached_row(args, cache, r, start + i - first), i);
+        }
     }
 }
 

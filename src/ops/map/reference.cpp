@@ -1,3 +1,4 @@
+#include "core/interrupt.h"
 #include "ops/map/map.h"
 
 #include <algorithm>
@@ -56,6 +57,7 @@ void MapOp::reference(const Args& args, int64_t begin, int64_t end) {
     const Pool pool = pool_of(args);
     const int64_t columns = args.positions.shape[1];
     for (int64_t t = begin; t < end; ++t) {
+        stop_point();
         const int64_t request = load_int(args.request_of_token, t);
         const int64_t limit = present(args.limits) ? load_int(args.limits, t) : INT64_MAX;
         const auto listed = [&](int64_t j) {

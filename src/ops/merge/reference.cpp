@@ -1,4 +1,5 @@
 // The specification of merge: plain loops, in float or double.
+#include "core/interrupt.h"
 #include "ops/merge/merge.h"
 
 #include <cmath>
@@ -72,6 +73,7 @@ void merge_tokens(const smla_merge_args& args, int64_t begin, int64_t end) {
     Weights<Real> weights;
     for (int64_t t = begin; t < end; ++t)
         for (int64_t h = 0; h < args.partials.shape[2]; ++h) {
+            stop_point();
             weigh(args, t, h, weights);
             out.assign(size_t(width), Real(0));
             for (int64_t i = 0; i < parts; ++i) {

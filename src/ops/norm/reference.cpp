@@ -1,4 +1,5 @@
 #include "core/f32_range.h"
+#include "core/interrupt.h"
 #include "ops/norm/norm.h"
 #include "ops/norm/norm_row.h"
 
@@ -35,6 +36,7 @@ void norm_tokens(const smla_norm_args& args, int64_t begin, int64_t end) {
     std::vector<Real> row(static_cast<size_t>(width));
     const std::vector<Real> weight = values_of<Real>(args.weight), bias = values_of<Real>(args.bias);
     for (int64_t t = begin; t < end; ++t) {
+        stop_point();
         for (int64_t g = 0; g < args.x.shape[1]; ++g) {
             load_row(args.x, address(args.x, t, g), width, row.data());
             norm_row<Real>(row, args.kind == SMLA_NORM_LAYER, args.eps, weight, bias);

@@ -1,3 +1,4 @@
+#include "core/interrupt.h"
 #include "ops/project/project.h"
 
 #include <algorithm>
@@ -40,6 +41,7 @@ void project_tokens(const smla_project_args& args, int64_t begin, int64_t end) {
             for (int64_t t = 0; t < count; ++t)
                 load_row(args.x, address(args.x, first + t, g), inner, x.data() + t * inner);
             for (int64_t n = 0; n < outer; ++n) {
+                stop_point();
                 load_row(args.w, address(args.w, g, n), inner, w.data());
                 for (int64_t t = 0; t < count; ++t) {
                     Real sum = 0;

@@ -1,5 +1,6 @@
 // The specification of quant_index_q: plain loops, one (token, head) row at a time, in float or double.
 #include "core/hadamard.h"
+#include "core/interrupt.h"
 #include "formats/scale_rules.h"
 #include "ops/quant_index_q/quant_index_q.h"
 #include "ops/rope/rotate.h"
@@ -49,6 +50,7 @@ void quantize_tokens(const smla_quant_index_q_args& args, int64_t begin, int64_t
     std::vector<Real> row(static_cast<size_t>(width));
     Rotation<Real> rotation;
     for (int64_t t = begin; t < end; ++t) {
+        stop_point();
         if (present(args.positions))
             rotation.set(static_cast<const double*>(args.frequencies.data), args.frequencies.shape[0],
                          load_int(args.positions, t), false);

@@ -1,3 +1,4 @@
+#include "core/interrupt.h"
 #include "ops/rope/rope.h"
 #include "ops/rope/rotate.h"
 
@@ -54,6 +55,7 @@ void rotate_tokens(const smla_rope_args& args, int64_t begin, int64_t end) {
     Rotation<Real> rotation;
     std::vector<Real> row(static_cast<size_t>(count));
     for (int64_t t = begin; t < end; ++t) {
+        stop_point();
         rotation.set(frequencies, pairs, load_int(args.positions, t), args.inverse != 0);
         for (int64_t g = 0; g < args.x.shape[1]; ++g) {
             char* at = address(args.x, t, g) + skip_bytes;

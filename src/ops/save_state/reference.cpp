@@ -1,3 +1,4 @@
+#include "core/interrupt.h"
 #include "ops/save_state/save_state.h"
 
 #include <vector>
@@ -46,6 +47,7 @@ void save_tokens(const smla_save_state_args& args, int64_t begin, int64_t end) {
     std::vector<Real> row(size_t(2 * width)), ape(static_cast<size_t>(width));
     Real* const score = row.data() + width;
     for (int64_t t = begin; t < end; ++t) {
+        stop_point();
         const int64_t slot = load_int(args.slots, t), position = load_int(args.positions, t);
         if (state.hole(slot) || position < 0) continue;
         load_row(args.kv, address(args.kv, t), width, row.data());

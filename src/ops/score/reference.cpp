@@ -1,4 +1,5 @@
 // The specification of score: plain loops, one token at a time, in float or double.
+#include "core/interrupt.h"
 #include "ops/quant_index_q/quant_index_q.h"
 #include "ops/score/score.h"
 
@@ -79,6 +80,7 @@ void score_tokens(const smla_score_args& args, int64_t begin, int64_t end) {
         const Query<Real> query(args, t);
         rows.set_token(t);
         for (int64_t j = window.begin; j < window.end; ++j) {
+            stop_point();
             const int64_t row = rows.row(j);
             logits[j] = lowest;
             if (row < 0) continue;

@@ -1,4 +1,5 @@
 // The specification of select: a full sort of each row.
+#include "core/interrupt.h"
 #include "ops/score/score.h"
 #include "ops/select/select.h"
 
@@ -68,6 +69,7 @@ void select_tokens(const smla_select_args& args, int64_t begin, int64_t end) {
     std::vector<Real> row(static_cast<size_t>(columns));
     std::vector<Scored<Real>> list;
     for (int64_t t = begin; t < end; ++t) {
+        stop_point();
         const ColumnWindow window = clamp_window(args.starts, args.ends, t, columns);
         const int64_t length = window.end - window.begin;
         const char* first = address(args.scores, t) + window.begin * dtype_bits(args.scores.dtype) / 8;

@@ -1,6 +1,7 @@
 // The specification of write_kv and write_index: one token at a time, in float or double, then the format's
 // encoder.
 #include "core/hadamard.h"
+#include "core/interrupt.h"
 #include "ops/norm/norm_row.h"
 #include "ops/rope/rotate.h"
 #include "ops/write/write.h"
@@ -55,6 +56,7 @@ void write_tokens(const smla_write_args& args, int64_t begin, int64_t end) {
     const CacheView cache(args.cache);
     RowMaker<Real> maker(args);
     for (int64_t t = begin; t < end; ++t) {
+        stop_point();
         const int64_t slot = load_int(args.slots, t);
         const bool hole = cache.hole(slot);
         if (hole && !present(args.values)) continue;

@@ -1,5 +1,6 @@
 #include "engines/cpu/attend/run.h"
 
+#include "core/interrupt.h"
 #include "engines/cpu/attend/worker.h"
 
 #include <atomic>
@@ -15,14 +16,20 @@ namespace {
 template <class Body>
 void for_each(const Env& env, int workers, int64_t count, const Body& body) {
     if (!env.pool || workers == 1) {
-        for (int64_t i = 0; i < count; ++i) body(i, 0);
+        for (int64_t i = 0; i < count; ++i) {
+            stop_point();
+            body(i, 0);
+        }
         return;
     }
     std::atomic<int64_t> next{0};
     const bool all = workers == env.pool->threads();
     env.pool->run(workers, [&](int64_t task, int thread) {
         const int worker = all ? thread : int(task);
-        for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) body(i, worker);
+        for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) {
+            stop_point();
+            body(i, worker);
+        }
     });
 }
 

@@ -1,6 +1,7 @@
 // project, absorb, up_project, out_project on a CPU. Weights stay in their stored dtype; bf16 and f16 ones
 // are widened block by block into scratch, so that a layer holds them once.
 #include "linear/cblas.h"
+#include "core/interrupt.h"
 #include "engines/cpu/candidates.h"
 #include "engines/cpu/tasks.h"
 #include "linear/cblas_room.h"
@@ -90,6 +91,7 @@ void multiply_group(const Args& args, int64_t g, int64_t block, const Scratch& s
         x_lead = inner;
     }
     for (int64_t first = 0; first < outer; first += block) {
+        stop_point();
         const int64_t rows = std::min(block, outer - first);
         const Operand w = weight_block(args, g, first, rows, s.w ? s.w + worker * block * inner : nullptr);
         float* out = s.out ? s.out + worker * tokens * block

@@ -3,6 +3,7 @@
 // threads gives the same bits.
 #pragma once
 
+#include "core/interrupt.h"
 #include "core/workspace.h"
 #include "engines/cpu/score/key_spans.h"
 
@@ -97,6 +98,7 @@ public:
             fill(spans_, line.tile(2));
         }
         for (; line.tile(0).n() > 0; line.advance(), fill(spans_, line.tile(2))) {
+            stop_here();
             begin_tile(scratch, line);
             score(scratch, 0, token, line);
             each(scratch.logits);
@@ -104,6 +106,11 @@ public:
     }
 
 private:
+    // The caller's function could change the tile registers that `enter` has set up.
+    void stop_here() const {
+        if (!kernel_.enter) stop_point();
+    }
+
     class Entered {
     public:
         explicit Entered(const ScoreKernel& kernel) : leave_(kernel.leave) {
@@ -140,6 +147,7 @@ private:
             locate_next();
         }
         for (; line.tile(0).n() > 0; line.advance(), locate_next()) {
+            stop_here();
             const KeyTile& tile = begin_tile(scratch, line);
             for (int64_t t = from; t < to; ++t) {
                 const ColumnWindow part = clip(windows[t - from], tile.columns.begin, tile.columns.end);

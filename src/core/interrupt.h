@@ -1,0 +1,54 @@
+// Ends a long call on a CPU when the function of smla_set_interrupt() (smla/context.h) says so.
+#pragma once
+
+#include "core/status.h"
+
+#include <smla/context.h>
+
+#include <atomic>
+#include <chrono>
+#include <new>
+
+namespace smla {
+
+// Sets the function for calls of this thread; null: none. `pause` is the time from the start of a call to the
+// first question, and between questions.
+constexpr std::chrono::milliseconds kInterruptPause{50};
+void set_interrupt(smla_interrupt_function function, void* user,
+                   std::chrono::milliseconds pause = kInterruptPause);
+
+// A call of the C ABI begins on this thread. Refuses a call that the interrupt function makes.
+void begin_call();
+// Called between pieces of work, on any thread of a call. Throws SMLA_CANCELLED if the call is to end.
+void stop_point();
+
+// While it lives, this thread works for a call of another thread and stops once `stopped` is true. Null: for
+// its own call.
+class WorksFor {
+public:
+    explicit WorksFor(const std::atomic<bool>* stopped);
+    ~WorksFor();
+    WorksFor(const WorksFor&) = delete;
+    WorksFor& operator=(const WorksFor&) = delete;
+
+private:
+    const std::atomic<bool>* before_;
+};
+
+// Calls a function of the caller. An exception that it throws ends the call as SMLA_CANCELLED; std::bad_alloc
+// means that memory is out.
+template <class Function>
+auto call_back(const char* name, const Function& function) {
+    constexpr const char* kWanted = "a function that throws nothing";
+    try {
+        return function();
+    } catch (const std::bad_alloc&) {
+        throw;
+    } catch (const std::exception& error) {
+        fail(SMLA_CANCELLED, name, text("an exception: ", error.what()), kWanted);
+    } catch (...) {
+        fail(SMLA_CANCELLED, name, "an exception", kWanted);
+    }
+}
+
+}  // namespace smla

@@ -1,0 +1,36 @@
+// Ends a call at one of the questions whether it goes on.
+#pragma once
+
+#include "core/interrupt.h"
+
+#include <thread>
+
+namespace smla::kit {
+
+// While it lives, calls of this thread ask at every stop point, and the question number `end_at`, counted
+// from 1, ends its call. 0: none does.
+class Interrupt {
+public:
+    explicit Interrupt(int end_at) : end_at_(end_at) {
+        set_interrupt(&Interrupt::ask, this, std::chrono::milliseconds(0));
+    }
+    ~Interrupt() { set_interrupt(nullptr, nullptr); }
+    Interrupt(const Interrupt&) = delete;
+    Interrupt& operator=(const Interrupt&) = delete;
+
+    int questions() const { return questions_; }
+    int on_other_threads() const { return on_other_threads_; }
+
+private:
+    static int32_t ask(void* self) {
+        auto& at = *static_cast<Interrupt*>(self);
+        at.on_other_threads_ += std::this_thread::get_id() != at.thread_;
+        return ++at.questions_ == at.end_at_;
+    }
+
+    const std::thread::id thread_ = std::this_thread::get_id();
+    const int end_at_;
+    int questions_ = 0, on_other_threads_ = 0;
+};
+
+}  // namespace smla::kit
