@@ -14,6 +14,7 @@ from .backend import Backend, Metadata, backends, select_backend, why_not
 from .cache import Cache
 from .context import Context, Workspace, default_context, set_default_context
 from .errors import (
+    Cancelled,
     DataError,
     DeviceError,
     Error,

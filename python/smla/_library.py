@@ -6,6 +6,7 @@ import warnings
 from pathlib import Path
 
 from . import _abi
+from ._interrupt import take_raised, watch_signals
 from .errors import from_status, integer
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -84,9 +85,15 @@ if lib.smla_version() // 100 != _abi.VERSION // 100:
     )
 
 
+watch_signals(lib)
+
+
 def check(status):
-    """Raises what the last call of this thread reported, unless status is OK."""
+    """Raises what the last call of this thread reported, unless status is OK; KeyboardInterrupt if Ctrl-C
+    ended the call."""
     if status:
+        if status == _abi.Status.CANCELLED and (raised := take_raised()):
+            raise raised
         info = _abi.Error()
         lib.smla_last_error_info(ctypes.byref(info))
         text = (part.decode("utf-8", "replace") for part in (info.message, info.field, info.got, info.wanted))

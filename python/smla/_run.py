@@ -13,7 +13,7 @@ from ._library import check, lib
 from ._outputs import Outputs, new
 from ._recorded import Recorded
 from .context import Context, Workspace, default_context
-from .errors import Error, InvalidArgument, Unsupported, flag, invalid, one_of
+from .errors import InvalidArgument, Unsupported, flag, invalid, one_of
 from .tensor import Tensor, device_of, dtype_of, plain, require_writable, shape_of, stream_of_call
 
 
@@ -166,7 +166,7 @@ class StageCall:
             check(status)
         except (InvalidArgument, Unsupported):
             raise  # nothing was started
-        except Error:
+        except BaseException:
             workspace.reset(stream)
             raise
 

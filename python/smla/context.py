@@ -108,6 +108,10 @@ _by_id: weakref.WeakValueDictionary[int, "Context"] = weakref.WeakValueDictionar
 class Context:
     """The engine that runs calls, and its threads. Any thread may call.
 
+    On a CPU, Ctrl-C ends a call of the main thread within about a second, once a product of a BLAS library
+    that has begun is done. Its outputs are then undefined; all objects stay usable. Calls of other threads go
+    on.
+
     engine: "auto" (SMLA_ENGINE, else "cpu"), "reference", "cpu", "cuda". isa: of the cpu engine ("scalar",
     "avx2" ... "amx"; "neon"; "auto": SMLA_ISA, else the best one here).
     threads: 0: SMLA_THREADS, else one per core that the process may use (torch.set_num_threads does not

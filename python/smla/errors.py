@@ -67,6 +67,14 @@ class InternalError(Error, RuntimeError):
     status = Status.INTERNAL
 
 
+class Cancelled(Error):
+    """A function of the caller ended the call: the one of smla_set_interrupt (smla/context.h), or an
+    exception. Ctrl-C raises KeyboardInterrupt instead.
+    """
+
+    status = Status.CANCELLED
+
+
 _BY_STATUS = {
     kind.status: kind
     for kind in (
@@ -78,6 +86,7 @@ _BY_STATUS = {
         DataError,
         IoError,
         InternalError,
+        Cancelled,
     )
 }
 

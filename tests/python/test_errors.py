@@ -23,6 +23,7 @@ KINDS = {
     "DataError": ValueError,
     "IoError": smla.Error,
     "InternalError": RuntimeError,
+    "Cancelled": smla.Error,
 }
 
 

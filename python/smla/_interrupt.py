@@ -1,0 +1,48 @@
+"""Ctrl-C during a long call: lets signal handlers run, and hands on what they raise."""
+
+import atexit
+import ctypes
+import threading
+
+_raised: list[BaseException] = []
+
+
+def _questions():
+    """Answers each send() with how many exceptions signal handlers have raised.
+
+    Handlers run when the interpreter resumes the generator, which is inside the try statement. In a function
+    they would run before its first statement, where nothing catches what they raise.
+    """
+    while True:
+        try:
+            while True:
+                yield len(_raised)
+        except GeneratorExit:
+            return
+        except BaseException as error:
+            _raised.append(error)
+
+
+_FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
+_function = None  # what the library calls; must not be freed
+
+
+def watch_signals(library):
+    """Lets signal handlers run during long calls of the main thread, the only one where Python runs them."""
+    global _function
+    if threading.current_thread() is not threading.main_thread():
+        return
+    questions = _questions()
+    next(questions)
+    _function = _FUNCTION(questions.send)
+    library.smla_set_interrupt(_function, None)
+    atexit.register(library.smla_set_interrupt, None, None)  # before the interpreter frees it
+
+
+def take_raised():
+    """The exception that ended the call, or None."""
+    if not _raised:
+        return None
+    error = _raised[0]
+    _raised.clear()
+    return error.with_traceback(None)

@@ -1,0 +1,168 @@
+"""Signals during long calls. Each program would run for minutes if nothing ended its call."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from conftest import ROOT
+
+HEAD = """
+import os, signal, sys, threading, time
+import numpy as np
+import smla
+
+def later(seconds, number=signal.SIGINT):
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), number))
+    timer.daemon = True
+    timer.start()
+
+WIDTH = 16384
+x, w = np.ones((512, 1, WIDTH), np.float32), np.ones((1, WIDTH, WIDTH), np.float32)
+context = smla.Context(*sys.argv[1:2], threads=0 if sys.argv[1] == "reference" else 2,
+                       kernel=None if sys.argv[1] == "reference" else "project=cpu_generic_project")
+
+def long_call():
+    smla.project(x, w, context=context)
+    raise SystemExit("the call ran to its end")
+
+def check_context():
+    assert (smla.project(x[:2], w[:, :3], context=context) == WIDTH).all()
+"""
+ENGINES = ("reference", "cpu")
+SECONDS = 100  # each program takes one or two, and the import of NumPy
+
+
+def run(engine, body):
+    code = HEAD + textwrap.dedent(body)
+    return subprocess.run(
+        [sys.executable, "-c", code, engine],
+        cwd=ROOT / "tests/python",
+        env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+
+
+def passes(engine, body):
+    done = run(engine, body)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ctrl_c_ends_a_call_and_the_context_serves_on(engine):
+    passes(
+        engine,
+        """
+        for _ in range(2):
+            later(0.5)
+            try:
+                long_call()
+            except KeyboardInterrupt:
+                check_context()
+        """,
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ctrl_c_ends_a_program(engine):
+    done = run(engine, "later(0.5); long_call()")
+    assert done.returncode == -2 and done.stderr.endswith("\nKeyboardInterrupt\n"), done
+
+
+def test_what_another_handler_raises():
+    passes(
+        "cpu",
+        """
+        class Late(Exception):
+            pass
+
+        def raise_late(number, frame):
+            raise Late("too late")
+
+        signal.signal(signal.SIGALRM, raise_late)
+        signal.alarm(1)
+        try:
+            long_call()
+        except Late as error:
+            assert str(error) == "too late"
+            check_context()
+        """,
+    )
+
+
+def test_a_handler_that_raises_nothing_runs_and_the_call_goes_on():
+    """Its own calls of smla are refused: the call that it interrupts uses context and workspace."""
+    passes(
+        "cpu",
+        """
+        ran, refused = [], []
+
+        def note(number, frame):
+            ran.append(time.monotonic())
+            try:
+                check_context()
+            except smla.InvalidArgument as error:
+                refused.append(str(error))
+            if len(ran) == 2:
+                raise KeyboardInterrupt
+
+        signal.signal(signal.SIGALRM, note)
+        signal.setitimer(signal.ITIMER_REAL, 0.5, 1)
+        try:
+            long_call()
+        except KeyboardInterrupt:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        assert len(ran) == 2 and len(refused) == 2 and "interrupt" in refused[0], refused
+        check_context()
+        """,
+    )
+
+
+def test_calls_of_other_threads_go_on():
+    passes(
+        "cpu",
+        """
+        results = []
+        small = w[:, :128]
+        thread = threading.Thread(target=lambda: results.append(smla.project(x, small, context=context)))
+        later(0.3)
+        try:
+            thread.start()
+            while True:
+                time.sleep(0.01)
+        except KeyboardInterrupt:
+            thread.join()
+        assert (results[0] == WIDTH).all()
+        """,
+    )
+
+
+def test_a_prefill_of_a_session_leaves_the_request_as_it_was():
+    passes(
+        "reference",
+        """
+        import tempfile
+        from pathlib import Path
+        from golden_files import Golden
+        golden = Golden("D1")
+        with tempfile.TemporaryDirectory() as folder:
+            golden.write_checkpoint(Path(folder))
+            layer = smla.Layer.from_pretrained(folder, golden.layers[0]["layer_idx"], context=context)
+        tokens = 200_000
+        hidden = np.random.default_rng(0).normal(size=(tokens, layer.info["hidden_size"])).astype(np.float32)
+        ended, never = (layer.session(max_tokens=tokens, max_step_tokens=tokens) for _ in range(2))
+        begun = [session.forward(hidden[:9]) for session in (ended, never)]
+        later(1)
+        try:
+            ended.forward(hidden[9:])
+        except KeyboardInterrupt:
+            assert ended.length() == 9
+        else:
+            raise SystemExit("the step ran to its end")
+        assert (ended.forward(hidden[9:20]) == never.forward(hidden[9:20])).all() and ended.length() == 20
+        """,
+    )
