@@ -252,3 +252,42 @@ def test_positions_are_copied_once_for_all_layers():
     for layer in layers:
         assert _step._on_host(third, layer).tolist() == [[5]]
     assert third.copies == 3
+
+
+@pytest.mark.parametrize("how", ["set", "build", "padded", "generate"])
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_the_name_of_the_implementation_alone(kind, how):
+    """attn_implementation="smla", as other kernels are asked for, is told what to call; never run dense."""
+    model, ids, options = small(kind), prompts(2, 70), {}
+    if how == "build":
+        model = transformers.AutoModelForCausalLM.from_config(model.config, attn_implementation="smla")
+    else:
+        model.set_attn_implementation("smla")
+    if how == "padded":
+        ids, options["attention_mask"] = padded(ids, [70, 61])
+    call = (lambda ids: model.generate(ids, max_new_tokens=2)) if how == "generate" else model
+    with pytest.raises(smla.Unsupported, match=r'"smla" alone does not .* call smla.transformers.enable\(mo'):
+        call(ids, **options)
+    fast = on_smla.enable(model)
+    assert torch.isfinite(fast(ids, **options).logits).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rounded_frequencies_are_warned_of(kind):
+    model = small(kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        on_smla.enable(model)
+        assert on_smla.why_not(model) == []
+        with torch.device("meta"):
+            bare = type(model)(model.config)
+        assert on_smla.why_not(bare)[0].endswith("wanted one device, cpu or cuda")
+    for convert in (lambda: model.to(torch.bfloat16), model.float):
+        convert()
+        for call in (on_smla.enable, on_smla.why_not):
+            with pytest.warns(
+                UserWarning, match=r"inv_freq \(b?float\d+\) is rounded, .*from_pretrained"
+            ) as seen:
+                call(model)
+            assert len(seen) == 1 and seen[0].filename == __file__

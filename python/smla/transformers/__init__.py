@@ -23,7 +23,8 @@ from ..cache import FORMATS  # noqa: E402
 from ..errors import integer, one_of  # noqa: E402
 from . import _modules  # noqa: E402
 from ._cache import Cache  # noqa: E402
-from ._mask import make_mask, refused  # noqa: E402
+from ._frequencies import warn_of_rounded  # noqa: E402
+from ._mask import make_mask, not_enabled, refused  # noqa: E402
 from ._modules import NAME, ORIGINALS, REPLACEMENTS, Defaults, OnSmla, Options  # noqa: E402
 
 __all__ = ["Cache", "disable", "enable", "why_not"]
@@ -31,14 +32,23 @@ _QUERIES = {"f32": "f32", "bf16": "bf16"}
 
 
 def enable(model=None, *, kv_format=None, index_format=None, threads=0, queries=None):
-    """Attention of `model` on smla, in place; weights are shared. None: of every model that
-    from_pretrained or from_config builds from now on. Returns model.
+    """Runs the attention of `model` on smla, in place and over the model's own weights. Returns the model.
 
-    kv_format, index_format: record formats of caches ("fp8_656", "index_fp8_132"); None: rows of the model's
-    dtype, f32 rows for f16. threads: on a CPU, 0: torch.get_num_threads() when a layer first runs. queries:
-    what attention multiplies with, "f32" or "bf16"; None: as a bf16 model's weights, else f32. A bf16 model's
-    matrix products read the same, its sums and norms are f32. Called again it takes these options, and copies
-    anew what is no view of the model's weights.
+    If model is None, every model that from_pretrained or from_config builds afterwards runs on smla. A second
+    call takes the new options and renews the copies of weights.
+
+    Threads may call an enabled model at the same time, each with a cache of its own. Call enable() and
+    disable() while no other thread runs the model.
+
+    Args:
+        model: a model of transformers, or None.
+        kv_format, index_format: record formats of caches ("fp8_656", "index_fp8_132"). Default: rows of the
+            model's dtype; f32 rows for f16.
+        threads: threads on a CPU. 0: torch.get_num_threads() when a layer first runs.
+        queries: dtype of the operands of matrix products and attention, "f32" or "bf16". Default: that of a
+            bf16 model's weights, else f32. Sums and norms are f32.
+
+    Warns if the rotary frequencies of the model are rounded, as model.to(torch.bfloat16) leaves them.
     """
     for field, value in (("kv_format", kv_format), ("index_format", index_format)):
         if value is not None:
@@ -55,6 +65,7 @@ def enable(model=None, *, kv_format=None, index_format=None, threads=0, queries=
     if not found:
         names = ", ".join(name.removesuffix("Attention") for name in REPLACEMENTS)
         raise refused("model", type(model).__name__, f"a model of transformers with attention of {names}")
+    warn_of_rounded(model)
     before = found[0].config._attn_implementation
     for module in found:
         if isinstance(module, OnSmla):
@@ -68,8 +79,8 @@ def enable(model=None, *, kv_format=None, index_format=None, threads=0, queries=
 
 
 def disable(model=None):
-    """Undoes enable(): for one model, with the attention implementation that it had, or for models that are
-    built later. Caches that smla made are not transformers': begin with an empty one.
+    """Undoes enable() for one model, which gets its former attention implementation back, or for models that
+    are built afterwards. transformers cannot continue a cache that smla made; begin with an empty one.
     """
     if model is None:
         held = get_patch_mapping()
@@ -87,10 +98,14 @@ def disable(model=None):
 
 
 def why_not(model):
-    """Why a model's attention does not run on smla: a list of reasons, empty if it does once enabled."""
+    """Returns the reasons why a model's attention cannot run on smla: an empty list if it can, once enabled.
+
+    Warns like enable().
+    """
     found = _attentions(model)
     if not found:
         return [f"{type(model).__name__} has no attention of {', '.join(REPLACEMENTS)}"]
+    warn_of_rounded(model)
     return [f"layer {module.layer_idx}: {reason}" for module in found for reason in _modules.why_not(module)]
 
 
@@ -118,7 +133,7 @@ def _attentions(model):
 
 
 def _no_attention(module, *args, **kwargs):
-    raise refused(type(module).__name__, 'attn_implementation="smla"', "smla.transformers.enable(model)")
+    raise not_enabled()
 
 
 AttentionInterface.register(NAME, _no_attention)

@@ -1,6 +1,7 @@
 """Which columns of a cache hold tokens: transformers counts padding, too, a session tokens alone."""
 
 import dataclasses
+import threading
 import weakref
 
 import torch
@@ -45,11 +46,12 @@ class Columns:
         return Columns.of(self.padded[sequences])
 
 
-class Once:
-    """What is made of a tensor that all layers of a step are given, once for all of them. The tensor is held
-    weakly. A layer that comes again is in a later step, whatever the tensor's version says."""
+class Once(threading.local):
+    """Calls make(tensor) once for a tensor that all layers of a step are given; each thread has a step of its
+    own. The tensor is held weakly. A layer that comes again is in a later step, whatever the tensor's version
+    says."""
 
-    def __init__(self, make):
+    def __init__(self, make):  # in each thread
         self._make, self._source, self._version, self._made, self._layers = make, None, 0, None, set()
 
     def __call__(self, source, layer):

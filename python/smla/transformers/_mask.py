@@ -9,15 +9,40 @@ from ..errors import Unsupported
 _AND, _WINDOW = and_masks().__code__, sliding_window_overlay(1).__code__
 
 
+class NoPadding:
+    """A mask that masks nothing. Attention on smla takes it for None. Attention of transformers would fail on
+    None with a TypeError; computing with this raises not_enabled()."""
+
+    def __getitem__(self, _):
+        raise not_enabled()
+
+    @classmethod
+    def __torch_function__(cls, function, types, arguments=(), keywords=None):
+        raise not_enabled()
+
+
+def not_enabled():
+    """The error of a model whose attention implementation alone was set."""
+    return Unsupported(
+        'smla.transformers: attn_implementation="smla" alone does not replace a model\'s attention: call '
+        "smla.transformers.enable(model), or smla.transformers.enable() before the model is built",
+        "attn_implementation",
+        '"smla"',
+        "smla.transformers.enable(model)",
+    )
+
+
 def make_mask(mask_function=causal_mask_function, attention_mask=None, **_):
-    """[B,1,1,T] bool on the host, true where a column holds a token; None if all do.
+    """[B,1,1,T] bool on the host, true where a column holds a token. If all do: NoPadding(), or None where a
+    compiler traces.
 
     Four dimensions, as transformers hands masks of that rank on unchanged, also those of generate().
     """
     if not _is_plain(mask_function):
         raise refused("attention_mask", "packed sequences or a mask function", "a causal mask with padding")
+    nothing = None if torch.compiler.is_compiling() else NoPadding()
     if attention_mask is None:
-        return None
+        return nothing
     if attention_mask.ndim != 2:
         raise refused(
             "attention_mask", f"{attention_mask.ndim} dimensions", "[B,T]: 1 for tokens, 0 for padding"
@@ -25,7 +50,7 @@ def make_mask(mask_function=causal_mask_function, attention_mask=None, **_):
     columns = attention_mask.to(device="cpu", dtype=torch.bool)
     if not torch.compiler.is_compiling():
         if bool(columns.all()):
-            return None
+            return nothing
         if columns.is_inference():
             with torch.inference_mode(False):
                 columns = columns.clone()  # has a version, by which layers know the mask of a step again

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import threading
 import weakref
 
 import torch
@@ -13,7 +14,7 @@ from ..errors import Error
 from ..layer import Layer
 from . import _step
 from ._cache import CacheLayer, check_layers, layer_of_cache
-from ._mask import refused
+from ._mask import NoPadding, refused
 from ._plain import WANTED, Marks, left_out
 
 NAME = "smla"  # of the attention implementation
@@ -36,6 +37,7 @@ class Defaults:
     options = Options()
 
 
+_building = threading.Lock()  # held while a layer and its context are made
 _contexts: dict[tuple[torch.device, int], Context] = {}
 
 
@@ -81,10 +83,16 @@ class OnSmla(nn.Module):
 
     def smla_layer(self):
         """The smla.Layer over this module's weights; another one after they were moved or written."""
+        if (layer := self._valid_layer()) is None:
+            with _building:  # a thread that waited finds the layer of the one before
+                if (layer := self._valid_layer()) is None:
+                    layer = self._build()
+                    self.__dict__["_built"] = layer, Marks(self)
+        return layer
+
+    def _valid_layer(self):
         built = self.__dict__.get("_built")
-        if built is None or not built[1].hold():
-            self.__dict__["_built"] = built = self._build(), Marks(self)
-        return built[0]
+        return built[0] if built and built[1].hold() else None
 
     def _build(self):
         for name, got in left_out(self):
@@ -125,6 +133,8 @@ class OnSmla(nn.Module):
         **kwargs,
     ):
         past = past_key_values if cache is None else cache  # renamed in transformers 5.24
+        if isinstance(attention_mask, NoPadding):
+            attention_mask = None
         for name, value in kwargs.items():
             if isinstance(value, transformers.Cache):  # under a name of a later release
                 raise refused(name, "a cache", "cache or past_key_values")
