@@ -80,17 +80,16 @@ bool writes(std::span<const StageField> fields, const StageField& field, const v
     return false;
 }
 
-[[noreturn]] void fail_shared(const std::string& written) {
-    fail(SMLA_INVALID_ARGUMENT, text(written, ".data"), "memory that another argument or the workspace has",
-         "its own");
+[[noreturn]] void fail_shared(const std::string& written, const std::string& other) {
+    fail(SMLA_INVALID_ARGUMENT, text(written, ".data"), text("memory shared with ", other), "its own");
 }
 
 }  // namespace
 
 void check_own_memory(std::span<const StageField> fields, const void* args, const Workspace& workspace,
                       const char* args_name) {
-    const auto refuse = [&](const StageField& written) {
-        fail_shared(text(args_name, ".", std::string(written.name.member())));
+    const auto name = [&](const StageField& field) {
+        return text(args_name, ".", std::string(field.name.member()));
     };
     constexpr size_t kMost = 24;
     Extent extents[kMost];
@@ -101,24 +100,26 @@ void check_own_memory(std::span<const StageField> fields, const void* args, cons
     for (const Writes how : {Writes::output, Writes::in_place, Writes::cache})
         for (size_t i = 0; i < fields.size(); ++i) {
             if (extents[i].begin == extents[i].end || !writes(fields, fields[i], args, how)) continue;
-            if (meet(extents[i], scratch)) refuse(fields[i]);
+            if (meet(extents[i], scratch)) fail_shared(name(fields[i]), "the workspace");
             for (size_t j = 0; j < fields.size(); ++j)
                 if (j != i && meet(extents[i], extents[j]) && !in_place(fields[i], fields[j], args))
-                    refuse(fields[i]);
+                    fail_shared(name(fields[i]), name(fields[j]));
         }
 }
 
-void check_own_memory(std::initializer_list<WrittenTensor> written, std::initializer_list<const Tensor*> read,
+void check_own_memory(std::initializer_list<NamedField> written, std::initializer_list<NamedField> read,
                       const Tensor* in_place) {
-    for (const WrittenTensor& each : written) {
+    for (const NamedField& each : written) {
         check_apart(each.field, each.tensor);
         const Extent extent = extent_of(each.tensor);
         if (extent.begin == extent.end) continue;
-        for (const Tensor* const other : read)
-            if (meet(extent, extent_of(*other)) && !(other == in_place && same_elements(each.tensor, *other)))
-                fail_shared(each.field);
-        for (const WrittenTensor& other : written)
-            if (&other != &each && meet(extent, extent_of(other.tensor))) fail_shared(each.field);
+        for (const NamedField& other : read)
+            if (meet(extent, extent_of(other.tensor)) &&
+                !(&other.tensor == in_place && same_elements(each.tensor, other.tensor)))
+                fail_shared(each.field, other.field);
+        for (const NamedField& other : written)
+            if (&other != &each && meet(extent, extent_of(other.tensor)))
+                fail_shared(each.field, other.field);
     }
 }
 

@@ -7,13 +7,13 @@
 
 namespace smla {
 
-struct WrittenTensor {
+struct NamedField {
     const char* field;
     const Tensor& tensor;
 };
 // Throws if a tensor that is written shares memory with another one, or two of its elements with each other.
-// All have passed check_tensor() or are absent. `in_place`: what an output may be itself.
-void check_own_memory(std::initializer_list<WrittenTensor> written, std::initializer_list<const Tensor*> read,
+// All have passed check_tensor() or are absent. `in_place`: what an output may be itself, one of `read`.
+void check_own_memory(std::initializer_list<NamedField> written, std::initializer_list<NamedField> read,
                       const Tensor* in_place = nullptr);
 
 }  // namespace smla

@@ -31,7 +31,10 @@ void check(const smla_combined_rows_args& args) {
                args.rows.shape[1], text("topk + window (", int64_t(args.topk) + args.window, ") or more"));
     check_tensor("args.lens", args.lens, kInt32, {tokens}, kOnHost);
     check_own_memory({{"args.rows", args.rows}, {"args.lens", args.lens}},
-                     {&selected, &args.query_start_loc, &args.seq_lens, &args.gather_lens});
+                     {{"args.selected", selected},
+                      {"args.query_start_loc", args.query_start_loc},
+                      {"args.seq_lens", args.seq_lens},
+                      {"args.gather_lens", args.gather_lens}});
     for (int64_t b = 0; b < requests; ++b) {
         const int64_t query = load_int(args.query_start_loc, b + 1) - load_int(args.query_start_loc, b);
         const int64_t length = load_int(args.seq_lens, b), gathered = load_int(args.gather_lens, b);

@@ -11,7 +11,7 @@ void split_context(const smla_split_context_args& args) {
     check_tensor("args.context_rows", args.context_rows, kInt32, {tokens, columns}, kOnHost);
     check_tensor("args.new_rows", args.new_rows, kInt32, {tokens, columns}, kOnHost);
     check_own_memory({{"args.context_rows", args.context_rows}, {"args.new_rows", args.new_rows}},
-                     {&args.positions, &args.context_lens});
+                     {{"args.positions", args.positions}, {"args.context_lens", args.context_lens}});
     for (int64_t t = 0; t < tokens; ++t)
         SMLA_CHECK(load_int(args.context_lens, t) >= 0, text("args.context_lens[", t, "]"),
                    load_int(args.context_lens, t), "0 or more");
@@ -28,7 +28,7 @@ void split_context(const smla_split_context_args& args) {
 void lse_from_log2(const Tensor& log2_lse, const Tensor& lse) {
     check_tensor("log2_lse", log2_lse, dtypes(SMLA_F32), {kAny, kAny}, kOnHost);
     check_tensor("lse", lse, dtypes(SMLA_F32), {log2_lse.shape[0], log2_lse.shape[1]}, kOnHost);
-    check_own_memory({{"lse", lse}}, {&log2_lse}, &log2_lse);
+    check_own_memory({{"lse", lse}}, {{"log2_lse", log2_lse}}, &log2_lse);
     for (int64_t t = 0; t < lse.shape[0]; ++t)
         for (int64_t h = 0; h < lse.shape[1]; ++h)
             *reinterpret_cast<float*>(address(lse, t, h)) =

@@ -21,7 +21,8 @@ void decode_schedule(const smla_decode_schedule_args& args) {
     const int64_t requests = args.lens.shape[0];
     check_tensor("args.schedule", args.schedule, kInt32, {kAny, kScheduleColumns}, kOnHost);
     check_tensor("args.splits", args.splits, kInt32, {requests + 1}, kOnHost);
-    check_own_memory({{"args.schedule", args.schedule}, {"args.splits", args.splits}}, {&args.lens});
+    check_own_memory({{"args.schedule", args.schedule}, {"args.splits", args.splits}},
+                     {{"args.lens", args.lens}});
     const int64_t parts = args.schedule.shape[0];
     SMLA_CHECK(parts >= 1, "args.schedule.shape[0]", parts, "1 or more");
     const auto blocks = [&](int64_t r) { return ceil_div(load_int(args.lens, r), kScheduleBlockRows); };

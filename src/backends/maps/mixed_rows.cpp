@@ -97,11 +97,17 @@ MixedShape check(const smla_mixed_rows_args& args) {
     check_tensor("args.rows", args.rows, kInt32, {tokens, width}, kOnHost);
     check_tensor("args.lens", args.lens, kInt32, {tokens}, kOnHost);
     const Tensor unread{};
-    check_own_memory(
-        {{"args.rows", args.rows}, {"args.lens", args.lens}},
-        {&args.decode_window_rows, &args.decode_entries, &args.decode_lens,
-         args.local ? &args.is_valid : &unread, &args.prefill_entries, &args.query_start_loc, &args.seq_lens,
-         &args.request_of_token, &args.window_table, args.ratio > 0 ? &args.entry_table : &unread});
+    check_own_memory({{"args.rows", args.rows}, {"args.lens", args.lens}},
+                     {{"args.decode_window_rows", args.decode_window_rows},
+                      {"args.decode_entries", args.decode_entries},
+                      {"args.decode_lens", args.decode_lens},
+                      {"args.is_valid", args.local ? args.is_valid : unread},
+                      {"args.prefill_entries", args.prefill_entries},
+                      {"args.query_start_loc", args.query_start_loc},
+                      {"args.seq_lens", args.seq_lens},
+                      {"args.request_of_token", args.request_of_token},
+                      {"args.window_table", args.window_table},
+                      {"args.entry_table", args.ratio > 0 ? args.entry_table : unread}});
     check_decodes(args, shape);
     check_prefills(args, shape);
     return shape;

@@ -37,7 +37,8 @@ void check(const smla_prefill_chunks_args& args) {
     SMLA_CHECK(args.first_request >= 0 && args.first_request <= requests, "args.first_request",
                args.first_request, text("0 to ", requests));
     check_tensor("args.chunks", args.chunks, kInt32, {kAny, kChunkColumns}, kOnHost);
-    check_own_memory({{"args.chunks", args.chunks}}, {&args.query_start_loc, &args.seq_lens});
+    check_own_memory({{"args.chunks", args.chunks}},
+                     {{"args.query_start_loc", args.query_start_loc}, {"args.seq_lens", args.seq_lens}});
     const Prefill prefill(args);
     for (int64_t r = args.first_request; r < requests; ++r) {
         SMLA_CHECK(prefill.begin(r + 1) >= prefill.begin(r), text("args.query_start_loc[", r + 1, "]"),

@@ -35,8 +35,12 @@ void check(const smla_request_rows_args& args) {
     check_tensor("args.rows", args.rows, kInt32, {tokens, args.positions.shape[1]}, kOnHost);
     check_optional("args.counts", args.counts, kInt32, {tokens}, kOnHost);
     check_own_memory({{"args.rows", args.rows}, {"args.counts", args.counts}},
-                     {&args.positions, &args.request_of_token, &args.block_table, &args.is_valid,
-                      &args.workspace_of_token, &starts});
+                     {{"args.positions", args.positions},
+                      {"args.request_of_token", args.request_of_token},
+                      {"args.block_table", args.block_table},
+                      {"args.is_valid", args.is_valid},
+                      {"args.workspace_of_token", args.workspace_of_token},
+                      {"args.workspace_starts", starts}});
 }
 
 // Where the token's rows of a gathered workspace begin; -1: it reads the cache.
