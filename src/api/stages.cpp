@@ -166,7 +166,12 @@ smla_status smla_prepare(smla_context* context, smla_stage stage, const void* ar
 }
 
 smla_status smla_workspace_init(smla_context* context, smla_workspace workspace, smla_stream stream) {
-    return api::guard([&] { api::checked(context).init_workspace(api::read_workspace(workspace), stream); });
+    return api::guard([&] {
+        if (workspace.bytes < kWorkspaceHeader)
+            fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(workspace.bytes),
+                 text("at least ", kWorkspaceHeader, ": the counters and the error word"));
+        api::checked(context).init_workspace(api::read_workspace(workspace), stream);
+    });
 }
 
 smla_status smla_explain_stage(smla_context* context, smla_stage stage, const void* args, char* buffer,

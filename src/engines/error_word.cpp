@@ -1,6 +1,20 @@
 #include "engines/error_word.h"
 
+#include <cstring>
+
 namespace smla {
+
+namespace {
+
+// Whether a call can have left this word.
+bool plausible(const smla_error_word& word) {
+    constexpr smla_error_word kNone{};
+    if (word.kind == SMLA_BAD_NONE) return std::memcmp(&word, &kNone, sizeof word) == 0;
+    return word.kind > SMLA_BAD_NONE && word.kind <= SMLA_BAD_CANDIDATE && word.stage >= 0 &&
+           word.stage < SMLA_STAGE_COUNT;
+}
+
+}  // namespace
 
 ErrorPlace* error_place(const Workspace& workspace) {
     if (workspace.bytes < kWorkspaceHeader)
@@ -22,6 +36,9 @@ smla_error_word take_error(Device& device, const Workspace& workspace, smla_stre
     refuse_capture(device, stream);
     smla_error_word out;
     device.download(&out, &place->word, sizeof out, stream);
+    device.wait(stream);
+    SMLA_CHECK(plausible(out), "workspace.data", "an error word that no call wrote",
+               "memory that smla_workspace_init has zeroed");
     device.fill(&place->word, 0, sizeof out, stream);
     device.wait(stream);
     return out;
