@@ -114,7 +114,8 @@ SMLA_API smla_status smla_backend_why_not(const char* name, const smla_backend_a
 SMLA_API smla_status smla_backend_select(const smla_backend_args* args, const char* wanted, char* buffer,
                                          size_t* bytes);
 
-typedef struct smla_backend smla_backend;
+typedef struct smla_backend smla_backend; /* Any number of threads may use one at once. */
+/* Serves one build, or any number of readers, at a time: SMLA_INVALID_ARGUMENT for a call in between. */
 typedef struct smla_backend_metadata smla_backend_metadata;
 
 /* `name` null: selected as above. Logs one line with the choice. The context outlives the backend, the

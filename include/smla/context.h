@@ -82,6 +82,7 @@ typedef struct smla_context_args {
     int32_t device_index;
 } smla_context_args;
 
+/* Any number of threads may use a context at once. */
 typedef struct smla_context smla_context;
 
 /* SMLA_UNSUPPORTED: this build or machine lacks the engine or the instruction set. SMLA_INVALID_ARGUMENT: no
@@ -114,7 +115,9 @@ SMLA_API smla_status smla_download(smla_context* context, void* to, const void* 
 
 /* Scratch of a call. The caller owns it. Its first 4 KiB are counters and the error word: smla_workspace_init
  * zeroes them once and every call leaves them zero (the error word: until it is read). The rest may hold
- * anything. A workspace serves one call at a time. A call that needs no scratch accepts {0}. */
+ * anything. A call that needs no scratch accepts {0}.
+ * A workspace serves one call at a time, on a GPU one stream. It is plain memory: two calls that share one
+ * are not detected, and overwrite each other's scratch. */
 typedef struct smla_workspace {
     /* Aligned to 64 bytes, where the context runs. */
     void* data;

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-typedef struct smla_layer smla_layer;
+typedef struct smla_layer smla_layer; /* Any number of threads may use one at once. */
 
 /* Reads a layer's weights. SMLA_DATA_ERROR lists every missing or misshapen tensor in one error, those of
  * `tensors` too. The context must outlive the layer. */
@@ -82,7 +82,7 @@ typedef struct smla_session_args {
     int32_t max_tokens;
     /* Tokens of all requests in one step. 0: 512. */
     int32_t max_step_tokens;
-    /* Scale of per-tensor formats. 0: 1. */
+    /* Scale of per-tensor formats, fp8_576 and fp8_512, which require it. */
     float kv_scale;
     /* Bytes of scratch that a stage may use. 0: as much as pays. */
     size_t stage_budget;
@@ -120,8 +120,8 @@ typedef struct smla_session_step {
     smla_tensor candidates;
 } smla_session_step;
 
-/* Makes a session with all its caches, plan and scratch. Its layer must outlive it. A session serves one call
- * at a time; on a GPU it works in the default stream. */
+/* Makes a session with all its caches, plan and scratch. Its layer must outlive it. On a GPU it works in the
+ * default stream. A session serves one call at a time: a second one returns SMLA_INVALID_ARGUMENT. */
 SMLA_API smla_status smla_session_create(const smla_layer* layer, const smla_session_args* args,
                                          smla_session** out);
 /* Null is allowed. */

@@ -1,8 +1,8 @@
 /* smla/plan.h: what the kernels of a step need to know of its batch, computed once and shared by all layers.
  *
  * A plan owns buffers that create allocates from the maxima. A build changes their contents only: addresses
- * never move and nothing is allocated, so captured graphs may read them. A plan serves one build or one
- * reader at a time.
+ * never move and nothing is allocated, so captured graphs may read them. A plan serves one build, or
+ * any number of readers, at a time; a call in between returns SMLA_INVALID_ARGUMENT.
  *
  * One plan covers the cache groups of one compression ratio: V3.2 and GLM need one plan, V4 one per ratio (4
  * and 128). Letters of shapes: smla/types.h; here N is any length that a comment bounds. */

@@ -16,6 +16,7 @@ struct smla_backend {
 
 struct smla_backend_metadata {
     std::unique_ptr<Metadata> metadata;
+    mutable Users users;
 };
 
 namespace {
@@ -148,13 +149,19 @@ smla_status smla_backend_metadata_create(const smla_backend* backend, smla_backe
 void smla_backend_metadata_destroy(smla_backend_metadata* metadata) { delete metadata; }
 
 smla_status smla_backend_metadata_build(smla_backend_metadata* metadata, const smla_plan_batch* batch) {
-    return api::guard(
-        [&] { api::handle(metadata, "metadata").metadata->build(api::read_args(batch, "batch")); });
+    return api::guard([&] {
+        smla_backend_metadata& on = api::handle(metadata, "metadata");
+        const InUse use(&on.users, "metadata", InUse::changes);
+        on.metadata->build(api::read_args(batch, "batch"));
+    });
 }
 
 smla_status smla_backend_metadata_field(const smla_backend_metadata* metadata, const char* name,
                                         smla_tensor* out) {
-    return api::guard([&] { api::give_field(*api::handle(metadata, "metadata").metadata, name, out); });
+    return api::guard([&] {
+        const InUse use = api::reading(metadata, "metadata");
+        api::give_field(*api::handle(metadata, "metadata").metadata, name, out);
+    });
 }
 
 smla_status smla_backend_metadata_fields(const smla_backend_metadata* metadata, const char* const** names,
@@ -169,6 +176,7 @@ smla_status smla_backend_workspace_size(const smla_backend* backend, const smla_
         SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
         const ForwardArgs copy = api::read_args(args);
         refuse_output_quant(copy);
+        const InUse use = api::reading(copy.metadata, "args.metadata");
         *bytes = on.instance.workspace(on.context->context.env({}), copy);
     });
 }
@@ -179,6 +187,7 @@ smla_status smla_backend_forward(const smla_backend* backend, const smla_backend
         const smla_backend& on = api::handle(backend, "backend");
         const ForwardArgs copy = api::read_args(args);
         refuse_output_quant(copy);
+        const InUse use = api::reading(copy.metadata, "args.metadata");
         on.instance.run(on.context->context.env({}, stream),
                         copy.metadata ? copy.metadata->metadata.get() : nullptr, copy,
                         api::read_workspace(workspace));

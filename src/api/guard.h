@@ -2,6 +2,7 @@
 #pragma once
 
 #include "api/tensors.h"
+#include "core/in_use.h"
 #include "core/interrupt.h"
 #include "core/status.h"
 #include "engines/context.h"
@@ -23,6 +24,7 @@ struct smla_context {
 
 struct smla_plan {
     smla::Plan plan;
+    mutable smla::Users users;
 };
 
 namespace smla::api {
@@ -62,6 +64,12 @@ inline void give_text(const std::string& given, char* buffer, size_t* bytes) {
     if (!buffer) return;
     SMLA_CHECK(room >= needed, "bytes", room, text("at least ", needed));
     std::memcpy(buffer, given.c_str(), needed);
+}
+
+// A plan or metadata, for the time of a call that reads them. Null: there are none.
+template <class Handle>
+InUse reading(const Handle* pointer, const char* field) {
+    return InUse(pointer ? &pointer->users : nullptr, field, InUse::reads);
 }
 
 inline Context& checked(smla_context* context) { return handle(context, "context").context; }

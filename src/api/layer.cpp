@@ -16,6 +16,7 @@ struct smla_layer {
 
 struct smla_session {
     std::unique_ptr<Session> session;
+    const std::shared_ptr<SessionPlace> place = session->place();  // the same after it was resized
 };
 
 namespace {
@@ -139,7 +140,14 @@ Checkpoint read_checkpoint(const smla_layer_args& args, Device& device) {
 }
 
 // null: none
-SessionPlace place_or_none(smla_session* session) { return session ? session->session->place() : nullptr; }
+std::shared_ptr<SessionPlace> place_or_none(const smla_session* session) {
+    return session ? session->place : nullptr;
+}
+
+// The session whose entries another one reads, for the time of a call. Null: there is none.
+InUse reading(const std::shared_ptr<SessionPlace>& source, const char* field) {
+    return InUse(source ? &source->users : nullptr, field, InUse::reads);
+}
 
 SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
     SessionOptions out;
@@ -151,6 +159,9 @@ SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
     if (args.max_requests) out.max_requests = args.max_requests;
     if (args.max_tokens) out.max_tokens = args.max_tokens;
     if (args.max_step_tokens) out.max_step_tokens = args.max_step_tokens;
+    const Format* const format = find_format(out.caches.kv);
+    SMLA_CHECK(args.kv_scale != 0 || !format || format->scale != ScaleKind::per_tensor, "args.kv_scale", 0,
+               text("a finite number above 0: ", format->name, " has one scale per cache"));
     if (args.kv_scale != 0) out.caches.kv_scale = args.kv_scale;
     out.caches.kv_writer = args.kv_writer;
     out.stage_budget = args.stage_budget;
@@ -200,11 +211,19 @@ std::unique_ptr<Session> clone(const Session& session, const smla_session_args* 
     take(as.rewind_tokens, wanted.rewind_tokens);
     SessionOptions options = read_options(as, session.layer());
     options.entries_of = wanted.entries_of ? place_or_none(wanted.entries_of) : session.options().entries_of;
+    const InUse source = reading(options.entries_of, "args.entries_of");
     return within_args([&] { return session.clone(options); });
 }
 
-Session& opened(smla_session* session) { return *api::handle(session, "session").session; }
-const Session& opened(const smla_session* session) { return *api::handle(session, "session").session; }
+// Calls body(session) with the handle's session, which this call alone uses.
+template <InUse::As As, class Handle, class Body>
+smla_status with_session(Handle* session, Body&& body) {
+    return api::guard([&] {
+        auto& on = api::handle(session, "session");
+        const InUse use(&on.place->users, "session", As);
+        body(*on.session);
+    });
+}
 
 }  // namespace
 
@@ -259,9 +278,10 @@ smla_status smla_layer_workspace_size(const smla_layer* layer, const smla_layer_
     return api::guard([&] {
         const smla_layer& on = api::handle(layer, "layer");
         SMLA_CHECK(bytes, "bytes", "null", "where the size goes");
+        const smla_layer_step copy = api::read_args(step, "step");
+        const InUse plan = api::reading(copy.plan, "step.plan");
         *bytes = layer_workspace(*on.layer, on.context->context.env({}),
-                                 read_step(on, api::read_args(step, "step"), CheckContext{}.shapes_only()),
-                                 stage_budget, nullptr);
+                                 read_step(on, copy, CheckContext{}.shapes_only()), stage_budget, nullptr);
     });
 }
 
@@ -270,8 +290,10 @@ smla_status smla_layer_forward(const smla_layer* layer, const smla_layer_step* s
     return api::guard([&] {
         const smla_layer& on = api::handle(layer, "layer");
         const Env env = on.context->context.env({}, stream);
-        run_layer(*on.layer, env, read_step(on, api::read_args(step, "step"), env.checks()),
-                  api::read_workspace(workspace), stage_budget, nullptr, nullptr);
+        const smla_layer_step copy = api::read_args(step, "step");
+        const InUse plan = api::reading(copy.plan, "step.plan");
+        run_layer(*on.layer, env, read_step(on, copy, env.checks()), api::read_workspace(workspace),
+                  stage_budget, nullptr, nullptr);
     });
 }
 
@@ -281,6 +303,7 @@ smla_status smla_session_create(const smla_layer* layer, const smla_session_args
         *out = nullptr;
         const smla_layer& on = api::handle(layer, "layer");
         const SessionOptions options = read_options(api::read_args(args), *on.layer);
+        const InUse source = reading(options.entries_of, "args.entries_of");
         *out = within_args([&] {
             return new smla_session{std::make_unique<Session>(on.context->context, *on.layer, options)};
         });
@@ -290,12 +313,13 @@ smla_status smla_session_create(const smla_layer* layer, const smla_session_args
 void smla_session_destroy(smla_session* session) { delete session; }
 
 smla_status smla_session_get_args(const smla_session* session, smla_session_args* args) {
-    return api::guard([&] { api::give("args", args, as_args(opened(session).options())); });
+    return with_session<InUse::reads>(
+        session, [&](const Session& on) { api::give("args", args, as_args(on.options())); });
 }
 
 smla_status smla_session_forward(smla_session* session, const smla_session_step* step) {
-    return api::guard([&] {
-        Session& on = opened(session);
+    return with_session<InUse::changes>(session, [&](Session& on) {
+        const InUse source = reading(on.options().entries_of, "session.entries_of");
         const smla_session_step copy = api::read_args(step, "step");
         SMLA_CHECK(copy.request_count >= 0, "step.request_count", copy.request_count, "0 or more");
         SMLA_CHECK(copy.requests || copy.request_count == 0, "step.requests", "null",
@@ -312,22 +336,21 @@ smla_status smla_session_forward(smla_session* session, const smla_session_step*
 }
 
 smla_status smla_session_topk(const smla_session* session, smla_tensor* out) {
-    return api::guard([&] {
+    return with_session<InUse::changes>(session, [&](const Session& on) {  // it may fetch the numbers
         SMLA_CHECK(out, "out", "null", "where the tensor goes");
-        *out = opened(session).topk();
+        *out = on.topk();
     });
 }
 
 smla_status smla_session_candidates(const smla_session* session, smla_tensor* out) {
-    return api::guard([&] {
+    return with_session<InUse::changes>(session, [&](const Session& on) {
         SMLA_CHECK(out, "out", "null", "where the tensor goes");
-        *out = opened(session).candidates();
+        *out = on.candidates();
     });
 }
 
 smla_status smla_session_length(const smla_session* session, int32_t request, int32_t* tokens) {
-    return api::guard([&] {
-        const Session& on = opened(session);
+    return with_session<InUse::reads>(session, [&](const Session& on) {
         SMLA_CHECK(tokens, "tokens", "null", "where the length goes");
         on.check_request("request", request);
         *tokens = on.length(request);
@@ -335,20 +358,19 @@ smla_status smla_session_length(const smla_session* session, int32_t request, in
 }
 
 smla_status smla_session_end_request(smla_session* session, int32_t request) {
-    return api::guard([&] { opened(session).end_request(request); });
+    return with_session<InUse::changes>(session, [&](Session& on) { on.end_request(request); });
 }
 
 smla_status smla_session_truncate(smla_session* session, int32_t request, int32_t tokens) {
-    return api::guard([&] { opened(session).truncate(request, tokens); });
+    return with_session<InUse::changes>(session, [&](Session& on) { on.truncate(request, tokens); });
 }
 
 smla_status smla_session_copy_request(smla_session* session, int32_t source, int32_t target) {
-    return api::guard([&] { opened(session).copy_request(source, target); });
+    return with_session<InUse::changes>(session, [&](Session& on) { on.copy_request(source, target); });
 }
 
 smla_status smla_session_reorder(smla_session* session, const int32_t* sources, int32_t count) {
-    return api::guard([&] {
-        Session& on = opened(session);
+    return with_session<InUse::changes>(session, [&](Session& on) {
         SMLA_CHECK(count >= 0, "count", count, "0 or more");
         SMLA_CHECK(sources || count == 0, "sources", "null", text(count, " requests"));
         on.reorder({sources, size_t(count)});
@@ -357,25 +379,24 @@ smla_status smla_session_reorder(smla_session* session, const int32_t* sources, 
 
 smla_status smla_session_clone(const smla_session* session, const smla_session_args* args,
                                smla_session** out) {
-    return api::guard([&] {
+    return with_session<InUse::changes>(session, [&](const Session& on) {  // its stream and staging copy
         SMLA_CHECK(out, "out", "null", "where the session goes");
         *out = nullptr;
-        *out = new smla_session{clone(opened(session), args)};
+        *out = new smla_session{clone(on, args)};
     });
 }
 
 smla_status smla_session_resize(smla_session* session, const smla_session_args* args) {
-    return api::guard([&] {
+    return with_session<InUse::changes>(session, [&](Session& on) {
         SMLA_CHECK(args, "args", "null", "the maxima");
-        std::unique_ptr<Session> resized = clone(opened(session), args);
-        resized->replace(*session->session);
+        std::unique_ptr<Session> resized = clone(on, args);
+        resized->replace(on);
         session->session = std::move(resized);
     });
 }
 
 smla_status smla_session_bytes(const smla_session* session, size_t* cache_bytes, size_t* workspace_bytes) {
-    return api::guard([&] {
-        const Session& on = opened(session);
+    return with_session<InUse::reads>(session, [&](const Session& on) {
         if (cache_bytes) *cache_bytes = on.cache_bytes();
         if (workspace_bytes) *workspace_bytes = on.workspace_bytes();
     });

@@ -19,11 +19,18 @@ smla_status smla_plan_create(const smla_plan_args* args, smla_plan** out) {
 void smla_plan_destroy(smla_plan* plan) { delete plan; }
 
 smla_status smla_plan_build(smla_plan* plan, const smla_plan_batch* batch) {
-    return api::guard([&] { api::handle(plan, "plan").plan.build(api::read_args(batch, "batch")); });
+    return api::guard([&] {
+        smla_plan& on = api::handle(plan, "plan");
+        const InUse use(&on.users, "plan", InUse::changes);
+        on.plan.build(api::read_args(batch, "batch"));
+    });
 }
 
 smla_status smla_plan_field(const smla_plan* plan, const char* name, smla_tensor* out) {
-    return api::guard([&] { api::give_field(api::handle(plan, "plan").plan, name, out); });
+    return api::guard([&] {
+        const InUse use = api::reading(plan, "plan");
+        api::give_field(api::handle(plan, "plan").plan, name, out);
+    });
 }
 
 smla_status smla_plan_fields(const smla_plan* plan, const char* const** names, int32_t* count) {

@@ -52,12 +52,12 @@ Session::Session(Context& context, const Layer& layer, const SessionOptions& opt
 }
 
 Session::~Session() {
-    if (*place_ == this) *place_ = nullptr;
+    if (place_->session == this) place_->session = nullptr;
 }
 
 void Session::replace(Session& other) {
     place_ = other.place_;
-    *place_ = this;
+    place_->session = this;
 }
 
 // Shapes without memory.

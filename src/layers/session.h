@@ -3,6 +3,7 @@
 // caches and calls the layer.
 #pragma once
 
+#include "core/in_use.h"
 #include "layers/cache_layout.h"
 #include "layers/layer.h"
 #include "layers/staging.h"
@@ -16,9 +17,12 @@
 namespace smla {
 
 class Session;
-// Where a session is, for sessions that read it: one that is resized leaves another in its place, one that
-// ends leaves null.
-using SessionPlace = std::shared_ptr<const Session*>;
+// Where a session is, for sessions that read it, and who uses it. A session that is resized leaves another in
+// its place, one that ends leaves null.
+struct SessionPlace {
+    const Session* session;
+    Users users;
+};
 
 struct SessionOptions {
     CacheChoice caches;
@@ -29,7 +33,7 @@ struct SessionOptions {
     size_t stage_budget = 0;        // bytes of scratch a stage may use; 0: as much as pays
     // Of the session of the layer whose entries this one reads (V4.1; LayerSources::entries), which runs each
     // step before this one does. Null where the layer reads its own.
-    SessionPlace entries_of;
+    std::shared_ptr<SessionPlace> entries_of;
     uint64_t page_seed = 1;  // pages are handed out in a shuffled order: nothing may rely on neighbours
 };
 
@@ -72,7 +76,7 @@ public:
     std::unique_ptr<Session> clone(const SessionOptions& options) const;
     // Sessions that read `other` read this one from now on.
     void replace(Session& other);
-    const SessionPlace& place() const { return place_; }
+    const std::shared_ptr<SessionPlace>& place() const { return place_; }
 
     const Layer& layer() const { return layer_; }
     const SessionOptions& options() const { return options_; }
@@ -125,7 +129,7 @@ private:
     void build_plan(const Step& step);
     StepTable make_table(const CacheNeed& need) const;
     void place_table(StepTable& table, const Group& group, std::span<const StepRequest> requests);
-    const Session& entries_of() const { return **options_.entries_of; }
+    const Session& entries_of() const { return *options_.entries_of->session; }
     LayerStep layer_step(const Step& step);
     const Group* find_group(int32_t bit) const;  // null: the layer has none
     CacheGroup cache_group(int32_t bit, const Tensor& slots) const;
@@ -143,7 +147,7 @@ private:
     Context& context_;
     const Layer& layer_;
     SessionOptions options_;
-    SessionPlace place_ = std::make_shared<const Session*>(this);
+    std::shared_ptr<SessionPlace> place_ = std::make_shared<SessionPlace>(this);
     std::vector<CacheNeed> needs_;
     std::vector<Group> groups_;
     std::vector<ReadGroup> read_groups_;

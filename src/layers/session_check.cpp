@@ -37,7 +37,7 @@ void Session::check_entries_of() const {
                     " reads");
     };
     SMLA_CHECK(options_.entries_of, "entries_of", "none", wanted());
-    const Session* const source = *options_.entries_of;
+    const Session* const source = options_.entries_of->session;
     SMLA_CHECK(source, "entries_of", "a session that was destroyed", wanted());
     SMLA_CHECK(source->layer_.layer_index() == sources_.entries, "entries_of",
                text("a session of layer ", source->layer_.layer_index()), wanted());

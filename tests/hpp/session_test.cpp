@@ -296,6 +296,22 @@ TEST_F(HppSession, requests_are_cut_copied_and_reordered_and_the_session_grows) 
     EXPECT_EQ(refused([](auto& wrong) { wrong.max_tokens = 40; }), "accepted");
 }
 
+TEST_F(HppSession, a_format_with_one_scale_per_cache_needs_it) {
+    open("D1");
+    const smla::Layer layer = this->layer();
+    for (const smla_format format : {SMLA_FP8_576, SMLA_FP8_512}) {
+        smla_session_args args{};
+        args.kv_format = format;
+        try {
+            smla::Session session(layer, args);
+            ADD_FAILURE() << "accepted";
+        } catch (const smla::Error& error) {
+            EXPECT_EQ(error.field, "args.kv_scale");
+            EXPECT_NE(error.wanted.find("one scale per cache"), std::string::npos) << error.what();
+        }
+    }
+}
+
 // The same layer as an inference engine would run it: own plan, own caches.
 TEST_F(HppSession, layer_over_the_callers_caches) {
     open("D2");

@@ -58,7 +58,8 @@ inline std::string select_backend(smla_backend_args args, const char* wanted = n
         [&](char* buffer, size_t* bytes) { return smla_backend_select(&args, wanted, buffer, bytes); });
 }
 
-// Buffers of a fixed size and address; build() changes their contents. Serves one build or reader at a time.
+// Buffers of a fixed size and address; build() changes their contents. Serves one build, or any
+// number of readers, at a time.
 // Keeps its backend alive.
 class Metadata {
 public:

@@ -14,7 +14,8 @@
 namespace smla {
 inline namespace v0 {
 
-// Buffers of a fixed size and address; build() changes their contents. Serves one build or reader at a time.
+// Buffers of a fixed size and address; build() changes their contents. Serves one build, or any
+// number of readers, at a time.
 class Plan {
 public:
     explicit Plan(smla_plan_args args) {
