@@ -217,7 +217,10 @@ TEST(HppView, rows_and_values) {
 TEST(HppView, what_is_not_a_dense_array_of_the_type_is_refused) {
     std::vector<int32_t> memory(12);
     smla_tensor tensor = smla::tensor(memory, {3, 4});
-    EXPECT_EQ(refusal([&] { smla::View<int64_t>("x", tensor); }).field, "x.dtype");
+    EXPECT_STREQ(refusal([&] { smla::View<int64_t>("x", tensor); }).what(), "x.dtype: got i32, wanted i64");
+    EXPECT_EQ(refusal([&] { smla::View<double>("x", smla::tensor(&memory, SMLA_E8M0, {3})); }).got, "e8m0");
+    EXPECT_EQ(refusal([&] { smla::View<double>("x", smla::tensor(&memory, 77, {3})); }).got,
+              "unknown dtype 77");
     EXPECT_EQ(refusal([&] { smla::View<int32_t>("x", smla::tensor(memory, {1, 3, 4})); }).field, "x.ndim");
     smla_tensor spread = tensor;
     spread.shape[1] = 2;
@@ -227,7 +230,8 @@ TEST(HppView, what_is_not_a_dense_array_of_the_type_is_refused) {
     EXPECT_EQ(refusal([&] { smla::View<int32_t>("x", crossed); }).field, "x.stride_elems[1]");
     smla_tensor elsewhere = tensor;
     elsewhere.device_type = SMLA_CUDA;
-    EXPECT_EQ(refusal([&] { smla::View<int32_t>("x", elsewhere); }).field, "x.device_type");
+    EXPECT_STREQ(refusal([&] { smla::View<int32_t>("x", elsewhere); }).what(),
+                 "x.device_type: got cuda, wanted cpu");
 }
 
 }  // namespace

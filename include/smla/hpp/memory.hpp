@@ -121,8 +121,8 @@ private:
             (code8 && std::is_same_v<T, uint8_t>))
             return;
         throw Error(SMLA_INVALID_ARGUMENT, "values",
-                    dtype_of<T> ? "smla_dtype " + std::to_string(dtype_of<T>) : "codes of 16 bits",
-                    "smla_dtype " + std::to_string(dtype) + ", that of the tensor");
+                    dtype_of<T> ? detail::name_of_dtype(dtype_of<T>) : "codes of 16 bits",
+                    detail::name_of_dtype(dtype) + ", the dtype of the tensor");
     }
 
     smla_tensor view_;

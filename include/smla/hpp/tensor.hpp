@@ -37,6 +37,17 @@ template <class T>
 concept Element = dtype_of<std::remove_cv_t<T>>
 != 0;
 
+namespace detail {
+inline std::string name_of_dtype(smla_dtype dtype) {
+    constexpr const char* names[] = {"f64", "f32", "bf16", "f16", "e4m3", "e2m1", "e8m0", "u8", "i32", "i64"};
+    return dtype >= SMLA_F64 && dtype <= SMLA_I64 ? names[dtype - SMLA_F64]
+                                                  : "unknown dtype " + std::to_string(dtype);
+}
+inline std::string name_of_device(smla_device_type type) {
+    return type == SMLA_CPU ? "cpu" : type == SMLA_CUDA ? "cuda" : "device type " + std::to_string(type);
+}
+}  // namespace detail
+
 // Memory that outlives the expression it stands in: a variable, or a view of one.
 template <class Memory>
 concept Borrowed =
@@ -132,9 +143,11 @@ public:
     View() = default;  // absent: empty
     View(const char* name, const smla_tensor& from) {
         if (from.ndim == 0) return;
-        require(name, "dtype", from.dtype == dtype_of<std::remove_cv_t<T>>, from.dtype,
-                dtype_of<std::remove_cv_t<T>>);
-        require(name, "device_type", from.device_type == SMLA_CPU, from.device_type, SMLA_CPU);
+        constexpr smla_dtype wanted = dtype_of<std::remove_cv_t<T>>;
+        require(name, "dtype", from.dtype == wanted, detail::name_of_dtype(from.dtype),
+                detail::name_of_dtype(wanted));
+        require(name, "device_type", from.device_type == SMLA_CPU, detail::name_of_device(from.device_type),
+                detail::name_of_device(SMLA_CPU));
         require(name, "ndim", from.ndim <= 2, from.ndim, 2);
         data_ = static_cast<T*>(from.data);
         rows_ = from.shape[0];
@@ -154,10 +167,11 @@ public:
     T* end() const { return data_ + rows_ * columns_; }
 
 private:
+    static void require(const char* name, const char* what, bool holds, std::string got, std::string wanted) {
+        if (!holds) throw Error(SMLA_INVALID_ARGUMENT, std::string(name) + "." + what, got, wanted);
+    }
     static void require(const char* name, const char* what, bool holds, int64_t got, int64_t wanted) {
-        if (!holds)
-            throw Error(SMLA_INVALID_ARGUMENT, std::string(name) + "." + what, std::to_string(got),
-                        std::to_string(wanted));
+        require(name, what, holds, std::to_string(got), std::to_string(wanted));
     }
 
     T* data_ = nullptr;
