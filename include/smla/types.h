@@ -9,8 +9,8 @@
  * table, Dqk values of a query or a cached row, Dv values of an output, D any other width. Sizes of memory
  * are bytes; strides of tensors are elements.
  *
- * Floating-point tensors are f32, bf16 or f16, mixed freely. f64 is for the reference engine: "(f64)" stands
- * where a tensor may, or with an f64 input must, be f64. */
+ * Floating-point tensors are f32, bf16 or f16, mixed freely. Engines of a CPU compute in f64 by plain
+ * loops, and a GPU refuses f64: "(f64)" stands where a tensor may, or with an f64 input must, be f64. */
 #ifndef SMLA_TYPES_H
 #define SMLA_TYPES_H
 
@@ -82,7 +82,7 @@ SMLA_API const char* smla_status_name(smla_status status);
 
 typedef int32_t smla_dtype;
 enum {
-    /* For the reference engine only. */
+    /* Not on a GPU. */
     SMLA_F64 = 1,
     SMLA_F32 = 2,
     SMLA_BF16 = 3,
@@ -165,7 +165,7 @@ enum {
     SMLA_INDEX_MXFP4_68 = 10,
     /* Compressor state: kv [width/2], then score + ape [width/2], in f32. */
     SMLA_STATE_F32 = 11,
-    /* The same in f64, for the reference engine. */
+    /* The same in f64. Not on a GPU. */
     SMLA_STATE_F64 = 12,
     /* V4.1: 512 e4m3 with the rope part, 16 UE8M0, one per 32 values. Not fp8_528, though as long. */
     SMLA_FP8_528_G32 = 13,

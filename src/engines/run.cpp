@@ -11,17 +11,14 @@ namespace smla {
 
 namespace {
 
-// Dispatch: the first candidate that is allowed and does not refuse. None: `reasons` has the refusals.
+// Dispatch: the first candidate that is allowed and does not refuse.
 template <Stage S>
-PlannedCall<S> first_that_runs(const ArgsOf<S>& args, const Env& env, std::string& reasons) {
+PlannedCall<S> first_that_runs(const ArgsOf<S>& args, const Env& env) {
     PlannedCall<S> found;
     in_order(candidates<S>(env), args, env, [&](const Candidate<ArgsOf<S>>& candidate) {
         if (!env.allows(S, candidate.name)) return false;
         CallPlan<ArgsOf<S>> plan = candidate.plan(args, env);
-        if (!plan.refusal.empty()) {
-            reasons += (reasons.empty() ? "" : "; ") + std::string(candidate.name) + ": " + plan.refusal;
-            return false;
-        }
+        if (!plan.refusal.empty()) return false;
         found = {&candidate, std::move(plan)};
         return true;
     });
@@ -30,11 +27,14 @@ PlannedCall<S> first_that_runs(const ArgsOf<S>& args, const Env& env, std::strin
 
 template <Stage S>
 PlannedCall<S> choose(const ArgsOf<S>& args, const Env& env) {
-    std::string reasons;
-    PlannedCall<S> found = first_that_runs<S>(args, env, reasons);
+    PlannedCall<S> found = first_that_runs<S>(args, env);
     if (found.kernel) return found;
-    if (reasons.empty()) reasons = text("no kernel named ", env.demanded[size_t(S)]);
-    fail(SMLA_UNSUPPORTED, std::string(stage_name(S)), reasons, "a kernel that can run these arguments");
+    // The last kernel of a table is the most general one: arguments that it supports run.
+    std::string reason = text("no kernel is named ", env.demanded[size_t(S)]);
+    for (const auto& candidate : candidates<S>(env))
+        if (env.allows(S, candidate.name)) reason = text(candidate.name, ": ", candidate.refuse(args, env));
+    fail(SMLA_UNSUPPORTED, std::string(stage_name(S)), text("no kernel for these arguments (", reason, ")"),
+         "arguments that one supports; smla_explain_stage has the reasons of all");
 }
 
 // Returns make(), or what it returned for an earlier call of this description. Unprepared plans are not kept.
@@ -141,8 +141,7 @@ void check_call(const ArgsOf<S>& args, const Env& env) {
 template <Stage S>
 std::vector<Verdict> explain_stage(const ArgsOf<S>& args, const Env& env) {
     std::vector<Verdict> out;
-    std::string reasons;
-    const auto* chosen = first_that_runs<S>(args, env, reasons).kernel;
+    const auto* chosen = first_that_runs<S>(args, env).kernel;
     in_order(candidates<S>(env), args, env, [&](const Candidate<ArgsOf<S>>& candidate) {
         const char* const last_resort = candidate.last_resort ? candidate.last_resort(args, env) : nullptr;
         out.push_back({candidate.name, candidate.refuse(args, env), last_resort ? last_resort : "",

@@ -30,7 +30,7 @@ void refuses(const ArgsOf<S>& args, const char* why) {
     FactsOnly device;
     EXPECT_EQ(generic<S>().refuse(args, facts_env(device)), why) << stage_name(S);
 }
-constexpr char kF64[] = "f64: for the reference engine";
+constexpr char kF64[] = "f64 tensors: a GPU has kernels for f32, bf16 and f16";
 
 smla_cache cache_of(smla_format format, int32_t width) {
     smla_cache cache{};

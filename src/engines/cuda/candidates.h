@@ -11,7 +11,7 @@ namespace smla {
 
 constexpr int64_t kMaxRowWidth = 1024;  // values that a generic kernel holds of a row in shared memory
 
-// Every dtype but f64: that is for the reference engine. Frequencies are f64 always, and a sink may be,
+// Every dtype but f64: that is for engines of a CPU. Frequencies are f64 always, and a sink may be,
 // whatever the call computes in: kernels read it as f32.
 template <class Args>
 std::string refuse_f64(const Args& args) {
@@ -30,7 +30,7 @@ std::string refuse_f64(const Args& args) {
         [&](const smla_cache& cache) {
             found = found || cache.format == SMLA_ROW_F64 || cache.format == SMLA_STATE_F64;
         });
-    return found ? "f64: for the reference engine" : "";
+    return found ? "f64 tensors: a GPU has kernels for f32, bf16 and f16" : "";
 }
 
 // The plan of a kernel that needs no scratch and decides nothing.

@@ -12,7 +12,7 @@ namespace smla {
 
 namespace {
 
-// A kernel of generic/ that refuses f64 alone: f64 is for the reference engine.
+// A kernel of generic/ that supports every dtype except f64.
 template <class Args, void (*Run)(const Args&, const Env&)>
 constexpr Candidate<Args> generic(const char* name) {
     return {.name = name,

@@ -15,7 +15,7 @@ using Args = smla_attend_args;
 constexpr int kValueWidth = 512;  // of the models whose widths have kernels of their own
 
 std::string refuse_f64(const Args& args) {
-    return args.q.dtype == SMLA_F64 ? "f64 queries: only the reference engine takes them" : "";
+    return args.q.dtype == SMLA_F64 ? "f64 queries: the generic kernel computes in double" : "";
 }
 
 std::string refuse_dims(const Args& args, const Env& env, smla_isa isa, int width) {
@@ -121,9 +121,11 @@ const Candidate<Args> kScalarAttend576 =
     f32_kernel<kScalarF32, SMLA_ISA_SCALAR, 576>("cpu_scalar_f32_attend_576");
 const Candidate<Args> kScalarAttend512 =
     f32_kernel<kScalarF32, SMLA_ISA_SCALAR, 512>("cpu_scalar_f32_attend_512");
+constexpr Candidate<Args> kLoops = cpu_generic<AttendOp>("");
 const Candidate<Args> kGenericAttend{.name = "cpu_generic_attend",
                                      .plan = [](const Args& args, const Env& env) {
-                                         return plan_with(kScalarF32, refuse_f64(args), args, env);
+                                         if (args.q.dtype == SMLA_F64) return kLoops.plan(args, env);
+                                         return plan_with(kScalarF32, "", args, env);
                                      }};
 
 }  // namespace cpu

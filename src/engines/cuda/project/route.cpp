@@ -27,7 +27,7 @@ int64_t lead_of_tokens(const Tensor& t) { return t.shape[0] > 1 ? t.stride_elems
 
 std::string refuse_dtypes(const Args& args) {
     for (const Tensor* tensor : {&args.x, &args.w, &args.out})
-        if (tensor->dtype == SMLA_F64) return "f64: for the reference engine";
+        if (tensor->dtype == SMLA_F64) return "f64 tensors: a GPU has kernels for f32, bf16 and f16";
     if (args.w.dtype == SMLA_F16 && args.x.dtype != SMLA_F16)
         return text("f16 weights with ", dtype_name(args.x.dtype), " x: only with f16");
     return "";

@@ -10,7 +10,7 @@ namespace cuda {
 namespace {
 
 std::string refuse_generic(const smla_score_args& args, const Env&) {
-    return args.q.dtype == SMLA_F64 ? "f64: for the reference engine" : "";
+    return args.q.dtype == SMLA_F64 ? "f64 tensors: a GPU has kernels for f32, bf16 and f16" : "";
 }
 
 constexpr ScoreKernel kKernels[] = {

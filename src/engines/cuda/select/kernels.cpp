@@ -45,7 +45,7 @@ SelectInput select_input(const smla_select_args& args) {
 }
 
 std::string refuse_f64(const smla_select_args& args) {
-    return args.scores.dtype == SMLA_F64 ? "f64: for the reference engine" : "";
+    return args.scores.dtype == SMLA_F64 ? "f64 tensors: a GPU has kernels for f32, bf16 and f16" : "";
 }
 
 char* beyond_header(const Env& env) { return static_cast<char*>(env.workspace.data) + kWorkspaceHeader; }
