@@ -4,6 +4,7 @@
 #include "formats/format.h"
 #include "kit/context_args.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -28,6 +29,22 @@ struct Bench {
         EXPECT_EQ(status, SMLA_INVALID_ARGUMENT) << call->name << " " << what << ": " << smla_last_error();
         EXPECT_EQ(std::string(last_error().field).rfind("args.", 0), 0u) << smla_last_error();
         EXPECT_TRUE(call->memory.nothing_changed()) << call->name << " " << what;
+    }
+
+    // A field whose memory something else has, too: the error names both.
+    void expect_shared(const std::string& field, const std::string& other) {
+        expect_refused(field + ".data");
+        EXPECT_EQ(std::string(last_error().got), "memory shared with " + other) << call->name;
+    }
+    // As expect_refused_somewhere; if the memory is what is wrong, the error names `field` and another one.
+    void expect_shared_somewhere(const std::string& field, const std::string& other) {
+        expect_refused_somewhere(field + " in " + other);
+        const std::string named = last_error().field, got = last_error().got;
+        if (got.find("shared") == std::string::npos) return;
+        const std::string pairs[] = {field + ".data: memory shared with " + other,
+                                     other + ".data: memory shared with " + field};
+        EXPECT_NE(std::find(std::begin(pairs), std::end(pairs), named + ": " + got), std::end(pairs))
+            << smla_last_error();
     }
 
     std::unique_ptr<Call> call;
@@ -247,6 +264,37 @@ CONTRACT_TEST(L9m_AWrongVariableOfTheEnvironmentIsRefusedByName) {
         }
 }
 
+CONTRACT_TEST(L9e_AWorkspaceHasRoomForItsHeaderAndAWordThatACallWrote) {
+    for (const Engine& engine : first_and_last_engine()) {
+        const Context context(engine);
+        const Scratch scratch(context, kHeader);
+        for (const size_t bytes : {size_t(0), size_t(100), kHeader - 1})
+            EXPECT_TRUE(refused(smla_workspace_init(context, {scratch.data(), bytes}, nullptr),
+                                SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes"));
+        smla_error_word word{};
+        EXPECT_TRUE(succeeded(smla_read_error(context, scratch.get(), nullptr, &word)));
+        EXPECT_EQ(word.kind, SMLA_BAD_NONE);
+        const auto put = [&](const smla_error_word& as) {
+            void* const place = scratch.data() + kHeader - 64;
+            EXPECT_TRUE(succeeded(smla_upload(context, place, &as, sizeof as, nullptr)));
+        };
+        const smla_error_word garbage[] = {{-1, SMLA_STAGE_ATTEND, 0, 0, 0},
+                                           {SMLA_BAD_CANDIDATE + 1, SMLA_STAGE_ATTEND, 0, 0, 0},
+                                           {SMLA_BAD_ROW, -1, 0, 0, 0},
+                                           {SMLA_BAD_ROW, SMLA_STAGE_COUNT, 0, 0, 0},
+                                           {SMLA_BAD_NONE, SMLA_STAGE_ATTEND, 0, 0, 0},
+                                           {SMLA_BAD_NONE, 0, 0, 0, 7}};
+        for (const smla_error_word& each : garbage) {
+            put(each);
+            EXPECT_TRUE(refused(smla_read_error(context, scratch.get(), nullptr, &word),
+                                SMLA_INVALID_ARGUMENT, "workspace.data"));
+        }
+        put({SMLA_BAD_CANDIDATE, SMLA_STAGE_SCORE_SELECT_BLOCKS, 3, -1, 5});
+        EXPECT_TRUE(succeeded(smla_read_error(context, scratch.get(), nullptr, &word)));
+        EXPECT_EQ(word.value, 5);
+    }
+}
+
 CONTRACT_TEST(L9l_AnOutputInMemoryOfSomethingElseIsRefused) {
     CONTRACT_SKIP_ON_GPU("every tensor is copied to memory of its own");
     on_every_call([](Bench& bench) {
@@ -259,14 +307,14 @@ CONTRACT_TEST(L9l_AnOutputInMemoryOfSomethingElseIsRefused) {
                     !std::memcmp(there.stride_elems, out.stride_elems, sizeof out.stride_elems);
                 if (&there == &out || in_place) continue;
                 const With<void*> wrong(field.tensor->data, other.tensor->data);
-                bench.expect_refused_somewhere(field.name + " in " + other.name);
+                bench.expect_shared_somewhere(field.name, other.name);
             }
             for (const CacheField& other : bench.call->caches) {
                 const With<void*> wrong(field.tensor->data, other.cache->data);
-                bench.expect_refused(field.name + ".data");
+                bench.expect_shared(field.name, other.name);
             }
             const With<void*> wrong(field.tensor->data, bench.scratch.data());
-            bench.expect_refused(field.name + ".data");
+            bench.expect_shared(field.name, "the workspace");
         }
     });
 }
@@ -278,15 +326,15 @@ CONTRACT_TEST(L9l_ACacheThatIsWrittenInMemoryOfSomethingElseIsRefused) {
             if (!field.field->is_written) continue;
             for (TensorField& other : bench.call->tensors) {
                 const With<void*> wrong(other.tensor->data, field.cache->data);
-                bench.expect_refused_somewhere(other.name + " in " + field.name);
+                bench.expect_shared_somewhere(field.name, other.name);
             }
             for (const CacheField& other : bench.call->caches) {
                 if (other.cache == field.cache) continue;
                 const With<void*> wrong(field.cache->data, other.cache->data);
-                bench.expect_refused(field.name + ".data");
+                bench.expect_shared(field.name, other.name);
             }
             const With<void*> wrong(field.cache->data, bench.scratch.data());
-            bench.expect_refused(field.name + ".data");
+            bench.expect_shared(field.name, "the workspace");
         }
     });
 }
