@@ -4,7 +4,7 @@ import ctypes as c
 import struct
 
 from . import _abi
-from ._arrays.interface import PACKED
+from ._arrays.interface import PACKED, moved
 from .errors import invalid
 from .tensor import ALIGNMENT, describe, require_writable
 
@@ -97,11 +97,16 @@ class Struct:
                 key += (name, rest, address % ALIGNMENT)
             elif writer is _CACHE:
                 try:
-                    writer.pack_into(args, offset, value._packed)
-                    key += (name, value._sizing)
+                    packed, sizing, now, address, before_use, _ = borrowed = value._borrowed
                 except AttributeError:
                     raise invalid(name, type(value).__name__, "a smla.Cache") from None
-                value._hand_over(name, keep, stream)
+                if now is not None and now() != address:
+                    raise moved(f"{name}.data")
+                if before_use is not None:
+                    before_use(name, keep, stream)
+                keep.append(borrowed)
+                writer.pack_into(args, offset, packed)
+                key += (name, sizing)
                 if is_output:
                     value.require_writable(name)
             else:

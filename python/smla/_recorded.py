@@ -8,23 +8,26 @@ instead of 167.
 import ctypes as c
 import struct
 
+from ._handles import Handle
 from ._library import check
 
 _ADDRESS = struct.Struct("=Q")
 _MOST = 4096  # a server meets new shapes for as long as it runs
 
 
-class Recorded:
+class Recorded(Handle):
     """A call of the C ABI, `function(handle, args, workspace, stream)`, but for addresses of some tensors.
 
     args: filled; `kind`, a smla._fill.Struct, lays them out. moving: fields whose tensors move, but keep
-    shape, strides, dtype and their place between multiples of 16 bytes. Keeps no memory alive.
+    shape, strides, dtype and their place between multiples of 16 bytes. holds: whose handles args have. Keeps
+    no memory of tensors and caches alive: whoever calls it holds them, and finds it by their addresses.
     """
 
-    __slots__ = ("_function", "_handle", "_kind", "_packed", "_places", "_context", "_bytes")
+    __slots__ = ("_function", "_handle", "_kind", "_packed", "_places", "_context", "_bytes", "_holds")
+    _instead = "record the call again"
 
-    def __init__(self, function, handle, args, kind, moving, context, workspace_bytes):
-        self._function, self._handle, self._context = function, handle, context
+    def __init__(self, function, handle, args, kind, moving, context, workspace_bytes, holds=()):
+        self._function, self._handle, self._context, self._holds = function, handle, context, holds
         self._kind, self._packed, self._bytes = type(args), bytes(args), workspace_bytes
         self._places = [kind.places[name][1] for name in moving]
 
@@ -34,15 +37,18 @@ class Recorded:
         for place, address in zip(self._places, addresses):
             _ADDRESS.pack_into(args, place, address)
         workspace = self._context.own_workspace(like, stream, self._bytes)
-        if status := self._function(self._handle, c.byref(args), workspace.abi, stream):
-            check(status)
+        check(self._function(self._handle, c.byref(args), workspace.abi, stream))
 
 
 class Recordings(dict):
-    """Recorded calls, by everything that they depend on but the addresses that change."""
+    """Recorded calls, by everything that they depend on but the addresses that change. A copy begins
+    empty."""
 
     def keep(self, key, call):
         if len(self) >= _MOST:
             self.clear()
         self[key] = call
         return call
+
+    def __reduce__(self):
+        return Recordings, ()

@@ -13,7 +13,7 @@ from ._library import check, lib
 from ._outputs import Outputs, new
 from ._recorded import Recorded
 from .context import Context, Workspace, default_context
-from .errors import InvalidArgument, Unsupported, flag, invalid, one_of
+from .errors import InvalidArgument, flag, invalid, one_of
 from .tensor import Tensor, device_of, dtype_of, plain, require_writable, shape_of, stream_of_call
 
 
@@ -66,6 +66,7 @@ class StageCall:
         # What decides on outputs only.
         self.choices = [name for name in self.parameters if name not in self.struct.arguments]
         self.struct.ignore((*self.choices, *_OF_CALL))
+        self.outputs.set_parameters(parameters)
         tensors = [name for name in self.parameters if self.is_a(name, FieldKind.TENSOR)]
         self.first = tensors[0]
         return function
@@ -130,12 +131,12 @@ class StageCall:
         size = context._sizes.get(key)
         if size is None:
             size = self._size(context, key, reference)
-        if workspace is None:
-            workspace = context.own_workspace(like, stream, size)
-        else:
-            workspace.reserve(size, stream)
+        if workspace is not None:
+            workspace._run(size, stream, self.function, context.handle, reference)
+            return
+        workspace = context.own_workspace(like, stream, size)
         if status := self.function(context.handle, reference, workspace.abi, stream):
-            self._fail(status, workspace, stream)
+            workspace._fail(status, stream)
 
     def recorded(self, moving, **values):
         """The call with these arguments, without outputs to allocate, as a Recorded; nothing is computed.
@@ -159,16 +160,6 @@ class StageCall:
             context._sizes.clear()
         context._sizes[key] = size.value
         return size.value
-
-    @staticmethod
-    def _fail(status, workspace, stream):
-        try:
-            check(status)
-        except (InvalidArgument, Unsupported):
-            raise  # nothing was started
-        except BaseException:
-            workspace.reset(stream)
-            raise
 
 
 def _put_scale(values, name, first):

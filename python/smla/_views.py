@@ -7,6 +7,7 @@ import numpy as np
 from ._abi import DeviceType, Dtype, Tensor
 from ._arrays.numpy import STORAGE
 from ._dtypes import ITEM_BYTES
+from ._handles import Handle
 from ._library import check
 from .errors import name_bytes
 
@@ -18,11 +19,14 @@ class _Memory:
         self.__array_interface__, self._owner = interface, owner
 
 
-class GpuView:
+class GpuView(Handle):
     """Memory of a GPU that smla owns: `cupy.asarray(view)` and `torch.as_tensor(view, device="cuda")` take it
     without a copy. shape: tuple; dtype: NumPy's; device: index of the GPU. Read only. Work that is queued on
-    the stream of a build after it sees what the build wrote.
+    the stream of a build after it sees what the build wrote. Keeps its owner alive. It cannot be copied or
+    pickled, but its contents can.
     """
+
+    _instead = 'torch.as_tensor(view, device="cuda").clone() or cupy.array(view) copies its contents'
 
     def __init__(self, interface, owner, device):
         self.__cuda_array_interface__, self._owner, self.device = interface, owner, device

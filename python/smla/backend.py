@@ -2,19 +2,19 @@
 
 import ctypes as c
 import json
-import weakref
 
 from . import _abi, _views
 from ._abi import DeviceType, Dtype, Family, Format, GraphSupport, Precision, Wants
 from ._dtypes import parse
 from ._fill import Struct
+from ._handles import Handle, Shared
 from ._library import check, lib, names, sized_text
 from ._outputs import new, rank
 from ._recorded import Recorded
 from .context import default_context
 from .errors import flag, invalid, name_bytes, one_of
 from .plan import bits_of, fill_batch, group_bits
-from .tensor import device_of, dtype_of, plain, stream_of_call
+from .tensor import device_of, dtype_of, owner_of, plain, stream_of_call
 
 _ARGS = Struct(_abi.BackendArgs)
 _DEVICE = Struct(_abi.DeviceInfo)
@@ -131,7 +131,7 @@ def select_backend(family, *, wanted=None, **options):
     )
 
 
-class Backend:
+class Backend(Shared):
     """An attention backend for one kind of layer.
 
     name: of backends(), or None: selected. family: "dsa" (V3.2, GLM-5.x), "hybrid" (one compression ratio of
@@ -143,7 +143,12 @@ class Backend:
     dtype of queries, wants (what must be refused: "alibi", ...),
     plan_groups (more groups for the metadata), device ("sm_90", ...; None: what the context runs on),
     precision of attention ("exact", "rounded": see smla.attend).
+
+    Any number of threads may use a backend at once. It never changes: its copies are itself. It cannot be
+    pickled.
     """
+
+    _instead = "make one in each process, with the same options"
 
     def __init__(self, name, family, *, context=None, **options):
         self.context = default_context() if context is None else context
@@ -151,9 +156,9 @@ class Backend:
         check(
             lib.smla_backend_create(self.context.handle, _text(name, "name"), c.byref(args), c.byref(handle))
         )
-        self.handle, self._values = handle.value, args
+        self._values = args
         self._sizes = {}  # of workspaces, by what they depend on
-        weakref.finalize(self, _destroy, lib.smla_backend_destroy, self.handle, self.context).atexit = False
+        self._acquire(lib.smla_backend_destroy, handle.value, self.context)
 
     @property
     def info(self):
@@ -218,15 +223,15 @@ class Backend:
         args, size = self._fill(metadata, values, stage_budget, keep, stream)
         if workspace is None:
             workspace = self.context.own_workspace(q, stream, size)
-        workspace.reserve(size, stream)
-        check(lib.smla_backend_forward(self.handle, c.byref(args), workspace.abi, stream))
+        workspace._run(size, stream, lib.smla_backend_forward, self.handle, c.byref(args))
         return plain(out)
 
     def _recorded(self, metadata, moving, **tensors):
         """The call of `forward` with these tensors, out among them, as a Recorded; nothing is computed."""
         args, size = self._fill(metadata, tensors, 0, [], 0)
         function = lib.smla_backend_forward
-        return Recorded(function, self.handle, args, _FORWARD, moving, self.context, size)
+        holds = (self, metadata)
+        return Recorded(function, self.handle, args, _FORWARD, moving, self.context, size, holds)
 
     def _fill(self, metadata, tensors, stage_budget, keep, stream):
         """The arguments of a step, and the bytes of workspace that they need."""
@@ -265,20 +270,20 @@ _NAMED = {"q", "out", "kv_cache", "swa_cache"}  # parameters of forward
 _TENSORS = {name for name, (what, _) in _FORWARD.places.items() if what is _abi.Tensor} | _NAMED
 
 
-class Metadata:
+class Metadata(Handle):
     """Metadata of a step: built once, then read by the forward of every layer of one kind.
 
-    Its buffers never move.
+    Its buffers never move. One thread builds it at a time, while no other reads it; any number of threads may
+    read it at once. A call that would break this raises InvalidArgument. It cannot be copied or pickled.
     """
+
+    _instead = "backend.metadata() makes another"
 
     def __init__(self, backend):
         handle = c.c_void_p()
         check(lib.smla_backend_metadata_create(backend.handle, c.byref(handle)))
-        self.handle, self.backend = handle.value, backend
-        self._batch = []
-        weakref.finalize(
-            self, _destroy, lib.smla_backend_metadata_destroy, self.handle, backend
-        ).atexit = False
+        self.backend, self._batch = backend, []
+        self._acquire(lib.smla_backend_metadata_destroy, handle.value, backend)
 
     def build(
         self,
@@ -305,7 +310,7 @@ class Metadata:
         decodes; decode_tokens: their tokens. query_tokens: of all requests, 0: tokens. max_query_len,
         max_seq_len: bounds, 0: none but the maxima. On the host these are counted.
         """
-        keep = [query_start_loc, seq_lens, rope_positions, *groups.values()]
+        keep = []
         told = {
             "decodes": decodes,
             "decode_tokens": decode_tokens,
@@ -315,7 +320,9 @@ class Metadata:
         }
         batch = fill_batch(keep, query_start_loc, seq_lens, tokens, rope_positions, stream, told, **groups)
         check(lib.smla_backend_metadata_build(self.handle, c.byref(batch)))
-        self._batch = keep  # block_table fields show the caller's own tables
+        # On a GPU block_table fields show the caller's own tables.
+        tables = [group.block_table for group in groups.values() if group is not None]
+        self._batch = [owner_of(table, "block_table") for table in tables if table is not None]
 
     def field(self, name):
         """A field by the original's name ("req_id_per_token", "plan.position"): a NumPy view, on a GPU a
@@ -327,8 +334,3 @@ class Metadata:
     def fields(self):
         """Names of its fields."""
         return names(lambda array, count: lib.smla_backend_metadata_fields(self.handle, array, count))
-
-
-def _destroy(destroy, handle, _holds):
-    """Destroys a handle. The last argument keeps alive what the handle depends on."""
-    destroy(handle)

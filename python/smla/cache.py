@@ -8,11 +8,10 @@ import numpy as np
 from . import _abi, _dtypes
 from ._abi import DeviceType, Dtype, Format
 from ._arrays import library_of, on_device
-from ._arrays.dlpack import Loan, hand_over
-from ._arrays.interface import dense
+from ._arrays.interface import dense, moved
 from ._library import check, lib
 from .errors import integer, invalid, one_of
-from .tensor import ALIGNMENT, empty, plain, require_writable
+from .tensor import ALIGNMENT, empty, require_writable
 
 FORMATS: dict[str | Format, Format] = {
     **{kind.name.lower(): kind for kind in Format if kind},
@@ -39,7 +38,8 @@ class Cache:
     """A paged cache: `pages` pages of `page_tokens` tokens in one of smla's record formats.
 
     data: the memory, any array of uint8 or of the format's own type, first page first; it stays alive with
-    the cache. Its first dimension counts pages, and its stride is the distance between them (padded pages are
+    the cache, and stays the cache's if the array is given other memory (`t.data = ...` and t.set_() of
+    PyTorch). Its first dimension counts pages, and its stride is the distance between them (padded pages are
     fine); a 1-D array, or one that is given with `pages`, is pages one behind the other. Without `pages` it
     is a whole number of them; the last may end before its padding. format: "row_f32",
     "row_bf16", "row_f64", "fp8_656", "fp8_576", "fp8_584", "fp8_512", "fp8_528", "fp8_528_g32",
@@ -48,29 +48,22 @@ class Cache:
     rows between pages, 0: page_tokens. page_stride_bytes: bytes between pages, None: as `data` has them.
     row_stride_bytes: bytes between rows, 0: packed.
     width: values per token of row_* and state_*; 0: the format's own, or
-    the last dimension of `data`. scale: of the per-tensor formats, value = code * scale: a number, or an f32
-    array of one element on the device. writer: bits of smla.Writer for formats whose writers differ, by
-    default as vLLM writes.
+    the last dimension of `data`. scale: required for the per-tensor formats (fp8_576, fp8_512), value = code
+    * scale: a number, or an f32 array of one element on the device. writer: bits of smla.Writer for formats
+    whose writers differ, by default as vLLM writes.
 
-    Attributes: array (the memory), format, device, abi (the C struct), and layout: what Cache takes besides
-    the memory, so that `Cache(cache.array, **cache.layout)` is the same cache.
+    Attributes: array (the memory; of PyTorch `data.detach()`), format, device, abi (the C struct), and
+    layout: what Cache takes besides the memory, so that `Cache(cache.array, **cache.layout)` is the same
+    cache.
 
     copy.copy gives a second cache over the same memory. copy.deepcopy and pickle copy the memory, of NumPy,
     PyTorch or CuPy, without what lies between the pages. See also `grow`.
+
+    Any thread may pass a cache to calls, several at once. Calls that write the same rows are the caller's to
+    order.
     """
 
-    __slots__ = (
-        "array",
-        "layout",
-        "_owner",
-        "_scale",
-        "abi",
-        "format",
-        "device",
-        "_packed",
-        "_sizing",
-        "_in_flight",
-    )
+    __slots__ = ("array", "layout", "abi", "format", "device", "_borrowed")
 
     def __init__(
         self,
@@ -88,8 +81,8 @@ class Cache:
     ):
         self.format = one_of("cache.format", format, FORMATS)
         memory = library_of(data, "cache.data").memory(data, "cache.data")
-        shape, strides, item, self._owner = memory.shape, memory.strides, memory.item, memory.owner
-        self.array, self.device = plain(data), (memory.device_type, memory.device)
+        shape, strides, item = memory.shape, memory.strides, memory.item
+        self.array, self.device = memory.array, (memory.device_type, memory.device)
         self._check_dtype(memory.dtype)
         if not width and self.format in _ROWS:
             if len(shape) < 2 or item != _dtypes.ITEM_BYTES[_ROWS[self.format]]:
@@ -112,12 +105,22 @@ class Cache:
             pages = integer("cache.pages", pages, 64)
         if page_stride_bytes is not None:
             page_stride_bytes = integer("cache.page_stride_bytes", page_stride_bytes, 64)
-        self._set_scale(scale)
+        scale_memory = self._set_scale(scale)
         self._set_pages(shape, strides, item, pages, page_stride_bytes)
-        self.layout = self._layout(shape, strides, item, None if self._scale is None else plain(scale))
-        self._packed = bytes(self.abi)
-        self._sizing = self._without_addresses()
-        self._in_flight = Loan in (type(self._owner), type(self._scale))  # see hand_over
+        self.layout = self._layout(shape, strides, item, scale_memory and scale_memory.array)
+        # What a call takes, in one object, which grow() replaces while other threads call: the description,
+        # the same without addresses, where the memory is now and has to be, what to do before a use, and what
+        # holds it.
+        special = scale_memory or memory.hand_over
+        before_use = self._before_use(memory, scale_memory) if special else None
+        self._borrowed = (
+            bytes(self.abi),
+            self._without_addresses(),
+            memory.now,
+            memory.address,
+            before_use,
+            memory.owner,
+        )
 
     def _layout(self, shape, strides, item, scale_array):
         """What Cache takes besides the memory.
@@ -158,16 +161,11 @@ class Cache:
             )
 
     def _set_scale(self, scale):
-        self._scale = None
-        if scale is None:
-            self.abi.scale = 1.0 if self.format in _PER_TENSOR else 0.0
-        elif self.format not in _PER_TENSOR:
-            raise invalid(
-                "cache.scale", "a scale", f"none: that of {self.format.name.lower()} is not one per cache"
-            )
-        elif isinstance(scale, (int, float, np.number)):
+        """Returns the memory of a scale that lies on the device."""
+        _check_scale(self.format, scale)
+        if isinstance(scale, (int, float, np.number)):
             self.abi.scale = scale
-        else:
+        elif scale is not None:
             memory = library_of(scale, "cache.scale").memory(scale, "cache.scale")
             if memory.dtype is not Dtype.F32 or any(extent != 1 for extent in memory.shape):
                 kind = "raw memory" if memory.dtype is None else memory.dtype.name.lower()
@@ -175,7 +173,9 @@ class Cache:
             device = memory.device_type, memory.device
             if device != self.device:
                 raise invalid("cache.scale", f"device {device}", f"device {self.device}, that of the cache")
-            self._scale, self.abi.scale_device = memory.owner, memory.address
+            self.abi.scale_device = memory.address
+            return memory
+        return None
 
     def _set_pages(self, shape, strides, item, pages, page_stride_bytes):
         in_pages = len(shape) > 1 and pages is None
@@ -270,12 +270,12 @@ class Cache:
         `context` runs: of NumPy, on a GPU of PyTorch or else CuPy. By default on the CPU.
         """
         kind = one_of("cache.format", format, FORMATS)
+        _check_scale(kind, scale)
         abi = _abi.Cache(
             format=kind,
             width=integer("cache.width", width),
             page_tokens=integer("cache.page_tokens", page_tokens),
             pages=integer("cache.pages", pages, 64),
-            scale=1.0 if kind in _PER_TENSOR else 0.0,
             writer=integer("cache.writer", writer),
         )
         size = c.c_size_t()
@@ -292,7 +292,8 @@ class Cache:
         Rows keep their numbers and contents, and the new pages are zeros. `array` is new, of the same library
         and device. Views of the old array, and caches that share it, keep the old memory and see nothing of
         what is written here from now on. A CUDA graph keeps it too: capture it again. Doubling the pages
-        keeps the total cost of copying in proportion to the tokens.
+        keeps the total cost of copying in proportion to the tokens. A call that another thread runs meanwhile
+        uses the old memory or the new; what it writes may be lost.
         """
         pages = integer("pages", pages, 64)
         if pages < self.pages:
@@ -339,17 +340,24 @@ class Cache:
             flat = library.strided(flat, (pages, *page), (step, *dense(page)))
         else:
             layout.update(pages=pages, page_stride_bytes=0)
-        if copy_scale and self._scale is not None:
-            scale = layout["scale"]
+        scale = layout.get("scale")
+        if copy_scale and self.abi.scale_device:
             layout["scale"] = library_of(scale).zeros(scale, scale.shape)
             layout["scale"][...] = scale
         return Cache(flat, **layout)
 
-    def _hand_over(self, name, keep, stream):
-        """Makes `stream` wait for work that is queued on the memory, if it came by DLPack."""
-        if self._in_flight:
-            hand_over(self._owner, self.device, f"{name}.data", keep, stream)
-            hand_over(self._scale, self.device, f"{name}.scale", keep, stream)
+    @staticmethod
+    def _before_use(memory, scale):
+        """What a call runs before it uses memory that came by DLPack, or a scale on the device."""
+
+        def before_use(name, keep, stream):
+            if scale and scale.now and scale.now() != scale.address:
+                raise moved(f"{name}.scale")
+            for part, each in (("data", memory), ("scale", scale)):
+                if each and each.hand_over:
+                    each.hand_over(each, f"{name}.{part}", keep, stream)
+
+        return before_use
 
     def require_writable(self, name):
         """Refuses memory that its library declares read-only."""
@@ -374,6 +382,14 @@ _WIDTHS = {
     Format.INDEX_FP8_132: 128,
     Format.INDEX_MXFP4_68: 128,
 }
+
+
+def _check_scale(format, scale):
+    per_cache, name = format in _PER_TENSOR, format.name.lower()
+    if scale is None and per_cache:
+        raise invalid("cache.scale", None, f"a number or an f32 array: {name} has one scale per cache")
+    if scale is not None and not per_cache:
+        raise invalid("cache.scale", "a scale", f"none: that of {name} is not one per cache")
 
 
 def _restored(array, layout):

@@ -9,8 +9,9 @@ import weakref
 from . import _abi
 from ._abi import DeviceType, Engine, Isa
 from ._arrays import is_capturing, library_of, on_device
+from ._handles import Handle, InUse, Shared
 from ._library import check, lib, sized_text
-from .errors import InvalidArgument, integer, invalid, one_of
+from .errors import InvalidArgument, Unsupported, integer, invalid, one_of
 from .tensor import empty, stream_address
 
 _HEADER = 4096
@@ -22,18 +23,23 @@ _ENGINES: dict[str | Engine, Engine] = {
 _ISAS: dict[str | Isa, Isa] = {**{kind.name.lower(): kind for kind in Isa}, **{kind: kind for kind in Isa}}
 
 
-class Workspace:
-    """Scratch memory that grows to what calls need. Serves one call at a time.
+class Workspace(Handle):
+    """Scratch memory that grows to what calls need. It serves one call at a time: a call that finds it in use
+    by another thread raises InvalidArgument. On a GPU its calls must follow each other on one stream. It
+    cannot be copied or pickled.
 
     context: whose calls it serves. like: an array whose library and device it allocates with; None: NumPy,
     on a GPU PyTorch or else CuPy. budget: bytes of scratch for a stage that can work in several
     passes; 0: as many as make it fast.
     """
 
+    _instead = "context.workspace() makes another"
+
     def __init__(self, context, like=None, budget=0):
         self._context, self._budget = context, integer("workspace.budget", budget, 64, least=0)
         self._like = on_device(context.device) if like is None else _without_memory(like)
         self._memory, self.abi, self._outgrown = None, _abi.Workspace(), []
+        self._in_use = InUse("workspace", "give each thread its own, of context.workspace()")
 
     @property
     def bytes(self):
@@ -41,7 +47,32 @@ class Workspace:
 
     def reserve(self, size, stream=None):
         """Grows to at least `size` bytes. Growing moves the memory."""
-        stream = None if stream is None else stream_address(stream)
+        with self._in_use:
+            self._reserve(size, None if stream is None else stream_address(stream))
+
+    def _run(self, size, stream, function, *arguments):
+        """Calls function(*arguments, workspace, stream) of the C ABI with at least `size` bytes."""
+        in_use = self._in_use
+        if not in_use.acquire(False):  # `with` takes three times as long
+            in_use.refuse()
+        try:
+            if size > self.abi.bytes:
+                self._reserve(size, stream)
+            if status := function(*arguments, self.abi, stream):
+                self._fail(status, stream)
+        finally:
+            in_use.release()
+
+    def _fail(self, status, stream):
+        try:
+            check(status)
+        except (InvalidArgument, Unsupported):
+            raise  # nothing was started
+        except BaseException:
+            self._reset(stream)
+            raise
+
+    def _reserve(self, size, stream):
         if size <= self.abi.bytes:
             return
         size = max(size, _HEADER)
@@ -67,7 +98,10 @@ class Workspace:
 
     def reset(self, stream=None):
         """Zeroes the counters. A call that failed half-way may have left them set."""
-        stream = None if stream is None else stream_address(stream)
+        with self._in_use:
+            self._reset(None if stream is None else stream_address(stream))
+
+    def _reset(self, stream):
         if self.abi.data:
             check(lib.smla_workspace_init(self._context.handle, self.abi, stream))
 
@@ -80,7 +114,8 @@ class Workspace:
         if not self.abi.data:
             return None
         word = _abi.ErrorWord()
-        check(lib.smla_read_error(self._context.handle, self.abi, stream, c.byref(word)))
+        with self._in_use:
+            check(lib.smla_read_error(self._context.handle, self.abi, stream, c.byref(word)))
         if word.kind == _abi.BadKind.NONE:
             return None
         return {
@@ -105,8 +140,9 @@ _ids = itertools.count(1)
 _by_id: weakref.WeakValueDictionary[int, "Context"] = weakref.WeakValueDictionary()
 
 
-class Context:
-    """The engine that runs calls, and its threads. Any thread may call.
+class Context(Shared):
+    """The engine that runs calls, and its threads. Any number of threads may use a context at once. It never
+    changes: its copies are itself. It cannot be pickled.
 
     On a CPU, Ctrl-C ends a call of the main thread within about a second, once a product of a BLAS library
     that has begun is done. Its outputs are then undefined; all objects stay usable. Calls of other threads go
@@ -122,6 +158,8 @@ class Context:
     kernel: demands kernels by name, "attend=cpu_avx512_bf16_attend_576"; None: those of SMLA_KERNEL.
     check_indices: calls note the first bad index for Workspace.read_error (slower).
     """
+
+    _instead = "make one in each process"
 
     def __init__(
         self,
@@ -147,13 +185,11 @@ class Context:
         )
         handle = c.c_void_p()
         check(lib.smla_context_create(c.byref(args), c.byref(handle)))
-        self.handle = handle.value
+        self._acquire(lib.smla_context_destroy, handle.value)
         self.id = next(_ids)
         _by_id[self.id] = self
         is_cpu = self.description.startswith(("cpu", "reference"))
         self.device = (int(DeviceType.CPU), 0) if is_cpu else (int(DeviceType.CUDA), args.device_index)
-        self._close = weakref.finalize(self, lib.smla_context_destroy, self.handle)
-        self._close.atexit = False  # other objects may still use it while the interpreter ends
         self._check_indices = bool(check_indices)
         self._own = threading.local()
         self._sizes = {}  # of workspaces, by what they depend on: see StageCall
@@ -181,7 +217,7 @@ class Context:
                 workspace = Workspace(self, like)
             if for_this_call and size <= _HEADER and not self._check_indices:
                 return workspace
-            workspace.reserve(size, stream)
+            workspace._reserve(size, stream)
             if not for_this_call:
                 held[key] = workspace
         return workspace

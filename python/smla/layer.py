@@ -4,7 +4,6 @@ import ctypes as c
 import os
 import re
 import struct
-import weakref
 from collections.abc import Mapping
 
 from . import _abi, _views
@@ -12,6 +11,7 @@ from ._abi import Format, WeightStorage
 from ._arrays.interface import PACKED
 from ._dtypes import parse
 from ._fill import Struct
+from ._handles import Handle, InUse, Shared
 from ._library import check, lib
 from ._outputs import new, rank
 from .cache import FORMATS
@@ -19,7 +19,7 @@ from .context import default_context
 from .errors import integer, invalid, one_of
 from .model import info_dict, set_config
 from .plan import GROUPS
-from .tensor import describe, device_of, dtype_of, plain, shape_of, stream_of_call
+from .tensor import describe, device_of, dtype_of, owner_of, plain, shape_of, stream_of_call
 
 _LAYER = Struct(_abi.LayerArgs)
 _SESSION = Struct(_abi.SessionArgs)
@@ -30,16 +30,17 @@ assert _REQUEST.size == c.sizeof(_abi.StepRequest)
 _STORAGE = {kind.name.lower(): kind for kind in WeightStorage}
 
 
-class Layer:
+class Layer(Shared):
     """One attention layer. Layer.from_pretrained reads it, Layer.from_tensors takes weights that you hold.
-    `forward` runs it over caches that you own, `session` gives it caches of its own. A layer never changes:
-    its copies are itself. It cannot be pickled.
+    `forward` runs it over caches that you own, `session` gives it caches of its own. Any number of threads
+    may use a layer at once. It never changes: its copies are itself. It cannot be pickled.
     """
 
+    _instead = "open it again, with from_pretrained or from_tensors"
+
     def __init__(self, handle, context, weights=None):
-        self.handle, self.context = handle, context
-        holds = (context, weights)  # borrowed weights
-        weakref.finalize(self, _release, lib.smla_layer_destroy, handle, holds).atexit = False
+        self.context = context
+        self._acquire(lib.smla_layer_destroy, handle, context, weights)  # of weights some are borrowed
         self._groups = frozenset(self.info["plan_groups"])
 
     @classmethod
@@ -91,15 +92,6 @@ class Layer:
         handle = c.c_void_p()
         check(lib.smla_layer_create(context.handle, c.byref(args), c.byref(handle)))
         return cls(handle.value, context, keep)
-
-    def __copy__(self):
-        return self
-
-    def __deepcopy__(self, memo):
-        return self
-
-    def __reduce__(self):
-        raise TypeError("a smla.Layer cannot be pickled: open it again, with from_pretrained or from_tensors")
 
     @property
     def info(self):
@@ -172,8 +164,7 @@ class Layer:
         check(lib.smla_layer_workspace_size(self.handle, c.byref(step), stage_budget, c.byref(size)))
         if workspace is None:
             workspace = self.context.own_workspace(hidden, stream, size.value)
-        workspace.reserve(size.value, stream)
-        check(lib.smla_layer_forward(self.handle, c.byref(step), stage_budget, workspace.abi, stream))
+        workspace._run(size.value, stream, lib.smla_layer_forward, self.handle, c.byref(step), stage_budget)
         return plain(out)
 
     def session(self, **options):
@@ -181,22 +172,27 @@ class Layer:
         return Session(self, **options)
 
 
-class Session:
-    """A layer with caches for a number of requests. Serves one call at a time.
+class Session(Handle):
+    """A layer with caches for a number of requests. It serves one call at a time: a call that finds it in use
+    by another thread raises InvalidArgument and changes nothing. Sessions of one layer may run at once.
 
     kv_format: a record format; None: row_f32 (row_f64 with f64 activations). index_format: a record format;
     None: kv_format if that is row_*, else index_fp8_132. page_tokens: per page. max_requests, max_tokens (per
     request), max_step_tokens (of
     all requests in a step): caches and scratch are made for these, 0: as by default; resize() changes them.
-    kv_scale: of per-tensor formats. kv_writer: bits of smla.Writer, how records of kv_format are written,
-    0: as vLLM does. stage_budget: bytes of scratch that a stage may use, 0: as many as make it fast.
-    rewind_tokens: V4 and GLM-5.3 alone: tokens before the last step that truncate() may take off too.
-    entries_of: V4.1 alone: the Session of the layer info["entries_of"], if that is another one. It runs each
-    step first.
+    kv_scale: required for the per-tensor formats (fp8_576, fp8_512), which no other format has. kv_writer:
+    bits of smla.Writer, how records of kv_format are written, 0: as vLLM does. stage_budget: bytes of scratch
+    that a stage may use, 0: as many as make it fast. rewind_tokens: V4 and GLM-5.3 alone: tokens before the
+    last step that truncate() may take off too. entries_of: V4.1 alone: the Session of the layer
+    info["entries_of"], if that is another one. It runs each step first.
 
     copy.deepcopy(session) is session.clone(): the layer is shared, the caches are copied. A session cannot be
     pickled, as its caches are no files: keep the tokens and feed them again.
     """
+
+    _instead = (
+        "clone() and copy.deepcopy copy its caches; to store a request, keep its tokens and feed them again"
+    )
 
     def __init__(
         self,
@@ -208,7 +204,7 @@ class Session:
         max_requests=1,
         max_tokens=4096,
         max_step_tokens=512,
-        kv_scale=1.0,
+        kv_scale=None,
         stage_budget=0,
         rewind_tokens=0,
         kv_writer=0,
@@ -235,12 +231,16 @@ class Session:
         )
         handle = c.c_void_p()
         check(lib.smla_session_create(layer.handle, c.byref(args), c.byref(handle)))
-        self._own(handle.value, layer, entries_of)
+        self._set(handle.value, layer, entries_of)
 
-    def _own(self, handle, layer, entries_of):
-        self.handle, self.layer, self._entries_of = handle, layer, entries_of
-        holds = (layer, entries_of)
-        weakref.finalize(self, _release, lib.smla_session_destroy, handle, holds).atexit = False
+    def _set(self, handle, layer, entries_of):
+        self.layer, self._entries_of = layer, entries_of
+        self._in_use = InUse("session", "run its steps one after the other, or give each thread its own")
+        self._acquire(lib.smla_session_destroy, handle, layer, entries_of)
+
+    def _call(self, function, *arguments):
+        with self._in_use:
+            check(function(self.handle, *arguments))
 
     def forward(
         self, hidden, requests=None, *, out=None, rope_positions=None, forced_topk=None, candidates=None
@@ -269,7 +269,7 @@ class Session:
             },
             keep,
         )
-        check(lib.smla_session_forward(self.handle, c.byref(step)))
+        self._call(lib.smla_session_forward, c.byref(step))
         return plain(out)
 
     @property
@@ -288,30 +288,31 @@ class Session:
 
     def _copy_of(self, getter):
         out = _abi.Tensor()
-        check(getter(self.handle, c.byref(out)))
-        view = _views.view(out, self)
-        return None if view is None else view.copy()
+        with self._in_use:  # another step would write the view
+            check(getter(self.handle, c.byref(out)))
+            view = _views.view(out, self)
+            return None if view is None else view.copy()
 
     def length(self, request=0):
         """Tokens that a request holds."""
         out = c.c_int32()
-        check(lib.smla_session_length(self.handle, request, c.byref(out)))
+        self._call(lib.smla_session_length, request, c.byref(out))
         return out.value
 
     def end_request(self, request=0):
         """Forgets all tokens of a request; its pages serve others."""
-        check(lib.smla_session_end_request(self.handle, request))
+        self._call(lib.smla_session_end_request, request)
 
     def truncate(self, tokens, request=0):
         """Forgets all but the first `tokens` tokens of a request, after rejected speculation: the next step
         has the bits of a session that never saw the others. Layers that keep no more than a window (V4 and
         GLM-5.3) take 0, or at least the length before the last step less rewind_tokens; others any length.
         """
-        check(lib.smla_session_truncate(self.handle, request, tokens))
+        self._call(lib.smla_session_truncate, request, tokens)
 
     def copy_request(self, source, target):
         """Request `target` drops what it holds and holds what `source` holds, in pages of its own."""
-        check(lib.smla_session_copy_request(self.handle, source, target))
+        self._call(lib.smla_session_copy_request, source, target)
 
     def reorder(self, sources):
         """Beam search: request i holds what request sources[i] held before; requests behind the list stay.
@@ -322,7 +323,7 @@ class Session:
         except TypeError:
             raise invalid("sources", repr(sources), "numbers of requests") from None
         listed = [integer(f"sources[{i}]", source) for i, source in enumerate(listed)]
-        check(lib.smla_session_reorder(self.handle, (c.c_int32 * len(listed))(*listed), len(listed)))
+        self._call(lib.smla_session_reorder, (c.c_int32 * len(listed))(*listed), len(listed))
 
     def clone(self, **maxima):
         """Another session of the same layer that holds the same requests.
@@ -331,16 +332,16 @@ class Session:
         differ.
         """
         handle = c.c_void_p()
-        check(lib.smla_session_clone(self.handle, c.byref(_maxima(maxima)), c.byref(handle)))
+        self._call(lib.smla_session_clone, c.byref(_maxima(maxima)), c.byref(handle))
         out = object.__new__(type(self))
-        out._own(handle.value, self.layer, self._entries_of)
+        out._set(handle.value, self.layer, self._entries_of)
         return out
 
     def resize(self, **maxima):
         """Other maxima for the same requests, to grow beyond max_tokens: as clone() takes them. For the time
         of the call the old caches stand beside the new.
         """
-        check(lib.smla_session_resize(self.handle, c.byref(_maxima(maxima))))
+        self._call(lib.smla_session_resize, c.byref(_maxima(maxima)))
         self._options = None
 
     @property
@@ -348,7 +349,7 @@ class Session:
         """What it was made with, defaults filled in: a dict."""
         if self._options is None:  # steps ask for them
             out = _abi.SessionArgs(struct_size=c.sizeof(_abi.SessionArgs))
-            check(lib.smla_session_get_args(self.handle, c.byref(out)))
+            self._call(lib.smla_session_get_args, c.byref(out))
             hidden = ("struct_size", "entries_of")
             options = {name: getattr(out, name) for name, _ in out._fields_ if name not in hidden}
             for name in ("kv_format", "index_format"):
@@ -360,12 +361,6 @@ class Session:
 
     def __deepcopy__(self, memo):
         return self.clone()
-
-    def __reduce__(self):
-        raise TypeError(
-            "a smla.Session cannot be pickled or copied shallowly: copy.deepcopy(session) or session.clone() "
-            "copies its caches; to store a request, keep its tokens and feed them again"
-        )
 
     @property
     def cache_bytes(self):
@@ -379,7 +374,7 @@ class Session:
 
     def _bytes(self):
         caches, workspace = c.c_size_t(), c.c_size_t()
-        check(lib.smla_session_bytes(self.handle, c.byref(caches), c.byref(workspace)))
+        self._call(lib.smla_session_bytes, c.byref(caches), c.byref(workspace))
         return caches.value, workspace.value
 
 
@@ -426,7 +421,7 @@ def _named_tensors(tensors, layer, keep):
         address, rest = describe(array, f"tensors[{name!r}]", keep)
         each.name = name.encode()
         PACKED.pack_into(each, _abi.NamedTensor.tensor.offset, address, rest)
-        keep.append(array)
+        keep.append(owner_of(array, name))
     return out
 
 
@@ -437,8 +432,3 @@ def _step_requests(requests):
     except (struct.error, TypeError):
         raise invalid("requests", repr(requests), "pairs of integers: (request, tokens)") from None
     return (_abi.StepRequest * (len(packed) // _REQUEST.size)).from_buffer_copy(packed)
-
-
-def _release(close, handle, _holds):
-    """Destroys a handle. The last argument keeps alive what the handle depends on."""
-    close(handle)

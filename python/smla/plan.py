@@ -1,12 +1,12 @@
 """Plans: what the kernels of a step need to know of its batch, computed once and shared by all layers."""
 
 import ctypes as c
-import weakref
 from typing import Any, NamedTuple
 
 from . import _abi, _views
 from ._abi import Group
 from ._fill import Struct
+from ._handles import Handle
 from ._library import check, lib, names
 from .errors import invalid, one_of
 from .tensor import Tensor, stream_of
@@ -71,16 +71,21 @@ def fill_batch(
     return batch
 
 
-class Plan:
+class Plan(Handle):
     """Persistent buffers, sized once from the maxima; a build changes contents, never addresses.
 
     groups: names of the cache groups (see group_bits). max_tokens: query tokens of a step, padding included.
     window: tokens of the window, the own one included (V4). ratio: tokens per compressed entry (V4) or
     pool (GLM-5.3). list_entries: entry_rows lists every visible entry (ratio 128). topk, heads, workers: for
     `schedule`.
-    One plan covers one compression ratio. It serves one build or reader at a time.
+    One plan covers one compression ratio.
     context: whose device the fields lie on (smla/plan.h says how builds on a GPU differ); None: this machine.
+
+    One thread builds a plan at a time, while no other reads it; any number of threads may read it at once. A
+    call that would break this raises InvalidArgument. A plan cannot be copied or pickled.
     """
+
+    _instead = "make another smla.Plan with the same arguments"
 
     def __init__(
         self,
@@ -122,9 +127,8 @@ class Plan:
         )
         handle = c.c_void_p()
         check(lib.smla_plan_create(c.byref(args), c.byref(handle)))
-        self.handle = handle.value
         self.groups = frozenset(name for name, bit in GROUPS.items() if bits & bit)
-        weakref.finalize(self, _destroy, self.handle, context).atexit = False
+        self._acquire(lib.smla_plan_destroy, handle.value, context)
 
     def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, stream=None, **groups):
         """Builds the plan of a step. A refused batch changes nothing.
@@ -149,8 +153,3 @@ class Plan:
     def fields(self):
         """Names of the fields that this plan has."""
         return names(lambda array, count: lib.smla_plan_fields(self.handle, array, count))
-
-
-def _destroy(handle, _context):
-    """Destroys a plan. The last argument keeps alive the context whose memory it uses."""
-    lib.smla_plan_destroy(handle)

@@ -5,8 +5,7 @@ from typing import Any, TypeAlias
 from . import _dtypes
 from ._abi import Dtype
 from ._arrays import library_of, register
-from ._arrays.dlpack import hand_over
-from ._arrays.interface import E2M1, Library, Memory, pairs_of_values, rest, unknown_dtype, values_of_pairs
+from ._arrays.interface import E2M1, Library, moved, pairs_of_values, rest, unknown_dtype, values_of_pairs
 from .errors import invalid
 
 Array: TypeAlias = Any  # of NumPy, PyTorch or any library with DLPack, or a smla.Tensor
@@ -19,16 +18,29 @@ _INTEGERS = (Dtype.I32, Dtype.I64)
 class Tensor:
     """A view of an array under another dtype: uint16 memory as "bf16", uint8 as "e4m3", "e2m1" or "e8m0".
 
-    shape and strides count elements of that dtype: e2m1 holds two per byte. The array stays alive with it.
+    shape and strides count elements of that dtype: e2m1 holds two per byte. The memory stays alive with it,
+    and stays the same if the array is given other memory (`t.data = ...` and t.set_() of PyTorch).
+    copy.deepcopy and pickle copy the memory. Any thread may use a view.
     """
 
-    __slots__ = ("array", "_owner", "dtype", "device", "shape", "strides", "address", "rest", "writable")
+    __slots__ = (
+        "array",
+        "_memory",
+        "_now",
+        "dtype",
+        "device",
+        "shape",
+        "strides",
+        "address",
+        "rest",
+        "writable",
+    )
 
     def __init__(self, array, dtype, name="tensor"):
         self.dtype = _dtypes.parse(dtype, f"{name}.dtype")
         memory = library_of(array, name).memory(array, name)
-        self.array = array.array if type(array) is Tensor else array
-        self.address, self.writable, self._owner = memory.address, memory.writable, memory.owner
+        self.array, self._memory, self._now = memory.array, memory, memory.now
+        self.address, self.writable = memory.address, memory.writable
         wanted = _dtypes.ITEM_BYTES[self.dtype]
         is_raw = memory.dtype is None or memory.dtype is Dtype.U8 or memory.dtype in _INTEGERS
         if memory.item != wanted or not (is_raw or memory.dtype is self.dtype):
@@ -43,6 +55,9 @@ class Tensor:
         self.device = memory.device_type, memory.device
         self.rest = rest(self.dtype, *self.device, self.shape, self.strides, name)
 
+    def __reduce__(self):  # copy.copy and copy.deepcopy call it, too
+        return Tensor, (self.array, self.dtype)
+
     def __repr__(self):
         return f"smla.Tensor({self.dtype.name.lower()}, {list(self.shape)})"
 
@@ -54,11 +69,15 @@ class _Tensors(Library):
         dtype, shape, strides = array.dtype, tuple(array.shape), tuple(array.strides)
         if dtype is E2M1:
             shape, strides = pairs_of_values(shape, strides)
-        item, writable = _dtypes.ITEM_BYTES[dtype], array.writable
-        return Memory(array.address, item, dtype, *array.device, shape, strides, writable, array._owner)
+        item = _dtypes.ITEM_BYTES[dtype]
+        return array._memory._replace(item=item, dtype=dtype, shape=shape, strides=strides)
 
     def describe(self, array, name, keep, stream=0):
-        hand_over(array._owner, array.device, name, keep, stream)
+        if (now := array._now) is not None:
+            if now() != array.address:
+                raise moved(name)
+        elif hand_over := array._memory.hand_over:
+            hand_over(array._memory, name, keep, stream)
         return array.address, array.rest
 
     def device(self, array, name="array"):
@@ -93,6 +112,11 @@ def describe(array, name, keep, stream=0):
     call is appended to `keep`.
     """
     return library_of(array, name).describe(array, name, keep, stream)
+
+
+def owner_of(array, name):
+    """What keeps the memory of an array alive, even if the array is given other memory."""
+    return library_of(array, name).memory(array, name).owner
 
 
 def require_writable(array, name):
@@ -139,7 +163,7 @@ def empty(like, shape, dtype):
     dtype = _dtypes.parse(dtype)
     if dtype is E2M1:
         shape = (*shape[:-1], shape[-1] // 2)
-    if hasattr(like, "_packed"):  # a Cache
+    if hasattr(like, "_borrowed"):  # a Cache
         like = like.array
     return library_of(like, "like").empty(like, shape, dtype)
 

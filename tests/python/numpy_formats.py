@@ -225,3 +225,8 @@ def decode(pages, format, page_tokens, width=0, scale=1.0):
     """The values [rows,width] of packed pages [pages,bytes], row = page * page_tokens + offset."""
     records, behind = views(pages.reshape(-1), format, len(pages), page_tokens, width)
     return unpack(format, records, behind, scale).reshape(-1, width_of(format, width))
+
+
+def scale_of(format):
+    """A scale for formats that have one per cache; None for others, which refuse one."""
+    return 1.0 if format in ("fp8_576", "fp8_512") else None

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import smla
 from backend_world import FAMILY, LATENT, MAXIMA, PUBLISHED, SHARED, World, options_of
+from numpy_formats import scale_of
 
 V32 = {"heads": 20, "topk": 2048, **PUBLISHED, **MAXIMA}
 V4 = {"heads": 20, "topk": 512, "ratio": 4, "softmax_scale": 0.04, **MAXIMA}
@@ -98,7 +99,8 @@ def test_cache_shape(name, kind, group, shape, dtype, stride):
             backend.cache_shape(*arguments)
     memory = np.zeros(7 * stride, np.uint8)
     format, width = backend.info["format"], backend.info["head_size"]
-    cache = smla.Cache(memory, format, shape[0], width=width if format.startswith("row") else 0)
+    width = width if format.startswith("row") else 0
+    cache = smla.Cache(memory, format, shape[0], width=width, scale=scale_of(format))
     assert cache.pages == 7 and cache.bytes == 7 * stride
 
 

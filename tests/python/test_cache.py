@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import smla
 from arrays import WITH_TORCH, Exporter, World
-from numpy_formats import PLAIN, page_bytes, parts, to_bits, width_of
+from numpy_formats import PLAIN, page_bytes, parts, scale_of, to_bits, width_of
 from smla._abi import Format
 from smla.tensor import empty
 
@@ -36,23 +36,22 @@ def zeros(*shape, dtype=np.float32):
 @pytest.mark.parametrize("format", FORMATS)
 def test_every_format(format, page_tokens, pages=3):
     width = 24 if format in PLAIN else 0
+    like = {"width": width, "scale": scale_of(format)}
     page = page_bytes(format, page_tokens, width)
     size = pages * page
-    cache = smla.Cache(zeros(size, dtype=np.uint8), format, page_tokens, width=width)
+    cache = smla.Cache(zeros(size, dtype=np.uint8), format, page_tokens, **like)
     assert (cache.pages, cache.page_tokens, cache.width) == (pages, page_tokens, width_of(format, width))
     assert cache.bytes == size and cache.capacity == pages * page_tokens and cache.device == (0, 0)
     assert format in repr(cache) and str(pages) in repr(cache)
-    in_pages = smla.Cache(
-        zeros(pages, page, dtype=np.uint8), Format[format.upper()], page_tokens, width=width
-    )
+    in_pages = smla.Cache(zeros(pages, page, dtype=np.uint8), Format[format.upper()], page_tokens, **like)
     assert (in_pages.pages, in_pages.bytes) == (pages, size) and in_pages.format is cache.format
     padding = page - page_tokens * sum(parts(format, width))  # of the last page: may be left out
     few = zeros(size - padding, dtype=np.uint8)
-    assert smla.Cache(few, format, page_tokens, width=width, pages=pages).bytes == size
-    refused("cache.data", few[:-1], format, page_tokens, width=width, pages=pages)
-    refused("cache.data", zeros(pages, page + 1, dtype=np.uint8), format, page_tokens, width=width)
-    refused("cache.data", zeros(pages, page - 1, dtype=np.uint8), format, page_tokens, width=width)
-    fresh = smla.Cache.empty(format, pages, page_tokens, width=width)
+    assert smla.Cache(few, format, page_tokens, **like, pages=pages).bytes == size
+    refused("cache.data", few[:-1], format, page_tokens, **like, pages=pages)
+    refused("cache.data", zeros(pages, page + 1, dtype=np.uint8), format, page_tokens, **like)
+    refused("cache.data", zeros(pages, page - 1, dtype=np.uint8), format, page_tokens, **like)
+    fresh = smla.Cache.empty(format, pages, page_tokens, **like)
     assert fresh.bytes == size and fresh.array.dtype == np.uint8 and not fresh.array.any()
 
 
@@ -90,18 +89,19 @@ def test_bytes_that_hold_no_page(size):
 def test_memory_that_ends_inside_of_a_page(format):
     """A last page without its padding is whole; of one that lacks a record nothing is left out silently."""
     width = 8 if format in PLAIN else 0
+    like = {"width": width, "scale": scale_of(format)}
     page = page_bytes(format, 3, width)
     records = 3 * sum(parts(format, width))
     data = zeros(4 * page, dtype=np.uint8)
     for size in {2 * page + records, 3 * page}:
-        assert smla.Cache(data[:size], format, 3, width=width).pages == 3
-    assert smla.Cache(data[: 3 * page + records], format, 3, width=width, page_stride_bytes=page).pages == 4
-    assert smla.Cache(data[: page + records], format, 3, width=width, page_stride_bytes=page).pages == 2
+        assert smla.Cache(data[:size], format, 3, **like).pages == 3
+    assert smla.Cache(data[: 3 * page + records], format, 3, **like, page_stride_bytes=page).pages == 4
+    assert smla.Cache(data[: page + records], format, 3, **like, page_stride_bytes=page).pages == 2
     for size in (1, records - 1, page + 1, 2 * page + records - 1):
         for stride in (None, page):
-            error = refused("cache.data", data[:size], format, 3, width=width, page_stride_bytes=stride)
+            error = refused("cache.data", data[:size], format, 3, **like, page_stride_bytes=stride)
             assert error.got == f"{size} bytes" and f"pages of {page} bytes" in error.wanted
-            assert smla.Cache(data[:size], format, 3, width=width, pages=size // page).pages == size // page
+            assert smla.Cache(data[:size], format, 3, **like, pages=size // page).pages == size // page
 
 
 def test_pages_that_are_counted():
@@ -257,22 +257,21 @@ def test_dtypes(format):
     record, side = parts(format, 8)
     size = page_bytes(format, 8, 8) * 2
     width = 8 if format in PLAIN else 0
+    like = {"width": width, "scale": scale_of(format)}
     world = World("numpy", "cpu")
     for dtype in ("u1", "i1", "u2", "i2", "i4", "u8"):  # any integers are bytes
-        assert smla.Cache(zeros(size, dtype=np.uint8).view(dtype), format, 8, width=width).pages == 2
+        assert smla.Cache(zeros(size, dtype=np.uint8).view(dtype), format, 8, **like).pages == 2
     own = PLAIN.get(format, "e2m1" if "fp4" in format else "e4m3")
     own_bytes = {"f64": 8, "f32": 4, "bf16": 2}.get(own, 1)
     bits = zeros(size, dtype=np.uint8).view(f"u{own_bytes}")
-    assert smla.Cache(
-        world.wrap(bits.view(np.float64) if own == "f64" else bits, own), format, 8, width=width
-    )
+    assert smla.Cache(world.wrap(bits.view(np.float64) if own == "f64" else bits, own), format, 8, **like)
     for other in ("f64", "f32", "f16"):
         if other != own:
             values = zeros(size // 8 * 8, dtype=np.uint8).view(f"f{other[1:]}"[0] + str(int(other[1:]) // 8))
-            error = refused("cache.data.dtype", values, format, 8, width=width)
+            error = refused("cache.data.dtype", values, format, 8, **like)
             assert error.got == other and own in error.wanted
     for other in (">f4", "O", "c8"):
-        refused("cache.data.dtype", np.zeros(8, other), format, 8, width=width)
+        refused("cache.data.dtype", np.zeros(8, other), format, 8, **like)
 
 
 @pytest.mark.parametrize("thing", [None, 3, "x", [1.0], np.float32(1)])
@@ -302,7 +301,9 @@ def stored_scale(cache):
 @pytest.mark.parametrize("format", PER_TENSOR)
 def test_scales(format):
     data = zeros(2, 4, width_of(format), dtype=np.uint8)
-    assert stored_scale(smla.Cache(data, format, 4)) == 1
+    assert "one scale per cache" in refused("cache.scale", data, format, 4).wanted
+    with pytest.raises(smla.InvalidArgument, match=f"cache.scale: .*{format}"):
+        smla.Cache.empty(format, 1, 4)
     for scale in (0.37, 2, np.float32(0.37), np.float64(3), np.int32(5)):
         assert stored_scale(smla.Cache(data, format, 4, scale=scale)) == np.float32(scale)
     for shape in ((), (1,), (1, 1, 1)):
@@ -366,7 +367,11 @@ def test_torch(mark, monkeypatch):
     data = torch.zeros(3, 4, 576, dtype=torch.float8_e4m3fn)
     cache = smla.Cache(data, "fp8_576", 4, scale=torch.tensor(0.5))
     smla.write_kv(torch.ones(1, 576), torch.tensor([5]), cache)
-    assert cache.array is data and (data.float()[1, 1] == 2).all() and data.float().sum() == 2 * 576
+    assert (
+        cache.array.data_ptr() == data.data_ptr()
+        and (data.float()[1, 1] == 2).all()
+        and data.float().sum() == 2 * 576
+    )
     padded = torch.zeros(3, 5, 8)[:, :4]
     assert smla.Cache(padded, "row_f32", 4).abi.page_stride_bytes == 160
     assert smla.Cache(torch.zeros(2, 4, 8, dtype=torch.bfloat16), "row_bf16", 4).width == 8

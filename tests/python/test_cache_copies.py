@@ -11,7 +11,7 @@ import pytest
 import smla
 from arrays import WITH_TORCH, Exporter
 from conftest import ROOT
-from numpy_formats import PLAIN, page_bytes, parts
+from numpy_formats import PLAIN, page_bytes, parts, scale_of
 from smla._abi import Format
 
 try:
@@ -48,7 +48,9 @@ def used_bytes(format):
 def flat(library, format):
     page = page_bytes(format, TOKENS, WIDTH)
     memory = noise(PAGES * page + 7)[: PAGES * page]
-    cache = smla.Cache(of(library, memory), format, TOKENS, width=WIDTH if format in PLAIN else 0)
+    cache = smla.Cache(
+        of(library, memory), format, TOKENS, width=WIDTH if format in PLAIN else 0, scale=scale_of(format)
+    )
     return cache, memory.reshape(PAGES, page)[:, : used_bytes(format)]
 
 
@@ -57,7 +59,7 @@ def apart(library, format):
     page = page_bytes(format, TOKENS, WIDTH)
     memory = noise(PAGES * (page + 40)).reshape(PAGES, page + 40)
     width = WIDTH if format in PLAIN else 0
-    cache = smla.Cache(of(library, memory)[:, :page], format, TOKENS, width=width)
+    cache = smla.Cache(of(library, memory)[:, :page], format, TOKENS, width=width, scale=scale_of(format))
     return cache, memory[:, : used_bytes(format)]
 
 
@@ -74,6 +76,7 @@ def in_a_pool(library, format):
         pages=PAGES,
         page_stride_bytes=stride,
         page_rows=9,
+        scale=scale_of(format),
     )
     return cache, memory.reshape(PAGES, 4, page)[:, 1, : used_bytes(format)]
 
@@ -83,7 +86,13 @@ def unpadded(library, format):
     record = sum(parts(format, WIDTH))
     memory = noise(PAGES * TOKENS * record)
     width = WIDTH if format in PLAIN else 0
-    cache = smla.Cache(of(library, memory.reshape(PAGES, TOKENS, record)), format, TOKENS, width=width)
+    cache = smla.Cache(
+        of(library, memory.reshape(PAGES, TOKENS, record)),
+        format,
+        TOKENS,
+        width=width,
+        scale=scale_of(format),
+    )
     return cache, memory.reshape(PAGES, -1)
 
 
@@ -207,7 +216,7 @@ def test_scales(library):
         assert got.abi.scale_device not in (0, cache.abi.scale_device)
     shared = copy.copy(cache)
     shared.grow(PAGES + 1)
-    assert shared.layout["scale"] is scale and shared.abi.scale_device == cache.abi.scale_device
+    assert float(shared.layout["scale"][0]) == 0.5 and shared.abi.scale_device == cache.abi.scale_device
     plain = smla.Cache(of(library, noise(PAGES * TOKENS * 576)), "fp8_576", TOKENS, scale=0.25)
     assert copy.deepcopy(plain).abi.scale == 0.25
 

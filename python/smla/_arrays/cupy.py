@@ -22,7 +22,8 @@ class CuPy(Library):
     def memory(self, array, name, stream=0):
         dtype, strides = dtype_of_memory(array, name), strides_of(array, name)
         index = array.device.id
-        return Memory(array.data.ptr, array.itemsize, dtype, CUDA, index, array.shape, strides, True, array)
+        data, shape = array.data, array.shape
+        return Memory(data.ptr, array.itemsize, dtype, CUDA, index, shape, strides, True, data, array)
 
     def stream(self, array):
         return _cupy().cuda.get_current_stream(array.device.id).ptr

@@ -110,8 +110,22 @@ def _open(capsule, name):
     return _Tensor.from_address(_pointer(capsule, b"dltensor")), True
 
 
+class _Loan(NamedTuple):
+    """What keeps memory alive that came through DLPack."""
+
+    array: Any
+    capsule: Any
+
+
+def _hand_over(memory, name, keep, stream):
+    """Makes `stream` wait for work that other streams have queued on a GPU's memory. The caller waits for
+    work of PyTorch and CuPy on other streams.
+    """
+    keep.append(capsule_of(memory.array, name, stream or 0))
+
+
 def read(array, name, stream=0):
-    """The Memory of an exporter, owned by its capsule. stream: of a GPU, 0: the default one."""
+    """The Memory of an exporter. stream: of a GPU, 0: the default one."""
     on_gpu = is_on_gpu(array, name)
     capsule = capsule_of(array, name, (stream or 0) if on_gpu else None)
     tensor, writable = _open(capsule, name)
@@ -136,23 +150,10 @@ def read(array, name, stream=0):
         shape,
         strides,
         writable,
-        capsule,
+        _Loan(array, capsule),
+        array,
+        hand_over=_hand_over if on_gpu else None,
     )
-
-
-class Loan(NamedTuple):
-    """What keeps memory alive that came through DLPack."""
-
-    array: Any
-    capsule: Any
-
-
-def hand_over(owner, device, name, keep, stream):
-    """Makes `stream` wait for work that other streams have queued on a GPU's memory, if it came by DLPack.
-    The caller waits for work of PyTorch and CuPy on other streams.
-    """
-    if type(owner) is Loan and device[0]:
-        keep.append(capsule_of(owner.array, name, stream or 0))
 
 
 class DLPack(Library):
@@ -165,8 +166,7 @@ class DLPack(Library):
         return hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__")
 
     def memory(self, array, name, stream=0):
-        memory = read(array, name, stream)
-        return memory._replace(owner=Loan(array, memory.owner))
+        return read(array, name, stream)
 
     def access(self, array, name):
         memory = self.memory(array, name)

@@ -22,7 +22,10 @@ class Memory(NamedTuple):
     """An array as memory.
 
     item: bytes per element; an element of e2m1 is a byte of two values. dtype: None for integers that smla
-    has no type for. strides: in elements. owner: what keeps the memory alive.
+    has no type for. strides: in elements. owner: what keeps the memory alive, even if the array is given
+    other memory. array: the array itself, or an alias of its memory where the library can give an array other
+    memory. now: None, or a function that returns the address that the memory has now, where a library can
+    move it. hand_over: None, or what each later use on a GPU calls: hand_over(memory, name, keep, stream).
     """
 
     address: int
@@ -34,6 +37,9 @@ class Memory(NamedTuple):
     strides: tuple
     writable: bool
     owner: Any
+    array: Any
+    now: Any = None
+    hand_over: Any = None
 
 
 class Library:
@@ -104,6 +110,13 @@ class Library:
     def strided(self, array, shape, strides):
         """A view of a dense 1-D array. strides: in elements."""
         raise NotImplementedError
+
+
+def moved(name):
+    """The error for memory that its library has moved or freed, though smla holds it."""
+    return invalid(
+        name, "memory that was moved: its storage was resized in place", "a new smla object over it"
+    )
 
 
 def unknown_dtype(name, array):

@@ -2,6 +2,7 @@
 
 import ctypes as c
 import sys
+import weakref
 
 import numpy as np
 
@@ -65,14 +66,23 @@ def _address(array):
     return c.c_uint64.from_address(_capsule_pointer(capsule, None) + 40).value
 
 
+def _held(array):
+    """Keeps the memory of an array: NumPy does not resize in place what a weak reference points to."""
+    root = array
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    return array, weakref.ref(root)
+
+
 class NumPy(Library):
     def owns(self, array):
         return isinstance(array, np.ndarray)
 
     def memory(self, array, name, stream=0):
         dtype, strides = dtype_of_memory(array, name), strides_of(array, name)
-        writable = array.flags.writeable
-        return Memory(_address(array), array.itemsize, dtype, CPU, 0, array.shape, strides, writable, array)
+        writable, held = array.flags.writeable, _held(array)
+        shape = array.shape
+        return Memory(_address(array), array.itemsize, dtype, CPU, 0, shape, strides, writable, held, array)
 
     def describe(self, array, name, keep, stream=0):
         if not array.flags.carray:  # dense, aligned and writable

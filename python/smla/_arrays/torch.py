@@ -91,7 +91,21 @@ class Torch(Library):
             raise unknown_dtype(name, array)
         strides = dense(shape) if 0 in shape else array.stride()
         device = (CUDA, index) if index >= 0 else (CPU, 0)
-        return Memory(array.data_ptr(), array.element_size(), dtype, *device, shape, strides, True, array)
+        # `array.data = ...` and array.set_() leave the storage of an alias alone, but a storage may be
+        # resized in place, which frees its memory.
+        alias = array.detach()
+        return Memory(
+            alias.data_ptr(),
+            array.element_size(),
+            dtype,
+            *device,
+            shape,
+            strides,
+            True,
+            alias,
+            alias,
+            alias.data_ptr,
+        )
 
     def describe(self, array, name, keep, stream=0):
         if type(array) is not self._tensor or array.requires_grad or array.is_neg():

@@ -15,6 +15,7 @@ from .. import torch as operators
 from ..compat.vllm_ops import latent_cache
 from ..compat.vllm_ops.caches import index_cache
 from ..errors import unsupported
+from .caches import Described
 
 
 def rotated(x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, interleaved: bool) -> torch.Tensor:
@@ -45,10 +46,9 @@ _described: Any = WeakTensorKeyDictionary()
 def _cache(describe, data, *named):
     """describe(data, *named), remembered, as vLLM passes the same tensor in every step."""
     known = _described.setdefault(data, {})
-    key = (describe, data.shape, *(x.data_ptr() if isinstance(x, torch.Tensor) else x for x in named))
-    if key not in known:
-        known[key] = describe(data.detach(), *named)  # detached: an entry must not keep its key alive
-    return known[key]
+    if describe not in known:
+        known[describe] = Described(describe)
+    return known[describe](data, *named)
 
 
 def fused_norm_rope(

@@ -35,7 +35,7 @@ def attend(query, segments, out, *, scales, sinks=None, layout=None, lse=None, s
     folds = all(is_per_tensor(segment.pool, query.shape[-1]) for segment in segments)
     folds = folds and (on_device or bmm2 > 0)
     caches = [
-        open_pool(segment.pool, segment.name, query, layout=layout, scale=bmm2 if folds else None)
+        open_pool(segment.pool, segment.name, query, layout=layout, scale=bmm2 if folds else 1.0)
         for segment in segments
     ]
     second = {}

@@ -1,0 +1,66 @@
+"""What the objects that hold a handle or an address have in common: how they are copied, and that some serve
+one call at a time.
+"""
+
+import threading
+import weakref
+
+from .errors import InvalidArgument
+
+
+class Handle:
+    """An object that cannot be duplicated, because it holds a handle or addresses: copy.copy, copy.deepcopy
+    and pickle raise TypeError. `_instead`: what the error tells the user to do.
+    """
+
+    __slots__ = ()
+    _instead = ""
+
+    def _acquire(self, destroy, handle, *holds):
+        """Sets `handle`, and calls destroy(handle) when this object is gone. holds: what must outlive it."""
+        self.handle = handle
+        # At exit other objects may still use the handle, so it is left to the process.
+        weakref.finalize(self, _close, destroy, handle, holds).atexit = False
+
+    def __reduce__(self):  # copy.copy and copy.deepcopy call it, too
+        raise TypeError(f"a smla.{type(self).__name__} cannot be copied or pickled: {self._instead}")
+
+
+class Shared(Handle):
+    """A handle that any number of users may share: a copy is the object itself. It cannot be pickled."""
+
+    __slots__ = ()
+
+    def __copy__(self):
+        return self
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __reduce__(self):
+        raise TypeError(f"a smla.{type(self).__name__} cannot be pickled: {self._instead}")
+
+
+def _close(destroy, handle, _holds):
+    destroy(handle)
+
+
+class InUse:
+    """Guards an object that serves one call at a time: `with in_use:` raises where another call holds it."""
+
+    __slots__ = ("acquire", "release", "_name", "_instead")
+
+    def __init__(self, name, instead):
+        lock = threading.Lock()
+        self.acquire, self.release, self._name, self._instead = lock.acquire, lock.release, name, instead
+
+    def __enter__(self):
+        if not self.acquire(False):
+            self.refuse()
+
+    def __exit__(self, *_error):
+        self.release()
+
+    def refuse(self):
+        message = f"{self._name}: in use by another call: {self._instead}"
+        raise InvalidArgument(message, self._name, "in use", "one call at a time")
