@@ -37,12 +37,24 @@ def rank(array, name, ndim):
     return shape
 
 
+def agree(argument, size, shape, output, dim):
+    """Refuses a size that the caller chose if it is not that of the output that he gave."""
+    if size != shape[dim]:
+        raise invalid(argument, size, f"{shape[dim]}, which is {output}.shape[{dim}]")
+
+
+def _agree_dtype(argument, dtype, has, output):
+    if (chosen := _dtypes.parse(dtype, argument)) is not has:
+        raise invalid(argument, chosen.name.lower(), f"{has.name.lower()}, which is {output}.dtype")
+
+
 class Outputs:
     """What a stage computes into new arrays.
 
     listed: "out, lse?": in the order of the result, `?`: only if asked for. sizes: of letters that no input
-    has: functions of the call's values and of lengths by letter, which give a size and the argument that
-    chose it. dtypes: the arguments that name dtypes of outputs, where that is not `<output>_dtype`.
+    has: the argument that chooses the size, and a function of the call's values and of lengths by letter,
+    which gives it. dtypes: the arguments that name dtypes of outputs, where that is not `<output>_dtype`,
+    with the dtype if the argument is None.
     """
 
     def __init__(self, fields, listed, sizes, dtypes):
@@ -59,9 +71,14 @@ class Outputs:
             for letter in field.shape:
                 self._sources.setdefault(letter, []).append(field)
         self._plans = [
-            (field, self._dims(field, tensors), dtypes.get(field.argument, f"{field.argument}_dtype"))
+            (
+                field,
+                self._dims(field, tensors),
+                *dtypes.get(field.argument, (f"{field.argument}_dtype", None)),
+            )
             for field in self.fields
         ]
+        self._choices = []
 
     @staticmethod
     def _dims(field, tensors):
@@ -73,10 +90,33 @@ class Outputs:
             out.append((like, int(divisor or 1)))
         return out
 
+    def set_parameters(self, parameters):
+        """Tells the parameters of the stage's function. Those that may be None and choose a dimension or the
+        dtype of an output have to agree with an output that is given.
+        """
+        for field, dims, dtype, _ in self._plans:
+            sizes = [
+                (self._sizes[letter][0], i) for i, (letter, _) in enumerate(dims) if letter in self._sizes
+            ]
+            choices = [(name, i) for name, i in (*sizes, (dtype, None)) if name in parameters]
+            self._choices += [
+                (field.argument, argument, dim, len(field.shape))
+                for argument, dim in choices
+                if parameters[argument].default is None
+            ]
+
     def missing(self, values, extent=extent, dtype_of=dtype_of):
         """(argument, shape, dtype) of each output that `values` lack and the call wants, in order."""
         out, lengths, dtypes = [], {}, {}
-        for field, dims, chosen in self._plans:
+        for name, argument, dim, ndim in self._choices:
+            array = values.get(name)
+            if array is None or array is True or array is False or values.get(argument) is None:
+                continue
+            if dim is None:
+                _agree_dtype(argument, values[argument], dtype_of(array, name), name)
+            else:
+                agree(argument, values[argument], rank(array, name, ndim), name, dim)
+        for field, dims, chosen, default in self._plans:
             name = field.argument
             value = values.get(name)
             if name in self.asked_for if value is None else value is not True:
@@ -88,7 +128,7 @@ class Outputs:
             for letter, divisor in dims:
                 length = self._length(letter, lengths, values, extent)
                 shape.append(length if divisor == 1 else length // divisor)
-            dtypes[name] = self._dtype(field, values, chosen)
+            dtypes[name] = self._dtype(field, values, chosen, default)
             out.append((name, shape, dtypes[name]))
         return out
 
@@ -102,12 +142,14 @@ class Outputs:
                 return lengths[letter]
         if letter not in self._sizes:  # a needed tensor is missing
             shape_of(None, self._sources[letter][0].argument)
-        size = self._sizes[letter](values, lambda other: self._length(other, lengths, values, extent))
-        lengths[letter] = extent(*size)
+        argument, size = self._sizes[letter]
+        length = size(values, lambda other: self._length(other, lengths, values, extent))
+        lengths[letter] = extent(length, argument)
         return lengths[letter]
 
-    def _dtype(self, field, values, chosen):
-        if (dtype := values.get(chosen)) is not None:
+    def _dtype(self, field, values, chosen, default):
+        dtype = values.get(chosen)
+        if (dtype := default if dtype is None else dtype) is not None:
             return _dtypes.parse(dtype, chosen)
         if field.types & (field.types - 1) == 0:  # there is but one
             return _DTYPES[field.types]

@@ -37,6 +37,15 @@ def _new(like, *shape):
     return empty(like, shape, Dtype.I32)
 
 
+def _given(array, name, **sizes):
+    """Refuses sizes that the caller chose, in the order of the dimensions of an output, if it has others."""
+    shape = _outputs.rank(array, name, len(sizes))
+    for dim, (argument, size) in enumerate(sizes.items()):
+        if size is not None:
+            _outputs.agree(argument, size, shape, name, dim)
+    return array
+
+
 class Rows(NamedTuple):
     """rows: [T,K] i32. lens: [T] i32, how many columns count."""
 
@@ -154,8 +163,11 @@ def combined_rows(
     seq_lens, gather_lens: [B]. columns: of the result, by default topk + window rounded up to 128. Returns
     Rows.
     """
-    if tokens is None and selected is not None:
-        tokens = _outputs.rank(selected, "selected", 2)[0]
+    if rows is not None:
+        _given(rows, "rows", tokens=tokens, columns=columns)
+    if selected is not None:
+        selected = _given(selected, "selected", tokens=tokens, columns=None)
+        tokens = shape_of(selected)[0]
     if tokens is None:
         raise invalid("tokens", None, "how many query tokens, as nothing was selected")
     topk, window = integer("topk", topk, least=0), integer("window", window, least=0)
@@ -215,6 +227,8 @@ def mixed_rows(
     P = max(topk, Kd) rounded up to 4.
     """
     decodes = _outputs.rank(decode_window_rows, "decode_window_rows", 2)[0]
+    if rows is not None:
+        _given(rows, "rows", tokens=tokens, columns=None)
     if tokens is None:
         (tokens,) = _outputs.rank(request_of_token, "request_of_token", 1)
     tokens = _outputs.extent(tokens, "tokens")
@@ -264,7 +278,11 @@ def decode_schedule(
     Returns schedule [parts,8] (first request (-1: idle), first block, last request, end block, first split,
     0, 0, 0) and splits [B+1], prefix sums of how many parts work on each request.
     """
-    schedule = _new(lens, _outputs.extent(parts, "parts"), 8) if schedule is None else schedule
+    parts = _outputs.extent(parts, "parts")
+    if schedule is None:
+        schedule = _new(lens, parts, 8)
+    else:
+        _given(schedule, "schedule", parts=parts, columns=None)
     splits = _new(lens, _outputs.rank(lens, "lens", 1)[0] + 1) if splits is None else splits
     _run("decode_schedule", {"lens": lens, "schedule": schedule, "splits": splits})
     return schedule, splits

@@ -21,7 +21,7 @@ class Attended(NamedTuple):
 
 def _value_width(values, length):
     width = length("Dqk")
-    return values["value_width"] or (512 if width == 576 else width), "value_width"
+    return values["value_width"] or (512 if width == 576 else width)
 
 
 _LSE_BASES = {"ln": 0, "log2": 1}
@@ -30,7 +30,7 @@ _attend = StageCall(
     "attend",
     _abi.AttendArgs,
     "out, lse?, max_logits?",
-    sizes={"Dv": _value_width},
+    sizes={"Dv": ("value_width", _value_width)},
     words={
         "precision": {"default": 0, "exact": 1, "rounded": 2},
         "lse_base": _LSE_BASES,
@@ -77,14 +77,14 @@ def attend(
     """Attention of q[t] over the listed rows of one cache or two together: softmax(scale q.K) V, V the first
     Dv values of a row. A token without valid rows: out 0, lse `empty_lse`. A row listed twice counts twice.
 
-    q: [T,H,Dqk] float (f64: on the reference engine only) or e4m3 (with q_scale: value = code * q_scale), 1
+    q: [T,H,Dqk] float (f64: not on a GPU) or e4m3 (with q_scale: value = code * q_scale), 1
     <= H <= 256. cache: smla.Cache, width Dqk, row_f64 only with q of f64. rows: [T,K] i32, holes (-1)
     anywhere. lengths: [T] i32: rows[t, lengths[t]:] are never read. extra, extra_rows, extra_lengths: a
     second cache (V4). sink: [H] f32 or f64, a logit that joins the denominator only. softmax_scale, q_scale:
-    numbers, or f32 arrays of one element on the device. value_width: Dv, by default 512 where Dqk is 576,
-    else Dqk. precision: "exact" (the default) or "rounded", which allows keys of bf16(code * scale) or
-    f16(code * f16(scale)). lse_base: "ln" or
-    "log2". empty_lse: "-inf" or "+inf"; merge accepts both. out: [T,H,Dv] of q's type by default (bf16 for
+    numbers, or f32 arrays of one element on the device. value_width: Dv, by default that of out,
+    without out 512 where Dqk is 576, else Dqk. precision: "exact" (the default) or "rounded", which allows
+    keys of bf16(code * scale) or f16(code * f16(scale)). lse_base: "ln" or "log2". empty_lse: "-inf" or
+    "+inf"; merge accepts both. out: [T,H,Dv] of q's type by default (bf16 for
     e4m3); f32, bf16 and f16 for each of them, bf16 alone for e4m3, f64 for f64. lse, max_logits: True, or an
     array, to get them, [T,H] f32 (f64 for f64). out_positions, out_frequencies: [T] integers and [n] f64, to
     rotate the last 2n channels of out back, as smla.inverse_rope does.

@@ -23,10 +23,10 @@ def _columns(values, length):
         integer("pool_tokens", pool)
     pool = max(pool, 1)
     tail = 0 if values.get("visible_tokens") is None else pool - 1
-    return length("P") * pool + tail, "pool_tokens"
+    return length("P") * pool + tail
 
 
-_map = StageCall("map", _abi.MapArgs, "rows", sizes={"K": _columns})
+_map = StageCall("map", _abi.MapArgs, "rows", sizes={"K": ("pool_tokens", _columns)})
 
 
 @_write_kv.of

@@ -8,7 +8,7 @@ from .._run import StageCall
 from ..cache import Cache
 from ..context import Context, Workspace
 from ..errors import integer, invalid
-from ..tensor import Array, DtypeLike, shape_of
+from ..tensor import Array, DtypeLike
 from .linear import ROPE_STYLES
 
 
@@ -53,26 +53,30 @@ def _columns(keys, block_table, columns):
 
 
 def _logits(values, length):
-    return _columns(values["keys"], values["block_table"], values["columns"]), "columns"
+    return _columns(values["keys"], values["block_table"], values["columns"])
 
 
 def _selected(values, length):
     if values["k"] is None:
         raise invalid("k", None, "how many to select, or indices=")
-    return values["k"], "k"
+    return values["k"]
 
 
 _quant_index_q = StageCall(
     "quant_index_q",
     _abi.QuantIndexQArgs,
     "q_out, scales, w_out",
-    dtypes={"q_out": "dtype"},
+    dtypes={"q_out": ("dtype", "e4m3")},
     words={"rope_style": ROPE_STYLES},
     result=QuantizedQuery,
 )
 _PRECISIONS = {"precision": {"default": 0, "exact": 1, "rounded": 2}}
-_score = StageCall("score", _abi.ScoreArgs, "logits", sizes={"N": _logits}, words=_PRECISIONS)
-_SELECTED = {"outputs": "indices, counts, selected?, rows?", "sizes": {"k": _selected}, "result": Selection}
+_score = StageCall("score", _abi.ScoreArgs, "logits", sizes={"N": ("columns", _logits)}, words=_PRECISIONS)
+_SELECTED = {
+    "outputs": "indices, counts, selected?, rows?",
+    "sizes": {"k": ("k", _selected)},
+    "result": Selection,
+}
 _select = StageCall("select", _abi.SelectArgs, **_SELECTED)
 _score_select = StageCall("score_select", _abi.ScoreSelectArgs, words=_PRECISIONS, **_SELECTED)
 
@@ -80,20 +84,20 @@ _score_select = StageCall("score_select", _abi.ScoreSelectArgs, words=_PRECISION
 def _blocks(values, length):
     columns = _columns(values["keys"], values["block_table"], values["columns"])
     columns = integer("columns", columns, 32, least=0)
-    return -(-columns // integer("block_size", values["block_size"], 32, least=1)), "block_size"
+    return -(-columns // integer("block_size", values["block_size"], 32, least=1))
 
 
 def _kept_blocks(values, length):
     if values["keep"] is None:
         raise invalid("keep", None, "how many blocks to select, or best_blocks=")
-    return values["keep"], "keep"
+    return values["keep"]
 
 
 _score_select_blocks = StageCall(
     "score_select_blocks",
     _abi.ScoreSelectBlocksArgs,
     "indices, counts, selected?, block_maxima?, best_blocks?",
-    sizes={"k": _selected, "NB": _blocks, "KB": _kept_blocks},
+    sizes={"k": ("k", _selected), "NB": ("block_size", _blocks), "KB": ("keep", _kept_blocks)},
     result=BlockSelection,
 )
 
@@ -104,7 +108,7 @@ def quant_index_q(
     w: Array,
     *,
     factor: float,
-    dtype: DtypeLike = "e4m3",
+    dtype: DtypeLike | None = None,
     hadamard: bool = False,
     amax_floor: float = 0.0,
     positions: Array | None = None,
@@ -122,10 +126,10 @@ def quant_index_q(
     """Quantises index queries and folds their scales into the weights (smla/stages_index.h).
 
     q: [T,Hi,D], w: [T,Hi], both float, and both f64 or neither. factor: Hi^-0.5 * D^-0.5. dtype of q_out:
-    "e4m3", "e2m1", "bf16", "f32" ("f64" for f64 only). hadamard: rotate by H_D / sqrt(D). amax_floor: 0: 1e-4
-    (V4); V3.2 uses 1e-10. positions, frequencies: [T] integers and [n] f64: channels [rope_first, rope_first
-    + 2n) are rotated before all that, as rope does it. rotated: [T,Hi,D] float, optional output: the queries
-    after that rotation. Returns a QuantizedQuery, with w f32 (f64 for f64).
+    "e4m3" (the default), "e2m1", "bf16", "f32" ("f64" for f64 only). hadamard: rotate by H_D / sqrt(D).
+    amax_floor: 0: 1e-4 (V4); V3.2 uses 1e-10. positions, frequencies: [T] integers and [n] f64: channels
+    [rope_first, rope_first + 2n) are rotated before all that, as rope does it. rotated: [T,Hi,D] float,
+    optional output: the queries after that rotation. Returns a QuantizedQuery, with w f32 (f64 for f64).
     """
     return _quant_index_q(locals())
 
@@ -164,11 +168,6 @@ def score(
     return _score(locals())
 
 
-def _check_k(k, indices):
-    if indices is not None and k is not None and k != shape_of(indices, "indices")[-1]:
-        raise invalid("k", k, f"the columns of indices, {list(shape_of(indices))}")
-
-
 @_select.of
 def select(
     scores: Array,
@@ -199,7 +198,6 @@ def select(
     row_table: [RC,MC] i32, request_of_token: [T] i32, page_tokens and page_rows (page_tokens) say where they
     are. Returns a Selection.
     """
-    _check_k(k, indices)
     return _select(locals())
 
 
@@ -234,7 +232,6 @@ def score_select(
 
     columns: an upper bound of ends. Returns a Selection.
     """
-    _check_k(k, indices)
     columns = _columns(keys, block_table, columns)
     return _score_select(locals())
 
@@ -275,6 +272,5 @@ def score_select_blocks(
     True, or an array, for the `keep` best blocks by those maxima, the newest always among them: `blocks` of
     later calls. Returns a BlockSelection.
     """
-    _check_k(k, indices)
     columns = _columns(keys, block_table, columns)
     return _score_select_blocks(locals())

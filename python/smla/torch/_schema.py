@@ -56,7 +56,7 @@ def _plain(parameter):
     """A number, a word, a flag, a size or a dtype."""
     kinds = get_args(parameter.annotation) or (parameter.annotation,)
     kind = next((word for kind, word in _WORDS.items() if kind in kinds), None)
-    kind = kind or ("str" if isinstance(parameter.default, str) else "ScalarType")
+    kind = kind or ("ScalarType" if parameter.name.endswith("_dtype") else "str")
     return f"{kind}{_default(parameter)}"
 
 
