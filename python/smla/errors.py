@@ -101,10 +101,12 @@ _CONVERSIONS = {
 
 
 def from_status(status, message, field, got, wanted):
-    """The exception for a status. Of a wrong dtype it also says how to convert: smla casts nothing."""
+    """The exception for a status. It also says how to convert an array, because smla converts nothing."""
     if field.endswith(".dtype"):
         if how := _CONVERSIONS.get((got, wanted.split(" ")[0])):
             message += f"; convert it: {how}"
+    elif ".stride_elems[" in field and wanted == "1":
+        message += "; make it contiguous: x.contiguous() of PyTorch, numpy.ascontiguousarray(x) of NumPy"
     return _BY_STATUS[status](message, field, got, wanted)
 
 

@@ -88,7 +88,10 @@ def test_errors_of_the_library_itself():
         smla.Layer.from_pretrained("/nowhere/at/all", 0)
     scores = np.zeros((1, 4), np.float64)
     with pytest.raises(smla.Unsupported) as unsupported:
-        smla.attend(q.astype(np.float64), smla.Cache(np.zeros((2, 3, 16)), "row_f64", 3), rows, **options)
+        narrow = smla.Context("cpu", threads=1, kernel="attend=cpu_scalar_f32_attend_576")
+        smla.attend(q, cache, rows, **options, context=narrow)
+    assert "(cpu_scalar_f32_attend_576: for keys of 576" in str(unsupported.value)
+    assert len(str(unsupported.value)) < 300
     with pytest.raises(smla.InvalidArgument) as argument:
         smla.select(scores, 2, selected=np.zeros((1, 2), np.int32))
     with pytest.raises(smla.WorkspaceTooSmall) as workspace:
@@ -96,6 +99,26 @@ def test_errors_of_the_library_itself():
     for caught in (data, io, unsupported, argument, workspace):
         check_fields(caught.value)
         assert pickle.loads(pickle.dumps(caught.value)).got == caught.value.got
+
+
+def test_an_array_that_is_not_contiguous_is_refused_with_what_makes_it_so():
+    (q, cache, rows), options, want = attention()
+    with pytest.raises(smla.InvalidArgument) as caught:
+        smla.attend(np.asfortranarray(q), cache, rows, **options)
+    assert caught.value.field == "args.q.stride_elems[2]" and caught.value.got == str(len(q) * q.shape[1])
+    assert str(caught.value).endswith("x.contiguous() of PyTorch, numpy.ascontiguousarray(x) of NumPy")
+    spread = np.repeat(np.repeat(q, 2, 0), 3, 1)[::2, ::3]  # other dimensions may have any distance
+    np.testing.assert_allclose(smla.attend(spread, cache, rows[:, :], **options).out, want.out, atol=1e-5)
+
+
+def test_double_is_computed_in_double_by_every_stage_of_a_cpu():
+    """NumPy's default dtype: the engines of a CPU agree to rounding."""
+    (q, cache, rows), options, want = attention()
+    for engine in ("cpu", "reference"):
+        context = smla.Context(engine)
+        out = smla.attend(q.astype(np.float64), cache, rows, context=context, **options).out
+        assert out.dtype == np.float64
+        np.testing.assert_allclose(out, want.out, rtol=1e-12, atol=1e-14)
 
 
 def call_without_a_workspace(q, cache, rows):
@@ -185,7 +208,7 @@ INPUT_BREAKERS = {
 CACHE_BREAKERS = {
     "its array": lambda x: x.array,
     "none": lambda x: None,
-    "another format": lambda x: smla.Cache.empty("fp8_512" if x.width == 8 else "index_fp8_132", 2, 4),
+    "another format": lambda x: smla.Cache.empty("fp8_656" if x.width == 8 else "index_fp8_132", 2, 4),
     "another width": lambda x: smla.Cache.empty(x.format, 2, 4, width=x.width + 2),
 }
 CASES = [
