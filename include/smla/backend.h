@@ -46,7 +46,8 @@ enum {
 typedef struct smla_backend_args {
     uint32_t struct_size;
     smla_family family;
-    /* "auto" (null), "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla", or a record format. */
+    /* "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla" or a record format. "auto" (null): the
+     * backend's own; where that is row_bf16, queries of f32 and f64 get rows of their own type. */
     const char* kv_cache_dtype;
     /* Of queries: bf16 (0), f16, f32, f64 (reference), e4m3 (HYBRID, per-tensor caches). */
     smla_dtype dtype;
@@ -64,7 +65,7 @@ typedef struct smla_backend_args {
     int32_t v_head_dim;
     /* HYBRID; 0: 512. */
     int32_t head_dim;
-    /* Tokens per page; 0: the size that the backend lists. HYBRID: of the compressed groups. */
+    /* Tokens per page, the least that host batches may have; 0: as listed. HYBRID: of compressed groups. */
     int32_t page_tokens;
     /* HYBRID; 0: 64, V4.1 32. */
     int32_t window_page_tokens;
@@ -87,7 +88,7 @@ typedef struct smla_backend_args {
     double softmax_scale;
     /* Of e4m3 queries; 0: 1. */
     double q_scale;
-    /* Of a per-tensor cache whose own scale is 0; 0: 1. */
+    /* Scale of per-tensor caches without one of their own; 0: each needs its own. Other formats: 0 or 1. */
     double kv_scale;
     /* Of one chunk of indexer prefill; 0: 512 MiB. */
     int64_t max_logits_bytes;
@@ -174,22 +175,23 @@ SMLA_API smla_status smla_backend_cache_shape(const smla_backend* backend, int32
 SMLA_API smla_status smla_backend_metadata_create(const smla_backend* backend, smla_backend_metadata** out);
 SMLA_API void smla_backend_metadata_destroy(smla_backend_metadata* metadata);
 
-/* Computes the metadata of a step. A refused batch changes nothing. block_table fields show its own tables.
- * Of a GPU's context: fields lie on the GPU and change in the order of batch.stream; numbers stay on the
- * host. All tensors of a batch lie on the GPU, or all on the host.
+/* Computes the metadata of a step. A refused batch changes nothing. All tensors of a batch lie on the host,
+ * or all on the GPU of the context. With a GPU, fields lie there and change in the order of batch.stream;
+ * numbers stay on the host.
+ *
+ * A batch on the host may be changed or freed when the call returns: block_table fields show copies, without
+ * columns past max_seq_len. Its tables must have the pages that smla_plan_build names, no smaller than the
+ * backend's. With a GPU, a build queues three or four kernels that read pinned memory. There are two such
+ * memories, used in turn, so the host waits only if the copy of the build before the last is still under
+ * way. A stream that is captured is refused: capture a forward, then build before each replay. The graph
+ * serves later steps of the same T, decode tokens and page sizes.
  *
  * A batch on the GPU: three kernels read it, the host waits for nothing, and the build may be captured in a
- * graph: replays follow what the tensors then hold, with T, R, addresses and numbers as captured. Numbers
- * that the host does not read come with the batch (decodes and those after it); max_query_len, max_seq_len,
- * decode_max_q_len and prefill_max_q_len are then bounds, prefill.has_context is 1 with any prefill, and
- * indexer.prefill_chunks is empty. Forward attends in one call. Wrong numbers make padding, as in
- * smla_plan_build. block_table fields show the batch's own tables.
- *
- * A batch on the host may be changed when the call returns. A build queues three or four kernels that read
- * pinned memory of the metadata. There are two such memories, used in turn, so the host waits only if the
- * copy of the build before the last one is still under way. block_table fields show copies, for pages no
- * smaller than the backend's. A stream that is captured is refused: capture a forward, then build before each
- * replay. The graph serves later steps of the same T, decode tokens and page sizes. */
+ * graph: replays follow what the tensors then hold, with T, R, addresses and numbers as captured. Its tensors
+ * stay valid until that work has finished, and its block tables, which the block_table fields show, until
+ * the last forward of the step has. Numbers that the host does not read come with the batch (decodes and
+ * those after it); max_query_len, max_seq_len and *_max_q_len are then bounds, prefill.has_context is 1 with
+ * any prefill, indexer.prefill_chunks is empty, forward attends in one call, wrong numbers make padding. */
 SMLA_API smla_status smla_backend_metadata_build(smla_backend_metadata* metadata,
                                                  const smla_plan_batch* batch);
 

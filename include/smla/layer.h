@@ -82,7 +82,7 @@ typedef struct smla_session_args {
     int32_t max_tokens;
     /* Tokens of all requests in one step. 0: 512. */
     int32_t max_step_tokens;
-    /* Scale of per-tensor formats, fp8_576 and fp8_512, which require it. */
+    /* Scale of fp8_576 and fp8_512, which require one above 0. Other formats: 0 or 1. */
     float kv_scale;
     /* Bytes of scratch that a stage may use. 0: as much as pays. */
     size_t stage_budget;

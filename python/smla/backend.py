@@ -139,7 +139,8 @@ class Backend(Shared):
     softmax_scale; with defaults in smla/backend.h: kv_lora_rank, rope_dim, nope_dim, v_head_dim,
     head_dim, page_tokens, window_page_tokens, topk, window, ratio, speculative_tokens, batch_invariant,
     q_scale, kv_scale, max_logits_bytes;
-    kv_cache_dtype ("auto", "fp8_ds_mla", ..., "bfloat16": with queries of f32 or f64 rows of that type),
+    kv_cache_dtype ("bfloat16", "fp8_ds_mla", ...; "auto": the backend's own, rows of the queries' type where
+    that is row_bf16 and queries are f32 or f64),
     dtype of queries, wants (what must be refused: "alibi", ...),
     plan_groups (more groups for the metadata), device ("sm_90", ...; None: what the context runs on),
     precision of attention ("exact", "rounded": see smla.attend).
@@ -302,7 +303,13 @@ class Metadata(Handle):
     ):
         """Builds the metadata of a step. A refused batch changes nothing.
 
-        Arguments: those of Plan.build. stream: on a GPU, the address of the CUDA stream in whose order the
+        Lifetime: arrays on the host may be changed when build() has returned; block_table fields show copies.
+        Arrays on a GPU must stay unchanged until the work on the stream has finished, and block tables on a
+        GPU, which the block_table fields show, until the last forward() of the step has. References to them
+        are kept until the next build.
+
+        Arguments: those of Plan.build, which also says which pages the tables of a host batch must have.
+        They may not be smaller than the backend's. stream: on a GPU, the address of the CUDA stream in whose order the
         fields change; None: the current stream of the library of query_start_loc, for arrays on the host the
         default stream.
         All arrays lie on the host, or on the context's GPU: then nothing is waited for, the build may be

@@ -180,11 +180,12 @@ class Session(Handle):
     None: kv_format if that is row_*, else index_fp8_132. page_tokens: per page. max_requests, max_tokens (per
     request), max_step_tokens (of
     all requests in a step): caches and scratch are made for these, 0: as by default; resize() changes them.
-    kv_scale: required for the per-tensor formats (fp8_576, fp8_512), which no other format has. kv_writer:
-    bits of smla.Writer, how records of kv_format are written, 0: as vLLM does. stage_budget: bytes of scratch
-    that a stage may use, 0: as many as make it fast. rewind_tokens: V4 and GLM-5.3 alone: tokens before the
-    last step that truncate() may take off too. entries_of: V4.1 alone: the Session of the layer
-    info["entries_of"], if that is another one. It runs each step first.
+    kv_scale: the scale of fp8_576 and fp8_512, which require one above 0; other formats take 0 or 1.
+    kv_writer: bits of smla.Writer, how records of kv_format are written, 0: as vLLM does. stage_budget: bytes
+    of scratch that a stage may use, 0: as many as make it fast.
+    rewind_tokens: V4 and GLM-5.3 alone: tokens before the last step that truncate() may take off too.
+    entries_of: V4.1 alone: the Session of the layer info["entries_of"], if that is another one. It runs each
+    step first.
 
     copy.deepcopy(session) is session.clone(): the layer is shared, the caches are copied. A session cannot be
     pickled, as its caches are no files: keep the tokens and feed them again.
@@ -204,7 +205,7 @@ class Session(Handle):
         max_requests=1,
         max_tokens=4096,
         max_step_tokens=512,
-        kv_scale=None,
+        kv_scale=0.0,
         stage_budget=0,
         rewind_tokens=0,
         kv_writer=0,

@@ -133,6 +133,14 @@ class Plan(Handle):
     def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, stream=None, **groups):
         """Builds the plan of a step. A refused batch changes nothing.
 
+        Lifetime: arrays on the host may be changed when build() has returned; the plan keeps none of them.
+        Arrays on a GPU are read in the order of the stream and must stay unchanged until that work has
+        finished.
+
+        Raises InvalidArgument on the host if a table lacks a page that a token stores to or may read: the
+        message names request, column, token and position. Tokens whose slot the caller gave as negative are
+        padding and need no page, and pages that the window has left may be -1 (smla/plan.h has the rule).
+
         query_start_loc: [R+1] i32, from 0. seq_lens: [R] i32, after this step. tokens: T with padding, 0: no
         padding; a plan on a GPU needs it. rope_positions: [N] i64 or i32, N >= query tokens; None: the order
         in the request. groups: primary=PlanGroup(...),

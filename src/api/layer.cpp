@@ -159,10 +159,7 @@ SessionOptions read_options(const smla_session_args& args, const Layer& layer) {
     if (args.max_requests) out.max_requests = args.max_requests;
     if (args.max_tokens) out.max_tokens = args.max_tokens;
     if (args.max_step_tokens) out.max_step_tokens = args.max_step_tokens;
-    const Format* const format = find_format(out.caches.kv);
-    SMLA_CHECK(args.kv_scale != 0 || !format || format->scale != ScaleKind::per_tensor, "args.kv_scale", 0,
-               text("a finite number above 0: ", format->name, " has one scale per cache"));
-    if (args.kv_scale != 0) out.caches.kv_scale = args.kv_scale;
+    out.caches.kv_scale = args.kv_scale;
     out.caches.kv_writer = args.kv_writer;
     out.stage_budget = args.stage_budget;
     out.rewind_tokens = args.rewind_tokens;

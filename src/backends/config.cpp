@@ -66,10 +66,11 @@ void check_dimensions(const BackendConfig& config) {
     SMLA_CHECK(args.precision >= 0 && args.precision <= SMLA_PRECISION_ROUNDED, "args.precision",
                args.precision, "default (0), exact (1) or rounded (2)");
     SMLA_CHECK(args.reserved == 0, "args.reserved", args.reserved, "0");
-    for (const auto& [field, scale] : {std::pair{"args.softmax_scale", args.softmax_scale},
-                                       {"args.q_scale", args.q_scale},
-                                       {"args.kv_scale", args.kv_scale}})
+    for (const auto& [field, scale] :
+         {std::pair{"args.softmax_scale", args.softmax_scale}, {"args.q_scale", args.q_scale}})
         SMLA_CHECK(is_positive_f32(scale), field, scale, "a finite number above 0, also in f32");
+    SMLA_CHECK(args.kv_scale == 0 || is_positive_f32(args.kv_scale), "args.kv_scale", args.kv_scale,
+               "0, or a finite number above 0, also in f32");
     SMLA_CHECK(softmax_fits_f32(args.softmax_scale, args.q_scale), "args.softmax_scale", args.softmax_scale,
                "a number that q_scale and log2 e leave finite in f32");
 }
@@ -105,7 +106,6 @@ BackendConfig resolve_config(const BackendArgs& given) {
         default_to(args.v_head_dim, 128);
     }
     if (args.q_scale == 0) args.q_scale = 1;
-    if (args.kv_scale == 0) args.kv_scale = 1;
     if (args.max_logits_bytes == 0) args.max_logits_bytes = int64_t(512) << 20;
     if (args.device.struct_size == 0) args.device = describe_device("cpu");
     check_dimensions(config);

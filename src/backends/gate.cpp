@@ -35,7 +35,7 @@ std::string cache_type_list(const Backend& backend) {
     return out;
 }
 
-// "auto" and "bfloat16" stand for rows of the queries' own type if that is wider than bf16.
+// Rows for "auto": of the queries' own type if that is wider than bf16.
 smla_format plain_format(smla_dtype dtype) {
     return dtype == SMLA_F64 ? SMLA_ROW_F64 : dtype == SMLA_F32 ? SMLA_ROW_F32 : SMLA_ROW_BF16;
 }
@@ -51,7 +51,7 @@ Records named_records(const Backend& backend, const BackendConfig& config) {
         if (config.cache_type != type.name) continue;
         if (type.there && type.major == major_capability(config.args.device)) return {type.there, type.there};
         smla_format id = nope && type.nope ? type.nope : type.format;
-        if (id == SMLA_ROW_BF16) id = plain_format(config.args.dtype);
+        if (id == SMLA_ROW_BF16 && config.cache_type == "auto") id = plain_format(config.args.dtype);
         return {id, type.entries ? type.entries : id};
     }
     const Format* format = find_format(std::string_view(config.cache_type));
@@ -106,6 +106,8 @@ std::vector<std::string> config_refusals(const Backend& backend, const BackendCo
     if (!format)
         out.push_back(text("kv_cache_dtype ", config.cache_type, " with ", config.head_size(),
                            " values per token; it has ", cache_type_list(backend)));
+    if (format == SMLA_ROW_F64 && args.dtype != SMLA_F64)
+        out.push_back(text("kv_cache_dtype row_f64 with ", dtype_name(args.dtype), " queries; it needs f64"));
     const bool scaled = format && find_format(format)->scale == ScaleKind::per_tensor;
     if (args.dtype == SMLA_E4M3 && !config.hybrid())
         out.push_back("no e4m3 queries: V3.2's are absorbed, in bf16, f16, f32 or f64");

@@ -51,6 +51,9 @@ BackendInstance::BackendInstance(const Backend& which, const BackendConfig& give
     std::string reasons;
     for (const std::string& reason : why_not(which, given)) reasons += (reasons.empty() ? "" : "; ") + reason;
     if (!reasons.empty()) fail(SMLA_UNSUPPORTED, which.name, reasons, "arguments that it can serve");
+    const double scale = config.args.kv_scale;
+    const std::string wanted = scale == 0 ? "" : why_not_scale(*find_format(format), float(scale));
+    SMLA_CHECK(wanted.empty(), "args.kv_scale", scale, wanted);
     if (config.args.page_tokens == 0) config.args.page_tokens = which.page_tokens;
     SMLA_CHECK(!config.hybrid() || !config.args.ratio || config.args.page_tokens % config.args.ratio == 0,
                "args.page_tokens", config.args.page_tokens,

@@ -89,7 +89,6 @@ void add_rows_selected(IndexScan& scan, const smla_select_args& args, const Tens
                .table = args.row_table,
                .high = columns,
                .page_tokens = args.page_tokens,
-               .first_page = -1,
                .pages = INT32_MAX / page_rows + 1,  // those whose rows an i32 can name
                .table_field = "args.row_table",
                .inside = inside});
@@ -259,7 +258,6 @@ IndexScan index_scan(const smla_map_args& args) {
                .table = args.block_table,
                .high = reach / pool - 1,
                .page_tokens = args.page_tokens,
-               .first_page = -1,
                .pages = INT32_MAX / page_rows + 1,  // those whose rows an i32 can name
                .ratio = int32_t(pool),
                .field = "args.positions",

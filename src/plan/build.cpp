@@ -10,11 +10,6 @@ namespace smla {
 
 namespace {
 
-TokenNumbers numbers_of(const Tensor& tensor) {
-    if (!present(tensor)) return {};
-    return {tensor.data, tensor.shape[0], tensor.stride_elems[0], true, tensor.dtype == SMLA_I64};
-}
-
 BlockTable table_of(const PlanGroup& group) {
     if (!present(group.block_table)) return {};
     return block_table_of(group.block_table, group.page_tokens, group.page_rows);

@@ -1,6 +1,8 @@
 #include "core/workspace.h"
+#include "plan/pages.h"
 #include "plan/plan.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace smla {
@@ -44,11 +46,12 @@ void check_lengths(const PlanMaxima& maxima, const PlanBatch& batch, BatchSize& 
     const auto* starts = static_cast<const int32_t*>(batch.query_start_loc.data);
     const auto* lengths = static_cast<const int32_t*>(batch.seq_lens.data);
     SMLA_CHECK(starts[0] == 0, "batch.query_start_loc[0]", starts[0], "0");
+    for (int64_t r = 0; r < size.requests; ++r)  // first: lengths are judged by it
+        SMLA_CHECK(starts[r + 1] >= starts[r], text("batch.query_start_loc[", r + 1, "]"), starts[r + 1],
+                   text(starts[r], " or more: ascending"));
     int64_t keys = 0;
     for (int64_t r = 0; r < size.requests; ++r) {
         const int64_t begin = starts[r], end = starts[r + 1], length = lengths[r];
-        SMLA_CHECK(end >= begin, text("batch.query_start_loc[", r + 1, "]"), end,
-                   text(begin, " or more: ascending"));
         SMLA_CHECK(length >= 0, text("batch.seq_lens[", r, "]"), length, "0 or more");
         SMLA_CHECK(length >= end - begin, text("batch.seq_lens[", r, "]"), length,
                    text("at least the request's ", end - begin, " query tokens"));
@@ -61,6 +64,93 @@ void check_lengths(const PlanMaxima& maxima, const PlanBatch& batch, BatchSize& 
     if (maxima.groups & SMLA_GROUP_INDEX)
         SMLA_CHECK(keys / (index_holds_entries(maxima) ? maxima.ratio : 1) <= kMaxInt, "batch.seq_lens",
                    text(keys, " tokens in all"), "index keys that fit in int32");
+}
+
+// The slots that the caller gave. A token with a negative one is padding.
+struct GivenSlots {
+    TokenNumbers groups[kTokenGroups];
+    int count = 0;
+
+    explicit GivenSlots(const PlanBatch& batch) {
+        for (const GroupSpec& spec : kGroups)
+            if (const Tensor& slots = (batch.*spec.member).slots; present(slots))
+                groups[count++] = numbers_of(slots);
+    }
+    bool padding(int64_t t) const {
+        for (int g = 0; g < count; ++g)
+            if (groups[g].at(t) < 0) return true;
+        return false;
+    }
+};
+
+// The tokens of one request in this step, without padding before the first and behind the last token.
+struct QueryTokens {
+    int64_t request, first, last;  // tokens of the step; last < first: all are padding
+    int64_t first_position, last_position;
+};
+
+QueryTokens query_tokens(const PlanBatch& batch, const GivenSlots& slots, int64_t request) {
+    const auto* starts = static_cast<const int32_t*>(batch.query_start_loc.data);
+    int64_t first = starts[request], last = int64_t(starts[request + 1]) - 1;
+    const int64_t before = static_cast<const int32_t*>(batch.seq_lens.data)[request] - (last + 1);
+    while (first <= last && slots.padding(first)) ++first;
+    while (last > first && slots.padding(last)) --last;
+    return {request, first, last, before + first, before + last};
+}
+
+// Rows of a group, tokens or entries, whose pages these tokens write or may attend to. The pages of a
+// compressor's state may be freed before a window has left them, so only those that are written count.
+struct Rows {
+    int64_t begin, end;
+};
+Rows needed_rows(const PlanMaxima& maxima, const GroupSpec& spec, bool slots_given,
+                 const QueryTokens& query) {
+    const int64_t end = query.last_position + 1;
+    if (holds_entries(maxima, spec)) return {0, end / maxima.ratio};
+    switch (spec.bit) {
+        case SMLA_GROUP_WINDOW: return {std::max<int64_t>(0, query.first_position + 1 - maxima.window), end};
+        case SMLA_GROUP_STATE:
+        case SMLA_GROUP_INDEX_STATE: return {slots_given ? end : query.first_position, end};
+        default: return {0, end};
+    }
+}
+
+[[noreturn]] void refuse_page(const PlanMaxima& maxima, const GroupSpec& spec, const PlanGroup& group,
+                              const GivenSlots& slots, const QueryTokens& query, int64_t row, int64_t column,
+                              int64_t most) {
+    const bool entry = holds_entries(maxima, spec);
+    // the first token that needs the row
+    const int64_t position = std::max(query.first_position, entry ? (row + 1) * maxima.ratio - 1 : row);
+    int64_t t = query.first + position - query.first_position;
+    while (slots.padding(t)) ++t;
+    const int64_t page = load_int(group.block_table, query.request, column);
+    fail(SMLA_INVALID_ARGUMENT, text(spec.table, "[", query.request, ",", column, "]"), text(page),
+         text(page < 0 ? "a page" : text("at most ", most, ", so that its rows fit int32"), ": token ", t,
+              " (request ", query.request, ", position ", t - query.first + query.first_position,
+              ") stores or reads ", entry ? "entry " : "position ", row, " there"));
+}
+
+// Throws unless each page that a token stores to or may attend to is in its table.
+void check_pages(const PlanMaxima& maxima, const PlanBatch& batch, const BatchSize& size) {
+    const GivenSlots slots(batch);
+    for (int64_t r = 0; r < size.requests; ++r) {
+        const QueryTokens query = query_tokens(batch, slots, r);
+        if (query.last < query.first) continue;
+        for (const GroupSpec& spec : kGroups) {
+            const PlanGroup& group = batch.*spec.member;
+            if (!present(group.block_table)) continue;
+            const Rows rows = needed_rows(maxima, spec, present(group.slots), query);
+            if (rows.begin == rows.end) continue;
+            const int64_t page_rows = group.page_rows ? group.page_rows : group.page_tokens;
+            const int64_t most = (kMaxInt - (group.page_tokens - 1)) / page_rows;
+            const int64_t begin = rows.begin / group.page_tokens, end = ceil_div(rows.end, group.page_tokens);
+            const auto* const table = reinterpret_cast<const int32_t*>(address(group.block_table, r));
+            const int64_t column = find_no_page(table, begin, end, int32_t(most));
+            if (column < end)
+                refuse_page(maxima, spec, group, slots, query,
+                            std::max(rows.begin, column * group.page_tokens), column, most);
+        }
+    }
 }
 
 void check_table(const PlanMaxima& maxima, const PlanBatch& batch, const GroupSpec& spec,
@@ -185,6 +275,7 @@ BatchSize check_batch(const PlanMaxima& maxima, const PlanBatch& batch, bool rea
         if (readable) check_positions("batch.rope_positions", batch.rope_positions, size.query_tokens);
     }
     for (const GroupSpec& spec : kGroups) check_group(maxima, batch, spec, context, size);
+    if (readable) check_pages(maxima, batch, size);
     return size;
 }
 

@@ -20,6 +20,12 @@ struct BatchSize {
     int64_t longest = 0;       // tokens of the longest request; 0 on a GPU
 };
 
+// An integer per token of the caller, as a job takes them; absent stays absent.
+inline TokenNumbers numbers_of(const Tensor& tensor) {
+    if (!present(tensor)) return {};
+    return {tensor.data, tensor.shape[0], tensor.stride_elems[0], true, tensor.dtype == SMLA_I64};
+}
+
 void check_plan(const PlanMaxima& maxima);
 // Throws unless the first `count` positions fit int32: a plan stores them so.
 void check_positions(const char* field, const Tensor& positions, int64_t count);

@@ -191,6 +191,44 @@ TEST(BackendForward, ScalesOfCachesThatHaveNone) {
     EXPECT_FALSE(out(0.25f, 0) == out(0.25f, 0.5f));  // its own comes first
 }
 
+// A missing scale is never taken as 1, and one that nothing would read is refused: of every backend and type.
+TEST(BackendForward, ScalesOfEveryCacheType) {
+    int scaled = 0, others = 0;
+    for (const Backend* backend : all_backends())
+        for (const CacheType& type : backend->cache_types) {
+            WorldSpec spec{.backend = backend, .args = backend_args(backend->family), .seed = 17};
+            spec.args.kv_cache_dtype = type.name;
+            const auto made = [&](double scale) {
+                spec.args.kv_scale = scale;
+                return kit::refused_field([&] { instance(*backend, spec.args); }, SMLA_INVALID_ARGUMENT);
+            };
+            SCOPED_TRACE(testing::Message() << backend->name << " " << type.name);
+            EXPECT_EQ(made(0), "");
+            EXPECT_EQ(made(1), "");
+            const Format& record = *find_format(instance(*backend, spec.args).format);
+            const bool has_one = record.scale == ScaleKind::per_tensor;
+            EXPECT_EQ(made(0.5), has_one ? "" : "args.kv_scale");
+            (has_one ? scaled : others) += 1;
+            if (!has_one) continue;
+            spec.args.kv_scale = 0;
+            World world(spec);  // its caches have none of their own either
+            const bool hybrid = backend->family != SMLA_FAMILY_DSA;
+            const std::vector<uint8_t> kv = world.kv.memory, window = world.window.memory;
+            EXPECT_EQ(kit::refused_field([&] { world.run(); }, SMLA_INVALID_ARGUMENT),
+                      hybrid ? "args.swa_cache.scale" : "args.kv_cache.scale");
+            EXPECT_TRUE(world.kv.memory == kv && world.window.memory == window);
+            world.args.swa_cache.scale = hybrid ? 0.5f : 0;
+            if (hybrid) {
+                EXPECT_EQ(kit::refused_field([&] { world.run(); }, SMLA_INVALID_ARGUMENT),
+                          "args.kv_cache.scale");
+            }
+            world.args.kv_cache.scale = 0.5f;
+            EXPECT_EQ(kit::refused_field([&] { world.run(); }), "");
+        }
+    EXPECT_GE(scaled, 7);
+    EXPECT_GE(others, 20);
+}
+
 TEST(BackendForward, AStepOfNoTokensIsChecked) {
     for (const Backend* backend : {&kFlashMlaSparse, &kFlashMlaSparseDsv4, &kFlashMlaSparseDsv41}) {
         World world({.backend = backend, .args = small_args(*backend), .seed = 14});

@@ -12,6 +12,15 @@ using Fields = std::map<std::string, std::vector<int64_t>>;
 
 std::vector<int64_t> wide(const std::vector<int32_t>& values) { return {values.begin(), values.end()}; }
 
+// A table as fields show it: without columns behind the longest request.
+std::vector<int64_t> shown_table(const Group& group, int64_t longest, int64_t first_request = 0) {
+    const int64_t columns = (longest + group.page_tokens - 1) / group.page_tokens;
+    std::vector<int64_t> out;
+    for (int64_t i = first_request * group.columns; i < int64_t(group.table.size()); ++i)
+        if (i % group.columns < columns) out.push_back(group.table[size_t(i)]);
+    return out;
+}
+
 // What both families have.
 Fields common_fields(const Batch& batch, const std::map<std::string, Expected>& plan) {
     Fields out;
@@ -61,7 +70,7 @@ Fields latent_fields(const BackendArgs& args, const Batch& batch) {
     };
     out["req_id_per_token"] = of_plan("request_of_token");
     out["slot_mapping"] = of_plan("primary_slot");
-    out["block_table"] = wide(batch.groups[kPrimary].table);
+    out["block_table"] = shown_table(batch.groups[kPrimary], args.max_seq_len);
     out["block_size"] = {batch.groups[kPrimary].page_tokens};
     out["topk_tokens"] = out["topk_tokens_tensor"] = {args.topk};
     out["max_model_len_tensor"] = out["fp8_extra_metadata.cache_lens"] = {args.max_seq_len};
@@ -78,8 +87,7 @@ Fields latent_fields(const BackendArgs& args, const Batch& batch) {
     }
     out["prefill.has_context"] = {
         std::any_of(contexts.begin(), contexts.end(), [](int64_t c) { return c > 0; })};
-    const auto& table = batch.groups[kPrimary];
-    out["prefill.block_table"] = wide({table.table.begin() + decodes * table.columns, table.table.end()});
+    out["prefill.block_table"] = shown_table(batch.groups[kPrimary], args.max_seq_len, decodes);
     return out;
 }
 
@@ -104,7 +112,7 @@ Fields hybrid_fields(const BackendArgs& args, const Batch& batch) {
     out["swa.num_prefill_tokens"] = {query_tokens - first};
     out["swa.block_size"] = {batch.groups[kWindow].page_tokens};
     out["swa.window_size"] = {window};
-    out["swa.block_table"] = wide(batch.groups[kWindow].table);
+    out["swa.block_table"] = shown_table(batch.groups[kWindow], args.max_seq_len);
     out["swa.slot_mapping"] = of_plan("window_slot", 0, tokens);
     out["swa.token_to_req_indices"] = of_plan("request_of_token", 0, tokens);
     out["swa.is_valid_token"] = of_plan("is_valid", 0, tokens);
@@ -132,7 +140,7 @@ Fields hybrid_fields(const BackendArgs& args, const Batch& batch) {
     out["prefill_max_q_len"] = longest(decodes, batch.requests());
     if (args.ratio == 0) return out;
     out["slot_mapping"] = of_plan("compressed_slot", 0, tokens);
-    out["block_table"] = wide(batch.groups[kCompressed].table);
+    out["block_table"] = shown_table(batch.groups[kCompressed], args.max_seq_len / args.ratio);
     out["req_id_per_token"] = out["swa.token_to_req_indices"];
     out["block_size"] = {args.family == SMLA_FAMILY_HYBRID ? 256 : 128};
     out["topk_tokens"] = {args.topk};

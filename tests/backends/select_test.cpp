@@ -128,6 +128,40 @@ TEST(Selection, TheStringAloneDoesNotFixTheLayout) {
     }
 }
 
+// A type that is spelled out is that type whatever the queries are, or it is refused.
+TEST(Selection, ASpelledTypeIsTheRecordOrRefused) {
+    const std::map<std::string, smla_format> rows = {{"bfloat16", SMLA_ROW_BF16}, {"bf16", SMLA_ROW_BF16},
+                                                     {"bf16_576", SMLA_ROW_BF16}, {"bf16_512", SMLA_ROW_BF16},
+                                                     {"row_bf16", SMLA_ROW_BF16}, {"f32", SMLA_ROW_F32},
+                                                     {"row_f32", SMLA_ROW_F32},   {"row_f64", SMLA_ROW_F64}};
+    for (const Backend* backend : all_backends())
+        for (const smla_dtype dtype : {SMLA_BF16, SMLA_F16, SMLA_F32, SMLA_F64}) {
+            const auto record = [&](const char* type, const char* device = "cpu") {
+                BackendArgs args = backend_args(backend->family);
+                args.dtype = dtype;
+                args.kv_cache_dtype = type;
+                args.device = describe_device(device);
+                const BackendConfig config = resolve_config(args);
+                return config_refusals(*backend, config).empty() ? cache_format(*backend, config)
+                                                                 : SMLA_FORMAT_NONE;
+            };
+            SCOPED_TRACE(testing::Message() << backend->name << " queries " << dtype);
+            for (const auto& [type, format] : rows)
+                for (const char* device : {"cpu", "sm_90", "sm_120"})
+                    EXPECT_EQ(record(type.c_str(), device),
+                              format == SMLA_ROW_F64 && dtype != SMLA_F64 ? SMLA_FORMAT_NONE : format)
+                        << type << " " << device;
+            for (const char* type :
+                 {"float16", "half", "fp16", "f16", "row_f16", "float32", "float", "fp32", "float64",
+                  "double", "f64", "int8", "uint8", "fp8_e5m2", "BFLOAT16", "torch.bfloat16", "Auto"})
+                EXPECT_EQ(record(type), SMLA_FORMAT_NONE) << type;
+            for (const CacheType& type : backend->cache_types)  // records of fp8 and fp4
+                if (std::string(type.name) != "auto" && !rows.count(type.name)) {
+                    EXPECT_NE(find_format(record(type.name))->scale, ScaleKind::none) << type.name;
+                }
+        }
+}
+
 TEST(Selection, ByName) {
     const BackendConfig config = on(SMLA_FAMILY_DSA, "sm_90");
     EXPECT_EQ(chosen(config, "TRITON_MLA_SPARSE"), "TRITON_MLA_SPARSE");
@@ -211,6 +245,7 @@ TEST(Selection, PublishedGates) {
     const auto gate = [](const Backend& backend, const char* device, auto spoil, const char* type = "auto") {
         BackendArgs args = backend_args(backend.family);
         args.heads = 64;
+        args.page_tokens = 0;
         args.device = describe_device(device);
         args.kv_cache_dtype = type;
         spoil(args);
@@ -403,6 +438,7 @@ TEST(Backends, CacheShapesHaveRowsThatFitInt32) {
 TEST(Backends, CacheShapes) {
     const auto shape = [](const Backend& backend, const char* type, int32_t group, int32_t ratio = 4) {
         BackendArgs args = backend_args(backend.family, ratio);
+        args.page_tokens = 0;
         args.kv_cache_dtype = type;
         const smla_cache_shape out = instance(backend, args).cache_shape(group, 10);
         return std::vector<int64_t>{out.dtype,    out.shape[0],          out.shape[1],

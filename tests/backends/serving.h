@@ -23,6 +23,7 @@ inline BackendArgs backend_args(smla_family family, int32_t ratio = -1) {
     args.max_seq_len = 1200;
     args.speculative_tokens = 1;
     args.softmax_scale = 0.07;
+    if (family == SMLA_FAMILY_DSA) args.page_tokens = 1;  // so that steps may have pages of any size
     if (family == SMLA_FAMILY_HYBRID) args.ratio = ratio < 0 ? 4 : ratio;
     if (family == SMLA_FAMILY_HYBRID_SHARED) args.ratio = ratio < 0 ? 2 : ratio;
     return args;

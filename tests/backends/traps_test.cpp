@@ -259,6 +259,7 @@ TEST(FieldBugs, T17_BackendWithoutRope) {
     spec.args.rope_dim = -1;
     for (const char* type : {"row_f32", "fp8_ds_mla", "fp8_e4m3"}) {
         spec.args.kv_cache_dtype = type;
+        spec.args.kv_scale = std::string(type) == "fp8_e4m3";
         check(spec);
     }
 }

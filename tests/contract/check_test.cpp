@@ -53,7 +53,7 @@ const Bad kBad[] = {
     {"score_ragged", "args.ends", 4, -1, -1, SMLA_BAD_END},
     {"select", "args.ends", 4, -1, 71, SMLA_BAD_END},
     {"select", "args.request_of_token", 2, -1, 2, SMLA_BAD_REQUEST},
-    {"select", "args.row_table", 0, 0, -2, SMLA_BAD_BLOCK},
+    {"select", "args.row_table", 0, 0, -1, SMLA_BAD_BLOCK},
     {"select", "args.ends", 3, -1, 65, SMLA_BAD_TABLE_WIDTH, "args.row_table.shape[1]"},
     {"score_select", "args.score.ends", 4, -1, 71, SMLA_BAD_END},
     {"score_select", "args.score.block_table", 0, 0, -1, SMLA_BAD_BLOCK},
@@ -85,6 +85,7 @@ void tame(Call& call) {
         else if (last == "lengths") fill_int(tensor, [](int64_t t, int64_t) { return 20 - t; });
         else if (last == "rows" || last == "request_of_token" || last == "pairs" || last == "starts")
             fill_int(tensor, [](int64_t, int64_t) { return 0; });
+        else if (last == "row_table") fill_int(tensor, [](int64_t r, int64_t b) { return 7 * r + b; });
         else if (last == "blocks") fill_int(tensor, [](int64_t t, int64_t i) { return t % 2 ? i : -1; });
         else if (last == "limits") fill_int(tensor, [](int64_t, int64_t) { return 9; });
         else if (last == "ends") fill_int(tensor, [](int64_t, int64_t) { return 5; });
@@ -218,7 +219,8 @@ const Border kBorders[] = {
     {"map", {{"args.positions", 4, 8, 24}, {"args.limits", 4, 0, 8}}},
     {"map", {{"args.positions", 4, 8, 24}, {"args.limits", 4, 0, 9}}, SMLA_BAD_POSITION, 4, 8},
     {"map", {{"args.positions", 4, 0, 24}, {"args.limits", 4, 0, -1}}},
-    {"map", {{"args.block_table", 0, 0, -1}}},
+    {"map", {{"args.block_table", 0, 0, -1}}, SMLA_BAD_BLOCK, 0, 0},
+    {"map", {{"args.block_table", 0, 2, -1}}},  // of positions that are not listed
     {"map", {{"args.block_table", 0, 0, INT32_MAX / 12}}},
     {"map", {{"args.block_table", 0, 0, INT32_MAX / 12 + 1}}, SMLA_BAD_BLOCK, 0, 0},
 };

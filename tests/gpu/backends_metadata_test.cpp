@@ -55,16 +55,8 @@ protected:
         const Tensor host = *on_host.find(name), gpu = *on_gpu.find(name);
         const auto shape = [](const Tensor& t) { return std::vector<int64_t>(t.shape, t.shape + t.ndim); };
         const bool table = std::string(name).find("block_table") != std::string::npos;
-        if (!table) {
-            ASSERT_EQ(shape(host), shape(gpu)) << name;
-        }
-        ASSERT_EQ(host.ndim, gpu.ndim) << name;
-        if (table && host.ndim && host.shape[1] != gpu.shape[1]) {  // columns that no token can reach
-            ASSERT_LT(gpu.shape[1], host.shape[1]) << name;
-            ASSERT_EQ(values(slice(host, 1, 0, gpu.shape[1])), values(gpu)) << name;
-        } else {
-            ASSERT_EQ(values(host), values(gpu)) << name;
-        }
+        ASSERT_EQ(shape(host), shape(gpu)) << name;
+        ASSERT_EQ(values(host), values(gpu)) << name;
         if (element_count(gpu) == 0 || table) return;
         const auto [at, first] = addresses.emplace(name, gpu.data);
         EXPECT_EQ(at->second, gpu.data) << name;

@@ -22,7 +22,6 @@ protected:
     // Arguments of a backend on this GPU. V3.2 may have pages of any size.
     BackendArgs here(BackendArgs args) const {
         args.device = device_info(device());
-        if (args.family == SMLA_FAMILY_DSA && args.page_tokens == 0) args.page_tokens = 1;
         return args;
     }
 

@@ -100,7 +100,6 @@ std::vector<Case> backend_cases() {
             member_case("smla_backend_args.window_page_tokens", 64, 32, &Args::window_page_tokens, hybrid),
             member_case("smla_backend_args.window", 128, 64, &Args::window, hybrid),
             member_case("smla_backend_args.q_scale", 1, 2, &Args::q_scale, dsa),
-            member_case("smla_backend_args.kv_scale", 1, 2, &Args::kv_scale, dsa),
             member_case("smla_backend_args.precision", SMLA_PRECISION_EXACT, SMLA_PRECISION_ROUNDED,
                         &Args::precision, rounds),
             member_case("smla_backend_args.max_logits_bytes", double(512 << 20), 1 << 20,
@@ -151,6 +150,16 @@ std::string options_of(const smla_session_args& args) {
     smla_context_destroy(context);
     return text(got.kv_format, " ", got.index_format, " ", got.page_tokens, " ", got.max_requests, " ",
                 got.max_tokens, " ", got.max_step_tokens, " ", double(got.kv_scale), refused);
+}
+
+// A scale has no default: formats that need one are refused without it.
+TEST(ZeroDefaults, ASessionOfAPerTensorFormatNeedsAScale) {
+    auto args = sized<smla_session_args>();
+    args.kv_format = SMLA_FP8_576;
+    EXPECT_NE(options_of(args).find("args.kv_scale: got 0, wanted a finite number above 0"),
+              std::string::npos);
+    args.kv_scale = 1;
+    EXPECT_EQ(options_of(args).find("kv_scale"), std::string::npos);
 }
 
 // The workspace of a step of one token, which grows with the columns that a token may score.
@@ -214,7 +223,6 @@ std::vector<Case> session_cases() {
         member_case("smla_session_args.max_requests", 1, 2, &Args::max_requests, options_of),
         member_case("smla_session_args.max_tokens", 4096, 1024, &Args::max_tokens, options_of),
         member_case("smla_session_args.max_step_tokens", 512, 64, &Args::max_step_tokens, options_of),
-        member_case("smla_session_args.kv_scale", 1, 2, &Args::kv_scale, options_of),
         member_case("smla_layer_step.max_columns", 1 << 20, 64, &smla_layer_step::max_columns, step_of),
         member_case("smla_context_args.threads", usable_cores(), usable_cores() + 1,
                     &smla_context_args::threads, description_of)};

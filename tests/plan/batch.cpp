@@ -88,6 +88,31 @@ void set_table(Batch& batch, int group, int64_t columns, int32_t page_tokens, in
     for (size_t i = 0; i < out.table.size(); ++i) out.table[i] = first + int32_t(i);
 }
 
+std::set<PageOf> needed_pages(const PlanMaxima& maxima, const Batch& batch) {
+    std::set<PageOf> out;
+    for (int64_t r = 0; r < batch.requests(); ++r) {
+        // from the first to the last token that the caller has not made padding
+        std::vector<int64_t> positions;
+        for (int64_t t = batch.starts[size_t(r)]; t < batch.starts[size_t(r) + 1]; ++t) {
+            const auto padded = [&](const Group& g) { return !g.slots.empty() && g.slots[size_t(t)] < 0; };
+            if (std::none_of(batch.groups.begin(), batch.groups.end(), padded))
+                positions.push_back(batch.lengths[size_t(r)] - (batch.starts[size_t(r) + 1] - t));
+        }
+        if (positions.empty()) continue;
+        for (int g = 0; g < 6; ++g) {
+            const Group& group = batch.groups[size_t(g)];
+            if (!group.given() || group.columns < 0) continue;
+            const bool entries = g == kCompressed || (g == kIndex && maxima.ratio > 0);
+            int64_t begin = 0, end = positions.back() + 1;
+            if (g == kWindow) begin = std::max<int64_t>(0, positions.front() - maxima.window + 1);
+            if (g == kState || g == kIndexState) begin = group.slots.empty() ? positions.front() : end;
+            if (entries) end /= maxima.ratio;
+            for (int64_t row = begin; row < end; ++row) out.insert({g, r, row / group.page_tokens});
+        }
+    }
+    return out;
+}
+
 std::map<std::string, Expected> expected_fields(const PlanMaxima& maxima, const Batch& batch) {
     std::map<std::string, Expected> out;
     const auto add = [&](const std::string& name, int64_t value) { out[name].values.push_back(value); };

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,14 @@ struct Expected {
     bool per_token = true;
     std::vector<int64_t> values;
 };
+// A column of a request's row in a group's table.
+struct PageOf {
+    int group;
+    int64_t request, column;
+    auto operator<=>(const PageOf&) const = default;
+};
+// What the tokens of the step store to or may attend to.
+std::set<PageOf> needed_pages(const PlanMaxima& maxima, const Batch& batch);
 std::map<std::string, Expected> expected_fields(const PlanMaxima& maxima, const Batch& batch);
 
 std::vector<int64_t> values_of(const Tensor& field);

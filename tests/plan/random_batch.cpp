@@ -48,14 +48,9 @@ void random_group(Dice& dice, const PlanMaxima& maxima, int g, Batch& batch) {
     const int32_t rows = entries ? maxima.max_seq_len / maxima.ratio : maxima.max_seq_len;
     group.columns = (rows + group.page_tokens - 1) / group.page_tokens + dice.in(0, 2);
     const int32_t page_rows = group.page_rows ? group.page_rows : group.page_tokens;
-    for (int64_t i = 0; i < batch.requests() * group.columns; ++i) {
-        int32_t block = dice.in(0, 5000);
-        if (dice.one_in(20)) block = dice.in(-3, -1);
-        if (dice.one_in(50))
-            block = std::numeric_limits<int32_t>::max() /
-                    (dice.one_in(2) ? page_rows : 1);  // past int32, in part or all
-        group.table.push_back(block);
-    }
+    const int32_t most = (std::numeric_limits<int32_t>::max() - group.page_tokens + 1) / page_rows;
+    for (int64_t i = 0; i < batch.requests() * group.columns; ++i)
+        group.table.push_back(dice.one_in(50) ? most : dice.in(0, 5000));
     if (entries || dice.one_in(2) || batch.query_tokens() == 0) return;
     for (int64_t t = 0; t < batch.query_tokens(); ++t)
         group.slots.push_back(dice.one_in(9) ? dice.in(-5, -1) : dice.in(0, 1 << 30));
@@ -65,6 +60,20 @@ void random_group(Dice& dice, const PlanMaxima& maxima, int g, Batch& batch) {
     if (!needs_table && dice.one_in(3)) {
         group.table.clear();
         group.columns = -1;
+    }
+}
+
+// Entries of tables that no token needs hold anything.
+void spoil_unneeded_pages(Dice& dice, const PlanMaxima& maxima, Batch& batch) {
+    const std::set<PageOf> needed = needed_pages(maxima, batch);
+    for (int g = 0; g < 6; ++g) {
+        Group& group = batch.groups[size_t(g)];
+        for (int64_t i = 0; i < int64_t(group.table.size()); ++i)
+            if (!needed.count({g, i / group.columns, i % group.columns}) && !dice.one_in(4))
+                group.table[size_t(i)] = dice.one_in(2) ? dice.in(-3, -1)
+                                         : dice.one_in(2)
+                                             ? std::numeric_limits<int32_t>::min()
+                                             : std::numeric_limits<int32_t>::max() / dice.in(1, 70);
     }
 }
 
@@ -92,6 +101,7 @@ Batch random_batch(Dice& dice, const PlanMaxima& maxima) {
     random_requests(dice, maxima, batch);
     for (int g = 0; g < 6; ++g)
         if (maxima.groups & (1 << g)) random_group(dice, maxima, g, batch);
+    spoil_unneeded_pages(dice, maxima, batch);
     if (dice.one_in(3))
         for (int64_t t = 0; t < batch.query_tokens(); ++t) batch.rope.push_back(dice.in(0, 1 << 20));
     return batch;

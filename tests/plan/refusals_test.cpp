@@ -100,6 +100,7 @@ TEST(PlanRefusals, Lengths) {
     EXPECT_EQ(refused([](Batch&) {}), "");
     EXPECT_EQ(refused([](Batch& b) { b.starts[0] = 1; }), "batch.query_start_loc[0]");
     EXPECT_EQ(refused([](Batch& b) { b.starts = {0, 4, 3}; }), "batch.query_start_loc[2]");
+    EXPECT_EQ(refused([](Batch& b) { b.starts = {0, 95, 5}; }), "batch.query_start_loc[2]");  // seq_lens 90
     EXPECT_EQ(refused([](Batch& b) { b.starts = {0, -1, 3}; }), "batch.query_start_loc[1]");
     EXPECT_EQ(refused([](Batch& b) { b.starts[2] = -1; }), "batch.query_start_loc[2]");
     EXPECT_EQ(refused([](Batch& b) { b.starts[2] = 9; }), "batch.query_start_loc[2]");

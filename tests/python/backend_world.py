@@ -69,7 +69,8 @@ class World:
     def __init__(self, name, options, seed, written=False, invalid=False):
         self.name, self.options, self.random = name, options, np.random.default_rng(seed)
         self.latent, self.written = name in LATENT, written
-        self.backend = smla.Backend(name, **options)
+        pages = {"page_tokens": max(options.get("ratio", 0), 1), "window_page_tokens": 1}  # of any size
+        self.backend = smla.Backend(name, **{**pages, **options})
         self.width, self.heads = self.backend.info["head_size"], options["heads"]
         self._draw_batch(invalid)
         format, scale = self.backend.info["format"], options.get("kv_scale", 1.0)

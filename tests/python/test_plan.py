@@ -55,13 +55,37 @@ class Step:
             kind = random.choice([np.int32, np.int64])
             self.rope = random.integers(0, 10**6, used + random.integers(3)).astype(kind)
         self.groups = {name: self._group(random, name, used) for name in groups}
+        for name, group in self.groups.items():
+            if group.block_table is not None:
+                garbage = random.choice([-1, -(2**31), INT32_MAX])
+                group.block_table[~self._needed(name, group)] = garbage
+
+    def _padding(self, t):
+        return any(g.slots is not None and g.slots[t] < 0 for g in self.groups.values())
+
+    def _needed(self, name, group):
+        """Which entries of the table must be pages: [R,MB] bool."""
+        out = np.zeros(group.block_table.shape, bool)
+        for request, n in enumerate(self.lengths):
+            start, before = self.starts[request], self.seq_lens[request] - n
+            positions = [before + i for i in range(n) if not self._padding(start + i)]
+            if not positions:
+                continue
+            begin, end = 0, positions[-1] + 1
+            if name == "window":
+                begin = max(0, positions[0] + 1 - self.options["window"])
+            if name in ("state", "index_state"):
+                begin = positions[0] if group.slots is None else end
+            if name == "compressed" or (name == "index" and "ratio" in self.options):
+                end //= self.options["ratio"]
+            out[request, [row // group.page_tokens for row in range(begin, end)]] = True
+        return out
 
     def _group(self, random, name, used):
         page = int(random.choice([1, 2, 5, 64]))
         entries = name == "compressed" or (name == "index" and "ratio" in self.options)
         places = self.options["max_seq_len"] // (self.options["ratio"] if entries else 1)
         table = random.integers(0, 1000, (len(self.lengths), places // page + 2)).astype(np.int32)
-        table[random.random(table.shape) < 0.05] = random.choice([-1, -(2**31), INT32_MAX // 3])
         slots = None
         if not entries and random.integers(3) == 0:
             slots = random.integers(-2, 2**40, used + random.integers(3))

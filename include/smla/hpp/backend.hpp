@@ -69,7 +69,9 @@ public:
         handle_ = {raw, Destroy{std::move(backend)}};
     }
 
-    // A refused batch changes nothing.
+    // A refused batch changes nothing. Tensors on the host may be changed or freed when build() has returned;
+    // tensors on a GPU must stay valid until the work on batch.stream has finished, and block tables on a GPU
+    // until the last forward of the step has.
     void build(smla_plan_batch batch) {
         batch = detail::sized(batch);
         check(smla_backend_metadata_build(get(), &batch));

@@ -29,7 +29,8 @@ public:
         handle_.get_deleter().alive = context.shared();
     }
 
-    // A refused batch changes nothing.
+    // A refused batch changes nothing. Tensors on the host may be changed or freed when build() has returned;
+    // tensors on a GPU must stay valid until the work on batch.stream has finished.
     void build(smla_plan_batch batch) {
         batch = detail::sized(batch);
         check(smla_plan_build(get(), &batch));

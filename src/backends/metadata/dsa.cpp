@@ -32,10 +32,10 @@ public:
     void shape(const PlanBatch& batch) override {
         *block_size_ = batch.primary.page_tokens;
         show_plan();
-        *block_table_ = on_.table(SMLA_GROUP_PRIMARY);
+        *block_table_ = on_.table(&PlanBatch::primary);
     }
     void add_to(StepFields& step) const override {
-        step.kv.block_table = on_.kernel_table(SMLA_GROUP_PRIMARY);
+        step.kv.block_table = on_.kernel_table(&PlanBatch::primary);
         step.kv.slots = on_.plan_field(&PlanFields::primary_slot).device;
         show_pages(step.kv.cache, on_.batch().primary);
     }
@@ -106,7 +106,7 @@ public:
     void begin() override { *table_ = no_table(); }
     void shape(const PlanBatch&) override {
         const BatchSplit& split = on_.split();
-        *table_ = slice(on_.table(SMLA_GROUP_PRIMARY), 0, split.decodes, on_.requests());
+        *table_ = slice(on_.table(&PlanBatch::primary), 0, split.decodes, on_.requests());
         context_lens_->resize(split.prefills);
         token_context_->resize(split.prefill_tokens);
         new_starts_->resize(split.prefills + 1);

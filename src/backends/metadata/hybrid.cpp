@@ -53,7 +53,7 @@ public:
         *num_decode_tokens_ = int32_t(split.decode_tokens);
         *num_prefill_tokens_ = int32_t(split.prefill_tokens);
         *block_size_ = batch.window.page_tokens;
-        *table_ = on_.table(SMLA_GROUP_WINDOW);
+        *table_ = on_.table(&PlanBatch::window);
         *slots_ = on_.plan_field(&PlanFields::window_slot);
         *token_to_req_ = on_.plan_field(&PlanFields::request_of_token);
         *is_valid_ = on_.plan_field(&PlanFields::is_valid);
@@ -84,7 +84,7 @@ public:
     }
     void add_to(StepFields& step) const override {
         show_pages(step.window.group.cache, on_.batch().window);
-        step.window.group.block_table = on_.kernel_table(SMLA_GROUP_WINDOW);
+        step.window.group.block_table = on_.kernel_table(&PlanBatch::window);
         step.window.group.slots = on_.plan_field(&PlanFields::window_slot).device;
         step.window.rows = on_.plan_field(&PlanFields::window_rows).device;
         step.window.lengths = on_.plan_field(&PlanFields::window_len).device;
@@ -139,7 +139,7 @@ public:
     }
     void shape(const PlanBatch& batch) override {
         *slot_mapping_ = on_.plan_field(&PlanFields::compressed_slot);
-        *block_table_ = on_.table(SMLA_GROUP_COMPRESSED);
+        *block_table_ = on_.table(&PlanBatch::compressed);
         *req_id_per_token_ = on_.plan_field(&PlanFields::request_of_token);
         *block_size_ = batch.compressed.page_tokens * on_.args().ratio;
         if (!lists_all_) return;
@@ -168,7 +168,7 @@ public:
     }
     void add_to(StepFields& step) const override {
         show_pages(step.entries.group.cache, on_.batch().compressed);
-        step.entries.group.block_table = on_.kernel_table(SMLA_GROUP_COMPRESSED);
+        step.entries.group.block_table = on_.kernel_table(&PlanBatch::compressed);
         step.entries.rows = on_.plan_field(&PlanFields::entry_rows).device;
         step.entries.lengths = on_.plan_field(&PlanFields::entry_len).device;
     }

@@ -56,6 +56,7 @@ Metadata::Metadata(const BackendInstance& on)
       format_(on.format),
       context_(on.context),
       plan_(plan_maxima(on.config)),
+      tables_(plan_.maxima(), on.config.args, on_gpu()),
       calls_(on.config.args.max_requests) {
     const BackendArgs& args = config_.args;
     allocator_ =
@@ -107,13 +108,14 @@ void Metadata::declare_plan_fields() {
     for (const Declared& declared : fields_) names_.push_back(declared.name);
 }
 
-// Gives the fields their memory, on the host and on the device.
+// Gives the fields and tables their memory, on the host and on the device.
 void Metadata::place_fields() {
     size_t bytes = 0;
     for (const Declared& declared : fields_) bytes += round_up(declared.bytes, kCacheLine);
-    memory_ = {allocator_.alloc(allocator_.user, std::max(bytes, kCacheLine), kCacheLine),
-               FreeMemory{allocator_}};
-    if (!memory_) fail(SMLA_OUT_OF_MEMORY, "args.allocator", text("null for ", bytes, " bytes"), "memory");
+    const size_t table_bytes = on_gpu() ? 0 : tables_.bytes(),
+                 all = std::max(bytes + table_bytes, kCacheLine);
+    memory_ = {allocator_.alloc(allocator_.user, all, kCacheLine), FreeMemory{allocator_}};
+    if (!memory_) fail(SMLA_OUT_OF_MEMORY, "args.allocator", text("null for ", all, " bytes"), "memory");
     char* const begin = static_cast<char*>(memory_.get());
     size_t at = 0;
     for (Declared& declared : fields_) {
@@ -122,9 +124,9 @@ void Metadata::place_fields() {
         std::fill_n(ints(declared.field), declared.bytes / sizeof(int32_t), declared.initial);
         at += round_up(declared.bytes, kCacheLine);
     }
-    if (context_ && context_->device().type() != SMLA_CPU)
-        gpu_ = std::make_unique<GpuMetadata>(*context_, config_.args, plan_,
-                                             make_tensor(memory_.get(), SMLA_U8, {int64_t(bytes)}));
+    const Tensor fields = make_tensor(begin, SMLA_U8, {int64_t(bytes)});
+    if (on_gpu()) gpu_ = std::make_unique<GpuMetadata>(*context_, plan_, fields, tables_);
+    else tables_.place(make_tensor(begin + bytes, SMLA_U8, {int64_t(table_bytes)}));
     for (Declared& declared : fields_) {
         Field& field = declared.field;
         if (declared.bytes)
@@ -144,15 +146,13 @@ Field Metadata::plan_field(Tensor PlanFields::*member) const {
     return {host, gpu_ ? gpu_->plan_field(member) : host};
 }
 
-Field Metadata::table(int32_t group) const {
-    const Tensor& host = group == SMLA_GROUP_PRIMARY  ? batch_.primary.block_table
-                         : group == SMLA_GROUP_WINDOW ? batch_.window.block_table
-                                                      : batch_.compressed.block_table;
-    return {host, gpu_ && !built_there_ ? gpu_->table(group) : host};
+Field Metadata::table(PlanGroup PlanBatch::*member) const {
+    const Tensor& table = (batch_.*member).block_table;
+    return {table, table};
 }
 
-Tensor Metadata::kernel_table(int32_t group) const {
-    return gpu_ && !built_there_ ? gpu_->kernel_table(group) : table(group).host;
+Tensor Metadata::kernel_table(PlanGroup PlanBatch::*member) const {
+    return gpu_ && !built_there_ ? tables_.whole(member) : (batch_.*member).block_table;
 }
 
 const Tensor* Metadata::find(std::string_view name) const {
@@ -180,12 +180,14 @@ void Metadata::build(const PlanBatch& batch) {
 
 void Metadata::build_here(const PlanBatch& batch) {
     if (gpu_) gpu_->check(batch);
+    tables_.check(batch);
     plan_.build(batch);  // checks everything before it writes
     built_there_ = false;
     size_ = plan_.size();
     split_ = plan_.split();
     count_lengths(batch);
-    if (gpu_) gpu_->take_tables(batch);
+    tables_.take_shapes(batch);
+    if (!gpu_) tables_.copy(batch, [](void* to, size_t) { return to; });
     shape(batch);
     fill_lengths(batch);
     if (chunks_) fill_chunks(batch);
@@ -236,7 +238,11 @@ void Metadata::build_there(const PlanBatch& batch) {
 }
 
 void Metadata::shape(const PlanBatch& batch) {
-    batch_ = batch;
+    for (const auto member : {&PlanBatch::primary, &PlanBatch::window, &PlanBatch::compressed}) {
+        batch_.*member = batch.*member;
+        (batch_.*member).slots = {};
+        if (!built_there_) (batch_.*member).block_table = tables_.shown(member);
+    }
     built_ = true;
     show_plan();
     *num_reqs_ = int32_t(requests());

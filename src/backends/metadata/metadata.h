@@ -5,6 +5,7 @@
 #include "backends/instance.h"
 #include "backends/metadata/field.h"
 #include "backends/metadata/on_gpu.h"
+#include "backends/metadata/tables.h"
 #include "backends/step.h"
 #include "engines/metadata_job.h"
 #include "plan/plan.h"
@@ -89,8 +90,9 @@ public:
     MetadataJob job(const PlanBatch& batch, const Plan& plan) const;
     const Tensor* find(std::string_view name) const;  // null: there is no such field
     std::span<const char* const> names() const { return names_; }
-    const PlanBatch& batch() const { return batch_; }  // of the last build: pages and the caller's tables
-    StepFields step() const;                           // as the kernels of the last build's step read it
+    // Pages and tables of the last build. Tables of a batch on a GPU are the caller's; all others are copies.
+    const PlanBatch& batch() const { return batch_; }
+    StepFields step() const;  // as the kernels of the last build's step read it
     // Throws unless they were made for such an instance: forward() would misread metadata of another kind of
     // layer.
     void check_for(const BackendInstance& on) const;
@@ -114,8 +116,9 @@ public:
     Field& shown(const char* name);     // a view of another field, of the plan or of the batch's tables
 
     Field plan_field(Tensor PlanFields::*member) const;
-    Field table(int32_t group) const;          // block table of the batch, as fields show it
-    Tensor kernel_table(int32_t group) const;  // with the rows of later batches: graphs read it
+    Field table(PlanGroup PlanBatch::*member) const;  // block table of the batch, as fields show it
+    Tensor kernel_table(
+        PlanGroup PlanBatch::*member) const;  // with the rows of later batches: graphs read it
     const Field& query_start_loc() const { return *query_start_loc_; }
     void limit_rows(int64_t token, int32_t most);  // the first `most` listed rows of the token count
     // Divides the step's tokens into attend calls: the decodes, then the prefills from request
@@ -136,6 +139,7 @@ private:
     void build_there(const PlanBatch& batch);
     void shape(const PlanBatch& batch);
     void declare_plan_fields();
+    bool on_gpu() const { return context_ && context_->device().type() != SMLA_CPU; }
     void place_fields();
     void show_plan();
     void count_lengths(const PlanBatch& batch);
@@ -148,6 +152,7 @@ private:
     smla_format format_;
     Context* context_;
     Plan plan_;
+    BatchTables tables_;
     PlanBatch batch_{};
     BatchSize size_;
     BatchSplit split_;

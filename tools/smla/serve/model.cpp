@@ -36,7 +36,6 @@ BackendArgs serve_args(const ServeSpec& spec) {
     args.max_seq_len = spec.max_seq_len;
     args.speculative_tokens = spec.speculative_tokens;
     args.plan_groups = (has_state(spec) ? SMLA_GROUP_STATE : 0) | (spec.indexed ? SMLA_GROUP_INDEX : 0);
-    args.kv_scale = 0.01;  // of per-tensor caches: values up to 1 stay within 448
     args.softmax_scale = args.family == SMLA_FAMILY_DSA ? std::pow(192, -0.5) : std::pow(512, -0.5);
     return args;
 }
@@ -120,7 +119,7 @@ void ServeModel::make_caches(const std::vector<int32_t>& pages) {
         const auto made = [&] {
             smla_cache out = cache_of(format, width, int64_t(pages[g]) * group.page_rows, group.page_rows);
             if (find_format(format)->scale == ScaleKind::per_tensor)
-                out.scale = float(on_.config.args.kv_scale);
+                out.scale = 0.01f;  // values up to 1 stay within 448
             fixed_.back(out);
             return out;
         };

@@ -1,0 +1,59 @@
+// Copies of the block tables of a batch that lies on the host, in memory sized for the maxima. They are where
+// kernels read them: in host memory, or on a GPU.
+#pragma once
+
+#include "backends/config.h"
+#include "core/workspace.h"
+#include "plan/plan.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+namespace smla {
+
+class BatchTables {
+public:
+    // Tables that forward() reads; `plan`: also those from which a plan on a GPU is built.
+    BatchTables(const PlanMaxima& maxima, const BackendArgs& args, bool plan);
+
+    size_t bytes() const;
+    // Where the copies lie: [bytes()] u8.
+    void place(const Tensor& memory);
+    // Throws if a batch has smaller pages than there is room for.
+    void check(const PlanBatch& batch) const;
+    // Copies all tables of a checked batch. `room(to, bytes)` returns the host memory to write the copy that
+    // belongs to `to`. Columns that the batch does not have become -1.
+    template <class Room>
+    void copy(const PlanBatch& batch, Room room) {
+        for (const Table& table : tables_) {
+            const Tensor& from = (batch.*table.member).block_table;
+            const size_t blocks = size_t(table.shown.shape[0] * table.shown.stride_elems[0]);
+            if (!present(from) || blocks == 0) continue;
+            write(from, table.shown, room(table.shown.data, blocks * sizeof(int32_t)));
+        }
+    }
+    // From now on the tables have the shapes of this batch.
+    void take_shapes(const PlanBatch& batch);
+
+    // The copy of a group's table, [R,columns]; absent if the last batch had none.
+    Tensor shown(PlanGroup PlanBatch::*member) const;
+    // The same with the rows and columns of every later batch of these page sizes: captured graphs read it.
+    Tensor whole(PlanGroup PlanBatch::*member) const;
+
+private:
+    struct Table {
+        PlanGroup PlanBatch::*member;
+        const char* page_tokens_field;
+        int64_t usual_page, tokens;  // of a page, of the longest request
+        size_t bytes;
+        Tensor memory{}, shown{};  // shown: of the last batch
+    };
+    void add(PlanGroup PlanBatch::*member, const char* field, int64_t usual_page, int64_t tokens);
+    static void write(const Tensor& from, const Tensor& shown, void* to);
+
+    int64_t requests_;
+    std::vector<Table> tables_;
+};
+
+}  // namespace smla
