@@ -574,7 +574,7 @@ MUTANTS = [
         "tokens without a page",
         "src/plan/check.cpp",
         "if (readable) check_pages(maxima, batch, size);",
-        "",
+        "if (!readable) check_pages(maxima, batch, size);",
         "test_contract Contract.L9m*",
     ),
     Mutant(
@@ -588,14 +588,14 @@ MUTANTS = [
         "padding needs pages",
         "src/plan/check.cpp",
         "if (groups[g].at(t) < 0) return true;",
-        "",
+        "if (groups[g].at(t) < -7) return true;",
         "test_plan *",
     ),
     Mutant(
         "freed pages of a compressor's state are needed",
         "src/plan/check.cpp",
         "slots_given ? end : query.first_position",
-        "0",
+        "slots_given ? end : 0",
         "test_plan *",
     ),
     Mutant(
@@ -680,7 +680,7 @@ MUTANTS = [
         "a missing scale is 1",
         "src/backends/config.cpp",
         "if (args.q_scale == 0) args.q_scale = 1;",
-        "if (args.q_scale == 0) args.q_scale = 1; if (args.kv_scale == 0) args.kv_scale = 1;",
+        "if (args.q_scale == 0) args.q_scale = 1;\n    if (args.kv_scale == 0) args.kv_scale = 1;",
         "test_contract Contract.L1d*",
     ),
     Mutant(
@@ -700,8 +700,8 @@ MUTANTS = [
     Mutant(
         "map reads pages that are not there",
         "src/ops/check_data.cpp",
-        ".high = reach / pool - 1,",
-        ".high = reach / pool - 1, .first_page = -1,",
+        ".high = reach / pool - 1,\n               .page_tokens = args.page_tokens,",
+        ".high = reach / pool - 1,\n               .page_tokens = args.page_tokens,\n.first_page = -1,",
         "test_contract Contract.L9g*",
     ),
     Mutant(
