@@ -14,14 +14,10 @@
 #ifndef SMLA_TYPES_H
 #define SMLA_TYPES_H
 
+#include <smla/platform.h>
+
 #include <stddef.h>
 #include <stdint.h>
-
-#if defined(SMLA_STATIC)
-#define SMLA_API
-#else
-#define SMLA_API __attribute__((visibility("default")))
-#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -63,14 +59,14 @@ enum {
  * one of smla_session_forward(session, step) "step.hidden". What a file holds is named by the file's key:
  * "config.json: kv_lora_rank". */
 typedef struct smla_error {
-    smla_status status;
-    const char* field;
+    smla_status status SMLA_DEFAULT;
+    const char* field SMLA_DEFAULT;
     /* What the field was. */
-    const char* got;
+    const char* got SMLA_DEFAULT;
     /* What it has to be. */
-    const char* wanted;
+    const char* wanted SMLA_DEFAULT;
     /* One line with all of it. */
-    const char* message;
+    const char* message SMLA_DEFAULT;
 } smla_error;
 
 /* The message of the last error; empty after a call that succeeded. */
@@ -109,14 +105,14 @@ enum { SMLA_CPU = 0, SMLA_CUDA = 1 };
 #define SMLA_STRIDE_REPEAT INT32_MIN
 typedef struct smla_tensor {
     /* Null only with zero elements. */
-    void* data;
-    smla_dtype dtype;
-    smla_device_type device_type;
-    int32_t device_index;
+    void* data SMLA_DEFAULT;
+    smla_dtype dtype SMLA_DEFAULT;
+    smla_device_type device_type SMLA_DEFAULT;
+    int32_t device_index SMLA_DEFAULT;
     /* Number of dimensions; 0: the tensor is absent. */
-    int32_t ndim;
-    int64_t shape[SMLA_MAX_NDIM];
-    int64_t stride_elems[SMLA_MAX_NDIM];
+    int32_t ndim SMLA_DEFAULT;
+    int64_t shape[SMLA_MAX_NDIM] SMLA_DEFAULT;
+    int64_t stride_elems[SMLA_MAX_NDIM] SMLA_DEFAULT;
 } smla_tensor;
 
 /* A dense tensor on a device. Extents past `ndim` are not looked at. */
@@ -202,27 +198,27 @@ enum {
 /* A paged cache. A row is addressed as page * page_rows + offset (int32). An offset >= page_tokens, a row < 0
  * and a row >= capacity = (pages - 1) * page_rows + page_tokens are holes: never read, never written. */
 typedef struct smla_cache {
-    void* data;
-    smla_format format;
-    smla_device_type device_type;
-    int32_t device_index;
+    void* data SMLA_DEFAULT;
+    smla_format format SMLA_DEFAULT;
+    smla_device_type device_type SMLA_DEFAULT;
+    int32_t device_index SMLA_DEFAULT;
     /* Values per token; 0: the format's own width (row_* and state_* have none, so they must give it). */
-    int32_t width;
+    int32_t width SMLA_DEFAULT;
     /* Tokens per page, any >= 1. */
-    int32_t page_tokens;
+    int32_t page_tokens SMLA_DEFAULT;
     /* Rows from one page to the next; 0: page_tokens. Larger where pages of several layers interleave. */
-    int32_t page_rows;
-    int64_t pages;
+    int32_t page_rows SMLA_DEFAULT;
+    int64_t pages SMLA_DEFAULT;
     /* Bytes from one page to the next; 0: packed by the format's page rule. */
-    int64_t page_stride_bytes;
+    int64_t page_stride_bytes SMLA_DEFAULT;
     /* Bytes from one row to the next, for row-packed formats; 0: packed. */
-    int64_t row_stride_bytes;
+    int64_t row_stride_bytes SMLA_DEFAULT;
     /* fp8_576 and fp8_512: value = code * scale, > 0. Others: 0 or 1. */
-    float scale;
+    float scale SMLA_DEFAULT;
     /* Bits of the format's writer; 0 for formats whose writers agree. */
-    smla_writer writer;
+    smla_writer writer SMLA_DEFAULT;
     /* Optional, where the cache lies: overrides `scale`; read when the kernel runs. */
-    const float* scale_device;
+    const float* scale_device SMLA_DEFAULT;
 } smla_cache;
 
 /* What a kernel may round beyond the order of its f32 sums. */
