@@ -29,12 +29,11 @@ typedef struct smla_device_info {
     int64_t memory_bytes SMLA_DEFAULT;
 } smla_device_info;
 
-/* Describes a device by name: "cpu" (the threads of this machine) or sm_80, sm_86, sm_87, sm_88, sm_89,
- * sm_90, sm_100, sm_103, sm_120 or sm_121 (a common GPU of that compute capability, present or not). Any
- * other name is SMLA_INVALID_ARGUMENT; the message lists the names. */
+/* Describes a device by name: "cpu" (the threads of this machine) or a compute capability such as "sm_90" (a
+ * common GPU of that capability, present or not). Any other name is an error that lists the names. */
 SMLA_API smla_status smla_describe_device(const char* name, smla_device_info* out);
 
-/* Features that no backend here has. Any set bit is refused, in the words of the originals. */
+/* Features that no backend has. Any set bit is refused. */
 enum {
     SMLA_WANTS_ALIBI = 1,
     SMLA_WANTS_SLIDING_WINDOW = 2, /* besides V4's own */
@@ -145,8 +144,7 @@ typedef struct smla_backend_info {
     smla_format format SMLA_DEFAULT;
     /* Values of a record. */
     int32_t head_size SMLA_DEFAULT;
-    int32_t page_tokens SMLA_DEFAULT;
-    int32_t window_page_tokens SMLA_DEFAULT;
+    int32_t page_tokens SMLA_DEFAULT, window_page_tokens SMLA_DEFAULT;
     /* Requests of at most so many query tokens are decodes. */
     int32_t reorder_threshold SMLA_DEFAULT;
     /* Heads that the published kernel wants; any number is accepted here. */
@@ -181,22 +179,21 @@ SMLA_API void smla_backend_metadata_destroy(smla_backend_metadata* metadata);
  *
  * A batch on the host may be changed or freed when the call returns: block_table fields show copies, without
  * columns past max_seq_len. Its tables must have the pages that smla_plan_build names, no smaller than the
- * backend's. With a GPU, a build queues three or four kernels that read pinned memory. There are two such
- * memories, used in turn, so the host waits only if the copy of the build before the last is still under
- * way. A stream that is captured is refused: capture a forward, then build before each replay. The graph
- * serves later steps of the same T, decode tokens and page sizes.
+ * backend's. With a GPU, a build queues kernels that read one of two pinned buffers, so the host waits only
+ * for the build before the last. A stream that is captured is refused: capture a forward, then build before
+ * each replay. The graph serves later steps of the same T, decode tokens and page sizes.
  *
- * A batch on the GPU: three kernels read it, the host waits for nothing, and the build may be captured in a
- * graph: replays follow what the tensors then hold, with T, R, addresses and numbers as captured. Its tensors
- * stay valid until that work has finished, and its block tables, which the block_table fields show, until
- * the last forward of the step has. Numbers that the host does not read come with the batch (decodes and
- * those after it); max_query_len, max_seq_len and *_max_q_len are then bounds, prefill.has_context is 1 with
- * any prefill, indexer.prefill_chunks is empty, forward attends in one call, wrong numbers make padding. */
+ * A batch on the GPU: the host waits for nothing, and the build may be captured in a graph, whose replays
+ * follow the tensors' contents with T, R, addresses and numbers as captured. Tensors stay valid until that
+ * work has finished, and block tables, which the block_table fields show, until the last forward of the step
+ * has. Numbers that the host does not read come with the batch (decodes and the following); max_query_len,
+ * max_seq_len and *_max_q_len are then bounds, prefill.has_context is 1 with any prefill, wrong numbers make
+ * padding, indexer.prefill_chunks is empty and forward attends in one call. */
 SMLA_API smla_status smla_backend_metadata_build(smla_backend_metadata* metadata,
                                                  const smla_plan_batch* batch);
 
-/* A field by the original's name ("req_id_per_token", "swa.decode_swa_lens"), or "plan.NAME", field NAME of
- * smla/plan.h. Numbers are i32 [1]. Shapes are those of the last build. */
+/* A field by the original's name ("swa.decode_swa_lens"), or "plan.NAME", field NAME of smla/plan.h. Numbers
+ * are i32 [1]. Shapes are those of the last build. */
 SMLA_API smla_status smla_backend_metadata_field(const smla_backend_metadata* metadata, const char* name,
                                                  smla_tensor* out);
 SMLA_API smla_status smla_backend_metadata_fields(const smla_backend_metadata* metadata,
@@ -230,9 +227,8 @@ typedef struct smla_backend_forward_args {
     smla_tensor out SMLA_DEFAULT;
     /* Optional: [N,H]. */
     smla_tensor lse SMLA_DEFAULT;
-    /* Refused if present: there is no fused output quantisation. */
-    smla_tensor output_scale SMLA_DEFAULT;
-    smla_tensor output_block_scale SMLA_DEFAULT;
+    /* Refused if present. */
+    smla_tensor output_scale SMLA_DEFAULT, output_block_scale SMLA_DEFAULT;
     /* DSA: the cache. HYBRID: the compressed one. pages 0: there is none yet and nothing is written. */
     smla_cache kv_cache SMLA_DEFAULT;
     /* HYBRID: the cache of the window. Both have the pages of the metadata; page_rows 0: theirs. */
@@ -242,8 +238,8 @@ typedef struct smla_backend_forward_args {
 /* Workspace of a call with these shapes. Data and metadata are not looked at. Never shrinks when N grows. */
 SMLA_API smla_status smla_backend_workspace_size(const smla_backend* backend,
                                                  const smla_backend_forward_args* args, size_t* bytes);
-/* Writes the step's tokens to the cache and attends. A refused step writes nothing. On a GPU a step may be
- * recorded as a CUDA graph: see smla_layer_forward. */
+/* Writes the step's tokens to the cache and attends. A refused step writes nothing. A GPU may record the step
+ * as a CUDA graph: see smla_layer_forward. */
 SMLA_API smla_status smla_backend_forward(const smla_backend* backend, const smla_backend_forward_args* args,
                                           smla_workspace workspace, smla_stream stream);
 

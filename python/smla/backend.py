@@ -309,9 +309,9 @@ class Metadata(Handle):
         are kept until the next build.
 
         Arguments: those of Plan.build, which also says which pages the tables of a host batch must have.
-        They may not be smaller than the backend's. stream: on a GPU, the address of the CUDA stream in whose order the
-        fields change; None: the current stream of the library of query_start_loc, for arrays on the host the
-        default stream.
+        They may not be smaller than the backend's. stream: on a GPU, the address of the CUDA stream in whose
+        order the fields change; None: the current stream of the library of query_start_loc, for arrays on the
+        host the default stream.
         All arrays lie on the host, or on the context's GPU: then nothing is waited for, the build may be
         captured, and the rest comes as numbers. tokens: T. decodes: how many requests, the first ones, are
         decodes; decode_tokens: their tokens. query_tokens: of all requests, 0: tokens. max_query_len,

@@ -159,8 +159,7 @@ Batch server_step(Dice& dice, const PlanMaxima& maxima, int32_t requests, int32_
         const bool entries = g == kCompressed || g == kIndex;
         group.page_tokens = entries ? 64 : 256;
         group.columns = maxima.max_seq_len / (entries ? maxima.ratio : 1) / group.page_tokens + 1;
-        for (int64_t i = 0; i < requests * group.columns; ++i)
-            group.table.push_back(dice.in(0, 100000));
+        for (int64_t i = 0; i < requests * group.columns; ++i) group.table.push_back(dice.in(0, 100000));
     }
     for (int32_t t = 0; t < tokens; ++t) batch.groups[kWindow].slots.push_back(dice.in(-1, 1 << 30));
     return batch;

@@ -1454,13 +1454,6 @@ MUTANTS = [
         "test_hpp InUse*",
     ),
     Mutant(
-        "a per-tensor session without a scale",
-        "src/api/layer.cpp",
-        "args.kv_scale != 0 || !format",
-        "true || !format",
-        "test_hpp HppSession*",
-    ),
-    Mutant(
         "any bytes are an error word",
         "src/engines/error_word.cpp",
         "SMLA_CHECK(plausible(out)",
