@@ -87,7 +87,7 @@ typedef struct smla_backend_args {
     double softmax_scale SMLA_DEFAULT;
     /* Of e4m3 queries; 0: 1. */
     double q_scale SMLA_DEFAULT;
-    /* Scale of per-tensor caches without one of their own; 0: each needs its own. Other formats: 0 or 1. */
+    /* Scale of per-tensor caches that have none of their own. Other formats: 0 or 1. */
     double kv_scale SMLA_DEFAULT;
     /* Of one chunk of indexer prefill; 0: 512 MiB. */
     int64_t max_logits_bytes SMLA_DEFAULT;

@@ -223,14 +223,16 @@ TEST(Selection, TheLogSaysWhatWasChosen) {
 }
 
 TEST(Selection, CapabilityRefusesOnlyWhereNoEngineRuns) {
-    const std::vector<std::string> gpu = why_not(kFlashMlaSparse, on(SMLA_FAMILY_DSA, "sm_75"));
+    BackendConfig turing = on(SMLA_FAMILY_DSA, "sm_80");
+    turing.device.capability = 75;
+    const std::vector<std::string> gpu = why_not(kFlashMlaSparse, turing);
     ASSERT_EQ(gpu.size(), 1u);
     EXPECT_TRUE(says(gpu, "no engine of this build runs attention backends on sm_75"));
     EXPECT_TRUE(
         says(published_refusals(kFlashMlaSparse, on(SMLA_FAMILY_DSA, "sm_80")), "compute capability 8"));
     EXPECT_TRUE(why_not(kSparseMlaSm120, on(SMLA_FAMILY_DSA, "cpu")).empty());
     EXPECT_TRUE(says(published_refusals(kSparseMlaSm120, on(SMLA_FAMILY_DSA, "cpu")), "no CUDA device"));
-    EXPECT_THROW(choose_backend(on(SMLA_FAMILY_DSA, "sm_75"), ""), Error);
+    EXPECT_THROW(choose_backend(turing, ""), Error);
     for (const char* device :
          {"sm_80", "sm_86", "sm_90", "sm_103", "sm_121"})  // what this build has code for
         EXPECT_EQ(engine_of(describe_device(device)).refusal.empty(), has_code_for(std::stoi(device + 3)))

@@ -247,7 +247,7 @@ CONTRACT_TEST(L9e_StructSizesContextsAndWorkspacesAreChecked) {
     });
 }
 
-CONTRACT_TEST(L9m_AWrongVariableOfTheEnvironmentIsRefusedByName) {
+CONTRACT_TEST(L9n_AWrongVariableOfTheEnvironmentIsRefusedByName) {
     for (const Engine& engine : engines())
         for (const auto& [name, value] : {std::pair{"SMLA_THREADS", "x"},
                                           {"SMLA_THREADS", "4097"},
