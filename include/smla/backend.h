@@ -20,13 +20,13 @@ enum { SMLA_FAMILY_DSA = 0, SMLA_FAMILY_HYBRID = 1, SMLA_FAMILY_HYBRID_SHARED = 
 
 /* A device, real or only described. */
 typedef struct smla_device_info {
-    uint32_t struct_size SMLA_DEFAULT;
-    smla_device_type type SMLA_DEFAULT;
+    uint32_t struct_size;
+    smla_device_type type;
     /* GPU: 10 * major + minor, 90 for sm_90. */
-    int32_t capability SMLA_DEFAULT;
+    int32_t capability;
     /* CPU: threads. 0: unknown, here and below. */
-    int32_t multiprocessors SMLA_DEFAULT;
-    int64_t memory_bytes SMLA_DEFAULT;
+    int32_t multiprocessors;
+    int64_t memory_bytes;
 } smla_device_info;
 
 /* Describes a device by name: "cpu" (the threads of this machine) or a compute capability such as "sm_90" (a
@@ -43,61 +43,61 @@ enum {
 };
 
 typedef struct smla_backend_args {
-    uint32_t struct_size SMLA_DEFAULT;
-    smla_family family SMLA_DEFAULT;
+    uint32_t struct_size;
+    smla_family family;
     /* "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla" or a record format. "auto" (null): the
      * backend's own; where that is row_bf16, queries of f32 and f64 get rows of their own type. */
-    const char* kv_cache_dtype SMLA_DEFAULT;
+    const char* kv_cache_dtype;
     /* Of queries: bf16 (0), f16, f32, f64 (reference), e4m3 (HYBRID, per-tensor caches). */
-    smla_dtype dtype SMLA_DEFAULT;
+    smla_dtype dtype;
     /* SMLA_WANTS_* bits. */
-    int32_t wants SMLA_DEFAULT;
+    int32_t wants;
     /* Query heads on this device. */
-    int32_t heads SMLA_DEFAULT;
+    int32_t heads;
     /* DSA; 0: 512. */
-    int32_t kv_lora_rank SMLA_DEFAULT;
+    int32_t kv_lora_rank;
     /* 0: 64; -1: none. */
-    int32_t rope_dim SMLA_DEFAULT;
+    int32_t rope_dim;
     /* DSA: query channels without rope, before absorption; 0: 128. */
-    int32_t nope_dim SMLA_DEFAULT;
+    int32_t nope_dim;
     /* DSA; 0: 128. */
-    int32_t v_head_dim SMLA_DEFAULT;
+    int32_t v_head_dim;
     /* HYBRID; 0: 512. */
-    int32_t head_dim SMLA_DEFAULT;
+    int32_t head_dim;
     /* Tokens per page, the least that host batches may have; 0: as listed. HYBRID: of compressed groups. */
-    int32_t page_tokens SMLA_DEFAULT;
+    int32_t page_tokens;
     /* HYBRID; 0: 64, V4.1 32. */
-    int32_t window_page_tokens SMLA_DEFAULT;
+    int32_t window_page_tokens;
     /* index_topk of the model; 0: no indexer. */
-    int32_t topk SMLA_DEFAULT;
+    int32_t topk;
     /* HYBRID: tokens; 0: 128. */
-    int32_t window SMLA_DEFAULT;
+    int32_t window;
     /* HYBRID: 0 or 1 (window only), 4, 128; V4.1: 0 (window only), 1, 2. DSA: index_kpool, 0 or 1. */
-    int32_t ratio SMLA_DEFAULT;
+    int32_t ratio;
     /* The next four: as in smla_plan_args. */
-    int32_t max_tokens SMLA_DEFAULT;
-    int32_t max_requests SMLA_DEFAULT;
-    int32_t max_seq_len SMLA_DEFAULT;
-    int32_t speculative_tokens SMLA_DEFAULT;
+    int32_t max_tokens;
+    int32_t max_requests;
+    int32_t max_seq_len;
+    int32_t speculative_tokens;
     /* More groups for the metadata: SMLA_GROUP_INDEX; HYBRID: STATE and INDEX_STATE, too. */
-    int32_t plan_groups SMLA_DEFAULT;
+    int32_t plan_groups;
     /* 1: as in smla_plan_args. */
-    int32_t batch_invariant SMLA_DEFAULT;
+    int32_t batch_invariant;
     /* Of attention: > 0, also as an f32; there is no default. */
-    double softmax_scale SMLA_DEFAULT;
+    double softmax_scale;
     /* Of e4m3 queries; 0: 1. */
-    double q_scale SMLA_DEFAULT;
+    double q_scale;
     /* Scale of per-tensor caches that have none of their own. Other formats: 0 or 1. */
-    double kv_scale SMLA_DEFAULT;
+    double kv_scale;
     /* Of one chunk of indexer prefill; 0: 512 MiB. */
-    int64_t max_logits_bytes SMLA_DEFAULT;
+    int64_t max_logits_bytes;
     /* struct_size 0: what the backend's context runs on; without a context, this processor. Else its size. */
-    smla_device_info device SMLA_DEFAULT;
+    smla_device_info device;
     /* Of the metadata; all null: malloc. */
-    smla_allocator allocator SMLA_DEFAULT;
+    smla_allocator allocator;
     /* Of attention, as in smla_attend_args; 0: exact. */
-    smla_precision precision SMLA_DEFAULT;
-    int32_t reserved SMLA_DEFAULT;
+    smla_precision precision;
+    int32_t reserved;
 } smla_backend_args;
 
 /* Names of all backends, in the order of the library; they live for ever. */
@@ -136,34 +136,34 @@ enum {
 };
 
 typedef struct smla_backend_info {
-    uint32_t struct_size SMLA_DEFAULT;
-    smla_family family SMLA_DEFAULT;
-    const char* name SMLA_DEFAULT;
+    uint32_t struct_size;
+    smla_family family;
+    const char* name;
     /* The name of `format`: what "auto" and aliases stand for. */
-    const char* kv_cache_dtype SMLA_DEFAULT;
-    smla_format format SMLA_DEFAULT;
+    const char* kv_cache_dtype;
+    smla_format format;
     /* Values of a record. */
-    int32_t head_size SMLA_DEFAULT;
-    int32_t page_tokens SMLA_DEFAULT, window_page_tokens SMLA_DEFAULT;
+    int32_t head_size;
+    int32_t page_tokens, window_page_tokens;
     /* Requests of at most so many query tokens are decodes. */
-    int32_t reorder_threshold SMLA_DEFAULT;
+    int32_t reorder_threshold;
     /* Heads that the published kernel wants; any number is accepted here. */
-    int32_t padded_heads SMLA_DEFAULT;
-    smla_graph_support graph_support SMLA_DEFAULT;
+    int32_t padded_heads;
+    smla_graph_support graph_support;
     /* HYBRID: of the compressed cache, `format` is the window's. NONE: the layer has no compressed cache. */
-    smla_format compressed_format SMLA_DEFAULT;
+    smla_format compressed_format;
 } smla_backend_info;
 SMLA_API smla_status smla_backend_get_info(const smla_backend* backend, smla_backend_info* info);
 
 typedef struct smla_cache_shape {
-    uint32_t struct_size SMLA_DEFAULT;
+    uint32_t struct_size;
     /* u8 where the record holds scales, e4m3 with one scale per cache, else the type of the values. */
-    smla_dtype dtype SMLA_DEFAULT;
+    smla_dtype dtype;
     /* [pages, rows of a page (COMPRESSED: page_tokens / ratio), a record's elements of dtype]. */
-    int64_t shape[3] SMLA_DEFAULT;
+    int64_t shape[3];
     /* With the alignment of the published caches. */
-    int64_t page_stride_bytes SMLA_DEFAULT;
-    int64_t bytes SMLA_DEFAULT;
+    int64_t page_stride_bytes;
+    int64_t bytes;
 } smla_cache_shape;
 /* The cache of `pages` pages. `group`: SMLA_GROUP_PRIMARY, WINDOW or COMPRESSED. */
 SMLA_API smla_status smla_backend_cache_shape(const smla_backend* backend, int32_t group, int64_t pages,
@@ -201,38 +201,38 @@ SMLA_API smla_status smla_backend_metadata_fields(const smla_backend_metadata* m
 
 /* One layer's step. N rows, the step's tokens first; rows behind them are neither read nor written. */
 typedef struct smla_backend_forward_args {
-    uint32_t struct_size SMLA_DEFAULT;
-    int32_t reserved SMLA_DEFAULT;
+    uint32_t struct_size;
+    int32_t reserved;
     /* Bytes of scratch that a stage keeps within, where it can; 0: no bound. */
-    size_t stage_budget SMLA_DEFAULT;
+    size_t stage_budget;
     /* Null: warm-up; out becomes 0 and caches stay as they are. */
-    const smla_backend_metadata* metadata SMLA_DEFAULT;
+    const smla_backend_metadata* metadata;
     /* DSA: [N,H,nope + rope], rope rotated (without w_uk_t [N,H,latent + rope]). HYBRID: [N,H,D], rotated. */
-    smla_tensor q SMLA_DEFAULT;
+    smla_tensor q;
     /* DSA, optional, [N,H,rope]: q comes as a pair; then q is [N,H,latent], absorbed already. */
-    smla_tensor q_pe SMLA_DEFAULT;
+    smla_tensor q_pe;
     /* Optional: the cache is written already. DSA: [N,latent], normed. HYBRID: [N,D], rotated. */
-    smla_tensor k_c SMLA_DEFAULT;
+    smla_tensor k_c;
     /* DSA, with k_c: [N,rope] or [N,1,rope], rotated. */
-    smla_tensor k_pe SMLA_DEFAULT;
+    smla_tensor k_pe;
     /* [N,K] i32, any K: positions (HYBRID: entries) of the request. HYBRID: ratios 4, and V4.1's 1 and 2. */
-    smla_tensor topk_indices SMLA_DEFAULT;
+    smla_tensor topk_indices;
     /* DSA: [H,nope,latent]; absent: q is absorbed already. */
-    smla_tensor w_uk_t SMLA_DEFAULT;
+    smla_tensor w_uk_t;
     /* DSA: [H,latent,v]; absent: out is the attended latent. */
-    smla_tensor w_uv SMLA_DEFAULT;
+    smla_tensor w_uv;
     /* HYBRID, optional: [>=H]. */
-    smla_tensor sink SMLA_DEFAULT;
+    smla_tensor sink;
     /* DSA: [N,H * v] or [N,H,v] (v: latent without w_uv). HYBRID: [N,>=H,D], others 0; bf16 for e4m3. */
-    smla_tensor out SMLA_DEFAULT;
+    smla_tensor out;
     /* Optional: [N,H]. */
-    smla_tensor lse SMLA_DEFAULT;
+    smla_tensor lse;
     /* Refused if present. */
-    smla_tensor output_scale SMLA_DEFAULT, output_block_scale SMLA_DEFAULT;
+    smla_tensor output_scale, output_block_scale;
     /* DSA: the cache. HYBRID: the compressed one. pages 0: there is none yet and nothing is written. */
-    smla_cache kv_cache SMLA_DEFAULT;
+    smla_cache kv_cache;
     /* HYBRID: the cache of the window. Both have the pages of the metadata; page_rows 0: theirs. */
-    smla_cache swa_cache SMLA_DEFAULT;
+    smla_cache swa_cache;
 } smla_backend_forward_args;
 
 /* Workspace of a call with these shapes. Data and metadata are not looked at. Never shrinks when N grows. */

@@ -45,9 +45,9 @@ enum {
 
 /* Host memory from the caller. `alloc` returns null when there is none. */
 typedef struct smla_allocator {
-    void* (*alloc)(void* user, size_t bytes, size_t alignment_bytes)SMLA_DEFAULT;
-    void (*free)(void* user, void* memory) SMLA_DEFAULT;
-    void* user SMLA_DEFAULT;
+    void* (*alloc)(void* user, size_t bytes, size_t alignment_bytes);
+    void (*free)(void* user, void* memory);
+    void* user;
 } smla_allocator;
 
 /* Runs body(user, i) for every i in [0, count), in any order, on any threads; returns when all are done. It
@@ -55,31 +55,31 @@ typedef struct smla_allocator {
 typedef void (*smla_parallel_for)(void* pool, int64_t count, void (*body)(void* user, int64_t i), void* user);
 
 typedef struct smla_context_args {
-    uint32_t struct_size SMLA_DEFAULT;
+    uint32_t struct_size;
     /* SMLA_VERSION of the caller's headers. Refused: another major version; before 1.0, another minor one. */
-    int32_t version SMLA_DEFAULT;
-    smla_engine engine SMLA_DEFAULT;
+    int32_t version;
+    smla_engine engine;
     /* CPU engine. */
-    smla_isa isa SMLA_DEFAULT;
+    smla_isa isa;
     /* CPU engine; 0: the number in SMLA_THREADS, else one per core that this process may use, by its affinity
      * mask and a container's CPU limit. They block all signals except SIGSEGV, SIGBUS, SIGFPE, SIGILL,
      * SIGTRAP, SIGSYS and SIGPROF, and are named smla-1, smla-2, ... */
-    int32_t threads SMLA_DEFAULT;
+    int32_t threads;
     /* 1: a token's bits never depend on what else is in the batch, except where a BLAS library multiplies. */
-    int32_t batch_invariant SMLA_DEFAULT;
+    int32_t batch_invariant;
     /* Kernels demanded by name, "attend=cpu_avx512_bf16_attend_576,score=..."; null: those that SMLA_KERNEL
      * names. A stage whose kernel is demanded runs that kernel or is refused. */
-    const char* kernel SMLA_DEFAULT;
+    const char* kernel;
     /* CPU and reference engine: for sessions and smla_allocate. All null: malloc. */
-    smla_allocator allocator SMLA_DEFAULT;
+    smla_allocator allocator;
     /* CPU engine; null: smla's own pool. */
-    smla_parallel_for parallel_for SMLA_DEFAULT;
-    void* parallel_for_pool SMLA_DEFAULT;
+    smla_parallel_for parallel_for;
+    void* parallel_for_pool;
     /* 1: calls scan their indices and note the first bad value for smla_read_error. Slower; calls with
      * indices then need the first 4 KiB of a workspace. */
-    int32_t check_indices SMLA_DEFAULT;
+    int32_t check_indices;
     /* CUDA engine: the GPU, counted as the CUDA runtime counts. Tensors and workspaces of calls lie there. */
-    int32_t device_index SMLA_DEFAULT;
+    int32_t device_index;
 } smla_context_args;
 
 /* Any number of threads may use a context at once. */
@@ -120,8 +120,8 @@ SMLA_API smla_status smla_download(smla_context* context, void* to, const void* 
  * are not detected, and overwrite each other's scratch. */
 typedef struct smla_workspace {
     /* Aligned to 64 bytes, where the context runs. */
-    void* data SMLA_DEFAULT;
-    size_t bytes SMLA_DEFAULT;
+    void* data;
+    size_t bytes;
 } smla_workspace;
 
 /* Gets one line of text for people; `level`: 0 error, 1 warning, 2 info. Must not call smla. */

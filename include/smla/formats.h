@@ -30,26 +30,26 @@ enum {
 };
 
 typedef struct smla_format_info {
-    uint32_t struct_size SMLA_DEFAULT;
-    smla_format format SMLA_DEFAULT;
+    uint32_t struct_size;
+    smla_format format;
     /* "fp8_656"; lives for ever. */
-    const char* name SMLA_DEFAULT;
+    const char* name;
     /* Values per token: the format's own, or the width that was asked for. */
-    int32_t width SMLA_DEFAULT;
+    int32_t width;
     /* The widest that the format takes; = width where the format has its own. */
-    int32_t max_width SMLA_DEFAULT;
+    int32_t max_width;
     /* Widths are multiples of this. */
-    int32_t width_multiple SMLA_DEFAULT;
-    smla_packing packing SMLA_DEFAULT;
-    smla_scale_kind scale SMLA_DEFAULT;
+    int32_t width_multiple;
+    smla_packing packing;
+    smla_scale_kind scale;
     /* 0 with SMLA_SCALE_NONE and PER_CACHE. The rope part of a record has no scales. */
-    int32_t values_per_scale SMLA_DEFAULT;
+    int32_t values_per_scale;
     /* Of data, page stride and row stride. */
-    int32_t alignment_bytes SMLA_DEFAULT;
+    int32_t alignment_bytes;
     /* Bytes of a token, without padding at the end of its page. */
-    int32_t token_bytes SMLA_DEFAULT;
+    int32_t token_bytes;
     /* A packed page of n tokens takes n * token_bytes, rounded up to a multiple of this. */
-    int32_t page_multiple_bytes SMLA_DEFAULT;
+    int32_t page_multiple_bytes;
 } smla_format_info;
 
 /* What a format is. `width`: as in smla_cache, so 0 for a format with a width of its own. Fails for an

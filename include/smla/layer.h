@@ -26,35 +26,34 @@ SMLA_API smla_status smla_layer_get_info(const smla_layer* layer, smla_layer_inf
 
 /* A cache that the caller owns. Format NONE where the layer has none. */
 typedef struct smla_layer_cache {
-    smla_cache cache SMLA_DEFAULT;
+    smla_cache cache;
     /* [R,MB] i32: pages of each request, as the plan was built with. */
-    smla_tensor block_table SMLA_DEFAULT;
+    smla_tensor block_table;
 } smla_layer_cache;
 
 typedef struct smla_layer_step {
-    uint32_t struct_size SMLA_DEFAULT;
+    uint32_t struct_size;
     /* Bound of the longest seq_len of the step (V4: its entries, GLM-5.3: pools). 0: the plan's maximum. */
-    int32_t max_columns SMLA_DEFAULT;
+    int32_t max_columns;
     /* Built for this step, with the layer's groups, window, ratio and list_entries, and the caches' pages. */
-    const smla_plan* plan SMLA_DEFAULT;
+    const smla_plan* plan;
     /* [T,X] f32, bf16, f16 (f64). */
-    smla_tensor hidden SMLA_DEFAULT;
+    smla_tensor hidden;
     /* [T,X] f32, bf16, f16 (f64): written. May be `hidden`. */
-    smla_tensor out SMLA_DEFAULT;
+    smla_tensor out;
     /* [T,k] i32, ascending, -1 last: positions (V4: entries, GLM-5.3: pools) to attend to. Shared layers need
      * it, layers that select nothing refuse it. The numbers are followed as they stand, also to later tokens;
      * those outside of the block table are left out. */
-    smla_tensor forced_topk SMLA_DEFAULT;
+    smla_tensor forced_topk;
     /* [T,topk] i32, optional, written: the selection, for layers that share it. Untouched where forced_topk
      * is given and in layers without an indexer. */
-    smla_tensor topk SMLA_DEFAULT;
-    smla_layer_cache primary SMLA_DEFAULT, window SMLA_DEFAULT, compressed SMLA_DEFAULT, index SMLA_DEFAULT,
-        state SMLA_DEFAULT, index_state SMLA_DEFAULT;
+    smla_tensor topk;
+    smla_layer_cache primary, window, compressed, index, state, index_state;
     /* V4.1, [T,B] i32: the blocks of entries that the layer's indexer looks at, in any order, -1 for none.
      * Needed without forced_topk where smla_layer_info.candidates_of names another layer. */
-    smla_tensor candidates SMLA_DEFAULT;
+    smla_tensor candidates;
     /* [T,B] i32, B = candidate_blocks, optional, written; refused unless candidates_of is this layer. */
-    smla_tensor best_blocks SMLA_DEFAULT;
+    smla_tensor best_blocks;
 } smla_layer_step;
 
 /* Bytes of workspace that a step of these shapes needs; data pointers may be null. Stages keep their scratch
@@ -70,55 +69,55 @@ SMLA_API smla_status smla_layer_forward(const smla_layer* layer, const smla_laye
 typedef struct smla_session smla_session;
 
 typedef struct smla_session_args {
-    uint32_t struct_size SMLA_DEFAULT;
+    uint32_t struct_size;
     /* 0: row_f32 (row_f64 with f64 activations). */
-    smla_format kv_format SMLA_DEFAULT;
+    smla_format kv_format;
     /* 0: kv_format if that is a row format, else index_fp8_132. */
-    smla_format index_format SMLA_DEFAULT;
+    smla_format index_format;
     /* Tokens per page. 0: 64. */
-    int32_t page_tokens SMLA_DEFAULT;
+    int32_t page_tokens;
     /* 0: 1. */
-    int32_t max_requests SMLA_DEFAULT;
+    int32_t max_requests;
     /* Tokens that a request may hold. 0: 4096. */
-    int32_t max_tokens SMLA_DEFAULT;
+    int32_t max_tokens;
     /* Tokens of all requests in one step. 0: 512. */
-    int32_t max_step_tokens SMLA_DEFAULT;
+    int32_t max_step_tokens;
     /* Scale of fp8_576 and fp8_512, which require one above 0. Other formats: 0 or 1. */
-    float kv_scale SMLA_DEFAULT;
+    float kv_scale;
     /* Bytes of scratch that a stage may use. 0: as much as pays. */
-    size_t stage_budget SMLA_DEFAULT;
+    size_t stage_budget;
     /* V4, GLM-5.3: tokens that smla_session_truncate may take off beyond those of the last step. */
-    int32_t rewind_tokens SMLA_DEFAULT;
+    int32_t rewind_tokens;
     /* SMLA_WRITER_* bits of kv_format: how its records are written. 0: as vLLM does. */
-    smla_writer kv_writer SMLA_DEFAULT;
+    smla_writer kv_writer;
     /* The session of layer smla_layer_info.entries_of, if that is another one. It runs each step first, with
      * requests in any order; steps after its end are refused. smla_session_get_args gives null. */
-    smla_session* entries_of SMLA_DEFAULT;
+    smla_session* entries_of;
 } smla_session_args;
 
 typedef struct smla_step_request {
     /* 0 to max_requests - 1, each at most once in a step. */
-    int32_t request SMLA_DEFAULT;
+    int32_t request;
     /* Tokens that the request appends, 0 or more. */
-    int32_t tokens SMLA_DEFAULT;
+    int32_t tokens;
 } smla_step_request;
 
 typedef struct smla_session_step {
-    uint32_t struct_size SMLA_DEFAULT;
+    uint32_t struct_size;
     /* Length of `requests`. */
-    int32_t request_count SMLA_DEFAULT;
-    const smla_step_request* requests SMLA_DEFAULT;
+    int32_t request_count;
+    const smla_step_request* requests;
     /* [T,X] f32, bf16, f16 (f64): the requests' tokens one after the other. */
-    smla_tensor hidden SMLA_DEFAULT;
+    smla_tensor hidden;
     /* [T,X] f32, bf16, f16 (f64): written. */
-    smla_tensor out SMLA_DEFAULT;
+    smla_tensor out;
     /* [T] i32 or i64, optional: what RoPE follows. Absent: the order in the request. */
-    smla_tensor rope_positions SMLA_DEFAULT;
+    smla_tensor rope_positions;
     /* As in smla_layer_step, k at most topk. On the host, numbers that a token does not see are refused;
      * those in a GPU's memory are not looked at. */
-    smla_tensor forced_topk SMLA_DEFAULT;
+    smla_tensor forced_topk;
     /* As in smla_layer_step. */
-    smla_tensor candidates SMLA_DEFAULT;
+    smla_tensor candidates;
 } smla_session_step;
 
 /* Makes a session with all its caches, plan and scratch. Its layer must outlive it. On a GPU it works in the

@@ -15,8 +15,8 @@ extern "C" {
 
 /* A weight in memory under its name in a checkpoint, "model.layers.0.self_attn.o_proj.weight". */
 typedef struct smla_named_tensor {
-    const char* name SMLA_DEFAULT;
-    smla_tensor tensor SMLA_DEFAULT;
+    const char* name;
+    smla_tensor tensor;
 } smla_named_tensor;
 
 /* How a layer holds its matrices. Vectors, sinks and position biases are f32, or f64 with f64 activations. */
@@ -31,28 +31,28 @@ enum {
 
 /* Weights come from `checkpoint` or from `tensors`, never from both. */
 typedef struct smla_layer_args {
-    uint32_t struct_size SMLA_DEFAULT;
+    uint32_t struct_size;
     /* Number of the layer, from 0. */
-    int32_t layer SMLA_DEFAULT;
+    int32_t layer;
     /* A folder (config.json, model.safetensors or shards), or a .safetensors file beside a config. */
-    const char* checkpoint SMLA_DEFAULT;
+    const char* checkpoint;
     /* Path of a config.json or of its folder. Null: the checkpoint's folder. */
-    const char* config SMLA_DEFAULT;
+    const char* config;
     /* 0 is f32. f64: reference engine. bf16: f32, which products read rounded to bf16, `hidden` as it is. */
-    smla_dtype activations SMLA_DEFAULT;
+    smla_dtype activations;
     /* What attention multiplies with: f32 (0), bf16, or f64 (0) with f64 activations. */
-    smla_dtype queries SMLA_DEFAULT;
-    smla_weight_storage weights SMLA_DEFAULT;
+    smla_dtype queries;
+    smla_weight_storage weights;
     /* Length of `tensors`. */
-    int32_t tensor_count SMLA_DEFAULT;
+    int32_t tensor_count;
     /* Weights in memory, other tensors of a model among them. Each lies on the host or on the context's GPU
      * and is complete when create is called. The list and the names are read by create alone. A tensor that
      * is dense and has the dtype wanted is borrowed if it lies where the layer runs: its memory must stay
      * until the layer is destroyed, and what is written there later is what the layer multiplies with. All
      * others are copied by create. */
-    const smla_named_tensor* tensors SMLA_DEFAULT;
+    const smla_named_tensor* tensors;
     /* Text of a config.json instead of `config`. Read by create alone. */
-    const char* config_json SMLA_DEFAULT;
+    const char* config_json;
 } smla_layer_args;
 
 typedef int32_t smla_layer_kind;
@@ -72,42 +72,42 @@ enum {
 };
 
 typedef struct smla_layer_info {
-    uint32_t struct_size SMLA_DEFAULT;
-    smla_layer_kind kind SMLA_DEFAULT;
-    int32_t hidden_size SMLA_DEFAULT;
-    int32_t heads SMLA_DEFAULT;
+    uint32_t struct_size;
+    smla_layer_kind kind;
+    int32_t hidden_size;
+    int32_t heads;
     /* Values of a KV row. */
-    int32_t kv_width SMLA_DEFAULT;
+    int32_t kv_width;
     /* Values of an index key, and how many keys are selected. 0: no indexer. */
-    int32_t index_width SMLA_DEFAULT;
-    int32_t topk SMLA_DEFAULT;
+    int32_t index_width;
+    int32_t topk;
     /* V4: tokens of the window, and tokens per entry (GLM-5.3: per pool). Otherwise 0. */
-    int32_t window SMLA_DEFAULT;
-    int32_t ratio SMLA_DEFAULT;
+    int32_t window;
+    int32_t ratio;
     /* SMLA_GROUP_* bits of the caches that it has. */
-    int32_t plan_groups SMLA_DEFAULT;
+    int32_t plan_groups;
     /* Bytes of all weights, and of those among them that lie in memory of the caller. */
-    size_t weight_bytes SMLA_DEFAULT;
-    size_t borrowed_bytes SMLA_DEFAULT;
+    size_t weight_bytes;
+    size_t borrowed_bytes;
     /* The layer (this one: its own number; -1: none) that writes the compressed entries and index keys, the
      * one that selects what is attended to, the one that names the blocks that the indexer looks at. */
-    int32_t entries_of SMLA_DEFAULT, selection_of SMLA_DEFAULT, candidates_of SMLA_DEFAULT;
+    int32_t entries_of, selection_of, candidates_of;
     /* How many blocks candidates_of names; 0 if there are none. */
-    int32_t candidate_blocks SMLA_DEFAULT;
+    int32_t candidate_blocks;
     /* Number of query heads of the indexer, and the pairs of channels that it rotates. All other rows rotate
      * pairs (2i, 2i + 1). 0 and 0 without an indexer. */
-    int32_t index_heads SMLA_DEFAULT;
-    smla_rope_style index_rope_style SMLA_DEFAULT;
+    int32_t index_heads;
+    smla_rope_style index_rope_style;
     /* Number of rotated channels, 0 if the model rotates nothing. They are the last channels of query heads
      * and KV rows. In index queries and keys, V3.2 and GLM rotate the first channels, V4 and V4.1 the last.
      */
-    int32_t rope_width SMLA_DEFAULT;
+    int32_t rope_width;
     /* Base of the layer's rotation frequencies, in V4 and V4.1 rope_theta or compress_rope_theta; 0 if the
      * model rotates nothing. smla_config_rope_frequencies returns the frequencies themselves, with YaRN. */
-    double rope_theta SMLA_DEFAULT;
+    double rope_theta;
     /* softmax_scale of smla_attend: (width of a query head before absorption)^-0.5, multiplied by the square
      * of YaRN's magnitude in models that have one, such as DeepSeek-V3.2. */
-    double softmax_scale SMLA_DEFAULT;
+    double softmax_scale;
 } smla_layer_info;
 
 /* Describes layer args->layer of a config, without its weights. Reads config, config_json or, without both,

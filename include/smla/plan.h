@@ -28,51 +28,51 @@ enum {
 
 /* The largest step, and what never changes between steps. */
 typedef struct smla_plan_args {
-    uint32_t struct_size SMLA_DEFAULT;
+    uint32_t struct_size;
     /* SMLA_GROUP_* bits, at least one. */
-    int32_t groups SMLA_DEFAULT;
+    int32_t groups;
     /* Query tokens of a step, padding included. */
-    int32_t max_tokens SMLA_DEFAULT;
-    int32_t max_requests SMLA_DEFAULT;
+    int32_t max_tokens;
+    int32_t max_requests;
     /* Tokens of a request, those of the step included. */
-    int32_t max_seq_len SMLA_DEFAULT;
+    int32_t max_seq_len;
     /* A request of at most 1 + this many query tokens is a decode. */
-    int32_t speculative_tokens SMLA_DEFAULT;
+    int32_t speculative_tokens;
     /* 1: a decode also has as many query tokens as the first request. */
-    int32_t uniform_decodes SMLA_DEFAULT;
+    int32_t uniform_decodes;
     /* With SMLA_GROUP_WINDOW: tokens in the window, the query token included. Else 0. */
-    int32_t window SMLA_DEFAULT;
+    int32_t window;
     /* With SMLA_GROUP_COMPRESSED: tokens per entry. Without, with PRIMARY or INDEX: tokens per pool of
      * GLM-5.3, or 0. Else 0. */
-    int32_t ratio SMLA_DEFAULT;
+    int32_t ratio;
     /* 1: entry_rows lists every visible entry, for ratios that have no indexer. */
-    int32_t list_entries SMLA_DEFAULT;
+    int32_t list_entries;
     /* For the schedule: rows that an indexer selects; 0: no indexer. */
-    int32_t topk SMLA_DEFAULT;
+    int32_t topk;
     /* For the schedule: query heads; 0: no schedule. */
-    int32_t heads SMLA_DEFAULT;
+    int32_t heads;
     /* For the schedule: what runs at once, threads or multiprocessors; 0: no schedule. */
-    int32_t workers SMLA_DEFAULT;
+    int32_t workers;
     /* 1: the schedule depends on heads and list widths only. */
-    int32_t batch_invariant SMLA_DEFAULT;
+    int32_t batch_invariant;
     /* Of plans on the host; all null: malloc. */
-    smla_allocator allocator SMLA_DEFAULT;
+    smla_allocator allocator;
     /* The fields lie where this context runs; null: on the host. The context outlives the plan. */
-    smla_context* context SMLA_DEFAULT;
+    smla_context* context;
 } smla_plan_args;
 
 /* One cache group of a step. */
 typedef struct smla_plan_group {
     /* [R,MB] i32: the pages of each request. Columns must cover seq_lens. smla_plan_build says which entries
      * must be pages; the others may hold anything. */
-    smla_tensor block_table SMLA_DEFAULT;
+    smla_tensor block_table;
     /* [N] i64 or i32, N >= query tokens: the row that each token writes, < 0: padding. Optional: looked up in
      * the table. Absent for entries, which are always looked up. */
-    smla_tensor slots SMLA_DEFAULT;
+    smla_tensor slots;
     /* Tokens, or entries, per page of the group's cache. */
-    int32_t page_tokens SMLA_DEFAULT;
+    int32_t page_tokens;
     /* Rows from one page to the next; 0: page_tokens. */
-    int32_t page_rows SMLA_DEFAULT;
+    int32_t page_rows;
 } smla_plan_group;
 
 /* One step. Groups that the plan was not created with must be zero. Tables may be absent where slots are
@@ -82,33 +82,33 @@ typedef struct smla_plan_group {
  * has returned. Tensors on a GPU are read in the order of `stream` and must stay valid until that work has
  * finished; smla_backend_metadata_build says which of them later forward calls read too. */
 typedef struct smla_plan_batch {
-    uint32_t struct_size SMLA_DEFAULT;
+    uint32_t struct_size;
     /* T, padding included; 0: query_start_loc[R]. */
-    int32_t tokens SMLA_DEFAULT;
+    int32_t tokens;
     /* [R+1] i32, from 0, ascending: tokens [query_start_loc[r], query_start_loc[r+1]) belong to request r. */
-    smla_tensor query_start_loc SMLA_DEFAULT;
+    smla_tensor query_start_loc;
     /* [R] i32: tokens of the request after this step, at least its query tokens. */
-    smla_tensor seq_lens SMLA_DEFAULT;
+    smla_tensor seq_lens;
     /* [N] i64 or i32, N >= query tokens; values fit int32. Optional: the order in the request. */
-    smla_tensor rope_positions SMLA_DEFAULT;
-    smla_plan_group primary SMLA_DEFAULT;
-    smla_plan_group window SMLA_DEFAULT;
-    smla_plan_group compressed SMLA_DEFAULT;
-    smla_plan_group index SMLA_DEFAULT;
-    smla_plan_group state SMLA_DEFAULT;
-    smla_plan_group index_state SMLA_DEFAULT;
+    smla_tensor rope_positions;
+    smla_plan_group primary;
+    smla_plan_group window;
+    smla_plan_group compressed;
+    smla_plan_group index;
+    smla_plan_group state;
+    smla_plan_group index_state;
     /* Of plans on a GPU: the kernels are queued here. */
-    smla_stream stream SMLA_DEFAULT;
+    smla_stream stream;
     /* Of a backend's metadata, for a batch on a GPU, whose numbers the host does not read (smla/backend.h).
      * On the host they are counted. How many requests, the first ones, are decodes, and their tokens. */
-    int32_t decodes SMLA_DEFAULT;
-    int32_t decode_tokens SMLA_DEFAULT;
+    int32_t decodes;
+    int32_t decode_tokens;
     /* Tokens of all requests; padding follows. 0: `tokens`. */
-    int32_t query_tokens SMLA_DEFAULT;
+    int32_t query_tokens;
     /* Bounds of the query lengths and of seq_lens. 0: query_tokens, and max_seq_len. */
-    int32_t max_query_len SMLA_DEFAULT;
-    int32_t max_seq_len SMLA_DEFAULT;
-    int32_t reserved SMLA_DEFAULT;
+    int32_t max_query_len;
+    int32_t max_seq_len;
+    int32_t reserved;
 } smla_plan_batch;
 
 typedef struct smla_plan smla_plan;

@@ -16,15 +16,4 @@
 #define SMLA_API __attribute__((visibility("default")))
 #endif
 
-/* Follows each struct member: from C++20 on the initializer `= {}`, so that designated initializers may leave
- * members out without -Wmissing-field-initializers. Layouts do not depend on it. With -DSMLA_DEFAULT= the
- * structs are trivial types, as in C and C++17. */
-#if !defined(SMLA_DEFAULT)
-#if defined(__cplusplus) && __cplusplus >= 202002L
-#define SMLA_DEFAULT = {}
-#else
-#define SMLA_DEFAULT
-#endif
-#endif
-
 #endif /* SMLA_PLATFORM_H */

@@ -32,4 +32,10 @@
 #include <smla/hpp/stages.hpp>
 #include <smla/hpp/tensor.hpp>
 
+/* Designated initializers of argument structs leave members out, which are then zero. GCC and Clang warn about
+ * that under -Wextra, so this header turns the warning off; define SMLA_KEEP_WARNINGS to keep it on. */
+#if !defined(SMLA_KEEP_WARNINGS)
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+#endif
+
 #endif  // SMLA_SMLA_HPP

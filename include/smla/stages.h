@@ -103,30 +103,30 @@ enum {
 /* A tensor, a cache or a number of a stage's arguments, for callers that fill structs by names of fields. The
  * plain integers and doubles of a struct are not among them. */
 typedef struct smla_stage_field {
-    uint32_t struct_size SMLA_DEFAULT;
-    smla_field_kind kind SMLA_DEFAULT;
+    uint32_t struct_size;
+    smla_field_kind kind;
     /* "primary.rows", as the struct's member is called; lives for ever, as `shape` does. */
-    const char* name SMLA_DEFAULT;
+    const char* name;
     /* "T K": a letter is the same length in all fields of the stage, "R+1" and "D/32" follow from one, "*" is
      * any length. Of a cache: the letter of its width, "" if no tensor shares it. */
-    const char* shape SMLA_DEFAULT;
+    const char* shape;
     /* Of the field in the struct, in bytes. */
-    size_t offset SMLA_DEFAULT;
+    size_t offset;
     /* A bit 1 << value for each smla_dtype (of a cache: smla_format) that it may have. */
-    uint32_t types SMLA_DEFAULT;
-    smla_field_flags flags SMLA_DEFAULT;
+    uint32_t types;
+    smla_field_flags flags;
     /* This and the next three are numbers of other fields of the stage, -1 for none. This output may be that
      * very tensor. */
-    int32_t in_place_of SMLA_DEFAULT;
+    int32_t in_place_of;
     /* This field is ignored unless that cache is given. */
-    int32_t with_cache SMLA_DEFAULT;
+    int32_t with_cache;
     /* This tensor is f64 exactly if that one is. */
-    int32_t double_as SMLA_DEFAULT;
+    int32_t double_as;
     /* This tensor is present exactly if that one is; if given_dtype is not 0, exactly if that one has this
      * dtype. */
-    int32_t given_with SMLA_DEFAULT;
-    smla_dtype given_dtype SMLA_DEFAULT;
-    int32_t reserved SMLA_DEFAULT;
+    int32_t given_with;
+    smla_dtype given_dtype;
+    int32_t reserved;
 } smla_stage_field;
 
 /* The fields of a stage by number, from 0 to *count - 1. */
@@ -165,13 +165,13 @@ enum {
  * that finds a bad value writes it there, if the word is empty, and runs on. */
 typedef struct smla_error_word {
     /* NONE: nothing was found. */
-    smla_bad_kind kind SMLA_DEFAULT;
-    smla_stage stage SMLA_DEFAULT;
+    smla_bad_kind kind;
+    smla_stage stage;
     /* First index of the value in its tensor: token, request or pair. */
-    int64_t token SMLA_DEFAULT;
+    int64_t token;
     /* Second index; -1 where there is none. */
-    int64_t column SMLA_DEFAULT;
-    int64_t value SMLA_DEFAULT;
+    int64_t column;
+    int64_t value;
 } smla_error_word;
 
 /* Takes the error word out of a workspace and leaves it empty. Waits for the stream, so it is refused while

@@ -21,18 +21,18 @@ typedef int32_t smla_norm_kind;
 enum { SMLA_NORM_RMS = 0, SMLA_NORM_LAYER = 1 };
 
 typedef struct smla_norm_args {
-    uint32_t struct_size SMLA_DEFAULT;
-    smla_norm_kind kind SMLA_DEFAULT;
+    uint32_t struct_size;
+    smla_norm_kind kind;
     /* > 0, also as an f32. */
-    double eps SMLA_DEFAULT;
+    double eps;
     /* [T,G,D] */
-    smla_tensor x SMLA_DEFAULT;
+    smla_tensor x;
     /* [D], optional: ones. */
-    smla_tensor weight SMLA_DEFAULT;
+    smla_tensor weight;
     /* [D], optional: zeros. LAYER only. */
-    smla_tensor bias SMLA_DEFAULT;
+    smla_tensor bias;
     /* [T,G,D]; may be x. */
-    smla_tensor out SMLA_DEFAULT;
+    smla_tensor out;
 } smla_norm_args;
 
 /* RMS: out = x / sqrt(mean(x^2) + eps) * weight. LAYER: the same of x - mean(x), plus bias.
@@ -49,20 +49,20 @@ enum {
 };
 
 typedef struct smla_rope_args {
-    uint32_t struct_size SMLA_DEFAULT;
-    smla_rope_style style SMLA_DEFAULT;
+    uint32_t struct_size;
+    smla_rope_style style;
     /* 0 or 1. rope: 1 rotates by the negative angle. inverse_rope: always the negative angle. */
-    int32_t inverse SMLA_DEFAULT;
+    int32_t inverse;
     /* The first rotated channel. */
-    int32_t first SMLA_DEFAULT;
+    int32_t first;
     /* [T,G,D]; changed in place unless `out` is given. */
-    smla_tensor x SMLA_DEFAULT;
+    smla_tensor x;
     /* [T] i32 or i64, in any order. */
-    smla_tensor positions SMLA_DEFAULT;
+    smla_tensor positions;
     /* [n] f64: radians per position of each pair. */
-    smla_tensor frequencies SMLA_DEFAULT;
+    smla_tensor frequencies;
     /* Optional: [T,G,2n] takes the rotated channels only, [T,G,D] the whole rows. */
-    smla_tensor out SMLA_DEFAULT;
+    smla_tensor out;
 } smla_rope_args;
 
 /* Rotates channels [first, first + 2n) of x by positions[t] * frequencies[i].
@@ -76,14 +76,14 @@ SMLA_API smla_status smla_inverse_rope(smla_context* context, const smla_rope_ar
                                        smla_workspace workspace, smla_stream stream);
 
 typedef struct smla_project_args {
-    uint32_t struct_size SMLA_DEFAULT;
-    int32_t reserved SMLA_DEFAULT;
+    uint32_t struct_size;
+    int32_t reserved;
     /* [T,G,K] */
-    smla_tensor x SMLA_DEFAULT;
+    smla_tensor x;
     /* [G,N,K], strided in any way, but one of the last two strides must be 1. */
-    smla_tensor w SMLA_DEFAULT;
+    smla_tensor w;
     /* [T,G,N] */
-    smla_tensor out SMLA_DEFAULT;
+    smla_tensor out;
 } smla_project_args;
 
 /* out[t,g,n] = sum_k x[t,g,k] * w[g,n,k]: any projection of hidden states, G = 1.

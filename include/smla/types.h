@@ -59,14 +59,14 @@ enum {
  * one of smla_session_forward(session, step) "step.hidden". What a file holds is named by the file's key:
  * "config.json: kv_lora_rank". */
 typedef struct smla_error {
-    smla_status status SMLA_DEFAULT;
-    const char* field SMLA_DEFAULT;
+    smla_status status;
+    const char* field;
     /* What the field was. */
-    const char* got SMLA_DEFAULT;
+    const char* got;
     /* What it has to be. */
-    const char* wanted SMLA_DEFAULT;
+    const char* wanted;
     /* One line with all of it. */
-    const char* message SMLA_DEFAULT;
+    const char* message;
 } smla_error;
 
 /* The message of the last error; empty after a call that succeeded. */
@@ -105,14 +105,14 @@ enum { SMLA_CPU = 0, SMLA_CUDA = 1 };
 #define SMLA_STRIDE_REPEAT INT32_MIN
 typedef struct smla_tensor {
     /* Null only with zero elements. */
-    void* data SMLA_DEFAULT;
-    smla_dtype dtype SMLA_DEFAULT;
-    smla_device_type device_type SMLA_DEFAULT;
-    int32_t device_index SMLA_DEFAULT;
+    void* data;
+    smla_dtype dtype;
+    smla_device_type device_type;
+    int32_t device_index;
     /* Number of dimensions; 0: the tensor is absent. */
-    int32_t ndim SMLA_DEFAULT;
-    int64_t shape[SMLA_MAX_NDIM] SMLA_DEFAULT;
-    int64_t stride_elems[SMLA_MAX_NDIM] SMLA_DEFAULT;
+    int32_t ndim;
+    int64_t shape[SMLA_MAX_NDIM];
+    int64_t stride_elems[SMLA_MAX_NDIM];
 } smla_tensor;
 
 /* A dense tensor on a device. Extents past `ndim` are not looked at. */
@@ -198,27 +198,27 @@ enum {
 /* A paged cache. A row is addressed as page * page_rows + offset (int32). An offset >= page_tokens, a row < 0
  * and a row >= capacity = (pages - 1) * page_rows + page_tokens are holes: never read, never written. */
 typedef struct smla_cache {
-    void* data SMLA_DEFAULT;
-    smla_format format SMLA_DEFAULT;
-    smla_device_type device_type SMLA_DEFAULT;
-    int32_t device_index SMLA_DEFAULT;
+    void* data;
+    smla_format format;
+    smla_device_type device_type;
+    int32_t device_index;
     /* Values per token; 0: the format's own width (row_* and state_* have none, so they must give it). */
-    int32_t width SMLA_DEFAULT;
+    int32_t width;
     /* Tokens per page, any >= 1. */
-    int32_t page_tokens SMLA_DEFAULT;
+    int32_t page_tokens;
     /* Rows from one page to the next; 0: page_tokens. Larger where pages of several layers interleave. */
-    int32_t page_rows SMLA_DEFAULT;
-    int64_t pages SMLA_DEFAULT;
+    int32_t page_rows;
+    int64_t pages;
     /* Bytes from one page to the next; 0: packed by the format's page rule. */
-    int64_t page_stride_bytes SMLA_DEFAULT;
+    int64_t page_stride_bytes;
     /* Bytes from one row to the next, for row-packed formats; 0: packed. */
-    int64_t row_stride_bytes SMLA_DEFAULT;
+    int64_t row_stride_bytes;
     /* fp8_576 and fp8_512: value = code * scale, > 0. Others: 0 or 1. */
-    float scale SMLA_DEFAULT;
+    float scale;
     /* Bits of the format's writer; 0 for formats whose writers agree. */
-    smla_writer writer SMLA_DEFAULT;
+    smla_writer writer;
     /* Optional, where the cache lies: overrides `scale`; read when the kernel runs. */
-    const float* scale_device SMLA_DEFAULT;
+    const float* scale_device;
 } smla_cache;
 
 /* What a kernel may round beyond the order of its f32 sums. */

@@ -52,9 +52,12 @@ protected:
     }
     void expect_field(const Metadata& on_host, const Metadata& on_gpu, const char* name,
                       std::map<std::string, const void*>& addresses) {
-        const Tensor host = *on_host.find(name), gpu = *on_gpu.find(name);
+        const Tensor host = *on_host.find(name);
+        Tensor gpu = *on_gpu.find(name);
         const auto shape = [](const Tensor& t) { return std::vector<int64_t>(t.shape, t.shape + t.ndim); };
         const bool table = std::string(name).find("block_table") != std::string::npos;
+        // A copy of a host batch's table ends at max_seq_len; a table on the GPU is shown whole.
+        if (table && gpu.ndim && gpu.shape[1] > host.shape[1]) gpu = slice(gpu, 1, 0, host.shape[1]);
         ASSERT_EQ(shape(host), shape(gpu)) << name;
         ASSERT_EQ(values(host), values(gpu)) << name;
         if (element_count(gpu) == 0 || table) return;

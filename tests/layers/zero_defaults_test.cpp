@@ -13,7 +13,6 @@
 #include <fstream>
 #include <functional>
 #include <set>
-#include <string_view>
 
 namespace smla::layers_test {
 namespace {
@@ -427,8 +426,6 @@ std::vector<std::string> documented_zeros() {
         std::string line, owner, comment;
         bool inside = false;
         while (std::getline(file, line)) {
-            constexpr std::string_view kMacro = " SMLA_DEFAULT";
-            while (line.find(kMacro) != std::string::npos) line.erase(line.find(kMacro), kMacro.size());
             const size_t first = line.find_first_not_of(' ');
             if (first == std::string::npos) continue;
             const std::string words = line.substr(first);

@@ -45,7 +45,7 @@ def c_name(name):
 def declared(pattern):
     """What the headers say, by another reading than that of scripts/bindings."""
     text = "".join(path.read_text() for path in sorted(HEADERS.glob("*.h")))
-    return re.findall(pattern, re.sub(r"/\*.*?\*/| ?SMLA_DEFAULT", "", text, flags=re.S), flags=re.S)
+    return re.findall(pattern, re.sub(r"/\*.*?\*/", "", text, flags=re.S), flags=re.S)
 
 
 def constants():

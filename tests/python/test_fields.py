@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STAGES = [stage for stage in Stage if stage is not Stage.COUNT]
 HEADERS = "".join(
     (ROOT / f"include/smla/stages_{part}.h").read_text() for part in "attend cache index linear".split()
-).replace(" SMLA_DEFAULT", "")
+)
 NESTED = {  # of a struct within arguments, what the tables call its members
     "AttendArgs": {"primary.": "AttendSource", "extra.": "AttendSource"},
     "ScoreSelectArgs": {"score.": "ScoreArgs", "select.": "SelectArgs"},
