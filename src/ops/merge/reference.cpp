@@ -14,7 +14,7 @@ namespace {
 // Weights relative to the largest part, and the factor that divides by the denominator with the sink in it.
 template <class Real>
 struct Weights {
-    std::vector<Real> parts;  // exactly 0 for empty parts
+    std::vector<Real> parts;  // negative for empty parts
     Real lse;                 // natural log, without the sink
     Real factor;              // out = factor * sum_i parts[i] * partials[i]
 };
@@ -42,11 +42,14 @@ void weigh(const smla_merge_args& args, int64_t t, int64_t h, Weights<Real>& out
         if (!(lse <= peak) && peak == peak) peak = lse;  // a NaN stays the peak
     }
     if (peak == -infinity) {
-        out.parts.assign(size_t(n), Real(0));
+        out.parts.assign(size_t(n), Real(-1));
         return;  // no part saw a key: out 0 whatever the sink
     }
     Real sum = 0;
-    for (Real& part : out.parts) sum += part = part == -infinity ? Real(0) : std::exp(part - peak);
+    for (Real& part : out.parts) {
+        if (part == -infinity) part = -1;
+        else sum += part = std::exp(part - peak);
+    }
     out.lse = peak + std::log(sum);
     const Real sink = present(args.sink) ? load_one<Real>(args.sink, h) : -infinity;
     if (sink == infinity) return;
@@ -77,8 +80,7 @@ void merge_tokens(const smla_merge_args& args, int64_t begin, int64_t end) {
             weigh(args, t, h, weights);
             out.assign(size_t(width), Real(0));
             for (int64_t i = 0; i < parts; ++i) {
-                // what an empty part holds is never read
-                if (std::isinf(load_one<Real>(args.lse, i, t, h))) continue;
+                if (weights.parts[size_t(i)] < 0) continue;  // the numbers of an empty part are never read
                 const Real weight = weights.parts[size_t(i)] * weights.factor;
                 const Tensor one = part_of(args.partials, i);
                 load_row(one, address(one, t, h), width, part.data());
