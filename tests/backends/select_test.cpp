@@ -233,8 +233,7 @@ TEST(Selection, CapabilityRefusesOnlyWhereNoEngineRuns) {
     EXPECT_TRUE(why_not(kSparseMlaSm120, on(SMLA_FAMILY_DSA, "cpu")).empty());
     EXPECT_TRUE(says(published_refusals(kSparseMlaSm120, on(SMLA_FAMILY_DSA, "cpu")), "no CUDA device"));
     EXPECT_THROW(choose_backend(turing, ""), Error);
-    for (const char* device :
-         {"sm_80", "sm_86", "sm_90", "sm_103", "sm_121"})  // what this build has code for
+    for (const char* device : {"sm_80", "sm_86", "sm_90", "sm_103", "sm_121"})
         EXPECT_EQ(engine_of(describe_device(device)).refusal.empty(), has_code_for(std::stoi(device + 3)))
             << device;
     EXPECT_STREQ(engine_of(describe_device("sm_90")).name, "cuda");

@@ -50,7 +50,8 @@ OTHERS = """
     compat.flashinfer.sparse_mla_sm120.BatchSparseMLAPagedAttentionWrapper reporting.Report
     reporting.html.Markup reporting.svg.Drawing tensor._Tensors tools.BenchResults torch._ops.Operator
     transformers._cache.Cache transformers._cache.CacheLayer transformers._columns.Columns
-    transformers._columns.Once transformers._columns._Mask transformers._modules.Defaults
+    transformers._columns.Once transformers._columns._Mask transformers._mask.NoPadding
+    transformers._modules.Defaults
     transformers._modules.OnSmla transformers._modules.Options transformers._plain.Marks
     vllm.backend.SmlaSparseBackend vllm.impl.SmlaSparseImpl vllm.indexer_calls.Operations
     vllm.indexer_calls.PackKernel vllm.metadata.SmlaSparseMetadata vllm.metadata.SmlaSparseMetadataBuilder
