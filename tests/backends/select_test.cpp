@@ -236,8 +236,7 @@ TEST(Selection, CapabilityRefusesOnlyWhereNoEngineRuns) {
     for (const char* device : {"sm_80", "sm_86", "sm_90", "sm_103", "sm_121"})
         EXPECT_EQ(engine_of(describe_device(device)).refusal.empty(), has_code_for(std::stoi(device + 3)))
             << device;
-    EXPECT_STREQ(engine_of(describe_device("sm_90")).name, "cuda");
-    EXPECT_STREQ(engine_of(describe_device("sm_100")).name, "cuda");
+    for (const char* name : {"sm_90", "sm_100"}) EXPECT_STREQ(engine_of(describe_device(name)).name, "cuda");
     EXPECT_STREQ(engine_of(describe_device("cpu")).name, "cpu");
 }
 
