@@ -224,7 +224,7 @@ TEST(Selection, TheLogSaysWhatWasChosen) {
 
 TEST(Selection, CapabilityRefusesOnlyWhereNoEngineRuns) {
     BackendConfig turing = on(SMLA_FAMILY_DSA, "sm_80");
-    turing.device.capability = 75;
+    turing.args.device.capability = 75;
     const std::vector<std::string> gpu = why_not(kFlashMlaSparse, turing);
     ASSERT_EQ(gpu.size(), 1u);
     EXPECT_TRUE(says(gpu, "no engine of this build runs attention backends on sm_75"));
