@@ -90,7 +90,8 @@ TEST(HppBackend, names_and_what_they_say) {
         EXPECT_EQ(smla::why_not(std::string(name).c_str(), args).empty(),
                   name.find("DSV4") == std::string_view::npos)
             << name;
-    args.device = {.type = SMLA_CUDA, .capability = 75};
+    args.device = smla::device("sm_80");
+    args.device.capability = 75;
     EXPECT_NE(smla::why_not("FLASHMLA_SPARSE", args).find("no engine of this build"), std::string::npos);
     args = {};
     args.heads = 64;
@@ -116,7 +117,8 @@ TEST(HppBackend, a_buffer_that_is_too_small_learns_the_length) {
     EXPECT_EQ(smla_backend_select(&args, nullptr, &byte, &bytes), SMLA_INVALID_ARGUMENT);
     EXPECT_EQ(bytes, selected.size() + 1);
     EXPECT_EQ(byte, 'x');
-    args.device = {.type = SMLA_CUDA, .capability = 75};
+    args.device = smla::device("sm_80");
+    args.device.capability = 75;
     bytes = 1;
     EXPECT_EQ(smla_backend_why_not("FLASHMLA_SPARSE", &args, 0, &byte, &bytes), SMLA_INVALID_ARGUMENT);
     EXPECT_EQ(bytes, smla::why_not("FLASHMLA_SPARSE", args).size() + 1);

@@ -307,7 +307,7 @@ TEST_F(HppSession, a_format_with_one_scale_per_cache_needs_it) {
             ADD_FAILURE() << "accepted";
         } catch (const smla::Error& error) {
             EXPECT_EQ(error.field, "args.kv_scale");
-            EXPECT_NE(error.wanted.find("one scale per cache"), std::string::npos) << error.what();
+            EXPECT_NE(error.wanted.find("has one scale"), std::string::npos) << error.what();
         }
     }
 }
