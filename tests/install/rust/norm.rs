@@ -105,7 +105,8 @@ fn main() {
     // mean(x^2) = 25/4, so out = x / 2.5, to a few f32 roundings
     assert!(
         (x[0] - 1.2).abs() < 1e-6 && (x[1] + 1.6).abs() < 1e-6,
-        "wrong values: {x:?}"
+        "wrong values: {:?}",
+        x
     );
 
     args.eps = -1.;
