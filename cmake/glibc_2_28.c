@@ -23,17 +23,19 @@ SMLA_JUMP_TO("GLIBC_2.2.5", "exp, exp2, log, log2, pow");
 SMLA_JUMP_TO("GLIBC_2.2.5",
              "dlerror, dlopen, dlsym, pthread_create, pthread_detach, pthread_join,"
              "pthread_key_create, __pthread_key_create, pthread_key_delete, pthread_getspecific,"
-             "pthread_setspecific, pthread_once");
+             "pthread_setspecific, pthread_once, pthread_sigmask, pthread_rwlock_rdlock,"
+             "pthread_rwlock_unlock, pthread_rwlock_wrlock");
+SMLA_JUMP_TO("GLIBC_2.12", "pthread_setname_np");
 #ifdef SMLA_CUDA /* what the CUDA runtime uses */
 SMLA_JUMP_TO("GLIBC_2.3.4", "dlmopen");
 SMLA_JUMP_TO("GLIBC_2.2.5",
              "dlclose, dlvsym, pthread_condattr_setpshared, pthread_kill,"
              "pthread_mutex_trylock, pthread_mutexattr_destroy, pthread_mutexattr_init,"
              "pthread_mutexattr_setpshared, pthread_mutexattr_settype, pthread_rwlock_destroy,"
-             "pthread_rwlock_init, pthread_rwlock_rdlock, pthread_rwlock_timedrdlock,"
+             "pthread_rwlock_init, pthread_rwlock_timedrdlock,"
              "pthread_rwlock_timedwrlock, pthread_rwlock_tryrdlock, pthread_rwlock_trywrlock,"
-             "pthread_rwlock_unlock, pthread_rwlock_wrlock, pthread_rwlockattr_destroy,"
-             "pthread_rwlockattr_init, pthread_rwlockattr_setpshared, pthread_spin_destroy,"
+             "pthread_rwlockattr_destroy, pthread_rwlockattr_init,"
+             "pthread_rwlockattr_setpshared, pthread_spin_destroy,"
              "pthread_spin_init, pthread_spin_lock, pthread_spin_trylock, pthread_spin_unlock,"
              "sem_destroy, sem_init, sem_post, sem_timedwait, sem_trywait, sem_wait, shm_open, shm_unlink");
 #endif

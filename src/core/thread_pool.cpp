@@ -179,8 +179,10 @@ void ThreadPool::Crew::run_on_workers(int64_t tasks, const Body& body) {
     drain(0);
     for (int spin = 0; spin < kSpins && busy_.load(std::memory_order_acquire) != 0; ++spin) pause_cpu();
     std::unique_lock lock(mutex_);
-    while (
-        !done_.wait_for(lock, kInterruptPause, [&] { return busy_.load(std::memory_order_acquire) == 0; })) {
+    // The system clock: a wait by the steady clock needs glibc 2.30.
+    const auto pause_ends = [] { return std::chrono::system_clock::now() + kInterruptPause; };
+    const auto all_done = [&] { return busy_.load(std::memory_order_acquire) == 0; };
+    while (!done_.wait_until(lock, pause_ends(), all_done)) {
         lock.unlock();
         if (!failed_.load(std::memory_order_relaxed)) attempt(stop_point);
         lock.lock();
