@@ -13,8 +13,7 @@ class Users {
 private:
     friend class InUse;
     static constexpr int32_t kChanging = -1;
-    std::atomic<int32_t> reading_{
-        0};  // the number of calls that read it; kChanging: one call that changes it
+    std::atomic<int32_t> reading_{0};  // number of calls that read; kChanging: one call changes it
 };
 
 // For the time of a call. Calls that read an object may overlap, one that changes it may not.
