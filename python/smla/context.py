@@ -155,7 +155,7 @@ class Context(Shared):
     device: of the CUDA engine.
     batch_invariant: a token's bits never depend on what else is in the batch, except where a BLAS library
     multiplies.
-    kernel: demands kernels by name, "attend=cpu_avx512_bf16_attend_576"; None: the kernels that SMLA_KERNEL names.
+    kernel: demands kernels by name, "attend=cpu_avx512_bf16_attend_576"; None: SMLA_KERNEL.
     check_indices: calls note the first bad index for Workspace.read_error (slower).
     """
 
