@@ -16,7 +16,7 @@ check_c_source_compiles("#include <features.h>
 int main(void) { return 0; }" SMLA_GLIBC_X86_64)
 if(SMLA_GLIBC_X86_64)
     target_sources(smla_old_glibc INTERFACE ${PROJECT_SOURCE_DIR}/cmake/glibc_2_28.c)
-    target_compile_definitions(smla_old_glibc INTERFACE $<$<BOOL:${SMLA_CUDA}>:SMLA_CUDA>)
+    target_compile_definitions(smla_old_glibc INTERFACE $<$<BOOL:${SMLA_CUDA}>:SMLA_OLD_GLIBC_CUDA>)
     target_link_options(smla_old_glibc INTERFACE
         LINKER:--push-state,--no-as-needed,-l:libpthread.so.0,-l:libdl.so.2,-l:librt.so.1,--pop-state)
 endif()

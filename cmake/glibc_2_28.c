@@ -26,7 +26,7 @@ SMLA_JUMP_TO("GLIBC_2.2.5",
              "pthread_setspecific, pthread_once, pthread_sigmask, pthread_rwlock_rdlock,"
              "pthread_rwlock_unlock, pthread_rwlock_wrlock");
 SMLA_JUMP_TO("GLIBC_2.12", "pthread_setname_np");
-#ifdef SMLA_CUDA /* what the CUDA runtime uses */
+#ifdef SMLA_OLD_GLIBC_CUDA /* what the CUDA runtime uses */
 SMLA_JUMP_TO("GLIBC_2.3.4", "dlmopen");
 SMLA_JUMP_TO("GLIBC_2.2.5",
              "dlclose, dlvsym, pthread_condattr_setpshared, pthread_kill,"
