@@ -20,7 +20,7 @@
 
 namespace {
 
-// What config.json of DeepSeek-V3.2 says of its attention.
+// The attention members of DeepSeek-V3.2's config.json.
 constexpr const char* CONFIG = R"({
   "model_type": "deepseek_v32", "num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 128,
   "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64,
@@ -36,7 +36,7 @@ constexpr int R = 3, HEADS = 16, INDEX_HEADS = 64, TOPK = 2048, PAGE = 64, PAGES
 
 struct DecodeStep {
     const smla::Context& on;
-    // From config.json, as text here, or from a file with .config = "DeepSeek-V3.2/config.json".
+    // Read from the text of a config.json; .config = "DeepSeek-V3.2/config.json" reads a file instead.
     smla_layer_info layer = smla::layer_info({.layer = 3, .config_json = CONFIG});
     // What the layer's projections leave behind for each new token; q is absorbed and rotated.
     smla::Tensor latent = on.tensor<float>({R, 512}), k_rope = on.tensor<float>({R, 64});
@@ -72,7 +72,7 @@ struct DecodeStep {
                   .ends = ends, .logits = logits}, scratch, stream);
         on.select({.scores = logits, .ends = ends, .indices = chosen, .counts = counts, .rows = rows,
                    .row_table = table, .request_of_token = requests, .page_tokens = PAGE}, scratch, stream);
-        on.attend({.softmax_scale = layer.softmax_scale, .q = q,  // with YaRN's magnitude: not 192^-0.5
+        on.attend({.softmax_scale = layer.softmax_scale, .q = q,  // includes YaRN's magnitude
                    .primary = {.cache = kv, .rows = rows, .lengths = counts}, .out = out}, scratch, stream);
     }
 };
@@ -180,7 +180,7 @@ int64_t check_selection(DecodeStep& step, DecodeStep& reference, const std::vect
 // Largest error of the step's output relative to its row, against the reference on the same rows.
 double attention_error(DecodeStep& step, DecodeStep& reference, smla_stream stream) {
     reference.rows.upload(step.rows.download<int32_t>(stream));
-    const double magnitude = 0.1 * std::log(40.) + 1;  // YaRN's, of queries and of keys
+    const double magnitude = 0.1 * std::log(40.) + 1;  // YaRN's factor for queries and keys
     reference.on.attend({.softmax_scale = magnitude * magnitude / std::sqrt(128. + 64.),
                          .q = reference.q,
                          .primary = {.cache = reference.kv, .rows = reference.rows},

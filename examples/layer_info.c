@@ -1,5 +1,5 @@
-/* Reads from config.json what an engine needs before it calls stages: widths, softmax scale and rotation
- * frequencies. Without arguments, describes a layer of DeepSeek-V3.2 and checks the numbers.
+/* Reads the widths, softmax scale and rotation frequencies of a layer from config.json. Without arguments,
+ * describes a layer of DeepSeek-V3.2 and checks the numbers.
  *
  *     example_layer_info_c [CONFIG LAYER]      CONFIG: a config.json or its folder */
 #include <smla/smla.h>
@@ -41,7 +41,7 @@ int main(int argc, char** argv) {
     printf("\n");
     if (given) return 0;
 
-    /* YaRN scales queries and keys by 0.1 ln(factor) + 1 each and slows pairs 23 to 31 down by the factor. */
+    /* YaRN scales queries and keys by 0.1 ln(factor) + 1 each and divides frequencies 23 to 31 by factor. */
     const double magnitude = 0.1 * log(40) + 1, scale = magnitude * magnitude / sqrt(128 + 64);
     const int right = fabs(layer.softmax_scale - scale) < 1e-15 && frequencies[0] == 1 &&
                       fabs(frequencies[31] * 40 / pow(10000, -62. / 64) - 1) < 1e-14;

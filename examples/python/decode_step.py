@@ -14,7 +14,7 @@ import smla
 
 R, HEADS, INDEX_HEADS, TOPK, PAGE, PAGES, STEPS = 3, 16, 64, 2048, 64, 40, 3  # PAGES: per request
 rng = np.random.default_rng(3)
-CONFIG = {  # what config.json of DeepSeek-V3.2 says of its attention
+CONFIG = {  # the attention members of DeepSeek-V3.2's config.json
     "model_type": "deepseek_v32",
     "num_hidden_layers": 61,
     "hidden_size": 7168,
@@ -60,9 +60,9 @@ class State:
 
 # [README.begin]
 def decode_step(x, state, stream=None):
-    """One new token for each of R requests. x: what the layer's projections leave behind.
+    """Attends for one new token of each of R requests. x: outputs of the layer's projections.
 
-    state.layer: smla.layer_info("DeepSeek-V3.2/config.json", 3). Its softmax scale includes YaRN's magnitude.
+    state.layer: smla.layer_info("DeepSeek-V3.2/config.json", 3); softmax_scale includes YaRN's magnitude.
     """
     table, kv, keys, on = state.table, state.kv, state.keys, {"context": state.context}
     pages = smla.PlanGroup(table, page_tokens=PAGE)  # both caches use the same pages
@@ -138,7 +138,7 @@ def check(results, exact, x, reference, lengths):
         # result because weights have both signs.
         slack = 8 * 192 * 2**-24 * np.abs(scores).max()
         assert taken.all() or scores[taken].min() >= scores[~taken].max() - slack
-    magnitude = 0.1 * np.log(40) + 1  # YaRN's, of queries and of keys
+    magnitude = 0.1 * np.log(40) + 1  # YaRN's factor for queries and keys
     scale = magnitude**2 * (128 + 64) ** -0.5
     same_rows = smla.attend(x["q"], reference.kv, rows, softmax_scale=scale, context=reference.context).out
     error = np.linalg.norm(out - same_rows, axis=-1) / np.linalg.norm(same_rows, axis=-1)
