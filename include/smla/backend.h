@@ -33,7 +33,7 @@ typedef struct smla_device_info {
  * common GPU of that capability, present or not). Any other name is an error that lists the names. */
 SMLA_API smla_status smla_describe_device(const char* name, smla_device_info* out);
 
-/* Features that no backend has. Any set bit is refused. */
+/* Features that no backend supports: setting any bit is an error. */
 enum {
     SMLA_WANTS_ALIBI = 1,
     SMLA_WANTS_SLIDING_WINDOW = 2, /* besides V4's own */
@@ -46,7 +46,7 @@ typedef struct smla_backend_args {
     uint32_t struct_size;
     smla_family family;
     /* "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla" or a record format. "auto" (null): the
-     * backend's own; where that is row_bf16, queries of f32 and f64 get rows of their own type. */
+     * backend's default; if that is row_bf16, queries of f32 and f64 use row_f32 and row_f64. */
     const char* kv_cache_dtype;
     /* Of queries: bf16 (0), f16, f32, f64 (reference), e4m3 (HYBRID, per-tensor caches). */
     smla_dtype dtype;
@@ -64,7 +64,7 @@ typedef struct smla_backend_args {
     int32_t v_head_dim;
     /* HYBRID; 0: 512. */
     int32_t head_dim;
-    /* Tokens per page, the least that host batches may have; 0: as listed. HYBRID: of compressed groups. */
+    /* Smallest tokens per page of host batches; 0: the backend's default. HYBRID: of compressed groups. */
     int32_t page_tokens;
     /* HYBRID; 0: 64, V4.1 32. */
     int32_t window_page_tokens;
@@ -87,7 +87,7 @@ typedef struct smla_backend_args {
     double softmax_scale;
     /* Of e4m3 queries; 0: 1. */
     double q_scale;
-    /* Scale of per-tensor caches that have none of their own. Other formats: 0 or 1. */
+    /* Scale of per-tensor caches that set no scale. Other formats: 0 or 1. */
     double kv_scale;
     /* Of one chunk of indexer prefill; 0: 512 MiB. */
     int64_t max_logits_bytes;
@@ -114,8 +114,8 @@ SMLA_API smla_status smla_backend_why_not(const char* name, const smla_backend_a
 SMLA_API smla_status smla_backend_select(const smla_backend_args* args, const char* wanted, char* buffer,
                                          size_t* bytes);
 
-typedef struct smla_backend smla_backend; /* Any number of threads may use one at once. */
-/* Serves one build, or any number of readers, at a time: SMLA_INVALID_ARGUMENT for a call in between. */
+typedef struct smla_backend smla_backend; /* Any number of threads may use a backend at once. */
+/* Serves one build, or any number of readers, at a time; any other call gets SMLA_INVALID_ARGUMENT. */
 typedef struct smla_backend_metadata smla_backend_metadata;
 
 /* `name` null: selected as above. Logs one line with the choice. The context outlives the backend, the
@@ -173,27 +173,27 @@ SMLA_API smla_status smla_backend_cache_shape(const smla_backend* backend, int32
 SMLA_API smla_status smla_backend_metadata_create(const smla_backend* backend, smla_backend_metadata** out);
 SMLA_API void smla_backend_metadata_destroy(smla_backend_metadata* metadata);
 
-/* Computes the metadata of a step. A refused batch changes nothing. All tensors of a batch lie on the host,
- * or all on the GPU of the context. With a GPU, fields lie there and change in the order of batch.stream;
- * numbers stay on the host.
+/* Computes the metadata of a step. An invalid batch changes nothing. All tensors of a batch must be on the
+ * host, or all on the context's GPU. With a GPU, fields are in its memory and change in the order of
+ * batch.stream; numbers stay on the host.
  *
  * A batch on the host may be changed or freed when the call returns: block_table fields show copies, without
- * columns past max_seq_len. Its tables must have the pages that smla_plan_build names, no smaller than the
- * backend's. With a GPU, a build queues kernels that read one of two pinned buffers, so the host waits only
- * for the build before the last. A stream that is captured is refused: capture a forward, then build before
- * each replay. The graph serves later steps of the same T, decode tokens and page sizes.
+ * columns past max_seq_len. Its tables must have the pages that smla_plan_build requires, not smaller than
+ * the backend's pages. With a GPU, a build queues kernels that read one of two pinned buffers, so the host
+ * waits only for the build before the last. It cannot be captured: capture a forward, then build before each
+ * replay. The graph serves later steps of the same T, decode tokens and page sizes.
  *
- * A batch on the GPU: the host waits for nothing, and the build may be captured in a graph, whose replays
- * follow the tensors' contents with T, R, addresses and numbers as captured. Tensors stay valid until that
- * work has finished, and block tables, which the block_table fields show, until the last forward of the step
- * has. Numbers that the host does not read come with the batch (decodes and the following); max_query_len,
+ * For a batch on the GPU, the host waits for nothing, and the build may be captured in a graph. Replays use
+ * the tensors' current contents, but T, R, addresses and numbers as captured. Tensors must stay valid until
+ * that work has finished; block tables, which the block_table fields show, until the last forward of the step
+ * has. The batch contains the numbers that the host does not read (decodes and the following). max_query_len,
  * max_seq_len and *_max_q_len are then bounds, prefill.has_context is 1 with any prefill, wrong numbers make
- * padding, indexer.prefill_chunks is empty and forward attends in one call. */
+ * padding, indexer.prefill_chunks is empty, and forward attends in one call. */
 SMLA_API smla_status smla_backend_metadata_build(smla_backend_metadata* metadata,
                                                  const smla_plan_batch* batch);
 
-/* A field by the original's name ("swa.decode_swa_lens"), or "plan.NAME", field NAME of smla/plan.h. Numbers
- * are i32 [1]. Shapes are those of the last build. */
+/* Returns a field by the original's name ("swa.decode_swa_lens"), or field NAME of smla/plan.h by the name
+ * "plan.NAME". Numbers are i32 [1]. Shapes are those of the last build. */
 SMLA_API smla_status smla_backend_metadata_field(const smla_backend_metadata* metadata, const char* name,
                                                  smla_tensor* out);
 SMLA_API smla_status smla_backend_metadata_fields(const smla_backend_metadata* metadata,
@@ -227,7 +227,7 @@ typedef struct smla_backend_forward_args {
     smla_tensor out;
     /* Optional: [N,H]. */
     smla_tensor lse;
-    /* Refused if present. */
+    /* Unsupported; must be absent. */
     smla_tensor output_scale, output_block_scale;
     /* DSA: the cache. HYBRID: the compressed one. pages 0: there is none yet and nothing is written. */
     smla_cache kv_cache;
@@ -238,8 +238,8 @@ typedef struct smla_backend_forward_args {
 /* Workspace of a call with these shapes. Data and metadata are not looked at. Never shrinks when N grows. */
 SMLA_API smla_status smla_backend_workspace_size(const smla_backend* backend,
                                                  const smla_backend_forward_args* args, size_t* bytes);
-/* Writes the step's tokens to the cache and attends. A refused step writes nothing. A GPU may record the step
- * as a CUDA graph: see smla_layer_forward. */
+/* Writes the step's tokens to the cache and attends. An invalid step writes nothing. On a GPU the step may be
+ * recorded as a CUDA graph: see smla_layer_forward. */
 SMLA_API smla_status smla_backend_forward(const smla_backend* backend, const smla_backend_forward_args* args,
                                           smla_workspace workspace, smla_stream stream);
 

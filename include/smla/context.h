@@ -5,8 +5,8 @@
  *
  * Exceptions: no C++ exception leaves a function of this library. If the caller's alloc, parallel_for or
  * interrupt function throws, the call ends with SMLA_CANCELLED (std::bad_alloc: SMLA_OUT_OF_MEMORY) and the
- * message of the exception; context and handles stay usable. What a log function throws is dropped. A free
- * that throws ends the process. */
+ * message of the exception; context and handles stay usable. Exceptions of a log function are ignored. An
+ * exception of the free function ends the process. */
 #ifndef SMLA_CONTEXT_H
 #define SMLA_CONTEXT_H
 
@@ -18,7 +18,7 @@ extern "C" {
 
 typedef int32_t smla_engine;
 enum {
-    /* What the environment variable SMLA_ENGINE names, else the CPU; never selects a GPU by itself. */
+    /* The engine that the environment variable SMLA_ENGINE names, else the CPU, even if there is a GPU. */
     SMLA_ENGINE_AUTO = 0,
     /* Plain loops in the arithmetic of the tensors: f64 where they are f64, else f32. */
     SMLA_ENGINE_REFERENCE = 1,
@@ -51,7 +51,7 @@ typedef struct smla_allocator {
 } smla_allocator;
 
 /* Runs body(user, i) for every i in [0, count), in any order, on any threads; returns when all are done. It
- * may throw only when every body that it started has returned; body itself never throws. */
+ * may throw only after every body that it started has returned; body never throws. */
 typedef void (*smla_parallel_for)(void* pool, int64_t count, void (*body)(void* user, int64_t i), void* user);
 
 typedef struct smla_context_args {
@@ -62,13 +62,13 @@ typedef struct smla_context_args {
     /* CPU engine. */
     smla_isa isa;
     /* CPU engine; 0: the number in SMLA_THREADS, else one per core that this process may use, by its affinity
-     * mask and a container's CPU limit. They block all signals except SIGSEGV, SIGBUS, SIGFPE, SIGILL,
+     * mask and a container's CPU limit. The threads block all signals except SIGSEGV, SIGBUS, SIGFPE, SIGILL,
      * SIGTRAP, SIGSYS and SIGPROF, and are named smla-1, smla-2, ... */
     int32_t threads;
     /* 1: a token's bits never depend on what else is in the batch, except where a BLAS library multiplies. */
     int32_t batch_invariant;
-    /* Kernels demanded by name, "attend=cpu_avx512_bf16_attend_576,score=..."; null: those that SMLA_KERNEL
-     * names. A stage whose kernel is demanded runs that kernel or is refused. */
+    /* Required kernels by name, "attend=cpu_avx512_bf16_attend_576,score=..."; null: the kernels in
+     * SMLA_KERNEL. A stage with a required kernel runs that kernel or fails. */
     const char* kernel;
     /* CPU and reference engine: for sessions and smla_allocate. All null: malloc. */
     smla_allocator allocator;
@@ -86,8 +86,8 @@ typedef struct smla_context_args {
 typedef struct smla_context smla_context;
 
 /* SMLA_UNSUPPORTED: this build or machine lacks the engine or the instruction set. SMLA_INVALID_ARGUMENT: no
- * GPU has device_index; an unknown kernel; a version that is refused; an environment variable with a value
- * that is not accepted (docs/environment.md; `smla list environment`). */
+ * GPU has device_index; an unknown kernel; an incompatible version; an invalid value of an environment
+ * variable (docs/environment.md; `smla list environment`). */
 SMLA_API smla_status smla_context_create(const smla_context_args* args, smla_context** out);
 /* Destroy everything that was made from the context first. Null is allowed. */
 SMLA_API void smla_context_destroy(smla_context* context);
@@ -116,8 +116,8 @@ SMLA_API smla_status smla_download(smla_context* context, void* to, const void* 
 /* Scratch of a call. The caller owns it. Its first 4 KiB are counters and the error word: smla_workspace_init
  * zeroes them once and every call leaves them zero (the error word: until it is read). The rest may hold
  * anything. A call that needs no scratch accepts {0}.
- * A workspace serves one call at a time, on a GPU one stream. It is plain memory: two calls that share one
- * are not detected, and overwrite each other's scratch. */
+ * A workspace serves one call at a time, on a GPU one stream. It is plain memory: concurrent calls that share
+ * a workspace are not detected and overwrite each other's scratch. */
 typedef struct smla_workspace {
     /* Aligned to 64 bytes, where the context runs. */
     void* data;
@@ -130,14 +130,14 @@ typedef void (*smla_log_function)(void* user, int32_t level, const char* line);
  * to the level that the environment variable SMLA_LOG names; if it is unset, none does. */
 SMLA_API void smla_set_log(smla_log_function function, void* user);
 
-/* Says whether a call goes on: 0, or any other value to end it. Must not call smla. */
+/* Returns 0 to continue the call, or any other value to end it. Must not call smla. */
 typedef int32_t (*smla_interrupt_function)(void* user);
-/* For later calls of the calling thread on the CPU and the reference engine; null: none. A call that has run
- * for 50 ms asks the function, and then about every 50 ms, on the thread that made the call and between two
- * pieces of its work; one product of a BLAS library is one piece. A parallel_for that runs no body on that
- * thread has it asked between stages only. The other threads end their piece before the call returns
- * SMLA_CANCELLED. Afterwards context, workspace and handles are usable, and a request of a session holds what
- * it held before the step. Unset the function before `user` goes. */
+/* Sets the function for later calls of the calling thread on the CPU and the reference engine; null: none. A
+ * call runs the function after 50 ms and then about every 50 ms, on the thread that made the call and between
+ * two pieces of its work; one product of a BLAS library is one piece. If parallel_for runs no body on that
+ * thread, the call runs it only between stages. The other threads finish their piece before the call returns
+ * SMLA_CANCELLED. Afterwards context, workspace and handles are usable, and a request of a session holds the
+ * same tokens as before the step. Unset the function before `user` becomes invalid. */
 SMLA_API void smla_set_interrupt(smla_interrupt_function function, void* user);
 
 #ifdef __cplusplus

@@ -14,7 +14,7 @@
 extern "C" {
 #endif
 
-typedef struct smla_layer smla_layer; /* Any number of threads may use one at once. */
+typedef struct smla_layer smla_layer; /* Any number of threads may use a layer at once. */
 
 /* Reads a layer's weights. SMLA_DATA_ERROR lists every missing or misshapen tensor in one error, those of
  * `tensors` too. The context must outlive the layer. */
@@ -82,7 +82,7 @@ typedef struct smla_session_args {
     int32_t max_tokens;
     /* Tokens of all requests in one step. 0: 512. */
     int32_t max_step_tokens;
-    /* Scale of fp8_576 and fp8_512, which require one above 0. Other formats: 0 or 1. */
+    /* Scale of fp8_576 and fp8_512, which must be above 0. Other formats: 0 or 1. */
     float kv_scale;
     /* Bytes of scratch that a stage may use. 0: as much as pays. */
     size_t stage_budget;
@@ -120,8 +120,8 @@ typedef struct smla_session_step {
     smla_tensor candidates;
 } smla_session_step;
 
-/* Makes a session with all its caches, plan and scratch. Its layer must outlive it. On a GPU it works in the
- * default stream. A session serves one call at a time: a second one returns SMLA_INVALID_ARGUMENT. */
+/* Creates a session with its caches, plan and scratch. The layer must outlive it. On a GPU it runs on the
+ * default stream. A session serves one call at a time; a concurrent call returns SMLA_INVALID_ARGUMENT. */
 SMLA_API smla_status smla_session_create(const smla_layer* layer, const smla_session_args* args,
                                          smla_session** out);
 /* Null is allowed. */
@@ -129,7 +129,7 @@ SMLA_API void smla_session_destroy(smla_session* session);
 /* What the session was made with, defaults filled in. The caller has set args->struct_size. */
 SMLA_API smla_status smla_session_get_args(const smla_session* session, smla_session_args* args);
 /* Runs one step. Tensors lie on the host or on the context's device; if all lie on a GPU, the call returns
- * when the step is queued. A refused or cancelled step changes no request. Only lists come from the heap. */
+ * when the step is queued. A step that fails or is cancelled changes no request. Allocates only lists. */
 SMLA_API smla_status smla_session_forward(smla_session* session, const smla_session_step* step);
 /* Selection of the last step, if it had no forced_topk: [T,k] i32 on the host, valid until the next step.
  * ndim 0 in layers without an indexer. */

@@ -1,5 +1,5 @@
-/* smla/model.h: attention layers of a model. The arguments that open a layer, and its description, which can
- * be read from config.json without weights: kind, widths, softmax scale, rotation. */
+/* smla/model.h: attention layers of a model: the arguments that open a layer, and its description (kind,
+ * widths, softmax scale, rotation), which can be read from config.json without weights. */
 #ifndef SMLA_MODEL_H
 #define SMLA_MODEL_H
 
@@ -24,8 +24,8 @@ typedef int32_t smla_weight_storage;
 enum {
     /* In the dtype of `activations`. */
     SMLA_WEIGHTS_CONVERTED = 0,
-    /* f32 and bf16 matrices stay as they are, and products widen bf16 as they read it: half the memory of
-     * f32. Other dtypes are converted. */
+    /* f32 and bf16 matrices are not converted. Products widen bf16 when they read it, so it takes half the
+     * memory of f32. Other dtypes are converted. */
     SMLA_WEIGHTS_AS_STORED = 1
 };
 
@@ -34,30 +34,29 @@ typedef struct smla_layer_args {
     uint32_t struct_size;
     /* Number of the layer, from 0. */
     int32_t layer;
-    /* A folder (config.json, model.safetensors or shards), or a .safetensors file beside a config. */
+    /* A folder (config.json, model.safetensors or shards), or a .safetensors file with a config. */
     const char* checkpoint;
     /* Path of a config.json or of its folder. Null: the checkpoint's folder. */
     const char* config;
-    /* 0 is f32. f64: reference engine. bf16: f32, which products read rounded to bf16, `hidden` as it is. */
+    /* 0 is f32. f64: reference engine. bf16: f32, which products round to bf16, except for `hidden`. */
     smla_dtype activations;
-    /* What attention multiplies with: f32 (0), bf16, or f64 (0) with f64 activations. */
+    /* Dtype of attention's queries: f32 (0), bf16, or f64 (0) with f64 activations. */
     smla_dtype queries;
     smla_weight_storage weights;
     /* Length of `tensors`. */
     int32_t tensor_count;
-    /* Weights in memory, other tensors of a model among them. Each lies on the host or on the context's GPU
-     * and is complete when create is called. The list and the names are read by create alone. A tensor that
-     * is dense and has the dtype wanted is borrowed if it lies where the layer runs: its memory must stay
-     * until the layer is destroyed, and what is written there later is what the layer multiplies with. All
-     * others are copied by create. */
+    /* Weights in memory; other tensors of a model are ignored. Each is on the host or on the context's GPU
+     * and complete when create is called. Only create reads the list and the names. A dense tensor of the
+     * required dtype on the layer's device is borrowed: its memory must stay valid until the layer is
+     * destroyed, and the layer uses its current contents. Create copies all others. */
     const smla_named_tensor* tensors;
-    /* Text of a config.json instead of `config`. Read by create alone. */
+    /* Text of a config.json instead of `config`. Only create reads it. */
     const char* config_json;
 } smla_layer_args;
 
 typedef int32_t smla_layer_kind;
 enum {
-    /* V3.2, GLM: with an indexer of its own, in GLM-5.3 of pools of tokens. */
+    /* V3.2, GLM: runs an indexer, in GLM-5.3 over pools of tokens. */
     SMLA_LAYER_DSA = 0,
     /* GLM-5.2: attends to the selection of an earlier layer. */
     SMLA_LAYER_DSA_SHARED = 1,
@@ -84,26 +83,25 @@ typedef struct smla_layer_info {
     /* V4: tokens of the window, and tokens per entry (GLM-5.3: per pool). Otherwise 0. */
     int32_t window;
     int32_t ratio;
-    /* SMLA_GROUP_* bits of the caches that it has. */
+    /* SMLA_GROUP_* bits of its caches. */
     int32_t plan_groups;
-    /* Bytes of all weights, and of those among them that lie in memory of the caller. */
+    /* Bytes of all weights, and of the weights in the caller's memory. */
     size_t weight_bytes;
     size_t borrowed_bytes;
-    /* The layer (this one: its own number; -1: none) that writes the compressed entries and index keys, the
-     * one that selects what is attended to, the one that names the blocks that the indexer looks at. */
+    /* Numbers of the layers (possibly this one; -1: none) that write the compressed entries and index keys,
+     * that select the attended rows, and that select the blocks that the indexer scores. */
     int32_t entries_of, selection_of, candidates_of;
-    /* How many blocks candidates_of names; 0 if there are none. */
+    /* Number of blocks that candidates_of selects; 0 if there are none. */
     int32_t candidate_blocks;
-    /* Number of query heads of the indexer, and the pairs of channels that it rotates. All other rows rotate
-     * pairs (2i, 2i + 1). 0 and 0 without an indexer. */
+    /* Number of query heads of the indexer, and the channel pairs that it rotates. All other rows rotate the
+     * pairs (2i, 2i + 1). Both are 0 without an indexer. */
     int32_t index_heads;
     smla_rope_style index_rope_style;
-    /* Number of rotated channels, 0 if the model rotates nothing. They are the last channels of query heads
-     * and KV rows. In index queries and keys, V3.2 and GLM rotate the first channels, V4 and V4.1 the last.
-     */
+    /* Number of rotated channels; 0: no rotation. They are the last channels of query heads and KV rows. In
+     * index queries and keys, V3.2 and GLM rotate the first channels, V4 and V4.1 the last. */
     int32_t rope_width;
-    /* Base of the layer's rotation frequencies, in V4 and V4.1 rope_theta or compress_rope_theta; 0 if the
-     * model rotates nothing. smla_config_rope_frequencies returns the frequencies themselves, with YaRN. */
+    /* Base of the layer's rotation frequencies, in V4 and V4.1 rope_theta or compress_rope_theta; 0: no
+     * rotation. smla_config_rope_frequencies returns the frequencies, including YaRN. */
     double rope_theta;
     /* softmax_scale of smla_attend: (width of a query head before absorption)^-0.5, multiplied by the square
      * of YaRN's magnitude in models that have one, such as DeepSeek-V3.2. */
@@ -112,10 +110,10 @@ typedef struct smla_layer_info {
 
 /* Describes layer args->layer of a config, without its weights. Reads config, config_json or, without both,
  * the config.json of checkpoint; ignores the other arguments. weight_bytes and borrowed_bytes are 0. The
- * caller sets info->struct_size. SMLA_UNSUPPORTED: the layer is of linear attention. */
+ * caller sets info->struct_size. SMLA_UNSUPPORTED: the layer has linear attention. */
 SMLA_API smla_status smla_config_layer_info(const smla_layer_args* args, smla_layer_info* info);
-/* Writes the rotation frequencies of a layer to host memory: f64, radians per position, YaRN included, as the
- * stages that rotate read them. `count` must be rope_width / 2. args: as in smla_config_layer_info. */
+/* Writes the rotation frequencies of a layer to host memory, in radians per position, including YaRN, for the
+ * stages that rotate. `count` must be rope_width / 2. args: as in smla_config_layer_info. */
 SMLA_API smla_status smla_config_rope_frequencies(const smla_layer_args* args, int32_t count,
                                                   double* frequencies);
 

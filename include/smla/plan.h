@@ -1,8 +1,8 @@
 /* smla/plan.h: what the kernels of a step need to know of its batch, computed once and shared by all layers.
  *
  * A plan owns buffers that create allocates from the maxima. A build changes their contents only: addresses
- * never move and nothing is allocated, so captured graphs may read them. A plan serves one build, or
- * any number of readers, at a time; a call in between returns SMLA_INVALID_ARGUMENT.
+ * never move and nothing is allocated, so captured graphs may read them. A plan serves one build, or any
+ * number of readers, at a time; any other call returns SMLA_INVALID_ARGUMENT.
  *
  * One plan covers the cache groups of one compression ratio: V3.2 and GLM need one plan, V4 one per ratio (4
  * and 128). Letters of shapes: smla/types.h; here N is any length that a comment bounds. */
@@ -63,8 +63,8 @@ typedef struct smla_plan_args {
 
 /* One cache group of a step. */
 typedef struct smla_plan_group {
-    /* [R,MB] i32: the pages of each request. Columns must cover seq_lens. smla_plan_build says which entries
-     * must be pages; the others may hold anything. */
+    /* [R,MB] i32: pages of each request. Columns must cover seq_lens. smla_plan_build documents which entries
+     * must be pages; the others may have any value. */
     smla_tensor block_table;
     /* [N] i64 or i32, N >= query tokens: the row that each token writes, < 0: padding. Optional: looked up in
      * the table. Absent for entries, which are always looked up. */
@@ -78,9 +78,9 @@ typedef struct smla_plan_group {
 /* One step. Groups that the plan was not created with must be zero. Tables may be absent where slots are
  * given, except those of window, compressed and index entries.
  *
- * Lifetime: a build keeps no tensor that lies on the host. The caller may change or free them when the build
- * has returned. Tensors on a GPU are read in the order of `stream` and must stay valid until that work has
- * finished; smla_backend_metadata_build says which of them later forward calls read too. */
+ * Lifetime: the caller may change or free tensors on the host when the build has returned. Tensors on a GPU
+ * are read in the order of `stream` and must stay valid until that work has finished;
+ * smla_backend_metadata_build documents which of them later forward calls also read. */
 typedef struct smla_plan_batch {
     uint32_t struct_size;
     /* T, padding included; 0: query_start_loc[R]. */
@@ -119,27 +119,27 @@ SMLA_API smla_status smla_plan_create(const smla_plan_args* args, smla_plan** ou
 /* Null is allowed. */
 SMLA_API void smla_plan_destroy(smla_plan* plan);
 
-/* Computes the fields of a step. A refused batch (SMLA_INVALID_ARGUMENT) changes nothing.
+/* Computes the fields of a step. An invalid batch (SMLA_INVALID_ARGUMENT) changes nothing.
  *
- * A plan on the host checks numbers too, and requires a page wherever a token stores or may read something.
- * Let p be the positions of a request's query tokens, from the first to the last one for which the caller
- * gave no negative slot. If there is such a token, these entries of the request's tables must be pages whose
- * rows fit int32:
- *   primary, index       those of positions 0 to the last p
- *   window               those of the window of the first p to the last p
- *   compressed, index    with a ratio: those of all entries that the last p sees
- *   state, index_state   those of the first p to the last p, unless slots are given
- * So the pages that a window has left may be freed, and a request whose tokens are all padding needs none.
+ * A plan on the host also checks numbers, and requires a page wherever a token stores or may read something.
+ * Let p be the positions of a request's query tokens, from the first to the last token for which the batch
+ * has no negative slot. If there is such a token, the table entries for the following positions or entries
+ * must be pages whose rows fit int32:
+ *   primary, index       positions 0 to the last p
+ *   window               positions from the start of the window of the first p to the last p
+ *   compressed, index    with a ratio: all entries visible to the last p
+ *   state, index_state   the first p to the last p, unless the group has slots
+ * Pages that a window has left may be freed, and a request whose tokens are all padding needs no pages.
  *
- * A plan on a GPU takes tensors of that device and gives the same
- * bits. It queues two kernels on batch.stream, waits for nothing and copies nothing to the host. It may be
- * captured in a graph: replays follow what the tensors then hold, while T, R and addresses are the captured
- * ones. `tokens` must be given, and only shapes are checked. Numbers that the host would refuse make padding:
+ * A plan on a GPU reads tensors of that device and computes the same bits. It queues two kernels on
+ * batch.stream, waits for nothing and copies nothing to the host. It may be captured in a graph: replays use
+ * the tensors' current contents, while T, R and addresses are as captured. `tokens` is required, and only
+ * shapes are checked. Numbers that are errors on the host make padding:
  *   query_start_loc      counts as 0, then as its running maximum, cut at T
  *   seq_lens             a request shorter than its query tokens, or longer than max_seq_len, has none
  *   rope_positions       a token whose position does not fit int32 is padding; one past the end takes its
  *                        order in the request
- *   tables               a position past the columns, or on a page < 0, has row -1
+ *   tables               a position past the columns or on a negative page has row -1
  *   slots                a token past the end has none
  *   ragged_*             stop at 2^31 - 1 */
 SMLA_API smla_status smla_plan_build(smla_plan* plan, const smla_plan_batch* batch);

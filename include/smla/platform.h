@@ -1,4 +1,4 @@
-/* smla/platform.h: what the other headers require of the compiler and the platform. */
+/* smla/platform.h: requirements of the other headers on the compiler and the platform. */
 #ifndef SMLA_PLATFORM_H
 #define SMLA_PLATFORM_H
 
@@ -6,7 +6,7 @@
 #error "smla supports only 64-bit Linux."
 #endif
 #if !defined(__GNUC__)
-#error "smla supports only GCC, Clang and compilers that define __GNUC__."
+#error "smla requires GCC, Clang or another compiler that defines __GNUC__."
 #endif
 
 /* Marks exported functions. Define SMLA_STATIC if you link the static library. */

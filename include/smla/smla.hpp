@@ -32,8 +32,8 @@
 #include <smla/hpp/stages.hpp>
 #include <smla/hpp/tensor.hpp>
 
-// Designated initializers of argument structs may leave members out, which are then zero. GCC and Clang warn
-// about that under -Wextra, so this header turns the warning off. Define SMLA_KEEP_WARNINGS to keep it on.
+// Designated initializers of argument structs may omit members, which are then zero. GCC and Clang warn about
+// that under -Wextra, so this header turns the warning off. Define SMLA_KEEP_WARNINGS to keep it on.
 #if !defined(SMLA_KEEP_WARNINGS)
 #pragma GCC diagnostic ignored "-Wmissing-field-initializers"
 #endif

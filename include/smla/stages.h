@@ -60,9 +60,8 @@ enum {
 SMLA_API smla_status smla_workspace_size(smla_context* context, smla_stage stage, const void* args,
                                          size_t budget, size_t* bytes);
 
-/* Zeroes the counters and the error word, for which a workspace needs 4096 bytes: once before the first call,
- * and again after a call that failed on the device. Asks for huge pages where host memory is aligned to 2
- * MiB. */
+/* Zeroes the counters and the error word, which take 4096 bytes of a workspace. Call it before the first use
+ * and after a call that failed on the device. Requests huge pages for host memory aligned to 2 MiB. */
 SMLA_API smla_status smla_workspace_init(smla_context* context, smla_workspace workspace, smla_stream stream);
 
 /* Loads and makes what calls of these shapes need (kernels, plans of matrix products), so that later calls
@@ -174,8 +173,8 @@ typedef struct smla_error_word {
     int64_t value;
 } smla_error_word;
 
-/* Takes the error word out of a workspace and leaves it empty. Waits for the stream, so it is refused while
- * the stream is captured. A word that no call can have written is SMLA_INVALID_ARGUMENT, and stays. */
+/* Reads the error word of a workspace and clears it. Waits for the stream, so it fails while the stream is
+ * captured. If no call can have written the word, returns SMLA_INVALID_ARGUMENT and keeps the word. */
 SMLA_API smla_status smla_read_error(smla_context* context, smla_workspace workspace, smla_stream stream,
                                      smla_error_word* out);
 

@@ -76,7 +76,7 @@ typedef struct smla_merge_args {
     smla_lse_base lse_base;
     /* [n,T,H,Dv] f32, bf16, f16 (f64): partial results of disjoint row lists. */
     smla_tensor partials;
-    /* [n,T,H] f32 (f64), without the sink. A partial with -inf or +inf is empty and weighs exactly 0. */
+    /* [n,T,H] f32 (f64), without the sink. A partial with lse -inf or +inf is empty and weighs exactly 0. */
     smla_tensor lse;
     /* [H] f32 (f64), optional: a natural-log logit. */
     smla_tensor sink;
@@ -86,7 +86,7 @@ typedef struct smla_merge_args {
     smla_tensor lse_out;
 } smla_merge_args;
 
-/* Joins n partial results of attend, then applies the sink once. A NaN in lse reaches out and lse_out.
+/* Joins n partial results of attend, then applies the sink once. A NaN in lse propagates to out and lse_out.
  * Refused: partials, lse and out of different n, T, H or Dv. */
 SMLA_API smla_status smla_merge(smla_context* context, const smla_merge_args* args, smla_workspace workspace,
                                 smla_stream stream);

@@ -17,9 +17,9 @@ typedef struct smla_write_args {
     smla_tensor head;
     /* [T,Dtail], optional: the rope part, which follows head in the row. */
     smla_tensor tail;
-    /* [N] i64 or i32, N <= T: the row that each token writes. A hole writes nothing; tokens from N on are
-     * padding. If two tokens have the same slot, the row holds one of them or a mixture of both, which may
-     * differ from call to call; check_indices does not report it. */
+    /* [N] i64 or i32, N <= T: row that each token writes. Tokens without a slot that is a row of the cache
+     * write nothing. If two tokens have the same slot, the row holds one of them or a mixture of both, which
+     * may differ from call to call; check_indices does not report it. */
     smla_tensor slots;
     /* Width Dhead + Dtail. */
     smla_cache cache;
@@ -67,8 +67,8 @@ typedef struct smla_save_state_args {
     smla_tensor ape;
     /* [T] i32 or i64: the token's order in its request. */
     smla_tensor positions;
-    /* [N] i64 or i32, N <= T: the row that each token writes. A hole writes nothing. Slots that occur twice:
-     * see smla_write_args. */
+    /* [N] i64 or i32, N <= T: row that each token writes; any other value writes nothing. For slots that
+     * occur twice, see smla_write_args. */
     smla_tensor slots;
     /* state_f32 (state_f64), width 2 * W. */
     smla_cache state;
@@ -98,8 +98,8 @@ typedef struct smla_compress_args {
     smla_tensor request_of_token;
     /* [T] i32 or i64 */
     smla_tensor positions;
-    /* [N] i64 or i32, N <= T: the row of the entry in `cache`, a hole where none is due. Slots that occur
-     * twice: see smla_write_args. */
+    /* [N] i64 or i32, N <= T: row of the entry in `cache`; a hole if the token completes no entry. For
+     * slots that occur twice, see smla_write_args. */
     smla_tensor slots;
     /* [D], optional: no norm (GLM-5.3). */
     smla_tensor norm_weight;

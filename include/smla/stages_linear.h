@@ -2,12 +2,12 @@
  * channels of a product; D channels of a row. Sums are in f64 if the output is f64, else in f32. What all
  * stage calls share stands in smla/stages.h, the other letters of shapes in smla/types.h.
  *
- * BLAS: products that no kernel of the cpu engine supports run in the process's OpenBLAS, or another library
- * with cblas_sgemm, which the first such call loads: the library that the environment variable SMLA_CBLAS
- * names, else an installed one. OpenBLAS needs 128 MiB of address space per thread and per concurrent call,
- * and follows OPENBLAS_NUM_THREADS and OPENBLAS_CORETYPE. If there is no library, or no memory for it when it
- * is loaded, smla's own loops run, several times slower, for the life of the process. SMLA_INVALID_ARGUMENT
- * if SMLA_CBLAS names a library that cannot be loaded; empty selects the loops. */
+ * BLAS: products that no kernel of the cpu engine supports run in OpenBLAS or another library with
+ * cblas_sgemm. The first such call loads the library that the environment variable SMLA_CBLAS names, else an
+ * installed one. OpenBLAS needs 128 MiB of address space per thread and per concurrent call, and follows
+ * OPENBLAS_NUM_THREADS and OPENBLAS_CORETYPE. If there is no library, or no memory for it when it is loaded,
+ * smla's own loops run for the life of the process, several times slower. If SMLA_CBLAS is empty, the loops
+ * run; if it names a library that cannot be loaded, calls return SMLA_INVALID_ARGUMENT. */
 #ifndef SMLA_STAGES_LINEAR_H
 #define SMLA_STAGES_LINEAR_H
 

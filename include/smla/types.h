@@ -9,8 +9,8 @@
  * table, Dqk values of a query or a cached row, Dv values of an output, D any other width. Sizes of memory
  * are bytes; strides of tensors are elements.
  *
- * Floating-point tensors are f32, bf16 or f16, mixed freely. Engines of a CPU compute in f64 by plain
- * loops, and a GPU refuses f64: "(f64)" stands where a tensor may, or with an f64 input must, be f64. */
+ * Floating-point tensors are f32, bf16 or f16, mixed freely. CPU engines compute in f64 by plain loops; a GPU
+ * does not support f64. "(f64)" marks tensors that may, or with an f64 input must, be f64. */
 #ifndef SMLA_TYPES_H
 #define SMLA_TYPES_H
 
@@ -48,7 +48,7 @@ enum {
     SMLA_IO_ERROR = 7,
     /* A bug in smla: please report it. */
     SMLA_INTERNAL = 8,
-    SMLA_CANCELLED = 9 /* A function of the caller ended the call (context.h). Outputs are undefined. */
+    SMLA_CANCELLED = 9 /* A function of the caller ended the call (context.h); outputs are undefined. */
 };
 
 /* The last error of this thread. Strings live until the thread's next smla call; they are never null.
@@ -78,7 +78,7 @@ SMLA_API const char* smla_status_name(smla_status status);
 
 typedef int32_t smla_dtype;
 enum {
-    /* Not on a GPU. */
+    /* Not supported on a GPU. */
     SMLA_F64 = 1,
     SMLA_F32 = 2,
     SMLA_BF16 = 3,
@@ -161,7 +161,7 @@ enum {
     SMLA_INDEX_MXFP4_68 = 10,
     /* Compressor state: kv [width/2], then score + ape [width/2], in f32. */
     SMLA_STATE_F32 = 11,
-    /* The same in f64. Not on a GPU. */
+    /* The same in f64. Not supported on a GPU. */
     SMLA_STATE_F64 = 12,
     /* V4.1: 512 e4m3 with the rope part, 16 UE8M0, one per 32 values. Not fp8_528, though as long. */
     SMLA_FP8_528_G32 = 13,

@@ -58,9 +58,8 @@ inline std::string select_backend(smla_backend_args args, const char* wanted = n
         [&](char* buffer, size_t* bytes) { return smla_backend_select(&args, wanted, buffer, bytes); });
 }
 
-// Buffers of a fixed size and address; build() changes their contents. Serves one build, or any
-// number of readers, at a time.
-// Keeps its backend alive.
+// Buffers of a fixed size and address; build() changes their contents. Serves one build, or any number of
+// readers, at a time. Keeps its backend alive.
 class Metadata {
 public:
     explicit Metadata(std::shared_ptr<const smla_backend> backend) {
@@ -69,7 +68,7 @@ public:
         handle_ = {raw, Destroy{std::move(backend)}};
     }
 
-    // A refused batch changes nothing. Tensors on the host may be changed or freed when build() has returned;
+    // An invalid batch changes nothing. Tensors on the host may be changed or freed when build() returns;
     // tensors on a GPU must stay valid until the work on batch.stream has finished, and block tables on a GPU
     // until the last forward of the step has.
     void build(smla_plan_batch batch) {

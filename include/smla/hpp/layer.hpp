@@ -87,7 +87,7 @@ private:
     std::shared_ptr<smla_layer> handle_;
 };
 
-// A layer with caches for a number of requests. Serves one call at a time: a second one throws.
+// A layer with caches for a number of requests. Serves one call at a time; a concurrent second call throws.
 class Session {
 public:
     explicit Session(const Layer& layer, smla_session_args args = {}) {

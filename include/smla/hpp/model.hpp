@@ -12,7 +12,7 @@
 namespace smla {
 inline namespace v0 {
 
-// Layer args.layer of args.config (a path) or args.config_json (its text).
+// Describes layer args.layer of args.config (a path) or args.config_json (its text).
 inline smla_layer_info layer_info(smla_layer_args args) {
     args = detail::sized(args);
     smla_layer_info out{};
@@ -21,7 +21,7 @@ inline smla_layer_info layer_info(smla_layer_args args) {
     return out;
 }
 
-// The layer's rotation frequencies, `frequencies` of the stages that rotate: in radians per position, f64.
+// Returns the layer's rotation frequencies in radians per position: `frequencies` of stages that rotate.
 inline std::vector<double> rope_frequencies(smla_layer_args args) {
     std::vector<double> out(static_cast<size_t>(layer_info(args).rope_width / 2));
     args = detail::sized(args);

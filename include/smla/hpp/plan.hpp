@@ -14,8 +14,8 @@
 namespace smla {
 inline namespace v0 {
 
-// Buffers of a fixed size and address; build() changes their contents. Serves one build, or any
-// number of readers, at a time.
+// Buffers of a fixed size and address; build() changes their contents. Serves one build, or any number of
+// readers, at a time.
 class Plan {
 public:
     explicit Plan(smla_plan_args args) {
@@ -29,7 +29,7 @@ public:
         handle_.get_deleter().alive = context.shared();
     }
 
-    // A refused batch changes nothing. Tensors on the host may be changed or freed when build() has returned;
+    // An invalid batch changes nothing. Tensors on the host may be changed or freed when build() returns;
     // tensors on a GPU must stay valid until the work on batch.stream has finished.
     void build(smla_plan_batch batch) {
         batch = detail::sized(batch);
