@@ -1,5 +1,5 @@
-"""What the objects that hold a handle or an address have in common: how they are copied, and that some serve
-one call at a time.
+"""Base classes of objects that hold a handle or an address: how they are copied, and a guard for objects that
+serve one call at a time.
 """
 
 import threading
@@ -10,19 +10,19 @@ from .errors import InvalidArgument
 
 class Handle:
     """An object that cannot be duplicated, because it holds a handle or addresses: copy.copy, copy.deepcopy
-    and pickle raise TypeError. `_instead`: what the error tells the user to do.
+    and pickle raise TypeError. `_instead`: advice in the error message.
     """
 
     __slots__ = ()
     _instead = ""
 
     def _acquire(self, destroy, handle, *holds):
-        """Sets `handle`, and calls destroy(handle) when this object is gone. holds: what must outlive it."""
+        """Sets `handle`, and calls destroy(handle) when this object dies. holds: objects kept until then."""
         self.handle = handle
-        # At exit other objects may still use the handle, so it is left to the process.
+        # Not at exit, when other objects may still use the handle.
         weakref.finalize(self, _close, destroy, handle, holds).atexit = False
 
-    def __reduce__(self):  # copy.copy and copy.deepcopy call it, too
+    def __reduce__(self):  # copy.copy and copy.deepcopy also call it
         raise TypeError(f"a smla.{type(self).__name__} cannot be copied or pickled: {self._instead}")
 
 
@@ -46,7 +46,7 @@ def _close(destroy, handle, _holds):
 
 
 class InUse:
-    """Guards an object that serves one call at a time: `with in_use:` raises where another call holds it."""
+    """Guards an object that serves one call at a time: `with in_use:` raises if another call holds it."""
 
     __slots__ = ("acquire", "release", "_name", "_instead")
 

@@ -1,4 +1,4 @@
-"""Ctrl-C during a long call: lets signal handlers run, and hands on what they raise."""
+"""Ctrl-C during a long call: runs signal handlers, and raises their exceptions from the call."""
 
 import atexit
 import ctypes
@@ -8,10 +8,10 @@ _raised: list[BaseException] = []
 
 
 def _questions():
-    """Answers each send() with how many exceptions signal handlers have raised.
+    """Yields the number of exceptions that signal handlers have raised, at each send().
 
     Handlers run when the interpreter resumes the generator, which is inside the try statement. In a function
-    they would run before its first statement, where nothing catches what they raise.
+    they would run before its first statement, where nothing catches their exceptions.
     """
     while True:
         try:
@@ -24,7 +24,7 @@ def _questions():
 
 
 _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
-_function = None  # what the library calls; must not be freed
+_function = None  # called by the library; must not be freed
 
 
 def watch_signals(library):
@@ -36,11 +36,11 @@ def watch_signals(library):
     next(questions)
     _function = _FUNCTION(questions.send)
     library.smla_set_interrupt(_function, None)
-    atexit.register(library.smla_set_interrupt, None, None)  # before the interpreter frees it
+    atexit.register(library.smla_set_interrupt, None, None)  # before the interpreter frees _function
 
 
 def take_raised():
-    """The exception that ended the call, or None."""
+    """Returns and forgets the exception that ended the call, or None."""
     if not _raised:
         return None
     error = _raised[0]

@@ -89,8 +89,8 @@ watch_signals(lib)
 
 
 def check(status):
-    """Raises what the last call of this thread reported, unless status is OK; KeyboardInterrupt if Ctrl-C
-    ended the call."""
+    """Raises the error of this thread's last call, unless status is OK; KeyboardInterrupt if Ctrl-C ended the
+    call."""
     if status:
         if status == _abi.Status.CANCELLED and (raised := take_raised()):
             raise raised

@@ -38,7 +38,7 @@ def rank(array, name, ndim):
 
 
 def agree(argument, size, shape, output, dim):
-    """Refuses a size that the caller chose if it is not that of the output that he gave."""
+    """Raises an error if a size that the caller chose differs from the dimension of the caller's output."""
     if size != shape[dim]:
         raise invalid(argument, size, f"{shape[dim]}, which is {output}.shape[{dim}]")
 
@@ -52,9 +52,9 @@ class Outputs:
     """What a stage computes into new arrays.
 
     listed: "out, lse?": in the order of the result, `?`: only if asked for. sizes: of letters that no input
-    has: the argument that chooses the size, and a function of the call's values and of lengths by letter,
-    which gives it. dtypes: the arguments that name dtypes of outputs, where that is not `<output>_dtype`,
-    with the dtype if the argument is None.
+    has: the argument that chooses the size, and a function that returns it from the call's values and the
+    lengths by letter. dtypes: the arguments that name dtypes of outputs, if not `<output>_dtype`, with the
+    dtype if the argument is None.
     """
 
     def __init__(self, fields, listed, sizes, dtypes):
@@ -91,8 +91,8 @@ class Outputs:
         return out
 
     def set_parameters(self, parameters):
-        """Tells the parameters of the stage's function. Those that may be None and choose a dimension or the
-        dtype of an output have to agree with an output that is given.
+        """Sets the parameters of the stage's function. Parameters that may be None and choose a dimension or
+        the dtype of an output must agree with the caller's output.
         """
         for field, dims, dtype, _ in self._plans:
             sizes = [

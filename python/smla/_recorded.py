@@ -19,8 +19,8 @@ class Recorded(Handle):
     """A call of the C ABI, `function(handle, args, workspace, stream)`, but for addresses of some tensors.
 
     args: filled; `kind`, a smla._fill.Struct, lays them out. moving: fields whose tensors move, but keep
-    shape, strides, dtype and their place between multiples of 16 bytes. holds: whose handles args have. Keeps
-    no memory of tensors and caches alive: whoever calls it holds them, and finds it by their addresses.
+    shape, strides, dtype and their place between multiples of 16 bytes. holds: objects whose handles args
+    have. Does not keep memory of tensors and caches alive: the caller holds it and looks the call up by it.
     """
 
     __slots__ = ("_function", "_handle", "_kind", "_packed", "_places", "_context", "_bytes", "_holds")
@@ -41,8 +41,7 @@ class Recorded(Handle):
 
 
 class Recordings(dict):
-    """Recorded calls, by everything that they depend on but the addresses that change. A copy begins
-    empty."""
+    """Recorded calls, by everything that they depend on except the addresses that change. A copy is empty."""
 
     def keep(self, key, call):
         if len(self) >= _MOST:

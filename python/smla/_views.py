@@ -22,8 +22,8 @@ class _Memory:
 class GpuView(Handle):
     """Memory of a GPU that smla owns: `cupy.asarray(view)` and `torch.as_tensor(view, device="cuda")` take it
     without a copy. shape: tuple; dtype: NumPy's; device: index of the GPU. Read only. Work that is queued on
-    the stream of a build after it sees what the build wrote. Keeps its owner alive. It cannot be copied or
-    pickled, but its contents can.
+    the stream of a build after it sees what the build wrote. Keeps its owner alive. A view cannot be copied
+    or pickled, but its contents can.
     """
 
     _instead = 'torch.as_tensor(view, device="cuda").clone() or cupy.array(view) copies its contents'

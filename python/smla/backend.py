@@ -139,17 +139,17 @@ class Backend(Shared):
     softmax_scale; with defaults in smla/backend.h: kv_lora_rank, rope_dim, nope_dim, v_head_dim,
     head_dim, page_tokens, window_page_tokens, topk, window, ratio, speculative_tokens, batch_invariant,
     q_scale, kv_scale, max_logits_bytes;
-    kv_cache_dtype ("bfloat16", "fp8_ds_mla", ...; "auto": the backend's own, rows of the queries' type where
-    that is row_bf16 and queries are f32 or f64),
+    kv_cache_dtype ("bfloat16", "fp8_ds_mla", ...; "auto": the backend's default, or rows of the queries' type
+    if the default is row_bf16 and queries are f32 or f64),
     dtype of queries, wants (what must be refused: "alibi", ...),
     plan_groups (more groups for the metadata), device ("sm_90", ...; None: what the context runs on),
     precision of attention ("exact", "rounded": see smla.attend).
 
-    Any number of threads may use a backend at once. It never changes: its copies are itself. It cannot be
-    pickled.
+    Any number of threads may use a backend at once. It never changes; copying it returns the same object. It
+    cannot be pickled.
     """
 
-    _instead = "make one in each process, with the same options"
+    _instead = "create one in each process, with the same options"
 
     def __init__(self, name, family, *, context=None, **options):
         self.context = default_context() if context is None else context
@@ -274,11 +274,11 @@ _TENSORS = {name for name, (what, _) in _FORWARD.places.items() if what is _abi.
 class Metadata(Handle):
     """Metadata of a step: built once, then read by the forward of every layer of one kind.
 
-    Its buffers never move. One thread builds it at a time, while no other reads it; any number of threads may
-    read it at once. A call that would break this raises InvalidArgument. It cannot be copied or pickled.
+    Its buffers never move. Any number of threads may read it at once, but only one may build it, while no
+    other reads it; any other call raises InvalidArgument. It cannot be copied or pickled.
     """
 
-    _instead = "backend.metadata() makes another"
+    _instead = "create another one with backend.metadata()"
 
     def __init__(self, backend):
         handle = c.c_void_p()
@@ -301,21 +301,21 @@ class Metadata(Handle):
         max_seq_len=0,
         **groups,
     ):
-        """Builds the metadata of a step. A refused batch changes nothing.
+        """Builds the metadata of a step. An invalid batch changes nothing.
 
         Lifetime: arrays on the host may be changed when build() has returned; block_table fields show copies.
-        Arrays on a GPU must stay unchanged until the work on the stream has finished, and block tables on a
-        GPU, which the block_table fields show, until the last forward() of the step has. References to them
-        are kept until the next build.
+        Arrays on a GPU must stay unchanged until the work on the stream has finished; block tables on a GPU,
+        which the block_table fields show, until the last forward() of the step has. The object keeps
+        references to those tables until the next build.
 
-        Arguments: those of Plan.build, which also says which pages the tables of a host batch must have.
-        They may not be smaller than the backend's. stream: on a GPU, the address of the CUDA stream in whose
-        order the fields change; None: the current stream of the library of query_start_loc, for arrays on the
-        host the default stream.
-        All arrays lie on the host, or on the context's GPU: then nothing is waited for, the build may be
-        captured, and the rest comes as numbers. tokens: T. decodes: how many requests, the first ones, are
-        decodes; decode_tokens: their tokens. query_tokens: of all requests, 0: tokens. max_query_len,
-        max_seq_len: bounds, 0: none but the maxima. On the host these are counted.
+        Arguments are those of Plan.build, which documents the pages that the tables of a host batch must
+        have. Pages must not be smaller than the backend's. stream: on a GPU, the address of the CUDA stream
+        in whose order the fields change; None: the current stream of the library of query_start_loc, for
+        arrays on the host the default stream. All arrays lie on the host, or on the context's GPU: then
+        nothing is waited for, the build may be captured, and the rest comes as numbers. tokens: T. decodes:
+        how many requests, the first ones, are decodes; decode_tokens: their tokens. query_tokens: of all
+        requests, 0: tokens. max_query_len, max_seq_len: bounds, 0: none but the maxima. On the host these are
+        counted.
         """
         keep = []
         told = {
@@ -327,7 +327,7 @@ class Metadata(Handle):
         }
         batch = fill_batch(keep, query_start_loc, seq_lens, tokens, rope_positions, stream, told, **groups)
         check(lib.smla_backend_metadata_build(self.handle, c.byref(batch)))
-        # On a GPU block_table fields show the caller's own tables.
+        # On a GPU, block_table fields show the caller's tables.
         tables = [group.block_table for group in groups.values() if group is not None]
         self._batch = [owner_of(table, "block_table") for table in tables if table is not None]
 

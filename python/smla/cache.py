@@ -37,30 +37,27 @@ _FOUR_BITS = (
 class Cache:
     """A paged cache: `pages` pages of `page_tokens` tokens in one of smla's record formats.
 
-    data: the memory, any array of uint8 or of the format's own type, first page first; it stays alive with
-    the cache, and stays the cache's if the array is given other memory (`t.data = ...` and t.set_() of
-    PyTorch). Its first dimension counts pages, and its stride is the distance between them (padded pages are
-    fine); a 1-D array, or one that is given with `pages`, is pages one behind the other. Without `pages` it
-    is a whole number of them; the last may end before its padding. format: "row_f32",
-    "row_bf16", "row_f64", "fp8_656", "fp8_576", "fp8_584", "fp8_512", "fp8_528", "fp8_528_g32",
-    "fp8_528_g32_split", "nvfp4_288", "nvfp4_288_split", "nvfp4_384", "nvfp4_352", "index_fp8_132",
-    "index_mxfp4_68", "state_f32", "state_f64" (docs/formats.md). page_tokens: tokens per page. page_rows:
-    rows between pages, 0: page_tokens. page_stride_bytes: bytes between pages, None: as `data` has them.
-    row_stride_bytes: bytes between rows, 0: packed.
-    width: values per token of row_* and state_*; 0: the format's own, or
-    the last dimension of `data`. scale: required for the per-tensor formats (fp8_576, fp8_512), value = code
-    * scale: a number, or an f32 array of one element on the device. writer: bits of smla.Writer for formats
-    whose writers differ, by default as vLLM writes.
+    data: the memory, any array of uint8 or of the format's own type, first page first. The cache keeps this
+    memory alive and uses it even if the array gets other memory (`t.data = ...` and t.set_() of PyTorch). The
+    first dimension counts pages, and its stride is the distance between them (padded pages are supported); in
+    a 1-D array, or with `pages`, pages follow each other. Without `pages` the array is a whole number of
+    pages; the last may end before its padding. format: "row_f32", "row_bf16", "row_f64", "fp8_656",
+    "fp8_576", "fp8_584", "fp8_512", "fp8_528", "fp8_528_g32", "fp8_528_g32_split", "nvfp4_288",
+    "nvfp4_288_split", "nvfp4_384", "nvfp4_352", "index_fp8_132", "index_mxfp4_68", "state_f32", "state_f64"
+    (docs/formats.md). page_tokens: tokens per page. page_rows: rows between pages, 0: page_tokens.
+    page_stride_bytes: bytes between pages, None: as `data` has them. row_stride_bytes: bytes between rows, 0:
+    packed. width: values per token of row_* and state_*; 0: the format's own, or the last dimension of
+    `data`. scale: a number, or an f32 array of one element on the device; required for the per-tensor formats
+    (fp8_576, fp8_512), where value = code * scale. writer: bits of smla.Writer for formats whose writers
+    differ; default: vLLM's.
 
-    Attributes: array (the memory; of PyTorch `data.detach()`), format, device, abi (the C struct), and
-    layout: what Cache takes besides the memory, so that `Cache(cache.array, **cache.layout)` is the same
-    cache.
+    Attributes: array (the memory; for PyTorch, `data.detach()`), format, device, abi (the C struct), and
+    layout (the other arguments, so that `Cache(cache.array, **cache.layout)` is the same cache).
 
     copy.copy gives a second cache over the same memory. copy.deepcopy and pickle copy the memory, of NumPy,
     PyTorch or CuPy, without what lies between the pages. See also `grow`.
 
-    Any thread may pass a cache to calls, several at once. Calls that write the same rows are the caller's to
-    order.
+    Any number of threads may use a cache at once. The caller must order calls that write the same rows.
     """
 
     __slots__ = ("array", "layout", "abi", "format", "device", "_borrowed")
@@ -108,9 +105,9 @@ class Cache:
         scale_memory = self._set_scale(scale)
         self._set_pages(shape, strides, item, pages, page_stride_bytes)
         self.layout = self._layout(shape, strides, item, scale_memory and scale_memory.array)
-        # What a call takes, in one object, which grow() replaces while other threads call: the description,
-        # the same without addresses, where the memory is now and has to be, what to do before a use, and what
-        # holds it.
+        # What a call reads, in one object, because grow() may replace it during calls of other threads: the
+        # description, the same without addresses, the function for the current address and the expected
+        # address of the memory, the function to run before a use, and the owner of the memory.
         special = scale_memory or memory.hand_over
         before_use = self._before_use(memory, scale_memory) if special else None
         self._borrowed = (
@@ -161,7 +158,7 @@ class Cache:
             )
 
     def _set_scale(self, scale):
-        """Returns the memory of a scale that lies on the device."""
+        """Sets the scale, and returns its memory if it is an array."""
         _check_scale(self.format, scale)
         if isinstance(scale, (int, float, np.number)):
             self.abi.scale = scale
@@ -292,8 +289,8 @@ class Cache:
         Rows keep their numbers and contents, and the new pages are zeros. `array` is new, of the same library
         and device. Views of the old array, and caches that share it, keep the old memory and see nothing of
         what is written here from now on. A CUDA graph keeps it too: capture it again. Doubling the pages
-        keeps the total cost of copying in proportion to the tokens. A call that another thread runs meanwhile
-        uses the old memory or the new; what it writes may be lost.
+        keeps the total cost of copying in proportion to the tokens. A concurrent call of another thread uses
+        the old or the new memory, and its writes may be lost.
         """
         pages = integer("pages", pages, 64)
         if pages < self.pages:
@@ -348,7 +345,7 @@ class Cache:
 
     @staticmethod
     def _before_use(memory, scale):
-        """What a call runs before it uses memory that came by DLPack, or a scale on the device."""
+        """Returns the function that a call runs before using memory from DLPack or a scale on the device."""
 
         def before_use(name, keep, stream):
             if scale and scale.now and scale.now() != scale.address:
@@ -387,9 +384,9 @@ _WIDTHS = {
 def _check_scale(format, scale):
     per_cache, name = format in _PER_TENSOR, format.name.lower()
     if scale is None and per_cache:
-        raise invalid("cache.scale", None, f"a number or an f32 array: {name} has one scale per cache")
+        raise invalid("cache.scale", None, f"a number or f32 array, because {name} has one scale per cache")
     if scale is not None and not per_cache:
-        raise invalid("cache.scale", "a scale", f"none: that of {name} is not one per cache")
+        raise invalid("cache.scale", "a scale", f"none, because {name} has no scale per cache")
 
 
 def _restored(array, layout):

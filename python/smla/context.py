@@ -24,22 +24,22 @@ _ISAS: dict[str | Isa, Isa] = {**{kind.name.lower(): kind for kind in Isa}, **{k
 
 
 class Workspace(Handle):
-    """Scratch memory that grows to what calls need. It serves one call at a time: a call that finds it in use
-    by another thread raises InvalidArgument. On a GPU its calls must follow each other on one stream. It
-    cannot be copied or pickled.
+    """Scratch memory that grows to the size that calls need. It serves one call at a time; a concurrent call
+    of another thread raises InvalidArgument. On a GPU, all its calls must be on one stream. It cannot be
+    copied or pickled.
 
     context: whose calls it serves. like: an array whose library and device it allocates with; None: NumPy,
     on a GPU PyTorch or else CuPy. budget: bytes of scratch for a stage that can work in several
     passes; 0: as many as make it fast.
     """
 
-    _instead = "context.workspace() makes another"
+    _instead = "create another one with context.workspace()"
 
     def __init__(self, context, like=None, budget=0):
         self._context, self._budget = context, integer("workspace.budget", budget, 64, least=0)
         self._like = on_device(context.device) if like is None else _without_memory(like)
         self._memory, self.abi, self._outgrown = None, _abi.Workspace(), []
-        self._in_use = InUse("workspace", "give each thread its own, of context.workspace()")
+        self._in_use = InUse("workspace", "create one per thread with context.workspace()")
 
     @property
     def bytes(self):
@@ -51,7 +51,7 @@ class Workspace(Handle):
             self._reserve(size, None if stream is None else stream_address(stream))
 
     def _run(self, size, stream, function, *arguments):
-        """Calls function(*arguments, workspace, stream) of the C ABI with at least `size` bytes."""
+        """Calls function(*arguments, workspace, stream) of the C ABI with `size` bytes of scratch or more."""
         in_use = self._in_use
         if not in_use.acquire(False):  # `with` takes three times as long
             in_use.refuse()
@@ -142,24 +142,22 @@ _by_id: weakref.WeakValueDictionary[int, "Context"] = weakref.WeakValueDictionar
 
 class Context(Shared):
     """The engine that runs calls, and its threads. Any number of threads may use a context at once. It never
-    changes: its copies are itself. It cannot be pickled.
+    changes; copying it returns the same object. It cannot be pickled.
 
-    On a CPU, Ctrl-C ends a call of the main thread within about a second, once a product of a BLAS library
-    that has begun is done. Its outputs are then undefined; all objects stay usable. Calls of other threads go
-    on.
+    On a CPU, Ctrl-C ends a call of the main thread within about a second; a running product of a BLAS library
+    finishes first. Outputs of the call are then undefined; all objects stay usable. Calls of other threads
+    continue.
 
-    engine: "auto" (SMLA_ENGINE, else "cpu"), "reference", "cpu", "cuda". isa: of the cpu engine ("scalar",
-    "avx2" ... "amx"; "neon"; "auto": SMLA_ISA, else the best one here).
-    threads: 0: SMLA_THREADS, else one per core that the process may use (torch.set_num_threads does not
-    change it).
-    device: of the CUDA engine.
-    batch_invariant: a token's bits never depend on what else is in the batch, except where a BLAS library
-    multiplies.
-    kernel: demands kernels by name, "attend=cpu_avx512_bf16_attend_576"; None: SMLA_KERNEL.
-    check_indices: calls note the first bad index for Workspace.read_error (slower).
+    engine: "auto" (SMLA_ENGINE, else "cpu"), "reference", "cpu", "cuda". isa: instruction set of the cpu
+    engine ("scalar", "avx2" ... "amx"; "neon"; "auto": SMLA_ISA, else the best of this machine). threads:
+    number of threads; 0: SMLA_THREADS, else one per core that the process may use (torch.set_num_threads does
+    not change it). device: number of the GPU, for the CUDA engine. batch_invariant: a token's bits never
+    depend on what else is in the batch, except where a BLAS library multiplies. kernel: required kernels by
+    name, "attend=cpu_avx512_bf16_attend_576"; None: SMLA_KERNEL. check_indices: calls note the first bad
+    index for Workspace.read_error (slower).
     """
 
-    _instead = "make one in each process"
+    _instead = "create one in each process"
 
     def __init__(
         self,

@@ -68,8 +68,8 @@ class InternalError(Error, RuntimeError):
 
 
 class Cancelled(Error):
-    """A function of the caller ended the call: the one of smla_set_interrupt (smla/context.h), or an
-    exception. Ctrl-C raises KeyboardInterrupt instead.
+    """A function of the caller ended the call: the function of smla_set_interrupt (smla/context.h), or any
+    function by an exception. Ctrl-C raises KeyboardInterrupt instead.
     """
 
     status = Status.CANCELLED
@@ -101,12 +101,12 @@ _CONVERSIONS = {
 
 
 def from_status(status, message, field, got, wanted):
-    """The exception for a status. It also says how to convert an array, because smla converts nothing."""
+    """Returns the exception for a status. Its message says how to convert an array, as smla converts none."""
     if field.endswith(".dtype"):
         if how := _CONVERSIONS.get((got, wanted.split(" ")[0])):
             message += f"; convert it: {how}"
     elif ".stride_elems[" in field and wanted == "1":
-        message += "; make it contiguous: x.contiguous() of PyTorch, numpy.ascontiguousarray(x) of NumPy"
+        message += "; make it contiguous with x.contiguous() (PyTorch) or numpy.ascontiguousarray(x) (NumPy)"
     return _BY_STATUS[status](message, field, got, wanted)
 
 

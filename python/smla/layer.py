@@ -31,16 +31,16 @@ _STORAGE = {kind.name.lower(): kind for kind in WeightStorage}
 
 
 class Layer(Shared):
-    """One attention layer. Layer.from_pretrained reads it, Layer.from_tensors takes weights that you hold.
-    `forward` runs it over caches that you own, `session` gives it caches of its own. Any number of threads
-    may use a layer at once. It never changes: its copies are itself. It cannot be pickled.
+    """One attention layer. Layer.from_pretrained reads weights, Layer.from_tensors uses weights in memory.
+    `forward` runs over the caller's caches, `session` creates caches. Any number of threads may use a layer
+    at once. It never changes; copying it returns the same object. It cannot be pickled.
     """
 
-    _instead = "open it again, with from_pretrained or from_tensors"
+    _instead = "open it again with from_pretrained or from_tensors"
 
     def __init__(self, handle, context, weights=None):
         self.context = context
-        self._acquire(lib.smla_layer_destroy, handle, context, weights)  # of weights some are borrowed
+        self._acquire(lib.smla_layer_destroy, handle, context, weights)  # some weights are borrowed
         self._groups = frozenset(self.info["plan_groups"])
 
     @classmethod
@@ -96,9 +96,9 @@ class Layer(Shared):
     @property
     def info(self):
         """kind, hidden_size, heads, kv_width, index_width, topk, window, ratio, plan_groups, weight_bytes,
-        borrowed_bytes, entries_of, selection_of, candidates_of (numbers of the layers whose work it reads, -1
-        for none), candidate_blocks, index_heads, index_rope_style, rope_width, rope_theta, softmax_scale: a
-        dict. smla.layer_info returns it without weights.
+        borrowed_bytes, entries_of, selection_of, candidates_of (numbers of the layers whose results it reads,
+        -1 for none), candidate_blocks, index_heads, index_rope_style, rope_width, rope_theta, softmax_scale:
+        a dict. smla.layer_info returns the same without weights.
         """
         if self._info is None:  # it never changes, and steps ask for it
             out = _abi.LayerInfo(struct_size=c.sizeof(_abi.LayerInfo))
@@ -173,19 +173,18 @@ class Layer(Shared):
 
 
 class Session(Handle):
-    """A layer with caches for a number of requests. It serves one call at a time: a call that finds it in use
-    by another thread raises InvalidArgument and changes nothing. Sessions of one layer may run at once.
+    """A layer with caches for a number of requests. It serves one call at a time; a concurrent call of
+    another thread raises InvalidArgument and changes nothing. Sessions of one layer may run at once.
 
     kv_format: a record format; None: row_f32 (row_f64 with f64 activations). index_format: a record format;
     None: kv_format if that is row_*, else index_fp8_132. page_tokens: per page. max_requests, max_tokens (per
     request), max_step_tokens (of
     all requests in a step): caches and scratch are made for these, 0: as by default; resize() changes them.
-    kv_scale: the scale of fp8_576 and fp8_512, which require one above 0; other formats take 0 or 1.
-    kv_writer: bits of smla.Writer, how records of kv_format are written, 0: as vLLM does. stage_budget: bytes
-    of scratch that a stage may use, 0: as many as make it fast.
-    rewind_tokens: V4 and GLM-5.3 alone: tokens before the last step that truncate() may take off too.
-    entries_of: V4.1 alone: the Session of the layer info["entries_of"], if that is another one. It runs each
-    step first.
+    kv_scale: scale of fp8_576 and fp8_512, which must be above 0; 0 or 1 for other formats. kv_writer: bits
+    of smla.Writer, how records of kv_format are written; 0: as by vLLM. stage_budget: bytes of scratch that a
+    stage may use; 0: as many as make it fast. rewind_tokens: V4 and GLM-5.3 alone: tokens before the last
+    step that truncate() may take off too. entries_of: V4.1 alone: the Session of the layer
+    info["entries_of"], if that is another one. It runs each step first.
 
     copy.deepcopy(session) is session.clone(): the layer is shared, the caches are copied. A session cannot be
     pickled, as its caches are no files: keep the tokens and feed them again.
@@ -236,7 +235,7 @@ class Session(Handle):
 
     def _set(self, handle, layer, entries_of):
         self.layer, self._entries_of = layer, entries_of
-        self._in_use = InUse("session", "run its steps one after the other, or give each thread its own")
+        self._in_use = InUse("session", "run its steps one after the other, or create a session per thread")
         self._acquire(lib.smla_session_destroy, handle, layer, entries_of)
 
     def _call(self, function, *arguments):

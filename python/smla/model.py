@@ -1,4 +1,4 @@
-"""Describes attention layers from config.json, without weights: widths, softmax scale, rotation."""
+"""Descriptions of attention layers from config.json, without weights: widths, softmax scale, rotation."""
 
 import ctypes as c
 import os
@@ -20,14 +20,14 @@ def layer_info(config, layer=0):
         layer: number of the layer, from 0. MTP layers are numbered after the main stack.
 
     Returns:
-        A dict with the keys of smla.Layer.info. "softmax_scale" is the scale for smla.attend; it includes
-        YaRN's magnitude in models that have one. "rope_width" is the number of rotated channels (0 if there
-        are none), "rope_theta" the base of their frequencies, and "index_rope_style" the pairs of channels
-        that the indexer rotates, "interleaved" or "half". "weight_bytes" and "borrowed_bytes" are 0.
+        A dict with the keys of smla.Layer.info. "softmax_scale" is the scale for smla.attend, including
+        YaRN's magnitude in models that have one. "rope_width" is the number of rotated channels (0: no
+        rotation), "rope_theta" is the base of their frequencies, and "index_rope_style" names the channel
+        pairs that the indexer rotates, "interleaved" or "half". "weight_bytes" and "borrowed_bytes" are 0.
 
     Raises:
         DataError: members of the config are missing or wrong; the message names all of them.
-        Unsupported: the layer is one of linear attention (GLM-5.3-Flash).
+        Unsupported: the layer has linear attention (GLM-5.3-Flash).
 
     Example:
         >>> smla.layer_info("DeepSeek-V3.2/config.json", 3)["softmax_scale"]
@@ -42,7 +42,7 @@ def rope_frequencies(config, layer=0):
     """Returns the rotation frequencies of a layer in radians per position, including YaRN.
 
     Pass them as `frequencies` to smla.rope, smla.write_kv, smla.write_index, smla.quant_index_q and
-    smla.compress. In DeepSeek-V4, layers with compressed entries have other frequencies than layers without.
+    smla.compress. In DeepSeek-V4, layers with and without compressed entries have different frequencies.
 
     Args:
         config, layer: as in smla.layer_info.
@@ -57,7 +57,7 @@ def rope_frequencies(config, layer=0):
 
 
 def set_config(args, config):
-    """Writes a configuration to a LayerArgs: a dict, an object of transformers, or a path."""
+    """Sets the config of a LayerArgs from a dict, a configuration of transformers, or a path."""
     if isinstance(config, Mapping):
         args.config_json = config_json(config).encode()
     elif hasattr(config, "to_json_string"):
@@ -67,7 +67,7 @@ def set_config(args, config):
 
 
 def info_dict(info):
-    """A LayerInfo as a dict, with names in place of numbers."""
+    """Returns a LayerInfo as a dict, with names of enumerators."""
     out = {name: getattr(info, name) for name, _ in info._fields_ if name != "struct_size"}
     out["kind"] = LayerKind(info.kind).name.lower()
     out["index_rope_style"] = RopeStyle(info.index_rope_style).name.lower()

@@ -81,11 +81,11 @@ class Plan(Handle):
     One plan covers one compression ratio.
     context: whose device the fields lie on (smla/plan.h says how builds on a GPU differ); None: this machine.
 
-    One thread builds a plan at a time, while no other reads it; any number of threads may read it at once. A
-    call that would break this raises InvalidArgument. A plan cannot be copied or pickled.
+    Any number of threads may read a plan at once, but only one may build it, while no other reads it; any
+    other call raises InvalidArgument. A plan cannot be copied or pickled.
     """
 
-    _instead = "make another smla.Plan with the same arguments"
+    _instead = "create another smla.Plan with the same arguments"
 
     def __init__(
         self,
@@ -131,15 +131,14 @@ class Plan(Handle):
         self._acquire(lib.smla_plan_destroy, handle.value, context)
 
     def build(self, query_start_loc, seq_lens, *, tokens=0, rope_positions=None, stream=None, **groups):
-        """Builds the plan of a step. A refused batch changes nothing.
+        """Builds the plan of a step. An invalid batch changes nothing.
 
-        Lifetime: arrays on the host may be changed when build() has returned; the plan keeps none of them.
-        Arrays on a GPU are read in the order of the stream and must stay unchanged until that work has
-        finished.
+        Lifetime: arrays on the host may be changed when build() has returned. Arrays on a GPU are read in the
+        order of the stream and must stay unchanged until that work has finished.
 
-        Raises InvalidArgument on the host if a table lacks a page that a token stores to or may read: the
-        message names request, column, token and position. Tokens whose slot the caller gave as negative are
-        padding and need no page, and pages that the window has left may be -1 (smla/plan.h has the rule).
+        On the host, raises InvalidArgument if a table lacks a page that a token stores to or may read; the
+        message names request, column, token and position. Tokens with a negative slot are padding and need no
+        page, and pages that the window has left may be -1 (smla/plan.h documents the rule).
 
         query_start_loc: [R+1] i32, from 0. seq_lens: [R] i32, after this step. tokens: T with padding, 0: no
         padding; a plan on a GPU needs it. rope_positions: [N] i64 or i32, N >= query tokens; None: the order

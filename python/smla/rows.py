@@ -38,7 +38,7 @@ def _new(like, *shape):
 
 
 def _given(array, name, **sizes):
-    """Refuses sizes that the caller chose, in the order of the dimensions of an output, if it has others."""
+    """Raises an error if sizes that the caller chose differ from the output's dimensions, in their order."""
     shape = _outputs.rank(array, name, len(sizes))
     for dim, (argument, size) in enumerate(sizes.items()):
         if size is not None:

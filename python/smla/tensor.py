@@ -18,9 +18,9 @@ _INTEGERS = (Dtype.I32, Dtype.I64)
 class Tensor:
     """A view of an array under another dtype: uint16 memory as "bf16", uint8 as "e4m3", "e2m1" or "e8m0".
 
-    shape and strides count elements of that dtype: e2m1 holds two per byte. The memory stays alive with it,
-    and stays the same if the array is given other memory (`t.data = ...` and t.set_() of PyTorch).
-    copy.deepcopy and pickle copy the memory. Any thread may use a view.
+    shape and strides count elements of that dtype: e2m1 holds two per byte. The view keeps its memory alive
+    and uses it even if the array gets other memory (`t.data = ...` and t.set_() of PyTorch). copy.deepcopy
+    and pickle copy the memory. Any number of threads may use a view at once.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class Tensor:
         self.device = memory.device_type, memory.device
         self.rest = rest(self.dtype, *self.device, self.shape, self.strides, name)
 
-    def __reduce__(self):  # copy.copy and copy.deepcopy call it, too
+    def __reduce__(self):  # copy.copy and copy.deepcopy also call it
         return Tensor, (self.array, self.dtype)
 
     def __repr__(self):
@@ -115,7 +115,7 @@ def describe(array, name, keep, stream=0):
 
 
 def owner_of(array, name):
-    """What keeps the memory of an array alive, even if the array is given other memory."""
+    """Returns an object that keeps the memory of an array alive, even if the array gets other memory."""
     return library_of(array, name).memory(array, name).owner
 
 

@@ -1484,7 +1484,7 @@ MUTANTS = [
     Mutant(
         "handles are copied",
         "python/smla/_handles.py",
-        "def __reduce__(self):  # copy.copy and copy.deepcopy call it, too",
+        "def __reduce__(self):  # copy.copy and copy.deepcopy also call it",
         "def reduce(self):",
         "python tests/python/test_handles.py -k copies",
     ),

@@ -106,7 +106,7 @@ def test_an_array_that_is_not_contiguous_is_refused_with_what_makes_it_so():
     with pytest.raises(smla.InvalidArgument) as caught:
         smla.attend(np.asfortranarray(q), cache, rows, **options)
     assert caught.value.field == "args.q.stride_elems[2]" and caught.value.got == str(len(q) * q.shape[1])
-    assert str(caught.value).endswith("x.contiguous() of PyTorch, numpy.ascontiguousarray(x) of NumPy")
+    assert str(caught.value).endswith("x.contiguous() (PyTorch) or numpy.ascontiguousarray(x) (NumPy)")
     spread = np.repeat(np.repeat(q, 2, 0), 3, 1)[::2, ::3]  # other dimensions may have any distance
     np.testing.assert_allclose(smla.attend(spread, cache, rows[:, :], **options).out, want.out, atol=1e-5)
 

@@ -267,7 +267,7 @@ def test_the_name_of_the_implementation_alone(kind, how):
     if how == "padded":
         ids, options["attention_mask"] = padded(ids, [70, 61])
     call = (lambda ids: model.generate(ids, max_new_tokens=2)) if how == "generate" else model
-    with pytest.raises(smla.Unsupported, match=r'"smla" alone does not .* call smla.transformers.enable\(mo'):
+    with pytest.raises(smla.Unsupported, match=r'"smla" does not .* Call smla.transformers.enable\(mo'):
         call(ids, **options)
     fast = on_smla.enable(model)
     assert torch.isfinite(fast(ids, **options).logits).all()

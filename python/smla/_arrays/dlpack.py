@@ -111,21 +111,21 @@ def _open(capsule, name):
 
 
 class _Loan(NamedTuple):
-    """What keeps memory alive that came through DLPack."""
+    """Objects that keep memory from DLPack alive."""
 
     array: Any
     capsule: Any
 
 
 def _hand_over(memory, name, keep, stream):
-    """Makes `stream` wait for work that other streams have queued on a GPU's memory. The caller waits for
-    work of PyTorch and CuPy on other streams.
+    """Makes `stream` wait for work that other streams have queued on memory of a GPU. For PyTorch and CuPy,
+    the user waits for that work.
     """
     keep.append(capsule_of(memory.array, name, stream or 0))
 
 
 def read(array, name, stream=0):
-    """The Memory of an exporter. stream: of a GPU, 0: the default one."""
+    """Returns the Memory of an exporter. stream: CUDA stream that uses it; 0: the default stream."""
     on_gpu = is_on_gpu(array, name)
     capsule = capsule_of(array, name, (stream or 0) if on_gpu else None)
     tensor, writable = _open(capsule, name)

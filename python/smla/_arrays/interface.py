@@ -22,10 +22,10 @@ class Memory(NamedTuple):
     """An array as memory.
 
     item: bytes per element; an element of e2m1 is a byte of two values. dtype: None for integers that smla
-    has no type for. strides: in elements. owner: what keeps the memory alive, even if the array is given
-    other memory. array: the array itself, or an alias of its memory where the library can give an array other
-    memory. now: None, or a function that returns the address that the memory has now, where a library can
-    move it. hand_over: None, or what each later use on a GPU calls: hand_over(memory, name, keep, stream).
+    has no type for. strides: in elements. owner: object that keeps the memory alive, even if the array gets
+    other memory. array: the array, or an alias of its memory if the library can assign other memory to the
+    array. now: function that returns the current address, if the library can move the memory, else None.
+    hand_over: function that each later use on a GPU calls, hand_over(memory, name, keep, stream), or None.
     """
 
     address: int
@@ -113,9 +113,9 @@ class Library:
 
 
 def moved(name):
-    """The error for memory that its library has moved or freed, though smla holds it."""
+    """Returns the error for memory that its library has moved or freed although smla holds it."""
     return invalid(
-        name, "memory that was moved: its storage was resized in place", "a new smla object over it"
+        name, "memory whose storage was resized in place", "a new smla object over the resized array"
     )
 
 

@@ -67,7 +67,7 @@ def _address(array):
 
 
 def _held(array):
-    """Keeps the memory of an array: NumPy does not resize in place what a weak reference points to."""
+    """Holds the memory of an array: NumPy does not resize an array in place if it has weak references."""
     root = array
     while isinstance(root.base, np.ndarray):
         root = root.base

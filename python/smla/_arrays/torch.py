@@ -91,8 +91,8 @@ class Torch(Library):
             raise unknown_dtype(name, array)
         strides = dense(shape) if 0 in shape else array.stride()
         device = (CUDA, index) if index >= 0 else (CPU, 0)
-        # `array.data = ...` and array.set_() leave the storage of an alias alone, but a storage may be
-        # resized in place, which frees its memory.
+        # `array.data = ...` and array.set_() do not change the storage of an alias. Resizing a storage in
+        # place frees its memory.
         alias = array.detach()
         return Memory(
             alias.data_ptr(),

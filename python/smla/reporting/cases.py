@@ -53,7 +53,7 @@ def panels(lines):
 
 
 def steps(rows):
-    """{case of a decode step: (ms of the step, {stage: ms})}. The row "sum" is the total of its stages."""
+    """Returns {case of a decode step: (ms of the step, {stage: ms})}. Ignores the row "sum", their total."""
     found = {}
     for row in rows:
         if row.get("part") and row["stage"] != "sum":

@@ -57,14 +57,14 @@ def name_of(source):
 
 
 def read(source):
-    """The JSON document of a regular file of at most 64 MiB; one in memory is itself."""
+    """Returns the JSON document of a regular file of at most 64 MiB, or a copy of a document in memory."""
     if isinstance(source, Mapping):
         return dict(source)
     if not isinstance(source, (str, os.PathLike)):
         raise invalid("document", type(source).__name__, "a file or a dict")
     path = os.fspath(source)
     try:
-        found = os.stat(path)  # opening a FIFO would wait, and a device may never end
+        found = os.stat(path)  # opening a FIFO would block, and a device may be endless
         if not stat.S_ISREG(found.st_mode):
             got, wanted = "no regular file", "a file"
             raise IoError(f"{path}: got {got}, wanted {wanted}", path, got, wanted)

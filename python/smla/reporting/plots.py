@@ -145,8 +145,8 @@ def times(title, lines, xlabel):
 
 @styled
 def steps(cases):
-    """Where the time of a decode step goes: a bar per case, a segment per stage, as a share of all stages.
-    The step's own time stands behind its bar. cases: {case: (ms of the step, {stage: ms})}."""
+    """Draws the time of decode steps: a bar per case with a segment per stage, as a share of all stages, and
+    the time of the step after the bar. cases: {case: (ms of the step, {stage: ms})}."""
     weight = {}
     for _, stages in cases.values():
         for stage, ms in stages.items():

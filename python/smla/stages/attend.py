@@ -81,8 +81,8 @@ def attend(
     <= H <= 256. cache: smla.Cache, width Dqk, row_f64 only with q of f64. rows: [T,K] i32, holes (-1)
     anywhere. lengths: [T] i32: rows[t, lengths[t]:] are never read. extra, extra_rows, extra_lengths: a
     second cache (V4). sink: [H] f32 or f64, a logit that joins the denominator only. softmax_scale, q_scale:
-    numbers, or f32 arrays of one element on the device. value_width: Dv, by default that of out,
-    without out 512 where Dqk is 576, else Dqk. precision: "exact" (the default) or "rounded", which allows
+    numbers, or f32 arrays of one element on the device. value_width: Dv; default: the width of out,
+    without out 512 if Dqk is 576, else Dqk. precision: "exact" (the default) or "rounded", which allows
     keys of bf16(code * scale) or f16(code * f16(scale)). lse_base: "ln" or "log2". empty_lse: "-inf" or
     "+inf"; merge accepts both. out: [T,H,Dv] of q's type by default (bf16 for
     e4m3); f32, bf16 and f16 for each of them, bf16 alone for e4m3, f64 for f64. lse, max_logits: True, or an
@@ -114,7 +114,7 @@ def merge(
 ) -> Attended:
     """Joins n partial results of disjoint row lists, then applies the sink once.
 
-    A part whose lse is -inf or +inf is empty and weighs exactly 0. NaN in lse makes out and lse NaN.
+    A part whose lse is -inf or +inf is empty and weighs exactly 0. If an lse is NaN, out and lse are NaN.
 
     partials: [n,T,H,Dv] float. lse: [n,T,H] f32 (f64 for partials of f64). sink: [H] f32 or f64. out:
     [T,H,Dv] of their type by default; f32, bf16, f16 (f64 for f64). lse_out: True, or [T,H] of lse's type, to

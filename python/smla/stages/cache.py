@@ -51,8 +51,8 @@ def write_kv(
 ) -> None:
     """Encodes [head | tail] of token t into row slots[t] of the cache; a slot that is a hole writes nothing.
 
-    head: [T,Dhead] float. tail: [T,Dtail] float, the rope part. slots: [N] i64 or i32, N <= T;
-    further tokens are padding. If two tokens have the same slot, the row holds one of them or a mixture of
+    head: [T,Dhead] float. tail: [T,Dtail] float, the rope part. slots: [N] i64 or i32, N <= T; tokens from N
+    on are padding. If two tokens have the same slot, the row holds one of them or a mixture of
     both, and check_indices does not report it. cache: smla.Cache.
 
     norm_weight, norm_bias: [Dhead] float: head is normed first, as norm does it ("layer": with a bias, if

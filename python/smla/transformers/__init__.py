@@ -32,23 +32,23 @@ _QUERIES = {"f32": "f32", "bf16": "bf16"}
 
 
 def enable(model=None, *, kv_format=None, index_format=None, threads=0, queries=None):
-    """Runs the attention of `model` on smla, in place and over the model's own weights. Returns the model.
+    """Runs the attention of `model` on smla, in place and with the model's weights. Returns the model.
 
     If model is None, every model that from_pretrained or from_config builds afterwards runs on smla. A second
     call takes the new options and renews the copies of weights.
 
-    Threads may call an enabled model at the same time, each with a cache of its own. Call enable() and
-    disable() while no other thread runs the model.
+    Threads may call an enabled model at the same time, each with a separate cache. Call enable() and
+    disable() only while no other thread runs the model.
 
     Args:
         model: a model of transformers, or None.
         kv_format, index_format: record formats of caches ("fp8_656", "index_fp8_132"). Default: rows of the
             model's dtype; f32 rows for f16.
         threads: threads on a CPU. 0: torch.get_num_threads() when a layer first runs.
-        queries: dtype of the operands of matrix products and attention, "f32" or "bf16". Default: that of a
-            bf16 model's weights, else f32. Sums and norms are f32.
+        queries: dtype of the operands of matrix products and attention, "f32" or "bf16". Default: bf16 for a
+            model with bf16 weights, else f32. Sums and norms are f32.
 
-    Warns if the rotary frequencies of the model are rounded, as model.to(torch.bfloat16) leaves them.
+    Warns if the rotary frequencies of the model are rounded, for example by model.to(torch.bfloat16).
     """
     for field, value in (("kv_format", kv_format), ("index_format", index_format)):
         if value is not None:
@@ -98,7 +98,7 @@ def disable(model=None):
 
 
 def why_not(model):
-    """Returns the reasons why a model's attention cannot run on smla: an empty list if it can, once enabled.
+    """Returns the reasons why a model's attention cannot run on smla; an empty list if it can.
 
     Warns like enable().
     """

@@ -47,11 +47,11 @@ class Columns:
 
 
 class Once(threading.local):
-    """Calls make(tensor) once for a tensor that all layers of a step are given; each thread has a step of its
-    own. The tensor is held weakly. A layer that comes again is in a later step, whatever the tensor's version
-    says."""
+    """Calls make(tensor) once for a tensor that all layers of a step share; each thread runs a separate step.
+    The tensor is held weakly. A layer that asks a second time is in a later step, whatever the tensor's
+    version."""
 
-    def __init__(self, make):  # in each thread
+    def __init__(self, make):  # runs in each thread
         self._make, self._source, self._version, self._made, self._layers = make, None, 0, None, set()
 
     def __call__(self, source, layer):

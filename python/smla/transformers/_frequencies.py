@@ -1,4 +1,4 @@
-"""Rotary frequencies that a conversion of the model has rounded."""
+"""Detection of rotary frequencies that a conversion of the model has rounded."""
 
 import warnings
 
@@ -8,7 +8,7 @@ from ._modules import ORIGINALS
 
 
 def warn_of_rounded(model):
-    """Warns of the first rotary module whose frequencies are not those of its config."""
+    """Warns of the first rotary module whose frequencies differ from its config."""
     files = {base.__module__ for base in ORIGINALS.values()}
     for name, module in model.named_modules():
         if type(module).__module__ not in files:
@@ -17,8 +17,8 @@ def warn_of_rounded(model):
             if buffer.endswith("inv_freq") and not held.is_meta and not _is_exact(module, buffer, held):
                 dtype = str(held.dtype).removeprefix("torch.")
                 warnings.warn(
-                    f"smla.transformers: {name}.{buffer} ({dtype}) is rounded, as model.to(dtype) leaves it, "
-                    "so transformers rotates by other angles than smla, which computes them from the config. "
+                    f"smla.transformers: {name}.{buffer} ({dtype}) is rounded, as by model.to(dtype), so "
+                    "transformers rotates by other angles than smla, which computes them from the config. "
                     "Load the model with from_pretrained(..., dtype=...) instead of converting it.",
                     stacklevel=3,
                 )

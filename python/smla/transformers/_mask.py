@@ -10,8 +10,8 @@ _AND, _WINDOW = and_masks().__code__, sliding_window_overlay(1).__code__
 
 
 class NoPadding:
-    """A mask that masks nothing. Attention on smla takes it for None. Attention of transformers would fail on
-    None with a TypeError; computing with this raises not_enabled()."""
+    """A mask that masks nothing. Attention on smla treats it as None. Attention of transformers would raise a
+    TypeError on None; computing with this mask raises not_enabled()."""
 
     def __getitem__(self, _):
         raise not_enabled()
@@ -22,10 +22,10 @@ class NoPadding:
 
 
 def not_enabled():
-    """The error of a model whose attention implementation alone was set."""
+    """Returns the error for a model whose attention implementation is "smla" without enable()."""
     return Unsupported(
-        'smla.transformers: attn_implementation="smla" alone does not replace a model\'s attention: call '
-        "smla.transformers.enable(model), or smla.transformers.enable() before the model is built",
+        'smla.transformers: attn_implementation="smla" does not replace the attention of a model. Call '
+        "smla.transformers.enable(model), or smla.transformers.enable() before the model is built.",
         "attn_implementation",
         '"smla"',
         "smla.transformers.enable(model)",
@@ -33,10 +33,10 @@ def not_enabled():
 
 
 def make_mask(mask_function=causal_mask_function, attention_mask=None, **_):
-    """[B,1,1,T] bool on the host, true where a column holds a token. If all do: NoPadding(), or None where a
-    compiler traces.
+    """Returns a mask [B,1,1,T], bool on the host: true where a column holds a token. If all columns hold one,
+    returns NoPadding(), or None while a compiler traces.
 
-    Four dimensions, as transformers hands masks of that rank on unchanged, also those of generate().
+    The mask has four dimensions because transformers passes such masks on unchanged, also from generate().
     """
     if not _is_plain(mask_function):
         raise refused("attention_mask", "packed sequences or a mask function", "a causal mask with padding")

@@ -84,7 +84,7 @@ class OnSmla(nn.Module):
     def smla_layer(self):
         """The smla.Layer over this module's weights; another one after they were moved or written."""
         if (layer := self._valid_layer()) is None:
-            with _building:  # a thread that waited finds the layer of the one before
+            with _building:  # a thread that waited finds the layer of the previous thread
                 if (layer := self._valid_layer()) is None:
                     layer = self._build()
                     self.__dict__["_built"] = layer, Marks(self)

@@ -8,8 +8,8 @@ from ..cache import Cache
 
 
 class Described:
-    """Remembers the description of each cache until vLLM moves or views it: that saves a third of a call. A
-    copy remembers none.
+    """Keeps the description of each cache until vLLM moves or views it, which saves a third of a call. A copy
+    is empty.
     """
 
     def __init__(self, describe: Callable[..., Cache]) -> None:
