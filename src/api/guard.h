@@ -66,7 +66,7 @@ inline void give_text(const std::string& given, char* buffer, size_t* bytes) {
     std::memcpy(buffer, given.c_str(), needed);
 }
 
-// A plan or metadata, for the time of a call that reads them. Null: there are none.
+// Marks a plan or metadata as read during a call. Null: there is none.
 template <class Handle>
 InUse reading(const Handle* pointer, const char* field) {
     return InUse(pointer ? &pointer->users : nullptr, field, InUse::reads);

@@ -16,7 +16,7 @@ struct smla_layer {
 
 struct smla_session {
     std::unique_ptr<Session> session;
-    const std::shared_ptr<SessionPlace> place = session->place();  // the same after it was resized
+    const std::shared_ptr<SessionPlace> place = session->place();  // unchanged by resizing
 };
 
 namespace {
@@ -144,7 +144,7 @@ std::shared_ptr<SessionPlace> place_or_none(const smla_session* session) {
     return session ? session->place : nullptr;
 }
 
-// The session whose entries another one reads, for the time of a call. Null: there is none.
+// Marks a session whose entries another one reads as read during a call. Null: there is none.
 InUse reading(const std::shared_ptr<SessionPlace>& source, const char* field) {
     return InUse(source ? &source->users : nullptr, field, InUse::reads);
 }
@@ -212,7 +212,7 @@ std::unique_ptr<Session> clone(const Session& session, const smla_session_args* 
     return within_args([&] { return session.clone(options); });
 }
 
-// Calls body(session) with the handle's session, which this call alone uses.
+// Calls body(session) with the handle's session, marked as in use by this call.
 template <InUse::As As, class Handle, class Body>
 smla_status with_session(Handle* session, Body&& body) {
     return api::guard([&] {
@@ -264,7 +264,7 @@ smla_status smla_config_rope_frequencies(const smla_layer_args* args, int32_t co
         const AttentionConfig config = read_config(copy);
         config.check_computed(copy.layer);
         const std::vector<double> all = rope_frequencies(config.common.rope_dim, config.rope(copy.layer));
-        SMLA_CHECK(count == int32_t(all.size()), "count", count, text(all.size(), ", rope_width / 2"));
+        SMLA_CHECK(count == int32_t(all.size()), "count", count, text(all.size(), " (rope_width / 2)"));
         SMLA_CHECK(frequencies || all.empty(), "frequencies", "null", text(all.size(), " numbers"));
         std::copy(all.begin(), all.end(), frequencies);
     });
@@ -333,7 +333,7 @@ smla_status smla_session_forward(smla_session* session, const smla_session_step*
 }
 
 smla_status smla_session_topk(const smla_session* session, smla_tensor* out) {
-    return with_session<InUse::changes>(session, [&](const Session& on) {  // it may fetch the numbers
+    return with_session<InUse::changes>(session, [&](const Session& on) {  // may fetch the numbers
         SMLA_CHECK(out, "out", "null", "where the tensor goes");
         *out = on.topk();
     });
@@ -376,7 +376,7 @@ smla_status smla_session_reorder(smla_session* session, const int32_t* sources, 
 
 smla_status smla_session_clone(const smla_session* session, const smla_session_args* args,
                                smla_session** out) {
-    return with_session<InUse::changes>(session, [&](const Session& on) {  // its stream and staging copy
+    return with_session<InUse::changes>(session, [&](const Session& on) {  // uses its staging buffer
         SMLA_CHECK(out, "out", "null", "where the session goes");
         *out = nullptr;
         *out = new smla_session{clone(on, args)};

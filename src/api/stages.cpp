@@ -169,7 +169,7 @@ smla_status smla_workspace_init(smla_context* context, smla_workspace workspace,
     return api::guard([&] {
         if (workspace.bytes < kWorkspaceHeader)
             fail(SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes", text(workspace.bytes),
-                 text("at least ", kWorkspaceHeader, ": the counters and the error word"));
+                 text("at least ", kWorkspaceHeader, ", for the counters and the error word"));
         api::checked(context).init_workspace(api::read_workspace(workspace), stream);
     });
 }

@@ -35,7 +35,7 @@ std::string cache_type_list(const Backend& backend) {
     return out;
 }
 
-// Rows for "auto": of the queries' own type if that is wider than bf16.
+// Returns the row format for "auto": the queries' type if it is wider than bf16.
 smla_format plain_format(smla_dtype dtype) {
     return dtype == SMLA_F64 ? SMLA_ROW_F64 : dtype == SMLA_F32 ? SMLA_ROW_F32 : SMLA_ROW_BF16;
 }
@@ -107,7 +107,7 @@ std::vector<std::string> config_refusals(const Backend& backend, const BackendCo
         out.push_back(text("kv_cache_dtype ", config.cache_type, " with ", config.head_size(),
                            " values per token; it has ", cache_type_list(backend)));
     if (format == SMLA_ROW_F64 && args.dtype != SMLA_F64)
-        out.push_back(text("kv_cache_dtype row_f64 with ", dtype_name(args.dtype), " queries; it needs f64"));
+        out.push_back(text("kv_cache_dtype row_f64 with ", dtype_name(args.dtype), " queries, not f64"));
     const bool scaled = format && find_format(format)->scale == ScaleKind::per_tensor;
     if (args.dtype == SMLA_E4M3 && !config.hybrid())
         out.push_back("no e4m3 queries: V3.2's are absorbed, in bf16, f16, f32 or f64");

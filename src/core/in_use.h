@@ -1,4 +1,4 @@
-// Objects that serve one call at a time: a second call that comes from another thread meanwhile is refused.
+// Objects that serve one call at a time: a concurrent call of another thread is an error.
 #pragma once
 
 #include "core/status.h"
@@ -8,7 +8,7 @@
 
 namespace smla {
 
-// Who uses an object now.
+// Counts the calls that use an object.
 class Users {
 private:
     friend class InUse;
@@ -16,15 +16,15 @@ private:
     std::atomic<int32_t> reading_{0};  // number of calls that read; kChanging: one call changes it
 };
 
-// For the time of a call. Calls that read an object may overlap, one that changes it may not.
+// Marks an object as in use during a call. Calls that read it may overlap; a call that changes it may not.
 class InUse {
 public:
     enum As { reads, changes };
-    // users null: nothing is checked. Throws where the object is in use in a way that excludes this call.
+    // Throws if another call uses the object in a way that excludes this call. users null: no check.
     InUse(Users* users, const char* field, As as) : users_(users), as_(as) {
         if (users_ && !enter())
-            fail(SMLA_INVALID_ARGUMENT, field, "one that another thread is using",
-                 "one call at a time, except for calls that only read");
+            fail(SMLA_INVALID_ARGUMENT, field, "an object that another thread is using",
+                 "one call at a time; only calls that read may overlap");
     }
     ~InUse() {
         if (!users_) return;

@@ -12,18 +12,18 @@
 namespace smla {
 
 // Sets the function for calls of this thread; null: none. `pause` is the time from the start of a call to the
-// first question, and between questions.
+// first question and between questions.
 constexpr std::chrono::milliseconds kInterruptPause{50};
 void set_interrupt(smla_interrupt_function function, void* user,
                    std::chrono::milliseconds pause = kInterruptPause);
 
-// A call of the C ABI begins on this thread. Refuses a call that the interrupt function makes.
+// Starts the timing of a C ABI call on this thread. Throws if the interrupt function makes the call.
 void begin_call();
-// Called between pieces of work, on any thread of a call. Throws SMLA_CANCELLED if the call is to end.
+// Throws SMLA_CANCELLED if the call must end. Called between pieces of work, on any thread of a call.
 void stop_point();
 
-// While it lives, this thread works for a call of another thread and stops once `stopped` is true. Null: for
-// its own call.
+// While it exists, this thread works for a call of another thread and stops once `stopped` is true; null: for
+// a call of this thread.
 class WorksFor {
 public:
     explicit WorksFor(const std::atomic<bool>* stopped);
@@ -35,11 +35,11 @@ private:
     const std::atomic<bool>* before_;
 };
 
-// Calls a function of the caller. An exception that it throws ends the call as SMLA_CANCELLED; std::bad_alloc
-// means that memory is out.
+// Calls a function of the caller. Turns its exceptions into SMLA_CANCELLED, except std::bad_alloc, which
+// means out of memory.
 template <class Function>
 auto call_back(const char* name, const Function& function) {
-    constexpr const char* kWanted = "a function that throws nothing";
+    constexpr const char* kWanted = "no exception";
     try {
         return function();
     } catch (const std::bad_alloc&) {

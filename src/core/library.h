@@ -26,9 +26,8 @@ private:
 };
 
 // Loads a table of functions, which find(symbols, table) looks up: from the library that the environment
-// variable names (empty: deliberately none), else from the first of `usual` that has all of them. Throws if
-// the named library does not qualify. Table{} if none of `usual` does; otherwise `library` in the table is
-// the library's name.
+// variable names (empty: none), else from the first of `usual` that has all of them. Throws if the named
+// library lacks one. Returns Table{} if all of `usual` do; otherwise `library` in the table is its name.
 template <class Table, class Find>
 Table load_library(const char* variable, std::initializer_list<const char*> usual, const Find& find) {
     const auto attempt = [&](const char* name, Table& out) {
@@ -45,7 +44,7 @@ Table load_library(const char* variable, std::initializer_list<const char*> usua
         if (*named && !attempt(named, out)) {
             const char* const why = dlerror();  // null: it was loaded, and lacks a function
             fail(SMLA_INVALID_ARGUMENT, variable, text(named, " (", why ? why : "lacks a function", ")"),
-                 "a library with the functions that smla calls, or an empty value for none");
+                 "a library with the functions that smla calls, or an empty value");
         }
         return out;
     }

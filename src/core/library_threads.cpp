@@ -39,7 +39,7 @@ void run_on_library_thread(const char* name, const std::function<void()>& body) 
         starting.reset();  // signals reach the calling thread while it waits
         thread.join();
     } catch (const std::system_error& failure) {
-        fail(SMLA_OUT_OF_MEMORY, name, failure.code().message(), "a thread of the system");
+        fail(SMLA_OUT_OF_MEMORY, name, failure.code().message(), "a new thread");
     }
     if (error) std::rethrow_exception(error);
 }

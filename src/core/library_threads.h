@@ -1,4 +1,4 @@
-// What threads that the library starts have in common: their signal mask and their names.
+// Signal mask and names of the threads that the library starts.
 #pragma once
 
 #include <csignal>
@@ -7,8 +7,8 @@
 namespace smla {
 
 // While an object of this class exists, threads that the calling thread starts, directly or in another
-// library, block all signals except those that an instruction of their own raises, and SIGPROF, which
-// sampling profilers need. So a signal never runs the caller's handler, or ends the process, in a thread that
+// library, block all signals except those that their own instructions raise, and SIGPROF, which sampling
+// profilers need. A signal therefore never runs the caller's handler, or ends the process, in a thread that
 // the caller does not know.
 class LibraryThreads {
 public:
@@ -24,8 +24,8 @@ private:
 // Names the calling thread; at most 15 characters. Threads that it starts inherit the name.
 void name_thread(const char* name);
 
-// Calls body() on a thread with such a mask and this name, and waits for its end, so that threads that body()
-// starts have both while the calling thread keeps its own. Rethrows the exception of body(). Throws
+// Calls body() on a new thread with this mask and name, which threads started by body() inherit, and waits
+// for its end. The calling thread keeps its mask and name. Rethrows the exception of body(). Throws
 // SMLA_OUT_OF_MEMORY if the thread does not start.
 void run_on_library_thread(const char* name, const std::function<void()>& body);
 

@@ -19,7 +19,7 @@ void log_line(LogLevel level, const std::string& line) {
     if (callback) {
         try {
             callback(callback_user, int(level), line.c_str());
-        } catch (...) {  // a line of text must not end a call
+        } catch (...) {  // logging must not end a call
         }
     } else if (environment_number("SMLA_LOG").value_or(-1) >= int(level)) {
         std::fprintf(stderr, "smla: %s\n", line.c_str());

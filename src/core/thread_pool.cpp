@@ -85,7 +85,7 @@ private:
     void* const hook_pool_ = nullptr;
     std::vector<std::thread> workers_;
     std::mutex run_mutex_;    // callers of run()
-    std::thread::id caller_;  // of a run by the hook
+    std::thread::id caller_;  // thread that runs the hook
 
     std::mutex mutex_;  // guards parking
     std::condition_variable wake_, done_;
@@ -99,7 +99,7 @@ private:
     alignas(kCacheLine) std::atomic<int> busy_{0};
     std::mutex error_mutex_;
     std::exception_ptr error_;
-    std::atomic<bool> failed_{false};  // error_ is set: no further task begins
+    std::atomic<bool> failed_{false};  // whether error_ is set; no further task begins then
 };
 
 void ThreadPool::Crew::dismiss() {
@@ -113,7 +113,7 @@ void ThreadPool::Crew::dismiss() {
     workers_.clear();
 }
 
-// The run ends with the first exception of any thread.
+// Calls work() and keeps the first exception of any thread, which ends the run.
 template <class Work>
 void ThreadPool::Crew::attempt(const Work& work) {
     try {
@@ -179,7 +179,7 @@ void ThreadPool::Crew::run_on_workers(int64_t tasks, const Body& body) {
     drain(0);
     for (int spin = 0; spin < kSpins && busy_.load(std::memory_order_acquire) != 0; ++spin) pause_cpu();
     std::unique_lock lock(mutex_);
-    // The system clock: a wait by the steady clock needs glibc 2.30.
+    // The system clock, because a wait by the steady clock needs glibc 2.30.
     const auto pause_ends = [] { return std::chrono::system_clock::now() + kInterruptPause; };
     const auto all_done = [&] { return busy_.load(std::memory_order_acquire) == 0; };
     while (!done_.wait_until(lock, pause_ends(), all_done)) {

@@ -25,8 +25,8 @@ public:
     int threads() const { return threads_; }
 
     // Tasks are handed out in order, one at a time. `worker` is in [0, threads); bodies that run at the same
-    // time have different ones. After an exception of a body, or when the call is to end (core/interrupt.h),
-    // no further body begins; the first exception is rethrown here, after all bodies have ended.
+    // time have different ones. After an exception of a body, or if the call must end (core/interrupt.h), no
+    // further body begins; the first exception is rethrown here, after all bodies have ended.
     // Concurrent runs take turns. In a child of fork(), which has no other threads, the calling thread does
     // all the work.
     using Body = std::function<void(int64_t task, int worker)>;

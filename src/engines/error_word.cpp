@@ -6,7 +6,7 @@ namespace smla {
 
 namespace {
 
-// Whether a call can have left this word.
+// Returns whether a call can have written this word.
 bool plausible(const smla_error_word& word) {
     constexpr smla_error_word kNone{};
     if (word.kind == SMLA_BAD_NONE) return std::memcmp(&word, &kNone, sizeof word) == 0;

@@ -11,7 +11,7 @@ namespace smla {
 
 namespace {
 
-// Dispatch: the first candidate that is allowed and does not refuse.
+// Returns the first allowed candidate that supports the arguments.
 template <Stage S>
 PlannedCall<S> first_that_runs(const ArgsOf<S>& args, const Env& env) {
     PlannedCall<S> found;
@@ -29,12 +29,12 @@ template <Stage S>
 PlannedCall<S> choose(const ArgsOf<S>& args, const Env& env) {
     PlannedCall<S> found = first_that_runs<S>(args, env);
     if (found.kernel) return found;
-    // The last kernel of a table is the most general one: arguments that it supports run.
+    // Reports the last kernel of the table, which is the most general one.
     std::string reason = text("no kernel is named ", env.demanded[size_t(S)]);
     for (const auto& candidate : candidates<S>(env))
         if (env.allows(S, candidate.name)) reason = text(candidate.name, ": ", candidate.refuse(args, env));
     fail(SMLA_UNSUPPORTED, std::string(stage_name(S)), text("no kernel for these arguments (", reason, ")"),
-         "arguments that one supports; smla_explain_stage has the reasons of all");
+         "arguments that a kernel supports; smla_explain_stage lists the reasons of all kernels");
 }
 
 // Returns make(), or what it returned for an earlier call of this description. Unprepared plans are not kept.

@@ -153,7 +153,7 @@ std::unique_ptr<Layer> make_hybrid_layer(const Checkpoint&, const AttentionConfi
 // What a plan of the layer's steps is made with: groups, window, ratio and list_entries.
 PlanMaxima plan_for(const AttentionConfig& config, int layer);
 inline PlanMaxima plan_for(const Layer& layer) { return plan_for(layer.config(), layer.layer_index()); }
-// All of a layer's info but the bytes of its weights. Throws for a layer that is not computed.
+// Returns a layer's info, except the bytes of its weights. Throws for a layer that smla does not compute.
 smla_layer_info describe_layer(const AttentionConfig& config, int layer);
 // Throws where steps of `plan` would mean something else to a layer of plan_for() `wanted`. A plan may have
 // more than the layer reads, for other layers.

@@ -17,8 +17,8 @@
 namespace smla {
 
 class Session;
-// Where a session is, for sessions that read it, and who uses it. A session that is resized leaves another in
-// its place, one that ends leaves null.
+// The address of a session, for sessions that read it, and the calls that use it. Resizing a session replaces
+// the address; destroying it sets null.
 struct SessionPlace {
     const Session* session;
     Users users;

@@ -1,5 +1,5 @@
 // The host's CBLAS, loaded at run time: SMLA_CBLAS names a library, else the usual ones are tried.
-// Projections that no kernel of the engine supports go through it, or through plain loops if there is none.
+// Projections that no kernel of the engine supports use it, or plain loops if there is none.
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,17 @@ struct Cblas {
     std::string why_none;  // reason, if none is loaded
     // Processor whose kernels OpenBLAS uses; null: another library.
     const char* (*core_name)() = nullptr;
-    // 1: OpenBLAS with threads of its own, which start when it is loaded. Null or other values: threads may
-    // start in any product.
+    // Returns 1 if OpenBLAS starts its threads when it is loaded. Null or other values: threads may start in
+    // any product.
     int (*parallel)() = nullptr;
     // OpenBLAS's own buffers (cblas_room.h); null: another library.
     void* (*take_buffer)(int unused) = nullptr;
     void (*give_buffer)(void*) = nullptr;
 };
 
-// Loads the library at the first call. If it would lack memory or threads then, no library is used for the
-// life of the process, so that results do not depend on when a call runs. Throws SMLA_INVALID_ARGUMENT if the
-// library that SMLA_CBLAS names cannot be loaded.
+// Loads the library at the first call. If memory or threads for it are not available then, no library is used
+// for the life of the process, so that results do not depend on when a call runs. Throws
+// SMLA_INVALID_ARGUMENT if the library that SMLA_CBLAS names cannot be loaded.
 const Cblas& cblas();
 
 }  // namespace smla

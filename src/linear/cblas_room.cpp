@@ -67,14 +67,14 @@ public:
     IdleThreads(const IdleThreads&) = delete;
     IdleThreads& operator=(const IdleThreads&) = delete;
 
-    // Returns why the system starts fewer; empty: it starts all.
+    // Starts threads. Returns why the system starts fewer; empty if it starts all.
     std::string start(int threads) {
         const LibraryThreads starting;
         all_.reserve(size_t(threads));
         for (int i = 0; i < threads; ++i) {
             pthread_t started;
             if (const int error = pthread_create(&started, nullptr, wait, &gate_))
-                return text("only ", i, " of ", threads, " threads start (",
+                return text("only ", i, " of ", threads, " threads can start (",
                             std::generic_category().message(error), ")");
             all_.push_back(started);
         }
@@ -143,7 +143,7 @@ public:
         lock.release();
     }
     void go_on() { mutex_.unlock(); }
-    // OpenBLAS ends its threads before fork() and starts them at the next product of either process.
+    // OpenBLAS ends its threads before fork() and restarts them at the next product of each process.
     void go_on_after_fork() {
         threads_ended_ = true;
         go_on();
@@ -166,22 +166,22 @@ public:
 
 private:
     void check_not_ended() const {
-        if (ended_) fail(SMLA_UNSUPPORTED, "process", "a call during exit()", "a process that goes on");
+        if (ended_) fail(SMLA_UNSUPPORTED, "process", "a call during exit()", "a call before exit()");
     }
     void start_again(const Cblas& library) {
         if (const std::string lacks = IdleThreads().start(threads_of_cblas()); !lacks.empty())
-            fail(SMLA_OUT_OF_MEMORY, "CBLAS", lacks, "its threads, which fork() ended");
+            fail(SMLA_OUT_OF_MEMORY, "CBLAS", lacks, "the threads that fork() ended");
         run_on_library_thread(kCblasThreads, [&] { multiply(library); });
         threads_ended_ = false;
     }
 
     std::mutex mutex_;
     std::condition_variable left_;
-    int inside_ = 0, served_ = 0;  // callers now; most callers at once that have buffers
+    int inside_ = 0, served_ = 0;  // current callers; number of callers that have buffers
     bool ended_ = false, threads_ended_ = false;
 };
 
-// Makes OpenBLAS map buffers for `callers` callers, in addition to those in use: some may not be needed.
+// Makes OpenBLAS map buffers for `callers` callers in addition to those in use; some may not be needed.
 // Returns false if there is no memory for them.
 bool make_room(const Cblas& library, int callers) {
     std::array<void*, Mappings::kMost> taken;
@@ -196,7 +196,7 @@ bool make_room(const Cblas& library, int callers) {
     return true;
 }
 
-// A product in which every thread of OpenBLAS takes part.
+// Runs a product in which every thread of OpenBLAS takes part.
 void multiply(const Cblas& library) {
     constexpr int n = 512, inner = 16;  // 2^22 products: OpenBLAS uses all threads from 2^18 on
     const std::vector<float> a(size_t(n) * inner);
@@ -216,7 +216,7 @@ std::string what_cblas_lacks() {
     const size_t bytes = kLibrary + size_t(threads) * kBuffer;
     bool room = mappings.add(bytes) && mappings.add(kLibrary);
     for (int i = 0; i < threads; ++i) room = room && mappings.add(kBuffer);
-    return room ? "" : text("less than ", bytes >> 19, " MiB can be mapped, twice what OpenBLAS needs");
+    return room ? "" : text("less than ", bytes >> 19, " MiB, twice what OpenBLAS needs, can be mapped");
 }
 
 void start_threads_of(const Cblas& library) {

@@ -33,7 +33,7 @@ constexpr KnownModel kModels[] = {{"deepseek_v32", "DeepseekV32For", ModelFamily
 
 const KnownModel* find_model(std::string type) {
     if (type.ends_with("_text")) type.resize(type.size() - 5);
-    if (type == "glm53_flash") type = "glm5_next";  // other name of GLM-5.3-Flash
+    if (type == "glm53_flash") type = "glm5_next";  // another name of GLM-5.3-Flash
     for (const KnownModel& each : kModels)
         if (each.type == type) return &each;
     return nullptr;
@@ -49,7 +49,7 @@ const KnownModel* find_model_of_class(const ObjectReader& reader) {
     return nullptr;
 }
 
-// The language model's config within that of a multimodal model such as V4.1; empty if the file is flat.
+// Returns the language model's config in the config of a multimodal model such as V4.1; empty if it is flat.
 std::optional<ObjectReader> language_model(const ObjectReader& top) {
     for (const char* name : {"text_config", "language_config", "llm_config"})
         if (!top.has("q_lora_rank") && top.has(name)) return top.object(name);
@@ -71,8 +71,7 @@ const KnownModel* read_model(const ObjectReader& top, const std::optional<Object
     }
     for (const ObjectReader* each : objects)
         if (const KnownModel* model = find_model_of_class(*each)) return model;
-    // V3.2 under the name of V3, for tools that support only V3. vLLM and SGLang also detect it by
-    // index_topk.
+    // V3.2 with the name of V3, for tools that support only V3. vLLM and SGLang also detect it by index_topk.
     if (v3 && objects.back()->has("index_topk")) return find_model("deepseek_v32");
     if (top.good({"model_type"})) top.add("model_type", got, text("one of ", known));
     return nullptr;
@@ -99,8 +98,8 @@ void read_common(const ObjectReader& reader, const KnownModel& model, CommonConf
 }
 
 void read_quantization(const ObjectReader& reader, CommonConfig& common) {
-    // quant_method is ignored: it may apply only to experts. Stored dtypes and scales decide how a tensor is
-    // read.
+    // quant_method is ignored, because it may apply only to experts. Stored dtypes and scales determine how a
+    // tensor is read.
     const std::optional<ObjectReader> quantization = reader.object("quantization_config");
     const Json* const block = quantization ? quantization->list("weight_block_size") : nullptr;
     if (!block) return;

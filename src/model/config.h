@@ -24,7 +24,7 @@ enum class ModelFamily {
 const char* layer_kind_name(LayerKind kind);
 
 struct CommonConfig {
-    std::string model_type;  // of the language model, in transformers' spelling
+    std::string model_type;  // type of the language model, as spelled by transformers
     ModelFamily family = ModelFamily::dsa;
     int64_t hidden_size = 0;
     int64_t layers = 0;      // of the main stack; 0: the config does not tell, any layer is accepted

@@ -33,8 +33,8 @@ public:
 // `source` is the field of an error, e.g. "config.json".
 JsonDocument parse_json(std::string_view text, const std::string& source, JsonLimits limits = {});
 
-// `text` with NaN, Infinity and -Infinity in quotes. Python's json module writes these words bare, which is
-// not valid JSON; as strings they are refused where a number is read, and ignored elsewhere.
+// Returns `text` with NaN, Infinity and -Infinity in quotes. Python's json module writes these words without
+// quotes, which is not valid JSON; strings are an error where a number is read, and ignored elsewhere.
 std::string quote_constants(std::string_view text);
 
 bool is_string(const Json& value, std::string_view wanted);

@@ -45,7 +45,7 @@ private:
                          bool infinities = false);
     HostTensor quantised(const HostTensor& stored, const std::string& name);
     std::string scale_name(const std::string& name) const;
-    // Returns whether tensors beside a matrix show that it has an unsupported quantisation, and reports that.
+    // Returns whether other tensors show that a matrix has an unsupported quantization, and reports that.
     bool packed(const std::string& name);
     void add_wrong(const std::string& field, const std::string& got, const std::string& wanted);
     // Returns `weight`, and reports its first NaN or infinity (with `infinities`: its first NaN).

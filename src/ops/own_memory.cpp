@@ -81,7 +81,7 @@ bool writes(std::span<const StageField> fields, const StageField& field, const v
 }
 
 [[noreturn]] void fail_shared(const std::string& written, const std::string& other) {
-    fail(SMLA_INVALID_ARGUMENT, text(written, ".data"), text("memory shared with ", other), "its own");
+    fail(SMLA_INVALID_ARGUMENT, text(written, ".data"), text("memory shared with ", other), "other memory");
 }
 
 }  // namespace

@@ -12,7 +12,7 @@ struct NamedField {
     const Tensor& tensor;
 };
 // Throws if a tensor that is written shares memory with another one, or two of its elements with each other.
-// All have passed check_tensor() or are absent. `in_place`: what an output may be itself, one of `read`.
+// All have passed check_tensor() or are absent. `in_place`: the tensor of `read` that an output may be.
 void check_own_memory(std::initializer_list<NamedField> written, std::initializer_list<NamedField> read,
                       const Tensor* in_place = nullptr);
 

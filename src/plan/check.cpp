@@ -46,7 +46,7 @@ void check_lengths(const PlanMaxima& maxima, const PlanBatch& batch, BatchSize& 
     const auto* starts = static_cast<const int32_t*>(batch.query_start_loc.data);
     const auto* lengths = static_cast<const int32_t*>(batch.seq_lens.data);
     SMLA_CHECK(starts[0] == 0, "batch.query_start_loc[0]", starts[0], "0");
-    for (int64_t r = 0; r < size.requests; ++r)  // first: lengths are judged by it
+    for (int64_t r = 0; r < size.requests; ++r)  // first, because checks of lengths use it
         SMLA_CHECK(starts[r + 1] >= starts[r], text("batch.query_start_loc[", r + 1, "]"), starts[r + 1],
                    text(starts[r], " or more: ascending"));
     int64_t keys = 0;
@@ -66,7 +66,7 @@ void check_lengths(const PlanMaxima& maxima, const PlanBatch& batch, BatchSize& 
                    text(keys, " tokens in all"), "index keys that fit in int32");
 }
 
-// The slots that the caller gave. A token with a negative one is padding.
+// The caller's slots. A token with a negative slot is padding.
 struct GivenSlots {
     TokenNumbers groups[kTokenGroups];
     int count = 0;
@@ -83,9 +83,9 @@ struct GivenSlots {
     }
 };
 
-// The tokens of one request in this step, without padding before the first and behind the last token.
+// Tokens of one request in this step, without leading and trailing padding.
 struct QueryTokens {
-    int64_t request, first, last;  // tokens of the step; last < first: all are padding
+    int64_t request, first, last;  // numbers of tokens in the step; last < first: all are padding
     int64_t first_position, last_position;
 };
 
@@ -98,8 +98,8 @@ QueryTokens query_tokens(const PlanBatch& batch, const GivenSlots& slots, int64_
     return {request, first, last, before + first, before + last};
 }
 
-// Rows of a group, tokens or entries, whose pages these tokens write or may attend to. The pages of a
-// compressor's state may be freed before a window has left them, so only those that are written count.
+// Rows of a group, tokens or entries, whose pages these tokens write or may attend to. Pages of a
+// compressor's state may be freed before a window has left them, so only pages that are written are required.
 struct Rows {
     int64_t begin, end;
 };
@@ -119,18 +119,18 @@ Rows needed_rows(const PlanMaxima& maxima, const GroupSpec& spec, bool slots_giv
                               const GivenSlots& slots, const QueryTokens& query, int64_t row, int64_t column,
                               int64_t most) {
     const bool entry = holds_entries(maxima, spec);
-    // the first token that needs the row
+    // position of the first token that needs the row
     const int64_t position = std::max(query.first_position, entry ? (row + 1) * maxima.ratio - 1 : row);
     int64_t t = query.first + position - query.first_position;
     while (slots.padding(t)) ++t;
     const int64_t page = load_int(group.block_table, query.request, column);
     fail(SMLA_INVALID_ARGUMENT, text(spec.table, "[", query.request, ",", column, "]"), text(page),
-         text(page < 0 ? "a page" : text("at most ", most, ", so that its rows fit int32"), ": token ", t,
+         text(page < 0 ? "a page" : text("at most ", most, " (its rows must fit int32)"), " for token ", t,
               " (request ", query.request, ", position ", t - query.first + query.first_position,
-              ") stores or reads ", entry ? "entry " : "position ", row, " there"));
+              "), which stores or reads ", entry ? "entry " : "position ", row, " there"));
 }
 
-// Throws unless each page that a token stores to or may attend to is in its table.
+// Throws if a page that a token stores to or may attend to is not in its table.
 void check_pages(const PlanMaxima& maxima, const PlanBatch& batch, const BatchSize& size) {
     const GivenSlots slots(batch);
     for (int64_t r = 0; r < size.requests; ++r) {

@@ -17,7 +17,7 @@ void list_whole_pages(const int32_t* table, int64_t pages, int32_t page_rows, in
 }  // namespace
 
 int64_t find_no_page(const int32_t* table, int64_t begin, int64_t end, int32_t most) {
-    // No branch per column: a negative page and one above `most` each set the sign of `bits`.
+    // Without a branch per column: negative pages and pages above `most` set the sign of `bits`.
     uint32_t bits = 0;
     for (int64_t c = begin; c < end; ++c) bits |= uint32_t(table[c]) | (uint32_t(most) - uint32_t(table[c]));
     if (int32_t(bits) >= 0) return end;

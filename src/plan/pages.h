@@ -1,4 +1,4 @@
-// Block tables of a checked batch: cached tokens or entries of a request to rows of the cache.
+// Block tables of a checked batch, which map cached tokens or entries of a request to rows of the cache.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@ struct PageRule {
     int64_t page_tokens = 1, page_rows = 1;
 };
 
-// The first of the columns [begin, end) of a table row that is not a page in [0, most]; `end` if all are.
+// Returns the first column in [begin, end) of a table row that is not a page in [0, most]; `end` if all are.
 int64_t find_no_page(const int32_t* table, int64_t begin, int64_t end, int32_t most);
 
-// rows[i] = row of position first + i, for i < n. The table row has pages for all of them, and the rows fit
-// int32.
+// Sets rows[i] to the row of position first + i, for i < n. The table row must have pages for all of them,
+// and the rows must fit int32.
 void list_rows(const int32_t* table, PageRule pages, int64_t first, int64_t n, int32_t* rows);
 
 }  // namespace smla

@@ -20,7 +20,7 @@ struct BatchSize {
     int64_t longest = 0;       // tokens of the longest request; 0 on a GPU
 };
 
-// An integer per token of the caller, as a job takes them; absent stays absent.
+// Returns the caller's integers per token in the form that a job reads; absent stays absent.
 inline TokenNumbers numbers_of(const Tensor& tensor) {
     if (!present(tensor)) return {};
     return {tensor.data, tensor.shape[0], tensor.stride_elems[0], true, tensor.dtype == SMLA_I64};

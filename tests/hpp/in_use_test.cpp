@@ -41,7 +41,7 @@ std::string in_use(Call call) {
         call();
     } catch (const smla::Error& error) {
         EXPECT_EQ(error.code, SMLA_INVALID_ARGUMENT) << error.what();
-        EXPECT_EQ(error.got, "one that another thread is using") << error.what();
+        EXPECT_EQ(error.got, "an object that another thread is using") << error.what();
         return error.field;
     }
     return "";

@@ -52,17 +52,17 @@ TEST(PlanPages, ARunningRequestWithoutItsPage) {
     EXPECT_EQ(refusal(maxima, batch), "");
     page(batch, kPrimary, 1, 0) = -1;
     EXPECT_EQ(refusal(maxima, batch),
-              "batch.primary.block_table[1,0]: got -1, wanted a page: token 1 (request 1, position 4) stores "
-              "or reads position 0 there");
+              "batch.primary.block_table[1,0]: got -1, wanted a page for token 1 (request 1, position 4), "
+              "which stores or reads position 0 there");
     page(batch, kPrimary, 1, 0) = 2;
     page(batch, kPrimary, 1, 1) = -9;
     EXPECT_EQ(refusal(maxima, batch),
-              "batch.primary.block_table[1,1]: got -9, wanted a page: token 1 (request 1, position 4) stores "
-              "or reads position 4 there");
+              "batch.primary.block_table[1,1]: got -9, wanted a page for token 1 (request 1, position 4), "
+              "which stores or reads position 4 there");
     page(batch, kPrimary, 1, 1) = std::numeric_limits<int32_t>::max() / 4 + 1;
     EXPECT_EQ(refusal(maxima, batch),
-              "batch.primary.block_table[1,1]: got 536870912, wanted at most 536870911, so that its rows fit "
-              "int32: token 1 (request 1, position 4) stores or reads position 4 there");
+              "batch.primary.block_table[1,1]: got 536870912, wanted at most 536870911 (its rows must fit "
+              "int32) for token 1 (request 1, position 4), which stores or reads position 4 there");
     page(batch, kPrimary, 1, 1) -= 1;
     EXPECT_EQ(refusal(maxima, batch), "");
 }
@@ -79,8 +79,8 @@ TEST(PlanPages, PaddingNeedsNoPages) {
     EXPECT_EQ(refusal(maxima, batch), "");
     page(batch, kIndex, 0, 2) = -1;
     EXPECT_EQ(refusal(maxima, batch),
-              "batch.index.block_table[0,2]: got -1, wanted a page: token 1 (request 0, position 5) stores "
-              "or reads position 4 there");
+              "batch.index.block_table[0,2]: got -1, wanted a page for token 1 (request 0, position 5), "
+              "which stores or reads position 4 there");
     batch.groups[kPrimary].slots[1] = -1;
     EXPECT_EQ(refusal(maxima, batch), "");
     batch.starts[1] = 0;  // no query tokens
@@ -100,12 +100,12 @@ TEST(PlanPages, FreedPagesOfAWindowAndOfAState) {
     EXPECT_EQ(refusal(maxima, batch), "");
     page(batch, kState, 0, 5) = -1;
     EXPECT_EQ(refusal(maxima, batch),
-              "batch.state.block_table[0,5]: got -1, wanted a page: token 0 (request 0, position 20) stores "
-              "or reads position 20 there");
+              "batch.state.block_table[0,5]: got -1, wanted a page for token 0 (request 0, position 20), "
+              "which stores or reads position 20 there");
     page(batch, kWindow, 0, 3) = -1;
     EXPECT_EQ(refusal(maxima, batch),
-              "batch.window.block_table[0,3]: got -1, wanted a page: token 0 (request 0, position 20) stores "
-              "or reads position 15 there");
+              "batch.window.block_table[0,3]: got -1, wanted a page for token 0 (request 0, position 20), "
+              "which stores or reads position 15 there");
 }
 
 // Entries count from the token that closes them.
@@ -118,10 +118,9 @@ TEST(PlanPages, EntriesThatNobodySeesYet) {
     page(batch, kCompressed, 0, 2) = -1;
     EXPECT_EQ(refusal(maxima, batch), "");
     page(batch, kCompressed, 0, 1) = -1;
-    EXPECT_EQ(
-        refusal(maxima, batch),
-        "batch.compressed.block_table[0,1]: got -1, wanted a page: token 2 (request 0, position 7) stores "
-        "or reads entry 1 there");
+    EXPECT_EQ(refusal(maxima, batch),
+              "batch.compressed.block_table[0,1]: got -1, wanted a page for token 2 (request 0, position 7), "
+              "which stores or reads entry 1 there");
 }
 
 // Any page that a random step needs, in turn: it is refused, and the plan stays as it was. PlanRandom holds

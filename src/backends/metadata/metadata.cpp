@@ -108,7 +108,7 @@ void Metadata::declare_plan_fields() {
     for (const Declared& declared : fields_) names_.push_back(declared.name);
 }
 
-// Gives the fields and tables their memory, on the host and on the device.
+// Allocates the memory of fields and tables, on the host and on the device.
 void Metadata::place_fields() {
     size_t bytes = 0;
     for (const Declared& declared : fields_) bytes += round_up(declared.bytes, kCacheLine);

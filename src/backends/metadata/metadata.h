@@ -90,7 +90,7 @@ public:
     MetadataJob job(const PlanBatch& batch, const Plan& plan) const;
     const Tensor* find(std::string_view name) const;  // null: there is no such field
     std::span<const char* const> names() const { return names_; }
-    // Pages and tables of the last build. Tables of a batch on a GPU are the caller's; all others are copies.
+    // Pages and tables of the last build. Tables of a batch on a GPU are the caller's; others are copies.
     const PlanBatch& batch() const { return batch_; }
     StepFields step() const;  // as the kernels of the last build's step read it
     // Throws unless they were made for such an instance: forward() would misread metadata of another kind of
@@ -117,8 +117,8 @@ public:
 
     Field plan_field(Tensor PlanFields::*member) const;
     Field table(PlanGroup PlanBatch::*member) const;  // block table of the batch, as fields show it
-    Tensor kernel_table(
-        PlanGroup PlanBatch::*member) const;  // with the rows of later batches: graphs read it
+    // The same with the rows of later batches, for graphs.
+    Tensor kernel_table(PlanGroup PlanBatch::*member) const;
     const Field& query_start_loc() const { return *query_start_loc_; }
     void limit_rows(int64_t token, int32_t most);  // the first `most` listed rows of the token count
     // Divides the step's tokens into attend calls: the decodes, then the prefills from request

@@ -16,13 +16,13 @@ namespace smla {
 
 class GpuMetadata {
 public:
-    // `plan`: the host's. `fields`: the fields' memory on the host, [bytes] u8. `tables` are placed here.
+    // `plan`: the plan on the host. `fields`: memory of the fields on the host, [bytes] u8. Places `tables`.
     GpuMetadata(Context& context, const Plan& plan, const Tensor& fields, BatchTables& tables);
 
     // The device side of a field at `offset` in the fields' memory.
     Tensor side_of(const Tensor& host, size_t offset) const;
 
-    // Throws, before anything is written, if the stream of a batch is capturing.
+    // Throws if the stream of a batch is being captured.
     void check(const PlanBatch& batch) const {
         staging_buffer_->refuse_capture("batch.stream", batch.stream);
     }
@@ -48,7 +48,7 @@ private:
     Plan there_;
     DeviceBuffer fields_;
     BatchTables& tables_;
-    DeviceBuffer table_memory_, rope_, slots_[kTokenGroups];  // what the plan there is built from
+    DeviceBuffer table_memory_, rope_, slots_[kTokenGroups];  // inputs of the plan on the GPU
     std::unique_ptr<StagingBuffer> staging_buffer_;
     std::vector<StagedCopy> copies_;
     char* staging_ = nullptr;

@@ -12,7 +12,7 @@ BatchTables::BatchTables(const PlanMaxima& maxima, const BackendArgs& args, bool
         add(&PlanBatch::window, "batch.window.page_tokens", args.window_page_tokens, tokens);
     if (maxima.groups & SMLA_GROUP_COMPRESSED)
         add(&PlanBatch::compressed, "batch.compressed.page_tokens", entry_page, entries);
-    // Pages of index entries may be smaller than those of the entries, as V3.2's are.
+    // Pages of index entries may be smaller than pages of entries, as in V3.2.
     if (plan && (maxima.groups & SMLA_GROUP_INDEX) && index_holds_entries(maxima))
         add(&PlanBatch::index, "batch.index.page_tokens", std::min<int64_t>(entry_page, 64), entries);
 }
@@ -42,7 +42,7 @@ void BatchTables::check(const PlanBatch& batch) const {
         if (page < 1) continue;  // the plan refuses it
         const size_t blocks = size_t(requests_) * size_t(ceil_div(table.tokens, page));
         SMLA_CHECK(blocks * sizeof(int32_t) <= table.bytes, table.page_tokens_field, page,
-                   text(table.usual_page, " or more, the pages that the backend was created for"));
+                   text(table.usual_page, " or more, the page size that the backend was created for"));
     }
 }
 

@@ -1,5 +1,5 @@
-// Copies of the block tables of a batch that lies on the host, in memory sized for the maxima. They are where
-// kernels read them: in host memory, or on a GPU.
+// Copies of the block tables of a batch on the host, in memory sized for the maxima: host memory, or memory
+// of the GPU whose kernels read them.
 #pragma once
 
 #include "backends/config.h"
@@ -14,16 +14,16 @@ namespace smla {
 
 class BatchTables {
 public:
-    // Tables that forward() reads; `plan`: also those from which a plan on a GPU is built.
+    // Tables that forward() reads; with `plan`, also the tables from which a plan on a GPU is built.
     BatchTables(const PlanMaxima& maxima, const BackendArgs& args, bool plan);
 
     size_t bytes() const;
-    // Where the copies lie: [bytes()] u8.
+    // Sets the memory of the copies, [bytes()] u8.
     void place(const Tensor& memory);
-    // Throws if a batch has smaller pages than there is room for.
+    // Throws if the pages of a batch are so small that its tables do not fit.
     void check(const PlanBatch& batch) const;
-    // Copies all tables of a checked batch. `room(to, bytes)` returns the host memory to write the copy that
-    // belongs to `to`. Columns that the batch does not have become -1.
+    // Copies all tables of a checked batch. `room(to, bytes)` returns the host memory for the copy whose
+    // final address is `to`. Columns that the batch does not have become -1.
     template <class Room>
     void copy(const PlanBatch& batch, Room room) {
         for (const Table& table : tables_) {
@@ -33,21 +33,21 @@ public:
             write(from, table.shown, room(table.shown.data, blocks * sizeof(int32_t)));
         }
     }
-    // From now on the tables have the shapes of this batch.
+    // Sets the shapes of the tables to those of this batch.
     void take_shapes(const PlanBatch& batch);
 
-    // The copy of a group's table, [R,columns]; absent if the last batch had none.
+    // Returns the copy of a group's table, [R,columns]; absent if the last batch had none.
     Tensor shown(PlanGroup PlanBatch::*member) const;
-    // The same with the rows and columns of every later batch of these page sizes: captured graphs read it.
+    // Returns the same with all rows and columns that later batches of these page sizes may use, for graphs.
     Tensor whole(PlanGroup PlanBatch::*member) const;
 
 private:
     struct Table {
         PlanGroup PlanBatch::*member;
         const char* page_tokens_field;
-        int64_t usual_page, tokens;  // of a page, of the longest request
+        int64_t usual_page, tokens;  // tokens of a page and of the longest request
         size_t bytes;
-        Tensor memory{}, shown{};  // shown: of the last batch
+        Tensor memory{}, shown{};  // shown: shape of the last batch
     };
     void add(PlanGroup PlanBatch::*member, const char* field, int64_t usual_page, int64_t tokens);
     static void write(const Tensor& from, const Tensor& shown, void* to);

@@ -11,8 +11,8 @@ namespace smla {
 
 constexpr int64_t kMaxRowWidth = 1024;  // values that a generic kernel holds of a row in shared memory
 
-// Every dtype but f64: that is for engines of a CPU. Frequencies are f64 always, and a sink may be,
-// whatever the call computes in: kernels read it as f32.
+// Rejects f64, which only CPU engines support. Frequencies are always f64, and a sink may be f64 in any call:
+// kernels read it as f32.
 template <class Args>
 std::string refuse_f64(const Args& args) {
     bool found = false;

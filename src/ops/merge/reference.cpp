@@ -19,8 +19,8 @@ struct Weights {
     Real factor;              // out = factor * sum_i parts[i] * partials[i]
 };
 
-// The natural-log lse of a part; -inf if the part is empty. FlashMLA and FlashAttention-2 mark an empty part
-// with +inf. No other part has it: the lse of logits of +inf is NaN.
+// Returns the natural-log lse of a part; -inf if the part is empty. FlashMLA and FlashAttention-2 mark an
+// empty part with +inf. No other part has an lse of +inf, because the lse of logits of +inf is NaN.
 template <class Real>
 Real lse_of(const smla_merge_args& args, int64_t i, int64_t t, int64_t h) {
     const Real lse = load_one<Real>(args.lse, i, t, h);

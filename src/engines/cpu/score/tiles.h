@@ -106,7 +106,7 @@ public:
     }
 
 private:
-    // The caller's function could change the tile registers that `enter` has set up.
+    // A stop point, except in kernels with `enter`: the caller's function could change their tile registers.
     void stop_here() const {
         if (!kernel_.enter) stop_point();
     }

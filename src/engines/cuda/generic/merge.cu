@@ -26,7 +26,7 @@ struct Weights {
     float peak = -INFINITY, lse = -INFINITY, factor = 0;
 };
 
-// -inf if the partial is empty.
+// Returns the lse of a partial; -inf if it is empty.
 __device__ float lse_of(const Arguments& args, int64_t part, int64_t t, int64_t h) {
     const float lse = cuda::load_value(args.lse, cuda::element(args.lse, part, t, h));
     return lse == INFINITY ? -INFINITY : lse * args.unit;

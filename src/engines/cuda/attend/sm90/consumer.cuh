@@ -92,7 +92,7 @@ private:
         cuda::mbarrier_wait(base_ + kKeysFullAt + 16 * stage + 8 * half, tile >> 1 & 1);
         if (n == 1 && Format::early_rope)
             cuda::mbarrier_wait(base_ + kRopeFullAt + 8 * (tile % 3), tile / 3 & 1);
-        // What cp.async copied needs a proxy fence (kernel.cu).
+        // Data copied by cp.async requires a proxy fence (kernel.cu).
         if (!Format::records || (n == 1 && Format::early_rope) || (half == 1 && Format::rope_tile < 8))
             cuda::fence_async_proxy();
         cuda::wgmma_fence();

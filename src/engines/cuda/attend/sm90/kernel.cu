@@ -44,7 +44,7 @@
 //     arrive, wait  every thread, between a pass in f16 and one in bf16. Not a barrier of the block: roles
 //             would reach it at instructions of their own, which synccheck takes for divergence.
 // Proxies   cp.async writes through the generic proxy and wgmma reads through the async proxy, so a proxy
-//           fence must lie between them (PTX ISA, "Memory Consistency Model"). The owner of a tile executes
+//           fence must separate them (PTX ISA, "Memory Consistency Model"). The owner of a tile executes
 //           it after its wait for keys_full. Value products of the other warpgroup follow the fence before
 //           the named barrier `weights`. The fence costs at most 1 % (H200, seven shapes).
 // Named barriers (enum class Barrier)
