@@ -6,7 +6,7 @@ if(SMLA_PORTABLE)
     add_link_options(-static-libstdc++ -s)
 endif()
 
-# For the files of a wheel: with it they need no glibc newer than 2.28, whatever glibc they are linked with.
+# For the files of a wheel, which then need only glibc 2.28, whatever glibc they are linked with.
 add_library(smla_old_glibc INTERFACE)
 include(CheckCSourceCompiles)
 check_c_source_compiles("#include <features.h>

@@ -1,6 +1,6 @@
 # Headers, the shared library, the tool, the static library (component static), a CMake package
-# (find_package(smla) gives smla::smla and smla::smla_static), a pkg-config file, license and examples.
-# Everything is relative to the prefix, so an installed tree can be moved.
+# (find_package(smla) defines smla::smla and smla::smla_static), a pkg-config file, license and examples.
+# All paths are relative to the prefix, so an installed tree can be moved.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/smla)
 
@@ -17,7 +17,7 @@ install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE DESTINA
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples DESTINATION ${CMAKE_INSTALL_DOCDIR}
         FILES_MATCHING PATTERN "*.c" PATTERN "*.cpp" PATTERN "python" EXCLUDE PATTERN "traces" EXCLUDE)
 
-# The static library (component static): one object file that defines the C ABI and no other name of smla.
+# The static library (component static): one object file whose only global names are the C ABI.
 if(NOT SMLA_CUDA AND NOT SMLA_SANITIZE AND NOT SMLA_FUZZ)
     set(archive ${PROJECT_BINARY_DIR}/static/libsmla.a)
     add_custom_command(OUTPUT ${archive}

@@ -1,7 +1,6 @@
-/* Linked into the files of a wheel: with it they run on glibc 2.28, whatever glibc they are linked with. Each
- * function below has a newer version that the linker would choose. The definition here, which only the same
- * file sees, jumps to the version that every glibc for x86-64 has. scripts/ci/glibc_versions reports symbols
- * that this list lacks. */
+/* Linked into the files of a wheel, so that they run on glibc 2.28, whatever glibc they are linked with. Each
+ * function below has a newer version that the linker would choose. The hidden definition here jumps to the
+ * version that every glibc for x86-64 has. scripts/ci/glibc_versions reports symbols that this list lacks. */
 #define _GNU_SOURCE
 #include <sys/random.h>
 #include <sys/stat.h>
@@ -17,16 +16,16 @@
             ".size \\name, . - \\name\n"                   \
             ".endr\n.popsection\n")
 
-/* glibc 2.29 dropped the wrappers that set errno; the values are the same. */
+/* glibc 2.29 has versions without the wrappers that set errno; they return the same values. */
 SMLA_JUMP_TO("GLIBC_2.2.5", "exp, exp2, log, log2, pow");
-/* glibc 2.34 moved these into libc. CMake adds the libraries that older versions have them in. */
+/* Since glibc 2.34, these are in libc. CMake adds the libraries that contain them in older versions. */
 SMLA_JUMP_TO("GLIBC_2.2.5",
              "dlerror, dlopen, dlsym, pthread_create, pthread_detach, pthread_join,"
              "pthread_key_create, __pthread_key_create, pthread_key_delete, pthread_getspecific,"
              "pthread_setspecific, pthread_once, pthread_sigmask, pthread_rwlock_rdlock,"
              "pthread_rwlock_unlock, pthread_rwlock_wrlock");
 SMLA_JUMP_TO("GLIBC_2.12", "pthread_setname_np");
-#ifdef SMLA_OLD_GLIBC_CUDA /* what the CUDA runtime uses */
+#ifdef SMLA_OLD_GLIBC_CUDA /* used by the CUDA runtime */
 SMLA_JUMP_TO("GLIBC_2.3.4", "dlmopen");
 SMLA_JUMP_TO("GLIBC_2.2.5",
              "dlclose, dlvsym, pthread_condattr_setpshared, pthread_kill,"
@@ -50,16 +49,16 @@ __asm__(".symver old_start_main, __libc_start_main@GLIBC_2.2.5");
 
 #pragma GCC visibility push(hidden)
 
-/* glibc 2.32. False is always correct: shared_ptr then counts with atomic operations. */
+/* Since glibc 2.32. False is always correct: shared_ptr then counts with atomic operations. */
 char __libc_single_threaded;
 
-/* glibc 2.33; in older versions these are inline functions. */
+/* Since glibc 2.33; in older versions these are inline functions. */
 int stat(const char* restrict path, struct stat* restrict out) { return __xstat(1, path, out); }
 int lstat(const char* restrict path, struct stat* restrict out) { return __lxstat(1, path, out); }
 int fstat(int file, struct stat* out) { return __fxstat(1, file, out); }
 int fstat64(int file, struct stat64* out) { return __fxstat(1, file, (struct stat*)out); }
 
-/* glibc 2.36; std::random_device refers to it. */
+/* Since glibc 2.36; std::random_device refers to it. */
 unsigned arc4random(void) {
     unsigned out;
     while (getrandom(&out, sizeof out, 0) != sizeof out) {
@@ -68,8 +67,7 @@ unsigned arc4random(void) {
 }
 
 #if !defined(__PIC__) || defined(__PIE__) /* in an executable */
-/* glibc 2.34 finds an executable's constructors itself; older versions call the function that they are given.
- */
+/* Since glibc 2.34, libc finds an executable's constructors; older versions call the function `init`. */
 extern const constructor __init_array_start[], __init_array_end[];
 void _init(void);
 static void construct(int argc, char** argv, char** environment) {

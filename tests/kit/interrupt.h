@@ -1,4 +1,4 @@
-// Ends a call at one of the questions whether it goes on.
+// Ends a call at a chosen stop point.
 #pragma once
 
 #include "core/interrupt.h"
@@ -7,8 +7,8 @@
 
 namespace smla::kit {
 
-// While it lives, calls of this thread ask at every stop point, and the question number `end_at`, counted
-// from 1, ends its call. 0: none does.
+// While it exists, calls of this thread run the interrupt function at every stop point, and its call number
+// `end_at`, counted from 1, ends them; 0: no call ends.
 class Interrupt {
 public:
     explicit Interrupt(int end_at) : end_at_(end_at) {

@@ -98,8 +98,8 @@ private:
     std::vector<Block> blocks_;
 };
 
-// Bytes from the first element to the end of the last. 0 for an argument without a defined size: an unknown
-// dtype or format, or a shape or strides that the library rejects.
+// Returns the bytes from the first element to the end of the last. Returns 0 for an argument without a
+// defined size: an unknown dtype or format, or a shape or strides that the library rejects.
 size_t extent(const Tensor& tensor);
 size_t extent(const smla_cache& cache);
 

@@ -29,7 +29,7 @@ constexpr const char* kFooter =
     "leave out their least important columns where it is too narrow; a pipe gets all of them.\n"
     "Exit codes: 0 ok, 1 a check failed, 2 wrong usage or input file, 3 not supported here, 4 device error,\n"
     "out of memory, or a bug in smla.\n"
-    "Environment: SMLA_ENGINE, SMLA_ISA, SMLA_THREADS, SMLA_KERNEL and SMLA_BACKEND stand for the options;\n"
+    "Environment: SMLA_ENGINE, SMLA_ISA, SMLA_THREADS, SMLA_KERNEL and SMLA_BACKEND are option defaults;\n"
     "smla list environment lists all variables of smla. NO_COLOR turns colors off; COLUMNS is the width of\n"
     "the terminal.";
 
@@ -63,8 +63,8 @@ Error unexpected_argument(const CLI::App& app) {
                  "what " + name + " --help lists" + (near.empty() ? "" : "; did you mean " + near + "?"));
 }
 
-// Makes an Error of a parse failure. Messages of our validators ("--threads: got x, wanted y") and the usual
-// ones of CLI11 are split into its fields; others are kept whole.
+// Makes an Error of a parse failure. Messages of our validators ("--threads: got x, wanted y") and common
+// messages of CLI11 are split into its fields; others are kept whole.
 Error wrong_value(const CLI::App& app, const std::string& message) {
     const auto before = [&](const char* part) { return message.substr(0, message.find(part)); };
     const auto has = [&](const char* part) { return message.find(part) != std::string::npos; };
@@ -76,8 +76,7 @@ Error wrong_value(const CLI::App& app, const std::string& message) {
                      message.substr(wanted + 9));
     for (const char* part : {" is required", ": 1 required"})
         if (has(part))
-            return Error(SMLA_INVALID_ARGUMENT, before(part), "nothing",
-                         "a value; " + help + " describes it");
+            return Error(SMLA_INVALID_ARGUMENT, before(part), "nothing", "a value (see " + help + ")");
     constexpr const char *kTwice = ": At Most 1 required but received ", *kFlag = "Could not convert: ";
     if (has(kTwice))
         return Error(SMLA_INVALID_ARGUMENT, before(kTwice),
@@ -85,7 +84,7 @@ Error wrong_value(const CLI::App& app, const std::string& message) {
     const size_t equals = message.find(" = ");
     if (message.starts_with(kFlag) && equals != std::string::npos)  // values of other options have validators
         return Error(SMLA_INVALID_ARGUMENT, message.substr(std::strlen(kFlag), equals - std::strlen(kFlag)),
-                     message.substr(equals + 3), "no value: it is a flag");
+                     message.substr(equals + 3), "no value, because it is a flag");
     return Error(SMLA_INVALID_ARGUMENT, "command line", message, "what " + help + " says");
 }
 
@@ -104,7 +103,8 @@ Error as_given(const Error& error, const std::vector<std::string_view>& words) {
     return error;
 }
 
-// CLI11 takes the next option for the value of an option that has none: `--save --json` would write a file.
+// Rejects values that begin with --, because CLI11 reads the next option as a missing value: `--save --json`
+// would write a file.
 void refuse_options_as_values(CLI::App& app) {
     for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
         for (CLI::Option* option : command->get_options())
@@ -112,7 +112,7 @@ void refuse_options_as_values(CLI::App& app) {
                 option->check(CLI::Validator(
                     [](std::string& value) {
                         if (!value.starts_with("--")) return std::string();
-                        return "got " + value + ", wanted a value, which may not begin with --";
+                        return "got " + value + ", wanted a value that does not begin with --";
                     },
                     ""));
 }

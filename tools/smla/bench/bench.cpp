@@ -142,7 +142,7 @@ std::vector<SuiteCase> suite_cases(const Options& options) {
     if (!stages.count(options.test) && options.test != "all")
         fail(SMLA_INVALID_ARGUMENT, "--case",
              text(options.test, " with --suite ", options.suite, options.bench.quick ? " --quick" : ""),
-             "all or a stage with such cases: " + joined({stages.begin(), stages.end()}));
+             "all, or a stage of the suite: " + joined({stages.begin(), stages.end()}));
     return cases;
 }
 
@@ -187,7 +187,7 @@ int bench_suite(const Tool& tool, const Options& options) {
     if (context.device().type() == SMLA_CPU && !options.bench.quick)
         fail(SMLA_UNSUPPORTED, "--suite", text(options.suite, " on a CPU"),
              why_no_gpu.empty() ? "--engine cuda, or --quick"
-                                : text("a GPU (", why_no_gpu, "), or --quick for the cases that suit a CPU"));
+                                : text("a GPU (", why_no_gpu, "), or --quick for cases that run on a CPU"));
     Progress progress(int64_t(cases.size()) + 1);
     Bench bench(context, options.bench);
     const Measured product = measure_product(bench, options.bench.quick);
@@ -279,8 +279,8 @@ void add_bench(CLI::App& app, Tool& tool) {
         ->capture_default_str();
     command
         ->add_option("--suite", options->suite,
-                     "hopper: cases that have peers, beside the peers' times and this library's targets; "
-                     "runs on a GPU, or with --quick on a CPU")
+                     "hopper: cases of other libraries, with their times and this library's targets; runs on "
+                     "a GPU, or with --quick on a CPU")
         ->check(one_of({"hopper"}));
     command->add_flag("--list", options->list, "Print the suite's cases and run none");
     command->add_flag("--quick", options->bench.quick, "Few cases, small caches: seconds");

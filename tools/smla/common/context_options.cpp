@@ -44,7 +44,7 @@ void ContextOptions::add(CLI::App& command) {
         ->group(kGroup);
     command
         .add_option("--threads", threads,
-                    "Threads; 0: SMLA_THREADS, else one per core that this process may use")
+                    "Number of threads; 0: SMLA_THREADS, else one per core that this process may use")
         ->envname("SMLA_THREADS")
         ->check(whole_number(0, 4096))
         ->capture_default_str()
@@ -59,10 +59,11 @@ void ContextOptions::add(CLI::App& command) {
         ->group(kGroup);
 }
 
-// The number of a GPU selects the engine that has GPUs, or contradicts the engine that was named.
+// Returns the CUDA engine for the number of a GPU. Throws if another engine is named, or if there is no GPU.
 static smla_engine engine_of_device(smla_engine named, int device) {
     if (named != SMLA_ENGINE_AUTO)
-        SMLA_CHECK(named == SMLA_ENGINE_CUDA, "--device", device, "--engine cuda: only GPUs have numbers");
+        SMLA_CHECK(named == SMLA_ENGINE_CUDA, "--device", device,
+                   "--engine cuda, because only GPUs have numbers");
     else if (const std::string why = why_no_engine(SMLA_ENGINE_CUDA); !why.empty())
         fail(SMLA_UNSUPPORTED, "--device", text(device), "a GPU (" + why + ")");
     return SMLA_ENGINE_CUDA;

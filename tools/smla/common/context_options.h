@@ -11,7 +11,7 @@ namespace smla::cli {
 
 constexpr int kMostDevice = 1023;
 
-// What sets a field that errors of the library name: an option, and the variable that stands for it.
+// A field in errors of the library, and the option and the environment variable that set it.
 struct ContextField {
     const char *field, *option, *variable;
 };
@@ -30,7 +30,7 @@ struct ContextOptions {
 
     static constexpr const char* kGroup = "Where it runs";
     void add(CLI::App& command);
-    // Points into this object. Without --engine, --device or a demanded kernel selects the engine.
+    // Points into this object. Without --engine, --device or a required kernel selects the engine.
     smla_context_args args() const;
     Context create() const;
 };

@@ -22,7 +22,7 @@ int parse_choice(const std::string& option, const std::string& value, const std:
 
 smla_format parse_format(const std::string& option, const std::string& name);  // aliases too
 smla_dtype parse_dtype(const std::string& option, const std::string& name, uint32_t allowed);
-// Throws for a kv_cache_dtype that no attention backend has. A backend refuses other backends' types itself.
+// Throws for a kv_cache_dtype that no attention backend has. Each backend rejects the types of others.
 void check_cache_type(const std::string& option, const std::string& name);
 Stage parse_stage(const std::string& option, const std::string& name);
 
@@ -32,7 +32,7 @@ CLI::Validator whole_number(int64_t low, int64_t high);
 CLI::Validator positive_number(double high);
 // One of these names.
 CLI::Validator one_of(std::vector<std::string> names);
-constexpr double kMostSeconds = 1e6;  // of options that take a time
+constexpr double kMostSeconds = 1e6;  // upper bound of options in seconds
 // A number from 0 to `high`.
 CLI::Validator number_from_0(double high);
 

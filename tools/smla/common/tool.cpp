@@ -40,10 +40,10 @@ Document error_document(const Error& error) {
 
 namespace {
 
-// What a user typed, or a line of a file, may be as long as memory allows.
+// Returns at most `most` bytes of a text, which may be as long as memory allows.
 std::string shortened(const std::string& text, size_t most) {
     if (text.size() <= most) return text;
-    while ((text[most] & 0xc0) == 0x80) --most;  // within a character
+    while ((text[most] & 0xc0) == 0x80) --most;  // not within a character
     return text.substr(0, most) + "...";
 }
 

@@ -41,8 +41,8 @@ public:
     // A line on stderr, with --json too.
     void note(const std::string& line) const;
 
-    // One line on stderr and, with --json, {"error": ...} on stdout. Returns the exit code. A long field or
-    // value is shortened.
+    // Writes one line to stderr and, with --json, {"error": ...} to stdout. Returns the exit code. Shortens a
+    // long field or value.
     int report(const Error& error) const;
 
 private:

@@ -132,7 +132,7 @@ std::string describe(const Document& facts) {
         !facts["cblas"].is_null()
             ? facts["cblas"].get<std::string>()
             : text("none (", facts["why_no_cblas"].get<std::string>(),
-                   "): projections use smla's own loops, which are slower; SMLA_CBLAS names a library");
+                   "): projections run in smla's slower loops; SMLA_CBLAS can name a library");
     const std::string core = facts["cblas_core"].is_null()
                                  ? ""
                                  : ", " + kernels_of_openblas(facts["cblas_core"].get<std::string>());

@@ -206,8 +206,8 @@ void add_explain(CLI::App& app, Tool& tool) {
     command->remove_option(command->get_option("--device"));
     command->add_option(
         "--device", options->device,
-        "With --model: explains the attention backend on cpu or a GPU, by architecture: sm_80, "
-        "sm_90, sm_120, ...; a number: the GPU of the cuda engine");
+        "With --model: cpu, or the architecture of a GPU (sm_80, sm_90, sm_120, ...), to explain the "
+        "attention backend there; a number: the GPU of the cuda engine");
     tool.action(command, [&tool, options, command] {
         const bool model = !options->model.empty(), stage = !options->stage.empty();
         if (!model && !stage && !tool.json()) std::fputs(text(kGuide, kExamples, "\n\n").c_str(), stderr);
@@ -231,7 +231,8 @@ void add_explain(CLI::App& app, Tool& tool) {
                 SMLA_CHECK(command->count(name) == 0, name, command->get_option(name)->as<std::string>(),
                            "it together with --device NAME, for example sm_90");
         if (!named) return model ? explain_model(tool, *options) : explain_one(tool, *options);
-        SMLA_CHECK(model, "--device", device, "--model with it; the number of a GPU goes with --stage");
+        SMLA_CHECK(model, "--device", device,
+                   "--model with the name of a device, or --stage with the number of a GPU");
         options->backend.device = device;
         options->backend.heads = options->shape.heads;
         return explain_backend(tool, options->model, options->backend);

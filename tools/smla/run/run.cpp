@@ -307,7 +307,7 @@ void add_run(CLI::App& app, Tool& tool) {
         "  smla run v32 --layer 0 --hidden v32/hidden.safetensors --out y.safetensors --kv-format "
         "fp8_656 --chunk 256\n"
         "  smla run --serve examples/traces/mixed.csv --backend FLASHMLA_SPARSE --kv-dtype fp8\n"
-        "v32 is a checkpoint; smla example makes one.");
+        "smla example writes the checkpoint v32.");
     add_options(*command, *options);
     tool.action(command, [&tool, options, command] {
         const bool serving = !options->serving.trace.empty();

@@ -16,7 +16,7 @@ struct TraceRequest {
     int32_t total() const { return prompt + output; }
 };
 
-// Reads a regular file; anything else, such as a FIFO, is rejected.
+// Reads a regular file. Throws for anything else, such as a FIFO.
 std::vector<TraceRequest> read_trace(const std::string& path);
 constexpr size_t kMostTraceBytes = size_t(16) << 20;
 // Tokens of all requests: a run keeps an output and a cached row of each.

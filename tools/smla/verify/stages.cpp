@@ -189,7 +189,7 @@ private:
             problem.run(context, kernel, drawn.budget, out);
             out.check(problem.memory.image() == image, "gave other bits the second time");
         } catch (const Error& error) {
-            if (error.status == SMLA_OUT_OF_MEMORY) throw;  // of the machine, not of the kernel
+            if (error.status == SMLA_OUT_OF_MEMORY) throw;  // caused by the machine, not by the kernel
             out.check(false, text("threw ", error.what()));
         }
         return out;
