@@ -946,7 +946,7 @@ MUTANTS = [
         "src/core/environment.cpp",
         "return environment_number(variable.name).has_value();",
         "return true;",
-        "test_contract Contract.L9m*",
+        "test_contract Contract.L9n*",
     ),
     Mutant(
         "JSON is not taken apart",
