@@ -16,7 +16,7 @@ struct CacheChoice {
     smla_format index = SMLA_ROW_F32;  // index keys
     bool f64 = false;                  // f64 activations, and compressor state: reference engine
     int32_t page_tokens = 64;  // of KV and index pages; V4's compressed pages cover 4 of these, as in vLLM
-    float kv_scale = 1;        // required for per-tensor formats; 0 or 1 for others
+    float kv_scale = 0;        // required for per-tensor formats; 0 or 1 for others
     smla_writer kv_writer = 0;
 };
 

@@ -132,6 +132,25 @@ TEST_F(CliRun, OptionsAreReadAsTheyStand) {
               "odd.st: metadata layer");
 }
 
+TEST_F(CliRun, AFormatWithOneScaleNeedsTheOption) {
+    const std::string golden = SMLA_SOURCE_DIR "/tests/goldens/D6.safetensors", y = at("y.st");
+    fs::remove_all(at("model"));
+    ASSERT_EQ(run_tool({"example", "--golden", golden, "--out", at("model")}).code, 0);
+    EXPECT_EQ(refused({"--out", y, "--kv-format", "fp8_576"}), "--kv-scale");
+    for (const char* scale : {"0", "1e-50", "-1", "1e39", "nan", "inf", "x", ""})
+        EXPECT_EQ(refused({"--out", y, "--kv-format", "fp8_576", "--kv-scale", scale}), "--kv-scale")
+            << scale;
+    for (const char* format : {"row_f32", "row_bf16", "fp8_656"})
+        EXPECT_EQ(refused({"--out", y, "--kv-format", format, "--kv-scale", "2"}), "--kv-scale") << format;
+    const auto agrees = [&](const std::string& scale) {
+        const Finished run = run_tool(line({"--out", y, "--kv-format", "fp8_576", "--kv-scale", scale,
+                                            "--expected", at("model/expected.safetensors")}));
+        return run.code == 0;
+    };
+    EXPECT_TRUE(agrees("0.05"));
+    EXPECT_FALSE(agrees("1e-9"));  // clips every value
+}
+
 // The tool runs in this test's folder: a checkpoint there may be called like a subcommand.
 TEST_F(CliRun, ACheckpointMayBeCalledLikeASubcommand) {
     const fs::path before = fs::current_path();

@@ -84,6 +84,7 @@ private:
         RunOptions run;
         run.caches.kv = kv;
         run.caches.index = index;
+        run.caches.kv_scale = 1;  // normed latents are far below 448
         if (!golden_.page_sizes.empty()) run.caches.page_tokens = golden_.page_sizes[0];
         return run;
     }

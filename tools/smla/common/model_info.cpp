@@ -38,6 +38,7 @@ CacheChoice choose_caches(const AttentionConfig& config, const std::string& kv_f
                           const std::string& index_format, int32_t page_tokens) {
     CacheChoice choice;
     choice.page_tokens = page_tokens;
+    choice.kv_scale = 1;  // nothing is stored: any scale has the same bytes and kernels
     choice.kv = kv_format == "auto" ? kv_formats_for(config).front() : parse_format("--kv-format", kv_format);
     if (index_format != "auto") choice.index = parse_format("--index-format", index_format);
     else if (config.indexer) choice.index = index_formats_for(config).front();

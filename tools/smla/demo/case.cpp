@@ -205,6 +205,7 @@ DemoResult run_demo(Context& context, const DemoModel& model, const DemoFormat& 
     SessionOptions options;
     options.caches.kv = format.kv;
     options.caches.index = format.index;
+    options.caches.kv_scale = 1;  // normed latents are far below 448
     options.max_requests = kDemoRequests;
     options.max_tokens = int32_t(model.tokens);
     options.max_step_tokens = largest_step(schedule, kDemoRequests);

@@ -10,6 +10,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include <limits>
+
 namespace smla::cli {
 
 namespace {
@@ -20,7 +22,7 @@ struct Options {
     std::string kv_writer = "vllm", kv_format = "row_f32", index_format = "auto", queries = "auto";
     std::string chunks = "512";
     int decode = 0, page_tokens = 64;
-    double tolerance = 0, scratch_mib = 0;
+    double kv_scale = 0, tolerance = 0, scratch_mib = 0;
     bool f64 = false;
     ServeOptions serving;
     ContextOptions context;
@@ -48,6 +50,9 @@ void choose_precision(const Options& options, Job& job) {
     CacheChoice& caches = job.session.caches;
     caches.kv = parse_format("--kv-format", options.kv_format);
     if (options.f64) caches.kv = SMLA_ROW_F64;
+    caches.kv_scale = float(options.kv_scale);
+    const std::string scale = why_not_scale(*find_format(caches.kv), caches.kv_scale);
+    SMLA_CHECK(scale.empty(), "--kv-scale", options.kv_scale, scale);
     caches.index = index_format(options, job, caches.kv);
     if (options.kv_writer == "sglang") {
         caches.kv_writer = find_format(caches.kv)->writers;
@@ -246,6 +251,10 @@ void add_options(CLI::App& command, Options& o) {
         ->check(whole_number(0, kMostLayers));
     command.add_option("--kv-format", o.kv_format, "Record format of the KV cache (smla list formats)")
         ->capture_default_str();
+    command
+        .add_option("--kv-scale", o.kv_scale,
+                    "Scale of the KV cache; required by fp8_576 and fp8_512, where value = e4m3 code * scale")
+        ->check(number_from_0(std::numeric_limits<float>::max()));
     command.add_option("--kv-writer", o.kv_writer, "Rules by which records are written: vllm or sglang")
         ->check(one_of({"vllm", "sglang"}))
         ->capture_default_str();
@@ -306,6 +315,8 @@ void add_run(CLI::App& app, Tool& tool) {
         "  smla run v32 --hidden v32/hidden.safetensors --out y.safetensors\n"
         "  smla run v32 --layer 0 --hidden v32/hidden.safetensors --out y.safetensors --kv-format "
         "fp8_656 --chunk 256\n"
+        "  smla run v32 --layer 0 --hidden v32/hidden.safetensors --out y.safetensors --kv-format "
+        "fp8_576 --kv-scale 0.05\n"
         "  smla run --serve examples/traces/mixed.csv --backend FLASHMLA_SPARSE --kv-dtype fp8\n"
         "smla example writes the checkpoint v32.");
     add_options(*command, *options);
