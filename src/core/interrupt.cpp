@@ -34,6 +34,23 @@ void ask(Caller& at) {
         fail(SMLA_CANCELLED, "interrupt", text(answer), "0 to continue");
 }
 
+// What rarely runs is not inlined, so that a stop point without work to do takes few instructions.
+[[noreturn, gnu::noinline]] void refuse_call() {
+    fail(SMLA_INVALID_ARGUMENT, "interrupt", "a call of smla in the interrupt function", "none");
+}
+
+[[noreturn, gnu::noinline]] void end_with_caller() {
+    fail(SMLA_CANCELLED, "interrupt", "a call that another thread ended", "a call that continues");
+}
+
+[[gnu::noinline]] void ask_if_due(Caller& at) {
+    const int64_t now = coarse_ns();
+    if (at.due_ns == 0) at.due_ns = now + at.pause_ns;
+    if (now < at.due_ns) return;
+    ask(at);
+    at.due_ns = coarse_ns() + at.pause_ns;
+}
+
 }  // namespace
 
 void set_interrupt(smla_interrupt_function function, void* user, std::chrono::milliseconds pause) {
@@ -43,24 +60,17 @@ void set_interrupt(smla_interrupt_function function, void* user, std::chrono::mi
 }
 
 void begin_call() {
-    if (caller.asking)
-        fail(SMLA_INVALID_ARGUMENT, "interrupt", "a call of smla in the interrupt function", "none");
+    if (caller.asking) refuse_call();
     caller.due_ns = 0;
 }
 
 void stop_point() {
     Caller& at = caller;
     if (at.stopped) {
-        if (at.stopped->load(std::memory_order_relaxed))
-            fail(SMLA_CANCELLED, "interrupt", "a call that another thread ended", "a call that continues");
-        return;
+        if (at.stopped->load(std::memory_order_relaxed)) end_with_caller();
+    } else if (at.function) {
+        ask_if_due(at);
     }
-    if (!at.function) return;
-    const int64_t now = coarse_ns();
-    if (at.due_ns == 0) at.due_ns = now + at.pause_ns;
-    if (now < at.due_ns) return;
-    ask(at);
-    at.due_ns = coarse_ns() + at.pause_ns;
 }
 
 WorksFor::WorksFor(const std::atomic<bool>* stopped) : before_(caller.stopped) { caller.stopped = stopped; }
