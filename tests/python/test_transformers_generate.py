@@ -189,6 +189,25 @@ def test_a_format_of_kv_alone(kind, kv_format, through):
             assert np.array_equal(layer.session.topk, plain.session.topk)
 
 
+@pytest.mark.parametrize("kind, kv_format", [("v32", "fp8_576"), ("v4", "fp8_512")])
+@torch.no_grad()
+def test_a_format_with_one_scale(kind, kv_format):
+    """It needs kv_scale, of enable() or of the cache that has the format; no other one takes its place."""
+    told = {"kv_format": kv_format, "kv_scale": 0.0625}
+    fast, ids = on_smla.enable(small(kind), **told), prompts()
+    for past in (on_smla.Cache(fast.config), on_smla.Cache(fast.config, **told)):
+        fast(ids, past_key_values=past)
+        assert {layer.session.options["kv_scale"] for layer in past.layers} == {0.0625}
+    fast(ids, past_key_values=on_smla.Cache(fast.config, kv_format="row_bf16"))
+    without = r"kv_scale: got 0, wanted a finite number above 0: " + kv_format
+    with pytest.raises(smla.InvalidArgument, match=without):
+        fast(ids, past_key_values=on_smla.Cache(fast.config, kv_format=kv_format))
+    with pytest.raises(smla.InvalidArgument, match=without):
+        on_smla.enable(small(kind), kv_format=kv_format)(ids)
+    with pytest.raises(smla.Unsupported, match="kv_scale: got 0.0625, wanted kv_format with it"):
+        on_smla.Cache(fast.config, kv_scale=0.0625)
+
+
 @pytest.mark.parametrize("part", ["norm", "proj"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.no_grad()

@@ -31,7 +31,7 @@ __all__ = ["Cache", "disable", "enable", "why_not"]
 _QUERIES = {"f32": "f32", "bf16": "bf16"}
 
 
-def enable(model=None, *, kv_format=None, index_format=None, threads=0, queries=None):
+def enable(model=None, *, kv_format=None, index_format=None, threads=0, queries=None, kv_scale=0.0):
     """Runs the attention of `model` on smla, in place and with the model's weights. Returns the model.
 
     If model is None, every model that from_pretrained or from_config builds afterwards runs on smla. A second
@@ -47,6 +47,7 @@ def enable(model=None, *, kv_format=None, index_format=None, threads=0, queries=
         threads: threads on a CPU. 0: torch.get_num_threads() when a layer first runs.
         queries: dtype of the operands of matrix products and attention, "f32" or "bf16". Default: bf16 for a
             model with bf16 weights, else f32. Sums and norms are f32.
+        kv_scale: the scale of fp8_576 and fp8_512, which require one above 0; other formats take 0 or 1.
 
     Warns if the rotary frequencies of the model are rounded, for example by model.to(torch.bfloat16).
     """
@@ -55,7 +56,7 @@ def enable(model=None, *, kv_format=None, index_format=None, threads=0, queries=
             one_of(field, value, FORMATS)
     if queries is not None:
         one_of("queries", queries, _QUERIES)
-    options = Options(kv_format, index_format, integer("threads", threads, least=0), queries)
+    options = Options(kv_format, index_format, integer("threads", threads, least=0), queries, kv_scale)
     if model is None:
         Defaults.options = options
         register_patch_mapping(REPLACEMENTS, overwrite=True)

@@ -33,9 +33,9 @@ class CacheLayer(CacheLayerMixin):
     is_sliding = False
     supports_early_init = False
 
-    def __init__(self, *, kv_format=None, index_format=None, max_tokens=0, static=False):
+    def __init__(self, *, kv_format=None, index_format=None, kv_scale=0.0, max_tokens=0, static=False):
         super().__init__()
-        self.kv_format, self.index_format = kv_format, index_format
+        self.kv_format, self.index_format, self.kv_scale = kv_format, index_format, kv_scale
         self.max_tokens, self.is_compileable = max_tokens, static
         self.session, self.module, self.rewinds = None, None, True
         self.tokens = 0  # columns; a compiled step counts here, too
@@ -166,7 +166,13 @@ class CacheLayer(CacheLayerMixin):
                 raise refused("past_key_values", f"{columns} tokens", f"at most {room}, what it was made for")
         if self.session is None:
             formats = {name: getattr(self, name) or options[name] for name in ("kv_format", "index_format")}
-            self.session = layer.session(**formats, max_requests=batch, max_tokens=room, max_step_tokens=step)
+            self.session = layer.session(
+                **formats,
+                kv_scale=self.kv_scale if self.kv_format else options["kv_scale"],
+                max_requests=batch,
+                max_tokens=room,
+                max_step_tokens=step,
+            )
             self.rewinds = layer.info["kind"].startswith("dsa")
             self.columns = Columns.none(batch)
             self.is_initialized = True
@@ -217,16 +223,24 @@ class Cache(transformers.Cache):
     """A cache for a model on smla, to be given as past_key_values: room is made at once, formats are its own.
 
     config: of the model. max_tokens: of each sequence; 0: it grows. kv_format, index_format: record formats
-    ("fp8_656", "index_fp8_132"); None: what enable() was told. static: the room is all there is, and its
+    ("fp8_656", "index_fp8_132"); None: what enable() was told. kv_scale: the scale of kv_format, for fp8_576
+    and fp8_512. static: the room is all there is, and its
     length is a tensor, so that a compiled step serves every length.
     """
 
-    def __init__(self, config, *, max_tokens=0, kv_format=None, index_format=None, static=False):
+    def __init__(
+        self, config, *, max_tokens=0, kv_format=None, index_format=None, static=False, kv_scale=0.0
+    ):
         if integer("max_tokens", max_tokens, least=0) == 0 and static:
             raise refused("max_tokens", max_tokens, "1 or more for a static cache")
+        if kv_scale and kv_format is None:
+            raise refused("kv_scale", kv_scale, "kv_format with it")
         config = config.get_text_config(decoder=True)
-        options = {"kv_format": kv_format, "index_format": index_format, "max_tokens": max_tokens}
-        layers = [CacheLayer(**options, static=static) for _ in range(config.num_hidden_layers)]
+        options = {"kv_format": kv_format, "index_format": index_format, "kv_scale": kv_scale}
+        layers = [
+            CacheLayer(**options, max_tokens=max_tokens, static=static)
+            for _ in range(config.num_hidden_layers)
+        ]
         super().__init__(layers=layers)
 
     @property

@@ -28,6 +28,7 @@ class Options:
     index_format: str | None = None
     threads: int = 0
     queries: str | None = None
+    kv_scale: float = 0.0
     before: str = "eager"  # the attention implementation that disable() goes back to
 
 
@@ -76,10 +77,14 @@ class OnSmla(nn.Module):
         return state
 
     def smla_options(self):
-        """Formats of a new cache."""
+        """Formats of a new cache, and its scale."""
         options = self.__dict__["_options"]
         rows = "row_bf16" if next(self.parameters()).dtype is torch.bfloat16 else "row_f32"
-        return {"kv_format": options.kv_format or rows, "index_format": options.index_format or rows}
+        return {
+            "kv_format": options.kv_format or rows,
+            "index_format": options.index_format or rows,
+            "kv_scale": options.kv_scale,
+        }
 
     def smla_layer(self):
         """The smla.Layer over this module's weights; another one after they were moved or written."""
