@@ -35,6 +35,11 @@ def _load():
         if isinstance(path, Path) and not path.exists():
             tried.append(f"{path}: no such file")
             continue
+        if (
+            "/" in str(path) and os.path.exists(path) and not os.path.isfile(path)
+        ):  # opening a FIFO would wait
+            tried.append(f"{path}: not a regular file")
+            continue
         try:
             return ctypes.CDLL(str(path)), str(path)
         except OSError as error:

@@ -26,7 +26,7 @@ def program():
     for place in (_PACKAGE / "bin/smla", Path(library_path).parents[1] / "bin/smla"):
         if not named and place.exists():
             return str(place)
-    if found := shutil.which(named or "smla"):
+    if (found := shutil.which(named or "smla")) and os.path.isfile(found):
         return found
     got, wanted = named or "no program named smla", "one in the package or on PATH (SMLA_TOOL names one)"
     raise IoError(f"smla: got {got}, wanted {wanted}", "smla", got, wanted)

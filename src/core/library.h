@@ -4,8 +4,10 @@
 #include "core/status.h"
 
 #include <dlfcn.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <initializer_list>
 
 namespace smla {
@@ -25,11 +27,20 @@ private:
     bool all_ = true;
 };
 
+// Whether dlopen() cannot hang on this name. A name with '/' is the path of a file, and opening a FIFO waits
+// for a writer.
+inline bool may_be_opened(const char* name) {
+    struct stat found {};
+    return !std::strchr(name, '/') || stat(name, &found) != 0 || S_ISREG(found.st_mode);
+}
+
 // Loads a table of functions, which find(symbols, table) looks up: from the library that the environment
 // variable names (empty: none), else from the first of `usual` that has all of them. Throws if the named
 // library lacks one. Returns Table{} if all of `usual` do; otherwise `library` in the table is its name.
 template <class Table, class Find>
 Table load_library(const char* variable, std::initializer_list<const char*> usual, const Find& find) {
+    constexpr const char* kWanted =
+        "a library with the functions that smla calls, or an empty value";
     const auto attempt = [&](const char* name, Table& out) {
         void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
         if (!library) return false;
@@ -41,10 +52,12 @@ Table load_library(const char* variable, std::initializer_list<const char*> usua
     };
     Table out{};
     if (const char* const named = std::getenv(variable)) {
+        if (!may_be_opened(named))
+            fail(SMLA_INVALID_ARGUMENT, variable, text(named, " (not a regular file)"), kWanted);
         if (*named && !attempt(named, out)) {
             const char* const why = dlerror();  // null: it was loaded, and lacks a function
             fail(SMLA_INVALID_ARGUMENT, variable, text(named, " (", why ? why : "lacks a function", ")"),
-                 "a library with the functions that smla calls, or an empty value");
+                 kWanted);
         }
         return out;
     }

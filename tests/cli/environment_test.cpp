@@ -4,6 +4,7 @@
 #include "model/configs.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <map>
 #include <set>
@@ -22,6 +23,9 @@ const std::set<std::string> kElsewhere{"SMLA_LIBRARY", "SMLA_TOOL", "SMLA_CUBLAS
 
 TEST(CliEnvironment, EveryVariableIsChecked) {
     const TemporaryFile config(kV32);
+    const TemporaryFolder folder;
+    const std::string fifo = folder.path() + "/fifo";
+    ASSERT_EQ(mkfifo(fifo.c_str(), 0777), 0);
     const std::vector<std::string> explain{"explain",  "--model", config.path(),
                                            "--device", "sm_90",   "--json"};
     const std::map<std::string, Use> uses{
@@ -34,7 +38,7 @@ TEST(CliEnvironment, EveryVariableIsChecked) {
          {{"none", "attend=none", "none=cpu_generic_attend"}, {"", "attend=cpu_generic_attend"}}},
         {"SMLA_BACKEND", {{"NOPE"}, {"", "FLASHMLA_SPARSE"}, explain}},
         {"SMLA_LOG", {{"x", "3", "-1", "1 "}, {"", "0", "1", "2"}}},
-        {"SMLA_CBLAS", {{"/nope.so", "libc.so.6"}, {""}}},
+        {"SMLA_CBLAS", {{"/nope.so", "libc.so.6", fifo, folder.path(), "/dev/zero"}, {""}}},
         {"SMLA_STEP_GRAPHS", {{"off", "2"}, {"", "0", "1"}}},
         {"SMLA_PRETEND_CAPABILITY", {{"sm_90", "9"}, {"", "90"}}},
         {"SMLA_VLLM_INDEXER", {{"yes", "2"}, {"", "0", "1"}}},
@@ -44,7 +48,7 @@ TEST(CliEnvironment, EveryVariableIsChecked) {
     for (const auto& [name, use] : uses) {
         tested.insert(name);
         for (const std::string& value : use.wrong) {
-            const Finished run = run_tool(use.command, {.environment = {name + "=" + value}});
+            const Finished run = run_tool(use.command, {.environment = {name + "=" + value}, .seconds = 60});
             const auto error = nlohmann::json::parse(run.out, nullptr, false)["error"];
             EXPECT_EQ(run.code, 2) << name << "=" << value << run.out << run.err;
             EXPECT_EQ(error["field"], name) << value << run.out;

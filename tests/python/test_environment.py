@@ -20,11 +20,13 @@ NO_VARIABLES = ("SMLA_WRITER_",)
 
 def run(code, **environment):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python"), **environment}
-    return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 
 def test_a_library_that_cannot_be_loaded_is_an_import_error(tmp_path):
-    for path in ("/nowhere/libsmla.so", str(tmp_path)):
+    os.mkfifo(tmp_path / "fifo")
+    for path in ("/nowhere/libsmla.so", str(tmp_path), str(tmp_path / "fifo"), "/dev/zero"):
         done = run("import smla", SMLA_LIBRARY=path)
         assert done.returncode == 1
         assert "ImportError: smla: libsmla.so cannot be loaded; SMLA_LIBRARY may name one" in done.stderr

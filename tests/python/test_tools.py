@@ -153,9 +153,11 @@ def test_bad_configs(folder, tmp_path):
 
 def test_the_program(monkeypatch, tmp_path):
     assert Path(smla.program()).name == "smla"
-    monkeypatch.setenv("SMLA_TOOL", str(tmp_path / "missing"))
-    with pytest.raises(smla.IoError, match="smla: got .*missing, wanted one in the package"):
-        smla.doctor()
+    os.mkfifo(tmp_path / "fifo", 0o777)
+    for name in ("missing", "fifo"):
+        monkeypatch.setenv("SMLA_TOOL", str(tmp_path / name))
+        with pytest.raises(smla.IoError, match=f"smla: got .*{name}, wanted one in the package"):
+            smla.doctor()
     talker = tmp_path / "talker"
     talker.write_text("#!/bin/sh\necho no json; echo out of order >&2; exit 4\n")
     talker.chmod(0o755)
