@@ -67,12 +67,15 @@ TEST(BackendForward, Refusals) {
 // Also where the step is known and no pass checks its stages' calls.
 TEST(BackendForward, ResultsInMemoryOfSomethingElseAreRefused) {
     using Spoil = std::function<void(ForwardArgs&, void* workspace)>;
-    const std::pair<const char*, Spoil> shared[] = {
-        {"args.out.data", [](ForwardArgs& a, void*) { a.out.data = a.kv_cache.data; }},
-        {"args.out.data", [](ForwardArgs& a, void*) { a.out.data = a.q.data; }},
-        {"args.out.data", [](ForwardArgs& a, void*) { a.out.data = a.lse.data; }},
-        {"args.lse.data", [](ForwardArgs& a, void*) { a.lse.data = a.topk_indices.data; }},
-        {"args.out.data", [](ForwardArgs& a, void* workspace) { a.out.data = workspace; }}};
+    const struct {
+        const char *field, *other;
+        Spoil spoil;
+    } shared[] = {
+        {"args.out", "args.kv_cache", [](ForwardArgs& a, void*) { a.out.data = a.kv_cache.data; }},
+        {"args.out", "args.q", [](ForwardArgs& a, void*) { a.out.data = a.q.data; }},
+        {"args.out", "args.lse", [](ForwardArgs& a, void*) { a.out.data = a.lse.data; }},
+        {"args.lse", "args.topk_indices", [](ForwardArgs& a, void*) { a.lse.data = a.topk_indices.data; }},
+        {"args.out", "the workspace", [](ForwardArgs& a, void* workspace) { a.out.data = workspace; }}};
     for (const Backend* backend : {&kFlashMlaSparse, &kFlashInferMlaSparseDsv4, &kFlashMlaSparseDsv41}) {
         World world({.backend = backend, .args = small_args(*backend), .seed = 14});
         smla_context_args args{.struct_size = sizeof args, .version = SMLA_VERSION, .threads = 1};
@@ -86,14 +89,33 @@ TEST(BackendForward, ResultsInMemoryOfSomethingElseAreRefused) {
         for (const bool known : {false, true}) {
             if (known) run(world.args);
             const std::vector<uint8_t> kv = world.kv.memory, window = world.window.memory;
-            for (const auto& [field, spoil] : shared) {
+            for (const auto& [field, other, spoil] : shared) {
                 ForwardArgs step = world.args;
                 spoil(step, workspace);
-                EXPECT_EQ(kit::refused_field([&] { run(step); }), field) << backend->name << known;
+                EXPECT_EQ(kit::refusal([&] { run(step); }),
+                          text(field, ".data: got memory shared with ", other, ", wanted its own"))
+                    << backend->name << known;
             }
             EXPECT_TRUE(world.kv.memory == kv && world.window.memory == window) << backend->name << known;
         }
     }
+}
+
+TEST(BackendForward, AWorkspaceThatIsTooSmallIsRefusedWithBothSizes) {
+    World world({.backend = &kFlashMlaSparse, .args = small_latent(), .seed = 14});
+    Context context(smla_context_args{.struct_size = sizeof(smla_context_args), .version = SMLA_VERSION});
+    std::vector<uint8_t> memory(world.on.workspace(context.env({}), world.args) + 64);
+    void* const aligned = reinterpret_cast<void*>(round_up(reinterpret_cast<uintptr_t>(memory.data()), 64));
+    const auto refusal_with = [&](size_t bytes) {
+        return kit::refusal([&] {
+            world.on.run(context.env({}), world.metadata.get(), world.args, {aligned, bytes});
+        });
+    };
+    const std::string none = refusal_with(0), start = "workspace.bytes: got 0, wanted at least ";
+    ASSERT_EQ(none.rfind(start, 0), 0u) << none;
+    const size_t least = std::stoull(none.substr(start.size()));
+    EXPECT_EQ(refusal_with(least - 1), text("workspace.bytes: got ", least - 1, ", wanted at least ", least));
+    EXPECT_EQ(refusal_with(least), "");
 }
 
 TEST(BackendForward, WhatAStepDoesNotReadMayHoldAnything) {

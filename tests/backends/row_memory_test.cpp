@@ -5,6 +5,7 @@
 #include "support.h"
 
 #include <algorithm>
+#include <set>
 
 namespace smla::test {
 namespace {
@@ -36,6 +37,7 @@ void expect_own_memory(Args& args, std::initializer_list<Output> outputs, smla_s
             return field;
         };
         int others = 0;
+        std::set<std::string> shared;  // what the refusals got: each names another argument
         api::each_tensor(args, [&](Tensor& other) {
             if (&other == output.tensor || !present(other)) return;
             ++others;
@@ -45,9 +47,15 @@ void expect_own_memory(Args& args, std::initializer_list<Output> outputs, smla_s
             Tensor given = before;
             given.data = other.data;
             EXPECT_EQ(refused(given), named + ".data");
+            smla_error error{};
+            smla_last_error_info(&error);
+            shared.insert(error.got);
+            EXPECT_EQ(std::string(error.got).rfind("memory shared with ", 0), 0u) << error.message;
+            EXPECT_NE(error.got, "memory shared with " + named);
             EXPECT_EQ(refused(ending_in(before, other)), named + ".data");
         });
         EXPECT_GT(others, 0);
+        EXPECT_EQ(int(shared.size()), others) << output.field;
         for (int d = 0; d < before.ndim; ++d) {
             Tensor given = before;
             given.stride_elems[d] = SMLA_STRIDE_REPEAT;

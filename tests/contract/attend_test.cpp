@@ -32,15 +32,21 @@ CONTRACT_TEST(L1a_OneSoftmaxOverBothListsInEveryTypeAndFormat) {
 }
 
 CONTRACT_TEST(L1b_DoubleIsDoubleThroughout) {
-    Attention problem(
-        {.width = 100, .value_width = 90, .format = SMLA_ROW_F64, .q = SMLA_F64, .out = SMLA_F64});
-    problem.fill_listed();
-    expect_truth(problem);
-    for (const Engine& engine : engines()) {  // and whoever cannot do that says so
-        const Context context(engine);
-        const Scratch scratch(context, problem.workspace(context));
-        const smla_status status = problem.run(context, scratch.get());
-        EXPECT_EQ(status, engine.engine == SMLA_ENGINE_CUDA ? SMLA_UNSUPPORTED : SMLA_OK);
+    // Widths of any layer, and those that some kernels of f32 are made for.
+    for (const auto& [width, value_width] : {std::pair{100, 90}, {576, 512}, {512, 512}}) {
+        Attention problem({.width = width,
+                           .value_width = value_width,
+                           .format = SMLA_ROW_F64,
+                           .q = SMLA_F64,
+                           .out = SMLA_F64});
+        problem.fill_listed();
+        expect_truth(problem);
+        for (const Engine& engine : engines()) {  // and whoever cannot do that says so
+            const Context context(engine);
+            const Scratch scratch(context, problem.workspace(context));
+            const smla_status status = problem.run(context, scratch.get());
+            EXPECT_EQ(status, engine.engine == SMLA_ENGINE_CUDA ? SMLA_UNSUPPORTED : SMLA_OK);
+        }
     }
 }
 

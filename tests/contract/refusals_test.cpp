@@ -268,9 +268,12 @@ CONTRACT_TEST(L9e_AWorkspaceHasRoomForItsHeaderAndAWordThatACallWrote) {
     for (const Engine& engine : first_and_last_engine()) {
         const Context context(engine);
         const Scratch scratch(context, kHeader);
-        for (const size_t bytes : {size_t(0), size_t(100), kHeader - 1})
+        for (const size_t bytes : {size_t(0), size_t(100), kHeader - 1}) {
             EXPECT_TRUE(refused(smla_workspace_init(context, {scratch.data(), bytes}, nullptr),
                                 SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes"));
+            EXPECT_EQ(std::string(last_error().got), std::to_string(bytes));
+            EXPECT_EQ(std::string(last_error().wanted).rfind(smla::text("at least ", kHeader, ":"), 0), 0u);
+        }
         smla_error_word word{};
         EXPECT_TRUE(succeeded(smla_read_error(context, scratch.get(), nullptr, &word)));
         EXPECT_EQ(word.kind, SMLA_BAD_NONE);

@@ -111,6 +111,7 @@ CONTRACT_TEST(L7b_OneByteLessIsRefusedBeforeAnythingIsWritten) {
         EXPECT_LE(least, call.workspace(context));
         const Scratch scratch(context, least - 1);
         EXPECT_TRUE(refused(call.run(context, scratch.get()), SMLA_WORKSPACE_TOO_SMALL, "workspace.bytes"));
+        EXPECT_EQ(std::string(last_error().got), std::to_string(least - 1));
         EXPECT_TRUE(scratch.clean());
         EXPECT_TRUE(call.memory.nothing_changed());
         const Scratch enough(context, least);

@@ -1357,7 +1357,7 @@ MUTANTS = [
         "the number of a GPU is ignored",
         "tools/smla/common/context_options.cpp",
         "if (device) args.engine = engine_of_device(args.engine, *device);",
-        "",
+        "if (device) engine_of_device(SMLA_ENGINE_CUDA, *device);",
         "test_cli CliDevices.*",
     ),
     Mutant(

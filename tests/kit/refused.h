@@ -27,4 +27,15 @@ std::string refused_field(const Call& call, std::optional<smla_status> status = 
     }
 }
 
+// What such a call says: "FIELD: got X, wanted Y"; "" if it returns.
+template <class Call>
+std::string refusal(const Call& call) {
+    try {
+        call();
+        return "";
+    } catch (const Error& error) {
+        return error.field + ": got " + error.got + ", wanted " + error.wanted;
+    }
+}
+
 }  // namespace smla::kit

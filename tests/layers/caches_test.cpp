@@ -183,13 +183,16 @@ TEST(LayerCaches, ABlockTableWithoutMemoryIsRefusedBeforeAnythingIsWritten) {
 
 TEST(LayerCaches, ResultsLieInMemoryOfTheirOwn) {
     with_every_kind([&](const LayerOfKind&, const FirstStep& first) {
-        const auto refused = [&](const std::function<void(smla_layer_step&)>& spoil) {
-            expect_refused(first, "step.out.data", spoil);
+        const auto refused = [&](void* memory, const std::string& other) {
+            expect_refused(first, "step.out.data", [=](smla_layer_step& step) { step.out.data = memory; });
+            smla_error error{};
+            smla_last_error_info(&error);
+            EXPECT_EQ(std::string(error.got), "memory shared with " + other);
         };
-        refused([&](smla_layer_step& step) { step.out.data = first.workspace.data; });
+        refused(first.workspace.data, "the workspace");
         for (const GroupOfStep& group : kGroups)
             if (void* const cache = (first.step.*group.cache).cache.data)
-                refused([=](smla_layer_step& step) { step.out.data = cache; });
+                refused(cache, text("step.", group.name));
         EXPECT_TRUE(first.untouched());
         smla_layer_step in_place = first.step;
         in_place.out = in_place.hidden;
