@@ -92,8 +92,12 @@ class Torch(Library):
         strides = dense(shape) if 0 in shape else array.stride()
         device = (CUDA, index) if index >= 0 else (CPU, 0)
         # `array.data = ...` and array.set_() do not change the storage of an alias. Resizing a storage in
-        # place frees its memory.
+        # place frees its memory; a smaller one may get the same address.
         alias = array.detach()
+        storage, end = alias.untyped_storage(), 0
+        if 0 not in shape:
+            last = sum([(extent - 1) * stride for extent, stride in zip(shape, strides)])
+            end = (alias.storage_offset() + last + 1) * alias.element_size()
         return Memory(
             alias.data_ptr(),
             array.element_size(),
@@ -104,7 +108,7 @@ class Torch(Library):
             True,
             alias,
             alias,
-            alias.data_ptr,
+            lambda: alias.data_ptr() if storage.nbytes() >= end else None,
         )
 
     def describe(self, array, name, keep, stream=0):
