@@ -16,8 +16,9 @@ def _candidates():
     """In this order: SMLA_LIBRARY, the wheel's own, the one built in this clone, the system's."""
     if path := os.environ.get("SMLA_LIBRARY"):
         return [path]  # a wrong path is an error, not a reason to look elsewhere
-    name = "libsmla.so"
-    return [_PACKAGE / "lib" / name, _PACKAGE.parents[1] / "build/release/lib" / name, f"{name}.0"]
+    name, (major, minor) = "libsmla.so", divmod(_abi.VERSION // 100, 100)
+    soname = f"{name}.{major or f'0.{minor}'}"  # as in src/CMakeLists.txt
+    return [_PACKAGE / "lib" / name, _PACKAGE.parents[1] / "build/release/lib" / name, soname]
 
 
 def _warn_of_two(folder):

@@ -23,9 +23,10 @@ _PACKAGE = Path(__file__).resolve().parent
 def program():
     """The path of the `smla` program: SMLA_TOOL, the package's own, this clone's, or the one on PATH."""
     named = os.environ.get("SMLA_TOOL")
-    for place in (_PACKAGE / "bin/smla", Path(library_path).parents[1] / "bin/smla"):
-        if not named and place.exists():
-            return str(place)
+    # A library that the system's loader found has no folder.
+    for folder in (_PACKAGE, *Path(library_path).parents[1:2]):
+        if not named and (folder / "bin/smla").exists():
+            return str(folder / "bin/smla")
     if (found := shutil.which(named or "smla")) and os.path.isfile(found):
         return found
     got, wanted = named or "no program named smla", "one in the package or on PATH (SMLA_TOOL names one)"

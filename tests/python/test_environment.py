@@ -5,13 +5,14 @@ tests/cli/environment_test.cpp walks all others.
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import smla
-from smla.tools import answer
+from smla.tools import answer, program
 
 ROOT = Path(__file__).resolve().parents[2]
 # Enumeration values that the code spells as text.
@@ -32,6 +33,21 @@ def test_a_library_that_cannot_be_loaded_is_an_import_error(tmp_path):
         assert "ImportError: smla: libsmla.so cannot be loaded; SMLA_LIBRARY may name one" in done.stderr
         assert path in done.stderr
     assert run("import smla", SMLA_LIBRARY="").returncode == 0
+
+
+def test_the_library_of_the_system_is_found_by_its_soname(tmp_path):
+    """A copy of the package, with no library beside it, on a library under the name that it records."""
+    shutil.copytree(ROOT / "python/smla", tmp_path / "site/a/smla", ignore=shutil.ignore_patterns("lib"))
+    library = Path(smla._library.path).resolve()
+    soname = re.search(rb"\0(libsmla\.so\.[0-9.]+)\0", library.read_bytes())[1].decode()
+    (tmp_path / soname).symlink_to(library)
+    places = {"PYTHONPATH": str(tmp_path / "site/a"), "SMLA_LIBRARY": ""}
+    code = "import smla.tools; print(smla._library.path, smla.tools.program())"
+    places["SMLA_TOOL"], places["PATH"] = "", f"{Path(program()).parent}:{os.environ['PATH']}"
+    done = run(code, LD_LIBRARY_PATH=str(tmp_path), **places)
+    assert (done.stdout.split(), done.stderr) == ([soname, program()], "")
+    done = run("import smla", LD_LIBRARY_PATH="", **places)
+    assert f"{soname}: cannot open shared object file" in done.stderr
 
 
 def test_wrong_variables_of_the_library_are_named(monkeypatch):
