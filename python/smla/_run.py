@@ -187,6 +187,8 @@ def _with(action, call, arguments, keywords):
         raise invalid(
             "call", "a call inside another explain_call, check_call or prepare_call", "one at a time"
         )
+    if (getattr(call, "__module__", None) or "").split(".")[0] != "smla":  # it would do what it does
+        raise invalid("call", getattr(call, "__name__", repr(call)), "a function of smla.stages")
     answers = []
     _instead.action = lambda stage, args, context: answers.append(action(stage, args, context))
     try:

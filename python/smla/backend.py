@@ -63,7 +63,7 @@ def _device(device):
         return _abi.DeviceInfo()
     if isinstance(device, str):
         out = _DEVICE.fill({}, [])
-        check(lib.smla_describe_device(device.encode(), c.byref(out)))
+        check(lib.smla_describe_device(name_bytes("device", device), c.byref(out)))
         return out
     if not isinstance(device, dict):
         raise invalid("device", repr(device), 'a name ("sm_90") or a dict')

@@ -3,6 +3,7 @@
 import ctypes as c
 import itertools
 import json
+import os
 import threading
 import weakref
 
@@ -11,7 +12,7 @@ from ._abi import DeviceType, Engine, Isa
 from ._arrays import is_capturing, library_of, on_device
 from ._handles import Handle, InUse, Shared
 from ._library import check, lib, sized_text
-from .errors import InvalidArgument, Unsupported, integer, invalid, one_of
+from .errors import InvalidArgument, Unsupported, integer, invalid, name_bytes, one_of
 from .tensor import empty, stream_address
 
 _HEADER = 4096
@@ -178,7 +179,7 @@ class Context(Shared):
             threads=integer("context.threads", threads),
             device_index=integer("context.device", device),
             batch_invariant=bool(batch_invariant),
-            kernel=str(kernel).encode() if kernel else None,
+            kernel=name_bytes("context.kernel", str(kernel)) if kernel else None,
             check_indices=bool(check_indices),
         )
         handle = c.c_void_p()
@@ -245,7 +246,8 @@ _defaults_lock = threading.Lock()
 
 
 def default_context(device=(DeviceType.CPU, 0)):
-    """The context that calls without one use on a device: made when first asked for.
+    """The context that calls without one use on a device: made when first asked for. For the CPU, SMLA_ENGINE
+    may choose the reference engine.
 
     device: "cpu", "cuda", "cuda:1", a torch.device, or (type, index).
     """
@@ -258,9 +260,10 @@ def default_context(device=(DeviceType.CPU, 0)):
     if key not in _defaults:
         with _defaults_lock:
             if key not in _defaults:
-                _defaults[key] = (
-                    Context("cpu") if key[0] == DeviceType.CPU else Context("cuda", device=key[1])
-                )
+                if key[0] == DeviceType.CPU:  # the cuda engine does not read its memory
+                    _defaults[key] = Context("cpu" if os.environ.get("SMLA_ENGINE") == "cuda" else "auto")
+                else:
+                    _defaults[key] = Context("cuda", device=key[1])
     return _defaults[key]
 
 

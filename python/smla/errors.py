@@ -2,6 +2,7 @@
 
 import json
 import operator
+import os
 
 from ._abi import Status
 
@@ -154,7 +155,18 @@ def name_bytes(field, value):
     """A name for a char*."""
     if not isinstance(value, str):
         raise invalid(field, repr(value), "a string")
-    return value.encode()
+    return _whole(field, value.encode())
+
+
+def path_bytes(field, value):
+    """A path for a char*."""
+    return _whole(field, os.fsencode(value))
+
+
+def _whole(field, data):
+    if b"\0" in data:  # a char* ends there
+        raise invalid(field, repr(data.decode(errors="replace")), "text without NUL characters")
+    return data
 
 
 def config_json(config):

@@ -1,7 +1,6 @@
 """Attention layers of a checkpoint or of tensors in memory: hidden states in, hidden states out."""
 
 import ctypes as c
-import os
 import re
 import struct
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from ._library import check, lib
 from ._outputs import new, rank
 from .cache import FORMATS
 from .context import default_context
-from .errors import integer, invalid, one_of
+from .errors import integer, invalid, name_bytes, one_of, path_bytes
 from .model import info_dict, set_config
 from .plan import GROUPS
 from .tensor import describe, device_of, dtype_of, owner_of, plain, shape_of, stream_of_call
@@ -57,8 +56,8 @@ class Layer(Shared):
         None: the default one of the CPU. One error lists every missing or misshapen tensor (DataError).
         """
         args = _layer_args(layer, activations, queries, weights)
-        args.checkpoint = os.fsencode(folder)
-        args.config = None if config is None else os.fsencode(config)
+        args.checkpoint = path_bytes("folder", folder)
+        args.config = None if config is None else path_bytes("config", config)
         return cls._create(args, context)
 
     @classmethod
@@ -419,7 +418,7 @@ def _named_tensors(tensors, layer, keep):
         detach = getattr(array, "detach", None)  # parameters of PyTorch
         array = detach() if callable(detach) else array
         address, rest = describe(array, f"tensors[{name!r}]", keep)
-        each.name = name.encode()
+        each.name = name_bytes("tensors", name)
         PACKED.pack_into(each, _abi.NamedTensor.tensor.offset, address, rest)
         keep.append(owner_of(array, name))
     return out

@@ -1,7 +1,6 @@
 """Descriptions of attention layers from config.json, without weights: widths, softmax scale, rotation."""
 
 import ctypes as c
-import os
 from collections.abc import Mapping
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from . import _abi
 from ._abi import Group, LayerKind, RopeStyle
 from ._library import check, lib
-from .errors import config_json, integer
+from .errors import config_json, integer, path_bytes
 
 
 def layer_info(config, layer=0):
@@ -63,7 +62,7 @@ def set_config(args, config):
     elif hasattr(config, "to_json_string"):
         args.config_json = config.to_json_string(use_diff=False).encode()
     else:
-        args.config = os.fsencode(config)
+        args.config = path_bytes("config", config)
 
 
 def info_dict(info):

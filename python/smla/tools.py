@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ._abi import Status
 from ._library import path as library_path
-from .errors import Error, IoError, config_json, from_status, invalid
+from .errors import Error, IoError, config_json, from_status, invalid, path_bytes
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -29,8 +29,10 @@ def program():
             return str(folder / "bin/smla")
     if (found := shutil.which(named or "smla")) and os.path.isfile(found):
         return found
-    got, wanted = named or "no program named smla", "one in the package or on PATH (SMLA_TOOL names one)"
-    raise IoError(f"smla: got {got}, wanted {wanted}", "smla", got, wanted)
+    field, got, wanted = "SMLA_TOOL", named, "the path of the program smla"
+    if not named:
+        field, got, wanted = "smla", "no program", "one in the package or on PATH (SMLA_TOOL names one)"
+    raise IoError(f"{field}: got {got}, wanted {wanted}", field, got, wanted)
 
 
 def answer(*words, **options):
@@ -94,7 +96,7 @@ def _model(config):
     elif hasattr(config, "to_json_string"):
         text = config.to_json_string(use_diff=False)
     elif isinstance(config, (str, os.PathLike)):
-        yield os.fspath(config)
+        yield os.fsdecode(path_bytes("config", config))
         return
     else:
         raise invalid("config", type(config).__name__, "a path, a dict or a configuration of transformers")

@@ -1,5 +1,6 @@
 """Contexts and workspaces: which engine runs a call, its scratch, calls of many threads, and noted errors."""
 
+import functools
 import threading
 import weakref
 from types import SimpleNamespace
@@ -251,6 +252,7 @@ def test_threads_explain_and_note_errors_for_themselves():
     bad = np.full_like(rows, 99)
     inside, done, answers = threading.Event(), threading.Event(), []
 
+    @functools.wraps(smla.attend)
     def slow(*arguments, **keywords):
         inside.set()
         done.wait(30)

@@ -9,6 +9,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import smla
+from golden_files import Golden
 from smla import _abi, _library
 from smla.errors import from_status, integer, invalid, one_of
 from smla.stages.attend import _attend
@@ -99,6 +100,26 @@ def test_errors_of_the_library_itself():
     for caught in (data, io, unsupported, argument, workspace):
         check_fields(caught.value)
         assert pickle.loads(pickle.dumps(caught.value)).got == caught.value.got
+
+
+def test_text_with_a_nul_character_is_refused():
+    """A char* ends there: another file would be opened, another name be looked up."""
+    golden = Golden("D1")
+    weights = {f"{name[2:]}\0": golden[name] for name in golden.names("w.")}
+    for field, call in {
+        "config": lambda: smla.layer_info("a\0b", 3),
+        "folder": lambda: smla.Layer.from_pretrained("a\0b", 0),
+        "config ": lambda: smla.Layer.from_pretrained("a", 0, config=b"a\0b"),
+        "tensors": lambda: smla.Layer.from_tensors(golden.config(), weights),
+        "context.kernel": lambda: smla.Context(kernel="attend=a\0b"),
+        "device": lambda: smla.select_backend("dsa", device="sm_90\0"),
+        "name": lambda: smla.Backend("FLASHMLA_SPARSE\0", "dsa"),
+        "config  ": lambda: smla.capacity("a\0b"),
+    }.items():
+        with pytest.raises(smla.InvalidArgument, match="wanted text without NUL characters") as caught:
+            call()
+        assert caught.value.field == field.strip()
+        check_fields(caught.value)
 
 
 def test_an_array_that_is_not_contiguous_is_refused_with_what_makes_it_so():

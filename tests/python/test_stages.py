@@ -148,12 +148,15 @@ def test_every_float_type_that_the_documents_name(name):
 
 def test_calls_that_compute_nothing_take_one_stage():
     arguments, options, _ = attention()
+    ran = []
     for ask in (smla.explain_call, smla.check_call, smla.prepare_call):
         with pytest.raises(smla.InvalidArgument, match="smla.stages"):
-            ask(len, [])
+            ask(ran.append, 1)
+        with pytest.raises(smla.InvalidArgument, match="smla.stages"):
+            ask(smla.default_context)
         with pytest.raises(smla.InvalidArgument, match="one at a time"):
             ask(smla.explain_call, smla.attend, *arguments, **options)
-    assert smla.attend(*arguments, **options).out.any()  # and calls compute again
+    assert not ran and smla.attend(*arguments, **options).out.any()  # and calls compute again
 
 
 # the same calls on another library's memory, and on a GPU

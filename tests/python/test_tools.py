@@ -156,8 +156,9 @@ def test_the_program(monkeypatch, tmp_path):
     os.mkfifo(tmp_path / "fifo", 0o777)
     for name in ("missing", "fifo"):
         monkeypatch.setenv("SMLA_TOOL", str(tmp_path / name))
-        with pytest.raises(smla.IoError, match=f"smla: got .*{name}, wanted one in the package"):
+        with pytest.raises(smla.IoError, match=f"SMLA_TOOL: got .*{name}, wanted the path") as caught:
             smla.doctor()
+        assert caught.value.field == "SMLA_TOOL"
     talker = tmp_path / "talker"
     talker.write_text("#!/bin/sh\necho no json; echo out of order >&2; exit 4\n")
     talker.chmod(0o755)
@@ -194,4 +195,4 @@ def test_the_command_line():
     bad = run("list", "nonsense")
     assert bad.returncode == 2 and "nonsense" in bad.stderr
     missing = run("list", SMLA_TOOL="/nowhere/smla")
-    assert missing.returncode and missing.stderr.startswith("smla: got /nowhere/smla, wanted")
+    assert missing.returncode and missing.stderr.startswith("SMLA_TOOL: got /nowhere/smla, wanted")
