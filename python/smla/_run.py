@@ -7,6 +7,7 @@ import threading
 import numpy as np
 
 from ._abi import DeviceType, Dtype, FieldKind, Stage
+from ._arrays import library_of
 from ._fields import argument_of, fields_of
 from ._fill import Struct
 from ._library import check, lib
@@ -69,6 +70,11 @@ class StageCall:
         self.outputs.set_parameters(parameters)
         tensors = [name for name in self.parameters if self.is_a(name, FieldKind.TENSOR)]
         self.first = tensors[0]
+        self.numbers = [
+            name
+            for name, each in self.parameters.items()
+            if each.default is each.empty and (each.annotation in (int, float) or name in self.scales)
+        ]
         return function
 
     def is_a(self, argument, kind):
@@ -95,6 +101,9 @@ class StageCall:
         """To what the struct takes: numbers for words, addresses for scales that lie on the device."""
         for name, words in self.words.items():
             values[name] = one_of(name, values[name], words)
+        for name in self.numbers:
+            if values[name] is None:
+                raise invalid(name, None, "a number")
         for name in self.flags:
             if type(value := values[name]) is not bool:
                 values[name] = flag(name, value)
@@ -167,6 +176,10 @@ def _put_scale(values, name, first):
     scale = values[name]
     if isinstance(scale, (int, float, np.number)):
         return
+    try:
+        library_of(scale)
+    except InvalidArgument:
+        raise invalid(name, type(scale).__name__, "a number, or an array of one f32") from None
     dtype, shape = dtype_of(scale, name), shape_of(scale, name)
     if dtype is not Dtype.F32 or any(extent != 1 for extent in shape):
         raise invalid(name, f"{dtype.name.lower()} {list(shape)}", "a number, or an array of one f32")

@@ -102,6 +102,25 @@ def test_errors_of_the_library_itself():
         assert pickle.loads(pickle.dumps(caught.value)).got == caught.value.got
 
 
+def test_numbers_that_are_none():
+    (q, cache, rows), options, _ = attention()
+    for wrong, got, wanted in (
+        ("x", "str", "a number, or an array of one f32"),
+        ([1.0], "list", "a number, or an array of one f32"),
+        (None, "None", "a number"),
+    ):
+        with pytest.raises(smla.InvalidArgument) as caught:
+            smla.attend(q, cache, rows, **{**options, "softmax_scale": wrong})
+        assert (caught.value.field, caught.value.got, caught.value.wanted) == ("softmax_scale", got, wanted)
+    for field, call in {
+        "eps": lambda: smla.norm(q, eps=None),
+        "factor": lambda: smla.quant_index_q(q, q[..., 0], factor=None),
+        "page_tokens": lambda: smla.map(rows, rows[:, 0], rows, page_tokens=None),
+    }.items():
+        with pytest.raises(smla.InvalidArgument, match=f"^{field}: got None, wanted a number$"):
+            call()
+
+
 def test_text_with_a_nul_character_is_refused():
     """A char* ends there: another file would be opened, another name be looked up."""
     golden = Golden("D1")
@@ -354,7 +373,7 @@ def test_a_wrong_output_is_named_and_nothing_is_written(name, breaker):
         ("rope", {"style": None}, "style"),
         ("project", {"out_dtype": "fp8"}, "out_dtype"),
         ("project", {"out_dtype": "i32"}, "args.out.dtype"),
-        ("quant_index_q", {"factor": None}, "args.factor"),
+        ("quant_index_q", {"factor": None}, "factor"),
         ("quant_index_q", {"amax_floor": -1.0}, "args.amax_floor"),
         ("quant_index_q", {"dtype": "i64"}, "args.q_out.dtype"),
         ("score", {"columns": -1}, "columns"),
@@ -379,7 +398,7 @@ def test_a_wrong_output_is_named_and_nothing_is_written(name, breaker):
         ("gather", {"raw": True}, "args.cache.format"),
         ("merge", {"lse_base": 2}, "lse_base"),
         ("attend", {"softmax_scale": 0.0}, "args.softmax_scale"),
-        ("attend", {"softmax_scale": None}, "args.softmax_scale"),
+        ("attend", {"softmax_scale": None}, "softmax_scale"),
         ("attend", {"softmax_scale": np.inf}, "args.softmax_scale"),
         ("attend", {"softmax_scale": "1"}, "softmax_scale"),
         ("attend", {"softmax_scale": np.ones(2, np.float32)}, "softmax_scale"),
