@@ -136,9 +136,9 @@ class Backend(Shared):
 
     name: of backends(), or None: selected. family: "dsa" (V3.2, GLM-5.x), "hybrid" (one compression ratio of
     V4) or "hybrid_shared" (one of V4.1). Required options: heads, max_tokens, max_requests, max_seq_len,
-    softmax_scale; with defaults in smla/backend.h: kv_lora_rank, rope_dim, nope_dim, v_head_dim,
-    head_dim, page_tokens, window_page_tokens, topk, window, ratio, speculative_tokens, batch_invariant,
-    q_scale, kv_scale, max_logits_bytes;
+    softmax_scale, and for "dsa" topk (the model's index_topk); with defaults in smla/backend.h: kv_lora_rank,
+    rope_dim, nope_dim, v_head_dim, head_dim, page_tokens, window_page_tokens, topk, window, ratio,
+    speculative_tokens, batch_invariant, q_scale, kv_scale, max_logits_bytes;
     kv_cache_dtype ("bfloat16", "fp8_ds_mla", ...; "auto": the backend's default, or rows of the queries' type
     if the default is row_bf16 and queries are f32 or f64),
     dtype of queries, wants (what must be refused: "alibi", ...),
