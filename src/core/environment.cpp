@@ -2,6 +2,7 @@
 
 #include "core/status.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
@@ -87,10 +88,11 @@ std::optional<int> environment_number(const char* name) {
     return number;
 }
 
-void check_environment() {
+void check_environment(std::initializer_list<std::string_view> unused) {
     for (const EnvironmentVariable& each : kVariables)
-        if (const char* const value = environment(each.name); value && !accepted(each, value))
-            fail(SMLA_INVALID_ARGUMENT, each.name, value, each.values);
+        if (std::find(unused.begin(), unused.end(), each.name) == unused.end())
+            if (const char* const value = environment(each.name); value && !accepted(each, value))
+                fail(SMLA_INVALID_ARGUMENT, each.name, value, each.values);
 }
 
 }  // namespace smla

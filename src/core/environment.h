@@ -1,8 +1,10 @@
 // The table of smla's environment variables, which checks of their values and docs/environment.md use.
 #pragma once
 
+#include <initializer_list>
 #include <optional>
 #include <span>
+#include <string_view>
 
 namespace smla {
 
@@ -21,6 +23,7 @@ const char* environment(const char* name);
 // Returns the number in a variable of the table; none if it is unset, empty or invalid.
 std::optional<int> environment_number(const char* name);
 // Throws SMLA_INVALID_ARGUMENT, with the variable as the field, if one holds an invalid word or number.
-void check_environment();
+// `unused`: variables that an argument of the caller overrides; they are not checked.
+void check_environment(std::initializer_list<std::string_view> unused);
 
 }  // namespace smla

@@ -125,6 +125,7 @@ struct Checkpoint::State {
                  text(kWholeFile, ", ", kIndexFile, " or *", kSuffix));
         std::sort(files.begin(), files.end());
         for (const std::string& file : files) add_file(SafetensorsFile::open(file));
+        name += text(", which has no ", kWholeFile);  // if tensors are missing, this may be why
     }
 };
 

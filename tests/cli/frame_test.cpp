@@ -44,6 +44,8 @@ TEST(CliFrame, Version) {
     EXPECT_EQ(run.out, "smla " + std::to_string(SMLA_VERSION_MAJOR) + "." +
                            std::to_string(SMLA_VERSION_MINOR) + "." + std::to_string(SMLA_VERSION_PATCH) +
                            "\n");
+    const std::string version = json_of({"--version"}, "version");
+    EXPECT_EQ(version + "\n", run.out);
 }
 
 TEST(CliFrame, NoSubcommandIsAUsageError) {
@@ -51,7 +53,9 @@ TEST(CliFrame, NoSubcommandIsAUsageError) {
     EXPECT_EQ(run.code, 2);
     EXPECT_EQ(run.out, "");
     EXPECT_TRUE(has(run.err, "Subcommands:"));
-    EXPECT_EQ(error_of({}, 2)["field"], "subcommand");
+    const auto error = error_of({}, 2);
+    EXPECT_EQ(error["field"], "subcommand");
+    for (const std::string& name : subcommands()) EXPECT_TRUE(has(error["wanted"], name)) << error;
 }
 
 TEST(CliFrame, UnknownWordsAreAnsweredWithTheNearest) {
@@ -62,6 +66,9 @@ TEST(CliFrame, UnknownWordsAreAnsweredWithTheNearest) {
     EXPECT_EQ(option["field"], "option");
     EXPECT_EQ(option["got"], "--contxt");
     EXPECT_TRUE(has(option["wanted"], "did you mean --context?")) << option;
+    const auto missing = error_of({"capacity", "--mdel", "x"}, 2);  // which also leaves out --model
+    EXPECT_EQ(missing["got"], "--mdel");
+    EXPECT_TRUE(has(missing["wanted"], "did you mean --model?")) << missing;
     const auto far = error_of({"list", "--qqqqqqqqq"}, 2);
     EXPECT_FALSE(has(far["wanted"], "did you mean")) << far;
     for (const std::string dashes : {"---", "-----", "------"})
@@ -145,6 +152,24 @@ TEST(CliFrame, AWrongVariableOfTheEnvironmentIsNamed) {
     EXPECT_EQ(refused("--isa=auto", "SMLA_ISA", foreign), "SMLA_ISA");
     if (why_no_engine(SMLA_ENGINE_CUDA).empty()) return;
     EXPECT_EQ(refused("--no-self-test", "SMLA_ENGINE", "cuda"), "SMLA_ENGINE");
+}
+
+TEST(CliFrame, AVariableThatAnOptionOverridesIsNotRead) {
+    const struct {
+        std::string variable, option, value;
+    } cases[] = {{"SMLA_ENGINE", "--engine", "cpu"},
+                 {"SMLA_THREADS", "--threads", "1"},
+                 {"SMLA_ISA", "--isa", "scalar"},
+                 {"SMLA_KERNEL", "--kernel", "norm=cpu_generic_norm"}};
+    for (const auto& each : cases) {
+        const std::vector<std::string> environment{each.variable + "=x"};
+        const Finished run =
+            run_tool({"doctor", "--no-self-test", each.option, each.value}, {.environment = environment});
+        EXPECT_EQ(run.code, 0) << each.variable << run.err;
+        EXPECT_EQ(run_tool({"list", "formats"}, {.environment = environment}).code, 0) << each.variable;
+    }
+    const Finished device = run_tool({"doctor", "--device", "0"}, {.environment = {"SMLA_ENGINE=x"}});
+    EXPECT_TRUE(device.code == 0 || has(device.err, "--device: got 0, wanted a GPU")) << device.err;
 }
 
 TEST(CliFrame, DoctorNamesTheKernelsOfOpenblas) {

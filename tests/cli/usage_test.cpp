@@ -51,6 +51,21 @@ TEST(CliUsage, AnOptionWithoutItsValueIsNamed) {
     expect_refused({"doctor", "--threads", "1", "--threads", "2"}, "--threads");
 }
 
+TEST(CliUsage, EmptyValues) {
+    int tested = 0;
+    for (const std::string& command : subcommands())
+        for (const HelpOption& option : options_of(command)) {
+            if (option.type.empty()) continue;
+            ++tested;
+            expect_refused({command, option.name + "="}, option.name);
+            expect_refused({command, option.name, ""}, option.name);
+        }
+    EXPECT_GE(tested, 80);
+    expect_refused({"list", ""}, "what");
+    expect_refused({"run", ""}, "checkpoint");
+    expect_refused({"demo", ""}, "folders");
+}
+
 TEST(CliUsage, NumbersThatAreNone) {
     int numbers = 0;
     for (const std::string& command : subcommands())
@@ -88,10 +103,12 @@ TEST(CliUsage, UnknownNames) {
         {{"doctor"}, {"--engine", "--isa", "--kernel"}},
         {explain, {"--engine", "--isa", "--kernel", "--kv-format", "--index-format", "--queries"}},
         {{"explain", "--model", config.path(), "--device", "cpu"}, {"--kv-dtype", "--device"}},
+        {{"explain", "--device", "cpu", "--model", config.path()}, {"--kv-format", "--weights"}},
         {{"explain"}, {"--stage"}},
-        {{"explain", "--stage", "attend"}, {"--extra-format", "--kv-format", "--out", "--queries"}},
-        {{"explain", "--stage", "project"}, {"--weights"}},
-        {{"explain", "--stage", "score"}, {"--index-format"}},
+        {{"explain", "--stage", "attend"},  // also those that it does not read
+         {"--extra-format", "--kv-format", "--out", "--queries", "--weights", "--index-format"}},
+        {{"explain", "--stage", "select"},
+         {"--extra-format", "--kv-format", "--out", "--queries", "--weights", "--index-format"}},
         {{"capacity", "--model", config.path()}, {"--kv-format", "--index-format"}},
         {{"bench", "--quick"}, {"--case", "--suite", "--engine", "--isa", "--kernel"}},
         {run,

@@ -254,7 +254,7 @@ CONTRACT_TEST(L9n_AWrongVariableOfTheEnvironmentIsRefusedByName) {
                                           {"SMLA_LOG", "3"},
                                           {"SMLA_STEP_GRAPHS", "on"},
                                           {"SMLA_KERNEL", "attend=none"}}) {
-            smla_context_args args = smla::kit::context_args(engine.engine, 2);
+            smla_context_args args = smla::kit::context_args(engine.engine);
             smla_context* context = nullptr;
             setenv(name, value, 1);
             const smla_status status = smla_context_create(&args, &context);
@@ -262,6 +262,25 @@ CONTRACT_TEST(L9n_AWrongVariableOfTheEnvironmentIsRefusedByName) {
             EXPECT_TRUE(refused(status, SMLA_INVALID_ARGUMENT, name));
             EXPECT_EQ(context, nullptr);
         }
+}
+
+CONTRACT_TEST(L9o_AVariableThatAnArgumentOverridesIsNotRead) {
+    using smla::kit::context_args;
+    const smla_context_args open = context_args(SMLA_ENGINE_AUTO);
+    smla_context_args isa = open, kernel = open;
+    isa.isa = SMLA_ISA_SCALAR;
+    kernel.kernel = "norm=cpu_generic_norm";
+    for (const auto& [name, args] : {std::pair{"SMLA_THREADS", context_args(SMLA_ENGINE_AUTO, 1)},
+                                     {"SMLA_ENGINE", context_args(SMLA_ENGINE_REFERENCE)},
+                                     {"SMLA_ISA", isa},
+                                     {"SMLA_KERNEL", kernel}}) {
+        smla_context* context = nullptr;
+        setenv(name, "x", 1);
+        EXPECT_TRUE(refused(smla_context_create(&open, &context), SMLA_INVALID_ARGUMENT, name));
+        EXPECT_TRUE(succeeded(smla_context_create(&args, &context))) << name;
+        unsetenv(name);
+        smla_context_destroy(context);
+    }
 }
 
 CONTRACT_TEST(L9e_AWorkspaceHasRoomForItsHeaderAndAWordThatACallWrote) {

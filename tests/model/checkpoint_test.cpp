@@ -2,6 +2,8 @@
 
 #include "files.h"
 
+#include <filesystem>
+
 namespace smla {
 namespace {
 
@@ -33,10 +35,13 @@ TEST(Checkpoint, FolderPrefersTheWholeFileThenTheIndexThenAll) {
     Folder folder;
     write_one(folder, "x.safetensors", "a", 1);
     write_one(folder, "y.safetensors", "b", 2);
-    EXPECT_EQ(Checkpoint::open(folder.path()).names().size(), 2u);
+    const Checkpoint all = Checkpoint::open(folder.path());
+    EXPECT_EQ(all.names().size(), 2u);
+    EXPECT_TRUE(all.name().ends_with(", which has no model.safetensors")) << all.name();  // in its errors
     write_one(folder, "shard", "a", 3);
     folder.write(kIndex, R"({"metadata":{"total_size":4},"weight_map":{"a":"shard"}})");
     EXPECT_EQ(Checkpoint::open(folder.path()).names().size(), 1u);
+    EXPECT_EQ(Checkpoint::open(folder.path()).name(), std::filesystem::path(folder.path()).filename());
     EXPECT_EQ(read_one(Checkpoint::open(folder.path()), "a"), 3);
     write_one(folder, "model.safetensors", "a", 5);
     EXPECT_EQ(read_one(Checkpoint::open(folder.path() + "/"), "a"), 5);

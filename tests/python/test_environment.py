@@ -71,6 +71,28 @@ def test_variables_stand_for_arguments(monkeypatch):
     assert smla.Context().description == "reference, 1 thread"
 
 
+def test_variables_that_arguments_override_are_not_read(monkeypatch):
+    for name, arguments in {
+        "SMLA_THREADS": {"engine": "cpu", "threads": 1},
+        "SMLA_ENGINE": {"engine": "cpu"},
+        "SMLA_ISA": {"isa": "scalar"},
+        "SMLA_KERNEL": {"kernel": "norm=cpu_generic_norm"},
+    }.items():
+        monkeypatch.setenv(name, "x")
+        assert smla.Context(**arguments).description.startswith("cpu")
+        with pytest.raises(smla.InvalidArgument, match=f"{name}: got x, wanted "):
+            smla.Context()
+        monkeypatch.delenv(name)
+
+
+def test_the_default_context_follows_the_environment():
+    code = "import smla; print(smla.default_context().description)"
+    assert run(code, SMLA_ENGINE="reference").stdout == "reference, 1 thread\n"
+    for engine in ("cpu", "cuda", ""):  # memory of the CPU is not the cuda engine's
+        assert run(code, SMLA_ENGINE=engine).stdout.startswith("cpu ")
+    assert "SMLA_ENGINE: got x, wanted auto" in run(code, SMLA_ENGINE="x").stderr
+
+
 def test_every_variable_that_smla_reads_is_listed():
     listed = {row["name"] for row in answer("list", "environment")["environment"]}
     read = set()

@@ -1,5 +1,6 @@
 // Parses the command line, reports wrong options, and returns the subcommand's exit code.
 #include "context_options.h"
+#include "core/environment.h"
 #include "names.h"
 #include "subcommands.h"
 #include "tool_main.h"
@@ -103,18 +104,32 @@ Error as_given(const Error& error, const std::vector<std::string_view>& words) {
     return error;
 }
 
-// Rejects values that begin with --, because CLI11 reads the next option as a missing value: `--save --json`
-// would write a file.
-void refuse_options_as_values(CLI::App& app) {
+// Rejects empty values, and values of options that begin with --, because CLI11 reads the next option as a
+// missing value: `--save --json` would write a file.
+void refuse_unlikely_values(CLI::App& app) {
     for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
         for (CLI::Option* option : command->get_options())
-            if (!option->get_lnames().empty() && option->get_expected_max() > 0)
+            if (option->get_expected_max() > 0)
                 option->check(CLI::Validator(
-                    [](std::string& value) {
-                        if (!value.starts_with("--")) return std::string();
+                    [is_option = !option->get_lnames().empty()](std::string& value) {
+                        if (value.empty()) return std::string("got nothing, wanted a value that is not empty");
+                        if (!is_option || !value.starts_with("--")) return std::string();
                         return "got " + value + ", wanted a value that does not begin with --";
                     },
                     ""));
+}
+
+// Sets options of a context that are not given from the environment. (CLI11's envname() also checks the
+// variables for subcommands that do not run.) --device chooses the engine, as --engine does.
+void read_environment(CLI::App& command) {
+    for (const ContextField& each : kContextFields) {
+        CLI::Option* const option = each.is_default ? command.get_option_no_throw(each.option) : nullptr;
+        if (!option || option->count()) continue;
+        const char* const value = environment(each.variable);
+        if (!value || (option->get_lnames()[0] == "engine" && command.count("--device"))) continue;
+        option->add_result(value);
+        option->run_callback();
+    }
 }
 
 int parse_and_run(CLI::App& app, Tool& tool, int argc, char** argv) {
@@ -122,17 +137,24 @@ int parse_and_run(CLI::App& app, Tool& tool, int argc, char** argv) {
         if (std::string_view(argv[i]) == "--json") tool.want_json();
     try {
         app.parse(argc, argv);
-    } catch (const CLI::Success& done) {  // --help, --version
+        for (CLI::App* command : app.get_subcommands()) read_environment(*command);
+    } catch (const CLI::CallForVersion& done) {
+        if (!tool.json()) return app.exit(done);
+        tool.print(Document{{"version", version_text()}});
+        return kOk;
+    } catch (const CLI::Success& done) {  // --help
         return app.exit(done);
-    } catch (const CLI::ExtrasError&) {
-        throw unexpected_argument(app);
     } catch (const CLI::ParseError& error) {
+        if (!app.remaining(true).empty()) throw unexpected_argument(app);  // even if an option is missing
         throw wrong_value(app, error.what());
     }
     const auto chosen = app.get_subcommands();
     if (chosen.empty()) {
         if (!tool.json()) std::fputs(app.help().c_str(), stderr);
-        return tool.report(Error(SMLA_INVALID_ARGUMENT, "subcommand", "none", "one of the list above"));
+        std::vector<std::string> names;
+        for (const CLI::App* each : app.get_subcommands([](const CLI::App*) { return true; }))
+            names.push_back(each->get_name());
+        return tool.report(Error(SMLA_INVALID_ARGUMENT, "subcommand", "none", "one of " + joined(names)));
     }
     return tool.run(chosen.front());
 }
@@ -150,7 +172,7 @@ int run(int argc, char** argv) {
 #define SMLA_ADD(name) add_##name(app, tool);
     SMLA_SUBCOMMANDS(SMLA_ADD)
 #undef SMLA_ADD
-    refuse_options_as_values(app);
+    refuse_unlikely_values(app);
     int code;
     try {
         code = parse_and_run(app, tool, argc, argv);

@@ -28,8 +28,7 @@ std::vector<std::string> isa_names() {
 }  // namespace
 
 void ContextOptions::add(CLI::App& command) {
-    command.add_option("--engine", engine, "auto, reference, cpu or cuda")
-        ->envname("SMLA_ENGINE")
+    command.add_option("--engine", engine, "auto, reference, cpu or cuda (default: SMLA_ENGINE, else auto)")
         ->check(one_of({engine_names().begin(), engine_names().end()}))
         ->capture_default_str()
         ->group(kGroup);
@@ -45,13 +44,12 @@ void ContextOptions::add(CLI::App& command) {
     command
         .add_option("--threads", threads,
                     "Number of threads; 0: SMLA_THREADS, else one per core that this process may use")
-        ->envname("SMLA_THREADS")
         ->check(whole_number(0, 4096))
         ->capture_default_str()
         ->group(kGroup);
     command
-        .add_option("--kernel", kernel, "Kernels to use, by name: attend=NAME,score=NAME (smla list kernels)")
-        ->envname("SMLA_KERNEL")
+        .add_option("--kernel", kernel,
+                    "Kernels to use, by name: attend=NAME,score=NAME (smla list kernels; default: SMLA_KERNEL)")
         ->group(kGroup);
     command
         .add_flag("--batch-invariant", batch_invariant,

@@ -11,15 +11,19 @@ namespace smla::cli {
 
 constexpr int kMostDevice = 1023;
 
-// A field in errors of the library, and the option and the environment variable that set it.
+// A field in errors of the library, and the option and the environment variable that set it. is_default: the
+// tool reads the variable where the option is not given; the library reads the others.
 struct ContextField {
     const char *field, *option, *variable;
+    bool is_default = false;
 };
-constexpr ContextField kContextFields[] = {
-    {"args.engine", "--engine", "SMLA_ENGINE"},    {"args.isa", "--isa", "SMLA_ISA"},
-    {"args.threads", "--threads", "SMLA_THREADS"}, {"args.kernel", "--kernel", "SMLA_KERNEL"},
-    {"args.device_index", "--device", nullptr},    {"device", "--device", nullptr},
-    {"backend", "--backend", "SMLA_BACKEND"}};
+constexpr ContextField kContextFields[] = {{"args.engine", "--engine", "SMLA_ENGINE", true},
+                                           {"args.isa", "--isa", "SMLA_ISA"},
+                                           {"args.threads", "--threads", "SMLA_THREADS", true},
+                                           {"args.kernel", "--kernel", "SMLA_KERNEL", true},
+                                           {"args.device_index", "--device", nullptr},
+                                           {"device", "--device", nullptr},
+                                           {"backend", "--backend", "SMLA_BACKEND"}};
 
 struct ContextOptions {
     std::string engine = "auto", isa = "auto", kernel;

@@ -154,6 +154,22 @@ constexpr const char* kExamples =
     "  smla explain --stage score --columns 131072 --index-format index_mxfp4_68 --queries e2m1\n"
     "  smla explain --model V4/config.json --device sm_120 --kv-dtype fp8";
 
+// Rejects options that the question does not read.
+void refuse_unread(const CLI::App& command, bool stage, bool named_device) {
+    for (const CLI::Option* option : command.get_options()) {
+        const std::string name = option->get_name();
+        const bool of_model = name == "--layer" || name == "--requests" || name == "--context";
+        const bool of_device = name == "--kv-dtype" || name == "--backend";
+        const bool of_stage = option->get_group() == kStageGroup && !(named_device && name == "--heads");
+        const char* const wanted = of_device && !named_device ? "--device NAME, for example sm_90"
+                                   : of_model && stage        ? "--model"
+                                   : of_stage && !stage       ? "--stage"
+                                                              : nullptr;
+        if (wanted && option->count())
+            fail(SMLA_INVALID_ARGUMENT, name, option->as<std::string>(), text("it together with ", wanted));
+    }
+}
+
 // What to ask for, where nothing was asked.
 constexpr const char* kGuide =
     "smla explain answers one of these questions:\n"
@@ -217,6 +233,7 @@ void add_explain(CLI::App& app, Tool& tool) {
         options->shape.index_format = options->index_format;
         options->shape.queries = options->queries;
         options->shape.page_tokens = options->page_tokens;
+        check_names(options->shape);
         const std::string& device = options->device;
         const bool named = device.find_first_not_of("0123456789") != std::string::npos;
         if (command->count("--device") && !named) {
@@ -226,10 +243,7 @@ void add_explain(CLI::App& app, Tool& tool) {
                        text("a name, such as sm_90, or a whole number, 0 to ", kMostDevice));
             options->context_options.device = std::stoi(device);
         }
-        if (!named)
-            for (const char* name : {"--kv-dtype", "--backend"})
-                SMLA_CHECK(command->count(name) == 0, name, command->get_option(name)->as<std::string>(),
-                           "it together with --device NAME, for example sm_90");
+        refuse_unread(*command, stage, named);
         if (!named) return model ? explain_model(tool, *options) : explain_one(tool, *options);
         SMLA_CHECK(model, "--device", device,
                    "--model with the name of a device, or --stage with the number of a GPU");

@@ -15,6 +15,15 @@ class Call {
 public:
     explicit Call(const StageShape& shape) : s_(shape) {}
 
+    void check_names() const {
+        kv_format();
+        index_format();
+        queries(SMLA_F32);
+        extra_format();
+        dtype("--weights", s_.weights, SMLA_BF16);
+        dtype("--out", s_.out, SMLA_BF16);
+    }
+
     void set(smla_attend_args& args) const {
         AttendShape attend;
         attend.tokens = s_.tokens;
@@ -23,9 +32,8 @@ public:
         attend.width = width(format, format == SMLA_ROW_BF16 ? 576 : 512);
         attend.value_width = s_.value_width;
         attend.primary = {format, s_.rows, std::max<int64_t>(s_.rows, 1), s_.page_tokens};
-        if (s_.extra_format != "none")
-            attend.extra = {parse_format("--extra-format", s_.extra_format), s_.extra_rows,
-                            std::max<int64_t>(s_.extra_rows, 1), s_.page_tokens};
+        if (const smla_format extra = extra_format())
+            attend.extra = {extra, s_.extra_rows, std::max<int64_t>(s_.extra_rows, 1), s_.page_tokens};
         attend.q = queries(SMLA_BF16);
         attend.out = dtype("--out", s_.out, attend.q == SMLA_E4M3 ? SMLA_BF16 : attend.q);
         attend.sink = s_.sink;
@@ -137,6 +145,10 @@ private:
     smla_format kv_format() const {
         return s_.kv_format == "auto" ? SMLA_FP8_656 : parse_format("--kv-format", s_.kv_format);
     }
+    smla_format extra_format() const {
+        return s_.extra_format == "none" ? SMLA_FORMAT_NONE
+                                         : parse_format("--extra-format", s_.extra_format);
+    }
     smla_cache kv_cache() const {
         return cache_of(kv_format(), width(kv_format(), 576), 4096, s_.page_tokens);
     }
@@ -180,6 +192,8 @@ std::vector<Verdict> explain(const StageShape& shape, const Env& env) {
 
 }  // namespace
 
+void check_names(const StageShape& shape) { Call(shape).check_names(); }
+
 std::vector<Verdict> explain_stage_of(Stage stage, const StageShape& shape, const Env& env) {
     switch (stage) {
 #define SMLA_EXPLAIN(name, args) \
@@ -191,12 +205,11 @@ std::vector<Verdict> explain_stage_of(Stage stage, const StageShape& shape, cons
 }
 
 void add_stage_options(CLI::App& command, StageShape& shape) {
-    constexpr const char* group = "The call of --stage";
     const auto count = [&](const char* name, int64_t& value, const char* text, int64_t low) {
         command.add_option(name, value, text)
             ->check(whole_number(low, INT32_MAX))
             ->capture_default_str()
-            ->group(group);
+            ->group(kStageGroup);
     };
     count("--heads", shape.heads, "Query heads, index heads or groups; 0: 128, 64 or 1", 0);
     count("--width", shape.width, "Width of queries and keys; 0: the format's", 0);
@@ -210,12 +223,12 @@ void add_stage_options(CLI::App& command, StageShape& shape) {
     count("--partials", shape.partials, "merge: partial results", 1);
     command.add_option("--extra-format", shape.extra_format, "attend: format of the extra cache, or none")
         ->capture_default_str()
-        ->group(group);
+        ->group(kStageGroup);
     command.add_option("--weights", shape.weights, "project: dtype of the weights")
         ->capture_default_str()
-        ->group(group);
-    command.add_option("--out", shape.out, "dtype of the output")->capture_default_str()->group(group);
-    command.add_flag("--sink", shape.sink, "attend: with an attention sink")->group(group);
+        ->group(kStageGroup);
+    command.add_option("--out", shape.out, "dtype of the output")->capture_default_str()->group(kStageGroup);
+    command.add_flag("--sink", shape.sink, "attend: with an attention sink")->group(kStageGroup);
 }
 
 }  // namespace smla::cli

@@ -18,7 +18,11 @@ struct StageShape {
     bool sink = false;
 };
 
+constexpr const char* kStageGroup = "The call of --stage";
 void add_stage_options(CLI::App& command, StageShape& shape);
+
+// Rejects wrong names of formats and dtypes, also in options that the question does not read.
+void check_names(const StageShape& shape);
 
 // The stage's kernels for such a call, in order of preference, with their refusals. Throws if the stage
 // itself refuses the call.
