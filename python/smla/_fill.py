@@ -61,6 +61,10 @@ class Struct:
         """Values that are no fields."""
         self._writers.update((name, None) for name in names)
 
+    def only(self, values):
+        """Those of a function's local variables that are fields, in the order of the struct."""
+        return {name: values[name] for name in self.places if name in values}
+
     def _find(self, kind, prefix, base):
         for name, field in kind._fields_:
             offset = base + getattr(kind, name).offset

@@ -22,29 +22,9 @@ _FORWARD = Struct(_abi.BackendForwardArgs, ["out", "lse", "kv_cache", "swa_cache
 _FAMILIES = {kind.name.lower(): kind for kind in Family}
 _WANTS = {kind.name.lower(): kind for kind in Wants}
 _PRECISIONS = {kind.name.lower(): kind for kind in Precision}
-_NUMBERS = (
-    "heads",
-    "kv_lora_rank",
-    "rope_dim",
-    "nope_dim",
-    "v_head_dim",
-    "head_dim",
-    "page_tokens",
-    "window_page_tokens",
-    "topk",
-    "window",
-    "ratio",
-    "max_tokens",
-    "max_requests",
-    "max_seq_len",
-    "speculative_tokens",
-    "batch_invariant",
-    "softmax_scale",
-    "q_scale",
-    "kv_scale",
-    "max_logits_bytes",
-)
-_DEVICE_FIELDS = ("type", "capability", "multiprocessors", "memory_bytes")
+_WORDS = ("struct_size", "family", "kv_cache_dtype", "dtype", "wants", "plan_groups", "precision", "reserved")
+_NUMBERS = [name for name in _ARGS.places if name not in _WORDS and "." not in name]
+_DEVICE_FIELDS = [name for name in _DEVICE.places if name != "struct_size"]
 
 
 def backends():
@@ -57,6 +37,12 @@ def _text(value, name):
     return None if value is None or value == "" else name_bytes(name, value)
 
 
+def _require_known(values, names, prefix=""):
+    for name in values:
+        if name not in names:
+            raise invalid(f"{prefix}{name}", values[name], "one of " + ", ".join(names))
+
+
 def _device(device):
     """smla_device_info of a name ("sm_90") or of a dict of its fields; None: this machine's processor."""
     if device is None:
@@ -67,9 +53,7 @@ def _device(device):
         return out
     if not isinstance(device, dict):
         raise invalid("device", repr(device), 'a name ("sm_90") or a dict')
-    for name in device:
-        if name not in _DEVICE_FIELDS:
-            raise invalid(f"device.{name}", device[name], "one of " + ", ".join(_DEVICE_FIELDS))
+    _require_known(device, _DEVICE_FIELDS, "device.")
     kinds = {"cpu": DeviceType.CPU, "cuda": DeviceType.CUDA}
     return _DEVICE.fill({**device, "type": one_of("device.type", device.get("type", "cuda"), kinds)}, [])
 
@@ -85,9 +69,7 @@ def _args(
     **numbers,
 ):
     """smla_backend_args; unknown names are refused."""
-    for name in numbers:
-        if name not in _NUMBERS:
-            raise invalid(name, numbers[name], "one of " + ", ".join(_NUMBERS))
+    _require_known(numbers, _NUMBERS)
     out = _ARGS.fill(
         {
             "family": one_of("family", family, _FAMILIES),
@@ -318,14 +300,7 @@ class Metadata(Handle):
         counted.
         """
         keep = []
-        told = {
-            "decodes": decodes,
-            "decode_tokens": decode_tokens,
-            "query_tokens": query_tokens,
-            "max_query_len": max_query_len,
-            "max_seq_len": max_seq_len,
-        }
-        batch = fill_batch(keep, query_start_loc, seq_lens, tokens, rope_positions, stream, told, **groups)
+        batch = fill_batch(locals(), keep)
         check(lib.smla_backend_metadata_build(self.handle, c.byref(batch)))
         # On a GPU, block_table fields show the caller's tables.
         tables = [group.block_table for group in groups.values() if group is not None]

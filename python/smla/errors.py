@@ -16,6 +16,11 @@ class Error(Exception):
         super().__init__(message)
         self.field, self.got, self.wanted = field, got, wanted
 
+    @classmethod
+    def of(cls, field, got, wanted):
+        """The error in the library's own words."""
+        return cls(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
+
     def __reduce__(self):  # else pickling loses the fields
         return type(self), (str(self), self.field, self.got, self.wanted)
 
@@ -23,49 +28,33 @@ class Error(Exception):
 class InvalidArgument(Error, ValueError):
     """A field of the call is wrong."""
 
-    status = Status.INVALID_ARGUMENT
-
 
 class Unsupported(Error, NotImplementedError):
     """Valid, but no kernel of this build and machine can run it."""
-
-    status = Status.UNSUPPORTED
 
 
 class WorkspaceTooSmall(Error):
     """The workspace that was passed is smaller than the call needs."""
 
-    status = Status.WORKSPACE_TOO_SMALL
-
 
 class OutOfMemory(Error, MemoryError):
     """The allocator returned nothing."""
-
-    status = Status.OUT_OF_MEMORY
 
 
 class DeviceError(Error, RuntimeError):
     """The driver reported an error."""
 
-    status = Status.DEVICE_ERROR
-
 
 class DataError(Error, ValueError):
     """A file or a checked tensor holds wrong data."""
-
-    status = Status.DATA_ERROR
 
 
 class IoError(Error):
     """A file cannot be read or written."""
 
-    status = Status.IO_ERROR
-
 
 class InternalError(Error, RuntimeError):
     """A bug in smla: please report it."""
-
-    status = Status.INTERNAL
 
 
 class Cancelled(Error):
@@ -73,23 +62,22 @@ class Cancelled(Error):
     function by an exception. Ctrl-C raises KeyboardInterrupt instead.
     """
 
-    status = Status.CANCELLED
 
-
-_BY_STATUS = {
-    kind.status: kind
-    for kind in (
-        InvalidArgument,
-        Unsupported,
-        WorkspaceTooSmall,
-        OutOfMemory,
-        DeviceError,
-        DataError,
-        IoError,
-        InternalError,
-        Cancelled,
-    )
+_BY_STATUS: dict[Status, type[Error]] = {
+    Status.INVALID_ARGUMENT: InvalidArgument,
+    Status.UNSUPPORTED: Unsupported,
+    Status.WORKSPACE_TOO_SMALL: WorkspaceTooSmall,
+    Status.OUT_OF_MEMORY: OutOfMemory,
+    Status.DEVICE_ERROR: DeviceError,
+    Status.DATA_ERROR: DataError,
+    Status.IO_ERROR: IoError,
+    Status.INTERNAL: InternalError,
+    Status.CANCELLED: Cancelled,
 }
+for _status, _kind in _BY_STATUS.items():
+    _kind.status = _status
+
+invalid, unsupported = InvalidArgument.of, Unsupported.of
 
 
 # (got, what `wanted` begins with): what to do. PyTorch's defaults are i64, and weights are often bf16.
@@ -109,16 +97,6 @@ def from_status(status, message, field, got, wanted):
     elif ".stride_elems[" in field and wanted == "1":
         message += "; make it contiguous with x.contiguous() (PyTorch) or numpy.ascontiguousarray(x) (NumPy)"
     return _BY_STATUS[status](message, field, got, wanted)
-
-
-def invalid(field, got, wanted):
-    """An InvalidArgument in the library's own words."""
-    return InvalidArgument(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
-
-
-def unsupported(field, got, wanted):
-    """An Unsupported in the library's own words."""
-    return Unsupported(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
 
 
 def one_of(field, value, choices):

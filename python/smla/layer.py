@@ -209,26 +209,11 @@ class Session(Handle):
         kv_writer=0,
         entries_of=None,
     ):
-        def format_of(name, field):
-            return 0 if name is None else one_of(field, name, FORMATS)
-
-        args = _SESSION.fill(
-            {
-                "kv_format": format_of(kv_format, "kv_format"),
-                "index_format": format_of(index_format, "index_format"),
-                "page_tokens": page_tokens,
-                "max_requests": max_requests,
-                "max_tokens": max_tokens,
-                "max_step_tokens": max_step_tokens,
-                "kv_scale": kv_scale,
-                "stage_budget": stage_budget,
-                "rewind_tokens": rewind_tokens,
-                "kv_writer": kv_writer,
-                "entries_of": None if entries_of is None else _session(entries_of).handle,
-            },
-            [],
-        )
-        handle = c.c_void_p()
+        values = _SESSION.only(locals())
+        for name in ("kv_format", "index_format"):
+            values[name] = None if values[name] is None else one_of(name, values[name], FORMATS)
+        values["entries_of"] = None if entries_of is None else _session(entries_of).handle
+        args, handle = _SESSION.fill(values, []), c.c_void_p()
         check(lib.smla_session_create(layer.handle, c.byref(args), c.byref(handle)))
         self._set(handle.value, layer, entries_of)
 

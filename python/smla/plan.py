@@ -45,27 +45,19 @@ def bits_of(field, names, choices):
     return bits
 
 
-def fill_batch(
-    keep, query_start_loc, seq_lens, tokens=0, rope_positions=None, stream=None, told=None, **groups
-):
-    """A smla_plan_batch. told: numbers of a batch on a GPU by their names in the struct."""
-    values = {
-        **(told or {}),
-        "tokens": tokens,
-        "query_start_loc": query_start_loc,
-        "seq_lens": seq_lens,
-        "rope_positions": rope_positions,
-        "stream": stream,
-    }
-    for name, group in groups.items():
+def fill_batch(values, keep):
+    """A smla_plan_batch of the local variables of a build(). What must outlive the call goes to `keep`."""
+    stream, query_start_loc = values["stream"], values["query_start_loc"]
+    fields = _BATCH.only(values)
+    for name, group in values["groups"].items():
         one_of("groups", name, GROUPS)
         if group is None:
             continue
         if not isinstance(group, tuple):
             raise invalid(name, type(group).__name__, "a smla.PlanGroup")
-        values.update({f"{name}.{field}": value for field, value in zip(PlanGroup._fields, group)})
-    keep += [value for value in values.values() if type(value) is Tensor]
-    batch = _BATCH.fill(values, keep, stream or 0)
+        fields.update({f"{name}.{field}": value for field, value in zip(PlanGroup._fields, group)})
+    keep += [value for value in fields.values() if type(value) is Tensor]
+    batch = _BATCH.fill(fields, keep, stream or 0)
     if stream is None and query_start_loc is not None:
         batch.stream = stream_of(query_start_loc)
     return batch
@@ -105,27 +97,10 @@ class Plan(Handle):
         batch_invariant=False,
         context=None,
     ):
-        bits = group_bits(groups)
-        args = _ARGS.fill(
-            {
-                "groups": bits,
-                "max_tokens": max_tokens,
-                "max_requests": max_requests,
-                "max_seq_len": max_seq_len,
-                "speculative_tokens": speculative_tokens,
-                "uniform_decodes": uniform_decodes,
-                "window": window,
-                "ratio": ratio,
-                "list_entries": list_entries,
-                "topk": topk,
-                "heads": heads,
-                "workers": workers,
-                "batch_invariant": batch_invariant,
-                "context": None if context is None else context.handle,
-            },
-            [],
-        )
-        handle = c.c_void_p()
+        values = _ARGS.only(locals())
+        values["groups"] = bits = group_bits(groups)
+        values["context"] = None if context is None else context.handle
+        args, handle = _ARGS.fill(values, []), c.c_void_p()
         check(lib.smla_plan_create(c.byref(args), c.byref(handle)))
         self.groups = frozenset(name for name, bit in GROUPS.items() if bits & bit)
         self._acquire(lib.smla_plan_destroy, handle.value, context)
@@ -147,7 +122,7 @@ class Plan(Handle):
         library of query_start_loc.
         """
         keep = []
-        batch = fill_batch(keep, query_start_loc, seq_lens, tokens, rope_positions, stream, **groups)
+        batch = fill_batch(locals(), keep)
         check(lib.smla_plan_build(self.handle, c.byref(batch)))
 
     def field(self, name):

@@ -27,8 +27,9 @@ _ARGS = {
 
 
 def _run(name, values):
-    keep = []
-    args = _ARGS[name].fill(values, keep)
+    """Runs an operation with the local variables of its function. Returns the arguments that it ran with."""
+    kind, keep = _ARGS[name], []
+    args = kind.fill(kind.only(values), keep)
     check(getattr(lib, f"smla_{name}")(c.byref(args)))
     return args
 
@@ -80,25 +81,8 @@ def request_rows(
     shape = _outputs.rank(positions, "positions", 2)
     rows = _new(positions, *shape) if rows is None else rows
     counts = _new(positions, shape[0]) if counts is None else counts
-    _run(
-        "request_rows",
-        {
-            "page_tokens": page_tokens,
-            "page_rows": page_rows,
-            "compact": flag("compact", compact),
-            "ranks": ranks,
-            "rank": rank,
-            "interleave": interleave,
-            "positions": positions,
-            "request_of_token": request_of_token,
-            "block_table": block_table,
-            "is_valid": is_valid,
-            "workspace_of_token": workspace_of_token,
-            "workspace_starts": workspace_starts,
-            "rows": rows,
-            "counts": counts,
-        },
-    )
+    compact = flag("compact", compact)
+    _run("request_rows", locals())
     return Rows(rows, counts)
 
 
@@ -114,15 +98,7 @@ def split_context(
     shape = _outputs.rank(positions, "positions", 2)
     context_rows = _new(positions, *shape) if context_rows is None else context_rows
     new_rows = _new(positions, *shape) if new_rows is None else new_rows
-    _run(
-        "split_context",
-        {
-            "positions": positions,
-            "context_lens": context_lens,
-            "context_rows": context_rows,
-            "new_rows": new_rows,
-        },
-    )
+    _run("split_context", locals())
     return context_rows, new_rows
 
 
@@ -175,22 +151,7 @@ def combined_rows(
     tokens, columns = _outputs.extent(tokens, "tokens"), _outputs.extent(columns, "columns")
     rows = _new(query_start_loc, tokens, columns) if rows is None else rows
     lens = _new(query_start_loc, tokens) if lens is None else lens
-    _run(
-        "combined_rows",
-        {
-            "window": window,
-            "ratio": ratio,
-            "topk": topk,
-            "stride": stride,
-            "entries": entries,
-            "selected": selected,
-            "query_start_loc": query_start_loc,
-            "seq_lens": seq_lens,
-            "gather_lens": gather_lens,
-            "rows": rows,
-            "lens": lens,
-        },
-    )
+    _run("combined_rows", locals())
     return Rows(rows, lens)
 
 
@@ -241,31 +202,8 @@ def mixed_rows(
         raise invalid("tokens", tokens, f"at least the {decodes} decode tokens")
     if prefill_entries is None and not topk:  # the library counts prefill tokens by these rows
         prefill_entries = _new(request_of_token, tokens - decodes, 0)
-    _run(
-        "mixed_rows",
-        {
-            "window": window,
-            "ratio": ratio,
-            "topk": topk,
-            "local": flag("local", local),
-            "window_page_tokens": window_page_tokens,
-            "window_page_rows": window_page_rows,
-            "entry_page_tokens": entry_page_tokens,
-            "entry_page_rows": entry_page_rows,
-            "decode_window_rows": decode_window_rows,
-            "decode_entries": decode_entries,
-            "decode_lens": decode_lens,
-            "is_valid": is_valid,
-            "prefill_entries": prefill_entries,
-            "query_start_loc": query_start_loc,
-            "seq_lens": seq_lens,
-            "request_of_token": request_of_token,
-            "window_table": window_table,
-            "entry_table": entry_table,
-            "rows": rows,
-            "lens": lens,
-        },
-    )
+    local = flag("local", local)
+    _run("mixed_rows", locals())
     return Rows(rows, lens)
 
 
@@ -284,7 +222,7 @@ def decode_schedule(
     else:
         _given(schedule, "schedule", parts=parts, columns=None)
     splits = _new(lens, _outputs.rank(lens, "lens", 1)[0] + 1) if splits is None else splits
-    _run("decode_schedule", {"lens": lens, "schedule": schedule, "splits": splits})
+    _run("decode_schedule", locals())
     return schedule, splits
 
 
@@ -311,17 +249,4 @@ def prefill_chunks(
         (starts,) = _outputs.rank(query_start_loc, "query_start_loc", 1)
         tokens = max(int(query_start_loc[starts - 1]), 0) if starts else 0
         chunks = _new(query_start_loc, starts + tokens, 6)
-    args = _run(
-        "prefill_chunks",
-        {
-            "ratio": ratio,
-            "max_rows": max_rows,
-            "max_logits_bytes": max_logits_bytes,
-            "first_request": first_request,
-            "max_requests": max_requests,
-            "query_start_loc": query_start_loc,
-            "seq_lens": seq_lens,
-            "chunks": chunks,
-        },
-    )
-    return chunks[: args.count]
+    return chunks[: _run("prefill_chunks", locals()).count]

@@ -32,7 +32,7 @@ def program():
     field, got, wanted = "SMLA_TOOL", named, "the path of the program smla"
     if not named:
         field, got, wanted = "smla", "no program", "one in the package or on PATH (SMLA_TOOL names one)"
-    raise IoError(f"{field}: got {got}, wanted {wanted}", field, got, wanted)
+    raise IoError.of(field, got, wanted)
 
 
 def answer(*words, **options):

@@ -173,9 +173,14 @@ def test_arrays_of_cupy(cupy):
 def test_batches_are_built_on_the_stream_of_their_library(cupy):
     starts, lens = (np.zeros(n, np.int32) for n in (3, 2))
     there = Played(starts, device=1), Played(lens, device=1)
-    assert fill_batch([], *there, tokens=2).stream == 101
-    assert fill_batch([], *there, tokens=2, stream=7).stream == 7
-    assert fill_batch([], starts, lens).stream is None
+
+    def stream_of_build(query_start_loc, seq_lens, stream=None):
+        groups: dict = {}
+        return fill_batch(locals(), []).stream
+
+    assert stream_of_build(*there) == 101
+    assert stream_of_build(*there, stream=7) == 7
+    assert stream_of_build(starts, lens) is None
 
 
 def test_new_arrays_of_cupy_lie_beside_the_first(cupy):

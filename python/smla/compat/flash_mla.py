@@ -15,7 +15,7 @@ import torch
 
 from .. import stages
 from ..cache import Cache
-from ..errors import InvalidArgument, Unsupported, invalid
+from ..errors import InvalidArgument, invalid, unsupported
 from ..rows import decode_schedule
 
 _PACKED = (torch.uint8, torch.int8, torch.float8_e4m3fn)
@@ -250,11 +250,8 @@ def _open(cache, width, packed, name):
     _, tokens, _, last = cache.shape
     if packed and (width, last) not in _RECORDS:
         wanted = ", ".join(f"{record} for d {d}" for d, record in _RECORDS)
-        got = f"{last} for d {width}"
-        message = (
-            f"{name}.shape[-1]: got {got}, wanted bytes per token of a record that these calls take: {wanted}"
-        )
-        raise Unsupported(message, f"{name}.shape[-1]", got, wanted)
+        wanted = f"bytes per token of a record that these calls take: {wanted}"
+        raise unsupported(f"{name}.shape[-1]", f"{last} for d {width}", wanted)
     if not packed and last != width:
         raise invalid(f"{name}.shape[-1]", last, f"{width}, the width of q")
     if cache.stride(3) != 1 or (tokens > 1 and cache.stride(1) != last):

@@ -27,10 +27,7 @@ class Report:
             os.replace(part, path)
         except OSError as error:
             part.unlink(missing_ok=True)
-            wanted = "a file that can be written"
-            raise IoError(
-                f"{path}: got {error.strerror}, wanted {wanted}", str(path), error.strerror, wanted
-            ) from None
+            raise IoError.of(str(path), error.strerror, "a file that can be written") from None
         return path
 
     def _repr_html_(self):

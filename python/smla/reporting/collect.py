@@ -61,9 +61,8 @@ def _peers(path, benches):
     found = documents.peers(path)
     if not any(cases.pairs(bench["results"], found["results"]) for bench in benches):
         row = next(row for row in benches[0]["results"] if not row.get("part"))
-        field, got = f"{documents.name_of(path)}: results", "no case of the bench results"
         wanted = f"one at least, such as stage {row['stage']!r}, case {row['case']!r}"
-        raise DataError(f"{field}: got {got}, wanted {wanted}", field, got, wanted)
+        raise DataError.of(f"{documents.name_of(path)}: results", "no case of the bench results", wanted)
     return found
 
 

@@ -12,8 +12,7 @@ from ..errors import DataError, IoError, invalid
 _MOST_BYTES = 64 << 20
 
 
-def _wrong(field, got, wanted):
-    return DataError(f"{field}: got {got}, wanted {wanted}", field, got, wanted)
+_wrong = DataError.of
 
 
 def _shown(value):
@@ -66,16 +65,12 @@ def read(source):
     try:
         found = os.stat(path)  # opening a FIFO would block, and a device may be endless
         if not stat.S_ISREG(found.st_mode):
-            got, wanted = "no regular file", "a file"
-            raise IoError(f"{path}: got {got}, wanted {wanted}", path, got, wanted)
+            raise IoError.of(path, "no regular file", "a file")
         if found.st_size > _MOST_BYTES:
             raise _wrong(path, f"{found.st_size} bytes", f"at most {_MOST_BYTES}")
         text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
-        wanted = "a file that can be read"
-        raise IoError(
-            f"{path}: got {error.strerror}, wanted {wanted}", path, error.strerror, wanted
-        ) from None
+        raise IoError.of(path, error.strerror, "a file that can be read") from None
     except UnicodeDecodeError:
         raise _wrong(path, "bytes that are not UTF-8", "a JSON document") from None
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .. import Cache, Unsupported, stages
+from .. import Cache, stages
 from ..compat.vllm_ops.caches import paged
 from ..errors import unsupported
 
@@ -42,9 +42,7 @@ def install() -> list[str]:
                 found.append(name)
     if not found:
         wanted = ", ".join(name for names in _CLASSES.values() for name in names)
-        raise Unsupported(
-            f"vllm: got none of V4's attention classes, wanted {wanted}", "vllm", "none", wanted
-        )
+        raise unsupported("vllm", "none of V4's attention classes", wanted)
     return found
 
 

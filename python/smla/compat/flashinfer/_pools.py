@@ -3,7 +3,7 @@
 import torch
 
 from ...cache import Cache
-from ...errors import InvalidArgument, Unsupported, invalid
+from ...errors import InvalidArgument, invalid, unsupported
 from ._check import require
 
 _PLAIN = {torch.bfloat16: "row_bf16", torch.float32: "row_f32"}
@@ -66,8 +66,7 @@ def _format_of(pool, name, width):
     if (width, record) not in _PACKED:
         known = " or ".join(f"{size} for a query of {d}" for d, size in _PACKED)
         wanted = f"records of {known} bytes, or e4m3 values of the query's width, 512 or 576"
-        message = f"{name}.shape[-1]: got {last} of {pool.dtype} for a query of {width}, wanted {wanted}"
-        raise Unsupported(message, f"{name}.shape[-1]", str(last), wanted)
+        raise unsupported(f"{name}.shape[-1]", f"{last} of {pool.dtype} for a query of {width}", wanted)
     return _PACKED[width, record], record
 
 

@@ -10,7 +10,7 @@ import torch
 
 from ... import stages
 from ...cache import Cache
-from ...errors import Unsupported, invalid, unsupported
+from ...errors import invalid, unsupported
 
 PLAIN = {torch.bfloat16: "row_bf16", torch.float32: "row_f32", torch.float64: "row_f64"}
 _LATENT = {656: "fp8_656", 528: "fp8_528"}
@@ -54,21 +54,12 @@ def latent_cache(
         raise invalid("kv_cache.ndim", kv_cache.ndim, "3: [pages, tokens, record]")
     if kv_cache_dtype in ("auto", "bfloat16"):
         if kv_cache.dtype not in PLAIN:
-            raise Unsupported(
-                f"kv_cache.dtype: got {kv_cache.dtype}, wanted torch.bfloat16 or torch.float32: no record of "
-                "attention caches holds it",
-                "kv_cache.dtype",
-                str(kv_cache.dtype),
-                "torch.bfloat16 or torch.float32",
-            )
+            wanted = "torch.bfloat16 or torch.float32: no record of attention caches holds it"
+            raise unsupported("kv_cache.dtype", kv_cache.dtype, wanted)
         return paged(kv_cache, PLAIN, kv_cache.shape[1])
     if kv_cache_dtype not in ("fp8", "fp8_e4m3", "fp8_ds_mla"):
-        raise Unsupported(
-            f"kv_cache_dtype: got {kv_cache_dtype!r}, wanted auto, bfloat16, fp8, fp8_e4m3 or fp8_ds_mla",
-            "kv_cache_dtype",
-            kv_cache_dtype,
-            "auto, bfloat16, fp8, fp8_e4m3 or fp8_ds_mla",
-        )
+        wanted = "auto, bfloat16, fp8, fp8_e4m3 or fp8_ds_mla"
+        raise unsupported("kv_cache_dtype", repr(kv_cache_dtype), wanted)
     if kv_cache.dtype not in _BYTES:
         raise invalid("kv_cache.dtype", kv_cache.dtype, "torch.uint8 or torch.float8_e4m3fn")
     if kv_cache_dtype == "fp8_ds_mla":
@@ -116,9 +107,8 @@ def quantize_and_insert_k_cache(
 
 def _check_fp8(is_ue8m0, use_fnuz):
     if not is_ue8m0 or use_fnuz:
-        field, got = ("use_fnuz", "True") if use_fnuz else ("is_ue8m0", "False")
-        wanted = "OCP e4m3 with scales in UE8M0"
-        raise unsupported(field, got, wanted)
+        field, got = ("use_fnuz", True) if use_fnuz else ("is_ue8m0", False)
+        raise unsupported(field, got, "OCP e4m3 with scales in UE8M0")
 
 
 def _v4_cache(k_cache, block_size):
@@ -207,12 +197,7 @@ def indexer_k_quant_and_cache(
         raise invalid("quant_block_size", quant_block_size, "128, one scale per key")
     if kv_cache_dtype != "ue8m0":
         wanted = '"ue8m0", scales that are powers of two'
-        raise Unsupported(
-            f"kv_cache_dtype: got {kv_cache_dtype!r}, wanted {wanted}",
-            "kv_cache_dtype",
-            str(kv_cache_dtype),
-            wanted,
-        )
+        raise unsupported("kv_cache_dtype", repr(kv_cache_dtype), wanted)
     stages.write_index(k, slot_mapping, index_cache(kv_cache))
 
 
