@@ -2,40 +2,29 @@
 
 from typing import Any
 
+import numpy as np
+
 from ._abi import Dtype
-from .errors import one_of
+from .errors import one_of, words
 
-_NAMES: dict[str, Dtype] = {
-    "float64": Dtype.F64,
-    "float32": Dtype.F32,
-    "bfloat16": Dtype.BF16,
-    "float16": Dtype.F16,
-    "float8_e4m3fn": Dtype.E4M3,
-    "float4_e2m1fn": Dtype.E2M1,
-    "float4_e2m1fn_x2": Dtype.E2M1,
-    "float8_e8m0fnu": Dtype.E8M0,
-    "uint8": Dtype.U8,
-    "int32": Dtype.I32,
-    "int64": Dtype.I64,
+# The name in PyTorch and ml_dtypes, and how NumPy holds the values: e2m1 two to a byte.
+_TABLE = {
+    Dtype.F64: ("float64", "float64"),
+    Dtype.F32: ("float32", "float32"),
+    Dtype.BF16: ("bfloat16", "uint16"),
+    Dtype.F16: ("float16", "float16"),
+    Dtype.E4M3: ("float8_e4m3fn", "uint8"),
+    Dtype.E2M1: ("float4_e2m1fn", "uint8"),
+    Dtype.E8M0: ("float8_e8m0fnu", "uint8"),
+    Dtype.U8: ("uint8", "uint8"),
+    Dtype.I32: ("int32", "int32"),
+    Dtype.I64: ("int64", "int64"),
 }
-_BY_NAME: dict[Any, Dtype] = {
-    **_NAMES,
-    **{kind.name.lower(): kind for kind in Dtype},
-    **{kind: kind for kind in Dtype},
-}
-
-ITEM_BYTES = {
-    Dtype.F64: 8,
-    Dtype.F32: 4,
-    Dtype.BF16: 2,
-    Dtype.F16: 2,
-    Dtype.E4M3: 1,
-    Dtype.E2M1: 1,
-    Dtype.E8M0: 1,
-    Dtype.U8: 1,
-    Dtype.I32: 4,
-    Dtype.I64: 8,
-}
+NAMES = {dtype: name for dtype, (name, _) in _TABLE.items()}
+STORAGE = {dtype: np.dtype(held) for dtype, (_, held) in _TABLE.items()}
+ITEM_BYTES = {dtype: held.itemsize for dtype, held in STORAGE.items()}
+_OF_ARRAYS = {**{name: dtype for dtype, name in NAMES.items()}, "float4_e2m1fn_x2": Dtype.E2M1}
+_BY_NAME: dict[Any, Dtype] = {**_OF_ARRAYS, **words(*Dtype)}
 
 
 def parse(dtype, field="dtype"):
@@ -48,4 +37,4 @@ def parse(dtype, field="dtype"):
 
 def of_array(name):
     """The Dtype of an array library's dtype name, None if there is none."""
-    return _NAMES.get(name)
+    return _OF_ARRAYS.get(name)

@@ -27,24 +27,32 @@ _instead = _Instead()
 
 CALLS: dict[str, "StageCall"] = {}  # by the name of the stage
 _OF_CALL = ("context", "workspace", "stream")
+_WORDS: dict[str, dict[str, int]] = {  # arguments that name a member of an enumeration
+    "kind": {"rms": 0, "layer": 1},
+    "style": {"interleaved": 0, "half": 1},
+    "precision": {"default": 0, "exact": 1, "rounded": 2},
+    "lse_base": {"ln": 0, "log2": 1},
+    "empty_lse": {"-inf": 0, "+inf": 1},
+}
+_WORDS.update(norm_kind=_WORDS["kind"], rope_style=_WORDS["style"])
 
 
 class StageCall:
     """A stage of the C ABI, called with the arguments of its Python function: return _call(locals()).
 
     What fields there are, which of them are written, and what shape and dtype outputs have, the library
-    knows (_fields.py). outputs: what the function allocates and returns; sizes, dtypes: see Outputs. words:
-    of enumerations, by argument. result: makes what the function returns of the outputs.
+    knows (_fields.py). outputs: what the function allocates and returns; sizes, dtypes: see Outputs. result:
+    makes what the function returns of the outputs.
     """
 
-    def __init__(self, name, args_type, outputs="", *, sizes=None, dtypes=None, words=None, result=None):
+    def __init__(self, name, args_type, outputs="", *, sizes=None, dtypes=None, result=None):
         self.name, self.stage = name, int(Stage[name.upper()])
         fields = fields_of(self.stage)
         self.fields = {field.argument: field for field in reversed(fields)}
         written = [field.name for field in fields if field.is_written]
         self.struct = Struct(args_type, written, argument_of)
         self.outputs = Outputs(fields, outputs, sizes or {}, dtypes or {})
-        self.words, self.result = words or {}, result or (lambda output: output)
+        self.result = result or (lambda output: output)
         self.scales = [
             name.removesuffix("_device")
             for name, field in self.fields.items()
@@ -63,6 +71,7 @@ class StageCall:
         """Reads the parameters of the stage's Python function."""
         parameters = inspect.signature(function).parameters
         self.parameters = {name: each for name, each in parameters.items() if name not in _OF_CALL}
+        self.words = {name: _WORDS[name] for name in self.parameters if name in _WORDS}
         self.flags = [name for name, each in self.parameters.items() if each.annotation is bool]
         # What decides on outputs only.
         self.choices = [name for name in self.parameters if name not in self.struct.arguments]

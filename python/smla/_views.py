@@ -5,8 +5,7 @@ import ctypes as c
 import numpy as np
 
 from ._abi import DeviceType, Dtype, Tensor
-from ._arrays.numpy import STORAGE
-from ._dtypes import ITEM_BYTES
+from ._dtypes import ITEM_BYTES, STORAGE
 from ._handles import Handle
 from ._library import check
 from .errors import name_bytes

@@ -1,6 +1,7 @@
 """Paged caches over the caller's memory."""
 
 import ctypes as c
+import functools
 import math
 
 import numpy as np
@@ -10,13 +11,10 @@ from ._abi import DeviceType, Dtype, Format
 from ._arrays import library_of, on_device
 from ._arrays.interface import dense, moved
 from ._library import check, lib
-from .errors import integer, invalid, one_of
+from .errors import integer, invalid, one_of, words
 from .tensor import ALIGNMENT, empty, require_writable
 
-FORMATS: dict[str | Format, Format] = {
-    **{kind.name.lower(): kind for kind in Format if kind},
-    **{kind: kind for kind in Format if kind},
-}
+FORMATS = words(*(kind for kind in Format if kind))
 _ROWS = {
     Format.ROW_F64: Dtype.F64,
     Format.ROW_F32: Dtype.F32,
@@ -246,7 +244,7 @@ class Cache:
     @property
     def width(self):
         """Values per token."""
-        return self.abi.width or _WIDTHS[self.format]
+        return self.abi.width or _width(self.format)
 
     @property
     def pages(self):
@@ -364,21 +362,12 @@ class Cache:
         return f"smla.Cache({self.format.name.lower()}, {self.pages} pages of {self.page_tokens})"
 
 
-_WIDTHS = {
-    Format.FP8_656: 576,
-    Format.FP8_576: 576,
-    Format.FP8_584: 512,
-    Format.FP8_512: 512,
-    Format.FP8_528: 512,
-    Format.FP8_528_G32: 512,
-    Format.FP8_528_G32_SPLIT: 512,
-    Format.NVFP4_288: 512,
-    Format.NVFP4_288_SPLIT: 512,
-    Format.NVFP4_384: 512,
-    Format.NVFP4_352: 576,
-    Format.INDEX_FP8_132: 128,
-    Format.INDEX_MXFP4_68: 128,
-}
+@functools.cache
+def _width(format):
+    """The width of a format that has its own."""
+    info = _abi.FormatInfo(struct_size=c.sizeof(_abi.FormatInfo))
+    check(lib.smla_format_get_info(format, 0, c.byref(info)))
+    return info.width
 
 
 def _check_scale(format, scale):

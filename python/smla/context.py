@@ -12,16 +12,12 @@ from ._abi import DeviceType, Engine, Isa
 from ._arrays import is_capturing, library_of, on_device
 from ._handles import Handle, InUse, Shared
 from ._library import check, lib, sized_text
-from .errors import InvalidArgument, Unsupported, integer, invalid, name_bytes, one_of
+from .errors import InvalidArgument, Unsupported, integer, invalid, name_bytes, one_of, words
 from .tensor import empty, stream_address
 
 _HEADER = 4096
 _ALIGNMENT = 64
-_ENGINES: dict[str | Engine, Engine] = {
-    **{kind.name.lower(): kind for kind in Engine},
-    **{kind: kind for kind in Engine},
-}
-_ISAS: dict[str | Isa, Isa] = {**{kind.name.lower(): kind for kind in Isa}, **{kind: kind for kind in Isa}}
+_ENGINES, _ISAS = words(*Engine), words(*Isa)
 
 
 class Workspace(Handle):

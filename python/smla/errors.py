@@ -110,6 +110,11 @@ def one_of(field, value, choices):
         raise invalid(field, repr(value), "one of " + ", ".join(names)) from None
 
 
+def words(*members):
+    """Choices for one_of: members of an enumeration, and their names in lower case."""
+    return {key: kind for kind in members for key in (kind.name.lower(), kind)}
+
+
 def integer(field, value, bits=32, least=None):
     """value as an int of that many bits, at least `least`; ctypes itself would drop the bits above."""
     try:

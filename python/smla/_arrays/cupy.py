@@ -2,9 +2,10 @@
 
 import sys
 
+from .._dtypes import STORAGE
 from ..errors import invalid
 from .interface import CUDA, Library, Memory
-from .numpy import STORAGE, dtype_of, dtype_of_memory, strides_of
+from .numpy import dtype_of, dtype_of_memory, strides_of
 
 
 def _cupy():

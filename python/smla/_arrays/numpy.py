@@ -1,4 +1,4 @@
-"""NumPy's arrays, and the storage types that NumPy and CuPy share."""
+"""NumPy's arrays."""
 
 import ctypes as c
 import sys
@@ -6,25 +6,12 @@ import weakref
 
 import numpy as np
 
-from .. import _dtypes
 from .._abi import Dtype
+from .._dtypes import NAMES, STORAGE, of_array
 from ..errors import invalid
 from .interface import CPU, Library, Memory, dense, known_rest, remember, rest, unknown_dtype
 
-# How NumPy holds each: bf16 and the 8-bit floats as unsigned integers, e2m1 two to a byte.
-STORAGE = {
-    Dtype.F64: np.dtype("float64"),
-    Dtype.F32: np.dtype("float32"),
-    Dtype.BF16: np.dtype("uint16"),
-    Dtype.F16: np.dtype("float16"),
-    Dtype.E4M3: np.dtype("uint8"),
-    Dtype.E2M1: np.dtype("uint8"),
-    Dtype.E8M0: np.dtype("uint8"),
-    Dtype.U8: np.dtype("uint8"),
-    Dtype.I32: np.dtype("int32"),
-    Dtype.I64: np.dtype("int64"),
-}
-_ML_DTYPES = {Dtype.BF16: "bfloat16", Dtype.E4M3: "float8_e4m3fn", Dtype.E8M0: "float8_e8m0fnu"}
+_ML_DTYPES = (Dtype.BF16, Dtype.E4M3, Dtype.E8M0)
 _known: dict[np.dtype, Dtype | None] = {}  # numpy.dtype: Dtype, or None
 _capsule_pointer = c.pythonapi.PyCapsule_GetPointer
 _first_byte = c.c_char.from_buffer
@@ -36,7 +23,7 @@ def dtype_of(array):
 
 
 def _learn(dtype):
-    known = _dtypes.of_array(dtype.name) if dtype.isnative else None
+    known = of_array(dtype.name) if dtype.isnative else None
     _known[dtype] = known
     return known
 
@@ -124,7 +111,7 @@ class NumPy(Library):
         is_plain = types is None or (isinstance(like, np.ndarray) and like.dtype.kind in "fiu")
         if is_plain or dtype not in _ML_DTYPES:
             return np.empty(shape, STORAGE[dtype])
-        return np.empty(shape, np.dtype(getattr(types, _ML_DTYPES[dtype])))
+        return np.empty(shape, np.dtype(getattr(types, NAMES[dtype])))
 
     def zeros(self, like, shape):
         return np.zeros(shape, like.dtype)

@@ -3,8 +3,8 @@
 import sys
 from typing import Any
 
-from .. import _dtypes
 from .._abi import Dtype
+from .._dtypes import NAMES, of_array
 from ..errors import Unsupported, invalid
 from .interface import (
     CPU,
@@ -20,24 +20,11 @@ from .interface import (
     values_of_pairs,
 )
 
-# The names of PyTorch's types: e2m1 stay bytes, two values each.
-NAMES = {
-    Dtype.F64: "float64",
-    Dtype.F32: "float32",
-    Dtype.BF16: "bfloat16",
-    Dtype.F16: "float16",
-    Dtype.E4M3: "float8_e4m3fn",
-    Dtype.E2M1: "uint8",
-    Dtype.E8M0: "float8_e8m0fnu",
-    Dtype.U8: "uint8",
-    Dtype.I32: "int32",
-    Dtype.I64: "int64",
-}
 _known: dict[Any, Dtype | None] = {}  # torch.dtype: Dtype, or None
 
 
 def torch_dtype(dtype):
-    """The torch.dtype that holds a Dtype. PyTorch before 2.7 has no e8m0, and holds it as bytes."""
+    """The torch.dtype that holds a Dtype: bytes for e2m1, and for e8m0 before PyTorch 2.7."""
     torch = sys.modules["torch"]
     return getattr(torch, NAMES[dtype], torch.uint8)
 
@@ -48,7 +35,7 @@ def _dtype(array):
 
 
 def _learn(dtype):
-    known = _dtypes.of_array(str(dtype).removeprefix("torch."))
+    known = of_array(str(dtype).removeprefix("torch."))
     _known[dtype] = known
     return known
 

@@ -24,27 +24,14 @@ def _value_width(values, length):
     return values["value_width"] or (512 if width == 576 else width)
 
 
-_LSE_BASES = {"ln": 0, "log2": 1}
-_EMPTY_LSES = {"-inf": 0, "+inf": 1}
 _attend = StageCall(
     "attend",
     _abi.AttendArgs,
     "out, lse?, max_logits?",
     sizes={"Dv": ("value_width", _value_width)},
-    words={
-        "precision": {"default": 0, "exact": 1, "rounded": 2},
-        "lse_base": _LSE_BASES,
-        "empty_lse": _EMPTY_LSES,
-    },
     result=Attended,
 )
-_merge = StageCall(
-    "merge",
-    _abi.MergeArgs,
-    "out, lse_out?",
-    words={"lse_base": _LSE_BASES},
-    result=lambda out, lse: Attended(out, lse, None),
-)
+_merge = StageCall("merge", _abi.MergeArgs, "out, lse_out?", result=lambda out, lse: Attended(out, lse, None))
 
 
 @_attend.of

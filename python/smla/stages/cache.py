@@ -6,11 +6,9 @@ from ..cache import Cache
 from ..context import Context, Workspace
 from ..errors import integer
 from ..tensor import Array
-from .linear import NORM_KINDS, ROPE_STYLES
 
-_CHANGES = {"norm_kind": NORM_KINDS, "rope_style": ROPE_STYLES}
-_write_kv = StageCall("write_kv", _abi.WriteArgs, words=_CHANGES)
-_write_index = StageCall("write_index", _abi.WriteArgs, words=_CHANGES)
+_write_kv = StageCall("write_kv", _abi.WriteArgs)
+_write_index = StageCall("write_index", _abi.WriteArgs)
 _save_state = StageCall("save_state", _abi.SaveStateArgs)
 _compress = StageCall("compress", _abi.CompressArgs)
 _gather = StageCall("gather", _abi.GatherArgs)

@@ -9,7 +9,6 @@ from ..cache import Cache
 from ..context import Context, Workspace
 from ..errors import integer, invalid
 from ..tensor import Array, DtypeLike
-from .linear import ROPE_STYLES
 
 
 class QuantizedQuery(NamedTuple):
@@ -67,18 +66,16 @@ _quant_index_q = StageCall(
     _abi.QuantIndexQArgs,
     "q_out, scales, w_out",
     dtypes={"q_out": ("dtype", "e4m3")},
-    words={"rope_style": ROPE_STYLES},
     result=QuantizedQuery,
 )
-_PRECISIONS = {"precision": {"default": 0, "exact": 1, "rounded": 2}}
-_score = StageCall("score", _abi.ScoreArgs, "logits", sizes={"N": ("columns", _logits)}, words=_PRECISIONS)
+_score = StageCall("score", _abi.ScoreArgs, "logits", sizes={"N": ("columns", _logits)})
 _SELECTED = {
     "outputs": "indices, counts, selected?, rows?",
     "sizes": {"k": ("k", _selected)},
     "result": Selection,
 }
 _select = StageCall("select", _abi.SelectArgs, **_SELECTED)
-_score_select = StageCall("score_select", _abi.ScoreSelectArgs, words=_PRECISIONS, **_SELECTED)
+_score_select = StageCall("score_select", _abi.ScoreSelectArgs, **_SELECTED)
 
 
 def _blocks(values, length):

@@ -5,11 +5,9 @@ from .._run import StageCall
 from ..context import Context, Workspace
 from ..tensor import Array, DtypeLike
 
-NORM_KINDS = {"rms": 0, "layer": 1}
-ROPE_STYLES = {"interleaved": 0, "half": 1}
-_norm = StageCall("norm", _abi.NormArgs, "out", words={"kind": NORM_KINDS})
-_rope = StageCall("rope", _abi.RopeArgs, "out", words={"style": ROPE_STYLES})
-_inverse_rope = StageCall("inverse_rope", _abi.RopeArgs, "out", words={"style": ROPE_STYLES})
+_norm = StageCall("norm", _abi.NormArgs, "out")
+_rope = StageCall("rope", _abi.RopeArgs, "out")
+_inverse_rope = StageCall("inverse_rope", _abi.RopeArgs, "out")
 _project = StageCall("project", _abi.ProjectArgs, "out")
 _absorb = StageCall("absorb", _abi.ProjectArgs, "out")
 _up_project = StageCall("up_project", _abi.ProjectArgs, "out")
