@@ -1,5 +1,6 @@
 """Pieces of HTML. Every text that is passed in is escaped; `Markup` is what is already HTML."""
 
+import operator
 from html import escape
 
 
@@ -20,20 +21,17 @@ def element(name, *content, **attributes):
     return Markup(f"<{name}{words}>{''.join(map(text, content))}</{name}>")
 
 
-def table(head, rows, numbers=()):
-    """numbers: columns that are aligned as numbers are."""
+def table(rows, columns):
+    """columns: {heading: key of the rows, or a function of a row}. "#heading" is aligned as numbers are."""
 
-    def line(cell, row):
-        return element(
-            "tr",
-            *(
-                element(cell, value, class_="number") if column in numbers else element(cell, value)
-                for column, value in enumerate(row)
-            ),
-        )
+    def line(tag, cells):
+        kinds = [{"class_": "number"} if name.startswith("#") else {} for name in columns]
+        return element("tr", *(element(tag, cell, **kind) for cell, kind in zip(cells, kinds)))
 
-    body = element("tbody", *(line("td", row) for row in rows))
-    return element("div", element("table", element("thead", line("th", head)), body), class_="scroll")
+    makers = [make if callable(make) else operator.itemgetter(make) for make in columns.values()]
+    head = element("thead", line("th", [name.removeprefix("#") for name in columns]))
+    body = element("tbody", *(line("td", [make(row) for make in makers]) for row in rows))
+    return element("div", element("table", head, body), class_="scroll")
 
 
 def folded(title, *content):

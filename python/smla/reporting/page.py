@@ -26,66 +26,64 @@ def _gpu(doctor):
     )
 
 
+def _checks(found):
+    return [check for check in found["doctor"]["self_test"] if not check["skipped"]]
+
+
 def _machine(found):
-    doctor = found["doctor"]
-    checks = [check for check in doctor["self_test"] if not check["skipped"]]
-    rows = [
-        (
-            check["stage"],
-            check["problem"],
-            check["kernel"],
-            f"{check['error']:.1e}",
-            f"{check['limit']:.1e}",
-            badge(check["passed"]),
-        )
-        for check in checks
-    ]
+    doctor, checks = found["doctor"], _checks(found)
+    free = f"{bytes_text(doctor['memory_available_bytes'])} free"
     yield _facts(
         [
             ("Processor", f"{doctor['cpu']}, {doctor['cores']} cores that this process may use"),
             ("Instruction set", f"{doctor['best_isa']} is the best here"),
-            (
-                "Memory",
-                f"{bytes_text(doctor['memory_bytes'])}, {bytes_text(doctor['memory_available_bytes'])} "
-                f"free; huge pages: {doctor['huge_pages']}",
-            ),
+            ("Memory", f"{bytes_text(doctor['memory_bytes'])}, {free}; huge pages: {doctor['huge_pages']}"),
             ("GPU", _gpu(doctor)),
             ("Runs by default on", doctor["context"]),
             ("CBLAS", doctor["cblas"] or "none found: projections use smla's own loops"),
             ("Build", f"{doctor['version']}, {doctor['build']}"),
         ]
     )
-    head = ["stage", "problem", "kernel", "error", "limit", ""]
+    columns = {
+        "stage": "stage",
+        "problem": "problem",
+        "kernel": "kernel",
+        "#error": lambda check: f"{check['error']:.1e}",
+        "#limit": lambda check: f"{check['limit']:.1e}",
+        "": lambda check: badge(check["passed"]),
+    }
     title = f"Self-test: {sum(check['passed'] for check in checks)} of {len(checks)} passed"
-    yield folded(title, table(head, rows, numbers=(3, 4)))
+    yield folded(title, table(checks, columns))
+
+
+def _others(stage):
+    others = [f"{each['kernel']}: {each['reason']}" for each in stage["candidates"] if not each["chosen"]]
+    listed = element("ul", *(element("li", why) for why in others))
+    return folded(f"{len(others)} not chosen", listed) if others else "the only one"
 
 
 def _choices(found):
     listing = found["list"]
-    engines = [
-        (row["name"], "available" if row["available"] else "not here", row["note"])
-        for row in listing["engines"]
-    ]
-    yield element("h3", "Engines") + table(["engine", "", "what it is, or wants"], engines)
+    engines = {
+        "engine": "name",
+        "": lambda row: "available" if row["available"] else "not here",
+        "what it is, or wants": "note",
+    }
+    yield element("h3", "Engines") + table(listing["engines"], engines)
+    stages = {
+        "stage": "stage",
+        "kernel that runs": lambda stage: element("code", stage["kernel"]),
+        "why not the others": _others,
+    }
     for layer in found.get("explain", {}).get("layers", ()):
-        rows = []
-        for stage in layer["stages"]:
-            others = [
-                f"{each['kernel']}: {each['reason']}" for each in stage["candidates"] if not each["chosen"]
-            ]
-            shown = folded(
-                f"{len(others)} not chosen", element("ul", *(element("li", why) for why in others))
-            )
-            rows.append(
-                (stage["stage"], element("code", stage["kernel"]), shown if others else "the only one")
-            )
         yield element("h3", f"Layer {layer['layer']} ({layer['layer_kind']})") + element("p", layer["title"])
-        yield table(["stage", "kernel that runs", "why not the others"], rows)
-    kernels = [
-        (row["stage"], " > ".join(row["cpu"]), " > ".join(row["cuda"]) or "not in this build")
-        for row in listing["kernels"]
-    ]
-    yield folded("Kernels of this build, best first", table(["stage", "cpu", "cuda"], kernels))
+        yield table(layer["stages"], stages)
+    kernels = {
+        "stage": "stage",
+        "cpu": lambda row: " > ".join(row["cpu"]),
+        "cuda": lambda row: " > ".join(row["cuda"]) or "not in this build",
+    }
+    yield folded("Kernels of this build, best first", table(listing["kernels"], kernels))
 
 
 def _peaks(bench):
@@ -94,24 +92,20 @@ def _peaks(bench):
 
 
 def _bench_table(rows):
-    def cell(value, show):
-        return "" if value is None else show(value)
+    def shown(key, show):
+        return lambda row: "" if row.get(key) is None else show(row[key])
 
-    lines = [
-        (
-            ("· " if row.get("part") else "") + row["stage"],
-            row["case"],
-            row.get("kernel") or "",
-            time_text(row["ms"]),
-            cell(row.get("gflops"), rate_text),
-            cell(row.get("percent_of_peak"), lambda v: f"{v:.0f} %"),
-            cell(row.get("gbytes_per_second"), lambda v: f"{v:.3g} GB/s"),
-            cell(row.get("error"), lambda v: f"{v:.1e}"),
-        )
-        for row in rows
-    ]
-    head = ["stage", "case", "kernel", "time", "rate", "of peak", "cache read", "error"]
-    return table(head, lines, numbers=(3, 4, 5, 6, 7))
+    columns = {
+        "stage": lambda row: ("· " if row.get("part") else "") + row["stage"],
+        "case": "case",
+        "kernel": lambda row: row.get("kernel") or "",
+        "#time": lambda row: time_text(row["ms"]),
+        "#rate": shown("gflops", rate_text),
+        "#of peak": shown("percent_of_peak", lambda value: f"{value:.0f} %"),
+        "#cache read": shown("gbytes_per_second", lambda value: f"{value:.3g} GB/s"),
+        "#error": shown("error", lambda value: f"{value:.1e}"),
+    }
+    return table(rows, columns)
 
 
 def bench_body(bench):
@@ -171,7 +165,7 @@ def _share_bar(share):
 
 
 def _golden_rows(combinations):
-    """Per cache format: worst error as a share of its tolerance, over every golden file that ran."""
+    """(cache formats, runs, worst error as a share of its tolerance) over every golden file that ran."""
     worst = {}
     for each in combinations:
         formats = " / ".join(filter(None, (each.get("kv_format"), each.get("index_format"))))
@@ -180,44 +174,41 @@ def _golden_rows(combinations):
         ]
         if shares:
             worst.setdefault(formats, []).append(max(shares))
-    return [(formats, len(shares), _share_bar(max(shares))) for formats, shares in worst.items()]
+    return [(formats, len(shares), max(shares)) for formats, shares in worst.items()]
+
+
+_GOLDEN = {
+    "KV format / index format": 0,
+    "#runs": 1,
+    "worst error, as a share of the tolerance": lambda row: _share_bar(row[2]),
+}
+_PROBLEMS = {
+    "stage": "stage",
+    "engine": "engine",
+    "kernel": "kernel",
+    "#problems": "problems",
+    "worst error, as a share of its limit": lambda row: (
+        "" if row.get("worst_share_of_limit") is None else _share_bar(row["worst_share_of_limit"])
+    ),
+    "": lambda row: badge(row.get("pass", True)),
+}
 
 
 def _accuracy(found):
     checks = [
-        (f"{check['stage']}: {check['problem']}", check["error"], check["limit"])
-        for check in found["doctor"]["self_test"]
-        if not check["skipped"]
+        (f"{each['stage']}: {each['problem']}", each["error"], each["limit"]) for each in _checks(found)
     ]
     yield figures([plots.accuracy(checks)], columns=1)
-    exact = [label for label, error, _ in checks if error == 0]
-    if exact:
+    if exact := [label for label, error, _ in checks if error == 0]:
         yield element("p", "Without any error: " + "; ".join(exact) + ".", class_="note")
     for document in found["verify"]:
         if combinations := document.get("combinations"):
-            yield element("h3", "Golden files by cache format")
-            head = ["KV format / index format", "runs", "worst error, as a share of the tolerance"]
-            yield table(head, _golden_rows(combinations), numbers=(1,))
+            yield element("h3", "Golden files by cache format") + table(_golden_rows(combinations), _GOLDEN)
         if kernels := [row for row in document.get("kernels") or () if row["problems"]]:
-            shares = [row.get("worst_share_of_limit") for row in kernels]
-            rows = [
-                (
-                    row["stage"],
-                    row["engine"],
-                    row["kernel"],
-                    row["problems"],
-                    "" if share is None else _share_bar(share),
-                    badge(row.get("pass", True)),
-                )
-                for row, share in zip(kernels, shares)
-            ]
-            passed = sum(bool(row.get("pass", True)) for row in kernels)
+            passed = f"{sum(bool(row.get('pass', True)) for row in kernels)} of {len(kernels)} kernels"
             problems = sum(row["problems"] for row in kernels)
-            title = (
-                f"Random problems: {passed} of {len(kernels)} kernels within their limits, {problems} runs"
-            )
-            head = ["stage", "engine", "kernel", "problems", "worst error, as a share of its limit", ""]
-            yield folded(title, table(head, rows, numbers=(3,)))
+            title = f"Random problems: {passed} within their limits, {problems} runs"
+            yield folded(title, table(kernels, _PROBLEMS))
 
 
 def _capacity(found):
@@ -244,20 +235,14 @@ def _tiles(found):
     for bench in found["bench"]:
         rows = [row for row in bench["results"] if row.get("percent_of_peak") and not row.get("part")]
         best = max([best, *rows], key=lambda row: row["percent_of_peak"] if row else 0)
-    checks = [check for check in doctor["self_test"] if not check["skipped"]]
+    checks = _checks(found)
     devices = doctor["gpu"].get("devices")
     yield "Runs on", devices[0]["name"] if devices else doctor["cpu"], doctor["context"]
-    yield (
-        "Self-test",
-        f"{sum(check['passed'] for check in checks)} / {len(checks)}",
-        "checks against double precision",
-    )
+    passed = f"{sum(check['passed'] for check in checks)} / {len(checks)}"
+    yield "Self-test", passed, "checks against double precision"
     if best:
-        yield (
-            "Best rate",
-            f"{best['percent_of_peak']:.0f} %",
-            f"of the measured peak: {best['stage']} {best['case']}",
-        )
+        what = f"of the measured peak: {best['stage']} {best['case']}"
+        yield "Best rate", f"{best['percent_of_peak']:.0f} %", what
     steps = [row for bench in found["bench"] for row in bench["results"] if row["stage"] == "decode"]
     if steps:
         yield "Decode step", time_text(steps[0]["ms"]), steps[0]["case"]

@@ -12,14 +12,10 @@ def _label(text):
 
 
 def _ticks(axis, places, text):
-    axis.set_ticks(places, [text(place) for place in places])
-    axis.set_minor_locator(_nothing())
-
-
-def _nothing():
     from matplotlib.ticker import NullLocator
 
-    return NullLocator()
+    axis.set_ticks(places, [text(place) for place in places])
+    axis.set_minor_locator(NullLocator())
 
 
 def _decades(axis, text):
@@ -36,15 +32,11 @@ def _decades(axis, text):
 @styled
 def roofline(stage, rows, peaks, memory=None):
     """FLOP/s against FLOP per byte of cache that is read, under the peaks measured in the same run: of
-    arithmetic, {name: GFLOP/s}, and of memory, in GB/s. Without that one (documents of older releases) dashed
-    lines show what some bandwidths would allow."""
-    points = [row for row in rows if row.get("gflops") and row.get("gbytes_per_second")]
-    drawing = Drawing(stage)
+    arithmetic, {name: GFLOP/s}, and of memory, in GB/s."""
+    drawing = Drawing(stage, x=10, y=10)
     axes = drawing.axes
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    formats = list(dict.fromkeys(row["case"].split()[-1] for row in points))
-    spots = [(row["gflops"] / row["gbytes_per_second"], row["gflops"]) for row in points]
+    formats = list(dict.fromkeys(row["case"].split()[-1] for row in rows))
+    spots = [(row["gflops"] / row["gbytes_per_second"], row["gflops"]) for row in rows]
     ceiling = max([y for _, y in spots] + list(peaks.values()))
     left, right = min(x for x, _ in spots) / 2, max(x for x, _ in spots) * 2
     bottom, top = min(y for _, y in spots) / 2, ceiling * 2
@@ -52,22 +44,22 @@ def roofline(stage, rows, peaks, memory=None):
         bottom = min(bottom, min(peaks.values()) / 6)
         left = min(left, min(peaks.values()) / memory / 6)
         right = max(right, max(peaks.values()) / memory * 2)
-    for row, (x, y) in zip(points, spots):
+    for row, (x, y) in zip(rows, spots):
         kind = row["case"].split()[-1]
         (dot,) = axes.plot([x], [y], "o", color=color(formats.index(kind)), alpha=0.85, zorder=3)
         share = f", {row['percent_of_peak']:.0f} % of peak" if row.get("percent_of_peak") else ""
         drawing.tip(dot, f"{row['case']}: {time_text(row['ms'])}, {rate_text(y)}{share}")
-    for kind in formats:
-        axes.plot([], [], "o", color=color(formats.index(kind)), label=_label(kind))
+    for number, kind in enumerate(formats):
+        axes.plot([], [], "o", color=color(number), label=_label(kind))
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
-    for name, peak in peaks.items():
-        _roof(drawing, peak, memory, left, right, f"{name}, {rate_text(peak)}")
+    for name, peak in peaks.items():  # from where memory suffices for it
+        begin = min(max(left, peak / memory), right) if memory else left
+        axes.plot([begin, right], [peak, peak], color=INK, linewidth=1.2, zorder=2)
+        place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
+        drawing.note(f"{name}, {rate_text(peak)}", (1, peak), (0, 2), **place)
     if memory:
         _memory_roof(drawing, memory, max(left, bottom / memory), min(right, ceiling / memory))
-    else:
-        for power in range(-1, 6):
-            _bandwidth(axes, 10.0**power, left, right, bottom, ceiling)
     _decades(axes.xaxis, lambda value: f"{value:g}")
     _decades(axes.yaxis, rate_text)
     axes.set_xlabel("FLOP per byte of cache read")
@@ -75,60 +67,22 @@ def roofline(stage, rows, peaks, memory=None):
     return drawing.svg()
 
 
-def _roof(drawing, peak, memory, left, right, text):
-    """A peak of arithmetic, from where memory suffices for it."""
-    begin = min(max(left, peak / memory), right) if memory else left
-    drawing.axes.plot([begin, right], [peak, peak], color=INK, linewidth=1.2, zorder=2)
-    drawing.axes.annotate(
-        text,
-        (1, peak),
-        xycoords=("axes fraction", "data"),
-        ha="right",
-        va="bottom",
-        xytext=(0, 2),
-        textcoords="offset points",
-        fontsize=8,
-    )
-
-
 def _memory_roof(drawing, memory, low, high):
     if low >= high:
         return
     text = f"memory, {memory:.3g} GB/s"
-    (line,) = drawing.axes.plot(
-        [low, high], [low * memory, high * memory], color=INK, linewidth=1.2, zorder=2
-    )
+    ends = [low, high], [low * memory, high * memory]
+    (line,) = drawing.axes.plot(*ends, color=INK, linewidth=1.2, zorder=2)
     drawing.tip(line, text)
     middle = low * (high / low) ** 0.3  # below the peaks of arithmetic and their names
-    drawing.axes.annotate(
-        text, (middle, middle * memory), xytext=(6, -2), textcoords="offset points", fontsize=8, va="top"
-    )
-
-
-def _bandwidth(axes, gbytes, left, right, bottom, ceiling):
-    low, high = max(left, bottom / gbytes), min(right, ceiling / gbytes)
-    if low >= high * 0.9:
-        return
-    axes.plot([low, high], [low * gbytes, high * gbytes], "--", color=MUTED, linewidth=0.8, zorder=1)
-    axes.annotate(
-        f"{gbytes:g} GB/s",
-        (low, low * gbytes),
-        color=MUTED,
-        fontsize=7.5,
-        xytext=(3, 4),
-        textcoords="offset points",
-        rotation=0,
-        annotation_clip=True,
-    )
+    drawing.note(text, (middle, middle * memory), (6, -2), va="top")
 
 
 @styled
 def times(title, lines, xlabel):
     """Time of a call against one size. lines: {label: [(size, ms)]}."""
-    drawing = Drawing(title)
+    drawing = Drawing(title, x=2, y=10)
     axes = drawing.axes
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
     for number, (label, points) in enumerate(lines.items()):
         sizes, values = zip(*points)
         (line,) = axes.plot(sizes, values, "o-", color=color(number), label=_label(label))
@@ -166,17 +120,13 @@ def steps(cases):
             (bar,) = drawing.axes.barh([row], [share], left=left, height=0.62, color=tint)
             drawing.tip(bar, f"{case}, {stage}: {time_text(ms)}, {share:.0f} %")
             left += share
-        drawing.axes.annotate(
-            time_text(whole), (100, row), va="center", xytext=(5, 0), textcoords="offset points"
-        )
+        drawing.note(time_text(whole), (100, row), (5, 0), va="center")
     for stage in [*shown, "other stages"]:
         tint = MUTED if stage == "other stages" else color(shown.index(stage))
         drawing.axes.barh([0], [0], color=tint, label=stage)
-    drawing.axes.set_yticks(range(len(cases)), cases)
-    drawing.axes.invert_yaxis()
+    drawing.rows(list(cases))
     drawing.axes.set_xlim(0, 110)
     _ticks(drawing.axes.xaxis, range(0, 101, 25), lambda value: f"{value} %")
-    drawing.axes.grid(axis="y", visible=False)
     drawing.legend(len(shown) + 1)
     return drawing.svg()
 
@@ -192,21 +142,12 @@ def paired(name, pairs):
             (bar,) = axes.barh([row + offset], [value], height=0.36, color=tint)
             drawing.tip(bar, f"{stage} {case}: {time_text(ms)}")
             text = time_text(ms) if offset < 0 else f"{time_text(ms)}, {value:.3g}x"
-            axes.annotate(
-                text,
-                (max(value, 1), row + offset),
-                va="center",
-                xytext=(4, 0),
-                textcoords="offset points",
-                fontsize=8,
-            )
+            drawing.note(text, (max(value, 1), row + offset), (4, 0), va="center")
     for label, tint in (("smla", color(0)), (_label(name), color(1))):
         axes.barh([0], [0], color=tint, label=label)
     axes.axvline(1, color=INK, linewidth=0.8)
-    axes.set_yticks(range(len(pairs)), [f"{stage} {case}" for stage, case, _, _ in pairs])
-    axes.invert_yaxis()
+    drawing.rows([f"{stage} {case}" for stage, case, _, _ in pairs])
     axes.set_xlim(0, longest * 1.2)
-    axes.grid(axis="y", visible=False)
     axes.set_xlabel("time relative to smla")
     drawing.legend()
     return drawing.svg()
@@ -216,9 +157,9 @@ def paired(name, pairs):
 def accuracy(checks):
     """Relative errors against double precision, each with its limit. checks: (label, error, limit)."""
     shown = [check for check in checks if check[1] > 0]
-    drawing = Drawing("Relative error against double precision, and its limit", 9.4, 0.9 + 0.24 * len(shown))
+    title = "Relative error against double precision, and its limit"
+    drawing = Drawing(title, 9.4, 0.9 + 0.24 * len(shown), x=10)
     axes = drawing.axes
-    axes.set_xscale("log")
     for row, (label, error, limit) in enumerate(shown):
         axes.plot([error, limit], [row, row], "-", color=RULE, linewidth=2, zorder=1)
         (dot,) = axes.plot([error], [row], "o", color=color(0) if error <= limit else color(1))
@@ -227,9 +168,7 @@ def accuracy(checks):
     axes.plot([], [], "o", color=color(0), label="error")
     axes.plot([], [], "|", color=INK, markersize=9, markeredgewidth=1.6, label="limit")
     _decades(axes.xaxis, lambda value: f"{value:.0e}")
-    axes.set_yticks(range(len(shown)), [label for label, _, _ in shown])
-    axes.invert_yaxis()
-    axes.grid(axis="y", visible=False)
+    drawing.rows([label for label, _, _ in shown])
     drawing.legend()
     return drawing.svg()
 
@@ -237,10 +176,8 @@ def accuracy(checks):
 @styled
 def capacity(title, lines, text):
     """A quantity against the context, logarithmic both ways. lines: {label: [(context, value)]}."""
-    drawing = Drawing(title)
+    drawing = Drawing(title, x=2, y=2 if text is bytes_text else 10)
     axes = drawing.axes
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log", base=2 if text is bytes_text else 10)
     for number, (label, points) in enumerate(lines.items()):
         axes.plot(*zip(*points), "o-", color=color(number), label=_label(label), markersize=3.5)
     contexts = sorted({context for points in lines.values() for context, _ in points})

@@ -84,19 +84,32 @@ def styled(draw):
 
 
 class Drawing:
-    """One figure with one axes, in a function that is `styled`. `tip` gives an artist a tooltip."""
+    """One figure with one axes, in a function that is `styled`. bases: of logarithmic axes, {"x": 2}."""
 
-    def __init__(self, title, width=4.6, height=3.2):
+    def __init__(self, title, width=4.6, height=3.2, **bases):
         from matplotlib.figure import Figure
 
         self.title, self.tips = title, []
         self.figure = Figure(figsize=(width, height), layout="constrained")
         self.axes = self.figure.add_subplot()
         self.axes.set_title(title)
+        for name, base in bases.items():
+            getattr(self.axes, f"set_{name}scale")("log", base=base)
 
     def tip(self, artist, text):
+        """Gives an artist a tooltip."""
         artist.set_gid(f"tip{len(self.tips)}")
         self.tips.append(text)
+
+    def note(self, text, place, shift, **more):
+        """Text beside a place. shift: in points."""
+        self.axes.annotate(text, place, xytext=shift, textcoords="offset points", fontsize=8, **more)
+
+    def rows(self, names):
+        """One row for each name, downwards."""
+        self.axes.set_yticks(range(len(names)), names)
+        self.axes.invert_yaxis()
+        self.axes.grid(axis="y", visible=False)
 
     def legend(self, columns=3):
         """Below the axes, where it covers nothing."""
