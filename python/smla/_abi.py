@@ -49,35 +49,28 @@ BadKind = IntEnum("BadKind", {"NONE": 0, "ROW": 1, "EXTRA_ROW": 2, "LENGTH": 3, 
     "POSITION": 6, "REQUEST": 7, "BLOCK": 8, "TABLE_WIDTH": 9, "START": 10, "END": 11, "CU": 12, "PAGE": 13,
     "CANDIDATE": 14})
 
-
 class Error(c.Structure):
     _fields_ = (("status", I32), ("field", TEXT), ("got", TEXT), ("wanted", TEXT), ("message", TEXT))
-
 
 class Tensor(c.Structure):
     _fields_ = (("data", PTR), ("dtype", I32), ("device_type", I32), ("device_index", I32), ("ndim", I32),
         ("shape", I64 * 4), ("stride_elems", I64 * 4))
-
 
 class Cache(c.Structure):
     _fields_ = (("data", PTR), ("format", I32), ("device_type", I32), ("device_index", I32), ("width", I32),
         ("page_tokens", I32), ("page_rows", I32), ("pages", I64), ("page_stride_bytes", I64),
         ("row_stride_bytes", I64), ("scale", F32), ("writer", I32), ("scale_device", PTR))
 
-
 class Allocator(c.Structure):
     _fields_ = (("alloc", PTR), ("free", PTR), ("user", PTR))
-
 
 class ContextArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("version", I32), ("engine", I32), ("isa", I32), ("threads", I32),
         ("batch_invariant", I32), ("kernel", TEXT), ("allocator", Allocator), ("parallel_for", PTR),
         ("parallel_for_pool", PTR), ("check_indices", I32), ("device_index", I32))
 
-
 class Workspace(c.Structure):
     _fields_ = (("data", PTR), ("bytes", SIZE))
-
 
 class PlanArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("groups", I32), ("max_tokens", I32), ("max_requests", I32),
@@ -85,10 +78,8 @@ class PlanArgs(c.Structure):
         ("ratio", I32), ("list_entries", I32), ("topk", I32), ("heads", I32), ("workers", I32),
         ("batch_invariant", I32), ("allocator", Allocator), ("context", PTR))
 
-
 class PlanGroup(c.Structure):
     _fields_ = (("block_table", Tensor), ("slots", Tensor), ("page_tokens", I32), ("page_rows", I32))
-
 
 class PlanBatch(c.Structure):
     _fields_ = (("struct_size", U32), ("tokens", I32), ("query_start_loc", Tensor), ("seq_lens", Tensor),
@@ -97,11 +88,9 @@ class PlanBatch(c.Structure):
         ("decodes", I32), ("decode_tokens", I32), ("query_tokens", I32), ("max_query_len", I32),
         ("max_seq_len", I32), ("reserved", I32))
 
-
 class DeviceInfo(c.Structure):
     _fields_ = (("struct_size", U32), ("type", I32), ("capability", I32), ("multiprocessors", I32),
         ("memory_bytes", I64))
-
 
 class BackendArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("family", I32), ("kv_cache_dtype", TEXT), ("dtype", I32),
@@ -112,17 +101,14 @@ class BackendArgs(c.Structure):
         ("softmax_scale", F64), ("q_scale", F64), ("kv_scale", F64), ("max_logits_bytes", I64),
         ("device", DeviceInfo), ("allocator", Allocator), ("precision", I32), ("reserved", I32))
 
-
 class BackendInfo(c.Structure):
     _fields_ = (("struct_size", U32), ("family", I32), ("name", TEXT), ("kv_cache_dtype", TEXT),
         ("format", I32), ("head_size", I32), ("page_tokens", I32), ("window_page_tokens", I32),
         ("reorder_threshold", I32), ("padded_heads", I32), ("graph_support", I32), ("compressed_format", I32))
 
-
 class CacheShape(c.Structure):
     _fields_ = (("struct_size", U32), ("dtype", I32), ("shape", I64 * 3), ("page_stride_bytes", I64),
         ("bytes", I64))
-
 
 class BackendForwardArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("reserved", I32), ("stage_budget", SIZE), ("metadata", PTR),
@@ -130,36 +116,29 @@ class BackendForwardArgs(c.Structure):
         ("w_uk_t", Tensor), ("w_uv", Tensor), ("sink", Tensor), ("out", Tensor), ("lse", Tensor),
         ("output_scale", Tensor), ("output_block_scale", Tensor), ("kv_cache", Cache), ("swa_cache", Cache))
 
-
 class FormatInfo(c.Structure):
     _fields_ = (("struct_size", U32), ("format", I32), ("name", TEXT), ("width", I32), ("max_width", I32),
         ("width_multiple", I32), ("packing", I32), ("scale", I32), ("values_per_scale", I32),
         ("alignment_bytes", I32), ("token_bytes", I32), ("page_multiple_bytes", I32))
 
-
 class NormArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("kind", I32), ("eps", F64), ("x", Tensor), ("weight", Tensor),
         ("bias", Tensor), ("out", Tensor))
-
 
 class RopeArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("style", I32), ("inverse", I32), ("first", I32), ("x", Tensor),
         ("positions", Tensor), ("frequencies", Tensor), ("out", Tensor))
 
-
 class ProjectArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("reserved", I32), ("x", Tensor), ("w", Tensor), ("out", Tensor))
 
-
 class NamedTensor(c.Structure):
     _fields_ = (("name", TEXT), ("tensor", Tensor))
-
 
 class LayerArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("layer", I32), ("checkpoint", TEXT), ("config", TEXT),
         ("activations", I32), ("queries", I32), ("weights", I32), ("tensor_count", I32), ("tensors", PTR),
         ("config_json", TEXT))
-
 
 class LayerInfo(c.Structure):
     _fields_ = (("struct_size", U32), ("kind", I32), ("hidden_size", I32), ("heads", I32), ("kv_width", I32),
@@ -168,10 +147,8 @@ class LayerInfo(c.Structure):
         ("candidates_of", I32), ("candidate_blocks", I32), ("index_heads", I32), ("index_rope_style", I32),
         ("rope_width", I32), ("rope_theta", F64), ("softmax_scale", F64))
 
-
 class AttendSource(c.Structure):
     _fields_ = (("cache", Cache), ("rows", Tensor), ("lengths", Tensor))
-
 
 class AttendArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("precision", I32), ("lse_base", I32), ("empty_lse", I32),
@@ -179,11 +156,9 @@ class AttendArgs(c.Structure):
         ("q", Tensor), ("primary", AttendSource), ("extra", AttendSource), ("sink", Tensor), ("out", Tensor),
         ("lse", Tensor), ("max_logits", Tensor), ("out_positions", Tensor), ("out_frequencies", Tensor))
 
-
 class MergeArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("lse_base", I32), ("partials", Tensor), ("lse", Tensor),
         ("sink", Tensor), ("out", Tensor), ("lse_out", Tensor))
-
 
 class WriteArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("hadamard", I32), ("head", Tensor), ("tail", Tensor),
@@ -191,11 +166,9 @@ class WriteArgs(c.Structure):
         ("reserved", I32), ("eps", F64), ("norm_weight", Tensor), ("norm_bias", Tensor),
         ("positions", Tensor), ("frequencies", Tensor), ("values", Tensor))
 
-
 class SaveStateArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("reserved", I32), ("kv", Tensor), ("score", Tensor), ("ape", Tensor),
         ("positions", Tensor), ("slots", Tensor), ("state", Cache))
-
 
 class CompressArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("ratio", I32), ("hadamard", I32), ("no_overlap", I32), ("eps", F64),
@@ -203,34 +176,28 @@ class CompressArgs(c.Structure):
         ("slots", Tensor), ("norm_weight", Tensor), ("frequencies", Tensor), ("cache", Cache),
         ("entries", Tensor), ("latents", Tensor))
 
-
 class GatherArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("raw", I32), ("cache", Cache), ("block_table", Tensor),
         ("starts", Tensor), ("cu", Tensor), ("out", Tensor), ("scales", Tensor))
 
-
 class CopyPagesArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("reserved", I32), ("source", Cache), ("target", Cache),
         ("pairs", Tensor))
-
 
 class MapArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("page_tokens", I32), ("page_rows", I32), ("pool_tokens", I32),
         ("positions", Tensor), ("request_of_token", Tensor), ("block_table", Tensor), ("rows", Tensor),
         ("counts", Tensor), ("lengths", Tensor), ("limits", Tensor), ("visible_tokens", Tensor))
 
-
 class QuantIndexQArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("hadamard", I32), ("amax_floor", F64), ("factor", F64), ("q", Tensor),
         ("w", Tensor), ("q_out", Tensor), ("scales", Tensor), ("w_out", Tensor), ("rope_style", I32),
         ("rope_first", I32), ("positions", Tensor), ("frequencies", Tensor), ("rotated", Tensor))
 
-
 class ScoreArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("fill", I32), ("q", Tensor), ("q_scales", Tensor), ("w", Tensor),
         ("keys", Cache), ("block_table", Tensor), ("request_of_token", Tensor), ("starts", Tensor),
         ("ends", Tensor), ("logits", Tensor), ("precision", I32), ("reserved", I32))
-
 
 class SelectArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("relative", I32), ("scores", Tensor), ("ids", Tensor),
@@ -238,10 +205,8 @@ class SelectArgs(c.Structure):
         ("rows", Tensor), ("row_table", Tensor), ("request_of_token", Tensor), ("page_tokens", I32),
         ("page_rows", I32))
 
-
 class ScoreSelectArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("columns", I32), ("score", ScoreArgs), ("select", SelectArgs))
-
 
 class ScoreSelectBlocksArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("columns", I32), ("block_size", I32), ("relative", I32), ("q", Tensor),
@@ -250,20 +215,16 @@ class ScoreSelectBlocksArgs(c.Structure):
         ("indices", Tensor), ("selected", Tensor), ("counts", Tensor), ("block_maxima", Tensor),
         ("best_blocks", Tensor))
 
-
 class StageField(c.Structure):
     _fields_ = (("struct_size", U32), ("kind", I32), ("name", TEXT), ("shape", TEXT), ("offset", SIZE),
         ("types", U32), ("flags", I32), ("in_place_of", I32), ("with_cache", I32), ("double_as", I32),
         ("given_with", I32), ("given_dtype", I32), ("reserved", I32))
 
-
 class ErrorWord(c.Structure):
     _fields_ = (("kind", I32), ("stage", I32), ("token", I64), ("column", I64), ("value", I64))
 
-
 class LayerCache(c.Structure):
     _fields_ = (("cache", Cache), ("block_table", Tensor))
-
 
 class LayerStep(c.Structure):
     _fields_ = (("struct_size", U32), ("max_columns", I32), ("plan", PTR), ("hidden", Tensor),
@@ -271,21 +232,17 @@ class LayerStep(c.Structure):
         ("window", LayerCache), ("compressed", LayerCache), ("index", LayerCache), ("state", LayerCache),
         ("index_state", LayerCache), ("candidates", Tensor), ("best_blocks", Tensor))
 
-
 class SessionArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("kv_format", I32), ("index_format", I32), ("page_tokens", I32),
         ("max_requests", I32), ("max_tokens", I32), ("max_step_tokens", I32), ("kv_scale", F32),
         ("stage_budget", SIZE), ("rewind_tokens", I32), ("kv_writer", I32), ("entries_of", PTR))
 
-
 class StepRequest(c.Structure):
     _fields_ = (("request", I32), ("tokens", I32))
-
 
 class SessionStep(c.Structure):
     _fields_ = (("struct_size", U32), ("request_count", I32), ("requests", PTR), ("hidden", Tensor),
         ("out", Tensor), ("rope_positions", Tensor), ("forced_topk", Tensor), ("candidates", Tensor))
-
 
 class RequestRowsArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("page_tokens", I32), ("page_rows", I32), ("compact", I32),
@@ -293,17 +250,14 @@ class RequestRowsArgs(c.Structure):
         ("request_of_token", Tensor), ("block_table", Tensor), ("is_valid", Tensor),
         ("workspace_of_token", Tensor), ("workspace_starts", Tensor), ("rows", Tensor), ("counts", Tensor))
 
-
 class SplitContextArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("reserved", I32), ("positions", Tensor), ("context_lens", Tensor),
         ("context_rows", Tensor), ("new_rows", Tensor))
-
 
 class CombinedRowsArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("window", I32), ("ratio", I32), ("topk", I32), ("stride", I32),
         ("entries", I32), ("selected", Tensor), ("query_start_loc", Tensor), ("seq_lens", Tensor),
         ("gather_lens", Tensor), ("rows", Tensor), ("lens", Tensor))
-
 
 class MixedRowsArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("window", I32), ("ratio", I32), ("topk", I32), ("local", I32),
@@ -314,35 +268,30 @@ class MixedRowsArgs(c.Structure):
         ("request_of_token", Tensor), ("window_table", Tensor), ("entry_table", Tensor), ("rows", Tensor),
         ("lens", Tensor))
 
-
 class DecodeScheduleArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("reserved", I32), ("lens", Tensor), ("schedule", Tensor),
         ("splits", Tensor))
-
 
 class PrefillChunksArgs(c.Structure):
     _fields_ = (("struct_size", U32), ("ratio", I32), ("max_rows", I64), ("max_logits_bytes", I64),
         ("first_request", I32), ("max_requests", I32), ("query_start_loc", Tensor), ("seq_lens", Tensor),
         ("chunks", Tensor), ("count", I32), ("reserved", I32))
 
-
-# name: (result, {parameter: type})
-FUNCTIONS: dict[str, tuple[type | None, dict[str, type]]] = {
+# names: (result, {parameter: type})
+_SIGNATURES: dict[str, tuple[type | None, dict[str, type]]] = {
     "smla_version": (I32, {}),
     "smla_last_error": (TEXT, {}),
     "smla_last_error_info": (None, {"out": PTR}),
     "smla_status_name": (TEXT, {"status": I32}),
-    "smla_context_create": (I32, {"args": PTR, "out": PTR}),
+    "smla_context_create smla_plan_create": (I32, {"args": PTR, "out": PTR}),
     "smla_context_destroy": (None, {"context": PTR}),
     "smla_context_description": (TEXT, {"context": PTR}),
     "smla_context_device": (I32, {"context": PTR, "device_type": PTR, "device_index": PTR}),
     "smla_allocate": (I32, {"context": PTR, "bytes": SIZE, "out": PTR}),
     "smla_release": (None, {"context": PTR, "memory": PTR}),
-    "smla_upload": (I32, {"context": PTR, "to": PTR, "from": PTR, "bytes": SIZE, "stream": PTR}),
-    "smla_download": (I32, {"context": PTR, "to": PTR, "from": PTR, "bytes": SIZE, "stream": PTR}),
-    "smla_set_log": (None, {"function": PTR, "user": PTR}),
-    "smla_set_interrupt": (None, {"function": PTR, "user": PTR}),
-    "smla_plan_create": (I32, {"args": PTR, "out": PTR}),
+    "smla_upload smla_download": (I32, {"context": PTR, "to": PTR, "from": PTR, "bytes": SIZE,
+        "stream": PTR}),
+    "smla_set_log smla_set_interrupt": (None, {"function": PTR, "user": PTR}),
     "smla_plan_destroy": (None, {"plan": PTR}),
     "smla_plan_build": (I32, {"plan": PTR, "batch": PTR}),
     "smla_plan_field": (I32, {"plan": PTR, "name": TEXT, "out": PTR}),
@@ -366,34 +315,16 @@ FUNCTIONS: dict[str, tuple[type | None, dict[str, type]]] = {
     "smla_format_by_name": (I32, {"name": TEXT, "format": PTR}),
     "smla_cache_bytes": (I32, {"cache": PTR, "bytes": PTR}),
     "smla_tensor_bytes": (I32, {"tensor": PTR, "bytes": PTR}),
-    "smla_norm": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_rope": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_inverse_rope": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_project": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_absorb": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_up_project": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_out_project": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
+    "smla_norm smla_rope smla_inverse_rope smla_project smla_absorb smla_up_project smla_out_project "
+    "smla_attend smla_merge smla_write_kv smla_write_index smla_save_state smla_compress smla_gather "
+    "smla_copy_pages smla_map smla_quant_index_q smla_score smla_select smla_score_select "
+    "smla_score_select_blocks": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
     "smla_config_layer_info": (I32, {"args": PTR, "info": PTR}),
     "smla_config_rope_frequencies": (I32, {"args": PTR, "count": I32, "frequencies": PTR}),
-    "smla_attend": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_merge": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_write_kv": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_write_index": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_save_state": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_compress": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_gather": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_copy_pages": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_map": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_quant_index_q": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_score": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_select": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_score_select": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_score_select_blocks": (I32, {"context": PTR, "args": PTR, "workspace": Workspace, "stream": PTR}),
     "smla_workspace_size": (I32, {"context": PTR, "stage": I32, "args": PTR, "budget": SIZE, "bytes": PTR}),
     "smla_workspace_init": (I32, {"context": PTR, "workspace": Workspace, "stream": PTR}),
-    "smla_prepare": (I32, {"context": PTR, "stage": I32, "args": PTR}),
+    "smla_prepare smla_check_stage": (I32, {"context": PTR, "stage": I32, "args": PTR}),
     "smla_explain_stage": (I32, {"context": PTR, "stage": I32, "args": PTR, "buffer": PTR, "bytes": PTR}),
-    "smla_check_stage": (I32, {"context": PTR, "stage": I32, "args": PTR}),
     "smla_stage_field_count": (I32, {"stage": I32, "count": PTR}),
     "smla_stage_get_field": (I32, {"stage": I32, "index": I32, "field": PTR}),
     "smla_read_error": (I32, {"context": PTR, "workspace": Workspace, "stream": PTR, "out": PTR}),
@@ -405,23 +336,18 @@ FUNCTIONS: dict[str, tuple[type | None, dict[str, type]]] = {
         "stream": PTR}),
     "smla_session_create": (I32, {"layer": PTR, "args": PTR, "out": PTR}),
     "smla_session_destroy": (None, {"session": PTR}),
-    "smla_session_get_args": (I32, {"session": PTR, "args": PTR}),
+    "smla_session_get_args smla_session_resize": (I32, {"session": PTR, "args": PTR}),
     "smla_session_forward": (I32, {"session": PTR, "step": PTR}),
-    "smla_session_topk": (I32, {"session": PTR, "out": PTR}),
-    "smla_session_candidates": (I32, {"session": PTR, "out": PTR}),
+    "smla_session_topk smla_session_candidates": (I32, {"session": PTR, "out": PTR}),
     "smla_session_length": (I32, {"session": PTR, "request": I32, "tokens": PTR}),
     "smla_session_end_request": (I32, {"session": PTR, "request": I32}),
     "smla_session_truncate": (I32, {"session": PTR, "request": I32, "tokens": I32}),
     "smla_session_copy_request": (I32, {"session": PTR, "source": I32, "target": I32}),
     "smla_session_reorder": (I32, {"session": PTR, "sources": PTR, "count": I32}),
     "smla_session_clone": (I32, {"session": PTR, "args": PTR, "out": PTR}),
-    "smla_session_resize": (I32, {"session": PTR, "args": PTR}),
     "smla_session_bytes": (I32, {"session": PTR, "cache_bytes": PTR, "workspace_bytes": PTR}),
-    "smla_request_rows": (I32, {"args": PTR}),
-    "smla_split_context": (I32, {"args": PTR}),
-    "smla_lse_from_log2": (I32, {"log2_lse": PTR, "lse": PTR}),
-    "smla_combined_rows": (I32, {"args": PTR}),
-    "smla_mixed_rows": (I32, {"args": PTR}),
-    "smla_decode_schedule": (I32, {"args": PTR}),
+    "smla_request_rows smla_split_context smla_combined_rows smla_mixed_rows smla_decode_schedule "
     "smla_prefill_chunks": (I32, {"args": PTR}),
+    "smla_lse_from_log2": (I32, {"log2_lse": PTR, "lse": PTR}),
 }
+FUNCTIONS = {name: kind for names, kind in _SIGNATURES.items() for name in names.split()}

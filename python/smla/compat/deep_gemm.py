@@ -14,16 +14,16 @@ a next_n. Errors: InvalidArgument names the argument, what it got and wants; Uns
 it.
 """
 
-import operator
 import os
 from typing import NamedTuple
 
 import torch
 
 from ..cache import Cache
-from ..errors import invalid
+from ..errors import integer, invalid
 from ..stages import score
 from ..tensor import tensor as typed
+from ._check import require
 
 __all__ = [
     "fp8_fp4_mqa_logits",
@@ -72,7 +72,7 @@ def get_num_sms() -> int:
 def set_num_sms(new_num_sms: int) -> None:
     """Sets what get_num_sms returns; 0: the device's own. smla's kernels ignore it."""
     global _num_sms
-    wanted = _integer(new_num_sms, "new_num_sms", 0)
+    wanted = integer("new_num_sms", new_num_sms, least=0)
     if torch.cuda.is_available() and wanted > _device_parts():
         raise invalid("new_num_sms", wanted, f"at most {_device_parts()}, those of the device")
     _num_sms = wanted
@@ -104,13 +104,13 @@ def fp8_fp4_mqa_logits(
     else they are undefined.
     """
     values, scales = _pair(q, "q")
-    rows, heads, _ = _require(values, "q", ("S", "H", "D"))
+    rows, heads, _ = require(values, "q", None, ("S", "H", "D"))
     queries = _Queries(values, scales)
     keys = _DenseKeys(queries, *_pair(kv, "kv"))
-    _require(weights, "weights", (rows, heads), _WEIGHTS, values)
-    _require(cu_seq_len_k_start, "cu_seq_len_k_start", (rows,), (torch.int32,), values)
-    _require(cu_seq_len_k_end, "cu_seq_len_k_end", (rows,), (torch.int32,), values)
-    most = _integer(max_seqlen_k, "max_seqlen_k", 0)
+    require(weights, "weights", _WEIGHTS, (rows, heads), values)
+    require(cu_seq_len_k_start, "cu_seq_len_k_start", (torch.int32,), (rows,), values)
+    require(cu_seq_len_k_end, "cu_seq_len_k_end", (torch.int32,), (rows,), values)
+    most = integer("max_seqlen_k", max_seqlen_k, least=0)
     if most == 0:
         logits = _Logits(values, rows, keys.count, keys.count + _SPLIT, logits_dtype)
         where = {"starts": cu_seq_len_k_start, "ends": cu_seq_len_k_end}
@@ -145,16 +145,16 @@ def fp8_fp4_paged_mqa_logits(
     clean_logits, else they are undefined.
     """
     values, scales = _pair(q, "q")
-    batch, next_n, heads, _ = _require(values, "q", ("B", "next_n", "H", "D"))
+    batch, next_n, heads, _ = require(values, "q", None, ("B", "next_n", "H", "D"))
     rows = batch * next_n
     queries = _Queries(values, scales)
-    _require(weights, "weights", (rows, heads), _WEIGHTS, values)
-    _require(block_table, "block_table", (batch, "max_blocks"), (torch.int32,), values)
+    require(weights, "weights", _WEIGHTS, (rows, heads), values)
+    require(block_table, "block_table", (torch.int32,), (batch, "max_blocks"), values)
     one_each = getattr(context_lens, "ndim", 2) == 1
-    _require(context_lens, "context_lens", (batch,) if one_each else (batch, next_n), (torch.int32,), values)
+    require(context_lens, "context_lens", (torch.int32,), (batch,) if one_each else (batch, next_n), values)
     if indices is not None:
         _check_indices(indices, batch, next_n, values)
-    most = _integer(max_context_len, "max_context_len", 0)
+    most = integer("max_context_len", max_context_len, least=0)
     logits = _Logits(values, rows, most, most, logits_dtype)
     keys, table = _paged_keys(kv_cache, block_table, queries)
     if keys is None:
@@ -240,12 +240,12 @@ def get_paged_mqa_logits_metadata(
     named by the first of them. smla's kernels do not read it; it is for callers that do.
     """
     shape = ("B",) if getattr(context_lens, "ndim", 2) == 1 else ("B", "next_n")
-    batch, *rest = _require(context_lens, "context_lens", shape, (torch.int32,))
+    batch, *rest = require(context_lens, "context_lens", (torch.int32,), shape)
     next_n = rest[0] if rest else 1
     if next_n == 0:
         raise invalid("context_lens.shape", list(context_lens.shape), "[B, next_n], next_n at least 1")
-    _integer(block_kv, "block_kv", 1)
-    parts = _integer(num_sms, "num_sms", 1)
+    integer("block_kv", block_kv, least=1)
+    parts = integer("num_sms", num_sms, least=1)
     lens = context_lens.reshape(batch, next_n)[:, -1]
     if indices is None:
         return _share(_splits(lens)[:, None].expand(batch, (next_n + 1) // 2).flatten(), parts)
@@ -303,7 +303,7 @@ class _Queries:
                 raise invalid("q_sf", "a tensor", "None: the scales of fp8 queries belong into weights")
             self.values, self.scales = codes.view(torch.float8_e4m3fn), None
         else:
-            _require(q_sf, "q_sf", tuple(q.shape[:-1]), (torch.int32,), q)
+            require(q_sf, "q_sf", (torch.int32,), tuple(q.shape[:-1]), q)
             scales = q_sf.flatten(0, -2).unsqueeze(-1).view(torch.uint8)[..., : kind.scale_bytes(self.width)]
             self.values = typed(codes, "e2m1", "q")
             self.scales = typed(_widened(scales, _SCALE_BYTES), "e8m0", "q_sf")
@@ -313,11 +313,11 @@ class _DenseKeys:
     """Keys and scales in two tensors, as caches of smla."""
 
     def __init__(self, queries, kv, kv_sf):
-        self.count, _ = _require(kv, "kv", ("N", "D"), None, queries)
+        self.count, _ = require(kv, "kv", None, ("N", "D"), queries)
         self._codes, self._kind, self._width = _codes(kv, "kv")
         if self._width != queries.width:
             raise invalid("kv.shape", list(kv.shape), f"the {queries.width} channels of q")
-        _require(kv_sf, "kv_sf", (self.count,), (self._kind.scale_dtype,), kv)
+        require(kv_sf, "kv_sf", (self._kind.scale_dtype,), (self.count,), kv)
         self._scales = kv_sf
 
     def cache(self, by_key):
@@ -400,7 +400,7 @@ def _paged_keys(kv_cache, block_table, queries):
     """The cache and its block table; (None, None) if it has no pages."""
     flat = getattr(kv_cache, "ndim", 4) == 3
     shape = ("pages", "block", "D+4") if flat else ("pages", "block", 1, "D+4")
-    pages, block, *_, record = _require(kv_cache, "kv_cache", shape, None, block_table)
+    pages, block, *_, record = require(kv_cache, "kv_cache", None, shape, block_table)
     if kv_cache.dtype.itemsize != 1:
         raise invalid("kv_cache.dtype", kv_cache.dtype, "torch.uint8")
     width = queries.width
@@ -455,7 +455,7 @@ def _widened(x, wanted):
 
 
 def _check_indices(indices, batch, next_n, like):
-    _require(indices, "indices", (batch,), (torch.int32,), like)
+    require(indices, "indices", (torch.int32,), (batch,), like)
     if next_n != 1:
         raise invalid("indices", f"next_n {next_n}", "next_n 1, a request of each row")
 
@@ -464,31 +464,6 @@ def _pair(pair, name):
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise invalid(name, type(pair).__name__, "a tuple of two: values and scales")
     return pair
-
-
-def _integer(value, name, least):
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise invalid(name, repr(value), "an integer") from None
-    if number < least:
-        raise invalid(name, number, f"at least {least}")
-    return number
-
-
-def _require(x, name, shape, dtypes=None, like=None):
-    """The shape of x, if that is a tensor of this shape (a name: any extent), dtype, and like's device."""
-    if not isinstance(x, torch.Tensor):
-        raise invalid(name, type(x).__name__, "a torch.Tensor")
-    if dtypes and x.dtype not in dtypes:
-        raise invalid(f"{name}.dtype", x.dtype, " or ".join(map(str, dtypes)))
-    if len(x.shape) != len(shape) or any(
-        type(wanted) is not str and got != wanted for got, wanted in zip(x.shape, shape, strict=True)
-    ):
-        raise invalid(f"{name}.shape", list(x.shape), f"[{', '.join(map(str, shape))}]")
-    if like is not None and x.device != like.device:
-        raise invalid(f"{name}.device", x.device, f"{like.device}, as q")
-    return tuple(x.shape)
 
 
 def _round_up(n, multiple):

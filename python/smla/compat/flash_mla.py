@@ -15,8 +15,9 @@ import torch
 
 from .. import stages
 from ..cache import Cache
-from ..errors import InvalidArgument, invalid, unsupported
+from ..errors import integer, invalid, unsupported
 from ..rows import decode_schedule
+from ._check import open_cache, require
 
 _PACKED = (torch.uint8, torch.int8, torch.float8_e4m3fn)
 _PLAIN = {torch.bfloat16: "row_bf16", torch.float32: "row_f32"}
@@ -59,12 +60,12 @@ def _schedule(
     *,
     num_heads_per_head_k=None,  # the older name of num_q_tokens_per_head_k
 ):
-    _require(cache_seqlens, "cache_seqlens", (None,), torch.int32)
+    require(cache_seqlens, "cache_seqlens", (torch.int32,), (None,))
     queries = num_q_tokens_per_head_k if num_heads_per_head_k is None else num_heads_per_head_k
-    _require_count(queries, "num_q_tokens_per_head_k")
-    _require_count(num_heads_k, "num_heads_k")
+    integer("num_q_tokens_per_head_k", queries, least=1)
+    integer("num_heads_k", num_heads_k, least=1)
     heads = queries * num_heads_k if num_heads_q is None else num_heads_q
-    _require_count(heads, "num_heads_q")
+    integer("num_heads_q", heads, least=1)
     device = cache_seqlens.device
     multiprocessors, major = _HOPPER
     if device.type == "cuda":
@@ -110,7 +111,7 @@ def flash_mla_with_kvcache(
     lse [b,h,s_q] f32, a transposed view: natural logarithm, without the sink, +inf for a query without rows,
     whose out is 0.
     """
-    _require(q, "q", (None, None, None, None), *_QUERIES)
+    require(q, "q", _QUERIES, (None, None, None, None))
     b, s_q, heads, width = q.shape
     _require_schedule(tile_scheduler_metadata, num_splits)
     _require_sink(attn_sink, q, heads)
@@ -179,13 +180,13 @@ def flash_mla_sparse_prefill(
 
 
 def _prefill(q, kv, indices, sm_scale, d_v, attn_sink=None, topk_length=None, **lse):
-    _require(q, "q", (None, None, None), *_QUERIES)
+    require(q, "q", _QUERIES, (None, None, None))
     tokens, heads, width = q.shape
-    _require(kv, "kv", (None, 1, None), *_PACKED, *_PLAIN, like=q)
-    _require(indices, "indices", (tokens, 1, None), torch.int32, like=q)
+    require(kv, "kv", (*_PACKED, *_PLAIN), (None, 1, None), like=q)
+    require(indices, "indices", (torch.int32,), (tokens, 1, None), like=q)
     _require_sink(attn_sink, q, heads)
     if topk_length is not None:
-        _require(topk_length, "topk_length", (tokens,), torch.int32, like=q)
+        require(topk_length, "topk_length", (torch.int32,), (tokens,), like=q)
     pages_of_one = kv.unsqueeze(1)  # rows may be any distance apart
     return stages.attend(
         q,
@@ -213,11 +214,11 @@ class _Source(NamedTuple):
 def _listed_rows(q, cache, indices, lengths, packed, names):
     """The source whose rows are listed for each query token. names: of the three tensors."""
     b, s_q, _, width = q.shape
-    _require(cache, names[0], (None, None, 1, None), *_PACKED, *_PLAIN, like=q)
-    _require(indices, names[1], (b, s_q, None), torch.int32, like=q)
+    require(cache, names[0], (*_PACKED, *_PLAIN), (None, None, 1, None), like=q)
+    require(indices, names[1], (torch.int32,), (b, s_q, None), like=q)
     if lengths is not None:
         per_token = isinstance(lengths, torch.Tensor) and lengths.ndim == 2
-        _require(lengths, names[2], (b, s_q) if per_token else (b,), torch.int32, like=q)
+        require(lengths, names[2], (torch.int32,), (b, s_q) if per_token else (b,), like=q)
         lengths = (lengths if per_token else lengths[:, None].expand(b, s_q)).reshape(b * s_q)
     rows = indices.reshape(b * s_q, indices.shape[2])
     return _Source(_open(cache, width, packed, names[0]), rows, lengths)
@@ -226,9 +227,9 @@ def _listed_rows(q, cache, indices, lengths, packed, names):
 def _every_row(q, cache, block_table, cache_seqlens, causal, packed):
     """The source of requests that attend to all their rows; causal: to those up to a query's own."""
     b, s_q, _, width = q.shape
-    _require(cache, "k_cache", (None, None, 1, None), *_PACKED, *_PLAIN, like=q)
-    _require(block_table, "block_table", (b, None), torch.int32, like=q)
-    _require(cache_seqlens, "cache_seqlens", (b,), torch.int32, like=q)
+    require(cache, "k_cache", (*_PACKED, *_PLAIN), (None, None, 1, None), like=q)
+    require(block_table, "block_table", (torch.int32,), (b, None), like=q)
+    require(cache_seqlens, "cache_seqlens", (torch.int32,), (b,), like=q)
     source = _open(cache, width, packed, "k_cache")
 
     def count(n):
@@ -257,10 +258,7 @@ def _open(cache, width, packed, name):
     if cache.stride(3) != 1 or (tokens > 1 and cache.stride(1) != last):
         raise invalid(f"{name}.stride", list(cache.stride()), "pages that are dense inside")
     record = _RECORDS[width, last] if packed else _PLAIN[cache.dtype]
-    try:
-        return Cache(cache, record, tokens)
-    except InvalidArgument as error:
-        raise invalid(error.field.replace("cache", name, 1), error.got, error.wanted) from None
+    return open_cache(name, cache, record, tokens)
 
 
 def _ceil_div(a, b):
@@ -273,29 +271,9 @@ def _value_width(got, width, name):
     return got
 
 
-def _require(tensor, name, shape, *dtypes, like=None):
-    """Refuses all but tensors of one of these dtypes, of this shape (None: any), on the device of `like`."""
-    if not isinstance(tensor, torch.Tensor):
-        raise invalid(name, type(tensor).__name__, "a torch.Tensor")
-    if tensor.dtype not in dtypes:
-        raise invalid(f"{name}.dtype", tensor.dtype, " or ".join(map(str, dtypes)))
-    if tensor.ndim != len(shape) or any(
-        want not in (None, got) for got, want in zip(tensor.shape, shape, strict=True)
-    ):
-        wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
-        raise invalid(f"{name}.shape", list(tensor.shape), f"[{wanted}]")
-    if like is not None and tensor.device != like.device:
-        raise invalid(f"{name}.device", tensor.device, f"{like.device}, that of q")
-
-
-def _require_count(value, name):
-    if not isinstance(value, int) or value < 1:
-        raise invalid(name, repr(value), "an integer of 1 or more")
-
-
 def _require_sink(sink, q, heads):
     if sink is not None:
-        _require(sink, "attn_sink", (heads,), torch.float32, like=q)
+        require(sink, "attn_sink", (torch.float32,), (heads,), like=q)
 
 
 def _require_absent(value, name, wanted):

@@ -9,9 +9,9 @@ from .. import stages
 from .._abi import Dtype
 from .._arrays.torch import torch_dtype
 from .._run import CALLS
-from ..cache import Cache
+from ..compat._check import open_cache
 from ..context import context_of, default_context
-from ..errors import InvalidArgument, Unsupported, invalid
+from ..errors import Unsupported, invalid
 from ..tensor import device_of, dtype_of
 from ..tensor import tensor as view_as
 from ._schema import LAYOUT_FIELDS, name_of, schemas
@@ -139,10 +139,7 @@ def _cache(name, data, layout):
     """The smla.Cache of a tensor and its layout; errors name the argument."""
     if (scale := layout.pop("scale_device", None)) is not None:
         layout["scale"] = scale
-    try:
-        return Cache(data, layout.pop("format", ""), layout.pop("page_tokens", 0), **layout)
-    except InvalidArgument as error:
-        raise invalid(error.field.replace("cache", name, 1), error.got, error.wanted) from None
+    return open_cache(name, data, layout.pop("format", ""), layout.pop("page_tokens", 0), **layout)
 
 
 def _workspace(context, like):

@@ -15,6 +15,7 @@ from .. import Backend, Context
 from .._recorded import Recorded, Recordings
 from .._run import CALLS
 from ..compat.vllm_ops import latent_cache
+from ..compat.vllm_ops.device_rows import local_positions
 from ..errors import unsupported
 from ..tensor import stream_of
 from . import indexer as _indexer
@@ -234,13 +235,3 @@ def _backend_of_layers(context: Context, name: str, *, kv_cache_dtype: str, **di
         precision="rounded" if kv_cache_dtype == "fp8_656" else "default",
         **dims,
     )
-
-
-def local_positions(positions: torch.Tensor, ranks: int, rank: int, interleave: int) -> torch.Tensor:
-    """Positions of a request as one rank of decode context parallelism stores them; -1 for other ranks' ones.
-
-    vLLM deals tokens out in groups of `interleave`: group g belongs to rank g % ranks.
-    """
-    group = positions // interleave
-    local = group // ranks * interleave + positions % interleave
-    return torch.where((positions >= 0) & (group % ranks == rank), local, -1)

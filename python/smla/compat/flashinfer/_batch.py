@@ -6,7 +6,7 @@ from functools import cached_property
 import torch
 
 from ...errors import invalid
-from ._check import require
+from .._check import require
 
 
 @dataclass

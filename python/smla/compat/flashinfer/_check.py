@@ -5,24 +5,9 @@ import math
 import torch
 
 from ...errors import invalid
+from .._check import require
 
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
-
-
-def require(tensor, name, dtypes, shape=None, like=None):
-    """Refuses all but tensors of one of these dtypes, of this shape (None: any extent), on like's device."""
-    if not isinstance(tensor, torch.Tensor):
-        raise invalid(name, type(tensor).__name__, "a torch.Tensor")
-    if tensor.dtype not in dtypes:
-        raise invalid(f"{name}.dtype", tensor.dtype, " or ".join(map(str, dtypes)))
-    if shape is not None and (
-        tensor.ndim != len(shape)
-        or any(want not in (None, got) for got, want in zip(tensor.shape, shape, strict=True))
-    ):
-        wanted = ", ".join("any" if extent is None else str(extent) for extent in shape)
-        raise invalid(f"{name}.shape", list(tensor.shape), f"[{wanted}]")
-    if like is not None and tensor.device != like.device:
-        raise invalid(f"{name}.device", tensor.device, f"{like.device}, that of the query")
 
 
 def require_int(value, name, least):

@@ -6,9 +6,10 @@ import torch
 
 from ... import stages
 from ...errors import invalid, unsupported
+from .._check import require
 from ._attend import Segment, attend
 from ._batch import Batch
-from ._check import lengths_of, output_of, require, require_int, rows_of, sinks_of, tokens_of
+from ._check import lengths_of, output_of, require_int, rows_of, sinks_of, tokens_of
 from ._pools import is_packed
 
 _WIDTH = 512
@@ -16,6 +17,7 @@ _WINDOW = 128  # columns of a combined table that list rows of the window's pool
 _ALIGNED = "compressed-page-aligned"
 _TWO_LISTS = ("swa_topk_lens", "extra_sparse_indices", "extra_sparse_topk_lens")
 _PAGES = ("hca_swa_indices", "hca_compressed_block_tables", "hca_seq_lens")
+_LISTS = ("sparse_indices", "sparse_topk_lens", "seq_lens", *_TWO_LISTS, *_PAGES)
 _REFUSED = {  # arguments that a convention does not use; the original refuses them too
     "auto": (),
     "trtllm-gen": _TWO_LISTS + _PAGES,
@@ -69,21 +71,10 @@ def trtllm_batch_decode_sparse_mla_dsv4(
     Returns out, by default new, of the query's shape: bf16 for bf16 and e4m3 queries, else of their type. A
     token without rows, or outside of cum_seq_lens_q, gets 0.
     """
+    given = {name: value for name, value in locals().items() if name in _LISTS and value is not None}
     flat = tokens_of(query, "query", _WIDTH)
     batch = Batch.of(query, cum_seq_lens_q)
     _require_choices(backend, kv_layout, max_q_len, query, hca_is_causal, hca_sparse_indices_format)
-    given = {
-        "sparse_indices": sparse_indices,
-        "sparse_topk_lens": sparse_topk_lens,
-        "seq_lens": seq_lens,
-        "swa_topk_lens": swa_topk_lens,
-        "extra_sparse_indices": extra_sparse_indices,
-        "extra_sparse_topk_lens": extra_sparse_topk_lens,
-        "hca_swa_indices": hca_swa_indices,
-        "hca_compressed_block_tables": hca_compressed_block_tables,
-        "hca_seq_lens": hca_seq_lens,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
     if hca_sparse_indices_format:
         backend = "trtllm-gen"  # reads the table as it is; the original makes pages of it
     segments_of = _SEGMENTS[_convention(backend, given, swa_kv_cache)]

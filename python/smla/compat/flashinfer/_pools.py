@@ -2,9 +2,8 @@
 
 import torch
 
-from ...cache import Cache
-from ...errors import InvalidArgument, invalid, unsupported
-from ._check import require
+from ...errors import invalid, unsupported
+from .._check import open_cache, require
 
 _PLAIN = {torch.bfloat16: "row_bf16", torch.float32: "row_f32"}
 _BYTES = (torch.uint8, torch.int8, torch.float8_e4m3fn)
@@ -47,10 +46,7 @@ def open_pool(pool, name, query, *, layout=None, scale=None):
         raise invalid(f"{name}.stride", list(pool.stride()), "pages that are dense inside")
     if last % record and format != "fp8_584":  # whose pages end with padding
         raise invalid(f"{name}.shape[-1]", last, f"a multiple of the {record} bytes of a token")
-    try:
-        return Cache(pool, format, page, scale=scale if format in _PER_TENSOR.values() else None)
-    except InvalidArgument as error:
-        raise invalid(error.field.replace("cache", name, 1), error.got, error.wanted) from None
+    return open_cache(name, pool, format, page, scale=scale if format in _PER_TENSOR.values() else None)
 
 
 def _format_of(pool, name, width):

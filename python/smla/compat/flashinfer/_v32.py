@@ -3,9 +3,10 @@
 import torch
 
 from ...errors import invalid, unsupported
+from .._check import require
 from ._attend import Segment, attend
 from ._batch import Batch
-from ._check import flat_view, lengths_of, output_of, require, require_int, rows_of, sinks_of, tokens_of
+from ._check import flat_view, lengths_of, output_of, require_int, rows_of, sinks_of, tokens_of
 
 _BACKENDS = ("auto", "trtllm-gen", "sparse")
 _SCALE_FORMATS = ("auto", "pow2_fp32", "arbitrary_fp32")

@@ -8,7 +8,8 @@ from enum import IntEnum
 
 import torch
 from smla import stages
-from smla.compat.flashinfer._check import require, require_int
+from smla.compat._check import require
+from smla.compat.flashinfer._check import require_int
 from smla.errors import invalid, one_of
 
 _SCORES = (torch.float32, torch.float16, torch.bfloat16)

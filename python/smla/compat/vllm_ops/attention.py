@@ -66,15 +66,7 @@ def flat_rows(kv: torch.Tensor) -> Cache:
             f"{kv.dtype} {list(kv.shape)}, strides {kv.stride()}",
             "torch.bfloat16 [rows, 1, width], dense rows",
         )
-    stride = max(kv.stride(0), kv.shape[2]) if kv.shape[0] < 2 else kv.stride(0)  # a single row may have any
-    return Cache(
-        kv,
-        PLAIN[kv.dtype],
-        1,
-        pages=kv.shape[0],
-        width=kv.shape[2],
-        page_stride_bytes=stride * kv.element_size(),
-    )
+    return Cache(kv, PLAIN[kv.dtype], 1)
 
 
 def _rows(name, indices):

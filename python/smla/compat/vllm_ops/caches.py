@@ -11,6 +11,7 @@ import torch
 from ... import stages
 from ...cache import Cache
 from ...errors import invalid, unsupported
+from .._check import open_cache
 
 PLAIN = {torch.bfloat16: "row_bf16", torch.float32: "row_f32", torch.float64: "row_f64"}
 _LATENT = {656: "fp8_656", 528: "fp8_528"}
@@ -19,27 +20,15 @@ _BYTES = (torch.uint8, torch.float8_e4m3fn)
 
 
 def paged(data: torch.Tensor, formats: dict, block_size: int, name: str = "kv_cache", scale=None) -> Cache:
-    """A cache over [nb,bs,record], or over [nb,bytes of a page]. formats: by the dtype, or the last extent.
-
-    Pages are data.stride(0) apart, as the originals read them; the padding of a page lies behind its view.
-    """
+    """A cache over [nb,bs,record] or [nb,bytes of a page]. formats: by the dtype, or the last extent."""
     key = data.dtype if data.dtype in formats else data.shape[-1]
     if key not in formats:
         raise invalid(f"{name}.shape", list(data.shape), f"records of {', '.join(map(str, formats))} bytes")
     page = data[:1]
     if not page.is_contiguous() or data.stride(0) < page.numel():
         raise invalid(f"{name}.stride", data.stride(), "pages that are dense inside and do not overlap")
-    stride, pages = data.stride(0), data.shape[0]
-    held = data.untyped_storage().nbytes() // data.element_size() - data.storage_offset()
-    return Cache(
-        data.as_strided((min(held, pages * stride),), (1,)),
-        formats[key],
-        block_size,
-        pages=pages,
-        width=data.shape[-1] if key is data.dtype else 0,
-        page_stride_bytes=stride * data.element_size(),
-        scale=scale,
-    )
+    apart = data.stride(0) * data.element_size()
+    return open_cache(name, data, formats[key], block_size, page_stride_bytes=apart, scale=scale)
 
 
 def latent_cache(

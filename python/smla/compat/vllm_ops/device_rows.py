@@ -32,7 +32,7 @@ def request_rows(
     counts: torch.Tensor | None = None,
 ) -> Rows:
     """smla.rows.request_rows."""
-    local = _local_positions(positions, max(ranks, 1), rank, max(interleave, 1))
+    local = local_positions(positions, max(ranks, 1), rank, max(interleave, 1))
     found = map(local, request_of_token, block_table, page_tokens=page_tokens, page_rows=page_rows)
     if workspace_of_token is not None:
         past_table = local >= min(page_tokens * block_table.shape[1], _LARGEST)
@@ -50,8 +50,11 @@ def _into(out, values):
     return values if out is None else out.copy_(values)
 
 
-def _local_positions(positions, ranks, rank, interleave):
-    """Positions in the numbering of this rank; -1 for positions of other ranks."""
+def local_positions(positions, ranks, rank, interleave):
+    """Positions in the numbering of this context-parallel rank; -1 for positions of other ranks.
+
+    Groups of `interleave` tokens go to the ranks in turn.
+    """
     if ranks == 1:
         return positions
     owned = (positions >= 0) & (positions // interleave % ranks == rank)
