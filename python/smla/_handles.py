@@ -45,6 +45,24 @@ def _close(destroy, handle, _holds):
     destroy(handle)
 
 
+class Bounded(dict):
+    """Values by what they depend on, bounded because a server meets new shapes for as long as it runs. A copy
+    begins empty.
+    """
+
+    MOST = 4096
+
+    def keep(self, key, value):
+        """Returns the value, which stands under the key from now on."""
+        if len(self) >= self.MOST:
+            self.clear()
+        self[key] = value
+        return value
+
+    def __reduce__(self):
+        return Bounded, ()
+
+
 class InUse:
     """Guards an object that serves one call at a time: `with in_use:` raises if another call holds it."""
 

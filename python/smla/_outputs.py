@@ -43,11 +43,6 @@ def agree(argument, size, shape, output, dim):
         raise invalid(argument, size, f"{shape[dim]}, which is {output}.shape[{dim}]")
 
 
-def _agree_dtype(argument, dtype, has, output):
-    if (chosen := _dtypes.parse(dtype, argument)) is not has:
-        raise invalid(argument, chosen.name.lower(), f"{has.name.lower()}, which is {output}.dtype")
-
-
 class Outputs:
     """What a stage computes into new arrays.
 
@@ -113,7 +108,9 @@ class Outputs:
             if array is None or array is True or array is False or values.get(argument) is None:
                 continue
             if dim is None:
-                _agree_dtype(argument, values[argument], dtype_of(array, name), name)
+                has, chosen = dtype_of(array, name), _dtypes.parse(values[argument], argument)
+                if chosen is not has:
+                    raise invalid(argument, chosen.name.lower(), f"{has.name.lower()}, which is {name}.dtype")
             else:
                 agree(argument, values[argument], rank(array, name, ndim), name, dim)
         for field, dims, chosen, default in self._plans:

@@ -12,7 +12,6 @@ from ._handles import Handle
 from ._library import check
 
 _ADDRESS = struct.Struct("=Q")
-_MOST = 4096  # a server meets new shapes for as long as it runs
 
 
 class Recorded(Handle):
@@ -38,16 +37,3 @@ class Recorded(Handle):
             _ADDRESS.pack_into(args, place, address)
         workspace = self._context.own_workspace(like, stream, self._bytes)
         check(self._function(self._handle, c.byref(args), workspace.abi, stream))
-
-
-class Recordings(dict):
-    """Recorded calls, by everything that they depend on except the addresses that change. A copy is empty."""
-
-    def keep(self, key, call):
-        if len(self) >= _MOST:
-            self.clear()
-        self[key] = call
-        return call
-
-    def __reduce__(self):
-        return Recordings, ()

@@ -144,7 +144,13 @@ class StageCall:
             action(self, args, context)
             return
         reference = c.byref(args)
-        budget = 0 if workspace is None else _of_caller(workspace)._budget
+        budget = 0
+        if workspace is not None:
+            if type(workspace) is not Workspace:
+                raise invalid(
+                    "workspace", type(workspace).__name__, "a smla.Workspace, of Context.workspace()"
+                )
+            budget = workspace._budget
         key = (self.stage, budget, key)
         size = context._sizes.get(key)
         if size is None:
@@ -174,10 +180,7 @@ class StageCall:
         size = c.c_size_t()
         stage, budget, _ = key
         check(lib.smla_workspace_size(context.handle, stage, reference, budget, c.byref(size)))
-        if len(context._sizes) >= 4096:  # a server meets new shapes as long as it runs
-            context._sizes.clear()
-        context._sizes[key] = size.value
-        return size.value
+        return context._sizes.keep(key, size.value)
 
 
 def _put_scale(values, name, first):
@@ -196,12 +199,6 @@ def _put_scale(values, name, first):
         raise invalid(f"{name}.device", device_of(scale), f"{device_of(values[first])}, that of {first}")
     values[name] = None
     values[f"{name}_device"] = Tensor(scale, Dtype.F32, name).address
-
-
-def _of_caller(workspace):
-    if type(workspace) is not Workspace:
-        raise invalid("workspace", type(workspace).__name__, "a smla.Workspace, of Context.workspace()")
-    return workspace
 
 
 def _with(action, call, arguments, keywords):

@@ -7,7 +7,7 @@ from . import _abi, _views
 from ._abi import DeviceType, Dtype, Family, Format, GraphSupport, Precision, Wants
 from ._dtypes import parse
 from ._fill import Struct
-from ._handles import Handle, Shared
+from ._handles import Bounded, Handle, Shared
 from ._library import check, lib, names, sized_text
 from ._outputs import new, rank
 from ._recorded import Recorded
@@ -140,7 +140,7 @@ class Backend(Shared):
             lib.smla_backend_create(self.context.handle, _text(name, "name"), c.byref(args), c.byref(handle))
         )
         self._values = args
-        self._sizes = {}  # of workspaces, by what they depend on
+        self._sizes = Bounded()  # of workspaces, by what they depend on
         self._acquire(lib.smla_backend_destroy, handle.value, self.context)
 
     @property
@@ -226,19 +226,11 @@ class Backend(Shared):
         args, key = _FORWARD.fill_sized(values, keep, stream)
         size = self._sizes.get(key)
         if size is None:
-            caches = tensors.get("kv_cache"), tensors.get("swa_cache")
-            is_step = metadata is not None or caches != (None, None)
-            size = self._size(key, args) if is_step else 0
+            out = c.c_size_t()
+            if any(tensors.get(name) is not None for name in ("kv_cache", "swa_cache")) or handle is not None:
+                check(lib.smla_backend_workspace_size(self.handle, c.byref(args), c.byref(out)))
+            size = self._sizes.keep(key, out.value)
         return args, size
-
-    def _size(self, key, args):
-        """Bytes of a call's workspace."""
-        size = c.c_size_t()
-        check(lib.smla_backend_workspace_size(self.handle, c.byref(args), c.byref(size)))
-        if len(self._sizes) >= 4096:  # a server meets new shapes as long as it runs
-            self._sizes.clear()
-        self._sizes[key] = size.value
-        return size.value
 
     def _out(self, q, tensors):
         tokens, heads, width = rank(q, "q", 3)

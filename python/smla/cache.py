@@ -311,7 +311,7 @@ class Cache:
 
     def __reduce__(self):
         moved = self._moved(self.pages, copy_scale=True)
-        return _restored, (moved.array, moved.layout)
+        return functools.partial(Cache, **moved.layout), (moved.array,)
 
     def _moved(self, pages, copy_scale=False):
         """A cache of `pages` pages, at least its own, in new memory: with the same contents, then zeros."""
@@ -376,10 +376,6 @@ def _check_scale(format, scale):
         raise invalid("cache.scale", None, f"a number or f32 array, because {name} has one scale per cache")
     if scale is not None and not per_cache:
         raise invalid("cache.scale", "a scale", f"none, because {name} has no scale per cache")
-
-
-def _restored(array, layout):
-    return Cache(array, **layout)
 
 
 def _bytes(abi, **changes):

@@ -10,7 +10,7 @@ import weakref
 from . import _abi
 from ._abi import DeviceType, Engine, Isa
 from ._arrays import is_capturing, library_of, on_device
-from ._handles import Handle, InUse, Shared
+from ._handles import Bounded, Handle, InUse, Shared
 from ._library import check, lib, sized_text
 from .errors import InvalidArgument, Unsupported, integer, invalid, name_bytes, one_of, words
 from .tensor import empty, stream_address
@@ -187,7 +187,7 @@ class Context(Shared):
         self.device = (int(DeviceType.CPU), 0) if is_cpu else (int(DeviceType.CUDA), args.device_index)
         self._check_indices = bool(check_indices)
         self._own = threading.local()
-        self._sizes = {}  # of workspaces, by what they depend on: see StageCall
+        self._sizes = Bounded()  # of workspaces, by what they depend on: see StageCall
 
     @property
     def description(self):
@@ -252,7 +252,10 @@ def default_context(device=(DeviceType.CPU, 0)):
             return found
         key = int(device[0]), int(device[1])
     else:
-        key = _parse_device(str(device))
+        kind, _, index = str(device).partition(":")
+        if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
+            raise invalid("device", repr(str(device)), '"cpu", "cuda" or "cuda:N"')
+        key = int(DeviceType[kind.upper()]), int(index or 0)
     if key not in _defaults:
         with _defaults_lock:
             if key not in _defaults:
@@ -280,10 +283,3 @@ def context_of(number):
         return _by_id[number]
     except KeyError:
         raise invalid("context", number, "the id of a smla.Context that is still alive") from None
-
-
-def _parse_device(text):
-    kind, _, index = text.partition(":")
-    if kind not in ("cpu", "cuda") or (index and not index.isdecimal()):
-        raise invalid("device", repr(text), '"cpu", "cuda" or "cuda:N"')
-    return int(DeviceType.CPU if kind == "cpu" else DeviceType.CUDA), int(index or 0)

@@ -212,7 +212,10 @@ class Session(Handle):
         values = _SESSION.only(locals())
         for name in ("kv_format", "index_format"):
             values[name] = None if values[name] is None else one_of(name, values[name], FORMATS)
-        values["entries_of"] = None if entries_of is None else _session(entries_of).handle
+        if entries_of is not None:
+            if not isinstance(entries_of, Session):
+                raise invalid("entries_of", type(entries_of).__name__, "a smla.Session")
+            values["entries_of"] = entries_of.handle
         args, handle = _SESSION.fill(values, []), c.c_void_p()
         check(lib.smla_session_create(layer.handle, c.byref(args), c.byref(handle)))
         self._set(handle.value, layer, entries_of)
@@ -363,12 +366,6 @@ class Session(Handle):
 
 
 _MAXIMA = ("max_requests", "max_tokens", "max_step_tokens", "rewind_tokens", "stage_budget")
-
-
-def _session(value):
-    if not isinstance(value, Session):
-        raise invalid("entries_of", type(value).__name__, "a smla.Session")
-    return value
 
 
 def _maxima(given):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import smla
 from conftest import ROOT
-from smla._recorded import Recordings
+from smla._handles import Bounded
 from smla._run import CALLS
 from smla._views import GpuView
 
@@ -35,7 +35,7 @@ HOLDERS = {
     "layer.Layer": ("itself", "itself", "refused"),
     "layer.Session": ("refused", "another", "refused"),
     "_recorded.Recorded": ("refused", "refused", "refused"),
-    "_recorded.Recordings": ("another", "another", "another"),
+    "_handles.Bounded": ("another", "another", "another"),
     "_views.GpuView": ("refused", "refused", "refused"),
     "cache.Cache": ("another", "another", "another"),
     "tensor.Tensor": ("another", "another", "another"),
@@ -45,7 +45,7 @@ HOLDERS = {
 OTHERS = """
     _arrays.cupy.CuPy _arrays.dlpack.DLPack _arrays.interface.Library _arrays.numpy.NumPy _arrays.torch.Torch
     _fill.Struct _handles.Handle _handles.InUse _handles.Shared _outputs.Outputs _run.StageCall _run._Instead
-    _views._Memory compat.deep_gemm._DenseKeys compat.deep_gemm._Logits compat.deep_gemm._Queries
+    _views._Memory compat.deep_gemm.DenseKeys compat.deep_gemm._Logits compat.deep_gemm._Queries
     compat.flash_mla.FlashMLASchedMeta compat.flashinfer._batch.Batch
     compat.flashinfer.sparse_mla_sm120.BatchSparseMLAPagedAttentionWrapper reporting.Report
     reporting.html.Markup reporting.svg.Drawing tensor._Tensors tools.BenchResults torch._ops.Operator
@@ -101,7 +101,7 @@ def test_every_class_of_the_package_is_listed():
     found = dict(classes())
     assert sorted(found) == sorted([*HOLDERS, *OTHERS])
     assert [name for name in OTHERS if holds(found[name])] == ["_handles.Handle"]  # of which others are made
-    generated = ("_recorded.Recordings", "vllm.caches.Described")  # hold objects of the other classes
+    generated = ("_handles.Bounded", "vllm.caches.Described")  # hold objects of the other classes
     assert [name for name in HOLDERS if not holds(found[name])] == list(generated)
 
 
@@ -142,7 +142,7 @@ def make(checkpoint):
         "layer.Layer": lambda: layer,
         "layer.Session": layer.session,
         "_recorded.Recorded": recorded,
-        "_recorded.Recordings": lambda: Recordings({1: recorded()}),
+        "_handles.Bounded": lambda: Bounded({1: recorded()}),
         "_views.GpuView": gpu_view,
         "cache.Cache": lambda: smla.Cache(np.ones((2, 4, 8), np.float32), "row_f32", 4),
         "tensor.Tensor": lambda: smla.tensor(np.arange(8, dtype=np.uint16).reshape(2, 4), "bf16"),

@@ -4,7 +4,8 @@ import struct
 from typing import Any, NamedTuple
 
 from .._abi import DeviceType, Dtype
-from ..errors import InvalidArgument, invalid
+from .._handles import Bounded
+from ..errors import invalid
 
 CPU, CUDA = int(DeviceType.CPU), int(DeviceType.CUDA)
 E2M1 = Dtype.E2M1  # members of enumerations are slow to reach
@@ -15,7 +16,7 @@ STRIDE_REPEAT = -(2**31)  # SMLA_STRIDE_REPEAT: zeros alone would mean dense
 PACKED = struct.Struct("=Q80s")
 _REST = struct.Struct("=iiii4q4q")
 _PAD = ((0, 0, 0, 0), (0, 0, 0), (0, 0), (0,), ())
-_rests: dict[tuple, bytes] = {}  # what `rest` gave, by keys of the libraries
+_rests = Bounded()  # what `rest` gave, by keys of the libraries
 
 
 class Memory(NamedTuple):
@@ -130,9 +131,7 @@ def unknown_dtype(name, array):
 
 def no_array(name, array):
     """The error for what is no array."""
-    got = type(array).__name__
-    message = f"{name}: got {got}, wanted an array: NumPy, PyTorch, or any with __dlpack__"
-    return InvalidArgument(message, name, got, "an array")
+    return invalid(name, type(array).__name__, "an array: NumPy, PyTorch, or any with __dlpack__")
 
 
 def rest(dtype, device_type, index, shape, strides, name):
@@ -146,15 +145,7 @@ def rest(dtype, device_type, index, shape, strides, name):
     return _REST.pack(dtype, device_type, index, ndim, *shape, *pad, *strides, *pad) if ndim else b""
 
 
-known_rest = _rests.get
-
-
-def remember(key, packed):
-    """`packed`, which known_rest(key) gives from now on."""
-    if len(_rests) >= 4096:  # a server meets new shapes as long as it runs
-        _rests.clear()
-    _rests[key] = packed
-    return packed
+known_rest, remember = _rests.get, _rests.keep
 
 
 def dense(shape):

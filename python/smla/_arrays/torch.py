@@ -5,7 +5,7 @@ from typing import Any
 
 from .._abi import Dtype
 from .._dtypes import NAMES, of_array
-from ..errors import Unsupported, invalid
+from ..errors import invalid, unsupported
 from .interface import (
     CPU,
     CUDA,
@@ -46,13 +46,10 @@ def _check(array, name):
     if array.layout is not torch.strided:
         raise invalid(name, f"layout {array.layout}", "a strided tensor")
     if array.requires_grad and torch.is_grad_enabled():
-        raise Unsupported(
-            f"{name}: got a tensor that requires grad, wanted one that does not: smla has no backward "
-            "pass; call it under torch.no_grad() or on x.detach()",
-            name,
-            "requires_grad",
-            "no grad",
+        wanted = (
+            "one that does not: smla has no backward pass; call it under torch.no_grad() or on x.detach()"
         )
+        raise unsupported(name, "a tensor that requires grad", wanted)
     if array.is_conj() or array.is_neg():
         raise invalid(name, "a lazy conjugate or negative view", "resolve_conj().resolve_neg()")
     if array.device.type not in ("cpu", "cuda"):

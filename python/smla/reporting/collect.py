@@ -19,12 +19,6 @@ def _sources(field, value):
     return list(listed)
 
 
-def _memory_gib(doctor):
-    """Memory that caches may take: the first GPU's, else the machine's."""
-    devices = doctor["gpu"].get("devices") or [{}]
-    return (devices[0].get("memory_bytes") or doctor["memory_bytes"]) / (1 << 30)
-
-
 def _capacity(model, memory, tell):
     """{cache formats: [{context, bytes, fit, flops}]} of a model, and what was said of its layers."""
     lines, note, kind = {}, "", ""
@@ -91,7 +85,9 @@ def collect(
     found["version"] = found["doctor"]["version"]
     found["list"] = tools.answer("list")
     if model is not None:
-        found["capacity"] = _capacity(model, memory or _memory_gib(found["doctor"]), tell)
+        gpu, *_ = found["doctor"]["gpu"].get("devices") or [{}]
+        memory = memory or (gpu.get("memory_bytes") or found["doctor"]["memory_bytes"]) / (1 << 30)
+        found["capacity"] = _capacity(model, memory, tell)
         is_path = isinstance(model, (str, os.PathLike))
         found["model"] = Path(model).resolve().name if is_path else found["capacity"]["model_type"]
     if not benches:

@@ -13,10 +13,6 @@ from .units import bytes_text, rate_text, time_text
 _STYLE = Path(__file__).with_name("style.css")
 
 
-def _facts(rows):
-    return element("dl", *(element("dt", name) + element("dd", value) for name, value in rows))
-
-
 def _gpu(doctor):
     devices = doctor["gpu"].get("devices")
     if not devices:
@@ -33,17 +29,16 @@ def _checks(found):
 def _machine(found):
     doctor, checks = found["doctor"], _checks(found)
     free = f"{bytes_text(doctor['memory_available_bytes'])} free"
-    yield _facts(
-        [
-            ("Processor", f"{doctor['cpu']}, {doctor['cores']} cores that this process may use"),
-            ("Instruction set", f"{doctor['best_isa']} is the best here"),
-            ("Memory", f"{bytes_text(doctor['memory_bytes'])}, {free}; huge pages: {doctor['huge_pages']}"),
-            ("GPU", _gpu(doctor)),
-            ("Runs by default on", doctor["context"]),
-            ("CBLAS", doctor["cblas"] or "none found: projections use smla's own loops"),
-            ("Build", f"{doctor['version']}, {doctor['build']}"),
-        ]
-    )
+    facts = {
+        "Processor": f"{doctor['cpu']}, {doctor['cores']} cores that this process may use",
+        "Instruction set": f"{doctor['best_isa']} is the best here",
+        "Memory": f"{bytes_text(doctor['memory_bytes'])}, {free}; huge pages: {doctor['huge_pages']}",
+        "GPU": _gpu(doctor),
+        "Runs by default on": doctor["context"],
+        "CBLAS": doctor["cblas"] or "none found: projections use smla's own loops",
+        "Build": f"{doctor['version']}, {doctor['build']}",
+    }
+    yield element("dl", *(element("dt", name) + element("dd", value) for name, value in facts.items()))
     columns = {
         "stage": "stage",
         "problem": "problem",
@@ -86,11 +81,6 @@ def _choices(found):
     yield folded("Kernels of this build, best first", table(listing["kernels"], kernels))
 
 
-def _peaks(bench):
-    named = (("bf16 dot", "peak_bf16_dot_gflops"), ("f32 FMA", "peak_f32_fma_gflops"))
-    return {name: bench[key] for name, key in named if bench.get(key)}
-
-
 def _bench_table(rows):
     def shown(key, show):
         return lambda row: "" if row.get(key) is None else show(row[key])
@@ -112,7 +102,8 @@ def bench_body(bench):
     """The part of one bench document: title, plots, the whole table."""
     rows = bench["results"]
     cpu = bench.get("cpu") or "unknown machine"
-    peaks = _peaks(bench)
+    named = (("bf16 dot", "peak_bf16_dot_gflops"), ("f32 FMA", "peak_f32_fma_gflops"))
+    peaks = {name: bench[key] for name, key in named if bench.get(key)}
     yield element("h3", bench.get("context") or "Stages") + element(
         "p", f"{cpu}; {bench.get('method') or 'times as given'}."
     )

@@ -135,10 +135,8 @@ def _embedded(text, title, tips):
         text = text.replace(f'<g id="tip{number}">', f'<g id="tip{number}"><title>{escape(tip)}</title>', 1)
     text = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>f{_count}-", text)
     text = re.sub("|".join(THEME), lambda match: THEME[match.group()], text)
-    text = re.sub(r'<svg [^>]*viewBox="([^"]*)"[^>]*>', _opening(title), text, count=1)
-    return text
-
-
-def _opening(title):
     label = escape(title).replace("\\", r"\\")
-    return rf'<svg viewBox="\1" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" aria-label="{label}">'
+    opening = (
+        rf'<svg viewBox="\1" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" aria-label="{label}">'
+    )
+    return re.sub(r'<svg [^>]*viewBox="([^"]*)"[^>]*>', opening, text, count=1)

@@ -11,7 +11,7 @@ from .._arrays.torch import torch_dtype
 from .._run import CALLS
 from ..compat._check import open_cache
 from ..context import context_of, default_context
-from ..errors import Unsupported, invalid
+from ..errors import invalid, unsupported
 from ..tensor import device_of, dtype_of
 from ..tensor import tensor as view_as
 from ._schema import LAYOUT_FIELDS, name_of, schemas
@@ -166,13 +166,8 @@ def _refuse_grad(named):
             kind = "has a tangent of forward-mode differentiation"
         else:
             continue
-        raise Unsupported(
-            f"{name}: got a tensor that {kind}, wanted one that does not: smla has no derivatives; "
-            "call it under torch.no_grad() or on x.detach()",
-            name,
-            kind,
-            "no derivative",
-        )
+        wanted = "one that does not: smla has no derivatives; call it under torch.no_grad() or on x.detach()"
+        raise unsupported(name, f"a tensor that {kind}", wanted)
 
 
 def _define(name, arguments, returns, real, fake):
@@ -195,13 +190,10 @@ def _define(name, arguments, returns, real, fake):
     torch.library.register_fake(f"smla::{name}", by_name(fake), lib=_library)
 
 
-def _written(arguments):
-    return [name_of(argument) for argument in (*arguments.positional, *arguments.keyword) if "!" in argument]
-
-
 def _define_writer(name, operator, arguments, complete=lambda values: values):
     """An operator that writes given tensors and returns nothing."""
-    written = _written(arguments)
+    every = (*arguments.positional, *arguments.keyword)
+    written = [name_of(argument) for argument in every if "!" in argument]
 
     def real(values):
         operator.run(complete(values))

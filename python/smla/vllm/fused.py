@@ -32,6 +32,12 @@ def rotated(x: torch.Tensor, positions: torch.Tensor, table: torch.Tensor, inter
     return torch.stack(pair, -1).flatten(-2) if interleaved else torch.cat(pair, -1)
 
 
+def _turned(x, positions, table, interleaved):
+    """x with its first channels rotated, in x's type."""
+    turned = rotated(x, positions, table, interleaved).to(x.dtype)
+    return torch.cat([turned, x[..., turned.shape[-1] :]], -1)
+
+
 def _norm(x, weight, eps, dtype, **layer):
     """Norm of the rows of x, [T,D], in a new tensor. layer: kind and bias of stages.norm, if not RMS."""
     out = torch.empty(x.shape, dtype=dtype, device=x.device)
@@ -98,15 +104,9 @@ def fused_norm_rope(
         cache = _cache(latent_cache, mla_kv_cache, mla_kv_cache_dtype, mla_k_scale)
         stages.write_kv(latent, slot_mapping[: len(latent)], cache, tail=tail if tail.shape[-1] else None)
     if has_indexer:
-        keys = _index_keys(
-            positions,
-            index_k,
-            index_k_layer_norm_w,
-            index_k_layer_norm_bias,
-            index_k_layer_norm_eps,
-            index_k_rope_cos_sin_cache,
-            index_rope_interleave,
-        )
+        layer = {"kind": "layer", "bias": index_k_layer_norm_bias}
+        keys = _norm(index_k, index_k_layer_norm_w, index_k_layer_norm_eps, torch.float32, **layer)
+        keys = _turned(keys, positions, index_k_rope_cos_sin_cache, index_rope_interleave)
         _copy(keys, index_k_out)
         slots = slot_mapping if indexer_slot_mapping is None else indexer_slot_mapping
         if indexer_k_cache is not None and indexer_k_cache.numel() and slots is not None:
@@ -119,12 +119,6 @@ def fused_norm_rope(
 def _copy(values, out):
     if out is not None:
         out.copy_(values)
-
-
-def _index_keys(positions, index_k, weight, bias, eps, table, interleaved):
-    """Index keys, normed and rotated, [T,128] f32."""
-    keys = _norm(index_k, weight, eps, torch.float32, kind="layer", bias=bias)
-    return torch.cat([rotated(keys, positions, table, interleaved), keys[..., table.shape[-1] :]], -1)
 
 
 def fused_q(
@@ -153,8 +147,7 @@ def fused_q(
     q_pe_out = rotated(q_pe, positions, q_pe_cos_sin_cache, interleaved=True).to(q_pe.dtype)
     if not has_indexer or index_q is None or index_weights is None or index_q_cos_sin_cache is None:
         return None, None, q_pe_out
-    turned = rotated(index_q, positions, index_q_cos_sin_cache, index_rope_interleave)
-    queries = torch.cat([turned, index_q[..., turned.shape[-1] :].float()], -1)
+    queries = _turned(index_q.float(), positions, index_q_cos_sin_cache, index_rope_interleave)
     factor = index_weights_softmax_scale * index_weights_head_scale
     quantised = stages.quant_index_q(queries, index_weights, factor=factor)
     return quantised.q, quantised.w, q_pe_out
@@ -174,7 +167,6 @@ def fused_indexer_q_rope_quant(
     q: [T,Hi,128]. weights: [T,Hi]. is_neox: pairs are (i, i + half). Rotated channels are rounded to q's type
     before they are quantised. torch.compile traces this function, so it calls an operator.
     """
-    turned = rotated(q, positions, cos_sin_cache, interleaved=not is_neox).to(q.dtype)
-    queries = torch.cat([turned, q[..., turned.shape[-1] :]], -1)
+    queries = _turned(q, positions, cos_sin_cache, interleaved=not is_neox)
     quantised = operators.quant_index_q(queries, weights, factor=softmax_scale * head_scale, amax_floor=1e-10)
     return quantised.q, quantised.w

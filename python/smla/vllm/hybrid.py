@@ -69,15 +69,13 @@ def forward_mqa(
     attend = _attention(layer, q, output)
     decodes, prefills = window.num_decode_tokens, window.num_prefill_tokens
     if decodes:
-        attend(
-            slice(0, decodes),
-            window.decode_swa_indices.view(decodes, -1),
-            window.decode_swa_lens[:decodes],
-            *_decode_entries(layer, window, entries, decodes),
-        )
+        part, rows = slice(0, decodes), window.decode_swa_indices.view(decodes, -1)
+        compressed = _entries(layer, window, entries, part, prefill=False)
+        attend(part, rows, window.decode_swa_lens[:decodes], *compressed)
     if prefills:
         part = slice(decodes, decodes + prefills)
-        attend(part, *_prefill_window(layer, window, part), *_prefill_entries(layer, window, entries, part))
+        compressed = _entries(layer, window, entries, part, prefill=True)
+        attend(part, *_prefill_window(layer, window, part), *compressed)
 
 
 def _attention(layer, q, output):
@@ -113,35 +111,29 @@ def _cache(layer, data) -> Cache:
     return paged(data, _FORMATS, data.shape[1], scale=layer._flashinfer_fp8_kv_scale if one_scale else None)
 
 
-def _entry_rows(layer, window, entries, selected, part):
-    """Rows of the entries selected for the tokens of a part, and the lengths of these lists.
+def _entries(layer, window, entries, part, prefill):
+    """Rows of the entries that the tokens of a part attend to, and the lengths of these lists; (): none.
 
     Lengths are the width, for padding 0. The number of valid entries would be too short for a list with
     holes, which attention skips.
     """
+    tokens = part.stop - part.start
+    if layer.compress_ratio <= 1:
+        return ()
+    if layer.compress_ratio == 4:
+        selected = layer.topk_indices_buffer[part]
+    elif prefill:
+        selected = entries.c128a_prefill_topk_indices[:tokens]
+    else:
+        rows = entries.c128a_global_decode_topk_indices.view(tokens, -1)
+        return rows, entries.c128a_decode_topk_lens[:tokens]
     rows = stages.map(
-        selected[: part.stop - part.start],
+        selected,
         window.token_to_req_indices[part],
         entries.block_table,
         page_tokens=entries.block_size // layer.compress_ratio,  # entries per page
     )
     return rows, window.is_valid_token[part] * rows.new_full((), rows.shape[1])
-
-
-def _decode_entries(layer, window, entries, tokens):
-    if layer.compress_ratio <= 1:
-        return ()
-    if layer.compress_ratio == 4:
-        return _entry_rows(layer, window, entries, layer.topk_indices_buffer, slice(0, tokens))
-    return entries.c128a_global_decode_topk_indices.view(tokens, -1), entries.c128a_decode_topk_lens[:tokens]
-
-
-def _prefill_entries(layer, window, entries, part):
-    if layer.compress_ratio <= 1:
-        return ()
-    if layer.compress_ratio == 4:
-        return _entry_rows(layer, window, entries, layer.topk_indices_buffer[part], part)
-    return _entry_rows(layer, window, entries, entries.c128a_prefill_topk_indices, part)
 
 
 def _prefill_window(layer, window, part):

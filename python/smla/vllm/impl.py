@@ -12,7 +12,8 @@ from vllm.config import get_current_vllm_config
 from vllm.v1.attention import backend as _vllm
 
 from .. import Backend, Context
-from .._recorded import Recorded, Recordings
+from .._handles import Bounded
+from .._recorded import Recorded
 from .._run import CALLS
 from ..compat.vllm_ops import latent_cache
 from ..compat.vllm_ops.device_rows import local_positions
@@ -96,7 +97,7 @@ class SmlaSparseImpl(_Base[SmlaSparseMetadata]):
         self._interleave = getattr(parallel, "cp_kv_cache_interleave_size", 1)
         self._backends: dict[tuple, Backend] = {}
         self._cache_of = Described(latent_cache)
-        self._writes, self._attends = Recordings(), Recordings()
+        self._writes, self._attends = Bounded(), Bounded()  # Recorded calls
         _indexer.install_model()
 
     @property

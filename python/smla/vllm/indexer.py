@@ -47,11 +47,12 @@ def asked() -> bool | None:
 
 def needed(platform: Any) -> bool:
     """Whether smla takes over scores, selection and index cache: by default where DeepGEMM cannot run."""
-    return _decided(platform, lambda: not (platform.support_deep_gemm() and _has_deep_gemm()))
 
+    def is_missing():
+        utils = importlib.import_module("vllm.utils.import_utils")
+        return not (platform.support_deep_gemm() and utils.has_deep_gemm())
 
-def _has_deep_gemm():
-    return importlib.import_module("vllm.utils.import_utils").has_deep_gemm()
+    return _decided(platform, is_missing)
 
 
 def kernels_needed(platform: Any) -> bool:
@@ -77,8 +78,16 @@ def install() -> list[str]:
             module, _merge_dcp_topk_global=indexer_calls.merge_dcp_topk(module.get_dcp_group)
         )
     if needed(current_platform):
-        _refuse_mx_scales(module)
-        replaced += _replace(module, **_calls(module))
+        # On the sm_100 family vLLM 0.33 keeps other scales in the index cache, for DeepGEMM's kernels there.
+        if getattr(module, "mqa_logits_use_mx_scales", _no)():
+            got = "1 on an sm_100 GPU, whose index cache has DeepGEMM's own scales"
+            raise unsupported(VARIABLE, got, "0, or unset")
+        names = ("fp8_fp4_mqa_logits", "fp8_fp4_paged_mqa_logits", "get_indexer_topk")
+        own = {"has_deep_gemm": _yes, **{name: getattr(indexer_calls, name) for name in names}}
+        if not isinstance(module.ops, indexer_calls.Operations):
+            own["ops"] = indexer_calls.Operations(module.ops)
+            own["pack_seq_triton"] = indexer_calls.pack_seq(module.pack_seq_triton)
+        replaced += _replace(module, **own)
         # Without DeepGEMM vLLM makes no schedules for its kernels and ignores their limit of rows per call.
         replaced += _replace(importlib.import_module(METADATA), has_deep_gemm=_no)
         if not hasattr(module, "get_indexer_topk"):
@@ -101,26 +110,6 @@ def install_model() -> list[str]:
     return _replace_loaded(KERNELS, ("fused_norm_rope", "fused_q")) + _replace_loaded(
         (GENERIC_MODEL,), ("fused_indexer_q_rope_quant",)
     )
-
-
-def _refuse_mx_scales(module):
-    """On the sm_100 family vLLM 0.33 keeps other scales in the index cache, for DeepGEMM's kernels there."""
-    if getattr(module, "mqa_logits_use_mx_scales", _no)():
-        got, wanted = "1 on an sm_100 GPU, whose index cache has DeepGEMM's own scales", "0, or unset"
-        raise unsupported(VARIABLE, got, wanted)
-
-
-def _calls(module):
-    own = {
-        "has_deep_gemm": _yes,
-        "fp8_fp4_mqa_logits": indexer_calls.fp8_fp4_mqa_logits,
-        "fp8_fp4_paged_mqa_logits": indexer_calls.fp8_fp4_paged_mqa_logits,
-        "get_indexer_topk": indexer_calls.get_indexer_topk,
-    }
-    if not isinstance(module.ops, indexer_calls.Operations):
-        own["ops"] = indexer_calls.Operations(module.ops)
-        own["pack_seq_triton"] = indexer_calls.pack_seq(module.pack_seq_triton)
-    return own
 
 
 def _replace_pack_kernel(module):

@@ -28,7 +28,8 @@ def triton_mla_sparse_attention(
     q: [T,H,576] bf16. kv: [S,1,576] bf16, rows any distance apart. indices: [T,1,K] i32: below 0 or from S
     on: no row. num_kv_splits, sm_count: hints of the original's launch; stage attend splits by shape.
     """
-    _check_splits(num_kv_splits)
+    if num_kv_splits is not None and (num_kv_splits < 0 or num_kv_splits != int(num_kv_splits)):
+        raise invalid("num_kv_splits", num_kv_splits, "None, 0 or a number of splits")
     return stages.attend(
         q,
         flat_rows(kv),
@@ -73,8 +74,3 @@ def _rows(name, indices):
     if indices.ndim != 3 or indices.shape[1] != 1:
         raise invalid(f"{name}.shape", list(indices.shape), "[tokens, 1, rows]: one head of keys")
     return indices[:, 0]
-
-
-def _check_splits(num_kv_splits):
-    if num_kv_splits is not None and (num_kv_splits < 0 or num_kv_splits != int(num_kv_splits)):
-        raise invalid("num_kv_splits", num_kv_splits, "None, 0 or a number of splits")
