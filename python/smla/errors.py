@@ -17,8 +17,7 @@ class Error(Exception):
         self.field, self.got, self.wanted = field, got, wanted
 
     @classmethod
-    def of(cls, field, got, wanted):
-        """The error in the library's own words."""
+    def of(cls, field, got, wanted):  # in the library's own words
         return cls(f"{field}: got {got}, wanted {wanted}", field, str(got), wanted)
 
     def __reduce__(self):  # else pickling loses the fields

@@ -138,16 +138,7 @@ class Layer(Shared):
         """
         if out is None:
             out = new(hidden, shape_of(hidden), dtype_of(hidden, "hidden"))
-        values = {
-            "max_columns": max_columns,
-            "plan": plan.handle,
-            "hidden": hidden,
-            "out": out,
-            "forced_topk": forced_topk,
-            "topk": topk,
-            "candidates": candidates,
-            "best_blocks": best_blocks,
-        }
+        values = {**_STEP.only(locals()), "plan": plan.handle}
         for name, groups in (("plan", plan.groups), ("caches", caches)):
             if not self._groups.issubset(groups):
                 raise invalid(name, sorted(groups), "those of " + ", ".join(sorted(self._groups)))
@@ -242,20 +233,9 @@ class Session(Handle):
         if out is None:
             out = new(hidden, shape_of(hidden), dtype_of(hidden, "hidden"))
         requests = [(0, rank(hidden, "hidden", 2)[0])] if requests is None else requests
-        listed = _step_requests(requests)
-        keep = []
-        step = _SESSION_STEP.fill(
-            {
-                "request_count": len(listed),
-                "requests": c.addressof(listed),
-                "hidden": hidden,
-                "out": out,
-                "rope_positions": rope_positions,
-                "forced_topk": forced_topk,
-                "candidates": candidates,
-            },
-            keep,
-        )
+        values, listed, keep = _SESSION_STEP.only(locals()), _step_requests(requests), []
+        values.update(requests=c.addressof(listed), request_count=len(listed))
+        step = _SESSION_STEP.fill(values, keep)
         self._call(lib.smla_session_forward, c.byref(step))
         return plain(out)
 

@@ -42,7 +42,7 @@ class BlockSelection(NamedTuple):
     best_blocks: Any
 
 
-def _columns(keys, block_table, columns):
+def _columns(keys, block_table, columns, **_):
     """N of logits that nobody sized: every token that the table, or the keys, can hold."""
     if columns is not None:
         return columns
@@ -51,14 +51,15 @@ def _columns(keys, block_table, columns):
     return keys.capacity if block_table is None else rank(block_table, "block_table", 2)[1] * keys.page_tokens
 
 
-def _logits(values, length):
-    return _columns(values["keys"], values["block_table"], values["columns"])
+def _chosen(argument, wanted):
+    """A size that the caller has to choose."""
 
+    def size(values, length):
+        if values[argument] is None:
+            raise invalid(argument, None, wanted)
+        return values[argument]
 
-def _selected(values, length):
-    if values["k"] is None:
-        raise invalid("k", None, "how many to select, or indices=")
-    return values["k"]
+    return argument, size
 
 
 _quant_index_q = StageCall(
@@ -68,33 +69,29 @@ _quant_index_q = StageCall(
     dtypes={"q_out": ("dtype", "e4m3")},
     result=QuantizedQuery,
 )
-_score = StageCall("score", _abi.ScoreArgs, "logits", sizes={"N": ("columns", _logits)})
-_SELECTED = {
-    "outputs": "indices, counts, selected?, rows?",
-    "sizes": {"k": ("k", _selected)},
-    "result": Selection,
-}
+_score = StageCall(
+    "score", _abi.ScoreArgs, "logits", sizes={"N": ("columns", lambda values, _: _columns(**values))}
+)
+_K = _chosen("k", "how many to select, or indices=")
+_SELECTED = {"outputs": "indices, counts, selected?, rows?", "sizes": {"k": _K}, "result": Selection}
 _select = StageCall("select", _abi.SelectArgs, **_SELECTED)
 _score_select = StageCall("score_select", _abi.ScoreSelectArgs, **_SELECTED)
 
 
 def _blocks(values, length):
-    columns = _columns(values["keys"], values["block_table"], values["columns"])
-    columns = integer("columns", columns, 32, least=0)
+    columns = integer("columns", _columns(**values), 32, least=0)
     return -(-columns // integer("block_size", values["block_size"], 32, least=1))
-
-
-def _kept_blocks(values, length):
-    if values["keep"] is None:
-        raise invalid("keep", None, "how many blocks to select, or best_blocks=")
-    return values["keep"]
 
 
 _score_select_blocks = StageCall(
     "score_select_blocks",
     _abi.ScoreSelectBlocksArgs,
     "indices, counts, selected?, block_maxima?, best_blocks?",
-    sizes={"k": ("k", _selected), "NB": ("block_size", _blocks), "KB": ("keep", _kept_blocks)},
+    sizes={
+        "k": _K,
+        "NB": ("block_size", _blocks),
+        "KB": _chosen("keep", "how many blocks to select, or best_blocks="),
+    },
     result=BlockSelection,
 )
 

@@ -23,9 +23,8 @@ from ..cache import FORMATS  # noqa: E402
 from ..errors import integer, one_of  # noqa: E402
 from . import _modules  # noqa: E402
 from ._cache import Cache  # noqa: E402
-from ._frequencies import warn_of_rounded  # noqa: E402
 from ._mask import make_mask, not_enabled, refused  # noqa: E402
-from ._modules import NAME, ORIGINALS, REPLACEMENTS, Defaults, OnSmla, Options  # noqa: E402
+from ._modules import NAME, ORIGINALS, REPLACEMENTS, Defaults, OnSmla, Options, warn_of_rounded  # noqa: E402
 
 __all__ = ["Cache", "disable", "enable", "why_not"]
 _QUERIES = {"f32": "f32", "bf16": "bf16"}

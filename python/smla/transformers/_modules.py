@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import threading
+import warnings
 import weakref
 
 import torch
@@ -125,50 +126,29 @@ class OnSmla(nn.Module):
             return super().forward(hidden_states, *args, **kwargs)
         if args:
             raise TypeError(f"{self._label()}: arguments behind hidden_states are given by name")
-        return self._smla_forward(hidden_states, **kwargs)
-
-    def _smla_forward(
-        self,
-        hidden_states,
-        attention_mask=None,
-        past_key_values=None,
-        position_ids=None,
-        prev_topk_indices=None,
-        cache=None,
-        **kwargs,
-    ):
-        past = past_key_values if cache is None else cache  # renamed in transformers 5.24
-        if isinstance(attention_mask, NoPadding):
-            attention_mask = None
+        named = ("attention_mask", "past_key_values", "position_ids", "prev_topk_indices", "cache")
+        mask, past, positions, forced, cache = [kwargs.pop(name, None) for name in named]
+        past = past if cache is None else cache  # renamed in transformers 5.24
+        if isinstance(mask, NoPadding):
+            mask = None
         for name, value in kwargs.items():
             if isinstance(value, transformers.Cache):  # under a name of a later release
                 raise refused(name, "a cache", "cache or past_key_values")
-        if torch.is_grad_enabled() and (hidden_states.requires_grad or _any_requires_grad(self)):
-            raise refused(
-                self._label(),
-                "a forward that records gradients",
-                "torch.no_grad(): smla has no backward pass",
-            )
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (hidden_states, *self.parameters())):
+            wanted = "torch.no_grad(): smla has no backward pass"
+            raise refused(self._label(), "a forward that records gradients", wanted)
         if self.training and self.attention_dropout:
             raise refused(self._label(), "dropout in training mode", "model.eval()")
         if kwargs.get("output_attentions"):
             raise refused("output_attentions", "True", "False: attention weights are never formed")
         if torch.compiler.is_compiling():
-            out, chosen = self._compiled(hidden_states, attention_mask, past, position_ids, prev_topk_indices)
+            out, chosen = self._compiled(hidden_states, mask, past, positions, forced)
         else:
-            held = self._cache(past)
+            held, keep = self._cache(past), past is not None
             check_layers(past, self.layer_idx, hidden_states.shape[1])
-            out, chosen = _step.run(
-                self,
-                held,
-                hidden_states,
-                attention_mask,
-                position_ids,
-                prev_topk_indices,
-                keep=past is not None,
-            )
+            out, chosen = _step.run(self, held, hidden_states, mask, positions, forced, keep=keep)
         if chosen is None:
-            chosen = prev_topk_indices
+            chosen = forced
         return (out, None, chosen) if self.shares else (out, None)
 
     def _compiled(self, hidden, mask, past, positions, forced):
@@ -185,22 +165,16 @@ class OnSmla(nn.Module):
             cache.tokens = cache.tokens + hidden.shape[1]
         return out, chosen if columns else None
 
-    @torch.compiler.disable
-    def _first_cache(self, past):
-        return self._cache(past)
-
     def _cache(self, past):
         cache = layer_of_cache(past, self.layer_idx)
         if cache.module is None:
             cache.module = weakref.ref(self)
         return cache
 
+    _first_cache = torch.compiler.disable(_cache)
+
     def _label(self):
         return f"layer {self.layer_idx} ({type(self).__bases__[-1].__name__})"
-
-
-def _any_requires_grad(module):
-    return any(value.requires_grad for value in module.parameters())
 
 
 def _plain_values(config):
@@ -212,24 +186,18 @@ def _plain_values(config):
     return config if isinstance(config, (str, int, float, bool, type(None))) else str(config)
 
 
-def _attention(family, name):
-    """A class of transformers' module of that family; None: this release has none."""
+def _on_smla(family, name, **values):
+    """transformers' class of that family, and ours; None: this release has none."""
     try:
         module = importlib.import_module(f"transformers.models.{family}.modeling_{family}")
     except ImportError:
-        return None
-    return getattr(module, name, None)
+        module = None
+    if (base := getattr(module, name, None)) is None:
+        return None, None
+    return base, type(f"Smla{name}", (OnSmla, base), {"__module__": __name__, **values})
 
 
-def _on_smla(family, name, **values):
-    base = _attention(family, name)
-    kind = None
-    if base is not None:
-        kind = type(f"Smla{name}", (OnSmla, base), {"__module__": __name__, **values})
-    return base, kind
-
-
-# Models by the names of their attention classes: transformers' class and ours.
+# Models by the names of their attention classes.
 _FAMILIES = {
     "DeepseekV32Attention": _on_smla("deepseek_v32", "DeepseekV32Attention"),
     "GlmMoeDsaAttention": _on_smla("glm_moe_dsa", "GlmMoeDsaAttention", shares=True),
@@ -251,18 +219,35 @@ def why_not(module):
         reasons.append("weights that accelerate moves (device_map with offloading): wanted weights that stay")
     if found := [f"{name}: got {got}, wanted {WANTED}" for name, got in left_out(module)]:
         return reasons + found
+    if not isinstance(module, OnSmla):  # a copy on smla over the same weights
+        held, kind = module.__dict__, REPLACEMENTS[type(module).__name__]
+        module = kind.__new__(kind)
+        module.__dict__.update(held, _options=Defaults.options)
     try:
-        _enabled(module).smla_layer()
+        module.smla_layer()
     except Error as error:
         reasons.append(str(error))
     return reasons
 
 
-def _enabled(module):
-    """The module, or a copy on smla over the same weights."""
-    if isinstance(module, OnSmla):
-        return module
-    kind = REPLACEMENTS[type(module).__name__]
-    copy = kind.__new__(kind)
-    copy.__dict__.update(module.__dict__, _options=Defaults.options)
-    return copy
+def warn_of_rounded(model):
+    """Warns of the first rotary module whose frequencies a conversion of the model has rounded."""
+    files = {base.__module__ for base in ORIGINALS.values()}
+    for name, module in model.named_modules():
+        if type(module).__module__ not in files:
+            continue
+        for buffer, held in module.named_buffers(recurse=False):
+            if not buffer.endswith("inv_freq") or held.is_meta:
+                continue
+            if held.dtype is torch.float32:
+                fresh = getattr(type(module)(module.config), buffer)
+                if torch.allclose(held.cpu(), fresh.cpu(), rtol=1e-5, atol=0):
+                    continue
+            dtype = str(held.dtype).removeprefix("torch.")
+            warnings.warn(
+                f"smla.transformers: {name}.{buffer} ({dtype}) is rounded, as by model.to(dtype), so "
+                "transformers rotates by other angles than smla, which computes them from the config. "
+                "Load the model with from_pretrained(..., dtype=...) instead of converting it.",
+                stacklevel=3,
+            )
+            return

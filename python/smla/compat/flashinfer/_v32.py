@@ -59,9 +59,16 @@ def trtllm_batch_decode_with_kv_cache_mla(
     and e4m3 queries, else of their type; with return_lse also lse, [T,H] f32 or as given: base 2, with the
     sink, -1e30 for a token without rows and sink. The other arguments are not needed.
     """
-    _require_supported(
-        sparse_mla_top_k, skip_softmax_threshold_scale_factor, uses_shared_paged_kv_idx, enable_dcp
-    )
+    skips, shares = skip_softmax_threshold_scale_factor, uses_shared_paged_kv_idx
+    lists = isinstance(sparse_mla_top_k, int) and sparse_mla_top_k > 0
+    for name, got, taken, wanted in (
+        ("sparse_mla_top_k", sparse_mla_top_k, lists, "1 or more: smla attends to listed rows alone"),
+        ("skip_softmax_threshold_scale_factor", skips, skips is None, "None: every listed row counts"),
+        ("uses_shared_paged_kv_idx", shares, shares, "True: V is part of the row of K"),
+        ("enable_dcp", enable_dcp, not enable_dcp, "False: merge the results of ranks with smla.merge"),
+    ):
+        if not taken:
+            raise unsupported(name, got, wanted)
     if backend not in _BACKENDS:
         raise invalid("backend", repr(backend), "one of " + ", ".join(_BACKENDS))
     if str(kv_scale_format).lower().replace("-", "_") not in _SCALE_FORMATS:
@@ -87,20 +94,6 @@ def trtllm_batch_decode_with_kv_cache_mla(
         lse=None if states is None else states[1],
     )
     return out if states is None else (out, states[0])
-
-
-def _require_supported(top_k, skip_softmax, shared_index, enable_dcp):
-    def refuse(name, got, wanted):
-        raise unsupported(name, got, wanted)
-
-    if not isinstance(top_k, int) or top_k <= 0:
-        refuse("sparse_mla_top_k", top_k, "1 or more: smla attends to listed rows, not to whole requests")
-    if skip_softmax is not None:
-        refuse("skip_softmax_threshold_scale_factor", skip_softmax, "None: every listed row counts")
-    if not shared_index:
-        refuse("uses_shared_paged_kv_idx", shared_index, "True: V is part of the row of K")
-    if enable_dcp:
-        refuse("enable_dcp", enable_dcp, "False: list each rank's own rows and merge with smla.merge")
 
 
 def _bounds(seq_lens, batch, query):
