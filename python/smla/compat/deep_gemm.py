@@ -40,7 +40,7 @@ ValuesAndScales = tuple[torch.Tensor, torch.Tensor | None]
 _WIDTH, _GROUP, _SCALE_BYTES = 128, 32, 4  # channels of a key; channels per UE8M0; bytes of a key's scales
 _SPLIT = 256  # keys per unit of the schedule
 _NIBBLES = {getattr(torch, name, None) for name in ("int8", "uint8", "float4_e2m1fn_x2")} - {None}
-_WEIGHTS = (torch.float32, torch.bfloat16)
+_DTYPES = (torch.float32, torch.bfloat16)  # of weights and logits
 
 
 class _Kind(NamedTuple):
@@ -107,19 +107,19 @@ def fp8_fp4_mqa_logits(
     rows, heads, _ = require(values, "q", None, ("S", "H", "D"))
     queries = _Queries(values, scales)
     keys = DenseKeys(*_pair(kv, "kv"), queries.width, values)
-    require(weights, "weights", _WEIGHTS, (rows, heads), values)
+    require(weights, "weights", _DTYPES, (rows, heads), values)
     require(cu_seq_len_k_start, "cu_seq_len_k_start", (torch.int32,), (rows,), values)
     require(cu_seq_len_k_end, "cu_seq_len_k_end", (torch.int32,), (rows,), values)
     most = integer("max_seqlen_k", max_seqlen_k, least=0)
     if most == 0:
-        logits = _Logits(values, rows, keys.count, keys.count + _SPLIT, logits_dtype)
+        logits = _logits(values, rows, keys.count, keys.count + _SPLIT, logits_dtype)
         where = {"starts": cu_seq_len_k_start, "ends": cu_seq_len_k_end}
     else:
-        logits = _Logits(values, rows, most, most, logits_dtype)
+        logits = _logits(values, rows, most, most, logits_dtype)
         where = _relative_columns(cu_seq_len_k_start, cu_seq_len_k_end, keys.count, most)
     if keys.count == 0:
-        return logits.without_keys()
-    return logits.score(queries, weights, keys.cache(by_key=most > 0), clean_logits, where)
+        return logits.fill_(float("-inf"))
+    return _score(queries, weights, keys.cache(by_key=most > 0), clean_logits, logits, where)
 
 
 def fp8_fp4_paged_mqa_logits(
@@ -148,24 +148,24 @@ def fp8_fp4_paged_mqa_logits(
     batch, next_n, heads, _ = require(values, "q", None, ("B", "next_n", "H", "D"))
     rows = batch * next_n
     queries = _Queries(values, scales)
-    require(weights, "weights", _WEIGHTS, (rows, heads), values)
+    require(weights, "weights", _DTYPES, (rows, heads), values)
     require(block_table, "block_table", (torch.int32,), (batch, "max_blocks"), values)
     one_each = getattr(context_lens, "ndim", 2) == 1
     require(context_lens, "context_lens", (torch.int32,), (batch,) if one_each else (batch, next_n), values)
     if indices is not None:
         _check_indices(indices, batch, next_n, values)
     most = integer("max_context_len", max_context_len, least=0)
-    logits = _Logits(values, rows, most, most, logits_dtype)
+    logits = _logits(values, rows, most, most, logits_dtype)
     keys, table = _paged_keys(kv_cache, block_table, queries)
     if keys is None:
-        return logits.without_keys()
+        return logits.fill_(float("-inf"))
     ends = context_lens
     if one_each and next_n != 1:  # the keys of the last row; fewer than 0 count as 0
         before = torch.arange(1 - next_n, 1, dtype=torch.int32, device=values.device)
         ends = ends.clamp(min=0)[:, None] + before
     requests = _request_of_rows(rows, max(next_n, 1), values.device)
     where = {"ends": ends.flatten(), "block_table": table, "request_of_token": requests}
-    return logits.score(queries, weights, keys, clean_logits, where)
+    return _score(queries, weights, keys, clean_logits, logits, where)
 
 
 _FIRST_ROWS = 65536
@@ -265,9 +265,8 @@ def _paired_splits(lens, indices):
     run = torch.cummax(rows.masked_fill(follows, 0), 0).values  # first row of each row's request
     second = (rows - run) % 2 == 1
     splits = _splits(lens)
-    of_pair = torch.where(
-        second.roll(-1), splits.roll(-1), splits
-    )  # row 0, which roll puts last, is no second row
+    # Row 0, which roll puts last, is no second row.
+    of_pair = torch.where(second.roll(-1), splits.roll(-1), splits)
     return of_pair.masked_fill(second, 0)
 
 
@@ -355,30 +354,18 @@ class DenseKeys:
         )
 
 
-class _Logits:
+def _logits(like, rows, columns, room, dtype):
     """The result. As in DeepGEMM, the stride of its rows is a multiple of 1024 bytes."""
+    if dtype not in _DTYPES:
+        raise invalid("logits_dtype", dtype, " or ".join(map(str, _DTYPES)))
+    stride = _round_up(room, 1024 // dtype.itemsize)
+    return torch.empty((rows, stride), dtype=dtype, device=like.device)[:, :columns]
 
-    def __init__(self, like, rows, columns, room, dtype):
-        if dtype not in (torch.float32, torch.bfloat16):
-            raise invalid("logits_dtype", dtype, "torch.float32 or torch.bfloat16")
-        stride = _round_up(room, 1024 // dtype.itemsize)
-        self._out = torch.empty((rows, stride), dtype=dtype, device=like.device)[:, :columns]
 
-    def without_keys(self):
-        return self._out.fill_(float("-inf"))
-
-    def score(self, queries, weights, keys, clean, where):
-        score(
-            queries.values,
-            weights.float(),
-            keys,
-            q_scales=queries.scales,
-            fill=bool(clean),
-            precision="rounded",  # DeepGEMM's own products of e4m3 are summed with about 14 bits
-            logits=self._out,
-            **where,
-        )
-        return self._out
+def _score(queries, weights, keys, clean, logits, where):
+    # DeepGEMM's own products of e4m3 are summed with about 14 bits.
+    options = {"q_scales": queries.scales, "fill": bool(clean), "precision": "rounded", "logits": logits}
+    return score(queries.values, weights.float(), keys, **options, **where)
 
 
 def _relative_columns(starts, ends, keys, columns):

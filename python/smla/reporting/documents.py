@@ -10,8 +10,6 @@ from pathlib import Path
 from ..errors import DataError, IoError, invalid
 
 _MOST_BYTES = 64 << 20
-
-
 _wrong = DataError.of
 
 
@@ -35,19 +33,19 @@ _KINDS = {
 }
 
 
-def _check(place, document, required, optional=()):
-    """Members of an object by kind; an optional one may be missing or null."""
+def _check(place, document, members):
+    """Refuses what is no object with these members, {name: kind}; "kind?" may be missing or null."""
     if not isinstance(document, dict):
         raise _wrong(place.removesuffix(": "), _shown(document), "an object")
     at = place if place.endswith(": ") else place + "."
-    for name, kind in dict(required).items():
+    for name, kind in members.items():
+        wanted = kind.replace("?", " or null")
+        if document.get(name) is None and kind.endswith("?"):
+            continue
         if name not in document:
-            raise _wrong(at + name, "nothing", kind)
-        if not _KINDS[kind](document[name]):
-            raise _wrong(at + name, _shown(document[name]), kind)
-    for name, kind in dict(optional).items():
-        if document.get(name) is not None and not _KINDS[kind](document[name]):
-            raise _wrong(at + name, _shown(document[name]), f"{kind} or null")
+            raise _wrong(at + name, "nothing", wanted)
+        if not _KINDS[kind.rstrip("?")](document[name]):
+            raise _wrong(at + name, _shown(document[name]), wanted)
 
 
 def name_of(source):
@@ -84,58 +82,58 @@ def read(source):
 
 _TIME = {"stage": "a text", "case": "a text", "ms": "a positive number"}
 _FIGURES = {
-    "kernel": "a text",
-    "gflops": "a positive number",
-    "gbytes_per_second": "a positive number",
-    "percent_of_peak": "a positive number",
-    "error": "a number",
-    "part": "true or false",
+    **dict.fromkeys(("gflops", "gbytes_per_second", "percent_of_peak"), "a positive number?"),
+    **{"kernel": "a text?", "error": "a number?", "part": "true or false?"},
 }
+_BENCH = {
+    "results": "a list",
+    "machine": "an object?",
+    **dict.fromkeys(("cpu", "context", "method"), "a text?"),
+    **dict.fromkeys(("peak_bf16_dot_gflops", "peak_f32_fma_gflops"), "a positive number?"),
+    "peak_memory_gbytes_per_second": "a positive number?",
+}
+_KERNEL = {
+    **dict.fromkeys(("stage", "engine", "kernel"), "a text"),
+    **{"problems": "a number", "worst_share_of_limit": "a number?", "pass": "true or false?"},
+}
+_COMBINATION = {"golden": "a text", "engine": "a text", "kv_format": "a text?", "checked": "a list?"}
 
 
-def _results(place, document, optional):
+def _timed(source, members, figures):
+    """A document with rows of times."""
+    document, place = read(source), f"{name_of(source)}: "
+    _check(place, document, members)
     if not document["results"]:
         raise _wrong(place + "results", "none", "one at least")
     for number, row in enumerate(document["results"]):
-        _check(f"{place}results[{number}]", row, _TIME, optional)
-
-
-def bench(path):
-    """A document of `smla bench --json`."""
-    document, place = read(path), f"{name_of(path)}: "
-    names = ("peak_bf16_dot_gflops", "peak_f32_fma_gflops", "peak_memory_gbytes_per_second")
-    peaks = dict.fromkeys(names, "a positive number")
-    texts = {name: "a text" for name in ("cpu", "context", "method")}
-    _check(place, document, {"results": "a list"}, {**peaks, **texts, "machine": "an object"})
-    _results(place, document, _FIGURES)
+        _check(f"{place}results[{number}]", row, {**_TIME, **figures})
     return document
 
 
-def peers(path):
+def bench(source):
+    """A document of `smla bench --json`."""
+    return _timed(source, _BENCH, _FIGURES)
+
+
+def peers(source):
     """Times of another library: {"name": ..., "results": [{"stage", "case", "ms"}]}, stages and cases as
     `smla bench` names them. A document of `smla bench` passes too, so that two builds can be compared."""
-    document, place = read(path), f"{name_of(path)}: "
-    _check(place, document, {"results": "a list"}, {"name": "a text"})
-    _results(place, document, {})
-    return {"name": document.get("name") or Path(name_of(path)).stem, "results": document["results"]}
+    document = _timed(source, {"results": "a list", "name": "a text?"}, {})
+    return {"name": document.get("name") or Path(name_of(source)).stem, "results": document["results"]}
 
 
-def verify(path):
+def verify(source):
     """A document of `smla verify --json`: of random problems (kernels), or of golden files (combinations)."""
-    document, place = read(path), f"{name_of(path)}: "
-    lists = {"kernels": "a list", "combinations": "a list"}
-    _check(place, document, {}, lists)
+    document, place = read(source), f"{name_of(source)}: "
+    lists = {"kernels": "a list?", "combinations": "a list?"}
+    _check(place, document, lists)
     if not any(document.get(name) for name in lists):
         raise _wrong(place + "kernels", "none, and no combinations", "what `smla verify --json` prints")
     for number, row in enumerate(document.get("kernels") or ()):
-        names = {"stage": "a text", "engine": "a text", "kernel": "a text", "problems": "a number"}
-        optional = {"worst_share_of_limit": "a number", "pass": "true or false"}
-        _check(f"{place}kernels[{number}]", row, names, optional)
+        _check(f"{place}kernels[{number}]", row, _KERNEL)
     for number, row in enumerate(document.get("combinations") or ()):
         at = f"{place}combinations[{number}]"
-        _check(
-            at, row, {"golden": "a text", "engine": "a text"}, {"kv_format": "a text", "checked": "a list"}
-        )
+        _check(at, row, _COMBINATION)
         for which, check in enumerate(row.get("checked") or ()):
-            _check(f"{at}.checked[{which}]", check, {"error": "a number", "tolerance": "a number"})
+            _check(f"{at}.checked[{which}]", check, {"error": "a number?", "tolerance": "a number?"})
     return document
