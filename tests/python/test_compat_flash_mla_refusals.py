@@ -232,6 +232,10 @@ REFUSALS = [
     ({"k_cache": torch.zeros(2, 8, 656, dtype=torch.uint8)}, "k_cache.shape"),
     ({"k_cache": torch.zeros(2, 8, 1, 584, dtype=torch.uint8)}, "k_cache.shape[-1]"),
     ({"k_cache": torch.zeros(2, 8, 1, 528, dtype=torch.uint8)}, "k_cache.shape[-1]"),
+    (
+        {"q": torch.ones(2, 3, 4, 512).bfloat16(), "k_cache": torch.zeros(2, 8, 1, 528, dtype=torch.uint8)},
+        "k_cache.shape[-1]",
+    ),
     ({"k_cache": torch.zeros(2, 8, 1, 700, dtype=torch.uint8)[..., :656]}, "k_cache.stride"),
     ({"k_cache": torch.zeros(2, 8, 1, 576, dtype=torch.bfloat16)}, "is_fp8_kvcache"),
     ({"is_fp8_kvcache": False}, "is_fp8_kvcache"),

@@ -17,12 +17,11 @@ from .. import stages
 from ..cache import Cache
 from ..errors import integer, invalid, unsupported
 from ..rows import decode_schedule
-from ._check import open_cache, require
+from ._check import require
+from ._pools import BYTES, PLAIN, open_pool
 
-_PACKED = (torch.uint8, torch.int8, torch.float8_e4m3fn)
-_PLAIN = {torch.bfloat16: "row_bf16", torch.float32: "row_f32"}
+_RECORD_BYTES = (656, 584)
 _QUERIES = (torch.bfloat16, torch.float16, torch.float32)
-_RECORDS = {(576, 656): "fp8_656", (512, 584): "fp8_584"}  # (d, bytes per token)
 _PRECISION = "rounded"  # keys are bf16(code * scale) in FlashMLA
 _HOPPER = (132, 9)  # multiprocessors and capability that a schedule for CPU tensors is made for
 
@@ -182,7 +181,7 @@ def flash_mla_sparse_prefill(
 def _prefill(q, kv, indices, sm_scale, d_v, attn_sink=None, topk_length=None, **lse):
     require(q, "q", _QUERIES, (None, None, None))
     tokens, heads, width = q.shape
-    require(kv, "kv", (*_PACKED, *_PLAIN), (None, 1, None), like=q)
+    require(kv, "kv", (*BYTES, *PLAIN), (None, 1, None), like=q)
     require(indices, "indices", (torch.int32,), (tokens, 1, None), like=q)
     _require_sink(attn_sink, q, heads)
     if topk_length is not None:
@@ -190,7 +189,7 @@ def _prefill(q, kv, indices, sm_scale, d_v, attn_sink=None, topk_length=None, **
     pages_of_one = kv.unsqueeze(1)  # rows may be any distance apart
     return stages.attend(
         q,
-        _open(pages_of_one, width, kv.dtype in _PACKED, "kv"),
+        _open(pages_of_one, q, kv.dtype in BYTES, "kv"),
         indices.squeeze(1),
         topk_length,
         softmax_scale=sm_scale,
@@ -214,23 +213,23 @@ class _Source(NamedTuple):
 def _listed_rows(q, cache, indices, lengths, packed, names):
     """The source whose rows are listed for each query token. names: of the three tensors."""
     b, s_q, _, width = q.shape
-    require(cache, names[0], (*_PACKED, *_PLAIN), (None, None, 1, None), like=q)
+    require(cache, names[0], (*BYTES, *PLAIN), (None, None, 1, None), like=q)
     require(indices, names[1], (torch.int32,), (b, s_q, None), like=q)
     if lengths is not None:
         per_token = isinstance(lengths, torch.Tensor) and lengths.ndim == 2
         require(lengths, names[2], (torch.int32,), (b, s_q) if per_token else (b,), like=q)
         lengths = (lengths if per_token else lengths[:, None].expand(b, s_q)).reshape(b * s_q)
     rows = indices.reshape(b * s_q, indices.shape[2])
-    return _Source(_open(cache, width, packed, names[0]), rows, lengths)
+    return _Source(_open(cache, q, packed, names[0]), rows, lengths)
 
 
 def _every_row(q, cache, block_table, cache_seqlens, causal, packed):
     """The source of requests that attend to all their rows; causal: to those up to a query's own."""
     b, s_q, _, width = q.shape
-    require(cache, "k_cache", (*_PACKED, *_PLAIN), (None, None, 1, None), like=q)
+    require(cache, "k_cache", (*BYTES, *PLAIN), (None, None, 1, None), like=q)
     require(block_table, "block_table", (torch.int32,), (b, None), like=q)
     require(cache_seqlens, "cache_seqlens", (torch.int32,), (b,), like=q)
-    source = _open(cache, width, packed, "k_cache")
+    source = _open(cache, q, packed, "k_cache")
 
     def count(n):
         return torch.arange(n, dtype=torch.int32, device=q.device)
@@ -244,21 +243,14 @@ def _every_row(q, cache, block_table, cache_seqlens, causal, packed):
     return _Source(source, rows, lengths)
 
 
-def _open(cache, width, packed, name):
-    """A smla.Cache over [pages,page,1,bytes or values]; the distance between pages is free."""
-    if packed != (cache.dtype in _PACKED):
+def _open(cache, q, packed, name):
+    """A smla.Cache over [pages,page,1,bytes or values]; errors name the argument."""
+    if packed != (cache.dtype in BYTES):
         raise invalid("is_fp8_kvcache", packed, f"{not packed} for {name} of {cache.dtype}")
-    _, tokens, _, last = cache.shape
-    if packed and (width, last) not in _RECORDS:
-        wanted = ", ".join(f"{record} for d {d}" for d, record in _RECORDS)
-        wanted = f"bytes per token of a record that these calls take: {wanted}"
-        raise unsupported(f"{name}.shape[-1]", f"{last} for d {width}", wanted)
-    if not packed and last != width:
-        raise invalid(f"{name}.shape[-1]", last, f"{width}, the width of q")
-    if cache.stride(3) != 1 or (tokens > 1 and cache.stride(1) != last):
-        raise invalid(f"{name}.stride", list(cache.stride()), "pages that are dense inside")
-    record = _RECORDS[width, last] if packed else _PLAIN[cache.dtype]
-    return open_cache(name, cache, record, tokens)
+    if packed and cache.shape[3] not in _RECORD_BYTES:  # the 528 of V4.1 are another format than FlashInfer's
+        wanted = "records of 656 (d 576) or 584 bytes (d 512)"
+        raise unsupported(f"{name}.shape[-1]", cache.shape[3], wanted)
+    return open_pool(cache, name, q, layout="NHD")
 
 
 def _ceil_div(a, b):

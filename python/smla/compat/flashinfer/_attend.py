@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 
 from ... import stages
+from .._pools import is_per_tensor, open_pool
 from ._check import scale_of
-from ._pools import is_per_tensor, open_pool
 
 _EMPTY_LSE = -1e30  # FlashInfer's mark of a token without rows
 _LOG2_E = math.log2(math.e)

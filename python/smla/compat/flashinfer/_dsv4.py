@@ -7,10 +7,10 @@ import torch
 from ... import stages
 from ...errors import invalid, unsupported
 from .._check import require
+from .._pools import is_packed
 from ._attend import Segment, attend
 from ._batch import Batch
 from ._check import lengths_of, output_of, require_int, rows_of, sinks_of, tokens_of
-from ._pools import is_packed
 
 _WIDTH = 512
 _WINDOW = 128  # columns of a combined table that list rows of the window's pool

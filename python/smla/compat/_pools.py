@@ -1,12 +1,12 @@
-"""The key-value pools that FlashInfer's calls take, as caches of smla. A pool has one KV head."""
+"""The key-value pools of FlashInfer and FlashMLA, as caches of smla. A pool has one KV head."""
 
 import torch
 
-from ...errors import invalid, unsupported
-from .._check import open_cache, require
+from ..errors import invalid, unsupported
+from ._check import open_cache, require
 
-_PLAIN = {torch.bfloat16: "row_bf16", torch.float32: "row_f32"}
-_BYTES = (torch.uint8, torch.int8, torch.float8_e4m3fn)
+PLAIN = {torch.bfloat16: "row_bf16", torch.float32: "row_f32"}
+BYTES = (torch.uint8, torch.int8, torch.float8_e4m3fn)
 _PACKED = {(576, 656): "fp8_656", (512, 584): "fp8_584", (512, 528): "fp8_528"}  # (D, bytes per token)
 _PER_TENSOR = {576: "fp8_576", 512: "fp8_512"}  # e4m3 values, by D
 _IN_WHOLE_PAGES = {576: 656, 512: 584}  # of [pages,bytes of a page]: bytes per token, by D
@@ -14,7 +14,7 @@ _IN_WHOLE_PAGES = {576: 656, 512: 584}  # of [pages,bytes of a page]: bytes per 
 
 def is_packed(pool):
     """Whether a pool holds packed records: what kernels for SM120 read, and those for SM100 do not."""
-    if not isinstance(pool, torch.Tensor) or pool.dtype not in _BYTES:
+    if not isinstance(pool, torch.Tensor) or pool.dtype not in BYTES:
         return False
     return pool.dtype != torch.float8_e4m3fn or pool.shape[-1:] in [(record,) for _, record in _PACKED]
 
@@ -31,7 +31,7 @@ def open_pool(pool, name, query, *, layout=None, scale=None):
 
     X: D values bf16, f32 or e4m3, D the query's width; or the bytes of a packed record. scale: of e4m3.
     """
-    require(pool, name, (*_PLAIN, *_BYTES), like=query)
+    require(pool, name, (*PLAIN, *BYTES), like=query)
     if pool.ndim == 4:
         pool = _without_head(pool, name, layout)
     if pool.ndim not in (2, 3):
@@ -52,10 +52,10 @@ def open_pool(pool, name, query, *, layout=None, scale=None):
 def _format_of(pool, name, width):
     """The record format, and how many elements of the last dimension a token takes."""
     last = pool.shape[-1]
-    if pool.dtype in _PLAIN:
+    if pool.dtype in PLAIN:
         if last != width:
             raise invalid(f"{name}.shape[-1]", last, f"{width}, the query's")
-        return _PLAIN[pool.dtype], width
+        return PLAIN[pool.dtype], width
     if is_per_tensor(pool, width):
         return _PER_TENSOR[width], width
     record = _IN_WHOLE_PAGES.get(width, last) if pool.ndim == 2 else last
