@@ -62,8 +62,8 @@ class Struct:
         self._writers.update((name, None) for name in names)
 
     def only(self, values):
-        """Those of a function's local variables that are fields, in the order of the struct."""
-        return {name: values[name] for name in self.places if name in values}
+        """Those of a function's local variables that are fields."""
+        return {name: value for name, value in values.items() if name in self.arguments}
 
     def _find(self, kind, prefix, base):
         for name, field in kind._fields_:

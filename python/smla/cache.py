@@ -182,10 +182,11 @@ class Cache:
             dense = item
             for extent in shape[1:]:
                 dense *= extent
-            # [pages,tokens,584] without gaps: pages that leave out the padding of packed ones
-            unpadded = dense == self._record_bytes() * self.abi.page_tokens
-            if page_stride_bytes is None and shape[0] > 1 and (strides[0] * item != dense or unpadded):
-                page_stride_bytes = strides[0] * item
+            if page_stride_bytes is None and shape[0] > 1:
+                # [pages,tokens,584] without gaps: pages that leave out the padding of packed ones
+                unpadded = dense == _record_bytes(self.format, self.abi.width) * self.abi.page_tokens
+                if strides[0] * item != dense or unpadded:
+                    page_stride_bytes = strides[0] * item
         gaps = (page_stride_bytes, self.abi.row_stride_bytes)
         _require_dense(shape, strides, in_pages or [gap // item for gap in gaps if gap])
         self.abi.page_stride_bytes = page_stride_bytes or 0
@@ -224,17 +225,12 @@ class Cache:
 
     def _page_bytes(self):
         """Bytes of a page up to the end of its last record."""
-        record = self._record_bytes()
+        record = _record_bytes(self.format, self.abi.width)
         return (self.abi.page_tokens - 1) * (self.abi.row_stride_bytes or record) + record
 
     def _page_stride(self):
         """Bytes between pages."""
         return self.abi.page_stride_bytes or _bytes(self.abi, pages=1)
-
-    def _record_bytes(self):
-        # 288 tokens fill a page of any format without padding (fp8_584: 292 rows of 576 bytes).
-        plain = dict(pages=1, page_tokens=288, page_rows=0, page_stride_bytes=0, row_stride_bytes=0)
-        return _bytes(self.abi, **plain) // 288
 
     @property
     def bytes(self):
@@ -360,6 +356,12 @@ class Cache:
 
     def __repr__(self):
         return f"smla.Cache({self.format.name.lower()}, {self.pages} pages of {self.page_tokens})"
+
+
+@functools.lru_cache
+def _record_bytes(format, width):
+    """Bytes of a token. 288 fill a page of any format without padding (fp8_584: 292 rows of 576 bytes)."""
+    return _bytes(_abi.Cache(format=format, width=width, pages=1, page_tokens=288)) // 288
 
 
 @functools.cache

@@ -24,6 +24,8 @@ _LAYER = Struct(_abi.LayerArgs)
 _SESSION = Struct(_abi.SessionArgs)
 _STEP = Struct(_abi.LayerStep, ["out", "topk", "best_blocks", *[f"{group}.cache" for group in GROUPS]])
 _SESSION_STEP = Struct(_abi.SessionStep, ["out"])
+_STEP.ignore(("self", "caches", "stage_budget", "workspace", "stream"))
+_SESSION_STEP.ignore(("self",))
 _REQUEST = struct.Struct("=ii")
 assert _REQUEST.size == c.sizeof(_abi.StepRequest)
 _STORAGE = {kind.name.lower(): kind for kind in WeightStorage}
@@ -138,7 +140,8 @@ class Layer(Shared):
         """
         if out is None:
             out = new(hidden, shape_of(hidden), dtype_of(hidden, "hidden"))
-        values = {**_STEP.only(locals()), "plan": plan.handle}
+        values = locals()
+        values["plan"] = plan.handle
         for name, groups in (("plan", plan.groups), ("caches", caches)):
             if not self._groups.issubset(groups):
                 raise invalid(name, sorted(groups), "those of " + ", ".join(sorted(self._groups)))
@@ -233,7 +236,7 @@ class Session(Handle):
         if out is None:
             out = new(hidden, shape_of(hidden), dtype_of(hidden, "hidden"))
         requests = [(0, rank(hidden, "hidden", 2)[0])] if requests is None else requests
-        values, listed, keep = _SESSION_STEP.only(locals()), _step_requests(requests), []
+        values, listed, keep = locals(), _step_requests(requests), []
         values.update(requests=c.addressof(listed), request_count=len(listed))
         step = _SESSION_STEP.fill(values, keep)
         self._call(lib.smla_session_forward, c.byref(step))

@@ -9,11 +9,12 @@ from ._fill import Struct
 from ._handles import Handle
 from ._library import check, lib, names
 from .errors import invalid, one_of
-from .tensor import Tensor, stream_of
+from .tensor import stream_of
 
 GROUPS = {kind.name.lower(): kind for kind in Group}
 _ARGS = Struct(_abi.PlanArgs)
 _BATCH = Struct(_abi.PlanBatch)
+_BATCH.ignore(("self", "groups", "keep"))
 
 
 class PlanGroup(NamedTuple):
@@ -48,16 +49,14 @@ def bits_of(field, names, choices):
 def fill_batch(values, keep):
     """A smla_plan_batch of the local variables of a build(). What must outlive the call goes to `keep`."""
     stream, query_start_loc = values["stream"], values["query_start_loc"]
-    fields = _BATCH.only(values)
     for name, group in values["groups"].items():
         one_of("groups", name, GROUPS)
         if group is None:
             continue
         if not isinstance(group, tuple):
             raise invalid(name, type(group).__name__, "a smla.PlanGroup")
-        fields.update({f"{name}.{field}": value for field, value in zip(PlanGroup._fields, group)})
-    keep += [value for value in fields.values() if type(value) is Tensor]
-    batch = _BATCH.fill(fields, keep, stream or 0)
+        values.update({f"{name}.{field}": value for field, value in zip(PlanGroup._fields, group)})
+    batch = _BATCH.fill(values, keep, stream or 0)
     if stream is None and query_start_loc is not None:
         batch.stream = stream_of(query_start_loc)
     return batch

@@ -26,10 +26,14 @@ _ARGS = {
 }
 
 
+for _kind in _ARGS.values():  # local variables of the functions
+    _kind.ignore(("shape", "tokens", "columns", "decodes", "wide", "parts", "starts"))
+
+
 def _run(name, values):
     """Runs an operation with the local variables of its function. Returns the arguments that it ran with."""
-    kind, keep = _ARGS[name], []
-    args = kind.fill(kind.only(values), keep)
+    keep: list = []
+    args = _ARGS[name].fill(values, keep)
     check(getattr(lib, f"smla_{name}")(c.byref(args)))
     return args
 

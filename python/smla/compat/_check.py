@@ -23,7 +23,7 @@ def require(tensor, name, dtypes=None, shape=None, like=None):
         raise invalid(f"{name}.shape", list(tensor.shape), f"[{wanted}]")
     if like is not None and tensor.device != like.device:
         raise invalid(f"{name}.device", tensor.device, f"{like.device}, that of the query")
-    return tuple(tensor.shape)
+    return tensor.shape
 
 
 def open_cache(name, data, format, page_tokens, **layout):

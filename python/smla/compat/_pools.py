@@ -36,9 +36,14 @@ def open_pool(pool, name, query, *, layout=None, scale=None):
         pool = _without_head(pool, name, layout)
     if pool.ndim not in (2, 3):
         raise invalid(f"{name}.ndim", pool.ndim, "2, 3 or 4")
-    format, record = _format_of(pool, name, query.shape[-1])
+    return open_pages(pool, name, query.shape[-1], scale)
+
+
+def open_pages(pool, name, width, scale=None):
+    """open_pool of a pool [pages,page,X], [pages,page,1,X], [rows,D] or [pages,bytes of a page]."""
+    format, record = _format_of(pool, name, width)
     last = pool.shape[-1]
-    page = pool.shape[1] if pool.ndim == 3 else last // record
+    page = pool.shape[1] if pool.ndim > 2 else last // record
     if page < 1:
         raise invalid(f"{name}.shape", list(pool.shape), "pages of one token or more")
     dense = pool.ndim == 2 or page == 1 or pool.stride(1) == last

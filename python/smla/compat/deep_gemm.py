@@ -106,7 +106,7 @@ def fp8_fp4_mqa_logits(
     values, scales = _pair(q, "q")
     rows, heads, _ = require(values, "q", None, ("S", "H", "D"))
     queries = _Queries(values, scales)
-    keys = DenseKeys(*_pair(kv, "kv"), queries.width, values)
+    keys = _DenseKeys(*_pair(kv, "kv"), queries.width, values)
     require(weights, "weights", _DTYPES, (rows, heads), values)
     require(cu_seq_len_k_start, "cu_seq_len_k_start", (torch.int32,), (rows,), values)
     require(cu_seq_len_k_end, "cu_seq_len_k_end", (torch.int32,), (rows,), values)
@@ -307,18 +307,18 @@ class _Queries:
             self.scales = typed(_widened(scales, _SCALE_BYTES), "e8m0", "q_sf")
 
 
-class DenseKeys:
+class _DenseKeys:
     """Keys of `width` channels and their scales in two tensors, as caches of smla."""
 
-    def __init__(self, kv, kv_sf, width, like=None, names=("kv", "kv_sf")):
-        self.count, _ = require(kv, names[0], None, ("N", "D"), like)
-        self._codes, self._kind, self._width = _codes(kv, names[0])
+    def __init__(self, kv, kv_sf, width, like):
+        self.count, _ = require(kv, "kv", None, ("N", "D"), like)
+        self._codes, self._kind, self._width = _codes(kv, "kv")
         if self._width != width:
-            raise invalid(f"{names[0]}.shape", list(kv.shape), f"the {width} channels of q")
-        require(kv_sf, names[1], (self._kind.scale_dtype,), (self.count,), kv)
+            raise invalid("kv.shape", list(kv.shape), f"the {width} channels of q")
+        require(kv_sf, "kv_sf", (self._kind.scale_dtype,), (self.count,), kv)
         self._scales = kv_sf
 
-    def cache(self, by_key=False):
+    def cache(self, by_key):
         """by_key: a cache with pages of one key each; else with one page of all keys."""
         if not by_key and (page := self._page_in_place()):
             return page

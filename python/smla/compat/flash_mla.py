@@ -18,7 +18,7 @@ from ..cache import Cache
 from ..errors import integer, invalid, unsupported
 from ..rows import decode_schedule
 from ._check import require
-from ._pools import BYTES, PLAIN, open_pool
+from ._pools import BYTES, PLAIN, open_pages
 
 _RECORD_BYTES = (656, 584)
 _QUERIES = (torch.bfloat16, torch.float16, torch.float32)
@@ -250,7 +250,7 @@ def _open(cache, q, packed, name):
     if packed and cache.shape[3] not in _RECORD_BYTES:  # the 528 of V4.1 are another format than FlashInfer's
         wanted = "records of 656 (d 576) or 584 bytes (d 512)"
         raise unsupported(f"{name}.shape[-1]", cache.shape[3], wanted)
-    return open_pool(cache, name, q, layout="NHD")
+    return open_pages(cache, name, q.shape[-1])
 
 
 def _ceil_div(a, b):

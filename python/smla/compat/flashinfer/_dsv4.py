@@ -71,7 +71,8 @@ def trtllm_batch_decode_sparse_mla_dsv4(
     Returns out, by default new, of the query's shape: bf16 for bf16 and e4m3 queries, else of their type. A
     token without rows, or outside of cum_seq_lens_q, gets 0.
     """
-    given = {name: value for name, value in locals().items() if name in _LISTS and value is not None}
+    given = locals()
+    given = {name: given[name] for name in _LISTS if given[name] is not None}
     flat = tokens_of(query, "query", _WIDTH)
     batch = Batch.of(query, cum_seq_lens_q)
     _require_choices(backend, kv_layout, max_q_len, query, hca_is_causal, hca_sparse_indices_format)

@@ -7,8 +7,8 @@ import torch
 
 from ... import stages
 from ..._run import prepare_call
+from ...cache import Cache
 from ...errors import invalid
-from ..deep_gemm import DenseKeys
 from .caches import index_cache
 
 _INDEX_DIM = 128
@@ -28,12 +28,21 @@ def fp8_mqa_logits_triton(
     cu_seqlen_ke: [M] i32. Products are summed in f32 (on Hopper those of e4m3 with about 14 bits) and scaled
     last; the original rounds scaled keys to bf16 first.
     """
-    codes, scales = kv
-    keys = DenseKeys(codes, scales.flatten(), _INDEX_DIM, names=("kv[0]", "kv[1]"))
-    if keys.count == 0:
-        return weights.new_empty(q.shape[0], 0)
-    where = {"starts": cu_seqlen_ks, "columns": keys.count, "precision": "rounded"}
-    return stages.score(q, weights, keys.cache(), cu_seqlen_ke, **where)
+    where = {"starts": cu_seqlen_ks, "columns": kv[0].shape[0], "precision": "rounded"}
+    return stages.score(q, weights, _ragged_keys(*kv), cu_seqlen_ke, **where)
+
+
+def _ragged_keys(codes, scales):
+    """One page of all keys: their codes, then their scales. A copy of 132 bytes per key."""
+    if codes.ndim != 2 or codes.shape[1] != _INDEX_DIM or codes.element_size() != 1:
+        wanted = f"torch.float8_e4m3fn [keys, {_INDEX_DIM}]"
+        raise invalid("kv[0]", f"{codes.dtype} {list(codes.shape)}", wanted)
+    if scales.dtype is not torch.float32 or scales.numel() != codes.shape[0]:
+        wanted = f"torch.float32, {codes.shape[0]} of them"
+        raise invalid("kv[1]", f"{scales.dtype} {list(scales.shape)}", wanted)
+    parts = [part.reshape(-1).view(torch.uint8) for part in (codes, scales)]
+    keys = codes.shape[0]
+    return Cache(torch.cat(parts), "index_fp8_132", max(keys, 1), pages=min(keys, 1))
 
 
 def fp8_paged_mqa_logits_triton(
