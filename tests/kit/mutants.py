@@ -843,7 +843,7 @@ MUTANTS = [
     ),
     Mutant(
         "rounded frequencies pass once they are f32 again",
-        "python/smla/transformers/_frequencies.py",
+        "python/smla/transformers/_modules.py",
         "rtol=1e-5",
         "rtol=1e-1",
         "python tests/python/test_transformers_use.py -k rounded",
