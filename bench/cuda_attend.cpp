@@ -256,7 +256,7 @@ Times Timer::run(const Shape& shape, const Pair& pools, const cuda_attend::Sched
         args.primary.rows = list(i * t * k, shape.k);
         if (shape.extra_k) args.extra.rows = list(i * t * k + shape.k, shape.extra_k);
         const Env env = context_.env({scratch.data(), bytes}, stream_);
-        if (forced) (forced->raw ? cuda_attend::run_sm90 : cuda_attend::run_mma)(args, *forced, env);
+        if (forced) forced->shape->run(args, *forced, env);
         else last = run_stage<Stage::attend>(args, env);
     };
     call(0);
@@ -406,9 +406,9 @@ void cost_of_checks(const std::string& only, const std::string& kernel, const st
     print("map T128 K2048", plain.run_map(128, 2048), checking.run_map(128, 2048));
 }
 
-// Every block and several splits, to set the costs of schedule.cpp by or, of the kernel over raw records,
-// those of sm90.cpp: a call's share of a replay.
-void sweep(bool raw) {
+// Every block shape of a kernel and several splits, to fit the costs of schedule.cpp: a call's share of a
+// replay.
+void sweep(const char* kernel) {
     Timer timer("");
     Pools pools(timer.device());
     constexpr int kSplits[] = {1, 2, 3, 4, 6, 8, 11, 16, 32, 64};
@@ -419,19 +419,17 @@ void sweep(bool raw) {
                                                   {16, 64}, {64, 64}, {16, 128}, {128, 16}, {128, 128}};
     for (const smla_format format : {SMLA_ROW_BF16, SMLA_FP8_656})
         for (const auto& [tokens, heads] : kSizes)
-            for (const auto& [tile, tile_groups] : {std::pair(16, 1), {16, 2}, {32, raw ? 2 : 1}, {64, 1}}) {
-                if (tile > heads || (raw && format == SMLA_ROW_BF16) || (!raw && tile_groups > 1)) continue;
+            for (const cuda_attend::BlockShape& shape_of_block : cuda_attend::block_shapes()) {
+                if (std::strcmp(shape_of_block.kernel, kernel) != 0 || shape_of_block.heads > heads ||
+                    !(shape_of_block.formats & format_bit(format)))
+                    continue;
                 const Shape shape{tokens, heads, 576, format, 2048, 0, 8192};
-                std::printf("%-20s tile %2d, %d groups", shape_name(shape).c_str(), tile, tile_groups);
+                std::printf("%-20s tile %2d, %d groups", shape_name(shape).c_str(), shape_of_block.heads,
+                            shape_of_block.warpgroups);
                 for (const int splits : kSplits) {
-                    if (tokens * splits > 1024 || (raw && splits > 32)) break;
-                    const cuda_attend::Schedule plan{.heads = tile,
-                                                     .tokens = tokens,
-                                                     .all_heads = heads,
-                                                     .splits = splits,
-                                                     .coded = format != SMLA_ROW_BF16,
-                                                     .raw = raw,
-                                                     .tile_groups = tile_groups};
+                    if (tokens * splits > 1024 || splits * shape_of_block.tile_keys > shape.k) break;
+                    const cuda_attend::Schedule plan{
+                        .shape = &shape_of_block, .tokens = tokens, .all_heads = heads, .splits = splits};
                     std::printf(" %6.1f", timer.run(shape, pools.of(shape), &plan).replayed);
                 }
                 std::printf("\n");
@@ -490,7 +488,8 @@ int main(int argc, char** argv) try {
     if (options.shapes.empty())
         options.shapes.assign(std::begin(smla::bench::kShapes), std::end(smla::bench::kShapes));
     if (options.check) smla::bench::cost_of_checks(options.only, options.kernel, options.shapes);
-    else if (options.sweep || options.sweep_raw) smla::bench::sweep(options.sweep_raw);
+    else if (options.sweep || options.sweep_raw)
+        smla::bench::sweep(options.sweep_raw ? cuda_attend::kSm90Raw : cuda_attend::kMma);
     else smla::bench::time_all(options);
 } catch (const smla::Error& error) {
     std::fprintf(stderr, "%s: got %s, wants %s\n", error.field.c_str(), error.got.c_str(),

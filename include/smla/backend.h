@@ -48,7 +48,7 @@ typedef struct smla_backend_args {
     /* "bfloat16", "fp8", "fp8_e4m3", "fp8_ds_mla", "nvfp4_ds_mla" or a record format. "auto" (null): the
      * backend's default; if that is row_bf16, queries of f32 and f64 use row_f32 and row_f64. */
     const char* kv_cache_dtype;
-    /* Of queries: bf16 (0), f16, f32, f64 (reference), e4m3 (HYBRID, per-tensor caches). */
+    /* Dtype of the queries: bf16 (0), f16, f32, f64 (reference), e4m3 (HYBRID, per-tensor caches). */
     smla_dtype dtype;
     /* SMLA_WANTS_* bits. */
     int32_t wants;
@@ -83,19 +83,19 @@ typedef struct smla_backend_args {
     int32_t plan_groups;
     /* 1: as in smla_plan_args. */
     int32_t batch_invariant;
-    /* Of attention: > 0, also as an f32; there is no default. */
+    /* Softmax scale of attention: > 0, also after rounding to f32; there is no default. */
     double softmax_scale;
-    /* Of e4m3 queries; 0: 1. */
+    /* Scale of e4m3 queries; 0 means 1. */
     double q_scale;
     /* Scale of per-tensor caches that set no scale. Other formats: 0 or 1. */
     double kv_scale;
-    /* Of one chunk of indexer prefill; 0: 512 MiB. */
+    /* Bound on the logits of one chunk of indexer prefill; 0 means 512 MiB. */
     int64_t max_logits_bytes;
     /* struct_size 0: what the backend's context runs on; without a context, this processor. Else its size. */
     smla_device_info device;
-    /* Of the metadata; all null: malloc. */
+    /* Allocator for the metadata. If all members are null, malloc is used. */
     smla_allocator allocator;
-    /* Of attention, as in smla_attend_args; 0: exact. */
+    /* Precision of attention, as in smla_attend_args; 0 means exact. */
     smla_precision precision;
     int32_t reserved;
 } smla_backend_args;

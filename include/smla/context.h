@@ -67,7 +67,7 @@ typedef struct smla_context_args {
     int32_t threads;
     /* 1: a token's bits never depend on what else is in the batch, except where a BLAS library multiplies. */
     int32_t batch_invariant;
-    /* Required kernels by name, "attend=cpu_avx512_bf16_attend_576,score=..."; null: the kernels in
+    /* Required kernels by name, "attend=cpu_avx512_bf16_attend,score=..."; null: the kernels in
      * SMLA_KERNEL. A stage with a required kernel runs that kernel or fails. */
     const char* kernel;
     /* CPU and reference engine: for sessions and smla_allocate. All null: malloc. */

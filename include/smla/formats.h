@@ -44,7 +44,7 @@ typedef struct smla_format_info {
     smla_scale_kind scale;
     /* 0 with SMLA_SCALE_NONE and PER_CACHE. The rope part of a record has no scales. */
     int32_t values_per_scale;
-    /* Of data, page stride and row stride. */
+    /* Required alignment of data, page stride and row stride. */
     int32_t alignment_bytes;
     /* Bytes of a token, without padding at the end of its page. */
     int32_t token_bytes;

@@ -55,7 +55,7 @@ typedef struct smla_plan_args {
     int32_t workers;
     /* 1: the schedule depends on heads and list widths only. */
     int32_t batch_invariant;
-    /* Of plans on the host; all null: malloc. */
+    /* Allocator for plans on the host. If all members are null, malloc is used. */
     smla_allocator allocator;
     /* The fields lie where this context runs; null: on the host. The context outlives the plan. */
     smla_context* context;
@@ -97,10 +97,10 @@ typedef struct smla_plan_batch {
     smla_plan_group index;
     smla_plan_group state;
     smla_plan_group index_state;
-    /* Of plans on a GPU: the kernels are queued here. */
+    /* Stream for the kernels of plans on a GPU. */
     smla_stream stream;
-    /* Of a backend's metadata, for a batch on a GPU, whose numbers the host does not read (smla/backend.h).
-     * On the host they are counted. How many requests, the first ones, are decodes, and their tokens. */
+    /* Number of leading decode requests, and of their tokens. A backend's metadata takes these and the
+     * following numbers from here for a batch on a GPU (smla/backend.h); on the host it counts them. */
     int32_t decodes;
     int32_t decode_tokens;
     /* Tokens of all requests; padding follows. 0: `tokens`. */

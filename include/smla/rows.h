@@ -104,7 +104,7 @@ typedef struct smla_mixed_rows_args {
     int32_t window;
     /* 0: window only. */
     int32_t ratio;
-    /* Of prefill tokens. */
+    /* Selected entries per prefill token. */
     int32_t topk;
     /* 1: decode_entries are entries of the request. 0: they are rows of the cache. */
     int32_t local;
@@ -164,7 +164,7 @@ typedef struct smla_prefill_chunks_args {
     int32_t ratio;
     /* Gathered rows per chunk, at most 2^31 - 1; 0: so many. */
     int64_t max_rows;
-    /* Of f32 logits per chunk, query tokens x rows; 0: no bound. */
+    /* Bound on the f32 logits of a chunk, query tokens x rows; 0: no bound. */
     int64_t max_logits_bytes;
     /* Prefill begins with this request. */
     int32_t first_request;

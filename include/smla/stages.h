@@ -109,7 +109,7 @@ typedef struct smla_stage_field {
     /* "T K": a letter is the same length in all fields of the stage, "R+1" and "D/32" follow from one, "*" is
      * any length. Of a cache: the letter of its width, "" if no tensor shares it. */
     const char* shape;
-    /* Of the field in the struct, in bytes. */
+    /* Offset of the field in the struct, in bytes. */
     size_t offset;
     /* A bit 1 << value for each smla_dtype (of a cache: smla_format) that it may have. */
     uint32_t types;

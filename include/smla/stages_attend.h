@@ -31,9 +31,9 @@ typedef struct smla_attend_source {
 typedef struct smla_attend_args {
     uint32_t struct_size;
     smla_precision precision;
-    /* Of lse. */
+    /* Base of the logarithm in lse. */
     smla_lse_base lse_base;
-    /* Of a token without valid rows. */
+    /* lse of a token without valid rows. */
     smla_empty_lse empty_lse;
     /* > 0 */
     double softmax_scale;
@@ -72,7 +72,7 @@ SMLA_API smla_status smla_attend(smla_context* context, const smla_attend_args* 
 
 typedef struct smla_merge_args {
     uint32_t struct_size;
-    /* Of lse and lse_out. */
+    /* Base of the logarithms in lse and lse_out. */
     smla_lse_base lse_base;
     /* [n,T,H,Dv] f32, bf16, f16 (f64): partial results of disjoint row lists. */
     smla_tensor partials;

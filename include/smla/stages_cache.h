@@ -23,14 +23,14 @@ typedef struct smla_write_args {
     smla_tensor slots;
     /* Width Dhead + Dtail. */
     smla_cache cache;
-    /* Of the norm; see smla_norm_args. */
+    /* Kind of norm; see smla_norm_args. */
     smla_norm_kind norm_kind;
-    /* Of the rotation by position; see smla_rope_args. */
+    /* Channel pairs of the rotation by position; see smla_rope_args. */
     smla_rope_style rope_style;
     /* The first rotated channel of the row. */
     int32_t rope_first;
     int32_t reserved;
-    /* Of the norm, > 0, also as an f32; not looked at without norm_weight. */
+    /* Epsilon of the norm: > 0, also after rounding to f32; ignored without norm_weight. */
     double eps;
     /* [Dhead], optional: norms head. Absent: no norm. */
     smla_tensor norm_weight;
@@ -88,7 +88,7 @@ typedef struct smla_compress_args {
     int32_t hadamard;
     /* 1: windows do not overlap at ratio 4 either (GLM-5.3). */
     int32_t no_overlap;
-    /* Of the entry's RMS norm, > 0, also as an f32; not looked at without norm_weight. */
+    /* Epsilon of the entry's RMS norm: > 0, also after rounding to f32; ignored without norm_weight. */
     double eps;
     /* state_f32 (state_f64), width 2 * coff * D: coff 2 at ratio 4 unless no_overlap, else 1. */
     smla_cache state;

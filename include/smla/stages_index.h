@@ -28,7 +28,7 @@ typedef struct smla_quant_index_q_args {
     smla_tensor scales;
     /* [T,Hi] f32 (f64). May be w. */
     smla_tensor w_out;
-    /* Of the rotation by position; see smla_rope_args. */
+    /* Channel pairs of the rotation by position; see smla_rope_args. */
     smla_rope_style rope_style;
     /* The first rotated channel. */
     int32_t rope_first;
@@ -111,7 +111,7 @@ typedef struct smla_select_args {
     smla_tensor row_table;
     /* [T] i32, with rows only. */
     smla_tensor request_of_token;
-    /* Of that cache, with rows only. */
+    /* Tokens per page of that cache, with rows only. */
     int32_t page_tokens;
     /* Rows from one page to the next; 0: page_tokens. */
     int32_t page_rows;

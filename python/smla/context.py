@@ -150,7 +150,7 @@ class Context(Shared):
     number of threads; 0: SMLA_THREADS, else one per core that the process may use (torch.set_num_threads does
     not change it). device: number of the GPU, for the CUDA engine. batch_invariant: a token's bits never
     depend on what else is in the batch, except where a BLAS library multiplies. kernel: required kernels by
-    name, "attend=cpu_avx512_bf16_attend_576"; None: SMLA_KERNEL. check_indices: calls note the first bad
+    name, "attend=cpu_avx512_bf16_attend"; None: SMLA_KERNEL. check_indices: calls note the first bad
     index for Workspace.read_error (slower).
     """
 

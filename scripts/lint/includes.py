@@ -1,6 +1,8 @@
 """An include points left only: core <- formats <- ops <- ... <- api <- everything outside src.
 
-The order and its reason are in HACKING.md. Public headers (<smla/...>) may be included everywhere.
+The order and its reason are in HACKING.md. Headers of one engine (engines/cuda/...) are private to
+src/engines, except for tests and benchmarks of that engine. Public headers (<smla/...>) may be included
+everywhere.
 """
 import re
 
@@ -10,6 +12,8 @@ ORDER = ("core", "formats", "ops", "plan", "linear", "engines", "backends", "mod
 FOREIGN = ("torch/", "pybind11/", "Python.h", "numpy/")
 PUBLIC_MAY_USE = re.compile(r"smla/[a-z_]+\.(h|hpp)|[a-z_0-9]+(\.h)?")
 INTRINSICS = re.compile(r"(imm|x86|xmm|emm|amm|avx\w*)intrin\.h")
+# Files that may include headers of one engine; all others see only engines/*.h.
+ENGINE_USERS = re.compile(r"src/engines/|tests/(?:cuda|gpu)/|bench/cuda_")
 ISA_FILE = re.compile(r"avx2|avx512|amx")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(?:<([^>]+)>|"([^"]+)")', re.MULTILINE)
 
@@ -25,6 +29,9 @@ def _project_include(file, target, paths):
     if target.startswith("smla/"):
         return f'"{target}": public headers are included as <{target}>'
     parts = file.path.split("/")
+    theirs = _engine(["src"] + target.split("/"))
+    if theirs and not ENGINE_USERS.match(file.path):
+        return f'"{target}": headers of engine {theirs} are private to src/engines'
     if parts[0] != "src":
         own = ["/".join(parts[:n]) + "/" + target for n in range(1, len(parts))]
         # tests check the tools' parts, which show measurements
@@ -43,7 +50,7 @@ def _project_include(file, target, paths):
         return f'"{target}": folder {here if here not in ORDER else there} is not in the order of this lint'
     if ORDER.index(there) > ORDER.index(here):
         return f'"{target}": {there} lies right of {here}'
-    mine, theirs = _engine(parts), _engine(["src"] + target.split("/"))
+    mine = _engine(parts)
     if mine and theirs and theirs != mine:
         return f'"{target}": engine {mine} must not know engine {theirs}'
     return None
@@ -102,6 +109,11 @@ BAD = [
     (_case("src/api/z.cpp", "#include <torch/all.h>"), "knows Python or Torch"),
     (_case("src/other/z.cpp", '#include "core/a.h"'), "not in the order"),
     (_case("src/engines/cpu/z.cpp", '#include "engines/cuda/f.h"'), "must not know engine cuda"),
+    (_case("src/backends/z.cpp", '#include "engines/cuda/f.h"'), "engine cuda are private to src/engines"),
+    (_case("src/layers/z.cpp", '#include "engines/cpu/e.h"'), "engine cpu are private to src/engines"),
+    (_case("src/core/z.cpp", '#include "engines/cuda/common/g.h"'), "engine cuda are private"),
+    (_case("tools/golden/z.cpp", '#include "engines/cuda/f.h"'), "engine cuda are private"),
+    (_case("bench/z.cpp", '#include "engines/cpu/e.h"'), "engine cpu are private"),
     (_case("include/smla/z.h", '#include "types.h"'), "public headers include <smla/"),
     (_case("include/smla/z.h", "#include <fmt/core.h>"), "only the standard library"),
     (_case("tests/core/z.cpp", '#include "missing.h"'), "neither in src/,"),
@@ -110,6 +122,9 @@ BAD = [
 GOOD = [
     _case("src/ops/x/z.cpp", '#include "ops/x/c.h"\n#include "core/a.h"\n#include <smla/types.h>\n'),
     _case("src/engines/cuda/z.cu", '#include "engines/cuda/common/g.h"\n#include "engines/run.h"'),
+    _case("src/backends/z.cpp", '#include "engines/run.h"'),
+    _case("tests/gpu/z.cpp", '#include "engines/cuda/common/g.h"'),
+    _case("bench/cuda_z.cpp", '#include "engines/cuda/f.h"'),
     _case("src/engines/cpu/dot_avx2.cpp", "#include <immintrin.h>"),
     _case("include/smla/z.hpp", "#include <smla/types.h>\n#include <string>\n#include <stdint.h>"),
     _case("tests/core/z.cpp", '#include "api/d.h"\n#include "util.h"\n#include <gtest/gtest.h>'),

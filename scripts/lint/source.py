@@ -72,6 +72,13 @@ def _blank(match):
     return kept if text.startswith(("//", "/*")) else '"' + kept[1:-1] + '"'
 
 
+def comments(text):
+    """Yields (offset, comment) for each comment of C++ text; lines of `//` are separate comments."""
+    for match in _TOKENS.finditer(text):
+        if match.group(0).startswith(("//", "/*")):
+            yield match.start(), match.group(0)
+
+
 def without_comments_and_strings(text):
     """The same text, line for line, with comments and the contents of literals blanked."""
     return _TOKENS.sub(_blank, text)

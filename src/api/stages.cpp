@@ -82,7 +82,7 @@ std::string explanation(const Context& context, const void* args) {
         rows.push_back({{"kernel", each.kernel},
                         {"refusal", excluded ? another : each.refusal},
                         {"chosen", each.chosen}});
-        if (!each.last_resort.empty()) rows.back()["last_resort"] = each.last_resort;
+        if (!each.lower_priority.empty()) rows.back()["lower_priority"] = each.lower_priority;
     }
     return nlohmann::json{{"stage", stage_name(S)}, {"runs_on", context.description()}, {"candidates", rows}}
         .dump();

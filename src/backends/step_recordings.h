@@ -1,5 +1,5 @@
-// Recordings of a step on a GPU. An engine's decode steps bring the same addresses again and again; the
-// host then queues a step with one call instead of some 25 launches of 3 to 5 us each.
+// Recordings of a step on a GPU. An inference engine's decode steps use the same addresses again and again;
+// the host then queues a step with one call instead of one launch of 3 to 5 us per kernel.
 #pragma once
 
 #include "core/device.h"

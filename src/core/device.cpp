@@ -52,6 +52,16 @@ private:
 
 }  // namespace
 
+namespace {
+[[noreturn]] void fail_on_host() { fail(SMLA_INTERNAL, "device", "the host", "a GPU"); }
+}  // namespace
+
+void Device::build_plan(const PlanJob&, smla_stream) { fail_on_host(); }
+void Device::fill_metadata(const MetadataJob&, smla_stream) { fail_on_host(); }
+std::unique_ptr<StagingBuffer> Device::open_staging_buffer(size_t) { fail_on_host(); }
+void Device::count_up(const int32_t*, int32_t*, int64_t, int64_t, smla_stream) { fail_on_host(); }
+void Device::note_bad_value(const IndexScan&, Stage, const Env&) { fail_on_host(); }
+
 void refuse_capture(Device& device, smla_stream stream) {
     SMLA_CHECK(!device.capturing(stream), "stream", "in a capture",
                "a stream that is not captured: the call waits");

@@ -2,6 +2,8 @@
 // (layers, sessions, plans) allocate and copy through it.
 #pragma once
 
+#include "core/stage.h"
+
 #include <smla/types.h>
 
 #include <cstddef>
@@ -11,6 +13,12 @@
 #include <string>
 
 namespace smla {
+
+struct Env;
+struct IndexScan;
+struct MetadataJob;
+struct PlanJob;
+class StagingBuffer;
 
 // What a GPU's kernels and their schedules depend on; zeros on a CPU.
 struct DeviceFacts {
@@ -65,6 +73,16 @@ public:
         (void)body;
         return nullptr;
     }
+
+    // What a GPU does for plans, metadata and checked calls, in stream order. Not for the host's device.
+    virtual void build_plan(const PlanJob& job, smla_stream stream);         // at most two launches
+    virtual void fill_metadata(const MetadataJob& job, smla_stream stream);  // one launch
+    virtual std::unique_ptr<StagingBuffer> open_staging_buffer(size_t bytes);
+    // Row i of `rows` [n,columns] becomes 0, 1, ..., counts[i] - 1, then -1.
+    virtual void count_up(const int32_t* counts, int32_t* rows, int64_t n, int64_t columns,
+                          smla_stream stream);
+    // Scans a call's lists and notes the first bad value in the workspace's error word.
+    virtual void note_bad_value(const IndexScan& scan, Stage stage, const Env& env);
 
     // Makes the device current for this thread during the scope's lifetime.
     class Scope {

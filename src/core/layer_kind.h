@@ -22,12 +22,12 @@ constexpr LayerKind hybrid_layer_kind(int64_t ratio) {
                         : LayerKind::heavily_compressed;
 }
 
-// The same of a V4.1 layer.
+// A V4.1 layer's kind follows from its tokens per entry (0: no entries).
 constexpr LayerKind sharing_layer_kind(int64_t ratio) {
     return ratio == 0 ? LayerKind::sliding : LayerKind::shared_sparse;
 }
 
-// Of V3.2 and V4; a V4.1 layer's indexer does not follow from its kind (AttentionConfig::selects).
+// Whether a V3.2 or V4 layer has an indexer; for V4.1, its kind does not tell (AttentionConfig::selects).
 constexpr bool has_indexer(LayerKind kind) {
     return kind == LayerKind::dsa || kind == LayerKind::compressed_sparse;
 }

@@ -1,5 +1,5 @@
-// A kernel is a row of its engine's candidate table: a name and a plan for a call. The order of the table is
-// the preference; dispatch, explain, the support matrix and the tests all read it.
+// A kernel is a row of its engine's candidate table: a name and a function that plans a call. choose() is the
+// one rule by which a kernel is selected.
 #pragma once
 
 #include "core/device.h"
@@ -79,11 +79,18 @@ struct Env {
     }
 };
 
+// A kernel's answer to a call: unsupported, supported although another kernel is better, or supported.
+struct Support {
+    std::string refusal;  // why the kernel cannot run the call; empty: it can
+    // Why a kernel further down the table is better. Depends on facts of the processor, on shapes and on cost
+    // models, never on a measurement, so that a machine always gives the same bits.
+    std::string lower_priority;
+};
+
 // How a kernel will run a call: made once from shapes, dtypes, strides, alignment, device and budget, then
 // launched as often as a call of that description comes.
 template <class Args>
-struct CallPlan {
-    std::string refusal;  // why the kernel cannot run the call; empty: it can
+struct CallPlan : Support {
     // Bytes of workspace, header included. With a refusal: what smaller calls that this kernel takes need, as
     // a workspace sized for this call must serve them.
     size_t scratch = kWorkspaceHeader;
@@ -114,9 +121,6 @@ struct Candidate {
     // A pure function of the arguments (but for where pointers lead) and the environment. Allocates nothing
     // on a device.
     CallPlan<Args> (*plan)(const Args&, const Env&);
-    // Why the kernel is tried after all others for this call: facts of the processor and of shapes, never a
-    // measurement, so that a machine always gives the same bits. Null: it never is.
-    const char* (*last_resort)(const Args&, const Env&) = nullptr;
 
     std::string refuse(const Args& args, const Env& env) const { return plan(args, env).refusal; }
     size_t workspace(const Args& args, const Env& env, size_t budget) const {
@@ -127,14 +131,29 @@ struct Candidate {
     }
 };
 
-// Calls use(kernel) in the order in which kernels are tried for this call, until it returns true.
-template <class Kernel, class Args, class Use>
-bool in_order(std::span<const Kernel> kernels, const Args& args, const Env& env, Use use) {
-    for (const bool last_resort : {false, true})
-        for (const Kernel& kernel : kernels)
-            if ((kernel.last_resort && kernel.last_resort(args, env)) == last_resort && use(kernel))
-                return true;
-    return false;
+// A kernel and its answer, which is a Support.
+template <class Kernel, class Answer>
+struct Choice {
+    const Kernel* kernel = nullptr;  // null: no kernel supports the call
+    Answer answer;
+};
+
+// The rule of dispatch: the first kernel of the table that supports the call and has no reason for a lower
+// priority, else the first that supports it. `ask` returns a kernel's answer. A kernel that the context
+// excludes is not asked.
+template <class Kernel, class Ask>
+auto choose(std::span<const Kernel> table, Stage stage, const Env& env, Ask ask) {
+    using Answer = decltype(ask(table[0]));
+    Choice<Kernel, Answer> best;
+    for (const Kernel& kernel : table) {
+        if (!env.allows(stage, kernel.name)) continue;
+        Answer answer = ask(kernel);
+        if (!answer.refusal.empty() || (best.kernel && !answer.lower_priority.empty())) continue;
+        const bool first_choice = answer.lower_priority.empty();
+        best = {&kernel, std::move(answer)};
+        if (first_choice) break;
+    }
+    return best;
 }
 
 template <Stage S>
@@ -175,9 +194,9 @@ bool has_code_for(int capability);
 
 struct Verdict {
     std::string kernel;
-    std::string refusal;      // the kernel's own; empty: it could run
-    std::string last_resort;  // why this machine tries it after all others; empty: it does not
-    bool chosen = false;      // at most one is
+    std::string refusal;         // why the kernel cannot run the call; empty: it can
+    std::string lower_priority;  // why another kernel is better; empty: none is known to be
+    bool chosen = false;         // at most one is
 };
 
 }  // namespace smla

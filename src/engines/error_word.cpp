@@ -24,7 +24,7 @@ ErrorPlace* error_place(const Workspace& workspace) {
 }
 
 void note_bad_value(const IndexScan& scan, Stage stage, const Env& env) {
-    if (env.device->type() != SMLA_CPU) return note_bad_value_on_gpu(scan, stage, env);
+    if (env.device->type() != SMLA_CPU) return env.device->note_bad_value(scan, stage, env);
     ErrorPlace* const place = error_place(env.workspace);
     if (place->word.kind != SMLA_BAD_NONE) return;
     if (const FoundValue found = find_bad_value(scan))

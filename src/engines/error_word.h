@@ -22,7 +22,6 @@ static_assert(sizeof(ErrorPlace) <= kErrorWordBytes);
 void note_bad_value(const IndexScan& scan, Stage stage, const Env& env);
 // The error word's place in a workspace; throws if there is no room for it.
 ErrorPlace* error_place(const Workspace& workspace);
-void note_bad_value_on_gpu(const IndexScan& scan, Stage stage, const Env& env);
 
 // Returns the noted word and clears it. Waits for the stream.
 smla_error_word take_error(Device& device, const Workspace& workspace, smla_stream stream);

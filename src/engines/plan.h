@@ -2,14 +2,14 @@
 #pragma once
 
 #include "engines/context.h"
-#include "engines/cuda/common/plan.h"
 #include "plan/plan.h"
 
 namespace smla {
 
 inline PlanPlace plan_place(const Context& context) {
     if (context.device().type() == SMLA_CPU) return {};
-    return {&context.device(), build_plan_on_gpu};
+    return {&context.device(),
+            [](const PlanJob& job, Device& device, smla_stream stream) { device.build_plan(job, stream); }};
 }
 
 }  // namespace smla

@@ -11,24 +11,17 @@ namespace smla {
 
 namespace {
 
-// Returns the first allowed candidate that supports the arguments.
 template <Stage S>
-PlannedCall<S> first_that_runs(const ArgsOf<S>& args, const Env& env) {
-    PlannedCall<S> found;
-    in_order(candidates<S>(env), args, env, [&](const Candidate<ArgsOf<S>>& candidate) {
-        if (!env.allows(S, candidate.name)) return false;
-        CallPlan<ArgsOf<S>> plan = candidate.plan(args, env);
-        if (!plan.refusal.empty()) return false;
-        found = {&candidate, std::move(plan)};
-        return true;
-    });
-    return found;
+PlannedCall<S> choose_kernel(const ArgsOf<S>& args, const Env& env) {
+    auto [kernel, plan] =
+        choose(candidates<S>(env), S, env, [&](const auto& candidate) { return candidate.plan(args, env); });
+    return {kernel, std::move(plan)};
 }
 
 template <Stage S>
-PlannedCall<S> choose(const ArgsOf<S>& args, const Env& env) {
-    PlannedCall<S> found = first_that_runs<S>(args, env);
-    if (found.kernel) return found;
+PlannedCall<S> choose_or_fail(const ArgsOf<S>& args, const Env& env) {
+    PlannedCall<S> chosen = choose_kernel<S>(args, env);
+    if (chosen.kernel) return chosen;
     // Reports the last kernel of the table, which is the most general one.
     std::string reason = text("no kernel is named ", env.demanded[size_t(S)]);
     for (const auto& candidate : candidates<S>(env))
@@ -70,7 +63,7 @@ std::shared_ptr<const PlannedCall<S>> plan_stage(const ArgsOf<S>& args, const En
     const size_t budget = env.workspace.budget();
     return remembered<PlannedCall<S>, S>(PlanUse::run, budget, args, env, [&] {
         OpOf<S>::check(args, env.checks());
-        return choose<S>(args, env.with_budget(budget));
+        return choose_or_fail<S>(args, env.with_budget(budget));
     });
 }
 
@@ -123,17 +116,15 @@ template <Stage S>
 void prepare_stage(const ArgsOf<S>& args, const Env& env) {
     // A caller's workspace has room for all that pays, or none.
     for (const size_t budget : {size_t(0), kWorkspaceHeader})
-        in_order(candidates<S>(env), args, env, [&](const Candidate<ArgsOf<S>>& candidate) {
+        for (const auto& candidate : candidates<S>(env))
             if (env.allows(S, candidate.name)) candidate.plan(args, env.with_budget(budget));
-            return false;
-        });
 }
 
 template <Stage S>
 void check_call(const ArgsOf<S>& args, const Env& env) {
     remembered<bool, S>(PlanUse::check, 0, args, env, [&] {
         OpOf<S>::check(args, env.checks());
-        choose<S>(args, env);
+        choose_or_fail<S>(args, env);
         return true;
     });
 }
@@ -141,13 +132,14 @@ void check_call(const ArgsOf<S>& args, const Env& env) {
 template <Stage S>
 std::vector<Verdict> explain_stage(const ArgsOf<S>& args, const Env& env) {
     std::vector<Verdict> out;
-    const auto* chosen = first_that_runs<S>(args, env).kernel;
-    in_order(candidates<S>(env), args, env, [&](const Candidate<ArgsOf<S>>& candidate) {
-        const char* const last_resort = candidate.last_resort ? candidate.last_resort(args, env) : nullptr;
-        out.push_back({candidate.name, candidate.refuse(args, env), last_resort ? last_resort : "",
-                       &candidate == chosen});
-        return false;
-    });
+    const auto* chosen = choose_kernel<S>(args, env).kernel;
+    for (const auto& candidate : candidates<S>(env)) {
+        CallPlan<ArgsOf<S>> plan = candidate.plan(args, env);
+        out.push_back(
+            {candidate.name, std::move(plan.refusal), std::move(plan.lower_priority), &candidate == chosen});
+    }
+    std::stable_partition(out.begin(), out.end(),
+                          [](const Verdict& each) { return each.lower_priority.empty(); });
     return out;
 }
 

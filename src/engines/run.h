@@ -1,5 +1,4 @@
-// Runs a stage: checks the arguments, takes the first candidate of the engine that can, or the one demanded
-// by name.
+// Runs a stage: checks the arguments and launches the kernel that choose() selects.
 #pragma once
 
 #include "engines/candidate.h"
@@ -35,7 +34,7 @@ void prepare_stage(const ArgsOf<S>& args, const Env& env);
 template <Stage S>
 void check_call(const ArgsOf<S>& args, const Env& env);
 
-// Every candidate in order of preference, with its refusal, and which one run_stage takes.
+// The answers of all kernels of the table, those of lower priority last, and which kernel run_stage runs.
 template <Stage S>
 std::vector<Verdict> explain_stage(const ArgsOf<S>& args, const Env& env);
 

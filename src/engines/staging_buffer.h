@@ -29,11 +29,4 @@ public:
     virtual void copy(std::span<const StagedCopy> copies, smla_stream stream) = 0;
 };
 
-// Throws if this build has no CUDA engine.
-std::unique_ptr<StagingBuffer> open_staging_buffer(Device& device, size_t bytes);
-
-// Row i of `rows` [n,columns] becomes 0, 1, ..., counts[i] - 1, then -1, on a GPU.
-void count_up_on_gpu(const int32_t* counts, int32_t* rows, int64_t n, int64_t columns, Device& device,
-                     smla_stream stream);
-
 }  // namespace smla

@@ -31,7 +31,7 @@ private:
     Tensor project(Runner& run, const Tensor& x, const HostTensor& w) const;  // [T,1,K] -> [T,1,N]
     void norm(Runner& run, const Tensor& x, const Tensor& weight, const Tensor& out) const;
     void norm(Runner& run, const Tensor& x, const Tensor& weight) const { norm(run, x, weight, x); }
-    // Of the last channels of a row.
+    // Returns the rotation of a row's last channels.
     RowRotation tail_rotation(int64_t width) const {
         return {.first = int32_t(width - 2 * frequencies().shape[0]), .frequencies = frequencies()};
     }

@@ -31,8 +31,8 @@ struct SessionOptions {
     int32_t max_step_tokens = 512;  // of all requests in one step
     int32_t rewind_tokens = 0;      // that truncate() may take off beyond those of the last step
     size_t stage_budget = 0;        // bytes of scratch a stage may use; 0: as much as pays
-    // Of the session of the layer whose entries this one reads (V4.1; LayerSources::entries), which runs each
-    // step before this one does. Null where the layer reads its own.
+    // Place of the session whose layer wrote the entries that this layer reads (V4.1; LayerSources::entries).
+    // That session runs each step before this one. Null if the layer reads its own entries.
     std::shared_ptr<SessionPlace> entries_of;
     uint64_t page_seed = 1;  // pages are handed out in a shuffled order: nothing may rely on neighbours
 };

@@ -109,15 +109,6 @@ void read_quantization(const ObjectReader& reader, CommonConfig& common) {
     common.weight_block_columns = quantization->integer_of((*block)[1], "weight_block_size[1]", 1, kMaxRank);
 }
 
-void read_mhc(const ObjectReader& reader, AttentionConfig& config) {
-    if (!reader.has("hc_mult")) return;
-    MhcConfig mhc;
-    mhc.streams = reader.integer("hc_mult", 1, 64);
-    mhc.sinkhorn_iterations = reader.integer("hc_sinkhorn_iters", 1, 1000);
-    mhc.eps = reader.number("hc_eps", kMinEps, kMaxEps);
-    config.mhc = mhc;
-}
-
 void check_layer(const CommonConfig& common, int64_t layer) {
     const int64_t count = common.layers == 0 ? kMaxLayers : common.layers + common.mtp_layers;
     SMLA_CHECK(layer >= 0 && layer < count, "layer", layer, text("0 to ", count - 1));
@@ -244,7 +235,6 @@ AttentionConfig parse_config(std::string_view json, const std::string& source) {
         if (model->family == ModelFamily::dsa) read_dsa(reader, config);
         else read_hybrid(reader, config);
         read_quantization(top.has("quantization_config") ? top : reader, config.common);
-        read_mhc(reader, config);
         if (findings.empty() && config.dsa) check_ramp(reader, config.common.rope_dim, config.dsa->rope);
         if (findings.empty() && config.hybrid && config.hybrid->sharing)
             check_sharing(reader, *config.hybrid);

@@ -77,18 +77,12 @@ struct HybridConfig {
     std::optional<SharingConfig> sharing;  // V4.1
 };
 
-struct MhcConfig {
-    int64_t streams = 0, sinkhorn_iterations = 0;
-    double eps = 0;
-};
-
 // Exactly one of dsa and hybrid is there, as common.family says.
 struct AttentionConfig {
     CommonConfig common;
     std::optional<IndexerConfig> indexer;  // a hybrid model may have none
     std::optional<DsaConfig> dsa;
     std::optional<HybridConfig> hybrid;
-    std::optional<MhcConfig> mhc;
 
     // All throw SMLA_INVALID_ARGUMENT for a layer that the model does not have.
     LayerKind layer_kind(int64_t layer) const;

@@ -12,7 +12,7 @@
 namespace smla {
 
 struct WeightOptions {
-    // of matrices: f32, bf16 or f64. Vectors, ape, sinks and hyper-connections are f32 (f64 with f64).
+    // of matrices: f32, bf16 or f64. Vectors, ape and sinks are f32 (f64 with f64).
     smla_dtype matrices = SMLA_F32;
     std::string prefix;      // before every name of the checkpoint
     bool as_stored = false;  // matrices of f32 and bf16 keep their dtype
@@ -132,12 +132,6 @@ void each_tensor(HybridWeights& w, Use use) {
     use(w.indexer->k_norm);
 }
 
-struct MhcWeights {    // n streams
-    HostTensor fn;     // [2n+n*n,n*X]
-    HostTensor base;   // [2n+n*n]
-    HostTensor scale;  // [3]
-};
-
 // All throw SMLA_DATA_ERROR that lists every tensor that is absent or has another shape or dtype. Names are
 // those of the published checkpoints; V4 also those of transformers. With or without the leading "model.";
 // GLM-5.3 also with "model.language_model.".
@@ -145,7 +139,5 @@ DsaWeights load_dsa_weights(const Checkpoint& checkpoint, const AttentionConfig&
                             const WeightOptions& options = {});
 HybridWeights load_hybrid_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
                                   const WeightOptions& options = {});
-MhcWeights load_mhc_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
-                            const WeightOptions& options = {});
 
 }  // namespace smla

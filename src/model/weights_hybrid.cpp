@@ -152,20 +152,4 @@ HybridWeights load_hybrid_weights(const Checkpoint& checkpoint, const AttentionC
     return out;
 }
 
-MhcWeights load_mhc_weights(const Checkpoint& checkpoint, const AttentionConfig& config, int64_t layer,
-                            const WeightOptions& options) {
-    SMLA_CHECK(config.mhc, "config.hc_mult", "absent", "a model with hyper-connections");
-    (void)config.layer_kind(layer);
-    const int64_t streams = config.mhc->streams, mixes = 2 * streams + streams * streams;
-    WeightReader reader(checkpoint, config, layer, options);
-    const Spelling at = find_spelling(reader, config, layer);
-    const std::string prefix = at.block + (at.original ? "hc_attn_" : "attn_hc.");
-    MhcWeights out;
-    out.fn = reader.table({prefix + "fn"}, mixes, streams * config.common.hidden_size);
-    out.base = reader.vector({prefix + "base"}, mixes);
-    out.scale = reader.vector({prefix + "scale"}, 3);
-    reader.throw_if_any();
-    return out;
-}
-
 }  // namespace smla

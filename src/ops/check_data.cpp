@@ -10,7 +10,7 @@ namespace {
 
 void add(IndexScan& scan, const IndexList& list) { scan.lists[scan.count++] = list; }
 
-// Of the first `tokens` values: those behind are padding.
+// Adds a scan of the first `tokens` values; the rest are padding.
 void add_range(IndexScan& scan, smla_bad_kind kind, const char* field, const Tensor& values, int64_t tokens,
                int64_t low, int64_t high) {
     if (!present(values)) return;

@@ -265,9 +265,13 @@ TEST(FieldBugs, T17_NothingBeyondTheCacheIsRead) {  // vllm#53906, #57134
                                         {SMLA_FP8_584, 512},
                                         {SMLA_FP8_656, 576},
                                         {SMLA_FP8_576, 576},
-                                        {SMLA_ROW_F32, 576}}) {
+                                        {SMLA_ROW_F32, 576},
+                                        {SMLA_ROW_BF16, 448},
+                                        {SMLA_ROW_BF16, 72},
+                                        {SMLA_ROW_F32, 72}}) {
         Spec spec = v32(20, 3);
         spec.width = width;
+        spec.value_width = std::min<int64_t>(width, 512);
         spec.primary.format = format;
         spec.primary.page_tokens = 9;
         spec.primary.pages = 2;

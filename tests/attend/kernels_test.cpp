@@ -62,22 +62,28 @@ TEST(Kernels, LogitsOfAnySize) {
                      [](Problem& problem) { check_all(problem); });
 }
 
-TEST(Kernels, AnyDims) {  // generic code: row formats of any width
+TEST(Kernels, AnyDims) {  // row formats of any width
     for (const auto& [width, value_width] : {std::pair<int64_t, int64_t>{1, 1},
                                              {3, 2},
                                              {40, 32},
                                              {63, 63},
                                              {65, 64},
                                              {100, 97},
+                                             {192, 128},
+                                             {320, 256},
+                                             {448, 384},
+                                             {448, 448},
                                              {576, 500},
                                              {1024, 1024}}) {
-        for (const smla_format format : {SMLA_ROW_F32, SMLA_ROW_BF16}) {
-            Spec spec = spec_of(format, width, 23);
-            spec.value_width = value_width;
-            spec.heads = 5;
-            spec.q = SMLA_F32;
-            check_all(spec);
-        }
+        for (const smla_format format : {SMLA_ROW_F32, SMLA_ROW_BF16})
+            for (const smla_dtype q : {SMLA_F32, SMLA_BF16})
+                for (const int64_t heads : {5, 33}) {
+                    Spec spec = spec_of(format, width, heads == 5 ? 23 : 150);
+                    spec.value_width = value_width;
+                    spec.heads = heads;
+                    spec.q = q;
+                    check_all(spec);
+                }
     }
 }
 

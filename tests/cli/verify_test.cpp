@@ -73,8 +73,8 @@ TEST(CliVerify, ADemandedKernelIsLookedForWhereItIs) {
 
 TEST(CliVerify, AProblemRunsAgainByItsName) {
     const auto twice = [] {
-        auto found = json_of(
-            {"verify", "--seed", "5", "--stage", "attend", "--problem", "cpu_scalar_f32_attend_512/3"});
+        auto found =
+            json_of({"verify", "--seed", "5", "--stage", "attend", "--problem", "cpu_scalar_f32_attend/3"});
         found.erase("seconds");
         return found;
     };

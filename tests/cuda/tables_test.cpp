@@ -265,7 +265,7 @@ std::string refusal_of_mma(const smla_cache& primary, const smla_cache& extra) {
     args.primary.rows = shaped(SMLA_I32, {3, 128});
     if (extra.format) args.extra.rows = shaped(SMLA_I32, {3, 512});
     for (const auto& candidate : cuda_candidates<Stage::attend>())
-        if (std::strcmp(candidate.name, "cuda_mma_attend_512") == 0)
+        if (std::strcmp(candidate.name, "cuda_mma_attend") == 0)
             return candidate.refuse(args, facts_env(device));
     return "no such kernel";
 }

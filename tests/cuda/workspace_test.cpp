@@ -189,5 +189,27 @@ TEST(CudaWorkspace, LaunchesOfACallCoverEachTokenOnce) {
     }
 }
 
+TEST(CudaScoreSelect, SelectsWithTheDemandedKernel) {
+    FactsOnly device;
+    const auto plan = [&](const char* kernel, int64_t tokens, int64_t columns, size_t budget = 0) {
+        Env env = facts_env(device);
+        env.demanded[size_t(Stage::select)] = kernel;
+        env.budget = budget;
+        return cuda_candidates<Stage::score_select>().front().plan(score_select_call(tokens, columns, 512),
+                                                                   env);
+    };
+    for (const char* kernel : {"", "cuda_register_select", "cuda_sampled_select", "cuda_generic_select"})
+        EXPECT_EQ(plan(kernel, 4, 8192).refusal, "") << kernel;
+    EXPECT_EQ(plan("cuda_register_select", 4, 65536).refusal,
+              "cuda_register_select does not support parts of 4 tokens and 65536 columns");
+    EXPECT_EQ(plan("cuda_sampled_select", 1, 131072).scratch, plan("", 1, 131072).scratch);
+    EXPECT_LT(plan("cuda_generic_select", 1, 131072).scratch, plan("", 1, 131072).scratch)
+        << "only cuda_sampled_select splits rows";
+    // Parts of columns: what was kept of earlier ones takes part in the next selection.
+    const size_t half = 4 * 4096 + kWorkspaceHeader;
+    ASSERT_EQ(plan("cuda_generic_select", 1, 8192, half).refusal, "");
+    EXPECT_NE(plan("cuda_register_select", 1, 8192, half).refusal, "");
+}
+
 }  // namespace
 }  // namespace smla

@@ -168,9 +168,33 @@ TEST(CallPlans, ADemandMadeLaterIsNotAnsweredByAnOldPlan) {
     OwnedWorkspace workspace(context);
     Env env = context.env(workspace.at_least(1 << 20));
     const std::string first = run_stage<Stage::attend>(it.args, env);
-    env.demanded[size_t(Stage::attend)] = "cpu_scalar_f32_attend_576";
+    env.demanded[size_t(Stage::attend)] = "cpu_no_such_attend";
     EXPECT_THROW(run_stage<Stage::attend>(it.args, env), Error);
     EXPECT_EQ(run_stage<Stage::attend>(it.args, context.env(workspace.at_least(1 << 20))), first);
+}
+
+struct Row {
+    const char* name;
+    Support answer;
+};
+
+TEST(KernelOrder, TheFirstKernelWithoutAReasonForLowerPriorityRuns) {
+    const auto chosen = [](const std::vector<Row>& table, const char* demanded = "") {
+        Env env;
+        env.demanded[size_t(Stage::attend)] = demanded;
+        const auto choice = choose(std::span<const Row>(table), Stage::attend, env,
+                                   [](const Row& row) { return row.answer; });
+        return std::string(choice.kernel ? choice.kernel->name : "none");
+    };
+    const Row no{"no", {"wants more"}}, slow{"slow", {"", "slow here"}}, slower{"slower", {"", "slower"}},
+        good{"good", {}}, last{"last", {}};
+    EXPECT_EQ(chosen({no, slow, good, last}), "good");
+    EXPECT_EQ(chosen({good, slow}), "good");
+    EXPECT_EQ(chosen({no, slow, slower}), "slow");
+    EXPECT_EQ(chosen({no}), "none");
+    EXPECT_EQ(chosen({}), "none");
+    EXPECT_EQ(chosen({no, slow, good}, "slow"), "slow");
+    EXPECT_EQ(chosen({no, slow, good}, "no"), "none");
 }
 
 template <Stage S>
@@ -182,7 +206,7 @@ std::vector<std::string> order(const ArgsOf<S>& args, bool slow_bf16_dots) {
     for (const Verdict& each : explain_stage<S>(args, env)) {
         out.push_back(each.kernel);
         const bool bf16 = each.kernel.find("_bf16_") != std::string::npos;
-        EXPECT_EQ(each.last_resort.empty(), !(slow_bf16_dots && bf16)) << each.kernel;
+        EXPECT_EQ(each.lower_priority.empty(), !(slow_bf16_dots && bf16)) << each.kernel;
         if (each.chosen) out.insert(out.begin(), each.kernel);
     }
     return out;
@@ -201,10 +225,10 @@ smla_attend_args attend_of_v32() {  // without data
 
 TEST(KernelOrder, WhereBf16DotsAreSlowF32KernelsComeFirst) {
     const smla_attend_args attend = attend_of_v32();
-    EXPECT_EQ(order<Stage::attend>(attend, false).front(), "cpu_avx512_bf16_attend_576");
+    EXPECT_EQ(order<Stage::attend>(attend, false).front(), "cpu_avx512_bf16_attend");
     const auto slow = order<Stage::attend>(attend, true);
-    EXPECT_EQ(slow.front(), "cpu_avx512_f32_attend_576");
-    EXPECT_EQ(slow.back(), "cpu_avx512_bf16_attend_512");
+    EXPECT_EQ(slow.front(), "cpu_avx512_f32_attend");
+    EXPECT_EQ(slow.back(), "cpu_avx512_bf16_attend");
     EXPECT_EQ(slow.size(), order<Stage::attend>(attend, false).size());
 }
 
@@ -242,7 +266,7 @@ void expect_refusal_for_want_of_permission(const ArgsOf<S>& args, const std::str
 // Where the operating system gives no permission, for want of tiles or of goodwill, the others are taken.
 TEST(KernelOrder, WithoutPermissionForTilesTheirKernelsRefuse) {
     if (why_no_tiles().empty()) GTEST_SKIP() << "this process may use tiles";
-    expect_refusal_for_want_of_permission<Stage::attend>(attend_of_v32(), "cpu_amx_attend_576");
+    expect_refusal_for_want_of_permission<Stage::attend>(attend_of_v32(), "cpu_amx_attend");
     expect_refusal_for_want_of_permission<Stage::score>(score_of_v32(), "cpu_amx_score");
 }
 #endif

@@ -8,7 +8,7 @@ using namespace smla;
 using namespace attend_test;
 using namespace gpu;
 
-constexpr char kMma[] = "cuda_mma_attend_512";
+constexpr char kMma[] = "cuda_mma_attend";
 
 TEST_F(CudaAttend, DecodedPairs) {
     uint32_t seed = 300;
@@ -97,8 +97,7 @@ TEST_F(CudaAttend, DecodedRowsAreExact) {
                 for (int64_t j = 0; j < 64; ++j) problem.row(t, j) = j == t ? int32_t(t) : -1;
             auto* const q = reinterpret_cast<uint16_t*>(problem.args.q.data);
             problem.args.softmax_scale = 1;
-            Context context =
-                make_context(true, "attend=cuda_mma_attend_512");  // blocks of `heads`, no splits
+            Context context = make_context(true, "attend=cuda_mma_attend");  // blocks of `heads`, no splits
             for (const bool units : {false, true}) {
                 const auto column = [&](int64_t t, int64_t h) { return (t * heads + h) % 512; };
                 for (int64_t t = 0; t < 32; ++t)

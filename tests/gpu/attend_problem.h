@@ -173,7 +173,7 @@ constexpr int64_t kMmaWidths[] = {576, 512};
 // a token at a time.
 inline void check_all_ways(Problem& problem) {
     const Expected expected = oracle(problem);
-    const char* mma = problem.spec.width == 576 ? "cuda_mma_attend_576" : "cuda_mma_attend_512";
+    const char* mma = "cuda_mma_attend";
     Context generic = make_context(false, "attend=cuda_generic_attend");
     check_one(generic, problem, expected, 0, "cuda_generic_attend");
     const std::string demand = text("attend=", mma);

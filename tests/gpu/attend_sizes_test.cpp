@@ -118,9 +118,9 @@ TEST_F(CudaAttend, ScalesOnTheDevice) {
     on.args.softmax_scale = on.args.q_scale = 99;
     on.args.primary.cache.scale = 99;
     on.poison();
-    run_guarded(context, on.args, 0, "cuda_mma_attend_576");
+    run_guarded(context, on.args, 0, "cuda_mma_attend");
     on.fetch_outputs();
-    expect_close("cuda_mma_attend_576", problem, expected, mma_weights(problem, "cuda_mma_attend_576"));
+    expect_close("cuda_mma_attend", problem, expected, mma_weights(problem, "cuda_mma_attend"));
 }
 
 }  // namespace

@@ -39,12 +39,11 @@ void check_sm90(Problem& problem, KeyType keys = KeyType::f16) {
     const smla_format format = problem.spec.primary.format;
     if (few_takes(format)) {
         problem.args.precision = SMLA_PRECISION_EXACT;
-        check_kernel(problem, text("cuda_sm90_few_attend_", problem.spec.width),
-                     oracle(problem, KeyType::exact));
+        check_kernel(problem, "cuda_sm90_raw_attend", oracle(problem, KeyType::exact));
         problem.args.precision = problem.spec.precision;
     }
     if (many_takes(format, problem.spec.heads))
-        check_kernel(problem, text("cuda_sm90_attend_", problem.spec.width), oracle(problem, keys));
+        check_kernel(problem, "cuda_sm90_attend", oracle(problem, keys));
 }
 void check_sm90(const Spec& spec) {
     Problem problem(spec);
@@ -205,30 +204,23 @@ TEST_F(Sm90Attend, QueriesAndLogitsOfAnySize) {
         }
 }
 
-// Blocks of the kernel over raw records, by heads and warpgroups that take tiles in turn.
-struct RawBlock {
-    int heads, tile_groups;
-};
-constexpr RawBlock kRawBlocks[] = {{16, 1}, {16, 2}, {32, 2}, {64, 1}};
-
+// Every block shape of the kernel over raw records.
 void check_raw_blocks(Context& context, Problem& problem, const Expected& expected) {
-    const std::string kernel = text("cuda_sm90_few_attend_", problem.spec.width);
-    for (const RawBlock& block : kRawBlocks)
+    const std::string kernel = "cuda_sm90_raw_attend";
+    for (const cuda_attend::BlockShape& shape : cuda_attend::block_shapes())
         for (const int splits : {1, 3}) {
-            const cuda_attend::Schedule plan{.heads = block.heads,
+            if (shape.kernel != kernel) continue;
+            const cuda_attend::Schedule plan{.shape = &shape,
                                              .tokens = problem.spec.tokens,
                                              .all_heads = problem.spec.heads,
-                                             .splits = splits,
-                                             .coded = true,
-                                             .raw = true,
-                                             .tile_groups = block.tile_groups};
-            SCOPED_TRACE(text(block.heads, " heads, ", block.tile_groups, " groups, ", splits,
+                                             .splits = splits};
+            SCOPED_TRACE(text(shape.heads, " heads, ", shape.warpgroups, " warpgroups, ", splits,
                               " splits: ", problem.spec.name()));
             check_runs(context, problem, expected, kernel.c_str(), [&](const smla_attend_args& args) {
                 const kit::Scratch scratch(context.device(), plan.workspace());
                 context.init_workspace(scratch.get(), nullptr);
                 const Device::Scope scope(context.device());
-                cuda_attend::run_sm90(args, plan, context.env(scratch.get()));
+                cuda_attend::run_sm90_raw(args, plan, context.env(scratch.get()));
                 context.device().wait(nullptr);
                 ASSERT_EQ(scratch.complaint(), "");
             });
@@ -264,8 +256,8 @@ TEST_F(Sm90Attend, RefusesWhatItDoesNotTake) {
         const auto all = explain_stage<Stage::attend>(OnDevice(of.device(), problem).args, of.env({}));
         return *std::ranges::find(all, kernel, &Verdict::kernel);
     };
-    const auto few = [&](const Spec& spec) { return verdict("cuda_sm90_few_attend_576", spec, context); };
-    const auto many = [&](const Spec& spec) { return verdict("cuda_sm90_attend_576", spec, context); };
+    const auto few = [&](const Spec& spec) { return verdict("cuda_sm90_raw_attend", spec, context); };
+    const auto many = [&](const Spec& spec) { return verdict("cuda_sm90_attend", spec, context); };
     const auto names = [](const std::string& reason, const char* what) {
         return reason.find(what) != std::string::npos;
     };
@@ -286,14 +278,15 @@ TEST_F(Sm90Attend, RefusesWhatItDoesNotTake) {
     EXPECT_TRUE(names(many(bad).refusal, "fp8_656")) << many(bad).refusal;
     bad = good, bad.tokens = 2;
     EXPECT_TRUE(few(bad).chosen);
-    EXPECT_TRUE(names(many(bad).last_resort, "so few tokens")) << many(bad).last_resort;
-    EXPECT_TRUE(verdict("cuda_sm90_attend_576", bad, invariant).chosen);
+    EXPECT_TRUE(names(many(bad).lower_priority, "cuda_sm90_raw_attend is faster"))
+        << many(bad).lower_priority;
+    EXPECT_TRUE(verdict("cuda_sm90_attend", bad, invariant).chosen);
     bad.tokens = 128;
     EXPECT_TRUE(many(bad).chosen);
-    EXPECT_TRUE(names(few(bad).last_resort, "so many tokens")) << few(bad).last_resort;
+    EXPECT_TRUE(names(few(bad).lower_priority, "cuda_sm90_attend is faster")) << few(bad).lower_priority;
     bad = good, bad.primary.format = SMLA_ROW_BF16, bad.tokens = 2;  // it takes them, but another does first
     EXPECT_EQ(many(bad).refusal, "");
-    EXPECT_TRUE(names(many(bad).last_resort, "so few tokens and rows")) << many(bad).last_resort;
+    EXPECT_TRUE(names(many(bad).lower_priority, "cuda_mma_attend is faster")) << many(bad).lower_priority;
     bad.tokens = 8;
     EXPECT_TRUE(many(bad).chosen);
 }

@@ -186,7 +186,7 @@ TEST_F(CudaAttend, RoundedIsExact) {
                      .heads = 64,
                      .primary = {.format = SMLA_FP8_656, .k = 200},
                      .precision = SMLA_PRECISION_EXACT});
-    expect_no_rounding(problem, "cuda_mma_attend_576");
+    expect_no_rounding(problem, "cuda_mma_attend");
 }
 
 }  // namespace

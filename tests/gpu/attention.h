@@ -29,9 +29,7 @@ inline std::vector<uint8_t> random_records(smla_cache cache, int64_t width, std:
 }
 
 // Kernels of attend, by name.
-constexpr const char *kFew576 = "cuda_sm90_few_attend_576", *kFew512 = "cuda_sm90_few_attend_512",
-                     *kMany576 = "cuda_sm90_attend_576", *kMany512 = "cuda_sm90_attend_512",
-                     *kMma576 = "cuda_mma_attend_576", *kMma512 = "cuda_mma_attend_512";
+constexpr const char *kRaw = "cuda_sm90_raw_attend", *kSm90 = "cuda_sm90_attend", *kMma = "cuda_mma_attend";
 
 // A context in which attend takes that kernel, or refuses.
 inline smla::Context attend_context(const std::string& kernel) {

@@ -63,16 +63,16 @@ struct Case {
     int64_t tokens, heads, width;
 };
 const Case kCases[] = {
-    {kFew576, SMLA_FP8_656, 1, 16, 576},     {kFew576, SMLA_FP8_656, 8, 8, 576},
-    {kFew576, SMLA_FP8_656, 8, 16, 576},     {kFew576, SMLA_FP8_656, 140, 16, 576},
-    {kFew576, SMLA_FP8_656, 8, 32, 576},     {kFew576, SMLA_FP8_656, 8, 128, 576},
-    {kFew576, SMLA_FP8_656, 140, 32, 576},   {kFew576, SMLA_FP8_576, 8, 128, 576},
-    {kFew576, SMLA_FP8_576, 140, 64, 576},   {kFew512, SMLA_FP8_528, 8, 32, 512},
-    {kFew512, SMLA_FP8_512, 140, 128, 512},  {kMany576, SMLA_FP8_656, 64, 64, 576},
-    {kMany576, SMLA_FP8_656, 64, 128, 576},  {kMany576, SMLA_ROW_BF16, 64, 64, 576},
-    {kMany576, SMLA_ROW_BF16, 64, 128, 576}, {kMany512, SMLA_FP8_584, 64, 64, 512},
-    {kMany512, SMLA_FP8_584, 64, 128, 512},  {kMma576, SMLA_FP8_656, 8, 16, 576},
-    {kMma576, SMLA_ROW_BF16, 8, 128, 576},   {kMma512, SMLA_FP8_584, 8, 64, 512},
+    {kRaw, SMLA_FP8_656, 1, 16, 576},     {kRaw, SMLA_FP8_656, 8, 8, 576},
+    {kRaw, SMLA_FP8_656, 8, 16, 576},     {kRaw, SMLA_FP8_656, 140, 16, 576},
+    {kRaw, SMLA_FP8_656, 8, 32, 576},     {kRaw, SMLA_FP8_656, 8, 128, 576},
+    {kRaw, SMLA_FP8_656, 140, 32, 576},   {kRaw, SMLA_FP8_576, 8, 128, 576},
+    {kRaw, SMLA_FP8_576, 140, 64, 576},   {kRaw, SMLA_FP8_528, 8, 32, 512},
+    {kRaw, SMLA_FP8_512, 140, 128, 512},  {kSm90, SMLA_FP8_656, 64, 64, 576},
+    {kSm90, SMLA_FP8_656, 64, 128, 576},  {kSm90, SMLA_ROW_BF16, 64, 64, 576},
+    {kSm90, SMLA_ROW_BF16, 64, 128, 576}, {kSm90, SMLA_FP8_584, 64, 64, 512},
+    {kSm90, SMLA_FP8_584, 64, 128, 512},  {kMma, SMLA_FP8_656, 8, 16, 576},
+    {kMma, SMLA_ROW_BF16, 8, 128, 576},   {kMma, SMLA_FP8_584, 8, 64, 512},
 };
 
 // A call whose every eighth tile, from `late` on, has rows of the part on the host.

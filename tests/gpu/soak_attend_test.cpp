@@ -29,22 +29,22 @@ struct Shape {
     }
 };
 const Shape kShapes[] = {
-    {kFew576, kMma576, 128, 64, 576, {SMLA_FP8_576, 2048}},
-    {kFew576, kMma576, 1, 16, 576, {SMLA_FP8_656, 2048}},
-    {kFew576, kMma576, 8, 16, 576, {SMLA_FP8_656, 2048}},
-    {kFew576, kMma576, 8, 128, 576, {SMLA_FP8_656, 2048}},
-    {kFew576, kMma576, 128, 16, 576, {SMLA_FP8_656, 2048}},
-    {kFew576, kMma576, 16, 64, 576, {SMLA_FP8_576, 2048}},
-    {kFew512, kMma512, 128, 16, 512, {SMLA_FP8_528, 640}},
-    {kMany576, kMma576, 64, 64, 576, {SMLA_FP8_656, 2048}},
-    {kMany576, kMma576, 48, 128, 576, {SMLA_FP8_656, 2048}},
-    {kMany576, kMma576, 64, 128, 576, {SMLA_ROW_BF16, 2048}},
-    {kMany512, kMma512, 256, 64, 512, {SMLA_FP8_584, 128}, {SMLA_FP8_584, 512}},
-    {kMma576, kMma576, 4, 64, 576, {SMLA_ROW_BF16, 2048}},
-    {kMma512, kMma512, 4, 64, 512, {SMLA_FP8_584, 128}, {SMLA_FP8_584, 512}},
-    {kMany576, kMma576, 256, 128, 576, {SMLA_FP8_656, 2048}, {}, kLongLaunches},
-    {kMany576, kMma576, 512, 128, 576, {SMLA_ROW_BF16, 2048}, {}, kLongLaunches},
-    {kMany512, kMma512, 256, 128, 512, {SMLA_FP8_584, 128}, {SMLA_FP8_584, 1024}, kLongLaunches},
+    {kRaw, kMma, 128, 64, 576, {SMLA_FP8_576, 2048}},
+    {kRaw, kMma, 1, 16, 576, {SMLA_FP8_656, 2048}},
+    {kRaw, kMma, 8, 16, 576, {SMLA_FP8_656, 2048}},
+    {kRaw, kMma, 8, 128, 576, {SMLA_FP8_656, 2048}},
+    {kRaw, kMma, 128, 16, 576, {SMLA_FP8_656, 2048}},
+    {kRaw, kMma, 16, 64, 576, {SMLA_FP8_576, 2048}},
+    {kRaw, kMma, 128, 16, 512, {SMLA_FP8_528, 640}},
+    {kSm90, kMma, 64, 64, 576, {SMLA_FP8_656, 2048}},
+    {kSm90, kMma, 48, 128, 576, {SMLA_FP8_656, 2048}},
+    {kSm90, kMma, 64, 128, 576, {SMLA_ROW_BF16, 2048}},
+    {kSm90, kMma, 256, 64, 512, {SMLA_FP8_584, 128}, {SMLA_FP8_584, 512}},
+    {kMma, kMma, 4, 64, 576, {SMLA_ROW_BF16, 2048}},
+    {kMma, kMma, 4, 64, 512, {SMLA_FP8_584, 128}, {SMLA_FP8_584, 512}},
+    {kSm90, kMma, 256, 128, 576, {SMLA_FP8_656, 2048}, {}, kLongLaunches},
+    {kSm90, kMma, 512, 128, 576, {SMLA_ROW_BF16, 2048}, {}, kLongLaunches},
+    {kSm90, kMma, 256, 128, 512, {SMLA_FP8_584, 128}, {SMLA_FP8_584, 1024}, kLongLaunches},
 };
 
 // Lists of one cache: those that the captured call reads, and others to copy over them.

@@ -49,7 +49,6 @@ TEST(Config, DeepseekV32) {
     EXPECT_NEAR(config.softmax_scale(), 0.1352337789, 5e-11);
     EXPECT_EQ(config.qk_head_dim(), 192);
     EXPECT_FALSE(config.hybrid.has_value());
-    EXPECT_FALSE(config.mhc.has_value());
     for (const int64_t layer : {0, 30, 60, 61}) {
         EXPECT_EQ(config.layer_kind(layer), LayerKind::dsa);
         EXPECT_EQ(config.index_source_layer(layer), layer);
@@ -128,9 +127,6 @@ TEST(Config, DeepseekV4Flash) {
     EXPECT_EQ(config.indexer->topk, 512);
     EXPECT_EQ(config.indexer->rope_style, SMLA_ROPE_INTERLEAVED);
     EXPECT_NEAR(config.softmax_scale(), 0.0441941738, 5e-11);
-    EXPECT_EQ(config.mhc->streams, 4);
-    EXPECT_EQ(config.mhc->sinkhorn_iterations, 20);
-    EXPECT_EQ(config.mhc->eps, 1e-6);
     int kinds[3] = {};
     for (int64_t layer = 0; layer < 43; ++layer) {
         const LayerKind kind = config.layer_kind(layer);
@@ -189,7 +185,6 @@ TEST(Config, V4AsTransformersWritesIt) {
     EXPECT_EQ(config.rope(2).yarn->original_positions, 256);
     EXPECT_EQ(config.compress_ratio(2), 8);
     EXPECT_EQ(config.layer_kind(1), LayerKind::compressed_sparse);
-    EXPECT_EQ(config.mhc->streams, 2);
     // the fraction may stand inside rope_parameters instead
     Json moved = Json::parse(json);
     moved.erase("partial_rotary_factor");
@@ -375,7 +370,6 @@ TEST(Config, RequiredMembers) {
     for (const char* member : dsa) check(test::kV32, member);
     for (const char* member : hybrid) check(test::v4_flash(), member);
     bad(with(test::kV32, "rope_theta", ""), "rope_theta", "absent");
-    bad(with(test::v4_flash(), "hc_eps", ""), "hc_eps", "absent");
 }
 
 TEST(Config, AbsurdSizes) {

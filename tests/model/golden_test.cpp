@@ -75,7 +75,6 @@ TEST(Goldens, BothSpellingsOfTheConfigAgreeAndTheWeightsLoad) {
                 EXPECT_EQ(weights.indexer.has_value(), each["indexer"] == "full");
             } else {
                 load_hybrid_weights(checkpoint, theirs, layer, {SMLA_BF16, "w."});
-                if (own.mhc) load_mhc_weights(checkpoint, own, layer, {SMLA_F32, "w."});
             }
         }
     }

@@ -288,24 +288,5 @@ TEST(HybridWeights, WhatIsAbsentIsNamedInTheSpellingOfTheCheckpoint) {
               std::string::npos);
 }
 
-TEST(MhcWeights, BothSpellings) {
-    for (const bool transformers : {false, true}) {
-        const std::string prefix = transformers ? "model.layers.0.attn_hc." : "layers.0.hc_attn_";
-        Store store = transformers ? transformers_store("model.layers.0.self_attn.", 0)
-                                   : own_store("layers.0.attn.", 0);
-        store.add(prefix + "fn", SMLA_F32, {24, 96});
-        store.add(prefix + "base", SMLA_F32, {24});
-        store.add(prefix + "scale", SMLA_F32, {3});
-        const MhcWeights w = load_mhc_weights(store.open(), hybrid_config(), 0, {SMLA_BF16, ""});
-        EXPECT_EQ(w.fn.view.dtype, SMLA_F32);
-        expect_same(w.fn, store.tensor(prefix + "fn"));
-        expect_same(w.base, store.tensor(prefix + "base"));
-        expect_same(w.scale, store.tensor(prefix + "scale"));
-        store.remove(prefix + "base");
-        expect_error([&] { load_mhc_weights(store.open(), hybrid_config(), 0); }, SMLA_DATA_ERROR,
-                     "c.safetensors: layer 0: tensor " + prefix + "base", "absent", "[24]");
-    }
-}
-
 }  // namespace
 }  // namespace smla

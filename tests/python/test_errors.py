@@ -89,9 +89,9 @@ def test_errors_of_the_library_itself():
         smla.Layer.from_pretrained("/nowhere/at/all", 0)
     scores = np.zeros((1, 4), np.float64)
     with pytest.raises(smla.Unsupported) as unsupported:
-        narrow = smla.Context("cpu", threads=1, kernel="attend=cpu_scalar_f32_attend_576")
-        smla.attend(q, cache, rows, **options, context=narrow)
-    assert "(cpu_scalar_f32_attend_576: for keys of 576" in str(unsupported.value)
+        f32_only = smla.Context("cpu", threads=1, kernel="select=cpu_scalar_threshold_select")
+        smla.select(scores, 2, context=f32_only)
+    assert "(cpu_scalar_threshold_select: f64 scores" in str(unsupported.value)
     assert len(str(unsupported.value)) < 300
     with pytest.raises(smla.InvalidArgument) as argument:
         smla.select(scores, 2, selected=np.zeros((1, 2), np.int32))

@@ -34,9 +34,6 @@ std::vector<Checked> check_steps(const Golden& golden, size_t layer, const Layer
 std::vector<Checked> check_rope_tables(Context& context, const Golden& golden, size_t layer,
                                        smla_dtype dtype);
 
-// The streams around the block, whole and in f32 (f64), of a file that has some.
-std::vector<Checked> check_streams(Context& context, const Golden& golden, const RunOptions& options);
-
 // Share of the file's selected positions that the layer selected too.
 double topk_overlap(const Golden& golden, size_t layer, const LayerResult& result);
 double topk_overlap(const Rows& wanted, const LayerResult& result);

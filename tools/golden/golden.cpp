@@ -176,7 +176,7 @@ void check_tensor(const Golden& golden, const std::string& name, const Rule& rul
     }
 }
 
-// Of every tensor but weights, which layers check.
+// Checks every tensor except weights, which layers check.
 void check_tensors(const Golden& golden) {
     const auto all = rules(golden);
     for (const std::string& name : golden.file.names())

@@ -54,8 +54,8 @@ namespace detail {
 constexpr Version version(int32_t number) { return {number / 10000, number / 100 % 100, number % 100}; }
 }  // namespace detail
 
-// Of the headers that the caller was compiled with, and of the library that runs. A context refuses a library
-// of another major version, and before 1.0 one of another minor version.
+// Versions of the headers that the caller was compiled with, and of the library that runs. A context rejects
+// a library of another major version and, before 1.0, of another minor version.
 constexpr Version header_version = detail::version(SMLA_VERSION);
 inline Version library_version() { return detail::version(smla_version()); }
 

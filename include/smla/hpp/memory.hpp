@@ -147,7 +147,7 @@ public:
     }
     const Buffer& memory() const { return memory_; }
 
-    // Of formats with one scale per cache.
+    // Sets the scale of a format that has one scale per cache.
     void set_scale(float scale) {
         memory_.checked("cache");
         view_.scale = scale;

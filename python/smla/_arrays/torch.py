@@ -141,7 +141,7 @@ class Torch(Library):
         return self._stream(index) if index >= 0 else None
 
     def _stream(self, index):
-        """Of a GPU. Its address alone, as PyTorch's compiler asks for it, where that function is there."""
+        """Returns the handle of a GPU's current stream, by PyTorch's raw accessor if there is one."""
         torch = sys.modules["torch"]
         raw = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self._stream = raw or (lambda index: torch.cuda.current_stream(index).cuda_stream)

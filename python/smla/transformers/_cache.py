@@ -63,7 +63,7 @@ class CacheLayer(CacheLayerMixin):
 
     @property
     def bytes(self):
-        """Of the caches."""
+        """Size of the caches."""
         return self.session.cache_bytes if self.session else 0
 
     def get_seq_length(self):
@@ -245,7 +245,7 @@ class Cache(transformers.Cache):
 
     @property
     def bytes(self):
-        """Of all layers' caches."""
+        """Size of all layers' caches."""
         return sum(layer.bytes for layer in self.layers)
 
 

@@ -164,7 +164,7 @@ public:
         const Tensor& rows = prefill_entries_->device;
         const Field visible =
             slice(on_.plan_field(&PlanFields::entry_len), 0, on_.split().decode_tokens, on_.tokens());
-        count_up_on_gpu(ints(visible.device), ints(rows), rows.shape[0], rows.shape[1], device, stream);
+        device.count_up(ints(visible.device), ints(rows), rows.shape[0], rows.shape[1], stream);
     }
     void add_to(StepFields& step) const override {
         show_pages(step.entries.group.cache, on_.batch().compressed);

@@ -1,7 +1,6 @@
 #include "backends/metadata/metadata.h"
 
 #include "backends/maps/prefill_chunks.h"
-#include "engines/cuda/common/metadata.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -234,7 +233,7 @@ void Metadata::build_there(const PlanBatch& batch) {
     if (chunks_) chunks_->resize(0);                                    // the host does not read the lengths
     for (Declared& declared : fields_) declared.sent = declared.bytes;  // a later build sends them whole
     shape(batch);
-    fill_metadata_on_gpu(job(batch, gpu_->plan_there()), gpu_->device(), batch.stream);
+    gpu_->device().fill_metadata(job(batch, gpu_->plan_there()), batch.stream);
 }
 
 void Metadata::shape(const PlanBatch& batch) {

@@ -15,7 +15,7 @@
 
 namespace smla {
 
-// Of one step, as forward() takes it; without a step, shapes only.
+// Fields of one step, as passed to forward(); without a step, only their shapes.
 struct StepFields {
     int64_t tokens = 0;  // padding included
     StepBatch batch;

@@ -36,7 +36,7 @@ GpuMetadata::GpuMetadata(Context& context, const Plan& plan, const Tensor& field
         slots = DeviceBuffer(device_, whole_units(tokens * sizeof(int64_t)));
         bytes += slots.bytes();
     }
-    staging_buffer_ = open_staging_buffer(device_, bytes);
+    staging_buffer_ = device_.open_staging_buffer(bytes);
     copies_.reserve(StagingBuffer::kMostCopies);
     device_.wait(nullptr);  // builds may come on any stream
 }

@@ -7,11 +7,10 @@
 
 namespace smla {
 
-// Candidate::last_resort of the kernels that multiply with vdpbf16ps.
-template <class Args>
-const char* slow_bf16_dots_here(const Args&, const Env& env) {
+// Support::lower_priority of the kernels that multiply with vdpbf16ps.
+inline const char* slow_bf16_dots_here(const Env& env) {
     return env.slow_bf16_dots ? "on this processor bf16 dot products run at a quarter of the rate of f32 ones"
-                              : nullptr;
+                              : "";
 }
 
 template <class Op>

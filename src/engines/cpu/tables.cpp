@@ -2,8 +2,10 @@
 // takes every shape and every record format.
 #include "engines/cpu/candidates.h"
 #include "engines/cpu/generic.h"
+#include "engines/cpu/score/run.h"
 #include "engines/cpu/score_select/run.h"
 #include "engines/cpu/score_select_blocks/run.h"
+#include "engines/cpu/select/run.h"
 #include "ops/ops.h"
 
 namespace smla {
@@ -56,17 +58,21 @@ SMLA_ROWS(compress, SMLA_X86(kAvx2Compress) SMLA_ARM(kNeonCompress) SMLA_LOOPS(c
 SMLA_ROWS(gather, SMLA_LOOPS(gather))
 SMLA_ROWS(copy_pages, SMLA_LOOPS(copy_pages))
 SMLA_ROWS(score,
-          SMLA_X86(kAmxScore, kAvx512Bf16Score, kAvx512Score, kAvx2Score) SMLA_ARM(kNeonScore) kScalarScore,
+          SMLA_X86(score_candidate<kScoreAmx>(), score_candidate<kScoreAvx512Bf16>(),
+                   score_candidate<kScoreAvx512>(), score_candidate<kScoreAvx2>())
+              SMLA_ARM(score_candidate<kScoreNeon>()) score_candidate<kScoreScalar>(),
           SMLA_LOOPS(score))
-SMLA_ROWS(select, SMLA_X86(kAvx512Select, kAvx2Select) kScalarSelect, SMLA_LOOPS(select))
+SMLA_ROWS(select,
+          SMLA_X86(select_candidate<kSelectAvx512>(), select_candidate<kSelectAvx2>())
+              select_candidate<kSelectScalar>(),
+          SMLA_LOOPS(select))
 SMLA_ROWS(score_select, kStreamed, SMLA_LOOPS(score_select))
 SMLA_ROWS(score_select_blocks, kStreamedBlocks, SMLA_LOOPS(score_select_blocks))
 SMLA_ROWS(map, SMLA_LOOPS(map))
 SMLA_ROWS(attend,
-          SMLA_X86(kAmxAttend576, kAmxAttend512, kAvx512Bf16Attend576, kAvx512Bf16Attend512, kAvx512Attend576,
-                   kAvx512Attend512, kAvx2Attend576, kAvx2Attend512) SMLA_ARM(kNeonAttend576, kNeonAttend512)
-              kScalarAttend576,
-          kScalarAttend512, kGenericAttend)
+          SMLA_X86(kAmxAttend, kAvx512Bf16Attend, kAvx512Attend, kAvx2Attend) SMLA_ARM(kNeonAttend)
+              kScalarAttend,
+          SMLA_LOOPS(attend))
 SMLA_ROWS(merge, SMLA_LOOPS(merge))
 SMLA_ROWS(inverse_rope, SMLA_LOOPS(inverse_rope))
 SMLA_ROWS(up_project, SMLA_PRODUCTS)

@@ -109,8 +109,8 @@ SMLA_ROWS(select, cuda::kClusterSelect, cuda::kRegisterSelect, cuda::kSampledSel
 SMLA_ROWS(score_select, cuda::kStreamedScoreSelect)
 SMLA_ROWS(score_select_blocks, cuda::kStreamedBlocks, cuda::kGenericBlocks)
 SMLA_ROWS(map, kMap)
-SMLA_ROWS(attend, cuda_attend::kSm90FewAttend576, cuda_attend::kSm90FewAttend512, cuda_attend::kSm90Attend576,
-          cuda_attend::kSm90Attend512, cuda_attend::kMmaAttend576, cuda_attend::kMmaAttend512, kGenericAttend)
+SMLA_ROWS(attend, cuda_attend::kSm90RawAttend, cuda_attend::kSm90Attend, cuda_attend::kMmaAttend,
+          kGenericAttend)
 SMLA_ROWS(merge, kGenericMerge)
 SMLA_ROWS(inverse_rope, kRope)
 SMLA_ROWS(up_project, kMmaProject, kFewTokensProject, kCublasLtProject, kGenericProject)

@@ -63,7 +63,7 @@ TokenKeys token_keys(const AttentionConfig& config, const LayerClass& layers, in
     return {scored, window + std::min(entries, topk)};
 }
 
-// Of V4.1's entries and their index keys, per token.
+// Returns the operations per token that project V4.1's entries and their index keys.
 static double entry_flops(const AttentionConfig& config, const LayerClass& layers) {
     if (!layers.writes) return 0;
     const double width = double(config.hybrid->head_dim), ratio = double(layers.ratio);

@@ -135,7 +135,7 @@ def _select(scores, k, tie_break, starts=None, ends=None, indices=None):
     windows = {"starts": starts, "ends": ends, "indices": indices}
     if ties != TopKTieBreak.LARGE:
         return stages.select(scores, k, relative=starts is not None, **windows).indices
-    # Of equal scores smla takes the lowest ids: number the columns from the end.
+    # smla breaks ties in favor of the lowest id, so number the columns from the end.
     last = scores.shape[1] - 1
     ids = torch.arange(last, -1, -1, dtype=torch.int32, device=scores.device).expand(scores.shape)
     found = stages.select(scores, k, ids=ids, **windows).indices

@@ -8,6 +8,8 @@
 #include "engines/cpu/e4m3_avx512.h"
 #include "formats/layouts.h"
 
+#include <type_traits>
+
 namespace smla::cpu_attend {
 
 namespace {
@@ -152,9 +154,10 @@ struct PagePackedReader {
         return codes_times_e8m0(decoder, key.row + c * 64, uint8_t(key.scales[c]));
     }
 };
+// Width 0: any multiple of 64 up to kWidest.
 template <int Width>
 struct PlainReader {
-    static constexpr int chunks = Width / 64, tiles = 0;
+    static constexpr int chunks = (Width ? Width : kWidest) / 64, tiles = 0;
     static SMLA_INLINE float scale(const KeyAddress&, const DecodeArgs&, int) { return 1.f; }
     template <Scaling>
     static SMLA_INLINE Words chunk(const Bf16Decoder&, const KeyAddress& key, const DecodeArgs&, int c) {
@@ -200,6 +203,7 @@ bool decode_rows(const DecodeArgs& args) {
     constexpr int kAhead = 4;                                   // keys whose lines are fetched
     constexpr int kPairStep = Isa::value_vectors * Isa::lanes;  // words of a pair in a value tile
     constexpr int kTiles = S == Scaling::product ? Reader::tiles : 0, kLast = Isa::block.last;
+    const int width = std::is_same_v<Reader, PlainReader<0>> ? args.width : Reader::chunks * 64;
     const Bf16Decoder decoder;
     const Words zeros{_mm512_setzero_si512(), _mm512_setzero_si512()};
     for (int k = 0; k < args.count; k += 2) {
@@ -216,6 +220,7 @@ bool decode_rows(const DecodeArgs& args) {
         uint32_t* pairs = args.values_out + k / 2 * kPairStep;
         SMLA_UNROLL
         for (int c = 0; c < Reader::chunks; ++c) {
+            if (c * 64 >= width) break;
             const Words a = Reader::template chunk<S>(decoder, args.keys[k], args, c);
             const Words b = odd ? Reader::template chunk<S>(decoder, args.keys[k + 1], args, c) : zeros;
             store_words(rows + c * 32, a);
@@ -228,8 +233,7 @@ bool decode_rows(const DecodeArgs& args) {
         }
     }
     for (int k = args.count + (args.count & 1); k < args.padded; ++k) {
-        for (int c = 0; c < Reader::chunks; ++c)
-            store_words(args.keys_out + k * args.row_words + c * 32, zeros);
+        for (int c = 0; c * 64 < width; ++c) store_words(args.keys_out + k * args.row_words + c * 32, zeros);
         if (Isa::pads_values && k % 2 == 0)
             for (int c = 0; c * 64 < args.value_tiles * kPairStep; ++c)
                 store_chunk<Isa>(args.values_out + k / 2 * kPairStep, c, zeros, zeros);
@@ -260,8 +264,9 @@ template <class Isa>
 Decoder bf16_decoder(smla_format format, int width) {
     switch (format) {
         case SMLA_ROW_BF16:
-            return width == 576 ? plain_decoder<Isa, PlainReader<576>>()
-                                : plain_decoder<Isa, PlainReader<512>>();
+            return width == 576   ? plain_decoder<Isa, PlainReader<576>>()
+                   : width == 512 ? plain_decoder<Isa, PlainReader<512>>()
+                                  : plain_decoder<Isa, PlainReader<0>>();
         case SMLA_FP8_656: return scaled_decoder<Isa, LatentReader<layout::Fp8_656>>();
         case SMLA_FP8_528: return scaled_decoder<Isa, LatentReader<layout::Fp8_528>>();
         case SMLA_FP8_576: return scaled_decoder<Isa, PerTensorReader<layout::Fp8_576>>();

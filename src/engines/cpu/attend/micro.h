@@ -146,7 +146,7 @@ struct Micro {
     BlockKeys block;
     // Time to decode a key over the time to score it for one vector of heads; 0: decoding prefetches nothing.
     float decode_time;
-    // Of a value product that fetches, too: steps and vectors of heads that it takes at once. 0: it does not.
+    // Steps and vectors of heads that a value product multiplies at once if it also prefetches; else 0.
     int value_steps, value_heads;
     CutCosts cut;
     void (*score[8])(const ScoreArgs&);  // by vectors - 1

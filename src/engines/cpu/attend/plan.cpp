@@ -38,8 +38,8 @@ Plan::Plan(const smla_attend_args& args, const Micro& micro, const Env& env, siz
     cut(env, budget);
 }
 
-// Of a call that is cut so; the unit is one key with one vector of heads. Each chunk decodes the keys again
-// and packs its queries; splits are joined by the thread that ends the last one, or by all.
+// Returns the time of a call with these cuts, in units of one key with one vector of heads. Each chunk
+// decodes the keys again and packs its queries; splits are joined by the thread that ends last, or by all.
 double Plan::time(int chunk_count, int split_count, int threads) const {
     const double chunk_of_vectors = double(vectors) / chunk_count;
     const double unit =

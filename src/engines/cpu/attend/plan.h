@@ -45,7 +45,7 @@ struct Plan {
     // Splits of few tokens are joined by all threads, once all have ended.
     bool joins_later() const { return splits > 1 && tokens * chunks < workers; }
     Chunk chunk(int index) const;
-    // Of accumulators: whole vectors of heads, which a product may store.
+    // Values per tile of accumulators: whole vectors of heads, because a product may store all of them.
     int64_t tile_stride(int heads_of_chunk) const {
         return int64_t(round_up(size_t(heads_of_chunk), size_t(micro.lanes))) * micro.value_tile;
     }

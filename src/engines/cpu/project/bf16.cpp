@@ -99,6 +99,7 @@ CallPlan<Args> plan_bf16(const Args& args, const Env& env) {
     if (!refusal.empty()) return refuse_call<Args>(std::move(refusal));
     const Cut whole = whole_cut(args, env), cut = cut_within(args, whole, env.budget);
     CallPlan<Args> plan;
+    plan.lower_priority = slow_bf16_dots_here(env);
     plan.scratch = scratch_bytes(args, cut);
     if (env.budget) plan.scratch_of_fewer = std::min(scratch_bytes(args, whole), env.budget);
     plan.launch = [cut](const Args& call, const Env& on) { run(call, on, cut); };
@@ -122,8 +123,7 @@ std::string refuse_bf16_product(const smla_project_args& args, const Env& env) {
 }
 
 const Candidate<smla_project_args> kAvx512Bf16Project{.name = "cpu_avx512_bf16_project",
-                                                      .plan = cpu_project::plan_bf16,
-                                                      .last_resort = slow_bf16_dots_here<smla_project_args>};
+                                                      .plan = cpu_project::plan_bf16};
 
 }  // namespace smla::cpu
 

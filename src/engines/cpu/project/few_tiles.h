@@ -15,8 +15,8 @@ constexpr int64_t kUnitOutputs = 128;  // at most, of one call
 struct FewTiles {
     const uint16_t* w;
     int64_t w_stride;
-    // Of weights that are dense along k, pairs of neighbours: [inner / 2][rows][2]. Along n: [rows][inner].
-    // The inner dimension is rounded up to whole steps, with zeros.
+    // Inputs: pairs of neighbors [inner / 2][rows][2] if weights are dense along k, else [rows][inner]. Zeros
+    // pad the inner dimension to whole steps.
     const uint16_t* x;
     float* out;  // [rows][kUnitOutputs]
     int64_t inner, outputs;

@@ -1,6 +1,7 @@
 #include "engines/cpu/score/run.h"
 
 #include "core/cpu_features.h"
+#include "engines/cpu/generic.h"
 #include "engines/cpu/score/tiles.h"
 #include "engines/cpu/tasks.h"
 
@@ -63,21 +64,38 @@ void run_score(const ScoreKernel& kernel, int rows, const smla_score_args& args,
 
 }  // namespace
 
-std::string refuse_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env) {
-    if (std::string why = why_no_isa(kernel.isa, env.isa); !why.empty()) return why;
-    if (args.q.dtype == SMLA_F64) return "f64 queries: the generic kernel computes in double";
+Support supports_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env) {
+    if (std::string why = why_no_isa(kernel.isa, env.isa); !why.empty()) return {why};
+    if (args.q.dtype == SMLA_F64) return {"f64 queries: the generic kernel computes in double"};
     if (!kernel.bf16_operands) return {};
-    if (args.q.dtype == SMLA_F32) return "f32 queries do not fit bf16 operands";
-    if (args.keys.format == SMLA_ROW_F32) return "row_f32 keys do not fit bf16 operands";
-    return kernel.isa == SMLA_ISA_AMX ? why_no_tiles() : "";
+    if (args.q.dtype == SMLA_F32) return {"f32 queries do not fit bf16 operands"};
+    if (args.keys.format == SMLA_ROW_F32) return {"row_f32 keys do not fit bf16 operands"};
+    if (kernel.isa == SMLA_ISA_AMX) return {why_no_tiles()};
+    return {.lower_priority = slow_bf16_dots_here(env)};
+}
+
+const ScoreKernel* choose_score_kernel(const smla_score_args& args, const Env& env) {
+    static const ScoreKernel kernels[] = {
+#if defined(__x86_64__)
+        kScoreAmx,
+        kScoreAvx512Bf16,
+        kScoreAvx512,
+        kScoreAvx2,
+#elif defined(__aarch64__)
+        kScoreNeon,
+#endif
+        kScoreScalar
+    };
+    return choose(std::span<const ScoreKernel>(kernels), Stage::score, env,
+                  [&](const ScoreKernel& kernel) { return supports_score(kernel, args, env); })
+        .kernel;
 }
 
 CallPlan<smla_score_args> plan_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env) {
-    std::string refusal = refuse_score(kernel, args, env);
-    if (!refusal.empty()) return refuse_call<smla_score_args>(std::move(refusal));
+    CallPlan<smla_score_args> plan{supports_score(kernel, args, env)};
+    if (!plan.refusal.empty()) return plan;
     const int heads = int(args.q.shape[1]), width = int(args.q.shape[2]);
     const int rows = score_block_rows(kernel, args.q.shape[0], heads, width, env.threads(), env.budget);
-    CallPlan<smla_score_args> plan;
     plan.scratch = kWorkspaceHeader + size_t(env.threads()) * score_scratch_bytes(kernel, rows, heads, width);
     plan.launch = [&kernel, rows](const smla_score_args& call, const Env& on) {
         run_score(kernel, rows, call, on);

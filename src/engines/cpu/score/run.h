@@ -1,4 +1,4 @@
-// The candidates of score, and the choice among them that score_select shares.
+// The score kernels as score and score_select choose among them.
 #pragma once
 
 #include "engines/candidate.h"
@@ -6,12 +6,18 @@
 
 namespace smla {
 
-// Why the kernel cannot run these arguments; empty: it can.
-std::string refuse_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env);
-// The kernel that the score stage would run: the one demanded, else the first that can; null for the generic
-// loops or for a demand that refuses.
-const ScoreKernel* chosen_score_kernel(const smla_score_args& args, const Env& env);
+// The kernel's answer to these arguments. Ignores the logits.
+Support supports_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env);
+// The kernel that the score stage would run. Null if that is cpu_generic_score, or none.
+const ScoreKernel* choose_score_kernel(const smla_score_args& args, const Env& env);
 
 CallPlan<smla_score_args> plan_score(const ScoreKernel& kernel, const smla_score_args& args, const Env& env);
+
+template <const ScoreKernel& Kernel>
+constexpr Candidate<smla_score_args> score_candidate() {
+    return {.name = Kernel.name, .plan = [](const smla_score_args& args, const Env& env) {
+                return plan_score(Kernel, args, env);
+            }};
+}
 
 }  // namespace smla

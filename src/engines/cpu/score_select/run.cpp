@@ -25,7 +25,7 @@ struct Kernels {
     const SelectKernel* select;
 
     Kernels(const smla_score_select_args& args, const Env& env)
-        : score(chosen_score_kernel(args.score, env)), select(chosen_select_kernel(args.select, env)) {}
+        : score(choose_score_kernel(args.score, env)), select(choose_select_kernel(args.select, env)) {}
 };
 
 // How a call is cut: a function of shapes, threads and budget. Results do not depend on it.

@@ -29,8 +29,8 @@ struct Kernels {
     const SelectKernel* select;
 
     Kernels(const Args& args, const Env& env)
-        : score(chosen_score_kernel(score_args_of(args), env)),
-          select(chosen_select_kernel(select_args_of(args), env)) {}
+        : score(choose_score_kernel(score_args_of(args), env)),
+          select(choose_select_kernel(select_args_of(args), env)) {}
 };
 
 // How a call is cut: a function of shapes, threads and budget. Results do not depend on it.

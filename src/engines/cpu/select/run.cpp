@@ -159,18 +159,30 @@ void run_select(const SelectKernel& kernel, int64_t capacity, const smla_select_
 
 }  // namespace
 
-std::string refuse_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env) {
-    if (std::string why = why_no_isa(kernel.isa, env.isa); !why.empty()) return why;
-    if (args.scores.dtype == SMLA_F64) return "f64 scores: the generic kernel compares in double";
+Support supports_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env) {
+    if (std::string why = why_no_isa(kernel.isa, env.isa); !why.empty()) return {why};
+    if (args.scores.dtype == SMLA_F64) return {"f64 scores: the generic kernel compares in double"};
     return {};
+}
+
+const SelectKernel* choose_select_kernel(const smla_select_args& args, const Env& env) {
+    static const SelectKernel kernels[] = {
+#if defined(__x86_64__)
+        kSelectAvx512,
+        kSelectAvx2,
+#endif
+        kSelectScalar
+    };
+    return choose(std::span<const SelectKernel>(kernels), Stage::select, env,
+                  [&](const SelectKernel& kernel) { return supports_select(kernel, args, env); })
+        .kernel;
 }
 
 CallPlan<smla_select_args> plan_select(const SelectKernel& kernel, const smla_select_args& args,
                                        const Env& env) {
-    std::string refusal = refuse_select(kernel, args, env);
-    if (!refusal.empty()) return refuse_call<smla_select_args>(std::move(refusal));
+    CallPlan<smla_select_args> plan{supports_select(kernel, args, env)};
+    if (!plan.refusal.empty()) return plan;
     const int64_t capacity = capacity_of(args, env, env.budget);
-    CallPlan<smla_select_args> plan;
     plan.scratch = kWorkspaceHeader + size_t(env.threads()) * Scratch::bytes(args, capacity);
     plan.launch = [&kernel, capacity](const smla_select_args& call, const Env& on) {
         run_select(kernel, capacity, call, on);

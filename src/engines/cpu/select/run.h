@@ -1,4 +1,4 @@
-// The candidates of select, and the choice among them that score_select shares.
+// The select kernels as select and score_select choose among them.
 #pragma once
 
 #include "engines/candidate.h"
@@ -6,12 +6,19 @@
 
 namespace smla {
 
-std::string refuse_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env);
-// The kernel that the select stage would run: the one demanded, else the first that can; null: the generic
-// loops.
-const SelectKernel* chosen_select_kernel(const smla_select_args& args, const Env& env);
+// The kernel's answer to these arguments. Of the scores, only the dtype counts.
+Support supports_select(const SelectKernel& kernel, const smla_select_args& args, const Env& env);
+// The kernel that the select stage would run. Null if that is cpu_generic_select, or none.
+const SelectKernel* choose_select_kernel(const smla_select_args& args, const Env& env);
 
 CallPlan<smla_select_args> plan_select(const SelectKernel& kernel, const smla_select_args& args,
                                        const Env& env);
+
+template <const SelectKernel& Kernel>
+constexpr Candidate<smla_select_args> select_candidate() {
+    return {.name = Kernel.name, .plan = [](const smla_select_args& args, const Env& env) {
+                return plan_select(Kernel, args, env);
+            }};
+}
 
 }  // namespace smla

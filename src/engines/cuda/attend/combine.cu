@@ -107,8 +107,8 @@ struct OutRotation {
         frequencies = args.out_frequencies;
         first -= 2 * int(args.out_frequencies.shape[0]);
     }
-    // Of the pair of channels from `channel` on; back: by the negative angle. Out of line: the loads behind
-    // it keep their registers.
+    // Returns cosine and sine of the negated angle for the channel pair that starts at `channel`. Not
+    // inlined, so that the loads after it keep their registers.
     __device__ __noinline__ float2 turn(int64_t token, int channel) const {
         if (channel < first) return {1, 0};
         const double frequency = cuda::frequency_of(frequencies, (channel - first) / 2);

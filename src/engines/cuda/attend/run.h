@@ -6,16 +6,20 @@
 
 namespace smla::cuda_attend {
 
-extern const Candidate<smla_attend_args> kSm90FewAttend576, kSm90FewAttend512, kSm90Attend576, kSm90Attend512,
-    kMmaAttend576, kMmaAttend512;
+// Names of the kernels with block shapes.
+constexpr char kSm90Raw[] = "cuda_sm90_raw_attend", kSm90[] = "cuda_sm90_attend", kMma[] = "cuda_mma_attend";
+
+extern const Candidate<smla_attend_args> kSm90RawAttend, kSm90Attend, kMmaAttend;
 
 void run_generic(const smla_attend_args& args, const Env& env);
 
-// mma.sync kernels for keys of 576 or 512 values. With schedule.splits > 1 the workspace must have
-// schedule.workspace() bytes.
-void run_mma(const smla_attend_args& args, const Schedule& schedule, const Env& env);
+// The kernels below need a workspace of schedule.workspace() bytes if schedule.splits > 1.
 
-// wgmma kernels of Hopper, with the same demand on the workspace.
+// mma.sync kernels for keys of 576 or 512 values.
+void run_mma(const smla_attend_args& args, const Schedule& schedule, const Env& env);
+// wgmma kernels of Hopper: records become 16-bit keys in shared memory, or stay as stored until they reach
+// registers.
 void run_sm90(const smla_attend_args& args, const Schedule& schedule, const Env& env);
+void run_sm90_raw(const smla_attend_args& args, const Schedule& schedule, const Env& env);
 
 }  // namespace smla::cuda_attend

@@ -1,67 +1,134 @@
 #include "engines/cuda/attend/schedule.h"
 
+#include "engines/cuda/attend/run.h"
+
 #include <cmath>
+#include <cstring>
 
 namespace smla::cuda_attend {
 
 namespace {
 
-// Clock cycles of an H200's multiprocessor, fitted to the sweep of bench/cuda_attend.cpp (docs/kernels/
-// cuda_attend.md); only their ratios matter. 32 listed rows take `tile + sharing * n` with n blocks on
-// a multiprocessor.
-struct Costs {
-    double tile, sharing, start;
+constexpr uint32_t kRows = format_bit(SMLA_ROW_BF16), kV4 = format_bit(SMLA_FP8_584);
+constexpr uint32_t kF32Scales = formats(SMLA_FP8_656, SMLA_FP8_528);
+constexpr uint32_t kOneScale = formats(SMLA_FP8_576, SMLA_FP8_512);
+constexpr uint32_t kRaw = kF32Scales | kOneScale, kCodes = kRaw | kV4;
+constexpr uint32_t kDecoded =
+    formats(SMLA_FP8_528_G32, SMLA_FP8_528_G32_SPLIT, SMLA_NVFP4_288, SMLA_NVFP4_288_SPLIT);
+constexpr double kMemory = 2000;
+
+// Costs of the wgmma kernels were fitted to times of 1 to 512 tokens of 16 to 128 heads over fp8_656, those
+// of the mma kernel to the sweep of bench/cuda_attend.cpp (docs/kernels/log/cuda_attend.md). The costs of
+// decoded rows are estimates: those of bf16 rows and 0.4 instructions per value and warp. With more than
+// least_tiles, measured with 1 to 32 tokens of 64 and 128 heads, cuda_sm90_attend is faster than
+// cuda_mma_attend: it takes half the time per tile and more time per task.
+// clang-format off
+constexpr BlockShape kShapes[] = {
+#ifdef SMLA_CUDA_SM90A
+    {.kernel = kSm90Raw, .formats = kRaw, .keys = KeyForm::codes, .heads = 64, .more_than = 32,
+     .tile_keys = 64, .costs = {11400, 5040, 0, 5440}, .run = run_sm90_raw},
+    {.kernel = kSm90Raw, .formats = kRaw, .keys = KeyForm::codes, .heads = 32, .more_than = 16,
+     .tile_keys = 64, .warpgroups = 2, .costs = {10620, 5120, 0, 5710}, .run = run_sm90_raw},
+    {.kernel = kSm90Raw, .formats = kRaw, .keys = KeyForm::codes, .heads = 16,
+     .tile_keys = 64, .resident = 2, .costs = {4700, 240, 2260, 3090}, .run = run_sm90_raw},
+    {.kernel = kSm90Raw, .formats = kRaw, .keys = KeyForm::codes, .heads = 16,
+     .tile_keys = 64, .warpgroups = 2, .costs = {3900, 4430, 0, 5270}, .run = run_sm90_raw},
+    {.kernel = kSm90, .formats = kRows, .keys = KeyForm::rows, .heads = 64,
+     .tile_keys = 64, .least_tiles = 120, .costs = {12000, 3400, 0}, .run = run_sm90},
+    {.kernel = kSm90, .formats = kV4, .keys = KeyForm::codes, .heads = 64, .at_most = 64,
+     .tile_keys = 64, .least_tiles = 400, .costs = {12000, 3400, 0}, .run = run_sm90},
+    {.kernel = kSm90, .formats = kV4, .keys = KeyForm::codes, .heads = 128, .more_than = 64,
+     .tile_keys = 64, .least_tiles = 400, .costs = {12000, 3400, 0}, .run = run_sm90},
+    {.kernel = kSm90, .formats = kF32Scales, .keys = KeyForm::codes, .heads = 64, .at_most = 64,
+     .tile_keys = 64, .costs = {19000, 4150, 0}, .run = run_sm90},
+    {.kernel = kSm90, .formats = kF32Scales, .keys = KeyForm::codes, .heads = 128, .more_than = 64,
+     .tile_keys = 64, .costs = {19000, 4150, 0}, .run = run_sm90},
+#endif
+    {.kernel = kMma, .formats = kRows, .keys = KeyForm::rows, .heads = 16,
+     .tile_keys = 32, .resident = kFewResident, .costs = {9000, 2040, 660, 0, kMemory}, .run = run_mma},
+    {.kernel = kMma, .formats = kRows, .keys = KeyForm::rows, .heads = 32, .more_than = 16,
+     .tile_keys = 32, .resident = kSomeResident, .costs = {9400, 2120, 1030, 0, kMemory}, .run = run_mma},
+    {.kernel = kMma, .formats = kRows, .keys = KeyForm::rows, .heads = 64, .more_than = 32,
+     .tile_keys = 32, .costs = {10800, 3530, 0, 0, kMemory}, .run = run_mma},
+    {.kernel = kMma, .formats = kCodes, .keys = KeyForm::codes, .heads = 16,
+     .tile_keys = 32, .resident = kFewCodedResident, .costs = {7900, 1750, 1020, 0, kMemory}, .run = run_mma},
+    {.kernel = kMma, .formats = kCodes, .keys = KeyForm::codes, .heads = 32, .more_than = 16,
+     .tile_keys = 32, .resident = kSomeResident, .costs = {14400, 2360, 1100, 0, kMemory}, .run = run_mma},
+    {.kernel = kMma, .formats = kCodes, .keys = KeyForm::codes, .heads = 64, .more_than = 32,
+     .tile_keys = 32, .costs = {16000, 4030, 0, 0, kMemory}, .run = run_mma},
+    {.kernel = kMma, .formats = kDecoded, .keys = KeyForm::decoded, .heads = 16,
+     .tile_keys = 32, .resident = kFewCodedResident, .costs = {9500, 2300, 880, 0, kMemory}, .run = run_mma},
+    {.kernel = kMma, .formats = kDecoded, .keys = KeyForm::decoded, .heads = 32, .more_than = 16,
+     .tile_keys = 32, .resident = kSomeResident, .costs = {10600, 2300, 1150, 0, kMemory}, .run = run_mma},
+    {.kernel = kMma, .formats = kDecoded, .keys = KeyForm::decoded, .heads = 64, .more_than = 32,
+     .tile_keys = 32, .costs = {12000, 3800, 0, 0, kMemory}, .run = run_mma},
 };
-constexpr Costs kMany = {3530, 0, 10800}, kManyCoded = {4030, 0, 16000};
-constexpr Costs kSome = {2120, 1030, 9400}, kSomeCoded = {2360, 1100, 14400};
-constexpr Costs kFew = {2040, 660, 9000}, kFewCoded = {1750, 1020, 7900};
-// Estimates, not measured: the cost of bf16 rows plus that of decoding (0.4 instructions per value and warp).
-constexpr Costs kManyDecoded = {3800, 0, 12000}, kSomeDecoded = {2300, 1150, 10600};
-constexpr Costs kFewDecoded = {2300, 880, 9500};
-constexpr double kMemoryPerCycle = 2000;  // bytes of listed rows
+// clang-format on
+
+// Cost of combining splits, in cycles: the kernel itself, and each split; then bytes of partial sums that the
+// whole device moves per cycle.
+constexpr double kMerge = 5500, kMergePerSplit = 125, kSumsPerCycle = 2000;
 
 // Limits of partials that leave every choice of `cost` as it is for 1 to 4096 tokens, 1 to 128 heads, lists
 // of up to 8192 rows and 82 to 188 multiprocessors: one wave of blocks and one split per token and 512 listed
 // rows, and 80 KiB per listed row; of short lists as of 2048 rows.
 constexpr int64_t kRowsPerSplit = 512, kShortList = 2048;
 constexpr size_t kBytesPerListedRow = 80 << 10;
+constexpr int kLeastSplitRows = 32;
 
-const Costs& costs_of(const Schedule& plan) {
-    const auto pick = [&](const Costs& rows, const Costs& codes, const Costs& decoded) -> const Costs& {
-        return plan.decoded ? decoded : plan.coded ? codes : rows;
-    };
-    if (plan.heads == kManyHeads) return pick(kMany, kManyCoded, kManyDecoded);
-    if (plan.heads == kSomeHeads) return pick(kSome, kSomeCoded, kSomeDecoded);
-    return pick(kFew, kFewCoded, kFewDecoded);
-}
+bool given(const smla_attend_source& source) { return source.cache.format != SMLA_FORMAT_NONE; }
 
-// `bytes`: of all listed rows.
-double cost(const Schedule& plan, int64_t tiles, double bytes, int width, const DeviceFacts& device) {
-    const double processors = std::max(1, device.multiprocessors);
-    const double fit =
-        std::floor(double(device.shared_bytes) / double(shared_bytes(plan.heads, width, plan.keys())));
-    const int registers = plan.heads == kManyHeads                ? 1
-                          : plan.heads == kSomeHeads              ? kSomeResident
-                          : plan.coded && device.capability >= 89 ? kFewCodedResident
-                                                                  : kFewResident;
-    const double resident = std::clamp(fit, 1., double(registers));
-    const double blocks = double(plan.blocks());
-    const double waves = std::ceil(blocks / (processors * resident));
-    const double sharing = std::min(resident, std::ceil(blocks / processors));
-    const Costs& costs = costs_of(plan);
-    const double each = double(ceil_div(tiles, plan.splits));
-    const double work = waves * each * (costs.tile + costs.sharing * sharing);
-    double cycles = std::max(work, bytes / kMemoryPerCycle) + waves * costs.start;
-    if (plan.splits > 1)
-        cycles += kMerge + kMergePerSplit * plan.splits + double(plan.workspace()) / kSumsPerCycle;
-    return cycles;
+// Sums value(source) over the caches that are present.
+template <class Value>
+auto sum(const smla_attend_args& args, const Value& value) {
+    decltype(value(args.primary)) total{};
+    for (const smla_attend_source* source : {&args.primary, &args.extra})
+        if (given(*source)) total += value(*source);
+    return total;
 }
 
 int64_t listed_rows(const smla_attend_args& args) {
-    int64_t listed = 0;
-    for (const smla_attend_source* source : {&args.primary, &args.extra})
-        if (source->cache.format != SMLA_FORMAT_NONE) listed += source->rows.shape[1];
-    return listed;
+    return sum(args, [](const smla_attend_source& source) { return source.rows.shape[1]; });
+}
+
+// Bytes of all listed rows.
+double listed_bytes(const smla_attend_args& args) {
+    return sum(args, [&](const smla_attend_source& source) {
+        return double(args.q.shape[0] * source.rows.shape[1]) *
+               double(find_format(source.cache.format)->record_bytes(int(args.q.shape[2])));
+    });
+}
+
+// Blocks that a multiprocessor holds.
+double resident_blocks(const BlockShape& shape, int width, const DeviceFacts& device) {
+    if (shape.run != run_mma) return shape.resident;
+    const double fit =
+        std::floor(double(device.shared_bytes) / double(shared_bytes(shape.heads, width, shape.keys)));
+    const int registers = device.capability >= 89 ? shape.resident : std::min(shape.resident, kFewResident);
+    return std::clamp(fit, 1., double(registers));
+}
+
+// `tiles`: of a token's lists.
+double cost(const Schedule& plan, int64_t tiles, const smla_attend_args& args, const DeviceFacts& device) {
+    const BlockShape& shape = *plan.shape;
+    const BlockCosts& costs = shape.costs;
+    const double resident = resident_blocks(shape, int(args.q.shape[2]), device),
+                 blocks = double(plan.blocks());
+    const int processors = std::max(1, device.multiprocessors);
+    const double units = shape.heads <= kManyHeads ? processors : std::max(1, processors / 2);
+    const double sharing = std::min(resident, std::ceil(blocks / units)),
+                 step = std::max(costs.step + costs.sharing * sharing,
+                                 costs.busy_step * std::min(1.0, blocks / units));
+    // Two warpgroups with a tile each wait for both tiles' records: that takes as long as three tiles.
+    const double least = shape.warpgroups == 1 ? 1 : 3,
+                 steps = std::max(least, double(ceil_div(tiles, int64_t(plan.splits)))) / shape.warpgroups;
+    const double waves = std::ceil(blocks / (units * resident));
+    double work = waves * steps * step;
+    if (costs.bytes_per_cycle > 0) work = std::max(work, listed_bytes(args) / costs.bytes_per_cycle);
+    double cycles = work + waves * costs.task;
+    if (plan.splits > 1)
+        cycles += kMerge + kMergePerSplit * plan.splits + double(plan.workspace()) / kSumsPerCycle;
+    return cycles;
 }
 
 // Whatever the number of tokens.
@@ -76,17 +143,31 @@ size_t workspace_of(int64_t rows) {
     return arena.used();
 }
 
-bool holds(KeyForm keys, const smla_attend_source& source) {
-    return source.cache.format != SMLA_FORMAT_NONE && key_form(source.cache.format) == keys;
+// The next number of splits to try. The mma kernel has twice as many tiles, so coarser steps limit the time
+// that a plan takes.
+int next_splits(int splits, const BlockShape& shape) {
+    return splits + (shape.tile_keys >= 64 || splits < 16 ? 1 : splits < 64 ? 4 : 16);
 }
 
 }  // namespace
+
+std::span<const BlockShape> block_shapes() { return kShapes; }
+
+bool has_shape(const char* kernel, smla_format format) {
+    for (const BlockShape& shape : kShapes)
+        if (std::strcmp(shape.kernel, kernel) == 0 && (shape.formats & format_bit(format))) return true;
+    return false;
+}
+
+smla_format format_of(const smla_attend_args& args) {
+    return (given(args.primary) ? args.primary : args.extra).cache.format;
+}
 
 size_t most_workspace(const smla_attend_args& args, const Env& env) {
     const int64_t rows = args.q.shape[0] * args.q.shape[1], listed = listed_rows(args);
     const int64_t waves = int64_t(env.device->facts().multiprocessors) * kManyHeads +
                           rows * (std::max(listed, kShortList) / kRowsPerSplit);
-    const int64_t most_splits = std::clamp<int64_t>(listed / kKeys + 2, 1, kMaxSplits);
+    const int64_t most_splits = std::clamp<int64_t>(listed / kLeastSplitRows + 2, 1, kMaxSplits);
     return std::min(workspace_of(std::min(waves, rows * most_splits)), most_workspace_of_a_launch(args, env));
 }
 
@@ -100,45 +181,31 @@ int64_t tokens_of_a_launch(const smla_attend_args& args, int splits, const Env& 
     return std::clamp<int64_t>(fit, 1, tokens);
 }
 
-Schedule schedule(const smla_attend_args& args, const Env& env) {
-    const auto any = [&](KeyForm keys) { return holds(keys, args.primary) || holds(keys, args.extra); };
-    Schedule best{.tokens = args.q.shape[0],
-                  .all_heads = args.q.shape[1],
-                  .coded = any(KeyForm::codes) || any(KeyForm::decoded),
-                  .decoded = any(KeyForm::decoded)};
-    const int width = int(args.q.shape[2]);
-    int64_t tiles = 0;
-    double bytes = 0;
-    for (const smla_attend_source* source : {&args.primary, &args.extra}) {
-        if (source->cache.format == SMLA_FORMAT_NONE) continue;
-        tiles += ceil_div(source->rows.shape[1], kKeys);
-        bytes += double(best.tokens * source->rows.shape[1]) *
-                 double(find_format(source->cache.format)->record_bytes(width));
-    }
-    if (env.batch_invariant) {  // heads and list widths alone: neither tokens nor the budget
-        best.heads = best.all_heads <= kFewHeads    ? kFewHeads
-                     : best.all_heads <= kSomeHeads ? kSomeHeads
-                                                    : kManyHeads;
-        best.splits = int(std::clamp<int64_t>(tiles / 16, 1, kMaxSplits));
-        best.tokens = tokens_of_a_launch(args, best.splits, env);
-        return best;
-    }
+Best best_schedule(const char* kernel, const smla_attend_args& args, const Env& env) {
+    const int64_t heads = args.q.shape[1];
     const size_t room = most_workspace(args, env);
-    const int most = int(std::clamp<int64_t>(tiles, 1, kMaxSplits));
-    double least = -1;
-    for (const int heads : {kFewHeads, kSomeHeads, kManyHeads}) {
-        if (heads > kFewHeads && best.all_heads <= heads / 2) continue;
-        // coarser steps for many splits, as every candidate costs host time
-        for (int splits = 1; splits <= most; splits += splits < 16 ? 1 : splits < 64 ? 4 : 16) {
-            Schedule plan = best;
-            plan.heads = heads;
-            plan.splits = splits;
-            if (splits > 1 && plan.workspace() > room) continue;
-            const double cycles = cost(plan, tiles, bytes, width, env.device->facts());
-            if (least < 0 || cycles < least) {
-                least = cycles;
-                best = plan;
-            }
+    Best best;
+    for (const BlockShape& shape : kShapes) {
+        if (std::strcmp(shape.kernel, kernel) != 0 || !(shape.formats & format_bit(format_of(args))) ||
+            heads <= shape.more_than || heads > shape.at_most)
+            continue;
+        Schedule plan{.shape = &shape, .tokens = args.q.shape[0], .all_heads = heads};
+        const int64_t tiles = sum(args, [&](const smla_attend_source& source) {
+            return ceil_div(source.rows.shape[1], int64_t(shape.tile_keys));
+        });
+        const int64_t all_tiles = args.q.shape[0] * ceil_div(heads, int64_t(kManyHeads)) * tiles;
+        if (env.batch_invariant) {  // heads and list widths alone: neither tokens nor the budget
+            if (best.schedule.shape && best.schedule.shape->heads >= shape.heads) continue;
+            plan.splits = int(std::clamp<int64_t>(tiles * shape.tile_keys / kRowsPerSplit, 1, kMaxSplits));
+            plan.tokens = tokens_of_a_launch(args, plan.splits, env);
+            best = {plan, -1, all_tiles};
+            continue;
+        }
+        const int most = int(std::clamp<int64_t>(tiles, 1, kMaxSplits));
+        for (; plan.splits <= most; plan.splits = next_splits(plan.splits, shape)) {
+            if (plan.splits > 1 && plan.workspace() > room) continue;
+            const double cycles = cost(plan, tiles, args, env.device->facts());
+            if (best.cycles < 0 || cycles < best.cycles) best = {plan, cycles, all_tiles};
         }
     }
     return best;

@@ -1,5 +1,5 @@
-// How attend's work is cut for a GPU: heads per block, and how many blocks share one token's listed rows.
-// A function of shapes, device, mode and budget.
+// How attend's work is cut for a GPU: the block shapes of its kernels, and the best shape and number of
+// splits for a call. A function of shapes, device, mode and budget.
 #pragma once
 
 #include "engines/candidate.h"
@@ -11,13 +11,9 @@
 namespace smla::cuda_attend {
 
 constexpr int kValueWidth = 512;
-constexpr int kKeys = 32;        // list entries per unit of the cost model: a tile of few heads, two of many
 constexpr int kMaxSplits = 128;  // blocks that share a token's rows
-// Cost of combining splits, in clock cycles of an H200's multiprocessor: the kernel itself, and each split;
-// then bytes of partial sums that the whole device moves per cycle.
-constexpr double kMerge = 5500, kMergePerSplit = 125, kSumsPerCycle = 2000;
 constexpr int kFewHeads = 16, kSomeHeads = 32, kManyHeads = 64;
-// Blocks per multiprocessor that registers allow.
+// Blocks per multiprocessor that registers of the mma kernels allow.
 constexpr int kFewResident = 2, kFewCodedResident = 3, kSomeResident = 2;
 
 // fp8 records whose last 64 values, the rope, are bf16.
@@ -53,17 +49,39 @@ constexpr KeyForm key_form(smla_format format) {
     return kDecoded & format_bit(format) ? KeyForm::decoded : KeyForm::codes;
 }
 
+// Clock cycles of an H200's multiprocessor; only their ratios matter. A step is a tile of keys, or one tile
+// for each of the warpgroups that take tiles in turn. With n blocks on a multiprocessor it takes
+// `step + sharing * n`, and at least `busy_step` times the share of the multiprocessors that are busy.
+struct BlockCosts {
+    double task;  // a block's start and end
+    double step, sharing;
+    double busy_step = 0;
+    double bytes_per_cycle = 0;  // of listed rows, which the whole device can read; 0: no limit
+};
+
+struct Schedule;
+
+// A shape of a kernel's blocks: a row of the table in schedule.cpp.
+struct BlockShape {
+    const char* kernel;
+    uint32_t formats;  // of the caches, as bits
+    KeyForm keys;
+    int heads;                               // per block; 128: per cluster of two blocks
+    int more_than = 0, at_most = INT32_MAX;  // heads of the calls that may use the shape
+    int tile_keys;                           // list entries per tile
+    int warpgroups = 1;                      // that take tiles in turn
+    int resident = 1;                        // blocks per multiprocessor that registers allow
+    int64_t least_tiles = 0;  // of all tokens and groups of heads; below, cuda_mma_attend is faster
+    BlockCosts costs;
+    void (*run)(const smla_attend_args& args, const Schedule& schedule, const Env& env);
+};
+
 struct Schedule {
-    int heads = kFewHeads;              // per block
+    const BlockShape* shape = nullptr;
     int64_t tokens = 0, all_heads = 1;  // tokens: of one launch
     int splits = 1;
-    bool coded = false;    // keys are records, not bf16 rows
-    bool decoded = false;  // the producer decodes these records to bf16 rows
-    bool raw = false;      // sm90: by the kernel whose records stay as they are
-    int tile_groups = 1;   // sm90, raw: warpgroups of a block that take tiles in turn
 
-    KeyForm keys() const { return decoded ? KeyForm::decoded : coded ? KeyForm::codes : KeyForm::rows; }
-    int64_t head_tiles() const { return ceil_div(all_heads, heads); }
+    int64_t head_tiles() const { return ceil_div(all_heads, shape->heads); }
     int64_t blocks() const { return tokens * head_tiles() * splits; }
     Partials carve(Arena& arena) const {
         return splits == 1 ? Partials{} : Partials::carve(arena, tokens * splits * all_heads);
@@ -75,8 +93,20 @@ struct Schedule {
     }
 };
 
+std::span<const BlockShape> block_shapes();
+
+// The best schedule of a kernel, by its cost model.
+struct Best {
+    Schedule schedule;
+    double cycles = -1;     // not estimated for batch-invariant calls
+    int64_t all_tiles = 0;  // of all tokens and groups of heads
+};
+Best best_schedule(const char* kernel, const smla_attend_args& args, const Env& env);
+
+// Whether a kernel has shapes for caches of a format.
+bool has_shape(const char* kernel, smla_format format);
+smla_format format_of(const smla_attend_args& args);      // of the first cache that is present
 size_t shared_bytes(int heads, int width, KeyForm keys);  // of one block of the mma kernel
-Schedule schedule(const smla_attend_args& args, const Env& env);
 
 // The most workspace that splits of a call may take. It never shrinks as tokens are added, so that a
 // workspace of this size serves every call of fewer tokens.

@@ -12,6 +12,7 @@
 #include "engines/cuda/common/call_lists.h"
 #include "engines/cuda/common/error_place.cuh"
 #include "engines/cuda/common/index_parts.h"
+#include "engines/cuda/common/jobs.h"
 #include "engines/cuda/common/ptx/grid.cuh"
 
 #include <algorithm>

@@ -215,7 +215,7 @@ inline ListParts parts_of(const IndexScan& scan) {
     return parts;
 }
 
-// Of short lists, whether the filter doubts unit `lane` of list l.
+// Whether the filter doubts unit `lane` of list l; only for short lists.
 SMLA_HOST_DEVICE inline bool doubts_one(const ListParts& parts, const IndexScan& scan, int l, int lane) {
     return l < scan.count && lane < parts.of[l].units &&
            index_parts::doubts_unit(parts.of[l], scan.lists[l], lane);

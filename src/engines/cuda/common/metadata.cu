@@ -2,9 +2,9 @@
 //
 // The first block goes over the requests and the schedule; then a warp takes a token: lane 0 its numbers, all
 // lanes its rows. Limit: launch latency for decodes, writes of rows for long prefills.
-#include "engines/cuda/common/metadata.h"
-
+#include "engines/cuda/common/jobs.h"
 #include "engines/cuda/common/launch.cuh"
+#include "engines/metadata_job.h"
 
 namespace smla {
 

@@ -3,7 +3,7 @@
 // First one block goes over the requests: start of each, split into decodes and prefills, prefix sums of
 // keys. Then a block takes eight tokens: a thread per token for its numbers, a warp per token for its rows.
 // Limit: launch latency for decodes, writes of rows for long lists.
-#include "engines/cuda/common/plan.h"
+#include "engines/cuda/common/jobs.h"
 
 #include "engines/cuda/common/launch.cuh"
 #include "plan/job.h"

@@ -3,6 +3,7 @@
 #include "engines/staging_buffer.h"
 
 #include "core/workspace.h"
+#include "engines/cuda/common/jobs.h"
 #include "engines/cuda/common/launch.cuh"
 
 #include <algorithm>
@@ -125,7 +126,7 @@ private:
 
 }  // namespace cuda
 
-std::unique_ptr<StagingBuffer> open_staging_buffer(Device& device, size_t bytes) {
+std::unique_ptr<StagingBuffer> open_staging_buffer_on_gpu(Device& device, size_t bytes) {
     return std::make_unique<cuda::CudaStagingBuffer>(device, bytes);
 }
 

@@ -14,13 +14,13 @@ namespace smla::cuda_attend {
 
 namespace {
 
-constexpr int kThreads = 128, kWarps = kThreads / 32, kKeys = 32, kMaxWidth = 1024;
+constexpr int kThreads = 128, kWarps = kThreads / 32, kGenericTileKeys = 32, kMaxWidth = 1024;
 constexpr int kChannels = kMaxWidth / kThreads;  // per thread, at most
 
 struct Shared {
     float q[kMaxWidth];
-    float weights[kKeys];  // logits, then exp(logit - peak)
-    int rows[kKeys];       // -1: a hole
+    float weights[kGenericTileKeys];  // logits, then exp(logit - peak)
+    int rows[kGenericTileKeys];       // -1: a hole
 };
 
 struct Running {
@@ -33,7 +33,7 @@ struct Running {
 __device__ void take_logits(const Source& source, int64_t t, int64_t begin, int64_t length, int width,
                             float scale, Shared& shared) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int j = warp; j < kKeys; j += kWarps) {
+    for (int j = warp; j < kGenericTileKeys; j += kWarps) {
         const int64_t row = begin + j < length ? cuda::load_int(source.rows, t, begin + j) : -1;
         const bool hole = source.cache.hole(row);
         float dot = 0;
@@ -48,7 +48,7 @@ __device__ void take_logits(const Source& source, int64_t t, int64_t begin, int6
 __device__ void add_keys(const Source& source, int value_width, Shared& shared, Running& running) {
     float peak = running.peak;
     bool any = false;
-    for (int j = 0; j < kKeys; ++j) {
+    for (int j = 0; j < kGenericTileKeys; ++j) {
         if (shared.rows[j] < 0) continue;
         const float logit = shared.weights[j];
         if (!(logit <= peak) && peak == peak) peak = logit;  // a NaN peak stays
@@ -61,7 +61,7 @@ __device__ void add_keys(const Source& source, int value_width, Shared& shared, 
     running.peak = peak;
     running.sum *= shrink;
     for (float& out : running.out) out *= shrink;
-    for (int j = 0; j < kKeys; ++j) {
+    for (int j = 0; j < kGenericTileKeys; ++j) {
         const int row = shared.rows[j];
         if (row < 0) continue;
         const float weight = expf(shared.weights[j] - base);
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads) attend_generic(const __grid_constant
     for (const Source& source : args.sources) {
         if (source.cache.format == SMLA_FORMAT_NONE) continue;
         const int64_t length = source.length(t);
-        for (int64_t begin = 0; begin < length; begin += kKeys) {
+        for (int64_t begin = 0; begin < length; begin += kGenericTileKeys) {
             __syncthreads();
             take_logits(source, t, begin, length, width, scale, shared);
             __syncthreads();

@@ -178,7 +178,7 @@ int64_t id_slots(const smla_select_args& args) {
 
 }  // namespace
 
-void run_select_exact(const SelectInput& input, const SelectOutput& output, const CallLists& lists,
+void run_select_exact(const SelectInput& input, const SelectOutput& output, void*, const CallLists& lists,
                       const Env& env) {
     const ExactSelect task{input, output,
                            Windows(input.starts, input.ends, input.columns, input.begin, input.end)};

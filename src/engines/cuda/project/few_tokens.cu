@@ -33,7 +33,7 @@ namespace cuda {
 namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kMostTokens = 8;
+constexpr int kFewTokensLimit = 8;
 constexpr int kRows = 4;                      // outputs of a warp, if w is dense along k
 constexpr int kLane = 8, kStep = 32 * kLane;  // values of a lane, of a warp at a time
 // Rows of a warp in flight, if w is dense along n: 32 registers, half of them where sums take many.
@@ -246,7 +246,7 @@ std::string refuse_few(const Args& args, int most_tokens, const Env& env) {
     if (env.batch_invariant) return "batch-invariant: sums in another order than those of more tokens";
     if (w.dtype != SMLA_F32 && w.dtype != SMLA_BF16) return "made for weights of f32 and bf16";
     if (!is_half_or_f32(x) || !is_half_or_f32(args.out)) return "made for f32, bf16 and f16";
-    if (w.shape[1] > INT32_MAX || w.shape[2] > INT32_MAX / kMostTokens)
+    if (w.shape[1] > INT32_MAX || w.shape[2] > INT32_MAX / kFewTokensLimit)
         return "sums of 2^28 products or more";
     if (along_k(w)) {
         if (w.shape[2] % kLane != 0 || !aligned(w, {0, 1}) || x.stride_elems[2] != 1 || !aligned(x, {0, 1}))
@@ -255,7 +255,7 @@ std::string refuse_few(const Args& args, int most_tokens, const Env& env) {
     }
     if (w.stride_elems[1] != 1 || w.shape[1] % kLane != 0 || !aligned(w, {0, 2}))
         return "w is dense neither along k nor along n, in 16-byte pieces";
-    if (kMostTokens * w.shape[2] * int64_t(sizeof(float)) > kMostShared)
+    if (kFewTokensLimit * w.shape[2] * int64_t(sizeof(float)) > kMostShared)
         return text("sums of ", w.shape[2], " products, w dense along n: x does not fit shared memory");
     return "";
 }
@@ -291,7 +291,7 @@ void launch_few(const Args& args, const Env& env) {
 // f32 weights: two tokens at most, so that there are few kernels to build; cuBLASLt needs no kernels around
 // it where x is f32 too.
 template <class W>
-constexpr int kMostOf = sizeof(W) == 4 ? 2 : kMostTokens;
+constexpr int kMostOf = sizeof(W) == 4 ? 2 : kFewTokensLimit;
 
 template <class W>
 void run_few(const Args& args, const Env& env) {

@@ -46,10 +46,10 @@ const Candidate<smla_score_args> kSm90Score = candidate<kKernels[1]>();
 const Candidate<smla_score_args> kMmaScore = candidate<kKernels[2]>();
 const Candidate<smla_score_args> kGenericScore = candidate<kKernels[3]>();
 
-const ScoreKernel* chosen_score_kernel(const smla_score_args& args, const Env& env) {
-    for (const ScoreKernel& kernel : kKernels)
-        if (env.allows(Stage::score, kernel.name) && kernel.refuse(args, env).empty()) return &kernel;
-    return nullptr;
+const ScoreKernel* choose_score_kernel(const smla_score_args& args, const Env& env) {
+    return choose(std::span<const ScoreKernel>(kKernels), Stage::score, env,
+                  [&](const ScoreKernel& kernel) { return Support{kernel.refuse(args, env)}; })
+        .kernel;
 }
 
 }  // namespace cuda

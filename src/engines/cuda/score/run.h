@@ -39,8 +39,8 @@ struct ScoreKernel {
 };
 
 extern const Candidate<smla_score_args> kSm90PagesScore, kSm90Score, kMmaScore, kGenericScore;
-// The kernel that the score stage would run. Null: all kernels that the context allows refuse.
-const ScoreKernel* chosen_score_kernel(const smla_score_args& args, const Env& env);
+// The kernel that the score stage would run. Null: none that the context allows supports the call.
+const ScoreKernel* choose_score_kernel(const smla_score_args& args, const Env& env);
 
 std::string refuse_score_sm90(const smla_score_args& args, const Env& env);
 void run_score_sm90(const smla_score_args& args, const ScorePart& part, const Env& env);

@@ -25,8 +25,8 @@ namespace smla::cuda {
 
 namespace {
 
-constexpr int kWarps = 4, kBlocksPerSm = 3, kHeadGroup = 16, kMostRows = 8;
-static_assert(kMostRows <= 32);                            // TileRows::again_ has a bit for each
+constexpr int kWarps = 4, kBlocksPerSm = 3, kHeadGroup = 16, kMostTileRows = 8;
+static_assert(kMostTileRows <= 32);                        // TileRows::again_ has a bit for each
 constexpr int kQueryChunks = kHeadGroup * kTileWidth / 8;  // 16-byte chunks of a group of heads
 
 struct ScoreTile {
@@ -344,7 +344,7 @@ struct TilePlan {
     TilePlan(const smla_score_args& args, int64_t columns, const Env& env) {
         const int64_t tokens = args.q.shape[0], heads = round_up(args.q.shape[1], kHeadGroup);
         const int64_t requests = args.block_table.ndim ? std::max<int64_t>(1, args.block_table.shape[0]) : 1;
-        const int64_t wanted = std::clamp<int64_t>(ceil_div(tokens, requests), 1, kMostRows);
+        const int64_t wanted = std::clamp<int64_t>(ceil_div(tokens, requests), 1, kMostTileRows);
         const size_t row_bytes = size_t(heads) * (kTileWidth * 2 + sizeof(float)) + sizeof(int64_t) +
                                  sizeof(Window);  // a multiple of 16
         const size_t key_bytes = kWarps * kTileKeys * size_t(bytes_of_row(args.keys.format));

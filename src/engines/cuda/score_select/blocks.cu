@@ -263,7 +263,7 @@ void select_places(const float* scores, int64_t stride, int32_t* ends, int64_t t
                             .columns = stride,
                             .begin = 0,
                             .end = stride};
-    run_select_exact(input, output, {}, env);
+    run_select_exact(input, output, nullptr, {}, env);
 }
 
 // Bits of an entry of the table that say which block of a page it is.
@@ -290,7 +290,7 @@ void run_streamed(const Args& args, const Plan& plan, const Plan::Scratch& scrat
                    .logits = {scratch.logits, plan.capacity}};
     if (!plan.listed) {
         const smla_score_args score = score_args_of(args);
-        return chosen_score_kernel(score, env)->run(score, part, env);
+        return choose_score_kernel(score, env)->run(score, part, env);
     }
     part.part_tokens = uint32_t(args.block_size);
     part.part_bits = part_bits(args);
@@ -353,7 +353,7 @@ std::string refuse_streamed(const Args& args, const Env& env) {
     const std::string refusal = refuse_score_tile(score_args_of(args), env);
     if (!refusal.empty()) return refusal;
     if (!smla::present(args.blocks))
-        return chosen_score_kernel(score_args_of(args), env)
+        return choose_score_kernel(score_args_of(args), env)
                    ? ""
                    : "the score kernel that is demanded cannot run it";
     if (!env.allows(Stage::score, "cuda_mma_score")) return "only cuda_mma_score reads its table";

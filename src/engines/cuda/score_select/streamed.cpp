@@ -19,9 +19,8 @@ namespace {
 using Args = smla_score_select_args;
 
 // Without a budget: parts large enough that starting kernels and uneven last rounds of blocks cost little.
-// 2048 tokens of 65,536 columns take 512 MiB of logits and some: in two parts they take 2 % longer, in four 6
-// %.
-// Of a small GPU's memory no more than a 32nd.
+// 2048 tokens of 65,536 columns take 512 MiB of logits and some: in two parts they take 2 % longer, in four
+// 6 %. At most a 32nd of the GPU's memory.
 size_t pays(const Env& env) {
     constexpr size_t kMost = size_t(544) << 20;
     const size_t memory = env.device->facts().memory_bytes;
@@ -57,6 +56,16 @@ struct Plan {
             else break;
         }
     }
+    // What is selected from in a part of so many tokens and columns: shapes, and whether columns were kept.
+    SelectInput part(int64_t rows, int64_t n, bool kept) const {
+        static constexpr float kKept = 0;
+        return {.stride = part_columns,
+                .dtype = SMLA_F32,
+                .tokens = rows,
+                .columns = columns,
+                .end = n,
+                .kept_scores = kept ? &kKept : nullptr};
+    }
     Scratch take(Arena& arena, const Env& env) const {
         Scratch out;
         const size_t kept = part_columns < columns ? size_t(part_tokens * k) : 0;
@@ -65,11 +74,11 @@ struct Plan {
             out.scores[i] = arena.take<float>(kept);
             out.columns[i] = arena.take<int32_t>(kept);
         }
-        const size_t select = sampled() ? sampled_scratch(part_tokens, part_columns, env) : 0;
+        const size_t select = select_scratch(part(part_tokens, part_columns, false), k, env);
         out.select = select ? arena.take<char>(select) : nullptr;
         return out;
     }
-    // Of a call that is not cut. Grows with the number of tokens.
+    // Returns the scratch of a call that is not cut. Grows with the number of tokens.
     size_t bytes_whole(int64_t all_tokens, const Env& env) const {
         Plan whole = *this;
         whole.part_tokens = std::max<int64_t>(all_tokens, 1);
@@ -82,7 +91,21 @@ struct Plan {
         const size_t most = std::min(bytes_whole(tokens, env), std::max(pays(env), least));
         return budget == 0 ? most : std::min(most, std::max(budget, bytes(env)));
     }
-    bool sampled() const { return refuse_sampled(part_columns, k).empty(); }
+    // Whether the select kernels that the context allows support every part.
+    bool can_select(const Env& env) const {
+        const int64_t last_tokens = tokens % part_tokens, last_columns = columns % part_columns;
+        const auto supported = [&](int64_t rows, int64_t n, bool kept) {
+            return choose_select_kernel(part(rows, n, kept), k, env) != nullptr;
+        };
+        for (const int64_t rows : {std::min(tokens, part_tokens), last_tokens}) {
+            if (rows == 0) continue;
+            if (!supported(rows, std::min(columns, part_columns), false)) return false;
+            if (part_columns >= columns) continue;
+            if (!supported(rows, last_columns ? last_columns : part_columns, true)) return false;
+            if (2 * part_columns <= columns && !supported(rows, part_columns, true)) return false;
+        }
+        return true;
+    }
     size_t bytes(const Env& env) const {
         Arena arena;
         take(arena, env);
@@ -147,12 +170,7 @@ private:
                 .k = plan_.k};
     }
     void select(const SelectInput& input, const SelectOutput& output, const CallLists& lists) const {
-        const bool all_new = !input.kept_scores;
-        if (all_new && output.k > 0 && cluster_pays(input.tokens, input.end - input.begin, env_))
-            run_select_by_cluster(input, output, lists, env_);
-        else if (all_new && registers_select(input)) run_select_by_registers(input, output, lists, env_);
-        else if (plan_.sampled()) run_select_sampled(input, output, scratch_.select, lists, env_);
-        else run_select_exact(input, output, lists, env_);
+        choose_select_kernel(input, output.k, env_)->run(input, output, scratch_.select, lists, env_);
     }
 
     const Args& args_;
@@ -164,9 +182,12 @@ private:
 };
 
 CallPlan<Args> plan_streamed(const Args& args, const Env& env) {
-    const ScoreKernel* const score = chosen_score_kernel(args.score, env);
-    if (!score) return refuse_call<Args>("no score kernel of this engine runs these arguments");
+    const ScoreKernel* const score = choose_score_kernel(args.score, env);
+    if (!score) return refuse_call<Args>("no score kernel of this engine supports these arguments");
     const Plan cut(args, env, env.budget);
+    if (!cut.can_select(env))
+        return refuse_call<Args>(text(env.demanded[size_t(Stage::select)], " does not support parts of ",
+                                      cut.part_tokens, " tokens and ", cut.part_columns, " columns"));
     CallPlan<Args> plan;
     plan.scratch = cut.bytes(env);
     plan.scratch_of_fewer = cut.most_bytes(env, env.budget);

@@ -393,8 +393,8 @@ bool cluster_pays(int64_t tokens, int64_t columns, const Env& env) {
     return env.device->facts().capability >= 90 && Cutting(tokens, columns, env).pays;
 }
 
-void run_select_by_cluster(const SelectInput& input, const SelectOutput& output, const CallLists& lists,
-                           const Env& env) {
+void run_select_by_cluster(const SelectInput& input, const SelectOutput& output, void*,
+                           const CallLists& lists, const Env& env) {
     const Cutting cut(input.tokens, input.end - input.begin, env);
     const ClusterSelect task{
         .input = input,

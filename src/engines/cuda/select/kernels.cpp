@@ -1,5 +1,7 @@
-// The select kernels of the cuda engine: what they take.
+// The select kernels of the cuda engine, best first.
 #include "engines/cuda/select/run.h"
+
+#include "engines/cuda/candidates.h"
 #include "ops/select/select.h"
 
 namespace smla {
@@ -44,95 +46,101 @@ SelectInput select_input(const smla_select_args& args) {
             .end = columns};
 }
 
-std::string refuse_f64(const smla_select_args& args) {
-    return args.scores.dtype == SMLA_F64 ? "f64 tensors: a GPU has kernels for f32, bf16 and f16" : "";
+Support supports_cluster(const SelectInput& input, int64_t k, const Env& env) {
+    const int64_t columns = input.end - input.begin;
+    if (input.kept_scores) return {"columns kept of earlier parts"};
+    if (std::string why = refuse_cluster(input.tokens, columns, k, env); !why.empty()) return {why};
+    if (!cluster_pays(input.tokens, columns, env))
+        return {.lower_priority = "made for few long rows, whose clusters all run at once"};
+    return {};
 }
+
+Support supports_registers(const SelectInput& input, int64_t, const Env&) {
+    if (input.kept_scores) return {"columns kept of earlier parts"};
+    if (!registers_select(input))
+        return {text("made for short rows, not for ", input.end - input.begin, " columns")};
+    return {};
+}
+
+Support supports_sampled(const SelectInput& input, int64_t k, const Env&) {
+    return {refuse_sampled(input.end - input.begin, k)};
+}
+
+constexpr SelectKernel kKernels[] = {
+    {.name = "cuda_cluster_select", .supports = supports_cluster, .run = run_select_by_cluster},
+    {.name = "cuda_register_select", .supports = supports_registers, .run = run_select_by_registers},
+    {.name = "cuda_sampled_select",
+     .supports = supports_sampled,
+     .scratch = sampled_scratch,
+     .run = run_select_sampled},
+    {.name = "cuda_generic_select",
+     .supports = [](const SelectInput&, int64_t, const Env&) { return Support{}; },
+     .run = run_select_exact}};
 
 char* beyond_header(const Env& env) { return static_cast<char*>(env.workspace.data) + kWorkspaceHeader; }
 
-CallPlan<smla_select_args> plan_cluster(const smla_select_args& args, const Env& env) {
-    using Args = smla_select_args;
-    if (args.ids.ndim) return refuse_call<Args>("lists with ids");
-    CallPlan<Args> plan = refuse_call<Args>(refuse_f64(args));
+// Only the generic kernel supports lists with ids.
+CallPlan<smla_select_args> plan_ids(const smla_select_args& args, const Env& env) {
+    CallPlan<smla_select_args> plan{{refuse_f64(args)}};
     if (!plan.refusal.empty()) return plan;
-    plan.refusal = refuse_cluster(args.scores.shape[0], args.scores.shape[1], args.indices.shape[1], env);
-    if (!plan.refusal.empty()) return plan;
-    plan.checks_indices = true;
-    plan.launch = [](const Args& call, const Env& on) {
-        with_lists<Stage::select>(call, on, [&](const CallLists& lists) {
-            run_select_by_cluster(select_input(call), select_output(call), lists, on);
-        });
+    plan.scratch = kWorkspaceHeader + select_ids_scratch(args, env);
+    plan.launch = [](const smla_select_args& call, const Env& on) {
+        run_select_ids(call, beyond_header(on), on);
     };
     return plan;
 }
 
-const char* no_clusters(const smla_select_args& args, const Env& env) {
-    if (cluster_pays(args.scores.shape[0], args.scores.shape[1], env)) return nullptr;
-    return "made for few long rows, whose clusters all run at once";
-}
-
-CallPlan<smla_select_args> plan_registers(const smla_select_args& args, const Env&) {
+template <const SelectKernel& Kernel>
+CallPlan<smla_select_args> plan_select(const smla_select_args& args, const Env& env) {
     using Args = smla_select_args;
-    if (args.ids.ndim) return refuse_call<Args>("lists with ids");
-    CallPlan<Args> plan = refuse_call<Args>(refuse_f64(args));
+    if (args.ids.ndim)
+        return &Kernel == std::end(kKernels) - 1 ? plan_ids(args, env) : refuse_call<Args>("lists with ids");
+    CallPlan<Args> plan{{refuse_f64(args)}};
     if (!plan.refusal.empty()) return plan;
-    if (!registers_select(select_input(args)))
-        return refuse_call<Args>(text("made for short rows, not for ", args.scores.shape[1], " columns"));
-    plan.checks_indices = true;
-    plan.launch = [](const Args& call, const Env& on) {
-        with_lists<Stage::select>(call, on, [&](const CallLists& lists) {
-            run_select_by_registers(select_input(call), select_output(call), lists, on);
-        });
-    };
-    return plan;
-}
-
-CallPlan<smla_select_args> plan_sampled(const smla_select_args& args, const Env& env) {
-    using Args = smla_select_args;
-    if (args.ids.ndim) return refuse_call<Args>("lists with ids");
-    CallPlan<Args> plan = refuse_call<Args>(refuse_f64(args));
-    if (plan.refusal.empty()) plan.refusal = refuse_sampled(args.scores.shape[1], args.indices.shape[1]);
+    const SelectInput input = select_input(args);
+    static_cast<Support&>(plan) = Kernel.supports(input, args.indices.shape[1], env);
     if (!plan.refusal.empty()) return plan;
     const size_t scratch =
-        kWorkspaceHeader + sampled_scratch(args.scores.shape[0], args.scores.shape[1], env);
+        kWorkspaceHeader + (Kernel.scratch ? Kernel.scratch(input.tokens, input.columns, env) : 0);
     const bool splits = scratch > kWorkspaceHeader && (env.budget == 0 || scratch <= env.budget);
     if (splits) plan.scratch = scratch;
     else plan.scratch_of_fewer = std::min(scratch, env.budget);
     plan.checks_indices = true;
     plan.launch = [splits](const Args& call, const Env& on) {
         with_lists<Stage::select>(call, on, [&](const CallLists& lists) {
-            run_select_sampled(select_input(call), select_output(call), splits ? beyond_header(on) : nullptr,
-                               lists, on);
+            Kernel.run(select_input(call), select_output(call), splits ? beyond_header(on) : nullptr, lists,
+                       on);
         });
     };
     return plan;
 }
 
-CallPlan<smla_select_args> plan_generic(const smla_select_args& args, const Env& env) {
-    using Args = smla_select_args;
-    CallPlan<Args> plan = refuse_call<Args>(refuse_f64(args));
-    if (!plan.refusal.empty()) return plan;
-    if (args.ids.ndim) {
-        plan.scratch = kWorkspaceHeader + select_ids_scratch(args, env);
-        plan.launch = [](const Args& call, const Env& on) { run_select_ids(call, beyond_header(on), on); };
-        return plan;
-    }
-    plan.checks_indices = true;
-    plan.launch = [](const Args& call, const Env& on) {
-        with_lists<Stage::select>(call, on, [&](const CallLists& lists) {
-            run_select_exact(select_input(call), select_output(call), lists, on);
-        });
-    };
-    return plan;
+template <const SelectKernel& Kernel>
+constexpr Candidate<smla_select_args> candidate() {
+    return {.name = Kernel.name, .plan = plan_select<Kernel>};
 }
 
 }  // namespace
 
-const Candidate<smla_select_args> kClusterSelect{
-    .name = "cuda_cluster_select", .plan = plan_cluster, .last_resort = no_clusters};
-const Candidate<smla_select_args> kRegisterSelect{.name = "cuda_register_select", .plan = plan_registers};
-const Candidate<smla_select_args> kSampledSelect{.name = "cuda_sampled_select", .plan = plan_sampled};
-const Candidate<smla_select_args> kGenericSelect{.name = "cuda_generic_select", .plan = plan_generic};
+const SelectKernel* choose_select_kernel(const SelectInput& input, int64_t k, const Env& env) {
+    return choose(std::span<const SelectKernel>(kKernels), Stage::select, env,
+                  [&](const SelectKernel& kernel) { return kernel.supports(input, k, env); })
+        .kernel;
+}
+
+size_t select_scratch(const SelectInput& input, int64_t k, const Env& env) {
+    size_t bytes = 0;
+    for (const SelectKernel& kernel : kKernels)
+        if (kernel.scratch && env.allows(Stage::select, kernel.name) &&
+            kernel.supports(input, k, env).refusal.empty())
+            bytes = std::max(bytes, kernel.scratch(input.tokens, input.end - input.begin, env));
+    return bytes;
+}
+
+const Candidate<smla_select_args> kClusterSelect = candidate<kKernels[0]>();
+const Candidate<smla_select_args> kRegisterSelect = candidate<kKernels[1]>();
+const Candidate<smla_select_args> kSampledSelect = candidate<kKernels[2]>();
+const Candidate<smla_select_args> kGenericSelect = candidate<kKernels[3]>();
 
 }  // namespace cuda
 

@@ -123,7 +123,7 @@ struct Extremes {
     uint32_t least, largest;  // keys; `least` is larger if there are none
 };
 
-// Of all threads' extremes.
+// Returns the extremes over all threads.
 template <int Warps>
 __device__ Extremes extremes_of_row(Extremes own, uint2* of_warps) {
     const uint2 of_warp = {__reduce_min_sync(~0u, own.least), __reduce_max_sync(~0u, own.largest)};
@@ -315,8 +315,8 @@ Holder holder_of(const SelectInput& input) {
 
 bool registers_select(const SelectInput& input) { return holder_of<false>(input).kernel != nullptr; }
 
-void run_select_by_registers(const SelectInput& input, const SelectOutput& output, const CallLists& lists,
-                             const Env& env) {
+void run_select_by_registers(const SelectInput& input, const SelectOutput& output, void*,
+                             const CallLists& lists, const Env& env) {
     const RegisterSelect task{
         .input = input,
         .output = output,

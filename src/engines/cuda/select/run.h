@@ -44,30 +44,45 @@ auto with_rows(const SelectOutput& output, const Choose& choose) {
     return output.rows ? choose(std::true_type()) : choose(std::false_type());
 }
 
+struct SelectKernel {
+    const char* name;
+    // Ignores where pointers lead, except that a null kept_scores says that no columns were kept.
+    Support (*supports)(const SelectInput& input, int64_t k, const Env& env);
+    // Bytes beyond the workspace's header with which rows can be split over blocks. Null: none are used.
+    size_t (*scratch)(int64_t tokens, int64_t columns, const Env& env);
+    // `scratch`: null: no row is split. `lists`: what the launch scans in addition to its own work.
+    void (*run)(const SelectInput& input, const SelectOutput& output, void* scratch, const CallLists& lists,
+                const Env& env);
+};
+
 extern const Candidate<smla_select_args> kClusterSelect, kRegisterSelect, kSampledSelect, kGenericSelect;
+// The kernel that selects the k best of such an input. Null: none that the context allows supports it.
+const SelectKernel* choose_select_kernel(const SelectInput& input, int64_t k, const Env& env);
+// The most scratch of a kernel that the context allows.
+size_t select_scratch(const SelectInput& input, int64_t k, const Env& env);
 
 SelectOutput select_output(const smla_select_args& args);
 
-// The kernel of few long rows: why it cannot select k of so many columns (empty: it can), and whether it is
-// the one to take for so many rows (tokens). It takes none that were kept.
+// cuda_cluster_select: why a cluster cannot select k of so many columns (empty: it can), and whether it is
+// faster than the other kernels for so many tokens.
 std::string refuse_cluster(int64_t tokens, int64_t columns, int64_t k, const Env& env);
 bool cluster_pays(int64_t tokens, int64_t columns, const Env& env);
-void run_select_by_cluster(const SelectInput& input, const SelectOutput& output, const CallLists& lists,
-                           const Env& env);
+void run_select_by_cluster(const SelectInput& input, const SelectOutput& output, void*,
+                           const CallLists& lists, const Env& env);
 
-// The kernel of short rows: whether it takes rows of so many columns; it takes none that were kept.
+// cuda_register_select: whether registers hold rows of so many columns.
 bool registers_select(const SelectInput& input);
-void run_select_by_registers(const SelectInput& input, const SelectOutput& output, const CallLists& lists,
-                             const Env& env);
+void run_select_by_registers(const SelectInput& input, const SelectOutput& output, void*,
+                             const CallLists& lists, const Env& env);
 
-// The sampled kernel, for other rows: why it cannot select k of so many columns (empty: it can), and its
-// scratch beyond the workspace's header. If run_select_sampled gets no scratch, it splits no row over blocks.
-// `lists`: what its launch scans beside its own work.
+// cuda_sampled_select: why a sample does not suffice for k of so many columns; empty: it does.
 std::string refuse_sampled(int64_t columns, int64_t k);
 size_t sampled_scratch(int64_t tokens, int64_t columns, const Env& env);
 void run_select_sampled(const SelectInput& input, const SelectOutput& output, void* scratch,
                         const CallLists& lists, const Env& env);
-void run_select_exact(const SelectInput& input, const SelectOutput& output, const CallLists& lists,
+
+// cuda_generic_select
+void run_select_exact(const SelectInput& input, const SelectOutput& output, void*, const CallLists& lists,
                       const Env& env);
 
 // The exact kernel for lists with ids.

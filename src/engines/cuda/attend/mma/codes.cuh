@@ -41,7 +41,7 @@ __device__ inline void load_scales(const RecordKind<Width>& kind, uint32_t first
     }
 }
 
-// The same for 256 columns and a tile of 16 keys, loaded once.
+// Scales of 256 columns for a lane's four keys in a tile of 16, loaded once.
 template <int Width>
 class HalfScales {
 public:
@@ -55,7 +55,7 @@ public:
             if (kind.e8m0() && half) stored_[i].x = stored_[i].y;
         }
     }
-    // Of key i for a group of columns: 128 of them, or 64 if keys have 512 values.
+    // Returns the scale of key i for a group of columns: 128 of them, or 64 if keys have 512 values.
     __device__ float of(int group, int i) const {
         const uint32_t floats = (Width == 576 ? group : group / 2) ? stored_[i].y : stored_[i].x;
         if (Width == 576) return __uint_as_float(floats);

@@ -1,4 +1,4 @@
-// Launches the mma kernel that a schedule asks for, and combines its splits.
+// Launches the mma kernels and combines their splits.
 #include "engines/cuda/attend/mma/few/config.h"
 #include "engines/cuda/attend/mma/many/config.h"
 #include "engines/cuda/attend/run.h"
@@ -10,12 +10,12 @@ namespace {
 template <int Width>
 void launch_width(const smla_attend_args& args, const Schedule& schedule, const TileScheduler& scheduler,
                   const Env& env) {
-    const bool few = schedule.heads == kFewHeads;
+    const bool few = schedule.shape->heads == kFewHeads;
     const auto launch = [&]<KeyForm Form>() {
         if (few) launch_few<Width, Form>(args, schedule, scheduler, env);
         else launch_many<Width, Form>(args, schedule, scheduler, env);
     };
-    switch (schedule.keys()) {
+    switch (schedule.shape->keys) {
         case KeyForm::rows: return launch.template operator()<KeyForm::rows>();
         case KeyForm::codes: return launch.template operator()<KeyForm::codes>();
         case KeyForm::decoded:

@@ -15,7 +15,7 @@ struct Softmax {
     float scale_log2[2];                        // logit2 = product * scale_log2
     float largest[2] = {-INFINITY, -INFINITY};  // product of this lane's keys so far
     float peak2[2] = {-INFINITY, -INFINITY};    // logit2 that weights are relative to
-    // Of this lane's keys. Starts at -0.f, meaning no key seen: adding any weight clears the sign.
+    // Sum of this lane's weights. -0.f means that no key was seen: adding any weight clears the sign.
     float sum[2] = {-0.f, -0.f};
 
     __device__ explicit Softmax(float scale_log2) : scale_log2{scale_log2, scale_log2} {}

@@ -82,10 +82,10 @@ struct LatentsF32 : Latents<Type> {
     static constexpr bool rope = Rope;        // columns 512 to 575, which are in no value
     static constexpr bool early_rope = Rope;  // copied a tile ahead, with barriers of its own
     static constexpr int row_bytes = Layout::record;
-    // Of every 128 columns, the 16 bytes of columns 16p to 16p + 7 are chunk p of the first of two tiles,
-    // those of columns 16p + 8 to 16p + 15 chunk p of the second. So 16 codes, which a lane of the producer
-    // holds, become one chunk in each of two tiles, and its stores meet no bank twice. Queries have the same
-    // order; the epilogue undoes it.
+    // Whether columns are permuted: in every 128, columns 16p to 16p + 7 (16 bytes) are chunk p of the first
+    // of two tiles, and columns 16p + 8 to 16p + 15 are chunk p of the second. So 16 codes, which a producer
+    // lane holds, become one chunk in each of two tiles, and its stores have no bank conflicts. Queries have
+    // the same order; the epilogue undoes it.
     static constexpr bool permuted = true;
     static constexpr int natural_from = 512;  // the first column that is not permuted
     static constexpr int codes = 512;

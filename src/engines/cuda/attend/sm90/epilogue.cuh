@@ -59,7 +59,7 @@ private:
     __device__ bool natural(int i) const {
         return !Format::permuted || (Format::natural_from < 512 && i >= 16 && of_.group() == 1);
     }
-    // Of block i; columns of rope were not multiplied.
+    // Returns the output factor of block i. `factor` undoes key_factor, which columns of rope do not have.
     __device__ float factor_of(int i, float factor) const {
         return Format::rope_tile < 8 && i >= 24 && of_.group() == 1 ? factor * Format::key_factor : factor;
     }

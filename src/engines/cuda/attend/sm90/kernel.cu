@@ -196,7 +196,7 @@ void launch_cluster(const smla_attend_args& args, Tasks tasks, const KeySources&
 template <class Format>
 void launch_records(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
                     const KeySources& keys, const Env& env) {
-    if (schedule.heads == 2 * kHeads) launch_cluster<Format, 2>(args, tasks, keys, env);
+    if (schedule.shape->heads == 2 * kHeads) launch_cluster<Format, 2>(args, tasks, keys, env);
     else launch_cluster<Format, 1>(args, tasks, keys, env);
 }
 
@@ -204,12 +204,12 @@ void launch_records(const smla_attend_args& args, const Schedule& schedule, cons
 
 void launch(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
             const KeySources& keys, const Env& env) {
-    const bool wide = args.q.shape[2] == 576;
+    const bool wide = args.q.shape[2] == 576, records = schedule.shape->keys != KeyForm::rows;
     const auto f16 = cuda::Half::f16;
-    if (schedule.coded && wide) launch_records<LatentsF32<f16, true>>(args, schedule, tasks, keys, env);
+    if (records && wide) launch_records<LatentsF32<f16, true>>(args, schedule, tasks, keys, env);
     else if (args.primary.cache.format == SMLA_FP8_528)
         launch_records<LatentsF32<f16, false>>(args, schedule, tasks, keys, env);
-    else if (schedule.coded) launch_records<Latents584>(args, schedule, tasks, keys, env);
+    else if (records) launch_records<Latents584>(args, schedule, tasks, keys, env);
     else if (wide) launch_cluster<Rows<576>, 1>(args, tasks, keys, env);
     else launch_cluster<Rows<512>, 1>(args, tasks, keys, env);
 }

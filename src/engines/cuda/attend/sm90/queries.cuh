@@ -73,7 +73,7 @@ __device__ inline void bf16_to_f16(uint4& words, float factor) {
     words.x = bf16_to_f16(words.x, factor), words.y = bf16_to_f16(words.y, factor);
     words.z = bf16_to_f16(words.z, factor), words.w = bf16_to_f16(words.w, factor);
 }
-// Of the eight bf16, in two halves.
+// Returns the largest magnitudes of the eight bf16, one for each half of a word.
 __device__ inline uint32_t max_magnitude_bf16(const uint4& words) {
     return cuda::max_magnitude_bf16(cuda::max_magnitude_bf16(cuda::max_magnitude_bf16(0, words.x), words.y),
                                     cuda::max_magnitude_bf16(cuda::max_magnitude_bf16(0, words.z), words.w));

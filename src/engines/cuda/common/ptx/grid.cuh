@@ -4,8 +4,9 @@
 // A later grid should read what an earlier one writes by plain loads: __ldg() promises that it never changes,
 // so a compiler may move it before the wait. (Of nvcc 13.0 none was seen to.)
 //
-// Every grid lets the next one start only when all grids before it have ended, and ends after them. So the
-// next one may run beside it without waiting, if it needs nothing of it.
+// A grid that waits lets the next one start after that; one that runs concurrently with the previous grid
+// (GridOrder) does so at once. Both end after all grids before them. So a grid that waits sees all earlier
+// results, and one that does not must be independent of all grids that may still run (Runner::beside).
 #pragma once
 
 #include <cstdint>

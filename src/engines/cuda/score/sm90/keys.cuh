@@ -86,7 +86,7 @@ public:
         }
         fence_mbarrier_init();
     }
-    // Of the n-th tile.
+    // Returns the address of the n-th tile's stage.
     __device__ uint32_t at(uint32_t n) const { return first_ + n % kCount * kBytes; }
     __device__ uint32_t full(uint32_t n) const { return at(n) + kFull; }
     __device__ uint32_t empty(uint32_t n) const { return at(n) + kEmpty; }
@@ -225,7 +225,7 @@ template <class Shape>
 struct KeyPart {
     // Its logits are the thread's to store; lanes t and t + 2 share one.
     const uint32_t own_key = kept(threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4 + threadIdx.x % 2 * 8);
-    // Of its first piece.
+    // Offset of the thread's first 16 bytes in the tile.
     const uint32_t at =
         kept((threadIdx.x % 128 / 32 * 16 + threadIdx.x % 32 / 4) * Shape::code_bytes + threadIdx.x % 4 * 16);
 };

@@ -74,7 +74,7 @@ struct ManyHeads : TileConfig<Width, Form, 16> {
             Prologue prologue;
             char epilogue[value_warps][Epilogue::bytes];
         };
-        // Of each weight stage, for rescaling; the last row is for output rows, at first the largest |q|.
+        // Rescaling factors of each weight stage; the last row is for output rows and at first holds max |q|.
         float factors[weight_stages + 1][Heads];
         uint8_t flags[weight_stages][4];  // kRescale, kAllHoles; a byte per score warp
         KeyBarriers key_barriers[stages];

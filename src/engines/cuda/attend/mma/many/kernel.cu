@@ -93,7 +93,7 @@ void launch_tile(const smla_attend_args& args, const Schedule& schedule, const T
 template <int Width, KeyForm Form>
 void launch_many(const smla_attend_args& args, const Schedule& schedule, const TileScheduler& scheduler,
                  const Env& env) {
-    if (schedule.heads == kSomeHeads)
+    if (schedule.shape->heads == kSomeHeads)
         launch_tile<ManyHeads<Width, Form, kSomeHeads>>(args, schedule, scheduler, env);
     else launch_tile<ManyHeads<Width, Form, kManyHeads>>(args, schedule, scheduler, env);
 }

@@ -169,7 +169,7 @@ private:
                     e4m3_to_f16(words[s], keys.a[4 * half + s][i], keys.a[4 * half + s][2 + i]);
             }
     }
-    // Of the thread's own key. Returns what was loaded last, for release_stage().
+    // Loads scale and hole of the thread's own key. Returns what was loaded last, for release_stage().
     __device__ uint32_t read_key(float& scale, bool& hole) const {
         scale = Shape::mxfp4 ? 1.f : load_shared_f32(stage_ + own_scale_);
         const uint32_t end = load_shared(stage_ + offsetof(Stage, scales_end));

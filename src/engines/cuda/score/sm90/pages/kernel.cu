@@ -6,7 +6,7 @@
 // Tile       of a warpgroup 64 keys x (1, 2 or 4 rows) x (32 or 64 heads): one step of 64 or 128 columns.
 // Blocks     one per multiprocessor. Each finds all tiles of the call from the windows and takes an equal
 //            share of them (units.cuh), so that the start of a request hides behind keys of the one before.
-//            Of long calls the last tiles are drawn by blocks that are done with their share.
+//            In long calls, blocks that are done with their share draw the last tiles.
 // Roles      4 warpgroups multiply, a tile each; of many rows, teams of 2 or 4 share a tile, each warpgroup
 //            with rows of its own (consumer.cuh). Of the fifth, 3 warps copy keys, every third tile each,
 //            and one copies queries and weights and says what comes next (producer.cuh).

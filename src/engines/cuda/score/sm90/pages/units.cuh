@@ -10,7 +10,7 @@ struct Row {
     int request;
     Window window;
 
-    // Of padding: the last token's request, and no window.
+    // A padding lane gets the last token's request and no window.
     __device__ Row(const Task& task, int token) {
         request = task.request(min(token, task.tokens - 1));
         window = task.window(min(token, task.tokens - 1));
@@ -172,7 +172,7 @@ private:
     __device__ int tiles_before(int cost) const {
         return (max(cost - Shape::start_cost, 0) + (1 << team_log2) - 1) >> team_log2;
     }
-    // Of 32 equal parts of all tokens, the first token of the part where the block's share begins.
+    // Returns the first token of that 32nd of all tokens in which the block's share begins.
     __device__ int first_token() const {
         const int step = (task_.tokens + 31) / 32, last = min((lane() + 1) * step, task_.tokens) - 1;
         return __popc(__ballot_sync(~0u, shared_.ends[last] <= share_.begin)) * step;

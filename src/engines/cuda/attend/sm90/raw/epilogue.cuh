@@ -2,11 +2,11 @@
 #pragma once
 
 #include "engines/cuda/attend/epilogue.cuh"
-#include "engines/cuda/attend/sm90/few/consumer.cuh"
+#include "engines/cuda/attend/sm90/raw/consumer.cuh"
 
-namespace smla::cuda_attend::sm90::few {
+namespace smla::cuda_attend::sm90::raw {
 
-// Of: the consumer.
+// Epilogue of one block. `Of` is the class of the consumers.
 template <class Shape, class Of>
 class Epilogue {
     using Own = GroupSmem<Shape>;
@@ -70,8 +70,8 @@ private:
             cuda::store_shared(at + offsetof(Own, most), most);
         }
     }
-    // Of two warpgroups that took tiles in turn: each keeps half of the columns, as the first four groups of
-    // 64, adds the other's and hands over its own of the other half.
+    // Adds up two warpgroups that took tiles in turn: each keeps half of the columns, as its first four
+    // groups of 64, adds the other's sums to them and hands over its own sums of the other half.
     __device__ void join() const {
         store_sums();
         wait();  // peaks and sums of both are there, and nobody reads records any more
@@ -156,7 +156,7 @@ private:
             *reinterpret_cast<float4*>(to) = make_float4(value(0), value(1), value(2), value(3));
         else *reinterpret_cast<float2*>(to) = make_float2(value(0), value(1));
     }
-    // Of a warpgroup's warps.
+    // Returns a head's statistics over the warps of one warpgroup.
     __device__ PartialStatistics own_statistics(uint32_t own, uint32_t in_block) const {
         float sum = -0.f, most = -INFINITY;
 #pragma unroll
@@ -170,7 +170,7 @@ private:
         return {peak2 == kNoPeak ? -INFINITY : peak2, sum, most * cuda::load_shared_f32(of),
                 __float_as_uint(sum) != 0x80000000u ? 1.f : 0.f};
     }
-    // Of the block.
+    // Returns a head's statistics over the block.
     __device__ PartialStatistics statistics_of(uint32_t in_block) const {
         PartialStatistics first = own_statistics(of_.shared_own(), in_block);
         if (Shape::tile_groups == 1) return first;
@@ -197,7 +197,7 @@ private:
                          own.any != 0 ? own.largest2 * kLn2 : -INFINITY);
         return totals.factor == 0 ? 0 : totals.factor * unit();
     }
-    // Of the values that were multiplied.
+    // Returns the unit of the multiplied values: the cache's scale, unless the weights contain scales.
     __device__ float unit() const { return Shape::scaled ? 1.f : args_.sources[0].cache.tensor_scale(); }
     __device__ void store_rows() const {
         const uint32_t to = rows_ + uint32_t(of_.first_head()) * kRowPitch + 4 * uint32_t(first_column());
@@ -243,7 +243,7 @@ private:
             store_pair(args_.out, at + 2, of_.o[m][Lane::product(j, 2)] * factor,
                        of_.o[m][Lane::product(j, 3)] * factor);
     }
-    // Of the lane's.
+    // Returns the first of the lane's columns.
     __device__ int first_column() const { return int(of_.group()) * 64 * kHalf + of_.column(); }
 
     // Groups of 64 columns: half of all, and those that a warpgroup stores.
@@ -260,4 +260,4 @@ private:
     const uint32_t own_, rows_;
 };
 
-}  // namespace smla::cuda_attend::sm90::few
+}  // namespace smla::cuda_attend::sm90::raw

@@ -1,9 +1,9 @@
 // Consumer of 32 heads, which are columns of wgmma: how it multiplies.
 #pragma once
 
-#include "engines/cuda/attend/sm90/few/consumer.cuh"
+#include "engines/cuda/attend/sm90/raw/consumer.cuh"
 
-namespace smla::cuda_attend::sm90::few {
+namespace smla::cuda_attend::sm90::raw {
 
 // Keys are the first operand, in registers: rows 16 w + lane / 4 and + 8 of warp w for scores, columns
 // 16 w + 2 (lane / 4) and + 1 of each 64 for values. So a lane's products belong to two keys, or two columns,
@@ -18,7 +18,7 @@ struct WgmmaLane {
     static __device__ int first_key(int lane) { return lane / 4; }
     static constexpr int key_step(int product) { return 8 * (product / 2 % 2); }
     static __device__ int first_column(int lane) { return 2 * (lane / 4); }
-    // Of head j; as a value, of column c.
+    // Index of the lane's product c with head j; among sums of values, of its column c.
     static constexpr int product(int j, int c) { return j / 2 * 4 + j % 2 + 2 * c; }
 };
 
@@ -112,7 +112,7 @@ private:
             s[i] = g == 0 && !Shape::rope ? product : s[i] + product;
         }
     }
-    // Of the lane's first key; the second is 8 records further.
+    // Returns the address of the scales of the lane's first key; the second is 8 records further.
     __device__ uint32_t first_scales(uint32_t at) const {
         return this->scales_of(at, 16 * warp_ + lane_ / 4);
     }
@@ -191,7 +191,7 @@ private:
         this->release(tile.stage);  // not before the products: an arrival does not wait for loads
         cuda::wgmma_wait<0>();
     }
-    // Of 16 columns of the warp's and 16 keys.
+    // Adds the values of 16 keys in 16 of the warp's columns, given as high + low.
     __device__ void add_split_values(uint32_t m, uint32_t k, const uint32_t (&high)[4],
                                      const uint32_t (&low)[4]) {
         const uint64_t weights = cuda::k_major(this->weights(0));
@@ -203,4 +203,4 @@ private:
     }
 };
 
-}  // namespace smla::cuda_attend::sm90::few
+}  // namespace smla::cuda_attend::sm90::raw

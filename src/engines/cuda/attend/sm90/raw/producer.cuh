@@ -1,10 +1,10 @@
 // Producer of attend on Hopper with few heads: a warp copies a quarter of each tile, a lane one record.
 #pragma once
 
-#include "engines/cuda/attend/sm90/few/config.h"
+#include "engines/cuda/attend/sm90/raw/config.h"
 #include "engines/cuda/common/ptx/bulk.cuh"
 
-namespace smla::cuda_attend::sm90::few {
+namespace smla::cuda_attend::sm90::raw {
 
 template <class Shape>
 class Producer {
@@ -74,4 +74,4 @@ private:
     int left_, tiles_, row_;
 };
 
-}  // namespace smla::cuda_attend::sm90::few
+}  // namespace smla::cuda_attend::sm90::raw

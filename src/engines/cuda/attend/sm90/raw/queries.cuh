@@ -1,9 +1,9 @@
 // Queries of attend on Hopper with few heads: from global memory, as f16, into the order of wgmma's operand.
 #pragma once
 
-#include "engines/cuda/attend/sm90/few/config.h"
+#include "engines/cuda/attend/sm90/raw/config.h"
 
-namespace smla::cuda_attend::sm90::few {
+namespace smla::cuda_attend::sm90::raw {
 
 // The warps of a consumer warpgroup, or of both if they share the heads, take four heads at a time; a lane
 // has 16 columns of each, and 8 of the last 64 of one. A head is multiplied by the power of two that brings
@@ -116,4 +116,4 @@ private:
     const float scale_log2_;
 };
 
-}  // namespace smla::cuda_attend::sm90::few
+}  // namespace smla::cuda_attend::sm90::raw

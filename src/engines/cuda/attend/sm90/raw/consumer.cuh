@@ -1,11 +1,11 @@
 // Consumer of attend on Hopper with few heads: what is the same whoever multiplies.
 #pragma once
 
-#include "engines/cuda/attend/sm90/few/config.h"
+#include "engines/cuda/attend/sm90/raw/config.h"
 #include "engines/cuda/common/ptx/math.cuh"
 #include "engines/cuda/common/ptx/mma.cuh"
 
-namespace smla::cuda_attend::sm90::few {
+namespace smla::cuda_attend::sm90::raw {
 
 // A tile of a warpgroup's.
 struct Tile {
@@ -26,7 +26,7 @@ public:
     float sum[Lane::heads];  // of the weights of the lane's keys; -0.f: no key seen
 
     __device__ uint32_t own() const { return own_; }
-    // Of the first warpgroup, if two take tiles in turn: what is for both lies there.
+    // Shared memory of the first warpgroup if two take tiles in turn: it holds what both need.
     __device__ uint32_t shared_own() const {
         return Shape::tile_groups == 1 ? own_ : group_at<Shape>(base_, 0);
     }
@@ -36,7 +36,7 @@ public:
     __device__ int first_head() const { return Lane::first_head(int(lane_)); }
     // The lane's first column of each 64.
     __device__ int column() const { return 16 * int(warp_) + Lane::first_column(int(lane_)); }
-    // Of the lanes that have the same heads, one speaks for them.
+    // Whether this lane writes the values of a head for all lanes that have the head.
     __device__ bool speaks_for_heads() const {
         return (lane_ & (2 * Lane::last_step - Lane::first_step)) == 0;
     }
@@ -103,7 +103,7 @@ protected:
     static __device__ void convert(uint32_t codes, uint32_t& even, uint32_t& odd) {
         cuda::e4m3_to_f16(__byte_perm(codes, 0, 0x3120), even, odd);
     }
-    // Of a key of the tile.
+    // Returns the address of the scales of a key of the tile.
     __device__ uint32_t scales_of(uint32_t at, uint32_t key) const {
         return base_ + offsetof(Shared, records) + at + key * kPitch + uint32_t(Shape::scales_at);
     }
@@ -111,9 +111,9 @@ protected:
     __device__ uint32_t weights(uint32_t place) const {
         return own_ + uint32_t(offsetof(Own, weights)) + place * Shape::query_tile;
     }
-    // Of a head of the lane. Its first head or the step is even, so that places add.
+    // Returns the address of the unit of the lane's head j. Its first head or the step is even: places add.
     __device__ uint32_t unit_at(int j) const {
-        return few::unit_at<Shape>(own_, uint32_t(first_head())) + place_of(uint32_t(Lane::head_step(j)));
+        return raw::unit_at<Shape>(own_, uint32_t(first_head())) + place_of(uint32_t(Lane::head_step(j)));
     }
     // For the epilogue, too.
     __device__ void publish_peaks(const float (&peak)[Lane::heads]) const {
@@ -143,7 +143,7 @@ private:
         if constexpr (Shape::largest_in_shared) cuda::store_shared(largest_at(j), value);
         else largest_[j] = value;
     }
-    // Of the lane's products with head j.
+    // Returns the largest of the lane's products with head j.
     static __device__ float largest_in(const float (&s)[kProducts], int j) {
         float largest = s[Lane::product(j, 0)];
 #pragma unroll
@@ -240,8 +240,8 @@ private:
             for (int c = 0; c < Lane::run; ++c) of_columns[Lane::product(j, c)] *= factor;
     }
 
-    // Of a tile with scales out of range: code * scale as the sum of two bf16, high and low. Rare and slow,
-    // and yet unrolled: with a loop here calls took 10 to 40 % longer, which is not explained.
+    // Adds values of a tile with scales out of range: code * scale as the sum of two bf16, high and low. Rare
+    // and slow, yet unrolled: with a loop here, calls took 10 to 40 % longer, for an unknown reason.
     __device__ void add_out_of_range_values(const Tile& tile) {
 #pragma unroll
         for (uint32_t m = 0; m < 8; ++m)
@@ -282,4 +282,4 @@ private:
     float largest_[Shape::largest_in_shared ? 1 : Lane::heads];  // product; or in shared memory
 };
 
-}  // namespace smla::cuda_attend::sm90::few
+}  // namespace smla::cuda_attend::sm90::raw

@@ -3,7 +3,7 @@
 
 #include "engines/cuda/attend/sm90/config.h"
 
-namespace smla::cuda_attend::sm90::few {
+namespace smla::cuda_attend::sm90::raw {
 
 constexpr int kProducerWarps = 4;
 // Named barriers; 0 is __syncthreads. Consumer: of each warpgroup, 1 and 4. Start: mbarriers are initialised,
@@ -25,7 +25,7 @@ struct Shape {
     // some could not tell a phase from the one two further.
     static constexpr int fulls = stages % tile_groups == 0 ? stages : stages * tile_groups;
     static_assert(fulls % tile_groups == 0 && fulls % stages == 0);
-    // Of a consumer and a producer, of the 128 or, with two warpgroups, 168 with which a thread starts.
+    // Registers per consumer and producer thread; both start with 128 or, with two warpgroups, 168.
     static constexpr int consumer_registers = heads == 16 ? 216 : 240;
     static constexpr int producer_registers = heads == 16 ? 40 : 24;
     static constexpr bool largest_in_shared = heads == 32;  // registers have no room
@@ -49,7 +49,7 @@ constexpr float kPeakWeightLog2 = Latents<cuda::Half::f16>::peak_weight_log2;
 constexpr float kLeastScale = 0x1p-17f, kMostScale = 1;
 constexpr float kNoPeak = -0x1p100f;  // before the first key: any logit raises it
 
-// Of a consumer warpgroup.
+// Shared memory of a consumer warpgroup.
 template <class Shape>
 struct alignas(1024) GroupSmem {
     // [heads, 64 keys]. If scaled: weights times the scales of 128 columns each; else by the tile's parity
@@ -71,7 +71,7 @@ struct Smem {
                  [Shape::largest_in_shared ? Shape::consumers : 1];
 };
 
-// Of a head: where its unit lies in a warpgroup's shared memory. Its peak is 8 bytes further.
+// Returns the offset of a head's unit in GroupSmem::heads. Its peak is 8 bytes further.
 constexpr uint32_t place_of(uint32_t head) { return head / 2 * 16 + head % 2 * 4; }
 template <class Shape>
 __device__ uint32_t unit_at(uint32_t own, uint32_t head) {
@@ -88,4 +88,4 @@ __device__ uint32_t queries_at(uint32_t base, uint32_t group) {
     return Shape::head_groups == 1 ? first : first + group * (Shape::query_tiles * Shape::query_tile);
 }
 
-}  // namespace smla::cuda_attend::sm90::few
+}  // namespace smla::cuda_attend::sm90::raw

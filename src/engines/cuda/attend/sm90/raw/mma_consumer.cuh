@@ -1,10 +1,10 @@
 // Consumer of 16 heads, which are the rows of mma.sync m16n8k16: how it multiplies.
 #pragma once
 
-#include "engines/cuda/attend/sm90/few/consumer.cuh"
+#include "engines/cuda/attend/sm90/raw/consumer.cuh"
 #include "engines/cuda/common/ptx/wgmma.cuh"
 
-namespace smla::cuda_attend::sm90::few {
+namespace smla::cuda_attend::sm90::raw {
 
 // With g = lane / 4 and t = lane % 4, a lane's products belong to heads g and g + 8 (elements 0, 1 and 2, 3),
 // and to keys 8 n + 2 t and + 1 of the warp's 16. Its values are of columns 4 t to 4 t + 3: elements 0 to 3
@@ -19,7 +19,7 @@ struct MmaLane {
     static __device__ int first_key(int lane) { return 2 * (lane % 4); }
     static constexpr int key_step(int product) { return 8 * (product / 4) + product % 2; }
     static __device__ int first_column(int lane) { return 4 * (lane % 4); }
-    // Of head j; as a value, of column c.
+    // Index of the lane's product c with head j; among sums of values, of its column c.
     static constexpr int product(int j, int c) { return c % 2 * 4 + 2 * j + c / 2; }
 };
 
@@ -178,7 +178,7 @@ private:
         for (uint32_t k = 0; k < 4; ++k) load_rows(this->weights(place), k, p[k]);
     }
 
-    // Of 16 columns of the warp's and 16 keys.
+    // Adds the values of 16 keys in 16 of the warp's columns, given as high + low.
     __device__ void add_split_values(uint32_t m, uint32_t k, const uint32_t (&high)[4],
                                      const uint32_t (&low)[4]) {
         uint32_t p[4];
@@ -195,4 +195,4 @@ private:
     float scales_[kScales][4];  // of the tile's columns 128 g and on and the lane's key i (load_scales)
 };
 
-}  // namespace smla::cuda_attend::sm90::few
+}  // namespace smla::cuda_attend::sm90::raw

@@ -14,9 +14,9 @@
 // Roles
 //   consumer  a warpgroup: scores, softmax and values of its tiles and heads (consumer.cuh; mma_consumer.cuh
 //             multiplies 16 heads, wgmma_consumer.cuh 32). A block has two.
-//             Of 64 heads each has 32, and they share records and nothing else. Of 16 or 32 heads they take
-//             tiles in turn, all heads of them, share queries, too, and at the end add up what they have
-//             (Epilogue::join). For 16 heads there is also a block of one warpgroup.
+//             With 64 heads, each has 32, and they share only records. With 16 or 32 heads, they take tiles
+//             in turn with all heads, also share queries, and add up their sums at the end (Epilogue::join).
+//             For 16 heads there is also a block of one warpgroup.
 //   producer  four warps (producer.cuh): one bulk copy per record, as many tiles ahead as there are stages.
 // Shared    config.h (Smem): queries | weights of a tile for each consumer | two to four stages of raw
 //           records. fp8_656 takes 110 KiB with one warpgroup, so that a multiprocessor has two
@@ -41,12 +41,12 @@
 //           blocks, or two warpgroups, fill each other's gaps.
 // Results   docs/kernels/cuda_attend.md.
 #include "engines/cuda/attend/index_check.cuh"
-#include "engines/cuda/attend/sm90/few/epilogue.cuh"
-#include "engines/cuda/attend/sm90/few/mma_consumer.cuh"
-#include "engines/cuda/attend/sm90/few/producer.cuh"
-#include "engines/cuda/attend/sm90/few/queries.cuh"
-#include "engines/cuda/attend/sm90/few/wgmma_consumer.cuh"
 #include "engines/cuda/attend/sm90/launch.h"
+#include "engines/cuda/attend/sm90/raw/epilogue.cuh"
+#include "engines/cuda/attend/sm90/raw/mma_consumer.cuh"
+#include "engines/cuda/attend/sm90/raw/producer.cuh"
+#include "engines/cuda/attend/sm90/raw/queries.cuh"
+#include "engines/cuda/attend/sm90/raw/wgmma_consumer.cuh"
 #include "engines/cuda/common/launch.cuh"
 #include "engines/cuda/common/ptx/grid.cuh"
 
@@ -54,7 +54,7 @@
 
 namespace smla::cuda_attend::sm90 {
 
-namespace few {
+namespace raw {
 
 namespace {
 
@@ -77,7 +77,7 @@ using ConsumerOf = std::conditional_t<Shape::heads == kFewHeads, MmaConsumer<Sha
 
 template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, Shape::resident)
-    attend_sm90_few(const __grid_constant__ Arguments args, const __grid_constant__ Tasks tasks,
+    attend_sm90_raw(const __grid_constant__ Arguments args, const __grid_constant__ Tasks tasks,
                     const __grid_constant__ KeySources keys, const __grid_constant__ IndexCheck check) {
     if (check.is_mine()) return check_lists(args, check);
     extern __shared__ __align__(1024) char shared[];
@@ -115,30 +115,32 @@ template <class Shape>
 void launch_shape(const smla_attend_args& args, Tasks tasks, const KeySources& keys, const Env& env) {
     tasks.blocks = tasks.count;
     const IndexCheck check = IndexCheck::of(args, tasks.blocks, Shape::threads, env);
-    cuda::launch_early(attend_sm90_few<Shape>, tasks.blocks + int64_t(check.blocks), Shape::threads,
+    cuda::launch_early(attend_sm90_raw<Shape>, tasks.blocks + int64_t(check.blocks), Shape::threads,
                        sizeof(Smem<Shape>), env, Arguments(args), tasks, keys, check);
 }
 
 template <smla_format Format>
 void launch_heads(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
                   const KeySources& keys, const Env& env) {
-    if (schedule.heads == kHeads) launch_shape<Shape<Format, kHeads, 1>>(args, tasks, keys, env);
-    else if (schedule.heads == kSomeHeads) launch_shape<Shape<Format, kSomeHeads, 2>>(args, tasks, keys, env);
-    else if (schedule.tile_groups == 2) launch_shape<Shape<Format, kFewHeads, 2>>(args, tasks, keys, env);
+    const int heads = schedule.shape->heads;
+    if (heads == kHeads) launch_shape<Shape<Format, kHeads, 1>>(args, tasks, keys, env);
+    else if (heads == kSomeHeads) launch_shape<Shape<Format, kSomeHeads, 2>>(args, tasks, keys, env);
+    else if (schedule.shape->warpgroups == 2)
+        launch_shape<Shape<Format, kFewHeads, 2>>(args, tasks, keys, env);
     else launch_shape<Shape<Format, kFewHeads, 1>>(args, tasks, keys, env);
 }
 
 }  // namespace
 
-}  // namespace few
+}  // namespace raw
 
-void launch_few(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
+void launch_raw(const smla_attend_args& args, const Schedule& schedule, const Tasks& tasks,
                 const KeySources& keys, const Env& env) {
     switch (args.primary.cache.format) {
-        case SMLA_FP8_656: return few::launch_heads<SMLA_FP8_656>(args, schedule, tasks, keys, env);
-        case SMLA_FP8_528: return few::launch_heads<SMLA_FP8_528>(args, schedule, tasks, keys, env);
-        case SMLA_FP8_576: return few::launch_heads<SMLA_FP8_576>(args, schedule, tasks, keys, env);
-        default: return few::launch_heads<SMLA_FP8_512>(args, schedule, tasks, keys, env);
+        case SMLA_FP8_656: return raw::launch_heads<SMLA_FP8_656>(args, schedule, tasks, keys, env);
+        case SMLA_FP8_528: return raw::launch_heads<SMLA_FP8_528>(args, schedule, tasks, keys, env);
+        case SMLA_FP8_576: return raw::launch_heads<SMLA_FP8_576>(args, schedule, tasks, keys, env);
+        default: return raw::launch_heads<SMLA_FP8_512>(args, schedule, tasks, keys, env);
     }
 }
 

@@ -1,0 +1,179 @@
+// The attend kernels of the cuda engine: which calls each one supports, and which of them is faster for a
+// call.
+#include "engines/cuda/attend/run.h"
+
+namespace smla {
+
+namespace {
+
+using namespace cuda_attend;
+using Args = smla_attend_args;
+
+bool given(const smla_attend_source& source) { return source.cache.format != SMLA_FORMAT_NONE; }
+bool is_aligned(const void* data, int64_t bytes) {
+    return reinterpret_cast<uintptr_t>(data) % uintptr_t(bytes) == 0;
+}
+// Whether every row of a tensor [T,H,D] starts at a multiple of `bytes`.
+bool rows_are_aligned(const Tensor& tensor, int64_t bytes) {
+    const int64_t each = dtype_bits(tensor.dtype) / 8;
+    return is_aligned(tensor.data, bytes) && tensor.stride_elems[0] * each % bytes == 0 &&
+           tensor.stride_elems[1] * each % bytes == 0;
+}
+
+// Why asynchronous copies cannot read a cache; empty: they can.
+std::string refuse_source(const char* name, const smla_attend_source& source, int tile_keys) {
+    constexpr int64_t kCopyBytes = 16;
+    const CacheView view(source.cache);
+    if (!is_aligned(view.data, kCopyBytes) || view.page_stride % kCopyBytes ||
+        (view.format->packing == Packing::row && view.row_stride % kCopyBytes))
+        return text(name, " pages and rows must be aligned to ", kCopyBytes, " bytes");
+    return source.rows.shape[1] > INT32_MAX - tile_keys ? text(name, " lists more than 2^31 rows") : "";
+}
+
+std::string refuse_widths(const Args& args) {
+    if ((args.q.shape[2] == 576 || args.q.shape[2] == 512) && args.out.shape[2] == kValueWidth) return "";
+    return text("for keys of 576 or 512 values and values of ", kValueWidth, " values, got ", args.q.shape[2],
+                " and ", args.out.shape[2]);
+}
+
+// What both kernels for Hopper require.
+std::string refuse_sm90(const Args& args, const Env& env) {
+#ifndef SMLA_CUDA_SM90A
+    return "this build has no code of sm_90a";
+#endif
+    if (env.device->facts().capability != 90)
+        return text("for sm_90, the device is sm_", env.device->facts().capability);
+    if (args.q.dtype != SMLA_BF16) return text("q must hold bf16 values, got ", dtype_name(args.q.dtype));
+    if (std::string why = refuse_widths(args); !why.empty()) return why;
+    if (!rows_are_aligned(args.q, 16) || !rows_are_aligned(args.out, 16))
+        return "rows of q and out must be aligned to 16 bytes";
+    for (const auto& [name, source] : {std::pair("primary", &args.primary), {"extra", &args.extra}}) {
+        if (!given(*source)) continue;
+        if (std::string why = refuse_source(name, *source, 64); !why.empty()) return why;
+        const CacheView view(source->cache);
+        if (source->cache.pages * (view.page_stride / 8) >= UINT32_MAX)
+            return text("a ", name, " cache of 32 GiB or more");  // latent_producer.cuh counts in 8 bytes
+    }
+    return "";
+}
+
+// The record of 512 latent values, with or without rope, that has an f32 scale per 128 values.
+smla_format scaled_format(const Args& args) { return args.q.shape[2] == 512 ? SMLA_FP8_528 : SMLA_FP8_656; }
+
+std::string refuse_raw(const Args& args, const Env& env) {
+    if (std::string why = refuse_sm90(args, env); !why.empty()) return why;
+    const smla_format first = args.primary.cache.format,
+                      one_scale = args.q.shape[2] == 512 ? SMLA_FP8_512 : SMLA_FP8_576;
+    if ((first == one_scale || first == scaled_format(args)) && !given(args.extra)) return "";
+    return text("for ", find_format(one_scale)->name, " or ", find_format(scaled_format(args))->name,
+                " records of one cache");
+}
+
+std::string refuse_decoding(const Args& args, const Env& env) {
+    if (std::string why = refuse_sm90(args, env); !why.empty()) return why;
+    if (args.q.shape[1] <= kSomeHeads) return text("for more than ", kSomeHeads, " heads");
+    const smla_format first = args.primary.cache.format, second = args.extra.cache.format;
+    const auto both = [&](smla_format format) {
+        return (first == format || !first) && (second == format || !second);
+    };
+    if (both(SMLA_ROW_BF16) || (args.q.shape[2] == 512 && both(SMLA_FP8_584))) return "";
+    if (first != scaled_format(args) || second)
+        return args.q.shape[2] == 512 ? "for bf16 rows, fp8_584 records, or fp8_528 records of one cache"
+                                      : "for bf16 rows, or fp8_656 records of one cache";
+    return args.precision == SMLA_PRECISION_ROUNDED ? ""
+                                                    : "it rounds keys to 16 bits, and precision is exact";
+}
+
+std::string refuse_mma_source(const char* name, const smla_attend_source& source) {
+    const smla_cache& cache = source.cache;
+    if (!given(source)) return "";
+    if (cache.format == SMLA_ROW_F32) return "row_f32 keys do not fit 16-bit operands";
+    if (!has_shape(kMma, cache.format))
+        return text("no operands of ", find_format(cache.format)->name, " keys");
+    if (std::string why = refuse_source(name, source, 32); !why.empty()) return why;
+    const CacheView view(cache);
+    const int64_t between = source.rows.stride_elems[1];
+    if (view.page_stride / 16 > UINT32_MAX || view.row_stride > UINT32_MAX || between != int32_t(between))
+        return text(name, " pages, rows or listed entries lie too far apart");  // for BlockSource's 32 bits
+    return "";
+}
+
+// Operands are 16-bit floats, so q must be bf16, or e4m3, which bf16 holds exactly.
+std::string refuse_mma(const Args& args, const Env& env) {
+    if (args.q.dtype != SMLA_BF16 && args.q.dtype != SMLA_E4M3)
+        return text("q must hold bf16 values, got ", dtype_name(args.q.dtype));
+    if (std::string why = refuse_widths(args); !why.empty()) return why;
+    for (const auto& [name, source] : {std::pair("primary", &args.primary), {"extra", &args.extra}})
+        if (std::string why = refuse_mma_source(name, *source); !why.empty()) return why;
+    const smla_format first = args.primary.cache.format, second = args.extra.cache.format;
+    if (first && second && key_form(first) != key_form(second))
+        return text("keys of ", find_format(first)->name, " and of ", find_format(second)->name,
+                    " become different operands");
+    if (first && second && has_bf16_rope(first) != has_bf16_rope(second))
+        return "one cache has bf16 rope and the other has not";
+    // neighbouring values are loaded and stored as one pair
+    if ((args.q.dtype == SMLA_BF16 && !rows_are_aligned(args.q, 4)) ||
+        !rows_are_aligned(args.out, dtype_bits(args.out.dtype) / 4))
+        return "rows of q and out must be aligned to pairs of values";
+    const int width = int(args.q.shape[2]);
+    const size_t needed = std::max(shared_bytes(kManyHeads, width, KeyForm::codes),
+                                   shared_bytes(kManyHeads, width, KeyForm::rows));
+    if (needed > env.device->facts().shared_bytes)
+        return text("needs ", needed, " bytes of shared memory, the device has ",
+                    env.device->facts().shared_bytes);
+    return "";
+}
+
+// The kernels with block shapes.
+struct Kernel {
+    const char* name;
+    std::string (*refuse)(const Args&, const Env&);
+};
+constexpr Kernel kRawKernel{kSm90Raw, refuse_raw}, kDecodingKernel{kSm90, refuse_decoding},
+    kMmaKernel{kMma, refuse_mma};
+
+// Why another kernel is better for a call that `kernel` supports; empty: none is. Batch-invariant results are
+// one kernel's, whatever the tokens.
+std::string lower_priority(const Kernel& kernel, const Best& best, const Args& args, const Env& env) {
+    if (&kernel == &kMmaKernel) return "";
+    const bool raw = &kernel == &kRawKernel;
+    const Kernel& other = raw ? kDecodingKernel : kRawKernel;
+    if (other.refuse(args, env).empty()) {
+        if (env.batch_invariant)
+            return raw ? text("batch-invariant results of more than ", kSomeHeads, " heads are those of ",
+                              kSm90)
+                       : "";
+        if (best_schedule(other.name, args, env).cycles >= best.cycles) return "";
+        return text("for so many tokens, heads and rows ", other.name, " is faster");
+    }
+    if (env.batch_invariant || best.all_tiles >= best.schedule.shape->least_tiles) return "";
+    return text("for so few tokens and rows ", kMma, " is faster");
+}
+
+template <const Kernel& K>
+CallPlan<Args> plan(const Args& args, const Env& env) {
+    CallPlan<Args> plan = refuse_call<Args>(K.refuse(args, env));
+    if (!plan.refusal.empty()) return plan;
+    const Best best = best_schedule(K.name, args, env);
+    const Schedule cut = best.schedule;
+    if (cut.blocks() > INT32_MAX) return refuse_call<Args>(text(cut.blocks(), " tasks: 2^31 or more"));
+    plan.lower_priority = lower_priority(K, best, args, env);
+    plan.scratch = cut.workspace();
+    plan.scratch_of_fewer = env.batch_invariant ? 0 : most_workspace(args, env);
+    plan.checks_indices = cut.tokens >= args.q.shape[0];
+    plan.rotates_out = cut.splits > 1;
+    plan.launch = [cut](const Args& call, const Env& on) { each_launch(call, cut, on, cut.shape->run); };
+    return plan;
+}
+
+}  // namespace
+
+namespace cuda_attend {
+
+const Candidate<Args> kSm90RawAttend{.name = kSm90Raw, .plan = plan<kRawKernel>};
+const Candidate<Args> kSm90Attend{.name = kSm90, .plan = plan<kDecodingKernel>};
+const Candidate<Args> kMmaAttend{.name = kMma, .plan = plan<kMmaKernel>};
+
+}  // namespace cuda_attend
+
+}  // namespace smla
