@@ -489,7 +489,7 @@ int main(int argc, char** argv) try {
         options.shapes.assign(std::begin(smla::bench::kShapes), std::end(smla::bench::kShapes));
     if (options.check) smla::bench::cost_of_checks(options.only, options.kernel, options.shapes);
     else if (options.sweep || options.sweep_raw)
-        smla::bench::sweep(options.sweep_raw ? cuda_attend::kSm90Raw : cuda_attend::kMma);
+        smla::bench::sweep(options.sweep_raw ? smla::cuda_attend::kSm90Raw : smla::cuda_attend::kMma);
     else smla::bench::time_all(options);
 } catch (const smla::Error& error) {
     std::fprintf(stderr, "%s: got %s, wants %s\n", error.field.c_str(), error.got.c_str(),

@@ -5,6 +5,7 @@
 #include "engines/candidate.h"
 #include "engines/cuda/common/check.h"
 #include "engines/cuda/common/jobs.h"
+#include "engines/staging_buffer.h"
 
 #include <algorithm>
 

@@ -100,8 +100,7 @@ CallPlan<smla_select_args> plan_select(const smla_select_args& args, const Env& 
     const SelectInput input = select_input(args);
     static_cast<Support&>(plan) = Kernel.supports(input, args.indices.shape[1], env);
     if (!plan.refusal.empty()) return plan;
-    const size_t scratch =
-        kWorkspaceHeader + (Kernel.scratch ? Kernel.scratch(input.tokens, input.columns, env) : 0);
+    const size_t scratch = kWorkspaceHeader + Kernel.scratch(input.tokens, input.columns, env);
     const bool splits = scratch > kWorkspaceHeader && (env.budget == 0 || scratch <= env.budget);
     if (splits) plan.scratch = scratch;
     else plan.scratch_of_fewer = std::min(scratch, env.budget);
@@ -131,8 +130,7 @@ const SelectKernel* choose_select_kernel(const SelectInput& input, int64_t k, co
 size_t select_scratch(const SelectInput& input, int64_t k, const Env& env) {
     size_t bytes = 0;
     for (const SelectKernel& kernel : kKernels)
-        if (kernel.scratch && env.allows(Stage::select, kernel.name) &&
-            kernel.supports(input, k, env).refusal.empty())
+        if (env.allows(Stage::select, kernel.name) && kernel.supports(input, k, env).refusal.empty())
             bytes = std::max(bytes, kernel.scratch(input.tokens, input.end - input.begin, env));
     return bytes;
 }

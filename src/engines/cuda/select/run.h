@@ -44,12 +44,14 @@ auto with_rows(const SelectOutput& output, const Choose& choose) {
     return output.rows ? choose(std::true_type()) : choose(std::false_type());
 }
 
+inline size_t no_scratch(int64_t, int64_t, const Env&) { return 0; }
+
 struct SelectKernel {
     const char* name;
     // Ignores where pointers lead, except that a null kept_scores says that no columns were kept.
     Support (*supports)(const SelectInput& input, int64_t k, const Env& env);
-    // Bytes beyond the workspace's header with which rows can be split over blocks. Null: none are used.
-    size_t (*scratch)(int64_t tokens, int64_t columns, const Env& env);
+    // Bytes beyond the workspace's header with which rows can be split over blocks.
+    size_t (*scratch)(int64_t tokens, int64_t columns, const Env& env) = no_scratch;
     // `scratch`: null: no row is split. `lists`: what the launch scans in addition to its own work.
     void (*run)(const SelectInput& input, const SelectOutput& output, void* scratch, const CallLists& lists,
                 const Env& env);
